@@ -1,0 +1,49 @@
+# Every entry point of users, developers and CI. `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+CARGO ?= cargo
+# As root on a build host the lab and the BPF tests run directly; otherwise
+# only these two steps are raised, never the build.
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
+export CLANG ?= clang-19
+
+.PHONY: help setup build demo test lint bench bench-dataplane gen clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## install what is missing (Debian packages) and check root, BPF and cargo
+	@scripts/setup
+
+build: setup ## build the release binary, target/release/causeway
+	$(CARGO) build --release --locked --package causeway
+
+demo: build ## the whole thing on this machine; results in target/demo/
+	$(SUDO) target/release/causeway demo --out target/demo
+
+test: setup ## build and run every test (needs root and BPF)
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) test --workspace --locked --no-run
+	CARGO="$(CARGO)" $(SUDO) scripts/test
+
+lint: setup ## format, clippy, licences and sources of dependencies
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	@command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked
+	$(CARGO) deny --all-features check bans licenses sources
+
+bench: bench-dataplane ## all benchmarks; results in bench/out/
+
+bench-dataplane: build ## cost per packet of the data plane; bench/out/dataplane.json
+	mkdir -p bench/out
+	$(SUDO) target/release/causeway bench dataplane --json bench/out/dataplane.json
+
+gen: setup ## regenerate committed files; leaves a clean tree when they are current
+	scripts/gen
+
+clean: ## remove build products and results
+	$(CARGO) clean
+	rm -rf bench/out
