@@ -1,5 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `causeway`: the one binary. See `causeway --help`.
 
-fn main() -> anyhow::Result<()> {
-    anyhow::bail!("no command is built in yet")
+use std::process::ExitCode;
+
+use clap::Parser;
+
+mod cli;
+mod config;
+mod config_cmd;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    cli::init_log(cli.verbose);
+    match cli.run() {
+        Ok(code) => code,
+        Err(error) => {
+            // One line: what failed, then each cause after a colon.
+            eprintln!("causeway: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }

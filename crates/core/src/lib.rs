@@ -2,3 +2,5 @@
 //! no ambient randomness. Everything takes `now`, bytes and a seed, and gives
 //! back values, so that the kernel, the pcap reader, the simulator and the
 //! tests run the same code.
+
+pub mod control;

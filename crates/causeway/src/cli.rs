@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The command line: one variant per command, one module per variant.
+//!
+//! A command's module owns its arguments (a `clap::Args` struct) and a
+//! `run(self) -> anyhow::Result<ExitCode>`. A command that needs an async
+//! runtime starts its own, so that the others do not pay for one.
+//! Exit codes: 0 done, 1 failed, 2 wrong arguments (clap's own).
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::{ArgAction, Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+use crate::config_cmd;
+
+/// A layer-4 load balancer that knows what its clients feel.
+#[derive(Debug, Parser)]
+#[command(name = "causeway", version, propagate_version = true)]
+pub struct Cli {
+    /// Log more: once for debug, twice for trace (CAUSEWAY_LOG takes filters)
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Work with configuration files
+    Config(config_cmd::Args),
+}
+
+impl Cli {
+    /// Runs the chosen command.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        match self.command {
+            Command::Config(args) => args.run(),
+        }
+    }
+}
+
+/// Sends log lines to standard error, so that standard output stays data.
+pub fn init_log(verbose: u8) {
+    let default = match verbose {
+        0 => "info",
+        1 => "debug",
+        _ => "trace",
+    };
+    let filter =
+        EnvFilter::try_from_env("CAUSEWAY_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Faults of a configuration file, each with its place.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// At most this many faults are listed; the rest is one count.
+const SHOWN_MAX: usize = 20;
+
+/// One fault: where it is, what is wrong and how to mend it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// Line in the file, from 1; `None` when the file as a whole is meant.
+    pub line: Option<usize>,
+    /// One sentence.
+    pub message: String,
+}
+
+/// Every fault found in a file, in the order of its lines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigErrors {
+    /// The file that was read.
+    pub file: PathBuf,
+    /// At least one fault.
+    pub faults: Vec<Fault>,
+}
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, fault) in self.faults.iter().take(SHOWN_MAX).enumerate() {
+            if index > 0 {
+                writeln!(f)?;
+            }
+            match fault.line {
+                Some(line) => write!(f, "{}:{line}: {}", self.file.display(), fault.message)?,
+                None => write!(f, "{}: {}", self.file.display(), fault.message)?,
+            }
+        }
+        match self.faults.len().checked_sub(SHOWN_MAX) {
+            None | Some(0) => Ok(()),
+            Some(more) => write!(f, "\n{}: and {more} more faults", self.file.display()),
+        }
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+/// Gathers faults while a file is checked, so that one run shows them all.
+pub(super) struct Faults<'a> {
+    text: &'a str,
+    found: Vec<Fault>,
+}
+
+impl<'a> Faults<'a> {
+    pub(super) fn new(text: &'a str) -> Self {
+        Self {
+            text,
+            found: Vec::new(),
+        }
+    }
+
+    /// Records a fault at a byte range of the text.
+    pub(super) fn at(&mut self, span: std::ops::Range<usize>, message: impl Into<String>) {
+        let line = line_of(self.text, span.start);
+        self.found.push(Fault {
+            line: Some(line),
+            message: message.into(),
+        });
+    }
+
+    /// Records a fault of the file as a whole.
+    pub(super) fn file(&mut self, message: impl Into<String>) {
+        self.found.push(Fault {
+            line: None,
+            message: message.into(),
+        });
+    }
+
+    /// The line, from 1, at which a byte range begins.
+    pub(super) fn line(&self, span: &std::ops::Range<usize>) -> usize {
+        line_of(self.text, span.start)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    pub(super) fn into_errors(mut self, file: &Path) -> ConfigErrors {
+        self.found.sort_by_key(|fault| fault.line);
+        ConfigErrors {
+            file: file.to_owned(),
+            faults: self.found,
+        }
+    }
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    let end = offset.min(text.len());
+    1 + text.as_bytes()[..end]
+        .iter()
+        .filter(|&&byte| byte == b'\n')
+        .count()
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The balancer's configuration: values that cannot be wrong.
+//!
+//! A file goes text -> [`raw`] (serde, unknown keys refused) -> [`validate`]
+//! (everything that two keys can contradict each other in) -> [`Config`].
+//! What holds a `Config` need not check anything again.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use causeway_core::control::Params;
+
+mod error;
+mod raw;
+#[cfg(test)]
+mod tests;
+pub mod units;
+mod validate;
+mod words;
+
+pub use error::{ConfigErrors, Fault};
+pub use words::{Control, Estimator, Forwarding, Protocol, Scheduler, XdpMode};
+
+/// Everything `causeway lb` needs to know.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Interface that the XDP program is attached to.
+    pub interface: String,
+    /// Directory on a bpffs that holds maps and link.
+    pub pin_dir: PathBuf,
+    /// Directory for what outlives the daemon but is not in the kernel.
+    pub state_dir: PathBuf,
+    /// Unix socket of the API.
+    pub socket: PathBuf,
+    /// Loopback address of the read-only HTTP API, if any.
+    pub http: Option<SocketAddr>,
+    /// Remove VIPs and reals that the pinned maps hold and the file does not name.
+    pub reconcile: bool,
+    /// How to attach the XDP program.
+    pub xdp_mode: XdpMode,
+    /// Outer header of encapsulated packets.
+    pub encap: Encap,
+    /// Most IPv4 and IPv6 flows remembered.
+    pub flows_v4: u32,
+    /// See `flows_v4`.
+    pub flows_v6: u32,
+    /// Which estimator runs in the data plane; `None` switches measuring off.
+    pub estimator: Option<Estimator>,
+    /// Constants of the controller.
+    pub control: Params,
+    /// How much history per real the daemon keeps.
+    pub history: Duration,
+    /// The virtual services, in the file's order.
+    pub vips: Vec<Vip>,
+}
+
+/// The outer header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Encap {
+    /// Source of outer IPv4 headers; host bits of the prefix carry entropy.
+    pub source_v4: Option<(Ipv4Addr, u8)>,
+    /// Source of outer IPv6 headers; as `source_v4`.
+    pub source_v6: Option<(Ipv6Addr, u8)>,
+    /// Next hop; `None` resolves the default route's neighbour.
+    pub gateway_mac: Option<Mac>,
+    /// Largest packet, outer header included, that the path to the reals carries.
+    pub mtu: Option<u16>,
+}
+
+/// An Ethernet address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Mac(pub [u8; 6]);
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// A virtual service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Vip {
+    /// Name for people; the address and port where the file gives none.
+    pub name: String,
+    /// Address that clients connect to.
+    pub address: IpAddr,
+    /// Port; 0 means every port.
+    pub port: u16,
+    /// Transport protocol.
+    pub protocol: Protocol,
+    /// How a new connection picks its real.
+    pub scheduler: Scheduler,
+    /// How packets reach the real.
+    pub forwarding: Forwarding,
+    /// Whether latency moves the weights.
+    pub control: Control,
+    /// The servers, in the file's order; never empty.
+    pub reals: Vec<Real>,
+}
+
+/// A server of a VIP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Real {
+    /// Address of the server.
+    pub address: IpAddr,
+    /// Configured weight, at most [`WEIGHT_MAX`]; 0 takes no new connections.
+    pub weight: u32,
+    /// Ethernet address; always there when the VIP forwards by `l2`.
+    pub mac: Option<Mac>,
+    /// Takes no new connections, keeps those it has.
+    pub drain: bool,
+}
+
+/// Largest configured weight.
+pub const WEIGHT_MAX: u32 = 65_535;
+
+impl Config {
+    /// Reads and validates a file. All faults are reported together.
+    pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigErrors {
+            file: path.to_owned(),
+            faults: vec![Fault {
+                line: None,
+                message: format!("cannot be read: {error}"),
+            }],
+        })?;
+        Self::parse(path, &text)
+    }
+
+    /// Validates the text of a file; `path` only names it in messages.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
+        validate::parse(path, text)
+    }
+
+    /// One line for people.
+    pub fn summary(&self) -> String {
+        let reals: usize = self.vips.iter().map(|vip| vip.reals.len()).sum();
+        format!(
+            "{} with {} on {}",
+            plural(self.vips.len(), "VIP"),
+            plural(reals, "real"),
+            self.interface
+        )
+    }
+}
+
+fn plural(count: usize, noun: &str) -> String {
+    match count {
+        1 => format!("1 {noun}"),
+        _ => format!("{count} {noun}s"),
+    }
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The file as it is written: every key optional, every value still text.
+//!
+//! Nothing outside `config` sees these types. They exist so that an unknown
+//! key is refused by serde and every other fault can name its line.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+type Text = Option<Spanned<String>>;
+type Number = Option<Spanned<f64>>;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawConfig {
+    pub interface: Text,
+    pub pin_dir: Text,
+    pub state_dir: Text,
+    pub socket: Text,
+    pub http: Option<Spanned<HttpValue>>,
+    pub reconcile: Option<bool>,
+    #[serde(default)]
+    pub xdp: RawXdp,
+    #[serde(default)]
+    pub encap: RawEncap,
+    #[serde(default)]
+    pub flow_table: RawFlowTable,
+    #[serde(default)]
+    pub measure: RawMeasure,
+    #[serde(default)]
+    pub control: RawControl,
+    #[serde(default)]
+    pub history: RawHistory,
+    #[serde(default)]
+    pub vip: Vec<Spanned<RawVip>>,
+}
+
+/// `http = "127.0.0.1:9470"`, or `http = false` for none.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum HttpValue {
+    Switch(bool),
+    Address(String),
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawXdp {
+    pub mode: Text,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawEncap {
+    pub source: Text,
+    pub source6: Text,
+    pub gateway_mac: Text,
+    pub mtu: Option<Spanned<i64>>,
+}
+
+/// A count as a number or as text with a multiple.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum CountValue {
+    Number(i64),
+    Text(String),
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawFlowTable {
+    pub ipv4: Option<Spanned<CountValue>>,
+    pub ipv6: Option<Spanned<CountValue>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawMeasure {
+    pub enabled: Option<bool>,
+    pub estimator: Text,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawControl {
+    pub interval: Text,
+    pub alpha_high: Number,
+    pub alpha_low: Number,
+    pub step: Number,
+    pub take_max: Number,
+    pub gain_cap: Number,
+    pub floor: Number,
+    pub cap: Number,
+    pub regress_after: Option<Spanned<i64>>,
+    pub regress_rate: Number,
+    pub smoothing: Number,
+    pub min_samples: Option<Spanned<i64>>,
+    pub confidence: Number,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawHistory {
+    pub length: Text,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawVip {
+    pub name: Text,
+    pub address: Text,
+    pub port: Option<Spanned<i64>>,
+    pub protocol: Text,
+    pub scheduler: Text,
+    pub forwarding: Text,
+    pub control: Text,
+    #[serde(default)]
+    pub real: Vec<Spanned<RawReal>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawReal {
+    pub address: Text,
+    pub weight: Option<Spanned<i64>>,
+    pub mac: Text,
+    pub drain: Option<bool>,
+}

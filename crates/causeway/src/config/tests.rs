@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Bad files and the sentences they give; good files and their values.
+
+use std::path::Path;
+
+use super::*;
+
+const GOOD: &str = r#"
+interface = "eth0"
+[control]
+interval = "50ms"
+floor = 0.05
+[flow_table]
+ipv4 = "1Mi"
+ipv6 = 65536
+[encap]
+source = "10.9.0.0/16"
+gateway_mac = "02:00:00:00:00:01"
+[[vip]]
+name = "web"
+address = "192.0.2.1"
+port = 80
+scheduler = "latency"
+[[vip.real]]
+address = "10.0.0.1"
+[[vip.real]]
+address = "10.0.0.2"
+weight = 3
+drain = true
+[[vip]]
+address = "2001:db8::1"
+port = 0
+protocol = "udp"
+forwarding = "l2"
+[[vip.real]]
+address = "10.0.0.1"
+mac = "02:00:00:00:00:02"
+"#;
+
+fn parse(text: &str) -> Result<Config, ConfigErrors> {
+    Config::parse(Path::new("lb.toml"), text)
+}
+
+#[test]
+fn a_good_file_gives_its_values() {
+    let config = parse(GOOD).unwrap();
+    assert_eq!(config.summary(), "2 VIPs with 3 reals on eth0");
+    assert_eq!(config.control.interval_ns, 50_000_000);
+    assert_eq!(config.control.floor, 0.05);
+    assert_eq!((config.flows_v4, config.flows_v6), (1 << 20, 65536));
+    assert_eq!(
+        config.encap.source_v4,
+        Some((Ipv4Addr::new(10, 9, 0, 0), 16))
+    );
+    assert_eq!(config.pin_dir, Path::new("/sys/fs/bpf/causeway"));
+    assert_eq!(config.http, Some("127.0.0.1:9470".parse().unwrap()));
+    let [web, other] = &config.vips[..] else {
+        panic!("two VIPs")
+    };
+    assert_eq!(web.control, Control::Watermark);
+    assert_eq!(web.reals[1].weight, 3);
+    assert!(web.reals[1].drain);
+    assert_eq!(other.name, "[2001:db8::1]:*/udp");
+    assert_eq!(other.reals[0].mac.unwrap().to_string(), "02:00:00:00:00:02");
+}
+
+/// Each case: the good file with one text replaced, and the exact fault.
+const BAD: &[(&str, &str, &str)] = &[
+    (
+        "interface = \"eth0\"",
+        "",
+        "lb.toml: `interface` is missing; name the interface that clients' packets enter by, for example interface = \"eth0\"",
+    ),
+    (
+        "eth0",
+        "a/b",
+        "lb.toml:2: `a/b` is no interface name; it must have 1 to 15 characters without `/` and blanks",
+    ),
+    (
+        "interface =",
+        "interfaec =",
+        "lb.toml:2: unknown key `interfaec`; did you mean `interface`?",
+    ),
+    (
+        "weight = 3",
+        "wieght = 3",
+        "lb.toml:21: unknown key `wieght`; did you mean `weight`?",
+    ),
+    (
+        "weight = 3",
+        "weight = 65536",
+        "lb.toml:21: weight 65536 is out of range; use 0 (no new connections) to 65535",
+    ),
+    (
+        "weight = 3",
+        "weight = -1",
+        "lb.toml:21: weight -1 is out of range; use 0 (no new connections) to 65535",
+    ),
+    (
+        "\"50ms\"",
+        "\"50\"",
+        "lb.toml:4: `50` has no unit; write for example \"100ms\" or \"2s\"",
+    ),
+    (
+        "\"50ms\"",
+        "\"1ms\"",
+        "lb.toml:4: control interval must lie between 10ms and 10s",
+    ),
+    (
+        "floor = 0.05",
+        "floor = 0.0",
+        "lb.toml:5: floor must lie between 0.001 and 1",
+    ),
+    (
+        "floor = 0.05",
+        "min_samples = 0",
+        "lb.toml:5: min_samples must lie between 1 and 100000",
+    ),
+    (
+        "floor = 0.05",
+        "alpha_low = 2.0",
+        "lb.toml:5: alpha_low (2) is above alpha_high (1.5); a real would give and receive at once",
+    ),
+    (
+        "\"1Mi\"",
+        "\"1Gi\"",
+        "lb.toml:7: `Gi` is no multiple; use k, M, Ki or Mi",
+    ),
+    (
+        "\"1Mi\"",
+        "12",
+        "lb.toml:7: flow table size must lie between 1Ki and 16Mi",
+    ),
+    (
+        "10.9.0.0/16",
+        "10.9.0.0/33",
+        "lb.toml:10: `10.9.0.0/33` is no source; write for example 10.0.0.1 or 10.1.0.0/16",
+    ),
+    (
+        "00:00:01",
+        "00:00",
+        "lb.toml:11: `02:00:00:00:00` is no Ethernet address; write for example 02:00:00:00:00:01",
+    ),
+    (
+        "\"02:00:00:00:00:01",
+        "\"03:00:00:00:00:01",
+        "lb.toml:11: `03:00:00:00:00:01` is a group address; a next hop has a unicast one",
+    ),
+    (
+        "192.0.2.1",
+        "192.0.2.1:80",
+        "lb.toml:14: `192.0.2.1:80` holds a port; give the address alone (reals get the VIP's port, direct server return cannot remap it)",
+    ),
+    (
+        "192.0.2.1",
+        "192.0.2",
+        "lb.toml:14: `192.0.2` is no IP address; write for example 192.0.2.1 or 2001:db8::1",
+    ),
+    (
+        "192.0.2.1",
+        "224.0.0.1",
+        "lb.toml:14: `224.0.0.1` is no address of one host",
+    ),
+    (
+        "192.0.2.1",
+        "::ffff:192.0.2.1",
+        "lb.toml:14: `::ffff:192.0.2.1` is an IPv4 address in IPv6 clothes; write it as IPv4",
+    ),
+    (
+        "port = 80",
+        "port = 80000",
+        "lb.toml:15: port 80000 is out of range; use 1 to 65535, or 0 for every port",
+    ),
+    (
+        "port = 80",
+        "",
+        "lb.toml:12: the vip has no `port`; add for example port = 80, or port = 0 for every port",
+    ),
+    (
+        "\"latency\"",
+        "\"latancy\"",
+        "lb.toml:16: unknown scheduler `latancy`; did you mean `latency`?",
+    ),
+    (
+        "\"latency\"",
+        "\"xyz\"",
+        "lb.toml:16: unknown scheduler `xyz`; choose one of maglev, hash, latency",
+    ),
+    (
+        "\"latency\"",
+        "\"latency\"\ncontrol = \"off\"",
+        "lb.toml:17: scheduler = \"latency\" needs control = \"watermark\" or \"observe\"; for fixed weights use scheduler = \"maglev\"",
+    ),
+    (
+        "\"latency\"",
+        "\"hash\"\ncontrol = \"watermark\"",
+        "lb.toml:17: control = \"watermark\" moves weights, which scheduler = \"hash\" keeps; use scheduler = \"latency\", or control = \"observe\"",
+    ),
+    (
+        "[control]",
+        "[measure]\nenabled = false\n[control]",
+        "lb.toml:18: the controller needs measured latency; set enabled = true under [measure]",
+    ),
+    (
+        "10.0.0.2",
+        "10.0.0.1",
+        "lb.toml:19: real 10.0.0.1 is given twice in one vip, first on line 17; add up the weights in one entry",
+    ),
+    (
+        "10.0.0.2",
+        "192.0.2.1",
+        "lb.toml:20: real 192.0.2.1 is the vip's own address; give the server's",
+    ),
+    (
+        "address = \"10.0.0.2\"",
+        "",
+        "lb.toml:19: the real has no `address`; add for example address = \"10.0.0.1\"",
+    ),
+    (
+        "\"udp\"",
+        "\"upd\"",
+        "lb.toml:26: unknown protocol `upd`; did you mean `udp`?",
+    ),
+    (
+        "\"l2\"",
+        "\"ipip\"",
+        "lb.toml:29: real 10.0.0.1 is IPv4 and the vip is IPv6; ipip carries 4in4, 6in6 and 4in6 only",
+    ),
+    (
+        "mac = \"02:00:00:00:00:02\"",
+        "",
+        "lb.toml:28: real 10.0.0.1 has no `mac`, which forwarding = \"l2\" needs; add mac = \"02:00:00:00:00:01\"",
+    ),
+    (
+        "drain = true",
+        "drain = true\nmac = \"02:00:00:00:00:02\"",
+        "lb.toml:23: real 10.0.0.2 has a `mac`, which forwarding = \"ipip\" does not use; remove it or use \"l2\"",
+    ),
+    (
+        "2001:db8::1\"\nport = 0\nprotocol = \"udp\"",
+        "192.0.2.1\"\nport = 80",
+        "lb.toml:23: vip 192.0.2.1:80 tcp is given twice, first on line 12; merge the two",
+    ),
+    (
+        "[[vip]]\naddress = \"2001:db8::1\"",
+        "[[vip]]\nname = \"web\"\naddress = \"2001:db8::1\"",
+        "lb.toml:23: the name `web` is used twice, first on line 12; names tell VIPs apart",
+    ),
+    (
+        "[control]",
+        "http = \"0.0.0.0:9470\"\n[control]",
+        "lb.toml:3: http on 0.0.0.0:9470 needs TLS and a token, which are not built yet; use a loopback address such as 127.0.0.1:9470",
+    ),
+    (
+        "[control]",
+        "socket = \"lb.sock\"\n[control]",
+        "lb.toml:3: `lb.sock` is not an absolute path; begin it with `/`",
+    ),
+    (
+        "[control]",
+        "[xdp]\nmode = \"navite\"\n[control]",
+        "lb.toml:4: unknown XDP mode `navite`; did you mean `native`?",
+    ),
+    (
+        "[control]",
+        "[history]\nlength = \"2d\"\n[control]",
+        "lb.toml:4: `d` is no unit of time; use ns, us, ms, s, m or h",
+    ),
+    (
+        "[control]",
+        "[measure]\nestimator = \"windowchain\"\n[control]",
+        "lb.toml:4: unknown estimator `windowchain`; did you mean `window-chain`?",
+    ),
+];
+
+#[test]
+fn each_fault_is_one_sentence_with_its_place() {
+    for (from, to, expected) in BAD {
+        assert!(GOOD.contains(from), "{from} is not in the good file");
+        let errors = parse(&GOOD.replacen(from, to, 1)).expect_err(to);
+        let text = errors.to_string();
+        assert!(
+            text.lines().any(|line| line == *expected),
+            "replacing {from:?} by {to:?}:\n got {text}\nwant {expected}"
+        );
+    }
+}
+
+#[test]
+fn a_vip_without_reals_is_refused() {
+    let text = "interface = \"eth0\"\n[[vip]]\naddress = \"192.0.2.1\"\nport = 80\n";
+    assert_eq!(
+        parse(text).unwrap_err().to_string(),
+        "lb.toml:2: vip 192.0.2.1:80 has no reals; add a [[vip.real]] with an address"
+    );
+}
+
+#[test]
+fn broken_toml_names_its_line() {
+    let errors = parse("interface = \"eth0\"\n[[vip]\n").unwrap_err();
+    assert_eq!(errors.faults.len(), 1);
+    assert_eq!(errors.faults[0].line, Some(2));
+    assert!(!errors.faults[0].message.is_empty());
+}
+
+#[test]
+fn many_faults_are_listed_up_to_a_bound() {
+    let mut text = "interface = \"eth0\"\n".to_owned();
+    for _ in 0..50 {
+        text.push_str("[[vip]]\naddress = \"x\"\nport = 80\n");
+    }
+    let shown = parse(&text).unwrap_err().to_string();
+    assert_eq!(shown.lines().count(), 21);
+    assert!(shown.ends_with("lb.toml: and 30 more faults"));
+}
+
+#[test]
+fn a_missing_file_is_one_sentence() {
+    let errors = Config::load(Path::new("/nonexistent/lb.toml")).unwrap_err();
+    assert!(
+        errors
+            .to_string()
+            .starts_with("/nonexistent/lb.toml: cannot be read: ")
+    );
+}

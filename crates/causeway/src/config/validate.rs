@@ -1,0 +1,590 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From what the file says to what the daemon may rely on.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::{Range, RangeInclusive};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use causeway_core::control::Params;
+use toml::Spanned;
+
+use super::error::Faults;
+use super::raw::{CountValue, HttpValue, RawConfig, RawControl, RawEncap, RawReal, RawVip};
+use super::words::{self, Words};
+use super::{
+    Config, ConfigErrors, Control, Encap, Estimator, Forwarding, Mac, Protocol, Real, Scheduler,
+    Vip, WEIGHT_MAX, XdpMode, units,
+};
+
+/// Longest interface name that the kernel takes (IFNAMSIZ - 1).
+const INTERFACE_NAME_MAX: usize = 15;
+/// Flow tables: smaller ones evict at once, larger ones are 2 GB and more.
+const FLOWS: RangeInclusive<u64> = 1024..=16 << 20;
+/// Intervals: shorter ones see no samples, longer ones no longer react.
+const INTERVAL: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(10);
+/// History: every epoch of every real is kept in memory.
+const HISTORY: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(6 * 3600);
+
+pub(super) fn parse(path: &Path, text: &str) -> Result<Config, ConfigErrors> {
+    let mut faults = Faults::new(text);
+    let raw: RawConfig = match toml::from_str(text) {
+        Ok(raw) => raw,
+        Err(error) => {
+            let message = explain(error.message());
+            match error.span() {
+                Some(span) => faults.at(span, message),
+                None => faults.file(message),
+            }
+            return Err(faults.into_errors(path));
+        }
+    };
+    match config(raw, &mut faults) {
+        Some(config) if faults.is_empty() => Ok(config),
+        _ => Err(faults.into_errors(path)),
+    }
+}
+
+/// Rewrites serde's list of fields as a suggestion, where one is near.
+fn explain(message: &str) -> String {
+    let first = message.lines().next().unwrap_or_default();
+    let quoted: Vec<&str> = first.split('`').skip(1).step_by(2).collect();
+    match (first.strip_prefix("unknown field"), quoted.split_first()) {
+        (Some(_), Some((key, known))) => match words::nearest(key, known) {
+            Some(near) => format!("unknown key `{key}`; did you mean `{near}`?"),
+            None => format!("unknown key `{key}`; known here are {}", known.join(", ")),
+        },
+        _ => first.to_owned(),
+    }
+}
+
+fn config(raw: RawConfig, faults: &mut Faults<'_>) -> Option<Config> {
+    let interface = interface(raw.interface.as_ref(), faults);
+    let control = control(&raw.control, faults);
+    let encap = encap(&raw.encap, faults);
+    let history = text(raw.history.length.as_ref(), faults, |text| {
+        let length = units::duration(text)?;
+        within(length, &HISTORY, "history length", "1s", "6h")
+    });
+    let estimator = match raw.measure.enabled {
+        Some(false) => None,
+        _ => Some(
+            text(raw.measure.estimator.as_ref(), faults, Estimator::from_word)
+                .unwrap_or(Estimator::WindowChain),
+        ),
+    };
+    let vips = vips(&raw.vip, estimator.is_some(), faults);
+    Some(Config {
+        interface: interface?,
+        pin_dir: directory(raw.pin_dir.as_ref(), "/sys/fs/bpf/causeway", faults),
+        state_dir: directory(raw.state_dir.as_ref(), "/var/lib/causeway", faults),
+        socket: directory(raw.socket.as_ref(), "/run/causeway/lb.sock", faults),
+        http: http(raw.http.as_ref(), faults),
+        reconcile: raw.reconcile.unwrap_or(true),
+        xdp_mode: text(raw.xdp.mode.as_ref(), faults, XdpMode::from_word).unwrap_or(XdpMode::Auto),
+        encap,
+        flows_v4: flows(raw.flow_table.ipv4.as_ref(), 1 << 20, faults),
+        flows_v6: flows(raw.flow_table.ipv6.as_ref(), 1 << 18, faults),
+        estimator,
+        control,
+        history: history.unwrap_or(Duration::from_secs(600)),
+        vips,
+    })
+}
+
+/// Parses an optional text; a fault is recorded at its place and gives `None`.
+fn text<T>(
+    value: Option<&Spanned<String>>,
+    faults: &mut Faults<'_>,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Option<T> {
+    let value = value?;
+    match parse(value.as_ref()) {
+        Ok(parsed) => Some(parsed),
+        Err(message) => {
+            faults.at(value.span(), message);
+            None
+        }
+    }
+}
+
+fn within<T: PartialOrd>(
+    value: T,
+    range: &RangeInclusive<T>,
+    what: &str,
+    low: &str,
+    high: &str,
+) -> Result<T, String> {
+    match range.contains(&value) {
+        true => Ok(value),
+        false => Err(format!("{what} must lie between {low} and {high}")),
+    }
+}
+
+fn interface(value: Option<&Spanned<String>>, faults: &mut Faults<'_>) -> Option<String> {
+    if value.is_none() {
+        faults.file("`interface` is missing; name the interface that clients' packets enter by, for example interface = \"eth0\"");
+    }
+    text(value, faults, |name| {
+        let fits = (1..=INTERFACE_NAME_MAX).contains(&name.len());
+        match fits && !name.contains(|c: char| c == '/' || c.is_whitespace()) {
+            true => Ok(name.to_owned()),
+            false => Err(format!(
+                "`{name}` is no interface name; it must have 1 to {INTERFACE_NAME_MAX} characters without `/` and blanks"
+            )),
+        }
+    })
+}
+
+fn directory(value: Option<&Spanned<String>>, default: &str, faults: &mut Faults<'_>) -> PathBuf {
+    text(value, faults, |path| match path.starts_with('/') {
+        true => Ok(PathBuf::from(path)),
+        false => Err(format!(
+            "`{path}` is not an absolute path; begin it with `/`"
+        )),
+    })
+    .unwrap_or_else(|| PathBuf::from(default))
+}
+
+fn http(value: Option<&Spanned<HttpValue>>, faults: &mut Faults<'_>) -> Option<SocketAddr> {
+    let default = SocketAddr::from((Ipv4Addr::LOCALHOST, 9470));
+    let Some(spanned) = value else {
+        return Some(default);
+    };
+    let message = match spanned.as_ref() {
+        HttpValue::Switch(false) => return None,
+        HttpValue::Switch(true) => return Some(default),
+        HttpValue::Address(address) => match SocketAddr::from_str(address) {
+            Ok(address) if address.ip().is_loopback() => return Some(address),
+            Ok(address) => format!(
+                "http on {address} needs TLS and a token, which are not built yet; use a loopback address such as 127.0.0.1:{}",
+                address.port()
+            ),
+            Err(_) => format!(
+                "`{address}` is no address with a port; write for example \"127.0.0.1:9470\", or false for none"
+            ),
+        },
+    };
+    faults.at(spanned.span(), message);
+    None
+}
+
+fn flows(value: Option<&Spanned<CountValue>>, default: u32, faults: &mut Faults<'_>) -> u32 {
+    let Some(spanned) = value else {
+        return default;
+    };
+    let parsed = match spanned.as_ref() {
+        CountValue::Number(number) => {
+            u64::try_from(*number).map_err(|_| format!("`{number}` is no count"))
+        }
+        CountValue::Text(text) => units::count(text),
+    };
+    let checked = parsed
+        .and_then(|count| within(count, &FLOWS, "flow table size", "1Ki", "16Mi"))
+        .and_then(|count| u32::try_from(count).map_err(|error| error.to_string()));
+    checked.unwrap_or_else(|message| {
+        faults.at(spanned.span(), message);
+        default
+    })
+}
+
+fn encap(raw: &RawEncap, faults: &mut Faults<'_>) -> Encap {
+    let mtu = raw
+        .mtu
+        .as_ref()
+        .and_then(|mtu| match u16::try_from(*mtu.as_ref()) {
+            Ok(value) if (1280..=9216).contains(&value) => Some(value),
+            _ => {
+                faults.at(mtu.span(), "mtu must lie between 1280 and 9216");
+                None
+            }
+        });
+    Encap {
+        source_v4: text(raw.source.as_ref(), faults, |source| {
+            prefix::<Ipv4Addr>(source, 32, "10.0.0.1 or 10.1.0.0/16")
+        }),
+        source_v6: text(raw.source6.as_ref(), faults, |source| {
+            prefix::<Ipv6Addr>(source, 128, "fd00::1 or fd00:1::/64")
+        }),
+        gateway_mac: text(raw.gateway_mac.as_ref(), faults, mac),
+        mtu,
+    }
+}
+
+fn prefix<A: FromStr>(text: &str, bits: u8, example: &str) -> Result<(A, u8), String> {
+    let (address, length) = text
+        .split_once('/')
+        .map_or((text, None), |(a, l)| (a, Some(l)));
+    let length = match length {
+        None => Some(bits),
+        Some(length) => u8::from_str(length).ok().filter(|length| *length <= bits),
+    };
+    match (A::from_str(address), length) {
+        (Ok(address), Some(length)) => Ok((address, length)),
+        _ => Err(format!(
+            "`{text}` is no source; write for example {example}"
+        )),
+    }
+}
+
+fn mac(text: &str) -> Result<Mac, String> {
+    let wrong = || format!("`{text}` is no Ethernet address; write for example 02:00:00:00:00:01");
+    let mut bytes = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut bytes {
+        let part = parts
+            .next()
+            .filter(|part| part.len() == 2)
+            .ok_or_else(wrong)?;
+        *byte = u8::from_str_radix(part, 16).map_err(|_| wrong())?;
+    }
+    match (parts.next(), bytes[0] & 1) {
+        (None, 0) => Ok(Mac(bytes)),
+        (None, _) => Err(format!(
+            "`{text}` is a group address; a next hop has a unicast one"
+        )),
+        _ => Err(wrong()),
+    }
+}
+
+fn control(raw: &RawControl, faults: &mut Faults<'_>) -> Params {
+    let mut params = Params::default();
+    let interval = text(raw.interval.as_ref(), faults, |text| {
+        let interval = units::duration(text)?;
+        within(interval, &INTERVAL, "control interval", "10ms", "10s")
+    });
+    if let Some(interval) = interval {
+        params.interval_ns = interval.as_nanos() as u64;
+    }
+    for (value, target, key, low, high) in [
+        (
+            &raw.alpha_high,
+            &mut params.alpha_high,
+            "alpha_high",
+            1.0,
+            100.0,
+        ),
+        (
+            &raw.alpha_low,
+            &mut params.alpha_low,
+            "alpha_low",
+            1.0,
+            100.0,
+        ),
+        (&raw.step, &mut params.step, "step", 0.001, 1.0),
+        (&raw.take_max, &mut params.take_max, "take_max", 0.01, 0.9),
+        (&raw.gain_cap, &mut params.gain_cap, "gain_cap", 0.01, 10.0),
+        (&raw.floor, &mut params.floor, "floor", 0.001, 1.0),
+        (&raw.cap, &mut params.cap, "cap", 1.0, 100.0),
+        (
+            &raw.regress_rate,
+            &mut params.regress_rate,
+            "regress_rate",
+            0.0,
+            1.0,
+        ),
+        (
+            &raw.smoothing,
+            &mut params.smoothing,
+            "smoothing",
+            0.01,
+            1.0,
+        ),
+        (
+            &raw.confidence,
+            &mut params.confidence,
+            "confidence",
+            0.0,
+            10.0,
+        ),
+    ] {
+        let Some(value) = value else { continue };
+        match within(
+            *value.as_ref(),
+            &(low..=high),
+            key,
+            &low.to_string(),
+            &high.to_string(),
+        ) {
+            Ok(number) => *target = number,
+            Err(message) => faults.at(value.span(), message),
+        }
+    }
+    for (value, target, key) in [
+        (
+            &raw.regress_after,
+            &mut params.regress_after,
+            "regress_after",
+        ),
+        (&raw.min_samples, &mut params.min_samples, "min_samples"),
+    ] {
+        let Some(value) = value else { continue };
+        match u32::try_from(*value.as_ref()) {
+            Ok(number) if (1..=100_000).contains(&number) => *target = number,
+            _ => faults.at(value.span(), format!("{key} must lie between 1 and 100000")),
+        }
+    }
+    if params.alpha_low > params.alpha_high {
+        let place = raw.alpha_low.as_ref().or(raw.alpha_high.as_ref());
+        let message = format!(
+            "alpha_low ({}) is above alpha_high ({}); a real would give and receive at once",
+            params.alpha_low, params.alpha_high
+        );
+        if let Some(place) = place {
+            faults.at(place.span(), message);
+        }
+    }
+    params
+}
+
+fn vips(raw: &[Spanned<RawVip>], measured: bool, faults: &mut Faults<'_>) -> Vec<Vip> {
+    let mut seen: HashMap<(IpAddr, u16, Protocol), usize> = HashMap::new();
+    let mut names: HashMap<String, usize> = HashMap::new();
+    let mut vips = Vec::with_capacity(raw.len());
+    for spanned in raw {
+        let Some(vip) = vip(spanned, measured, faults) else {
+            continue;
+        };
+        let line = faults.line(&spanned.span());
+        if let Some(first) = seen.insert((vip.address, vip.port, vip.protocol), line) {
+            faults.at(
+                spanned.span(),
+                format!(
+                    "vip {} {} is given twice, first on line {first}; merge the two",
+                    endpoint(vip.address, vip.port),
+                    vip.protocol
+                ),
+            );
+        }
+        if let Some(first) = names.insert(vip.name.clone(), line) {
+            faults.at(
+                spanned.span(),
+                format!(
+                    "the name `{}` is used twice, first on line {first}; names tell VIPs apart",
+                    vip.name
+                ),
+            );
+        }
+        vips.push(vip);
+    }
+    vips
+}
+
+fn vip(spanned: &Spanned<RawVip>, measured: bool, faults: &mut Faults<'_>) -> Option<Vip> {
+    let raw = spanned.as_ref();
+    if raw.address.is_none() {
+        faults.at(
+            spanned.span(),
+            "the vip has no `address`; add for example address = \"192.0.2.1\"",
+        );
+    }
+    let address = text(raw.address.as_ref(), faults, vip_address);
+    let port = port(raw, spanned.span(), faults);
+    let protocol =
+        text(raw.protocol.as_ref(), faults, Protocol::from_word).unwrap_or(Protocol::Tcp);
+    let scheduler =
+        text(raw.scheduler.as_ref(), faults, Scheduler::from_word).unwrap_or(Scheduler::Maglev);
+    let forwarding =
+        text(raw.forwarding.as_ref(), faults, Forwarding::from_word).unwrap_or(Forwarding::Ipip);
+    let control = vip_control(raw, scheduler, measured, spanned.span(), faults);
+    let (address, port) = (address?, port?);
+    let reals = reals(raw, address, forwarding, faults);
+    if raw.real.is_empty() {
+        faults.at(
+            spanned.span(),
+            format!(
+                "vip {} has no reals; add a [[vip.real]] with an address",
+                endpoint(address, port)
+            ),
+        );
+    }
+    let name = raw.name.as_ref().map(|name| name.as_ref().clone());
+    Some(Vip {
+        name: name.unwrap_or_else(|| format!("{}/{protocol}", endpoint(address, port))),
+        address,
+        port,
+        protocol,
+        scheduler,
+        forwarding,
+        control,
+        reals,
+    })
+}
+
+/// `192.0.2.1:80`, `[2001:db8::1]:80`, and `:*` for every port.
+pub(crate) fn endpoint(address: IpAddr, port: u16) -> String {
+    match (address, port) {
+        (IpAddr::V4(address), 0) => format!("{address}:*"),
+        (IpAddr::V6(address), 0) => format!("[{address}]:*"),
+        _ => SocketAddr::new(address, port).to_string(),
+    }
+}
+
+fn vip_address(text: &str) -> Result<IpAddr, String> {
+    let address = host_address(text)?;
+    match address {
+        IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => Err(format!(
+            "`{text}` is an IPv4 address in IPv6 clothes; write it as IPv4"
+        )),
+        _ => Ok(address),
+    }
+}
+
+fn host_address(text: &str) -> Result<IpAddr, String> {
+    let address = IpAddr::from_str(text).map_err(|_| match SocketAddr::from_str(text) {
+        Ok(_) => format!("`{text}` holds a port; give the address alone (reals get the VIP's port, direct server return cannot remap it)"),
+        Err(_) => format!("`{text}` is no IP address; write for example 192.0.2.1 or 2001:db8::1"),
+    })?;
+    match address.is_multicast() || address.is_unspecified() {
+        true => Err(format!("`{text}` is no address of one host")),
+        false => Ok(address),
+    }
+}
+
+fn port(raw: &RawVip, vip: Range<usize>, faults: &mut Faults<'_>) -> Option<u16> {
+    let Some(port) = &raw.port else {
+        faults.at(
+            vip,
+            "the vip has no `port`; add for example port = 80, or port = 0 for every port",
+        );
+        return None;
+    };
+    let value = u16::try_from(*port.as_ref()).ok();
+    if value.is_none() {
+        faults.at(
+            port.span(),
+            format!(
+                "port {} is out of range; use 1 to 65535, or 0 for every port",
+                port.as_ref()
+            ),
+        );
+    }
+    value
+}
+
+fn vip_control(
+    raw: &RawVip,
+    scheduler: Scheduler,
+    measured: bool,
+    vip: Range<usize>,
+    faults: &mut Faults<'_>,
+) -> Control {
+    let place = raw
+        .control
+        .as_ref()
+        .or(raw.scheduler.as_ref())
+        .map_or(vip, Spanned::span);
+    let default = match scheduler {
+        Scheduler::Latency => Control::Watermark,
+        Scheduler::Maglev | Scheduler::Hash => Control::Off,
+    };
+    let control = text(raw.control.as_ref(), faults, Control::from_word).unwrap_or(default);
+    match (scheduler, control) {
+        (Scheduler::Latency, Control::Off) => {
+            faults.at(place, "scheduler = \"latency\" needs control = \"watermark\" or \"observe\"; for fixed weights use scheduler = \"maglev\"");
+        }
+        (Scheduler::Maglev | Scheduler::Hash, Control::Watermark) => {
+            faults.at(place, format!("control = \"watermark\" moves weights, which scheduler = \"{scheduler}\" keeps; use scheduler = \"latency\", or control = \"observe\""));
+        }
+        (_, Control::Watermark | Control::Observe) if !measured => {
+            faults.at(
+                place,
+                "the controller needs measured latency; set enabled = true under [measure]",
+            );
+        }
+        _ => {}
+    }
+    control
+}
+
+fn reals(raw: &RawVip, vip: IpAddr, forwarding: Forwarding, faults: &mut Faults<'_>) -> Vec<Real> {
+    let mut seen: HashMap<IpAddr, usize> = HashMap::new();
+    let mut reals = Vec::with_capacity(raw.real.len());
+    for spanned in &raw.real {
+        let Some(real) = real(spanned, vip, forwarding, faults) else {
+            continue;
+        };
+        let line = faults.line(&spanned.span());
+        if let Some(first) = seen.insert(real.address, line) {
+            faults.at(
+                spanned.span(),
+                format!(
+                    "real {} is given twice in one vip, first on line {first}; add up the weights in one entry",
+                    real.address
+                ),
+            );
+        }
+        reals.push(real);
+    }
+    reals
+}
+
+fn real(
+    spanned: &Spanned<RawReal>,
+    vip: IpAddr,
+    forwarding: Forwarding,
+    faults: &mut Faults<'_>,
+) -> Option<Real> {
+    let raw = spanned.as_ref();
+    let Some(place) = &raw.address else {
+        faults.at(
+            spanned.span(),
+            "the real has no `address`; add for example address = \"10.0.0.1\"",
+        );
+        return None;
+    };
+    let address = text(Some(place), faults, host_address)?;
+    if address == vip {
+        faults.at(
+            place.span(),
+            format!("real {address} is the vip's own address; give the server's"),
+        );
+    }
+    if vip.is_ipv6() && address.is_ipv4() && forwarding == Forwarding::Ipip {
+        faults.at(
+            place.span(),
+            format!(
+                "real {address} is IPv4 and the vip is IPv6; ipip carries 4in4, 6in6 and 4in6 only"
+            ),
+        );
+    }
+    let mac = text(raw.mac.as_ref(), faults, mac);
+    if raw.mac.is_none() && forwarding == Forwarding::L2 {
+        faults.at(
+            spanned.span(),
+            format!("real {address} has no `mac`, which forwarding = \"l2\" needs; add mac = \"02:00:00:00:00:01\""),
+        );
+    }
+    if let (Some(place), Forwarding::Ipip) = (&raw.mac, forwarding) {
+        faults.at(
+            place.span(),
+            format!("real {address} has a `mac`, which forwarding = \"ipip\" does not use; remove it or use \"l2\""),
+        );
+    }
+    let weight = weight(raw.weight.as_ref(), faults);
+    Some(Real {
+        address,
+        weight,
+        mac,
+        drain: raw.drain.unwrap_or(false),
+    })
+}
+
+fn weight(value: Option<&Spanned<i64>>, faults: &mut Faults<'_>) -> u32 {
+    let Some(value) = value else { return 1 };
+    match u32::try_from(*value.as_ref()) {
+        Ok(weight) if weight <= WEIGHT_MAX => weight,
+        _ => {
+            faults.at(
+                value.span(),
+                format!(
+                    "weight {} is out of range; use 0 (no new connections) to {WEIGHT_MAX}",
+                    value.as_ref()
+                ),
+            );
+            1
+        }
+    }
+}

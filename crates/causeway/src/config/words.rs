@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The words that a key may hold, each list in one place.
+
+use std::fmt;
+
+/// A closed set of words.
+pub trait Words: Copy + 'static {
+    /// What the set is called in a message.
+    const KIND: &'static str;
+    /// Every word with its value.
+    const ALL: &'static [(&'static str, Self)];
+
+    /// The value of a word; else a sentence that suggests the nearest one.
+    fn from_word(word: &str) -> Result<Self, String> {
+        if let Some((_, value)) = Self::ALL.iter().find(|(known, _)| *known == word) {
+            return Ok(*value);
+        }
+        let known: Vec<&str> = Self::ALL.iter().map(|(known, _)| *known).collect();
+        Err(match nearest(word, &known) {
+            Some(near) => format!("unknown {} `{word}`; did you mean `{near}`?", Self::KIND),
+            None => format!(
+                "unknown {} `{word}`; choose one of {}",
+                Self::KIND,
+                known.join(", ")
+            ),
+        })
+    }
+}
+
+/// The candidate that a typing mistake most likely meant, if any is close.
+pub fn nearest<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str> {
+    candidates
+        .iter()
+        .map(|candidate| {
+            (
+                strsim::normalized_damerau_levenshtein(word, candidate),
+                *candidate,
+            )
+        })
+        .filter(|(likeness, _)| *likeness > 0.6)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, candidate)| candidate)
+}
+
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident, $kind:literal, { $($(#[$vdoc:meta])* $variant:ident = $word:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $name { $($(#[$vdoc])* $variant,)+ }
+
+        impl Words for $name {
+            const KIND: &'static str = $kind;
+            const ALL: &'static [(&'static str, Self)] = &[$(($word, Self::$variant),)+];
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(match self { $(Self::$variant => $word,)+ })
+            }
+        }
+    };
+}
+
+words! {
+    /// How the XDP program is attached.
+    XdpMode, "XDP mode", {
+        /// Native, else generic with a message.
+        Auto = "auto",
+        /// In the driver, or not at all.
+        Native = "native",
+        /// In the kernel's generic hook: slower, works everywhere.
+        Generic = "generic",
+    }
+}
+
+words! {
+    /// Transport protocol of a VIP.
+    Protocol, "protocol", {
+        /// TCP.
+        Tcp = "tcp",
+        /// UDP, QUIC included.
+        Udp = "udp",
+    }
+}
+
+words! {
+    /// How a new connection picks its real.
+    Scheduler, "scheduler", {
+        /// Weighted Maglev hashing with the configured weights.
+        Maglev = "maglev",
+        /// Uniform hashing; weights other than 0 count alike.
+        Hash = "hash",
+        /// Maglev hashing with weights that follow the measured latency.
+        Latency = "latency",
+    }
+}
+
+words! {
+    /// How packets reach the real.
+    Forwarding, "forwarding", {
+        /// Encapsulated in an outer IP header.
+        Ipip = "ipip",
+        /// By rewriting the Ethernet destination.
+        L2 = "l2",
+    }
+}
+
+words! {
+    /// What the controller does for a VIP.
+    Control, "control", {
+        /// Nothing.
+        Off = "off",
+        /// Computes and shows weights, does not set them.
+        Observe = "observe",
+        /// Moves weights by the watermark rule.
+        Watermark = "watermark",
+    }
+}
+
+words! {
+    /// Latency estimator of the data plane.
+    Estimator, "estimator", {
+        /// Window chain.
+        WindowChain = "window-chain",
+        /// Gap detection with a fixed threshold.
+        FixedGap = "fixed-gap",
+        /// Modes of the gap distribution.
+        Modes = "modes",
+    }
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The constants of the watermark controller.
+
+/// What a [`Watermark`](super) controller is tuned by.
+///
+/// The watermarks and `regress_after` are the paper's; the rest was chosen by
+/// simulation, see docs/control.md.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Params {
+    /// Length of an interval in nanoseconds.
+    pub interval_ns: u64,
+    /// A real gives weight when its latency exceeds this many times the lowest.
+    pub alpha_high: f64,
+    /// A real may receive weight when its latency is below this many times the lowest.
+    pub alpha_low: f64,
+    /// Fraction of its weight that a real gives per interval and per multiple
+    /// of the lowest latency: a real at ten times gives `10 * step`.
+    pub step: f64,
+    /// Upper bound of that fraction, so that no interval empties a real.
+    pub take_max: f64,
+    /// What a real may gain in one interval, as a fraction of its configured weight.
+    pub gain_cap: f64,
+    /// Lowest effective weight, as a fraction of the configured one. The
+    /// trickle that it leaves is what shows a recovery.
+    pub floor: f64,
+    /// Highest effective weight, as a multiple of the configured one.
+    pub cap: f64,
+    /// Intervals without a change of latency after which weights regress.
+    pub regress_after: u32,
+    /// Part of the way to the configured weights that is gone per interval of regression.
+    pub regress_rate: f64,
+    /// Weight of the newest interval in the smoothed latency, in (0, 1].
+    pub smoothing: f64,
+    /// Samples that an estimate needs before anything is done about it.
+    pub min_samples: u32,
+    /// Standard errors by which a latency must differ before it counts as different.
+    pub confidence: f64,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Self {
+            interval_ns: 100_000_000,
+            alpha_high: 1.5,
+            alpha_low: 1.2,
+            step: 0.05,
+            take_max: 0.5,
+            gain_cap: 0.25,
+            floor: 0.02,
+            cap: 2.0,
+            regress_after: 3,
+            regress_rate: 0.05,
+            smoothing: 0.3,
+            min_samples: 3,
+            confidence: 2.0,
+        }
+    }
+}
