@@ -1,2 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The laboratory: network namespaces, real servers, clients that log what
 //! they felt, and scenarios built from them. Needs root; development only.
+//!
+//! Everything runs inside a [`sandbox::Sandbox`]: fresh mount, PID and network
+//! namespaces that the kernel takes down whatever happens to us. Namespaces,
+//! servers and cgroups ask for the sandbox as proof, so that nothing of the
+//! lab can be built on the host by mistake.
+
+pub mod cgroup;
+pub mod cpu;
+pub mod link;
+pub mod netns;
+pub mod nginx;
+pub mod sandbox;
+pub mod topology;

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+//! CPU quotas for servers, by whichever cgroup version the machine has.
+//!
+//! Control groups are not part of any namespace we make, so they outlive a
+//! killed sandbox. Each group is therefore locked (`flock`) by its owner for
+//! as long as it lives; [`sweep`] removes those that nobody holds.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nix::fcntl::{Flock, FlockArg};
+use nix::mount::{MsFlags, mount};
+use rand::Rng;
+
+use crate::sandbox::Sandbox;
+
+const PREFIX: &str = "causeway-lab-";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    V1,
+    V2,
+}
+
+/// A control group with a CPU quota. Dropped, its processes go back to the root
+/// group and it is removed.
+#[derive(Debug)]
+pub struct Cgroup {
+    version: Version,
+    root: PathBuf,
+    path: PathBuf,
+    lock: Option<Flock<File>>,
+}
+
+impl Cgroup {
+    /// Makes a group with a random name and no limit yet.
+    pub fn create(_proof: Sandbox) -> Result<Self> {
+        let (version, root) = hierarchy()?;
+        let path = root.join(format!("{PREFIX}{:016x}", rand::rng().random::<u64>()));
+        fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        let lock = Flock::lock(File::open(&path)?, FlockArg::LockExclusiveNonblock)
+            .map_err(|(_, e)| e)
+            .context("cannot lock the new cgroup")?;
+        Ok(Self {
+            version,
+            root,
+            path,
+            lock: Some(lock),
+        })
+    }
+
+    /// Moves a process (all its threads) into the group.
+    pub fn add(&self, pid: u32) -> Result<()> {
+        fs::write(self.path.join("cgroup.procs"), pid.to_string())
+            .with_context(|| format!("cannot move {pid} into {}", self.path.display()))
+    }
+
+    /// Allows `share` of one CPU (0.1 = 10 %), handed out per `period`; `None`
+    /// lifts the limit. Short periods (10 ms) keep the stalls short: with
+    /// 100 ms a group stands still for most of that time.
+    pub fn set_cpu(&self, share: Option<f64>, period: Duration) -> Result<()> {
+        let period_us = period.as_micros();
+        let quota_us = share.map(|s| ((s * period_us as f64) as u64).max(1000));
+        match self.version {
+            Version::V2 => {
+                let quota = quota_us.map_or("max".to_owned(), |q| q.to_string());
+                self.write("cpu.max", &format!("{quota} {period_us}"))
+            }
+            Version::V1 => {
+                // The kernel checks quota against period at each write, so lift first.
+                self.write("cpu.cfs_quota_us", "-1")?;
+                self.write("cpu.cfs_period_us", &period_us.to_string())?;
+                match quota_us {
+                    Some(q) => self.write("cpu.cfs_quota_us", &q.to_string()),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
+    fn write(&self, file: &str, value: &str) -> Result<()> {
+        let path = self.path.join(file);
+        fs::write(&path, value)
+            .with_context(|| format!("cannot write {value} to {}", path.display()))
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        if let Ok(members) = fs::read_to_string(self.path.join("cgroup.procs")) {
+            for pid in members.lines() {
+                let _ = fs::write(self.root.join("cgroup.procs"), pid);
+            }
+        }
+        self.lock = None;
+        let _ = fs::remove_dir(&self.path);
+    }
+}
+
+/// Removes groups that runs now dead have left behind.
+pub fn sweep() {
+    let Ok((_, root)) = hierarchy() else { return };
+    let Ok(entries) = fs::read_dir(&root) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            continue;
+        }
+        let Ok(directory) = File::open(entry.path()) else {
+            continue;
+        };
+        if Flock::lock(directory, FlockArg::LockExclusiveNonblock).is_ok() {
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+/// The CPU controller's root: v1 where it is mounted, else v2, else a v2 or v1
+/// mount of our own.
+fn hierarchy() -> Result<(Version, PathBuf)> {
+    if let Some(found) = mounted()? {
+        return Ok(found);
+    }
+    let at = Path::new("/run/cgroup");
+    if Sandbox::current().is_none() {
+        bail!("no cgroup CPU controller is mounted");
+    }
+    fs::create_dir_all(at)?;
+    let none: Option<&str> = None;
+    mount(Some("cgroup2"), at, Some("cgroup2"), MsFlags::empty(), none)
+        .or_else(|_| {
+            mount(
+                Some("cgroup"),
+                at,
+                Some("cgroup"),
+                MsFlags::empty(),
+                Some("cpu"),
+            )
+        })
+        .context("cannot mount a cgroup hierarchy")?;
+    mounted()?.context("this kernel offers no cgroup CPU controller")
+}
+
+fn mounted() -> Result<Option<(Version, PathBuf)>> {
+    let mounts = fs::read_to_string("/proc/self/mounts").context("/proc/self/mounts")?;
+    let mut v2 = None;
+    for line in mounts.lines() {
+        let mut words = line.split(' ').skip(1);
+        let (Some(at), Some(kind), Some(options)) = (words.next(), words.next(), words.next())
+        else {
+            continue;
+        };
+        match kind {
+            "cgroup" if options.split(',').any(|o| o == "cpu") => {
+                return Ok(Some((Version::V1, at.into())));
+            }
+            "cgroup2" if has_cpu(Path::new(at)) => v2 = Some((Version::V2, PathBuf::from(at))),
+            _ => {}
+        }
+    }
+    Ok(v2)
+}
+
+/// Whether a v2 hierarchy controls the CPU; switches the controller on for the
+/// root's children.
+fn has_cpu(root: &Path) -> bool {
+    let has = |file: &str| {
+        fs::read_to_string(root.join(file))
+            .is_ok_and(|s| s.split_whitespace().any(|word| word == "cpu"))
+    };
+    has("cgroup.controllers")
+        && (has("cgroup.subtree_control")
+            || fs::write(root.join("cgroup.subtree_control"), "+cpu").is_ok())
+}

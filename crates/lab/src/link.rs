@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What `ip` cannot do for us: device flags by ioctl, offloads, and an XDP
+//! program that passes everything.
+//!
+//! All functions work in the network namespace of the calling thread.
+
+use std::ffi::CString;
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use libbpf_sys as bpf;
+
+/// `ETHTOOL_STXCSUM`, linux/ethtool.h: transmit checksum offload on or off.
+const ETHTOOL_STXCSUM: u32 = 0x17;
+/// `ETHTOOL_SGRO`, linux/ethtool.h.
+const ETHTOOL_SGRO: u32 = 0x2c;
+const SIOCETHTOOL: libc::c_ulong = 0x8946;
+/// `XDP_FLAGS_DRV_MODE`, linux/if_link.h.
+const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
+const XDP_PASS: i32 = 2;
+
+fn request(interface: &str) -> io::Result<(OwnedFd, libc::ifreq)> {
+    // SAFETY: socket(2) with constants.
+    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just given us this descriptor.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: ifreq is plain data; all zeroes is a valid value.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    if interface.len() >= libc::IFNAMSIZ {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+        *to = from as libc::c_char;
+    }
+    Ok((socket, request))
+}
+
+fn ioctl(socket: &OwnedFd, code: libc::c_ulong, request: &mut libc::ifreq) -> io::Result<()> {
+    // SAFETY: `request` is a live ifreq, which every code used here expects.
+    let rc = unsafe { libc::ioctl(socket.as_raw_fd(), code, request as *mut libc::ifreq) };
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Brings an interface up.
+pub fn up(interface: &str) -> io::Result<()> {
+    let (socket, mut request) = request(interface)?;
+    ioctl(&socket, libc::SIOCGIFFLAGS, &mut request)?;
+    // SAFETY: SIOCGIFFLAGS has filled the flags member of the union.
+    unsafe { request.ifr_ifru.ifru_flags |= (libc::IFF_UP | libc::IFF_RUNNING) as i16 };
+    ioctl(&socket, libc::SIOCSIFFLAGS, &mut request)
+}
+
+fn ethtool(interface: &str, command: u32, value: u32) -> io::Result<()> {
+    let (socket, mut request) = request(interface)?;
+    // struct ethtool_value { __u32 cmd; __u32 data; }
+    let mut argument = [command, value];
+    request.ifr_ifru.ifru_data = argument.as_mut_ptr().cast();
+    ioctl(&socket, SIOCETHTOOL, &mut request)
+}
+
+/// Turns transmit checksum offload on or off. Off means that whoever sends
+/// through this interface writes complete checksums, as on a real wire: an XDP
+/// program behind a veth sees them, and they survive `XDP_TX`.
+pub fn set_tx_checksum(interface: &str, on: bool) -> io::Result<()> {
+    ethtool(interface, ETHTOOL_STXCSUM, u32::from(on))
+}
+
+/// Turns generic receive offload on or off.
+pub fn set_gro(interface: &str, on: bool) -> io::Result<()> {
+    ethtool(interface, ETHTOOL_SGRO, u32::from(on))
+}
+
+/// An XDP program on an interface; dropped, it is detached.
+#[derive(Debug)]
+pub struct XdpPass {
+    _link: OwnedFd,
+}
+
+/// Attaches a program that passes every packet, in native mode. The peer of a
+/// veth needs one: without it, what an XDP program at the other end sends by
+/// `XDP_TX` or redirect is lost silently.
+pub fn attach_xdp_pass(interface: &str) -> io::Result<XdpPass> {
+    let program = load_xdp_pass()?;
+    let name = CString::new(interface)?;
+    // SAFETY: a valid C string.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    if index == 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: plain data; libbpf reads `sz` bytes and takes zero as "not set".
+    let mut options: bpf::bpf_link_create_opts = unsafe { mem::zeroed() };
+    options.sz = mem::size_of::<bpf::bpf_link_create_opts>() as _;
+    options.flags = XDP_FLAGS_DRV_MODE;
+    // SAFETY: valid descriptor, index and options.
+    let fd =
+        unsafe { bpf::bpf_link_create(program.as_raw_fd(), index as i32, bpf::BPF_XDP, &options) };
+    Ok(XdpPass { _link: own(fd)? })
+}
+
+/// `r0 = XDP_PASS; exit`, small enough to be written down as bytecode.
+fn load_xdp_pass() -> io::Result<OwnedFd> {
+    // SAFETY: plain data; registers and offset are zero in both instructions.
+    let mut program: [bpf::bpf_insn; 2] = unsafe { mem::zeroed() };
+    program[0].code = (bpf::BPF_ALU64 | bpf::BPF_MOV | bpf::BPF_K) as u8;
+    program[0].imm = XDP_PASS;
+    program[1].code = (bpf::BPF_JMP | bpf::BPF_EXIT) as u8;
+    // SAFETY: the arrays and strings outlive the call; no options.
+    let fd = unsafe {
+        bpf::bpf_prog_load(
+            bpf::BPF_PROG_TYPE_XDP,
+            c"lab_pass".as_ptr(),
+            c"Dual BSD/GPL".as_ptr(),
+            program.as_ptr(),
+            program.len() as _,
+            std::ptr::null_mut(),
+        )
+    };
+    own(fd)
+}
+
+/// libbpf returns a descriptor or a negative errno.
+fn own(fd: i32) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: the kernel has just given us this descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Clients - router - balancer - servers, all veth.
+//!
+//! ```text
+//!  client0 --+              +-- balancer   (10.20.0.2, fd20::2)
+//!  client1 --+-- router ----+-- server0    (10.20.0.10, fd20::10)
+//!      ...   |   (bridge)   +-- server1 ...
+//! ```
+//!
+//! The router has one routed link per client (MTU 1500) and one bridge with
+//! the balancer and the servers (MTU 1600, so that a full client packet and an
+//! outer header fit). VIPs are routed to the balancer, which sends each packet
+//! back out of the same interface: either in an outer header to its gateway,
+//! the router (`ipip`), or straight to a server's MAC address (`l2`). Servers
+//! hold the VIPs on their loopback interface and answer through the router, past
+//! the balancer: it sees requests only.
+
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use anyhow::{Context, Result};
+
+use crate::link::{self, XdpPass};
+use crate::netns::Netns;
+use crate::sandbox::Sandbox;
+
+/// Bytes of a packet towards clients.
+pub const CLIENT_MTU: u32 = 1500;
+/// Bytes of a packet between router, balancer and servers.
+pub const BACK_MTU: u32 = 1600;
+/// The device that leads out of every client, balancer and server namespace.
+pub const DEVICE: &str = "eth0";
+/// VIPs in every topology, in this order.
+pub const VIPS: usize = 4;
+
+/// How many namespaces to make.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    /// Client namespaces, at most 200.
+    pub clients: usize,
+    /// Server namespaces, at most 200.
+    pub servers: usize,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self {
+            clients: 2,
+            servers: 4,
+        }
+    }
+}
+
+/// A node's addresses.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// Where it lives.
+    pub netns: Netns,
+    /// IPv4 address of [`DEVICE`].
+    pub ipv4: Ipv4Addr,
+    /// IPv6 address of [`DEVICE`].
+    pub ipv6: Ipv6Addr,
+    /// MAC address of [`DEVICE`].
+    pub mac: [u8; 6],
+}
+
+/// The namespaces and links of one laboratory.
+#[derive(Debug)]
+pub struct Topology {
+    /// Where clients run.
+    pub clients: Vec<Node>,
+    /// The router; its addresses are those on the bridge.
+    pub router: Node,
+    /// Where `causeway lb` runs, on [`DEVICE`].
+    pub balancer: Node,
+    /// Where nginx runs.
+    pub servers: Vec<Node>,
+    _pass: Vec<XdpPass>,
+}
+
+/// The `i`-th VIP, IPv4.
+pub fn vip4(i: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 30, 0, 1 + i as u8)
+}
+
+/// The `i`-th VIP, IPv6.
+pub fn vip6(i: usize) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd30, 0, 0, 0, 0, 0, 0, 1 + i as u16)
+}
+
+/// `02:00:00:00:00:01` form.
+pub fn format_mac(mac: [u8; 6]) -> String {
+    mac.map(|b| format!("{b:02x}")).join(":")
+}
+
+const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+fn back_node(netns: Netns, host: u8) -> Node {
+    Node {
+        netns,
+        ipv4: Ipv4Addr::new(10, 20, 0, host),
+        // The same digits as in IPv4, for the reader's sake.
+        ipv6: Ipv6Addr::new(0xfd20, 0, 0, 0, 0, 0, 0, same_digits(host)),
+        mac: [2, 0, 0, 0, 0, host],
+    }
+}
+
+/// 42 becomes 0x42.
+fn same_digits(n: u8) -> u16 {
+    let n = u16::from(n);
+    (n / 100) << 8 | (n / 10 % 10) << 4 | n % 10
+}
+
+fn client_node(netns: Netns, i: usize) -> Node {
+    Node {
+        netns,
+        ipv4: Ipv4Addr::new(10, 10, i as u8, 2),
+        ipv6: Ipv6Addr::new(0xfd10, 0, 0, i as u16, 0, 0, 0, 2),
+        mac: [2, 0, 0, 1, i as u8, 2],
+    }
+}
+
+impl Topology {
+    /// Builds everything; addresses, routes and neighbours are ready to use.
+    pub fn build(proof: Sandbox, shape: Shape) -> Result<Self> {
+        anyhow::ensure!(
+            shape.clients <= 200 && shape.servers <= 200,
+            "at most 200 of each"
+        );
+        let make = |name: String| Netns::create(proof, &name);
+        let topology = Self {
+            clients: (0..shape.clients)
+                .map(|i| Ok(client_node(make(format!("client{i}"))?, i)))
+                .collect::<Result<_>>()?,
+            router: back_node(make("router".into())?, 1),
+            balancer: back_node(make("balancer".into())?, 2),
+            servers: (0..shape.servers)
+                .map(|i| Ok(back_node(make(format!("server{i}"))?, 10 + i as u8)))
+                .collect::<Result<_>>()?,
+            _pass: Vec::new(),
+        };
+        topology.build_router()?;
+        for (i, client) in topology.clients.iter().enumerate() {
+            build_client(client, i)?;
+        }
+        build_back(&topology.balancer)?;
+        for server in &topology.servers {
+            build_back(server)?;
+            build_server(server)?;
+        }
+        topology.with_balancer_port()
+    }
+
+    fn build_router(&self) -> Result<()> {
+        let router = &self.router.netns;
+        for (key, value) in [
+            ("net/ipv4/ip_forward", "1"),
+            ("net/ipv6/conf/all/forwarding", "1"),
+            ("net/ipv4/conf/all/rp_filter", "0"),
+            ("net/ipv4/conf/default/rp_filter", "0"),
+            // Packets from the balancer leave by the bridge they came from.
+            ("net/ipv4/conf/all/send_redirects", "0"),
+            ("net/ipv4/conf/default/send_redirects", "0"),
+        ] {
+            router.sysctl(key, value)?;
+        }
+        let mut s = String::new();
+        writeln!(
+            s,
+            "link add br0 address {} type bridge mcast_snooping 0",
+            format_mac(ROUTER_MAC)
+        )?;
+        writeln!(s, "link set br0 mtu {BACK_MTU} up")?;
+        writeln!(s, "addr add {}/24 dev br0", self.router.ipv4)?;
+        writeln!(s, "addr add {}/64 dev br0", self.router.ipv6)?;
+        for (i, client) in self.clients.iter().enumerate() {
+            writeln!(
+                s,
+                "link add c{i} mtu {CLIENT_MTU} type veth peer name {DEVICE} mtu {CLIENT_MTU} \
+                 address {} netns {}",
+                format_mac(client.mac),
+                client.netns.name()
+            )?;
+            writeln!(s, "link set c{i} up")?;
+            writeln!(s, "addr add 10.10.{i}.1/24 dev c{i}")?;
+            writeln!(s, "addr add fd10:0:0:{i:x}::1/64 dev c{i}")?;
+        }
+        for (port, node) in self.back_ports() {
+            writeln!(
+                s,
+                "link add {port} mtu {BACK_MTU} type veth peer name {DEVICE} mtu {BACK_MTU} \
+                 address {} netns {}",
+                format_mac(node.mac),
+                node.netns.name()
+            )?;
+            writeln!(s, "link set {port} master br0 up")?;
+            writeln!(
+                s,
+                "neigh replace {} lladdr {} dev br0",
+                node.ipv4,
+                format_mac(node.mac)
+            )?;
+            writeln!(
+                s,
+                "neigh replace {} lladdr {} dev br0",
+                node.ipv6,
+                format_mac(node.mac)
+            )?;
+        }
+        for i in 0..VIPS {
+            writeln!(
+                s,
+                "route add {} via {} dev br0",
+                vip4(i),
+                self.balancer.ipv4
+            )?;
+            writeln!(
+                s,
+                "route add {} via {} dev br0",
+                vip6(i),
+                self.balancer.ipv6
+            )?;
+        }
+        router.ip(&s)
+    }
+
+    fn back_ports(&self) -> impl Iterator<Item = (String, &Node)> {
+        let servers = self
+            .servers
+            .iter()
+            .enumerate()
+            .map(|(i, n)| (format!("s{i}"), n));
+        std::iter::once(("lb".to_owned(), &self.balancer)).chain(servers)
+    }
+
+    /// The router's port to the balancer: real checksums going in, and a program
+    /// that takes what comes back by `XDP_TX`.
+    fn with_balancer_port(mut self) -> Result<Self> {
+        let pass = self.router.netns.run(|| {
+            link::set_tx_checksum("lb", false).context("tx off on the balancer's port")?;
+            link::set_gro("lb", true).context("gro on the balancer's port")?;
+            link::attach_xdp_pass("lb").context("XDP on the balancer's port")
+        })?;
+        self._pass.push(pass);
+        Ok(self)
+    }
+}
+
+fn build_client(node: &Node, i: usize) -> Result<()> {
+    node.netns.ip(&format!(
+        "link set {DEVICE} up\n\
+         addr add {}/24 dev {DEVICE}\n\
+         addr add {}/64 dev {DEVICE}\n\
+         route add default via 10.10.{i}.1\n\
+         route add default via fd10:0:0:{i:x}::1 dev {DEVICE}\n",
+        node.ipv4, node.ipv6
+    ))
+}
+
+fn build_back(node: &Node) -> Result<()> {
+    let mac = format_mac(ROUTER_MAC);
+    node.netns.sysctl("net/ipv4/conf/all/rp_filter", "0")?;
+    node.netns
+        .sysctl(&format!("net/ipv4/conf/{DEVICE}/rp_filter"), "0")?;
+    node.netns.ip(&format!(
+        "link set {DEVICE} up\n\
+         addr add {}/24 dev {DEVICE}\n\
+         addr add {}/64 dev {DEVICE}\n\
+         neigh replace 10.20.0.1 lladdr {mac} dev {DEVICE}\n\
+         neigh replace fd20::1 lladdr {mac} dev {DEVICE}\n\
+         route add default via 10.20.0.1\n\
+         route add default via fd20::1 dev {DEVICE}\n",
+        node.ipv4, node.ipv6
+    ))
+}
+
+/// VIPs on the loopback interface, never announced by ARP.
+fn build_server(node: &Node) -> Result<()> {
+    node.netns.sysctl("net/ipv4/conf/all/arp_ignore", "1")?;
+    node.netns.sysctl("net/ipv4/conf/all/arp_announce", "2")?;
+    node.netns.sysctl("net/ipv4/conf/default/rp_filter", "0")?;
+    let mut s = String::new();
+    for i in 0..VIPS {
+        writeln!(s, "addr add {}/32 dev lo", vip4(i))?;
+        writeln!(s, "addr add {}/128 dev lo", vip6(i))?;
+    }
+    node.netns.ip(&s)
+}
