@@ -12,5 +12,6 @@ pub mod cpu;
 pub mod link;
 pub mod netns;
 pub mod nginx;
+pub mod outcome;
 pub mod sandbox;
 pub mod topology;
