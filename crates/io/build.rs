@@ -1,5 +1,186 @@
-//! Compiles `bpf/*.bpf.c` and generates their skeletons.
+// SPDX-License-Identifier: Apache-2.0
+//! Compiles `bpf/*.bpf.c`, generates their skeletons, and turns the verdict
+//! lists of `bpf/shared/abi.h` into Rust enums, so that the words exist once.
+
+use std::env;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use libbpf_cargo::SkeletonBuilder;
+
+/// Each object with its skeleton: `bpf/NAME.bpf.c` becomes `NAME.skel.rs`.
+const OBJECTS: &[&str] = &["lb"];
+
+/// Each verdict list of abi.h with the Rust enum made of it.
+const VERDICTS: &[(&str, &str, &str)] = &[
+    (
+        "LB_VERDICTS",
+        "Verdict",
+        "What the balancer did with a packet.",
+    ),
+    (
+        "SERVER_VERDICTS",
+        "ServerVerdict",
+        "What a server's decapsulation did with a packet.",
+    ),
+];
 
 fn main() {
-    println!("cargo::rerun-if-changed=../../bpf");
+    if let Err(error) = build() {
+        // One sentence instead of a panic's backtrace.
+        println!("cargo::error={error}");
+        std::process::exit(1);
+    }
+}
+
+fn build() -> Result<(), String> {
+    let bpf = Path::new("../../bpf");
+    let out = PathBuf::from(env::var("OUT_DIR").map_err(|e| e.to_string())?);
+    println!("cargo::rerun-if-changed={}", bpf.display());
+    println!("cargo::rerun-if-env-changed=CLANG");
+
+    let clang = find_clang()?;
+    let flags = flags()?;
+    for name in OBJECTS {
+        SkeletonBuilder::new()
+            .source(bpf.join(format!("{name}.bpf.c")))
+            .obj(out.join(format!("{name}.bpf.o")))
+            .clang(&clang)
+            .clang_args(&flags)
+            .build_and_generate(out.join(format!("{name}.skel.rs")))
+            .map_err(|e| format!("bpf/{name}.bpf.c: {e:#}").replace('\n', " | "))?;
+    }
+    let abi = bpf.join("shared/abi.h");
+    let mut rust = String::new();
+    for (list, name, doc) in VERDICTS {
+        rust += &verdict_enum(name, doc, &expand(&clang, &abi, list)?);
+    }
+    std::fs::write(out.join("verdicts.rs"), rust).map_err(|e| e.to_string())
+}
+
+/// `$CLANG`, or the first of a few names that runs; BPF needs a recent one.
+fn find_clang() -> Result<String, String> {
+    let candidates = match env::var("CLANG") {
+        Ok(clang) => vec![clang],
+        Err(_) => ["clang-19", "clang-20", "clang-21", "clang"]
+            .map(String::from)
+            .to_vec(),
+    };
+    let runs = |clang: &String| {
+        Command::new(clang)
+            .arg("--version")
+            .output()
+            .is_ok_and(|o| o.status.success())
+    };
+    candidates.into_iter().find(runs).ok_or_else(|| {
+        "no clang for the BPF programs: install clang-19 (`make setup` does) or set CLANG to one.".to_owned()
+    })
+}
+
+/// Compiler flags. UAPI headers include `asm/types.h`, which Debian keeps in the
+/// multiarch folder that clang does not search for the BPF target.
+fn flags() -> Result<Vec<String>, String> {
+    let arch = env::var("CARGO_CFG_TARGET_ARCH").map_err(|e| e.to_string())?;
+    let mut flags: Vec<String> = ["-mcpu=v3", "-Wall", "-Wextra", "-Werror", "-Wcast-qual"]
+        .map(String::from)
+        .to_vec();
+    flags.push(format!("-I/usr/include/{arch}-linux-gnu"));
+    Ok(flags)
+}
+
+struct Row {
+    word: String,
+    action: String,
+    meaning: String,
+}
+
+/// The rows of an X-macro, expanded by the C preprocessor.
+fn expand(clang: &str, header: &Path, list: &str) -> Result<Vec<Row>, String> {
+    let probe = PathBuf::from(env::var("OUT_DIR").map_err(|e| e.to_string())?).join("expand.c");
+    let header = header
+        .canonicalize()
+        .map_err(|e| format!("{}: {e}", header.display()))?;
+    let source = format!(
+        "#include \"{}\"\n#define ROW(name, word, action, meaning) \
+         ROW #word \"|\" #action \"|\" meaning ;\n{list}(ROW)\n",
+        header.display()
+    );
+    std::fs::write(&probe, source).map_err(|e| e.to_string())?;
+    let run = Command::new(clang)
+        .args(["-E", "-P"])
+        .arg(&probe)
+        .output()
+        .map_err(|e| e.to_string())?;
+    if !run.status.success() {
+        return Err(String::from_utf8_lossy(&run.stderr).replace('\n', " | "));
+    }
+    let text = String::from_utf8_lossy(&run.stdout).into_owned();
+    // The string literals of one row, joined: word|action|meaning.
+    let rows: Vec<Row> = text
+        .split(';')
+        .filter_map(|part| part.split_once("ROW ").map(|(_, row)| row))
+        .filter_map(|row| {
+            let joined: String = row.split('"').skip(1).step_by(2).collect();
+            let mut fields = joined.splitn(3, '|').map(str::to_owned);
+            Some(Row {
+                word: fields.next()?,
+                action: fields.next()?,
+                meaning: fields.next()?,
+            })
+        })
+        .collect();
+    if rows.is_empty() {
+        Err(format!("{list} has no rows"))
+    } else {
+        Ok(rows)
+    }
+}
+
+fn camel(word: &str) -> String {
+    word.split('_')
+        .flat_map(|part| {
+            let (head, tail) = part.split_at(1);
+            [head.to_uppercase(), tail.to_owned()]
+        })
+        .collect()
+}
+
+fn verdict_enum(name: &str, doc: &str, rows: &[Row]) -> String {
+    let mut variants = String::new();
+    let mut all = String::new();
+    let mut words = String::new();
+    let mut meanings = String::new();
+    let mut actions = String::new();
+    for (index, row) in rows.iter().enumerate() {
+        let variant = camel(&row.word);
+        let Row {
+            word,
+            action,
+            meaning,
+        } = row;
+        let _ = writeln!(variants, "    /// {meaning}\n    {variant} = {index},");
+        let _ = write!(all, "Self::{variant}, ");
+        let _ = writeln!(words, "            Self::{variant} => \"{word}\",");
+        let _ = writeln!(meanings, "            Self::{variant} => \"{meaning}\",");
+        let _ = writeln!(
+            actions,
+            "            Self::{variant} => Action::{},",
+            camel(&action[4..].to_lowercase())
+        );
+    }
+    format!(
+        "/// {doc} Made from `bpf/shared/abi.h`.\n\
+         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]\n\
+         #[repr(u32)]\npub enum {name} {{\n{variants}}}\n\n\
+         impl {name} {{\n    /// Every verdict, in the order of the counters.\n    \
+         pub const ALL: [Self; {count}] = [{all}];\n\n    \
+         /// The word of the metric's label and of the CLI.\n    \
+         pub fn as_str(self) -> &'static str {{\n        match self {{\n{words}        }}\n    }}\n\n    \
+         /// One line for people.\n    \
+         pub fn meaning(self) -> &'static str {{\n        match self {{\n{meanings}        }}\n    }}\n\n    \
+         /// What XDP does with the packet.\n    \
+         pub fn action(self) -> Action {{\n        match self {{\n{actions}        }}\n    }}\n}}\n\n",
+        count = rows.len(),
+    )
 }

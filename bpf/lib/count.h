@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Counters. Per CPU, so plain additions. */
+#ifndef CAUSEWAY_COUNT_H
+#define CAUSEWAY_COUNT_H
+
+#include "maps.h"
+
+static __always_inline void add_packet(struct packets_bytes *counter, u32 frame_len)
+{
+	counter->packets += 1;
+	counter->bytes += frame_len;
+}
+
+#define ABI_LB_ACTION(name, word, action, meaning) [V_##name] = action,
+static const u8 lb_actions[V_COUNT] = { LB_VERDICTS(ABI_LB_ACTION) };
+#undef ABI_LB_ACTION
+
+/* The only way out of the balancer: counts the verdict, gives its XDP action. */
+static __always_inline int leave(enum verdict verdict, u32 frame_len)
+{
+	u32 index = verdict;
+	struct packets_bytes *counter = bpf_map_lookup_elem(&verdicts, &index);
+
+	if (!counter)
+		return XDP_ABORTED;
+	add_packet(counter, frame_len);
+	return index < V_COUNT ? lb_actions[index] : XDP_ABORTED;
+}
+
+#endif

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* The balancer's maps. Sizes are defaults; the loader may set others before it loads. */
+#ifndef CAUSEWAY_MAPS_H
+#define CAUSEWAY_MAPS_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include "../shared/abi.h"
+#include "../shared/hist.h"
+
+#define DEFAULT_FLOWS4 1048576
+#define DEFAULT_FLOWS6 262144
+#define DEFAULT_VIPS 1024
+#define DEFAULT_REALS 4096
+#define DEFAULT_RING 65537
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, DEFAULT_FLOWS4);
+	__type(key, struct flow_key4);
+	__type(value, struct flow);
+} flows4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, DEFAULT_FLOWS6);
+	__type(key, struct flow_key6);
+	__type(value, struct flow);
+} flows6 SEC(".maps");
+
+/* Two entries a VIP: the VIP itself and its address. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 2 * DEFAULT_VIPS);
+	__type(key, struct vip_key);
+	__type(value, struct vip);
+} vips SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, DEFAULT_REALS);
+	__type(key, u32);
+	__type(value, struct real);
+} reals SEC(".maps");
+
+/*
+ * One ring of real ids a VIP, indexed by hash % vip.ring_size. A ring is never
+ * changed in place: user space fills a new array and swaps it in. BPF_F_INNER_MAP
+ * lets rings differ in size. When a ring grows, swap it before vip.ring_size is
+ * raised; when it shrinks, after.
+ */
+struct ring {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_INNER_MAP | BPF_F_MMAPABLE);
+	__uint(max_entries, DEFAULT_RING);
+	__type(key, u32);
+	__type(value, u32);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, DEFAULT_VIPS);
+	__type(key, u32);
+	__array(values, struct ring);
+} rings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct ctl);
+} ctl SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, V_COUNT);
+	__type(key, u32);
+	__type(value, struct packets_bytes);
+} verdicts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, DEFAULT_VIPS);
+	__type(key, u32);
+	__type(value, struct packets_bytes);
+} vip_stats SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, DEFAULT_REALS);
+	__type(key, u32);
+	__type(value, struct real_stats);
+} real_stats SEC(".maps");
+
+/*
+ * Latency histograms, one per real. Shared by the CPUs and added to atomically: a
+ * sample comes once a burst, not once a packet, and 4,096 histograms for each of
+ * 64 CPUs would take 900 MB.
+ */
+struct histogram {
+	u64 count[HIST_BUCKETS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, DEFAULT_REALS);
+	__type(key, u32);
+	__type(value, struct histogram);
+} real_hist SEC(".maps");
+
+#endif

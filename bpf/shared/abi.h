@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Every struct and enum that crosses the kernel boundary. Fixed widths, explicit
+ * padding, sizes asserted; crates/io checks its mirrors against the object's BTF.
+ * Fields named *_be are in network byte order. IPv4 addresses in 16-byte fields
+ * are IPv4-mapped (::ffff:a.b.c.d).
+ */
+#ifndef CAUSEWAY_ABI_H
+#define CAUSEWAY_ABI_H
+
+#include "types.h"
+
+#define ABI_SIZE(type, bytes) _Static_assert(sizeof(type) == (bytes), #type)
+
+/*
+ * What the balancer did with a packet: VERDICT(NAME, word, XDP action, meaning).
+ * The enum, the XDP return value, the counter's index, the metric's label and the
+ * CLI's word all come from this list. Append only: indices are pinned in maps.
+ */
+#define LB_VERDICTS(VERDICT) \
+	VERDICT(ESTABLISHED, established, XDP_TX, "sent to the real its flow is on") \
+	VERDICT(OPENED, opened, XDP_TX, "a new connection (SYN): a real was picked") \
+	VERDICT(SYN_AGAIN, syn_again, XDP_TX, "a repeated SYN: sent to the real picked before") \
+	VERDICT(FIRST_DATAGRAM, first_datagram, XDP_TX, "the first packet of a UDP flow: a real was picked") \
+	VERDICT(ADOPTED, adopted, XDP_TX, "TCP without a SYN and without an entry: picked by hash") \
+	VERDICT(MOVED, moved, XDP_TX, "the flow's real is gone: another one was picked") \
+	VERDICT(ICMP_ERROR, icmp_error, XDP_TX, "an ICMP error, sent to the real of the flow it quotes") \
+	VERDICT(ECHO_ANSWERED, echo_answered, XDP_TX, "an echo request to a VIP, answered here") \
+	VERDICT(TOO_BIG_ANSWERED, too_big_answered, XDP_TX, "too long to encapsulate: the sender is told the MTU") \
+	VERDICT(NOT_IP, not_ip, XDP_PASS, "neither IPv4 nor IPv6") \
+	VERDICT(NOT_VIP, not_vip, XDP_PASS, "no VIP has this address, protocol and port") \
+	VERDICT(ICMP_OTHER, icmp_other, XDP_PASS, "ICMP to a VIP that is neither echo nor an error") \
+	VERDICT(MALFORMED, malformed, XDP_DROP, "headers truncated or inconsistent") \
+	VERDICT(FRAGMENT, fragment, XDP_DROP, "an IP fragment to a VIP") \
+	VERDICT(TOO_BIG_SILENT, too_big_silent, XDP_DROP, "too long, and an ICMP error itself: no answer is allowed") \
+	VERDICT(NO_REAL, no_real, XDP_DROP, "the VIP has no usable real") \
+	VERDICT(NO_NEXT_HOP, no_next_hop, XDP_DROP, "the gateway or the outer source address is not known yet") \
+	VERDICT(NO_HEADROOM, no_headroom, XDP_DROP, "the driver left no room for the outer header")
+
+/* The same for the decapsulation program of a server. */
+#define SERVER_VERDICTS(VERDICT) \
+	VERDICT(DECAPSULATED, decapsulated, XDP_PASS, "the outer header was removed") \
+	VERDICT(NOT_TUNNEL, not_tunnel, XDP_PASS, "not IP in IP") \
+	VERDICT(NOT_OURS, not_ours, XDP_PASS, "a tunnel packet for another address") \
+	VERDICT(OUTER_FRAGMENT, outer_fragment, XDP_PASS, "a fragmented tunnel packet, left to the kernel") \
+	VERDICT(INNER_MALFORMED, inner_malformed, XDP_DROP, "the inner header is truncated or of the wrong version") \
+	VERDICT(CONGESTED, congested, XDP_DROP, "marked CE on the way, and the inner packet cannot say so (RFC 6040)") \
+	VERDICT(SHRINK_FAILED, shrink_failed, XDP_DROP, "the kernel refused to remove the outer header")
+
+#define ABI_LB_ENUM(name, word, action, meaning) V_##name,
+enum verdict { LB_VERDICTS(ABI_LB_ENUM) V_COUNT };
+#undef ABI_LB_ENUM
+
+#define ABI_SERVER_ENUM(name, word, action, meaning) SV_##name,
+enum server_verdict { SERVER_VERDICTS(ABI_SERVER_ENUM) SV_COUNT };
+#undef ABI_SERVER_ENUM
+
+/* Flow keys: the packet's own tuple, client to VIP. Ports are 0 where there are none. */
+struct flow_key4 {
+	u32 saddr_be;
+	u32 daddr_be;
+	u16 sport_be;
+	u16 dport_be;
+	u8 proto;
+	u8 pad[3];
+};
+ABI_SIZE(struct flow_key4, 16);
+
+struct flow_key6 {
+	u32 saddr_be[4];
+	u32 daddr_be[4];
+	u16 sport_be;
+	u16 dport_be;
+	u8 proto;
+	u8 pad[3];
+};
+ABI_SIZE(struct flow_key6, 40);
+
+enum flow_bits {
+	FLOW_OPENED = 1 << 0, /* its SYN was seen: counted in conns_opened */
+	FLOW_CLOSED = 1 << 1, /* FIN or RST from the client: counted in conns_closed */
+	FLOW_SHORT = 1 << 2,  /* its last data packet was shorter than its longest */
+};
+
+/*
+ * One connection. The head and the estimator share the value, so that a packet of
+ * an established flow costs one lookup. An LRU element has 48 bytes of its own
+ * before a 16-byte key: the value of flows4 begins on a cache line.
+ */
+struct flow {
+	u32 real;        /* index into reals */
+	u16 real_gen;    /* the real's generation when it was picked */
+	u8 bits;         /* enum flow_bits */
+	u8 pad;
+	u32 isn;         /* sequence number of the SYN */
+	u16 vip;         /* index into vip_stats */
+	u16 longest;     /* longest IP packet with data so far, bytes */
+	u64 estimator[14];
+};
+ABI_SIZE(struct flow, 128);
+
+/*
+ * VIPs are looked up by {address, port, protocol}, then with port 0 (all ports).
+ * {address, port 0, protocol 0} says only that the address is a VIP's: it is what
+ * makes echo requests answered and fragments dropped. User space keeps that entry
+ * beside every VIP; its value's id is not used.
+ */
+struct vip_key {
+	u8 addr[16];
+	u16 port_be;
+	u8 proto;
+	u8 pad;
+};
+ABI_SIZE(struct vip_key, 20);
+
+struct vip {
+	u32 id;        /* index into rings and vip_stats, below 65536 */
+	u32 ring_size; /* entries of the VIP's ring; 0: no real */
+	u32 flags;     /* none yet */
+	u32 pad;
+};
+ABI_SIZE(struct vip, 16);
+
+enum real_flags {
+	REAL_PRESENT = 1 << 0, /* the slot is in use */
+	REAL_L2 = 1 << 1,      /* forward by rewriting the MAC addresses; else IP in IP */
+};
+
+/*
+ * A server. Forwarding is a property of the real, so that an established packet
+ * needs no VIP. A removed real has no REAL_PRESENT; a slot used again has another
+ * generation. A drained one just leaves the rings.
+ */
+struct real {
+	u8 flags;  /* enum real_flags */
+	u8 family; /* 4 or 6 */
+	u16 gen;
+	u8 mac[6]; /* destination MAC of l2 forwarding */
+	u8 pad[6];
+	u8 addr[16];
+};
+ABI_SIZE(struct real, 32);
+
+/*
+ * Where encapsulated packets go and what they carry. The bits of an entropy mask
+ * are filled from the flow's hash, so that routers and NIC queues spread the
+ * tunnels; 0 keeps the source address as it is.
+ */
+struct ctl {
+	u8 gateway_mac[6];   /* all zero: not known, ipip packets are dropped */
+	u16 mtu;             /* longest IP packet the link carries, bytes; 0: 1500 */
+	u32 outer4_be;       /* source of outer IPv4 headers; 0: not known */
+	u32 outer4_entropy_be;
+	u32 outer6_be[4];    /* source of outer IPv6 headers; all zero: not known */
+	u32 outer6_entropy_be; /* mask within the last 32 bits */
+	u32 pad;
+	u64 hash_key[2];     /* SipHash key of the pick; balancers that share VIPs share it */
+	u64 pad2;
+};
+ABI_SIZE(struct ctl, 64);
+
+struct packets_bytes {
+	u64 packets;
+	u64 bytes; /* of whole frames, as received */
+};
+ABI_SIZE(struct packets_bytes, 16);
+
+/* Per real and CPU, one cache line. */
+struct real_stats {
+	u64 packets;
+	u64 bytes;
+	u64 conns_opened; /* SYNs that picked this real */
+	u64 conns_closed; /* flows with a FIN or RST from the client; at most one each */
+	u64 requests;     /* data packets that start a burst or follow a short one */
+	u64 latency_sum2_ns;  /* latency samples, in half samples: */
+	u64 latency_count2;   /* mean = latency_sum2_ns / latency_count2 */
+	u64 latency_at_ns;    /* when the last sample was committed; the clock of packets */
+};
+ABI_SIZE(struct real_stats, 64);
+
+/* Where a program takes the time from. */
+enum clock_source {
+	CLOCK_KTIME = 0,    /* bpf_ktime_get_ns */
+	CLOCK_METADATA = 1, /* a u64 in the XDP metadata; replay and tests */
+};
+
+#endif

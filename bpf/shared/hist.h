@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * A log-linear latency histogram: sixteen linear buckets in each power of two.
+ * A bucket is 1/16 of its lower bound wide, so its middle is within 3.1 % of
+ * every value in it. Values from 1 us to 137 s; what lies outside counts in the
+ * first or the last bucket.
+ */
+#ifndef CAUSEWAY_HIST_H
+#define CAUSEWAY_HIST_H
+
+#include "types.h"
+
+#define HIST_SUB_BITS 4
+#define HIST_MIN_BITS 10 /* 2^10 ns: the first bucket ends a little above 1 us */
+#define HIST_MAX_BITS 37 /* 2^37 ns: 137 s */
+#define HIST_BUCKETS ((HIST_MAX_BITS - HIST_MIN_BITS) << HIST_SUB_BITS)
+
+/* The position of the highest set bit; v must not be 0. No 64-bit clz in BPF. */
+static inline __attribute__((always_inline)) u32 hist_log2(u64 v)
+{
+	u32 bits = 0;
+
+	if (v >> 32) { v >>= 32; bits += 32; }
+	if (v >> 16) { v >>= 16; bits += 16; }
+	if (v >> 8) { v >>= 8; bits += 8; }
+	if (v >> 4) { v >>= 4; bits += 4; }
+	if (v >> 2) { v >>= 2; bits += 2; }
+	return bits + (u32)(v >> 1);
+}
+
+/* The bucket of a latency in ns; always below HIST_BUCKETS. */
+static inline __attribute__((always_inline)) u32 hist_bucket(u64 ns)
+{
+	u32 octave;
+
+	if (ns < (1ull << HIST_MIN_BITS))
+		return 0;
+	if (ns >= (1ull << HIST_MAX_BITS))
+		return HIST_BUCKETS - 1;
+	octave = hist_log2(ns);
+	return ((octave - HIST_MIN_BITS) << HIST_SUB_BITS) +
+	       (u32)((ns >> (octave - HIST_SUB_BITS)) & ((1u << HIST_SUB_BITS) - 1));
+}
+
+#endif

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The structs and verdicts of `bpf/shared/abi.h`, as Rust sees them.
+//!
+//! Structs are written by hand, because map values carry no generated types; a
+//! test compares every size, field and offset with the object's BTF. Verdicts are
+//! generated from the C list by the build script. Fields named `*_be` hold bytes
+//! in network order; IPv4 addresses in 16-byte fields are IPv4-mapped.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+/// What XDP does with a packet after a verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Action {
+    /// The packet is dropped.
+    Drop = 1,
+    /// The packet goes on to the kernel.
+    Pass = 2,
+    /// The packet leaves through the interface that it came from.
+    Tx = 3,
+}
+
+include!(concat!(env!("OUT_DIR"), "/verdicts.rs"));
+
+/// A struct of plain integers without padding that is the same in C.
+///
+/// # Safety
+/// `#[repr(C)]`, no padding, and every bit pattern is a value.
+pub unsafe trait Plain: Copy + Default {
+    /// The value's bytes, as the kernel takes them.
+    fn as_bytes(&self) -> &[u8] {
+        // SAFETY: the trait's contract: no padding, so every byte is initialised.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
+    }
+
+    /// The value of `bytes`; `None` if they are not exactly as long.
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        // SAFETY: the trait's contract: every bit pattern is a value; the length is checked.
+        (bytes.len() == size_of::<Self>())
+            .then(|| unsafe { bytes.as_ptr().cast::<Self>().read_unaligned() })
+    }
+}
+
+macro_rules! plain {
+    ($($(#[$doc:meta])* $c:literal $name:ident { $($(#[$fdoc:meta])* $field:ident: $ty:ty,)* })*) => {
+        $($(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        #[repr(C)]
+        pub struct $name { $($(#[$fdoc])* pub $field: $ty,)* }
+
+        // SAFETY: repr(C) of integers; the size equals the sum of the fields' sizes.
+        unsafe impl Plain for $name {}
+        const _: () = assert!(size_of::<$name>() == 0 $(+ size_of::<$ty>())*, "implicit padding");)*
+
+        /// C name, size and (field, offset, size) of every mirrored struct.
+        #[cfg(test)]
+        fn layouts() -> Vec<(&'static str, usize, Vec<(&'static str, usize, usize)>)> {
+            vec![$(($c, size_of::<$name>(), vec![$((
+                stringify!($field),
+                std::mem::offset_of!($name, $field),
+                size_of::<$ty>(),
+            )),*])),*]
+        }
+    };
+}
+
+plain! {
+    /// Key of `flows4`.
+    "flow_key4" FlowKey4 {
+        /// Client's address.
+        saddr_be: [u8; 4],
+        /// VIP's address.
+        daddr_be: [u8; 4],
+        /// Client's port.
+        sport_be: [u8; 2],
+        /// VIP's port.
+        dport_be: [u8; 2],
+        /// IP protocol.
+        proto: u8,
+        /// Zero.
+        pad: [u8; 3],
+    }
+    /// Key of `flows6`.
+    "flow_key6" FlowKey6 {
+        /// Client's address.
+        saddr_be: [u8; 16],
+        /// VIP's address.
+        daddr_be: [u8; 16],
+        /// Client's port.
+        sport_be: [u8; 2],
+        /// VIP's port.
+        dport_be: [u8; 2],
+        /// IP protocol.
+        proto: u8,
+        /// Zero.
+        pad: [u8; 3],
+    }
+    /// One connection.
+    "flow" Flow {
+        /// Index into `reals`.
+        real: u32,
+        /// The real's generation when it was picked.
+        real_gen: u16,
+        /// See `enum flow_bits`.
+        bits: u8,
+        /// Zero.
+        pad: u8,
+        /// Sequence number of the SYN.
+        isn: u32,
+        /// Index into `vip_stats`.
+        vip: u16,
+        /// Longest IP packet with data so far, bytes.
+        longest: u16,
+        /// The estimator's state.
+        estimator: [u64; 14],
+    }
+    /// Key of `vips`.
+    "vip_key" VipKey {
+        /// The VIP's address, IPv4 as IPv4-mapped.
+        addr: [u8; 16],
+        /// Its port; 0 is all ports.
+        port_be: [u8; 2],
+        /// IP protocol; 0 with port 0 marks the address alone.
+        proto: u8,
+        /// Zero.
+        pad: u8,
+    }
+    /// Value of `vips`.
+    "vip" Vip {
+        /// Index into `rings` and `vip_stats`.
+        id: u32,
+        /// Entries of the VIP's ring; 0: no real.
+        ring_size: u32,
+        /// Zero.
+        flags: u32,
+        /// Zero.
+        pad: u32,
+    }
+    /// Value of `reals`.
+    "real" Real {
+        /// [`REAL_PRESENT`], [`REAL_L2`].
+        flags: u8,
+        /// 4 or 6.
+        family: u8,
+        /// Changes whenever the slot is used again.
+        r#gen: u16,
+        /// Destination MAC of l2 forwarding.
+        mac: [u8; 6],
+        /// Zero.
+        pad: [u8; 6],
+        /// The real's address, IPv4 as IPv4-mapped.
+        addr: [u8; 16],
+    }
+    /// Value of `ctl`: next hop and outer header.
+    "ctl" Ctl {
+        /// MAC of the gateway; zero: not known.
+        gateway_mac: [u8; 6],
+        /// Longest IP packet the link carries, bytes; 0: 1500.
+        mtu: u16,
+        /// Source of outer IPv4 headers; 0: not known.
+        outer4_be: [u8; 4],
+        /// Bits of it that are filled from the flow's hash.
+        outer4_entropy_be: [u8; 4],
+        /// Source of outer IPv6 headers; 0: not known.
+        outer6_be: [u8; 16],
+        /// Bits of its last four bytes that are filled from the flow's hash.
+        outer6_entropy_be: [u8; 4],
+        /// Zero.
+        pad: u32,
+        /// SipHash key of the pick.
+        hash_key: [u64; 2],
+        /// Zero.
+        pad2: u64,
+    }
+    /// A counter of packets and of whole frames' bytes.
+    "packets_bytes" PacketsBytes {
+        /// Packets.
+        packets: u64,
+        /// Bytes of whole frames as received.
+        bytes: u64,
+    }
+    /// Counters of one real on one CPU.
+    "real_stats" RealStats {
+        /// Packets.
+        packets: u64,
+        /// Bytes of whole frames as received.
+        bytes: u64,
+        /// SYNs that picked this real.
+        conns_opened: u64,
+        /// Flows with a FIN or RST from the client.
+        conns_closed: u64,
+        /// Data packets that start a burst or follow a short one.
+        requests: u64,
+        /// Sum of latency samples in half samples, ns.
+        latency_sum2_ns: u64,
+        /// Number of half samples.
+        latency_count2: u64,
+        /// Packet time of the last sample, ns.
+        latency_at_ns: u64,
+    }
+}
+
+/// `Real::flags`: the slot is in use.
+pub const REAL_PRESENT: u8 = 1 << 0;
+/// `Real::flags`: forward by rewriting MAC addresses instead of IP in IP.
+pub const REAL_L2: u8 = 1 << 1;
+
+/// `addr` in the 16 bytes of a key or of a real.
+pub fn addr_bytes(addr: IpAddr) -> [u8; 16] {
+    match addr {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+/// The address in 16 bytes of a key or of a real.
+pub fn addr_from_bytes(bytes: [u8; 16]) -> IpAddr {
+    Ipv6Addr::from(bytes).to_canonical()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use libbpf_rs::btf::HasSize as _;
+    use libbpf_rs::btf::types::{Array, Composite, Int, MemberAttr, Struct};
+    use libbpf_rs::btf::{Btf, BtfType};
+
+    fn size_of_type(ty: BtfType<'_>) -> usize {
+        let ty = ty.skip_mods_and_typedefs();
+        if let Ok(int) = Int::try_from(ty) {
+            usize::from(int.bits) / 8
+        } else if let Ok(array) = Array::try_from(ty) {
+            array.capacity() * size_of_type(array.contained_type())
+        } else {
+            Composite::try_from(ty)
+                .expect("integer, array or struct")
+                .size()
+        }
+    }
+
+    #[test]
+    fn mirrors_have_the_layout_of_the_object() {
+        let btf = Btf::from_path(concat!(env!("OUT_DIR"), "/lb.bpf.o")).expect("BTF of lb.bpf.o");
+        for (name, size, fields) in layouts() {
+            let c: Struct<'_> = btf
+                .type_by_name(name)
+                .unwrap_or_else(|| panic!("struct {name} is not in the BTF"));
+            let composite = Composite::try_from(*c).expect("composite");
+            let theirs: Vec<_> = composite
+                .iter()
+                .map(|member| {
+                    let MemberAttr::Normal { offset } = member.attr else {
+                        panic!("bit field in {name}")
+                    };
+                    let ty: BtfType<'_> = btf.type_by_id(member.ty).expect("member type");
+                    let field = member.name.expect("name").to_str().expect("utf-8");
+                    (field.to_owned(), offset as usize / 8, size_of_type(ty))
+                })
+                .collect();
+            let ours: Vec<_> = fields
+                .into_iter()
+                .map(|(field, offset, size)| {
+                    (field.trim_start_matches("r#").to_owned(), offset, size)
+                })
+                .collect();
+            assert_eq!(size, composite.size(), "size of {name}");
+            assert_eq!(ours, theirs, "fields of {name}");
+        }
+    }
+
+    #[test]
+    fn verdicts_keep_order_and_words() {
+        for (index, verdict) in Verdict::ALL.into_iter().enumerate() {
+            assert_eq!(verdict as usize, index);
+        }
+        assert_eq!(Verdict::ALL[0].as_str(), "established");
+        assert_eq!(Verdict::Established.action(), Action::Tx);
+        assert_eq!(Verdict::NotVip.action(), Action::Pass);
+    }
+
+    #[test]
+    fn addresses_round_trip() {
+        for text in ["192.0.2.1", "2001:db8::1"] {
+            let addr: IpAddr = text.parse().unwrap();
+            assert_eq!(addr_from_bytes(addr_bytes(addr)), addr);
+        }
+    }
+}
