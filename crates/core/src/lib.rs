@@ -4,3 +4,5 @@
 //! tests run the same code.
 
 pub mod control;
+pub mod flow;
+pub mod wire;

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Flows: who talks to whom, which side is the client, and a table of them.
+//!
+//! A flow is named by its client's side first ([`FlowKey`]). Which side that is
+//! follows from [`Direction`]; a [`Table`] applies the rule once per flow and
+//! then knows for each packet whether it comes from the client. Traces that
+//! hold the request direction alone need nothing special.
+
+mod direction;
+mod hash;
+mod key;
+mod table;
+
+pub use direction::{Cidr, CidrError, Direction, Hint};
+pub use hash::{FlowHasher, FlowState};
+pub use key::FlowKey;
+pub use table::{Evicted, Lookup, Sender, Table};
+
+#[cfg(test)]
+mod tests;

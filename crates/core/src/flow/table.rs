@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! A bounded table of flows.
+//!
+//! Both directions of a flow share one entry, found with one look-up: the index
+//! holds each flow under its higher-port side first, which is also the usual
+//! client, and the entry says when the client is the other side.
+//!
+//! A full table gives up a flow that has been silent for long: of eight
+//! entries in turn the one with the oldest packet. That is close to least
+//! recently used without a list that every packet would have to re-link.
+
+use std::collections::HashMap;
+
+use super::{Direction, FlowKey, FlowState, Hint};
+
+/// Entries looked at to find one to give up.
+const EVICTION_SAMPLE: usize = 8;
+
+/// Who sent a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// The client: the request direction.
+    Client,
+    /// The server: the response direction.
+    Server,
+}
+
+/// What [`Table::look_up`] found.
+#[derive(Debug)]
+pub struct Lookup<'a, V> {
+    /// Who sent this packet.
+    pub sender: Sender,
+    /// The flow, client first.
+    pub flow: FlowKey,
+    /// The flow's value.
+    pub value: &'a mut V,
+}
+
+/// A flow that had to make room, or that a SYN turned around.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Evicted<V> {
+    /// The flow, client first.
+    pub flow: FlowKey,
+    /// Its value.
+    pub value: V,
+}
+
+#[derive(Debug)]
+struct Entry<V> {
+    key: FlowKey,
+    /// The client is `key.dst`.
+    flipped: bool,
+    last_ns: u64,
+    value: V,
+}
+
+impl<V> Entry<V> {
+    fn flow(&self) -> FlowKey {
+        if self.flipped {
+            self.key.reversed()
+        } else {
+            self.key
+        }
+    }
+}
+
+/// Flows by five-tuple. The order of [`Table::drain`] is that of first packets
+/// as long as nothing was evicted.
+#[derive(Debug)]
+pub struct Table<V> {
+    index: HashMap<FlowKey, u32, FlowState>,
+    entries: Vec<Entry<V>>,
+    direction: Direction,
+    max_flows: usize,
+    hand: usize,
+    evictions: u64,
+}
+
+impl<V> Table<V> {
+    /// A table of at most `max_flows` (at least 1), hashed with `seed`.
+    pub fn new(direction: Direction, max_flows: u32, seed: u64) -> Self {
+        Self {
+            index: HashMap::with_hasher(FlowState::new(seed)),
+            entries: Vec::new(),
+            direction,
+            max_flows: max_flows.max(1) as usize,
+            hand: 0,
+            evictions: 0,
+        }
+    }
+
+    /// Flows in the table.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are no flows.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Flows given up so far because the table was full.
+    pub fn evictions(&self) -> u64 {
+        self.evictions
+    }
+
+    /// Finds the flow of a packet sent at `now_ns`, and makes it with `new` if
+    /// there is none. `evict` takes the flow that had to make room.
+    ///
+    /// A SYN from the side that was taken for the server turns the flow round:
+    /// `evict` takes the old one and a new one begins.
+    #[inline]
+    pub fn look_up(
+        &mut self,
+        packet: &FlowKey,
+        hint: Hint,
+        now_ns: u64,
+        new: impl FnOnce() -> V,
+        evict: impl FnMut(Evicted<V>),
+    ) -> Lookup<'_, V> {
+        let swapped = is_swapped(packet);
+        let key = if swapped { packet.reversed() } else { *packet };
+        let slot = match self.index.get(&key) {
+            Some(&slot) if !self.turns_round(slot, swapped, hint) => slot as usize,
+            _ => self.insert(packet, key, hint, now_ns, new, evict),
+        };
+        let entry = &mut self.entries[slot];
+        entry.last_ns = now_ns;
+        let sender = if entry.flipped == swapped {
+            Sender::Client
+        } else {
+            Sender::Server
+        };
+        Lookup {
+            sender,
+            flow: entry.flow(),
+            value: &mut entry.value,
+        }
+    }
+
+    /// Takes all flows out.
+    pub fn drain(&mut self) -> impl Iterator<Item = Evicted<V>> + '_ {
+        self.index.clear();
+        self.hand = 0;
+        self.entries.drain(..).map(|entry| Evicted {
+            flow: entry.flow(),
+            value: entry.value,
+        })
+    }
+
+    #[inline]
+    fn turns_round(&self, slot: u32, swapped: bool, hint: Hint) -> bool {
+        let from_client = self.entries[slot as usize].flipped == swapped;
+        hint == Hint::Opens && !from_client
+    }
+
+    #[cold]
+    fn insert(
+        &mut self,
+        packet: &FlowKey,
+        key: FlowKey,
+        hint: Hint,
+        now_ns: u64,
+        new: impl FnOnce() -> V,
+        mut evict: impl FnMut(Evicted<V>),
+    ) -> usize {
+        let client_sent = self.direction.sender_is_client(packet, hint);
+        let entry = Entry {
+            key,
+            flipped: is_swapped(packet) == client_sent,
+            last_ns: now_ns,
+            value: new(),
+        };
+        let slot = match self.index.get(&key) {
+            Some(&slot) => Some(slot as usize),
+            None if self.entries.len() >= self.max_flows => Some(self.victim()),
+            None => None,
+        };
+        let Some(slot) = slot else {
+            self.index.insert(key, self.entries.len() as u32);
+            self.entries.push(entry);
+            return self.entries.len() - 1;
+        };
+        let old = std::mem::replace(&mut self.entries[slot], entry);
+        if old.key != key {
+            self.index.remove(&old.key);
+            self.index.insert(key, slot as u32);
+            self.evictions += 1;
+        }
+        evict(Evicted {
+            flow: old.flow(),
+            value: old.value,
+        });
+        slot
+    }
+
+    /// Of the next entries in turn, the one silent for longest.
+    fn victim(&mut self) -> usize {
+        let len = self.entries.len();
+        let sample = (0..EVICTION_SAMPLE.min(len)).map(|step| (self.hand + step) % len);
+        let victim = sample
+            .min_by_key(|&slot| self.entries[slot].last_ns)
+            .unwrap_or(0);
+        self.hand = (self.hand + EVICTION_SAMPLE) % len;
+        victim
+    }
+}
+
+/// Whether the lower-port side sent the packet (with equal ports: the higher address).
+#[inline]
+fn is_swapped(packet: &FlowKey) -> bool {
+    packet.sport < packet.dport || packet.sport == packet.dport && packet.src > packet.dst
+}

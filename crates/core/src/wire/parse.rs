@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! From captured bytes to the innermost datagram.
+
+use std::net::IpAddr;
+
+use super::{
+    GrePacket, IcmpMessage, Ipv4Packet, Ipv6Packet, LinkType, Network, Skip, TcpFlags, TcpSegment,
+    TcpTimestamps, UdpDatagram, UpperLayer, VXLAN_PORT, VxlanPacket, proto,
+};
+
+/// Tunnels within tunnels followed before a packet is given up.
+const MAX_TUNNELS: usize = 4;
+
+/// The innermost IP packet of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// Source address.
+    pub src: IpAddr,
+    /// Destination address.
+    pub dst: IpAddr,
+    /// Length on the wire from the IP header on, in bytes.
+    pub ip_len: u32,
+    /// What the packet carries.
+    pub transport: Transport,
+}
+
+/// The transport header of a packet. Payload lengths are in bytes on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// TCP.
+    Tcp {
+        /// Source port.
+        sport: u16,
+        /// Destination port.
+        dport: u16,
+        /// Sequence number.
+        seq: u32,
+        /// Acknowledgement number.
+        ack: u32,
+        /// Flags.
+        flags: TcpFlags,
+        /// Timestamps option.
+        timestamps: Option<TcpTimestamps>,
+        /// Payload.
+        payload_len: u32,
+    },
+    /// UDP.
+    Udp {
+        /// Source port.
+        sport: u16,
+        /// Destination port.
+        dport: u16,
+        /// Payload.
+        payload_len: u32,
+    },
+    /// ICMP (protocol 1) or ICMPv6 (protocol 58).
+    Icmp {
+        /// Protocol number.
+        protocol: u8,
+        /// Message type.
+        kind: u8,
+        /// Message code.
+        code: u8,
+    },
+    /// Any other protocol: ESP, SCTP, ...
+    Other {
+        /// Protocol number.
+        protocol: u8,
+        /// All that follows the IP header.
+        payload_len: u32,
+    },
+}
+
+impl Transport {
+    /// The protocol number.
+    pub fn protocol(&self) -> u8 {
+        match *self {
+            Transport::Tcp { .. } => proto::TCP,
+            Transport::Udp { .. } => proto::UDP,
+            Transport::Icmp { protocol, .. } | Transport::Other { protocol, .. } => protocol,
+        }
+    }
+
+    /// Source and destination port, 0 where the protocol has none.
+    pub fn ports(&self) -> (u16, u16) {
+        match *self {
+            Transport::Tcp { sport, dport, .. } | Transport::Udp { sport, dport, .. } => {
+                (sport, dport)
+            }
+            Transport::Icmp { .. } | Transport::Other { .. } => (0, 0),
+        }
+    }
+}
+
+/// Reads a captured frame down to its innermost datagram.
+///
+/// `data` is what was captured, `wire_len` how long the frame was on the wire,
+/// in bytes. IP-in-IP, GRE and VXLAN (by its assigned port) are unwrapped. A
+/// packet to the VXLAN port that holds no VXLAN header is plain UDP.
+///
+/// # Errors
+/// The reason why there is nothing to measure in this frame.
+pub fn parse(link: LinkType, data: &[u8], wire_len: u32) -> Result<Datagram, Skip> {
+    let network = link.network(data)?;
+    let header = data.len() - network.bytes().len();
+    parse_ip(network, wire_len.saturating_sub(header as u32))
+}
+
+/// Reads an IP packet down to its innermost datagram: [`parse`] without the link layer.
+pub fn parse_ip(network: Network<'_>, wire_len: u32) -> Result<Datagram, Skip> {
+    let mut network = network;
+    let mut wire_len = wire_len;
+    for _ in 0..=MAX_TUNNELS {
+        let (src, dst, ip_len, upper) = read_ip(network, wire_len)?;
+        match inner(&upper)? {
+            Some(inside) => {
+                let outer = upper.data.len() - inside.bytes().len();
+                wire_len = upper.len.saturating_sub(outer as u32);
+                network = inside;
+            }
+            None => {
+                return Ok(Datagram {
+                    src,
+                    dst,
+                    ip_len,
+                    transport: read_transport(&upper)?,
+                });
+            }
+        }
+    }
+    Err(Skip::TunnelDepth)
+}
+
+#[inline]
+fn read_ip(
+    network: Network<'_>,
+    wire_len: u32,
+) -> Result<(IpAddr, IpAddr, u32, UpperLayer<'_>), Skip> {
+    match network {
+        Network::Ipv4(data) => {
+            let ip = Ipv4Packet::new(data, wire_len)?;
+            Ok((
+                ip.src().into(),
+                ip.dst().into(),
+                ip.total_len(),
+                ip.upper()?,
+            ))
+        }
+        Network::Ipv6(data) => {
+            let ip = Ipv6Packet::new(data, wire_len)?;
+            Ok((
+                ip.src().into(),
+                ip.dst().into(),
+                ip.total_len(),
+                ip.upper()?,
+            ))
+        }
+    }
+}
+
+/// The IP packet that a tunnel carries, or `None` when this is no tunnel.
+#[inline]
+fn inner<'a>(upper: &UpperLayer<'a>) -> Result<Option<Network<'a>>, Skip> {
+    Ok(match upper.protocol {
+        proto::IPIP => Some(Network::Ipv4(upper.data)),
+        proto::IPV6 => Some(Network::Ipv6(upper.data)),
+        proto::GRE => Some(GrePacket::new(upper.data)?.network()?),
+        proto::UDP => {
+            let udp = UdpDatagram::new(upper)?;
+            if udp.dst_port() != VXLAN_PORT {
+                return Ok(None);
+            }
+            match VxlanPacket::new(udp.payload()) {
+                Ok(vxlan) => Some(vxlan.network()?),
+                Err(Skip::BadTunnel) => None,
+                Err(skip) => return Err(skip),
+            }
+        }
+        _ => None,
+    })
+}
+
+#[inline]
+fn read_transport(upper: &UpperLayer<'_>) -> Result<Transport, Skip> {
+    Ok(match upper.protocol {
+        proto::TCP => {
+            let tcp = TcpSegment::new(upper)?;
+            Transport::Tcp {
+                sport: tcp.src_port(),
+                dport: tcp.dst_port(),
+                seq: tcp.seq(),
+                ack: tcp.ack(),
+                flags: tcp.flags(),
+                timestamps: tcp.timestamps(),
+                payload_len: tcp.payload_len(),
+            }
+        }
+        proto::UDP => {
+            let udp = UdpDatagram::new(upper)?;
+            Transport::Udp {
+                sport: udp.src_port(),
+                dport: udp.dst_port(),
+                payload_len: udp.payload_len(),
+            }
+        }
+        proto::ICMP | proto::ICMPV6 => {
+            let icmp = IcmpMessage::new(upper)?;
+            Transport::Icmp {
+                protocol: upper.protocol,
+                kind: icmp.kind(),
+                code: icmp.code(),
+            }
+        }
+        protocol => Transport::Other {
+            protocol,
+            payload_len: upper.len,
+        },
+    })
+}
