@@ -5,4 +5,5 @@
 
 pub mod control;
 pub mod flow;
+pub mod select;
 pub mod wire;
