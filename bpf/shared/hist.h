@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * A log-linear latency histogram: sixteen linear buckets in each power of two.
- * A bucket is 1/16 of its lower bound wide, so its middle is within 3.1 % of
- * every value in it. Values from 1 us to 137 s; what lies outside counts in the
- * first or the last bucket.
+ * A bucket is 1/16 of its octave wide, so its middle is within 1/32 (3.2 %) of
+ * every value in it. Values from 512 ns to 137 s; what lies outside counts in
+ * the first or the last bucket.
  */
 #ifndef CAUSEWAY_HIST_H
 #define CAUSEWAY_HIST_H
@@ -11,11 +11,11 @@
 #include "types.h"
 
 #define HIST_SUB_BITS 4
-#define HIST_MIN_BITS 10 /* 2^10 ns: the first bucket ends a little above 1 us */
+#define HIST_MIN_BITS 9  /* 2^9 ns: 512 ns */
 #define HIST_MAX_BITS 37 /* 2^37 ns: 137 s */
 #define HIST_BUCKETS ((HIST_MAX_BITS - HIST_MIN_BITS) << HIST_SUB_BITS)
 
-/* The position of the highest set bit; v must not be 0. No 64-bit clz in BPF. */
+/* The position of the highest set bit; v must not be 0. BPF has no clz. */
 static inline __attribute__((always_inline)) u32 hist_log2(u64 v)
 {
 	u32 bits = 0;
@@ -40,6 +40,18 @@ static inline __attribute__((always_inline)) u32 hist_bucket(u64 ns)
 	octave = hist_log2(ns);
 	return ((octave - HIST_MIN_BITS) << HIST_SUB_BITS) +
 	       (u32)((ns >> (octave - HIST_SUB_BITS)) & ((1u << HIST_SUB_BITS) - 1));
+}
+
+/*
+ * The least latency of a bucket in ns, apart from the first, which begins at 0.
+ * Bucket HIST_BUCKETS gives the end of the last.
+ */
+static inline __attribute__((always_inline, unused)) u64 hist_floor_ns(u32 bucket)
+{
+	u32 octave = HIST_MIN_BITS + (bucket >> HIST_SUB_BITS);
+	u64 mantissa = (1u << HIST_SUB_BITS) | (bucket & ((1u << HIST_SUB_BITS) - 1));
+
+	return mantissa << (octave - HIST_SUB_BITS);
 }
 
 #endif

@@ -1,5 +1,19 @@
-//! Compiles the estimators and codecs of `bpf/shared` for user space.
+// SPDX-License-Identifier: Apache-2.0
+//! Compiles the C of `bpf/shared` for user space, through one small file of `c/`
+//! for each header that Rust calls.
+
+/// Names in `c/`.
+const SHIMS: &[&str] = &["hist.c"];
 
 fn main() {
     println!("cargo::rerun-if-changed=../../bpf/shared");
+    println!("cargo::rerun-if-changed=c");
+    cc::Build::new()
+        .files(SHIMS.iter().map(|name| format!("c/{name}")))
+        .include("../../bpf/shared")
+        .std("gnu11")
+        .warnings(true)
+        .extra_warnings(true)
+        .warnings_into_errors(true)
+        .compile("causeway_shared");
 }

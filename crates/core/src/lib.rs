@@ -5,5 +5,6 @@
 
 pub mod control;
 pub mod flow;
+pub mod hist;
 pub mod select;
 pub mod wire;
