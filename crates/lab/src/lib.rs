@@ -8,8 +8,10 @@
 //! lab can be built on the host by mistake.
 
 pub mod cgroup;
+pub mod clock;
 pub mod cpu;
 pub mod link;
+pub mod load;
 pub mod netns;
 pub mod nginx;
 pub mod outcome;

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A web-like load generator that knows the truth: when each request was sent,
+//! when the last byte of its answer came, and which request that answer set off.
+//!
+//! It is closed-loop (a page's objects wait for the objects that name them, and
+//! at most `outstanding` requests wait on one connection, pipelined as HTTP/1.1
+//! has it) but paced: each of its slots begins its pages by a timetable, so that
+//! two runs with one seed offer the same pages at the same times as long as the
+//! servers keep up. Connections come and go.
+//!
+//! One thread per client namespace waits in epoll with nanosecond timeouts.
+//! [`log::Cost`] states what that thread itself used and how late it sent.
+
+mod client;
+pub mod http;
+pub mod log;
+pub mod page;
+mod poll;
+pub mod report;
+pub mod wrk;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use anyhow::{Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::clock;
+use crate::netns::Netns;
+use log::Log;
+use page::PageShape;
+
+/// What to send, where, and for how long.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LoadConfig {
+    /// The VIP and port.
+    pub target: SocketAddr,
+    /// Same seed, same pages at the same nominal times.
+    pub seed: u64,
+    /// Pages begin for this long; answers still out are then waited for.
+    pub duration_ms: u64,
+    /// Users, each with at most one connection at a time.
+    pub slots: usize,
+    /// Requests that may wait on one connection.
+    pub outstanding: usize,
+    /// Connections live for between half of this and this long, then are closed
+    /// at the next moment without outstanding requests.
+    pub max_age_ms: u64,
+    /// Each slot begins a page once per interval, or as soon after as the
+    /// previous one is complete.
+    pub page_interval_ms: u64,
+    /// What a page consists of.
+    pub page: PageShape,
+    /// A connection that does not open, or a request that is not answered,
+    /// within this time is broken.
+    pub timeout_ms: u64,
+}
+
+impl LoadConfig {
+    /// A load of 60 slots, four requests outstanding, connections of at most 2 s.
+    pub fn new(target: SocketAddr, seed: u64) -> Self {
+        Self {
+            target,
+            seed,
+            duration_ms: 10_000,
+            slots: 60,
+            outstanding: 4,
+            max_age_ms: 2_000,
+            page_interval_ms: 800,
+            page: PageShape::default(),
+            timeout_ms: 10_000,
+        }
+    }
+
+    /// Requests per second that are offered while servers keep up.
+    pub fn offered_rps(&self) -> f64 {
+        self.slots as f64 * self.page.mean_objects() * 1000.0 / self.page_interval_ms as f64
+    }
+}
+
+/// Counts that can be read while the load runs.
+#[derive(Debug, Default)]
+pub struct Progress {
+    requests: AtomicU64,
+    broken: AtomicU64,
+    latency_ns: AtomicU64,
+}
+
+impl Progress {
+    /// Answers so far.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Broken connections so far.
+    pub fn broken(&self) -> u64 {
+        self.broken.load(Ordering::Relaxed)
+    }
+
+    /// Sum over all answers of the time from sending to the last byte.
+    pub fn latency_ns(&self) -> u64 {
+        self.latency_ns.load(Ordering::Relaxed)
+    }
+
+    fn answered(&self, latency_ns: u64) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.latency_ns.fetch_add(latency_ns, Ordering::Relaxed);
+    }
+}
+
+/// A load that is under way.
+#[derive(Debug)]
+pub struct Running {
+    threads: Vec<JoinHandle<Result<Log>>>,
+    progress: Arc<Progress>,
+    start_ns: u64,
+    end_ns: u64,
+}
+
+/// Starts the load, slots dealt out over `clients` in turn.
+pub fn start(clients: &[Netns], config: &LoadConfig) -> Result<Running> {
+    if clients.is_empty() || config.slots == 0 || config.outstanding == 0 {
+        bail!("a load needs a client, a slot and an outstanding request");
+    }
+    let progress = Arc::new(Progress::default());
+    // Far enough off for every thread to be ready.
+    let start_ns = clock::monotonic_ns() + 50_000_000;
+    let threads = clients
+        .iter()
+        .enumerate()
+        .map(|(i, netns)| {
+            let slots: Vec<usize> = (i..config.slots).step_by(clients.len()).collect();
+            let (config, progress) = (config.clone(), progress.clone());
+            netns.thread(move || client::run(&config, &slots, start_ns, &progress))
+        })
+        .collect();
+    let end_ns = start_ns + config.duration_ms * 1_000_000;
+    Ok(Running {
+        threads,
+        progress,
+        start_ns,
+        end_ns,
+    })
+}
+
+impl Running {
+    /// Live counts.
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// CLOCK_MONOTONIC nanoseconds at which the load began.
+    pub fn start_ns(&self) -> u64 {
+        self.start_ns
+    }
+
+    /// Whether pages still begin.
+    pub fn is_active(&self) -> bool {
+        clock::monotonic_ns() < self.end_ns
+    }
+
+    /// Waits for the end and returns what the clients saw.
+    pub fn finish(self) -> Result<Log> {
+        let mut log = Log::default();
+        for thread in self.threads {
+            let part = thread
+                .join()
+                .unwrap_or_else(|_| bail!("a load thread panicked"))?;
+            log.append(part);
+        }
+        log.start_ns = self.start_ns;
+        log.end_ns = self.end_ns;
+        log.sort();
+        Ok(log)
+    }
+}
