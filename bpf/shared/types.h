@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* The integer types of shared code, in the kernel and in user space. */
+/*
+ * Integer types and the few words that differ between the two compilers.
+ *
+ * Everything else under bpf/shared is plain C on integers, with no helper and
+ * no map, so that the kernel, the pcap reader and the tests run the same code.
+ */
 #ifndef CAUSEWAY_TYPES_H
 #define CAUSEWAY_TYPES_H
 
@@ -24,5 +29,45 @@ typedef int16_t s16;
 typedef int32_t s32;
 typedef int64_t s64;
 #endif
+
+#define CW_INLINE static inline __attribute__((always_inline, unused))
+
+/*
+ * A function that the BPF verifier checks once, on its own, instead of at
+ * every call with every state that can reach it. Such a function must be
+ * global, takes at most five arguments, and has to test its pointers for null
+ * because the verifier assumes nothing of them. In user space it is an
+ * ordinary inline function.
+ */
+#ifdef __bpf__
+#define CW_GLOBAL __attribute__((noinline))
+#else
+#define CW_GLOBAL static inline __attribute__((unused))
+#endif
+
+/*
+ * i & mask, computed right here. Without the barrier the compiler proves that
+ * an index is small, drops the mask, and leaves a bound that the verifier
+ * cannot see.
+ */
+#define CW_MASKED(i, mask)                       \
+	({                                       \
+		u32 _cw_i = (u32)(i);            \
+		asm volatile("" : "+r"(_cw_i));  \
+		_cw_i & (u32)(mask);             \
+	})
+
+#define CW_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define CW_MAX(a, b) ((a) > (b) ? (a) : (b))
+
+#define CW_US_NS 1000u
+#define CW_MS_NS 1000000u
+#define CW_U32_MAX 0xffffffffu
+
+/* v, or the largest value that 32 bits hold. */
+CW_INLINE u32 cw_sat32(u64 v)
+{
+	return v > CW_U32_MAX ? CW_U32_MAX : (u32)v;
+}
 
 #endif

@@ -3,7 +3,7 @@
 //! for each header that Rust calls.
 
 /// Names in `c/`.
-const SHIMS: &[&str] = &["hist.c"];
+const SHIMS: &[&str] = &["estimate.c", "hist.c"];
 
 fn main() {
     println!("cargo::rerun-if-changed=../../bpf/shared");
@@ -12,8 +12,11 @@ fn main() {
         .files(SHIMS.iter().map(|name| format!("c/{name}")))
         .include("../../bpf/shared")
         .std("gnu11")
+        // Estimators run per packet; unoptimised they would dominate debug tests.
+        .opt_level(2)
         .warnings(true)
         .extra_warnings(true)
         .warnings_into_errors(true)
+        .flag("-Wcast-qual")
         .compile("causeway_shared");
 }

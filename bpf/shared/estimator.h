@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * What goes into a latency estimator and what comes out.
+ *
+ * An estimator sees the packets of one flow in one direction, from client to
+ * server, and gives response latencies (the time from a request to the last
+ * byte of its response, at the client). It is a state that starts as all zero
+ * bytes and a step function that is called for each packet.
+ */
+#ifndef CAUSEWAY_ESTIMATOR_H
+#define CAUSEWAY_ESTIMATOR_H
+
+#include "types.h"
+
+#define EST_TCP_FIN 0x01
+#define EST_TCP_SYN 0x02
+#define EST_TCP_RST 0x04
+#define EST_TCP_ACK 0x10
+
+#define EST_PROTO_TCP 6
+
+/* One packet of the request direction; all fields in host byte order. */
+struct est_packet {
+	u64 t_ns;	 /* arrival; any clock that is monotonic within a flow */
+	u32 ip_len;	 /* bytes, from the start of the IP header */
+	u32 payload_len; /* bytes after the TCP or UDP header */
+	u32 seq;	 /* TCP */
+	u32 ack;	 /* TCP */
+	u32 tsecr;	 /* TCP timestamp echo; valid where has_ts */
+	u8 tcp_flags;	 /* EST_TCP_*; 0 for other protocols */
+	u8 has_ts;	 /* 1: the segment has a timestamp option */
+	u8 proto;	 /* IP protocol number */
+	u8 opaque;	 /* 1: transport header unreadable or to be ignored */
+};
+_Static_assert(sizeof(struct est_packet) == 32, "est_packet");
+
+/*
+ * Latencies that became known in one step. A sample weighs two halves, so
+ * that an estimator can give a less certain one half the weight:
+ * mean = sum2_ns / count2. count2 = 0 means that there is none.
+ */
+struct est_sample {
+	u64 when_ns; /* the time that they belong to; it picks the epoch */
+	u64 sum2_ns;
+	u32 count2;
+	u32 pad;
+};
+_Static_assert(sizeof(struct est_sample) == 24, "est_sample");
+
+/*
+ * All that one step can give: at most two groups with different times. The
+ * caller adds each one to the sums of its epoch. A step writes both.
+ */
+struct est_samples {
+	struct est_sample group[2];
+};
+_Static_assert(sizeof(struct est_samples) == 48, "est_samples");
+
+/*
+ * Payload below which an encrypted datagram carries no request: QUIC packets
+ * with nothing but ACK frames have 25 to 45 bytes.
+ */
+#define EST_OPAQUE_ACK_MAX 60u
+/* IPv4 and UDP header, taken for the header of an opaque packet. */
+#define EST_OPAQUE_HEADER 28u
+
+/* Whether the packet's TCP header is there to be used. */
+CW_INLINE int est_is_tcp(const struct est_packet *p)
+{
+	return p->proto == EST_PROTO_TCP && !p->opaque;
+}
+
+/* Bytes of payload, as far as the packet shows. */
+CW_INLINE u32 est_payload(const struct est_packet *p)
+{
+	if (!p->opaque)
+		return p->payload_len;
+	return p->ip_len > EST_OPAQUE_HEADER ? p->ip_len - EST_OPAQUE_HEADER : 0;
+}
+
+/*
+ * Whether the packet may carry a request: not a pure ACK, not a packet of TCP's
+ * opening or closing. PIRATE, section 3.4: ACKs mark parts of responses only.
+ */
+CW_INLINE int est_has_request(const struct est_packet *p)
+{
+	if (!est_is_tcp(p))
+		return est_payload(p) >= EST_OPAQUE_ACK_MAX;
+	return p->payload_len &&
+	       !(p->tcp_flags & (EST_TCP_FIN | EST_TCP_SYN | EST_TCP_RST));
+}
+
+/* Serial number arithmetic (RFC 1982): a comes after b. */
+CW_INLINE int est_after(u32 a, u32 b)
+{
+	return (s32)(a - b) > 0;
+}
+
+#endif

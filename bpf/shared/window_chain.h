@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Window-chain: response latency from client-to-server packets alone.
+ *
+ * The idea of causal pairs (a request, and the request that its response set
+ * off) is that of PIRATE, "Measuring Round-Trip Response Latencies Under
+ * Asymmetric Routing", section 3.1. PIRATE looks for the gaps between bursts.
+ * This estimator goes on to follow each request: it infers the client's window,
+ * keeps the send times of what is outstanding, and lets every burst complete as
+ * many of them as the window demands. So it also sees responses that come
+ * staggered, which no gap threshold can.
+ *
+ * With readable TCP headers the ACK number tells which packets a response
+ * triggered, and TSecr how long the client sat on it. Without them (QUIC, IPsec,
+ * opaque = 1) gaps and packet sizes must do.
+ */
+#ifndef CAUSEWAY_WINDOW_CHAIN_H
+#define CAUSEWAY_WINDOW_CHAIN_H
+
+#include "window_chain_bursts.h"
+#include "window_chain_signals.h"
+
+/* After such a gap a datagram flow is taken to have been idle. */
+#define WC_DATAGRAM_IDLE_NS (200ull * CW_MS_NS)
+/* After such a gap no response is awaited any more. */
+#define WC_FORGET_NS (120ull * 1000 * CW_MS_NS)
+/* Idle time of the client is not looked for below these. */
+#define WC_IDLE_MIN_NS (2ull * CW_MS_NS)
+#define WC_ECHO_IDLE_MIN_NS (6ll * CW_MS_NS)
+/* Half the resolution of TSecr: what an echo's lag may be too long by. */
+#define WC_ECHO_SLACK_NS 500000ll
+/* A request that acknowledges more than one segment did not sit on it. */
+#define WC_SEGMENT 1460u
+/* A packet soon after one of full size is the rest of the same request. */
+#define WC_CONTINUE_NS (1ull * CW_MS_NS)
+#define WC_FULL_MIN 1280u
+
+/* What one data packet says, as far as the burst logic cares. */
+struct wc_request {
+	u64 gap_ns;  /* since the last data packet */
+	s64 lag_ns;  /* that the client sat on the data it echoes; -1: unknown */
+	u32 n;	     /* requests in the packet */
+	u32 acked;   /* bytes that no packet before has acknowledged */
+	u8 advances; /* triggered by a response, not sent with the one before */
+	u8 new_ack;  /* no packet before had this ACK number */
+	u8 late;     /* reordered */
+	u8 stray;    /* reordered, and of an earlier burst */
+};
+
+/* A new connection: forget the old one, remember when it began. */
+CW_INLINE void wc_begin(struct wc_state *s, u64 t_ns)
+{
+	__builtin_memset(s, 0, sizeof(*s));
+	s->last_ns = t_ns;
+	s->flags = WC_SYN_SEEN;
+}
+
+CW_INLINE void wc_first_ack(struct wc_state *s, u64 t_ns)
+{
+	u64 handshake = (t_ns - s->last_ns) >> 12;
+
+	s->handshake = (u16)CW_MIN(handshake, 0xffffu);
+	s->flags &= (u8)~WC_SYN_SEEN;
+}
+
+/* Read the TCP header of a data packet. 0: a duplicate, to be ignored. */
+CW_INLINE int wc_read_tcp(struct wc_state *s, const struct est_packet *p,
+			  struct wc_request *r)
+{
+	struct wc_tcp *tcp = &s->tcp;
+	int first = !(s->flags & WC_DATA_SEEN);
+	enum wc_order order = wc_sequence(s, p);
+
+	if (order == WC_DUPLICATE)
+		return 0;
+	r->late = order == WC_LATE;
+	r->advances = first || est_after(p->ack, tcp->request_ack);
+	r->new_ack = !(s->flags & WC_ACK_SEEN) || est_after(p->ack, tcp->ack_max);
+	if (r->new_ack) {
+		if ((s->flags & WC_ACK_SEEN) && !first) {
+			r->acked = p->ack - tcp->ack_max;
+			wc_ack_arrived(s, wc_ack_weight(r->acked), r->gap_ns);
+		}
+		s->flags |= WC_ACK_SEEN;
+		tcp->ack_max = p->ack;
+	}
+	if (r->advances)
+		tcp->request_ack = p->ack;
+	r->stray = r->late && p->ack != tcp->request_ack;
+	return 1;
+}
+
+/* Without ACK numbers a pause is all there is: a tenth of the latency. */
+CW_INLINE int wc_paused(const struct wc_state *s, u64 gap_ns)
+{
+	u64 pause = s->latency / 10;
+
+	pause = CW_MAX(CW_MIN(pause, 200ull * CW_US_NS), 20ull * CW_US_NS);
+	return gap_ns > pause;
+}
+
+/* Whether the packet fills the path's MTU, as far as this flow has shown it. */
+CW_INLINE int wc_is_full(struct wc_state *s, u32 ip_len)
+{
+	ip_len = CW_MIN(ip_len, 0xffffu);
+	if (ip_len > s->packet_max)
+		s->packet_max = (u16)ip_len;
+	return ip_len >= WC_FULL_MIN && ip_len == s->packet_max;
+}
+
+/*
+ * How long the client had been idle when it sent this request: it had
+ * acknowledged all data some time before, or it echoes an old timestamp.
+ */
+CW_INLINE u64 wc_idle_before(const struct wc_state *s, const struct wc_request *r)
+{
+	s64 lag = r->lag_ns - WC_ECHO_SLACK_NS;
+	u64 idle = 0;
+
+	if (r->late)
+		return 0;
+	if (r->new_ack) {
+		if (r->lag_ns > WC_ECHO_IDLE_MIN_NS && r->acked <= WC_SEGMENT)
+			idle = (u64)lag;
+	} else if (s->silence) {
+		u64 silent = r->gap_ns - ((u64)(s->silence - 1) << WC_IDLE_SHIFT);
+
+		if (silent > WC_IDLE_MIN_NS)
+			idle = lag > (s64)silent ? (u64)lag : silent;
+	}
+	return idle > r->gap_ns ? 0 : idle;
+}
+
+/* From the mean ACK since the last data packet to idle_ns before this one. */
+CW_INLINE u16 wc_lead(const struct wc_state *s, u64 gap_ns, u64 idle_ns)
+{
+	u64 mean = (u64)s->ack_mean << WC_IDLE_SHIFT, done = gap_ns - idle_ns, lead;
+
+	if (!s->ack_weight)
+		return 0;
+	lead = done > mean ? done - mean : 0;
+	lead = (lead + (1 << (WC_LEAD_SHIFT - 1))) >> WC_LEAD_SHIFT;
+	return lead >= 0xffff ? 0 : (u16)(lead + 1);
+}
+
+/* last_ns moves to t_ns; distances from it move along. */
+CW_INLINE void wc_move_last(struct wc_state *s, u64 t_ns)
+{
+	u64 moved = (t_ns >> WC_BURST_SHIFT) - (s->last_ns >> WC_BURST_SHIFT);
+
+	s->cur_age = cw_sat32(s->cur_age + moved);
+	s->last_ns = t_ns;
+	s->silence = 0;
+}
+
+/* The packet belongs to the open burst. */
+CW_INLINE void wc_join(struct wc_state *s, u64 t_ns, const struct wc_request *r)
+{
+	u64 off;
+
+	wc_move_last(s, t_ns);
+	off = (u64)s->cur_age >> (WC_OFF_SHIFT - WC_BURST_SHIFT);
+	s->cur_off = cw_sat32(s->cur_off + off * r->n);
+	s->cur_n = (u8)CW_MIN(s->cur_n + r->n, 255u);
+	if (r->stray)
+		s->cur_late = (u8)CW_MIN(s->cur_late + r->n, 255u);
+}
+
+/* The packet is the first of a new burst. */
+CW_INLINE void wc_open(struct wc_state *s, u64 t_ns, const struct wc_request *r,
+		       u64 idle_ns, u16 lead, int tcp)
+{
+	s->cur_age = 0;
+	s->cur_idle = cw_sat32(idle_ns >> WC_IDLE_SHIFT);
+	s->cur_off = 0;
+	s->cur_lead = lead;
+	s->cur_n = (u8)r->n;
+	s->cur_late = 0;
+	s->ack_mean = 0;
+	s->ack_weight = 0;
+	s->silence = 0;
+	s->last_ns = t_ns;
+	s->flags |= WC_DATA_SEEN | (tcp ? WC_TCP : 0);
+}
+
+CW_INLINE void wc_data(struct wc_state *s, const struct est_packet *p, u64 now_ns,
+		       s64 lag_ns, struct est_samples *out)
+{
+	struct wc_request r = { .lag_ns = lag_ns, .n = 1 };
+	int seen = s->flags & WC_DATA_SEEN, tcp = est_is_tcp(p), full, rest, fresh;
+	u64 idle = 0;
+	u16 lead = 0;
+
+	if (seen)
+		r.gap_ns = now_ns - s->last_ns;
+	if (tcp) {
+		if (!wc_read_tcp(s, p, &r))
+			return;
+	} else {
+		r.advances = (u8)wc_paused(s, r.gap_ns);
+	}
+	full = wc_is_full(s, p->ip_len);
+	rest = (s->flags & WC_LAST_FULL) && r.gap_ns < WC_CONTINUE_NS;
+	s->flags = (u8)((s->flags & ~WC_LAST_FULL) | (full ? WC_LAST_FULL : 0));
+	if (!tcp)
+		r.n = wc_requests(s, est_payload(p), full);
+	if (rest) {
+		wc_move_last(s, now_ns);
+		return;
+	}
+	fresh = !seen || r.gap_ns >= (tcp ? WC_FORGET_NS : WC_DATAGRAM_IDLE_NS);
+	if (!fresh && !r.advances) {
+		wc_join(s, now_ns, &r);
+		return;
+	}
+	if (!fresh) {
+		if (tcp)
+			idle = wc_idle_before(s, &r);
+		lead = wc_lead(s, r.gap_ns, idle);
+	}
+	if (seen)
+		wc_close(s, now_ns, fresh, out);
+	if (fresh)
+		wc_ring_clear(s);
+	wc_open(s, now_ns, &r, idle, lead, tcp);
+}
+
+/*
+ * The packet's time, or the last one where the clock went back a little (packets
+ * of one flow on two CPUs). After a large step back everything starts anew.
+ */
+CW_INLINE u64 wc_now(struct wc_state *s, u64 t_ns)
+{
+	if (t_ns >= s->last_ns)
+		return t_ns;
+	if (s->last_ns - t_ns < WC_FORGET_NS)
+		return s->last_ns;
+	__builtin_memset(s, 0, sizeof(*s));
+	return t_ns;
+}
+
+/* One packet of a flow. */
+CW_GLOBAL int wc_packet(struct wc_state *s, const struct est_packet *p,
+			struct est_samples *out)
+{
+	s64 lag = -1;
+	u64 now;
+	int tcp;
+
+	if (!s || !p || !out)
+		return 0;
+	__builtin_memset(out, 0, sizeof(*out));
+	now = wc_now(s, p->t_ns);
+	tcp = est_is_tcp(p);
+	if (tcp) {
+		if (p->tcp_flags & (EST_TCP_FIN | EST_TCP_SYN | EST_TCP_RST)) {
+			if (p->tcp_flags & EST_TCP_SYN)
+				wc_begin(s, now);
+			return 0;
+		}
+		if ((s->flags & WC_SYN_SEEN) && (p->tcp_flags & EST_TCP_ACK))
+			wc_first_ack(s, now);
+		if (p->has_ts)
+			lag = wc_echo_lag(s, now, p->tsecr);
+	}
+	if (est_has_request(p))
+		wc_data(s, p, now, lag, out);
+	else
+		wc_pure_ack(s, p, now);
+	return 0;
+}
+
+/* No more packets: give what the open and the held burst still say. */
+CW_INLINE void wc_finish(struct wc_state *s, struct est_samples *out)
+{
+	__builtin_memset(out, 0, sizeof(*out));
+	if (s->flags & WC_DATA_SEEN)
+		wc_close(s, s->last_ns, 1, out);
+	__builtin_memset(s, 0, sizeof(*s));
+}
+
+#endif

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * What a closed burst says about the requests outstanding before it.
+ *
+ * A burst is normal (n responses arrived, so the n oldest requests are done,
+ * or as many as the window demands) or a root (everything was done before it:
+ * a new page after the client's idle time). A burst of one request between
+ * others may be either; it is held until the next burst decides.
+ */
+#ifndef CAUSEWAY_WINDOW_CHAIN_BURSTS_H
+#define CAUSEWAY_WINDOW_CHAIN_BURSTS_H
+
+#include "window_chain_ring.h"
+#include "window_chain_window.h"
+
+CW_INLINE void wc_push(struct wc_state *s, const struct wc_burst *b)
+{
+	wc_ring_push(s, b->at_ns + b->off_ns, b->n, b->next_ns);
+}
+
+/*
+ * Nothing is outstanding any more at b. The newest request was the last to
+ * complete, just before b's idle time. When the others did is known only on
+ * the mean, from the times of the client's ACKs, so they count half; on wide
+ * paths ACKs say too little.
+ */
+CW_GLOBAL int wc_root(struct wc_state *s, const struct wc_burst *b,
+		      struct est_sample *out)
+{
+	u64 done, newest, others, lead;
+	u32 m;
+
+	if (!s || !b || !out || !s->ring_len)
+		return 0;
+	done = b->at_ns - b->idle_ns;
+	m = s->ring_len - 1u;
+	newest = wc_ring_age(s, done, m);
+	wc_commit(s, out, b->at_ns, newest, 1);
+	if (m && b->has_lead && !wc_is_wide(s)) {
+		others = wc_ring_sum(s, done, m);
+		lead = (m + 1) * b->lead_ns;
+		if (others > lead && 5 * (others - lead) <= 6 * m * newest) {
+			out->sum2_ns += others - lead;
+			out->count2 += m;
+			wc_track(s, (others - lead) / m);
+		}
+	}
+	wc_ring_clear(s);
+	return 0;
+}
+
+/*
+ * Requests whose completion was missed: their age is that of two round trips.
+ * The tracked latency follows, or a lasting slowdown would be cut away.
+ */
+CW_INLINE void wc_drop_stale(struct wc_state *s, u64 at_ns)
+{
+	u64 handshake = wc_handshake_ns(s);
+
+	if (!s->latency || 2 * handshake <= s->latency)
+		return;
+	for (u32 i = 0; i < WC_RING; i++) {
+		if (!s->ring_len)
+			break;
+		if (10 * wc_ring_age(s, at_ns, 0) <= 10ull * s->latency + 8 * handshake)
+			break;
+		wc_ring_drop(s, 1);
+		s->latency = cw_sat32((u64)s->latency + (s->latency >> 4));
+	}
+}
+
+/* How many of the c oldest requests are at least as old as a handshake. */
+CW_INLINE u32 wc_old_enough(struct wc_state *s, u64 at_ns, u32 c)
+{
+	u64 handshake = wc_handshake_ns(s);
+	u32 k = 0;
+
+	for (u32 i = 0; i < WC_RING; i++) {
+		if (i >= c || i >= s->ring_len)
+			break;
+		if (20 * wc_ring_age(s, at_ns, i) < 19 * handshake)
+			break;
+		k++;
+	}
+	return k;
+}
+
+/* Some of the outstanding requests are done: the oldest ones. */
+CW_GLOBAL int wc_normal(struct wc_state *s, const struct wc_burst *b,
+			struct est_sample *out)
+{
+	u32 n, open, done, k;
+	int wide;
+
+	if (!s || !b || !out)
+		return 0;
+	n = b->n;
+	wide = wc_is_wide(s);
+	if (wide)
+		wc_drop_stale(s, b->at_ns);
+	open = s->ring_len;
+	done = open + n > s->window ? open + n - s->window : 0;
+	done = CW_MAX(done, 1u);
+	if (wide && open) {
+		/* What is too young is still open, so the window is wider. */
+		k = wc_old_enough(s, b->at_ns, done);
+		if (k < done) {
+			done = k;
+			if (open + n - k > s->window)
+				wc_window_count(s, open + n - k);
+		}
+	}
+	k = CW_MIN(done, open);
+	if (k) {
+		u64 total = wc_ring_sum(s, b->at_ns, k);
+
+		/* Each of b's requests was triggered by one of them. */
+		if (done >= n)
+			total += k * b->off_ns;
+		wc_commit(s, out, b->at_ns, total, k);
+		wc_ring_drop(s, k);
+	}
+	wc_push(s, b);
+	if (!wide && s->ring_len > s->window)
+		wc_ring_drop(s, (u32)s->ring_len - s->window);
+	return 0;
+}
+
+/*
+ * Whether the held request h, followed by a burst of n, was a root: after it
+ * the client waited a whole latency, and before it nothing was left open.
+ */
+CW_INLINE int wc_is_root(struct wc_state *s, const struct wc_burst *h, u32 n)
+{
+	u64 before = wc_ring_age(s, h->at_ns, s->ring_len - 1u);
+	u64 after = h->next_ns - h->at_ns;
+	u64 typical = s->latency ? s->latency : after;
+	u64 handshake = wc_handshake_ns(s);
+
+	if (20 * before < 19 * handshake || 20 * after < 19 * handshake)
+		return 0;
+	if (n >= s->window)
+		return 2 * before >= CW_MIN(after, typical);
+	if (n < (wc_is_wide(s) ? 2u : 3u))
+		return 0;
+	if (s->flags & WC_TCP)
+		return 10 * before >= 7 * typical && 10 * after >= 7 * typical;
+	return 2 * before >= typical && 2 * after >= typical;
+}
+
+/* The open burst in full; next_ns is the packet that ends it. */
+CW_INLINE void wc_current(const struct wc_state *s, u64 next_ns, struct wc_burst *b)
+{
+	b->n = CW_MAX(s->cur_n, 1u);
+	b->at_ns = ((s->last_ns >> WC_BURST_SHIFT) - s->cur_age) << WC_BURST_SHIFT;
+	b->next_ns = next_ns;
+	b->idle_ns = (u64)s->cur_idle << WC_IDLE_SHIFT;
+	b->off_ns = ((u64)s->cur_off << WC_OFF_SHIFT) / b->n;
+	b->has_lead = s->cur_lead != 0;
+	b->lead_ns = (u64)(u16)(s->cur_lead - 1u) << WC_LEAD_SHIFT;
+}
+
+/* The held burst in full; next_ns is the start of the burst after it. */
+CW_INLINE void wc_held(const struct wc_state *s, u64 next_ns, struct wc_burst *h)
+{
+	h->n = 1;
+	h->at_ns = next_ns - ((u64)s->hold_gap << WC_BURST_SHIFT);
+	h->next_ns = next_ns;
+	h->idle_ns = 0;
+	h->off_ns = 0;
+	h->has_lead = s->hold_lead != 0;
+	h->lead_ns = (u64)(u16)(s->hold_lead - 1u) << WC_LEAD_SHIFT;
+}
+
+/*
+ * Close the open burst, because a packet of the next one arrived at next_ns.
+ * With last = 1 nothing more is to come and no burst may be held.
+ */
+CW_INLINE void wc_close(struct wc_state *s, u64 next_ns, int last, struct est_samples *out)
+{
+	struct wc_burst b, h;
+
+	wc_current(s, next_ns, &b);
+	wc_window_update(s, b.n > s->cur_late ? b.n - s->cur_late : 1);
+	if (s->flags & WC_HOLD) {
+		s->flags &= (u8)~WC_HOLD;
+		wc_held(s, b.at_ns, &h);
+		if (b.n >= 2 && s->ring_len && wc_is_root(s, &h, b.n)) {
+			wc_root(s, &h, &out->group[0]);
+			wc_commit(s, &out->group[1], b.at_ns, b.at_ns - h.at_ns, 1);
+			wc_push(s, &b);
+			return;
+		}
+		wc_normal(s, &h, &out->group[0]);
+	}
+	if (b.idle_ns) {
+		wc_root(s, &b, &out->group[1]);
+		wc_push(s, &b);
+	} else if (b.n == 1 && s->window > 1 && s->ring_len > 1 && !last) {
+		s->flags |= WC_HOLD;
+		s->hold_gap = cw_sat32((next_ns >> WC_BURST_SHIFT) -
+				       (b.at_ns >> WC_BURST_SHIFT));
+		s->hold_lead = s->cur_lead;
+	} else {
+		wc_normal(s, &b, &out->group[1]);
+	}
+}
+
+#endif

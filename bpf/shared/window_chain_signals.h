@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * What single packets tell beyond their arrival: a client's ACKs, its holes in
+ * the sequence space, the timestamps it echoes, and the size of its datagrams.
+ */
+#ifndef CAUSEWAY_WINDOW_CHAIN_SIGNALS_H
+#define CAUSEWAY_WINDOW_CHAIN_SIGNALS_H
+
+#include "window_chain_state.h"
+
+/*
+ * TSecr is the server's clock, in milliseconds, when it sent what is
+ * acknowledged here. Arrival minus TSecr is therefore a constant, plus the way
+ * back and forth, plus the time that the client sat on the data. Its running
+ * minimum is taken for the first two; it rises by about 10 ns per packet so
+ * that clocks may drift. In units of 1.024 us, modulo 2^32 (73 minutes).
+ *
+ * Returns the time that the client sat on the data in ns, or -1 for unknown.
+ */
+CW_INLINE s64 wc_echo_lag(struct wc_state *s, u64 now_ns, u32 tsecr)
+{
+	u32 arrival = (u32)(now_ns >> 10);
+	u32 echoed = (u32)(((u64)tsecr * 15625) >> 4); /* 1 ms = 15625/16 units */
+	u32 offset = arrival - echoed;
+	/* One packet in 128, spread whatever the clock's resolution. */
+	int rise = ((u32)now_ns * 2654435761u) >> 25 == 0;
+	u32 lag;
+	int stale = (s->flags & WC_DATA_SEEN) && (now_ns - s->last_ns) >> 40;
+
+	if (!(s->flags & WC_TS_SEEN) || stale) {
+		/* The first, or after 18 minutes: the modulus says nothing. */
+		s->flags |= WC_TS_SEEN;
+		s->tcp.clock_min = offset;
+		return 0;
+	}
+	s->tcp.clock_min += (u32)rise;
+	if (est_after(s->tcp.clock_min, offset))
+		s->tcp.clock_min = offset;
+	lag = offset - s->tcp.clock_min;
+	if (lag >> 30) { /* the server's clock has wrapped */
+		s->tcp.clock_min = offset;
+		return -1;
+	}
+	return (s64)((u64)lag << 10);
+}
+
+/* An ACK for w weight units arrived gap_ns after the last data packet. */
+CW_INLINE void wc_ack_arrived(struct wc_state *s, u32 weight, u64 gap_ns)
+{
+	u32 gap = cw_sat32(gap_ns >> WC_IDLE_SHIFT);
+	u32 mean = s->ack_mean;
+	u32 sum;
+
+	weight = CW_MIN(weight, 0xffffu);
+	sum = CW_MIN(s->ack_weight + weight, 0xffffu);
+	if (!s->ack_weight)
+		mean = gap;
+	else if (gap >= mean)
+		mean += (u32)((u64)(gap - mean) * weight / sum);
+	else
+		mean -= (u32)((u64)(mean - gap) * weight / sum);
+	s->ack_mean = mean;
+	s->ack_weight = (u16)sum;
+}
+
+CW_INLINE u32 wc_ack_weight(u32 bytes)
+{
+	return (u32)(((u64)bytes + (1 << WC_ACK_BYTES_SHIFT) - 1) >> WC_ACK_BYTES_SHIFT);
+}
+
+/* A packet without a request: it moves nothing but the ACK times. */
+CW_INLINE void wc_pure_ack(struct wc_state *s, const struct est_packet *p, u64 now_ns)
+{
+	u64 gap = now_ns - s->last_ns;
+	u32 weight = 1;
+
+	if (est_is_tcp(p)) {
+		u32 before = s->tcp.ack_max;
+
+		if (!(s->flags & WC_ACK_SEEN)) {
+			s->flags |= WC_ACK_SEEN;
+			s->tcp.ack_max = p->ack;
+			return;
+		}
+		if (!est_after(p->ack, before))
+			return;
+		weight = wc_ack_weight(p->ack - before);
+		s->tcp.ack_max = p->ack;
+	}
+	if (s->flags & WC_DATA_SEEN) {
+		wc_ack_arrived(s, weight, gap);
+		s->silence = cw_sat32((gap >> WC_IDLE_SHIFT) + 1);
+	}
+}
+
+/* seq_max moves on by bytes; holes fall behind it and are forgotten at 64 KiB. */
+CW_INLINE void wc_seq_advance(struct wc_tcp *tcp, u32 bytes)
+{
+	tcp->seq_max += bytes;
+	for (u32 i = 0; i < 2; i++) {
+		u64 back = (u64)tcp->hole[i].back + bytes;
+
+		if (back > 0xffff)
+			tcp->hole[i].len = 0;
+		tcp->hole[i].back = (u16)back;
+	}
+}
+
+/* Whether the segment, all older than seq_max, fills a hole; shrinks the hole. */
+CW_INLINE int wc_fill_hole(struct wc_tcp *tcp, u32 seq, u32 end)
+{
+	u32 back = tcp->seq_max - seq; /* from the segment to seq_max */
+
+	for (u32 i = 0; i < 2; i++) {
+		struct wc_hole *h = &tcp->hole[i];
+		u32 skip = h->back - back; /* from the hole's start to the segment */
+
+		if (skip >= h->len)
+			continue;
+		if (skip) {
+			h->len = (u16)skip;
+		} else if (end - seq >= h->len) {
+			h->len = 0;
+		} else {
+			h->back = (u16)(h->back - (end - seq));
+			h->len = (u16)(h->len - (end - seq));
+		}
+		return 1;
+	}
+	return 0;
+}
+
+enum wc_order { WC_IN_ORDER, WC_LATE, WC_DUPLICATE };
+
+/*
+ * Where a data segment stands in the sequence space: new, late (it fills one of
+ * the last two holes: a reordered request), or seen before.
+ */
+CW_INLINE enum wc_order wc_sequence(struct wc_state *s, const struct est_packet *p)
+{
+	struct wc_tcp *tcp = &s->tcp;
+	u32 end = p->seq + p->payload_len, gap;
+
+	if (!(s->flags & WC_DATA_SEEN)) {
+		tcp->seq_max = end;
+		return WC_IN_ORDER;
+	}
+	if (est_after(tcp->seq_max, p->seq)) {
+		int fills = wc_fill_hole(tcp, p->seq, end);
+
+		if (fills && est_after(end, tcp->seq_max))
+			wc_seq_advance(tcp, end - tcp->seq_max);
+		return fills ? WC_LATE : WC_DUPLICATE;
+	}
+	gap = p->seq - tcp->seq_max;
+	if (gap) {
+		tcp->hole[0] = tcp->hole[1];
+		tcp->hole[1].back = 0;
+		tcp->hole[1].len = gap > 0xffff ? 0 : (u16)gap;
+	}
+	wc_seq_advance(tcp, end - tcp->seq_max);
+	return WC_IN_ORDER;
+}
+
+/*
+ * How many requests an encrypted datagram carries: its size over the size of
+ * one. That is the smallest of the first 32, then their 15th percentile,
+ * followed in small steps. Packets as large as they get do not count: they
+ * are parts of large requests.
+ */
+CW_INLINE u32 wc_requests(struct wc_state *s, u32 payload_len, int full)
+{
+	struct wc_datagram *d = &s->datagram;
+	/* 21: QUIC's short header (1), packet number (2), tag (16), frame (2) */
+	u64 size = (u64)(payload_len - 21) << 8;
+	u64 k;
+
+	if (!full) {
+		if (d->seen < 32) {
+			if (d->seen <= 2 || size < d->unit)
+				d->unit = (u32)size;
+		} else if (size * 100 < (u64)d->unit * 97) {
+			d->unit -= (u32)((u64)d->unit * 17 / 2000);
+		} else if (size * 100 > (u64)d->unit * 103) {
+			d->unit += (u32)((u64)d->unit * 3 / 2000);
+		}
+		if (d->seen < 255)
+			d->seen++;
+	}
+	if (!d->unit)
+		return 1;
+	k = (2 * size + d->unit) / (2 * (u64)d->unit);
+	return (u32)CW_MAX(1, CW_MIN(k, 16));
+}
+
+#endif

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * The state of the window-chain estimator: 128 bytes, two cache lines.
+ *
+ * The estimator follows a client that keeps up to W requests outstanding. Each
+ * response lets it send the next request, so packets come in bursts, and a
+ * burst of n requests says that n responses have arrived. The state therefore
+ * holds the send times of the outstanding requests (a ring, oldest first), a
+ * histogram of burst sizes (which tells W), the burst that is being collected
+ * and, at times, one burst before it whose meaning the next one decides.
+ *
+ * How 128 bytes suffice: one absolute time (last_ns); the other times are
+ * distances from it in the unit that their use needs.
+ *
+ *   bytes  field        unit      holds until   why this width is enough
+ *   8      last_ns      ns        -             the anchor of all other times
+ *   32     ring         4.1 us *  251 ms *      latencies are means of many
+ *   16     hist         bursts    255           halved when the sum passes 250
+ *   4      cur_age      16 ns     68 s          start of a burst, exact enough
+ *   4      cur_idle     1 us      73 min        subtracted from a latency
+ *   4      cur_off      256 ns    18 min        a sum over the burst
+ *   4      hold_gap     16 ns     68 s          as cur_age
+ *   4      silence      1 us      73 min        compared with 2 ms
+ *   4      latency      ns        4.3 s         thresholds only
+ *   4      ack_mean     1 us      73 min        half-weight samples
+ *   2      ack_weight   64 bytes  4 MB          weight of ack_mean
+ *   2      cur_lead     4.1 us    268 ms        half-weight samples
+ *   2      hold_lead    4.1 us    268 ms        half-weight samples
+ *   2      handshake    4.1 us    268 ms        thresholds only
+ *   2      packet_max   bytes     64 KiB        IP length
+ *   2      cur_n, cur_late                      255 requests in a burst
+ *   6      bursts, window, ring_len, ring_head, ring_level, flags
+ *   28     transport    -         -             TCP or datagram, never both
+ *
+ * What passes its range stays at the largest value (or, for leads, becomes
+ * "none"). *: 131 us and 8 s, or 4.2 ms and 4 min, for slow flows; see
+ * window_chain_ring.h.
+ */
+#ifndef CAUSEWAY_WINDOW_CHAIN_STATE_H
+#define CAUSEWAY_WINDOW_CHAIN_STATE_H
+
+#include "estimator.h"
+
+#define WC_RING 16u /* requests outstanding that are told apart */
+
+/* log2 of the units in the table above, in ns */
+#define WC_BURST_SHIFT 4
+#define WC_OFF_SHIFT 8
+#define WC_IDLE_SHIFT 10
+#define WC_LEAD_SHIFT 12
+#define WC_ACK_BYTES_SHIFT 6
+
+enum wc_flags {
+	WC_SYN_SEEN = 1 << 0,  /* last_ns is that of a SYN without an ACK yet */
+	WC_DATA_SEEN = 1 << 1, /* a burst is open; seq, request_ack valid */
+	WC_ACK_SEEN = 1 << 2,  /* ack_max valid */
+	WC_TS_SEEN = 1 << 3,   /* clock_min valid */
+	WC_LAST_FULL = 1 << 4, /* the last data packet was as large as they get */
+	WC_HOLD = 1 << 5,      /* hold_gap and hold_lead valid */
+	WC_TCP = 1 << 6,       /* the transport is TCP, and readable */
+};
+
+/* A range of sequence numbers that was skipped; len = 0: none. */
+struct wc_hole {
+	u16 back; /* from its start to seq_max, bytes */
+	u16 len;  /* bytes */
+};
+
+struct wc_tcp {
+	u32 ack_max;	 /* highest ACK number in any packet */
+	u32 request_ack; /* highest ACK number in a data packet */
+	u32 seq_max;	 /* highest sequence number after a data packet */
+	u32 clock_min;	 /* 1 us: smallest arrival minus TSecr, modulo 2^32 */
+	struct wc_hole hole[2];
+};
+
+struct wc_datagram {
+	u32 unit;  /* size of one request, bytes * 256 */
+	u32 seen;  /* datagrams that unit has learnt from, at most 255 */
+};
+
+struct wc_state {
+	u64 last_ns; /* last data packet */
+	u16 ring[WC_RING];
+	u8 hist[WC_RING]; /* hist[n - 1]: bursts of n requests */
+
+	u32 cur_age;  /* from the first packet of the open burst to last_ns */
+	u32 cur_idle; /* client's idle time before the open burst */
+	u32 cur_off;  /* sum over its requests of the time since its start */
+	u32 hold_gap; /* from the start of the held burst to cur's start */
+	u32 silence;  /* 1 + from last_ns to the last pure ACK; 0: none */
+	u32 latency;  /* tracked median */
+	u32 ack_mean; /* from last_ns to the ACKs since, mean weighted by bytes */
+	u16 ack_weight;
+	u16 cur_lead;  /* 1 + from the mean ACK to the open burst; 0: none */
+	u16 hold_lead; /* the same, of the held burst */
+	u16 handshake; /* SYN to first ACK; 0: not seen */
+	u16 packet_max;
+	u8 cur_n;    /* requests in the open burst */
+	u8 cur_late; /* of them, reordered ones of earlier bursts */
+	u8 bursts;   /* closed so far; runs from 248 to 255 in the end */
+	u8 window;   /* inferred W */
+	u8 ring_len;
+	u8 ring_head;
+	u8 ring_level;
+	u8 flags;
+	u16 pad;
+
+	union {
+		struct wc_tcp tcp;
+		struct wc_datagram datagram;
+	};
+};
+_Static_assert(sizeof(struct wc_state) == 128, "wc_state");
+
+/* A closed burst, spelled out for the time of one step. */
+struct wc_burst {
+	u64 at_ns;   /* its first packet */
+	u64 next_ns; /* first packet of the burst after it */
+	u64 idle_ns; /* how long the client sat on the response before it */
+	u64 off_ns;  /* mean time of its requests after at_ns */
+	u64 lead_ns; /* from the mean ACK before it to at_ns - idle_ns */
+	u32 has_lead;
+	u32 n; /* requests in it, at least 1 */
+};
+
+CW_INLINE u64 wc_handshake_ns(const struct wc_state *s)
+{
+	return (u64)s->handshake << 12;
+}
+
+/*
+ * Whether the path, not the server, is most of a round trip. Requests are then
+ * often coalesced, and no response can be faster than the handshake was.
+ */
+CW_INLINE int wc_is_wide(const struct wc_state *s)
+{
+	return wc_handshake_ns(s) > CW_MS_NS;
+}
+
+/* Move the tracked latency 1/16 towards v: it settles at the median. */
+CW_INLINE void wc_track(struct wc_state *s, u64 v)
+{
+	u32 step = s->latency >> 4;
+
+	if (!s->latency)
+		s->latency = cw_sat32(v);
+	else if (v > s->latency)
+		s->latency = cw_sat32((u64)s->latency + step);
+	else
+		s->latency -= step;
+}
+
+/* count latencies that sum to total_ns, completed at when_ns. */
+CW_INLINE void wc_commit(struct wc_state *s, struct est_sample *out, u64 when_ns,
+			 u64 total_ns, u32 count)
+{
+	wc_track(s, count == 1 ? total_ns : total_ns / count);
+	out->when_ns = when_ns;
+	out->sum2_ns += 2 * total_ns;
+	out->count2 += 2 * count;
+}
+
+#endif

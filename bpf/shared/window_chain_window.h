@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * The window W: how many requests the client keeps outstanding at most.
+ *
+ * The first burst of a page, and each one after silence, shows it whole. W is
+ * the largest burst size that at least two bursts, and one in 64, have reached:
+ * rare enough to survive hundreds of single requests, common enough that one
+ * misjudged burst does not count. Counts decay by halving.
+ */
+#ifndef CAUSEWAY_WINDOW_CHAIN_WINDOW_H
+#define CAUSEWAY_WINDOW_CHAIN_WINDOW_H
+
+#include "window_chain_state.h"
+
+#define WC_HIST_FULL 250u /* bursts in the histogram when it is halved */
+#define WC_HIST_SHARE 64u
+
+/* Count a burst of n requests. */
+CW_INLINE void wc_window_count(struct wc_state *s, u32 n)
+{
+	u32 i = CW_MASKED(CW_MIN(n, WC_RING) - 1, WC_RING - 1);
+
+	if (s->hist[i] < 255)
+		s->hist[i]++;
+}
+
+CW_GLOBAL int wc_window_infer(struct wc_state *s)
+{
+	u32 total = 0, reached = 0, window = 1, need;
+
+	if (!s)
+		return 0;
+	for (u32 i = 0; i < WC_RING; i++)
+		total += s->hist[i];
+	need = CW_MIN(2u, total >> 1);
+	need = CW_MAX(need, total / WC_HIST_SHARE);
+	need = CW_MAX(need, 1u);
+	for (u32 i = WC_RING; i > 0; i--) {
+		reached += s->hist[i - 1];
+		if (reached >= need) {
+			window = i;
+			break;
+		}
+	}
+	s->window = (u8)window;
+	if (total > WC_HIST_FULL)
+		for (u32 i = 0; i < WC_RING; i++)
+			s->hist[i] >>= 1;
+	return 0;
+}
+
+/* Count a closed burst, and now and then see what W is. */
+CW_INLINE void wc_window_update(struct wc_state *s, u32 n)
+{
+	wc_window_count(s, n);
+	s->bursts = s->bursts == 255 ? 248 : s->bursts + 1;
+	if (s->bursts < 16 || s->bursts % 8 == 0)
+		wc_window_infer(s);
+}
+
+#endif

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Response latency from the packets that travel from client to server.
+//!
+//! An estimator follows one flow. It is fed each [`Packet`] in order of arrival
+//! and returns [`Samples`]: latencies that have become known, each with the time
+//! it belongs to. Which epoch a sample counts for, and in which sum, is the
+//! caller's affair:
+//!
+//! ```
+//! use causeway_core::estimate::{Estimator, Method, Packet, Tally};
+//!
+//! let mut flow = Estimator::new(&Method::WindowChain);
+//! let mut tally = Tally::default();
+//! for i in 1..50u32 {
+//!     let request = Packet {
+//!         t_ns: u64::from(i) * 2_000_000,
+//!         ip_len: 140,
+//!         payload_len: 100,
+//!         seq: i * 100,
+//!         ack: i * 1000,
+//!         tcp_flags: Packet::ACK,
+//!         proto: Packet::TCP,
+//!         ..Packet::default()
+//!     };
+//!     flow.packet(&request).iter().for_each(|sample| tally.add(sample));
+//! }
+//! flow.finish().iter().for_each(|sample| tally.add(sample));
+//! assert!((tally.mean_ns().unwrap() - 2e6).abs() < 4096.0);
+//! ```
+//!
+//! The estimators themselves are C, in `bpf/shared`, because the kernel runs the
+//! same code.
+
+mod native;
+
+pub use native::{FixedGapState, WindowChainState};
+
+/// One packet of the request direction, as an estimator sees it
+/// (`struct est_packet`). Fields are in host byte order.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Packet {
+    /// Arrival in nanoseconds, of any clock that is monotonic within a flow.
+    pub t_ns: u64,
+    /// Bytes from the start of the IP header, as the header states them.
+    pub ip_len: u32,
+    /// Bytes after the TCP or UDP header.
+    pub payload_len: u32,
+    /// TCP sequence number.
+    pub seq: u32,
+    /// TCP acknowledgement number.
+    pub ack: u32,
+    /// TCP timestamp echo reply; valid where `has_ts`.
+    pub tsecr: u32,
+    /// TCP flags: [`Packet::SYN`] and so on. 0 for other protocols.
+    pub tcp_flags: u8,
+    /// The segment carries the timestamp option.
+    pub has_ts: bool,
+    /// IP protocol number.
+    pub proto: u8,
+    /// The transport header cannot be read or shall be ignored.
+    pub opaque: bool,
+}
+
+impl Packet {
+    /// The FIN bit of `tcp_flags`.
+    pub const FIN: u8 = 0x01;
+    /// The SYN bit of `tcp_flags`.
+    pub const SYN: u8 = 0x02;
+    /// The RST bit of `tcp_flags`.
+    pub const RST: u8 = 0x04;
+    /// The ACK bit of `tcp_flags`.
+    pub const ACK: u8 = 0x10;
+    /// IP protocol number of TCP.
+    pub const TCP: u8 = 6;
+    /// IP protocol number of UDP.
+    pub const UDP: u8 = 17;
+}
+
+/// Latencies that became known together (`struct est_sample`), in half samples:
+/// a latency of which the estimator is less sure counts as one half.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// The time that they belong to; it decides the epoch. Nanoseconds.
+    pub when_ns: u64,
+    /// Sum of the latencies times their weight in halves. Nanoseconds.
+    pub sum2_ns: u64,
+    /// Sum of the weights in halves. 0: no sample.
+    pub count2: u32,
+    pad: u32,
+}
+
+impl Sample {
+    /// Their mean latency in nanoseconds; `None` where there is no sample.
+    pub fn mean_ns(&self) -> Option<f64> {
+        (self.count2 > 0).then(|| self.sum2_ns as f64 / f64::from(self.count2))
+    }
+}
+
+/// What one step gives (`struct est_samples`): up to two groups, in time order.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Samples {
+    group: [Sample; 2],
+}
+
+impl Samples {
+    /// The groups that hold samples.
+    pub fn iter(&self) -> impl Iterator<Item = &Sample> {
+        self.group.iter().filter(|sample| sample.count2 > 0)
+    }
+}
+
+const _: () = assert!(size_of::<Packet>() == 32);
+const _: () = assert!(size_of::<Sample>() == 24);
+const _: () = assert!(size_of::<Samples>() == 48);
+
+/// The sum of many samples, of an epoch, a flow or a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// As [`Sample::sum2_ns`].
+    pub sum2_ns: u64,
+    /// As [`Sample::count2`].
+    pub count2: u64,
+}
+
+impl Tally {
+    /// Adds a sample.
+    pub fn add(&mut self, sample: &Sample) {
+        self.sum2_ns = self.sum2_ns.saturating_add(sample.sum2_ns);
+        self.count2 = self.count2.saturating_add(u64::from(sample.count2));
+    }
+
+    /// Whole samples; a lone half does not count.
+    pub fn samples(&self) -> u64 {
+        self.count2 / 2
+    }
+
+    /// Mean latency in nanoseconds, from at least one whole sample.
+    pub fn mean_ns(&self) -> Option<f64> {
+        (self.count2 >= 2).then(|| self.sum2_ns as f64 / self.count2 as f64)
+    }
+}
+
+/// Parameters of Algorithm 1 (`struct fixed_gap_config`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FixedGapConfig {
+    /// Pauses up to this are within a batch. Nanoseconds.
+    pub delta_ns: u64,
+    /// Pauses from this on are idleness or loss and give no sample. Nanoseconds.
+    pub idle_ns: u64,
+}
+
+impl Default for FixedGapConfig {
+    /// 100 us, and the smallest retransmission timeout of Linux, 200 ms.
+    fn default() -> Self {
+        Self {
+            delta_ns: 100_000,
+            idle_ns: 200_000_000,
+        }
+    }
+}
+
+/// Which estimator to run, with its parameters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Method {
+    /// Causeway's own: follows each outstanding request.
+    #[default]
+    WindowChain,
+    /// PIRATE's Algorithm 1.
+    FixedGap(FixedGapConfig),
+}
+
+/// The window-chain estimator of one flow; `bpf/shared/window_chain.h`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WindowChain {
+    state: WindowChainState,
+}
+
+impl WindowChain {
+    /// Takes the next packet of the flow.
+    pub fn packet(&mut self, packet: &Packet) -> Samples {
+        native::window_chain_packet(&mut self.state, packet)
+    }
+
+    /// Ends the flow, and gives what its last bursts still say.
+    pub fn finish(&mut self) -> Samples {
+        native::window_chain_finish(&mut self.state)
+    }
+
+    /// The state, as the kernel holds it.
+    pub fn state(&self) -> &WindowChainState {
+        &self.state
+    }
+}
+
+/// Algorithm 1 on one flow; `bpf/shared/fixed_gap.h`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FixedGap {
+    config: FixedGapConfig,
+    state: FixedGapState,
+}
+
+impl FixedGap {
+    /// A flow without packets.
+    pub fn new(config: FixedGapConfig) -> Self {
+        Self {
+            config,
+            state: FixedGapState::default(),
+        }
+    }
+
+    /// Takes the next packet of the flow.
+    pub fn packet(&mut self, packet: &Packet) -> Samples {
+        native::fixed_gap_packet(&mut self.state, &self.config, packet)
+    }
+
+    /// The state, as the kernel holds it.
+    pub fn state(&self) -> &FixedGapState {
+        &self.state
+    }
+}
+
+/// Any estimator of one flow.
+///
+/// Legal order of calls: `packet` in order of arrival; `end_epoch` whenever an
+/// epoch ends, before the first packet of the next one; `finish` at the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Estimator {
+    /// See [`WindowChain`].
+    WindowChain(WindowChain),
+    /// See [`FixedGap`].
+    FixedGap(FixedGap),
+}
+
+impl Estimator {
+    /// A flow without packets.
+    pub fn new(method: &Method) -> Self {
+        match method {
+            Method::WindowChain => Self::WindowChain(WindowChain::default()),
+            Method::FixedGap(config) => Self::FixedGap(FixedGap::new(*config)),
+        }
+    }
+
+    /// Takes the next packet of the flow.
+    pub fn packet(&mut self, packet: &Packet) -> Samples {
+        match self {
+            Self::WindowChain(flow) => flow.packet(packet),
+            Self::FixedGap(flow) => flow.packet(packet),
+        }
+    }
+
+    /// Ends an epoch. Estimators that judge an epoch as a whole give their
+    /// estimate here, with the time of the epoch's last packet.
+    pub fn end_epoch(&mut self) -> Samples {
+        match self {
+            Self::WindowChain(_) | Self::FixedGap(_) => Samples::default(),
+        }
+    }
+
+    /// Ends the flow, and with it the epoch.
+    pub fn finish(&mut self) -> Samples {
+        match self {
+            Self::WindowChain(flow) => flow.finish(),
+            Self::FixedGap(_) => Samples::default(),
+        }
+    }
+}
