@@ -30,6 +30,9 @@ pub struct Cli {
 enum Command {
     /// Work with configuration files
     Config(config_cmd::Args),
+    /// Run experiments on real traffic in network namespaces
+    #[cfg(feature = "lab")]
+    Lab(crate::lab_cmd::Args),
 }
 
 impl Cli {
@@ -37,6 +40,8 @@ impl Cli {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Config(args) => args.run(),
+            #[cfg(feature = "lab")]
+            Command::Lab(args) => args.run(),
         }
     }
 }

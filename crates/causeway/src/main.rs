@@ -8,6 +8,8 @@ use clap::Parser;
 mod cli;
 mod config;
 mod config_cmd;
+#[cfg(feature = "lab")]
+mod lab_cmd;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();

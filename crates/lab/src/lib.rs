@@ -16,4 +16,5 @@ pub mod netns;
 pub mod nginx;
 pub mod outcome;
 pub mod sandbox;
+pub mod scenario;
 pub mod topology;

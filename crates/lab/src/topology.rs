@@ -108,7 +108,7 @@ fn back_node(netns: Netns, host: u8) -> Node {
 /// 42 becomes 0x42.
 fn same_digits(n: u8) -> u16 {
     let n = u16::from(n);
-    (n / 100) << 8 | (n / 10 % 10) << 4 | n % 10
+    ((n / 100) << 8) | ((n / 10 % 10) << 4) | (n % 10)
 }
 
 fn client_node(netns: Netns, i: usize) -> Node {

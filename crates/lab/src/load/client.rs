@@ -218,7 +218,7 @@ impl Client<'_> {
             if open.outstanding.len() >= self.config.outstanding {
                 return;
             }
-            let Some((object, wanted, ready_ns)) = run.next() else {
+            let Some((object, wanted, ready_ns)) = run.take_ready() else {
                 return;
             };
             let (id, parent) = run.ids(object);

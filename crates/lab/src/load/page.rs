@@ -135,7 +135,7 @@ impl PageRun {
     }
 
     /// The next object to ask for and the moment from which it could have been.
-    pub fn next(&mut self) -> Option<(usize, Object, u64)> {
+    pub fn take_ready(&mut self) -> Option<(usize, Object, u64)> {
         let (index, since) = self.ready.pop_front()?;
         Some((index, self.objects[index], since))
     }
@@ -181,7 +181,7 @@ mod tests {
             let objects = draw(&PageShape::default(), 7, 0, page);
             let mut run = PageRun::new(objects.clone(), page, 0, 0);
             let mut arrived = vec![false; objects.len()];
-            while let Some((i, object, _)) = run.next() {
+            while let Some((i, object, _)) = run.take_ready() {
                 assert!(object.parent.is_none_or(|p| arrived[p]));
                 assert!(!arrived[i]);
                 arrived[i] = true;

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `causeway lab`: experiments on real traffic in network namespaces.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use causeway_lab::sandbox;
+use causeway_lab::scenario::{self, Request};
+use clap::Subcommand;
+
+/// Arguments of `causeway lab`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: LabCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum LabCommand {
+    /// List the scenarios and what can be set
+    List,
+    /// Run a scenario; needs root, leaves nothing behind
+    Run(RunArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct RunArgs {
+    /// Which scenario (see `causeway lab list`)
+    name: String,
+    /// Source of all chance: same seed, same load
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Write the result to FILE instead of standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Set a parameter; may be given several times
+    #[arg(long = "param", value_name = "NAME=VALUE", value_parser = parse_param)]
+    params: Vec<(String, String)>,
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self) -> Result<ExitCode> {
+        match self.command {
+            LabCommand::List => list(),
+            LabCommand::Run(args) => args.run()?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl RunArgs {
+    fn run(self) -> Result<()> {
+        // A typing error should not cost a sandbox.
+        scenario::find(&self.name)?;
+        let sandbox = sandbox::enter()?;
+        let report = scenario::execute(
+            sandbox,
+            Request {
+                name: self.name,
+                seed: self.seed,
+                params: self.params,
+                binary: std::env::current_exe().context("own path")?,
+                progress: Box::new(|message| eprintln!("{message}")),
+            },
+        )?;
+        let text = serde_json::to_string_pretty(&report)? + "\n";
+        write_out(self.json.as_deref(), &text)
+    }
+}
+
+fn write_out(file: Option<&Path>, text: &str) -> Result<()> {
+    match file {
+        Some(path) => {
+            std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+        }
+        None => {
+            print!("{text}");
+            Ok(())
+        }
+    }
+}
+
+fn list() {
+    for scenario in scenario::all() {
+        println!("{:<14} {}", scenario.name(), scenario.about());
+        for p in scenario.params() {
+            println!(
+                "{:<14}   {:<16} {}",
+                "",
+                format!("{}={}", p.name, p.default),
+                p.about
+            );
+        }
+    }
+}
+
+fn parse_param(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("write NAME=VALUE".to_owned()),
+    }
+}
