@@ -18,9 +18,11 @@ mod raw;
 mod tests;
 pub mod units;
 mod validate;
+mod vip;
 mod words;
 
 pub use error::{ConfigErrors, Fault};
+pub(crate) use vip::endpoint;
 pub use words::{Control, Estimator, Forwarding, Protocol, Scheduler, XdpMode};
 
 /// Everything `causeway lb` needs to know.

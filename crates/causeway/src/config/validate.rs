@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From what the file says to what the daemon may rely on.
 
-use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::ops::{Range, RangeInclusive};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -12,12 +11,9 @@ use causeway_core::control::Params;
 use toml::Spanned;
 
 use super::error::Faults;
-use super::raw::{CountValue, HttpValue, RawConfig, RawControl, RawEncap, RawReal, RawVip};
+use super::raw::{CountValue, HttpValue, RawConfig, RawControl, RawEncap};
 use super::words::{self, Words};
-use super::{
-    Config, ConfigErrors, Control, Encap, Estimator, Forwarding, Mac, Protocol, Real, Scheduler,
-    Vip, WEIGHT_MAX, XdpMode, units,
-};
+use super::{Config, ConfigErrors, Encap, Estimator, Mac, XdpMode, units, vip};
 
 /// Longest interface name that the kernel takes (IFNAMSIZ - 1).
 const INTERFACE_NAME_MAX: usize = 15;
@@ -75,7 +71,7 @@ fn config(raw: RawConfig, faults: &mut Faults<'_>) -> Option<Config> {
                 .unwrap_or(Estimator::WindowChain),
         ),
     };
-    let vips = vips(&raw.vip, estimator.is_some(), faults);
+    let vips = vip::vips(&raw.vip, estimator.is_some(), faults);
     Some(Config {
         interface: interface?,
         pin_dir: directory(raw.pin_dir.as_ref(), "/sys/fs/bpf/causeway", faults),
@@ -95,7 +91,7 @@ fn config(raw: RawConfig, faults: &mut Faults<'_>) -> Option<Config> {
 }
 
 /// Parses an optional text; a fault is recorded at its place and gives `None`.
-fn text<T>(
+pub(super) fn text<T>(
     value: Option<&Spanned<String>>,
     faults: &mut Faults<'_>,
     parse: impl FnOnce(&str) -> Result<T, String>,
@@ -229,7 +225,7 @@ fn prefix<A: FromStr>(text: &str, bits: u8, example: &str) -> Result<(A, u8), St
     }
 }
 
-fn mac(text: &str) -> Result<Mac, String> {
+pub(super) fn mac(text: &str) -> Result<Mac, String> {
     let wrong = || format!("`{text}` is no Ethernet address; write for example 02:00:00:00:00:01");
     let mut bytes = [0; 6];
     let mut parts = text.split(':');
@@ -337,254 +333,4 @@ fn control(raw: &RawControl, faults: &mut Faults<'_>) -> Params {
         }
     }
     params
-}
-
-fn vips(raw: &[Spanned<RawVip>], measured: bool, faults: &mut Faults<'_>) -> Vec<Vip> {
-    let mut seen: HashMap<(IpAddr, u16, Protocol), usize> = HashMap::new();
-    let mut names: HashMap<String, usize> = HashMap::new();
-    let mut vips = Vec::with_capacity(raw.len());
-    for spanned in raw {
-        let Some(vip) = vip(spanned, measured, faults) else {
-            continue;
-        };
-        let line = faults.line(&spanned.span());
-        if let Some(first) = seen.insert((vip.address, vip.port, vip.protocol), line) {
-            faults.at(
-                spanned.span(),
-                format!(
-                    "vip {} {} is given twice, first on line {first}; merge the two",
-                    endpoint(vip.address, vip.port),
-                    vip.protocol
-                ),
-            );
-        }
-        if let Some(first) = names.insert(vip.name.clone(), line) {
-            faults.at(
-                spanned.span(),
-                format!(
-                    "the name `{}` is used twice, first on line {first}; names tell VIPs apart",
-                    vip.name
-                ),
-            );
-        }
-        vips.push(vip);
-    }
-    vips
-}
-
-fn vip(spanned: &Spanned<RawVip>, measured: bool, faults: &mut Faults<'_>) -> Option<Vip> {
-    let raw = spanned.as_ref();
-    if raw.address.is_none() {
-        faults.at(
-            spanned.span(),
-            "the vip has no `address`; add for example address = \"192.0.2.1\"",
-        );
-    }
-    let address = text(raw.address.as_ref(), faults, vip_address);
-    let port = port(raw, spanned.span(), faults);
-    let protocol =
-        text(raw.protocol.as_ref(), faults, Protocol::from_word).unwrap_or(Protocol::Tcp);
-    let scheduler =
-        text(raw.scheduler.as_ref(), faults, Scheduler::from_word).unwrap_or(Scheduler::Maglev);
-    let forwarding =
-        text(raw.forwarding.as_ref(), faults, Forwarding::from_word).unwrap_or(Forwarding::Ipip);
-    let control = vip_control(raw, scheduler, measured, spanned.span(), faults);
-    let (address, port) = (address?, port?);
-    let reals = reals(raw, address, forwarding, faults);
-    if raw.real.is_empty() {
-        faults.at(
-            spanned.span(),
-            format!(
-                "vip {} has no reals; add a [[vip.real]] with an address",
-                endpoint(address, port)
-            ),
-        );
-    }
-    let name = raw.name.as_ref().map(|name| name.as_ref().clone());
-    Some(Vip {
-        name: name.unwrap_or_else(|| format!("{}/{protocol}", endpoint(address, port))),
-        address,
-        port,
-        protocol,
-        scheduler,
-        forwarding,
-        control,
-        reals,
-    })
-}
-
-/// `192.0.2.1:80`, `[2001:db8::1]:80`, and `:*` for every port.
-pub(crate) fn endpoint(address: IpAddr, port: u16) -> String {
-    match (address, port) {
-        (IpAddr::V4(address), 0) => format!("{address}:*"),
-        (IpAddr::V6(address), 0) => format!("[{address}]:*"),
-        _ => SocketAddr::new(address, port).to_string(),
-    }
-}
-
-fn vip_address(text: &str) -> Result<IpAddr, String> {
-    let address = host_address(text)?;
-    match address {
-        IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => Err(format!(
-            "`{text}` is an IPv4 address in IPv6 clothes; write it as IPv4"
-        )),
-        _ => Ok(address),
-    }
-}
-
-fn host_address(text: &str) -> Result<IpAddr, String> {
-    let address = IpAddr::from_str(text).map_err(|_| match SocketAddr::from_str(text) {
-        Ok(_) => format!("`{text}` holds a port; give the address alone (reals get the VIP's port, direct server return cannot remap it)"),
-        Err(_) => format!("`{text}` is no IP address; write for example 192.0.2.1 or 2001:db8::1"),
-    })?;
-    match address.is_multicast() || address.is_unspecified() {
-        true => Err(format!("`{text}` is no address of one host")),
-        false => Ok(address),
-    }
-}
-
-fn port(raw: &RawVip, vip: Range<usize>, faults: &mut Faults<'_>) -> Option<u16> {
-    let Some(port) = &raw.port else {
-        faults.at(
-            vip,
-            "the vip has no `port`; add for example port = 80, or port = 0 for every port",
-        );
-        return None;
-    };
-    let value = u16::try_from(*port.as_ref()).ok();
-    if value.is_none() {
-        faults.at(
-            port.span(),
-            format!(
-                "port {} is out of range; use 1 to 65535, or 0 for every port",
-                port.as_ref()
-            ),
-        );
-    }
-    value
-}
-
-fn vip_control(
-    raw: &RawVip,
-    scheduler: Scheduler,
-    measured: bool,
-    vip: Range<usize>,
-    faults: &mut Faults<'_>,
-) -> Control {
-    let place = raw
-        .control
-        .as_ref()
-        .or(raw.scheduler.as_ref())
-        .map_or(vip, Spanned::span);
-    let default = match scheduler {
-        Scheduler::Latency => Control::Watermark,
-        Scheduler::Maglev | Scheduler::Hash => Control::Off,
-    };
-    let control = text(raw.control.as_ref(), faults, Control::from_word).unwrap_or(default);
-    match (scheduler, control) {
-        (Scheduler::Latency, Control::Off) => {
-            faults.at(place, "scheduler = \"latency\" needs control = \"watermark\" or \"observe\"; for fixed weights use scheduler = \"maglev\"");
-        }
-        (Scheduler::Maglev | Scheduler::Hash, Control::Watermark) => {
-            faults.at(place, format!("control = \"watermark\" moves weights, which scheduler = \"{scheduler}\" keeps; use scheduler = \"latency\", or control = \"observe\""));
-        }
-        (_, Control::Watermark | Control::Observe) if !measured => {
-            faults.at(
-                place,
-                "the controller needs measured latency; set enabled = true under [measure]",
-            );
-        }
-        _ => {}
-    }
-    control
-}
-
-fn reals(raw: &RawVip, vip: IpAddr, forwarding: Forwarding, faults: &mut Faults<'_>) -> Vec<Real> {
-    let mut seen: HashMap<IpAddr, usize> = HashMap::new();
-    let mut reals = Vec::with_capacity(raw.real.len());
-    for spanned in &raw.real {
-        let Some(real) = real(spanned, vip, forwarding, faults) else {
-            continue;
-        };
-        let line = faults.line(&spanned.span());
-        if let Some(first) = seen.insert(real.address, line) {
-            faults.at(
-                spanned.span(),
-                format!(
-                    "real {} is given twice in one vip, first on line {first}; add up the weights in one entry",
-                    real.address
-                ),
-            );
-        }
-        reals.push(real);
-    }
-    reals
-}
-
-fn real(
-    spanned: &Spanned<RawReal>,
-    vip: IpAddr,
-    forwarding: Forwarding,
-    faults: &mut Faults<'_>,
-) -> Option<Real> {
-    let raw = spanned.as_ref();
-    let Some(place) = &raw.address else {
-        faults.at(
-            spanned.span(),
-            "the real has no `address`; add for example address = \"10.0.0.1\"",
-        );
-        return None;
-    };
-    let address = text(Some(place), faults, host_address)?;
-    if address == vip {
-        faults.at(
-            place.span(),
-            format!("real {address} is the vip's own address; give the server's"),
-        );
-    }
-    if vip.is_ipv6() && address.is_ipv4() && forwarding == Forwarding::Ipip {
-        faults.at(
-            place.span(),
-            format!(
-                "real {address} is IPv4 and the vip is IPv6; ipip carries 4in4, 6in6 and 4in6 only"
-            ),
-        );
-    }
-    let mac = text(raw.mac.as_ref(), faults, mac);
-    if raw.mac.is_none() && forwarding == Forwarding::L2 {
-        faults.at(
-            spanned.span(),
-            format!("real {address} has no `mac`, which forwarding = \"l2\" needs; add mac = \"02:00:00:00:00:01\""),
-        );
-    }
-    if let (Some(place), Forwarding::Ipip) = (&raw.mac, forwarding) {
-        faults.at(
-            place.span(),
-            format!("real {address} has a `mac`, which forwarding = \"ipip\" does not use; remove it or use \"l2\""),
-        );
-    }
-    let weight = weight(raw.weight.as_ref(), faults);
-    Some(Real {
-        address,
-        weight,
-        mac,
-        drain: raw.drain.unwrap_or(false),
-    })
-}
-
-fn weight(value: Option<&Spanned<i64>>, faults: &mut Faults<'_>) -> u32 {
-    let Some(value) = value else { return 1 };
-    match u32::try_from(*value.as_ref()) {
-        Ok(weight) if weight <= WEIGHT_MAX => weight,
-        _ => {
-            faults.at(
-                value.span(),
-                format!(
-                    "weight {} is out of range; use 0 (no new connections) to {WEIGHT_MAX}",
-                    value.as_ref()
-                ),
-            );
-            1
-        }
-    }
 }

@@ -49,10 +49,10 @@ impl Default for Params {
             floor: 0.02,
             cap: 2.0,
             regress_after: 3,
-            regress_rate: 0.05,
-            smoothing: 0.3,
+            regress_rate: 0.1,
+            smoothing: 0.2,
             min_samples: 3,
-            confidence: 2.0,
+            confidence: 3.0,
         }
     }
 }

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One real's latency, from intervals with many samples, few or none.
+
+use super::{Params, Reading};
+
+/// Standard errors by which an interval must differ from the past for the past
+/// to be forgotten. Three: one false alarm in some hundred intervals, which
+/// costs nothing but smoothing.
+const CHANGE_ERRORS: f64 = 3.0;
+
+/// Smoothed latency and freshness of one real.
+///
+/// Latencies are compared in relative terms, as if they were exponentially
+/// distributed: then one standard error is about `1 / sqrt(samples)`.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Tracker {
+    /// Mean latency and effective number of samples.
+    estimate: Option<Estimate>,
+    /// Samples that do not make an estimate yet.
+    pending_sum2: u64,
+    pending_count2: u64,
+    /// Requests since the last sample, and the time of the first of them.
+    silent_requests: u64,
+    silent_since_ns: Option<u64>,
+    /// Smoothed numerator and denominator of the freshness.
+    requests: f64,
+    active: f64,
+    samples_seen: f64,
+    last_sample_ns: u64,
+}
+
+/// A mean and what it rests on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Estimate {
+    pub latency_ns: f64,
+    pub samples: f64,
+}
+
+/// What an interval did to the estimate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// Too few samples: the estimate stands.
+    Held,
+    /// The estimate was refined.
+    Refined,
+    /// The latency differs from the past, which was forgotten.
+    Changed,
+}
+
+impl Tracker {
+    /// Takes in one interval that ended at `now_ns`.
+    pub(super) fn absorb(&mut self, now_ns: u64, reading: &Reading, params: &Params) -> Progress {
+        self.freshen(reading, params);
+        self.listen(now_ns, reading, params);
+        self.pending_sum2 = self.pending_sum2.saturating_add(reading.latency_sum2_ns);
+        self.pending_count2 = self.pending_count2.saturating_add(reading.latency_count2);
+        if self.pending_count2 < 2 * u64::from(params.min_samples.max(1)) {
+            return Progress::Held;
+        }
+        let new = Estimate {
+            latency_ns: (self.pending_sum2 as f64 / self.pending_count2 as f64).max(1.0),
+            samples: self.pending_count2 as f64 / 2.0,
+        };
+        (self.pending_sum2, self.pending_count2) = (0, 0);
+        match self.estimate {
+            Some(old) if !differs(old, new, CHANGE_ERRORS) => {
+                self.estimate = Some(blend(old, new, params.smoothing));
+                Progress::Refined
+            }
+            _ => {
+                self.estimate = Some(new);
+                Progress::Changed
+            }
+        }
+    }
+
+    fn freshen(&mut self, reading: &Reading, params: &Params) {
+        let keep = 1.0 - params.smoothing;
+        let smooth = |old: f64, new: u64| keep * old + params.smoothing * new as f64;
+        self.requests = smooth(self.requests, reading.requests);
+        self.active = smooth(self.active, reading.active);
+        self.samples_seen = smooth(self.samples_seen, reading.latency_count2 / 2);
+    }
+
+    fn listen(&mut self, now_ns: u64, reading: &Reading, params: &Params) {
+        if reading.latency_count2 > 0 {
+            self.last_sample_ns = now_ns;
+            self.silent_requests = 0;
+            self.silent_since_ns = None;
+        } else if reading.requests > 0 {
+            self.silent_requests += reading.requests;
+            let begin = now_ns.saturating_sub(params.interval_ns);
+            self.silent_since_ns.get_or_insert(begin);
+        }
+    }
+
+    /// The smoothed latency.
+    pub(super) fn estimate(&self) -> Option<Estimate> {
+        self.estimate
+    }
+
+    /// Forgets an estimate that no sample has renewed for `age_ns`.
+    pub(super) fn expire(&mut self, now_ns: u64, age_ns: u64) {
+        if now_ns.saturating_sub(self.last_sample_ns) > age_ns {
+            self.estimate = None;
+            (self.pending_sum2, self.pending_count2) = (0, 0);
+        }
+    }
+
+    /// Samples that wait for more.
+    pub(super) fn pending(&self) -> u32 {
+        u32::try_from(self.pending_count2 / 2).unwrap_or(u32::MAX)
+    }
+
+    /// Requests received per active connection and interval, smoothed.
+    pub(super) fn freshness(&self) -> f64 {
+        self.requests / self.active.max(1.0)
+    }
+
+    /// Samples and requests of late, both smoothed.
+    pub(super) fn yield_parts(&self) -> (f64, f64) {
+        (self.samples_seen, self.requests)
+    }
+
+    /// Requests since the last sample, and how long ago the first of them came.
+    pub(super) fn silence(&self, now_ns: u64) -> (u64, u64) {
+        match self.silent_since_ns {
+            Some(since) => (self.silent_requests, now_ns.saturating_sub(since)),
+            None => (0, 0),
+        }
+    }
+}
+
+/// Standard error of the logarithm of the ratio of two means.
+///
+/// Two samples less than there are: the logarithm of a mean of few samples is
+/// skewed, and far too low a mean comes more often than the root law says.
+pub(super) fn ratio_error(a: Estimate, b: Estimate) -> f64 {
+    let variance = |estimate: Estimate| 1.0 / (estimate.samples - 2.0).max(0.5);
+    (variance(a) + variance(b)).sqrt()
+}
+
+fn differs(old: Estimate, new: Estimate, errors: f64) -> bool {
+    let distance = (new.latency_ns / old.latency_ns).ln().abs();
+    distance > errors * ratio_error(old, new)
+}
+
+fn blend(old: Estimate, new: Estimate, smoothing: f64) -> Estimate {
+    let kept = (1.0 - smoothing) * old.samples;
+    let samples = kept + new.samples;
+    Estimate {
+        latency_ns: (kept * old.latency_ns + new.samples * new.latency_ns) / samples,
+        samples,
+    }
+}
