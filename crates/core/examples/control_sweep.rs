@@ -42,10 +42,10 @@ fn main() {
     });
     println!(
         "{:<26} {:<18} {:>8} {:>9} {:>8} {:>9} {:>8} {:>8}",
-        "choice", "trouble", "p99 cut", "90% gone", "share", "90% back", "noise", "noise p99"
+        "choice", "trouble", "p99 cut", "90% gone", "share", "90% back", "noise", "busy p99"
     );
     for (name, params) in choices() {
-        let (spread, noise_p99) = noise(&params);
+        let (spread, noise_p99) = (noise(&params).0, busy(&params));
         for trouble in &troubles {
             line(&name, &params, trouble, spread, noise_p99);
         }
@@ -135,6 +135,23 @@ fn seconds(ns: Option<u64>) -> f64 {
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
+}
+
+/// Equal servers at 70 % load: the change of p99 against plain hashing.
+fn busy(params: &Params) -> f64 {
+    let mean = |control: Option<Params>| {
+        let p99 = (1..=3 * SEEDS).map(|seed| {
+            let scenario = Scenario {
+                seed,
+                connections: 110,
+                control: control.clone(),
+                ..Scenario::default()
+            };
+            run(&scenario).percentile_ns(0.99, 0, 14 * S) as f64
+        });
+        p99.sum::<f64>()
+    };
+    mean(Some(params.clone())) / mean(None) - 1.0
 }
 
 /// Equal servers: the largest relative distance from the configured weight (99 %
