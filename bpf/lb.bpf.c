@@ -1,30 +1,174 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* The balancer: parse, find the flow or pick a real, measure, encapsulate, transmit. */
-#include <linux/bpf.h>
+/*
+ * The balancer: parse, find the flow or pick a real, measure, send on. Responses
+ * do not come this way. Everything below the entry is written once and compiled
+ * twice, for IPv4 and for IPv6: a constant `family` costs nothing, a table behind
+ * a pointer does.
+ */
 #include <stdbool.h>
-#include <linux/if_ether.h>
+#include <stddef.h>
+#include <linux/bpf.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
 #include "lib/count.h"
+#include "lib/encap.h"
+#include "lib/flow.h"
+#include "lib/icmp.h"
 #include "lib/maps.h"
+#include "lib/measure.h"
+#include "lib/parse.h"
+#include "lib/tcp_options.h"
+#include "lib/vip.h"
 
 /* Set by the loader before loading; the verifier removes what they switch off. */
 const volatile bool cfg_measure = true;
 const volatile u32 cfg_clock = CLOCK_KTIME;
 
+/* Two instances of the slow half, out of the way of the fast one. */
+static __noinline int admit4(const struct packet *pkt, struct flow *flow, struct route *route)
+{
+	*route = admit(pkt, IPV4, flow);
+	return 0;
+}
+
+static __noinline int admit6(const struct packet *pkt, struct flow *flow, struct route *route)
+{
+	*route = admit(pkt, IPV6, flow);
+	return 0;
+}
+
+/* The packet's transport header, or the one that an ICMP error quotes. */
+static __always_inline MUST_USE enum parsed
+parse_transport(struct cursor *cur, struct packet *pkt, const int family)
+{
+	switch (pkt->est.proto) {
+	case IPPROTO_TCP:
+		return parse_tcp(cur, pkt, family);
+	case IPPROTO_UDP:
+		return parse_udp(cur, pkt, family);
+	default:
+		return PARSED_OTHER;
+	}
+}
+
+/* Echo requests end here; errors get the key of the flow that they quote. */
+static __always_inline MUST_USE enum verdict
+handle_icmp(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int family)
+{
+	struct icmp_header *icmp = take(cur, sizeof(*icmp));
+	enum parsed quote = PARSED_OTHER;
+
+	if (!is_vip_address(pkt, family))
+		return V_NOT_VIP;
+	if (!icmp)
+		return V_MALFORMED;
+	if (icmp->type == (family == IPV4 ? ICMP4_ECHO_REQUEST : ICMP6_ECHO_REQUEST))
+		return answer_echo(ctx, icmp, pkt, family);
+	if (family == IPV4 && is_icmp4_error(icmp->type))
+		quote = parse_quote4(cur, pkt);
+	if (family == IPV6 && is_icmp6_error(icmp->type))
+		quote = parse_quote6(cur, pkt);
+	return quote == PARSED ? V_ICMP_ERROR : V_ICMP_OTHER;
+}
+
+/* The way of a flow that is known and whose real is there; else the slow half. */
+static __always_inline void
+find_route(const struct packet *pkt, const int family, struct flow **flow, struct route *route)
+{
+	*flow = find_flow(pkt, family);
+	if (*flow && !is_syn(pkt) && flow_real(*flow)) {
+		route->real_id = (*flow)->real;
+		route->vip_id = (*flow)->vip;
+		route->verdict = is_own(pkt, family) ? V_ESTABLISHED : V_ICMP_ERROR;
+		return;
+	}
+	if (family == IPV4)
+		admit4(pkt, *flow, route);
+	else
+		admit6(pkt, *flow, route);
+	if (lb_actions[route->verdict] == XDP_TX)
+		*flow = find_flow(pkt, family);
+}
+
+/* A sound packet with a transport header: to its real, and into the books. */
+static __always_inline MUST_USE enum verdict
+balance(struct xdp_md *ctx, struct packet *pkt, const int family)
+{
+	struct real_stats *stats;
+	struct route route = {};
+	enum verdict verdict;
+	struct real *real;
+	struct flow *flow;
+
+	find_route(pkt, family, &flow, &route);
+	if (route.verdict == V_NOT_VIP || route.verdict == V_NO_REAL)
+		return route.verdict;
+	real = find_real(route.real_id);
+	stats = bpf_map_lookup_elem(&real_stats, &route.real_id);
+	if (!real || !stats)
+		return V_NO_REAL;
+	if (cfg_measure && flow) {
+		pkt->est.t_ns = packet_time(ctx, cfg_clock);
+		if (is_tcp(pkt) && !pkt->est.has_ts && !is_syn(pkt))
+			find_timestamp(ctx, pkt);
+	}
+	verdict = forward(ctx, pkt, family, real, route.verdict);
+	if (verdict != route.verdict)
+		return verdict;
+	count_route(stats, &route, pkt->frame_len);
+	if (flow && is_own(pkt, family)) {
+		count_connection(stats, flow, pkt, verdict);
+		if (cfg_measure)
+			measure(stats, flow, pkt);
+	}
+	return verdict;
+}
+
+/* One IP packet, behind the link header. */
+static __always_inline MUST_USE enum verdict
+handle_ip(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int family)
+{
+	enum parsed parsed = family == IPV4 ? parse_ipv4(cur, pkt) : parse_ipv6(cur, pkt);
+
+	if (parsed == PARSED_MALFORMED)
+		return V_MALFORMED;
+	if (parsed == PARSED_FRAGMENT)
+		return is_vip_address(pkt, family) ? V_FRAGMENT : V_NOT_VIP;
+	if (parsed == PARSED_OTHER)
+		return V_NOT_VIP;
+	if (is_icmp(pkt, family)) {
+		enum verdict verdict = handle_icmp(ctx, cur, pkt, family);
+
+		return verdict == V_ICMP_ERROR ? balance(ctx, pkt, family) : verdict;
+	}
+	parsed = parse_transport(cur, pkt, family);
+	if (parsed == PARSED)
+		return balance(ctx, pkt, family);
+	return parsed == PARSED_MALFORMED ? V_MALFORMED : V_NOT_VIP;
+}
+
+static __always_inline MUST_USE enum verdict handle(struct xdp_md *ctx, struct packet *pkt)
+{
+	struct cursor cur = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
+
+	pkt->frame_len = (u32)(cur.end - cur.pos);
+	if (parse_link(&cur, pkt) != PARSED)
+		return V_MALFORMED;
+	if (pkt->ethertype_be == bpf_htons(ETH_P_IP))
+		return handle_ip(ctx, &cur, pkt, IPV4);
+	if (pkt->ethertype_be == bpf_htons(ETH_P_IPV6))
+		return handle_ip(ctx, &cur, pkt, IPV6);
+	return V_NOT_IP;
+}
+
 SEC("xdp")
 int causeway_lb(struct xdp_md *ctx)
 {
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct ethhdr *eth = data;
-	u32 frame_len = (u32)(end - data);
+	struct packet pkt = {};
+	enum verdict verdict = handle(ctx, &pkt);
 
-	if ((void *)(eth + 1) > end)
-		return leave(V_MALFORMED, frame_len);
-	if (eth->h_proto != bpf_htons(ETH_P_IP) && eth->h_proto != bpf_htons(ETH_P_IPV6))
-		return leave(V_NOT_IP, frame_len);
-	return leave(V_NOT_VIP, frame_len);
+	return leave(verdict, pkt.frame_len);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

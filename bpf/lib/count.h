@@ -3,7 +3,7 @@
 #ifndef CAUSEWAY_COUNT_H
 #define CAUSEWAY_COUNT_H
 
-#include "maps.h"
+#include "flow.h"
 
 static __always_inline void add_packet(struct packets_bytes *counter, u32 frame_len)
 {
@@ -25,6 +25,19 @@ static __always_inline int leave(enum verdict verdict, u32 frame_len)
 		return XDP_ABORTED;
 	add_packet(counter, frame_len);
 	return index < V_COUNT ? lb_actions[index] : XDP_ABORTED;
+}
+
+/* A packet that went to a real: the real's counters and the VIP's. */
+static __always_inline void
+count_route(struct real_stats *stats, const struct route *route, u32 frame_len)
+{
+	u32 vip_id = route->vip_id;
+	struct packets_bytes *vip = bpf_map_lookup_elem(&vip_stats, &vip_id);
+
+	stats->packets += 1;
+	stats->bytes += frame_len;
+	if (vip)
+		add_packet(vip, frame_len);
 }
 
 #endif

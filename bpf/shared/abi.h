@@ -9,6 +9,7 @@
 #define CAUSEWAY_ABI_H
 
 #include "types.h"
+#include "window_chain_state.h"
 
 #define ABI_SIZE(type, bytes) _Static_assert(sizeof(type) == (bytes), #type)
 
@@ -43,9 +44,8 @@
 	VERDICT(NOT_TUNNEL, not_tunnel, XDP_PASS, "not IP in IP") \
 	VERDICT(NOT_OURS, not_ours, XDP_PASS, "a tunnel packet for another address") \
 	VERDICT(OUTER_FRAGMENT, outer_fragment, XDP_PASS, "a fragmented tunnel packet, left to the kernel") \
-	VERDICT(INNER_MALFORMED, inner_malformed, XDP_DROP, "the inner header is truncated or of the wrong version") \
-	VERDICT(CONGESTED, congested, XDP_DROP, "marked CE on the way, and the inner packet cannot say so (RFC 6040)") \
-	VERDICT(SHRINK_FAILED, shrink_failed, XDP_DROP, "the kernel refused to remove the outer header")
+	VERDICT(INNER_MALFORMED, inner_malformed, XDP_DROP, "the inner packet is truncated or of another version") \
+	VERDICT(CONGESTED, congested, XDP_DROP, "marked CE on the way, and the inner packet cannot say so (RFC 6040)")
 
 #define ABI_LB_ENUM(name, word, action, meaning) V_##name,
 enum verdict { LB_VERDICTS(ABI_LB_ENUM) V_COUNT };
@@ -79,7 +79,6 @@ ABI_SIZE(struct flow_key6, 40);
 enum flow_bits {
 	FLOW_OPENED = 1 << 0, /* its SYN was seen: counted in conns_opened */
 	FLOW_CLOSED = 1 << 1, /* FIN or RST from the client: counted in conns_closed */
-	FLOW_SHORT = 1 << 2,  /* its last data packet was shorter than its longest */
 };
 
 /*
@@ -88,16 +87,15 @@ enum flow_bits {
  * before a 16-byte key: the value of flows4 begins on a cache line.
  */
 struct flow {
-	u32 real;        /* index into reals */
-	u16 real_gen;    /* the real's generation when it was picked */
-	u8 bits;         /* enum flow_bits */
-	u8 pad;
-	u32 isn;         /* sequence number of the SYN */
-	u16 vip;         /* index into vip_stats */
-	u16 longest;     /* longest IP packet with data so far, bytes */
-	u64 estimator[14];
+	u32 real;     /* index into reals */
+	u16 real_gen; /* the real's generation when it was picked */
+	u16 vip;      /* index into vip_stats */
+	u32 isn;      /* sequence number of the SYN */
+	u8 bits;      /* enum flow_bits */
+	u8 pad[3];
+	struct wc_state chain; /* the estimator's */
 };
-ABI_SIZE(struct flow, 128);
+ABI_SIZE(struct flow, 144);
 
 /*
  * VIPs are looked up by {address, port, protocol}, then with port 0 (all ports).
@@ -112,6 +110,12 @@ struct vip_key {
 	u8 pad;
 };
 ABI_SIZE(struct vip_key, 20);
+
+/* Key of a server's own_addresses: the ends of tunnels. */
+struct address {
+	u8 bytes[16];
+};
+ABI_SIZE(struct address, 16);
 
 struct vip {
 	u32 id;        /* index into rings and vip_stats, below 65536 */

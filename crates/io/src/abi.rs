@@ -101,18 +101,16 @@ plain! {
         real: u32,
         /// The real's generation when it was picked.
         real_gen: u16,
+        /// Index into `vip_stats`.
+        vip: u16,
+        /// Sequence number of the SYN.
+        isn: u32,
         /// See `enum flow_bits`.
         bits: u8,
         /// Zero.
-        pad: u8,
-        /// Sequence number of the SYN.
-        isn: u32,
-        /// Index into `vip_stats`.
-        vip: u16,
-        /// Longest IP packet with data so far, bytes.
-        longest: u16,
-        /// The estimator's state.
-        estimator: [u64; 14],
+        pad: [u8; 3],
+        /// The estimator's state, `struct wc_state`.
+        chain: [u64; 16],
     }
     /// Key of `vips`.
     "vip_key" VipKey {
@@ -124,6 +122,11 @@ plain! {
         proto: u8,
         /// Zero.
         pad: u8,
+    }
+    /// Key of a server's `own_addresses`.
+    "address" Address {
+        /// The address, IPv4 as IPv4-mapped.
+        bytes: [u8; 16],
     }
     /// Value of `vips`.
     "vip" Vip {
@@ -240,11 +243,16 @@ mod tests {
 
     #[test]
     fn mirrors_have_the_layout_of_the_object() {
-        let btf = Btf::from_path(concat!(env!("OUT_DIR"), "/lb.bpf.o")).expect("BTF of lb.bpf.o");
+        let objects = [
+            concat!(env!("OUT_DIR"), "/lb.bpf.o"),
+            concat!(env!("OUT_DIR"), "/server.bpf.o"),
+        ]
+        .map(|path| Btf::from_path(path).expect("BTF of the object"));
         for (name, size, fields) in layouts() {
-            let c: Struct<'_> = btf
-                .type_by_name(name)
-                .unwrap_or_else(|| panic!("struct {name} is not in the BTF"));
+            let (btf, c) = objects
+                .iter()
+                .find_map(|btf| Some((btf, btf.type_by_name::<Struct<'_>>(name)?)))
+                .unwrap_or_else(|| panic!("struct {name} is in no object"));
             let composite = Composite::try_from(*c).expect("composite");
             let theirs: Vec<_> = composite
                 .iter()

@@ -16,4 +16,8 @@ pub mod skel {
     pub mod lb {
         include!(concat!(env!("OUT_DIR"), "/lb.skel.rs"));
     }
+    /// A server's decapsulation.
+    pub mod server {
+        include!(concat!(env!("OUT_DIR"), "/server.skel.rs"));
+    }
 }

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * The flow table: which real a connection is on. An established packet costs one
+ * lookup here, and that is also its measurement state.
+ */
+#ifndef CAUSEWAY_FLOW_H
+#define CAUSEWAY_FLOW_H
+
+#include "pick.h"
+#include "vip.h"
+
+/* Where a packet goes. */
+struct route {
+	u32 real_id;
+	u16 vip_id;
+	u16 verdict; /* enum verdict: whether it goes, and why */
+};
+
+static __always_inline struct flow *find_flow(const struct packet *pkt, const int family)
+{
+	if (family == IPV4)
+		return bpf_map_lookup_elem(&flows4, &pkt->key4);
+	return bpf_map_lookup_elem(&flows6, &pkt->key6);
+}
+
+/* Remember a new flow. Without memory for it the packet still goes by the ring. */
+static __always_inline void
+insert_flow(const struct packet *pkt, const int family, const struct flow *flow)
+{
+	if (family == IPV4)
+		bpf_map_update_elem(&flows4, &pkt->key4, flow, BPF_ANY);
+	else
+		bpf_map_update_elem(&flows6, &pkt->key6, flow, BPF_ANY);
+}
+
+/* The flow's real; NULL if it was removed, or its slot given to another real. */
+static __always_inline struct real *flow_real(const struct flow *flow)
+{
+	struct real *real = find_real(flow->real);
+
+	return real && real->gen == flow->real_gen ? real : NULL;
+}
+
+static __always_inline bool is_tcp(const struct packet *pkt)
+{
+	return pkt->est.proto == IPPROTO_TCP;
+}
+
+/* A SYN of a client; SYN-ACKs are none. */
+static __always_inline bool is_syn(const struct packet *pkt)
+{
+	return is_tcp(pkt) && (pkt->est.tcp_flags & (EST_TCP_SYN | EST_TCP_ACK)) == EST_TCP_SYN;
+}
+
+static __always_inline bool is_closing(const struct packet *pkt)
+{
+	return is_tcp(pkt) && pkt->est.tcp_flags & (EST_TCP_FIN | EST_TCP_RST);
+}
+
+/* Whether the packet is of the flow itself, not an ICMP error that quotes it. */
+static __always_inline bool is_own(const struct packet *pkt, const int family)
+{
+	return pkt->est.proto == (family == IPV4 ? pkt->key4.proto : pkt->key6.proto);
+}
+
+/* Why a packet that no valid entry covers gets a real. */
+static __always_inline enum verdict
+admission(const struct packet *pkt, const int family, const struct flow *flow)
+{
+	if (!is_own(pkt, family))
+		return V_ICMP_ERROR;
+	if (is_syn(pkt))
+		return V_OPENED;
+	if (flow)
+		return V_MOVED;
+	return is_tcp(pkt) ? V_ADOPTED : V_FIRST_DATAGRAM;
+}
+
+static __always_inline void
+store_flow(const struct packet *pkt, const int family, const struct route *route, struct flow *old)
+{
+	struct real *real = find_real(route->real_id);
+	struct flow flow = {
+		.real = route->real_id,
+		.real_gen = real ? real->gen : 0,
+		.vip = (u16)route->vip_id,
+		.isn = pkt->est.seq,
+		.bits = route->verdict == V_OPENED ? FLOW_OPENED : 0,
+	};
+
+	if (old)
+		*old = flow;
+	else
+		insert_flow(pkt, family, &flow);
+}
+
+/*
+ * The slow half of routing: the packet opens a connection, or has no entry, or its
+ * real is gone. Picks by the VIP's ring and remembers the pick, except for what
+ * ends a connection or only quotes one: those would push out live flows.
+ */
+static __always_inline struct route
+admit(const struct packet *pkt, const int family, struct flow *flow)
+{
+	struct route route = { .verdict = V_NOT_VIP };
+	struct vip *vip;
+
+	if (flow && is_syn(pkt) && flow->isn == pkt->est.seq && flow_real(flow)) {
+		route.real_id = flow->real;
+		route.vip_id = flow->vip;
+		route.verdict = V_SYN_AGAIN;
+		return route;
+	}
+	vip = find_vip(pkt, family);
+	if (!vip)
+		return route;
+	route.vip_id = vip->id;
+	route.verdict = V_NO_REAL;
+	if (!pick_real(pkt, family, vip, &route.real_id))
+		return route;
+	route.verdict = admission(pkt, family, flow);
+	if (is_own(pkt, family) && !is_closing(pkt))
+		store_flow(pkt, family, &route, flow);
+	return route;
+}
+
+#endif

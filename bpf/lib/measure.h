@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* What a packet of a flow says about its real: connections, requests, latency. */
+#ifndef CAUSEWAY_MEASURE_H
+#define CAUSEWAY_MEASURE_H
+
+#include "flow.h"
+#include "../shared/window_chain.h"
+
+/* The packet's time: the kernel's clock, or what a replay put into the metadata. */
+static __always_inline u64 packet_time(struct xdp_md *ctx, u32 source)
+{
+	u64 *metadata = (void *)(long)ctx->data_meta;
+
+	if (source == CLOCK_KTIME)
+		return bpf_ktime_get_ns();
+	if ((void *)(metadata + 1) > (void *)(long)ctx->data)
+		return 0;
+	return *metadata;
+}
+
+/* Connections as the client opens and closes them; a flow counts once each way. */
+static __always_inline void
+count_connection(struct real_stats *stats, struct flow *flow, const struct packet *pkt, enum verdict verdict)
+{
+	if (verdict == V_OPENED)
+		stats->conns_opened += 1;
+	if (is_closing(pkt) && (flow->bits & (FLOW_OPENED | FLOW_CLOSED)) == FLOW_OPENED) {
+		flow->bits |= FLOW_CLOSED;
+		stats->conns_closed += 1;
+	}
+}
+
+/* What the estimator has learnt goes into its real's sums and histogram. */
+static __always_inline void
+fold(struct real_stats *stats, u32 real_id, const struct est_sample *sample)
+{
+	struct histogram *hist;
+	u64 mean_ns, *bucket;
+
+	if (!sample->count2)
+		return;
+	stats->latency_sum2_ns += sample->sum2_ns;
+	stats->latency_count2 += sample->count2;
+	stats->latency_at_ns = sample->when_ns;
+	hist = bpf_map_lookup_elem(&real_hist, &real_id);
+	if (!hist)
+		return;
+	mean_ns = sample->sum2_ns / sample->count2;
+	bucket = &hist->count[CW_MASKED(hist_bucket(mean_ns), 511) % HIST_BUCKETS];
+	__sync_fetch_and_add(bucket, (sample->count2 + 1) / 2);
+}
+
+/*
+ * One estimator step. A request is a data packet that starts a burst, or follows
+ * a packet shorter than the longest: that one ended the request before it.
+ */
+static __always_inline void
+measure(struct real_stats *stats, struct flow *flow, struct packet *pkt)
+{
+	struct wc_state *chain = &flow->chain;
+	bool after_short = !(chain->flags & WC_LAST_FULL);
+
+	wc_packet(chain, &pkt->est, &pkt->samples);
+	if (pkt->est.payload_len && (after_short || chain->cur_age == 0))
+		stats->requests += 1;
+#pragma unroll
+	for (u32 i = 0; i < 2; i++)
+		fold(stats, flow->real, &pkt->samples.group[i]);
+}
+
+#endif

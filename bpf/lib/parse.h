@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Cursor parsers. Each takes one header, checks its bounds and its own fields,
+ * and moves the cursor past it. What the rest of the program needs goes into
+ * struct packet as values: pointers do not survive bpf_xdp_adjust_head.
+ */
+#ifndef CAUSEWAY_PARSE_H
+#define CAUSEWAY_PARSE_H
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+#include <linux/udp.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "../shared/abi.h"
+#include "../shared/estimator.h"
+
+#define MUST_USE __attribute__((warn_unused_result))
+
+#define IPV4 4
+#define IPV6 6
+
+#define IP_MORE_FRAGMENTS 0x2000
+#define IP_OFFSET 0x1fff
+#define IP_DONT_FRAGMENT 0x4000
+#define MAX_VLAN_TAGS 2
+#define MAX_IPV6_EXTENSIONS 4
+
+struct cursor {
+	void *pos;
+	void *end;
+};
+
+/*
+ * A packet as parsed; host byte order but for the fields named _be. Lengths come
+ * from subtracting pointers: to the verifier they are plain numbers then, and the
+ * ways through the parsers join again.
+ */
+struct packet {
+	u32 frame_len;
+	u32 tag_be[MAX_VLAN_TAGS]; /* TPID and TCI of each tag, as on the wire */
+	u16 ethertype_be; /* after the tags */
+	u16 l3_len; /* IP header with options or extension headers */
+	u8 l2_len;  /* Ethernet header and VLAN tags: 14, 18 or 22 */
+	u8 tos;
+	u8 options_len; /* TCP options, bytes */
+	u8 pad;
+	struct est_packet est; /* what the estimator reads; also proto and ip_len */
+	/* The key, until the packet is sent; then what the estimator says. One place
+	 * for both, because 512 bytes of stack are shared with the estimator. */
+	union {
+		struct flow_key4 key4;
+		struct flow_key6 key6;
+		struct est_samples samples;
+	};
+};
+
+enum parsed {
+	PARSED,
+	PARSED_OTHER,     /* sound, but nothing for us: another protocol */
+	PARSED_FRAGMENT,  /* an IP fragment; the ports may be elsewhere */
+	PARSED_MALFORMED, /* truncated or inconsistent */
+};
+
+/* The next `size` bytes, or NULL where the packet ends before. */
+static __always_inline void *take(struct cursor *cur, u32 size)
+{
+	void *here = cur->pos;
+
+	if (here + size > cur->end)
+		return NULL;
+	cur->pos = here + size;
+	return here;
+}
+
+/* The same for a length out of the packet; below 4096, which the verifier must see. */
+static __always_inline void *take_variable(struct cursor *cur, u32 size)
+{
+	return take(cur, CW_MASKED(size, 0xfff));
+}
+
+static __always_inline bool is_vlan(u16 ethertype_be)
+{
+	return ethertype_be == bpf_htons(ETH_P_8021Q) || ethertype_be == bpf_htons(ETH_P_8021AD);
+}
+
+/* Ethernet and up to two VLAN tags. */
+static __always_inline MUST_USE enum parsed parse_link(struct cursor *cur, struct packet *pkt)
+{
+	void *start = cur->pos;
+	struct ethhdr *eth = take(cur, sizeof(*eth));
+	u16 ethertype_be;
+
+	if (!eth)
+		return PARSED_MALFORMED;
+	ethertype_be = eth->h_proto;
+#pragma unroll
+	for (u32 i = 0; i < MAX_VLAN_TAGS; i++) {
+		struct { u16 tci_be, next_be; } *tag;
+
+		if (!is_vlan(ethertype_be))
+			break;
+		tag = take(cur, sizeof(*tag));
+		if (!tag)
+			return PARSED_MALFORMED;
+		/* Kept as on the wire: the TPID comes first in memory. */
+		pkt->tag_be[i] = (u32)ethertype_be | (u32)tag->tci_be << 16;
+		ethertype_be = tag->next_be;
+	}
+	pkt->ethertype_be = ethertype_be;
+	pkt->l2_len = (u8)(cur->pos - start);
+	return PARSED;
+}
+
+/* IPv4 with options. Sets addresses, protocol and lengths; ends at the payload. */
+static __always_inline MUST_USE enum parsed parse_ipv4(struct cursor *cur, struct packet *pkt)
+{
+	struct iphdr *ip = take(cur, sizeof(*ip));
+	u32 header_len;
+
+	if (!ip || ip->version != 4 || ip->ihl < 5)
+		return PARSED_MALFORMED;
+	header_len = ip->ihl * 4u;
+	pkt->est.ip_len = bpf_ntohs(ip->tot_len);
+	if (pkt->est.ip_len < header_len || (void *)ip + pkt->est.ip_len > cur->end)
+		return PARSED_MALFORMED;
+	if (ip->ihl > 5 && !take_variable(cur, header_len - sizeof(*ip)))
+		return PARSED_MALFORMED;
+	pkt->l3_len = (u16)(cur->pos - (void *)ip);
+	pkt->est.proto = ip->protocol;
+	pkt->tos = ip->tos;
+	pkt->key4.saddr_be = ip->saddr;
+	pkt->key4.daddr_be = ip->daddr;
+	pkt->key4.proto = ip->protocol;
+	if (ip->frag_off & bpf_htons(IP_MORE_FRAGMENTS | IP_OFFSET))
+		return PARSED_FRAGMENT;
+	return PARSED;
+}
+
+static __always_inline bool is_ipv6_extension(u8 proto)
+{
+	return proto == IPPROTO_HOPOPTS || proto == IPPROTO_ROUTING || proto == IPPROTO_DSTOPTS;
+}
+
+/* The extension headers that end points may add; a fragment header ends the walk. */
+static __always_inline MUST_USE enum parsed
+parse_ipv6_extensions(struct cursor *cur, struct packet *pkt)
+{
+#pragma unroll
+	for (u32 i = 0; i < MAX_IPV6_EXTENSIONS; i++) {
+		struct { u8 next, len8; } *ext = cur->pos;
+		u32 len;
+
+		if (!is_ipv6_extension(pkt->est.proto))
+			break;
+		if ((void *)(ext + 1) > cur->end)
+			return PARSED_MALFORMED;
+		len = (ext->len8 + 1u) * 8;
+		pkt->est.proto = ext->next;
+		if (!take_variable(cur, len))
+			return PARSED_MALFORMED;
+	}
+	if (pkt->est.proto == IPPROTO_FRAGMENT)
+		return PARSED_FRAGMENT;
+	return is_ipv6_extension(pkt->est.proto) ? PARSED_OTHER : PARSED;
+}
+
+/* IPv6 with extension headers. As parse_ipv4. */
+static __always_inline MUST_USE enum parsed parse_ipv6(struct cursor *cur, struct packet *pkt)
+{
+	struct ipv6hdr *ip = take(cur, sizeof(*ip));
+	enum parsed parsed = PARSED;
+
+	if (!ip || ip->version != 6)
+		return PARSED_MALFORMED;
+	pkt->est.ip_len = bpf_ntohs(ip->payload_len) + sizeof(*ip);
+	if (pkt->est.ip_len < sizeof(*ip) || (void *)ip + pkt->est.ip_len > cur->end)
+		return PARSED_MALFORMED;
+	pkt->est.proto = ip->nexthdr;
+	pkt->tos = (u8)(ip->priority << 4 | ip->flow_lbl[0] >> 4);
+	__builtin_memcpy(pkt->key6.saddr_be, &ip->saddr, sizeof(ip->saddr));
+	__builtin_memcpy(pkt->key6.daddr_be, &ip->daddr, sizeof(ip->daddr));
+	if (is_ipv6_extension(pkt->est.proto) || pkt->est.proto == IPPROTO_FRAGMENT)
+		parsed = parse_ipv6_extensions(cur, pkt);
+	pkt->l3_len = (u16)(cur->pos - (void *)ip);
+	pkt->key6.proto = pkt->est.proto;
+	return parsed;
+}
+
+static __always_inline void set_ports(struct packet *pkt, const int family, u16 sport_be, u16 dport_be)
+{
+	if (family == IPV4) {
+		pkt->key4.sport_be = sport_be;
+		pkt->key4.dport_be = dport_be;
+	} else {
+		pkt->key6.sport_be = sport_be;
+		pkt->key6.dport_be = dport_be;
+	}
+}
+
+#define TCP_NOP_NOP_TS bpf_htonl(0x0101080a)
+
+/* The timestamp's echo, where options begin NOP NOP TS: nearly always. */
+static __always_inline void parse_common_timestamp(struct cursor *cur, struct packet *pkt)
+{
+	struct { u32 kind_be, tsval_be, tsecr_be; } *option = cur->pos;
+
+	if ((void *)(option + 1) > cur->end || option->kind_be != TCP_NOP_NOP_TS)
+		return;
+	pkt->est.has_ts = 1;
+	pkt->est.tsecr = bpf_ntohl(option->tsecr_be);
+}
+
+/* TCP. Only the usual place of a timestamp is read; tcp_options.h finds others. */
+static __always_inline MUST_USE enum parsed
+parse_tcp(struct cursor *cur, struct packet *pkt, const int family)
+{
+	struct tcphdr *tcp = take(cur, sizeof(*tcp));
+	u32 header_len;
+
+	if (!tcp || tcp->doff < 5)
+		return PARSED_MALFORMED;
+	header_len = tcp->doff * 4u;
+	if (pkt->l3_len + header_len > pkt->est.ip_len)
+		return PARSED_MALFORMED;
+	set_ports(pkt, family, tcp->source, tcp->dest);
+	pkt->est.tcp_flags = ((u8 *)tcp)[13];
+	pkt->est.seq = bpf_ntohl(tcp->seq);
+	pkt->est.ack = bpf_ntohl(tcp->ack_seq);
+	pkt->options_len = header_len - sizeof(*tcp);
+	pkt->est.payload_len = pkt->est.ip_len - pkt->l3_len - header_len;
+	if (pkt->options_len)
+		parse_common_timestamp(cur, pkt);
+	return PARSED;
+}
+
+static __always_inline MUST_USE enum parsed
+parse_udp(struct cursor *cur, struct packet *pkt, const int family)
+{
+	struct udphdr *udp = take(cur, sizeof(*udp));
+
+	if (!udp || pkt->l3_len + sizeof(*udp) > pkt->est.ip_len)
+		return PARSED_MALFORMED;
+	set_ports(pkt, family, udp->source, udp->dest);
+	pkt->est.payload_len = pkt->est.ip_len - pkt->l3_len - sizeof(*udp);
+	return PARSED;
+}
+
+#endif
