@@ -7,6 +7,8 @@
 //! servers and cgroups ask for the sandbox as proof, so that nothing of the
 //! lab can be built on the host by mistake.
 
+pub mod api;
+pub mod balancer;
 pub mod cgroup;
 pub mod clock;
 pub mod cpu;
@@ -17,4 +19,5 @@ pub mod nginx;
 pub mod outcome;
 pub mod sandbox;
 pub mod scenario;
+pub mod series;
 pub mod topology;

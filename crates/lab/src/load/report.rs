@@ -7,6 +7,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use super::log::{Log, Response};
+use crate::outcome::Second;
 
 /// Percentiles and counts over one window of sending times.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -104,6 +105,44 @@ pub fn summary(log: &Log, from_ns: u64, to_ns: u64) -> Summary {
             .collect(),
         generator: generator(log),
     }
+}
+
+/// The clients' view second by second, by sending time.
+pub fn seconds(log: &Log) -> Vec<Second> {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let mut by_second: BTreeMap<u64, Histogram<u64>> = BTreeMap::new();
+    for r in &log.responses {
+        let second = r.send_ns.saturating_sub(log.start_ns) / SECOND_NS;
+        let latency_us = by_second.entry(second).or_insert_with(histogram);
+        latency_us.saturating_record(r.latency_ns() / 1000);
+    }
+    by_second
+        .into_iter()
+        .map(|(second, latency_us)| Second {
+            at_s: second as f64,
+            p50_ms: latency_us.value_at_quantile(0.5) as f64 / 1000.0,
+            p99_ms: latency_us.value_at_quantile(0.99) as f64 / 1000.0,
+            requests: latency_us.len(),
+        })
+        .collect()
+}
+
+/// (quantile, milliseconds), ascending, over requests sent in the window.
+pub fn quantiles(log: &Log, from_ns: u64, to_ns: u64) -> Vec<(f64, f64)> {
+    let mut latency_us = histogram();
+    for r in log
+        .responses
+        .iter()
+        .filter(|r| (from_ns..to_ns).contains(&r.send_ns))
+    {
+        latency_us.saturating_record(r.latency_ns() / 1000);
+    }
+    let hundredths = (0..=99).map(|i| f64::from(i) / 100.0);
+    let tail = (1..=10).map(|i| 0.99 + f64::from(i) / 1000.0);
+    hundredths
+        .chain(tail)
+        .map(|q| (q, latency_us.value_at_quantile(q) as f64 / 1000.0))
+        .collect()
 }
 
 fn generator(log: &Log) -> Generator {

@@ -2,7 +2,13 @@
 //! Scenarios: named experiments on real traffic, reproducible from their seed
 //! and parameters, each with a result in JSON.
 
+mod accuracy_web;
+mod bench;
+pub mod degrade;
 mod direct;
+mod replace;
+mod smoke;
+mod takeover;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -95,7 +101,14 @@ pub struct Report {
 
 /// All scenarios, by name.
 pub fn all() -> &'static [&'static dyn Scenario] {
-    &[&direct::Direct]
+    &[
+        &direct::Direct,
+        &smoke::Smoke,
+        &takeover::Takeover,
+        &replace::Replace,
+        &accuracy_web::AccuracyWeb,
+        &degrade::Degrade,
+    ]
 }
 
 /// A request to run a scenario.

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the lab reads of the daemon's API (docs/api.md): as any outside program
+//! would, by HTTP and JSON, on the Unix socket.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The daemon's totals: `GET /v1/stats`.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Stats {
+    /// Every exit of the data plane.
+    pub verdicts: Vec<Verdict>,
+    /// Every VIP.
+    pub vips: Vec<Vip>,
+}
+
+/// Packets by what was done with them.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Verdict {
+    /// Word.
+    pub verdict: String,
+    /// Packets since the data plane was loaded.
+    pub packets: u64,
+}
+
+/// A VIP.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Vip {
+    /// Address.
+    pub address: String,
+    /// Its servers.
+    pub reals: Vec<Real>,
+}
+
+/// A server of a VIP.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Real {
+    /// Address.
+    pub address: String,
+    /// `active` or `drain`.
+    pub state: String,
+    /// Packets since the real was made.
+    pub packets: u64,
+    /// Connections that picked it.
+    pub connections_opened: u64,
+    /// Requests.
+    pub requests: u64,
+}
+
+/// Measurements over time: `GET /v1/history`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct History {
+    /// One series per VIP and real.
+    pub series: Vec<Series>,
+}
+
+/// One real over time.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Series {
+    /// Address of the real.
+    pub real: String,
+    /// Oldest first.
+    pub epochs: Vec<Epoch>,
+}
+
+/// One epoch of one real.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub struct Epoch {
+    /// Start, CLOCK_MONOTONIC.
+    pub start_monotonic_ns: u64,
+    /// Mean latency of the epoch's samples.
+    pub estimate_us: Option<f64>,
+    /// Samples; halves occur.
+    pub samples: f64,
+    /// Weight in force.
+    pub weight: f64,
+}
+
+/// `GET /v1/stats`.
+pub fn stats(socket: &Path) -> Result<Stats> {
+    get(socket, "/v1/stats")
+}
+
+/// `GET /v1/history`.
+pub fn history(socket: &Path) -> Result<History> {
+    get(socket, "/v1/history")
+}
+
+/// One GET, its answer read as `T`.
+pub fn get<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T> {
+    let body = get_text(socket, path)?;
+    serde_json::from_str(&body).with_context(|| format!("GET {path} gave {body}"))
+}
+
+/// Enough HTTP for a local API: one request per connection, whose end is the
+/// body's.
+pub fn get_text(socket: &Path, path: &str) -> Result<String> {
+    let mut stream = UnixStream::connect(socket).context("the daemon's socket")?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP answer")?;
+    let status = head.split(' ').nth(1).unwrap_or_default();
+    ensure!(
+        status == "200",
+        "GET {path}: {} {body}",
+        head.lines().next().unwrap_or_default()
+    );
+    Ok(body.to_owned())
+}
+
+impl Stats {
+    /// Packets that left by one verdict.
+    pub fn verdict(&self, word: &str) -> u64 {
+        self.verdicts
+            .iter()
+            .find(|v| v.verdict == word)
+            .map_or(0, |v| v.packets)
+    }
+
+    /// Verdicts that occurred.
+    pub fn verdicts(&self) -> BTreeMap<&str, u64> {
+        let occurred = self.verdicts.iter().filter(|v| v.packets > 0);
+        occurred.map(|v| (v.verdict.as_str(), v.packets)).collect()
+    }
+
+    /// Packets by any verdict.
+    pub fn packets(&self) -> u64 {
+        self.verdicts.iter().map(|v| v.packets).sum()
+    }
+
+    /// Servers of all VIPs.
+    pub fn reals(&self) -> impl Iterator<Item = &Real> {
+        self.vips.iter().flat_map(|vip| &vip.reals)
+    }
+
+    /// Whether no counter is behind where it was.
+    ///
+    /// # Errors
+    /// Names the first that is.
+    pub fn ensure_continues(&self, before: &Self) -> Result<()> {
+        for old in &before.verdicts {
+            let (word, now) = (&old.verdict, self.verdict(&old.verdict));
+            ensure!(
+                now >= old.packets,
+                "counter {word} fell from {} to {now}",
+                old.packets
+            );
+        }
+        for old in before.reals() {
+            let name = &old.address;
+            let now = self.reals().find(|r| r.address == *name);
+            let now = now.with_context(|| format!("real {name} is gone"))?;
+            ensure!(
+                now.packets >= old.packets
+                    && now.connections_opened >= old.connections_opened
+                    && now.requests >= old.requests,
+                "the counters of {name} fell from {old:?} to {now:?}"
+            );
+        }
+        Ok(())
+    }
+}
