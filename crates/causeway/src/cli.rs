@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use clap::{ArgAction, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-use crate::config_cmd;
+use crate::{config_cmd, measure};
 
 /// A layer-4 load balancer that knows what its clients feel.
 #[derive(Debug, Parser)]
@@ -28,6 +28,8 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Measure response latency from the packets that travel from clients to servers
+    Measure(Box<measure::Args>),
     /// Work with configuration files
     Config(config_cmd::Args),
     /// Run experiments on real traffic in network namespaces
@@ -39,6 +41,7 @@ impl Cli {
     /// Runs the chosen command.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
+            Command::Measure(args) => args.run(),
             Command::Config(args) => args.run(),
             #[cfg(feature = "lab")]
             Command::Lab(args) => args.run(),

@@ -10,6 +10,7 @@ mod config;
 mod config_cmd;
 #[cfg(feature = "lab")]
 mod lab_cmd;
+mod measure;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();

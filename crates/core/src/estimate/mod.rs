@@ -132,6 +132,12 @@ impl Tally {
         self.count2 = self.count2.saturating_add(u64::from(sample.count2));
     }
 
+    /// Adds another sum.
+    pub fn merge(&mut self, other: &Self) {
+        self.sum2_ns = self.sum2_ns.saturating_add(other.sum2_ns);
+        self.count2 = self.count2.saturating_add(other.count2);
+    }
+
     /// Whole samples; a lone half does not count.
     pub fn samples(&self) -> u64 {
         self.count2 / 2

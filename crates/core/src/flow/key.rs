@@ -3,7 +3,7 @@
 //! The five-tuple.
 
 use std::fmt;
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 
 use crate::wire::Datagram;
@@ -51,6 +51,14 @@ impl FlowKey {
             dst: self.src,
             dport: self.sport,
         }
+    }
+
+    /// Which of `shards` parts this flow belongs to: the same for both directions.
+    #[inline]
+    pub fn shard(&self, hash: &super::FlowState, shards: usize) -> usize {
+        let hash = hash.hash_one(super::table::canonical(self).0);
+        // The upper bits: a table within the shard goes by the lower ones.
+        ((u128::from(hash) * shards as u128) >> 64) as usize
     }
 }
 

@@ -10,12 +10,16 @@
 mod direction;
 mod hash;
 mod key;
+mod meter;
 mod table;
 
 pub use direction::{Cidr, CidrError, Direction, Hint};
 pub use hash::{FlowHasher, FlowState};
 pub use key::FlowKey;
+pub use meter::{Counts, Headers, Meter, Observation, Row, Settings, Sink};
 pub use table::{Evicted, Lookup, Sender, Table};
 
+#[cfg(test)]
+mod meter_tests;
 #[cfg(test)]
 mod tests;

@@ -119,11 +119,10 @@ impl<V> Table<V> {
         new: impl FnOnce() -> V,
         evict: impl FnMut(Evicted<V>),
     ) -> Lookup<'_, V> {
-        let swapped = is_swapped(packet);
-        let key = if swapped { packet.reversed() } else { *packet };
+        let (key, swapped) = canonical(packet);
         let slot = match self.index.get(&key) {
             Some(&slot) if !self.turns_round(slot, swapped, hint) => slot as usize,
-            _ => self.insert(packet, key, hint, now_ns, new, evict),
+            _ => self.insert(packet, hint, now_ns, new, evict),
         };
         let entry = &mut self.entries[slot];
         entry.last_ns = now_ns;
@@ -159,16 +158,16 @@ impl<V> Table<V> {
     fn insert(
         &mut self,
         packet: &FlowKey,
-        key: FlowKey,
         hint: Hint,
         now_ns: u64,
         new: impl FnOnce() -> V,
         mut evict: impl FnMut(Evicted<V>),
     ) -> usize {
+        let (key, swapped) = canonical(packet);
         let client_sent = self.direction.sender_is_client(packet, hint);
         let entry = Entry {
             key,
-            flipped: is_swapped(packet) == client_sent,
+            flipped: swapped == client_sent,
             last_ns: now_ns,
             value: new(),
         };
@@ -207,8 +206,11 @@ impl<V> Table<V> {
     }
 }
 
-/// Whether the lower-port side sent the packet (with equal ports: the higher address).
+/// The flow's name in the index, and whether the packet went the other way: the
+/// higher port comes first (with equal ports the lower address).
 #[inline]
-fn is_swapped(packet: &FlowKey) -> bool {
-    packet.sport < packet.dport || packet.sport == packet.dport && packet.src > packet.dst
+pub(super) fn canonical(packet: &FlowKey) -> (FlowKey, bool) {
+    let swapped =
+        packet.sport < packet.dport || packet.sport == packet.dport && packet.src > packet.dst;
+    (if swapped { packet.reversed() } else { *packet }, swapped)
 }

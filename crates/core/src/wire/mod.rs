@@ -51,6 +51,8 @@ pub mod proto {
     pub const AUTH: u8 = 51;
     /// ICMP for IPv6.
     pub const ICMPV6: u8 = 58;
+    /// Nothing follows the IPv6 header (RFC 8200, section 4.7).
+    pub const NO_NEXT: u8 = 59;
     /// IPv6 destination options.
     pub const DEST_OPTIONS: u8 = 60;
     /// Mobility header (RFC 6275).

@@ -28,6 +28,8 @@ macro_rules! skips {
 }
 
 skips! {
+    /// A simple packet block of a pcapng file: it has no time.
+    NoTime => "no_time",
     /// A link type that has no parser, on one interface of a pcapng file.
     LinkType => "link_type",
     /// The capture ends inside the link-layer header.
@@ -54,6 +56,8 @@ skips! {
     ShortTransport => "short_transport",
     /// A transport header whose lengths contradict the IP header.
     BadTransport => "bad_transport",
+    /// A protocol that carries no requests, or none that can be told.
+    Protocol => "protocol",
 }
 
 impl fmt::Display for Skip {

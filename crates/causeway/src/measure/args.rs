@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The arguments of `causeway measure`, and what they mean.
+
+use std::net::IpAddr;
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use causeway_core::estimate::{FixedGapConfig, Method};
+use causeway_core::flow::{Cidr, FlowKey, Headers};
+use clap::ValueEnum;
+
+use crate::config::units;
+
+/// Measure response latency from the packets that travel from clients to servers
+///
+/// The response latency is the time from a client's request to the last byte of
+/// the response at the client. One direction is enough: a response shows in the
+/// request that it sets off.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Read packets from this pcap or pcapng file, `-` for standard input; gzip and zstd are recognised
+    #[arg(short, long, value_name = "FILE")]
+    pub read: PathBuf,
+
+    /// Length of an epoch; each gives one estimate, aligned to its multiples since the Unix epoch
+    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = epoch)]
+    pub epoch: Duration,
+
+    /// Estimate for each flow, or for each server's address and port
+    #[arg(long, value_enum, default_value_t = Per::Flow)]
+    pub per: Per,
+
+    /// How to estimate; several, separated by commas, are put side by side
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "window-chain"
+    )]
+    pub estimator: Vec<EstimatorName>,
+
+    /// What fixed-gap takes for a pause between two batches of requests
+    #[arg(long, value_name = "TIME", default_value = "100us", value_parser = units::duration)]
+    pub gap: Duration,
+
+    /// Use TCP's header fields, or sizes and times alone
+    #[arg(long, value_enum, default_value_t = HeadersName::Clear)]
+    pub headers: HeadersName,
+
+    /// Format of the results
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    pub output: Format,
+
+    /// Where no SYN was seen, the client is the side inside this network; may be repeated
+    ///
+    /// Without it the client is then the side with the higher port.
+    #[arg(long, value_name = "CIDR")]
+    pub client_net: Vec<Cidr>,
+
+    /// Only packets from or to this port; may be repeated
+    #[arg(long, value_name = "PORT")]
+    pub port: Vec<u16>,
+
+    /// Only packets from or to this address or network; may be repeated
+    #[arg(long, value_name = "CIDR")]
+    pub host: Vec<Cidr>,
+
+    /// Flows held at once; beyond that, flows that are silent are ended early
+    #[arg(long, value_name = "COUNT", default_value = "1Mi", value_parser = flows)]
+    pub max_flows: u32,
+
+    /// Threads that estimate, beside the one that reads; 0 for one thread in all
+    #[arg(long, value_name = "COUNT")]
+    pub threads: Option<usize>,
+}
+
+/// What an estimate is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Per {
+    /// Client address and port, server address and port.
+    Flow,
+    /// Server address and port.
+    Server,
+}
+
+/// The estimators of the request direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EstimatorName {
+    /// Follows each outstanding request (Causeway's own).
+    WindowChain,
+    /// Time between batches of requests (PIRATE, Algorithm 1).
+    FixedGap,
+}
+
+impl EstimatorName {
+    /// The word for it on the command line and in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::WindowChain => "window-chain",
+            Self::FixedGap => "fixed-gap",
+        }
+    }
+}
+
+/// How much of a packet to look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum HeadersName {
+    /// Acknowledgements and timestamps of TCP too.
+    Clear,
+    /// Sizes and times alone, as for IPsec or WireGuard.
+    Opaque,
+}
+
+/// How results look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// One line for each flow or server, over the whole capture.
+    Table,
+    /// One line for each epoch, with a header line.
+    Csv,
+    /// One JSON object per line for each epoch.
+    Json,
+}
+
+/// Which packets to look at. Empty lists let everything pass.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    ports: Vec<u16>,
+    hosts: Vec<Cidr>,
+}
+
+impl Filter {
+    /// Whether a packet passes.
+    #[inline]
+    pub fn passes(&self, key: &FlowKey) -> bool {
+        let port = |port| self.ports.contains(&port);
+        let host = |address: IpAddr| self.hosts.iter().any(|net| net.contains(address));
+        (self.ports.is_empty() || port(key.sport) || port(key.dport))
+            && (self.hosts.is_empty() || host(key.src) || host(key.dst))
+    }
+}
+
+impl Args {
+    /// The estimators with their parameters, in the order given.
+    pub fn methods(&self) -> Vec<Method> {
+        let method = |name: &EstimatorName| match name {
+            EstimatorName::WindowChain => Method::WindowChain,
+            EstimatorName::FixedGap => Method::FixedGap(FixedGapConfig {
+                delta_ns: self.gap.as_nanos() as u64,
+                ..FixedGapConfig::default()
+            }),
+        };
+        self.estimator.iter().map(method).collect()
+    }
+
+    /// The epoch in nanoseconds.
+    pub fn epoch_ns(&self) -> u64 {
+        self.epoch.as_nanos() as u64
+    }
+
+    /// What the estimators may look at.
+    pub fn headers(&self) -> Headers {
+        match self.headers {
+            HeadersName::Clear => Headers::Clear,
+            HeadersName::Opaque => Headers::Opaque,
+        }
+    }
+
+    /// The packets to look at.
+    pub fn filter(&self) -> Filter {
+        Filter {
+            ports: self.port.clone(),
+            hosts: self.host.clone(),
+        }
+    }
+
+    /// Estimating threads beside the reading one.
+    pub fn workers(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
+        self.threads.unwrap_or_else(|| cores() - 1).min(64)
+    }
+}
+
+/// A duration that can be the length of an epoch.
+fn epoch(text: &str) -> Result<Duration, String> {
+    let epoch = units::duration(text)?;
+    if epoch < Duration::from_micros(1) {
+        return Err("an epoch is at least 1us".to_owned());
+    }
+    Ok(epoch)
+}
+
+fn flows(text: &str) -> Result<u32, String> {
+    match units::count(text)?.try_into() {
+        Ok(count @ 1..) => Ok(count),
+        _ => Err(format!("`{text}` is no number of flows; 1 to 4294967295")),
+    }
+}

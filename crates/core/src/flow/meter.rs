@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Estimators over many flows: packets in, estimates per flow and epoch out.
+
+use super::{Direction, Evicted, FlowKey, Hint, Sender, Table};
+use crate::estimate::{self, Estimator, Method, Sample, Samples, Tally};
+use crate::wire::{Datagram, Skip, Transport, proto};
+
+/// Encapsulated security payload: no ports, nothing to read behind it.
+const ESP: u8 = 50;
+
+/// How much of a packet the estimators may look at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Headers {
+    /// TCP's acknowledgements and timestamps; sizes and gaps for UDP.
+    #[default]
+    Clear,
+    /// Sizes and gaps alone, whatever the protocol: what an observer of IPsec or
+    /// WireGuard would have.
+    Opaque,
+}
+
+/// What the meter needs to know of one packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Observation {
+    /// The five-tuple as sent.
+    pub key: FlowKey,
+    /// What the packet says about its direction.
+    pub hint: Hint,
+    /// The packet as the estimators see it.
+    pub packet: estimate::Packet,
+}
+
+impl Observation {
+    /// Reduces a datagram captured at `time_ns`.
+    ///
+    /// # Errors
+    /// [`Skip::Protocol`] for what carries no requests: ICMP always, with clear
+    /// headers everything but TCP, UDP and ESP.
+    #[inline]
+    pub fn new(datagram: &Datagram, time_ns: u64, headers: Headers) -> Result<Self, Skip> {
+        let mut packet = estimate::Packet {
+            t_ns: time_ns,
+            ip_len: datagram.ip_len,
+            proto: datagram.transport.protocol(),
+            opaque: headers == Headers::Opaque,
+            ..estimate::Packet::default()
+        };
+        match datagram.transport {
+            Transport::Tcp {
+                seq,
+                ack,
+                flags,
+                timestamps,
+                payload_len,
+                ..
+            } => {
+                packet.payload_len = payload_len;
+                packet.seq = seq;
+                packet.ack = ack;
+                packet.tcp_flags = flags.0;
+                packet.has_ts = timestamps.is_some();
+                packet.tsecr = timestamps.unwrap_or_default().echo;
+            }
+            Transport::Udp { payload_len, .. } => packet.payload_len = payload_len,
+            Transport::Icmp { .. } => return Err(Skip::Protocol),
+            Transport::Other {
+                protocol,
+                payload_len,
+            } => {
+                if protocol == proto::NO_NEXT || protocol != ESP && headers == Headers::Clear {
+                    return Err(Skip::Protocol);
+                }
+                packet.opaque = true;
+                packet.payload_len = payload_len;
+            }
+        }
+        Ok(Self {
+            key: FlowKey::of(datagram),
+            hint: Hint::of(datagram),
+            packet,
+        })
+    }
+}
+
+/// The estimate of one flow, one epoch and one method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The flow, client first.
+    pub flow: FlowKey,
+    /// Index of the method in [`Settings::methods`].
+    pub method: u8,
+    /// Start of the epoch: a multiple of its length since the Unix epoch. Nanoseconds.
+    pub epoch_ns: u64,
+    /// Its samples; always at least a whole one.
+    pub tally: Tally,
+}
+
+/// Takes what the meter finds.
+pub trait Sink {
+    /// A sample of `flow`, as soon as it is known.
+    fn sample(&mut self, _flow: &FlowKey, _method: u8, _sample: &Sample) {}
+
+    /// An epoch of a flow that is complete.
+    fn row(&mut self, row: &Row);
+
+    /// [`Meter::finish`] has come to the flow that began with this packet: what
+    /// follows belongs to it.
+    fn ending(&mut self, _born: u64) {}
+}
+
+/// What to measure, and how.
+#[derive(Clone, Debug)]
+pub struct Settings<const N: usize> {
+    /// Length of an epoch in nanoseconds, at least 1.
+    pub epoch_ns: u64,
+    /// The estimators to run side by side.
+    pub methods: [Method; N],
+    /// How to tell the client.
+    pub direction: Direction,
+    /// Flows held at once; beyond that silent ones are ended.
+    pub max_flows: u32,
+    /// Seed of the flow table's hash.
+    pub seed: u64,
+}
+
+/// Counts of a meter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Packets of the request direction.
+    pub from_clients: u64,
+    /// Packets of the response direction, which nothing looked at.
+    pub from_servers: u64,
+    /// Flows begun.
+    pub flows: u64,
+    /// Flows ended early because the table was full.
+    pub evicted: u64,
+}
+
+impl Counts {
+    /// Adds the counts of another meter.
+    pub fn merge(&mut self, other: &Counts) {
+        self.from_clients += other.from_clients;
+        self.from_servers += other.from_servers;
+        self.flows += other.flows;
+        self.evicted += other.evicted;
+    }
+}
+
+/// Runs `N` estimators over every flow.
+///
+/// Call [`Meter::observe`] for each packet in the order of capture, then
+/// [`Meter::finish`] once. Rows come out as soon as a flow has samples two
+/// epochs later, so that memory depends on the flows alone; the rest comes with
+/// `finish`, flows in the order of their first packets.
+#[derive(Debug)]
+pub struct Meter<const N: usize> {
+    table: Table<Flow<N>>,
+    methods: [Method; N],
+    epoch_ns: u64,
+    counts: Counts,
+}
+
+#[derive(Debug)]
+struct Flow<const N: usize> {
+    estimators: [Estimator; N],
+    epochs: [Epochs; N],
+    /// Start of the epoch of the last packet.
+    epoch_ns: u64,
+    /// Index of the first packet.
+    born: u64,
+}
+
+impl<const N: usize> Meter<N> {
+    /// A meter that has seen nothing.
+    pub fn new(settings: Settings<N>) -> Self {
+        Self {
+            table: Table::new(settings.direction, settings.max_flows, settings.seed),
+            methods: settings.methods,
+            epoch_ns: settings.epoch_ns.max(1),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Takes the packet with number `index` of the capture.
+    #[inline]
+    pub fn observe(&mut self, index: u64, seen: &Observation, sink: &mut impl Sink) {
+        let Self {
+            table,
+            methods,
+            epoch_ns,
+            counts,
+        } = self;
+        let epoch_ns = *epoch_ns;
+        let t_ns = seen.packet.t_ns;
+        let found = table.look_up(
+            &seen.key,
+            seen.hint,
+            t_ns,
+            || {
+                counts.flows += 1;
+                Flow::new(methods, index, t_ns - t_ns % epoch_ns)
+            },
+            |old: Evicted<Flow<N>>| old.value.finish(&old.flow, epoch_ns, sink),
+        );
+        if found.sender == Sender::Server {
+            counts.from_servers += 1;
+            return;
+        }
+        counts.from_clients += 1;
+        found
+            .value
+            .packet(&found.flow, &seen.packet, epoch_ns, sink);
+    }
+
+    /// Ends all flows, in the order of their first packets.
+    pub fn finish(&mut self, sink: &mut impl Sink) {
+        let mut flows: Vec<_> = self.table.drain().collect();
+        flows.sort_by_key(|old| old.value.born);
+        for old in flows {
+            sink.ending(old.value.born);
+            old.value.finish(&old.flow, self.epoch_ns, sink);
+        }
+    }
+
+    /// Counts so far.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            evicted: self.table.evictions(),
+            ..self.counts
+        }
+    }
+}
+
+impl<const N: usize> Flow<N> {
+    fn new(methods: &[Method; N], born: u64, epoch_ns: u64) -> Self {
+        Self {
+            estimators: std::array::from_fn(|index| Estimator::new(&methods[index])),
+            epochs: [Epochs::default(); N],
+            epoch_ns,
+            born,
+        }
+    }
+
+    #[inline]
+    fn packet(
+        &mut self,
+        flow: &FlowKey,
+        packet: &estimate::Packet,
+        epoch_ns: u64,
+        sink: &mut impl Sink,
+    ) {
+        // A little jitter at the edge of an epoch does not end it a second time.
+        let beyond = packet
+            .t_ns
+            .wrapping_sub(self.epoch_ns.saturating_sub(epoch_ns));
+        if beyond >= epoch_ns.saturating_mul(2) {
+            for method in 0..N {
+                let samples = self.estimators[method].end_epoch();
+                self.add(flow, method, &samples, epoch_ns, sink);
+            }
+            self.epoch_ns = packet.t_ns - packet.t_ns % epoch_ns;
+        }
+        for method in 0..N {
+            let samples = self.estimators[method].packet(packet);
+            self.add(flow, method, &samples, epoch_ns, sink);
+        }
+    }
+
+    fn finish(mut self, flow: &FlowKey, epoch_ns: u64, sink: &mut impl Sink) {
+        for method in 0..N {
+            let samples = self.estimators[method].finish();
+            self.add(flow, method, &samples, epoch_ns, sink);
+            for (epoch_ns, tally) in self.epochs[method].rest() {
+                put_row(flow, method, epoch_ns, tally, sink);
+            }
+        }
+    }
+
+    #[inline]
+    fn add(
+        &mut self,
+        flow: &FlowKey,
+        method: usize,
+        samples: &Samples,
+        epoch_ns: u64,
+        sink: &mut impl Sink,
+    ) {
+        for sample in samples.iter() {
+            sink.sample(flow, method as u8, sample);
+            if let Some((epoch_ns, tally)) = self.epochs[method].add(sample, epoch_ns) {
+                put_row(flow, method, epoch_ns, tally, sink);
+            }
+        }
+    }
+}
+
+fn put_row(flow: &FlowKey, method: usize, epoch_ns: u64, tally: Tally, sink: &mut impl Sink) {
+    if tally.samples() > 0 {
+        sink.row(&Row {
+            flow: *flow,
+            method: method as u8,
+            epoch_ns,
+            tally,
+        });
+    }
+}
+
+/// The two latest epochs of a flow that have samples. An estimator may add to
+/// the one before the last, not to any older one; should the clock jump back,
+/// the sample counts for the older of the two.
+#[derive(Clone, Copy, Debug, Default)]
+struct Epochs {
+    older: (u64, Tally),
+    newer: (u64, Tally),
+}
+
+impl Epochs {
+    /// Adds a sample and gives the epoch that it completes.
+    #[inline]
+    fn add(&mut self, sample: &Sample, epoch_ns: u64) -> Option<(u64, Tally)> {
+        let since = sample.when_ns.wrapping_sub(self.newer.0);
+        if since < epoch_ns {
+            self.newer.1.add(sample);
+            return None;
+        }
+        let start = sample.when_ns - sample.when_ns % epoch_ns;
+        if start < self.newer.0 {
+            if self.older.1.count2 == 0 {
+                self.older.0 = start;
+            }
+            self.older.1.add(sample);
+            return None;
+        }
+        let done = std::mem::replace(&mut self.older, self.newer);
+        self.newer = (start, Tally::default());
+        self.newer.1.add(sample);
+        Some(done)
+    }
+
+    fn rest(&self) -> [(u64, Tally); 2] {
+        [self.older, self.newer]
+    }
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The meter against one estimator per flow, run by hand.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::estimate::{Estimator, FixedGapConfig, Method, Packet, Sample, Tally};
+
+const EPOCH_NS: u64 = 200_000_000;
+
+fn methods() -> [Method; 2] {
+    [
+        Method::WindowChain,
+        Method::FixedGap(FixedGapConfig::default()),
+    ]
+}
+
+fn meter(max_flows: u32) -> Meter<2> {
+    Meter::new(Settings {
+        epoch_ns: EPOCH_NS,
+        methods: methods(),
+        direction: Direction::default(),
+        max_flows,
+        seed: 1,
+    })
+}
+
+/// A request of the client with this port: the `n`th, at `t_ns`.
+fn request(port: u16, n: u32, t_ns: u64) -> Observation {
+    Observation {
+        key: FlowKey {
+            proto: 6,
+            src: [10, 0, 0, 1].into(),
+            sport: port,
+            dst: [10, 0, 0, 2].into(),
+            dport: 80,
+        },
+        hint: Hint::None,
+        packet: Packet {
+            t_ns,
+            ip_len: 152,
+            payload_len: 100,
+            seq: n * 100,
+            ack: n * 5000,
+            tcp_flags: Packet::ACK,
+            proto: Packet::TCP,
+            ..Packet::default()
+        },
+    }
+}
+
+fn response(to: &Observation) -> Observation {
+    Observation {
+        key: to.key.reversed(),
+        ..*to
+    }
+}
+
+#[derive(Default)]
+struct Rows {
+    rows: Vec<Row>,
+    samples: u64,
+}
+
+impl Sink for Rows {
+    fn sample(&mut self, _: &FlowKey, _: u8, sample: &Sample) {
+        self.samples += u64::from(sample.count2);
+    }
+
+    fn row(&mut self, row: &Row) {
+        self.rows.push(*row);
+    }
+}
+
+/// Every sample of every flow, summed by flow, method and epoch.
+fn by_hand(packets: &[Observation]) -> BTreeMap<(FlowKey, u8, u64), Tally> {
+    let mut flows: BTreeMap<FlowKey, [Estimator; 2]> = BTreeMap::new();
+    let mut sums: BTreeMap<(FlowKey, u8, u64), Tally> = BTreeMap::new();
+    let mut add = |key: FlowKey, method: usize, sample: &Sample| {
+        let epoch = sample.when_ns / EPOCH_NS * EPOCH_NS;
+        sums.entry((key, method as u8, epoch))
+            .or_default()
+            .add(sample);
+    };
+    for seen in packets {
+        let flow = flows
+            .entry(seen.key)
+            .or_insert_with(|| methods().map(|m| Estimator::new(&m)));
+        for (method, estimator) in flow.iter_mut().enumerate() {
+            estimator
+                .packet(&seen.packet)
+                .iter()
+                .for_each(|sample| add(seen.key, method, sample));
+        }
+    }
+    for (key, flow) in &mut flows {
+        for (method, estimator) in flow.iter_mut().enumerate() {
+            estimator
+                .finish()
+                .iter()
+                .for_each(|sample| add(*key, method, sample));
+        }
+    }
+    sums.retain(|_, tally| tally.samples() > 0);
+    sums
+}
+
+proptest! {
+    #[test]
+    fn rows_are_the_sums_of_the_estimators(
+        gaps in proptest::collection::vec((1u64..80_000, 0u16..3, any::<bool>()), 1..400),
+    ) {
+        let (mut t_ns, mut numbers) = (0, [0; 3]);
+        let mut packets = Vec::new();
+        for (gap_us, flow, advance) in gaps {
+            t_ns += gap_us * 1000;
+            numbers[usize::from(flow)] += u32::from(advance);
+            packets.push(request(40_000 + flow, numbers[usize::from(flow)], t_ns));
+        }
+        let mut found = Rows::default();
+        let mut meter = meter(100);
+        for (index, seen) in packets.iter().enumerate() {
+            meter.observe(index as u64, seen, &mut found);
+            meter.observe(index as u64, &response(seen), &mut found);
+        }
+        meter.finish(&mut found);
+        let rows: BTreeMap<_, _> =
+            found.rows.iter().map(|row| ((row.flow, row.method, row.epoch_ns), row.tally)).collect();
+        prop_assert_eq!(rows.len(), found.rows.len());
+        prop_assert_eq!(&rows, &by_hand(&packets));
+        let counts = meter.counts();
+        prop_assert_eq!((counts.from_clients, counts.from_servers), (packets.len() as u64, packets.len() as u64));
+        prop_assert!(rows.values().map(|tally| tally.count2).sum::<u64>() <= found.samples);
+    }
+}
+
+#[test]
+fn a_full_table_ends_flows_with_their_rows() {
+    let mut found = Rows::default();
+    let mut meter = meter(1);
+    for n in 0..10 {
+        meter.observe(
+            0,
+            &request(40_000, n, 1_000_000_000 + u64::from(n) * 1_000_000),
+            &mut found,
+        );
+    }
+    assert!(found.rows.is_empty());
+    meter.observe(1, &request(40_001, 0, 1_100_000_000), &mut found);
+    assert_eq!(found.rows.len(), 2);
+    assert!(
+        found
+            .rows
+            .iter()
+            .all(|row| row.flow.sport == 40_000 && row.epoch_ns == 1_000_000_000)
+    );
+    assert_eq!((meter.counts().flows, meter.counts().evicted), (2, 1));
+}
+
+#[test]
+fn a_clock_that_jumps_back_loses_no_samples() {
+    let mut found = Rows::default();
+    let mut meter = meter(10);
+    let hour = 3_600_000_000_000;
+    for n in 0..40u32 {
+        let start = if n < 20 { 2 * hour } else { hour };
+        meter.observe(
+            0,
+            &request(40_000, n, start + u64::from(n) * 1_000_000),
+            &mut found,
+        );
+    }
+    meter.finish(&mut found);
+    let total: u64 = found.rows.iter().map(|row| row.tally.count2).sum();
+    assert_eq!(total, found.samples);
+}
