@@ -140,7 +140,8 @@ struct real {
 	u8 family; /* 4 or 6 */
 	u16 gen;
 	u8 mac[6]; /* destination MAC of l2 forwarding */
-	u8 pad[6];
+	u16 vip;   /* whose real it is; for user space alone */
+	u8 pad[4];
 	u8 addr[16];
 };
 ABI_SIZE(struct real, 32);

@@ -7,6 +7,7 @@
 //! in network order; IPv4 addresses in 16-byte fields are IPv4-mapped.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::ptr;
 
 /// What XDP does with a packet after a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +31,13 @@ pub unsafe trait Plain: Copy + Default {
     /// The value's bytes, as the kernel takes them.
     fn as_bytes(&self) -> &[u8] {
         // SAFETY: the trait's contract: no padding, so every byte is initialised.
-        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
+        unsafe { std::slice::from_raw_parts(ptr::from_ref(self).cast(), size_of::<Self>()) }
+    }
+
+    /// The value's bytes, for the kernel to write.
+    fn as_bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above; every bit pattern is a value, so any write keeps it one.
+        unsafe { std::slice::from_raw_parts_mut(ptr::from_mut(self).cast(), size_of::<Self>()) }
     }
 
     /// The value of `bytes`; `None` if they are not exactly as long.
@@ -40,6 +47,9 @@ pub unsafe trait Plain: Copy + Default {
             .then(|| unsafe { bytes.as_ptr().cast::<Self>().read_unaligned() })
     }
 }
+
+// SAFETY: integers have no padding and no invalid values.
+unsafe impl Plain for u32 {}
 
 macro_rules! plain {
     ($($(#[$doc:meta])* $c:literal $name:ident { $($(#[$fdoc:meta])* $field:ident: $ty:ty,)* })*) => {
@@ -149,8 +159,10 @@ plain! {
         r#gen: u16,
         /// Destination MAC of l2 forwarding.
         mac: [u8; 6],
+        /// Id of the VIP that it serves; user space alone reads it.
+        vip: u16,
         /// Zero.
-        pad: [u8; 6],
+        pad: [u8; 4],
         /// The real's address, IPv4 as IPv4-mapped.
         addr: [u8; 16],
     }

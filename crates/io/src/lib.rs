@@ -1,15 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Every system call and libbpf call of Causeway. The data plane's objects are
 //! embedded here; nothing above this crate knows what a map is.
+//!
+//! - [`LoadBalancer`]: the balancer, pinned so that it outlives the process.
+//! - [`resolve_next_hop`]: where its packets go, asked of the kernel's tables.
 
 pub mod abi;
+mod balancer;
+mod error;
+mod map;
+mod netlink;
+mod next_hop;
+mod pins;
+mod plane;
+mod rings;
+mod xdp;
+
+pub use balancer::{
+    Forwarding, LoadBalancer, Options, Protocol, Real, RealId, RealStats, Vip, VipId,
+};
+pub use error::{Error, Result};
+pub use next_hop::{
+    Gateway, InterfaceInfo, Mac, NextHop, NextHopError, Source, find_gateway, interface_info,
+    resolve_next_hop,
+};
+pub use plane::{Detached, Started};
+pub use xdp::{Mode, XdpMode};
 
 /// Generated skeletons: open, set sizes and flags, load.
 #[allow(
     missing_docs,
     clippy::all,
     clippy::pedantic,
-    clippy::undocumented_unsafe_blocks
+    clippy::undocumented_unsafe_blocks,
+    clippy::unwrap_used
 )]
 pub mod skel {
     /// The balancer.

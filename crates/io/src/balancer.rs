@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The balancer's data plane: its life and its tables.
+
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use libbpf_rs::MapHandle;
+use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
+
+use crate::abi;
+use crate::error::{Error, Result};
+use crate::map::{PerCpu, Table};
+use crate::next_hop::NextHop;
+use crate::pins::Kind;
+use crate::plane::{self, Blueprint, Detached, Plane, Started, Startup};
+use crate::rings::{NewRing, Rings};
+use crate::skel::lb::LbSkelBuilder;
+use crate::xdp::XdpMode;
+
+mod reals;
+mod stats;
+mod vips;
+
+pub use reals::{Forwarding, Real, RealId};
+pub use stats::RealStats;
+pub use vips::{Protocol, Vip, VipId};
+
+const BLUEPRINT: Blueprint = Blueprint {
+    kind: Kind::Balancer,
+    program: "causeway_lb",
+    link: "link_lb",
+};
+
+/// How to start a balancer. Sizes are fixed for as long as its pins live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The interface where clients' packets arrive and from which they leave.
+    pub interface: String,
+    /// Where maps and link are pinned: a directory of its own in a BPF file system.
+    pub pin_dir: PathBuf,
+    /// How the program is to run.
+    pub xdp_mode: XdpMode,
+    /// IPv4 flows that the table holds.
+    pub flows_v4: u32,
+    /// IPv6 flows that the table holds.
+    pub flows_v6: u32,
+    /// VIPs at most; up to 65536.
+    pub max_vips: u32,
+    /// Reals of all VIPs at most.
+    pub max_reals: u32,
+    /// Whether latency is measured.
+    pub measure: bool,
+}
+
+impl Options {
+    /// The defaults: 1,048,576 IPv4 and 262,144 IPv6 flows, 1,024 VIPs, 4,096
+    /// reals, measuring.
+    pub fn new(interface: impl Into<String>, pin_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            interface: interface.into(),
+            pin_dir: pin_dir.into(),
+            xdp_mode: XdpMode::Auto,
+            flows_v4: 1 << 20,
+            flows_v6: 1 << 18,
+            max_vips: 1024,
+            max_reals: 4096,
+            measure: true,
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        let ranges = [
+            ("flow_table.ipv4", self.flows_v4, 1 << 28),
+            ("flow_table.ipv6", self.flows_v6, 1 << 28),
+            ("max_vips", self.max_vips, 1 << 16),
+            ("max_reals", self.max_reals, 1 << 20),
+        ];
+        match ranges
+            .into_iter()
+            .find(|&(_, value, max)| value == 0 || value > max)
+        {
+            None => Ok(()),
+            Some((what, value, max)) => Err(Error::OutOfRange {
+                what,
+                value: value.into(),
+                min: 1,
+                max: max.into(),
+            }),
+        }
+    }
+}
+
+/// A balancer that is loaded, pinned and attached.
+///
+/// The pinned maps are the truth: ids of VIPs and reals, rings and counters are
+/// those of the balancer that was taken over, and stay when this value is dropped.
+/// Methods take `&self` and may be called from any thread; changes are serialised.
+#[derive(Debug)]
+pub struct LoadBalancer {
+    plane: Plane,
+    vips: Table<abi::VipKey, abi::Vip>,
+    reals: Table<u32, abi::Real>,
+    rings: Rings,
+    ctl: Table<u32, abi::Ctl>,
+    verdicts: PerCpu<abi::PacketsBytes>,
+    vip_stats: PerCpu<abi::PacketsBytes>,
+    real_stats: PerCpu<abi::RealStats>,
+    real_hist: MapHandle,
+    /// What the tables hold, so that readers need not scan them.
+    book: Mutex<Book>,
+}
+
+/// The VIPs and reals in use, by id.
+#[derive(Debug, Default)]
+struct Book {
+    vips: Vec<Option<Vip>>,
+    reals: Vec<Option<Real>>,
+}
+
+impl LoadBalancer {
+    /// Starts a balancer, or takes over the one pinned in `options.pin_dir`
+    /// without losing a packet or a flow. On an error whatever ran goes on.
+    pub fn start(options: &Options) -> Result<(Self, Started)> {
+        options.check()?;
+        let startup = Startup::begin(
+            BLUEPRINT,
+            &options.interface,
+            &options.pin_dir,
+            options.xdp_mode,
+        )?;
+        let failed = |source| Error::Load {
+            program: BLUEPRINT.program,
+            source,
+        };
+        let mut object = MaybeUninit::uninit();
+        let mut skel = LbSkelBuilder::default().open(&mut object).map_err(failed)?;
+        if let Some(settings) = skel.maps.rodata_data.as_deref_mut() {
+            settings.cfg_measure = options.measure;
+        }
+        let sizes = [
+            ("flows4", options.flows_v4),
+            ("flows6", options.flows_v6),
+            ("vips", 2 * options.max_vips),
+            ("rings", options.max_vips),
+            ("vip_stats", options.max_vips),
+            ("reals", options.max_reals),
+            ("real_stats", options.max_reals),
+            ("real_hist", options.max_reals),
+        ];
+        startup.prepare(skel.open_object_mut(), &sizes)?;
+        let skel = skel.load().map_err(failed)?;
+        let (plane, started) = startup.attach(skel.object())?;
+        Ok((Self::new(plane)?, started))
+    }
+
+    /// Takes the balancer pinned in `pin_dir` down: program, maps and pins. Nothing
+    /// there is no error.
+    pub fn detach(pin_dir: &Path) -> Result<Detached> {
+        plane::detach(pin_dir, BLUEPRINT.link)
+    }
+
+    fn new(mut plane: Plane) -> Result<Self> {
+        let balancer = Self {
+            vips: Table::new(plane.take_map("vips")?)?,
+            reals: Table::new(plane.take_map("reals")?)?,
+            rings: Rings::new(plane.take_map("rings")?)?,
+            ctl: Table::new(plane.take_map("ctl")?)?,
+            verdicts: PerCpu::new(plane.take_map("verdicts")?)?,
+            vip_stats: PerCpu::new(plane.take_map("vip_stats")?)?,
+            real_stats: PerCpu::new(plane.take_map("real_stats")?)?,
+            real_hist: plane.take_map("real_hist")?,
+            plane,
+            book: Mutex::default(),
+        };
+        let book = Book {
+            vips: balancer.read_vips()?,
+            reals: balancer.read_reals()?,
+        };
+        *balancer.book() = book;
+        Ok(balancer)
+    }
+
+    /// Id of the link that holds the program: the same as long as the balancer
+    /// stays on its interface.
+    pub fn link_id(&self) -> Result<u32> {
+        Ok(self.plane.link.info()?.id)
+    }
+
+    /// Sets where encapsulated packets go. Until then they are dropped and counted
+    /// as `no_next_hop`.
+    pub fn set_next_hop(&self, next_hop: &NextHop) -> Result<()> {
+        let _changing = self.book();
+        let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
+        next_hop.store(&mut ctl);
+        self.ctl.put(&0, &ctl)
+    }
+
+    /// Sets the key of the hash that picks a slot of a ring. Balancers that share
+    /// VIPs share it; it should be secret, so that no client can aim at a server.
+    pub fn set_hash_key(&self, key: [u64; 2]) -> Result<()> {
+        let _changing = self.book();
+        let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
+        ctl.hash_key = key;
+        self.ctl.put(&0, &ctl)
+    }
+
+    /// The book is plain data that is whole after every statement, so a panic
+    /// elsewhere does not spoil it.
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The taken slots with their numbers.
+fn numbered<T: Copy>(slots: &[Option<T>]) -> Vec<(u32, T)> {
+    (0..)
+        .zip(slots)
+        .filter_map(|(id, slot)| Some((id, (*slot)?)))
+        .collect()
+}
+
+/// The lowest free slot below `max`.
+fn free_slot<T>(slots: &[Option<T>], max: u32) -> Option<u32> {
+    let hole = slots.iter().position(Option::is_none);
+    let slot = hole.unwrap_or(slots.len()) as u32;
+    (slot < max).then_some(slot)
+}
+
+fn fill_slot<T>(slots: &mut Vec<Option<T>>, id: u32, value: T) {
+    let at = id as usize;
+    if slots.len() <= at {
+        slots.resize_with(at + 1, || None);
+    }
+    slots[at] = Some(value);
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reals: the servers behind the VIPs.
+
+use super::*;
+
+/// A real's number: what rings and flows hold. Given out by the data plane, lowest
+/// first, and kept over restarts.
+pub type RealId = u32;
+
+/// How packets reach a real.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Forwarding {
+    /// In an outer IP header to its address.
+    Ipip,
+    /// Unchanged, in a frame to this MAC address: it is on the balancer's link.
+    L2([u8; 6]),
+}
+
+/// One server of one VIP. A machine that serves two VIPs is two reals, each
+/// measured and weighted for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Real {
+    /// The VIP that it serves.
+    pub vip: VipId,
+    /// Its address.
+    pub address: IpAddr,
+    /// How packets reach it.
+    pub forwarding: Forwarding,
+}
+
+impl Real {
+    fn value(&self, generation: u16) -> abi::Real {
+        let (flags, mac) = match self.forwarding {
+            Forwarding::Ipip => (abi::REAL_PRESENT, [0; 6]),
+            Forwarding::L2(mac) => (abi::REAL_PRESENT | abi::REAL_L2, mac),
+        };
+        abi::Real {
+            flags,
+            family: if self.address.is_ipv4() { 4 } else { 6 },
+            r#gen: generation,
+            mac,
+            vip: self.vip as u16,
+            pad: [0; 4],
+            addr: abi::addr_bytes(self.address),
+        }
+    }
+
+    /// `None` for a slot that is not in use.
+    fn from_value(value: &abi::Real) -> Option<Self> {
+        (value.flags & abi::REAL_PRESENT != 0).then(|| Self {
+            vip: value.vip.into(),
+            address: abi::addr_from_bytes(value.addr),
+            forwarding: if value.flags & abi::REAL_L2 == 0 {
+                Forwarding::Ipip
+            } else {
+                Forwarding::L2(value.mac)
+            },
+        })
+    }
+}
+
+impl LoadBalancer {
+    /// All reals with their ids.
+    pub fn reals(&self) -> Vec<(RealId, Real)> {
+        numbered(&self.book().reals)
+    }
+
+    /// Adds a real. It gets new connections once it is in its VIP's ring; its
+    /// counters start at zero. Flows of a real that had this id before are not its.
+    pub fn add_real(&self, real: &Real) -> Result<RealId> {
+        let mut book = self.book();
+        book.vip(real.vip)?;
+        let id = free_slot(&book.reals, self.reals.max_entries()).ok_or(Error::Full {
+            what: "reals",
+            max: self.reals.max_entries(),
+            setting: "max_reals",
+        })?;
+        self.real_stats.clear(id)?;
+        self.clear_histogram(id)?;
+        let old = self.reals.get(&id)?.unwrap_or_default();
+        let value = real.value(old.r#gen.wrapping_add(1));
+        self.reals.put(&id, &value)?;
+        fill_slot(&mut book.reals, id, *real);
+        Ok(id)
+    }
+
+    /// Changes how packets reach a real; its flows and counters stay.
+    pub fn set_forwarding(&self, id: RealId, forwarding: Forwarding) -> Result<()> {
+        let mut book = self.book();
+        let real = Real {
+            forwarding,
+            ..book.real(id)?
+        };
+        let old = self.reals.get(&id)?.unwrap_or_default();
+        self.reals.put(&id, &real.value(old.r#gen))?;
+        fill_slot(&mut book.reals, id, real);
+        Ok(())
+    }
+
+    /// Removes a real at once: its flows are picked anew, which breaks most of
+    /// them. To drain it, take it out of the ring and wait. Take it out of the ring
+    /// first in any case: packets that the ring sends to it are dropped.
+    pub fn remove_real(&self, id: RealId) -> Result<()> {
+        let mut book = self.book();
+        book.real(id)?;
+        self.retire(&mut book, id)
+    }
+
+    /// Ends the use of a slot. The generation stays in the map, for its next user
+    /// to get another.
+    pub(super) fn retire(&self, book: &mut Book, id: RealId) -> Result<()> {
+        let old = self.reals.get(&id)?.unwrap_or_default();
+        let gone = abi::Real {
+            r#gen: old.r#gen,
+            ..Default::default()
+        };
+        self.reals.put(&id, &gone)?;
+        book.reals[id as usize] = None;
+        Ok(())
+    }
+
+    /// The reals in the map, by id.
+    pub(super) fn read_reals(&self) -> Result<Vec<Option<Real>>> {
+        let values = self.reals.first(self.reals.max_entries())?;
+        let mut reals: Vec<_> = values.iter().map(Real::from_value).collect();
+        let used = reals
+            .iter()
+            .rposition(Option::is_some)
+            .map_or(0, |last| last + 1);
+        reals.truncate(used);
+        Ok(reals)
+    }
+}
+
+impl Book {
+    pub(super) fn real(&self, id: RealId) -> Result<Real> {
+        let slot = self.reals.get(id as usize).copied().flatten();
+        slot.ok_or(Error::UnknownReal(id))
+    }
+}

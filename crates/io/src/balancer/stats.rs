@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Counters, summed over the CPUs. They only grow, until their slot gets another
+//! owner. One system call reads a table as far as ids are given out, so the cost
+//! follows the number of reals in use and not the size of the map.
+
+use causeway_core::hist::{BUCKETS, Histogram};
+use libbpf_rs::{MapCore as _, MapFlags};
+
+use super::*;
+use crate::abi::{PacketsBytes, Plain as _, Verdict};
+use crate::map::io_error;
+
+/// Counters of one real.
+pub use crate::abi::RealStats;
+
+impl LoadBalancer {
+    /// What became of all packets.
+    pub fn verdicts(&self) -> Result<Vec<(Verdict, PacketsBytes)>> {
+        let counters = self
+            .verdicts
+            .first(Verdict::ALL.len() as u32, add_packets)?;
+        Ok(Verdict::ALL.into_iter().zip(counters).collect())
+    }
+
+    /// Packets to each VIP.
+    pub fn vip_stats(&self) -> Result<Vec<(VipId, PacketsBytes)>> {
+        let in_use = self.vips();
+        let counters = self.vip_stats.first(upper_bound(&in_use), add_packets)?;
+        Ok(pick(&in_use, &counters))
+    }
+
+    /// Traffic and latency of each real.
+    pub fn real_stats(&self) -> Result<Vec<(RealId, RealStats)>> {
+        let in_use = self.reals();
+        let counters = self.real_stats.first(upper_bound(&in_use), add_real)?;
+        Ok(pick(&in_use, &counters))
+    }
+
+    /// A real's latency histogram.
+    pub fn real_histogram(&self, id: RealId) -> Result<Histogram> {
+        self.book().real(id)?;
+        let mut counts = vec![0_u8; BUCKETS * 8];
+        self.real_hist
+            .lookup_into(id.as_bytes(), &mut counts, MapFlags::ANY)
+            .map_err(|e| Error::map("read", "real_hist", io_error(&e)))?;
+        let (counts, _) = counts.as_chunks::<8>();
+        let counts: Vec<u64> = counts.iter().map(|&c| u64::from_ne_bytes(c)).collect();
+        Histogram::from_counts(&counts)
+            .map_err(|e| Error::map("read", "real_hist", std::io::Error::other(e)))
+    }
+
+    pub(super) fn clear_histogram(&self, id: RealId) -> Result<()> {
+        self.real_hist
+            .update(id.as_bytes(), &[0; BUCKETS * 8], MapFlags::ANY)
+            .map_err(|e| Error::map("clear", "real_hist", io_error(&e)))
+    }
+}
+
+fn add_packets(sum: &mut PacketsBytes, more: &PacketsBytes) {
+    sum.packets += more.packets;
+    sum.bytes += more.bytes;
+}
+
+fn add_real(sum: &mut RealStats, more: &RealStats) {
+    sum.packets += more.packets;
+    sum.bytes += more.bytes;
+    sum.conns_opened += more.conns_opened;
+    sum.conns_closed += more.conns_closed;
+    sum.requests += more.requests;
+    sum.latency_sum2_ns += more.latency_sum2_ns;
+    sum.latency_count2 += more.latency_count2;
+    sum.latency_at_ns = sum.latency_at_ns.max(more.latency_at_ns);
+}
+
+/// How many entries of a table cover all ids in use, which are sorted.
+fn upper_bound<T>(in_use: &[(u32, T)]) -> u32 {
+    in_use.last().map_or(0, |(id, _)| id + 1)
+}
+
+fn pick<T, V: Copy>(in_use: &[(u32, T)], values: &[V]) -> Vec<(u32, V)> {
+    in_use
+        .iter()
+        .filter_map(|(id, _)| Some((*id, *values.get(*id as usize)?)))
+        .collect()
+}

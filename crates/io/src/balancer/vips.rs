@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+//! VIPs and their rings.
+
+use super::*;
+
+/// A VIP's number: index of its ring and counters. Given out by the data plane,
+/// lowest first, and kept over restarts.
+pub type VipId = u32;
+
+/// A transport protocol with ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Protocol {
+    /// TCP.
+    Tcp = 6,
+    /// UDP, QUIC among it.
+    Udp = 17,
+}
+
+impl Protocol {
+    fn from_number(number: u8) -> Option<Self> {
+        match number {
+            6 => Some(Self::Tcp),
+            17 => Some(Self::Udp),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        })
+    }
+}
+
+/// What clients connect to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Vip {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its port; 0 stands for all that have no VIP of their own.
+    pub port: u16,
+    /// Its protocol.
+    pub protocol: Protocol,
+}
+
+impl fmt::Display for Vip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = SocketAddr::new(self.address, self.port);
+        write!(f, "{address}/{}", self.protocol)
+    }
+}
+
+impl Vip {
+    fn key(&self) -> abi::VipKey {
+        abi::VipKey {
+            addr: abi::addr_bytes(self.address),
+            port_be: self.port.to_be_bytes(),
+            proto: self.protocol as u8,
+            pad: 0,
+        }
+    }
+
+    /// The entry that says that the address alone is a VIP's.
+    fn address_key(&self) -> abi::VipKey {
+        abi::VipKey {
+            addr: abi::addr_bytes(self.address),
+            ..Default::default()
+        }
+    }
+
+    /// `None` for the entry of an address alone.
+    fn from_key(key: &abi::VipKey) -> Option<Self> {
+        Some(Self {
+            address: abi::addr_from_bytes(key.addr),
+            port: u16::from_be_bytes(key.port_be),
+            protocol: Protocol::from_number(key.proto)?,
+        })
+    }
+}
+
+impl LoadBalancer {
+    /// All VIPs with their ids.
+    pub fn vips(&self) -> Vec<(VipId, Vip)> {
+        numbered(&self.book().vips)
+    }
+
+    /// Adds a VIP, without a ring: until it gets one, its packets are dropped and
+    /// counted as `no_real`. Its counters start at zero.
+    pub fn add_vip(&self, vip: &Vip) -> Result<VipId> {
+        let mut book = self.book();
+        if book.vips.contains(&Some(*vip)) {
+            return Err(Error::DuplicateVip(vip.to_string()));
+        }
+        let id = free_slot(&book.vips, self.vip_stats.max_entries()).ok_or(Error::Full {
+            what: "VIPs",
+            max: self.vip_stats.max_entries(),
+            setting: "max_vips",
+        })?;
+        self.rings.clear(id)?;
+        self.vip_stats.clear(id)?;
+        self.vips.put(&vip.address_key(), &abi::Vip::default())?;
+        let value = abi::Vip {
+            id,
+            ..Default::default()
+        };
+        self.vips.put(&vip.key(), &value)?;
+        fill_slot(&mut book.vips, id, *vip);
+        Ok(id)
+    }
+
+    /// Removes a VIP with its ring and its reals. Packets to it then pass on to the
+    /// kernel.
+    pub fn remove_vip(&self, id: VipId) -> Result<()> {
+        let mut book = self.book();
+        let vip = book.vip(id)?;
+        self.vips.remove(&vip.key())?;
+        book.vips[id as usize] = None;
+        let mut others = book.vips.iter().flatten();
+        if !others.any(|other| other.address == vip.address) {
+            self.vips.remove(&vip.address_key())?;
+        }
+        self.rings.clear(id)?;
+        for (real, _) in numbered(&book.reals)
+            .iter()
+            .filter(|(_, real)| real.vip == id)
+        {
+            self.retire(&mut book, *real)?;
+        }
+        Ok(())
+    }
+
+    /// Gives a VIP a ring of real ids, empty for none. The swap is atomic: a packet
+    /// sees the old ring or the new one.
+    pub fn set_ring(&self, vip: VipId, ring: &[RealId]) -> Result<()> {
+        self.set_rings(&[(vip, ring)])
+    }
+
+    /// [`set_ring`](Self::set_ring) for several VIPs. The kernel waits some
+    /// milliseconds after a swap, until no CPU works with the old ring; here it
+    /// waits once.
+    pub fn set_rings(&self, rings: &[(VipId, &[RealId])]) -> Result<()> {
+        let book = self.book();
+        let mut swaps = Vec::new();
+        for &(id, ring) in rings {
+            let vip = book.vip(id)?;
+            if let Some(unknown) = ring.iter().find(|&&real| book.real(real).is_err()) {
+                return Err(Error::UnknownReal(*unknown));
+            }
+            // The size in use never exceeds the ring: it shrinks before the swap and
+            // grows after it. A slot beyond a ring would be a packet without a real.
+            let size = ring.len() as u32;
+            let old = self.vips.get(&vip.key())?.ok_or(Error::UnknownVip(id))?;
+            if size < old.ring_size {
+                self.set_ring_size(&vip, id, size)?;
+            }
+            if size > 0 {
+                swaps.push((id, NewRing::fill(ring)?));
+            }
+        }
+        self.rings.swap(&swaps)?;
+        for &(id, ring) in rings {
+            self.set_ring_size(&book.vip(id)?, id, ring.len() as u32)?;
+            if ring.is_empty() {
+                self.rings.clear(id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A VIP's ring; empty if it has none. Needs CAP_SYS_ADMIN, and copies it all:
+    /// not for every tick.
+    pub fn ring(&self, vip: VipId) -> Result<Vec<RealId>> {
+        self.book().vip(vip)?;
+        self.rings.read(vip)
+    }
+
+    fn set_ring_size(&self, vip: &Vip, id: VipId, ring_size: u32) -> Result<()> {
+        let value = abi::Vip {
+            id,
+            ring_size,
+            ..Default::default()
+        };
+        self.vips.put(&vip.key(), &value)
+    }
+
+    /// The VIPs in the map, by id.
+    pub(super) fn read_vips(&self) -> Result<Vec<Option<Vip>>> {
+        let mut vips = Vec::new();
+        for (key, value) in self.vips.entries()? {
+            if let Some(vip) = Vip::from_key(&key) {
+                fill_slot(&mut vips, value.id, vip);
+            }
+        }
+        Ok(vips)
+    }
+}
+
+impl Book {
+    pub(super) fn vip(&self, id: VipId) -> Result<Vip> {
+        let slot = self.vips.get(id as usize).copied().flatten();
+        slot.ok_or(Error::UnknownVip(id))
+    }
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Dumps of the kernel's tables of links, addresses, routes and neighbours.
+
+use std::io;
+
+use netlink_packet_core::{
+    NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+
+/// Bytes of a netlink message's header; the first four are the message's length.
+const HEADER_LEN: usize = 16;
+
+/// Sends a dump request and collects what `pick` takes of the answer. Entries that
+/// this build cannot decode are passed over: a newer kernel may have them.
+pub(crate) fn dump<T>(
+    request: RouteNetlinkMessage,
+    mut pick: impl FnMut(RouteNetlinkMessage) -> Option<T>,
+) -> io::Result<Vec<T>> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_DUMP | NLM_F_REQUEST;
+    let mut message = NetlinkMessage::new(header, NetlinkPayload::from(request));
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    socket.send(&bytes, 0)?;
+
+    let mut found = Vec::new();
+    loop {
+        let (datagram, _) = socket.recv_from_full()?;
+        for bytes in messages(&datagram) {
+            let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(bytes) else {
+                continue;
+            };
+            match message.payload {
+                NetlinkPayload::Done(_) => return Ok(found),
+                NetlinkPayload::Error(error) => return Err(error.to_io()),
+                NetlinkPayload::InnerMessage(entry) => found.extend(pick(entry)),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The messages of a datagram, each padded to four bytes.
+fn messages(mut datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let len = u32::from_ne_bytes(*datagram.first_chunk()?) as usize;
+        let message = datagram.get(..len).filter(|_| len >= HEADER_LEN)?;
+        datagram = datagram.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some(message)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::messages;
+
+    #[test]
+    fn a_datagram_is_split_at_the_lengths_it_names() {
+        let mut datagram = vec![0; 18];
+        datagram[0] = 18;
+        datagram.extend([0, 0]);
+        datagram.extend([16, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
+        let lens: Vec<usize> = messages(&datagram).map(<[u8]>::len).collect();
+        assert_eq!(lens, [18, 16]);
+    }
+
+    #[test]
+    fn lengths_that_lie_end_the_datagram() {
+        for len in [0_u32, 3, 15, 21, u32::MAX] {
+            let mut datagram = [0; 20];
+            datagram[..4].copy_from_slice(&len.to_ne_bytes());
+            assert_eq!(messages(&datagram).count(), 0, "{len}");
+        }
+        assert_eq!(messages(&[1, 2]).count(), 0);
+    }
+}

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Holding an XDP program on an interface through a link.
+//!
+//! A link, unlike the older netlink attachment, can be pinned, belongs to whoever
+//! holds it, and lets the program be replaced in one step.
+
+use std::ffi::CStr;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::path::Path;
+
+use libbpf_rs::{Xdp, XdpFlags};
+
+use crate::error::{Error, Result};
+use crate::map::{errno, io_error};
+
+/// How the configuration wants the program to run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XdpMode {
+    /// In the driver if it can, else generic.
+    #[default]
+    Auto,
+    /// In the driver or not at all.
+    Native,
+    /// After the driver has made a socket buffer: any interface, slower.
+    Generic,
+}
+
+/// How the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In the driver.
+    Native,
+    /// After the driver has made a socket buffer.
+    Generic,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Native => "native",
+            Self::Generic => "generic",
+        })
+    }
+}
+
+/// An interface by name and number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Interface {
+    pub(crate) name: String,
+    pub(crate) index: u32,
+}
+
+impl Interface {
+    pub(crate) fn find(name: &str) -> Result<Self> {
+        nix::net::if_::if_nametoindex(name)
+            .map(|index| Self {
+                name: name.to_owned(),
+                index,
+            })
+            .map_err(|_| Error::NoInterface(name.to_owned()))
+    }
+
+    /// The XDP program that runs here, if any.
+    pub(crate) fn occupant(&self) -> Result<Option<Occupant>> {
+        // The fd of an `Xdp` is used for attaching only.
+        let unused = io::stderr();
+        let xdp = Xdp::new(unused.as_fd());
+        let query = xdp.query(self.index as i32, XdpFlags::NONE).map_err(|e| {
+            let doing = format!("ask for the XDP program of {}", self.name);
+            Error::bpf(doing, io_error(&e))
+        })?;
+        let native = [query.drv_prog_id, query.hw_prog_id];
+        let native = native.into_iter().find(|&id| id != 0);
+        Ok(match (native, query.skb_prog_id) {
+            (Some(program), _) => Some(Occupant::new(program, Mode::Native)),
+            (None, 0) => None,
+            (None, program) => Some(Occupant::new(program, Mode::Generic)),
+        })
+    }
+
+    /// The error that says whose program is in the way.
+    pub(crate) fn foreign(&self, occupant: Occupant) -> Error {
+        Error::Foreign {
+            interface: self.name.clone(),
+            program: program_name(occupant.program),
+            id: occupant.program,
+        }
+    }
+}
+
+/// A program on an interface.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Occupant {
+    /// The program's id.
+    pub(crate) program: u32,
+    pub(crate) mode: Mode,
+}
+
+impl Occupant {
+    fn new(program: u32, mode: Mode) -> Self {
+        Self { program, mode }
+    }
+}
+
+/// A link that holds a program on an interface. Dropping it closes the handle;
+/// the program stays as long as the link is pinned.
+#[derive(Debug)]
+pub(crate) struct Link(OwnedFd);
+
+/// What the kernel says about a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LinkInfo {
+    pub(crate) id: u32,
+    /// Id of the program that it holds.
+    pub(crate) program: u32,
+    /// 0 once the interface is gone.
+    pub(crate) ifindex: u32,
+}
+
+impl Link {
+    /// Attaches `program`. In mode `Auto` an interface without native XDP gets the
+    /// generic one; a driver that has it but refuses is an error.
+    pub(crate) fn attach(
+        program: BorrowedFd<'_>,
+        interface: &Interface,
+        mode: XdpMode,
+    ) -> Result<(Self, Mode)> {
+        if mode != XdpMode::Generic {
+            match create(program, interface, libbpf_sys::XDP_FLAGS_DRV_MODE) {
+                Ok(link) => return Ok((link, Mode::Native)),
+                Err(e) => match (e.raw_os_error(), mode) {
+                    (Some(libc::EOPNOTSUPP), XdpMode::Auto) => {}
+                    (Some(libc::EOPNOTSUPP), _) => {
+                        return Err(Error::NoNative(interface.name.clone()));
+                    }
+                    _ => return Err(attach_error(interface, e, true)),
+                },
+            }
+        }
+        create(program, interface, libbpf_sys::XDP_FLAGS_SKB_MODE)
+            .map(|link| (link, Mode::Generic))
+            .map_err(|e| attach_error(interface, e, false))
+    }
+
+    /// Another handle of the same link.
+    pub(crate) fn try_clone(&self) -> Result<Self> {
+        let fd = self.0.try_clone();
+        fd.map(Self)
+            .map_err(|e| Error::bpf("duplicate the XDP link", e))
+    }
+
+    /// The link pinned at `pin`, if there is one.
+    pub(crate) fn open(pin: &Path) -> Result<Option<Self>> {
+        let path = c_path(pin)?;
+        // SAFETY: `path` is a C string for the time of the call.
+        let fd = unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) };
+        match fd {
+            // SAFETY: a new descriptor that nobody else owns.
+            0.. => Ok(Some(Self(unsafe { OwnedFd::from_raw_fd(fd) }))),
+            _ if fd == -libc::ENOENT => Ok(None),
+            _ => Err(Error::bpf(
+                format!("open the link {}", pin.display()),
+                errno(fd),
+            )),
+        }
+    }
+
+    /// Pins the link.
+    pub(crate) fn pin(&self, pin: &Path) -> Result<()> {
+        let path = c_path(pin)?;
+        // SAFETY: `path` is a C string for the time of the call.
+        let ret = unsafe { libbpf_sys::bpf_obj_pin(self.0.as_raw_fd(), path.as_ptr()) };
+        check(ret, || format!("pin the link {}", pin.display()))
+    }
+
+    /// Puts `program` in the place of the one it holds. Each packet meets either
+    /// the old or the new one.
+    pub(crate) fn replace(&self, program: BorrowedFd<'_>) -> Result<()> {
+        // SAFETY: two descriptors; no options.
+        let ret = unsafe {
+            libbpf_sys::bpf_link_update(self.0.as_raw_fd(), program.as_raw_fd(), std::ptr::null())
+        };
+        check(ret, || "replace the running XDP program".to_owned())
+    }
+
+    /// Takes the program off the interface, whoever else holds the link.
+    pub(crate) fn detach(&self) -> Result<()> {
+        // SAFETY: a descriptor.
+        let ret = unsafe { libbpf_sys::bpf_link_detach(self.0.as_raw_fd()) };
+        check(ret, || "detach the XDP program".to_owned())
+    }
+
+    pub(crate) fn info(&self) -> Result<LinkInfo> {
+        let mut info = libbpf_sys::bpf_link_info::default();
+        let mut len = size_of_val(&info) as u32;
+        // SAFETY: `info` is `len` bytes long and any bytes are a value of it.
+        let ret =
+            unsafe { libbpf_sys::bpf_link_get_info_by_fd(self.0.as_raw_fd(), &mut info, &mut len) };
+        check(ret, || "read the state of the XDP link".to_owned())?;
+        if info.type_ != libbpf_sys::BPF_LINK_TYPE_XDP {
+            let wrong = io::Error::new(io::ErrorKind::InvalidData, "not an XDP link");
+            return Err(Error::bpf("use the pinned link", wrong));
+        }
+        Ok(LinkInfo {
+            id: info.id,
+            program: info.prog_id,
+            // SAFETY: the type says that the XDP member is the live one.
+            ifindex: unsafe { info.__bindgen_anon_1.xdp.ifindex },
+        })
+    }
+}
+
+fn create(program: BorrowedFd<'_>, interface: &Interface, flags: u32) -> io::Result<Link> {
+    let opts = libbpf_sys::bpf_link_create_opts {
+        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
+        flags,
+        ..Default::default()
+    };
+    // SAFETY: `opts` lives through the call and has no pointers set.
+    let fd = unsafe {
+        libbpf_sys::bpf_link_create(
+            program.as_raw_fd(),
+            interface.index as i32,
+            libbpf_sys::BPF_XDP,
+            &opts,
+        )
+    };
+    if fd < 0 {
+        return Err(errno(fd));
+    }
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(Link(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+/// Why an attachment failed. Another program may have come between our look and
+/// our attempt; then that is the reason to give.
+fn attach_error(interface: &Interface, error: io::Error, native: bool) -> Error {
+    let taken = matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST));
+    match interface.occupant() {
+        Ok(Some(occupant)) if taken => interface.foreign(occupant),
+        _ if native => Error::NativeRefused {
+            interface: interface.name.clone(),
+            source: error,
+        },
+        _ => Error::bpf(format!("attach XDP to {}", interface.name), error),
+    }
+}
+
+/// The name of a program, or "unknown" if it is gone or may not be looked at.
+fn program_name(id: u32) -> String {
+    let unknown = || "unknown".to_owned();
+    // SAFETY: a plain system call.
+    let fd = unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) };
+    if fd < 0 {
+        return unknown();
+    }
+    // SAFETY: a new descriptor that nobody else owns.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut len = size_of_val(&info) as u32;
+    // SAFETY: `info` is `len` bytes long and any bytes are a value of it.
+    let ret = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(fd.as_raw_fd(), &mut info, &mut len) };
+    let name = info.name.map(|c| c as u8);
+    match CStr::from_bytes_until_nul(&name) {
+        Ok(name) if ret == 0 && !name.is_empty() => name.to_string_lossy().into_owned(),
+        _ => unknown(),
+    }
+}
+
+fn check(ret: i32, doing: impl FnOnce() -> String) -> Result<()> {
+    if ret < 0 {
+        Err(Error::bpf(doing(), errno(ret)))
+    } else {
+        Ok(())
+    }
+}
+
+fn c_path(path: &Path) -> Result<std::ffi::CString> {
+    use std::os::unix::ffi::OsStrExt as _;
+    std::ffi::CString::new(path.as_os_str().as_bytes())
+        .map_err(|e| Error::bpf(format!("use the path {}", path.display()), e))
+}

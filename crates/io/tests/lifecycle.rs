@@ -1,0 +1,536 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The balancer's life: start, takeover, crash, removal, and every refusal, on
+//! real interfaces in private namespaces.
+
+mod sandbox;
+
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use causeway_io::{
+    Error, Forwarding, LoadBalancer, Mode, NextHop, Options, Protocol, Real, Source, Vip, XdpMode,
+};
+use sandbox::{Netns, Sandbox, ip, wait_for};
+
+fn addr(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+/// Small tables: most tests do not fill them.
+fn options(interface: &str, pin_dir: &Path) -> Options {
+    Options {
+        flows_v4: 1024,
+        flows_v6: 1024,
+        max_vips: 8,
+        max_reals: 16,
+        ..Options::new(interface, pin_dir)
+    }
+}
+
+/// A veth pair; `lb0` stays here, `peer0` goes to the namespace that is returned.
+fn veth() -> Netns {
+    let peer = Netns::new();
+    ip("link add lb0 type veth peer name peer0");
+    ip(&format!("link set peer0 netns {}", peer.path()));
+    ip("addr add 10.7.0.1/24 dev lb0");
+    ip("link set lb0 up");
+    peer.ip("addr add 10.7.0.2/24 dev peer0");
+    peer.ip("link set peer0 up");
+    peer
+}
+
+fn start(options: &Options) -> LoadBalancer {
+    LoadBalancer::start(options)
+        .unwrap_or_else(|e| panic!("{e}"))
+        .0
+}
+
+fn refusal(options: &Options) -> Error {
+    match LoadBalancer::start(options) {
+        Ok(_) => panic!("started, but should have been refused"),
+        Err(e) => e,
+    }
+}
+
+fn packets(lb: &LoadBalancer) -> u64 {
+    let verdicts = lb.verdicts().expect("verdicts");
+    verdicts.iter().map(|(_, counter)| counter.packets).sum()
+}
+
+/// Sends `count` datagrams to a port where nobody listens.
+fn knock(target: &str, count: usize) {
+    let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+    for _ in 0..count {
+        socket.send_to(b"knock", (target, 9)).expect("send");
+    }
+}
+
+/// One VIP with two reals, all that a takeover must keep.
+fn furnish(lb: &LoadBalancer) -> (Vip, [Real; 2]) {
+    let vip = Vip {
+        address: addr("192.0.2.1"),
+        port: 80,
+        protocol: Protocol::Tcp,
+    };
+    let id = lb.add_vip(&vip).expect("a VIP");
+    let reals = [
+        (addr("10.8.0.1"), Forwarding::Ipip),
+        (addr("2001:db8::8"), Forwarding::L2([2, 0, 0, 0, 0, 8])),
+    ];
+    let reals = reals.map(|(address, forwarding)| Real {
+        vip: id,
+        address,
+        forwarding,
+    });
+    let ids = reals.map(|real| lb.add_real(&real).expect("a real"));
+    lb.set_ring(id, &[ids[0], ids[1], ids[0]]).expect("a ring");
+    (vip, reals)
+}
+
+#[test]
+fn a_takeover_keeps_link_tables_and_counters() {
+    Sandbox::run(|sandbox| {
+        let peer = veth();
+        let options = options("lb0", &sandbox.pin_dir("lb"));
+        let (lb, started) = LoadBalancer::start(&options).expect("a first start");
+        assert!(!started.took_over);
+        assert_eq!(started.mode, Mode::Native);
+        let (vip, reals) = furnish(&lb);
+        let link = lb.link_id().expect("a link");
+        peer.run(|| knock("10.7.0.1", 3));
+        wait_for("the program to see traffic", || packets(&lb) >= 3);
+        let seen = packets(&lb);
+        drop(lb);
+
+        // Nobody is there, and the program still counts.
+        peer.run(|| knock("10.7.0.1", 2));
+
+        let (lb, started) = LoadBalancer::start(&options).expect("a takeover");
+        assert!(started.took_over);
+        assert_eq!(started.mode, Mode::Native);
+        assert_eq!(lb.link_id().expect("a link"), link);
+        assert_eq!(lb.vips(), [(0, vip)]);
+        assert_eq!(lb.reals(), [(0, reals[0]), (1, reals[1])]);
+        assert_eq!(lb.ring(0).expect("the ring"), [0, 1, 0]);
+        wait_for("counters to go on", || packets(&lb) >= seen + 2);
+    });
+}
+
+#[test]
+fn a_killed_process_leaves_the_data_plane_and_a_successor_takes_over() {
+    Sandbox::run(|sandbox| {
+        let peer = veth();
+        let pin_dir = sandbox.pin_dir("lb");
+        for round in 0..3 {
+            let me = std::env::current_exe().expect("this binary");
+            let mut child = Command::new(me)
+                .args(["--ignored", "--exact", "hold_a_balancer_until_killed"])
+                .env("CAUSEWAY_TEST_PIN_DIR", &pin_dir)
+                .stdout(Stdio::null())
+                .spawn()
+                .expect("a child");
+            wait_for("the child's balancer", || pin_dir.join("ready").exists());
+            child.kill().expect("SIGKILL");
+            child.wait().expect("the end of the child");
+            std::fs::remove_dir(pin_dir.join("ready")).expect("its sign");
+            peer.run(|| knock("10.7.0.1", 1));
+            let options = options("lb0", &pin_dir);
+            let (lb, started) = LoadBalancer::start(&options).expect("a takeover");
+            assert!(started.took_over);
+            assert_eq!(lb.vips().len(), 1, "round {round}");
+            wait_for("counters to go on", || packets(&lb) > round);
+        }
+    });
+}
+
+/// Not a test: what the test above kills.
+#[test]
+#[ignore = "the child process of another test"]
+fn hold_a_balancer_until_killed() {
+    let pin_dir = std::env::var_os("CAUSEWAY_TEST_PIN_DIR").expect("a parent");
+    let pin_dir = Path::new(&pin_dir);
+    let lb = start(&options("lb0", pin_dir));
+    if lb.vips().is_empty() {
+        furnish(&lb);
+    }
+    // Only pins can stand in a BPF file system; a directory will do as a sign.
+    std::fs::create_dir(pin_dir.join("ready")).expect("a sign");
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn detach_leaves_nothing_and_may_be_repeated() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let pin_dir = sandbox.pin_dir("deep/down/lb");
+        drop(start(&options("lb0", &pin_dir)));
+        assert!(sandbox::run("ip", "link show lb0").contains("xdp"));
+        let detached = LoadBalancer::detach(&pin_dir).expect("a detach");
+        assert!(detached.was_attached);
+        assert!(detached.pins > 8, "{detached:?}");
+        assert!(!pin_dir.exists());
+        assert!(!sandbox::run("ip", "link show lb0").contains("xdp"));
+        let again = LoadBalancer::detach(&pin_dir).expect("nothing to do");
+        assert_eq!((again.was_attached, again.pins), (false, 0));
+        let (_, started) = LoadBalancer::start(&options("lb0", &pin_dir)).expect("a new start");
+        assert!(!started.took_over);
+    });
+}
+
+#[test]
+fn a_changed_table_size_is_refused_and_names_map_and_way_out() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let old = options("lb0", &sandbox.pin_dir("lb"));
+        let lb = start(&old);
+        furnish(&lb);
+        drop(lb);
+        let new = Options {
+            flows_v4: 2048,
+            ..old.clone()
+        };
+        let error = refusal(&new);
+        assert!(
+            matches!(&error, Error::Layout { map, what: "max_entries", pinned: 1024, wanted: 2048, .. } if map == "flows4"),
+            "{error:?}"
+        );
+        let text = error.to_string();
+        assert!(
+            text.contains("flows4") && text.contains("--detach"),
+            "{text}"
+        );
+        // The refusal has changed nothing.
+        let (lb, started) = LoadBalancer::start(&old).expect("a takeover");
+        assert!(started.took_over);
+        assert_eq!(lb.vips().len(), 1);
+    });
+}
+
+#[test]
+fn pins_of_another_layout_are_refused() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let options = options("lb0", &sandbox.pin_dir("lb"));
+        drop(start(&options));
+        let layout = options.pin_dir.join("layout");
+        let map = libbpf_rs::MapHandle::from_pinned_path(&layout).expect("the layout");
+        use libbpf_rs::{MapCore as _, MapFlags};
+        map.update(&[0; 4], &77_u32.to_ne_bytes(), MapFlags::ANY)
+            .expect("another layout");
+        let error = refusal(&options);
+        assert!(matches!(error, Error::AbiVersion { .. }), "{error:?}");
+        assert!(error.to_string().contains("--detach"), "{error}");
+        // Pins that do not say what they are could be anything.
+        std::fs::remove_file(&layout).expect("remove the layout");
+        assert!(refusal(&options).to_string().contains("layout unknown"));
+        LoadBalancer::detach(&options.pin_dir).expect("the way out");
+        start(&options);
+    });
+}
+
+#[test]
+fn an_interface_without_native_xdp_gets_the_generic_one() {
+    Sandbox::run(|sandbox| {
+        let pin_dir = sandbox.pin_dir("lb");
+        let mut wanted = options("lo", &pin_dir);
+        wanted.xdp_mode = XdpMode::Native;
+        let error = refusal(&wanted);
+        assert!(
+            matches!(&error, Error::NoNative(name) if name == "lo"),
+            "{error:?}"
+        );
+        wanted.xdp_mode = XdpMode::Auto;
+        let (lb, started) = LoadBalancer::start(&wanted).expect("generic mode");
+        assert_eq!(started.mode, Mode::Generic);
+        knock("127.0.0.1", 2);
+        wait_for("the program to see traffic", || packets(&lb) >= 2);
+        drop(lb);
+        let (lb, started) = LoadBalancer::start(&wanted).expect("a takeover");
+        assert!(started.took_over && started.mode == Mode::Generic);
+        drop(lb);
+        wanted.xdp_mode = XdpMode::Native;
+        let error = refusal(&wanted);
+        assert!(
+            matches!(
+                error,
+                Error::OtherMode {
+                    running: Mode::Generic,
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
+    });
+}
+
+#[test]
+fn generic_mode_can_be_demanded() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let mut wanted = options("lb0", &sandbox.pin_dir("lb"));
+        wanted.xdp_mode = XdpMode::Generic;
+        let (_lb, started) = LoadBalancer::start(&wanted).expect("generic mode");
+        assert_eq!(started.mode, Mode::Generic);
+    });
+}
+
+#[test]
+fn a_foreign_program_is_refused_by_name() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let intruder = attach_intruder("lb0");
+        let wanted = options("lb0", &sandbox.pin_dir("lb"));
+        let error = refusal(&wanted);
+        assert!(
+            matches!(&error, Error::Foreign { program, .. } if program == "intruder"),
+            "{error:?}"
+        );
+        drop(intruder);
+        let lb = start(&wanted);
+        // A balancer of another pin directory is foreign, too.
+        let error = refusal(&options("lb0", &sandbox.pin_dir("other")));
+        assert!(
+            matches!(&error, Error::Foreign { program, .. } if program == "causeway_lb"),
+            "{error:?}"
+        );
+        drop(lb);
+    });
+}
+
+/// Puts a program called `intruder`, that passes everything, on an interface.
+fn attach_intruder(interface: &str) -> OwnedFd {
+    let index = nix::net::if_::if_nametoindex(interface).expect("the interface");
+    // r0 = XDP_PASS; exit
+    let code = [0x0000_0002_0000_00b7_u64, 0x95];
+    // SAFETY: name, licence and code live through the call; the descriptor is new.
+    let program = unsafe {
+        let fd = libbpf_sys::bpf_prog_load(
+            libbpf_sys::BPF_PROG_TYPE_XDP,
+            c"intruder".as_ptr(),
+            c"GPL".as_ptr(),
+            code.as_ptr().cast(),
+            code.len() as _,
+            std::ptr::null_mut(),
+        );
+        assert!(fd >= 0, "load the intruder: {fd}");
+        OwnedFd::from_raw_fd(fd)
+    };
+    // SAFETY: no options; the descriptor is new.
+    unsafe {
+        let fd = libbpf_sys::bpf_link_create(
+            program.as_raw_fd(),
+            index as i32,
+            libbpf_sys::BPF_XDP,
+            std::ptr::null(),
+        );
+        assert!(fd >= 0, "attach the intruder: {fd}");
+        OwnedFd::from_raw_fd(fd)
+    }
+}
+
+#[test]
+fn one_process_at_a_time() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let options = options("lb0", &sandbox.pin_dir("lb"));
+        let lb = start(&options);
+        assert!(matches!(refusal(&options), Error::Busy(_)));
+        let error = LoadBalancer::detach(&options.pin_dir).expect_err("it is in use");
+        assert!(matches!(error, Error::Busy(_)), "{error:?}");
+        drop(lb);
+        LoadBalancer::detach(&options.pin_dir).expect("a detach");
+    });
+}
+
+#[test]
+fn pins_stay_with_their_interface() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let pin_dir = sandbox.pin_dir("lb");
+        let lb = start(&options("lb0", &pin_dir));
+        furnish(&lb);
+        drop(lb);
+        let error = refusal(&options("lo", &pin_dir));
+        assert!(
+            matches!(&error, Error::OtherInterface { pinned, wanted, .. } if pinned == "lb0" && wanted == "lo"),
+            "{error:?}"
+        );
+        // Once the interface is gone its link is dead; the tables are not.
+        ip("link del lb0");
+        let (lb, started) = LoadBalancer::start(&options("lo", &pin_dir)).expect("a new home");
+        assert!(!started.took_over);
+        assert_eq!(lb.vips().len(), 1);
+    });
+}
+
+#[test]
+fn impossible_places_and_sizes_are_refused() {
+    Sandbox::run(|sandbox| {
+        let pin_dir = sandbox.pin_dir("lb");
+        let error = refusal(&options("nowhere0", &pin_dir));
+        assert!(
+            matches!(&error, Error::NoInterface(name) if name == "nowhere0"),
+            "{error:?}"
+        );
+        let disk = tempfile::tempdir().expect("a directory");
+        let error = refusal(&options("lo", &disk.path().join("pins")));
+        assert!(matches!(error, Error::NotBpffs(_)), "{error:?}");
+        assert!(error.to_string().contains("mount -t bpf"), "{error}");
+        let none = Options {
+            flows_v6: 0,
+            ..options("lo", &pin_dir)
+        };
+        assert!(matches!(
+            refusal(&none),
+            Error::OutOfRange {
+                what: "flow_table.ipv6",
+                value: 0,
+                ..
+            }
+        ));
+        assert!(!pin_dir.exists(), "a refusal leaves nothing");
+    });
+}
+
+#[test]
+fn without_rights_it_is_one_clear_sentence() {
+    Sandbox::run(|sandbox| {
+        let pin_dir = sandbox.pin_dir("lb");
+        // The system call, unlike the C library's function, changes this thread alone.
+        // SAFETY: a plain system call.
+        let dropped = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+        assert_eq!(dropped, 0);
+        let error = refusal(&options("lo", &pin_dir));
+        assert!(matches!(error, Error::NotPermitted), "{error:?}");
+        assert!(error.to_string().contains("run as root"), "{error}");
+        let error = LoadBalancer::detach(&pin_dir).expect_err("no rights");
+        assert!(matches!(error, Error::NotPermitted), "{error:?}");
+    });
+}
+
+#[test]
+fn tables_give_out_ids_and_take_them_back() {
+    Sandbox::run(|sandbox| {
+        let options = options("lo", &sandbox.pin_dir("lb"));
+        let lb = start(&options);
+        let vip = |port| Vip {
+            address: addr("2001:db8::1"),
+            port,
+            protocol: Protocol::Udp,
+        };
+        for port in 0..8 {
+            assert_eq!(lb.add_vip(&vip(port)).expect("a VIP"), u32::from(port));
+        }
+        assert!(matches!(
+            lb.add_vip(&vip(9)),
+            Err(Error::Full { max: 8, .. })
+        ));
+        assert!(matches!(lb.add_vip(&vip(3)), Err(Error::DuplicateVip(_))));
+        let real = |vip| Real {
+            vip,
+            address: addr("10.0.0.1"),
+            forwarding: Forwarding::Ipip,
+        };
+        assert!(matches!(lb.add_real(&real(8)), Err(Error::UnknownVip(8))));
+        assert_eq!(lb.add_real(&real(3)).expect("a real"), 0);
+        assert_eq!(lb.add_real(&real(4)).expect("a real"), 1);
+        assert!(matches!(
+            lb.set_ring(3, &[0, 2]),
+            Err(Error::UnknownReal(2))
+        ));
+        lb.set_forwarding(1, Forwarding::L2([1; 6]))
+            .expect("another way");
+        lb.remove_vip(3).expect("a removal");
+        assert!(matches!(lb.remove_vip(3), Err(Error::UnknownVip(3))));
+        assert_eq!(
+            lb.reals(),
+            [(
+                1,
+                Real {
+                    forwarding: Forwarding::L2([1; 6]),
+                    ..real(4)
+                }
+            )]
+        );
+        assert_eq!(lb.add_vip(&vip(9)).expect("the free id"), 3);
+        assert_eq!(lb.real_stats().expect("counters").len(), 1);
+        assert_eq!(lb.vip_stats().expect("counters").len(), 8);
+        assert_eq!(lb.real_histogram(1).expect("a histogram").count(), 0);
+        assert!(matches!(lb.real_histogram(0), Err(Error::UnknownReal(0))));
+        let (vips, reals) = (lb.vips(), lb.reals());
+        drop(lb);
+        let lb = start(&options);
+        assert_eq!((lb.vips(), lb.reals()), (vips, reals));
+    });
+}
+
+#[test]
+fn rings_of_all_sizes_are_swapped_whole() {
+    Sandbox::run(|sandbox| {
+        let lb = start(&options("lo", &sandbox.pin_dir("lb")));
+        furnish(&lb);
+        for size in [65_537, 1, 251, 131_101, 0, 3] {
+            let ring: Vec<u32> = (0..size).map(|slot| slot % 2).collect();
+            lb.set_ring(0, &ring).expect("a ring");
+            assert_eq!(lb.ring(0).expect("the ring"), ring);
+        }
+    });
+}
+
+#[test]
+fn the_next_hop_is_found_on_the_wire() {
+    Sandbox::run(|sandbox| {
+        let peer = veth();
+        let patience = std::time::Duration::from_secs(3);
+        let resolve = |patience| causeway_io::resolve_next_hop("lb0", patience);
+        let error = resolve(patience).expect_err("no route yet");
+        assert!(error.to_string().contains("encap.gateway_mac"), "{error}");
+        ip("route add default via 10.7.0.9 dev lb0 metric 50");
+        let error = resolve(std::time::Duration::from_millis(200)).expect_err("nobody is .9");
+        assert!(error.to_string().contains("10.7.0.9"), "{error}");
+        ip("route add default via 10.7.0.2 dev lb0 metric 20");
+        let hop = resolve(patience).expect("a gateway");
+        let theirs = peer
+            .run(|| causeway_io::interface_info("peer0"))
+            .expect("the peer");
+        assert_eq!(hop.gateway_mac, theirs.mac);
+        assert_eq!(hop.mtu, 1500);
+        let ours = "10.7.0.1".parse().expect("an address");
+        assert_eq!(hop.source_v4, Some(Source::whole(ours)));
+        let lb = start(&options("lb0", &sandbox.pin_dir("lb")));
+        lb.set_next_hop(&NextHop { mtu: 1600, ..hop })
+            .expect("a next hop");
+        // By IPv6, too: the gateway is link-local there.
+        ip("route del default via 10.7.0.2 dev lb0 metric 20");
+        ip("route del default via 10.7.0.9 dev lb0 metric 50");
+        let link_local = link_local(&peer);
+        ip(&format!("-6 route add default via {link_local} dev lb0"));
+        assert_eq!(
+            resolve(patience).expect("a gateway").gateway_mac,
+            theirs.mac
+        );
+        assert!(causeway_io::interface_info("nowhere0").is_err());
+    });
+}
+
+/// The peer's link-local address, once it may be used.
+fn link_local(peer: &Netns) -> String {
+    let mut found = String::new();
+    wait_for("the peer's link-local address", || {
+        let shown =
+            peer.run(|| sandbox::run("ip", "-o -6 addr show dev peer0 scope link -tentative"));
+        let ours = sandbox::run("ip", "-o -6 addr show dev lb0 scope link -tentative");
+        found = shown
+            .split("inet6 ")
+            .nth(1)
+            .and_then(|s| s.split('/').next())
+            .unwrap_or_default()
+            .to_owned();
+        !found.is_empty() && ours.contains("inet6")
+    });
+    found
+}
