@@ -136,8 +136,8 @@ impl Filter {
     pub fn passes(&self, key: &FlowKey) -> bool {
         let port = |port| self.ports.contains(&port);
         let host = |address: IpAddr| self.hosts.iter().any(|net| net.contains(address));
-        (self.ports.is_empty() || port(key.sport) || port(key.dport))
-            && (self.hosts.is_empty() || host(key.src) || host(key.dst))
+        (self.ports.is_empty() || port(key.sport()) || port(key.dport()))
+            && (self.hosts.is_empty() || host(key.src()) || host(key.dst()))
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use causeway_core::estimate::Tally;
 use causeway_core::flow::{FlowKey, Row};
@@ -142,15 +142,17 @@ impl<W: Write> Output<W> {
     fn csv_row(&mut self, row: &Row, mean_ns: f64) -> io::Result<()> {
         self.csv_header()?;
         let (ns, flow) = (mean_ns.round() as u64, &row.flow);
-        write!(self.out, "{},", flow.proto)?;
+        write!(self.out, "{},", flow.proto())?;
         if self.style.per == Per::Flow {
-            write!(self.out, "{},{},", flow.src, flow.sport)?;
+            write!(self.out, "{},{},", flow.src(), flow.sport())?;
         }
         let (us, rest, samples) = (ns / 1000, ns % 1000, row.tally.samples());
         write!(
             self.out,
             "{},{},{},{us}.{rest:03},{samples}",
-            flow.dst, flow.dport, row.epoch_ns
+            flow.dst(),
+            flow.dport(),
+            row.epoch_ns
         )?;
         if self.style.estimators.len() > 1 {
             write!(self.out, ",{}", self.estimator(row.method))?;
@@ -162,11 +164,11 @@ impl<W: Write> Output<W> {
         let flow = &row.flow;
         let client = self.style.per == Per::Flow;
         let json = JsonRow {
-            proto: flow.proto,
-            src: client.then_some(flow.src),
-            sport: client.then_some(flow.sport),
-            dst: flow.dst,
-            dport: flow.dport,
+            proto: flow.proto(),
+            src: client.then_some(flow.src()),
+            sport: client.then_some(flow.sport()),
+            dst: flow.dst(),
+            dport: flow.dport(),
             epoch_start_ns: row.epoch_ns,
             estimate_us: mean_ns.round() / 1000.0,
             samples: row.tally.samples(),
@@ -181,19 +183,6 @@ impl<W: Write> Output<W> {
             .estimators
             .get(usize::from(method))
             .map_or("", |name| name.name())
-    }
-}
-
-/// The server's side of a flow: the client is the unspecified address, port 0.
-pub fn server(flow: &FlowKey) -> FlowKey {
-    let src = match flow.dst {
-        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-    };
-    FlowKey {
-        src,
-        sport: 0,
-        ..*flow
     }
 }
 
@@ -213,7 +202,7 @@ impl ServerEpochs {
         self.newest_ns = self.newest_ns.max(epoch_ns);
         let tally = self
             .open
-            .entry((epoch_ns, server(&row.flow), row.method))
+            .entry((epoch_ns, row.flow.server(), row.method))
             .or_default();
         tally.merge(&row.tally);
     }

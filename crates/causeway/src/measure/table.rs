@@ -12,7 +12,6 @@ use causeway_core::hist::Histogram;
 use causeway_core::wire::proto;
 
 use super::args::{EstimatorName, Per};
-use super::output::server;
 
 /// Sums for the table. Those of several threads merge.
 pub struct Table {
@@ -41,7 +40,7 @@ impl Table {
     /// Adds a sample to the percentiles.
     pub fn sample(&mut self, flow: &FlowKey, method: u8, sample: &Sample) {
         if let (Per::Server, Some(mean_ns)) = (self.per, sample.mean_ns()) {
-            let line = self.lines.entry((server(flow), method)).or_default();
+            let line = self.lines.entry((flow.server(), method)).or_default();
             let latencies = line.latencies.get_or_insert_with(Histogram::new);
             latencies.record_n(mean_ns as u64, u64::from(sample.count2));
         }
@@ -53,7 +52,7 @@ impl Table {
             return;
         };
         let key = if self.per == Per::Server {
-            server(&row.flow)
+            row.flow.server()
         } else {
             row.flow
         };
@@ -110,16 +109,16 @@ impl Table {
     }
 
     fn body(&self, key: &FlowKey, line: &Line) -> Vec<String> {
-        let proto = match key.proto {
+        let proto = match key.proto() {
             proto::TCP => "tcp".to_owned(),
             proto::UDP => "udp".to_owned(),
             number => number.to_string(),
         };
         let mut cells = vec![proto];
         if self.per == Per::Flow {
-            cells.push(SocketAddr::new(key.src, key.sport).to_string());
+            cells.push(SocketAddr::new(key.src(), key.sport()).to_string());
         }
-        cells.push(SocketAddr::new(key.dst, key.dport).to_string());
+        cells.push(SocketAddr::new(key.dst(), key.dport()).to_string());
         cells.push(line.total.samples().to_string());
         cells.push(latency(line.total.mean_ns()));
         match self.per {

@@ -2,7 +2,6 @@
 
 //! Which side of a flow is the client.
 
-use std::cmp::Ordering;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -55,10 +54,10 @@ impl Direction {
             Hint::None => {}
         }
         let inside = |address| self.client_nets.iter().any(|net| net.contains(address));
-        match (inside(packet.src), inside(packet.dst)) {
+        match (inside(packet.src()), inside(packet.dst())) {
             (true, false) => true,
             (false, true) => false,
-            _ => packet.sport.cmp(&packet.dport) != Ordering::Less,
+            _ => packet.sport() >= packet.dport(),
         }
     }
 }

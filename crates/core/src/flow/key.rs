@@ -2,96 +2,203 @@
 
 //! The five-tuple.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use super::FlowState;
 use crate::wire::Datagram;
 
-/// A five-tuple. For a flow, `src` is the client; for a packet, its sender.
+const IPV6: u64 = 1 << 40;
+
+/// A five-tuple. For a flow, the source is the client; for a packet, its sender.
 /// Ports are 0 where the protocol has none.
 ///
 /// The order is by protocol, source, source port, destination, destination
 /// port, IPv4 before IPv6.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+///
+/// Five words, compared and hashed as such: the derived code for two
+/// [`IpAddr`]s takes longer than parsing the packet.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FlowKey {
-    /// IP protocol number.
-    pub proto: u8,
-    /// Address of the client.
-    pub src: IpAddr,
-    /// Port of the client.
-    pub sport: u16,
-    /// Address of the server.
-    pub dst: IpAddr,
-    /// Port of the server.
-    pub dport: u16,
+    /// High and low half; an IPv4 address stands in the low one.
+    src: [u64; 2],
+    dst: [u64; 2],
+    /// From the low end: destination port, source port, protocol, [`IPV6`].
+    rest: u64,
 }
 
 impl FlowKey {
+    /// A five-tuple. Both addresses are of one family; should they not be, the
+    /// IPv4 one becomes its mapped form.
+    #[inline]
+    pub fn new(proto: u8, src: IpAddr, sport: u16, dst: IpAddr, dport: u16) -> FlowKey {
+        let rest = u64::from(proto) << 32 | u64::from(sport) << 16 | u64::from(dport);
+        match (src, dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => FlowKey {
+                src: [0, src.to_bits().into()],
+                dst: [0, dst.to_bits().into()],
+                rest,
+            },
+            _ => FlowKey {
+                src: words(src),
+                dst: words(dst),
+                rest: rest | IPV6,
+            },
+        }
+    }
+
     /// The five-tuple of a packet, as it was sent.
     #[inline]
     pub fn of(packet: &Datagram) -> FlowKey {
         let (sport, dport) = packet.transport.ports();
-        FlowKey {
-            proto: packet.transport.protocol(),
-            src: packet.src,
+        FlowKey::new(
+            packet.transport.protocol(),
+            packet.src,
             sport,
-            dst: packet.dst,
+            packet.dst,
             dport,
-        }
+        )
+    }
+
+    /// IP protocol number.
+    #[inline]
+    pub fn proto(&self) -> u8 {
+        (self.rest >> 32) as u8
+    }
+
+    /// Address of the client, or of the sender.
+    #[inline]
+    pub fn src(&self) -> IpAddr {
+        self.address(self.src)
+    }
+
+    /// Port of the client, or of the sender.
+    #[inline]
+    pub fn sport(&self) -> u16 {
+        (self.rest >> 16) as u16
+    }
+
+    /// Address of the server, or of the receiver.
+    #[inline]
+    pub fn dst(&self) -> IpAddr {
+        self.address(self.dst)
+    }
+
+    /// Port of the server, or of the receiver.
+    #[inline]
+    pub fn dport(&self) -> u16 {
+        self.rest as u16
     }
 
     /// The same flow seen from the other side.
     #[inline]
     pub fn reversed(&self) -> FlowKey {
+        let ports = (self.rest as u32).rotate_left(16);
         FlowKey {
-            proto: self.proto,
             src: self.dst,
-            sport: self.dport,
             dst: self.src,
-            dport: self.sport,
+            rest: self.rest >> 32 << 32 | u64::from(ports),
+        }
+    }
+
+    /// The server's side alone: the client is the unspecified address and port 0.
+    pub fn server(&self) -> FlowKey {
+        FlowKey {
+            src: [0; 2],
+            dst: self.dst,
+            rest: self.rest & !0xffff_0000,
         }
     }
 
     /// Which of `shards` parts this flow belongs to: the same for both directions.
     #[inline]
-    pub fn shard(&self, hash: &super::FlowState, shards: usize) -> usize {
-        let hash = hash.hash_one(super::table::canonical(self).0);
+    pub fn shard(&self, hash: &FlowState, shards: usize) -> usize {
+        let hash = hash.hash_one(self.canonical().0);
         // The upper bits: a table within the shard goes by the lower ones.
         ((u128::from(hash) * shards as u128) >> 64) as usize
     }
+
+    /// One name for both directions, and whether this is the other one: the
+    /// higher port comes first (with equal ports the lower address).
+    #[inline]
+    pub(super) fn canonical(&self) -> (FlowKey, bool) {
+        let (sport, dport) = (self.sport(), self.dport());
+        let swapped = sport < dport || sport == dport && self.src > self.dst;
+        (if swapped { self.reversed() } else { *self }, swapped)
+    }
+
+    #[inline]
+    fn is_ipv6(&self) -> bool {
+        self.rest & IPV6 != 0
+    }
+
+    #[inline]
+    fn address(&self, words: [u64; 2]) -> IpAddr {
+        if self.is_ipv6() {
+            Ipv6Addr::from_bits(u128::from(words[0]) << 64 | u128::from(words[1])).into()
+        } else {
+            Ipv4Addr::from_bits(words[1] as u32).into()
+        }
+    }
+}
+
+#[inline]
+fn words(address: IpAddr) -> [u64; 2] {
+    let bits = match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(v6) => v6.to_bits(),
+    };
+    [(bits >> 64) as u64, bits as u64]
 }
 
 impl Hash for FlowKey {
-    /// Two or three words per address instead of the derived byte-wise walk.
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let ports = u64::from(self.sport) << 16 | u64::from(self.dport);
-        let rest = u64::from(self.proto) << 32 | ports;
-        match (self.src, self.dst) {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                state.write_u64(u64::from(src.to_bits()) << 32 | u64::from(dst.to_bits()));
-                state.write_u64(rest);
+        if self.is_ipv6() {
+            for word in [self.src[0], self.src[1], self.dst[0], self.dst[1]] {
+                state.write_u64(word);
             }
-            (src, dst) => {
-                for address in [src, dst] {
-                    let bits = match address {
-                        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
-                        IpAddr::V6(v6) => v6.to_bits(),
-                    };
-                    state.write_u64((bits >> 64) as u64);
-                    state.write_u64(bits as u64);
-                }
-                state.write_u64(rest);
-            }
+        } else {
+            state.write_u64(self.src[1] << 32 | self.dst[1]);
         }
+        state.write_u64(self.rest);
+    }
+}
+
+impl Ord for FlowKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let order = |key: &FlowKey| {
+            (
+                key.proto(),
+                key.is_ipv6(),
+                key.src,
+                key.sport(),
+                key.dst,
+                key.dport(),
+            )
+        };
+        order(self).cmp(&order(other))
+    }
+}
+
+impl PartialOrd for FlowKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
 impl fmt::Display for FlowKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let client = SocketAddr::new(self.src, self.sport);
-        let server = SocketAddr::new(self.dst, self.dport);
-        write!(f, "{} {client} > {server}", self.proto)
+        let client = SocketAddr::new(self.src(), self.sport());
+        let server = SocketAddr::new(self.dst(), self.dport());
+        write!(f, "{} {client} > {server}", self.proto())
+    }
+}
+
+impl fmt::Debug for FlowKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }

@@ -2,7 +2,7 @@
 
 //! Estimators over many flows: packets in, estimates per flow and epoch out.
 
-use super::{Direction, Evicted, FlowKey, Hint, Sender, Table};
+use super::{Direction, Evicted, FlowKey, Hint, Name, Sender, Table};
 use crate::estimate::{self, Estimator, Method, Sample, Samples, Tally};
 use crate::wire::{Datagram, Skip, Transport, proto};
 
@@ -208,9 +208,7 @@ impl<const N: usize> Meter<N> {
             return;
         }
         counts.from_clients += 1;
-        found
-            .value
-            .packet(&found.flow, &seen.packet, epoch_ns, sink);
+        found.value.packet(found.name, &seen.packet, epoch_ns, sink);
     }
 
     /// Ends all flows, in the order of their first packets.
@@ -245,32 +243,32 @@ impl<const N: usize> Flow<N> {
     #[inline]
     fn packet(
         &mut self,
-        flow: &FlowKey,
+        name: Name<'_>,
         packet: &estimate::Packet,
         epoch_ns: u64,
         sink: &mut impl Sink,
     ) {
         // A little jitter at the edge of an epoch does not end it a second time.
-        let beyond = packet
+        let since = packet
             .t_ns
             .wrapping_sub(self.epoch_ns.saturating_sub(epoch_ns));
-        if beyond >= epoch_ns.saturating_mul(2) {
+        if since >= epoch_ns.saturating_mul(2) {
             for method in 0..N {
                 let samples = self.estimators[method].end_epoch();
-                self.add(flow, method, &samples, epoch_ns, sink);
+                self.add(|| name.flow(), method, &samples, epoch_ns, sink);
             }
             self.epoch_ns = packet.t_ns - packet.t_ns % epoch_ns;
         }
         for method in 0..N {
             let samples = self.estimators[method].packet(packet);
-            self.add(flow, method, &samples, epoch_ns, sink);
+            self.add(|| name.flow(), method, &samples, epoch_ns, sink);
         }
     }
 
     fn finish(mut self, flow: &FlowKey, epoch_ns: u64, sink: &mut impl Sink) {
         for method in 0..N {
             let samples = self.estimators[method].finish();
-            self.add(flow, method, &samples, epoch_ns, sink);
+            self.add(|| *flow, method, &samples, epoch_ns, sink);
             for (epoch_ns, tally) in self.epochs[method].rest() {
                 put_row(flow, method, epoch_ns, tally, sink);
             }
@@ -280,16 +278,17 @@ impl<const N: usize> Flow<N> {
     #[inline]
     fn add(
         &mut self,
-        flow: &FlowKey,
+        flow: impl Fn() -> FlowKey,
         method: usize,
         samples: &Samples,
         epoch_ns: u64,
         sink: &mut impl Sink,
     ) {
         for sample in samples.iter() {
-            sink.sample(flow, method as u8, sample);
+            let flow = flow();
+            sink.sample(&flow, method as u8, sample);
             if let Some((epoch_ns, tally)) = self.epochs[method].add(sample, epoch_ns) {
-                put_row(flow, method, epoch_ns, tally, sink);
+                put_row(&flow, method, epoch_ns, tally, sink);
             }
         }
     }

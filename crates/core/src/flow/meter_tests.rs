@@ -31,13 +31,7 @@ fn meter(max_flows: u32) -> Meter<2> {
 /// A request of the client with this port: the `n`th, at `t_ns`.
 fn request(port: u16, n: u32, t_ns: u64) -> Observation {
     Observation {
-        key: FlowKey {
-            proto: 6,
-            src: [10, 0, 0, 1].into(),
-            sport: port,
-            dst: [10, 0, 0, 2].into(),
-            dport: 80,
-        },
+        key: FlowKey::new(6, [10, 0, 0, 1].into(), port, [10, 0, 0, 2].into(), 80),
         hint: Hint::None,
         packet: Packet {
             t_ns,
@@ -155,7 +149,7 @@ fn a_full_table_ends_flows_with_their_rows() {
         found
             .rows
             .iter()
-            .all(|row| row.flow.sport == 40_000 && row.epoch_ns == 1_000_000_000)
+            .all(|row| row.flow.sport() == 40_000 && row.epoch_ns == 1_000_000_000)
     );
     assert_eq!((meter.counts().flows, meter.counts().evicted), (2, 1));
 }

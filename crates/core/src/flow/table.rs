@@ -31,10 +31,28 @@ pub enum Sender {
 pub struct Lookup<'a, V> {
     /// Who sent this packet.
     pub sender: Sender,
-    /// The flow, client first.
-    pub flow: FlowKey,
+    /// The flow's name.
+    pub name: Name<'a>,
     /// The flow's value.
     pub value: &'a mut V,
+}
+
+/// The name of a flow as its entry holds it. Few packets need it in full.
+#[derive(Clone, Copy, Debug)]
+pub struct Name<'a> {
+    key: &'a FlowKey,
+    flipped: bool,
+}
+
+impl Name<'_> {
+    /// The flow, client first.
+    pub fn flow(&self) -> FlowKey {
+        if self.flipped {
+            self.key.reversed()
+        } else {
+            *self.key
+        }
+    }
 }
 
 /// A flow that had to make room, or that a SYN turned around.
@@ -119,7 +137,7 @@ impl<V> Table<V> {
         new: impl FnOnce() -> V,
         evict: impl FnMut(Evicted<V>),
     ) -> Lookup<'_, V> {
-        let (key, swapped) = canonical(packet);
+        let (key, swapped) = packet.canonical();
         let slot = match self.index.get(&key) {
             Some(&slot) if !self.turns_round(slot, swapped, hint) => slot as usize,
             _ => self.insert(packet, hint, now_ns, new, evict),
@@ -133,7 +151,10 @@ impl<V> Table<V> {
         };
         Lookup {
             sender,
-            flow: entry.flow(),
+            name: Name {
+                key: &entry.key,
+                flipped: entry.flipped,
+            },
             value: &mut entry.value,
         }
     }
@@ -163,7 +184,7 @@ impl<V> Table<V> {
         new: impl FnOnce() -> V,
         mut evict: impl FnMut(Evicted<V>),
     ) -> usize {
-        let (key, swapped) = canonical(packet);
+        let (key, swapped) = packet.canonical();
         let client_sent = self.direction.sender_is_client(packet, hint);
         let entry = Entry {
             key,
@@ -204,13 +225,4 @@ impl<V> Table<V> {
         self.hand = (self.hand + EVICTION_SAMPLE) % len;
         victim
     }
-}
-
-/// The flow's name in the index, and whether the packet went the other way: the
-/// higher port comes first (with equal ports the lower address).
-#[inline]
-pub(super) fn canonical(packet: &FlowKey) -> (FlowKey, bool) {
-    let swapped =
-        packet.sport < packet.dport || packet.sport == packet.dport && packet.src > packet.dst;
-    (if swapped { packet.reversed() } else { *packet }, swapped)
 }

@@ -9,13 +9,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn key(src: &str, sport: u16, dst: &str, dport: u16) -> FlowKey {
-    FlowKey {
-        proto: 6,
-        src: src.parse().unwrap(),
-        sport,
-        dst: dst.parse().unwrap(),
-        dport,
-    }
+    FlowKey::new(6, src.parse().unwrap(), sport, dst.parse().unwrap(), dport)
 }
 
 fn request() -> FlowKey {
@@ -29,7 +23,7 @@ fn table(max: u32) -> Table<u32> {
 fn see(table: &mut Table<u32>, packet: FlowKey, hint: Hint, now_ns: u64) -> (Sender, FlowKey, u32) {
     let found = table.look_up(&packet, hint, now_ns, || 0, |_| ());
     *found.value += 1;
-    (found.sender, found.flow, *found.value)
+    (found.sender, found.name.flow(), *found.value)
 }
 
 #[test]
@@ -85,7 +79,7 @@ fn a_late_syn_turns_the_flow_round() {
     let mut evicted = Vec::new();
     let found = table.look_up(&odd, Hint::Opens, 2, || 5, |old| evicted.push(old));
     assert_eq!(
-        (found.sender, found.flow, *found.value),
+        (found.sender, found.name.flow(), *found.value),
         (Sender::Client, odd, 5)
     );
     assert_eq!(
@@ -164,15 +158,8 @@ fn any_key() -> impl Strategy<Value = FlowKey> {
         (0u8..3).prop_map(|n| IpAddr::from([10, 0, 0, n])),
         (0u16..3).prop_map(|n| IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, n])),
     ];
-    (0u8..2, address.clone(), 0u16..3, address, 0u16..3).prop_map(
-        |(proto, src, sport, dst, dport)| FlowKey {
-            proto,
-            src,
-            sport,
-            dst,
-            dport,
-        },
-    )
+    (0u8..2, address.clone(), 0u16..3, address, 0u16..3)
+        .prop_map(|(proto, src, sport, dst, dport)| FlowKey::new(proto, src, sport, dst, dport))
 }
 
 proptest! {
@@ -183,7 +170,7 @@ proptest! {
         let mut oracle: BTreeMap<FlowKey, (FlowKey, u32)> = BTreeMap::new();
         for packet in packets {
             let known = [packet, packet.reversed()].into_iter().find(|key| oracle.contains_key(key));
-            let client = if packet.sport >= packet.dport { packet } else { packet.reversed() };
+            let client = if packet.sport() >= packet.dport() { packet } else { packet.reversed() };
             let entry = oracle.entry(known.unwrap_or(packet)).or_insert((client, 0));
             entry.1 += 1;
             let (sender, flow, count) = see(&mut table, packet, Hint::None, 0);

@@ -49,6 +49,7 @@ impl<'a> Ipv4Packet<'a> {
     /// Checks the header. `wire_len` is the number of bytes from the header on
     /// that were on the wire; it stands in for a total length of 0, which
     /// segmentation offload leaves in packets captured on the sending host.
+    #[inline]
     pub fn new(data: &'a [u8], wire_len: u32) -> Result<Self, Skip> {
         let head = fixed::<20>(data).ok_or(Skip::ShortIp)?;
         let header_len = usize::from(head[0] & 0x0f) * 4;
@@ -73,21 +74,25 @@ impl<'a> Ipv4Packet<'a> {
     }
 
     /// Header and payload, in bytes on the wire.
+    #[inline]
     pub fn total_len(&self) -> u32 {
         self.total_len
     }
 
     /// Source address.
+    #[inline]
     pub fn src(&self) -> Ipv4Addr {
         Ipv4Addr::new(self.data[12], self.data[13], self.data[14], self.data[15])
     }
 
     /// Destination address.
+    #[inline]
     pub fn dst(&self) -> Ipv4Addr {
         Ipv4Addr::new(self.data[16], self.data[17], self.data[18], self.data[19])
     }
 
     /// Offset of this fragment, in units of 8 bytes. 0 for the first or only one.
+    #[inline]
     pub fn fragment_offset(&self) -> u16 {
         u16::from_be_bytes([self.data[6], self.data[7]]) & 0x1fff
     }
@@ -96,6 +101,7 @@ impl<'a> Ipv4Packet<'a> {
     ///
     /// # Errors
     /// [`Skip::Fragment`] for every fragment but the first.
+    #[inline]
     pub fn upper(&self) -> Result<UpperLayer<'a>, Skip> {
         if self.fragment_offset() != 0 {
             return Err(Skip::Fragment);
@@ -122,6 +128,7 @@ impl<'a> Ipv6Packet<'a> {
 
     /// Checks the fixed header. `wire_len` as for [`Ipv4Packet::new`]: it stands
     /// in for a payload length of 0 (jumbograms and segmentation offload).
+    #[inline]
     pub fn new(data: &'a [u8], wire_len: u32) -> Result<Self, Skip> {
         let head = fixed::<40>(data).ok_or(Skip::ShortIp)?;
         if head[0] >> 4 != 6 {
@@ -137,16 +144,19 @@ impl<'a> Ipv6Packet<'a> {
     }
 
     /// Header and payload, in bytes on the wire.
+    #[inline]
     pub fn total_len(&self) -> u32 {
         self.payload_len.saturating_add(Self::HEADER_LEN as u32)
     }
 
     /// Source address.
+    #[inline]
     pub fn src(&self) -> Ipv6Addr {
         address(&self.data[8..24])
     }
 
     /// Destination address.
+    #[inline]
     pub fn dst(&self) -> Ipv6Addr {
         address(&self.data[24..40])
     }
@@ -157,6 +167,7 @@ impl<'a> Ipv6Packet<'a> {
     /// [`Skip::Fragment`] for every fragment but the first, [`Skip::ShortIp`]
     /// when an extension header was not captured, [`Skip::BadIp`] when one
     /// is longer than the packet, [`Skip::ExtensionDepth`] when there are too many.
+    #[inline]
     pub fn upper(&self) -> Result<UpperLayer<'a>, Skip> {
         let mut protocol = self.data[6];
         let mut rest = &self.data[Self::HEADER_LEN..];
@@ -178,6 +189,7 @@ impl<'a> Ipv6Packet<'a> {
 
 /// The length in bytes of the extension header `protocol`, or `None` when it is
 /// no extension header. With `Some`, at least one byte of it is there.
+#[inline]
 fn extension_len(protocol: u8, data: &[u8]) -> Result<Option<usize>, Skip> {
     let unit = match protocol {
         proto::HOP_BY_HOP | proto::ROUTING | proto::DEST_OPTIONS => 8,

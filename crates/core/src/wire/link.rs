@@ -37,6 +37,7 @@ pub enum LinkType {
 impl LinkType {
     /// The link type of a `LINKTYPE_` number (<https://www.tcpdump.org/linktypes.html>),
     /// or `None` when there is no parser for it.
+    #[inline]
     pub const fn from_number(number: u32) -> Option<LinkType> {
         Some(match number {
             0 => LinkType::Null,
@@ -53,6 +54,7 @@ impl LinkType {
     }
 
     /// Finds the network packet in a captured frame.
+    #[inline]
     pub(super) fn network(self, data: &[u8]) -> Result<Network<'_>, Skip> {
         match self {
             LinkType::Ethernet => EthernetFrame::new(data)?.network(),
@@ -89,6 +91,7 @@ pub enum Network<'a> {
 
 impl<'a> Network<'a> {
     /// Tells IPv4 from IPv6 by the version field.
+    #[inline]
     pub fn by_version(data: &'a [u8]) -> Result<Network<'a>, Skip> {
         match data.first().ok_or(Skip::ShortIp)? >> 4 {
             4 => Ok(Network::Ipv4(data)),
@@ -98,6 +101,7 @@ impl<'a> Network<'a> {
     }
 
     /// The captured bytes from the IP header on.
+    #[inline]
     pub fn bytes(&self) -> &'a [u8] {
         match self {
             Network::Ipv4(data) | Network::Ipv6(data) => data,
@@ -114,6 +118,7 @@ impl<'a> EthernetFrame<'a> {
     pub const HEADER_LEN: usize = 14;
 
     /// Checks that the two addresses and the type were captured.
+    #[inline]
     pub fn new(data: &'a [u8]) -> Result<Self, Skip> {
         if data.len() < Self::HEADER_LEN {
             return Err(Skip::ShortLink);
@@ -122,11 +127,13 @@ impl<'a> EthernetFrame<'a> {
     }
 
     /// The type field, or the first VLAN tag's identifier.
+    #[inline]
     pub fn ethertype(&self) -> u16 {
         u16::from_be_bytes([self.0[12], self.0[13]])
     }
 
     /// The IP packet behind any VLAN tags.
+    #[inline]
     pub fn network(&self) -> Result<Network<'a>, Skip> {
         by_ethertype(self.0, 12, Self::HEADER_LEN)
     }
@@ -134,6 +141,7 @@ impl<'a> EthernetFrame<'a> {
 
 /// Reads the EtherType at `at`, then the payload at `payload`, and steps over
 /// VLAN tags, each of which holds the next EtherType in its bytes 2 and 3.
+#[inline]
 pub(super) fn by_ethertype(data: &[u8], at: usize, payload: usize) -> Result<Network<'_>, Skip> {
     let mut ethertype = be16(data, at).ok_or(Skip::ShortLink)?;
     let mut payload = payload;

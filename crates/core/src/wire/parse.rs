@@ -74,6 +74,7 @@ pub enum Transport {
 
 impl Transport {
     /// The protocol number.
+    #[inline]
     pub fn protocol(&self) -> u8 {
         match *self {
             Transport::Tcp { .. } => proto::TCP,
@@ -83,6 +84,7 @@ impl Transport {
     }
 
     /// Source and destination port, 0 where the protocol has none.
+    #[inline]
     pub fn ports(&self) -> (u16, u16) {
         match *self {
             Transport::Tcp { sport, dport, .. } | Transport::Udp { sport, dport, .. } => {
@@ -101,6 +103,7 @@ impl Transport {
 ///
 /// # Errors
 /// The reason why there is nothing to measure in this frame.
+#[inline]
 pub fn parse(link: LinkType, data: &[u8], wire_len: u32) -> Result<Datagram, Skip> {
     let network = link.network(data)?;
     let header = data.len() - network.bytes().len();
@@ -108,6 +111,7 @@ pub fn parse(link: LinkType, data: &[u8], wire_len: u32) -> Result<Datagram, Ski
 }
 
 /// Reads an IP packet down to its innermost datagram: [`parse`] without the link layer.
+#[inline]
 pub fn parse_ip(network: Network<'_>, wire_len: u32) -> Result<Datagram, Skip> {
     let mut network = network;
     let mut wire_len = wire_len;

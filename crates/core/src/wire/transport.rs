@@ -20,11 +20,13 @@ impl TcpFlags {
     pub const ACK: u8 = 0x10;
 
     /// Opens a connection: SYN without ACK.
+    #[inline]
     pub const fn opens(self) -> bool {
         self.0 & (Self::SYN | Self::ACK) == Self::SYN
     }
 
     /// Answers an opening: SYN with ACK.
+    #[inline]
     pub const fn answers(self) -> bool {
         self.0 & (Self::SYN | Self::ACK) == Self::SYN | Self::ACK
     }
@@ -52,6 +54,7 @@ impl<'a> TcpSegment<'a> {
     pub const MIN_HEADER_LEN: usize = 20;
 
     /// Checks the header against the length that the IP header gives.
+    #[inline]
     pub fn new(upper: &UpperLayer<'a>) -> Result<Self, Skip> {
         if upper.len < Self::MIN_HEADER_LEN as u32 {
             return Err(Skip::BadTransport);
@@ -74,36 +77,43 @@ impl<'a> TcpSegment<'a> {
     }
 
     /// Source port.
+    #[inline]
     pub fn src_port(&self) -> u16 {
         u16::from_be_bytes([self.head[0], self.head[1]])
     }
 
     /// Destination port.
+    #[inline]
     pub fn dst_port(&self) -> u16 {
         u16::from_be_bytes([self.head[2], self.head[3]])
     }
 
     /// Sequence number.
+    #[inline]
     pub fn seq(&self) -> u32 {
         u32::from_be_bytes([self.head[4], self.head[5], self.head[6], self.head[7]])
     }
 
     /// Acknowledgement number.
+    #[inline]
     pub fn ack(&self) -> u32 {
         u32::from_be_bytes([self.head[8], self.head[9], self.head[10], self.head[11]])
     }
 
     /// Flags.
+    #[inline]
     pub fn flags(&self) -> TcpFlags {
         TcpFlags(self.head[13])
     }
 
     /// Payload on the wire, in bytes.
+    #[inline]
     pub fn payload_len(&self) -> u32 {
         self.payload_len
     }
 
     /// The timestamps option, if it is there and was captured.
+    #[inline]
     pub fn timestamps(&self) -> Option<TcpTimestamps> {
         // Nearly every stack sends NOP NOP TS: look there first.
         if self.options.len() >= 12 && self.options[..4] == [1, 1, 8, 10] {
@@ -122,6 +132,7 @@ impl<'a> TcpSegment<'a> {
     }
 }
 
+#[inline]
 fn timestamps_at(options: &[u8], at: usize) -> Option<TcpTimestamps> {
     if *options.get(at + 1)? != 10 {
         return None;
@@ -147,6 +158,7 @@ impl<'a> UdpDatagram<'a> {
     /// Checks the header. A length of 0 (jumbograms, segmentation offload)
     /// means all that the IP header gives. A first fragment keeps the length of
     /// the whole datagram.
+    #[inline]
     pub fn new(upper: &UpperLayer<'a>) -> Result<Self, Skip> {
         if upper.len < Self::HEADER_LEN as u32 {
             return Err(Skip::BadTransport);
@@ -167,21 +179,25 @@ impl<'a> UdpDatagram<'a> {
     }
 
     /// Source port.
+    #[inline]
     pub fn src_port(&self) -> u16 {
         u16::from_be_bytes([self.head[0], self.head[1]])
     }
 
     /// Destination port.
+    #[inline]
     pub fn dst_port(&self) -> u16 {
         u16::from_be_bytes([self.head[2], self.head[3]])
     }
 
     /// Payload on the wire, in bytes.
+    #[inline]
     pub fn payload_len(&self) -> u32 {
         self.payload_len
     }
 
     /// Captured payload.
+    #[inline]
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
@@ -193,6 +209,7 @@ pub struct IcmpMessage<'a>(&'a [u8; 4]);
 
 impl<'a> IcmpMessage<'a> {
     /// Checks the length.
+    #[inline]
     pub fn new(upper: &UpperLayer<'a>) -> Result<Self, Skip> {
         if upper.len < 4 {
             return Err(Skip::BadTransport);
@@ -201,11 +218,13 @@ impl<'a> IcmpMessage<'a> {
     }
 
     /// Message type.
+    #[inline]
     pub fn kind(&self) -> u8 {
         self.0[0]
     }
 
     /// Message code.
+    #[inline]
     pub fn code(&self) -> u8 {
         self.0[1]
     }
