@@ -57,6 +57,13 @@ typedef int64_t s64;
 		_cw_i & (u32)(mask);             \
 	})
 
+/* Before a loop whose unrolled form would need more stack than the kernel has. */
+#ifdef __clang__
+#define CW_NO_UNROLL _Pragma("clang loop unroll(disable)")
+#else
+#define CW_NO_UNROLL
+#endif
+
 #define CW_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define CW_MAX(a, b) ((a) > (b) ? (a) : (b))
 

@@ -53,12 +53,15 @@ CW_GLOBAL int wc_root(struct wc_state *s, const struct wc_burst *b,
  * Requests whose completion was missed: their age is that of two round trips.
  * The tracked latency follows, or a lasting slowdown would be cut away.
  */
-CW_INLINE void wc_drop_stale(struct wc_state *s, u64 at_ns)
+CW_GLOBAL int wc_drop_stale(struct wc_state *s, u64 at_ns)
 {
-	u64 handshake = wc_handshake_ns(s);
+	u64 handshake;
 
+	if (!s)
+		return 0;
+	handshake = wc_handshake_ns(s);
 	if (!s->latency || 2 * handshake <= s->latency)
-		return;
+		return 0;
 	for (u32 i = 0; i < WC_RING; i++) {
 		if (!s->ring_len)
 			break;
@@ -67,14 +70,18 @@ CW_INLINE void wc_drop_stale(struct wc_state *s, u64 at_ns)
 		wc_ring_drop(s, 1);
 		s->latency = cw_sat32((u64)s->latency + (s->latency >> 4));
 	}
+	return 0;
 }
 
 /* How many of the c oldest requests are at least as old as a handshake. */
-CW_INLINE u32 wc_old_enough(struct wc_state *s, u64 at_ns, u32 c)
+CW_GLOBAL u32 wc_old_enough(struct wc_state *s, u64 at_ns, u32 c)
 {
-	u64 handshake = wc_handshake_ns(s);
+	u64 handshake;
 	u32 k = 0;
 
+	if (!s)
+		return 0;
+	handshake = wc_handshake_ns(s);
 	for (u32 i = 0; i < WC_RING; i++) {
 		if (i >= c || i >= s->ring_len)
 			break;

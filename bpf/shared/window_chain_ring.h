@@ -63,10 +63,12 @@ CW_INLINE void wc_ring_drop(struct wc_state *s, u32 c)
 }
 
 /* Sum of the ages at t of the c oldest entries; c is at most ring_len. */
-CW_INLINE u64 wc_ring_sum(struct wc_state *s, u64 t_ns, u32 c)
+CW_GLOBAL u64 wc_ring_sum(struct wc_state *s, u64 t_ns, u32 c)
 {
 	u64 total = 0;
 
+	if (!s)
+		return 0;
 	for (u32 i = 0; i < WC_RING; i++) {
 		if (i >= c)
 			break;
@@ -90,12 +92,15 @@ CW_INLINE void wc_ring_reencode(struct wc_state *s, u64 at_ns, u32 level)
 }
 
 /* Add n requests sent at at_ns. The ring is next used at next_ns. */
-CW_INLINE void wc_ring_push(struct wc_state *s, u64 at_ns, u32 n, u64 next_ns)
+CW_GLOBAL int wc_ring_push(struct wc_state *s, u64 at_ns, u32 n, u64 next_ns)
 {
 	u64 span = next_ns - at_ns;
-	u32 len = s->ring_len, over;
+	u32 len, over;
 	u16 time;
 
+	if (!s)
+		return 0;
+	len = s->ring_len;
 	if (len) {
 		u64 oldest = wc_ring_age(s, at_ns, 0);
 
@@ -119,6 +124,7 @@ CW_INLINE void wc_ring_push(struct wc_state *s, u64 at_ns, u32 n, u64 next_ns)
 	over = len + n > WC_RING ? len + n - WC_RING : 0;
 	s->ring_head = (u8)((s->ring_head + over) & (WC_RING - 1));
 	s->ring_len = (u8)(len + n - over);
+	return 0;
 }
 
 #endif

@@ -30,11 +30,13 @@ CW_GLOBAL int wc_window_infer(struct wc_state *s)
 
 	if (!s)
 		return 0;
+	CW_NO_UNROLL
 	for (u32 i = 0; i < WC_RING; i++)
 		total += s->hist[i];
 	need = CW_MIN(2u, total >> 1);
 	need = CW_MAX(need, total / WC_HIST_SHARE);
 	need = CW_MAX(need, 1u);
+	CW_NO_UNROLL
 	for (u32 i = WC_RING; i > 0; i--) {
 		reached += s->hist[i - 1];
 		if (reached >= need) {
