@@ -57,6 +57,16 @@ typedef int64_t s64;
 		_cw_i & (u32)(mask);             \
 	})
 
+/* The same for a bound that is not a power of two: i, or max where i is larger. */
+#define CW_CLAMPED(i, max)                                     \
+	({                                                     \
+		u32 _cw_i = (u32)(i);                          \
+		asm volatile("" : "+r"(_cw_i));                \
+		_cw_i = _cw_i > (u32)(max) ? (u32)(max) : _cw_i; \
+		asm volatile("" : "+r"(_cw_i));                \
+		_cw_i;                                         \
+	})
+
 /* Before a loop whose unrolled form would need more stack than the kernel has. */
 #ifdef __clang__
 #define CW_NO_UNROLL _Pragma("clang loop unroll(disable)")

@@ -93,7 +93,7 @@ CW_INLINE int wc_read_tcp(struct wc_state *s, const struct est_packet *p,
 /* Without ACK numbers a pause is all there is: a tenth of the latency. */
 CW_INLINE int wc_paused(const struct wc_state *s, u64 gap_ns)
 {
-	u64 pause = s->latency / 10;
+	u64 pause = wc_typical_ns(s) / 10;
 
 	pause = CW_MAX(CW_MIN(pause, 200ull * CW_US_NS), 20ull * CW_US_NS);
 	return gap_ns > pause;

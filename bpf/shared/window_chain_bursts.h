@@ -55,20 +55,21 @@ CW_GLOBAL int wc_root(struct wc_state *s, const struct wc_burst *b,
  */
 CW_GLOBAL int wc_drop_stale(struct wc_state *s, u64 at_ns)
 {
-	u64 handshake;
+	u64 handshake, typical;
 
 	if (!s)
 		return 0;
 	handshake = wc_handshake_ns(s);
-	if (!s->latency || 2 * handshake <= s->latency)
+	if (!s->latency || 2 * handshake <= wc_typical_ns(s))
 		return 0;
 	for (u32 i = 0; i < WC_RING; i++) {
 		if (!s->ring_len)
 			break;
-		if (10 * wc_ring_age(s, at_ns, 0) <= 10ull * s->latency + 8 * handshake)
+		typical = wc_typical_ns(s);
+		if (10 * wc_ring_age(s, at_ns, 0) <= 10 * typical + 8 * handshake)
 			break;
 		wc_ring_drop(s, 1);
-		s->latency = cw_sat32((u64)s->latency + (s->latency >> 4));
+		wc_track_up(s);
 	}
 	return 0;
 }
@@ -141,7 +142,7 @@ CW_INLINE int wc_is_root(struct wc_state *s, const struct wc_burst *h, u32 n)
 {
 	u64 before = wc_ring_age(s, h->at_ns, s->ring_len - 1u);
 	u64 after = h->next_ns - h->at_ns;
-	u64 typical = s->latency ? s->latency : after;
+	u64 typical = s->latency ? wc_typical_ns(s) : after;
 	u64 handshake = wc_handshake_ns(s);
 
 	if (20 * before < 19 * handshake || 20 * after < 19 * handshake)

@@ -21,7 +21,7 @@
  *   4      cur_off      256 ns    18 min        a sum over the burst
  *   4      hold_gap     16 ns     68 s          as cur_age
  *   4      silence      1 us      73 min        compared with 2 ms
- *   4      latency      ns        4.3 s         thresholds only
+ *   4      latency      16 ns     68 s          thresholds only
  *   4      ack_mean     1 us      73 min        half-weight samples
  *   2      ack_weight   64 bytes  4 MB          weight of ack_mean
  *   2      cur_lead     4.1 us    268 ms        half-weight samples
@@ -138,17 +138,28 @@ CW_INLINE int wc_is_wide(const struct wc_state *s)
 	return wc_handshake_ns(s) > CW_MS_NS;
 }
 
-/* Move the tracked latency 1/16 towards v: it settles at the median. */
-CW_INLINE void wc_track(struct wc_state *s, u64 v)
+/* The median of the latencies so far; 0: none yet. */
+CW_INLINE u64 wc_typical_ns(const struct wc_state *s)
 {
-	u32 step = s->latency >> 4;
+	return (u64)s->latency << WC_BURST_SHIFT;
+}
+
+/* Move the tracked latency 1/16 up or down: it settles at the median. */
+CW_INLINE void wc_track_up(struct wc_state *s)
+{
+	s->latency = cw_sat32((u64)s->latency + (s->latency >> 4));
+}
+
+CW_INLINE void wc_track(struct wc_state *s, u64 v_ns)
+{
+	u64 v = v_ns >> WC_BURST_SHIFT;
 
 	if (!s->latency)
 		s->latency = cw_sat32(v);
 	else if (v > s->latency)
-		s->latency = cw_sat32((u64)s->latency + step);
+		wc_track_up(s);
 	else
-		s->latency -= step;
+		s->latency -= s->latency >> 4;
 }
 
 /* count latencies that sum to total_ns, completed at when_ns. */

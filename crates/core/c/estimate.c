@@ -1,21 +1,40 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* The estimators of bpf/shared as functions that Rust can call. */
+// SPDX-License-Identifier: Apache-2.0
+// What src/estimate calls of the estimators in bpf/shared.
+
 #include "fixed_gap.h"
+#include "modes.h"
 #include "window_chain.h"
 
-void cw_window_chain_packet(struct wc_state *s, const struct est_packet *p,
+void causeway_window_chain_packet(struct wc_state *s, const struct est_packet *p,
 			    struct est_samples *out)
 {
 	wc_packet(s, p, out);
 }
 
-void cw_window_chain_finish(struct wc_state *s, struct est_samples *out)
+void causeway_window_chain_finish(struct wc_state *s, struct est_samples *out)
 {
 	wc_finish(s, out);
 }
 
-void cw_fixed_gap_packet(struct fixed_gap_state *s, const struct fixed_gap_config *config,
+void causeway_fixed_gap_packet(struct fixed_gap_state *s, const struct fixed_gap_config *config,
 			 const struct est_packet *p, struct est_samples *out)
 {
 	fixed_gap_packet(s, config, p, out);
+}
+
+void causeway_modes_packet(struct modes_state *s, const struct modes_config *config,
+			   const struct est_packet *p)
+{
+	modes_packet(s, config, p);
+}
+
+void causeway_modes_end_epoch(struct modes_state *s, const struct modes_config *config,
+			      struct est_samples *out)
+{
+	modes_end_epoch(s, config, out);
+}
+
+u32 causeway_modes_discarded(const struct modes_state *s)
+{
+	return s->discarded;
 }

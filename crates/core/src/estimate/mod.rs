@@ -31,9 +31,15 @@
 //! The estimators themselves are C, in `bpf/shared`, because the kernel runs the
 //! same code.
 
+mod fixed_gap;
+mod modes;
 mod native;
+mod window_chain;
 
-pub use native::{FixedGapState, WindowChainState};
+pub use fixed_gap::{FixedGap, FixedGapConfig};
+pub use modes::{Modes, ModesConfig, ModesIbg};
+pub use native::{FixedGapState, ModesState, WindowChainState};
+pub use window_chain::WindowChain;
 
 /// One packet of the request direction, as an estimator sees it
 /// (`struct est_packet`). Fields are in host byte order.
@@ -149,26 +155,6 @@ impl Tally {
     }
 }
 
-/// Parameters of Algorithm 1 (`struct fixed_gap_config`).
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FixedGapConfig {
-    /// Pauses up to this are within a batch. Nanoseconds.
-    pub delta_ns: u64,
-    /// Pauses from this on are idleness or loss and give no sample. Nanoseconds.
-    pub idle_ns: u64,
-}
-
-impl Default for FixedGapConfig {
-    /// 100 us, and the smallest retransmission timeout of Linux, 200 ms.
-    fn default() -> Self {
-        Self {
-            delta_ns: 100_000,
-            idle_ns: 200_000_000,
-        }
-    }
-}
-
 /// Which estimator to run, with its parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Method {
@@ -177,55 +163,18 @@ pub enum Method {
     WindowChain,
     /// PIRATE's Algorithm 1.
     FixedGap(FixedGapConfig),
+    /// PIRATE's Algorithm 2.
+    Modes(ModesConfig),
 }
 
-/// The window-chain estimator of one flow; `bpf/shared/window_chain.h`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WindowChain {
-    state: WindowChainState,
-}
-
-impl WindowChain {
-    /// Takes the next packet of the flow.
-    pub fn packet(&mut self, packet: &Packet) -> Samples {
-        native::window_chain_packet(&mut self.state, packet)
-    }
-
-    /// Ends the flow, and gives what its last bursts still say.
-    pub fn finish(&mut self) -> Samples {
-        native::window_chain_finish(&mut self.state)
-    }
-
-    /// The state, as the kernel holds it.
-    pub fn state(&self) -> &WindowChainState {
-        &self.state
-    }
-}
-
-/// Algorithm 1 on one flow; `bpf/shared/fixed_gap.h`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FixedGap {
-    config: FixedGapConfig,
-    state: FixedGapState,
-}
-
-impl FixedGap {
-    /// A flow without packets.
-    pub fn new(config: FixedGapConfig) -> Self {
-        Self {
-            config,
-            state: FixedGapState::default(),
+impl Method {
+    /// The word for it on the command line and in output.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::WindowChain => "window-chain",
+            Self::FixedGap(_) => "fixed-gap",
+            Self::Modes(_) => "modes",
         }
-    }
-
-    /// Takes the next packet of the flow.
-    pub fn packet(&mut self, packet: &Packet) -> Samples {
-        native::fixed_gap_packet(&mut self.state, &self.config, packet)
-    }
-
-    /// The state, as the kernel holds it.
-    pub fn state(&self) -> &FixedGapState {
-        &self.state
     }
 }
 
@@ -239,6 +188,8 @@ pub enum Estimator {
     WindowChain(WindowChain),
     /// See [`FixedGap`].
     FixedGap(FixedGap),
+    /// See [`Modes`].
+    Modes(Modes),
 }
 
 impl Estimator {
@@ -247,6 +198,7 @@ impl Estimator {
         match method {
             Method::WindowChain => Self::WindowChain(WindowChain::default()),
             Method::FixedGap(config) => Self::FixedGap(FixedGap::new(*config)),
+            Method::Modes(config) => Self::Modes(Modes::new(*config)),
         }
     }
 
@@ -255,6 +207,10 @@ impl Estimator {
         match self {
             Self::WindowChain(flow) => flow.packet(packet),
             Self::FixedGap(flow) => flow.packet(packet),
+            Self::Modes(flow) => {
+                flow.packet(packet);
+                Samples::default()
+            }
         }
     }
 
@@ -263,6 +219,7 @@ impl Estimator {
     pub fn end_epoch(&mut self) -> Samples {
         match self {
             Self::WindowChain(_) | Self::FixedGap(_) => Samples::default(),
+            Self::Modes(flow) => flow.end_epoch(),
         }
     }
 
@@ -271,6 +228,7 @@ impl Estimator {
         match self {
             Self::WindowChain(flow) => flow.finish(),
             Self::FixedGap(_) => Samples::default(),
+            Self::Modes(flow) => flow.end_epoch(),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! array of words that starts as zero, so copying, comparing and dropping one
 //! needs no C.
 
-use super::{FixedGapConfig, Packet, Samples};
+use super::{FixedGapConfig, ModesConfig, Packet, Samples};
 
 /// Declares a state as words of the size that the C header asserts.
 macro_rules! state {
@@ -47,30 +47,38 @@ state!(
     FixedGapState,
     16
 );
+state!(
+    /// State of [`super::Modes`]: `struct modes_state`.
+    ModesState,
+    176
+);
 
 unsafe extern "C" {
-    fn cw_window_chain_packet(s: *mut WindowChainState, p: *const Packet, out: *mut Samples);
-    fn cw_window_chain_finish(s: *mut WindowChainState, out: *mut Samples);
-    fn cw_fixed_gap_packet(
+    fn causeway_window_chain_packet(s: *mut WindowChainState, p: *const Packet, out: *mut Samples);
+    fn causeway_window_chain_finish(s: *mut WindowChainState, out: *mut Samples);
+    fn causeway_fixed_gap_packet(
         s: *mut FixedGapState,
         config: *const FixedGapConfig,
         p: *const Packet,
         out: *mut Samples,
     );
+    fn causeway_modes_packet(s: *mut ModesState, config: *const ModesConfig, p: *const Packet);
+    fn causeway_modes_end_epoch(s: *mut ModesState, config: *const ModesConfig, out: *mut Samples);
+    fn causeway_modes_discarded(s: *const ModesState) -> u32;
 }
 
 pub(super) fn window_chain_packet(state: &mut WindowChainState, packet: &Packet) -> Samples {
     let mut out = Samples::default();
     // SAFETY: the pointers come from references to types of the C layout; the C
     // function touches nothing else and keeps none of them.
-    unsafe { cw_window_chain_packet(state, packet, &mut out) };
+    unsafe { causeway_window_chain_packet(state, packet, &mut out) };
     out
 }
 
 pub(super) fn window_chain_finish(state: &mut WindowChainState) -> Samples {
     let mut out = Samples::default();
     // SAFETY: as above.
-    unsafe { cw_window_chain_finish(state, &mut out) };
+    unsafe { causeway_window_chain_finish(state, &mut out) };
     out
 }
 
@@ -81,6 +89,23 @@ pub(super) fn fixed_gap_packet(
 ) -> Samples {
     let mut out = Samples::default();
     // SAFETY: as above.
-    unsafe { cw_fixed_gap_packet(state, config, packet, &mut out) };
+    unsafe { causeway_fixed_gap_packet(state, config, packet, &mut out) };
     out
+}
+
+pub(super) fn modes_packet(state: &mut ModesState, config: &ModesConfig, packet: &Packet) {
+    // SAFETY: as above.
+    unsafe { causeway_modes_packet(state, config, packet) };
+}
+
+pub(super) fn modes_end_epoch(state: &mut ModesState, config: &ModesConfig) -> Samples {
+    let mut out = Samples::default();
+    // SAFETY: as above.
+    unsafe { causeway_modes_end_epoch(state, config, &mut out) };
+    out
+}
+
+pub(super) fn modes_discarded(state: &ModesState) -> u32 {
+    // SAFETY: as above.
+    unsafe { causeway_modes_discarded(state) }
 }
