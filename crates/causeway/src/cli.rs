@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use clap::{ArgAction, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-use crate::{config_cmd, measure};
+use crate::{config_cmd, lb_cmd, measure, stats_cmd, vip_cmd};
 
 /// A layer-4 load balancer that knows what its clients feel.
 #[derive(Debug, Parser)]
@@ -28,8 +28,16 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run the balancer
+    Lb(lb_cmd::Args),
     /// Measure response latency from the packets that travel from clients to servers
     Measure(Box<measure::Args>),
+    /// Show what a running balancer counts and measures
+    Stats(stats_cmd::Args),
+    /// Look at and change the VIPs of a running balancer
+    Vip(vip_cmd::VipArgs),
+    /// Look at and change the reals of a running balancer
+    Real(vip_cmd::RealArgs),
     /// Work with configuration files
     Config(config_cmd::Args),
     /// Run experiments on real traffic in network namespaces
@@ -41,6 +49,10 @@ impl Cli {
     /// Runs the chosen command.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
+            Command::Lb(args) => args.run(),
+            Command::Stats(args) => args.run(),
+            Command::Vip(args) => args.run(),
+            Command::Real(args) => args.run(),
             Command::Measure(args) => args.run(),
             Command::Config(args) => args.run(),
             #[cfg(feature = "lab")]

@@ -6,11 +6,17 @@ use std::process::ExitCode;
 use clap::Parser;
 
 mod cli;
+mod client;
 mod config;
 mod config_cmd;
+mod daemon;
 #[cfg(feature = "lab")]
 mod lab_cmd;
+mod lb_cmd;
 mod measure;
+mod output;
+mod stats_cmd;
+mod vip_cmd;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();

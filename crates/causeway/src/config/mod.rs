@@ -13,6 +13,7 @@ use std::time::Duration;
 use causeway_core::control::Params;
 
 mod error;
+mod json;
 mod raw;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ mod vip;
 mod words;
 
 pub use error::{ConfigErrors, Fault};
+pub use json::{real_from_json, vip_from_json};
 pub(crate) use vip::endpoint;
 pub use words::{Control, Estimator, Forwarding, Protocol, Scheduler, XdpMode};
 
@@ -135,6 +137,23 @@ impl Config {
     /// Validates the text of a file; `path` only names it in messages.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
         validate::parse(path, text)
+    }
+
+    /// The first key that differs from `running` and cannot change while the
+    /// daemon runs.
+    pub fn needs_restart(&self, running: &Self) -> Option<&'static str> {
+        let same = [
+            ("interface", self.interface == running.interface),
+            ("pin_dir", self.pin_dir == running.pin_dir),
+            ("state_dir", self.state_dir == running.state_dir),
+            ("socket", self.socket == running.socket),
+            ("http", self.http == running.http),
+            ("xdp.mode", self.xdp_mode == running.xdp_mode),
+            ("flow_table.ipv4", self.flows_v4 == running.flows_v4),
+            ("flow_table.ipv6", self.flows_v6 == running.flows_v6),
+            ("measure", self.estimator == running.estimator),
+        ];
+        same.iter().find(|(_, same)| !same).map(|(key, _)| *key)
     }
 
     /// One line for people.

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//! VIPs and reals that come in through the API.
+//!
+//! They have the same keys as in the file and pass the same validation: the
+//! value is written as a file with one VIP, and read back.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::{Config, Real, Vip};
+
+/// Validates one VIP. The error is one sentence.
+pub fn vip_from_json(vip: Value) -> Result<Vip, String> {
+    let file = json!({ "interface": "api", "vip": [vip] });
+    let text = toml::to_string(&file).map_err(|error| format!("not a vip: {error}"))?;
+    let config = Config::parse(Path::new("request"), &text).map_err(|errors| {
+        let first = errors.faults.into_iter().next();
+        first.map_or_else(String::new, |fault| fault.message)
+    })?;
+    let vip = config.vips.into_iter().next();
+    vip.ok_or_else(|| "the request has no vip".to_owned())
+}
+
+/// Validates one more real of `vip`. The error is one sentence.
+pub fn real_from_json(vip: &Vip, real: Value) -> Result<Real, String> {
+    let address = real.get("address").and_then(Value::as_str);
+    let known = |known: &&Real| address.is_some_and(|text| text.parse() == Ok(known.address));
+    if let Some(known) = vip.reals.iter().find(known) {
+        return Err(format!(
+            "vip {} has real {} already; change its weight instead",
+            vip.name, known.address
+        ));
+    }
+    let mut reals: Vec<Value> = vip.reals.iter().map(real_to_json).collect();
+    reals.push(real);
+    let whole = json!({
+        "address": vip.address.to_string(),
+        "port": vip.port,
+        "protocol": vip.protocol.to_string(),
+        "scheduler": vip.scheduler.to_string(),
+        "forwarding": vip.forwarding.to_string(),
+        "control": vip.control.to_string(),
+        "real": reals,
+    });
+    let mut reals = vip_from_json(whole)?.reals;
+    reals
+        .pop()
+        .ok_or_else(|| "the request has no real".to_owned())
+}
+
+fn real_to_json(real: &Real) -> Value {
+    let mut value = json!({
+        "address": real.address.to_string(),
+        "weight": real.weight,
+        "drain": real.drain,
+    });
+    if let Some(mac) = real.mac {
+        value["mac"] = json!(mac.to_string());
+    }
+    value
+}

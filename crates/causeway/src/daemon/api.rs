@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The HTTP API, on the Unix socket and, read-only, on a loopback address.
+//! docs/api.md describes it for others.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::extract::{Path, Query, Request, State};
+use axum::http::{Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post};
+use axum::{Json, Router, middleware};
+use serde::Deserialize;
+
+use super::clock::Moment;
+use super::engine::{Engine, EngineError};
+use super::view::{Problem, RealChange, Status};
+use super::{metrics, report};
+use crate::config::{self, Config, ConfigErrors, Vip, WEIGHT_MAX};
+
+/// What the API and the control loop share.
+pub struct Shared {
+    engine: Mutex<Engine>,
+    status: Mutex<Status>,
+    config_file: PathBuf,
+}
+
+impl Shared {
+    /// The state of a daemon that was started with `config_file`.
+    pub fn new(engine: Engine, status: Status, config_file: PathBuf) -> Self {
+        Self {
+            engine: Mutex::new(engine),
+            status: Mutex::new(status),
+            config_file,
+        }
+    }
+
+    /// The engine. A thread that panicked while it held the lock left at worst
+    /// an interval half done; forwarding and serving go on.
+    pub fn engine(&self) -> MutexGuard<'_, Engine> {
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the configuration file again. A bad one changes nothing, and the
+    /// status says so until a good one comes.
+    pub fn reload(&self) -> Result<String, EngineError> {
+        let loaded = Config::load(&self.config_file)
+            .map_err(|errors: ConfigErrors| EngineError::Invalid(errors.to_string()));
+        let outcome = loaded.and_then(|config| {
+            let summary = config.summary();
+            self.engine().reload(config).map(|()| summary)
+        });
+        let error = outcome.as_ref().err().map(ToString::to_string);
+        self.status().last_reload_error = error;
+        outcome
+    }
+
+    fn status(&self) -> MutexGuard<'_, Status> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+type Api = State<Arc<Shared>>;
+type Answer<T> = Result<Json<T>, EngineError>;
+
+impl IntoResponse for EngineError {
+    fn into_response(self) -> Response {
+        let code = match self {
+            Self::NotFound(_) => StatusCode::NOT_FOUND,
+            Self::Conflict(_) => StatusCode::CONFLICT,
+            Self::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::Plane(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        problem(code, self.to_string())
+    }
+}
+
+fn problem(code: StatusCode, error: String) -> Response {
+    (code, Json(Problem { error })).into_response()
+}
+
+/// Every route; for the Unix socket.
+pub fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/stats", get(stats))
+        .route("/v1/vips", get(vips).post(add_vip))
+        .route("/v1/vips/{vip}", get(vip).delete(remove_vip))
+        .route("/v1/vips/{vip}/reals", post(add_real))
+        .route(
+            "/v1/vips/{vip}/reals/{real}",
+            delete(remove_real).patch(change_real),
+        )
+        .route("/v1/history", get(history))
+        .route("/v1/moves", get(moves))
+        .route("/v1/reload", post(reload))
+        .route("/metrics", get(metrics_page))
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        .with_state(shared)
+}
+
+/// The same routes for a TCP address: whoever can reach it may look, not touch.
+pub fn read_only_router(shared: Arc<Shared>, socket: &std::path::Path) -> Router {
+    let sentence = format!(
+        "this address is read-only; write through the Unix socket {} (curl --unix-socket, or the causeway commands)",
+        socket.display()
+    );
+    router(shared).layer(middleware::from_fn(move |request: Request, next: Next| {
+        let sentence = sentence.clone();
+        async move {
+            match *request.method() {
+                Method::GET | Method::HEAD => next.run(request).await,
+                _ => problem(StatusCode::METHOD_NOT_ALLOWED, sentence),
+            }
+        }
+    }))
+}
+
+async fn no_route(request: Request) -> Response {
+    let path = request.uri().path();
+    problem(
+        StatusCode::NOT_FOUND,
+        format!(
+            "there is nothing at {path}; see /v1/status, /v1/stats, /v1/vips, /v1/history, /v1/moves, /metrics"
+        ),
+    )
+}
+
+async fn no_method(request: Request) -> Response {
+    problem(
+        StatusCode::METHOD_NOT_ALLOWED,
+        format!(
+            "{} does not take {}",
+            request.uri().path(),
+            request.method()
+        ),
+    )
+}
+
+async fn status(State(shared): Api) -> Json<Status> {
+    Json(shared.status().clone())
+}
+
+async fn stats(State(shared): Api) -> Answer<super::view::Stats> {
+    Ok(Json(report::stats(&shared.engine(), Moment::now())?))
+}
+
+async fn vips(State(shared): Api) -> Answer<Vec<super::view::VipView>> {
+    Ok(Json(report::vips(&shared.engine())?))
+}
+
+async fn vip(State(shared): Api, Path(name): Path<String>) -> Answer<super::view::VipView> {
+    let engine = shared.engine();
+    let index = engine.find_vip(&name)?;
+    Ok(Json(report::vips(&engine)?.swap_remove(index)))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HistoryQuery {
+    #[serde(default)]
+    since_ns: u64,
+}
+
+async fn history(
+    State(shared): Api,
+    Query(query): Query<HistoryQuery>,
+) -> Json<super::view::History> {
+    Json(report::history(&shared.engine(), query.since_ns))
+}
+
+async fn moves(State(shared): Api) -> Json<super::view::Moves> {
+    Json(report::moves(&shared.engine()))
+}
+
+async fn metrics_page(State(shared): Api) -> Result<Response, EngineError> {
+    let page = metrics::page(&shared.engine(), Moment::now())?;
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, kind)], page).into_response())
+}
+
+async fn reload(State(shared): Api) -> Answer<String> {
+    shared.reload().map(Json)
+}
+
+async fn add_vip(State(shared): Api, body: String) -> Result<Response, EngineError> {
+    let vip: Vip = parse_vip(&body)?;
+    let name = vip.name.clone();
+    let mut engine = shared.engine();
+    engine.add_vip(vip)?;
+    let index = engine.find_vip(&name)?;
+    let view = report::vips(&engine)?.swap_remove(index);
+    Ok((StatusCode::CREATED, Json(view)).into_response())
+}
+
+fn parse_vip(body: &str) -> Result<Vip, EngineError> {
+    let value = parse_json(body)?;
+    config::vip_from_json(value).map_err(EngineError::Invalid)
+}
+
+fn parse_json<T: serde::de::DeserializeOwned>(body: &str) -> Result<T, EngineError> {
+    serde_json::from_str(body)
+        .map_err(|error| EngineError::Invalid(format!("the body is not what is expected: {error}")))
+}
+
+async fn remove_vip(
+    State(shared): Api,
+    Path(name): Path<String>,
+) -> Result<StatusCode, EngineError> {
+    shared.engine().remove_vip(&name)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn add_real(
+    State(shared): Api,
+    Path(name): Path<String>,
+    body: String,
+) -> Answer<super::view::VipView> {
+    let value: serde_json::Value = parse_json(&body)?;
+    let mut engine = shared.engine();
+    engine.change_reals(&name, |vip| {
+        let real = config::real_from_json(vip, value).map_err(EngineError::Invalid)?;
+        vip.reals.push(real);
+        Ok(())
+    })?;
+    let index = engine.find_vip(&name)?;
+    Ok(Json(report::vips(&engine)?.swap_remove(index)))
+}
+
+async fn remove_real(
+    State(shared): Api,
+    Path((name, real)): Path<(String, String)>,
+) -> Result<StatusCode, EngineError> {
+    shared.engine().change_reals(&name, |vip| {
+        let index = find_real(vip, &real)?;
+        if vip.reals.len() == 1 {
+            return Err(EngineError::Conflict(format!(
+                "{real} is the last real of {}; remove the vip, or drain the real",
+                vip.name
+            )));
+        }
+        vip.reals.remove(index);
+        Ok(())
+    })?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn change_real(
+    State(shared): Api,
+    Path((name, real)): Path<(String, String)>,
+    body: String,
+) -> Answer<super::view::VipView> {
+    let change: RealChange = parse_json(&body)?;
+    let mut engine = shared.engine();
+    engine.change_reals(&name, |vip| {
+        let index = find_real(vip, &real)?;
+        let real = &mut vip.reals[index];
+        if let Some(weight) = change.weight {
+            if weight > WEIGHT_MAX {
+                return Err(EngineError::Invalid(format!(
+                    "weight {weight} is out of range; use 0 (no new connections) to {WEIGHT_MAX}"
+                )));
+            }
+            real.weight = weight;
+        }
+        real.drain = change.drain.unwrap_or(real.drain);
+        Ok(())
+    })?;
+    let index = engine.find_vip(&name)?;
+    Ok(Json(report::vips(&engine)?.swap_remove(index)))
+}
+
+fn find_real(vip: &Vip, text: &str) -> Result<usize, EngineError> {
+    let address: Option<IpAddr> = text.parse().ok();
+    let found = vip
+        .reals
+        .iter()
+        .position(|real| Some(real.address) == address);
+    found.ok_or_else(|| {
+        let known: Vec<String> = vip
+            .reals
+            .iter()
+            .map(|real| real.address.to_string())
+            .collect();
+        EngineError::NotFound(format!(
+            "vip {} has no real `{text}`; it has {}",
+            vip.name,
+            known.join(", ")
+        ))
+    })
+}

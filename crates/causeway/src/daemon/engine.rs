@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon's state and everything that changes it.
+//!
+//! One `Engine` sits behind a mutex. The control loop calls [`Engine::tick`]
+//! once per interval; the API and signals call the rest. It does no I/O of its
+//! own but through the [`DataPlane`], and takes the time as an argument.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use tracing::{debug, info};
+
+use super::clock::Moment;
+use super::meter::{self, Meter};
+use super::plane::{DataPlane, Path, RealId, RealSpec, RealTotals, VipAddress, VipId};
+use super::pool::{self, Pool};
+use super::view::{Epoch, Move};
+use crate::config::{Config, Control, Encap, Real, Vip};
+
+/// Changes of weight that are remembered.
+const MOVES_MAX: usize = 1000;
+/// Epochs that are remembered over all reals: about 300 MB.
+const EPOCHS_MAX: usize = 4 << 20;
+/// How often histograms are read, and how long a window of percentiles is.
+const HISTOGRAM_NS: u64 = 1_000_000_000;
+const WINDOW_NS: u64 = 10_000_000_000;
+/// Changes of weight below this part of the configured weight are not recorded.
+const MOVE_MIN: f64 = 0.001;
+
+/// Why a request was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// No such VIP or real.
+    #[error("{0}")]
+    NotFound(String),
+    /// The state does not allow it.
+    #[error("{0}")]
+    Conflict(String),
+    /// The request makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// The data plane failed.
+    #[error("{0:#}")]
+    Plane(#[from] anyhow::Error),
+}
+
+/// The balancer's state.
+pub struct Engine {
+    plane: Box<dyn DataPlane>,
+    config: Config,
+    pools: Vec<Pool>,
+    meters: HashMap<RealId, Meter>,
+    moves: VecDeque<Move>,
+    last_tick: Option<Moment>,
+    last_histograms_ns: u64,
+    last_window_ns: u64,
+}
+
+impl Engine {
+    /// Takes a loaded data plane and makes it follow `config`.
+    pub fn start(plane: Box<dyn DataPlane>, config: Config) -> anyhow::Result<Self> {
+        let mut engine = Self {
+            plane,
+            config,
+            pools: Vec::new(),
+            meters: HashMap::new(),
+            moves: VecDeque::new(),
+            last_tick: None,
+            last_histograms_ns: 0,
+            last_window_ns: 0,
+        };
+        engine.plane.set_encap(&engine.config.encap)?;
+        engine.sync()?;
+        Ok(engine)
+    }
+
+    /// The configuration in force, changes at run time included.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The data plane, to read counters.
+    pub fn plane(&self) -> &dyn DataPlane {
+        self.plane.as_ref()
+    }
+
+    /// The VIPs at work, in the configuration's order.
+    pub fn pools(&self) -> &[Pool] {
+        &self.pools
+    }
+
+    /// The counters of a real.
+    pub fn meter(&self, id: RealId) -> Option<&Meter> {
+        self.meters.get(&id)
+    }
+
+    /// Recent changes of weight, oldest first.
+    pub fn moves(&self) -> impl Iterator<Item = &Move> {
+        self.moves.iter()
+    }
+
+    /// Replaces the configuration as a whole, or leaves everything as it was.
+    /// Counters, flows, and the measurements of reals that stay are kept.
+    pub fn reload(&mut self, config: Config) -> Result<(), EngineError> {
+        if let Some(key) = config.needs_restart(&self.config) {
+            return Err(EngineError::Conflict(format!(
+                "a change of `{key}` needs a restart of the daemon; the data plane keeps forwarding meanwhile"
+            )));
+        }
+        self.replace(config)
+    }
+
+    fn replace(&mut self, config: Config) -> Result<(), EngineError> {
+        let old = std::mem::replace(&mut self.config, config);
+        let applied = self.apply_encap(&old.encap).and_then(|()| self.sync());
+        let Err(error) = applied else {
+            return Ok(());
+        };
+        // Back to what worked. What cannot be undone either is in the message.
+        let encap = std::mem::replace(&mut self.config, old).encap;
+        match self.apply_encap(&encap).and_then(|()| self.sync()) {
+            Ok(()) => Err(EngineError::Plane(error)),
+            Err(undo) => Err(EngineError::Plane(error.context(format!(
+                "and the former state could not be restored: {undo:#}"
+            )))),
+        }
+    }
+
+    fn apply_encap(&mut self, old: &Encap) -> anyhow::Result<()> {
+        match self.config.encap == *old {
+            true => Ok(()),
+            false => self.plane.set_encap(&self.config.encap),
+        }
+    }
+
+    /// Makes the data plane hold what the configuration says, and builds the
+    /// pools. What is new comes before what is gone, so that no packet finds a
+    /// half-made VIP.
+    fn sync(&mut self) -> anyhow::Result<()> {
+        let mut old: HashMap<VipAddress, Pool> = std::mem::take(&mut self.pools)
+            .into_iter()
+            .map(|pool| (VipAddress::of(pool.vip()), pool))
+            .collect();
+        let mut pools = Vec::with_capacity(self.config.vips.len());
+        for vip in &self.config.vips {
+            let address = VipAddress::of(vip);
+            let id = self.plane.set_vip(address)?;
+            let mut reals = Vec::with_capacity(vip.reals.len());
+            for real in &vip.reals {
+                reals.push(self.plane.set_real(real_spec(id, real))?);
+            }
+            let former = old.remove(&address);
+            pools.push(Pool::new(
+                vip.clone(),
+                id,
+                &reals,
+                &self.config.control,
+                former,
+            ));
+        }
+        self.pools = pools;
+        self.set_rings()?;
+        self.remove_others(old.into_keys().collect())?;
+        self.sync_meters()
+    }
+
+    /// Removes the VIPs given, the reals that our VIPs no longer have and, when the
+    /// file is to be the whole truth, every VIP that it does not name.
+    fn remove_others(&mut self, gone: HashSet<VipAddress>) -> anyhow::Result<()> {
+        let wanted: HashSet<VipAddress> = self.config.vips.iter().map(VipAddress::of).collect();
+        for (id, vip) in self.plane.vips()? {
+            if gone.contains(&vip) || (self.config.reconcile && !wanted.contains(&vip)) {
+                self.plane.remove_vip(id)?;
+            }
+        }
+        let ours: HashSet<VipId> = self.pools.iter().map(Pool::id).collect();
+        let used: HashSet<RealId> = self.real_ids().collect();
+        for (id, real) in self.plane.reals()? {
+            if ours.contains(&real.vip) && !used.contains(&id) {
+                self.plane.remove_real(id)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn real_ids(&self) -> impl Iterator<Item = RealId> {
+        let members = self.pools.iter().flat_map(Pool::members);
+        members.map(|(_, member)| member.id)
+    }
+
+    fn sync_meters(&mut self) -> anyhow::Result<()> {
+        let totals: HashMap<RealId, RealTotals> = self.plane.real_totals()?.into_iter().collect();
+        let used: HashSet<RealId> = self.real_ids().collect();
+        self.meters.retain(|id, _| used.contains(id));
+        for id in used {
+            if let std::collections::hash_map::Entry::Vacant(slot) = self.meters.entry(id) {
+                let totals = totals.get(&id).copied().unwrap_or_default();
+                slot.insert(Meter::new(totals, self.plane.histogram(id)?));
+            }
+        }
+        Ok(())
+    }
+
+    fn set_rings(&mut self) -> anyhow::Result<()> {
+        let stale = || self.pools.iter().filter(|pool| pool.ring_is_stale());
+        let rings: Vec<_> = stale().map(|pool| (pool.id(), pool.ring())).collect();
+        if rings.is_empty() {
+            return Ok(());
+        }
+        self.plane.set_rings(&rings)?;
+        for pool in self.pools.iter_mut().filter(|pool| pool.ring_is_stale()) {
+            pool.ring_is_set();
+        }
+        Ok(())
+    }
+
+    /// Ends an interval at `now`: reads counters, lets the controllers decide,
+    /// sets rings, records history.
+    pub fn tick(&mut self, now: Moment) -> anyhow::Result<()> {
+        let interval_ns = match self.last_tick {
+            Some(last) => now.monotonic_ns.saturating_sub(last.monotonic_ns),
+            None => self.config.control.interval_ns,
+        };
+        self.last_tick = Some(now);
+        for (id, totals) in self.plane.real_totals()? {
+            if let Some(meter) = self.meters.get_mut(&id) {
+                meter.advance(now.monotonic_ns, interval_ns, totals);
+            }
+        }
+        self.read_histograms(now.monotonic_ns)?;
+        self.record(now.before(interval_ns));
+        self.decide(now);
+        self.set_rings()
+    }
+
+    fn read_histograms(&mut self, now_ns: u64) -> anyhow::Result<()> {
+        if now_ns.saturating_sub(self.last_histograms_ns) < HISTOGRAM_NS {
+            return Ok(());
+        }
+        self.last_histograms_ns = now_ns;
+        let rotate = now_ns.saturating_sub(self.last_window_ns) >= WINDOW_NS;
+        if rotate {
+            self.last_window_ns = now_ns;
+        }
+        for (id, meter) in &mut self.meters {
+            meter.observe_histogram(self.plane.histogram(*id)?);
+            if rotate {
+                meter.rotate();
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the interval that began at `start` into the history, with the
+    /// weights that were in force during it.
+    fn record(&mut self, start: Moment) {
+        let reals = self.real_ids().count().max(1);
+        let epochs = self.config.history.as_nanos() / u128::from(self.config.control.interval_ns);
+        let keep = (epochs as usize).clamp(1, (EPOCHS_MAX / reals).max(1));
+        for pool in &mut self.pools {
+            for (real, member) in pool.members_mut() {
+                let Some(meter) = self.meters.get(&member.id) else {
+                    continue;
+                };
+                let delta = meter.delta();
+                let epoch = Epoch {
+                    start_ns: start.realtime_ns,
+                    start_monotonic_ns: start.monotonic_ns,
+                    estimate_us: meter::mean_us(delta.latency_sum2_ns, delta.latency_count2),
+                    samples: delta.latency_count2 as f64 / 2.0,
+                    requests: delta.requests,
+                    opened: delta.opened,
+                    active: meter.active(),
+                    configured: pool::configured(real),
+                    weight: member.weight,
+                };
+                while member.history.len() >= keep {
+                    member.history.pop_front();
+                }
+                member.history.push_back(epoch);
+            }
+        }
+    }
+
+    fn decide(&mut self, now: Moment) {
+        for pool in &mut self.pools {
+            let readings: Vec<_> = pool
+                .members()
+                .map(|(_, member)| self.meters.get(&member.id).map(Meter::reading))
+                .map(Option::unwrap_or_default)
+                .collect();
+            let reasons = reasons(pool);
+            pool.tick(now.monotonic_ns, &readings);
+            for (index, change) in moves(pool, now) {
+                let line = format!(
+                    "{} {}: weight {:.3} -> {:.3}: {}{}",
+                    change.vip,
+                    change.real,
+                    change.before,
+                    change.after,
+                    change.reason_text,
+                    if change.observed { " (observed)" } else { "" }
+                );
+                // The first of a row of moves is news, the rest is detail.
+                match reasons.get(index) == Some(&change.reason) {
+                    true => debug!("{line}"),
+                    false => info!("{line}"),
+                }
+                while self.moves.len() >= MOVES_MAX {
+                    self.moves.pop_front();
+                }
+                self.moves.push_back(change);
+            }
+        }
+    }
+
+    /// Adds a VIP at run time; it lasts until the next reload or restart.
+    pub fn add_vip(&mut self, vip: Vip) -> Result<(), EngineError> {
+        let address = VipAddress::of(&vip);
+        let taken = |other: &Vip| other.name == vip.name || VipAddress::of(other) == address;
+        if let Some(other) = self.config.vips.iter().find(|other| taken(other)) {
+            return Err(EngineError::Conflict(format!(
+                "vip {} exists already; remove it first, or change its reals",
+                other.name
+            )));
+        }
+        if vip.control != Control::Off && self.config.estimator.is_none() {
+            return Err(EngineError::Conflict(
+                "the controller needs measured latency, and this daemon runs without it; set enabled = true under [measure] and restart".to_owned(),
+            ));
+        }
+        let mut config = self.config.clone();
+        config.vips.push(vip);
+        self.replace(config)
+    }
+
+    /// Removes a VIP until the next reload or restart.
+    pub fn remove_vip(&mut self, name: &str) -> Result<(), EngineError> {
+        let index = self.find_vip(name)?;
+        let mut config = self.config.clone();
+        config.vips.remove(index);
+        self.replace(config)
+    }
+
+    /// Changes the reals of a VIP until the next reload or restart.
+    pub fn change_reals(
+        &mut self,
+        name: &str,
+        change: impl FnOnce(&mut Vip) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        let index = self.find_vip(name)?;
+        let mut config = self.config.clone();
+        change(&mut config.vips[index])?;
+        self.replace(config)
+    }
+
+    /// Index of the VIP of this name, or of this `address:port[/protocol]`.
+    pub fn find_vip(&self, name: &str) -> Result<usize, EngineError> {
+        let vips = &self.config.vips;
+        let by_name = vips.iter().position(|vip| vip.name == name);
+        let by_address = || {
+            vips.iter().position(|vip| {
+                let endpoint = crate::config::endpoint(vip.address, vip.port);
+                endpoint == name || format!("{endpoint}/{}", vip.protocol) == name
+            })
+        };
+        by_name.or_else(by_address).ok_or_else(|| {
+            let known: Vec<&str> = vips.iter().map(|vip| vip.name.as_str()).collect();
+            EngineError::NotFound(match known.is_empty() {
+                true => format!("there is no vip `{name}`; there are none at all"),
+                false => format!("there is no vip `{name}`; there are {}", known.join(", ")),
+            })
+        })
+    }
+}
+
+fn real_spec(vip: VipId, real: &Real) -> RealSpec {
+    RealSpec {
+        vip,
+        address: real.address,
+        path: real.mac.map_or(Path::Ipip, Path::L2),
+    }
+}
+
+/// The words of the last decision, by real.
+fn reasons(pool: &Pool) -> Vec<String> {
+    let reals = pool.decision().map(|decision| &decision.reals[..]);
+    let words = reals.unwrap_or_default().iter();
+    words.map(|real| real.reason.word().to_owned()).collect()
+}
+
+/// The changes of weight of the last decision, with the real's index.
+fn moves(pool: &Pool, at: Moment) -> Vec<(usize, Move)> {
+    let Some(decision) = pool.decision() else {
+        return Vec::new();
+    };
+    let mut moves = Vec::new();
+    for (index, ((real, _), own)) in pool.members().zip(&decision.reals).enumerate() {
+        if (own.weight - own.before).abs() <= MOVE_MIN * own.configured {
+            continue;
+        }
+        let change = Move {
+            at,
+            vip: pool.vip().name.clone(),
+            real: real.address.to_string(),
+            before: own.before,
+            after: own.weight,
+            latency_us: own.latency_ns.map(|ns| ns / 1e3),
+            reason: own.reason.word().to_owned(),
+            reason_text: own.reason.to_string(),
+            observed: pool.vip().control == Control::Observe,
+        };
+        moves.push((index, change));
+    }
+    moves
+}

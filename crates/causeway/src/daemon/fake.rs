@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A data plane in memory, for tests: keeps what it is told, and counts what a
+//! test writes into it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use anyhow::bail;
+use causeway_core::hist::Histogram;
+
+use super::plane::*;
+use crate::config::Encap;
+
+/// What the fake holds; tests read and write it while the engine runs.
+#[derive(Default)]
+pub struct State {
+    pub encap: Option<Encap>,
+    pub vips: BTreeMap<VipId, VipAddress>,
+    pub reals: BTreeMap<RealId, RealSpec>,
+    pub rings: BTreeMap<VipId, Vec<RealId>>,
+    pub totals: BTreeMap<RealId, RealTotals>,
+    pub histograms: BTreeMap<RealId, Histogram>,
+    /// Rings set since the start.
+    pub ring_swaps: usize,
+    /// Most reals; more are refused.
+    pub max_reals: Option<usize>,
+}
+
+impl State {
+    /// The id of the real with this address.
+    pub fn real(&self, address: &str) -> RealId {
+        let wanted: std::net::IpAddr = address.parse().unwrap();
+        let found = self.reals.iter().find(|(_, real)| real.address == wanted);
+        *found.expect("a real").0
+    }
+
+    /// Part of a VIP's ring that points at a real.
+    pub fn share(&self, vip: VipId, real: RealId) -> f64 {
+        let ring = &self.rings[&vip];
+        ring.iter().filter(|id| **id == real).count() as f64 / ring.len() as f64
+    }
+
+    /// Adds responses of one latency, with as many requests.
+    pub fn respond(&mut self, real: RealId, latency_ms: f64, samples: u64) {
+        let ns = (latency_ms * 1e6) as u64;
+        let totals = self.totals.entry(real).or_default();
+        totals.latency_sum2_ns += 2 * ns * samples;
+        totals.latency_count2 += 2 * samples;
+        totals.requests += samples;
+        totals.traffic.packets += 2 * samples;
+        totals.traffic.bytes += 200 * samples;
+        let histogram = self.histograms.entry(real).or_default();
+        histogram.record_n(ns, samples);
+    }
+}
+
+/// A handle; clones share the state.
+#[derive(Clone, Default)]
+pub struct FakePlane(Arc<Mutex<State>>);
+
+impl FakePlane {
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+}
+
+fn free_id<V>(map: &BTreeMap<u32, V>) -> u32 {
+    (0..).find(|id| !map.contains_key(id)).unwrap()
+}
+
+impl DataPlane for FakePlane {
+    fn set_encap(&mut self, encap: &Encap) -> anyhow::Result<()> {
+        self.state().encap = Some(encap.clone());
+        Ok(())
+    }
+
+    fn vips(&self) -> anyhow::Result<Vec<(VipId, VipAddress)>> {
+        Ok(self
+            .state()
+            .vips
+            .iter()
+            .map(|(id, vip)| (*id, *vip))
+            .collect())
+    }
+
+    fn set_vip(&mut self, vip: VipAddress) -> anyhow::Result<VipId> {
+        let mut state = self.state();
+        if let Some((id, _)) = state.vips.iter().find(|(_, known)| **known == vip) {
+            return Ok(*id);
+        }
+        let id = free_id(&state.vips);
+        state.vips.insert(id, vip);
+        Ok(id)
+    }
+
+    fn remove_vip(&mut self, id: VipId) -> anyhow::Result<()> {
+        let mut state = self.state();
+        state.rings.remove(&id);
+        state.reals.retain(|_, real| real.vip != id);
+        match state.vips.remove(&id) {
+            Some(_) => Ok(()),
+            None => bail!("no such vip"),
+        }
+    }
+
+    fn reals(&self) -> anyhow::Result<Vec<(RealId, RealSpec)>> {
+        Ok(self
+            .state()
+            .reals
+            .iter()
+            .map(|(id, real)| (*id, *real))
+            .collect())
+    }
+
+    fn set_real(&mut self, real: RealSpec) -> anyhow::Result<RealId> {
+        let mut state = self.state();
+        let same = |known: &RealSpec| known.vip == real.vip && known.address == real.address;
+        if let Some((id, known)) = state.reals.iter_mut().find(|(_, known)| same(known)) {
+            known.path = real.path;
+            return Ok(*id);
+        }
+        if state.max_reals.is_some_and(|max| state.reals.len() >= max) {
+            bail!("the table of reals is full");
+        }
+        let id = free_id(&state.reals);
+        state.reals.insert(id, real);
+        state.totals.insert(id, RealTotals::default());
+        Ok(id)
+    }
+
+    fn remove_real(&mut self, id: RealId) -> anyhow::Result<()> {
+        let mut state = self.state();
+        let in_use = state.rings.values().any(|ring| ring.contains(&id));
+        assert!(!in_use, "real {id} is still in a ring");
+        state.totals.remove(&id);
+        state
+            .reals
+            .remove(&id)
+            .map(|_| ())
+            .ok_or_else(|| anyhow::anyhow!("no such real"))
+    }
+
+    fn set_rings(&mut self, rings: &[(VipId, Vec<RealId>)]) -> anyhow::Result<()> {
+        let mut state = self.state();
+        for (vip, ring) in rings {
+            assert!(state.vips.contains_key(vip));
+            assert!(ring.iter().all(|id| state.reals.contains_key(id)));
+            state.rings.insert(*vip, ring.clone());
+            state.ring_swaps += 1;
+        }
+        Ok(())
+    }
+
+    fn verdicts(&self) -> anyhow::Result<Vec<VerdictTotals>> {
+        let verdict = |word, action, packets| VerdictTotals {
+            word,
+            action,
+            traffic: Traffic {
+                packets,
+                bytes: 100 * packets,
+            },
+        };
+        Ok(vec![
+            verdict("established", "tx", 1000),
+            verdict("not_vip", "pass", 7),
+            verdict("no_real", "drop", 0),
+        ])
+    }
+
+    fn vip_totals(&self) -> anyhow::Result<Vec<(VipId, Traffic)>> {
+        let traffic = Traffic {
+            packets: 40,
+            bytes: 4000,
+        };
+        Ok(self.state().vips.keys().map(|id| (*id, traffic)).collect())
+    }
+
+    fn real_totals(&self) -> anyhow::Result<Vec<(RealId, RealTotals)>> {
+        Ok(self
+            .state()
+            .totals
+            .iter()
+            .map(|(id, totals)| (*id, *totals))
+            .collect())
+    }
+
+    fn histogram(&self, id: RealId) -> anyhow::Result<Histogram> {
+        Ok(self
+            .state()
+            .histograms
+            .get(&id)
+            .cloned()
+            .unwrap_or_default())
+    }
+}

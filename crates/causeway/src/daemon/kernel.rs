@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The kernel's data plane behind [`DataPlane`].
+
+use std::fs::File;
+use std::io::Read;
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use causeway_core::hist::Histogram;
+use causeway_io::abi::Action;
+use causeway_io::{self as io, LoadBalancer, NextHop, Source, Started};
+
+use super::plane::{
+    DataPlane, Path, RealId, RealSpec, RealTotals, Traffic, VerdictTotals, VipAddress, VipId,
+};
+use crate::config::{Config, Encap, Forwarding, XdpMode};
+
+/// How long the default route's neighbour may take to answer.
+const GATEWAY_PATIENCE: Duration = Duration::from_secs(3);
+
+/// A loaded and attached data plane.
+pub struct KernelPlane {
+    balancer: LoadBalancer,
+    interface: String,
+    /// Whether a packet may need the outer header or the gateway.
+    encapsulates: bool,
+}
+
+impl KernelPlane {
+    /// Loads the data plane, or takes over the running one.
+    pub fn start(config: &Config) -> anyhow::Result<(Self, Started)> {
+        let encapsulates = config
+            .vips
+            .iter()
+            .any(|vip| vip.forwarding == Forwarding::Ipip);
+        // Before anything is attached: what cannot forward shall not start.
+        next_hop(&config.interface, &config.encap, encapsulates)?;
+        let mut options = io::Options::new(&config.interface, &config.pin_dir);
+        options.xdp_mode = match config.xdp_mode {
+            XdpMode::Auto => io::XdpMode::Auto,
+            XdpMode::Native => io::XdpMode::Native,
+            XdpMode::Generic => io::XdpMode::Generic,
+        };
+        options.flows_v4 = config.flows_v4;
+        options.flows_v6 = config.flows_v6;
+        options.measure = config.estimator.is_some();
+        let (balancer, started) = LoadBalancer::start(&options)?;
+        if !started.took_over {
+            balancer.set_hash_key(random_key()?)?;
+        }
+        let plane = Self {
+            balancer,
+            interface: config.interface.clone(),
+            encapsulates,
+        };
+        Ok((plane, started))
+    }
+
+    fn vip_id(&self, wanted: io::Vip) -> Option<VipId> {
+        let mut vips = self.balancer.vips().into_iter();
+        vips.find(|(_, vip)| *vip == wanted).map(|(id, _)| id)
+    }
+}
+
+/// Where packets go: what the configuration says, the rest from the kernel's
+/// tables. A balancer that never encapsulates needs no gateway.
+fn next_hop(interface: &str, encap: &Encap, encapsulates: bool) -> anyhow::Result<NextHop> {
+    let info = io::interface_info(interface)?;
+    let gateway = match encap.gateway_mac {
+        Some(mac) => mac.0,
+        None if !encapsulates => [0; 6],
+        None => io::find_gateway(&info, GATEWAY_PATIENCE)?.mac,
+    };
+    let mut next_hop = info.next_hop(gateway);
+    if let Some(mtu) = encap.mtu {
+        next_hop.mtu = mtu;
+    }
+    if let Some((address, length)) = encap.source_v4 {
+        next_hop.source_v4 = Some(Source {
+            address,
+            entropy_bits: 32 - length,
+        });
+    }
+    if let Some((address, length)) = encap.source_v6 {
+        next_hop.source_v6 = Some(source_v6(address, length));
+    }
+    Ok(next_hop)
+}
+
+/// A secret for the hash that picks reals, so that no client can aim at one. It
+/// stays in the pinned maps.
+fn random_key() -> anyhow::Result<[u64; 2]> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .context("cannot read /dev/urandom")?;
+    let whole = u128::from_ne_bytes(bytes);
+    Ok([whole as u64, (whole >> 64) as u64])
+}
+
+impl DataPlane for KernelPlane {
+    fn set_encap(&mut self, encap: &Encap) -> anyhow::Result<()> {
+        let next_hop = next_hop(&self.interface, encap, self.encapsulates)?;
+        Ok(self.balancer.set_next_hop(&next_hop)?)
+    }
+
+    fn vips(&self) -> anyhow::Result<Vec<(VipId, VipAddress)>> {
+        let vips = self.balancer.vips().into_iter();
+        Ok(vips
+            .map(|(id, vip)| {
+                let address = VipAddress {
+                    address: vip.address,
+                    port: vip.port,
+                    protocol: vip.protocol as u8,
+                };
+                (id, address)
+            })
+            .collect())
+    }
+
+    fn set_vip(&mut self, vip: VipAddress) -> anyhow::Result<VipId> {
+        let protocol = match vip.protocol {
+            6 => io::Protocol::Tcp,
+            17 => io::Protocol::Udp,
+            other => bail!("IP protocol {other} has no ports"),
+        };
+        let vip = io::Vip {
+            address: vip.address,
+            port: vip.port,
+            protocol,
+        };
+        match self.vip_id(vip) {
+            Some(id) => Ok(id),
+            None => Ok(self.balancer.add_vip(&vip)?),
+        }
+    }
+
+    fn remove_vip(&mut self, id: VipId) -> anyhow::Result<()> {
+        Ok(self.balancer.remove_vip(id)?)
+    }
+
+    fn reals(&self) -> anyhow::Result<Vec<(RealId, RealSpec)>> {
+        let reals = self.balancer.reals().into_iter();
+        Ok(reals.map(|(id, real)| (id, spec(&real))).collect())
+    }
+
+    fn set_real(&mut self, real: RealSpec) -> anyhow::Result<RealId> {
+        let forwarding = match real.path {
+            Path::Ipip => io::Forwarding::Ipip,
+            Path::L2(mac) => io::Forwarding::L2(mac.0),
+        };
+        let mut known = self.balancer.reals().into_iter();
+        match known.find(|(_, other)| other.vip == real.vip && other.address == real.address) {
+            Some((id, other)) if other.forwarding == forwarding => Ok(id),
+            Some((id, _)) => {
+                self.balancer.set_forwarding(id, forwarding)?;
+                Ok(id)
+            }
+            None => Ok(self.balancer.add_real(&io::Real {
+                vip: real.vip,
+                address: real.address,
+                forwarding,
+            })?),
+        }
+    }
+
+    fn remove_real(&mut self, id: RealId) -> anyhow::Result<()> {
+        Ok(self.balancer.remove_real(id)?)
+    }
+
+    fn set_rings(&mut self, rings: &[(VipId, Vec<RealId>)]) -> anyhow::Result<()> {
+        let rings: Vec<(VipId, &[RealId])> =
+            rings.iter().map(|(id, ring)| (*id, &ring[..])).collect();
+        Ok(self.balancer.set_rings(&rings)?)
+    }
+
+    fn verdicts(&self) -> anyhow::Result<Vec<VerdictTotals>> {
+        let verdicts = self.balancer.verdicts()?.into_iter();
+        Ok(verdicts
+            .map(|(verdict, counter)| VerdictTotals {
+                word: verdict.as_str(),
+                action: match verdict.action() {
+                    Action::Drop => "drop",
+                    Action::Pass => "pass",
+                    Action::Tx => "tx",
+                },
+                traffic: traffic(counter.packets, counter.bytes),
+            })
+            .collect())
+    }
+
+    fn vip_totals(&self) -> anyhow::Result<Vec<(VipId, Traffic)>> {
+        let vips = self.balancer.vip_stats()?.into_iter();
+        Ok(vips
+            .map(|(id, counter)| (id, traffic(counter.packets, counter.bytes)))
+            .collect())
+    }
+
+    fn real_totals(&self) -> anyhow::Result<Vec<(RealId, RealTotals)>> {
+        let reals = self.balancer.real_stats()?.into_iter();
+        Ok(reals
+            .map(|(id, stats)| {
+                let totals = RealTotals {
+                    traffic: traffic(stats.packets, stats.bytes),
+                    opened: stats.conns_opened,
+                    closed: stats.conns_closed,
+                    requests: stats.requests,
+                    latency_sum2_ns: stats.latency_sum2_ns,
+                    latency_count2: stats.latency_count2,
+                };
+                (id, totals)
+            })
+            .collect())
+    }
+
+    fn histogram(&self, id: RealId) -> anyhow::Result<Histogram> {
+        Ok(self.balancer.real_histogram(id)?)
+    }
+}
+
+fn traffic(packets: u64, bytes: u64) -> Traffic {
+    Traffic { packets, bytes }
+}
+
+fn spec(real: &io::Real) -> RealSpec {
+    RealSpec {
+        vip: real.vip,
+        address: real.address,
+        path: match real.forwarding {
+            io::Forwarding::Ipip => Path::Ipip,
+            io::Forwarding::L2(mac) => Path::L2(crate::config::Mac(mac)),
+        },
+    }
+}
+
+/// The data plane fills at most the last 32 bits.
+fn source_v6(address: Ipv6Addr, length: u8) -> Source<Ipv6Addr> {
+    Source {
+        address,
+        entropy_bits: (128 - length).min(32),
+    }
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `/metrics`: what the engine knows, in Prometheus' text format.
+
+use std::fmt;
+
+use causeway_core::hist::Histogram;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::engine::Engine;
+use super::report;
+use super::view::{RealView, Stats, VipView};
+use crate::daemon::clock::Moment;
+
+/// Bounds of the latency histogram: 2^k and 1.5 * 2^k ns from 65 us to 17 s.
+/// They are bounds of the data plane's buckets too, so that counts are exact.
+const FIRST_POWER: u32 = 16;
+const LAST_POWER: u32 = 34;
+
+/// The page that a Prometheus server scrapes.
+pub fn page(engine: &Engine, at: Moment) -> anyhow::Result<String> {
+    let stats = report::stats(engine, at)?;
+    let histograms = stats
+        .vips
+        .iter()
+        .flat_map(|vip| &vip.reals)
+        .map(|real| Latencies::of(engine, real))
+        .collect();
+    let mut registry = Registry::with_prefix("causeway");
+    registry.register_collector(Box::new(Page { stats, histograms }));
+    let mut page = String::new();
+    text::encode(&mut page, &registry)?;
+    Ok(page)
+}
+
+#[derive(Debug)]
+struct Page {
+    stats: Stats,
+    /// One per real, in the order of `stats`.
+    histograms: Vec<Latencies>,
+}
+
+/// One real's histogram, ready to be written.
+#[derive(Debug)]
+struct Latencies {
+    sum_s: f64,
+    count: u64,
+    buckets: Vec<(f64, u64)>,
+}
+
+impl Latencies {
+    fn of(engine: &Engine, real: &RealView) -> Self {
+        let meter = engine.meter(real.id);
+        let empty = Histogram::new();
+        let histogram = meter.map_or(&empty, |meter| meter.histogram());
+        let count = histogram.count();
+        // The mean is exact in the sums and approximate in the histogram.
+        let exact = meter.and_then(|meter| {
+            let totals = meter.totals();
+            super::meter::mean_us(totals.latency_sum2_ns, totals.latency_count2)
+        });
+        Self {
+            sum_s: exact.unwrap_or(0.0) / 1e6 * count as f64,
+            count,
+            buckets: coarse(histogram),
+        }
+    }
+}
+
+/// Counts between neighbouring bounds, not cumulative.
+fn coarse(histogram: &Histogram) -> Vec<(f64, u64)> {
+    let bounds: Vec<u64> = (FIRST_POWER..=LAST_POWER)
+        .flat_map(|power| [1 << power, 3 << (power - 1)])
+        .collect();
+    let mut buckets: Vec<(f64, u64)> = bounds.iter().map(|ns| (*ns as f64 / 1e9, 0)).collect();
+    buckets.push((f64::MAX, 0));
+    for bucket in histogram.buckets() {
+        let index = bounds.partition_point(|bound| *bound < bucket.to_ns);
+        buckets[index].1 += bucket.count;
+    }
+    buckets
+}
+
+impl Page {
+    fn reals(&self) -> impl Iterator<Item = (&VipView, &RealView)> {
+        let vips = self.stats.vips.iter();
+        vips.flat_map(|vip| vip.reals.iter().map(move |real| (vip, real)))
+    }
+
+    fn packets(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let verdicts = || self.stats.verdicts.iter();
+        let labels = |word: &str, action: &str| {
+            [("verdict", word.to_owned()), ("action", action.to_owned())]
+        };
+        let mut family = encoder.encode_descriptor(
+            "packets",
+            "Packets by the data plane's verdict",
+            None,
+            MetricType::Counter,
+        )?;
+        for verdict in verdicts() {
+            family
+                .encode_family(&labels(&verdict.verdict, &verdict.action))?
+                .encode_counter::<NoLabelSet, _, u64>(&verdict.packets, None)?;
+        }
+        let mut family = encoder.encode_descriptor(
+            "packet",
+            "Bytes of frames by the data plane's verdict",
+            Some(&Unit::Bytes),
+            MetricType::Counter,
+        )?;
+        for verdict in verdicts() {
+            family
+                .encode_family(&labels(&verdict.verdict, &verdict.action))?
+                .encode_counter::<NoLabelSet, _, u64>(&verdict.bytes, None)?;
+        }
+        Ok(())
+    }
+
+    fn vip_counters(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        type Value = fn(&VipView) -> u64;
+        let families: [(&str, &str, Option<Unit>, Value); 2] = [
+            ("vip_packets", "Packets to a VIP", None, |vip| vip.packets),
+            (
+                "vip",
+                "Bytes of frames to a VIP",
+                Some(Unit::Bytes),
+                |vip| vip.bytes,
+            ),
+        ];
+        for (name, help, unit, value) in families {
+            let mut family =
+                encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
+            for vip in &self.stats.vips {
+                family
+                    .encode_family(&[("vip", vip.name.as_str())])?
+                    .encode_counter::<NoLabelSet, _, u64>(&value(vip), None)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn real_counters(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        type Value = fn(&RealView) -> u64;
+        let families: [(&str, &str, Option<Unit>, Value); 5] = [
+            ("real_packets", "Packets to a real", None, |real| {
+                real.packets
+            }),
+            (
+                "real",
+                "Bytes of frames to a real",
+                Some(Unit::Bytes),
+                |real| real.bytes,
+            ),
+            (
+                "real_connections_opened",
+                "Connections that picked a real",
+                None,
+                |real| real.connections_opened,
+            ),
+            (
+                "real_connections_closed",
+                "Connections of a real that the client closed or reset",
+                None,
+                |real| real.connections_closed,
+            ),
+            ("real_requests", "Requests to a real", None, |real| {
+                real.requests
+            }),
+        ];
+        for (name, help, unit, value) in families {
+            let mut family =
+                encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
+            for (vip, real) in self.reals() {
+                family
+                    .encode_family(&labels(vip, real))?
+                    .encode_counter::<NoLabelSet, _, u64>(&value(real), None)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn real_gauges(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut family = encoder.encode_descriptor(
+            "real_connections",
+            "Estimate of a real's open connections",
+            None,
+            MetricType::Gauge,
+        )?;
+        for (vip, real) in self.reals() {
+            let value = real.connections_active as f64;
+            family
+                .encode_family(&labels(vip, real))?
+                .encode_gauge(&value)?;
+        }
+        let mut family = encoder.encode_descriptor(
+            "real_weight",
+            "Weight of a real: configured, effective (in force), wanted by the controller",
+            None,
+            MetricType::Gauge,
+        )?;
+        for (vip, real) in self.reals() {
+            for (kind, value) in [
+                ("configured", f64::from(real.weight)),
+                ("effective", real.effective_weight),
+                ("wanted", real.wanted_weight),
+            ] {
+                let [vip, real] = labels(vip, real);
+                family
+                    .encode_family(&[vip, real, ("kind", kind)])?
+                    .encode_gauge(&value)?;
+            }
+        }
+        let mut family = encoder.encode_descriptor(
+            "real_control_state",
+            "1 for the reason of the controller's last decision",
+            None,
+            MetricType::Gauge,
+        )?;
+        for (vip, real) in self.reals() {
+            let [vip, address] = labels(vip, real);
+            family
+                .encode_family(&[vip, address, ("reason", real.reason.as_str())])?
+                .encode_gauge(&1.0)?;
+        }
+        Ok(())
+    }
+
+    fn latency(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut family = encoder.encode_descriptor(
+            "real_response_latency",
+            "Response latency as the clients of a real feel it",
+            Some(&Unit::Seconds),
+            MetricType::Histogram,
+        )?;
+        for ((vip, real), latencies) in self.reals().zip(&self.histograms) {
+            family
+                .encode_family(&labels(vip, real))?
+                .encode_histogram::<NoLabelSet>(
+                    latencies.sum_s,
+                    latencies.count,
+                    &latencies.buckets,
+                    None,
+                )?;
+        }
+        Ok(())
+    }
+}
+
+fn labels<'a>(vip: &'a VipView, real: &'a RealView) -> [(&'static str, &'a str); 2] {
+    [("vip", &vip.name), ("real", &real.address)]
+}
+
+impl Collector for Page {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.packets(&mut encoder)?;
+        self.vip_counters(&mut encoder)?;
+        self.real_counters(&mut encoder)?;
+        self.real_gauges(&mut encoder)?;
+        self.latency(&mut encoder)?;
+        let mut build = encoder.encode_descriptor(
+            "build_info",
+            "Version of the daemon",
+            None,
+            MetricType::Gauge,
+        )?;
+        build
+            .encode_family(&[("version", env!("CARGO_PKG_VERSION"))])?
+            .encode_gauge(&1.0)
+    }
+}

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The balancer daemon.
+//!
+//! `plane` is what it needs of the kernel, `engine` its state, `api` and
+//! `metrics` how others see it, `serve` the process around it.
+
+pub mod api;
+pub mod clock;
+pub mod engine;
+#[cfg(test)]
+mod fake;
+pub mod kernel;
+mod meter;
+mod metrics;
+mod notify;
+pub mod plane;
+mod pool;
+mod report;
+pub mod serve;
+#[cfg(test)]
+mod tests;
+pub mod view;

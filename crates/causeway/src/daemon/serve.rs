@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The process around the engine: sockets, the control loop, signals.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use nix::sys::stat::{Mode, umask};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tracing::{error, info, warn};
+
+use super::api::{self, Shared};
+use super::clock::Moment;
+use super::notify;
+use crate::config::Config;
+
+/// How long answers in progress may take once the daemon stops.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// The sockets of the API, bound before anything else is touched.
+pub struct Listeners {
+    socket: PathBuf,
+    unix: UnixListener,
+    tcp: Option<std::net::TcpListener>,
+}
+
+impl Listeners {
+    /// Binds what the configuration names. The socket of a daemon that is gone
+    /// is replaced, that of a running one is an error.
+    pub fn bind(config: &Config) -> anyhow::Result<Self> {
+        let tcp = config.http.map(bind_tcp).transpose()?;
+        let unix = bind_unix(&config.socket)?;
+        Ok(Self {
+            socket: config.socket.clone(),
+            unix,
+            tcp,
+        })
+    }
+
+    /// The address of the read-only API.
+    pub fn http(&self) -> Option<SocketAddr> {
+        self.tcp.as_ref().and_then(|tcp| tcp.local_addr().ok())
+    }
+}
+
+impl Drop for Listeners {
+    fn drop(&mut self) {
+        // A file that cannot be removed is replaced by the next start.
+        let _ = fs::remove_file(&self.socket);
+    }
+}
+
+fn bind_tcp(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
+    let listener = std::net::TcpListener::bind(address).with_context(|| {
+        format!("cannot listen on http {address}; set `http` to another port, or to false")
+    })?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+fn bind_unix(path: &Path) -> anyhow::Result<UnixListener> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)
+            .with_context(|| format!("cannot make {} for the socket", parent.display()))?;
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => bail!(
+            "another daemon serves {}; stop it first, or set `socket` and `pin_dir` to others",
+            path.display()
+        ),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            fs::remove_file(path)
+                .with_context(|| format!("cannot replace the old socket {}", path.display()))?;
+        }
+        Err(_) => {}
+    }
+    // The socket must never be open to all, not even between bind and chmod.
+    let old = umask(Mode::from_bits_truncate(0o117));
+    let bound = UnixListener::bind(path);
+    umask(old);
+    let listener = bound.with_context(|| format!("cannot listen on {}", path.display()))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Serves until SIGTERM or SIGINT; SIGHUP reloads. The data plane is left as it is.
+pub fn serve(shared: Arc<Shared>, listeners: Listeners) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    let control = ControlLoop::start(Arc::clone(&shared))?;
+    let result = runtime.block_on(serve_async(shared, &listeners));
+    runtime.shutdown_timeout(GRACE);
+    control.stop();
+    result
+}
+
+async fn serve_async(shared: Arc<Shared>, listeners: &Listeners) -> anyhow::Result<()> {
+    let (stop, stopped) = watch::channel(());
+    let wait = |mut stopped: watch::Receiver<()>| async move {
+        let _ = stopped.changed().await;
+    };
+    let unix = tokio::net::UnixListener::from_std(listeners.unix.try_clone()?)?;
+    let router = api::router(Arc::clone(&shared));
+    tokio::spawn(
+        axum::serve(unix, router)
+            .with_graceful_shutdown(wait(stopped.clone()))
+            .into_future(),
+    );
+    if let Some(tcp) = &listeners.tcp {
+        let tcp = tokio::net::TcpListener::from_std(tcp.try_clone()?)?;
+        let router = api::read_only_router(Arc::clone(&shared), &listeners.socket);
+        tokio::spawn(
+            axum::serve(tcp, router)
+                .with_graceful_shutdown(wait(stopped))
+                .into_future(),
+        );
+    }
+    let mut hangup = signal(SignalKind::hangup())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    notify::ready();
+    loop {
+        tokio::select! {
+            _ = hangup.recv() => reload(&shared),
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+        }
+    }
+    notify::stopping();
+    drop(stop);
+    Ok(())
+}
+
+fn reload(shared: &Shared) {
+    notify::reloading(Moment::now().monotonic_ns);
+    match shared.reload() {
+        Ok(summary) => info!("reloaded: {summary}"),
+        Err(error) => error!("reload refused, the former configuration stays: {error}"),
+    }
+    notify::ready();
+}
+
+/// Calls the engine once per interval, on a thread of its own: its work blocks
+/// and must not wait for the API's.
+struct ControlLoop {
+    thread: JoinHandle<()>,
+    stop: Arc<AtomicBool>,
+}
+
+impl ControlLoop {
+    fn start(shared: Arc<Shared>) -> anyhow::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = thread::Builder::new()
+            .name("control".to_owned())
+            .spawn(move || run(&shared, &stopped))?;
+        Ok(Self { thread, stop })
+    }
+
+    fn stop(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.thread().unpark();
+        if self.thread.join().is_err() {
+            error!("the control loop had failed; see above");
+        }
+    }
+}
+
+fn run(shared: &Shared, stopped: &AtomicBool) {
+    let mut next = Instant::now();
+    let mut last_error = None;
+    loop {
+        let interval = Duration::from_nanos(shared.engine().config().control.interval_ns);
+        next += interval;
+        // After a stall: skip what was missed.
+        if next < Instant::now() {
+            next = Instant::now() + interval;
+        }
+        while !stopped.load(Ordering::Relaxed) && Instant::now() < next {
+            thread::park_timeout(next - Instant::now());
+        }
+        if stopped.load(Ordering::Relaxed) {
+            return;
+        }
+        let error = shared.engine().tick(Moment::now()).err();
+        let error = error.map(|error| format!("{error:#}"));
+        if error != last_error {
+            match &error {
+                Some(error) => warn!("control interval failed, weights are held: {error}"),
+                None => info!("control works again"),
+            }
+            last_error = error;
+        }
+    }
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The engine against a data plane in memory.
+
+use std::path::Path;
+
+use super::clock::Moment;
+use super::engine::{Engine, EngineError};
+use super::fake::FakePlane;
+use super::plane::{DataPlane, Path as RealPath, RealSpec, VipAddress};
+use crate::config::Config;
+
+pub const MS: u64 = 1_000_000;
+
+pub fn config(text: &str) -> Config {
+    let text = format!("interface = \"eth0\"\n{text}");
+    Config::parse(Path::new("lb.toml"), &text).unwrap()
+}
+
+pub const WEB: &str = r#"
+[[vip]]
+name = "web"
+address = "192.0.2.1"
+port = 80
+scheduler = "latency"
+real = [
+  { address = "10.0.0.1" }, { address = "10.0.0.2" },
+  { address = "10.0.0.3" }, { address = "10.0.0.4" },
+]
+"#;
+
+/// An engine with its data plane and a clock.
+pub struct Bench {
+    pub plane: FakePlane,
+    pub engine: Engine,
+    pub now: Moment,
+}
+
+impl Bench {
+    pub fn new(text: &str) -> Self {
+        let plane = FakePlane::default();
+        let engine = Engine::start(Box::new(plane.clone()), config(text)).unwrap();
+        Self {
+            plane,
+            engine,
+            now: Moment {
+                monotonic_ns: 1_000 * MS,
+                realtime_ns: 1_700_000_000_000 * MS,
+            },
+        }
+    }
+
+    /// Runs intervals of 100 ms in which each real answers at its latency.
+    pub fn run(&mut self, intervals: usize, latencies_ms: &[f64]) {
+        for _ in 0..intervals {
+            for (index, latency_ms) in latencies_ms.iter().enumerate() {
+                self.plane.state().respond(index as u32, *latency_ms, 50);
+            }
+            self.now.monotonic_ns += 100 * MS;
+            self.now.realtime_ns += 100 * MS;
+            self.engine.tick(self.now).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_start_fills_the_data_plane() {
+    let bench = Bench::new(WEB);
+    let state = bench.plane.state();
+    assert_eq!(state.vips.len(), 1);
+    assert_eq!(state.reals.len(), 4);
+    for id in 0..4 {
+        assert!((state.share(0, id) - 0.25).abs() < 0.01);
+    }
+}
+
+#[test]
+fn a_slow_real_leaves_the_ring_and_returns() {
+    let mut bench = Bench::new(WEB);
+    bench.run(10, &[5.0; 4]);
+    assert_eq!(bench.plane.state().ring_swaps, 1);
+    bench.run(20, &[100.0, 5.0, 5.0, 5.0]);
+    assert!(bench.plane.state().share(0, 0) < 0.03);
+    let reasons: Vec<&str> = bench.engine.moves().map(|m| m.reason.as_str()).collect();
+    assert!(reasons.contains(&"high") && reasons.contains(&"received"));
+    bench.run(60, &[5.0; 4]);
+    assert!((bench.plane.state().share(0, 0) - 0.25).abs() < 0.02);
+}
+
+#[test]
+fn observe_computes_and_does_not_act() {
+    let text = WEB.replace("\"latency\"", "\"maglev\"\ncontrol = \"observe\"");
+    let mut bench = Bench::new(&text);
+    bench.run(10, &[5.0; 4]);
+    bench.run(20, &[100.0, 5.0, 5.0, 5.0]);
+    assert_eq!(bench.plane.state().ring_swaps, 1);
+    assert!((bench.plane.state().share(0, 0) - 0.25).abs() < 0.01);
+    let decision = bench.engine.pools()[0].decision().unwrap();
+    assert!(decision.reals[0].weight < 0.1);
+    assert!(bench.engine.moves().all(|change| change.observed));
+}
+
+#[test]
+fn a_restart_keeps_ids_and_removes_what_the_file_no_longer_names() {
+    let bench = Bench::new(WEB);
+    let mut plane = bench.plane.clone();
+    drop(bench);
+    let stray = RealSpec {
+        vip: 0,
+        address: "10.0.0.9".parse().unwrap(),
+        path: RealPath::Ipip,
+    };
+    plane.set_real(stray).unwrap();
+    let third = plane.state().real("10.0.0.3");
+    let text = WEB.replace("{ address = \"10.0.0.1\" },", "");
+    Engine::start(Box::new(plane.clone()), config(&text)).unwrap();
+    let state = plane.state();
+    assert_eq!(state.real("10.0.0.3"), third);
+    assert_eq!(state.reals.len(), 3);
+}
+
+#[test]
+fn without_reconcile_strangers_stay() {
+    let mut plane = FakePlane::default();
+    let stranger = VipAddress {
+        address: "192.0.2.9".parse().unwrap(),
+        port: 9,
+        protocol: 6,
+    };
+    plane.set_vip(stranger).unwrap();
+    let text = format!("reconcile = false\n{WEB}");
+    Engine::start(Box::new(plane.clone()), config(&text)).unwrap();
+    assert_eq!(plane.state().vips.len(), 2);
+}
+
+#[test]
+fn a_reload_keeps_measurements_and_weights() {
+    let mut bench = Bench::new(WEB);
+    bench.run(10, &[5.0; 4]);
+    bench.run(20, &[100.0, 5.0, 5.0, 5.0]);
+    let text = WEB.replace(
+        "{ address = \"10.0.0.4\" }",
+        "{ address = \"10.0.0.4\" }, { address = \"10.0.0.5\" }",
+    );
+    bench.engine.reload(config(&text)).unwrap();
+    assert!(bench.plane.state().share(0, 0) < 0.03);
+    assert!(bench.plane.state().share(0, 4) > 0.15);
+    let (_, member) = bench.engine.pools()[0].members().next().unwrap();
+    assert_eq!(member.history.len(), 30);
+}
+
+#[test]
+fn a_reload_that_fails_leaves_everything_as_it_was() {
+    let mut bench = Bench::new(WEB);
+    bench.plane.state().max_reals = Some(4);
+    let before = bench.engine.config().clone();
+    let text = WEB.replace("10.0.0.4", "10.0.0.5");
+    let error = bench.engine.reload(config(&text)).unwrap_err();
+    assert_eq!(error.to_string(), "the table of reals is full");
+    assert_eq!(*bench.engine.config(), before);
+    assert!((bench.plane.state().share(0, 3) - 0.25).abs() < 0.01);
+    let text = format!("pin_dir = \"/sys/fs/bpf/other\"\n{WEB}");
+    let error = bench.engine.reload(config(&text)).unwrap_err();
+    assert!(matches!(error, EngineError::Conflict(_)));
+    assert!(
+        error
+            .to_string()
+            .starts_with("a change of `pin_dir` needs a restart")
+    );
+}
+
+#[test]
+fn draining_takes_a_real_out_of_the_ring_only() {
+    let mut bench = Bench::new(WEB);
+    bench
+        .engine
+        .change_reals("192.0.2.1:80", |vip| {
+            vip.reals[1].drain = true;
+            Ok(())
+        })
+        .unwrap();
+    let state = bench.plane.state();
+    assert_eq!(state.share(0, 1), 0.0);
+    assert_eq!(state.reals.len(), 4);
+}
+
+#[test]
+fn history_is_bounded_and_holds_the_epochs_figures() {
+    let text = format!("history.length = \"1s\"\n{WEB}");
+    let mut bench = Bench::new(&text);
+    bench.run(15, &[5.0, 6.0, 7.0, 8.0]);
+    let (_, member) = bench.engine.pools()[0].members().nth(1).unwrap();
+    assert_eq!(member.history.len(), 10);
+    let last = member.history.back().unwrap();
+    assert_eq!(last.estimate_us, Some(6000.0));
+    assert_eq!((last.samples, last.requests), (50.0, 50));
+    assert_eq!(last.start_monotonic_ns, bench.now.monotonic_ns - 100 * MS);
+    assert_eq!(last.start_ns, bench.now.realtime_ns - 100 * MS);
+}
+
+#[test]
+fn vips_come_and_go_at_run_time() {
+    let mut bench = Bench::new(WEB);
+    let other = config(&WEB.replace("\"web\"", "\"api\"").replace("80", "81"));
+    bench.engine.add_vip(other.vips[0].clone()).unwrap();
+    assert_eq!(bench.plane.state().vips.len(), 2);
+    assert_eq!(bench.plane.state().reals.len(), 8);
+    let twice = bench.engine.add_vip(other.vips[0].clone()).unwrap_err();
+    assert!(twice.to_string().starts_with("vip api exists already"));
+    bench.engine.remove_vip("api").unwrap();
+    assert_eq!(bench.plane.state().vips.len(), 1);
+    let none = bench.engine.remove_vip("api").unwrap_err();
+    assert_eq!(none.to_string(), "there is no vip `api`; there are web");
+}

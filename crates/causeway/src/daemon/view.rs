@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The API's JSON, in both directions: the daemon writes these types and the
+//! command line reads them. Documented for others in docs/api.md.
+
+use serde::{Deserialize, Serialize};
+
+use super::clock::Moment;
+
+/// Answer of `GET /v1/status`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of the daemon.
+    pub version: String,
+    /// Interface that it balances on.
+    pub interface: String,
+    /// `native` or `generic`.
+    pub mode: String,
+    /// Whether it took over a running data plane.
+    pub took_over: bool,
+    /// Process id.
+    pub pid: u32,
+    /// When it started.
+    pub started: Moment,
+    /// Length of a control interval.
+    pub interval_ns: u64,
+    /// Configuration file.
+    pub config_file: String,
+    /// Why the last reload was refused, if it was; the state before it holds.
+    pub last_reload_error: Option<String>,
+}
+
+/// Answer of `GET /v1/stats`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Stats {
+    /// When it was read.
+    pub at: Moment,
+    /// Every exit of the data plane.
+    pub verdicts: Vec<VerdictView>,
+    /// Every VIP, in the configuration's order.
+    pub vips: Vec<VipView>,
+}
+
+/// One exit of the data plane.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VerdictView {
+    /// Its word.
+    pub verdict: String,
+    /// `tx`, `pass` or `drop`.
+    pub action: String,
+    /// Packets since the data plane was loaded.
+    pub packets: u64,
+    /// Bytes of their frames.
+    pub bytes: u64,
+}
+
+/// One VIP with its reals.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VipView {
+    /// Name.
+    pub name: String,
+    /// Index in the data plane.
+    pub id: u32,
+    /// Address.
+    pub address: String,
+    /// Port; 0 means every port.
+    pub port: u16,
+    /// `tcp` or `udp`.
+    pub protocol: String,
+    /// `maglev`, `hash` or `latency`.
+    pub scheduler: String,
+    /// `ipip` or `l2`.
+    pub forwarding: String,
+    /// `off`, `observe` or `watermark`.
+    pub control: String,
+    /// Packets since the VIP was made.
+    pub packets: u64,
+    /// Bytes of their frames.
+    pub bytes: u64,
+    /// The reals, in the configuration's order.
+    pub reals: Vec<RealView>,
+}
+
+/// One real of a VIP.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RealView {
+    /// Index in the data plane.
+    pub id: u32,
+    /// Address.
+    pub address: String,
+    /// Ethernet address, with forwarding `l2`.
+    pub mac: Option<String>,
+    /// `active` or `drain`.
+    pub state: String,
+    /// Configured weight.
+    pub weight: u32,
+    /// Weight in force, in the same units.
+    pub effective_weight: f64,
+    /// What the controller would set; differs from `effective_weight` when it
+    /// only observes.
+    pub wanted_weight: f64,
+    /// Word for the controller's last decision; `off` without a controller.
+    pub reason: String,
+    /// The same as a sentence with figures.
+    pub reason_text: String,
+    /// Packets since the real was made.
+    pub packets: u64,
+    /// Bytes of their frames.
+    pub bytes: u64,
+    /// Connections that picked it.
+    pub connections_opened: u64,
+    /// Connections that the client closed.
+    pub connections_closed: u64,
+    /// Estimate of connections open now.
+    pub connections_active: u64,
+    /// Requests.
+    pub requests: u64,
+    /// Response latency.
+    pub latency: LatencyView,
+}
+
+/// Response latency of a real; absent values had no samples.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct LatencyView {
+    /// Mean of the last epoch with samples.
+    pub last_us: Option<f64>,
+    /// Mean over the last ten seconds.
+    pub mean_us: Option<f64>,
+    /// Samples over the last ten seconds.
+    pub samples: u64,
+    /// Median of the last 10 to 20 s.
+    pub p50_us: Option<f64>,
+    /// 90th percentile of the last 10 to 20 s.
+    pub p90_us: Option<f64>,
+    /// 99th percentile of the last 10 to 20 s.
+    pub p99_us: Option<f64>,
+}
+
+/// Answer of `GET /v1/history`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct History {
+    /// Length of an epoch.
+    pub epoch_ns: u64,
+    /// One series per VIP and real.
+    pub series: Vec<Series>,
+}
+
+/// One real of one VIP over time, oldest epoch first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// Name of the VIP.
+    pub vip: String,
+    /// Index of the real in the data plane.
+    pub id: u32,
+    /// Address of the real.
+    pub real: String,
+    /// The epochs.
+    pub epochs: Vec<Epoch>,
+}
+
+/// One epoch of one real.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Epoch {
+    /// Start, CLOCK_REALTIME.
+    pub start_ns: u64,
+    /// Start, CLOCK_MONOTONIC.
+    pub start_monotonic_ns: u64,
+    /// Mean latency of the epoch's samples.
+    pub estimate_us: Option<f64>,
+    /// Samples; halves occur.
+    pub samples: f64,
+    /// Requests that went in.
+    pub requests: u64,
+    /// Connections that picked the real.
+    pub opened: u64,
+    /// Estimate of open connections at the end.
+    pub active: u64,
+    /// Configured weight; 0 while draining.
+    pub configured: f64,
+    /// Weight in force during the epoch.
+    pub weight: f64,
+}
+
+/// Answer of `GET /v1/moves`: changes of weight, oldest first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Moves {
+    /// The last thousand or so.
+    pub moves: Vec<Move>,
+}
+
+/// One change of one weight.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Move {
+    /// When.
+    pub at: Moment,
+    /// Name of the VIP.
+    pub vip: String,
+    /// Address of the real.
+    pub real: String,
+    /// Weight before.
+    pub before: f64,
+    /// Weight after.
+    pub after: f64,
+    /// Latency that the decision rests on.
+    pub latency_us: Option<f64>,
+    /// Word for the reason.
+    pub reason: String,
+    /// The reason as a sentence.
+    pub reason_text: String,
+    /// Whether it was only computed (`control = "observe"`).
+    pub observed: bool,
+}
+
+/// Body of `PATCH /v1/vips/{vip}/reals/{real}`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RealChange {
+    /// New configured weight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
+    /// Start or end draining.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain: Option<bool>,
+}
+
+/// Body of every refusal.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Problem {
+    /// One sentence.
+    pub error: String,
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `causeway lb`: the balancer daemon.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use causeway_io::{LoadBalancer, Mode, Started};
+use tracing::{info, warn};
+
+use crate::config::{Config, XdpMode};
+use crate::daemon::api::Shared;
+use crate::daemon::clock::Moment;
+use crate::daemon::engine::Engine;
+use crate::daemon::kernel::KernelPlane;
+use crate::daemon::serve::{self, Listeners};
+use crate::daemon::view::Status;
+
+/// Arguments of `causeway lb`.
+///
+/// Without `--detach`: loads the data plane or takes over the running one, then
+/// serves until SIGTERM or SIGINT. The data plane forwards on without the daemon.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Configuration file
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        default_value = "/etc/causeway/causeway.toml"
+    )]
+    config: PathBuf,
+
+    /// Take the data plane down instead: packets go to the kernel again
+    #[arg(long)]
+    detach: bool,
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        let config = match Config::load(&self.config) {
+            Ok(config) => config,
+            Err(errors) => {
+                eprintln!("{errors}");
+                return Ok(ExitCode::FAILURE);
+            }
+        };
+        match self.detach {
+            true => detach(&config)?,
+            false => run(self.config, config)?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn detach(config: &Config) -> anyhow::Result<()> {
+    let detached = LoadBalancer::detach(&config.pin_dir)?;
+    let pin_dir = config.pin_dir.display();
+    match (detached.was_attached, detached.pins) {
+        (true, pins) => println!(
+            "detached from {}; {pins} pins removed from {pin_dir}",
+            config.interface
+        ),
+        (false, 0) => println!("nothing was attached: there are no pins in {pin_dir}"),
+        (false, pins) => println!("no program was attached; {pins} pins removed from {pin_dir}"),
+    }
+    Ok(())
+}
+
+fn run(file: PathBuf, config: Config) -> anyhow::Result<()> {
+    let listeners = Listeners::bind(&config)?;
+    let (plane, started) = KernelPlane::start(&config)?;
+    let status = status(&file, &config, &started);
+    let engine = Engine::start(Box::new(plane), config.clone())?;
+    announce(&config, &started, &listeners);
+    let shared = Arc::new(Shared::new(engine, status, file.clone()));
+    serve::serve(shared, listeners)?;
+    info!(
+        "stopped; the data plane goes on forwarding from {}; `causeway lb -c {} --detach` takes it down",
+        config.pin_dir.display(),
+        file.display()
+    );
+    Ok(())
+}
+
+fn announce(config: &Config, started: &Started, listeners: &Listeners) {
+    let what = match started.took_over {
+        true => "took over the running data plane of",
+        false => "attached to",
+    };
+    info!(
+        "{what} {} in {} mode: {}",
+        config.interface,
+        mode(started.mode),
+        config.summary()
+    );
+    if config.xdp_mode == XdpMode::Auto && started.mode == Mode::Generic {
+        warn!(
+            "the driver of {} has no native XDP: generic mode works, and costs more per packet",
+            config.interface
+        );
+    }
+    match listeners.http() {
+        Some(http) => info!("serving on {} and http://{http}", config.socket.display()),
+        None => info!("serving on {}", config.socket.display()),
+    }
+}
+
+fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Native => "native",
+        Mode::Generic => "generic",
+    }
+}
+
+fn status(file: &std::path::Path, config: &Config, started: &Started) -> Status {
+    Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        interface: config.interface.clone(),
+        mode: mode(started.mode).to_owned(),
+        took_over: started.took_over,
+        pid: std::process::id(),
+        started: Moment::now(),
+        interval_ns: config.control.interval_ns,
+        config_file: file.display().to_string(),
+        last_reload_error: None,
+    }
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `causeway stats`: what the balancer counts and measures.
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use crate::client::Target;
+use crate::config::units;
+use crate::daemon::view::{RealView, Stats, VipView};
+use crate::output::{Format, Table, ms, weight};
+
+/// Arguments of `causeway stats`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    target: Target,
+
+    /// How to print; csv holds the reals
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+
+    /// Show every verdict, also those that never happened
+    #[arg(short, long)]
+    all: bool,
+
+    /// Print again after this long, until stopped
+    #[arg(short, long, value_name = "INTERVAL", num_args = 0..=1, default_missing_value = "1s", value_parser = units::duration)]
+    watch: Option<Duration>,
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        loop {
+            let stats: Stats = self.target.get("/v1/stats")?;
+            let text = match self.output {
+                Format::Table => table(&stats, self.all),
+                Format::Json => serde_json::to_string_pretty(&stats)? + "\n",
+                Format::Csv => reals(&stats.vips).to_csv(),
+            };
+            let mut out = std::io::stdout().lock();
+            if self.watch.is_some() && self.output == Format::Table && out.is_terminal() {
+                // Home, then clear to the end: no flicker.
+                out.write_all(b"\x1b[H\x1b[J")?;
+            }
+            out.write_all(text.as_bytes())?;
+            out.flush()?;
+            match self.watch {
+                Some(interval) => thread::sleep(interval),
+                None => return Ok(ExitCode::SUCCESS),
+            }
+        }
+    }
+}
+
+/// Verdicts, VIPs and reals, one table each.
+pub fn table(stats: &Stats, all: bool) -> String {
+    let mut verdicts = Table::new(&["VERDICT", "ACTION", ">PACKETS", ">BYTES"]);
+    for verdict in &stats.verdicts {
+        if all || verdict.packets > 0 {
+            verdicts.push(vec![
+                verdict.verdict.clone(),
+                verdict.action.clone(),
+                verdict.packets.to_string(),
+                verdict.bytes.to_string(),
+            ]);
+        }
+    }
+    [
+        verdicts.to_text(),
+        vips(&stats.vips).to_text(),
+        reals(&stats.vips).to_text(),
+    ]
+    .join("\n")
+}
+
+/// One row per VIP.
+pub fn vips(vips: &[VipView]) -> Table {
+    let mut table = Table::new(&[
+        "VIP",
+        "ADDRESS",
+        "PROTOCOL",
+        "SCHEDULER",
+        "FORWARDING",
+        "CONTROL",
+        ">REALS",
+        ">PACKETS",
+        ">BYTES",
+    ]);
+    for vip in vips {
+        table.push(vec![
+            vip.name.clone(),
+            address(vip),
+            vip.protocol.clone(),
+            vip.scheduler.clone(),
+            vip.forwarding.clone(),
+            vip.control.clone(),
+            vip.reals.len().to_string(),
+            vip.packets.to_string(),
+            vip.bytes.to_string(),
+        ]);
+    }
+    table
+}
+
+fn address(vip: &VipView) -> String {
+    let port = match vip.port {
+        0 => "*".to_owned(),
+        port => port.to_string(),
+    };
+    match vip.address.contains(':') {
+        true => format!("[{}]:{port}", vip.address),
+        false => format!("{}:{port}", vip.address),
+    }
+}
+
+/// One row per real.
+pub fn reals(vips: &[VipView]) -> Table {
+    let mut table = Table::new(&[
+        "VIP",
+        "REAL",
+        "STATE",
+        ">WEIGHT",
+        ">EFFECTIVE",
+        ">PACKETS",
+        ">OPENED",
+        ">ACTIVE",
+        ">REQUESTS",
+        ">MEAN MS",
+        ">P50 MS",
+        ">P90 MS",
+        ">P99 MS",
+        "REASON",
+    ]);
+    for vip in vips {
+        for real in &vip.reals {
+            table.push(row(vip, real));
+        }
+    }
+    table
+}
+
+fn row(vip: &VipView, real: &RealView) -> Vec<String> {
+    vec![
+        vip.name.clone(),
+        real.address.clone(),
+        real.state.clone(),
+        real.weight.to_string(),
+        weight(real.effective_weight),
+        real.packets.to_string(),
+        real.connections_opened.to_string(),
+        real.connections_active.to_string(),
+        real.requests.to_string(),
+        ms(real.latency.mean_us),
+        ms(real.latency.p50_us),
+        ms(real.latency.p90_us),
+        ms(real.latency.p99_us),
+        real.reason_text.clone(),
+    ]
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `causeway vip` and `causeway real`: look at and change a running balancer.
+//!
+//! Changes last until the next reload or restart, which make the file the truth
+//! again; every command that changes something says so.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Subcommand;
+use hyper::Method;
+use serde_json::{Value, json};
+
+use crate::client::{Target, segment};
+use crate::daemon::view::{RealChange, VipView};
+use crate::output::{Format, Table};
+use crate::stats_cmd;
+
+const NOT_LASTING: &str = "until the next reload or restart; change the file to keep it";
+
+/// Arguments of `causeway vip`.
+#[derive(Debug, clap::Args)]
+pub struct VipArgs {
+    #[command(flatten)]
+    target: Target,
+    #[command(subcommand)]
+    action: VipAction,
+}
+
+#[derive(Debug, Subcommand)]
+enum VipAction {
+    /// List the VIPs
+    List {
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Format,
+    },
+    /// Show one VIP with its reals
+    Show {
+        /// Name, or address:port
+        vip: String,
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Format,
+    },
+    /// Add a VIP
+    Add(VipAdd),
+    /// Remove a VIP; its packets go to the kernel from then on
+    Del {
+        /// Name, or address:port
+        vip: String,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct VipAdd {
+    /// Address and port: 192.0.2.1:80, [2001:db8::1]:443; port 0 takes every port
+    endpoint: std::net::SocketAddr,
+    /// A server, with its weight: 10.0.0.1 or 10.0.0.1=3; may be repeated
+    #[arg(short, long = "real", required = true, value_name = "ADDRESS[=WEIGHT]", value_parser = parse_real)]
+    reals: Vec<(String, Option<u32>)>,
+    /// Name
+    #[arg(short, long)]
+    name: Option<String>,
+    /// tcp or udp
+    #[arg(short, long, default_value = "tcp")]
+    protocol: String,
+    /// maglev, hash or latency
+    #[arg(long, default_value = "maglev")]
+    scheduler: String,
+    /// off, observe or watermark
+    #[arg(long)]
+    control: Option<String>,
+}
+
+/// Arguments of `causeway real`.
+#[derive(Debug, clap::Args)]
+pub struct RealArgs {
+    #[command(flatten)]
+    target: Target,
+    #[command(subcommand)]
+    action: RealAction,
+}
+
+#[derive(Debug, Subcommand)]
+enum RealAction {
+    /// List the reals of all VIPs, or of one
+    List {
+        /// Name, or address:port
+        vip: Option<String>,
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Format,
+    },
+    /// Add a real to a VIP
+    Add {
+        /// Name, or address:port
+        vip: String,
+        /// Address of the server
+        real: String,
+        /// Weight
+        #[arg(short, long, default_value_t = 1)]
+        weight: u32,
+        /// Ethernet address, with forwarding l2
+        #[arg(long)]
+        mac: Option<String>,
+    },
+    /// Remove a real at once; drain it first to keep its connections
+    Del {
+        /// Name, or address:port
+        vip: String,
+        /// Address of the server
+        real: String,
+    },
+    /// Give a real no new connections; those it has go on
+    Drain {
+        /// Name, or address:port
+        vip: String,
+        /// Address of the server
+        real: String,
+        /// End the draining
+        #[arg(long)]
+        undo: bool,
+    },
+    /// Set the configured weight of a real
+    Weight {
+        /// Name, or address:port
+        vip: String,
+        /// Address of the server
+        real: String,
+        /// New weight; 0 takes no new connections
+        weight: u32,
+    },
+}
+
+fn parse_real(text: &str) -> Result<(String, Option<u32>), String> {
+    match text.split_once('=') {
+        None => Ok((text.to_owned(), None)),
+        Some((address, weight)) => match weight.parse() {
+            Ok(weight) => Ok((address.to_owned(), Some(weight))),
+            Err(_) => Err(format!("`{weight}` is no weight")),
+        },
+    }
+}
+
+fn vip_path(vip: &str) -> String {
+    format!("/v1/vips/{}", segment(vip))
+}
+
+fn real_path(vip: &str, real: &str) -> String {
+    format!("{}/reals/{}", vip_path(vip), segment(real))
+}
+
+fn print(format: Format, json: &Value, table: &Table) -> anyhow::Result<()> {
+    match format {
+        Format::Table => print!("{}", table.to_text()),
+        Format::Csv => print!("{}", table.to_csv()),
+        Format::Json => println!("{}", serde_json::to_string_pretty(json)?),
+    }
+    Ok(())
+}
+
+impl VipArgs {
+    /// Runs the command.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        let target = &self.target;
+        match self.action {
+            VipAction::List { output } => {
+                let vips: Vec<VipView> = target.get("/v1/vips")?;
+                print(output, &json!(vips), &stats_cmd::vips(&vips))?;
+            }
+            VipAction::Show { vip, output } => {
+                let vip: VipView = target.get(&vip_path(&vip))?;
+                let vips = std::slice::from_ref(&vip);
+                if output == Format::Table {
+                    println!("{}", stats_cmd::vips(vips).to_text());
+                }
+                print(output, &json!(vip), &stats_cmd::reals(vips))?;
+            }
+            VipAction::Add(add) => {
+                let body = add.body();
+                target.send(Method::POST, "/v1/vips", &body)?;
+                println!("added vip {} {NOT_LASTING}", add.endpoint);
+            }
+            VipAction::Del { vip } => {
+                target.delete(&vip_path(&vip))?;
+                println!("removed vip {vip} {NOT_LASTING}");
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl VipAdd {
+    fn body(&self) -> Value {
+        let reals: Vec<Value> = self
+            .reals
+            .iter()
+            .map(|(address, weight)| json!({ "address": address, "weight": weight.unwrap_or(1) }))
+            .collect();
+        let mut body = json!({
+            "address": self.endpoint.ip().to_string(),
+            "port": self.endpoint.port(),
+            "protocol": self.protocol,
+            "scheduler": self.scheduler,
+            "real": reals,
+        });
+        for (key, value) in [("name", &self.name), ("control", &self.control)] {
+            if let Some(value) = value {
+                body[key] = json!(value);
+            }
+        }
+        body
+    }
+}
+
+impl RealArgs {
+    /// Runs the command.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        let target = &self.target;
+        match self.action {
+            RealAction::List { vip, output } => {
+                let vips: Vec<VipView> = match vip {
+                    Some(vip) => vec![target.get(&vip_path(&vip))?],
+                    None => target.get("/v1/vips")?,
+                };
+                let reals: Vec<_> = vips.iter().flat_map(|vip| &vip.reals).collect();
+                print(output, &json!(reals), &stats_cmd::reals(&vips))?;
+            }
+            RealAction::Add {
+                vip,
+                real,
+                weight,
+                mac,
+            } => {
+                let mut body = json!({ "address": real, "weight": weight });
+                if let Some(mac) = mac {
+                    body["mac"] = json!(mac);
+                }
+                let path = format!("{}/reals", vip_path(&vip));
+                target.send(Method::POST, &path, &body)?;
+                println!("added real {real} to {vip} {NOT_LASTING}");
+            }
+            RealAction::Del { vip, real } => {
+                target.delete(&real_path(&vip, &real))?;
+                println!("removed real {real} from {vip} {NOT_LASTING}");
+            }
+            RealAction::Drain { vip, real, undo } => {
+                let change = RealChange {
+                    drain: Some(!undo),
+                    ..RealChange::default()
+                };
+                change_real(target, &vip, &real, &change)?;
+                let done = if undo {
+                    "no longer draining"
+                } else {
+                    "draining"
+                };
+                println!("{done}: real {real} of {vip}, {NOT_LASTING}");
+            }
+            RealAction::Weight { vip, real, weight } => {
+                let change = RealChange {
+                    weight: Some(weight),
+                    ..RealChange::default()
+                };
+                change_real(target, &vip, &real, &change)?;
+                println!("weight {weight} for real {real} of {vip} {NOT_LASTING}");
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn change_real(target: &Target, vip: &str, real: &str, change: &RealChange) -> anyhow::Result<()> {
+    target
+        .send(Method::PATCH, &real_path(vip, real), change)
+        .context("nothing was changed")
+}
