@@ -44,4 +44,8 @@ pub mod skel {
     pub mod server {
         include!(concat!(env!("OUT_DIR"), "/server.skel.rs"));
     }
+    /// Reference programs and packet preparation for benchmarks; never attached.
+    pub mod bench {
+        include!(concat!(env!("OUT_DIR"), "/bench.skel.rs"));
+    }
 }

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which real a packet goes to: new, known, repeated, adopted and moved flows.
+
+use std::hash::Hasher;
+#[expect(
+    deprecated,
+    reason = "the one SipHash-2-4 with a key in the standard library"
+)]
+use std::hash::SipHasher;
+
+use causeway_io::abi::{Real, Verdict};
+
+use crate::frame::Ip;
+use crate::frame::{ACK, FIN, RST, SYN, Tcp, Tuple, arriving, leaving};
+use crate::rig::{HASH_KEY, Rig, TCP, TUNNEL_SOURCE4, UDP, tunnel_real};
+use crate::verdict_tests;
+
+const VIP: &str = "192.0.2.10";
+const REAL0: &str = "10.1.0.10";
+const REAL1: &str = "10.1.0.11";
+
+fn client(port: u16) -> Tuple {
+    Tuple::new("198.51.100.7", port, VIP, 80)
+}
+
+/// The packet in an outer header to `real`.
+fn tunnelled(real: &str, inner: &[u8]) -> Vec<u8> {
+    leaving(&Ip::OUTER.packet(
+        TUNNEL_SOURCE4.parse().unwrap(),
+        real.parse().unwrap(),
+        4,
+        inner,
+    ))
+}
+
+fn one_real(rig: &mut Rig) {
+    rig.tunnel_real(3, REAL0);
+    rig.vip(5, VIP, 80, TCP, &[3]);
+}
+
+/// Opens the client's connection to the real 3.
+fn open(rig: &mut Rig, tuple: Tuple) {
+    let syn = tuple.tcp(Tcp::syn(1000));
+    rig.expect(Verdict::Opened, &arriving(&syn), &tunnelled(REAL0, &syn));
+}
+
+verdict_tests! { Rig, Verdict:
+    Opened a_syn_picks_and_is_remembered(rig) {
+        one_real(rig);
+        let syn = client(4000).tcp(Tcp::syn(1000));
+        rig.expect(Verdict::Opened, &arriving(&syn), &tunnelled(REAL0, &syn));
+        let flow = rig.flow(client(4000), TCP).expect("entry");
+        assert_eq!((flow.real, flow.vip, flow.isn, flow.bits), (3, 5, 1000, 1));
+        let stats = rig.real_stats(3);
+        let frame_len = arriving(&syn).len() as u64;
+        assert_eq!((stats.packets, stats.bytes, stats.conns_opened, stats.conns_closed), (1, frame_len, 1, 0));
+        let vip = rig.vip_stats(5);
+        assert_eq!((vip.packets, vip.bytes), (1, frame_len));
+    }
+    Established a_known_flow_stays_when_the_ring_changes(rig) {
+        one_real(rig);
+        open(rig, client(4000));
+        rig.tunnel_real(4, REAL1);
+        rig.vip(5, VIP, 80, TCP, &[4]);
+        let ack = client(4000).tcp(Tcp::ack(1001, 1));
+        rig.expect(Verdict::Established, &arriving(&ack), &tunnelled(REAL0, &ack));
+        let other = client(4001).tcp(Tcp::syn(1));
+        rig.expect(Verdict::Opened, &arriving(&other), &tunnelled(REAL1, &other));
+    }
+    SynAgain a_repeated_syn_keeps_its_real(rig) {
+        one_real(rig);
+        open(rig, client(4000));
+        rig.tunnel_real(4, REAL1);
+        rig.vip(5, VIP, 80, TCP, &[4]);
+        let syn = client(4000).tcp(Tcp::syn(1000));
+        rig.expect(Verdict::SynAgain, &arriving(&syn), &tunnelled(REAL0, &syn));
+        assert_eq!(rig.real_stats(3).conns_opened, 1);
+    }
+    Opened another_isn_is_a_new_connection(rig) {
+        one_real(rig);
+        open(rig, client(4000));
+        rig.tunnel_real(4, REAL1);
+        rig.vip(5, VIP, 80, TCP, &[4]);
+        let syn = client(4000).tcp(Tcp::syn(77));
+        rig.expect(Verdict::Opened, &arriving(&syn), &tunnelled(REAL1, &syn));
+        let flow = rig.flow(client(4000), TCP).expect("entry");
+        assert_eq!((flow.real, flow.isn), (4, 77));
+    }
+    Adopted tcp_without_an_entry_goes_by_the_ring_and_is_remembered(rig) {
+        one_real(rig);
+        let ack = client(4000).tcp(Tcp::ack(5, 6));
+        rig.expect(Verdict::Adopted, &arriving(&ack), &tunnelled(REAL0, &ack));
+        rig.expect(Verdict::Established, &arriving(&ack), &tunnelled(REAL0, &ack));
+        assert_eq!(rig.real_stats(3).conns_opened, 0);
+    }
+    Adopted what_ends_a_connection_makes_no_entry(rig) {
+        one_real(rig);
+        for flags in [RST, RST | ACK, FIN | ACK] {
+            let end = client(4000).tcp(Tcp { flags, seq: 9, ..Tcp::default() });
+            rig.expect(Verdict::Adopted, &arriving(&end), &tunnelled(REAL0, &end));
+        }
+        assert!(rig.flow(client(4000), TCP).is_none());
+        assert_eq!(rig.real_stats(3).conns_closed, 0);
+    }
+    Adopted a_syn_ack_opens_nothing(rig) {
+        one_real(rig);
+        let stray = client(4000).tcp(Tcp { flags: SYN | ACK, seq: 9, ..Tcp::default() });
+        rig.expect(Verdict::Adopted, &arriving(&stray), &tunnelled(REAL0, &stray));
+    }
+    Moved a_removed_real_loses_its_flows(rig) {
+        one_real(rig);
+        open(rig, client(4000));
+        rig.tunnel_real(4, REAL1);
+        rig.vip(5, VIP, 80, TCP, &[4]);
+        rig.real(3, Real::default());
+        let ack = client(4000).tcp(Tcp::ack(1001, 1));
+        rig.expect(Verdict::Moved, &arriving(&ack), &tunnelled(REAL1, &ack));
+        rig.expect(Verdict::Established, &arriving(&ack), &tunnelled(REAL1, &ack));
+    }
+    Moved a_slot_used_again_takes_over_no_flow(rig) {
+        one_real(rig);
+        open(rig, client(4000));
+        rig.real(3, Real { r#gen: 1, ..tunnel_real(REAL1) });
+        let ack = client(4000).tcp(Tcp::ack(1001, 1));
+        rig.expect(Verdict::Moved, &arriving(&ack), &tunnelled(REAL1, &ack));
+    }
+    FirstDatagram udp_is_remembered_from_its_first_packet(rig) {
+        rig.tunnel_real(3, REAL0);
+        rig.vip(5, VIP, 53, UDP, &[3]);
+        let tuple = Tuple::new("198.51.100.7", 4000, VIP, 53);
+        let query = tuple.udp(b"query");
+        rig.expect(Verdict::FirstDatagram, &arriving(&query), &tunnelled(REAL0, &query));
+        rig.expect(Verdict::Established, &arriving(&query), &tunnelled(REAL0, &query));
+        assert_eq!(rig.flow(tuple, UDP).expect("entry").real, 3);
+    }
+    Opened port_zero_takes_all_ports_and_an_exact_port_goes_first(rig) {
+        rig.tunnel_real(3, REAL0);
+        rig.tunnel_real(4, REAL1);
+        rig.vip(5, VIP, 80, TCP, &[3]);
+        rig.vip(6, VIP, 0, TCP, &[4]);
+        open(rig, client(4000));
+        let syn = Tuple::new("198.51.100.7", 4000, VIP, 8443).tcp(Tcp::syn(1));
+        rig.expect(Verdict::Opened, &arriving(&syn), &tunnelled(REAL1, &syn));
+        assert_eq!((rig.vip_stats(5).packets, rig.vip_stats(6).packets), (1, 1));
+    }
+    NoReal a_vip_without_a_ring_drops(rig) {
+        rig.vip(5, VIP, 80, TCP, &[]);
+        rig.expect(Verdict::NoReal, &arriving(&client(4000).tcp(Tcp::syn(1))), &[]);
+        assert!(rig.flow(client(4000), TCP).is_none());
+    }
+    NoReal a_ring_with_a_removed_real_drops(rig) {
+        rig.vip(5, VIP, 80, TCP, &[3]);
+        rig.expect(Verdict::NoReal, &arriving(&client(4000).tcp(Tcp::syn(1))), &[]);
+    }
+    NotVip another_protocol_is_the_kernels(rig) {
+        one_real(rig);
+        rig.expect_untouched(Verdict::NotVip, &arriving(&client(4000).udp(b"x")));
+        rig.expect_untouched(Verdict::NotVip, &arriving(&Tuple::new("198.51.100.7", 1, VIP, 81).tcp(Tcp::syn(1))));
+    }
+    Opened the_pick_is_siphash_of_the_tuple_modulo_the_ring(rig) {
+        let slots: Vec<u32> = (0..13).collect();
+        for id in &slots {
+            rig.tunnel_real(*id, &format!("10.1.0.{id}"));
+        }
+        rig.vip(5, VIP, 80, TCP, &[0]);
+        rig.ring(5, &slots.iter().cycle().take(17).copied().collect::<Vec<_>>());
+        for port in 5000..5064 {
+            let tuple = client(port);
+            // The key as it lies in memory, hashed by the standard library.
+            let mut key = vec![198, 51, 100, 7, 192, 0, 2, 10];
+            key.extend(port.to_be_bytes());
+            key.extend(80u16.to_be_bytes());
+            key.extend([TCP, 0, 0, 0]);
+            #[expect(deprecated, reason = "the one SipHash-2-4 with a key in the standard library")]
+            let mut hasher = SipHasher::new_with_keys(HASH_KEY[0], HASH_KEY[1]);
+            hasher.write(&key);
+            let slot = hasher.finish() % 17;
+            let real = format!("10.1.0.{}", slot % 13);
+            let syn = tuple.tcp(Tcp::syn(1));
+            rig.expect(Verdict::Opened, &arriving(&syn), &tunnelled(&real, &syn));
+        }
+    }
+}

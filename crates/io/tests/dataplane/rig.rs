@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A balancer in the kernel that no interface knows: maps filled by the test,
+//! packets by BPF_PROG_TEST_RUN, time from the XDP metadata.
+
+use std::mem::MaybeUninit;
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+
+use causeway_io::abi::{
+    self, Action, Ctl, Flow, FlowKey4, FlowKey6, PacketsBytes, Plain, Real, RealStats, Verdict,
+    Vip, VipKey,
+};
+use causeway_io::skel::lb::{LbSkel, LbSkelBuilder};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, OpenObject, ProgramInput, ProgramMut};
+
+use crate::frame::{ROUTER, Tuple};
+
+pub const TCP: u8 = 6;
+pub const UDP: u8 = 17;
+pub const TUNNEL_SOURCE4: &str = "10.9.0.1";
+pub const TUNNEL_SOURCE6: &str = "fd00:9::1";
+pub const HASH_KEY: [u64; 2] = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
+const CLOCK_METADATA: u32 = 1;
+const RING_SIZE: u32 = 17;
+
+/// Storage that the object borrows; it lives as long as the test process.
+pub fn storage() -> &'static mut MaybeUninit<OpenObject> {
+    Box::leak(Box::new(MaybeUninit::uninit()))
+}
+
+pub fn read<T: Plain>(map: &impl MapCore, key: &[u8]) -> Option<T> {
+    map.lookup(key, MapFlags::ANY)
+        .expect("map lookup")
+        .and_then(|bytes| T::from_bytes(&bytes))
+}
+
+pub fn read_percpu<T: Plain>(map: &impl MapCore, index: u32) -> Vec<T> {
+    let values = map
+        .lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY)
+        .expect("map lookup")
+        .expect("index");
+    values
+        .iter()
+        .map(|bytes| T::from_bytes(&bytes[..size_of::<T>()]).expect("size"))
+        .collect()
+}
+
+pub fn write(map: &impl MapCore, key: &[u8], value: &[u8]) {
+    map.update(key, value, MapFlags::ANY).expect("map update");
+}
+
+/// All verdict counters of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counters(Vec<PacketsBytes>);
+
+impl Counters {
+    pub fn read(map: &impl MapCore) -> Self {
+        let sum = |index| {
+            let cpus: Vec<PacketsBytes> = read_percpu(map, index);
+            cpus.iter()
+                .fold(PacketsBytes::default(), |sum, cpu| PacketsBytes {
+                    packets: sum.packets + cpu.packets,
+                    bytes: sum.bytes + cpu.bytes,
+                })
+        };
+        Self((0..map.max_entries()).map(sum).collect())
+    }
+
+    pub fn seen(&self, verdict: usize) -> bool {
+        self.0[verdict].packets > 0
+    }
+
+    /// These counters after one more packet.
+    pub fn plus(mut self, verdict: usize, len: usize) -> Self {
+        self.0[verdict].packets += 1;
+        self.0[verdict].bytes += len as u64;
+        self
+    }
+}
+
+/// Runs an XDP program once; its action and the frame afterwards. `now_ns` is put
+/// in front of the frame as metadata.
+pub fn test_run(program: &ProgramMut<'_>, now_ns: u64, frame: &[u8]) -> (u32, Vec<u8>) {
+    let input = [&now_ns.to_ne_bytes()[..], frame].concat();
+    let meta = size_of::<u64>();
+    // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
+    let mut context: Vec<u8> = [meta as u32, input.len() as u32, 0, 0, 0, 0]
+        .iter()
+        .flat_map(|v: &u32| v.to_ne_bytes())
+        .collect();
+    let mut context_out = vec![0; context.len()];
+    let mut output = vec![0; input.len() + 256];
+    let run = program
+        .test_run(ProgramInput {
+            context_in: Some(&mut context),
+            context_out: Some(&mut context_out),
+            data_in: Some(&input),
+            data_out: Some(&mut output),
+            ..Default::default()
+        })
+        .expect("BPF_PROG_TEST_RUN; it needs root");
+    let data = run.data.expect("data_out");
+    assert_eq!(
+        data[..meta],
+        now_ns.to_ne_bytes(),
+        "the metadata moves with the packet"
+    );
+    (run.return_value, data[meta..].to_vec())
+}
+
+/// The same without metadata.
+pub fn run_alone(program: &ProgramMut<'_>, frame: &[u8]) -> (u32, Vec<u8>) {
+    let mut output = vec![0; frame.len() + 256];
+    let run = program
+        .test_run(ProgramInput {
+            data_in: Some(frame),
+            data_out: Some(&mut output),
+            ..Default::default()
+        })
+        .expect("BPF_PROG_TEST_RUN; it needs root");
+    (run.return_value, run.data.expect("data_out").to_vec())
+}
+
+pub struct Rig {
+    skel: LbSkel<'static>,
+    /// The clock of the packets to come, ns.
+    pub now_ns: u64,
+    rings: Vec<MapHandle>,
+}
+
+impl Rig {
+    /// A balancer with a next hop and with tunnel sources, but without VIPs.
+    pub fn new() -> Self {
+        Self::with(true)
+    }
+
+    pub fn with(measure: bool) -> Self {
+        let mut open = LbSkelBuilder::default().open(storage()).expect("open");
+        let rodata = open.maps.rodata_data.as_deref_mut().expect("rodata");
+        rodata.cfg_measure = measure;
+        rodata.cfg_clock = CLOCK_METADATA;
+        for map in [&mut open.maps.flows4, &mut open.maps.flows6] {
+            map.set_max_entries(1024).expect("size");
+        }
+        for map in [
+            &mut open.maps.reals,
+            &mut open.maps.real_stats,
+            &mut open.maps.real_hist,
+        ] {
+            map.set_max_entries(16).expect("size");
+        }
+        let skel = open
+            .load()
+            .unwrap_or_else(|e| panic!("loading needs root and BPF: {e}"));
+        let rig = Self {
+            skel,
+            now_ns: 1_000_000_000,
+            rings: Vec::new(),
+        };
+        rig.set_ctl(|_| ());
+        rig
+    }
+
+    pub fn ctl() -> Ctl {
+        let IpAddr::V4(outer4) = TUNNEL_SOURCE4.parse().unwrap() else {
+            unreachable!()
+        };
+        let IpAddr::V6(outer6) = TUNNEL_SOURCE6.parse().unwrap() else {
+            unreachable!()
+        };
+        Ctl {
+            gateway_mac: ROUTER,
+            outer4_be: outer4.octets(),
+            outer6_be: outer6.octets(),
+            hash_key: HASH_KEY,
+            ..Ctl::default()
+        }
+    }
+
+    /// The usual settings with a change.
+    pub fn set_ctl(&self, change: impl FnOnce(&mut Ctl)) {
+        let mut ctl = Self::ctl();
+        change(&mut ctl);
+        write(
+            &self.skel.maps.ctl,
+            &0u32.to_ne_bytes(),
+            Plain::as_bytes(&ctl),
+        );
+    }
+
+    /// A VIP with its address entry, and a ring that holds `reals` in turn.
+    pub fn vip(&mut self, id: u32, addr: &str, port: u16, proto: u8, reals: &[u32]) {
+        let addr = abi::addr_bytes(addr.parse().unwrap());
+        let key = VipKey {
+            addr,
+            port_be: port.to_be_bytes(),
+            proto,
+            pad: 0,
+        };
+        let ring_size = if reals.is_empty() { 0 } else { RING_SIZE };
+        let vip = Vip {
+            id,
+            ring_size,
+            ..Vip::default()
+        };
+        write(
+            &self.skel.maps.vips,
+            Plain::as_bytes(&key),
+            Plain::as_bytes(&vip),
+        );
+        let address = VipKey {
+            addr,
+            ..VipKey::default()
+        };
+        write(
+            &self.skel.maps.vips,
+            Plain::as_bytes(&address),
+            Plain::as_bytes(&Vip::default()),
+        );
+        if !reals.is_empty() {
+            let slots: Vec<u32> = reals
+                .iter()
+                .copied()
+                .cycle()
+                .take(RING_SIZE as usize)
+                .collect();
+            self.ring(id, &slots);
+        }
+    }
+
+    pub fn ring(&mut self, vip: u32, slots: &[u32]) {
+        let mut options: libbpf_sys::bpf_map_create_opts = Default::default();
+        options.sz = size_of_val(&options) as _;
+        options.map_flags = libbpf_sys::BPF_F_INNER_MAP | libbpf_sys::BPF_F_MMAPABLE;
+        let ring = MapHandle::create(
+            MapType::Array,
+            Some("ring"),
+            4,
+            4,
+            slots.len() as u32,
+            &options,
+        )
+        .expect("ring");
+        for (index, real) in slots.iter().enumerate() {
+            write(&ring, &(index as u32).to_ne_bytes(), &real.to_ne_bytes());
+        }
+        write(
+            &self.skel.maps.rings,
+            &vip.to_ne_bytes(),
+            &std::os::fd::AsFd::as_fd(&ring).as_raw_fd().to_ne_bytes(),
+        );
+        self.rings.push(ring);
+    }
+
+    pub fn real(&self, id: u32, real: Real) {
+        write(
+            &self.skel.maps.reals,
+            &id.to_ne_bytes(),
+            Plain::as_bytes(&real),
+        );
+    }
+
+    /// A real behind a tunnel.
+    pub fn tunnel_real(&self, id: u32, addr: &str) {
+        self.real(id, tunnel_real(addr));
+    }
+
+    pub fn counters(&self) -> Counters {
+        Counters::read(&self.skel.maps.verdicts)
+    }
+
+    /// Sends `frame`; asserts verdict, all counters, and the frame that comes out.
+    pub fn expect(&mut self, verdict: Verdict, frame: &[u8], out: &[u8]) {
+        let before = self.counters();
+        let (action, data) = test_run(&self.skel.progs.causeway_lb, self.now_ns, frame);
+        let after = self.counters();
+        assert_eq!(
+            after,
+            before.plus(verdict as usize, frame.len()),
+            "counters, expected {}",
+            verdict.as_str()
+        );
+        assert_eq!(
+            action,
+            verdict.action() as u32,
+            "action of {}",
+            verdict.as_str()
+        );
+        if verdict.action() != Action::Drop {
+            assert_eq!(hex(&data), hex(out), "frame after {}", verdict.as_str());
+        }
+    }
+
+    /// Sends a frame that must not be changed, or is dropped.
+    pub fn expect_untouched(&mut self, verdict: Verdict, frame: &[u8]) {
+        self.expect(verdict, frame, frame);
+    }
+
+    /// Sends a frame; the verdict and what came out, unasserted.
+    pub fn send(&mut self, frame: &[u8]) -> (u32, Vec<u8>) {
+        test_run(&self.skel.progs.causeway_lb, self.now_ns, frame)
+    }
+
+    pub fn real_stats(&self, id: u32) -> RealStats {
+        let cpus: Vec<RealStats> = read_percpu(&self.skel.maps.real_stats, id);
+        cpus.into_iter()
+            .fold(RealStats::default(), |a, b| RealStats {
+                packets: a.packets + b.packets,
+                bytes: a.bytes + b.bytes,
+                conns_opened: a.conns_opened + b.conns_opened,
+                conns_closed: a.conns_closed + b.conns_closed,
+                requests: a.requests + b.requests,
+                latency_sum2_ns: a.latency_sum2_ns + b.latency_sum2_ns,
+                latency_count2: a.latency_count2 + b.latency_count2,
+                latency_at_ns: a.latency_at_ns.max(b.latency_at_ns),
+            })
+    }
+
+    pub fn vip_stats(&self, id: u32) -> PacketsBytes {
+        let cpus: Vec<PacketsBytes> = read_percpu(&self.skel.maps.vip_stats, id);
+        PacketsBytes {
+            packets: cpus.iter().map(|c| c.packets).sum(),
+            bytes: cpus.iter().map(|c| c.bytes).sum(),
+        }
+    }
+
+    /// Samples in each bucket of a real's histogram.
+    pub fn histogram(&self, id: u32) -> Vec<u64> {
+        let bytes = self
+            .skel
+            .maps
+            .real_hist
+            .lookup(&id.to_ne_bytes(), MapFlags::ANY)
+            .unwrap()
+            .unwrap();
+        bytes
+            .chunks(8)
+            .map(|c| u64::from_ne_bytes(c.try_into().unwrap()))
+            .collect()
+    }
+
+    pub fn flow(&self, tuple: Tuple, proto: u8) -> Option<Flow> {
+        let (sport_be, dport_be) = (tuple.sport.to_be_bytes(), tuple.dport.to_be_bytes());
+        match (tuple.src, tuple.dst) {
+            (IpAddr::V4(s), IpAddr::V4(d)) => {
+                let key = FlowKey4 {
+                    saddr_be: s.octets(),
+                    daddr_be: d.octets(),
+                    sport_be,
+                    dport_be,
+                    proto,
+                    pad: [0; 3],
+                };
+                read(&self.skel.maps.flows4, Plain::as_bytes(&key))
+            }
+            (IpAddr::V6(s), IpAddr::V6(d)) => {
+                let key = FlowKey6 {
+                    saddr_be: s.octets(),
+                    daddr_be: d.octets(),
+                    sport_be,
+                    dport_be,
+                    proto,
+                    pad: [0; 3],
+                };
+                read(&self.skel.maps.flows6, Plain::as_bytes(&key))
+            }
+            _ => None,
+        }
+    }
+
+    /// The program itself, for others to call.
+    pub fn program(&self) -> &ProgramMut<'static> {
+        &self.skel.progs.causeway_lb
+    }
+}
+
+pub fn tunnel_real(addr: &str) -> Real {
+    let addr: IpAddr = addr.parse().unwrap();
+    Real {
+        flags: abi::REAL_PRESENT,
+        family: if addr.is_ipv4() { 4 } else { 6 },
+        addr: abi::addr_bytes(addr),
+        ..Real::default()
+    }
+}
+
+/// Bytes in rows of 16, so that a difference shows where it is.
+pub fn hex(bytes: &[u8]) -> Vec<String> {
+    bytes
+        .chunks(16)
+        .map(|row| {
+            row.iter()
+                .map(|b| format!("{b:02x}"))
+                .collect::<Vec<_>>()
+                .join(" ")
+        })
+        .collect()
+}
