@@ -6,6 +6,10 @@
  * the largest burst size that at least two bursts, and one in 64, have reached:
  * rare enough to survive hundreds of single requests, common enough that one
  * misjudged burst does not count. Counts decay by halving.
+ *
+ * Over TCP the first bursts of a connection are trusted singly: acknowledgements
+ * tell bursts apart, so none is larger than the window, and a connection that
+ * carries one page shows its window once.
  */
 #ifndef CAUSEWAY_WINDOW_CHAIN_WINDOW_H
 #define CAUSEWAY_WINDOW_CHAIN_WINDOW_H
@@ -14,6 +18,7 @@
 
 #define WC_HIST_FULL 250u /* bursts in the histogram when it is halved */
 #define WC_HIST_SHARE 64u
+#define WC_TRUSTING 32u /* bursts of a young TCP connection */
 
 /* Count a burst of n requests. */
 CW_INLINE void wc_window_count(struct wc_state *s, u32 n)
@@ -36,6 +41,8 @@ CW_GLOBAL int wc_window_infer(struct wc_state *s)
 	need = CW_MIN(2u, total >> 1);
 	need = CW_MAX(need, total / WC_HIST_SHARE);
 	need = CW_MAX(need, 1u);
+	if ((s->flags & WC_TCP) && total < WC_TRUSTING)
+		need = 1;
 	CW_NO_UNROLL
 	for (u32 i = WC_RING; i > 0; i--) {
 		reached += s->hist[i - 1];
