@@ -3,10 +3,12 @@
 //! embedded here; nothing above this crate knows what a map is.
 //!
 //! - [`LoadBalancer`]: the balancer, pinned so that it outlives the process.
+//! - [`Decapsulator`]: its counterpart on a server.
 //! - [`resolve_next_hop`]: where its packets go, asked of the kernel's tables.
 
 pub mod abi;
 mod balancer;
+mod decapsulator;
 mod error;
 mod map;
 mod netlink;
@@ -19,6 +21,7 @@ mod xdp;
 pub use balancer::{
     Forwarding, LoadBalancer, Options, Protocol, Real, RealId, RealStats, Vip, VipId,
 };
+pub use decapsulator::{Decapsulator, DecapsulatorOptions};
 pub use error::{Error, Result};
 pub use next_hop::{
     Gateway, InterfaceInfo, Mac, NextHop, NextHopError, Source, find_gateway, interface_info,

@@ -37,7 +37,6 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 #[repr(u32)]
 pub(crate) enum Kind {
     Balancer = 1,
-    #[expect(dead_code, reason = "server.bpf.c")]
     Decapsulator = 2,
 }
 

@@ -5,14 +5,13 @@
 mod sandbox;
 
 use std::net::{IpAddr, UdpSocket};
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use causeway_io::{
     Error, Forwarding, LoadBalancer, Mode, NextHop, Options, Protocol, Real, Source, Vip, XdpMode,
 };
-use sandbox::{Netns, Sandbox, ip, wait_for};
+use sandbox::{Netns, Sandbox, attach_pass, ip, wait_for};
 
 fn addr(text: &str) -> IpAddr {
     text.parse().expect("an address")
@@ -282,7 +281,7 @@ fn generic_mode_can_be_demanded() {
 fn a_foreign_program_is_refused_by_name() {
     Sandbox::run(|sandbox| {
         let _peer = veth();
-        let intruder = attach_intruder("lb0");
+        let intruder = attach_pass("lb0", c"intruder");
         let wanted = options("lb0", &sandbox.pin_dir("lb"));
         let error = refusal(&wanted);
         assert!(
@@ -299,37 +298,6 @@ fn a_foreign_program_is_refused_by_name() {
         );
         drop(lb);
     });
-}
-
-/// Puts a program called `intruder`, that passes everything, on an interface.
-fn attach_intruder(interface: &str) -> OwnedFd {
-    let index = nix::net::if_::if_nametoindex(interface).expect("the interface");
-    // r0 = XDP_PASS; exit
-    let code = [0x0000_0002_0000_00b7_u64, 0x95];
-    // SAFETY: name, licence and code live through the call; the descriptor is new.
-    let program = unsafe {
-        let fd = libbpf_sys::bpf_prog_load(
-            libbpf_sys::BPF_PROG_TYPE_XDP,
-            c"intruder".as_ptr(),
-            c"GPL".as_ptr(),
-            code.as_ptr().cast(),
-            code.len() as _,
-            std::ptr::null_mut(),
-        );
-        assert!(fd >= 0, "load the intruder: {fd}");
-        OwnedFd::from_raw_fd(fd)
-    };
-    // SAFETY: no options; the descriptor is new.
-    unsafe {
-        let fd = libbpf_sys::bpf_link_create(
-            program.as_raw_fd(),
-            index as i32,
-            libbpf_sys::BPF_XDP,
-            std::ptr::null(),
-        );
-        assert!(fd >= 0, "attach the intruder: {fd}");
-        OwnedFd::from_raw_fd(fd)
-    }
 }
 
 #[test]

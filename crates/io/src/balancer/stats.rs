@@ -18,21 +18,25 @@ impl LoadBalancer {
     pub fn verdicts(&self) -> Result<Vec<(Verdict, PacketsBytes)>> {
         let counters = self
             .verdicts
-            .first(Verdict::ALL.len() as u32, add_packets)?;
+            .first(Verdict::ALL.len() as u32, PacketsBytes::add)?;
         Ok(Verdict::ALL.into_iter().zip(counters).collect())
     }
 
     /// Packets to each VIP.
     pub fn vip_stats(&self) -> Result<Vec<(VipId, PacketsBytes)>> {
         let in_use = self.vips();
-        let counters = self.vip_stats.first(upper_bound(&in_use), add_packets)?;
+        let counters = self
+            .vip_stats
+            .first(upper_bound(&in_use), PacketsBytes::add)?;
         Ok(pick(&in_use, &counters))
     }
 
     /// Traffic and latency of each real.
     pub fn real_stats(&self) -> Result<Vec<(RealId, RealStats)>> {
         let in_use = self.reals();
-        let counters = self.real_stats.first(upper_bound(&in_use), add_real)?;
+        let counters = self
+            .real_stats
+            .first(upper_bound(&in_use), RealStats::add)?;
         Ok(pick(&in_use, &counters))
     }
 
@@ -56,20 +60,26 @@ impl LoadBalancer {
     }
 }
 
-fn add_packets(sum: &mut PacketsBytes, more: &PacketsBytes) {
-    sum.packets += more.packets;
-    sum.bytes += more.bytes;
+impl PacketsBytes {
+    /// Adds another CPU's share.
+    pub(crate) fn add(&mut self, more: &Self) {
+        self.packets += more.packets;
+        self.bytes += more.bytes;
+    }
 }
 
-fn add_real(sum: &mut RealStats, more: &RealStats) {
-    sum.packets += more.packets;
-    sum.bytes += more.bytes;
-    sum.conns_opened += more.conns_opened;
-    sum.conns_closed += more.conns_closed;
-    sum.requests += more.requests;
-    sum.latency_sum2_ns += more.latency_sum2_ns;
-    sum.latency_count2 += more.latency_count2;
-    sum.latency_at_ns = sum.latency_at_ns.max(more.latency_at_ns);
+impl RealStats {
+    /// Adds another CPU's share.
+    fn add(&mut self, more: &Self) {
+        self.packets += more.packets;
+        self.bytes += more.bytes;
+        self.conns_opened += more.conns_opened;
+        self.conns_closed += more.conns_closed;
+        self.requests += more.requests;
+        self.latency_sum2_ns += more.latency_sum2_ns;
+        self.latency_count2 += more.latency_count2;
+        self.latency_at_ns = self.latency_at_ns.max(more.latency_at_ns);
+    }
 }
 
 /// How many entries of a table cover all ids in use, which are sorted.

@@ -4,8 +4,9 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+use std::ffi::CStr;
 use std::fs::File;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -109,6 +110,12 @@ pub fn run(program: &str, arguments: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// Sets a variable under /proc/sys/net in the namespace of the calling thread.
+pub fn sysctl(name: &str, value: &str) {
+    let path = Path::new("/proc/sys/net").join(name);
+    std::fs::write(&path, value).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+}
+
 /// Waits up to five seconds for `condition`.
 pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
@@ -119,4 +126,67 @@ pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
         );
         thread::sleep(std::time::Duration::from_millis(10));
     }
+}
+
+/// Puts a program of this name, which passes everything, on an interface. It stays
+/// as long as what is returned.
+pub fn attach_pass(interface: &str, name: &CStr) -> OwnedFd {
+    let index = nix::net::if_::if_nametoindex(interface).expect("the interface");
+    // r0 = XDP_PASS; exit
+    let code = [0x0000_0002_0000_00b7_u64, 0x95];
+    // SAFETY: name, licence and code live through the call; the descriptor is new.
+    let program = unsafe {
+        let fd = libbpf_sys::bpf_prog_load(
+            libbpf_sys::BPF_PROG_TYPE_XDP,
+            name.as_ptr(),
+            c"GPL".as_ptr(),
+            code.as_ptr().cast(),
+            code.len() as _,
+            std::ptr::null_mut(),
+        );
+        assert!(fd >= 0, "load a program: {fd}");
+        OwnedFd::from_raw_fd(fd)
+    };
+    // SAFETY: no options; the descriptor is new.
+    unsafe {
+        let fd = libbpf_sys::bpf_link_create(
+            program.as_raw_fd(),
+            index as i32,
+            libbpf_sys::BPF_XDP,
+            std::ptr::null(),
+        );
+        assert!(fd >= 0, "attach a program: {fd}");
+        OwnedFd::from_raw_fd(fd)
+    }
+}
+
+/// Turns off the offload of checksums of sent packets (`ethtool -K IF tx off`).
+pub fn tx_checksums_off(interface: &str) {
+    /// `struct ethtool_value`.
+    #[repr(C)]
+    struct EthtoolValue {
+        cmd: u32,
+        data: u32,
+    }
+    const SIOCETHTOOL: libc::c_ulong = 0x8946;
+    const ETHTOOL_STXCSUM: u32 = 0x17;
+    let mut value = EthtoolValue {
+        cmd: ETHTOOL_STXCSUM,
+        data: 0,
+    };
+    // SAFETY: zeros are a value of ifreq.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = std::ptr::from_mut(&mut value).cast();
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").expect("a socket");
+    // SAFETY: the request is an ifreq whose data is the value that the command wants.
+    let ret = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &mut request) };
+    assert_eq!(
+        ret,
+        0,
+        "turn checksums off: {}",
+        std::io::Error::last_os_error()
+    );
 }
