@@ -6,7 +6,7 @@ use std::num::NonZero;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use causeway_core::estimate::{FixedGapConfig, Method};
+use causeway_core::estimate::{FixedGapConfig, Method, ModesConfig, ModesIbg};
 use causeway_core::flow::{Cidr, FlowKey, Headers};
 use clap::ValueEnum;
 
@@ -43,6 +43,14 @@ pub struct Args {
     /// What fixed-gap takes for a pause between two batches of requests
     #[arg(long, value_name = "TIME", default_value = "100us", value_parser = units::duration)]
     pub gap: Duration,
+
+    /// How close to a mode a gap must be to belong to it, for modes: a time, or a share of the mode
+    #[arg(long, value_name = "TIME|PERCENT", default_value = "25%", value_parser = epsilon)]
+    pub epsilon: Epsilon,
+
+    /// Which mode separates two batches of requests, for modes
+    #[arg(long, value_enum, default_value_t = IbgName::MostTime)]
+    pub ibg: IbgName,
 
     /// Use TCP's header fields, or sizes and times alone
     #[arg(long, value_enum, default_value_t = HeadersName::Clear)]
@@ -91,16 +99,26 @@ pub enum EstimatorName {
     WindowChain,
     /// Time between batches of requests (PIRATE, Algorithm 1).
     FixedGap,
+    /// Sorts the times between packets into modes (PIRATE, Algorithm 2).
+    Modes,
 }
 
-impl EstimatorName {
-    /// The word for it on the command line and in results.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::WindowChain => "window-chain",
-            Self::FixedGap => "fixed-gap",
-        }
-    }
+/// Which mode separates batches of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum IbgName {
+    /// The one that holds the most time.
+    MostTime,
+    /// The longest one, as in the paper.
+    Largest,
+}
+
+/// How close a gap must be to a mode to belong to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Epsilon {
+    /// In nanoseconds.
+    Absolute(u64),
+    /// In thousandths of the mode.
+    Permille(u32),
 }
 
 /// How much of a packet to look at.
@@ -150,8 +168,26 @@ impl Args {
                 delta_ns: self.gap.as_nanos() as u64,
                 ..FixedGapConfig::default()
             }),
+            EstimatorName::Modes => Method::Modes(self.modes()),
         };
         self.estimator.iter().map(method).collect()
+    }
+
+    fn modes(&self) -> ModesConfig {
+        let (epsilon_ns, epsilon_permille) = match self.epsilon {
+            Epsilon::Absolute(ns) => (ns, 0),
+            Epsilon::Permille(permille) => (0, permille),
+        };
+        let ibg = match self.ibg {
+            IbgName::MostTime => ModesIbg::MostTime,
+            IbgName::Largest => ModesIbg::Largest,
+        };
+        ModesConfig {
+            epsilon_ns,
+            epsilon_permille,
+            ibg,
+            ..ModesConfig::default()
+        }
     }
 
     /// The epoch in nanoseconds.
@@ -189,6 +225,17 @@ fn epoch(text: &str) -> Result<Duration, String> {
         return Err("an epoch is at least 1us".to_owned());
     }
     Ok(epoch)
+}
+
+/// `100us` or `25%`.
+fn epsilon(text: &str) -> Result<Epsilon, String> {
+    let Some(percent) = text.strip_suffix('%') else {
+        return Ok(Epsilon::Absolute(units::duration(text)?.as_nanos() as u64));
+    };
+    match percent.parse::<f64>() {
+        Ok(percent @ 0.0..=100.0) => Ok(Epsilon::Permille((percent * 10.0).round() as u32)),
+        _ => Err(format!("`{text}` is no share of a mode; 0% to 100%")),
+    }
 }
 
 fn flows(text: &str) -> Result<u32, String> {

@@ -11,7 +11,6 @@
 use std::io::{self, Read, Write};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, Scope};
-use std::time::{Duration, Instant};
 
 use causeway_core::capture::{Packet, Poll, Reader};
 use causeway_core::estimate::Sample;
@@ -33,8 +32,6 @@ const TICK: u64 = 1 << 16;
 const ROUND: usize = 1 << 14;
 /// Rounds under way for each worker.
 const DEPTH: usize = 4;
-/// How long packets of an endless input may wait for their round to fill.
-const PATIENCE: Duration = Duration::from_millis(50);
 
 /// What to do with a capture.
 pub struct Job<const N: usize> {
@@ -211,19 +208,19 @@ struct Rounds {
     workers: Vec<SyncSender<Batch>>,
     seed: FlowState,
     waiting: usize,
-    /// When to send what waits, be the round full or not.
-    next: Option<Instant>,
+    /// Send what waits whenever the input pauses, be the round full or not.
+    eager: bool,
 }
 
 impl Rounds {
-    fn new(workers: Vec<SyncSender<Batch>>, seed: FlowState, endless: bool) -> Self {
+    fn new(workers: Vec<SyncSender<Batch>>, seed: FlowState, eager: bool) -> Self {
         let batches = workers.iter().map(|_| Batch::new()).collect();
         Self {
             batches,
             workers,
             seed,
             waiting: 0,
-            next: endless.then(Instant::now),
+            eager,
         }
     }
 
@@ -253,12 +250,10 @@ impl Consumer for Rounds {
     }
 
     fn pause(&mut self) -> io::Result<()> {
-        match self.next {
-            Some(next) if self.waiting > 0 && Instant::now() >= next => {
-                self.next = Some(Instant::now() + PATIENCE);
-                self.send()
-            }
-            _ => Ok(()),
+        if self.eager && self.waiting > 0 {
+            self.send()
+        } else {
+            Ok(())
         }
     }
 }

@@ -42,7 +42,7 @@ impl Args {
         let style = Style {
             format: self.output,
             per: self.per,
-            estimators: self.estimator.clone(),
+            estimators: methods.each_ref().map(Method::name).to_vec(),
             endless: input.len.is_none(),
         };
         let job = Job {
@@ -65,7 +65,9 @@ impl Args {
             result => result.with_context(name)?,
         };
         match output.finish(table.as_ref()) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                return Ok(ExitCode::SUCCESS);
+            }
             result => result.context("standard output")?,
         }
         report(&summary);

@@ -9,7 +9,7 @@ use causeway_core::estimate::Tally;
 use causeway_core::flow::{FlowKey, Row};
 use serde::Serialize;
 
-use super::args::{EstimatorName, Format, Per};
+use super::args::{Format, Per};
 use super::table::Table;
 
 /// How long a server's epoch stays open for flows that are late, when the
@@ -21,7 +21,7 @@ const SERVER_EPOCH_OPEN_NS: u64 = 120_000_000_000;
 pub struct Style {
     pub format: Format,
     pub per: Per,
-    pub estimators: Vec<EstimatorName>,
+    pub estimators: Vec<&'static str>,
     /// The input may never end: nothing may wait for its end.
     pub endless: bool,
 }
@@ -182,7 +182,8 @@ impl<W: Write> Output<W> {
         self.style
             .estimators
             .get(usize::from(method))
-            .map_or("", |name| name.name())
+            .copied()
+            .unwrap_or_default()
     }
 }
 

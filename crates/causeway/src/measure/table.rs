@@ -11,7 +11,7 @@ use causeway_core::flow::{FlowKey, Row};
 use causeway_core::hist::Histogram;
 use causeway_core::wire::proto;
 
-use super::args::{EstimatorName, Per};
+use super::args::Per;
 
 /// Sums for the table. Those of several threads merge.
 pub struct Table {
@@ -72,7 +72,7 @@ impl Table {
     }
 
     /// Writes the table, ordered by its first columns.
-    pub fn write(&self, estimators: &[EstimatorName], out: &mut impl Write) -> io::Result<()> {
+    pub fn write(&self, estimators: &[&str], out: &mut impl Write) -> io::Result<()> {
         let mut lines: Vec<_> = self.lines.iter().collect();
         lines.sort_by_key(|(key, _)| **key);
         let several = estimators.len() > 1;
@@ -83,7 +83,8 @@ impl Table {
                 row.push(
                     estimators
                         .get(usize::from(*method))
-                        .map_or("", |e| e.name())
+                        .copied()
+                        .unwrap_or_default()
                         .to_owned(),
                 );
             }
