@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use clap::{ArgAction, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-use crate::{config_cmd, lb_cmd, measure, stats_cmd, vip_cmd};
+use crate::{bench, config_cmd, lb_cmd, measure, stats_cmd, vip_cmd};
 
 /// A layer-4 load balancer that knows what its clients feel.
 #[derive(Debug, Parser)]
@@ -43,6 +43,9 @@ enum Command {
     /// Run experiments on real traffic in network namespaces
     #[cfg(feature = "lab")]
     Lab(crate::lab_cmd::Args),
+    /// Measure the cost of the data plane itself
+    #[command(hide = true)]
+    Bench(bench::Args),
 }
 
 impl Cli {
@@ -55,6 +58,7 @@ impl Cli {
             Command::Real(args) => args.run(),
             Command::Measure(args) => args.run(),
             Command::Config(args) => args.run(),
+            Command::Bench(args) => args.run(),
             #[cfg(feature = "lab")]
             Command::Lab(args) => args.run(),
         }

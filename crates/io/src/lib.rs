@@ -8,6 +8,7 @@
 
 pub mod abi;
 mod balancer;
+pub mod bench;
 mod decapsulator;
 mod error;
 mod map;

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the balancer's program costs per packet, beside programs that do less.
+//!
+//! A batch is one BPF_PROG_TEST_RUN of many repeats; before each one `bench_shot`
+//! (bpf/bench.bpf.c) restores the packet and writes the next flow's into it, so
+//! that nothing is encapsulated twice and no flow is hot by accident. Flows come in
+//! another order than they were inserted. A round runs every case once, each time
+//! starting with another one; a round's figure is the 5 % trimmed mean of its
+//! batches, and net is gross minus the empty program of the same round. Medians
+//! over the rounds are given. Every batch's verdict is checked.
+
+mod fixture;
+
+use std::mem::MaybeUninit;
+
+use libbpf_rs::OpenObject;
+use thiserror::Error;
+
+use fixture::{Balancer, Instrument};
+
+use crate::abi::Verdict;
+
+/// A benchmark that could not be run, or did not run what it should.
+#[derive(Debug, Error)]
+pub enum BenchError {
+    /// The kernel or libbpf refused something.
+    #[error("{doing}: {source} (the benchmark needs root and BPF)")]
+    Bpf {
+        /// What was tried.
+        doing: &'static str,
+        /// Why it failed.
+        source: libbpf_rs::Error,
+    },
+    /// Packets took another way than the case measures.
+    #[error("{case} at {flows} flows: {counted} of {shots} packets were {verdict}")]
+    WrongVerdict {
+        /// The case.
+        case: &'static str,
+        /// Its number of flows.
+        flows: u32,
+        /// Packets with the right verdict.
+        counted: u64,
+        /// Packets sent.
+        shots: u64,
+        /// The right verdict.
+        verdict: &'static str,
+    },
+}
+
+/// How much to measure.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Numbers of flows, each up to 1,000,000.
+    pub flows: Vec<u32>,
+    /// Rounds for each number of flows.
+    pub rounds: u32,
+    /// Batches of a case in a round.
+    pub batches: u32,
+    /// Packets in a batch.
+    pub batch: u32,
+}
+
+impl Plan {
+    /// What is quoted: about a minute.
+    pub fn full() -> Self {
+        Self {
+            flows: vec![1, 10_000, 1_000_000],
+            rounds: 9,
+            batches: 60,
+            batch: 1000,
+        }
+    }
+
+    /// Enough to see that everything runs: a few seconds.
+    pub fn tiny() -> Self {
+        Self {
+            flows: vec![1, 1000],
+            rounds: 2,
+            batches: 4,
+            batch: 500,
+        }
+    }
+}
+
+/// One case at one number of flows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// The case's name.
+    pub case: &'static str,
+    /// Distinct flows that its packets, and the table, are of.
+    pub flows: u32,
+    /// Time of one packet with its preparation, ns.
+    pub gross_ns: f64,
+    /// The same without what the empty program takes, ns.
+    pub net_ns: f64,
+    /// Rounds that the medians are of.
+    pub rounds: u32,
+    /// What happened to every packet.
+    pub verdict: &'static str,
+}
+
+/// Which packets `bench_shot` writes; `enum shot_kind`.
+#[derive(Clone, Copy, Debug)]
+enum Shot {
+    Tcp = 0,
+    Syn = 1,
+    Udp = 2,
+}
+
+/// Where `bench_shot` stands in a case's sequence of packets.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    position: u32,
+    pass: u32,
+    syns: u32,
+}
+
+/// A program, the packets that it gets, and what must become of them.
+struct Case<'a> {
+    name: &'static str,
+    shot: Shot,
+    program: i32,
+    /// The balancer that counts, and the verdict; reference programs only give XDP_TX.
+    verdict: Option<(&'a Balancer<'a>, Verdict)>,
+    place: Place,
+    rounds_ns: Vec<f64>,
+}
+
+impl<'a> Case<'a> {
+    fn new(name: &'static str, shot: Shot, program: i32) -> Self {
+        Self {
+            name,
+            shot,
+            program,
+            verdict: None,
+            place: Place::default(),
+            rounds_ns: Vec::new(),
+        }
+    }
+
+    fn of(name: &'static str, shot: Shot, balancer: &'a Balancer<'a>, verdict: Verdict) -> Self {
+        Self {
+            verdict: Some((balancer, verdict)),
+            ..Self::new(name, shot, balancer.program())
+        }
+    }
+
+    /// One round of this case.
+    fn round(
+        &mut self,
+        instrument: &mut Instrument<'_>,
+        plan: &Plan,
+        flows: u32,
+    ) -> Result<(), BenchError> {
+        let before = self.counted()?;
+        instrument.select(self.program)?;
+        let mut batches_ns = Vec::with_capacity(plan.batches as usize);
+        let mut transmitted = true;
+        for _ in 0..plan.batches {
+            let batch = instrument.batch(self.shot, flows, &mut self.place, plan.batch)?;
+            transmitted &= batch.transmitted;
+            batches_ns.push(batch.packet_ns);
+        }
+        let shots = u64::from(plan.batches) * u64::from(plan.batch);
+        let counted = match self.counted()? {
+            Some(after) => after - before.unwrap_or(0),
+            None => {
+                if transmitted {
+                    shots
+                } else {
+                    0
+                }
+            }
+        };
+        if counted != shots {
+            return Err(BenchError::WrongVerdict {
+                case: self.name,
+                flows,
+                counted,
+                shots,
+                verdict: self.verdict_word(),
+            });
+        }
+        self.rounds_ns.push(trimmed_mean(&mut batches_ns));
+        Ok(())
+    }
+
+    fn counted(&self) -> Result<Option<u64>, BenchError> {
+        self.verdict
+            .map(|(balancer, verdict)| balancer.count(verdict))
+            .transpose()
+    }
+
+    fn verdict_word(&self) -> &'static str {
+        self.verdict
+            .map_or("XDP_TX", |(_, verdict)| verdict.as_str())
+    }
+}
+
+/// Runs the plan; `progress` hears of each number of flows before it is measured.
+pub fn run(plan: &Plan, mut progress: impl FnMut(u32)) -> Result<Vec<Row>, BenchError> {
+    let mut rows = Vec::new();
+    for &flows in &plan.flows {
+        progress(flows);
+        rows.extend(run_level(plan, flows)?);
+    }
+    Ok(rows)
+}
+
+/// All cases at one number of flows.
+fn run_level(plan: &Plan, flows: u32) -> Result<Vec<Row>, BenchError> {
+    let mut storage: [MaybeUninit<OpenObject>; 5] = [const { MaybeUninit::uninit() }; 5];
+    let [instrument, measured, plain, syn, udp] = &mut storage;
+    let mut instrument = Instrument::load(instrument)?;
+    let measured = Balancer::load(measured, None)?;
+    let plain = Balancer::load(plain, Some(&measured))?;
+    let syn = Balancer::load(syn, None)?;
+    let udp = Balancer::load(udp, None)?;
+
+    // Fill in one order, measure in another.
+    instrument.set_clients(flows, None)?;
+    instrument.fill(instrument.min_fill(), Shot::Tcp, flows)?;
+    for (balancer, shot) in [(&measured, Shot::Tcp), (&syn, Shot::Tcp), (&udp, Shot::Udp)] {
+        instrument.fill(balancer.program(), shot, flows)?;
+    }
+    instrument.set_clients(flows, Some(0x5eed))?;
+
+    let mut cases = [
+        Case::new("empty", Shot::Tcp, instrument.empty()),
+        Case::new("macswap", Shot::Tcp, instrument.macswap()),
+        Case::new("min", Shot::Tcp, instrument.min()),
+        Case::of("tcp_established", Shot::Tcp, &plain, Verdict::Established),
+        Case::of(
+            "tcp_established_measured",
+            Shot::Tcp,
+            &measured,
+            Verdict::Established,
+        ),
+        Case::of("tcp_syn", Shot::Syn, &syn, Verdict::Opened),
+        Case::of("udp", Shot::Udp, &udp, Verdict::Established),
+    ];
+    let count = cases.len();
+    for round in 0..plan.rounds as usize {
+        for index in 0..count {
+            cases[(round + index) % count].round(&mut instrument, plan, flows)?;
+        }
+    }
+    let empty_ns = cases[0].rounds_ns.clone();
+    Ok(cases
+        .iter()
+        .map(|case| row(case, &empty_ns, flows))
+        .collect())
+}
+
+fn row(case: &Case<'_>, empty_ns: &[f64], flows: u32) -> Row {
+    let mut net_ns: Vec<f64> = case
+        .rounds_ns
+        .iter()
+        .zip(empty_ns)
+        .map(|(gross, empty)| gross - empty)
+        .collect();
+    Row {
+        case: case.name,
+        flows,
+        gross_ns: median(&mut case.rounds_ns.clone()),
+        net_ns: median(&mut net_ns),
+        rounds: case.rounds_ns.len() as u32,
+        verdict: case.verdict_word(),
+    }
+}
+
+/// The mean without the lowest and the highest 5 %; 0 of nothing.
+fn trimmed_mean(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let cut = values.len() / 20;
+    let kept = &values[cut..values.len() - cut];
+    kept.iter().sum::<f64>() / kept.len().max(1) as f64
+}
+
+/// The middle value, or the mean of the two in the middle; 0 of nothing.
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        len if len % 2 == 1 => values[len / 2],
+        len => (values[len / 2 - 1] + values[len / 2]) / 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trimming_takes_a_twentieth_at_each_end() {
+        let mut values: Vec<f64> = (0..40).map(f64::from).collect();
+        values[39] = 1e9;
+        assert_eq!(
+            trimmed_mean(&mut values),
+            (2..38).sum::<i32>() as f64 / 36.0
+        );
+        assert_eq!(trimmed_mean(&mut []), 0.0);
+    }
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&mut [4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+}
