@@ -175,12 +175,24 @@ impl LoadBalancer {
             plane,
             book: Mutex::default(),
         };
-        let book = Book {
+        let mut book = Book {
             vips: balancer.read_vips()?,
             reals: balancer.read_reals()?,
         };
+        balancer.finish_removals(&mut book)?;
         *balancer.book() = book;
         Ok(balancer)
+    }
+
+    /// Ends what a predecessor began: a VIP is removed in several steps, and a kill
+    /// may have come between them.
+    fn finish_removals(&self, book: &mut Book) -> Result<()> {
+        for (id, real) in numbered(&book.reals) {
+            if book.vip(real.vip).is_err() {
+                self.retire(book, id)?;
+            }
+        }
+        self.remove_bare_addresses(book)
     }
 
     /// Id of the link that holds the program: the same as long as the balancer

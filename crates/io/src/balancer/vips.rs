@@ -119,10 +119,7 @@ impl LoadBalancer {
         let vip = book.vip(id)?;
         self.vips.remove(&vip.key())?;
         book.vips[id as usize] = None;
-        let mut others = book.vips.iter().flatten();
-        if !others.any(|other| other.address == vip.address) {
-            self.vips.remove(&vip.address_key())?;
-        }
+        self.remove_bare_addresses(&book)?;
         self.rings.clear(id)?;
         for (real, _) in numbered(&book.reals)
             .iter()
@@ -185,6 +182,17 @@ impl LoadBalancer {
             ..Default::default()
         };
         self.vips.put(&vip.key(), &value)
+    }
+
+    /// Removes the entries of addresses that have no VIP any more.
+    pub(super) fn remove_bare_addresses(&self, book: &Book) -> Result<()> {
+        for (key, _) in self.vips.entries()? {
+            let mut vips = book.vips.iter().flatten();
+            if Vip::from_key(&key).is_none() && !vips.any(|vip| vip.address_key() == key) {
+                self.vips.remove(&key)?;
+            }
+        }
+        Ok(())
     }
 
     /// The VIPs in the map, by id.
