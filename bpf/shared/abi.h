@@ -4,6 +4,9 @@
  * padding, sizes asserted; crates/io checks its mirrors against the object's BTF.
  * Fields named *_be are in network byte order. IPv4 addresses in 16-byte fields
  * are IPv4-mapped (::ffff:a.b.c.d).
+ *
+ * Pinned maps outlive the build that made them. Whoever changes what bytes in them
+ * mean, the estimators' states included, raises LAYOUT in crates/io/src/pins.rs.
  */
 #ifndef CAUSEWAY_ABI_H
 #define CAUSEWAY_ABI_H

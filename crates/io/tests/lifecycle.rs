@@ -267,6 +267,23 @@ fn an_interface_without_native_xdp_gets_the_generic_one() {
 }
 
 #[test]
+fn a_driver_that_refuses_is_named_and_not_worked_around() {
+    Sandbox::run(|sandbox| {
+        // Too long for one page, so veth refuses native XDP; generic would do.
+        ip("link add big0 mtu 9000 type veth peer name big1 mtu 9000");
+        ip("link set big0 up");
+        ip("link set big1 up");
+        let mut wanted = options("big0", &sandbox.pin_dir("lb"));
+        let error = refusal(&wanted);
+        assert!(matches!(error, Error::NativeRefused { .. }), "{error:?}");
+        assert!(error.to_string().contains("MTU"), "{error}");
+        wanted.xdp_mode = XdpMode::Generic;
+        let (_lb, started) = LoadBalancer::start(&wanted).expect("generic mode");
+        assert_eq!(started.mode, Mode::Generic);
+    });
+}
+
+#[test]
 fn generic_mode_can_be_demanded() {
     Sandbox::run(|sandbox| {
         let _peer = veth();
