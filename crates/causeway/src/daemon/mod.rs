@@ -5,6 +5,8 @@
 //! `metrics` how others see it, `serve` the process around it.
 
 pub mod api;
+#[cfg(test)]
+mod api_tests;
 pub mod clock;
 pub mod engine;
 #[cfg(test)]

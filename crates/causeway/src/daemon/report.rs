@@ -9,7 +9,7 @@ use super::meter::Meter;
 use super::plane::{RealTotals, Traffic, VipId};
 use super::pool::{Pool, PoolMember};
 use super::view::{History, LatencyView, Moves, RealView, Series, Stats, VerdictView, VipView};
-use crate::config::Real;
+use crate::config::{Control, Real};
 
 /// Everything that `causeway stats` shows.
 pub fn stats(engine: &Engine, at: Moment) -> anyhow::Result<Stats> {
@@ -71,6 +71,10 @@ fn real(
     let meter = engine.meter(member.id);
     let totals = meter.map_or_else(RealTotals::default, |meter| *meter.totals());
     let decision = pool.decision().and_then(|all| all.reals.get(index));
+    let idle = match pool.vip().control {
+        Control::Off => ("off", "no controller"),
+        _ => ("unknown", "no interval yet"),
+    };
     RealView {
         id: member.id,
         address: config.address.to_string(),
@@ -79,9 +83,8 @@ fn real(
         weight: config.weight,
         effective_weight: member.weight,
         wanted_weight: decision.map_or(member.weight, |own| own.weight),
-        reason: decision.map_or("off", |own| own.reason.word()).to_owned(),
-        reason_text: decision
-            .map_or_else(|| "no controller".to_owned(), |own| own.reason.to_string()),
+        reason: decision.map_or(idle.0, |own| own.reason.word()).to_owned(),
+        reason_text: decision.map_or_else(|| idle.1.to_owned(), |own| own.reason.to_string()),
         packets: totals.traffic.packets,
         bytes: totals.traffic.bytes,
         connections_opened: totals.opened,
