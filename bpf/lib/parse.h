@@ -84,6 +84,12 @@ static __always_inline void *take_variable(struct cursor *cur, u32 size)
 	return take(cur, CW_MASKED(size, 0xfff));
 }
 
+/* Bytes from `from` to the end of the packet. */
+static __always_inline u32 rest_of(const struct cursor *cur, const void *from)
+{
+	return (u32)((const void *)cur->end - from);
+}
+
 static __always_inline bool is_vlan(u16 ethertype_be)
 {
 	return ethertype_be == bpf_htons(ETH_P_8021Q) || ethertype_be == bpf_htons(ETH_P_8021AD);
@@ -127,7 +133,7 @@ static __always_inline MUST_USE enum parsed parse_ipv4(struct cursor *cur, struc
 		return PARSED_MALFORMED;
 	header_len = ip->ihl * 4u;
 	pkt->est.ip_len = bpf_ntohs(ip->tot_len);
-	if (pkt->est.ip_len < header_len || (void *)ip + pkt->est.ip_len > cur->end)
+	if (pkt->est.ip_len < header_len || pkt->est.ip_len > rest_of(cur, ip))
 		return PARSED_MALFORMED;
 	if (ip->ihl > 5 && !take_variable(cur, header_len - sizeof(*ip)))
 		return PARSED_MALFORMED;
@@ -179,7 +185,7 @@ static __always_inline MUST_USE enum parsed parse_ipv6(struct cursor *cur, struc
 	if (!ip || ip->version != 6)
 		return PARSED_MALFORMED;
 	pkt->est.ip_len = bpf_ntohs(ip->payload_len) + sizeof(*ip);
-	if (pkt->est.ip_len < sizeof(*ip) || (void *)ip + pkt->est.ip_len > cur->end)
+	if (pkt->est.ip_len < sizeof(*ip) || pkt->est.ip_len > rest_of(cur, ip))
 		return PARSED_MALFORMED;
 	pkt->est.proto = ip->nexthdr;
 	pkt->tos = (u8)(ip->priority << 4 | ip->flow_lbl[0] >> 4);

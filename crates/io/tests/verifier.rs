@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the programs cost the kernel's verifier, against bpf/verifier.csv: a jump
+//! means slower loads, and in the end a program that no kernel takes. Counts differ
+//! between kernels; those without a row only have to stay far from the limit. Needs
+//! root; fails without.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use causeway_io::skel::lb::LbSkelBuilder;
+use causeway_io::skel::server::ServerSkelBuilder;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+
+/// kernel,program,instructions
+const COMMITTED: &str = include_str!("../../../bpf/verifier.csv");
+/// The verifier gives up at a million.
+const LIMIT: u32 = 500_000;
+const TOLERANCE_PCT: u32 = 15;
+const LOAD_TIME: Duration = Duration::from_secs(1);
+
+/// `major.minor` of the running kernel.
+fn kernel() -> String {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("kernel release");
+    release.split('.').take(2).collect::<Vec<_>>().join(".")
+}
+
+fn verified_instructions(program: BorrowedFd<'_>) -> u32 {
+    // SAFETY: all fields are integers, for which zero is a value.
+    let mut info: libbpf_sys::bpf_prog_info = unsafe { std::mem::zeroed() };
+    let mut len = size_of_val(&info) as u32;
+    // SAFETY: `info` is writable for `len` bytes, as the kernel is told.
+    let status = unsafe {
+        libbpf_sys::bpf_obj_get_info_by_fd(program.as_raw_fd(), (&raw mut info).cast(), &mut len)
+    };
+    assert_eq!(status, 0, "bpf_obj_get_info_by_fd");
+    info.verified_insns
+}
+
+/// Instructions and the time that loading took, with tables of little size.
+fn lb(measure: bool) -> (u32, Duration) {
+    let mut storage = MaybeUninit::uninit();
+    let mut open = LbSkelBuilder::default().open(&mut storage).expect("open");
+    open.maps
+        .rodata_data
+        .as_deref_mut()
+        .expect("rodata")
+        .cfg_measure = measure;
+    for map in [&mut open.maps.flows4, &mut open.maps.flows6] {
+        map.set_max_entries(1024).expect("size");
+    }
+    let start = Instant::now();
+    let skel = open
+        .load()
+        .unwrap_or_else(|e| panic!("loading needs root and BPF: {e}"));
+    (
+        verified_instructions(skel.progs.causeway_lb.as_fd()),
+        start.elapsed(),
+    )
+}
+
+fn server() -> (u32, Duration) {
+    let mut storage = MaybeUninit::uninit();
+    let open = ServerSkelBuilder::default()
+        .open(&mut storage)
+        .expect("open");
+    let start = Instant::now();
+    let skel = open
+        .load()
+        .unwrap_or_else(|e| panic!("loading needs root and BPF: {e}"));
+    (
+        verified_instructions(skel.progs.causeway_server.as_fd()),
+        start.elapsed(),
+    )
+}
+
+#[test]
+fn programs_cost_the_verifier_what_is_committed() {
+    let kernel = kernel();
+    let measured = [
+        ("lb", lb(true)),
+        ("lb without measurement", lb(false)),
+        ("server", server()),
+    ];
+    let lines: Vec<String> = measured
+        .iter()
+        .map(|(program, (count, _))| format!("{kernel},{program},{count}"))
+        .collect();
+    let current = lines.join("\n");
+    println!("{current}");
+    for (program, (count, took)) in measured {
+        assert!(count < LIMIT, "{program}: {count} instructions");
+        assert!(took < LOAD_TIME, "{program}: loading took {took:?}");
+        let row = COMMITTED
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("{kernel},{program},")));
+        let Some(row) = row else { continue };
+        let committed: u32 = row.parse().expect("a number in bpf/verifier.csv");
+        let change = u64::from(count.abs_diff(committed)) * 100 / u64::from(committed);
+        assert!(
+            change <= u64::from(TOLERANCE_PCT),
+            "{program}: {count} instructions, bpf/verifier.csv has {committed}; if that is meant, it should say:\n{current}"
+        );
+    }
+}
