@@ -131,10 +131,10 @@ CW_INLINE u64 wc_idle_before(const struct wc_state *s, const struct wc_request *
 	return idle > r->gap_ns ? 0 : idle;
 }
 
-/* From the mean ACK since the last data packet to idle_ns before this one. */
+/* From the mean ACK since the open burst began to idle_ns before this packet. */
 CW_INLINE u16 wc_lead(const struct wc_state *s, u64 gap_ns, u64 idle_ns)
 {
-	u64 mean = (u64)s->ack_mean << WC_IDLE_SHIFT, done = gap_ns - idle_ns, lead;
+	u64 mean = (u64)s->ack_mean << WC_IDLE_SHIFT, done = wc_since_burst(s, gap_ns - idle_ns), lead;
 
 	if (!s->ack_weight)
 		return 0;
@@ -219,7 +219,7 @@ CW_INLINE void wc_data(struct wc_state *s, const struct est_packet *p, u64 now_n
 		lead = wc_lead(s, r.gap_ns, idle);
 	}
 	if (seen)
-		wc_close(s, now_ns, fresh, out);
+		wc_close(s, now_ns, idle, fresh, out);
 	if (fresh)
 		wc_ring_clear(s);
 	wc_open(s, now_ns, &r, idle, lead, tcp);
@@ -275,7 +275,7 @@ CW_INLINE void wc_finish(struct wc_state *s, struct est_samples *out)
 {
 	__builtin_memset(out, 0, sizeof(*out));
 	if (s->flags & WC_DATA_SEEN)
-		wc_close(s, s->last_ns, 1, out);
+		wc_close(s, s->last_ns, 0, 1, out);
 	__builtin_memset(s, 0, sizeof(*s));
 }
 

@@ -15,7 +15,7 @@
 
 CW_INLINE void wc_push(struct wc_state *s, const struct wc_burst *b)
 {
-	wc_ring_push(s, b->at_ns + b->off_ns, b->n, b->next_ns);
+	wc_ring_push(s, b->at_ns + b->off_ns, b->n, b->used_ns);
 }
 
 /*
@@ -135,15 +135,17 @@ CW_GLOBAL int wc_normal(struct wc_state *s, const struct wc_burst *b,
 }
 
 /*
- * Whether the held request h, followed by a burst of n, was a root: after it
+ * Whether the held request h, followed by the burst b, was a root: after it
  * the client waited a whole latency, and before it nothing was left open.
  */
-CW_INLINE int wc_is_root(struct wc_state *s, const struct wc_burst *h, u32 n)
+CW_INLINE int wc_is_root(struct wc_state *s, const struct wc_burst *h,
+			 const struct wc_burst *b)
 {
 	u64 before = wc_ring_age(s, h->at_ns, s->ring_len - 1u);
-	u64 after = h->next_ns - h->at_ns;
+	u64 after = b->at_ns - h->at_ns;
 	u64 typical = s->latency ? wc_typical_ns(s) : after;
 	u64 handshake = wc_handshake_ns(s);
+	u32 n = b->n;
 
 	if (20 * before < 19 * handshake || 20 * after < 19 * handshake)
 		return 0;
@@ -156,24 +158,25 @@ CW_INLINE int wc_is_root(struct wc_state *s, const struct wc_burst *h, u32 n)
 	return 2 * before >= typical && 2 * after >= typical;
 }
 
-/* The open burst in full; next_ns is the packet that ends it. */
-CW_INLINE void wc_current(const struct wc_state *s, u64 next_ns, struct wc_burst *b)
+/* The open burst in full; the ring is used next at used_ns. */
+CW_INLINE void wc_current(const struct wc_state *s, u64 used_ns, struct wc_burst *b)
 {
 	b->n = CW_MAX(s->cur_n, 1u);
 	b->at_ns = ((s->last_ns >> WC_BURST_SHIFT) - s->cur_age) << WC_BURST_SHIFT;
-	b->next_ns = next_ns;
+	b->used_ns = used_ns;
 	b->idle_ns = (u64)s->cur_idle << WC_IDLE_SHIFT;
 	b->off_ns = ((u64)s->cur_off << WC_OFF_SHIFT) / b->n;
 	b->has_lead = s->cur_lead != 0;
 	b->lead_ns = (u64)(u16)(s->cur_lead - 1u) << WC_LEAD_SHIFT;
 }
 
-/* The held burst in full; next_ns is the start of the burst after it. */
-CW_INLINE void wc_held(const struct wc_state *s, u64 next_ns, struct wc_burst *h)
+/* The held burst, before b, in full. */
+CW_INLINE void wc_held(const struct wc_state *s, const struct wc_burst *b,
+		       struct wc_burst *h)
 {
 	h->n = 1;
-	h->at_ns = next_ns - ((u64)s->hold_gap << WC_BURST_SHIFT);
-	h->next_ns = next_ns;
+	h->at_ns = b->at_ns - ((u64)s->hold_gap << WC_BURST_SHIFT);
+	h->used_ns = b->at_ns - b->idle_ns;
 	h->idle_ns = 0;
 	h->off_ns = 0;
 	h->has_lead = s->hold_lead != 0;
@@ -181,19 +184,22 @@ CW_INLINE void wc_held(const struct wc_state *s, u64 next_ns, struct wc_burst *h
 }
 
 /*
- * Close the open burst, because a packet of the next one arrived at next_ns.
- * With last = 1 nothing more is to come and no burst may be held.
+ * Close the open burst, because a packet of the next one arrived at next_ns,
+ * after the client had been idle for idle_ns: nobody will ask for ages after
+ * its idle time began. With last = 1 nothing more is to come and no burst may
+ * be held.
  */
-CW_INLINE void wc_close(struct wc_state *s, u64 next_ns, int last, struct est_samples *out)
+CW_INLINE void wc_close(struct wc_state *s, u64 next_ns, u64 idle_ns, int last,
+			struct est_samples *out)
 {
 	struct wc_burst b, h;
 
-	wc_current(s, next_ns, &b);
+	wc_current(s, next_ns - idle_ns, &b);
 	wc_window_update(s, b.n > s->cur_late ? b.n - s->cur_late : 1);
 	if (s->flags & WC_HOLD) {
 		s->flags &= (u8)~WC_HOLD;
-		wc_held(s, b.at_ns, &h);
-		if (b.n >= 2 && s->ring_len && wc_is_root(s, &h, b.n)) {
+		wc_held(s, &b, &h);
+		if (b.n >= 2 && s->ring_len && wc_is_root(s, &h, &b)) {
 			wc_root(s, &h, &out->group[0]);
 			wc_commit(s, &out->group[1], b.at_ns, b.at_ns - h.at_ns, 1);
 			wc_push(s, &b);

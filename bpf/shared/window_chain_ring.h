@@ -91,10 +91,10 @@ CW_INLINE void wc_ring_reencode(struct wc_state *s, u64 at_ns, u32 level)
 	s->ring_level = (u8)level;
 }
 
-/* Add n requests sent at at_ns. The ring is next used at next_ns. */
-CW_GLOBAL int wc_ring_push(struct wc_state *s, u64 at_ns, u32 n, u64 next_ns)
+/* Add n requests sent at at_ns. The ring is next used at used_ns. */
+CW_GLOBAL int wc_ring_push(struct wc_state *s, u64 at_ns, u32 n, u64 used_ns)
 {
-	u64 span = next_ns - at_ns;
+	u64 span = used_ns - at_ns;
 	u32 len, over;
 	u16 time;
 

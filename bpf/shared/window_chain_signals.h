@@ -44,10 +44,16 @@ CW_INLINE s64 wc_echo_lag(struct wc_state *s, u64 now_ns, u32 tsecr)
 	return (s64)((u64)lag << 10);
 }
 
-/* An ACK for w weight units arrived gap_ns after the last data packet. */
+/* From the start of the open burst to gap_ns after the last data packet. */
+CW_INLINE u64 wc_since_burst(const struct wc_state *s, u64 gap_ns)
+{
+	return ((u64)s->cur_age << WC_BURST_SHIFT) + gap_ns;
+}
+
+/* An ACK of some weight arrived gap_ns after the last data packet. */
 CW_INLINE void wc_ack_arrived(struct wc_state *s, u32 weight, u64 gap_ns)
 {
-	u32 gap = cw_sat32(gap_ns >> WC_IDLE_SHIFT);
+	u32 gap = cw_sat32(wc_since_burst(s, gap_ns) >> WC_IDLE_SHIFT);
 	u32 mean = s->ack_mean;
 	u32 sum;
 
@@ -154,7 +160,8 @@ CW_INLINE enum wc_order wc_sequence(struct wc_state *s, const struct est_packet 
 	}
 	gap = p->seq - tcp->seq_max;
 	if (gap) {
-		tcp->hole[0] = tcp->hole[1];
+		if (tcp->hole[1].len)
+			tcp->hole[0] = tcp->hole[1];
 		tcp->hole[1].back = 0;
 		tcp->hole[1].len = gap > 0xffff ? 0 : (u16)gap;
 	}

@@ -90,7 +90,7 @@ struct wc_state {
 	u32 hold_gap; /* from the start of the held burst to cur's start */
 	u32 silence;  /* 1 + from last_ns to the last pure ACK; 0: none */
 	u32 latency;  /* tracked median */
-	u32 ack_mean; /* from last_ns to the ACKs since, mean weighted by bytes */
+	u32 ack_mean; /* from cur's start to the ACKs since, mean by bytes */
 	u16 ack_weight;
 	u16 cur_lead;  /* 1 + from the mean ACK to the open burst; 0: none */
 	u16 hold_lead; /* the same, of the held burst */
@@ -116,7 +116,7 @@ _Static_assert(sizeof(struct wc_state) == 128, "wc_state");
 /* A closed burst, spelled out for the time of one step. */
 struct wc_burst {
 	u64 at_ns;   /* its first packet */
-	u64 next_ns; /* first packet of the burst after it */
+	u64 used_ns; /* when the ring is used next, after it */
 	u64 idle_ns; /* how long the client sat on the response before it */
 	u64 off_ns;  /* mean time of its requests after at_ns */
 	u64 lead_ns; /* from the mean ACK before it to at_ns - idle_ns */

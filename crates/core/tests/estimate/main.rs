@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The estimators from outside: golden vectors, and constant latencies that must
-//! come out right at any size.
+//! The estimators from outside: golden vectors, constant latencies that must come
+//! out right at any size, and a slow oracle on random workloads.
 
+mod against_oracle;
 mod clients;
 mod constant;
 mod golden;
+mod oracle;
+mod workload;

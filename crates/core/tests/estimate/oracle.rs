@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The window chain once more, slow and obvious: lists, whole nanoseconds, one
+//! struct per burst, nothing packed. Written from the method's description, not
+//! from the C, and shares nothing with it.
+
+use std::collections::BTreeMap;
+
+use causeway_core::estimate::Packet;
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+/// How far behind the highest sequence number a hole is remembered, bytes.
+const HOLE_MAX: u32 = 1 << 16;
+
+#[derive(Clone, Debug)]
+struct Burst {
+    at: u64,
+    requests: Vec<u64>,
+    strays: usize,
+    idle: u64,
+    /// Mean time of the client's ACKs before it.
+    acks: Option<u64>,
+}
+
+impl Burst {
+    fn n(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Mean time of its requests after its start.
+    fn offset(&self) -> u64 {
+        self.requests.iter().map(|t| t - self.at).sum::<u64>() / self.n() as u64
+    }
+}
+
+/// Sums in half samples by time.
+pub type Committed = Vec<(u64, u64, u64)>;
+
+#[derive(Default)]
+pub struct Oracle {
+    outstanding: Vec<u64>,
+    sizes: BTreeMap<usize, u64>,
+    closed: u64,
+    window: usize,
+    open: Option<Burst>,
+    held: Option<Burst>,
+    latency: u64,
+    handshake: u64,
+    syn: Option<u64>,
+    last: Option<u64>,
+    silence_since: Option<u64>,
+    acks: Vec<(u64, u64)>,
+    ack_max: Option<u32>,
+    request_ack: Option<u32>,
+    seq_max: Option<u32>,
+    holes: Vec<(u32, u32)>,
+    clock_min: Option<i128>,
+    longest: u32,
+    last_full: bool,
+    unit: Option<f64>,
+    learnt: u32,
+    pub committed: Committed,
+}
+
+fn after(a: u32, b: u32) -> bool {
+    a != b && a.wrapping_sub(b) < 1 << 31
+}
+
+impl Oracle {
+    fn age(&self, t: u64, sent: u64) -> u64 {
+        t.saturating_sub(sent)
+    }
+
+    fn wide(&self) -> bool {
+        self.handshake > MS
+    }
+
+    fn track(&mut self, v: u64) {
+        let step = self.latency / 16;
+        match self.latency {
+            0 => self.latency = v,
+            l if v > l => self.latency += step,
+            _ => self.latency -= step,
+        }
+    }
+
+    fn commit(&mut self, when: u64, latencies: &[u64]) {
+        if latencies.is_empty() {
+            return;
+        }
+        let (sum, n) = (latencies.iter().sum::<u64>(), latencies.len() as u64);
+        self.track(sum / n);
+        self.committed.push((when, 2 * sum, 2 * n));
+    }
+
+    fn count(&mut self, n: usize) {
+        *self.sizes.entry(n.clamp(1, 16)).or_default() += 1;
+    }
+
+    fn infer(&mut self) {
+        let total: u64 = self.sizes.values().sum();
+        let need = (total / 2).min(2).max(total / 64).max(1);
+        let reached = |w: &usize| self.sizes.range(w..).map(|(_, c)| c).sum::<u64>() >= need;
+        self.window = (1..=16).rev().find(reached).unwrap_or(1);
+        if total > 250 {
+            self.sizes.values_mut().for_each(|c| *c /= 2);
+        }
+    }
+
+    fn send(&mut self, b: &Burst) {
+        let mean = b.at + b.offset();
+        self.outstanding.extend(vec![mean; b.n()]);
+        let surplus = self.outstanding.len().saturating_sub(16);
+        self.outstanding.drain(..surplus);
+    }
+
+    /// Everything had completed before b.
+    fn root(&mut self, b: &Burst) {
+        let done = b.at - b.idle;
+        let Some(newest) = self.outstanding.pop() else {
+            return;
+        };
+        let latency = self.age(done, newest);
+        self.commit(b.at, &[latency]);
+        let others = std::mem::take(&mut self.outstanding);
+        let m = others.len() as i128;
+        let Some(acks) = b.acks.filter(|_| m > 0 && !self.wide()) else {
+            return;
+        };
+        let completions = (m + 1) * i128::from(acks.min(done)) - i128::from(done);
+        let sum = completions - others.iter().map(|&t| i128::from(t)).sum::<i128>();
+        if sum > 0 && 5 * sum <= 6 * m * i128::from(latency) {
+            self.committed.push((b.at, sum as u64, m as u64));
+            self.track((sum / m) as u64);
+        }
+    }
+
+    fn normal(&mut self, b: &Burst) {
+        let (t, n) = (b.at, b.n());
+        if self.wide() && self.latency > 0 && 2 * self.handshake > self.latency {
+            while let Some(&oldest) = self.outstanding.first() {
+                if 10 * self.age(t, oldest) <= 10 * self.latency + 8 * self.handshake {
+                    break;
+                }
+                self.outstanding.remove(0);
+                self.latency += self.latency / 16;
+            }
+        }
+        let open = self.outstanding.len();
+        let mut done = (open + n).saturating_sub(self.window).max(1);
+        if self.wide() && open > 0 {
+            let old = |sent: &&u64| 20 * self.age(t, **sent) >= 19 * self.handshake;
+            let k = self.outstanding.iter().take(done).take_while(old).count();
+            if k < done {
+                done = k;
+                if open + n - k > self.window {
+                    self.count(open + n - k);
+                }
+            }
+        }
+        let offset = if done >= n { b.offset() } else { 0 };
+        let finished: Vec<u64> = self.outstanding.drain(..done.min(open)).collect();
+        let latencies: Vec<u64> = finished
+            .iter()
+            .map(|&sent| t.saturating_sub(sent) + offset)
+            .collect();
+        self.commit(t, &latencies);
+        self.send(b);
+        if !self.wide() {
+            let surplus = self.outstanding.len().saturating_sub(self.window);
+            self.outstanding.drain(..surplus);
+        }
+    }
+
+    /// Whether the held burst turned out to be the root of a page.
+    fn was_root(&self, h: &Burst, next: &Burst, tcp: bool) -> bool {
+        let Some(&newest) = self.outstanding.last() else {
+            return false;
+        };
+        let (before, later) = (self.age(h.at, newest), next.at - h.at);
+        let typical = if self.latency > 0 {
+            self.latency
+        } else {
+            later
+        };
+        let n = next.n();
+        if n < 2 || 20 * before.min(later) < 19 * self.handshake {
+            false
+        } else if n >= self.window {
+            2 * before >= later.min(typical)
+        } else if n < if self.wide() { 2 } else { 3 } {
+            false
+        } else if tcp {
+            10 * before.min(later) >= 7 * typical
+        } else {
+            2 * before.min(later) >= typical
+        }
+    }
+
+    fn close(&mut self, tcp: bool, last: bool) {
+        let Some(b) = self.open.take() else { return };
+        self.count(b.n().saturating_sub(b.strays));
+        self.closed += 1;
+        if self.closed < 16 || self.closed.is_multiple_of(8) {
+            self.infer();
+        }
+        if let Some(h) = self.held.take() {
+            if self.was_root(&h, &b, tcp) {
+                self.root(&h);
+                self.commit(b.at, &[b.at - h.at]);
+                self.send(&b);
+                return;
+            }
+            self.normal(&h);
+        }
+        if b.idle > 0 {
+            self.root(&b);
+            self.send(&b);
+        } else if b.n() == 1 && self.window > 1 && self.outstanding.len() > 1 && !last {
+            self.held = Some(b);
+        } else {
+            self.normal(&b);
+        }
+    }
+
+    /// Time that the client sat on the data whose timestamp it echoes.
+    fn lag(&mut self, p: &Packet) -> Option<i128> {
+        let offset = i128::from(p.t_ns) - i128::from(p.tsecr) * i128::from(MS);
+        let min = self.clock_min.map_or(offset, |min| (min + 10).min(offset));
+        self.clock_min = Some(min);
+        Some(offset - min)
+    }
+
+    /// 0: new, 1: fills a hole, 2: seen before.
+    fn sequence(&mut self, p: &Packet) -> u8 {
+        let end = p.seq.wrapping_add(p.payload_len);
+        let Some(max) = self.seq_max else {
+            self.seq_max = Some(end);
+            return 0;
+        };
+        let mut order = 0;
+        if after(max, p.seq) {
+            let inside = |&(a, b): &(u32, u32)| p.seq.wrapping_sub(a) < b.wrapping_sub(a);
+            let Some(i) = self.holes.iter().position(inside) else {
+                return 2;
+            };
+            let (a, b) = self.holes[i];
+            if p.seq != a {
+                self.holes[i].1 = p.seq;
+            } else if p.payload_len >= b.wrapping_sub(a) {
+                self.holes.remove(i);
+            } else {
+                self.holes[i].0 = end;
+            }
+            order = 1;
+        } else if p.seq != max {
+            self.holes.push((max, p.seq));
+            if self.holes.len() > 2 {
+                self.holes.remove(0);
+            }
+        }
+        let max = if after(end, max) { end } else { max };
+        self.seq_max = Some(max);
+        self.holes
+            .retain(|&(a, b)| max.wrapping_sub(a) < HOLE_MAX && b.wrapping_sub(a) < HOLE_MAX);
+        order
+    }
+
+    /// Requests in a datagram, by its size over that of one request.
+    fn requests(&mut self, p: &Packet, full: bool) -> usize {
+        let size = f64::from(p.payload_len) - 21.0;
+        if !full {
+            match self.unit {
+                Some(unit) if self.learnt > 2 && self.learnt < 32 => {
+                    self.unit = Some(unit.min(size));
+                }
+                Some(unit) if self.learnt >= 32 && size < unit * 0.97 => {
+                    self.unit = Some(unit * (1.0 - 0.0085));
+                }
+                Some(unit) if self.learnt >= 32 && size > unit * 1.03 => {
+                    self.unit = Some(unit * (1.0 + 0.0015));
+                }
+                Some(_) if self.learnt >= 32 => {}
+                _ => self.unit = Some(size),
+            }
+            self.learnt += 1;
+        }
+        let Some(unit) = self.unit else { return 1 };
+        ((size / unit).round() as usize).clamp(1, 16)
+    }
+
+    fn pure_ack(&mut self, p: &Packet, tcp: bool) {
+        let mut weight = 1;
+        if tcp {
+            let Some(max) = self.ack_max else {
+                self.ack_max = Some(p.ack);
+                return;
+            };
+            if !after(p.ack, max) {
+                return;
+            }
+            weight = u64::from(p.ack.wrapping_sub(max));
+            self.ack_max = Some(p.ack);
+        }
+        if self.last.is_some() {
+            self.acks.push((p.t_ns, weight));
+            self.silence_since = Some(p.t_ns);
+        }
+    }
+
+    pub fn packet(&mut self, p: &Packet) {
+        let tcp = p.proto == Packet::TCP;
+        let t = p.t_ns;
+        if tcp && p.tcp_flags & (Packet::FIN | Packet::SYN | Packet::RST) != 0 {
+            if p.tcp_flags & Packet::SYN != 0 {
+                self.syn = Some(t);
+            }
+            return;
+        }
+        if let Some(syn) = self.syn.take_if(|_| p.tcp_flags & Packet::ACK != 0) {
+            self.handshake = t - syn;
+        }
+        let lag = if tcp && p.has_ts { self.lag(p) } else { None };
+        if tcp && p.payload_len == 0 || !tcp && p.payload_len < 60 {
+            self.pure_ack(p, tcp);
+        } else {
+            self.data(p, tcp, lag);
+        }
+    }
+
+    fn data(&mut self, p: &Packet, tcp: bool, lag: Option<i128>) {
+        let t = p.t_ns;
+        let gap = self.last.map_or(0, |last| t - last);
+        let (mut late, mut advances, mut new_ack, mut acked) = (false, false, false, 0);
+        if tcp {
+            let order = self.sequence(p);
+            if order == 2 {
+                return;
+            }
+            late = order == 1;
+            advances = self.request_ack.is_none_or(|ack| after(p.ack, ack));
+            new_ack = self.ack_max.is_none_or(|ack| after(p.ack, ack));
+            if new_ack {
+                if let Some(max) = self.ack_max.filter(|_| self.last.is_some()) {
+                    acked = p.ack.wrapping_sub(max);
+                    self.acks.push((t, u64::from(acked)));
+                }
+                self.ack_max = Some(p.ack);
+            }
+            if advances {
+                self.request_ack = Some(p.ack);
+            }
+        } else {
+            advances |= gap > (self.latency / 10).clamp(20 * US, 200 * US);
+        }
+        self.longest = self.longest.max(p.ip_len);
+        let full = p.ip_len >= 1280 && p.ip_len == self.longest;
+        let rest = std::mem::replace(&mut self.last_full, full) && gap < MS;
+        let k = if tcp { 1 } else { self.requests(p, full) };
+        let silence = self.silence_since.take();
+        let before = self.last.replace(t);
+        if rest {
+            return;
+        }
+        let fresh = before.is_none() || !tcp && gap >= 200 * MS || gap >= 120_000 * MS;
+        if let Some(open) = self.open.as_mut().filter(|_| !fresh && !advances) {
+            open.requests.extend(vec![t; k]);
+            if late && Some(p.ack) != self.request_ack {
+                open.strays += k;
+            }
+            return;
+        }
+        let mut idle = 0;
+        if tcp && !late && !fresh {
+            let sat = lag.map_or(0, |lag| (lag - 500 * i128::from(US)).max(0) as u64);
+            if new_ack {
+                if lag.is_some_and(|lag| lag > 6 * i128::from(MS)) && acked <= 1460 {
+                    idle = sat;
+                }
+            } else if let Some(since) = silence.filter(|since| t - since > 2 * MS) {
+                idle = sat.max(t - since);
+            }
+            if idle > gap {
+                idle = 0;
+            }
+        }
+        let weight: u64 = self.acks.iter().map(|(_, w)| w).sum();
+        let mean = |acks: &[(u64, u64)]| {
+            let base = acks[0].0;
+            let sum: u128 = acks
+                .iter()
+                .map(|(t, w)| u128::from(t - base) * u128::from(*w))
+                .sum();
+            base + (sum / u128::from(weight)) as u64
+        };
+        let acks = (weight > 0 && !fresh).then(|| mean(&self.acks));
+        self.close(tcp, fresh);
+        if fresh {
+            self.outstanding.clear();
+        }
+        self.open = Some(Burst {
+            at: t,
+            requests: vec![t; k],
+            strays: 0,
+            idle,
+            acks,
+        });
+        self.acks.clear();
+    }
+
+    pub fn finish(&mut self, tcp: bool) {
+        self.close(tcp, true);
+    }
+}
