@@ -75,7 +75,7 @@ fn coarse(histogram: &Histogram) -> Vec<(f64, u64)> {
         .flat_map(|power| [1 << power, 3 << (power - 1)])
         .collect();
     let mut buckets: Vec<(f64, u64)> = bounds.iter().map(|ns| (*ns as f64 / 1e9, 0)).collect();
-    buckets.push((f64::MAX, 0));
+    buckets.push((f64::INFINITY, 0));
     for bucket in histogram.buckets() {
         let index = bounds.partition_point(|bound| *bound < bucket.to_ns);
         buckets[index].1 += bucket.count;
