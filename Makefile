@@ -9,7 +9,7 @@ CARGO ?= cargo
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 export CLANG ?= clang-19
 
-.PHONY: help setup build demo test lint bench bench-dataplane gen clean
+.PHONY: help setup build demo test lint bench bench-dataplane bench-reader gen clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,11 +35,14 @@ lint: setup ## format, clippy, licences and sources of dependencies
 	@command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked
 	$(CARGO) deny --all-features check bans licenses sources
 
-bench: bench-dataplane ## all benchmarks; results in bench/out/
+bench: bench-dataplane bench-reader ## all benchmarks; results in bench/out/
 
 bench-dataplane: build ## cost per packet of the data plane; bench/out/dataplane.json
 	mkdir -p bench/out
 	$(SUDO) target/release/causeway bench dataplane --json bench/out/dataplane.json
+
+bench-reader: setup ## packets per second of `causeway measure`; bench/out/reader.json
+	$(CARGO) bench --locked --package causeway --bench reader
 
 gen: setup ## regenerate committed files; leaves a clean tree when they are current
 	scripts/gen

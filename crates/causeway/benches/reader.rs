@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How many packets per second `causeway measure` reads on one core.
+//!
+//! `cargo bench --bench reader` writes captures of some million packets, runs
+//! the program on them, and tcptrace beside it in the same rounds where that is
+//! installed. Under `cargo test` the captures are small and the figures mean
+//! nothing: it only proves that this still runs.
+//!
+//! A capture is a recorded flow, repeated for many client addresses at once:
+//! each of its packets comes once from every client, so that the table and the
+//! estimators never find the flow they need in the nearest cache by luck. Every
+//! repetition has new client ports, and with them new flows: the same sequence
+//! numbers once more would be duplicates, which cost less.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tempfile::TempDir;
+
+/// Offset of the IPv4 source address in a record: record, Ethernet, IP header.
+const SOURCE: usize = 16 + 14 + 12;
+/// Offset of the source port, behind an IPv4 header without options.
+const SOURCE_PORT: usize = 16 + 14 + 20;
+/// Length of the recording, in seconds.
+const SPAN_S: u32 = 2;
+
+struct Workload {
+    name: &'static str,
+    recording: &'static str,
+    flows: usize,
+}
+
+const WORKLOADS: [Workload; 3] = [
+    Workload {
+        name: "http",
+        recording: "w4.pcap.zst",
+        flows: 100,
+    },
+    Workload {
+        name: "http",
+        recording: "w4.pcap.zst",
+        flows: 10_000,
+    },
+    Workload {
+        name: "http3",
+        recording: "h3.pcap.zst",
+        flows: 100,
+    },
+];
+
+#[derive(Serialize)]
+struct Result {
+    case: String,
+    flows: usize,
+    packets: usize,
+    mpkt_per_s: f64,
+    rounds: usize,
+}
+
+fn main() {
+    let full = std::env::args().any(|arg| arg == "--bench");
+    let (packets, rounds) = if full { (5_000_000, 5) } else { (20_000, 1) };
+    let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory for captures");
+    let mut results = Vec::new();
+    println!(
+        "{:<44} {:>7} {:>10} {:>9}",
+        "CASE", "FLOWS", "PACKETS", "MPKT/S"
+    );
+    for workload in &WORKLOADS {
+        let capture = dir.path().join("capture.pcap");
+        let packets = write_capture(workload, packets, &capture).expect("a capture");
+        for result in measure(workload, &capture, packets, rounds) {
+            println!(
+                "{:<44} {:>7} {:>10} {:>9.2}",
+                result.case, result.flows, result.packets, result.mpkt_per_s
+            );
+            results.push(result);
+        }
+    }
+    if full {
+        let out = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/out");
+        std::fs::create_dir_all(&out).expect("bench/out");
+        let json = serde_json::to_vec_pretty(&results).expect("JSON");
+        std::fs::write(out.join("reader.json"), json).expect("bench/out/reader.json");
+    }
+}
+
+/// Runs every program in turn, several times, and gives the median of each.
+fn measure(workload: &Workload, capture: &Path, packets: usize, rounds: usize) -> Vec<Result> {
+    let mut commands = vec![
+        ("window-chain", causeway(capture, "window-chain", 0)),
+        (
+            "window-chain+fixed-gap+modes",
+            causeway(capture, "window-chain,fixed-gap,modes", 0),
+        ),
+        (
+            "window-chain, one worker",
+            causeway(capture, "window-chain", 1),
+        ),
+    ];
+    // With thousands of flows tcptrace takes minutes; with UDP it has no figures.
+    if workload.name == "http" && workload.flows <= 100 && installed("tcptrace") {
+        let mut tcptrace = Command::new("tcptrace");
+        tcptrace.args(["-n", "-l", "-r"]).arg(capture);
+        commands.push(("tcptrace", tcptrace));
+    }
+    let mut times = vec![Vec::new(); commands.len()];
+    for _ in 0..rounds {
+        for ((_, command), times) in commands.iter_mut().zip(&mut times) {
+            times.push(time(command));
+        }
+    }
+    let median = |mut times: Vec<Duration>| {
+        times.sort();
+        times[times.len() / 2].as_secs_f64()
+    };
+    let rate = |times| packets as f64 / median(times) / 1e6;
+    commands
+        .iter()
+        .zip(times)
+        .map(|((name, _), times)| Result {
+            case: format!("{}, {name}", workload.name),
+            flows: workload.flows,
+            packets,
+            mpkt_per_s: rate(times),
+            rounds,
+        })
+        .collect()
+}
+
+fn causeway(capture: &Path, estimators: &str, workers: usize) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_causeway"));
+    command.args([
+        "measure",
+        "-o",
+        "csv",
+        "--estimator",
+        estimators,
+        "--threads",
+    ]);
+    command.arg(workers.to_string()).arg("-r").arg(capture);
+    command
+}
+
+fn time(command: &mut Command) -> Duration {
+    let started = Instant::now();
+    let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let elapsed = started.elapsed();
+    assert!(
+        status.expect("the program starts").success(),
+        "{command:?} failed"
+    );
+    elapsed
+}
+
+fn installed(program: &str) -> bool {
+    let run = Command::new(program)
+        .arg("-v")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    run.is_ok()
+}
+
+/// Writes about `packets` packets and says how many there are.
+fn write_capture(workload: &Workload, packets: usize, path: &Path) -> std::io::Result<usize> {
+    let base = zstd::decode_all(File::open(testdata(workload.recording))?)?;
+    let (header, records) = base.split_at(24);
+    let mut out = BufWriter::with_capacity(1 << 20, File::create(path)?);
+    out.write_all(header)?;
+    let mut written = 0;
+    for repetition in 0.. {
+        let port = 40_000 + (repetition % 20_000) as u16;
+        for record in split(records) {
+            let mut record = record.to_vec();
+            let seconds = word(&record, 0) + repetition * SPAN_S;
+            record[..4].copy_from_slice(&seconds.to_le_bytes());
+            record[SOURCE_PORT..SOURCE_PORT + 2].copy_from_slice(&port.to_be_bytes());
+            for flow in 0..workload.flows as u32 {
+                // 10.0.0.0/8, whatever the recording had.
+                record[SOURCE..SOURCE + 4].copy_from_slice(&(0x0a00_0001 + flow).to_be_bytes());
+                out.write_all(&record)?;
+            }
+            written += workload.flows;
+            if written >= packets {
+                out.flush()?;
+                return Ok(written);
+            }
+        }
+    }
+    Ok(written)
+}
+
+/// The records of a little-endian pcap, each with its header.
+fn split(records: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = records;
+    std::iter::from_fn(move || {
+        let (record, after) = rest.split_at_checked(16 + word(rest.get(..16)?, 8) as usize)?;
+        rest = after;
+        Some(record)
+    })
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn testdata(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../testdata/measure")
+        .join(name)
+}
