@@ -40,6 +40,9 @@ enum Command {
     Real(vip_cmd::RealArgs),
     /// Work with configuration files
     Config(config_cmd::Args),
+    /// See it all work on this machine: hashing against latency-aware balancing
+    #[cfg(feature = "lab")]
+    Demo(crate::demo::Args),
     /// Run experiments on real traffic in network namespaces
     #[cfg(feature = "lab")]
     Lab(crate::lab_cmd::Args),
@@ -59,6 +62,8 @@ impl Cli {
             Command::Measure(args) => args.run(),
             Command::Config(args) => args.run(),
             Command::Bench(args) => args.run(),
+            #[cfg(feature = "lab")]
+            Command::Demo(args) => args.run(),
             #[cfg(feature = "lab")]
             Command::Lab(args) => args.run(),
         }

@@ -12,10 +12,14 @@ mod config;
 mod config_cmd;
 mod daemon;
 #[cfg(feature = "lab")]
+mod demo;
+#[cfg(feature = "lab")]
 mod lab_cmd;
 mod lb_cmd;
 mod measure;
 mod output;
+#[cfg(feature = "lab")]
+mod report;
 mod stats_cmd;
 mod vip_cmd;
 
