@@ -43,7 +43,7 @@ impl Default for Params {
             interval_ns: 100_000_000,
             alpha_high: 1.5,
             alpha_low: 1.2,
-            step: 0.02,
+            step: 0.03,
             take_max: 0.5,
             gain_cap: 0.1,
             floor: 0.02,
