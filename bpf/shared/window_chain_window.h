@@ -7,9 +7,9 @@
  * rare enough to survive hundreds of single requests, common enough that one
  * misjudged burst does not count. Counts decay by halving.
  *
- * Over TCP the first bursts of a connection are trusted singly: acknowledgements
- * tell bursts apart, so none is larger than the window, and a connection that
- * carries one page shows its window once.
+ * Over TCP one burst is enough: acknowledgements tell bursts apart, so none is
+ * larger than the window, and a connection that carries one page shows its
+ * window once.
  */
 #ifndef CAUSEWAY_WINDOW_CHAIN_WINDOW_H
 #define CAUSEWAY_WINDOW_CHAIN_WINDOW_H
@@ -18,7 +18,6 @@
 
 #define WC_HIST_FULL 250u /* bursts in the histogram when it is halved */
 #define WC_HIST_SHARE 64u
-#define WC_TRUSTING 32u /* bursts of a young TCP connection */
 
 /* Count a burst of n requests. */
 CW_INLINE void wc_window_count(struct wc_state *s, u32 n)
@@ -38,11 +37,8 @@ CW_GLOBAL int wc_window_infer(struct wc_state *s)
 	CW_NO_UNROLL
 	for (u32 i = 0; i < WC_RING; i++)
 		total += s->hist[i];
-	need = CW_MIN(2u, total >> 1);
+	need = CW_MAX(s->flags & WC_TCP ? 1u : CW_MIN(2u, total >> 1), 1u);
 	need = CW_MAX(need, total / WC_HIST_SHARE);
-	need = CW_MAX(need, 1u);
-	if ((s->flags & WC_TCP) && total < WC_TRUSTING)
-		need = 1;
 	CW_NO_UNROLL
 	for (u32 i = WC_RING; i > 0; i--) {
 		reached += s->hist[i - 1];

@@ -97,9 +97,10 @@ impl Oracle {
         *self.sizes.entry(n.clamp(1, 16)).or_default() += 1;
     }
 
-    fn infer(&mut self) {
+    fn infer(&mut self, tcp: bool) {
         let total: u64 = self.sizes.values().sum();
-        let need = (total / 2).min(2).max(total / 64).max(1);
+        let few = if tcp { 1 } else { (total / 2).clamp(1, 2) };
+        let need = few.max(total / 64);
         let reached = |w: &usize| self.sizes.range(w..).map(|(_, c)| c).sum::<u64>() >= need;
         self.window = (1..=16).rev().find(reached).unwrap_or(1);
         if total > 250 {
@@ -202,7 +203,7 @@ impl Oracle {
         self.count(b.n().saturating_sub(b.strays));
         self.closed += 1;
         if self.closed < 16 || self.closed.is_multiple_of(8) {
-            self.infer();
+            self.infer(tcp);
         }
         if let Some(h) = self.held.take() {
             if self.was_root(&h, &b, tcp) {
