@@ -26,7 +26,7 @@ fn bench(sandbox: Sandbox) -> Result<Bench> {
     let nginx = Nginx::start(&server.netns, "server0", 80, 1)?;
     let config = LoadConfig {
         duration_ms: 4_000,
-        slots: 40,
+        slots: 16,
         max_age_ms: 1_500,
         ..LoadConfig::new((server.ipv4, 80).into(), 1)
     };
@@ -101,7 +101,7 @@ fn the_same_seed_asks_for_the_same() {
             let mut all: Vec<_> = log
                 .responses
                 .iter()
-                .map(|r| (slot(r), r.page, r.id, r.parent, r.size))
+                .map(|r| (slot(r), r.page, r.id, r.size))
                 .collect();
             all.sort_unstable();
             all
@@ -156,8 +156,15 @@ fn faults_have_names() {
 
         config.target = (bench.topology.router.ipv4.octets(), 80).into();
         config.target.set_ip("10.40.0.1".parse()?);
+        config.timeout_ms = 2_000;
         let faults = run(&bench, &config)?.faults();
-        ensure!(faults.keys().eq([&"unreachable"]), "no route: {faults:?}");
+        // The router sends few ICMP errors; a SYN without one times out.
+        ensure!(faults.contains_key("unreachable"), "no route: {faults:?}");
+        ensure!(
+            faults
+                .keys()
+                .all(|f| ["unreachable", "connect_timeout"].contains(f))
+        );
 
         config.target = bench.config.target;
         config.timeout_ms = 50;

@@ -43,6 +43,17 @@ struct Open {
     retire_ns: u64,
     parser: ResponseParser,
     outstanding: VecDeque<Outstanding>,
+    /// Requests whose responses came in the last read and have set off none yet.
+    arrived: VecDeque<u32>,
+}
+
+impl Open {
+    /// The response that sets off a request for an object named by request
+    /// `parent`: that one's, if it has just come, else one that made room.
+    fn trigger(&mut self, parent: Option<u32>) -> Option<u32> {
+        let own = self.arrived.iter().position(|&id| Some(id) == parent);
+        self.arrived.remove(own.unwrap_or(0))
+    }
 }
 
 struct Slot {
@@ -173,6 +184,9 @@ impl Client<'_> {
     fn start_page(&mut self, index: usize, due_ns: u64) {
         let now = clock::monotonic_ns();
         let slot = &mut self.slots[index];
+        if let Some(open) = slot.open.as_mut() {
+            open.arrived.clear();
+        }
         let objects = page::draw(
             &self.config.page,
             self.config.seed,
@@ -222,6 +236,7 @@ impl Client<'_> {
                 return;
             };
             let (id, parent) = run.ids(object);
+            let parent = open.trigger(parent);
             // A page's first request waits for its connection.
             let connected_ns = self.log.connections[open.number].connected_ns;
             let response = Response {
@@ -277,11 +292,13 @@ impl Client<'_> {
                     retire_ns: now + age_ns,
                     parser: ResponseParser::default(),
                     outstanding: VecDeque::new(),
+                    arrived: VecDeque::new(),
                 });
             }
             Err(e) => {
                 self.log.connections[number].fault = Some(fault_of(&e));
                 self.log.connections[number].close_ns = now;
+                self.progress.broke();
                 self.abandon_page(index);
             }
         }
@@ -340,6 +357,7 @@ impl Client<'_> {
             }
         };
         let now = clock::monotonic_ns();
+        open.arrived.clear();
         let buffer = std::mem::take(&mut self.buffer);
         let fault = self.take_responses(index, &buffer[..count], now);
         self.buffer = buffer;
@@ -363,6 +381,7 @@ impl Client<'_> {
                 continue;
             };
             let sent = open.outstanding.pop_front().ok_or(Fault::BadResponse)?;
+            open.arrived.push_back(sent.response.id);
             if let Some(run) = slot.run.as_mut() {
                 run.complete(sent.object, now);
             }
@@ -429,9 +448,7 @@ impl Client<'_> {
         connection.close_ns = clock::monotonic_ns();
         connection.fault = Some(fault);
         connection.lost = open.outstanding.len() as u32;
-        self.progress
-            .broken
-            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.progress.broke();
         self.abandon_page(index);
     }
 

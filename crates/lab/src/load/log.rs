@@ -85,7 +85,8 @@ pub struct Response {
     pub page: u32,
     /// Request number, unique within its slot.
     pub id: u32,
-    /// Request whose response this one waited for.
+    /// Request whose response set this one off: it named the object, or made
+    /// room for one more request.
     pub parent: Option<u32>,
     /// When it could have been sent, had the client been infinitely fast.
     pub intended_ns: u64,

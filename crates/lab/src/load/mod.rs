@@ -59,16 +59,16 @@ pub struct LoadConfig {
 }
 
 impl LoadConfig {
-    /// A load of 60 slots, four requests outstanding, connections of at most 2 s.
+    /// Twenty users, four requests outstanding, connections of at most 2 s.
     pub fn new(target: SocketAddr, seed: u64) -> Self {
         Self {
             target,
             seed,
             duration_ms: 10_000,
-            slots: 60,
+            slots: 20,
             outstanding: 4,
             max_age_ms: 2_000,
-            page_interval_ms: 800,
+            page_interval_ms: 500,
             page: PageShape::default(),
             timeout_ms: 10_000,
         }
@@ -102,6 +102,10 @@ impl Progress {
     /// Sum over all answers of the time from sending to the last byte.
     pub fn latency_ns(&self) -> u64 {
         self.latency_ns.load(Ordering::Relaxed)
+    }
+
+    fn broke(&self) {
+        self.broken.fetch_add(1, Ordering::Relaxed);
     }
 
     fn answered(&self, latency_ns: u64) {

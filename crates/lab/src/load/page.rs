@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 pub struct PageShape {
     /// Objects per page, the root included: uniform from the first to the last.
     pub objects: (u32, u32),
-    /// Share of objects named by the root itself; the others are named by any
-    /// object before them.
-    pub named_by_root: f64,
+    /// How many objects the root names. Every other names one, until the page has
+    /// all it needs: with a fanout of W or more the window stays full.
+    pub fanout: u32,
     /// Body bytes: lognormal, by median and sigma of the logarithm.
     pub size_median: f64,
     /// See `size_median`.
@@ -36,8 +36,8 @@ impl Default for PageShape {
     /// are tens of them. Service takes 5 ms or more.
     fn default() -> Self {
         Self {
-            objects: (4, 16),
-            named_by_root: 0.5,
+            objects: (8, 48),
+            fanout: 4,
             size_median: 3_000.0,
             size_sigma: 1.2,
             size_max: 65_536,
@@ -76,11 +76,8 @@ pub fn draw(shape: &PageShape, seed: u64, slot: usize, page: u32) -> Vec<Object>
     let count = rng.random_range(shape.objects.0.max(1)..=shape.objects.1.max(1)) as usize;
     (0..count)
         .map(|i| {
-            let parent = match i {
-                0 => None,
-                _ if rng.random_bool(shape.named_by_root) => Some(0),
-                _ => Some(rng.random_range(0..i)),
-            };
+            let fanout = shape.fanout.max(1) as usize;
+            let parent = (i > 0).then(|| i.saturating_sub(fanout));
             let size = lognormal(&mut rng, shape.size_median, shape.size_sigma) as u32;
             let service = lognormal(&mut rng, shape.service_median_us, shape.service_sigma) as u32;
             Object {

@@ -27,9 +27,9 @@ impl Scenario for AccuracyWeb {
         const PARAMS: &[Param] = &[
             param("seconds", "10", "length of the load"),
             param("epoch_ms", "500", "interval of estimates and truths"),
-            param("slots", "60", "users of the load generator"),
+            param("slots", "20", "users of the load generator"),
             param("outstanding", "4", "requests per connection"),
-            param("interval_ms", "800", "time between the pages of a user"),
+            param("interval_ms", "500", "time between the pages of a user"),
             param("max_age_ms", "2000", "longest life of a connection"),
             param("service_us", "6000", "median service time"),
             param("service_min_us", "5000", "least service time"),

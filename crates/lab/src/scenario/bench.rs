@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use anyhow::Result;
+use causeway_io::{Decapsulator, DecapsulatorOptions, XdpMode};
 
 use crate::balancer::{Balancer, Forwarding, Real, Settings, Vip};
 use crate::load::{self, LoadConfig, Running};
@@ -21,6 +22,7 @@ pub struct Bench {
     pub topology: Topology,
     /// One nginx per server, in order.
     pub servers: Vec<Nginx>,
+    _decapsulators: Vec<Decapsulator>,
 }
 
 impl Bench {
@@ -31,10 +33,16 @@ impl Bench {
         let start =
             |node: &topology::Node| Nginx::start(&node.netns, &node.ipv4.to_string(), PORT, 1);
         let nginx = topology.servers.iter().map(start).collect::<Result<_>>()?;
+        let decapsulators = topology
+            .servers
+            .iter()
+            .map(decapsulate)
+            .collect::<Result<_>>()?;
         Ok(Self {
             sandbox,
             topology,
             servers: nginx,
+            _decapsulators: decapsulators,
         })
     }
 
@@ -87,4 +95,19 @@ impl Bench {
             .map(|s| s.ipv4.to_string())
             .collect()
     }
+}
+
+/// Undoes the balancer's encapsulation on a server, for all its addresses.
+fn decapsulate(server: &topology::Node) -> Result<Decapsulator> {
+    let options = DecapsulatorOptions {
+        interface: topology::DEVICE.to_owned(),
+        pin_dir: Path::new("/sys/fs/bpf").join(server.netns.name()),
+        xdp_mode: XdpMode::Auto,
+    };
+    let addresses = [server.ipv4.into(), server.ipv6.into()].into();
+    server.netns.run(move || {
+        let (decapsulator, _) = Decapsulator::start(&options)?;
+        decapsulator.set_addresses(&addresses)?;
+        Ok(decapsulator)
+    })
 }

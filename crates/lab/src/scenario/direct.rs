@@ -25,9 +25,9 @@ impl Scenario for Direct {
     fn params(&self) -> &'static [Param] {
         const PARAMS: &[Param] = &[
             param("seconds", "5", "length of each of the two runs"),
-            param("slots", "60", "users of the load generator"),
+            param("slots", "20", "users of the load generator"),
             param("outstanding", "4", "requests per connection"),
-            param("interval_ms", "800", "time between the pages of a user"),
+            param("interval_ms", "500", "time between the pages of a user"),
         ];
         PARAMS
     }

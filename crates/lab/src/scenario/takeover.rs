@@ -33,7 +33,7 @@ impl Scenario for Takeover {
                 "200",
                 "time between a SIGKILL and the next start",
             ),
-            param("slots", "40", "users of the load generator"),
+            param("slots", "20", "users of the load generator"),
             param("scheduler", "latency", "scheduler of the VIP"),
         ];
         PARAMS

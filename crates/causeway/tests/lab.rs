@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The product on real traffic: each scenario of the lab, kept short. Needs
+//! root, nginx and BPF; without them these tests fail.
+#![cfg(feature = "lab")]
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// One scenario at a time: they measure time, and two cores are not much.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+fn causeway() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_causeway"));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Runs a scenario and returns its whole report.
+fn run(scenario: &str, params: &[&str]) -> Value {
+    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let file = tempfile::NamedTempFile::new().expect("result file");
+    let mut command = causeway();
+    command
+        .args(["lab", "run", scenario, "--seed", "7", "--json"])
+        .arg(file.path());
+    for param in params {
+        command.args(["--param", param]);
+    }
+    let output = command.output().expect("causeway runs");
+    let messages = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.success(),
+        "{scenario}: {}\n{messages}",
+        output.status
+    );
+    println!("{messages}");
+    let text = std::fs::read_to_string(file.path()).expect("result");
+    let report: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(report["scenario"], scenario);
+    assert_eq!(report["seed"], 7);
+    assert!(report["parameters"].is_object());
+    report
+}
+
+fn number(report: &Value, pointer: &str) -> f64 {
+    let value = report.pointer(pointer).and_then(Value::as_f64);
+    value.unwrap_or_else(|| panic!("no number at {pointer}"))
+}
+
+#[test]
+fn list_names_every_scenario() {
+    let output = causeway()
+        .args(["lab", "list"])
+        .output()
+        .expect("causeway runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    for name in [
+        "direct",
+        "smoke",
+        "takeover",
+        "replace",
+        "accuracy-web",
+        "degrade",
+    ] {
+        assert!(
+            text.lines().any(|l| l.starts_with(name)),
+            "{name} is not in\n{text}"
+        );
+    }
+}
+
+#[test]
+fn unknown_words_fail_with_a_sentence() {
+    for (arguments, expected) in [
+        (&["nonsense"][..], "choose one of direct"),
+        (&["direct", "--param", "nonsense=1"], "it has"),
+        (&["direct", "--param", "slots=many"], "cannot be read"),
+    ] {
+        let output = causeway()
+            .args(["lab", "run"])
+            .args(arguments)
+            .output()
+            .expect("causeway runs");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
+fn direct_measures_the_lab_itself() {
+    let report = run("direct", &["seconds=2", "slots=30"]);
+    assert_eq!(number(&report, "/result/clients/broken_connections"), 0.0);
+    assert!(number(&report, "/result/clients/requests") > 500.0);
+    assert_eq!(number(&report, "/result/wrk/socket_errors"), 0.0);
+}
+
+#[test]
+fn smoke_reaches_every_server_every_way() {
+    run("smoke", &[]);
+}
+
+#[test]
+fn takeover_breaks_nothing() {
+    let report = run("takeover", &["up_ms=200", "down_ms=100"]);
+    assert_eq!(number(&report, "/result/kills"), 10.0);
+    assert_eq!(number(&report, "/result/clients/broken_connections"), 0.0);
+}
+
+#[test]
+fn replacing_servers_breaks_nothing() {
+    let report = run("replace", &["step_ms=2000"]);
+    assert_eq!(number(&report, "/result/clients/broken_connections"), 0.0);
+}
+
+#[test]
+fn estimates_are_near_what_clients_measure() {
+    let report = run("accuracy-web", &["seconds=6"]);
+    let median = number(&report, "/result/error/median_pct");
+    assert!(median < 5.0, "median error {median} %");
+    assert!(number(&report, "/result/error/coverage") > 0.95);
+}
+
+#[test]
+fn the_latency_scheduler_leaves_the_slow_server() {
+    let report = run("degrade", &["run_s=9", "degrade_at_s=4"]);
+    let summary = |p: &str| number(&report, &format!("/result/summary/{p}"));
+    assert_eq!(summary("baseline/broken_connections"), 0.0);
+    assert_eq!(summary("latency_aware/broken_connections"), 0.0);
+    let reduction = summary("p99_reduction_pct");
+    assert!(reduction >= 37.0, "p99 fell by {reduction} % only");
+}
+
+/// Ctrl-C ends a run at once, the way programs end by Ctrl-C, and nothing stays.
+#[test]
+fn interrupts_end_everything() {
+    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut child = causeway()
+        .args(["lab", "run", "direct", "--param", "seconds=60"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("causeway runs");
+    sleep(Duration::from_secs(2));
+    assert!(
+        child.try_wait().expect("wait").is_none(),
+        "it ended by itself"
+    );
+    let start = Instant::now();
+    let interrupt = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(interrupt.expect("kill").success());
+    let status = child.wait().expect("wait");
+    assert_eq!(status.signal(), Some(2), "{status}");
+    assert!(start.elapsed() < Duration::from_secs(3));
+}
