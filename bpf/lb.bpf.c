@@ -72,23 +72,45 @@ handle_icmp(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const in
 	return quote == PARSED ? V_ICMP_ERROR : V_ICMP_OTHER;
 }
 
-/* The way of a flow that is known and whose real is there; else the slow half. */
-static __always_inline void
+/*
+ * Where the packet goes. For a flow that is known and whose real is there that is
+ * one lookup; everything else is the slow half's. NULL: nowhere, and the route's
+ * verdict says why.
+ */
+static __always_inline struct real *
 find_route(const struct packet *pkt, const int family, struct flow **flow, struct route *route)
 {
+	struct real *real;
+
 	*flow = find_flow(pkt, family);
-	if (*flow && !is_syn(pkt) && flow_real(*flow)) {
-		route->real_id = (*flow)->real;
-		route->vip_id = (*flow)->vip;
-		route->verdict = is_own(pkt, family) ? V_ESTABLISHED : V_ICMP_ERROR;
-		return;
+	if (*flow && !is_syn(pkt)) {
+		real = flow_real(*flow);
+		if (real) {
+			route->real_id = (*flow)->real;
+			route->vip_id = (*flow)->vip;
+			route->verdict = is_own(pkt, family) ? V_ESTABLISHED : V_ICMP_ERROR;
+			return real;
+		}
 	}
 	if (family == IPV4)
 		admit4(pkt, *flow, route);
 	else
 		admit6(pkt, *flow, route);
-	if (lb_actions[route->verdict] == XDP_TX)
-		*flow = find_flow(pkt, family);
+	if (route->verdict == V_NOT_VIP || route->verdict == V_NO_REAL)
+		return NULL;
+	*flow = find_flow(pkt, family);
+	real = find_real(route->real_id);
+	if (!real) /* removed since it was picked */
+		route->verdict = V_NO_REAL;
+	return real;
+}
+
+/* What the estimator needs, as long as the packet is as it came. */
+static __always_inline void prepare_measurement(struct xdp_md *ctx, struct packet *pkt)
+{
+	pkt->est.t_ns = packet_time(ctx, cfg_clock);
+	if (is_tcp(pkt) && !pkt->est.has_ts && !is_syn(pkt))
+		find_timestamp(ctx, pkt);
 }
 
 /* A sound packet with a transport header: to its real, and into the books. */
@@ -101,23 +123,16 @@ balance(struct xdp_md *ctx, struct packet *pkt, const int family)
 	struct real *real;
 	struct flow *flow;
 
-	find_route(pkt, family, &flow, &route);
-	if (route.verdict == V_NOT_VIP || route.verdict == V_NO_REAL)
+	real = find_route(pkt, family, &flow, &route);
+	if (!real)
 		return route.verdict;
-	real = find_real(route.real_id);
-	stats = bpf_map_lookup_elem(&real_stats, &route.real_id);
-	if (!real || !stats)
-		return V_NO_REAL;
-	if (cfg_measure && flow) {
-		pkt->est.t_ns = packet_time(ctx, cfg_clock);
-		if (is_tcp(pkt) && !pkt->est.has_ts && !is_syn(pkt))
-			find_timestamp(ctx, pkt);
-	}
+	if (cfg_measure && flow)
+		prepare_measurement(ctx, pkt);
 	verdict = forward(ctx, pkt, family, real, route.verdict);
 	if (verdict != route.verdict)
 		return verdict;
-	count_route(stats, &route, pkt->frame_len);
-	if (flow && is_own(pkt, family)) {
+	stats = count_route(&route, pkt->frame_len);
+	if (stats && flow && is_own(pkt, family)) {
 		count_connection(stats, flow, pkt, verdict);
 		if (cfg_measure)
 			measure(stats, flow, pkt);

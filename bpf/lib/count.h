@@ -27,17 +27,20 @@ static __always_inline int leave(enum verdict verdict, u32 frame_len)
 	return index < V_COUNT ? lb_actions[index] : XDP_ABORTED;
 }
 
-/* A packet that went to a real: the real's counters and the VIP's. */
-static __always_inline void
-count_route(struct real_stats *stats, const struct route *route, u32 frame_len)
+/* A packet that went to a real: counted there and at the VIP. Gives the real's counters. */
+static __always_inline struct real_stats *count_route(const struct route *route, u32 frame_len)
 {
-	u32 vip_id = route->vip_id;
+	u32 real_id = route->real_id, vip_id = route->vip_id;
+	struct real_stats *stats = bpf_map_lookup_elem(&real_stats, &real_id);
 	struct packets_bytes *vip = bpf_map_lookup_elem(&vip_stats, &vip_id);
 
-	stats->packets += 1;
-	stats->bytes += frame_len;
+	if (stats) {
+		stats->packets += 1;
+		stats->bytes += frame_len;
+	}
 	if (vip)
 		add_packet(vip, frame_len);
+	return stats;
 }
 
 #endif

@@ -8,10 +8,9 @@
 
 #include "parse.h"
 
-/* The checksum field for a sum of 16-bit (or 32-bit) words. */
+/* The checksum field for a sum of 16-bit or 32-bit words, fewer than 2^16 of them. */
 static __always_inline u16 csum_fold(u64 sum)
 {
-	sum = (sum & 0xffffffff) + (sum >> 32);
 	sum = (sum & 0xffffffff) + (sum >> 32);
 	sum = (sum & 0xffff) + (sum >> 16);
 	sum = (sum & 0xffff) + (sum >> 16);

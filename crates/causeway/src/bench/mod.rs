@@ -31,6 +31,10 @@ struct DataplaneArgs {
     /// Write the rows to FILE, too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Numbers of flows
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = Plan::full().flows,
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    flows: Vec<u32>,
     /// Measure little: to see that it runs, not for figures
     #[arg(long)]
     tiny: bool,
@@ -73,10 +77,12 @@ impl Args {
 
 impl DataplaneArgs {
     fn run(self) -> Result<()> {
-        let plan = if self.tiny {
-            Plan::tiny()
-        } else {
-            Plan::full()
+        let plan = match self.tiny {
+            true => Plan::tiny(),
+            false => Plan {
+                flows: self.flows,
+                ..Plan::full()
+            },
         };
         let rows = run(&plan, |flows| eprintln!("measuring with {flows} flows"))?;
         if let Some(path) = &self.json {

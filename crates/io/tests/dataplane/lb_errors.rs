@@ -136,3 +136,73 @@ verdict_tests! { Rig, Verdict:
         }
     }
 }
+
+/// Whatever comes in, one verdict is counted and its action taken.
+#[test]
+fn random_frames_get_exactly_one_verdict() {
+    let mut rig = Rig::new();
+    let mut seed = 0x5eed_u64;
+    let mut random = move |below: usize| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed % below as u64) as usize
+    };
+    let mut frames = Vec::new();
+    for (client, vip) in VIPS {
+        serve(&mut rig, vip);
+        let tuple = Tuple::new(client, 4000, vip, 80);
+        let options = crate::frame::timestamp(1, 2);
+        frames.push(tuple.tcp(Tcp {
+            flags: ACK,
+            options: &options,
+            payload: b"data",
+            ..Tcp::default()
+        }));
+        frames.push(tuple.udp(b"datagram"));
+        let proto = if tuple.src.is_ipv4() { 1 } else { 58 };
+        let quote = crate::frame::icmp(
+            tuple.src,
+            tuple.dst,
+            3,
+            0,
+            [0; 4],
+            &tuple.reversed().tcp(Tcp::ack(1, 1)),
+        );
+        frames.push(Ip::CLIENT.packet(tuple.src, tuple.dst, proto, &quote));
+        frames.push(
+            Ip {
+                options: &[0; 40],
+                ..Ip::CLIENT
+            }
+            .packet(tuple.src, tuple.dst, 6, &[0; 40]),
+        );
+    }
+    for _ in 0..20_000 {
+        let tags = &[(0x88a8, 1), (0x8100, 2)][..random(3)];
+        let ip = &frames[random(frames.len())];
+        let mut frame = crate::frame::ethernet(crate::frame::OWN, crate::frame::ROUTER, tags, ip);
+        for _ in 0..random(4) {
+            // Mostly in the headers, where it matters.
+            let header = 12 + random(100);
+            let at = random(frame.len().min(header));
+            frame[at] = random(256) as u8;
+        }
+        frame.truncate(
+            frame.len()
+                - if random(4) == 0 {
+                    random(frame.len() - 13)
+                } else {
+                    0
+                },
+        );
+        let before = rig.counters();
+        let (action, _) = rig.send(&frame);
+        let after = rig.counters();
+        let verdict = Verdict::ALL
+            .into_iter()
+            .find(|v| after == before.clone().plus(*v as usize, frame.len()))
+            .unwrap_or_else(|| panic!("not one verdict for {:?}", crate::rig::hex(&frame)));
+        assert_eq!(action, verdict.action() as u32, "{verdict:?}");
+    }
+}

@@ -7,6 +7,7 @@ use std::hash::Hasher;
     reason = "the one SipHash-2-4 with a key in the standard library"
 )]
 use std::hash::SipHasher;
+use std::net::IpAddr;
 
 use causeway_io::abi::{Real, Verdict};
 
@@ -166,18 +167,54 @@ verdict_tests! { Rig, Verdict:
         rig.ring(5, &slots.iter().cycle().take(17).copied().collect::<Vec<_>>());
         for port in 5000..5064 {
             let tuple = client(port);
-            // The key as it lies in memory, hashed by the standard library.
+            // The key as it lies in memory.
             let mut key = vec![198, 51, 100, 7, 192, 0, 2, 10];
             key.extend(port.to_be_bytes());
             key.extend(80u16.to_be_bytes());
             key.extend([TCP, 0, 0, 0]);
-            #[expect(deprecated, reason = "the one SipHash-2-4 with a key in the standard library")]
-            let mut hasher = SipHasher::new_with_keys(HASH_KEY[0], HASH_KEY[1]);
-            hasher.write(&key);
-            let slot = hasher.finish() % 17;
+            let slot = siphash(&key) % 17;
             let real = format!("10.1.0.{}", slot % 13);
             let syn = tuple.tcp(Tcp::syn(1));
             rig.expect(Verdict::Opened, &arriving(&syn), &tunnelled(&real, &syn));
         }
     }
+    Opened the_table_evicts_and_every_packet_still_goes(rig) {
+        one_real(rig);
+        // Four times what the table holds.
+        for port in 0..4096 {
+            let syn = client(port).tcp(Tcp::syn(1));
+            rig.expect(Verdict::Opened, &arriving(&syn), &tunnelled(REAL0, &syn));
+        }
+        let known = (0..4096).filter(|port| rig.flow(client(*port), TCP).is_some()).count();
+        assert!((512..=1024).contains(&known), "{known} flows are left of 4096");
+    }
+    Opened ipv6_tuples_are_hashed_whole(rig) {
+        let slots: Vec<u32> = (0..13).collect();
+        for id in &slots {
+            rig.tunnel_real(*id, &format!("10.1.0.{id}"));
+        }
+        rig.vip(5, "2001:db8::10", 80, TCP, &slots);
+        for client in 1..=64u16 {
+            let tuple = Tuple::new(&format!("2001:db8:c::{client:x}"), 4000 + client, "2001:db8::10", 80);
+            let (IpAddr::V6(src), IpAddr::V6(dst)) = (tuple.src, tuple.dst) else { unreachable!() };
+            let ports = [tuple.sport.to_be_bytes(), tuple.dport.to_be_bytes()].concat();
+            let key = [&src.octets()[..], &dst.octets(), &ports, &[TCP, 0, 0, 0]].concat();
+            let syn = tuple.tcp(Tcp::syn(1));
+            let (action, _) = rig.send(&arriving(&syn));
+            assert_eq!(action, Verdict::Opened.action() as u32);
+            let real = rig.flow(tuple, TCP).expect("entry").real;
+            assert_eq!(u64::from(real), siphash(&key) % 17 % 13);
+        }
+    }
+}
+
+/// SipHash-2-4 as the standard library has it.
+#[expect(
+    deprecated,
+    reason = "the one SipHash-2-4 with a key in the standard library"
+)]
+fn siphash(key: &[u8]) -> u64 {
+    let mut hasher = SipHasher::new_with_keys(HASH_KEY[0], HASH_KEY[1]);
+    hasher.write(key);
+    hasher.finish()
 }
