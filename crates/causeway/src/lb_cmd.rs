@@ -72,7 +72,15 @@ fn run(file: PathBuf, config: Config) -> anyhow::Result<()> {
     let listeners = Listeners::bind(&config)?;
     let (plane, started) = KernelPlane::start(&config)?;
     let status = status(&file, &config, &started);
-    let engine = Engine::start(Box::new(plane), config.clone())?;
+    let engine = match Engine::start(Box::new(plane), config.clone()) {
+        Ok(engine) => engine,
+        Err(error) if started.took_over => return Err(error),
+        Err(error) => {
+            // Nothing ran before; nothing half-made shall run now.
+            LoadBalancer::detach(&config.pin_dir)?;
+            return Err(error);
+        }
+    };
     announce(&config, &started, &listeners);
     let shared = Arc::new(Shared::new(engine, status, file.clone()));
     serve::serve(shared, listeners)?;

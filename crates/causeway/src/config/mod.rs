@@ -25,7 +25,7 @@ mod words;
 pub use error::{ConfigErrors, Fault};
 pub use json::{real_from_json, vip_from_json};
 pub(crate) use vip::endpoint;
-pub use words::{Control, Estimator, Forwarding, Protocol, Scheduler, XdpMode};
+pub use words::{Control, Forwarding, Protocol, Scheduler, XdpMode};
 
 /// Everything `causeway lb` needs to know.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,7 +34,8 @@ pub struct Config {
     pub interface: String,
     /// Directory on a bpffs that holds maps and link.
     pub pin_dir: PathBuf,
-    /// Directory for what outlives the daemon but is not in the kernel.
+    /// Directory for what outlives the daemon and is not in the kernel. Nothing is,
+    /// so far.
     pub state_dir: PathBuf,
     /// Unix socket of the API.
     pub socket: PathBuf,
@@ -50,8 +51,8 @@ pub struct Config {
     pub flows_v4: u32,
     /// See `flows_v4`.
     pub flows_v6: u32,
-    /// Which estimator runs in the data plane; `None` switches measuring off.
-    pub estimator: Option<Estimator>,
+    /// Whether the data plane measures latency.
+    pub measure: bool,
     /// Constants of the controller.
     pub control: Params,
     /// How much history per real the daemon keeps.
@@ -151,9 +152,15 @@ impl Config {
             ("xdp.mode", self.xdp_mode == running.xdp_mode),
             ("flow_table.ipv4", self.flows_v4 == running.flows_v4),
             ("flow_table.ipv6", self.flows_v6 == running.flows_v6),
-            ("measure", self.estimator == running.estimator),
+            ("measure", self.measure == running.measure),
         ];
         same.iter().find(|(_, same)| !same).map(|(key, _)| *key)
+    }
+
+    /// Whether a VIP's packets get an outer header, and so need a gateway.
+    pub fn encapsulates(&self) -> bool {
+        let mut vips = self.vips.iter();
+        vips.any(|vip| vip.forwarding == Forwarding::Ipip)
     }
 
     /// One line for people.

@@ -271,6 +271,11 @@ const BAD: &[(&str, &str, &str)] = &[
         "[measure]\nestimator = \"windowchain\"\n[control]",
         "lb.toml:4: unknown estimator `windowchain`; did you mean `window-chain`?",
     ),
+    (
+        "[control]",
+        "[measure]\nestimator = \"modes\"\n[control]",
+        "lb.toml:4: the balancer measures by window-chain; modes is for `causeway measure`",
+    ),
 ];
 
 #[test]
@@ -284,6 +289,19 @@ fn each_fault_is_one_sentence_with_its_place() {
             "replacing {from:?} by {to:?}:\n got {text}\nwant {expected}"
         );
     }
+}
+
+#[test]
+fn the_example_is_valid_and_its_comments_name_the_defaults() {
+    let example = include_str!("../../../../docs/causeway.toml");
+    let as_is = parse(example).unwrap();
+    assert_eq!(as_is.vips.len(), 2);
+    // Every line that is commented out is a key with its default.
+    let uncommented: Vec<&str> = example
+        .lines()
+        .map(|line| line.strip_prefix("#: ").unwrap_or(line))
+        .collect();
+    assert_eq!(parse(&uncommented.join("\n")).unwrap(), as_is);
 }
 
 #[test]

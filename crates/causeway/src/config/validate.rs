@@ -12,8 +12,9 @@ use toml::Spanned;
 
 use super::error::Faults;
 use super::raw::{CountValue, HttpValue, RawConfig, RawControl, RawEncap};
+use super::words::Estimator;
 use super::words::{self, Words};
-use super::{Config, ConfigErrors, Encap, Estimator, Mac, XdpMode, units, vip};
+use super::{Config, ConfigErrors, Encap, Mac, XdpMode, units, vip};
 
 /// Longest interface name that the kernel takes (IFNAMSIZ - 1).
 const INTERFACE_NAME_MAX: usize = 15;
@@ -64,14 +65,9 @@ fn config(raw: RawConfig, faults: &mut Faults<'_>) -> Option<Config> {
         let length = units::duration(text)?;
         within(length, &HISTORY, "history length", "1s", "6h")
     });
-    let estimator = match raw.measure.enabled {
-        Some(false) => None,
-        _ => Some(
-            text(raw.measure.estimator.as_ref(), faults, Estimator::from_word)
-                .unwrap_or(Estimator::WindowChain),
-        ),
-    };
-    let vips = vip::vips(&raw.vip, estimator.is_some(), faults);
+    text(raw.measure.estimator.as_ref(), faults, estimator);
+    let measure = raw.measure.enabled.unwrap_or(true);
+    let vips = vip::vips(&raw.vip, measure, faults);
     Some(Config {
         interface: interface?,
         pin_dir: directory(raw.pin_dir.as_ref(), "/sys/fs/bpf/causeway", faults),
@@ -83,7 +79,7 @@ fn config(raw: RawConfig, faults: &mut Faults<'_>) -> Option<Config> {
         encap,
         flows_v4: flows(raw.flow_table.ipv4.as_ref(), 1 << 20, faults),
         flows_v6: flows(raw.flow_table.ipv6.as_ref(), 1 << 18, faults),
-        estimator,
+        measure,
         control,
         history: history.unwrap_or(Duration::from_secs(600)),
         vips,
@@ -116,6 +112,16 @@ fn within<T: PartialOrd>(
     match range.contains(&value) {
         true => Ok(value),
         false => Err(format!("{what} must lie between {low} and {high}")),
+    }
+}
+
+/// The balancer measures by one estimator, which may be named.
+fn estimator(word: &str) -> Result<(), String> {
+    match Estimator::from_word(word)? {
+        Estimator::WindowChain => Ok(()),
+        other => Err(format!(
+            "the balancer measures by window-chain; {other} is for `causeway measure`"
+        )),
     }
 }
 

@@ -118,7 +118,8 @@ words! {
 }
 
 words! {
-    /// Latency estimator of the data plane.
+    /// Latency estimator. The balancer runs the window chain; the others are for
+    /// `causeway measure`, and named here so that a refusal can say so.
     Estimator, "estimator", {
         /// Window chain.
         WindowChain = "window-chain",

@@ -23,6 +23,8 @@ const EPOCHS_MAX: usize = 4 << 20;
 /// How often histograms are read, and how long a window of percentiles is.
 const HISTOGRAM_NS: u64 = 1_000_000_000;
 const WINDOW_NS: u64 = 10_000_000_000;
+/// How often the gateway's address is looked up again.
+const NEXT_HOP_NS: u64 = 5_000_000_000;
 /// Changes of weight below this part of the configured weight are not recorded.
 const MOVE_MIN: f64 = 0.001;
 
@@ -50,9 +52,12 @@ pub struct Engine {
     pools: Vec<Pool>,
     meters: HashMap<RealId, Meter>,
     moves: VecDeque<Move>,
+    /// The outer header in force, and whether a gateway was needed for it.
+    encap: Option<(Encap, bool)>,
     last_tick: Option<Moment>,
     last_histograms_ns: u64,
     last_window_ns: u64,
+    last_next_hop_ns: u64,
 }
 
 impl Engine {
@@ -64,11 +69,12 @@ impl Engine {
             pools: Vec::new(),
             meters: HashMap::new(),
             moves: VecDeque::new(),
+            encap: None,
             last_tick: None,
             last_histograms_ns: 0,
             last_window_ns: 0,
+            last_next_hop_ns: 0,
         };
-        engine.plane.set_encap(&engine.config.encap)?;
         engine.sync()?;
         Ok(engine)
     }
@@ -111,13 +117,12 @@ impl Engine {
 
     fn replace(&mut self, config: Config) -> Result<(), EngineError> {
         let old = std::mem::replace(&mut self.config, config);
-        let applied = self.apply_encap(&old.encap).and_then(|()| self.sync());
-        let Err(error) = applied else {
+        let Err(error) = self.sync() else {
             return Ok(());
         };
         // Back to what worked. What cannot be undone either is in the message.
-        let encap = std::mem::replace(&mut self.config, old).encap;
-        match self.apply_encap(&encap).and_then(|()| self.sync()) {
+        self.config = old;
+        match self.sync() {
             Ok(()) => Err(EngineError::Plane(error)),
             Err(undo) => Err(EngineError::Plane(error.context(format!(
                 "and the former state could not be restored: {undo:#}"
@@ -125,17 +130,22 @@ impl Engine {
         }
     }
 
-    fn apply_encap(&mut self, old: &Encap) -> anyhow::Result<()> {
-        match self.config.encap == *old {
-            true => Ok(()),
-            false => self.plane.set_encap(&self.config.encap),
+    /// Sets the outer header if it or the need for a gateway changed.
+    fn set_encap(&mut self) -> anyhow::Result<()> {
+        let encapsulates = self.config.encapsulates();
+        let wanted = (self.config.encap.clone(), encapsulates);
+        if self.encap.as_ref() != Some(&wanted) {
+            self.plane.set_encap(&wanted.0, wanted.1)?;
+            self.encap = Some(wanted);
         }
+        Ok(())
     }
 
     /// Makes the data plane hold what the configuration says, and builds the
     /// pools. What is new comes before what is gone, so that no packet finds a
     /// half-made VIP.
     fn sync(&mut self) -> anyhow::Result<()> {
+        self.set_encap()?;
         let mut old: HashMap<VipAddress, Pool> = std::mem::take(&mut self.pools)
             .into_iter()
             .map(|pool| (VipAddress::of(pool.vip()), pool))
@@ -229,7 +239,17 @@ impl Engine {
         self.read_histograms(now.monotonic_ns)?;
         self.record(now.before(interval_ns));
         self.decide(now);
-        self.set_rings()
+        self.set_rings()?;
+        self.follow_gateway(now.monotonic_ns)
+    }
+
+    /// Looks now and then whether the gateway has another address.
+    fn follow_gateway(&mut self, now_ns: u64) -> anyhow::Result<()> {
+        if now_ns.saturating_sub(self.last_next_hop_ns) < NEXT_HOP_NS {
+            return Ok(());
+        }
+        self.last_next_hop_ns = now_ns;
+        self.plane.follow_gateway()
     }
 
     fn read_histograms(&mut self, now_ns: u64) -> anyhow::Result<()> {
@@ -323,7 +343,7 @@ impl Engine {
                 other.name
             )));
         }
-        if vip.control != Control::Off && self.config.estimator.is_none() {
+        if vip.control != Control::Off && !self.config.measure {
             return Err(EngineError::Conflict(
                 "the controller needs measured latency, and this daemon runs without it; set enabled = true under [measure] and restart".to_owned(),
             ));

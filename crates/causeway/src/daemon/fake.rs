@@ -69,8 +69,12 @@ fn free_id<V>(map: &BTreeMap<u32, V>) -> u32 {
 }
 
 impl DataPlane for FakePlane {
-    fn set_encap(&mut self, encap: &Encap) -> anyhow::Result<()> {
+    fn set_encap(&mut self, encap: &Encap, _encapsulates: bool) -> anyhow::Result<()> {
         self.state().encap = Some(encap.clone());
+        Ok(())
+    }
+
+    fn follow_gateway(&mut self) -> anyhow::Result<()> {
         Ok(())
     }
 

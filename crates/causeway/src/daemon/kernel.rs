@@ -10,11 +10,12 @@ use anyhow::{Context, bail};
 use causeway_core::hist::Histogram;
 use causeway_io::abi::Action;
 use causeway_io::{self as io, LoadBalancer, NextHop, Source, Started};
+use tracing::info;
 
 use super::plane::{
     DataPlane, Path, RealId, RealSpec, RealTotals, Traffic, VerdictTotals, VipAddress, VipId,
 };
-use crate::config::{Config, Encap, Forwarding, XdpMode};
+use crate::config::{Config, Encap, Mac, XdpMode};
 
 /// How long the default route's neighbour may take to answer.
 const GATEWAY_PATIENCE: Duration = Duration::from_secs(3);
@@ -23,19 +24,21 @@ const GATEWAY_PATIENCE: Duration = Duration::from_secs(3);
 pub struct KernelPlane {
     balancer: LoadBalancer,
     interface: String,
-    /// Whether a packet may need the outer header or the gateway.
-    encapsulates: bool,
+    /// What was asked for last, and what was set for it.
+    encap: Option<(Encap, bool)>,
+    next_hop: Option<NextHop>,
 }
 
 impl KernelPlane {
     /// Loads the data plane, or takes over the running one.
     pub fn start(config: &Config) -> anyhow::Result<(Self, Started)> {
-        let encapsulates = config
-            .vips
-            .iter()
-            .any(|vip| vip.forwarding == Forwarding::Ipip);
         // Before anything is attached: what cannot forward shall not start.
-        next_hop(&config.interface, &config.encap, encapsulates)?;
+        next_hop(
+            &config.interface,
+            &config.encap,
+            config.encapsulates(),
+            GATEWAY_PATIENCE,
+        )?;
         let mut options = io::Options::new(&config.interface, &config.pin_dir);
         options.xdp_mode = match config.xdp_mode {
             XdpMode::Auto => io::XdpMode::Auto,
@@ -44,7 +47,7 @@ impl KernelPlane {
         };
         options.flows_v4 = config.flows_v4;
         options.flows_v6 = config.flows_v6;
-        options.measure = config.estimator.is_some();
+        options.measure = config.measure;
         let (balancer, started) = LoadBalancer::start(&options)?;
         if !started.took_over {
             balancer.set_hash_key(random_key()?)?;
@@ -52,7 +55,8 @@ impl KernelPlane {
         let plane = Self {
             balancer,
             interface: config.interface.clone(),
-            encapsulates,
+            encap: None,
+            next_hop: None,
         };
         Ok((plane, started))
     }
@@ -65,12 +69,17 @@ impl KernelPlane {
 
 /// Where packets go: what the configuration says, the rest from the kernel's
 /// tables. A balancer that never encapsulates needs no gateway.
-fn next_hop(interface: &str, encap: &Encap, encapsulates: bool) -> anyhow::Result<NextHop> {
+fn next_hop(
+    interface: &str,
+    encap: &Encap,
+    encapsulates: bool,
+    patience: Duration,
+) -> anyhow::Result<NextHop> {
     let info = io::interface_info(interface)?;
     let gateway = match encap.gateway_mac {
         Some(mac) => mac.0,
         None if !encapsulates => [0; 6],
-        None => io::find_gateway(&info, GATEWAY_PATIENCE)?.mac,
+        None => io::find_gateway(&info, patience)?.mac,
     };
     let mut next_hop = info.next_hop(gateway);
     if let Some(mtu) = encap.mtu {
@@ -100,9 +109,32 @@ fn random_key() -> anyhow::Result<[u64; 2]> {
 }
 
 impl DataPlane for KernelPlane {
-    fn set_encap(&mut self, encap: &Encap) -> anyhow::Result<()> {
-        let next_hop = next_hop(&self.interface, encap, self.encapsulates)?;
-        Ok(self.balancer.set_next_hop(&next_hop)?)
+    fn set_encap(&mut self, encap: &Encap, encapsulates: bool) -> anyhow::Result<()> {
+        let next_hop = next_hop(&self.interface, encap, encapsulates, GATEWAY_PATIENCE)?;
+        self.balancer.set_next_hop(&next_hop)?;
+        self.encap = Some((encap.clone(), encapsulates));
+        self.next_hop = Some(next_hop);
+        Ok(())
+    }
+
+    fn follow_gateway(&mut self) -> anyhow::Result<()> {
+        let Some((encap, true)) = &self.encap else {
+            return Ok(());
+        };
+        if encap.gateway_mac.is_some() {
+            return Ok(());
+        }
+        // A gateway that is silent for now keeps its last address.
+        let Ok(found) = next_hop(&self.interface, encap, true, Duration::ZERO) else {
+            return Ok(());
+        };
+        if self.next_hop != Some(found) {
+            self.balancer.set_next_hop(&found)?;
+            let mac = Mac(found.gateway_mac);
+            info!("the next hop of {} is now {mac}", self.interface);
+            self.next_hop = Some(found);
+        }
+        Ok(())
     }
 
     fn vips(&self) -> anyhow::Result<Vec<(VipId, VipAddress)>> {
@@ -229,7 +261,7 @@ fn spec(real: &io::Real) -> RealSpec {
         address: real.address,
         path: match real.forwarding {
             io::Forwarding::Ipip => Path::Ipip,
-            io::Forwarding::L2(mac) => Path::L2(crate::config::Mac(mac)),
+            io::Forwarding::L2(mac) => Path::L2(Mac(mac)),
         },
     }
 }

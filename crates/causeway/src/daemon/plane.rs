@@ -100,8 +100,11 @@ pub struct VerdictTotals {
 
 /// A loaded data plane. Errors are sentences for the operator.
 pub trait DataPlane: Send {
-    /// Sets the outer header and the next hop; resolves the latter if need be.
-    fn set_encap(&mut self, encap: &Encap) -> anyhow::Result<()>;
+    /// Sets the outer header and, if packets are to be encapsulated, the next
+    /// hop; resolves the latter if `encap` does not name it.
+    fn set_encap(&mut self, encap: &Encap, encapsulates: bool) -> anyhow::Result<()>;
+    /// Looks whether a resolved next hop has changed, and follows it.
+    fn follow_gateway(&mut self) -> anyhow::Result<()>;
     /// Every VIP that the data plane knows.
     fn vips(&self) -> anyhow::Result<Vec<(VipId, VipAddress)>>;
     /// Adds a VIP, or finds it. A new one has no ring and drops its packets.
