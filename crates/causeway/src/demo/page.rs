@@ -4,7 +4,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::report::chart::{Along, Chart, Scale, Series};
-use causeway_lab::outcome::{Outcome, RealEpoch, RealTrack, Run, Summary};
+use causeway_lab::outcome::{Outcome, RealEpoch, RealTrack, Run, Second, Summary};
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--ink:#222;--dim:#666;--paper:#fbfbfa;--line:#ddd;--good:#00795a}\
@@ -85,6 +85,14 @@ fn comparison(summary: &Summary) -> Markup {
 }
 
 fn over_time(outcome: &Outcome) -> Markup {
+    // Answers that come after the load's end are too few for percentiles.
+    let during = |run: &Run, value: fn(&Second) -> f64| {
+        let seconds = run
+            .seconds
+            .iter()
+            .filter(|s| s.at_s < outcome.conditions.run_s);
+        seconds.map(|s| (s.at_s, value(s))).collect()
+    };
     let mut series = Vec::new();
     for (colour, run) in [&outcome.baseline, &outcome.latency_aware]
         .into_iter()
@@ -92,13 +100,13 @@ fn over_time(outcome: &Outcome) -> Markup {
     {
         series.push(Series {
             name: format!("{} p99", run.scheduler),
-            points: run.seconds.iter().map(|s| (s.at_s, s.p99_ms)).collect(),
+            points: during(run, |s| s.p99_ms),
             faint: false,
             colour,
         });
         series.push(Series {
             name: format!("{} p50", run.scheduler),
-            points: run.seconds.iter().map(|s| (s.at_s, s.p50_ms)).collect(),
+            points: during(run, |s| s.p50_ms),
             faint: true,
             colour,
         });
@@ -267,7 +275,7 @@ fn percent(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use causeway_lab::outcome::{Conditions, RealEpoch, RealTrack, Run, Second};
+    use causeway_lab::outcome::Conditions;
 
     use super::*;
 

@@ -43,7 +43,10 @@ impl Along {
         match self {
             Self::Number => short(value),
             Self::Nines if value.fract() == 0.0 => {
-                format!("{} %", short(100.0 * (1.0 - 10f64.powf(-value))))
+                // Two digits, then one more for each further nine.
+                let digits = (value - 2.0).max(0.0);
+                let percent = 100.0 * (1.0 - 10f64.powf(-value));
+                format!("{percent:.*} %", digits as usize)
             }
             Self::Nines => String::new(),
         }
@@ -125,7 +128,7 @@ impl Chart {
             .label_style(("sans-serif", 13).into_font().color(&INK))
             .x_desc(self.x_label.as_str())
             .y_desc(self.y_label.as_str())
-            .y_label_formatter(&|v| self.y_tick(*v))
+            .y_label_formatter(&|v| self.y_tick(*v, y))
             .x_label_formatter(&|v| self.x.label(*v))
             .draw()?;
         if let Some((at, label)) = &self.marker {
@@ -175,11 +178,12 @@ impl Chart {
         Ok(())
     }
 
-    /// A logarithmic axis labels 1, 2 and 5 of each power of ten only.
-    fn y_tick(&self, value: f64) -> String {
+    /// A logarithmic axis of more than a decade labels 1, 2 and 5 of each power of
+    /// ten only.
+    fn y_tick(&self, value: f64, (low, high): (f64, f64)) -> String {
         let mantissa = value / 10f64.powf(value.abs().log10().floor());
-        let labelled = [1.0, 2.0, 5.0].iter().any(|m| (mantissa - m).abs() < 1e-6);
-        if self.y_scale == Scale::Linear || labelled {
+        let round = [1.0, 2.0, 5.0].iter().any(|m| (mantissa - m).abs() < 1e-6);
+        if self.y_scale == Scale::Linear || high < 10.0 * low || round {
             short(value)
         } else {
             String::new()
