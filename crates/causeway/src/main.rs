@@ -13,6 +13,7 @@ mod config_cmd;
 mod daemon;
 #[cfg(feature = "lab")]
 mod demo;
+mod generate_cmd;
 #[cfg(feature = "lab")]
 mod lab_cmd;
 mod lb_cmd;
