@@ -3,20 +3,9 @@
 #ifndef CAUSEWAY_MEASURE_H
 #define CAUSEWAY_MEASURE_H
 
+#include "clock.h"
 #include "flow.h"
 #include "../shared/window_chain.h"
-
-/* The packet's time: the kernel's clock, or what a replay put into the metadata. */
-static __always_inline u64 packet_time(struct xdp_md *ctx, u32 source)
-{
-	u64 *metadata = (void *)(long)ctx->data_meta;
-
-	if (source == CLOCK_KTIME)
-		return bpf_ktime_get_ns();
-	if ((void *)(metadata + 1) > (void *)(long)ctx->data)
-		return 0;
-	return *metadata;
-}
 
 /* Connections as the client opens and closes them; a flow counts once each way. */
 static __always_inline void

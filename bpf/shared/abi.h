@@ -50,6 +50,16 @@
 	VERDICT(INNER_MALFORMED, inner_malformed, XDP_DROP, "the inner packet is truncated or of another version") \
 	VERDICT(CONGESTED, congested, XDP_DROP, "marked CE on the way, and the inner packet cannot say so (RFC 6040)")
 
+/* The same for the meter, which lets every packet pass. */
+#define METER_VERDICTS(VERDICT) \
+	VERDICT(MEASURED, measured, XDP_PASS, "of a client's flow: measured") \
+	VERDICT(SERVER_SIDE, server_side, XDP_PASS, "from a server: not measured") \
+	VERDICT(OTHER_ETHERTYPE, other_ethertype, XDP_PASS, "neither IPv4 nor IPv6") \
+	VERDICT(OTHER_PROTOCOL, other_protocol, XDP_PASS, "neither TCP nor UDP") \
+	VERDICT(FRAGMENT, fragment, XDP_PASS, "an IP fragment") \
+	VERDICT(MALFORMED, malformed, XDP_PASS, "headers truncated or inconsistent") \
+	VERDICT(NO_ROOM, no_room, XDP_PASS, "the kernel had no memory for the flow")
+
 #define ABI_LB_ENUM(name, word, action, meaning) V_##name,
 enum verdict { LB_VERDICTS(ABI_LB_ENUM) V_COUNT };
 #undef ABI_LB_ENUM
@@ -57,6 +67,10 @@ enum verdict { LB_VERDICTS(ABI_LB_ENUM) V_COUNT };
 #define ABI_SERVER_ENUM(name, word, action, meaning) SV_##name,
 enum server_verdict { SERVER_VERDICTS(ABI_SERVER_ENUM) SV_COUNT };
 #undef ABI_SERVER_ENUM
+
+#define ABI_METER_ENUM(name, word, action, meaning) MV_##name,
+enum meter_verdict { METER_VERDICTS(ABI_METER_ENUM) MV_COUNT };
+#undef ABI_METER_ENUM
 
 /* Flow keys: the packet's own tuple, client to VIP. Ports are 0 where there are none. */
 struct flow_key4 {
@@ -191,5 +205,34 @@ enum clock_source {
 	CLOCK_KTIME = 0,    /* bpf_ktime_get_ns */
 	CLOCK_METADATA = 1, /* a u64 in the XDP metadata; replay and tests */
 };
+
+/* Which estimator the meter runs. */
+enum meter_method {
+	METER_WINDOW_CHAIN = 0,
+	METER_FIXED_GAP = 1,
+	METER_MODES = 2,
+};
+
+/* Head of the meter's flows; the estimator's state follows. */
+struct meter_sums {
+	u64 packets;
+	u64 epoch;   /* the one that the sums are of: time / length of an epoch */
+	u64 sum2_ns; /* in half samples, as struct est_sample */
+	u64 count2;
+};
+ABI_SIZE(struct meter_sums, 32);
+
+/*
+ * The latencies of one flow in one epoch, or a part of them: a record goes out
+ * when a latency of another epoch comes in. Records of the same flow and epoch
+ * add up.
+ */
+struct meter_record {
+	struct flow_key6 key; /* IPv4 as IPv4-mapped */
+	u64 epoch;
+	u64 sum2_ns;
+	u64 count2;
+};
+ABI_SIZE(struct meter_record, 64);
 
 #endif

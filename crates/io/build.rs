@@ -10,7 +10,7 @@ use std::process::Command;
 use libbpf_cargo::SkeletonBuilder;
 
 /// Each object with its skeleton: `bpf/NAME.bpf.c` becomes `NAME.skel.rs`.
-const OBJECTS: &[&str] = &["lb", "server", "bench"];
+const OBJECTS: &[&str] = &["lb", "meter", "server", "bench"];
 
 /// Each verdict list of abi.h with the Rust enum made of it.
 const VERDICTS: &[(&str, &str, &str)] = &[
@@ -23,6 +23,11 @@ const VERDICTS: &[(&str, &str, &str)] = &[
         "SERVER_VERDICTS",
         "ServerVerdict",
         "What a server's decapsulation did with a packet.",
+    ),
+    (
+        "METER_VERDICTS",
+        "MeterVerdict",
+        "What the meter did with a packet.",
     ),
 ];
 

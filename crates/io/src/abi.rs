@@ -213,6 +213,28 @@ plain! {
         /// Packet time of the last sample, ns.
         latency_at_ns: u64,
     }
+    /// Head of a flow of the meter; the estimator's state follows.
+    "meter_sums" MeterSums {
+        /// Packets of the flow.
+        packets: u64,
+        /// The epoch that the sums are of: time / length of an epoch.
+        epoch: u64,
+        /// Sum of latency samples in half samples, ns.
+        sum2_ns: u64,
+        /// Number of half samples.
+        count2: u64,
+    }
+    /// Latencies of one flow in one epoch, or a part of them.
+    "meter_record" MeterRecord {
+        /// The flow, from client to server; IPv4 as IPv4-mapped.
+        key: FlowKey6,
+        /// Time / length of an epoch.
+        epoch: u64,
+        /// Sum of latency samples in half samples, ns.
+        sum2_ns: u64,
+        /// Number of half samples.
+        count2: u64,
+    }
 }
 
 /// `Real::flags`: the slot is in use.
@@ -258,6 +280,7 @@ mod tests {
         let objects = [
             concat!(env!("OUT_DIR"), "/lb.bpf.o"),
             concat!(env!("OUT_DIR"), "/server.bpf.o"),
+            concat!(env!("OUT_DIR"), "/meter.bpf.o"),
         ]
         .map(|path| Btf::from_path(path).expect("BTF of the object"));
         for (name, size, fields) in layouts() {

@@ -4,6 +4,7 @@
 //!
 //! - [`LoadBalancer`]: the balancer, pinned so that it outlives the process.
 //! - [`Decapsulator`]: its counterpart on a server.
+//! - [`Meter`]: measurement alone, on any interface.
 //! - [`resolve_next_hop`]: where its packets go, asked of the kernel's tables.
 
 pub mod abi;
@@ -12,6 +13,7 @@ pub mod bench;
 mod decapsulator;
 mod error;
 mod map;
+pub mod meter;
 mod netlink;
 mod next_hop;
 mod pins;
@@ -24,6 +26,7 @@ pub use balancer::{
 };
 pub use decapsulator::{Decapsulator, DecapsulatorOptions};
 pub use error::{Error, Result};
+pub use meter::{Meter, MeterOptions, MeterSample, MeteredFlow};
 pub use next_hop::{
     Gateway, InterfaceInfo, Mac, NextHop, NextHopError, Source, find_gateway, interface_info,
     resolve_next_hop,
@@ -43,6 +46,10 @@ pub mod skel {
     /// The balancer.
     pub mod lb {
         include!(concat!(env!("OUT_DIR"), "/lb.skel.rs"));
+    }
+    /// Measurement alone.
+    pub mod meter {
+        include!(concat!(env!("OUT_DIR"), "/meter.skel.rs"));
     }
     /// A server's decapsulation.
     pub mod server {

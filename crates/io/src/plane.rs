@@ -99,8 +99,7 @@ impl Startup {
         pin_dir: &Path,
         mode: XdpMode,
     ) -> Result<Self> {
-        libbpf_to_tracing();
-        check_rights()?;
+        check_kernel()?;
         let interface = Interface::find(interface)?;
         let pins = PinDir::open(pin_dir, blueprint.kind)?;
         let running = find_running(blueprint, &interface, &pins, mode)?;
@@ -333,6 +332,13 @@ impl Shape {
 /// load of the program and are not pinned.
 fn is_internal(name: &str) -> bool {
     name.contains('.')
+}
+
+/// What every user of the kernel's BPF needs first: libbpf's messages in the log,
+/// and the right to load programs.
+pub(crate) fn check_kernel() -> Result<()> {
+    libbpf_to_tracing();
+    check_rights()
 }
 
 /// Checks for the capabilities that loading and attaching need, and for BPF itself,

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use causeway_io::skel::lb::LbSkelBuilder;
+use causeway_io::skel::meter::MeterSkelBuilder;
 use causeway_io::skel::server::ServerSkelBuilder;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
@@ -74,12 +75,36 @@ fn server() -> (u32, Duration) {
     )
 }
 
+/// The meter with one estimator, see `enum meter_method`.
+fn meter(method: u32) -> (u32, Duration) {
+    let mut storage = MaybeUninit::uninit();
+    let mut open = MeterSkelBuilder::default()
+        .open(&mut storage)
+        .expect("open");
+    open.maps
+        .rodata_data
+        .as_deref_mut()
+        .expect("rodata")
+        .cfg_method = method;
+    let start = Instant::now();
+    let skel = open
+        .load()
+        .unwrap_or_else(|e| panic!("loading needs root and BPF: {e}"));
+    (
+        verified_instructions(skel.progs.causeway_meter.as_fd()),
+        start.elapsed(),
+    )
+}
+
 #[test]
 fn programs_cost_the_verifier_what_is_committed() {
     let kernel = kernel();
     let measured = [
         ("lb", lb(true)),
         ("lb without measurement", lb(false)),
+        ("meter window-chain", meter(0)),
+        ("meter fixed-gap", meter(1)),
+        ("meter modes", meter(2)),
         ("server", server()),
     ];
     let lines: Vec<String> = measured

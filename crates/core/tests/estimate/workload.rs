@@ -25,7 +25,7 @@ impl Rng {
 
     /// From 0 up to, not including, `end`.
     pub fn below(&mut self, end: u64) -> u64 {
-        (u128::from(self.next()) * u128::from(end) >> 64) as u64
+        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
     pub fn within(&mut self, from: u64, end: u64) -> u64 {
