@@ -202,7 +202,8 @@ CW_INLINE void wc_data(struct wc_state *s, const struct est_packet *p, u64 now_n
 	full = wc_is_full(s, p->ip_len);
 	rest = (s->flags & WC_LAST_FULL) && r.gap_ns < WC_CONTINUE_NS;
 	s->flags = (u8)((s->flags & ~WC_LAST_FULL) | (full ? WC_LAST_FULL : 0));
-	if (!tcp)
+	/* TCP, readable or not, sends one request per packet here; QUIC packs several. */
+	if (p->proto != EST_PROTO_TCP)
 		r.n = wc_requests(s, est_payload(p), full);
 	if (rest) {
 		wc_move_last(s, now_ns);

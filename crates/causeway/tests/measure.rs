@@ -197,7 +197,9 @@ fn estimates_are_near_what_the_client_measured() {
         ("w1", &[][..], 0.002),
         ("w1", &["--estimator", "fixed-gap"], 0.003),
         ("w1", &["--estimator", "modes"], 0.05),
+        ("w1", &["--headers", "opaque"], 0.003),
         ("w4", &[], 0.012),
+        ("w4", &["--headers", "opaque"], 0.05),
         ("h3", &[], 0.04),
     ] {
         let (error, coverage) = score(name, args);
