@@ -437,3 +437,23 @@ fn rows_of_a_pipe_come_as_they_are_complete() {
     let whole = measure(&testdata("w4.pcap.zst"), &["-o", "csv"]);
     assert_eq!(seen, whole.stdout);
 }
+
+/// Every command of the manual, with the output that it shows.
+#[test]
+fn the_manual_shows_what_the_program_prints() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let manual = fs::read_to_string(root.join("docs/measure.md")).unwrap();
+    let mut examples = 0;
+    for block in manual.split("```console\n$ causeway ").skip(1) {
+        let (example, _) = block.split_once("```").unwrap();
+        let (command, expected) = example.split_once('\n').unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_causeway"))
+            .current_dir(&root)
+            .args(command.split(' '))
+            .output()
+            .unwrap();
+        assert_eq!(stdout(&output), expected, "{command}");
+        examples += 1;
+    }
+    assert_eq!(examples, 3);
+}

@@ -91,7 +91,8 @@ impl Table {
             cells.push(row);
         }
         let text = if self.per == Per::Flow { 3 } else { 2 };
-        write_aligned(&cells, text..text + 4, out)
+        let numbers = text..cells[0].len() - usize::from(several);
+        write_aligned(&cells, numbers, out)
     }
 
     fn head(&self, several: bool) -> Vec<String> {
