@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MsFlags, mount};
 use rand::Rng;
@@ -17,6 +17,9 @@ use rand::Rng;
 use crate::sandbox::Sandbox;
 
 const PREFIX: &str = "causeway-lab-";
+/// The kernel's bounds, Documentation/scheduler/sched-bwc.rst.
+const LEAST_QUOTA_US: f64 = 1_000.0;
+const LONGEST_PERIOD_US: u64 = 1_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
@@ -59,10 +62,18 @@ impl Cgroup {
 
     /// Allows `share` of one CPU (0.1 = 10 %), handed out per `period`; `None`
     /// lifts the limit. Short periods (10 ms) keep the stalls short: with
-    /// 100 ms a group stands still for most of that time.
+    /// 100 ms a group stands still for most of that time. The kernel hands out
+    /// 1 ms or more, so that for small shares the period is made longer.
     pub fn set_cpu(&self, share: Option<f64>, period: Duration) -> Result<()> {
-        let period_us = period.as_micros();
-        let quota_us = share.map(|s| ((s * period_us as f64) as u64).max(1000));
+        ensure!(
+            share.is_none_or(|s| s > 0.0),
+            "a share of the CPU must be above 0"
+        );
+        let least_us = share.map_or(0.0, |s| LEAST_QUOTA_US / s).ceil() as u64;
+        let period_us = (period.as_micros() as u64)
+            .max(least_us)
+            .min(LONGEST_PERIOD_US);
+        let quota_us = share.map(|s| (s * period_us as f64).max(LEAST_QUOTA_US).round() as u64);
         match self.version {
             Version::V2 => {
                 let quota = quota_us.map_or("max".to_owned(), |q| q.to_string());

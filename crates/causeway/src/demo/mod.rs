@@ -58,7 +58,6 @@ impl Args {
             degrade_at_s: f64::from(self.run / 2),
             factor: self.factor,
             epoch_s: 1.0,
-            page_interval_ms: 400,
             ..Config::default()
         };
         ensure!(
