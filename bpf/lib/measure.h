@@ -50,7 +50,7 @@ measure(struct real_stats *stats, struct flow *flow, struct packet *pkt)
 	bool after_short = !(chain->flags & WC_LAST_FULL);
 
 	wc_packet(chain, &pkt->est, &pkt->samples);
-	if (pkt->est.payload_len && (after_short || chain->cur_age == 0))
+	if (est_has_request(&pkt->est) && (after_short || chain->cur_age == 0))
 		stats->requests += 1;
 #pragma unroll
 	for (u32 i = 0; i < 2; i++)
