@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use clap::{ArgAction, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-use crate::{bench, config_cmd, generate_cmd, lb_cmd, measure, stats_cmd, vip_cmd};
+use crate::{agent_cmd, bench, config_cmd, lb_cmd, measure, stats_cmd, vip_cmd};
 
 /// A layer-4 load balancer that knows what its clients feel.
 #[derive(Debug, Parser)]
@@ -30,6 +30,8 @@ pub struct Cli {
 enum Command {
     /// Run the balancer
     Lb(lb_cmd::Args),
+    /// Run a server's end of ipip forwarding
+    Agent(agent_cmd::Args),
     /// Measure response latency from the packets that travel from clients to servers
     Measure(Box<measure::Args>),
     /// Show what a running balancer counts and measures
@@ -40,9 +42,6 @@ enum Command {
     Real(vip_cmd::RealArgs),
     /// Work with configuration files
     Config(config_cmd::Args),
-    /// Write shell completions and man pages
-    #[command(hide = true)]
-    Generate(generate_cmd::Args),
     /// See it all work on this machine: hashing against latency-aware balancing
     #[cfg(feature = "lab")]
     Demo(crate::demo::Args),
@@ -59,12 +58,12 @@ impl Cli {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Lb(args) => args.run(),
+            Command::Agent(args) => args.run(),
             Command::Stats(args) => args.run(),
             Command::Vip(args) => args.run(),
             Command::Real(args) => args.run(),
             Command::Measure(args) => args.run(),
             Command::Config(args) => args.run(),
-            Command::Generate(args) => args.run(),
             Command::Bench(args) => args.run(),
             #[cfg(feature = "lab")]
             Command::Demo(args) => args.run(),

@@ -2,7 +2,7 @@
 //! Talks to a running daemon through its Unix socket.
 
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
@@ -32,9 +32,20 @@ pub struct Target {
         env = "CAUSEWAY_SOCKET"
     )]
     pub socket: PathBuf,
+    /// The command that starts what listens there.
+    #[arg(skip = "lb")]
+    command: &'static str,
 }
 
 impl Target {
+    /// The agent at `socket`.
+    pub fn agent(socket: PathBuf) -> Self {
+        Self {
+            socket,
+            command: "agent",
+        }
+    }
+
     /// `GET path`.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         parse(&self.call(Method::GET, path, None)?)
@@ -56,7 +67,7 @@ impl Target {
             .enable_all()
             .build()?;
         runtime.block_on(async {
-            match tokio::time::timeout(PATIENCE, call(&self.socket, method, path, body)).await {
+            match tokio::time::timeout(PATIENCE, call(self, method, path, body)).await {
                 Ok(answer) => answer,
                 Err(_) => bail!(
                     "the daemon at {} did not answer within {} s",
@@ -69,14 +80,14 @@ impl Target {
 }
 
 async fn call(
-    socket: &Path,
+    target: &Target,
     method: Method,
     path: &str,
     body: Option<Vec<u8>>,
 ) -> anyhow::Result<Bytes> {
-    let stream = UnixStream::connect(socket)
+    let stream = UnixStream::connect(&target.socket)
         .await
-        .map_err(|error| unreachable_daemon(socket, &error))?;
+        .map_err(|error| unreachable_daemon(target, &error))?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .context("cannot talk to the daemon")?;
@@ -101,14 +112,14 @@ async fn call(
     }
 }
 
-fn unreachable_daemon(socket: &Path, error: &std::io::Error) -> anyhow::Error {
-    let socket = socket.display();
+fn unreachable_daemon(target: &Target, error: &std::io::Error) -> anyhow::Error {
+    let (socket, command) = (target.socket.display(), target.command);
     match error.kind() {
         ErrorKind::NotFound => anyhow!(
-            "no daemon runs at {socket}; start one with `causeway lb -c FILE`, or name its socket with --socket"
+            "no daemon runs at {socket}; start one with `causeway {command} -c FILE`, or name its socket with --socket"
         ),
         ErrorKind::ConnectionRefused => anyhow!(
-            "the daemon at {socket} is gone (the data plane goes on without it); start it again with `causeway lb -c FILE`"
+            "the daemon at {socket} is gone (the data plane goes on without it); start it again with `causeway {command} -c FILE`"
         ),
         ErrorKind::PermissionDenied => {
             anyhow!("you may not use {socket}; run as root, or join the group that owns it")
@@ -155,6 +166,7 @@ mod tests {
     fn a_missing_daemon_is_one_sentence_with_a_way_on() {
         let target = Target {
             socket: PathBuf::from("/nonexistent/lb.sock"),
+            command: "lb",
         };
         let error = target.get::<Problem>("/v1/status").unwrap_err();
         assert_eq!(
@@ -168,11 +180,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("lb.sock");
         drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
-        let error = Target { socket }.get::<Problem>("/v1/status").unwrap_err();
+        let error = Target::agent(socket)
+            .get::<Problem>("/v1/status")
+            .unwrap_err();
         assert!(
             error
                 .to_string()
-                .contains("is gone (the data plane goes on without it)")
+                .ends_with("is gone (the data plane goes on without it); start it again with `causeway agent -c FILE`")
         );
     }
 }

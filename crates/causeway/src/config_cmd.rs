@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-use crate::config::Config;
+use crate::config;
 
 /// Arguments of `causeway config`.
 #[derive(Debug, clap::Args)]
@@ -17,7 +17,7 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Check a configuration file; each fault is one line with its place and its mend
+    /// Check a balancer's or an agent's file; each fault is one line with its place and its mend
     Check {
         /// The file to check
         #[arg(default_value = "/etc/causeway/causeway.toml")]
@@ -29,9 +29,9 @@ impl Args {
     /// Runs the command; a faulty file gives exit code 1.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let Action::Check { file } = self.action;
-        match Config::load(&file) {
-            Ok(config) => {
-                println!("{}: ok: {}", file.display(), config.summary());
+        match config::check(&file) {
+            Ok(summary) => {
+                println!("{}: ok: {summary}", file.display());
                 Ok(ExitCode::SUCCESS)
             }
             Err(errors) => {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `causeway lb`: the balancer daemon.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use causeway_io::{LoadBalancer, Mode, Started};
+use causeway_io::{Detached, LoadBalancer, Mode, Started};
 use tracing::{info, warn};
 
 use crate::config::{Config, XdpMode};
@@ -56,23 +56,28 @@ impl Args {
 
 fn detach(config: &Config) -> anyhow::Result<()> {
     let detached = LoadBalancer::detach(&config.pin_dir)?;
-    let pin_dir = config.pin_dir.display();
-    match (detached.was_attached, detached.pins) {
-        (true, pins) => println!(
-            "detached from {}; {pins} pins removed from {pin_dir}",
-            config.interface
-        ),
-        (false, 0) => println!("nothing was attached: there are no pins in {pin_dir}"),
-        (false, pins) => println!("no program was attached; {pins} pins removed from {pin_dir}"),
-    }
+    println!(
+        "{}",
+        describe_detached(detached, &config.interface, &config.pin_dir)
+    );
     Ok(())
 }
 
+/// What a removal did, in one sentence.
+pub fn describe_detached(detached: Detached, interface: &str, pin_dir: &Path) -> String {
+    let pin_dir = pin_dir.display();
+    match (detached.was_attached, detached.pins) {
+        (true, pins) => format!("detached from {interface}; {pins} pins removed from {pin_dir}"),
+        (false, 0) => format!("nothing was attached: there are no pins in {pin_dir}"),
+        (false, pins) => format!("no program was attached; {pins} pins removed from {pin_dir}"),
+    }
+}
+
 fn run(file: PathBuf, config: Config) -> anyhow::Result<()> {
-    let listeners = Listeners::bind(&config)?;
+    let listeners = Listeners::bind(&config.socket, config.http)?;
     let (plane, started) = KernelPlane::start(&config)?;
     let status = status(&file, &config, &started);
-    let engine = match Engine::start(Box::new(plane), config.clone(), Moment::now()) {
+    let engine = match Engine::start(Box::new(plane), config.clone()) {
         Ok(engine) => engine,
         Err(error) if started.took_over => return Err(error),
         Err(error) => {
@@ -81,7 +86,13 @@ fn run(file: PathBuf, config: Config) -> anyhow::Result<()> {
             return Err(error);
         }
     };
-    announce(&config, &started, &listeners);
+    announce_start(
+        &started,
+        &config.interface,
+        config.xdp_mode,
+        &config.summary(),
+    );
+    listeners.announce();
     let shared = Arc::new(Shared::new(engine, status, file.clone()));
     serve::serve(shared, listeners)?;
     info!(
@@ -92,37 +103,32 @@ fn run(file: PathBuf, config: Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn announce(config: &Config, started: &Started, listeners: &Listeners) {
+/// Logs how a data plane came up.
+pub fn announce_start(started: &Started, interface: &str, wanted: XdpMode, summary: &str) {
     let what = match started.took_over {
         true => "took over the running data plane of",
         false => "attached to",
     };
     info!(
-        "{what} {} in {} mode: {}",
-        config.interface,
-        mode(started.mode),
-        config.summary()
+        "{what} {interface} in {} mode: {summary}",
+        mode(started.mode)
     );
-    if config.xdp_mode == XdpMode::Auto && started.mode == Mode::Generic {
+    if wanted == XdpMode::Auto && started.mode == Mode::Generic {
         warn!(
-            "the driver of {} has no native XDP: generic mode works, and costs more per packet",
-            config.interface
+            "the driver of {interface} has no native XDP: generic mode works, and costs more per packet"
         );
-    }
-    match listeners.http() {
-        Some(http) => info!("serving on {} and http://{http}", config.socket.display()),
-        None => info!("serving on {}", config.socket.display()),
     }
 }
 
-fn mode(mode: Mode) -> &'static str {
+/// The word for how a program runs.
+pub fn mode(mode: Mode) -> &'static str {
     match mode {
         Mode::Native => "native",
         Mode::Generic => "generic",
     }
 }
 
-fn status(file: &std::path::Path, config: &Config, started: &Started) -> Status {
+fn status(file: &Path, config: &Config, started: &Started) -> Status {
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         interface: config.interface.clone(),

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+mod agent;
+mod agent_cmd;
 mod bench;
 mod cli;
 mod client;
@@ -13,7 +15,6 @@ mod config_cmd;
 mod daemon;
 #[cfg(feature = "lab")]
 mod demo;
-mod generate_cmd;
 #[cfg(feature = "lab")]
 mod lab_cmd;
 mod lb_cmd;

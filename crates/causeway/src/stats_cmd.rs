@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::client::Target;
 use crate::config::units;
-use crate::daemon::view::{RealView, Stats, VipView};
+use crate::daemon::view::{RealView, Stats, VerdictView, VipView};
 use crate::output::{Format, Table, ms, weight};
 
 /// Arguments of `causeway stats`.
@@ -16,8 +16,14 @@ use crate::output::{Format, Table, ms, weight};
 pub struct Args {
     #[command(flatten)]
     target: Target,
+    #[command(flatten)]
+    view: View,
+}
 
-    /// How to print; csv holds the reals
+/// How counters are shown.
+#[derive(Debug, clap::Args)]
+pub struct View {
+    /// How to print; a balancer's csv holds the reals
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 
@@ -33,13 +39,25 @@ pub struct Args {
 impl Args {
     /// Runs the command.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        loop {
+        self.view.show(|output, all| {
             let stats: Stats = self.target.get("/v1/stats")?;
-            let text = match self.output {
-                Format::Table => table(&stats, self.all),
+            Ok(match output {
+                Format::Table => table(&stats, all),
                 Format::Json => serde_json::to_string_pretty(&stats)? + "\n",
                 Format::Csv => reals(&stats.vips).to_csv(),
-            };
+            })
+        })
+    }
+}
+
+impl View {
+    /// Prints what `read(format, all)` gives, once or until stopped.
+    pub fn show(
+        &self,
+        read: impl Fn(Format, bool) -> anyhow::Result<String>,
+    ) -> anyhow::Result<ExitCode> {
+        loop {
+            let text = read(self.output, self.all)?;
             let mut out = std::io::stdout().lock();
             if self.watch.is_some() && self.output == Format::Table && out.is_terminal() {
                 // Home, then clear to the end: no flicker.
@@ -57,10 +75,20 @@ impl Args {
 
 /// Verdicts, VIPs and reals, one table each.
 pub fn table(stats: &Stats, all: bool) -> String {
-    let mut verdicts = Table::new(&["VERDICT", "ACTION", ">PACKETS", ">BYTES"]);
-    for verdict in &stats.verdicts {
+    [
+        verdicts(&stats.verdicts, all).to_text(),
+        vips(&stats.vips).to_text(),
+        reals(&stats.vips).to_text(),
+    ]
+    .join("\n")
+}
+
+/// One row per verdict; those that never happened only if `all`.
+pub fn verdicts(verdicts: &[VerdictView], all: bool) -> Table {
+    let mut table = Table::new(&["VERDICT", "ACTION", ">PACKETS", ">BYTES"]);
+    for verdict in verdicts {
         if all || verdict.packets > 0 {
-            verdicts.push(vec![
+            table.push(vec![
                 verdict.verdict.clone(),
                 verdict.action.clone(),
                 verdict.packets.to_string(),
@@ -68,12 +96,7 @@ pub fn table(stats: &Stats, all: bool) -> String {
             ]);
         }
     }
-    [
-        verdicts.to_text(),
-        vips(&stats.vips).to_text(),
-        reals(&stats.vips).to_text(),
-    ]
-    .join("\n")
+    table
 }
 
 /// One row per VIP.

@@ -210,6 +210,11 @@ impl LoadBalancer {
         self.ctl.put(&0, &ctl)
     }
 
+    /// The key of the hash that picks a slot of a ring; zero until it is set.
+    pub fn hash_key(&self) -> Result<[u64; 2]> {
+        Ok(self.ctl.get(&0)?.unwrap_or_default().hash_key)
+    }
+
     /// Sets the key of the hash that picks a slot of a ring. Balancers that share
     /// VIPs share it; it should be secret, so that no client can aim at a server.
     pub fn set_hash_key(&self, key: [u64; 2]) -> Result<()> {

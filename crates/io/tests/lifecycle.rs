@@ -117,16 +117,24 @@ fn a_takeover_keeps_link_tables_and_counters() {
     });
 }
 
+const THIS_TEST: &str = "a_killed_process_leaves_the_data_plane_and_a_successor_takes_over";
+/// Set for a process that holds a balancer until it is killed.
+const HELD_PIN_DIR: &str = "CAUSEWAY_TEST_HELD_PIN_DIR";
+
 #[test]
 fn a_killed_process_leaves_the_data_plane_and_a_successor_takes_over() {
+    // The victim is this very test in another process.
+    if let Some(pin_dir) = std::env::var_os(HELD_PIN_DIR) {
+        hold_a_balancer_until_killed(Path::new(&pin_dir));
+    }
     Sandbox::run(|sandbox| {
         let peer = veth();
         let pin_dir = sandbox.pin_dir("lb");
         for round in 0..3 {
             let me = std::env::current_exe().expect("this binary");
             let mut child = Command::new(me)
-                .args(["--ignored", "--exact", "hold_a_balancer_until_killed"])
-                .env("CAUSEWAY_TEST_PIN_DIR", &pin_dir)
+                .args(["--exact", THIS_TEST])
+                .env(HELD_PIN_DIR, &pin_dir)
                 .stdout(Stdio::null())
                 .spawn()
                 .expect("a child");
@@ -144,12 +152,7 @@ fn a_killed_process_leaves_the_data_plane_and_a_successor_takes_over() {
     });
 }
 
-/// Not a test: what the test above kills.
-#[test]
-#[ignore = "the child process of another test"]
-fn hold_a_balancer_until_killed() {
-    let pin_dir = std::env::var_os("CAUSEWAY_TEST_PIN_DIR").expect("a parent");
-    let pin_dir = Path::new(&pin_dir);
+fn hold_a_balancer_until_killed(pin_dir: &Path) -> ! {
     let lb = start(&options("lb0", pin_dir));
     if lb.vips().is_empty() {
         furnish(&lb);
@@ -306,6 +309,10 @@ fn a_foreign_program_is_refused_by_name() {
             "{error:?}"
         );
         drop(intruder);
+        // Another test's child may hold a copy of the descriptor until it runs its program.
+        wait_for("the end of the intruder", || {
+            !sandbox::run("ip", "link show lb0").contains("xdp")
+        });
         let lb = start(&wanted);
         // A balancer of another pin directory is foreign, too.
         let error = refusal(&options("lb0", &sandbox.pin_dir("other")));
@@ -338,6 +345,8 @@ fn pins_stay_with_their_interface() {
         let pin_dir = sandbox.pin_dir("lb");
         let lb = start(&options("lb0", &pin_dir));
         furnish(&lb);
+        assert_eq!(lb.hash_key().expect("no key yet"), [0; 2]);
+        lb.set_hash_key([1, 2]).expect("a key");
         drop(lb);
         let error = refusal(&options("lo", &pin_dir));
         assert!(
@@ -349,6 +358,7 @@ fn pins_stay_with_their_interface() {
         let (lb, started) = LoadBalancer::start(&options("lo", &pin_dir)).expect("a new home");
         assert!(!started.took_over);
         assert_eq!(lb.vips().len(), 1);
+        assert_eq!(lb.hash_key().expect("the key"), [1, 2]);
     });
 }
 

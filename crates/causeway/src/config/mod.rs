@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use causeway_core::control::Params;
 
+mod agent;
 mod error;
+mod hash_key;
 mod json;
 mod raw;
 #[cfg(test)]
@@ -22,7 +24,9 @@ mod validate;
 mod vip;
 mod words;
 
+pub use agent::AgentConfig;
 pub use error::{ConfigErrors, Fault};
+pub use hash_key::HashKey;
 pub use json::{real_from_json, vip_from_json};
 pub(crate) use vip::endpoint;
 pub use words::{Control, Forwarding, Protocol, Scheduler, XdpMode};
@@ -43,6 +47,8 @@ pub struct Config {
     pub http: Option<SocketAddr>,
     /// Remove VIPs and reals that the pinned maps hold and the file does not name.
     pub reconcile: bool,
+    /// Key of the hash that picks reals; `None` keeps the running one, or makes one.
+    pub hash_key: Option<HashKey>,
     /// How to attach the XDP program.
     pub xdp_mode: XdpMode,
     /// Outer header of encapsulated packets.
@@ -125,19 +131,12 @@ pub const WEIGHT_MAX: u32 = 65_535;
 impl Config {
     /// Reads and validates a file. All faults are reported together.
     pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
-        let text = std::fs::read_to_string(path).map_err(|error| ConfigErrors {
-            file: path.to_owned(),
-            faults: vec![Fault {
-                line: None,
-                message: format!("cannot be read: {error}"),
-            }],
-        })?;
-        Self::parse(path, &text)
+        Self::parse(path, &read(path)?)
     }
 
     /// Validates the text of a file; `path` only names it in messages.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
-        validate::parse(path, text)
+        validate::parse(path, text, validate::config)
     }
 
     /// The first key that differs from `running` and cannot change while the
@@ -149,6 +148,7 @@ impl Config {
             ("state_dir", self.state_dir == running.state_dir),
             ("socket", self.socket == running.socket),
             ("http", self.http == running.http),
+            ("hash_key", self.hash_key == running.hash_key),
             ("xdp.mode", self.xdp_mode == running.xdp_mode),
             ("flow_table.ipv4", self.flows_v4 == running.flows_v4),
             ("flow_table.ipv6", self.flows_v6 == running.flows_v6),
@@ -173,6 +173,25 @@ impl Config {
             self.interface
         )
     }
+}
+
+/// Reads and validates a file of either kind, and says in one line what it holds.
+pub fn check(path: &Path) -> Result<String, ConfigErrors> {
+    let text = read(path)?;
+    match agent::is_agents(&text) {
+        true => AgentConfig::parse(path, &text).map(|config| config.summary()),
+        false => Config::parse(path, &text).map(|config| config.summary()),
+    }
+}
+
+fn read(path: &Path) -> Result<String, ConfigErrors> {
+    std::fs::read_to_string(path).map_err(|error| ConfigErrors {
+        file: path.to_owned(),
+        faults: vec![Fault {
+            line: None,
+            message: format!("cannot be read: {error}"),
+        }],
+    })
 }
 
 fn plural(count: usize, noun: &str) -> String {

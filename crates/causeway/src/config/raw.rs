@@ -19,6 +19,7 @@ pub(super) struct RawConfig {
     pub socket: Text,
     pub http: Option<Spanned<HttpValue>>,
     pub reconcile: Option<bool>,
+    pub hash_key: Text,
     #[serde(default)]
     pub xdp: RawXdp,
     #[serde(default)]
@@ -125,4 +126,26 @@ pub(super) struct RawReal {
     pub weight: Option<Spanned<i64>>,
     pub mac: Text,
     pub drain: Option<bool>,
+}
+
+/// The file of `causeway agent`. A table of its own tells it from a balancer's.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawAgentFile {
+    pub agent: Option<RawAgent>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawAgent {
+    pub interface: Text,
+    #[serde(default)]
+    pub addresses: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub vips: Vec<Spanned<String>>,
+    pub pin_dir: Text,
+    pub socket: Text,
+    pub http: Option<Spanned<HttpValue>>,
+    #[serde(default)]
+    pub xdp: RawXdp,
 }

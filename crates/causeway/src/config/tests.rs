@@ -258,6 +258,21 @@ const BAD: &[(&str, &str, &str)] = &[
     ),
     (
         "[control]",
+        "hash_key = \"0123456789abcdef\"\n[control]",
+        "lb.toml:3: hash_key must be 32 hexadecimal digits, the same on every balancer; make one with `openssl rand -hex 16`",
+    ),
+    (
+        "[control]",
+        "hash_key = \"00000000000000000000000000000000\"\n[control]",
+        "lb.toml:3: a hash_key of zeros is no secret; make one with `openssl rand -hex 16`",
+    ),
+    (
+        "[control]",
+        "hash_key = \"+123456789abcdef0123456789abcdef\"\n[control]",
+        "lb.toml:3: hash_key must be 32 hexadecimal digits, the same on every balancer; make one with `openssl rand -hex 16`",
+    ),
+    (
+        "[control]",
         "[xdp]\nmode = \"navite\"\n[control]",
         "lb.toml:4: unknown XDP mode `navite`; did you mean `native`?",
     ),

@@ -8,16 +8,19 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use causeway_core::control::Params;
+use serde::de::DeserializeOwned;
 use toml::Spanned;
 
 use super::error::Faults;
 use super::raw::{CountValue, HttpValue, RawConfig, RawControl, RawEncap};
 use super::words::Estimator;
 use super::words::{self, Words};
-use super::{Config, ConfigErrors, Encap, Mac, XdpMode, units, vip};
+use super::{Config, ConfigErrors, Encap, HashKey, Mac, XdpMode, units, vip};
 
 /// Longest interface name that the kernel takes (IFNAMSIZ - 1).
 const INTERFACE_NAME_MAX: usize = 15;
+/// Port of the balancer's HTTP API.
+const HTTP_PORT: u16 = 9470;
 /// Flow tables: smaller ones evict at once, larger ones are 2 GB and more.
 const FLOWS: RangeInclusive<u64> = 1024..=16 << 20;
 /// Intervals: shorter ones see no samples, longer ones no longer react.
@@ -25,9 +28,14 @@ const INTERVAL: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration:
 /// History: every epoch of every real is kept in memory.
 const HISTORY: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(6 * 3600);
 
-pub(super) fn parse(path: &Path, text: &str) -> Result<Config, ConfigErrors> {
+/// Reads a file's text as `R` and makes a `C` of it that cannot be wrong.
+pub(super) fn parse<R: DeserializeOwned, C>(
+    path: &Path,
+    text: &str,
+    check: impl FnOnce(R, &mut Faults<'_>) -> Option<C>,
+) -> Result<C, ConfigErrors> {
     let mut faults = Faults::new(text);
-    let raw: RawConfig = match toml::from_str(text) {
+    let raw = match toml::from_str(text) {
         Ok(raw) => raw,
         Err(error) => {
             let message = explain(error.message());
@@ -38,7 +46,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Config, ConfigErrors> {
             return Err(faults.into_errors(path));
         }
     };
-    match config(raw, &mut faults) {
+    match check(raw, &mut faults) {
         Some(config) if faults.is_empty() => Ok(config),
         _ => Err(faults.into_errors(path)),
     }
@@ -57,8 +65,8 @@ fn explain(message: &str) -> String {
     }
 }
 
-fn config(raw: RawConfig, faults: &mut Faults<'_>) -> Option<Config> {
-    let interface = interface(raw.interface.as_ref(), faults);
+pub(super) fn config(raw: RawConfig, faults: &mut Faults<'_>) -> Option<Config> {
+    let interface = interface(raw.interface.as_ref(), "clients'", faults);
     let control = control(&raw.control, faults);
     let encap = encap(&raw.encap, faults);
     let history = text(raw.history.length.as_ref(), faults, |text| {
@@ -73,8 +81,9 @@ fn config(raw: RawConfig, faults: &mut Faults<'_>) -> Option<Config> {
         pin_dir: directory(raw.pin_dir.as_ref(), "/sys/fs/bpf/causeway", faults),
         state_dir: directory(raw.state_dir.as_ref(), "/var/lib/causeway", faults),
         socket: directory(raw.socket.as_ref(), "/run/causeway/lb.sock", faults),
-        http: http(raw.http.as_ref(), faults),
+        http: http(raw.http.as_ref(), HTTP_PORT, faults),
         reconcile: raw.reconcile.unwrap_or(true),
+        hash_key: text(raw.hash_key.as_ref(), faults, HashKey::from_str),
         xdp_mode: text(raw.xdp.mode.as_ref(), faults, XdpMode::from_word).unwrap_or(XdpMode::Auto),
         encap,
         flows_v4: flows(raw.flow_table.ipv4.as_ref(), 1 << 20, faults),
@@ -125,9 +134,14 @@ fn estimator(word: &str) -> Result<(), String> {
     }
 }
 
-fn interface(value: Option<&Spanned<String>>, faults: &mut Faults<'_>) -> Option<String> {
+/// The interface that `whose` packets enter by.
+pub(super) fn interface(
+    value: Option<&Spanned<String>>,
+    whose: &str,
+    faults: &mut Faults<'_>,
+) -> Option<String> {
     if value.is_none() {
-        faults.file("`interface` is missing; name the interface that clients' packets enter by, for example interface = \"eth0\"");
+        faults.file(format!("`interface` is missing; name the interface that {whose} packets enter by, for example interface = \"eth0\""));
     }
     text(value, faults, |name| {
         let fits = (1..=INTERFACE_NAME_MAX).contains(&name.len());
@@ -140,7 +154,12 @@ fn interface(value: Option<&Spanned<String>>, faults: &mut Faults<'_>) -> Option
     })
 }
 
-fn directory(value: Option<&Spanned<String>>, default: &str, faults: &mut Faults<'_>) -> PathBuf {
+/// An absolute path.
+pub(super) fn directory(
+    value: Option<&Spanned<String>>,
+    default: &str,
+    faults: &mut Faults<'_>,
+) -> PathBuf {
     text(value, faults, |path| match path.starts_with('/') {
         true => Ok(PathBuf::from(path)),
         false => Err(format!(
@@ -150,8 +169,13 @@ fn directory(value: Option<&Spanned<String>>, default: &str, faults: &mut Faults
     .unwrap_or_else(|| PathBuf::from(default))
 }
 
-fn http(value: Option<&Spanned<HttpValue>>, faults: &mut Faults<'_>) -> Option<SocketAddr> {
-    let default = SocketAddr::from((Ipv4Addr::LOCALHOST, 9470));
+/// A loopback address; the default's port is `port`.
+pub(super) fn http(
+    value: Option<&Spanned<HttpValue>>,
+    port: u16,
+    faults: &mut Faults<'_>,
+) -> Option<SocketAddr> {
+    let default = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let Some(spanned) = value else {
         return Some(default);
     };
@@ -165,7 +189,7 @@ fn http(value: Option<&Spanned<HttpValue>>, faults: &mut Faults<'_>) -> Option<S
                 address.port()
             ),
             Err(_) => format!(
-                "`{address}` is no address with a port; write for example \"127.0.0.1:9470\", or false for none"
+                "`{address}` is no address with a port; write for example \"{default}\", or false for none"
             ),
         },
     };

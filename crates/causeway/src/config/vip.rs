@@ -97,7 +97,7 @@ pub(crate) fn endpoint(address: IpAddr, port: u16) -> String {
     }
 }
 
-fn vip_address(text: &str) -> Result<IpAddr, String> {
+pub(super) fn vip_address(text: &str) -> Result<IpAddr, String> {
     let address = host_address(text)?;
     match address {
         IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => Err(format!(

@@ -77,7 +77,8 @@ impl IntoResponse for EngineError {
     }
 }
 
-fn problem(code: StatusCode, error: String) -> Response {
+/// A refusal.
+pub fn problem(code: StatusCode, error: String) -> Response {
     (code, Json(Problem { error })).into_response()
 }
 
@@ -177,9 +178,13 @@ async fn moves(State(shared): Api) -> Json<super::view::Moves> {
 }
 
 async fn metrics_page(State(shared): Api) -> Result<Response, EngineError> {
-    let page = metrics::page(&shared.engine(), Moment::now())?;
+    Ok(openmetrics(metrics::page(&shared.engine(), Moment::now())?))
+}
+
+/// A page for Prometheus.
+pub fn openmetrics(page: String) -> Response {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    Ok(([(header::CONTENT_TYPE, kind)], page).into_response())
+    ([(header::CONTENT_TYPE, kind)], page).into_response()
 }
 
 async fn reload(State(shared): Api) -> Answer<String> {

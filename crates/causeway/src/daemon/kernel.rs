@@ -15,7 +15,7 @@ use tracing::info;
 use super::plane::{
     DataPlane, Path, RealId, RealSpec, RealTotals, Traffic, VerdictTotals, VipAddress, VipId,
 };
-use crate::config::{Config, Encap, Mac, XdpMode};
+use crate::config::{Config, Encap, HashKey, Mac, XdpMode};
 
 /// How long the default route's neighbour may take to answer.
 const GATEWAY_PATIENCE: Duration = Duration::from_secs(3);
@@ -40,18 +40,12 @@ impl KernelPlane {
             GATEWAY_PATIENCE,
         )?;
         let mut options = io::Options::new(&config.interface, &config.pin_dir);
-        options.xdp_mode = match config.xdp_mode {
-            XdpMode::Auto => io::XdpMode::Auto,
-            XdpMode::Native => io::XdpMode::Native,
-            XdpMode::Generic => io::XdpMode::Generic,
-        };
+        options.xdp_mode = config.xdp_mode.into();
         options.flows_v4 = config.flows_v4;
         options.flows_v6 = config.flows_v6;
         options.measure = config.measure;
         let (balancer, started) = LoadBalancer::start(&options)?;
-        if !started.took_over {
-            balancer.set_hash_key(random_key()?)?;
-        }
+        choose_hash_key(&balancer, config.hash_key)?;
         let plane = Self {
             balancer,
             interface: config.interface.clone(),
@@ -95,6 +89,20 @@ fn next_hop(
         next_hop.source_v6 = Some(source_v6(address, length));
     }
     Ok(next_hop)
+}
+
+/// Without a key in the configuration the pinned maps keep theirs, or get one.
+fn choose_hash_key(balancer: &LoadBalancer, wanted: Option<HashKey>) -> anyhow::Result<()> {
+    let running = balancer.hash_key()?;
+    let key = match wanted {
+        Some(HashKey(key)) => key,
+        None if running == [0; 2] => random_key()?,
+        None => return Ok(()),
+    };
+    if key != running {
+        balancer.set_hash_key(key)?;
+    }
+    Ok(())
 }
 
 /// A secret for the hash that picks reals, so that no client can aim at one. It
@@ -207,20 +215,12 @@ impl DataPlane for KernelPlane {
         Ok(self.balancer.set_rings(&rings)?)
     }
 
-    fn ring(&self, vip: VipId) -> anyhow::Result<Vec<RealId>> {
-        Ok(self.balancer.ring(vip)?)
-    }
-
     fn verdicts(&self) -> anyhow::Result<Vec<VerdictTotals>> {
         let verdicts = self.balancer.verdicts()?.into_iter();
         Ok(verdicts
             .map(|(verdict, counter)| VerdictTotals {
                 word: verdict.as_str(),
-                action: match verdict.action() {
-                    Action::Drop => "drop",
-                    Action::Pass => "pass",
-                    Action::Tx => "tx",
-                },
+                action: action_word(verdict.action()),
                 traffic: traffic(counter.packets, counter.bytes),
             })
             .collect())
@@ -252,6 +252,25 @@ impl DataPlane for KernelPlane {
 
     fn histogram(&self, id: RealId) -> anyhow::Result<Histogram> {
         Ok(self.balancer.real_histogram(id)?)
+    }
+}
+
+impl From<XdpMode> for io::XdpMode {
+    fn from(mode: XdpMode) -> Self {
+        match mode {
+            XdpMode::Auto => Self::Auto,
+            XdpMode::Native => Self::Native,
+            XdpMode::Generic => Self::Generic,
+        }
+    }
+}
+
+/// The API's word for what XDP does.
+pub fn action_word(action: Action) -> &'static str {
+    match action {
+        Action::Drop => "drop",
+        Action::Pass => "pass",
+        Action::Tx => "tx",
     }
 }
 

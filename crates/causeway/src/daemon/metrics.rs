@@ -11,7 +11,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::engine::Engine;
 use super::report;
-use super::view::{RealView, Stats, VipView};
+use super::view::{RealView, Stats, VerdictView, VipView};
 use crate::daemon::clock::Moment;
 
 /// Bounds of the latency histogram: 2^k and 1.5 * 2^k ns from 65 us to 17 s.
@@ -33,6 +33,69 @@ pub fn page(engine: &Engine, at: Moment) -> anyhow::Result<String> {
     let mut page = String::new();
     text::encode(&mut page, &registry)?;
     Ok(page)
+}
+
+/// The page of an agent, whose metrics have a prefix of their own.
+pub fn agent_page(verdicts: Vec<VerdictView>) -> anyhow::Result<String> {
+    let mut registry = Registry::with_prefix("causeway_agent");
+    registry.register_collector(Box::new(AgentPage(verdicts)));
+    let mut page = String::new();
+    text::encode(&mut page, &registry)?;
+    Ok(page)
+}
+
+#[derive(Debug)]
+struct AgentPage(Vec<VerdictView>);
+
+impl Collector for AgentPage {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        packets(&self.0, &mut encoder)?;
+        build_info(&mut encoder)
+    }
+}
+
+fn packets(verdicts: &[VerdictView], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    type Value = fn(&VerdictView) -> u64;
+    let families: [(&str, &str, Option<Unit>, Value); 2] = [
+        (
+            "packets",
+            "Packets by the data plane's verdict",
+            None,
+            |verdict| verdict.packets,
+        ),
+        (
+            "packet",
+            "Bytes of frames by the data plane's verdict",
+            Some(Unit::Bytes),
+            |verdict| verdict.bytes,
+        ),
+    ];
+    for (name, help, unit, value) in families {
+        let mut family =
+            encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
+        for verdict in verdicts {
+            let labels = [
+                ("verdict", verdict.verdict.as_str()),
+                ("action", verdict.action.as_str()),
+            ];
+            family
+                .encode_family(&labels)?
+                .encode_counter::<NoLabelSet, _, u64>(&value(verdict), None)?;
+        }
+    }
+    Ok(())
+}
+
+fn build_info(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let mut build = encoder.encode_descriptor(
+        "build_info",
+        "Version of the daemon",
+        None,
+        MetricType::Gauge,
+    )?;
+    build
+        .encode_family(&[("version", env!("CARGO_PKG_VERSION"))])?
+        .encode_gauge(&1.0)
 }
 
 #[derive(Debug)]
@@ -87,36 +150,6 @@ impl Page {
     fn reals(&self) -> impl Iterator<Item = (&VipView, &RealView)> {
         let vips = self.stats.vips.iter();
         vips.flat_map(|vip| vip.reals.iter().map(move |real| (vip, real)))
-    }
-
-    fn packets(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let verdicts = || self.stats.verdicts.iter();
-        let labels = |word: &str, action: &str| {
-            [("verdict", word.to_owned()), ("action", action.to_owned())]
-        };
-        let mut family = encoder.encode_descriptor(
-            "packets",
-            "Packets by the data plane's verdict",
-            None,
-            MetricType::Counter,
-        )?;
-        for verdict in verdicts() {
-            family
-                .encode_family(&labels(&verdict.verdict, &verdict.action))?
-                .encode_counter::<NoLabelSet, _, u64>(&verdict.packets, None)?;
-        }
-        let mut family = encoder.encode_descriptor(
-            "packet",
-            "Bytes of frames by the data plane's verdict",
-            Some(&Unit::Bytes),
-            MetricType::Counter,
-        )?;
-        for verdict in verdicts() {
-            family
-                .encode_family(&labels(&verdict.verdict, &verdict.action))?
-                .encode_counter::<NoLabelSet, _, u64>(&verdict.bytes, None)?;
-        }
-        Ok(())
     }
 
     fn vip_counters(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -255,19 +288,11 @@ fn labels<'a>(vip: &'a VipView, real: &'a RealView) -> [(&'static str, &'a str);
 
 impl Collector for Page {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        self.packets(&mut encoder)?;
+        packets(&self.stats.verdicts, &mut encoder)?;
         self.vip_counters(&mut encoder)?;
         self.real_counters(&mut encoder)?;
         self.real_gauges(&mut encoder)?;
         self.latency(&mut encoder)?;
-        let mut build = encoder.encode_descriptor(
-            "build_info",
-            "Version of the daemon",
-            None,
-            MetricType::Gauge,
-        )?;
-        build
-            .encode_family(&[("version", env!("CARGO_PKG_VERSION"))])?
-            .encode_gauge(&1.0)
+        build_info(&mut encoder)
     }
 }

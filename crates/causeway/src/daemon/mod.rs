@@ -13,7 +13,7 @@ pub mod engine;
 mod fake;
 pub mod kernel;
 mod meter;
-mod metrics;
+pub mod metrics;
 mod notify;
 pub mod plane;
 mod pool;

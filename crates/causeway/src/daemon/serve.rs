@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The process around the engine: sockets, the control loop, signals.
 
+use std::fmt::Display;
 use std::fs;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use axum::Router;
 use nix::sys::stat::{Mode, umask};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -20,7 +23,6 @@ use tracing::{error, info, warn};
 use super::api::{self, Shared};
 use super::clock::Moment;
 use super::notify;
-use crate::config::Config;
 
 /// How long answers in progress may take once the daemon stops.
 const GRACE: Duration = Duration::from_secs(2);
@@ -35,19 +37,23 @@ pub struct Listeners {
 impl Listeners {
     /// Binds what the configuration names. The socket of a daemon that is gone
     /// is replaced, that of a running one is an error.
-    pub fn bind(config: &Config) -> anyhow::Result<Self> {
-        let tcp = config.http.map(bind_tcp).transpose()?;
-        let unix = bind_unix(&config.socket)?;
+    pub fn bind(socket: &Path, http: Option<SocketAddr>) -> anyhow::Result<Self> {
+        let tcp = http.map(bind_tcp).transpose()?;
+        let unix = bind_unix(socket)?;
         Ok(Self {
-            socket: config.socket.clone(),
+            socket: socket.to_owned(),
             unix,
             tcp,
         })
     }
 
-    /// The address of the read-only API.
-    pub fn http(&self) -> Option<SocketAddr> {
-        self.tcp.as_ref().and_then(|tcp| tcp.local_addr().ok())
+    /// Logs where the API is.
+    pub fn announce(&self) {
+        let socket = self.socket.display();
+        match self.tcp.as_ref().and_then(|tcp| tcp.local_addr().ok()) {
+            Some(http) => info!("serving on {socket} and http://{http}"),
+            None => info!("serving on {socket}"),
+        }
     }
 }
 
@@ -77,6 +83,13 @@ fn bind_unix(path: &Path) -> anyhow::Result<UnixListener> {
             path.display()
         ),
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            let is_socket = fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
+            if !is_socket {
+                bail!(
+                    "{} is no socket; set `socket` to another path",
+                    path.display()
+                );
+            }
             fs::remove_file(path)
                 .with_context(|| format!("cannot replace the old socket {}", path.display()))?;
         }
@@ -93,34 +106,58 @@ fn bind_unix(path: &Path) -> anyhow::Result<UnixListener> {
 
 /// Serves until SIGTERM or SIGINT; SIGHUP reloads. The data plane is left as it is.
 pub fn serve(shared: Arc<Shared>, listeners: Listeners) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
     let control = ControlLoop::start(Arc::clone(&shared))?;
-    let result = runtime.block_on(serve_async(shared, &listeners));
-    runtime.shutdown_timeout(GRACE);
+    let routers = Routers {
+        unix: api::router(Arc::clone(&shared)),
+        tcp: api::read_only_router(Arc::clone(&shared), &listeners.socket),
+    };
+    let result = serve_routers(routers, &listeners, || shared.reload());
     control.stop();
     result
 }
 
-async fn serve_async(shared: Arc<Shared>, listeners: &Listeners) -> anyhow::Result<()> {
+/// What to serve where.
+pub struct Routers {
+    /// On the Unix socket.
+    pub unix: Router,
+    /// On the loopback address: reads only.
+    pub tcp: Router,
+}
+
+/// Serves until SIGTERM or SIGINT. SIGHUP calls `reload`, which says what now holds.
+pub fn serve_routers<E: Display>(
+    routers: Routers,
+    listeners: &Listeners,
+    reload: impl Fn() -> Result<String, E>,
+) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    let result = runtime.block_on(serve_async(routers, listeners, reload));
+    runtime.shutdown_timeout(GRACE);
+    result
+}
+
+async fn serve_async<E: Display>(
+    routers: Routers,
+    listeners: &Listeners,
+    reload: impl Fn() -> Result<String, E>,
+) -> anyhow::Result<()> {
     let (stop, stopped) = watch::channel(());
     let wait = |mut stopped: watch::Receiver<()>| async move {
         let _ = stopped.changed().await;
     };
     let unix = tokio::net::UnixListener::from_std(listeners.unix.try_clone()?)?;
-    let router = api::router(Arc::clone(&shared));
     tokio::spawn(
-        axum::serve(unix, router)
+        axum::serve(unix, routers.unix)
             .with_graceful_shutdown(wait(stopped.clone()))
             .into_future(),
     );
     if let Some(tcp) = &listeners.tcp {
         let tcp = tokio::net::TcpListener::from_std(tcp.try_clone()?)?;
-        let router = api::read_only_router(Arc::clone(&shared), &listeners.socket);
         tokio::spawn(
-            axum::serve(tcp, router)
+            axum::serve(tcp, routers.tcp)
                 .with_graceful_shutdown(wait(stopped))
                 .into_future(),
         );
@@ -131,7 +168,7 @@ async fn serve_async(shared: Arc<Shared>, listeners: &Listeners) -> anyhow::Resu
     notify::ready();
     loop {
         tokio::select! {
-            _ = hangup.recv() => reload(&shared),
+            _ = hangup.recv() => log_reload(&reload),
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         }
@@ -141,9 +178,9 @@ async fn serve_async(shared: Arc<Shared>, listeners: &Listeners) -> anyhow::Resu
     Ok(())
 }
 
-fn reload(shared: &Shared) {
+fn log_reload<E: Display>(reload: &impl Fn() -> Result<String, E>) {
     notify::reloading(Moment::now().monotonic_ns);
-    match shared.reload() {
+    match reload() {
         Ok(summary) => info!("reloaded: {summary}"),
         Err(error) => error!("reload refused, the former configuration stays: {error}"),
     }

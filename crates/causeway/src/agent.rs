@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The agent on a server: owns the decapsulation and shows what it counts.
+
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::net::{IpAddr, UdpSocket};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::get;
+use axum::{Json, Router};
+use causeway_io::{Decapsulator, DecapsulatorOptions, Started};
+use serde::{Deserialize, Serialize};
+use tracing::warn;
+
+use crate::config::AgentConfig;
+use crate::daemon::api::{openmetrics, problem};
+use crate::daemon::clock::Moment;
+use crate::daemon::kernel::action_word;
+use crate::daemon::metrics;
+use crate::daemon::view::VerdictView;
+use crate::lb_cmd;
+
+/// Answer of an agent's `GET /v1/status`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AgentStatus {
+    /// Version of the agent.
+    pub version: String,
+    /// Interface that it decapsulates on.
+    pub interface: String,
+    /// `native` or `generic`.
+    pub mode: String,
+    /// Whether it took over a running data plane.
+    pub took_over: bool,
+    /// Process id.
+    pub pid: u32,
+    /// When it started.
+    pub started: Moment,
+    /// Configuration file.
+    pub config_file: String,
+    /// Why the last reload was refused, if it was; the state before it holds.
+    pub last_reload_error: Option<String>,
+}
+
+/// Answer of an agent's `GET /v1/stats`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AgentStats {
+    /// When it was read.
+    pub at: Moment,
+    /// Tunnel addresses in force.
+    pub addresses: BTreeSet<IpAddr>,
+    /// Every exit of the data plane.
+    pub verdicts: Vec<VerdictView>,
+}
+
+/// A running agent.
+pub struct Agent {
+    decapsulator: Decapsulator,
+    config: Mutex<AgentConfig>,
+    status: Mutex<AgentStatus>,
+    file: PathBuf,
+}
+
+impl Agent {
+    /// Attaches the data plane, or takes over the running one, and sets what
+    /// `config` says. `file` is where the configuration was read.
+    pub fn start(config: AgentConfig, file: PathBuf) -> anyhow::Result<(Self, Started)> {
+        let (decapsulator, started) = Decapsulator::start(&DecapsulatorOptions {
+            interface: config.interface.clone(),
+            pin_dir: config.pin_dir.clone(),
+            xdp_mode: config.xdp_mode.into(),
+        })?;
+        decapsulator.set_addresses(&config.addresses)?;
+        let status = AgentStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            interface: config.interface.clone(),
+            mode: lb_cmd::mode(started.mode).to_owned(),
+            took_over: started.took_over,
+            pid: std::process::id(),
+            started: Moment::now(),
+            config_file: file.display().to_string(),
+            last_reload_error: None,
+        };
+        let agent = Self {
+            decapsulator,
+            config: Mutex::new(config),
+            status: Mutex::new(status),
+            file,
+        };
+        Ok((agent, started))
+    }
+
+    /// Reads the configuration file again. A bad one changes nothing, and the
+    /// status says so until a good one comes.
+    pub fn reload(&self) -> Result<String, String> {
+        let outcome = self.try_reload();
+        lock(&self.status).last_reload_error = outcome.as_ref().err().cloned();
+        outcome
+    }
+
+    fn try_reload(&self) -> Result<String, String> {
+        let wanted = AgentConfig::load(&self.file).map_err(|errors| errors.to_string())?;
+        let mut running = lock(&self.config);
+        if let Some(key) = wanted.needs_restart(&running) {
+            return Err(format!(
+                "`{key}` cannot change while the agent runs; restart it"
+            ));
+        }
+        self.decapsulator
+            .set_addresses(&wanted.addresses)
+            .map_err(|error| error.to_string())?;
+        warn_of_missing_vips(&wanted);
+        *running = wanted;
+        Ok(running.summary())
+    }
+
+    fn verdicts(&self) -> anyhow::Result<Vec<VerdictView>> {
+        let verdicts = self.decapsulator.verdicts()?.into_iter();
+        Ok(verdicts
+            .map(|(verdict, counter)| VerdictView {
+                verdict: verdict.as_str().to_owned(),
+                action: action_word(verdict.action()).to_owned(),
+                packets: counter.packets,
+                bytes: counter.bytes,
+            })
+            .collect())
+    }
+
+    fn stats(&self) -> anyhow::Result<AgentStats> {
+        Ok(AgentStats {
+            at: Moment::now(),
+            addresses: self.decapsulator.addresses()?,
+            verdicts: self.verdicts()?,
+        })
+    }
+}
+
+/// What the locks guard is whole after every statement.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A packet to an address that the kernel does not hold is dropped without a word
+/// once it is decapsulated: the fault that everybody meets once.
+pub fn warn_of_missing_vips(config: &AgentConfig) {
+    for vip in &config.vips {
+        let bound = UdpSocket::bind((*vip, 0));
+        if bound.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable) {
+            let length = if vip.is_ipv4() { 32 } else { 128 };
+            warn!(
+                "this server does not hold the VIP {vip}, so the kernel will drop its packets; `ip addr add {vip}/{length} dev lo` adds it"
+            );
+        }
+    }
+}
+
+type Api = State<Arc<Agent>>;
+type Answer<T> = Result<T, Response>;
+
+/// The agent's API; it has no writes.
+pub fn router(agent: Arc<Agent>) -> Router {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/stats", get(stats))
+        .route("/metrics", get(metrics_page))
+        .fallback(no_route)
+        .with_state(agent)
+}
+
+async fn no_route(request: Request) -> Response {
+    let path = request.uri().path();
+    problem(
+        StatusCode::NOT_FOUND,
+        format!("there is nothing at {path}; see /v1/status, /v1/stats, /metrics"),
+    )
+}
+
+async fn status(State(agent): Api) -> Json<AgentStatus> {
+    Json(lock(&agent.status).clone())
+}
+
+async fn stats(State(agent): Api) -> Answer<Json<AgentStats>> {
+    agent.stats().map(Json).map_err(failed)
+}
+
+async fn metrics_page(State(agent): Api) -> Answer<Response> {
+    let page = agent.verdicts().and_then(metrics::agent_page);
+    page.map(openmetrics).map_err(failed)
+}
+
+fn failed(error: anyhow::Error) -> Response {
+    problem(StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}"))
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The configuration of `causeway agent`, which serves one server.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+
+use super::error::Faults;
+use super::raw::{RawAgent, RawAgentFile};
+use super::vip::vip_address;
+use super::words::Words;
+use super::{ConfigErrors, XdpMode, plural, read, validate};
+
+/// Port of the agent's HTTP API: that of the balancer is free for one beside it.
+const HTTP_PORT: u16 = 9471;
+/// Room in the data plane's table.
+const ADDRESSES_MAX: usize = 256;
+
+/// Everything `causeway agent` needs to know.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AgentConfig {
+    /// Interface where the balancers' packets arrive.
+    pub interface: String,
+    /// This server's addresses as balancers know it; never empty.
+    pub addresses: BTreeSet<IpAddr>,
+    /// The VIPs that this server serves; the kernel must hold them.
+    pub vips: BTreeSet<IpAddr>,
+    /// Directory on a bpffs that holds maps and link.
+    pub pin_dir: PathBuf,
+    /// Unix socket of the API.
+    pub socket: PathBuf,
+    /// Loopback address of the read-only HTTP API, if any.
+    pub http: Option<SocketAddr>,
+    /// How to attach the XDP program.
+    pub xdp_mode: XdpMode,
+}
+
+impl AgentConfig {
+    /// Reads and validates a file. All faults are reported together.
+    pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
+        Self::parse(path, &read(path)?)
+    }
+
+    /// Validates the text of a file; `path` only names it in messages.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
+        validate::parse(path, text, |file: RawAgentFile, faults| {
+            if file.agent.is_none() {
+                faults.file("`[agent]` is missing; an agent's file has all its keys in that table");
+            }
+            config(&file.agent?, faults)
+        })
+    }
+
+    /// The first key that differs from `running` and cannot change while the
+    /// agent runs.
+    pub fn needs_restart(&self, running: &Self) -> Option<&'static str> {
+        let same = [
+            ("interface", self.interface == running.interface),
+            ("pin_dir", self.pin_dir == running.pin_dir),
+            ("socket", self.socket == running.socket),
+            ("http", self.http == running.http),
+            ("xdp.mode", self.xdp_mode == running.xdp_mode),
+        ];
+        same.iter().find(|(_, same)| !same).map(|(key, _)| *key)
+    }
+
+    /// One line for people.
+    pub fn summary(&self) -> String {
+        let what = match self.addresses.len() {
+            1 => "1 tunnel address".to_owned(),
+            count => format!("{count} tunnel addresses"),
+        };
+        format!(
+            "{what} and {} on {}",
+            plural(self.vips.len(), "VIP"),
+            self.interface
+        )
+    }
+}
+
+/// Whether a file is an agent's and not a balancer's.
+pub(super) fn is_agents(text: &str) -> bool {
+    toml::from_str::<toml::Table>(text).is_ok_and(|file| file.contains_key("agent"))
+}
+
+fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
+    let interface = validate::interface(raw.interface.as_ref(), "the balancers'", faults);
+    let addresses = addresses(&raw.addresses, faults);
+    let vips = addresses_of(&raw.vips, faults);
+    for address in &raw.vips {
+        let parsed = address.as_ref().parse::<IpAddr>();
+        if parsed.is_ok_and(|parsed| addresses.contains(&parsed)) {
+            faults.at(
+                address.span(),
+                format!(
+                    "vip {} is among `addresses` too; those are the server's own",
+                    address.as_ref()
+                ),
+            );
+        }
+    }
+    let mode = validate::text(raw.xdp.mode.as_ref(), faults, XdpMode::from_word);
+    Some(AgentConfig {
+        interface: interface?,
+        addresses,
+        vips,
+        pin_dir: validate::directory(raw.pin_dir.as_ref(), "/sys/fs/bpf/causeway-agent", faults),
+        socket: validate::directory(raw.socket.as_ref(), "/run/causeway/agent.sock", faults),
+        http: validate::http(raw.http.as_ref(), HTTP_PORT, faults),
+        xdp_mode: mode.unwrap_or(XdpMode::Auto),
+    })
+}
+
+fn addresses(raw: &[Spanned<String>], faults: &mut Faults<'_>) -> BTreeSet<IpAddr> {
+    if raw.is_empty() {
+        faults.file("`addresses` is missing; name the addresses that balancers know this server by, for example addresses = [\"10.0.0.1\"]");
+    }
+    if let Some(surplus) = raw.get(ADDRESSES_MAX) {
+        faults.at(
+            surplus.span(),
+            format!("there is room for {ADDRESSES_MAX} addresses"),
+        );
+    }
+    addresses_of(raw, faults)
+}
+
+fn addresses_of(raw: &[Spanned<String>], faults: &mut Faults<'_>) -> BTreeSet<IpAddr> {
+    let mut found = BTreeSet::new();
+    for spanned in raw {
+        let Some(address) = validate::text(Some(spanned), faults, vip_address) else {
+            continue;
+        };
+        if !found.insert(address) {
+            faults.at(spanned.span(), format!("{address} is given twice"));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"
+[agent]
+interface = "eth0"
+addresses = ["10.0.0.1", "2001:db8::1"]
+vips = ["192.0.2.1"]
+[agent.xdp]
+mode = "generic"
+"#;
+
+    fn parse(text: &str) -> Result<AgentConfig, ConfigErrors> {
+        AgentConfig::parse(Path::new("agent.toml"), text)
+    }
+
+    #[test]
+    fn a_good_file_gives_its_values() {
+        let config = parse(GOOD).unwrap();
+        assert_eq!(config.summary(), "2 tunnel addresses and 1 VIP on eth0");
+        assert_eq!(config.xdp_mode, XdpMode::Generic);
+        assert_eq!(config.pin_dir, Path::new("/sys/fs/bpf/causeway-agent"));
+        assert_eq!(config.http, Some("127.0.0.1:9471".parse().unwrap()));
+        assert_eq!(config.needs_restart(&config), None);
+    }
+
+    #[test]
+    fn each_fault_is_one_sentence_with_its_place() {
+        for (from, to, expected) in [
+            (
+                "interface = \"eth0\"",
+                "",
+                "agent.toml: `interface` is missing; name the interface that the balancers' packets enter by, for example interface = \"eth0\"",
+            ),
+            (
+                "addresses = [\"10.0.0.1\", \"2001:db8::1\"]",
+                "",
+                "agent.toml: `addresses` is missing; name the addresses that balancers know this server by, for example addresses = [\"10.0.0.1\"]",
+            ),
+            (
+                "addresses =",
+                "adresses =",
+                "agent.toml:4: unknown key `adresses`; did you mean `addresses`?",
+            ),
+            (
+                "10.0.0.1",
+                "10.0.0",
+                "agent.toml:4: `10.0.0` is no IP address; write for example 192.0.2.1 or 2001:db8::1",
+            ),
+            (
+                "2001:db8::1",
+                "10.0.0.1",
+                "agent.toml:4: 10.0.0.1 is given twice",
+            ),
+            (
+                "192.0.2.1",
+                "10.0.0.1",
+                "agent.toml:5: vip 10.0.0.1 is among `addresses` too; those are the server's own",
+            ),
+            (
+                "generic",
+                "genric",
+                "agent.toml:7: unknown XDP mode `genric`; did you mean `generic`?",
+            ),
+        ] {
+            let errors = parse(&GOOD.replacen(from, to, 1)).expect_err(to);
+            let text = errors.to_string();
+            assert!(text.lines().any(|line| line == expected), "{text}");
+        }
+        assert_eq!(
+            parse("").unwrap_err().to_string(),
+            "agent.toml: `[agent]` is missing; an agent's file has all its keys in that table"
+        );
+    }
+
+    #[test]
+    fn the_example_is_valid_and_its_comments_name_the_defaults() {
+        let example = include_str!("../../../../docs/agent.toml");
+        let uncommented: Vec<&str> = example
+            .lines()
+            .map(|line| line.strip_prefix("#: ").unwrap_or(line))
+            .collect();
+        assert_ne!(uncommented.join("\n"), example);
+        assert_eq!(parse(&uncommented.join("\n")), parse(example));
+        assert!(parse(example).is_ok());
+    }
+
+    #[test]
+    fn the_two_kinds_of_file_are_told_apart() {
+        assert!(is_agents(GOOD));
+        assert!(!is_agents("interface = \"eth0\"\n"));
+        assert!(!is_agents("[agent"));
+    }
+}

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `causeway agent` as an operator runs it, on a veth pair in private namespaces:
+//! start, stop, takeover, reload, removal, and files with faults. Needs root;
+//! fails without.
+
+#[path = "../../io/tests/sandbox/mod.rs"]
+mod sandbox;
+
+use std::fs;
+use std::io::ErrorKind;
+use std::net::UdpSocket;
+use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use sandbox::{Netns, Sandbox, ip, wait_for};
+
+const VIP: &str = "192.0.2.1";
+const SERVER: &str = "10.7.0.1";
+/// Nobody.
+const OTHER: &str = "10.7.0.9";
+
+/// A server with its agent's files, and the balancer's side of the wire.
+struct World {
+    dir: tempfile::TempDir,
+    pin_dir: PathBuf,
+    balancer: Netns,
+    service: UdpSocket,
+}
+
+impl World {
+    fn build(sandbox: &Sandbox) -> Self {
+        let balancer = Netns::new();
+        ip("link add srv0 type veth peer name peer0");
+        ip(&format!("link set peer0 netns {}", balancer.path()));
+        ip(&format!("addr add {SERVER}/24 dev srv0"));
+        ip(&format!("addr add {VIP}/32 dev lo"));
+        ip("link set srv0 up");
+        // The inner packets come from an address that no route leads to.
+        sandbox::sysctl("ipv4/conf/all/rp_filter", "0");
+        sandbox::sysctl("ipv4/conf/srv0/rp_filter", "0");
+        ip("route add default via 10.7.0.2 dev srv0 onlink");
+        balancer.ip("addr add 10.7.0.2/24 dev peer0");
+        balancer.ip("link set peer0 up");
+        let service = UdpSocket::bind((VIP, 7)).expect("a service");
+        service
+            .set_read_timeout(Some(Duration::from_secs(1)))
+            .expect("a timeout");
+        let world = Self {
+            dir: tempfile::tempdir().expect("a directory"),
+            pin_dir: sandbox.pin_dir("agent"),
+            balancer,
+            service,
+        };
+        world.configure(SERVER, VIP);
+        world.await_wire();
+        world
+    }
+
+    /// A link that has just come up drops what is sent for a while.
+    fn await_wire(&self) {
+        let probe = UdpSocket::bind((SERVER, 9)).expect("a socket");
+        probe
+            .set_read_timeout(Some(Duration::from_millis(20)))
+            .expect("a timeout");
+        wait_for("the wire", || {
+            self.balancer.run(|| {
+                let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+                // What cannot be sent yet is sent again.
+                let _ = socket.send_to(b"probe", (SERVER, 9));
+            });
+            probe.recv(&mut [0; 8]).is_ok()
+        });
+    }
+
+    fn file(&self) -> PathBuf {
+        self.dir.path().join("agent.toml")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("agent.sock")
+    }
+
+    fn configure(&self, address: &str, vip: &str) {
+        let text = format!(
+            "[agent]\ninterface = \"srv0\"\naddresses = [\"{address}\"]\nvips = [\"{vip}\"]\n\
+             pin_dir = \"{}\"\nsocket = \"{}\"\nhttp = false\n",
+            self.pin_dir.display(),
+            self.socket().display()
+        );
+        fs::write(self.file(), text).expect("write the configuration");
+    }
+
+    fn agent(&self) -> Agent {
+        let log = fs::File::create(self.dir.path().join("log")).expect("a log");
+        let child = causeway()
+            .args(["agent", "-c"])
+            .arg(self.file())
+            .stderr(log)
+            .spawn()
+            .expect("start the agent");
+        wait_for("the agent", || self.log().contains("serving on"));
+        Agent(child)
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).expect("the log")
+    }
+
+    /// Sends a datagram for the VIP through a tunnel to the server.
+    fn send(&self) {
+        let builder = etherparse::PacketBuilder::ipv4([198, 51, 100, 1], [192, 0, 2, 1], 64);
+        let mut inner = Vec::new();
+        builder
+            .udp(5000, 7)
+            .write(&mut inner, b"hello")
+            .expect("a packet");
+        self.balancer.run(|| {
+            // SAFETY: a plain system call; the descriptor is new and checked.
+            let raw = unsafe {
+                let fd = libc::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_IPIP);
+                assert!(fd >= 0, "a raw socket needs root");
+                OwnedFd::from_raw_fd(fd)
+            };
+            let sent = UdpSocket::from(raw).send_to(&inner, (SERVER, 0));
+            assert_eq!(sent.expect("send"), inner.len());
+        });
+    }
+
+    /// Whether a datagram that is sent now reaches the service.
+    fn delivers(&self) -> bool {
+        self.send();
+        match self.service.recv(&mut [0; 16]) {
+            Ok(length) => length == 5,
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => false,
+            Err(e) => panic!("{e}"),
+        }
+    }
+
+    /// Packets of a verdict, as `causeway agent stats` prints them.
+    fn count(&self, verdict: &str) -> u64 {
+        let output = causeway()
+            .args(["agent", "stats", "--all", "-o", "csv", "--socket"])
+            .arg(self.socket())
+            .output()
+            .expect("run causeway");
+        let rows = stdout(&output);
+        let row = rows
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("{verdict},")))
+            .unwrap_or_else(|| panic!("no {verdict} in {rows}"));
+        let packets = row.split(',').nth(1).expect("packets");
+        packets.parse().expect("a number")
+    }
+
+    fn detach(&self) -> String {
+        let output = causeway()
+            .args(["agent", "--detach", "-c"])
+            .arg(self.file())
+            .output()
+            .expect("run causeway");
+        stdout(&output)
+    }
+}
+
+/// A running agent; killed when the test ends early.
+struct Agent(Child);
+
+impl Agent {
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.0.id() as i32), signal).expect("a signal");
+    }
+
+    fn terminate(mut self) {
+        self.signal(Signal::SIGTERM);
+        let status = self.0.wait().expect("the agent's end");
+        assert!(status.success(), "{status}");
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn causeway() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_causeway"));
+    command.stdin(Stdio::null());
+    command
+}
+
+fn stdout(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn has_program() -> bool {
+    sandbox::run("ip", "link show srv0").contains("xdp")
+}
+
+#[test]
+fn an_agent_decapsulates_also_while_it_is_away() {
+    Sandbox::run(|sandbox| {
+        let world = World::build(sandbox);
+        assert!(!world.delivers(), "without an agent nothing decapsulates");
+        let agent = world.agent();
+        assert!(world.log().contains("attached to srv0 in native mode"));
+        assert!(world.delivers());
+        assert_eq!(world.count("decapsulated"), 1);
+        agent.terminate();
+        assert!(world.delivers());
+
+        let mut agent = world.agent();
+        assert!(world.log().contains("took over the running data plane"));
+        assert_eq!(world.count("decapsulated"), 2);
+        agent.0.kill().expect("SIGKILL");
+        agent.0.wait().expect("the agent's end");
+        assert!(world.delivers());
+
+        let agent = world.agent();
+        assert_eq!(world.count("decapsulated"), 3);
+        agent.terminate();
+        let said = world.detach();
+        assert!(said.starts_with("detached from srv0; "), "{said}");
+        assert!(!has_program());
+        assert!(!world.delivers());
+        assert!(world.detach().starts_with("nothing was attached"));
+    });
+}
+
+#[test]
+fn a_reload_changes_addresses_and_refuses_what_it_cannot() {
+    Sandbox::run(|sandbox| {
+        let world = World::build(sandbox);
+        let agent = world.agent();
+        world.configure(OTHER, VIP);
+        agent.signal(Signal::SIGHUP);
+        wait_for("the reload", || world.log().contains("reloaded: "));
+        assert!(!world.delivers());
+        assert_eq!(world.count("not_ours"), 1);
+
+        let text = fs::read_to_string(world.file()).expect("the configuration");
+        fs::write(world.file(), text.replace("srv0", "lo")).expect("another one");
+        agent.signal(Signal::SIGHUP);
+        wait_for("the refusal", || {
+            let cannot = "`interface` cannot change while the agent runs; restart it";
+            world.log().contains(cannot)
+        });
+        // A VIP that the kernel does not hold is the usual mistake.
+        world.configure(SERVER, "192.0.2.99");
+        agent.signal(Signal::SIGHUP);
+        wait_for("the hint", || {
+            world.log().contains("`ip addr add 192.0.2.99/32 dev lo`")
+        });
+        assert!(world.delivers());
+        agent.terminate();
+    });
+}
+
+#[test]
+fn refusals_are_one_sentence() {
+    Sandbox::run(|sandbox| {
+        let world = World::build(sandbox);
+        let refused = |arguments: &[&str], expected: &str| {
+            let output = causeway()
+                .args(arguments)
+                .arg(world.file())
+                .output()
+                .expect("run causeway");
+            assert_eq!(output.status.code(), Some(1));
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(said.lines().count(), 1, "{said}");
+            assert!(said.contains(expected), "{said}");
+        };
+        let good = fs::read_to_string(world.file()).expect("the configuration");
+        let write = |text: &str| fs::write(world.file(), text).expect("write");
+        write(&good.replace("srv0", "srv9"));
+        refused(&["agent", "-c"], "no network interface srv9 here");
+        write(&good.replace(SERVER, "10.7.0"));
+        let expected = "agent.toml:3: `10.7.0` is no IP address";
+        refused(&["agent", "-c"], expected);
+        refused(&["config", "check"], expected);
+        write(&good.replace("pin_dir = \"/", "pin_dir = \"/proc/"));
+        refused(&["agent", "-c"], "is not in a BPF file system");
+        refused(&["agent", "stats", "--socket"], "is gone");
+        refused(&["lb", "-c"], "unknown key `agent`");
+        assert!(!has_program());
+    });
+}
