@@ -45,7 +45,8 @@ bench-reader: setup ## packets per second of `causeway measure`; bench/out/reade
 	$(CARGO) bench --locked --package causeway --bench reader
 
 gen: setup ## regenerate committed files; leaves a clean tree when they are current
-	scripts/gen
+	$(CARGO) test --workspace --locked --no-run
+	CARGO="$(CARGO)" $(SUDO) scripts/gen
 
 clean: ## remove build products and results
 	$(CARGO) clean

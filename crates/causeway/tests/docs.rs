@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What documents and example files say, against the program.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use causeway_io::abi::{Action, ServerVerdict, Verdict};
+
+fn in_repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(path)
+}
+
+/// A row of a table of verdicts.
+fn row(word: &str, action: Action, meaning: &str) -> String {
+    let action = format!("{action:?}").to_lowercase();
+    format!("| `{word}` | {action} | {meaning} |\n")
+}
+
+#[test]
+fn the_runbook_explains_every_verdict() {
+    let balancers = Verdict::ALL.map(|v| row(v.as_str(), v.action(), v.meaning()));
+    let servers = ServerVerdict::ALL.map(|v| row(v.as_str(), v.action(), v.meaning()));
+    let runbook = std::fs::read_to_string(in_repository("docs/operations.md")).expect("a runbook");
+    for rows in [balancers.concat(), servers.concat()] {
+        let table = format!("| verdict | action | |\n| --- | --- | --- |\n{rows}\n");
+        assert!(
+            runbook.contains(&table),
+            "docs/operations.md should hold:\n{table}"
+        );
+    }
+}
+
+#[test]
+fn the_example_files_pass_the_check() {
+    for (file, expected) in [
+        ("docs/causeway.toml", "2 VIPs with 3 reals on eth0"),
+        ("docs/agent.toml", "1 tunnel address and 1 VIP on eth0"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_causeway"))
+            .args(["config", "check"])
+            .arg(in_repository(file))
+            .output()
+            .expect("run causeway");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.ends_with(&format!("ok: {expected}\n")), "{said}");
+    }
+}
