@@ -142,7 +142,9 @@ async fn no_method(request: Request) -> Response {
 }
 
 async fn status(State(shared): Api) -> Json<Status> {
-    Json(shared.status().clone())
+    let mut status = shared.status().clone();
+    status.interval_ns = shared.engine().config().control.interval_ns;
+    Json(status)
 }
 
 async fn stats(State(shared): Api) -> Answer<super::view::Stats> {

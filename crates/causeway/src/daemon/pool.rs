@@ -43,6 +43,11 @@ impl Pool {
     /// A pool of `vip`, whose reals have these ids, in the same order. `old` is
     /// the pool that it replaces: measurements and weights carry over.
     pub fn new(vip: Vip, id: VipId, reals: &[RealId], params: &Params, old: Option<Self>) -> Self {
+        // The same reals under the same scheduler keep their ring as it is.
+        let same_ring = old.as_ref().is_some_and(|old| {
+            let ids = old.members.iter().map(|member| member.id);
+            old.vip.scheduler == vip.scheduler && ids.eq(reals.iter().copied())
+        });
         let (mut old_members, old_controller) = match old {
             Some(old) => (old.members, old.controller),
             None => (Vec::new(), None),
@@ -52,12 +57,13 @@ impl Pool {
             .zip(&vip.reals)
             .map(|(&id, real)| {
                 let known = old_members.iter().position(|member| member.id == id);
-                let history = known.map(|index| old_members.swap_remove(index).history);
+                let known = known.map(|index| old_members.swap_remove(index));
+                let in_ring = known.as_ref().and_then(|known| known.in_ring);
                 PoolMember {
                     id,
                     weight: configured(real),
-                    in_ring: None,
-                    history: history.unwrap_or_default(),
+                    in_ring: in_ring.filter(|_| same_ring),
+                    history: known.map(|known| known.history).unwrap_or_default(),
                 }
             })
             .collect();

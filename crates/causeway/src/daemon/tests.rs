@@ -204,6 +204,7 @@ fn vips_come_and_go_at_run_time() {
     bench.engine.add_vip(other.vips[0].clone()).unwrap();
     assert_eq!(bench.plane.state().vips.len(), 2);
     assert_eq!(bench.plane.state().reals.len(), 8);
+    assert_eq!(bench.plane.state().ring_swaps, 2);
     let twice = bench.engine.add_vip(other.vips[0].clone()).unwrap_err();
     assert!(twice.to_string().starts_with("vip api exists already"));
     bench.engine.remove_vip("api").unwrap();
