@@ -31,7 +31,11 @@
 #define WC_ECHO_SLACK_NS 500000ll
 /* A request that acknowledges more than one segment did not sit on it. */
 #define WC_SEGMENT 1460u
-/* A packet soon after one of full size is the rest of the same request. */
+/*
+ * A packet soon after one of full size is the rest of the same request. Over TCP
+ * also a later one, if no response arrived in between: a slow uplink sends the
+ * segments of one upload more than that apart.
+ */
 #define WC_CONTINUE_NS (1ull * CW_MS_NS)
 #define WC_FULL_MIN 1280u
 
@@ -143,6 +147,14 @@ CW_INLINE u16 wc_lead(const struct wc_state *s, u64 gap_ns, u64 idle_ns)
 	return lead >= 0xffff ? 0 : (u16)(lead + 1);
 }
 
+/* Whether the packet is the rest of the request that the last one began. */
+CW_INLINE int wc_continues(const struct wc_state *s, const struct wc_request *r, int tcp)
+{
+	u64 within = tcp && !r->advances ? WC_FORGET_NS : WC_CONTINUE_NS;
+
+	return (s->flags & WC_LAST_FULL) && r->gap_ns < within;
+}
+
 /* last_ns moves to t_ns; distances from it move along. */
 CW_INLINE void wc_move_last(struct wc_state *s, u64 t_ns)
 {
@@ -156,12 +168,13 @@ CW_INLINE void wc_move_last(struct wc_state *s, u64 t_ns)
 /* The packet belongs to the open burst. */
 CW_INLINE void wc_join(struct wc_state *s, u64 t_ns, const struct wc_request *r)
 {
+	u32 n = CW_MIN(r->n, 255u - s->cur_n); /* cur_off is the sum of cur_n */
 	u64 off;
 
 	wc_move_last(s, t_ns);
 	off = (u64)s->cur_age >> (WC_OFF_SHIFT - WC_BURST_SHIFT);
-	s->cur_off = cw_sat32(s->cur_off + off * r->n);
-	s->cur_n = (u8)CW_MIN(s->cur_n + r->n, 255u);
+	s->cur_off = cw_sat32(s->cur_off + off * n);
+	s->cur_n = (u8)(s->cur_n + n);
 	if (r->stray)
 		s->cur_late = (u8)CW_MIN(s->cur_late + r->n, 255u);
 }
@@ -200,7 +213,7 @@ CW_INLINE void wc_data(struct wc_state *s, const struct est_packet *p, u64 now_n
 		r.advances = (u8)wc_paused(s, r.gap_ns);
 	}
 	full = wc_is_full(s, p->ip_len);
-	rest = (s->flags & WC_LAST_FULL) && r.gap_ns < WC_CONTINUE_NS;
+	rest = wc_continues(s, &r, tcp);
 	s->flags = (u8)((s->flags & ~WC_LAST_FULL) | (full ? WC_LAST_FULL : 0));
 	/* TCP, readable or not, sends one request per packet here; QUIC packs several. */
 	if (p->proto != EST_PROTO_TCP)

@@ -14,7 +14,7 @@ use super::workload::{Client, Rng, nonsense};
 const EPOCH_NS: u64 = 200_000_000;
 
 /// Half-sample sums by epoch.
-type Epochs = BTreeMap<u64, (u64, u64)>;
+pub type Epochs = BTreeMap<u64, (u64, u64)>;
 
 fn add(epochs: &mut Epochs, when_ns: u64, sum2: u64, count2: u64) {
     let epoch = epochs.entry(when_ns / EPOCH_NS).or_default();
@@ -22,7 +22,7 @@ fn add(epochs: &mut Epochs, when_ns: u64, sum2: u64, count2: u64) {
     epoch.1 += count2;
 }
 
-fn by_the_c(packets: &[Packet]) -> Epochs {
+pub fn by_the_c(packets: &[Packet]) -> Epochs {
     let mut flow = WindowChain::default();
     let mut epochs = Epochs::new();
     let mut samples: Vec<_> = packets.iter().map(|p| flow.packet(p)).collect();
@@ -38,7 +38,7 @@ fn by_the_c(packets: &[Packet]) -> Epochs {
     epochs
 }
 
-fn by_the_oracle(packets: &[Packet]) -> Epochs {
+pub fn by_the_oracle(packets: &[Packet]) -> Epochs {
     let mut oracle = Oracle::default();
     packets.iter().for_each(|p| oracle.packet(p));
     oracle.finish(packets[0].proto == Packet::TCP);
@@ -125,8 +125,8 @@ fn nonsense_neither_crashes_nor_gives_absurd_latencies() {
         for (epoch, (sum2, count2)) in by_the_c(&packets) {
             assert!(epoch >= first / EPOCH_NS);
             assert!(count2 > 0);
-            // The ring holds 258 s; requests of a burst may come after its start.
-            assert!(sum2 / count2 < 300_000_000_000, "{} ns", sum2 / count2);
+            // The ring holds 258 s; requests may come up to 69 s after their burst's start.
+            assert!(sum2 / count2 < 327_000_000_000, "{} ns", sum2 / count2);
         }
     }
 }

@@ -7,4 +7,5 @@ mod clients;
 mod constant;
 mod golden;
 mod oracle;
+mod upload;
 mod workload;

@@ -11,6 +11,8 @@ const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 /// How far behind the highest sequence number a hole is remembered, bytes.
 const HOLE_MAX: u32 = 1 << 16;
+/// Requests that a burst is counted with at most.
+const BURST_MAX: usize = 255;
 
 #[derive(Clone, Debug)]
 struct Burst {
@@ -356,7 +358,8 @@ impl Oracle {
         }
         self.longest = self.longest.max(p.ip_len);
         let full = p.ip_len >= 1280 && p.ip_len == self.longest;
-        let rest = std::mem::replace(&mut self.last_full, full) && gap < MS;
+        let within = if tcp && !advances { 120_000 * MS } else { MS };
+        let rest = std::mem::replace(&mut self.last_full, full) && gap < within;
         let k = if tcp { 1 } else { self.requests(p, full) };
         let silence = self.silence_since.take();
         let before = self.last.replace(t);
@@ -365,7 +368,7 @@ impl Oracle {
         }
         let fresh = before.is_none() || !tcp && gap >= 200 * MS || gap >= 120_000 * MS;
         if let Some(open) = self.open.as_mut().filter(|_| !fresh && !advances) {
-            open.requests.extend(vec![t; k]);
+            open.requests.extend(vec![t; k.min(BURST_MAX - open.n())]);
             if late && Some(p.ack) != self.request_ack {
                 open.strays += k;
             }
