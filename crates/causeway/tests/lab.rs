@@ -128,7 +128,7 @@ fn estimates_are_near_what_clients_measure() {
 
 #[test]
 fn the_latency_scheduler_leaves_the_slow_server() {
-    let report = run("degrade", &["run_s=9", "degrade_at_s=4"]);
+    let report = run("degrade", &["run_s=16", "degrade_at_s=5"]);
     let summary = |p: &str| number(&report, &format!("/result/summary/{p}"));
     assert_eq!(summary("baseline/broken_connections"), 0.0);
     assert_eq!(summary("latency_aware/broken_connections"), 0.0);

@@ -37,7 +37,7 @@ impl Scenario for Replace {
                 "2500",
                 "time between two changes; connections live less",
             ),
-            param("slots", "20", "users of the load generator"),
+            param("slots", "40", "users of the load generator"),
             param("scheduler", "maglev", "scheduler of the VIP"),
             param("forwarding", "ipip", "ipip or l2"),
         ];
