@@ -20,8 +20,10 @@
 #include "window_chain_bursts.h"
 #include "window_chain_signals.h"
 
-/* After such a gap a datagram flow is taken to have been idle. */
+/* After such a gap a datagram flow has been idle, unless its ACKs say no. */
 #define WC_DATAGRAM_IDLE_NS (200ull * CW_MS_NS)
+/* QUIC acknowledges within 25 ms (max_ack_delay, RFC 9000, 18.2); some slack. */
+#define WC_ACK_DELAY_NS (30ull * CW_MS_NS)
 /* After such a gap no response is awaited any more. */
 #define WC_FORGET_NS (120ull * 1000 * CW_MS_NS)
 /* Idle time of the client is not looked for below these. */
@@ -101,6 +103,31 @@ CW_INLINE int wc_paused(const struct wc_state *s, u64 gap_ns)
 
 	pause = CW_MAX(CW_MIN(pause, 200ull * CW_US_NS), 20ull * CW_US_NS);
 	return gap_ns > pause;
+}
+
+/*
+ * Whether a long gap was a slow response, not idle time. A client acknowledges
+ * what it receives within 25 ms, in a packet of its own if it has nothing to
+ * send: a request without an ACK long before it answers what has just come in.
+ * Flows that never sent an ACK alone, as other protocols than QUIC, say nothing.
+ */
+CW_INLINE int wc_just_answered(const struct wc_state *s, u64 gap_ns)
+{
+	if (!(s->flags & WC_ACK_SEEN))
+		return 0;
+	if (!s->silence)
+		return 1;
+	return gap_ns - ((u64)(s->silence - 1) << WC_IDLE_SHIFT) < WC_ACK_DELAY_NS;
+}
+
+/* Whether everything before the packet is to be forgotten. */
+CW_INLINE int wc_is_fresh(const struct wc_state *s, const struct wc_request *r, int tcp)
+{
+	if (!(s->flags & WC_DATA_SEEN) || r->gap_ns >= WC_FORGET_NS)
+		return 1;
+	if (tcp || r->gap_ns < WC_DATAGRAM_IDLE_NS)
+		return 0;
+	return !wc_just_answered(s, r->gap_ns);
 }
 
 /* Whether the packet fills the path's MTU, as far as this flow has shown it. */
@@ -222,7 +249,7 @@ CW_INLINE void wc_data(struct wc_state *s, const struct est_packet *p, u64 now_n
 		wc_move_last(s, now_ns);
 		return;
 	}
-	fresh = !seen || r.gap_ns >= (tcp ? WC_FORGET_NS : WC_DATAGRAM_IDLE_NS);
+	fresh = wc_is_fresh(s, &r, tcp);
 	if (!fresh && !r.advances) {
 		wc_join(s, now_ns, &r);
 		return;

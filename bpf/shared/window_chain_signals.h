@@ -93,6 +93,7 @@ CW_INLINE void wc_pure_ack(struct wc_state *s, const struct est_packet *p, u64 n
 		weight = wc_ack_weight(p->ack - before);
 		s->tcp.ack_max = p->ack;
 	}
+	s->flags |= WC_ACK_SEEN;
 	if (s->flags & WC_DATA_SEEN) {
 		wc_ack_arrived(s, weight, gap);
 		s->silence = cw_sat32((gap >> WC_IDLE_SHIFT) + 1);

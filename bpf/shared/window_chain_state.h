@@ -53,7 +53,7 @@
 enum wc_flags {
 	WC_SYN_SEEN = 1 << 0,  /* last_ns is that of a SYN without an ACK yet */
 	WC_DATA_SEEN = 1 << 1, /* a burst is open; seq, request_ack valid */
-	WC_ACK_SEEN = 1 << 2,  /* ack_max valid */
+	WC_ACK_SEEN = 1 << 2,  /* ack_max valid; of datagrams: one was a lone ACK */
 	WC_TS_SEEN = 1 << 3,   /* clock_min valid */
 	WC_LAST_FULL = 1 << 4, /* the last data packet was as large as they get */
 	WC_HOLD = 1 << 5,      /* hold_gap and hold_lead valid */

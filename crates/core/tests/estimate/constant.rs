@@ -4,7 +4,7 @@
 
 use causeway_core::estimate::{Estimator, Method, Packet};
 
-use super::clients::{tally, tcp_ack, tcp_request, tcp_syn};
+use super::clients::{datagram, tally, tcp_ack, tcp_request, tcp_syn};
 
 const MS: u64 = 1_000_000;
 const START_NS: u64 = 1_700_000_000_123_456_789;
@@ -104,6 +104,41 @@ fn a_server_that_turns_slow_is_followed_at_once() {
 #[test]
 fn a_latency_beyond_two_minutes_gives_none_instead_of_a_guess() {
     let packets = closed_loop(300_000 * MS, 1, 2, 0);
+    let mut flow = Estimator::new(&Method::WindowChain);
+    assert_eq!(tally(&mut flow, packets).mean_ns(), None);
+}
+
+/// A QUIC client that sends one request at a time. Where it answers a response
+/// with the next request, the ACK goes along; where it pauses, an ACK goes alone
+/// after 25 ms.
+fn quic(latency_ns: u64, pause_ns: u64) -> Vec<Packet> {
+    let mut packets = vec![datagram(START_NS, 40)];
+    let mut t_ns = START_NS + MS;
+    for _ in 0..40 {
+        for _ in 0..5 {
+            packets.push(datagram(t_ns, 120));
+            t_ns += latency_ns;
+        }
+        packets.push(datagram(t_ns + 25 * MS, 35));
+        t_ns += pause_ns;
+    }
+    packets
+}
+
+#[test]
+fn a_slow_quic_server_is_told_from_an_idle_client() {
+    for latency_ms in [1, 20, 250, 270, 300, 550, 1100, 1000, 5000] {
+        for pause_ms in [230, 400, 3_000] {
+            let got = measured_ms(quic(latency_ms * MS, pause_ms * MS));
+            let error = got / latency_ms as f64 - 1.0;
+            assert!(error.abs() < 0.002, "{latency_ms} ms read as {got} ms");
+        }
+    }
+}
+
+#[test]
+fn datagrams_without_lone_acks_leave_long_gaps_unread() {
+    let packets = (0..20).map(|i| datagram(START_NS + i * 250 * MS, 120));
     let mut flow = Estimator::new(&Method::WindowChain);
     assert_eq!(tally(&mut flow, packets).mean_ns(), None);
 }

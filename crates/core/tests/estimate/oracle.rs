@@ -61,6 +61,7 @@ pub struct Oracle {
     last_full: bool,
     unit: Option<f64>,
     learnt: u32,
+    lone_acks: bool,
     pub committed: Committed,
 }
 
@@ -305,6 +306,7 @@ impl Oracle {
             weight = u64::from(p.ack.wrapping_sub(max));
             self.ack_max = Some(p.ack);
         }
+        self.lone_acks = true;
         if self.last.is_some() {
             self.acks.push((p.t_ns, weight));
             self.silence_since = Some(p.t_ns);
@@ -366,7 +368,10 @@ impl Oracle {
         if rest {
             return;
         }
-        let fresh = before.is_none() || !tcp && gap >= 200 * MS || gap >= 120_000 * MS;
+        // A client that acknowledges alone would have, 30 ms after a response.
+        let answered = self.lone_acks && silence.is_none_or(|since| t - since < 30 * MS);
+        let idle = !tcp && gap >= 200 * MS && !answered;
+        let fresh = before.is_none() || idle || gap >= 120_000 * MS;
         if let Some(open) = self.open.as_mut().filter(|_| !fresh && !advances) {
             open.requests.extend(vec![t; k.min(BURST_MAX - open.n())]);
             if late && Some(p.ack) != self.request_ack {
