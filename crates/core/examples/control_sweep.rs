@@ -65,7 +65,7 @@ fn choices() -> Vec<(String, Params)> {
     vary("interval ms", &[50.0, 200.0], |p, v| {
         p.interval_ns = (v * 1e6) as u64;
     });
-    vary("step", &[0.02, 0.1, 0.2], |p, v| p.step = v);
+    vary("step", &[0.03, 0.12, 0.2], |p, v| p.step = v);
     vary("take_max", &[0.3, 0.7], |p, v| p.take_max = v);
     vary("gain_cap", &[0.05, 0.3], |p, v| p.gain_cap = v);
     vary("floor", &[0.005, 0.01, 0.05, 0.1], |p, v| p.floor = v);

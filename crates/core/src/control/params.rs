@@ -13,8 +13,9 @@ pub struct Params {
     pub alpha_high: f64,
     /// A real may receive weight when its latency is below this many times the lowest.
     pub alpha_low: f64,
-    /// Fraction of its weight that a real gives per interval and per multiple
-    /// of the lowest latency: a real at ten times gives `10 * step`.
+    /// Fraction of its weight that a real gives per interval and per multiple of
+    /// the lowest latency above the high watermark: at ten times it gives
+    /// `(10 - alpha_high) * step`.
     pub step: f64,
     /// Upper bound of that fraction, so that no interval empties a real.
     pub take_max: f64,
@@ -43,7 +44,7 @@ impl Default for Params {
             interval_ns: 100_000_000,
             alpha_high: 1.5,
             alpha_low: 1.2,
-            step: 0.03,
+            step: 0.06,
             take_max: 0.5,
             gain_cap: 0.1,
             floor: 0.02,

@@ -336,7 +336,8 @@ impl Watermark {
                     (Standing::High, Some(own)) if *renewed => own.latency_ns,
                     _ => return 0.0,
                 };
-                let part = self.params.step * latency_ns / lowest.latency_ns;
+                let excess = latency_ns / lowest.latency_ns - self.params.alpha_high;
+                let part = self.params.step * excess;
                 let take = real.weight * part.min(self.params.take_max);
                 take.min(real.room_down(&self.params)).max(0.0)
             })
