@@ -132,8 +132,8 @@ balance(struct xdp_md *ctx, struct packet *pkt, const int family)
 	if (verdict != route.verdict)
 		return verdict;
 	stats = count_route(&route, pkt->frame_len);
-	if (stats && flow && is_own(pkt, family)) {
-		count_connection(stats, flow, pkt, verdict);
+	if (stats && flow && is_own(pkt, family) && is_on_real(flow, &route, real)) {
+		count_connection(stats, flow, pkt);
 		if (cfg_measure)
 			measure(stats, flow, pkt);
 	}

@@ -46,6 +46,16 @@ static __always_inline bool is_tcp(const struct packet *pkt)
 	return pkt->est.proto == IPPROTO_TCP;
 }
 
+/*
+ * Whether the packet went to the flow's own real. What ends a connection whose
+ * real is gone goes to another one, which knows nothing of it.
+ */
+static __always_inline bool
+is_on_real(const struct flow *flow, const struct route *route, const struct real *real)
+{
+	return flow->real == route->real_id && flow->real_gen == real->gen;
+}
+
 /* A SYN of a client; SYN-ACKs are none. */
 static __always_inline bool is_syn(const struct packet *pkt)
 {
@@ -85,7 +95,6 @@ store_flow(const struct packet *pkt, const int family, const struct route *route
 		.real_gen = real ? real->gen : 0,
 		.vip = (u16)route->vip_id,
 		.isn = pkt->est.seq,
-		.bits = route->verdict == V_OPENED ? FLOW_OPENED : 0,
 	};
 
 	if (old)

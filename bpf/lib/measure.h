@@ -7,15 +7,23 @@
 #include "flow.h"
 #include "../shared/window_chain.h"
 
-/* Connections as the client opens and closes them; a flow counts once each way. */
+/*
+ * Connections as the client opens and closes them; a flow counts once each way. A
+ * SYN that could not be sent on has opened nothing: a repeated one does.
+ */
 static __always_inline void
-count_connection(struct real_stats *stats, struct flow *flow, const struct packet *pkt, enum verdict verdict)
+count_connection(struct real_stats *stats, struct flow *flow, const struct packet *pkt)
 {
-	if (verdict == V_OPENED)
+	u8 bits = flow->bits;
+
+	if (is_syn(pkt) && !(bits & FLOW_OPENED)) {
+		flow->bits = bits | FLOW_OPENED;
 		stats->conns_opened += 1;
-	if (is_closing(pkt) && (flow->bits & (FLOW_OPENED | FLOW_CLOSED)) == FLOW_OPENED) {
-		flow->bits |= FLOW_CLOSED;
-		stats->conns_closed += 1;
+	}
+	if (is_closing(pkt) && !(bits & FLOW_CLOSED)) {
+		flow->bits = bits | FLOW_CLOSED;
+		if (bits & FLOW_OPENED)
+			stats->conns_closed += 1;
 	}
 }
 

@@ -222,6 +222,12 @@ static __always_inline void parse_common_timestamp(struct cursor *cur, struct pa
 	pkt->est.tsecr = bpf_ntohl(option->tsecr_be);
 }
 
+/* A SYN that also ends the connection: no stack sends it, scanners do. */
+static __always_inline bool is_absurd(u8 tcp_flags)
+{
+	return tcp_flags & EST_TCP_SYN && tcp_flags & (EST_TCP_FIN | EST_TCP_RST);
+}
+
 /* TCP. Only the usual place of a timestamp is read; tcp_options.h finds others. */
 static __always_inline MUST_USE enum parsed
 parse_tcp(struct cursor *cur, struct packet *pkt, const int family)
@@ -236,6 +242,8 @@ parse_tcp(struct cursor *cur, struct packet *pkt, const int family)
 		return PARSED_MALFORMED;
 	set_ports(pkt, family, tcp->source, tcp->dest);
 	pkt->est.tcp_flags = ((u8 *)tcp)[13];
+	if (is_absurd(pkt->est.tcp_flags))
+		return PARSED_MALFORMED;
 	pkt->est.seq = bpf_ntohl(tcp->seq);
 	pkt->est.ack = bpf_ntohl(tcp->ack_seq);
 	pkt->options_len = header_len - sizeof(*tcp);

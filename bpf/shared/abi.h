@@ -94,8 +94,8 @@ struct flow_key6 {
 ABI_SIZE(struct flow_key6, 40);
 
 enum flow_bits {
-	FLOW_OPENED = 1 << 0, /* its SYN was seen: counted in conns_opened */
-	FLOW_CLOSED = 1 << 1, /* FIN or RST from the client: counted in conns_closed */
+	FLOW_OPENED = 1 << 0, /* its SYN was sent on: counted in conns_opened */
+	FLOW_CLOSED = 1 << 1, /* FIN or RST from the client: counted in conns_closed if opened */
 };
 
 /*

@@ -3,7 +3,7 @@
 
 use causeway_io::abi::Verdict;
 
-use crate::frame::{ACK, Ip, Tcp, Tuple, arriving};
+use crate::frame::{ACK, FIN, Ip, RST, SYN, Tcp, Tuple, arriving};
 use crate::rig::{Rig, TCP, UDP};
 use crate::verdict_tests;
 
@@ -102,6 +102,17 @@ verdict_tests! { Rig, Verdict:
         serve(rig, VIPS[1].1);
         for (offset, value) in [(14, 0x45), (18, 0xff), (66, 0x40), (66, 0xf0)] {
             rig.expect(Verdict::Malformed, &changed(tuple, offset, value), &[]);
+        }
+    }
+    Malformed a_syn_that_ends_its_connection(rig) {
+        for (client, vip) in VIPS {
+            serve(rig, vip);
+            let tuple = Tuple::new(client, 4000, vip, 80);
+            for flags in [SYN | FIN, SYN | RST, SYN | FIN | ACK, SYN | FIN | RST] {
+                let packet = tuple.tcp(Tcp { flags, seq: 1, ..Tcp::default() });
+                rig.expect(Verdict::Malformed, &arriving(&packet), &[]);
+            }
+            assert!(rig.flow(tuple, TCP).is_none());
         }
     }
     Malformed frames_that_end_early(rig) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the balancer learns about a real: connections, requests, latency.
 
-use causeway_io::abi::Verdict;
+use causeway_io::abi::{Real, Verdict};
 use causeway_io::skel::lb::types::wc_state;
 
 use crate::frame::{ACK, FIN, RST, Tcp, Tuple, arriving, timestamp};
-use crate::rig::{Rig, TCP};
+use crate::rig::{Rig, TCP, tunnel_real};
 use crate::verdict_tests;
 
 /// Octave of the first bucket, `HIST_MIN_BITS` of hist.h.
@@ -100,6 +100,49 @@ verdict_tests! { Rig, Verdict:
         send(rig, Tcp { flags: RST, seq: 8, ..Tcp::default() });
         let stats = rig.real_stats(1);
         assert_eq!((stats.conns_opened, stats.conns_closed), (2, 2));
+    }
+    Adopted an_adopted_connection_closes_without_being_counted(rig) {
+        serve(rig);
+        send(rig, Tcp::ack(1, 1));
+        send(rig, Tcp { flags: FIN | ACK, seq: 1, ack: 1, ..Tcp::default() });
+        let stats = rig.real_stats(1);
+        assert_eq!((stats.packets, stats.conns_opened, stats.conns_closed), (2, 0, 0));
+    }
+    Moved the_end_of_a_removed_reals_connection_counts_nowhere(rig) {
+        serve(rig);
+        send(rig, Tcp::syn(0));
+        rig.tunnel_real(2, "10.1.0.11");
+        rig.vip(0, VIP, 80, TCP, &[2]);
+        rig.real(1, Real::default());
+        let end = Tcp { flags: FIN | ACK, seq: 1, ack: 1, ..Tcp::default() };
+        send(rig, end);
+        assert_eq!((rig.real_stats(1).conns_closed, rig.real_stats(2).conns_closed), (0, 0));
+        assert_eq!(rig.real_stats(2).packets, 1);
+        // The slot has another real now, which is not the one that the flow was on.
+        rig.real(1, Real { r#gen: 1, ..tunnel_real("10.1.0.12") });
+        rig.vip(0, VIP, 80, TCP, &[1]);
+        send(rig, end);
+        let stats = rig.real_stats(1);
+        assert_eq!((stats.packets, stats.conns_opened, stats.conns_closed), (2, 1, 0));
+    }
+    NoNextHop a_syn_that_is_not_sent_opens_nothing(rig) {
+        serve(rig);
+        rig.set_ctl(|ctl| ctl.gateway_mac = [0; 6]);
+        rig.expect(Verdict::NoNextHop, &arriving(&client().tcp(Tcp::syn(0))), &[]);
+        let end = Tcp { flags: RST, seq: 1, ..Tcp::default() };
+        rig.set_ctl(|_| ());
+        send(rig, end);
+        let stats = rig.real_stats(1);
+        assert_eq!((stats.packets, stats.conns_opened, stats.conns_closed), (1, 0, 0));
+    }
+    SynAgain the_first_syn_that_is_sent_opens(rig) {
+        serve(rig);
+        rig.set_ctl(|ctl| ctl.gateway_mac = [0; 6]);
+        rig.expect(Verdict::NoNextHop, &arriving(&client().tcp(Tcp::syn(0))), &[]);
+        rig.set_ctl(|_| ());
+        send(rig, Tcp::syn(0));
+        send(rig, Tcp::syn(0));
+        assert_eq!(rig.real_stats(1).conns_opened, 1);
     }
     Established a_request_ends_with_a_short_packet(rig) {
         serve(rig);
