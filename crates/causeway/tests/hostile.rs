@@ -4,6 +4,8 @@
 //!
 //! The damage is a fixed sequence, so that a failure repeats.
 
+#![allow(clippy::unwrap_used, reason = "a test fails where it stands")]
+
 use std::fs::File;
 use std::path::Path;
 

@@ -20,8 +20,17 @@ use crate::config::units;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Read packets from this pcap or pcapng file, `-` for standard input; gzip and zstd are recognised
-    #[arg(short, long, value_name = "FILE")]
-    pub read: PathBuf,
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        required_unless_present = "interface"
+    )]
+    pub read: Option<PathBuf>,
+
+    /// Measure on this interface, which packets from clients cross, until Ctrl-C (needs root)
+    #[arg(short, long, value_name = "INTERFACE", conflicts_with = "read")]
+    pub interface: Option<String>,
 
     /// Length of an epoch; each gives one estimate, aligned to its multiples since the Unix epoch
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = epoch)]

@@ -4,6 +4,7 @@
 mod args;
 mod engine;
 mod input;
+mod live;
 mod output;
 mod progress;
 mod summary;
@@ -12,6 +13,7 @@ mod table;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -27,6 +29,13 @@ use summary::Summary;
 impl Args {
     /// Runs the command; a file that cannot be read to its end gives exit code 1.
     pub fn run(self) -> anyhow::Result<ExitCode> {
+        if let Some(interface) = &self.interface {
+            let methods = self.methods();
+            let [method] = &methods[..] else {
+                anyhow::bail!("-i runs one estimator; several at once are for captures: -r");
+            };
+            return live::run(&self, interface, method.clone());
+        }
         // The flow table and the code around the estimators are compiled for
         // each number of them, so that one alone pays for nothing else.
         match self.methods()[..] {
@@ -38,7 +47,8 @@ impl Args {
     }
 
     fn run_with<const N: usize>(&self, methods: [Method; N]) -> anyhow::Result<ExitCode> {
-        let input = Input::open(&self.read)?;
+        let read = self.read.as_deref().unwrap_or(Path::new("-"));
+        let input = Input::open(read)?;
         let style = Style {
             format: self.output,
             per: self.per,
@@ -58,7 +68,7 @@ impl Args {
             workers: self.workers(),
         };
         let mut output = Output::new(style, io::stdout());
-        let name = || self.read.display().to_string();
+        let name = || read.display().to_string();
         // A reader that went away (`| head`) wants no more, and no complaint.
         let (summary, table) = match engine::run(job, input, &mut output) {
             Err(error) if is_broken_pipe(&error) => return Ok(ExitCode::SUCCESS),
