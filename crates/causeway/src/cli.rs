@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use clap::{ArgAction, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-use crate::{agent_cmd, bench, config_cmd, lb_cmd, measure, stats_cmd, vip_cmd};
+use crate::{agent_cmd, bench, config_cmd, generate_cmd, lb_cmd, measure, stats_cmd, vip_cmd};
 
 /// A layer-4 load balancer that knows what its clients feel.
 #[derive(Debug, Parser)]
@@ -42,6 +42,9 @@ enum Command {
     Real(vip_cmd::RealArgs),
     /// Work with configuration files
     Config(config_cmd::Args),
+    /// Write shell completions and man pages
+    #[command(hide = true)]
+    Generate(generate_cmd::Args),
     /// See it all work on this machine: hashing against latency-aware balancing
     #[cfg(feature = "lab")]
     Demo(crate::demo::Args),
@@ -64,6 +67,7 @@ impl Cli {
             Command::Real(args) => args.run(),
             Command::Measure(args) => args.run(),
             Command::Config(args) => args.run(),
+            Command::Generate(args) => args.run(),
             Command::Bench(args) => args.run(),
             #[cfg(feature = "lab")]
             Command::Demo(args) => args.run(),

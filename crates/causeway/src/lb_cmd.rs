@@ -77,7 +77,7 @@ fn run(file: PathBuf, config: Config) -> anyhow::Result<()> {
     let listeners = Listeners::bind(&config.socket, config.http)?;
     let (plane, started) = KernelPlane::start(&config)?;
     let status = status(&file, &config, &started);
-    let engine = match Engine::start(Box::new(plane), config.clone()) {
+    let engine = match Engine::start(Box::new(plane), config.clone(), Moment::now()) {
         Ok(engine) => engine,
         Err(error) if started.took_over => return Err(error),
         Err(error) => {

@@ -15,6 +15,7 @@ mod config_cmd;
 mod daemon;
 #[cfg(feature = "lab")]
 mod demo;
+mod generate_cmd;
 #[cfg(feature = "lab")]
 mod lab_cmd;
 mod lb_cmd;

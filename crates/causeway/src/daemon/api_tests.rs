@@ -16,7 +16,7 @@ use super::api::{self, Shared};
 use super::clock::Moment;
 use super::engine::Engine;
 use super::fake::FakePlane;
-use super::tests::{MS, WEB, config};
+use super::tests::{MS, START, WEB, config};
 use super::view::{Stats, Status};
 use crate::stats_cmd;
 
@@ -33,7 +33,7 @@ impl Daemon {
         let file = dir.path().join("lb.toml");
         fs::write(&file, format!("interface = \"eth0\"\n{text}")).unwrap();
         let plane = FakePlane::default();
-        let engine = Engine::start(Box::new(plane.clone()), config(text)).unwrap();
+        let engine = Engine::start(Box::new(plane.clone()), config(text), START).unwrap();
         let status = Status {
             version: "1.2.3".to_owned(),
             interface: "eth0".to_owned(),

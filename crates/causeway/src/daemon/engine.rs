@@ -54,6 +54,8 @@ pub struct Engine {
     moves: VecDeque<Move>,
     /// The outer header in force, and whether a gateway was needed for it.
     encap: Option<(Encap, bool)>,
+    /// Set while the engine starts: when.
+    resume_at: Option<u64>,
     last_tick: Option<Moment>,
     last_histograms_ns: u64,
     last_window_ns: u64,
@@ -61,8 +63,9 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Takes a loaded data plane and makes it follow `config`.
-    pub fn start(plane: Box<dyn DataPlane>, config: Config) -> anyhow::Result<Self> {
+    /// Takes a loaded data plane and makes it follow `config`. Weights that a
+    /// former daemon found out are read off its rings.
+    pub fn start(plane: Box<dyn DataPlane>, config: Config, now: Moment) -> anyhow::Result<Self> {
         let mut engine = Self {
             plane,
             config,
@@ -70,12 +73,15 @@ impl Engine {
             meters: HashMap::new(),
             moves: VecDeque::new(),
             encap: None,
+            resume_at: None,
             last_tick: None,
             last_histograms_ns: 0,
             last_window_ns: 0,
             last_next_hop_ns: 0,
         };
+        engine.resume_at = Some(now.monotonic_ns);
         engine.sync()?;
+        engine.resume_at = None;
         Ok(engine)
     }
 
@@ -168,9 +174,24 @@ impl Engine {
             ));
         }
         self.pools = pools;
+        self.resume();
         self.set_rings()?;
         self.remove_others(old.into_keys().collect())?;
         self.sync_meters()
+    }
+
+    fn resume(&mut self) {
+        let Some(now_ns) = self.resume_at else {
+            return;
+        };
+        for pool in self.pools.iter_mut().filter(|pool| pool.follows_latency()) {
+            match self.plane.ring(pool.id()) {
+                Ok(ring) if ring.is_empty() => {}
+                Ok(ring) => pool.resume(now_ns, &ring),
+                // Then what is known is learnt anew, within seconds.
+                Err(error) => debug!("the ring of {} is not read: {error:#}", pool.vip().name),
+            }
+        }
     }
 
     /// Removes the VIPs given, the reals that our VIPs no longer have and, when the

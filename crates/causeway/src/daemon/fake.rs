@@ -155,6 +155,10 @@ impl DataPlane for FakePlane {
         Ok(())
     }
 
+    fn ring(&self, vip: VipId) -> anyhow::Result<Vec<RealId>> {
+        Ok(self.state().rings.get(&vip).cloned().unwrap_or_default())
+    }
+
     fn verdicts(&self) -> anyhow::Result<Vec<VerdictTotals>> {
         let verdict = |word, action, packets| VerdictTotals {
             word,

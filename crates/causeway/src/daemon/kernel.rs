@@ -215,6 +215,10 @@ impl DataPlane for KernelPlane {
         Ok(self.balancer.set_rings(&rings)?)
     }
 
+    fn ring(&self, vip: VipId) -> anyhow::Result<Vec<RealId>> {
+        Ok(self.balancer.ring(vip)?)
+    }
+
     fn verdicts(&self) -> anyhow::Result<Vec<VerdictTotals>> {
         let verdicts = self.balancer.verdicts()?.into_iter();
         Ok(verdicts

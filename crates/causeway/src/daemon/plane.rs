@@ -120,6 +120,8 @@ pub trait DataPlane: Send {
     /// Replaces the rings of VIPs; each at once, none of them empty for a moment.
     /// A VIP with an empty ring takes no new connections.
     fn set_rings(&mut self, rings: &[(VipId, Vec<RealId>)]) -> anyhow::Result<()>;
+    /// A VIP's ring; empty without one.
+    fn ring(&self, vip: VipId) -> anyhow::Result<Vec<RealId>>;
     /// Totals of every exit, in the data plane's order.
     fn verdicts(&self) -> anyhow::Result<Vec<VerdictTotals>>;
     /// Totals of the VIPs, by id.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One VIP at work: its reals, its controller, its ring.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use causeway_core::control::{Decision, Member, Params, Reading, Watermark};
 use causeway_core::select::{self, RealKey, RingSize};
@@ -123,6 +123,37 @@ impl Pool {
             self.decision = Some(controller.tick(now_ns, readings));
             self.take_weights();
         }
+    }
+
+    /// Whether the ring tells what a controller had found out.
+    pub fn follows_latency(&self) -> bool {
+        self.vip.control == Control::Watermark
+    }
+
+    /// Goes on with the weights that `ring` was built from by a daemon that ended.
+    pub fn resume(&mut self, now_ns: u64, ring: &[RealId]) {
+        let Some(controller) = &mut self.controller else {
+            return;
+        };
+        let mut slots: HashMap<RealId, f64> = HashMap::new();
+        for id in ring {
+            *slots.entry(*id).or_default() += 1.0;
+        }
+        // Reals that are new begin as configured.
+        let members = || self.vip.reals.iter().zip(&self.members);
+        let known: f64 = members()
+            .filter(|(_, member)| slots.contains_key(&member.id))
+            .map(|(real, _)| configured(real))
+            .sum();
+        let taken: f64 = slots.values().sum();
+        let weights: Vec<f64> = members()
+            .map(|(real, member)| match slots.get(&member.id) {
+                Some(slots) => slots / taken * known,
+                None => configured(real),
+            })
+            .collect();
+        controller.resume(now_ns, &weights);
+        self.take_weights();
     }
 
     fn take_weights(&mut self) {

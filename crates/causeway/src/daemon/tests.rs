@@ -28,6 +28,12 @@ real = [
 ]
 "#;
 
+/// When every engine of these tests starts.
+pub const START: Moment = Moment {
+    monotonic_ns: 1_000 * MS,
+    realtime_ns: 1_700_000_000_000 * MS,
+};
+
 /// An engine with its data plane and a clock.
 pub struct Bench {
     pub plane: FakePlane,
@@ -38,14 +44,11 @@ pub struct Bench {
 impl Bench {
     pub fn new(text: &str) -> Self {
         let plane = FakePlane::default();
-        let engine = Engine::start(Box::new(plane.clone()), config(text)).unwrap();
+        let engine = Engine::start(Box::new(plane.clone()), config(text), START).unwrap();
         Self {
             plane,
             engine,
-            now: Moment {
-                monotonic_ns: 1_000 * MS,
-                realtime_ns: 1_700_000_000_000 * MS,
-            },
+            now: START,
         }
     }
 
@@ -112,10 +115,31 @@ fn a_restart_keeps_ids_and_removes_what_the_file_no_longer_names() {
     plane.set_real(stray).unwrap();
     let third = plane.state().real("10.0.0.3");
     let text = WEB.replace("{ address = \"10.0.0.1\" },", "");
-    Engine::start(Box::new(plane.clone()), config(&text)).unwrap();
+    Engine::start(Box::new(plane.clone()), config(&text), START).unwrap();
     let state = plane.state();
     assert_eq!(state.real("10.0.0.3"), third);
     assert_eq!(state.reals.len(), 3);
+}
+
+#[test]
+fn a_restart_goes_on_with_the_weights_in_the_rings() {
+    let mut bench = Bench::new(WEB);
+    bench.run(10, &[5.0; 4]);
+    bench.run(30, &[100.0, 5.0, 5.0, 5.0]);
+    let before = bench.plane.state().share(0, 0);
+    assert!(before < 0.03);
+    bench.engine = Engine::start(Box::new(bench.plane.clone()), config(WEB), bench.now).unwrap();
+    assert!((bench.plane.state().share(0, 0) - before).abs() < 0.002);
+    // The slow one is silent: nothing says that it is well again.
+    for _ in 0..30 {
+        for id in 1..4 {
+            bench.plane.state().respond(id, 5.0, 50);
+        }
+        bench.run(1, &[]);
+    }
+    assert!(bench.plane.state().share(0, 0) < 0.03);
+    bench.run(60, &[5.0; 4]);
+    assert!((bench.plane.state().share(0, 0) - 0.25).abs() < 0.02);
 }
 
 #[test]
@@ -128,7 +152,7 @@ fn without_reconcile_strangers_stay() {
     };
     plane.set_vip(stranger).unwrap();
     let text = format!("reconcile = false\n{WEB}");
-    Engine::start(Box::new(plane.clone()), config(&text)).unwrap();
+    Engine::start(Box::new(plane.clone()), config(&text), START).unwrap();
     assert_eq!(plane.state().vips.len(), 2);
 }
 

@@ -99,11 +99,21 @@ impl Tracker {
         self.estimate
     }
 
-    /// Forgets an estimate that no sample has renewed for `age_ns`.
-    pub(super) fn expire(&mut self, now_ns: u64, age_ns: u64) {
-        if now_ns.saturating_sub(self.last_sample_ns) > age_ns {
+    /// Forgets an estimate that no sample has renewed for `age_ns`, and says so.
+    pub(super) fn expire(&mut self, now_ns: u64, age_ns: u64) -> bool {
+        let expired = now_ns.saturating_sub(self.last_sample_ns) > age_ns;
+        if expired {
             self.estimate = None;
             (self.pending_sum2, self.pending_count2) = (0, 0);
+        }
+        expired
+    }
+
+    /// A tracker of a real about which something was known until `now_ns`.
+    pub(super) fn resumed(now_ns: u64) -> Self {
+        Self {
+            last_sample_ns: now_ns,
+            ..Self::default()
         }
     }
 

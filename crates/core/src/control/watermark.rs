@@ -18,6 +18,9 @@ const EXPIRE_NS: u64 = 30_000_000_000;
 /// Distance from the configured weight, relative to it, that is not worth moving.
 const SETTLED: f64 = 0.001;
 
+/// A resumed real with less than this part of its configured weight was slow.
+const RESUMED_SLOW: f64 = 0.5;
+
 /// A real as the controller knows it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Member {
@@ -122,6 +125,18 @@ impl Watermark {
         self.refit();
     }
 
+    /// Goes on with the weights of a controller that ended, in the members' order.
+    /// A real that had lost most of its weight counts as slow until an estimate
+    /// says otherwise.
+    pub fn resume(&mut self, now_ns: u64, weights: &[f64]) {
+        for (real, &weight) in self.reals.iter_mut().zip(weights) {
+            real.weight = weight;
+            real.slow = weight < RESUMED_SLOW * real.member.configured;
+            real.tracker = Tracker::resumed(now_ns);
+        }
+        self.refit();
+    }
+
     /// The effective weights, in the members' order.
     pub fn weights(&self) -> impl Iterator<Item = (Member, f64)> + '_ {
         self.reals.iter().map(|real| (real.member, real.weight))
@@ -160,7 +175,9 @@ impl Watermark {
         for (index, real) in self.reals.iter_mut().enumerate() {
             let reading = readings.get(index).copied().unwrap_or_default();
             let progress = real.tracker.absorb(now_ns, &reading, &self.params);
-            real.tracker.expire(now_ns, EXPIRE_NS);
+            if real.tracker.expire(now_ns, EXPIRE_NS) {
+                real.slow = false;
+            }
             if progress == Progress::Changed && real.member.configured > 0.0 {
                 self.stable_for = 0;
             }
@@ -235,7 +252,10 @@ impl Watermark {
             };
         }
         let Some(own) = real.tracker.estimate() else {
-            return Standing::Unknown;
+            return match real.slow {
+                true => Standing::Lingering,
+                false => Standing::Unknown,
+            };
         };
         let ratio = own.latency_ns / lowest.latency_ns;
         let margin = (self.params.confidence * ratio_error(own, lowest)).exp();
