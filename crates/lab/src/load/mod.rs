@@ -17,6 +17,7 @@ pub mod log;
 pub mod page;
 mod poll;
 pub mod report;
+mod socket;
 pub mod wrk;
 
 use std::net::SocketAddr;

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The client's socket calls: connect, send, and what their errors mean.
+
+use std::io::{self, ErrorKind, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, connect, socket,
+};
+
+use super::log::Fault;
+
+/// One write, so that every request is a packet of its own.
+pub fn send(stream: &mut TcpStream, size: u32, service_us: u32) -> io::Result<()> {
+    let mut request = [0u8; 96];
+    let mut rest = &mut request[..];
+    write!(
+        rest,
+        "GET /r/{size}/{service_us} HTTP/1.1\r\nHost: causeway\r\n\r\n"
+    )?;
+    let unused = rest.len();
+    let length = request.len() - unused;
+    match stream.write(&request[..length])? {
+        n if n == length => Ok(()),
+        _ => Err(io::Error::from(ErrorKind::WriteZero)),
+    }
+}
+
+/// A non-blocking connect, and the local address it uses.
+pub fn begin_connect(target: SocketAddr) -> io::Result<(TcpStream, SocketAddr)> {
+    let family = if target.is_ipv4() {
+        AddressFamily::Inet
+    } else {
+        AddressFamily::Inet6
+    };
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let fd: OwnedFd = socket(family, SockType::Stream, flags, None)?;
+    let stream = TcpStream::from(fd);
+    stream.set_nodelay(true)?;
+    let result = match target {
+        SocketAddr::V4(a) => connect(stream.as_raw_fd(), &SockaddrIn::from(a)),
+        SocketAddr::V6(a) => connect(stream.as_raw_fd(), &SockaddrIn6::from(a)),
+    };
+    match result {
+        Ok(()) | Err(Errno::EINPROGRESS) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let local = stream.local_addr()?;
+    Ok((stream, local))
+}
+
+pub fn fault_of(error: &io::Error) -> Fault {
+    match error.kind() {
+        ErrorKind::ConnectionRefused => Fault::Refused,
+        ErrorKind::TimedOut => Fault::ConnectTimeout,
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => Fault::Unreachable,
+        ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe => {
+            Fault::Reset
+        }
+        _ => Fault::SendFailed,
+    }
+}
