@@ -19,7 +19,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Stats {
     /// Every exit of the data plane.
     pub verdicts: Vec<Verdict>,
-    /// Every VIP.
+    /// Every VIP; an agent has none.
+    #[serde(default)]
     pub vips: Vec<Vip>,
 }
 

@@ -7,6 +7,7 @@
 //! servers and cgroups ask for the sandbox as proof, so that nothing of the
 //! lab can be built on the host by mistake.
 
+pub mod agent;
 pub mod api;
 pub mod balancer;
 pub mod cgroup;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What most scenarios stand on: a topology with nginx on every server.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use causeway_io::{Decapsulator, DecapsulatorOptions, XdpMode};
 
+use crate::agent::Agent;
 use crate::balancer::{Balancer, Forwarding, Real, Settings, Vip};
 use crate::load::{self, LoadConfig, Running};
 use crate::netns::Netns;
@@ -22,7 +23,6 @@ pub struct Bench {
     pub topology: Topology,
     /// One nginx per server, in order.
     pub servers: Vec<Nginx>,
-    _decapsulators: Vec<Decapsulator>,
 }
 
 impl Bench {
@@ -33,16 +33,11 @@ impl Bench {
         let start =
             |node: &topology::Node| Nginx::start(&node.netns, &node.ipv4.to_string(), PORT, 1);
         let nginx = topology.servers.iter().map(start).collect::<Result<_>>()?;
-        let decapsulators = topology
-            .servers
-            .iter()
-            .map(decapsulate)
-            .collect::<Result<_>>()?;
+        topology.servers.iter().try_for_each(decapsulate)?;
         Ok(Self {
             sandbox,
             topology,
             servers: nginx,
-            _decapsulators: decapsulators,
         })
     }
 
@@ -76,6 +71,14 @@ impl Bench {
         Balancer::start(binary, &self.topology.balancer, settings)
     }
 
+    /// Starts `causeway agent` on every server: it takes over what decapsulates.
+    pub fn agents(&self, binary: &Path) -> Result<Vec<Agent>> {
+        let servers = self.topology.servers.iter();
+        servers
+            .map(|server| Agent::start(binary, server, &pin_dir(server)))
+            .collect()
+    }
+
     /// Starts a load from all clients.
     pub fn load(&self, config: &LoadConfig) -> Result<Running> {
         let clients: Vec<Netns> = self
@@ -97,17 +100,22 @@ impl Bench {
     }
 }
 
-/// Undoes the balancer's encapsulation on a server, for all its addresses.
-fn decapsulate(server: &topology::Node) -> Result<Decapsulator> {
+/// Where a server's decapsulation is pinned.
+fn pin_dir(server: &topology::Node) -> PathBuf {
+    Path::new("/sys/fs/bpf").join(server.netns.name())
+}
+
+/// Undoes the balancer's encapsulation on a server, for all its addresses. It is
+/// pinned and needs no process.
+fn decapsulate(server: &topology::Node) -> Result<()> {
     let options = DecapsulatorOptions {
         interface: topology::DEVICE.to_owned(),
-        pin_dir: Path::new("/sys/fs/bpf").join(server.netns.name()),
+        pin_dir: pin_dir(server),
         xdp_mode: XdpMode::Auto,
     };
     let addresses = [server.ipv4.into(), server.ipv6.into()].into();
     server.netns.run(move || {
         let (decapsulator, _) = Decapsulator::start(&options)?;
-        decapsulator.set_addresses(&addresses)?;
-        Ok(decapsulator)
+        Ok(decapsulator.set_addresses(&addresses)?)
     })
 }

@@ -54,11 +54,21 @@ impl Scenario for Smoke {
             vips,
             ..Settings::default()
         };
+        let agents = bench.agents(&context.binary)?;
         let mut balancer = bench.balancer(&context.binary, &settings)?;
         let mut cases = Vec::new();
         for vip in &settings.vips {
             cases.push(try_vip(context, &bench, vip)?);
         }
+        for (agent, server) in agents.iter().zip(bench.real_names4()) {
+            let packets = agent.verdict("decapsulated")?;
+            ensure!(
+                packets > 0,
+                "the agent on {server} has decapsulated nothing"
+            );
+        }
+        // Away, they must not be missed.
+        drop(agents);
         balancer.terminate()?;
         balancer.detach()?;
         let too_big = upload_beyond_mtu(context, &bench, settings)?;
