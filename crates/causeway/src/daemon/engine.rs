@@ -6,15 +6,17 @@
 //! own but through the [`DataPlane`], and takes the time as an argument.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
 
 use tracing::{debug, info};
 
 use super::clock::Moment;
 use super::meter::{self, Meter};
-use super::plane::{DataPlane, Path, RealId, RealSpec, RealTotals, VipAddress, VipId};
+use super::plane::{DataPlane, RealId, VipAddress};
 use super::pool::{self, Pool};
+use super::sync::{Way, real_ids};
 use super::view::{Epoch, Move};
-use crate::config::{Config, Control, Encap, Real, Vip};
+use crate::config::{Config, Control, Mac, Vip};
 
 /// Changes of weight that are remembered.
 const MOVES_MAX: usize = 1000;
@@ -23,6 +25,8 @@ const EPOCHS_MAX: usize = 4 << 20;
 /// How often histograms are read, and how long a window of percentiles is.
 const HISTOGRAM_NS: u64 = 1_000_000_000;
 const WINDOW_NS: u64 = 10_000_000_000;
+/// How long the default route's neighbour may take to answer when it is new.
+pub const GATEWAY_PATIENCE: Duration = Duration::from_secs(3);
 /// How often the gateway's address is looked up again.
 const NEXT_HOP_NS: u64 = 5_000_000_000;
 /// Changes of weight below this part of the configured weight are not recorded.
@@ -47,15 +51,15 @@ pub enum EngineError {
 
 /// The balancer's state.
 pub struct Engine {
-    plane: Box<dyn DataPlane>,
-    config: Config,
-    pools: Vec<Pool>,
-    meters: HashMap<RealId, Meter>,
+    pub(super) plane: Box<dyn DataPlane>,
+    pub(super) config: Config,
+    pub(super) pools: Vec<Pool>,
+    pub(super) meters: HashMap<RealId, Meter>,
+    /// `None` before the first configuration.
+    pub(super) way: Option<Way>,
+    /// VIPs that are to be removed from the data plane.
+    pub(super) gone: HashSet<VipAddress>,
     moves: VecDeque<Move>,
-    /// The outer header in force, and whether a gateway was needed for it.
-    encap: Option<(Encap, bool)>,
-    /// Set while the engine starts: when.
-    resume_at: Option<u64>,
     last_tick: Option<Moment>,
     last_histograms_ns: u64,
     last_window_ns: u64,
@@ -68,20 +72,18 @@ impl Engine {
     pub fn start(plane: Box<dyn DataPlane>, config: Config, now: Moment) -> anyhow::Result<Self> {
         let mut engine = Self {
             plane,
-            config,
+            config: config.clone(),
             pools: Vec::new(),
             meters: HashMap::new(),
             moves: VecDeque::new(),
-            encap: None,
-            resume_at: None,
+            way: None,
+            gone: HashSet::new(),
             last_tick: None,
             last_histograms_ns: 0,
             last_window_ns: 0,
             last_next_hop_ns: 0,
         };
-        engine.resume_at = Some(now.monotonic_ns);
-        engine.sync()?;
-        engine.resume_at = None;
+        engine.sync(config, Some(now.monotonic_ns))?;
         Ok(engine)
     }
 
@@ -118,130 +120,14 @@ impl Engine {
                 "a change of `{key}` needs a restart of the daemon; the data plane keeps forwarding meanwhile"
             )));
         }
-        self.replace(config)
+        self.replace(config)?;
+        // The next interval looks whether the gateway is another.
+        self.last_next_hop_ns = 0;
+        Ok(())
     }
 
     fn replace(&mut self, config: Config) -> Result<(), EngineError> {
-        let old = std::mem::replace(&mut self.config, config);
-        let Err(error) = self.sync() else {
-            return Ok(());
-        };
-        // Back to what worked. What cannot be undone either is in the message.
-        self.config = old;
-        match self.sync() {
-            Ok(()) => Err(EngineError::Plane(error)),
-            Err(undo) => Err(EngineError::Plane(error.context(format!(
-                "and the former state could not be restored: {undo:#}"
-            )))),
-        }
-    }
-
-    /// Sets the outer header if it or the need for a gateway changed.
-    fn set_encap(&mut self) -> anyhow::Result<()> {
-        let encapsulates = self.config.encapsulates();
-        let wanted = (self.config.encap.clone(), encapsulates);
-        if self.encap.as_ref() != Some(&wanted) {
-            self.plane.set_encap(&wanted.0, wanted.1)?;
-            self.encap = Some(wanted);
-        }
-        Ok(())
-    }
-
-    /// Makes the data plane hold what the configuration says, and builds the
-    /// pools. What is new comes before what is gone, so that no packet finds a
-    /// half-made VIP.
-    fn sync(&mut self) -> anyhow::Result<()> {
-        self.set_encap()?;
-        let mut old: HashMap<VipAddress, Pool> = std::mem::take(&mut self.pools)
-            .into_iter()
-            .map(|pool| (VipAddress::of(pool.vip()), pool))
-            .collect();
-        let mut pools = Vec::with_capacity(self.config.vips.len());
-        for vip in &self.config.vips {
-            let address = VipAddress::of(vip);
-            let id = self.plane.set_vip(address)?;
-            let mut reals = Vec::with_capacity(vip.reals.len());
-            for real in &vip.reals {
-                reals.push(self.plane.set_real(real_spec(id, real))?);
-            }
-            let former = old.remove(&address);
-            pools.push(Pool::new(
-                vip.clone(),
-                id,
-                &reals,
-                &self.config.control,
-                former,
-            ));
-        }
-        self.pools = pools;
-        self.resume();
-        self.set_rings()?;
-        self.remove_others(old.into_keys().collect())?;
-        self.sync_meters()
-    }
-
-    fn resume(&mut self) {
-        let Some(now_ns) = self.resume_at else {
-            return;
-        };
-        for pool in self.pools.iter_mut().filter(|pool| pool.follows_latency()) {
-            match self.plane.ring(pool.id()) {
-                Ok(ring) if ring.is_empty() => {}
-                Ok(ring) => pool.resume(now_ns, &ring),
-                // Then what is known is learnt anew, within seconds.
-                Err(error) => debug!("the ring of {} is not read: {error:#}", pool.vip().name),
-            }
-        }
-    }
-
-    /// Removes the VIPs given, the reals that our VIPs no longer have and, when the
-    /// file is to be the whole truth, every VIP that it does not name.
-    fn remove_others(&mut self, gone: HashSet<VipAddress>) -> anyhow::Result<()> {
-        let wanted: HashSet<VipAddress> = self.config.vips.iter().map(VipAddress::of).collect();
-        for (id, vip) in self.plane.vips()? {
-            if gone.contains(&vip) || (self.config.reconcile && !wanted.contains(&vip)) {
-                self.plane.remove_vip(id)?;
-            }
-        }
-        let ours: HashSet<VipId> = self.pools.iter().map(Pool::id).collect();
-        let used: HashSet<RealId> = self.real_ids().collect();
-        for (id, real) in self.plane.reals()? {
-            if ours.contains(&real.vip) && !used.contains(&id) {
-                self.plane.remove_real(id)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn real_ids(&self) -> impl Iterator<Item = RealId> {
-        let members = self.pools.iter().flat_map(Pool::members);
-        members.map(|(_, member)| member.id)
-    }
-
-    fn sync_meters(&mut self) -> anyhow::Result<()> {
-        let totals: HashMap<RealId, RealTotals> = self.plane.real_totals()?.into_iter().collect();
-        let used: HashSet<RealId> = self.real_ids().collect();
-        self.meters.retain(|id, _| used.contains(id));
-        for id in used {
-            if let std::collections::hash_map::Entry::Vacant(slot) = self.meters.entry(id) {
-                let totals = totals.get(&id).copied().unwrap_or_default();
-                slot.insert(Meter::new(totals, self.plane.histogram(id)?));
-            }
-        }
-        Ok(())
-    }
-
-    fn set_rings(&mut self) -> anyhow::Result<()> {
-        let stale = || self.pools.iter().filter(|pool| pool.ring_is_stale());
-        let rings: Vec<_> = stale().map(|pool| (pool.id(), pool.ring())).collect();
-        if rings.is_empty() {
-            return Ok(());
-        }
-        self.plane.set_rings(&rings)?;
-        for pool in self.pools.iter_mut().filter(|pool| pool.ring_is_stale()) {
-            pool.ring_is_set();
-        }
-        Ok(())
+        Ok(self.sync(config, None)?)
     }
 
     /// Ends an interval at `now`: reads counters, lets the controllers decide,
@@ -264,13 +150,26 @@ impl Engine {
         self.follow_gateway(now.monotonic_ns)
     }
 
-    /// Looks now and then whether the gateway has another address.
+    /// Looks now and then whether the next hop is another, and follows it.
     fn follow_gateway(&mut self, now_ns: u64) -> anyhow::Result<()> {
         if now_ns.saturating_sub(self.last_next_hop_ns) < NEXT_HOP_NS {
             return Ok(());
         }
         self.last_next_hop_ns = now_ns;
-        self.plane.follow_gateway()
+        let Some(way) = &mut self.way else {
+            return Ok(());
+        };
+        // A gateway that is silent for now keeps its last address.
+        let Ok(next_hop) = self.plane.resolver().resolve(&way.route, Duration::ZERO) else {
+            return Ok(());
+        };
+        if way.next_hop != next_hop {
+            self.plane.set_next_hop(&next_hop)?;
+            let mac = Mac(next_hop.gateway_mac);
+            info!("the next hop is now {mac}, MTU {}", next_hop.mtu);
+            way.next_hop = next_hop;
+        }
+        Ok(())
     }
 
     fn read_histograms(&mut self, now_ns: u64) -> anyhow::Result<()> {
@@ -294,7 +193,7 @@ impl Engine {
     /// Writes the interval that began at `start` into the history, with the
     /// weights that were in force during it.
     fn record(&mut self, start: Moment) {
-        let reals = self.real_ids().count().max(1);
+        let reals = real_ids(&self.pools).count().max(1);
         let epochs = self.config.history.as_nanos() / u128::from(self.config.control.interval_ns);
         let keep = (epochs as usize).clamp(1, (EPOCHS_MAX / reals).max(1));
         for pool in &mut self.pools {
@@ -411,14 +310,6 @@ impl Engine {
                 false => format!("there is no vip `{name}`; there are {}", known.join(", ")),
             })
         })
-    }
-}
-
-fn real_spec(vip: VipId, real: &Real) -> RealSpec {
-    RealSpec {
-        vip,
-        address: real.address,
-        path: real.mac.map_or(Path::Ipip, Path::L2),
     }
 }
 

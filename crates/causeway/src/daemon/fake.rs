@@ -4,17 +4,20 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use causeway_core::hist::Histogram;
 
 use super::plane::*;
-use crate::config::Encap;
+use crate::config::Mac;
 
 /// What the fake holds; tests read and write it while the engine runs.
 #[derive(Default)]
 pub struct State {
-    pub encap: Option<Encap>,
+    pub next_hop: Option<NextHop>,
+    /// The gateway that is found; without one, it does not answer.
+    pub gateway: Option<Mac>,
     pub vips: BTreeMap<VipId, VipAddress>,
     pub reals: BTreeMap<RealId, RealSpec>,
     pub rings: BTreeMap<VipId, Vec<RealId>>,
@@ -22,6 +25,8 @@ pub struct State {
     pub histograms: BTreeMap<RealId, Histogram>,
     /// Rings set since the start.
     pub ring_swaps: usize,
+    /// Sets of rings that are refused from now on.
+    pub refuse_rings: usize,
     /// Most reals; more are refused.
     pub max_reals: Option<usize>,
 }
@@ -55,8 +60,33 @@ impl State {
 }
 
 /// A handle; clones share the state.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct FakePlane(Arc<Mutex<State>>);
+
+impl Default for FakePlane {
+    fn default() -> Self {
+        let state = State {
+            gateway: Some(Mac([2, 0, 0, 0, 0, 1])),
+            ..State::default()
+        };
+        Self(Arc::new(Mutex::new(state)))
+    }
+}
+
+impl Resolve for FakePlane {
+    fn resolve(&self, route: &Route, _patience: Duration) -> anyhow::Result<NextHop> {
+        let found = match route.encapsulates {
+            true => self.state().gateway.context("the gateway is silent")?,
+            false => Mac([0; 6]),
+        };
+        Ok(NextHop {
+            gateway_mac: route.encap.gateway_mac.unwrap_or(found).0,
+            mtu: route.encap.mtu.unwrap_or(1500),
+            source_v4: None,
+            source_v6: None,
+        })
+    }
+}
 
 impl FakePlane {
     pub fn state(&self) -> MutexGuard<'_, State> {
@@ -69,12 +99,12 @@ fn free_id<V>(map: &BTreeMap<u32, V>) -> u32 {
 }
 
 impl DataPlane for FakePlane {
-    fn set_encap(&mut self, encap: &Encap, _encapsulates: bool) -> anyhow::Result<()> {
-        self.state().encap = Some(encap.clone());
-        Ok(())
+    fn resolver(&self) -> Arc<dyn Resolve> {
+        Arc::new(self.clone())
     }
 
-    fn follow_gateway(&mut self) -> anyhow::Result<()> {
+    fn set_next_hop(&mut self, next_hop: &NextHop) -> anyhow::Result<()> {
+        self.state().next_hop = Some(*next_hop);
         Ok(())
     }
 
@@ -146,6 +176,10 @@ impl DataPlane for FakePlane {
 
     fn set_rings(&mut self, rings: &[(VipId, Vec<RealId>)]) -> anyhow::Result<()> {
         let mut state = self.state();
+        if state.refuse_rings > 0 {
+            state.refuse_rings -= 1;
+            bail!("no memory for rings");
+        }
         for (vip, ring) in rings {
             assert!(state.vips.contains_key(vip));
             assert!(ring.iter().all(|id| state.reals.contains_key(id)));

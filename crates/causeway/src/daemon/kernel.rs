@@ -4,41 +4,35 @@
 use std::fs::File;
 use std::io::Read;
 use std::net::Ipv6Addr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use causeway_core::hist::Histogram;
 use causeway_io::abi::Action;
-use causeway_io::{self as io, LoadBalancer, NextHop, Source, Started};
-use tracing::info;
+use causeway_io::{self as io, LoadBalancer, Source, Started};
 
+use super::engine::GATEWAY_PATIENCE;
 use super::plane::{
-    DataPlane, Path, RealId, RealSpec, RealTotals, Traffic, VerdictTotals, VipAddress, VipId,
+    DataPlane, NextHop, Path, RealId, RealSpec, RealTotals, Resolve, Route, Traffic, VerdictTotals,
+    VipAddress, VipId,
 };
-use crate::config::{Config, Encap, HashKey, Mac, XdpMode};
-
-/// How long the default route's neighbour may take to answer.
-const GATEWAY_PATIENCE: Duration = Duration::from_secs(3);
+use crate::config::{Config, HashKey, Mac, XdpMode};
 
 /// A loaded and attached data plane.
 pub struct KernelPlane {
     balancer: LoadBalancer,
-    interface: String,
-    /// What was asked for last, and what was set for it.
-    encap: Option<(Encap, bool)>,
-    next_hop: Option<NextHop>,
+    resolver: Arc<Resolver>,
 }
 
 impl KernelPlane {
     /// Loads the data plane, or takes over the running one.
     pub fn start(config: &Config) -> anyhow::Result<(Self, Started)> {
         // Before anything is attached: what cannot forward shall not start.
-        next_hop(
-            &config.interface,
-            &config.encap,
-            config.encapsulates(),
-            GATEWAY_PATIENCE,
-        )?;
+        let resolver = Resolver {
+            interface: config.interface.clone(),
+        };
+        resolver.resolve(&Route::of(config), GATEWAY_PATIENCE)?;
         let mut options = io::Options::new(&config.interface, &config.pin_dir);
         options.xdp_mode = config.xdp_mode.into();
         options.flows_v4 = config.flows_v4;
@@ -48,9 +42,7 @@ impl KernelPlane {
         choose_hash_key(&balancer, config.hash_key)?;
         let plane = Self {
             balancer,
-            interface: config.interface.clone(),
-            encap: None,
-            next_hop: None,
+            resolver: Arc::new(resolver),
         };
         Ok((plane, started))
     }
@@ -61,34 +53,37 @@ impl KernelPlane {
     }
 }
 
-/// Where packets go: what the configuration says, the rest from the kernel's
-/// tables. A balancer that never encapsulates needs no gateway.
-fn next_hop(
-    interface: &str,
-    encap: &Encap,
-    encapsulates: bool,
-    patience: Duration,
-) -> anyhow::Result<NextHop> {
-    let info = io::interface_info(interface)?;
-    let gateway = match encap.gateway_mac {
-        Some(mac) => mac.0,
-        None if !encapsulates => [0; 6],
-        None => io::find_gateway(&info, patience)?.mac,
-    };
-    let mut next_hop = info.next_hop(gateway);
-    if let Some(mtu) = encap.mtu {
-        next_hop.mtu = mtu;
+/// Reads the kernel's tables about one interface.
+struct Resolver {
+    interface: String,
+}
+
+impl Resolve for Resolver {
+    /// What the configuration says, the rest from the kernel's tables. A balancer
+    /// that never encapsulates needs no gateway.
+    fn resolve(&self, route: &Route, patience: Duration) -> anyhow::Result<NextHop> {
+        let encap = &route.encap;
+        let info = io::interface_info(&self.interface)?;
+        let gateway = match encap.gateway_mac {
+            Some(mac) => mac.0,
+            None if !route.encapsulates => [0; 6],
+            None => io::find_gateway(&info, patience)?.mac,
+        };
+        let mut next_hop = info.next_hop(gateway);
+        if let Some(mtu) = encap.mtu {
+            next_hop.mtu = mtu;
+        }
+        if let Some((address, length)) = encap.source_v4 {
+            next_hop.source_v4 = Some(Source {
+                address,
+                entropy_bits: 32 - length,
+            });
+        }
+        if let Some((address, length)) = encap.source_v6 {
+            next_hop.source_v6 = Some(source_v6(address, length));
+        }
+        Ok(next_hop)
     }
-    if let Some((address, length)) = encap.source_v4 {
-        next_hop.source_v4 = Some(Source {
-            address,
-            entropy_bits: 32 - length,
-        });
-    }
-    if let Some((address, length)) = encap.source_v6 {
-        next_hop.source_v6 = Some(source_v6(address, length));
-    }
-    Ok(next_hop)
 }
 
 /// Without a key in the configuration the pinned maps keep theirs, or get one.
@@ -117,32 +112,12 @@ fn random_key() -> anyhow::Result<[u64; 2]> {
 }
 
 impl DataPlane for KernelPlane {
-    fn set_encap(&mut self, encap: &Encap, encapsulates: bool) -> anyhow::Result<()> {
-        let next_hop = next_hop(&self.interface, encap, encapsulates, GATEWAY_PATIENCE)?;
-        self.balancer.set_next_hop(&next_hop)?;
-        self.encap = Some((encap.clone(), encapsulates));
-        self.next_hop = Some(next_hop);
-        Ok(())
+    fn resolver(&self) -> Arc<dyn Resolve> {
+        Arc::clone(&self.resolver) as Arc<dyn Resolve>
     }
 
-    fn follow_gateway(&mut self) -> anyhow::Result<()> {
-        let Some((encap, true)) = &self.encap else {
-            return Ok(());
-        };
-        if encap.gateway_mac.is_some() {
-            return Ok(());
-        }
-        // A gateway that is silent for now keeps its last address.
-        let Ok(found) = next_hop(&self.interface, encap, true, Duration::ZERO) else {
-            return Ok(());
-        };
-        if self.next_hop != Some(found) {
-            self.balancer.set_next_hop(&found)?;
-            let mac = Mac(found.gateway_mac);
-            info!("the next hop of {} is now {mac}", self.interface);
-            self.next_hop = Some(found);
-        }
-        Ok(())
+    fn set_next_hop(&mut self, next_hop: &NextHop) -> anyhow::Result<()> {
+        Ok(self.balancer.set_next_hop(next_hop)?)
     }
 
     fn vips(&self) -> anyhow::Result<Vec<(VipId, VipAddress)>> {

@@ -7,6 +7,8 @@
 pub mod api;
 #[cfg(test)]
 mod api_tests;
+#[cfg(test)]
+mod change_tests;
 pub mod clock;
 pub mod engine;
 #[cfg(test)]
@@ -19,6 +21,7 @@ pub mod plane;
 mod pool;
 mod report;
 pub mod serve;
+mod sync;
 #[cfg(test)]
 mod tests;
 pub mod view;

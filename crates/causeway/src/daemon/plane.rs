@@ -5,10 +5,13 @@
 //! a kernel; `kernel.rs` puts the real one behind it.
 
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use causeway_core::hist::Histogram;
+pub use causeway_io::NextHop;
 
-use crate::config::{Encap, Mac, Protocol};
+use crate::config::{Config, Encap, Mac, Protocol};
 
 /// Index of a VIP in the data plane; stable across restarts.
 pub type VipId = u32;
@@ -98,13 +101,37 @@ pub struct VerdictTotals {
     pub traffic: Traffic,
 }
 
+/// Finds the next hop in the kernel's tables.
+pub trait Resolve: Send + Sync {
+    /// The next hop for `route`, with a wait of at most `patience` for the gateway.
+    fn resolve(&self, route: &Route, patience: Duration) -> anyhow::Result<NextHop>;
+}
+
+/// What a configuration wants of the way to the reals.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// The outer header, and the next hop if it is given.
+    pub encap: Encap,
+    /// Whether packets are encapsulated at all, and so need a gateway.
+    pub encapsulates: bool,
+}
+
+impl Route {
+    /// What `config` wants.
+    pub fn of(config: &Config) -> Self {
+        Self {
+            encap: config.encap.clone(),
+            encapsulates: config.encapsulates(),
+        }
+    }
+}
+
 /// A loaded data plane. Errors are sentences for the operator.
 pub trait DataPlane: Send {
-    /// Sets the outer header and, if packets are to be encapsulated, the next
-    /// hop; resolves the latter if `encap` does not name it.
-    fn set_encap(&mut self, encap: &Encap, encapsulates: bool) -> anyhow::Result<()>;
-    /// Looks whether a resolved next hop has changed, and follows it.
-    fn follow_gateway(&mut self) -> anyhow::Result<()>;
+    /// What finds next hops for it, without a need to hold it.
+    fn resolver(&self) -> Arc<dyn Resolve>;
+    /// Sets where encapsulated packets go, and the outer header.
+    fn set_next_hop(&mut self, next_hop: &NextHop) -> anyhow::Result<()>;
     /// Every VIP that the data plane knows.
     fn vips(&self) -> anyhow::Result<Vec<(VipId, VipAddress)>>;
     /// Adds a VIP, or finds it. A new one has no ring and drops its packets.

@@ -24,6 +24,21 @@ pub struct Pool {
     members: Vec<PoolMember>,
     controller: Option<Watermark>,
     decision: Option<Decision>,
+    /// What the ring in the data plane was built from; `None` before the first.
+    in_ring: Option<InRing>,
+}
+
+#[derive(Debug, Clone)]
+struct InRing {
+    scheduler: Scheduler,
+    members: Vec<InRingMember>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct InRingMember {
+    id: RealId,
+    configured: f64,
+    weight: f64,
 }
 
 /// A real of a pool.
@@ -33,42 +48,33 @@ pub struct PoolMember {
     pub id: RealId,
     /// Weight in force.
     pub weight: f64,
-    /// Weight that the ring was built with; `None` before the first ring.
-    in_ring: Option<f64>,
     /// What happened, oldest epoch first.
     pub history: VecDeque<Epoch>,
 }
 
 impl Pool {
-    /// A pool of `vip`, whose reals have these ids, in the same order. `old` is
-    /// the pool that it replaces: measurements and weights carry over.
-    pub fn new(vip: Vip, id: VipId, reals: &[RealId], params: &Params, old: Option<Self>) -> Self {
-        // The same reals under the same scheduler keep their ring as it is.
-        let same_ring = old.as_ref().is_some_and(|old| {
-            let ids = old.members.iter().map(|member| member.id);
-            old.vip.scheduler == vip.scheduler && ids.eq(reals.iter().copied())
-        });
-        let (mut old_members, old_controller) = match old {
-            Some(old) => (old.members, old.controller),
-            None => (Vec::new(), None),
-        };
+    /// A pool of `vip`, whose reals have these ids, in the same order. `former` is
+    /// the pool that it is to replace: what its controller knows carries over; its
+    /// history follows with [`take_history`](Self::take_history).
+    pub fn new(
+        vip: Vip,
+        id: VipId,
+        reals: &[RealId],
+        params: &Params,
+        former: Option<&Self>,
+    ) -> Self {
         let members: Vec<PoolMember> = reals
             .iter()
             .zip(&vip.reals)
-            .map(|(&id, real)| {
-                let known = old_members.iter().position(|member| member.id == id);
-                let known = known.map(|index| old_members.swap_remove(index));
-                let in_ring = known.as_ref().and_then(|known| known.in_ring);
-                PoolMember {
-                    id,
-                    weight: configured(real),
-                    in_ring: in_ring.filter(|_| same_ring),
-                    history: known.map(|known| known.history).unwrap_or_default(),
-                }
+            .map(|(&id, real)| PoolMember {
+                id,
+                weight: configured(real),
+                history: VecDeque::new(),
             })
             .collect();
         let controller = (vip.control != Control::Off).then(|| {
-            let mut controller = old_controller.unwrap_or_else(|| Watermark::new(params.clone()));
+            let known = former.and_then(|former| former.controller.clone());
+            let mut controller = known.unwrap_or_else(|| Watermark::new(params.clone()));
             controller.set_params(params.clone());
             let controlled: Vec<Member> = members
                 .iter()
@@ -87,9 +93,22 @@ impl Pool {
             members,
             controller,
             decision: None,
+            in_ring: former.and_then(|former| former.in_ring.clone()),
         };
         pool.take_weights();
         pool
+    }
+
+    /// Takes over the history of the pool that this one replaces.
+    pub fn take_history(&mut self, former: Self) {
+        let mut known: HashMap<RealId, VecDeque<Epoch>> = former
+            .members
+            .into_iter()
+            .map(|member| (member.id, member.history))
+            .collect();
+        for member in &mut self.members {
+            member.history = known.remove(&member.id).unwrap_or_default();
+        }
     }
 
     /// The configured VIP.
@@ -167,38 +186,85 @@ impl Pool {
         }
     }
 
-    /// Whether the weights are no longer those of the ring.
+    /// Whether the data plane's ring is not that of the members and weights in force.
     pub fn ring_is_stale(&self) -> bool {
-        self.members().any(|(real, member)| match member.in_ring {
-            None => true,
-            Some(in_ring) => {
-                (member.weight - in_ring).abs() > RING_TOLERANCE * f64::from(real.weight)
-            }
-        })
+        let Some(in_ring) = &self.in_ring else {
+            return true;
+        };
+        let wanted = self.wanted_ring();
+        wanted.scheduler != in_ring.scheduler
+            || wanted.members.len() != in_ring.members.len()
+            || wanted
+                .members
+                .iter()
+                .zip(&in_ring.members)
+                .any(|(now, then)| {
+                    now.id != then.id
+                        || now.configured != then.configured
+                        || (now.weight - then.weight).abs() > RING_TOLERANCE * now.configured
+                })
+    }
+
+    fn wanted_ring(&self) -> InRing {
+        let members = self.members().map(|(real, member)| InRingMember {
+            id: member.id,
+            configured: configured(real),
+            weight: member.weight,
+        });
+        InRing {
+            scheduler: self.vip.scheduler,
+            members: members.collect(),
+        }
     }
 
     /// Builds the ring for the weights in force; empty if no real takes connections.
     pub fn ring(&self) -> Vec<RealId> {
-        let size = RingSize::for_pool(self.members.len());
-        let pool: Vec<select::Member> = self
-            .members()
-            .map(|(real, member)| select::Member {
-                key: RealKey::from(real.address),
-                id: member.id,
-                weight: (member.weight * RING_UNIT).round() as u32,
-            })
-            .collect();
-        match self.vip.scheduler {
-            Scheduler::Hash => select::uniform(&pool, size),
-            Scheduler::Maglev | Scheduler::Latency => select::maglev(&pool, size),
-        }
+        let members = self.members.iter();
+        build_ring(&self.vip, members.map(|member| (member.id, member.weight)))
+    }
+
+    /// Builds the ring that was set last once more.
+    pub fn ring_set(&self) -> Vec<RealId> {
+        let Some(in_ring) = &self.in_ring else {
+            return self.ring();
+        };
+        let members = in_ring.members.iter();
+        build_ring(&self.vip, members.map(|member| (member.id, member.weight)))
     }
 
     /// Notes that the data plane has the ring of the weights in force.
     pub fn ring_is_set(&mut self) {
-        for member in &mut self.members {
-            member.in_ring = Some(member.weight);
-        }
+        self.in_ring = Some(self.wanted_ring());
+    }
+
+    /// Notes that nobody knows which ring the data plane has.
+    pub fn ring_is_unknown(&mut self) {
+        self.in_ring = None;
+    }
+}
+
+/// The ring of a VIP that begins with its configured weights, as indices of its
+/// reals: it can be built before the data plane has given them ids.
+pub fn first_ring(vip: &Vip) -> Vec<u32> {
+    build_ring(vip, (0..).zip(vip.reals.iter().map(configured)))
+}
+
+/// A ring of these ids and weights, which are in the order of the VIP's reals.
+fn build_ring(vip: &Vip, reals: impl Iterator<Item = (u32, f64)>) -> Vec<u32> {
+    let size = RingSize::for_pool(vip.reals.len());
+    let pool: Vec<select::Member> = vip
+        .reals
+        .iter()
+        .zip(reals)
+        .map(|(real, (id, weight))| select::Member {
+            key: RealKey::from(real.address),
+            id,
+            weight: (weight * RING_UNIT).round() as u32,
+        })
+        .collect();
+    match vip.scheduler {
+        Scheduler::Hash => select::uniform(&pool, size),
+        Scheduler::Maglev | Scheduler::Latency => select::maglev(&pool, size),
     }
 }
 

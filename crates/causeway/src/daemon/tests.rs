@@ -43,7 +43,10 @@ pub struct Bench {
 
 impl Bench {
     pub fn new(text: &str) -> Self {
-        let plane = FakePlane::default();
+        Self::on(FakePlane::default(), text)
+    }
+
+    pub fn on(plane: FakePlane, text: &str) -> Self {
         let engine = Engine::start(Box::new(plane.clone()), config(text), START).unwrap();
         Self {
             plane,

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Makes the data plane follow a configuration, or leaves it as it was.
+//!
+//! What is new is added beside what is there, rings are swapped, and only then
+//! does the engine take the new state and remove what is gone. Until the swap
+//! every step can be taken back, and the engine still holds all it has learnt.
+
+use std::collections::{HashMap, HashSet};
+
+use anyhow::Context;
+use tracing::debug;
+
+use super::engine::{Engine, GATEWAY_PATIENCE};
+use super::meter::Meter;
+use super::plane::{NextHop, Path, RealId, RealSpec, Route, VipAddress, VipId};
+use super::pool::{self, Pool};
+use crate::config::{Config, Real, Vip};
+
+/// The way to the reals in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Way {
+    /// What was wanted.
+    pub route: Route,
+    /// What was found for it.
+    pub next_hop: NextHop,
+}
+
+/// What a change has done to the data plane so far.
+#[derive(Default)]
+struct Done {
+    way: bool,
+    vips: Vec<VipId>,
+    reals: Vec<RealId>,
+    /// Reals whose path was another, with that.
+    paths: Vec<RealSpec>,
+    /// VIPs whose rings may have been swapped.
+    rings: Vec<VipId>,
+}
+
+/// A state to come.
+struct Staged {
+    pools: Vec<Pool>,
+    meters: HashMap<RealId, Meter>,
+}
+
+/// What the data plane holds before a change.
+struct Present {
+    vips: HashMap<VipAddress, VipId>,
+    reals: HashMap<(VipId, std::net::IpAddr), (RealId, RealSpec)>,
+}
+
+impl Engine {
+    /// Takes `config` into force, or leaves everything as it was. With
+    /// `resume_at`, weights are read off the rings of a daemon that ended.
+    pub(super) fn sync(&mut self, config: Config, resume_at: Option<u64>) -> anyhow::Result<()> {
+        let way = self.find_way(&config)?;
+        let mut done = Done::default();
+        match self.stage(&config, way.as_ref(), resume_at, &mut done) {
+            Ok(staged) => {
+                self.commit(config, way, staged);
+                self.remove_others()
+                    .context("the change is in force, but what it removes is still there")
+            }
+            Err(error) => match self.take_back(done) {
+                Ok(()) => Err(error),
+                Err(undo) => Err(error.context(format!(
+                    "and the former state could not be restored: {undo:#}"
+                ))),
+            },
+        }
+    }
+
+    /// The way for `config`, if it is another than that in force.
+    fn find_way(&self, config: &Config) -> anyhow::Result<Option<Way>> {
+        let route = Route::of(config);
+        if self.way.as_ref().is_some_and(|way| way.route == route) {
+            return Ok(None);
+        }
+        let next_hop = self.plane.resolver().resolve(&route, GATEWAY_PATIENCE)?;
+        Ok(Some(Way { route, next_hop }))
+    }
+
+    fn stage(
+        &mut self,
+        config: &Config,
+        way: Option<&Way>,
+        resume_at: Option<u64>,
+        done: &mut Done,
+    ) -> anyhow::Result<Staged> {
+        let present = self.present()?;
+        if let Some(way) = way {
+            done.way = true;
+            self.plane.set_next_hop(&way.next_hop)?;
+        }
+        let mut pools = Vec::with_capacity(config.vips.len());
+        let mut rings = Vec::new();
+        // A VIP drops packets from when it is there until it has a ring. So the
+        // rings of new ones are built first, and new ones come last.
+        let is_new = |vip: &&Vip| !present.vips.contains_key(&VipAddress::of(vip));
+        let first_rings: Vec<_> = config
+            .vips
+            .iter()
+            .filter(is_new)
+            .map(pool::first_ring)
+            .collect();
+        for vip in config.vips.iter().filter(|vip| !is_new(vip)) {
+            let mut pool = self.stage_pool(config, vip, &present, done)?;
+            self.resume(&mut pool, resume_at);
+            if pool.ring_is_stale() {
+                rings.push((pool.id(), pool.ring()));
+            }
+            pools.push(pool);
+        }
+        for (vip, ring) in config.vips.iter().filter(is_new).zip(first_rings) {
+            let pool = self.stage_pool(config, vip, &present, done)?;
+            let ids: Vec<RealId> = pool.members().map(|(_, member)| member.id).collect();
+            rings.push((
+                pool.id(),
+                ring.iter().map(|&index| ids[index as usize]).collect(),
+            ));
+            pools.push(pool);
+        }
+        let meters = self.new_meters(&pools)?;
+        if !rings.is_empty() {
+            done.rings = rings.iter().map(|(id, _)| *id).collect();
+            self.plane.set_rings(&rings)?;
+        }
+        for pool in pools
+            .iter_mut()
+            .filter(|pool| done.rings.contains(&pool.id()))
+        {
+            pool.ring_is_set();
+        }
+        let order: HashMap<VipAddress, usize> =
+            config.vips.iter().map(VipAddress::of).zip(0..).collect();
+        pools.sort_by_key(|pool| order.get(&VipAddress::of(pool.vip())).copied());
+        Ok(Staged { pools, meters })
+    }
+
+    fn present(&self) -> anyhow::Result<Present> {
+        let vips = self.plane.vips()?.into_iter();
+        let reals = self.plane.reals()?.into_iter();
+        Ok(Present {
+            vips: vips.map(|(id, vip)| (vip, id)).collect(),
+            reals: reals
+                .map(|(id, real)| ((real.vip, real.address), (id, real)))
+                .collect(),
+        })
+    }
+
+    fn stage_pool(
+        &mut self,
+        config: &Config,
+        vip: &Vip,
+        present: &Present,
+        done: &mut Done,
+    ) -> anyhow::Result<Pool> {
+        let address = VipAddress::of(vip);
+        let id = self.plane.set_vip(address)?;
+        if !present.vips.contains_key(&address) {
+            done.vips.push(id);
+        }
+        let mut reals = Vec::with_capacity(vip.reals.len());
+        for real in &vip.reals {
+            let wanted = real_spec(id, real);
+            let real = self.plane.set_real(wanted)?;
+            match present.reals.get(&(id, wanted.address)) {
+                None => done.reals.push(real),
+                Some((_, before)) if *before != wanted => done.paths.push(*before),
+                Some(_) => {}
+            }
+            reals.push(real);
+        }
+        let same = |pool: &&Pool| VipAddress::of(pool.vip()) == address;
+        let former = self.pools.iter().find(same);
+        Ok(Pool::new(vip.clone(), id, &reals, &config.control, former))
+    }
+
+    fn resume(&self, pool: &mut Pool, resume_at: Option<u64>) {
+        let Some(now_ns) = resume_at.filter(|_| pool.follows_latency()) else {
+            return;
+        };
+        match self.plane.ring(pool.id()) {
+            Ok(ring) if ring.is_empty() => {}
+            Ok(ring) => pool.resume(now_ns, &ring),
+            // Then what is known is learnt anew, within seconds.
+            Err(error) => debug!("the ring of {} is not read: {error:#}", pool.vip().name),
+        }
+    }
+
+    /// Meters of the reals that have none yet.
+    fn new_meters(&self, pools: &[Pool]) -> anyhow::Result<HashMap<RealId, Meter>> {
+        let totals: HashMap<_, _> = self.plane.real_totals()?.into_iter().collect();
+        let former: HashSet<RealId> = real_ids(&self.pools).collect();
+        real_ids(pools)
+            .filter(|id| !former.contains(id))
+            .map(|id| {
+                let totals = totals.get(&id).copied().unwrap_or_default();
+                Ok((id, Meter::new(totals, self.plane.histogram(id)?)))
+            })
+            .collect()
+    }
+
+    /// Takes the new state; nothing here can fail.
+    fn commit(&mut self, config: Config, way: Option<Way>, mut staged: Staged) {
+        let mut former: HashMap<VipAddress, Pool> = std::mem::take(&mut self.pools)
+            .into_iter()
+            .map(|pool| (VipAddress::of(pool.vip()), pool))
+            .collect();
+        for pool in &mut staged.pools {
+            let address = VipAddress::of(pool.vip());
+            self.gone.remove(&address);
+            if let Some(former) = former.remove(&address) {
+                pool.take_history(former);
+            }
+        }
+        self.gone.extend(former.into_keys());
+        self.meters.extend(staged.meters);
+        let used: HashSet<RealId> = real_ids(&staged.pools).collect();
+        self.meters.retain(|id, _| used.contains(id));
+        self.pools = staged.pools;
+        self.config = config;
+        if let Some(way) = way {
+            self.way = Some(way);
+        }
+    }
+
+    /// Takes back what a refused change has done. What it changed and cannot
+    /// restore, the next intervals try again.
+    fn take_back(&mut self, done: Done) -> anyhow::Result<()> {
+        if let Some(way) = self.way.as_ref().filter(|_| done.way) {
+            self.plane.set_next_hop(&way.next_hop)?;
+        }
+        for real in done.paths {
+            self.plane.set_real(real)?;
+        }
+        let swapped = self
+            .pools
+            .iter_mut()
+            .filter(|pool| done.rings.contains(&pool.id()));
+        let mut former: Vec<&mut Pool> = swapped.collect();
+        let rings: Vec<_> = former
+            .iter()
+            .map(|pool| (pool.id(), pool.ring_set()))
+            .collect();
+        let set = match rings.is_empty() {
+            true => Ok(()),
+            false => self.plane.set_rings(&rings),
+        };
+        if let Err(error) = set {
+            former.iter_mut().for_each(|pool| pool.ring_is_unknown());
+            return Err(error);
+        }
+        for id in &done.vips {
+            self.plane.remove_vip(*id)?;
+        }
+        let left: HashSet<RealId> = self.plane.reals()?.into_iter().map(|(id, _)| id).collect();
+        for id in done.reals.into_iter().filter(|id| left.contains(id)) {
+            self.plane.remove_real(id)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the VIPs that are gone, the reals that our VIPs no longer have and,
+    /// when the file is to be the whole truth, every VIP that it does not name.
+    fn remove_others(&mut self) -> anyhow::Result<()> {
+        let wanted: HashSet<VipAddress> = self.config.vips.iter().map(VipAddress::of).collect();
+        for (id, vip) in self.plane.vips()? {
+            if self.gone.contains(&vip) || (self.config.reconcile && !wanted.contains(&vip)) {
+                self.plane.remove_vip(id)?;
+            }
+        }
+        self.gone.clear();
+        let ours: HashSet<VipId> = self.pools.iter().map(Pool::id).collect();
+        let used: HashSet<RealId> = real_ids(&self.pools).collect();
+        for (id, real) in self.plane.reals()? {
+            if ours.contains(&real.vip) && !used.contains(&id) {
+                self.plane.remove_real(id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the data plane the rings that it lacks.
+    pub(super) fn set_rings(&mut self) -> anyhow::Result<()> {
+        let stale = || self.pools.iter().filter(|pool| pool.ring_is_stale());
+        let rings: Vec<_> = stale().map(|pool| (pool.id(), pool.ring())).collect();
+        if rings.is_empty() {
+            return Ok(());
+        }
+        self.plane.set_rings(&rings)?;
+        for pool in self.pools.iter_mut().filter(|pool| pool.ring_is_stale()) {
+            pool.ring_is_set();
+        }
+        Ok(())
+    }
+}
+
+/// The reals of these pools.
+pub(super) fn real_ids(pools: &[Pool]) -> impl Iterator<Item = RealId> {
+    let members = pools.iter().flat_map(Pool::members);
+    members.map(|(_, member)| member.id)
+}
+
+fn real_spec(vip: VipId, real: &Real) -> RealSpec {
+    RealSpec {
+        vip,
+        address: real.address,
+        path: real.mac.map_or(Path::Ipip, Path::L2),
+    }
+}
