@@ -116,7 +116,12 @@ fn run(file: PathBuf, config: AgentConfig) -> anyhow::Result<()> {
         unix: router.clone(),
         tcp: router,
     };
-    serve::serve_routers(routers, &listeners, || agent.reload())?;
+    serve::serve_routers(
+        routers,
+        &listeners,
+        || agent.reload(),
+        std::future::pending(),
+    )?;
     info!(
         "stopped; the data plane goes on decapsulating from {}; `causeway agent -c {} --detach` takes it down",
         config.pin_dir.display(),

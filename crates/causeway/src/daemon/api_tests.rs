@@ -346,6 +346,31 @@ async fn metrics_are_open_metrics_text() {
 }
 
 #[tokio::test]
+async fn the_sum_of_latencies_never_falls() {
+    let daemon = Daemon::new(WEB);
+    let scrape = async || {
+        let page = daemon.get("/metrics").await;
+        let value = |name: &str| -> f64 {
+            let name = format!("causeway_real_response_latency_seconds_{name}{{vip=\"web\",");
+            let mut lines = page.as_str().unwrap().lines();
+            let line = lines.find(|line| line.starts_with(&name)).unwrap();
+            line.rsplit_once(' ').unwrap().1.parse().unwrap()
+        };
+        (value("sum"), value("count"))
+    };
+    daemon.run(11, &[100.0; 4]);
+    let slow = scrape().await;
+    assert_eq!(slow, (55.0, 550.0));
+    // The mean falls while the histogram is not read anew.
+    daemon.run(5, &[1.0; 4]);
+    let fast = scrape().await;
+    assert!(
+        (fast.0 - 55.25).abs() < 1e-9 && fast.1 >= slow.1,
+        "{fast:?}"
+    );
+}
+
+#[tokio::test]
 async fn the_table_of_stats_is_this() {
     let daemon = Daemon::new(WEB);
     daemon.run(12, &[5.0; 4]);

@@ -25,6 +25,8 @@ pub struct State {
     pub histograms: BTreeMap<RealId, Histogram>,
     /// Rings set since the start.
     pub ring_swaps: usize,
+    /// Whether the next reading of totals panics.
+    pub panic: bool,
     /// Sets of rings that are refused from now on.
     pub refuse_rings: usize,
     /// Most reals; more are refused.
@@ -218,6 +220,8 @@ impl DataPlane for FakePlane {
     }
 
     fn real_totals(&self) -> anyhow::Result<Vec<(RealId, RealTotals)>> {
+        let panic = std::mem::take(&mut self.state().panic);
+        assert!(!panic, "a test wants this panic");
         Ok(self
             .state()
             .totals

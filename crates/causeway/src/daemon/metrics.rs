@@ -118,15 +118,12 @@ impl Latencies {
         let meter = engine.meter(real.id);
         let empty = Histogram::new();
         let histogram = meter.map_or(&empty, |meter| meter.histogram());
-        let count = histogram.count();
-        // The mean is exact in the sums and approximate in the histogram.
-        let exact = meter.and_then(|meter| {
-            let totals = meter.totals();
-            super::meter::mean_us(totals.latency_sum2_ns, totals.latency_count2)
-        });
+        // The sum is read every interval, the histogram every second: each only
+        // grows, and their quotient is off by what came in between.
+        let sum2_ns = meter.map_or(0, |meter| meter.totals().latency_sum2_ns);
         Self {
-            sum_s: exact.unwrap_or(0.0) / 1e6 * count as f64,
-            count,
+            sum_s: sum2_ns as f64 / 2e9,
+            count: histogram.count(),
             buckets: coarse(histogram),
         }
     }

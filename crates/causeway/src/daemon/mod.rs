@@ -21,6 +21,8 @@ pub mod plane;
 mod pool;
 mod report;
 pub mod serve;
+#[cfg(test)]
+mod serve_tests;
 mod sync;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The process around the engine: sockets, the control loop, signals.
 
+use std::convert::Infallible;
 use std::fmt::Display;
 use std::fs;
 use std::io::ErrorKind;
@@ -8,16 +9,18 @@ use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use axum::Router;
 use nix::sys::stat::{Mode, umask};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
 use super::api::{self, Shared};
@@ -106,12 +109,12 @@ fn bind_unix(path: &Path) -> anyhow::Result<UnixListener> {
 
 /// Serves until SIGTERM or SIGINT; SIGHUP reloads. The data plane is left as it is.
 pub fn serve(shared: Arc<Shared>, listeners: Listeners) -> anyhow::Result<()> {
-    let control = ControlLoop::start(Arc::clone(&shared))?;
+    let (control, failed) = ControlLoop::start(Arc::clone(&shared))?;
     let routers = Routers {
         unix: api::router(Arc::clone(&shared)),
         tcp: api::read_only_router(Arc::clone(&shared), &listeners.socket),
     };
-    let result = serve_routers(routers, &listeners, || shared.reload());
+    let result = serve_routers(routers, &listeners, || shared.reload(), failed);
     control.stop();
     result
 }
@@ -124,17 +127,19 @@ pub struct Routers {
     pub tcp: Router,
 }
 
-/// Serves until SIGTERM or SIGINT. SIGHUP calls `reload`, which says what now holds.
+/// Serves until SIGTERM or SIGINT, or until `failed` gives a reason to end. SIGHUP
+/// calls `reload`, which says what now holds.
 pub fn serve_routers<E: Display>(
     routers: Routers,
     listeners: &Listeners,
     reload: impl Fn() -> Result<String, E>,
+    failed: impl Future<Output = anyhow::Error>,
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()?;
-    let result = runtime.block_on(serve_async(routers, listeners, reload));
+    let result = runtime.block_on(serve_async(routers, listeners, reload, failed));
     runtime.shutdown_timeout(GRACE);
     result
 }
@@ -143,20 +148,23 @@ async fn serve_async<E: Display>(
     routers: Routers,
     listeners: &Listeners,
     reload: impl Fn() -> Result<String, E>,
+    failed: impl Future<Output = anyhow::Error>,
 ) -> anyhow::Result<()> {
+    let mut servers = JoinSet::new();
+    let mut failed = pin!(failed);
     let (stop, stopped) = watch::channel(());
     let wait = |mut stopped: watch::Receiver<()>| async move {
         let _ = stopped.changed().await;
     };
     let unix = tokio::net::UnixListener::from_std(listeners.unix.try_clone()?)?;
-    tokio::spawn(
+    servers.spawn(
         axum::serve(unix, routers.unix)
             .with_graceful_shutdown(wait(stopped.clone()))
             .into_future(),
     );
     if let Some(tcp) = &listeners.tcp {
         let tcp = tokio::net::TcpListener::from_std(tcp.try_clone()?)?;
-        tokio::spawn(
+        servers.spawn(
             axum::serve(tcp, routers.tcp)
                 .with_graceful_shutdown(wait(stopped))
                 .into_future(),
@@ -166,16 +174,20 @@ async fn serve_async<E: Display>(
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     notify::ready();
-    loop {
+    let result = loop {
         tokio::select! {
             _ = hangup.recv() => log_reload(&reload),
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
+            _ = terminate.recv() => break Ok(()),
+            _ = interrupt.recv() => break Ok(()),
+            error = &mut failed => break Err(error),
         }
-    }
+    };
     notify::stopping();
     drop(stop);
-    Ok(())
+    // Requests in progress get their answers, as far as they come in time.
+    let answered = async { while servers.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(GRACE, answered).await;
+    result
 }
 
 fn log_reload<E: Display>(reload: &impl Fn() -> Result<String, E>) {
@@ -195,21 +207,31 @@ struct ControlLoop {
 }
 
 impl ControlLoop {
-    fn start(shared: Arc<Shared>) -> anyhow::Result<Self> {
+    /// Also gives what resolves if the loop ends without being told to.
+    fn start(shared: Arc<Shared>) -> anyhow::Result<(Self, impl Future<Output = anyhow::Error>)> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
+        let (alive, ended) = oneshot::channel::<Infallible>();
         let thread = thread::Builder::new()
             .name("control".to_owned())
-            .spawn(move || run(&shared, &stopped))?;
-        Ok(Self { thread, stop })
+            .spawn(move || {
+                let _alive = alive;
+                run(&shared, &stopped);
+            })?;
+        let failed = async {
+            let _ = ended.await;
+            anyhow!(
+                "the control loop has failed, see above; the data plane forwards on with the weights it has: start the daemon again"
+            )
+        };
+        Ok((Self { thread, stop }, failed))
     }
 
     fn stop(self) {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.thread().unpark();
-        if self.thread.join().is_err() {
-            error!("the control loop had failed; see above");
-        }
+        // A panic in it is what ended the daemon, and was reported.
+        let _ = self.thread.join();
     }
 }
 
