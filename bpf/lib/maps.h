@@ -73,7 +73,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, V_COUNT);
+	__uint(max_entries, VERDICTS_MAX);
 	__type(key, u32);
 	__type(value, struct packets_bytes);
 } verdicts SEC(".maps");

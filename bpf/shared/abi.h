@@ -68,6 +68,10 @@ enum verdict { LB_VERDICTS(ABI_LB_ENUM) V_COUNT };
 enum server_verdict { SERVER_VERDICTS(ABI_SERVER_ENUM) SV_COUNT };
 #undef ABI_SERVER_ENUM
 
+/* Entries of a verdict map: not the count, or one more verdict refused takeover. */
+#define VERDICTS_MAX 64
+_Static_assert(V_COUNT <= VERDICTS_MAX && SV_COUNT <= VERDICTS_MAX, "VERDICTS_MAX");
+
 #define ABI_METER_ENUM(name, word, action, meaning) MV_##name,
 enum meter_verdict { METER_VERDICTS(ABI_METER_ENUM) MV_COUNT };
 #undef ABI_METER_ENUM

@@ -67,6 +67,10 @@ impl Counters {
         Self((0..map.max_entries()).map(sum).collect())
     }
 
+    pub fn capacity(&self) -> usize {
+        self.0.len()
+    }
+
     pub fn seen(&self, verdict: usize) -> bool {
         self.0[verdict].packets > 0
     }
