@@ -106,9 +106,20 @@ answer_echo(struct xdp_md *ctx, struct icmp_header *icmp, const struct packet *p
 }
 
 /*
+ * Whether the ports of the quoted packet lie within the error: what follows in the
+ * frame is padding.
+ */
+static __always_inline bool has_quoted_ports(const struct packet *pkt, u32 quoted_header_len)
+{
+	u32 needed = pkt->l3_len + sizeof(struct icmp_header) + quoted_header_len + QUOTED_PORTS_LEN;
+
+	return needed <= pkt->est.ip_len;
+}
+
+/*
  * The key becomes that of the flow which the error quotes: the quoted packet went
  * from VIP to client, so addresses and ports change sides. It must come from the
- * address that the error is sent to.
+ * address that the error is sent to. A later fragment has no ports.
  */
 static __always_inline MUST_USE enum parsed parse_quote4(struct cursor *cur, struct packet *pkt)
 {
@@ -118,6 +129,8 @@ static __always_inline MUST_USE enum parsed parse_quote4(struct cursor *cur, str
 	if (!ip || ip->version != 4 || ip->ihl < 5 || ip->saddr != pkt->key4.daddr_be)
 		return PARSED_OTHER;
 	if (ip->protocol != IPPROTO_TCP && ip->protocol != IPPROTO_UDP)
+		return PARSED_OTHER;
+	if (ip->frag_off & bpf_htons(IP_OFFSET) || !has_quoted_ports(pkt, ip->ihl * 4u))
 		return PARSED_OTHER;
 	if (ip->ihl > 5 && !take_variable(cur, ip->ihl * 4u - sizeof(*ip)))
 		return PARSED_OTHER;
@@ -139,6 +152,8 @@ static __always_inline MUST_USE enum parsed parse_quote6(struct cursor *cur, str
 	if (!ip || ip->version != 6)
 		return PARSED_OTHER;
 	if (ip->nexthdr != IPPROTO_TCP && ip->nexthdr != IPPROTO_UDP)
+		return PARSED_OTHER;
+	if (!has_quoted_ports(pkt, sizeof(*ip)))
 		return PARSED_OTHER;
 #pragma unroll
 	for (u32 i = 0; i < 4; i++)

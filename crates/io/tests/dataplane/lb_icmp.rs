@@ -158,6 +158,30 @@ verdict_tests! { Rig, Verdict:
             }
         }
     }
+    IcmpOther a_quoted_later_fragment_has_no_ports(rig) {
+        let (client, vip, router) = CLIENTS[0];
+        serve(rig, vip);
+        let tuple = Tuple::new(client, 4000, vip, 80);
+        let segment = tuple.reversed().tcp_segment(Tcp::ack(1, 1));
+        let first = Ip { more_fragments: true, dont_fragment: false, ..Ip::CLIENT };
+        let quote = first.packet(tuple.dst, tuple.src, TCP, &segment);
+        let whole = error(router, tuple, 3, &quote);
+        rig.expect(Verdict::IcmpError, &arriving(&whole), &tunnelled(REAL0, &whole));
+        let later = Ip { fragment_offset: 185, ..first };
+        let quote = later.packet(tuple.dst, tuple.src, TCP, &segment);
+        rig.expect_untouched(Verdict::IcmpOther, &arriving(&error(router, tuple, 3, &quote)));
+    }
+    IcmpOther padding_is_no_part_of_a_quote(rig) {
+        for (client, vip, router) in CLIENTS {
+            serve(rig, vip);
+            let tuple = Tuple::new(client, 4000, vip, 80);
+            let ip_len = if tuple.src.is_ipv4() { 20 } else { 40 };
+            let response = tuple.reversed().tcp(Tcp::ack(1, 1));
+            let mut frame = arriving(&error(router, tuple, 3, &response[..ip_len + 7]));
+            frame.extend(&response[ip_len + 7..]);
+            rig.expect_untouched(Verdict::IcmpOther, &frame);
+        }
+    }
     Malformed a_truncated_header(rig) {
         for (client, vip, _) in CLIENTS {
             serve(rig, vip);
