@@ -203,10 +203,15 @@ static __always_inline void write_too_big6(void *at, const struct packet *pkt, u
 	((struct icmp_header *)icmp)->checksum = csum_fold(sum);
 }
 
+/* No IPv6 sender goes below this (RFC 8200, section 5). */
+#define IPV6_MTU_MIN 1280u
+
 /*
  * Tell the sender to send at most `mtu` bytes. The answer goes out whether or not
  * DF is set: the only other choice is to lose the packet silently, since XDP
- * cannot fragment. An ICMP error is never answered with another (RFC 1122, 3.2.2).
+ * cannot fragment. An ICMP error is never answered with another (RFC 1122, 3.2.2),
+ * and an MTU that IPv6 does not allow is not announced: the sender would add a
+ * fragment header and go on with 1280 bytes.
  */
 static __always_inline MUST_USE enum verdict
 build_too_big(struct xdp_md *ctx, const struct packet *pkt, const int family, u32 mtu)
@@ -216,6 +221,8 @@ build_too_big(struct xdp_md *ctx, const struct packet *pkt, const int family, u3
 	void *data, *end, *at;
 	struct macs macs;
 
+	if (family == IPV6 && mtu < IPV6_MTU_MIN)
+		return V_TOO_BIG_SILENT;
 	if (is_icmp(pkt, family) || pkt->frame_len < kept || !read_macs(ctx, &macs))
 		return V_TOO_BIG_SILENT;
 	if (bpf_xdp_adjust_tail(ctx, (int)kept - (int)pkt->frame_len))

@@ -36,7 +36,7 @@
 	VERDICT(ICMP_OTHER, icmp_other, XDP_PASS, "ICMP to a VIP that is neither echo nor an error") \
 	VERDICT(MALFORMED, malformed, XDP_DROP, "headers truncated or inconsistent") \
 	VERDICT(FRAGMENT, fragment, XDP_DROP, "an IP fragment to a VIP") \
-	VERDICT(TOO_BIG_SILENT, too_big_silent, XDP_DROP, "too long, and an ICMP error itself: no answer is allowed") \
+	VERDICT(TOO_BIG_SILENT, too_big_silent, XDP_DROP, "too long, and no answer is allowed: an ICMP error, or IPv6 that is down to 1280 bytes") \
 	VERDICT(NO_REAL, no_real, XDP_DROP, "the VIP has no usable real") \
 	VERDICT(NO_NEXT_HOP, no_next_hop, XDP_DROP, "the gateway or the outer source address is not known yet") \
 	VERDICT(NO_HEADROOM, no_headroom, XDP_DROP, "the driver left no room for the outer header")

@@ -307,6 +307,24 @@ fn each_fault_is_one_sentence_with_its_place() {
 }
 
 #[test]
+fn a_tunnel_must_carry_the_least_ipv6_packet() {
+    let l2 =
+        "forwarding = \"l2\"\n[[vip.real]]\naddress = \"10.0.0.1\"\nmac = \"02:00:00:00:00:02\"";
+    let ipip = "[[vip.real]]\naddress = \"fd00::1\"";
+    assert!(GOOD.contains(l2));
+    let with = |mtu, forwarding| {
+        let text = GOOD.replace("[encap]", &format!("[encap]\nmtu = {mtu}"));
+        parse(&text.replace(l2, forwarding))
+    };
+    with(1320, ipip).unwrap();
+    with(1319, l2).unwrap();
+    assert_eq!(
+        with(1319, ipip).expect_err("1319").to_string(),
+        "lb.toml:10: mtu 1319 leaves no room for vip [2001:db8::1]:*/udp, whose IPv6 packets of 1280 bytes take 1320 in ipip; raise it, or use forwarding = \"l2\""
+    );
+}
+
+#[test]
 fn the_example_is_valid_and_its_comments_name_the_defaults() {
     let example = include_str!("../../../../docs/causeway.toml");
     let as_is = parse(example).unwrap();

@@ -15,10 +15,12 @@ use super::error::Faults;
 use super::raw::{CountValue, HttpValue, RawConfig, RawControl, RawEncap};
 use super::words::Estimator;
 use super::words::{self, Words};
-use super::{Config, ConfigErrors, Encap, HashKey, Mac, XdpMode, units, vip};
+use super::{Config, ConfigErrors, Encap, Forwarding, HashKey, Mac, Vip, XdpMode, units, vip};
 
 /// Longest interface name that the kernel takes (IFNAMSIZ - 1).
 const INTERFACE_NAME_MAX: usize = 15;
+/// The least MTU of IPv6 (RFC 8200, section 5) and an outer IPv6 header.
+const IPV6_TUNNEL_MTU_MIN: u16 = 1280 + 40;
 /// Port of the balancer's HTTP API.
 const HTTP_PORT: u16 = 9470;
 /// Flow tables: smaller ones evict at once, larger ones are 2 GB and more.
@@ -76,6 +78,9 @@ pub(super) fn config(raw: RawConfig, faults: &mut Faults<'_>) -> Option<Config> 
     text(raw.measure.estimator.as_ref(), faults, estimator);
     let measure = raw.measure.enabled.unwrap_or(true);
     let vips = vip::vips(&raw.vip, measure, faults);
+    if let (Some(place), Some(mtu)) = (&raw.encap.mtu, encap.mtu) {
+        room_for_ipv6(mtu, place, &vips, faults);
+    }
     Some(Config {
         interface: interface?,
         pin_dir: directory(raw.pin_dir.as_ref(), "/sys/fs/bpf/causeway", faults),
@@ -236,6 +241,23 @@ fn encap(raw: &RawEncap, faults: &mut Faults<'_>) -> Encap {
         }),
         gateway_mac: text(raw.gateway_mac.as_ref(), faults, mac),
         mtu,
+    }
+}
+
+/// An IPv6 packet of 1280 bytes must fit the tunnel: no sender can be told less.
+fn room_for_ipv6(mtu: u16, place: &Spanned<i64>, vips: &[Vip], faults: &mut Faults<'_>) {
+    let tunnelled = |vip: &&Vip| vip.address.is_ipv6() && vip.forwarding == Forwarding::Ipip;
+    let Some(vip) = vips.iter().find(tunnelled) else {
+        return;
+    };
+    if mtu < IPV6_TUNNEL_MTU_MIN {
+        faults.at(
+            place.span(),
+            format!(
+                "mtu {mtu} leaves no room for vip {}, whose IPv6 packets of 1280 bytes take {IPV6_TUNNEL_MTU_MIN} in ipip; raise it, or use forwarding = \"l2\"",
+                vip.name
+            ),
+        );
     }
 }
 

@@ -233,6 +233,21 @@ verdict_tests! { Rig, Verdict:
             rig.expect(Verdict::TooBigSilent, &arriving(&error), &[]);
         }
     }
+    TooBigSilent no_ipv6_sender_is_told_less_than_1280(rig) {
+        for (real, overhead) in [(REAL4, 20), (REAL6, 40)] {
+            serve(rig, VIP6, real);
+            let over = padded(VIP6, 1281);
+            rig.set_ctl(|ctl| ctl.mtu = 1280 + overhead);
+            rig.expect(Verdict::TooBigAnswered, &arriving(&over), &leaving(&too_big(VIP6, &over, 1280)));
+            rig.set_ctl(|ctl| ctl.mtu = 1280 + overhead - 1);
+            rig.expect(Verdict::TooBigSilent, &arriving(&over), &[]);
+            rig.expect(Verdict::TooBigSilent, &arriving(&padded(VIP6, 1280)), &[]);
+            // IPv4 may be told.
+            serve(rig, VIP4, real);
+            let over = padded(VIP4, 1280);
+            rig.expect(Verdict::TooBigAnswered, &arriving(&over), &leaving(&too_big(VIP4, &over, 1279)));
+        }
+    }
     NoNextHop nothing_leaves_without_a_gateway_or_a_source(rig) {
         let syn = arriving(&client(VIP4).tcp(Tcp::syn(1)));
         serve(rig, VIP4, REAL4);
