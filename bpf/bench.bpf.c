@@ -286,4 +286,4 @@ int bench_no_headroom(struct xdp_md *ctx)
 	return XDP_ABORTED;
 }
 
-char LICENSE[] SEC("license") = "Dual BSD/GPL";
+char LICENSE[] SEC("license") = "GPL";

@@ -186,4 +186,4 @@ int causeway_lb(struct xdp_md *ctx)
 	return leave(verdict, pkt.frame_len);
 }
 
-char LICENSE[] SEC("license") = "Dual BSD/GPL";
+char LICENSE[] SEC("license") = "GPL";
