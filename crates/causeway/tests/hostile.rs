@@ -36,7 +36,7 @@ fn capture(name: &str) -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../testdata/measure")
         .join(name);
-    let mut bytes = zstd::decode_all(File::open(path).unwrap()).unwrap();
+    let mut bytes = zstd::decode_all(File::open(path).expect("the capture")).expect("zstd");
     bytes.truncate(40_000);
     bytes
 }
