@@ -104,6 +104,19 @@ store_flow(const struct packet *pkt, const int family, const struct route *route
 }
 
 /*
+ * Whether a new connection on a known tuple stays on the flow's real. A SYN is
+ * easily forged: as long as the client has not ended the connection before, one
+ * with another sequence number must not take that to another server. The new
+ * connection is served there as well as elsewhere. A drained real may so get one
+ * more connection; that takes a client that reuses a port without FIN or RST, and
+ * is the smaller evil: connections on a drained real want protection too.
+ */
+static __always_inline bool keeps_real(const struct packet *pkt, const struct flow *flow, const struct vip *vip)
+{
+	return is_syn(pkt) && !(flow->bits & FLOW_CLOSED) && flow->vip == vip->id && flow_real(flow);
+}
+
+/*
  * The slow half of routing: the packet opens a connection, or has no entry, or its
  * real is gone. Picks by the VIP's ring and remembers the pick, except for what
  * ends a connection or only quotes one: those would push out live flows.
@@ -125,7 +138,9 @@ admit(const struct packet *pkt, const int family, struct flow *flow)
 		return route;
 	route.vip_id = vip->id;
 	route.verdict = V_NO_REAL;
-	if (!pick_real(pkt, family, vip, &route.real_id))
+	if (flow && keeps_real(pkt, flow, vip))
+		route.real_id = flow->real;
+	else if (!pick_real(pkt, family, vip, &route.real_id))
 		return route;
 	route.verdict = admission(pkt, family, flow);
 	if (is_own(pkt, family) && !is_closing(pkt))

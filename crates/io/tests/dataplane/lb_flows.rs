@@ -77,15 +77,46 @@ verdict_tests! { Rig, Verdict:
         rig.expect(Verdict::SynAgain, &arriving(&syn), &tunnelled(REAL0, &syn));
         assert_eq!(rig.real_stats(3).conns_opened, 1);
     }
-    Opened another_isn_is_a_new_connection(rig) {
+    Opened another_isn_does_not_move_a_live_connection(rig) {
         one_real(rig);
         open(rig, client(4000));
         rig.tunnel_real(4, REAL1);
         rig.vip(5, VIP, 80, TCP, &[4]);
         let syn = client(4000).tcp(Tcp::syn(77));
-        rig.expect(Verdict::Opened, &arriving(&syn), &tunnelled(REAL1, &syn));
+        rig.expect(Verdict::Opened, &arriving(&syn), &tunnelled(REAL0, &syn));
+        let ack = client(4000).tcp(Tcp::ack(1001, 1));
+        rig.expect(Verdict::Established, &arriving(&ack), &tunnelled(REAL0, &ack));
         let flow = rig.flow(client(4000), TCP).expect("entry");
-        assert_eq!((flow.real, flow.isn), (4, 77));
+        assert_eq!((flow.real, flow.isn, flow.bits), (3, 77, 1));
+        assert_eq!(rig.real_stats(3).conns_opened, 2);
+    }
+    Opened another_isn_after_the_end_is_a_new_pick(rig) {
+        // Adopted connections, which count no closing, end as well.
+        for (port, first) in [(4000, Tcp::syn(1000)), (4001, Tcp::ack(5, 6))] {
+            one_real(rig);
+            rig.send(&arriving(&client(port).tcp(first)));
+            let end = client(port).tcp(Tcp { flags: FIN | ACK, seq: 1001, ..Tcp::default() });
+            rig.expect(Verdict::Established, &arriving(&end), &tunnelled(REAL0, &end));
+            rig.tunnel_real(4, REAL1);
+            rig.vip(5, VIP, 80, TCP, &[4]);
+            let syn = client(port).tcp(Tcp::syn(77));
+            rig.expect(Verdict::Opened, &arriving(&syn), &tunnelled(REAL1, &syn));
+            let flow = rig.flow(client(port), TCP).expect("entry");
+            assert_eq!((flow.real, flow.isn, flow.bits), (4, 77, 1));
+        }
+    }
+    Opened another_isn_leaves_a_real_that_is_gone(rig) {
+        for gone in [Real::default(), Real { r#gen: 1, ..tunnel_real(REAL0) }] {
+            one_real(rig);
+            rig.send(&arriving(&client(4000).tcp(Tcp::syn(1000))));
+            rig.real(3, gone);
+            rig.tunnel_real(4, REAL1);
+            rig.vip(5, VIP, 80, TCP, &[4]);
+            let syn = client(4000).tcp(Tcp::syn(77));
+            rig.expect(Verdict::Opened, &arriving(&syn), &tunnelled(REAL1, &syn));
+            let end = client(4000).tcp(Tcp { flags: RST, seq: 78, ..Tcp::default() });
+            rig.expect(Verdict::Established, &arriving(&end), &tunnelled(REAL1, &end));
+        }
     }
     Adopted tcp_without_an_entry_goes_by_the_ring_and_is_remembered(rig) {
         one_real(rig);
