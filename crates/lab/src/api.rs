@@ -62,11 +62,15 @@ pub struct Real {
 pub struct History {
     /// One series per VIP and real.
     pub series: Vec<Series>,
+    /// Where the next page begins, CLOCK_MONOTONIC.
+    pub next_since_monotonic_ns: Option<u64>,
 }
 
 /// One real over time.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Series {
+    /// Name of the VIP.
+    pub vip: String,
     /// Address of the real.
     pub real: String,
     /// Oldest first.
@@ -91,9 +95,14 @@ pub fn stats(socket: &Path) -> Result<Stats> {
     get(socket, "/v1/stats")
 }
 
-/// `GET /v1/history`.
+/// `GET /v1/history`, all its pages.
 pub fn history(socket: &Path) -> Result<History> {
-    get(socket, "/v1/history")
+    let mut whole: History = get(socket, "/v1/history")?;
+    while let Some(next) = whole.next_since_monotonic_ns {
+        let path = format!("/v1/history?since_monotonic_ns={next}");
+        whole.append(get(socket, &path)?);
+    }
+    Ok(whole)
 }
 
 /// One GET, its answer read as `T`.
@@ -118,6 +127,20 @@ pub fn get_text(socket: &Path, path: &str) -> Result<String> {
         head.lines().next().unwrap_or_default()
     );
     Ok(body.to_owned())
+}
+
+impl History {
+    /// Adds the page that follows.
+    fn append(&mut self, page: Self) {
+        self.next_since_monotonic_ns = page.next_since_monotonic_ns;
+        for more in page.series {
+            let same = |known: &&mut Series| known.vip == more.vip && known.real == more.real;
+            match self.series.iter_mut().find(same) {
+                Some(known) => known.epochs.extend(more.epochs),
+                None => self.series.push(more),
+            }
+        }
+    }
 }
 
 impl Stats {
@@ -170,5 +193,45 @@ impl Stats {
             );
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(next: Option<u64>, series: &[(&str, &str, u64)]) -> History {
+        let series = series
+            .iter()
+            .map(|&(vip, real, start_monotonic_ns)| Series {
+                vip: vip.to_owned(),
+                real: real.to_owned(),
+                epochs: vec![Epoch {
+                    start_monotonic_ns,
+                    estimate_us: None,
+                    samples: 0.0,
+                    weight: 1.0,
+                }],
+            });
+        History {
+            series: series.collect(),
+            next_since_monotonic_ns: next,
+        }
+    }
+
+    #[test]
+    fn pages_of_history_are_put_together() {
+        let mut whole = page(Some(5), &[("web", "a", 1), ("web6", "a", 2)]);
+        whole.append(page(
+            None,
+            &[("web6", "a", 6), ("web", "b", 7), ("web", "a", 8)],
+        ));
+        let starts: Vec<Vec<u64>> = whole
+            .series
+            .iter()
+            .map(|s| s.epochs.iter().map(|e| e.start_monotonic_ns).collect())
+            .collect();
+        assert_eq!(starts, [vec![1, 8], vec![2, 6], vec![7]]);
+        assert_eq!(whole.next_since_monotonic_ns, None);
     }
 }

@@ -171,9 +171,11 @@ mod tests {
         let epochs = (0..5).map(|i| epoch(1000 + i * 101, 5_000.0 + i as f64 * 1000.0, 2.0));
         let history = History {
             series: vec![Series {
+                vip: "web".into(),
                 real: "s0".into(),
                 epochs: epochs.collect(),
             }],
+            next_since_monotonic_ns: None,
         };
         let response = |last_ms: u64, latency_ms: u64| Response {
             connection: 0,

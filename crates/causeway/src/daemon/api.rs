@@ -20,6 +20,9 @@ use super::view::{Problem, RealChange, Status};
 use super::{metrics, report};
 use crate::config::{self, Config, ConfigErrors, Vip, WEIGHT_MAX};
 
+/// Most epochs in one answer: some 5 MB.
+const HISTORY_EPOCHS: usize = 20_000;
+
 /// What the API and the control loop share.
 pub struct Shared {
     engine: Mutex<Engine>,
@@ -164,15 +167,25 @@ async fn vip(State(shared): Api, Path(name): Path<String>) -> Answer<super::view
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct HistoryQuery {
-    #[serde(default)]
-    since_ns: u64,
+    /// CLOCK_REALTIME.
+    since_ns: Option<u64>,
+    /// CLOCK_MONOTONIC; the later of both holds.
+    since_monotonic_ns: Option<u64>,
+    limit: Option<usize>,
 }
 
 async fn history(
     State(shared): Api,
     Query(query): Query<HistoryQuery>,
 ) -> Json<super::view::History> {
-    Json(report::history(&shared.engine(), query.since_ns))
+    let engine = shared.engine();
+    let since = query.since_ns.map_or(0, |ns| engine.monotonic(ns));
+    let since = since.max(query.since_monotonic_ns.unwrap_or(0));
+    let limit = query.limit.unwrap_or(HISTORY_EPOCHS).min(HISTORY_EPOCHS);
+    let history = report::history(&engine, since, limit);
+    // What follows is for the client to wait for, not for the engine.
+    drop(engine);
+    Json(history)
 }
 
 async fn moves(State(shared): Api) -> Json<super::view::Moves> {

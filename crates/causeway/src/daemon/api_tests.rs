@@ -135,6 +135,55 @@ async fn history_can_begin_later() {
 }
 
 #[tokio::test]
+async fn history_comes_in_pages_that_miss_nothing() {
+    let daemon = Daemon::new(WEB);
+    daemon.run(4, &[5.0; 4]);
+    // A real that comes later has fewer epochs.
+    let body = json!({ "address": "10.0.0.9" });
+    daemon.call("POST", "/v1/vips/web/reals", body).await;
+    daemon.run(5, &[5.0; 5]);
+    let all = daemon.get("/v1/history").await;
+    assert_eq!(all["next_since_monotonic_ns"], Value::Null);
+    let mut epochs = vec![Vec::new(); 5];
+    let (mut next, mut pages) = (0, 0);
+    loop {
+        let path = format!("/v1/history?limit=10&since_monotonic_ns={next}");
+        let page = daemon.get(&path).await;
+        for (all, series) in epochs.iter_mut().zip(page["series"].as_array().unwrap()) {
+            all.extend_from_slice(series["epochs"].as_array().unwrap());
+        }
+        pages += 1;
+        match page["next_since_monotonic_ns"].as_u64() {
+            Some(ns) => next = ns,
+            None => break,
+        }
+    }
+    assert_eq!(pages, 5);
+    for (paged, series) in epochs.iter().zip(all["series"].as_array().unwrap()) {
+        assert_eq!(paged, series["epochs"].as_array().unwrap());
+    }
+    assert_eq!((epochs[0].len(), epochs[4].len()), (9, 5));
+}
+
+#[tokio::test]
+async fn history_is_found_although_the_clock_was_set_back() {
+    let daemon = Daemon::new(WEB);
+    daemon.run(10, &[5.0; 4]);
+    // An hour back; then five more intervals.
+    let hour_ns = 3_600_000 * MS;
+    for interval in 11..16 {
+        let now = Moment {
+            monotonic_ns: 60_000 * MS + interval * 100 * MS,
+            realtime_ns: 1_700_000_000_000 * MS + interval * 100 * MS - hour_ns,
+        };
+        daemon.shared.engine().tick(now).unwrap();
+    }
+    let since = 1_700_000_000_000 * MS + 1_200 * MS - hour_ns;
+    let late = daemon.get(&format!("/v1/history?since_ns={since}")).await;
+    assert_eq!(late["series"][0]["epochs"].as_array().unwrap().len(), 3);
+}
+
+#[tokio::test]
 async fn reals_are_added_changed_and_removed() {
     let daemon = Daemon::new(WEB);
     let real = "/v1/vips/web/reals/10.0.0.2";

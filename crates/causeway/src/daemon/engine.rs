@@ -102,6 +102,20 @@ impl Engine {
         &self.pools
     }
 
+    /// CLOCK_MONOTONIC when CLOCK_REALTIME was `realtime_ns`, by how they stood
+    /// at the last interval: the latter may have been set since.
+    pub fn monotonic(&self, realtime_ns: u64) -> u64 {
+        let Some(last) = self.last_tick else {
+            return 0;
+        };
+        match last.realtime_ns.checked_sub(realtime_ns) {
+            Some(ago) => last.monotonic_ns.saturating_sub(ago),
+            None => last
+                .monotonic_ns
+                .saturating_add(realtime_ns - last.realtime_ns),
+        }
+    }
+
     /// The counters of a real.
     pub fn meter(&self, id: RealId) -> Option<&Meter> {
         self.meters.get(&id)

@@ -95,26 +95,38 @@ fn real(
     }
 }
 
-/// The history of every real, from the epoch that starts at or after
-/// `since_ns` (CLOCK_REALTIME) on.
-pub fn history(engine: &Engine, since_ns: u64) -> History {
-    let mut series = Vec::new();
-    for pool in engine.pools() {
-        for (config, member) in pool.members() {
-            let first = member
-                .history
-                .partition_point(|epoch| epoch.start_ns < since_ns);
-            series.push(Series {
-                vip: pool.vip().name.clone(),
-                id: member.id,
-                real: config.address.to_string(),
-                epochs: member.history.range(first..).copied().collect(),
-            });
+/// The history of every real, from the epoch that starts at or after `since_ns`
+/// (CLOCK_MONOTONIC) on: of all reals together at most `limit` epochs, or one of
+/// each. What does not fit begins at `next_since_monotonic_ns`.
+pub fn history(engine: &Engine, since_ns: u64, limit: usize) -> History {
+    let members = || {
+        let pools = engine.pools().iter();
+        pools.flat_map(|pool| pool.members().map(move |member| (pool, member)))
+    };
+    let at = |member: &PoolMember, ns: u64| {
+        let epochs = &member.history;
+        epochs.partition_point(|epoch| epoch.start_monotonic_ns < ns)
+    };
+    // All series end at the same time, so that the next page misses nothing.
+    let each = (limit / members().count().max(1)).max(1);
+    let end_ns = members()
+        .filter_map(|(_, (_, member))| member.history.get(at(member, since_ns) + each))
+        .map(|epoch| epoch.start_monotonic_ns)
+        .min();
+    let series = members().map(|(pool, (config, member))| {
+        let end = end_ns.map_or(member.history.len(), |end_ns| at(member, end_ns));
+        let range = at(member, since_ns)..end;
+        Series {
+            vip: pool.vip().name.clone(),
+            id: member.id,
+            real: config.address.to_string(),
+            epochs: member.history.range(range).copied().collect(),
         }
-    }
+    });
     History {
         epoch_ns: engine.config().control.interval_ns,
-        series,
+        series: series.collect(),
+        next_since_monotonic_ns: end_ns,
     }
 }
 

@@ -142,6 +142,8 @@ pub struct History {
     pub epoch_ns: u64,
     /// One series per VIP and real.
     pub series: Vec<Series>,
+    /// Where the next page begins, CLOCK_MONOTONIC; null if this is the last.
+    pub next_since_monotonic_ns: Option<u64>,
 }
 
 /// One real of one VIP over time, oldest epoch first.
