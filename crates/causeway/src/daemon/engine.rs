@@ -151,13 +151,15 @@ impl Engine {
             Some(last) => now.monotonic_ns.saturating_sub(last.monotonic_ns),
             None => self.config.control.interval_ns,
         };
+        let totals = self.plane.real_totals()?;
+        self.read_histograms(now.monotonic_ns)?;
+        // An interval that could not be read is part of the next one.
         self.last_tick = Some(now);
-        for (id, totals) in self.plane.real_totals()? {
+        for (id, totals) in totals {
             if let Some(meter) = self.meters.get_mut(&id) {
                 meter.advance(now.monotonic_ns, interval_ns, totals);
             }
         }
-        self.read_histograms(now.monotonic_ns)?;
         self.record(now.before(interval_ns));
         self.decide(now);
         self.set_rings()?;
@@ -190,13 +192,21 @@ impl Engine {
         if now_ns.saturating_sub(self.last_histograms_ns) < HISTOGRAM_NS {
             return Ok(());
         }
+        let histograms: Vec<_> = self
+            .meters
+            .keys()
+            .map(|id| self.plane.histogram(*id).map(|histogram| (*id, histogram)))
+            .collect::<anyhow::Result<_>>()?;
         self.last_histograms_ns = now_ns;
         let rotate = now_ns.saturating_sub(self.last_window_ns) >= WINDOW_NS;
         if rotate {
             self.last_window_ns = now_ns;
         }
-        for (id, meter) in &mut self.meters {
-            meter.observe_histogram(self.plane.histogram(*id)?);
+        for (id, histogram) in histograms {
+            let Some(meter) = self.meters.get_mut(&id) else {
+                continue;
+            };
+            meter.observe_histogram(histogram);
             if rotate {
                 meter.rotate();
             }

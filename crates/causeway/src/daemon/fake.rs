@@ -27,6 +27,10 @@ pub struct State {
     pub ring_swaps: usize,
     /// Whether the next reading of totals panics.
     pub panic: bool,
+    /// Whether the next reading of totals fails.
+    pub unreadable: bool,
+    /// How long the data plane has counted.
+    pub age: Duration,
     /// Sets of rings that are refused from now on.
     pub refuse_rings: usize,
     /// Most reals; more are refused.
@@ -195,6 +199,10 @@ impl DataPlane for FakePlane {
         Ok(self.state().rings.get(&vip).cloned().unwrap_or_default())
     }
 
+    fn age(&self) -> Duration {
+        self.state().age
+    }
+
     fn verdicts(&self) -> anyhow::Result<Vec<VerdictTotals>> {
         let verdict = |word, action, packets| VerdictTotals {
             word,
@@ -222,6 +230,9 @@ impl DataPlane for FakePlane {
     fn real_totals(&self) -> anyhow::Result<Vec<(RealId, RealTotals)>> {
         let panic = std::mem::take(&mut self.state().panic);
         assert!(!panic, "a test wants this panic");
+        if std::mem::take(&mut self.state().unreadable) {
+            bail!("totals cannot be read");
+        }
         Ok(self
             .state()
             .totals

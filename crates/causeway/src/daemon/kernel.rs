@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The kernel's data plane behind [`DataPlane`].
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
 use std::net::Ipv6Addr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use crate::config::{Config, HashKey, Mac, XdpMode};
 /// A loaded and attached data plane.
 pub struct KernelPlane {
     balancer: LoadBalancer,
+    pin_dir: PathBuf,
     resolver: Arc<Resolver>,
 }
 
@@ -42,6 +44,7 @@ impl KernelPlane {
         choose_hash_key(&balancer, config.hash_key)?;
         let plane = Self {
             balancer,
+            pin_dir: config.pin_dir.clone(),
             resolver: Arc::new(resolver),
         };
         Ok((plane, started))
@@ -192,6 +195,15 @@ impl DataPlane for KernelPlane {
 
     fn ring(&self, vip: VipId) -> anyhow::Result<Vec<RealId>> {
         Ok(self.balancer.ring(vip)?)
+    }
+
+    /// The age of the oldest pin: maps are pinned when they are made.
+    fn age(&self) -> Duration {
+        let pins = fs::read_dir(&self.pin_dir).into_iter().flatten().flatten();
+        let made = pins.filter_map(|pin| pin.metadata().ok()?.modified().ok());
+        made.min()
+            .and_then(|made| made.elapsed().ok())
+            .unwrap_or_default()
     }
 
     fn verdicts(&self) -> anyhow::Result<Vec<VerdictTotals>> {

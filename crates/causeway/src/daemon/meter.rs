@@ -2,6 +2,7 @@
 //! From the totals of one real to what happened lately.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use causeway_core::control::Reading;
 use causeway_core::hist::Histogram;
@@ -32,12 +33,13 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Starts from the totals that the data plane has already.
-    pub fn new(totals: RealTotals, histogram: Histogram) -> Self {
+    /// Starts from the totals that the data plane has counted for `age`.
+    pub fn new(totals: RealTotals, histogram: Histogram, age: Duration) -> Self {
+        let unended = totals.opened.saturating_sub(totals.closed) as f64;
         Self {
             totals,
             delta: RealTotals::default(),
-            active: totals.opened.saturating_sub(totals.closed) as f64,
+            active: unended * still_open(age.as_nanos() as f64),
             last_us: None,
             recent: VecDeque::new(),
             window: histogram.clone(),
@@ -122,6 +124,16 @@ impl Meter {
     }
 }
 
+/// Part of the connections without an end that ageing would have left by now, had
+/// they come evenly over `age_ns`.
+fn still_open(age_ns: f64) -> f64 {
+    let ages = age_ns / CONNECTION_AGE_NS;
+    match ages > 1e-6 {
+        true => -(-ages).exp_m1() / ages,
+        false => 1.0,
+    }
+}
+
 /// Mean of samples that are counted in halves; `None` without samples.
 pub fn mean_us(sum2_ns: u64, count2: u64) -> Option<f64> {
     (count2 > 0).then(|| sum2_ns as f64 / count2 as f64 / 1e3)
@@ -159,20 +171,39 @@ mod tests {
 
     #[test]
     fn connections_are_opened_minus_closed_and_age() {
-        let mut meter = Meter::new(totals(10, 4, 0, 0), Histogram::new());
+        let mut meter = Meter::new(totals(10, 4, 0, 0), Histogram::new(), Duration::ZERO);
         assert_eq!(meter.active(), 6);
         meter.advance(S, S, totals(12, 5, 0, 0));
         assert_eq!(meter.active(), 7);
         meter.advance(2 * S, S, totals(12, 30, 0, 0));
         assert_eq!(meter.active(), 0);
-        let mut meter = Meter::new(totals(100, 0, 0, 0), Histogram::new());
+        let mut meter = Meter::new(totals(100, 0, 0, 0), Histogram::new(), Duration::ZERO);
         meter.advance(1_800 * S, 1_800 * S, totals(100, 0, 0, 0));
         assert_eq!(meter.active(), 14);
     }
 
     #[test]
+    fn connections_from_before_the_start_have_aged() {
+        let active = |age_s| {
+            let totals = totals(1_000_000, 100_000, 0, 0);
+            Meter::new(totals, Histogram::new(), Duration::from_secs(age_s)).active()
+        };
+        assert_eq!(active(0), 900_000);
+        assert_eq!(
+            active(900),
+            (900_000.0 * (1.0 - (-1.0f64).exp())).round() as u64
+        );
+        // What a daemon that had run all the month would say: 15 minutes' worth.
+        let month_s = 30 * 86_400;
+        assert_eq!(
+            active(month_s),
+            (900_000.0 * 900.0 / month_s as f64).round() as u64
+        );
+    }
+
+    #[test]
     fn means_are_of_the_last_interval_and_of_ten_seconds() {
-        let mut meter = Meter::new(totals(0, 0, 0, 0), Histogram::new());
+        let mut meter = Meter::new(totals(0, 0, 0, 0), Histogram::new(), Duration::ZERO);
         meter.advance(S, S, totals(0, 0, 8_000, 4));
         meter.advance(2 * S, S, totals(0, 0, 20_000, 6));
         assert_eq!(meter.latency().last_us, Some(6.0));
@@ -186,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_slot_made_anew_counts_from_zero() {
-        let mut meter = Meter::new(totals(50, 0, 0, 0), Histogram::new());
+        let mut meter = Meter::new(totals(50, 0, 0, 0), Histogram::new(), Duration::ZERO);
         meter.advance(S, S, totals(3, 0, 0, 0));
         assert_eq!(meter.delta().opened, 3);
     }
@@ -194,7 +225,7 @@ mod tests {
     #[test]
     fn percentiles_forget() {
         let mut histogram = Histogram::new();
-        let mut meter = Meter::new(RealTotals::default(), histogram.clone());
+        let mut meter = Meter::new(RealTotals::default(), histogram.clone(), Duration::ZERO);
         histogram.record_n(1_000_000, 100);
         meter.observe_histogram(histogram.clone());
         let p50 = meter.latency().p50_us.unwrap();

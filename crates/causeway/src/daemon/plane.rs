@@ -149,6 +149,8 @@ pub trait DataPlane: Send {
     fn set_rings(&mut self, rings: &[(VipId, Vec<RealId>)]) -> anyhow::Result<()>;
     /// A VIP's ring; empty without one.
     fn ring(&self, vip: VipId) -> anyhow::Result<Vec<RealId>>;
+    /// How long it has counted, the time of former daemons included.
+    fn age(&self) -> Duration;
     /// Totals of every exit, in the data plane's order.
     fn verdicts(&self) -> anyhow::Result<Vec<VerdictTotals>>;
     /// Totals of the VIPs, by id.

@@ -192,11 +192,12 @@ impl Engine {
     fn new_meters(&self, pools: &[Pool]) -> anyhow::Result<HashMap<RealId, Meter>> {
         let totals: HashMap<_, _> = self.plane.real_totals()?.into_iter().collect();
         let former: HashSet<RealId> = real_ids(&self.pools).collect();
+        let age = self.plane.age();
         real_ids(pools)
             .filter(|id| !former.contains(id))
             .map(|id| {
                 let totals = totals.get(&id).copied().unwrap_or_default();
-                Ok((id, Meter::new(totals, self.plane.histogram(id)?)))
+                Ok((id, Meter::new(totals, self.plane.histogram(id)?, age)))
             })
             .collect()
     }

@@ -239,3 +239,33 @@ fn vips_come_and_go_at_run_time() {
     let none = bench.engine.remove_vip("api").unwrap_err();
     assert_eq!(none.to_string(), "there is no vip `api`; there are web");
 }
+
+#[test]
+fn an_interval_that_cannot_be_read_is_part_of_the_next() {
+    let mut bench = Bench::new(WEB);
+    bench.run(1, &[5.0; 4]);
+    let first = bench.now;
+    bench.plane.state().respond(0, 5.0, 50);
+    bench.plane.state().unreadable = true;
+    bench.now.monotonic_ns += 100 * MS;
+    bench.now.realtime_ns += 100 * MS;
+    bench.engine.tick(bench.now).unwrap_err();
+    bench.run(1, &[5.0; 4]);
+    let (_, member) = bench.engine.pools()[0].members().next().unwrap();
+    let last = member.history.back().unwrap();
+    assert_eq!(last.start_monotonic_ns, first.monotonic_ns);
+    assert_eq!((member.history.len(), last.requests), (2, 100));
+}
+
+#[test]
+fn a_restart_does_not_take_old_connections_for_open_ones() {
+    let bench = Bench::new(WEB);
+    {
+        let mut state = bench.plane.state();
+        state.totals.get_mut(&0).unwrap().opened = 96_000;
+        state.age = std::time::Duration::from_secs(86_400);
+    }
+    let plane = bench.plane.clone();
+    let bench = Bench::on(plane, WEB);
+    assert_eq!(bench.engine.meter(0).unwrap().active(), 1_000);
+}
