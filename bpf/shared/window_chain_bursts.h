@@ -13,12 +13,9 @@
 #include "window_chain_ring.h"
 #include "window_chain_window.h"
 
-/* The ring relies on no request being sent after the moment of its next use. */
 CW_INLINE void wc_push(struct wc_state *s, const struct wc_burst *b)
 {
-	u64 sent_ns = CW_MIN(b->at_ns + b->off_ns, b->used_ns);
-
-	wc_ring_push(s, sent_ns, b->n, b->used_ns);
+	wc_ring_push(s, b->at_ns + b->off_ns, b->n, b->used_ns);
 }
 
 /*

@@ -91,15 +91,17 @@ CW_INLINE void wc_ring_reencode(struct wc_state *s, u64 at_ns, u32 level)
 	s->ring_level = (u8)level;
 }
 
-/* Add n requests sent at at_ns. The ring is next used at used_ns. */
+/* Add n requests sent at at_ns. The ring is next used at used_ns, which is not before. */
 CW_GLOBAL int wc_ring_push(struct wc_state *s, u64 at_ns, u32 n, u64 used_ns)
 {
-	u64 span = used_ns - at_ns;
 	u32 len, over;
+	u64 span;
 	u16 time;
 
 	if (!s)
 		return 0;
+	at_ns = CW_MIN(at_ns, used_ns);
+	span = used_ns - at_ns;
 	len = s->ring_len;
 	if (len) {
 		u64 oldest = wc_ring_age(s, at_ns, 0);
