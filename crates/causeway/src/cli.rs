@@ -10,6 +10,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{ArgAction, Parser, Subcommand};
+use nix::sys::signal::{SigHandler, Signal, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::{agent_cmd, bench, config_cmd, generate_cmd, lb_cmd, measure, stats_cmd, vip_cmd};
@@ -59,6 +60,9 @@ enum Command {
 impl Cli {
     /// Runs the chosen command.
     pub fn run(self) -> anyhow::Result<ExitCode> {
+        if self.command.only_prints() {
+            end_with_reader();
+        }
         match self.command {
             Command::Lb(args) => args.run(),
             Command::Agent(args) => args.run(),
@@ -75,6 +79,29 @@ impl Cli {
             Command::Lab(args) => args.run(),
         }
     }
+}
+
+impl Command {
+    /// Whether the command serves nobody: it prints and ends.
+    fn only_prints(&self) -> bool {
+        match self {
+            Self::Lb(_) | Self::Agent(_) | Self::Measure(_) | Self::Bench(_) => false,
+            Self::Stats(_) | Self::Vip(_) | Self::Real(_) => true,
+            Self::Config(_) | Self::Generate(_) => true,
+            #[cfg(feature = "lab")]
+            Self::Demo(_) => false,
+            #[cfg(feature = "lab")]
+            Self::Lab(args) => args.only_prints(),
+        }
+    }
+}
+
+/// A reader that goes away (`causeway stats | head`) ends the command quietly, as it
+/// does with other Unix tools. Rust ignores SIGPIPE, and printing then panics.
+fn end_with_reader() {
+    // SAFETY: the default action runs no handler of ours.
+    let restored = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
+    debug_assert!(restored.is_ok(), "SIGPIPE is a signal that can be set");
 }
 
 /// Sends log lines to standard error, so that standard output stays data.

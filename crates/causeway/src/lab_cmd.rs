@@ -40,6 +40,11 @@ struct RunArgs {
 }
 
 impl Args {
+    /// Whether the command prints and ends.
+    pub fn only_prints(&self) -> bool {
+        matches!(self.command, LabCommand::List)
+    }
+
     /// Runs the command.
     pub fn run(self) -> Result<ExitCode> {
         match self.command {
