@@ -15,10 +15,12 @@ use axum::{Json, Router, middleware};
 use serde::Deserialize;
 
 use super::clock::Moment;
-use super::engine::{Engine, EngineError};
+use super::engine::{Engine, EngineError, GATEWAY_PATIENCE};
+use super::plane::Route;
+use super::sync::Way;
 use super::view::{Problem, RealChange, Status};
 use super::{metrics, report};
-use crate::config::{self, Config, ConfigErrors, Vip, WEIGHT_MAX};
+use crate::config::{self, Config, ConfigErrors, Forwarding, Vip, WEIGHT_MAX};
 
 /// Most epochs in one answer: some 5 MB.
 const HISTORY_EPOCHS: usize = 20_000;
@@ -53,11 +55,28 @@ impl Shared {
             .map_err(|errors: ConfigErrors| EngineError::Invalid(errors.to_string()));
         let outcome = loaded.and_then(|config| {
             let summary = config.summary();
+            self.find_way(|_| Route::of(&config))?;
             self.engine().reload(config).map(|()| summary)
         });
         let error = outcome.as_ref().err().map(ToString::to_string);
         self.status().last_reload_error = error;
         outcome
+    }
+
+    /// Looks up the next hop that a change will want, before the engine is held: a
+    /// gateway may take seconds to answer.
+    fn find_way(&self, wanted: impl FnOnce(&Config) -> Route) -> Result<(), EngineError> {
+        let (route, resolver) = {
+            let engine = self.engine();
+            let route = wanted(engine.config());
+            if engine.has_way(&route) {
+                return Ok(());
+            }
+            (route, engine.plane().resolver())
+        };
+        let next_hop = resolver.resolve(&route, GATEWAY_PATIENCE)?;
+        self.engine().offer(Way { route, next_hop });
+        Ok(())
     }
 
     fn status(&self) -> MutexGuard<'_, Status> {
@@ -209,6 +228,11 @@ async fn reload(State(shared): Api) -> Answer<String> {
 async fn add_vip(State(shared): Api, body: String) -> Result<Response, EngineError> {
     let vip: Vip = parse_vip(&body)?;
     let name = vip.name.clone();
+    shared.find_way(|config| {
+        let mut route = Route::of(config);
+        route.encapsulates |= vip.forwarding == Forwarding::Ipip;
+        route
+    })?;
     let mut engine = shared.engine();
     engine.add_vip(vip)?;
     let index = engine.find_vip(&name)?;

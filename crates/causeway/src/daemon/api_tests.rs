@@ -5,6 +5,8 @@ use std::cell::Cell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -365,6 +367,22 @@ async fn a_reload_takes_a_good_file_and_keeps_a_bad_one_out() {
         daemon.get("/v1/status").await["last_reload_error"],
         Value::Null
     );
+}
+
+#[test]
+fn a_slow_gateway_holds_nobody_up() {
+    let daemon = Daemon::new(WEB);
+    daemon.plane.state().gateway_delay = Duration::from_secs(2);
+    let text = format!("interface = \"eth0\"\n[encap]\nmtu = 1400\n{WEB}");
+    fs::write(daemon.file(), text).unwrap();
+    let shared = Arc::clone(&daemon.shared);
+    let reload = thread::spawn(move || shared.reload());
+    thread::sleep(Duration::from_millis(300));
+    let asked = Instant::now();
+    daemon.run(1, &[5.0; 4]);
+    assert!(asked.elapsed() < Duration::from_secs(1));
+    reload.join().unwrap().unwrap();
+    assert_eq!(daemon.plane.state().next_hop.unwrap().mtu, 1400);
 }
 
 #[tokio::test]

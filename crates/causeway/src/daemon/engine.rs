@@ -12,7 +12,7 @@ use tracing::{debug, info};
 
 use super::clock::Moment;
 use super::meter::{self, Meter};
-use super::plane::{DataPlane, RealId, VipAddress};
+use super::plane::{DataPlane, RealId, Route, VipAddress};
 use super::pool::{self, Pool};
 use super::sync::{Way, real_ids};
 use super::view::{Epoch, Move};
@@ -57,6 +57,8 @@ pub struct Engine {
     pub(super) meters: HashMap<RealId, Meter>,
     /// `None` before the first configuration.
     pub(super) way: Option<Way>,
+    /// A way that the next change may want.
+    pub(super) offered: Option<Way>,
     /// VIPs that are to be removed from the data plane.
     pub(super) gone: HashSet<VipAddress>,
     moves: VecDeque<Move>,
@@ -77,6 +79,7 @@ impl Engine {
             meters: HashMap::new(),
             moves: VecDeque::new(),
             way: None,
+            offered: None,
             gone: HashSet::new(),
             last_tick: None,
             last_histograms_ns: 0,
@@ -100,6 +103,16 @@ impl Engine {
     /// The VIPs at work, in the configuration's order.
     pub fn pools(&self) -> &[Pool] {
         &self.pools
+    }
+
+    /// Whether the way for `route` is in force.
+    pub fn has_way(&self, route: &Route) -> bool {
+        self.way.as_ref().is_some_and(|way| way.route == *route)
+    }
+
+    /// Takes a way that was found while nobody held the engine.
+    pub fn offer(&mut self, way: Way) {
+        self.offered = Some(way);
     }
 
     /// CLOCK_MONOTONIC when CLOCK_REALTIME was `realtime_ns`, by how they stood

@@ -31,6 +31,8 @@ pub struct State {
     pub unreadable: bool,
     /// How long the data plane has counted.
     pub age: Duration,
+    /// How long the gateway takes to answer.
+    pub gateway_delay: Duration,
     /// Sets of rings that are refused from now on.
     pub refuse_rings: usize,
     /// Most reals; more are refused.
@@ -80,7 +82,9 @@ impl Default for FakePlane {
 }
 
 impl Resolve for FakePlane {
-    fn resolve(&self, route: &Route, _patience: Duration) -> anyhow::Result<NextHop> {
+    fn resolve(&self, route: &Route, patience: Duration) -> anyhow::Result<NextHop> {
+        let delay = self.state().gateway_delay;
+        std::thread::sleep(delay.min(patience));
         let found = match route.encapsulates {
             true => self.state().gateway.context("the gateway is silent")?,
             false => Mac([0; 6]),

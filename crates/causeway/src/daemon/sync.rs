@@ -71,10 +71,13 @@ impl Engine {
     }
 
     /// The way for `config`, if it is another than that in force.
-    fn find_way(&self, config: &Config) -> anyhow::Result<Option<Way>> {
+    fn find_way(&mut self, config: &Config) -> anyhow::Result<Option<Way>> {
         let route = Route::of(config);
         if self.way.as_ref().is_some_and(|way| way.route == route) {
             return Ok(None);
+        }
+        if let Some(way) = self.offered.take_if(|way| way.route == route) {
+            return Ok(Some(way));
         }
         let next_hop = self.plane.resolver().resolve(&route, GATEWAY_PATIENCE)?;
         Ok(Some(Way { route, next_hop }))
