@@ -37,9 +37,10 @@ lint: setup ## format, clippy, licences and sources of dependencies
 
 bench: bench-dataplane bench-reader ## all benchmarks; results in bench/out/
 
-bench-dataplane: build ## cost per packet of the data plane; bench/out/dataplane.json
+bench-dataplane: build ## cost per packet, repeated and live; bench/out/dataplane.json
 	mkdir -p bench/out
 	$(SUDO) target/release/causeway bench dataplane --json bench/out/dataplane.json
+	$(SUDO) target/release/causeway lab run packet-cost --json bench/out/packet-cost.json
 
 bench-reader: setup ## packets per second of `causeway measure`; bench/out/reader.json
 	$(CARGO) bench --locked --package causeway --bench reader

@@ -66,6 +66,7 @@ fn list_names_every_scenario() {
         "replace",
         "accuracy-web",
         "degrade",
+        "packet-cost",
     ] {
         assert!(
             text.lines().any(|l| l.starts_with(name)),
@@ -116,6 +117,14 @@ fn takeover_breaks_nothing() {
 fn replacing_servers_breaks_nothing() {
     let report = run("replace", &["step_ms=2000"]);
     assert_eq!(number(&report, "/result/clients/broken_connections"), 0.0);
+}
+
+#[test]
+fn the_kernel_tells_the_cost_of_a_live_packet() {
+    let report = run("packet-cost", &["seconds=1"]);
+    for case in ["measured", "unmeasured"] {
+        assert!(number(&report, &format!("/result/{case}/ns_per_packet")) > 0.0);
+    }
 }
 
 /// How near is a figure of docs/status.md, from a quiet machine; here the machine

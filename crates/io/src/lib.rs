@@ -19,6 +19,7 @@ mod next_hop;
 mod pins;
 mod plane;
 mod rings;
+mod run_time;
 mod xdp;
 
 pub use balancer::{
@@ -32,6 +33,7 @@ pub use next_hop::{
     resolve_next_hop,
 };
 pub use plane::{Detached, Started};
+pub use run_time::{RunTime, RunTimes};
 pub use xdp::{Mode, XdpMode};
 
 /// Generated skeletons: open, set sizes and flags, load.

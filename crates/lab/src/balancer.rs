@@ -81,6 +81,8 @@ pub struct Settings {
     /// What the balancer takes for the largest packet on its link; by default
     /// what the topology has.
     pub mtu: Option<u32>,
+    /// Whether it measures; by default as the product does.
+    pub measure: Option<bool>,
 }
 
 /// A `causeway lb` with files, pins and sockets of its own. Dropped, it is
@@ -282,6 +284,9 @@ impl Balancer {
         );
         for line in &settings.control {
             writeln!(s, "{line}")?;
+        }
+        if let Some(measure) = settings.measure {
+            writeln!(s, "[measure]\nenabled = {measure}")?;
         }
         for vip in &settings.vips {
             write_vip(&mut s, vip)?;

@@ -6,6 +6,7 @@ mod accuracy_web;
 mod bench;
 pub mod degrade;
 mod direct;
+mod packet_cost;
 mod replace;
 mod smoke;
 mod takeover;
@@ -108,6 +109,7 @@ pub fn all() -> &'static [&'static dyn Scenario] {
         &replace::Replace,
         &accuracy_web::AccuracyWeb,
         &degrade::Degrade,
+        &packet_cost::PacketCost,
     ]
 }
 

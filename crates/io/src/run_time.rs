@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the kernel itself says that BPF programs cost while they run
+//! (BPF_ENABLE_STATS, Linux 5.8).
+
+use std::ffi::OsStr;
+use std::os::fd::{FromRawFd as _, OwnedFd};
+
+use libbpf_rs::query::ProgInfoIter;
+
+use crate::error::{Error, Result};
+use crate::map::errno;
+
+/// Totals of one loaded program since statistics were first enabled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunTime {
+    /// The kernel's number of the program.
+    pub program: u32,
+    /// How often it ran.
+    pub runs: u64,
+    /// Time in it, nanoseconds; two clock reads of the kernel per run included.
+    pub run_time_ns: u64,
+}
+
+/// The kernel keeps statistics as long as one of these lives, anywhere.
+#[derive(Debug)]
+pub struct RunTimes {
+    _enabled: OwnedFd,
+}
+
+impl RunTimes {
+    /// Switches the statistics on, for every program of the machine.
+    ///
+    /// # Errors
+    /// Without CAP_SYS_ADMIN, or before Linux 5.8.
+    pub fn enable() -> Result<Self> {
+        // SAFETY: takes a number and returns a descriptor or an error.
+        let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
+        if fd < 0 {
+            return Err(Error::Bpf {
+                doing: "enable the kernel's run-time statistics of BPF programs".to_owned(),
+                source: errno(fd),
+            });
+        }
+        Ok(Self {
+            // SAFETY: the descriptor is new and nobody else's.
+            _enabled: unsafe { OwnedFd::from_raw_fd(fd) },
+        })
+    }
+
+    /// All loaded programs called `name`, the oldest first. The name is the C
+    /// function's, cut to 15 bytes by the kernel.
+    #[must_use]
+    pub fn of(&self, name: &str) -> Vec<RunTime> {
+        ProgInfoIter::default()
+            .filter(|program| program.name == OsStr::new(name))
+            .map(|program| RunTime {
+                program: program.id,
+                runs: program.run_cnt,
+                run_time_ns: program.run_time_ns,
+            })
+            .collect()
+    }
+}
