@@ -127,15 +127,14 @@ fn the_kernel_tells_the_cost_of_a_live_packet() {
     }
 }
 
-/// How near is a figure of docs/status.md, from a quiet machine; here the machine
-/// may be busy with anything, and an estimate that is far off is a fault.
+/// Estimate and truth come from one run, so a busy machine moves both.
 #[test]
 fn estimates_are_near_what_clients_measure() {
     let report = run("accuracy-web", &["seconds=6"]);
     let median = number(&report, "/result/error/median_pct");
     println!("median error {median} %");
-    assert!(median < 20.0, "median error {median} %");
-    assert!(number(&report, "/result/error/coverage") > 0.9);
+    assert!(median < 5.0, "median error {median} %");
+    assert!(number(&report, "/result/error/coverage") > 0.95);
 }
 
 #[test]

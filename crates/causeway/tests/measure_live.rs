@@ -119,7 +119,7 @@ fn live_estimates_are_what_the_client_felt() {
         );
         let error = (sum_us / samples - felt_us).abs() / felt_us;
         assert!(
-            error < 0.25,
+            error < 0.05,
             "{} us estimated, {felt_us} felt\n{out}",
             sum_us / samples
         );

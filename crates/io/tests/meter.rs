@@ -87,7 +87,7 @@ fn check(method: Method) {
     }
     let mean_ns = sum.mean_ns().expect("an estimate");
     let error = mean_ns / truth_ns - 1.0;
-    assert!(error.abs() < 0.25, "{mean_ns} ns instead of {truth_ns} ns");
+    assert!(error.abs() < 0.05, "{mean_ns} ns instead of {truth_ns} ns");
 }
 
 #[test]

@@ -133,7 +133,7 @@ fn wrk_agrees() {
             "{theirs:?}"
         );
         ensure!(
-            (ours.p50_ms / theirs.p50_ms - 1.0).abs() < 0.25,
+            (ours.p50_ms / theirs.p50_ms - 1.0).abs() < 0.1,
             "{} {theirs:?}",
             ours.p50_ms
         );
