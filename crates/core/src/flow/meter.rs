@@ -29,7 +29,14 @@ pub struct Observation {
     pub hint: Hint,
     /// The packet as the estimators see it.
     pub packet: estimate::Packet,
+    /// TCP's timestamp value, the sender's clock; valid where `packet.has_ts`.
+    pub tsval: u32,
+    /// First byte of a UDP payload, if it was captured.
+    pub first_byte: Option<u8>,
 }
+
+// Copied for every packet that goes to another thread.
+const _: () = assert!(size_of::<Observation>() == 80);
 
 impl Observation {
     /// Reduces a datagram captured at `time_ns`.
@@ -46,6 +53,7 @@ impl Observation {
             opaque: headers == Headers::Opaque,
             ..estimate::Packet::default()
         };
+        let (mut tsval, mut first_byte) = (0, None);
         match datagram.transport {
             Transport::Tcp {
                 seq,
@@ -60,9 +68,18 @@ impl Observation {
                 packet.ack = ack;
                 packet.tcp_flags = flags.0;
                 packet.has_ts = timestamps.is_some();
-                packet.tsecr = timestamps.unwrap_or_default().echo;
+                let timestamps = timestamps.unwrap_or_default();
+                packet.tsecr = timestamps.echo;
+                tsval = timestamps.value;
             }
-            Transport::Udp { payload_len, .. } => packet.payload_len = payload_len,
+            Transport::Udp {
+                payload_len,
+                first_byte: first,
+                ..
+            } => {
+                packet.payload_len = payload_len;
+                first_byte = first;
+            }
             Transport::Icmp { .. } => return Err(Skip::Protocol),
             Transport::Other {
                 protocol,
@@ -79,6 +96,8 @@ impl Observation {
             key: FlowKey::of(datagram),
             hint: Hint::of(datagram),
             packet,
+            tsval,
+            first_byte,
         })
     }
 }

@@ -43,6 +43,8 @@ fn request(port: u16, n: u32, t_ns: u64) -> Observation {
             proto: Packet::TCP,
             ..Packet::default()
         },
+        tsval: 0,
+        first_byte: None,
     }
 }
 

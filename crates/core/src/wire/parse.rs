@@ -53,6 +53,9 @@ pub enum Transport {
         dport: u16,
         /// Payload.
         payload_len: u32,
+        /// The payload's first byte, if it was captured: QUIC's header form and
+        /// spin bit stand there.
+        first_byte: Option<u8>,
     },
     /// ICMP (protocol 1) or ICMPv6 (protocol 58).
     Icmp {
@@ -206,6 +209,7 @@ fn read_transport(upper: &UpperLayer<'_>) -> Result<Transport, Skip> {
                 sport: udp.src_port(),
                 dport: udp.dst_port(),
                 payload_len: udp.payload_len(),
+                first_byte: udp.payload().first().copied(),
             }
         }
         proto::ICMP | proto::ICMPV6 => {

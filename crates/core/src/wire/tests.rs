@@ -40,7 +40,7 @@ fn whole(link: LinkType, data: &[u8]) -> Result<Datagram, Skip> {
     parse(link, data, data.len() as u32)
 }
 
-fn udp_datagram(payload_len: u32) -> Datagram {
+fn udp_datagram(payload_len: u32, first_byte: u8) -> Datagram {
     Datagram {
         src: IpAddr::V4(Ipv4Addr::from(V4.0)),
         dst: IpAddr::V4(Ipv4Addr::from(V4.1)),
@@ -49,6 +49,7 @@ fn udp_datagram(payload_len: u32) -> Datagram {
             sport: 40_000,
             dport: 53,
             payload_len,
+            first_byte: Some(first_byte),
         },
     }
 }
@@ -232,9 +233,9 @@ fn every_sample_reaches_the_same_datagram() {
     for (index, packet) in samples().iter().enumerate() {
         let got = whole(LinkType::Ethernet, packet).unwrap();
         if index < 5 {
-            assert_eq!(got, udp_datagram(8), "sample {index}");
+            assert_eq!(got, udp_datagram(8, b'q'), "sample {index}");
         } else {
-            assert_eq!(got.transport, udp_datagram(8).transport);
+            assert_eq!(got.transport, udp_datagram(8, b'q').transport);
             assert_eq!(got.ip_len as usize, packet.len() - 14);
         }
     }
@@ -259,7 +260,7 @@ fn every_link_type_finds_the_packet() {
         let packet = [&head[..], &ip].concat();
         assert_eq!(
             whole(link, &packet),
-            Ok(udp_datagram(2)),
+            Ok(udp_datagram(2, b'h')),
             "link type {number}"
         );
         for cut in 0..packet.len() - 2 {
@@ -289,7 +290,7 @@ fn lengths_of_zero_mean_the_wire_length() {
     packet.truncate(60);
     assert_eq!(
         parse(LinkType::Raw, &packet, 70_000),
-        Ok(udp_datagram(69_972))
+        Ok(udp_datagram(69_972, 0))
     );
 }
 
