@@ -38,12 +38,17 @@ _Static_assert(sizeof(struct est_packet) == 32, "est_packet");
  * Latencies that became known in one step. A sample weighs two halves, so
  * that an estimator can give a less certain one half the weight:
  * mean = sum2_ns / count2. count2 = 0 means that there is none.
+ *
+ * Some samples are upper bounds only: the client may have been idle for a part
+ * of the time, and nothing it sent tells. bound2 is their share of count2.
  */
 struct est_sample {
 	u64 when_ns; /* the time that they belong to; it picks the epoch */
 	u64 sum2_ns;
 	u32 count2;
-	u32 pad;
+	u16 bound2;
+	u8 window; /* requests outstanding at most, as inferred so far; 0: unknown */
+	u8 pad;
 };
 _Static_assert(sizeof(struct est_sample) == 24, "est_sample");
 

@@ -168,6 +168,7 @@ CW_INLINE void wc_commit(struct wc_state *s, struct est_sample *out, u64 when_ns
 {
 	wc_track(s, count == 1 ? total_ns : total_ns / count);
 	out->when_ns = when_ns;
+	out->window = s->window;
 	out->sum2_ns += 2 * total_ns;
 	out->count2 += 2 * count;
 }

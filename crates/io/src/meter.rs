@@ -122,7 +122,11 @@ impl MeterSample {
         Self {
             flow: key.into(),
             epoch_start_ns: epoch.saturating_mul(epoch_ns),
-            tally: Tally { sum2_ns, count2 },
+            tally: Tally {
+                sum2_ns,
+                count2,
+                ..Tally::default()
+            },
         }
     }
 }

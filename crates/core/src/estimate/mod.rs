@@ -31,11 +31,13 @@
 //! The estimators themselves are C, in `bpf/shared`, because the kernel runs the
 //! same code.
 
+mod confidence;
 mod fixed_gap;
 mod modes;
 mod native;
 mod window_chain;
 
+pub use confidence::{Confidence, Quality};
 pub use fixed_gap::{FixedGap, FixedGapConfig};
 pub use modes::{Modes, ModesConfig, ModesIbg};
 pub use native::{FixedGapState, ModesState, WindowChainState};
@@ -94,7 +96,13 @@ pub struct Sample {
     pub sum2_ns: u64,
     /// Sum of the weights in halves. 0: no sample.
     pub count2: u32,
-    pad: u32,
+    /// How much of `count2` are upper bounds: the client may have been idle for
+    /// a part of that time.
+    pub bound2: u16,
+    /// Requests that the client keeps outstanding at most, as inferred so far;
+    /// 0 where the estimator does not know.
+    pub window: u8,
+    pad: u8,
 }
 
 impl Sample {
@@ -129,6 +137,10 @@ pub struct Tally {
     pub sum2_ns: u64,
     /// As [`Sample::count2`].
     pub count2: u64,
+    /// As [`Sample::bound2`].
+    pub bound2: u64,
+    /// The largest [`Sample::window`].
+    pub window: u8,
 }
 
 impl Tally {
@@ -136,12 +148,16 @@ impl Tally {
     pub fn add(&mut self, sample: &Sample) {
         self.sum2_ns = self.sum2_ns.saturating_add(sample.sum2_ns);
         self.count2 = self.count2.saturating_add(u64::from(sample.count2));
+        self.bound2 = self.bound2.saturating_add(u64::from(sample.bound2));
+        self.window = self.window.max(sample.window);
     }
 
     /// Adds another sum.
     pub fn merge(&mut self, other: &Self) {
         self.sum2_ns = self.sum2_ns.saturating_add(other.sum2_ns);
         self.count2 = self.count2.saturating_add(other.count2);
+        self.bound2 = self.bound2.saturating_add(other.bound2);
+        self.window = self.window.max(other.window);
     }
 
     /// Whole samples; a lone half does not count.
@@ -152,6 +168,11 @@ impl Tally {
     /// Mean latency in nanoseconds, from at least one whole sample.
     pub fn mean_ns(&self) -> Option<f64> {
         (self.count2 >= 2).then(|| self.sum2_ns as f64 / self.count2 as f64)
+    }
+
+    /// How far to trust [`Tally::mean_ns`].
+    pub fn confidence(&self) -> Confidence {
+        Confidence::of(self)
     }
 }
 

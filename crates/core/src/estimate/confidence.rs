@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How far to trust an estimate.
+
+use std::fmt;
+
+use super::Tally;
+
+/// Whole samples below which an estimate is [`Quality::Low`].
+const FEW: u64 = 5;
+/// Whole samples per request of the window from which an estimate is
+/// [`Quality::High`].
+const MANY_PER_REQUEST: u64 = 8;
+/// Share of upper bounds, in percent, from which an estimate is [`Quality::Low`].
+const BOUNDS_LOW: u64 = 10;
+
+/// One word for how far to trust an estimate, ordered from worst to best.
+///
+/// How often estimates of each grade are within 10 % of what the clients
+/// measured, by workload, stands in `docs/accuracy.md`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Quality {
+    /// Not one whole sample: there is no estimate.
+    #[default]
+    None,
+    /// Fewer than five samples, or a tenth of them and more are upper bounds:
+    /// the client may have been idle for a part of the time.
+    Low,
+    /// Too few samples to average out that one request of the window is
+    /// mistaken for another now and then.
+    Fair,
+    /// Eight samples or more for each request that the client keeps outstanding,
+    /// none of them an upper bound.
+    High,
+}
+
+impl Quality {
+    /// The word for it in output: `none`, `low`, `fair`, `high`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Low => "low",
+            Self::Fair => "fair",
+            Self::High => "high",
+        }
+    }
+}
+
+impl fmt::Display for Quality {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What an estimate rests on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Confidence {
+    /// Whole samples.
+    pub samples: u64,
+    /// W, the requests that the client keeps outstanding at most; of several
+    /// flows the largest. `None` where the estimator does not infer it.
+    pub window: Option<u8>,
+    /// The verdict.
+    pub quality: Quality,
+}
+
+impl Confidence {
+    pub(super) fn of(tally: &Tally) -> Self {
+        let samples = tally.samples();
+        let many = MANY_PER_REQUEST * u64::from(tally.window.max(1));
+        let quality = if samples == 0 {
+            Quality::None
+        } else if samples < FEW || tally.bound2 * 100 >= tally.count2 * BOUNDS_LOW {
+            Quality::Low
+        } else if samples < many || tally.bound2 > 0 {
+            Quality::Fair
+        } else {
+            Quality::High
+        };
+        Self {
+            samples,
+            window: (tally.window > 0).then_some(tally.window),
+            quality,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grade(samples: u64, bounds: u64, window: u8) -> Quality {
+        let tally = Tally {
+            sum2_ns: 2 * samples * 1_000_000,
+            count2: 2 * samples,
+            bound2: 2 * bounds,
+            window,
+        };
+        tally.confidence().quality
+    }
+
+    #[test]
+    fn too_few_samples_give_none_and_no_mean() {
+        let half = Tally {
+            sum2_ns: 5_000,
+            count2: 1,
+            bound2: 0,
+            window: 4,
+        };
+        assert_eq!(half.mean_ns(), None);
+        assert_eq!(half.confidence().quality, Quality::None);
+        assert_eq!(Tally::default().confidence(), Confidence::default());
+    }
+
+    #[test]
+    fn grades_follow_samples_window_and_bounds() {
+        assert_eq!(grade(1, 0, 1), Quality::Low);
+        assert_eq!(grade(4, 0, 1), Quality::Low);
+        assert_eq!(grade(5, 0, 1), Quality::Fair);
+        assert_eq!(grade(8, 0, 1), Quality::High);
+        assert_eq!(grade(8, 0, 4), Quality::Fair);
+        assert_eq!(grade(32, 0, 4), Quality::High);
+        assert_eq!(grade(32, 1, 4), Quality::Fair);
+        assert_eq!(grade(32, 4, 4), Quality::Low);
+        assert_eq!(grade(1000, 0, 0), Quality::High);
+    }
+
+    #[test]
+    fn a_sum_of_flows_has_the_largest_window() {
+        let mut sum = Tally {
+            count2: 10,
+            window: 2,
+            ..Tally::default()
+        };
+        sum.merge(&Tally {
+            count2: 10,
+            window: 6,
+            ..Tally::default()
+        });
+        let confidence = sum.confidence();
+        assert_eq!((confidence.samples, confidence.window), (10, Some(6)));
+    }
+}
