@@ -73,6 +73,12 @@ static __always_inline bool is_own(const struct packet *pkt, const int family)
 	return pkt->est.proto == (family == IPV4 ? pkt->key4.proto : pkt->key6.proto);
 }
 
+/* Whether a packet that no valid entry covers begins a flow, as far as one can tell. */
+static __always_inline bool is_first(const struct packet *pkt, const int family)
+{
+	return is_own(pkt, family) && (is_syn(pkt) || !is_tcp(pkt));
+}
+
 /* Why a packet that no valid entry covers gets a real. */
 static __always_inline enum verdict
 admission(const struct packet *pkt, const int family, const struct flow *flow)
@@ -119,7 +125,8 @@ static __always_inline bool keeps_real(const struct packet *pkt, const struct fl
 /*
  * The slow half of routing: the packet opens a connection, or has no entry, or its
  * real is gone. Picks by the VIP's ring and remembers the pick, except for what
- * ends a connection or only quotes one: those would push out live flows.
+ * ends a connection or only quotes one: those would push out live flows. A VIP that
+ * forgets has no flows at all.
  */
 static __always_inline struct route
 admit(const struct packet *pkt, const int family, struct flow *flow)
@@ -140,10 +147,12 @@ admit(const struct packet *pkt, const int family, struct flow *flow)
 	route.verdict = V_NO_REAL;
 	if (flow && keeps_real(pkt, flow, vip))
 		route.real_id = flow->real;
-	else if (!pick_real(pkt, family, vip, &route.real_id))
+	else if (!pick_real(pkt, family, vip, is_first(pkt, family), &route.real_id))
 		return route;
 	route.verdict = admission(pkt, family, flow);
-	if (is_own(pkt, family) && !is_closing(pkt))
+	if (vip->flags & VIP_COUNT_LOAD && is_first(pkt, family))
+		raise_load(route.real_id);
+	if (is_own(pkt, family) && !is_closing(pkt) && !(vip->flags & VIP_FORGET))
 		store_flow(pkt, family, &route, flow);
 	return route;
 }

@@ -64,6 +64,23 @@ struct {
 	__array(values, struct ring);
 } rings SEC(".maps");
 
+/* By VIP. One counter for all CPUs: turns are taken in one order, whatever CPU takes them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, DEFAULT_VIPS);
+	__type(key, u32);
+	__type(value, struct turns);
+} turns SEC(".maps");
+
+/* By real. User space adds to it in place, beside the data plane. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, DEFAULT_REALS);
+	__type(key, u32);
+	__type(value, struct real_load);
+} real_loads SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

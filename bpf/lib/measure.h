@@ -22,8 +22,10 @@ count_connection(struct real_stats *stats, struct flow *flow, const struct packe
 	}
 	if (is_closing(pkt) && !(bits & FLOW_CLOSED)) {
 		flow->bits = bits | FLOW_CLOSED;
-		if (bits & FLOW_OPENED)
+		if (bits & FLOW_OPENED) {
 			stats->conns_closed += 1;
+			lower_load(flow->real);
+		}
 	}
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Reals, and the pick of one by a VIP's ring. */
+/* Reals, their load, and the pick of one from a VIP's ring. */
 #ifndef CAUSEWAY_PICK_H
 #define CAUSEWAY_PICK_H
 
@@ -30,25 +30,99 @@ static __always_inline u64 flow_hash(const struct packet *pkt, const int family,
 	return siphash24((const u64 *)&pkt->key6, sizeof(pkt->key6) / 8, control->hash_key);
 }
 
-/* The id of the real that the VIP's ring has for this flow; false if there is none. */
-static __always_inline MUST_USE bool
-pick_real(const struct packet *pkt, const int family, const struct vip *vip, u32 *real_id)
+/* The real's id in a slot of a ring; false if the slot or the real is not there. */
+static __always_inline MUST_USE bool read_slot(void *ring, u32 index, u32 *real_id)
 {
+	u32 *slot = bpf_map_lookup_elem(ring, &index);
+
+	if (!slot || !find_real(*slot))
+		return false;
+	*real_id = *slot;
+	return true;
+}
+
+/* The number of this turn: each is given out once, so that shares are exact. */
+static __always_inline u64 take_turn(const struct vip *vip)
+{
+	u32 vip_id = vip->id;
+	struct turns *of_vip = bpf_map_lookup_elem(&turns, &vip_id);
+
+	return of_vip ? __sync_fetch_and_add(&of_vip->taken, 1) : 0;
+}
+
+/* A new flow has gone to the real, or one has ended. */
+static __always_inline void raise_load(u32 real_id)
+{
+	struct real_load *load = bpf_map_lookup_elem(&real_loads, &real_id);
+
+	if (load)
+		__sync_fetch_and_add(&load->load, (s64)load->rise);
+}
+
+static __always_inline void lower_load(u32 real_id)
+{
+	struct real_load *load = bpf_map_lookup_elem(&real_loads, &real_id);
+
+	if (load && load->fall)
+		__sync_fetch_and_add(&load->load, -(s64)load->fall);
+}
+
+/*
+ * Whether `a`, with one more flow, would carry no more for its weight than `b`:
+ * load / weight, multiplied out.
+ */
+static __always_inline bool is_no_busier(u32 a, u32 b)
+{
+	struct real_load *of_a = bpf_map_lookup_elem(&real_loads, &a);
+	struct real_load *of_b = bpf_map_lookup_elem(&real_loads, &b);
+
+	if (!of_a || !of_b)
+		return true;
+	return (of_a->load + of_a->rise) * (s64)(of_b->weight ?: 1) <=
+	       (of_b->load + of_b->rise) * (s64)(of_a->weight ?: 1);
+}
+
+/*
+ * Power of two choices (Mitzenmacher 2001). Both slots come from the flow's hash,
+ * which is keyed: no call for random numbers, and no client can foresee them.
+ */
+static __always_inline MUST_USE bool pick_of_two(void *ring, u32 size, u64 hash, u32 *real_id)
+{
+	u32 first = (u32)hash % size, second = size > 1 ? (u32)(hash >> 32) % (size - 1) : 0, other;
+
+	if (size > 1 && second >= first)
+		second += 1; /* another slot, all of them alike */
+	if (!read_slot(ring, first, real_id))
+		return read_slot(ring, second, real_id);
+	if (read_slot(ring, second, &other) && !is_no_busier(*real_id, other))
+		*real_id = other;
+	return true;
+}
+
+/*
+ * The id of the real for this flow; false if there is none. Only the first packet
+ * of a flow goes by the VIP's scheduler. What comes without a memory of one goes by
+ * its hash: then at least all its packets meet the same real.
+ */
+static __always_inline MUST_USE bool
+pick_real(const struct packet *pkt, const int family, const struct vip *vip, bool is_first, u32 *real_id)
+{
+	u32 vip_id = vip->id, size = vip->ring_size, pick = is_first ? vip->pick : PICK_HASH;
 	struct ctl *control = get_ctl();
-	u32 vip_id = vip->id, size = vip->ring_size, index, *slot;
 	void *ring;
+	u64 hash;
 
 	if (!control || !size)
 		return false;
 	ring = bpf_map_lookup_elem(&rings, &vip_id);
 	if (!ring)
 		return false;
-	index = flow_hash(pkt, family, control) % size;
-	slot = bpf_map_lookup_elem(ring, &index);
-	if (!slot || !find_real(*slot))
-		return false;
-	*real_id = *slot;
-	return true;
+	if (pick == PICK_TURN)
+		return read_slot(ring, (u32)(take_turn(vip) % size), real_id);
+	hash = flow_hash(pkt, family, control);
+	if (pick == PICK_TWO)
+		return pick_of_two(ring, size, hash, real_id);
+	return read_slot(ring, (u32)(hash % size), real_id);
 }
 
 #endif

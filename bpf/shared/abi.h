@@ -138,11 +138,23 @@ struct address {
 };
 ABI_SIZE(struct address, 16);
 
+enum vip_flags {
+	VIP_FORGET = 1 << 0,     /* no flow is remembered: every packet goes by the ring */
+	VIP_COUNT_LOAD = 1 << 1, /* a new flow adds to its real's load */
+};
+
+/* Which slot of its VIP's ring a new flow takes. All other packets go by PICK_HASH. */
+enum vip_pick {
+	PICK_HASH = 0, /* the one of its tuple's hash */
+	PICK_TURN = 1, /* the next one: the ring is a sequence of turns */
+	PICK_TWO = 2,  /* of two by chance, that of the real with less load for its weight */
+};
+
 struct vip {
-	u32 id;        /* index into rings and vip_stats, below 65536 */
+	u32 id;        /* index into rings, turns and vip_stats, below 65536 */
 	u32 ring_size; /* entries of the VIP's ring; 0: no real */
-	u32 flags;     /* none yet */
-	u32 pad;
+	u32 flags;     /* enum vip_flags */
+	u32 pick;      /* enum vip_pick */
 };
 ABI_SIZE(struct vip, 16);
 
@@ -166,6 +178,27 @@ struct real {
 	u8 addr[16];
 };
 ABI_SIZE(struct real, 32);
+
+/*
+ * How busy a real is, in units of its VIP's choice. User space sets it, and the
+ * data plane corrects it meanwhile: else all new flows of an interval would go to
+ * whoever was idle at its start.
+ */
+struct real_load {
+	s64 load;   /* may fall below 0 for a moment: a flow from before may end */
+	u32 rise;   /* added by a new flow */
+	u32 fall;   /* taken off by a flow's end */
+	u32 weight; /* relative capacity; 0 counts as 1 */
+	u32 pad[3];
+};
+ABI_SIZE(struct real_load, 32);
+
+/* Turns taken in a VIP's ring; a cache line of its own. */
+struct turns {
+	u64 taken;
+	u64 pad[7];
+};
+ABI_SIZE(struct turns, 64);
 
 /*
  * Where encapsulated packets go and what they carry. The bits of an entropy mask

@@ -144,10 +144,30 @@ plain! {
         id: u32,
         /// Entries of the VIP's ring; 0: no real.
         ring_size: u32,
-        /// Zero.
+        /// See `enum vip_flags`.
         flags: u32,
+        /// See `enum vip_pick`.
+        pick: u32,
+    }
+    /// Value of `real_loads`.
+    "real_load" RealLoad {
+        /// How busy the real is.
+        load: i64,
+        /// Added by a new flow.
+        rise: u32,
+        /// Taken off by a flow's end.
+        fall: u32,
+        /// Relative capacity; 0 counts as 1.
+        weight: u32,
         /// Zero.
-        pad: u32,
+        pad: [u32; 3],
+    }
+    /// Value of `turns`.
+    "turns" Turns {
+        /// Turns taken.
+        taken: u64,
+        /// Zero.
+        pad: [u64; 7],
     }
     /// Value of `reals`.
     "real" Real {
@@ -237,6 +257,16 @@ plain! {
     }
 }
 
+/// `Vip::flags`: no flow is remembered.
+pub const VIP_FORGET: u32 = 1 << 0;
+/// `Vip::flags`: new flows add to their real's load.
+pub const VIP_COUNT_LOAD: u32 = 1 << 1;
+/// `Vip::pick`: the slot of the tuple's hash.
+pub const PICK_HASH: u32 = 0;
+/// `Vip::pick`: the next slot.
+pub const PICK_TURN: u32 = 1;
+/// `Vip::pick`: of two slots that with less load.
+pub const PICK_TWO: u32 = 2;
 /// `Real::flags`: the slot is in use.
 pub const REAL_PRESENT: u8 = 1 << 0;
 /// `Real::flags`: forward by rewriting MAC addresses instead of IP in IP.

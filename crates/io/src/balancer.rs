@@ -20,13 +20,15 @@ use crate::rings::{NewRing, Rings};
 use crate::skel::lb::LbSkelBuilder;
 use crate::xdp::XdpMode;
 
+mod loads;
 mod reals;
 mod stats;
 mod vips;
 
+pub use loads::LoadTerms;
 pub use reals::{Forwarding, Real, RealId};
 pub use stats::RealStats;
-pub use vips::{Protocol, Vip, VipId};
+pub use vips::{Pick, Picking, Protocol, Vip, VipId};
 
 const BLUEPRINT: Blueprint = Blueprint {
     kind: Kind::Balancer,
@@ -104,6 +106,8 @@ pub struct LoadBalancer {
     vips: Table<abi::VipKey, abi::Vip>,
     reals: Table<u32, abi::Real>,
     rings: Rings,
+    turns: Table<u32, abi::Turns>,
+    loads: loads::Loads,
     ctl: Table<u32, abi::Ctl>,
     verdicts: PerCpu<abi::PacketsBytes>,
     vip_stats: PerCpu<abi::PacketsBytes>,
@@ -145,8 +149,10 @@ impl LoadBalancer {
             ("flows6", options.flows_v6),
             ("vips", 2 * options.max_vips),
             ("rings", options.max_vips),
+            ("turns", options.max_vips),
             ("vip_stats", options.max_vips),
             ("reals", options.max_reals),
+            ("real_loads", options.max_reals),
             ("real_stats", options.max_reals),
             ("real_hist", options.max_reals),
         ];
@@ -167,6 +173,8 @@ impl LoadBalancer {
             vips: Table::new(plane.take_map("vips")?)?,
             reals: Table::new(plane.take_map("reals")?)?,
             rings: Rings::new(plane.take_map("rings")?)?,
+            turns: Table::new(plane.take_map("turns")?)?,
+            loads: loads::Loads::new(plane.take_map("real_loads")?)?,
             ctl: Table::new(plane.take_map("ctl")?)?,
             verdicts: PerCpu::new(plane.take_map("verdicts")?)?,
             vip_stats: PerCpu::new(plane.take_map("vip_stats")?)?,

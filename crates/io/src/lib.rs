@@ -23,7 +23,8 @@ mod run_time;
 mod xdp;
 
 pub use balancer::{
-    Forwarding, LoadBalancer, Options, Protocol, Real, RealId, RealStats, Vip, VipId,
+    Forwarding, LoadBalancer, LoadTerms, Options, Pick, Picking, Protocol, Real, RealId, RealStats,
+    Vip, VipId,
 };
 pub use decapsulator::{Decapsulator, DecapsulatorOptions};
 pub use error::{Error, Result};

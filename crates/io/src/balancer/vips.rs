@@ -54,6 +54,57 @@ impl fmt::Display for Vip {
     }
 }
 
+/// Which slot of its VIP's ring a new flow takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Pick {
+    /// That of the tuple's hash.
+    #[default]
+    Hash,
+    /// The next one: the ring is a sequence of turns.
+    Turn,
+    /// Of two by chance, the one whose real carries less for its weight.
+    Two,
+}
+
+/// How a VIP gives new flows to its reals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Picking {
+    /// Which slot a new flow takes.
+    pub pick: Pick,
+    /// Whether flows are remembered. Without that, every packet goes by the ring and
+    /// by [`Pick::Hash`].
+    pub remember: bool,
+    /// Whether new flows add to their real's load, see [`LoadTerms`].
+    pub count_load: bool,
+}
+
+impl Default for Picking {
+    fn default() -> Self {
+        Self {
+            pick: Pick::Hash,
+            remember: true,
+            count_load: false,
+        }
+    }
+}
+
+impl Picking {
+    fn store(self, value: &mut abi::Vip) {
+        value.pick = match self.pick {
+            Pick::Hash => abi::PICK_HASH,
+            Pick::Turn => abi::PICK_TURN,
+            Pick::Two => abi::PICK_TWO,
+        };
+        value.flags &= !(abi::VIP_FORGET | abi::VIP_COUNT_LOAD);
+        if !self.remember {
+            value.flags |= abi::VIP_FORGET;
+        }
+        if self.count_load {
+            value.flags |= abi::VIP_COUNT_LOAD;
+        }
+    }
+}
+
 impl Vip {
     fn key(&self) -> abi::VipKey {
         abi::VipKey {
@@ -176,12 +227,38 @@ impl LoadBalancer {
     }
 
     fn set_ring_size(&self, vip: &Vip, id: VipId, ring_size: u32) -> Result<()> {
-        let value = abi::Vip {
-            id,
-            ring_size,
+        let old = self.vips.get(&vip.key())?.ok_or(Error::UnknownVip(id))?;
+        let value = abi::Vip { ring_size, ..old };
+        self.vips.put(&vip.key(), &value)
+    }
+
+    /// Sets how a VIP gives new flows to its reals; flows that it knows stay. Any
+    /// ring works with any way to pick, so the order of this and of
+    /// [`set_ring`](Self::set_ring) does not matter.
+    pub fn set_picking(&self, id: VipId, picking: Picking) -> Result<()> {
+        let book = self.book();
+        let vip = book.vip(id)?;
+        let mut value = self.vips.get(&vip.key())?.ok_or(Error::UnknownVip(id))?;
+        picking.store(&mut value);
+        self.vips.put(&vip.key(), &value)
+    }
+
+    /// Has the next new flow of a VIP with [`Pick::Turn`] take slot `turn` modulo the
+    /// ring's size.
+    pub fn set_turn(&self, id: VipId, turn: u64) -> Result<()> {
+        let book = self.book();
+        book.vip(id)?;
+        let value = abi::Turns {
+            taken: turn,
             ..Default::default()
         };
-        self.vips.put(&vip.key(), &value)
+        self.turns.put(&id, &value)
+    }
+
+    /// How many turns a VIP has given.
+    pub fn turns(&self, id: VipId) -> Result<u64> {
+        self.book().vip(id)?;
+        Ok(self.turns.get(&id)?.unwrap_or_default().taken)
     }
 
     /// Removes the entries of addresses that have no VIP any more.

@@ -15,6 +15,7 @@ mod lb_flows;
 mod lb_forwarding;
 mod lb_icmp;
 mod lb_measure;
+mod lb_pick;
 mod rig;
 mod server;
 
@@ -48,6 +49,7 @@ fn every_verdict_of_the_balancer_has_a_test() {
         lb_forwarding::COVERED,
         lb_icmp::COVERED,
         lb_measure::COVERED,
+        lb_pick::COVERED,
     ]
     .concat()
     .into_iter()

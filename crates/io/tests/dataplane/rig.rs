@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
 use causeway_io::abi::{
-    self, Action, Ctl, Flow, FlowKey4, FlowKey6, PacketsBytes, Plain, Real, RealStats, Verdict,
-    Vip, VipKey,
+    self, Action, Ctl, Flow, FlowKey4, FlowKey6, PacketsBytes, Plain, Real, RealLoad, RealStats,
+    Verdict, Vip, VipKey,
 };
 use causeway_io::skel::lb::{LbSkel, LbSkelBuilder};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -149,6 +149,7 @@ impl Rig {
         }
         for map in [
             &mut open.maps.reals,
+            &mut open.maps.real_loads,
             &mut open.maps.real_stats,
             &mut open.maps.real_hist,
         ] {
@@ -255,6 +256,35 @@ impl Rig {
             &std::os::fd::AsFd::as_fd(&ring).as_raw_fd().to_ne_bytes(),
         );
         self.rings.push(ring);
+    }
+
+    /// Changes the value of a VIP, which must exist.
+    pub fn change_vip(&self, addr: &str, port: u16, proto: u8, change: impl FnOnce(&mut Vip)) {
+        let key = VipKey {
+            addr: abi::addr_bytes(addr.parse().unwrap()),
+            port_be: port.to_be_bytes(),
+            proto,
+            pad: 0,
+        };
+        let mut vip: Vip = read(&self.skel.maps.vips, Plain::as_bytes(&key)).expect("the VIP");
+        change(&mut vip);
+        write(
+            &self.skel.maps.vips,
+            Plain::as_bytes(&key),
+            Plain::as_bytes(&vip),
+        );
+    }
+
+    pub fn load(&self, real: u32) -> RealLoad {
+        read(&self.skel.maps.real_loads, &real.to_ne_bytes()).expect("index")
+    }
+
+    pub fn set_load(&self, real: u32, load: RealLoad) {
+        write(
+            &self.skel.maps.real_loads,
+            &real.to_ne_bytes(),
+            Plain::as_bytes(&load),
+        );
     }
 
     pub fn real(&self, id: u32, real: Real) {
