@@ -5,6 +5,7 @@
 
 pub mod capture;
 pub mod control;
+pub mod cookie;
 pub mod estimate;
 pub mod flow;
 pub mod hist;

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// What src/cookie calls of bpf/shared/cookie.h and cookie_clock.h.
+
+#include "cookie.h"
+#include "cookie_clock.h"
+
+u64 causeway_cookie_hash(const u64 *words, u32 count, const u64 *key)
+{
+	return siphash24(words, count, key);
+}
+
+u32 causeway_cookie_encode(u64 hash, u32 epoch, u32 id, struct cookie_format format)
+{
+	return cookie_encode(hash, epoch, id, &format);
+}
+
+u32 causeway_cookie_decode(u64 hash, u32 cookie, struct cookie_format format)
+{
+	return cookie_decode(hash, cookie, &format);
+}
+
+u32 causeway_cookie_epoch(u32 cookie, struct cookie_format format)
+{
+	return cookie_epoch(cookie, &format);
+}
+
+u32 causeway_cookie_clock_size(void)
+{
+	return sizeof(struct cookie_clock);
+}
+
+void causeway_cookie_clock_start(struct cookie_clock *clock, u32 o, u32 t, u32 unit, u32 bits)
+{
+	cookie_clock_start(clock, o, t, unit, bits);
+}
+
+u32 causeway_cookie_clock_stamp(struct cookie_clock *clock, u32 o)
+{
+	return cookie_clock_stamp(clock, o);
+}
+
+u32 causeway_cookie_clock_echo(struct cookie_clock *clock, u32 t, u32 now_o)
+{
+	return cookie_clock_echo(clock, t, now_o);
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The event-driven clock of `timestamp` cookies, for tests and simulations: in
+//! production the kernel runs the same C on a socket's storage.
+
+/// `struct cookie_anchor`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+struct Anchor {
+    o: u32,
+    t: u32,
+}
+
+/// `struct cookie_clock`: what one connection's timestamps read. See the C header
+/// for how it runs and why.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Clock {
+    last_o: u32,
+    t: u32,
+    echoed_t: u32,
+    unit: u16,
+    bits: u8,
+    adopted: u8,
+    now: Anchor,
+    past: Anchor,
+}
+
+unsafe extern "C" {
+    #[cfg(test)]
+    pub(super) safe fn causeway_cookie_clock_size() -> u32;
+    safe fn causeway_cookie_clock_start(clock: &mut Clock, o: u32, t: u32, unit: u32, bits: u32);
+    safe fn causeway_cookie_clock_stamp(clock: &mut Clock, o: u32) -> u32;
+    safe fn causeway_cookie_clock_echo(clock: &mut Clock, t: u32, now_o: u32) -> u32;
+}
+
+impl Clock {
+    /// A clock of cookies of `bits` bits that begins behind `t`, which the client
+    /// has echoed, when the kernel's TSval is `o`. `unit` is O's per T: 1, or 1000
+    /// for a socket with timestamps in microseconds.
+    pub fn start(o: u32, t: u32, unit: u16, bits: u8) -> Self {
+        let mut clock = Self::default();
+        causeway_cookie_clock_start(&mut clock, o, t, unit.max(1).into(), bits.into());
+        clock
+    }
+
+    /// T for a segment that the kernel stamped with `o`.
+    pub fn stamp(&mut self, o: u32) -> u32 {
+        causeway_cookie_clock_stamp(self, o)
+    }
+
+    /// The kernel's TSval that went out as `t`; it reads `now_o` now.
+    pub fn echo(&mut self, t: u32, now_o: u32) -> u32 {
+        causeway_cookie_clock_echo(self, t, now_o)
+    }
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How a VIP's cookies are made; balancers and servers must agree on it.
+
+use thiserror::Error;
+
+/// Most bits of an id: a VIP has at most 1024 servers.
+const ID_BITS_MAX: u8 = 10;
+/// The least that leaves a server's id a check, and the most that leaves the clock
+/// a ring of four seconds.
+const TIMESTAMP_BITS: std::ops::RangeInclusive<u8> = 8..=20;
+/// Beyond this the natural clock would be too coarse: it ticks every 2^bits ms.
+const LIGHT_BITS: std::ops::RangeInclusive<u8> = 4..=10;
+/// Appendix C: 16 bits, of which the highest tells the version of those replaced.
+const MSB_BITS: u8 = 15;
+const MSB_SHIFT: u8 = 16;
+
+/// Where a cookie lies and what drives the clock beside it (`enum cookie_mode`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Mode {
+    /// Low bits of TSval, an event-driven clock above.
+    Timestamp = 1,
+    /// Low bits of TSval, the natural clock above; the server gets no echo.
+    Light = 2,
+    /// The paper's: high bits of TSval. Connections that idle for long stall.
+    Msb = 3,
+}
+
+/// A format that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum FormatError {
+    /// The cookie's size is not one of the mode's.
+    #[error("a cookie of this mode has {min} to {max} bits, not {bits}")]
+    Bits {
+        /// What was wanted.
+        bits: u8,
+        /// The least.
+        min: u8,
+        /// The most.
+        max: u8,
+    },
+    /// The id does not fit.
+    #[error(
+        "a cookie of {bits} bits has room for 1 to {max} bits of id, not {id_bits}: one bit is the epoch's"
+    )]
+    IdBits {
+        /// Of the cookie.
+        bits: u8,
+        /// What was wanted.
+        id_bits: u8,
+        /// The most.
+        max: u8,
+    },
+}
+
+/// `struct cookie_format`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub(super) struct RawFormat {
+    mode: u8,
+    bits: u8,
+    id_bits: u8,
+    shift: u8,
+}
+
+/// A format whose parts fit each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Format(RawFormat, Mode);
+
+impl Format {
+    /// A cookie of `bits` bits, `id_bits` of them the server's id. What remains
+    /// beside the epoch is the check's, at most fifteen bits.
+    pub fn new(mode: Mode, bits: u8, id_bits: u8) -> Result<Self, FormatError> {
+        let range = match mode {
+            Mode::Timestamp => TIMESTAMP_BITS,
+            Mode::Light => LIGHT_BITS,
+            Mode::Msb => MSB_BITS..=MSB_BITS,
+        };
+        let (min, max) = (*range.start(), *range.end());
+        if !range.contains(&bits) {
+            return Err(FormatError::Bits { bits, min, max });
+        }
+        let max = (bits - 1).min(ID_BITS_MAX);
+        if id_bits == 0 || id_bits > max {
+            return Err(FormatError::IdBits { bits, id_bits, max });
+        }
+        let raw = RawFormat {
+            mode: mode as u8,
+            bits,
+            id_bits,
+            shift: if mode == Mode::Msb { MSB_SHIFT } else { 0 },
+        };
+        Ok(Self(raw, mode))
+    }
+
+    /// The mode's own sizes: 16 bits with 1024 ids; `light` 10 bits with 64 ids and
+    /// `msb` 15 bits with 1024 ids.
+    pub fn default_of(mode: Mode) -> Self {
+        let (bits, id_bits, shift) = match mode {
+            Mode::Timestamp => (16, 10, 0),
+            Mode::Light => (10, 6, 0),
+            Mode::Msb => (MSB_BITS, 10, MSB_SHIFT),
+        };
+        let raw = RawFormat {
+            mode: mode as u8,
+            bits,
+            id_bits,
+            shift,
+        };
+        Self(raw, mode)
+    }
+
+    /// The mode.
+    pub fn mode(&self) -> Mode {
+        self.1
+    }
+
+    /// Bits of the cookie, the epoch's included.
+    pub fn bits(&self) -> u8 {
+        self.0.bits
+    }
+
+    /// Bits of the server's id.
+    pub fn id_bits(&self) -> u8 {
+        self.0.id_bits
+    }
+
+    /// Bits of the check.
+    pub fn check_bits(&self) -> u8 {
+        self.0.bits - 1 - self.0.id_bits
+    }
+
+    /// Lowest bit of the cookie in a timestamp.
+    pub fn shift(&self) -> u8 {
+        self.0.shift
+    }
+
+    /// How many ids there are.
+    pub fn ids(&self) -> u16 {
+        1 << self.0.id_bits
+    }
+
+    pub(super) fn raw(&self) -> RawFormat {
+        self.0
+    }
+}

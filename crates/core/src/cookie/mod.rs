@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Cookies: a server's id inside the connection's own packets (Barbette et al.,
+//! "A High-Speed Load-Balancer Design with Guaranteed Per-Connection-Consistency").
+//!
+//! The codec is `bpf/shared/cookie.h`, the clock of timestamp cookies
+//! `bpf/shared/cookie_clock.h`: the kernel and the tests run the same C.
+
+mod clock;
+mod format;
+mod key;
+#[cfg(test)]
+mod tests;
+
+pub use clock::Clock;
+pub use format::{Format, FormatError, Mode};
+pub use key::{Epoch, Key, KeyError, Keys};
+
+use std::net::{IpAddr, SocketAddr};
+
+use format::RawFormat;
+
+/// Ids of one VIP: 0 to 1023 (`COOKIE_IDS`).
+pub const IDS: u16 = 1024;
+
+/// IP protocol number of TCP.
+const TCP: u8 = 6;
+
+unsafe extern "C" {
+    fn causeway_cookie_hash(words: *const u64, count: u32, key: *const u64) -> u64;
+    safe fn causeway_cookie_encode(hash: u64, epoch: u32, id: u32, format: RawFormat) -> u32;
+    safe fn causeway_cookie_decode(hash: u64, cookie: u32, format: RawFormat) -> u32;
+    safe fn causeway_cookie_epoch(cookie: u32, format: RawFormat) -> u32;
+}
+
+/// `COOKIE_FORGED`.
+const FORGED: u32 = u32::MAX;
+
+/// What a cookie names: a connection from a client to a VIP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tuple {
+    words: [u64; 5],
+    count: u32,
+}
+
+impl Tuple {
+    /// A TCP connection. Both addresses are of one family; should they not be, both
+    /// are taken as IPv6.
+    pub fn tcp(client: SocketAddr, vip: SocketAddr) -> Self {
+        let mut bytes = [0; 40];
+        let address = match (client.ip(), vip.ip()) {
+            (IpAddr::V4(client), IpAddr::V4(vip)) => {
+                bytes[..4].copy_from_slice(&client.octets());
+                bytes[4..8].copy_from_slice(&vip.octets());
+                4
+            }
+            (client, vip) => {
+                bytes[..16].copy_from_slice(&octets6(client));
+                bytes[16..32].copy_from_slice(&octets6(vip));
+                16
+            }
+        };
+        let rest = 2 * address;
+        bytes[rest..rest + 2].copy_from_slice(&client.port().to_be_bytes());
+        bytes[rest + 2..rest + 4].copy_from_slice(&vip.port().to_be_bytes());
+        bytes[rest + 4] = TCP;
+        let mut words = [0; 5];
+        for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+            let mut eight = [0; 8];
+            eight.copy_from_slice(chunk);
+            *word = u64::from_ne_bytes(eight);
+        }
+        let count = if address == 4 { 2 } else { 5 };
+        Self { words, count }
+    }
+
+    /// SipHash-2-4 of the tuple as it lies in a flow key.
+    pub fn hash(&self, key: &Key) -> u64 {
+        let key = key.words();
+        // SAFETY: `count` words and two of the key are there to read.
+        unsafe { causeway_cookie_hash(self.words.as_ptr(), self.count, key.as_ptr()) }
+    }
+}
+
+fn octets6(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+/// The cookie of server `id` for a connection. Bits of `id` beyond the format's are
+/// cut off.
+pub fn encode(tuple: &Tuple, key: &Key, epoch: Epoch, id: u16, format: &Format) -> u32 {
+    let id = u32::from(id) & ((1 << format.id_bits()) - 1);
+    causeway_cookie_encode(tuple.hash(key), epoch.index(), id, format.raw())
+}
+
+/// The id that a cookie names; `None` if it is forged, or of an epoch without a key.
+pub fn decode(tuple: &Tuple, keys: &Keys, cookie: u32, format: &Format) -> Option<(Epoch, u16)> {
+    let epoch = Epoch::from_bit(causeway_cookie_epoch(cookie, format.raw()));
+    let hash = tuple.hash(keys.get(epoch)?);
+    match causeway_cookie_decode(hash, cookie, format.raw()) {
+        FORGED => None,
+        id => Some((epoch, id as u16)),
+    }
+}

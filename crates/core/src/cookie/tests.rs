@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The C against an obvious version in Rust, vectors that must never change
+//! (cookies in flight would break), and the clock against a log of all it sent.
+
+use std::hash::Hasher as _;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn key(first: u8) -> Key {
+    let mut bytes = [0; 16];
+    for (byte, value) in bytes.iter_mut().zip(first..) {
+        *byte = value;
+    }
+    Key::from_bytes(bytes)
+}
+
+fn tuple(client: &str, vip: &str) -> Tuple {
+    Tuple::tcp(client.parse().unwrap(), vip.parse().unwrap())
+}
+
+/// SipHash-2-4 by the standard library, over the tuple's bytes.
+fn oracle_hash(client: SocketAddr, vip: SocketAddr, key: &Key) -> u64 {
+    #[allow(deprecated, reason = "the newer hashers leave the algorithm open")]
+    let mut hasher = std::hash::SipHasher::new_with_keys(key.words()[0], key.words()[1]);
+    for address in [client.ip(), vip.ip()] {
+        match address {
+            IpAddr::V4(v4) => hasher.write(&v4.octets()),
+            IpAddr::V6(v6) => hasher.write(&v6.octets()),
+        }
+    }
+    hasher.write(&client.port().to_be_bytes());
+    hasher.write(&vip.port().to_be_bytes());
+    hasher.write(&[6, 0, 0, 0]);
+    hasher.finish()
+}
+
+/// The cookie as a string of bits: epoch, then id and check under the hash's low bits.
+fn oracle_encode(hash: u64, epoch: Epoch, id: u16, format: &Format) -> u32 {
+    let (high, low) = (hash >> 32, hash & 0xffff_ffff);
+    let slice = (high * (2 * u64::from(id) + 1)) % (1 << 32);
+    let check: String = format!("{slice:032b}")[..format.check_bits().into()].to_owned();
+    let id = format!("{id:0width$b}", width = usize::from(format.id_bits()));
+    let low = format!("{low:032b}");
+    let mask = &low[32 - id.len() - check.len()..];
+    let hidden = (id + &check)
+        .chars()
+        .zip(mask.chars())
+        .map(|(a, b)| if a == b { '0' } else { '1' })
+        .collect::<String>();
+    u32::from_str_radix(&format!("{}{hidden}", epoch.index()), 2).unwrap()
+}
+
+fn any_format() -> impl Strategy<Value = Format> {
+    let modes = prop_oneof![Just(Mode::Timestamp), Just(Mode::Light), Just(Mode::Msb)];
+    (modes, 4_u8..=20, 1_u8..=10)
+        .prop_filter_map("fits", |(mode, bits, id)| Format::new(mode, bits, id).ok())
+}
+
+fn any_pair() -> impl Strategy<Value = (SocketAddr, SocketAddr)> {
+    let v4 = (any::<[u8; 4]>(), any::<[u8; 4]>()).prop_map(|(a, b)| (a.into(), b.into()));
+    let v6 = (any::<[u8; 16]>(), any::<[u8; 16]>()).prop_map(|(a, b)| (a.into(), b.into()));
+    let addresses = prop_oneof![v4, v6];
+    (addresses, any::<u16>(), any::<u16>()).prop_map(|((client, vip), from, to)| {
+        (SocketAddr::new(client, from), SocketAddr::new(vip, to))
+    })
+}
+
+proptest! {
+    #[test]
+    fn the_codec_agrees_with_the_obvious_one(
+        (client, vip) in any_pair(),
+        format in any_format(),
+        id in any::<u16>(),
+        bytes in any::<[u8; 16]>(),
+        one in any::<bool>(),
+    ) {
+        let (id, epoch) = (id % format.ids(), Epoch::from_bit(one.into()));
+        let key = Key::from_bytes(bytes);
+        let tuple = Tuple::tcp(client, vip);
+        let hash = oracle_hash(client, vip, &key);
+        prop_assert_eq!(tuple.hash(&key), hash);
+        let cookie = encode(&tuple, &key, epoch, id, &format);
+        prop_assert_eq!(cookie, oracle_encode(hash, epoch, id, &format));
+        prop_assert!(cookie < 1 << format.bits());
+        let keys = Keys::new(epoch, key, None);
+        prop_assert_eq!(decode(&tuple, &keys, cookie, &format), Some((epoch, id)));
+        // The other epoch has no key.
+        let foreign = cookie ^ 1 << (format.bits() - 1);
+        prop_assert_eq!(decode(&tuple, &keys, foreign, &format), None);
+    }
+}
+
+#[test]
+fn vectors_stay() {
+    let keys = Keys::new(Epoch::Zero, key(0), Some(key(0x10)));
+    let v4 = tuple("198.51.100.7:40000", "192.0.2.1:443");
+    let v6 = tuple("[2001:db8::7]:40000", "[2001:db8:1::1]:443");
+    let sixteen = Format::default_of(Mode::Timestamp);
+    let fourteen = Format::new(Mode::Timestamp, 14, 10).unwrap();
+    let light = Format::default_of(Mode::Light);
+    let msb = Format::default_of(Mode::Msb);
+    let cookie = |tuple, epoch, id, format| {
+        let cookie = encode(tuple, keys.get(epoch).unwrap(), epoch, id, format);
+        assert_eq!(decode(tuple, &keys, cookie, format), Some((epoch, id)));
+        cookie
+    };
+    let cookies = [
+        cookie(&v4, Epoch::Zero, 3, &sixteen),
+        cookie(&v4, Epoch::One, 3, &sixteen),
+        cookie(&v4, Epoch::Zero, 1023, &fourteen),
+        cookie(&v6, Epoch::Zero, 3, &sixteen),
+        cookie(&v6, Epoch::One, 40, &light),
+        cookie(&v4, Epoch::One, 512, &msb),
+    ];
+    assert_eq!(cookies, [32497, 55333, 362, 10372, 872, 30792]);
+}
+
+#[test]
+fn a_guess_passes_as_often_as_the_check_has_values() {
+    let keys = Keys::new(Epoch::Zero, key(0), Some(key(0x10)));
+    let format = Format::default_of(Mode::Timestamp);
+    let v4 = tuple("198.51.100.7:40000", "192.0.2.1:443");
+    let passed = (0..1 << 16).filter(|c| decode(&v4, &keys, *c, &format).is_some());
+    // One cookie for each id and epoch, of 2^16.
+    assert_eq!(passed.count(), 2 * 1024);
+    // Another connection's cookie is worth no more than a guess.
+    let strangers = (1_u16..1025).filter(|port| {
+        let other = tuple(&format!("198.51.100.7:{port}"), "192.0.2.1:443");
+        let stolen = encode(&v4, &key(0), Epoch::Zero, 5, &format);
+        decode(&other, &keys, stolen, &format).is_some()
+    });
+    let strangers = strangers.count();
+    assert!(
+        (8..80).contains(&strangers),
+        "{strangers} of 1024, 32 expected"
+    );
+}
+
+#[test]
+fn a_rotation_keeps_the_former_key() {
+    let before = Keys::new(Epoch::One, key(0), None);
+    assert_eq!(before.switch(), None, "there is nothing to switch to");
+    let prepared = before.prepare(key(9));
+    assert_eq!(prepared.current(), Epoch::One);
+    let after = prepared.switch().unwrap();
+    assert_eq!(after.current(), Epoch::Zero);
+    assert_eq!(after.get(Epoch::Zero), Some(&key(9)));
+    assert_eq!(after.get(Epoch::One), Some(&key(0)));
+}
+
+#[test]
+fn formats_that_cannot_be_are_refused() {
+    for (mode, bits, id_bits) in [
+        (Mode::Timestamp, 7, 3),
+        (Mode::Timestamp, 21, 10),
+        (Mode::Timestamp, 16, 0),
+        (Mode::Timestamp, 16, 11),
+        (Mode::Light, 11, 8),
+        (Mode::Light, 10, 10),
+        (Mode::Msb, 16, 10),
+    ] {
+        assert!(
+            Format::new(mode, bits, id_bits).is_err(),
+            "{mode:?} {bits} {id_bits}"
+        );
+    }
+    for mode in [Mode::Timestamp, Mode::Light, Mode::Msb] {
+        let format = Format::default_of(mode);
+        let again = Format::new(mode, format.bits(), format.id_bits());
+        assert_eq!(again, Ok(format));
+    }
+}
+
+#[test]
+fn keys_are_read_and_never_printed() {
+    let text = "000102030405060708090a0b0c0d0e0f";
+    assert_eq!(text.parse::<Key>(), Ok(key(0)));
+    assert_eq!(key(0).to_hex(), text);
+    assert_eq!(format!("{:?}", key(0)), "Key(..)");
+    assert_eq!("00".repeat(16).parse::<Key>(), Err(KeyError::Zero));
+    assert_eq!("+0".repeat(16).parse::<Key>(), Err(KeyError::Digits));
+    assert_eq!("12".parse::<Key>(), Err(KeyError::Digits));
+}
+
+#[test]
+fn the_clock_has_the_size_of_the_c_struct() {
+    assert_eq!(
+        size_of::<Clock>(),
+        super::clock::causeway_cookie_clock_size() as usize
+    );
+}
+
+/// A server that logs what it sends, and a client that echoes what it has seen.
+struct Model {
+    clock: Clock,
+    unit: u32,
+    bits: u32,
+    o: u32,
+    /// T and O of every segment sent, and the pause that it came after.
+    sent: Vec<(u32, u32, usize)>,
+    pauses: usize,
+}
+
+impl Model {
+    fn new(o: u32, t: u32, unit: u32, bits: u32) -> Self {
+        Self {
+            clock: Clock::start(o, t, unit as u16, bits as u8),
+            unit,
+            bits,
+            o,
+            sent: Vec::new(),
+            pauses: 0,
+        }
+    }
+
+    fn mask(&self) -> u32 {
+        u32::MAX >> self.bits
+    }
+
+    fn gap(&self) -> u32 {
+        64.min(((self.mask() + 1) / 256).max(1))
+    }
+
+    fn ahead(&self, t: u32, of: u32) -> i32 {
+        ((t.wrapping_sub(of) << self.bits) as i32) >> self.bits
+    }
+
+    fn send(&mut self, pause: u32) -> u32 {
+        self.o = self.o.wrapping_add(pause);
+        let before = self.sent.last().map(|sent| sent.0);
+        let t = self.clock.stamp(self.o);
+        if pause / self.unit > self.gap() {
+            self.pauses += 1;
+        }
+        if let Some(before) = before {
+            let step = self.ahead(t, before);
+            assert!((0..=self.gap() as i32).contains(&step), "T moved by {step}");
+        }
+        self.sent.push((t, self.o, self.pauses));
+        t
+    }
+
+    /// The client echoes what was sent `back` segments ago, `rtt` later.
+    fn echo(&mut self, back: usize, rtt: u32) {
+        let Some(index) = self.sent.len().checked_sub(1 + back) else {
+            return;
+        };
+        let (t, _, pauses) = self.sent[index];
+        let now_o = self.o.wrapping_add(rtt);
+        let o = self.clock.echo(t, now_o);
+        assert!(now_o.wrapping_sub(o) as i32 >= 0, "an echo from the future");
+        if self.pauses - pauses > 1 {
+            return; // older than both segments: only a bound
+        }
+        // All segments that carried this T are candidates for the truth.
+        let same = self.sent.iter().rev().filter(|sent| sent.0 == t);
+        let truths: Vec<u32> = same
+            .map(|sent| now_o.wrapping_sub(sent.1))
+            .take(64)
+            .collect();
+        let age = now_o.wrapping_sub(o);
+        let (newest, oldest) = (truths[0], truths[truths.len() - 1]);
+        assert!(
+            age + self.unit > newest && age < oldest + self.unit,
+            "age {age}, truth {newest} to {oldest}, back {back}"
+        );
+    }
+}
+
+proptest! {
+    #[test]
+    fn echoes_are_inverted(
+        start in any::<u32>(),
+        t in any::<u32>(),
+        micros in any::<bool>(),
+        bits in prop_oneof![Just(14_u32), Just(16), Just(20)],
+        steps in prop::collection::vec(
+            (prop_oneof![0_u32..20, 0_u32..64, 65_u32..200_000], 0_usize..3, 0_u32..100), 1..400),
+    ) {
+        let unit = if micros { 1000 } else { 1 };
+        let mut model = Model::new(start, t, unit, bits);
+        for (pause, back, rtt) in steps {
+            // Within the microsecond clock's signed range.
+            let pause = if micros { pause % 60_000 * unit + rtt } else { pause };
+            model.send(pause);
+            model.echo(back, rtt);
+        }
+    }
+}
+
+#[test]
+fn a_client_that_echoes_nothing_is_never_outrun() {
+    // Keepalive probes do not renew TS.Recent: ten thousand of them must not carry
+    // T to where PAWS takes the next segment for an old one.
+    let mut model = Model::new(7, 0, 1, 16);
+    let first = model.send(1);
+    model.echo(0, 1);
+    for _ in 0..10_000 {
+        let t = model.send(25_000);
+        assert!(model.ahead(t, first) <= 1 << 14);
+    }
+    // When the client is back, so is the clock.
+    let last = model.sent.len() - 1;
+    let (t, _, _) = model.sent[last];
+    model.echo(0, 3);
+    assert!(model.ahead(model.clock.clone().stamp(model.o + 10), t) > 0);
+}
+
+#[test]
+fn streaming_goes_through_the_wrap() {
+    // Three rings of a segment every 7 ms, with a round trip of 50 ms.
+    let mut model = Model::new(u32::MAX - 1000, 65_000, 1, 16);
+    for _ in 0..3 * 65_536 / 7 {
+        model.send(7);
+        model.echo(7, 1);
+    }
+}
+
+#[test]
+fn late_stamps_go_back_on_the_same_segment() {
+    let mut clock = Clock::start(1000, 5, 1, 16);
+    let t = clock.stamp(1010);
+    assert_eq!(clock.stamp(1007), t - 3);
+    assert_eq!(clock.stamp(1010), t);
+    // Not behind the segment's beginning.
+    let after_pause = clock.stamp(9000);
+    assert_eq!(clock.stamp(8000), after_pause);
+}
