@@ -455,5 +455,40 @@ fn the_manual_shows_what_the_program_prints() {
         assert_eq!(stdout(&output), expected, "{command}");
         examples += 1;
     }
-    assert_eq!(examples, 3);
+    assert_eq!(examples, 4);
+}
+
+#[test]
+fn tcpdumps_words_select_packets() {
+    let w4 = testdata("w4.pcap.zst");
+    let all = measure(&w4, &["-o", "csv"]);
+    for words in [
+        &["tcp dst port 8080"][..],
+        &["tcp", "dst", "port", "8080", "and", "net", "10.9.0.0/16"],
+    ] {
+        let output = measure(&w4, &[&["-o", "csv"], words].concat());
+        assert_eq!(stdout(&output), stdout(&all), "{words:?}");
+    }
+    let none = measure(&w4, &["-o", "csv", "udp or ip6"]);
+    assert!(none.status.success());
+    assert_eq!(stdout(&none).lines().count(), 1);
+    assert!(stderr(&none).contains(" filtered out"), "{}", stderr(&none));
+    // A part of the packets, by any number of threads: what --port selects.
+    let mut both = unpacked("w4.pcap.zst");
+    both.extend_from_slice(&unpacked("h3.pcap.zst")[24..]);
+    let by_port = measure_stdin(&both, &["-o", "csv", "--port", "8080"]);
+    assert_eq!(stdout(&by_port), stdout(&all));
+    for threads in ["0", "1", "3"] {
+        let output = measure_stdin(&both, &["-o", "csv", "--threads", threads, "port 8080"]);
+        assert_eq!(stdout(&output), stdout(&by_port), "{threads} threads");
+    }
+
+    let wrong = measure(&w4, &["tcp dst and 8080"]);
+    assert_eq!(wrong.status.code(), Some(1));
+    assert!(
+        stderr(&wrong).contains("the filter expression `tcp dst and 8080` is refused"),
+        "{}",
+        stderr(&wrong)
+    );
+    assert_eq!(stderr(&wrong).lines().count(), 1);
 }

@@ -7,6 +7,7 @@ pub mod capture;
 pub mod control;
 pub mod cookie;
 pub mod estimate;
+pub mod filter;
 pub mod flow;
 pub mod hist;
 pub mod select;

@@ -5,6 +5,7 @@
 //! - [`LoadBalancer`]: the balancer, pinned so that it outlives the process.
 //! - [`Decapsulator`]: its counterpart on a server.
 //! - [`Meter`]: measurement alone, on any interface.
+//! - [`filter`]: tcpdump's filter language.
 //! - [`resolve_next_hop`]: where its packets go, asked of the kernel's tables.
 
 pub mod abi;
@@ -12,6 +13,7 @@ mod balancer;
 pub mod bench;
 mod decapsulator;
 mod error;
+pub mod filter;
 mod map;
 pub mod meter;
 mod netlink;
@@ -28,6 +30,7 @@ pub use balancer::{
 };
 pub use decapsulator::{Decapsulator, DecapsulatorOptions};
 pub use error::{Error, Result};
+pub use filter::FilterError;
 pub use meter::{Meter, MeterOptions, MeterSample, MeteredFlow};
 pub use next_hop::{
     Gateway, InterfaceInfo, Mac, NextHop, NextHopError, Source, find_gateway, interface_info,

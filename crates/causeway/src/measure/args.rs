@@ -90,6 +90,10 @@ pub struct Args {
     /// Threads that estimate, beside the one that reads; 0 for one thread in all
     #[arg(long, value_name = "COUNT")]
     pub threads: Option<usize>,
+
+    /// Only packets that this expression of tcpdump's filter language matches (pcap-filter(7); needs libpcap)
+    #[arg(value_name = "EXPRESSION")]
+    pub expression: Vec<String>,
 }
 
 /// What an estimate is for.

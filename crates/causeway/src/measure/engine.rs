@@ -18,8 +18,10 @@ use causeway_core::flow::{
     Counts, FlowKey, FlowState, Headers, Meter, Observation, Row, Settings, Sink,
 };
 use causeway_core::wire::{self, Skip};
+use causeway_io::FilterError;
 
 use super::args::{Filter, Format};
+use super::expression::Expression;
 use super::input::Input;
 use super::output::{Output, Style};
 use super::progress::Progress;
@@ -38,6 +40,7 @@ pub struct Job<const N: usize> {
     pub settings: Settings<N>,
     pub headers: Headers,
     pub filter: Filter,
+    pub expression: Option<Expression>,
     pub workers: usize,
 }
 
@@ -65,7 +68,7 @@ fn run_alone<const N: usize, W: Write>(
         found,
         output,
     };
-    let mut summary = read(input, job.headers, &job.filter, &mut alone)?;
+    let mut summary = read(input, job.headers, &job.filter, job.expression, &mut alone)?;
     let Alone {
         mut meter,
         mut found,
@@ -193,7 +196,7 @@ fn run_workers<'scope, const N: usize, W: Write + Send>(
     let endless = output.style().endless;
     let reading = scope.spawn(move || {
         let mut rounds = Rounds::new(batches, seed, endless);
-        let summary = read(input, job.headers, &job.filter, &mut rounds);
+        let summary = read(input, job.headers, &job.filter, job.expression, &mut rounds);
         // A worker that hung up has no use for the rest; its thread tells why.
         let _ = rounds.send();
         summary
@@ -337,6 +340,7 @@ fn read(
     input: Input,
     headers: Headers,
     filter: &Filter,
+    mut expression: Option<Expression>,
     consumer: &mut impl Consumer,
 ) -> anyhow::Result<Summary> {
     let Input {
@@ -351,6 +355,9 @@ fn read(
     let mut tick = TICK;
     loop {
         match reader.poll() {
+            Ok(Poll::Packet(packet)) if !wanted(&mut expression, &packet)? => {
+                summary.filtered += 1;
+            }
             Ok(Poll::Packet(packet)) => match reduce(&packet, headers) {
                 Ok(seen) if filter.passes(&seen.key) => {
                     consumer.packet(index, &seen)?;
@@ -377,10 +384,22 @@ fn read(
             }
         }
     }
+    if let Some(expression) = &mut expression {
+        expression.check()?;
+    }
     summary.totals = reader.totals();
     match summary.damage {
         Some(error) if summary.totals.packets == 0 => Err(error.into()),
         _ => Ok(summary),
+    }
+}
+
+/// Whether the expression lets the packet pass. What cannot be read is not its affair.
+#[inline]
+fn wanted(expression: &mut Option<Expression>, packet: &Packet<'_>) -> Result<bool, FilterError> {
+    match (expression, packet.link) {
+        (Some(expression), Some(link)) => expression.matches(link, packet),
+        _ => Ok(true),
     }
 }
 

@@ -31,6 +31,10 @@ pub fn run(args: &Args, interface: &str, method: Method) -> anyhow::Result<ExitC
         args.client_net.is_empty(),
         "--client-net is for captures: -r"
     );
+    anyhow::ensure!(
+        args.expression.is_empty(),
+        "filter expressions are for captures: -r"
+    );
     let options = MeterOptions {
         method: method.clone(),
         opaque: args.headers() == Headers::Opaque,

@@ -3,6 +3,7 @@
 
 mod args;
 mod engine;
+mod expression;
 mod input;
 mod live;
 mod output;
@@ -22,6 +23,7 @@ use causeway_core::flow::{Direction, Settings};
 
 pub use args::Args;
 use engine::Job;
+use expression::Expression;
 use input::Input;
 use output::{Output, Style};
 use summary::Summary;
@@ -65,6 +67,7 @@ impl Args {
             },
             headers: self.headers(),
             filter: self.filter(),
+            expression: Expression::new(&self.expression),
             workers: self.workers(),
         };
         let mut output = Output::new(style, io::stdout());

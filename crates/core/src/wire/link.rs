@@ -53,6 +53,21 @@ impl LinkType {
         })
     }
 
+    /// Its `DLT_` number, by which libpcap's compiler knows it. It differs from
+    /// the number in files for raw IP alone.
+    pub const fn dlt(self) -> u32 {
+        match self {
+            LinkType::Null => 0,
+            LinkType::Ethernet => 1,
+            LinkType::Raw => 12,
+            LinkType::Loop => 108,
+            LinkType::LinuxCooked => 113,
+            LinkType::Ipv4 => 228,
+            LinkType::Ipv6 => 229,
+            LinkType::LinuxCooked2 => 276,
+        }
+    }
+
     /// Finds the network packet in a captured frame.
     #[inline]
     pub(super) fn network(self, data: &[u8]) -> Result<Network<'_>, Skip> {
