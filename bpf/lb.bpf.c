@@ -52,7 +52,7 @@ parse_transport(struct cursor *cur, struct packet *pkt, const int family)
 	}
 }
 
-/* Echo requests end here; errors get the key of the flow that they quote. */
+/* Echo requests end here; errors get the key of the flow that they quote, and go on. */
 static __always_inline MUST_USE enum verdict
 handle_icmp(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int family)
 {
@@ -69,7 +69,7 @@ handle_icmp(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const in
 		quote = parse_quote4(cur, pkt);
 	if (family == IPV6 && is_icmp6_error(icmp->type))
 		quote = parse_quote6(cur, pkt);
-	return quote == PARSED ? V_ICMP_ERROR : V_ICMP_OTHER;
+	return quote == PARSED ? V_COUNT : V_ICMP_OTHER;
 }
 
 /*
@@ -88,7 +88,7 @@ find_route(const struct packet *pkt, const int family, struct flow **flow, struc
 		if (real) {
 			route->real_id = (*flow)->real;
 			route->vip_id = (*flow)->vip;
-			route->verdict = is_own(pkt, family) ? V_ESTABLISHED : V_ICMP_ERROR;
+			route->verdict = continuation(pkt, family);
 			return real;
 		}
 	}
@@ -132,7 +132,7 @@ balance(struct xdp_md *ctx, struct packet *pkt, const int family)
 	if (verdict != route.verdict)
 		return verdict;
 	stats = count_route(&route, pkt->frame_len);
-	if (stats && flow && is_own(pkt, family) && is_on_real(flow, &route, real)) {
+	if (stats && flow && is_measurable(pkt, family) && is_on_real(flow, &route, real)) {
 		count_connection(stats, flow, pkt);
 		if (cfg_measure)
 			measure(stats, flow, pkt);
@@ -140,27 +140,46 @@ balance(struct xdp_md *ctx, struct packet *pkt, const int family)
 	return verdict;
 }
 
-/* One IP packet, behind the link header. */
+/*
+ * An IP fragment: dropped, or to the real of its addresses and protocol if a VIP
+ * of its address takes fragments.
+ */
 static __always_inline MUST_USE enum verdict
-handle_ip(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int family)
+handle_fragment(struct cursor *cur, struct packet *pkt, const int family)
+{
+	if (!is_vip_address(pkt, family))
+		return V_NOT_VIP;
+	if (parse_fragment(cur, pkt, family) != PARSED)
+		return V_MALFORMED;
+	return find_vip(pkt, family) ? V_COUNT : V_FRAGMENT;
+}
+
+/*
+ * One IP packet, behind the link header: parsed, and given the key of its flow.
+ * V_COUNT says that it goes on to a real; all else is the end of it.
+ */
+static __always_inline MUST_USE enum verdict
+classify(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int family)
 {
 	enum parsed parsed = family == IPV4 ? parse_ipv4(cur, pkt) : parse_ipv6(cur, pkt);
 
-	if (parsed == PARSED_MALFORMED)
-		return V_MALFORMED;
 	if (parsed == PARSED_FRAGMENT)
-		return is_vip_address(pkt, family) ? V_FRAGMENT : V_NOT_VIP;
-	if (parsed == PARSED_OTHER)
-		return V_NOT_VIP;
-	if (is_icmp(pkt, family)) {
-		enum verdict verdict = handle_icmp(ctx, cur, pkt, family);
-
-		return verdict == V_ICMP_ERROR ? balance(ctx, pkt, family) : verdict;
-	}
-	parsed = parse_transport(cur, pkt, family);
+		return handle_fragment(cur, pkt, family);
+	if (parsed == PARSED && is_icmp(pkt, family))
+		return handle_icmp(ctx, cur, pkt, family);
 	if (parsed == PARSED)
-		return balance(ctx, pkt, family);
+		parsed = parse_transport(cur, pkt, family);
+	if (parsed == PARSED)
+		return V_COUNT;
 	return parsed == PARSED_MALFORMED ? V_MALFORMED : V_NOT_VIP;
+}
+
+static __always_inline MUST_USE enum verdict
+handle_ip(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int family)
+{
+	enum verdict verdict = classify(ctx, cur, pkt, family);
+
+	return verdict == V_COUNT ? balance(ctx, pkt, family) : verdict;
 }
 
 static __always_inline MUST_USE enum verdict handle(struct xdp_md *ctx, struct packet *pkt)

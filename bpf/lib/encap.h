@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * Sending a packet on: in an outer IP header through the gateway (RFC 2003, RFC
- * 2473), or to the real's MAC address. Either way it leaves where it came in.
+ * 2473), in UDP behind one (gue.h), or to the real's MAC address. Either way it
+ * leaves where it came in.
  *
  * The inner packet stays as it is, TTL included: the balancer stands for the
  * VIP's host and adds no hop. The outer header has a TTL of its own, never
@@ -12,6 +13,7 @@
 
 #include "csum.h"
 #include "flow.h"
+#include "gue.h"
 #include "icmp.h"
 
 #define OUTER_TTL 64
@@ -22,34 +24,41 @@ static __always_inline u32 link_mtu(const struct ctl *control)
 	return control->mtu ? control->mtu : DEFAULT_MTU;
 }
 
-/* A cheap hash of the flow for the outer header: spreads tunnels, protects nothing. */
-static __always_inline u32 tunnel_entropy(const struct packet *pkt, const int family)
+/* The real's tunnel, read once: user space may change the real meanwhile. */
+struct outer {
+	u32 len; /* bytes that it puts in front of a packet */
+	bool ipv4;
+	bool gue;
+};
+
+static __always_inline struct outer tunnel_of(const struct real *real)
 {
-	u32 mixed;
+	struct outer outer = { .ipv4 = real->family == IPV4, .gue = real->flags & REAL_GUE };
 
-	if (family == IPV4) {
-		mixed = pkt->key4.saddr_be ^ ((u32)pkt->key4.sport_be << 16 | pkt->key4.dport_be);
-	} else {
-		const struct flow_key6 *key = &pkt->key6;
+	outer.len = outer.ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+	if (outer.gue)
+		outer.len += sizeof(struct udphdr);
+	return outer;
+}
 
-		mixed = key->saddr_be[0] ^ key->saddr_be[1] ^ key->saddr_be[2] ^ key->saddr_be[3] ^
-			((u32)key->sport_be << 16 | key->dport_be);
-	}
-	mixed *= 0x9e3779b1; /* 2^32 / golden ratio */
-	return mixed ^ mixed >> 15;
+/* The protocol of what follows the outer IP header. */
+static __always_inline u32 outer_protocol(const int family, const struct outer *outer)
+{
+	if (outer->gue)
+		return IPPROTO_UDP;
+	return family == IPV4 ? IPPROTO_IPIP : IPPROTO_IPV6;
 }
 
 static __always_inline void
 write_outer4(struct iphdr *ip, const struct packet *pkt, const int family, const struct real *real,
-	     const struct ctl *control)
+	     const struct outer *outer, const struct ctl *control)
 {
 	u32 mask = control->outer4_entropy_be;
 	u32 *words = (u32 *)ip;
 
-	words[0] = bpf_htonl(0x45000000u | (u32)pkt->tos << 16 | (pkt->est.ip_len + sizeof(*ip)));
+	words[0] = bpf_htonl(0x45000000u | (u32)pkt->tos << 16 | (pkt->est.ip_len + outer->len));
 	words[1] = bpf_htonl(IP_DONT_FRAGMENT); /* id 0: the packet is atomic (RFC 6864) */
-	words[2] = bpf_htonl((u32)OUTER_TTL << 24 |
-			     (u32)(family == IPV4 ? IPPROTO_IPIP : IPPROTO_IPV6) << 16);
+	words[2] = bpf_htonl((u32)OUTER_TTL << 24 | outer_protocol(family, outer) << 16);
 	words[3] = (control->outer4_be & ~mask) | (tunnel_entropy(pkt, family) & mask);
 	__builtin_memcpy(&words[4], &real->addr[12], 4);
 	ip->check = csum_fold(csum_words(words, sizeof(*ip) / 4));
@@ -57,22 +66,22 @@ write_outer4(struct iphdr *ip, const struct packet *pkt, const int family, const
 
 static __always_inline void
 write_outer6(struct ipv6hdr *ip, const struct packet *pkt, const int family, const struct real *real,
-	     const struct ctl *control)
+	     const struct outer *outer, const struct ctl *control)
 {
 	u32 mask = control->outer6_entropy_be, entropy = tunnel_entropy(pkt, family);
+	u32 len = pkt->est.ip_len + outer->len - sizeof(*ip);
 	u32 *words = (u32 *)ip;
 
 	words[0] = bpf_htonl(6u << 28 | (u32)pkt->tos << 20 | (entropy & 0xfffff));
-	words[1] = bpf_htonl((u32)pkt->est.ip_len << 16 |
-			     (u32)(family == IPV4 ? IPPROTO_IPIP : IPPROTO_IPV6) << 8 | OUTER_TTL);
+	words[1] = bpf_htonl(len << 16 | outer_protocol(family, outer) << 8 | OUTER_TTL);
 	__builtin_memcpy(&words[2], control->outer6_be, 16);
 	words[5] = (words[5] & ~mask) | (entropy & mask);
 	__builtin_memcpy(&words[6], real->addr, 16);
 }
 
-static __always_inline bool has_source(const struct ctl *control, const struct real *real)
+static __always_inline bool has_source(const struct ctl *control, const struct outer *outer)
 {
-	if (real->family == IPV4)
+	if (outer->ipv4)
 		return control->outer4_be != 0;
 	return control->outer6_be[0] | control->outer6_be[1] | control->outer6_be[2] | control->outer6_be[3];
 }
@@ -84,40 +93,48 @@ static __always_inline bool has_gateway(const struct ctl *control)
 	return mac[0] | mac[1] | mac[2];
 }
 
+/* The headers between the link header and the packet, for which there is room. */
+static __always_inline MUST_USE bool
+write_outer(void *at, void *end, const struct packet *pkt, const int family, const struct real *real,
+	    const struct outer *outer, const struct ctl *control)
+{
+	if (outer->ipv4) {
+		if (at + sizeof(struct iphdr) > end)
+			return false;
+		write_outer4(at, pkt, family, real, outer, control);
+		return !outer->gue || write_gue(at, end, pkt, family, control, IPV4);
+	}
+	if (at + sizeof(struct ipv6hdr) > end)
+		return false;
+	write_outer6(at, pkt, family, real, outer, control);
+	return !outer->gue || write_gue(at, end, pkt, family, control, IPV6);
+}
+
 /* In front of the packet, an outer header of the real's family. */
 static __always_inline MUST_USE enum verdict
 encapsulate(struct xdp_md *ctx, const struct packet *pkt, const int family, const struct real *real,
 	    enum verdict verdict)
 {
 	struct ctl *control = get_ctl();
-	bool outer4 = real->family == IPV4;
-	u32 outer_len = outer4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+	struct outer outer = tunnel_of(real);
 	struct macs macs;
-	void *data, *end, *outer;
+	void *data, *end;
 
-	if (!control || !has_gateway(control) || !has_source(control, real))
+	if (!control || !has_gateway(control) || !has_source(control, &outer))
 		return V_NO_NEXT_HOP;
-	if (pkt->est.ip_len + outer_len > link_mtu(control))
-		return answer_too_big(ctx, pkt, family, link_mtu(control) - outer_len);
+	if (pkt->est.ip_len + outer.len > link_mtu(control))
+		return answer_too_big(ctx, pkt, family, link_mtu(control) - outer.len);
 	if (!read_macs(ctx, &macs))
 		return V_MALFORMED;
-	if (bpf_xdp_adjust_head(ctx, -(int)outer_len))
+	if (bpf_xdp_adjust_head(ctx, -(int)outer.len))
 		return V_NO_HEADROOM;
 	data = (void *)(long)ctx->data;
 	end = (void *)(long)ctx->data_end;
 	if (!write_link(data, end, pkt, control->gateway_mac, macs.dest,
-			outer4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6)))
+			outer.ipv4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6)))
 		return V_MALFORMED;
-	outer = data + (pkt->l2_len & 31);
-	if (outer4) {
-		if (outer + sizeof(struct iphdr) > end)
-			return V_MALFORMED;
-		write_outer4(outer, pkt, family, real, control);
-	} else {
-		if (outer + sizeof(struct ipv6hdr) > end)
-			return V_MALFORMED;
-		write_outer6(outer, pkt, family, real, control);
-	}
+	if (!write_outer(data + (pkt->l2_len & 31), end, pkt, family, real, &outer, control))
+		return V_MALFORMED;
 	return verdict;
 }
 

@@ -79,12 +79,28 @@ static __always_inline bool is_first(const struct packet *pkt, const int family)
 	return is_own(pkt, family) && (is_syn(pkt) || !is_tcp(pkt));
 }
 
+/* Whether the packet tells something of its flow: not a fragment, no quote. */
+static __always_inline bool is_measurable(const struct packet *pkt, const int family)
+{
+	return is_own(pkt, family) && !(pkt->marks & PKT_FRAGMENT);
+}
+
+/* What happened to a packet whose flow has an entry. */
+static __always_inline enum verdict continuation(const struct packet *pkt, const int family)
+{
+	if (!is_own(pkt, family))
+		return V_ICMP_ERROR;
+	return pkt->marks & PKT_FRAGMENT ? V_FRAGMENT_SENT : V_ESTABLISHED;
+}
+
 /* Why a packet that no valid entry covers gets a real. */
 static __always_inline enum verdict
 admission(const struct packet *pkt, const int family, const struct flow *flow)
 {
 	if (!is_own(pkt, family))
 		return V_ICMP_ERROR;
+	if (pkt->marks & PKT_FRAGMENT)
+		return V_FRAGMENT_SENT;
 	if (is_syn(pkt))
 		return V_OPENED;
 	if (flow)

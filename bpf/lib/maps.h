@@ -28,10 +28,10 @@ struct {
 	__type(value, struct flow);
 } flows6 SEC(".maps");
 
-/* Two entries a VIP: the VIP itself and its address. */
+/* Up to three entries a VIP: the VIP itself, its address, and its address's fragments. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 2 * DEFAULT_VIPS);
+	__uint(max_entries, 3 * DEFAULT_VIPS);
 	__type(key, struct vip_key);
 	__type(value, struct vip);
 } vips SEC(".maps");

@@ -36,6 +36,11 @@ struct cursor {
 	void *end;
 };
 
+enum packet_marks {
+	PKT_FRAGMENT = 1 << 0, /* no ports, no transport header */
+	PKT_UNSUMMED = 1 << 1, /* its transport checksum does not cover all behind the IP header */
+};
+
 /*
  * A packet as parsed; host byte order but for the fields named _be. Lengths come
  * from subtracting pointers: to the verifier they are plain numbers then, and the
@@ -49,7 +54,7 @@ struct packet {
 	u8 l2_len;  /* Ethernet header and VLAN tags: 14, 18 or 22 */
 	u8 tos;
 	u8 options_len; /* TCP options, bytes */
-	u8 pad;
+	u8 marks; /* enum packet_marks */
 	struct est_packet est; /* what the estimator reads; also proto and ip_len */
 	/* The key, until the packet is sent; then what the estimator says. One place
 	 * for both, because 512 bytes of stack are shared with the estimator. */
@@ -209,6 +214,27 @@ static __always_inline void set_ports(struct packet *pkt, const int family, u16 
 	}
 }
 
+/*
+ * A fragment's protocol, which IPv6 has behind the fragment header. It gets the key
+ * of its addresses and protocol: later fragments have no ports.
+ */
+static __always_inline MUST_USE enum parsed
+parse_fragment(struct cursor *cur, struct packet *pkt, const int family)
+{
+	struct { u8 next, reserved; u16 offset_be; u32 id; } *fragment;
+
+	pkt->marks |= PKT_FRAGMENT | PKT_UNSUMMED;
+	set_ports(pkt, family, 0, 0);
+	if (family == IPV4)
+		return PARSED;
+	fragment = take(cur, sizeof(*fragment));
+	if (!fragment)
+		return PARSED_MALFORMED;
+	pkt->est.proto = fragment->next;
+	pkt->key6.proto = fragment->next;
+	return PARSED;
+}
+
 #define TCP_NOP_NOP_TS bpf_htonl(0x0101080a)
 
 /* The timestamp's echo, where options begin NOP NOP TS: nearly always. */
@@ -262,6 +288,8 @@ parse_udp(struct cursor *cur, struct packet *pkt, const int family)
 		return PARSED_MALFORMED;
 	set_ports(pkt, family, udp->source, udp->dest);
 	pkt->est.payload_len = pkt->est.ip_len - pkt->l3_len - sizeof(*udp);
+	if (!udp->check)
+		pkt->marks |= PKT_UNSUMMED;
 	return PARSED;
 }
 

@@ -30,6 +30,31 @@ static __always_inline u64 flow_hash(const struct packet *pkt, const int family,
 	return siphash24((const u64 *)&pkt->key6, sizeof(pkt->key6) / 8, control->hash_key);
 }
 
+/* The same of addresses and protocol alone: of a packet and of its fragments. */
+static __always_inline u64 address_hash(const struct packet *pkt, const int family, const struct ctl *control)
+{
+	if (family == IPV4) {
+		struct flow_key4 key = pkt->key4;
+
+		key.sport_be = key.dport_be = 0;
+		return siphash24((const u64 *)&key, sizeof(key) / 8, control->hash_key);
+	} else {
+		struct flow_key6 key = pkt->key6;
+
+		key.sport_be = key.dport_be = 0;
+		return siphash24((const u64 *)&key, sizeof(key) / 8, control->hash_key);
+	}
+}
+
+/* What picks the packet's slot in the VIP's ring. */
+static __always_inline u64
+pick_hash(const struct packet *pkt, const int family, const struct vip *vip, const struct ctl *control)
+{
+	if (vip->flags & VIP_PICK_BY_ADDRESS)
+		return address_hash(pkt, family, control);
+	return flow_hash(pkt, family, control);
+}
+
 /* The real's id in a slot of a ring; false if the slot or the real is not there. */
 static __always_inline MUST_USE bool read_slot(void *ring, u32 index, u32 *real_id)
 {
@@ -119,7 +144,7 @@ pick_real(const struct packet *pkt, const int family, const struct vip *vip, boo
 		return false;
 	if (pick == PICK_TURN)
 		return read_slot(ring, (u32)(take_turn(vip) % size), real_id);
-	hash = flow_hash(pkt, family, control);
+	hash = pick_hash(pkt, family, vip, control);
 	if (pick == PICK_TWO)
 		return pick_of_two(ring, size, hash, real_id);
 	return read_slot(ring, (u32)(hash % size), real_id);

@@ -28,13 +28,20 @@ static __always_inline bool is_vip_address(const struct packet *pkt, const int f
 	return bpf_map_lookup_elem(&vips, &key) != NULL;
 }
 
-/* The packet's VIP: the one with its port, else the one with all ports. */
+/*
+ * The packet's VIP: the one with its port, else the one with all ports; of a
+ * fragment, the one that takes those to its address.
+ */
 static __always_inline struct vip *find_vip(const struct packet *pkt, const int family)
 {
 	struct vip_key key = vip_address(pkt, family);
 	struct vip *vip;
 
 	key.proto = family == IPV4 ? pkt->key4.proto : pkt->key6.proto;
+	if (pkt->marks & PKT_FRAGMENT) {
+		key.kind = VIP_OF_FRAGMENTS;
+		return bpf_map_lookup_elem(&vips, &key);
+	}
 	key.port_be = family == IPV4 ? pkt->key4.dport_be : pkt->key6.dport_be;
 	vip = bpf_map_lookup_elem(&vips, &key);
 	if (vip)

@@ -39,16 +39,18 @@
 	VERDICT(TOO_BIG_SILENT, too_big_silent, XDP_DROP, "too long, and no answer is allowed: an ICMP error, or IPv6 that is down to 1280 bytes") \
 	VERDICT(NO_REAL, no_real, XDP_DROP, "the VIP has no usable real") \
 	VERDICT(NO_NEXT_HOP, no_next_hop, XDP_DROP, "the gateway or the outer source address is not known yet") \
-	VERDICT(NO_HEADROOM, no_headroom, XDP_DROP, "the driver left no room for the outer header")
+	VERDICT(NO_HEADROOM, no_headroom, XDP_DROP, "the driver left no room for the outer header") \
+	VERDICT(FRAGMENT_SENT, fragment_sent, XDP_TX, "an IP fragment, sent to the real of its addresses and protocol")
 
 /* The same for the decapsulation program of a server. */
 #define SERVER_VERDICTS(VERDICT) \
 	VERDICT(DECAPSULATED, decapsulated, XDP_PASS, "the outer header was removed") \
-	VERDICT(NOT_TUNNEL, not_tunnel, XDP_PASS, "not IP in IP") \
+	VERDICT(NOT_TUNNEL, not_tunnel, XDP_PASS, "neither IP in IP nor GUE") \
 	VERDICT(NOT_OURS, not_ours, XDP_PASS, "a tunnel packet for another address") \
 	VERDICT(OUTER_FRAGMENT, outer_fragment, XDP_PASS, "a fragmented tunnel packet, left to the kernel") \
 	VERDICT(INNER_MALFORMED, inner_malformed, XDP_DROP, "the inner packet is truncated or of another version") \
-	VERDICT(CONGESTED, congested, XDP_DROP, "marked CE on the way, and the inner packet cannot say so (RFC 6040)")
+	VERDICT(CONGESTED, congested, XDP_DROP, "marked CE on the way, and the inner packet cannot say so (RFC 6040)") \
+	VERDICT(GUE_UNKNOWN, gue_unknown, XDP_PASS, "GUE that is control, carries no IP, or has flags: left to the kernel")
 
 /* The same for the meter, which lets every packet pass. */
 #define METER_VERDICTS(VERDICT) \
@@ -122,13 +124,20 @@ ABI_SIZE(struct flow, 144);
  * VIPs are looked up by {address, port, protocol}, then with port 0 (all ports).
  * {address, port 0, protocol 0} says only that the address is a VIP's: it is what
  * makes echo requests answered and fragments dropped. User space keeps that entry
- * beside every VIP; its value's id is not used.
+ * beside every VIP; its value's id is not used. {address, port 0, protocol,
+ * VIP_OF_FRAGMENTS} is the VIP that takes the address's fragments, which have no
+ * port; its value is that VIP's own.
  */
+enum vip_key_kind {
+	VIP_OF_PACKETS = 0,
+	VIP_OF_FRAGMENTS = 1,
+};
+
 struct vip_key {
 	u8 addr[16];
 	u16 port_be;
 	u8 proto;
-	u8 pad;
+	u8 kind; /* enum vip_key_kind */
 };
 ABI_SIZE(struct vip_key, 20);
 
@@ -141,6 +150,9 @@ ABI_SIZE(struct address, 16);
 enum vip_flags {
 	VIP_FORGET = 1 << 0,     /* no flow is remembered: every packet goes by the ring */
 	VIP_COUNT_LOAD = 1 << 1, /* a new flow adds to its real's load */
+	/* Picks by client address and protocol alone, so that fragments, which have no
+	 * ports, meet the packets that were not fragmented. */
+	VIP_PICK_BY_ADDRESS = 1 << 2,
 };
 
 /* Which slot of its VIP's ring a new flow takes. All other packets go by PICK_HASH. */
@@ -160,7 +172,8 @@ ABI_SIZE(struct vip, 16);
 
 enum real_flags {
 	REAL_PRESENT = 1 << 0, /* the slot is in use */
-	REAL_L2 = 1 << 1,      /* forward by rewriting the MAC addresses; else IP in IP */
+	REAL_L2 = 1 << 1,      /* forward by rewriting the MAC addresses */
+	REAL_GUE = 1 << 2,     /* forward in UDP (GUE); with neither flag, IP in IP */
 };
 
 /*
@@ -178,6 +191,17 @@ struct real {
 	u8 addr[16];
 };
 ABI_SIZE(struct real, 32);
+
+#define GUE_PORT 6080 /* IANA's, draft-ietf-intarea-gue-09 */
+
+/*
+ * Whether the outer UDP checksum is filled in, by the outer family; 0 on the wire
+ * says that it is not (RFC 768; for IPv6 tunnels RFC 6935).
+ */
+enum gue_checksum {
+	GUE_CHECKSUM_4 = 1 << 0,
+	GUE_CHECKSUM_6 = 1 << 1,
+};
 
 /*
  * How busy a real is, in units of its VIP's choice. User space sets it, and the
@@ -212,7 +236,9 @@ struct ctl {
 	u32 outer4_entropy_be;
 	u32 outer6_be[4];    /* source of outer IPv6 headers; all zero: not known */
 	u32 outer6_entropy_be; /* mask within the last 32 bits */
-	u32 pad;
+	u16 gue_port_be;     /* UDP port of the reals' tunnel ends; 0: 6080 */
+	u8 gue_checksum;     /* enum gue_checksum */
+	u8 pad;
 	u64 hash_key[2];     /* SipHash key of the pick; balancers that share VIPs share it */
 	u64 pad2;
 };

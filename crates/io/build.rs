@@ -87,9 +87,17 @@ fn find_clang() -> Result<String, String> {
 /// multiarch folder that clang does not search for the BPF target.
 fn flags() -> Result<Vec<String>, String> {
     let arch = env::var("CARGO_CFG_TARGET_ARCH").map_err(|e| e.to_string())?;
-    let mut flags: Vec<String> = ["-mcpu=v3", "-Wall", "-Wextra", "-Werror", "-Wcast-qual"]
-        .map(String::from)
-        .to_vec();
+    // Keys are hashed as words and headers written as words, as the kernel does it.
+    let mut flags: Vec<String> = [
+        "-mcpu=v3",
+        "-fno-strict-aliasing",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-Wcast-qual",
+    ]
+    .map(String::from)
+    .to_vec();
     flags.push(format!("-I/usr/include/{arch}-linux-gnu"));
     Ok(flags)
 }

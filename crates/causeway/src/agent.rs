@@ -72,6 +72,7 @@ impl Agent {
             interface: config.interface.clone(),
             pin_dir: config.pin_dir.clone(),
             xdp_mode: config.xdp_mode.into(),
+            gue_port: config.gue_port,
         })?;
         decapsulator.set_addresses(&config.addresses)?;
         let status = AgentStatus {

@@ -130,8 +130,8 @@ plain! {
         port_be: [u8; 2],
         /// IP protocol; 0 with port 0 marks the address alone.
         proto: u8,
-        /// Zero.
-        pad: u8,
+        /// 0, or [`VIP_OF_FRAGMENTS`].
+        kind: u8,
     }
     /// Key of a server's `own_addresses`.
     "address" Address {
@@ -171,7 +171,7 @@ plain! {
     }
     /// Value of `reals`.
     "real" Real {
-        /// [`REAL_PRESENT`], [`REAL_L2`].
+        /// [`REAL_PRESENT`], [`REAL_L2`], [`REAL_GUE`].
         flags: u8,
         /// 4 or 6.
         family: u8,
@@ -200,8 +200,12 @@ plain! {
         outer6_be: [u8; 16],
         /// Bits of its last four bytes that are filled from the flow's hash.
         outer6_entropy_be: [u8; 4],
+        /// UDP port of the reals' tunnel ends; 0: 6080.
+        gue_port_be: [u8; 2],
+        /// [`GUE_CHECKSUM_4`], [`GUE_CHECKSUM_6`].
+        gue_checksum: u8,
         /// Zero.
-        pad: u32,
+        pad: u8,
         /// SipHash key of the pick.
         hash_key: [u64; 2],
         /// Zero.
@@ -271,6 +275,16 @@ pub const PICK_TWO: u32 = 2;
 pub const REAL_PRESENT: u8 = 1 << 0;
 /// `Real::flags`: forward by rewriting MAC addresses instead of IP in IP.
 pub const REAL_L2: u8 = 1 << 1;
+/// `Real::flags`: forward in UDP (GUE) instead of IP in IP.
+pub const REAL_GUE: u8 = 1 << 2;
+/// `VipKey::kind`: the VIP that takes its address's fragments.
+pub const VIP_OF_FRAGMENTS: u8 = 1;
+/// `Vip::flags`: picks by the client's address alone.
+pub const VIP_PICK_BY_ADDRESS: u32 = 1 << 0;
+/// `Ctl::gue_checksum`: the UDP checksum of GUE over IPv4 is filled in.
+pub const GUE_CHECKSUM_4: u8 = 1 << 0;
+/// `Ctl::gue_checksum`: the same over IPv6.
+pub const GUE_CHECKSUM_6: u8 = 1 << 1;
 
 /// `addr` in the 16 bytes of a key or of a real.
 pub fn addr_bytes(addr: IpAddr) -> [u8; 16] {

@@ -28,7 +28,7 @@ mod vips;
 pub use loads::LoadTerms;
 pub use reals::{Forwarding, Real, RealId};
 pub use stats::RealStats;
-pub use vips::{Pick, Picking, Protocol, Vip, VipId};
+pub use vips::{Pick, Picking, Protocol, Vip, VipId, VipOptions};
 
 const BLUEPRINT: Blueprint = Blueprint {
     kind: Kind::Balancer,
@@ -147,7 +147,7 @@ impl LoadBalancer {
         let sizes = [
             ("flows4", options.flows_v4),
             ("flows6", options.flows_v6),
-            ("vips", 2 * options.max_vips),
+            ("vips", 3 * options.max_vips),
             ("rings", options.max_vips),
             ("turns", options.max_vips),
             ("vip_stats", options.max_vips),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The server's side of IP-in-IP forwarding: an XDP program that removes the outer
-//! header of packets to the server's own tunnel addresses.
+//! The server's side of tunnels: an XDP program that removes the outer headers of
+//! packets to the server's own tunnel addresses.
 
 use std::collections::BTreeSet;
 use std::mem::MaybeUninit;
@@ -32,6 +32,8 @@ pub struct DecapsulatorOptions {
     pub pin_dir: PathBuf,
     /// How the program is to run.
     pub xdp_mode: XdpMode,
+    /// UDP port where GUE arrives.
+    pub gue_port: u16,
 }
 
 /// A decapsulator that is loaded, pinned and attached. It stays when this value is
@@ -61,6 +63,9 @@ impl Decapsulator {
         let mut skel = ServerSkelBuilder::default()
             .open(&mut object)
             .map_err(failed)?;
+        if let Some(settings) = skel.maps.rodata_data.as_deref_mut() {
+            settings.cfg_gue_port = options.gue_port;
+        }
         startup.prepare(skel.open_object_mut(), &[])?;
         let skel = skel.load().map_err(failed)?;
         let (mut plane, started) = startup.attach(skel.object())?;

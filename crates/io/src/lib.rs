@@ -26,14 +26,14 @@ mod xdp;
 
 pub use balancer::{
     Forwarding, LoadBalancer, LoadTerms, Options, Pick, Picking, Protocol, Real, RealId, RealStats,
-    Vip, VipId,
+    Vip, VipId, VipOptions,
 };
 pub use decapsulator::{Decapsulator, DecapsulatorOptions};
 pub use error::{Error, Result};
 pub use filter::FilterError;
 pub use meter::{Meter, MeterOptions, MeterSample, MeteredFlow};
 pub use next_hop::{
-    Gateway, InterfaceInfo, Mac, NextHop, NextHopError, Source, find_gateway, interface_info,
+    Gateway, Gue, InterfaceInfo, Mac, NextHop, NextHopError, Source, find_gateway, interface_info,
     resolve_next_hop,
 };
 pub use plane::{Detached, Started};

@@ -52,6 +52,30 @@ pub struct NextHop {
     pub source_v4: Option<Source<Ipv4Addr>>,
     /// Source of outer IPv6 headers; without one, IPv6 reals get nothing.
     pub source_v6: Option<Source<Ipv6Addr>>,
+    /// The UDP header of reals that are reached by GUE.
+    pub gue: Gue,
+}
+
+/// How packets are wrapped in UDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gue {
+    /// Port of the reals' tunnel ends.
+    pub port: u16,
+    /// Whether the UDP checksum over IPv4 is filled in; 0 is sent otherwise.
+    pub checksum_v4: bool,
+    /// The same over IPv6, where a receiver must be told to take 0 (RFC 6935).
+    pub checksum_v6: bool,
+}
+
+impl Default for Gue {
+    /// IANA's port; a checksum where receivers expect one, over IPv6.
+    fn default() -> Self {
+        Self {
+            port: 6080,
+            checksum_v4: false,
+            checksum_v6: true,
+        }
+    }
 }
 
 /// Facts about an interface.
@@ -183,6 +207,7 @@ impl InterfaceInfo {
             mtu: u16::try_from(self.mtu).unwrap_or(u16::MAX),
             source_v4: v4.map(Source::whole),
             source_v6: v6.map(Source::whole),
+            gue: Gue::default(),
         }
     }
 }
@@ -214,6 +239,10 @@ impl NextHop {
         ctl.outer4_entropy_be = self.source_v4.map_or([0; 4], |s| s.mask());
         ctl.outer6_be = self.source_v6.map_or([0; 16], |s| s.address.octets());
         ctl.outer6_entropy_be = self.source_v6.map_or([0; 4], |s| s.mask());
+        ctl.gue_port_be = self.gue.port.to_be_bytes();
+        let flag = |on: bool, flag: u8| if on { flag } else { 0 };
+        ctl.gue_checksum = flag(self.gue.checksum_v4, abi::GUE_CHECKSUM_4)
+            | flag(self.gue.checksum_v6, abi::GUE_CHECKSUM_6);
     }
 }
 

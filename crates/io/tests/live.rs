@@ -143,6 +143,7 @@ impl Planes {
                 interface: "s0".to_owned(),
                 pin_dir: sandbox.pin_dir("server"),
                 xdp_mode: XdpMode::Auto,
+                gue_port: causeway_io::Gue::default().port,
             };
             Decapsulator::start(&options).expect("a decapsulator").0
         });

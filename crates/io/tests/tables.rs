@@ -32,6 +32,7 @@ enum Change {
 fn forwarding() -> impl Strategy<Value = Forwarding> {
     prop_oneof![
         Just(Forwarding::Ipip),
+        Just(Forwarding::Gue),
         any::<[u8; 6]>().prop_map(Forwarding::L2),
     ]
 }

@@ -38,6 +38,8 @@ pub struct Vip {
 pub enum Forwarding {
     /// In an outer IP header.
     Ipip,
+    /// In UDP behind an outer IP header.
+    Gue,
     /// By the destination MAC address.
     L2,
 }
@@ -298,6 +300,7 @@ impl Balancer {
 fn write_vip(s: &mut String, vip: &Vip) -> Result<()> {
     let forwarding = match vip.forwarding {
         Forwarding::Ipip => "ipip",
+        Forwarding::Gue => "gue",
         Forwarding::L2 => "l2",
     };
     writeln!(

@@ -35,6 +35,8 @@ pub struct AgentConfig {
     pub http: Option<SocketAddr>,
     /// How to attach the XDP program.
     pub xdp_mode: XdpMode,
+    /// UDP port where GUE arrives.
+    pub gue_port: u16,
 }
 
 impl AgentConfig {
@@ -62,6 +64,7 @@ impl AgentConfig {
             ("socket", self.socket == running.socket),
             ("http", self.http == running.http),
             ("xdp.mode", self.xdp_mode == running.xdp_mode),
+            ("gue_port", self.gue_port == running.gue_port),
         ];
         same.iter().find(|(_, same)| !same).map(|(key, _)| *key)
     }
@@ -110,6 +113,7 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
         socket: validate::directory(raw.socket.as_ref(), "/run/causeway/agent.sock", faults),
         http: validate::http(raw.http.as_ref(), HTTP_PORT, faults),
         xdp_mode: mode.unwrap_or(XdpMode::Auto),
+        gue_port: validate::gue_port(raw.gue_port.as_ref(), faults),
     })
 }
 

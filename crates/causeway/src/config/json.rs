@@ -40,6 +40,7 @@ pub fn real_from_json(vip: &Vip, real: Value) -> Result<Real, String> {
         "protocol": vip.protocol.to_string(),
         "scheduler": vip.scheduler.to_string(),
         "forwarding": vip.forwarding.to_string(),
+        "fragments": vip.fragments.to_string(),
         "control": vip.control.to_string(),
         "real": reals,
     });

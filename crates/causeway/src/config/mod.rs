@@ -29,7 +29,7 @@ pub use error::{ConfigErrors, Fault};
 pub use hash_key::HashKey;
 pub use json::{real_from_json, vip_from_json};
 pub(crate) use vip::endpoint;
-pub use words::{Control, Forwarding, Protocol, Scheduler, XdpMode};
+pub use words::{Control, Forwarding, Fragments, GueChecksum, Protocol, Scheduler, XdpMode};
 
 /// Everything `causeway lb` needs to know.
 #[derive(Debug, Clone, PartialEq)]
@@ -78,6 +78,10 @@ pub struct Encap {
     pub gateway_mac: Option<Mac>,
     /// Largest packet, outer header included, that the path to the reals carries.
     pub mtu: Option<u16>,
+    /// UDP port of the reals' tunnel ends, with forwarding `gue`.
+    pub gue_port: u16,
+    /// When the UDP checksum is filled in, with forwarding `gue`.
+    pub gue_checksum: GueChecksum,
 }
 
 /// An Ethernet address.
@@ -106,6 +110,8 @@ pub struct Vip {
     pub scheduler: Scheduler,
     /// How packets reach the real.
     pub forwarding: Forwarding,
+    /// What becomes of IP fragments.
+    pub fragments: Fragments,
     /// Whether latency moves the weights.
     pub control: Control,
     /// The servers, in the file's order; never empty.
@@ -123,6 +129,25 @@ pub struct Real {
     pub mac: Option<Mac>,
     /// Takes no new connections, keeps those it has.
     pub drain: bool,
+}
+
+impl Forwarding {
+    /// Whether packets get an outer header.
+    pub fn encapsulates(self) -> bool {
+        match self {
+            Self::Ipip | Self::Gue => true,
+            Self::L2 => false,
+        }
+    }
+
+    /// Bytes that an IPv6 tunnel puts in front of a packet.
+    fn overhead_v6(self) -> u16 {
+        match self {
+            Self::Ipip => 40,
+            Self::Gue => 48,
+            Self::L2 => 0,
+        }
+    }
 }
 
 /// Largest configured weight.
@@ -160,7 +185,7 @@ impl Config {
     /// Whether a VIP's packets get an outer header, and so need a gateway.
     pub fn encapsulates(&self) -> bool {
         let mut vips = self.vips.iter();
-        vips.any(|vip| vip.forwarding == Forwarding::Ipip)
+        vips.any(|vip| vip.forwarding.encapsulates())
     }
 
     /// One line for people.

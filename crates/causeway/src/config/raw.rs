@@ -57,6 +57,8 @@ pub(super) struct RawEncap {
     pub source6: Text,
     pub gateway_mac: Text,
     pub mtu: Option<Spanned<i64>>,
+    pub gue_port: Option<Spanned<i64>>,
+    pub gue_checksum: Text,
 }
 
 /// A count as a number or as text with a multiple.
@@ -114,6 +116,7 @@ pub(super) struct RawVip {
     pub protocol: Text,
     pub scheduler: Text,
     pub forwarding: Text,
+    pub fragments: Text,
     pub control: Text,
     #[serde(default)]
     pub real: Vec<Spanned<RawReal>>,
@@ -146,6 +149,7 @@ pub(super) struct RawAgent {
     pub pin_dir: Text,
     pub socket: Text,
     pub http: Option<Spanned<HttpValue>>,
+    pub gue_port: Option<Spanned<i64>>,
     #[serde(default)]
     pub xdp: RawXdp,
 }

@@ -223,8 +223,8 @@ const BAD: &[(&str, &str, &str)] = &[
     ),
     (
         "\"l2\"",
-        "\"ipip\"",
-        "lb.toml:29: real 10.0.0.1 is IPv4 and the vip is IPv6; ipip carries 4in4, 6in6 and 4in6 only",
+        "\"gue\"",
+        "lb.toml:30: real 10.0.0.1 has a `mac`, which forwarding = \"gue\" does not use; remove it or use \"l2\"",
     ),
     (
         "mac = \"02:00:00:00:00:02\"",
@@ -280,6 +280,16 @@ const BAD: &[(&str, &str, &str)] = &[
         "[control]",
         "[history]\nlength = \"2d\"\n[control]",
         "lb.toml:4: `d` is no unit of time; use ns, us, ms, s, m or h",
+    ),
+    (
+        "[encap]",
+        "[encap]\ngue_port = 0",
+        "lb.toml:10: gue_port must lie between 1 and 65535",
+    ),
+    (
+        "scheduler = \"latency\"",
+        "fragments = \"forward\"\n[[vip.real]]\naddress = \"10.0.0.1\"\n[[vip]]\naddress = \"192.0.2.1\"\nport = 81\nfragments = \"forward\"",
+        "lb.toml:19: two vips of 192.0.2.1 take tcp fragments, the first on line 12; fragments have no port, so that one vip of an address and protocol may have fragments = \"forward\"",
     ),
     (
         "[control]",

@@ -15,12 +15,14 @@ use super::error::Faults;
 use super::raw::{CountValue, HttpValue, RawConfig, RawControl, RawEncap};
 use super::words::Estimator;
 use super::words::{self, Words};
-use super::{Config, ConfigErrors, Encap, Forwarding, HashKey, Mac, Vip, XdpMode, units, vip};
+use super::{Config, ConfigErrors, Encap, GueChecksum, HashKey, Mac, Vip, XdpMode, units, vip};
 
 /// Longest interface name that the kernel takes (IFNAMSIZ - 1).
 const INTERFACE_NAME_MAX: usize = 15;
-/// The least MTU of IPv6 (RFC 8200, section 5) and an outer IPv6 header.
-const IPV6_TUNNEL_MTU_MIN: u16 = 1280 + 40;
+/// The least MTU of IPv6 (RFC 8200, section 5).
+const IPV6_MTU_MIN: u16 = 1280;
+/// UDP port of GUE (draft-ietf-intarea-gue-09).
+const GUE_PORT: u16 = 6080;
 /// Port of the balancer's HTTP API.
 const HTTP_PORT: u16 = 9470;
 /// Flow tables: smaller ones evict at once, larger ones are 2 GB and more.
@@ -241,21 +243,37 @@ fn encap(raw: &RawEncap, faults: &mut Faults<'_>) -> Encap {
         }),
         gateway_mac: text(raw.gateway_mac.as_ref(), faults, mac),
         mtu,
+        gue_port: gue_port(raw.gue_port.as_ref(), faults),
+        gue_checksum: text(raw.gue_checksum.as_ref(), faults, GueChecksum::from_word)
+            .unwrap_or(GueChecksum::Auto),
+    }
+}
+
+/// The UDP port of GUE.
+pub(super) fn gue_port(value: Option<&Spanned<i64>>, faults: &mut Faults<'_>) -> u16 {
+    let Some(value) = value else { return GUE_PORT };
+    match u16::try_from(*value.as_ref()) {
+        Ok(port) if port != 0 => port,
+        _ => {
+            faults.at(value.span(), "gue_port must lie between 1 and 65535");
+            GUE_PORT
+        }
     }
 }
 
 /// An IPv6 packet of 1280 bytes must fit the tunnel: no sender can be told less.
 fn room_for_ipv6(mtu: u16, place: &Spanned<i64>, vips: &[Vip], faults: &mut Faults<'_>) {
-    let tunnelled = |vip: &&Vip| vip.address.is_ipv6() && vip.forwarding == Forwarding::Ipip;
-    let Some(vip) = vips.iter().find(tunnelled) else {
-        return;
-    };
-    if mtu < IPV6_TUNNEL_MTU_MIN {
+    let needs = |vip: &Vip| IPV6_MTU_MIN + vip.forwarding.overhead_v6();
+    let tunnelled = |vip: &&Vip| vip.address.is_ipv6() && vip.forwarding.encapsulates();
+    let mut tunnelled = vips.iter().filter(tunnelled);
+    if let Some(vip) = tunnelled.find(|vip| mtu < needs(vip)) {
         faults.at(
             place.span(),
             format!(
-                "mtu {mtu} leaves no room for vip {}, whose IPv6 packets of 1280 bytes take {IPV6_TUNNEL_MTU_MIN} in ipip; raise it, or use forwarding = \"l2\"",
-                vip.name
+                "mtu {mtu} leaves no room for vip {}, whose IPv6 packets of {IPV6_MTU_MIN} bytes take {} in {}; raise it, or use forwarding = \"l2\"",
+                vip.name,
+                needs(vip),
+                vip.forwarding
             ),
         );
     }

@@ -12,11 +12,12 @@ use super::error::Faults;
 use super::raw::{RawReal, RawVip};
 use super::validate::{mac, text};
 use super::words::Words;
-use super::{Control, Forwarding, Protocol, Real, Scheduler, Vip, WEIGHT_MAX};
+use super::{Control, Forwarding, Fragments, Protocol, Real, Scheduler, Vip, WEIGHT_MAX};
 
 pub(super) fn vips(raw: &[Spanned<RawVip>], measured: bool, faults: &mut Faults<'_>) -> Vec<Vip> {
     let mut seen: HashMap<(IpAddr, u16, Protocol), usize> = HashMap::new();
     let mut names: HashMap<String, usize> = HashMap::new();
+    let mut takers: HashMap<(IpAddr, Protocol), usize> = HashMap::new();
     let mut vips = Vec::with_capacity(raw.len());
     for spanned in raw {
         let Some(vip) = vip(spanned, measured, faults) else {
@@ -30,6 +31,17 @@ pub(super) fn vips(raw: &[Spanned<RawVip>], measured: bool, faults: &mut Faults<
                     "vip {} {} is given twice, first on line {first}; merge the two",
                     endpoint(vip.address, vip.port),
                     vip.protocol
+                ),
+            );
+        }
+        if vip.fragments == Fragments::Forward
+            && let Some(first) = takers.insert((vip.address, vip.protocol), line)
+        {
+            faults.at(
+                spanned.span(),
+                format!(
+                    "two vips of {} take {} fragments, the first on line {first}; fragments have no port, so that one vip of an address and protocol may have fragments = \"forward\"",
+                    vip.address, vip.protocol
                 ),
             );
         }
@@ -63,6 +75,8 @@ fn vip(spanned: &Spanned<RawVip>, measured: bool, faults: &mut Faults<'_>) -> Op
         text(raw.scheduler.as_ref(), faults, Scheduler::from_word).unwrap_or(Scheduler::Maglev);
     let forwarding =
         text(raw.forwarding.as_ref(), faults, Forwarding::from_word).unwrap_or(Forwarding::Ipip);
+    let fragments =
+        text(raw.fragments.as_ref(), faults, Fragments::from_word).unwrap_or(Fragments::Drop);
     let control = vip_control(raw, scheduler, measured, spanned.span(), faults);
     let (address, port) = (address?, port?);
     let reals = reals(raw, address, forwarding, faults);
@@ -83,6 +97,7 @@ fn vip(spanned: &Spanned<RawVip>, measured: bool, faults: &mut Faults<'_>) -> Op
         protocol,
         scheduler,
         forwarding,
+        fragments,
         control,
         reals,
     })
@@ -217,14 +232,6 @@ fn real(
             format!("real {address} is the vip's own address; give the server's"),
         );
     }
-    if vip.is_ipv6() && address.is_ipv4() && forwarding == Forwarding::Ipip {
-        faults.at(
-            place.span(),
-            format!(
-                "real {address} is IPv4 and the vip is IPv6; ipip carries 4in4, 6in6 and 4in6 only"
-            ),
-        );
-    }
     let mac = text(raw.mac.as_ref(), faults, mac);
     if raw.mac.is_none() && forwarding == Forwarding::L2 {
         faults.at(
@@ -232,10 +239,10 @@ fn real(
             format!("real {address} has no `mac`, which forwarding = \"l2\" needs; add mac = \"02:00:00:00:00:01\""),
         );
     }
-    if let (Some(place), Forwarding::Ipip) = (&raw.mac, forwarding) {
+    if let (Some(place), true) = (&raw.mac, forwarding.encapsulates()) {
         faults.at(
             place.span(),
-            format!("real {address} has a `mac`, which forwarding = \"ipip\" does not use; remove it or use \"l2\""),
+            format!("real {address} has a `mac`, which forwarding = \"{forwarding}\" does not use; remove it or use \"l2\""),
         );
     }
     let weight = weight(raw.weight.as_ref(), faults);

@@ -100,8 +100,32 @@ words! {
     Forwarding, "forwarding", {
         /// Encapsulated in an outer IP header.
         Ipip = "ipip",
+        /// Encapsulated in UDP behind an outer IP header (GUE).
+        Gue = "gue",
         /// By rewriting the Ethernet destination.
         L2 = "l2",
+    }
+}
+
+words! {
+    /// What becomes of IP fragments to a VIP.
+    Fragments, "fragments policy", {
+        /// Dropped and counted.
+        Drop = "drop",
+        /// Sent to the real of the client's address.
+        Forward = "forward",
+    }
+}
+
+words! {
+    /// Whether GUE's UDP checksum is filled in.
+    GueChecksum, "gue_checksum", {
+        /// Over IPv6 alone.
+        Auto = "auto",
+        /// Never.
+        Zero = "zero",
+        /// Always.
+        Full = "full",
     }
 }
 

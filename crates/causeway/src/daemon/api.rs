@@ -20,7 +20,7 @@ use super::plane::Route;
 use super::sync::Way;
 use super::view::{Problem, RealChange, Status};
 use super::{metrics, report};
-use crate::config::{self, Config, ConfigErrors, Forwarding, Vip, WEIGHT_MAX};
+use crate::config::{self, Config, ConfigErrors, Vip, WEIGHT_MAX};
 
 /// Most epochs in one answer: some 5 MB.
 const HISTORY_EPOCHS: usize = 20_000;
@@ -230,7 +230,7 @@ async fn add_vip(State(shared): Api, body: String) -> Result<Response, EngineErr
     let name = vip.name.clone();
     shared.find_way(|config| {
         let mut route = Route::of(config);
-        route.encapsulates |= vip.forwarding == Forwarding::Ipip;
+        route.encapsulates |= vip.forwarding.encapsulates();
         route
     })?;
     let mut engine = shared.engine();

@@ -21,6 +21,7 @@ pub struct State {
     pub vips: BTreeMap<VipId, VipAddress>,
     pub reals: BTreeMap<RealId, RealSpec>,
     pub rings: BTreeMap<VipId, Vec<RealId>>,
+    pub options: BTreeMap<VipId, VipOptions>,
     pub totals: BTreeMap<RealId, RealTotals>,
     pub histograms: BTreeMap<RealId, Histogram>,
     /// Rings set since the start.
@@ -94,6 +95,7 @@ impl Resolve for FakePlane {
             mtu: route.encap.mtu.unwrap_or(1500),
             source_v4: None,
             source_v6: None,
+            gue: causeway_io::Gue::default(),
         })
     }
 }
@@ -135,6 +137,11 @@ impl DataPlane for FakePlane {
         let id = free_id(&state.vips);
         state.vips.insert(id, vip);
         Ok(id)
+    }
+
+    fn set_vip_options(&mut self, id: VipId, options: VipOptions) -> anyhow::Result<()> {
+        self.state().options.insert(id, options);
+        Ok(())
     }
 
     fn remove_vip(&mut self, id: VipId) -> anyhow::Result<()> {

@@ -16,9 +16,9 @@ use causeway_io::{self as io, LoadBalancer, Source, Started};
 use super::engine::GATEWAY_PATIENCE;
 use super::plane::{
     DataPlane, NextHop, Path, RealId, RealSpec, RealTotals, Resolve, Route, Traffic, VerdictTotals,
-    VipAddress, VipId,
+    VipAddress, VipId, VipOptions,
 };
-use crate::config::{Config, HashKey, Mac, XdpMode};
+use crate::config::{Config, GueChecksum, HashKey, Mac, XdpMode};
 
 /// A loaded and attached data plane.
 pub struct KernelPlane {
@@ -73,6 +73,11 @@ impl Resolve for Resolver {
             None => io::find_gateway(&info, patience)?.mac,
         };
         let mut next_hop = info.next_hop(gateway);
+        next_hop.gue = io::Gue {
+            port: encap.gue_port,
+            checksum_v4: encap.gue_checksum == GueChecksum::Full,
+            checksum_v6: encap.gue_checksum != GueChecksum::Zero,
+        };
         if let Some(mtu) = encap.mtu {
             next_hop.mtu = mtu;
         }
@@ -154,6 +159,10 @@ impl DataPlane for KernelPlane {
         }
     }
 
+    fn set_vip_options(&mut self, id: VipId, options: VipOptions) -> anyhow::Result<()> {
+        Ok(self.balancer.set_vip_options(id, options)?)
+    }
+
     fn remove_vip(&mut self, id: VipId) -> anyhow::Result<()> {
         Ok(self.balancer.remove_vip(id)?)
     }
@@ -166,6 +175,7 @@ impl DataPlane for KernelPlane {
     fn set_real(&mut self, real: RealSpec) -> anyhow::Result<RealId> {
         let forwarding = match real.path {
             Path::Ipip => io::Forwarding::Ipip,
+            Path::Gue => io::Forwarding::Gue,
             Path::L2(mac) => io::Forwarding::L2(mac.0),
         };
         let mut known = self.balancer.reals().into_iter();
@@ -275,6 +285,7 @@ fn spec(real: &io::Real) -> RealSpec {
         address: real.address,
         path: match real.forwarding {
             io::Forwarding::Ipip => Path::Ipip,
+            io::Forwarding::Gue => Path::Gue,
             io::Forwarding::L2(mac) => Path::L2(Mac(mac)),
         },
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use causeway_core::hist::Histogram;
-pub use causeway_io::NextHop;
+pub use causeway_io::{NextHop, VipOptions};
 
 use crate::config::{Config, Encap, Mac, Protocol};
 
@@ -60,6 +60,8 @@ pub struct RealSpec {
 pub enum Path {
     /// In an outer IP header to its address.
     Ipip,
+    /// In UDP behind an outer IP header to its address.
+    Gue,
     /// In a frame to this address.
     L2(Mac),
 }
@@ -136,6 +138,8 @@ pub trait DataPlane: Send {
     fn vips(&self) -> anyhow::Result<Vec<(VipId, VipAddress)>>;
     /// Adds a VIP, or finds it. A new one has no ring and drops its packets.
     fn set_vip(&mut self, vip: VipAddress) -> anyhow::Result<VipId>;
+    /// Sets what a VIP has besides its ring.
+    fn set_vip_options(&mut self, id: VipId, options: VipOptions) -> anyhow::Result<()>;
     /// Removes a VIP with its reals; its packets go to the kernel from now on.
     fn remove_vip(&mut self, id: VipId) -> anyhow::Result<()>;
     /// Every real that the data plane knows.

@@ -12,9 +12,9 @@ use tracing::debug;
 
 use super::engine::{Engine, GATEWAY_PATIENCE};
 use super::meter::Meter;
-use super::plane::{NextHop, Path, RealId, RealSpec, Route, VipAddress, VipId};
+use super::plane::{NextHop, Path, RealId, RealSpec, Route, VipAddress, VipId, VipOptions};
 use super::pool::{self, Pool};
-use crate::config::{Config, Real, Vip};
+use crate::config::{Config, Forwarding, Fragments, Real, Vip};
 
 /// The way to the reals in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub struct Way {
 struct Done {
     way: bool,
     vips: Vec<VipId>,
+    /// VIPs whose options may be others.
+    options: Vec<VipId>,
     reals: Vec<RealId>,
     /// Reals whose path was another, with that.
     paths: Vec<RealSpec>,
@@ -163,9 +165,11 @@ impl Engine {
         if !present.vips.contains_key(&address) {
             done.vips.push(id);
         }
+        self.plane.set_vip_options(id, vip_options(vip))?;
+        done.options.push(id);
         let mut reals = Vec::with_capacity(vip.reals.len());
         for real in &vip.reals {
-            let wanted = real_spec(id, real);
+            let wanted = real_spec(id, vip.forwarding, real);
             let real = self.plane.set_real(wanted)?;
             match present.reals.get(&(id, wanted.address)) {
                 None => done.reals.push(real),
@@ -238,6 +242,12 @@ impl Engine {
         for real in done.paths {
             self.plane.set_real(real)?;
         }
+        for pool in &self.pools {
+            if done.options.contains(&pool.id()) {
+                let options = vip_options(pool.vip());
+                self.plane.set_vip_options(pool.id(), options)?;
+            }
+        }
         let swapped = self
             .pools
             .iter_mut()
@@ -306,10 +316,20 @@ pub(super) fn real_ids(pools: &[Pool]) -> impl Iterator<Item = RealId> {
     members.map(|(_, member)| member.id)
 }
 
-fn real_spec(vip: VipId, real: &Real) -> RealSpec {
+fn vip_options(vip: &Vip) -> VipOptions {
+    VipOptions {
+        fragments: vip.fragments == Fragments::Forward,
+    }
+}
+
+fn real_spec(vip: VipId, forwarding: Forwarding, real: &Real) -> RealSpec {
     RealSpec {
         vip,
         address: real.address,
-        path: real.mac.map_or(Path::Ipip, Path::L2),
+        path: match (forwarding, real.mac) {
+            (Forwarding::Gue, _) => Path::Gue,
+            (_, Some(mac)) => Path::L2(mac),
+            (_, None) => Path::Ipip,
+        },
     }
 }

@@ -12,6 +12,8 @@ pub type RealId = u32;
 pub enum Forwarding {
     /// In an outer IP header to its address.
     Ipip,
+    /// In UDP behind an outer IP header (GUE) to its address.
+    Gue,
     /// Unchanged, in a frame to this MAC address: it is on the balancer's link.
     L2([u8; 6]),
 }
@@ -32,6 +34,7 @@ impl Real {
     fn value(&self, generation: u16) -> abi::Real {
         let (flags, mac) = match self.forwarding {
             Forwarding::Ipip => (abi::REAL_PRESENT, [0; 6]),
+            Forwarding::Gue => (abi::REAL_PRESENT | abi::REAL_GUE, [0; 6]),
             Forwarding::L2(mac) => (abi::REAL_PRESENT | abi::REAL_L2, mac),
         };
         abi::Real {
@@ -50,10 +53,10 @@ impl Real {
         (value.flags & abi::REAL_PRESENT != 0).then(|| Self {
             vip: value.vip.into(),
             address: abi::addr_from_bytes(value.addr),
-            forwarding: if value.flags & abi::REAL_L2 == 0 {
-                Forwarding::Ipip
-            } else {
-                Forwarding::L2(value.mac)
+            forwarding: match value.flags {
+                flags if flags & abi::REAL_L2 != 0 => Forwarding::L2(value.mac),
+                flags if flags & abi::REAL_GUE != 0 => Forwarding::Gue,
+                _ => Forwarding::Ipip,
             },
         })
     }

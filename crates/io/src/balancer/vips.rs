@@ -36,6 +36,15 @@ impl fmt::Display for Protocol {
     }
 }
 
+/// What a VIP may have besides its ring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VipOptions {
+    /// Takes the fragments to its address and protocol, and picks by the client's
+    /// address alone, so that fragments meet the packets that were not fragmented.
+    /// One VIP of an address and protocol at most.
+    pub fragments: bool,
+}
+
 /// What clients connect to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Vip {
@@ -111,7 +120,7 @@ impl Vip {
             addr: abi::addr_bytes(self.address),
             port_be: self.port.to_be_bytes(),
             proto: self.protocol as u8,
-            pad: 0,
+            kind: 0,
         }
     }
 
@@ -123,8 +132,20 @@ impl Vip {
         }
     }
 
-    /// `None` for the entry of an address alone.
+    /// The entry of fragments to the address.
+    fn fragments_key(&self) -> abi::VipKey {
+        abi::VipKey {
+            port_be: [0; 2],
+            kind: abi::VIP_OF_FRAGMENTS,
+            ..self.key()
+        }
+    }
+
+    /// `None` for the entries of an address alone and of fragments.
     fn from_key(key: &abi::VipKey) -> Option<Self> {
+        if key.kind != 0 {
+            return None;
+        }
         Some(Self {
             address: abi::addr_from_bytes(key.addr),
             port: u16::from_be_bytes(key.port_be),
@@ -168,6 +189,7 @@ impl LoadBalancer {
     pub fn remove_vip(&self, id: VipId) -> Result<()> {
         let mut book = self.book();
         let vip = book.vip(id)?;
+        self.yield_fragments(&vip, id)?;
         self.vips.remove(&vip.key())?;
         book.vips[id as usize] = None;
         self.remove_bare_addresses(&book)?;
@@ -203,7 +225,7 @@ impl LoadBalancer {
             let size = ring.len() as u32;
             let old = self.vips.get(&vip.key())?.ok_or(Error::UnknownVip(id))?;
             if size < old.ring_size {
-                self.set_ring_size(&vip, id, size)?;
+                self.change(&vip, id, |value| value.ring_size = size)?;
             }
             if size > 0 {
                 swaps.push((id, NewRing::fill(ring)?));
@@ -211,7 +233,9 @@ impl LoadBalancer {
         }
         self.rings.swap(&swaps)?;
         for &(id, ring) in rings {
-            self.set_ring_size(&book.vip(id)?, id, ring.len() as u32)?;
+            self.change(&book.vip(id)?, id, |value| {
+                value.ring_size = ring.len() as u32;
+            })?;
             if ring.is_empty() {
                 self.rings.clear(id)?;
             }
@@ -226,21 +250,13 @@ impl LoadBalancer {
         self.rings.read(vip)
     }
 
-    fn set_ring_size(&self, vip: &Vip, id: VipId, ring_size: u32) -> Result<()> {
-        let old = self.vips.get(&vip.key())?.ok_or(Error::UnknownVip(id))?;
-        let value = abi::Vip { ring_size, ..old };
-        self.vips.put(&vip.key(), &value)
-    }
-
     /// Sets how a VIP gives new flows to its reals; flows that it knows stay. Any
     /// ring works with any way to pick, so the order of this and of
     /// [`set_ring`](Self::set_ring) does not matter.
     pub fn set_picking(&self, id: VipId, picking: Picking) -> Result<()> {
         let book = self.book();
         let vip = book.vip(id)?;
-        let mut value = self.vips.get(&vip.key())?.ok_or(Error::UnknownVip(id))?;
-        picking.store(&mut value);
-        self.vips.put(&vip.key(), &value)
+        self.change(&vip, id, |value| picking.store(value))
     }
 
     /// Has the next new flow of a VIP with [`Pick::Turn`] take slot `turn` modulo the
@@ -261,11 +277,59 @@ impl LoadBalancer {
         Ok(self.turns.get(&id)?.unwrap_or_default().taken)
     }
 
+    /// What a VIP has besides its ring.
+    pub fn vip_options(&self, id: VipId) -> Result<VipOptions> {
+        let book = self.book();
+        let vip = book.vip(id)?;
+        let value = self.vips.get(&vip.key())?.ok_or(Error::UnknownVip(id))?;
+        Ok(VipOptions {
+            fragments: value.flags & abi::VIP_PICK_BY_ADDRESS != 0,
+        })
+    }
+
+    /// Sets what a VIP has besides its ring; the ring and all flows stay.
+    pub fn set_vip_options(&self, id: VipId, options: VipOptions) -> Result<()> {
+        let book = self.book();
+        let vip = book.vip(id)?;
+        let flags = match options.fragments {
+            true => abi::VIP_PICK_BY_ADDRESS,
+            false => 0,
+        };
+        self.change(&vip, id, |value| {
+            value.flags = value.flags & !abi::VIP_PICK_BY_ADDRESS | flags;
+        })?;
+        if !options.fragments {
+            return self.yield_fragments(&vip, id);
+        }
+        let value = self.vips.get(&vip.key())?.ok_or(Error::UnknownVip(id))?;
+        self.vips.put(&vip.fragments_key(), &value)
+    }
+
+    /// Fragments to the VIP's address are dropped again, if they were this VIP's.
+    fn yield_fragments(&self, vip: &Vip, id: VipId) -> Result<()> {
+        match self.vips.get(&vip.fragments_key())? {
+            Some(taker) if taker.id == id => self.vips.remove(&vip.fragments_key()).map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    /// Changes a VIP's value, also where it is that of its address's fragments.
+    fn change(&self, vip: &Vip, id: VipId, change: impl Fn(&mut abi::Vip)) -> Result<()> {
+        let mut value = self.vips.get(&vip.key())?.ok_or(Error::UnknownVip(id))?;
+        change(&mut value);
+        self.vips.put(&vip.key(), &value)?;
+        match self.vips.get(&vip.fragments_key())? {
+            Some(taker) if taker.id == id => self.vips.put(&vip.fragments_key(), &value),
+            _ => Ok(()),
+        }
+    }
+
     /// Removes the entries of addresses that have no VIP any more.
     pub(super) fn remove_bare_addresses(&self, book: &Book) -> Result<()> {
         for (key, _) in self.vips.entries()? {
             let mut vips = book.vips.iter().flatten();
-            if Vip::from_key(&key).is_none() && !vips.any(|vip| vip.address_key() == key) {
+            let held = |vip: &Vip| vip.address_key() == key || vip.fragments_key() == key;
+            if Vip::from_key(&key).is_none() && !vips.any(held) {
                 self.vips.remove(&key)?;
             }
         }

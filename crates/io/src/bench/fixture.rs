@@ -224,7 +224,7 @@ impl<'o> Balancer<'o> {
                 addr: addr_bytes(VIP.into()),
                 port_be: PORT.to_be_bytes(),
                 proto,
-                pad: 0,
+                kind: 0,
             };
             let vip = Vip {
                 ring_size: RING,

@@ -13,6 +13,8 @@ mod frame;
 mod lb_errors;
 mod lb_flows;
 mod lb_forwarding;
+mod lb_fragments;
+mod lb_gue;
 mod lb_icmp;
 mod lb_measure;
 mod lb_pick;
@@ -47,6 +49,8 @@ fn every_verdict_of_the_balancer_has_a_test() {
         lb_errors::COVERED,
         lb_flows::COVERED,
         lb_forwarding::COVERED,
+        lb_fragments::COVERED,
+        lb_gue::COVERED,
         lb_icmp::COVERED,
         lb_measure::COVERED,
         lb_pick::COVERED,

@@ -201,7 +201,7 @@ impl Rig {
             addr,
             port_be: port.to_be_bytes(),
             proto,
-            pad: 0,
+            kind: 0,
         };
         let ring_size = if reals.is_empty() { 0 } else { RING_SIZE };
         let vip = Vip {
@@ -231,6 +231,34 @@ impl Rig {
                 .take(RING_SIZE as usize)
                 .collect();
             self.ring(id, &slots);
+        }
+    }
+
+    /// Lets a VIP take the fragments to its address.
+    pub fn take_fragments(&self, id: u32, addr: &str, port: u16, proto: u8) {
+        let key = VipKey {
+            addr: abi::addr_bytes(addr.parse().unwrap()),
+            port_be: port.to_be_bytes(),
+            proto,
+            kind: 0,
+        };
+        let vip = Vip {
+            id,
+            ring_size: RING_SIZE,
+            flags: abi::VIP_PICK_BY_ADDRESS,
+            ..Vip::default()
+        };
+        let fragments = VipKey {
+            port_be: [0; 2],
+            kind: abi::VIP_OF_FRAGMENTS,
+            ..key
+        };
+        for key in [key, fragments] {
+            write(
+                &self.skel.maps.vips,
+                Plain::as_bytes(&key),
+                Plain::as_bytes(&vip),
+            );
         }
     }
 
@@ -264,7 +292,7 @@ impl Rig {
             addr: abi::addr_bytes(addr.parse().unwrap()),
             port_be: port.to_be_bytes(),
             proto,
-            pad: 0,
+            kind: 0,
         };
         let mut vip: Vip = read(&self.skel.maps.vips, Plain::as_bytes(&key)).expect("the VIP");
         change(&mut vip);

@@ -87,7 +87,59 @@ fn with_tos(tos: u8, v6: bool) -> Vec<u8> {
     Ip { tos, ..Ip::CLIENT }.packet(tuple.src, tuple.dst, 6, &tuple.tcp_segment(Tcp::syn(1)))
 }
 
+/// The inner packet behind UDP to `port`, and behind `head` of GUE's own.
+fn gue(to: &str, port: u16, head: &[u8], inner: &[u8]) -> Vec<u8> {
+    let from = if to.contains(':') { FROM6 } else { FROM4 };
+    let payload = [head, inner].concat();
+    let tuple = Tuple::new(from, 50_000, to, port);
+    let udp = tuple.udp(&payload);
+    let transport = &udp[udp.len() - payload.len() - 8..];
+    Ip::OUTER.packet(tuple.src, tuple.dst, 17, transport)
+}
+
+/// GUE variant 0: no words more, or some of private data.
+fn gue_head(inner: &[u8], private: &[u8]) -> Vec<u8> {
+    let proto = if inner[0] >> 4 == 4 { 4 } else { 41 };
+    [&[private.len() as u8 / 4, proto, 0, 0][..], private].concat()
+}
+
 verdict_tests! { Server, ServerVerdict:
+    Decapsulated gue_of_both_variants(server) {
+        for inner in [inner4(), inner6()] {
+            for own in [OWN4, OWN6] {
+                for tags in [&[][..], &[(0x88a8, 6), (0x8100, 5)]] {
+                    for head in [vec![], gue_head(&inner, &[]), gue_head(&inner, &[7; 4]), gue_head(&inner, &[7; 124])] {
+                        let sent = ethernet(OWN, ROUTER, tags, &gue(own, 6080, &head, &inner));
+                        server.expect(ServerVerdict::Decapsulated, &sent, &ethernet(OWN, ROUTER, tags, &inner));
+                    }
+                }
+            }
+        }
+    }
+    NotTunnel other_ports_are_the_kernels(server) {
+        server.expect_untouched(ServerVerdict::NotTunnel, &arriving(&gue(OWN4, 6081, &[], &inner4())));
+    }
+    NotOurs gue_of_others_is_the_kernels(server) {
+        server.expect_untouched(ServerVerdict::NotOurs, &arriving(&gue("10.1.0.11", 6080, &[], &inner4())));
+    }
+    GueUnknown what_gue_may_say_besides_is_the_kernels(server) {
+        let inner = inner4();
+        let heads = [
+            [0x20, 4, 0, 0],    // control
+            [0x00, 47, 0, 0],   // carries no IP
+            [0x01, 4, 0x80, 0], // flags
+            [0x80, 4, 0, 0],    // variant 2
+            [0x50, 4, 0, 0],    // variant 1 of IP version 5
+        ];
+        for head in heads {
+            server.expect_untouched(ServerVerdict::GueUnknown, &arriving(&gue(OWN4, 6080, &head, &inner)));
+        }
+    }
+    InnerMalformed gue_that_ends_early(server) {
+        for rest in [&[][..], &[0x01, 4, 0, 0], &[0x45, 0, 0, 0, 0, 0]] {
+            server.expect(ServerVerdict::InnerMalformed, &arriving(&gue(OWN4, 6080, &[], rest)), &[]);
+        }
+    }
     Decapsulated every_family_in_every_family_with_tags(server) {
         let tags: [Tags<'_>; 3] = [&[], &[(0x8100, 5)], &[(0x88a8, 6), (0x8100, 5)]];
         for inner in [inner4(), inner6()] {

@@ -112,6 +112,7 @@ fn decapsulate(server: &topology::Node) -> Result<()> {
         interface: topology::DEVICE.to_owned(),
         pin_dir: pin_dir(server),
         xdp_mode: XdpMode::Auto,
+        gue_port: causeway_io::Gue::default().port,
     };
     let addresses = [server.ipv4.into(), server.ipv6.into()].into();
     server.netns.run(move || {
