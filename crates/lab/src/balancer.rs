@@ -25,12 +25,23 @@ pub struct Vip {
     pub address: IpAddr,
     /// Port of the service.
     pub port: u16,
+    /// Transport protocol of the service.
+    pub protocol: Protocol,
     /// `maglev`, `hash` or `latency`.
     pub scheduler: String,
     /// `ipip` or `l2`.
     pub forwarding: Forwarding,
     /// Its servers.
     pub reals: Vec<Real>,
+}
+
+/// A VIP's transport protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP, and so QUIC.
+    Udp,
 }
 
 /// How packets reach the servers.
@@ -303,9 +314,13 @@ fn write_vip(s: &mut String, vip: &Vip) -> Result<()> {
         Forwarding::Gue => "gue",
         Forwarding::L2 => "l2",
     };
+    let protocol = match vip.protocol {
+        Protocol::Tcp => "tcp",
+        Protocol::Udp => "udp",
+    };
     writeln!(
         s,
-        "[[vip]]\naddress = \"{}\"\nport = {}\nprotocol = \"tcp\"\nscheduler = \"{}\"\n\
+        "[[vip]]\naddress = \"{}\"\nport = {}\nprotocol = \"{protocol}\"\nscheduler = \"{}\"\n\
          forwarding = \"{forwarding}\"",
         vip.address, vip.port, vip.scheduler
     )?;

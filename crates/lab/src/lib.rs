@@ -18,6 +18,8 @@ pub mod load;
 pub mod netns;
 pub mod nginx;
 pub mod outcome;
+pub mod quic;
+pub mod role;
 pub mod sandbox;
 pub mod scenario;
 pub mod series;

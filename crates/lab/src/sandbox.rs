@@ -27,7 +27,7 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 use nix::sys::wait::{WaitStatus, wait};
 use nix::unistd::Pid;
 
-use crate::{cgroup, link};
+use crate::{cgroup, link, role};
 
 const STAGE: &str = "CAUSEWAY_LAB_STAGE";
 const STAGE_INIT: &str = "init";
@@ -99,7 +99,11 @@ fn inside(arguments: &[OsString]) -> Result<Option<Sandbox>> {
         };
         process::exit(code);
     }
-    Ok(Sandbox::current())
+    let sandbox = Sandbox::current();
+    if sandbox.is_some() {
+        role::play_if_asked();
+    }
+    Ok(sandbox)
 }
 
 /// PID of init for the signal handler; 0 while there is none.

@@ -19,6 +19,7 @@ use super::socket::{begin_connect, fault_of, send};
 use super::{LoadConfig, Progress};
 use crate::clock;
 
+const PROTO_TCP: u8 = 6;
 /// How often overdue connects and answers are looked for.
 const TICK_NS: u64 = 50_000_000;
 /// Random streams of a slot beside those of its pages.
@@ -263,6 +264,7 @@ impl Client<'_> {
         let number = self.log.connections.len();
         let opened = begin_connect(self.config.target);
         self.log.connections.push(Connection {
+            proto: PROTO_TCP,
             slot: slot.number as u32,
             local: opened
                 .as_ref()

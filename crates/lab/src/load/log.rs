@@ -55,6 +55,8 @@ impl Fault {
 /// One connection, from the call of connect(2) on.
 #[derive(Debug, Clone)]
 pub struct Connection {
+    /// Number of the transport protocol: 6 or 17.
+    pub proto: u8,
     /// Which user.
     pub slot: u32,
     /// The client's address and port.
@@ -133,6 +135,8 @@ pub struct Log {
     pub end_ns: u64,
     /// Wall time minus CLOCK_MONOTONIC.
     pub wall_offset_ns: i64,
+    /// How often connections moved to another port of their client.
+    pub migrations: u64,
 }
 
 impl Log {
@@ -174,6 +178,7 @@ impl Log {
         self.cost.cpu_ns += other.cost.cpu_ns;
         self.cost.wakeups += other.cost.wakeups;
         self.wall_offset_ns = other.wall_offset_ns;
+        self.migrations += other.migrations;
     }
 
     /// Puts responses in order of their last byte.
@@ -181,7 +186,7 @@ impl Log {
         self.responses.sort_by_key(|r| (r.last_ns, r.send_ns));
     }
 
-    /// One row per response, in wall time; `proto` is TCP's number, 6.
+    /// One row per response, in wall time.
     pub fn write_csv(&self, mut out: impl Write) -> io::Result<()> {
         writeln!(
             out,
@@ -192,7 +197,8 @@ impl Log {
             let c = &self.connections[r.connection as usize];
             writeln!(
                 out,
-                "6,{},{},{},{},{},{},{},{},{},{},{},{}",
+                "{},{},{},{},{},{},{},{},{},{},{},{},{}",
+                c.proto,
                 c.local.ip(),
                 c.local.port(),
                 c.remote.ip(),

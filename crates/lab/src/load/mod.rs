@@ -105,11 +105,11 @@ impl Progress {
         self.latency_ns.load(Ordering::Relaxed)
     }
 
-    fn broke(&self) {
+    pub(crate) fn broke(&self) {
         self.broken.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn answered(&self, latency_ns: u64) {
+    pub(crate) fn answered(&self, latency_ns: u64) {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.latency_ns.fetch_add(latency_ns, Ordering::Relaxed);
     }
@@ -124,8 +124,17 @@ pub struct Running {
     end_ns: u64,
 }
 
-/// Starts the load, slots dealt out over `clients` in turn.
+/// Starts the load over HTTP/1.1, slots dealt out over `clients` in turn.
 pub fn start(clients: &[Netns], config: &LoadConfig) -> Result<Running> {
+    start_with(clients, config, client::run)
+}
+
+/// Starts a load whose slots `run` serves, on a thread in each of `clients`: it
+/// gets the configuration, its slots, the start and the live counts.
+pub(crate) fn start_with<F>(clients: &[Netns], config: &LoadConfig, run: F) -> Result<Running>
+where
+    F: Fn(&LoadConfig, &[usize], u64, &Progress) -> Result<Log> + Clone + Send + 'static,
+{
     if clients.is_empty() || config.slots == 0 || config.outstanding == 0 {
         bail!("a load needs a client, a slot and an outstanding request");
     }
@@ -137,8 +146,8 @@ pub fn start(clients: &[Netns], config: &LoadConfig) -> Result<Running> {
         .enumerate()
         .map(|(i, netns)| {
             let slots: Vec<usize> = (i..config.slots).step_by(clients.len()).collect();
-            let (config, progress) = (config.clone(), progress.clone());
-            netns.thread(move || client::run(&config, &slots, start_ns, &progress))
+            let (config, progress, run) = (config.clone(), progress.clone(), run.clone());
+            netns.thread(move || run(&config, &slots, start_ns, &progress))
         })
         .collect();
     let end_ns = start_ns + config.duration_ms * 1_000_000;

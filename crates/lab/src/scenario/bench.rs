@@ -7,21 +7,24 @@ use anyhow::Result;
 use causeway_io::{Decapsulator, DecapsulatorOptions, XdpMode};
 
 use crate::agent::Agent;
-use crate::balancer::{Balancer, Forwarding, Real, Settings, Vip};
+use crate::balancer::{Balancer, Forwarding, Protocol, Real, Settings, Vip};
 use crate::load::{self, LoadConfig, Running};
 use crate::netns::Netns;
 use crate::nginx::Nginx;
+use crate::quic::{self, Order, Stack};
 use crate::sandbox::Sandbox;
 use crate::topology::{self, Shape, Topology};
 
-/// Port of every service.
+/// Port of every service over TCP.
 pub const PORT: u16 = 80;
+/// Port of every service over QUIC.
+pub const QUIC_PORT: u16 = 443;
 
 /// Clients, router, balancer's place and servers with nginx running.
 pub struct Bench {
     pub sandbox: Sandbox,
     pub topology: Topology,
-    /// One nginx per server, in order.
+    /// One nginx per server, in order; none on a bare bench.
     pub servers: Vec<Nginx>,
 }
 
@@ -29,16 +32,35 @@ impl Bench {
     /// Builds it. Servers name themselves by their IPv4 address.
     pub fn build(sandbox: Sandbox, clients: usize, servers: usize) -> Result<Self> {
         crate::nginx::available()?;
-        let topology = Topology::build(sandbox, Shape { clients, servers })?;
+        let mut bench = Self::bare(sandbox, clients, servers)?;
         let start =
             |node: &topology::Node| Nginx::start(&node.netns, &node.ipv4.to_string(), PORT, 1);
-        let nginx = topology.servers.iter().map(start).collect::<Result<_>>()?;
+        let nodes = bench.topology.servers.iter();
+        bench.servers = nodes.map(start).collect::<Result<_>>()?;
+        Ok(bench)
+    }
+
+    /// The same without a service on the servers.
+    pub fn bare(sandbox: Sandbox, clients: usize, servers: usize) -> Result<Self> {
+        let topology = Topology::build(sandbox, Shape { clients, servers })?;
         topology.servers.iter().try_for_each(decapsulate)?;
         Ok(Self {
             sandbox,
             topology,
-            servers: nginx,
+            servers: Vec::new(),
         })
+    }
+
+    /// A QUIC server on every server, in order, named as nginx is.
+    pub fn quic_servers(&self, stack: Stack, order: Order) -> Result<Vec<quic::Server>> {
+        let start = |node: &topology::Node| {
+            let config = quic::ServerConfig {
+                order,
+                ..quic::ServerConfig::new(&node.ipv4.to_string(), QUIC_PORT)?
+            };
+            quic::Server::start(&node.netns, stack, &config)
+        };
+        self.topology.servers.iter().map(start).collect()
     }
 
     /// The `i`-th IPv4 VIP with all servers.
@@ -51,10 +73,21 @@ impl Bench {
         self.vip(topology::vip6(i).into(), scheduler, forwarding)
     }
 
+    /// The `i`-th IPv4 VIP for QUIC with all servers.
+    pub fn quic_vip4(&self, i: usize, scheduler: &str, forwarding: Forwarding) -> Vip {
+        quic(self.vip4(i, scheduler, forwarding))
+    }
+
+    /// The `i`-th IPv6 VIP for QUIC with all servers.
+    pub fn quic_vip6(&self, i: usize, scheduler: &str, forwarding: Forwarding) -> Vip {
+        quic(self.vip6(i, scheduler, forwarding))
+    }
+
     fn vip(&self, address: std::net::IpAddr, scheduler: &str, forwarding: Forwarding) -> Vip {
         Vip {
             address,
             port: PORT,
+            protocol: Protocol::Tcp,
             scheduler: scheduler.to_owned(),
             forwarding,
             reals: self
@@ -81,13 +114,13 @@ impl Bench {
 
     /// Starts a load from all clients.
     pub fn load(&self, config: &LoadConfig) -> Result<Running> {
-        let clients: Vec<Netns> = self
-            .topology
-            .clients
-            .iter()
-            .map(|c| c.netns.clone())
-            .collect();
-        load::start(&clients, config)
+        load::start(&self.client_namespaces(), config)
+    }
+
+    /// Where the clients run.
+    pub fn client_namespaces(&self) -> Vec<Netns> {
+        let clients = self.topology.clients.iter();
+        clients.map(|c| c.netns.clone()).collect()
     }
 
     /// Servers by the names that they and Causeway use for them, in order.
@@ -97,6 +130,15 @@ impl Bench {
             .iter()
             .map(|s| s.ipv4.to_string())
             .collect()
+    }
+}
+
+/// The same service over QUIC.
+fn quic(vip: Vip) -> Vip {
+    Vip {
+        port: QUIC_PORT,
+        protocol: Protocol::Udp,
+        ..vip
     }
 }
 

@@ -7,6 +7,7 @@ mod bench;
 pub mod degrade;
 mod direct;
 mod packet_cost;
+mod quic_smoke;
 mod replace;
 mod smoke;
 mod takeover;
@@ -110,6 +111,7 @@ pub fn all() -> &'static [&'static dyn Scenario] {
         &accuracy_web::AccuracyWeb,
         &degrade::Degrade,
         &packet_cost::PacketCost,
+        &quic_smoke::QuicSmoke,
     ]
 }
 

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A QUIC server as the lab sees it: a child process in a server's namespace, of
+//! either stack, and the commands it takes.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use super::{serve, tls};
+use crate::cgroup::Cgroup;
+use crate::cpu;
+use crate::netns::Netns;
+use crate::role::Player;
+
+/// Which implementation of QUIC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stack {
+    /// quinn and h3.
+    Quinn,
+}
+
+impl Stack {
+    /// All of them.
+    pub const ALL: [Self; 1] = [Self::Quinn];
+
+    /// The word used in results and parameters.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Quinn => "quinn",
+        }
+    }
+}
+
+impl std::str::FromStr for Stack {
+    type Err = anyhow::Error;
+
+    fn from_str(word: &str) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|s| s.name() == word);
+        found.ok_or_else(|| anyhow::anyhow!("{word:?} is no QUIC stack of the lab"))
+    }
+}
+
+/// How the requests of one connection wait for their service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// Each on its own, side by side.
+    Par,
+    /// Requests that come while another is served share its remaining time.
+    Batch,
+    /// One after another, in order of arrival.
+    Seq,
+}
+
+/// What a server is told at its start.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ServerConfig {
+    /// Name that answers carry in `X-Real`.
+    pub real: String,
+    /// UDP port, on all addresses of both families.
+    pub port: u16,
+    /// How the requests of one connection wait.
+    pub order: Order,
+    /// Certificate, PEM file.
+    pub certificate: String,
+    /// Private key, PEM file.
+    pub key: String,
+}
+
+impl ServerConfig {
+    /// A server with the lab's certificate that serves requests side by side.
+    pub fn new(real: &str, port: u16) -> Result<Self> {
+        let identity = tls::identity()?;
+        Ok(Self {
+            real: real.to_owned(),
+            port,
+            order: Order::Par,
+            certificate: identity.certificate.display().to_string(),
+            key: identity.key.display().to_string(),
+        })
+    }
+}
+
+/// A running server. Dropped, it is killed.
+#[derive(Debug)]
+pub struct Server {
+    player: Player,
+}
+
+impl Server {
+    /// Starts a server of `stack` in `netns` and waits until it listens.
+    pub fn start(netns: &Netns, stack: Stack, config: &ServerConfig) -> Result<Self> {
+        let configuration = serde_json::to_string(config)?;
+        let player = match stack {
+            Stack::Quinn => Player::start_role(netns, serve::ROLE, &configuration)?,
+        };
+        Ok(Self { player })
+    }
+
+    /// Multiplies every service time from now on; 1.0 is normal.
+    pub fn set_factor(&mut self, factor: f64) -> Result<()> {
+        self.player.ask(&format!("factor {factor}")).map(drop)
+    }
+
+    /// Moves the process into a control group.
+    pub fn join(&self, cgroup: &Cgroup) -> Result<()> {
+        self.player.join(cgroup)
+    }
+
+    /// CPU time used so far.
+    pub fn cpu_time(&self) -> Duration {
+        cpu::process_time(self.player.pid()).unwrap_or_default()
+    }
+}

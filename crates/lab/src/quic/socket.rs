@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A client's UDP sockets, and what the errors of a connection mean.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::{ConnectionError, Endpoint, EndpointConfig, TokioRuntime, TransportErrorCode};
+
+use crate::load::log::Fault;
+
+/// A socket on the address from which `target` is reached, on a fresh port.
+fn open_socket(target: SocketAddr) -> io::Result<UdpSocket> {
+    let any: SocketAddr = match target {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let probe = UdpSocket::bind(any)?;
+    probe.connect(target)?;
+    UdpSocket::bind((probe.local_addr()?.ip(), 0))
+}
+
+/// An endpoint for one connection to `target`, so that each has a port of its own.
+pub fn open_endpoint(target: SocketAddr) -> io::Result<Endpoint> {
+    let socket = open_socket(target)?;
+    Endpoint::new(
+        EndpointConfig::default(),
+        None,
+        socket,
+        Arc::new(TokioRuntime),
+    )
+}
+
+/// Moves the endpoint to another port every `every_ms`, until its connection ends.
+pub async fn wander(
+    endpoint: Endpoint,
+    connection: quinn::Connection,
+    target: SocketAddr,
+    every_ms: u64,
+    mut moved: impl FnMut(),
+) {
+    let pause = || tokio::time::sleep(Duration::from_millis(every_ms));
+    loop {
+        tokio::select! {
+            _ = connection.closed() => return,
+            () = pause() => {}
+        }
+        // Without a socket to spare the connection stays where it is.
+        if open_socket(target).and_then(|s| endpoint.rebind(s)).is_ok() {
+            moved();
+        }
+    }
+}
+
+/// What broke a connection; `late` is what a timeout is called at that stage.
+pub fn fault_of(error: &ConnectionError, late: Fault) -> Fault {
+    match error {
+        ConnectionError::TimedOut => late,
+        ConnectionError::Reset => Fault::Reset,
+        ConnectionError::ConnectionClosed(close)
+            if close.error_code == TransportErrorCode::CONNECTION_REFUSED =>
+        {
+            Fault::Refused
+        }
+        ConnectionError::ConnectionClosed(_) | ConnectionError::ApplicationClosed(_) => {
+            Fault::ShortRead
+        }
+        ConnectionError::VersionMismatch | ConnectionError::TransportError(_) => Fault::BadResponse,
+        ConnectionError::LocallyClosed | ConnectionError::CidsExhausted => Fault::SendFailed,
+    }
+}
