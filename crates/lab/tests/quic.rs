@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 use causeway_lab::load::{LoadConfig, log::Log, report};
-use causeway_lab::quic::{Order, Server, ServerConfig, Stack, client};
+use causeway_lab::quic::{self, Order, Server, ServerConfig, Stack, client};
 use causeway_lab::sandbox::{self, Sandbox};
 use causeway_lab::topology::{Shape, Topology};
 
@@ -122,6 +122,28 @@ fn a_server_that_is_not_there_is_a_fault() {
             "{:?}",
             log.faults()
         );
+        Ok(())
+    });
+}
+
+/// The other stack, client and server, logs and serves the same.
+#[test]
+fn quic_go_speaks_with_itself_and_with_quinn() {
+    sandbox::run_test("quic_go_speaks_with_itself_and_with_quinn", |sandbox| {
+        let mut bench = bench(sandbox, Stack::QuicGo, Order::Par)?;
+        let clients = [bench.topology.clients[0].netns.clone()];
+        for (stack, factor) in [(Stack::QuicGo, 1.0), (Stack::Quinn, 2.0)] {
+            bench.server.set_factor(factor)?;
+            let log = quic::load(stack, &clients, &bench.config, &Default::default())?.finish()?;
+            let all = report::summary(&log, 0, u64::MAX);
+            println!("{} {}", stack.name(), serde_json::to_string(&all)?);
+            ensure!(log.faults().is_empty(), "{:?}", log.faults());
+            ensure!(log.reals == ["server0"] && all.requests > 200);
+            let least = (8_000_000.0 * factor) as u64;
+            ensure!(log.responses.iter().all(|r| r.latency_ns() >= least));
+            ensure!(log.responses.iter().any(|r| r.parent.is_some()));
+            ensure!(log.connections.len() > 6);
+        }
         Ok(())
     });
 }

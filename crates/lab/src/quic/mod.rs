@@ -11,9 +11,39 @@
 
 pub mod client;
 pub mod clock;
+mod go_load;
+mod gotool;
 pub mod serve;
 pub mod server;
 mod socket;
 pub mod tls;
 
+use anyhow::{Result, ensure};
+
+use crate::load::{LoadConfig, Running};
+use crate::netns::Netns;
+
 pub use server::{Order, Server, ServerConfig, Stack};
+
+/// Starts a load by clients of `stack`, slots dealt out over `clients` in turn.
+///
+/// # Errors
+/// Without Go, when quic-go is asked for; and when quic-go is to migrate, which its
+/// clients cannot.
+pub fn load(
+    stack: Stack,
+    clients: &[Netns],
+    config: &LoadConfig,
+    options: &client::Options,
+) -> Result<Running> {
+    match stack {
+        Stack::Quinn => client::start(clients, config, options),
+        Stack::QuicGo => {
+            ensure!(
+                options.migrate_ms.is_none(),
+                "clients on quic-go v0.36 cannot migrate"
+            );
+            go_load::start(clients, config)
+        }
+    }
+}

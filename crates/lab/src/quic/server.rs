@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::{serve, tls};
+use super::{gotool, serve, tls};
 use crate::cgroup::Cgroup;
 use crate::cpu;
 use crate::netns::Netns;
@@ -19,16 +19,19 @@ use crate::role::Player;
 pub enum Stack {
     /// quinn and h3.
     Quinn,
+    /// quic-go and its http3 package.
+    QuicGo,
 }
 
 impl Stack {
     /// All of them.
-    pub const ALL: [Self; 1] = [Self::Quinn];
+    pub const ALL: [Self; 2] = [Self::Quinn, Self::QuicGo];
 
     /// The word used in results and parameters.
     pub fn name(self) -> &'static str {
         match self {
             Self::Quinn => "quinn",
+            Self::QuicGo => "quic-go",
         }
     }
 }
@@ -95,6 +98,11 @@ impl Server {
         let configuration = serde_json::to_string(config)?;
         let player = match stack {
             Stack::Quinn => Player::start_role(netns, serve::ROLE, &configuration)?,
+            Stack::QuicGo => {
+                let mut command = netns.command(gotool::program()?);
+                command.arg("serve");
+                Player::start(command, "quic-go server", &configuration)?
+            }
         };
         Ok(Self { player })
     }
