@@ -13,7 +13,7 @@ use clap::{ArgAction, Parser, Subcommand};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use tracing_subscriber::EnvFilter;
 
-use crate::{agent_cmd, bench, config_cmd, generate_cmd, lb_cmd, measure, stats_cmd, vip_cmd};
+use crate::{agent_cmd, bench, config_cmd, generate_cmd, lb_cmd, measure, rtt, stats_cmd, vip_cmd};
 
 /// A layer-4 load balancer that knows what its clients feel.
 #[derive(Debug, Parser)]
@@ -35,6 +35,7 @@ enum Command {
     Agent(agent_cmd::Args),
     /// Measure response latency from the packets that travel from clients to servers
     Measure(Box<measure::Args>),
+    Rtt(Box<rtt::Args>),
     /// Show what a running balancer counts and measures
     Stats(stats_cmd::Args),
     /// Look at and change the VIPs of a running balancer
@@ -70,6 +71,7 @@ impl Cli {
             Command::Vip(args) => args.run(),
             Command::Real(args) => args.run(),
             Command::Measure(args) => args.run(),
+            Command::Rtt(args) => args.run(),
             Command::Config(args) => args.run(),
             Command::Generate(args) => args.run(),
             Command::Bench(args) => args.run(),
@@ -85,7 +87,9 @@ impl Command {
     /// Whether the command serves nobody: it prints and ends.
     fn only_prints(&self) -> bool {
         match self {
-            Self::Lb(_) | Self::Agent(_) | Self::Measure(_) | Self::Bench(_) => false,
+            Self::Lb(_) | Self::Agent(_) | Self::Measure(_) | Self::Rtt(_) | Self::Bench(_) => {
+                false
+            }
             Self::Stats(_) | Self::Vip(_) | Self::Real(_) => true,
             Self::Config(_) | Self::Generate(_) => true,
             #[cfg(feature = "lab")]

@@ -21,8 +21,8 @@ mod lab_cmd;
 mod lb_cmd;
 mod measure;
 mod output;
-#[cfg(feature = "lab")]
 mod report;
+mod rtt;
 mod stats_cmd;
 mod vip_cmd;
 

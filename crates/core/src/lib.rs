@@ -10,5 +10,6 @@ pub mod estimate;
 pub mod filter;
 pub mod flow;
 pub mod hist;
+pub mod rtt;
 pub mod select;
 pub mod wire;

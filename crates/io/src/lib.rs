@@ -6,6 +6,7 @@
 //! - [`Decapsulator`]: its counterpart on a server.
 //! - [`Meter`]: measurement alone, on any interface.
 //! - [`filter`]: tcpdump's filter language.
+//! - [`rtt`]: clocks, sockets and the sampler behind `causeway rtt`.
 //! - [`resolve_next_hop`]: where its packets go, asked of the kernel's tables.
 
 pub mod abi;
@@ -21,6 +22,7 @@ mod next_hop;
 mod pins;
 mod plane;
 mod rings;
+pub mod rtt;
 mod run_time;
 mod xdp;
 

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where all threads of a run put their latencies.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use causeway_core::rtt::{Latencies, Method};
+
+/// A mutex that a panic elsewhere does not close.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Debug, Default)]
+struct Recorder {
+    /// All intervals that have ended.
+    ended: Latencies,
+    /// The open one.
+    open: Latencies,
+}
+
+/// Latencies by method: two histograms each, whatever the length of a run.
+#[derive(Debug)]
+pub struct Records {
+    methods: Vec<(Method, Mutex<Recorder>)>,
+}
+
+impl Records {
+    /// For these methods; what others measure is dropped.
+    pub fn new(methods: &[Method]) -> Self {
+        Self {
+            methods: methods.iter().map(|m| (*m, Mutex::default())).collect(),
+        }
+    }
+
+    fn of(&self, method: Method) -> Option<MutexGuard<'_, Recorder>> {
+        let found = self.methods.iter().find(|(m, _)| *m == method)?;
+        Some(lock(&found.1))
+    }
+
+    /// Adds a latency.
+    pub fn record(&self, method: Method, ns: u64, count: u32) {
+        if let Some(mut recorder) = self.of(method) {
+            (0..count).for_each(|_| recorder.open.record(ns));
+        }
+    }
+
+    /// Ends the open interval of every method and gives it.
+    pub fn end_interval(&self) -> Vec<(Method, Latencies)> {
+        let methods = self.methods.iter().map(|(method, recorder)| {
+            let mut recorder = lock(recorder);
+            let interval = std::mem::take(&mut recorder.open);
+            recorder.ended.merge(&interval);
+            (*method, interval)
+        });
+        methods.collect()
+    }
+
+    /// Everything so far; `None` for a method that is not measured.
+    pub fn total(&self, method: Method) -> Option<Latencies> {
+        let recorder = self.of(method)?;
+        let mut total = recorder.ended.clone();
+        total.merge(&recorder.open);
+        Some(total)
+    }
+
+    /// The methods measured.
+    pub fn methods(&self) -> impl Iterator<Item = Method> + '_ {
+        self.methods.iter().map(|(method, _)| *method)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_add_up_to_the_total() {
+        let records = Records::new(&[Method::Rr, Method::Ping]);
+        records.record(Method::Rr, 1_000, 1);
+        records.record(Method::Rr, 3_000, 2);
+        records.record(Method::Tcp, 9_000, 1);
+        let ended = records.end_interval();
+        assert_eq!(ended[0].1.count(), 3);
+        assert_eq!(ended[1].1.count(), 0);
+        records.record(Method::Rr, 5_000, 1);
+        assert_eq!(records.total(Method::Rr).map(|l| l.count()), Some(4));
+        assert!(records.total(Method::Tcp).is_none());
+        assert_eq!(records.end_interval()[0].1.count(), 1);
+        assert_eq!(records.total(Method::Rr).map(|l| l.count()), Some(4));
+    }
+}

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a run has found.
+
+use std::net::SocketAddr;
+
+use causeway_core::rtt::explain::{self, Evidence, Finding, Ping};
+use causeway_core::rtt::{Figures, Latencies, Limit, Method, Summary};
+use causeway_io::rtt::clock;
+use serde::Serialize;
+
+use super::args::ClientArgs;
+use super::echoes::Echoes;
+use super::protocol::{self, Measured, Report, Welcome};
+use super::session::kernel;
+use super::streams::Ended;
+
+/// How it was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Conditions {
+    pub host: String,
+    pub address: String,
+    pub port: u16,
+    pub transport: &'static str,
+    pub request_bytes: u32,
+    pub response_bytes: u32,
+    /// `closed` or `open`.
+    #[serde(rename = "loop")]
+    pub kind: &'static str,
+    /// Between a response and the next request; closed loop.
+    pub wait_us: Option<u64>,
+    pub burst: Option<u32>,
+    /// Requests per second and stream; open loop.
+    pub rate: Option<f64>,
+    pub streams: u32,
+    /// As asked for: seconds, or transactions per stream.
+    pub seconds: Option<f64>,
+    pub transactions: Option<u64>,
+    pub clock: &'static str,
+    pub busy_us: u64,
+    pub kernel: String,
+    pub server_kernel: Option<String>,
+    pub brand: String,
+}
+
+impl Conditions {
+    /// The arguments, as they came to mean.
+    pub fn new(
+        args: &ClientArgs,
+        host: &str,
+        address: SocketAddr,
+        server: Option<&Welcome>,
+    ) -> Self {
+        let closed = args.rate.is_none();
+        Self {
+            host: host.to_owned(),
+            address: address.ip().to_string(),
+            port: address.port(),
+            transport: args.transport.as_str(),
+            request_bytes: args.request.request,
+            response_bytes: args.request.response,
+            kind: if closed { "closed" } else { "open" },
+            wait_us: closed.then_some(args.wait.as_micros() as u64),
+            burst: closed.then_some(args.burst),
+            rate: args.rate,
+            streams: args.streams,
+            seconds: match args.limit {
+                Limit::Time(ns) => Some(ns as f64 / 1e9),
+                Limit::Count(_) => None,
+            },
+            transactions: match args.limit {
+                Limit::Time(_) => None,
+                Limit::Count(count) => Some(count),
+            },
+            clock: clock::DESCRIPTION,
+            busy_us: args.busy.as_micros() as u64,
+            kernel: kernel(),
+            server_kernel: server.map(|s| s.kernel.clone()),
+            brand: args.brand.clone(),
+        }
+    }
+
+    /// One line on how requests followed each other.
+    pub fn loop_text(&self) -> String {
+        match (self.rate, self.wait_us) {
+            (Some(rate), _) => format!(
+                "open loop, {rate} requests/s and stream; latency counts from the intended start"
+            ),
+            (None, Some(wait_us)) if wait_us > 0 => format!(
+                "closed loop, {} between response and request: what is slow is measured less often (coordinated omission; --rate does without)",
+                explain::time(wait_us * 1_000)
+            ),
+            _ => "closed loop without a wait: what is slow is measured less often (coordinated omission; --rate does without)".to_owned(),
+        }
+    }
+}
+
+/// One interval of one method.
+#[derive(Clone, Copy, Debug)]
+pub struct Point {
+    /// End of the interval, seconds since the start.
+    pub at_s: f64,
+    pub method: Method,
+    pub summary: Summary,
+}
+
+/// Where something was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum End {
+    Client,
+    Server,
+}
+
+impl End {
+    /// The word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Server => "server",
+        }
+    }
+}
+
+/// One row of the results.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    pub method: Method,
+    pub end: End,
+    pub summary: Summary,
+}
+
+/// Everything a run has found.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub conditions: Conditions,
+    pub elapsed_ns: u64,
+    /// Measured at this end.
+    pub methods: Vec<(Method, Latencies)>,
+    pub ended: Option<Ended>,
+    pub echoes: Option<Echoes>,
+    /// What the server has measured.
+    pub server: Option<Report>,
+    pub points: Vec<Point>,
+}
+
+impl Outcome {
+    /// Whether no method has a single value.
+    pub fn is_empty(&self) -> bool {
+        self.methods.iter().all(|(_, l)| l.count() == 0)
+    }
+
+    /// The latencies of a method at this end.
+    pub fn latencies(&self, method: Method) -> Option<&Latencies> {
+        let found = self.methods.iter().find(|(m, _)| *m == method);
+        found.map(|(_, latencies)| latencies)
+    }
+
+    /// The figures of a method at this end.
+    pub fn summary(&self, method: Method) -> Option<Summary> {
+        self.latencies(method)?.summary()
+    }
+
+    /// The figures of a method at the server.
+    pub fn server_summary(&self, method: Method) -> Option<Summary> {
+        let methods = &self.server.as_ref()?.methods;
+        let found = methods.iter().find(|m| m.method.0 == method);
+        found.map(Measured::summary)
+    }
+
+    /// All rows, this end's first.
+    pub fn rows(&self) -> Vec<Row> {
+        let row = |method, end, summary| Row {
+            method,
+            end,
+            summary,
+        };
+        let mut rows = Vec::new();
+        for method in Method::ALL {
+            let here = self.summary(method);
+            rows.extend(here.map(|s| row(method, End::Client, s)));
+            let asked = self.latencies(method).is_some();
+            let there = self.server_summary(method).filter(|_| asked);
+            rows.extend(there.map(|s| row(method, End::Server, s)));
+        }
+        rows
+    }
+
+    /// What netperf's selectors choose from.
+    pub fn figures(&self, command_line: String) -> Figures {
+        let conditions = &self.conditions;
+        let ended = self.ended.clone().unwrap_or_default();
+        let server = self.server.as_ref().and_then(|s| s.tcp.as_ref());
+        Figures {
+            latency: self.summary(Method::Rr).unwrap_or_default(),
+            elapsed_s: self.elapsed_ns as f64 / 1e9,
+            protocol: conditions.transport,
+            brand: conditions.brand.clone(),
+            command_line,
+            request_bytes: conditions.request_bytes,
+            response_bytes: conditions.response_bytes,
+            burst: conditions.burst.unwrap_or(1),
+            wait_us: conditions.wait_us.unwrap_or(0),
+            streams: conditions.streams,
+            source: ended
+                .source
+                .map_or_else(String::new, |s| s.ip().to_string()),
+            destination: conditions.address.clone(),
+            port: conditions.port,
+            local_retrans: ended.tcp.as_ref().map(|t| t.retrans),
+            remote_retrans: server.map(|t| t.retrans),
+            congestion_control: ended.congestion.unwrap_or_default(),
+            mss: ended.tcp.map(|t| t.mss),
+        }
+    }
+
+    /// What the verdicts are made of.
+    pub fn evidence(&self) -> Evidence {
+        let tcp = |of: Option<&protocol::Tcp>, rtt: Option<Summary>| {
+            of.map(|tcp| explain::Tcp {
+                rtt: rtt.unwrap_or_default(),
+                min_rtt_ns: (tcp.minrtt_us * 1e3) as u64,
+                segments: tcp.data_segs_out,
+                retransmitted: tcp.retrans,
+            })
+        };
+        let ended = self.ended.as_ref();
+        Evidence {
+            rr: self.summary(Method::Rr),
+            wait_ns: self.conditions.wait_us.map(|us| us * 1_000),
+            timeouts: ended.map_or(0, |e| e.timeouts),
+            ping: self.echoes.map(|echoes| Ping {
+                sent: echoes.transmitted,
+                rtt: self.summary(Method::Ping).unwrap_or_default(),
+            }),
+            client: tcp(
+                ended.and_then(|e| e.tcp.as_ref()),
+                self.summary(Method::Tcp),
+            ),
+            server: tcp(
+                self.server.as_ref().and_then(|s| s.tcp.as_ref()),
+                self.server_summary(Method::Tcp),
+            ),
+            server_app_ns: self.server.as_ref().and_then(|s| s.app_p50_ns),
+        }
+    }
+
+    /// The verdicts, with the sentences that go with them.
+    pub fn verdicts(&self) -> (Vec<Finding>, Vec<String>) {
+        let evidence = self.evidence();
+        let findings = explain::explain(&evidence);
+        let mut sentences: Vec<String> = findings.iter().map(Finding::sentence).collect();
+        sentences.extend(explain::closing(&evidence, &findings));
+        (findings, sentences)
+    }
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `causeway rtt serve`: answers requests, and tells what its own kernel and
+//! application have seen of them.
+//!
+//! It may face strangers: connections, sessions, line lengths and message sizes
+//! have bounds, whoever says nothing is cut off, and a session's streams end with
+//! it. A connection costs a thread and 64 KiB, a session about 1 MB.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use causeway_io::rtt::set_timeouts;
+
+use super::protocol::{self, PORT, REQUEST_LINE_MAX, Welcome};
+use super::session::{Place, Sessions};
+use crate::config::units;
+
+/// Connections at once: control, streams, and those that have not said which.
+const CONNECTIONS: usize = 2048;
+/// How long a connection may take to say what it is.
+const FIRST_LINE: Duration = Duration::from_secs(5);
+const STACK_BYTES: usize = 256 << 10;
+
+const EXAMPLES: &str = "\
+Examples:
+  causeway rtt serve
+  causeway rtt serve -p 12865 --service 20ms    # as if each request took 20 ms";
+
+/// Answer requests of `causeway rtt` clients until Ctrl-C
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ServeArgs {
+    /// Address to listen on [default: all, IPv4 and IPv6]
+    #[arg(short = 'L', long, value_name = "ADDRESS")]
+    pub listen: Option<IpAddr>,
+
+    /// Port to listen on
+    #[arg(short, long, value_name = "PORT", default_value_t = PORT)]
+    pub port: u16,
+
+    /// Wait so long before each response, as a slow application would
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration)]
+    pub service: Duration,
+}
+
+impl ServeArgs {
+    /// Runs the server.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        anyhow::ensure!(
+            self.service <= Duration::from_secs(60),
+            "--service must be at most 60s"
+        );
+        let listener = self.bind()?;
+        let at = listener.local_addr().context("own address")?;
+        eprintln!("causeway rtt serve: listening on {at}; Ctrl-C ends");
+        let sessions = Arc::new(Sessions::new(self.service));
+        accept(&listener, &sessions);
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn bind(&self) -> anyhow::Result<TcpListener> {
+        let address = self.listen.unwrap_or(Ipv6Addr::UNSPECIFIED.into());
+        let at = SocketAddr::new(address, self.port);
+        match TcpListener::bind(at) {
+            // A machine without IPv6.
+            Err(_) if self.listen.is_none() => {
+                TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], self.port)))
+            }
+            result => result,
+        }
+        .with_context(|| format!("cannot listen on port {} of {address}", self.port))
+    }
+}
+
+fn accept(listener: &TcpListener, sessions: &Arc<Sessions>) {
+    let places = Arc::new(AtomicUsize::new(0));
+    for stream in listener.incoming() {
+        let stream = match stream {
+            Ok(stream) => stream,
+            // Out of descriptors, or the peer is gone again: neither lasts.
+            Err(error) => {
+                tracing::debug!("accept: {error}");
+                thread::sleep(Duration::from_millis(10));
+                continue;
+            }
+        };
+        let Some(place) = Place::take(&places, CONNECTIONS) else {
+            tracing::debug!("{CONNECTIONS} connections are open: one more was closed");
+            continue;
+        };
+        let sessions = sessions.clone();
+        let started = thread::Builder::new()
+            .name("rtt".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn(move || {
+                let peer = stream.peer_addr();
+                if let Err(error) = greet(stream, &sessions) {
+                    tracing::debug!("{peer:?}: {error:#}");
+                }
+                drop(place);
+            });
+        if let Err(error) = started {
+            tracing::warn!("cannot start a thread: {error}");
+        }
+    }
+}
+
+/// Reads a connection's first line and serves it.
+fn greet(mut stream: TcpStream, sessions: &Arc<Sessions>) -> anyhow::Result<()> {
+    stream.set_nodelay(true)?;
+    set_timeouts(&stream, Some(FIRST_LINE))?;
+    let line = protocol::read_line(&mut stream, REQUEST_LINE_MAX * 8)
+        .context("the first line")?
+        .unwrap_or_default();
+    let served = match line.strip_prefix("rr ") {
+        Some(token) => sessions.stream(token, &mut stream),
+        None => sessions.control(&line, &mut stream),
+    };
+    if let Err(error) = &served {
+        let refusal = Welcome {
+            error: Some(format!("{error:#}")),
+            ..Welcome::default()
+        };
+        // The peer may be gone; nothing more can be done for it.
+        let _ = protocol::write_line(&mut stream, &refusal);
+    }
+    served
+}

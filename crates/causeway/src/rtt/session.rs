@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A client's stay at the server: its streams of requests, and what the server
+//! learns from them.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use causeway_core::rtt::{Latencies, Method};
+use causeway_io::rtt::{TcpInfo, clock, set_timeouts};
+
+use super::protocol::{
+    self, Ask, Hello, Measured, REQUEST_LINE_MAX, Report, SIZE_MAX, Tcp, VERSION, Welcome, Word,
+};
+use super::records::lock;
+
+/// Sessions at once.
+const SESSIONS: usize = 64;
+/// Streams of one session.
+const STREAMS: usize = 1000;
+/// A stream or a session without a word for so long is over.
+const SILENT: Duration = Duration::from_secs(120);
+/// tcp_info is read at most this often.
+pub const TCP_EVERY_NS: u64 = 10_000_000;
+/// Data is moved in pieces of this size.
+const PIECE: usize = 64 << 10;
+
+/// All sessions of a server.
+#[derive(Debug)]
+pub struct Sessions {
+    service: Duration,
+    open: Mutex<HashMap<String, Arc<Session>>>,
+    /// Makes tokens that strangers cannot guess.
+    secret: RandomState,
+    made: AtomicU64,
+    /// UDP streams of all sessions.
+    datagrams: Arc<AtomicUsize>,
+}
+
+/// One of the things of which only so many may be at once.
+pub struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    /// A place among `most`; `None` when all are taken.
+    pub fn take(places: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
+        if places.fetch_add(1, Ordering::AcqRel) >= most {
+            places.fetch_sub(1, Ordering::AcqRel);
+            return None;
+        }
+        Some(Self(places.clone()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// One client's.
+#[derive(Debug)]
+pub struct Session {
+    request: usize,
+    response: usize,
+    service: Duration,
+    closed: AtomicBool,
+    transactions: AtomicU64,
+    measured: Mutex<Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    tcp: Latencies,
+    app: Latencies,
+    /// The last reading of each stream, by its number.
+    streams: Vec<TcpInfo>,
+    /// Handles to end the streams with.
+    handles: Vec<TcpStream>,
+}
+
+impl Sessions {
+    /// A server that waits `service` before each response.
+    pub fn new(service: Duration) -> Self {
+        Self {
+            service,
+            open: Mutex::default(),
+            secret: RandomState::new(),
+            made: AtomicU64::new(0),
+            datagrams: Arc::default(),
+        }
+    }
+
+    /// Serves a control connection, whose first line has been read.
+    pub fn control(&self, line: &str, stream: &mut TcpStream) -> Result<()> {
+        let hello: Hello = serde_json::from_str(line).context(
+            "this is causeway rtt serve, and the first line is none of its protocol: use `causeway rtt HOST`",
+        )?;
+        let session = self.open(&hello)?;
+        let token = format!(
+            "{:016x}",
+            self.secret
+                .hash_one(self.made.fetch_add(1, Ordering::Relaxed))
+        );
+        {
+            let mut open = lock(&self.open);
+            ensure!(
+                open.len() < SESSIONS,
+                "{SESSIONS} clients are being served: try again later"
+            );
+            open.insert(token.clone(), session.clone());
+        }
+        let served = self.talk(&hello, &token, &session, stream);
+        lock(&self.open).remove(&token);
+        session.close();
+        served
+    }
+
+    fn open(&self, hello: &Hello) -> Result<Arc<Session>> {
+        ensure!(
+            hello.causeway_rtt == VERSION,
+            "the client speaks version {} of the protocol, this server {VERSION}: use the same build",
+            hello.causeway_rtt
+        );
+        let sizes = 1..=SIZE_MAX;
+        ensure!(
+            sizes.contains(&hello.request) && sizes.contains(&hello.response),
+            "requests and responses have 1 to {SIZE_MAX} bytes"
+        );
+        ensure!(
+            hello.udp_ports.len() <= STREAMS,
+            "a client has at most {STREAMS} streams"
+        );
+        Ok(Arc::new(Session {
+            request: hello.request as usize,
+            response: hello.response as usize,
+            service: self.service,
+            closed: AtomicBool::new(false),
+            transactions: AtomicU64::new(0),
+            measured: Mutex::default(),
+        }))
+    }
+
+    fn talk(
+        &self,
+        hello: &Hello,
+        token: &str,
+        session: &Arc<Session>,
+        stream: &mut TcpStream,
+    ) -> Result<()> {
+        let welcome = Welcome {
+            token: token.to_owned(),
+            udp_ports: self.datagrams(hello, session, stream)?,
+            kernel: kernel(),
+            ..Welcome::default()
+        };
+        protocol::write_line(stream, &welcome)?;
+        // While its streams run, a client has nothing to say.
+        set_timeouts(stream, None)?;
+        nix::sys::socket::setsockopt(stream, nix::sys::socket::sockopt::KeepAlive, &true)?;
+        while let Some(line) = protocol::read_line(stream, REQUEST_LINE_MAX)? {
+            match serde_json::from_str(&line).context("no question of the protocol")? {
+                Ask::Report => protocol::write_line(stream, &session.report())?,
+            }
+        }
+        Ok(())
+    }
+
+    /// One socket and thread for each of the client's ports. Connected sockets answer
+    /// nobody but that client.
+    fn datagrams(
+        &self,
+        hello: &Hello,
+        session: &Arc<Session>,
+        stream: &TcpStream,
+    ) -> Result<Vec<u16>> {
+        // With their scopes, which link-local addresses need.
+        let (mut here, mut there) = (stream.local_addr()?, stream.peer_addr()?);
+        let mut ports = Vec::new();
+        for port in &hello.udp_ports {
+            let place = Place::take(&self.datagrams, STREAMS)
+                .with_context(|| format!("{STREAMS} UDP streams are open: try again later"))?;
+            here.set_port(0);
+            there.set_port(*port);
+            let socket = UdpSocket::bind(here).context("a UDP port")?;
+            socket.connect(there)?;
+            socket.set_read_timeout(Some(Duration::from_millis(500)))?;
+            ports.push(socket.local_addr()?.port());
+            let session = session.clone();
+            thread::Builder::new()
+                .name("rtt-udp".to_owned())
+                .stack_size(128 << 10)
+                .spawn(move || {
+                    if let Err(error) = session.answer_datagrams(&socket) {
+                        tracing::debug!("UDP: {error:#}");
+                    }
+                    drop(place);
+                })
+                .context("cannot start a thread")?;
+        }
+        Ok(ports)
+    }
+
+    /// Serves a stream of requests over TCP.
+    pub fn stream(&self, token: &str, stream: &mut TcpStream) -> Result<()> {
+        let found = lock(&self.open).get(token).cloned();
+        let session = found.context("no such session: it has ended, or the token is wrong")?;
+        let index = session.join(stream)?;
+        stream.write_all(b"ok\n")?;
+        set_timeouts(stream, Some(SILENT))?;
+        session.answer(stream, index)
+    }
+}
+
+impl Session {
+    fn join(&self, stream: &TcpStream) -> Result<usize> {
+        let mut seen = lock(&self.measured);
+        ensure!(
+            seen.streams.len() < STREAMS,
+            "a client has at most {STREAMS} streams"
+        );
+        ensure!(
+            !self.closed.load(Ordering::Acquire),
+            "the session has ended"
+        );
+        seen.handles.push(stream.try_clone()?);
+        seen.streams.push(TcpInfo::default());
+        Ok(seen.streams.len() - 1)
+    }
+
+    /// Requests in, responses out, until the client closes.
+    fn answer(&self, stream: &mut TcpStream, index: usize) -> Result<()> {
+        let mut buffer = vec![0_u8; self.request.max(self.response).min(PIECE)];
+        let mut read_ns = 0;
+        loop {
+            let Some(received_ns) = self.read_request(stream, &mut buffer)? else {
+                self.read_tcp(stream, index)?;
+                return Ok(());
+            };
+            if !self.service.is_zero() {
+                clock::sleep_until(received_ns + self.service.as_nanos() as u64);
+            }
+            let answered_ns = clock::now_ns();
+            let mut left = self.response;
+            while left > 0 {
+                let piece = left.min(buffer.len());
+                stream.write_all(&buffer[..piece])?;
+                left -= piece;
+            }
+            self.transactions.fetch_add(1, Ordering::Relaxed);
+            lock(&self.measured).app.record(answered_ns - received_ns);
+            if answered_ns >= read_ns + TCP_EVERY_NS {
+                read_ns = answered_ns;
+                self.read_tcp(stream, index)?;
+            }
+        }
+    }
+
+    /// When the last byte of a request came; `None` where the client closed before
+    /// the first.
+    fn read_request(&self, stream: &mut TcpStream, buffer: &mut [u8]) -> Result<Option<u64>> {
+        let mut left = self.request;
+        while left > 0 {
+            let piece = left.min(buffer.len());
+            match stream.read(&mut buffer[..piece]) {
+                Ok(0) if left == self.request => return Ok(None),
+                Ok(0) => bail!("the client closed within a request"),
+                Ok(len) => left -= len,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    bail!("no request for {} s", SILENT.as_secs())
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(Some(clock::now_ns()))
+    }
+
+    fn read_tcp(&self, stream: &TcpStream, index: usize) -> Result<()> {
+        let info = TcpInfo::of(stream)?;
+        let mut seen = lock(&self.measured);
+        seen.streams[index] = info;
+        if info.rtt_us > 0 {
+            seen.tcp.record(u64::from(info.rtt_us) * 1_000);
+        }
+        Ok(())
+    }
+
+    /// The same over datagrams.
+    fn answer_datagrams(&self, socket: &UdpSocket) -> Result<()> {
+        let mut request = vec![0_u8; self.request];
+        let mut response = vec![0_u8; self.response];
+        while !self.closed.load(Ordering::Acquire) {
+            match socket.recv(&mut request) {
+                Ok(len) if len == self.request => {}
+                // Cut off or foreign, or a look at `closed`.
+                Ok(_) => continue,
+                Err(e) if retry(e.kind()) => continue,
+                Err(e) => return Err(e.into()),
+            }
+            let received_ns = clock::now_ns();
+            response[0] = request[0];
+            if !self.service.is_zero() {
+                clock::sleep_until(received_ns + self.service.as_nanos() as u64);
+            }
+            let answered_ns = clock::now_ns();
+            match socket.send(&response) {
+                Ok(_) => {}
+                Err(e) if retry(e.kind()) => continue,
+                Err(e) => return Err(e.into()),
+            }
+            self.transactions.fetch_add(1, Ordering::Relaxed);
+            lock(&self.measured).app.record(answered_ns - received_ns);
+        }
+        Ok(())
+    }
+
+    fn report(&self) -> Report {
+        let seen = lock(&self.measured);
+        let tcp = seen.tcp.summary();
+        Report {
+            transactions: self.transactions.load(Ordering::Relaxed),
+            tcp: Tcp::sum(&seen.streams),
+            app_p50_ns: seen.app.quantile(0.5),
+            methods: tcp
+                .iter()
+                .map(|summary| Measured::new(Method::Tcp, summary))
+                .collect(),
+            histograms: tcp
+                .and_then(|_| protocol::encode(seen.tcp.histogram()))
+                .map(|text| (Word(Method::Tcp), text))
+                .into_iter()
+                .collect(),
+        }
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        for stream in lock(&self.measured).handles.drain(..) {
+            // It may have ended by itself.
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+    }
+}
+
+/// Errors that a datagram socket gets over: the look at `closed`, and answers of the
+/// client's kernel that a port was not open yet or is not any more.
+fn retry(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::WouldBlock
+            | ErrorKind::TimedOut
+            | ErrorKind::Interrupted
+            | ErrorKind::ConnectionRefused
+            | ErrorKind::HostUnreachable
+    )
+}
+
+/// The kernel's release.
+pub fn kernel() -> String {
+    let uname = nix::sys::utsname::uname();
+    uname.map_or_else(
+        |_| "unknown".to_owned(),
+        |u| u.release().to_string_lossy().into_owned(),
+    )
+}

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `causeway rtt` against its own server on the loopback interface, and the server
+//! against strangers.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// A server on a free port; killed when dropped.
+struct Server {
+    child: Child,
+    at: SocketAddr,
+}
+
+impl Server {
+    fn start(address: &str, options: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_causeway"))
+            .args(["rtt", "serve", "-L", address, "-p", "0"])
+            .args(options)
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("causeway runs");
+        let mut line = String::new();
+        let mut stderr = BufReader::new(child.stderr.take().expect("stderr"));
+        stderr.read_line(&mut line).expect("the first line");
+        let at = line
+            .split(' ')
+            .find_map(|word| word.trim_end_matches(';').parse().ok())
+            .unwrap_or_else(|| panic!("no address in {line:?}"));
+        Self { child, at }
+    }
+
+    fn client(&self, arguments: &[&str]) -> Output {
+        client(self.at, arguments)
+    }
+
+    fn stranger(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.at).expect("connect");
+        let patience = Some(Duration::from_secs(20));
+        stream.set_read_timeout(patience).expect("a timeout");
+        stream
+    }
+
+    /// What the server answers to a first line, until it closes.
+    fn answer_to(&self, bytes: &[u8]) -> String {
+        let mut stream = self.stranger();
+        // It may close while we write.
+        let _ = stream.write_all(bytes);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn client(at: SocketAddr, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_causeway"))
+        .args(["rtt", &at.ip().to_string(), "-p", &at.port().to_string()])
+        .args(arguments)
+        .output()
+        .expect("causeway runs")
+}
+
+fn text(output: &Output) -> String {
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_str(&text(output)).expect("JSON")
+}
+
+fn row<'a>(report: &'a Value, method: &str, end: &str) -> &'a Value {
+    let rows = report["methods"].as_array().expect("methods");
+    let found = rows
+        .iter()
+        .find(|r| r["method"] == method && r["end"] == end);
+    found.unwrap_or_else(|| panic!("no {method} at the {end} in {report}"))
+}
+
+#[test]
+fn requests_are_answered_over_both_transports_and_both_ip_versions() {
+    for address in ["127.0.0.1", "::1"] {
+        let server = Server::start(address, &[]);
+        for (transport, sizes) in [("tcp", "1,2"), ("tcp", "100000,300000"), ("udp", "64,1200")] {
+            let arguments = [
+                "-t", transport, "-r", sizes, "-l", "-40", "-m", "rr", "-o", "json",
+            ];
+            let report = json(&server.client(&arguments));
+            let rr = row(&report, "rr", "client");
+            assert_eq!(rr["count"], 40, "{address} {transport} {sizes}");
+            assert_eq!(report["server_transactions"], 40);
+            assert_eq!(report["timeouts"], 0);
+            assert!(
+                rr["min_us"].as_f64() > Some(0.0) && rr["p99_us"].as_f64() <= rr["max_us"].as_f64()
+            );
+        }
+    }
+}
+
+#[test]
+fn both_kernels_are_asked_and_ping_closes_as_ping_does() {
+    let server = Server::start("127.0.0.1", &[]);
+    let arguments = [
+        "-l",
+        "0.5",
+        "-w",
+        "5m",
+        "--ping-interval",
+        "50ms",
+        "--histogram",
+    ];
+    let table = text(&server.client(&arguments));
+    for expected in [
+        "tcp     client",
+        "tcp     server",
+        "closed loop, 5.00 ms between",
+        "coordinated omission",
+        "0% packet loss, time",
+        "rtt min/avg/max/mdev = ",
+        " minrtt:",
+        "TEN_USEC      :    0:",
+    ] {
+        assert!(table.contains(expected), "{expected} is not in\n{table}");
+    }
+}
+
+#[test]
+fn a_slow_application_is_no_network_trouble() {
+    let server = Server::start("127.0.0.1", &["--service", "15ms"]);
+    let arguments = ["-l", "-40", "-x", "-o", "json", "--streams", "2"];
+    let report = json(&server.client(&arguments));
+    let p50 = row(&report, "rr", "client")["p50_us"].as_f64();
+    assert!(p50 > Some(15_000.0), "{report}");
+    assert_eq!(
+        report["explain"]["verdicts"][0], "slow-application",
+        "{report}"
+    );
+}
+
+#[test]
+fn an_open_loop_counts_from_the_intended_start() {
+    // Ten requests a second's worth of service, a hundred asked for: each waits for
+    // all before it, and a closed loop would not have noticed.
+    let server = Server::start("127.0.0.1", &["--service", "20ms"]);
+    let arguments = ["-l", "-25", "--rate", "100", "-m", "rr", "-o", "json"];
+    let report = json(&server.client(&arguments));
+    assert_eq!(report["conditions"]["loop"], "open");
+    let max = row(&report, "rr", "client")["max_us"].as_f64();
+    // The last one leaves at 24 x 20 ms instead of 24 x 10 ms.
+    assert!(max > Some(200_000.0), "{report}");
+    assert!(report["late"].as_u64() > Some(20), "{report}");
+}
+
+#[test]
+fn selectors_and_logs_are_what_scripts_expect() {
+    let server = Server::start("127.0.0.1", &[]);
+    let dir = tempfile::tempdir().expect("a directory");
+    let (log, page) = (dir.path().join("run.hlog"), dir.path().join("run.html"));
+    let output = server.client(&[
+        "-t",
+        "TCP_RR",
+        "-B",
+        "brand",
+        "-l",
+        "-100",
+        "-w",
+        "-1m",
+        "-b",
+        "1",
+        "-r",
+        "1,2",
+        "-o",
+        "result_brand,MIN_LATENCY,MEAN_LATENCY,P50_LATENCY,P90_LATENCY,P99_LATENCY",
+        "--hdr-log",
+        &log.to_string_lossy(),
+        "--html",
+        &page.to_string_lossy(),
+    ]);
+    let lines = text(&output);
+    let (heading, row) = lines.split_once('\n').expect("two lines");
+    assert_eq!(
+        heading,
+        "Result Tag,Minimum Latency Microseconds,Mean Latency Microseconds,50th Percentile Latency Microseconds,90th Percentile Latency Microseconds,99th Percentile Latency Microseconds"
+    );
+    assert!(row.starts_with("brand,"), "{row}");
+    let log = std::fs::read_to_string(log).expect("a log");
+    assert!(
+        log.contains("Tag=rr,") && log.contains("Tag=server-tcp,"),
+        "{log}"
+    );
+    let page = std::fs::read_to_string(page).expect("a page");
+    assert!(page.contains("<svg") && !page.contains("src=\"http"));
+    let lines = text(&server.client(&["-l", "-10", "-k", "TRANSACTION_RATE,P99_LATENCY"]));
+    assert!(lines.starts_with("TRANSACTION_RATE=") && lines.contains("\nP99_LATENCY="));
+}
+
+#[test]
+fn what_is_not_there_is_one_sentence() {
+    let nobody = "127.0.0.1:9".parse().expect("an address");
+    let output = client(nobody, &["-l", "-1"]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        error.contains("no `causeway rtt serve` answers at 127.0.0.1 port 9"),
+        "{error}"
+    );
+    assert_eq!(error.lines().count(), 1, "{error}");
+}
+
+#[test]
+fn strangers_get_a_sentence_and_nothing_else() {
+    let server = Server::start("127.0.0.1", &[]);
+    for (bytes, expected) in [
+        (&b"GET / HTTP/1.1\r\n\r\n"[..], "none of its protocol"),
+        (b"rr 0123456789abcdef\n", "no such session"),
+        (
+            b"{\"causeway_rtt\":99,\"request\":1,\"response\":1}\n",
+            "speaks version 99",
+        ),
+        (
+            b"{\"causeway_rtt\":1,\"request\":0,\"response\":1}\n",
+            "have 1 to 1048576 bytes",
+        ),
+        (
+            b"{\"causeway_rtt\":1,\"request\":1,\"response\":4000000000}\n",
+            "have 1 to",
+        ),
+        (b"\n", "none of its protocol"),
+    ] {
+        let answer = server.answer_to(bytes);
+        assert!(answer.contains(expected), "{answer:?}");
+    }
+    // Endless lines are cut off, and nothing is kept of them.
+    let answer = server.answer_to(&vec![b'x'; 1 << 20]);
+    assert!(answer.len() < 200, "{answer:?}");
+    // Somebody who says nothing is sent away.
+    let start = Instant::now();
+    let mut silent = server.stranger();
+    let mut answer = Vec::new();
+    let _ = silent.read_to_end(&mut answer);
+    assert!(start.elapsed() < Duration::from_secs(15));
+    // And the server still serves.
+    let report = json(&server.client(&["-l", "-10", "-m", "rr", "-o", "json"]));
+    assert_eq!(row(&report, "rr", "client")["count"], 10);
+}
+
+#[test]
+fn sessions_are_bounded_and_end_with_their_client() {
+    let server = Server::start("127.0.0.1", &[]);
+    let hello = b"{\"causeway_rtt\":1,\"request\":1,\"response\":1}\n";
+    let mut held = Vec::new();
+    let refused = loop {
+        let mut stream = server.stranger();
+        stream.write_all(hello).expect("write");
+        let mut line = String::new();
+        BufReader::new(stream.try_clone().expect("clone"))
+            .read_line(&mut line)
+            .expect("an answer");
+        if line.contains("error") {
+            break line;
+        }
+        held.push(stream);
+        assert!(held.len() <= 64, "no bound");
+    };
+    assert!(refused.contains("64 clients are being served"), "{refused}");
+    drop(held);
+    let end = Instant::now() + Duration::from_secs(5);
+    while !server.client(&["-l", "-1", "-m", "rr"]).status.success() {
+        assert!(Instant::now() < end, "sessions do not end");
+    }
+}
