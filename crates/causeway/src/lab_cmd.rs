@@ -58,7 +58,7 @@ impl Args {
 impl RunArgs {
     fn run(self) -> Result<()> {
         // A typing error should not cost a sandbox.
-        scenario::find(&self.name)?;
+        let scenario = scenario::find(&self.name)?;
         let sandbox = sandbox::enter()?;
         let report = scenario::execute(
             sandbox,
@@ -71,7 +71,14 @@ impl RunArgs {
             },
         )?;
         let text = serde_json::to_string_pretty(&report)? + "\n";
-        write_out(self.json.as_deref(), &text)
+        write_out(self.json.as_deref(), &text)?;
+        if let Some(table) = scenario.table(&report.result) {
+            match self.json {
+                Some(_) => print!("{table}"),
+                None => eprint!("{table}"),
+            }
+        }
+        Ok(())
     }
 }
 

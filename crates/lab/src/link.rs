@@ -13,6 +13,10 @@ use libbpf_sys as bpf;
 
 /// `ETHTOOL_STXCSUM`, linux/ethtool.h: transmit checksum offload on or off.
 const ETHTOOL_STXCSUM: u32 = 0x17;
+/// `ETHTOOL_STSO`, linux/ethtool.h: TCP segmentation offload on or off.
+const ETHTOOL_STSO: u32 = 0x1f;
+/// `ETHTOOL_SGSO`, linux/ethtool.h.
+const ETHTOOL_SGSO: u32 = 0x24;
 /// `ETHTOOL_SGRO`, linux/ethtool.h.
 const ETHTOOL_SGRO: u32 = 0x2c;
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
@@ -76,6 +80,17 @@ pub fn set_tx_checksum(interface: &str, on: bool) -> io::Result<()> {
 /// Turns generic receive offload on or off.
 pub fn set_gro(interface: &str, on: bool) -> io::Result<()> {
     ethtool(interface, ETHTOOL_SGRO, u32::from(on))
+}
+
+/// Turns everything on or off that lets one buffer stand for several packets: TSO
+/// and GSO when sending, GRO when receiving. On means that an observer sees
+/// packets of up to 64 KiB that no wire carries.
+pub fn set_offloads(interface: &str, on: bool) -> io::Result<()> {
+    set_tx_checksum(interface, on)?;
+    for command in [ETHTOOL_STSO, ETHTOOL_SGSO, ETHTOOL_SGRO] {
+        ethtool(interface, command, u32::from(on))?;
+    }
+    Ok(())
 }
 
 /// An XDP program on an interface; dropped, it is detached.

@@ -4,17 +4,16 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::io::{self, ErrorKind, Read};
-use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result};
 use rand::Rng;
-use rand::rngs::StdRng;
 
-use super::http::{Response as HttpResponse, ResponseParser};
+use super::http::Response as HttpResponse;
 use super::log::{Connection, Fault, Log, Response};
 use super::page::{self, PageRun};
 use super::poll::{Interest, Poll};
+use super::slot::{Open, Outstanding, Slot};
 use super::socket::{begin_connect, fault_of, send};
 use super::{LoadConfig, Progress};
 use crate::clock;
@@ -22,47 +21,6 @@ use crate::clock;
 const PROTO_TCP: u8 = 6;
 /// How often overdue connects and answers are looked for.
 const TICK_NS: u64 = 50_000_000;
-/// Random streams of a slot beside those of its pages.
-const STREAM_PHASE: u64 = 1 << 40;
-
-/// A request on the wire.
-struct Outstanding {
-    object: usize,
-    /// Page and identifiers at the time of sending.
-    response: Response,
-}
-
-struct Open {
-    stream: TcpStream,
-    /// Index into the log's connections.
-    number: usize,
-    connected: bool,
-    /// No request is sent after this.
-    retire_ns: u64,
-    parser: ResponseParser,
-    outstanding: VecDeque<Outstanding>,
-    /// Requests whose responses came in the last read and have set off none yet.
-    arrived: VecDeque<u32>,
-}
-
-impl Open {
-    /// The response that sets off a request for an object named by request
-    /// `parent`: that one's, if it has just come, else one that made room.
-    fn trigger(&mut self, parent: Option<u32>) -> Option<u32> {
-        let own = self.arrived.iter().position(|&id| Some(id) == parent);
-        self.arrived.remove(own.unwrap_or(0))
-    }
-}
-
-struct Slot {
-    number: usize,
-    rng: StdRng,
-    phase_ns: u64,
-    next_page: u32,
-    next_id: u32,
-    run: Option<PageRun>,
-    open: Option<Open>,
-}
 
 struct Client<'a> {
     config: &'a LoadConfig,
@@ -75,6 +33,8 @@ struct Client<'a> {
     timers: BinaryHeap<Reverse<(u64, usize)>>,
     log: Log,
     buffer: Vec<u8>,
+    /// The request being written.
+    request: Vec<u8>,
 }
 
 /// Runs `slots` (their numbers) from `start_ns` to the configured end in the
@@ -104,31 +64,11 @@ pub fn run(
             ..Log::default()
         },
         buffer: vec![0; 128 * 1024],
+        request: Vec::new(),
     };
     client.run().context("load generator")?;
     client.log.cost.cpu_ns = clock::thread_cpu_ns();
     Ok(client.log)
-}
-
-impl Slot {
-    fn new(config: &LoadConfig, number: usize) -> Self {
-        let mut rng = page::rng(config.seed, number, STREAM_PHASE);
-        let phase_ns = rng.random_range(0..config.page_interval_ms.max(1) * 1_000_000);
-        Self {
-            number,
-            rng,
-            phase_ns,
-            next_page: 0,
-            next_id: 0,
-            run: None,
-            open: None,
-        }
-    }
-
-    /// When the timetable has the next page begin, counted from the start.
-    fn nominal_ns(&self, config: &LoadConfig) -> u64 {
-        self.phase_ns + u64::from(self.next_page) * config.page_interval_ms * 1_000_000
-    }
 }
 
 impl Client<'_> {
@@ -164,8 +104,12 @@ impl Client<'_> {
 
     /// Puts the slot's next page on the timetable, unless the load ends before.
     fn schedule_page(&mut self, slot: usize) {
-        let at = self.start_ns + self.slots[slot].nominal_ns(self.config);
-        if at < self.end_ns && clock::monotonic_ns() < self.end_ns {
+        let now = clock::monotonic_ns();
+        let at = match self.slots[slot].rest_ns(self.config) {
+            Some(rest_ns) => now + rest_ns,
+            None => self.start_ns + self.slots[slot].nominal_ns(self.config),
+        };
+        if at < self.end_ns && now < self.end_ns {
             self.timers.push(Reverse((at, slot)));
         }
     }
@@ -182,7 +126,10 @@ impl Client<'_> {
     fn start_page(&mut self, index: usize, due_ns: u64) {
         let now = clock::monotonic_ns();
         let slot = &mut self.slots[index];
-        if let Some(open) = slot.open.as_mut() {
+        // A page that was due before the last answer came was set off by it.
+        if let Some(open) = slot.open.as_mut()
+            && open.arrived_ns < due_ns
+        {
             open.arrived.clear();
         }
         let objects = page::draw(
@@ -209,7 +156,7 @@ impl Client<'_> {
     fn advance(&mut self, index: usize) {
         loop {
             let slot = &mut self.slots[index];
-            let Some(run) = slot.run.as_mut() else { return };
+            let Some(run) = slot.run.as_ref() else { return };
             let Some(open) = slot.open.as_mut() else {
                 if run.is_complete() {
                     return;
@@ -227,33 +174,69 @@ impl Client<'_> {
                 }
                 return;
             }
-            if open.outstanding.len() >= self.config.outstanding {
+            if open.outstanding.len() >= self.config.outstanding
+                || self.config.pipeline && !open.outstanding.is_empty()
+            {
                 return;
             }
-            let Some((object, wanted, ready_ns)) = run.take_ready() else {
-                return;
-            };
+            match self.send_some(index) {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(_) => {
+                    self.break_off(index, Fault::SendFailed);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Sends the next request or, pipelined, as many as may be outstanding, in
+    /// one write. Returns how many it sent.
+    fn send_some(&mut self, index: usize) -> io::Result<usize> {
+        let slot = &mut self.slots[index];
+        let (Some(run), Some(open)) = (slot.run.as_mut(), slot.open.as_mut()) else {
+            return Ok(0);
+        };
+        let most = match self.config.pipeline {
+            true => self.config.outstanding,
+            false => 1,
+        };
+        let connected_ns = self.log.connections[open.number].connected_ns;
+        let before = open.outstanding.len();
+        self.request.clear();
+        while open.outstanding.len() - before < most
+            && let Some((object, wanted, ready_ns)) = run.take_ready()
+        {
             let (id, parent) = run.ids(object);
-            let parent = open.trigger(parent);
-            // A page's first request waits for its connection.
-            let connected_ns = self.log.connections[open.number].connected_ns;
             let response = Response {
                 connection: open.number as u32,
                 page: run.number,
                 id,
-                parent,
+                parent: open.trigger(parent),
+                // A page's first request waits for its connection.
                 intended_ns: ready_ns.max(connected_ns),
-                send_ns: clock::monotonic_ns(),
+                send_ns: 0,
                 last_ns: 0,
                 size: wanted.size,
                 real: 0,
             };
-            if send(&mut open.stream, wanted.size, wanted.service_us).is_err() {
-                self.break_off(index, Fault::SendFailed);
-                return;
-            }
-            open.outstanding.push_back(Outstanding { object, response });
+            self.config.protocol.request(&wanted, &mut self.request);
+            open.outstanding.push_back(Outstanding {
+                object,
+                body: self.config.protocol.body(&wanted),
+                response,
+            });
         }
+        let sent = open.outstanding.len() - before;
+        if sent > 0 {
+            let now = clock::monotonic_ns();
+            open.outstanding
+                .iter_mut()
+                .skip(before)
+                .for_each(|o| o.response.send_ns = now);
+            send(&mut open.stream, &self.request)?;
+        }
+        Ok(sent)
     }
 
     fn open(&mut self, index: usize) {
@@ -289,9 +272,10 @@ impl Client<'_> {
                     number,
                     connected: false,
                     retire_ns: now + age_ns,
-                    parser: ResponseParser::default(),
+                    parser: self.config.protocol.parser(),
                     outstanding: VecDeque::new(),
                     arrived: VecDeque::new(),
+                    arrived_ns: 0,
                 });
             }
             Err(e) => {
@@ -357,6 +341,7 @@ impl Client<'_> {
         };
         let now = clock::monotonic_ns();
         open.arrived.clear();
+        open.arrived_ns = now;
         let buffer = std::mem::take(&mut self.buffer);
         let fault = self.take_responses(index, &buffer[..count], now);
         self.buffer = buffer;
@@ -385,7 +370,7 @@ impl Client<'_> {
                 run.complete(sent.object, now);
             }
             let number = open.number;
-            self.record(number, sent.response, &answer, now)?;
+            self.record(number, sent, &answer, now)?;
         }
         Ok(())
     }
@@ -393,11 +378,12 @@ impl Client<'_> {
     fn record(
         &mut self,
         number: usize,
-        mut response: Response,
+        sent: Outstanding,
         answer: &HttpResponse,
         now: u64,
     ) -> Result<(), Fault> {
-        if answer.status != 200 || answer.size != u64::from(response.size) {
+        let mut response = sent.response;
+        if answer.status != 200 || answer.size != sent.body {
             return Err(Fault::BadResponse);
         }
         let real = self.log.real(&answer.real);
@@ -421,10 +407,11 @@ impl Client<'_> {
         slot.run = None;
         // A connection that would be too old by the next page goes now.
         let next_ns = self.start_ns + slot.nominal_ns(self.config);
-        if slot
-            .open
-            .as_ref()
-            .is_some_and(|open| next_ns >= open.retire_ns)
+        if self.config.idle_ms <= 0.0
+            && slot
+                .open
+                .as_ref()
+                .is_some_and(|open| next_ns >= open.retire_ns)
         {
             self.close(index, clock::monotonic_ns());
         }

@@ -15,8 +15,10 @@ mod client;
 pub mod http;
 pub mod log;
 pub mod page;
-mod poll;
+pub(crate) mod poll;
+pub mod protocol;
 pub mod report;
+mod slot;
 mod socket;
 pub mod wrk;
 
@@ -32,12 +34,15 @@ use crate::clock;
 use crate::netns::Netns;
 use log::Log;
 use page::PageShape;
+use protocol::Protocol;
 
 /// What to send, where, and for how long.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LoadConfig {
     /// The VIP and port.
     pub target: SocketAddr,
+    /// What is spoken.
+    pub protocol: Protocol,
     /// Same seed, same pages at the same nominal times.
     pub seed: u64,
     /// Pages begin for this long; answers still out are then waited for.
@@ -46,12 +51,18 @@ pub struct LoadConfig {
     pub slots: usize,
     /// Requests that may wait on one connection.
     pub outstanding: usize,
+    /// Send only when nothing is outstanding, and then all that may be, in one
+    /// write, as pipelining Redis clients do.
+    pub pipeline: bool,
     /// Connections live for between half of this and this long, then are closed
     /// at the next moment without outstanding requests.
     pub max_age_ms: u64,
     /// Each slot begins a page once per interval, or as soon after as the
     /// previous one is complete.
     pub page_interval_ms: u64,
+    /// Above 0, a slot rests between its pages instead: an exponential time with
+    /// this mean.
+    pub idle_ms: f64,
     /// What a page consists of.
     pub page: PageShape,
     /// A connection that does not open, or a request that is not answered,
@@ -64,12 +75,15 @@ impl LoadConfig {
     pub fn new(target: SocketAddr, seed: u64) -> Self {
         Self {
             target,
+            protocol: Protocol::Http,
             seed,
             duration_ms: 10_000,
             slots: 20,
             outstanding: 4,
+            pipeline: false,
             max_age_ms: 2_000,
             page_interval_ms: 500,
+            idle_ms: 0.0,
             page: PageShape::default(),
             timeout_ms: 10_000,
         }

@@ -29,6 +29,12 @@ pub struct PageShape {
     pub service_sigma: f64,
     /// Least service time.
     pub service_min_us: u32,
+    /// Share of objects whose service takes `slow_us` instead.
+    pub slow_share: f64,
+    /// See `slow_share`.
+    pub slow_us: u32,
+    /// Share of objects that are stored instead of asked for (memcached, Redis).
+    pub store_share: f64,
 }
 
 impl Default for PageShape {
@@ -44,6 +50,9 @@ impl Default for PageShape {
             service_median_us: 6_000.0,
             service_sigma: 0.25,
             service_min_us: 5_000,
+            slow_share: 0.0,
+            slow_us: 0,
+            store_share: 0.0,
         }
     }
 }
@@ -64,10 +73,12 @@ pub struct Object {
     pub size: u32,
     /// Service time in microseconds.
     pub service_us: u32,
+    /// The object is stored, not asked for.
+    pub store: bool,
 }
 
 /// Sizes are rounded up to this, so that a server can keep every body ready.
-const SIZE_STEP: u32 = 512;
+pub const SIZE_STEP: u32 = 512;
 
 /// The objects of page number `page` of `slot`. It depends on nothing else, so
 /// a slow server changes when a page is asked for but never what is in it.
@@ -80,10 +91,17 @@ pub fn draw(shape: &PageShape, seed: u64, slot: usize, page: u32) -> Vec<Object>
             let parent = (i > 0).then(|| i.saturating_sub(fanout));
             let size = lognormal(&mut rng, shape.size_median, shape.size_sigma) as u32;
             let service = lognormal(&mut rng, shape.service_median_us, shape.service_sigma) as u32;
+            // A share of zero draws nothing, so that other shapes keep their pages.
+            let slow = shape.slow_share > 0.0 && rng.random_bool(shape.slow_share);
+            let store = shape.store_share > 0.0 && rng.random_bool(shape.store_share);
             Object {
                 parent,
                 size: size.min(shape.size_max).next_multiple_of(SIZE_STEP),
-                service_us: service.max(shape.service_min_us),
+                service_us: match slow {
+                    true => shape.slow_us,
+                    false => service.max(shape.service_min_us),
+                },
+                store,
             }
         })
         .collect()

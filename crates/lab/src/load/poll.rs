@@ -15,6 +15,8 @@ pub enum Interest {
     Connect,
     /// Bytes to read.
     Read,
+    /// Bytes to read, or room to write.
+    Both,
 }
 
 /// One epoll instance.
@@ -52,6 +54,7 @@ impl Poll {
         let events = match interest {
             Interest::Connect => libc::EPOLLOUT,
             Interest::Read => libc::EPOLLIN,
+            Interest::Both => libc::EPOLLIN | libc::EPOLLOUT,
         };
         let mut event = libc::epoll_event {
             events: events as u32,

@@ -219,7 +219,7 @@ pub fn truth_in(log: &Log, epoch_of: impl Fn(u64) -> Option<u64>) -> Vec<EpochTr
 
 /// Per response that set off a request on its own connection: when the first of
 /// these was sent, and the response.
-fn triggered(log: &Log) -> Vec<(u64, &Response)> {
+pub fn triggered(log: &Log) -> Vec<(u64, &Response)> {
     let mut first: HashMap<(u32, u32), u64> = HashMap::new();
     for r in &log.responses {
         if let Some(parent) = r.parent {

@@ -12,18 +12,10 @@ use nix::sys::socket::{
 
 use super::log::Fault;
 
-/// One write, so that every request is a packet of its own.
-pub fn send(stream: &mut TcpStream, size: u32, service_us: u32) -> io::Result<()> {
-    let mut request = [0u8; 96];
-    let mut rest = &mut request[..];
-    write!(
-        rest,
-        "GET /r/{size}/{service_us} HTTP/1.1\r\nHost: causeway\r\n\r\n"
-    )?;
-    let unused = rest.len();
-    let length = request.len() - unused;
-    match stream.write(&request[..length])? {
-        n if n == length => Ok(()),
+/// One write: with Nagle's algorithm off, what it holds leaves at once.
+pub fn send(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
+    match stream.write(bytes)? {
+        n if n == bytes.len() => Ok(()),
         _ => Err(io::Error::from(ErrorKind::WriteZero)),
     }
 }

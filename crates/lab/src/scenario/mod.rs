@@ -2,6 +2,7 @@
 //! Scenarios: named experiments on real traffic, reproducible from their seed
 //! and parameters, each with a result in JSON.
 
+mod accuracy;
 mod accuracy_web;
 mod bench;
 pub mod degrade;
@@ -33,6 +34,10 @@ pub trait Scenario: Sync {
     /// Runs it. An error means that it could not be run or that what it checks
     /// does not hold; figures without a verdict go into the value.
     fn run(&self, context: &Context) -> Result<Value>;
+    /// A result of [`Scenario::run`] as a table for people, where there is one.
+    fn table(&self, _result: &Value) -> Option<String> {
+        None
+    }
 }
 
 /// A parameter of a scenario.
@@ -108,6 +113,7 @@ pub fn all() -> &'static [&'static dyn Scenario] {
         &smoke::Smoke,
         &takeover::Takeover,
         &replace::Replace,
+        &accuracy::Accuracy,
         &accuracy_web::AccuracyWeb,
         &degrade::Degrade,
         &packet_cost::PacketCost,

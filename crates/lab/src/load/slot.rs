@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One user of the load generator and its connection.
+
+use std::collections::VecDeque;
+use std::net::TcpStream;
+
+use rand::Rng;
+use rand::rngs::StdRng;
+
+use super::LoadConfig;
+use super::log::Response;
+use super::page::{self, PageRun};
+use super::protocol::Parser;
+
+/// Random streams of a slot beside those of its pages.
+const STREAM_PHASE: u64 = 1 << 40;
+
+/// A request on the wire.
+pub struct Outstanding {
+    pub object: usize,
+    /// Body bytes that the answer must have.
+    pub body: u64,
+    /// Page and identifiers at the time of sending.
+    pub response: Response,
+}
+
+pub struct Open {
+    pub stream: TcpStream,
+    /// Index into the log's connections.
+    pub number: usize,
+    pub connected: bool,
+    /// No request is sent after this.
+    pub retire_ns: u64,
+    pub parser: Parser,
+    pub outstanding: VecDeque<Outstanding>,
+    /// Requests whose responses came in the last read and have set off none yet.
+    pub arrived: VecDeque<u32>,
+    /// When they came.
+    pub arrived_ns: u64,
+}
+
+impl Open {
+    /// The response that sets off a request for an object named by request
+    /// `parent`: that one's, if it has just come, else one that made room.
+    pub fn trigger(&mut self, parent: Option<u32>) -> Option<u32> {
+        let own = self.arrived.iter().position(|&id| Some(id) == parent);
+        self.arrived.remove(own.unwrap_or(0))
+    }
+}
+
+pub struct Slot {
+    pub number: usize,
+    pub rng: StdRng,
+    pub phase_ns: u64,
+    pub next_page: u32,
+    pub next_id: u32,
+    pub run: Option<PageRun>,
+    pub open: Option<Open>,
+}
+
+impl Slot {
+    pub fn new(config: &LoadConfig, number: usize) -> Self {
+        let mut rng = page::rng(config.seed, number, STREAM_PHASE);
+        let phase_ns = rng.random_range(0..config.page_interval_ms.max(1) * 1_000_000);
+        Self {
+            number,
+            rng,
+            phase_ns,
+            next_page: 0,
+            next_id: 0,
+            run: None,
+            open: None,
+        }
+    }
+
+    /// When the timetable has the next page begin, counted from the start.
+    pub fn nominal_ns(&self, config: &LoadConfig) -> u64 {
+        self.phase_ns + u64::from(self.next_page) * config.page_interval_ms * 1_000_000
+    }
+
+    /// How long to rest before the next page, where pages have no timetable.
+    pub fn rest_ns(&mut self, config: &LoadConfig) -> Option<u64> {
+        if config.idle_ms <= 0.0 || self.next_page == 0 {
+            return None;
+        }
+        let uniform: f64 = 1.0 - self.rng.random::<f64>();
+        Some((-uniform.ln() * config.idle_ms * 1e6) as u64)
+    }
+}

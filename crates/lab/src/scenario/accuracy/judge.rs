@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Estimates from a recording against what the clients measured.
+//!
+//! By epoch: truth is the mean latency of the flow's responses whose last byte
+//! fell in the epoch, and the error is (estimate - truth) / truth. The floor is
+//! the same with the clients' own mean time from a request to the request that
+//! its response set off in place of the estimate: what the idea allows at best.
+//!
+//! By response, as PIRATE defines accuracy (section 5.1): (truth - estimate) /
+//! truth, where a response's estimate is that of the first sample of its flow
+//! from its last byte on.
+
+use std::collections::{BTreeMap, HashMap};
+
+use anyhow::{Context, Result, ensure};
+use causeway_core::capture::{Poll, Reader};
+use causeway_core::estimate::{FixedGapConfig, Method, ModesConfig, Quality, Sample};
+use causeway_core::flow::{Direction, FlowKey, Headers, Meter, Observation, Row, Settings, Sink};
+use causeway_core::wire;
+use serde::Serialize;
+
+use super::rig::Recording;
+use super::workload::Target;
+use crate::load::log::Log;
+
+/// Epsilon of Algorithm 2 where it runs as the paper states it.
+const PAPER_EPSILON_NS: u64 = 50_000;
+
+/// Errors of one estimator, in percent of the truth.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Errors {
+    /// Epochs compared.
+    pub epochs: usize,
+    /// Share of the epochs with responses that have an estimate.
+    pub answered_pct: f64,
+    /// Median of the absolute error.
+    pub median_pct: f64,
+    /// Signed.
+    pub bias_pct: f64,
+    pub p10_pct: f64,
+    pub p90_pct: f64,
+    /// Share of epochs within 10 %.
+    pub within10_pct: f64,
+    /// The largest median of the absolute error of a single flow.
+    pub worst_flow_pct: f64,
+}
+
+/// By response, signed.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct ByResponse {
+    pub responses: usize,
+    pub median_pct: f64,
+    pub p5_pct: f64,
+    pub p95_pct: f64,
+    /// Share of responses within 10 %.
+    pub within10_pct: f64,
+}
+
+/// How good the estimates of one grade are.
+#[derive(Debug, Clone, Serialize)]
+pub struct Grade {
+    pub quality: &'static str,
+    pub epochs: usize,
+    pub within10_pct: f64,
+}
+
+/// All about one recording.
+#[derive(Debug, Serialize)]
+pub struct Judgement {
+    pub responses: usize,
+    pub packets: u64,
+    pub lost: u64,
+    pub flows: usize,
+    /// Median latency of the responses.
+    pub latency_p50_us: f64,
+    pub floor: Errors,
+    pub window_chain: Errors,
+    pub by_response: ByResponse,
+    pub floor_by_response: ByResponse,
+    pub opaque: Errors,
+    pub fixed_gap: Errors,
+    pub modes: Errors,
+    /// Algorithm 2 with absolute bins and the largest mode.
+    pub modes_as_published: Errors,
+    pub grades: Vec<Grade>,
+}
+
+/// Whether a row meets its target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    Met,
+    Missed,
+    /// There is no target.
+    None,
+}
+
+/// Holds a judgement against a target.
+pub fn verdict(target: &Target, found: &Judgement) -> Verdict {
+    let errors = &found.window_chain;
+    let response = &found.by_response;
+    let checks = [
+        target.median_pct.map(|most| errors.median_pct <= most),
+        target
+            .within10_pct
+            .map(|least| errors.within10_pct >= least),
+        target
+            .worst_flow_pct
+            .map(|most| errors.worst_flow_pct <= most),
+        target.signed_pct.map(|most| {
+            response.median_pct.abs() <= most
+                && response.p5_pct >= -10.0
+                && response.p95_pct <= 10.0
+        }),
+    ];
+    let answered = errors.answered_pct >= 95.0;
+    match checks.iter().flatten().copied().reduce(|a, b| a && b) {
+        None => Verdict::None,
+        Some(true) if answered => Verdict::Met,
+        Some(_) => Verdict::Missed,
+    }
+}
+
+/// Estimates of one flow by start of epoch: mean in ns and grade.
+type Epochs = HashMap<FlowKey, BTreeMap<u64, (f64, Quality)>>;
+
+struct Found<const N: usize> {
+    epochs: [Epochs; N],
+    /// Of the first method: time and mean of each sample.
+    samples: HashMap<FlowKey, Vec<(u64, f64)>>,
+}
+
+impl<const N: usize> Sink for Found<N> {
+    fn sample(&mut self, flow: &FlowKey, method: u8, sample: &Sample) {
+        if method == 0
+            && let Some(mean_ns) = sample.mean_ns()
+        {
+            let samples = self.samples.entry(*flow).or_default();
+            samples.push((sample.when_ns, mean_ns));
+        }
+    }
+
+    fn row(&mut self, row: &Row) {
+        if let Some(mean_ns) = row.tally.mean_ns() {
+            let quality = row.tally.confidence().quality;
+            let flow = self.epochs[usize::from(row.method)].entry(row.flow);
+            flow.or_default().insert(row.epoch_ns, (mean_ns, quality));
+        }
+    }
+}
+
+/// Runs estimators over a recording, as `causeway measure -r` does. Gives the
+/// number of packets too.
+fn estimate<const N: usize>(
+    pcap: &[u8],
+    epoch_ns: u64,
+    headers: Headers,
+    methods: [Method; N],
+) -> Result<(Found<N>, u64)> {
+    let mut found = Found {
+        epochs: std::array::from_fn(|_| Epochs::new()),
+        samples: HashMap::new(),
+    };
+    let mut meter = Meter::new(Settings {
+        epoch_ns,
+        methods,
+        direction: Direction::default(),
+        max_flows: 1 << 16,
+        seed: 1,
+    });
+    let mut reader = Reader::default();
+    let mut rest = pcap.chunks(1 << 16);
+    let mut index = 0;
+    loop {
+        match reader.poll()? {
+            Poll::Packet(packet) => {
+                let time_ns = packet.time_ns.context("a packet without a time")?;
+                let link = packet.link.context("an unknown link type")?;
+                let seen = wire::parse(link, packet.data, packet.wire_len)
+                    .and_then(|datagram| Observation::new(&datagram, time_ns, headers));
+                if let Ok(seen) = seen {
+                    meter.observe(index, &seen, &mut found);
+                }
+                index += 1;
+            }
+            Poll::NeedBytes => match rest.next() {
+                Some(bytes) => reader.feed(bytes),
+                None => reader.finish(),
+            },
+            Poll::End => break,
+        }
+    }
+    meter.finish(&mut found);
+    Ok((found, index))
+}
+
+/// Latencies of one flow, in order of time.
+#[derive(Default)]
+struct Flow {
+    /// Wall time of the last byte, and latency.
+    responses: Vec<(u64, u64)>,
+    /// The same for the time from a request to the one that its response set off:
+    /// when that was sent, how long it took, and the response's latency.
+    triggered: Vec<(u64, u64, u64)>,
+}
+
+fn truth(log: &Log, proto: u8) -> HashMap<FlowKey, Flow> {
+    let wall = |ns: u64| ns.wrapping_add_signed(log.wall_offset_ns);
+    let key = |connection: u32| {
+        let c = &log.connections[connection as usize];
+        let (local, remote) = (c.local, c.remote);
+        FlowKey::new(proto, local.ip(), local.port(), remote.ip(), remote.port())
+    };
+    let mut flows: HashMap<FlowKey, Flow> = HashMap::new();
+    for r in &log.responses {
+        let flow = flows.entry(key(r.connection)).or_default();
+        flow.responses.push((wall(r.last_ns), r.latency_ns()));
+    }
+    for (sent_ns, r) in crate::load::report::triggered(log) {
+        let flow = flows.entry(key(r.connection)).or_default();
+        let took_ns = sent_ns - r.send_ns;
+        flow.triggered
+            .push((wall(sent_ns), took_ns, r.latency_ns()));
+    }
+    for flow in flows.values_mut() {
+        flow.responses.sort_unstable();
+        flow.triggered.sort_unstable();
+    }
+    flows
+}
+
+/// Mean of values by epoch.
+fn by_epoch(values: impl Iterator<Item = (u64, u64)>, epoch_ns: u64) -> BTreeMap<u64, f64> {
+    let mut sums: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    for (at, value) in values {
+        let sum = sums.entry(at - at % epoch_ns).or_default();
+        *sum = (sum.0 + value, sum.1 + 1);
+    }
+    let mean = |(sum, count): (u64, u64)| sum as f64 / count as f64;
+    sums.into_iter().map(|(at, sum)| (at, mean(sum))).collect()
+}
+
+/// The value below which a share of the sorted values lies; 0 of none.
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let at = share * sorted.len().saturating_sub(1) as f64;
+    let (low, part) = (at.floor() as usize, at.fract());
+    match (sorted.get(low), sorted.get(low + 1)) {
+        (Some(a), Some(b)) => a + (b - a) * part,
+        (Some(a), None) => *a,
+        (None, _) => 0.0,
+    }
+}
+
+fn sorted(mut values: Vec<f64>) -> Vec<f64> {
+    values.sort_unstable_by(f64::total_cmp);
+    values
+}
+
+fn share_pct(part: usize, of: usize) -> f64 {
+    part as f64 * 100.0 / of.max(1) as f64
+}
+
+/// Relative errors by flow and epoch, in percent, with their grades.
+struct Compared {
+    by_flow: Vec<Vec<(f64, Quality)>>,
+    /// Epochs with a truth.
+    epochs: usize,
+}
+
+impl Compared {
+    fn errors(&self) -> Errors {
+        let all = self.by_flow.iter().flatten().map(|e| e.0);
+        let signed = sorted(all.collect());
+        let absolute = sorted(signed.iter().map(|e| e.abs()).collect());
+        let worst = self.by_flow.iter().map(|flow| {
+            let errors = sorted(flow.iter().map(|e| e.0.abs()).collect());
+            quantile(&errors, 0.5)
+        });
+        Errors {
+            epochs: signed.len(),
+            answered_pct: share_pct(signed.len(), self.epochs),
+            median_pct: quantile(&absolute, 0.5),
+            bias_pct: quantile(&signed, 0.5),
+            p10_pct: quantile(&signed, 0.1),
+            p90_pct: quantile(&signed, 0.9),
+            within10_pct: share_pct(absolute.partition_point(|e| *e < 10.0), absolute.len()),
+            worst_flow_pct: worst.fold(0.0, f64::max),
+        }
+    }
+
+    fn grades(&self) -> Vec<Grade> {
+        let grade = |quality: Quality| {
+            let all = self.by_flow.iter().flatten();
+            let of: Vec<_> = all.filter(|e| e.1 == quality).map(|e| e.0).collect();
+            Grade {
+                quality: quality.name(),
+                epochs: of.len(),
+                within10_pct: share_pct(of.iter().filter(|e| e.abs() < 10.0).count(), of.len()),
+            }
+        };
+        [Quality::Low, Quality::Fair, Quality::High]
+            .map(grade)
+            .into()
+    }
+}
+
+fn compare(truth: &HashMap<FlowKey, Flow>, estimates: &Epochs, epoch_ns: u64) -> Compared {
+    let mut compared = Compared {
+        by_flow: Vec::new(),
+        epochs: 0,
+    };
+    for (key, flow) in truth {
+        let truths = by_epoch(flow.responses.iter().copied(), epoch_ns);
+        compared.epochs += truths.len();
+        let of_flow = estimates.get(key);
+        let errors = truths.iter().filter_map(|(epoch, truth)| {
+            let (mean, quality) = of_flow?.get(epoch)?;
+            Some(((mean / truth - 1.0) * 100.0, *quality))
+        });
+        compared.by_flow.push(errors.collect());
+    }
+    compared
+}
+
+/// What the clients' own times from request to triggered request would give.
+fn floor(truth: &HashMap<FlowKey, Flow>, epoch_ns: u64) -> Compared {
+    let estimates: Epochs = truth
+        .iter()
+        .map(|(key, flow)| {
+            let triggered = flow.triggered.iter().map(|&(at, took, _)| (at, took));
+            let means = by_epoch(triggered, epoch_ns).into_iter();
+            (
+                *key,
+                means
+                    .map(|(at, mean)| (at, (mean, Quality::High)))
+                    .collect(),
+            )
+        })
+        .collect();
+    compare(truth, &estimates, epoch_ns)
+}
+
+fn response_errors(errors: Vec<f64>) -> ByResponse {
+    let signed = sorted(errors);
+    let within = signed.iter().filter(|e| e.abs() < 10.0).count();
+    ByResponse {
+        responses: signed.len(),
+        median_pct: quantile(&signed, 0.5),
+        p5_pct: quantile(&signed, 0.05),
+        p95_pct: quantile(&signed, 0.95),
+        within10_pct: share_pct(within, signed.len()),
+    }
+}
+
+/// Each response against the first sample of its flow from its last byte on.
+fn by_response(
+    truth: &HashMap<FlowKey, Flow>,
+    samples: &mut HashMap<FlowKey, Vec<(u64, f64)>>,
+) -> ByResponse {
+    let mut errors = Vec::new();
+    for (key, flow) in truth {
+        let Some(samples) = samples.get_mut(key) else {
+            continue;
+        };
+        samples.sort_by_key(|s| s.0);
+        for &(last_ns, latency_ns) in &flow.responses {
+            let next = samples.partition_point(|s| s.0 < last_ns);
+            if let Some((_, mean_ns)) = samples.get(next) {
+                errors.push((1.0 - mean_ns / latency_ns as f64) * 100.0);
+            }
+        }
+    }
+    response_errors(errors)
+}
+
+/// Judges a recording by epochs of `epoch_ns`.
+pub fn judge(recording: &Recording, epoch_ns: u64) -> Result<Judgement> {
+    let log = &recording.log;
+    ensure!(!log.responses.is_empty(), "the clients got no response");
+    let truth = truth(log, recording.proto);
+    let methods = [
+        Method::WindowChain,
+        Method::FixedGap(FixedGapConfig::default()),
+        Method::Modes(ModesConfig::default()),
+        Method::Modes(ModesConfig::paper(PAPER_EPSILON_NS)),
+    ];
+    let (mut clear, packets) = estimate(&recording.pcap, epoch_ns, Headers::Clear, methods)?;
+    let opaque_only = [Method::WindowChain];
+    let (opaque, _) = estimate(&recording.pcap, epoch_ns, Headers::Opaque, opaque_only)?;
+    let errors = |epochs: &Epochs| compare(&truth, epochs, epoch_ns).errors();
+    let main = compare(&truth, &clear.epochs[0], epoch_ns);
+    let latencies = log.responses.iter().map(|r| r.latency_ns() as f64 / 1000.0);
+    let triggered = truth.values().flat_map(|flow| &flow.triggered);
+    let floor_errors =
+        triggered.map(|&(_, took, latency)| (1.0 - took as f64 / latency as f64) * 100.0);
+    Ok(Judgement {
+        responses: log.responses.len(),
+        packets,
+        lost: recording.lost,
+        flows: truth.len(),
+        latency_p50_us: quantile(&sorted(latencies.collect()), 0.5),
+        floor: floor(&truth, epoch_ns).errors(),
+        window_chain: main.errors(),
+        by_response: by_response(&truth, &mut clear.samples),
+        floor_by_response: response_errors(floor_errors.collect()),
+        opaque: errors(&opaque.epochs[0]),
+        fixed_gap: errors(&clear.epochs[1]),
+        modes: errors(&clear.epochs[2]),
+        modes_as_published: errors(&clear.epochs[3]),
+        grades: main.grades(),
+    })
+}

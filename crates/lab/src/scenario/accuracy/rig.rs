@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Client, vantage point and server, and the recording of one workload.
+//!
+//! ```text
+//! client ---(veth, or a line with delay, loss, reordering)--- vantage ---(veth)--- server
+//!                                            recorded here ^
+//! ```
+//!
+//! Both directions are routed through the vantage point; the recording holds what
+//! its port towards the client receives.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::workload::{Server, Workload};
+use crate::cgroup::Cgroup;
+use crate::line::{End, Line};
+use crate::link;
+use crate::load::log::Log;
+use crate::load::page::SIZE_STEP;
+use crate::load::protocol::Protocol;
+use crate::load::{self, LoadConfig};
+use crate::netns::Netns;
+use crate::nginx::Nginx;
+use crate::record::Recorder;
+use crate::sandbox::Sandbox;
+use crate::web::Web;
+
+const PORT: u16 = 80;
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 51, 0, 2);
+/// Period in which a throttled server gets its share of a CPU.
+const PERIOD: Duration = Duration::from_millis(10);
+/// Largest value in a key-value store.
+const LARGEST_VALUE: u32 = 10_240;
+
+/// What a workload left behind.
+pub struct Recording {
+    /// What passed the vantage point from client to server.
+    pub pcap: Vec<u8>,
+    /// What the clients saw.
+    pub log: Log,
+    /// IP protocol of the load.
+    pub proto: u8,
+    /// Packets that the line dropped.
+    pub lost: u64,
+}
+
+struct Rig {
+    client: Netns,
+    vantage: Netns,
+    server: Netns,
+    line: Option<Line>,
+}
+
+/// Runs one workload in namespaces of its own.
+pub fn record(sandbox: Sandbox, workload: &Workload) -> Result<Recording> {
+    let rig = Rig::build(sandbox, workload)?;
+    let _server = Running::start(sandbox, &rig.server, workload)?;
+    let target = SocketAddr::from((SERVER, PORT));
+    if workload.protocol != Protocol::Http {
+        let protocol = workload.protocol;
+        rig.client.run(move || fill(protocol, target))?;
+    }
+    let recorder = Recorder::start(&rig.vantage, "c0")?;
+    let config = load_config(workload, target);
+    let log = load::start(std::slice::from_ref(&rig.client), &config)?.finish()?;
+    // What is still under way belongs to the recording.
+    std::thread::sleep(Duration::from_micros(workload.path.round_trip_us));
+    let pcap = recorder.finish()?;
+    let broken = log.connections.iter().filter(|c| c.fault.is_some()).count();
+    ensure!(broken == 0, "broken connections: {:?}", log.faults());
+    Ok(Recording {
+        pcap,
+        log,
+        proto: 6,
+        lost: rig.line.as_ref().map_or(0, Line::dropped),
+    })
+}
+
+fn load_config(workload: &Workload, target: SocketAddr) -> LoadConfig {
+    let duration_ms = (workload.seconds * 1000.0) as u64;
+    LoadConfig {
+        protocol: workload.protocol,
+        duration_ms,
+        slots: workload.connections,
+        outstanding: workload.outstanding,
+        pipeline: workload.pipeline,
+        max_age_ms: match workload.max_age_ms {
+            // Half of it is the shortest life.
+            0 => 4 * duration_ms + 60_000,
+            age => age,
+        },
+        page_interval_ms: 0,
+        idle_ms: workload.idle_ms,
+        page: workload.page.clone(),
+        timeout_ms: 30_000,
+        ..LoadConfig::new(target, workload.seed)
+    }
+}
+
+impl Rig {
+    fn build(sandbox: Sandbox, workload: &Workload) -> Result<Self> {
+        let make = |what: &str| Netns::create(sandbox, &format!("{}-{what}", workload.name));
+        let mut rig = Self {
+            client: make("client")?,
+            vantage: make("vantage")?,
+            server: make("server")?,
+            line: None,
+        };
+        rig.vantage.sysctl("net/ipv4/ip_forward", "1")?;
+        if workload.path.is_none() {
+            rig.veth("c0", &rig.client)?;
+        } else {
+            let end = |netns: &Netns, device: &str| End {
+                netns: netns.clone(),
+                device: device.into(),
+            };
+            let (near, far) = (end(&rig.client, "eth0"), end(&rig.vantage, "c0"));
+            rig.line = Some(Line::start(&near, &far, workload.path, workload.seed)?);
+        }
+        rig.veth("s0", &rig.server)?;
+        rig.client.ip(
+            "addr add 10.50.0.2/24 dev eth0\nlink set eth0 up\nroute add default dev eth0 via 10.50.0.1\n",
+        )?;
+        rig.vantage
+            .ip("addr add 10.50.0.1/24 dev c0\nlink set c0 up\n\
+             addr add 10.51.0.1/24 dev s0\nlink set s0 up\n")?;
+        rig.server.ip(
+            "addr add 10.51.0.2/24 dev eth0\nlink set eth0 up\nroute add default via 10.51.0.1\n",
+        )?;
+        rig.set_offloads(workload.offloads)?;
+        Ok(rig)
+    }
+
+    /// A veth from the vantage point's `port` to `eth0` of `netns`.
+    fn veth(&self, port: &str, netns: &Netns) -> Result<()> {
+        self.vantage.ip(&format!(
+            "link add {port} type veth peer name eth0 netns {}\n",
+            netns.name()
+        ))
+    }
+
+    fn set_offloads(&self, on: bool) -> Result<()> {
+        let set = |netns: &Netns, device: &'static str| {
+            netns.run(move || {
+                link::set_offloads(device, on).with_context(|| format!("offloads of {device}"))
+            })
+        };
+        if self.line.is_none() {
+            set(&self.client, "eth0")?;
+            set(&self.vantage, "c0")?;
+        }
+        set(&self.vantage, "s0")?;
+        set(&self.server, "eth0")
+    }
+}
+
+/// A running server; dropped, it ends.
+enum Running {
+    Web(#[expect(dead_code)] Web),
+    Throttled {
+        stop: Arc<AtomicBool>,
+        thread: Option<std::thread::JoinHandle<Result<()>>>,
+        _nginx: Nginx,
+    },
+    Process(Child),
+}
+
+impl Running {
+    fn start(sandbox: Sandbox, netns: &Netns, workload: &Workload) -> Result<Self> {
+        let user = ["-u", "root"];
+        match workload.server {
+            Server::Web(behaviour) => Ok(Self::Web(Web::start(
+                netns,
+                PORT,
+                behaviour,
+                workload.seed,
+            )?)),
+            Server::Throttled { shares, every_ms } => {
+                throttled(sandbox, netns, workload.seed, shares, every_ms)
+            }
+            Server::Memcached => {
+                let options = ["-p", "80", "-U", "0", "-l", "0.0.0.0", "-t", "1"];
+                process(netns, "memcached", &[&options[..], &user].concat())
+            }
+            Server::Redis => {
+                let options = ["--port", "80", "--bind", "0.0.0.0", "--save", ""];
+                let more = [
+                    "--protected-mode",
+                    "no",
+                    "--appendonly",
+                    "no",
+                    "--dir",
+                    "/run/tmp",
+                ];
+                process(netns, "redis-server", &[&options[..], &more].concat())
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        match self {
+            Self::Web(_) => {}
+            Self::Throttled { stop, thread, .. } => {
+                stop.store(true, Ordering::Relaxed);
+                if let Some(thread) = thread.take() {
+                    let _ = thread.join();
+                }
+            }
+            Self::Process(child) => {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+}
+
+/// nginx in a control group whose share of a CPU keeps changing.
+fn throttled(
+    sandbox: Sandbox,
+    netns: &Netns,
+    seed: u64,
+    (least, most): (f64, f64),
+    every_ms: u64,
+) -> Result<Running> {
+    crate::nginx::available()?;
+    let nginx = Nginx::start(netns, "nginx", PORT, 1)?;
+    let group = Cgroup::create(sandbox)?;
+    nginx.join(&group)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopping = stop.clone();
+    let thread = std::thread::spawn(move || {
+        let mut rng = StdRng::seed_from_u64(seed);
+        while !stopping.load(Ordering::Relaxed) {
+            group.set_cpu(Some(rng.random_range(least..most)), PERIOD)?;
+            std::thread::sleep(Duration::from_millis(every_ms));
+        }
+        Ok(())
+    });
+    Ok(Running::Throttled {
+        stop,
+        thread: Some(thread),
+        _nginx: nginx,
+    })
+}
+
+/// A server of Debian's; waits until it accepts connections.
+fn process(netns: &Netns, program: &str, arguments: &[&str]) -> Result<Running> {
+    let child = netns
+        .command(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .with_context(|| format!("cannot run {program} (Debian package {program})"))?;
+    let mut running = Running::Process(child);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let connects = netns.run(|| Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, PORT)).is_ok()))?;
+        if connects {
+            return Ok(running);
+        }
+        if let Running::Process(child) = &mut running
+            && let Some(status) = child.try_wait()?
+        {
+            bail!("{program} ended at its start: {status}");
+        }
+        ensure!(
+            Instant::now() < deadline,
+            "{program} does not accept connections"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Puts a value of every size into a key-value store.
+fn fill(protocol: Protocol, target: SocketAddr) -> Result<()> {
+    let mut stream = TcpStream::connect(target).context("filling the store")?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let mut parser = protocol.parser();
+    for size in (SIZE_STEP..=LARGEST_VALUE).step_by(SIZE_STEP as usize) {
+        let object = load::page::Object {
+            parent: None,
+            size,
+            service_us: 0,
+            store: true,
+        };
+        let mut request = Vec::new();
+        protocol.request(&object, &mut request);
+        stream.write_all(&request)?;
+        let mut buffer = [0; 512];
+        loop {
+            let count = stream.read(&mut buffer)?;
+            ensure!(count > 0, "the store closed the connection");
+            let answer = parser.feed(&mut &buffer[..count]);
+            match answer {
+                Ok(Some(_)) => break,
+                Ok(None) => {}
+                Err(_) => bail!("the store refused a value of {size} bytes"),
+            }
+        }
+    }
+    Ok(())
+}
