@@ -15,6 +15,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rand::rngs::StdRng;
@@ -55,6 +56,46 @@ pub struct Drift {
     pub sigma: f64,
     /// Mean time between changes. Milliseconds.
     pub every_ms: f64,
+}
+
+/// A drift under way, from its own source of chance.
+#[derive(Debug)]
+pub struct Wander {
+    drift: Drift,
+    rng: StdRng,
+}
+
+impl Wander {
+    /// The drift's course for a seed.
+    pub fn new(drift: Drift, seed: u64) -> Self {
+        Self {
+            drift,
+            rng: StdRng::seed_from_u64(seed),
+        }
+    }
+
+    /// From 0, excluded, to 1.
+    fn uniform(&mut self) -> f64 {
+        1.0 - self.rng.random::<f64>()
+    }
+
+    /// The factor from now on.
+    pub fn next_factor(&mut self) -> f64 {
+        // Box and Muller's transform.
+        let radius = (-2.0 * self.uniform().ln()).sqrt();
+        let normal = radius * (std::f64::consts::TAU * self.uniform()).cos();
+        (self.drift.sigma * normal).exp()
+    }
+
+    /// How long it stays.
+    pub fn next_rest(&mut self) -> Duration {
+        let rest_ms = -self.uniform().ln() * self.drift.every_ms;
+        match self.drift.sigma > 0.0 {
+            true => Duration::from_secs_f64((rest_ms / 1e3).max(1e-3)),
+            // It never changes.
+            false => Duration::from_secs(3600),
+        }
+    }
 }
 
 /// What a server does.
@@ -123,7 +164,7 @@ struct Server {
     listener: TcpListener,
     poll: Poll,
     behaviour: Behaviour,
-    rng: StdRng,
+    wander: Wander,
     factor: f64,
     /// When the factor changes next.
     change_ns: u64,
@@ -141,7 +182,7 @@ impl Server {
             listener,
             poll,
             behaviour,
-            rng: StdRng::seed_from_u64(seed),
+            wander: Wander::new(behaviour.drift, seed),
             factor: 1.0,
             change_ns: 0,
             connections: Vec::new(),
@@ -247,15 +288,9 @@ impl Server {
     }
 
     fn factor(&mut self, now: u64) -> f64 {
-        let Drift { sigma, every_ms } = self.behaviour.drift;
-        if sigma > 0.0 && now >= self.change_ns {
-            let uniform = |rng: &mut StdRng| 1.0 - rng.random::<f64>();
-            // Box and Muller's transform.
-            let radius = (-2.0 * uniform(&mut self.rng).ln()).sqrt();
-            let normal = radius * (std::f64::consts::TAU * uniform(&mut self.rng)).cos();
-            self.factor = (sigma * normal).exp();
-            let rest_ms = -uniform(&mut self.rng).ln() * every_ms;
-            self.change_ns = now + (rest_ms * 1e6) as u64;
+        if now >= self.change_ns {
+            self.factor = self.wander.next_factor();
+            self.change_ns = now + self.wander.next_rest().as_nanos() as u64;
         }
         self.factor
     }

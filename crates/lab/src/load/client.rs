@@ -105,9 +105,10 @@ impl Client<'_> {
     /// Puts the slot's next page on the timetable, unless the load ends before.
     fn schedule_page(&mut self, slot: usize) {
         let now = clock::monotonic_ns();
-        let at = match self.slots[slot].rest_ns(self.config) {
+        let of = &mut self.slots[slot];
+        let at = match self.config.rest_ns(&mut of.rng, of.next_page) {
             Some(rest_ns) => now + rest_ns,
-            None => self.start_ns + self.slots[slot].nominal_ns(self.config),
+            None => self.start_ns + of.nominal_ns(self.config),
         };
         if at < self.end_ns && now < self.end_ns {
             self.timers.push(Reverse((at, slot)));

@@ -28,6 +28,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::{Result, bail};
+use rand::Rng;
+use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
@@ -87,6 +89,15 @@ impl LoadConfig {
             page: PageShape::default(),
             timeout_ms: 10_000,
         }
+    }
+
+    /// How long a slot rests before a page, in ns, where pages have no timetable.
+    pub(crate) fn rest_ns(&self, rng: &mut StdRng, page: u32) -> Option<u64> {
+        if self.idle_ms <= 0.0 || page == 0 {
+            return None;
+        }
+        let uniform = 1.0 - rng.random::<f64>();
+        Some((-uniform.ln() * self.idle_ms * 1e6) as u64)
     }
 
     /// Requests per second that are offered while servers keep up.

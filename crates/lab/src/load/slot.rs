@@ -77,13 +77,4 @@ impl Slot {
     pub fn nominal_ns(&self, config: &LoadConfig) -> u64 {
         self.phase_ns + u64::from(self.next_page) * config.page_interval_ms * 1_000_000
     }
-
-    /// How long to rest before the next page, where pages have no timetable.
-    pub fn rest_ns(&mut self, config: &LoadConfig) -> Option<u64> {
-        if config.idle_ms <= 0.0 || self.next_page == 0 {
-            return None;
-        }
-        let uniform: f64 = 1.0 - self.rng.random::<f64>();
-        Some((-uniform.ln() * config.idle_ms * 1e6) as u64)
-    }
 }

@@ -130,6 +130,8 @@ struct Open {
     waiting: FuturesUnordered<LocalBoxFuture<'static, Arrival>>,
     /// Requests whose responses have just come and have set off none yet.
     arrived: VecDeque<u32>,
+    /// When they came.
+    arrived_ns: u64,
 }
 
 impl Open {
@@ -187,7 +189,10 @@ impl<'a> User<'a> {
     }
 
     /// When the timetable has the next page begin.
-    fn due_ns(&self) -> u64 {
+    fn due_ns(&mut self) -> u64 {
+        if let Some(rest_ns) = self.world.config.rest_ns(&mut self.rng, self.next_page) {
+            return clock::monotonic_ns() + rest_ns;
+        }
         let interval_ns = self.world.config.page_interval_ms * 1_000_000;
         self.world.start_ns + self.phase_ns + u64::from(self.next_page) * interval_ns
     }
@@ -208,7 +213,10 @@ impl<'a> User<'a> {
         self.next_page += 1;
         self.next_id += count;
         if let Some(open) = &mut self.open {
-            open.arrived.clear();
+            // A page that was due before the last answer came was set off by it.
+            if open.arrived_ns < due_ns {
+                open.arrived.clear();
+            }
             if let Some(reason) = open.connection.close_reason() {
                 return Err(idle_fault(&reason));
             }
@@ -282,6 +290,7 @@ impl<'a> User<'a> {
             }
             arrival.response.real = real;
             open.arrived.push_back(arrival.response.id);
+            open.arrived_ns = arrival.response.last_ns;
             run.complete(arrival.object, arrival.response.last_ns);
             self.world.progress.answered(arrival.response.latency_ns());
             log.responses.push(arrival.response);
@@ -306,6 +315,7 @@ impl<'a> User<'a> {
             retire_ns,
             waiting: FuturesUnordered::new(),
             arrived: VecDeque::new(),
+            arrived_ns: 0,
         })
     }
 

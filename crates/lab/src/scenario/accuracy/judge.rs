@@ -204,12 +204,18 @@ struct Flow {
     triggered: Vec<(u64, u64, u64)>,
 }
 
-fn truth(log: &Log, proto: u8) -> HashMap<FlowKey, Flow> {
+fn truth(log: &Log) -> HashMap<FlowKey, Flow> {
     let wall = |ns: u64| ns.wrapping_add_signed(log.wall_offset_ns);
     let key = |connection: u32| {
         let c = &log.connections[connection as usize];
         let (local, remote) = (c.local, c.remote);
-        FlowKey::new(proto, local.ip(), local.port(), remote.ip(), remote.port())
+        FlowKey::new(
+            c.proto,
+            local.ip(),
+            local.port(),
+            remote.ip(),
+            remote.port(),
+        )
     };
     let mut flows: HashMap<FlowKey, Flow> = HashMap::new();
     for r in &log.responses {
@@ -377,7 +383,7 @@ fn by_response(
 pub fn judge(recording: &Recording, epoch_ns: u64) -> Result<Judgement> {
     let log = &recording.log;
     ensure!(!log.responses.is_empty(), "the clients got no response");
-    let truth = truth(log, recording.proto);
+    let truth = truth(log);
     let methods = [
         Method::WindowChain,
         Method::FixedGap(FixedGapConfig::default()),

@@ -14,6 +14,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -30,14 +31,18 @@ use crate::load::protocol::Protocol;
 use crate::load::{self, LoadConfig};
 use crate::netns::Netns;
 use crate::nginx::Nginx;
+use crate::quic::client::Options;
+use crate::quic::{self, ServerConfig};
 use crate::record::Recorder;
 use crate::sandbox::Sandbox;
-use crate::web::Web;
+use crate::web::{Drift, Wander, Web};
 
 const PORT: u16 = 80;
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 51, 0, 2);
 /// Period in which a throttled server gets its share of a CPU.
 const PERIOD: Duration = Duration::from_millis(10);
+/// How soon a thread that changes something sees that it shall end.
+const TICK: Duration = Duration::from_millis(50);
 /// Largest value in a key-value store.
 const LARGEST_VALUE: u32 = 10_240;
 
@@ -47,8 +52,6 @@ pub struct Recording {
     pub pcap: Vec<u8>,
     /// What the clients saw.
     pub log: Log,
-    /// IP protocol of the load.
-    pub proto: u8,
     /// Packets that the line dropped.
     pub lost: u64,
 }
@@ -71,7 +74,12 @@ pub fn record(sandbox: Sandbox, workload: &Workload) -> Result<Recording> {
     }
     let recorder = Recorder::start(&rig.vantage, "c0")?;
     let config = load_config(workload, target);
-    let log = load::start(std::slice::from_ref(&rig.client), &config)?.finish()?;
+    let clients = std::slice::from_ref(&rig.client);
+    let load = match workload.server {
+        Server::Quic { .. } => quic::client::start(clients, &config, &Options::default())?,
+        _ => load::start(clients, &config)?,
+    };
+    let log = load.finish()?;
     // What is still under way belongs to the recording.
     std::thread::sleep(Duration::from_micros(workload.path.round_trip_us));
     let pcap = recorder.finish()?;
@@ -80,7 +88,6 @@ pub fn record(sandbox: Sandbox, workload: &Workload) -> Result<Recording> {
     Ok(Recording {
         pcap,
         log,
-        proto: 6,
         lost: rig.line.as_ref().map_or(0, Line::dropped),
     })
 }
@@ -166,10 +173,9 @@ impl Rig {
 /// A running server; dropped, it ends.
 enum Running {
     Web(#[expect(dead_code)] Web),
-    Throttled {
+    Changing {
         stop: Arc<AtomicBool>,
-        thread: Option<std::thread::JoinHandle<Result<()>>>,
-        _nginx: Nginx,
+        thread: Option<JoinHandle<Result<()>>>,
     },
     Process(Child),
 }
@@ -186,6 +192,18 @@ impl Running {
             )?)),
             Server::Throttled { shares, every_ms } => {
                 throttled(sandbox, netns, workload.seed, shares, every_ms)
+            }
+            Server::Quic {
+                stack,
+                order,
+                drift,
+            } => {
+                let config = ServerConfig {
+                    order,
+                    ..ServerConfig::new("quic", PORT)?
+                };
+                let server = quic::Server::start(netns, stack, &config)?;
+                Ok(drifting(server, drift, workload.seed))
             }
             Server::Memcached => {
                 let options = ["-p", "80", "-U", "0", "-l", "0.0.0.0", "-t", "1"];
@@ -211,7 +229,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         match self {
             Self::Web(_) => {}
-            Self::Throttled { stop, thread, .. } => {
+            Self::Changing { stop, thread } => {
                 stop.store(true, Ordering::Relaxed);
                 if let Some(thread) = thread.take() {
                     let _ = thread.join();
@@ -237,21 +255,42 @@ fn throttled(
     let nginx = Nginx::start(netns, "nginx", PORT, 1)?;
     let group = Cgroup::create(sandbox)?;
     nginx.join(&group)?;
+    let mut rng = StdRng::seed_from_u64(seed);
+    Ok(changing(move || {
+        // The thread owns nginx: it ends when the thread does.
+        let _running = &nginx;
+        group.set_cpu(Some(rng.random_range(least..most)), PERIOD)?;
+        Ok(Duration::from_millis(every_ms))
+    }))
+}
+
+/// A QUIC server whose factor on service times keeps changing.
+fn drifting(mut server: quic::Server, drift: Drift, seed: u64) -> Running {
+    let mut wander = Wander::new(drift, seed);
+    changing(move || {
+        server.set_factor(wander.next_factor())?;
+        Ok(wander.next_rest())
+    })
+}
+
+/// Calls `step` again and again, each time after the rest that it asked for. What
+/// the step owns lives until the end.
+fn changing(mut step: impl FnMut() -> Result<Duration> + Send + 'static) -> Running {
     let stop = Arc::new(AtomicBool::new(false));
     let stopping = stop.clone();
     let thread = std::thread::spawn(move || {
-        let mut rng = StdRng::seed_from_u64(seed);
         while !stopping.load(Ordering::Relaxed) {
-            group.set_cpu(Some(rng.random_range(least..most)), PERIOD)?;
-            std::thread::sleep(Duration::from_millis(every_ms));
+            let until = Instant::now() + step()?;
+            while !stopping.load(Ordering::Relaxed) && Instant::now() < until {
+                std::thread::sleep(TICK.min(until.saturating_duration_since(Instant::now())));
+            }
         }
         Ok(())
     });
-    Ok(Running::Throttled {
+    Running::Changing {
         stop,
         thread: Some(thread),
-        _nginx: nginx,
-    })
+    }
 }
 
 /// A server of Debian's; waits until it accepts connections.

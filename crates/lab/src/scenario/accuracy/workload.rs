@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::line::Impairment;
 use crate::load::page::PageShape;
 use crate::load::protocol::Protocol;
+use crate::quic::{Order, Stack};
 use crate::web::{Behaviour, Discipline, Drift};
 
 /// The server of a workload.
@@ -27,6 +28,12 @@ pub enum Server {
     Memcached,
     /// Redis.
     Redis,
+    /// HTTP/3; its service times drift as the web server's do.
+    Quic {
+        stack: Stack,
+        order: Order,
+        drift: Drift,
+    },
 }
 
 /// What spec and paper say about a row.
@@ -151,9 +158,31 @@ impl Workload {
     }
 
     fn drift(&mut self, drift: Drift) -> &mut Self {
-        if let Server::Web(behaviour) = &mut self.server {
-            behaviour.drift = drift;
+        match &mut self.server {
+            Server::Web(behaviour) => behaviour.drift = drift,
+            Server::Quic { drift: of, .. } => *of = drift,
+            _ => {}
         }
+        self
+    }
+
+    /// The same over HTTP/3.
+    fn quic(&mut self, stack: Stack, order: Order) -> &mut Self {
+        if let Server::Web(Behaviour { drift, .. }) = self.server {
+            self.server = Server::Quic {
+                stack,
+                order,
+                drift,
+            };
+        }
+        self
+    }
+
+    /// Response sizes around a median.
+    fn sizes(&mut self, median: f64, sigma: f64, max: u32) -> &mut Self {
+        self.page.size_median = median;
+        self.page.size_sigma = sigma;
+        self.page.size_max = max;
         self
     }
 
@@ -227,6 +256,7 @@ pub fn all(seed: u64, seconds: f64) -> Vec<Workload> {
     offloads(&mut draw);
     stores(&mut draw);
     slow(&mut draw);
+    http3(&mut draw);
     draw.rows
 }
 
@@ -391,6 +421,86 @@ fn slow(draw: &mut Draw) {
             .web(name, about, 1)
             .service(us, share, slow_us)
             .within(1.0);
+        row.seconds = row.seconds.max(4.0 * f64::from(us) / 1e6);
+    }
+}
+
+fn http3(draw: &mut Draw) {
+    let quinn = Stack::Quinn;
+    // The sizes are those of PIRATE, section 5.7: 30 to 130 bytes, and 1.6 to 15.1 kB.
+    draw.web("h3_w1", "HTTP/3, 1 stream", 1)
+        .quic(quinn, Order::Par)
+        .within(1.6)
+        .paper("close to the truth (figure 9)");
+    draw.web("h3_w4_small", "HTTP/3, 4 streams, small responses", 4)
+        .quic(quinn, Order::Par)
+        .sizes(80.0, 0.4, 512)
+        .within(1.6)
+        .paper("close to the truth (figure 9, -noack)");
+    draw.web("h3_w4", "HTTP/3, 4 streams, responses of some kB", 4)
+        .quic(quinn, Order::Par)
+        .sizes(6_000.0, 0.6, 15_360)
+        .within(1.6)
+        .paper("close to the truth (figure 9, -ack)");
+    draw.web(
+        "h3_w4_batch",
+        "HTTP/3, 4 streams, one service time for all",
+        4,
+    )
+    .quic(quinn, Order::Batch)
+    .sizes(6_000.0, 0.6, 15_360)
+    .within(1.6);
+    for (name, about, w) in [
+        ("h3_w8", "HTTP/3, 8 streams", 8),
+        ("h3_w12", "HTTP/3, 12 streams", 12),
+        ("h3_w16", "HTTP/3, 16 streams", 16),
+    ] {
+        let row = draw.web(name, about, w);
+        row.quic(quinn, Order::Par).sizes(6_000.0, 0.6, 15_360);
+        row.target.worst_flow_pct = Some(5.0);
+    }
+    draw.web("h3_w4_wan20", "HTTP/3, 4 streams, 20 ms of path", 4)
+        .quic(quinn, Order::Par)
+        .path(round_trip(20))
+        .within(1.6);
+    let idle = draw.web("h3_w4_idle", "HTTP/3, 4 streams, idle between pages", 4);
+    idle.quic(quinn, Order::Par).within(1.6);
+    idle.idle_ms = 300.0;
+    let rows: [(&'static str, &'static str, u32, f64, u32); 4] = [
+        (
+            "h3_slow_250ms",
+            "HTTP/3, 1 stream, every response after 250 ms",
+            250_000,
+            0.0,
+            0,
+        ),
+        (
+            "h3_slow_1s",
+            "HTTP/3, 1 stream, every response after 1 s",
+            1_000_000,
+            0.0,
+            0,
+        ),
+        (
+            "h3_slow_5s",
+            "HTTP/3, 1 stream, every response after 5 s",
+            5_000_000,
+            0.0,
+            0,
+        ),
+        (
+            "h3_slow_mixture",
+            "HTTP/3, 90 % after 0.3 ms, 10 % after 500 ms",
+            300,
+            0.1,
+            500_000,
+        ),
+    ];
+    for (name, about, us, share, slow_us) in rows {
+        let row = draw.web(name, about, 1);
+        row.quic(quinn, Order::Par)
+            .service(us, share, slow_us)
+            .within(1.6);
         row.seconds = row.seconds.max(4.0 * f64::from(us) / 1e6);
     }
 }
