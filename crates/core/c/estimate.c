@@ -1,14 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // What src/estimate calls of the estimators in bpf/shared.
 
+#include <stdbool.h>
+
 #include "fixed_gap.h"
 #include "modes.h"
 #include "window_chain.h"
 
-void causeway_window_chain_packet(struct wc_state *s, const struct est_packet *p,
+static bool any(const struct est_samples *out)
+{
+	return out->group[0].count2 | out->group[1].count2;
+}
+
+bool causeway_window_chain_packet(struct wc_state *s, const struct est_packet *p,
 			    struct est_samples *out)
 {
 	wc_packet(s, p, out);
+	return any(out);
 }
 
 void causeway_window_chain_finish(struct wc_state *s, struct est_samples *out)
@@ -16,10 +24,11 @@ void causeway_window_chain_finish(struct wc_state *s, struct est_samples *out)
 	wc_finish(s, out);
 }
 
-void causeway_fixed_gap_packet(struct fixed_gap_state *s, const struct fixed_gap_config *config,
+bool causeway_fixed_gap_packet(struct fixed_gap_state *s, const struct fixed_gap_config *config,
 			 const struct est_packet *p, struct est_samples *out)
 {
 	fixed_gap_packet(s, config, p, out);
+	return any(out);
 }
 
 void causeway_modes_packet(struct modes_state *s, const struct modes_config *config,

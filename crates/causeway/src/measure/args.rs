@@ -162,6 +162,11 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// Whether every packet passes.
+    pub fn is_empty(&self) -> bool {
+        self.ports.is_empty() && self.hosts.is_empty()
+    }
+
     /// Whether a packet passes.
     #[inline]
     pub fn passes(&self, key: &FlowKey) -> bool {

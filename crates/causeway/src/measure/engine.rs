@@ -9,16 +9,16 @@
 //! the number of workers, and bounded channels bound the memory.
 
 use std::io::{self, Read, Write};
+use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, Scope};
 
-use causeway_core::capture::{Packet, Poll, Reader};
+use causeway_core::capture::{Packet, Reader, Rest};
 use causeway_core::estimate::Sample;
 use causeway_core::flow::{
     Counts, FlowKey, FlowState, Headers, Meter, Observation, Row, Settings, Sink,
 };
-use causeway_core::wire::{self, Skip};
-use causeway_io::FilterError;
+use causeway_core::wire::Skip;
 
 use super::args::{Filter, Format};
 use super::expression::Expression;
@@ -30,6 +30,9 @@ use super::table::Table;
 
 /// Packets between two looks at the clock.
 const TICK: u64 = 1 << 16;
+/// Packets that one thread alone takes up before it estimates: they stay in its
+/// nearest cache.
+const GROUP: usize = 64;
 /// Packets of a round, for all workers together.
 const ROUND: usize = 1 << 14;
 /// Rounds under way for each worker.
@@ -65,14 +68,17 @@ fn run_alone<const N: usize, W: Write>(
     let found = Found::new(output.style());
     let mut alone = Alone {
         meter: Meter::new(job.settings),
+        waiting: Vec::with_capacity(GROUP),
         found,
         output,
     };
     let mut summary = read(input, job.headers, &job.filter, job.expression, &mut alone)?;
+    alone.flush();
     let Alone {
         mut meter,
         mut found,
         output,
+        ..
     } = alone;
     meter.finish(&mut found);
     write_rows(&mut found.rows, output)?;
@@ -92,19 +98,30 @@ trait Consumer {
 /// One thread for everything.
 struct Alone<'a, const N: usize, W: Write> {
     meter: Meter<N>,
+    waiting: Batch,
     found: Found,
     output: &'a mut Output<W>,
+}
+
+impl<const N: usize, W: Write> Alone<'_, N, W> {
+    fn flush(&mut self) {
+        self.meter.observe_all(&self.waiting, &mut self.found);
+        self.waiting.clear();
+    }
 }
 
 impl<const N: usize, W: Write> Consumer for Alone<'_, N, W> {
     #[inline]
     fn packet(&mut self, index: u64, seen: &Observation) -> io::Result<()> {
-        self.found.at = index;
-        self.meter.observe(index, seen, &mut self.found);
+        self.waiting.push((index, *seen));
+        if self.waiting.len() == GROUP {
+            self.flush();
+        }
         Ok(())
     }
 
     fn pause(&mut self) -> io::Result<()> {
+        self.flush();
         write_rows(&mut self.found.rows, self.output)
     }
 }
@@ -130,6 +147,11 @@ impl Found {
 }
 
 impl Sink for Found {
+    #[inline]
+    fn packet(&mut self, index: u64) {
+        self.at = index;
+    }
+
     #[inline]
     fn sample(&mut self, flow: &FlowKey, method: u8, sample: &Sample) {
         if let Some(table) = &mut self.table {
@@ -269,10 +291,7 @@ fn work<const N: usize>(
 ) -> Closing {
     let mut meter = Meter::new(settings);
     for batch in batches {
-        for (index, seen) in &batch {
-            found.at = *index;
-            meter.observe(*index, seen, &mut found);
-        }
+        meter.observe_all(&batch, &mut found);
         if rows.send(std::mem::take(&mut found.rows)).is_err() {
             break;
         }
@@ -350,23 +369,22 @@ fn read(
     } = input;
     let mut progress = Progress::new(position, len);
     let mut reader = Reader::new();
-    let mut summary = Summary::default();
-    let mut index = 0;
+    let mut gate = Gate {
+        headers,
+        filter: (!filter.is_empty()).then_some(filter),
+        expression: expression.as_mut(),
+        summary: Summary::default(),
+        index: 0,
+    };
     let mut tick = TICK;
     loop {
-        match reader.poll() {
-            Ok(Poll::Packet(packet)) if !wanted(&mut expression, &packet)? => {
-                summary.filtered += 1;
-            }
-            Ok(Poll::Packet(packet)) => match reduce(&packet, headers) {
-                Ok(seen) if filter.passes(&seen.key) => {
-                    consumer.packet(index, &seen)?;
-                    index += 1;
-                }
-                Ok(_) => summary.filtered += 1,
-                Err(skip) => summary.skipped.add(skip),
-            },
-            Ok(Poll::NeedBytes) => {
+        let rest = reader.each(|packet| match gate.pass(packet, consumer) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => ControlFlow::Break(error),
+        });
+        match rest {
+            Ok(Rest::Stopped(error)) => return Err(error),
+            Ok(Rest::NeedBytes) => {
                 consumer.pause()?;
                 match read_some(&mut bytes, reader.space())? {
                     0 => reader.finish(),
@@ -377,13 +395,14 @@ fn read(
                     progress.tick(tick);
                 }
             }
-            Ok(Poll::End) => break,
+            Ok(Rest::End) => break,
             Err(error) => {
-                summary.damage = Some(error);
+                gate.summary.damage = Some(error);
                 break;
             }
         }
     }
+    let mut summary = gate.summary;
     if let Some(expression) = &mut expression {
         expression.check()?;
     }
@@ -394,12 +413,34 @@ fn read(
     }
 }
 
-/// Whether the expression lets the packet pass. What cannot be read is not its affair.
-#[inline]
-fn wanted(expression: &mut Option<Expression>, packet: &Packet<'_>) -> Result<bool, FilterError> {
-    match (expression, packet.link) {
-        (Some(expression), Some(link)) => expression.matches(link, packet),
-        _ => Ok(true),
+/// What stands between the reader and the consumer.
+struct Gate<'a> {
+    headers: Headers,
+    filter: Option<&'a Filter>,
+    expression: Option<&'a mut Expression>,
+    summary: Summary,
+    index: u64,
+}
+
+impl Gate<'_> {
+    #[inline]
+    fn pass(&mut self, packet: &Packet<'_>, consumer: &mut impl Consumer) -> anyhow::Result<()> {
+        // What cannot be read is not the expression's affair.
+        if let (Some(expression), Some(link)) = (&mut self.expression, packet.link)
+            && !expression.matches(link, packet)?
+        {
+            self.summary.filtered += 1;
+            return Ok(());
+        }
+        match reduce(packet, self.headers) {
+            Ok(seen) if self.filter.is_none_or(|filter| filter.passes(&seen.key)) => {
+                consumer.packet(self.index, &seen)?;
+                self.index += 1;
+            }
+            Ok(_) => self.summary.filtered += 1,
+            Err(skip) => self.summary.skipped.add(skip),
+        }
+        Ok(())
     }
 }
 
@@ -407,8 +448,7 @@ fn wanted(expression: &mut Option<Expression>, packet: &Packet<'_>) -> Result<bo
 fn reduce(packet: &Packet<'_>, headers: Headers) -> Result<Observation, Skip> {
     let time_ns = packet.time_ns.ok_or(Skip::NoTime)?;
     let link = packet.link.ok_or(Skip::LinkType)?;
-    let datagram = wire::parse(link, packet.data, packet.wire_len)?;
-    Observation::new(&datagram, time_ns, headers)
+    Observation::of_frame(link, packet.data, packet.wire_len, time_ns, headers)
 }
 
 fn read_some(bytes: &mut impl Read, space: &mut [u8]) -> io::Result<usize> {

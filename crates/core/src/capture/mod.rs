@@ -5,7 +5,8 @@
 //! [`Reader`] does no I/O. Put bytes in with [`Reader::feed`], or read straight
 //! into [`Reader::space`] and say how many with [`Reader::filled`]; take packets
 //! out with [`Reader::poll`] until it answers [`Poll::NeedBytes`]; after the last
-//! byte call [`Reader::finish`] and poll until [`Poll::End`]. Packets borrow from
+//! byte call [`Reader::finish`] and poll until [`Poll::End`]. [`Reader::each`] does
+//! the same for all packets at hand, in less time. Packets borrow from
 //! the reader's buffer, which never grows beyond one block of the file (at most
 //! 16 MiB), so that endless input needs bounded memory.
 //!
@@ -15,6 +16,8 @@
 mod buffer;
 mod pcap;
 mod pcapng;
+
+use std::ops::ControlFlow;
 
 use crate::wire::LinkType;
 use buffer::Buffer;
@@ -42,6 +45,17 @@ pub struct Packet<'a> {
 pub enum Poll<'a> {
     /// The next packet.
     Packet(Packet<'a>),
+    /// Feed more bytes, or finish.
+    NeedBytes,
+    /// All packets were given out.
+    End,
+}
+
+/// Why [`Reader::each`] came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest<B> {
+    /// The visitor broke off; there may be more packets at hand.
+    Stopped(B),
     /// Feed more bytes, or finish.
     NeedBytes,
     /// All packets were given out.
@@ -111,6 +125,12 @@ enum Step {
 /// What is wrong with the bytes at the start of the window.
 struct Fault(&'static str);
 
+/// A format.
+trait Decode {
+    /// Looks at the bytes at the start of the window.
+    fn step(&mut self, window: &[u8]) -> Result<Step, Fault>;
+}
+
 #[derive(Debug)]
 enum Format {
     Unknown,
@@ -127,8 +147,70 @@ pub struct Reader {
     to_skip: u64,
     finished: bool,
     failed: Option<CaptureError>,
+    tally: PacketTally,
+    cut: bool,
+}
+
+/// Counts of packets given out.
+#[derive(Clone, Copy, Debug, Default)]
+struct PacketTally {
+    packets: u64,
+    backwards: u64,
     last_ns: u64,
-    totals: Totals,
+}
+
+impl PacketTally {
+    #[inline]
+    fn count(&mut self, time_ns: Option<u64>) {
+        self.packets += 1;
+        if let Some(time_ns) = time_ns {
+            self.backwards += u64::from(time_ns < self.last_ns);
+            self.last_ns = time_ns;
+        }
+    }
+}
+
+impl Found {
+    #[inline]
+    fn packet<'a>(&self, record: &'a [u8]) -> Packet<'a> {
+        Packet {
+            time_ns: self.time_ns,
+            link: self.link,
+            wire_len: self.wire_len,
+            data: &record[self.offset..self.offset + self.captured],
+        }
+    }
+}
+
+/// Gives out packets as long as one follows the other, and says how many bytes are
+/// to be passed over next.
+fn run<D: Decode, B>(
+    decoder: &mut D,
+    buffer: &mut Buffer,
+    tally: &mut PacketTally,
+    visit: &mut impl FnMut(&Packet<'_>) -> ControlFlow<B>,
+) -> ControlFlow<B, u64> {
+    let window = buffer.window();
+    let mut counts = *tally;
+    let mut at = 0;
+    let result = loop {
+        let rest = &window[at..];
+        match decoder.step(rest) {
+            Ok(Step::Packet(found)) => {
+                counts.count(found.time_ns);
+                at += found.record;
+                if let ControlFlow::Break(reason) = visit(&found.packet(rest)) {
+                    break ControlFlow::Break(reason);
+                }
+            }
+            Ok(Step::Skip(count)) => break ControlFlow::Continue(count),
+            // A second look at the same bytes will say the same.
+            Ok(Step::Need(_)) | Err(_) => break ControlFlow::Continue(0),
+        }
+    };
+    *tally = counts;
+    buffer.take(at);
+    result
 }
 
 impl Default for Reader {
@@ -146,8 +228,8 @@ impl Reader {
             to_skip: 0,
             finished: false,
             failed: None,
-            last_ns: 0,
-            totals: Totals::default(),
+            tally: PacketTally::default(),
+            cut: false,
         }
     }
 
@@ -174,7 +256,11 @@ impl Reader {
 
     /// Counts so far.
     pub fn totals(&self) -> Totals {
-        self.totals
+        Totals {
+            packets: self.tally.packets,
+            backwards: self.tally.backwards,
+            cut: self.cut,
+        }
     }
 
     /// The next packet, a wish for bytes, or the end.
@@ -186,21 +272,45 @@ impl Reader {
     pub fn poll(&mut self) -> Result<Poll<'_>, CaptureError> {
         match self.advance()? {
             Some(found) => {
-                self.totals.packets += 1;
-                if let Some(time_ns) = found.time_ns {
-                    self.totals.backwards += u64::from(time_ns < self.last_ns);
-                    self.last_ns = time_ns;
-                }
+                self.tally.count(found.time_ns);
                 let record = self.buffer.take(found.record);
-                Ok(Poll::Packet(Packet {
-                    time_ns: found.time_ns,
-                    link: found.link,
-                    wire_len: found.wire_len,
-                    data: &record[found.offset..found.offset + found.captured],
-                }))
+                Ok(Poll::Packet(found.packet(record)))
             }
             None if self.finished => Ok(Poll::End),
             None => Ok(Poll::NeedBytes),
+        }
+    }
+
+    /// Gives every packet at hand to `visit`, until that breaks off.
+    ///
+    /// # Errors
+    /// As [`Reader::poll`], after the packets before the damage.
+    pub fn each<B>(
+        &mut self,
+        mut visit: impl FnMut(&Packet<'_>) -> ControlFlow<B>,
+    ) -> Result<Rest<B>, CaptureError> {
+        loop {
+            let Self { buffer, tally, .. } = self;
+            let run = match &mut self.format {
+                _ if self.to_skip > 0 || self.failed.is_some() => ControlFlow::Continue(0),
+                Format::Pcap(decoder) => run(decoder, buffer, tally, &mut visit),
+                Format::Pcapng(decoder) => run(decoder, buffer, tally, &mut visit),
+                Format::Unknown => ControlFlow::Continue(0),
+            };
+            match run {
+                ControlFlow::Break(reason) => return Ok(Rest::Stopped(reason)),
+                ControlFlow::Continue(skip) => self.to_skip += skip,
+            }
+            // Whatever is no whole packet in sight is poll's affair.
+            match self.poll()? {
+                Poll::Packet(packet) => {
+                    if let ControlFlow::Break(reason) = visit(&packet) {
+                        return Ok(Rest::Stopped(reason));
+                    }
+                }
+                Poll::NeedBytes => return Ok(Rest::NeedBytes),
+                Poll::End => return Ok(Rest::End),
+            }
         }
     }
 
@@ -214,7 +324,7 @@ impl Reader {
             if self.to_skip > 0 {
                 self.to_skip -= self.buffer.discard(self.to_skip);
                 if self.to_skip > 0 {
-                    self.totals.cut = self.finished;
+                    self.cut = self.finished;
                     return Ok(None);
                 }
             }
@@ -233,7 +343,7 @@ impl Reader {
                 Ok(Step::Packet(found)) => return Ok(Some(found)),
                 Ok(Step::Skip(count)) => self.to_skip = count,
                 Ok(Step::Need(count)) => {
-                    self.totals.cut = self.finished && !window.is_empty();
+                    self.cut = self.finished && !window.is_empty();
                     self.buffer.want(count);
                     return Ok(None);
                 }

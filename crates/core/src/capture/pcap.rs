@@ -2,7 +2,7 @@
 
 //! The classic format: one file header, then records.
 
-use super::{CaptureError, Fault, Found, MAX_BLOCK, Order, Step};
+use super::{CaptureError, Decode, Fault, Found, MAX_BLOCK, Order, Step};
 use crate::wire::LinkType;
 
 pub(super) const FILE_HEADER_LEN: usize = 24;
@@ -49,9 +49,11 @@ impl Decoder {
             fraction_ns,
         }))
     }
+}
 
-    #[inline]
-    pub(super) fn step(&mut self, window: &[u8]) -> Result<Step, Fault> {
+impl Decode for Decoder {
+    #[inline(always)]
+    fn step(&mut self, window: &[u8]) -> Result<Step, Fault> {
         let Some(header) = window.first_chunk::<RECORD_HEADER_LEN>() else {
             return Ok(Step::Need(RECORD_HEADER_LEN));
         };

@@ -2,7 +2,7 @@
 
 //! The block format: sections, each with its byte order and its interfaces.
 
-use super::{Fault, Found, MAX_BLOCK, Order, Step};
+use super::{Decode, Fault, Found, MAX_BLOCK, Order, Step};
 use crate::wire::LinkType;
 
 /// The type of a section header block, the same in both byte orders.
@@ -84,47 +84,6 @@ impl Decoder {
             order: Order::Little,
             interfaces: Vec::new(),
         }
-    }
-
-    #[inline]
-    pub(super) fn step(&mut self, window: &[u8]) -> Result<Step, Fault> {
-        let Some(head) = window.first_chunk::<FRAME_LEN>() else {
-            return Ok(Step::Need(FRAME_LEN));
-        };
-        if head[..4] == SECTION_MAGIC {
-            self.begin_section(head)?;
-        }
-        let kind = self.order.word(head, 0);
-        let len = self.order.word(head, 1);
-        if !len.is_multiple_of(4) || (len as usize) < FRAME_LEN {
-            return Err(Fault(
-                "a block length that is no multiple of 4 or too small",
-            ));
-        }
-        let wanted = matches!(
-            kind,
-            INTERFACE | OLD_PACKET | SIMPLE_PACKET | ENHANCED_PACKET
-        );
-        if !wanted {
-            return Ok(Step::Skip(u64::from(len)));
-        }
-        if len > MAX_BLOCK {
-            return Err(Fault("a block claims more than 16 MiB"));
-        }
-        let len = len as usize;
-        let Some(block) = window.get(..len) else {
-            return Ok(Step::Need(len));
-        };
-        let tail = block.last_chunk::<4>().ok_or(Fault("an empty block"))?;
-        if self.order.u32(*tail) as usize != len {
-            return Err(Fault("a block whose two lengths differ"));
-        }
-        if kind == INTERFACE {
-            let interface = self.interface(&block[8..len - 4])?;
-            self.interfaces.push(interface);
-            return Ok(Step::Skip(len as u64));
-        }
-        self.packet(kind, block).map(Step::Packet)
     }
 
     /// A section header sets the byte order and forgets the interfaces.
@@ -235,5 +194,48 @@ impl Decoder {
         self.interfaces
             .get(index as usize)
             .ok_or(Fault("a packet of an interface not described"))
+    }
+}
+
+impl Decode for Decoder {
+    #[inline(always)]
+    fn step(&mut self, window: &[u8]) -> Result<Step, Fault> {
+        let Some(head) = window.first_chunk::<FRAME_LEN>() else {
+            return Ok(Step::Need(FRAME_LEN));
+        };
+        if head[..4] == SECTION_MAGIC {
+            self.begin_section(head)?;
+        }
+        let kind = self.order.word(head, 0);
+        let len = self.order.word(head, 1);
+        if !len.is_multiple_of(4) || (len as usize) < FRAME_LEN {
+            return Err(Fault(
+                "a block length that is no multiple of 4 or too small",
+            ));
+        }
+        let wanted = matches!(
+            kind,
+            INTERFACE | OLD_PACKET | SIMPLE_PACKET | ENHANCED_PACKET
+        );
+        if !wanted {
+            return Ok(Step::Skip(u64::from(len)));
+        }
+        if len > MAX_BLOCK {
+            return Err(Fault("a block claims more than 16 MiB"));
+        }
+        let len = len as usize;
+        let Some(block) = window.get(..len) else {
+            return Ok(Step::Need(len));
+        };
+        let tail = block.last_chunk::<4>().ok_or(Fault("an empty block"))?;
+        if self.order.u32(*tail) as usize != len {
+            return Err(Fault("a block whose two lengths differ"));
+        }
+        if kind == INTERFACE {
+            let interface = self.interface(&block[8..len - 4])?;
+            self.interfaces.push(interface);
+            return Ok(Step::Skip(len as u64));
+        }
+        self.packet(kind, block).map(Step::Packet)
     }
 }

@@ -42,6 +42,36 @@ fn decode(file: &[u8], piece: usize) -> Decoded {
     }
 }
 
+/// [`decode`] by [`Reader::each`], whose visitor breaks off after every `stop`th packet.
+fn decode_each(file: &[u8], piece: usize, stop: usize) -> Decoded {
+    let mut reader = Reader::new();
+    let mut pieces = file.chunks(piece.max(1));
+    let mut packets = Vec::new();
+    loop {
+        let rest = reader.each(|packet| {
+            packets.push(Owned {
+                time_ns: packet.time_ns,
+                link: packet.link,
+                wire_len: packet.wire_len,
+                data: packet.data.to_vec(),
+            });
+            match packets.len().is_multiple_of(stop) {
+                true => ControlFlow::Break(packets.len()),
+                false => ControlFlow::Continue(()),
+            }
+        });
+        match rest {
+            Ok(Rest::Stopped(count)) => assert_eq!(count, packets.len()),
+            Ok(Rest::NeedBytes) => match pieces.next() {
+                Some(bytes) => reader.feed(bytes),
+                None => reader.finish(),
+            },
+            Ok(Rest::End) => return (packets, reader.totals(), None),
+            Err(error) => return (packets, reader.totals(), Some(error)),
+        }
+    }
+}
+
 /// Writes integers in one byte order.
 struct Writer {
     order: Order,
@@ -175,7 +205,8 @@ proptest! {
             ] {
                 let (got, totals, error) = decode(&file, piece);
                 prop_assert_eq!(&got, &packets);
-                prop_assert_eq!((error, totals.cut), (None, false));
+                prop_assert_eq!((&error, totals.cut), (&None, false));
+                prop_assert_eq!(decode_each(&file, piece, 4), (got, totals, error));
                 prop_assert_eq!(totals.packets, packets.len() as u64);
                 let backwards = packets.windows(2).filter(|w| w[1].time_ns < w[0].time_ns).count();
                 prop_assert_eq!(totals.backwards, backwards as u64);
@@ -207,7 +238,11 @@ proptest! {
             _ => Vec::new(),
         };
         let file = [start, data].concat();
-        prop_assert_eq!(decode(&file, piece), decode(&file, file.len()));
+        let expected = decode(&file, file.len());
+        prop_assert_eq!(&decode(&file, piece), &expected);
+        for stop in [1, 3, usize::MAX] {
+            prop_assert_eq!(&decode_each(&file, piece, stop), &expected);
+        }
     }
 }
 
@@ -248,6 +283,12 @@ fn damaged_files_end_in_a_sentence_or_in_packets() {
                 let mut damaged = file.clone();
                 damaged[at] = byte;
                 let (got, totals, error) = decode(&damaged, 37);
+                let each = decode_each(&damaged, 37, 2);
+                assert_eq!(
+                    each,
+                    (got.clone(), totals, error.clone()),
+                    "byte {at} = {byte}"
+                );
                 assert_eq!(got.len() as u64, totals.packets);
                 assert!(
                     got.len() <= packets.len(),

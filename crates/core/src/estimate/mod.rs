@@ -35,12 +35,14 @@ mod confidence;
 mod fixed_gap;
 mod modes;
 mod native;
+mod state;
 mod window_chain;
 
 pub use confidence::{Confidence, Quality};
 pub use fixed_gap::{FixedGap, FixedGapConfig};
 pub use modes::{Modes, ModesConfig, ModesIbg};
 pub use native::{FixedGapState, ModesState, WindowChainState};
+pub use state::State;
 pub use window_chain::WindowChain;
 
 /// One packet of the request direction, as an estimator sees it

@@ -5,6 +5,8 @@
 //! array of words that starts as zero, so copying, comparing and dropping one
 //! needs no C.
 
+use std::mem::MaybeUninit;
+
 use super::{FixedGapConfig, ModesConfig, Packet, Samples};
 
 /// Declares a state as words of the size that the C header asserts.
@@ -54,14 +56,19 @@ state!(
 );
 
 unsafe extern "C" {
-    fn causeway_window_chain_packet(s: *mut WindowChainState, p: *const Packet, out: *mut Samples);
+    // The two steps answer whether there is a sample in `out`.
+    fn causeway_window_chain_packet(
+        s: *mut WindowChainState,
+        p: *const Packet,
+        out: *mut Samples,
+    ) -> bool;
     fn causeway_window_chain_finish(s: *mut WindowChainState, out: *mut Samples);
     fn causeway_fixed_gap_packet(
         s: *mut FixedGapState,
         config: *const FixedGapConfig,
         p: *const Packet,
         out: *mut Samples,
-    );
+    ) -> bool;
     fn causeway_modes_packet(s: *mut ModesState, config: *const ModesConfig, p: *const Packet);
     fn causeway_modes_end_epoch(s: *mut ModesState, config: *const ModesConfig, out: *mut Samples);
     fn causeway_modes_discarded(s: *const ModesState) -> u32;
@@ -73,6 +80,16 @@ pub(super) fn window_chain_packet(state: &mut WindowChainState, packet: &Packet)
     // function touches nothing else and keeps none of them.
     unsafe { causeway_window_chain_packet(state, packet, &mut out) };
     out
+}
+
+/// [`window_chain_packet`]; `None` where nothing became known.
+#[inline]
+pub(super) fn window_chain_step(state: &mut WindowChainState, packet: &Packet) -> Option<Samples> {
+    let mut out = MaybeUninit::uninit();
+    // SAFETY: as above; a step writes all of `out`.
+    unsafe {
+        causeway_window_chain_packet(state, packet, out.as_mut_ptr()).then(|| out.assume_init())
+    }
 }
 
 pub(super) fn window_chain_finish(state: &mut WindowChainState) -> Samples {
@@ -93,6 +110,22 @@ pub(super) fn fixed_gap_packet(
     out
 }
 
+/// [`fixed_gap_packet`]; `None` where nothing became known.
+#[inline]
+pub(super) fn fixed_gap_step(
+    state: &mut FixedGapState,
+    config: &FixedGapConfig,
+    packet: &Packet,
+) -> Option<Samples> {
+    let mut out = MaybeUninit::uninit();
+    // SAFETY: as above; a step writes all of `out`.
+    unsafe {
+        causeway_fixed_gap_packet(state, config, packet, out.as_mut_ptr())
+            .then(|| out.assume_init())
+    }
+}
+
+#[inline]
 pub(super) fn modes_packet(state: &mut ModesState, config: &ModesConfig, packet: &Packet) {
     // SAFETY: as above.
     unsafe { causeway_modes_packet(state, config, packet) };

@@ -9,6 +9,7 @@
 
 mod direction;
 mod hash;
+mod index;
 mod key;
 mod meter;
 mod table;
@@ -17,7 +18,7 @@ pub use direction::{Cidr, CidrError, Direction, Hint};
 pub use hash::{FlowHasher, FlowState};
 pub use key::FlowKey;
 pub use meter::{Counts, Headers, Meter, Observation, Row, Settings, Sink};
-pub use table::{Evicted, Lookup, Name, Sender, Table};
+pub use table::{Evicted, Lookup, Name, Probe, Sender, Table};
 
 #[cfg(test)]
 mod meter_tests;

@@ -6,16 +6,25 @@
 //! holds each flow under its higher-port side first, which is also the usual
 //! client, and the entry says when the client is the other side.
 //!
+//! Who knows packets in advance makes a [`Probe`] of each, calls
+//! [`Table::prefetch_index`] for all of them, then [`Table::prefetch_entry`] for
+//! all of them, and only then looks up the first.
+//!
 //! A full table gives up a flow that has been silent for long: of eight
 //! entries in turn the one with the oldest packet. That is close to least
 //! recently used without a list that every packet would have to re-link.
 
-use std::collections::HashMap;
+use std::hash::BuildHasher;
 
+use super::index::{Index, prefetch_lines};
 use super::{Direction, FlowKey, FlowState, Hint};
 
 /// Entries looked at to find one to give up.
 const EVICTION_SAMPLE: usize = 8;
+
+/// Cache lines of an entry that most packets need: the key, and the state of the
+/// first estimator.
+const PREFETCH_LINES: usize = 4;
 
 /// Who sent a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,12 +73,25 @@ pub struct Evicted<V> {
     pub value: V,
 }
 
+/// Where to look for a packet's flow.
+#[derive(Clone, Copy, Debug)]
+pub struct Probe {
+    key: FlowKey,
+    swapped: bool,
+    hash: u64,
+    /// The place that [`Table::prefetch_entry`] found by the hash.
+    guess: u32,
+}
+
+/// As long as whole cache lines; the first one is all that other flows' packets
+/// look at.
 #[derive(Debug)]
+#[repr(C, align(64))]
 struct Entry<V> {
     key: FlowKey,
+    last_ns: u64,
     /// The client is `key.dst`.
     flipped: bool,
-    last_ns: u64,
     value: V,
 }
 
@@ -87,7 +109,8 @@ impl<V> Entry<V> {
 /// as long as nothing was evicted.
 #[derive(Debug)]
 pub struct Table<V> {
-    index: HashMap<FlowKey, u32, FlowState>,
+    index: Index,
+    hash: FlowState,
     entries: Vec<Entry<V>>,
     direction: Direction,
     max_flows: usize,
@@ -99,7 +122,8 @@ impl<V> Table<V> {
     /// A table of at most `max_flows` (at least 1), hashed with `seed`.
     pub fn new(direction: Direction, max_flows: u32, seed: u64) -> Self {
         Self {
-            index: HashMap::with_hasher(FlowState::new(seed)),
+            index: Index::new(),
+            hash: FlowState::new(seed),
             entries: Vec::new(),
             direction,
             max_flows: max_flows.max(1) as usize,
@@ -123,6 +147,36 @@ impl<V> Table<V> {
         self.evictions
     }
 
+    /// Where to look for the flow of a packet.
+    #[inline]
+    pub fn probe(&self, packet: &FlowKey) -> Probe {
+        let (key, swapped) = packet.canonical();
+        Probe {
+            key,
+            swapped,
+            hash: self.hash.hash_one(key),
+            guess: u32::MAX,
+        }
+    }
+
+    /// Asks for the part of the index that a look-up needs.
+    #[inline]
+    pub fn prefetch_index(&self, probe: &Probe) {
+        self.index.prefetch(probe.hash);
+    }
+
+    /// Asks for the entry, and the part of its value behind it that most packets need.
+    #[inline]
+    pub fn prefetch_entry(&self, probe: &mut Probe) {
+        // By the hash alone: to compare the keys would mean to wait.
+        if let Some(slot) = self.index.find(probe.hash, |_| true)
+            && let Some(entry) = self.entries.get(slot as usize)
+        {
+            probe.guess = slot;
+            prefetch_lines(entry, PREFETCH_LINES);
+        }
+    }
+
     /// Finds the flow of a packet sent at `now_ns`, and makes it with `new` if
     /// there is none. `evict` takes the flow that had to make room.
     ///
@@ -137,10 +191,23 @@ impl<V> Table<V> {
         new: impl FnOnce() -> V,
         evict: impl FnMut(Evicted<V>),
     ) -> Lookup<'_, V> {
-        let (key, swapped) = packet.canonical();
-        let slot = match self.index.get(&key) {
-            Some(&slot) if !self.turns_round(slot, swapped, hint) => slot as usize,
-            _ => self.insert(packet, hint, now_ns, new, evict),
+        self.find(&self.probe(packet), hint, now_ns, new, evict)
+    }
+
+    /// [`Table::look_up`] by a probe of the same packet.
+    #[inline]
+    pub fn find(
+        &mut self,
+        probe: &Probe,
+        hint: Hint,
+        now_ns: u64,
+        new: impl FnOnce() -> V,
+        evict: impl FnMut(Evicted<V>),
+    ) -> Lookup<'_, V> {
+        let swapped = probe.swapped;
+        let slot = match self.place(probe) {
+            Some(slot) if !self.turns_round(slot, swapped, hint) => slot as usize,
+            known => self.insert(probe, known, hint, now_ns, new, evict),
         };
         let entry = &mut self.entries[slot];
         entry.last_ns = now_ns;
@@ -175,37 +242,54 @@ impl<V> Table<V> {
         hint == Hint::Opens && !from_client
     }
 
+    #[inline]
+    fn place(&self, probe: &Probe) -> Option<u32> {
+        // Flows may have come and gone since the guess; the key decides.
+        match self.entries.get(probe.guess as usize) {
+            Some(entry) if entry.key == probe.key => return Some(probe.guess),
+            _ => {}
+        }
+        self.index.find(probe.hash, |slot| {
+            self.entries[slot as usize].key == probe.key
+        })
+    }
+
+    /// Makes the flow of a packet, in the `known` entry or in a new one.
     #[cold]
     fn insert(
         &mut self,
-        packet: &FlowKey,
+        probe: &Probe,
+        known: Option<u32>,
         hint: Hint,
         now_ns: u64,
         new: impl FnOnce() -> V,
         mut evict: impl FnMut(Evicted<V>),
     ) -> usize {
-        let (key, swapped) = packet.canonical();
-        let client_sent = self.direction.sender_is_client(packet, hint);
+        let sent = if probe.swapped {
+            probe.key.reversed()
+        } else {
+            probe.key
+        };
+        let client_sent = self.direction.sender_is_client(&sent, hint);
         let entry = Entry {
-            key,
-            flipped: swapped == client_sent,
+            key: probe.key,
+            flipped: probe.swapped == client_sent,
             last_ns: now_ns,
             value: new(),
         };
-        let slot = match self.index.get(&key) {
-            Some(&slot) => Some(slot as usize),
-            None if self.entries.len() >= self.max_flows => Some(self.victim()),
-            None => None,
-        };
-        let Some(slot) = slot else {
-            self.index.insert(key, self.entries.len() as u32);
-            self.entries.push(entry);
-            return self.entries.len() - 1;
+        let slot = match known {
+            Some(slot) => slot as usize,
+            None if self.entries.len() < self.max_flows => {
+                self.index.insert(probe.hash, self.entries.len() as u32);
+                self.entries.push(entry);
+                return self.entries.len() - 1;
+            }
+            None => self.victim(),
         };
         let old = std::mem::replace(&mut self.entries[slot], entry);
-        if old.key != key {
-            self.index.remove(&old.key);
-            self.index.insert(key, slot as u32);
+        if known.is_none() {
+            self.index.remove(self.hash.hash_one(old.key), slot as u32);
+            self.index.insert(probe.hash, slot as u32);
             self.evictions += 1;
         }
         evict(Evicted {
