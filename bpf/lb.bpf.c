@@ -98,7 +98,8 @@ find_route(const struct packet *pkt, const int family, struct flow **flow, struc
 		admit6(pkt, *flow, route);
 	if (route->verdict == V_NOT_VIP || route->verdict == V_NO_REAL)
 		return NULL;
-	*flow = find_flow(pkt, family);
+	if (route->place)
+		*flow = flow_at(route->place - 1, family);
 	real = find_real(route->real_id);
 	if (!real) /* removed since it was picked */
 		route->verdict = V_NO_REAL;

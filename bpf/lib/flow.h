@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * The flow table: which real a connection is on. An established packet costs one
- * lookup here, and that is also its measurement state.
+ * Flows: which real a connection is on. An established packet costs one lookup here,
+ * and that is also its measurement state.
  */
 #ifndef CAUSEWAY_FLOW_H
 #define CAUSEWAY_FLOW_H
 
-#include "pick.h"
+#include "table.h"
 #include "vip.h"
 
 /* Where a packet goes. */
@@ -14,24 +14,8 @@ struct route {
 	u32 real_id;
 	u16 vip_id;
 	u16 verdict; /* enum verdict: whether it goes, and why */
+	u32 place;   /* 1 + the place of a flow that was stored just now; 0: none was */
 };
-
-static __always_inline struct flow *find_flow(const struct packet *pkt, const int family)
-{
-	if (family == IPV4)
-		return bpf_map_lookup_elem(&flows4, &pkt->key4);
-	return bpf_map_lookup_elem(&flows6, &pkt->key6);
-}
-
-/* Remember a new flow. Without memory for it the packet still goes by the ring. */
-static __always_inline void
-insert_flow(const struct packet *pkt, const int family, const struct flow *flow)
-{
-	if (family == IPV4)
-		bpf_map_update_elem(&flows4, &pkt->key4, flow, BPF_ANY);
-	else
-		bpf_map_update_elem(&flows6, &pkt->key6, flow, BPF_ANY);
-}
 
 /* The flow's real; NULL if it was removed, or its slot given to another real. */
 static __always_inline struct real *flow_real(const struct flow *flow)
@@ -108,21 +92,77 @@ admission(const struct packet *pkt, const int family, const struct flow *flow)
 	return is_tcp(pkt) ? V_ADOPTED : V_FIRST_DATAGRAM;
 }
 
+/*
+ * What the packet says about how long its flow is to be kept. One that has ended in
+ * one direction may live on in the other.
+ */
 static __always_inline void
-store_flow(const struct packet *pkt, const int family, const struct route *route, struct flow *old)
+judge(const struct entry *entry, const struct packet *pkt, const int family)
+{
+	bool closed = entry->flow->bits & FLOW_CLOSED;
+
+	if (!is_own(pkt, family) || is_syn(pkt))
+		return;
+	if (is_tcp(pkt) && pkt->est.tcp_flags & EST_TCP_RST)
+		set_standing(entry, STANDING_GONE);
+	else
+		set_standing(entry, closed || is_closing(pkt) ? STANDING_OLD : STANDING_LIVE);
+}
+
+/*
+ * The packet's flow, or NULL. Its place cannot become another flow's while this
+ * packet is handled, unless that other one had claimed it before: is_still would
+ * tell. Who comes later finds another word than it has read.
+ */
+static __always_inline struct flow *find_flow(const struct packet *pkt, const int family)
+{
+	struct ctl *control = get_ctl();
+	struct entry entry;
+
+	if (!control)
+		return NULL;
+	entry = find_entry(pkt, family, control->table_seed);
+	if (!entry.flow)
+		return NULL;
+	judge(&entry, pkt, family);
+	return is_still(&entry) ? entry.flow : NULL;
+}
+
+static __always_inline void
+write_flow(struct flow *flow, const struct packet *pkt, const int family, const struct route *route)
 {
 	struct real *real = find_real(route->real_id);
-	struct flow flow = {
-		.real = route->real_id,
-		.real_gen = real ? real->gen : 0,
-		.vip = (u16)route->vip_id,
-		.isn = pkt->est.seq,
-	};
 
-	if (old)
-		*old = flow;
+	__builtin_memset(flow, 0, sizeof(*flow));
+	if (family == IPV4)
+		__builtin_memcpy(&flow->key, &pkt->key4, sizeof(pkt->key4));
 	else
-		insert_flow(pkt, family, &flow);
+		flow->key = pkt->key6;
+	flow->real = route->real_id;
+	flow->real_gen = real ? real->gen : 0;
+	flow->vip = route->vip_id;
+	flow->isn = pkt->est.seq;
+}
+
+/* Remember a flow, in its old place if it has one. Without a place it still goes by the ring. */
+static __always_inline void
+store_flow(const struct packet *pkt, const int family, struct route *route, struct flow *old)
+{
+	struct ctl *control = get_ctl();
+	struct entry entry;
+
+	if (old) {
+		write_flow(old, pkt, family, route);
+		return;
+	}
+	if (!control)
+		return;
+	entry = claim_place(pkt, family, control->table_seed);
+	if (!entry.flow)
+		return;
+	write_flow(entry.flow, pkt, family, route);
+	publish(&entry, STANDING_NEW);
+	route->place = entry.index + 1;
 }
 
 /*

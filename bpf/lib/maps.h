@@ -8,25 +8,44 @@
 #include "../shared/abi.h"
 #include "../shared/hist.h"
 
-#define DEFAULT_FLOWS4 1048576
-#define DEFAULT_FLOWS6 262144
+#define DEFAULT_BUCKETS4 81920
+#define DEFAULT_BUCKETS6 20480
 #define DEFAULT_VIPS 1024
 #define DEFAULT_REALS 4096
 #define DEFAULT_RING 65537
 
+/* The flow table, see table.h. BPF_F_MMAPABLE, so that values begin on cache lines. */
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, DEFAULT_FLOWS4);
-	__type(key, struct flow_key4);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, DEFAULT_BUCKETS4 * FLOW_WAYS);
+	__type(key, u32);
 	__type(value, struct flow);
 } flows4 SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, DEFAULT_FLOWS6);
-	__type(key, struct flow_key6);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, DEFAULT_BUCKETS6 * FLOW_WAYS);
+	__type(key, u32);
 	__type(value, struct flow);
 } flows6 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, DEFAULT_BUCKETS4);
+	__type(key, u32);
+	__type(value, struct flow_bucket);
+} buckets4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, DEFAULT_BUCKETS6);
+	__type(key, u32);
+	__type(value, struct flow_bucket);
+} buckets6 SEC(".maps");
 
 /* Up to three entries a VIP: the VIP itself, its address, and its address's fragments. */
 struct {

@@ -105,20 +105,40 @@ enum flow_bits {
 };
 
 /*
- * One connection. The head and the estimator share the value, so that a packet of
- * an established flow costs one lookup. An LRU element has 48 bytes of its own
- * before a 16-byte key: the value of flows4 begins on a cache line.
+ * One connection, in three cache lines: what routing needs, and the estimator's
+ * state in two of its own.
  */
 struct flow {
+	struct flow_key6 key; /* of IPv4: a struct flow_key4 in its place, then zeros */
 	u32 real;     /* index into reals */
 	u16 real_gen; /* the real's generation when it was picked */
 	u16 vip;      /* index into vip_stats */
 	u32 isn;      /* sequence number of the SYN */
 	u8 bits;      /* enum flow_bits */
 	u8 pad[3];
+	u64 pad2;
 	struct wc_state chain; /* the estimator's */
 };
-ABI_SIZE(struct flow, 144);
+ABI_SIZE(struct flow, 192);
+
+/* How much a flow deserves its place in the table. */
+enum flow_standing {
+	STANDING_GONE = 0, /* the client has reset it */
+	STANDING_NEW = 1,  /* one packet so far */
+	STANDING_OLD = 2,  /* silent since all in its bucket were live; or half closed */
+	STANDING_LIVE = 3,
+};
+
+/*
+ * One cache line for 16 flows. A word is a fingerprint of the flow's key, with bit 2
+ * always set, and an enum flow_standing in the two lowest bits; 0 is an empty place.
+ * The flow of word w in bucket b is number b * 16 + w of the flows.
+ */
+#define FLOW_WAYS 16
+struct flow_bucket {
+	u32 word[FLOW_WAYS];
+};
+ABI_SIZE(struct flow_bucket, 64);
 
 /*
  * VIPs are looked up by {address, port, protocol}, then with port 0 (all ports).
@@ -240,7 +260,7 @@ struct ctl {
 	u8 gue_checksum;     /* enum gue_checksum */
 	u8 pad;
 	u64 hash_key[2];     /* SipHash key of the pick; balancers that share VIPs share it */
-	u64 pad2;
+	u64 table_seed;      /* of this balancer's flow table alone */
 };
 ABI_SIZE(struct ctl, 64);
 

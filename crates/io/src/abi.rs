@@ -75,7 +75,7 @@ macro_rules! plain {
 }
 
 plain! {
-    /// Key of `flows4`.
+    /// Key of an IPv4 flow.
     "flow_key4" FlowKey4 {
         /// Client's address.
         saddr_be: [u8; 4],
@@ -90,7 +90,7 @@ plain! {
         /// Zero.
         pad: [u8; 3],
     }
-    /// Key of `flows6`.
+    /// Key of an IPv6 flow.
     "flow_key6" FlowKey6 {
         /// Client's address.
         saddr_be: [u8; 16],
@@ -107,6 +107,8 @@ plain! {
     }
     /// One connection.
     "flow" Flow {
+        /// Its tuple; of IPv4 a [`FlowKey4`] in its place, then zeros.
+        key: FlowKey6,
         /// Index into `reals`.
         real: u32,
         /// The real's generation when it was picked.
@@ -119,8 +121,15 @@ plain! {
         bits: u8,
         /// Zero.
         pad: [u8; 3],
+        /// Zero.
+        pad2: u64,
         /// The estimator's state, `struct wc_state`.
         chain: [u64; 16],
+    }
+    /// One cache line for 16 flows, see `bpf/lib/table.h`.
+    "flow_bucket" FlowBucket {
+        /// Fingerprint and standing of each.
+        word: [u32; 16],
     }
     /// Key of `vips`.
     "vip_key" VipKey {
@@ -208,8 +217,8 @@ plain! {
         pad: u8,
         /// SipHash key of the pick.
         hash_key: [u64; 2],
-        /// Zero.
-        pad2: u64,
+        /// Of this balancer's flow table alone.
+        table_seed: u64,
     }
     /// A counter of packets and of whole frames' bytes.
     "packets_bytes" PacketsBytes {
@@ -280,7 +289,7 @@ pub const REAL_GUE: u8 = 1 << 2;
 /// `VipKey::kind`: the VIP that takes its address's fragments.
 pub const VIP_OF_FRAGMENTS: u8 = 1;
 /// `Vip::flags`: picks by the client's address alone.
-pub const VIP_PICK_BY_ADDRESS: u32 = 1 << 0;
+pub const VIP_PICK_BY_ADDRESS: u32 = 1 << 2;
 /// `Ctl::gue_checksum`: the UDP checksum of GUE over IPv4 is filled in.
 pub const GUE_CHECKSUM_4: u8 = 1 << 0;
 /// `Ctl::gue_checksum`: the same over IPv6.

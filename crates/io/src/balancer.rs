@@ -12,6 +12,7 @@ use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 
 use crate::abi;
 use crate::error::{Error, Result};
+use crate::flow_table;
 use crate::map::{PerCpu, Table};
 use crate::next_hop::NextHop;
 use crate::pins::Kind;
@@ -144,9 +145,8 @@ impl LoadBalancer {
         if let Some(settings) = skel.maps.rodata_data.as_deref_mut() {
             settings.cfg_measure = options.measure;
         }
+        flow_table::set_size(&mut skel, options.flows_v4, options.flows_v6).map_err(failed)?;
         let sizes = [
-            ("flows4", options.flows_v4),
-            ("flows6", options.flows_v6),
             ("vips", 3 * options.max_vips),
             ("rings", options.max_vips),
             ("turns", options.max_vips),
@@ -188,6 +188,7 @@ impl LoadBalancer {
             reals: balancer.read_reals()?,
         };
         balancer.finish_removals(&mut book)?;
+        balancer.choose_table_seed()?;
         *balancer.book() = book;
         Ok(balancer)
     }
@@ -201,6 +202,16 @@ impl LoadBalancer {
             }
         }
         self.remove_bare_addresses(book)
+    }
+
+    /// Flows keep their places as long as the seed does: only a new table gets one.
+    fn choose_table_seed(&self) -> Result<()> {
+        let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
+        if ctl.table_seed == 0 {
+            ctl.table_seed = flow_table::new_seed();
+            self.ctl.put(&0, &ctl)?;
+        }
+        Ok(())
     }
 
     /// Id of the link that holds the program: the same as long as the balancer

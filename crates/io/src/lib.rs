@@ -15,6 +15,7 @@ pub mod bench;
 mod decapsulator;
 mod error;
 pub mod filter;
+pub mod flow_table;
 mod map;
 pub mod meter;
 mod netlink;

@@ -197,7 +197,7 @@ fn a_changed_table_size_is_refused_and_names_map_and_way_out() {
         };
         let error = refusal(&new);
         assert!(
-            matches!(&error, Error::Layout { map, what: "max_entries", pinned: 1024, wanted: 2048, .. } if map == "flows4"),
+            matches!(&error, Error::Layout { map, what: "max_entries", pinned: 1280, wanted: 2560, .. } if map == "flows4"),
             "{error:?}"
         );
         let text = error.to_string();

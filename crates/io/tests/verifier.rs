@@ -63,9 +63,7 @@ fn lb(measure: bool) -> (u32, Duration) {
         .as_deref_mut()
         .expect("rodata")
         .cfg_measure = measure;
-    for map in [&mut open.maps.flows4, &mut open.maps.flows6] {
-        map.set_max_entries(1024).expect("size");
-    }
+    causeway_io::flow_table::set_size(&mut open, 1024, 1024).expect("size");
     let start = cpu_time();
     let skel = open
         .load()

@@ -173,6 +173,8 @@ impl<'o> Balancer<'o> {
             for (map, other) in [
                 (&mut maps.flows4, &theirs.flows4),
                 (&mut maps.flows6, &theirs.flows6),
+                (&mut maps.buckets4, &theirs.buckets4),
+                (&mut maps.buckets6, &theirs.buckets6),
                 (&mut maps.vips, &theirs.vips),
                 (&mut maps.reals, &theirs.reals),
                 (&mut maps.rings, &theirs.rings),
@@ -201,6 +203,7 @@ impl<'o> Balancer<'o> {
             gateway_mac: [2, 0, 0, 0, 0, 1],
             outer4_be: [10, 9, 0, 1],
             hash_key: [1, 2],
+            table_seed: 3,
             ..Ctl::default()
         };
         maps.ctl

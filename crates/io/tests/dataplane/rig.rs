@@ -2,6 +2,7 @@
 //! A balancer in the kernel that no interface knows: maps filled by the test,
 //! packets by BPF_PROG_TEST_RUN, time from the XDP metadata.
 
+use std::collections::HashSet;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
@@ -10,6 +11,7 @@ use causeway_io::abi::{
     self, Action, Ctl, Flow, FlowKey4, FlowKey6, PacketsBytes, Plain, Real, RealLoad, RealStats,
     Verdict, Vip, VipKey,
 };
+use causeway_io::flow_table::{self, WAYS};
 use causeway_io::skel::lb::{LbSkel, LbSkelBuilder};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, OpenObject, ProgramInput, ProgramMut};
@@ -144,9 +146,7 @@ impl Rig {
         let rodata = open.maps.rodata_data.as_deref_mut().expect("rodata");
         rodata.cfg_measure = measure;
         rodata.cfg_clock = CLOCK_METADATA;
-        for map in [&mut open.maps.flows4, &mut open.maps.flows6] {
-            map.set_max_entries(1024).expect("size");
-        }
+        flow_table::set_size(&mut open, 1024, 1024).expect("size");
         for map in [
             &mut open.maps.reals,
             &mut open.maps.real_loads,
@@ -179,6 +179,7 @@ impl Rig {
             outer4_be: outer4.octets(),
             outer6_be: outer6.octets(),
             hash_key: HASH_KEY,
+            table_seed: 0x5eed,
             ..Ctl::default()
         }
     }
@@ -402,9 +403,26 @@ impl Rig {
             .collect()
     }
 
+    /// Ports of one IPv4 client that the table has TCP flows of.
+    pub fn known_ports(&self, client: &str) -> HashSet<u16> {
+        let IpAddr::V4(client) = client.parse().unwrap() else {
+            unreachable!()
+        };
+        let flows = flows_in(&self.skel.maps.buckets4, &self.skel.maps.flows4);
+        let keys = flows
+            .iter()
+            .map(|flow| *Plain::as_bytes(&flow.key).first_chunk().expect("16 bytes"));
+        let keys = keys.map(|key: [u8; 16]| FlowKey4::from_bytes(&key).expect("size"));
+        keys.filter(|key| key.saddr_be == client.octets() && key.proto == TCP)
+            .map(|key| u16::from_be_bytes(key.sport_be))
+            .collect()
+    }
+
+    /// The flow that the table has for a tuple, found the slow way.
     pub fn flow(&self, tuple: Tuple, proto: u8) -> Option<Flow> {
         let (sport_be, dport_be) = (tuple.sport.to_be_bytes(), tuple.dport.to_be_bytes());
-        match (tuple.src, tuple.dst) {
+        let maps = &self.skel.maps;
+        let (key, buckets, flows): (_, &dyn MapCore, &dyn MapCore) = match (tuple.src, tuple.dst) {
             (IpAddr::V4(s), IpAddr::V4(d)) => {
                 let key = FlowKey4 {
                     saddr_be: s.octets(),
@@ -414,7 +432,7 @@ impl Rig {
                     proto,
                     pad: [0; 3],
                 };
-                read(&self.skel.maps.flows4, Plain::as_bytes(&key))
+                (Plain::as_bytes(&key).to_vec(), &maps.buckets4, &maps.flows4)
             }
             (IpAddr::V6(s), IpAddr::V6(d)) => {
                 let key = FlowKey6 {
@@ -425,16 +443,43 @@ impl Rig {
                     proto,
                     pad: [0; 3],
                 };
-                read(&self.skel.maps.flows6, Plain::as_bytes(&key))
+                (Plain::as_bytes(&key).to_vec(), &maps.buckets6, &maps.flows6)
             }
-            _ => None,
-        }
+            _ => return None,
+        };
+        let mut found = flows_in(buckets, flows)
+            .into_iter()
+            .filter(|flow| Plain::as_bytes(&flow.key).starts_with(&key));
+        let flow = found.next();
+        assert_eq!(found.count(), 0, "a flow has one place");
+        flow
     }
 
     /// The program itself, for others to call.
     pub fn program(&self) -> &ProgramMut<'static> {
         &self.skel.progs.causeway_lb
     }
+}
+
+/// Everything that a flow table holds.
+fn flows_in(buckets: &dyn MapCore, flows: &dyn MapCore) -> Vec<Flow> {
+    let number = |bytes: Vec<u8>| u32::from_ne_bytes(bytes.try_into().expect("a word"));
+    let mut found = Vec::new();
+    for bucket in 0..buckets.max_entries() {
+        let words = buckets
+            .lookup(&bucket.to_ne_bytes(), MapFlags::ANY)
+            .expect("lookup");
+        for (word, way) in words.expect("a bucket").chunks(4).zip(0..) {
+            if number(word.to_vec()) != 0 {
+                let index: u32 = bucket * WAYS + way;
+                let flow = flows
+                    .lookup(&index.to_ne_bytes(), MapFlags::ANY)
+                    .expect("lookup");
+                found.push(Flow::from_bytes(&flow.expect("a flow")).expect("size"));
+            }
+        }
+    }
+    found
 }
 
 pub fn tunnel_real(addr: &str) -> Real {
