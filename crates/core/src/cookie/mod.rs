@@ -8,6 +8,7 @@
 mod clock;
 mod format;
 mod key;
+pub mod quic;
 #[cfg(test)]
 mod tests;
 
