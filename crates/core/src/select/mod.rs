@@ -1,25 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which real gets a new connection.
 //!
-//! A VIP's choice is a ring: a table of real ids that the data plane indexes
-//! with `hash(flow) % size`. This module builds rings as pure functions of the
-//! pool. Everything that shapes a ring is the reals' addresses, their weights
-//! and the ring's size; ids are only labels. Balancers that share a
-//! configuration therefore pick alike, whatever order it was written in and
-//! whatever ids each of them gave out.
+//! A VIP's choice is a ring: a table of real ids. The data plane indexes it with
+//! `hash(flow) % size`, or goes around it turn by turn. This module builds rings as
+//! pure functions of the pool.
+//!
+//! Rings for hashes are shaped by the reals' addresses, their weights and the ring's
+//! size alone; ids are only labels. Balancers that share a configuration therefore
+//! pick alike, whatever order it was written in and whatever ids each gave out.
 //!
 //! - [`maglev`]: shares follow the weights, and a change of the pool moves
 //!   little more than it must.
 //! - [`uniform`]: equal shares, what plain hashing over a list gives. A change
 //!   of the pool moves most slots. It is the baseline to compare with.
+//!
+//! Rings of turns need a memory of connections (a flow table or a cookie) beside
+//! them, and spread new flows better than any hash:
+//!
+//! - [`turns`], [`equal_turns`]: weighted and plain round robin; also the slots from
+//!   which the data plane takes two and chooses (power of two choices).
+//! - [`Awrr`]: weights of [`turns`] that follow the reals' load.
+//! - [`least_loaded`]: the picks of the least loaded real, planned ahead.
 
+mod load;
 mod maglev;
 mod size;
 #[cfg(test)]
 mod tests;
+mod turns;
 
+pub use load::{Awrr, Loaded, least_loaded};
 pub use maglev::maglev;
 pub use size::{RingSize, RingSizeError};
+pub use turns::{TURNS_MAX, equal_turns, turns};
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};

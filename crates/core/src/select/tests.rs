@@ -20,7 +20,7 @@ fn v6(n: u32) -> RealKey {
 }
 
 /// A pool of `weights.len()` reals whose id is their number.
-fn pool(weights: &[u32]) -> Vec<Member> {
+pub(super) fn pool(weights: &[u32]) -> Vec<Member> {
     (0..)
         .zip(weights)
         .map(|(id, &weight)| Member {
@@ -35,7 +35,7 @@ fn size(slots: u32) -> RingSize {
     RingSize::new(slots).unwrap()
 }
 
-fn shares(ring: &[u32]) -> BTreeMap<u32, usize> {
+pub(super) fn shares(ring: &[u32]) -> BTreeMap<u32, usize> {
     let mut count = BTreeMap::new();
     for &id in ring {
         *count.entry(id).or_default() += 1;
