@@ -9,6 +9,7 @@ pub mod cookie;
 pub mod estimate;
 pub mod filter;
 pub mod flow;
+pub mod health;
 pub mod hist;
 pub mod rtt;
 pub mod select;

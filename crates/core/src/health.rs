@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whether a real is fit to serve, from probes that succeed or fail.
+//!
+//! A [`Check`] is the state machine of one real. Whoever owns it asks
+//! [`poll_probe`](Check::poll_probe) when it is time, sends what that says, and tells
+//! the outcome by [`handle_outcome`](Check::handle_outcome); a probe without outcome
+//! fails at its deadline, which [`handle_timeout`](Check::handle_timeout) looks after.
+//! [`poll_timeout`](Check::poll_timeout) gives the next moment at which there is
+//! something to do, [`poll_event`](Check::poll_event) what has changed.
+//!
+//! A real whose state is not known yet takes part like one that is up: a balancer that
+//! starts must not empty the pool of one that ran. It does not count for what the
+//! service needs.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+/// How often to probe and what to conclude.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Params {
+    /// From the beginning of one probe to that of the next, ns.
+    pub interval_ns: u64,
+    /// A probe that takes longer has failed, ns; at most the interval.
+    pub timeout_ns: u64,
+    /// Successes in a row that make a real up.
+    pub rise: u32,
+    /// Failures in a row that make it down.
+    pub fall: u32,
+}
+
+impl Default for Params {
+    /// Every 2 s; down within 6 s, up within 4.
+    fn default() -> Self {
+        Self {
+            interval_ns: 2_000_000_000,
+            timeout_ns: 1_000_000_000,
+            rise: 2,
+            fall: 3,
+        }
+    }
+}
+
+/// What is known of a real.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    /// Too few probes yet.
+    Unknown,
+    /// Fit.
+    Up,
+    /// Not fit.
+    Down,
+}
+
+impl State {
+    /// The word for tables and metrics.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Up => "up",
+            Self::Down => "down",
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.word())
+    }
+}
+
+/// A probe to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Tells its outcome from that of others.
+    pub number: u64,
+    /// When it fails if nothing was heard, ns.
+    pub deadline_ns: u64,
+}
+
+/// A change of state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When, ns.
+    pub at_ns: u64,
+    /// Before.
+    pub from: State,
+    /// From now on.
+    pub to: State,
+    /// What the last probe said.
+    pub reason: String,
+}
+
+/// The health of one real.
+#[derive(Clone, Debug)]
+pub struct Check {
+    params: Params,
+    state: State,
+    since_ns: u64,
+    /// Outcomes in a row like the last one.
+    row: u32,
+    last_failed: bool,
+    reason: String,
+    next_ns: u64,
+    number: u64,
+    /// The probe that is out.
+    out: Option<Probe>,
+    events: VecDeque<Event>,
+    succeeded: u64,
+    failed: u64,
+}
+
+impl Check {
+    /// Begins at `now_ns`. The first probe goes out within one interval, at a moment
+    /// that `seed` chooses: not all reals are probed at once.
+    pub fn new(params: Params, now_ns: u64, seed: u64) -> Self {
+        let phase = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16;
+        Self {
+            params,
+            state: State::Unknown,
+            since_ns: now_ns,
+            row: 0,
+            last_failed: false,
+            reason: "not probed yet".to_owned(),
+            next_ns: now_ns + phase % params.interval_ns.max(1),
+            number: 0,
+            out: None,
+            events: VecDeque::new(),
+            succeeded: 0,
+            failed: 0,
+        }
+    }
+
+    /// What is known.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Since when, ns.
+    pub fn since_ns(&self) -> u64 {
+        self.since_ns
+    }
+
+    /// What the last probe said.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    /// Probes that succeeded and failed so far.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.succeeded, self.failed)
+    }
+
+    /// Whether the real may get new connections.
+    pub fn takes_part(&self) -> bool {
+        self.state != State::Down
+    }
+
+    /// Changes the rules; what is known stays.
+    pub fn set_params(&mut self, params: Params, now_ns: u64) {
+        self.params = params;
+        self.next_ns = self.next_ns.min(now_ns + params.interval_ns);
+    }
+
+    /// The next moment at which there is something to do.
+    pub fn poll_timeout(&self) -> u64 {
+        match self.out {
+            Some(probe) => probe.deadline_ns,
+            None => self.next_ns,
+        }
+    }
+
+    /// A probe to send now, if it is time and none is out.
+    pub fn poll_probe(&mut self, now_ns: u64) -> Option<Probe> {
+        if self.out.is_some() || now_ns < self.next_ns {
+            return None;
+        }
+        self.number += 1;
+        let probe = Probe {
+            number: self.number,
+            deadline_ns: now_ns + self.params.timeout_ns,
+        };
+        self.out = Some(probe);
+        // After a stall the rhythm begins anew: what was missed is not made up for.
+        let due_ns = self.next_ns + self.params.interval_ns;
+        self.next_ns = match due_ns > now_ns {
+            true => due_ns,
+            false => now_ns + self.params.interval_ns,
+        };
+        Some(probe)
+    }
+
+    /// Takes the outcome of a probe; that of one that is not out is too late and
+    /// counts no more. `Ok` and `Err` say in a few words what was seen.
+    pub fn handle_outcome(&mut self, now_ns: u64, number: u64, outcome: Result<String, String>) {
+        if self.out.is_none_or(|probe| probe.number != number) {
+            return;
+        }
+        self.out = None;
+        self.conclude(now_ns, outcome);
+    }
+
+    /// Fails the probe that is out if its time is over.
+    pub fn handle_timeout(&mut self, now_ns: u64) {
+        if self.out.is_some_and(|probe| probe.deadline_ns <= now_ns) {
+            self.out = None;
+            let waited_ms = self.params.timeout_ns / 1_000_000;
+            self.conclude(now_ns, Err(format!("no answer within {waited_ms} ms")));
+        }
+    }
+
+    /// Takes a sign from elsewhere that the real is not fit, like a failed probe.
+    pub fn handle_passive(&mut self, now_ns: u64, reason: &str) {
+        self.conclude(now_ns, Err(reason.to_owned()));
+    }
+
+    /// What has changed, oldest first.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    fn conclude(&mut self, now_ns: u64, outcome: Result<String, String>) {
+        let failed = outcome.is_err();
+        self.row = match self.row > 0 && failed == self.last_failed {
+            true => self.row.saturating_add(1),
+            false => 1,
+        };
+        self.last_failed = failed;
+        match failed {
+            true => self.failed += 1,
+            false => self.succeeded += 1,
+        }
+        self.reason = outcome.unwrap_or_else(|reason| reason);
+        let (needed, to) = match failed {
+            true => (self.params.fall, State::Down),
+            false => (self.params.rise, State::Up),
+        };
+        if self.row >= needed.max(1) && self.state != to {
+            self.events.push_back(Event {
+                at_ns: now_ns,
+                from: self.state,
+                to,
+                reason: self.reason.clone(),
+            });
+            self.state = to;
+            self.since_ns = now_ns;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const S: u64 = 1_000_000_000;
+
+    fn check() -> Check {
+        Check::new(Params::default(), 0, 0)
+    }
+
+    /// Sends the next probe and gives it this outcome half a second later.
+    fn probe(check: &mut Check, ok: bool) {
+        let now = check.poll_timeout();
+        let probe = check.poll_probe(now).expect("it is time");
+        let outcome = if ok {
+            Ok("fine".into())
+        } else {
+            Err("refused".into())
+        };
+        check.handle_outcome(now + S / 2, probe.number, outcome);
+    }
+
+    #[test]
+    fn rise_and_fall_take_as_many_in_a_row() {
+        let mut check = check();
+        assert!(check.takes_part());
+        probe(&mut check, true);
+        assert_eq!(check.state(), State::Unknown);
+        probe(&mut check, true);
+        assert_eq!(check.state(), State::Up);
+        for ok in [false, false, true, false, false] {
+            probe(&mut check, ok);
+            assert_eq!(check.state(), State::Up);
+        }
+        probe(&mut check, false);
+        assert_eq!(check.state(), State::Down);
+        assert!(!check.takes_part());
+        probe(&mut check, true);
+        assert_eq!(check.state(), State::Down);
+        probe(&mut check, true);
+        assert_eq!(check.state(), State::Up);
+        let events: Vec<_> = std::iter::from_fn(|| check.poll_event()).collect();
+        let steps: Vec<_> = events.iter().map(|e| (e.from, e.to)).collect();
+        assert_eq!(
+            steps,
+            [
+                (State::Unknown, State::Up),
+                (State::Up, State::Down),
+                (State::Down, State::Up)
+            ]
+        );
+        assert_eq!(events[1].reason, "refused");
+        assert_eq!(check.counts(), (5, 5));
+    }
+
+    #[test]
+    fn a_dead_real_is_down_after_fall_intervals_and_a_timeout() {
+        let mut check = check();
+        let mut now = 0;
+        while check.state() != State::Down {
+            now = check.poll_timeout();
+            check.handle_timeout(now);
+            check.poll_probe(now);
+            assert!(now <= 6 * S, "still {} at {now}", check.state());
+        }
+        assert_eq!(now, 2 * 2 * S + S);
+        assert_eq!(check.reason(), "no answer within 1000 ms");
+    }
+
+    #[test]
+    fn late_outcomes_do_not_count() {
+        let mut check = check();
+        let first = check.poll_probe(0).expect("it is time");
+        assert_eq!(check.poll_probe(S / 2), None);
+        check.handle_timeout(S);
+        check.handle_outcome(S + 1, first.number, Ok("late".into()));
+        assert_eq!(check.counts(), (0, 1));
+        let second = check.poll_probe(2 * S).expect("it is time");
+        check.handle_outcome(2 * S, first.number, Ok("very late".into()));
+        check.handle_outcome(2 * S, second.number, Ok("fine".into()));
+        assert_eq!(check.counts(), (1, 1));
+    }
+
+    #[test]
+    fn the_rhythm_holds_and_a_stall_is_not_made_up_for() {
+        let mut check = check();
+        for round in 0..5 {
+            assert_eq!(check.poll_timeout(), round * 2 * S);
+            probe(&mut check, true);
+        }
+        let late = 100 * S;
+        let number = check.poll_probe(late).expect("it is time").number;
+        check.handle_outcome(late, number, Ok("fine".into()));
+        assert_eq!(check.poll_probe(late + S), None);
+        assert_eq!(check.poll_timeout(), late + 2 * S);
+    }
+
+    #[test]
+    fn reals_are_not_probed_all_at_once() {
+        let at = |seed| Check::new(Params::default(), 0, seed).poll_timeout();
+        let phases: std::collections::BTreeSet<u64> = (0..100).map(|s| at(s) / (S / 10)).collect();
+        assert!(phases.len() > 15, "{phases:?}");
+        assert!((0..100).all(|seed| at(seed) < 2 * S));
+    }
+
+    #[test]
+    fn signs_from_elsewhere_count_as_failures() {
+        let mut check = check();
+        for _ in 0..3 {
+            check.handle_passive(S, "no heartbeat for 3 s");
+        }
+        assert_eq!(check.state(), State::Down);
+        assert_eq!(check.reason(), "no heartbeat for 3 s");
+    }
+
+    proptest! {
+        /// Against the obvious rule: the last `rise` or `fall` outcomes agree.
+        #[test]
+        fn the_state_is_what_the_last_outcomes_say(
+            outcomes in prop::collection::vec(any::<bool>(), 0..60),
+            rise in 1..5_u32,
+            fall in 1..5_u32,
+        ) {
+            let params = Params { rise, fall, ..Params::default() };
+            let mut check = Check::new(params, 0, 0);
+            let mut expected = State::Unknown;
+            for at in 0..outcomes.len() {
+                probe(&mut check, outcomes[at]);
+                let agree = |count: u32, wanted: bool| {
+                    let count = count as usize;
+                    at + 1 >= count && outcomes[at + 1 - count..=at].iter().all(|ok| *ok == wanted)
+                };
+                if agree(rise, true) {
+                    expected = State::Up;
+                } else if agree(fall, false) {
+                    expected = State::Down;
+                }
+                prop_assert_eq!(check.state(), expected);
+            }
+        }
+    }
+}
