@@ -12,7 +12,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use crate::client::{Target, segment};
-use crate::daemon::view::{RealChange, VipView};
+use crate::daemon::view::{RealChange, VipChange, VipView};
 use crate::output::{Format, Table};
 use crate::stats_cmd;
 
@@ -45,6 +45,23 @@ enum VipAction {
     },
     /// Add a VIP
     Add(VipAdd),
+    /// Change how a VIP gives connections to its reals
+    Set {
+        /// Name, or address:port
+        vip: String,
+        /// maglev, hash, round-robin, weighted-round-robin, p2c, least-loaded, awrr or latency
+        #[arg(long)]
+        scheduler: Option<String>,
+        /// What p2c, least-loaded and awrr look at: connections, packets or bytes
+        #[arg(long)]
+        load: Option<String>,
+        /// off, observe or watermark
+        #[arg(long)]
+        control: Option<String>,
+        /// Whether connections are remembered: true or false
+        #[arg(long)]
+        flow_table: Option<bool>,
+    },
     /// Remove a VIP; its packets go to the kernel from then on
     Del {
         /// Name, or address:port
@@ -65,7 +82,7 @@ struct VipAdd {
     /// tcp or udp
     #[arg(short, long, default_value = "tcp")]
     protocol: String,
-    /// maglev, hash or latency
+    /// As `causeway vip set` takes it
     #[arg(long, default_value = "maglev")]
     scheduler: String,
     /// off, observe or watermark
@@ -181,6 +198,28 @@ impl VipArgs {
                 let body = add.body();
                 target.send(Method::POST, "/v1/vips", &body)?;
                 println!("added vip {} {NOT_LASTING}", add.endpoint);
+            }
+            VipAction::Set {
+                vip,
+                scheduler,
+                load,
+                control,
+                flow_table,
+            } => {
+                let change = VipChange {
+                    scheduler,
+                    load,
+                    control,
+                    flow_table,
+                };
+                anyhow::ensure!(
+                    change != VipChange::default(),
+                    "nothing to change; give for example --scheduler p2c"
+                );
+                target
+                    .send(Method::PATCH, &vip_path(&vip), &change)
+                    .context("nothing was changed")?;
+                println!("changed vip {vip} {NOT_LASTING}");
             }
             VipAction::Del { vip } => {
                 target.delete(&vip_path(&vip))?;

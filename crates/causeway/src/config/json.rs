@@ -8,7 +8,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{Config, Real, Vip};
+use super::words::Words;
+use super::{Config, Real, Scheduler, Vip};
 
 /// Validates one VIP. The error is one sentence.
 pub fn vip_from_json(vip: Value) -> Result<Vip, String> {
@@ -22,6 +23,51 @@ pub fn vip_from_json(vip: Value) -> Result<Vip, String> {
     vip.ok_or_else(|| "the request has no vip".to_owned())
 }
 
+/// Validates a VIP with other values of some keys. The error is one sentence.
+pub fn changed_vip(vip: &Vip, change: &Value) -> Result<Vip, String> {
+    let mut whole = vip_to_json(vip);
+    for (key, value) in change.as_object().into_iter().flatten() {
+        whole[key] = value.clone();
+    }
+    // What belongs to the scheduler that was goes with it, unless it is named.
+    let is_named = |key: &str| change.get(key).is_some();
+    let scheduler = whole["scheduler"].as_str().unwrap_or_default();
+    let follows_load = Scheduler::from_word(scheduler)?.follows_load();
+    if is_named("scheduler") && !is_named("control") {
+        remove(&mut whole, "control");
+    }
+    if !follows_load && !is_named("load") {
+        remove(&mut whole, "load");
+    }
+    vip_from_json(whole)
+}
+
+fn remove(object: &mut Value, key: &str) {
+    if let Some(object) = object.as_object_mut() {
+        object.remove(key);
+    }
+}
+
+fn vip_to_json(vip: &Vip) -> Value {
+    let reals: Vec<Value> = vip.reals.iter().map(real_to_json).collect();
+    let mut whole = json!({
+        "name": vip.name,
+        "address": vip.address.to_string(),
+        "port": vip.port,
+        "protocol": vip.protocol.to_string(),
+        "scheduler": vip.scheduler.to_string(),
+        "flow_table": vip.flow_table,
+        "forwarding": vip.forwarding.to_string(),
+        "fragments": vip.fragments.to_string(),
+        "control": vip.control.to_string(),
+        "real": reals,
+    });
+    if vip.scheduler.follows_load() {
+        whole["load"] = json!(vip.load.to_string());
+    }
+    whole
+}
+
 /// Validates one more real of `vip`. The error is one sentence.
 pub fn real_from_json(vip: &Vip, real: Value) -> Result<Real, String> {
     let address = real.get("address").and_then(Value::as_str);
@@ -32,18 +78,10 @@ pub fn real_from_json(vip: &Vip, real: Value) -> Result<Real, String> {
             vip.name, known.address
         ));
     }
-    let mut reals: Vec<Value> = vip.reals.iter().map(real_to_json).collect();
-    reals.push(real);
-    let whole = json!({
-        "address": vip.address.to_string(),
-        "port": vip.port,
-        "protocol": vip.protocol.to_string(),
-        "scheduler": vip.scheduler.to_string(),
-        "forwarding": vip.forwarding.to_string(),
-        "fragments": vip.fragments.to_string(),
-        "control": vip.control.to_string(),
-        "real": reals,
-    });
+    let mut whole = vip_to_json(vip);
+    if let Some(reals) = whole["real"].as_array_mut() {
+        reals.push(real);
+    }
     let mut reals = vip_from_json(whole)?.reals;
     reals
         .pop()

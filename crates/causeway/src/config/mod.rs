@@ -27,9 +27,11 @@ mod words;
 pub use agent::AgentConfig;
 pub use error::{ConfigErrors, Fault};
 pub use hash_key::HashKey;
-pub use json::{real_from_json, vip_from_json};
+pub use json::{changed_vip, real_from_json, vip_from_json};
 pub(crate) use vip::endpoint;
-pub use words::{Control, Forwarding, Fragments, GueChecksum, Protocol, Scheduler, XdpMode};
+pub use words::{
+    Control, Forwarding, Fragments, GueChecksum, LoadSource, Protocol, Scheduler, XdpMode,
+};
 
 /// Everything `causeway lb` needs to know.
 #[derive(Debug, Clone, PartialEq)]
@@ -108,6 +110,10 @@ pub struct Vip {
     pub protocol: Protocol,
     /// How a new connection picks its real.
     pub scheduler: Scheduler,
+    /// What the scheduler takes for a real's load, if it looks at loads.
+    pub load: LoadSource,
+    /// Whether connections are remembered. Without that, every packet goes by the ring.
+    pub flow_table: bool,
     /// How packets reach the real.
     pub forwarding: Forwarding,
     /// What becomes of IP fragments.

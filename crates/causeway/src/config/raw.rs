@@ -115,6 +115,8 @@ pub(super) struct RawVip {
     pub port: Option<Spanned<i64>>,
     pub protocol: Text,
     pub scheduler: Text,
+    pub load: Text,
+    pub flow_table: Option<Spanned<bool>>,
     pub forwarding: Text,
     pub fragments: Text,
     pub control: Text,

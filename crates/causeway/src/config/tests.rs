@@ -184,7 +184,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "\"latency\"",
         "\"xyz\"",
-        "lb.toml:16: unknown scheduler `xyz`; choose one of maglev, hash, latency",
+        "lb.toml:16: unknown scheduler `xyz`; choose one of maglev, hash, round-robin, weighted-round-robin, p2c, least-loaded, awrr, latency",
     ),
     (
         "\"latency\"",

@@ -12,7 +12,9 @@ use super::error::Faults;
 use super::raw::{RawReal, RawVip};
 use super::validate::{mac, text};
 use super::words::Words;
-use super::{Control, Forwarding, Fragments, Protocol, Real, Scheduler, Vip, WEIGHT_MAX};
+use super::{
+    Control, Forwarding, Fragments, LoadSource, Protocol, Real, Scheduler, Vip, WEIGHT_MAX,
+};
 
 pub(super) fn vips(raw: &[Spanned<RawVip>], measured: bool, faults: &mut Faults<'_>) -> Vec<Vip> {
     let mut seen: HashMap<(IpAddr, u16, Protocol), usize> = HashMap::new();
@@ -77,6 +79,8 @@ fn vip(spanned: &Spanned<RawVip>, measured: bool, faults: &mut Faults<'_>) -> Op
         text(raw.forwarding.as_ref(), faults, Forwarding::from_word).unwrap_or(Forwarding::Ipip);
     let fragments =
         text(raw.fragments.as_ref(), faults, Fragments::from_word).unwrap_or(Fragments::Drop);
+    let load = load_source(raw, scheduler, faults);
+    let flow_table = flow_table(raw, scheduler, faults);
     let control = vip_control(raw, scheduler, measured, spanned.span(), faults);
     let (address, port) = (address?, port?);
     let reals = reals(raw, address, forwarding, faults);
@@ -96,6 +100,8 @@ fn vip(spanned: &Spanned<RawVip>, measured: bool, faults: &mut Faults<'_>) -> Op
         port,
         protocol,
         scheduler,
+        load,
+        flow_table,
         forwarding,
         fragments,
         control,
@@ -154,6 +160,30 @@ fn port(raw: &RawVip, vip: Range<usize>, faults: &mut Faults<'_>) -> Option<u16>
     value
 }
 
+fn load_source(raw: &RawVip, scheduler: Scheduler, faults: &mut Faults<'_>) -> LoadSource {
+    let load = text(raw.load.as_ref(), faults, LoadSource::from_word);
+    if let Some(place) = raw.load.as_ref().filter(|_| !scheduler.follows_load()) {
+        faults.at(
+            place.span(),
+            format!("`load` has no meaning with scheduler = \"{scheduler}\"; remove it, or use p2c, least-loaded or awrr"),
+        );
+    }
+    load.unwrap_or(LoadSource::Connections)
+}
+
+fn flow_table(raw: &RawVip, scheduler: Scheduler, faults: &mut Faults<'_>) -> bool {
+    let Some(place) = &raw.flow_table else {
+        return true;
+    };
+    if !place.as_ref() && !scheduler.is_hash() {
+        faults.at(
+            place.span(),
+            format!("flow_table = false needs a scheduler that finds the same real for each packet of a connection; {scheduler} does not, use maglev or hash"),
+        );
+    }
+    *place.as_ref()
+}
+
 fn vip_control(
     raw: &RawVip,
     scheduler: Scheduler,
@@ -168,14 +198,14 @@ fn vip_control(
         .map_or(vip, Spanned::span);
     let default = match scheduler {
         Scheduler::Latency => Control::Watermark,
-        Scheduler::Maglev | Scheduler::Hash => Control::Off,
+        _ => Control::Off,
     };
     let control = text(raw.control.as_ref(), faults, Control::from_word).unwrap_or(default);
     match (scheduler, control) {
         (Scheduler::Latency, Control::Off) => {
             faults.at(place, "scheduler = \"latency\" needs control = \"watermark\" or \"observe\"; for fixed weights use scheduler = \"maglev\"");
         }
-        (Scheduler::Maglev | Scheduler::Hash, Control::Watermark) => {
+        (other, Control::Watermark) if other != Scheduler::Latency => {
             faults.at(place, format!("control = \"watermark\" moves weights, which scheduler = \"{scheduler}\" keeps; use scheduler = \"latency\", or control = \"observe\""));
         }
         (_, Control::Watermark | Control::Observe) if !measured => {

@@ -90,8 +90,43 @@ words! {
         Maglev = "maglev",
         /// Uniform hashing; weights other than 0 count alike.
         Hash = "hash",
+        /// One after another; weights other than 0 count alike.
+        RoundRobin = "round-robin",
+        /// One after another, each as often as its weight says.
+        WeightedRoundRobin = "weighted-round-robin",
+        /// Of two by chance, the one with less load for its weight.
+        P2c = "p2c",
+        /// The one with the least load for its weight.
+        LeastLoaded = "least-loaded",
+        /// Weighted round robin with weights that follow the load.
+        Awrr = "awrr",
         /// Maglev hashing with weights that follow the measured latency.
         Latency = "latency",
+    }
+}
+
+impl Scheduler {
+    /// Whether picks depend on the reals' load.
+    pub fn follows_load(self) -> bool {
+        matches!(self, Self::P2c | Self::LeastLoaded | Self::Awrr)
+    }
+
+    /// Whether another balancer, or this one without a memory, picks the same real
+    /// for a flow as long as the pool is the same.
+    pub fn is_hash(self) -> bool {
+        matches!(self, Self::Maglev | Self::Hash)
+    }
+}
+
+words! {
+    /// What a real's load is.
+    LoadSource, "load", {
+        /// Connections open now.
+        Connections = "connections",
+        /// Packets per second to the real.
+        Packets = "packets",
+        /// Bytes per second to the real.
+        Bytes = "bytes",
     }
 }
 

@@ -18,7 +18,7 @@ use super::clock::Moment;
 use super::engine::{Engine, EngineError, GATEWAY_PATIENCE};
 use super::plane::Route;
 use super::sync::Way;
-use super::view::{Problem, RealChange, Status};
+use super::view::{Problem, RealChange, Status, VipChange};
 use super::{metrics, report};
 use crate::config::{self, Config, ConfigErrors, Vip, WEIGHT_MAX};
 
@@ -110,7 +110,10 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/status", get(status))
         .route("/v1/stats", get(stats))
         .route("/v1/vips", get(vips).post(add_vip))
-        .route("/v1/vips/{vip}", get(vip).delete(remove_vip))
+        .route(
+            "/v1/vips/{vip}",
+            get(vip).patch(change_vip).delete(remove_vip),
+        )
         .route("/v1/vips/{vip}/reals", post(add_real))
         .route(
             "/v1/vips/{vip}/reals/{real}",
@@ -258,6 +261,23 @@ async fn remove_vip(
     Ok(StatusCode::NO_CONTENT)
 }
 
+async fn change_vip(
+    State(shared): Api,
+    Path(name): Path<String>,
+    body: String,
+) -> Answer<super::view::VipView> {
+    let change: VipChange = parse_json(&body)?;
+    let change = serde_json::to_value(change)
+        .map_err(|error| EngineError::Invalid(format!("no change of a vip: {error}")))?;
+    let mut engine = shared.engine();
+    engine.change_vip(&name, |vip| {
+        *vip = config::changed_vip(vip, &change).map_err(EngineError::Invalid)?;
+        Ok(())
+    })?;
+    let index = engine.find_vip(&name)?;
+    Ok(Json(report::vips(&engine)?.swap_remove(index)))
+}
+
 async fn add_real(
     State(shared): Api,
     Path(name): Path<String>,
@@ -265,7 +285,7 @@ async fn add_real(
 ) -> Answer<super::view::VipView> {
     let value: serde_json::Value = parse_json(&body)?;
     let mut engine = shared.engine();
-    engine.change_reals(&name, |vip| {
+    engine.change_vip(&name, |vip| {
         let real = config::real_from_json(vip, value).map_err(EngineError::Invalid)?;
         vip.reals.push(real);
         Ok(())
@@ -278,7 +298,7 @@ async fn remove_real(
     State(shared): Api,
     Path((name, real)): Path<(String, String)>,
 ) -> Result<StatusCode, EngineError> {
-    shared.engine().change_reals(&name, |vip| {
+    shared.engine().change_vip(&name, |vip| {
         let index = find_real(vip, &real)?;
         if vip.reals.len() == 1 {
             return Err(EngineError::Conflict(format!(
@@ -299,7 +319,7 @@ async fn change_real(
 ) -> Answer<super::view::VipView> {
     let change: RealChange = parse_json(&body)?;
     let mut engine = shared.engine();
-    engine.change_reals(&name, |vip| {
+    engine.change_vip(&name, |vip| {
         let index = find_real(vip, &real)?;
         let real = &mut vip.reals[index];
         if let Some(weight) = change.weight {

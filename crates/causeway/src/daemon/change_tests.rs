@@ -140,7 +140,7 @@ fn only_rings_that_change_are_swapped() {
             vip.reals[0].weight = weight;
             Ok(())
         };
-        bench.engine.change_reals("api", change).unwrap();
+        bench.engine.change_vip("api", change).unwrap();
     };
     set(&mut bench, 1000);
     assert_eq!(swaps(&bench), 3);

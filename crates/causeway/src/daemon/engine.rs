@@ -61,6 +61,8 @@ pub struct Engine {
     pub(super) offered: Option<Way>,
     /// VIPs that are to be removed from the data plane.
     pub(super) gone: HashSet<VipAddress>,
+    /// Settles who begins in rings of turns, for balancers not to begin alike.
+    pub(super) seed: u64,
     moves: VecDeque<Move>,
     last_tick: Option<Moment>,
     last_histograms_ns: u64,
@@ -77,6 +79,7 @@ impl Engine {
             config: config.clone(),
             pools: Vec::new(),
             meters: HashMap::new(),
+            seed: now.realtime_ns,
             moves: VecDeque::new(),
             way: None,
             offered: None,
@@ -175,6 +178,7 @@ impl Engine {
         }
         self.record(now.before(interval_ns));
         self.decide(now);
+        self.follow_loads(interval_ns)?;
         self.set_rings()?;
         self.follow_gateway(now.monotonic_ns)
     }
@@ -300,14 +304,19 @@ impl Engine {
                 other.name
             )));
         }
-        if vip.control != Control::Off && !self.config.measure {
-            return Err(EngineError::Conflict(
-                "the controller needs measured latency, and this daemon runs without it; set enabled = true under [measure] and restart".to_owned(),
-            ));
-        }
+        self.can_control(&vip)?;
         let mut config = self.config.clone();
         config.vips.push(vip);
         self.replace(config)
+    }
+
+    fn can_control(&self, vip: &Vip) -> Result<(), EngineError> {
+        match vip.control != Control::Off && !self.config.measure {
+            false => Ok(()),
+            true => Err(EngineError::Conflict(
+                "the controller needs measured latency, and this daemon runs without it; set enabled = true under [measure] and restart".to_owned(),
+            )),
+        }
     }
 
     /// Removes a VIP until the next reload or restart.
@@ -318,8 +327,8 @@ impl Engine {
         self.replace(config)
     }
 
-    /// Changes the reals of a VIP until the next reload or restart.
-    pub fn change_reals(
+    /// Changes a VIP or its reals until the next reload or restart.
+    pub fn change_vip(
         &mut self,
         name: &str,
         change: impl FnOnce(&mut Vip) -> Result<(), EngineError>,
@@ -327,6 +336,7 @@ impl Engine {
         let index = self.find_vip(name)?;
         let mut config = self.config.clone();
         change(&mut config.vips[index])?;
+        self.can_control(&config.vips[index])?;
         self.replace(config)
     }
 

@@ -22,6 +22,10 @@ pub struct State {
     pub reals: BTreeMap<RealId, RealSpec>,
     pub rings: BTreeMap<VipId, Vec<RealId>>,
     pub options: BTreeMap<VipId, VipOptions>,
+    pub picking: BTreeMap<VipId, Picking>,
+    pub turns: BTreeMap<VipId, u64>,
+    pub loads: BTreeMap<RealId, i64>,
+    pub terms: BTreeMap<RealId, LoadTerms>,
     pub totals: BTreeMap<RealId, RealTotals>,
     pub histograms: BTreeMap<RealId, Histogram>,
     /// Rings set since the start.
@@ -203,6 +207,37 @@ impl DataPlane for FakePlane {
             state.rings.insert(*vip, ring.clone());
             state.ring_swaps += 1;
         }
+        Ok(())
+    }
+
+    fn set_picking(&mut self, vip: VipId, picking: Picking) -> anyhow::Result<()> {
+        let mut state = self.state();
+        assert!(state.vips.contains_key(&vip));
+        state.picking.insert(vip, picking);
+        Ok(())
+    }
+
+    fn set_turn(&mut self, vip: VipId, turn: u64) -> anyhow::Result<()> {
+        self.state().turns.insert(vip, turn);
+        Ok(())
+    }
+
+    fn load(&self, real: RealId) -> anyhow::Result<i64> {
+        Ok(self.state().loads.get(&real).copied().unwrap_or(0))
+    }
+
+    fn set_load(&mut self, real: RealId, load: i64) -> anyhow::Result<()> {
+        self.state().loads.insert(real, load);
+        Ok(())
+    }
+
+    fn add_load(&mut self, real: RealId, change: i64) -> anyhow::Result<()> {
+        *self.state().loads.entry(real).or_default() += change;
+        Ok(())
+    }
+
+    fn set_load_terms(&mut self, real: RealId, terms: LoadTerms) -> anyhow::Result<()> {
+        self.state().terms.insert(real, terms);
         Ok(())
     }
 

@@ -15,8 +15,8 @@ use causeway_io::{self as io, LoadBalancer, Source, Started};
 
 use super::engine::GATEWAY_PATIENCE;
 use super::plane::{
-    DataPlane, NextHop, Path, RealId, RealSpec, RealTotals, Resolve, Route, Traffic, VerdictTotals,
-    VipAddress, VipId, VipOptions,
+    DataPlane, LoadTerms, NextHop, Path, Picking, RealId, RealSpec, RealTotals, Resolve, Route,
+    Traffic, VerdictTotals, VipAddress, VipId, VipOptions,
 };
 use crate::config::{Config, GueChecksum, HashKey, Mac, XdpMode};
 
@@ -201,6 +201,30 @@ impl DataPlane for KernelPlane {
         let rings: Vec<(VipId, &[RealId])> =
             rings.iter().map(|(id, ring)| (*id, &ring[..])).collect();
         Ok(self.balancer.set_rings(&rings)?)
+    }
+
+    fn set_picking(&mut self, vip: VipId, picking: Picking) -> anyhow::Result<()> {
+        Ok(self.balancer.set_picking(vip, picking)?)
+    }
+
+    fn set_turn(&mut self, vip: VipId, turn: u64) -> anyhow::Result<()> {
+        Ok(self.balancer.set_turn(vip, turn)?)
+    }
+
+    fn load(&self, real: RealId) -> anyhow::Result<i64> {
+        Ok(self.balancer.load(real)?)
+    }
+
+    fn set_load(&mut self, real: RealId, load: i64) -> anyhow::Result<()> {
+        Ok(self.balancer.set_load(real, load)?)
+    }
+
+    fn add_load(&mut self, real: RealId, change: i64) -> anyhow::Result<()> {
+        Ok(self.balancer.add_load(real, change)?)
+    }
+
+    fn set_load_terms(&mut self, real: RealId, terms: LoadTerms) -> anyhow::Result<()> {
+        Ok(self.balancer.set_load_terms(real, terms)?)
     }
 
     fn ring(&self, vip: VipId) -> anyhow::Result<Vec<RealId>> {

@@ -14,7 +14,7 @@ use super::view::LatencyView;
 const RECENT_NS: u64 = 10_000_000_000;
 /// Time after which a connection whose end nobody saw counts as gone, on
 /// average. The balancer sees no response and no server-side close.
-const CONNECTION_AGE_NS: f64 = 900e9;
+pub(super) const CONNECTION_AGE_NS: f64 = 900e9;
 
 /// One real's counters, made into differences.
 #[derive(Debug)]

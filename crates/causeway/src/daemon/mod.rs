@@ -14,6 +14,9 @@ pub mod engine;
 #[cfg(test)]
 mod fake;
 pub mod kernel;
+mod loads;
+#[cfg(test)]
+mod loads_tests;
 mod meter;
 pub mod metrics;
 mod notify;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use causeway_core::hist::Histogram;
-pub use causeway_io::{NextHop, VipOptions};
+pub use causeway_io::{LoadTerms, NextHop, Pick, Picking, VipOptions};
 
 use crate::config::{Config, Encap, Mac, Protocol};
 
@@ -151,6 +151,18 @@ pub trait DataPlane: Send {
     /// Replaces the rings of VIPs; each at once, none of them empty for a moment.
     /// A VIP with an empty ring takes no new connections.
     fn set_rings(&mut self, rings: &[(VipId, Vec<RealId>)]) -> anyhow::Result<()>;
+    /// Sets how a VIP gives new flows to its reals; any ring works with any of them.
+    fn set_picking(&mut self, vip: VipId, picking: Picking) -> anyhow::Result<()>;
+    /// Has the next new flow of a VIP that picks by turns take this slot.
+    fn set_turn(&mut self, vip: VipId, turn: u64) -> anyhow::Result<()>;
+    /// A real's load, with what flows have added and taken off since it was set.
+    fn load(&self, real: RealId) -> anyhow::Result<i64>;
+    /// Sets a real's load.
+    fn set_load(&mut self, real: RealId, load: i64) -> anyhow::Result<()>;
+    /// Adds to a real's load, beside what flows do.
+    fn add_load(&mut self, real: RealId, change: i64) -> anyhow::Result<()>;
+    /// Sets what one flow means for a real's load.
+    fn set_load_terms(&mut self, real: RealId, terms: LoadTerms) -> anyhow::Result<()>;
     /// A VIP's ring; empty without one.
     fn ring(&self, vip: VipId) -> anyhow::Result<Vec<RealId>>;
     /// How long it has counted, the time of former daemons included.

@@ -4,14 +4,18 @@
 use std::collections::{HashMap, VecDeque};
 
 use causeway_core::control::{Decision, Member, Params, Reading, Watermark};
-use causeway_core::select::{self, RealKey, RingSize};
+use causeway_core::select::{self, Awrr, Loaded, RealKey, RingSize};
 
-use super::plane::{RealId, VipId};
+use super::plane::{Pick, Picking, RealId, VipId};
 use super::view::Epoch;
-use crate::config::{Control, Real, Scheduler, Vip};
+use crate::config::{Control, LoadSource, Real, Scheduler, Vip};
 
 /// Rings take whole numbers: one unit of configured weight is this many.
 const RING_UNIT: f64 = 1000.0;
+/// Turns that a plan of the least loaded reals holds, as a multiple of the flows of
+/// the last interval and of the number of reals, and at most.
+const PLAN_AHEAD: usize = 4;
+const PLAN_MAX: usize = 16_384;
 /// A ring is built anew when a weight is further from the one it was built
 /// with, relative to the configured weight.
 const RING_TOLERANCE: f64 = 0.01;
@@ -26,6 +30,11 @@ pub struct Pool {
     decision: Option<Decision>,
     /// What the ring in the data plane was built from; `None` before the first.
     in_ring: Option<InRing>,
+    /// The next picks of the least loaded real, with [`Scheduler::LeastLoaded`].
+    plan: Vec<RealId>,
+    plan_is_new: bool,
+    /// Settles who begins in rings of turns.
+    seed: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -48,6 +57,10 @@ pub struct PoolMember {
     pub id: RealId,
     /// Weight in force.
     pub weight: f64,
+    /// Load by the last interval; `None` if it is not known or of no interest.
+    pub load: Option<f64>,
+    /// Part of a flow that ageing has still to take off its load.
+    pub aged: f64,
     /// What happened, oldest epoch first.
     pub history: VecDeque<Epoch>,
 }
@@ -62,6 +75,7 @@ impl Pool {
         reals: &[RealId],
         params: &Params,
         former: Option<&Self>,
+        seed: u64,
     ) -> Self {
         let members: Vec<PoolMember> = reals
             .iter()
@@ -69,6 +83,8 @@ impl Pool {
             .map(|(&id, real)| PoolMember {
                 id,
                 weight: configured(real),
+                load: None,
+                aged: 0.0,
                 history: VecDeque::new(),
             })
             .collect();
@@ -94,6 +110,9 @@ impl Pool {
             controller,
             decision: None,
             in_ring: former.and_then(|former| former.in_ring.clone()),
+            plan: Vec::new(),
+            plan_is_new: false,
+            seed,
         };
         pool.take_weights();
         pool
@@ -144,6 +163,70 @@ impl Pool {
         }
     }
 
+    /// How the data plane is to give out new flows.
+    pub fn picking(&self) -> Picking {
+        let scheduler = self.vip.scheduler;
+        let counts = scheduler.follows_load();
+        Picking {
+            pick: match scheduler {
+                Scheduler::Maglev | Scheduler::Hash | Scheduler::Latency => Pick::Hash,
+                Scheduler::RoundRobin | Scheduler::WeightedRoundRobin => Pick::Turn,
+                Scheduler::Awrr | Scheduler::LeastLoaded => Pick::Turn,
+                Scheduler::P2c => Pick::Two,
+            },
+            remember: self.vip.flow_table,
+            count_load: counts && (scheduler == Scheduler::P2c || self.counts_connections()),
+        }
+    }
+
+    /// Whether the data plane counts open connections for the scheduler.
+    pub fn counts_connections(&self) -> bool {
+        self.vip.scheduler.follows_load() && self.vip.load == LoadSource::Connections
+    }
+
+    /// Lets a scheduler that follows loads act on those of the members. A flow adds
+    /// `rise`; `arrivals` flows came in the last interval.
+    pub fn follow_loads(&mut self, rise: f64, arrivals: u64) {
+        match self.vip.scheduler {
+            Scheduler::Awrr => {
+                let awrr = Awrr::default();
+                let slots = awrr.slots(&self.loaded());
+                let members = self.vip.reals.iter().zip(&mut self.members);
+                for ((real, member), slots) in members.zip(slots) {
+                    member.weight = configured(real) * f64::from(slots) / awrr.slots;
+                }
+            }
+            Scheduler::LeastLoaded => {
+                let flows = self.members.len().max(arrivals as usize);
+                let length = (PLAN_AHEAD * flows).min(PLAN_MAX);
+                let plan = select::least_loaded(&self.loaded(), rise, length);
+                self.plan_is_new |= arrivals > 0 || plan != self.plan;
+                self.plan = plan;
+            }
+            _ => {}
+        }
+    }
+
+    /// The members as configured, with their loads.
+    fn loaded(&self) -> Vec<Loaded> {
+        let members = self.members();
+        members
+            .map(|(real, member)| Loaded {
+                member: select::Member {
+                    key: RealKey::from(real.address),
+                    id: member.id,
+                    weight: if real.drain { 0 } else { real.weight },
+                },
+                load: member.load,
+            })
+            .collect()
+    }
+
+    /// Whether turns begin anew with the ring.
+    pub fn begins_anew(&self) -> bool {
+        self.vip.scheduler == Scheduler::LeastLoaded
+    }
+
     /// Whether the ring tells what a controller had found out.
     pub fn follows_latency(&self) -> bool {
         self.vip.control == Control::Watermark
@@ -192,7 +275,8 @@ impl Pool {
             return true;
         };
         let wanted = self.wanted_ring();
-        wanted.scheduler != in_ring.scheduler
+        self.plan_is_new
+            || wanted.scheduler != in_ring.scheduler
             || wanted.members.len() != in_ring.members.len()
             || wanted
                 .members
@@ -219,8 +303,12 @@ impl Pool {
 
     /// Builds the ring for the weights in force; empty if no real takes connections.
     pub fn ring(&self) -> Vec<RealId> {
+        if !self.plan.is_empty() {
+            return self.plan.clone();
+        }
         let members = self.members.iter();
-        build_ring(&self.vip, members.map(|member| (member.id, member.weight)))
+        let members = members.map(|member| (member.id, member.weight));
+        build_ring(&self.vip, members, self.seed)
     }
 
     /// Builds the ring that was set last once more.
@@ -229,12 +317,14 @@ impl Pool {
             return self.ring();
         };
         let members = in_ring.members.iter();
-        build_ring(&self.vip, members.map(|member| (member.id, member.weight)))
+        let members = members.map(|member| (member.id, member.weight));
+        build_ring(&self.vip, members, self.seed)
     }
 
     /// Notes that the data plane has the ring of the weights in force.
     pub fn ring_is_set(&mut self) {
         self.in_ring = Some(self.wanted_ring());
+        self.plan_is_new = false;
     }
 
     /// Notes that nobody knows which ring the data plane has.
@@ -245,12 +335,12 @@ impl Pool {
 
 /// The ring of a VIP that begins with its configured weights, as indices of its
 /// reals: it can be built before the data plane has given them ids.
-pub fn first_ring(vip: &Vip) -> Vec<u32> {
-    build_ring(vip, (0..).zip(vip.reals.iter().map(configured)))
+pub fn first_ring(vip: &Vip, seed: u64) -> Vec<u32> {
+    build_ring(vip, (0..).zip(vip.reals.iter().map(configured)), seed)
 }
 
 /// A ring of these ids and weights, which are in the order of the VIP's reals.
-fn build_ring(vip: &Vip, reals: impl Iterator<Item = (u32, f64)>) -> Vec<u32> {
+fn build_ring(vip: &Vip, reals: impl Iterator<Item = (u32, f64)>, seed: u64) -> Vec<u32> {
     let size = RingSize::for_pool(vip.reals.len());
     let pool: Vec<select::Member> = vip
         .reals
@@ -265,6 +355,11 @@ fn build_ring(vip: &Vip, reals: impl Iterator<Item = (u32, f64)>) -> Vec<u32> {
     match vip.scheduler {
         Scheduler::Hash => select::uniform(&pool, size),
         Scheduler::Maglev | Scheduler::Latency => select::maglev(&pool, size),
+        Scheduler::RoundRobin => select::equal_turns(&pool, seed),
+        Scheduler::WeightedRoundRobin
+        | Scheduler::P2c
+        | Scheduler::Awrr
+        | Scheduler::LeastLoaded => select::turns(&pool, seed),
     }
 }
 

@@ -49,6 +49,7 @@ fn vip(engine: &Engine, pool: &Pool, traffic: Traffic) -> VipView {
         port: vip.port,
         protocol: vip.protocol.to_string(),
         scheduler: vip.scheduler.to_string(),
+        load: vip.scheduler.follows_load().then(|| vip.load.to_string()),
         forwarding: vip.forwarding.to_string(),
         control: vip.control.to_string(),
         packets: traffic.packets,
@@ -90,6 +91,7 @@ fn real(
         connections_opened: totals.opened,
         connections_closed: totals.closed,
         connections_active: meter.map_or(0, Meter::active),
+        load: member.load,
         requests: totals.requests,
         latency: meter.map_or_else(LatencyView::default, Meter::latency),
     }

@@ -35,6 +35,8 @@ struct Done {
     reals: Vec<RealId>,
     /// Reals whose path was another, with that.
     paths: Vec<RealSpec>,
+    /// VIPs that were there and may pick otherwise now.
+    picking: bool,
     /// VIPs whose rings may have been swapped.
     rings: Vec<VipId>,
 }
@@ -60,6 +62,7 @@ impl Engine {
         match self.stage(&config, way.as_ref(), resume_at, &mut done) {
             Ok(staged) => {
                 self.commit(config, way, staged);
+                self.begin_loads()?;
                 self.remove_others()
                     .context("the change is in force, but what it removes is still there")
             }
@@ -106,7 +109,7 @@ impl Engine {
             .vips
             .iter()
             .filter(is_new)
-            .map(pool::first_ring)
+            .map(|vip| pool::first_ring(vip, self.seed))
             .collect();
         for vip in config.vips.iter().filter(|vip| !is_new(vip)) {
             let mut pool = self.stage_pool(config, vip, &present, done)?;
@@ -180,7 +183,10 @@ impl Engine {
         }
         let same = |pool: &&Pool| VipAddress::of(pool.vip()) == address;
         let former = self.pools.iter().find(same);
-        Ok(Pool::new(vip.clone(), id, &reals, &config.control, former))
+        let pool = Pool::new(vip.clone(), id, &reals, &config.control, former, self.seed);
+        done.picking = true;
+        self.plane.set_picking(id, pool.picking())?;
+        Ok(pool)
     }
 
     fn resume(&self, pool: &mut Pool, resume_at: Option<u64>) {
@@ -248,6 +254,9 @@ impl Engine {
                 self.plane.set_vip_options(pool.id(), options)?;
             }
         }
+        for pool in self.pools.iter().filter(|_| done.picking) {
+            self.plane.set_picking(pool.id(), pool.picking())?;
+        }
         let swapped = self
             .pools
             .iter_mut()
@@ -305,6 +314,9 @@ impl Engine {
         self.plane.set_rings(&rings)?;
         for pool in self.pools.iter_mut().filter(|pool| pool.ring_is_stale()) {
             pool.ring_is_set();
+            if pool.begins_anew() {
+                self.plane.set_turn(pool.id(), 0)?;
+            }
         }
         Ok(())
     }

@@ -200,7 +200,7 @@ fn draining_takes_a_real_out_of_the_ring_only() {
     let mut bench = Bench::new(WEB);
     bench
         .engine
-        .change_reals("192.0.2.1:80", |vip| {
+        .change_vip("192.0.2.1:80", |vip| {
             vip.reals[1].drain = true;
             Ok(())
         })

@@ -66,8 +66,10 @@ pub struct VipView {
     pub port: u16,
     /// `tcp` or `udp`.
     pub protocol: String,
-    /// `maglev`, `hash` or `latency`.
+    /// How a new connection picks its real; the configuration's word.
     pub scheduler: String,
+    /// What the scheduler takes for a real's load; absent if it looks at none.
+    pub load: Option<String>,
     /// `ipip` or `l2`.
     pub forwarding: String,
     /// `off`, `observe` or `watermark`.
@@ -112,6 +114,8 @@ pub struct RealView {
     pub connections_closed: u64,
     /// Estimate of connections open now.
     pub connections_active: u64,
+    /// Load by the VIP's measure, in its unit; absent if it is not known.
+    pub load: Option<f64>,
     /// Requests.
     pub requests: u64,
     /// Response latency.
@@ -222,6 +226,24 @@ pub struct RealChange {
     /// Start or end draining.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<bool>,
+}
+
+/// Body of `PATCH /v1/vips/{vip}`: the keys of the file, with new values.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VipChange {
+    /// New scheduler.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheduler: Option<String>,
+    /// New measure of load.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load: Option<String>,
+    /// New controller.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub control: Option<String>,
+    /// Whether connections are remembered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flow_table: Option<bool>,
 }
 
 /// Body of every refusal.

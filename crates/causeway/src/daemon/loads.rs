@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the reals carry, for the schedulers that look at it.
+//!
+//! Open connections are counted in the data plane itself, one by one. Everything else
+//! is read each interval and written there for power of two choices; the flows of
+//! the interval then add their estimated part, until the next reading.
+
+use super::engine::Engine;
+use super::meter::{CONNECTION_AGE_NS, Meter};
+use super::plane::LoadTerms;
+use super::pool::Pool;
+use crate::config::{LoadSource, Scheduler};
+
+/// Loads that are no counts reach the data plane in thousandths.
+const MILLI: f64 = 1000.0;
+/// Weight of the newest interval in a smoothed rate.
+const SMOOTHING: f64 = 0.5;
+/// Least part of a load that one flow is taken for: below it, a herd could form.
+const RISE_MIN: f64 = 1e-3;
+
+impl Engine {
+    /// Prepares the data plane to count for the pools in force. What it has counted
+    /// already stays; where it has not, the estimate of open connections is the start.
+    pub(super) fn begin_loads(&mut self) -> anyhow::Result<()> {
+        for pool in self.pools.iter().filter(|pool| pool.counts_connections()) {
+            for (real, member) in pool.members() {
+                let terms = LoadTerms {
+                    rise: 1,
+                    fall: 1,
+                    weight: real.weight,
+                };
+                self.plane.set_load_terms(member.id, terms)?;
+                if self.plane.load(member.id)? == 0 {
+                    let open = self.meters.get(&member.id).map_or(0, Meter::active);
+                    self.plane.add_load(member.id, open as i64)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the loads at the end of an interval and lets the schedulers act on them.
+    pub(super) fn follow_loads(&mut self, interval_ns: u64) -> anyhow::Result<()> {
+        let mut pools = std::mem::take(&mut self.pools);
+        let result = pools
+            .iter_mut()
+            .filter(|pool| pool.vip().scheduler.follows_load())
+            .try_for_each(|pool| self.follow_pool(pool, interval_ns));
+        self.pools = pools;
+        result
+    }
+
+    fn follow_pool(&mut self, pool: &mut Pool, interval_ns: u64) -> anyhow::Result<()> {
+        let source = pool.vip().load;
+        let (mut open, mut arrivals) = (0, 0);
+        for (_, member) in pool.members_mut() {
+            let Some(meter) = self.meters.get(&member.id) else {
+                continue;
+            };
+            open += meter.active();
+            arrivals += meter.delta().opened;
+            let seconds = interval_ns as f64 / 1e9;
+            let rate = |count: u64, before: Option<f64>| {
+                let rate = count as f64 / seconds.max(1e-9);
+                before.map_or(rate, |old| old + SMOOTHING * (rate - old))
+            };
+            member.load = match source {
+                LoadSource::Connections => {
+                    let load = self.plane.load(member.id)?;
+                    let (change, carry) = aged(load, member.aged, interval_ns);
+                    member.aged = carry;
+                    self.plane.add_load(member.id, change)?;
+                    Some((load + change) as f64)
+                }
+                LoadSource::Packets => Some(rate(meter.delta().traffic.packets, member.load)),
+                LoadSource::Bytes => Some(rate(meter.delta().traffic.bytes, member.load)),
+            };
+        }
+        let rise = rise(pool, open);
+        if pool.vip().scheduler == Scheduler::P2c && source != LoadSource::Connections {
+            self.write_loads(pool, rise)?;
+        }
+        pool.follow_loads(rise, arrivals);
+        Ok(())
+    }
+
+    /// Writes the loads of the interval for the data plane to choose by. A real of
+    /// unknown load counts as average: it neither draws flows nor is left alone.
+    fn write_loads(&mut self, pool: &Pool, rise: f64) -> anyhow::Result<()> {
+        let known: Vec<f64> = pool.members().filter_map(|(_, m)| m.load).collect();
+        let average = known.iter().sum::<f64>() / known.len().max(1) as f64;
+        for (real, member) in pool.members() {
+            let terms = LoadTerms {
+                rise: (rise * MILLI).min(f64::from(u32::MAX)) as u32,
+                fall: 0,
+                weight: real.weight,
+            };
+            self.plane.set_load_terms(member.id, terms)?;
+            let load = member.load.unwrap_or(average) * MILLI;
+            self.plane.set_load(member.id, load as i64)?;
+        }
+        Ok(())
+    }
+}
+
+/// What one flow adds to a load: one connection, or the mean load of a flow that is
+/// open now.
+fn rise(pool: &Pool, open: u64) -> f64 {
+    if pool.vip().load == LoadSource::Connections {
+        return 1.0;
+    }
+    let loads: f64 = pool.members().filter_map(|(_, member)| member.load).sum();
+    (loads / open.max(1) as f64).max(RISE_MIN)
+}
+
+/// How a count of open connections is to change for those whose end nobody saw, and
+/// the part that is left for later. A count below 0 goes back to 0.
+fn aged(load: i64, carry: f64, interval_ns: u64) -> (i64, f64) {
+    if load <= 0 {
+        return (-load, 0.0);
+    }
+    let part = -(-(interval_ns as f64) / CONNECTION_AGE_NS).exp_m1();
+    let due = carry + load as f64 * part;
+    (-(due as i64), due.fract())
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Schedulers at work on a data plane in memory.
+
+use super::engine::EngineError;
+use super::plane::{LoadTerms, Pick};
+use super::tests::{Bench, WEB};
+use crate::config;
+use serde_json::json;
+
+fn bench(scheduler: &str) -> Bench {
+    Bench::new(&WEB.replace("\"latency\"", scheduler))
+}
+
+/// Sets what the kernel counts as open on each real, and lets an interval pass in
+/// which `opened` more came to each.
+fn interval(bench: &mut Bench, open: [i64; 4], opened: u64) {
+    for (real, open) in open.into_iter().enumerate() {
+        let mut state = bench.plane.state();
+        state.loads.insert(real as u32, open);
+        state.totals.entry(real as u32).or_default().opened += opened;
+    }
+    bench.run(1, &[]);
+}
+
+fn slots(bench: &Bench) -> [usize; 4] {
+    let ring = bench.plane.state().rings[&0].clone();
+    [0, 1, 2, 3].map(|real| ring.iter().filter(|id| **id == real).count())
+}
+
+#[test]
+fn round_robin_is_a_ring_of_turns() {
+    let bench = bench("\"round-robin\"");
+    assert_eq!(bench.plane.state().picking[&0].pick, Pick::Turn);
+    assert!(!bench.plane.state().picking[&0].count_load);
+    assert_eq!(slots(&bench), [1; 4]);
+}
+
+#[test]
+fn weights_are_turns_and_a_draining_real_has_none() {
+    let text = WEB
+        .replace("\"latency\"", "\"weighted-round-robin\"")
+        .replace("\"10.0.0.2\"", "\"10.0.0.2\", weight = 5")
+        .replace("\"10.0.0.4\"", "\"10.0.0.4\", drain = true");
+    assert_eq!(slots(&Bench::new(&text)), [1, 5, 1, 0]);
+    let equal = text.replace("weighted-", "");
+    assert_eq!(slots(&Bench::new(&equal)), [1, 1, 1, 0]);
+}
+
+#[test]
+fn connections_are_counted_in_the_data_plane() {
+    let mut bench = bench("\"p2c\"");
+    let picking = bench.plane.state().picking[&0];
+    assert_eq!((picking.pick, picking.count_load), (Pick::Two, true));
+    let terms = LoadTerms {
+        rise: 1,
+        fall: 1,
+        weight: 1,
+    };
+    assert!((0..4).all(|real| bench.plane.state().terms[&real] == terms));
+    // Nobody saw the end of some: 900 s take all but 1/e. Below 0 is set right.
+    let interval_part = 1.0 - (-0.1_f64 / 900.0).exp();
+    bench.plane.state().loads.insert(0, 90_000);
+    for _ in 0..100 {
+        bench.plane.state().loads.insert(1, -2);
+        bench.run(1, &[]);
+    }
+    let left = 90_000.0 * (1.0 - interval_part).powi(100);
+    assert!((bench.plane.state().loads[&0] as f64 - left).abs() < 2.0);
+    assert_eq!(bench.plane.state().loads[&1], 0);
+}
+
+#[test]
+fn other_loads_are_written_with_the_part_of_a_flow() {
+    let mut bench = bench("\"p2c\"\nload = \"bytes\"");
+    for _ in 0..20 {
+        for real in 0..4 {
+            let mut state = bench.plane.state();
+            let totals = state.totals.entry(real).or_default();
+            totals.traffic.bytes += 1000 * u64::from(real);
+            totals.opened += 1;
+        }
+        bench.run(1, &[]);
+    }
+    let state = bench.plane.state();
+    // 1000 bytes in 100 ms are 10,000 a second, in thousandths.
+    for real in 0..4 {
+        let expected = 10_000_000 * i64::from(real);
+        assert!(
+            (state.loads[&real] - expected).abs() < 1000,
+            "{:?}",
+            state.loads
+        );
+    }
+    // 60,000 bytes a second over 80 connections, less a few that aged.
+    let rise = state.terms[&0].rise;
+    assert!((740_000..760_000).contains(&rise), "{rise}");
+    assert_eq!(state.terms[&0].fall, 0);
+}
+
+#[test]
+fn awrr_gives_the_idle_more_turns() {
+    let mut bench = bench("\"awrr\"");
+    assert_eq!(slots(&bench), [1; 4]);
+    interval(&mut bench, [0, 0, 0, 40], 0);
+    // 10 L / (0.5 x 0 + 0.5 L) = 20, and 10 / (0.5 x 4 + 0.5) = 4.
+    assert_eq!(slots(&bench), [5, 5, 5, 1]);
+    interval(&mut bench, [10; 4], 0);
+    assert_eq!(slots(&bench), [1; 4]);
+}
+
+#[test]
+fn least_loaded_plans_ahead_and_begins_with_the_idle() {
+    let mut bench = bench("\"least-loaded\"");
+    interval(&mut bench, [0, 8, 8, 8], 10);
+    let ring = bench.plane.state().rings[&0].clone();
+    assert_eq!(ring[..8], [0; 8]);
+    assert_eq!(ring.len(), 4 * 40);
+    assert_eq!(bench.plane.state().turns[&0], 0);
+    // From where all are level, they take turns.
+    let [first, others @ ..] = slots(&bench);
+    assert!(others.iter().all(|slots| (36..=40).contains(slots)) && first >= 44);
+    // Nothing came and nothing changed: the plan stays.
+    interval(&mut bench, [0; 4], 0);
+    interval(&mut bench, [0; 4], 0);
+    let swaps = bench.plane.state().ring_swaps;
+    interval(&mut bench, [0; 4], 0);
+    assert_eq!(bench.plane.state().ring_swaps, swaps);
+}
+
+#[test]
+fn a_scheduler_is_changed_live_and_a_refusal_leaves_it() {
+    let mut bench = bench("\"maglev\"");
+    let change = |bench: &mut Bench, change: serde_json::Value| {
+        bench.engine.change_vip("web", |vip| {
+            *vip = config::changed_vip(vip, &change).map_err(EngineError::Invalid)?;
+            Ok(())
+        })
+    };
+    change(
+        &mut bench,
+        json!({ "scheduler": "awrr", "load": "packets" }),
+    )
+    .unwrap();
+    assert_eq!(bench.plane.state().picking[&0].pick, Pick::Turn);
+    assert_eq!(slots(&bench), [1; 4]);
+    bench.plane.state().refuse_rings = 1;
+    assert!(change(&mut bench, json!({ "scheduler": "hash" })).is_err());
+    assert_eq!(bench.plane.state().picking[&0].pick, Pick::Turn);
+    assert_eq!(slots(&bench), [1; 4]);
+    change(&mut bench, json!({ "scheduler": "latency" })).unwrap();
+    assert_eq!(bench.plane.state().picking[&0].pick, Pick::Hash);
+    assert!(bench.engine.pools()[0].follows_latency());
+    change(
+        &mut bench,
+        json!({ "scheduler": "hash", "flow_table": false }),
+    )
+    .unwrap();
+    assert!(!bench.plane.state().picking[&0].remember);
+    for (refused, expected) in [
+        (
+            json!({ "scheduler": "p2c" }),
+            "p2c does not, use maglev or hash",
+        ),
+        (
+            json!({ "load": "bytes" }),
+            "`load` has no meaning with scheduler = \"hash\"",
+        ),
+        (json!({ "scheduler": "p3c" }), "did you mean `p2c`?"),
+    ] {
+        let error = change(&mut bench, refused).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
