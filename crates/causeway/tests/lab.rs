@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// One scenario at a time: they measure time, and two cores are not much.
 static MACHINE: Mutex<()> = Mutex::new(());
@@ -67,6 +67,8 @@ fn list_names_every_scenario() {
         "accuracy-web",
         "degrade",
         "packet-cost",
+        "pcc-scale",
+        "fct",
     ] {
         assert!(
             text.lines().any(|l| l.starts_with(name)),
@@ -117,6 +119,80 @@ fn takeover_breaks_nothing() {
 fn replacing_servers_breaks_nothing() {
     let report = run("replace", &["step_ms=2000"]);
     assert_eq!(number(&report, "/result/clients/broken_connections"), 0.0);
+}
+
+/// A short run of figure 9's comparators: without a memory connections break when the
+/// pool changes, and the more the less the hash is consistent.
+#[test]
+fn without_cookies_a_changing_pool_breaks_connections() {
+    let report = run(
+        "pcc-scale",
+        &[
+            "names=hash,consistent-hash,daisy-chain,maglev-table",
+            "seconds=7",
+            "from=4",
+            "to=6",
+            "drain=2",
+            "low=30",
+            "high=50",
+            "streams=30",
+            "idlers=10",
+            "idle_min_s=3",
+            "idle_max_s=6",
+        ],
+    );
+    let runs = report["runs"].as_array().expect("runs");
+    let broken = |name: &str| {
+        let run = runs.iter().find(|run| run["name"] == name).expect(name);
+        assert_eq!(run["transport"], "tcp");
+        assert!(number(run, "/requests") > 500.0, "{run}");
+        assert!(number(run, "/worst_second_broken_pct") <= 100.0);
+        number(run, "/broken_connections") / number(run, "/connections")
+    };
+    assert!(broken("hash") > 0.1, "{runs:?}");
+    assert!(broken("consistent-hash") < broken("hash"), "{runs:?}");
+    assert!(
+        broken("daisy-chain") < broken("consistent-hash"),
+        "{runs:?}"
+    );
+    assert!(broken("maglev-table") < broken("hash"), "{runs:?}");
+    let chain = runs.iter().find(|run| run["name"] == "daisy-chain");
+    assert!(chain.is_some_and(|run| number(run, "/packets_passed_on") > 0.0));
+}
+
+/// Turns spread what a hash piles up: that holds on a busy machine too, because only
+/// the modelled servers' queues differ.
+#[test]
+fn turns_complete_flows_sooner_than_a_hash() {
+    let report = run(
+        "fct",
+        &[
+            "schedulers=maglev,round-robin,p2c",
+            "workloads=uniform",
+            "servers=8",
+            "seconds=4",
+            "warm_up_s=1",
+        ],
+    );
+    let runs = report["runs"].as_array().expect("runs");
+    let of = |scheduler: &str| {
+        let run = runs.iter().find(|run| run["scheduler"] == scheduler);
+        let run = run.expect(scheduler);
+        assert_eq!(number(run, "/broken"), 0.0);
+        assert_eq!(
+            (&run["workload"], &run["servers"]),
+            (&json!("uniform"), &json!(8))
+        );
+        (number(run, "/p99_ms"), number(run, "/load_variance"))
+    };
+    let hash = of("maglev");
+    for scheduler in ["round-robin", "p2c"] {
+        let (p99, variance) = of(scheduler);
+        assert!(
+            p99 < hash.0 && variance < hash.1,
+            "{scheduler}: {p99} ms, {variance}; {hash:?}"
+        );
+    }
 }
 
 #[test]

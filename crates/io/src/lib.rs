@@ -12,6 +12,7 @@
 pub mod abi;
 mod balancer;
 pub mod bench;
+pub mod daisy;
 mod decapsulator;
 mod error;
 pub mod filter;
@@ -63,6 +64,10 @@ pub mod skel {
     /// A server's decapsulation.
     pub mod server {
         include!(concat!(env!("OUT_DIR"), "/server.skel.rs"));
+    }
+    /// Daisy chaining, for comparison in the lab.
+    pub mod daisy {
+        include!(concat!(env!("OUT_DIR"), "/daisy.skel.rs"));
     }
     /// Reference programs and packet preparation for benchmarks; never attached.
     pub mod bench {

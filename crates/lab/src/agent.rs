@@ -19,6 +19,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 pub struct Agent {
     child: Child,
     directory: TempDir,
+    binary: PathBuf,
+    server: Node,
 }
 
 impl Agent {
@@ -28,20 +30,22 @@ impl Agent {
         let directory = tempfile::Builder::new().prefix("agent-").tempdir()?;
         let file = directory.path().join("agent.toml");
         fs::write(&file, config(server, pin_dir, directory.path()))?;
-        let log = File::create(directory.path().join("agent.log"))?;
-        let child = server
-            .netns
-            .command(binary)
-            .args(["agent", "-c"])
-            .arg(&file)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()
-            .with_context(|| format!("cannot run {}", binary.display()))?;
-        let mut agent = Self { child, directory };
+        let mut agent = Self {
+            child: spawn(binary, server, directory.path())?,
+            directory,
+            binary: binary.to_owned(),
+            server: server.clone(),
+        };
         agent.wait_ready()?;
         Ok(agent)
+    }
+
+    /// Kills the agent (SIGKILL) and starts it again; its data plane works on.
+    pub fn restart(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        self.child = spawn(&self.binary, &self.server, self.directory.path())?;
+        self.wait_ready()
     }
 
     /// Packets of a verdict.
@@ -78,6 +82,23 @@ impl Drop for Agent {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn spawn(binary: &Path, server: &Node, directory: &Path) -> Result<Child> {
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(directory.join("agent.log"))?;
+    server
+        .netns
+        .command(binary)
+        .args(["agent", "-c"])
+        .arg(directory.join("agent.toml"))
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+        .with_context(|| format!("cannot run {}", binary.display()))
 }
 
 fn config(server: &Node, pin_dir: &Path, directory: &Path) -> String {

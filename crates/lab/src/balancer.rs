@@ -2,6 +2,7 @@
 //! `causeway lb` itself, the product under test, as a process in the balancer's
 //! namespace.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::net::IpAddr;
@@ -15,6 +16,7 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use crate::api;
+use crate::clock;
 use crate::netns::Netns;
 use crate::topology::{BACK_MTU, DEVICE, Node, format_mac};
 
@@ -27,8 +29,10 @@ pub struct Vip {
     pub port: u16,
     /// Transport protocol of the service.
     pub protocol: Protocol,
-    /// `maglev`, `hash` or `latency`.
+    /// The configuration's word.
     pub scheduler: String,
+    /// Further keys of the VIP, such as `flow_table = false`.
+    pub keys: Vec<String>,
     /// `ipip` or `l2`.
     pub forwarding: Forwarding,
     /// Its servers.
@@ -96,6 +100,8 @@ pub struct Settings {
     pub mtu: Option<u32>,
     /// Whether it measures; by default as the product does.
     pub measure: Option<bool>,
+    /// Further lines of the file's head, such as `hash_key = "..."`.
+    pub head: Vec<String>,
 }
 
 /// A `causeway lb` with files, pins and sockets of its own. Dropped, it is
@@ -111,6 +117,7 @@ pub struct Balancer {
 }
 
 const START_TIMEOUT: Duration = Duration::from_secs(20);
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Balancer {
     /// Starts `causeway lb` on the balancer's node and waits until it answers.
@@ -188,6 +195,37 @@ impl Balancer {
     /// Has the process read its configuration again (SIGHUP).
     pub fn reload(&self) -> Result<()> {
         self.signal(Signal::SIGHUP)
+    }
+
+    /// Loads a new file and waits until the daemon shows its reals and their states;
+    /// returns when it did, CLOCK_MONOTONIC.
+    pub fn apply(&self, settings: &Settings) -> Result<u64> {
+        let vips = settings.vips.iter();
+        let wanted: BTreeSet<(String, String, bool)> = vips
+            .flat_map(|vip| {
+                let reals = vip.reals.iter();
+                reals.map(|r| (vip.address.to_string(), r.address.to_string(), r.drain))
+            })
+            .collect();
+        self.write_config(settings)?;
+        self.reload()?;
+        let deadline = Instant::now() + RELOAD_TIMEOUT;
+        while Instant::now() < deadline {
+            let shown = api::stats(&self.socket())?;
+            let shown: BTreeSet<(String, String, bool)> = shown
+                .vips
+                .iter()
+                .flat_map(|vip| {
+                    let reals = vip.reals.iter();
+                    reals.map(|r| (vip.address.clone(), r.address.clone(), r.state == "drain"))
+                })
+                .collect();
+            if shown == wanted {
+                return Ok(clock::monotonic_ns());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        bail!("the daemon did not take the new file: {}", self.messages())
     }
 
     /// Takes the data plane down (`causeway lb --detach`).
@@ -280,6 +318,7 @@ impl Balancer {
              state_dir = \"{at}/state\"\n\
              socket = \"{at}/lb.sock\"\n\
              reconcile = true\n\
+             {}\
              [encap]\n\
              source = \"{}\"\n\
              source6 = \"{}\"\n\
@@ -291,6 +330,11 @@ impl Balancer {
              ipv6 = 65536\n\
              [control]\n",
             self.pin_dir.display(),
+            settings
+                .head
+                .iter()
+                .map(|line| format!("{line}\n"))
+                .collect::<String>(),
             self.node.ipv4,
             self.node.ipv6,
             settings.mtu.unwrap_or(BACK_MTU),
@@ -324,6 +368,9 @@ fn write_vip(s: &mut String, vip: &Vip) -> Result<()> {
          forwarding = \"{forwarding}\"",
         vip.address, vip.port, vip.scheduler
     )?;
+    for key in &vip.keys {
+        writeln!(s, "{key}")?;
+    }
     for real in &vip.reals {
         writeln!(
             s,

@@ -186,26 +186,7 @@ impl Topology {
             writeln!(s, "addr add fd10:0:0:{i:x}::1/64 dev c{i}")?;
         }
         for (port, node) in self.back_ports() {
-            writeln!(
-                s,
-                "link add {port} mtu {BACK_MTU} type veth peer name {DEVICE} mtu {BACK_MTU} \
-                 address {} netns {}",
-                format_mac(node.mac),
-                node.netns.name()
-            )?;
-            writeln!(s, "link set {port} master br0 up")?;
-            writeln!(
-                s,
-                "neigh replace {} lladdr {} dev br0",
-                node.ipv4,
-                format_mac(node.mac)
-            )?;
-            writeln!(
-                s,
-                "neigh replace {} lladdr {} dev br0",
-                node.ipv6,
-                format_mac(node.mac)
-            )?;
+            write_back_port(&mut s, &port, node)?;
         }
         for i in 0..VIPS {
             writeln!(
@@ -224,6 +205,31 @@ impl Topology {
         router.ip(&s)
     }
 
+    /// Adds a place for another balancer; no VIP is routed there yet. At most seven.
+    pub fn add_balancer(&mut self, proof: Sandbox) -> Result<Node> {
+        let number = self._pass.len();
+        anyhow::ensure!(number < 8, "at most eight balancers");
+        let name = format!("balancer{number}");
+        let node = back_node(Netns::create(proof, &name)?, 2 + number as u8);
+        let port = format!("lb{number}");
+        let mut s = String::new();
+        write_back_port(&mut s, &port, &node)?;
+        self.router.netns.ip(&s)?;
+        build_back(&node)?;
+        self.prepare_balancer_port(port)?;
+        Ok(node)
+    }
+
+    /// Routes all VIPs to another balancer; no packet is lost.
+    pub fn route_vips(&self, to: &Node) -> Result<()> {
+        let mut s = String::new();
+        for i in 0..VIPS {
+            writeln!(s, "route replace {} via {} dev br0", vip4(i), to.ipv4)?;
+            writeln!(s, "route replace {} via {} dev br0", vip6(i), to.ipv6)?;
+        }
+        self.router.netns.ip(&s)
+    }
+
     fn back_ports(&self) -> impl Iterator<Item = (String, &Node)> {
         let servers = self
             .servers
@@ -236,14 +242,34 @@ impl Topology {
     /// The router's port to the balancer: real checksums going in, and a program
     /// that takes what comes back by `XDP_TX`.
     fn with_balancer_port(mut self) -> Result<Self> {
-        let pass = self.router.netns.run(|| {
-            link::set_tx_checksum("lb", false).context("tx off on the balancer's port")?;
-            link::set_gro("lb", true).context("gro on the balancer's port")?;
-            link::attach_xdp_pass("lb").context("XDP on the balancer's port")
-        })?;
-        self._pass.push(pass);
+        self.prepare_balancer_port("lb".to_owned())?;
         Ok(self)
     }
+
+    fn prepare_balancer_port(&mut self, port: String) -> Result<()> {
+        let pass = self.router.netns.run(move || {
+            link::set_tx_checksum(&port, false).context("tx off on the balancer's port")?;
+            link::set_gro(&port, true).context("gro on the balancer's port")?;
+            link::attach_xdp_pass(&port).context("XDP on the balancer's port")
+        })?;
+        self._pass.push(pass);
+        Ok(())
+    }
+}
+
+/// `ip` commands that join a node to the bridge.
+fn write_back_port(s: &mut String, port: &str, node: &Node) -> Result<()> {
+    let mac = format_mac(node.mac);
+    writeln!(
+        s,
+        "link add {port} mtu {BACK_MTU} type veth peer name {DEVICE} mtu {BACK_MTU} \
+         address {mac} netns {}",
+        node.netns.name()
+    )?;
+    writeln!(s, "link set {port} master br0 up")?;
+    writeln!(s, "neigh replace {} lladdr {mac} dev br0", node.ipv4)?;
+    writeln!(s, "neigh replace {} lladdr {mac} dev br0", node.ipv6)?;
+    Ok(())
 }
 
 fn build_client(node: &Node, i: usize) -> Result<()> {

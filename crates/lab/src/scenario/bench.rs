@@ -89,6 +89,7 @@ impl Bench {
             port: PORT,
             protocol: Protocol::Tcp,
             scheduler: scheduler.to_owned(),
+            keys: Vec::new(),
             forwarding,
             reals: self
                 .topology
@@ -143,13 +144,13 @@ fn quic(vip: Vip) -> Vip {
 }
 
 /// Where a server's decapsulation is pinned.
-fn pin_dir(server: &topology::Node) -> PathBuf {
+pub fn pin_dir(server: &topology::Node) -> PathBuf {
     Path::new("/sys/fs/bpf").join(server.netns.name())
 }
 
 /// Undoes the balancer's encapsulation on a server, for all its addresses. It is
 /// pinned and needs no process.
-fn decapsulate(server: &topology::Node) -> Result<()> {
+pub fn decapsulate(server: &topology::Node) -> Result<()> {
     let options = DecapsulatorOptions {
         interface: topology::DEVICE.to_owned(),
         pin_dir: pin_dir(server),

@@ -7,7 +7,9 @@ mod accuracy_web;
 mod bench;
 pub mod degrade;
 mod direct;
+mod fct;
 mod packet_cost;
+mod pcc_scale;
 mod quic_smoke;
 mod replace;
 mod smoke;
@@ -104,6 +106,9 @@ pub struct Report {
     pub seed: u64,
     /// What the scenario found.
     pub result: Value,
+    /// Its runs, where it makes several of one form: for outside programs, at the top.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runs: Option<Value>,
 }
 
 /// All scenarios, by name.
@@ -117,6 +122,8 @@ pub fn all() -> &'static [&'static dyn Scenario] {
         &accuracy_web::AccuracyWeb,
         &degrade::Degrade,
         &packet_cost::PacketCost,
+        &pcc_scale::PccScale,
+        &fct::Fct,
         &quic_smoke::QuicSmoke,
     ]
 }
@@ -149,14 +156,16 @@ pub fn execute(sandbox: Sandbox, request: Request) -> Result<Report> {
         params,
         progress: request.progress,
     };
-    let result = scenario
+    let mut result = scenario
         .run(&context)
         .with_context(|| format!("scenario {} (seed {})", scenario.name(), context.seed))?;
+    let runs = result.as_object_mut().and_then(|all| all.remove("runs"));
     Ok(Report {
         scenario: scenario.name(),
         parameters: context.params,
         seed: context.seed,
         result,
+        runs,
     })
 }
 

@@ -3,15 +3,14 @@
 //! connection breaks, new connections follow, old ones stay.
 
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::{Context, Param, Scenario, bench::Bench, param};
 use crate::api;
-use crate::balancer::{Balancer, Forwarding, Settings, Vip};
-use crate::clock;
+use crate::balancer::{Forwarding, Settings, Vip};
 use crate::load::log::Log;
 use crate::load::{LoadConfig, report};
 
@@ -62,13 +61,13 @@ impl Scenario for Replace {
         let running = bench.load(&config)?;
         sleep(step);
         context.say("adding the fourth server");
-        let added_ns = apply(&balancer, all.clone())?;
+        let added_ns = balancer.apply(&settings(all.clone()))?;
         sleep(step);
         context.say("draining the first server");
-        let drained_ns = apply(&balancer, without_first(&all, true))?;
+        let drained_ns = balancer.apply(&settings(without_first(&all, true)))?;
         sleep(step);
         context.say("removing the first server");
-        let removed_ns = apply(&balancer, without_first(&all, false))?;
+        let removed_ns = balancer.apply(&settings(without_first(&all, false)))?;
         let log = running.finish()?;
         let stats = api::stats(&balancer.socket())?;
         balancer.terminate()?;
@@ -129,35 +128,6 @@ fn without_first(all: &Vip, still_there: bool) -> Vip {
         vip.reals.remove(0);
     }
     vip
-}
-
-/// Loads a new file and waits until the daemon shows it; returns when it did.
-fn apply(balancer: &Balancer, vip: Vip) -> Result<u64> {
-    let mut wanted: Vec<_> = vip
-        .reals
-        .iter()
-        .map(|r| (r.address.to_string(), r.drain))
-        .collect();
-    wanted.sort();
-    balancer.write_config(&settings(vip))?;
-    balancer.reload()?;
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while Instant::now() < deadline {
-        let stats = api::stats(&balancer.socket())?;
-        let shown = stats
-            .reals()
-            .map(|r| (r.address.clone(), r.state == "drain"));
-        let mut shown: Vec<_> = shown.collect();
-        shown.sort();
-        if shown == wanted {
-            return Ok(clock::monotonic_ns());
-        }
-        sleep(Duration::from_millis(5));
-    }
-    bail!(
-        "the daemon did not take the new file: {}",
-        balancer.messages()
-    )
 }
 
 /// Connections that opened in a window and were answered by `real`.

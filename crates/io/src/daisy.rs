@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Daisy chaining between servers, for comparison in the lab; see `bpf/daisy.bpf.c`.
+
+use std::ffi::CString;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
+use libbpf_rs::{MapCore as _, MapFlags, OpenObject, TC_INGRESS, TcHookBuilder};
+
+use crate::error::{Error, Result};
+use crate::map::io_error;
+use crate::skel::daisy::{DaisySkel, DaisySkelBuilder};
+
+/// Handle and priority of the filter: behind whatever an agent may attach.
+const FILTER: u32 = 40_000;
+
+/// The program with its tables, shared by all servers it is attached to.
+pub struct DaisyChain {
+    skel: DaisySkel<'static>,
+    buckets: u32,
+}
+
+/// A family's part of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl DaisyChain {
+    /// Loads the program. `hash_key` and `buckets` are the key and the size of the
+    /// balancer's rings, `port` that of the service, `hops` the servers' MAC
+    /// addresses: tables name servers by their index in it.
+    pub fn new(hash_key: [u64; 2], buckets: u32, port: u16, hops: &[[u8; 6]]) -> Result<Self> {
+        let failed = |source| Error::Load {
+            program: "causeway_daisy",
+            source,
+        };
+        // The object borrows it for as long as the process lives: one a run.
+        let storage: &'static mut MaybeUninit<OpenObject> =
+            Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = DaisySkelBuilder::default().open(storage).map_err(failed)?;
+        if let Some(settings) = open.maps.rodata_data.as_deref_mut() {
+            settings.cfg_hash_key = hash_key;
+            settings.cfg_buckets = buckets;
+            settings.cfg_port_be = port.to_be();
+        }
+        open.maps
+            .previous
+            .set_max_entries(2 * buckets)
+            .map_err(failed)?;
+        let skel = open.load().map_err(failed)?;
+        for (index, mac) in (0_u32..).zip(hops) {
+            let [a, b, c, d, e, f] = *mac;
+            skel.maps
+                .hops
+                .update(
+                    &index.to_ne_bytes(),
+                    &[a, b, c, d, e, f, 0, 0],
+                    MapFlags::ANY,
+                )
+                .map_err(|e| Error::map("write", "hops", io_error(&e)))?;
+        }
+        Ok(Self { skel, buckets })
+    }
+
+    /// The program, to be attached in a server's network namespace by [`attach`].
+    pub fn program(&self) -> Result<OwnedFd> {
+        let program = self.skel.progs.causeway_daisy.as_fd();
+        program
+            .try_clone_to_owned()
+            .map_err(|e| Error::bpf("copy the program's descriptor", e))
+    }
+
+    /// Sets which server had each bucket before; as long as the balancer's ring.
+    pub fn set_previous(&self, family: Family, servers: &[u32]) -> Result<()> {
+        let base = match family {
+            Family::V4 => 0,
+            Family::V6 => self.buckets,
+        };
+        for (bucket, server) in (base..base + self.buckets).zip(servers) {
+            self.skel
+                .maps
+                .previous
+                .update(&bucket.to_ne_bytes(), &server.to_ne_bytes(), MapFlags::ANY)
+                .map_err(|e| Error::map("write", "previous", io_error(&e)))?;
+        }
+        Ok(())
+    }
+
+    /// Packets that servers have passed on.
+    pub fn chained(&self) -> Result<u64> {
+        let value = self
+            .skel
+            .maps
+            .chained
+            .lookup(&0_u32.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|e| Error::map("read", "chained", io_error(&e)))?;
+        let bytes = value.and_then(|bytes| bytes.try_into().ok());
+        Ok(bytes.map_or(0, u64::from_ne_bytes))
+    }
+}
+
+/// Puts the program on an interface of the calling thread's network namespace; it
+/// goes with the interface.
+pub fn attach(program: BorrowedFd<'_>, interface: &str) -> Result<()> {
+    let failed = |e| Error::bpf("attach the daisy chain", e);
+    let name = CString::new(interface).map_err(|e| failed(e.into()))?;
+    // SAFETY: a valid C string.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    if index == 0 {
+        return Err(failed(std::io::Error::last_os_error()));
+    }
+    let mut builder = TcHookBuilder::new(program);
+    builder
+        .ifindex(index as i32)
+        .replace(true)
+        .handle(FILTER)
+        .priority(FILTER);
+    let mut hook = builder.hook(TC_INGRESS);
+    match hook.create() {
+        Err(e) if e.kind() != libbpf_rs::ErrorKind::AlreadyExists => {
+            return Err(failed(io_error(&e)));
+        }
+        _ => {}
+    }
+    hook.attach().map_err(|e| failed(io_error(&e)))?;
+    Ok(())
+}

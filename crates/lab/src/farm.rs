@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Many small web servers in one thread: for pools that are larger than this machine
+//! could run real ones.
+//!
+//! Each server has its own namespace, addresses and sockets, so that what the kernel
+//! and the network do is real. What a request costs is modelled instead of burnt: the
+//! servers of a pool of 64 would else share two cores, and show those.
+//!
+//! - `GET /q/SIZE/US`: the server works on one request at a time, in the order they
+//!   came, and on each for `US` microseconds. A queue of one server, exact but for the
+//!   timer, which adds up to 1 ms.
+//! - `GET /s/SIZE/MS`: the answer's bytes come spread evenly over `MS` milliseconds, as
+//!   from a slow application or to a slow client.
+//!
+//! Every answer names its server in `X-Real`.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsRawFd as _;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, listen, setsockopt, socket,
+    sockopt,
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until};
+
+use crate::topology::Node;
+
+/// Longest request that is accepted.
+const REQUEST_MAX: usize = 4096;
+/// Time between two pieces of a spread answer.
+const PIECE: Duration = Duration::from_millis(200);
+/// Largest answer.
+const SIZE_MAX: usize = 1 << 20;
+
+/// Running servers; dropped, they end.
+#[derive(Debug)]
+pub struct Farm {
+    gauges: Vec<Arc<Gauge>>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What a server is doing.
+#[derive(Debug)]
+pub struct Gauge {
+    name: String,
+    in_flight: AtomicU32,
+    served: AtomicU64,
+    /// When the work on all queued requests will be done.
+    busy_until: Mutex<Instant>,
+}
+
+impl Gauge {
+    /// Requests that wait or are worked on.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Requests answered so far.
+    pub fn served(&self) -> u64 {
+        self.served.load(Ordering::Relaxed)
+    }
+
+    /// Queues work; when it will be done.
+    fn queue(&self, work: Duration) -> Instant {
+        let mut busy_until = self
+            .busy_until
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *busy_until = (*busy_until).max(Instant::now()) + work;
+        *busy_until
+    }
+}
+
+impl Farm {
+    /// Starts a server on each node, on `port` of all its addresses. Servers name
+    /// themselves by the node's IPv4 address.
+    pub fn start(nodes: &[Node], port: u16) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let mut gauges = Vec::with_capacity(nodes.len());
+        for node in nodes {
+            let gauge = Arc::new(Gauge {
+                name: node.ipv4.to_string(),
+                in_flight: AtomicU32::new(0),
+                served: AtomicU64::new(0),
+                busy_until: Mutex::new(Instant::now()),
+            });
+            for address in [
+                SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
+                SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
+            ] {
+                let listener = node
+                    .netns
+                    .run(move || listen_on(address).context("a server's socket"))?;
+                let _inside = runtime.enter();
+                let listener = TcpListener::from_std(listener)?;
+                runtime.spawn(accept(listener, Arc::clone(&gauge)));
+            }
+            gauges.push(gauge);
+        }
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new()
+            .name("farm".to_owned())
+            .spawn(move || {
+                // Either way the servers are to end.
+                let _ = runtime.block_on(stopped);
+                runtime.shutdown_background();
+            })?;
+        Ok(Self {
+            gauges,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
+    /// What each server is doing, in the order of the nodes.
+    pub fn gauges(&self) -> &[Arc<Gauge>] {
+        &self.gauges
+    }
+}
+
+impl Drop for Farm {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic in it has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A listening socket of one family, as most servers have them.
+fn listen_on(address: SocketAddr) -> Result<std::net::TcpListener> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::Inet,
+        SocketAddr::V6(_) => AddressFamily::Inet6,
+    };
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let fd = socket(family, SockType::Stream, flags, None)?;
+    setsockopt(&fd, sockopt::ReuseAddr, &true)?;
+    if address.is_ipv6() {
+        setsockopt(&fd, sockopt::Ipv6V6Only, &true)?;
+    }
+    bind(fd.as_raw_fd(), &SockaddrStorage::from(address))?;
+    listen(&fd, Backlog::new(4096)?)?;
+    Ok(fd.into())
+}
+
+async fn accept(listener: TcpListener, gauge: Arc<Gauge>) {
+    loop {
+        // Errors are of one connection, or pass.
+        let Ok((stream, _)) = listener.accept().await else {
+            continue;
+        };
+        let gauge = Arc::clone(&gauge);
+        tokio::spawn(async move {
+            // The client's log says what broke.
+            let _ = serve(stream, &gauge).await;
+        });
+    }
+}
+
+/// What a request asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Queued { size: usize, work: Duration },
+    Spread { size: usize, over: Duration },
+}
+
+async fn serve(mut stream: TcpStream, gauge: &Gauge) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut buffer = Vec::new();
+    while let Some(wanted) = next_request(&mut stream, &mut buffer).await? {
+        gauge.in_flight.fetch_add(1, Ordering::Relaxed);
+        let answered = answer(&mut stream, gauge, wanted).await;
+        gauge.in_flight.fetch_sub(1, Ordering::Relaxed);
+        answered?;
+        gauge.served.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Reads up to the end of one request; `None` when the client has closed.
+async fn next_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Option<Wanted>> {
+    loop {
+        if let Some(end) = buffer.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+            let head: Vec<u8> = buffer.drain(..end + 4).collect();
+            let wanted = parse(&head).ok_or(io::ErrorKind::InvalidData)?;
+            return Ok(Some(wanted));
+        }
+        if buffer.len() > REQUEST_MAX {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        if stream.read_buf(buffer).await? == 0 {
+            return Ok(None);
+        }
+    }
+}
+
+fn parse(head: &[u8]) -> Option<Wanted> {
+    let text = std::str::from_utf8(head).ok()?;
+    let path = text.strip_prefix("GET /")?.split(' ').next()?;
+    let mut parts = path.split('/');
+    let (kind, size, time) = (parts.next()?, parts.next()?, parts.next()?);
+    let size = size.parse::<usize>().ok()?.min(SIZE_MAX);
+    let time: u64 = time.parse().ok()?;
+    match (kind, parts.next()) {
+        ("q", None) => Some(Wanted::Queued {
+            size,
+            work: Duration::from_micros(time),
+        }),
+        ("s", None) => Some(Wanted::Spread {
+            size,
+            over: Duration::from_millis(time),
+        }),
+        _ => None,
+    }
+}
+
+async fn answer(stream: &mut TcpStream, gauge: &Gauge, wanted: Wanted) -> io::Result<()> {
+    let (size, over) = match wanted {
+        Wanted::Queued { size, work } => {
+            sleep_until(gauge.queue(work)).await;
+            (size, Duration::ZERO)
+        }
+        Wanted::Spread { size, over } => (size, over),
+    };
+    let head = format!(
+        "HTTP/1.1 200 OK\r\nContent-Length: {size}\r\nX-Real: {}\r\n\r\n",
+        gauge.name
+    );
+    let mut bytes = head.into_bytes();
+    let pieces = (over.as_nanos() / PIECE.as_nanos()) as usize + 1;
+    let start = Instant::now();
+    for piece in 0..pieces {
+        let share = size * (piece + 1) / pieces - size * piece / pieces;
+        bytes.resize(bytes.len() + share, b'c');
+        if piece > 0 {
+            sleep_until(start + over.mul_f64(piece as f64 / (pieces - 1) as f64)).await;
+        }
+        stream.write_all(&bytes).await?;
+        bytes.clear();
+    }
+    Ok(())
+}
+
+/// The path of a request for queued work.
+pub fn queued(size: u32, work: Duration) -> String {
+    format!("/q/{size}/{}", work.as_micros())
+}
+
+/// The path of a request for an answer that comes bit by bit.
+pub fn spread(size: u32, over: Duration) -> String {
+    format!("/s/{size}/{}", over.as_millis())
+}
+
+/// Whether `nodes` have room: file descriptors are what runs out.
+pub fn check_limits(connections: u64) -> Result<()> {
+    let (soft, hard) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE)?;
+    if soft < connections {
+        if hard < connections {
+            bail!(
+                "{connections} connections need as many file descriptors; the limit is {hard} (ulimit -n)"
+            );
+        }
+        nix::sys::resource::setrlimit(
+            nix::sys::resource::Resource::RLIMIT_NOFILE,
+            connections,
+            hard,
+        )?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_read_as_they_are_written() {
+        let head = |path: String| format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").into_bytes();
+        assert_eq!(
+            parse(&head(queued(8192, Duration::from_micros(1500)))),
+            Some(Wanted::Queued {
+                size: 8192,
+                work: Duration::from_micros(1500)
+            })
+        );
+        assert_eq!(
+            parse(&head(spread(9, Duration::from_secs(2)))),
+            Some(Wanted::Spread {
+                size: 9,
+                over: Duration::from_secs(2)
+            })
+        );
+        for bad in ["/q/1", "/q/1/2/3", "/x/1/2", "/q/a/2", ""] {
+            assert_eq!(parse(&head(bad.to_owned())), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_queue_is_worked_off_one_by_one() {
+        let gauge = Gauge {
+            name: String::new(),
+            in_flight: AtomicU32::new(0),
+            served: AtomicU64::new(0),
+            busy_until: Mutex::new(Instant::now()),
+        };
+        let hour = Duration::from_secs(3600);
+        let first = gauge.queue(hour);
+        assert_eq!(gauge.queue(hour / 2), first + hour / 2);
+        assert_eq!(gauge.queue(Duration::ZERO), first + hour / 2);
+    }
+}

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The clients of a run, each a sequence of steps; all of a namespace share a thread.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use super::tally::Tally;
+use crate::farm;
+use crate::load::get::Session;
+use crate::netns::Netns;
+
+/// Longest wait for the next byte of an answer. Retransmissions of what was lost come
+/// after 0.2, 0.6, 1.4, 3.0 and 6.2 s: who has heard nothing by then will not.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Sizes and durations of web answers are log-normal: medians, the standard deviation
+/// of the logarithm, and the largest. Most are short; the mean duration is five times
+/// the median, and those that last are what a change of the pool can break.
+const SIZE_MEDIAN: f64 = 10_000.0;
+const SIZE_SIGMA: f64 = 1.2;
+const SIZE_MAX: f64 = 500_000.0;
+const LASTS_MEDIAN_S: f64 = 0.3;
+const LASTS_SIGMA: f64 = 1.8;
+/// What a streaming client asks for, and how often.
+const STREAM_SIZE: u32 = 8_000;
+const STREAM_EVERY: Duration = Duration::from_millis(250);
+
+/// The load of a run.
+#[derive(Debug, Clone)]
+pub struct Load {
+    /// The services, IPv4 and IPv6; clients take them by turns.
+    pub targets: Vec<SocketAddr>,
+    /// How long new connections come.
+    pub lasts: Duration,
+    /// Lowest and highest rate of new connections per second.
+    pub rates: (f64, f64),
+    /// Clients that send a request every quarter of a second, all the time.
+    pub streams: usize,
+    /// Clients that send one request, wait, and send another.
+    pub idlers: usize,
+    /// Shortest and longest of those waits.
+    pub idle: (Duration, Duration),
+    /// Source of all chance.
+    pub seed: u64,
+}
+
+impl Load {
+    /// Rate of new connections at a time: one wave of a cosine, highest in the middle.
+    fn rate(&self, at: Duration) -> f64 {
+        let (low, high) = self.rates;
+        let phase = at.as_secs_f64() / self.lasts.as_secs_f64() * std::f64::consts::TAU;
+        low + (high - low) * (1.0 - phase.cos()) / 2.0
+    }
+
+    /// The load of one of several namespaces.
+    fn part(&self, index: usize, of: usize) -> Self {
+        let share = |all: usize| all / of + usize::from(index < all % of);
+        Self {
+            rates: (self.rates.0 / of as f64, self.rates.1 / of as f64),
+            streams: share(self.streams),
+            idlers: share(self.idlers),
+            seed: self.seed.wrapping_mul(1_000_003).wrapping_add(index as u64),
+            ..self.clone()
+        }
+    }
+}
+
+/// A load that runs.
+pub struct Running(Vec<JoinHandle<Result<()>>>);
+
+impl Running {
+    /// Starts the load from these namespaces.
+    pub fn start(clients: &[Netns], load: &Load, tally: &Arc<Tally>) -> Self {
+        let threads = clients.iter().enumerate().map(|(index, netns)| {
+            let (load, tally) = (load.part(index, clients.len()), Arc::clone(tally));
+            netns.thread(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()?;
+                runtime.block_on(run(load, tally))
+            })
+        });
+        Self(threads.collect())
+    }
+
+    /// Waits until every client has ended.
+    pub fn finish(self) -> Result<()> {
+        for thread in self.0 {
+            match thread.join() {
+                Ok(result) => result?,
+                Err(_) => bail!("a client thread panicked"),
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn run(load: Load, tally: Arc<Tally>) -> Result<()> {
+    let start = Instant::now();
+    let mut rng = StdRng::seed_from_u64(load.seed);
+    let mut clients = JoinSet::new();
+    let mut next_target = load.targets.iter().copied().cycle();
+    let mut target = move || next_target.next();
+    // They come within the first twentieth, not all at once.
+    let soon = |rng: &mut StdRng| start + load.lasts.mul_f64(rng.random_range(0.0..0.05));
+    for _ in 0..load.streams {
+        let (Some(target), begin) = (target(), soon(&mut rng)) else {
+            bail!("no service to talk to");
+        };
+        let (tally, end) = (Arc::clone(&tally), start + load.lasts);
+        clients.spawn(stream(target, begin, end, tally));
+    }
+    for _ in 0..load.idlers {
+        let (Some(target), begin) = (target(), soon(&mut rng)) else {
+            bail!("no service to talk to");
+        };
+        let idle = rng.random_range(load.idle.0..=load.idle.1);
+        clients.spawn(idle_between(target, begin, idle, Arc::clone(&tally)));
+    }
+    let mut at = Duration::ZERO;
+    loop {
+        // A Poisson process whose rate follows the wave.
+        let gap = -(1.0 - rng.random::<f64>()).ln() / load.rate(at);
+        at += Duration::from_secs_f64(gap.min(load.lasts.as_secs_f64()));
+        if at >= load.lasts {
+            break;
+        }
+        let size = log_normal(&mut rng, SIZE_MEDIAN, SIZE_SIGMA).min(SIZE_MAX) as u32;
+        let lasts = log_normal(&mut rng, LASTS_MEDIAN_S, LASTS_SIGMA);
+        let lasts = Duration::from_secs_f64(lasts).min(load.lasts / 4);
+        sleep_until(start + at).await;
+        if let Some(target) = target() {
+            clients.spawn(web(target, farm::spread(size, lasts), Arc::clone(&tally)));
+        }
+        while clients.try_join_next().is_some() {}
+    }
+    while clients.join_next().await.is_some() {}
+    Ok(())
+}
+
+/// One request on a connection of its own.
+async fn web(target: SocketAddr, path: String, tally: Arc<Tally>) {
+    const KIND: &str = "web";
+    tally.connection(KIND);
+    let answer = async { Session::open(target, PATIENCE).await?.get(&path).await };
+    match answer.await {
+        Ok(_) => tally.answered(),
+        Err(fault) => tally.broke(KIND, fault),
+    }
+}
+
+/// A request every quarter of a second on one connection; a new one if it breaks.
+async fn stream(target: SocketAddr, begin: Instant, end: Instant, tally: Arc<Tally>) {
+    const KIND: &str = "stream";
+    let mut due = begin;
+    while due < end {
+        sleep_until(due).await;
+        tally.connection(KIND);
+        let result = async {
+            let mut session = Session::open(target, PATIENCE).await?;
+            while due < end {
+                session
+                    .get(&farm::spread(STREAM_SIZE, Duration::ZERO))
+                    .await?;
+                tally.answered();
+                due = (due + STREAM_EVERY).max(Instant::now());
+                sleep_until(due).await;
+            }
+            Ok(())
+        };
+        if let Err(fault) = result.await {
+            tally.broke(KIND, fault);
+            due = Instant::now() + STREAM_EVERY;
+        }
+    }
+}
+
+/// A request, a long silence, and another request.
+async fn idle_between(target: SocketAddr, begin: Instant, idle: Duration, tally: Arc<Tally>) {
+    const KIND: &str = "idle";
+    sleep_until(begin).await;
+    tally.connection(KIND);
+    let path = farm::spread(STREAM_SIZE, Duration::ZERO);
+    let result = async {
+        let mut session = Session::open(target, PATIENCE).await?;
+        session.get(&path).await?;
+        tally.answered();
+        sleep_until(Instant::now() + idle).await;
+        session.get(&path).await?;
+        tally.answered();
+        Ok(())
+    };
+    if let Err(fault) = result.await {
+        tally.broke(KIND, fault);
+    }
+}
+
+/// By Box and Muller's method.
+fn log_normal(rng: &mut StdRng, median: f64, sigma: f64) -> f64 {
+    let radius = (-2.0 * (1.0 - rng.random::<f64>()).ln()).sqrt();
+    let normal = radius * (std::f64::consts::TAU * rng.random::<f64>()).cos();
+    median * (sigma * normal).exp()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load() -> Load {
+        Load {
+            targets: Vec::new(),
+            lasts: Duration::from_secs(100),
+            rates: (60.0, 100.0),
+            streams: 7,
+            idlers: 8,
+            idle: (Duration::ZERO, Duration::ZERO),
+            seed: 1,
+        }
+    }
+
+    #[test]
+    fn the_wave_is_lowest_at_the_ends() {
+        for (at, rate) in [(0, 60.0), (25, 80.0), (50, 100.0), (100, 60.0)] {
+            assert!((load().rate(Duration::from_secs(at)) - rate).abs() < 1e-9);
+        }
+    }
+
+    #[test]
+    fn parts_add_up() {
+        let parts: Vec<Load> = (0..3).map(|index| load().part(index, 3)).collect();
+        assert_eq!(parts.iter().map(|part| part.streams).sum::<usize>(), 7);
+        assert_eq!(parts.iter().map(|part| part.idlers).sum::<usize>(), 8);
+        assert!((parts.iter().map(|part| part.rates.1).sum::<f64>() - 100.0).abs() < 1e-9);
+        assert_ne!(parts[0].seed, parts[1].seed);
+    }
+
+    #[test]
+    fn the_median_is_the_median() {
+        let mut rng = StdRng::seed_from_u64(3);
+        let below = (0..10_000).filter(|_| log_normal(&mut rng, 5.0, 1.8) < 5.0);
+        assert!((4_800..5_200).contains(&below.count()));
+    }
+}
