@@ -29,20 +29,35 @@
 //! ```
 //!
 //! The estimators themselves are C, in `bpf/shared`, because the kernel runs the
-//! same code.
+//! same code. Beside them stand the [`Technique`]s that others use, some of which
+//! need both directions: those are for comparison and run in user space alone.
 
 mod confidence;
 mod fixed_gap;
+mod handshake;
 mod modes;
 mod native;
+mod sampled;
+mod seq_ack;
+mod spin;
 mod state;
+mod technique;
+mod timestamps;
+mod ts_echo;
 mod window_chain;
 
 pub use confidence::{Confidence, Quality};
 pub use fixed_gap::{FixedGap, FixedGapConfig};
+pub use handshake::Handshake;
 pub use modes::{Modes, ModesConfig, ModesIbg};
 pub use native::{FixedGapState, ModesState, WindowChainState};
+pub use sampled::Sampled;
+pub use seq_ack::SeqAck;
+pub use spin::Spin;
 pub use state::State;
+pub use technique::{Follower, Needs, Segment, Side, Technique};
+pub use timestamps::Timestamps;
+pub use ts_echo::TsEcho;
 pub use window_chain::WindowChain;
 
 /// One packet of the request direction, as an estimator sees it

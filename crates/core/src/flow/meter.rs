@@ -397,7 +397,13 @@ impl<const N: usize> Flow<N> {
     }
 }
 
-fn put_row(flow: &FlowKey, method: usize, epoch_ns: u64, tally: Tally, sink: &mut impl Sink) {
+pub(super) fn put_row(
+    flow: &FlowKey,
+    method: usize,
+    epoch_ns: u64,
+    tally: Tally,
+    sink: &mut impl Sink,
+) {
     if tally.samples() > 0 {
         sink.row(&Row {
             flow: *flow,
@@ -412,7 +418,7 @@ fn put_row(flow: &FlowKey, method: usize, epoch_ns: u64, tally: Tally, sink: &mu
 /// the one before the last, not to any older one; should the clock jump back,
 /// the sample counts for the older of the two.
 #[derive(Clone, Copy, Debug, Default)]
-struct Epochs {
+pub(super) struct Epochs {
     older: (u64, Tally),
     newer: (u64, Tally),
 }
@@ -420,7 +426,7 @@ struct Epochs {
 impl Epochs {
     /// Adds a sample and gives the epoch that it completes.
     #[inline]
-    fn add(&mut self, sample: &Sample, epoch_ns: u64) -> Option<(u64, Tally)> {
+    pub(super) fn add(&mut self, sample: &Sample, epoch_ns: u64) -> Option<(u64, Tally)> {
         let since = sample.when_ns.wrapping_sub(self.newer.0);
         if since < epoch_ns {
             self.newer.1.add(sample);
@@ -440,7 +446,7 @@ impl Epochs {
         Some(done)
     }
 
-    fn rest(&self) -> [(u64, Tally); 2] {
+    pub(super) fn rest(&self) -> [(u64, Tally); 2] {
         [self.older, self.newer]
     }
 }

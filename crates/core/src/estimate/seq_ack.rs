@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//! TCP's round trip by matching data with the acknowledgement that covers it, as
+//! tcptrace does, from the middle of the path: the time from a data segment's
+//! passing to the passing of the ACK that its receiver sends back.
+//!
+//! It ends where the receiver's kernel acknowledges: with the network's round
+//! trip beyond the observer, the receiver's delayed-ACK timer or, where the ACK
+//! rides on the response, its service time. Each ACK gives at most one sample,
+//! for the newest segment that it covers. Karn's rule: no sample where anything
+//! that it covers was sent twice.
+
+use std::collections::VecDeque;
+
+use super::technique::{Segment, Side, after, known};
+use super::{Packet, Samples};
+
+/// Segments kept that await an acknowledgement; older ones are forgotten.
+pub(super) const MAX_OUTSTANDING: usize = 1024;
+
+/// One flow, timed towards one side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeqAck {
+    /// Who acknowledges.
+    side: Side,
+    /// In the order of sequence numbers.
+    outstanding: VecDeque<Sent>,
+    /// End of all data sent so far.
+    sent_to: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sent {
+    seq: u32,
+    end: u32,
+    t_ns: u64,
+    /// Sent more than once, in whole or in part.
+    again: bool,
+}
+
+impl SeqAck {
+    /// A flow without packets. `side` is the one that acknowledges.
+    pub fn new(side: Side) -> Self {
+        Self {
+            side,
+            outstanding: VecDeque::new(),
+            sent_to: None,
+        }
+    }
+
+    /// Takes the next packet.
+    pub fn packet(&mut self, segment: &Segment) -> Samples {
+        if !segment.is_tcp() || segment.has(Packet::RST) {
+            return Samples::default();
+        }
+        if segment.from == self.side {
+            return self.acknowledged(segment);
+        }
+        if segment.seq_len() > 0 {
+            self.sent(segment);
+        }
+        Samples::default()
+    }
+
+    fn sent(&mut self, segment: &Segment) {
+        let (seq, end) = (segment.packet.seq, segment.end());
+        if segment.has(Packet::SYN) && self.sent_to != Some(end) {
+            // A new connection on the same ports.
+            *self = Self::new(self.side);
+        }
+        let overlaps = self.sent_to.is_some_and(|to| after(to, seq));
+        if overlaps {
+            for old in &mut self.outstanding {
+                old.again |= after(old.end, seq) && after(end, old.seq);
+            }
+        }
+        if self.sent_to.is_none_or(|to| after(end, to)) {
+            self.sent_to = Some(end);
+            self.outstanding.push_back(Sent {
+                seq,
+                end,
+                t_ns: segment.packet.t_ns,
+                again: overlaps,
+            });
+            if self.outstanding.len() > MAX_OUTSTANDING {
+                self.outstanding.pop_front();
+            }
+        }
+    }
+
+    fn acknowledged(&mut self, segment: &Segment) -> Samples {
+        if !segment.has(Packet::ACK) {
+            return Samples::default();
+        }
+        let ack = segment.packet.ack;
+        let covered = self
+            .outstanding
+            .iter()
+            .take_while(|sent| !after(sent.end, ack));
+        let count = covered.count();
+        let mut newest = None;
+        let mut again = false;
+        for sent in self.outstanding.drain(..count) {
+            again |= sent.again;
+            newest = Some(sent.t_ns);
+        }
+        match newest {
+            Some(sent_ns) if !again => {
+                let t_ns = segment.packet.t_ns;
+                known(t_ns.saturating_sub(sent_ns), t_ns)
+            }
+            _ => Samples::default(),
+        }
+    }
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Any techniques side by side over many flows, those of both directions too.
+//!
+//! What [`Meter`](super::Meter) does for a number of estimators that is known
+//! when compiling, at the speed of the reader, this does for a list, and it looks
+//! at the packets from servers.
+
+use super::meter::{Epochs, put_row};
+use super::{Counts, Evicted, FlowKey, Observation, Sender, Settings, Sink, Table};
+use crate::estimate::{Follower, Samples, Segment, Side, Technique};
+
+/// What feeds on observations and gives rows: [`Meter`](super::Meter) or
+/// [`Comparison`]. The order of calls is that of the meter.
+pub trait Measuring: Send {
+    /// Takes the packet with number `index` of the capture.
+    fn observe(&mut self, index: u64, seen: &Observation, sink: &mut impl Sink);
+    /// Ends all flows, in the order of their first packets.
+    fn finish(&mut self, sink: &mut impl Sink);
+    /// Counts so far.
+    fn counts(&self) -> Counts;
+}
+
+impl<const N: usize> Measuring for super::Meter<N> {
+    #[inline]
+    fn observe(&mut self, index: u64, seen: &Observation, sink: &mut impl Sink) {
+        self.observe(index, seen, sink);
+    }
+
+    fn finish(&mut self, sink: &mut impl Sink) {
+        self.finish(sink);
+    }
+
+    fn counts(&self) -> Counts {
+        self.counts()
+    }
+}
+
+/// Runs a list of techniques over every flow. The `method` of a
+/// [`Row`](super::Row) is the place in the list.
+#[derive(Debug)]
+pub struct Comparison {
+    table: Table<Flow>,
+    techniques: Vec<Technique>,
+    epoch_ns: u64,
+    seed: u64,
+    counts: Counts,
+}
+
+#[derive(Debug)]
+struct Flow {
+    lanes: Vec<(Follower, Epochs)>,
+    /// Start of the epoch of the last packet.
+    epoch_ns: u64,
+    /// Index of the first packet.
+    born: u64,
+}
+
+impl Comparison {
+    /// A comparison that has seen nothing. `sampling_seed` decides, with a flow's
+    /// first packet, which packets a sampler picks.
+    pub fn new(settings: Settings<0>, techniques: Vec<Technique>, sampling_seed: u64) -> Self {
+        Self {
+            table: Table::new(settings.direction, settings.max_flows, settings.seed),
+            techniques,
+            epoch_ns: settings.epoch_ns.max(1),
+            seed: sampling_seed,
+            counts: Counts::default(),
+        }
+    }
+}
+
+impl Measuring for Comparison {
+    fn observe(&mut self, index: u64, seen: &Observation, sink: &mut impl Sink) {
+        let Self {
+            table,
+            techniques,
+            epoch_ns,
+            seed,
+            counts,
+        } = self;
+        let (epoch_ns, t_ns) = (*epoch_ns, seen.packet.t_ns);
+        let found = table.look_up(
+            &seen.key,
+            seen.hint,
+            t_ns,
+            || {
+                counts.flows += 1;
+                Flow::new(techniques, index, t_ns - t_ns % epoch_ns, *seed)
+            },
+            |old: Evicted<Flow>| old.value.finish(&old.flow, epoch_ns, sink),
+        );
+        let from = match found.sender {
+            Sender::Client => Side::Client,
+            Sender::Server => Side::Server,
+        };
+        match from {
+            Side::Client => counts.from_clients += 1,
+            Side::Server => counts.from_servers += 1,
+        }
+        let segment = Segment {
+            from,
+            packet: seen.packet,
+            tsval: seen.tsval,
+            first_byte: seen.first_byte,
+        };
+        let flow = found.name.flow();
+        found.value.packet(&flow, &segment, epoch_ns, sink);
+    }
+
+    fn finish(&mut self, sink: &mut impl Sink) {
+        let mut flows: Vec<_> = self.table.drain().collect();
+        flows.sort_by_key(|old| old.value.born);
+        for old in flows {
+            sink.ending(old.value.born);
+            old.value.finish(&old.flow, self.epoch_ns, sink);
+        }
+    }
+
+    fn counts(&self) -> Counts {
+        Counts {
+            evicted: self.table.evictions(),
+            ..self.counts
+        }
+    }
+}
+
+impl Flow {
+    fn new(techniques: &[Technique], born: u64, epoch_ns: u64, seed: u64) -> Self {
+        let lane = |technique| (Follower::new(technique, seed ^ born), Epochs::default());
+        Self {
+            lanes: techniques.iter().map(lane).collect(),
+            epoch_ns,
+            born,
+        }
+    }
+
+    fn packet(&mut self, flow: &FlowKey, segment: &Segment, epoch_ns: u64, sink: &mut impl Sink) {
+        let t_ns = segment.packet.t_ns;
+        // A little jitter at the edge of an epoch does not end it a second time.
+        let since = t_ns.wrapping_sub(self.epoch_ns.saturating_sub(epoch_ns));
+        // Estimators of the request direction have their epochs end with its
+        // packets, as when they run alone.
+        let ends = segment.from == Side::Client && since >= epoch_ns.saturating_mul(2);
+        for (method, (follower, epochs)) in self.lanes.iter_mut().enumerate() {
+            if ends {
+                add(flow, method, epochs, &follower.end_epoch(), epoch_ns, sink);
+            }
+            let samples = follower.packet(segment);
+            add(flow, method, epochs, &samples, epoch_ns, sink);
+        }
+        if ends {
+            self.epoch_ns = t_ns - t_ns % epoch_ns;
+        }
+    }
+
+    fn finish(self, flow: &FlowKey, epoch_ns: u64, sink: &mut impl Sink) {
+        for (method, (mut follower, mut epochs)) in self.lanes.into_iter().enumerate() {
+            let samples = follower.finish();
+            add(flow, method, &mut epochs, &samples, epoch_ns, sink);
+            for (epoch_ns, tally) in epochs.rest() {
+                put_row(flow, method, epoch_ns, tally, sink);
+            }
+        }
+    }
+}
+
+fn add(
+    flow: &FlowKey,
+    method: usize,
+    epochs: &mut Epochs,
+    samples: &Samples,
+    epoch_ns: u64,
+    sink: &mut impl Sink,
+) {
+    for sample in samples.iter() {
+        sink.sample(flow, method as u8, sample);
+        if let Some((epoch_ns, tally)) = epochs.add(sample, epoch_ns) {
+            put_row(flow, method, epoch_ns, tally, sink);
+        }
+    }
+}
