@@ -12,7 +12,7 @@ use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
 const EPOCH_NS: u64 = 100_000_000;
-const HEADER: &str = "proto,src,sport,dst,dport,epoch_start_ns,estimate_us,samples";
+const HEADER: &str = "proto,src,sport,dst,dport,epoch_start_ns,estimate_us,samples,window,quality";
 
 fn testdata(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -352,19 +352,26 @@ fn json_lines_and_server_rows_say_the_same_as_csv() {
     let file = testdata("w4.pcap.zst");
     let csv = measure(&file, &["-o", "csv", "--per", "server"]);
     let json = measure(&file, &["-o", "json", "--per", "server"]);
-    assert!(stdout(&csv).starts_with("proto,dst,dport,epoch_start_ns,estimate_us,samples\n"));
+    assert!(
+        stdout(&csv)
+            .starts_with("proto,dst,dport,epoch_start_ns,estimate_us,samples,window,quality\n")
+    );
     let from_json: Vec<String> = stdout(&json)
         .lines()
         .map(|line| {
             let row: serde_json::Value = serde_json::from_str(line).unwrap();
             format!(
-                "{},{},{},{},{:.3},{}",
+                "{},{},{},{},{:.3},{},{},{}",
                 row["proto"],
                 row["dst"].as_str().unwrap(),
                 row["dport"],
                 row["epoch_start_ns"],
                 row["estimate_us"].as_f64().unwrap(),
-                row["samples"]
+                row["samples"],
+                row["window"]
+                    .as_u64()
+                    .map_or(String::new(), |w| w.to_string()),
+                row["quality"].as_str().unwrap()
             )
         })
         .collect();
@@ -380,10 +387,11 @@ fn several_estimators_stand_side_by_side() {
     );
     for name in ["window-chain", "fixed-gap", "modes"] {
         let alone = measure(&file, &["-o", "csv", "--estimator", name]);
-        let suffix = format!(",{name}");
-        let mine: Vec<&str> = stdout(&together)
+        let column = format!(",{name},");
+        let mine: Vec<String> = stdout(&together)
             .lines()
-            .filter_map(|line| line.strip_suffix(&suffix))
+            .filter(|line| line.contains(&column))
+            .map(|line| line.replacen(&column, ",", 1))
             .collect();
         assert_eq!(
             mine,
@@ -455,7 +463,7 @@ fn the_manual_shows_what_the_program_prints() {
         assert_eq!(stdout(&output), expected, "{command}");
         examples += 1;
     }
-    assert_eq!(examples, 4);
+    assert!(examples >= 4, "{examples} examples");
 }
 
 #[test]

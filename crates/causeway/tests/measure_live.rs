@@ -98,7 +98,7 @@ fn live_estimates_are_what_the_client_felt() {
         let felt_us = converse(&listener);
         let (out, err) = stop(child, stderr);
         let mut lines = out.lines();
-        let header = "proto,src,sport,dst,dport,epoch_start_ns,estimate_us,samples";
+        let header = "proto,src,sport,dst,dport,epoch_start_ns,estimate_us,samples,window,quality";
         assert_eq!(lines.next(), Some(header));
         let (mut sum_us, mut samples) = (0.0, 0.0);
         for line in lines {

@@ -6,7 +6,11 @@
 //! of a bucket and within 1/32 (3.2 %) of the truth. Histograms of CPUs, reals and
 //! balancers add up without further error, which averages and quantiles do not.
 
+mod latencies;
+
 use thiserror::Error;
+
+pub use latencies::Latencies;
 
 /// The number of buckets of every histogram.
 pub const BUCKETS: usize = 448;

@@ -6,10 +6,14 @@ use std::num::NonZero;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use causeway_core::estimate::{FixedGapConfig, Method, ModesConfig, ModesIbg};
+use causeway_core::estimate::{FixedGapConfig, Method, ModesConfig, ModesIbg, Side, Technique};
 use causeway_core::flow::{Cidr, FlowKey, Headers};
-use clap::ValueEnum;
 
+use clap::ValueEnum as _;
+
+use super::group::{Grouping, PrefixLen};
+use super::names::{EstimatorName, Format, HeadersName, IbgName, Per};
+use super::rows::{Label, Style};
 use crate::config::units;
 
 /// Measure response latency from the packets that travel from clients to servers
@@ -36,18 +40,29 @@ pub struct Args {
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = epoch)]
     pub epoch: Duration,
 
-    /// Estimate for each flow, or for each server's address and port
+    /// What an estimate is for
     #[arg(long, value_enum, default_value_t = Per::Flow)]
     pub per: Per,
 
-    /// How to estimate; several, separated by commas, are put side by side
-    #[arg(
-        long,
-        value_enum,
-        value_delimiter = ',',
-        default_value = "window-chain"
-    )]
+    /// Lengths of the clients' prefixes with --per prefix, for IPv4 and IPv6
+    #[arg(long, value_name = "V4,V6", default_value = "24,48")]
+    pub prefix_len: PrefixLen,
+
+    /// How to estimate; several, separated by commas, are put side by side [default: window-chain]
+    #[arg(long, value_enum, value_delimiter = ',')]
     pub estimator: Vec<EstimatorName>,
+
+    /// Put estimators side by side, all unless --estimator names some, with their distributions
+    #[arg(long)]
+    pub compare: bool,
+
+    /// Add p50, p90, p95, p99 and p99.9: to rows, and to the table of flows
+    #[arg(long)]
+    pub percentiles: bool,
+
+    /// For sampled and sampled-client: one packet in so many is looked at
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    pub sample_one_in: u32,
 
     /// What fixed-gap takes for a pause between two batches of requests
     #[arg(long, value_name = "TIME", default_value = "100us", value_parser = units::duration)]
@@ -68,6 +83,10 @@ pub struct Args {
     /// Format of the results
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     pub output: Format,
+
+    /// Write the results to this file instead of standard output
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
 
     /// Where no SYN was seen, the client is the side inside this network; may be repeated
     ///
@@ -96,35 +115,6 @@ pub struct Args {
     pub expression: Vec<String>,
 }
 
-/// What an estimate is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Per {
-    /// Client address and port, server address and port.
-    Flow,
-    /// Server address and port.
-    Server,
-}
-
-/// The estimators of the request direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum EstimatorName {
-    /// Follows each outstanding request (Causeway's own).
-    WindowChain,
-    /// Time between batches of requests (PIRATE, Algorithm 1).
-    FixedGap,
-    /// Sorts the times between packets into modes (PIRATE, Algorithm 2).
-    Modes,
-}
-
-/// Which mode separates batches of requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum IbgName {
-    /// The one that holds the most time.
-    MostTime,
-    /// The longest one, as in the paper.
-    Largest,
-}
-
 /// How close a gap must be to a mode to belong to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Epsilon {
@@ -132,26 +122,6 @@ pub enum Epsilon {
     Absolute(u64),
     /// In thousandths of the mode.
     Permille(u32),
-}
-
-/// How much of a packet to look at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum HeadersName {
-    /// Acknowledgements and timestamps of TCP too.
-    Clear,
-    /// Sizes and times alone, as for IPsec or WireGuard.
-    Opaque,
-}
-
-/// How results look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// One line for each flow or server, over the whole capture.
-    Table,
-    /// One line for each epoch, with a header line.
-    Csv,
-    /// One JSON object per line for each epoch.
-    Json,
 }
 
 /// Which packets to look at. Empty lists let everything pass.
@@ -178,17 +148,69 @@ impl Filter {
 }
 
 impl Args {
-    /// The estimators with their parameters, in the order given.
-    pub fn methods(&self) -> Vec<Method> {
-        let method = |name: &EstimatorName| match name {
-            EstimatorName::WindowChain => Method::WindowChain,
-            EstimatorName::FixedGap => Method::FixedGap(FixedGapConfig {
+    /// The estimators with their parameters, in the order given, each once.
+    pub fn techniques(&self) -> Vec<Technique> {
+        let mut techniques: Vec<Technique> = Vec::new();
+        let names = match (&self.estimator[..], self.compare) {
+            ([], false) => &[EstimatorName::WindowChain][..],
+            ([], true) => &[EstimatorName::All],
+            (names, _) => names,
+        };
+        for name in names {
+            for technique in self.technique(*name) {
+                if !techniques.contains(&technique) {
+                    techniques.push(technique);
+                }
+            }
+        }
+        techniques
+    }
+
+    fn technique(&self, name: EstimatorName) -> Vec<Technique> {
+        vec![match name {
+            EstimatorName::WindowChain => Technique::Request(Method::WindowChain),
+            EstimatorName::FixedGap => Technique::Request(Method::FixedGap(FixedGapConfig {
                 delta_ns: self.gap.as_nanos() as u64,
                 ..FixedGapConfig::default()
-            }),
-            EstimatorName::Modes => Method::Modes(self.modes()),
+            })),
+            EstimatorName::Modes => Technique::Request(Method::Modes(self.modes())),
+            EstimatorName::Handshake => Technique::Handshake,
+            EstimatorName::TsEcho => Technique::TsEcho,
+            EstimatorName::Spin => Technique::Spin,
+            EstimatorName::SeqAck => Technique::SeqAck(Side::Server),
+            EstimatorName::SeqAckClient => Technique::SeqAck(Side::Client),
+            EstimatorName::Timestamps => Technique::Timestamps(Side::Server),
+            EstimatorName::TimestampsClient => Technique::Timestamps(Side::Client),
+            EstimatorName::Sampled => Technique::Sampled(Side::Server, self.sample_one_in),
+            EstimatorName::SampledClient => Technique::Sampled(Side::Client, self.sample_one_in),
+            EstimatorName::All => {
+                let all = EstimatorName::value_variants().iter();
+                let others = all.filter(|name| **name != EstimatorName::All);
+                return others.flat_map(|name| self.technique(*name)).collect();
+            }
+        }]
+    }
+
+    /// What the results look like.
+    pub fn style(&self, techniques: &[Technique], endless: bool) -> Style {
+        let label = |technique: &Technique| Label {
+            name: technique.name(),
+            needs: technique.needs().as_str(),
+            measures: technique.measures(),
+            protocol: technique.protocol(),
         };
-        self.estimator.iter().map(method).collect()
+        Style {
+            format: self.output,
+            grouping: Grouping {
+                per: self.per,
+                prefix: self.prefix_len,
+            },
+            estimators: techniques.iter().map(label).collect(),
+            percentiles: self.percentiles,
+            compare: self.compare,
+            epoch_ns: self.epoch_ns(),
+            endless,
+        }
     }
 
     fn modes(&self) -> ModesConfig {

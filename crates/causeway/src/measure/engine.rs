@@ -8,25 +8,23 @@
 //! and the lists of a round are merged by that. So the output does not depend on
 //! the number of workers, and bounded channels bound the memory.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, Scope};
 
 use causeway_core::capture::{Packet, Reader, Rest};
-use causeway_core::estimate::Sample;
-use causeway_core::flow::{
-    Counts, FlowKey, FlowState, Headers, Meter, Observation, Row, Settings, Sink,
-};
+use causeway_core::flow::{Counts, FlowState, Headers, Measuring, Observation};
 use causeway_core::wire::Skip;
 
-use super::args::{Filter, Format};
+use super::args::Filter;
+use super::collect::{Found, Lines, write_lines};
 use super::expression::Expression;
 use super::input::Input;
-use super::output::{Output, Style};
 use super::progress::Progress;
+use super::rows::Rows;
 use super::summary::Summary;
-use super::table::Table;
+use super::totals::Totals;
 
 /// Packets between two looks at the clock.
 const TICK: u64 = 1 << 16;
@@ -39,51 +37,60 @@ const ROUND: usize = 1 << 14;
 const DEPTH: usize = 4;
 
 /// What to do with a capture.
-pub struct Job<const N: usize> {
-    pub settings: Settings<N>,
+pub struct Job<M> {
+    /// What measures: one for this thread, or one for each worker.
+    pub meters: Vec<M>,
+    /// One thread does everything.
+    pub alone: bool,
     pub headers: Headers,
     pub filter: Filter,
     pub expression: Option<Expression>,
-    pub workers: usize,
+    /// Groups in the totals at most.
+    pub max_groups: usize,
+    /// Seed of the hash that deals flows out to workers.
+    pub seed: u64,
 }
 
-/// Reads a capture to its end and gives the rows to `output`, the sums for the
-/// closing table back.
-pub fn run<const N: usize, W: Write + Send>(
-    job: Job<N>,
+/// Reads a capture to its end and gives the rows to `rows`, the sums for the end
+/// back.
+pub fn run<M: Measuring>(
+    job: Job<M>,
     input: Input,
-    output: &mut Output<W>,
-) -> anyhow::Result<(Summary, Option<Table>)> {
-    match job.workers {
-        0 => run_alone(job, input, output),
-        _ => thread::scope(|scope| run_workers(scope, job, input, output)),
+    rows: &mut Rows,
+) -> anyhow::Result<(Summary, Option<Totals>)> {
+    match job.alone {
+        true => run_alone(job, input, rows),
+        false => thread::scope(|scope| run_workers(scope, job, input, rows)),
     }
 }
 
-fn run_alone<const N: usize, W: Write>(
-    job: Job<N>,
+fn run_alone<M: Measuring>(
+    mut job: Job<M>,
     input: Input,
-    output: &mut Output<W>,
-) -> anyhow::Result<(Summary, Option<Table>)> {
-    let found = Found::new(output.style());
+    rows: &mut Rows,
+) -> anyhow::Result<(Summary, Option<Totals>)> {
+    let found = Found::new(rows.style(), job.max_groups, job.seed);
+    let Some(meter) = job.meters.pop() else {
+        anyhow::bail!("nothing measures");
+    };
     let mut alone = Alone {
-        meter: Meter::new(job.settings),
+        meter,
         waiting: Vec::with_capacity(GROUP),
         found,
-        output,
+        rows,
     };
     let mut summary = read(input, job.headers, &job.filter, job.expression, &mut alone)?;
     alone.flush();
     let Alone {
         mut meter,
         mut found,
-        output,
+        rows,
         ..
     } = alone;
     meter.finish(&mut found);
-    write_rows(&mut found.rows, output)?;
+    found.write(rows)?;
     summary.counts = meter.counts();
-    Ok((summary, found.table))
+    Ok((summary, found.totals))
 }
 
 /// What [`read`] gives packets to.
@@ -96,21 +103,21 @@ trait Consumer {
 }
 
 /// One thread for everything.
-struct Alone<'a, const N: usize, W: Write> {
-    meter: Meter<N>,
+struct Alone<'a, M> {
+    meter: M,
     waiting: Batch,
     found: Found,
-    output: &'a mut Output<W>,
+    rows: &'a mut Rows,
 }
 
-impl<const N: usize, W: Write> Alone<'_, N, W> {
+impl<M: Measuring> Alone<'_, M> {
     fn flush(&mut self) {
         self.meter.observe_all(&self.waiting, &mut self.found);
         self.waiting.clear();
     }
 }
 
-impl<const N: usize, W: Write> Consumer for Alone<'_, N, W> {
+impl<M: Measuring> Consumer for Alone<'_, M> {
     #[inline]
     fn packet(&mut self, index: u64, seen: &Observation) -> io::Result<()> {
         self.waiting.push((index, *seen));
@@ -122,100 +129,45 @@ impl<const N: usize, W: Write> Consumer for Alone<'_, N, W> {
 
     fn pause(&mut self) -> io::Result<()> {
         self.flush();
-        write_rows(&mut self.found.rows, self.output)
+        self.found.write(self.rows)
     }
-}
-
-/// What a meter found in a batch.
-struct Found {
-    at: u64,
-    rows: Rows,
-    keep_rows: bool,
-    table: Option<Table>,
-}
-
-impl Found {
-    fn new(style: &Style) -> Self {
-        let table = style.format == Format::Table;
-        Self {
-            at: 0,
-            rows: Vec::new(),
-            keep_rows: !table,
-            table: table.then(|| Table::new(style.per)),
-        }
-    }
-}
-
-impl Sink for Found {
-    #[inline]
-    fn packet(&mut self, index: u64) {
-        self.at = index;
-    }
-
-    #[inline]
-    fn sample(&mut self, flow: &FlowKey, method: u8, sample: &Sample) {
-        if let Some(table) = &mut self.table {
-            table.sample(flow, method, sample);
-        }
-    }
-
-    fn row(&mut self, row: &Row) {
-        if self.keep_rows {
-            self.rows.push((self.at, *row));
-        }
-        if let Some(table) = &mut self.table {
-            table.row(row);
-        }
-    }
-
-    fn ending(&mut self, born: u64) {
-        self.at = born;
-    }
-}
-
-fn write_rows<W: Write>(rows: &mut Rows, output: &mut Output<W>) -> io::Result<()> {
-    rows.drain(..).try_for_each(|(_, row)| output.row(&row))?;
-    output.pause()
 }
 
 type Batch = Vec<(u64, Observation)>;
-type Rows = Vec<(u64, Row)>;
 
 /// What a worker sends when there are no more batches.
 struct Closing {
-    rows: Rows,
-    table: Option<Table>,
+    lines: Lines,
+    totals: Option<Totals>,
     counts: Counts,
 }
 
 struct Worker<'scope> {
-    rows: Receiver<Rows>,
+    lines: Receiver<Lines>,
     thread: thread::ScopedJoinHandle<'scope, Closing>,
 }
 
-fn run_workers<'scope, const N: usize, W: Write + Send>(
+fn run_workers<'scope, M: Measuring + 'scope>(
     scope: &'scope Scope<'scope, '_>,
-    job: Job<N>,
+    job: Job<M>,
     input: Input,
-    output: &mut Output<W>,
-) -> anyhow::Result<(Summary, Option<Table>)> {
+    rows: &mut Rows,
+) -> anyhow::Result<(Summary, Option<Totals>)> {
     let mut batches = Vec::new();
     let mut workers = Vec::new();
-    for _ in 0..job.workers {
-        let mut settings = job.settings.clone();
-        settings.max_flows = settings.max_flows.div_ceil(job.workers as u32);
+    for meter in job.meters {
         let (batch_in, batch_out) = sync_channel(DEPTH);
-        let (rows_in, rows_out) = sync_channel(DEPTH);
-        let found = Found::new(output.style());
-        let thread = scope.spawn(move || work(settings, found, &batch_out, &rows_in));
+        let (lines_in, lines_out) = sync_channel(DEPTH);
+        let found = Found::new(rows.style(), job.max_groups, job.seed);
+        let thread = scope.spawn(move || work(meter, found, &batch_out, &lines_in));
         batches.push(batch_in);
         workers.push(Worker {
-            rows: rows_out,
+            lines: lines_out,
             thread,
         });
     }
-    let seed = FlowState::new(job.settings.seed);
-    let endless = output.style().endless;
+    let seed = FlowState::new(job.seed);
+    let endless = rows.style().endless;
     let reading = scope.spawn(move || {
         let mut rounds = Rounds::new(batches, seed, endless);
         let summary = read(input, job.headers, &job.filter, job.expression, &mut rounds);
@@ -223,8 +175,8 @@ fn run_workers<'scope, const N: usize, W: Write + Send>(
         let _ = rounds.send();
         summary
     });
-    let written = merge(&workers, output);
-    close(workers, reading, written, output)
+    let written = merge(&workers, rows);
+    close(workers, reading, written, rows)
 }
 
 /// Deals packets out to workers.
@@ -283,60 +235,59 @@ impl Consumer for Rounds {
     }
 }
 
-fn work<const N: usize>(
-    settings: Settings<N>,
+fn work<M: Measuring>(
+    mut meter: M,
     mut found: Found,
     batches: &Receiver<Batch>,
-    rows: &SyncSender<Rows>,
+    lines: &SyncSender<Lines>,
 ) -> Closing {
-    let mut meter = Meter::new(settings);
     for batch in batches {
         meter.observe_all(&batch, &mut found);
-        if rows.send(std::mem::take(&mut found.rows)).is_err() {
+        if lines.send(std::mem::take(&mut found.lines)).is_err() {
             break;
         }
     }
     meter.finish(&mut found);
     Closing {
-        rows: found.rows,
-        table: found.table,
+        lines: found.lines,
+        totals: found.totals,
         counts: meter.counts(),
     }
 }
 
 /// Writes the rows of each round in the order of the packets that completed them.
-fn merge<W: Write>(workers: &[Worker<'_>], output: &mut Output<W>) -> io::Result<()> {
-    let mut round = Rows::new();
+fn merge(workers: &[Worker<'_>], rows: &mut Rows) -> io::Result<()> {
+    let mut round = Lines::new();
     loop {
         for worker in workers {
-            match worker.rows.recv() {
-                Ok(rows) => round.extend(rows),
+            match worker.lines.recv() {
+                Ok(lines) => round.extend(lines),
                 Err(_) => return Ok(()),
             }
         }
         round.sort_by_key(|(at, _)| *at);
-        write_rows(&mut round, output)?;
+        write_lines(&mut round, rows)?;
     }
 }
 
-fn close<W: Write>(
+fn close(
     workers: Vec<Worker<'_>>,
     reading: thread::ScopedJoinHandle<'_, anyhow::Result<Summary>>,
     written: io::Result<()>,
-    output: &mut Output<W>,
-) -> anyhow::Result<(Summary, Option<Table>)> {
-    let mut rest = Rows::new();
-    let mut table: Option<Table> = None;
+    rows: &mut Rows,
+) -> anyhow::Result<(Summary, Option<Totals>)> {
+    let mut rest = Lines::new();
+    let mut totals: Option<Totals> = None;
     let mut counts = Counts::default();
-    for Worker { rows, thread } in workers {
+    for Worker { lines, thread } in workers {
         // Hanging up makes the worker, then the reader, stop.
-        drop(rows);
+        drop(lines);
         let closing = thread
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        rest.extend(closing.rows);
+        rest.extend(closing.lines);
         counts.merge(&closing.counts);
-        table = match (table, closing.table) {
+        totals = match (totals, closing.totals) {
             (Some(mut all), Some(one)) => {
                 all.merge(one);
                 Some(all)
@@ -350,8 +301,8 @@ fn close<W: Write>(
     written?;
     let summary = Summary { counts, ..summary? };
     rest.sort_by_key(|(at, _)| *at);
-    write_rows(&mut rest, output)?;
-    Ok((summary, table))
+    write_lines(&mut rest, rows)?;
+    Ok((summary, totals))
 }
 
 /// Decodes a capture and gives every packet that can be measured to `consumer`.

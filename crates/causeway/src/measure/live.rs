@@ -3,20 +3,22 @@
 //! measures (`bpf/meter.bpf.c`); here its records become rows.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use causeway_core::estimate::{Method, Tally};
+use causeway_core::estimate::{Tally, Technique};
 use causeway_core::flow::{FlowKey, Headers, Row};
 use causeway_io::{Meter, MeterOptions, MeterSample};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
-use super::args::{Args, Filter, Format};
-use super::output::{Output, Style};
-use super::table::Table;
+use super::args::{Args, Filter};
+use super::page::Source;
+use super::rows::{Line, Rows};
+use super::sink::Target;
+use super::totals::{Totals, Wanted};
 
 /// How often to look for signals and epochs that are over.
 const POLL: Duration = Duration::from_millis(100);
@@ -26,7 +28,12 @@ const GRACE_NS: u64 = 1_000_000_000;
 static STOPPED: AtomicBool = AtomicBool::new(false);
 
 /// Measures on an interface until SIGINT or SIGTERM.
-pub fn run(args: &Args, interface: &str, method: Method) -> anyhow::Result<ExitCode> {
+pub fn run(args: &Args, interface: &str, techniques: &[Technique]) -> anyhow::Result<ExitCode> {
+    let [Technique::Request(method)] = techniques else {
+        anyhow::bail!(
+            "-i runs one estimator of the request direction; others are for captures: -r"
+        );
+    };
     anyhow::ensure!(
         args.client_net.is_empty(),
         "--client-net is for captures: -r"
@@ -48,30 +55,35 @@ pub fn run(args: &Args, interface: &str, method: Method) -> anyhow::Result<ExitC
         "measuring on {interface} ({} XDP); Ctrl-C ends",
         meter.mode()
     );
-    let style = Style {
-        format: args.output,
-        per: args.per,
-        estimators: vec![method.name()],
-        endless: true,
-    };
-    let mut rows = Rows {
-        table: Table::new(args.per),
+    let style = args.style(techniques, true);
+    let target = Target::new(args.out.as_deref(), style.format)?;
+    let mut rows = Epochs {
+        totals: Totals::new(Wanted {
+            grouping: style.grouping,
+            latencies: false,
+            series: false,
+            max_groups: args.max_flows as usize,
+            seed: 0,
+        }),
         epochs: BTreeMap::new(),
         epoch_ns: args.epoch_ns(),
         filter: args.filter(),
-        output: Output::new(style, io::stdout()),
+        rows: Rows::new(style, target.writer()?)?,
     };
     match follow(&mut meter, &mut rows) {
         Err(error) if super::is_broken_pipe(&error) => return Ok(ExitCode::SUCCESS),
         result => result?,
     }
-    let table = (args.output == Format::Table).then_some(&rows.table);
-    rows.output.finish(table).context("standard output")?;
+    let source = Source {
+        name: interface.to_owned(),
+        summary: String::new(),
+    };
+    target.finish(rows.rows, Some(&rows.totals), &source)?;
     report(&meter)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn follow<W: Write>(meter: &mut Meter, rows: &mut Rows<W>) -> anyhow::Result<()> {
+fn follow(meter: &mut Meter, rows: &mut Epochs) -> anyhow::Result<()> {
     while !STOPPED.load(Ordering::Relaxed) {
         meter.poll(POLL)?.iter().for_each(|sample| rows.add(sample));
         rows.write_before(now_ns().saturating_sub(rows.epoch_ns + GRACE_NS))?;
@@ -89,15 +101,15 @@ fn follow<W: Write>(meter: &mut Meter, rows: &mut Rows<W>) -> anyhow::Result<()>
 }
 
 /// Records on their way to rows: parts of one flow and epoch add up.
-struct Rows<W: Write> {
+struct Epochs {
     epochs: BTreeMap<(u64, FlowKey), Tally>,
     epoch_ns: u64,
     filter: Filter,
-    table: Table,
-    output: Output<W>,
+    totals: Totals,
+    rows: Rows,
 }
 
-impl<W: Write> Rows<W> {
+impl Epochs {
     fn add(&mut self, sample: &MeterSample) {
         let (client, server) = (sample.flow.client, sample.flow.server);
         let flow = FlowKey::new(
@@ -129,11 +141,14 @@ impl<W: Write> Rows<W> {
                 tally: entry.remove(),
             };
             if row.tally.samples() > 0 {
-                self.table.row(&row);
-                self.output.row(&row)?;
+                self.totals.row(&row);
+                self.rows.line(Line {
+                    row,
+                    latencies: Default::default(),
+                })?;
             }
         }
-        self.output.pause()
+        self.rows.pause()
     }
 }
 

@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `causeway measure`: response latency from one direction of traffic.
+//! `causeway measure`: response latency from one direction of traffic, and beside
+//! it what others measure.
 
 mod args;
+mod collect;
 mod engine;
 mod expression;
+mod group;
 mod input;
 mod live;
-mod output;
+mod names;
+mod page;
 mod progress;
+mod rows;
+mod sink;
 mod summary;
 mod table;
+mod totals;
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -18,70 +25,83 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use causeway_core::estimate::Method;
-use causeway_core::flow::{Direction, Settings};
+use causeway_core::estimate::{Method, Technique};
+use causeway_core::flow::{Comparison, Direction, Measuring, Meter, Settings};
 
 pub use args::Args;
 use engine::Job;
 use expression::Expression;
 use input::Input;
-use output::{Output, Style};
+use page::Source;
+use rows::Rows;
+use sink::Target;
 use summary::Summary;
 
 impl Args {
     /// Runs the command; a file that cannot be read to its end gives exit code 1.
     pub fn run(self) -> anyhow::Result<ExitCode> {
+        let techniques = self.techniques();
         if let Some(interface) = &self.interface {
-            let methods = self.methods();
-            let [method] = &methods[..] else {
-                anyhow::bail!("-i runs one estimator; several at once are for captures: -r");
-            };
-            return live::run(&self, interface, method.clone());
+            return live::run(&self, interface, &techniques);
         }
-        // The flow table and the code around the estimators are compiled for
-        // each number of them, so that one alone pays for nothing else.
-        match self.methods()[..] {
-            [ref one] => self.run_with([one.clone()]),
-            [ref a, ref b] => self.run_with([a.clone(), b.clone()]),
-            [ref a, ref b, ref c] => self.run_with([a.clone(), b.clone(), c.clone()]),
-            _ => anyhow::bail!("name one to three estimators"),
+        // The flow table and the code around the estimators of the request direction
+        // are compiled for each number of them, so that one alone pays for nothing
+        // else. What only stands beside them goes through a list.
+        match request_methods(&techniques).as_deref() {
+            Some([a]) => self.read(&techniques, |s| Meter::new(with([a.clone()], s))),
+            Some([a, b]) => self.read(&techniques, |s| Meter::new(with([a.clone(), b.clone()], s))),
+            Some([a, b, c]) => self.read(&techniques, |s| {
+                Meter::new(with([a.clone(), b.clone(), c.clone()], s))
+            }),
+            _ => self.read(&techniques, |s| {
+                let seed = sampling_seed();
+                Comparison::new(s, techniques.clone(), seed)
+            }),
         }
     }
 
-    fn run_with<const N: usize>(&self, methods: [Method; N]) -> anyhow::Result<ExitCode> {
-        let read = self.read.as_deref().unwrap_or(Path::new("-"));
-        let input = Input::open(read)?;
-        let style = Style {
-            format: self.output,
-            per: self.per,
-            estimators: methods.each_ref().map(Method::name).to_vec(),
-            endless: input.len.is_none(),
+    fn read<M: Measuring>(
+        &self,
+        techniques: &[Technique],
+        meter: impl Fn(Settings<0>) -> M,
+    ) -> anyhow::Result<ExitCode> {
+        let path = self.read.as_deref().unwrap_or(Path::new("-"));
+        let input = Input::open(path)?;
+        let style = self.style(techniques, input.len.is_none());
+        let target = Target::new(self.out.as_deref(), style.format)?;
+        let workers = self.workers();
+        let settings = Settings {
+            epoch_ns: self.epoch_ns(),
+            methods: [],
+            direction: Direction::new(self.client_net.clone()),
+            max_flows: self.max_flows.div_ceil(workers.max(1) as u32),
+            seed: RandomState::new().hash_one(0u8),
         };
         let job = Job {
-            settings: Settings {
-                epoch_ns: self.epoch_ns(),
-                methods,
-                direction: Direction::new(self.client_net.clone()),
-                max_flows: self.max_flows,
-                seed: RandomState::new().hash_one(0u8),
-            },
+            meters: (0..workers.max(1))
+                .map(|_| meter(settings.clone()))
+                .collect(),
+            alone: workers == 0,
             headers: self.headers(),
             filter: self.filter(),
             expression: Expression::new(&self.expression),
-            workers: self.workers(),
+            max_groups: self.max_flows as usize,
+            seed: settings.seed,
         };
-        let mut output = Output::new(style, io::stdout());
-        let name = || read.display().to_string();
+        let mut rows = Rows::new(style.clone(), target.writer()?)?;
+        let name = || path.display().to_string();
         // A reader that went away (`| head`) wants no more, and no complaint.
-        let (summary, table) = match engine::run(job, input, &mut output) {
+        let (summary, totals) = match engine::run(job, input, &mut rows) {
             Err(error) if is_broken_pipe(&error) => return Ok(ExitCode::SUCCESS),
             result => result.with_context(name)?,
         };
-        match output.finish(table.as_ref()) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                return Ok(ExitCode::SUCCESS);
-            }
-            result => result.context("standard output")?,
+        let source = Source {
+            name: name(),
+            summary: summary.to_string(),
+        };
+        match target.finish(rows, totals.as_ref(), &source) {
+            Err(error) if is_broken_pipe(&error) => return Ok(ExitCode::SUCCESS),
+            result => result?,
         }
         report(&summary);
         match summary.damage {
@@ -89,6 +109,31 @@ impl Args {
             None => Ok(ExitCode::SUCCESS),
         }
     }
+}
+
+/// The techniques as estimators of `bpf/shared`, if they all are.
+fn request_methods(techniques: &[Technique]) -> Option<Vec<Method>> {
+    let method = |technique: &Technique| match technique {
+        Technique::Request(method) => Some(method.clone()),
+        _ => None,
+    };
+    techniques.iter().map(method).collect()
+}
+
+fn with<const N: usize>(methods: [Method; N], settings: Settings<0>) -> Settings<N> {
+    Settings {
+        epoch_ns: settings.epoch_ns,
+        methods,
+        direction: settings.direction,
+        max_flows: settings.max_flows,
+        seed: settings.seed,
+    }
+}
+
+/// Decides which packets a sampler picks: always the same, so that a capture gives
+/// the same result again.
+fn sampling_seed() -> u64 {
+    0x5eed
 }
 
 /// The closing lines, on standard error so that standard output stays data.

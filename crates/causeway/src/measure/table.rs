@@ -1,163 +1,231 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The closing table: one line for each flow or server, over the whole capture.
+//! The closing table: one line for each group and estimator, over the whole input;
+//! with several estimators also what each of them means.
 
-use std::collections::HashMap;
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::ops::Range;
 
-use causeway_core::estimate::{Sample, Tally};
-use causeway_core::flow::{FlowKey, Row};
-use causeway_core::hist::Histogram;
+use causeway_core::flow::FlowKey;
+use causeway_core::hist::Latencies;
 use causeway_core::wire::proto;
 
-use super::args::Per;
+use super::names::Per;
+use super::rows::{PERCENTILES, Style};
+use super::totals::{Total, Totals};
 
-/// Sums for the table. Those of several threads merge.
-pub struct Table {
-    per: Per,
-    lines: HashMap<(FlowKey, u8), Line>,
-}
+/// Columns of a distribution drawn with characters.
+const STRIP: usize = 24;
 
-#[derive(Default)]
-struct Line {
-    total: Tally,
-    fastest_ns: f64,
-    slowest_ns: f64,
-    /// Only for servers: half the weight in counts, as samples come in halves.
-    latencies: Option<Histogram>,
-}
-
-impl Table {
-    /// An empty table with a line per flow or per server.
-    pub fn new(per: Per) -> Self {
-        Self {
-            per,
-            lines: HashMap::new(),
+/// Writes the table, ordered by its first columns.
+pub fn write(totals: &Totals, style: &Style, out: &mut impl Write) -> io::Result<()> {
+    let groups = totals.groups();
+    let rest: Vec<(u8, &Total)> = totals.rest().collect();
+    let all = groups.iter().map(|group| group.2);
+    let layout = Layout {
+        style,
+        window: all.clone().any(|total| total.tally.window > 0),
+        axis: style.compare.then(|| Axis::of(all)).flatten(),
+    };
+    let mut cells = vec![layout.head()];
+    let mut before = None;
+    for (key, lines) in by_group(&groups) {
+        for method in 0..style.estimators.len() as u8 {
+            let total = lines
+                .iter()
+                .find(|line| line.1 == method)
+                .map(|line| line.2);
+            if total.is_none() && !(style.compare && applies(style, method, &key)) {
+                continue;
+            }
+            let repeated = before.replace(key) == Some(key) && style.compare;
+            cells.push(layout.line(Some((&key, repeated)), method, total));
         }
     }
+    for (method, total) in rest {
+        cells.push(layout.line(None, method, Some(total)));
+    }
+    let text = style.grouping.head().len();
+    write_aligned(&cells, text..text + layout.numbers(), out)?;
+    if style.several() {
+        legend(style, out)?;
+    }
+    Ok(())
+}
 
-    /// Adds a sample to the percentiles.
-    pub fn sample(&mut self, flow: &FlowKey, method: u8, sample: &Sample) {
-        if let (Per::Server, Some(mean_ns)) = (self.per, sample.mean_ns()) {
-            let line = self.lines.entry((flow.server(), method)).or_default();
-            let latencies = line.latencies.get_or_insert_with(Histogram::new);
-            latencies.record_n(mean_ns as u64, u64::from(sample.count2));
-        }
+type Group<'a> = (FlowKey, u8, &'a Total);
+
+/// Splits what is ordered by group into the groups.
+pub fn by_group<'a, 'b>(
+    groups: &'b [Group<'a>],
+) -> impl Iterator<Item = (FlowKey, &'b [Group<'a>])> {
+    let same = |a: &Group, b: &Group| a.0 == b.0;
+    groups.chunk_by(same).map(|chunk| (chunk[0].0, chunk))
+}
+
+/// Whether an estimator could say anything of a group, by its protocol.
+pub fn applies(style: &Style, method: u8, key: &FlowKey) -> bool {
+    let needs = style.label(method).protocol;
+    match key.proto() {
+        proto::TCP => !needs.starts_with("QUIC"),
+        proto::UDP => !needs.starts_with("TCP ") && needs != "TCP",
+        _ => false,
+    }
+}
+
+struct Layout<'a> {
+    style: &'a Style,
+    window: bool,
+    axis: Option<Axis>,
+}
+
+impl Layout<'_> {
+    fn percentiles(&self) -> bool {
+        self.style.total_latencies() || self.style.grouping.per != Per::Flow
     }
 
-    /// Adds an epoch of a flow.
-    pub fn row(&mut self, row: &Row) {
-        let Some(mean_ns) = row.tally.mean_ns() else {
-            return;
-        };
-        let key = if self.per == Per::Server {
-            row.flow.server()
+    fn head(&self) -> Vec<String> {
+        let mut head: Vec<&str> = self.style.grouping.head().to_vec();
+        head.extend(["SAMPLES", "MEAN"]);
+        match self.percentiles() {
+            true => head.extend(PERCENTILES.map(|(_, name, _)| name)),
+            false => head.extend(["FASTEST", "SLOWEST"]),
+        }
+        if self.window {
+            head.push("W");
+        }
+        head.push("QUALITY");
+        if self.style.several() {
+            head.push("ESTIMATOR");
+        }
+        let mut head: Vec<String> = head.into_iter().map(str::to_owned).collect();
+        if let Some(axis) = &self.axis {
+            let (from, to) = axis.ends();
+            let width = STRIP.saturating_sub(from.len()).max(1);
+            head.push(format!("{from}{to:>width$}"));
+        }
+        head
+    }
+
+    /// Columns of numbers, which follow the group's.
+    fn numbers(&self) -> usize {
+        let latencies = if self.percentiles() {
+            PERCENTILES.len()
         } else {
-            row.flow
+            2
         };
-        self.lines.entry((key, row.method)).or_default().add(&Line {
-            total: row.tally,
-            fastest_ns: mean_ns,
-            slowest_ns: mean_ns,
-            latencies: None,
-        });
+        2 + latencies + usize::from(self.window)
     }
 
-    /// Adds another thread's sums.
-    pub fn merge(&mut self, other: Table) {
-        for (key, line) in other.lines {
-            self.lines.entry(key).or_default().add(&line);
-        }
-    }
-
-    /// Writes the table, ordered by its first columns.
-    pub fn write(&self, estimators: &[&str], out: &mut impl Write) -> io::Result<()> {
-        let mut lines: Vec<_> = self.lines.iter().collect();
-        lines.sort_by_key(|(key, _)| **key);
-        let several = estimators.len() > 1;
-        let mut cells = vec![self.head(several)];
-        for ((key, method), line) in lines {
-            let mut row = self.body(key, line);
-            if several {
-                row.push(
-                    estimators
-                        .get(usize::from(*method))
-                        .copied()
-                        .unwrap_or_default()
-                        .to_owned(),
-                );
+    /// One line; without a key that of the groups beyond the bound, without a total
+    /// that of an estimator which has nothing to say.
+    fn line(
+        &self,
+        key: Option<(&FlowKey, bool)>,
+        method: u8,
+        total: Option<&Total>,
+    ) -> Vec<String> {
+        let nothing = Total::default();
+        let total = total.unwrap_or(&nothing);
+        let confidence = total.tally.confidence();
+        let columns = self.style.grouping.head().len();
+        let mut cells = match key {
+            Some((key, false)) => self.style.grouping.cells(key),
+            Some((_, true)) => vec![String::new(); columns],
+            None => {
+                let mut cells = vec![String::new(); columns];
+                cells[columns - 1] = "(others)".to_owned();
+                cells
             }
-            cells.push(row);
-        }
-        let text = if self.per == Per::Flow { 3 } else { 2 };
-        let numbers = text..cells[0].len() - usize::from(several);
-        write_aligned(&cells, numbers, out)
-    }
-
-    fn head(&self, several: bool) -> Vec<String> {
-        let words: &[&str] = match self.per {
-            Per::Flow => &[
-                "PROTO", "CLIENT", "SERVER", "SAMPLES", "MEAN", "FASTEST", "SLOWEST",
-            ],
-            Per::Server => &["PROTO", "SERVER", "SAMPLES", "MEAN", "P50", "P90", "P99"],
         };
-        let estimator = several.then_some(&"ESTIMATOR");
-        words
-            .iter()
-            .chain(estimator)
-            .map(|&word| word.to_owned())
-            .collect()
-    }
-
-    fn body(&self, key: &FlowKey, line: &Line) -> Vec<String> {
-        let proto = match key.proto() {
-            proto::TCP => "tcp".to_owned(),
-            proto::UDP => "udp".to_owned(),
-            number => number.to_string(),
-        };
-        let mut cells = vec![proto];
-        if self.per == Per::Flow {
-            cells.push(SocketAddr::new(key.src(), key.sport()).to_string());
+        cells.push(confidence.samples.to_string());
+        cells.push(latency(total.tally.mean_ns()));
+        match self.percentiles() {
+            true => cells.extend(
+                PERCENTILES.map(|(share, ..)| latency(total.quantile(share).map(|ns| ns as f64))),
+            ),
+            false => cells.extend(
+                [total.fastest_ns, total.slowest_ns]
+                    .map(|ns| latency((total.tally.samples() > 0).then_some(ns))),
+            ),
         }
-        cells.push(SocketAddr::new(key.dst(), key.dport()).to_string());
-        cells.push(line.total.samples().to_string());
-        cells.push(latency(line.total.mean_ns()));
-        match self.per {
-            Per::Flow => {
-                cells.extend([line.fastest_ns, line.slowest_ns].map(|ns| latency(Some(ns))))
-            }
-            Per::Server => cells.extend([0.5, 0.9, 0.99].map(|share| {
-                let quantile = line.latencies.as_ref().and_then(|all| all.quantile(share));
-                latency(quantile.map(|ns| ns as f64))
-            })),
+        if self.window {
+            cells.push(confidence.window.map_or("-".to_owned(), |w| w.to_string()));
+        }
+        cells.push(confidence.quality.to_string());
+        if self.style.several() {
+            cells.push(self.style.label(method).name.to_owned());
+        }
+        if let Some(axis) = &self.axis {
+            cells.push(axis.strip(&total.latencies));
         }
         cells
     }
 }
 
-impl Line {
-    fn add(&mut self, other: &Line) {
-        let first = self.total.count2 == 0;
-        self.total.merge(&other.total);
-        if other.total.count2 > 0 {
-            self.fastest_ns = if first {
-                other.fastest_ns
-            } else {
-                self.fastest_ns.min(other.fastest_ns)
-            };
-            self.slowest_ns = self.slowest_ns.max(other.slowest_ns);
+/// What each estimator sees and measures.
+fn legend(style: &Style, out: &mut impl Write) -> io::Result<()> {
+    let rows: Vec<Vec<String>> = [["ESTIMATOR", "SEES", "OF", "MEASURES"]
+        .map(str::to_owned)
+        .to_vec()]
+    .into_iter()
+    .chain(style.estimators.iter().map(|label| {
+        [label.name, label.needs, label.protocol, label.measures]
+            .map(str::to_owned)
+            .to_vec()
+    }))
+    .collect();
+    writeln!(out)?;
+    write_aligned(&rows, 0..0, out)
+}
+
+/// A logarithmic axis that holds all distributions.
+struct Axis {
+    from_ns: f64,
+    to_ns: f64,
+}
+
+impl Axis {
+    fn of<'a>(totals: impl Iterator<Item = &'a Total> + Clone) -> Option<Self> {
+        let ends = |total: &Total| {
+            let first = total.latencies.buckets().next()?;
+            let last = total.latencies.buckets().last()?;
+            Some((first.middle_ns(), last.middle_ns()))
+        };
+        let ends: Vec<_> = totals.filter_map(ends).collect();
+        let from_ns = ends.iter().map(|end| end.0).min()?.max(1) as f64;
+        let to_ns = ends.iter().map(|end| end.1).max()? as f64;
+        Some(Self {
+            from_ns,
+            to_ns: to_ns.max(from_ns * 1.01),
+        })
+    }
+
+    fn ends(&self) -> (String, String) {
+        (latency(Some(self.from_ns)), latency(Some(self.to_ns)))
+    }
+
+    /// How many samples fall where, as heights of blocks.
+    fn strip(&self, latencies: &Latencies) -> String {
+        const HEIGHTS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+        let mut counts = [0.0; STRIP];
+        let span = (self.to_ns / self.from_ns).ln();
+        for bucket in latencies.buckets() {
+            let along = (bucket.middle_ns().max(1) as f64 / self.from_ns).ln() / span;
+            let at = (along * STRIP as f64) as usize;
+            counts[at.min(STRIP - 1)] += bucket.count as f64;
         }
-        if let Some(latencies) = &other.latencies {
-            self.latencies
-                .get_or_insert_with(Histogram::new)
-                .merge(latencies);
-        }
+        let most = counts.iter().copied().fold(0.0, f64::max);
+        let height = |count: f64| match most > 0.0 && count > 0.0 {
+            // What is there shows, however little it is.
+            true => HEIGHTS[((count / most * 8.0).ceil() as usize).clamp(1, 8)],
+            false => HEIGHTS[0],
+        };
+        counts.into_iter().map(height).collect()
     }
 }
 
 /// A latency with the unit that suits it.
-fn latency(ns: Option<f64>) -> String {
+pub fn latency(ns: Option<f64>) -> String {
     match ns {
         None => "-".to_owned(),
         Some(ns) if ns < 1e6 => format!("{:.1} us", ns / 1e3),
@@ -174,10 +242,8 @@ fn write_aligned(
 ) -> io::Result<()> {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| {
-        rows.iter()
-            .map(|row: &Vec<String>| row[column].len())
-            .max()
-            .unwrap_or(0)
+        let widths = rows.iter().map(|row| row[column].chars().count());
+        widths.max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     for row in rows {
@@ -193,4 +259,27 @@ fn write_aligned(
         writeln!(out, "{}", line.trim_end())?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_distribution_shows_where_its_samples_are() {
+        let mut latencies = Latencies::default();
+        latencies.record_n(1_000_000, 80);
+        latencies.record_n(99_000_000, 1);
+        let axis = Axis {
+            from_ns: 1e6,
+            to_ns: 1e8,
+        };
+        let strip: Vec<char> = axis.strip(&latencies).chars().collect();
+        assert_eq!((strip.len(), strip[0], strip[STRIP - 1]), (STRIP, '█', '▁'));
+        assert!(strip[1..STRIP - 1].iter().all(|&c| c == ' '));
+        assert_eq!(
+            axis.ends(),
+            ("1.000 ms".to_owned(), "100.000 ms".to_owned())
+        );
+    }
 }

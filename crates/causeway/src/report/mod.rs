@@ -2,3 +2,4 @@
 //! Reports: self-contained HTML pages with plots, no external request.
 
 pub mod chart;
+pub mod plot;

@@ -13,8 +13,8 @@ use crate::estimate::{Follower, Samples, Segment, Side, Technique};
 /// What feeds on observations and gives rows: [`Meter`](super::Meter) or
 /// [`Comparison`]. The order of calls is that of the meter.
 pub trait Measuring: Send {
-    /// Takes the packet with number `index` of the capture.
-    fn observe(&mut self, index: u64, seen: &Observation, sink: &mut impl Sink);
+    /// Takes packets in the order of capture, each with its number in it.
+    fn observe_all(&mut self, packets: &[(u64, Observation)], sink: &mut impl Sink);
     /// Ends all flows, in the order of their first packets.
     fn finish(&mut self, sink: &mut impl Sink);
     /// Counts so far.
@@ -23,8 +23,8 @@ pub trait Measuring: Send {
 
 impl<const N: usize> Measuring for super::Meter<N> {
     #[inline]
-    fn observe(&mut self, index: u64, seen: &Observation, sink: &mut impl Sink) {
-        self.observe(index, seen, sink);
+    fn observe_all(&mut self, packets: &[(u64, Observation)], sink: &mut impl Sink) {
+        self.observe_all(packets, sink);
     }
 
     fn finish(&mut self, sink: &mut impl Sink) {
@@ -71,7 +71,33 @@ impl Comparison {
 }
 
 impl Measuring for Comparison {
-    fn observe(&mut self, index: u64, seen: &Observation, sink: &mut impl Sink) {
+    fn observe_all(&mut self, packets: &[(u64, Observation)], sink: &mut impl Sink) {
+        for (index, seen) in packets {
+            self.observe(*index, seen, sink);
+        }
+    }
+
+    fn finish(&mut self, sink: &mut impl Sink) {
+        let mut flows: Vec<_> = self.table.drain().collect();
+        flows.sort_by_key(|old| old.value.born);
+        for old in flows {
+            sink.ending(old.value.born);
+            old.value.finish(&old.flow, self.epoch_ns, sink);
+        }
+    }
+
+    fn counts(&self) -> Counts {
+        Counts {
+            evicted: self.table.evictions(),
+            ..self.counts
+        }
+    }
+}
+
+impl Comparison {
+    /// Takes the packet with number `index` of the capture.
+    pub fn observe(&mut self, index: u64, seen: &Observation, sink: &mut impl Sink) {
+        sink.packet(index);
         let Self {
             table,
             techniques,
@@ -106,22 +132,6 @@ impl Measuring for Comparison {
         };
         let flow = found.name.flow();
         found.value.packet(&flow, &segment, epoch_ns, sink);
-    }
-
-    fn finish(&mut self, sink: &mut impl Sink) {
-        let mut flows: Vec<_> = self.table.drain().collect();
-        flows.sort_by_key(|old| old.value.born);
-        for old in flows {
-            sink.ending(old.value.born);
-            old.value.finish(&old.flow, self.epoch_ns, sink);
-        }
-    }
-
-    fn counts(&self) -> Counts {
-        Counts {
-            evicted: self.table.evictions(),
-            ..self.counts
-        }
     }
 }
 

@@ -40,13 +40,11 @@ pub fn seq_ack(side: Side, segments: &[Segment]) -> Vec<(u64, f64)> {
             .iter()
             .filter(|(_, bytes)| covered(bytes) && !acked.contains(&bytes[bytes.len() - 1]))
             .collect();
-        if let Some((sent_ns, _)) = fresh.last() {
-            if fresh
-                .iter()
-                .all(|(_, bytes)| bytes.iter().all(|byte| times[byte] == 1))
-            {
-                found.push((t_ns, (t_ns - sent_ns) as f64));
-            }
+        let once = |bytes: &[u32]| bytes.iter().all(|byte| times[byte] == 1);
+        if let Some((sent_ns, _)) = fresh.last()
+            && fresh.iter().all(|(_, bytes)| once(bytes))
+        {
+            found.push((t_ns, (t_ns - sent_ns) as f64));
         }
         acked.extend(fresh.iter().map(|(_, bytes)| bytes[bytes.len() - 1]));
     }
