@@ -318,4 +318,29 @@ struct meter_record {
 };
 ABI_SIZE(struct meter_record, 64);
 
+enum rtt_bits {
+	RTT_OUTGOING = 1 << 0,	/* from the interface's host to the other end */
+	RTT_SAMPLED = 1 << 1,	/* chosen by the 1-in-N sampling */
+	RTT_TIMESTAMP = 1 << 2, /* tsval and tsecr are valid */
+};
+
+/* One TCP packet that the sampler of `causeway rtt` took. */
+struct rtt_record {
+	u64 t_ns; /* the kernel's monotonic clock */
+	u8 local[16];
+	u8 remote[16];
+	u16 local_port_be;
+	u16 remote_port_be;
+	u32 seq;
+	u32 ack;
+	u32 tsval;
+	u32 tsecr;
+	u32 ip_len;
+	u32 payload_len;
+	u8 tcp_flags;
+	u8 bits; /* enum rtt_bits */
+	u8 pad[2];
+};
+ABI_SIZE(struct rtt_record, 72);
+
 #endif

@@ -246,6 +246,37 @@ plain! {
         /// Packet time of the last sample, ns.
         latency_at_ns: u64,
     }
+    /// One packet that the sampler of `causeway rtt` took.
+    "rtt_record" RttRecord {
+        /// The kernel's monotonic clock.
+        t_ns: u64,
+        /// Address of the interface's host, IPv4 as IPv4-mapped.
+        local: [u8; 16],
+        /// Address of the other end.
+        remote: [u8; 16],
+        /// Port here.
+        local_port_be: [u8; 2],
+        /// Port there.
+        remote_port_be: [u8; 2],
+        /// Sequence number.
+        seq: u32,
+        /// Acknowledgement number.
+        ack: u32,
+        /// Timestamp.
+        tsval: u32,
+        /// Timestamp echoed.
+        tsecr: u32,
+        /// Bytes from the IP header on.
+        ip_len: u32,
+        /// Bytes behind the TCP header.
+        payload_len: u32,
+        /// TCP flags.
+        tcp_flags: u8,
+        /// See `enum rtt_bits`.
+        bits: u8,
+        /// Zero.
+        pad: [u8; 2],
+    }
     /// Head of a flow of the meter; the estimator's state follows.
     "meter_sums" MeterSums {
         /// Packets of the flow.
@@ -286,6 +317,12 @@ pub const REAL_PRESENT: u8 = 1 << 0;
 pub const REAL_L2: u8 = 1 << 1;
 /// `Real::flags`: forward in UDP (GUE) instead of IP in IP.
 pub const REAL_GUE: u8 = 1 << 2;
+/// `RttRecord::bits`: from the interface's host to the other end.
+pub const RTT_OUTGOING: u8 = 1 << 0;
+/// `RttRecord::bits`: chosen by the sampling.
+pub const RTT_SAMPLED: u8 = 1 << 1;
+/// `RttRecord::bits`: the timestamps are valid.
+pub const RTT_TIMESTAMP: u8 = 1 << 2;
 /// `VipKey::kind`: the VIP that takes its address's fragments.
 pub const VIP_OF_FRAGMENTS: u8 = 1;
 /// `Vip::flags`: picks by the client's address alone.
@@ -334,6 +371,7 @@ mod tests {
             concat!(env!("OUT_DIR"), "/lb.bpf.o"),
             concat!(env!("OUT_DIR"), "/server.bpf.o"),
             concat!(env!("OUT_DIR"), "/meter.bpf.o"),
+            concat!(env!("OUT_DIR"), "/rtt.bpf.o"),
         ]
         .map(|path| Btf::from_path(path).expect("BTF of the object"));
         for (name, size, fields) in layouts() {

@@ -26,6 +26,7 @@ mod plane;
 mod rings;
 pub mod rtt;
 mod run_time;
+mod tc;
 mod xdp;
 
 pub use balancer::{
@@ -68,6 +69,10 @@ pub mod skel {
     /// Daisy chaining, for comparison in the lab.
     pub mod daisy {
         include!(concat!(env!("OUT_DIR"), "/daisy.skel.rs"));
+    }
+    /// The sampler of `causeway rtt`.
+    pub mod rtt {
+        include!(concat!(env!("OUT_DIR"), "/rtt.skel.rs"));
     }
     /// Reference programs and packet preparation for benchmarks; never attached.
     pub mod bench {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use causeway_io::skel::lb::LbSkelBuilder;
 use causeway_io::skel::meter::MeterSkelBuilder;
+use causeway_io::skel::rtt::RttSkelBuilder;
 use causeway_io::skel::server::ServerSkelBuilder;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
@@ -89,6 +90,27 @@ fn server() -> (u32, Duration) {
     )
 }
 
+/// The sampler, both ways together.
+fn rtt() -> (u32, Duration) {
+    let mut storage = MaybeUninit::uninit();
+    let mut open = RttSkelBuilder::default().open(&mut storage).expect("open");
+    let rodata = open.maps.rodata_data.as_deref_mut().expect("rodata");
+    rodata.cfg_threshold = u32::MAX / 16;
+    rodata.cfg_follow = true;
+    let start = cpu_time();
+    let skel = open
+        .load()
+        .unwrap_or_else(|e| panic!("loading needs root and BPF: {e}"));
+    let both = [
+        skel.progs.causeway_rtt_out.as_fd(),
+        skel.progs.causeway_rtt_in.as_fd(),
+    ];
+    (
+        both.map(verified_instructions).iter().sum(),
+        cpu_time() - start,
+    )
+}
+
 /// The meter with one estimator, see `enum meter_method`.
 fn meter(method: u32) -> (u32, Duration) {
     let mut storage = MaybeUninit::uninit();
@@ -119,6 +141,7 @@ fn programs_cost_the_verifier_what_is_committed() {
         ("meter window-chain", meter(0)),
         ("meter fixed-gap", meter(1)),
         ("meter modes", meter(2)),
+        ("rtt", rtt()),
         ("server", server()),
     ];
     let lines: Vec<String> = measured

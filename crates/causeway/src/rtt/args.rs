@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use causeway_core::rtt::{Limit, Method, Pacing, Selector};
+use causeway_io::rtt::SamplerOptions;
 use clap::ValueEnum;
 
 use super::protocol::{PORT, SIZE_MAX};
@@ -72,11 +73,16 @@ pub struct MethodArg(pub Method);
 
 impl ValueEnum for MethodArg {
     fn value_variants<'a>() -> &'a [Self] {
-        &[
-            MethodArg(Method::Rr),
-            MethodArg(Method::Tcp),
-            MethodArg(Method::Ping),
-        ]
+        const ALL: [MethodArg; 7] = {
+            let mut all = [MethodArg(Method::Rr); 7];
+            let mut i = 0;
+            while i < all.len() {
+                all[i] = MethodArg(Method::ALL[i]);
+                i += 1;
+            }
+            all
+        };
+        &ALL
     }
 
     fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
@@ -170,6 +176,7 @@ Examples:
                       -o MIN_LATENCY,MEAN_LATENCY,P50_LATENCY,P90_LATENCY,P99_LATENCY
   No server there:  causeway rtt server.example -m ping
   Open loop:        causeway rtt server.example --rate 1000
+  All methods:      causeway rtt server.example -m rr,tcp,sampled,ping,synack,timestamps,causal
   For the record:   causeway rtt server.example --hdr-log run.hlog --html run.html";
 
 /// Arguments of a client.
@@ -286,6 +293,18 @@ pub struct ClientArgs {
     /// Write each request in two halves with Nagle's algorithm on, as careless applications do
     #[arg(long)]
     pub split: bool,
+
+    /// The sampler takes one packet in so many, each direction by itself
+    #[arg(short = 'N', long = "sample", value_name = "COUNT", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub sample: u32,
+
+    /// The sampler forgets a segment after this time
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = units::duration)]
+    pub sample_memory: Duration,
+
+    /// Interface of the sampler [default: the one that leads to HOST]
+    #[arg(short, long, value_name = "INTERFACE")]
+    pub interface: Option<String>,
 }
 
 impl ClientArgs {
@@ -340,6 +359,20 @@ impl ClientArgs {
             anyhow::bail!("{method} is a method of TCP: leave it out, or use -t tcp");
         }
         Ok(())
+    }
+
+    /// The sampler that the methods need, if any, towards a server on this port.
+    pub fn sampler(&self, interface: String) -> Option<SamplerOptions> {
+        let methods = self.methods();
+        let follow = [Method::Synack, Method::Timestamps, Method::Causal];
+        let follow = follow.iter().any(|m| methods.contains(m));
+        let sampled = methods.contains(&Method::Sampled);
+        (follow || sampled).then_some(SamplerOptions {
+            interface,
+            port: self.port,
+            one_in: if sampled { self.sample } else { 0 },
+            follow,
+        })
     }
 
     /// Whether an address may be used.

@@ -2,20 +2,22 @@
 //! A client's run: opens the session and its streams, lets every method measure
 //! at once, asks the server what it has seen, and prints.
 
+use std::collections::HashSet;
 use std::io;
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _, UdpSocket};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use causeway_core::rtt::{Latencies, Limit, Method};
-use causeway_io::rtt::{Pinger, clock, connect, set_timeouts};
+use causeway_core::rtt::{Latencies, Limit, Method, Value};
+use causeway_io::rtt::{Pinger, clock, connect, interface_of, set_timeouts};
 
 use super::args::{ClientArgs, Transport};
 use super::echoes::{self, Echoes};
 use super::hdr_log::HdrLog;
+use super::observing::Observing;
 use super::output;
 use super::page;
 use super::protocol::{self, Ask, Hello, LINE_MAX, Report, VERSION, Welcome};
@@ -64,11 +66,15 @@ pub fn measure(args: &ClientArgs) -> Result<Outcome> {
         true => Some(Pinger::new(address.ip())?),
         false => None,
     };
+    // Before the streams: it sees them being opened.
+    let own = Arc::new(OnceLock::new());
+    let observing = observe(args, address, &records, own.clone())?;
     let needs_server = methods.iter().any(|m| *m != Method::Ping);
     let (control, streams) = if needs_server {
         let sockets = streams::udp_sockets(args, address)?;
         let control = open(args, host, address, &sockets)?;
         let streams = Streams::open(args, address, &control.welcome, sockets)?;
+        let _ = own.set(streams.addresses());
         (Some(control), Some(streams))
     } else {
         (None, None)
@@ -85,7 +91,7 @@ pub fn measure(args: &ClientArgs) -> Result<Outcome> {
         points: Vec::new(),
         thinned: 1,
     }
-    .go(conditions, control, streams, pinger)
+    .go(conditions, control, streams, pinger, observing)
 }
 
 struct Running<'a> {
@@ -104,6 +110,7 @@ impl Running<'_> {
         control: Option<Control>,
         streams: Option<Streams>,
         pinger: Option<Pinger>,
+        observing: Option<Observing>,
     ) -> Result<Outcome> {
         let start_ns = clock::now_ns();
         let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -131,6 +138,7 @@ impl Running<'_> {
         let elapsed_ns = clock::now_ns() - start_ns;
         done.store(true, std::sync::atomic::Ordering::Relaxed);
         let echoes: Option<Echoes> = pings.map(join).transpose()?;
+        let lost = observing.map(Observing::end).transpose()?;
         self.interval(elapsed_ns, elapsed_ns)?;
         let report = control.map(report).transpose()?;
         self.server_log(report.as_ref(), elapsed_ns)?;
@@ -140,6 +148,7 @@ impl Running<'_> {
             methods: self.totals(),
             ended,
             echoes,
+            lost,
             server: report,
             points: self.points,
         })
@@ -237,12 +246,57 @@ fn resolve(args: &ClientArgs, host: &str) -> Result<SocketAddr> {
     })
 }
 
+/// Starts the sampler if a method needs it. It sees all connections to the server's
+/// port; only those in `own` count. Until that is set, values wait.
+fn observe(
+    args: &ClientArgs,
+    address: SocketAddr,
+    records: &Arc<Records>,
+    own: Arc<OnceLock<HashSet<SocketAddr>>>,
+) -> Result<Option<Observing>> {
+    let Some(mut options) = args.sampler(String::new()) else {
+        return Ok(None);
+    };
+    options.interface = match &args.interface {
+        Some(name) => name.clone(),
+        None => leads_to(address)?,
+    };
+    let records = records.clone();
+    let mut early: Vec<Value> = Vec::new();
+    let tell = move |value: Value| {
+        let Some(own) = own.get() else {
+            early.push(value);
+            return;
+        };
+        for value in early.drain(..).chain([value]) {
+            if own.contains(&value.flow.local) {
+                records.record(value.method, value.ns, value.count);
+            }
+        }
+    };
+    Observing::start(options, args.sample_memory.as_nanos() as u64, tell).map(Some)
+}
+
+/// The interface that packets to an address leave by.
+fn leads_to(address: SocketAddr) -> Result<String> {
+    let any: SocketAddr = match address {
+        SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
+        SocketAddr::V6(_) => ([0; 8], 0).into(),
+    };
+    // Connecting a datagram socket sends nothing and asks for the route.
+    let socket = UdpSocket::bind(any)?;
+    let own = socket.connect(address).and_then(|()| socket.local_addr());
+    let own = own.with_context(|| format!("there is no way to {}", address.ip()))?;
+    interface_of(own.ip())
+        .with_context(|| format!("no interface has the address {}: name it with -i", own.ip()))
+}
+
 /// Opens the session.
 fn open(
     args: &ClientArgs,
     host: &str,
     address: SocketAddr,
-    sockets: &[std::net::UdpSocket],
+    sockets: &[UdpSocket],
 ) -> Result<Control> {
     let port = address.port();
     let mut stream = connect(address, PATIENCE, false, None).with_context(|| {

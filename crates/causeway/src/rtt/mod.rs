@@ -6,6 +6,7 @@ mod args;
 mod client;
 mod echoes;
 mod hdr_log;
+mod observing;
 mod output;
 mod page;
 mod protocol;

@@ -8,6 +8,7 @@ use causeway_core::rtt::{Method, Selector, bucket_ms, decades};
 use serde_json::{Value, json};
 
 use super::args::{ClientArgs, Output};
+use super::observing::Lost;
 use super::protocol::{Measured, Tcp};
 use super::result::{End, Outcome, Row};
 use crate::output::Table;
@@ -105,7 +106,11 @@ fn note(row: &Row, outcome: &Outcome) -> String {
         (Method::Rr, _) => format!("{:.1} transactions/s", rate(outcome)),
         (Method::Sampled, _) => {
             let ms = bucket_ms(row.summary.p50_ns);
-            format!("in buckets of 1 ms the median is {ms} ms")
+            let n = match row.end {
+                End::Client => outcome.conditions.sample,
+                End::Server => outcome.conditions.server_sample,
+            };
+            format!("1 in {n}; in buckets of 1 ms the median is {ms} ms")
         }
         (method, End::Client) => method.meaning().to_owned(),
         (_, End::Server) => "the same at the server: its segments, acknowledged by us".to_owned(),
@@ -170,9 +175,16 @@ fn table(outcome: &Outcome, explain: bool) -> String {
     text
 }
 
-/// Requests that got no answer, or left late.
+/// Requests that got no answer, or left late; packets that nobody saw.
 fn trouble(outcome: &Outcome) -> String {
     let mut text = String::new();
+    if let Some(lost) = outcome.lost.filter(|l| *l != Lost::default()) {
+        let _ = writeln!(
+            text,
+            "the sampler missed {} packets for lack of room and {} of connections beyond its bound",
+            lost.records, lost.refused
+        );
+    }
     let Some(ended) = &outcome.ended else {
         return text;
     };

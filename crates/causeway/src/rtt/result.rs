@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::args::ClientArgs;
 use super::echoes::Echoes;
+use super::observing::Lost;
 use super::protocol::{self, Measured, Report, Welcome};
 use super::session::kernel;
 use super::streams::Ended;
@@ -39,6 +40,9 @@ pub struct Conditions {
     pub busy_us: u64,
     pub kernel: String,
     pub server_kernel: Option<String>,
+    /// 1 in so many packets is sampled here, and at the server; 0: none.
+    pub sample: u32,
+    pub server_sample: u32,
     pub brand: String,
 }
 
@@ -75,6 +79,12 @@ impl Conditions {
             busy_us: args.busy.as_micros() as u64,
             kernel: kernel(),
             server_kernel: server.map(|s| s.kernel.clone()),
+            sample: if args.methods().contains(&Method::Sampled) {
+                args.sample
+            } else {
+                0
+            },
+            server_sample: server.map_or(0, |s| s.sample),
             brand: args.brand.clone(),
         }
     }
@@ -138,6 +148,8 @@ pub struct Outcome {
     pub methods: Vec<(Method, Latencies)>,
     pub ended: Option<Ended>,
     pub echoes: Option<Echoes>,
+    /// What the sampler here missed.
+    pub lost: Option<Lost>,
     /// What the server has measured.
     pub server: Option<Report>,
     pub points: Vec<Point>,

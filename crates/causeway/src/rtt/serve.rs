@@ -14,8 +14,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use causeway_io::rtt::set_timeouts;
+use causeway_io::rtt::{SamplerOptions, set_timeouts};
 
+use super::observing::Observing;
 use super::protocol::{self, PORT, REQUEST_LINE_MAX, Welcome};
 use super::session::{Place, Sessions};
 use crate::config::units;
@@ -29,6 +30,7 @@ const STACK_BYTES: usize = 256 << 10;
 const EXAMPLES: &str = "\
 Examples:
   causeway rtt serve
+  causeway rtt serve -i eth0 -N 8               # sample 1 packet in 8 there too
   causeway rtt serve -p 12865 --service 20ms    # as if each request took 20 ms";
 
 /// Answer requests of `causeway rtt` clients until Ctrl-C
@@ -42,6 +44,18 @@ pub struct ServeArgs {
     /// Port to listen on
     #[arg(short, long, value_name = "PORT", default_value_t = PORT)]
     pub port: u16,
+
+    /// Sample on this interface what streams send and receive (needs root)
+    #[arg(short, long, value_name = "INTERFACE")]
+    pub interface: Option<String>,
+
+    /// The sampler takes one packet in so many, each direction by itself
+    #[arg(short = 'N', long = "sample", value_name = "COUNT", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65536), requires = "interface")]
+    pub sample: u32,
+
+    /// The sampler forgets a segment after this time
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = units::duration, requires = "interface")]
+    pub sample_memory: Duration,
 
     /// Wait so long before each response, as a slow application would
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration)]
@@ -57,10 +71,27 @@ impl ServeArgs {
         );
         let listener = self.bind()?;
         let at = listener.local_addr().context("own address")?;
+        let sample = self.interface.as_ref().map_or(0, |_| self.sample);
+        let sessions = Arc::new(Sessions::new(self.service, sample));
+        let _observing = self.observe(at.port(), &sessions)?;
         eprintln!("causeway rtt serve: listening on {at}; Ctrl-C ends");
-        let sessions = Arc::new(Sessions::new(self.service));
         accept(&listener, &sessions);
         Ok(ExitCode::SUCCESS)
+    }
+
+    fn observe(&self, port: u16, sessions: &Arc<Sessions>) -> anyhow::Result<Option<Observing>> {
+        let Some(interface) = self.interface.clone() else {
+            return Ok(None);
+        };
+        let options = SamplerOptions {
+            interface,
+            port,
+            one_in: self.sample,
+            follow: false,
+        };
+        let sessions = sessions.clone();
+        let memory_ns = self.sample_memory.as_nanos() as u64;
+        Observing::start(options, memory_ns, move |value| sessions.sampled(&value)).map(Some)
     }
 
     fn bind(&self) -> anyhow::Result<TcpListener> {

@@ -5,14 +5,14 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use causeway_core::rtt::{Latencies, Method};
+use causeway_core::rtt::{Latencies, Method, Value};
 use causeway_io::rtt::{TcpInfo, clock, set_timeouts};
 
 use super::protocol::{
@@ -35,6 +35,10 @@ const PIECE: usize = 64 << 10;
 #[derive(Debug)]
 pub struct Sessions {
     service: Duration,
+    /// 1 in so many packets is sampled; 0: none.
+    sample: u32,
+    /// Whose stream comes from an address.
+    peers: Mutex<HashMap<SocketAddr, Arc<Session>>>,
     open: Mutex<HashMap<String, Arc<Session>>>,
     /// Makes tokens that strangers cannot guess.
     secret: RandomState,
@@ -77,6 +81,7 @@ pub struct Session {
 #[derive(Debug, Default)]
 struct Seen {
     tcp: Latencies,
+    sampled: Latencies,
     app: Latencies,
     /// The last reading of each stream, by its number.
     streams: Vec<TcpInfo>,
@@ -85,10 +90,13 @@ struct Seen {
 }
 
 impl Sessions {
-    /// A server that waits `service` before each response.
-    pub fn new(service: Duration) -> Self {
+    /// A server that waits `service` before each response and samples 1 packet in
+    /// `sample`.
+    pub fn new(service: Duration, sample: u32) -> Self {
         Self {
             service,
+            sample,
+            peers: Mutex::default(),
             open: Mutex::default(),
             secret: RandomState::new(),
             made: AtomicU64::new(0),
@@ -157,6 +165,7 @@ impl Sessions {
             token: token.to_owned(),
             udp_ports: self.datagrams(hello, session, stream)?,
             kernel: kernel(),
+            sample: self.sample,
             ..Welcome::default()
         };
         protocol::write_line(stream, &welcome)?;
@@ -211,9 +220,23 @@ impl Sessions {
         let found = lock(&self.open).get(token).cloned();
         let session = found.context("no such session: it has ended, or the token is wrong")?;
         let index = session.join(stream)?;
+        let peer = canonical(stream.peer_addr()?);
+        if self.sample > 0 {
+            lock(&self.peers).insert(peer, session.clone());
+        }
         stream.write_all(b"ok\n")?;
         set_timeouts(stream, Some(SILENT))?;
-        session.answer(stream, index)
+        let answered = session.answer(stream, index);
+        lock(&self.peers).remove(&peer);
+        answered
+    }
+
+    /// A value of the sampler.
+    pub fn sampled(&self, value: &Value) {
+        let session = lock(&self.peers).get(&value.flow.remote).cloned();
+        if let (Some(session), Method::Sampled) = (session, value.method) {
+            lock(&session.measured).sampled.record(value.ns);
+        }
     }
 }
 
@@ -322,19 +345,18 @@ impl Session {
 
     fn report(&self) -> Report {
         let seen = lock(&self.measured);
-        let tcp = seen.tcp.summary();
+        let methods = [(Method::Tcp, &seen.tcp), (Method::Sampled, &seen.sampled)];
+        let measured = methods.iter().filter(|(_, l)| l.count() > 0);
         Report {
             transactions: self.transactions.load(Ordering::Relaxed),
             tcp: Tcp::sum(&seen.streams),
             app_p50_ns: seen.app.quantile(0.5),
-            methods: tcp
-                .iter()
-                .map(|summary| Measured::new(Method::Tcp, summary))
+            methods: measured
+                .clone()
+                .filter_map(|(m, l)| Some(Measured::new(*m, &l.summary()?)))
                 .collect(),
-            histograms: tcp
-                .and_then(|_| protocol::encode(seen.tcp.histogram()))
-                .map(|text| (Word(Method::Tcp), text))
-                .into_iter()
+            histograms: measured
+                .filter_map(|(m, l)| Some((Word(*m), protocol::encode(l.histogram())?)))
                 .collect(),
         }
     }
@@ -359,6 +381,11 @@ fn retry(kind: ErrorKind) -> bool {
             | ErrorKind::ConnectionRefused
             | ErrorKind::HostUnreachable
     )
+}
+
+/// An IPv4 client of an IPv6 socket, as the packets name it.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// The kernel's release.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The streams of requests: one thread each, timed at the system calls.
 
+use std::collections::HashSet;
 use std::io;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -100,6 +101,12 @@ impl Streams {
         Ok(Self {
             channels: channels?,
         })
+    }
+
+    /// Their own addresses.
+    pub fn addresses(&self) -> HashSet<SocketAddr> {
+        let streams = self.channels.iter().filter_map(Channel::stream);
+        streams.filter_map(|s| s.local_addr().ok()).collect()
     }
 
     /// Starts one thread a stream. Streams with a wait begin spread over it.
