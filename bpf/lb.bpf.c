@@ -11,6 +11,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "lib/cookie.h"
 #include "lib/count.h"
 #include "lib/encap.h"
 #include "lib/flow.h"
@@ -25,16 +26,49 @@
 const volatile bool cfg_measure = true;
 const volatile u32 cfg_clock = CLOCK_KTIME;
 
-/* Two instances of the slow half, out of the way of the fast one. */
-static __noinline int admit4(const struct packet *pkt, struct flow *flow, struct route *route)
+/*
+ * Two instances of each slow part, out of the way of the fast one. Global, so that
+ * they are verified once; the verifier then wants their pointers tested.
+ */
+CW_GLOBAL int admit4(const struct packet *pkt, struct flow *flow, struct route *route)
 {
-	*route = admit(pkt, IPV4, flow);
+	if (pkt && route)
+		*route = admit(pkt, IPV4, flow);
 	return 0;
 }
 
-static __noinline int admit6(const struct packet *pkt, struct flow *flow, struct route *route)
+CW_GLOBAL int admit_by_cookie4(const struct packet *pkt, const struct vip *vip, u32 found, struct route *route)
 {
-	*route = admit(pkt, IPV6, flow);
+	if (pkt && vip && route)
+		*route = admit_by_cookie(pkt, IPV4, vip, found);
+	return 0;
+}
+
+CW_GLOBAL int remember4(const struct packet *pkt, struct flow *flow, struct route *route)
+{
+	if (pkt && route)
+		store_flow(pkt, IPV4, route, flow);
+	return 0;
+}
+
+CW_GLOBAL int admit6(const struct packet *pkt, struct flow *flow, struct route *route)
+{
+	if (pkt && route)
+		*route = admit(pkt, IPV6, flow);
+	return 0;
+}
+
+CW_GLOBAL int admit_by_cookie6(const struct packet *pkt, const struct vip *vip, u32 found, struct route *route)
+{
+	if (pkt && vip && route)
+		*route = admit_by_cookie(pkt, IPV6, vip, found);
+	return 0;
+}
+
+CW_GLOBAL int remember6(const struct packet *pkt, struct flow *flow, struct route *route)
+{
+	if (pkt && route)
+		store_flow(pkt, IPV6, route, flow);
 	return 0;
 }
 
@@ -69,19 +103,92 @@ handle_icmp(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const in
 		quote = parse_quote4(cur, pkt);
 	if (family == IPV6 && is_icmp6_error(icmp->type))
 		quote = parse_quote6(cur, pkt);
-	return quote == PARSED ? V_COUNT : V_ICMP_OTHER;
+	if (quote != PARSED)
+		return V_ICMP_OTHER;
+	parse_quoted_timestamp(cur, pkt);
+	return V_COUNT;
+}
+
+/* The real that was found for a packet; NULL, with the reason, if it has been removed since. */
+static __always_inline struct real *routed_real(struct route *route)
+{
+	struct real *real = find_real(route->real_id);
+
+	if (!real)
+		route->verdict = V_NO_REAL;
+	return real;
+}
+
+/*
+ * Where a packet of a VIP with cookies goes. A valid cookie says it without a table;
+ * the flow is looked up for its measurement alone.
+ */
+static __always_inline struct real *
+route_by_cookie(const struct packet *pkt, const int family, struct vip *vip, struct flow **flow,
+		struct route *route)
+{
+	enum cookie_result found = CR_PLAIN;
+
+	if (pkt->est.has_ts && !is_syn(pkt))
+		found = read_cookie(pkt, family, vip, &route->real_id);
+	if (found == CR_EPOCH0 || found == CR_EPOCH1) {
+		bool own = is_own(pkt, family);
+
+		route->vip_id = vip->id;
+		route->verdict = own ? V_ESTABLISHED : V_ICMP_ERROR;
+		count_cookie(vip, own ? found : CR_QUOTED);
+		if (cfg_measure && own) {
+			*flow = find_flow(pkt, family);
+			/* Made by the first valid cookie, or anew by that of another connection. */
+			if (!is_measured(*flow, route) && !is_closing(pkt)) {
+				if (family == IPV4)
+					remember4(pkt, *flow, route);
+				else
+					remember6(pkt, *flow, route);
+				if (route->place)
+					*flow = flow_at(route->place - 1, family);
+			}
+		}
+		return routed_real(route);
+	}
+	if (family == IPV4)
+		admit_by_cookie4(pkt, vip, found, route);
+	else
+		admit_by_cookie6(pkt, vip, found, route);
+	if (route->verdict == V_NO_REAL || route->verdict == V_COOKIE_FORGED || route->verdict == V_COOKIE_UNKNOWN)
+		return NULL;
+	if (route->place)
+		*flow = flow_at(route->place - 1, family);
+	return routed_real(route);
+}
+
+/* What the table path did with a packet of a VIP with cookies: SYNs only come there. */
+static __always_inline void count_opening(const struct vip *vip, const struct packet *pkt, const struct route *route)
+{
+	if (!pkt->est.has_ts)
+		count_cookie(vip, CR_PLAIN);
+	else
+		count_cookie(vip, route->verdict == V_SYN_AGAIN ? CR_SYN_AGAIN : CR_SYN);
 }
 
 /*
  * Where the packet goes. For a flow that is known and whose real is there that is
  * one lookup; everything else is the slow half's. NULL: nowhere, and the route's
- * verdict says why.
+ * verdict says why. With cookies the table is for those who have none: clients
+ * without timestamps, and the measurement.
  */
 static __always_inline struct real *
-find_route(const struct packet *pkt, const int family, struct flow **flow, struct route *route)
+find_route(struct xdp_md *ctx, struct packet *pkt, const int family, struct flow **flow, struct route *route)
 {
+	struct vip *vip = cookie_vip(pkt, family);
 	struct real *real;
 
+	if (vip) {
+		if (is_tcp(pkt) && !pkt->est.has_ts && pkt->options_len)
+			find_timestamp(ctx, pkt);
+		if (!is_syn(pkt) || (pkt->est.has_ts && !cfg_measure))
+			return route_by_cookie(pkt, family, vip, flow, route);
+	}
 	*flow = find_flow(pkt, family);
 	if (*flow && !is_syn(pkt)) {
 		real = flow_real(*flow);
@@ -98,12 +205,11 @@ find_route(const struct packet *pkt, const int family, struct flow **flow, struc
 		admit6(pkt, *flow, route);
 	if (route->verdict == V_NOT_VIP || route->verdict == V_NO_REAL)
 		return NULL;
+	if (vip)
+		count_opening(vip, pkt, route);
 	if (route->place)
 		*flow = flow_at(route->place - 1, family);
-	real = find_real(route->real_id);
-	if (!real) /* removed since it was picked */
-		route->verdict = V_NO_REAL;
-	return real;
+	return routed_real(route);
 }
 
 /* What the estimator needs, as long as the packet is as it came. */
@@ -122,9 +228,9 @@ balance(struct xdp_md *ctx, struct packet *pkt, const int family)
 	struct route route = {};
 	enum verdict verdict;
 	struct real *real;
-	struct flow *flow;
+	struct flow *flow = NULL;
 
-	real = find_route(pkt, family, &flow, &route);
+	real = find_route(ctx, pkt, family, &flow, &route);
 	if (!real)
 		return route.verdict;
 	if (cfg_measure && flow)
@@ -138,6 +244,8 @@ balance(struct xdp_md *ctx, struct packet *pkt, const int family)
 		if (cfg_measure)
 			measure(stats, flow, pkt);
 	}
+	if (stats && !flow && is_own(pkt, family))
+		count_unremembered(stats, &route, pkt);
 	return verdict;
 }
 

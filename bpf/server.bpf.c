@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * On a server: takes the outer headers off tunnel packets, so that the kernel meets
- * the client's packet as the client sent it. Everything else goes to the kernel
- * untouched.
+ * On a server. XDP takes the outer header off tunnel packets (RFC 2003, RFC 2473), so
+ * that the kernel meets the client's packet as the client sent it. Traffic control
+ * writes cookies into the timestamps of VIPs' connections and restores them on the
+ * way back; sockops begins a connection's clock. Everything else goes untouched.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -10,6 +11,9 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "lib/cookie_in.h"
+#include "lib/cookie_open.h"
+#include "lib/cookie_out.h"
 #include "lib/decap.h"
 
 /* UDP port where GUE arrives; set by the loader. */
@@ -104,6 +108,30 @@ int causeway_server(struct xdp_md *ctx)
 	enum server_verdict verdict = handle(ctx, &pkt);
 
 	return leave(verdict, pkt.frame_len);
+}
+
+#define TC_GO_ON -1 /* TC_ACT_UNSPEC: the next filter, if there is one */
+
+SEC("tc")
+int causeway_cookie_out(struct __sk_buff *skb)
+{
+	cookie_out(skb);
+	return TC_GO_ON;
+}
+
+SEC("tc")
+int causeway_cookie_in(struct __sk_buff *skb)
+{
+	cookie_in_segment(skb);
+	return TC_GO_ON;
+}
+
+SEC("sockops")
+int causeway_cookie_open(struct bpf_sock_ops *ops)
+{
+	if (ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB && bpf_get_netns_cookie(ops) == cfg_netns_cookie)
+		cookie_open(ops);
+	return 1;
 }
 
 char LICENSE[] SEC("license") = "GPL";

@@ -14,7 +14,7 @@ struct route {
 	u32 real_id;
 	u16 vip_id;
 	u16 verdict; /* enum verdict: whether it goes, and why */
-	u32 place;   /* 1 + the place of a flow that was stored just now; 0: none was */
+	u32 place;   /* 1 + the place of a flow that a slow part stored or found; 0: none */
 };
 
 /* The flow's real; NULL if it was removed, or its slot given to another real. */
@@ -75,6 +75,16 @@ static __always_inline enum verdict continuation(const struct packet *pkt, const
 	if (!is_own(pkt, family))
 		return V_ICMP_ERROR;
 	return pkt->marks & PKT_FRAGMENT ? V_FRAGMENT_SENT : V_ESTABLISHED;
+}
+
+/*
+ * Whether the VIP's scheduler picks for the packet; else its hash does. A client
+ * without timestamps gets no cookie, so on a VIP with cookies it goes by what every
+ * balancer with this pool agrees on.
+ */
+static __always_inline bool is_scheduled(const struct packet *pkt, const int family, const struct vip *vip)
+{
+	return is_first(pkt, family) && (vip->cookie.mode == COOKIE_NONE || !is_tcp(pkt) || pkt->est.has_ts);
 }
 
 /* Why a packet that no valid entry covers gets a real. */
@@ -203,7 +213,7 @@ admit(const struct packet *pkt, const int family, struct flow *flow)
 	route.verdict = V_NO_REAL;
 	if (flow && keeps_real(pkt, flow, vip))
 		route.real_id = flow->real;
-	else if (!pick_real(pkt, family, vip, is_first(pkt, family), &route.real_id))
+	else if (!pick_real(pkt, family, vip, is_scheduled(pkt, family, vip), &route.real_id))
 		return route;
 	route.verdict = admission(pkt, family, flow);
 	if (vip->flags & VIP_COUNT_LOAD && is_first(pkt, family))

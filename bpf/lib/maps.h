@@ -13,6 +13,8 @@
 #define DEFAULT_VIPS 1024
 #define DEFAULT_REALS 4096
 #define DEFAULT_RING 65537
+#define DEFAULT_COOKIE_VIPS 64
+#define SOFT_BUCKETS 16384 /* 1 MiB; a power of two */
 
 /* The flow table, see table.h. BPF_F_MMAPABLE, so that values begin on cache lines. */
 struct {
@@ -127,6 +129,37 @@ struct {
 	__type(key, u32);
 	__type(value, struct real_stats);
 } real_stats SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct cookie_keys);
+} cookie_keys SEC(".maps");
+
+/* COOKIE_IDS slots for each VIP with cookies. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, DEFAULT_COOKIE_VIPS * COOKIE_IDS);
+	__type(key, u32);
+	__type(value, struct cookie_slot);
+} cookie_slots SEC(".maps");
+
+/* By VIP. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, DEFAULT_VIPS);
+	__type(key, u32);
+	__type(value, struct cookie_counts);
+} cookie_counts SEC(".maps");
+
+/* By hash of the tuple. An array: an LRU hash that must evict costs 600 ns a SYN. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SOFT_BUCKETS);
+	__type(key, u32);
+	__type(value, struct soft_bucket);
+} soft_flows SEC(".maps");
 
 /*
  * Latency histograms, one per real. Shared by the CPUs and added to atomically: a

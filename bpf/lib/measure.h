@@ -29,6 +29,21 @@ count_connection(struct real_stats *stats, struct flow *flow, const struct packe
 	}
 }
 
+/*
+ * The same where no flow is remembered. A FIN that is sent again, and a RST behind
+ * it, count again.
+ */
+static __always_inline void
+count_unremembered(struct real_stats *stats, const struct route *route, const struct packet *pkt)
+{
+	if (route->verdict == V_OPENED)
+		stats->conns_opened += 1;
+	if (!is_closing(pkt) || route->verdict != V_ESTABLISHED)
+		return;
+	stats->conns_closed += 1;
+	lower_load(route->real_id);
+}
+
 /* What the estimator has learnt goes into its real's sums and histogram. */
 static __always_inline void
 fold(struct real_stats *stats, u32 real_id, const struct est_sample *sample)

@@ -248,6 +248,28 @@ static __always_inline void parse_common_timestamp(struct cursor *cur, struct pa
 	pkt->est.tsecr = bpf_ntohl(option->tsecr_be);
 }
 
+/*
+ * The timestamp of a SYN in the three layouts that 99 % of clients use (Barbette et
+ * al., table 1), by comparing 64 bits and 32 more: MSS, SACK permitted, TS; MSS, NOP,
+ * window scale, NOP, NOP, TS; MSS, NOP, window scale, SACK permitted, TS.
+ */
+static __always_inline void parse_syn_timestamp(struct cursor *cur, struct packet *pkt)
+{
+	const u64 mss_sack_ts = bpf_cpu_to_be64(0x020400000402080aull);
+	const u64 mss_sack_ts_mask = bpf_cpu_to_be64(0xffff0000ffffffffull);
+	const u64 mss_ws = bpf_cpu_to_be64(0x0204000001030300ull);
+	const u64 mss_ws_mask = bpf_cpu_to_be64(0xffff0000ffffff00ull);
+	struct { u64 first; u32 then_be, rest[2]; } __attribute__((packed)) *options = cur->pos;
+
+	if ((void *)(options + 1) > cur->end || pkt->options_len < 16)
+		return;
+	if ((options->first & mss_sack_ts_mask) == mss_sack_ts)
+		pkt->est.has_ts = 1;
+	else if ((options->first & mss_ws_mask) == mss_ws && pkt->options_len >= sizeof(*options) &&
+		 (options->then_be == TCP_NOP_NOP_TS || options->then_be == bpf_htonl(0x0402080a)))
+		pkt->est.has_ts = 1;
+}
+
 /* A SYN that also ends the connection: no stack sends it, scanners do. */
 static __always_inline bool is_absurd(u8 tcp_flags)
 {
@@ -276,6 +298,8 @@ parse_tcp(struct cursor *cur, struct packet *pkt, const int family)
 	pkt->est.payload_len = pkt->est.ip_len - pkt->l3_len - header_len;
 	if (pkt->options_len)
 		parse_common_timestamp(cur, pkt);
+	if (pkt->est.tcp_flags & EST_TCP_SYN && pkt->options_len)
+		parse_syn_timestamp(cur, pkt);
 	return PARSED;
 }
 

@@ -11,6 +11,7 @@
 #ifndef CAUSEWAY_ABI_H
 #define CAUSEWAY_ABI_H
 
+#include "cookie.h"
 #include "types.h"
 #include "window_chain_state.h"
 
@@ -40,7 +41,28 @@
 	VERDICT(NO_REAL, no_real, XDP_DROP, "the VIP has no usable real") \
 	VERDICT(NO_NEXT_HOP, no_next_hop, XDP_DROP, "the gateway or the outer source address is not known yet") \
 	VERDICT(NO_HEADROOM, no_headroom, XDP_DROP, "the driver left no room for the outer header") \
-	VERDICT(FRAGMENT_SENT, fragment_sent, XDP_TX, "an IP fragment, sent to the real of its addresses and protocol")
+	VERDICT(FRAGMENT_SENT, fragment_sent, XDP_TX, "an IP fragment, sent to the real of its addresses and protocol") \
+	VERDICT(COOKIE_FORGED, cookie_forged, XDP_DROP, "a cookie whose check does not fit") \
+	VERDICT(COOKIE_UNKNOWN, cookie_unknown, XDP_DROP, "a cookie whose id no real has")
+
+/*
+ * What the balancer found out about packets of VIPs with cookies, counted per VIP;
+ * the verdict says what became of them. Append only.
+ */
+#define COOKIE_RESULTS(RESULT) \
+	RESULT(EPOCH0, epoch0, XDP_TX, "a valid cookie of key epoch 0") \
+	RESULT(EPOCH1, epoch1, XDP_TX, "a valid cookie of key epoch 1") \
+	RESULT(SYN, syn, XDP_TX, "a SYN with timestamps: a real was picked") \
+	RESULT(SYN_AGAIN, syn_again, XDP_TX, "a repeated SYN with timestamps: sent where the first one went") \
+	RESULT(PLAIN, plain, XDP_TX, "of a client without timestamps: by the flow table, else by hash") \
+	RESULT(TABLE, table, XDP_TX, "no valid cookie, but the flow table knows the connection") \
+	RESULT(SOFT, soft, XDP_TX, "no valid cookie: sent where the connection's SYN went") \
+	RESULT(QUOTED, quoted, XDP_TX, "an ICMP error whose quote has the cookie") \
+	RESULT(GUESSED, guessed, XDP_TX, "a RST, FIN or ICMP error without a cookie, of a connection that nothing is known of: by hash") \
+	RESULT(FORGED, forged, XDP_DROP, "the check does not fit, and no table knows the connection") \
+	RESULT(UNKNOWN, unknown, XDP_DROP, "a valid cookie with an id that no real has")
+
+#define COOKIE_RESULTS_MAX 16
 
 /* The same for the decapsulation program of a server. */
 #define SERVER_VERDICTS(VERDICT) \
@@ -51,6 +73,29 @@
 	VERDICT(INNER_MALFORMED, inner_malformed, XDP_DROP, "the inner packet is truncated or of another version") \
 	VERDICT(CONGESTED, congested, XDP_DROP, "marked CE on the way, and the inner packet cannot say so (RFC 6040)") \
 	VERDICT(GUE_UNKNOWN, gue_unknown, XDP_PASS, "GUE that is control, carries no IP, or has flags: left to the kernel")
+
+/*
+ * What a server did with the timestamps of its VIPs' connections, by segment: the
+ * cookie is written on the way out, the kernel's own value is restored in the echo on
+ * the way in. Every segment goes on. Append only.
+ */
+#define SERVER_COOKIES(EVENT) \
+	EVENT(STAMPED, stamped, XDP_PASS, "out: a cookie was written") \
+	EVENT(SYN_ACK, syn_ack, XDP_PASS, "out: a cookie was written into a SYN-ACK") \
+	EVENT(ANSWERED, answered, XDP_PASS, "out: a segment without a connection (TIME_WAIT): a cookie was written behind the last echo") \
+	EVENT(BLANKED, blanked, XDP_PASS, "out: no echo has told the connection's clock yet: sent without its timestamp") \
+	EVENT(PLAIN, plain, XDP_PASS, "out: no timestamp, as the client wants none") \
+	EVENT(OUTGOING, outgoing, XDP_PASS, "out: of a connection that this server opened: left alone") \
+	EVENT(OPENED, opened, XDP_PASS, "a connection was established: its clock begins") \
+	EVENT(ADOPTED, adopted, XDP_PASS, "a connection older than the agent: its clock was learnt from an echo") \
+	EVENT(RESTORED, restored, XDP_PASS, "in: the echo was turned back into the kernel's timestamp") \
+	EVENT(RESTORED_OPENING, restored_opening, XDP_PASS, "in: the same, in the segment that completes a handshake") \
+	EVENT(HIDDEN, hidden, XDP_PASS, "in: the echo was taken out (timestamp-light)") \
+	EVENT(REMEMBERED, remembered, XDP_PASS, "in: an echo for no connection: kept for the answer") \
+	EVENT(FOREIGN, foreign, XDP_PASS, "in: an echo that is no cookie of the connection: left as it is") \
+	EVENT(REFUSED, refused, XDP_PASS, "timestamps in microseconds, which timestamp-msb cannot carry: left alone")
+
+#define SERVER_COOKIES_MAX 32
 
 /* The same for the meter, which lets every packet pass. */
 #define METER_VERDICTS(VERDICT) \
@@ -66,9 +111,19 @@
 enum verdict { LB_VERDICTS(ABI_LB_ENUM) V_COUNT };
 #undef ABI_LB_ENUM
 
+#define ABI_COOKIE_ENUM(name, word, action, meaning) CR_##name,
+enum cookie_result { COOKIE_RESULTS(ABI_COOKIE_ENUM) CR_COUNT };
+#undef ABI_COOKIE_ENUM
+_Static_assert(CR_COUNT <= COOKIE_RESULTS_MAX, "COOKIE_RESULTS_MAX");
+
 #define ABI_SERVER_ENUM(name, word, action, meaning) SV_##name,
 enum server_verdict { SERVER_VERDICTS(ABI_SERVER_ENUM) SV_COUNT };
 #undef ABI_SERVER_ENUM
+
+#define ABI_SERVER_COOKIE_ENUM(name, word, action, meaning) SC_##name,
+enum server_cookie { SERVER_COOKIES(ABI_SERVER_COOKIE_ENUM) SC_COUNT };
+#undef ABI_SERVER_COOKIE_ENUM
+_Static_assert(SC_COUNT <= SERVER_COOKIES_MAX, "SERVER_COOKIES_MAX");
 
 /* Entries of a verdict map: not the count, or one more verdict refused takeover. */
 #define VERDICTS_MAX 64
@@ -187,8 +242,55 @@ struct vip {
 	u32 ring_size; /* entries of the VIP's ring; 0: no real */
 	u32 flags;     /* enum vip_flags */
 	u32 pick;      /* enum vip_pick */
+	u32 cookie_base; /* of cookie_slots: the slot of the VIP's id 0 */
+	struct cookie_format cookie; /* mode 0: no cookies */
 };
-ABI_SIZE(struct vip, 16);
+ABI_SIZE(struct vip, 24);
+
+ABI_SIZE(struct cookie_format, 4);
+ABI_SIZE(struct cookie_keys, 40);
+
+/* Packets of one VIP by enum cookie_result, per CPU. */
+struct cookie_counts {
+	u64 packets[COOKIE_RESULTS_MAX];
+};
+ABI_SIZE(struct cookie_counts, 128);
+
+/*
+ * Which real has an id. Each VIP with cookies has COOKIE_IDS slots from its
+ * cookie_base on. An id that was taken away rests before another real gets it:
+ * packets of its connections may still come.
+ */
+struct cookie_slot {
+	u32 real;    /* index into reals, plus one; 0: nobody has this id */
+	u32 freed_s; /* seconds since 1970 when the id was taken away; 0: it never was */
+	u8 addr[16]; /* of the real that has or had it; user space alone reads it */
+};
+ABI_SIZE(struct cookie_slot, 24);
+
+/* What a server needs to know of a VIP: value of the agent's cookie_vips. */
+struct server_vip {
+	u32 id; /* the server's own, among those of the VIP */
+	struct cookie_format cookie;
+};
+ABI_SIZE(struct server_vip, 8);
+
+/*
+ * Where the SYN of a tuple went, so that its repetition goes there too, and a RST or
+ * an ICMP error that has no cookie. Soft: newer ones take its place, and nothing
+ * breaks without it. Each half names the tuple, so that two CPUs which write one
+ * entry at a time leave none that is wrong.
+ */
+struct soft_entry {
+	u64 syn;   /* high half of the tuple's hash, sequence number of the SYN */
+	u64 where; /* low half of the tuple's hash, index into reals plus one */
+};
+
+#define SOFT_WAYS 4
+struct soft_bucket {
+	struct soft_entry entry[SOFT_WAYS];
+};
+ABI_SIZE(struct soft_bucket, 64);
 
 enum real_flags {
 	REAL_PRESENT = 1 << 0, /* the slot is in use */
@@ -258,7 +360,7 @@ struct ctl {
 	u32 outer6_entropy_be; /* mask within the last 32 bits */
 	u16 gue_port_be;     /* UDP port of the reals' tunnel ends; 0: 6080 */
 	u8 gue_checksum;     /* enum gue_checksum */
-	u8 pad;
+	u8 cookies;          /* whether any VIP has cookies */
 	u64 hash_key[2];     /* SipHash key of the pick; balancers that share VIPs share it */
 	u64 table_seed;      /* of this balancer's flow table alone */
 };

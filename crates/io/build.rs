@@ -20,9 +20,19 @@ const VERDICTS: &[(&str, &str, &str)] = &[
         "What the balancer did with a packet.",
     ),
     (
+        "COOKIE_RESULTS",
+        "CookieResult",
+        "What the balancer found out about a packet of a VIP with cookies.",
+    ),
+    (
         "SERVER_VERDICTS",
         "ServerVerdict",
         "What a server's decapsulation did with a packet.",
+    ),
+    (
+        "SERVER_COOKIES",
+        "ServerCookie",
+        "What a server did with the timestamp of a segment.",
     ),
     (
         "METER_VERDICTS",

@@ -9,6 +9,8 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::ptr;
 
+use causeway_core::cookie::{Epoch, Format, Keys};
+
 /// What XDP does with a packet after a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -50,6 +52,37 @@ pub unsafe trait Plain: Copy + Default {
 
 // SAFETY: integers have no padding and no invalid values.
 unsafe impl Plain for u32 {}
+
+// SAFETY: as above.
+unsafe impl Plain for u64 {}
+
+impl From<&Format> for CookieFormat {
+    fn from(format: &Format) -> Self {
+        Self {
+            mode: format.mode() as u8,
+            bits: format.bits(),
+            id_bits: format.id_bits(),
+            shift: format.shift(),
+        }
+    }
+}
+
+impl From<Option<&Keys>> for CookieKeys {
+    fn from(keys: Option<&Keys>) -> Self {
+        let mut value = Self::default();
+        let Some(keys) = keys else {
+            return value;
+        };
+        value.current = keys.current().index();
+        for epoch in Epoch::ALL {
+            if let Some(key) = keys.get(epoch) {
+                value.key[epoch.index() as usize] = key.words();
+                value.present |= 1 << epoch.index();
+            }
+        }
+        value
+    }
+}
 
 macro_rules! plain {
     ($($(#[$doc:meta])* $c:literal $name:ident { $($(#[$fdoc:meta])* $field:ident: $ty:ty,)* })*) => {
@@ -157,6 +190,51 @@ plain! {
         flags: u32,
         /// See `enum vip_pick`.
         pick: u32,
+        /// Slot of the VIP's id 0 in `cookie_slots`.
+        cookie_base: u32,
+        /// How its cookies are made; mode 0: it has none.
+        cookie: CookieFormat,
+    }
+    /// How a VIP's cookies are made.
+    "cookie_format" CookieFormat {
+        /// `enum cookie_mode`; 0: none.
+        mode: u8,
+        /// Bits of the cookie, the epoch included.
+        bits: u8,
+        /// Bits of the id.
+        id_bits: u8,
+        /// Lowest bit of the cookie in the timestamp.
+        shift: u8,
+    }
+    /// The keys of cookies.
+    "cookie_keys" CookieKeys {
+        /// SipHash keys, by epoch.
+        key: [[u64; 2]; 2],
+        /// Bit e: `key[e]` is set.
+        present: u32,
+        /// Epoch of new connections.
+        current: u32,
+    }
+    /// Packets of one VIP's cookies on one CPU.
+    "cookie_counts" CookieCounts {
+        /// By `enum cookie_result`.
+        packets: [u64; 16],
+    }
+    /// What a server needs to know of a VIP.
+    "server_vip" ServerVip {
+        /// The server's own id.
+        id: u32,
+        /// How the VIP's cookies are made.
+        cookie: CookieFormat,
+    }
+    /// Which real has an id.
+    "cookie_slot" CookieSlot {
+        /// Index into `reals`, plus one; 0: nobody has this id.
+        real: u32,
+        /// Seconds since 1970 when the id was taken away; 0: never.
+        freed_s: u32,
+        /// Address of the real that has or had it.
+        addr: [u8; 16],
     }
     /// Value of `real_loads`.
     "real_load" RealLoad {
@@ -213,8 +291,8 @@ plain! {
         gue_port_be: [u8; 2],
         /// [`GUE_CHECKSUM_4`], [`GUE_CHECKSUM_6`].
         gue_checksum: u8,
-        /// Zero.
-        pad: u8,
+        /// Whether any VIP has cookies.
+        cookies: u8,
         /// SipHash key of the pick.
         hash_key: [u64; 2],
         /// Of this balancer's flow table alone.

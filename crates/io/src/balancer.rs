@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The balancer's data plane: its life and its tables.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
@@ -21,11 +22,13 @@ use crate::rings::{NewRing, Rings};
 use crate::skel::lb::LbSkelBuilder;
 use crate::xdp::XdpMode;
 
+mod cookies;
 mod loads;
 mod reals;
 mod stats;
 mod vips;
 
+pub use cookies::{CookieId, CookieTotals};
 pub use loads::LoadTerms;
 pub use reals::{Forwarding, Real, RealId};
 pub use stats::RealStats;
@@ -54,6 +57,8 @@ pub struct Options {
     pub max_vips: u32,
     /// Reals of all VIPs at most.
     pub max_reals: u32,
+    /// VIPs with cookies at most; each takes 24 KiB.
+    pub max_cookie_vips: u32,
     /// Whether latency is measured.
     pub measure: bool,
 }
@@ -70,6 +75,7 @@ impl Options {
             flows_v6: 1 << 18,
             max_vips: 1024,
             max_reals: 4096,
+            max_cookie_vips: 64,
             measure: true,
         }
     }
@@ -80,6 +86,7 @@ impl Options {
             ("flow_table.ipv6", self.flows_v6, 1 << 28),
             ("max_vips", self.max_vips, 1 << 16),
             ("max_reals", self.max_reals, 1 << 20),
+            ("max_cookie_vips", self.max_cookie_vips, 1 << 16),
         ];
         match ranges
             .into_iter()
@@ -109,6 +116,7 @@ pub struct LoadBalancer {
     rings: Rings,
     turns: Table<u32, abi::Turns>,
     loads: loads::Loads,
+    cookies: cookies::Cookies,
     ctl: Table<u32, abi::Ctl>,
     verdicts: PerCpu<abi::PacketsBytes>,
     vip_stats: PerCpu<abi::PacketsBytes>,
@@ -123,6 +131,8 @@ pub struct LoadBalancer {
 struct Book {
     vips: Vec<Option<Vip>>,
     reals: Vec<Option<Real>>,
+    /// The VIPs with cookies.
+    cookies: BTreeMap<VipId, cookies::Block>,
 }
 
 impl LoadBalancer {
@@ -151,6 +161,11 @@ impl LoadBalancer {
             ("rings", options.max_vips),
             ("turns", options.max_vips),
             ("vip_stats", options.max_vips),
+            ("cookie_counts", options.max_vips),
+            (
+                "cookie_slots",
+                options.max_cookie_vips * u32::from(causeway_core::cookie::IDS),
+            ),
             ("reals", options.max_reals),
             ("real_loads", options.max_reals),
             ("real_stats", options.max_reals),
@@ -175,6 +190,7 @@ impl LoadBalancer {
             rings: Rings::new(plane.take_map("rings")?)?,
             turns: Table::new(plane.take_map("turns")?)?,
             loads: loads::Loads::new(plane.take_map("real_loads")?)?,
+            cookies: cookies::Cookies::new(&mut plane)?,
             ctl: Table::new(plane.take_map("ctl")?)?,
             verdicts: PerCpu::new(plane.take_map("verdicts")?)?,
             vip_stats: PerCpu::new(plane.take_map("vip_stats")?)?,
@@ -183,8 +199,10 @@ impl LoadBalancer {
             plane,
             book: Mutex::default(),
         };
+        let vips = balancer.read_vips()?;
         let mut book = Book {
-            vips: balancer.read_vips()?,
+            cookies: balancer.read_cookies(&vips)?,
+            vips,
             reals: balancer.read_reals()?,
         };
         balancer.finish_removals(&mut book)?;

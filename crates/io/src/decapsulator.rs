@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The server's side of tunnels: an XDP program that removes the outer headers of
-//! packets to the server's own tunnel addresses.
+//! The server's side: an XDP program that removes the outer headers of packets to the
+//! server's own tunnel addresses, and, where VIPs have cookies, the programs that
+//! write and restore them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use causeway_core::cookie::{Format, Keys};
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 
-use crate::abi::{self, PacketsBytes, ServerVerdict};
+use crate::abi::{self, CookieFormat, PacketsBytes, ServerCookie, ServerVerdict};
+use crate::balancer::Vip;
+use crate::cookie_hooks::{self, CookieHooks};
 use crate::error::{Error, Result};
 use crate::map::{PerCpu, Table};
 use crate::pins::Kind;
@@ -34,6 +38,8 @@ pub struct DecapsulatorOptions {
     pub xdp_mode: XdpMode,
     /// UDP port where GUE arrives.
     pub gue_port: u16,
+    /// Where cookies are written and restored; `None`: nowhere.
+    pub cookies: Option<CookieHooks>,
 }
 
 /// A decapsulator that is loaded, pinned and attached. It stays when this value is
@@ -43,6 +49,10 @@ pub struct Decapsulator {
     _plane: Plane,
     own_addresses: Table<abi::Address, u32>,
     verdicts: PerCpu<PacketsBytes>,
+    cookie_keys: Table<u32, abi::CookieKeys>,
+    cookie_vips: Table<abi::VipKey, abi::ServerVip>,
+    cookie_events: PerCpu<u64>,
+    sees_opening: bool,
 }
 
 impl Decapsulator {
@@ -65,13 +75,26 @@ impl Decapsulator {
             .map_err(failed)?;
         if let Some(settings) = skel.maps.rodata_data.as_deref_mut() {
             settings.cfg_gue_port = options.gue_port;
+            settings.cfg_netns_cookie = cookie_hooks::netns_cookie()?;
         }
         startup.prepare(skel.open_object_mut(), &[])?;
         let skel = skel.load().map_err(failed)?;
+        let sees_opening = match &options.cookies {
+            Some(hooks) => {
+                startup.pin_maps(skel.object())?;
+                let (interface, pins) = startup.place();
+                cookie_hooks::attach(hooks, skel.object(), interface, pins)?
+            }
+            None => false,
+        };
         let (mut plane, started) = startup.attach(skel.object())?;
         let decapsulator = Self {
             own_addresses: Table::new(plane.take_map("own_addresses")?)?,
             verdicts: PerCpu::new(plane.take_map("verdicts")?)?,
+            cookie_keys: Table::new(plane.take_map("cookie_keys")?)?,
+            cookie_vips: Table::new(plane.take_map("cookie_vips")?)?,
+            cookie_events: PerCpu::new(plane.take_map("cookie_events")?)?,
+            sees_opening,
             _plane: plane,
         };
         Ok((decapsulator, started))
@@ -79,7 +102,42 @@ impl Decapsulator {
 
     /// Takes the decapsulator pinned in `pin_dir` down. Nothing there is no error.
     pub fn detach(pin_dir: &Path) -> Result<Detached> {
-        plane::detach(pin_dir, BLUEPRINT.link)
+        plane::detach_with(pin_dir, BLUEPRINT.link, cookie_hooks::detach)
+    }
+
+    /// Whether connections with cookies are seen while they open; without a control
+    /// group they are by their first segment, which late starters may miss.
+    pub fn sees_opening(&self) -> bool {
+        self.sees_opening
+    }
+
+    /// Sets the keys of cookies. Connections keep the cookie that they began with.
+    pub fn set_cookie_keys(&self, keys: Option<&Keys>) -> Result<()> {
+        self.cookie_keys.put(&0, &abi::CookieKeys::from(keys))
+    }
+
+    /// Sets the VIPs whose connections get cookies, with this server's id in each.
+    pub fn set_cookie_vips(&self, vips: &BTreeMap<Vip, (u16, Format)>) -> Result<()> {
+        for (vip, (id, format)) in vips {
+            let value = abi::ServerVip {
+                id: (*id).into(),
+                cookie: CookieFormat::from(format),
+            };
+            self.cookie_vips.put(&vip.key(), &value)?;
+        }
+        for (key, _) in self.cookie_vips.entries()? {
+            if Vip::from_key(&key).is_none_or(|vip| !vips.contains_key(&vip)) {
+                self.cookie_vips.remove(&key)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What was done with the timestamps of VIPs with cookies.
+    pub fn cookie_events(&self) -> Result<Vec<(ServerCookie, u64)>> {
+        let count = ServerCookie::ALL.len() as u32;
+        let counters = self.cookie_events.first(count, |sum, cpu| *sum += cpu)?;
+        Ok(ServerCookie::ALL.into_iter().zip(counters).collect())
     }
 
     /// The tunnel addresses of this server.

@@ -179,6 +179,15 @@ pub enum Error {
     /// A real's id that is not in use.
     #[error("there is no real with id {0}")]
     UnknownReal(u32),
+    /// Ids are given out for VIPs with cookies only.
+    #[error("the VIP with id {0} has no cookies")]
+    NoCookies(u32),
+    /// No control group to see connections open in.
+    #[error(
+        "{} is no control group of version 2: name one that the servers of the VIPs run in, such as /sys/fs/cgroup",
+        .0.display()
+    )]
+    NoCgroup(PathBuf),
     /// One address and port cannot be two VIPs.
     #[error("{0} is a VIP already")]
     DuplicateVip(String),

@@ -12,6 +12,7 @@
 pub mod abi;
 mod balancer;
 pub mod bench;
+mod cookie_hooks;
 pub mod daisy;
 mod decapsulator;
 mod error;
@@ -30,9 +31,10 @@ mod tc;
 mod xdp;
 
 pub use balancer::{
-    Forwarding, LoadBalancer, LoadTerms, Options, Pick, Picking, Protocol, Real, RealId, RealStats,
-    Vip, VipId, VipOptions,
+    CookieId, CookieTotals, Forwarding, LoadBalancer, LoadTerms, Options, Pick, Picking, Protocol,
+    Real, RealId, RealStats, Vip, VipId, VipOptions,
 };
+pub use cookie_hooks::CookieHooks;
 pub use decapsulator::{Decapsulator, DecapsulatorOptions};
 pub use error::{Error, Result};
 pub use filter::FilterError;

@@ -146,6 +146,11 @@ impl Startup {
         Ok(())
     }
 
+    /// The interface and the pins that it is for.
+    pub(crate) fn place(&self) -> (&Interface, &PinDir) {
+        (&self.interface, &self.pins)
+    }
+
     /// Pins the maps of the loaded object that are not pinned yet, and puts its
     /// program on the interface or in the place of the running one.
     pub(crate) fn attach(self, object: &Object) -> Result<(Plane, Started)> {
@@ -187,7 +192,7 @@ impl Startup {
         Ok((link, started))
     }
 
-    fn pin_maps(&self, object: &Object) -> Result<BTreeMap<String, MapHandle>> {
+    pub(crate) fn pin_maps(&self, object: &Object) -> Result<BTreeMap<String, MapHandle>> {
         let mut maps = BTreeMap::new();
         for map in object.maps() {
             let name = map.name().to_string_lossy().into_owned();
@@ -221,13 +226,25 @@ impl Plane {
 /// Takes down whatever data plane is pinned in `pin_dir`. Nothing there is no
 /// error. The link goes first, so that no program runs with half its maps.
 pub(crate) fn detach(pin_dir: &Path, link: &str) -> Result<Detached> {
+    detach_with(pin_dir, link, |_, _| Ok(()))
+}
+
+/// The same for a data plane with more programs than that of the link: `others` takes
+/// them off the interface with this number, which is 0 if it is gone.
+pub(crate) fn detach_with(
+    pin_dir: &Path,
+    link: &str,
+    others: impl FnOnce(&PinDir, u32) -> Result<()>,
+) -> Result<Detached> {
     check_rights()?;
     let Some(pins) = PinDir::open_existing(pin_dir)? else {
         return Ok(Detached::default());
     };
     let mut was_attached = false;
     if let Some(link) = Link::open(&pins.pin(link))? {
-        was_attached = link.info()?.ifindex != 0;
+        let ifindex = link.info()?.ifindex;
+        was_attached = ifindex != 0;
+        others(&pins, ifindex)?;
         link.detach()?;
     }
     Ok(Detached {

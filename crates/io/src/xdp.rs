@@ -104,7 +104,7 @@ impl Occupant {
     }
 }
 
-/// A link that holds a program on an interface. Dropping it closes the handle;
+/// A link that holds a program where it runs. Dropping it closes the handle;
 /// the program stays as long as the link is pinned.
 #[derive(Debug)]
 pub(crate) struct Link(OwnedFd);
@@ -142,6 +142,28 @@ impl Link {
         create(program, interface, libbpf_sys::XDP_FLAGS_SKB_MODE)
             .map(|link| (link, Mode::Generic))
             .map_err(|e| attach_error(interface, e, false))
+    }
+
+    /// A link between a program and a target: an interface's number, or a control
+    /// group's descriptor.
+    pub(crate) fn create(
+        program: BorrowedFd<'_>,
+        target: i32,
+        kind: libbpf_sys::bpf_attach_type,
+        flags: u32,
+    ) -> io::Result<Self> {
+        let opts = libbpf_sys::bpf_link_create_opts {
+            sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
+            flags,
+            ..Default::default()
+        };
+        // SAFETY: `opts` lives through the call and has no pointers set.
+        let fd = unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), target, kind, &opts) };
+        if fd < 0 {
+            return Err(errno(fd));
+        }
+        // SAFETY: a new descriptor that nobody else owns.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
     /// Another handle of the same link.
@@ -182,23 +204,26 @@ impl Link {
         let ret = unsafe {
             libbpf_sys::bpf_link_update(self.0.as_raw_fd(), program.as_raw_fd(), std::ptr::null())
         };
-        check(ret, || "replace the running XDP program".to_owned())
+        check(ret, || "replace the running program".to_owned())
     }
 
     /// Takes the program off the interface, whoever else holds the link.
     pub(crate) fn detach(&self) -> Result<()> {
         // SAFETY: a descriptor.
         let ret = unsafe { libbpf_sys::bpf_link_detach(self.0.as_raw_fd()) };
-        check(ret, || "detach the XDP program".to_owned())
+        check(ret, || "detach the program".to_owned())
+    }
+
+    /// Whether the control group that a sockops link was made for is still there.
+    pub(crate) fn is_attached(&self) -> Result<bool> {
+        let info = self.raw_info()?;
+        // SAFETY: the union is plain data; for a link of this kind it is this member.
+        let cgroup = unsafe { info.__bindgen_anon_1.cgroup.cgroup_id };
+        Ok(info.type_ == libbpf_sys::BPF_LINK_TYPE_CGROUP && cgroup != 0)
     }
 
     pub(crate) fn info(&self) -> Result<LinkInfo> {
-        let mut info = libbpf_sys::bpf_link_info::default();
-        let mut len = size_of_val(&info) as u32;
-        // SAFETY: `info` is `len` bytes long and any bytes are a value of it.
-        let ret =
-            unsafe { libbpf_sys::bpf_link_get_info_by_fd(self.0.as_raw_fd(), &mut info, &mut len) };
-        check(ret, || "read the state of the XDP link".to_owned())?;
+        let info = self.raw_info()?;
         if info.type_ != libbpf_sys::BPF_LINK_TYPE_XDP {
             let wrong = io::Error::new(io::ErrorKind::InvalidData, "not an XDP link");
             return Err(Error::bpf("use the pinned link", wrong));
@@ -210,28 +235,20 @@ impl Link {
             ifindex: unsafe { info.__bindgen_anon_1.xdp.ifindex },
         })
     }
+
+    fn raw_info(&self) -> Result<libbpf_sys::bpf_link_info> {
+        let mut info = libbpf_sys::bpf_link_info::default();
+        let mut len = size_of_val(&info) as u32;
+        // SAFETY: `info` is `len` bytes long and any bytes are a value of it.
+        let ret =
+            unsafe { libbpf_sys::bpf_link_get_info_by_fd(self.0.as_raw_fd(), &mut info, &mut len) };
+        check(ret, || "read the state of the link".to_owned())?;
+        Ok(info)
+    }
 }
 
 fn create(program: BorrowedFd<'_>, interface: &Interface, flags: u32) -> io::Result<Link> {
-    let opts = libbpf_sys::bpf_link_create_opts {
-        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
-        flags,
-        ..Default::default()
-    };
-    // SAFETY: `opts` lives through the call and has no pointers set.
-    let fd = unsafe {
-        libbpf_sys::bpf_link_create(
-            program.as_raw_fd(),
-            interface.index as i32,
-            libbpf_sys::BPF_XDP,
-            &opts,
-        )
-    };
-    if fd < 0 {
-        return Err(errno(fd));
-    }
-    // SAFETY: a new descriptor that nobody else owns.
-    Ok(Link(unsafe { OwnedFd::from_raw_fd(fd) }))
+    Link::create(program, interface.index as i32, libbpf_sys::BPF_XDP, flags)
 }
 
 /// Why an attachment failed. Another program may have come between our look and

@@ -144,6 +144,7 @@ impl Planes {
                 pin_dir: sandbox.pin_dir("server"),
                 xdp_mode: XdpMode::Auto,
                 gue_port: causeway_io::Gue::default().port,
+                cookies: None,
             };
             Decapsulator::start(&options).expect("a decapsulator").0
         });

@@ -7,6 +7,7 @@
 
 mod clock;
 mod format;
+pub mod ids;
 mod key;
 pub mod quic;
 #[cfg(test)]

@@ -113,6 +113,7 @@ impl LoadBalancer {
     /// Ends the use of a slot. The generation stays in the map, for its next user
     /// to get another.
     pub(super) fn retire(&self, book: &mut Book, id: RealId) -> Result<()> {
+        self.free_cookie_ids(book, id)?;
         let old = self.reals.get(&id)?.unwrap_or_default();
         let gone = abi::Real {
             r#gen: old.r#gen,

@@ -115,7 +115,7 @@ impl Picking {
 }
 
 impl Vip {
-    fn key(&self) -> abi::VipKey {
+    pub(crate) fn key(&self) -> abi::VipKey {
         abi::VipKey {
             addr: abi::addr_bytes(self.address),
             port_be: self.port.to_be_bytes(),
@@ -142,7 +142,7 @@ impl Vip {
     }
 
     /// `None` for the entries of an address alone and of fragments.
-    fn from_key(key: &abi::VipKey) -> Option<Self> {
+    pub(crate) fn from_key(key: &abi::VipKey) -> Option<Self> {
         if key.kind != 0 {
             return None;
         }
@@ -174,6 +174,7 @@ impl LoadBalancer {
         })?;
         self.rings.clear(id)?;
         self.vip_stats.clear(id)?;
+        self.clear_cookie_counts(id)?;
         self.vips.put(&vip.address_key(), &abi::Vip::default())?;
         let value = abi::Vip {
             id,
@@ -193,6 +194,9 @@ impl LoadBalancer {
         self.vips.remove(&vip.key())?;
         book.vips[id as usize] = None;
         self.remove_bare_addresses(&book)?;
+        if book.cookies.remove(&id).is_some() {
+            self.set_cookie_vips(&book)?;
+        }
         self.rings.clear(id)?;
         for (real, _) in numbered(&book.reals)
             .iter()

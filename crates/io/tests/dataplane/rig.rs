@@ -7,9 +7,10 @@ use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
+use causeway_core::cookie::{Format, Keys, Mode};
 use causeway_io::abi::{
-    self, Action, Ctl, Flow, FlowKey4, FlowKey6, PacketsBytes, Plain, Real, RealLoad, RealStats,
-    Verdict, Vip, VipKey,
+    self, Action, CookieCounts, CookieFormat, CookieKeys, CookieResult, CookieSlot, Ctl, Flow,
+    FlowKey4, FlowKey6, PacketsBytes, Plain, Real, RealLoad, RealStats, Verdict, Vip, VipKey,
 };
 use causeway_io::flow_table::{self, WAYS};
 use causeway_io::skel::lb::{LbSkel, LbSkelBuilder};
@@ -25,6 +26,8 @@ pub const TUNNEL_SOURCE6: &str = "fd00:9::1";
 pub const HASH_KEY: [u64; 2] = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
 const CLOCK_METADATA: u32 = 1;
 const RING_SIZE: u32 = 17;
+/// Not the first block, so that the base counts.
+const COOKIE_BASE: u32 = 1024;
 
 /// Storage that the object borrows; it lives as long as the test process.
 pub fn storage() -> &'static mut MaybeUninit<OpenObject> {
@@ -302,6 +305,35 @@ impl Rig {
             Plain::as_bytes(&key),
             Plain::as_bytes(&vip),
         );
+    }
+
+    /// Gives a VIP cookies of the default kind and these ids, as `(id, real)`.
+    pub fn cookies(&self, vip: (&str, u16), keys: &Keys, ids: &[(u16, u32)]) {
+        self.set_ctl(|ctl| ctl.cookies = 1);
+        let value = CookieKeys::from(Some(keys));
+        let zero = 0u32.to_ne_bytes();
+        write(&self.skel.maps.cookie_keys, &zero, Plain::as_bytes(&value));
+        self.change_vip(vip.0, vip.1, TCP, |value| {
+            value.cookie_base = COOKIE_BASE;
+            value.cookie = CookieFormat::from(&Format::default_of(Mode::Timestamp));
+        });
+        for (id, real) in ids {
+            let slot = CookieSlot {
+                real: real + 1,
+                ..CookieSlot::default()
+            };
+            let index = COOKIE_BASE + u32::from(*id);
+            let slots = &self.skel.maps.cookie_slots;
+            write(slots, &index.to_ne_bytes(), Plain::as_bytes(&slot));
+        }
+    }
+
+    /// Packets of a VIP by what their cookies said; those that were none are left out.
+    pub fn cookie_counts(&self, vip: u32) -> Vec<(CookieResult, u64)> {
+        let cpus: Vec<CookieCounts> = read_percpu(&self.skel.maps.cookie_counts, vip);
+        let sum = |result: CookieResult| cpus.iter().map(|c| c.packets[result as usize]).sum();
+        let all = CookieResult::ALL.into_iter().map(|r| (r, sum(r)));
+        all.filter(|(_, count)| *count > 0).collect()
     }
 
     pub fn load(&self, real: u32) -> RealLoad {

@@ -156,6 +156,7 @@ pub fn decapsulate(server: &topology::Node) -> Result<()> {
         pin_dir: pin_dir(server),
         xdp_mode: XdpMode::Auto,
         gue_port: causeway_io::Gue::default().port,
+        cookies: None,
     };
     let addresses = [server.ipv4.into(), server.ipv6.into()].into();
     server.netns.run(move || {

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Cookies at a server: what its maps hold, and which VIP a segment is of.
+ *
+ * The kernel's TCP must not notice. Whatever leaves has the cookie in its timestamp;
+ * whatever comes back has the value restored that the kernel had put there, because
+ * the kernel checks it (TSEcrRejected) and measures round trips by it.
+ */
+#ifndef CAUSEWAY_COOKIE_SERVER_H
+#define CAUSEWAY_COOKIE_SERVER_H
+
+#include "segment.h"
+#include "tcp_sock.h"
+#include "../shared/cookie_clock.h"
+
+#define SERVER_VIPS 1024
+#define ECHOES 16384
+
+/* Set by the loader: the network namespace that the agent lives in. */
+const volatile u64 cfg_netns_cookie = 0;
+
+/* A connection with an event-driven clock. */
+struct cookie_socket {
+	struct bpf_spin_lock lock; /* out and in may run on two CPUs */
+	u32 cookie;
+	struct cookie_clock clock; /* bits 0: opened by this server, not its VIP's client */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, SERVER_VIPS);
+	__type(key, struct vip_key);
+	__type(value, struct server_vip);
+} cookie_vips SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct cookie_keys);
+} cookie_keys SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct cookie_socket);
+} cookie_sockets SEC(".maps");
+
+/* The last echo of connections in TIME_WAIT, by tuple; IPv4 as IPv4-mapped. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, ECHOES);
+	__type(key, struct flow_key6);
+	__type(value, u32);
+} cookie_echoes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, SERVER_COOKIES_MAX);
+	__type(key, u32);
+	__type(value, u64);
+} cookie_events SEC(".maps");
+
+static __always_inline void count_event(enum server_cookie event)
+{
+	u32 index = event;
+	u64 *counter = bpf_map_lookup_elem(&cookie_events, &index);
+
+	if (counter)
+		*counter += 1;
+}
+
+/* The VIP with the segment's port, else the one with all ports. */
+static __always_inline struct server_vip *find_server_vip(struct vip_key *key)
+{
+	struct server_vip *vip = bpf_map_lookup_elem(&cookie_vips, key);
+
+	if (vip)
+		return vip;
+	key->port_be = 0;
+	return bpf_map_lookup_elem(&cookie_vips, key);
+}
+
+static __always_inline struct server_vip *segment_vip(const struct segment *seg)
+{
+	struct vip_key key = { .proto = IPPROTO_TCP };
+
+	if (seg->family == IPV4) {
+		key.addr[10] = key.addr[11] = 0xff;
+		__builtin_memcpy(&key.addr[12], &seg->key4.daddr_be, 4);
+		key.port_be = seg->key4.dport_be;
+	} else {
+		__builtin_memcpy(key.addr, seg->key6.daddr_be, 16);
+		key.port_be = seg->key6.dport_be;
+	}
+	return find_server_vip(&key);
+}
+
+static __always_inline u64 segment_hash(const struct segment *seg, const u64 key[2])
+{
+	if (seg->family == IPV4)
+		return siphash24((const u64 *)&seg->key4, sizeof(seg->key4) / 8, key);
+	return siphash24((const u64 *)&seg->key6, sizeof(seg->key6) / 8, key);
+}
+
+/*
+ * The cookie that this server gives the segment's connection now; false without keys.
+ * Not inline: one SipHash each for IPv4 and IPv6 is enough code.
+ */
+static __noinline int make_cookie(const struct segment *seg, const struct server_vip *vip, u32 *cookie)
+{
+	u32 zero = 0, epoch;
+	struct cookie_keys *keys = bpf_map_lookup_elem(&cookie_keys, &zero);
+
+	if (!keys)
+		return false;
+	epoch = keys->current & 1;
+	if (!(keys->present >> epoch & 1))
+		return false;
+	*cookie = cookie_encode(segment_hash(seg, keys->key[epoch]), epoch, vip->id, &vip->cookie);
+	return true;
+}
+
+/* Whether a cookie is one that this server gives the segment's connection, in either epoch. */
+static __noinline int is_own_cookie(const struct segment *seg, const struct server_vip *vip, u32 cookie)
+{
+	u32 zero = 0, epoch = cookie_epoch(cookie, &vip->cookie);
+	struct cookie_keys *keys = bpf_map_lookup_elem(&cookie_keys, &zero);
+
+	if (!keys || !(keys->present >> epoch & 1))
+		return false;
+	return cookie_encode(segment_hash(seg, keys->key[epoch & 1]), epoch, vip->id, &vip->cookie) == cookie;
+}
+
+static __always_inline struct flow_key6 echo_key(const struct segment *seg)
+{
+	struct flow_key6 key = { .proto = IPPROTO_TCP };
+
+	if (seg->family == IPV6)
+		return seg->key6;
+	key.saddr_be[2] = key.daddr_be[2] = bpf_htonl(0xffff);
+	key.saddr_be[3] = seg->key4.saddr_be;
+	key.daddr_be[3] = seg->key4.daddr_be;
+	key.sport_be = seg->key4.sport_be;
+	key.dport_be = seg->key4.dport_be;
+	return key;
+}
+
+#endif

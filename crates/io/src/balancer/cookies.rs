@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Cookies: keys, and which real has which id of its VIP.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use causeway_core::cookie::{Format, IDS, Keys};
+
+use super::*;
+use crate::abi::{CookieCounts, CookieFormat, CookieResult, CookieSlot};
+
+/// An id of a VIP that a real has, or had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CookieId {
+    /// The id.
+    pub id: u16,
+    /// Who has it; `None` if it was taken away.
+    pub real: Option<RealId>,
+    /// Address of who has or had it.
+    pub address: IpAddr,
+    /// Seconds since 1970 when it was taken away; 0 if it never was.
+    pub freed_s: u32,
+}
+
+/// Packets by what their cookies said.
+pub type CookieTotals = Vec<(CookieResult, u64)>;
+
+/// The tables of cookies.
+#[derive(Debug)]
+pub(super) struct Cookies {
+    keys: Table<u32, abi::CookieKeys>,
+    slots: Table<u32, CookieSlot>,
+    counts: PerCpu<CookieCounts>,
+}
+
+/// The slots of one VIP, as the book remembers them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Block {
+    base: u32,
+    ids: BTreeMap<u16, CookieSlot>,
+}
+
+impl Cookies {
+    pub(super) fn new(plane: &mut Plane) -> Result<Self> {
+        Ok(Self {
+            keys: Table::new(plane.take_map("cookie_keys")?)?,
+            slots: Table::new(plane.take_map("cookie_slots")?)?,
+            counts: PerCpu::new(plane.take_map("cookie_counts")?)?,
+        })
+    }
+}
+
+impl LoadBalancer {
+    /// Sets the keys; without any, no cookie is valid. Cookies of both epochs are.
+    pub fn set_cookie_keys(&self, keys: Option<&Keys>) -> Result<()> {
+        let _changing = self.book();
+        self.cookies.keys.put(&0, &abi::CookieKeys::from(keys))
+    }
+
+    /// Gives a VIP's connections cookies, or takes them away. Without cookies its
+    /// ids are forgotten, and packets that carry them go by the ring.
+    pub fn set_cookies(&self, id: VipId, format: Option<&Format>) -> Result<()> {
+        let mut book = self.book();
+        let vip = book.vip(id)?;
+        let mut value = self.vips.get(&vip.key())?.ok_or(Error::UnknownVip(id))?;
+        let wanted = format.map(CookieFormat::from).unwrap_or_default();
+        if value.cookie == wanted {
+            return Ok(());
+        }
+        if format.is_some() && !book.cookies.contains_key(&id) {
+            let base = self.new_block(&book)?;
+            value.cookie_base = base;
+            let ids = BTreeMap::new();
+            book.cookies.insert(id, Block { base, ids });
+        }
+        value.cookie = wanted;
+        self.vips.put(&vip.key(), &value)?;
+        if format.is_none() {
+            book.cookies.remove(&id);
+        }
+        self.set_cookie_vips(&book)
+    }
+
+    /// Tells the data plane whether any packet is to be asked for a cookie.
+    pub(super) fn set_cookie_vips(&self, book: &Book) -> Result<()> {
+        let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
+        ctl.cookies = u8::from(!book.cookies.is_empty());
+        self.ctl.put(&0, &ctl)
+    }
+
+    /// A block of slots that no VIP has, emptied.
+    fn new_block(&self, book: &Book) -> Result<u32> {
+        let ids = u32::from(IDS);
+        let max = self.cookies.slots.max_entries() / ids;
+        let taken = |base: u32| book.cookies.values().any(|block| block.base == base);
+        let base = (0..max).map(|block| block * ids).find(|base| !taken(*base));
+        let base = base.ok_or(Error::Full {
+            what: "VIPs with cookies",
+            max,
+            setting: "max_cookie_vips",
+        })?;
+        let keys: Vec<u32> = (base..base + ids).collect();
+        let empty = vec![CookieSlot::default(); keys.len()];
+        self.cookies.slots.put_all(&keys, &empty)?;
+        Ok(base)
+    }
+
+    /// The ids of a VIP that a real has or had, in their order.
+    pub fn cookie_ids(&self, vip: VipId) -> Result<Vec<CookieId>> {
+        let book = self.book();
+        book.vip(vip)?;
+        let slots = book.cookies.get(&vip).into_iter();
+        Ok(slots
+            .flat_map(|block| &block.ids)
+            .map(|(id, slot)| CookieId {
+                id: *id,
+                real: slot.real.checked_sub(1),
+                address: abi::addr_from_bytes(slot.addr),
+                freed_s: slot.freed_s,
+            })
+            .collect())
+    }
+
+    /// Gives a real an id; from then on packets with it go there. A real may have
+    /// several, and keeps them until it is removed.
+    pub fn set_cookie_id(&self, vip: VipId, id: u16, real: RealId) -> Result<()> {
+        let mut book = self.book();
+        let address = book.real(real)?.address;
+        let slot = CookieSlot {
+            real: real + 1,
+            freed_s: 0,
+            addr: abi::addr_bytes(address),
+        };
+        let block = book.cookies.get_mut(&vip).ok_or(Error::NoCookies(vip))?;
+        if id >= IDS {
+            return Err(Error::OutOfRange {
+                what: "a server's id",
+                value: id.into(),
+                min: 0,
+                max: u64::from(IDS) - 1,
+            });
+        }
+        if block.ids.get(&id) != Some(&slot) {
+            self.cookies
+                .slots
+                .put(&(block.base + u32::from(id)), &slot)?;
+            block.ids.insert(id, slot);
+        }
+        Ok(())
+    }
+
+    /// Takes the ids of a real that is to go away. Until they are given out again,
+    /// packets that carry them are dropped, as `cookie_unknown`.
+    pub(super) fn free_cookie_ids(&self, book: &mut Book, real: RealId) -> Result<()> {
+        let freed_s = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(1, |since| since.as_secs().clamp(1, u32::MAX.into()) as u32);
+        for block in book.cookies.values_mut() {
+            for (id, slot) in &mut block.ids {
+                if slot.real == real + 1 {
+                    (slot.real, slot.freed_s) = (0, freed_s);
+                    self.cookies
+                        .slots
+                        .put(&(block.base + u32::from(*id)), slot)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What became of the cookies of each VIP that has them.
+    pub fn cookie_counts(&self) -> Result<Vec<(VipId, CookieTotals)>> {
+        let vips: Vec<VipId> = self.book().cookies.keys().copied().collect();
+        let upper = vips.iter().max().map_or(0, |last| last + 1);
+        let counts = self.cookies.counts.first(upper, |sum, cpu| {
+            for (sum, cpu) in sum.packets.iter_mut().zip(cpu.packets) {
+                *sum += cpu;
+            }
+        })?;
+        let of = |vip: &VipId| {
+            let packets = counts.get(*vip as usize).map_or([0; 16], |c| c.packets);
+            CookieResult::ALL.into_iter().zip(packets).collect()
+        };
+        Ok(vips.iter().map(|vip| (*vip, of(vip))).collect())
+    }
+
+    /// Sets a VIP's counters to zero.
+    pub(super) fn clear_cookie_counts(&self, vip: VipId) -> Result<()> {
+        self.cookies.counts.clear(vip)
+    }
+
+    /// What the maps hold, by VIP.
+    pub(super) fn read_cookies(&self, vips: &[Option<Vip>]) -> Result<BTreeMap<VipId, Block>> {
+        let mut blocks = BTreeMap::new();
+        for (id, vip) in numbered(vips) {
+            let Some(value) = self.vips.get(&vip.key())?.filter(|v| v.cookie.mode != 0) else {
+                continue;
+            };
+            let mut ids = BTreeMap::new();
+            for id in 0..IDS {
+                let slot = self
+                    .cookies
+                    .slots
+                    .get(&(value.cookie_base + u32::from(id)))?;
+                let used = slot.filter(|slot| slot.real != 0 || slot.freed_s != 0);
+                ids.extend(used.map(|slot| (id, slot)));
+            }
+            let base = value.cookie_base;
+            blocks.insert(id, Block { base, ids });
+        }
+        Ok(blocks)
+    }
+}
