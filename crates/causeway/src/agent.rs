@@ -12,7 +12,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::get;
 use axum::{Json, Router};
-use causeway_io::{Decapsulator, DecapsulatorOptions, Started};
+use causeway_io::{CookieHooks, Decapsulator, DecapsulatorOptions, Started};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
@@ -54,6 +54,17 @@ pub struct AgentStats {
     pub addresses: BTreeSet<IpAddr>,
     /// Every exit of the data plane.
     pub verdicts: Vec<VerdictView>,
+    /// What was done with timestamps; empty without cookies.
+    pub cookies: Vec<CookieEventView>,
+}
+
+/// One thing that is done with the timestamp of a segment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CookieEventView {
+    /// Its word.
+    pub event: String,
+    /// Segments since the data plane was loaded; merged ones count once.
+    pub segments: u64,
 }
 
 /// A running agent.
@@ -73,8 +84,16 @@ impl Agent {
             pin_dir: config.pin_dir.clone(),
             xdp_mode: config.xdp_mode.into(),
             gue_port: config.gue_port,
+            cookies: config.cookies.as_ref().map(|cookies| CookieHooks {
+                cgroup: cookies.cgroup.clone(),
+            }),
         })?;
-        decapsulator.set_addresses(&config.addresses)?;
+        if config.cookies.is_some() && !decapsulator.sees_opening() {
+            warn!(
+                "this machine has no control group of version 2: connections get their clock at the first segment that the server sends, not when they open"
+            );
+        }
+        apply(&decapsulator, &config)?;
         let status = AgentStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             interface: config.interface.clone(),
@@ -110,12 +129,23 @@ impl Agent {
                 "`{key}` cannot change while the agent runs; restart it"
             ));
         }
-        self.decapsulator
-            .set_addresses(&wanted.addresses)
-            .map_err(|error| error.to_string())?;
+        apply(&self.decapsulator, &wanted).map_err(|error| error.to_string())?;
         warn_of_missing_vips(&wanted);
         *running = wanted;
         Ok(running.summary())
+    }
+
+    fn cookies(&self) -> anyhow::Result<Vec<CookieEventView>> {
+        if lock(&self.config).cookies.is_none() {
+            return Ok(Vec::new());
+        }
+        let events = self.decapsulator.cookie_events()?.into_iter();
+        Ok(events
+            .map(|(event, segments)| CookieEventView {
+                event: event.as_str().to_owned(),
+                segments,
+            })
+            .collect())
     }
 
     fn verdicts(&self) -> anyhow::Result<Vec<VerdictView>> {
@@ -135,8 +165,20 @@ impl Agent {
             at: Moment::now(),
             addresses: self.decapsulator.addresses()?,
             verdicts: self.verdicts()?,
+            cookies: self.cookies()?,
         })
     }
+}
+
+/// Makes the data plane follow the configuration. Keys come before the VIPs whose
+/// connections need them.
+fn apply(decapsulator: &Decapsulator, config: &AgentConfig) -> causeway_io::Result<()> {
+    decapsulator.set_addresses(&config.addresses)?;
+    if let Some(cookies) = &config.cookies {
+        decapsulator.set_cookie_keys(Some(&cookies.keys))?;
+        decapsulator.set_cookie_vips(&cookies.vips)?;
+    }
+    Ok(())
 }
 
 /// What the locks guard is whole after every statement.
@@ -188,7 +230,7 @@ async fn stats(State(agent): Api) -> Answer<Json<AgentStats>> {
 }
 
 async fn metrics_page(State(agent): Api) -> Answer<Response> {
-    let page = agent.verdicts().and_then(metrics::agent_page);
+    let page = agent.stats().and_then(metrics::agent_page);
     page.map(openmetrics).map_err(failed)
 }
 

@@ -13,7 +13,10 @@ use clap::{ArgAction, Parser, Subcommand};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use tracing_subscriber::EnvFilter;
 
-use crate::{agent_cmd, bench, config_cmd, generate_cmd, lb_cmd, measure, rtt, stats_cmd, vip_cmd};
+use crate::{
+    agent_cmd, bench, config_cmd, cookie_cmd, generate_cmd, lb_cmd, measure, rtt, stats_cmd,
+    vip_cmd,
+};
 
 /// A layer-4 load balancer that knows what its clients feel.
 #[derive(Debug, Parser)]
@@ -42,6 +45,8 @@ enum Command {
     Vip(vip_cmd::VipArgs),
     /// Look at and change the reals of a running balancer
     Real(vip_cmd::RealArgs),
+    /// Keys and ids of cookies, which keep connections on their reals
+    Cookie(cookie_cmd::Args),
     /// Work with configuration files
     Config(config_cmd::Args),
     /// Write shell completions and man pages
@@ -72,6 +77,7 @@ impl Cli {
             Command::Real(args) => args.run(),
             Command::Measure(args) => args.run(),
             Command::Rtt(args) => args.run(),
+            Command::Cookie(args) => args.run(),
             Command::Config(args) => args.run(),
             Command::Generate(args) => args.run(),
             Command::Bench(args) => args.run(),
@@ -91,7 +97,7 @@ impl Command {
                 false
             }
             Self::Stats(_) | Self::Vip(_) | Self::Real(_) => true,
-            Self::Config(_) | Self::Generate(_) => true,
+            Self::Cookie(_) | Self::Config(_) | Self::Generate(_) => true,
             #[cfg(feature = "lab")]
             Self::Demo(_) => false,
             #[cfg(feature = "lab")]

@@ -12,6 +12,7 @@ mod cli;
 mod client;
 mod config;
 mod config_cmd;
+mod cookie_cmd;
 mod daemon;
 #[cfg(feature = "lab")]
 mod demo;

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use causeway_io::abi::{Action, ServerVerdict, Verdict};
+use causeway_io::abi::{Action, CookieResult, ServerCookie, ServerVerdict, Verdict};
 
 fn in_repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -28,6 +28,23 @@ fn the_runbook_explains_every_verdict() {
         assert!(
             runbook.contains(&table),
             "docs/operations.md should hold:\n{table}"
+        );
+    }
+}
+
+#[test]
+fn the_cookies_page_explains_every_result_and_event() {
+    let results = CookieResult::ALL.map(|r| row(r.as_str(), r.action(), r.meaning()));
+    let events = ServerCookie::ALL.map(|e| format!("| `{}` | {} |\n", e.as_str(), e.meaning()));
+    let page = std::fs::read_to_string(in_repository("docs/cookies.md")).expect("a page");
+    for (head, rows) in [
+        ("| result | | |\n| --- | --- | --- |\n", results.concat()),
+        ("| event | |\n| --- | --- |\n", events.concat()),
+    ] {
+        let table = format!("{head}{rows}\n");
+        assert!(
+            page.contains(&table),
+            "docs/cookies.md should hold:\n{table}"
         );
     }
 }

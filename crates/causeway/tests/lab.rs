@@ -263,3 +263,12 @@ fn interrupts_end_everything() {
     assert_eq!(status.signal(), Some(2), "{status}");
     assert!(start.elapsed() < Duration::from_secs(3));
 }
+
+#[test]
+fn cookies_keep_connections_whatever_changes() {
+    let report = run("cookie", &["connections=4"]);
+    let steps = report.pointer("/result/steps").and_then(Value::as_object);
+    assert!(steps.is_some_and(|steps| steps.len() > 15));
+    assert_eq!(number(&report, "/result/kernels/paws_estab"), 0.0);
+    assert_eq!(number(&report, "/result/kernels/tsecr_rejected"), 0.0);
+}

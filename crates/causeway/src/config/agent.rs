@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The configuration of `causeway agent`, which serves one server.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use causeway_core::cookie::{Format, Keys};
+use causeway_io::{Protocol, Vip};
 use toml::Spanned;
 
 use super::error::Faults;
-use super::raw::{RawAgent, RawAgentFile};
+use super::raw::{RawAgent, RawAgentCookie, RawAgentFile, RawAgentVip};
+use super::validate::text;
 use super::vip::vip_address;
-use super::words::Words;
-use super::{ConfigErrors, XdpMode, plural, read, validate};
+use super::words::{CookieKind, Words};
+use super::{ConfigErrors, XdpMode, cookie, plural, read, validate};
 
 /// Port of the agent's HTTP API: that of the balancer is free for one beside it.
 const HTTP_PORT: u16 = 9471;
@@ -37,6 +40,19 @@ pub struct AgentConfig {
     pub xdp_mode: XdpMode,
     /// UDP port where GUE arrives.
     pub gue_port: u16,
+    /// Cookies of the VIPs; `None`: none are written.
+    pub cookies: Option<AgentCookies>,
+}
+
+/// What a server needs to know to write cookies.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AgentCookies {
+    /// The keys, the same as the balancers'.
+    pub keys: Keys,
+    /// A control group that the services run in; `None`: the root.
+    pub cgroup: Option<PathBuf>,
+    /// By VIP, this server's id and how cookies are made.
+    pub vips: BTreeMap<Vip, (u16, Format)>,
 }
 
 impl AgentConfig {
@@ -65,8 +81,17 @@ impl AgentConfig {
             ("http", self.http == running.http),
             ("xdp.mode", self.xdp_mode == running.xdp_mode),
             ("gue_port", self.gue_port == running.gue_port),
+            (
+                "cookie",
+                self.cookies.is_some() == running.cookies.is_some(),
+            ),
+            ("cookie.cgroup", self.cgroup() == running.cgroup()),
         ];
         same.iter().find(|(_, same)| !same).map(|(key, _)| *key)
+    }
+
+    fn cgroup(&self) -> Option<&Path> {
+        self.cookies.as_ref()?.cgroup.as_deref()
     }
 
     /// One line for people.
@@ -75,8 +100,12 @@ impl AgentConfig {
             1 => "1 tunnel address".to_owned(),
             count => format!("{count} tunnel addresses"),
         };
+        let cookies = match &self.cookies {
+            Some(cookies) => format!(", {} of them with cookies,", cookies.vips.len()),
+            None => String::new(),
+        };
         format!(
-            "{what} and {} on {}",
+            "{what} and {}{cookies} on {}",
             plural(self.vips.len(), "VIP"),
             self.interface
         )
@@ -90,7 +119,8 @@ pub(super) fn is_agents(text: &str) -> bool {
 
 fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
     let interface = validate::interface(raw.interface.as_ref(), "the balancers'", faults);
-    let addresses = addresses(&raw.addresses, faults);
+    let cookies = raw.cookie.as_ref().map(|raw| cookies(raw, faults));
+    let addresses = addresses(&raw.addresses, cookies.is_some(), faults);
     let vips = addresses_of(&raw.vips, faults);
     for address in &raw.vips {
         let parsed = address.as_ref().parse::<IpAddr>();
@@ -114,11 +144,20 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
         http: validate::http(raw.http.as_ref(), HTTP_PORT, faults),
         xdp_mode: mode.unwrap_or(XdpMode::Auto),
         gue_port: validate::gue_port(raw.gue_port.as_ref(), faults),
+        cookies: match cookies {
+            None => None,
+            Some(cookies) => Some(cookies?),
+        },
     })
 }
 
-fn addresses(raw: &[Spanned<String>], faults: &mut Faults<'_>) -> BTreeSet<IpAddr> {
-    if raw.is_empty() {
+/// A server that is reached by `l2` alone has no tunnels, but may have cookies.
+fn addresses(
+    raw: &[Spanned<String>],
+    has_cookies: bool,
+    faults: &mut Faults<'_>,
+) -> BTreeSet<IpAddr> {
+    if raw.is_empty() && !has_cookies {
         faults.file("`addresses` is missing; name the addresses that balancers know this server by, for example addresses = [\"10.0.0.1\"]");
     }
     if let Some(surplus) = raw.get(ADDRESSES_MAX) {
@@ -128,6 +167,85 @@ fn addresses(raw: &[Spanned<String>], faults: &mut Faults<'_>) -> BTreeSet<IpAdd
         );
     }
     addresses_of(raw, faults)
+}
+
+fn cookies(raw: &RawAgentCookie, faults: &mut Faults<'_>) -> Option<AgentCookies> {
+    if raw.keys.is_none() {
+        faults.file("`keys` is missing under [agent.cookie]; name the keys file, which is the same on all balancers and servers");
+    }
+    let keys = cookie::keys_of(raw.keys.as_ref(), faults);
+    let cgroup = text(raw.cgroup.as_ref(), faults, |path| {
+        match path.starts_with('/') {
+            true => Ok(PathBuf::from(path)),
+            false => Err(format!(
+                "`{path}` is not an absolute path; begin it with `/`"
+            )),
+        }
+    });
+    let mut vips = BTreeMap::new();
+    for spanned in &raw.vip {
+        if let Some((vip, value)) = cookie_vip(spanned, faults)
+            && vips.insert(vip, value).is_some()
+        {
+            faults.at(spanned.span(), format!("vip {vip} is given twice"));
+        }
+    }
+    Some(AgentCookies {
+        keys: keys?.1,
+        cgroup,
+        vips,
+    })
+}
+
+fn cookie_vip(
+    spanned: &Spanned<RawAgentVip>,
+    faults: &mut Faults<'_>,
+) -> Option<(Vip, (u16, Format))> {
+    let raw = spanned.as_ref();
+    let hint = "`causeway cookie agent ADDRESS` on the balancer prints the whole entry";
+    for (key, missing) in [
+        ("address", raw.address.is_none()),
+        ("port", raw.port.is_none()),
+        ("id", raw.id.is_none()),
+    ] {
+        if missing {
+            faults.at(spanned.span(), format!("the vip has no `{key}`; {hint}"));
+        }
+    }
+    let address = text(raw.address.as_ref(), faults, vip_address);
+    let kind = text(raw.cookie.as_ref(), faults, CookieKind::from_word);
+    let kind = kind.unwrap_or(CookieKind::Timestamp);
+    if kind == CookieKind::None {
+        faults.at(
+            spanned.span(),
+            "a vip with cookie = \"none\" needs no entry here; remove it",
+        );
+        return None;
+    }
+    let format = cookie::format(
+        kind,
+        raw.cookie_bits.as_ref(),
+        raw.cookie_id_bits.as_ref(),
+        faults,
+    );
+    let id = cookie::id(raw.id.as_ref(), format.as_ref(), faults);
+    let place = raw.port.as_ref()?;
+    let port = u16::try_from(*place.as_ref());
+    if port.is_err() {
+        faults.at(
+            place.span(),
+            format!(
+                "port {} is out of range; use 1 to 65535, or 0 for every port",
+                place.as_ref()
+            ),
+        );
+    }
+    let vip = Vip {
+        address: address?,
+        port: port.ok()?,
+        protocol: Protocol::Tcp,
+    };
+    Some((vip, (id?, format?)))
 }
 
 fn addresses_of(raw: &[Spanned<String>], faults: &mut Faults<'_>) -> BTreeSet<IpAddr> {

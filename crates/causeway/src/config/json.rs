@@ -94,6 +94,9 @@ fn real_to_json(real: &Real) -> Value {
         "weight": real.weight,
         "drain": real.drain,
     });
+    if let Some(id) = real.id {
+        value["id"] = json!(id);
+    }
     if let Some(mac) = real.mac {
         value["mac"] = json!(mac.to_string());
     }

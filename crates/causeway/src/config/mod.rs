@@ -11,8 +11,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use causeway_core::control::Params;
+use causeway_core::cookie::Format;
 
 mod agent;
+pub mod cookie;
+#[cfg(test)]
+mod cookie_tests;
 mod error;
 mod hash_key;
 mod json;
@@ -25,6 +29,7 @@ mod vip;
 mod words;
 
 pub use agent::AgentConfig;
+pub use cookie::Cookies;
 pub use error::{ConfigErrors, Fault};
 pub use hash_key::HashKey;
 pub use json::{changed_vip, real_from_json, vip_from_json};
@@ -63,6 +68,8 @@ pub struct Config {
     pub measure: bool,
     /// Constants of the controller.
     pub control: Params,
+    /// Keys of cookies; `None`: no VIP has cookies.
+    pub cookies: Option<Cookies>,
     /// How much history per real the daemon keeps.
     pub history: Duration,
     /// The virtual services, in the file's order.
@@ -120,6 +127,8 @@ pub struct Vip {
     pub fragments: Fragments,
     /// Whether latency moves the weights.
     pub control: Control,
+    /// How its connections' cookies are made, if they have any.
+    pub cookie: Option<Format>,
     /// The servers, in the file's order; never empty.
     pub reals: Vec<Real>,
 }
@@ -135,6 +144,8 @@ pub struct Real {
     pub mac: Option<Mac>,
     /// Takes no new connections, keeps those it has.
     pub drain: bool,
+    /// Its id in cookies, if the file names one.
+    pub id: Option<u16>,
 }
 
 impl Forwarding {

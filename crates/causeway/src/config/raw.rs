@@ -31,6 +31,8 @@ pub(super) struct RawConfig {
     #[serde(default)]
     pub control: RawControl,
     #[serde(default)]
+    pub cookie: RawCookie,
+    #[serde(default)]
     pub history: RawHistory,
     #[serde(default)]
     pub vip: Vec<Spanned<RawVip>>,
@@ -103,6 +105,13 @@ pub(super) struct RawControl {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
+pub(super) struct RawCookie {
+    pub keys: Text,
+    pub quarantine: Text,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct RawHistory {
     pub length: Text,
 }
@@ -120,6 +129,10 @@ pub(super) struct RawVip {
     pub forwarding: Text,
     pub fragments: Text,
     pub control: Text,
+    pub cookie: Text,
+    pub cookie_at: Text,
+    pub cookie_bits: Option<Spanned<i64>>,
+    pub cookie_id_bits: Option<Spanned<i64>>,
     #[serde(default)]
     pub real: Vec<Spanned<RawReal>>,
 }
@@ -131,6 +144,7 @@ pub(super) struct RawReal {
     pub weight: Option<Spanned<i64>>,
     pub mac: Text,
     pub drain: Option<bool>,
+    pub id: Option<Spanned<i64>>,
 }
 
 /// The file of `causeway agent`. A table of its own tells it from a balancer's.
@@ -154,4 +168,26 @@ pub(super) struct RawAgent {
     pub gue_port: Option<Spanned<i64>>,
     #[serde(default)]
     pub xdp: RawXdp,
+    pub cookie: Option<RawAgentCookie>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawAgentCookie {
+    pub keys: Text,
+    pub cgroup: Text,
+    #[serde(default)]
+    pub vip: Vec<Spanned<RawAgentVip>>,
+}
+
+/// One VIP of a server, with the server's id in it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawAgentVip {
+    pub address: Text,
+    pub port: Option<Spanned<i64>>,
+    pub id: Option<Spanned<i64>>,
+    pub cookie: Text,
+    pub cookie_bits: Option<Spanned<i64>>,
+    pub cookie_id_bits: Option<Spanned<i64>>,
 }

@@ -15,7 +15,9 @@ use super::error::Faults;
 use super::raw::{CountValue, HttpValue, RawConfig, RawControl, RawEncap};
 use super::words::Estimator;
 use super::words::{self, Words};
-use super::{Config, ConfigErrors, Encap, GueChecksum, HashKey, Mac, Vip, XdpMode, units, vip};
+use super::{
+    Config, ConfigErrors, Encap, GueChecksum, HashKey, Mac, Vip, XdpMode, cookie, units, vip,
+};
 
 /// Longest interface name that the kernel takes (IFNAMSIZ - 1).
 const INTERFACE_NAME_MAX: usize = 15;
@@ -79,7 +81,8 @@ pub(super) fn config(raw: RawConfig, faults: &mut Faults<'_>) -> Option<Config> 
     });
     text(raw.measure.estimator.as_ref(), faults, estimator);
     let measure = raw.measure.enabled.unwrap_or(true);
-    let vips = vip::vips(&raw.vip, measure, faults);
+    let cookies = cookie::cookies(&raw.cookie, faults);
+    let vips = vip::vips(&raw.vip, measure, cookies.is_some(), faults);
     if let (Some(place), Some(mtu)) = (&raw.encap.mtu, encap.mtu) {
         room_for_ipv6(mtu, place, &vips, faults);
     }
@@ -97,6 +100,7 @@ pub(super) fn config(raw: RawConfig, faults: &mut Faults<'_>) -> Option<Config> 
         flows_v6: flows(raw.flow_table.ipv6.as_ref(), 1 << 18, faults),
         measure,
         control,
+        cookies,
         history: history.unwrap_or(Duration::from_secs(600)),
         vips,
     })

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::str::FromStr;
 
+use causeway_core::cookie::Format;
 use toml::Spanned;
 
 use super::error::Faults;
@@ -13,16 +14,21 @@ use super::raw::{RawReal, RawVip};
 use super::validate::{mac, text};
 use super::words::Words;
 use super::{
-    Control, Forwarding, Fragments, LoadSource, Protocol, Real, Scheduler, Vip, WEIGHT_MAX,
+    Control, Forwarding, Fragments, LoadSource, Protocol, Real, Scheduler, Vip, WEIGHT_MAX, cookie,
 };
 
-pub(super) fn vips(raw: &[Spanned<RawVip>], measured: bool, faults: &mut Faults<'_>) -> Vec<Vip> {
+pub(super) fn vips(
+    raw: &[Spanned<RawVip>],
+    measured: bool,
+    has_keys: bool,
+    faults: &mut Faults<'_>,
+) -> Vec<Vip> {
     let mut seen: HashMap<(IpAddr, u16, Protocol), usize> = HashMap::new();
     let mut names: HashMap<String, usize> = HashMap::new();
     let mut takers: HashMap<(IpAddr, Protocol), usize> = HashMap::new();
     let mut vips = Vec::with_capacity(raw.len());
     for spanned in raw {
-        let Some(vip) = vip(spanned, measured, faults) else {
+        let Some(vip) = vip(spanned, measured, has_keys, faults) else {
             continue;
         };
         let line = faults.line(&spanned.span());
@@ -61,7 +67,12 @@ pub(super) fn vips(raw: &[Spanned<RawVip>], measured: bool, faults: &mut Faults<
     vips
 }
 
-fn vip(spanned: &Spanned<RawVip>, measured: bool, faults: &mut Faults<'_>) -> Option<Vip> {
+fn vip(
+    spanned: &Spanned<RawVip>,
+    measured: bool,
+    has_keys: bool,
+    faults: &mut Faults<'_>,
+) -> Option<Vip> {
     let raw = spanned.as_ref();
     if raw.address.is_none() {
         faults.at(
@@ -82,8 +93,9 @@ fn vip(spanned: &Spanned<RawVip>, measured: bool, faults: &mut Faults<'_>) -> Op
     let load = load_source(raw, scheduler, faults);
     let flow_table = flow_table(raw, scheduler, faults);
     let control = vip_control(raw, scheduler, measured, spanned.span(), faults);
+    let cookie = cookie::of_vip(raw, protocol, has_keys, faults);
     let (address, port) = (address?, port?);
-    let reals = reals(raw, address, forwarding, faults);
+    let reals = reals(raw, address, forwarding, cookie.as_ref(), faults);
     if raw.real.is_empty() {
         faults.at(
             spanned.span(),
@@ -105,6 +117,7 @@ fn vip(spanned: &Spanned<RawVip>, measured: bool, faults: &mut Faults<'_>) -> Op
         forwarding,
         fragments,
         control,
+        cookie,
         reals,
     })
 }
@@ -219,11 +232,17 @@ fn vip_control(
     control
 }
 
-fn reals(raw: &RawVip, vip: IpAddr, forwarding: Forwarding, faults: &mut Faults<'_>) -> Vec<Real> {
+fn reals(
+    raw: &RawVip,
+    vip: IpAddr,
+    forwarding: Forwarding,
+    cookie: Option<&Format>,
+    faults: &mut Faults<'_>,
+) -> Vec<Real> {
     let mut seen: HashMap<IpAddr, usize> = HashMap::new();
     let mut reals = Vec::with_capacity(raw.real.len());
     for spanned in &raw.real {
-        let Some(real) = real(spanned, vip, forwarding, faults) else {
+        let Some(real) = real(spanned, vip, forwarding, cookie, faults) else {
             continue;
         };
         let line = faults.line(&spanned.span());
@@ -245,6 +264,7 @@ fn real(
     spanned: &Spanned<RawReal>,
     vip: IpAddr,
     forwarding: Forwarding,
+    cookie: Option<&Format>,
     faults: &mut Faults<'_>,
 ) -> Option<Real> {
     let raw = spanned.as_ref();
@@ -281,6 +301,7 @@ fn real(
         weight,
         mac,
         drain: raw.drain.unwrap_or(false),
+        id: cookie::id(raw.id.as_ref(), cookie, faults),
     })
 }
 

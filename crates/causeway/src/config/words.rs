@@ -153,6 +153,20 @@ words! {
 }
 
 words! {
+    /// What keeps a connection on its real, whatever changes.
+    CookieKind, "cookie", {
+        /// Nothing but the flow table.
+        None = "none",
+        /// In the low bits of TCP timestamps, with a clock of its own above.
+        Timestamp = "timestamp",
+        /// The same with the natural clock: no state at the server, no echo for it.
+        TimestampLight = "timestamp-light",
+        /// In the high bits, as the paper has it.
+        TimestampMsb = "timestamp-msb",
+    }
+}
+
+words! {
     /// Whether GUE's UDP checksum is filled in.
     GueChecksum, "gue_checksum", {
         /// Over IPv6 alone.
@@ -161,6 +175,14 @@ words! {
         Zero = "zero",
         /// Always.
         Full = "full",
+    }
+}
+
+words! {
+    /// Who writes cookies into the answers.
+    CookieAt, "place of cookies", {
+        /// The agent on each server: answers need not pass the balancer.
+        Agent = "agent",
     }
 }
 

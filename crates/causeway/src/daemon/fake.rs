@@ -9,6 +9,12 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use causeway_core::hist::Histogram;
 
+use causeway_core::cookie::ids::Held;
+use causeway_core::cookie::{Format, Keys};
+use causeway_io::CookieTotals;
+use causeway_io::abi::CookieResult;
+
+use super::cookies::{CookiePlane, Ids};
 use super::plane::*;
 use crate::config::Mac;
 
@@ -42,6 +48,14 @@ pub struct State {
     pub refuse_rings: usize,
     /// Most reals; more are refused.
     pub max_reals: Option<usize>,
+    /// Keys of cookies.
+    pub cookie_keys: Option<Keys>,
+    /// VIPs with cookies.
+    pub cookie_formats: BTreeMap<VipId, Format>,
+    /// Ids of reals, those that rest among them.
+    pub cookie_ids: BTreeMap<(VipId, u16), (Held, Option<RealId>)>,
+    /// What the clock says, seconds since 1970.
+    pub now_s: u64,
 }
 
 impl State {
@@ -112,6 +126,57 @@ impl FakePlane {
 
 fn free_id<V>(map: &BTreeMap<u32, V>) -> u32 {
     (0..).find(|id| !map.contains_key(id)).unwrap()
+}
+
+impl CookiePlane for FakePlane {
+    fn set_cookie_keys(&mut self, keys: Option<&Keys>) -> anyhow::Result<()> {
+        self.state().cookie_keys = keys.copied();
+        Ok(())
+    }
+
+    fn set_cookie_format(&mut self, vip: VipId, format: Option<&Format>) -> anyhow::Result<()> {
+        let mut state = self.state();
+        match format {
+            Some(format) => drop(state.cookie_formats.insert(vip, *format)),
+            None => {
+                state.cookie_formats.remove(&vip);
+                state.cookie_ids.retain(|(of, _), _| *of != vip);
+            }
+        }
+        Ok(())
+    }
+
+    fn cookie_ids(&self, vip: VipId) -> anyhow::Result<Ids> {
+        let state = self.state();
+        let ids = state.cookie_ids.iter().filter(|((of, _), _)| *of == vip);
+        Ok(Ids {
+            now_s: state.now_s,
+            held: ids.map(|(_, held)| *held).collect(),
+        })
+    }
+
+    fn set_cookie_id(&mut self, vip: VipId, id: u16, real: RealId) -> anyhow::Result<()> {
+        let mut state = self.state();
+        assert!(
+            state.cookie_formats.contains_key(&vip),
+            "a VIP without cookies"
+        );
+        let address = state.reals[&real].address;
+        let held = Held {
+            id,
+            address,
+            freed_s: None,
+        };
+        state.cookie_ids.insert((vip, id), (held, Some(real)));
+        Ok(())
+    }
+
+    fn cookie_totals(&self) -> anyhow::Result<Vec<(VipId, CookieTotals)>> {
+        let state = self.state();
+        let totals = vec![(CookieResult::Epoch0, 5), (CookieResult::Forged, 1)];
+        let vips = state.cookie_formats.keys();
+        Ok(vips.map(|vip| (*vip, totals.clone())).collect())
+    }
 }
 
 impl DataPlane for FakePlane {
@@ -188,6 +253,12 @@ impl DataPlane for FakePlane {
         let in_use = state.rings.values().any(|ring| ring.contains(&id));
         assert!(!in_use, "real {id} is still in a ring");
         state.totals.remove(&id);
+        let now_s = state.now_s;
+        for (held, owner) in state.cookie_ids.values_mut() {
+            if owner.take_if(|owner| *owner == id).is_some() {
+                held.freed_s = Some(now_s);
+            }
+        }
         state
             .reals
             .remove(&id)

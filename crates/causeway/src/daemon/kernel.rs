@@ -22,7 +22,7 @@ use crate::config::{Config, GueChecksum, HashKey, Mac, XdpMode};
 
 /// A loaded and attached data plane.
 pub struct KernelPlane {
-    balancer: LoadBalancer,
+    pub(super) balancer: LoadBalancer,
     pin_dir: PathBuf,
     resolver: Arc<Resolver>,
 }

@@ -12,6 +12,7 @@ use prometheus_client::registry::{Registry, Unit};
 use super::engine::Engine;
 use super::report;
 use super::view::{RealView, Stats, VerdictView, VipView};
+use crate::agent::AgentStats;
 use crate::daemon::clock::Moment;
 
 /// Bounds of the latency histogram: 2^k and 1.5 * 2^k ns from 65 us to 17 s.
@@ -36,20 +37,28 @@ pub fn page(engine: &Engine, at: Moment) -> anyhow::Result<String> {
 }
 
 /// The page of an agent, whose metrics have a prefix of their own.
-pub fn agent_page(verdicts: Vec<VerdictView>) -> anyhow::Result<String> {
+pub fn agent_page(stats: AgentStats) -> anyhow::Result<String> {
     let mut registry = Registry::with_prefix("causeway_agent");
-    registry.register_collector(Box::new(AgentPage(verdicts)));
+    registry.register_collector(Box::new(AgentPage(stats)));
     let mut page = String::new();
     text::encode(&mut page, &registry)?;
     Ok(page)
 }
 
 #[derive(Debug)]
-struct AgentPage(Vec<VerdictView>);
+struct AgentPage(AgentStats);
 
 impl Collector for AgentPage {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        packets(&self.0, &mut encoder)?;
+        packets(&self.0.verdicts, &mut encoder)?;
+        let help = "Segments of VIPs with cookies by what was done with their timestamps";
+        let mut family =
+            encoder.encode_descriptor("cookie_segments", help, None, MetricType::Counter)?;
+        for cookie in &self.0.cookies {
+            family
+                .encode_family(&[("event", cookie.event.as_str())])?
+                .encode_counter::<NoLabelSet, _, u64>(&cookie.segments, None)?;
+        }
         build_info(&mut encoder)
     }
 }
@@ -172,6 +181,25 @@ impl Page {
         Ok(())
     }
 
+    /// Zeros too, so that the first of them is a rise.
+    fn cookies(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Packets of a VIP with cookies by what their cookies said";
+        let mut family =
+            encoder.encode_descriptor("cookie_packets", help, None, MetricType::Counter)?;
+        for vip in &self.stats.vips {
+            for result in &vip.cookie.results {
+                let labels = [
+                    ("vip", vip.name.as_str()),
+                    ("result", result.result.as_str()),
+                ];
+                family
+                    .encode_family(&labels)?
+                    .encode_counter::<NoLabelSet, _, u64>(&result.packets, None)?;
+            }
+        }
+        Ok(())
+    }
+
     fn real_counters(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         type Value = fn(&RealView) -> u64;
         let families: [(&str, &str, Option<Unit>, Value); 5] = [
@@ -287,6 +315,7 @@ impl Collector for Page {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         packets(&self.stats.verdicts, &mut encoder)?;
         self.vip_counters(&mut encoder)?;
+        self.cookies(&mut encoder)?;
         self.real_counters(&mut encoder)?;
         self.real_gauges(&mut encoder)?;
         self.latency(&mut encoder)?;

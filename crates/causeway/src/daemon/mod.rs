@@ -10,6 +10,9 @@ mod api_tests;
 #[cfg(test)]
 mod change_tests;
 pub mod clock;
+pub mod cookies;
+#[cfg(test)]
+mod cookies_tests;
 pub mod engine;
 #[cfg(test)]
 mod fake;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use causeway_core::hist::Histogram;
 pub use causeway_io::{LoadTerms, NextHop, Pick, Picking, VipOptions};
 
+use super::cookies::CookiePlane;
 use crate::config::{Config, Encap, Mac, Protocol};
 
 /// Index of a VIP in the data plane; stable across restarts.
@@ -129,7 +130,7 @@ impl Route {
 }
 
 /// A loaded data plane. Errors are sentences for the operator.
-pub trait DataPlane: Send {
+pub trait DataPlane: CookiePlane + Send {
     /// What finds next hops for it, without a need to hold it.
     fn resolver(&self) -> Arc<dyn Resolve>;
     /// Sets where encapsulated packets go, and the outer header.

@@ -3,12 +3,17 @@
 
 use std::collections::HashMap;
 
+use causeway_io::CookieTotals;
+
 use super::clock::Moment;
+use super::cookies::{self, Ids};
 use super::engine::Engine;
 use super::meter::Meter;
 use super::plane::{RealTotals, Traffic, VipId};
 use super::pool::{Pool, PoolMember};
-use super::view::{History, LatencyView, Moves, RealView, Series, Stats, VerdictView, VipView};
+use super::view::{
+    CookieView, History, LatencyView, Moves, RealView, Series, Stats, VerdictView, VipView,
+};
 use crate::config::{Control, Real};
 
 /// Everything that `causeway stats` shows.
@@ -31,16 +36,20 @@ pub fn stats(engine: &Engine, at: Moment) -> anyhow::Result<Stats> {
 /// The VIPs with their reals.
 pub fn vips(engine: &Engine) -> anyhow::Result<Vec<VipView>> {
     let traffic: HashMap<VipId, Traffic> = engine.plane().vip_totals()?.into_iter().collect();
+    let totals: HashMap<VipId, CookieTotals> =
+        engine.plane().cookie_totals()?.into_iter().collect();
     let pools = engine.pools().iter();
-    Ok(pools
+    pools
         .map(|pool| {
             let traffic = traffic.get(&pool.id()).copied().unwrap_or_default();
-            vip(engine, pool, traffic)
+            let ids = engine.plane().cookie_ids(pool.id())?;
+            let cookie = cookies::view(pool.vip(), totals.get(&pool.id()));
+            Ok(vip(engine, pool, traffic, cookie, &ids))
         })
-        .collect())
+        .collect()
 }
 
-fn vip(engine: &Engine, pool: &Pool, traffic: Traffic) -> VipView {
+fn vip(engine: &Engine, pool: &Pool, traffic: Traffic, cookie: CookieView, ids: &Ids) -> VipView {
     let vip = pool.vip();
     VipView {
         name: vip.name.clone(),
@@ -54,10 +63,14 @@ fn vip(engine: &Engine, pool: &Pool, traffic: Traffic) -> VipView {
         control: vip.control.to_string(),
         packets: traffic.packets,
         bytes: traffic.bytes,
+        cookie,
         reals: pool
             .members()
             .enumerate()
-            .map(|(index, (config, member))| real(engine, pool, index, config, member))
+            .map(|(index, (config, member))| RealView {
+                cookie_ids: cookies::ids_of(ids, member.id),
+                ..real(engine, pool, index, config, member)
+            })
             .collect(),
     }
 }
@@ -80,6 +93,7 @@ fn real(
         id: member.id,
         address: config.address.to_string(),
         mac: config.mac.map(|mac| mac.to_string()),
+        cookie_ids: Vec::new(),
         state: if config.drain { "drain" } else { "active" }.to_owned(),
         weight: config.weight,
         effective_weight: member.weight,

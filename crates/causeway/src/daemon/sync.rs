@@ -29,6 +29,7 @@ pub struct Way {
 #[derive(Default)]
 struct Done {
     way: bool,
+    keys: bool,
     vips: Vec<VipId>,
     /// VIPs whose options may be others.
     options: Vec<VipId>,
@@ -100,6 +101,8 @@ impl Engine {
             done.way = true;
             self.plane.set_next_hop(&way.next_hop)?;
         }
+        done.keys = true;
+        self.stage_cookie_keys(config)?;
         let mut pools = Vec::with_capacity(config.vips.len());
         let mut rings = Vec::new();
         // A VIP drops packets from when it is there until it has a ring. So the
@@ -181,6 +184,7 @@ impl Engine {
             }
             reals.push(real);
         }
+        self.stage_cookies(config, vip, id, &reals)?;
         let same = |pool: &&Pool| VipAddress::of(pool.vip()) == address;
         let former = self.pools.iter().find(same);
         let pool = Pool::new(vip.clone(), id, &reals, &config.control, former, self.seed);
@@ -244,6 +248,9 @@ impl Engine {
     fn take_back(&mut self, done: Done) -> anyhow::Result<()> {
         if let Some(way) = self.way.as_ref().filter(|_| done.way) {
             self.plane.set_next_hop(&way.next_hop)?;
+        }
+        if done.keys {
+            self.stage_cookie_keys(&self.config.clone())?;
         }
         for real in done.paths {
             self.plane.set_real(real)?;

@@ -78,8 +78,34 @@ pub struct VipView {
     pub packets: u64,
     /// Bytes of their frames.
     pub bytes: u64,
+    /// What keeps its connections on their reals.
+    pub cookie: CookieView,
     /// The reals, in the configuration's order.
     pub reals: Vec<RealView>,
+}
+
+/// A VIP's cookies.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct CookieView {
+    /// `none`, `timestamp`, `timestamp-light` or `timestamp-msb`.
+    pub mode: String,
+    /// Bits of a cookie; 0 without cookies.
+    pub bits: u8,
+    /// Of them the server's id.
+    pub id_bits: u8,
+    /// What became of its packets; empty without cookies.
+    pub results: Vec<CookieResultView>,
+}
+
+/// What a packet's cookie, or the lack of one, led to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CookieResultView {
+    /// Its word.
+    pub result: String,
+    /// `tx` or `drop`.
+    pub action: String,
+    /// Packets since the VIP was made.
+    pub packets: u64,
 }
 
 /// One real of a VIP.
@@ -91,6 +117,8 @@ pub struct RealView {
     pub address: String,
     /// Ethernet address, with forwarding `l2`.
     pub mac: Option<String>,
+    /// Its ids in cookies; the last one that was given is that of new connections.
+    pub cookie_ids: Vec<u16>,
     /// `active` or `drain`.
     pub state: String,
     /// Configured weight.

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Keys files, and what `[cookie]`, VIPs and agents may say of cookies.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::cookie::{read_keys, write_keys};
+use super::*;
+use causeway_core::cookie::{Epoch, Key, Keys, Mode};
+
+const KEY: &str = "000102030405060708090a0b0c0d0e0f";
+
+/// A keys file and a balancer's file that names it, with these lines for the VIP.
+fn balancer(vip: &str) -> Result<Config, String> {
+    let keys = tempfile::NamedTempFile::new().unwrap();
+    fs::write(keys.path(), format!("current = 0\nkey0 = \"{KEY}\"\n")).unwrap();
+    let text = format!(
+        "interface = \"eth0\"\n[cookie]\nkeys = \"{}\"\n[[vip]]\naddress = \"192.0.2.1\"\n\
+         port = 80\n{vip}\n[[vip.real]]\naddress = \"10.0.0.1\"\nid = 3\n",
+        keys.path().display()
+    );
+    Config::parse(Path::new("lb.toml"), &text).map_err(|e| e.to_string())
+}
+
+#[test]
+fn a_keys_file_is_written_for_its_owner_and_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("keys");
+    let one = Keys::new(Epoch::One, KEY.parse().unwrap(), None);
+    write_keys(&path, &one).unwrap();
+    assert_eq!(read_keys(&path), Ok(one));
+    let two = one.prepare(Key::from_bytes([7; 16])).switch().unwrap();
+    write_keys(&path, &two).unwrap();
+    assert_eq!(read_keys(&path), Ok(two));
+    let mode = fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn keys_files_with_faults_are_one_sentence() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("keys");
+    for (text, expected) in [
+        ("current = 0\n", "key0 is missing, which current = 0 names"),
+        ("current = 2\n", "current = 2 is no epoch; use 0 or 1"),
+        (
+            "current = 1\nkey1 = \"12\"\n",
+            "key1: a key is 32 hexadecimal digits",
+        ),
+        ("current = 1\nkey2 = \"12\"\n", "unknown field `key2`"),
+    ] {
+        fs::write(&path, text).unwrap();
+        let error = read_keys(&path).unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn keys_give_tcp_vips_cookies() {
+    let config = balancer("").unwrap();
+    let format = config.vips[0].cookie.unwrap();
+    assert_eq!(
+        (format.mode(), format.bits(), format.id_bits()),
+        (Mode::Timestamp, 16, 10)
+    );
+    assert_eq!(config.vips[0].reals[0].id, Some(3));
+    let quarantine = config.cookies.unwrap().quarantine;
+    assert_eq!(quarantine, Duration::from_secs(900));
+    assert_eq!(balancer("cookie = \"none\"").unwrap().vips[0].cookie, None);
+    assert_eq!(balancer("protocol = \"udp\"").unwrap().vips[0].cookie, None);
+    let light = balancer("cookie = \"timestamp-light\"\ncookie_id_bits = 4").unwrap();
+    let format = light.vips[0].cookie.unwrap();
+    assert_eq!(
+        (format.bits(), format.id_bits(), format.check_bits()),
+        (10, 4, 5)
+    );
+}
+
+#[test]
+fn cookies_that_cannot_be_are_refused_with_their_mend() {
+    for (vip, expected) in [
+        ("cookie = \"timestmp\"", "did you mean `timestamp`?"),
+        ("cookie_at = \"agnet\"", "did you mean `agent`?"),
+        (
+            "cookie_bits = 40",
+            "a cookie of this mode has 8 to 20 bits, not 40",
+        ),
+        ("cookie_bits = -1", "a cookie of this mode has 8 to 20 bits"),
+        ("cookie_id_bits = 11", "room for 1 to 10 bits of id, not 11"),
+        ("cookie_id_bits = 1", "id 3 is out of range; use 0 to 1"),
+        ("cookie = \"timestamp\"\nprotocol = \"udp\"", "needs TCP"),
+    ] {
+        let error = balancer(vip).unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
+    let text = "interface = \"eth0\"\n[[vip]]\naddress = \"192.0.2.1\"\nport = 80\n\
+                cookie = \"timestamp\"\nreal = [{ address = \"10.0.0.1\" }]\n";
+    let error = Config::parse(Path::new("lb.toml"), text).unwrap_err();
+    assert!(error.to_string().contains("needs keys"), "{error}");
+    let text = "interface = \"eth0\"\n[cookie]\nkeys = \"/nowhere/keys\"\n";
+    let error = Config::parse(Path::new("lb.toml"), text).unwrap_err();
+    let said = error.to_string();
+    assert!(
+        said.contains("keys file /nowhere/keys: cannot be read"),
+        "{said}"
+    );
+    assert!(
+        said.contains("`causeway cookie new-keys` makes one"),
+        "{said}"
+    );
+}
+
+#[test]
+fn an_agent_knows_its_ids() {
+    let keys = tempfile::NamedTempFile::new().unwrap();
+    fs::write(keys.path(), format!("current = 0\nkey0 = \"{KEY}\"\n")).unwrap();
+    let agent = |entry: &str| {
+        let text = format!(
+            "[agent]\ninterface = \"eth0\"\nvips = [\"192.0.2.1\"]\n[agent.cookie]\n\
+             keys = \"{}\"\n[[agent.cookie.vip]]\n{entry}\n",
+            keys.path().display()
+        );
+        AgentConfig::parse(Path::new("agent.toml"), &text).map_err(|e| e.to_string())
+    };
+    let config = agent("address = \"192.0.2.1\"\nport = 80\nid = 7\ncookie_bits = 14").unwrap();
+    let cookies = config.cookies.unwrap();
+    let (vip, (id, format)) = cookies.vips.first_key_value().unwrap();
+    assert_eq!(vip.to_string(), "192.0.2.1:80/tcp");
+    assert_eq!((*id, format.bits()), (7, 14));
+    for (entry, expected) in [
+        ("address = \"192.0.2.1\"\nport = 80", "the vip has no `id`"),
+        ("address = \"192.0.2.1\"\nid = 7", "the vip has no `port`"),
+        (
+            "address = \"192.0.2.1\"\nport = 80\nid = 1024",
+            "id 1024 is out of range",
+        ),
+        (
+            "address = \"192.0.2.1\"\nport = 80\nid = 1\ncookie = \"none\"",
+            "needs no entry",
+        ),
+    ] {
+        let error = agent(entry).unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
+}

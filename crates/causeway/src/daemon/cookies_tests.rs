@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Keys, formats and ids in the data plane as the configuration changes.
+
+use std::fs;
+use std::path::Path;
+
+use super::fake::FakePlane;
+use super::tests::Bench;
+use super::{cookies, report};
+use crate::config::Config;
+
+/// A configuration whose VIP has these reals, written as in a file.
+fn config(keys: &Path, vip: &str, reals: &[&str]) -> String {
+    format!(
+        "[cookie]\nkeys = \"{}\"\nquarantine = \"10m\"\n[[vip]]\nname = \"web\"\n\
+         address = \"192.0.2.1\"\nport = 80\n{vip}\nreal = [{}]\n",
+        keys.display(),
+        reals.join(", ")
+    )
+}
+
+struct World {
+    keys: tempfile::NamedTempFile,
+    bench: Bench,
+}
+
+impl World {
+    fn new(reals: &[&str]) -> Self {
+        let keys = tempfile::NamedTempFile::new().unwrap();
+        fs::write(
+            keys.path(),
+            format!("current = 0\nkey0 = \"{}\"\n", "5a".repeat(16)),
+        )
+        .unwrap();
+        let plane = FakePlane::default();
+        plane.state().now_s = 1_000_000;
+        let bench = Bench::on(plane, &config(keys.path(), "", reals));
+        Self { keys, bench }
+    }
+
+    fn reload(&mut self, vip: &str, reals: &[&str]) -> Result<(), String> {
+        let text = config(self.keys.path(), vip, reals);
+        let text = format!("interface = \"eth0\"\n{text}");
+        let config = Config::parse(Path::new("lb.toml"), &text).unwrap();
+        self.bench.engine.reload(config).map_err(|e| e.to_string())
+    }
+
+    /// The ids of the real with this address.
+    fn ids(&self, address: &str) -> Vec<u16> {
+        let real = self.bench.plane.state().real(address);
+        cookies::ids_of(&self.bench.engine.plane().cookie_ids(0).unwrap(), real)
+    }
+}
+
+const A: &str = "{ address = \"10.0.0.1\" }";
+const B: &str = "{ address = \"10.0.0.2\", id = 9 }";
+const C_WITH_B_S_ID: &str = "{ address = \"10.0.0.3\", id = 9 }";
+
+#[test]
+fn reals_get_ids_and_keep_them() {
+    let mut world = World::new(&[A, B]);
+    let of_a = world.ids("10.0.0.1");
+    assert_eq!((of_a.len(), world.ids("10.0.0.2")), (1, vec![9]));
+    assert!(world.bench.plane.state().cookie_keys.is_some());
+    world
+        .reload("", &[B, A, "{ address = \"10.0.0.4\" }"])
+        .unwrap();
+    assert_eq!(world.ids("10.0.0.1"), of_a);
+    // A new name is added; what connections carry stays.
+    world
+        .reload("", &["{ address = \"10.0.0.1\", id = 4 }", B])
+        .unwrap();
+    let both = world.ids("10.0.0.1");
+    assert!(both.contains(&4) && both.contains(&of_a[0]), "{both:?}");
+}
+
+#[test]
+fn an_id_rests_until_its_connections_have_given_up() {
+    let mut world = World::new(&[A, B]);
+    world.reload("", &[A]).unwrap();
+    let error = world.reload("", &[A, C_WITH_B_S_ID]).unwrap_err();
+    assert!(
+        error.contains("vip web: id 9 of real 10.0.0.3 rests"),
+        "{error}"
+    );
+    assert!(
+        world.bench.plane.state().reals.len() == 1,
+        "a refused change stays undone"
+    );
+    world.bench.plane.state().now_s += 601;
+    world.reload("", &[A, C_WITH_B_S_ID]).unwrap();
+    assert_eq!(world.ids("10.0.0.3"), [9]);
+}
+
+#[test]
+fn an_id_of_another_real_is_refused() {
+    let mut world = World::new(&[A, B]);
+    let error = world.reload("", &[A, B, C_WITH_B_S_ID]).unwrap_err();
+    assert!(error.contains("belongs to 10.0.0.2"), "{error}");
+    assert!(world.reload("", &[A, B]).is_ok());
+}
+
+#[test]
+fn keys_follow_their_file() {
+    let mut world = World::new(&[A]);
+    let before = world.bench.plane.state().cookie_keys;
+    let text = format!(
+        "current = 0\nkey0 = \"{}\"\nkey1 = \"{}\"\n",
+        "5a".repeat(16),
+        "5b".repeat(16)
+    );
+    fs::write(world.keys.path(), text).unwrap();
+    world.reload("", &[A]).unwrap();
+    let after = world.bench.plane.state().cookie_keys;
+    assert_ne!(before, after);
+    // A change that is refused takes the keys back.
+    fs::write(
+        world.keys.path(),
+        format!("current = 0\nkey0 = \"{}\"\n", "5c".repeat(16)),
+    )
+    .unwrap();
+    world.bench.plane.state().refuse_rings = 1;
+    assert!(world.reload("", &[A, B]).is_err());
+    assert_eq!(world.bench.plane.state().cookie_keys, after);
+}
+
+#[test]
+fn a_vip_without_cookies_forgets_its_ids() {
+    let mut world = World::new(&[A]);
+    world.reload("cookie = \"none\"", &[A]).unwrap();
+    assert!(world.bench.plane.state().cookie_formats.is_empty());
+    assert!(world.ids("10.0.0.1").is_empty());
+}
+
+#[test]
+fn the_report_shows_what_became_of_cookies() {
+    let world = World::new(&[A, B]);
+    let stats = report::stats(&world.bench.engine, world.bench.now).unwrap();
+    let web = &stats.vips[0];
+    assert_eq!(
+        (web.cookie.mode.as_str(), web.cookie.bits),
+        ("timestamp", 16)
+    );
+    assert_eq!(web.reals[1].cookie_ids, [9]);
+    let forged = web
+        .cookie
+        .results
+        .iter()
+        .find(|r| r.result == "forged")
+        .unwrap();
+    assert_eq!((forged.action.as_str(), forged.packets), ("drop", 1));
+    let page = super::metrics::page(&world.bench.engine, world.bench.now).unwrap();
+    let line = "causeway_cookie_packets_total{vip=\"web\",result=\"epoch0\"} 5";
+    assert!(page.contains(line), "{page}");
+}
