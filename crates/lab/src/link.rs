@@ -22,7 +22,6 @@ const ETHTOOL_SGRO: u32 = 0x2c;
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
 /// `XDP_FLAGS_DRV_MODE`, linux/if_link.h.
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
-const XDP_PASS: i32 = 2;
 
 fn request(interface: &str) -> io::Result<(OwnedFd, libc::ifreq)> {
     // SAFETY: socket(2) with constants.
@@ -103,7 +102,17 @@ pub struct XdpPass {
 /// veth needs one: without it, what an XDP program at the other end sends by
 /// `XDP_TX` or redirect is lost silently.
 pub fn attach_xdp_pass(interface: &str) -> io::Result<XdpPass> {
-    let program = load_xdp_pass()?;
+    attach_xdp(interface, &XDP_PASS_CODE)
+}
+
+/// Puts a program on an interface that drops the SYN-ACKs of IPv4 (without IP options)
+/// that arrive there, as long as what is returned lives.
+pub fn attach_syn_ack_drop(interface: &str) -> io::Result<XdpPass> {
+    attach_xdp(interface, &SYN_ACK_DROP_CODE)
+}
+
+fn attach_xdp(interface: &str, code: &[u64]) -> io::Result<XdpPass> {
+    let program = load_xdp(code)?;
     let name = CString::new(interface)?;
     // SAFETY: a valid C string.
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
@@ -120,21 +129,34 @@ pub fn attach_xdp_pass(interface: &str) -> io::Result<XdpPass> {
     Ok(XdpPass { _link: own(fd)? })
 }
 
-/// `r0 = XDP_PASS; exit`, small enough to be written down as bytecode.
-fn load_xdp_pass() -> io::Result<OwnedFd> {
-    // SAFETY: plain data; registers and offset are zero in both instructions.
-    let mut program: [bpf::bpf_insn; 2] = unsafe { mem::zeroed() };
-    program[0].code = (bpf::BPF_ALU64 | bpf::BPF_MOV | bpf::BPF_K) as u8;
-    program[0].imm = XDP_PASS;
-    program[1].code = (bpf::BPF_JMP | bpf::BPF_EXIT) as u8;
-    // SAFETY: the arrays and strings outlive the call; no options.
+/// Programs small enough to be written down as bytecode: `struct bpf_insn` as words.
+/// This one: `r0 = XDP_PASS; exit`.
+const XDP_PASS_CODE: [u64; 2] = [0x0000_0002_0000_00b7, 0x95];
+
+/// `if (data + 54 <= data_end && data[47] == (SYN | ACK)) return XDP_DROP; return XDP_PASS;`
+const SYN_ACK_DROP_CODE: [u64; 10] = [
+    0x0000_0000_0000_1261, // r2 = *(u32 *)(r1 + 0), data
+    0x0000_0000_0004_1361, // r3 = *(u32 *)(r1 + 4), data_end
+    0x0000_0000_0000_24bf, // r4 = r2
+    0x0000_0036_0000_0407, // r4 += 54
+    0x0000_0002_0000_00b7, // r0 = XDP_PASS
+    0x0000_0000_0003_342d, // if r4 > r3 goto exit
+    0x0000_0000_002f_2571, // r5 = *(u8 *)(r2 + 47), the TCP flags
+    0x0000_0012_0001_0555, // if r5 != SYN | ACK goto exit
+    0x0000_0001_0000_00b7, // r0 = XDP_DROP
+    0x95,
+];
+
+fn load_xdp(code: &[u64]) -> io::Result<OwnedFd> {
+    // SAFETY: the arrays and strings outlive the call; no options. An instruction is
+    // eight bytes, of which the words above have every one.
     let fd = unsafe {
         bpf::bpf_prog_load(
             bpf::BPF_PROG_TYPE_XDP,
-            c"lab_pass".as_ptr(),
+            c"lab_xdp".as_ptr(),
             c"Dual BSD/GPL".as_ptr(),
-            program.as_ptr(),
-            program.len() as _,
+            code.as_ptr().cast(),
+            code.len() as _,
             std::ptr::null_mut(),
         )
     };

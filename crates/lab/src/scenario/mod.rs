@@ -5,6 +5,7 @@
 mod accuracy;
 mod accuracy_web;
 mod bench;
+mod cookie;
 pub mod degrade;
 mod direct;
 mod fct;
@@ -124,6 +125,9 @@ pub fn all() -> &'static [&'static dyn Scenario] {
         &packet_cost::PacketCost,
         &pcc_scale::PccScale,
         &fct::Fct,
+        &cookie::Cookie,
+        &cookie::CookieSoak,
+        &cookie::CookieLoss,
         &quic_smoke::QuicSmoke,
     ]
 }

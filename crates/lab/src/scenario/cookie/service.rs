@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A service that does what a line tells it, and clients that notice whom they talk
+//! to: connections that live long, which HTTP load generators do not have.
+//!
+//! `id` answers the server's name; `get N` N bytes; `tick N MS` a byte every MS
+//! milliseconds, N times; `later MS` a byte after that; `keepalive S` turns probes on;
+//! `close` ends the connection from the server's side.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::netns::Netns;
+
+/// Port of the service.
+pub const PORT: u16 = 80;
+/// How long an answer may take: longer than a few retransmission timeouts.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Serves on these addresses of a namespace until the sandbox ends.
+pub fn serve(netns: &Netns, name: &str, addresses: &[IpAddr]) -> Result<()> {
+    for address in addresses {
+        let address = *address;
+        let listener = netns
+            .run(move || TcpListener::bind((address, PORT)).context("cannot listen on the VIP"))?;
+        let name = name.to_owned();
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let name = name.clone();
+                // A client that goes away is the client's business.
+                thread::spawn(move || answer(stream, &name).is_ok());
+            }
+        });
+    }
+    Ok(())
+}
+
+fn answer(stream: TcpStream, name: &str) -> Result<()> {
+    stream.set_nodelay(true)?;
+    let mut out = stream.try_clone()?;
+    for line in BufReader::new(&stream).lines() {
+        let line = line?;
+        let mut words = line.split(' ');
+        let command = words.next().unwrap_or_default();
+        let mut number = || {
+            words
+                .next()
+                .and_then(|w| w.parse::<u64>().ok())
+                .unwrap_or(0)
+        };
+        match command {
+            "id" => writeln!(out, "{name}")?,
+            "get" => send(&mut out, number())?,
+            "tick" => {
+                let (count, pause) = (number(), Duration::from_millis(number()));
+                for _ in 0..count {
+                    out.write_all(b".")?;
+                    thread::sleep(pause);
+                }
+            }
+            "later" => {
+                thread::sleep(Duration::from_millis(number()));
+                writeln!(out, "{name}")?;
+            }
+            "keepalive" => {
+                keepalive(&stream, number() as i32)?;
+                writeln!(out, "{name}")?;
+            }
+            "close" => {
+                stream.shutdown(Shutdown::Write)?;
+                return Ok(());
+            }
+            _ => bail!("no command {command:?}"),
+        }
+    }
+    Ok(())
+}
+
+fn send(out: &mut TcpStream, mut bytes: u64) -> Result<()> {
+    let block = [b'x'; 65536];
+    while bytes > 0 {
+        let now = bytes.min(block.len() as u64) as usize;
+        out.write_all(&block[..now])?;
+        bytes -= now as u64;
+    }
+    Ok(())
+}
+
+fn keepalive(stream: &TcpStream, seconds: i32) -> Result<()> {
+    set(stream, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+    set(stream, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, seconds)?;
+    set(stream, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, seconds)
+}
+
+fn set(stream: &TcpStream, level: i32, option: i32, value: i32) -> Result<()> {
+    // SAFETY: an open socket and an int of the length that is told.
+    let ret = unsafe {
+        libc::setsockopt(
+            stream.as_raw_fd(),
+            level,
+            option,
+            std::ptr::from_ref(&value).cast(),
+            size_of_val(&value) as u32,
+        )
+    };
+    ensure!(ret == 0, "setsockopt: {}", std::io::Error::last_os_error());
+    Ok(())
+}
+
+/// A client's connection and the server that it began with.
+#[derive(Debug)]
+pub struct Connection {
+    stream: BufReader<TcpStream>,
+    /// The VIP's address.
+    pub vip: IpAddr,
+    /// Name of the server.
+    pub server: String,
+}
+
+impl Connection {
+    /// Connects from a client's namespace and asks who answers.
+    pub fn open(client: &Netns, vip: IpAddr) -> Result<Self> {
+        let target = SocketAddr::new(vip, PORT);
+        let stream = client.run(move || Ok(TcpStream::connect_timeout(&target, PATIENCE)?))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        let mut connection = Self {
+            stream: BufReader::new(stream),
+            vip,
+            server: String::new(),
+        };
+        connection.server = connection.line("id")?;
+        Ok(connection)
+    }
+
+    /// Sends a command and reads the line that answers.
+    pub fn line(&mut self, command: &str) -> Result<String> {
+        writeln!(self.stream.get_mut(), "{command}")?;
+        let mut line = String::new();
+        self.stream.read_line(&mut line)?;
+        ensure!(line.ends_with('\n'), "the connection ended");
+        Ok(line.trim_end().to_owned())
+    }
+
+    /// How long an answer may take from now on.
+    pub fn patience(&self, patience: Duration) -> Result<()> {
+        Ok(self.stream.get_ref().set_read_timeout(Some(patience))?)
+    }
+
+    /// Whether the same server still answers.
+    pub fn is_whole(&mut self) -> bool {
+        self.line("id").is_ok_and(|line| line == self.server)
+    }
+
+    /// Sends a command and reads `bytes` of answer; the longest time without any.
+    pub fn read(&mut self, command: &str, bytes: usize) -> Result<Duration> {
+        writeln!(self.stream.get_mut(), "{command}")?;
+        let (mut left, mut last, mut longest) = (bytes, Instant::now(), Duration::ZERO);
+        let mut block = vec![0; 65536];
+        while left > 0 {
+            let most = left.min(block.len());
+            let read = self.stream.read(&mut block[..most])?;
+            ensure!(read > 0, "the connection ended with {left} bytes missing");
+            left -= read;
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+        }
+        Ok(longest)
+    }
+
+    /// Ends the connection with a RST.
+    pub fn reset(self) -> Result<()> {
+        let linger = libc::linger {
+            l_onoff: 1,
+            l_linger: 0,
+        };
+        // SAFETY: an open socket and a linger of the length that is told.
+        let ret = unsafe {
+            libc::setsockopt(
+                self.stream.get_ref().as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_LINGER,
+                std::ptr::from_ref(&linger).cast(),
+                size_of_val(&linger) as u32,
+            )
+        };
+        ensure!(ret == 0, "SO_LINGER: {}", std::io::Error::last_os_error());
+        Ok(())
+    }
+
+    /// Reads until the server has ended the connection.
+    pub fn end_of_server(&mut self) -> Result<()> {
+        writeln!(self.stream.get_mut(), "close")?;
+        let mut rest = Vec::new();
+        match self.stream.read_to_end(&mut rest) {
+            Ok(0) => Ok(()),
+            Ok(_) => bail!("bytes that nobody asked for"),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => bail!("the server's FIN never came"),
+            Err(e) => Err(e.into()),
+        }
+    }
+}

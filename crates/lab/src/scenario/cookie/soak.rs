@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What only time can show: idleness of minutes, streams through the wrap of the
+//! clock's ring, an outage longer than it. Run it for `timestamp-msb` too, to see what
+//! the paper's encoding does to idle connections.
+
+use std::net::IpAddr;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow, ensure};
+use serde_json::{Value, json};
+
+use super::ensure_unnoticed;
+use super::service::Connection;
+use super::world::{Cookies, World, members, vips};
+use crate::netns::Netns;
+use crate::scenario::{Context, Param, Scenario, param};
+
+pub struct CookieSoak;
+
+impl Scenario for CookieSoak {
+    fn name(&self) -> &'static str {
+        "cookie-soak"
+    }
+
+    fn about(&self) -> &'static str {
+        "minutes of idleness, streams through the wrap, an outage: stalls of each"
+    }
+
+    fn params(&self) -> &'static [Param] {
+        const PARAMS: &[Param] = &[
+            param("mode", "timestamp", "the VIPs' cookie"),
+            param("bits", "0", "cookie_bits; 0: the mode's own"),
+            param("idle_s", "70,100,131,140", "lengths of idleness"),
+            param("stream_s", "75", "length of the stream"),
+            param("outage_s", "80", "length of the outage; 0: none"),
+            param("strict", "true", "whether a stall of 1 s is an error"),
+        ];
+        PARAMS
+    }
+
+    fn run(&self, context: &Context) -> Result<Value> {
+        let bits: u8 = context.param("bits")?;
+        let cookies = Cookies {
+            mode: context.param("mode")?,
+            bits: (bits > 0).then_some(bits),
+            measure: false,
+        };
+        let world = World::build(context, 3, &members(0..3), cookies)?;
+        let before = world.counters()?;
+        let lengths: String = context.param("idle_s")?;
+        let mut trials = Vec::new();
+        for (i, length) in lengths.split(',').enumerate() {
+            let length = Duration::from_secs(length.parse()?);
+            for probes_s in [0, 1, 25] {
+                trials.push(idle(world.client(), vips()[i % 2], length, probes_s));
+            }
+        }
+        let stream = Duration::from_secs(context.param("stream_s")?);
+        trials.push(streaming(world.client(), vips()[0], stream));
+        trials.push(silent(world.client(), vips()[1], Duration::from_secs(60)));
+        let mut results: Vec<Value> = Vec::new();
+        for trial in trials {
+            results.push(trial.join().map_err(|_| anyhow!("a client panicked"))??);
+        }
+        let outage_s: u64 = context.param("outage_s")?;
+        if outage_s > 0 {
+            context.say(format!("the client's link is down for {outage_s} s"));
+            results.push(outage(&world, Duration::from_secs(outage_s))?);
+        }
+        for result in &results {
+            context.say(result.to_string());
+        }
+        let strict: bool = context.param("strict")?;
+        let worst = results.iter().filter_map(|r| r["stall_ms"].as_u64()).max();
+        let kernels = match strict {
+            true => {
+                ensure!(worst.unwrap_or(0) < 1000, "a stall of {worst:?} ms");
+                ensure_unnoticed(&before, &world.counters()?)?
+            }
+            false => json!(world.counters()?["PAWSEstab"]),
+        };
+        Ok(json!({ "trials": results, "kernels": kernels, "segments": world.events()? }))
+    }
+}
+
+type Trial = JoinHandle<Result<Value>>;
+
+fn idle(client: &Netns, vip: IpAddr, length: Duration, probes_s: u64) -> Trial {
+    let client = client.clone();
+    thread::spawn(move || {
+        let mut connection = Connection::open(&client, vip)?;
+        if probes_s > 0 {
+            connection.line(&format!("keepalive {probes_s}"))?;
+        }
+        thread::sleep(length);
+        let start = Instant::now();
+        let whole = connection.is_whole();
+        Ok(json!({
+            "what": "idle", "seconds": length.as_secs(), "keepalive_s": probes_s,
+            "broken": !whole, "stall_ms": start.elapsed().as_millis() as u64,
+        }))
+    })
+}
+
+fn streaming(client: &Netns, vip: IpAddr, length: Duration) -> Trial {
+    let client = client.clone();
+    thread::spawn(move || {
+        let mut connection = Connection::open(&client, vip)?;
+        let count = length.as_millis() as usize / 7;
+        let stall = connection.read(&format!("tick {count} 7"), count);
+        Ok(json!({
+            "what": "stream", "seconds": length.as_secs(), "broken": stall.is_err(),
+            "stall_ms": stall.unwrap_or_default().as_millis() as u64,
+        }))
+    })
+}
+
+fn silent(client: &Netns, vip: IpAddr, length: Duration) -> Trial {
+    let client = client.clone();
+    thread::spawn(move || {
+        let mut connection = Connection::open(&client, vip)?;
+        let start = Instant::now();
+        connection.patience(length + Duration::from_secs(20))?;
+        let line = connection.line(&format!("later {}", length.as_millis()));
+        let stall = start.elapsed().saturating_sub(length);
+        Ok(json!({
+            "what": "server-first", "seconds": length.as_secs(), "broken": line.is_err(),
+            "stall_ms": stall.as_millis() as u64,
+        }))
+    })
+}
+
+/// The client's link goes down while data flows, and comes back. What counts as a
+/// stall is what is left after the server's next retransmission was due: at most as
+/// long as the outage, and 120 s (TCP_RTO_MAX).
+fn outage(world: &World, length: Duration) -> Result<Value> {
+    let client = world.client().clone();
+    let count = 6000;
+    let reader = thread::spawn(move || {
+        let mut connection = Connection::open(&client, vips()[0])?;
+        connection.patience(3 * length)?;
+        connection.read(&format!("tick {count} 5"), count)
+    });
+    thread::sleep(Duration::from_secs(2));
+    world.topology.router.netns.ip("link set c0 down")?;
+    thread::sleep(length);
+    world.topology.router.netns.ip("link set c0 up")?;
+    let stall = reader.join().map_err(|_| anyhow!("a client panicked"))?;
+    let due = 2 * length;
+    Ok(json!({
+        "what": "outage", "seconds": length.as_secs(), "broken": stall.is_err(),
+        "silence_ms": stall.as_ref().map_or(0, |s| s.as_millis() as u64),
+        "stall_ms": stall.unwrap_or_default().saturating_sub(due).as_millis() as u64,
+    }))
+}
