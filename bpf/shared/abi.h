@@ -314,6 +314,10 @@ struct real {
 };
 ABI_SIZE(struct real, 32);
 
+/* The mark of a health probe's packets: these bits, and the id of the real it tests. */
+#define PROBE_MARK 0xca500000u
+#define PROBE_REAL_MASK 0x000fffffu
+
 #define GUE_PORT 6080 /* IANA's, draft-ietf-intarea-gue-09 */
 
 /*

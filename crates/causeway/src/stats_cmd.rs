@@ -139,6 +139,14 @@ fn address(vip: &VipView) -> String {
     }
 }
 
+/// Why the real is as it is: its health first, if that keeps it out.
+fn reason(real: &RealView) -> String {
+    match real.health.as_ref().filter(|_| real.state == "down") {
+        Some(health) => health.reason.clone(),
+        None => real.reason_text.clone(),
+    }
+}
+
 /// One row per real.
 pub fn reals(vips: &[VipView]) -> Table {
     let mut table = Table::new(&[
@@ -180,6 +188,6 @@ fn row(vip: &VipView, real: &RealView) -> Vec<String> {
         ms(real.latency.p50_us),
         ms(real.latency.p90_us),
         ms(real.latency.p99_us),
-        real.reason_text.clone(),
+        reason(real),
     ]
 }

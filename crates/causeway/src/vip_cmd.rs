@@ -139,6 +139,16 @@ enum RealAction {
         #[arg(long)]
         undo: bool,
     },
+    /// Give a real no new connections and no probes while it is worked on
+    Maintenance {
+        /// Name, or address:port
+        vip: String,
+        /// Address of the server
+        real: String,
+        /// End the maintenance
+        #[arg(long)]
+        undo: bool,
+    },
     /// Set the configured weight of a real
     Weight {
         /// Name, or address:port
@@ -296,6 +306,15 @@ impl RealArgs {
                     "draining"
                 };
                 println!("{done}: real {real} of {vip}, {NOT_LASTING}");
+            }
+            RealAction::Maintenance { vip, real, undo } => {
+                let change = RealChange {
+                    maintenance: Some(!undo),
+                    ..RealChange::default()
+                };
+                change_real(target, &vip, &real, &change)?;
+                let state = if undo { "back from" } else { "under" };
+                println!("{state} maintenance: real {real} of {vip}, {NOT_LASTING}");
             }
             RealAction::Weight { vip, real, weight } => {
                 let change = RealChange {

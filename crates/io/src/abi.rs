@@ -379,6 +379,10 @@ plain! {
     }
 }
 
+/// The mark of a health probe's packets, beside the real's id.
+pub const PROBE_MARK: u32 = 0xca50_0000;
+/// Where the real's id stands in that mark.
+pub const PROBE_REAL_MASK: u32 = 0x000f_ffff;
 /// `Vip::flags`: no flow is remembered.
 pub const VIP_FORGET: u32 = 1 << 0;
 /// `Vip::flags`: new flows add to their real's load.

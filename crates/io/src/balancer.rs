@@ -261,6 +261,11 @@ impl LoadBalancer {
         self.ctl.put(&0, &ctl)
     }
 
+    /// The maps that health probes are sent by, see [`crate::probe`].
+    pub(crate) fn probe_maps(&self) -> (&MapHandle, &MapHandle) {
+        (self.reals.map(), self.ctl.map())
+    }
+
     /// The book is plain data that is whole after every statement, so a panic
     /// elsewhere does not spoil it.
     fn book(&self) -> MutexGuard<'_, Book> {

@@ -24,6 +24,7 @@ mod netlink;
 mod next_hop;
 mod pins;
 mod plane;
+pub mod probe;
 mod rings;
 pub mod rtt;
 mod run_time;
@@ -67,6 +68,10 @@ pub mod skel {
     /// A server's decapsulation.
     pub mod server {
         include!(concat!(env!("OUT_DIR"), "/server.skel.rs"));
+    }
+    /// Health probes on their way out.
+    pub mod probe {
+        include!(concat!(env!("OUT_DIR"), "/probe.skel.rs"));
     }
     /// Daisy chaining, for comparison in the lab.
     pub mod daisy {

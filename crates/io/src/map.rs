@@ -37,6 +37,10 @@ impl<K: Plain, V: Plain> Table<K, V> {
         })
     }
 
+    pub(crate) fn map(&self) -> &MapHandle {
+        &self.map
+    }
+
     pub(crate) fn get(&self, key: &K) -> Result<Option<V>> {
         let mut value = V::default();
         let found = self

@@ -38,6 +38,9 @@ pub struct Verdict {
 pub struct Vip {
     /// Address.
     pub address: String,
+    /// Whether as many servers are up as it needs.
+    #[serde(default)]
+    pub ready: bool,
     /// Its servers.
     pub reals: Vec<Real>,
 }
@@ -47,14 +50,25 @@ pub struct Vip {
 pub struct Real {
     /// Address.
     pub address: String,
-    /// `active` or `drain`.
+    /// `active`, `drain` or `down`.
     pub state: String,
+    /// What its probes say.
+    pub health: Option<Health>,
     /// Packets since the real was made.
     pub packets: u64,
     /// Connections that picked it.
     pub connections_opened: u64,
     /// Requests.
     pub requests: u64,
+}
+
+/// What the probes of a server say.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Health {
+    /// `unknown`, `up` or `down`.
+    pub state: String,
+    /// What the last probe saw.
+    pub reason: String,
 }
 
 /// Measurements over time: `GET /v1/history`.

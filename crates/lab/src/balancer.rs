@@ -70,6 +70,8 @@ pub struct Real {
     pub weight: u32,
     /// Takes no new connections.
     pub drain: bool,
+    /// Further keys, such as `id = 3`.
+    pub keys: Vec<String>,
 }
 
 impl Real {
@@ -84,6 +86,7 @@ impl Real {
             mac: node.mac,
             weight: 100,
             drain: false,
+            keys: Vec::new(),
         }
     }
 }
@@ -377,6 +380,9 @@ fn write_vip(s: &mut String, vip: &Vip) -> Result<()> {
             "[[vip.real]]\naddress = \"{}\"\nweight = {}\ndrain = {}",
             real.address, real.weight, real.drain
         )?;
+        for key in &real.keys {
+            writeln!(s, "{key}")?;
+        }
         if vip.forwarding == Forwarding::L2 {
             writeln!(s, "mac = \"{}\"", format_mac(real.mac))?;
         }

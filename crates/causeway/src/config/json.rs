@@ -8,6 +8,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::health;
 use super::words::Words;
 use super::{Config, Real, Scheduler, Vip};
 
@@ -39,7 +40,15 @@ pub fn changed_vip(vip: &Vip, change: &Value) -> Result<Vip, String> {
     if !follows_load && !is_named("load") {
         remove(&mut whole, "load");
     }
-    vip_from_json(whole)
+    // Cookies and reals stay as they are; a request alone has no keys to check them by.
+    for real in whole["real"].as_array_mut().into_iter().flatten() {
+        remove(real, "id");
+    }
+    Ok(Vip {
+        cookie: vip.cookie,
+        reals: vip.reals.clone(),
+        ..vip_from_json(whole)?
+    })
 }
 
 fn remove(object: &mut Value, key: &str) {
@@ -60,8 +69,12 @@ fn vip_to_json(vip: &Vip) -> Value {
         "forwarding": vip.forwarding.to_string(),
         "fragments": vip.fragments.to_string(),
         "control": vip.control.to_string(),
+        "need": vip.need,
         "real": reals,
     });
+    if let Some(health) = &vip.health {
+        whole["health"] = health::to_json(health);
+    }
     if vip.scheduler.follows_load() {
         whole["load"] = json!(vip.load.to_string());
     }
@@ -93,6 +106,7 @@ fn real_to_json(real: &Real) -> Value {
         "address": real.address.to_string(),
         "weight": real.weight,
         "drain": real.drain,
+        "maintenance": real.maintenance,
     });
     if let Some(id) = real.id {
         value["id"] = json!(id);

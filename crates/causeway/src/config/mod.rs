@@ -19,6 +19,7 @@ pub mod cookie;
 mod cookie_tests;
 mod error;
 mod hash_key;
+mod health;
 mod json;
 mod raw;
 #[cfg(test)]
@@ -32,6 +33,7 @@ pub use agent::AgentConfig;
 pub use cookie::Cookies;
 pub use error::{ConfigErrors, Fault};
 pub use hash_key::HashKey;
+pub use health::{Health, Probe};
 pub use json::{changed_vip, real_from_json, vip_from_json};
 pub(crate) use vip::endpoint;
 pub use words::{
@@ -129,6 +131,10 @@ pub struct Vip {
     pub control: Control,
     /// How its connections' cookies are made, if they have any.
     pub cookie: Option<Format>,
+    /// How the reals' health is probed; not at all without it.
+    pub health: Option<Health>,
+    /// Reals that must be up for the service to be offered.
+    pub need: usize,
     /// The servers, in the file's order; never empty.
     pub reals: Vec<Real>,
 }
@@ -146,6 +152,15 @@ pub struct Real {
     pub drain: bool,
     /// Its id in cookies, if the file names one.
     pub id: Option<u16>,
+    /// Is being worked on: as `drain`, and not probed.
+    pub maintenance: bool,
+}
+
+impl Real {
+    /// Whether an operator wants it to get new connections.
+    pub fn is_wanted(&self) -> bool {
+        !self.drain && !self.maintenance
+    }
 }
 
 impl Forwarding {

@@ -133,8 +133,25 @@ pub(super) struct RawVip {
     pub cookie_at: Text,
     pub cookie_bits: Option<Spanned<i64>>,
     pub cookie_id_bits: Option<Spanned<i64>>,
+    pub health: Option<Spanned<RawHealth>>,
+    pub need: Option<Spanned<i64>>,
     #[serde(default)]
     pub real: Vec<Spanned<RawReal>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawHealth {
+    pub probe: Text,
+    pub port: Option<Spanned<i64>>,
+    pub interval: Text,
+    pub timeout: Text,
+    pub rise: Option<Spanned<i64>>,
+    pub fall: Option<Spanned<i64>>,
+    pub path: Text,
+    pub host: Text,
+    pub status: Option<Spanned<i64>>,
+    pub name: Text,
 }
 
 #[derive(Debug, Deserialize)]
@@ -145,6 +162,7 @@ pub(super) struct RawReal {
     pub mac: Text,
     pub drain: Option<bool>,
     pub id: Option<Spanned<i64>>,
+    pub maintenance: Option<bool>,
 }
 
 /// The file of `causeway agent`. A table of its own tells it from a balancer's.

@@ -10,6 +10,7 @@ use causeway_core::cookie::Format;
 use toml::Spanned;
 
 use super::error::Faults;
+use super::health;
 use super::raw::{RawReal, RawVip};
 use super::validate::{mac, text};
 use super::words::Words;
@@ -95,7 +96,10 @@ fn vip(
     let control = vip_control(raw, scheduler, measured, spanned.span(), faults);
     let cookie = cookie::of_vip(raw, protocol, has_keys, faults);
     let (address, port) = (address?, port?);
+    let health = raw.health.as_ref();
+    let health = health.and_then(|raw| health::health(raw, protocol, port, faults));
     let reals = reals(raw, address, forwarding, cookie.as_ref(), faults);
+    let need = need(raw, reals.len(), faults);
     if raw.real.is_empty() {
         faults.at(
             spanned.span(),
@@ -118,6 +122,8 @@ fn vip(
         fragments,
         control,
         cookie,
+        health,
+        need,
         reals,
     })
 }
@@ -171,6 +177,23 @@ fn port(raw: &RawVip, vip: Range<usize>, faults: &mut Faults<'_>) -> Option<u16>
         );
     }
     value
+}
+
+fn need(raw: &RawVip, reals: usize, faults: &mut Faults<'_>) -> usize {
+    let Some(need) = &raw.need else { return 1 };
+    match usize::try_from(*need.as_ref()) {
+        Ok(count) if count <= reals.max(1) => count,
+        _ => {
+            faults.at(
+                need.span(),
+                format!(
+                    "need {} is out of range; use 0 to {reals}, the number of reals",
+                    need.as_ref()
+                ),
+            );
+            1
+        }
+    }
 }
 
 fn load_source(raw: &RawVip, scheduler: Scheduler, faults: &mut Faults<'_>) -> LoadSource {
@@ -302,6 +325,7 @@ fn real(
         mac,
         drain: raw.drain.unwrap_or(false),
         id: cookie::id(raw.id.as_ref(), cookie, faults),
+        maintenance: raw.maintenance.unwrap_or(false),
     })
 }
 

@@ -131,6 +131,18 @@ words! {
 }
 
 words! {
+    /// How a real's health is probed.
+    HealthProbe, "probe", {
+        /// By opening a connection.
+        Tcp = "tcp",
+        /// By asking for a page.
+        Http = "http",
+        /// By asking for a name.
+        Dns = "dns",
+    }
+}
+
+words! {
     /// How packets reach the real.
     Forwarding, "forwarding", {
         /// Encapsulated in an outer IP header.

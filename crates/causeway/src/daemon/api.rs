@@ -331,6 +331,7 @@ async fn change_real(
             real.weight = weight;
         }
         real.drain = change.drain.unwrap_or(real.drain);
+        real.maintenance = change.maintenance.unwrap_or(real.maintenance);
         Ok(())
     })?;
     let index = engine.find_vip(&name)?;

@@ -8,6 +8,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
+use causeway_core::health::Check;
 use tracing::{debug, info};
 
 use super::clock::Moment;
@@ -55,6 +56,8 @@ pub struct Engine {
     pub(super) config: Config,
     pub(super) pools: Vec<Pool>,
     pub(super) meters: HashMap<RealId, Meter>,
+    /// Health of the reals that are probed.
+    pub(super) checks: HashMap<RealId, Check>,
     /// `None` before the first configuration.
     pub(super) way: Option<Way>,
     /// A way that the next change may want.
@@ -79,6 +82,7 @@ impl Engine {
             config: config.clone(),
             pools: Vec::new(),
             meters: HashMap::new(),
+            checks: HashMap::new(),
             seed: now.realtime_ns,
             moves: VecDeque::new(),
             way: None,

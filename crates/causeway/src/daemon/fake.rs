@@ -30,6 +30,8 @@ pub struct State {
     pub options: BTreeMap<VipId, VipOptions>,
     pub picking: BTreeMap<VipId, Picking>,
     pub turns: BTreeMap<VipId, u64>,
+    /// How often the sending of probes was prepared.
+    pub probes_prepared: usize,
     pub loads: BTreeMap<RealId, i64>,
     pub terms: BTreeMap<RealId, LoadTerms>,
     pub totals: BTreeMap<RealId, RealTotals>,
@@ -309,6 +311,11 @@ impl DataPlane for FakePlane {
 
     fn set_load_terms(&mut self, real: RealId, terms: LoadTerms) -> anyhow::Result<()> {
         self.state().terms.insert(real, terms);
+        Ok(())
+    }
+
+    fn prepare_probes(&mut self) -> anyhow::Result<()> {
+        self.state().probes_prepared += 1;
         Ok(())
     }
 

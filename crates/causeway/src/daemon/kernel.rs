@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use causeway_core::hist::Histogram;
 use causeway_io::abi::Action;
+use causeway_io::probe::ProbeEgress;
 use causeway_io::{self as io, LoadBalancer, Source, Started};
 
 use super::engine::GATEWAY_PATIENCE;
@@ -25,6 +26,8 @@ pub struct KernelPlane {
     pub(super) balancer: LoadBalancer,
     pin_dir: PathBuf,
     resolver: Arc<Resolver>,
+    /// There once a VIP wants health probes.
+    probes: Option<ProbeEgress>,
 }
 
 impl KernelPlane {
@@ -46,6 +49,7 @@ impl KernelPlane {
             balancer,
             pin_dir: config.pin_dir.clone(),
             resolver: Arc::new(resolver),
+            probes: None,
         };
         Ok((plane, started))
     }
@@ -225,6 +229,16 @@ impl DataPlane for KernelPlane {
 
     fn set_load_terms(&mut self, real: RealId, terms: LoadTerms) -> anyhow::Result<()> {
         Ok(self.balancer.set_load_terms(real, terms)?)
+    }
+
+    fn prepare_probes(&mut self) -> anyhow::Result<()> {
+        if self.probes.is_none() {
+            self.probes = Some(ProbeEgress::start(
+                &self.balancer,
+                &self.resolver.interface,
+            )?);
+        }
+        Ok(())
     }
 
     fn ring(&self, vip: VipId) -> anyhow::Result<Vec<RealId>> {

@@ -286,6 +286,50 @@ impl Page {
         Ok(())
     }
 
+    fn health(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut family = encoder.encode_descriptor(
+            "vip_ready",
+            "1 if as many reals are up as the VIP needs",
+            None,
+            MetricType::Gauge,
+        )?;
+        for vip in &self.stats.vips {
+            family
+                .encode_family(&[("vip", vip.name.as_str())])?
+                .encode_gauge(&f64::from(u8::from(vip.ready)))?;
+        }
+        let mut family = encoder.encode_descriptor(
+            "real_health",
+            "1 for what the probes of a real say: unknown, up or down",
+            None,
+            MetricType::Gauge,
+        )?;
+        for (vip, real) in self.reals() {
+            if let Some(health) = &real.health {
+                let [vip, address] = labels(vip, real);
+                family
+                    .encode_family(&[vip, address, ("state", health.state.as_str())])?
+                    .encode_gauge(&1.0)?;
+            }
+        }
+        let mut family = encoder.encode_descriptor(
+            "real_probes",
+            "Health probes of a real by outcome",
+            None,
+            MetricType::Counter,
+        )?;
+        for (vip, real) in self.reals() {
+            let Some(health) = &real.health else { continue };
+            for (outcome, count) in [("success", health.succeeded), ("failure", health.failed)] {
+                let [vip, address] = labels(vip, real);
+                family
+                    .encode_family(&[vip, address, ("outcome", outcome)])?
+                    .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+            }
+        }
+        Ok(())
+    }
+
     fn latency(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut family = encoder.encode_descriptor(
             "real_response_latency",
@@ -318,6 +362,7 @@ impl Collector for Page {
         self.cookies(&mut encoder)?;
         self.real_counters(&mut encoder)?;
         self.real_gauges(&mut encoder)?;
+        self.health(&mut encoder)?;
         self.latency(&mut encoder)?;
         build_info(&mut encoder)
     }

@@ -16,6 +16,9 @@ mod cookies_tests;
 pub mod engine;
 #[cfg(test)]
 mod fake;
+pub mod health;
+#[cfg(test)]
+mod health_tests;
 pub mod kernel;
 mod loads;
 #[cfg(test)]
@@ -25,6 +28,7 @@ pub mod metrics;
 mod notify;
 pub mod plane;
 mod pool;
+mod probe;
 mod report;
 pub mod serve;
 #[cfg(test)]

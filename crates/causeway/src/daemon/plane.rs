@@ -164,6 +164,8 @@ pub trait DataPlane: CookiePlane + Send {
     fn add_load(&mut self, real: RealId, change: i64) -> anyhow::Result<()>;
     /// Sets what one flow means for a real's load.
     fn set_load_terms(&mut self, real: RealId, terms: LoadTerms) -> anyhow::Result<()>;
+    /// Prepares the sending of health probes; again is no harm.
+    fn prepare_probes(&mut self) -> anyhow::Result<()>;
     /// A VIP's ring; empty without one.
     fn ring(&self, vip: VipId) -> anyhow::Result<Vec<RealId>>;
     /// How long it has counted, the time of former daemons included.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One VIP at work: its reals, its controller, its ring.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use causeway_core::control::{Decision, Member, Params, Reading, Watermark};
 use causeway_core::select::{self, Awrr, Loaded, RealKey, RingSize};
@@ -57,6 +57,8 @@ pub struct PoolMember {
     pub id: RealId,
     /// Weight in force.
     pub weight: f64,
+    /// Whether its health lets it get new connections.
+    pub fit: bool,
     /// Load by the last interval; `None` if it is not known or of no interest.
     pub load: Option<f64>,
     /// Part of a flow that ageing has still to take off its load.
@@ -83,39 +85,90 @@ impl Pool {
             .map(|(&id, real)| PoolMember {
                 id,
                 weight: configured(real),
+                fit: former.is_none_or(|former| former.is_fit(id)),
                 load: None,
                 aged: 0.0,
                 history: VecDeque::new(),
             })
             .collect();
-        let controller = (vip.control != Control::Off).then(|| {
-            let known = former.and_then(|former| former.controller.clone());
-            let mut controller = known.unwrap_or_else(|| Watermark::new(params.clone()));
-            controller.set_params(params.clone());
-            let controlled: Vec<Member> = members
-                .iter()
-                .zip(&vip.reals)
-                .map(|(member, real)| Member {
-                    id: member.id,
-                    configured: configured(real),
-                })
-                .collect();
-            controller.set_members(&controlled);
-            controller
-        });
         let mut pool = Self {
             vip,
             id,
             members,
-            controller,
+            controller: None,
             decision: None,
             in_ring: former.and_then(|former| former.in_ring.clone()),
             plan: Vec::new(),
             plan_is_new: false,
             seed,
         };
-        pool.take_weights();
+        if pool.vip.control != Control::Off {
+            let known = former.and_then(|former| former.controller.clone());
+            let mut controller = known.unwrap_or_else(|| Watermark::new(params.clone()));
+            controller.set_params(params.clone());
+            pool.controller = Some(controller);
+        }
+        pool.reset_weights();
         pool
+    }
+
+    /// Gives every member the weight it is meant to have; a controller goes on from
+    /// what it knows.
+    fn reset_weights(&mut self) {
+        let meant = self.meant();
+        for (member, meant) in self.members.iter_mut().zip(&meant) {
+            member.weight = *meant;
+        }
+        if let Some(controller) = &mut self.controller {
+            let controlled: Vec<Member> = self
+                .members
+                .iter()
+                .zip(meant)
+                .map(|(member, configured)| Member {
+                    id: member.id,
+                    configured,
+                })
+                .collect();
+            controller.set_members(&controlled);
+        }
+        self.take_weights();
+    }
+
+    /// The weight that each member is meant to have: as configured, and none for those
+    /// whose health forbids it. If that forbids all, the fault may be the probes', and
+    /// nothing is lost by trying: then it counts for none.
+    fn meant(&self) -> Vec<f64> {
+        let anyone = self
+            .members()
+            .any(|(real, member)| member.fit && configured(real) > 0.0);
+        self.members()
+            .map(|(real, member)| match member.fit || !anyone {
+                true => configured(real),
+                false => 0.0,
+            })
+            .collect()
+    }
+
+    fn is_fit(&self, id: RealId) -> bool {
+        self.members
+            .iter()
+            .all(|member| member.id != id || member.fit)
+    }
+
+    /// Takes these members out of the pool, and all others back; whether that changed
+    /// anything.
+    pub fn set_unfit(&mut self, unfit: &HashSet<RealId>) -> bool {
+        let mut changed = false;
+        for member in &mut self.members {
+            let fit = !unfit.contains(&member.id);
+            changed |= fit != member.fit;
+            member.fit = fit;
+        }
+        if changed {
+            self.plan.clear();
+            self.reset_weights();
+        }
+        changed
     }
 
     /// Takes over the history of the pool that this one replaces.
@@ -191,9 +244,9 @@ impl Pool {
             Scheduler::Awrr => {
                 let awrr = Awrr::default();
                 let slots = awrr.slots(&self.loaded());
-                let members = self.vip.reals.iter().zip(&mut self.members);
-                for ((real, member), slots) in members.zip(slots) {
-                    member.weight = configured(real) * f64::from(slots) / awrr.slots;
+                let meant = self.meant();
+                for ((member, meant), slots) in self.members.iter_mut().zip(meant).zip(slots) {
+                    member.weight = meant * f64::from(slots) / awrr.slots;
                 }
             }
             Scheduler::LeastLoaded => {
@@ -209,13 +262,13 @@ impl Pool {
 
     /// The members as configured, with their loads.
     fn loaded(&self) -> Vec<Loaded> {
-        let members = self.members();
+        let members = self.members().zip(self.meant());
         members
-            .map(|(real, member)| Loaded {
+            .map(|((real, member), meant)| Loaded {
                 member: select::Member {
                     key: RealKey::from(real.address),
                     id: member.id,
-                    weight: if real.drain { 0 } else { real.weight },
+                    weight: meant as u32,
                 },
                 load: member.load,
             })
@@ -290,9 +343,10 @@ impl Pool {
     }
 
     fn wanted_ring(&self) -> InRing {
-        let members = self.members().map(|(real, member)| InRingMember {
+        let members = self.members().zip(self.meant());
+        let members = members.map(|((_, member), configured)| InRingMember {
             id: member.id,
-            configured: configured(real),
+            configured,
             weight: member.weight,
         });
         InRing {
@@ -365,8 +419,8 @@ fn build_ring(vip: &Vip, reals: impl Iterator<Item = (u32, f64)>, seed: u64) -> 
 
 /// The weight that a real is meant to have: none while it drains.
 pub fn configured(real: &Real) -> f64 {
-    match real.drain {
-        true => 0.0,
-        false => f64::from(real.weight),
+    match real.is_wanted() {
+        true => f64::from(real.weight),
+        false => 0.0,
     }
 }

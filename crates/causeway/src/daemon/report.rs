@@ -12,7 +12,8 @@ use super::meter::Meter;
 use super::plane::{RealTotals, Traffic, VipId};
 use super::pool::{Pool, PoolMember};
 use super::view::{
-    CookieView, History, LatencyView, Moves, RealView, Series, Stats, VerdictView, VipView,
+    CookieView, HealthView, History, LatencyView, Moves, RealView, Series, Stats, VerdictView,
+    VipView,
 };
 use crate::config::{Control, Real};
 
@@ -61,6 +62,9 @@ fn vip(engine: &Engine, pool: &Pool, traffic: Traffic, cookie: CookieView, ids: 
         load: vip.scheduler.follows_load().then(|| vip.load.to_string()),
         forwarding: vip.forwarding.to_string(),
         control: vip.control.to_string(),
+        reals_up: engine.reals_up(pool),
+        need: vip.need,
+        ready: engine.reals_up(pool) >= vip.need,
         packets: traffic.packets,
         bytes: traffic.bytes,
         cookie,
@@ -94,7 +98,20 @@ fn real(
         address: config.address.to_string(),
         mac: config.mac.map(|mac| mac.to_string()),
         cookie_ids: Vec::new(),
-        state: if config.drain { "drain" } else { "active" }.to_owned(),
+        state: match (config.is_wanted(), member.fit) {
+            (false, _) if config.maintenance => "maintenance",
+            (false, _) => "drain",
+            (true, true) => "active",
+            (true, false) => "down",
+        }
+        .to_owned(),
+        health: engine.check(member.id).map(|check| HealthView {
+            state: check.state().word().to_owned(),
+            since_monotonic_ns: check.since_ns(),
+            reason: check.reason().to_owned(),
+            succeeded: check.counts().0,
+            failed: check.counts().1,
+        }),
         weight: config.weight,
         effective_weight: member.weight,
         wanted_weight: decision.map_or(member.weight, |own| own.weight),

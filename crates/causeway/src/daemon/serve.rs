@@ -26,6 +26,7 @@ use tracing::{error, info, warn};
 use super::api::{self, Shared};
 use super::clock::Moment;
 use super::notify;
+use super::probe;
 
 /// How long answers in progress may take once the daemon stops.
 const GRACE: Duration = Duration::from_secs(2);
@@ -110,6 +111,13 @@ fn bind_unix(path: &Path) -> anyhow::Result<UnixListener> {
 /// Serves until SIGTERM or SIGINT; SIGHUP reloads. The data plane is left as it is.
 pub fn serve(shared: Arc<Shared>, listeners: Listeners) -> anyhow::Result<()> {
     let (control, failed) = ControlLoop::start(Arc::clone(&shared))?;
+    let probes = probe::run(Arc::clone(&shared));
+    let failed = async {
+        tokio::select! {
+            error = failed => error,
+            () = probes => anyhow!("the health probes have ended"),
+        }
+    };
     let routers = Routers {
         unix: api::router(Arc::clone(&shared)),
         tcp: api::read_only_router(Arc::clone(&shared), &listeners.socket),

@@ -64,6 +64,7 @@ impl Engine {
             Ok(staged) => {
                 self.commit(config, way, staged);
                 self.begin_loads()?;
+                self.begin_probes()?;
                 self.remove_others()
                     .context("the change is in force, but what it removes is still there")
             }

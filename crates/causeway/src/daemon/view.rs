@@ -74,6 +74,12 @@ pub struct VipView {
     pub forwarding: String,
     /// `off`, `observe` or `watermark`.
     pub control: String,
+    /// Reals that are up, or not probed; those that drain do not count.
+    pub reals_up: usize,
+    /// Reals that must be up for the service to be offered.
+    pub need: usize,
+    /// Whether that many are.
+    pub ready: bool,
     /// Packets since the VIP was made.
     pub packets: u64,
     /// Bytes of their frames.
@@ -119,8 +125,10 @@ pub struct RealView {
     pub mac: Option<String>,
     /// Its ids in cookies; the last one that was given is that of new connections.
     pub cookie_ids: Vec<u16>,
-    /// `active` or `drain`.
+    /// `active`, `drain`, `maintenance`, or `down` by its health.
     pub state: String,
+    /// What its probes say; absent if there are none.
+    pub health: Option<HealthView>,
     /// Configured weight.
     pub weight: u32,
     /// Weight in force, in the same units.
@@ -148,6 +156,21 @@ pub struct RealView {
     pub requests: u64,
     /// Response latency.
     pub latency: LatencyView,
+}
+
+/// What the probes of a real say.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HealthView {
+    /// `unknown`, `up` or `down`.
+    pub state: String,
+    /// Since when, CLOCK_MONOTONIC.
+    pub since_monotonic_ns: u64,
+    /// What the last probe saw.
+    pub reason: String,
+    /// Probes that succeeded.
+    pub succeeded: u64,
+    /// Probes that failed.
+    pub failed: u64,
 }
 
 /// Response latency of a real; absent values had no samples.
@@ -254,6 +277,9 @@ pub struct RealChange {
     /// Start or end draining.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<bool>,
+    /// Start or end maintenance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub maintenance: Option<bool>,
 }
 
 /// Body of `PATCH /v1/vips/{vip}`: the keys of the file, with new values.

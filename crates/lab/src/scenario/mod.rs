@@ -9,6 +9,7 @@ mod cookie;
 pub mod degrade;
 mod direct;
 mod fct;
+mod health;
 mod packet_cost;
 mod pcc_scale;
 mod quic_smoke;
@@ -128,6 +129,7 @@ pub fn all() -> &'static [&'static dyn Scenario] {
         &cookie::Cookie,
         &cookie::CookieSoak,
         &cookie::CookieLoss,
+        &health::Health,
         &quic_smoke::QuicSmoke,
     ]
 }

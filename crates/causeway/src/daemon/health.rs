@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The reals' health in the engine: one check a real, whose verdict takes it out of
+//! the ring or back into it.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+
+use causeway_core::health::{Check, Params, State};
+use tracing::{info, warn};
+
+use super::engine::Engine;
+use super::plane::RealId;
+use super::pool::Pool;
+use crate::config::Probe;
+
+/// A probe to send.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    /// The real whose packets it is.
+    pub real: RealId,
+    /// Its number, for the outcome.
+    pub number: u64,
+    /// When it is too late, CLOCK_MONOTONIC.
+    pub deadline_ns: u64,
+    /// The VIP that it talks to.
+    pub target: SocketAddr,
+    /// What to do.
+    pub probe: Probe,
+}
+
+impl Engine {
+    /// Prepares the data plane if any VIP wants probes.
+    pub(super) fn begin_probes(&mut self) -> anyhow::Result<()> {
+        match self.pools.iter().any(|pool| pool.vip().health.is_some()) {
+            true => self.plane.prepare_probes(),
+            false => Ok(()),
+        }
+    }
+
+    /// Ends what is overdue at `now_ns` and gives the probes to send now, and when to
+    /// ask again.
+    pub fn poll_health(&mut self, now_ns: u64) -> (Vec<Order>, u64) {
+        self.follow_pools(now_ns);
+        let mut orders = Vec::new();
+        let mut next_ns = u64::MAX;
+        for pool in &self.pools {
+            let Some(health) = &pool.vip().health else {
+                continue;
+            };
+            for (_, member) in pool.members() {
+                let Some(check) = self.checks.get_mut(&member.id) else {
+                    continue;
+                };
+                check.handle_timeout(now_ns);
+                if let Some(probe) = check.poll_probe(now_ns) {
+                    orders.push(Order {
+                        real: member.id,
+                        number: probe.number,
+                        deadline_ns: probe.deadline_ns,
+                        target: SocketAddr::new(pool.vip().address, health.port),
+                        probe: health.probe.clone(),
+                    });
+                }
+                next_ns = next_ns.min(check.poll_timeout());
+            }
+        }
+        self.apply_health();
+        (orders, next_ns)
+    }
+
+    /// Takes the outcome of a probe.
+    pub fn health_outcome(
+        &mut self,
+        now_ns: u64,
+        real: RealId,
+        number: u64,
+        outcome: Result<String, String>,
+    ) {
+        if let Some(check) = self.checks.get_mut(&real) {
+            check.handle_outcome(now_ns, number, outcome);
+            self.apply_health();
+        }
+    }
+
+    /// The check of a real, if it has one.
+    pub fn check(&self, real: RealId) -> Option<&Check> {
+        self.checks.get(&real)
+    }
+
+    /// Reals of a pool that are up for certain, or all that could be where nothing is
+    /// probed.
+    pub fn reals_up(&self, pool: &Pool) -> usize {
+        let is_up = |id| {
+            let check = self.checks.get(&id);
+            check.is_some_and(|check| check.state() == State::Up)
+        };
+        let members = pool.members().filter(|(real, _)| real.is_wanted());
+        members
+            .filter(|(_, member)| pool.vip().health.is_none() || is_up(member.id))
+            .count()
+    }
+
+    /// Has a check for every real that is to be probed, and for no other.
+    fn follow_pools(&mut self, now_ns: u64) {
+        let mut wanted: Vec<(RealId, Params)> = Vec::new();
+        for pool in &self.pools {
+            if let Some(health) = &pool.vip().health {
+                let members = pool.members().filter(|(real, _)| !real.maintenance);
+                wanted.extend(members.map(|(_, member)| (member.id, health.params)));
+            }
+        }
+        let ids: HashSet<RealId> = wanted.iter().map(|(id, _)| *id).collect();
+        self.checks.retain(|id, _| ids.contains(id));
+        for (id, params) in wanted {
+            self.checks
+                .entry(id)
+                .and_modify(|check| check.set_params(params, now_ns))
+                .or_insert_with(|| Check::new(params, now_ns, u64::from(id)));
+        }
+    }
+
+    /// Tells the pools which members are fit, and the log what has changed. Rings
+    /// follow at once; if that fails, with the next interval.
+    fn apply_health(&mut self) {
+        let mut changed = false;
+        for pool in &mut self.pools {
+            let name = pool.vip().name.clone();
+            let mut unfit = HashSet::new();
+            for (real, member) in pool.members() {
+                let Some(check) = self.checks.get_mut(&member.id) else {
+                    continue;
+                };
+                while let Some(event) = check.poll_event() {
+                    let line = format!(
+                        "{name} {}: {} -> {}: {}",
+                        real.address, event.from, event.to, event.reason
+                    );
+                    match event.to {
+                        State::Down => warn!("{line}"),
+                        _ => info!("{line}"),
+                    }
+                }
+                if !check.takes_part() {
+                    unfit.insert(member.id);
+                }
+            }
+            changed |= pool.set_unfit(&unfit);
+        }
+        if !changed {
+            return;
+        }
+        if let Err(error) = self.set_rings() {
+            warn!("the rings do not follow the reals' health yet: {error:#}");
+        }
+    }
+}

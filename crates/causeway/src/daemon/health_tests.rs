@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The reals' health in the engine, on a clock of the test's own.
+
+use causeway_core::health::State;
+
+use super::plane::RealId;
+use super::tests::{Bench, MS, WEB, config};
+
+const CHECK: &str =
+    "need = 3\nhealth = { interval = \"1s\", timeout = \"500ms\", rise = 2, fall = 2 }";
+
+fn text(scheduler: &str) -> String {
+    WEB.replace(
+        "scheduler = \"latency\"",
+        &format!("scheduler = \"{scheduler}\"\n{CHECK}"),
+    )
+}
+
+/// Lets this many probes of each real go out; those to `failing` fail, those to
+/// `silent` hear nothing.
+fn probes(bench: &mut Bench, count: usize, failing: &[RealId], silent: &[RealId]) {
+    for _ in 0..count * 20 {
+        bench.now.monotonic_ns += 50 * MS;
+        let now_ns = bench.now.monotonic_ns;
+        let (orders, next_ns) = bench.engine.poll_health(now_ns);
+        assert!(next_ns > now_ns && next_ns <= now_ns + 1000 * MS);
+        for order in orders {
+            assert_eq!(order.target, "192.0.2.1:80".parse().unwrap());
+            let outcome = match failing.contains(&order.real) {
+                true => Err("refused".to_owned()),
+                false => Ok("connected".to_owned()),
+            };
+            if !silent.contains(&order.real) {
+                let (real, number) = (order.real, order.number);
+                bench.engine.health_outcome(now_ns, real, number, outcome);
+            }
+        }
+    }
+}
+
+fn states(bench: &Bench) -> [State; 4] {
+    [0, 1, 2, 3].map(|real| bench.engine.check(real).unwrap().state())
+}
+
+fn shares(bench: &Bench) -> [f64; 4] {
+    [0, 1, 2, 3].map(|real| (bench.plane.state().share(0, real) * 100.0).round() / 100.0)
+}
+
+fn up(bench: &Bench) -> usize {
+    bench.engine.reals_up(&bench.engine.pools()[0])
+}
+
+#[test]
+fn a_real_that_fails_leaves_the_ring_and_returns() {
+    let mut bench = Bench::new(&text("maglev"));
+    assert_eq!(bench.plane.state().probes_prepared, 1);
+    assert_eq!(up(&bench), 0, "nobody has been probed yet");
+    probes(&mut bench, 1, &[], &[]);
+    assert_eq!((states(&bench), up(&bench)), ([State::Unknown; 4], 0));
+    assert_eq!(shares(&bench), [0.25; 4], "who is not known takes part");
+    probes(&mut bench, 1, &[], &[]);
+    assert_eq!((states(&bench), up(&bench)), ([State::Up; 4], 4));
+    // One refuses, one says nothing at all.
+    probes(&mut bench, 3, &[1], &[2]);
+    assert_eq!(
+        states(&bench),
+        [State::Up, State::Down, State::Down, State::Up]
+    );
+    assert_eq!(shares(&bench), [0.5, 0.0, 0.0, 0.5]);
+    assert_eq!(bench.engine.check(1).unwrap().reason(), "refused");
+    assert_eq!(
+        bench.engine.check(2).unwrap().reason(),
+        "no answer within 500 ms"
+    );
+    assert_eq!(up(&bench), 2);
+    probes(&mut bench, 2, &[], &[]);
+    assert_eq!(shares(&bench), [0.25; 4]);
+}
+
+#[test]
+fn if_all_fail_all_are_tried() {
+    let mut bench = Bench::new(&text("round-robin"));
+    probes(&mut bench, 2, &[0, 1, 2], &[]);
+    assert_eq!(shares(&bench), [0.0, 0.0, 0.0, 1.0]);
+    probes(&mut bench, 2, &[0, 1, 2, 3], &[]);
+    assert_eq!((shares(&bench), up(&bench)), ([0.25; 4], 0));
+    probes(&mut bench, 2, &[0, 1, 2], &[]);
+    assert_eq!(shares(&bench), [0.0, 0.0, 0.0, 1.0]);
+}
+
+#[test]
+fn health_outlives_a_reload_and_ends_with_its_key() {
+    let mut bench = Bench::new(&text("maglev"));
+    probes(&mut bench, 3, &[3], &[]);
+    assert_eq!(states(&bench)[3], State::Down);
+    let heavier = text("maglev").replace("\"10.0.0.1\"", "\"10.0.0.1\", weight = 2");
+    bench.engine.reload(config(&heavier)).unwrap();
+    assert_eq!(states(&bench)[3], State::Down);
+    assert_eq!(shares(&bench), [0.5, 0.25, 0.25, 0.0]);
+    bench
+        .engine
+        .reload(config(&heavier.replace(CHECK, "")))
+        .unwrap();
+    bench.now.monotonic_ns += MS;
+    let (orders, _) = bench.engine.poll_health(bench.now.monotonic_ns);
+    assert!(orders.is_empty() && bench.engine.check(3).is_none());
+    assert_eq!(shares(&bench), [0.4, 0.2, 0.2, 0.2]);
+}
+
+#[test]
+fn who_is_under_maintenance_is_not_probed() {
+    let mut bench = Bench::new(&text("maglev"));
+    probes(&mut bench, 2, &[], &[]);
+    let maintenance = |on| {
+        move |vip: &mut crate::config::Vip| {
+            vip.reals[1].maintenance = on;
+            Ok(())
+        }
+    };
+    bench.engine.change_vip("web", maintenance(true)).unwrap();
+    probes(&mut bench, 3, &[1], &[]);
+    assert!(bench.engine.check(1).is_none());
+    assert_eq!((up(&bench), shares(&bench)[1]), (3, 0.0));
+    bench.engine.change_vip("web", maintenance(false)).unwrap();
+    assert_eq!(shares(&bench), [0.25; 4]);
+    probes(&mut bench, 2, &[], &[]);
+    assert_eq!(up(&bench), 4);
+}
+
+#[test]
+fn the_controller_gives_a_real_that_is_down_nothing() {
+    let mut bench = Bench::new(&text("latency"));
+    bench.run(5, &[5.0; 4]);
+    probes(&mut bench, 3, &[0], &[]);
+    assert_eq!(shares(&bench)[0], 0.0);
+    bench.run(5, &[5.0; 4]);
+    assert_eq!(shares(&bench)[0], 0.0);
+    let decision = bench.engine.pools()[0].decision().unwrap();
+    assert_eq!(decision.reals[0].reason.word(), "drained");
+    probes(&mut bench, 2, &[], &[]);
+    assert!(shares(&bench)[0] > 0.2, "{:?}", shares(&bench));
+}
+
+#[test]
+fn least_loaded_and_awrr_leave_out_who_is_down() {
+    for scheduler in ["least-loaded", "awrr"] {
+        let mut bench = Bench::new(&text(scheduler));
+        probes(&mut bench, 3, &[2], &[]);
+        bench.plane.state().totals.entry(0).or_default().opened += 10;
+        bench.run(1, &[]);
+        let shares = shares(&bench);
+        assert!(
+            shares[2] == 0.0 && shares[1] > 0.3,
+            "{scheduler}: {shares:?}"
+        );
+    }
+}
