@@ -16,6 +16,9 @@ fn every_case_has_its_verdict_and_its_rows() {
         ("tcp_established_measured", "established"),
         ("tcp_syn", "opened"),
         ("udp", "established"),
+        ("pick_hash", "opened"),
+        ("pick_turn", "opened"),
+        ("pick_two", "opened"),
     ];
     let expected: Vec<_> = plan
         .flows

@@ -222,6 +222,24 @@ impl<'o> Balancer<'o> {
         let ring = ring.as_fd().as_raw_fd();
         maps.rings
             .update(&0u32.to_ne_bytes(), &ring.to_ne_bytes(), MapFlags::ANY)?;
+        self.write_vips(Vip {
+            ring_size: RING,
+            ..Vip::default()
+        })
+    }
+
+    /// Sets how the VIPs pick, and their flags.
+    pub(super) fn set_vips(&self, pick: u32, flags: u32) -> Result<(), BenchError> {
+        let vip = Vip {
+            ring_size: RING,
+            flags,
+            pick,
+            ..Vip::default()
+        };
+        self.write_vips(vip).map_err(failed("setting the VIPs"))
+    }
+
+    fn write_vips(&self, vip: Vip) -> libbpf_rs::Result<()> {
         for proto in [6, 17] {
             let key = VipKey {
                 addr: addr_bytes(VIP.into()),
@@ -229,12 +247,8 @@ impl<'o> Balancer<'o> {
                 proto,
                 kind: 0,
             };
-            let vip = Vip {
-                ring_size: RING,
-                ..Vip::default()
-            };
-            maps.vips
-                .update(key.as_bytes(), vip.as_bytes(), MapFlags::ANY)?;
+            let vips = &self.skel.maps.vips;
+            vips.update(key.as_bytes(), vip.as_bytes(), MapFlags::ANY)?;
         }
         Ok(())
     }

@@ -10,6 +10,7 @@
 //! over the rounds are given. Every batch's verdict is checked.
 
 mod fixture;
+mod picks;
 
 use std::mem::MaybeUninit;
 
@@ -203,6 +204,7 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(u32)) -> Result<Vec<Row>, Bench
     for &flows in &plan.flows {
         progress(flows);
         rows.extend(run_level(plan, flows)?);
+        rows.extend(picks::run(plan, flows)?);
     }
     Ok(rows)
 }

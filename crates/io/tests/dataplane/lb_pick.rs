@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use causeway_io::abi::{PICK_TURN, PICK_TWO, RealLoad, VIP_COUNT_LOAD, VIP_FORGET, Verdict};
+use causeway_io::abi::{
+    PICK_HASH, PICK_TURN, PICK_TWO, RealLoad, VIP_COUNT_LOAD, VIP_FORGET, Verdict,
+};
 
 use crate::frame::{ACK, FIN, Ip, Tcp, Tuple, arriving, leaving};
 use crate::rig::{Rig, TCP, TUNNEL_SOURCE4, UDP};
@@ -66,6 +68,47 @@ fn shares(rig: &mut Rig, ports: std::ops::Range<u16>) -> BTreeMap<u32, u32> {
         *shares.entry(real_of(&out)).or_default() += 1;
     }
     shares
+}
+
+/// Mean over time of how far the fullest real is above the mean, when connections come
+/// and go: 20 open on each of 16 reals, the one to end is chosen by chance.
+fn imbalance(rig: &mut Rig, pick: u32, flags: u32) -> f64 {
+    const REALS: u32 = 16;
+    const OPEN: usize = 320;
+    const ROUNDS: usize = 1600;
+    pool(rig, REALS, TCP, pick, flags);
+    for real in 0..REALS {
+        rig.set_load(real, terms(0, 1));
+    }
+    let mut chance = 0x5eed_u64;
+    let mut open: Vec<(u16, u32)> = Vec::new();
+    let mut counts = [0_u32; REALS as usize];
+    let mut excess = 0.0;
+    for round in 0..OPEN + ROUNDS {
+        if open.len() == OPEN {
+            chance ^= chance << 13;
+            chance ^= chance >> 7;
+            chance ^= chance << 17;
+            let (port, real) = open.swap_remove((chance % OPEN as u64) as usize);
+            let end = client(port).tcp(Tcp {
+                flags: FIN | ACK,
+                seq: 2,
+                ..Tcp::default()
+            });
+            rig.send(&arriving(&end));
+            counts[real as usize] -= 1;
+        }
+        let port = 10_000 + round as u16;
+        let (_, out) = rig.send(&arriving(&client(port).tcp(Tcp::syn(1))));
+        let real = real_of(&out);
+        counts[real as usize] += 1;
+        open.push((port, real));
+        if round >= OPEN + ROUNDS / 2 {
+            let most = counts.iter().max().copied().unwrap_or(0);
+            excess += f64::from(most) / (OPEN as f64 / f64::from(REALS)) - 1.0;
+        }
+    }
+    excess / (ROUNDS / 2) as f64
 }
 
 verdict_tests! { Rig, Verdict:
@@ -138,6 +181,13 @@ verdict_tests! { Rig, Verdict:
             rig.send(&arriving(&end));
         }
         assert!((0..4).all(|real| rig.load(real).load == 0));
+    }
+    Opened two_choices_spread_what_a_hash_piles_up(rig) {
+        let two = imbalance(rig, PICK_TWO, VIP_COUNT_LOAD);
+        let turn = imbalance(&mut Rig::new(), PICK_TURN, 0);
+        let hash = imbalance(&mut Rig::new(), PICK_HASH, 0);
+        println!("fullest real above the mean: hash {hash:.3}, turns {turn:.3}, two choices {two:.3}");
+        assert!(hash > 1.5 * two && turn > two, "hash {hash}, turns {turn}, two {two}");
     }
     Opened repeated_syns_count_once(rig) {
         pool(rig, 1, TCP, PICK_TWO, VIP_COUNT_LOAD);
