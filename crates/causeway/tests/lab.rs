@@ -69,6 +69,7 @@ fn list_names_every_scenario() {
         "packet-cost",
         "pcc-scale",
         "fct",
+        "health",
     ] {
         assert!(
             text.lines().any(|l| l.starts_with(name)),
@@ -121,14 +122,14 @@ fn replacing_servers_breaks_nothing() {
     assert_eq!(number(&report, "/result/clients/broken_connections"), 0.0);
 }
 
-/// A short run of figure 9's comparators: without a memory connections break when the
-/// pool changes, and the more the less the hash is consistent.
+/// A short run of figure 9: with cookies no connection breaks, whatever changes. Without
+/// them they do when the pool changes, and the more the less the hash is consistent.
 #[test]
-fn without_cookies_a_changing_pool_breaks_connections() {
+fn cookies_alone_keep_every_connection() {
     let report = run(
         "pcc-scale",
         &[
-            "names=hash,consistent-hash,daisy-chain,maglev-table",
+            "names=cookie,hash,consistent-hash,daisy-chain,maglev-table",
             "seconds=7",
             "from=4",
             "to=6",
@@ -149,6 +150,7 @@ fn without_cookies_a_changing_pool_breaks_connections() {
         assert!(number(run, "/worst_second_broken_pct") <= 100.0);
         number(run, "/broken_connections") / number(run, "/connections")
     };
+    assert_eq!(broken("cookie"), 0.0, "{runs:?}");
     assert!(broken("hash") > 0.1, "{runs:?}");
     assert!(broken("consistent-hash") < broken("hash"), "{runs:?}");
     assert!(
@@ -193,6 +195,19 @@ fn turns_complete_flows_sooner_than_a_hash() {
             "{scheduler}: {p99} ms, {variance}; {hash:?}"
         );
     }
+}
+
+/// What a probe of the server's own address would not see, and what it would.
+#[test]
+fn servers_that_fail_leave_the_ring_and_return() {
+    let report = run("health", &[]);
+    assert_eq!(number(&report, "/result/clients/broken_connections"), 0.0);
+    let reasons = &report["result"]["reasons"];
+    let lost = |index: usize| reasons[index].as_str().unwrap_or_default().to_owned();
+    assert!(lost(0).starts_with("no answer within"), "{reasons}");
+    assert!(lost(1).starts_with("no answer within"), "{reasons}");
+    assert!(lost(2).contains("refused"), "{reasons}");
+    assert_eq!(lost(3), "status 200");
 }
 
 #[test]

@@ -7,6 +7,8 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use crate::api;
@@ -27,9 +29,14 @@ impl Agent {
     /// Starts an agent on `server` with the data plane pinned in `pin_dir`, and
     /// waits until it answers.
     pub fn start(binary: &Path, server: &Node, pin_dir: &Path) -> Result<Self> {
+        Self::start_with(binary, server, pin_dir, "")
+    }
+
+    /// The same with further lines at the end of its file.
+    pub fn start_with(binary: &Path, server: &Node, pin_dir: &Path, more: &str) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("agent-").tempdir()?;
         let file = directory.path().join("agent.toml");
-        fs::write(&file, config(server, pin_dir, directory.path()))?;
+        fs::write(&file, config(server, pin_dir, directory.path()) + more)?;
         let mut agent = Self {
             child: spawn(binary, server, directory.path())?,
             directory,
@@ -38,6 +45,11 @@ impl Agent {
         };
         agent.wait_ready()?;
         Ok(agent)
+    }
+
+    /// Has the agent read its file and its keys again (SIGHUP).
+    pub fn reload(&self) -> Result<()> {
+        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGHUP).context("kill")
     }
 
     /// Kills the agent (SIGKILL) and starts it again; its data plane works on.

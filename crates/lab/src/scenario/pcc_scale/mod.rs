@@ -11,12 +11,15 @@ mod chain;
 mod clients;
 mod tally;
 
+use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use self::chain::Chain;
 use self::clients::{Load, Running};
@@ -39,15 +42,27 @@ struct Way {
     /// Further keys of the VIPs.
     keys: &'static [&'static str],
     daisy_chain: bool,
+    /// Whether agents write cookies, and their keys rotate.
+    cookies: bool,
 }
 
 const WAYS: &[Way] = &[
+    Way {
+        name: "cookie",
+        transport: "tcp",
+        // The best spread, and the furthest from what a hash would find again.
+        scheduler: "round-robin",
+        keys: &["cookie = \"timestamp\""],
+        daisy_chain: false,
+        cookies: true,
+    },
     Way {
         name: "hash",
         transport: "tcp",
         scheduler: "hash",
         keys: &["flow_table = false"],
         daisy_chain: false,
+        cookies: false,
     },
     Way {
         name: "consistent-hash",
@@ -55,6 +70,7 @@ const WAYS: &[Way] = &[
         scheduler: "maglev",
         keys: &["flow_table = false"],
         daisy_chain: false,
+        cookies: false,
     },
     Way {
         name: "daisy-chain",
@@ -62,6 +78,7 @@ const WAYS: &[Way] = &[
         scheduler: "maglev",
         keys: &["flow_table = false"],
         daisy_chain: true,
+        cookies: false,
     },
     Way {
         name: "maglev-table",
@@ -69,6 +86,7 @@ const WAYS: &[Way] = &[
         scheduler: "maglev",
         keys: &[],
         daisy_chain: false,
+        cookies: false,
     },
 ];
 
@@ -79,6 +97,9 @@ const GROWTH: (f64, f64) = (0.08, 0.32);
 const SWAP: f64 = 0.40;
 const DRAIN: (f64, f64) = (0.48, 0.72);
 const RESTARTS: [f64; 2] = [0.36, 0.78];
+const ROTATIONS: [f64; 2] = [0.20, 0.60];
+/// Long enough for a process to read its file again.
+const RELOAD: Duration = Duration::from_millis(500);
 
 impl Scenario for PccScale {
     fn name(&self) -> &'static str {
@@ -125,7 +146,10 @@ impl Scenario for PccScale {
             },
         )?;
         let second = topology.add_balancer(context.sandbox)?;
+        let directory = tempfile::Builder::new().prefix("pcc-").tempdir()?;
         let world = World {
+            keys: directory.path().join("keys"),
+            _directory: directory,
             _farm: Farm::start(&topology.servers, PORT)?,
             balancers: [topology.balancer.clone(), second],
             topology,
@@ -172,7 +196,7 @@ impl Plan {
             drain: context.param("drain")?,
             load: Load {
                 targets: [topology::vip4(0).into(), topology::vip6(0).into()]
-                    .map(|address: std::net::IpAddr| (address, PORT).into())
+                    .map(|address: IpAddr| (address, PORT).into())
                     .to_vec(),
                 lasts,
                 rates: (context.param("low")?, context.param("high")?),
@@ -219,6 +243,7 @@ impl Plan {
             .chain((0..self.drain).map(|at| (spread(DRAIN, self.drain, at), Event::Drain)))
             .chain([(SWAP, Event::Swap)])
             .chain(RESTARTS.map(|at| (at, Event::RestartAgents)))
+            .chain(ROTATIONS.map(|at| (at, Event::RotateKeys)))
             .collect();
         events.sort_by(|a, b| a.0.total_cmp(&b.0));
         events
@@ -236,6 +261,8 @@ enum Event {
     Swap,
     /// Half of the agents are killed and started again.
     RestartAgents,
+    /// Cookies get a new key.
+    RotateKeys,
 }
 
 /// Namespaces and servers, the same for every way.
@@ -243,6 +270,9 @@ struct World {
     topology: Topology,
     balancers: [topology::Node; 2],
     _farm: Farm,
+    /// Of cookies, for balancers and agents.
+    keys: PathBuf,
+    _directory: TempDir,
 }
 
 /// Who takes part at a moment.
@@ -255,7 +285,10 @@ struct Pool {
 impl World {
     fn run(&self, context: &Context, plan: &Plan, way: &Way) -> Result<Value> {
         let topology = &self.topology;
-        let mut agents = self.agents(context)?;
+        if way.cookies {
+            self.causeway(context, &["cookie", "new-keys"])?;
+        }
+        let mut agents = self.agents(context, way)?;
         let mut pool = Pool {
             present: plan.from,
             drained: 0,
@@ -292,6 +325,12 @@ impl World {
                     restarted += 1;
                     continue;
                 }
+                Event::RotateKeys => {
+                    if way.cookies {
+                        self.rotate(context, &balancer, &agents)?;
+                    }
+                    continue;
+                }
             }
             // The chain knows first: a bucket's packets may come before it is told.
             chain_to(pool)?;
@@ -313,11 +352,61 @@ impl World {
         Ok(run)
     }
 
-    fn agents(&self, context: &Context) -> Result<Vec<Agent>> {
-        let servers = self.topology.servers.iter();
+    fn agents(&self, context: &Context, way: &Way) -> Result<Vec<Agent>> {
+        let servers = self.topology.servers.iter().enumerate();
         servers
-            .map(|server| Agent::start(&context.binary, server, &bench::pin_dir(server)))
+            .map(|(index, server)| {
+                let cookies = match way.cookies {
+                    true => self.cookies_of_agent(index),
+                    false => String::new(),
+                };
+                let pins = bench::pin_dir(server);
+                Agent::start_with(&context.binary, server, &pins, &cookies)
+            })
             .collect()
+    }
+
+    fn cookies_of_agent(&self, index: usize) -> String {
+        let vip = |address: IpAddr| {
+            format!(
+                "[[agent.cookie.vip]]\naddress = \"{address}\"\nport = {PORT}\nid = {}\n\
+                 cookie = \"timestamp\"\n",
+                cookie_id(index)
+            )
+        };
+        format!(
+            "[agent.cookie]\nkeys = \"{}\"\n{}{}",
+            self.keys.display(),
+            vip(topology::vip4(0).into()),
+            vip(topology::vip6(0).into())
+        )
+    }
+
+    /// Gives cookies a new key in two steps, as docs/cookies.md has it: first everybody
+    /// learns it, then it is used.
+    fn rotate(&self, context: &Context, balancer: &Balancer, agents: &[Agent]) -> Result<()> {
+        for step in ["--prepare", "--switch"] {
+            self.causeway(context, &["cookie", "rotate", step])?;
+            balancer.reload()?;
+            agents.iter().try_for_each(Agent::reload)?;
+            sleep(RELOAD);
+        }
+        Ok(())
+    }
+
+    /// Runs a command on the key file.
+    fn causeway(&self, context: &Context, arguments: &[&str]) -> Result<()> {
+        let output = std::process::Command::new(&context.binary)
+            .args(arguments)
+            .arg(&self.keys)
+            .output()?;
+        ensure!(
+            output.status.success(),
+            "causeway {}: {}",
+            arguments.join(" "),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(())
     }
 
     /// Starts another balancer, routes the VIPs to it, and ends the former one.
@@ -333,7 +422,7 @@ impl World {
 
     fn settings(&self, way: &Way, pool: Pool) -> Settings {
         let servers = || self.topology.servers.iter().take(pool.present).enumerate();
-        let vip = |address: std::net::IpAddr| Vip {
+        let vip = |address: IpAddr| Vip {
             address,
             port: PORT,
             protocol: Protocol::Tcp,
@@ -343,17 +432,30 @@ impl World {
             reals: servers()
                 .map(|(index, server)| Real {
                     drain: index < pool.drained,
+                    keys: match way.cookies {
+                        true => vec![format!("id = {}", cookie_id(index))],
+                        false => Vec::new(),
+                    },
                     ..Real::of(server, address)
                 })
                 .collect(),
         };
         let [first, second] = HASH_KEY.map(|word| format!("{:016x}", word.swap_bytes()));
+        let mut head = vec![format!("hash_key = \"{first}{second}\"")];
+        if way.cookies {
+            head.push(format!("[cookie]\nkeys = \"{}\"", self.keys.display()));
+        }
         Settings {
             vips: vec![vip(topology::vip4(0).into()), vip(topology::vip6(0).into())],
-            head: vec![format!("hash_key = \"{first}{second}\"")],
+            head,
             ..Settings::default()
         }
     }
+}
+
+/// A server's id in cookies.
+fn cookie_id(index: usize) -> usize {
+    index + 1
 }
 
 #[cfg(test)]
