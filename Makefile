@@ -9,7 +9,7 @@ CARGO ?= cargo
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 export CLANG ?= clang-19
 
-.PHONY: help setup build demo test lint bench bench-dataplane bench-reader gen clean
+.PHONY: help setup build demo test lint bench bench-dataplane bench-reader fuzz gen clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ bench-dataplane: build ## cost per packet, repeated and live; bench/out/dataplan
 
 bench-reader: setup ## packets per second of `causeway measure`; bench/out/reader.json
 	$(CARGO) bench --locked --package causeway --bench reader
+
+fuzz: ## fuzz the parsers, a minute each; needs cargo-fuzz and a nightly toolchain
+	for target in capture frame filter; do $(CARGO) +nightly fuzz run --fuzz-dir fuzz $$target -- -max_total_time=60; done
 
 gen: setup ## regenerate committed files; leaves a clean tree when they are current
 	$(CARGO) test --workspace --locked --no-run

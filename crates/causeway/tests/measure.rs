@@ -114,6 +114,41 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
+fn xz(bytes: &[u8]) -> Vec<u8> {
+    let options = lzma_rust2::XzOptions::with_preset(1);
+    let mut out = lzma_rust2::XzWriter::new(Vec::new(), options).unwrap();
+    out.write_all(bytes).unwrap();
+    out.finish().unwrap()
+}
+
+fn lz4(bytes: &[u8]) -> Vec<u8> {
+    let mut out = lz4_flex::frame::FrameEncoder::new(Vec::new());
+    out.write_all(bytes).unwrap();
+    out.finish().unwrap()
+}
+
+#[test]
+fn a_damaged_compression_is_an_error_with_and_without_threads() {
+    let pcap = unpacked("w1.pcap.zst");
+    for mut bytes in [
+        gzip(&pcap),
+        zstd::encode_all(&pcap[..], 1).unwrap(),
+        xz(&pcap),
+        lz4(&pcap),
+    ] {
+        bytes.truncate(bytes.len() / 2);
+        for threads in ["0", "2"] {
+            let output = measure_stdin(&bytes, &["-o", "csv", "--threads", threads]);
+            assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+            assert!(
+                stderr(&output).starts_with("causeway: -: "),
+                "{}",
+                stderr(&output)
+            );
+        }
+    }
+}
+
 #[test]
 fn every_container_and_number_of_threads_gives_the_same() {
     let dir = TempDir::new().unwrap();
@@ -132,6 +167,8 @@ fn every_container_and_number_of_threads_gives_the_same() {
         ("ng", ng.clone()),
         ("ng.zst", zst(&ng)),
         ("ng.gz", gzip(&ng)),
+        ("xz", xz(&pcap)),
+        ("lz4", lz4(&pcap)),
     ];
     for (name, bytes) in &files {
         // No suffix: the content tells the format.
@@ -239,7 +276,7 @@ fn a_bad_file_is_one_clear_sentence() {
     bluetooth[20] = 187;
     assert_eq!(
         complaint(&bluetooth),
-        "link type 187 is not supported (Ethernet, Linux cooked, raw IP and loopback are)"
+        "link type 187 is not supported (tcpdump.org/linktypes.html names it; Ethernet, Linux cooked, raw IP, loopback, PPP and some more are)"
     );
 
     // What came before the damage is still measured.

@@ -23,7 +23,7 @@ use crate::config::units;
 /// request that it sets off.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Read packets from this pcap or pcapng file, `-` for standard input; gzip and zstd are recognised
+    /// Read packets from this pcap or pcapng file, `-` for standard input; gzip, zstd, xz and lz4 are recognised
     #[arg(
         short,
         long,

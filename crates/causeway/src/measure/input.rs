@@ -7,6 +7,8 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::thread;
 
 use anyhow::Context;
 
@@ -15,7 +17,17 @@ const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// A zstd file may begin with skippable frames, of 16 types.
 const ZSTD_SKIPPABLE: [u8; 3] = [0x2a, 0x4d, 0x18];
 
+const XZ: [u8; 6] = [0xfd, b'7', b'z', b'X', b'Z', 0];
+const LZ4: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
+/// Longest of the above.
+const MAGIC_LEN: u64 = 6;
+
 const BUFFER: usize = 128 << 10;
+/// What a decompressor may take for its dictionary: as much as zstd's default, and
+/// twice what `xz -9` asks for. A hostile file would name 4 GiB.
+const DICTIONARY_KIB: u32 = 128 << 10;
+/// Pieces that decompression may be ahead.
+const PIECES_AHEAD: usize = 4;
 
 /// An open capture.
 pub struct Input {
@@ -28,21 +40,23 @@ pub struct Input {
 }
 
 impl Input {
-    /// Opens `path`, or standard input for `-`.
-    pub fn open(path: &Path) -> anyhow::Result<Self> {
+    /// Opens `path`, or standard input for `-`. With `ahead`, decompression has a
+    /// thread of its own.
+    pub fn open(path: &Path, ahead: bool) -> anyhow::Result<Self> {
         let name = || path.display().to_string();
         if path == Path::new("-") {
-            return Self::new(io::stdin(), None).context("standard input");
+            return Self::new(io::stdin(), None, ahead).context("standard input");
         }
         let file = File::open(path).with_context(name)?;
         let metadata = file.metadata().with_context(name)?;
         if metadata.is_dir() {
             anyhow::bail!("{}: is a directory", name());
         }
-        Self::new(file, metadata.is_file().then_some(metadata.len())).with_context(name)
+        let len = metadata.is_file().then_some(metadata.len());
+        Self::new(file, len, ahead).with_context(name)
     }
 
-    fn new(source: impl Read + Send + 'static, len: Option<u64>) -> io::Result<Self> {
+    fn new(source: impl Read + Send + 'static, len: Option<u64>, ahead: bool) -> io::Result<Self> {
         let position = Arc::new(AtomicU64::new(0));
         let counted = Counted {
             source,
@@ -50,11 +64,11 @@ impl Input {
         };
         let mut buffered = BufReader::with_capacity(BUFFER, counted);
         // A pipe may hand over its first bytes one at a time.
-        let mut start = Vec::with_capacity(4);
-        (&mut buffered).take(4).read_to_end(&mut start)?;
+        let mut start = Vec::with_capacity(MAGIC_LEN as usize);
+        (&mut buffered).take(MAGIC_LEN).read_to_end(&mut start)?;
         let joined = io::Cursor::new(start.clone()).chain(buffered);
         Ok(Self {
-            bytes: decompress(&start, joined)?,
+            bytes: decompress(&start, joined, ahead)?,
             position,
             len,
         })
@@ -64,14 +78,90 @@ impl Input {
 fn decompress(
     start: &[u8],
     source: impl BufRead + Send + 'static,
+    ahead: bool,
 ) -> io::Result<Box<dyn Read + Send>> {
-    let skippable = start.len() == 4 && start[1..] == ZSTD_SKIPPABLE && start[0] & 0xf0 == 0x50;
-    if start.starts_with(&GZIP) {
-        Ok(Box::new(flate2::bufread::MultiGzDecoder::new(source)))
+    let skippable = matches!(start, [0x50..=0x5f, rest @ ..] if rest.starts_with(&ZSTD_SKIPPABLE));
+    let plain: Box<dyn Read + Send> = if start.starts_with(&GZIP) {
+        Box::new(flate2::bufread::MultiGzDecoder::new(source))
     } else if start.starts_with(&ZSTD) || skippable {
-        Ok(Box::new(zstd::Decoder::with_buffer(source)?))
+        Box::new(zstd::Decoder::with_buffer(source)?)
+    } else if start.starts_with(&XZ) {
+        Box::new(lzma_rust2::XzReader::new_mem_limit(
+            source,
+            true,
+            DICTIONARY_KIB,
+        ))
+    } else if start.starts_with(&LZ4) {
+        Box::new(lz4_flex::frame::FrameDecoder::new(source))
     } else {
-        Ok(Box::new(source))
+        return Ok(Box::new(source));
+    };
+    if ahead {
+        Ok(Box::new(Ahead::new(plain)?))
+    } else {
+        Ok(plain)
+    }
+}
+
+/// Reads in a thread of its own, a few pieces ahead. Each piece is handed over as
+/// soon as it is there, so that a pipe is not held up.
+struct Ahead {
+    pieces: Receiver<io::Result<Vec<u8>>>,
+    /// Emptied pieces, on their way back.
+    empty: Sender<Vec<u8>>,
+    piece: Vec<u8>,
+    taken: usize,
+}
+
+impl Ahead {
+    fn new(mut source: Box<dyn Read + Send>) -> io::Result<Self> {
+        let (full, pieces) = sync_channel(PIECES_AHEAD);
+        let (empty, emptied) = channel::<Vec<u8>>();
+        let read = move || {
+            loop {
+                let mut piece = emptied.try_recv().unwrap_or_default();
+                piece.resize(BUFFER, 0);
+                let result = source.read(&mut piece);
+                let end = !matches!(result, Ok(1..));
+                let piece = result.map(|count| {
+                    piece.truncate(count);
+                    piece
+                });
+                // Nobody listens any more when the reader stopped early.
+                if full.send(piece).is_err() || end {
+                    return;
+                }
+            }
+        };
+        thread::Builder::new()
+            .name("decompress".to_owned())
+            .spawn(read)?;
+        Ok(Self {
+            pieces,
+            empty,
+            piece: Vec::new(),
+            taken: 0,
+        })
+    }
+}
+
+impl Read for Ahead {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.taken == self.piece.len() {
+            // After the last piece, or an error, the thread has hung up.
+            let Ok(next) = self.pieces.recv() else {
+                return Ok(0);
+            };
+            let done = std::mem::replace(&mut self.piece, next?);
+            self.taken = 0;
+            // The thread may be gone; then nobody needs the buffer.
+            let _ = self.empty.send(done);
+        }
+        let rest = &self.piece[self.taken..];
+        let count = rest.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&rest[..count]);
+        self.taken += count;
+        Ok(count)
     }
 }
 

@@ -66,7 +66,7 @@ impl Args {
         meter: impl Fn(Settings<0>) -> M,
     ) -> anyhow::Result<ExitCode> {
         let path = self.read.as_deref().unwrap_or(Path::new("-"));
-        let input = Input::open(path)?;
+        let input = Input::open(path, self.workers() > 0)?;
         let style = self.style(techniques, input.len.is_none());
         let target = Target::new(self.out.as_deref(), style.format)?;
         let workers = self.workers();

@@ -78,7 +78,9 @@ pub enum CaptureError {
     #[error("capture format version {0}.{1} is not known")]
     Version(u16, u16),
     /// A pcap file, all of whose packets have a link type without parser.
-    #[error("link type {0} is not supported (Ethernet, Linux cooked, raw IP and loopback are)")]
+    #[error(
+        "link type {0} is not supported (tcpdump.org/linktypes.html names it; Ethernet, Linux cooked, raw IP, loopback, PPP and some more are)"
+    )]
     LinkType(u32),
     /// The file contradicts itself.
     #[error("the capture file is damaged at byte {offset}: {what}")]

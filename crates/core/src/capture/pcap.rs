@@ -7,38 +7,59 @@ use crate::wire::LinkType;
 
 pub(super) const FILE_HEADER_LEN: usize = 24;
 const RECORD_HEADER_LEN: usize = 16;
+/// With interface, protocol and packet type behind it (Kuznetsov's patch to libpcap).
+const PATCHED_RECORD_HEADER_LEN: usize = 24;
 
 const MAGIC_MICROSECONDS: u32 = 0xa1b2_c3d4;
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
+const MAGIC_PATCHED: u32 = 0xa1b2_cd34;
 
 #[derive(Debug)]
 pub(super) struct Decoder {
     order: Order,
     link: LinkType,
     fraction_ns: u64,
+    header_len: usize,
+    lengths: Lengths,
+}
+
+/// Which of a record's two lengths comes first: until version 2.3 that depended on
+/// the program (libpcap's `LengthsSwapped`).
+#[derive(Clone, Copy, Debug)]
+enum Lengths {
+    CapturedFirst,
+    WireFirst,
+    SmallerIsCaptured,
 }
 
 impl Decoder {
     /// Reads the file header. `None`: more bytes are needed.
     pub(super) fn new(window: &[u8]) -> Result<Option<Self>, CaptureError> {
         let magic = *window.first_chunk::<4>().ok_or(CaptureError::ShortHeader)?;
-        let (order, fraction_ns) = match (u32::from_le_bytes(magic), u32::from_be_bytes(magic)) {
-            (MAGIC_MICROSECONDS, _) => (Order::Little, 1000),
-            (MAGIC_NANOSECONDS, _) => (Order::Little, 1),
-            (_, MAGIC_MICROSECONDS) => (Order::Big, 1000),
-            (_, MAGIC_NANOSECONDS) => (Order::Big, 1),
+        let little = u32::from_le_bytes(magic);
+        let (order, magic) = match little {
+            MAGIC_MICROSECONDS | MAGIC_NANOSECONDS | MAGIC_PATCHED => (Order::Little, little),
+            _ => (Order::Big, little.swap_bytes()),
+        };
+        let (fraction_ns, header_len) = match magic {
+            MAGIC_MICROSECONDS => (1000, RECORD_HEADER_LEN),
+            MAGIC_NANOSECONDS => (1, RECORD_HEADER_LEN),
+            MAGIC_PATCHED => (1000, PATCHED_RECORD_HEADER_LEN),
             _ => return Err(CaptureError::NotCapture),
         };
         let Some(header) = window.first_chunk::<FILE_HEADER_LEN>() else {
             return Ok(None);
         };
         let major = order.u16([header[4], header[5]]);
+        let minor = order.u16([header[6], header[7]]);
         if major != 2 {
-            return Err(CaptureError::Version(
-                major,
-                order.u16([header[6], header[7]]),
-            ));
+            return Err(CaptureError::Version(major, minor));
         }
+        let lengths = match minor {
+            0..=2 => Lengths::WireFirst,
+            3 => Lengths::SmallerIsCaptured,
+            _ => Lengths::CapturedFirst,
+        };
         // The upper bits say whether frames end in a check sequence. It lies
         // behind the IP packet, where nobody looks.
         let number = order.word(header, 5) & 0x03ff_ffff;
@@ -47,6 +68,8 @@ impl Decoder {
             order,
             link,
             fraction_ns,
+            header_len,
+            lengths,
         }))
     }
 }
@@ -55,13 +78,18 @@ impl Decode for Decoder {
     #[inline(always)]
     fn step(&mut self, window: &[u8]) -> Result<Step, Fault> {
         let Some(header) = window.first_chunk::<RECORD_HEADER_LEN>() else {
-            return Ok(Step::Need(RECORD_HEADER_LEN));
+            return Ok(Step::Need(self.header_len));
         };
-        let captured = self.order.word(header, 2);
+        let (first, second) = (self.order.word(header, 2), self.order.word(header, 3));
+        let (captured, wire_len) = match self.lengths {
+            Lengths::CapturedFirst => (first, second),
+            Lengths::WireFirst => (second, first),
+            Lengths::SmallerIsCaptured => (first.min(second), first.max(second)),
+        };
         if captured > MAX_BLOCK {
             return Err(Fault("a record claims more than 16 MiB"));
         }
-        let record = RECORD_HEADER_LEN + captured as usize;
+        let record = self.header_len + captured as usize;
         if window.len() < record {
             return Ok(Step::Need(record));
         }
@@ -70,8 +98,8 @@ impl Decode for Decoder {
         Ok(Step::Packet(Found {
             time_ns: Some(seconds * 1_000_000_000 + fraction * self.fraction_ns),
             link: Some(self.link),
-            wire_len: self.order.word(header, 3),
-            offset: RECORD_HEADER_LEN,
+            wire_len,
+            offset: self.header_len,
             captured: captured as usize,
             record,
         }))

@@ -19,6 +19,9 @@ const OPTION_END: u16 = 0;
 const OPTION_TSRESOL: u16 = 9;
 const OPTION_TSOFFSET: u16 = 14;
 
+/// Interfaces of one section. Each takes memory, and a file could go on forever.
+const MAX_INTERFACES: usize = 1 << 16;
+
 /// Type, length, and the length once more at the end.
 const FRAME_LEN: usize = 12;
 /// A packet block's fields before the data, with type and length.
@@ -232,6 +235,9 @@ impl Decode for Decoder {
             return Err(Fault("a block whose two lengths differ"));
         }
         if kind == INTERFACE {
+            if self.interfaces.len() == MAX_INTERFACES {
+                return Err(Fault("a section with more than 65536 interfaces"));
+            }
             let interface = self.interface(&block[8..len - 4])?;
             self.interfaces.push(interface);
             return Ok(Step::Skip(len as u64));

@@ -352,6 +352,53 @@ fn interfaces_keep_their_clocks_and_links() {
     }
 }
 
+/// The records of old and patched programs, as libpcap reads them.
+#[test]
+fn records_of_other_shapes_read_the_same() {
+    for order in ORDERS {
+        for (magic, minor) in [(0xa1b2_c3d4, 2), (0xa1b2_c3d4, 3), (0xa1b2_cd34, 4)] {
+            let mut out = Writer::new(order);
+            out.u32(magic).u16(2).u16(minor).raw(&[0; 12]).u32(101);
+            for n in 0..3u8 {
+                let (captured, wire_len) = (u32::from(n) + 2, 60);
+                let (first, second) = match minor {
+                    2 => (wire_len, captured),
+                    _ => (captured, wire_len),
+                };
+                out.u32(7).u32(u32::from(n)).u32(first).u32(second);
+                if magic == 0xa1b2_cd34 {
+                    out.u32(3).u16(0x0800).raw(&[0, 0]);
+                }
+                out.raw(&vec![n; captured as usize]);
+            }
+            let (got, totals, error) = decode(&out.bytes, 7);
+            let expected = |n: u8| Owned {
+                time_ns: Some(7_000_000_000 + u64::from(n) * 1000),
+                link: Some(LinkType::Raw),
+                wire_len: 60,
+                data: vec![n; usize::from(n) + 2],
+            };
+            assert_eq!(
+                got,
+                [0, 1, 2].map(expected),
+                "{magic:#x} 2.{minor} {order:?}"
+            );
+            assert_eq!((error, totals.cut), (None, false));
+        }
+    }
+}
+
+#[test]
+fn interfaces_without_end_are_an_error() {
+    let mut out = Writer::new(Order::Little);
+    out.section();
+    for _ in 0..=1 << 16 {
+        out.interface(1, 0, &[]);
+    }
+    let error = decode(&out.bytes, 1 << 20).2.expect("an error");
+    assert!(error.to_string().ends_with("more than 65536 interfaces"));
+}
+
 #[test]
 fn a_new_section_may_turn_the_byte_order() {
     let packet = |n: u8| Owned {

@@ -57,13 +57,21 @@ pub mod proto {
     pub const NO_NEXT: u8 = 59;
     /// IPv6 destination options.
     pub const DEST_OPTIONS: u8 = 60;
+    /// Ethernet in IP (RFC 3378).
+    pub const ETHERIP: u8 = 97;
     /// Mobility header (RFC 6275).
     pub const MOBILITY: u8 = 135;
+    /// MPLS in IP (RFC 4023).
+    pub const MPLS: u8 = 137;
     /// Host identity protocol (RFC 7401).
     pub const HIP: u8 = 139;
     /// Shim6 (RFC 5533).
     pub const SHIM6: u8 = 140;
+    /// Ethernet (RFC 8986, section 10.1).
+    pub const ETHERNET: u8 = 143;
 }
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tunnel_tests;

@@ -6,11 +6,17 @@ use std::net::IpAddr;
 
 use super::{
     GrePacket, IcmpMessage, Ipv4Packet, Ipv6Packet, LinkType, Network, Skip, TcpFlags, TcpSegment,
-    TcpTimestamps, UdpDatagram, UpperLayer, VXLAN_PORT, VxlanPacket, proto,
+    TcpTimestamps, UdpDatagram, UpperLayer, proto,
 };
+
+use super::link::{Layer, carried};
+use super::tunnel::{in_udp, is_tunnel_port};
 
 /// Tunnels within tunnels followed before a packet is given up.
 const MAX_TUNNELS: usize = 4;
+
+/// The least that a tunnel in UDP carries: an IPv4 header and that of UDP.
+const MIN_IN_UDP: u32 = 28;
 
 /// The innermost IP packet of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,8 +107,8 @@ impl Transport {
 /// Reads a captured frame down to its innermost datagram.
 ///
 /// `data` is what was captured, `wire_len` how long the frame was on the wire,
-/// in bytes. IP-in-IP, GRE and VXLAN (by its assigned port) are unwrapped. A
-/// packet to the VXLAN port that holds no VXLAN header is plain UDP.
+/// in bytes. Tunnels are unwrapped: IP, MPLS and Ethernet in IP, GRE, and those in
+/// UDP by their ports, where the header fits.
 ///
 /// # Errors
 /// The reason why there is nothing to measure in this frame.
@@ -173,16 +179,16 @@ fn inner<'a>(upper: &UpperLayer<'a>) -> Result<Option<Network<'a>>, Skip> {
         proto::IPIP => Some(Network::Ipv4(upper.data)),
         proto::IPV6 => Some(Network::Ipv6(upper.data)),
         proto::GRE => Some(GrePacket::new(upper.data)?.network()?),
+        proto::MPLS => Some(carried(upper.data, 0, Layer::Mpls)?),
+        proto::ETHERNET => Some(carried(upper.data, 0, Layer::Ethernet)?),
+        // Two bytes of header: version 3, nothing else (RFC 3378).
+        proto::ETHERIP => Some(carried(upper.data, 2, Layer::Ethernet)?),
         proto::UDP => {
             let udp = UdpDatagram::new(upper)?;
-            if udp.dst_port() != VXLAN_PORT {
-                return Ok(None);
+            if is_tunnel_port(udp.dst_port()) && udp.payload_len() >= MIN_IN_UDP {
+                return in_udp(udp.dst_port(), udp.payload());
             }
-            match VxlanPacket::new(udp.payload()) {
-                Ok(vxlan) => Some(vxlan.network()?),
-                Err(Skip::BadTunnel) => None,
-                Err(skip) => return Err(skip),
-            }
+            None
         }
         _ => None,
     })

@@ -34,9 +34,9 @@ skips! {
     LinkType => "link_type",
     /// The capture ends inside the link-layer header.
     ShortLink => "short_link",
-    /// More VLAN tags than the parser follows.
-    VlanDepth => "vlan_depth",
-    /// Neither IPv4 nor IPv6: ARP, LLDP, spanning tree, MPLS, ...
+    /// More VLAN tags and MPLS labels than the parser follows.
+    LinkDepth => "link_depth",
+    /// Neither IPv4 nor IPv6: ARP, LLDP, spanning tree, ...
     NotIp => "not_ip",
     /// The capture ends inside the IP header or its extensions.
     ShortIp => "short_ip",
@@ -48,7 +48,7 @@ skips! {
     Fragment => "fragment",
     /// The capture ends inside a tunnel header.
     ShortTunnel => "short_tunnel",
-    /// A GRE or VXLAN header of an unknown version or flags.
+    /// A tunnel's header of an unknown version or flags.
     BadTunnel => "bad_tunnel",
     /// More tunnels within tunnels than the parser follows.
     TunnelDepth => "tunnel_depth",
