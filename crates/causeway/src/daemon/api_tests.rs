@@ -263,7 +263,7 @@ async fn refusals_are_sentences() {
             web,
             json!({ "wait": 1 }),
             422,
-            "the body is not what is expected: unknown field `wait`, expected `weight` or `drain` at line 1 column 7",
+            "the body is not what is expected: unknown field `wait`, expected one of `weight`, `drain`, `maintenance` at line 1 column 7",
         ),
         (
             "POST",
