@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Daisy chaining between servers, for comparison in the lab; see `bpf/daisy.bpf.c`.
 
-use std::ffi::CString;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
-use libbpf_rs::{MapCore as _, MapFlags, OpenObject, TC_INGRESS, TcHookBuilder};
+use libbpf_rs::{MapCore as _, MapFlags, OpenObject, TC_INGRESS, TcHook, TcHookBuilder};
 
 use crate::error::{Error, Result};
 use crate::map::io_error;
@@ -105,28 +104,31 @@ impl DaisyChain {
 }
 
 /// Puts the program on an interface of the calling thread's network namespace; it
-/// goes with the interface.
+/// stays until [`detach`].
 pub fn attach(program: BorrowedFd<'_>, interface: &str) -> Result<()> {
-    let failed = |e| Error::bpf("attach the daisy chain", e);
-    let name = CString::new(interface).map_err(|e| failed(e.into()))?;
-    // SAFETY: a valid C string.
-    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-    if index == 0 {
-        return Err(failed(std::io::Error::last_os_error()));
+    let failed = |e: libbpf_rs::Error| Error::bpf("attach the daisy chain", io_error(&e));
+    let mut hook = hook(program, interface)?;
+    match hook.create() {
+        Err(e) if e.kind() != libbpf_rs::ErrorKind::AlreadyExists => return Err(failed(e)),
+        _ => {}
     }
+    hook.attach().map(drop).map_err(failed)
+}
+
+/// Takes the program off again.
+pub fn detach(program: BorrowedFd<'_>, interface: &str) -> Result<()> {
+    let failed = |e: libbpf_rs::Error| Error::bpf("detach the daisy chain", io_error(&e));
+    hook(program, interface)?.detach().map_err(failed)
+}
+
+fn hook(program: BorrowedFd<'_>, interface: &str) -> Result<TcHook> {
+    let index = nix::net::if_::if_nametoindex(interface)
+        .map_err(|e| Error::bpf("find the interface", std::io::Error::from(e)))?;
     let mut builder = TcHookBuilder::new(program);
     builder
         .ifindex(index as i32)
         .replace(true)
         .handle(FILTER)
         .priority(FILTER);
-    let mut hook = builder.hook(TC_INGRESS);
-    match hook.create() {
-        Err(e) if e.kind() != libbpf_rs::ErrorKind::AlreadyExists => {
-            return Err(failed(io_error(&e)));
-        }
-        _ => {}
-    }
-    hook.attach().map_err(|e| failed(io_error(&e)))?;
-    Ok(())
+    Ok(builder.hook(TC_INGRESS))
 }

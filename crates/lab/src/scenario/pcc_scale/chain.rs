@@ -2,7 +2,7 @@
 //! The bookkeeping of daisy chaining: which server had each bucket before.
 
 use std::net::IpAddr;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -14,6 +14,7 @@ use crate::topology::{DEVICE, Node};
 /// The chain of a run: the program on every server, and the tables as they were.
 pub struct Chain {
     program: DaisyChain,
+    fd: Arc<OwnedFd>,
     servers: Vec<Node>,
     tables: [(Family, Buckets); 2],
 }
@@ -55,6 +56,7 @@ impl Chain {
         }
         Ok(Self {
             program,
+            fd,
             servers: servers.to_vec(),
             tables: [
                 (Family::V4, Buckets::default()),
@@ -89,6 +91,21 @@ impl Chain {
     /// Packets that servers have passed on.
     pub fn chained(&self) -> Result<u64> {
         Ok(self.program.chained()?)
+    }
+}
+
+/// The next way to keep connections is to do without.
+impl Drop for Chain {
+    fn drop(&mut self) {
+        for server in &self.servers {
+            let fd = Arc::clone(&self.fd);
+            let detached = server
+                .netns
+                .run(move || Ok(daisy::detach(fd.as_fd(), DEVICE)?));
+            if let Err(error) = detached {
+                tracing::warn!("{} is still chained: {error:#}", server.netns.name());
+            }
+        }
     }
 }
 

@@ -97,7 +97,8 @@ const GROWTH: (f64, f64) = (0.08, 0.32);
 const SWAP: f64 = 0.40;
 const DRAIN: (f64, f64) = (0.48, 0.72);
 const RESTARTS: [f64; 2] = [0.36, 0.78];
-const ROTATIONS: [f64; 2] = [0.20, 0.60];
+/// Once: a cookie tells two keys apart, so that who is silent over two rotations is lost.
+const ROTATION: f64 = 0.56;
 /// Long enough for a process to read its file again.
 const RELOAD: Duration = Duration::from_millis(500);
 
@@ -243,7 +244,7 @@ impl Plan {
             .chain((0..self.drain).map(|at| (spread(DRAIN, self.drain, at), Event::Drain)))
             .chain([(SWAP, Event::Swap)])
             .chain(RESTARTS.map(|at| (at, Event::RestartAgents)))
-            .chain(ROTATIONS.map(|at| (at, Event::RotateKeys)))
+            .chain([(ROTATION, Event::RotateKeys)])
             .collect();
         events.sort_by(|a, b| a.0.total_cmp(&b.0));
         events
