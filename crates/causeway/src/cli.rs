@@ -14,7 +14,7 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    agent_cmd, bench, config_cmd, cookie_cmd, generate_cmd, lb_cmd, measure, rtt, stats_cmd,
+    agent_cmd, bench, config_cmd, cookie_cmd, generate_cmd, lb_cmd, measure, rtt, sim, stats_cmd,
     vip_cmd,
 };
 
@@ -49,6 +49,8 @@ enum Command {
     Cookie(cookie_cmd::Args),
     /// Work with configuration files
     Config(config_cmd::Args),
+    /// Run models in virtual time, without traffic and without root
+    Sim(sim::Args),
     /// Write shell completions and man pages
     #[command(hide = true)]
     Generate(generate_cmd::Args),
@@ -79,6 +81,7 @@ impl Cli {
             Command::Rtt(args) => args.run(),
             Command::Cookie(args) => args.run(),
             Command::Config(args) => args.run(),
+            Command::Sim(args) => args.run(),
             Command::Generate(args) => args.run(),
             Command::Bench(args) => args.run(),
             #[cfg(feature = "lab")]
@@ -97,7 +100,7 @@ impl Command {
                 false
             }
             Self::Stats(_) | Self::Vip(_) | Self::Real(_) => true,
-            Self::Cookie(_) | Self::Config(_) | Self::Generate(_) => true,
+            Self::Cookie(_) | Self::Config(_) | Self::Generate(_) | Self::Sim(_) => true,
             #[cfg(feature = "lab")]
             Self::Demo(_) => false,
             #[cfg(feature = "lab")]

@@ -24,6 +24,7 @@ mod measure;
 mod output;
 mod report;
 mod rtt;
+mod sim;
 mod stats_cmd;
 mod vip_cmd;
 

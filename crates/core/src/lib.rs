@@ -4,6 +4,7 @@
 //! tests run the same code.
 
 pub mod capture;
+pub mod certes;
 pub mod control;
 pub mod cookie;
 pub mod estimate;

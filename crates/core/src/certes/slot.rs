@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a server counts in one slot of time.
+
+use super::{Count, Outcome};
+
+/// Connections that were accepted in one slot and completed in another
+/// (ACCEPTED[p, i] of Certes, eq. 7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// How many slots before the slot of completion they were accepted.
+    pub slots_ago: u32,
+    /// How many.
+    pub completed: u64,
+}
+
+/// Counters of one slot. Sums are of the connections completed in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Slot {
+    /// SYNs that came and had not been answered before.
+    pub offered: u64,
+    /// Of those the ones that were answered.
+    pub accepted: u64,
+    /// Connections that ended.
+    pub completed: u64,
+    /// From the SYN that was answered to the server's last data, nanoseconds.
+    pub syn_to_end_ns: u64,
+    /// SYN-ACK to ACK, nanoseconds.
+    pub rtt_ns: u64,
+    /// First SYN to the SYN that was answered, as tracked, nanoseconds.
+    pub conn_fail_ns: u64,
+    /// SYNs that were first of their attempt, as tracked.
+    pub first_offered: u64,
+    /// Of those the ones that were answered.
+    pub first_accepted: u64,
+    /// Clients whose first ACK came.
+    pub established: u64,
+    /// Of those the ones that needed more than one SYN-ACK: a round trip was lost.
+    pub established_late: u64,
+    /// When the completed ones were accepted; empty where nobody kept it.
+    pub origins: Vec<Origin>,
+}
+
+impl Slot {
+    /// SYNs that came and were not answered.
+    pub fn dropped(&self) -> u64 {
+        self.offered.saturating_sub(self.accepted)
+    }
+
+    /// Counts an outcome that belongs to this slot. Origins are for the caller,
+    /// who knows the numbers of slots.
+    pub fn count(&mut self, outcome: &Outcome) {
+        let first = outcome.retry == 0;
+        match outcome.count {
+            Count::Offered => {
+                self.offered += 1;
+                self.first_offered += u64::from(first);
+            }
+            Count::Accepted => {
+                self.accepted += 1;
+                self.first_accepted += u64::from(first);
+            }
+            Count::Completed => {
+                self.completed += 1;
+                self.syn_to_end_ns += outcome.syn_to_end_ns;
+                self.rtt_ns += outcome.rtt_ns;
+                self.conn_fail_ns += outcome.conn_fail_ns;
+            }
+            Count::Established => {
+                self.established += 1;
+                self.established_late += u64::from(outcome.answers > 1);
+            }
+            Count::Nothing | Count::Duplicate | Count::Abandoned => {}
+        }
+    }
+
+    /// Counts that `completed` connections of this slot were accepted `slots_ago`.
+    pub fn came_from(&mut self, slots_ago: u32) {
+        match self
+            .origins
+            .iter_mut()
+            .find(|origin| origin.slots_ago == slots_ago)
+        {
+            Some(origin) => origin.completed += 1,
+            None => self.origins.push(Origin {
+                slots_ago,
+                completed: 1,
+            }),
+        }
+    }
+}

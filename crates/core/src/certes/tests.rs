@@ -1,0 +1,503 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The models against what can be reckoned by hand, and against each other.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const MS: u64 = 1_000_000;
+
+fn paper_mix() -> Mix {
+    Mix::new([RetryClass::new("rfc1122", RFC_1122_S, 21.0)]).expect("a valid mix")
+}
+
+/// A slot in which as many connections end as begin, each after no time.
+fn slot(offered: u64, accepted: u64) -> Slot {
+    Slot {
+        offered,
+        accepted,
+        completed: accepted,
+        ..Slot::default()
+    }
+}
+
+/// `count` slots of a server that gets `firsts` new SYNs each and drops a share of
+/// everything, with the retries that RFC 1122 makes of it, to whole slots of 1 s.
+fn steady(firsts: f64, drop: f64, count: usize) -> Vec<Slot> {
+    let mut arriving = vec![[0.0; 3]; count + 10];
+    (0..count)
+        .map(|now| {
+            arriving[now][0] = firsts;
+            let [r0, r1, r2] = arriving[now];
+            arriving[now + 3][1] += r0 * drop;
+            arriving[now + 6][2] += r1 * drop;
+            let offered = r0 + r1 + r2;
+            slot(
+                offered.round() as u64,
+                (offered * (1.0 - drop)).round() as u64,
+            )
+        })
+        .collect()
+}
+
+fn last_mean_s(step: impl FnMut(&Slot) -> Estimate, slots: &[Slot]) -> f64 {
+    slots
+        .iter()
+        .map(step)
+        .last()
+        .and_then(|last| last.mean_s())
+        .expect("transactions")
+}
+
+/// Eq. 4 in the steady state with k = 2: of each new client a share p^j (1 - p) gets
+/// in at its j-th retry, p^3 gives up after 21 s.
+fn steady_mean_s(p: f64) -> f64 {
+    p * (1.0 - p) * 3.0 + p * p * (1.0 - p) * 9.0 + p.powi(3) * 21.0
+}
+
+#[test]
+fn a_steady_drop_rate_gives_equation_4() {
+    for p in [0.0, 0.1, 0.3, 0.7] {
+        let slots = steady(10_000.0, p, 60);
+        let mut fast = FastModel::new(1.0, paper_mix(), 0.0).expect("valid");
+        let mean_s = last_mean_s(|slot| fast.step(slot), &slots);
+        assert!(
+            (mean_s - steady_mean_s(p)).abs() < 0.01,
+            "p = {p}: {mean_s}"
+        );
+    }
+}
+
+#[test]
+fn the_reference_agrees_with_the_fast_model_where_round_trips_do_not_change() {
+    let slots = steady(10_000.0, 0.4, 60);
+    let mut reference = ReferenceModel::new(1.0, paper_mix(), 0.0, &[]).expect("valid");
+    let mean_s = last_mean_s(|slot| reference.step(slot), &slots);
+    assert!((mean_s - steady_mean_s(0.4)).abs() < 0.01, "{mean_s}");
+    assert_eq!(reference.adjustments().1, 0);
+}
+
+#[test]
+fn a_model_that_starts_in_the_middle_converges() {
+    // Clients that were retrying count as new; the last that comes of them is that
+    // they give up, one patience later. From then on the figures swing around the
+    // truth with the period of the first two gaps, 6 s, ever less.
+    let slots = steady(10_000.0, 0.5, 120);
+    let mut late = FastModel::new(1.0, paper_mix(), 0.0).expect("valid");
+    let means: Vec<f64> = slots[60..]
+        .iter()
+        .map(|slot| late.step(slot).mean_s().expect("transactions"))
+        .collect();
+    assert!(
+        (means[0] - steady_mean_s(0.5)).abs() > 1.0,
+        "nothing to converge from"
+    );
+    for around in means[24..].windows(6) {
+        let mean_s = around.iter().sum::<f64>() / 6.0;
+        assert!((mean_s / steady_mean_s(0.5) - 1.0).abs() < 0.05, "{mean_s}");
+    }
+}
+
+#[test]
+fn retries_that_do_not_come_are_expected_one_slot_later() {
+    let mut model = FastModel::new(1.0, paper_mix(), 0.0).expect("valid");
+    model.step(&slot(100, 0));
+    for _ in 0..2 {
+        model.step(&slot(0, 0));
+    }
+    assert!((model.forecast(0) - 100.0).abs() < 1e-9);
+    model.step(&slot(40, 40));
+    assert!((model.forecast(0) - 60.0).abs() < 1e-9, "eq. 30");
+    let shares = model.lost_time_shares();
+    let first_retries: f64 = shares
+        .iter()
+        .filter(|(s, _)| *s == 3.0)
+        .map(|(_, share)| share)
+        .sum();
+    assert!(
+        (first_retries - 1.0).abs() < 1e-9,
+        "all 40 were first retries: {shares:?}"
+    );
+}
+
+#[test]
+fn connections_count_by_the_slot_that_accepted_them() {
+    let mut model = FastModel::new(1.0, paper_mix(), 0.0).expect("valid");
+    model.step(&Slot {
+        completed: 0,
+        ..slot(100, 50)
+    });
+    for _ in 0..2 {
+        model.step(&slot(0, 0));
+    }
+    model.step(&Slot {
+        completed: 0,
+        ..slot(50, 50)
+    });
+    // Fifty were accepted at once, fifty after 3 s; all end now.
+    let origins = vec![
+        Origin {
+            slots_ago: 4,
+            completed: 50,
+        },
+        Origin {
+            slots_ago: 1,
+            completed: 50,
+        },
+    ];
+    let last = model.step(&Slot {
+        completed: 100,
+        origins,
+        ..Slot::default()
+    });
+    assert!((last.conn_fail_s - 150.0).abs() < 1e-9, "eq. 12: {last:?}");
+    assert_eq!(last.completed, 100.0);
+}
+
+#[test]
+fn lost_packets_count_as_drops() {
+    // One SYN in ten is lost; of the ten clients behind nine SYNs one waits 3 s.
+    let mut model = FastModel::new(1.0, paper_mix(), 0.1).expect("valid");
+    let slots: Vec<Slot> = (0..40).map(|_| slot(1000, 1000)).collect();
+    let mean_s = last_mean_s(|slot| model.step(slot), &slots);
+    let p = 0.1;
+    assert!(
+        (mean_s - steady_mean_s(p)).abs() < 0.01,
+        "{mean_s} {}",
+        steady_mean_s(p)
+    );
+}
+
+#[test]
+fn measured_odds_move_the_drops_to_the_retries() {
+    let mut odds = DropOdds::new(1.0);
+    let tracked = Slot {
+        offered: 1400,
+        accepted: 1000,
+        first_offered: 1000,
+        first_accepted: 900,
+        ..Slot::default()
+    };
+    for _ in 0..200 {
+        odds.add(&tracked);
+    }
+    // (300 / 100) / (100 / 900)
+    let ratio = odds.ratio().expect("enough SYNs");
+    assert!((ratio - 27.0).abs() < 0.1, "{ratio}");
+    assert_eq!(odds.confidence(), Confidence::Uneven);
+    let mut model = FastModel::new(1.0, paper_mix(), 0.0).expect("valid");
+    model.set_odds(Some(&odds));
+    for _ in 0..3 {
+        model.step(&slot(1000, 900));
+    }
+    // 100 retries among 1000: with odds of 27 to 1 they take most of the 100 drops.
+    model.step(&slot(1000, 900));
+    let retries_accepted: f64 = model
+        .lost_time_shares()
+        .iter()
+        .filter(|(s, _)| *s > 0.0)
+        .map(|(_, share)| share * 900.0)
+        .sum();
+    let rate = |f: f64| 900.0 * f + 100.0 * (ratio * f / (1.0 - f + ratio * f)) - 100.0;
+    assert!(
+        rate(1.0 - (900.0 - retries_accepted) / 900.0).abs() < 0.5,
+        "{retries_accepted}"
+    );
+    assert!(retries_accepted < 50.0, "{retries_accepted}");
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_a_reason() {
+    let refused = |error: Error| error.to_string();
+    let long = FastModel::new(3.0, paper_mix(), 0.0).expect_err("as long as the gap");
+    assert_eq!(
+        refused(long),
+        "a slot of 3 s is not shorter than the first retry gap of class `rfc1122` (3 s): take a slot below it"
+    );
+    let backwards = RetryClass::new("odd", &[3.0, 2.0], 9.0);
+    assert_eq!(
+        refused(Mix::new([backwards]).expect_err("out of order")),
+        "class `odd`: retry 2 comes 2 s after the first SYN, not after the one before it"
+    );
+    assert_eq!(
+        refused(Mix::new([]).expect_err("empty")),
+        "a retry mix needs at least one class with a weight above 0"
+    );
+    let loss = FastModel::new(1.0, paper_mix(), 1.0).expect_err("everything lost");
+    assert_eq!(
+        refused(loss),
+        "a network loss of 1 is not a share from 0 to below 1"
+    );
+}
+
+#[test]
+fn a_mix_is_learned_from_last_retries() {
+    let class = |name, retries: &[f64], fto_s| RetryClass::new(name, retries, fto_s);
+    let classes = [
+        class("linux", LINUX_6_5_S, 60.0),
+        class("windows", RFC_6298_S, 60.0),
+        class("old", RFC_1122_S, 60.0),
+    ];
+    let mut learner = MixLearner::new(classes).expect("valid");
+    // 700 of Linux, 200 of Windows, 100 old ones; half end at their first retry,
+    // where Linux and Windows look alike.
+    for (count, first, second) in [(700, 1.02, 2.045), (200, 1.0, 3.0), (100, 3.0, 9.0)] {
+        for _ in 0..count / 2 {
+            learner.observe(1, first);
+            learner.observe(2, second);
+        }
+    }
+    learner.observe(1, 1.7);
+    let mix = learner.mix(1.0).expect("valid");
+    let weights: Vec<f64> = mix.classes().iter().map(|class| class.weight).collect();
+    for (weight, expected) in weights.iter().zip([0.7, 0.2, 0.1]) {
+        assert!((weight - expected).abs() < 0.01, "{weights:?}");
+    }
+    assert!((learner.unknown_share() - 1.0 / 1001.0).abs() < 1e-9);
+}
+
+#[test]
+fn patience_is_learned_from_those_who_do_not_come_again() {
+    // A third each gives up at 3, 9 and 20 s; half of all SYNs are dropped.
+    let class = RetryClass::new("linux", LINUX_6_5_S, 9.0);
+    let mut learner = PatienceLearner::default();
+    let mut by_retry = Vec::new();
+    let mut trying = [30_000.0, 30_000.0, 30_000.0];
+    for retry in 0..11 {
+        let offered: f64 = trying.iter().sum();
+        by_retry.push((offered as u64, (offered / 2.0) as u64));
+        for (left, fto_s) in trying.iter_mut().zip([3.0, 9.0, 20.0]) {
+            let goes_on = LINUX_6_5_S.get(retry).is_some_and(|at_s| *at_s < fto_s);
+            *left = if goes_on { *left / 2.0 } else { 0.0 };
+        }
+    }
+    learner.add(by_retry);
+    let mix = learner
+        .split(&class, &[3.0, 9.0, 20.0], 0.0)
+        .expect("valid");
+    let mut learned: Vec<(f64, f64)> = mix
+        .classes()
+        .iter()
+        .map(|class| (class.fto_s, class.weight))
+        .collect();
+    learned.sort_by(|a, b| a.0.total_cmp(&b.0));
+    assert_eq!(learned.len(), 3, "{learned:?}");
+    for ((fto_s, weight), expected) in learned.iter().zip([3.0, 9.0, 20.0]) {
+        assert_eq!(*fto_s, expected);
+        assert!((weight - 1.0 / 3.0).abs() < 0.01, "{learned:?}");
+    }
+}
+
+#[test]
+fn a_flood_is_told_from_impatient_clients() {
+    let mix = paper_mix();
+    let mut detector = FloodDetector::new(1.0, &mix);
+    for _ in 0..30 {
+        detector.judge(100, 2);
+    }
+    assert_eq!(detector.share(), 0.0, "two of a hundred is no flood");
+    for _ in 0..30 {
+        detector.judge(400, 302);
+    }
+    assert!(
+        (detector.share() - 0.755).abs() < 0.01,
+        "{}",
+        detector.share()
+    );
+    let seen = Slot {
+        offered: 400,
+        accepted: 310,
+        first_offered: 400,
+        first_accepted: 310,
+        ..Slot::default()
+    };
+    let real = detector.without_flood(&seen, 300, 220);
+    assert_eq!((real.offered, real.accepted), (100, 90), "{real:?}");
+}
+
+#[test]
+fn the_comparators_are_the_printed_formulas() {
+    let p = 0.2;
+    let expected = 0.01 * (1.0 - 0.008) + 0.6 + 0.24 + 0.096;
+    assert!(
+        (queueing_mean_s(0.01, p) - expected).abs() < 1e-12,
+        "figure 22: about 1 s at 20 %"
+    );
+    let same = sliding_window_mean_s(0.5, |_| p);
+    assert!((same - (0.5 + 0.6 + 0.24 + 0.096)).abs() < 1e-12);
+}
+
+mod tracker {
+    use super::*;
+
+    fn outcomes(events: &[(u64, Event)]) -> Vec<Outcome> {
+        let mut tracker = Tracker::default();
+        events
+            .iter()
+            .map(|&(at_ms, event)| tracker.step(event, at_ms * MS))
+            .collect()
+    }
+
+    fn counts(events: &[(u64, Event)]) -> Vec<Count> {
+        outcomes(events)
+            .iter()
+            .map(|outcome| outcome.count)
+            .collect()
+    }
+
+    #[test]
+    fn a_connection_that_got_in_at_its_second_retry() {
+        let all = outcomes(&[
+            (1000, Event::Syn(7)),
+            (4000, Event::Syn(7)),
+            (10_000, Event::Syn(7)),
+            (10_001, Event::SynAck),
+            (10_051, Event::Ack),
+            (10_300, Event::Data),
+            (10_400, Event::Data),
+            (10_450, Event::Ack),
+            (10_500, Event::End),
+            (10_550, Event::End),
+        ]);
+        let accepted = all[3];
+        assert_eq!(
+            (accepted.count, accepted.at_ns, accepted.retry),
+            (Count::Accepted, 10_000 * MS, 2)
+        );
+        assert_eq!(
+            (all[4].count, all[4].rtt_ns, all[4].answers),
+            (Count::Established, 50 * MS, 1)
+        );
+        let done = all[8];
+        assert_eq!(done.count, Count::Completed);
+        assert_eq!(done.conn_fail_ns, 9000 * MS);
+        assert_eq!(
+            done.syn_to_end_ns,
+            400 * MS,
+            "to the last data, not to the FIN"
+        );
+        assert_eq!((done.rtt_ns, done.accepted_ns), (50 * MS, 10_000 * MS));
+        assert_eq!(all[9].count, Count::Nothing, "only the first FIN counts");
+    }
+
+    #[test]
+    fn syns_of_an_answered_attempt_are_duplicates_and_another_number_is_another_attempt() {
+        use Count::*;
+        let events = [
+            (0, Event::Syn(1)),
+            (1, Event::SynAck),
+            (1000, Event::Syn(1)),
+            (1001, Event::SynAck),
+            (1100, Event::Ack),
+            (5000, Event::Syn(2)),
+            (5001, Event::SynAck),
+        ];
+        assert_eq!(
+            counts(&events),
+            [
+                Offered,
+                Accepted,
+                Duplicate,
+                Nothing,
+                Established,
+                Offered,
+                Accepted
+            ]
+        );
+        assert_eq!(outcomes(&events)[4].answers, 2, "a round trip was lost");
+        assert_eq!(outcomes(&events)[5].retry, 0);
+    }
+
+    #[test]
+    fn what_never_was_a_connection_is_abandoned() {
+        use Count::*;
+        assert_eq!(
+            counts(&[(0, Event::Syn(1)), (5, Event::End)]),
+            [Offered, Abandoned]
+        );
+        assert_eq!(
+            counts(&[(0, Event::Syn(1)), (1, Event::SynAck), (5, Event::End)]),
+            [Offered, Accepted, Abandoned]
+        );
+        assert_eq!(
+            counts(&[
+                (0, Event::Ack),
+                (1, Event::Data),
+                (2, Event::End),
+                (3, Event::SynAck)
+            ]),
+            [Nothing; 4]
+        );
+    }
+
+    #[test]
+    fn silence_is_one_syn_and_nothing_else() {
+        let after = |events: &[Event]| {
+            let mut tracker = Tracker::default();
+            for (at, event) in events.iter().enumerate() {
+                tracker.step(*event, at as u64 * MS);
+            }
+            tracker.silent()
+        };
+        assert_eq!(after(&[]), None);
+        assert_eq!(after(&[Event::Syn(1)]), Some(false));
+        assert_eq!(after(&[Event::Syn(1), Event::SynAck]), Some(true));
+        assert_eq!(after(&[Event::Syn(1), Event::Syn(1)]), None);
+        assert_eq!(after(&[Event::Syn(1), Event::SynAck, Event::Ack]), None);
+    }
+
+    proptest! {
+        /// Whatever comes in whatever order: at most as many accepted as offered,
+        /// completed as established, and no time below zero.
+        #[test]
+        fn counters_stay_consistent(
+            events in prop::collection::vec((0_u64..2000, 0_u8..5, 0_u32..3), 0..200)
+        ) {
+            let mut tracker = Tracker::default();
+            let (mut now_ns, mut offered, mut accepted, mut established, mut completed) = (1, 0, 0, 0, 0);
+            for (wait_ms, kind, isn) in events {
+                now_ns += wait_ms * MS;
+                let event = match kind {
+                    0 => Event::Syn(isn),
+                    1 => Event::SynAck,
+                    2 => Event::Ack,
+                    3 => Event::Data,
+                    _ => Event::End,
+                };
+                let outcome = tracker.step(event, now_ns);
+                prop_assert!(outcome.at_ns <= now_ns);
+                offered += u64::from(outcome.count == Count::Offered);
+                accepted += u64::from(outcome.count == Count::Accepted);
+                established += u64::from(outcome.count == Count::Established);
+                completed += u64::from(outcome.count == Count::Completed);
+                if outcome.count == Count::Completed {
+                    prop_assert!(outcome.syn_to_end_ns <= now_ns && outcome.conn_fail_ns <= outcome.accepted_ns);
+                }
+                prop_assert!(completed <= established && established <= accepted && accepted <= offered);
+            }
+        }
+    }
+}
+
+proptest! {
+    /// On any counters: nothing negative, nothing infinite, and as many transactions
+    /// completed as were counted.
+    #[test]
+    fn any_counters_give_sound_estimates(
+        counts in prop::collection::vec((0_u64..500, 0_u64..500, 0_u64..500, 0_u32..40), 1..120),
+        loss in 0.0..0.3,
+    ) {
+        let mut fast = FastModel::new(1.0, paper_mix(), loss).expect("valid");
+        let mut reference = ReferenceModel::new(1.0, paper_mix(), loss, &[-0.3, 0.0, 0.4]).expect("valid");
+        for (offered, accepted, completed, slots_ago) in counts {
+            let origins = vec![Origin { slots_ago, completed }];
+            let slot = Slot { offered, accepted: accepted.min(offered), completed, origins, ..Slot::default() };
+            for estimate in [fast.step(&slot), reference.step(&slot)] {
+                prop_assert_eq!(estimate.completed, completed as f64);
+                for value in [estimate.gave_up, estimate.give_up_s, estimate.conn_fail_s] {
+                    prop_assert!(value.is_finite() && value >= -1e-6, "{:?}", estimate);
+                }
+            }
+        }
+    }
+}

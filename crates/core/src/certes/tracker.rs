@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The exact tracker of one connection attempt: `bpf/shared/syn_track.h`.
+
+/// State of one attempt; what the kernel keeps for each connection.
+#[repr(transparent)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tracker([u64; 6]);
+
+/// What the server's interface saw of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A SYN of the client with this sequence number.
+    Syn(u32),
+    /// A SYN-ACK of the server.
+    SynAck,
+    /// A segment of the client with ACK, without SYN and RST.
+    Ack,
+    /// A segment of the server with payload.
+    Data,
+    /// FIN or RST, either way.
+    End,
+}
+
+/// What an event counts as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Count {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// A SYN that had not been answered.
+    Offered,
+    /// The first answer to a SYN: counts in the slot of that SYN.
+    Accepted,
+    /// A SYN that had been answered.
+    Duplicate,
+    /// The client's first ACK.
+    Established,
+    /// The end of an established connection.
+    Completed,
+    /// The end of one that never was.
+    Abandoned,
+}
+
+/// What came of an event. Times are nanoseconds of the caller's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// What it counts as.
+    pub count: Count,
+    /// It belongs to the slot of this time.
+    pub at_ns: u64,
+    /// SYNs of the attempt after the first, at most 15.
+    pub retry: u8,
+    /// Established: SYN-ACKs until the client's ACK; more than 1 if a round trip was
+    /// lost.
+    pub answers: u8,
+    /// Completed: when the SYN that was answered came.
+    pub accepted_ns: u64,
+    /// Completed: first SYN to that SYN.
+    pub conn_fail_ns: u64,
+    /// Completed: that SYN to the server's last data.
+    pub syn_to_end_ns: u64,
+    /// Established and completed: SYN-ACK to ACK.
+    pub rtt_ns: u64,
+}
+
+/// `struct syn_outcome`.
+#[repr(C)]
+#[derive(Default)]
+struct RawOutcome {
+    at_ns: u64,
+    accepted_ns: u64,
+    conn_fail_ns: u64,
+    syn_to_end_ns: u64,
+    rtt_ns: u64,
+    count: u8,
+    retry: u8,
+    answers: u8,
+    pad: [u8; 5],
+}
+
+unsafe extern "C" {
+    fn causeway_syn_track(c: *mut Tracker, event: u32, isn: u32, now_ns: u64, out: *mut RawOutcome);
+}
+
+impl Tracker {
+    /// Bytes of state for each connection.
+    pub const BYTES: usize = size_of::<Self>();
+
+    /// Takes an event in. Times must not go back.
+    pub fn step(&mut self, event: Event, now_ns: u64) -> Outcome {
+        let (code, isn) = match event {
+            Event::Syn(isn) => (0, isn),
+            Event::SynAck => (1, 0),
+            Event::Ack => (2, 0),
+            Event::Data => (3, 0),
+            Event::End => (4, 0),
+        };
+        let mut raw = RawOutcome::default();
+        // SAFETY: both pointers come from references to types of the C layout; the
+        // C function touches nothing else and keeps neither.
+        unsafe { causeway_syn_track(self, code, isn, now_ns, &mut raw) };
+        Outcome {
+            count: match raw.count {
+                1 => Count::Offered,
+                2 => Count::Accepted,
+                3 => Count::Duplicate,
+                4 => Count::Established,
+                5 => Count::Completed,
+                6 => Count::Abandoned,
+                _ => Count::Nothing,
+            },
+            at_ns: raw.at_ns,
+            retry: raw.retry,
+            answers: raw.answers,
+            accepted_ns: raw.accepted_ns,
+            conn_fail_ns: raw.conn_fail_ns,
+            syn_to_end_ns: raw.syn_to_end_ns,
+            rtt_ns: raw.rtt_ns,
+        }
+    }
+
+    /// Whether nothing but one SYN ever came of the client: no retry, no ACK. With
+    /// it, whether that SYN was answered. `None` for anything else.
+    pub fn silent(&self) -> Option<bool> {
+        const OFFERED: u8 = 1;
+        const ANSWERED: u8 = 2;
+        // state and retry are the first bytes behind the words and isn and rtt_us.
+        let [state, retry, ..] = self.0[5].to_ne_bytes();
+        let silent = retry == 0 && (state == OFFERED || state == ANSWERED);
+        silent.then_some(state == ANSWERED)
+    }
+}

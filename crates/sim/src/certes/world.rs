@@ -1,0 +1,648 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Clients, a link, and a server whose accept queue is too short.
+//!
+//! The listener behaves as Linux does: a SYN that finds the accept queue full is
+//! dropped, and so is a final ACK; the client of the latter believes that it is
+//! connected, and gets in when its data or the repeated SYN-ACK finds room. The
+//! server's side is measured by the product's own tracker.
+
+use std::collections::VecDeque;
+
+use causeway_core::certes::{Count, Event as Seen, Slot, Tracker};
+use rand::{Rng, SeedableRng};
+use rand_distr::{Distribution, Exp, Normal};
+use rand_pcg::Pcg64Mcg;
+
+use super::workload::{Backlog, Workload};
+use crate::queue::Queue;
+
+const SECOND_NS: f64 = 1e9;
+/// Linux sends a SYN-ACK again after these times, seconds.
+const SYN_ACK_AGAIN_S: [f64; 4] = [1.02, 3.04, 7.1, 15.2];
+/// First retransmission timeout of a client's request beyond the round trip, seconds.
+const DATA_RTO_S: f64 = 0.2;
+const DATA_TRIES: i32 = 7;
+/// A client that is connected and not served this long goes away, seconds.
+const STALLED_S: f64 = 60.0;
+/// When a finished attempt can no longer be met by a late packet, seconds.
+const FORGOTTEN_S: f64 = 90.0;
+
+/// Transactions that ended in one second: their number and the sum of their times.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Second {
+    /// How many.
+    pub count: f64,
+    /// Seconds.
+    pub sum_s: f64,
+}
+
+impl Second {
+    fn add(&mut self, s: f64) {
+        self.count += 1.0;
+        self.sum_s += s;
+    }
+}
+
+/// SYNs by how many retries came before them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ByRetry {
+    /// That came.
+    pub offered: u64,
+    /// That were answered.
+    pub accepted: u64,
+}
+
+/// A first SYN that got neither a retry nor an ACK in time, by slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Judged {
+    /// First SYNs of the slot.
+    pub first_syns: u64,
+    /// Of those the silent ones.
+    pub silent: u64,
+    /// Silent ones that had been answered.
+    pub silent_answered: u64,
+}
+
+/// A transaction that was completed. Times are in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Completion {
+    /// The slot in which its SYN was accepted.
+    pub accepted_slot: u32,
+    /// SYN-to-END.
+    pub served_s: f32,
+    /// The handshake's round trip.
+    pub rtt_s: f32,
+    /// What its client felt.
+    pub took_s: f32,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// What the server counted.
+    pub slots: Vec<Slot>,
+    /// What clients felt, by the second in which it ended; those who gave up too.
+    pub truth: Vec<Second>,
+    /// The same as the server's tracker has it.
+    pub exact: Vec<Second>,
+    /// What the application itself would log: from accept to close.
+    pub application: Vec<Second>,
+    /// SYN-to-END of the connections that ended.
+    pub syn_to_end: Vec<Second>,
+    /// Drops by retry, warm-up left out.
+    pub by_retry: Vec<ByRetry>,
+    /// First SYNs that nobody stands behind, by the slot in which they came.
+    pub judged: Vec<Judged>,
+    /// The transactions that were completed after the warm-up.
+    pub completions: Vec<Completion>,
+    /// How long clients had waited that gave up, after the warm-up, seconds.
+    pub gave_up_s: Vec<f64>,
+    /// Connected clients that went away unserved.
+    pub stalled: u64,
+    /// The accept queue's limit by slot.
+    pub backlog: Vec<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Id {
+    index: u32,
+    generation: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Begin { client: u32 },
+    SendSyn(Id),
+    GiveUp(Id),
+    SynArrives(Id),
+    SynAckArrives(Id),
+    AckArrives(Id),
+    SynAckAgain(Id),
+    DataAgain(Id),
+    Stalled(Id),
+    Served { id: Id, busy_s: f64 },
+    Received(Id),
+    Forget(Id),
+    Flood,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Client {
+    Trying,
+    Connected,
+    Gone,
+}
+
+#[derive(Clone, Debug)]
+struct Attempt {
+    generation: u32,
+    client: u32,
+    class: usize,
+    began_ns: u64,
+    isn: u32,
+    sent: usize,
+    state: Client,
+    answered: bool,
+    queued: bool,
+    /// A timer's lateness, which adds up over retries.
+    late_s: f64,
+    tracker: Tracker,
+    /// What the server knows of it when it is done.
+    completion: Completion,
+}
+
+/// A world in motion.
+pub struct World<'a> {
+    of: &'a Workload,
+    queue: Queue<Event>,
+    rng: Pcg64Mcg,
+    attempts: Vec<Attempt>,
+    free: Vec<u32>,
+    accept_queue: VecDeque<Id>,
+    idle: usize,
+    out: Outcome,
+    /// First SYNs by slot, until they are judged.
+    firsts: VecDeque<(usize, Vec<Id>)>,
+    judge_after_ns: u64,
+}
+
+/// Runs a workload.
+pub fn run(of: &Workload, seed: u64) -> Outcome {
+    let mut world = World::new(of, seed);
+    let end_ns = ns(of.duration_s);
+    while let Some(event) = world.queue.next_before(end_ns) {
+        world.handle(event);
+    }
+    world.out
+}
+
+fn ns(s: f64) -> u64 {
+    (s.max(0.0) * SECOND_NS) as u64
+}
+
+impl<'a> World<'a> {
+    fn new(of: &'a Workload, seed: u64) -> Self {
+        let slots = (of.duration_s / of.slot_s) as usize + 1;
+        let seconds = of.duration_s as usize + 1;
+        let first_retries = of
+            .clients_are
+            .iter()
+            .filter_map(|class| class.retries_s.first());
+        let mut world = Self {
+            of,
+            queue: Queue::default(),
+            rng: Pcg64Mcg::seed_from_u64(seed),
+            attempts: Vec::new(),
+            free: Vec::new(),
+            accept_queue: VecDeque::new(),
+            idle: of.workers,
+            out: Outcome {
+                slots: vec![Slot::default(); slots],
+                truth: vec![Second::default(); seconds],
+                exact: vec![Second::default(); seconds],
+                application: vec![Second::default(); seconds],
+                syn_to_end: vec![Second::default(); seconds],
+                by_retry: vec![ByRetry::default(); 16],
+                judged: vec![Judged::default(); slots],
+                backlog: vec![0; slots],
+                ..Outcome::default()
+            },
+            firsts: VecDeque::new(),
+            judge_after_ns: ns(1.1 * first_retries.copied().fold(0.0, f64::max)),
+        };
+        for client in 0..of.clients as u32 {
+            let at_ns = ns(world.rng.random_range(0.0..2.0));
+            world.queue.at(at_ns, Event::Begin { client });
+        }
+        if of.flood_pps > 0.0 {
+            world.queue.at(ns(of.warm_up_s), Event::Flood);
+        }
+        world
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Begin { client } => self.begin(client),
+            Event::SendSyn(id) => self.send_syn(id),
+            Event::GiveUp(id) => self.give_up(id),
+            Event::SynArrives(id) => self.syn_arrives(id),
+            Event::SynAckArrives(id) => self.syn_ack_arrives(id),
+            Event::AckArrives(id) => self.ack_arrives(id),
+            Event::SynAckAgain(id) => self.syn_ack_again(id),
+            Event::DataAgain(id) => self.data_again(id),
+            Event::Stalled(id) => self.stalled(id),
+            Event::Served { id, busy_s } => self.served(id, busy_s),
+            Event::Received(id) => self.received(id),
+            Event::Forget(id) => self.forget(id),
+            Event::Flood => self.flood(),
+        }
+    }
+
+    fn live(&mut self, id: Id) -> Option<&mut Attempt> {
+        let attempt = &mut self.attempts[id.index as usize];
+        (attempt.generation == id.generation).then_some(attempt)
+    }
+
+    fn exponential(&mut self, mean_s: f64) -> f64 {
+        match Exp::new(1.0 / mean_s) {
+            Ok(exp) if mean_s > 0.0 => exp.sample(&mut self.rng),
+            _ => 0.0,
+        }
+    }
+
+    /// One way over the network; `None` when the packet is lost.
+    fn way_s(&mut self) -> Option<f64> {
+        if self.rng.random::<f64>() < self.of.loss {
+            return None;
+        }
+        let jitter_s = match Normal::new(0.0, self.of.jitter_s) {
+            Ok(normal) if self.of.jitter_s > 0.0 => normal.sample(&mut self.rng),
+            _ => 0.0,
+        };
+        Some((self.of.rtt_s / 2.0 + jitter_s).max(0.0))
+    }
+
+    fn send(&mut self, event: Event) {
+        if let Some(way_s) = self.way_s() {
+            self.queue.after(ns(way_s), event);
+        }
+    }
+
+    fn slot(&self, at_ns: u64) -> usize {
+        ((at_ns as f64 / SECOND_NS / self.of.slot_s) as usize).min(self.out.slots.len() - 1)
+    }
+
+    fn second(&self, at_ns: u64) -> usize {
+        ((at_ns as f64 / SECOND_NS) as usize).min(self.out.truth.len() - 1)
+    }
+
+    fn is_warm(&self) -> bool {
+        self.queue.now_ns() >= ns(self.of.warm_up_s)
+    }
+
+    /// The client's next transaction: after its think time, when its time is on.
+    fn think(&mut self, client: u32) {
+        let think_s = self.exponential(self.of.think_s);
+        self.queue.after(ns(think_s), Event::Begin { client });
+    }
+
+    fn begin(&mut self, client: u32) {
+        let now_ns = self.queue.now_ns();
+        if let Some((on_s, off_s)) = self.of.on_off_s {
+            let phase_s = now_ns as f64 / SECOND_NS % (on_s + off_s);
+            if phase_s > on_s {
+                let wait_s = on_s + off_s - phase_s + self.rng.random_range(0.0..0.5);
+                self.queue.after(ns(wait_s), Event::Begin { client });
+                return;
+            }
+        }
+        let attempt = Attempt {
+            generation: 0,
+            client,
+            class: pick_class(self.of, self.rng.random()),
+            began_ns: now_ns,
+            isn: self.rng.random(),
+            sent: 0,
+            state: Client::Trying,
+            answered: false,
+            queued: false,
+            late_s: self.rng.random_range(0.0..0.004),
+            tracker: Tracker::default(),
+            completion: Completion::default(),
+        };
+        let patience_s = self.of.clients_are[attempt.class].fto_s;
+        let id = self.keep(attempt);
+        self.queue.after(ns(patience_s), Event::GiveUp(id));
+        self.send_syn(id);
+    }
+
+    fn keep(&mut self, attempt: Attempt) -> Id {
+        match self.free.pop() {
+            Some(index) => {
+                let old = &mut self.attempts[index as usize];
+                let generation = old.generation;
+                *old = Attempt {
+                    generation,
+                    ..attempt
+                };
+                Id { index, generation }
+            }
+            None => {
+                self.attempts.push(attempt);
+                Id {
+                    index: self.attempts.len() as u32 - 1,
+                    generation: 0,
+                }
+            }
+        }
+    }
+
+    fn forget(&mut self, id: Id) {
+        if let Some(attempt) = self.live(id) {
+            attempt.generation = attempt.generation.wrapping_add(1);
+            self.free.push(id.index);
+        }
+    }
+
+    fn send_syn(&mut self, id: Id) {
+        let workload = self.of;
+        let Some(attempt) = self
+            .live(id)
+            .filter(|attempt| attempt.state == Client::Trying)
+        else {
+            return;
+        };
+        let class = &workload.clients_are[attempt.class];
+        let late_s = attempt.late_s * (attempt.sent + 1) as f64;
+        let next = class
+            .retries_s
+            .get(attempt.sent)
+            .map(|at_s| attempt.began_ns + ns(at_s + late_s));
+        attempt.sent += 1;
+        if let Some(at_ns) = next {
+            self.queue.at(at_ns, Event::SendSyn(id));
+        }
+        self.send(Event::SynArrives(id));
+    }
+
+    fn give_up(&mut self, id: Id) {
+        let now_ns = self.queue.now_ns();
+        let workload = self.of;
+        let Some(attempt) = self
+            .live(id)
+            .filter(|attempt| attempt.state == Client::Trying)
+        else {
+            return;
+        };
+        attempt.state = Client::Gone;
+        let (client, seen) = (attempt.client, attempt.tracker != Tracker::default());
+        let patience_s = workload.clients_are[attempt.class].fto_s;
+        let second = self.second(now_ns);
+        self.out.truth[second].add(patience_s);
+        // The tracker knows an attempt from its first SYN that arrived, and takes
+        // silence after the last retry of a class for the end of its patience.
+        if seen {
+            self.out.exact[second].add(patience_s);
+        }
+        if self.is_warm() {
+            self.out.gave_up_s.push(patience_s);
+        }
+        self.queue.after(ns(FORGOTTEN_S), Event::Forget(id));
+        self.think(client);
+    }
+
+    /// An event of the connection at the server's interface: into the counters.
+    fn measure(&mut self, id: Id, seen: Seen) {
+        let now_ns = self.queue.now_ns();
+        let Some(attempt) = self.live(id) else { return };
+        let outcome = attempt.tracker.step(seen, now_ns);
+        let slot = self.slot(outcome.at_ns);
+        self.out.slots[slot].count(&outcome);
+        if self.is_warm() {
+            let of = &mut self.out.by_retry[usize::from(outcome.retry)];
+            of.offered += u64::from(outcome.count == Count::Offered);
+            of.accepted += u64::from(outcome.count == Count::Accepted);
+        }
+        match outcome.count {
+            Count::Offered if outcome.retry == 0 => self.expect_judgement(slot, id),
+            Count::Completed => {
+                let origin = self.slot(outcome.accepted_ns);
+                self.out.slots[slot].came_from((slot - origin) as u32);
+                let second = self.second(now_ns);
+                let s = |ns: u64| ns as f64 / SECOND_NS;
+                self.out.syn_to_end[second].add(s(outcome.syn_to_end_ns));
+                let sum_s = s(outcome.conn_fail_ns) + s(outcome.syn_to_end_ns) + s(outcome.rtt_ns);
+                self.out.exact[second].add(sum_s);
+                if let Some(attempt) = self.live(id) {
+                    attempt.completion = Completion {
+                        accepted_slot: origin as u32,
+                        served_s: s(outcome.syn_to_end_ns) as f32,
+                        rtt_s: s(outcome.rtt_ns) as f32,
+                        took_s: 0.0,
+                    };
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// First SYNs are judged when every client would have tried again.
+    fn expect_judgement(&mut self, slot: usize, id: Id) {
+        match self.firsts.back_mut() {
+            Some((of, ids)) if *of == slot => ids.push(id),
+            _ => self.firsts.push_back((slot, vec![id])),
+        }
+        let now_ns = self.queue.now_ns();
+        let (slot_s, judge_after_ns) = (self.of.slot_s, self.judge_after_ns);
+        let due = |of: usize| ns((of + 1) as f64 * slot_s) + judge_after_ns <= now_ns;
+        while self.firsts.front().is_some_and(|(of, _)| due(*of)) {
+            let Some((of, ids)) = self.firsts.pop_front() else {
+                break;
+            };
+            let mut judged = Judged {
+                first_syns: ids.len() as u64,
+                ..Judged::default()
+            };
+            for id in ids {
+                if let Some(answered) = self.live(id).and_then(|attempt| attempt.tracker.silent()) {
+                    judged.silent += 1;
+                    judged.silent_answered += u64::from(answered);
+                }
+            }
+            self.out.judged[of] = judged;
+        }
+    }
+
+    fn limit(&self) -> usize {
+        match &self.of.backlog {
+            Backlog::Fixed(limit) => *limit,
+            Backlog::Cycle { period_s, limits } => {
+                let turn = self.queue.now_ns() as f64 / SECOND_NS / period_s;
+                limits[turn as usize % limits.len()]
+            }
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.accept_queue.len() > self.limit()
+    }
+
+    fn syn_arrives(&mut self, id: Id) {
+        let Some(attempt) = self.live(id) else { return };
+        let (isn, answered) = (attempt.isn, attempt.answered);
+        self.measure(id, Seen::Syn(isn));
+        let now_slot = self.slot(self.queue.now_ns());
+        self.out.backlog[now_slot] = self.limit();
+        if answered {
+            return self.answer(id);
+        }
+        if self.is_full() || self.rng.random::<f64>() < self.of.policed {
+            return;
+        }
+        if let Some(attempt) = self.live(id) {
+            attempt.answered = true;
+        }
+        self.answer(id);
+        for after_s in SYN_ACK_AGAIN_S {
+            self.queue.after(ns(after_s), Event::SynAckAgain(id));
+        }
+    }
+
+    fn answer(&mut self, id: Id) {
+        self.measure(id, Seen::SynAck);
+        self.send(Event::SynAckArrives(id));
+    }
+
+    fn syn_ack_again(&mut self, id: Id) {
+        if self
+            .live(id)
+            .is_some_and(|attempt| !attempt.queued && attempt.client != NOBODY)
+        {
+            self.answer(id);
+        }
+    }
+
+    fn syn_ack_arrives(&mut self, id: Id) {
+        let rtt_s = self.of.rtt_s;
+        let Some(attempt) = self
+            .live(id)
+            .filter(|attempt| attempt.state != Client::Gone)
+        else {
+            return;
+        };
+        if attempt.client == NOBODY {
+            return;
+        }
+        let new = attempt.state == Client::Trying;
+        attempt.state = Client::Connected;
+        self.send(Event::AckArrives(id));
+        if new {
+            self.queue.after(ns(STALLED_S), Event::Stalled(id));
+            let mut at_s = 0.0;
+            for attempt in 0..DATA_TRIES {
+                at_s += (DATA_RTO_S + rtt_s) * f64::from(2_i32.pow(attempt as u32));
+                self.queue.after(ns(at_s), Event::DataAgain(id));
+            }
+        }
+    }
+
+    fn data_again(&mut self, id: Id) {
+        if self
+            .live(id)
+            .is_some_and(|attempt| !attempt.queued && attempt.state == Client::Connected)
+        {
+            self.send(Event::AckArrives(id));
+        }
+    }
+
+    /// A connected client that nobody served goes away and begins again.
+    fn stalled(&mut self, id: Id) {
+        let Some(attempt) = self.live(id) else { return };
+        if attempt.queued || attempt.state != Client::Connected {
+            return;
+        }
+        attempt.state = Client::Gone;
+        let client = attempt.client;
+        self.out.stalled += 1;
+        self.queue.after(ns(FORGOTTEN_S), Event::Forget(id));
+        self.think(client);
+    }
+
+    fn ack_arrives(&mut self, id: Id) {
+        self.measure(id, Seen::Ack);
+        let full = self.is_full();
+        let Some(attempt) = self.live(id).filter(|attempt| !attempt.queued && !full) else {
+            return;
+        };
+        attempt.queued = true;
+        self.accept_queue.push_back(id);
+        self.serve();
+    }
+
+    fn serve(&mut self) {
+        while self.idle > 0 {
+            let Some(id) = self.accept_queue.pop_front() else {
+                return;
+            };
+            self.idle -= 1;
+            let mut busy_s = 0.0;
+            for _ in 0..self.of.requests {
+                busy_s += self.exponential(self.of.service.mean_s);
+            }
+            let waits_s = self.of.rtt_s * f64::from(self.of.requests - 1);
+            self.queue
+                .after(ns(busy_s + waits_s), Event::Served { id, busy_s });
+        }
+    }
+
+    fn served(&mut self, id: Id, busy_s: f64) {
+        self.idle += 1;
+        self.measure(id, Seen::Data);
+        self.measure(id, Seen::End);
+        let second = self.second(self.queue.now_ns());
+        self.out.application[second].add(busy_s);
+        // Data is retransmitted within the connection; its loss is not modelled.
+        self.queue
+            .after(ns(self.of.rtt_s / 2.0), Event::Received(id));
+        self.serve();
+    }
+
+    fn received(&mut self, id: Id) {
+        let now_ns = self.queue.now_ns();
+        let Some(attempt) = self.live(id) else { return };
+        if attempt.state == Client::Gone {
+            return;
+        }
+        attempt.state = Client::Gone;
+        let took_s = (now_ns - attempt.began_ns) as f64 / SECOND_NS;
+        let (client, completion) = (attempt.client, attempt.completion);
+        let second = self.second(now_ns);
+        self.out.truth[second].add(took_s);
+        if self.is_warm() {
+            self.out.completions.push(Completion {
+                took_s: took_s as f32,
+                ..completion
+            });
+        }
+        self.queue.after(ns(FORGOTTEN_S), Event::Forget(id));
+        self.think(client);
+    }
+
+    /// A SYN of nobody, and the time of the next.
+    fn flood(&mut self) {
+        let gap_s = self.exponential(1.0 / self.of.flood_pps);
+        self.queue.after(ns(gap_s), Event::Flood);
+        let attempt = Attempt {
+            generation: 0,
+            client: NOBODY,
+            class: 0,
+            began_ns: self.queue.now_ns(),
+            isn: self.rng.random(),
+            sent: 1,
+            state: Client::Trying,
+            answered: false,
+            queued: false,
+            late_s: 0.0,
+            tracker: Tracker::default(),
+            completion: Completion::default(),
+        };
+        let id = self.keep(attempt);
+        self.queue.after(ns(FORGOTTEN_S), Event::Forget(id));
+        self.syn_arrives(id);
+    }
+}
+
+/// The client of a flood's SYNs.
+const NOBODY: u32 = u32::MAX;
+
+fn pick_class(of: &Workload, random: f64) -> usize {
+    let total: f64 = of.clients_are.iter().map(|class| class.weight).sum();
+    let mut left = random * total;
+    for (index, class) in of.clients_are.iter().enumerate() {
+        left -= class.weight;
+        if left < 0.0 {
+            return index;
+        }
+    }
+    of.clients_are.len() - 1
+}
