@@ -87,4 +87,19 @@ CW_INLINE u32 cw_sat32(u64 v)
 	return v > CW_U32_MAX ? CW_U32_MAX : (u32)v;
 }
 
+/* 64 log2(v), within 3; 0 for 0. */
+CW_INLINE u32 cw_log64(u32 v)
+{
+	u32 octave = 0, part;
+
+	for (u32 step = 16; step; step >>= 1) {
+		u32 more = v >> (octave + step) != 0;
+
+		octave += more * step;
+	}
+	part = (u32)(((u64)v << 6) >> octave) & 63;
+	/* log2(1 + x) = x + 0.34 x (1 - x), within 0.008. */
+	return v ? octave * 64 + part + (part * (64 - part) * 22 >> 12) : 0;
+}
+
 #endif

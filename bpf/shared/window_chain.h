@@ -20,7 +20,7 @@
 #include "window_chain_bursts.h"
 #include "window_chain_signals.h"
 
-/* After such a gap a datagram flow has been idle, unless its ACKs say no. */
+/* After such a gap a datagram flow without ACKs has been idle. */
 #define WC_DATAGRAM_IDLE_NS (200ull * CW_MS_NS)
 /* QUIC acknowledges within 25 ms (max_ack_delay, RFC 9000, 18.2); some slack. */
 #define WC_ACK_DELAY_NS (30ull * CW_MS_NS)
@@ -31,6 +31,8 @@
 #define WC_ECHO_IDLE_MIN_NS (6ll * CW_MS_NS)
 /* Half the resolution of TSecr: what an echo's lag may be too long by. */
 #define WC_ECHO_SLACK_NS 500000ll
+/* Resolution of TSecr: where an ACK tells the same more exactly, it counts. */
+#define WC_ECHO_TICK_NS 1000000ll
 /* A request that acknowledges more than one segment did not sit on it. */
 #define WC_SEGMENT 1460u
 /*
@@ -40,6 +42,8 @@
  */
 #define WC_CONTINUE_NS (1ull * CW_MS_NS)
 #define WC_FULL_MIN 1280u
+#define WC_ETHERNET_MTU 1500u
+#define WC_JUMBO_MTU 9000u
 
 /* What one data packet says, as far as the burst logic cares. */
 struct wc_request {
@@ -47,6 +51,7 @@ struct wc_request {
 	s64 lag_ns;  /* that the client sat on the data it echoes; -1: unknown */
 	u32 n;	     /* requests in the packet */
 	u32 acked;   /* bytes that no packet before has acknowledged */
+	u32 acked_since; /* bytes that no request before has acknowledged */
 	u8 advances; /* triggered by a response, not sent with the one before */
 	u8 new_ack;  /* no packet before had this ACK number */
 	u8 late;     /* reordered */
@@ -90,8 +95,10 @@ CW_INLINE int wc_read_tcp(struct wc_state *s, const struct est_packet *p,
 		s->flags |= WC_ACK_SEEN;
 		tcp->ack_max = p->ack;
 	}
-	if (r->advances)
+	if (r->advances) {
+		r->acked_since = first ? 0 : p->ack - tcp->request_ack;
 		tcp->request_ack = p->ack;
+	}
 	r->stray = r->late && p->ack != tcp->request_ack;
 	return 1;
 }
@@ -106,37 +113,51 @@ CW_INLINE int wc_paused(const struct wc_state *s, u64 gap_ns)
 }
 
 /*
- * Whether a long gap was a slow response, not idle time. A client acknowledges
- * what it receives within 25 ms, in a packet of its own if it has nothing to
- * send: a request without an ACK long before it answers what has just come in.
- * Flows that never sent an ACK alone, as other protocols than QUIC, say nothing.
+ * Whether a client of datagrams had been idle. It acknowledges what it receives
+ * within 25 ms, in a packet of its own if it has nothing to send: a request long
+ * after such an ACK begins something new, one without it answers what has just
+ * come in, however late. Flows that never sent an ACK alone, as other protocols
+ * than QUIC, do not tell; there a long gap counts as idle time.
  */
-CW_INLINE int wc_just_answered(const struct wc_state *s, u64 gap_ns)
+CW_INLINE int wc_was_idle(const struct wc_state *s, u64 gap_ns)
 {
 	if (!(s->flags & WC_ACK_SEEN))
-		return 0;
+		return gap_ns >= WC_DATAGRAM_IDLE_NS;
 	if (!s->silence)
-		return 1;
-	return gap_ns - ((u64)(s->silence - 1) << WC_IDLE_SHIFT) < WC_ACK_DELAY_NS;
+		return 0;
+	return gap_ns - ((u64)(s->silence - 1) << WC_IDLE_SHIFT) >= WC_ACK_DELAY_NS;
 }
 
-/* Whether everything before the packet is to be forgotten. */
+/*
+ * Whether everything before the packet is to be forgotten. With datagrams that is
+ * so after idle time: an ACK comes up to 25 ms after the last response and would
+ * make it slower than it was.
+ */
 CW_INLINE int wc_is_fresh(const struct wc_state *s, const struct wc_request *r, int tcp)
 {
 	if (!(s->flags & WC_DATA_SEEN) || r->gap_ns >= WC_FORGET_NS)
 		return 1;
-	if (tcp || r->gap_ns < WC_DATAGRAM_IDLE_NS)
-		return 0;
-	return !wc_just_answered(s, r->gap_ns);
+	return !tcp && wc_was_idle(s, r->gap_ns);
 }
 
-/* Whether the packet fills the path's MTU, as far as this flow has shown it. */
-CW_INLINE int wc_is_full(struct wc_state *s, u32 ip_len)
+/*
+ * Whether the packet fills the path's MTU, as far as this flow has shown it, so
+ * that more of the same request may follow. A packet beyond Ethernet's MTU is
+ * either one of a jumbo path or several segments in one buffer (TSO, GRO): then
+ * its last segment is full where the payload is a multiple of what one holds.
+ */
+CW_INLINE int wc_is_full(struct wc_state *s, const struct est_packet *p)
 {
-	ip_len = CW_MIN(ip_len, 0xffffu);
-	if (ip_len > s->packet_max)
-		s->packet_max = (u16)ip_len;
-	return ip_len >= WC_FULL_MIN && ip_len == s->packet_max;
+	u32 payload = est_payload(p), header = p->ip_len - payload;
+
+	if (p->ip_len > WC_ETHERNET_MTU) {
+		if (p->ip_len == WC_JUMBO_MTU)
+			return 1;
+		return header < WC_FULL_MIN && payload % (WC_ETHERNET_MTU - header) == 0;
+	}
+	if (p->ip_len > s->packet_max)
+		s->packet_max = (u16)p->ip_len;
+	return p->ip_len >= WC_FULL_MIN && p->ip_len == s->packet_max;
 }
 
 /*
@@ -157,7 +178,7 @@ CW_INLINE u64 wc_idle_before(const struct wc_state *s, const struct wc_request *
 		u64 silent = r->gap_ns - ((u64)(s->silence - 1) << WC_IDLE_SHIFT);
 
 		if (silent > WC_IDLE_MIN_NS)
-			idle = lag > (s64)silent ? (u64)lag : silent;
+			idle = lag > (s64)silent + WC_ECHO_TICK_NS ? (u64)lag : silent;
 	}
 	return idle > r->gap_ns ? 0 : idle;
 }
@@ -214,6 +235,7 @@ CW_INLINE void wc_open(struct wc_state *s, u64 t_ns, const struct wc_request *r,
 	s->cur_idle = cw_sat32(idle_ns >> WC_IDLE_SHIFT);
 	s->cur_off = 0;
 	s->cur_lead = lead;
+	s->cur_acked = (u8)CW_MIN((cw_log64(r->acked_since) + 4) / 8, 255u);
 	s->cur_n = (u8)r->n;
 	s->cur_late = 0;
 	s->ack_mean = 0;
@@ -239,7 +261,7 @@ CW_INLINE void wc_data(struct wc_state *s, const struct est_packet *p, u64 now_n
 	} else {
 		r.advances = (u8)wc_paused(s, r.gap_ns);
 	}
-	full = wc_is_full(s, p->ip_len);
+	full = wc_is_full(s, p);
 	rest = wc_continues(s, &r, tcp);
 	s->flags = (u8)((s->flags & ~WC_LAST_FULL) | (full ? WC_LAST_FULL : 0));
 	/* TCP, readable or not, sends one request per packet here; QUIC packs several. */

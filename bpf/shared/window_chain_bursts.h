@@ -11,6 +11,7 @@
 #define CAUSEWAY_WINDOW_CHAIN_BURSTS_H
 
 #include "window_chain_ring.h"
+#include "window_chain_roots.h"
 #include "window_chain_window.h"
 
 CW_INLINE void wc_push(struct wc_state *s, const struct wc_burst *b)
@@ -20,10 +21,15 @@ CW_INLINE void wc_push(struct wc_state *s, const struct wc_burst *b)
 
 /*
  * Nothing is outstanding any more at b. The newest request was the last to
- * complete, just before b's idle time. When the others did is known only on
+ * complete, just before b's idle time, and there its latency belongs. When the others did is known only on
  * the mean, from the times of the client's ACKs, so they count half; on wide
  * paths ACKs say too little.
+ *
+ * With many streams, which end in any order, ACKs come long after what they tell
+ * of, and would make most of those streams slower than the newest: they are not.
  */
+#define WC_MANY 8u /* streams besides the newest */
+
 CW_GLOBAL int wc_root(struct wc_state *s, const struct wc_burst *b,
 		      struct est_sample *out)
 {
@@ -35,14 +41,17 @@ CW_GLOBAL int wc_root(struct wc_state *s, const struct wc_burst *b,
 	done = b->at_ns - b->idle_ns;
 	m = s->ring_len - 1u;
 	newest = wc_ring_age(s, done, m);
-	wc_commit(s, out, b->at_ns, newest, 1);
-	if (m && b->has_lead && !wc_is_wide(s)) {
+	wc_commit(s, out, done, newest, 1);
+	if (m && b->lead && !wc_is_wide(s)) {
 		others = wc_ring_sum(s, done, m);
-		lead = (m + 1) * b->lead_ns;
-		if (others > lead && 5 * (others - lead) <= 6 * m * newest) {
-			out->sum2_ns += others - lead;
+		lead = (m + 1) * wc_lead_ns(b);
+		others = others > lead ? others - lead : 0;
+		if (!(s->flags & WC_TCP) && m >= WC_MANY)
+			others = CW_MIN(others, m * newest * 15 / 16);
+		if (others && 5 * others <= 6 * m * newest) {
+			out->sum2_ns += others;
 			out->count2 += m;
-			wc_track(s, (others - lead) / m);
+			wc_track(s, others / m);
 		}
 	}
 	wc_ring_clear(s);
@@ -93,6 +102,18 @@ CW_GLOBAL u32 wc_old_enough(struct wc_state *s, u64 at_ns, u32 c)
 	return k;
 }
 
+/*
+ * A response arrived after this time, so the path is no longer than that. A
+ * handshake is at times: a SYN is lost, or its ACK waits for a processor.
+ */
+CW_INLINE void wc_path_at_most(struct wc_state *s, u64 age_ns)
+{
+	u64 age = age_ns >> 12;
+
+	if (age < s->handshake)
+		s->handshake = (u16)age;
+}
+
 /* Some of the outstanding requests are done: the oldest ones. */
 CW_GLOBAL int wc_normal(struct wc_state *s, const struct wc_burst *b,
 			struct est_sample *out)
@@ -103,6 +124,9 @@ CW_GLOBAL int wc_normal(struct wc_state *s, const struct wc_burst *b,
 	if (!s || !b || !out)
 		return 0;
 	n = b->n;
+	/* The second burst of a connection: a response to the first one came. */
+	if (s->bursts == 2 && s->ring_len)
+		wc_path_at_most(s, wc_ring_age(s, b->at_ns, 0));
 	wide = wc_is_wide(s);
 	if (wide)
 		wc_drop_stale(s, b->at_ns);
@@ -134,30 +158,6 @@ CW_GLOBAL int wc_normal(struct wc_state *s, const struct wc_burst *b,
 	return 0;
 }
 
-/*
- * Whether the held request h, followed by the burst b, was a root: after it
- * the client waited a whole latency, and before it nothing was left open.
- */
-CW_INLINE int wc_is_root(struct wc_state *s, const struct wc_burst *h,
-			 const struct wc_burst *b)
-{
-	u64 before = wc_ring_age(s, h->at_ns, s->ring_len - 1u);
-	u64 after = b->at_ns - h->at_ns;
-	u64 typical = s->latency ? wc_typical_ns(s) : after;
-	u64 handshake = wc_handshake_ns(s);
-	u32 n = b->n;
-
-	if (20 * before < 19 * handshake || 20 * after < 19 * handshake)
-		return 0;
-	if (n >= s->window)
-		return 2 * before >= CW_MIN(after, typical);
-	if (n < (wc_is_wide(s) ? 2u : 3u))
-		return 0;
-	if (s->flags & WC_TCP)
-		return 10 * before >= 7 * typical && 10 * after >= 7 * typical;
-	return 2 * before >= typical && 2 * after >= typical;
-}
-
 /* The open burst in full; the ring is used next at used_ns. */
 CW_INLINE void wc_current(const struct wc_state *s, u64 used_ns, struct wc_burst *b)
 {
@@ -166,8 +166,8 @@ CW_INLINE void wc_current(const struct wc_state *s, u64 used_ns, struct wc_burst
 	b->used_ns = used_ns;
 	b->idle_ns = (u64)s->cur_idle << WC_IDLE_SHIFT;
 	b->off_ns = ((u64)s->cur_off << WC_OFF_SHIFT) / b->n;
-	b->has_lead = s->cur_lead != 0;
-	b->lead_ns = (u64)(u16)(s->cur_lead - 1u) << WC_LEAD_SHIFT;
+	b->acked = s->cur_acked;
+	b->lead = s->cur_lead;
 }
 
 /* The held burst, before b, in full. */
@@ -179,8 +179,8 @@ CW_INLINE void wc_held(const struct wc_state *s, const struct wc_burst *b,
 	h->used_ns = b->at_ns - b->idle_ns;
 	h->idle_ns = 0;
 	h->off_ns = 0;
-	h->has_lead = s->hold_lead != 0;
-	h->lead_ns = (u64)(u16)(s->hold_lead - 1u) << WC_LEAD_SHIFT;
+	h->acked = s->hold_acked;
+	h->lead = s->hold_lead;
 }
 
 /*
@@ -199,7 +199,7 @@ CW_INLINE void wc_close(struct wc_state *s, u64 next_ns, u64 idle_ns, int last,
 	if (s->flags & WC_HOLD) {
 		s->flags &= (u8)~WC_HOLD;
 		wc_held(s, &b, &h);
-		if (b.n >= 2 && s->ring_len && wc_is_root(s, &h, &b)) {
+		if (wc_is_root(s, &h, &b)) {
 			wc_root(s, &h, &out->group[0]);
 			wc_commit(s, &out->group[1], b.at_ns, b.at_ns - h.at_ns, 1);
 			wc_push(s, &b);
@@ -215,6 +215,7 @@ CW_INLINE void wc_close(struct wc_state *s, u64 next_ns, u64 idle_ns, int last,
 		s->hold_gap = cw_sat32((next_ns >> WC_BURST_SHIFT) -
 				       (b.at_ns >> WC_BURST_SHIFT));
 		s->hold_lead = s->cur_lead;
+		s->hold_acked = s->cur_acked;
 	} else {
 		wc_normal(s, &b, &out->group[1]);
 	}

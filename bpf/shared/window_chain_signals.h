@@ -74,6 +74,12 @@ CW_INLINE u32 wc_ack_weight(u32 bytes)
 	return (u32)(((u64)bytes + (1 << WC_ACK_BYTES_SHIFT) - 1) >> WC_ACK_BYTES_SHIFT);
 }
 
+CW_INLINE void wc_lone_ack(struct wc_datagram *d, u32 payload_len)
+{
+	if (!d->ack_min || payload_len < d->ack_min)
+		d->ack_min = payload_len;
+}
+
 /* A packet without a request: it moves nothing but the ACK times. */
 CW_INLINE void wc_pure_ack(struct wc_state *s, const struct est_packet *p, u64 now_ns)
 {
@@ -92,6 +98,8 @@ CW_INLINE void wc_pure_ack(struct wc_state *s, const struct est_packet *p, u64 n
 			return;
 		weight = wc_ack_weight(p->ack - before);
 		s->tcp.ack_max = p->ack;
+	} else {
+		wc_lone_ack(&s->datagram, est_payload(p));
 	}
 	s->flags |= WC_ACK_SEEN;
 	if (s->flags & WC_DATA_SEEN) {
@@ -171,16 +179,32 @@ CW_INLINE enum wc_order wc_sequence(struct wc_state *s, const struct est_packet 
 }
 
 /*
+ * Bytes of a datagram that are no frames of its requests: QUIC's short header (1),
+ * the server's connection id, a packet number (2), the tag (16) and the frame's
+ * head (2). How long the id is shows in the smallest ACK: 7 bytes of its own.
+ */
+#define WC_OVERHEAD 21u
+#define WC_OVERHEAD_MAX 41u
+#define WC_ACK_FRAME 7u
+
+CW_INLINE u32 wc_overhead(const struct wc_datagram *d)
+{
+	u32 seen = d->ack_min > WC_ACK_FRAME ? d->ack_min - WC_ACK_FRAME : 0;
+
+	return CW_MIN(CW_MAX(seen, WC_OVERHEAD), WC_OVERHEAD_MAX);
+}
+
+/*
  * How many requests an encrypted datagram carries: its size over the size of
- * one. That is the smallest of the first 32, then their 15th percentile,
+ * one. That is the smallest of the first 32, then their 5th percentile,
  * followed in small steps. Packets as large as they get do not count: they
  * are parts of large requests.
  */
 CW_INLINE u32 wc_requests(struct wc_state *s, u32 payload_len, int full)
 {
 	struct wc_datagram *d = &s->datagram;
-	/* 21: QUIC's short header (1), packet number (2), tag (16), frame (2) */
-	u64 size = (u64)(payload_len - 21) << 8;
+	u32 overhead = wc_overhead(d) << 8;
+	u64 size = (u64)payload_len << 8, one;
 	u64 k;
 
 	if (!full) {
@@ -188,16 +212,18 @@ CW_INLINE u32 wc_requests(struct wc_state *s, u32 payload_len, int full)
 			if (d->seen <= 2 || size < d->unit)
 				d->unit = (u32)size;
 		} else if (size * 100 < (u64)d->unit * 97) {
-			d->unit -= (u32)((u64)d->unit * 17 / 2000);
+			d->unit -= (u32)((u64)d->unit * 19 / 2000);
 		} else if (size * 100 > (u64)d->unit * 103) {
-			d->unit += (u32)((u64)d->unit * 3 / 2000);
+			d->unit += d->unit / 2000;
 		}
 		if (d->seen < 255)
 			d->seen++;
 	}
-	if (!d->unit)
+	/* A full one is a part of a request, or probes the path's MTU (RFC 8899). */
+	if (full || d->unit <= overhead || size <= overhead)
 		return 1;
-	k = (2 * size + d->unit) / (2 * (u64)d->unit);
+	one = d->unit - overhead;
+	k = (2 * (size - overhead) + one) / (2 * one);
 	return (u32)CW_MAX(1, CW_MIN(k, 16));
 }
 

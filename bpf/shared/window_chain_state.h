@@ -29,8 +29,10 @@
  *   2      handshake    4.1 us    268 ms        thresholds only
  *   2      packet_max   bytes     64 KiB        IP length
  *   2      cur_n, cur_late                      255 requests in a burst
- *   6      bursts, window, ring_len, ring_head, ring_level, flags
- *   28     transport    -         -             TCP or datagram, never both
+ *   2      cur_acked, hold_acked                eighths of an octave
+ *   1      lone_bias    1/256     -             a prior, see window_chain_roots.h
+ *   5      bursts, window, ring_len, ring_head and ring_level, flags
+ *   24     transport    -         -             TCP or datagram, never both
  *
  * What passes its range stays at the largest value (or, for leads, becomes
  * "none"). *: 131 us and 8 s, or 4.2 ms and 4 min, for slow flows; see
@@ -75,8 +77,9 @@ struct wc_tcp {
 };
 
 struct wc_datagram {
-	u32 unit;  /* size of one request, bytes * 256 */
-	u32 seen;  /* datagrams that unit has learnt from, at most 255 */
+	u32 unit;    /* payload with one request, bytes * 256 */
+	u32 seen;    /* datagrams that unit has learnt from, at most 255 */
+	u32 ack_min; /* smallest payload with nothing but an ACK; 0: none yet */
 };
 
 struct wc_state {
@@ -101,10 +104,12 @@ struct wc_state {
 	u8 bursts;   /* closed so far; runs from 248 to 255 in the end */
 	u8 window;   /* inferred W */
 	u8 ring_len;
-	u8 ring_head;
-	u8 ring_level;
+	u8 ring_head : 4;
+	u8 ring_level : 2;
 	u8 flags;
-	u16 pad;
+	u8 cur_acked;  /* 8 log2 of the bytes newly acknowledged by the open burst */
+	u8 hold_acked; /* the same, of the held burst */
+	u8 lone_bias;  /* how often of late a held burst acknowledged too little */
 
 	union {
 		struct wc_tcp tcp;
@@ -119,10 +124,15 @@ struct wc_burst {
 	u64 used_ns; /* when the ring is used next, after it */
 	u64 idle_ns; /* how long the client sat on the response before it */
 	u64 off_ns;  /* mean time of its requests after at_ns */
-	u64 lead_ns; /* from the mean ACK before it to at_ns - idle_ns */
-	u32 has_lead;
-	u32 n; /* requests in it, at least 1 */
+	u16 lead;    /* 1 + from the mean ACK before it to at_ns - idle_ns, 4.1 us; 0: none */
+	u16 acked;   /* 8 log2 of the bytes that it acknowledged first */
+	u32 n;	     /* requests in it, at least 1 */
 };
+
+CW_INLINE u64 wc_lead_ns(const struct wc_burst *b)
+{
+	return b->lead ? (u64)(b->lead - 1u) << WC_LEAD_SHIFT : 0;
+}
 
 CW_INLINE u64 wc_handshake_ns(const struct wc_state *s)
 {

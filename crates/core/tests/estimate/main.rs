@@ -5,6 +5,7 @@
 mod against_oracle;
 mod clients;
 mod constant;
+mod evidence;
 mod golden;
 mod oracle;
 mod upload;

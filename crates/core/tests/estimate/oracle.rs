@@ -22,6 +22,8 @@ struct Burst {
     idle: u64,
     /// Mean time of the client's ACKs before it.
     acks: Option<u64>,
+    /// Bytes that no request before it had acknowledged.
+    acked: u32,
 }
 
 impl Burst {
@@ -46,6 +48,8 @@ pub struct Oracle {
     window: usize,
     open: Option<Burst>,
     held: Option<Burst>,
+    /// Share of held bursts before whole windows that acknowledged few bytes.
+    habit: Option<f64>,
     latency: u64,
     handshake: u64,
     syn: Option<u64>,
@@ -62,6 +66,8 @@ pub struct Oracle {
     unit: Option<f64>,
     learnt: u32,
     lone_acks: bool,
+    /// Smallest datagram that was taken for an ACK.
+    ack_size: Option<u32>,
     pub committed: Committed,
 }
 
@@ -119,28 +125,35 @@ impl Oracle {
     }
 
     /// Everything had completed before b.
-    fn root(&mut self, b: &Burst) {
+    fn root(&mut self, b: &Burst, tcp: bool) {
         let done = b.at - b.idle;
         let Some(newest) = self.outstanding.pop() else {
             return;
         };
         let latency = self.age(done, newest);
-        self.commit(b.at, &[latency]);
+        self.commit(done, &[latency]);
         let others = std::mem::take(&mut self.outstanding);
         let m = others.len() as i128;
         let Some(acks) = b.acks.filter(|_| m > 0 && !self.wide()) else {
             return;
         };
         let completions = (m + 1) * i128::from(acks.min(done)) - i128::from(done);
-        let sum = completions - others.iter().map(|&t| i128::from(t)).sum::<i128>();
+        let mut sum = completions - others.iter().map(|&t| i128::from(t)).sum::<i128>();
+        if !tcp && m >= 8 {
+            sum = sum.min(m * i128::from(latency) * 15 / 16);
+        }
         if sum > 0 && 5 * sum <= 6 * m * i128::from(latency) {
-            self.committed.push((b.at, sum as u64, m as u64));
+            self.committed.push((done, sum as u64, m as u64));
             self.track((sum / m) as u64);
         }
     }
 
     fn normal(&mut self, b: &Burst) {
         let (t, n) = (b.at, b.n());
+        // The second burst: a response to the first one came, so the path is no longer.
+        if let (2, Some(&oldest)) = (self.closed, self.outstanding.first()) {
+            self.handshake = self.handshake.min(self.age(t, oldest));
+        }
         if self.wide() && self.latency > 0 && 2 * self.handshake > self.latency {
             while let Some(&oldest) = self.outstanding.first() {
                 if 10 * self.age(t, oldest) <= 10 * self.latency + 8 * self.handshake {
@@ -177,7 +190,7 @@ impl Oracle {
     }
 
     /// Whether the held burst turned out to be the root of a page.
-    fn was_root(&self, h: &Burst, next: &Burst, tcp: bool) -> bool {
+    fn was_root(&mut self, h: &Burst, next: &Burst, tcp: bool) -> bool {
         let Some(&newest) = self.outstanding.last() else {
             return false;
         };
@@ -189,8 +202,9 @@ impl Oracle {
         };
         let n = next.n();
         if n < 2 || 20 * before.min(later) < 19 * self.handshake {
-            false
-        } else if n >= self.window {
+            return false;
+        }
+        let times = if n >= self.window {
             2 * before >= later.min(typical)
         } else if n < if self.wide() { 2 } else { 3 } {
             false
@@ -198,7 +212,31 @@ impl Oracle {
             10 * before.min(later) >= 7 * typical
         } else {
             2 * before.min(later) >= typical
+        };
+        if !tcp || self.wide() {
+            return times;
         }
+        let octaves = |part: u64, of: u64| (part.max(1) as f64 / of.max(1) as f64).log2();
+        let bytes = octaves(h.acked.into(), next.acked.into());
+        let lead = h.acks.map(|acks| h.at.saturating_sub(acks));
+        if lead.is_some_and(|lead| lead > (48 * US).max(before / 32)) {
+            return times || n >= self.window && bytes > 2.0;
+        }
+        if !times {
+            return false;
+        }
+        let habit = self.habit.unwrap_or(110.0 / 256.0);
+        // In units of the logarithm of the odds.
+        let odds = 0.5 * bytes
+            + 21.0 / 16.0 * octaves(before, typical)
+            + 5.0 / 16.0 * octaves(later, typical)
+            + 560.0 / 128.0
+            - 1400.0 / 128.0 * (habit - 50.0 / 256.0).max(0.0);
+        if n >= self.window {
+            let few = if bytes < -1.0 { 15.0 / 16.0 } else { 0.0 };
+            self.habit = Some(habit * 15.0 / 16.0 + few / 16.0);
+        }
+        odds >= 0.0
     }
 
     fn close(&mut self, tcp: bool, last: bool) {
@@ -210,7 +248,7 @@ impl Oracle {
         }
         if let Some(h) = self.held.take() {
             if self.was_root(&h, &b, tcp) {
-                self.root(&h);
+                self.root(&h, tcp);
                 self.commit(b.at, &[b.at - h.at]);
                 self.send(&b);
                 return;
@@ -218,7 +256,7 @@ impl Oracle {
             self.normal(&h);
         }
         if b.idle > 0 {
-            self.root(&b);
+            self.root(&b, tcp);
             self.send(&b);
         } else if b.n() == 1 && self.window > 1 && self.outstanding.len() > 1 && !last {
             self.held = Some(b);
@@ -270,27 +308,37 @@ impl Oracle {
         order
     }
 
-    /// Requests in a datagram, by its size over that of one request.
+    /// Requests in a datagram, by its size over that of one request, both without
+    /// what surrounds them. How much that is shows in the smallest ACK.
     fn requests(&mut self, p: &Packet, full: bool) -> usize {
-        let size = f64::from(p.payload_len) - 21.0;
-        if !full {
-            match self.unit {
-                Some(unit) if self.learnt > 2 && self.learnt < 32 => {
-                    self.unit = Some(unit.min(size));
-                }
-                Some(unit) if self.learnt >= 32 && size < unit * 0.97 => {
-                    self.unit = Some(unit * (1.0 - 0.0085));
-                }
-                Some(unit) if self.learnt >= 32 && size > unit * 1.03 => {
-                    self.unit = Some(unit * (1.0 + 0.0015));
-                }
-                Some(_) if self.learnt >= 32 => {}
-                _ => self.unit = Some(size),
-            }
-            self.learnt += 1;
+        let size = f64::from(p.payload_len);
+        if full {
+            return 1;
         }
-        let Some(unit) = self.unit else { return 1 };
-        ((size / unit).round() as usize).clamp(1, 16)
+        match self.unit {
+            Some(unit) if self.learnt > 2 && self.learnt < 32 => {
+                self.unit = Some(unit.min(size));
+            }
+            Some(unit) if self.learnt >= 32 && size < unit * 0.97 => {
+                self.unit = Some(unit * (1.0 - 0.0095));
+            }
+            Some(unit) if self.learnt >= 32 && size > unit * 1.03 => {
+                self.unit = Some(unit * (1.0 + 0.0005));
+            }
+            Some(_) if self.learnt >= 32 => {}
+            _ => self.unit = Some(size),
+        }
+        self.learnt += 1;
+        let around = self
+            .ack_size
+            .map_or(21, |ack| ack.saturating_sub(7).clamp(21, 41));
+        let without = |size: f64| size - f64::from(around);
+        match self.unit.map(without) {
+            Some(one) if one > 0.0 && without(size) > 0.0 => {
+                ((without(size) / one).round() as usize).clamp(1, 16)
+            }
+            _ => 1,
+        }
     }
 
     fn pure_ack(&mut self, p: &Packet, tcp: bool) {
@@ -305,6 +353,9 @@ impl Oracle {
             }
             weight = u64::from(p.ack.wrapping_sub(max));
             self.ack_max = Some(p.ack);
+        } else {
+            let size = self.ack_size.unwrap_or(u32::MAX);
+            self.ack_size = Some(size.min(p.payload_len));
         }
         self.lone_acks = true;
         if self.last.is_some() {
@@ -326,7 +377,7 @@ impl Oracle {
             self.handshake = t - syn;
         }
         let lag = if tcp && p.has_ts { self.lag(p) } else { None };
-        if tcp && p.payload_len == 0 || !tcp && p.payload_len < 60 {
+        if tcp && p.payload_len == 0 || !tcp && p.payload_len < 50 {
             self.pure_ack(p, tcp);
         } else {
             self.data(p, tcp, lag);
@@ -336,7 +387,8 @@ impl Oracle {
     fn data(&mut self, p: &Packet, tcp: bool, lag: Option<i128>) {
         let t = p.t_ns;
         let gap = self.last.map_or(0, |last| t - last);
-        let (mut late, mut advances, mut new_ack, mut acked) = (false, false, false, 0);
+        let (mut late, mut advances, mut new_ack) = (false, false, false);
+        let (mut acked, mut acked_since) = (0, 0);
         if tcp {
             let order = self.sequence(p);
             if order == 2 {
@@ -353,13 +405,21 @@ impl Oracle {
                 self.ack_max = Some(p.ack);
             }
             if advances {
-                self.request_ack = Some(p.ack);
+                let before = self.request_ack.replace(p.ack);
+                acked_since = before.map_or(0, |before| p.ack.wrapping_sub(before));
             }
         } else {
             advances |= gap > (self.latency / 10).clamp(20 * US, 200 * US);
         }
-        self.longest = self.longest.max(p.ip_len);
-        let full = p.ip_len >= 1280 && p.ip_len == self.longest;
+        let full = if p.ip_len > 1500 {
+            // Several segments in one buffer, or a jumbo frame.
+            p.ip_len == 9000
+                || p.payload_len
+                    .is_multiple_of(1500 - (p.ip_len - p.payload_len))
+        } else {
+            self.longest = self.longest.max(p.ip_len);
+            p.ip_len >= 1280 && p.ip_len == self.longest
+        };
         let within = if tcp && !advances { 120_000 * MS } else { MS };
         let rest = std::mem::replace(&mut self.last_full, full) && gap < within;
         let k = if tcp { 1 } else { self.requests(p, full) };
@@ -368,10 +428,12 @@ impl Oracle {
         if rest {
             return;
         }
-        // A client that acknowledges alone would have, 30 ms after a response.
-        let answered = self.lone_acks && silence.is_none_or(|since| t - since < 30 * MS);
-        let idle = !tcp && gap >= 200 * MS && !answered;
-        let fresh = before.is_none() || idle || gap >= 120_000 * MS;
+        // A client that acknowledges alone does so within 25 ms of a response.
+        let idle = match (self.lone_acks, silence) {
+            (false, _) => gap >= 200 * MS,
+            (true, since) => since.is_some_and(|since| t - since >= 30 * MS),
+        };
+        let fresh = before.is_none() || !tcp && idle || gap >= 120_000 * MS;
         if let Some(open) = self.open.as_mut().filter(|_| !fresh && !advances) {
             open.requests.extend(vec![t; k.min(BURST_MAX - open.n())]);
             if late && Some(p.ack) != self.request_ack {
@@ -387,7 +449,8 @@ impl Oracle {
                     idle = sat;
                 }
             } else if let Some(since) = silence.filter(|since| t - since > 2 * MS) {
-                idle = sat.max(t - since);
+                let silent = t - since;
+                idle = if sat > silent + MS { sat } else { silent };
             }
             if idle > gap {
                 idle = 0;
@@ -413,6 +476,7 @@ impl Oracle {
             strays: 0,
             idle,
             acks,
+            acked: acked_since,
         });
         self.acks.clear();
     }

@@ -84,7 +84,7 @@ fn counts(packet: &Packet) -> bool {
     let closing = Packet::FIN | Packet::SYN | Packet::RST;
     match packet.proto {
         Packet::TCP => packet.payload_len > 0 && packet.tcp_flags & closing == 0,
-        _ => packet.payload_len >= 60,
+        _ => packet.payload_len >= 50,
     }
 }
 

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What tells a page's beginning from one response among others, and a request in
+//! one large buffer from a part of one.
+
+use causeway_core::estimate::{Estimator, Method, Packet, Tally};
+
+use super::clients::{tally, tcp_ack, tcp_request, tcp_syn};
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+const START_NS: u64 = 1_700_000_000_123_456_789;
+
+/// A connection whose client sends bursts, each set off by responses of so many
+/// bytes in all.
+struct Connection {
+    packets: Vec<Packet>,
+    seq: u32,
+    ack: u32,
+}
+
+impl Connection {
+    fn new(handshake_ns: u64) -> Self {
+        Self {
+            packets: vec![tcp_syn(START_NS, 0), tcp_ack(START_NS + handshake_ns, 1, 1)],
+            seq: 1,
+            ack: 1,
+        }
+    }
+
+    /// `n` requests of `len` bytes at `t_ns`, after `acked` more bytes came 10 us
+    /// before.
+    fn burst(&mut self, t_ns: u64, n: u32, len: u32, acked: u32) {
+        if acked > 0 {
+            self.ack += acked;
+            self.packets
+                .push(tcp_ack(t_ns - 10 * US, self.seq, self.ack));
+        }
+        for i in 0..n {
+            let at = t_ns + u64::from(i) * US;
+            self.packets.push(tcp_request(at, self.seq, len, self.ack));
+            self.seq += len;
+        }
+    }
+
+    fn measured(self) -> Tally {
+        let mut flow = Estimator::new(&Method::WindowChain);
+        tally(&mut flow, self.packets)
+    }
+}
+
+/// Off the expected mean in percent.
+fn off_pct(tally: &Tally, expected_ms: f64) -> f64 {
+    let mean_ns = tally.mean_ns().expect("samples");
+    (mean_ns / 1e6 / expected_ms - 1.0) * 100.0
+}
+
+#[test]
+fn a_response_that_blocks_the_others_is_no_page_begin() {
+    let mut connection = Connection::new(50 * US);
+    let mut t_ns = START_NS + MS;
+    connection.burst(t_ns, 4, 100, 0);
+    for _ in 0..200 {
+        // One response after 2 ms; the second takes 6 ms and blocks all others.
+        connection.burst(t_ns + 2 * MS, 1, 100, 1000);
+        connection.burst(t_ns + 6 * MS, 4, 100, 4000);
+        t_ns += 6 * MS;
+    }
+    let tally = connection.measured();
+    assert_eq!(tally.window, 4);
+    let off = off_pct(&tally, (2.0 + 3.0 * 6.0 + 4.0) / 5.0);
+    assert!(off.abs() < 1.5, "{off} %");
+}
+
+#[test]
+fn a_page_begin_is_known_by_the_bytes_before_it() {
+    let mut connection = Connection::new(50 * US);
+    let mut t_ns = START_NS + MS;
+    connection.burst(t_ns, 1, 100, 0);
+    for _ in 0..200 {
+        // The root takes 4 ms, then its four objects 5 ms.
+        connection.burst(t_ns + 4 * MS, 4, 100, 1000);
+        connection.burst(t_ns + 9 * MS, 1, 100, 4000);
+        t_ns += 9 * MS;
+    }
+    let tally = connection.measured();
+    let off = off_pct(&tally, (4.0 + 4.0 * 5.0) / 5.0);
+    assert!(off.abs() < 8.0, "{off} %");
+    // As if every single request were one among others: 4 and 9 ms.
+    assert!(tally.mean_ns().is_some_and(|ns| ns < 5.2e6));
+}
+
+#[test]
+fn a_request_in_one_buffer_ends_with_it() {
+    let mut connection = Connection::new(50 * US);
+    for i in 0..1000 {
+        let t_ns = START_NS + MS + i * 300 * US;
+        let len = if i % 3 == 0 { 10_264 } else { 40 };
+        connection.burst(t_ns, 1, len, if i == 0 { 0 } else { 500 });
+    }
+    let tally = connection.measured();
+    assert!(tally.samples() >= 998, "{} samples", tally.samples());
+    let off = off_pct(&tally, 0.3);
+    assert!(off.abs() < 1.5, "{off} %");
+}
+
+#[test]
+fn full_segments_in_one_buffer_are_continued() {
+    let mut connection = Connection::new(50 * US);
+    for i in 0..200 {
+        let t_ns = START_NS + MS + i * 20 * MS;
+        // An upload of 40 segments and a rest, as the congestion window lets it go.
+        connection.burst(t_ns, 1, 20 * 1448, if i == 0 { 0 } else { 500 });
+        connection.burst(t_ns + 2 * MS, 1, 20 * 1448, 0);
+        connection.burst(t_ns + 4 * MS, 1, 700, 0);
+    }
+    let tally = connection.measured();
+    assert_eq!(tally.window, 1);
+    assert_eq!(tally.samples(), 199);
+    let off = off_pct(&tally, 20.0);
+    assert!(off.abs() < 0.1, "{off} %");
+}
+
+#[test]
+fn a_slow_handshake_does_not_widen_the_window() {
+    // The SYN was sent again; the path takes 20 ms, not 60.
+    let mut connection = Connection::new(60 * MS);
+    let begin_ns = START_NS + 100 * MS;
+    connection.burst(begin_ns, 1, 100, 0);
+    // From then on four requests are always out, each for 22 ms, 5.5 ms apart.
+    connection.burst(begin_ns + 20 * MS, 4, 100, 1000);
+    for i in 0..400 {
+        let t_ns = begin_ns + 42 * MS + i * 5500 * US;
+        connection.burst(t_ns, 1, 100, 1000);
+    }
+    let tally = connection.measured();
+    assert!(tally.window <= 5, "W = {}", tally.window);
+    let off = off_pct(&tally, 22.0);
+    assert!(off.abs() < 3.0, "{off} %");
+}
