@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Records what arrives at an interface as a pcap file in memory: IPv4 packets
-//! of one direction, the first 128 bytes of each, with the kernel's time of
+//! Records what passes an interface as a pcap file in memory: IPv4 packets, the
+//! first 128 bytes of each, with the kernel's time of
 //! arrival in nanoseconds of wall time.
 
 use std::io;
@@ -25,6 +25,15 @@ const LINKTYPE_RAW: u32 = 101;
 /// Magic number of pcap files with nanoseconds.
 const MAGIC_NS: u32 = 0xa1b2_3c4d;
 
+/// What to record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Directions {
+    /// What the interface receives.
+    Arriving,
+    /// What it sends too.
+    Both,
+}
+
 /// A recording under way.
 #[derive(Debug)]
 pub struct Recorder {
@@ -33,12 +42,12 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Begins to record what `interface` of `netns` receives. When this returns,
-    /// nothing is missed any more.
-    pub fn start(netns: &Netns, interface: &str) -> Result<Self> {
+    /// Begins to record at `interface` of `netns`. When this returns, nothing is
+    /// missed any more.
+    pub fn start(netns: &Netns, interface: &str, directions: Directions) -> Result<Self> {
         let name = interface.to_owned();
         let socket = netns.run(move || {
-            open(&name).with_context(|| format!("cannot record from interface {name}"))
+            open(&name, directions).with_context(|| format!("cannot record from interface {name}"))
         })?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopping = stop.clone();
@@ -77,8 +86,12 @@ fn set(fd: &OwnedFd, level: i32, option: i32, value: libc::c_int) -> io::Result<
 
 /// A packet socket for IPv4. Bound to a protocol other than `ETH_P_ALL` it sees
 /// arriving packets only.
-fn open(interface: &str) -> io::Result<OwnedFd> {
-    let protocol = (libc::ETH_P_IP as u16).to_be();
+fn open(interface: &str, directions: Directions) -> io::Result<OwnedFd> {
+    let protocol = match directions {
+        Directions::Arriving => libc::ETH_P_IP,
+        Directions::Both => libc::ETH_P_ALL,
+    };
+    let protocol = (protocol as u16).to_be();
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     // SAFETY: socket(2) with constants. Protocol 0: nothing arrives before bind.
     let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
@@ -197,7 +210,10 @@ fn receive(socket: &OwnedFd, slots: &mut [Slot], file: &mut Vec<u8>) -> Result<u
     for (message, slot) in messages.iter().zip(slots.iter()).take(count as usize) {
         let length = message.msg_len as usize;
         let time = timestamp(&message.msg_hdr).context("a packet without a time")?;
-        append(file, time, length, &slot.data[..length.min(SNAP)]);
+        // With ETH_P_ALL there is more than IPv4.
+        if slot.data[0] >> 4 == 4 {
+            append(file, time, length, &slot.data[..length.min(SNAP)]);
+        }
     }
     Ok(count as usize)
 }

@@ -187,6 +187,7 @@ mod tests {
             last_ns: last_ms * MS,
             size: 0,
             real: 0,
+            srtt_us: 0,
         };
         let log = Log {
             reals: vec!["s0".into()],

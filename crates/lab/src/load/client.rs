@@ -14,7 +14,7 @@ use super::log::{Connection, Fault, Log, Response};
 use super::page::{self, PageRun};
 use super::poll::{Interest, Poll};
 use super::slot::{Open, Outstanding, Slot};
-use super::socket::{begin_connect, fault_of, send};
+use super::socket::{begin_connect, fault_of, send, smoothed_rtt_us};
 use super::{LoadConfig, Progress};
 use crate::clock;
 
@@ -220,6 +220,7 @@ impl Client<'_> {
                 last_ns: 0,
                 size: wanted.size,
                 real: 0,
+                srtt_us: 0,
             };
             self.config.protocol.request(&wanted, &mut self.request);
             open.outstanding.push_back(Outstanding {
@@ -371,7 +372,11 @@ impl Client<'_> {
                 run.complete(sent.object, now);
             }
             let number = open.number;
-            self.record(number, sent, &answer, now)?;
+            let srtt_us = match self.config.tcp_info {
+                true => smoothed_rtt_us(&open.stream),
+                false => 0,
+            };
+            self.record(number, sent, &answer, (now, srtt_us))?;
         }
         Ok(())
     }
@@ -381,7 +386,7 @@ impl Client<'_> {
         number: usize,
         sent: Outstanding,
         answer: &HttpResponse,
-        now: u64,
+        (now, srtt_us): (u64, u32),
     ) -> Result<(), Fault> {
         let mut response = sent.response;
         if answer.status != 200 || answer.size != sent.body {
@@ -393,6 +398,7 @@ impl Client<'_> {
         }
         response.real = real;
         response.last_ns = now;
+        response.srtt_us = srtt_us;
         self.progress.answered(response.latency_ns());
         self.log.responses.push(response);
         Ok(())

@@ -100,6 +100,8 @@ pub struct Response {
     pub size: u32,
     /// Index into [`Log::reals`].
     pub real: u16,
+    /// Smoothed round-trip time of the client's TCP then, where asked for; else 0.
+    pub srtt_us: u32,
 }
 
 impl Response {

@@ -71,6 +71,8 @@ pub struct LoadConfig {
     /// A connection that does not open, or a request that is not answered,
     /// within this time is broken.
     pub timeout_ms: u64,
+    /// Log the kernel's own round-trip time of the connection with each response.
+    pub tcp_info: bool,
 }
 
 impl LoadConfig {
@@ -89,6 +91,7 @@ impl LoadConfig {
             idle_ms: 0.0,
             page: PageShape::default(),
             timeout_ms: 10_000,
+            tcp_info: false,
         }
     }
 

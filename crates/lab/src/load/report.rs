@@ -248,6 +248,7 @@ mod tests {
             last_ns,
             size: 1,
             real: 0,
+            srtt_us: 0,
         }
     }
 

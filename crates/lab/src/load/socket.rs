@@ -54,3 +54,22 @@ pub fn fault_of(error: &io::Error) -> Fault {
         _ => Fault::SendFailed,
     }
 }
+
+/// The kernel's smoothed round-trip time of a connection (`TCP_INFO`, what the
+/// tracepoint tcp_probe prints as srtt); 0 if it does not tell.
+pub fn smoothed_rtt_us(stream: &TcpStream) -> u32 {
+    // SAFETY: plain data; all zeroes is a valid value.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut length = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: a valid descriptor, a live struct and its size.
+    let rc = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &mut length,
+        )
+    };
+    if rc < 0 { 0 } else { info.tcpi_rtt }
+}

@@ -260,6 +260,7 @@ impl<'a> User<'a> {
                 last_ns: 0,
                 size: wanted.size,
                 real: 0,
+                srtt_us: 0,
             };
             let fetch = fetch(
                 open.connection.clone(),

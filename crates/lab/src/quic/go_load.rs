@@ -199,6 +199,7 @@ fn take(remote: SocketAddr, answer: Answer) -> Result<Log> {
             last_ns: r.last_ns,
             size: r.size,
             real,
+            srtt_us: 0,
         });
     }
     Ok(log)

@@ -11,6 +11,7 @@ mod direct;
 mod fct;
 mod health;
 mod packet_cost;
+mod paper;
 mod pcc_scale;
 mod quic_smoke;
 mod replace;
@@ -130,6 +131,7 @@ pub fn all() -> &'static [&'static dyn Scenario] {
         &cookie::CookieSoak,
         &cookie::CookieLoss,
         &health::Health,
+        &paper::Paper,
         &quic_smoke::QuicSmoke,
     ]
 }

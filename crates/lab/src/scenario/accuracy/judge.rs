@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use anyhow::{Context, Result, ensure};
 use causeway_core::capture::{Poll, Reader};
-use causeway_core::estimate::{FixedGapConfig, Method, ModesConfig, Quality, Sample};
+use causeway_core::estimate::{FixedGapConfig, Method, ModesConfig, Packet, Quality, Sample};
 use causeway_core::flow::{Direction, FlowKey, Headers, Meter, Observation, Row, Settings, Sink};
 use causeway_core::wire;
 use serde::Serialize;
@@ -124,19 +124,35 @@ pub fn verdict(target: &Target, found: &Judgement) -> Verdict {
 /// Estimates of one flow by start of epoch: mean in ns and grade.
 type Epochs = HashMap<FlowKey, BTreeMap<u64, (f64, Quality)>>;
 
-struct Found<const N: usize> {
-    epochs: [Epochs; N],
-    /// Of the first method: time and mean of each sample.
-    samples: HashMap<FlowKey, Vec<(u64, f64)>>,
+/// Latencies that became known together.
+#[derive(Debug, Clone, Copy)]
+pub struct Timed {
+    /// The time that they belong to. Nanoseconds of wall time.
+    pub when_ns: u64,
+    /// Their mean.
+    pub mean_ns: f64,
+    /// Their weight in half samples.
+    pub count2: u32,
 }
 
-impl<const N: usize> Sink for Found<N> {
+/// What estimators found in a recording, for each of them.
+pub struct Estimates<const N: usize> {
+    epochs: [Epochs; N],
+    /// Samples of each flow, in order of time.
+    pub samples: [HashMap<FlowKey, Vec<Timed>>; N],
+    /// Packets in the recording.
+    packets: u64,
+}
+
+impl<const N: usize> Sink for Estimates<N> {
     fn sample(&mut self, flow: &FlowKey, method: u8, sample: &Sample) {
-        if method == 0
-            && let Some(mean_ns) = sample.mean_ns()
-        {
-            let samples = self.samples.entry(*flow).or_default();
-            samples.push((sample.when_ns, mean_ns));
+        if let Some(mean_ns) = sample.mean_ns() {
+            let samples = self.samples[usize::from(method)].entry(*flow);
+            samples.or_default().push(Timed {
+                when_ns: sample.when_ns,
+                mean_ns,
+                count2: sample.count2,
+            });
         }
     }
 
@@ -149,17 +165,19 @@ impl<const N: usize> Sink for Found<N> {
     }
 }
 
-/// Runs estimators over a recording, as `causeway measure -r` does. Gives the
-/// number of packets too.
-fn estimate<const N: usize>(
+/// Runs estimators over a recording, as `causeway measure -r` does; `edit` may
+/// change what they see of each packet.
+pub fn estimate<const N: usize>(
     pcap: &[u8],
     epoch_ns: u64,
     headers: Headers,
     methods: [Method; N],
-) -> Result<(Found<N>, u64)> {
-    let mut found = Found {
+    edit: impl Fn(&mut Packet),
+) -> Result<Estimates<N>> {
+    let mut found = Estimates {
         epochs: std::array::from_fn(|_| Epochs::new()),
-        samples: HashMap::new(),
+        samples: std::array::from_fn(|_| HashMap::new()),
+        packets: 0,
     };
     let mut meter = Meter::new(Settings {
         epoch_ns,
@@ -170,7 +188,6 @@ fn estimate<const N: usize>(
     });
     let mut reader = Reader::default();
     let mut rest = pcap.chunks(1 << 16);
-    let mut index = 0;
     loop {
         match reader.poll()? {
             Poll::Packet(packet) => {
@@ -178,10 +195,11 @@ fn estimate<const N: usize>(
                 let link = packet.link.context("an unknown link type")?;
                 let seen = wire::parse(link, packet.data, packet.wire_len)
                     .and_then(|datagram| Observation::new(&datagram, time_ns, headers));
-                if let Ok(seen) = seen {
-                    meter.observe(index, &seen, &mut found);
+                if let Ok(mut seen) = seen {
+                    edit(&mut seen.packet);
+                    meter.observe(found.packets, &seen, &mut found);
                 }
-                index += 1;
+                found.packets += 1;
             }
             Poll::NeedBytes => match rest.next() {
                 Some(bytes) => reader.feed(bytes),
@@ -191,20 +209,24 @@ fn estimate<const N: usize>(
         }
     }
     meter.finish(&mut found);
-    Ok((found, index))
+    for samples in found.samples.iter_mut().flat_map(HashMap::values_mut) {
+        samples.sort_by_key(|s| s.when_ns);
+    }
+    Ok(found)
 }
 
 /// Latencies of one flow, in order of time.
 #[derive(Default)]
-struct Flow {
+pub struct Flow {
     /// Wall time of the last byte, and latency.
-    responses: Vec<(u64, u64)>,
+    pub responses: Vec<(u64, u64)>,
     /// The same for the time from a request to the one that its response set off:
     /// when that was sent, how long it took, and the response's latency.
-    triggered: Vec<(u64, u64, u64)>,
+    pub triggered: Vec<(u64, u64, u64)>,
 }
 
-fn truth(log: &Log) -> HashMap<FlowKey, Flow> {
+/// What the clients measured, by flow.
+pub fn truth(log: &Log) -> HashMap<FlowKey, Flow> {
     let wall = |ns: u64| ns.wrapping_add_signed(log.wall_offset_ns);
     let key = |connection: u32| {
         let c = &log.connections[connection as usize];
@@ -358,23 +380,26 @@ fn response_errors(errors: Vec<f64>) -> ByResponse {
     }
 }
 
-/// Each response against the first sample of its flow from its last byte on.
+/// Each response's latency in ns and the mean of the first sample of its flow from
+/// its last byte on; `samples` are in order of time.
+pub fn pair(flow: &Flow, samples: &[Timed]) -> Vec<(u64, f64)> {
+    let sample = |last_ns: u64| samples.get(samples.partition_point(|s| s.when_ns < last_ns));
+    let responses = flow.responses.iter();
+    responses
+        .filter_map(|&(last_ns, latency_ns)| Some((latency_ns, sample(last_ns)?.mean_ns)))
+        .collect()
+}
+
 fn by_response(
     truth: &HashMap<FlowKey, Flow>,
-    samples: &mut HashMap<FlowKey, Vec<(u64, f64)>>,
+    samples: &HashMap<FlowKey, Vec<Timed>>,
 ) -> ByResponse {
     let mut errors = Vec::new();
     for (key, flow) in truth {
-        let Some(samples) = samples.get_mut(key) else {
-            continue;
-        };
-        samples.sort_by_key(|s| s.0);
-        for &(last_ns, latency_ns) in &flow.responses {
-            let next = samples.partition_point(|s| s.0 < last_ns);
-            if let Some((_, mean_ns)) = samples.get(next) {
-                errors.push((1.0 - mean_ns / latency_ns as f64) * 100.0);
-            }
-        }
+        let samples = samples.get(key).map_or(&[][..], Vec::as_slice);
+        let pairs = pair(flow, samples).into_iter();
+        errors
+            .extend(pairs.map(|(latency_ns, mean_ns)| (1.0 - mean_ns / latency_ns as f64) * 100.0));
     }
     response_errors(errors)
 }
@@ -390,9 +415,10 @@ pub fn judge(recording: &Recording, epoch_ns: u64) -> Result<Judgement> {
         Method::Modes(ModesConfig::default()),
         Method::Modes(ModesConfig::paper(PAPER_EPSILON_NS)),
     ];
-    let (mut clear, packets) = estimate(&recording.pcap, epoch_ns, Headers::Clear, methods)?;
+    let pcap = &recording.pcap;
+    let clear = estimate(pcap, epoch_ns, Headers::Clear, methods, |_| ())?;
     let opaque_only = [Method::WindowChain];
-    let (opaque, _) = estimate(&recording.pcap, epoch_ns, Headers::Opaque, opaque_only)?;
+    let opaque = estimate(pcap, epoch_ns, Headers::Opaque, opaque_only, |_| ())?;
     let errors = |epochs: &Epochs| compare(&truth, epochs, epoch_ns).errors();
     let main = compare(&truth, &clear.epochs[0], epoch_ns);
     let latencies = log.responses.iter().map(|r| r.latency_ns() as f64 / 1000.0);
@@ -401,13 +427,13 @@ pub fn judge(recording: &Recording, epoch_ns: u64) -> Result<Judgement> {
         triggered.map(|&(_, took, latency)| (1.0 - took as f64 / latency as f64) * 100.0);
     Ok(Judgement {
         responses: log.responses.len(),
-        packets,
+        packets: clear.packets,
         lost: recording.lost,
         flows: truth.len(),
         latency_p50_us: quantile(&sorted(latencies.collect()), 0.5),
         floor: floor(&truth, epoch_ns).errors(),
         window_chain: main.errors(),
-        by_response: by_response(&truth, &mut clear.samples),
+        by_response: by_response(&truth, &clear.samples[0]),
         floor_by_response: response_errors(floor_errors.collect()),
         opaque: errors(&opaque.epochs[0]),
         fixed_gap: errors(&clear.epochs[1]),

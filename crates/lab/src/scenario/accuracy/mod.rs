@@ -3,10 +3,10 @@
 //! in the request direction alone, and the estimates from that recording against
 //! what the clients measured.
 
-mod judge;
-mod rig;
+pub mod judge;
+pub mod rig;
 mod table;
-mod workload;
+pub mod workload;
 
 use std::fs;
 use std::path::{Path, PathBuf};

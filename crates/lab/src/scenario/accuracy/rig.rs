@@ -33,7 +33,7 @@ use crate::netns::Netns;
 use crate::nginx::Nginx;
 use crate::quic::client::Options;
 use crate::quic::{self, ServerConfig};
-use crate::record::Recorder;
+use crate::record::{Directions, Recorder};
 use crate::sandbox::Sandbox;
 use crate::web::{Drift, Wander, Web};
 
@@ -50,6 +50,8 @@ const LARGEST_VALUE: u32 = 10_240;
 pub struct Recording {
     /// What passed the vantage point from client to server.
     pub pcap: Vec<u8>,
+    /// What passed it in both directions, where the workload asks for it.
+    pub both: Vec<u8>,
     /// What the clients saw.
     pub log: Log,
     /// Packets that the line dropped.
@@ -72,7 +74,11 @@ pub fn record(sandbox: Sandbox, workload: &Workload) -> Result<Recording> {
         let protocol = workload.protocol;
         rig.client.run(move || fill(protocol, target))?;
     }
-    let recorder = Recorder::start(&rig.vantage, "c0")?;
+    let recorder = Recorder::start(&rig.vantage, "c0", Directions::Arriving)?;
+    let both = match workload.both_directions {
+        true => Some(Recorder::start(&rig.vantage, "c0", Directions::Both)?),
+        false => None,
+    };
     let config = load_config(workload, target);
     let clients = std::slice::from_ref(&rig.client);
     let load = match workload.server {
@@ -83,10 +89,12 @@ pub fn record(sandbox: Sandbox, workload: &Workload) -> Result<Recording> {
     // What is still under way belongs to the recording.
     std::thread::sleep(Duration::from_micros(workload.path.round_trip_us));
     let pcap = recorder.finish()?;
+    let both = both.map(Recorder::finish).transpose()?.unwrap_or_default();
     let broken = log.connections.iter().filter(|c| c.fault.is_some()).count();
     ensure!(broken == 0, "broken connections: {:?}", log.faults());
     Ok(Recording {
         pcap,
+        both,
         log,
         lost: rig.line.as_ref().map_or(0, Line::dropped),
     })
@@ -109,6 +117,7 @@ fn load_config(workload: &Workload, target: SocketAddr) -> LoadConfig {
         idle_ms: workload.idle_ms,
         page: workload.page.clone(),
         timeout_ms: 30_000,
+        tcp_info: workload.tcp_info,
         ..LoadConfig::new(target, workload.seed)
     }
 }

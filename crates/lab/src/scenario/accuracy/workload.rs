@@ -77,6 +77,10 @@ pub struct Workload {
     pub idle_ms: f64,
     pub page: PageShape,
     pub target: Target,
+    /// Record both directions too, for estimators that need them.
+    pub both_directions: bool,
+    /// Clients log their TCP's own round-trip time.
+    pub tcp_info: bool,
     /// It uses so little CPU that it may run beside others.
     pub mostly_waits: bool,
 }
@@ -143,6 +147,8 @@ impl Draw {
             idle_ms: 0.0,
             page,
             target: Target::default(),
+            both_directions: false,
+            tcp_info: false,
             mostly_waits: false,
         });
         &mut self.rows[number]
@@ -200,6 +206,8 @@ impl Workload {
         self.page.slow_us = slow_us;
         self.mostly_waits = true;
         self.connections = 8;
+        // A page is asked for to its end: many slow objects would never end.
+        self.page.objects = if us > 100_000 { (1, 2) } else { (20, 40) };
         self.drift(Drift::default())
     }
 
@@ -293,11 +301,11 @@ fn disciplines(draw: &mut Draw) {
         .mostly_within10();
     let cpu = draw.web(
         "w4_cpu10",
-        "W=4, nginx with 15 to 50 % of a CPU, in 10 ms periods",
+        "W=4, nginx with 8 to 25 % of a CPU, in 10 ms periods",
         4,
     );
     cpu.server = Server::Throttled {
-        shares: (0.15, 0.5),
+        shares: (0.08, 0.25),
         every_ms: 400,
     };
     cpu.page.service_median_us = 0.0;

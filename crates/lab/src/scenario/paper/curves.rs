@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One recording, and the curves that the paper's figures draw from it.
+
+use std::collections::HashMap;
+
+use anyhow::Result;
+use causeway_core::estimate::{Method, ModesConfig, Packet};
+use causeway_core::flow::{FlowKey, Headers};
+
+use super::super::Context;
+use super::super::accuracy::judge::{self, Estimates, Flow};
+use super::super::accuracy::rig::{self, Recording};
+use super::super::accuracy::workload::Workload;
+use crate::plot::{self, Line};
+
+/// Epochs of Algorithm 2: the paper's example is 100 ms.
+pub const EPOCH_NS: u64 = 100_000_000;
+
+/// A recorded workload.
+pub struct Recorded {
+    pub recording: Recording,
+    pub truth: HashMap<FlowKey, Flow>,
+    /// Window-chain, then Algorithm 2.
+    pub estimates: Estimates<2>,
+}
+
+/// Weighted values in milliseconds.
+type Values = Vec<(f64, f64)>;
+
+impl Recorded {
+    /// Runs and records a workload.
+    pub fn new(context: &Context, workload: &Workload) -> Result<Self> {
+        context.say(format!("{}: {}", workload.name, workload.about));
+        let recording = rig::record(context.sandbox, workload)?;
+        let truth = judge::truth(&recording.log);
+        let methods = [Method::WindowChain, Method::Modes(ModesConfig::default())];
+        let estimates =
+            judge::estimate(&recording.pcap, EPOCH_NS, Headers::Clear, methods, |_| ())?;
+        Ok(Self {
+            recording,
+            truth,
+            estimates,
+        })
+    }
+
+    /// Algorithm 2 with and without the paper's two heuristics.
+    pub fn heuristics(&self) -> Result<[Estimates<1>; 2]> {
+        let with = [Method::Modes(ModesConfig::default())];
+        let without = [Method::Modes(ModesConfig {
+            mtu: 0,
+            ..ModesConfig::default()
+        })];
+        // A pure ACK that is not told from a request.
+        let blind = |packet: &mut Packet| packet.payload_len = packet.payload_len.max(1);
+        let pcap = &self.recording.pcap;
+        Ok([
+            judge::estimate(pcap, EPOCH_NS, Headers::Clear, with, |_| ())?,
+            judge::estimate(pcap, EPOCH_NS, Headers::Clear, without, blind)?,
+        ])
+    }
+
+    fn responses(&self) -> Values {
+        let all = self.truth.values().flat_map(|flow| &flow.responses);
+        all.map(|&(_, ns)| (ms(ns), 1.0)).collect()
+    }
+
+    fn triggered(&self) -> Values {
+        let all = self.truth.values().flat_map(|flow| &flow.triggered);
+        all.map(|&(_, took, _)| (ms(took), 1.0)).collect()
+    }
+
+    fn samples(&self, method: usize) -> Values {
+        let all = self.estimates.samples[method].values().flatten();
+        all.map(|s| (s.mean_ns / 1e6, f64::from(s.count2)))
+            .collect()
+    }
+
+    /// The curves of figure 3 (a) and its like: truth, the clients' proxy,
+    /// window-chain and Algorithm 2.
+    pub fn distributions(&self) -> Vec<Line> {
+        vec![
+            line("req-to-res (clients)", &self.responses()),
+            line("req-to-req (clients)", &self.triggered()),
+            line("window-chain", &self.samples(0)),
+            line("Algorithm 2", &self.samples(1)),
+        ]
+    }
+
+    /// Errors against the response latency: absolute in ms, and in percent of it.
+    pub fn errors(&self) -> [Vec<Line>; 2] {
+        let proxy: Vec<(f64, f64)> = self
+            .truth
+            .values()
+            .flat_map(|flow| &flow.triggered)
+            .map(|&(_, took, latency)| (ms(took), ms(latency)))
+            .collect();
+        let names = ["req-to-req (clients)", "window-chain", "Algorithm 2"];
+        let pairs = [proxy, self.paired(0), self.paired(1)];
+        let lines = |error: fn(&(f64, f64)) -> f64| {
+            let of = |pairs: &[(f64, f64)]| -> Vec<(f64, f64)> {
+                pairs.iter().map(|p| (error(p), 1.0)).collect()
+            };
+            let both = names.iter().zip(&pairs);
+            both.map(|(name, pairs)| line(name, &of(pairs))).collect()
+        };
+        [
+            lines(|(estimate, truth)| truth - estimate),
+            lines(|(estimate, truth)| (truth - estimate) / truth * 100.0),
+        ]
+    }
+
+    /// Estimate and truth in ms of each response, paired as the judge does.
+    fn paired(&self, method: usize) -> Vec<(f64, f64)> {
+        let samples = &self.estimates.samples[method];
+        let mut pairs = Vec::new();
+        for (key, flow) in &self.truth {
+            let of_flow = samples.get(key).map_or(&[][..], Vec::as_slice);
+            for (latency, mean) in judge::pair(flow, of_flow) {
+                pairs.push((mean / 1e6, ms(latency)));
+            }
+        }
+        pairs
+    }
+
+    /// Requests per second that were answered.
+    pub fn rate(&self) -> f64 {
+        let log = &self.recording.log;
+        log.responses.len() as f64 * 1e9 / (log.end_ns - log.start_ns).max(1) as f64
+    }
+
+    /// Mean in ms of responses, of the clients' proxy and of window-chain.
+    pub fn means(&self) -> [f64; 3] {
+        let mean = |values: &Values| {
+            let weight: f64 = values.iter().map(|v| v.1).sum();
+            values.iter().map(|v| v.0 * v.1).sum::<f64>() / weight
+        };
+        [
+            mean(&self.responses()),
+            mean(&self.triggered()),
+            mean(&self.samples(0)),
+        ]
+    }
+
+    /// Relative error in percent of each connection's mean.
+    pub fn by_connection(&self) -> Vec<Line> {
+        let mut errors = [Vec::new(), Vec::new()];
+        for (key, flow) in &self.truth {
+            let mean = |values: &mut dyn Iterator<Item = f64>| {
+                let values: Vec<f64> = values.collect();
+                values.iter().sum::<f64>() / values.len() as f64
+            };
+            let truth = mean(&mut flow.responses.iter().map(|r| r.1 as f64));
+            let proxy = mean(&mut flow.triggered.iter().map(|t| t.1 as f64));
+            errors[0].push(((truth - proxy) / truth * 100.0, 1.0));
+            let samples = self.estimates.samples[0].get(key);
+            if let Some(samples) = samples.filter(|s| !s.is_empty()) {
+                let weight: f64 = samples.iter().map(|s| f64::from(s.count2)).sum();
+                let sum = samples.iter().map(|s| s.mean_ns * f64::from(s.count2));
+                let estimate = sum.sum::<f64>() / weight;
+                errors[1].push(((truth - estimate) / truth * 100.0, 1.0));
+            }
+        }
+        let names = ["req-to-req (clients)", "window-chain"];
+        let both = names.iter().zip(&errors);
+        both.map(|(name, errors)| line(name, errors)).collect()
+    }
+
+    /// The flow with the most responses.
+    pub fn busiest(&self) -> Option<(&FlowKey, &Flow)> {
+        self.truth
+            .iter()
+            .max_by_key(|(_, flow)| flow.responses.len())
+    }
+}
+
+/// Nanoseconds in milliseconds.
+pub fn ms(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}
+
+/// A distribution under a name.
+pub fn line(name: &str, values: &[(f64, f64)]) -> Line {
+    Line {
+        name: name.to_owned(),
+        points: plot::cdf(values),
+    }
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//! TCP's round-trip times from a recording of both directions: what tcptrace
+//! prints (a data segment to the ACK that covers it) and the handshake's.
+
+use std::collections::HashMap;
+
+use anyhow::Result;
+use causeway_core::capture::{Poll, Reader};
+use causeway_core::flow::FlowKey;
+use causeway_core::wire::{self, Transport};
+
+/// Round-trip times of one flow, by the time of the ACK in ns.
+#[derive(Debug, Default)]
+pub struct RoundTrips {
+    /// Data of the client's to its ACK, as the vantage point sees both: time, ns.
+    pub acked: Vec<(u64, u64)>,
+    /// SYN to the client's first ACK.
+    pub handshake_ns: Option<u64>,
+    syn_ns: Option<u64>,
+    /// Ends and times of segments that wait for their ACK.
+    waiting: Vec<(u32, u64)>,
+    highest: Option<u32>,
+}
+
+fn after(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) > 0
+}
+
+/// All flows of a recording, client first; clients are those that sent a SYN.
+pub fn round_trips(pcap: &[u8]) -> Result<HashMap<FlowKey, RoundTrips>> {
+    let mut flows: HashMap<FlowKey, RoundTrips> = HashMap::new();
+    let mut reader = Reader::default();
+    let mut rest = pcap.chunks(1 << 16);
+    loop {
+        match reader.poll()? {
+            Poll::Packet(packet) => {
+                let (Some(time_ns), Some(link)) = (packet.time_ns, packet.link) else {
+                    continue;
+                };
+                if let Ok(datagram) = wire::parse(link, packet.data, packet.wire_len) {
+                    take(
+                        &mut flows,
+                        FlowKey::of(&datagram),
+                        &datagram.transport,
+                        time_ns,
+                    );
+                }
+            }
+            Poll::NeedBytes => match rest.next() {
+                Some(bytes) => reader.feed(bytes),
+                None => reader.finish(),
+            },
+            Poll::End => return Ok(flows),
+        }
+    }
+}
+
+fn take(
+    flows: &mut HashMap<FlowKey, RoundTrips>,
+    key: FlowKey,
+    transport: &Transport,
+    time_ns: u64,
+) {
+    let &Transport::Tcp {
+        seq,
+        ack,
+        flags,
+        payload_len,
+        ..
+    } = transport
+    else {
+        return;
+    };
+    if flags.opens() {
+        let flow = flows.entry(key).or_default();
+        flow.syn_ns = Some(time_ns);
+    } else if let Some(flow) = flows.get_mut(&key) {
+        if flow.handshake_ns.is_none() {
+            flow.handshake_ns = flow.syn_ns.map(|syn_ns| time_ns - syn_ns);
+        }
+        let end = seq.wrapping_add(payload_len);
+        // Karn's rule: what was sent before is not timed.
+        if payload_len > 0 && flow.highest.is_none_or(|highest| after(end, highest)) {
+            flow.highest = Some(end);
+            flow.waiting.push((end, time_ns));
+        }
+    } else if let Some(flow) = flows.get_mut(&key.reversed()) {
+        let covered = flow.waiting.iter().take_while(|(end, _)| !after(*end, ack));
+        let count = covered.count();
+        // As tcptrace: the last segment that an ACK covers.
+        if let Some((_, sent_ns)) = flow.waiting.drain(..count).next_back() {
+            flow.acked.push((time_ns, time_ns - sent_ns));
+        }
+    }
+}
