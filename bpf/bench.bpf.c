@@ -25,6 +25,8 @@ enum shot_kind {
 	SHOT_TCP = 0, /* requests and pure ACKs by turns, with a timestamp */
 	SHOT_SYN = 1, /* each of a new tuple */
 	SHOT_UDP = 2,
+	SHOT_COOKIE = 3,     /* as SHOT_TCP; the echo carries the client's cookie */
+	SHOT_COOKIE_SYN = 4, /* as SHOT_SYN, with a timestamp */
 };
 
 /* Written by user space before a run; position and pass move on with it. */
@@ -40,7 +42,7 @@ struct shots shots;
 struct client {
 	u32 addr_be;
 	u16 port_be;
-	u16 pad;
+	u16 cookie; /* what its server writes into timestamps */
 };
 
 /* The flows in the order of their packets, which is not that of their insertion. */
@@ -133,6 +135,22 @@ write_tcp(struct shot_tcp *shot, const struct client *client, u32 position, u32 
 	shot->tsecr_be = bpf_htonl(pass);
 }
 
+/* The options that Linux puts into a SYN: MSS, SACK permitted, TS, NOP, window scale. */
+static __always_inline void write_syn_options(struct shot_tcp *shot)
+{
+	const u32 options[5] = {
+		bpf_htonl(0x020405b4),
+		bpf_htonl(0x0402080a),
+		bpf_htonl(shots.syns),
+		0,
+		bpf_htonl(0x01030307),
+	};
+
+	shot->tcp.doff = 10;
+	shot->head.ip.tot_len = bpf_htons(60);
+	__builtin_memcpy((void *)shot + offsetof(struct shot_tcp, nop_nop_ts_be), options, sizeof(options));
+}
+
 static __always_inline void write_syn(struct shot_tcp *shot)
 {
 	struct client client = {
@@ -187,12 +205,17 @@ int bench_shot(struct xdp_md *ctx)
 	shot = (void *)(long)ctx->data;
 	if ((void *)(shot + 1) > (void *)(long)ctx->data_end)
 		return XDP_ABORTED;
-	if (shots.kind == SHOT_TCP)
+	if (shots.kind == SHOT_TCP || shots.kind == SHOT_COOKIE) {
 		write_tcp(shot, client, position, pass);
-	else if (shots.kind == SHOT_SYN)
+		if (shots.kind == SHOT_COOKIE)
+			shot->tsecr_be = bpf_htonl(pass << 16 | client->cookie);
+	} else if (shots.kind == SHOT_SYN || shots.kind == SHOT_COOKIE_SYN) {
 		write_syn(shot);
-	else
+		if (shots.kind == SHOT_COOKIE_SYN)
+			write_syn_options(shot);
+	} else {
 		write_udp((struct shot_udp *)shot, client);
+	}
 	bpf_tail_call(ctx, &under_test, 0);
 	return XDP_ABORTED;
 }

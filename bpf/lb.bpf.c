@@ -26,14 +26,30 @@
 const volatile bool cfg_measure = true;
 const volatile u32 cfg_clock = CLOCK_KTIME;
 
+/* What the table path did with a SYN to a VIP with cookies. */
+static __always_inline void
+count_opening(const struct packet *pkt, const int family, const struct route *route)
+{
+	struct vip *vip = is_syn(pkt) ? cookie_vip(pkt, family) : NULL;
+
+	if (!vip)
+		return;
+	if (!pkt->est.has_ts)
+		count_cookie(vip, CR_PLAIN);
+	else
+		count_cookie(vip, route->verdict == V_SYN_AGAIN ? CR_SYN_AGAIN : CR_SYN);
+}
+
 /*
  * Two instances of each slow part, out of the way of the fast one. Global, so that
  * they are verified once; the verifier then wants their pointers tested.
  */
 CW_GLOBAL int admit4(const struct packet *pkt, struct flow *flow, struct route *route)
 {
-	if (pkt && route)
-		*route = admit(pkt, IPV4, flow);
+	if (!pkt || !route)
+		return 0;
+	*route = admit(pkt, IPV4, flow);
+	count_opening(pkt, IPV4, route);
 	return 0;
 }
 
@@ -53,8 +69,10 @@ CW_GLOBAL int remember4(const struct packet *pkt, struct flow *flow, struct rout
 
 CW_GLOBAL int admit6(const struct packet *pkt, struct flow *flow, struct route *route)
 {
-	if (pkt && route)
-		*route = admit(pkt, IPV6, flow);
+	if (!pkt || !route)
+		return 0;
+	*route = admit(pkt, IPV6, flow);
+	count_opening(pkt, IPV6, route);
 	return 0;
 }
 
@@ -119,38 +137,17 @@ static __always_inline struct real *routed_real(struct route *route)
 	return real;
 }
 
-/*
- * Where a packet of a VIP with cookies goes. A valid cookie says it without a table;
- * the flow is looked up for its measurement alone.
- */
-static __always_inline struct real *
-route_by_cookie(const struct packet *pkt, const int family, struct vip *vip, struct flow **flow,
-		struct route *route)
+/* Whether the flows of a VIP with cookies are in the table all the same. */
+static __always_inline bool is_kept(const struct vip *vip)
 {
-	enum cookie_result found = CR_PLAIN;
+	return cfg_measure && !(vip->flags & VIP_FORGET);
+}
 
-	if (pkt->est.has_ts && !is_syn(pkt))
-		found = read_cookie(pkt, family, vip, &route->real_id);
-	if (found == CR_EPOCH0 || found == CR_EPOCH1) {
-		bool own = is_own(pkt, family);
-
-		route->vip_id = vip->id;
-		route->verdict = own ? V_ESTABLISHED : V_ICMP_ERROR;
-		count_cookie(vip, own ? found : CR_QUOTED);
-		if (cfg_measure && own) {
-			*flow = find_flow(pkt, family);
-			/* Made by the first valid cookie, or anew by that of another connection. */
-			if (!is_measured(*flow, route) && !is_closing(pkt)) {
-				if (family == IPV4)
-					remember4(pkt, *flow, route);
-				else
-					remember6(pkt, *flow, route);
-				if (route->place)
-					*flow = flow_at(route->place - 1, family);
-			}
-		}
-		return routed_real(route);
-	}
+/* A packet of a VIP with cookies that has none, or no valid one. */
+static __always_inline struct real *
+route_without_cookie(const struct packet *pkt, const int family, const struct vip *vip,
+		     enum cookie_result found, struct flow **flow, struct route *route)
+{
 	if (family == IPV4)
 		admit_by_cookie4(pkt, vip, found, route);
 	else
@@ -162,20 +159,52 @@ route_by_cookie(const struct packet *pkt, const int family, struct vip *vip, str
 	return routed_real(route);
 }
 
-/* What the table path did with a packet of a VIP with cookies: SYNs only come there. */
-static __always_inline void count_opening(const struct vip *vip, const struct packet *pkt, const struct route *route)
+/*
+ * The flow that a connection with a cookie is measured in: made by its first valid
+ * cookie, or anew by that of another connection.
+ */
+static __always_inline void
+keep_measured(const struct packet *pkt, const int family, struct flow **flow, struct route *route)
 {
-	if (!pkt->est.has_ts)
-		count_cookie(vip, CR_PLAIN);
+	if (is_measured(*flow, route) || is_closing(pkt))
+		return;
+	if (family == IPV4)
+		remember4(pkt, *flow, route);
 	else
-		count_cookie(vip, route->verdict == V_SYN_AGAIN ? CR_SYN_AGAIN : CR_SYN);
+		remember6(pkt, *flow, route);
+	if (route->place)
+		*flow = flow_at(route->place - 1, family);
 }
 
 /*
- * Where the packet goes. For a flow that is known and whose real is there that is
- * one lookup; everything else is the slow half's. NULL: nowhere, and the route's
- * verdict says why. With cookies the table is for those who have none: clients
- * without timestamps, and the measurement.
+ * What the packet's cookie says, and where that leads: one that is valid is marked.
+ * CR_PLAIN stands for none.
+ */
+static __always_inline enum cookie_result
+ask_cookie(struct xdp_md *ctx, struct packet *pkt, const int family, const struct vip *vip, struct route *route)
+{
+	enum cookie_result found;
+	bool own = is_own(pkt, family);
+
+	if (is_tcp(pkt) && !pkt->est.has_ts && pkt->options_len)
+		find_timestamp(ctx, pkt);
+	if (!pkt->est.has_ts || is_syn(pkt))
+		return CR_PLAIN;
+	found = read_cookie(pkt, family, vip, &route->real_id);
+	if (found != CR_EPOCH0 && found != CR_EPOCH1)
+		return found;
+	pkt->marks |= PKT_COOKIE;
+	route->vip_id = vip->id;
+	route->verdict = own ? V_ESTABLISHED : V_ICMP_ERROR;
+	count_cookie(vip, own ? found : CR_QUOTED);
+	return found;
+}
+
+/*
+ * Where the packet goes. A valid cookie says it without a table, unless the flow is
+ * measured. Else, for a flow that is known and whose real is there, that is one
+ * lookup; everything more is the slow parts'. NULL: nowhere, and the route's verdict
+ * says why.
  */
 static __always_inline struct real *
 find_route(struct xdp_md *ctx, struct packet *pkt, const int family, struct flow **flow, struct route *route)
@@ -184,12 +213,19 @@ find_route(struct xdp_md *ctx, struct packet *pkt, const int family, struct flow
 	struct real *real;
 
 	if (vip) {
-		if (is_tcp(pkt) && !pkt->est.has_ts && pkt->options_len)
-			find_timestamp(ctx, pkt);
-		if (!is_syn(pkt) || (pkt->est.has_ts && !cfg_measure))
-			return route_by_cookie(pkt, family, vip, flow, route);
+		enum cookie_result found = ask_cookie(ctx, pkt, family, vip, route);
+
+		if (pkt->marks & PKT_COOKIE && !(is_kept(vip) && is_own(pkt, family)))
+			return routed_real(route);
+		/* A SYN with timestamps is in the table for its measurement alone. */
+		if (!(pkt->marks & PKT_COOKIE) && (!is_syn(pkt) || (pkt->est.has_ts && !is_kept(vip))))
+			return route_without_cookie(pkt, family, vip, found, flow, route);
 	}
 	*flow = find_flow(pkt, family);
+	if (pkt->marks & PKT_COOKIE) {
+		keep_measured(pkt, family, flow, route);
+		return routed_real(route);
+	}
 	if (*flow && !is_syn(pkt)) {
 		real = flow_real(*flow);
 		if (real) {
@@ -205,8 +241,6 @@ find_route(struct xdp_md *ctx, struct packet *pkt, const int family, struct flow
 		admit6(pkt, *flow, route);
 	if (route->verdict == V_NOT_VIP || route->verdict == V_NO_REAL)
 		return NULL;
-	if (vip)
-		count_opening(vip, pkt, route);
 	if (route->place)
 		*flow = flow_at(route->place - 1, family);
 	return routed_real(route);
@@ -216,7 +250,9 @@ find_route(struct xdp_md *ctx, struct packet *pkt, const int family, struct flow
 static __always_inline void prepare_measurement(struct xdp_md *ctx, struct packet *pkt)
 {
 	pkt->est.t_ns = packet_time(ctx, cfg_clock);
-	if (is_tcp(pkt) && !pkt->est.has_ts && !is_syn(pkt))
+	if (pkt->marks & PKT_COOKIE)
+		pkt->est.has_ts = 0; /* the echo's clock stands still while nothing is sent */
+	else if (is_tcp(pkt) && !pkt->est.has_ts && !is_syn(pkt))
 		find_timestamp(ctx, pkt);
 }
 

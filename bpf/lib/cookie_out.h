@@ -64,9 +64,9 @@ static __always_inline void blank(struct __sk_buff *skb, const struct segment *s
 	u32 to[3] = { 0x01010101, 0x01010101, 0x01010101 };
 	s64 change = bpf_csum_diff(from, sizeof(from), to, sizeof(to), 0);
 
-	count_event(SC_BLANKED);
 	if (seg->ts_offset != seg->tcp_offset + sizeof(struct tcphdr) + 4)
 		return; /* no kernel lays an established connection's options out otherwise */
+	count_event(SC_BLANKED);
 	if (bpf_skb_store_bytes(skb, seg->ts_offset - 4, to, sizeof(to), 0))
 		return;
 	bpf_l4_csum_replace(skb, seg->tcp_offset + TCP_CHECK_OFFSET, 0, change, 0);

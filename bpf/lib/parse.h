@@ -38,6 +38,7 @@ struct cursor {
 
 enum packet_marks {
 	PKT_FRAGMENT = 1 << 0, /* no ports, no transport header */
+	PKT_COOKIE = 1 << 2,   /* its timestamp carries a cookie: no clock to measure by */
 	PKT_UNSUMMED = 1 << 1, /* its transport checksum does not cover all behind the IP header */
 };
 

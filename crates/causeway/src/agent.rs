@@ -131,6 +131,7 @@ impl Agent {
         }
         apply(&self.decapsulator, &wanted).map_err(|error| error.to_string())?;
         warn_of_missing_vips(&wanted);
+        warn_of_missing_timestamps(&wanted);
         *running = wanted;
         Ok(running.summary())
     }
@@ -197,6 +198,16 @@ pub fn warn_of_missing_vips(config: &AgentConfig) {
                 "this server does not hold the VIP {vip}, so the kernel will drop its packets; `ip addr add {vip}/{length} dev lo` adds it"
             );
         }
+    }
+}
+
+/// Without timestamps there is nothing to carry a cookie.
+pub fn warn_of_missing_timestamps(config: &AgentConfig) {
+    let setting = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_timestamps");
+    if config.cookies.is_some() && setting.is_ok_and(|value| value.trim() == "0") {
+        warn!(
+            "net.ipv4.tcp_timestamps is 0 here, so connections carry no cookies and balancers keep them by their flow tables; `sysctl net.ipv4.tcp_timestamps=1` mends it"
+        );
     }
 }
 

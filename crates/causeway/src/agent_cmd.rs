@@ -13,7 +13,7 @@ use crate::client::Target;
 use crate::config::AgentConfig;
 use crate::daemon::serve::{self, Listeners, Routers};
 use crate::lb_cmd::{announce_start, describe_detached};
-use crate::output::Format;
+use crate::output::{Format, Table};
 use crate::stats_cmd::{self, View};
 
 /// Arguments of `causeway agent`.
@@ -83,11 +83,29 @@ fn stats(target: &Target, view: &View) -> anyhow::Result<ExitCode> {
     view.show(|output, all| {
         let stats: AgentStats = target.get("/v1/stats")?;
         Ok(match output {
-            Format::Table => stats_cmd::verdicts(&stats.verdicts, all).to_text(),
+            Format::Table => [
+                stats_cmd::verdicts(&stats.verdicts, all).to_text(),
+                cookies(&stats, all),
+            ]
+            .concat(),
             Format::Json => serde_json::to_string_pretty(&stats)? + "\n",
             Format::Csv => stats_cmd::verdicts(&stats.verdicts, all).to_csv(),
         })
     })
+}
+
+/// One row per kind of event; nothing for a server without cookies.
+fn cookies(stats: &AgentStats, all: bool) -> String {
+    let mut table = Table::new(&["COOKIES", ">SEGMENTS"]);
+    for event in &stats.cookies {
+        if all || event.segments > 0 {
+            table.push(vec![event.event.clone(), event.segments.to_string()]);
+        }
+    }
+    match stats.cookies.is_empty() {
+        true => String::new(),
+        false => format!("\n{}", table.to_text()),
+    }
 }
 
 fn detach(config: &AgentConfig) -> anyhow::Result<()> {
@@ -109,6 +127,7 @@ fn run(file: PathBuf, config: AgentConfig) -> anyhow::Result<()> {
         &config.summary(),
     );
     agent::warn_of_missing_vips(&config);
+    agent::warn_of_missing_timestamps(&config);
     listeners.announce();
     let agent = Arc::new(agent);
     let router = agent::router(Arc::clone(&agent));

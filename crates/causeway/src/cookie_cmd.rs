@@ -16,6 +16,7 @@ use crate::client::Target;
 use crate::config::cookie::{read_keys, write_keys};
 use crate::daemon::view::{Stats, VipView};
 use crate::output::{Format, Table};
+use crate::stats_cmd;
 
 const KEYS: &str = "/etc/causeway/cookie.keys";
 
@@ -98,7 +99,6 @@ fn show(target: &Target, output: Format) -> anyhow::Result<()> {
         return Ok(());
     }
     let mut ids = Table::new(&["VIP", "COOKIE", ">BITS", ">ID BITS", "REAL", "STATE", "IDS"]);
-    let mut results = Table::new(&["VIP", "RESULT", "ACTION", ">PACKETS"]);
     for vip in vips {
         for real in &vip.reals {
             let numbers: Vec<String> = real.cookie_ids.iter().map(u16::to_string).collect();
@@ -112,15 +112,8 @@ fn show(target: &Target, output: Format) -> anyhow::Result<()> {
                 numbers.join(" "),
             ]);
         }
-        for result in &vip.cookie.results {
-            results.push(vec![
-                vip.name.clone(),
-                result.result.clone(),
-                result.action.clone(),
-                result.packets.to_string(),
-            ]);
-        }
     }
+    let results = stats_cmd::cookies(&stats.vips, true);
     match output {
         Format::Csv => print!("{}", results.to_csv()),
         _ => print!("{}\n{}", ids.to_text(), results.to_text()),

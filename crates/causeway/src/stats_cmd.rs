@@ -73,14 +73,35 @@ impl View {
     }
 }
 
-/// Verdicts, VIPs and reals, one table each.
+/// Verdicts, VIPs and reals, one table each; cookies where there are some.
 pub fn table(stats: &Stats, all: bool) -> String {
-    [
+    let mut tables = vec![
         verdicts(&stats.verdicts, all).to_text(),
         vips(&stats.vips).to_text(),
         reals(&stats.vips).to_text(),
-    ]
-    .join("\n")
+    ];
+    if stats.vips.iter().any(|vip| !vip.cookie.results.is_empty()) {
+        tables.push(cookies(&stats.vips, all).to_text());
+    }
+    tables.join("\n")
+}
+
+/// One row per VIP and result of its cookies; those that never happened only if `all`.
+pub fn cookies(vips: &[VipView], all: bool) -> Table {
+    let mut table = Table::new(&["VIP", "COOKIE", "ACTION", ">PACKETS"]);
+    for vip in vips {
+        for result in &vip.cookie.results {
+            if all || result.packets > 0 {
+                table.push(vec![
+                    vip.name.clone(),
+                    result.result.clone(),
+                    result.action.clone(),
+                    result.packets.to_string(),
+                ]);
+            }
+        }
+    }
+    table
 }
 
 /// One row per verdict; those that never happened only if `all`.

@@ -6,11 +6,15 @@ use std::mem::MaybeUninit;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
+use causeway_core::cookie::{self, Epoch, Format, Key, Keys, Mode};
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType, OpenObject, ProgramInput};
 
 use super::{BenchError, Place, Shot};
-use crate::abi::{Ctl, PacketsBytes, Plain, REAL_PRESENT, Real, Verdict, Vip, VipKey, addr_bytes};
+use crate::abi::{
+    CookieFormat, CookieKeys, CookieSlot, Ctl, PacketsBytes, Plain, REAL_PRESENT, Real, Verdict,
+    Vip, VipKey, addr_bytes,
+};
 use crate::skel::bench::{BenchSkel, BenchSkelBuilder};
 use crate::skel::lb::{LbSkel, LbSkelBuilder};
 
@@ -135,12 +139,26 @@ impl<'o> Instrument<'o> {
     }
 }
 
-/// `struct client` number `index`: an address of 10.0.0.0/8 and a port.
+/// `struct client` number `index`: an address of 10.0.0.0/8, a port, and a cookie.
 fn client(index: u32) -> [u8; 8] {
+    let address = Ipv4Addr::from(0x0a00_0000 + index / 50);
+    let port = 1024 + (index % 50 * 1237) as u16;
+    let tuple = cookie::Tuple::tcp((address, port).into(), (VIP, PORT).into());
+    let id = (index % REALS) as u16;
+    let cookie = cookie::encode(&tuple, &cookie_key(), Epoch::Zero, id, &cookie_format());
     let mut client = [0; 8];
-    client[..4].copy_from_slice(&(0x0a00_0000 + index / 50).to_be_bytes());
-    client[4..6].copy_from_slice(&(1024 + (index % 50 * 1237) as u16).to_be_bytes());
+    client[..4].copy_from_slice(&address.octets());
+    client[4..6].copy_from_slice(&port.to_be_bytes());
+    client[6..].copy_from_slice(&(cookie as u16).to_ne_bytes());
     client
+}
+
+fn cookie_key() -> Key {
+    Key::from_bytes([7; 16])
+}
+
+fn cookie_format() -> Format {
+    Format::default_of(Mode::Timestamp)
 }
 
 /// xorshift64 (Marsaglia 2003).
@@ -195,6 +213,61 @@ impl<'o> Balancer<'o> {
             .configure(&ring)
             .map_err(failed("configuring the balancer"))?;
         Ok(balancer)
+    }
+
+    /// With tables of its own and a VIP whose connections have cookies; each real's
+    /// number is its id.
+    pub(super) fn load_with_cookies(
+        storage: &'o mut MaybeUninit<OpenObject>,
+        measure: bool,
+    ) -> Result<Self, BenchError> {
+        let mut open = LbSkelBuilder::default()
+            .open(storage)
+            .map_err(failed("opening lb.bpf.o"))?;
+        if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
+            rodata.cfg_measure = measure;
+        }
+        let skel = open.load().map_err(failed("loading lb.bpf.o"))?;
+        let balancer = Self { skel };
+        balancer
+            .configure(&new_ring()?)
+            .and_then(|()| balancer.configure_cookies())
+            .map_err(failed("configuring the balancer"))?;
+        Ok(balancer)
+    }
+
+    fn configure_cookies(&self) -> libbpf_rs::Result<()> {
+        let (maps, zero) = (&self.skel.maps, 0u32.to_ne_bytes());
+        let keys = CookieKeys::from(Some(&Keys::new(Epoch::Zero, cookie_key(), None)));
+        maps.cookie_keys
+            .update(&zero, keys.as_bytes(), MapFlags::ANY)?;
+        for id in 0..REALS {
+            let slot = CookieSlot {
+                real: id + 1,
+                ..CookieSlot::default()
+            };
+            maps.cookie_slots
+                .update(&id.to_ne_bytes(), slot.as_bytes(), MapFlags::ANY)?;
+        }
+        let key = VipKey {
+            addr: addr_bytes(VIP.into()),
+            port_be: PORT.to_be_bytes(),
+            proto: 6,
+            kind: 0,
+        };
+        let vip = Vip {
+            ring_size: RING,
+            cookie: CookieFormat::from(&cookie_format()),
+            ..Vip::default()
+        };
+        maps.vips
+            .update(key.as_bytes(), vip.as_bytes(), MapFlags::ANY)?;
+        let ctl = maps.ctl.lookup(&zero, MapFlags::ANY)?;
+        let mut ctl = ctl
+            .and_then(|ctl| Ctl::from_bytes(&ctl))
+            .unwrap_or_default();
+        ctl.cookies = 1;
+        maps.ctl.update(&zero, ctl.as_bytes(), MapFlags::ANY)
     }
 
     fn configure(&self, ring: &MapHandle) -> libbpf_rs::Result<()> {

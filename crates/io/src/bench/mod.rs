@@ -106,6 +106,8 @@ enum Shot {
     Tcp = 0,
     Syn = 1,
     Udp = 2,
+    Cookie = 3,
+    CookieSyn = 4,
 }
 
 /// Where `bench_shot` stands in a case's sequence of packets.
@@ -211,18 +213,33 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(u32)) -> Result<Vec<Row>, Bench
 
 /// All cases at one number of flows.
 fn run_level(plan: &Plan, flows: u32) -> Result<Vec<Row>, BenchError> {
-    let mut storage: [MaybeUninit<OpenObject>; 5] = [const { MaybeUninit::uninit() }; 5];
-    let [instrument, measured, plain, syn, udp] = &mut storage;
+    let mut storage: [MaybeUninit<OpenObject>; 7] = [const { MaybeUninit::uninit() }; 7];
+    let [
+        instrument,
+        measured,
+        plain,
+        syn,
+        udp,
+        cookie,
+        cookie_measured,
+    ] = &mut storage;
     let mut instrument = Instrument::load(instrument)?;
     let measured = Balancer::load(measured, None)?;
     let plain = Balancer::load(plain, Some(&measured))?;
     let syn = Balancer::load(syn, None)?;
     let udp = Balancer::load(udp, None)?;
+    let cookie = Balancer::load_with_cookies(cookie, false)?;
+    let cookie_measured = Balancer::load_with_cookies(cookie_measured, true)?;
 
     // Fill in one order, measure in another.
     instrument.set_clients(flows, None)?;
     instrument.fill(instrument.min_fill(), Shot::Tcp, flows)?;
-    for (balancer, shot) in [(&measured, Shot::Tcp), (&syn, Shot::Tcp), (&udp, Shot::Udp)] {
+    for (balancer, shot) in [
+        (&measured, Shot::Tcp),
+        (&syn, Shot::Tcp),
+        (&udp, Shot::Udp),
+        (&cookie_measured, Shot::Cookie),
+    ] {
         instrument.fill(balancer.program(), shot, flows)?;
     }
     instrument.set_clients(flows, Some(0x5eed))?;
@@ -240,6 +257,14 @@ fn run_level(plan: &Plan, flows: u32) -> Result<Vec<Row>, BenchError> {
         ),
         Case::of("tcp_syn", Shot::Syn, &syn, Verdict::Opened),
         Case::of("udp", Shot::Udp, &udp, Verdict::Established),
+        Case::of("tcp_cookie", Shot::Cookie, &cookie, Verdict::Established),
+        Case::of(
+            "tcp_cookie_measured",
+            Shot::Cookie,
+            &cookie_measured,
+            Verdict::Established,
+        ),
+        Case::of("tcp_cookie_syn", Shot::CookieSyn, &cookie, Verdict::Opened),
     ];
     let count = cases.len();
     for round in 0..plan.rounds as usize {

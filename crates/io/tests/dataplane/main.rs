@@ -21,6 +21,7 @@ mod lb_measure;
 mod lb_pick;
 mod rig;
 mod server;
+mod server_cookie;
 
 use std::collections::HashSet;
 

@@ -39,6 +39,19 @@ pub fn serve(netns: &Netns, name: &str, addresses: &[IpAddr]) -> Result<()> {
     Ok(())
 }
 
+/// On a busy machine the kernel takes its time to make an IPv6 address usable.
+fn listen(address: IpAddr) -> Result<TcpListener> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match TcpListener::bind((address, PORT)) {
+            Err(e) if e.kind() == ErrorKind::AddrNotAvailable && Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(20));
+            }
+            bound => return bound.with_context(|| format!("cannot listen on {address}")),
+        }
+    }
+}
+
 fn answer(stream: TcpStream, name: &str) -> Result<()> {
     stream.set_nodelay(true)?;
     let mut out = stream.try_clone()?;

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A server's cookies without sockets: what goes into SYN-ACKs and into `light`
+//! timestamps, wherever the option is, with the checksum right and all else as it was.
+
+use std::collections::BTreeMap;
+
+use causeway_core::cookie::{self, Epoch, Format, Key, Keys, Mode};
+use causeway_io::abi::{
+    CookieFormat, CookieKeys, Plain, ServerCookie, ServerVip, VipKey, addr_bytes,
+};
+use causeway_io::skel::server::{ServerSkel, ServerSkelBuilder};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+
+use crate::frame::{ACK, SYN, Tcp, Tuple, arriving, ethernet};
+use crate::rig::{TCP, hex, read_percpu, run_alone, storage, write};
+
+const VIP4: &str = "192.0.2.10";
+const VIP6: &str = "2001:db8:1::10";
+const ID: u16 = 77;
+const TSVAL: u32 = 0x1234_5678;
+const TSECR: u32 = 0x0a0b_0c0d;
+
+/// TC_ACT_UNSPEC: on to the next filter.
+const GO_ON: u32 = u32::MAX;
+
+struct Server {
+    skel: ServerSkel<'static>,
+    format: Format,
+}
+
+fn keys() -> Keys {
+    let key = |byte| Key::from_bytes([byte; 16]);
+    Keys::new(Epoch::One, key(9), Some(key(7)))
+}
+
+impl Server {
+    fn new(mode: Mode) -> Self {
+        let open = ServerSkelBuilder::default().open(storage()).expect("open");
+        let skel = open
+            .load()
+            .unwrap_or_else(|e| panic!("loading needs root and BPF: {e}"));
+        let format = Format::default_of(mode);
+        let keys = CookieKeys::from(Some(&keys()));
+        let zero = 0u32.to_ne_bytes();
+        write(&skel.maps.cookie_keys, &zero, Plain::as_bytes(&keys));
+        for vip in [VIP4, VIP6] {
+            let key = VipKey {
+                addr: addr_bytes(vip.parse().unwrap()),
+                port_be: 80u16.to_be_bytes(),
+                proto: TCP,
+                kind: 0,
+            };
+            let value = ServerVip {
+                id: u32::from(ID % format.ids()),
+                cookie: CookieFormat::from(&format),
+            };
+            let vips = &skel.maps.cookie_vips;
+            write(vips, Plain::as_bytes(&key), Plain::as_bytes(&value));
+        }
+        Self { skel, format }
+    }
+
+    fn out(&self, frame: &[u8]) -> Vec<u8> {
+        let (action, out) = run_alone(&self.skel.progs.causeway_cookie_out, frame);
+        assert_eq!(action, GO_ON);
+        out
+    }
+
+    fn inwards(&self, frame: &[u8]) -> Vec<u8> {
+        let (action, out) = run_alone(&self.skel.progs.causeway_cookie_in, frame);
+        assert_eq!(action, GO_ON);
+        out
+    }
+
+    /// What it gives the connection of this client.
+    fn cookie(&self, client: Tuple) -> u32 {
+        let connection = cookie::Tuple::tcp(
+            (client.src, client.sport).into(),
+            (client.dst, client.dport).into(),
+        );
+        let id = ID % self.format.ids();
+        let key = *keys().get(Epoch::One).unwrap();
+        cookie::encode(&connection, &key, Epoch::One, id, &self.format)
+    }
+
+    fn events(&self) -> BTreeMap<&'static str, u64> {
+        let count = |event: ServerCookie| {
+            let cpus: Vec<u64> = read_percpu(&self.skel.maps.cookie_events, event as u32);
+            (event.as_str(), cpus.iter().sum())
+        };
+        let all = ServerCookie::ALL.into_iter().map(count);
+        all.filter(|(_, count)| *count > 0).collect()
+    }
+}
+
+fn clients() -> [Tuple; 2] {
+    [
+        Tuple::new("198.51.100.7", 4000, VIP4, 80),
+        Tuple::new("2001:db8::7", 4000, VIP6, 80),
+    ]
+}
+
+/// Options with a timestamp at every alignment, among others that TCP knows.
+fn layouts(tsval: u32, tsecr: u32) -> Vec<Vec<u8>> {
+    let ts = [&[8, 10][..], &tsval.to_be_bytes(), &tsecr.to_be_bytes()].concat();
+    let (nop, mss, ws, sack_ok) = ([1], [2, 4, 5, 180], [3, 3, 7], [4, 2]);
+    let sack = [5, 10, 0, 0, 0, 1, 0, 0, 0, 2];
+    vec![
+        [&nop[..], &nop, &ts].concat(),
+        [&mss[..], &sack_ok, &ts, &nop, &ws].concat(),
+        [&ts[..], &nop, &nop].concat(),
+        [&nop[..], &ts, &nop].concat(),
+        [&ws[..], &ts, &ws].concat(),
+        [&nop[..], &nop, &sack, &nop, &nop, &ts].concat(),
+        [&sack[..], &ts].concat(),
+        [&mss[..], &nop, &ws, &nop, &nop, &ts, &sack_ok, &[0, 0]].concat(),
+    ]
+}
+
+fn frame(tuple: Tuple, flags: u8, options: &[u8]) -> Vec<u8> {
+    arriving(&tuple.tcp(Tcp {
+        flags,
+        seq: 5,
+        ack: 6,
+        options,
+        payload: b"odd",
+    }))
+}
+
+#[test]
+fn a_syn_ack_carries_the_cookie_wherever_its_timestamp_is() {
+    let server = Server::new(Mode::Timestamp);
+    let mut segments = 0;
+    for client in clients() {
+        let wanted = (TSVAL & 0xffff) << 16 | server.cookie(client);
+        for (before, after) in layouts(TSVAL, TSECR).iter().zip(layouts(wanted, TSECR)) {
+            let out = server.out(&frame(client.reversed(), SYN | ACK, before));
+            // Built anew with the other value: bytes and checksum.
+            let expected = frame(client.reversed(), SYN | ACK, &after);
+            assert_eq!(hex(&out), hex(&expected), "{before:?}");
+            segments += 1;
+        }
+    }
+    assert_eq!(server.events(), BTreeMap::from([("syn_ack", segments)]));
+}
+
+#[test]
+fn light_cookies_need_no_connection_and_leave_no_echo() {
+    let server = Server::new(Mode::Light);
+    for client in clients() {
+        let wanted = (TSVAL & !0x3ff) | server.cookie(client);
+        for (before, after) in layouts(TSVAL, TSECR).iter().zip(layouts(wanted, TSECR)) {
+            let out = server.out(&frame(client.reversed(), ACK, before));
+            let expected = frame(client.reversed(), ACK, &after);
+            assert_eq!(hex(&out), hex(&expected), "{before:?}");
+        }
+        for (before, after) in layouts(TSVAL, TSECR).iter().zip(layouts(TSVAL, 0)) {
+            let out = server.inwards(&frame(client, ACK, before));
+            let expected = frame(client, ACK, &after);
+            assert_eq!(hex(&out), hex(&expected), "{before:?}");
+        }
+    }
+}
+
+#[test]
+fn the_papers_encoding_keeps_seventeen_bits_of_the_clock() {
+    let server = Server::new(Mode::Msb);
+    let client = clients()[0];
+    for tsval in [0x1234_5678, 0x1235_5678] {
+        let version = tsval << 15 & 0x8000_0000;
+        let wanted = version | server.cookie(client) << 16 | (tsval & 0xffff);
+        let (before, after) = (&layouts(tsval, TSECR)[0], &layouts(wanted, TSECR)[0]);
+        let out = server.out(&frame(client.reversed(), ACK, before));
+        assert_eq!(hex(&out), hex(&frame(client.reversed(), ACK, after)));
+    }
+}
+
+#[test]
+fn what_is_not_the_vips_stays_as_it_is() {
+    let server = Server::new(Mode::Light);
+    let options = &layouts(TSVAL, TSECR)[0];
+    let other_port = Tuple {
+        dport: 81,
+        ..clients()[0]
+    };
+    let other_address = Tuple::new("198.51.100.7", 4000, "192.0.2.11", 80);
+    for tuple in [other_port, other_address] {
+        let frame_out = frame(tuple.reversed(), ACK, options);
+        assert_eq!(hex(&server.out(&frame_out)), hex(&frame_out));
+        let frame_in = frame(tuple, ACK, options);
+        assert_eq!(hex(&server.inwards(&frame_in)), hex(&frame_in));
+    }
+    let client = clients()[0];
+    let udp = arriving(&client.reversed().udp(&[1; 60]));
+    assert_eq!(hex(&server.out(&udp)), hex(&udp));
+    // A SYN has no echo, whatever it says; options may end, or lie about their length.
+    for options in [
+        &[0; 12][..],
+        &[8, 9, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
+        &[2, 0, 8, 10, 1, 1, 1, 1, 1, 1, 1, 1],
+    ] {
+        let odd = frame(client.reversed(), ACK, options);
+        assert_eq!(hex(&server.out(&odd)), hex(&odd));
+    }
+    let syn = frame(client, SYN, options);
+    assert_eq!(hex(&server.inwards(&syn)), hex(&syn));
+    let short = ethernet([2; 6], [4; 6], &[], &client.tcp(Tcp::syn(1))[..30]);
+    assert_eq!(hex(&server.out(&short)), hex(&short));
+}
