@@ -25,8 +25,10 @@ enum shot_kind {
 	SHOT_TCP = 0, /* requests and pure ACKs by turns, with a timestamp */
 	SHOT_SYN = 1, /* each of a new tuple */
 	SHOT_UDP = 2,
-	SHOT_COOKIE = 3,     /* as SHOT_TCP; the echo carries the client's cookie */
-	SHOT_COOKIE_SYN = 4, /* as SHOT_SYN, with a timestamp */
+	SHOT_WORD = 3, /* as SHOT_TCP; the echoed timestamps end in the client's word */
+	SHOT_OPEN = 4, /* each client's SYN, with a timestamp */
+	SHOT_COOKIE = 5, /* as SHOT_WORD, with the client's cookie */
+	SHOT_COOKIE_SYN = 6, /* as SHOT_SYN, with the options that Linux sends */
 };
 
 /* Written by user space before a run; position and pass move on with it. */
@@ -42,7 +44,9 @@ struct shots shots;
 struct client {
 	u32 addr_be;
 	u16 port_be;
-	u16 cookie; /* what its server writes into timestamps */
+	u16 word;   /* what its server writes into timestamps in stateful mode */
+	u16 cookie; /* what it writes with cookies */
+	u16 pad;
 };
 
 /* The flows in the order of their packets, which is not that of their insertion. */
@@ -109,6 +113,19 @@ write_head(struct shot_ip *head, u8 proto, u32 ip_len, const struct client *clie
 	};
 }
 
+/* The echo of what the client's server wrote. */
+static __always_inline u32 echo_of(const struct client *client, u32 pass)
+{
+	switch (shots.kind) {
+	case SHOT_WORD:
+		return pass << 16 | client->word;
+	case SHOT_COOKIE:
+		return pass << 16 | client->cookie;
+	default:
+		return pass;
+	}
+}
+
 /*
  * A request, then an ACK of its response, then the next request: odd and even flows
  * a step apart. Sequence and ACK numbers go on from pass to pass as a server that
@@ -132,7 +149,17 @@ write_tcp(struct shot_tcp *shot, const struct client *client, u32 position, u32 
 	};
 	shot->nop_nop_ts_be = TCP_NOP_NOP_TS;
 	shot->tsval_be = bpf_htonl(pass);
-	shot->tsecr_be = bpf_htonl(pass);
+	shot->tsecr_be = bpf_htonl(echo_of(client, pass));
+}
+
+/* The client's SYN with its timestamp in the usual place. */
+static __always_inline void write_open(struct shot_tcp *shot, const struct client *client)
+{
+	write_tcp(shot, client, 1, 0); /* no payload */
+	shot->tcp.seq = 0;
+	shot->tcp.ack_seq = 0;
+	shot->tcp.ack = 0;
+	shot->tcp.syn = 1;
 }
 
 /* The options that Linux puts into a SYN: MSS, SACK permitted, TS, NOP, window scale. */
@@ -205,10 +232,10 @@ int bench_shot(struct xdp_md *ctx)
 	shot = (void *)(long)ctx->data;
 	if ((void *)(shot + 1) > (void *)(long)ctx->data_end)
 		return XDP_ABORTED;
-	if (shots.kind == SHOT_TCP || shots.kind == SHOT_COOKIE) {
+	if (shots.kind == SHOT_OPEN) {
+		write_open(shot, client);
+	} else if (shots.kind == SHOT_TCP || shots.kind == SHOT_WORD || shots.kind == SHOT_COOKIE) {
 		write_tcp(shot, client, position, pass);
-		if (shots.kind == SHOT_COOKIE)
-			shot->tsecr_be = bpf_htonl(pass << 16 | client->cookie);
 	} else if (shots.kind == SHOT_SYN || shots.kind == SHOT_COOKIE_SYN) {
 		write_syn(shot);
 		if (shots.kind == SHOT_COOKIE_SYN)

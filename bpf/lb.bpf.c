@@ -11,6 +11,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "lib/admit.h"
 #include "lib/cookie.h"
 #include "lib/count.h"
 #include "lib/encap.h"
@@ -160,6 +161,15 @@ route_without_cookie(const struct packet *pkt, const int family, const struct vi
 }
 
 /*
+ * Whether nothing is remembered of a SYN. A stateful VIP gives places to those with
+ * timestamps, and remembers which.
+ */
+static __always_inline bool goes_without_table(const struct packet *pkt, const struct vip *vip)
+{
+	return pkt->est.has_ts && !is_kept(vip) && !(vip->flags & VIP_STATEFUL);
+}
+
+/*
  * The flow that a connection with a cookie is measured in: made by its first valid
  * cookie, or anew by that of another connection.
  */
@@ -174,6 +184,38 @@ keep_measured(const struct packet *pkt, const int family, struct flow **flow, st
 		remember6(pkt, *flow, route);
 	if (route->place)
 		*flow = flow_at(route->place - 1, family);
+}
+
+/*
+ * The packet's connection and its real, if a stateful VIP gave it a place. NULL:
+ * nothing is known by its timestamp.
+ */
+static __always_inline struct real *
+find_place_of(struct xdp_md *ctx, struct packet *pkt, const int family, struct flow **flow, struct route *route)
+{
+	struct ctl *control = get_ctl();
+	struct real *real;
+	struct flow *conn;
+
+	if (!control || !is_tcp(pkt))
+		return NULL;
+	if (!pkt->est.has_ts && pkt->options_len)
+		find_timestamp(ctx, pkt);
+	if (!pkt->est.has_ts || is_syn(pkt))
+		return NULL;
+	conn = find_conn(pkt, family, control->table_seed);
+	if (!conn)
+		return NULL;
+	real = flow_real(conn);
+	if (!real)
+		return NULL;
+	count_conn_packet(conn);
+	pkt->marks |= PKT_COOKIE;
+	*flow = conn;
+	route->real_id = conn->real;
+	route->vip_id = conn->vip;
+	route->verdict = V_ESTABLISHED;
+	return real;
 }
 
 /*
@@ -209,16 +251,22 @@ ask_cookie(struct xdp_md *ctx, struct packet *pkt, const int family, const struc
 static __always_inline struct real *
 find_route(struct xdp_md *ctx, struct packet *pkt, const int family, struct flow **flow, struct route *route)
 {
-	struct vip *vip = cookie_vip(pkt, family);
 	struct real *real;
+	struct vip *vip;
 
+	if (cfg_conn_partitions) {
+		real = find_place_of(ctx, pkt, family, flow, route);
+		if (real)
+			return real;
+	}
+	vip = cookie_vip(pkt, family);
 	if (vip) {
 		enum cookie_result found = ask_cookie(ctx, pkt, family, vip, route);
 
 		if (pkt->marks & PKT_COOKIE && !(is_kept(vip) && is_own(pkt, family)))
 			return routed_real(route);
 		/* A SYN with timestamps is in the table for its measurement alone. */
-		if (!(pkt->marks & PKT_COOKIE) && (!is_syn(pkt) || (pkt->est.has_ts && !is_kept(vip))))
+		if (!(pkt->marks & PKT_COOKIE) && (!is_syn(pkt) || goes_without_table(pkt, vip)))
 			return route_without_cookie(pkt, family, vip, found, flow, route);
 	}
 	*flow = find_flow(pkt, family);
@@ -271,7 +319,7 @@ balance(struct xdp_md *ctx, struct packet *pkt, const int family)
 		return route.verdict;
 	if (cfg_measure && flow)
 		prepare_measurement(ctx, pkt);
-	verdict = forward(ctx, pkt, family, real, route.verdict);
+	verdict = forward(ctx, pkt, family, real, &route);
 	if (verdict != route.verdict)
 		return verdict;
 	stats = count_route(&route, pkt->frame_len);

@@ -15,6 +15,7 @@
 #include "lib/cookie_open.h"
 #include "lib/cookie_out.h"
 #include "lib/decap.h"
+#include "lib/word.h"
 
 /* UDP port where GUE arrives; set by the loader. */
 const volatile u16 cfg_gue_port = GUE_PORT;
@@ -82,8 +83,12 @@ handle_ip(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int 
 		return verdict;
 	if (!is_own_address(pkt, family))
 		return SV_NOT_OURS;
-	if (verdict == SV_DECAPSULATED)
-		verdict = check_inner(cur, pkt, &tunnel);
+	if (verdict != SV_DECAPSULATED)
+		return verdict;
+	if (!tunnel.has_word)
+		read_source_word(pkt, family, &tunnel);
+	remember_word(*cur, &tunnel);
+	verdict = check_inner(cur, pkt, &tunnel);
 	return verdict == SV_DECAPSULATED ? strip(ctx, pkt, &tunnel) : verdict;
 }
 

@@ -31,7 +31,7 @@ static __always_inline void count_cookie(const struct vip *vip, enum cookie_resu
 	u32 vip_id = vip->id;
 	struct cookie_counts *counts = bpf_map_lookup_elem(&cookie_counts, &vip_id);
 
-	if (counts && result < CR_COUNT)
+	if (!cfg_dry && counts && result < CR_COUNT)
 		counts->packets[result] += 1;
 }
 
@@ -106,6 +106,8 @@ store_soft(struct soft_bucket *bucket, u64 hash, u32 real_id, u32 isn)
 {
 	struct soft_entry *entry = &bucket->entry[CW_MASKED(isn ^ (u32)(hash >> 32), SOFT_WAYS - 1)];
 
+	if (cfg_dry)
+		return;
 #pragma unroll
 	for (u32 i = 0; i < SOFT_WAYS; i++) {
 		if (!bucket->entry[i].where)
@@ -193,7 +195,8 @@ find_placed_flow(const struct packet *pkt, const int family, struct route *route
  * A packet that is no SYN and has no valid cookie. The flow table knows clients
  * without timestamps, and connections that are older than the VIP's cookies. A soft
  * entry knows those whose server writes no cookies; from here on the table does.
- * `found` is CR_FORGED for a packet with timestamps, CR_PLAIN for one without.
+ * `found` is CR_FORGED for a packet with timestamps, CR_PLAIN for one without. Stateful
+ * VIPs have words in the place of cookies, and one may outlive its place.
  */
 static __always_inline struct route
 admit_without_cookie(const struct packet *pkt, const int family, const struct vip *vip,
@@ -212,7 +215,7 @@ admit_without_cookie(const struct packet *pkt, const int family, const struct vi
 	}
 	if (soft_real(pkt, family, &route.real_id)) {
 		count_cookie(vip, CR_SOFT);
-	} else if (own && found == CR_FORGED) {
+	} else if (own && found == CR_FORGED && !(vip->flags & VIP_STATEFUL)) {
 		route.verdict = V_COOKIE_FORGED;
 		count_cookie(vip, CR_FORGED);
 		return route;

@@ -11,6 +11,7 @@
 
 #include "segment.h"
 #include "tcp_sock.h"
+#include "word.h"
 #include "../shared/cookie_clock.h"
 
 #define SERVER_VIPS 1024
@@ -104,15 +105,42 @@ static __always_inline u64 segment_hash(const struct segment *seg, const u64 key
 	return siphash24((const u64 *)&seg->key6, sizeof(seg->key6) / 8, key);
 }
 
+static __always_inline struct flow_key6 echo_key(const struct segment *seg)
+{
+	struct flow_key6 key = { .proto = IPPROTO_TCP };
+
+	if (seg->family == IPV6)
+		return seg->key6;
+	key.saddr_be[2] = key.daddr_be[2] = bpf_htonl(0xffff);
+	key.saddr_be[3] = seg->key4.saddr_be;
+	key.daddr_be[3] = seg->key4.daddr_be;
+	key.sport_be = seg->key4.sport_be;
+	key.dport_be = seg->key4.dport_be;
+	return key;
+}
+
+/* What a stateful balancer told this server to write for the connection; NULL: nothing. */
+static __always_inline u32 *told_word(const struct segment *seg)
+{
+	struct flow_key6 key = echo_key(seg);
+
+	return bpf_map_lookup_elem(&words, &key);
+}
+
 /*
  * The cookie that this server gives the segment's connection now; false without keys.
  * Not inline: one SipHash each for IPv4 and IPv6 is enough code.
  */
 static __noinline int make_cookie(const struct segment *seg, const struct server_vip *vip, u32 *cookie)
 {
-	u32 zero = 0, epoch;
-	struct cookie_keys *keys = bpf_map_lookup_elem(&cookie_keys, &zero);
+	u32 zero = 0, epoch, *word = told_word(seg);
+	struct cookie_keys *keys;
 
+	if (word) {
+		*cookie = *word;
+		return true;
+	}
+	keys = bpf_map_lookup_elem(&cookie_keys, &zero);
 	if (!keys)
 		return false;
 	epoch = keys->current & 1;
@@ -127,24 +155,13 @@ static __noinline int is_own_cookie(const struct segment *seg, const struct serv
 {
 	u32 zero = 0, epoch = cookie_epoch(cookie, &vip->cookie);
 	struct cookie_keys *keys = bpf_map_lookup_elem(&cookie_keys, &zero);
+	u32 *word = told_word(seg);
 
+	if (word && *word == cookie)
+		return true;
 	if (!keys || !(keys->present >> epoch & 1))
 		return false;
 	return cookie_encode(segment_hash(seg, keys->key[epoch & 1]), epoch, vip->id, &vip->cookie) == cookie;
-}
-
-static __always_inline struct flow_key6 echo_key(const struct segment *seg)
-{
-	struct flow_key6 key = { .proto = IPPROTO_TCP };
-
-	if (seg->family == IPV6)
-		return seg->key6;
-	key.saddr_be[2] = key.daddr_be[2] = bpf_htonl(0xffff);
-	key.saddr_be[3] = seg->key4.saddr_be;
-	key.daddr_be[3] = seg->key4.daddr_be;
-	key.sport_be = seg->key4.sport_be;
-	key.dport_be = seg->key4.dport_be;
-	return key;
 }
 
 #endif

@@ -21,6 +21,8 @@ static __always_inline int leave(enum verdict verdict, u32 frame_len)
 	u32 index = verdict;
 	struct packets_bytes *counter = bpf_map_lookup_elem(&verdicts, &index);
 
+	if (cfg_dry)
+		return (int)verdict;
 	if (!counter)
 		return XDP_ABORTED;
 	add_packet(counter, frame_len);
@@ -34,6 +36,8 @@ static __always_inline struct real_stats *count_route(const struct route *route,
 	struct real_stats *stats = bpf_map_lookup_elem(&real_stats, &real_id);
 	struct packets_bytes *vip = bpf_map_lookup_elem(&vip_stats, &vip_id);
 
+	if (cfg_dry)
+		return NULL;
 	if (stats) {
 		stats->packets += 1;
 		stats->bytes += frame_len;

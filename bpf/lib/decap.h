@@ -20,14 +20,8 @@
 struct tunnel {
 	u16 outer_len; /* bytes from the outer IP header to the inner one */
 	u8 inner;      /* IPV4 or IPV6 */
-	u8 pad;
-};
-
-/* The first word of GUE, variant 0. */
-struct gue_header {
-	u8 variant_hlen; /* 2 bits variant, 1 bit control, 5 bits words after this one */
-	u8 proto;
-	u16 flags_be;
+	u8 has_word;
+	u16 word; /* what the balancer says with a SYN, see struct gue_private */
 };
 
 #define GUE_CONTROL 0x20
@@ -85,9 +79,10 @@ check_inner(struct cursor *cur, const struct packet *outer, const struct tunnel 
  */
 static __always_inline MUST_USE enum server_verdict open_gue(struct cursor *cur, struct tunnel *tunnel)
 {
-	struct gue_header *gue = cur->pos;
+	struct gue_private *gue = cur->pos;
 	u32 hlen;
 
+	/* An inner packet is longer than both words. */
 	if ((void *)(gue + 1) > cur->end)
 		return SV_INNER_MALFORMED;
 	if (gue->variant_hlen >> 6 == 1) {
@@ -98,7 +93,11 @@ static __always_inline MUST_USE enum server_verdict open_gue(struct cursor *cur,
 		return SV_GUE_UNKNOWN;
 	if (gue->proto != IPPROTO_IPIP && gue->proto != IPPROTO_IPV6)
 		return SV_GUE_UNKNOWN;
-	hlen = sizeof(*gue) + (gue->variant_hlen & GUE_HLEN) * 4u;
+	hlen = 4 + (gue->variant_hlen & GUE_HLEN) * 4u;
+	if (hlen == sizeof(*gue) && gue->kind_be == bpf_htons(GUE_CONN_WORD)) {
+		tunnel->has_word = 1;
+		tunnel->word = bpf_ntohs(gue->word_be);
+	}
 	tunnel->inner = gue->proto == IPPROTO_IPIP ? IPV4 : IPV6;
 	tunnel->outer_len += hlen;
 	return take_variable(cur, hlen) ? SV_DECAPSULATED : SV_INNER_MALFORMED;

@@ -26,18 +26,23 @@ static __always_inline u32 link_mtu(const struct ctl *control)
 
 /* The real's tunnel, read once: user space may change the real meanwhile. */
 struct outer {
-	u32 len; /* bytes that it puts in front of a packet */
+	u32 len;  /* bytes that it puts in front of a packet */
+	u32 word; /* what the server is told, see struct route */
 	bool ipv4;
 	bool gue;
 };
 
-static __always_inline struct outer tunnel_of(const struct real *real)
+static __always_inline struct outer tunnel_of(const struct real *real, const struct route *route)
 {
-	struct outer outer = { .ipv4 = real->family == IPV4, .gue = real->flags & REAL_GUE };
+	struct outer outer = {
+		.word = route->word,
+		.ipv4 = real->family == IPV4,
+		.gue = real->flags & REAL_GUE,
+	};
 
 	outer.len = outer.ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	if (outer.gue)
-		outer.len += sizeof(struct udphdr);
+		outer.len += gue_len(outer.word);
 	return outer;
 }
 
@@ -60,6 +65,8 @@ write_outer4(struct iphdr *ip, const struct packet *pkt, const int family, const
 	words[1] = bpf_htonl(IP_DONT_FRAGMENT); /* id 0: the packet is atomic (RFC 6864) */
 	words[2] = bpf_htonl((u32)OUTER_TTL << 24 | outer_protocol(family, outer) << 16);
 	words[3] = (control->outer4_be & ~mask) | (tunnel_entropy(pkt, family) & mask);
+	if (outer->word && !outer->gue && control->word4_be)
+		words[3] = control->word4_be | bpf_htonl(outer->word & 0xffff);
 	__builtin_memcpy(&words[4], &real->addr[12], 4);
 	ip->check = csum_fold(csum_words(words, sizeof(*ip) / 4));
 }
@@ -76,6 +83,10 @@ write_outer6(struct ipv6hdr *ip, const struct packet *pkt, const int family, con
 	words[1] = bpf_htonl(len << 16 | outer_protocol(family, outer) << 8 | OUTER_TTL);
 	__builtin_memcpy(&words[2], control->outer6_be, 16);
 	words[5] = (words[5] & ~mask) | (entropy & mask);
+	if (outer->word && !outer->gue && control->word6_be[0]) {
+		__builtin_memcpy(&words[2], control->word6_be, 16);
+		words[5] |= bpf_htonl(outer->word & 0xffff);
+	}
 	__builtin_memcpy(&words[6], real->addr, 16);
 }
 
@@ -93,7 +104,7 @@ static __always_inline bool has_gateway(const struct ctl *control)
 	return mac[0] | mac[1] | mac[2];
 }
 
-/* The headers between the link header and the packet, for which there is room. */
+/* The outer IP header, for which there is room. */
 static __always_inline MUST_USE bool
 write_outer(void *at, void *end, const struct packet *pkt, const int family, const struct real *real,
 	    const struct outer *outer, const struct ctl *control)
@@ -102,21 +113,26 @@ write_outer(void *at, void *end, const struct packet *pkt, const int family, con
 		if (at + sizeof(struct iphdr) > end)
 			return false;
 		write_outer4(at, pkt, family, real, outer, control);
-		return !outer->gue || write_gue(at, end, pkt, family, control, IPV4);
+		return true;
 	}
 	if (at + sizeof(struct ipv6hdr) > end)
 		return false;
 	write_outer6(at, pkt, family, real, outer, control);
-	return !outer->gue || write_gue(at, end, pkt, family, control, IPV6);
+	return true;
+}
+
+static __always_inline u32 gue_families(const int family, const struct outer *outer)
+{
+	return (family == IPV6 ? GUE_INNER_IPV6 : 0) | (outer->ipv4 ? 0 : GUE_OUTER_IPV6);
 }
 
 /* In front of the packet, an outer header of the real's family. */
 static __always_inline MUST_USE enum verdict
 encapsulate(struct xdp_md *ctx, const struct packet *pkt, const int family, const struct real *real,
-	    enum verdict verdict)
+	    const struct route *route)
 {
 	struct ctl *control = get_ctl();
-	struct outer outer = tunnel_of(real);
+	struct outer outer = tunnel_of(real, route);
 	struct macs macs;
 	void *data, *end;
 
@@ -135,7 +151,9 @@ encapsulate(struct xdp_md *ctx, const struct packet *pkt, const int family, cons
 		return V_MALFORMED;
 	if (!write_outer(data + (pkt->l2_len & 31), end, pkt, family, real, &outer, control))
 		return V_MALFORMED;
-	return verdict;
+	if (outer.gue && !finish_gue(ctx, pkt, gue_families(family, &outer), outer.word))
+		return V_MALFORMED;
+	return route->verdict;
 }
 
 /* The packet as it came, to the real's MAC address. */
@@ -152,14 +170,14 @@ forward_l2(struct xdp_md *ctx, const struct real *real, enum verdict verdict)
 	return verdict;
 }
 
-/* Send the packet to the real: `verdict`, or why that was not possible. */
+/* Send the packet to the real: the route's verdict, or why that was not possible. */
 static __always_inline MUST_USE enum verdict
 forward(struct xdp_md *ctx, const struct packet *pkt, const int family, const struct real *real,
-	enum verdict verdict)
+	const struct route *route)
 {
 	if (real->flags & REAL_L2)
-		return forward_l2(ctx, real, verdict);
-	return encapsulate(ctx, pkt, family, real, verdict);
+		return forward_l2(ctx, real, route->verdict);
+	return encapsulate(ctx, pkt, family, real, route);
 }
 
 #endif

@@ -15,7 +15,10 @@ struct route {
 	u16 vip_id;
 	u16 verdict; /* enum verdict: whether it goes, and why */
 	u32 place;   /* 1 + the place of a flow that a slow part stored or found; 0: none */
+	u32 word;    /* ROUTE_HAS_WORD and what the server is to be told; 0: nothing */
 };
+
+#define ROUTE_HAS_WORD (1u << 16)
 
 /* The flow's real; NULL if it was removed, or its slot given to another real. */
 static __always_inline struct real *flow_real(const struct flow *flow)
@@ -111,7 +114,7 @@ judge(const struct entry *entry, const struct packet *pkt, const int family)
 {
 	bool closed = entry->flow->bits & FLOW_CLOSED;
 
-	if (!is_own(pkt, family) || is_syn(pkt))
+	if (cfg_dry || !is_own(pkt, family) || is_syn(pkt))
 		return;
 	if (is_tcp(pkt) && pkt->est.tcp_flags & EST_TCP_RST)
 		set_standing(entry, STANDING_GONE);
@@ -152,6 +155,10 @@ write_flow(struct flow *flow, const struct packet *pkt, const int family, const 
 	flow->real_gen = real ? real->gen : 0;
 	flow->vip = route->vip_id;
 	flow->isn = pkt->est.seq;
+	if (route->word) {
+		flow->bits = FLOW_HAS_WORD;
+		flow->word = (u16)route->word;
+	}
 }
 
 /* Remember a flow, in its old place if it has one. Without a place it still goes by the ring. */
@@ -161,6 +168,8 @@ store_flow(const struct packet *pkt, const int family, struct route *route, stru
 	struct ctl *control = get_ctl();
 	struct entry entry;
 
+	if (cfg_dry)
+		return;
 	if (old) {
 		write_flow(old, pkt, family, route);
 		return;
@@ -173,54 +182,6 @@ store_flow(const struct packet *pkt, const int family, struct route *route, stru
 	write_flow(entry.flow, pkt, family, route);
 	publish(&entry, STANDING_NEW);
 	route->place = entry.index + 1;
-}
-
-/*
- * Whether a new connection on a known tuple stays on the flow's real. A SYN is
- * easily forged: as long as the client has not ended the connection before, one
- * with another sequence number must not take that to another server. The new
- * connection is served there as well as elsewhere. A drained real may so get one
- * more connection; that takes a client that reuses a port without FIN or RST, and
- * is the smaller evil: connections on a drained real want protection too.
- */
-static __always_inline bool keeps_real(const struct packet *pkt, const struct flow *flow, const struct vip *vip)
-{
-	return is_syn(pkt) && !(flow->bits & FLOW_CLOSED) && flow->vip == vip->id && flow_real(flow);
-}
-
-/*
- * The slow half of routing: the packet opens a connection, or has no entry, or its
- * real is gone. Picks by the VIP's ring and remembers the pick, except for what
- * ends a connection or only quotes one: those would push out live flows. A VIP that
- * forgets has no flows at all.
- */
-static __always_inline struct route
-admit(const struct packet *pkt, const int family, struct flow *flow)
-{
-	struct route route = { .verdict = V_NOT_VIP };
-	struct vip *vip;
-
-	if (flow && is_syn(pkt) && flow->isn == pkt->est.seq && flow_real(flow)) {
-		route.real_id = flow->real;
-		route.vip_id = flow->vip;
-		route.verdict = V_SYN_AGAIN;
-		return route;
-	}
-	vip = find_vip(pkt, family);
-	if (!vip)
-		return route;
-	route.vip_id = vip->id;
-	route.verdict = V_NO_REAL;
-	if (flow && keeps_real(pkt, flow, vip))
-		route.real_id = flow->real;
-	else if (!pick_real(pkt, family, vip, is_scheduled(pkt, family, vip), &route.real_id))
-		return route;
-	route.verdict = admission(pkt, family, flow);
-	if (vip->flags & VIP_COUNT_LOAD && is_first(pkt, family))
-		raise_load(route.real_id);
-	if (is_own(pkt, family) && !is_closing(pkt) && !(vip->flags & VIP_FORGET))
-		store_flow(pkt, family, &route, flow);
-	return route;
 }
 
 #endif

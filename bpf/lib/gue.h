@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Generic UDP encapsulation (draft-ietf-intarea-gue-09), variant 1: the IP packet
- * follows the UDP header at once, and its own first byte says so. Linux's `fou`
- * module (`ip fou add port 6080 gue`) and Katran's reals take it.
+ * Generic UDP encapsulation (draft-ietf-intarea-gue-09). Variant 1: the IP packet
+ * follows the UDP header at once, and its own first byte says so; Linux's `fou`
+ * module (`ip fou add port 6080 gue`) and Katran's reals take it. Variant 0, with a
+ * header between the two, where the server has to be told something.
  */
 #ifndef CAUSEWAY_GUE_H
 #define CAUSEWAY_GUE_H
 
 #include "csum.h"
+#include "pick.h"
 
 /* Source ports of tunnels: the dynamic range of RFC 6335, chosen by the flow. */
 #define GUE_SOURCE_PORTS 0xc000u
@@ -62,19 +64,45 @@ sums_gue(const struct packet *pkt, const int family, const struct ctl *control, 
 	return family == IPV4 || pkt->l3_len == sizeof(struct ipv6hdr);
 }
 
+/* Bytes between the outer IP header and the inner one. */
+static __always_inline u32 gue_len(u32 word)
+{
+	return sizeof(struct udphdr) + (word ? sizeof(struct gue_private) : 0);
+}
+
+/* One word of private data. */
+static __always_inline void write_private(struct gue_private *head, const int family, u32 word)
+{
+	head->variant_hlen = 1;
+	head->proto = family == IPV4 ? IPPROTO_IPIP : IPPROTO_IPV6;
+	head->flags_be = 0;
+	head->kind_be = bpf_htons(GUE_CONN_WORD);
+	head->word_be = bpf_htons((u16)word);
+}
+
 /* The UDP header behind the outer IP header, which is there already. */
 static __always_inline MUST_USE bool
 write_gue(const void *outer, void *end, const struct packet *pkt, const int family,
-	  const struct ctl *control, const int outer_family)
+	  const struct ctl *control, const int outer_family, u32 word)
 {
 	const u32 ip_len = outer_family == IPV4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	const u32 *addresses = outer + (outer_family == IPV4 ? 12 : 8);
-	u16 len_be = bpf_htons(pkt->est.ip_len + sizeof(struct udphdr));
+	u16 len_be = bpf_htons(pkt->est.ip_len + gue_len(word));
 	struct udphdr *udp = (void *)(long)outer + ip_len;
-	u64 sum;
+	void *inner = udp + 1;
+	u64 sum = 0;
 
+	if (word) {
+		struct gue_private *head = inner;
+
+		if ((void *)(head + 1) > end)
+			return false;
+		write_private(head, family, word);
+		sum = csum_words(head, 2);
+		inner = head + 1;
+	}
 	/* The first 20 bytes of what follows are always there. */
-	if ((void *)(udp + 1) + sizeof(struct iphdr) > end)
+	if (inner + sizeof(struct iphdr) > end)
 		return false;
 	udp->source = bpf_htons(GUE_SOURCE_PORTS | (tunnel_entropy(pkt, family) & GUE_SOURCE_PORTS_MASK));
 	udp->dest = control->gue_port_be ? control->gue_port_be : bpf_htons(GUE_PORT);
@@ -82,14 +110,46 @@ write_gue(const void *outer, void *end, const struct packet *pkt, const int fami
 	udp->check = 0;
 	if (!sums_gue(pkt, family, control, outer_family))
 		return true;
-	sum = csum_words(addresses, outer_family == IPV4 ? 2 : 8);
+	sum += csum_words(addresses, outer_family == IPV4 ? 2 : 8);
 	sum += bpf_htons(IPPROTO_UDP) + (u64)len_be; /* pseudo header */
 	sum += (u64)udp->source + udp->dest + len_be;
-	sum += inner_sum(udp + 1, pkt, family);
+	sum += inner_sum(inner, pkt, family);
 	udp->check = csum_fold(sum);
 	if (!udp->check)
 		udp->check = 0xffff;
 	return true;
+}
+
+enum gue_families {
+	GUE_INNER_IPV6 = 1 << 0,
+	GUE_OUTER_IPV6 = 1 << 1,
+};
+
+/*
+ * The same from the packet's own pointers, for all pairs of families: global, so that
+ * it is verified once and not behind each way to a real. 0 if the frame is too short,
+ * which the caller has excluded.
+ */
+CW_GLOBAL int finish_gue(struct xdp_md *ctx, const struct packet *pkt, u32 families, u32 word)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end, *outer;
+	struct ctl *control = get_ctl();
+
+	if (!pkt || !control)
+		return 0;
+	outer = data + (pkt->l2_len & 31);
+	if (outer + sizeof(struct ipv6hdr) + sizeof(struct udphdr) > end)
+		return 0;
+	switch (families) {
+	case 0:
+		return write_gue(outer, end, pkt, IPV4, control, IPV4, word);
+	case GUE_INNER_IPV6:
+		return write_gue(outer, end, pkt, IPV6, control, IPV4, word);
+	case GUE_OUTER_IPV6:
+		return write_gue(outer, end, pkt, IPV4, control, IPV6, word);
+	default:
+		return write_gue(outer, end, pkt, IPV6, control, IPV6, word);
+	}
 }
 
 #endif

@@ -3,6 +3,7 @@
 #ifndef CAUSEWAY_MAPS_H
 #define CAUSEWAY_MAPS_H
 
+#include <stdbool.h>
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include "../shared/abi.h"
@@ -15,6 +16,12 @@
 #define DEFAULT_RING 65537
 #define DEFAULT_COOKIE_VIPS 64
 #define SOFT_BUCKETS 16384 /* 1 MiB; a power of two */
+
+/*
+ * Whether the program is to say what it would do with a packet, on the maps of one
+ * that does it: nothing is written then, and the verdict is returned.
+ */
+const volatile bool cfg_dry = false;
 
 /* The flow table, see table.h. BPF_F_MMAPABLE, so that values begin on cache lines. */
 struct {
@@ -48,6 +55,23 @@ struct {
 	__type(key, u32);
 	__type(value, struct flow_bucket);
 } buckets6 SEC(".maps");
+
+/* Connections of stateful VIPs, see conn.h; the loader sets the sizes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct flow);
+} conns SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct conn_ring);
+} conn_rings SEC(".maps");
 
 /* Up to three entries a VIP: the VIP itself, its address, and its address's fragments. */
 struct {

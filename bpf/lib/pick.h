@@ -72,6 +72,8 @@ static __always_inline u64 take_turn(const struct vip *vip)
 	u32 vip_id = vip->id;
 	struct turns *of_vip = bpf_map_lookup_elem(&turns, &vip_id);
 
+	if (cfg_dry)
+		return of_vip ? of_vip->taken : 0;
 	return of_vip ? __sync_fetch_and_add(&of_vip->taken, 1) : 0;
 }
 
@@ -80,7 +82,7 @@ static __always_inline void raise_load(u32 real_id)
 {
 	struct real_load *load = bpf_map_lookup_elem(&real_loads, &real_id);
 
-	if (load)
+	if (load && !cfg_dry)
 		__sync_fetch_and_add(&load->load, (s64)load->rise);
 }
 
@@ -88,7 +90,7 @@ static __always_inline void lower_load(u32 real_id)
 {
 	struct real_load *load = bpf_map_lookup_elem(&real_loads, &real_id);
 
-	if (load && load->fall)
+	if (load && load->fall && !cfg_dry)
 		__sync_fetch_and_add(&load->load, -(s64)load->fall);
 }
 

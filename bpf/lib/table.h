@@ -49,17 +49,24 @@ static __always_inline u32 scale(u32 hash, u32 count)
 	return (u32)((u64)hash * count >> 32);
 }
 
-static __always_inline struct spot find_spot(const struct packet *pkt, const int family, u64 seed)
+/* The hash of a packet's key, of this balancer alone. */
+static __always_inline u64 key_hash(const struct packet *pkt, const int family, u64 seed)
 {
 	const u64 *words = family == IPV4 ? (const u64 *)&pkt->key4 : (const u64 *)&pkt->key6;
 	const u32 count = family == IPV4 ? sizeof(pkt->key4) / 8 : sizeof(pkt->key6) / 8;
-	u32 buckets = family == IPV4 ? cfg_buckets4 : cfg_buckets6;
 	u64 hash = seed;
 
 #pragma unroll
 	for (u32 i = 0; i < count; i++)
 		hash = mix(hash, words[i]);
-	hash = mix(hash, seed); /* the last word's bits, too, spread over all */
+	return mix(hash, seed); /* the last word's bits, too, spread over all */
+}
+
+static __always_inline struct spot find_spot(const struct packet *pkt, const int family, u64 seed)
+{
+	u32 buckets = family == IPV4 ? cfg_buckets4 : cfg_buckets6;
+	u64 hash = key_hash(pkt, family, seed);
+
 	return (struct spot){
 		.bucket = { scale(hash >> 32, buckets), scale((u32)(hash * 0xbf58476d1ce4e5b9ull >> 32), buckets) },
 		.fingerprint = ((u32)hash & ~STANDING_MASK) | (STANDING_MASK + 1),

@@ -157,6 +157,7 @@ ABI_SIZE(struct flow_key6, 40);
 enum flow_bits {
 	FLOW_OPENED = 1 << 0, /* its SYN was sent on: counted in conns_opened */
 	FLOW_CLOSED = 1 << 1, /* FIN or RST from the client: counted in conns_closed if opened */
+	FLOW_HAS_WORD = 1 << 2, /* its server was given `word` with the SYN */
 };
 
 /*
@@ -170,8 +171,10 @@ struct flow {
 	u16 vip;      /* index into vip_stats */
 	u32 isn;      /* sequence number of the SYN */
 	u8 bits;      /* enum flow_bits */
-	u8 pad[3];
-	u64 pad2;
+	u8 pad;
+	u16 word;     /* what its timestamps end in, see struct conn_ring */
+	u32 packets;  /* of a connection in its own place, after the SYN */
+	u32 pad2;
 	struct wc_state chain; /* the estimator's */
 };
 ABI_SIZE(struct flow, 192);
@@ -194,6 +197,41 @@ struct flow_bucket {
 	u32 word[FLOW_WAYS];
 };
 ABI_SIZE(struct flow_bucket, 64);
+
+/*
+ * Stateful mode: a connection's place is told by the 15 low bits of its timestamps,
+ * second-tier balancer first, and by its partition. Free places of a partition lie in
+ * one ring for each CPU: head is the CPU's, tail is user space's.
+ */
+#define CONN_WORD_BITS 15
+#define CONN_WORD_MASK 0x7fffu
+#define CONN_RING 1024
+struct conn_ring {
+	u32 head;  /* taken so far, modulo 2^32 */
+	u32 empty; /* SYNs that found none */
+	u32 pad[14];
+	u32 tail;  /* put in so far, modulo 2^32 */
+	u32 pad2[15];
+	u16 index[CONN_RING];
+};
+ABI_SIZE(struct conn_ring, 128 + 2 * CONN_RING);
+
+/*
+ * How a server is told a connection's word: with its SYN, as private data of GUE
+ * variant 0.
+ */
+enum gue_private_kind {
+	GUE_CONN_WORD = 0x4357,
+};
+
+struct gue_private {
+	u8 variant_hlen; /* 2 bits variant, 1 bit control, 5 bits words after this one */
+	u8 proto;
+	u16 flags_be;
+	u16 kind_be; /* enum gue_private_kind */
+	u16 word_be;
+};
+ABI_SIZE(struct gue_private, 8);
 
 /*
  * VIPs are looked up by {address, port, protocol}, then with port 0 (all ports).
@@ -228,6 +266,7 @@ enum vip_flags {
 	/* Picks by client address and protocol alone, so that fragments, which have no
 	 * ports, meet the packets that were not fragmented. */
 	VIP_PICK_BY_ADDRESS = 1 << 2,
+	VIP_STATEFUL = 1 << 3, /* connections with timestamps get a place of their own */
 };
 
 /* Which slot of its VIP's ring a new flow takes. All other packets go by PICK_HASH. */
@@ -367,8 +406,13 @@ struct ctl {
 	u8 cookies;          /* whether any VIP has cookies */
 	u64 hash_key[2];     /* SipHash key of the pick; balancers that share VIPs share it */
 	u64 table_seed;      /* of this balancer's flow table alone */
+	/* Sources of IP-in-IP headers whose last 16 bits are a connection's word: with
+	 * SYNs of stateful VIPs. 0: not known, and such a SYN carries none. */
+	u32 word4_be;
+	u32 word6_be[4];
+	u32 pad3[11];
 };
-ABI_SIZE(struct ctl, 64);
+ABI_SIZE(struct ctl, 128);
 
 struct packets_bytes {
 	u64 packets;

@@ -15,7 +15,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{
     agent_cmd, bench, config_cmd, cookie_cmd, generate_cmd, lb_cmd, measure, rtt, sim, stats_cmd,
-    vip_cmd,
+    trace_cmd, vip_cmd,
 };
 
 /// A layer-4 load balancer that knows what its clients feel.
@@ -34,7 +34,7 @@ pub struct Cli {
 enum Command {
     /// Run the balancer
     Lb(lb_cmd::Args),
-    /// Run a server's end of ipip forwarding
+    /// Run a server's end of the tunnels
     Agent(agent_cmd::Args),
     /// Measure response latency from the packets that travel from clients to servers
     Measure(Box<measure::Args>),
@@ -47,6 +47,8 @@ enum Command {
     Real(vip_cmd::RealArgs),
     /// Keys and ids of cookies, which keep connections on their reals
     Cookie(cookie_cmd::Args),
+    /// Say what a running balancer would do with a packet, and why
+    Trace(trace_cmd::Args),
     /// Work with configuration files
     Config(config_cmd::Args),
     /// Run models in virtual time, without traffic and without root
@@ -80,6 +82,7 @@ impl Cli {
             Command::Measure(args) => args.run(),
             Command::Rtt(args) => args.run(),
             Command::Cookie(args) => args.run(),
+            Command::Trace(args) => args.run(),
             Command::Config(args) => args.run(),
             Command::Sim(args) => args.run(),
             Command::Generate(args) => args.run(),
@@ -100,7 +103,8 @@ impl Command {
                 false
             }
             Self::Stats(_) | Self::Vip(_) | Self::Real(_) => true,
-            Self::Cookie(_) | Self::Config(_) | Self::Generate(_) | Self::Sim(_) => true,
+            Self::Cookie(_) | Self::Trace(_) | Self::Config(_) => true,
+            Self::Generate(_) | Self::Sim(_) => true,
             #[cfg(feature = "lab")]
             Self::Demo(_) => false,
             #[cfg(feature = "lab")]

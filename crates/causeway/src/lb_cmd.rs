@@ -76,6 +76,7 @@ pub fn describe_detached(detached: Detached, interface: &str, pin_dir: &Path) ->
 fn run(file: PathBuf, config: Config) -> anyhow::Result<()> {
     let listeners = Listeners::bind(&config.socket, config.http)?;
     let (plane, started) = KernelPlane::start(&config)?;
+    let places = plane.keep_places(config.stateful.idle)?;
     let status = status(&file, &config, &started);
     let engine = match Engine::start(Box::new(plane), config.clone(), Moment::now()) {
         Ok(engine) => engine,
@@ -93,7 +94,7 @@ fn run(file: PathBuf, config: Config) -> anyhow::Result<()> {
         &config.summary(),
     );
     listeners.announce();
-    let shared = Arc::new(Shared::new(engine, status, file.clone()));
+    let shared = Arc::new(Shared::new(engine, status, file.clone()).with_places(places));
     serve::serve(shared, listeners)?;
     info!(
         "stopped; the data plane goes on forwarding from {}; `causeway lb -c {} --detach` takes it down",

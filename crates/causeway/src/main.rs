@@ -26,6 +26,7 @@ mod report;
 mod rtt;
 mod sim;
 mod stats_cmd;
+mod trace_cmd;
 mod vip_cmd;
 
 fn main() -> ExitCode {

@@ -153,9 +153,13 @@ plain! {
         /// See `enum flow_bits`.
         bits: u8,
         /// Zero.
-        pad: [u8; 3],
+        pad: u8,
+        /// What its timestamps end in, in stateful mode.
+        word: u16,
+        /// Packets after the SYN, in stateful mode.
+        packets: u32,
         /// Zero.
-        pad2: u64,
+        pad2: u32,
         /// The estimator's state, `struct wc_state`.
         chain: [u64; 16],
     }
@@ -297,6 +301,12 @@ plain! {
         hash_key: [u64; 2],
         /// Of this balancer's flow table alone.
         table_seed: u64,
+        /// Source of IP-in-IP headers that end in a connection's word; 0: none.
+        word4_be: [u8; 4],
+        /// The same for outer IPv6 headers.
+        word6_be: [u8; 16],
+        /// Zero.
+        pad3: [u32; 11],
     }
     /// A counter of packets and of whole frames' bytes.
     "packets_bytes" PacketsBytes {
@@ -409,6 +419,8 @@ pub const RTT_TIMESTAMP: u8 = 1 << 2;
 pub const VIP_OF_FRAGMENTS: u8 = 1;
 /// `Vip::flags`: picks by the client's address alone.
 pub const VIP_PICK_BY_ADDRESS: u32 = 1 << 2;
+/// `Vip::flags`: connections with timestamps get a place of their own.
+pub const VIP_STATEFUL: u32 = 1 << 3;
 /// `Ctl::gue_checksum`: the UDP checksum of GUE over IPv4 is filled in.
 pub const GUE_CHECKSUM_4: u8 = 1 << 0;
 /// `Ctl::gue_checksum`: the same over IPv6.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -22,16 +22,20 @@ use crate::rings::{NewRing, Rings};
 use crate::skel::lb::LbSkelBuilder;
 use crate::xdp::XdpMode;
 
+mod conns;
 mod cookies;
 mod loads;
 mod reals;
 mod stats;
+mod trace;
 mod vips;
 
+pub use conns::{ConnLayout, ConnTable, Connection, Patience, Swept};
 pub use cookies::{CookieId, CookieTotals};
 pub use loads::LoadTerms;
 pub use reals::{Forwarding, Real, RealId};
 pub use stats::RealStats;
+pub use trace::{Traced, trace};
 pub use vips::{Pick, Picking, Protocol, Vip, VipId, VipOptions};
 
 const BLUEPRINT: Blueprint = Blueprint {
@@ -61,6 +65,8 @@ pub struct Options {
     pub max_cookie_vips: u32,
     /// Whether latency is measured.
     pub measure: bool,
+    /// Places for connections of stateful VIPs.
+    pub conns: ConnLayout,
 }
 
 impl Options {
@@ -77,6 +83,7 @@ impl Options {
             max_reals: 4096,
             max_cookie_vips: 64,
             measure: true,
+            conns: ConnLayout::default(),
         }
     }
 
@@ -87,6 +94,12 @@ impl Options {
             ("max_vips", self.max_vips, 1 << 16),
             ("max_reals", self.max_reals, 1 << 20),
             ("max_cookie_vips", self.max_cookie_vips, 1 << 16),
+            (
+                "stateful.connections",
+                self.conns.connections.max(1),
+                1 << 24,
+            ),
+            ("stateful.tier_bits", u32::from(self.conns.tier_bits) + 1, 5),
         ];
         match ranges
             .into_iter()
@@ -122,6 +135,9 @@ pub struct LoadBalancer {
     vip_stats: PerCpu<abi::PacketsBytes>,
     real_stats: PerCpu<abi::RealStats>,
     real_hist: MapHandle,
+    conns: MapHandle,
+    conn_rings: MapHandle,
+    conn_layout: ConnLayout,
     /// What the tables hold, so that readers need not scan them.
     book: Mutex<Book>,
 }
@@ -154,9 +170,19 @@ impl LoadBalancer {
         let mut skel = LbSkelBuilder::default().open(&mut object).map_err(failed)?;
         if let Some(settings) = skel.maps.rodata_data.as_deref_mut() {
             settings.cfg_measure = options.measure;
+            settings.cfg_conn_partitions = options.conns.partitions();
+            settings.cfg_tier_bits = options.conns.tier_bits.into();
+            settings.cfg_tier = options.conns.tier.into();
         }
         flow_table::set_size(&mut skel, options.flows_v4, options.flows_v6).map_err(failed)?;
+        let partitions = options.conns.partitions();
+        let cpus = libbpf_rs::num_possible_cpus().map_err(failed)? as u32;
         let sizes = [
+            (
+                "conns",
+                (partitions * options.conns.partition_size()).max(1),
+            ),
+            ("conn_rings", (partitions * cpus).max(1)),
             ("vips", 3 * options.max_vips),
             ("rings", options.max_vips),
             ("turns", options.max_vips),
@@ -174,7 +200,7 @@ impl LoadBalancer {
         startup.prepare(skel.open_object_mut(), &sizes)?;
         let skel = skel.load().map_err(failed)?;
         let (plane, started) = startup.attach(skel.object())?;
-        Ok((Self::new(plane)?, started))
+        Ok((Self::new(plane, options.conns)?, started))
     }
 
     /// Takes the balancer pinned in `pin_dir` down: program, maps and pins. Nothing
@@ -183,7 +209,7 @@ impl LoadBalancer {
         plane::detach(pin_dir, BLUEPRINT.link)
     }
 
-    fn new(mut plane: Plane) -> Result<Self> {
+    fn new(mut plane: Plane, conn_layout: ConnLayout) -> Result<Self> {
         let balancer = Self {
             vips: Table::new(plane.take_map("vips")?)?,
             reals: Table::new(plane.take_map("reals")?)?,
@@ -196,6 +222,9 @@ impl LoadBalancer {
             vip_stats: PerCpu::new(plane.take_map("vip_stats")?)?,
             real_stats: PerCpu::new(plane.take_map("real_stats")?)?,
             real_hist: plane.take_map("real_hist")?,
+            conns: plane.take_map("conns")?,
+            conn_rings: plane.take_map("conn_rings")?,
+            conn_layout,
             plane,
             book: Mutex::default(),
         };
@@ -230,6 +259,40 @@ impl LoadBalancer {
             self.ctl.put(&0, &ctl)?;
         }
         Ok(())
+    }
+
+    /// Sets the networks whose last 16 bits carry the words of connections, with SYNs
+    /// that are sent in bare IP.
+    pub fn set_word_sources(&self, v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>) -> Result<()> {
+        let _changing = self.book();
+        let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
+        ctl.word4_be = v4.map_or([0; 4], |v4| v4.octets());
+        ctl.word6_be = v6.map_or([0; 16], |v6| v6.octets());
+        self.ctl.put(&0, &ctl)
+    }
+
+    /// The places of stateful VIPs' connections; `None` without any. Whoever takes it
+    /// has to hand places to the CPUs, and there must be one only.
+    pub fn connections(&self) -> Result<Option<ConnTable>> {
+        if self.conn_layout.partitions() == 0 {
+            return Ok(None);
+        }
+        ConnTable::new(&self.conns, &self.conn_rings, self.conn_layout).map(Some)
+    }
+
+    /// Sends a connection's packets to another real from now on: to a scrubber, say.
+    /// The old real's end of the connection is lost by that. `false` if its place is
+    /// another connection's by now.
+    pub fn reroute(
+        &self,
+        table: &ConnTable,
+        connection: &Connection,
+        real: RealId,
+    ) -> Result<bool> {
+        let book = self.book();
+        book.real(real)?;
+        let value = self.reals.get(&real)?.unwrap_or_default();
+        Ok(table.reroute(connection, real, value.r#gen))
     }
 
     /// Id of the link that holds the program: the same as long as the balancer

@@ -19,6 +19,7 @@ mod error;
 pub mod filter;
 pub mod flow_table;
 mod map;
+mod mapped;
 pub mod meter;
 mod netlink;
 mod next_hop;
@@ -32,8 +33,9 @@ mod tc;
 mod xdp;
 
 pub use balancer::{
-    CookieId, CookieTotals, Forwarding, LoadBalancer, LoadTerms, Options, Pick, Picking, Protocol,
-    Real, RealId, RealStats, Vip, VipId, VipOptions,
+    ConnLayout, ConnTable, Connection, CookieId, CookieTotals, Forwarding, LoadBalancer, LoadTerms,
+    Options, Patience, Pick, Picking, Protocol, Real, RealId, RealStats, Swept, Traced, Vip, VipId,
+    VipOptions, trace,
 };
 pub use cookie_hooks::CookieHooks;
 pub use decapsulator::{Decapsulator, DecapsulatorOptions};

@@ -347,7 +347,7 @@ impl Shape {
 
 /// Maps that the compiler makes of variables (`.rodata`, `.bss`) belong to one
 /// load of the program and are not pinned.
-fn is_internal(name: &str) -> bool {
+pub(crate) fn is_internal(name: &str) -> bool {
     name.contains('.')
 }
 

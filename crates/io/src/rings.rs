@@ -2,16 +2,14 @@
 //! The rings of the VIPs: arrays of real ids inside an array of maps. A ring is
 //! never changed in place; a new one is filled through `mmap` and swapped in.
 
-use std::ffi::c_void;
-use std::num::NonZeroUsize;
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use libbpf_rs::{MapCore as _, MapHandle, MapType};
-use nix::sys::mman::{MapFlags as MmapFlags, ProtFlags, mmap, munmap};
+use libbpf_rs::{MapHandle, MapType};
 
 use crate::error::{Error, Result};
 use crate::map::{Table, io_error};
+use crate::mapped::{Mapped, Shared};
 
 /// A ring that the kernel has, but that no VIP uses yet.
 #[derive(Debug)]
@@ -28,63 +26,22 @@ impl NewRing {
         let slots = ids.len() as u32;
         let map = MapHandle::create(MapType::Array, Some("cw_ring"), 4, 4, slots, &opts)
             .map_err(|e| Error::map("make", "ring", io_error(&e)))?;
-        let mut view = View::new(&map)?;
-        for (slot, id) in view.slots_mut().iter_mut().zip(ids) {
-            slot.id = *id;
+        for (slot, id) in Mapped::<Slot>::new(&map)?.iter().zip(ids) {
+            slot.id.store(*id, Ordering::Relaxed);
         }
         Ok(Self(map))
     }
 }
 
 /// An entry of an array of u32, as the kernel lays it out.
-#[derive(Clone, Copy)]
 #[repr(C)]
 struct Slot {
-    id: u32,
-    pad: u32,
+    id: AtomicU32,
+    _pad: u32,
 }
 
-/// A ring's memory.
-struct View {
-    start: NonNull<c_void>,
-    slots: usize,
-}
-
-impl View {
-    fn new(map: &MapHandle) -> Result<Self> {
-        let slots = map.max_entries() as usize;
-        let fail = |e: nix::Error| Error::map("map into memory", "ring", e);
-        let bytes = NonZeroUsize::new(slots * size_of::<Slot>());
-        let bytes = bytes.ok_or_else(|| fail(nix::Error::EINVAL))?;
-        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let start = unsafe { mmap(None, bytes, access, MmapFlags::MAP_SHARED, map, 0) };
-        Ok(Self {
-            start: start.map_err(fail)?,
-            slots,
-        })
-    }
-
-    fn slots(&self) -> &[Slot] {
-        // SAFETY: the mapping is page aligned and `slots` entries long. Nobody
-        // writes to a ring once it has been filled.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.slots) }
-    }
-
-    fn slots_mut(&mut self) -> &mut [Slot] {
-        // SAFETY: as above; only the maker of a ring, before anybody else knows of
-        // it, asks for this.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.slots) }
-    }
-}
-
-impl Drop for View {
-    fn drop(&mut self) {
-        // SAFETY: the mapping of `new`, which no slice outlives.
-        let unmapped = unsafe { munmap(self.start, self.slots * size_of::<Slot>()) };
-        debug_assert!(unmapped.is_ok());
-    }
-}
+// SAFETY: the padding is not read.
+unsafe impl Shared for Slot {}
 
 /// All rings, by VIP id.
 #[derive(Debug)]
@@ -118,10 +75,10 @@ impl Rings {
         };
         let map =
             MapHandle::from_map_id(id).map_err(|e| Error::map("open", "ring", io_error(&e)))?;
-        Ok(View::new(&map)?
-            .slots()
+        let slots = Mapped::<Slot>::new(&map)?;
+        Ok(slots
             .iter()
-            .map(|slot| slot.id)
+            .map(|slot| slot.id.load(Ordering::Relaxed))
             .collect())
     }
 }

@@ -8,6 +8,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use causeway_io::abi::Verdict;
 use causeway_io::{
     Error, Forwarding, LoadBalancer, Mode, NextHop, Options, Protocol, Real, Source, Vip, XdpMode,
 };
@@ -509,6 +510,67 @@ fn the_next_hop_is_found_on_the_wire() {
             theirs.mac
         );
         assert!(causeway_io::interface_info("nowhere0").is_err());
+    });
+}
+
+#[test]
+fn a_trace_says_what_would_happen_and_changes_nothing() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let options = options("lb0", &sandbox.pin_dir("lb"));
+        let lb = start(&options);
+        let (vip, reals) = furnish(&lb);
+        let hop = NextHop {
+            gateway_mac: [2, 0, 0, 0, 0, 9],
+            mtu: 1500,
+            source_v4: Some(Source::whole("10.7.0.1".parse().expect("an address"))),
+            source_v6: None,
+            gue: Default::default(),
+        };
+        lb.set_next_hop(&hop).expect("a next hop");
+        let syn = |to: IpAddr, port| {
+            let IpAddr::V4(to) = to else { unreachable!() };
+            let tcp = etherparse::PacketBuilder::ethernet2([2; 6], [4; 6])
+                .ipv4([198, 51, 100, 7], to.octets(), 64)
+                .tcp(4000, port, 1, 64_000)
+                .syn();
+            let mut frame = Vec::new();
+            tcp.write(&mut frame, &[]).expect("a frame");
+            frame
+        };
+        let before = (
+            lb.verdicts().expect("verdicts"),
+            lb.real_stats().expect("stats"),
+        );
+        let frames = [
+            syn(vip.address, vip.port),
+            syn(vip.address, vip.port),
+            syn(vip.address, 81),
+        ];
+        let traced = causeway_io::trace(&options.pin_dir, options.conns, &frames).expect("a trace");
+        // In a tunnel to the first real, or as it came to the second.
+        let addresses = [Some(reals[0].address), Some(vip.address)];
+        for again in &traced[..2] {
+            assert_eq!(
+                again.verdict,
+                Verdict::Opened,
+                "the first has left nothing behind"
+            );
+            assert!(addresses.contains(&again.destination()), "{again:?}");
+        }
+        assert_eq!(traced[0], traced[1]);
+        assert_eq!(
+            (traced[2].verdict, traced[2].destination()),
+            (Verdict::NotVip, None)
+        );
+        assert_eq!(traced[2].frame, frames[2]);
+        let after = (
+            lb.verdicts().expect("verdicts"),
+            lb.real_stats().expect("stats"),
+        );
+        assert_eq!(before, after);
+        let nowhere = causeway_io::trace(&sandbox.pin_dir("none"), options.conns, &frames);
+        assert!(nowhere.is_err());
     });
 }
 

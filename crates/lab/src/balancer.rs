@@ -105,6 +105,8 @@ pub struct Settings {
     pub measure: Option<bool>,
     /// Further lines of the file's head, such as `hash_key = "..."`.
     pub head: Vec<String>,
+    /// IPv4 flows that its table is made for; by default a few.
+    pub flows: Option<u32>,
 }
 
 /// A `causeway lb` with files, pins and sockets of its own. Dropped, it is
@@ -329,7 +331,7 @@ impl Balancer {
              [history]\n\
              length = \"10m\"\n\
              [flow_table]\n\
-             ipv4 = 65536\n\
+             ipv4 = {}\n\
              ipv6 = 65536\n\
              [control]\n",
             self.pin_dir.display(),
@@ -341,6 +343,7 @@ impl Balancer {
             self.node.ipv4,
             self.node.ipv6,
             settings.mtu.unwrap_or(BACK_MTU),
+            settings.flows.unwrap_or(65_536),
         );
         for line in &settings.control {
             writeln!(s, "{line}")?;

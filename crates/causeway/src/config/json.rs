@@ -44,7 +44,9 @@ pub fn changed_vip(vip: &Vip, change: &Value) -> Result<Vip, String> {
     for real in whole["real"].as_array_mut().into_iter().flatten() {
         remove(real, "id");
     }
+    // Places belong to the file, too.
     Ok(Vip {
+        stateful: vip.stateful,
         cookie: vip.cookie,
         reals: vip.reals.clone(),
         ..vip_from_json(whole)?

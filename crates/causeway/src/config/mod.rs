@@ -22,6 +22,7 @@ mod hash_key;
 mod health;
 mod json;
 mod raw;
+mod stateful;
 #[cfg(test)]
 mod tests;
 pub mod units;
@@ -35,6 +36,7 @@ pub use error::{ConfigErrors, Fault};
 pub use hash_key::HashKey;
 pub use health::{Health, Probe};
 pub use json::{changed_vip, real_from_json, vip_from_json};
+pub use stateful::Stateful;
 pub(crate) use vip::endpoint;
 pub use words::{
     Control, Forwarding, Fragments, GueChecksum, LoadSource, Protocol, Scheduler, XdpMode,
@@ -66,6 +68,8 @@ pub struct Config {
     pub flows_v4: u32,
     /// See `flows_v4`.
     pub flows_v6: u32,
+    /// Places for connections of stateful VIPs.
+    pub stateful: Stateful,
     /// Whether the data plane measures latency.
     pub measure: bool,
     /// Constants of the controller.
@@ -127,6 +131,8 @@ pub struct Vip {
     pub forwarding: Forwarding,
     /// What becomes of IP fragments.
     pub fragments: Fragments,
+    /// Whether connections get places of their own.
+    pub stateful: bool,
     /// Whether latency moves the weights.
     pub control: Control,
     /// How its connections' cookies are made, if they have any.
@@ -209,6 +215,7 @@ impl Config {
             ("xdp.mode", self.xdp_mode == running.xdp_mode),
             ("flow_table.ipv4", self.flows_v4 == running.flows_v4),
             ("flow_table.ipv6", self.flows_v6 == running.flows_v6),
+            ("stateful", self.stateful == running.stateful),
             ("measure", self.measure == running.measure),
         ];
         same.iter().find(|(_, same)| !same).map(|(key, _)| *key)

@@ -27,6 +27,8 @@ pub(super) struct RawConfig {
     #[serde(default)]
     pub flow_table: RawFlowTable,
     #[serde(default)]
+    pub stateful: RawStateful,
+    #[serde(default)]
     pub measure: RawMeasure,
     #[serde(default)]
     pub control: RawControl,
@@ -80,6 +82,17 @@ pub(super) struct RawFlowTable {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
+pub(super) struct RawStateful {
+    pub connections: Option<Spanned<CountValue>>,
+    pub word_source: Text,
+    pub word_source6: Text,
+    pub tier: Option<Spanned<i64>>,
+    pub tiers: Option<Spanned<i64>>,
+    pub idle: Text,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct RawMeasure {
     pub enabled: Option<bool>,
     pub estimator: Text,
@@ -128,6 +141,7 @@ pub(super) struct RawVip {
     pub flow_table: Option<Spanned<bool>>,
     pub forwarding: Text,
     pub fragments: Text,
+    pub stateful: Option<Spanned<bool>>,
     pub control: Text,
     pub cookie: Text,
     pub cookie_at: Text,

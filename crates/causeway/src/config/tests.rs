@@ -292,6 +292,31 @@ const BAD: &[(&str, &str, &str)] = &[
         "lb.toml:19: two vips of 192.0.2.1 take tcp fragments, the first on line 12; fragments have no port, so that one vip of an address and protocol may have fragments = \"forward\"",
     ),
     (
+        "scheduler = \"latency\"",
+        "scheduler = \"p2c\"\nfragments = \"forward\"",
+        "lb.toml:17: fragments = \"forward\" goes by the client's address, which scheduler = \"p2c\" does not; use maglev, hash or latency",
+    ),
+    (
+        "[control]",
+        "[stateful]\ntiers = 3\n[control]",
+        "lb.toml:4: tiers must be 1, 2, 4, 8 or 16",
+    ),
+    (
+        "[control]",
+        "[stateful]\ntiers = 4\ntier = 4\n[control]",
+        "lb.toml:5: tier must lie between 0 and 3, one below tiers",
+    ),
+    (
+        "[control]",
+        "[stateful]\nconnections = 0\n[control]",
+        "lb.toml:4: connections must lie between 1 and 16Mi",
+    ),
+    (
+        "[control]",
+        "[stateful]\nword_source = \"10.8.1.0/16\"\n[control]",
+        "lb.toml:4: `10.8.1.0/16` is no source of words; write a network of 16 bits, for example 10.8.0.0/16",
+    ),
+    (
         "[control]",
         "[measure]\nestimator = \"windowchain\"\n[control]",
         "lb.toml:4: unknown estimator `windowchain`; did you mean `window-chain`?",
@@ -314,6 +339,30 @@ fn each_fault_is_one_sentence_with_its_place() {
             "replacing {from:?} by {to:?}:\n got {text}\nwant {expected}"
         );
     }
+}
+
+#[test]
+fn stateful_vips_need_places_a_tunnel_and_a_way_to_tell() {
+    let with = |table: &str, keys: &str| {
+        let text = GOOD.replace("[control]", &format!("[stateful]\n{table}\n[control]"));
+        parse(&text.replace(
+            "scheduler = \"latency\"",
+            &format!("stateful = true\n{keys}"),
+        ))
+    };
+    let places = "connections = \"1Mi\"";
+    let refused = |table: &str, keys: &str| with(table, keys).expect_err(keys).to_string();
+    assert!(refused("", "").contains("vip web: stateful needs places"));
+    assert!(refused(places, "").contains("stateful over ipip needs word_source "));
+    assert!(refused(places, "protocol = \"udp\"").contains("stateful is for tcp"));
+    let l2 = "forwarding = \"l2\"";
+    assert!(refused(places, l2).contains("stateful needs a tunnel"));
+    let config = with(places, "forwarding = \"gue\"").unwrap();
+    assert_eq!(
+        (config.stateful.connections, config.vips[0].stateful),
+        (1 << 20, true)
+    );
+    with(&format!("{places}\nword_source = \"10.8.0.0/16\""), "").unwrap();
 }
 
 #[test]

@@ -16,7 +16,8 @@ use super::raw::{CountValue, HttpValue, RawConfig, RawControl, RawEncap};
 use super::words::Estimator;
 use super::words::{self, Words};
 use super::{
-    Config, ConfigErrors, Encap, GueChecksum, HashKey, Mac, Vip, XdpMode, cookie, units, vip,
+    Config, ConfigErrors, Encap, GueChecksum, HashKey, Mac, Vip, XdpMode, cookie, stateful, units,
+    vip,
 };
 
 /// Longest interface name that the kernel takes (IFNAMSIZ - 1).
@@ -82,7 +83,13 @@ pub(super) fn config(raw: RawConfig, faults: &mut Faults<'_>) -> Option<Config> 
     text(raw.measure.estimator.as_ref(), faults, estimator);
     let measure = raw.measure.enabled.unwrap_or(true);
     let cookies = cookie::cookies(&raw.cookie, faults);
+    let stateful = stateful::stateful(&raw.stateful, faults);
     let vips = vip::vips(&raw.vip, measure, cookies.is_some(), faults);
+    for vip in vips.iter().filter(|vip| vip.stateful) {
+        if let Some(message) = stateful::obstacle(vip, &stateful) {
+            faults.file(format!("vip {}: {message}", vip.name));
+        }
+    }
     if let (Some(place), Some(mtu)) = (&raw.encap.mtu, encap.mtu) {
         room_for_ipv6(mtu, place, &vips, faults);
     }
@@ -98,6 +105,7 @@ pub(super) fn config(raw: RawConfig, faults: &mut Faults<'_>) -> Option<Config> 
         encap,
         flows_v4: flows(raw.flow_table.ipv4.as_ref(), 1 << 20, faults),
         flows_v6: flows(raw.flow_table.ipv6.as_ref(), 1 << 18, faults),
+        stateful,
         measure,
         control,
         cookies,

@@ -91,6 +91,15 @@ fn vip(
         text(raw.forwarding.as_ref(), faults, Forwarding::from_word).unwrap_or(Forwarding::Ipip);
     let fragments =
         text(raw.fragments.as_ref(), faults, Fragments::from_word).unwrap_or(Fragments::Drop);
+    if let (Some(place), Fragments::Forward) = (&raw.fragments, fragments)
+        && !scheduler.is_hash()
+        && scheduler != Scheduler::Latency
+    {
+        faults.at(
+            place.span(),
+            format!("fragments = \"forward\" goes by the client's address, which scheduler = \"{scheduler}\" does not; use maglev, hash or latency"),
+        );
+    }
     let load = load_source(raw, scheduler, faults);
     let flow_table = flow_table(raw, scheduler, faults);
     let control = vip_control(raw, scheduler, measured, spanned.span(), faults);
@@ -120,6 +129,10 @@ fn vip(
         flow_table,
         forwarding,
         fragments,
+        stateful: raw
+            .stateful
+            .as_ref()
+            .is_some_and(|stateful| *stateful.as_ref()),
         control,
         cookie,
         health,

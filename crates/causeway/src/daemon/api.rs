@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{Method, StatusCode, header};
@@ -16,6 +17,7 @@ use serde::Deserialize;
 
 use super::clock::Moment;
 use super::engine::{Engine, EngineError, GATEWAY_PATIENCE};
+use super::places::{self, Places};
 use super::plane::Route;
 use super::sync::Way;
 use super::view::{Problem, RealChange, Status, VipChange};
@@ -30,6 +32,7 @@ pub struct Shared {
     engine: Mutex<Engine>,
     status: Mutex<Status>,
     config_file: PathBuf,
+    places: Option<Places>,
 }
 
 impl Shared {
@@ -39,7 +42,13 @@ impl Shared {
             engine: Mutex::new(engine),
             status: Mutex::new(status),
             config_file,
+            places: None,
         }
+    }
+
+    /// With the places of stateful VIPs' connections.
+    pub fn with_places(self, places: Option<Places>) -> Self {
+        Self { places, ..self }
     }
 
     /// The engine. A thread that panicked while it held the lock left at worst
@@ -120,6 +129,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
             delete(remove_real).patch(change_real),
         )
         .route("/v1/history", get(history))
+        .route("/v1/connections", get(connections))
         .route("/v1/moves", get(moves))
         .route("/v1/reload", post(reload))
         .route("/metrics", get(metrics_page))
@@ -226,6 +236,35 @@ pub fn openmetrics(page: String) -> Response {
 
 async fn reload(State(shared): Api) -> Answer<String> {
     shared.reload().map(Json)
+}
+
+/// How many of the heaviest senders to name, and how long to watch for them.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Heaviest {
+    count: usize,
+    ms: u64,
+}
+
+impl Default for Heaviest {
+    fn default() -> Self {
+        Self {
+            count: 20,
+            ms: 1000,
+        }
+    }
+}
+
+async fn connections(State(shared): Api, Query(wanted): Query<Heaviest>) -> Answer<places::Report> {
+    let Some(places) = shared.places.clone() else {
+        let none = "no vip is stateful here, so that connections have no places";
+        return Err(EngineError::NotFound(none.to_owned()));
+    };
+    let apart = Duration::from_millis(wanted.ms);
+    let look = tokio::task::spawn_blocking(move || places.heaviest(wanted.count, apart));
+    look.await
+        .map(Json)
+        .map_err(|error| EngineError::Plane(error.into()))
 }
 
 async fn add_vip(State(shared): Api, body: String) -> Result<Response, EngineError> {

@@ -15,6 +15,7 @@ use causeway_io::probe::ProbeEgress;
 use causeway_io::{self as io, LoadBalancer, Source, Started};
 
 use super::engine::GATEWAY_PATIENCE;
+use super::places::Places;
 use super::plane::{
     DataPlane, LoadTerms, NextHop, Path, Picking, RealId, RealSpec, RealTotals, Resolve, Route,
     Traffic, VerdictTotals, VipAddress, VipId, VipOptions,
@@ -43,8 +44,17 @@ impl KernelPlane {
         options.flows_v4 = config.flows_v4;
         options.flows_v6 = config.flows_v6;
         options.measure = config.measure;
+        options.conns = io::ConnLayout {
+            connections: config.stateful.connections,
+            tier_bits: config.stateful.tiers.trailing_zeros() as u8,
+            tier: config.stateful.tier as u8,
+        };
         let (balancer, started) = LoadBalancer::start(&options)?;
         choose_hash_key(&balancer, config.hash_key)?;
+        balancer.set_word_sources(
+            config.stateful.word_source_v4,
+            config.stateful.word_source_v6,
+        )?;
         let plane = Self {
             balancer,
             pin_dir: config.pin_dir.clone(),
@@ -52,6 +62,12 @@ impl KernelPlane {
             probes: None,
         };
         Ok((plane, started))
+    }
+
+    /// Keeps the places of stateful VIPs' connections, if there are any.
+    pub fn keep_places(&self, idle: Duration) -> anyhow::Result<Option<Places>> {
+        let table = self.balancer.connections()?;
+        Ok(table.map(|table| Places::keep(table, idle)).transpose()?)
     }
 
     fn vip_id(&self, wanted: io::Vip) -> Option<VipId> {

@@ -26,6 +26,7 @@ mod loads_tests;
 mod meter;
 pub mod metrics;
 mod notify;
+pub mod places;
 pub mod plane;
 mod pool;
 mod probe;

@@ -339,6 +339,7 @@ pub(super) fn real_ids(pools: &[Pool]) -> impl Iterator<Item = RealId> {
 fn vip_options(vip: &Vip) -> VipOptions {
     VipOptions {
         fragments: vip.fragments == Fragments::Forward,
+        stateful: vip.stateful,
     }
 }
 

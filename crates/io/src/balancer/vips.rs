@@ -43,6 +43,9 @@ pub struct VipOptions {
     /// address alone, so that fragments meet the packets that were not fragmented.
     /// One VIP of an address and protocol at most.
     pub fragments: bool,
+    /// Gives connections with timestamps a place of their own, as far as there are
+    /// places; needs servers whose agent writes words.
+    pub stateful: bool,
 }
 
 /// What clients connect to.
@@ -288,6 +291,7 @@ impl LoadBalancer {
         let value = self.vips.get(&vip.key())?.ok_or(Error::UnknownVip(id))?;
         Ok(VipOptions {
             fragments: value.flags & abi::VIP_PICK_BY_ADDRESS != 0,
+            stateful: value.flags & abi::VIP_STATEFUL != 0,
         })
     }
 
@@ -295,12 +299,12 @@ impl LoadBalancer {
     pub fn set_vip_options(&self, id: VipId, options: VipOptions) -> Result<()> {
         let book = self.book();
         let vip = book.vip(id)?;
-        let flags = match options.fragments {
-            true => abi::VIP_PICK_BY_ADDRESS,
-            false => 0,
-        };
+        let flag = |on: bool, flag: u32| if on { flag } else { 0 };
+        let flags = flag(options.fragments, abi::VIP_PICK_BY_ADDRESS)
+            | flag(options.stateful, abi::VIP_STATEFUL);
         self.change(&vip, id, |value| {
-            value.flags = value.flags & !abi::VIP_PICK_BY_ADDRESS | flags;
+            value.flags &= !(abi::VIP_PICK_BY_ADDRESS | abi::VIP_STATEFUL);
+            value.flags |= flags;
         })?;
         if !options.fragments {
             return self.yield_fragments(&vip, id);

@@ -3,20 +3,21 @@
 //! packets, and balancers with one VIP and a hundred reals.
 
 use std::mem::MaybeUninit;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
-use causeway_core::cookie::{self, Epoch, Format, Key, Keys, Mode};
+use causeway_core::cookie::{Epoch, Format, Key, Keys, Mode, Tuple, encode};
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType, OpenObject, ProgramInput};
 
 use super::{BenchError, Place, Shot};
 use crate::abi::{
-    CookieFormat, CookieKeys, CookieSlot, Ctl, PacketsBytes, Plain, REAL_PRESENT, Real, Verdict,
-    Vip, VipKey, addr_bytes,
+    CookieFormat, CookieKeys, CookieSlot, Ctl, PacketsBytes, Plain, REAL_PRESENT, Real,
+    VIP_STATEFUL, Verdict, Vip, VipKey, addr_bytes,
 };
 use crate::skel::bench::{BenchSkel, BenchSkelBuilder};
 use crate::skel::lb::{LbSkel, LbSkelBuilder};
+use crate::{ConnLayout, ConnTable, flow_table};
 
 /// VIP of `bpf/bench.bpf.c`.
 const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
@@ -69,8 +70,14 @@ impl<'o> Instrument<'o> {
         self.skel.progs.bench_min_fill.as_fd().as_raw_fd()
     }
 
-    /// The clients 0.. in turn, or shuffled.
-    pub(super) fn set_clients(&self, flows: u32, shuffle: Option<u64>) -> Result<(), BenchError> {
+    /// The clients 0.. in turn, or shuffled, with the words of their servers if there
+    /// are any.
+    pub(super) fn set_clients(
+        &self,
+        flows: u32,
+        shuffle: Option<u64>,
+        words: &[u16],
+    ) -> Result<(), BenchError> {
         let mut order: Vec<u32> = (0..flows).collect();
         if let Some(mut seed) = shuffle {
             for left in (1..order.len()).rev() {
@@ -78,7 +85,10 @@ impl<'o> Instrument<'o> {
             }
         }
         let keys: Vec<u8> = (0..flows).flat_map(u32::to_ne_bytes).collect();
-        let values: Vec<u8> = order.into_iter().flat_map(client).collect();
+        let values: Vec<u8> = order
+            .into_iter()
+            .flat_map(|index| client(index, words.get(index as usize).copied()))
+            .collect();
         self.skel
             .maps
             .clients
@@ -139,26 +149,47 @@ impl<'o> Instrument<'o> {
     }
 }
 
-/// `struct client` number `index`: an address of 10.0.0.0/8, a port, and a cookie.
-fn client(index: u32) -> [u8; 8] {
-    let address = Ipv4Addr::from(0x0a00_0000 + index / 50);
-    let port = 1024 + (index % 50 * 1237) as u16;
-    let tuple = cookie::Tuple::tcp((address, port).into(), (VIP, PORT).into());
-    let id = (index % REALS) as u16;
-    let cookie = cookie::encode(&tuple, &cookie_key(), Epoch::Zero, id, &cookie_format());
-    let mut client = [0; 8];
-    client[..4].copy_from_slice(&address.octets());
-    client[4..6].copy_from_slice(&port.to_be_bytes());
-    client[6..].copy_from_slice(&(cookie as u16).to_ne_bytes());
+/// `struct client` number `index`: an address of 10.0.0.0/8 and a port.
+fn client(index: u32, word: Option<u16>) -> [u8; 12] {
+    let mut client = [0; 12];
+    client[..4].copy_from_slice(&(0x0a00_0000 + index / 50).to_be_bytes());
+    client[4..6].copy_from_slice(&(1024 + (index % 50 * 1237) as u16).to_be_bytes());
+    client[6..8].copy_from_slice(&word.unwrap_or(0).to_ne_bytes());
+    client[8..10].copy_from_slice(&cookie(index).to_ne_bytes());
     client
+}
+
+/// The id in the cookies of client number `index`; the real's number is one less.
+fn cookie_id(index: u32) -> u16 {
+    (index % REALS) as u16 + 1
+}
+
+/// The cookie that the server of client number `index` writes.
+fn cookie(index: u32) -> u16 {
+    let host = Ipv4Addr::from(0x0a00_0000 + index / 50);
+    let port = 1024 + (index % 50 * 1237) as u16;
+    let tuple = Tuple::tcp((host, port).into(), (VIP, PORT).into());
+    let format = Format::default_of(Mode::Timestamp);
+    encode(
+        &tuple,
+        &cookie_key(),
+        Epoch::Zero,
+        cookie_id(index),
+        &format,
+    ) as u16
 }
 
 fn cookie_key() -> Key {
     Key::from_bytes([7; 16])
 }
 
-fn cookie_format() -> Format {
-    Format::default_of(Mode::Timestamp)
+/// The number of the client with this address.
+fn client_number(client: SocketAddr) -> Option<u32> {
+    let IpAddr::V4(host) = client.ip() else {
+        return None;
+    };
+    let host = u32::from(host).checked_sub(0x0a00_0000)?;
+    Some(host * 50 + u32::from(client.port().checked_sub(1024)?) / 1237)
 }
 
 /// xorshift64 (Marsaglia 2003).
@@ -215,15 +246,96 @@ impl<'o> Balancer<'o> {
         Ok(balancer)
     }
 
-    /// With tables of its own and a VIP whose connections have cookies; each real's
-    /// number is its id.
-    pub(super) fn load_with_cookies(
+    /// With a place for every flow, and a small flow table: measuring.
+    pub(super) fn stateful(
         storage: &'o mut MaybeUninit<OpenObject>,
-        measure: bool,
+        flows: u32,
     ) -> Result<Self, BenchError> {
         let mut open = LbSkelBuilder::default()
             .open(storage)
             .map_err(failed("opening lb.bpf.o"))?;
+        flow_table::set_size(&mut open, 1024, 1024).map_err(failed("sizing the flow table"))?;
+        let layout = places(flows);
+        let cpus = libbpf_rs::num_possible_cpus().map_err(failed("counting the CPUs"))? as u32;
+        if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
+            rodata.cfg_conn_partitions = layout.partitions();
+        }
+        let sized = [
+            (
+                &mut open.maps.conns,
+                layout.partitions() * layout.partition_size(),
+            ),
+            (&mut open.maps.conn_rings, layout.partitions() * cpus),
+        ];
+        for (map, entries) in sized {
+            map.set_max_entries(entries)
+                .map_err(failed("sizing the places"))?;
+        }
+        let skel = open.load().map_err(failed("loading lb.bpf.o"))?;
+        let balancer = Self { skel };
+        balancer
+            .configure(&new_ring()?)
+            .and_then(|()| balancer.change_vips(|vip| vip.flags |= VIP_STATEFUL))
+            .map_err(failed("configuring the balancer"))?;
+        Ok(balancer)
+    }
+
+    /// Opens every client's connection; the word that each server was told.
+    pub(super) fn open_all(
+        &self,
+        instrument: &mut Instrument<'_>,
+        flows: u32,
+    ) -> Result<Vec<u16>, BenchError> {
+        let layout = places(flows);
+        let mut table = ConnTable::new(
+            &MapHandle::try_from(&self.skel.maps.conns).map_err(failed("opening a map"))?,
+            &MapHandle::try_from(&self.skel.maps.conn_rings).map_err(failed("opening a map"))?,
+            layout,
+        )
+        .map_err(|source| BenchError::Places { source })?;
+        instrument.select(self.program())?;
+        let mut place = Place::default();
+        let mut left = flows;
+        while left > 0 {
+            let count = left.min(OPEN_AT_ONCE);
+            instrument.batch(Shot::Open, flows, &mut place, count)?;
+            table.top_up();
+            left -= count;
+        }
+        let mut words = vec![0; flows as usize];
+        let mut opened = 0;
+        for connection in table.connections() {
+            let number = client_number(connection.client).map_or(usize::MAX, |n| n as usize);
+            if let Some(word) = words.get_mut(number) {
+                *word = (connection.place % layout.partition_size()) as u16;
+                opened += 1;
+            }
+        }
+        if opened < flows {
+            return Err(BenchError::WrongVerdict {
+                case: "opening connections in places",
+                flows,
+                counted: opened.into(),
+                shots: flows.into(),
+                verdict: "opened",
+            });
+        }
+        Ok(words)
+    }
+
+    /// With cookies of the default format; reals have the flags `forwarding` besides.
+    pub(super) fn with_cookies(
+        storage: &'o mut MaybeUninit<OpenObject>,
+        measure: bool,
+        forwarding: u8,
+    ) -> Result<Self, BenchError> {
+        let mut open = LbSkelBuilder::default()
+            .open(storage)
+            .map_err(failed("opening lb.bpf.o"))?;
+        if !measure {
+            // Nothing is remembered.
+            flow_table::set_size(&mut open, 1024, 1024).map_err(failed("sizing the flow table"))?;
+        }
         if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
             rodata.cfg_measure = measure;
         }
@@ -231,43 +343,57 @@ impl<'o> Balancer<'o> {
         let balancer = Self { skel };
         balancer
             .configure(&new_ring()?)
-            .and_then(|()| balancer.configure_cookies())
+            .and_then(|()| balancer.give_cookies())
+            .and_then(|()| balancer.change_reals(|real| real.flags |= forwarding))
             .map_err(failed("configuring the balancer"))?;
         Ok(balancer)
     }
 
-    fn configure_cookies(&self) -> libbpf_rs::Result<()> {
+    fn give_cookies(&self) -> libbpf_rs::Result<()> {
         let (maps, zero) = (&self.skel.maps, 0u32.to_ne_bytes());
-        let keys = CookieKeys::from(Some(&Keys::new(Epoch::Zero, cookie_key(), None)));
+        let old = maps.ctl.lookup(&zero, MapFlags::ANY)?.unwrap_or_default();
+        let ctl = Ctl {
+            cookies: 1,
+            ..Ctl::from_bytes(&old).unwrap_or_default()
+        };
+        maps.ctl.update(&zero, ctl.as_bytes(), MapFlags::ANY)?;
+        let keys = Keys::new(Epoch::Zero, cookie_key(), None);
+        let keys = CookieKeys::from(Some(&keys));
         maps.cookie_keys
             .update(&zero, keys.as_bytes(), MapFlags::ANY)?;
-        for id in 0..REALS {
+        for real in 0..REALS {
             let slot = CookieSlot {
-                real: id + 1,
+                real: real + 1,
                 ..CookieSlot::default()
             };
+            let id = u32::from(cookie_id(real));
             maps.cookie_slots
                 .update(&id.to_ne_bytes(), slot.as_bytes(), MapFlags::ANY)?;
         }
-        let key = VipKey {
-            addr: addr_bytes(VIP.into()),
-            port_be: PORT.to_be_bytes(),
-            proto: 6,
-            kind: 0,
-        };
-        let vip = Vip {
-            ring_size: RING,
-            cookie: CookieFormat::from(&cookie_format()),
-            ..Vip::default()
-        };
-        maps.vips
-            .update(key.as_bytes(), vip.as_bytes(), MapFlags::ANY)?;
-        let ctl = maps.ctl.lookup(&zero, MapFlags::ANY)?;
-        let mut ctl = ctl
-            .and_then(|ctl| Ctl::from_bytes(&ctl))
-            .unwrap_or_default();
-        ctl.cookies = 1;
-        maps.ctl.update(&zero, ctl.as_bytes(), MapFlags::ANY)
+        let format = Format::default_of(Mode::Timestamp);
+        self.change_vips(|vip| vip.cookie = CookieFormat::from(&format))
+    }
+
+    fn change_reals(&self, change: impl Fn(&mut Real)) -> libbpf_rs::Result<()> {
+        let reals = &self.skel.maps.reals;
+        for id in 0..REALS {
+            let value = reals.lookup(&id.to_ne_bytes(), MapFlags::ANY)?;
+            let mut real = Real::from_bytes(&value.unwrap_or_default()).unwrap_or_default();
+            change(&mut real);
+            reals.update(&id.to_ne_bytes(), real.as_bytes(), MapFlags::ANY)?;
+        }
+        Ok(())
+    }
+
+    fn change_vips(&self, change: impl Fn(&mut Vip)) -> libbpf_rs::Result<()> {
+        let vips = &self.skel.maps.vips;
+        for key in vips.keys() {
+            let value = vips.lookup(&key, MapFlags::ANY)?.unwrap_or_default();
+            let mut vip = Vip::from_bytes(&value).unwrap_or_default();
+            change(&mut vip);
+            vips.update(&key, vip.as_bytes(), MapFlags::ANY)?;
+        }
+        Ok(())
     }
 
     fn configure(&self, ring: &MapHandle) -> libbpf_rs::Result<()> {
@@ -343,6 +469,17 @@ impl<'o> Balancer<'o> {
             .flatten()
             .filter_map(|cpu| PacketsBytes::from_bytes(cpu));
         Ok(counters.map(|counter| counter.packets).sum())
+    }
+}
+
+/// SYNs between two fillings of the CPUs' rings of free places.
+const OPEN_AT_ONCE: u32 = 1000;
+
+/// Half as many places again as flows: a few partitions have more flows than others.
+fn places(flows: u32) -> ConnLayout {
+    ConnLayout {
+        connections: flows + flows / 2,
+        ..ConnLayout::default()
     }
 }
 

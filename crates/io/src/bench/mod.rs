@@ -19,7 +19,7 @@ use thiserror::Error;
 
 use fixture::{Balancer, Instrument};
 
-use crate::abi::Verdict;
+use crate::abi::{REAL_GUE, Verdict};
 
 /// A benchmark that could not be run, or did not run what it should.
 #[derive(Debug, Error)]
@@ -31,6 +31,12 @@ pub enum BenchError {
         doing: &'static str,
         /// Why it failed.
         source: libbpf_rs::Error,
+    },
+    /// The places of connections could not be kept.
+    #[error("keeping places of connections: {source}")]
+    Places {
+        /// Why not.
+        source: crate::Error,
     },
     /// Packets took another way than the case measures.
     #[error("{case} at {flows} flows: {counted} of {shots} packets were {verdict}")]
@@ -106,8 +112,10 @@ enum Shot {
     Tcp = 0,
     Syn = 1,
     Udp = 2,
-    Cookie = 3,
-    CookieSyn = 4,
+    Word = 3,
+    Open = 4,
+    Cookie = 5,
+    CookieSyn = 6,
 }
 
 /// Where `bench_shot` stands in a case's sequence of packets.
@@ -213,26 +221,30 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(u32)) -> Result<Vec<Row>, Bench
 
 /// All cases at one number of flows.
 fn run_level(plan: &Plan, flows: u32) -> Result<Vec<Row>, BenchError> {
-    let mut storage: [MaybeUninit<OpenObject>; 7] = [const { MaybeUninit::uninit() }; 7];
+    let mut storage: [MaybeUninit<OpenObject>; 9] = [const { MaybeUninit::uninit() }; 9];
     let [
         instrument,
         measured,
         plain,
         syn,
         udp,
+        stateful,
         cookie,
         cookie_measured,
+        gue,
     ] = &mut storage;
     let mut instrument = Instrument::load(instrument)?;
     let measured = Balancer::load(measured, None)?;
     let plain = Balancer::load(plain, Some(&measured))?;
     let syn = Balancer::load(syn, None)?;
     let udp = Balancer::load(udp, None)?;
-    let cookie = Balancer::load_with_cookies(cookie, false)?;
-    let cookie_measured = Balancer::load_with_cookies(cookie_measured, true)?;
+    let stateful = Balancer::stateful(stateful, flows)?;
+    let cookie = Balancer::with_cookies(cookie, false, 0)?;
+    let cookie_measured = Balancer::with_cookies(cookie_measured, true, 0)?;
+    let gue = Balancer::with_cookies(gue, false, REAL_GUE)?;
 
     // Fill in one order, measure in another.
-    instrument.set_clients(flows, None)?;
+    instrument.set_clients(flows, None, &[])?;
     instrument.fill(instrument.min_fill(), Shot::Tcp, flows)?;
     for (balancer, shot) in [
         (&measured, Shot::Tcp),
@@ -242,7 +254,8 @@ fn run_level(plan: &Plan, flows: u32) -> Result<Vec<Row>, BenchError> {
     ] {
         instrument.fill(balancer.program(), shot, flows)?;
     }
-    instrument.set_clients(flows, Some(0x5eed))?;
+    let words = stateful.open_all(&mut instrument, flows)?;
+    instrument.set_clients(flows, Some(0x5eed), &words)?;
 
     let mut cases = [
         Case::new("empty", Shot::Tcp, instrument.empty()),
@@ -255,8 +268,6 @@ fn run_level(plan: &Plan, flows: u32) -> Result<Vec<Row>, BenchError> {
             &measured,
             Verdict::Established,
         ),
-        Case::of("tcp_syn", Shot::Syn, &syn, Verdict::Opened),
-        Case::of("udp", Shot::Udp, &udp, Verdict::Established),
         Case::of("tcp_cookie", Shot::Cookie, &cookie, Verdict::Established),
         Case::of(
             "tcp_cookie_measured",
@@ -265,6 +276,15 @@ fn run_level(plan: &Plan, flows: u32) -> Result<Vec<Row>, BenchError> {
             Verdict::Established,
         ),
         Case::of("tcp_cookie_syn", Shot::CookieSyn, &cookie, Verdict::Opened),
+        Case::of("gue_cookie", Shot::Cookie, &gue, Verdict::Established),
+        Case::of(
+            "tcp_conn_slot_measured",
+            Shot::Word,
+            &stateful,
+            Verdict::Established,
+        ),
+        Case::of("tcp_syn", Shot::Syn, &syn, Verdict::Opened),
+        Case::of("udp", Shot::Udp, &udp, Verdict::Established),
     ];
     let count = cases.len();
     for round in 0..plan.rounds as usize {

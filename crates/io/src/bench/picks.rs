@@ -21,7 +21,7 @@ pub(super) fn run(plan: &Plan, flows: u32) -> Result<Vec<Row>, BenchError> {
     hash.set_vips(PICK_HASH, VIP_FORGET)?;
     turn.set_vips(PICK_TURN, VIP_FORGET)?;
     two.set_vips(PICK_TWO, VIP_FORGET | VIP_COUNT_LOAD)?;
-    instrument.set_clients(flows, Some(0x5eed))?;
+    instrument.set_clients(flows, Some(0x5eed), &[])?;
     let syn = |name, balancer| Case::of(name, Shot::Syn, balancer, Verdict::Opened);
     let mut cases = [
         Case::new("empty", Shot::Tcp, instrument.empty()),

@@ -10,6 +10,7 @@
 )]
 
 mod frame;
+mod lb_conns;
 mod lb_cookie;
 mod lb_errors;
 mod lb_flows;
@@ -49,6 +50,7 @@ macro_rules! verdict_tests {
 fn every_verdict_of_the_balancer_has_a_test() {
     let covered: HashSet<_> = [
         lb_cookie::COVERED,
+        lb_conns::COVERED,
         lb_errors::COVERED,
         lb_flows::COVERED,
         lb_forwarding::COVERED,

@@ -13,7 +13,7 @@ use causeway_io::abi::{
     FlowKey4, FlowKey6, PacketsBytes, Plain, Real, RealLoad, RealStats, Verdict, Vip, VipKey,
 };
 use causeway_io::flow_table::{self, WAYS};
-use causeway_io::skel::lb::{LbSkel, LbSkelBuilder};
+use causeway_io::skel::lb::{LbSkel, LbSkelBuilder, OpenLbSkel};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, OpenObject, ProgramInput, ProgramMut};
 
@@ -28,6 +28,7 @@ const CLOCK_METADATA: u32 = 1;
 const RING_SIZE: u32 = 17;
 /// Not the first block, so that the base counts.
 const COOKIE_BASE: u32 = 1024;
+const PARTITIONS: u32 = 2;
 
 /// Storage that the object borrows; it lives as long as the test process.
 pub fn storage() -> &'static mut MaybeUninit<OpenObject> {
@@ -145,6 +146,84 @@ impl Rig {
     }
 
     pub fn with(measure: bool) -> Self {
+        Self::loaded(measure, |_| ())
+    }
+
+    /// With places for connections in two partitions, which are in no ring yet; as
+    /// second-tier balancer number `tier` of 2^`tier_bits`.
+    pub fn stateful(tier_bits: u32, tier: u32) -> Self {
+        Self::loaded(true, |open| {
+            let rodata = open.maps.rodata_data.as_deref_mut().expect("rodata");
+            (
+                rodata.cfg_conn_partitions,
+                rodata.cfg_tier_bits,
+                rodata.cfg_tier,
+            ) = (PARTITIONS, tier_bits, tier);
+            let cpus = libbpf_rs::num_possible_cpus().expect("CPUs") as u32;
+            open.maps
+                .conns
+                .set_max_entries(PARTITIONS << (15 - tier_bits))
+                .expect("size");
+            open.maps
+                .conn_rings
+                .set_max_entries(PARTITIONS * cpus)
+                .expect("size");
+        })
+    }
+
+    /// Puts free places into every ring: of each CPU others, so that no place is in two.
+    pub fn fill_rings(&self, places: &[u16]) {
+        let map = &self.skel.maps.conn_rings;
+        for ring in 0..map.max_entries() {
+            let mut value = vec![0u8; map.value_size() as usize];
+            let cpu = (ring / PARTITIONS) as u16;
+            for (slot, place) in value[128..].chunks_mut(2).zip(places) {
+                slot.copy_from_slice(&(place + 256 * cpu).to_ne_bytes());
+            }
+            value[64..68].copy_from_slice(&(places.len() as u32).to_ne_bytes());
+            write(map, &ring.to_ne_bytes(), &value);
+        }
+    }
+
+    /// SYNs that found no free place.
+    pub fn places_refused(&self) -> u32 {
+        let map = &self.skel.maps.conn_rings;
+        let ring = |n: u32| {
+            map.lookup(&n.to_ne_bytes(), MapFlags::ANY)
+                .expect("lookup")
+                .expect("ring")
+        };
+        (0..map.max_entries())
+            .map(|n| u32::from_ne_bytes(*ring(n)[4..].first_chunk().expect("empty")))
+            .sum()
+    }
+
+    /// The connection in a place of either partition.
+    pub fn conn(&self, tuple: Tuple, word: u16) -> Option<Flow> {
+        let map = &self.skel.maps.conns;
+        let size = map.max_entries() / PARTITIONS;
+        let mut found = (0..PARTITIONS).filter_map(|partition| {
+            let index = partition * size + u32::from(word) % size;
+            let flow: Flow = read(map, &index.to_ne_bytes())?;
+            let port = match tuple.src {
+                IpAddr::V4(_) => flow.key.saddr_be[8..10].try_into().expect("two bytes"),
+                IpAddr::V6(_) => flow.key.sport_be,
+            };
+            (u16::from_be_bytes(port) == tuple.sport).then_some(flow)
+        });
+        found.next()
+    }
+
+    /// Empties the flow table.
+    pub fn forget_flows(&self) {
+        for map in [&self.skel.maps.buckets4, &self.skel.maps.buckets6] {
+            for bucket in 0..map.max_entries() {
+                write(map, &bucket.to_ne_bytes(), &[0; 64]);
+            }
+        }
+    }
+
+    fn loaded(measure: bool, change: impl FnOnce(&mut OpenLbSkel<'_>)) -> Self {
         let mut open = LbSkelBuilder::default().open(storage()).expect("open");
         let rodata = open.maps.rodata_data.as_deref_mut().expect("rodata");
         rodata.cfg_measure = measure;
@@ -158,6 +237,7 @@ impl Rig {
         ] {
             map.set_max_entries(16).expect("size");
         }
+        change(&mut open);
         let skel = open
             .load()
             .unwrap_or_else(|e| panic!("loading needs root and BPF: {e}"));

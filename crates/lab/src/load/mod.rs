@@ -12,6 +12,7 @@
 //! [`log::Cost`] states what that thread itself used and how late it sent.
 
 mod client;
+pub mod flood;
 pub mod get;
 pub mod http;
 pub mod log;

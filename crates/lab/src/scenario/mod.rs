@@ -16,6 +16,7 @@ mod pcc_scale;
 mod quic_smoke;
 mod replace;
 mod smoke;
+mod syn_flood;
 mod takeover;
 
 use std::collections::BTreeMap;
@@ -133,6 +134,7 @@ pub fn all() -> &'static [&'static dyn Scenario] {
         &health::Health,
         &paper::Paper,
         &quic_smoke::QuicSmoke,
+        &syn_flood::SynFlood,
     ]
 }
 

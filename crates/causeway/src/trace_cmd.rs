@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `causeway trace`: why a packet would go where it goes.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use causeway_io::{ConnLayout, trace};
+use clap::ValueEnum;
+use etherparse::PacketBuilder;
+
+use crate::config::Config;
+use crate::daemon::kernel::action_word;
+
+/// Arguments of `causeway trace`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Configuration of the running balancer
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        default_value = "/etc/causeway/causeway.toml"
+    )]
+    config: PathBuf,
+    /// Client's address and port
+    client: SocketAddr,
+    /// VIP's address and port
+    vip: SocketAddr,
+    /// What the client sends
+    #[arg(long, value_enum, default_value_t = Kind::Ack)]
+    packet: Kind,
+    /// Timestamp that the client echoes; without it the packet has none
+    #[arg(long, value_name = "N", value_parser = number)]
+    echo: Option<u32>,
+    /// Bytes of payload
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=9000))]
+    payload: u16,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// A TCP segment of an open connection
+    Ack,
+    /// The first segment of a connection
+    Syn,
+    /// A TCP segment that ends one
+    Fin,
+    /// A TCP segment that resets one
+    Rst,
+    /// A datagram
+    Udp,
+}
+
+/// Decimal, or hexadecimal behind `0x`.
+fn number(text: &str) -> Result<u32, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| format!("`{text}` is no number of 32 bits"))
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self) -> Result<ExitCode> {
+        let config = Config::load(&self.config).map_err(|errors| anyhow::anyhow!("{errors}"))?;
+        let frame = self.frame()?;
+        let stateful = &config.stateful;
+        let layout = ConnLayout {
+            connections: stateful.connections,
+            tier_bits: stateful.tiers.trailing_zeros() as u8,
+            tier: stateful.tier as u8,
+        };
+        let traced = trace(&config.pin_dir, layout, &[frame])
+            .with_context(|| format!("no balancer can be asked in {}", config.pin_dir.display()))?;
+        for traced in traced {
+            println!("verdict   {}", traced.verdict.as_str());
+            println!("reason    {}", traced.verdict.meaning());
+            println!("action    {}", action_word(traced.verdict.action()));
+            if let Some(destination) = traced.destination() {
+                println!("sent to   {destination}, {} bytes", traced.frame.len());
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// An Ethernet frame; the balancer looks at no address of it.
+    fn frame(&self) -> Result<Vec<u8>> {
+        let link = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+        let ip = match (self.client.ip(), self.vip.ip()) {
+            (IpAddr::V4(client), IpAddr::V4(vip)) => link.ipv4(client.octets(), vip.octets(), 64),
+            (IpAddr::V6(client), IpAddr::V6(vip)) => link.ipv6(client.octets(), vip.octets(), 64),
+            _ => bail!(
+                "client {} and vip {} are of different families",
+                self.client.ip(),
+                self.vip.ip()
+            ),
+        };
+        let payload = vec![0; self.payload.into()];
+        let mut frame = Vec::new();
+        let (from, to) = (self.client.port(), self.vip.port());
+        if self.packet == Kind::Udp {
+            ip.udp(from, to).write(&mut frame, &payload)?;
+            return Ok(frame);
+        }
+        let tcp = ip.tcp(from, to, 1, 64_000);
+        let mut tcp = match self.packet {
+            Kind::Syn => tcp.syn(),
+            Kind::Fin => tcp.fin().ack(1),
+            Kind::Rst => tcp.rst(),
+            Kind::Ack | Kind::Udp => tcp.ack(1),
+        };
+        if let Some(echo) = self.echo {
+            use etherparse::TcpOptionElement::{Noop, Timestamp};
+            tcp = tcp.options(&[Noop, Noop, Timestamp(1, echo)])?;
+        }
+        tcp.write(&mut frame, &payload)?;
+        Ok(frame)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_decimal_or_hexadecimal() {
+        assert_eq!(number("17"), Ok(17));
+        assert_eq!(number("0xffffFFFF"), Ok(u32::MAX));
+        assert!(number("0x100000000").is_err() && number("-1").is_err());
+    }
+
+    #[test]
+    fn a_packet_has_one_family() {
+        let args = |vip: &str| Args {
+            config: PathBuf::new(),
+            client: "198.51.100.7:4000".parse().unwrap(),
+            vip: vip.parse().unwrap(),
+            packet: Kind::Syn,
+            echo: Some(7),
+            payload: 0,
+        };
+        assert_eq!(args("192.0.2.1:80").frame().unwrap().len(), 14 + 20 + 32);
+        assert!(args("[2001:db8::1]:80").frame().is_err());
+    }
+}
