@@ -25,8 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub fn serve(netns: &Netns, name: &str, addresses: &[IpAddr]) -> Result<()> {
     for address in addresses {
         let address = *address;
-        let listener = netns
-            .run(move || TcpListener::bind((address, PORT)).context("cannot listen on the VIP"))?;
+        let listener = netns.run(move || listen(address))?;
         let name = name.to_owned();
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
