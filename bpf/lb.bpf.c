@@ -20,6 +20,7 @@
 #include "lib/maps.h"
 #include "lib/measure.h"
 #include "lib/parse.h"
+#include "lib/quic.h"
 #include "lib/tcp_options.h"
 #include "lib/vip.h"
 
@@ -61,6 +62,13 @@ CW_GLOBAL int admit_by_cookie4(const struct packet *pkt, const struct vip *vip, 
 	return 0;
 }
 
+CW_GLOBAL int admit_by_cid4(const struct packet *pkt, const struct vip *vip, u32 found, struct route *route)
+{
+	if (pkt && vip && route)
+		*route = admit_by_cid(pkt, IPV4, vip, found);
+	return 0;
+}
+
 CW_GLOBAL int remember4(const struct packet *pkt, struct flow *flow, struct route *route)
 {
 	if (pkt && route)
@@ -81,6 +89,13 @@ CW_GLOBAL int admit_by_cookie6(const struct packet *pkt, const struct vip *vip, 
 {
 	if (pkt && vip && route)
 		*route = admit_by_cookie(pkt, IPV6, vip, found);
+	return 0;
+}
+
+CW_GLOBAL int admit_by_cid6(const struct packet *pkt, const struct vip *vip, u32 found, struct route *route)
+{
+	if (pkt && vip && route)
+		*route = admit_by_cid(pkt, IPV6, vip, found);
 	return 0;
 }
 
@@ -149,7 +164,11 @@ static __always_inline struct real *
 route_without_cookie(const struct packet *pkt, const int family, const struct vip *vip,
 		     enum cookie_result found, struct flow **flow, struct route *route)
 {
-	if (family == IPV4)
+	if (vip->cookie.mode == COOKIE_QUIC && family == IPV4)
+		admit_by_cid4(pkt, vip, found, route);
+	else if (vip->cookie.mode == COOKIE_QUIC)
+		admit_by_cid6(pkt, vip, found, route);
+	else if (family == IPV4)
 		admit_by_cookie4(pkt, vip, found, route);
 	else
 		admit_by_cookie6(pkt, vip, found, route);
@@ -228,12 +247,16 @@ ask_cookie(struct xdp_md *ctx, struct packet *pkt, const int family, const struc
 	enum cookie_result found;
 	bool own = is_own(pkt, family);
 
-	if (is_tcp(pkt) && !pkt->est.has_ts && pkt->options_len)
-		find_timestamp(ctx, pkt);
-	if (!pkt->est.has_ts || is_syn(pkt))
-		return CR_PLAIN;
-	found = read_cookie(pkt, family, vip, &route->real_id);
-	if (found != CR_EPOCH0 && found != CR_EPOCH1)
+	if (vip->cookie.mode == COOKIE_QUIC) {
+		found = read_cid(ctx, pkt, family, vip, &route->real_id);
+	} else {
+		if (is_tcp(pkt) && !pkt->est.has_ts && pkt->options_len)
+			find_timestamp(ctx, pkt);
+		if (!pkt->est.has_ts || is_syn(pkt))
+			return CR_PLAIN;
+		found = read_cookie(pkt, family, vip, &route->real_id);
+	}
+	if (found != CR_EPOCH0 && found != CR_EPOCH1 && found != CR_CID)
 		return found;
 	pkt->marks |= PKT_COOKIE;
 	route->vip_id = vip->id;

@@ -14,13 +14,11 @@
 /* The packet's VIP if its connections have cookies, else NULL. */
 static __always_inline struct vip *cookie_vip(const struct packet *pkt, const int family)
 {
-	struct ctl *control;
+	u8 proto = family == IPV4 ? pkt->key4.proto : pkt->key6.proto;
+	struct ctl *control = get_ctl();
 	struct vip *vip;
 
-	if ((family == IPV4 ? pkt->key4.proto : pkt->key6.proto) != IPPROTO_TCP)
-		return NULL;
-	control = get_ctl();
-	if (!control || !control->cookies)
+	if (!control || !(control->cookies & (proto == IPPROTO_TCP ? COOKIES_TCP : COOKIES_UDP)))
 		return NULL;
 	vip = find_vip(pkt, family);
 	return vip && vip->cookie.mode != COOKIE_NONE ? vip : NULL;

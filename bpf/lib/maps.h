@@ -169,6 +169,14 @@ struct {
 	__type(value, struct cookie_slot);
 } cookie_slots SEC(".maps");
 
+/* QUIC_CODEPOINTS for each VIP with cookies: how its connection ids are made. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, DEFAULT_COOKIE_VIPS * QUIC_CODEPOINTS);
+	__type(key, u32);
+	__type(value, struct quic_lb_config);
+} quic_configs SEC(".maps");
+
 /* By VIP. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

@@ -12,6 +12,7 @@
 #define CAUSEWAY_ABI_H
 
 #include "cookie.h"
+#include "quic_lb_config.h"
 #include "types.h"
 #include "window_chain_state.h"
 
@@ -60,7 +61,10 @@
 	RESULT(QUOTED, quoted, XDP_TX, "an ICMP error whose quote has the cookie") \
 	RESULT(GUESSED, guessed, XDP_TX, "a RST, FIN or ICMP error without a cookie, of a connection that nothing is known of: by hash") \
 	RESULT(FORGED, forged, XDP_DROP, "the check does not fit, and no table knows the connection") \
-	RESULT(UNKNOWN, unknown, XDP_DROP, "a valid cookie with an id that no real has")
+	RESULT(UNKNOWN, unknown, XDP_DROP, "a valid cookie with an id that no real has") \
+	RESULT(CID, cid, XDP_TX, "a QUIC connection id that names a real") \
+	RESULT(CID_NEW, cid_new, XDP_TX, "a QUIC packet that may open a connection: by the flow table, else a real was picked") \
+	RESULT(CID_OTHER, cid_other, XDP_TX, "a QUIC connection id that no configuration made, or a datagram without one: by the flow table, else by hash")
 
 #define COOKIE_RESULTS_MAX 16
 
@@ -288,6 +292,10 @@ ABI_SIZE(struct vip, 24);
 
 ABI_SIZE(struct cookie_format, 4);
 ABI_SIZE(struct cookie_keys, 40);
+ABI_SIZE(struct quic_lb_config, 200);
+
+/* Entries of quic_configs for each VIP with cookies; the last one is never set. */
+#define QUIC_CODEPOINTS 8
 
 /* Packets of one VIP by enum cookie_result, per CPU. */
 struct cookie_counts {
@@ -389,6 +397,12 @@ struct turns {
 };
 ABI_SIZE(struct turns, 64);
 
+/* Of which protocols VIPs have cookies: packets of others are not asked for one. */
+enum ctl_cookies {
+	COOKIES_TCP = 1 << 0,
+	COOKIES_UDP = 1 << 1,
+};
+
 /*
  * Where encapsulated packets go and what they carry. The bits of an entropy mask
  * are filled from the flow's hash, so that routers and NIC queues spread the
@@ -403,7 +417,7 @@ struct ctl {
 	u32 outer6_entropy_be; /* mask within the last 32 bits */
 	u16 gue_port_be;     /* UDP port of the reals' tunnel ends; 0: 6080 */
 	u8 gue_checksum;     /* enum gue_checksum */
-	u8 cookies;          /* whether any VIP has cookies */
+	u8 cookies;          /* enum ctl_cookies */
 	u64 hash_key[2];     /* SipHash key of the pick; balancers that share VIPs share it */
 	u64 table_seed;      /* of this balancer's flow table alone */
 	/* Sources of IP-in-IP headers whose last 16 bits are a connection's word: with

@@ -18,7 +18,7 @@
 #include "types.h"
 
 #define AES128_ROUNDS 10
-#define AES128_WORDS (4 * (AES128_ROUNDS + 1))
+#define AES128_WORDS (4 * (AES128_ROUNDS + 1)) /* 44 */
 
 struct aes128_block {
 	u64 lo;

@@ -38,6 +38,7 @@ enum cookie_mode {
 	COOKIE_TIMESTAMP = 1,       /* low bits of TSval, an event-driven clock above */
 	COOKIE_TIMESTAMP_LIGHT = 2, /* low bits of TSval, the natural clock above, no echo */
 	COOKIE_TIMESTAMP_MSB = 3,   /* the paper's: high bits of TSval, appendix C */
+	COOKIE_QUIC = 4,            /* QUIC connection ids: quic_lb.h has their format */
 };
 
 /* How a VIP's cookies are made: the same at both ends. */

@@ -22,33 +22,8 @@
 #define CAUSEWAY_QUIC_LB_H
 
 #include "aes128.h"
+#include "quic_lb_config.h"
 #include "siphash.h"
-#include "types.h"
-
-#define QUIC_LB_CONFIGS 7          /* 0b111 says: no configuration */
-#define QUIC_LB_BLOCK_MIN 5
-#define QUIC_LB_BLOCK_MAX 19
-#define QUIC_LB_SIPHASH_MAX 12     /* a half, its length and the pass fill one word */
-#define QUIC_LB_SERVER_ID_MAX 4
-#define QUIC_LB_AES_ONE_BLOCK 16
-
-enum quic_lb_algorithm {
-	QUIC_LB_NONE = 0, /* this codepoint has no configuration */
-	QUIC_LB_PLAIN = 1,
-	QUIC_LB_SIPHASH = 2,
-	QUIC_LB_AES = 3,
-};
-
-/* One configuration of a VIP. The AES keys are expanded by user space. */
-struct quic_lb_config {
-	u8 algorithm; /* enum quic_lb_algorithm */
-	u8 server_id_len;
-	u8 nonce_len;
-	u8 pad[5];
-	u64 siphash_key[2];
-	u32 aes_rounds[AES128_WORDS]; /* for QUIC_LB_AES_ONE_BLOCK those of decryption */
-};
-_Static_assert(sizeof(struct quic_lb_config) == 200, "struct quic_lb_config");
 
 /* The block as two words and the rest: octet i of `lo` is its bits 8i to 8i + 7. */
 struct quic_lb_block {

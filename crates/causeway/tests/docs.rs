@@ -52,7 +52,7 @@ fn the_cookies_page_explains_every_result_and_event() {
 #[test]
 fn the_example_files_pass_the_check() {
     for (file, expected) in [
-        ("docs/causeway.toml", "3 VIPs with 5 reals on eth0"),
+        ("docs/causeway.toml", "4 VIPs with 6 reals on eth0"),
         ("docs/agent.toml", "1 tunnel address and 1 VIP on eth0"),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_causeway"))

@@ -70,6 +70,8 @@ fn list_names_every_scenario() {
         "cookie",
         "cookie-soak",
         "cookie-loss",
+        "quic-cid",
+        "quic-smoke",
         "pcc-scale",
         "fct",
         "health",

@@ -9,6 +9,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::ptr;
 
+use causeway_core::cookie::quic::Route;
 use causeway_core::cookie::{Epoch, Format, Keys};
 
 /// What XDP does with a packet after a verdict.
@@ -63,6 +64,31 @@ impl From<&Format> for CookieFormat {
             bits: format.bits(),
             id_bits: format.id_bits(),
             shift: format.shift(),
+        }
+    }
+}
+
+/// `CookieFormat::mode` of a VIP whose cookies are QUIC connection ids.
+pub const COOKIE_QUIC: u8 = 4;
+/// `Ctl::cookies`: a VIP of TCP has cookies.
+pub const COOKIES_TCP: u8 = 1 << 0;
+/// `Ctl::cookies`: a VIP of UDP has connection ids.
+pub const COOKIES_UDP: u8 = 1 << 1;
+/// Entries of `quic_configs` for each VIP.
+pub const QUIC_CODEPOINTS: u32 = 8;
+
+impl From<&Route> for QuicLbConfig {
+    fn from(route: &Route) -> Self {
+        let raw = route.raw();
+        Self {
+            algorithm: raw.algorithm,
+            server_id_len: raw.server_id_len,
+            nonce_len: raw.nonce_len,
+            pad: raw.pad,
+            siphash_key: raw.siphash_key,
+            aes_rounds: std::array::from_fn(|round| {
+                std::array::from_fn(|column| raw.aes_rounds[4 * round + column])
+            }),
         }
     }
 }
@@ -219,6 +245,21 @@ plain! {
         /// Epoch of new connections.
         current: u32,
     }
+    /// One configuration of a VIP's QUIC connection ids.
+    "quic_lb_config" QuicLbConfig {
+        /// `enum quic_lb_algorithm`; 0: this codepoint has no configuration.
+        algorithm: u8,
+        /// Octets of the server id.
+        server_id_len: u8,
+        /// Octets of the nonce.
+        nonce_len: u8,
+        /// Zero.
+        pad: [u8; 5],
+        /// The key, for SipHash.
+        siphash_key: [u64; 2],
+        /// The expanded key, for AES.
+        aes_rounds: [[u32; 4]; 11],
+    }
     /// Packets of one VIP's cookies on one CPU.
     "cookie_counts" CookieCounts {
         /// By `enum cookie_result`.
@@ -295,7 +336,7 @@ plain! {
         gue_port_be: [u8; 2],
         /// [`GUE_CHECKSUM_4`], [`GUE_CHECKSUM_6`].
         gue_checksum: u8,
-        /// Whether any VIP has cookies.
+        /// Of which protocols VIPs have cookies, see `enum ctl_cookies`.
         cookies: u8,
         /// SipHash key of the pick.
         hash_key: [u64; 2],

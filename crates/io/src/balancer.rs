@@ -192,6 +192,10 @@ impl LoadBalancer {
                 "cookie_slots",
                 options.max_cookie_vips * u32::from(causeway_core::cookie::IDS),
             ),
+            (
+                "quic_configs",
+                options.max_cookie_vips * abi::QUIC_CODEPOINTS,
+            ),
             ("reals", options.max_reals),
             ("real_loads", options.max_reals),
             ("real_stats", options.max_reals),

@@ -43,6 +43,25 @@ pub struct Vip {
     pub ready: bool,
     /// Its servers.
     pub reals: Vec<Real>,
+    /// What cookies and connection ids led to.
+    #[serde(default)]
+    pub cookie: Cookie,
+}
+
+/// A VIP's cookies.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Cookie {
+    /// Packets by what became of them; empty without cookies.
+    pub results: Vec<CookieResult>,
+}
+
+/// Packets by what their cookies led to.
+#[derive(Debug, Clone, Deserialize)]
+pub struct CookieResult {
+    /// Word.
+    pub result: String,
+    /// Packets since the VIP was made.
+    pub packets: u64,
 }
 
 /// A server of a VIP.

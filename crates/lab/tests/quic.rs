@@ -102,6 +102,7 @@ fn connections_migrate() {
         bench.config.max_age_ms = 10_000;
         let log = bench.run(&client::Options {
             migrate_ms: Some(200),
+            ..client::Options::default()
         })?;
         ensure!(log.faults().is_empty(), "{:?}", log.faults());
         ensure!(log.migrations >= 6, "{} migrations", log.migrations);
@@ -144,6 +145,22 @@ fn quic_go_speaks_with_itself_and_with_quinn() {
             ensure!(log.responses.iter().any(|r| r.parent.is_some()));
             ensure!(log.connections.len() > 6);
         }
+        Ok(())
+    });
+}
+
+/// A NAT gives connections other ports, and their clients do not know.
+#[test]
+fn connections_outlive_their_nat() {
+    sandbox::run_test("connections_outlive_their_nat", |sandbox| {
+        let mut bench = bench(sandbox, Stack::Quinn, Order::Par)?;
+        bench.config.max_age_ms = 10_000;
+        let log = bench.run(&client::Options {
+            nat_ms: Some(300),
+            ..client::Options::default()
+        })?;
+        ensure!(log.faults().is_empty(), "{:?}", log.faults());
+        ensure!(log.migrations >= 6, "{} rebindings", log.migrations);
         Ok(())
     });
 }

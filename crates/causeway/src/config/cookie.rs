@@ -20,7 +20,7 @@ use super::{Protocol, units};
 
 /// How long an id rests that was taken away: connections of a server that is gone
 /// give up before (Linux: after 15 retransmissions, 924 s, or sooner).
-const QUARANTINE: Duration = Duration::from_secs(15 * 60);
+pub const QUARANTINE: Duration = Duration::from_secs(15 * 60);
 const QUARANTINE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// What cookies need beside the VIPs.

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use causeway_core::control::Params;
 use causeway_core::cookie::Format;
+use causeway_core::cookie::quic::Route;
 
 mod agent;
 pub mod cookie;
@@ -21,6 +22,9 @@ mod error;
 mod hash_key;
 mod health;
 mod json;
+pub mod quic;
+#[cfg(test)]
+mod quic_tests;
 mod raw;
 mod stateful;
 #[cfg(test)]
@@ -141,6 +145,8 @@ pub struct Vip {
     pub health: Option<Health>,
     /// Reals that must be up for the service to be offered.
     pub need: usize,
+    /// How QUIC connection ids carry a server's id; empty: they do not.
+    pub quic: Vec<Route>,
     /// The servers, in the file's order; never empty.
     pub reals: Vec<Real>,
 }

@@ -150,7 +150,20 @@ pub(super) struct RawVip {
     pub health: Option<Spanned<RawHealth>>,
     pub need: Option<Spanned<i64>>,
     #[serde(default)]
+    pub quic_cid: Vec<Spanned<RawQuicCid>>,
+    #[serde(default)]
     pub real: Vec<Spanned<RawReal>>,
+}
+
+/// One configuration of QUIC connection ids.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawQuicCid {
+    pub config: Option<Spanned<i64>>,
+    pub algorithm: Text,
+    pub key: Text,
+    pub server_id_length: Option<Spanned<i64>>,
+    pub nonce_length: Option<Spanned<i64>>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -387,7 +387,7 @@ fn a_tunnel_must_carry_the_least_ipv6_packet() {
 fn the_example_is_valid_and_its_comments_name_the_defaults() {
     let example = include_str!("../../../../docs/causeway.toml");
     let as_is = parse(example).unwrap();
-    assert_eq!(as_is.vips.len(), 3);
+    assert_eq!(as_is.vips.len(), 4);
     // Every line that is commented out is a key with its default.
     let uncommented: Vec<&str> = example
         .lines()

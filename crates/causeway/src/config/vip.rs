@@ -16,6 +16,7 @@ use super::validate::{mac, text};
 use super::words::Words;
 use super::{
     Control, Forwarding, Fragments, LoadSource, Protocol, Real, Scheduler, Vip, WEIGHT_MAX, cookie,
+    quic,
 };
 
 pub(super) fn vips(
@@ -104,11 +105,13 @@ fn vip(
     let flow_table = flow_table(raw, scheduler, faults);
     let control = vip_control(raw, scheduler, measured, spanned.span(), faults);
     let cookie = cookie::of_vip(raw, protocol, has_keys, faults);
+    let quic = quic::of_vip(raw, protocol, faults);
     let (address, port) = (address?, port?);
     let health = raw.health.as_ref();
     let health = health.and_then(|raw| health::health(raw, protocol, port, faults));
     let reals = reals(raw, address, forwarding, cookie.as_ref(), faults);
     let need = need(raw, reals.len(), faults);
+    quic::check_ids(raw, &reals, &quic, faults);
     if raw.real.is_empty() {
         faults.at(
             spanned.span(),
@@ -137,6 +140,7 @@ fn vip(
         cookie,
         health,
         need,
+        quic,
         reals,
     })
 }

@@ -179,6 +179,18 @@ words! {
 }
 
 words! {
+    /// How a server's id is hidden in QUIC connection ids.
+    QuicAlgorithm, "algorithm of connection ids", {
+        /// Not at all.
+        Plain = "plain",
+        /// Causeway's: four passes with SipHash.
+        Siphash = "siphash",
+        /// The draft's.
+        Aes = "aes",
+    }
+}
+
+words! {
     /// Whether GUE's UDP checksum is filled in.
     GueChecksum, "gue_checksum", {
         /// Over IPv6 alone.

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use causeway_core::cookie::ids::{self, Held, Wanted};
+use causeway_core::cookie::quic::Route;
 use causeway_core::cookie::{Format, Keys};
 use causeway_io::CookieTotals;
 
@@ -14,7 +15,7 @@ use super::engine::Engine;
 use super::kernel::{KernelPlane, action_word};
 use super::plane::{RealId, VipId};
 use super::view::{CookieResultView, CookieView};
-use crate::config::{Config, Vip, cookie};
+use crate::config::{Config, Vip, cookie, quic};
 
 /// The ids of one VIP in the data plane.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub trait CookiePlane {
     fn set_cookie_keys(&mut self, keys: Option<&Keys>) -> anyhow::Result<()>;
     /// Sets how a VIP's cookies are made; `None`: it has none.
     fn set_cookie_format(&mut self, vip: VipId, format: Option<&Format>) -> anyhow::Result<()>;
+    /// Has a VIP's packets routed by their QUIC connection ids.
+    fn set_quic_ids(&mut self, vip: VipId, routes: &[Route]) -> anyhow::Result<()>;
     /// The ids that reals of a VIP have or had.
     fn cookie_ids(&self, vip: VipId) -> anyhow::Result<Ids>;
     /// Gives a real an id; it keeps those that it has.
@@ -46,6 +49,10 @@ impl CookiePlane for KernelPlane {
 
     fn set_cookie_format(&mut self, vip: VipId, format: Option<&Format>) -> anyhow::Result<()> {
         Ok(self.balancer.set_cookies(vip, format)?)
+    }
+
+    fn set_quic_ids(&mut self, vip: VipId, routes: &[Route]) -> anyhow::Result<()> {
+        Ok(self.balancer.set_quic_ids(vip, routes)?)
     }
 
     fn cookie_ids(&self, vip: VipId) -> anyhow::Result<Ids> {
@@ -91,9 +98,15 @@ impl Engine {
         vip_id: VipId,
         reals: &[RealId],
     ) -> anyhow::Result<()> {
-        self.plane.set_cookie_format(vip_id, vip.cookie.as_ref())?;
-        let (Some(format), Some(cookies)) = (&vip.cookie, &config.cookies) else {
-            return Ok(());
+        let ids = if vip.quic.is_empty() {
+            self.plane.set_cookie_format(vip_id, vip.cookie.as_ref())?;
+            match &vip.cookie {
+                Some(format) => format.ids(),
+                None => return Ok(()),
+            }
+        } else {
+            self.plane.set_quic_ids(vip_id, &vip.quic)?;
+            quic::ids(&vip.quic)
         };
         let known = self.plane.cookie_ids(vip_id)?;
         let held: Vec<Held> = known.held.iter().map(|(held, _)| *held).collect();
@@ -105,8 +118,9 @@ impl Engine {
                 id: real.id,
             })
             .collect();
-        let rest_s = cookies.quarantine.as_secs();
-        let ids = ids::assign(&wanted, &held, format.ids(), known.now_s, rest_s)
+        let rest = config.cookies.as_ref().map(|cookies| cookies.quarantine);
+        let rest_s = rest.unwrap_or(cookie::QUARANTINE).as_secs();
+        let ids = ids::assign(&wanted, &held, ids, known.now_s, rest_s)
             .with_context(|| format!("vip {}", vip.name))?;
         for (id, real) in ids.into_iter().zip(reals) {
             self.plane.set_cookie_id(vip_id, id, *real)?;
@@ -119,7 +133,10 @@ impl Engine {
 pub fn view(vip: &Vip, totals: Option<&CookieTotals>) -> CookieView {
     let format = vip.cookie.as_ref();
     CookieView {
-        mode: cookie::word(format).to_owned(),
+        mode: match vip.quic.is_empty() {
+            true => cookie::word(format).to_owned(),
+            false => "quic".to_owned(),
+        },
         bits: format.map_or(0, Format::bits),
         id_bits: format.map_or(0, Format::id_bits),
         results: totals

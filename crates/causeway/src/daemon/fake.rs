@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 use causeway_core::hist::Histogram;
 
 use causeway_core::cookie::ids::Held;
+use causeway_core::cookie::quic;
 use causeway_core::cookie::{Format, Keys};
 use causeway_io::CookieTotals;
 use causeway_io::abi::CookieResult;
@@ -52,6 +53,8 @@ pub struct State {
     pub max_reals: Option<usize>,
     /// Keys of cookies.
     pub cookie_keys: Option<Keys>,
+    /// VIPs with QUIC connection ids.
+    pub quic_ids: BTreeMap<VipId, Vec<quic::Route>>,
     /// VIPs with cookies.
     pub cookie_formats: BTreeMap<VipId, Format>,
     /// Ids of reals, those that rest among them.
@@ -148,6 +151,11 @@ impl CookiePlane for FakePlane {
         Ok(())
     }
 
+    fn set_quic_ids(&mut self, vip: VipId, routes: &[quic::Route]) -> anyhow::Result<()> {
+        self.state().quic_ids.insert(vip, routes.to_vec());
+        Ok(())
+    }
+
     fn cookie_ids(&self, vip: VipId) -> anyhow::Result<Ids> {
         let state = self.state();
         let ids = state.cookie_ids.iter().filter(|((of, _), _)| *of == vip);
@@ -160,7 +168,7 @@ impl CookiePlane for FakePlane {
     fn set_cookie_id(&mut self, vip: VipId, id: u16, real: RealId) -> anyhow::Result<()> {
         let mut state = self.state();
         assert!(
-            state.cookie_formats.contains_key(&vip),
+            state.cookie_formats.contains_key(&vip) || state.quic_ids.contains_key(&vip),
             "a VIP without cookies"
         );
         let address = state.reals[&real].address;

@@ -3,10 +3,11 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use causeway_core::cookie::quic::Route;
 use causeway_core::cookie::{Format, IDS, Keys};
 
 use super::*;
-use crate::abi::{CookieCounts, CookieFormat, CookieResult, CookieSlot};
+use crate::abi::{CookieCounts, CookieFormat, CookieResult, CookieSlot, QuicLbConfig};
 
 /// An id of a VIP that a real has, or had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +30,7 @@ pub type CookieTotals = Vec<(CookieResult, u64)>;
 pub(super) struct Cookies {
     keys: Table<u32, abi::CookieKeys>,
     slots: Table<u32, CookieSlot>,
+    quic: Table<u32, QuicLbConfig>,
     counts: PerCpu<CookieCounts>,
 }
 
@@ -44,6 +46,7 @@ impl Cookies {
         Ok(Self {
             keys: Table::new(plane.take_map("cookie_keys")?)?,
             slots: Table::new(plane.take_map("cookie_slots")?)?,
+            quic: Table::new(plane.take_map("quic_configs")?)?,
             counts: PerCpu::new(plane.take_map("cookie_counts")?)?,
         })
     }
@@ -59,31 +62,72 @@ impl LoadBalancer {
     /// Gives a VIP's connections cookies, or takes them away. Without cookies its
     /// ids are forgotten, and packets that carry them go by the ring.
     pub fn set_cookies(&self, id: VipId, format: Option<&Format>) -> Result<()> {
+        let wanted = format.map(CookieFormat::from).unwrap_or_default();
+        self.set_format(&mut self.book(), id, wanted)
+    }
+
+    /// Has a VIP's packets routed by the server's id in their QUIC connection ids, as
+    /// these configurations have it: at most one for each number. Ids of reals are those
+    /// of cookies.
+    pub fn set_quic_ids(&self, id: VipId, routes: &[Route]) -> Result<()> {
         let mut book = self.book();
+        let format = CookieFormat {
+            mode: abi::COOKIE_QUIC,
+            ..CookieFormat::default()
+        };
+        let base = self.block_base(&mut book, id)?;
+        let first = base / u32::from(IDS) * abi::QUIC_CODEPOINTS;
+        for codepoint in 0..abi::QUIC_CODEPOINTS {
+            let is_of = |route: &&Route| u32::from(route.config().number()) == codepoint;
+            let route = routes.iter().find(is_of);
+            let value = route.map(QuicLbConfig::from).unwrap_or_default();
+            self.cookies.quic.put(&(first + codepoint), &value)?;
+        }
+        self.set_format(&mut book, id, format)
+    }
+
+    /// Where the ids of a VIP begin; it gets its block if it has none.
+    fn block_base(&self, book: &mut Book, id: VipId) -> Result<u32> {
+        if let Some(block) = book.cookies.get(&id) {
+            return Ok(block.base);
+        }
+        let base = self.new_block(book)?;
+        let block = Block {
+            base,
+            ..Block::default()
+        };
+        book.cookies.insert(id, block);
+        Ok(base)
+    }
+
+    fn set_format(&self, book: &mut Book, id: VipId, wanted: CookieFormat) -> Result<()> {
         let vip = book.vip(id)?;
         let mut value = self.vips.get(&vip.key())?.ok_or(Error::UnknownVip(id))?;
-        let wanted = format.map(CookieFormat::from).unwrap_or_default();
         if value.cookie == wanted {
             return Ok(());
         }
-        if format.is_some() && !book.cookies.contains_key(&id) {
-            let base = self.new_block(&book)?;
-            value.cookie_base = base;
-            let ids = BTreeMap::new();
-            book.cookies.insert(id, Block { base, ids });
+        let has_ids = wanted.mode != 0;
+        if has_ids {
+            value.cookie_base = self.block_base(book, id)?;
         }
         value.cookie = wanted;
         self.vips.put(&vip.key(), &value)?;
-        if format.is_none() {
+        if !has_ids {
             book.cookies.remove(&id);
         }
-        self.set_cookie_vips(&book)
+        self.set_cookie_vips(book)
     }
 
-    /// Tells the data plane whether any packet is to be asked for a cookie.
+    /// Tells the data plane which packets may have to be asked for a cookie.
     pub(super) fn set_cookie_vips(&self, book: &Book) -> Result<()> {
         let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
-        ctl.cookies = u8::from(!book.cookies.is_empty());
+        ctl.cookies = 0;
+        for vip in book.cookies.keys() {
+            ctl.cookies |= match book.vip(*vip)?.protocol {
+                Protocol::Tcp => abi::COOKIES_TCP,
+                Protocol::Udp => abi::COOKIES_UDP,
+            };
+        }
         self.ctl.put(&0, &ctl)
     }
 

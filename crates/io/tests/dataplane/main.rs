@@ -20,6 +20,7 @@ mod lb_gue;
 mod lb_icmp;
 mod lb_measure;
 mod lb_pick;
+mod lb_quic;
 mod rig;
 mod server;
 mod server_cookie;
@@ -59,6 +60,7 @@ fn every_verdict_of_the_balancer_has_a_test() {
         lb_icmp::COVERED,
         lb_measure::COVERED,
         lb_pick::COVERED,
+        lb_quic::COVERED,
     ]
     .concat()
     .into_iter()

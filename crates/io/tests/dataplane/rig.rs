@@ -7,10 +7,12 @@ use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
+use causeway_core::cookie::quic::Route;
 use causeway_core::cookie::{Format, Keys, Mode};
 use causeway_io::abi::{
     self, Action, CookieCounts, CookieFormat, CookieKeys, CookieResult, CookieSlot, Ctl, Flow,
-    FlowKey4, FlowKey6, PacketsBytes, Plain, Real, RealLoad, RealStats, Verdict, Vip, VipKey,
+    FlowKey4, FlowKey6, PacketsBytes, Plain, QuicLbConfig, Real, RealLoad, RealStats, Verdict, Vip,
+    VipKey,
 };
 use causeway_io::flow_table::{self, WAYS};
 use causeway_io::skel::lb::{LbSkel, LbSkelBuilder, OpenLbSkel};
@@ -389,7 +391,7 @@ impl Rig {
 
     /// Gives a VIP cookies of the default kind and these ids, as `(id, real)`.
     pub fn cookies(&self, vip: (&str, u16), keys: &Keys, ids: &[(u16, u32)]) {
-        self.set_ctl(|ctl| ctl.cookies = 1);
+        self.set_ctl(|ctl| ctl.cookies = abi::COOKIES_TCP);
         let value = CookieKeys::from(Some(keys));
         let zero = 0u32.to_ne_bytes();
         write(&self.skel.maps.cookie_keys, &zero, Plain::as_bytes(&value));
@@ -397,6 +399,28 @@ impl Rig {
             value.cookie_base = COOKIE_BASE;
             value.cookie = CookieFormat::from(&Format::default_of(Mode::Timestamp));
         });
+        self.give_ids(ids);
+    }
+
+    /// Has a UDP VIP's packets routed by their connection ids.
+    pub fn quic_ids(&self, vip: (&str, u16), routes: &[Route], ids: &[(u16, u32)]) {
+        self.set_ctl(|ctl| ctl.cookies = abi::COOKIES_UDP);
+        self.change_vip(vip.0, vip.1, UDP, |value| {
+            value.cookie_base = COOKIE_BASE;
+            value.cookie.mode = abi::COOKIE_QUIC;
+        });
+        let first = COOKIE_BASE / 1024 * abi::QUIC_CODEPOINTS;
+        for codepoint in 0..abi::QUIC_CODEPOINTS {
+            let is_of = |route: &&Route| u32::from(route.config().number()) == codepoint;
+            let route = routes.iter().find(is_of);
+            let value = route.map(QuicLbConfig::from).unwrap_or_default();
+            let key = (first + codepoint).to_ne_bytes();
+            write(&self.skel.maps.quic_configs, &key, Plain::as_bytes(&value));
+        }
+        self.give_ids(ids);
+    }
+
+    fn give_ids(&self, ids: &[(u16, u32)]) {
         for (id, real) in ids {
             let slot = CookieSlot {
                 real: real + 1,

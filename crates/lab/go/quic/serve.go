@@ -6,7 +6,9 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
+	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net"
@@ -18,6 +20,8 @@ import (
 
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
+
+	"causeway/lab/quic/quiclb"
 )
 
 // The largest body.
@@ -30,12 +34,36 @@ type serverConfig struct {
 	Order       string `json:"order"`
 	Certificate string `json:"certificate"`
 	Key         string `json:"key"`
+	Cid         *cid   `json:"cid"`
+}
+
+// cid has the fields of the lab's own type of that name.
+type cid struct {
+	Number      int              `json:"number"`
+	Algorithm   quiclb.Algorithm `json:"algorithm"`
+	ServerIDLen int              `json:"server_id_len"`
+	NonceLen    int              `json:"nonce_len"`
+	Key         string           `json:"key"`
+	Server      uint32           `json:"server"`
+}
+
+func (c *cid) config() (quiclb.Config, error) {
+	config := quiclb.Config{
+		Number: c.Number, Algorithm: c.Algorithm,
+		ServerIDLen: c.ServerIDLen, NonceLen: c.NonceLen,
+	}
+	key, err := hex.DecodeString(c.Key)
+	if err == nil && copy(config.Key[:], key) != len(config.Key) {
+		err = errors.New("a key has 16 octets")
+	}
+	return config, err
 }
 
 type server struct {
 	config serverConfig
 	filler []byte
-	factor atomic.Uint64 // bits of a float64
+	factor atomic.Uint64     // bits of a float64
+	ids    *quiclb.Generator // nil: random ones
 }
 
 // line is what the requests of one connection share, and their handler.
@@ -51,6 +79,15 @@ func serve(lines <-chan string) error {
 	s.factor.Store(math.Float64bits(1))
 	if err := json.Unmarshal([]byte(<-lines), &s.config); err != nil {
 		return fmt.Errorf("configuration: %w", err)
+	}
+	if c := s.config.Cid; c != nil {
+		config, err := c.config()
+		if err != nil {
+			return fmt.Errorf("cid: %w", err)
+		}
+		if s.ids, err = quiclb.NewGenerator(config, c.Server); err != nil {
+			return fmt.Errorf("cid: %w", err)
+		}
 	}
 	for _, network := range []string{"udp4", "udp6"} {
 		if err := s.listen(network); err != nil {
@@ -69,6 +106,9 @@ func serve(lines <-chan string) error {
 }
 
 func (s *server) obey(command string) error {
+	if strings.HasPrefix(command, "rotate ") {
+		return s.rotate(strings.TrimPrefix(command, "rotate "))
+	}
 	if !strings.HasPrefix(command, "factor ") {
 		return fmt.Errorf("unknown command %q", command)
 	}
@@ -78,6 +118,21 @@ func (s *server) obey(command string) error {
 	}
 	s.factor.Store(math.Float64bits(factor))
 	return nil
+}
+
+func (s *server) rotate(text string) error {
+	var next cid
+	if err := json.Unmarshal([]byte(text), &next); err != nil {
+		return err
+	}
+	if s.ids == nil {
+		return errors.New("ids are random here")
+	}
+	config, err := next.config()
+	if err != nil {
+		return err
+	}
+	return s.ids.Rotate(config, next.Server)
 }
 
 func (s *server) listen(network string) error {
@@ -90,6 +145,9 @@ func (s *server) listen(network string) error {
 		return err
 	}
 	transport := &quic.Transport{Conn: conn, StatelessResetKey: new(quic.StatelessResetKey)}
+	if s.ids != nil {
+		transport.ConnectionIDGenerator = s.ids
+	}
 	if _, err := rand.Read(transport.StatelessResetKey[:]); err != nil {
 		return err
 	}

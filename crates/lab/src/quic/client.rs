@@ -20,6 +20,7 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use tokio::task::{LocalSet, spawn_local};
 
+use super::nat::Nat;
 use super::socket::{fault_of, open_endpoint, wander};
 use super::{clock as precise, tls};
 use crate::clock;
@@ -44,6 +45,9 @@ pub struct Options {
     /// Each connection moves to another port of the client this often
     /// (connection migration: another connection id of the server's is used).
     pub migrate_ms: Option<u64>,
+    /// A NAT gives each connection another port this often, and nobody tells the
+    /// client: its connection ids stay.
+    pub nat_ms: Option<u64>,
 }
 
 /// Starts the load, slots dealt out over `clients` in turn.
@@ -81,7 +85,7 @@ fn run(
         config,
         options,
         progress,
-        client: client_config(certificate, config)?,
+        client: client_config(certificate, config, options)?,
         start_ns,
         end_ns: start_ns + config.duration_ms * 1_000_000,
         log: Rc::new(RefCell::new(Log {
@@ -103,11 +107,18 @@ fn run(
     Ok(log)
 }
 
-fn client_config(certificate: &Path, config: &LoadConfig) -> Result<quinn::ClientConfig> {
+fn client_config(
+    certificate: &Path,
+    config: &LoadConfig,
+    options: &Options,
+) -> Result<quinn::ClientConfig> {
     let mut transport = TransportConfig::default();
     // A request's own timeout comes first; an idle connection may rest longer.
     let idle_ms = u32::try_from(config.timeout_ms.max(60_000)).context("timeout_ms")?;
     transport.max_idle_timeout(Some(VarInt::from_u32(idle_ms).into()));
+    // A client that only waits must send something, or the server never learns that
+    // the NAT has another port for it.
+    transport.keep_alive_interval(options.nat_ms.map(|ms| Duration::from_millis(ms / 4)));
     let mut client = quinn::ClientConfig::new(Arc::new(tls::client(certificate)?));
     client.transport_config(Arc::new(transport));
     Ok(client)
@@ -342,12 +353,21 @@ impl<'a> User<'a> {
         target: SocketAddr,
         number: usize,
     ) -> Result<(quinn::Connection, Sender), Fault> {
-        let endpoint = open_endpoint(target).map_err(|_| Fault::SendFailed)?;
-        if let Ok(local) = endpoint.local_addr() {
+        let log = self.world.log.clone();
+        let moved = move || log.borrow_mut().migrations += 1;
+        let nat = self
+            .world
+            .options
+            .nat_ms
+            .map(|ms| Nat::open(target, ms, moved.clone()));
+        let nat = nat.transpose().map_err(|_| Fault::SendFailed)?;
+        let to = nat.as_ref().map_or(target, |nat| nat.inside);
+        let endpoint = open_endpoint(to).map_err(|_| Fault::SendFailed)?;
+        if let Ok(local) = nat.map_or_else(|| endpoint.local_addr(), |nat| Ok(nat.outside)) {
             self.world.log.borrow_mut().connections[number].local = local;
         }
         let connecting = endpoint
-            .connect_with(self.world.client.clone(), target, tls::SERVER_NAME)
+            .connect_with(self.world.client.clone(), to, tls::SERVER_NAME)
             .map_err(|_| Fault::SendFailed)?;
         let limit = Duration::from_millis(self.world.config.timeout_ms);
         let connection = match tokio::time::timeout(limit, connecting).await {
@@ -355,15 +375,7 @@ impl<'a> User<'a> {
             Err(_) => return Err(Fault::ConnectTimeout),
         };
         if let Some(every_ms) = self.world.options.migrate_ms {
-            let log = self.world.log.clone();
-            let count = move || log.borrow_mut().migrations += 1;
-            spawn_local(wander(
-                endpoint,
-                connection.clone(),
-                target,
-                every_ms,
-                count,
-            ));
+            spawn_local(wander(endpoint, connection.clone(), to, every_ms, moved));
         }
         let transport = h3_quinn::Connection::new(connection.clone());
         let (mut driver, sender) = h3::client::builder()

@@ -25,6 +25,8 @@ const SOURCES: &[(&str, &str)] = &[
     source!("serve.go"),
     source!("load.go"),
     source!("user.go"),
+    source!("quiclb/quiclb.go"),
+    source!("quiclb/generator.go"),
 ];
 /// Where Debian's package has it; a newer Go may come first on the PATH.
 const CANDIDATES: [&str; 2] = ["/usr/bin/go", "go"];
@@ -48,6 +50,7 @@ fn build() -> Result<PathBuf> {
         .prefix("quic-go-")
         .tempdir()?
         .keep();
+    fs::create_dir(directory.join("quiclb"))?;
     for (name, text) in SOURCES {
         fs::write(directory.join(name), text)?;
     }

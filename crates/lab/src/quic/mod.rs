@@ -13,6 +13,7 @@ pub mod client;
 pub mod clock;
 mod go_load;
 mod gotool;
+mod nat;
 pub mod serve;
 pub mod server;
 mod socket;
@@ -23,7 +24,7 @@ use anyhow::{Result, ensure};
 use crate::load::{LoadConfig, Running};
 use crate::netns::Netns;
 
-pub use server::{Order, Server, ServerConfig, Stack};
+pub use server::{Cid, Order, Server, ServerConfig, Stack};
 
 /// Starts a load by clients of `stack`, slots dealt out over `clients` in turn.
 ///
@@ -40,8 +41,8 @@ pub fn load(
         Stack::Quinn => client::start(clients, config, options),
         Stack::QuicGo => {
             ensure!(
-                options.migrate_ms.is_none(),
-                "clients on quic-go v0.36 cannot migrate"
+                options.migrate_ms.is_none() && options.nat_ms.is_none(),
+                "clients on quic-go v0.36 cannot migrate, and have no NAT here"
             );
             go_load::start(clients, config)
         }

@@ -7,9 +7,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
+use causeway_quic_lb::quinn::Generator;
 use http::{Response, StatusCode};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket, sockopt,
@@ -18,12 +20,14 @@ use quinn::{Connection, Endpoint, EndpointConfig, TokioRuntime};
 use tokio::sync::Mutex;
 use tokio::task::{LocalSet, spawn_local};
 
-use super::server::{Order, ServerConfig};
+use super::server::{Cid, Order, ServerConfig};
 use super::{clock as precise, tls};
 use crate::{clock, role};
 
 /// The word of this role.
 pub const ROLE: &str = "quic-server";
+/// Ids are replaced after this long, so that a rotation reaches old connections.
+const CID_LIFETIME: Duration = Duration::from_secs(2);
 /// Largest body.
 const MAX_BODY: usize = 1 << 20;
 
@@ -34,6 +38,8 @@ type Resolver = h3::server::RequestResolver<h3_quinn::Connection, Bytes>;
 struct Shared {
     config: ServerConfig,
     factor: Cell<f64>,
+    /// Of both endpoints, if the server's ids carry its own.
+    generator: Option<Generator>,
     filler: Bytes,
 }
 
@@ -58,9 +64,10 @@ pub fn play() -> Result<()> {
         let shared = Rc::new(Shared {
             filler: b"causeway".repeat(MAX_BODY / 8).into(),
             factor: Cell::new(1.0),
+            generator: generator(&config)?,
             config,
         });
-        for endpoint in endpoints(&shared.config)? {
+        for endpoint in endpoints(&shared)? {
             spawn_local(accept(endpoint, shared.clone()));
         }
         role::answer("ready")?;
@@ -77,12 +84,23 @@ pub fn play() -> Result<()> {
 fn obey(shared: &Shared, command: &str) -> Result<()> {
     match command.split_once(' ') {
         Some(("factor", value)) => shared.factor.set(value.parse().context("factor")?),
+        Some(("rotate", cid)) => {
+            let cid: Cid = serde_json::from_str(cid)?;
+            let generator = shared.generator.as_ref().context("ids are random here")?;
+            generator.rotate(cid.issuer()?)?;
+        }
         _ => bail!("unknown command {command:?}"),
     }
     Ok(())
 }
 
-fn endpoints(config: &ServerConfig) -> Result<Vec<Endpoint>> {
+fn generator(config: &ServerConfig) -> Result<Option<Generator>> {
+    let issuer = config.cid.as_ref().map(Cid::issuer).transpose()?;
+    Ok(issuer.map(|issuer| Generator::new(issuer).with_lifetime(CID_LIFETIME)))
+}
+
+fn endpoints(shared: &Shared) -> Result<Vec<Endpoint>> {
+    let config = &shared.config;
     let tls = tls::server(Path::new(&config.certificate), Path::new(&config.key))?;
     let mut server = quinn::ServerConfig::with_crypto(Arc::new(tls));
     let mut transport = quinn::TransportConfig::default();
@@ -95,12 +113,11 @@ fn endpoints(config: &ServerConfig) -> Result<Vec<Endpoint>> {
     .into_iter()
     .map(|address| {
         let socket = listen(address).with_context(|| format!("cannot listen on {address}"))?;
-        let endpoint = Endpoint::new(
-            EndpointConfig::default(),
-            Some(server.clone()),
-            socket,
-            Arc::new(TokioRuntime),
-        )?;
+        let mut ids = EndpointConfig::default();
+        if let Some(generator) = shared.generator.clone() {
+            ids.cid_generator(move || Box::new(generator.clone()));
+        }
+        let endpoint = Endpoint::new(ids, Some(server.clone()), socket, Arc::new(TokioRuntime))?;
         Ok(endpoint)
     })
     .collect()

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use causeway_quic_lb::{Algorithm, Config, Issuer, Key};
 use serde::{Deserialize, Serialize};
 
 use super::{gotool, serve, tls};
@@ -70,6 +71,41 @@ pub struct ServerConfig {
     pub certificate: String,
     /// Private key, PEM file.
     pub key: String,
+    /// How connection ids carry the server's id; without it they are random.
+    pub cid: Option<Cid>,
+}
+
+/// A configuration of connection ids, and the server's own id under it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cid {
+    /// Number of the configuration, 0 to 6.
+    pub number: u8,
+    /// `plain`, `siphash` or `aes`.
+    pub algorithm: String,
+    /// Octets.
+    pub server_id_len: u8,
+    /// Octets.
+    pub nonce_len: u8,
+    /// 32 hexadecimal digits.
+    pub key: String,
+    /// The server's id.
+    pub server: u32,
+}
+
+impl Cid {
+    /// What issues ids by it.
+    pub fn issuer(&self) -> Result<Issuer> {
+        let key = || self.key.parse::<Key>();
+        let algorithm = match self.algorithm.as_str() {
+            "plain" => Algorithm::Plain,
+            "siphash" => Algorithm::SipHash(key()?),
+            "aes" => Algorithm::Aes128(key()?),
+            other => anyhow::bail!("{other:?} is no algorithm of connection ids"),
+        };
+        let (server_id, nonce) = (self.server_id_len, self.nonce_len);
+        let config = Config::new(self.number, server_id, nonce, algorithm)?;
+        Ok(Issuer::new(&config, self.server)?)
+    }
 }
 
 impl ServerConfig {
@@ -82,6 +118,7 @@ impl ServerConfig {
             order: Order::Par,
             certificate: identity.certificate.display().to_string(),
             key: identity.key.display().to_string(),
+            cid: None,
         })
     }
 }
@@ -110,6 +147,13 @@ impl Server {
     /// Multiplies every service time from now on; 1.0 is normal.
     pub fn set_factor(&mut self, factor: f64) -> Result<()> {
         self.player.ask(&format!("factor {factor}")).map(drop)
+    }
+
+    /// Issues connection ids by another configuration from now on. The server must
+    /// have had one from its start.
+    pub fn rotate(&mut self, cid: &Cid) -> Result<()> {
+        let cid = serde_json::to_string(cid)?;
+        self.player.ask(&format!("rotate {cid}")).map(drop)
     }
 
     /// Moves the process into a control group.

@@ -11,7 +11,7 @@ use quinn::{ConnectionError, Endpoint, EndpointConfig, TokioRuntime, TransportEr
 use crate::load::log::Fault;
 
 /// A socket on the address from which `target` is reached, on a fresh port.
-fn open_socket(target: SocketAddr) -> io::Result<UdpSocket> {
+pub fn open_socket(target: SocketAddr) -> io::Result<UdpSocket> {
     let any: SocketAddr = match target {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),

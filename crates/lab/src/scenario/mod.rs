@@ -13,6 +13,7 @@ mod health;
 mod packet_cost;
 mod paper;
 mod pcc_scale;
+mod quic_cid;
 mod quic_smoke;
 mod replace;
 mod smoke;
@@ -133,6 +134,7 @@ pub fn all() -> &'static [&'static dyn Scenario] {
         &cookie::CookieLoss,
         &health::Health,
         &paper::Paper,
+        &quic_cid::QuicCid,
         &quic_smoke::QuicSmoke,
         &syn_flood::SynFlood,
     ]

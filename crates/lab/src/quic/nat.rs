@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A NAT before one connection's client, which gives it another port now and then
+//! without telling it. Its connection ids stay: not the client has moved, only its
+//! packets come from elsewhere (RFC 9000, section 9.3.1, calls it NAT rebinding).
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use tokio::net::UdpSocket;
+use tokio::task::spawn_local;
+
+use super::socket::open_socket;
+
+/// The longest datagram of a client or a server here.
+const MAX_DATAGRAM: usize = 65_535;
+
+/// What a client takes for its server, and where its packets first come from.
+pub struct Nat {
+    /// Send here.
+    pub inside: SocketAddr,
+    /// The address that the first packets have.
+    pub outside: SocketAddr,
+}
+
+struct Relay {
+    inside: UdpSocket,
+    outside: UdpSocket,
+    /// The port before: what was on its way there still arrives.
+    former: Option<UdpSocket>,
+    target: SocketAddr,
+    client: Option<SocketAddr>,
+}
+
+impl Nat {
+    /// Opens a way to `target` that changes every `every_ms`. It lives as long as the
+    /// tasks of the thread.
+    pub fn open(
+        target: SocketAddr,
+        every_ms: u64,
+        moved: impl FnMut() + 'static,
+    ) -> io::Result<Self> {
+        let local: IpAddr = match target {
+            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        };
+        let inside = std::net::UdpSocket::bind((local, 0))?;
+        inside.set_nonblocking(true)?;
+        let relay = Relay {
+            inside: UdpSocket::from_std(inside)?,
+            outside: outside(target)?,
+            former: None,
+            target,
+            client: None,
+        };
+        let nat = Self {
+            inside: relay.inside.local_addr()?,
+            outside: relay.outside.local_addr()?,
+        };
+        spawn_local(relay.run(Duration::from_millis(every_ms), moved));
+        Ok(nat)
+    }
+}
+
+fn outside(target: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = open_socket(target)?;
+    socket.set_nonblocking(true)?;
+    UdpSocket::from_std(socket)
+}
+
+impl Relay {
+    async fn run(mut self, every: Duration, mut moved: impl FnMut()) {
+        let mut clock = tokio::time::interval(every);
+        clock.tick().await;
+        let (mut out, mut back) = (vec![0; MAX_DATAGRAM], vec![0; MAX_DATAGRAM]);
+        let mut late = vec![0; MAX_DATAGRAM];
+        loop {
+            tokio::select! {
+                Ok((len, client)) = self.inside.recv_from(&mut out) => {
+                    self.client = Some(client);
+                    // Like a router it forgets what it cannot send.
+                    let _ = self.outside.send_to(&out[..len], self.target).await;
+                }
+                Ok(len) = self.outside.recv(&mut back) => self.deliver(&back[..len]).await,
+                Ok(len) = receive(self.former.as_ref(), &mut late) => self.deliver(&late[..len]).await,
+                _ = clock.tick() => {
+                    if let Ok(next) = outside(self.target) {
+                        self.former = Some(std::mem::replace(&mut self.outside, next));
+                        moved();
+                    }
+                }
+            }
+        }
+    }
+
+    async fn deliver(&self, datagram: &[u8]) {
+        if let Some(client) = self.client {
+            let _ = self.inside.send_to(datagram, client).await;
+        }
+    }
+}
+
+/// The next datagram; never without a socket.
+async fn receive(socket: Option<&UdpSocket>, buffer: &mut [u8]) -> io::Result<usize> {
+    match socket {
+        Some(socket) => socket.recv(buffer).await,
+        None => std::future::pending().await,
+    }
+}
