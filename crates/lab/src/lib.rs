@@ -20,6 +20,7 @@ pub mod load;
 pub mod netns;
 pub mod nginx;
 pub mod outcome;
+pub mod path;
 pub mod plot;
 pub mod quic;
 pub mod record;

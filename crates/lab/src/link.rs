@@ -163,6 +163,75 @@ fn load_xdp(code: &[u64]) -> io::Result<OwnedFd> {
     own(fd)
 }
 
+/// A program that loses packets; dropped, it is detached.
+#[derive(Debug)]
+pub struct Loss {
+    _link: OwnedFd,
+}
+
+/// Loses a share (0 to 1) of the packets that come in on an interface, each by
+/// itself at random.
+pub fn attach_loss(interface: &str, share: f64) -> io::Result<Loss> {
+    let program = load_loss((share * f64::from(u32::MAX)) as u32)?;
+    let name = CString::new(interface)?;
+    // SAFETY: a valid C string.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    if index == 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: plain data; libbpf reads `sz` bytes and takes zero as "not set".
+    let mut options: bpf::bpf_link_create_opts = unsafe { mem::zeroed() };
+    options.sz = mem::size_of::<bpf::bpf_link_create_opts>() as _;
+    let ingress = bpf::BPF_TCX_INGRESS;
+    // SAFETY: valid descriptor, index and options.
+    let fd = unsafe { bpf::bpf_link_create(program.as_raw_fd(), index as i32, ingress, &options) };
+    Ok(Loss { _link: own(fd)? })
+}
+
+/// `bpf_get_prandom_u32() >= threshold ? TCX_PASS : TCX_DROP`, as bytecode.
+fn load_loss(threshold: u32) -> io::Result<OwnedFd> {
+    const TCX_PASS: i32 = 0;
+    const TCX_DROP: i32 = 2;
+    let instruction = |code: u32, off: i16, imm: i32| {
+        // SAFETY: plain data; both registers are r0.
+        let mut one: bpf::bpf_insn = unsafe { mem::zeroed() };
+        one.code = code as u8;
+        one.off = off;
+        one.imm = imm;
+        one
+    };
+    let set = bpf::BPF_ALU64 | bpf::BPF_MOV | bpf::BPF_K;
+    let exit = bpf::BPF_JMP | bpf::BPF_EXIT;
+    let program = [
+        instruction(
+            bpf::BPF_JMP | bpf::BPF_CALL,
+            0,
+            bpf::BPF_FUNC_get_prandom_u32 as i32,
+        ),
+        instruction(
+            bpf::BPF_JMP32 | bpf::BPF_JGE | bpf::BPF_K,
+            2,
+            threshold as i32,
+        ),
+        instruction(set, 0, TCX_DROP),
+        instruction(exit, 0, 0),
+        instruction(set, 0, TCX_PASS),
+        instruction(exit, 0, 0),
+    ];
+    // SAFETY: the arrays and strings outlive the call; no options.
+    let fd = unsafe {
+        bpf::bpf_prog_load(
+            bpf::BPF_PROG_TYPE_SCHED_CLS,
+            c"lab_loss".as_ptr(),
+            c"Dual BSD/GPL".as_ptr(),
+            program.as_ptr(),
+            program.len() as _,
+            std::ptr::null_mut(),
+        )
+    };
+    own(fd)
+}
+
 /// libbpf returns a descriptor or a negative errno.
 fn own(fd: i32) -> io::Result<OwnedFd> {
     if fd < 0 {

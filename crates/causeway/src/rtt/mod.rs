@@ -16,6 +16,8 @@ mod serve;
 mod session;
 mod stop;
 mod streams;
+mod study;
+mod study_page;
 
 use std::process::ExitCode;
 
@@ -38,6 +40,7 @@ pub struct Args {
 #[derive(Clone, Debug, Subcommand)]
 enum Command {
     Serve(serve::ServeArgs),
+    Study(study::StudyArgs),
 }
 
 impl Args {
@@ -45,6 +48,7 @@ impl Args {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Some(Command::Serve(args)) => args.run(),
+            Some(Command::Study(args)) => args.run(),
             None => client::run(&self.client),
         }
     }

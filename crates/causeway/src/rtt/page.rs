@@ -9,7 +9,7 @@ use super::result::{Outcome, Row};
 use crate::report::chart::{Along, Chart, Scale, Series};
 
 /// Style of every page of `causeway rtt`.
-pub const STYLE: &str = "\
+const STYLE: &str = "\
 :root{color-scheme:light dark;--ink:#222;--dim:#666;--paper:#fbfbfa;--line:#ddd;--good:#00795a;--bad:#b33a00}\
 @media(prefers-color-scheme:dark){:root{--ink:#e8e8e8;--dim:#a8a8a8;--paper:#161718;--line:#3a3a3a;--good:#4fd1a5;--bad:#ff9a66}}\
 body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:64rem;margin:0 auto;padding:1.5rem 1rem 4rem}\

@@ -172,6 +172,16 @@ impl Outcome {
         self.latencies(method)?.summary()
     }
 
+    /// Share of the server's sampled values that are at least `ns`; 0 without any.
+    pub fn server_sampled_share(&self, ns: u64) -> f64 {
+        let histograms = self.server.iter().flat_map(|s| &s.histograms);
+        let mut sampled = histograms.filter(|(word, _)| word.0 == Method::Sampled);
+        let histogram = sampled.next().and_then(|(_, text)| protocol::decode(text));
+        histogram.filter(|h| !h.is_empty()).map_or(0.0, |h| {
+            h.count_between(ns, h.high()) as f64 / h.len() as f64
+        })
+    }
+
     /// The figures of a method at the server.
     pub fn server_summary(&self, method: Method) -> Option<Summary> {
         let methods = &self.server.as_ref()?.methods;

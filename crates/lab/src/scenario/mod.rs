@@ -16,6 +16,8 @@ mod pcc_scale;
 mod quic_cid;
 mod quic_smoke;
 mod replace;
+mod rtt_explain;
+mod rtt_peers;
 mod smoke;
 mod syn_flood;
 mod takeover;
@@ -126,6 +128,8 @@ pub fn all() -> &'static [&'static dyn Scenario] {
         &accuracy::Accuracy,
         &accuracy_web::AccuracyWeb,
         &degrade::Degrade,
+        &rtt_explain::RttExplain,
+        &rtt_peers::RttPeers,
         &packet_cost::PacketCost,
         &pcc_scale::PccScale,
         &fct::Fct,
