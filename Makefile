@@ -43,6 +43,7 @@ bench-dataplane: build ## cost per packet, repeated and live; bench/out/dataplan
 	$(SUDO) target/release/causeway lab run packet-cost --json bench/out/packet-cost.json
 
 bench-reader: setup ## packets per second of `causeway measure`; bench/out/reader.json
+	@scripts/setup bench
 	$(CARGO) bench --locked --package causeway --bench reader
 
 fuzz: ## fuzz the parsers, a minute each; needs cargo-fuzz and a nightly toolchain

@@ -2,9 +2,15 @@
 //! How many packets per second `causeway measure` reads on one core.
 //!
 //! `cargo bench --bench reader` writes captures of some million packets, runs
-//! the program on them, and tcptrace beside it in the same rounds where that is
-//! installed. Under `cargo test` the captures are small and the figures mean
-//! nothing: it only proves that this still runs.
+//! the program on them, and tcptrace and tshark beside it on the same file in the
+//! same rounds where they are installed. Under `cargo test` the captures are small
+//! and the figures mean nothing: it only proves that this still runs.
+//!
+//! tcptrace runs twice: plain, and with the RTT statistics that it is used for
+//! (`-l -r`). tshark follows each TCP stream (`tcp.analysis`). All get `-n` where
+//! they would look up names, write to /dev/null, and find the file in the page
+//! cache. The captures hold the request direction alone, in which neither finds a
+//! round trip: what is compared is reading, following flows and keeping score.
 //!
 //! A capture is a recorded flow, repeated for many client addresses at once:
 //! each of its packets comes once from every client, so that the table and the
@@ -25,6 +31,8 @@ use tempfile::TempDir;
 const SOURCE: usize = 16 + 14 + 12;
 /// Offset of the source port, behind an IPv4 header without options.
 const SOURCE_PORT: usize = 16 + 14 + 20;
+/// Packets of the file that tshark reads; all would take it minutes.
+const TSHARK_PACKETS: usize = 200_000;
 /// Length of the recording, in seconds.
 const SPAN_S: u32 = 2;
 
@@ -59,6 +67,53 @@ struct Result {
     packets: usize,
     mpkt_per_s: f64,
     rounds: usize,
+    command: String,
+}
+
+/// Where the figures come from.
+#[derive(Serialize)]
+struct Report {
+    date: String,
+    machine: String,
+    cores: usize,
+    kernel: String,
+    commit: String,
+    tcptrace: String,
+    tshark: String,
+    results: Vec<Result>,
+}
+
+impl Report {
+    fn new(results: Vec<Result>) -> Self {
+        let machine = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = machine
+            .lines()
+            .find_map(|line| line.strip_prefix("model name\t: "));
+        let version = |program: &str, args: &[&str], word: &str| {
+            let text = said(program, args);
+            let line = text.lines().find(|line| line.contains(word));
+            line.unwrap_or("not installed").to_owned()
+        };
+        Self {
+            date: said("date", &["-I"]),
+            machine: model.unwrap_or("unknown").to_owned(),
+            cores: std::thread::available_parallelism().map_or(1, |cores| cores.get()),
+            kernel: said("uname", &["-r"]),
+            commit: said("git", &["describe", "--always", "--dirty"]),
+            tcptrace: version("tcptrace", &["-version"], "ersion"),
+            tshark: version("tshark", &["--version"], "TShark"),
+            results,
+        }
+    }
+}
+
+/// What a program prints, on either stream.
+fn said(program: &str, args: &[&str]) -> String {
+    let Ok(output) = Command::new(program).args(args).output() else {
+        return String::new();
+    };
+    let bytes = [output.stdout, output.stderr].concat();
+    String::from_utf8_lossy(&bytes).trim().to_owned()
 }
 
 fn main() {
@@ -84,33 +139,53 @@ fn main() {
     if full {
         let out = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/out");
         std::fs::create_dir_all(&out).expect("bench/out");
-        let json = serde_json::to_vec_pretty(&results).expect("JSON");
+        let json = serde_json::to_vec_pretty(&Report::new(results)).expect("JSON");
         std::fs::write(out.join("reader.json"), json).expect("bench/out/reader.json");
     }
 }
 
 /// Runs every program in turn, several times, and gives the median of each.
 fn measure(workload: &Workload, capture: &Path, packets: usize, rounds: usize) -> Vec<Result> {
+    let all = "window-chain,fixed-gap,modes";
     let mut commands = vec![
-        ("window-chain", causeway(capture, "window-chain", 0)),
         (
-            "window-chain+fixed-gap+modes",
-            causeway(capture, "window-chain,fixed-gap,modes", 0),
+            "window-chain, one thread",
+            causeway(capture, "window-chain", 0),
         ),
         (
-            "window-chain, one worker",
+            "all three estimators, one thread",
+            causeway(capture, all, 0),
+        ),
+        (
+            "window-chain, two threads",
             causeway(capture, "window-chain", 1),
+        ),
+        (
+            "all three estimators, two threads",
+            causeway(capture, all, 1),
         ),
     ];
     // With thousands of flows tcptrace takes minutes; with UDP it has no figures.
-    if workload.name == "http" && workload.flows <= 100 && installed("tcptrace") {
-        let mut tcptrace = Command::new("tcptrace");
-        tcptrace.args(["-n", "-l", "-r"]).arg(capture);
-        commands.push(("tcptrace", tcptrace));
+    let peers = workload.name == "http" && workload.flows <= 100;
+    if peers && installed("tcptrace") {
+        commands.push(("tcptrace", peer("tcptrace", &["-n"], capture)));
+        commands.push((
+            "tcptrace with RTTs",
+            peer("tcptrace", &["-n", "-l", "-r"], capture),
+        ));
+    }
+    let fast = commands.len();
+    if peers && installed("tshark") {
+        let analysis = "io,stat,0,AVG(tcp.analysis.ack_rtt)tcp.analysis.ack_rtt";
+        let count = TSHARK_PACKETS.min(packets).to_string();
+        let args = ["-n", "-q", "-c", &count, "-z", analysis, "-r"];
+        commands.push(("tshark, tcp.analysis", peer("tshark", &args, capture)));
     }
     let mut times = vec![Vec::new(); commands.len()];
-    for _ in 0..rounds {
-        for ((_, command), times) in commands.iter_mut().zip(&mut times) {
+    for round in 0..rounds {
+        // tshark takes longest by far: once is enough.
+        let count = if round == 0 { commands.len() } else { fast };
+        for ((_, command), times) in commands.iter_mut().zip(&mut times).take(count) {
             times.push(time(command));
         }
     }
@@ -118,16 +193,23 @@ fn measure(workload: &Workload, capture: &Path, packets: usize, rounds: usize) -
         times.sort();
         times[times.len() / 2].as_secs_f64()
     };
-    let rate = |times| packets as f64 / median(times) / 1e6;
+    let rate = |packets: usize, times| packets as f64 / median(times) / 1e6;
     commands
         .iter()
         .zip(times)
-        .map(|((name, _), times)| Result {
-            case: format!("{}, {name}", workload.name),
-            flows: workload.flows,
-            packets,
-            mpkt_per_s: rate(times),
-            rounds,
+        .map(|((name, command), times)| {
+            let packets = match command.get_program() == "tshark" {
+                true => TSHARK_PACKETS.min(packets),
+                false => packets,
+            };
+            Result {
+                case: format!("{}, {name}", workload.name),
+                flows: workload.flows,
+                packets,
+                rounds: times.len(),
+                mpkt_per_s: rate(packets, times),
+                command: words(command),
+            }
         })
         .collect()
 }
@@ -144,6 +226,22 @@ fn causeway(capture: &Path, estimators: &str, workers: usize) -> Command {
     ]);
     command.arg(workers.to_string()).arg("-r").arg(capture);
     command
+}
+
+fn peer(program: &str, args: &[&str], capture: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.args(args).arg(capture);
+    command
+}
+
+/// The command without the paths of this machine.
+fn words(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let word = |word: &std::ffi::OsStr| match Path::new(word).file_name() {
+        Some(name) => name.to_string_lossy().into_owned(),
+        None => word.to_string_lossy().into_owned(),
+    };
+    words.map(word).collect::<Vec<_>>().join(" ")
 }
 
 fn time(command: &mut Command) -> Duration {
