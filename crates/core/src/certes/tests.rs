@@ -44,7 +44,7 @@ fn last_mean_s(step: impl FnMut(&Slot) -> Estimate, slots: &[Slot]) -> f64 {
     slots
         .iter()
         .map(step)
-        .last()
+        .reduce(|_, last| last)
         .and_then(|last| last.mean_s())
         .expect("transactions")
 }
