@@ -271,7 +271,8 @@ int bench_macswap(struct xdp_md *ctx)
 /* Parses as far as the TCP ports; false for all that is no TCP over IPv4. */
 static __always_inline MUST_USE bool min_key(struct xdp_md *ctx, struct flow_key4 *key)
 {
-	struct cursor cur = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
+	struct cursor cur = { .pos = (void *)(long)ctx->data,
+			      .end = (void *)(long)ctx->data_end };
 	struct ethhdr *eth = take(&cur, sizeof(*eth));
 	struct iphdr *ip = take(&cur, sizeof(*ip));
 	struct tcphdr *tcp = take(&cur, sizeof(*tcp));

@@ -94,7 +94,8 @@ handle_ip(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int 
 
 static __always_inline MUST_USE enum server_verdict handle(struct xdp_md *ctx, struct packet *pkt)
 {
-	struct cursor cur = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
+	struct cursor cur = { .pos = (void *)(long)ctx->data,
+			      .end = (void *)(long)ctx->data_end };
 
 	pkt->frame_len = (u32)(cur.end - cur.pos);
 	if (parse_link(&cur, pkt) != PARSED)

@@ -34,6 +34,7 @@
 struct cursor {
 	void *pos;
 	void *end;
+	u32 beyond; /* bytes of the packet behind `end`, in fragments of a socket buffer */
 };
 
 enum packet_marks {
@@ -93,7 +94,14 @@ static __always_inline void *take_variable(struct cursor *cur, u32 size)
 /* Bytes from `from` to the end of the packet. */
 static __always_inline u32 rest_of(const struct cursor *cur, const void *from)
 {
-	return (u32)((const void *)cur->end - from);
+	u32 rest = (u32)((const void *)cur->end - from);
+
+	if (cur->beyond) {
+		/* Or the compiler adds first, in 32 bits, to a pointer. */
+		asm volatile("" : "+r"(rest));
+		rest += cur->beyond;
+	}
+	return rest;
 }
 
 static __always_inline bool is_vlan(u16 ethertype_be)

@@ -181,7 +181,7 @@ static __always_inline MUST_USE bool
 parse_headers(struct __sk_buff *skb, struct segment *seg, enum direction direction)
 {
 	void *start = (void *)(long)skb->data;
-	struct cursor cur = { start, (void *)(long)skb->data_end };
+	struct cursor cur = { .pos = start, .end = (void *)(long)skb->data_end };
 
 	if (!take(&cur, ETH_HLEN))
 		return false;

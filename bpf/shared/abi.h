@@ -458,6 +458,7 @@ enum meter_method {
 	METER_WINDOW_CHAIN = 0,
 	METER_FIXED_GAP = 1,
 	METER_MODES = 2,
+	METER_NONE = 3,
 };
 
 /* Head of the meter's flows; the estimator's state follows. */
@@ -466,8 +467,11 @@ struct meter_sums {
 	u64 epoch;   /* the one that the sums are of: time / length of an epoch */
 	u64 sum2_ns; /* in half samples, as struct est_sample */
 	u64 count2;
+	u32 bound2;  /* as struct est_sample */
+	u8 window;   /* the largest one */
+	u8 pad[3];
 };
-ABI_SIZE(struct meter_sums, 32);
+ABI_SIZE(struct meter_sums, 40);
 
 /*
  * The latencies of one flow in one epoch, or a part of them: a record goes out
@@ -479,8 +483,21 @@ struct meter_record {
 	u64 epoch;
 	u64 sum2_ns;
 	u64 count2;
+	u32 bound2;
+	u8 window;
+	u8 slot; /* which of the meter's estimators, in their order */
+	u16 pad;
 };
-ABI_SIZE(struct meter_record, 64);
+ABI_SIZE(struct meter_record, 72);
+
+/* A server, for the meter's histograms. */
+struct meter_server {
+	u32 addr_be[4]; /* IPv4 as IPv4-mapped */
+	u16 port_be;
+	u8 proto;
+	u8 slot; /* as in struct meter_record */
+};
+ABI_SIZE(struct meter_server, 20);
 
 enum rtt_bits {
 	RTT_OUTGOING = 1 << 0,	/* from the interface's host to the other end */

@@ -153,3 +153,181 @@ fn an_unknown_interface_is_named() {
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.contains("nosuch0"), "{error}");
 }
+
+/// A packet socket sees both directions, so that every estimator runs.
+#[test]
+fn without_bpf_every_estimator_runs() {
+    in_namespace(|| {
+        let listener = TcpListener::bind("127.0.0.1:8080").unwrap();
+        let names = "window-chain,seq-ack,handshake";
+        let args = [
+            "--no-bpf",
+            "--per",
+            "server",
+            "--percentiles",
+            "--estimator",
+            names,
+            "-o",
+            "json",
+            "--epoch",
+            "1h",
+        ];
+        let (child, stderr) = start(&[&args[..], &["tcp port 8080"]].concat());
+        let felt_us = converse(&listener);
+        let (out, err) = stop(child, stderr);
+        let rows: Vec<serde_json::Value> = out
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        let of = |name: &str| {
+            let mut mine = rows.iter().filter(|row| row["estimator"] == name);
+            mine.next().unwrap_or_else(|| panic!("{name} in {out}"))
+        };
+        let error = (of("window-chain")["estimate_us"].as_f64().unwrap() - felt_us).abs() / felt_us;
+        assert!(error < 0.05, "{felt_us} us felt\n{out}");
+        assert!(
+            of("window-chain")["p90_us"].as_f64().unwrap() >= 5_000.0,
+            "{out}"
+        );
+        assert_eq!(of("handshake")["samples"], 1);
+        assert!(of("seq-ack")["samples"].as_u64().unwrap() > 250, "{out}");
+        assert!(
+            err.contains("from clients ") && err.contains("from servers "),
+            "{err}"
+        );
+    });
+}
+
+#[test]
+fn what_the_kernel_cannot_do_goes_by_a_socket_and_says_so() {
+    in_namespace(|| {
+        for (args, why) in [
+            (
+                &["--estimator", "spin"][..],
+                "since spin runs in user space alone",
+            ),
+            (
+                &["-o", "csv", "--percentiles"],
+                "since the kernel has no percentiles of single epochs",
+            ),
+            (&["port 80"], "since filter expressions run on sockets"),
+        ] {
+            let mut child = Command::new(env!("CARGO_BIN_EXE_causeway"))
+                .args(["measure", "-i", "lo"])
+                .args(args)
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut stderr = BufReader::new(child.stderr.take().unwrap());
+            let mut line = String::new();
+            stderr.read_line(&mut line).unwrap();
+            assert!(line.contains(why), "{line}");
+            stop(child, stderr);
+        }
+    });
+}
+
+/// Metrics of a running meter, over several estimators, beside an XDP program.
+#[test]
+fn metrics_and_percentiles_come_from_the_kernel_too() {
+    in_namespace(|| {
+        let listener = TcpListener::bind("127.0.0.1:8080").unwrap();
+        let (first, first_err) = start(&["-o", "csv"]);
+        let args = [
+            "--serve",
+            "127.0.0.1:9471",
+            "--estimator",
+            "window-chain,fixed-gap",
+        ];
+        let mut child = Command::new(env!("CARGO_BIN_EXE_causeway"))
+            .args(["measure", "-i", "lo"])
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut lines = [String::new(), String::new()];
+        lines
+            .iter_mut()
+            .for_each(|line| _ = stderr.read_line(line).unwrap());
+        let said = lines.concat();
+        assert!(
+            said.contains("TC ingress") && said.contains("http://127.0.0.1:9471/metrics"),
+            "{said}"
+        );
+        converse(&listener);
+        // Rows come about a second after their epoch, metrics once a second.
+        thread::sleep(Duration::from_millis(3500));
+        let page = scrape("127.0.0.1:9471");
+        let series = "causeway_measure_latency_seconds_count{estimator=\"window-chain\",proto=\"6\",address=\"127.0.0.1\",port=\"8080\"} ";
+        let count = page
+            .split_once(series)
+            .unwrap_or_else(|| panic!("{page}"))
+            .1;
+        let count: u64 = count.lines().next().unwrap().parse().unwrap();
+        assert!(count >= REQUESTS as u64 * 9 / 10, "{count}");
+        assert!(
+            page.contains("estimator=\"fixed-gap\"") && page.ends_with("# EOF\n"),
+            "{page}"
+        );
+        assert!(
+            page.contains("causeway_measure_packets_total{verdict=\"measured\"}"),
+            "{page}"
+        );
+        let (table, _) = stop(child, stderr);
+        let line = table
+            .lines()
+            .find(|line| line.contains("window-chain"))
+            .unwrap();
+        assert!(
+            line.contains("127.0.0.1:8080") && line.contains(" ms"),
+            "{table}"
+        );
+        stop(first, first_err);
+    });
+}
+
+fn scrape(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(
+        answer.starts_with("HTTP/1.0 200") || answer.starts_with("HTTP/1.1 200"),
+        "{answer}"
+    );
+    answer
+}
+
+#[test]
+fn what_cannot_be_is_one_sentence() {
+    for (args, words) in [
+        (
+            &["-i", "lo", "--serve", "0.0.0.0:9471"][..],
+            "would show metrics to the network",
+        ),
+        (
+            &["-i", "lo", "--serve", "127.0.0.1:0", "--per", "flow"],
+            "would flood Prometheus",
+        ),
+        (&["-i", "lo", "--top", "-o", "csv"], "--top shows a table"),
+        (
+            &["-i", "lo", "--no-bpf", "--next-program", "/x"],
+            "is for the meter in the kernel",
+        ),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_causeway"))
+            .arg("measure")
+            .args(args)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            error.contains(words) && error.lines().count() == 1,
+            "{error}"
+        );
+    }
+}

@@ -416,6 +416,12 @@ plain! {
         sum2_ns: u64,
         /// Number of half samples.
         count2: u64,
+        /// How much of `count2` are upper bounds only.
+        bound2: u32,
+        /// The largest window of requests inferred; 0: unknown.
+        window: u8,
+        /// Zero.
+        pad: [u8; 3],
     }
     /// Latencies of one flow in one epoch, or a part of them.
     "meter_record" MeterRecord {
@@ -427,6 +433,25 @@ plain! {
         sum2_ns: u64,
         /// Number of half samples.
         count2: u64,
+        /// How much of `count2` are upper bounds only.
+        bound2: u32,
+        /// The largest window of requests inferred; 0: unknown.
+        window: u8,
+        /// Which of the meter's estimators, in their order.
+        slot: u8,
+        /// Zero.
+        pad: u16,
+    }
+    /// A server, for the meter's histograms.
+    "meter_server" MeterServer {
+        /// Its address; IPv4 as IPv4-mapped.
+        addr_be: [u8; 16],
+        /// Its port.
+        port_be: [u8; 2],
+        /// IP protocol number.
+        proto: u8,
+        /// As in `MeterRecord`.
+        slot: u8,
     }
 }
 

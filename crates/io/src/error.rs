@@ -15,6 +15,28 @@ pub enum Error {
         "the kernel does not let this process load BPF programs: run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
     )]
     NotPermitted,
+    /// No right to capture packets.
+    #[error(
+        "the kernel does not let this process capture packets: run as root, or with CAP_NET_RAW"
+    )]
+    MayNotCapture,
+    /// The program to hand packets on to cannot be used.
+    #[error(
+        "{} cannot get the packets after the meter: {why}. Name a pinned XDP program, or a pinned program array with one in slot 0",
+        .path.display()
+    )]
+    Next {
+        /// Where it is pinned.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// TC programs cannot call XDP programs.
+    #[error("the next program is an XDP program, which packets at TC have passed: attach by XDP")]
+    NextNeedsXdp,
+    /// The kernel has one state for each kind of estimator.
+    #[error("name each kind of estimator once")]
+    SameEstimator,
     /// A kernel without the BPF system call.
     #[error("this kernel has no BPF: it needs CONFIG_BPF_SYSCALL, in Linux 6.1 or newer")]
     NoBpf,

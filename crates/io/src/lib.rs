@@ -5,6 +5,7 @@
 //! - [`LoadBalancer`]: the balancer, pinned so that it outlives the process.
 //! - [`Decapsulator`]: its counterpart on a server.
 //! - [`Meter`]: measurement alone, on any interface.
+//! - [`Capture`]: packets of an interface, without BPF programs.
 //! - [`filter`]: tcpdump's filter language.
 //! - [`rtt`]: clocks, sockets and the sampler behind `causeway rtt`.
 //! - [`resolve_next_hop`]: where its packets go, asked of the kernel's tables.
@@ -12,6 +13,7 @@
 pub mod abi;
 mod balancer;
 pub mod bench;
+pub mod capture;
 mod cookie_hooks;
 pub mod daisy;
 mod decapsulator;
@@ -37,11 +39,14 @@ pub use balancer::{
     Options, Patience, Pick, Picking, Protocol, Real, RealId, RealStats, Swept, Traced, Vip, VipId,
     VipOptions, trace,
 };
+pub use capture::{Capture, CaptureCounts, Frame};
 pub use cookie_hooks::CookieHooks;
 pub use decapsulator::{Decapsulator, DecapsulatorOptions};
 pub use error::{Error, Result};
 pub use filter::FilterError;
-pub use meter::{Meter, MeterOptions, MeterSample, MeteredFlow};
+pub use meter::{
+    Attach, Meter, MeterOptions, MeterSample, MeteredFlow, Network, Place, ServerLatencies,
+};
 pub use next_hop::{
     Gateway, Gue, InterfaceInfo, Mac, NextHop, NextHopError, Source, find_gateway, interface_info,
     resolve_next_hop,

@@ -1,85 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Measurement alone, live: `bpf/meter.bpf.c` on an interface.
 //!
-//! The meter lets every packet pass. It belongs to this process: nothing is
-//! pinned, and it leaves the interface when [`Meter`] is dropped or the process
-//! ends. Where XDP is taken already it cannot start.
+//! The meter lets every packet pass, or hands it on to another XDP program. It
+//! belongs to this process: nothing is pinned, and it leaves the interface when
+//! [`Meter`] is dropped or the process ends. Where XDP is taken it runs at TC
+//! ingress instead.
+
+mod load;
+mod options;
 
 use std::cell::RefCell;
 use std::fmt;
-use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
 use std::rc::Rc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use causeway_core::estimate::{Method, Tally};
-use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
-use libbpf_rs::{MapCore as _, MapFlags, MapHandle, OpenObject, RingBuffer, RingBufferBuilder};
+use causeway_core::hist::Histogram;
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
 
-use crate::abi::{self, FlowKey6, MeterRecord, MeterSums, MeterVerdict, PacketsBytes, Plain as _};
+use crate::abi::{
+    self, FlowKey6, MeterRecord, MeterServer, MeterSums, MeterVerdict, PacketsBytes, Plain as _,
+};
 use crate::error::{Error, Result};
 use crate::map::{PerCpu, io_error};
 use crate::plane;
-use crate::skel::meter::{MeterSkel, MeterSkelBuilder, types};
-use crate::xdp::{Interface, Link, Mode, XdpMode};
+use crate::skel::meter::MeterSkel;
+use crate::tc::{Direction, TcLink};
+use crate::xdp::{Interface, Link, Mode};
 
-const PROGRAM: &str = "causeway_meter";
-/// `enum meter_method` of abi.h.
-const WINDOW_CHAIN: u32 = 0;
-const FIXED_GAP: u32 = 1;
-const MODES: u32 = 2;
-
-/// How to start a meter.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MeterOptions {
-    /// The interface that packets from clients cross.
-    pub interface: String,
-    /// How the program is to run.
-    pub xdp_mode: XdpMode,
-    /// The estimator.
-    pub method: Method,
-    /// Ignore transport headers but for ports: judge by sizes and times alone.
-    pub opaque: bool,
-    /// Length of an epoch. Epochs are aligned to its multiples since the Unix
-    /// epoch. At least 1 us.
-    pub epoch: Duration,
-    /// Flows held at once; beyond that, the kernel evicts those silent longest.
-    pub max_flows: u32,
-}
-
-impl MeterOptions {
-    /// The defaults: window chain, 200 ms, 65,536 flows.
-    pub fn new(interface: impl Into<String>) -> Self {
-        Self {
-            interface: interface.into(),
-            xdp_mode: XdpMode::Auto,
-            method: Method::WindowChain,
-            opaque: false,
-            epoch: Duration::from_millis(200),
-            max_flows: 1 << 16,
-        }
-    }
-
-    fn check(&self) -> Result<()> {
-        let epoch_ns = u64::try_from(self.epoch.as_nanos()).unwrap_or(u64::MAX);
-        let ranges = [
-            ("epoch in nanoseconds", epoch_ns, 1_000, 1 << 62),
-            ("max_flows", self.max_flows.into(), 1, 1 << 28),
-        ];
-        for (what, value, min, max) in ranges {
-            if !(min..=max).contains(&value) {
-                return Err(Error::OutOfRange {
-                    what,
-                    value,
-                    min,
-                    max,
-                });
-            }
-        }
-        Ok(())
-    }
-}
+pub use load::set_method;
+pub use options::{Attach, MeterOptions, Network};
 
 /// A flow, from client to server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -111,42 +63,68 @@ impl From<&FlowKey6> for MeteredFlow {
 pub struct MeterSample {
     /// The flow.
     pub flow: MeteredFlow,
+    /// Which estimator: 0 is [`MeterOptions::method`], then [`MeterOptions::more`].
+    pub slot: u8,
     /// Start of the epoch, nanoseconds since the Unix epoch.
     pub epoch_start_ns: u64,
     /// The latencies.
     pub tally: Tally,
 }
 
-impl MeterSample {
-    fn new(key: &FlowKey6, epoch: u64, sum2_ns: u64, count2: u64, epoch_ns: u64) -> Self {
-        Self {
-            flow: key.into(),
-            epoch_start_ns: epoch.saturating_mul(epoch_ns),
-            tally: Tally {
-                sum2_ns,
-                count2,
-                ..Tally::default()
-            },
+/// The latencies of one server by one estimator, since the meter started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerLatencies {
+    /// IP protocol number.
+    pub proto: u8,
+    /// The server.
+    pub server: SocketAddr,
+    /// As [`MeterSample::slot`].
+    pub slot: u8,
+    /// Their distribution, in half counts.
+    pub histogram: Histogram,
+}
+
+/// How the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// As XDP.
+    Xdp(Mode),
+    /// At TC ingress.
+    Tc,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Xdp(mode) => write!(f, "{mode} XDP"),
+            Self::Tc => f.write_str("TC ingress"),
         }
     }
+}
+
+/// What holds the program on the interface.
+enum Hold {
+    Xdp { _link: Link },
+    Tc { _link: TcLink },
 }
 
 /// A meter on an interface.
 pub struct Meter {
     epoch_ns: u64,
-    mode: Mode,
+    place: Place,
     ring: RingBuffer<'static>,
     records: Rc<RefCell<Vec<MeterRecord>>>,
-    flows: MapHandle,
+    /// The flows of each estimator, with its slot.
+    flows: Vec<(u8, MapHandle)>,
     verdicts: PerCpu<PacketsBytes>,
     // The link before the program that it holds.
-    _link: Link,
+    _hold: Hold,
     skel: MeterSkel<'static>,
 }
 
 impl fmt::Debug for Meter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Meter").field("mode", &self.mode).finish()
+        f.debug_struct("Meter").field("place", &self.place).finish()
     }
 }
 
@@ -160,32 +138,43 @@ impl Meter {
         options.check()?;
         plane::check_kernel()?;
         let interface = Interface::find(&options.interface)?;
-        if let Some(occupant) = interface.occupant()? {
-            return Err(interface.foreign(occupant));
-        }
-        let skel = load(options)?;
-        let (link, mode) = Link::attach(
-            skel.progs.causeway_meter.as_fd(),
-            &interface,
-            options.xdp_mode,
-        )?;
+        let tc = choose(options, &interface)?;
+        let skel = load::load(options, tc)?;
+        let (hold, place) = if tc {
+            let program = skel.progs.causeway_meter_tc.as_fd();
+            let link = TcLink::attach(program, &interface, Direction::In)?;
+            (Hold::Tc { _link: link }, Place::Tc)
+        } else {
+            let program = skel.progs.causeway_meter.as_fd();
+            let (link, mode) = Link::attach(program, &interface, options.xdp_mode)?;
+            (Hold::Xdp { _link: link }, Place::Xdp(mode))
+        };
         let handle = |map| MapHandle::try_from(map).map_err(|e| failed("open a map", &e));
+        let mut flows = Vec::new();
+        for (place, (slot, method)) in load::in_order(options).into_iter().enumerate() {
+            let map = match (place, method) {
+                (0, _) | (_, Method::WindowChain) => &skel.maps.flows,
+                (_, Method::FixedGap(_)) => &skel.maps.gap_flows,
+                (_, Method::Modes(_)) => &skel.maps.modes_flows,
+            };
+            flows.push((slot, handle(map)?));
+        }
         let records = Rc::new(RefCell::new(Vec::new()));
         Ok(Self {
             epoch_ns: options.epoch.as_nanos() as u64,
-            mode,
+            place,
             ring: ring_buffer(handle(&skel.maps.records)?, records.clone())?,
             records,
-            flows: handle(&skel.maps.flows)?,
+            flows,
             verdicts: PerCpu::new(handle(&skel.maps.verdicts)?)?,
-            _link: link,
+            _hold: hold,
             skel,
         })
     }
 
     /// How the program runs.
-    pub fn mode(&self) -> Mode {
-        self.mode
+    pub fn place(&self) -> Place {
+        self.place
     }
 
     /// Waits at most `timeout` for latencies of epochs that have ended, and gives
@@ -199,8 +188,17 @@ impl Meter {
             _ => {}
         }
         let records = self.records.take();
-        let sample =
-            |r: &MeterRecord| MeterSample::new(&r.key, r.epoch, r.sum2_ns, r.count2, self.epoch_ns);
+        let sample = |r: &MeterRecord| MeterSample {
+            flow: (&r.key).into(),
+            slot: r.slot,
+            epoch_start_ns: r.epoch.saturating_mul(self.epoch_ns),
+            tally: Tally {
+                sum2_ns: r.sum2_ns,
+                count2: r.count2,
+                bound2: r.bound2.into(),
+                window: r.window,
+            },
+        };
         Ok(records.iter().map(sample).collect())
     }
 
@@ -208,26 +206,60 @@ impl Meter {
     /// come out of [`Meter::poll`] too if the flow goes on.
     pub fn open_epochs(&self) -> Result<Vec<MeterSample>> {
         let mut samples = Vec::new();
-        for key in self.flows.keys() {
-            let value = self.flows.lookup(&key, MapFlags::ANY);
-            let value = value.map_err(|e| failed("read the flows", &e))?;
-            let Some(key) = FlowKey6::from_bytes(&key) else {
-                continue;
-            };
-            let head = |v: Vec<u8>| MeterSums::from_bytes(v.get(..size_of::<MeterSums>())?);
-            // A flow may be evicted while we walk.
-            let Some(sums) = value.and_then(head).filter(|sums| sums.count2 > 0) else {
-                continue;
-            };
-            samples.push(MeterSample::new(
-                &key,
-                sums.epoch,
-                sums.sum2_ns,
-                sums.count2,
-                self.epoch_ns,
-            ));
+        for (slot, flows) in &self.flows {
+            for key in flows.keys() {
+                let value = flows.lookup(&key, MapFlags::ANY);
+                let value = value.map_err(|e| failed("read the flows", &e))?;
+                let head = |v: Vec<u8>| MeterSums::from_bytes(v.get(..size_of::<MeterSums>())?);
+                // A flow may be evicted while we walk.
+                let (Some(key), Some(sums)) = (FlowKey6::from_bytes(&key), value.and_then(head))
+                else {
+                    continue;
+                };
+                if sums.count2 > 0 {
+                    samples.push(MeterSample {
+                        flow: (&key).into(),
+                        slot: *slot,
+                        epoch_start_ns: sums.epoch.saturating_mul(self.epoch_ns),
+                        tally: Tally {
+                            sum2_ns: sums.sum2_ns,
+                            count2: sums.count2,
+                            bound2: sums.bound2.into(),
+                            window: sums.window,
+                        },
+                    });
+                }
+            }
         }
         Ok(samples)
+    }
+
+    /// Distributions of all servers, if the options asked for them.
+    pub fn servers(&self) -> Result<Vec<ServerLatencies>> {
+        let map = &self.skel.maps.servers;
+        let mut servers = Vec::new();
+        for key in map.keys() {
+            let value = map.lookup(&key, MapFlags::ANY);
+            let value = value.map_err(|e| failed("read the histograms", &e))?;
+            let (Some(key), Some(value)) = (MeterServer::from_bytes(&key), value) else {
+                continue;
+            };
+            let words = value.as_chunks::<8>().0.iter();
+            let counts: Vec<u64> = words.map(|word| u64::from_ne_bytes(*word)).collect();
+            let Ok(histogram) = Histogram::from_counts(&counts) else {
+                continue;
+            };
+            servers.push(ServerLatencies {
+                proto: key.proto,
+                server: SocketAddr::new(
+                    abi::addr_from_bytes(key.addr_be),
+                    u16::from_be_bytes(key.port_be),
+                ),
+                slot: key.slot,
+                histogram,
+            });
+        }
+        Ok(servers)
     }
 
     /// What became of all packets.
@@ -248,60 +280,14 @@ impl Meter {
     }
 }
 
-/// Sets which estimator the program runs, and with what parameters.
-pub fn set_method(rodata: &mut types::rodata, method: &Method) {
-    match method {
-        Method::WindowChain => rodata.cfg_method = WINDOW_CHAIN,
-        Method::FixedGap(config) => {
-            rodata.cfg_method = FIXED_GAP;
-            rodata.cfg_fixed_gap = types::fixed_gap_config {
-                delta_ns: config.delta_ns,
-                idle_ns: config.idle_ns,
-            };
-        }
-        Method::Modes(config) => {
-            rodata.cfg_method = MODES;
-            rodata.cfg_modes = types::modes_config {
-                epsilon_ns: config.epsilon_ns,
-                epsilon_permille: config.epsilon_permille,
-                modes: config.modes,
-                tcp_timeout_ns: config.tcp_timeout_ns,
-                other_timeout_ns: config.other_timeout_ns,
-                ibg: config.ibg as u32,
-                mtu: config.mtu,
-            };
-        }
-    }
-}
-
-fn load(options: &MeterOptions) -> Result<MeterSkel<'static>> {
-    // The skeleton borrows the object. It is given up, with the program and its
-    // maps, until the process ends; a process starts one meter, or a few.
-    let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-    let mut open = MeterSkelBuilder::default()
-        .open(storage)
-        .map_err(|e| failed("open the meter's object", &e))?;
-    if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
-        rodata.cfg_epoch_ns = options.epoch.as_nanos() as u64;
-        rodata.cfg_opaque = options.opaque;
-        rodata.cfg_clock_offset_ns = clock_offset_ns();
-        set_method(rodata, &options.method);
-    }
-    open.maps
-        .flows
-        .set_max_entries(options.max_flows)
-        .map_err(|e| failed("set the number of flows", &e))?;
-    open.load()
-        .map_err(|e| failed(format!("load {PROGRAM}"), &e))
-}
-
-/// From the kernel's monotonic clock to Unix time, as it is now.
-fn clock_offset_ns() -> u64 {
-    let unix = SystemTime::now().duration_since(UNIX_EPOCH);
-    let monotonic = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
-    match (unix, monotonic.map(Duration::from)) {
-        (Ok(unix), Ok(monotonic)) => unix.saturating_sub(monotonic).as_nanos() as u64,
-        _ => 0,
+/// Whether to run at TC ingress.
+fn choose(options: &MeterOptions, interface: &Interface) -> Result<bool> {
+    match (options.attach, interface.occupant()?) {
+        (Attach::Tc, _) => Ok(true),
+        (_, None) => Ok(false),
+        // After TC nothing can be handed on to an XDP program.
+        (Attach::Auto, Some(_)) if options.next.is_none() => Ok(true),
+        (_, Some(occupant)) => Err(interface.foreign(occupant)),
     }
 }
 

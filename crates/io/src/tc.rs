@@ -97,7 +97,7 @@ impl Drop for TcLink {
         if let Self::Filter(hook) = self
             && let Err(error) = hook.detach()
         {
-            tracing::warn!("the sampler could not be taken off its interface: {error}");
+            tracing::warn!("a program could not be taken off its interface: {error}");
         }
     }
 }

@@ -9,8 +9,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use causeway_core::estimate::{FixedGapConfig, Method, ModesConfig, Tally};
-use causeway_io::abi::MeterVerdict;
-use causeway_io::{Error, Meter, MeterOptions, MeterSample, Mode};
+use causeway_io::abi::{MeterVerdict, PacketsBytes, Plain as _};
+use causeway_io::skel::meter::MeterSkelBuilder;
+use causeway_io::{Attach, Error, Meter, MeterOptions, MeterSample, Mode, Place};
+use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
+use libbpf_rs::{MapCore as _, MapFlags};
 use sandbox::{Netns, Sandbox, ip};
 
 const SERVER: &str = "10.3.0.1:443";
@@ -57,7 +60,7 @@ fn measure(method: Method) -> (Vec<MeterSample>, f64) {
         ..MeterOptions::new("m0")
     };
     let mut meter = Meter::start(&options).expect("meter");
-    assert_eq!(meter.mode(), Mode::Native);
+    assert_eq!(meter.place(), Place::Xdp(Mode::Native));
     let truth_ns = client.run(send_requests);
     let mut samples = meter.poll(Duration::ZERO).expect("poll");
     assert!(samples.len() >= 5, "{samples:?}");
@@ -66,7 +69,10 @@ fn measure(method: Method) -> (Vec<MeterSample>, f64) {
     let verdicts = meter.verdicts().expect("verdicts");
     let measured = verdicts.iter().find(|(v, _)| *v == MeterVerdict::Measured);
     assert_eq!(measured.map(|(_, c)| c.packets), Some(u64::from(REQUESTS)));
-    let second = Meter::start(&options);
+    let second = Meter::start(&MeterOptions {
+        attach: Attach::Xdp,
+        ..options.clone()
+    });
     assert!(matches!(second, Err(Error::Foreign { .. })), "{second:?}");
     drop(meter);
     Meter::start(&options).expect("the interface is free again");
@@ -119,5 +125,175 @@ fn settings_out_of_range_are_refused() {
         );
         let missing = Meter::start(&MeterOptions::new("nowhere0"));
         assert!(matches!(missing, Err(Error::NoInterface(_))), "{missing:?}");
+    });
+}
+
+/// Sends requests past a meter with these options; what it found.
+fn past(options: &MeterOptions) -> (Meter, Vec<MeterSample>, f64) {
+    let client = client();
+    let mut meter = Meter::start(options).expect("meter");
+    let truth_ns = client.run(send_requests);
+    let mut samples = meter.poll(Duration::ZERO).expect("poll");
+    samples.extend(meter.open_epochs().expect("flows"));
+    (meter, samples, truth_ns)
+}
+
+fn measured(meter: &Meter) -> u64 {
+    let verdicts = meter.verdicts().expect("verdicts");
+    let measured = verdicts.iter().find(|(v, _)| *v == MeterVerdict::Measured);
+    measured.map_or(0, |(_, count)| count.packets)
+}
+
+fn tally(samples: &[MeterSample], slot: u8) -> Tally {
+    let mut sum = Tally::default();
+    let mine = samples.iter().filter(|sample| sample.slot == slot);
+    mine.for_each(|sample| sum.merge(&sample.tally));
+    sum
+}
+
+fn assert_near(samples: &[MeterSample], slot: u8, truth_ns: f64) {
+    let mean_ns = tally(samples, slot).mean_ns().expect("an estimate");
+    let error = mean_ns / truth_ns - 1.0;
+    assert!(
+        error.abs() < 0.05,
+        "slot {slot}: {mean_ns} ns instead of {truth_ns} ns"
+    );
+}
+
+#[test]
+fn traffic_control_measures_the_same() {
+    Sandbox::run(|_| {
+        let options = MeterOptions {
+            attach: Attach::Tc,
+            epoch: Duration::from_millis(50),
+            ..MeterOptions::new("m0")
+        };
+        let (meter, samples, truth_ns) = past(&options);
+        assert_eq!(
+            (meter.place(), measured(&meter)),
+            (Place::Tc, REQUESTS.into())
+        );
+        assert_near(&samples, 0, truth_ns);
+        drop(meter);
+        let left = std::process::Command::new("bpftool")
+            .args(["net", "show", "dev", "m0"])
+            .output();
+        if let Ok(left) = left {
+            let left = String::from_utf8_lossy(&left.stdout).into_owned();
+            assert!(!left.contains("causeway"), "{left}");
+        }
+    });
+}
+
+#[test]
+fn a_meter_leaves_a_running_xdp_program_alone() {
+    Sandbox::run(|_| {
+        let _client = client();
+        let first = Meter::start(&MeterOptions::new("m0")).expect("meter");
+        let second = Meter::start(&MeterOptions::new("m0")).expect("meter");
+        assert_eq!(first.place(), Place::Xdp(Mode::Native));
+        assert_eq!(second.place(), Place::Tc);
+    });
+}
+
+/// All three at once, and their distributions.
+#[test]
+fn estimators_run_side_by_side_in_the_kernel() {
+    Sandbox::run(|_| {
+        let options = MeterOptions {
+            method: Method::FixedGap(FixedGapConfig::default()),
+            more: vec![Method::Modes(ModesConfig::default()), Method::WindowChain],
+            max_servers: 16,
+            epoch: Duration::from_millis(50),
+            ..MeterOptions::new("m0")
+        };
+        let (meter, samples, truth_ns) = past(&options);
+        for slot in 0..3 {
+            assert_near(&samples, slot, truth_ns);
+            let servers = meter.servers().expect("histograms");
+            let mine: Vec<_> = servers
+                .iter()
+                .filter(|server| server.slot == slot)
+                .collect();
+            assert_eq!(mine.len(), 1);
+            assert_eq!(
+                (mine[0].server.to_string(), mine[0].proto),
+                (SERVER.to_owned(), 17)
+            );
+            let sum = tally(&samples, slot);
+            assert_eq!(mine[0].histogram.count(), sum.count2, "slot {slot}");
+            let median_ns = mine[0].histogram.quantile(0.5).expect("a median") as f64;
+            assert!(
+                (median_ns / truth_ns - 1.0).abs() < 0.1,
+                "{median_ns} for {truth_ns}"
+            );
+        }
+        assert_eq!(tally(&samples, 2).window, 1);
+        let twice = MeterOptions {
+            more: vec![Method::FixedGap(FixedGapConfig::default())],
+            ..options
+        };
+        assert!(matches!(Meter::start(&twice), Err(Error::SameEstimator)));
+    });
+}
+
+#[test]
+fn client_networks_overrule_the_ports() {
+    Sandbox::run(|_| {
+        let nets = |net: &str| MeterOptions {
+            client_nets: vec![(net.parse().expect("an address"), 24)],
+            ..MeterOptions::new("m0")
+        };
+        let (meter, ..) = past(&nets("10.3.0.0"));
+        assert_eq!(
+            measured(&meter),
+            REQUESTS.into(),
+            "both sides are inside: ports decide"
+        );
+        drop(meter);
+        ip("link del m0");
+        let server_alone = MeterOptions {
+            client_nets: vec![("10.3.0.1".parse().expect("an address"), 32)],
+            ..MeterOptions::new("m0")
+        };
+        let (meter, ..) = past(&server_alone);
+        assert_eq!(measured(&meter), 0);
+    });
+}
+
+/// A second meter, pinned and on no interface, stands for a balancer.
+#[test]
+fn packets_go_on_to_the_next_program() {
+    Sandbox::run(|sandbox| {
+        let pin = sandbox.bpffs().join("next");
+        let storage = Box::leak(Box::new(std::mem::MaybeUninit::uninit()));
+        let open = MeterSkelBuilder::default().open(storage).expect("open");
+        let mut skel = open.load().expect("load");
+        skel.progs.causeway_meter.pin(&pin).expect("pin");
+        let options = MeterOptions {
+            next: Some(pin.clone()),
+            ..MeterOptions::new("m0")
+        };
+        let (meter, ..) = past(&options);
+        assert_eq!(measured(&meter), REQUESTS.into());
+        let key = (MeterVerdict::Measured as u32).to_ne_bytes();
+        let cpus = skel.maps.verdicts.lookup_percpu(&key, MapFlags::ANY);
+        let packets = |cpu: &Vec<u8>| PacketsBytes::from_bytes(cpu).expect("size").packets;
+        let after: u64 = cpus.expect("map").expect("index").iter().map(packets).sum();
+        assert_eq!(after, REQUESTS.into());
+        for (next, words) in [
+            (sandbox.bpffs().join("nothing"), "No such file"),
+            (
+                sandbox.bpffs().to_owned(),
+                "cannot get the packets after the meter",
+            ),
+        ] {
+            let options = MeterOptions {
+                next: Some(next),
+                ..MeterOptions::new("lo")
+            };
+            let error = Meter::start(&options).expect_err("no program").to_string();
+            assert!(error.contains(words), "{error}");
+        }
     });
 }

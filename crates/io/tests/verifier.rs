@@ -117,6 +117,29 @@ fn rtt() -> (u32, Duration) {
     )
 }
 
+/// The meter at TC ingress with all that it can do.
+fn meter_tc() -> (u32, Duration) {
+    let mut storage = MaybeUninit::uninit();
+    let mut open = MeterSkelBuilder::default()
+        .open(&mut storage)
+        .expect("open");
+    open.progs.causeway_meter.set_autoload(false);
+    open.progs.causeway_meter_tc.set_autoload(true);
+    let rodata = open.maps.rodata_data.as_deref_mut().expect("rodata");
+    rodata.cfg_also_gap = true;
+    rodata.cfg_also_modes = true;
+    rodata.cfg_histograms = true;
+    rodata.cfg_client_nets = true;
+    let start = cpu_time();
+    let skel = open
+        .load()
+        .unwrap_or_else(|e| panic!("loading needs root and BPF: {e}"));
+    (
+        verified_instructions(skel.progs.causeway_meter_tc.as_fd()),
+        cpu_time() - start,
+    )
+}
+
 /// The meter with one estimator, see `enum meter_method`.
 fn meter(method: u32) -> (u32, Duration) {
     let mut storage = MaybeUninit::uninit();
@@ -148,6 +171,7 @@ fn programs_cost_the_verifier_what_is_committed() {
         ("meter window-chain", meter(0)),
         ("meter fixed-gap", meter(1)),
         ("meter modes", meter(2)),
+        ("meter tc with everything", meter_tc()),
         ("rtt", rtt()),
         ("server", server),
         ("server cookies out", cookie_out),

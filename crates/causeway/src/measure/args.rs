@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The arguments of `causeway measure`, and what they mean.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use causeway_core::flow::{Cidr, FlowKey, Headers};
 use clap::ValueEnum as _;
 
 use super::group::{Grouping, PrefixLen};
-use super::names::{EstimatorName, Format, HeadersName, IbgName, Per};
+use super::names::{AttachName, EstimatorName, Format, HeadersName, IbgName, Per};
 use super::rows::{Label, Style};
 use crate::config::units;
 
@@ -41,8 +41,10 @@ pub struct Args {
     pub epoch: Duration,
 
     /// What an estimate is for
-    #[arg(long, value_enum, default_value_t = Per::Flow)]
-    pub per: Per,
+    ///
+    /// [default: flow; for --serve and the terminal view server]
+    #[arg(long, value_enum)]
+    pub per: Option<Per>,
 
     /// Lengths of the clients' prefixes with --per prefix, for IPv4 and IPv6
     #[arg(long, value_name = "V4,V6", default_value = "24,48")]
@@ -81,8 +83,10 @@ pub struct Args {
     pub headers: HeadersName,
 
     /// Format of the results
-    #[arg(short, long, value_enum, default_value_t = Format::Table)]
-    pub output: Format,
+    ///
+    /// [default: table; with -i on a terminal the view of --top, and the table at its end]
+    #[arg(short, long, value_enum)]
+    pub output: Option<Format>,
 
     /// Write the results to this file instead of standard output
     #[arg(long, value_name = "FILE")]
@@ -102,7 +106,30 @@ pub struct Args {
     #[arg(long, value_name = "CIDR")]
     pub host: Vec<Cidr>,
 
-    /// Flows held at once; beyond that, flows that are silent are ended early
+    /// Live: where the meter runs in the kernel
+    #[arg(long, value_enum, default_value_t = AttachName::Auto, requires = "interface")]
+    pub attach: AttachName,
+
+    /// Live: measure on a packet socket (AF_PACKET) instead of in the kernel
+    ///
+    /// Implied by estimators that the kernel does not run, by filter expressions and
+    /// by percentiles of anything but servers.
+    #[arg(long, requires = "interface", conflicts_with = "attach")]
+    pub no_bpf: bool,
+
+    /// Live: after measuring hand packets on to this pinned XDP program, or array of programs
+    #[arg(long, value_name = "PIN", requires = "interface")]
+    pub next_program: Option<PathBuf>,
+
+    /// Live: show groups with their course and distribution; `q` ends it
+    #[arg(long, requires = "interface")]
+    pub top: bool,
+
+    /// Live: serve metrics for Prometheus on this loopback address, under /metrics
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "interface")]
+    pub serve: Option<SocketAddr>,
+
+    /// Flows held at once; beyond that, those silent for long are ended early
     #[arg(long, value_name = "COUNT", default_value = "1Mi", value_parser = flows)]
     pub max_flows: u32,
 
@@ -200,9 +227,9 @@ impl Args {
             protocol: technique.protocol(),
         };
         Style {
-            format: self.output,
+            format: self.output.unwrap_or(Format::Table),
             grouping: Grouping {
-                per: self.per,
+                per: self.per.unwrap_or(Per::Flow),
                 prefix: self.prefix_len,
             },
             estimators: techniques.iter().map(label).collect(),

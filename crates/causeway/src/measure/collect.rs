@@ -104,6 +104,15 @@ impl Found {
         }
     }
 
+    /// Finds rows alone, whatever the format; sums are somebody else's affair.
+    pub fn lines_alone(style: &Style, max_flows: usize, seed: u64) -> Self {
+        Self {
+            totals: None,
+            keep_lines: true,
+            ..Self::new(style, max_flows, seed)
+        }
+    }
+
     /// Hands the lines on.
     pub fn write(&mut self, rows: &mut Rows) -> io::Result<()> {
         write_lines(&mut self.lines, rows)

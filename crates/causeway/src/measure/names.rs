@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The words of the command line: what may be chosen.
 
+use causeway_io::Attach;
 use clap::ValueEnum;
 
 /// What an estimate is for.
@@ -63,6 +64,27 @@ pub enum HeadersName {
     Clear,
     /// Sizes and times alone, as for IPsec or WireGuard.
     Opaque,
+}
+
+/// Where the meter runs in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AttachName {
+    /// As XDP, or at TC ingress where another XDP program is on the interface.
+    Auto,
+    /// As XDP or not at all.
+    Xdp,
+    /// At TC ingress, behind XDP and offloads.
+    Tc,
+}
+
+impl From<AttachName> for Attach {
+    fn from(name: AttachName) -> Self {
+        match name {
+            AttachName::Auto => Self::Auto,
+            AttachName::Xdp => Self::Xdp,
+            AttachName::Tc => Self::Tc,
+        }
+    }
 }
 
 /// How results look.

@@ -1,73 +1,71 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A line on standard error that shows how far a long file is.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
 /// Short files need no line at all.
 const DELAY: Duration = Duration::from_millis(500);
-const INTERVAL: Duration = Duration::from_millis(200);
-const WIDTH: usize = 30;
+const RENEWED_PER_S: u8 = 5;
 
 /// The line; silent when standard error is no terminal.
 pub struct Progress {
     position: Arc<AtomicU64>,
     len: Option<u64>,
     started: Instant,
-    next: Option<Instant>,
-    shown: bool,
+    /// Nobody watches.
+    silent: bool,
+    bar: Option<ProgressBar>,
 }
 
 impl Progress {
     /// For a file of `len` bytes, of which `position` have been read.
     pub fn new(position: Arc<AtomicU64>, len: Option<u64>) -> Self {
-        let started = Instant::now();
-        let next = io::stderr().is_terminal().then_some(started + DELAY);
         Self {
             position,
             len,
-            started,
-            next,
-            shown: false,
+            started: Instant::now(),
+            silent: !io::stderr().is_terminal(),
+            bar: None,
         }
     }
 
     /// Renews the line when it is time. Call it often.
     pub fn tick(&mut self, packets: u64) {
-        let Some(next) = self.next else { return };
-        let now = Instant::now();
-        if now < next {
+        if self.silent || self.bar.is_none() && self.started.elapsed() < DELAY {
             return;
         }
-        self.next = Some(now + INTERVAL);
-        self.shown = true;
-        let line = self.line(packets, now - self.started);
-        // Progress is a courtesy: a terminal that went away is no error.
-        let _ = write!(io::stderr(), "\r{line}\x1b[K");
+        let bar = self.bar.get_or_insert_with(|| bar(self.len));
+        let rate = packets as f64 / self.started.elapsed().as_secs_f64() / 1e6;
+        bar.set_position(self.position.load(Ordering::Relaxed));
+        bar.set_message(format!(
+            "{:.1} Mpkt, {rate:.1} Mpkt/s",
+            packets as f64 / 1e6
+        ));
     }
+}
 
-    fn line(&self, packets: u64, elapsed: Duration) -> String {
-        let position = self.position.load(Ordering::Relaxed);
-        let rate = packets as f64 / elapsed.as_secs_f64().max(1e-9) / 1e6;
-        let tail = format!("{:.1} Mpkt, {rate:.1} Mpkt/s", packets as f64 / 1e6);
-        match self.len {
-            Some(len @ 1..) => {
-                let share = (position as f64 / len as f64).min(1.0);
-                let full = (share * WIDTH as f64) as usize;
-                let bar = "=".repeat(full);
-                format!("[{bar:<WIDTH$}] {:3.0} %  {tail}", share * 100.0)
-            }
-            _ => format!("{} MiB  {tail}", position >> 20),
-        }
-    }
+fn bar(len: Option<u64>) -> ProgressBar {
+    let target = ProgressDrawTarget::stderr_with_hz(RENEWED_PER_S);
+    let template = match len {
+        Some(_) => "[{bar:30}] {percent:>3} %  {msg}  {eta} left",
+        None => "{bytes}  {msg}",
+    };
+    // The templates are ours; a plain bar would do as well.
+    let style = ProgressStyle::with_template(template)
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("=> ");
+    ProgressBar::with_draw_target(len, target).with_style(style)
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if self.shown {
-            let _ = write!(io::stderr(), "\r\x1b[K");
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
         }
     }
 }

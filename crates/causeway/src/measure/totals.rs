@@ -168,8 +168,13 @@ impl Totals {
         }
     }
 
+    /// Forgets the distributions, for those who bring them anew each time.
+    pub fn forget_latencies(&mut self) {
+        let totals = self.groups.values_mut().chain(self.rest.values_mut());
+        totals.for_each(|total| total.latencies = Latencies::default());
+    }
+
     /// Adds a distribution of one group.
-    #[cfg(test)]
     pub fn latencies(&mut self, flow: &FlowKey, method: u8, latencies: &Latencies) {
         self.total(flow, method).latencies.merge(latencies);
     }

@@ -77,6 +77,16 @@ impl Cidr {
         (len <= max).then_some(Self { address, len })
     }
 
+    /// The address, as it was given.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Bits of the address that count.
+    pub fn prefix_len(&self) -> u8 {
+        self.len
+    }
+
     /// Whether `address` is inside. An address of the other family never is.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address) {

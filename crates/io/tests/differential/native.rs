@@ -58,6 +58,9 @@ impl Native {
                 epoch: sums.epoch,
                 sum2_ns: sums.sum2_ns,
                 count2: sums.count2,
+                bound2: sums.bound2,
+                window: sums.window,
+                ..MeterRecord::default()
             }));
         }
     }
@@ -93,10 +96,12 @@ fn add(sums: &mut MeterSums, sample: &Sample, epoch_ns: u64) -> Option<MeterSums
     let epoch = sample.when_ns / epoch_ns;
     let ended = (sums.count2 > 0 && sums.epoch != epoch).then_some(*sums);
     if ended.is_some() {
-        (sums.sum2_ns, sums.count2) = (0, 0);
+        (sums.sum2_ns, sums.count2, sums.bound2, sums.window) = (0, 0, 0, 0);
     }
     sums.epoch = epoch;
     sums.sum2_ns += sample.sum2_ns;
     sums.count2 += u64::from(sample.count2);
+    sums.bound2 += u32::from(sample.bound2);
+    sums.window = sums.window.max(sample.window);
     ended
 }

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `causeway measure -i`: the same estimates from live traffic, by the meter in the
+//! kernel (`bpf/meter.bpf.c`) or, for all that it cannot do, by the offline engine on
+//! the packets of a socket.
+
+mod kernel;
+mod metrics;
+mod recent;
+mod serve;
+mod socket;
+mod top;
+
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use causeway_core::estimate::{Method, Technique};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+
+use super::args::Args;
+use super::collect::Found;
+use super::names::{Format, Per};
+use super::page::Source as PageSource;
+use super::rows::{Line, Rows, Style};
+use super::sink::Target;
+use super::totals::Totals;
+use kernel::Kernel;
+use recent::Recent;
+use serve::Server;
+use socket::Socket;
+use top::{Asked, Screen};
+
+/// How often to look for signals and keys.
+const POLL: Duration = Duration::from_millis(100);
+/// How often the screen, the metrics and the recent past move on.
+const TICK: Duration = Duration::from_secs(1);
+
+static STOPPED: AtomicBool = AtomicBool::new(false);
+
+/// Where live estimates come from.
+trait Source {
+    /// Waits at most `timeout` for packets or latencies and puts what is new into
+    /// `state`.
+    fn poll(&mut self, timeout: Duration, state: &mut State) -> anyhow::Result<()>;
+
+    /// Brings the distributions in the totals up to date.
+    fn distributions(&mut self, totals: &mut Totals) -> anyhow::Result<()>;
+
+    /// Puts what is left into `state`.
+    fn finish(&mut self, state: &mut State) -> anyhow::Result<()>;
+
+    /// What became of the packets so far.
+    fn counters(&mut self) -> anyhow::Result<Counters>;
+}
+
+/// Packets by what became of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// By their words.
+    pub packets: Vec<(String, u64)>,
+    /// What was lost on the way here, with its cause.
+    pub lost: Option<(u64, &'static str)>,
+    /// Flows ended early to make room.
+    pub evicted: Option<u64>,
+}
+
+impl Counters {
+    /// All packets.
+    pub fn total(&self) -> u64 {
+        self.packets.iter().map(|(_, count)| count).sum()
+    }
+
+    /// The closing lines.
+    fn report(&self) {
+        let seen = self.packets.iter().filter(|(_, count)| *count > 0);
+        let words: Vec<_> = seen
+            .map(|(word, count)| format!("{word} {count}"))
+            .collect();
+        match words.is_empty() {
+            true => eprintln!("packets: none"),
+            false => eprintln!("packets: {}", words.join(", ")),
+        }
+        if let Some((lost, why)) = self.lost.filter(|(lost, _)| *lost > 0) {
+            eprintln!("{lost} {why}");
+        }
+        if let Some(evicted) = self.evicted.filter(|evicted| *evicted > 0) {
+            eprintln!("{evicted} flows were ended early to make room: raise --max-flows");
+        }
+    }
+}
+
+/// What is known so far.
+struct State {
+    rows: Rows,
+    totals: Totals,
+    recent: Recent,
+}
+
+impl State {
+    /// Takes a row with the distribution of its samples, if the source has it. One
+    /// without a whole sample is none.
+    fn line(&mut self, line: Line) -> io::Result<()> {
+        if line.row.tally.samples() == 0 {
+            return Ok(());
+        }
+        self.totals.row(&line.row);
+        self.recent.add(&line.row);
+        self.rows.line(line)
+    }
+}
+
+/// Measures on an interface until SIGINT, SIGTERM or `q`.
+pub fn run(args: &Args, interface: &str, techniques: &[Technique]) -> anyhow::Result<ExitCode> {
+    let style = style(args, techniques);
+    let screen =
+        args.top || args.output.is_none() && args.out.is_none() && io::stdout().is_terminal();
+    anyhow::ensure!(
+        !screen || !style.format.is_rows(),
+        "--top shows a table; leave -o away, or --top"
+    );
+    anyhow::ensure!(
+        args.serve.is_none() || style.grouping.per != Per::Flow,
+        "a time series for each flow would flood Prometheus: --serve goes with --per server, prefix or vip"
+    );
+    let target = Target::new(args.out.as_deref(), style.format)?;
+    let server = args.serve.map(Server::start).transpose()?;
+    let mut source = source(args, interface, techniques, &style)?;
+    catch_signals().context("cannot catch signals")?;
+    let Found { totals, .. } = Found::new(&with_totals(&style), args.max_flows as usize, 0);
+    let mut state = State {
+        rows: Rows::new(style.clone(), target.writer()?)?,
+        totals: totals.context("a table has totals")?,
+        recent: Recent::new(style.grouping),
+    };
+    if let Some(server) = &server {
+        eprintln!("metrics on http://{}/metrics", server.address());
+    }
+    let screen = match screen {
+        true => Some(Screen::open(interface).context("cannot draw on this terminal")?),
+        false => None,
+    };
+    // The screen is gone before anything else is printed.
+    let followed = follow(source.as_mut(), &mut state, &style, server.as_ref(), screen);
+    match followed {
+        Err(error) if super::is_broken_pipe(&error) => return Ok(ExitCode::SUCCESS),
+        result => result?,
+    }
+    let counters = source.counters()?;
+    let page = PageSource {
+        name: interface.to_owned(),
+        summary: format!("{} packets", counters.total()),
+    };
+    match target.finish(state.rows, Some(&state.totals), &page) {
+        Err(error) if super::is_broken_pipe(&error) => return Ok(ExitCode::SUCCESS),
+        result => result?,
+    }
+    counters.report();
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Live, screens and metrics are about servers unless something else is asked for.
+fn style(args: &Args, techniques: &[Technique]) -> Style {
+    let mut style = args.style(techniques, true);
+    let watched = args.serve.is_some()
+        || args.top
+        || args.output.is_none() && args.out.is_none() && io::stdout().is_terminal();
+    if args.per.is_none() && watched {
+        style.grouping.per = Per::Server;
+    }
+    style
+}
+
+/// Totals are kept whatever the format: for metrics and the screen.
+fn with_totals(style: &Style) -> Style {
+    Style {
+        format: match style.format {
+            Format::Html => Format::Html,
+            _ => Format::Table,
+        },
+        ..style.clone()
+    }
+}
+
+/// The kernel's meter, or a socket where that is asked for or needed.
+fn source(
+    args: &Args,
+    interface: &str,
+    techniques: &[Technique],
+    style: &Style,
+) -> anyhow::Result<Box<dyn Source>> {
+    let reason = why_socket(args, techniques, style);
+    if args.no_bpf || reason.is_some() {
+        anyhow::ensure!(
+            args.next_program.is_none(),
+            "--next-program is for the meter in the kernel{}",
+            reason.map_or(String::new(), |reason| format!(", and {reason}"))
+        );
+        let socket = Socket::open(args, interface, techniques, style)?;
+        match reason {
+            Some(reason) if !args.no_bpf => {
+                eprintln!(
+                    "measuring on {interface} through a packet socket, since {reason}; Ctrl-C ends"
+                );
+            }
+            _ => eprintln!("measuring on {interface} through a packet socket; Ctrl-C ends"),
+        }
+        return Ok(Box::new(socket));
+    }
+    let methods: Vec<Method> = techniques
+        .iter()
+        .filter_map(|technique| match technique {
+            Technique::Request(method) => Some(method.clone()),
+            _ => None,
+        })
+        .collect();
+    let kernel = Kernel::start(args, interface, &methods, style)?;
+    eprintln!("measuring on {interface} ({}); Ctrl-C ends", kernel.place());
+    Ok(Box::new(kernel))
+}
+
+/// What the meter in the kernel cannot do.
+fn why_socket(args: &Args, techniques: &[Technique], style: &Style) -> Option<String> {
+    let outside = techniques
+        .iter()
+        .find(|technique| !matches!(technique, Technique::Request(_)));
+    if let Some(technique) = outside {
+        return Some(format!("{} runs in user space alone", technique.name()));
+    }
+    if !args.expression.is_empty() {
+        return Some("filter expressions run on sockets".to_owned());
+    }
+    if style.row_latencies() {
+        return Some("the kernel has no percentiles of single epochs".to_owned());
+    }
+    let servers = matches!(style.grouping.per, Per::Server | Per::Vip);
+    let latencies = style.total_latencies() || args.serve.is_some();
+    (latencies && !servers).then(|| "the kernel has percentiles of servers alone".to_owned())
+}
+
+/// The loop: what is new, and once a second the screen and the metrics.
+fn follow(
+    source: &mut dyn Source,
+    state: &mut State,
+    style: &Style,
+    server: Option<&Server>,
+    mut screen: Option<Screen>,
+) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let mut next_tick = started;
+    while !STOPPED.load(Ordering::Relaxed) {
+        source.poll(POLL, state)?;
+        state.rows.pause()?;
+        let mut draw = false;
+        if let Some(screen) = &mut screen {
+            match screen.asked()? {
+                Asked::Quit => break,
+                Asked::Redraw => draw = true,
+                Asked::Nothing => {}
+            }
+        }
+        let now = Instant::now();
+        if now >= next_tick {
+            // After a standstill (suspend) there is one tick, not many.
+            next_tick = now.max(next_tick + TICK);
+            state.recent.tick();
+            source.distributions(&mut state.totals)?;
+            draw = true;
+            if let Some(server) = server {
+                server.publish(metrics::page(&state.totals, style, &source.counters()?)?);
+            }
+        }
+        if let (true, Some(screen)) = (draw, &mut screen) {
+            screen.draw(&state.totals, &state.recent, style, &source.counters()?)?;
+        }
+    }
+    drop(screen);
+    source.finish(state)?;
+    source.distributions(&mut state.totals)
+}
+
+extern "C" fn stop(_: nix::libc::c_int) {
+    STOPPED.store(true, Ordering::Relaxed);
+}
+
+fn catch_signals() -> nix::Result<()> {
+    let action = SigAction::new(SigHandler::Handler(stop), SaFlags::empty(), SigSet::empty());
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        // SAFETY: the handler does nothing but store to an atomic.
+        unsafe { sigaction(signal, &action) }?;
+    }
+    Ok(())
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `--serve`: metrics for Prometheus over plain HTTP, for this machine alone.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, ensure};
+use axum::Router;
+use axum::http::header::CONTENT_TYPE;
+use axum::routing::get;
+use tokio::sync::oneshot;
+
+/// What `prometheus_client` writes.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// A thread that answers with the page last published. It ends with this value.
+pub struct Server {
+    address: SocketAddr,
+    page: Arc<Mutex<String>>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens on a loopback address.
+    ///
+    /// # Errors
+    /// An address of a network, for which there would have to be TLS; one that is
+    /// taken.
+    pub fn start(address: SocketAddr) -> anyhow::Result<Self> {
+        ensure!(
+            address.ip().is_loopback(),
+            "--serve {address} would show metrics to the network without encryption: \
+             serve on 127.0.0.1 or [::1] and put a proxy with TLS before it"
+        );
+        let listener = std::net::TcpListener::bind(address)
+            .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+            .with_context(|| format!("cannot serve metrics on {address}"))?;
+        let address = listener.local_addr()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .build()?;
+        let page = Arc::new(Mutex::new(String::from("# EOF\n")));
+        let router = router(Arc::clone(&page));
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            runtime.block_on(async {
+                let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
+                    return;
+                };
+                tokio::select! {
+                    _ = axum::serve(listener, router) => {}
+                    _ = stopped => {}
+                }
+            });
+        });
+        Ok(Self {
+            address,
+            page,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers with this page from now on.
+    pub fn publish(&self, page: String) {
+        *self.page.lock().unwrap_or_else(PoisonError::into_inner) = page;
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            // A thread that is gone needs no telling.
+            let _ = stop.send(());
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn router(page: Arc<Mutex<String>>) -> Router {
+    let metrics = move || {
+        let page = page.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        async move { ([(CONTENT_TYPE, OPEN_METRICS)], page) }
+    };
+    Router::new().route("/metrics", get(metrics))
+}
