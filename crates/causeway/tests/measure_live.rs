@@ -220,9 +220,16 @@ fn what_the_kernel_cannot_do_goes_by_a_socket_and_says_so() {
                 .spawn()
                 .unwrap();
             let mut stderr = BufReader::new(child.stderr.take().unwrap());
-            let mut line = String::new();
-            stderr.read_line(&mut line).unwrap();
-            assert!(line.contains(why), "{line}");
+            // The reason comes first; the last line of the start, when it can be stopped.
+            let mut said = String::new();
+            while !said
+                .lines()
+                .last()
+                .is_some_and(|line| line.starts_with("measuring on lo"))
+            {
+                assert_ne!(stderr.read_line(&mut said).unwrap(), 0, "{said}");
+            }
+            assert!(said.contains(why), "{said}");
             stop(child, stderr);
         }
     });

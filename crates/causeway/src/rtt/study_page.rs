@@ -8,11 +8,10 @@ use super::page::{figure, page};
 use super::study::{Study, cell};
 use crate::report::chart::{Along, Chart, Scale, Series};
 
-fn chart<R>(
-    rows: &[R],
-    wait_ms: fn(&R) -> f64,
-    curves: Vec<(&str, usize, fn(&R) -> f64)>,
-) -> Chart {
+/// A method's name, its colour, and what it measured in a row.
+type Curve<'a, R> = (&'a str, usize, fn(&R) -> f64);
+
+fn chart<R>(rows: &[R], wait_ms: fn(&R) -> f64, curves: Vec<Curve<'_, R>>) -> Chart {
     let series = curves.into_iter().map(|(name, colour, value)| Series {
         name: name.to_owned(),
         points: rows

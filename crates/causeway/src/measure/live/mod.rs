@@ -126,8 +126,9 @@ pub fn run(args: &Args, interface: &str, techniques: &[Technique]) -> anyhow::Re
     );
     let target = Target::new(args.out.as_deref(), style.format)?;
     let server = args.serve.map(Server::start).transpose()?;
-    let mut source = source(args, interface, techniques, &style)?;
+    // Before the source says that it measures: who reads that may end it at once.
     catch_signals().context("cannot catch signals")?;
+    let mut source = source(args, interface, techniques, &style)?;
     let Found { totals, .. } = Found::new(&with_totals(&style), args.max_flows as usize, 0);
     let mut state = State {
         rows: Rows::new(style.clone(), target.writer()?)?,
