@@ -22,6 +22,9 @@ use super::recent::{Recent, TICKS};
 /// Bars of the distribution.
 const BAR_WIDTH: u16 = 3;
 
+/// Blanks between two columns of the table.
+const SPACING: u16 = 2;
+
 /// What the user wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
@@ -272,22 +275,31 @@ impl View {
             let names = style.estimators.iter().map(|label| label.name.len() as u16);
             widths[columns] = names.max().unwrap_or(0);
         }
+        // The course takes what the other columns leave: they hold what must be read.
+        let others: u16 = widths
+            .iter()
+            .rev()
+            .skip(1)
+            .map(|width| width + SPACING)
+            .sum();
+        let room = area.width.saturating_sub(others).min(TICKS as u16);
         if let Some(course) = widths.last_mut() {
-            *course = TICKS as u16;
+            *course = room;
         }
         let widths = widths.into_iter().map(Constraint::Length);
         let rows = groups
             .iter()
-            .map(|group| Row::new(cells(group, recent, style)));
+            .map(|group| Row::new(cells(group, recent, style, room.into())));
         let table = Table::new(rows, widths)
             .header(Row::new(head).style(Look::new().add_modifier(Modifier::BOLD)))
-            .column_spacing(2)
+            .column_spacing(SPACING)
             .row_highlight_style(Look::new().add_modifier(Modifier::REVERSED));
         frame.render_stateful_widget(table, area, &mut self.selected);
     }
 }
 
-fn cells(group: &Group<'_>, recent: &Recent, style: &Style) -> Vec<String> {
+/// The columns of a row; of its course the `room` latest means.
+fn cells(group: &Group<'_>, recent: &Recent, style: &Style, room: usize) -> Vec<String> {
     let (key, method, total) = group;
     let now = recent.now(key, *method);
     let confidence = now.confidence();
@@ -307,7 +319,8 @@ fn cells(group: &Group<'_>, recent: &Recent, style: &Style) -> Vec<String> {
     ];
     cells.extend(numbers.map(|number| format!("{number:>10}")));
     cells.push(confidence.quality.to_string());
-    cells.push(course(&recent.means(key, *method)));
+    let means = recent.means(key, *method);
+    cells.push(course(&means[means.len().saturating_sub(room)..]));
     cells
 }
 
