@@ -538,10 +538,14 @@ fn a_trace_says_what_would_happen_and_changes_nothing() {
             tcp.write(&mut frame, &[]).expect("a frame");
             frame
         };
-        let before = (
-            lb.verdicts().expect("verdicts"),
-            lb.real_stats().expect("stats"),
-        );
+        // What belongs to no VIP is left out: the link's own IPv6 packets come whenever
+        // they like.
+        let counted = || {
+            let mut verdicts = lb.verdicts().expect("verdicts");
+            verdicts.retain(|(verdict, _)| *verdict != Verdict::NotVip);
+            (verdicts, lb.real_stats().expect("stats"))
+        };
+        let before = counted();
         let frames = [
             syn(vip.address, vip.port),
             syn(vip.address, vip.port),
@@ -564,11 +568,7 @@ fn a_trace_says_what_would_happen_and_changes_nothing() {
             (Verdict::NotVip, None)
         );
         assert_eq!(traced[2].frame, frames[2]);
-        let after = (
-            lb.verdicts().expect("verdicts"),
-            lb.real_stats().expect("stats"),
-        );
-        assert_eq!(before, after);
+        assert_eq!(before, counted());
         let nowhere = causeway_io::trace(&sandbox.pin_dir("none"), options.conns, &frames);
         assert!(nowhere.is_err());
     });
