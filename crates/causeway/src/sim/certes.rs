@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `causeway sim certes`: table II and the figures of Certes, in virtual time.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -247,13 +248,11 @@ struct JsonTable<'a> {
 }
 
 /// `{"paper": {"seed", "runs": [...]}, "linux": {...}}`.
-fn json(seed: u64, tables: &[Table]) -> serde_json::Map<String, serde_json::Value> {
-    let of = |table: &Table| {
+fn json(seed: u64, tables: &[Table]) -> BTreeMap<&'static str, JsonTable<'_>> {
+    let mut schedules = BTreeMap::new();
+    for table in tables {
         let runs = table.rows.iter().map(JsonRun::from).collect();
-        serde_json::to_value(JsonTable { seed, runs }).unwrap_or_default()
-    };
-    tables
-        .iter()
-        .map(|table| (table.schedule.name().to_owned(), of(table)))
-        .collect()
+        schedules.insert(table.schedule.name(), JsonTable { seed, runs });
+    }
+    schedules
 }
