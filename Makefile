@@ -9,7 +9,7 @@ CARGO ?= cargo
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 export CLANG ?= clang-19
 
-.PHONY: help setup build demo test lint bench bench-dataplane bench-reader fuzz gen clean
+.PHONY: help setup build demo test lint bench bench-dataplane bench-reader soak fuzz gen clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,8 +46,11 @@ bench-reader: setup ## packets per second of `causeway measure`; bench/out/reade
 	@scripts/setup bench
 	$(CARGO) bench --locked --package causeway --bench reader
 
+soak: setup ## a million seeds of the multipath transport's simulation
+	$(CARGO) run --profile quick --locked --package causeway-bifrost --example soak -- --seeds 0..1000000 --cases
+
 fuzz: ## fuzz the parsers, a minute each; needs cargo-fuzz and a nightly toolchain
-	for target in capture frame filter; do $(CARGO) +nightly fuzz run --fuzz-dir fuzz $$target -- -max_total_time=60; done
+	for target in capture frame filter wire tunnel; do $(CARGO) +nightly fuzz run --fuzz-dir fuzz $$target -- -max_total_time=60; done
 
 gen: setup ## regenerate committed files; leaves a clean tree when they are current
 	$(CARGO) test --workspace --locked --no-run

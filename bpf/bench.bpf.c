@@ -29,6 +29,8 @@ enum shot_kind {
 	SHOT_OPEN = 4, /* each client's SYN, with a timestamp */
 	SHOT_COOKIE = 5, /* as SHOT_WORD, with the client's cookie */
 	SHOT_COOKIE_SYN = 6, /* as SHOT_SYN, with the options that Linux sends */
+	SHOT_CID = 7, /* QUIC's short header with the client's connection id */
+	SHOT_END = 8, /* as SHOT_TCP, with a FIN */
 };
 
 /* Written by user space before a run; position and pass move on with it. */
@@ -41,12 +43,15 @@ struct shots {
 };
 struct shots shots;
 
+#define CID_LEN 11
+
 struct client {
 	u32 addr_be;
 	u16 port_be;
 	u16 word;   /* what its server writes into timestamps in stateful mode */
 	u16 cookie; /* what it writes with cookies */
-	u16 pad;
+	u8 cid[CID_LEN]; /* what it issues with QUIC */
+	u8 pad[3];
 };
 
 /* The flows in the order of their packets, which is not that of their insertion. */
@@ -208,6 +213,16 @@ static __always_inline void write_udp(struct shot_udp *shot, const struct client
 	};
 }
 
+/* RFC 9000, section 17.3.1. What follows the connection id is encrypted. */
+static __always_inline void write_cid(struct shot_udp *shot, const struct client *client)
+{
+	u8 *quic = (u8 *)(shot + 1);
+
+	write_udp(shot, client);
+	quic[0] = 0x41;
+	__builtin_memcpy(quic + 1, client->cid, CID_LEN);
+}
+
 static __always_inline void advance(void)
 {
 	if (shots.position + 1 < shots.flows) {
@@ -232,16 +247,25 @@ int bench_shot(struct xdp_md *ctx)
 	shot = (void *)(long)ctx->data;
 	if ((void *)(shot + 1) > (void *)(long)ctx->data_end)
 		return XDP_ABORTED;
-	if (shots.kind == SHOT_OPEN) {
+	switch (shots.kind) {
+	case SHOT_OPEN:
 		write_open(shot, client);
-	} else if (shots.kind == SHOT_TCP || shots.kind == SHOT_WORD || shots.kind == SHOT_COOKIE) {
-		write_tcp(shot, client, position, pass);
-	} else if (shots.kind == SHOT_SYN || shots.kind == SHOT_COOKIE_SYN) {
+		break;
+	case SHOT_SYN:
+	case SHOT_COOKIE_SYN:
 		write_syn(shot);
 		if (shots.kind == SHOT_COOKIE_SYN)
 			write_syn_options(shot);
-	} else {
+		break;
+	case SHOT_UDP:
 		write_udp((struct shot_udp *)shot, client);
+		break;
+	case SHOT_CID:
+		write_cid((struct shot_udp *)shot, client);
+		break;
+	default:
+		write_tcp(shot, client, position, pass);
+		shot->tcp.fin = shots.kind == SHOT_END;
 	}
 	bpf_tail_call(ctx, &under_test, 0);
 	return XDP_ABORTED;

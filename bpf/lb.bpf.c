@@ -21,7 +21,9 @@
 #include "lib/measure.h"
 #include "lib/parse.h"
 #include "lib/quic.h"
+#include "lib/tap.h"
 #include "lib/tcp_options.h"
+#include "lib/tier.h"
 #include "lib/vip.h"
 
 /* Set by the loader before loading; the verifier removes what they switch off. */
@@ -32,9 +34,13 @@ const volatile u32 cfg_clock = CLOCK_KTIME;
 static __always_inline void
 count_opening(const struct packet *pkt, const int family, const struct route *route)
 {
-	struct vip *vip = is_syn(pkt) ? cookie_vip(pkt, family) : NULL;
+	struct ctl *control = get_ctl();
+	struct vip *vip;
 
-	if (!vip)
+	if (!control || !is_syn(pkt) || !may_have_cookies(pkt, family, control))
+		return;
+	vip = find_vip(pkt, family);
+	if (!vip || vip->cookie.mode == COOKIE_NONE)
 		return;
 	if (!pkt->est.has_ts)
 		count_cookie(vip, CR_PLAIN);
@@ -172,7 +178,7 @@ route_without_cookie(const struct packet *pkt, const int family, const struct vi
 		admit_by_cookie4(pkt, vip, found, route);
 	else
 		admit_by_cookie6(pkt, vip, found, route);
-	if (route->verdict == V_NO_REAL || route->verdict == V_COOKIE_FORGED || route->verdict == V_COOKIE_UNKNOWN)
+	if (leads_nowhere(route))
 		return NULL;
 	if (route->place)
 		*flow = flow_at(route->place - 1, family);
@@ -222,7 +228,7 @@ find_place_of(struct xdp_md *ctx, struct packet *pkt, const int family, struct f
 		find_timestamp(ctx, pkt);
 	if (!pkt->est.has_ts || is_syn(pkt))
 		return NULL;
-	conn = find_conn(pkt, family, control->table_seed);
+	conn = find_conn(pkt, family, conn_seed(control));
 	if (!conn)
 		return NULL;
 	real = flow_real(conn);
@@ -254,9 +260,10 @@ ask_cookie(struct xdp_md *ctx, struct packet *pkt, const int family, const struc
 			find_timestamp(ctx, pkt);
 		if (!pkt->est.has_ts || is_syn(pkt))
 			return CR_PLAIN;
-		found = read_cookie(pkt, family, vip, &route->real_id);
+		found = vip->cookie.mode == COOKIE_TIER ? read_tier(pkt, vip, &route->real_id)
+							: read_cookie(pkt, family, vip, &route->real_id);
 	}
-	if (found != CR_EPOCH0 && found != CR_EPOCH1 && found != CR_CID)
+	if (found != CR_EPOCH0 && found != CR_EPOCH1 && found != CR_CID && found != CR_TIER)
 		return found;
 	pkt->marks |= PKT_COOKIE;
 	route->vip_id = vip->id;
@@ -310,7 +317,7 @@ find_route(struct xdp_md *ctx, struct packet *pkt, const int family, struct flow
 		admit4(pkt, *flow, route);
 	else
 		admit6(pkt, *flow, route);
-	if (route->verdict == V_NOT_VIP || route->verdict == V_NO_REAL)
+	if (leads_nowhere(route))
 		return NULL;
 	if (route->place)
 		*flow = flow_at(route->place - 1, family);
@@ -413,12 +420,69 @@ static __always_inline MUST_USE enum verdict handle(struct xdp_md *ctx, struct p
 	return V_NOT_IP;
 }
 
+static __always_inline struct cookie_counts *results_of(u32 vip_id)
+{
+	return vip_id == TAP_NO_VIP ? NULL : bpf_map_lookup_elem(&cookie_counts, &vip_id);
+}
+
+/* Somebody looks at packets: this one, and what its VIP has counted before it. */
+CW_GLOBAL int look(struct xdp_md *ctx)
+{
+	struct tap_ends ends = {};
+	struct tap_pending *p = tap_begin(ctx, &ends);
+	struct cookie_counts *results;
+	struct vip *vip;
+
+	if (!p)
+		return 0;
+	vip = bpf_map_lookup_elem(&vips, &ends.to);
+	if (!vip && ends.to.port_be) {
+		ends.to.port_be = 0;
+		vip = bpf_map_lookup_elem(&vips, &ends.to);
+	}
+	if (vip)
+		p->head.vip = vip->id;
+	results = results_of(p->head.vip);
+	if (results)
+		__builtin_memcpy(p->results, results->packets, sizeof(p->results));
+	return 0;
+}
+
+/* What became of it: the verdict, and the cookie's result that has been counted since. */
+CW_GLOBAL int tell(struct xdp_md *ctx, u32 verdict)
+{
+	struct tap_pending *p = get_pending();
+	struct cookie_counts *results;
+	u32 result = TAP_NO_RESULT;
+
+	if (!p || !p->wanted || verdict >= V_COUNT)
+		return 0;
+	results = results_of(p->head.vip);
+	for (u32 i = 0; results && i < COOKIE_RESULTS_MAX; i++)
+		if (results->packets[i] != p->results[i])
+			result = i;
+	tap_end(ctx, p, verdict, result, lb_actions[verdict] == XDP_TX);
+	return 0;
+}
+
 SEC("xdp")
 int causeway_lb(struct xdp_md *ctx)
 {
 	struct packet pkt = {};
-	enum verdict verdict = handle(ctx, &pkt);
+	enum verdict verdict;
 
+	if (cfg_tunnel_end) {
+		int ended = open_first_tier(ctx);
+
+		if (ended >= 0)
+			return leave(ended, (u32)((void *)(long)ctx->data_end - (void *)(long)ctx->data));
+	}
+	if (!cfg_dry && is_tapped())
+		look(ctx);
+	verdict = handle(ctx, &pkt);
+	/* Asked again: to remember it would have every path verified twice. */
+	if (!cfg_dry && is_tapped())
+		tell(ctx, verdict);
 	return leave(verdict, pkt.frame_len);
 }
 

@@ -15,6 +15,7 @@
 #include "lib/cookie_open.h"
 #include "lib/cookie_out.h"
 #include "lib/decap.h"
+#include "lib/tap.h"
 #include "lib/word.h"
 
 /* UDP port where GUE arrives; set by the loader. */
@@ -107,12 +108,34 @@ static __always_inline MUST_USE enum server_verdict handle(struct xdp_md *ctx, s
 	return SV_NOT_TUNNEL;
 }
 
+CW_GLOBAL int look(struct xdp_md *ctx)
+{
+	struct tap_ends ends = {};
+
+	tap_begin(ctx, &ends);
+	return 0;
+}
+
+CW_GLOBAL int tell(struct xdp_md *ctx, u32 verdict)
+{
+	struct tap_pending *p = get_pending();
+
+	if (p && p->wanted)
+		tap_end(ctx, p, verdict, TAP_NO_RESULT, false);
+	return 0;
+}
+
 SEC("xdp")
 int causeway_server(struct xdp_md *ctx)
 {
 	struct packet pkt = {};
-	enum server_verdict verdict = handle(ctx, &pkt);
+	enum server_verdict verdict;
 
+	if (is_tapped())
+		look(ctx);
+	verdict = handle(ctx, &pkt);
+	if (is_tapped())
+		tell(ctx, verdict);
 	return leave(verdict, pkt.frame_len);
 }
 
@@ -135,8 +158,16 @@ int causeway_cookie_in(struct __sk_buff *skb)
 SEC("sockops")
 int causeway_cookie_open(struct bpf_sock_ops *ops)
 {
-	if (ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB && bpf_get_netns_cookie(ops) == cfg_netns_cookie)
+	bool opens = ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB;
+
+	if (!opens && ops->op != BPF_SOCK_OPS_STATE_CB)
+		return 1;
+	if (bpf_get_netns_cookie(ops) != cfg_netns_cookie)
+		return 1;
+	if (opens)
 		cookie_open(ops);
+	else
+		word_state(ops);
 	return 1;
 }
 

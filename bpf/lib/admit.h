@@ -4,6 +4,7 @@
 #define CAUSEWAY_ADMIT_H
 
 #include "conn.h"
+#include "limit.h"
 
 /*
  * Whether a new connection on a known tuple stays on the flow's real. A SYN is
@@ -42,6 +43,10 @@ admit(const struct packet *pkt, const int family, struct flow *flow)
 	if (!vip)
 		return route;
 	route.vip_id = vip->id;
+	if (is_first(pkt, family) && is_refused(pkt, family, vip)) {
+		route.verdict = V_RATE_LIMITED;
+		return route;
+	}
 	route.verdict = V_NO_REAL;
 	if (flow && keeps_real(pkt, flow, vip))
 		route.real_id = flow->real;

@@ -29,6 +29,12 @@ static __always_inline u32 conn_index_bits(void)
 	return CONN_WORD_BITS - (cfg_tier_bits & 7);
 }
 
+/* Balancers that share VIPs share it: a word means the same place to all of them. */
+static __always_inline u64 conn_seed(const struct ctl *control)
+{
+	return control->hash_key[1];
+}
+
 static __always_inline u32 conn_partition(const struct packet *pkt, const int family, u64 seed)
 {
 	return scale(key_hash(pkt, family, seed) >> 32, cfg_conn_partitions);
@@ -87,7 +93,7 @@ open_conn(const struct packet *pkt, const int family, struct route *route)
 
 	if (cfg_dry || !control || !pkt->est.has_ts)
 		return;
-	partition = conn_partition(pkt, family, control->table_seed);
+	partition = conn_partition(pkt, family, conn_seed(control));
 	if (!take_index(partition, &index))
 		return;
 	index &= (1u << bits) - 1;

@@ -8,19 +8,27 @@
 #define CAUSEWAY_LB_COOKIE_H
 
 #include "flow.h"
+#include "limit.h"
 #include "tcp_options.h"
 #include "../shared/cookie.h"
+
+/* Whether any VIP of the packet's protocol has cookies. */
+static __always_inline bool may_have_cookies(const struct packet *pkt, const int family, const struct ctl *control)
+{
+	u8 proto = family == IPV4 ? pkt->key4.proto : pkt->key6.proto;
+
+	return control->cookies & (proto == IPPROTO_TCP ? COOKIES_TCP : COOKIES_UDP);
+}
 
 /* The packet's VIP if its connections have cookies, else NULL. */
 static __always_inline struct vip *cookie_vip(const struct packet *pkt, const int family)
 {
-	u8 proto = family == IPV4 ? pkt->key4.proto : pkt->key6.proto;
 	struct ctl *control = get_ctl();
 	struct vip *vip;
 
-	if (!control || !(control->cookies & (proto == IPPROTO_TCP ? COOKIES_TCP : COOKIES_UDP)))
+	if (!control || !may_have_cookies(pkt, family, control))
 		return NULL;
-	vip = find_vip(pkt, family);
+	vip = known_vip(pkt, family, control);
 	return vip && vip->cookie.mode != COOKIE_NONE ? vip : NULL;
 }
 
@@ -41,6 +49,22 @@ cookie_hash(const struct packet *pkt, const int family, const struct cookie_keys
 	if (family == IPV4)
 		return siphash24((const u64 *)&pkt->key4, sizeof(pkt->key4) / 8, key);
 	return siphash24((const u64 *)&pkt->key6, sizeof(pkt->key6) / 8, key);
+}
+
+/*
+ * A first tier: the second-tier balancer whose number heads the word in the timestamp.
+ * What is no word, a cookie for one, leads to any of them, and each knows what to do.
+ */
+static __always_inline MUST_USE enum cookie_result
+read_tier(const struct packet *pkt, const struct vip *vip, u32 *real_id)
+{
+	u32 index = vip->cookie_base + (cookie_tier(pkt->est.tsecr, &vip->cookie) & (COOKIE_IDS - 1));
+	struct cookie_slot *slot = bpf_map_lookup_elem(&cookie_slots, &index);
+
+	if (!slot || !slot->real || !find_real(slot->real - 1))
+		return CR_TIER_OTHER;
+	*real_id = slot->real - 1;
+	return CR_TIER;
 }
 
 /*
@@ -144,6 +168,10 @@ open_with_cookie(const struct packet *pkt, const int family, const struct vip *v
 		count_cookie(vip, CR_SYN_AGAIN);
 		return route;
 	}
+	if (is_refused(pkt, family, vip)) {
+		route.verdict = V_RATE_LIMITED;
+		return route;
+	}
 	if (!pick_real(pkt, family, vip, true, &route.real_id))
 		return route;
 	if (bucket)
@@ -180,7 +208,7 @@ find_placed_flow(const struct packet *pkt, const int family, struct route *route
 	if (!control)
 		return NULL;
 	entry = find_entry(pkt, family, control->table_seed);
-	if (!entry.flow)
+	if (!entry.flow || has_expired(&entry, pkt, family))
 		return NULL;
 	judge(&entry, pkt, family);
 	if (!is_still(&entry))
@@ -194,7 +222,8 @@ find_placed_flow(const struct packet *pkt, const int family, struct route *route
  * without timestamps, and connections that are older than the VIP's cookies. A soft
  * entry knows those whose server writes no cookies; from here on the table does.
  * `found` is CR_FORGED for a packet with timestamps, CR_PLAIN for one without. Stateful
- * VIPs have words in the place of cookies, and one may outlive its place.
+ * VIPs have words in the place of cookies, and one may outlive its place. A first tier
+ * says CR_TIER_OTHER.
  */
 static __always_inline struct route
 admit_without_cookie(const struct packet *pkt, const int family, const struct vip *vip,
@@ -208,7 +237,7 @@ admit_without_cookie(const struct packet *pkt, const int family, const struct vi
 		route.verdict = V_ICMP_ERROR;
 	if (flow && flow_real(flow)) {
 		route.real_id = flow->real;
-		count_cookie(vip, found == CR_FORGED ? CR_TABLE : CR_PLAIN);
+		count_cookie(vip, found == CR_PLAIN ? CR_PLAIN : CR_TABLE);
 		return route;
 	}
 	if (soft_real(pkt, family, &route.real_id)) {
@@ -223,7 +252,7 @@ admit_without_cookie(const struct packet *pkt, const int family, const struct vi
 			return route;
 		}
 		route.verdict = admission(pkt, family, flow);
-		count_cookie(vip, lasting ? CR_PLAIN : CR_GUESSED);
+		count_cookie(vip, found == CR_TIER_OTHER ? CR_TIER_OTHER : lasting ? CR_PLAIN : CR_GUESSED);
 	}
 	if (lasting && !(vip->flags & VIP_FORGET))
 		store_flow(pkt, family, &route, flow);

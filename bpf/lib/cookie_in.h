@@ -3,7 +3,9 @@
 #ifndef CAUSEWAY_COOKIE_IN_H
 #define CAUSEWAY_COOKIE_IN_H
 
-#include "cookie_server.h"
+#include "cookie_quick.h"
+
+void *bpf_rdonly_cast(const void *object, u32 btf_id) __ksym __weak;
 
 /* Linux takes an echo of zero for none. */
 #define NO_ECHO 0
@@ -42,6 +44,7 @@ adopt(const struct segment *seg, const struct server_vip *vip, struct bpf_sock *
 	t = ours ? seg->tsecr >> (bits & 31) : now_o >> (bits & 31);
 	bpf_spin_lock(&state->lock);
 	state->cookie = ours ? echoed : cookie;
+	state->name = segment_name(seg);
 	cookie_clock_start(&state->clock, now_o, t, unit, bits);
 	state->clock.adopted = 1;
 	bpf_spin_unlock(&state->lock);
@@ -78,8 +81,24 @@ echo_of_socket(const struct segment *seg, const struct server_vip *vip, struct b
 	bpf_spin_lock(&state->lock);
 	o = cookie_clock_echo(&state->clock, seg->tsecr >> (state->clock.bits & 31), now_o);
 	bpf_spin_unlock(&state->lock);
+	if (sk->state == STATE_ESTABLISHED && !(seg->tcp_flags & (EST_TCP_FIN | EST_TCP_RST)))
+		put_quick(state, segment_name(seg));
 	count_event(SC_RESTORED);
 	return o ?: 1;
+}
+
+/*
+ * The request that a socket in NEW_SYN_RECV is. The helper knows a request by the
+ * protocol's functions, and MPTCP puts its own in their place: then the kernel is told
+ * what it is (from 6.2 on; a read through it can fail, but do no harm).
+ */
+static __always_inline struct tcp_request_sock *as_request(struct bpf_sock *sk)
+{
+	struct tcp_request_sock *request = bpf_skc_to_tcp_request_sock(sk);
+
+	if (request || !bpf_rdonly_cast)
+		return request;
+	return bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct tcp_request_sock));
 }
 
 /* Of the segment that completes a handshake. */
@@ -148,7 +167,7 @@ restored_echo(struct __sk_buff *skb, const struct segment *seg, const struct ser
 		return echo_of_nobody(seg, vip);
 	switch (sk->state) {
 	case STATE_NEW_SYN_RECV:
-		request = bpf_skc_to_tcp_request_sock(sk);
+		request = as_request(sk);
 		echo = request ? echo_of_request(seg, vip, request) : seg->tsecr;
 		break;
 	case STATE_TIME_WAIT:
@@ -172,6 +191,8 @@ static __always_inline void cookie_in_segment(struct __sk_buff *skb)
 	u32 echo;
 
 	if (!parse_segment(skb, &seg, FROM_CLIENT))
+		return;
+	if (restore_quickly(skb, &seg, segment_name(&seg)))
 		return;
 	if (!seg.ts_offset || !seg.tsecr || is_opening(&seg))
 		return;

@@ -3,7 +3,8 @@
 #ifndef CAUSEWAY_COOKIE_OUT_H
 #define CAUSEWAY_COOKIE_OUT_H
 
-#include "cookie_server.h"
+#include "cookie_quick.h"
+#include "mss.h"
 
 /* TSval of the modes without a clock of their own (see docs/cookies.md). */
 static __always_inline u32 natural_tsval(u32 o, u32 cookie, const struct cookie_format *format)
@@ -110,39 +111,55 @@ begin_clock(struct __sk_buff *skb, const struct segment *seg, const struct serve
 	}
 	bpf_spin_lock(&state->lock);
 	state->cookie = cookie;
+	state->name = segment_name(seg);
 	cookie_clock_start(&state->clock, seg->tsval, cookie_t_stateless(seg->tsval, unit, bits), unit, bits);
 	bpf_spin_unlock(&state->lock);
 	count_event(SC_OPENED);
 	return 1;
 }
 
+/* Whether the socket is the segment's own connection's, by its ports. */
+static __always_inline bool is_of_socket(const struct segment *seg, const struct bpf_sock *sk)
+{
+	u16 vip_be = seg->family == IPV4 ? seg->key4.dport_be : seg->key6.dport_be;
+	u16 client_be = seg->family == IPV4 ? seg->key4.sport_be : seg->key6.sport_be;
+
+	return sk->src_port == bpf_ntohs(vip_be) && sk->dst_port == client_be;
+}
+
 /* The segment's own connection, not a socket that the kernel answers others by. */
 static __always_inline struct bpf_sock *own_socket(struct __sk_buff *skb, const struct segment *seg)
 {
 	struct bpf_sock *sk = skb->sk;
-	u16 vip_be = seg->family == IPV4 ? seg->key4.dport_be : seg->key6.dport_be;
-	u16 client_be = seg->family == IPV4 ? seg->key4.sport_be : seg->key6.sport_be;
 
 	if (!sk)
 		return NULL;
 	sk = bpf_sk_fullsock(sk);
-	if (!sk || sk->state == STATE_LISTEN)
-		return NULL;
-	if (sk->src_port != bpf_ntohs(vip_be) || sk->dst_port != client_be)
+	if (!sk || sk->state == STATE_LISTEN || !is_of_socket(seg, sk))
 		return NULL;
 	return sk;
 }
 
 /* TSval by the connection's clock. */
-static __always_inline u32 clock_tsval(struct cookie_socket *state, u32 o)
+static __always_inline u32
+clock_tsval(const struct segment *seg, struct cookie_socket *state)
 {
+	struct quick_clock *quick = quick_of(state->name);
 	u32 t, bits, cookie;
 
+	if (quick && seg->tcp_flags & (EST_TCP_FIN | EST_TCP_RST)) {
+		quick->name = 0;
+		quick = NULL;
+	}
 	bpf_spin_lock(&state->lock);
-	t = cookie_clock_stamp(&state->clock, o);
+	if (quick)
+		state->clock.echoed_t = echoed_by(quick, &state->clock);
+	t = cookie_clock_stamp(&state->clock, seg->tsval);
 	bits = state->clock.bits;
 	cookie = state->cookie;
 	bpf_spin_unlock(&state->lock);
+	if (quick)
+		renew_quick(quick, &state->clock);
 	return t << (bits & 31) | cookie;
 }
 
@@ -174,44 +191,61 @@ static __always_inline bool is_too_fine(struct bpf_sock *sk, const struct server
 	return tp && socket_unit(tp) == UNIT_US;
 }
 
+/*
+ * The clock of the segment's connection; NULL without one. Requests and TIME_WAIT have
+ * no storage, so that they need not be told from connections first.
+ */
+static __always_inline struct cookie_socket *own_clock(struct __sk_buff *skb, const struct segment *seg)
+{
+	struct bpf_sock *sk = skb->sk;
+
+	if (!sk || !is_of_socket(seg, sk))
+		return NULL;
+	return bpf_sk_storage_get(&cookie_sockets, sk, NULL, 0);
+}
+
+/* The clock of a segment whose connection had none so far; NULL: it is dealt with. */
+static __always_inline struct cookie_socket *
+first_clock(struct __sk_buff *skb, const struct segment *seg)
+{
+	struct bpf_sock *sk = own_socket(skb, seg);
+	struct server_vip *vip = segment_vip(seg);
+
+	if (!vip)
+		return NULL;
+	if (cfg_inner_mtu && is_syn_ack(seg))
+		lower_mss(skb, seg);
+	if (!seg->ts_offset) {
+		count_event(SC_PLAIN);
+		return NULL;
+	}
+	if (is_too_fine(sk, vip)) {
+		count_event(SC_REFUSED);
+		return NULL;
+	}
+	if (!sk || is_syn_ack(seg) || vip->cookie.mode != COOKIE_TIMESTAMP) {
+		stamp_without_clock(skb, seg, vip);
+		return NULL;
+	}
+	if (!begin_clock(skb, seg, vip, sk))
+		return NULL;
+	return bpf_sk_storage_get(&cookie_sockets, sk, NULL, 0);
+}
+
 static __always_inline void cookie_out(struct __sk_buff *skb)
 {
-	struct cookie_socket *state = NULL;
+	struct cookie_socket *state;
 	struct segment seg = {};
-	struct server_vip *vip;
-	struct bpf_sock *sk;
 
 	if (!parse_segment(skb, &seg, TO_CLIENT))
 		return;
-	sk = own_socket(skb, &seg);
-	if (sk)
-		state = bpf_sk_storage_get(&cookie_sockets, sk, NULL, 0);
-	if (!state) {
-		vip = segment_vip(&seg);
-		if (!vip)
-			return;
-		if (!seg.ts_offset) {
-			count_event(SC_PLAIN);
-			return;
-		}
-		if (is_too_fine(sk, vip)) {
-			count_event(SC_REFUSED);
-			return;
-		}
-		if (!sk || is_syn_ack(&seg) || vip->cookie.mode != COOKIE_TIMESTAMP) {
-			stamp_without_clock(skb, &seg, vip);
-			return;
-		}
-		if (!begin_clock(skb, &seg, vip, sk))
-			return;
-		state = bpf_sk_storage_get(&cookie_sockets, sk, NULL, 0);
-		if (!state)
-			return;
-	}
-	if (!seg.ts_offset || !state->clock.bits)
+	state = own_clock(skb, &seg);
+	if (!state)
+		state = first_clock(skb, &seg);
+	if (!state || !seg.ts_offset || !state->clock.bits)
 		return;
 	count_event(SC_STAMPED);
-	write_timestamp(skb, &seg, seg.ts_offset, seg.tsval, clock_tsval(state, seg.tsval));
+	write_timestamp(skb, &seg, seg.ts_offset, seg.tsval, clock_tsval(&seg, state));
 }
 
 #endif

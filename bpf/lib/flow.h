@@ -20,6 +20,21 @@ struct route {
 
 #define ROUTE_HAS_WORD (1u << 16)
 
+/* Whether a slow part has found no real for the packet, and says why. */
+static __always_inline bool leads_nowhere(const struct route *route)
+{
+	switch (route->verdict) {
+	case V_NOT_VIP:
+	case V_NO_REAL:
+	case V_COOKIE_FORGED:
+	case V_COOKIE_UNKNOWN:
+	case V_RATE_LIMITED:
+		return true;
+	default:
+		return false;
+	}
+}
+
 /* The flow's real; NULL if it was removed, or its slot given to another real. */
 static __always_inline struct real *flow_real(const struct flow *flow)
 {
@@ -123,6 +138,18 @@ judge(const struct entry *entry, const struct packet *pkt, const int family)
 }
 
 /*
+ * Whether the flow is a datagrams' one that has ended by silence: user space says so
+ * (balancer/sweep.rs), and its next datagram is a first one. A TCP connection whose
+ * place is offered to others in the same way lives on.
+ */
+static __always_inline bool has_expired(const struct entry *entry, const struct packet *pkt, const int family)
+{
+	u8 proto = family == IPV4 ? pkt->key4.proto : pkt->key6.proto;
+
+	return proto == IPPROTO_UDP && (entry->seen & STANDING_MASK) == STANDING_GONE;
+}
+
+/*
  * The packet's flow, or NULL. Its place cannot become another flow's while this
  * packet is handled, unless that other one had claimed it before: is_still would
  * tell. Who comes later finds another word than it has read.
@@ -135,7 +162,7 @@ static __always_inline struct flow *find_flow(const struct packet *pkt, const in
 	if (!control)
 		return NULL;
 	entry = find_entry(pkt, family, control->table_seed);
-	if (!entry.flow)
+	if (!entry.flow || has_expired(&entry, pkt, family))
 		return NULL;
 	judge(&entry, pkt, family);
 	return is_still(&entry) ? entry.flow : NULL;

@@ -82,6 +82,13 @@ struct {
 } vips SEC(".maps");
 
 struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, VIPS_SEEN);
+	__type(key, u32);
+	__type(value, struct vip_seen);
+} vips_seen SEC(".maps");
+
+struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, DEFAULT_REALS);
 	__type(key, u32);
@@ -104,10 +111,49 @@ struct ring {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, DEFAULT_VIPS);
+	__uint(max_entries, DEFAULT_VIPS + SOURCE_GROUPS);
 	__type(key, u32);
 	__array(values, struct ring);
 } rings SEC(".maps");
+
+/* Groups of client prefixes have rings behind those of the VIPs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, struct source_key);
+	__type(value, u32); /* the group */
+} sources SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SOURCE_GROUPS);
+	__type(key, u32);
+	__type(value, struct source_group);
+} source_groups SEC(".maps");
+
+/* New flows that went by a group's ring. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, SOURCE_GROUPS);
+	__type(key, u32);
+	__type(value, u64);
+} source_picks SEC(".maps");
+
+/* By VIP. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, DEFAULT_VIPS);
+	__type(key, u32);
+	__type(value, struct vip_limit);
+} vip_limits SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LIMIT_BUCKETS);
+	__type(key, u32);
+	__type(value, struct limit_bucket);
+} limits SEC(".maps");
 
 /* By VIP. One counter for all CPUs: turns are taken in one order, whatever CPU takes them. */
 struct {

@@ -7,6 +7,9 @@
 #include "parse.h"
 #include "../shared/siphash.h"
 
+/* Number of the first ring that is no VIP's; set by the loader. */
+const volatile u32 cfg_source_rings = DEFAULT_VIPS;
+
 static __always_inline struct ctl *get_ctl(void)
 {
 	u32 zero = 0;
@@ -127,6 +130,47 @@ static __always_inline MUST_USE bool pick_of_two(void *ring, u32 size, u64 hash,
 }
 
 /*
+ * The ring of the packet's client, if the VIP has one for its prefix: its number << 32 |
+ * its size. 0: the VIP's own.
+ */
+static __always_inline u64 source_ring(const struct packet *pkt, const int family, const struct vip *vip)
+{
+	struct source_key key = { .length = 32 + 128, .vip = vip->id };
+	struct source_group *found;
+	u32 *group, number;
+	u64 *picks;
+
+	if (family == IPV4) {
+		key.addr[10] = key.addr[11] = 0xff;
+		__builtin_memcpy(&key.addr[12], &pkt->key4.saddr_be, 4);
+	} else {
+		__builtin_memcpy(key.addr, pkt->key6.saddr_be, 16);
+	}
+	group = bpf_map_lookup_elem(&sources, &key);
+	if (!group)
+		return 0;
+	number = *group;
+	found = bpf_map_lookup_elem(&source_groups, &number);
+	if (!found || (!found->ring_size && !found->strict))
+		return 0;
+	picks = bpf_map_lookup_elem(&source_picks, &number);
+	if (picks && !cfg_dry)
+		*picks += 1;
+	return (u64)(cfg_source_rings + number) << 32 | found->ring_size;
+}
+
+/* Seldom asked for, and so verified once each. */
+CW_GLOBAL u64 source_ring4(const struct packet *pkt, const struct vip *vip)
+{
+	return pkt && vip ? source_ring(pkt, IPV4, vip) : 0;
+}
+
+CW_GLOBAL u64 source_ring6(const struct packet *pkt, const struct vip *vip)
+{
+	return pkt && vip ? source_ring(pkt, IPV6, vip) : 0;
+}
+
+/*
  * The id of the real for this flow; false if there is none. Only the first packet
  * of a flow goes by the VIP's scheduler. What comes without a memory of one goes by
  * its hash: then at least all its packets meet the same real.
@@ -134,14 +178,22 @@ static __always_inline MUST_USE bool pick_of_two(void *ring, u32 size, u64 hash,
 static __always_inline MUST_USE bool
 pick_real(const struct packet *pkt, const int family, const struct vip *vip, bool is_first, u32 *real_id)
 {
-	u32 vip_id = vip->id, size = vip->ring_size, pick = is_first ? vip->pick : PICK_HASH;
+	u32 ring_id = vip->id, size = vip->ring_size, pick = is_first ? vip->pick : PICK_HASH;
 	struct ctl *control = get_ctl();
 	void *ring;
 	u64 hash;
 
+	if (vip->flags & VIP_SOURCES) {
+		u64 own = family == IPV4 ? source_ring4(pkt, vip) : source_ring6(pkt, vip);
+
+		if (own) {
+			ring_id = own >> 32;
+			size = (u32)own;
+		}
+	}
 	if (!control || !size)
 		return false;
-	ring = bpf_map_lookup_elem(&rings, &vip_id);
+	ring = bpf_map_lookup_elem(&rings, &ring_id);
 	if (!ring)
 		return false;
 	if (pick == PICK_TURN)

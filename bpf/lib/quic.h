@@ -134,6 +134,10 @@ admit_by_cid(const struct packet *pkt, const int family, const struct vip *vip, 
 		route.verdict = V_COOKIE_UNKNOWN;
 		return route;
 	}
+	if (found == CR_CID_NEW && is_refused(pkt, family, vip)) {
+		route.verdict = V_RATE_LIMITED;
+		return route;
+	}
 	if (!pick_real(pkt, family, vip, found == CR_CID_NEW, &route.real_id)) {
 		route.verdict = V_NO_REAL;
 		return route;

@@ -4,11 +4,12 @@
  * words, each a fingerprint and a standing; its flows lie at the same places of a
  * second array. A known flow costs the bucket's line and its own.
  *
- * A flow has two buckets. It goes into the second only if the first had no empty
- * place, and places are never emptied, so that the second need not be searched while
- * the first has one. When both are full the flow with the lowest standing goes: what
- * the client reset, then what was never heard of again after its first packet, then
- * what has been silent for long. A flood of SYNs therefore pushes out its own.
+ * A flow has two buckets. It goes into the second only if the first has few empty
+ * places left and the second has more; places are never emptied, so that the second
+ * need not be searched while the first has more than those few. When both are full
+ * the flow with the lowest standing goes: what the client reset, then what was never
+ * heard of again after its first packet, then what has been silent for long; of two
+ * alike the one among fewer live ones. A flood of SYNs therefore pushes out its own.
  *
  * No locks. A place is claimed by an atomic exchange of its word, written, and
  * published by another; a reader compares the whole key and then looks at the word
@@ -19,6 +20,7 @@
 #define CAUSEWAY_TABLE_H
 
 #include "pick.h"
+#include "../shared/mix.h"
 
 /* Buckets of the two tables, as many as their maps have; set by the loader. */
 const volatile u32 cfg_buckets4 = DEFAULT_BUCKETS4;
@@ -29,6 +31,13 @@ const volatile u32 cfg_buckets6 = DEFAULT_BUCKETS6;
 #define WORD_CLAIMED ((u32)STANDING_LIVE)
 #define COST_FULL (1 + STANDING_LIVE)
 
+/*
+ * The first bucket's places that are only taken if the second bucket is no emptier.
+ * With none kept, 16 places for 12.8 flows lose one of 200 of them; with four, fewer
+ * than one in a million (docs/dataplane.md), and one of nine is in its second bucket.
+ */
+#define WAYS_SHARED 4
+
 #define NO_PLACE CW_U32_MAX
 
 /* Where a flow may be. */
@@ -37,29 +46,12 @@ struct spot {
 	u32 fingerprint; /* in the place of a word's, never 0 */
 };
 
-/* One step of a multiplicative hash; the seed keeps clients from choosing buckets. */
-static __always_inline u64 mix(u64 hash, u64 word)
-{
-	hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
-	return hash ^ hash >> 32;
-}
-
-static __always_inline u32 scale(u32 hash, u32 count)
-{
-	return (u32)((u64)hash * count >> 32);
-}
-
-/* The hash of a packet's key, of this balancer alone. */
+/* The hash of a packet's key, by a secret seed. */
 static __always_inline u64 key_hash(const struct packet *pkt, const int family, u64 seed)
 {
-	const u64 *words = family == IPV4 ? (const u64 *)&pkt->key4 : (const u64 *)&pkt->key6;
-	const u32 count = family == IPV4 ? sizeof(pkt->key4) / 8 : sizeof(pkt->key6) / 8;
-	u64 hash = seed;
-
-#pragma unroll
-	for (u32 i = 0; i < count; i++)
-		hash = mix(hash, words[i]);
-	return mix(hash, seed); /* the last word's bits, too, spread over all */
+	if (family == IPV4)
+		return mix_words((const u64 *)&pkt->key4, sizeof(pkt->key4) / 8, seed);
+	return mix_words((const u64 *)&pkt->key6, sizeof(pkt->key6) / 8, seed);
 }
 
 static __always_inline struct spot find_spot(const struct packet *pkt, const int family, u64 seed)
@@ -117,16 +109,44 @@ static __always_inline u64 none_of(u64 value, u32 bits)
 	return (value - 1) >> 63;
 }
 
-/* The word of the first of some places, which are at least one. */
-static __always_inline u32 first_place(u32 places)
+/* The lowest bit that is set of 16, of which at least one is. */
+static __always_inline u32 lowest_bit(u64 rest)
 {
-	u64 rest = places, skip, at = 0;
+	u64 skip, at = 0;
 
 	skip = none_of(rest, 8) << 3, at += skip, rest >>= skip;
 	skip = none_of(rest, 4) << 2, at += skip, rest >>= skip;
 	skip = none_of(rest, 2) << 1, at += skip, rest >>= skip;
-	at += none_of(rest, 1);
-	return CW_MASKED(((at & 7) << 1) + (at >> 3), FLOW_WAYS - 1);
+	return at + none_of(rest, 1);
+}
+
+/* The word of the first of some places from bit `from` on, around; at least one is set. */
+static __always_inline u32 first_place(u32 places, u32 from)
+{
+	u32 turned = (places | places << FLOW_WAYS) >> (from & (FLOW_WAYS - 1)), bit;
+
+	bit = lowest_bit(turned & 0xffff) + from;
+	return CW_MASKED(((bit & 7) << 1) + (bit >> 3 & 1), FLOW_WAYS - 1);
+}
+
+/* Whether flows whose first bucket this is may be in their second one. */
+static __always_inline bool has_spilt(const struct flow_bucket *bucket)
+{
+	u32 empty = places_with(bucket, 0, ~0u);
+
+#pragma unroll
+	for (u32 i = 0; i < WAYS_SHARED; i++)
+		empty &= empty - 1; /* without its lowest one; 0 stays 0 */
+	return !empty;
+}
+
+/* How many places of a bucket, of 16 (Warren, Hacker's Delight, figure 5-2). */
+static __always_inline u32 count_places(u32 places)
+{
+	places -= places >> 1 & 0x5555;
+	places = (places & 0x3333) + (places >> 2 & 0x3333);
+	places = (places + (places >> 4)) & 0x0f0f;
+	return (places + (places >> 8)) & 0x1f;
 }
 
 static __always_inline bool is_flow_of(const struct flow *flow, const struct packet *pkt, const int family)
@@ -159,7 +179,7 @@ search(const struct flow_bucket *bucket, u32 number, u32 fingerprint, const stru
 
 	if (!places)
 		return NO_PLACE;
-	index = number * FLOW_WAYS + first_place(places);
+	index = number * FLOW_WAYS + first_place(places, 0);
 	flow = flow_at(index, family);
 	return flow && is_flow_of(flow, pkt, family) ? index : NO_PLACE;
 }
@@ -199,7 +219,7 @@ static __always_inline struct entry find_entry(const struct packet *pkt, const i
 	if (!bucket)
 		return (struct entry){};
 	index = search(bucket, spot.bucket[0], spot.fingerprint, pkt, family);
-	if (index == NO_PLACE && !places_with(bucket, 0, ~0u))
+	if (index == NO_PLACE && has_spilt(bucket))
 		index = family == IPV4 ? search_second4(pkt, spot.bucket[1], spot.fingerprint)
 				       : search_second6(pkt, spot.bucket[1], spot.fingerprint);
 	return index == NO_PLACE ? (struct entry){} : entry_at(index, family);
@@ -221,30 +241,42 @@ static __always_inline void set_standing(const struct entry *entry, u32 standing
 		__sync_val_compare_and_swap(entry->word, entry->seen, wanted);
 }
 
+#define COST_SHIFT 16
+#define CROWD_SHIFT 8
+
+static __always_inline u32 offer(u32 cost, u32 crowd, u32 places, u32 start)
+{
+	return cost << COST_SHIFT | crowd << CROWD_SHIFT | first_place(places, start);
+}
+
 /*
  * The way of a bucket that costs least to take, and what it costs: 0 an empty place
  * or the same fingerprint's, then one more than the standing. Ways are tried from
- * `start` on, so that not always the same one goes. Cost << 8 | way.
+ * `start` on, so that not always the same one goes. Between them the crowd: how many
+ * places are taken, if one costs nothing, else how many are live.
+ * Cost << 16 | crowd << 8 | way.
  */
 CW_GLOBAL u32 cheapest_way(const struct flow_bucket *bucket, u32 fingerprint, u32 start)
 {
-	u32 best = CW_U32_MAX;
+	u32 empty, same, live, crowd;
 
 	if (!bucket)
-		return best;
+		return CW_U32_MAX;
+	empty = places_with(bucket, 0, ~0u);
+	same = places_with(bucket, fingerprint, ~STANDING_MASK);
+	if (empty | same)
+		return offer(0, FLOW_WAYS - count_places(empty), empty | same, start);
+	live = places_with(bucket, STANDING_LIVE, STANDING_MASK);
+	crowd = count_places(live);
 #pragma unroll
-	for (u32 i = 0; i < FLOW_WAYS; i++) {
-		u32 way = CW_MASKED(start + i, FLOW_WAYS - 1), word = bucket->word[way];
-		u32 cost = 1 + (word & STANDING_MASK);
+	for (u32 standing = STANDING_GONE; standing < STANDING_LIVE; standing++) {
+		u32 places = places_with(bucket, standing, STANDING_MASK);
 
-		if (!word || (word & ~STANDING_MASK) == fingerprint)
-			cost = 0;
-		if (word == WORD_CLAIMED)
-			cost = COST_FULL + 1;
-		if (cost << 8 < (best & ~0xffu))
-			best = cost << 8 | way;
+		if (places)
+			return offer(1 + standing, crowd, places, start);
 	}
-	return best;
+	live &= ~places_with(bucket, WORD_CLAIMED, ~0u);
+	return live ? offer(COST_FULL, crowd, live, start) : CW_U32_MAX;
 }
 
 /* All have been heard of lately: from now on they have to be heard of again. */
@@ -274,20 +306,20 @@ claim_place(const struct packet *pkt, const int family, u64 seed)
 	if (!bucket)
 		return entry;
 	found = cheapest_way(bucket, spot.fingerprint, start);
-	if (found >> 8 > 1 + STANDING_GONE) {
+	if (found >> CROWD_SHIFT >= FLOW_WAYS - WAYS_SHARED) {
 		other = find_bucket(spot.bucket[1], family);
 		if (!other)
 			return entry;
 		way = cheapest_way(other, spot.fingerprint, start);
-		if (way >> 8 < found >> 8) {
+		if (way >> CROWD_SHIFT < found >> CROWD_SHIFT) {
 			found = way;
 			bucket = other;
 			index = spot.bucket[1];
 		}
 	}
-	if (found >> 8 > COST_FULL)
+	if (found >> COST_SHIFT > COST_FULL)
 		return entry;
-	if (found >> 8 == COST_FULL)
+	if (found >> COST_SHIFT == COST_FULL)
 		age_bucket(bucket);
 	way = CW_MASKED(found, FLOW_WAYS - 1);
 	entry.word = &bucket->word[way];

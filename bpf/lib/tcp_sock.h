@@ -14,6 +14,7 @@
 
 /* Values of sk_state (include/net/tcp_states.h). */
 enum {
+	STATE_ESTABLISHED = 1,
 	STATE_SYN_SENT = 2,
 	STATE_TIME_WAIT = 6,
 	STATE_LISTEN = 10,

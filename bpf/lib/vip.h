@@ -50,4 +50,80 @@ static __always_inline struct vip *find_vip(const struct packet *pkt, const int 
 	return bpf_map_lookup_elem(&vips, &key);
 }
 
+struct vip_words {
+	u64 word[3];
+};
+
+/* All that find_vip goes by. */
+static __always_inline struct vip_words vip_words(const struct packet *pkt, const int family)
+{
+	u64 kind = family | (pkt->marks & PKT_FRAGMENT ? 0x80 : 0);
+
+	if (family == IPV4)
+		return (struct vip_words){ {
+			kind << 56 | (u64)pkt->key4.proto << 48 | (u64)pkt->key4.dport_be << 32 | pkt->key4.daddr_be,
+		} };
+	return (struct vip_words){ {
+		kind << 56 | (u64)pkt->key6.proto << 48 | (u64)pkt->key6.dport_be << 32,
+		(u64)pkt->key6.daddr_be[0] << 32 | pkt->key6.daddr_be[1],
+		(u64)pkt->key6.daddr_be[2] << 32 | pkt->key6.daddr_be[3],
+	} };
+}
+
+/* Looks the packet's VIP up and has this CPU remember it; 0 if there is none. */
+static __always_inline int learn_vip(const struct packet *pkt, const int family, u32 index)
+{
+	struct vip_seen *seen = bpf_map_lookup_elem(&vips_seen, &index);
+	u32 zero = 0;
+	struct ctl *control = bpf_map_lookup_elem(&ctl, &zero);
+	struct vip_words words = vip_words(pkt, family);
+	struct vip *vip;
+	u32 stamp;
+
+	if (!seen || !control)
+		return 0;
+	stamp = *(volatile u32 *)&control->vips_version + 1;
+	__sync_fetch_and_add(&seen->fills, 1); /* a barrier: the version is read before the VIP */
+	vip = find_vip(pkt, family);
+	if (!vip)
+		return 0;
+	seen->vip = *vip;
+	__builtin_memcpy(seen->words, words.word, sizeof(seen->words));
+	seen->stamp = stamp;
+	return 1;
+}
+
+CW_GLOBAL int learn_vip4(const struct packet *pkt, u32 index)
+{
+	return pkt ? learn_vip(pkt, IPV4, index) : 0;
+}
+
+CW_GLOBAL int learn_vip6(const struct packet *pkt, u32 index)
+{
+	return pkt ? learn_vip(pkt, IPV6, index) : 0;
+}
+
+/* As find_vip; the copy of a VIP that this CPU has met is good until the VIPs change. */
+static __always_inline struct vip *
+known_vip(const struct packet *pkt, const int family, const struct ctl *control)
+{
+	struct vip_words words = vip_words(pkt, family);
+	u64 mixed = (words.word[0] ^ words.word[1] ^ words.word[2]) * 0x9e3779b97f4a7c15ull;
+	u32 index = mixed >> 56;
+	struct vip_seen *seen;
+	u64 differ;
+
+	_Static_assert(VIPS_SEEN == 256, "eight bits of the hash");
+	if (cfg_dry)
+		return find_vip(pkt, family);
+	seen = bpf_map_lookup_elem(&vips_seen, &index);
+	if (!seen)
+		return NULL;
+	differ = (words.word[0] ^ seen->words[0]) | (words.word[1] ^ seen->words[1]) |
+		 (words.word[2] ^ seen->words[2]) | (seen->stamp ^ (control->vips_version + 1));
+	if (differ && !(family == IPV4 ? learn_vip4(pkt, index) : learn_vip6(pkt, index)))
+		return NULL;
+	return &seen->vip;
+}
+
 #endif

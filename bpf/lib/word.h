@@ -17,6 +17,26 @@ struct {
 	__type(value, u32);
 } words SEC(".maps");
 
+#define DEFAULT_HELD 262144 /* open connections with words */
+
+/* Connections with words, from their handshakes to their ends: user space tells of them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, DEFAULT_HELD);
+	__type(key, struct flow_key6);
+	__type(value, u32);
+} held SEC(".maps");
+
+/* struct word_event each. Full, ends are lost, and places come back by ageing. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 256 * 1024);
+} word_events SEC(".maps");
+
+/* Keeps the struct in the object's BTF, which a test compares with Rust's. */
+const struct word_event *word_event_type __attribute__((unused));
+
 /* Addresses that IP-in-IP balancers send words from, without their last 16 bits. */
 const volatile u32 cfg_word4_be = 0;
 const volatile u32 cfg_word6_be[4] = {};

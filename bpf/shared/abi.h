@@ -13,6 +13,7 @@
 
 #include "cookie.h"
 #include "quic_lb_config.h"
+#include "syn_track.h"
 #include "types.h"
 #include "window_chain_state.h"
 
@@ -44,7 +45,9 @@
 	VERDICT(NO_HEADROOM, no_headroom, XDP_DROP, "the driver left no room for the outer header") \
 	VERDICT(FRAGMENT_SENT, fragment_sent, XDP_TX, "an IP fragment, sent to the real of its addresses and protocol") \
 	VERDICT(COOKIE_FORGED, cookie_forged, XDP_DROP, "a cookie whose check does not fit") \
-	VERDICT(COOKIE_UNKNOWN, cookie_unknown, XDP_DROP, "a cookie whose id no real has")
+	VERDICT(COOKIE_UNKNOWN, cookie_unknown, XDP_DROP, "a cookie whose id no real has") \
+	VERDICT(CONGESTED, congested, XDP_DROP, "from a first tier: marked CE on the way, and the inner packet cannot say so (RFC 6040)") \
+	VERDICT(RATE_LIMITED, rate_limited, XDP_DROP, "a new flow beyond what its client's prefix may open")
 
 /*
  * What the balancer found out about packets of VIPs with cookies, counted per VIP;
@@ -64,9 +67,11 @@
 	RESULT(UNKNOWN, unknown, XDP_DROP, "a valid cookie with an id that no real has") \
 	RESULT(CID, cid, XDP_TX, "a QUIC connection id that names a real") \
 	RESULT(CID_NEW, cid_new, XDP_TX, "a QUIC packet that may open a connection: by the flow table, else a real was picked") \
-	RESULT(CID_OTHER, cid_other, XDP_TX, "a QUIC connection id that no configuration made, or a datagram without one: by the flow table, else by hash")
+	RESULT(CID_OTHER, cid_other, XDP_TX, "a QUIC connection id that no configuration made, or a datagram without one: by the flow table, else by hash") \
+	RESULT(TIER, tier, XDP_TX, "a timestamp that names a second-tier balancer") \
+	RESULT(TIER_OTHER, tier_other, XDP_TX, "a timestamp that names a second-tier balancer which is not there: where the SYN went, else by hash")
 
-#define COOKIE_RESULTS_MAX 16
+#define COOKIE_RESULTS_MAX 32
 
 /* The same for the decapsulation program of a server. */
 #define SERVER_VERDICTS(VERDICT) \
@@ -97,7 +102,9 @@
 	EVENT(HIDDEN, hidden, XDP_PASS, "in: the echo was taken out (timestamp-light)") \
 	EVENT(REMEMBERED, remembered, XDP_PASS, "in: an echo for no connection: kept for the answer") \
 	EVENT(FOREIGN, foreign, XDP_PASS, "in: an echo that is no cookie of the connection: left as it is") \
-	EVENT(REFUSED, refused, XDP_PASS, "timestamps in microseconds, which timestamp-msb cannot carry: left alone")
+	EVENT(REFUSED, refused, XDP_PASS, "timestamps in microseconds, which timestamp-msb cannot carry: left alone") \
+	EVENT(RESTORED_QUICKLY, restored_quickly, XDP_PASS, "in: restored from the clock's copy, without a look at the socket") \
+	EVENT(MSS_LOWERED, mss_lowered, XDP_PASS, "out: a SYN-ACK asks for shorter segments than the kernel would, for the tunnel's sake")
 
 #define SERVER_COOKIES_MAX 32
 
@@ -185,7 +192,7 @@ ABI_SIZE(struct flow, 192);
 
 /* How much a flow deserves its place in the table. */
 enum flow_standing {
-	STANDING_GONE = 0, /* the client has reset it */
+	STANDING_GONE = 0, /* the client has reset it, or user space found it silent for long */
 	STANDING_NEW = 1,  /* one packet so far */
 	STANDING_OLD = 2,  /* silent since all in its bucket were live; or half closed */
 	STANDING_LIVE = 3,
@@ -219,6 +226,14 @@ struct conn_ring {
 	u16 index[CONN_RING];
 };
 ABI_SIZE(struct conn_ring, 128 + 2 * CONN_RING);
+
+/* A connection with a word has opened or ended at its server. */
+struct word_event {
+	struct flow_key6 key; /* client to VIP; IPv4 as IPv4-mapped */
+	u32 word;
+	u32 opened; /* 0: it has ended */
+};
+ABI_SIZE(struct word_event, 48);
 
 /*
  * How a server is told a connection's word: with its SYN, as private data of GUE
@@ -271,6 +286,8 @@ enum vip_flags {
 	 * ports, meet the packets that were not fragmented. */
 	VIP_PICK_BY_ADDRESS = 1 << 2,
 	VIP_STATEFUL = 1 << 3, /* connections with timestamps get a place of their own */
+	VIP_SOURCES = 1 << 4,  /* some clients have reals of their own, see struct source_key */
+	VIP_LIMITED = 1 << 5,  /* new flows of a client prefix are limited, see struct vip_limit */
 };
 
 /* Which slot of its VIP's ring a new flow takes. All other packets go by PICK_HASH. */
@@ -290,6 +307,52 @@ struct vip {
 };
 ABI_SIZE(struct vip, 24);
 
+/*
+ * Client prefixes of a VIP that have reals of their own: the longest one wins. IPv4 as
+ * IPv4-mapped. `length` counts the VIP's 32 bits, too.
+ */
+struct source_key {
+	u32 length;
+	u32 vip;
+	u8 addr[16];
+};
+ABI_SIZE(struct source_key, 24);
+
+/*
+ * The reals of some prefixes: ring number SOURCE_RINGS_AT + the group's number, counted
+ * from the end of the VIPs' own rings.
+ */
+#define SOURCE_GROUPS 256
+struct source_group {
+	u32 ring_size; /* 0: none of the reals is there */
+	u32 strict;    /* without reals: no real at all, instead of the VIP's ring */
+};
+ABI_SIZE(struct source_group, 8);
+
+/*
+ * How many new flows a client prefix may have, by GCRA (ITU-T I.371): each takes
+ * `interval` of a budget that fills with the time and holds `tolerance`.
+ */
+struct vip_limit {
+	u32 interval;  /* microseconds of 1024 ns; 0: no limit */
+	u32 tolerance;
+	u8 prefix4;    /* bits of the client's address that count */
+	u8 prefix6;
+	u8 pad[6];
+};
+ABI_SIZE(struct vip_limit, 16);
+
+/*
+ * Client prefixes of late, eight to a cache line: 24 bits of a hash, and when the next
+ * flow is due in 40 bits of time. 0: nobody.
+ */
+#define LIMIT_BUCKETS 8192
+#define LIMIT_WAYS 8
+struct limit_bucket {
+	u64 word[LIMIT_WAYS];
+};
+ABI_SIZE(struct limit_bucket, 64);
+
 ABI_SIZE(struct cookie_format, 4);
 ABI_SIZE(struct cookie_keys, 40);
 ABI_SIZE(struct quic_lb_config, 200);
@@ -301,7 +364,7 @@ ABI_SIZE(struct quic_lb_config, 200);
 struct cookie_counts {
 	u64 packets[COOKIE_RESULTS_MAX];
 };
-ABI_SIZE(struct cookie_counts, 128);
+ABI_SIZE(struct cookie_counts, 256);
 
 /*
  * Which real has an id. Each VIP with cookies has COOKIE_IDS slots from its
@@ -424,9 +487,27 @@ struct ctl {
 	 * SYNs of stateful VIPs. 0: not known, and such a SYN carries none. */
 	u32 word4_be;
 	u32 word6_be[4];
-	u32 pad3[11];
+	u32 vips_version; /* another one after each change of vips, see struct vip_seen */
+	/* Own addresses where tunnels of a first tier end; 0: none of the family. */
+	u32 tunnel4_be;
+	u32 tunnel6_be[4];
+	u32 pad3[5];
 };
 ABI_SIZE(struct ctl, 128);
+
+/*
+ * A VIP that a CPU has met, in one cache line: a lookup in a hash map costs 30 ns.
+ * Valid as long as its stamp is that of the VIPs' version.
+ */
+#define VIPS_SEEN 256
+struct vip_seen {
+	u64 words[3]; /* family, protocol, port, address; 0: none */
+	u32 stamp;    /* vips_version + 1 when it was looked up */
+	u32 fills;
+	struct vip vip;
+	u64 pad;
+};
+ABI_SIZE(struct vip_seen, 64);
 
 struct packets_bytes {
 	u64 packets;
@@ -523,5 +604,119 @@ struct rtt_record {
 	u8 pad[2];
 };
 ABI_SIZE(struct rtt_record, 72);
+
+/* Counts of SYNs and of what became of them, by retry: first SYNs are retry 0. */
+#define SYN_RETRIES 16
+
+/* What one category of clients did in one slot of time; see syn_track.h. */
+struct syn_slot {
+	u64 number; /* time / length of a slot */
+	u64 syn_to_end_ns; /* sums over the completed connections */
+	u64 rtt_ns;
+	u64 conn_fail_ns;
+	u64 stalled_ns; /* sum over the stalled: first SYN to end */
+	u32 offered[SYN_RETRIES];
+	u32 accepted[SYN_RETRIES];
+	u32 again[SYN_RETRIES]; /* of this slot's SYNs those that were sent again later */
+	u32 refused;        /* answered with a RST; not in offered */
+	u32 duplicates;     /* SYNs that had been answered */
+	u32 established;
+	u32 established_late; /* of those the ones that took more than one SYN-ACK */
+	u32 completed;
+	u32 stalled;
+	u32 abandoned;
+	u32 heard;          /* of the first SYNs those whose client was heard of again */
+	u32 heard_answered; /* of those the ones that had been answered */
+	u32 completed_first; /* of the completed those whose first SYN was answered */
+	u32 stalled_first;
+	u32 pad;
+};
+ABI_SIZE(struct syn_slot, 280);
+
+/* In the kernel behind a lock. */
+#define SYN_SLOT_LOCKED 288
+
+/* Connections completed in a slot by how many slots before their SYN was accepted. */
+struct syn_origin {
+	u64 number;
+	u32 category;
+	u32 slots_ago;
+};
+ABI_SIZE(struct syn_origin, 16);
+
+/* An attempt was answered at this retry, which came so long after its first SYN. */
+struct syn_retry_time {
+	u32 retry;
+	u32 at_cs; /* hundredths of a second */
+};
+ABI_SIZE(struct syn_retry_time, 8);
+
+/* An attempt or a connection in the kernel's tables. */
+struct syn_entry {
+	struct syn_conn conn;
+	u32 server_isn; /* of the latest SYN-ACK */
+	u32 category;
+};
+ABI_SIZE(struct syn_entry, 56);
+
+/* Key of client prefixes; IPv4 as IPv4-mapped. */
+struct syn_prefix {
+	u32 length; /* bits */
+	u8 addr[16];
+};
+ABI_SIZE(struct syn_prefix, 20);
+
+/* Most bytes of a frame that a tap copies, before and after each. */
+#define TAP_SNAP_MAX 2048
+#define TAP_NO_VIP 0xffffffffu
+#define TAP_NO_RESULT 0xffu
+
+enum tap_flags {
+	TAP_BY_VIP = 1 << 0,
+	TAP_BY_CLIENT = 1 << 1,
+};
+
+/* Whether somebody looks at packets, and at which; see lib/tap.h. */
+struct tap_ctl {
+	u64 until_ns;       /* of the kernel's monotonic clock; 0: nobody looks */
+	u64 verdicts;       /* bit mask of those that are wanted */
+	u32 owner;          /* process that looks */
+	u32 snap;           /* bytes of a frame that are copied */
+	u32 threshold;      /* a random number up to this samples a packet */
+	u32 taken_max;      /* packets handed on in a window, by all CPUs */
+	u32 looked_max;     /* packets looked at in a window, by each CPU */
+	u32 vip_be[4];      /* IPv4 as IPv4-mapped */
+	u32 client_be[4];
+	u32 client_mask_be[4];
+	u16 vip_port_be;    /* 0: any */
+	u8 vip_proto;       /* 0: any */
+	u8 flags;           /* enum tap_flags */
+};
+ABI_SIZE(struct tap_ctl, 88);
+
+/* A packet that went through a tapped program; the frame before and after follow. */
+struct tap_record {
+	u64 t_ns; /* the kernel's monotonic clock, as it came */
+	u32 before_len;
+	u32 after_len; /* 0: neither sent nor changed in length */
+	u32 vip;       /* its id, or TAP_NO_VIP */
+	u16 before_snap;
+	u16 after_snap;
+	u8 verdict; /* of the tapped program */
+	u8 result;  /* enum cookie_result, or TAP_NO_RESULT */
+	u8 pad[6];
+};
+ABI_SIZE(struct tap_record, 32);
+
+/* What a tap did with packets since its program was loaded first, per CPU. */
+struct tap_counts {
+	u64 seen;
+	u64 matched;   /* of those, wanted by address */
+	u64 unlooked;  /* of those, not looked at: too many a second on this CPU */
+	u64 over_rate; /* wanted, but more than are handed on in a second */
+	u64 lost;      /* no room: user space did not read in time */
+	u64 taken;
+};
+ABI_SIZE(struct tap_counts, 48);
 
 #endif

@@ -10,21 +10,36 @@
  * unless it was answered already; the first answer makes the last SYN ACCEPTED, in
  * the slot in which that SYN came; OFFERED - ACCEPTED were dropped. A SYN with the
  * same sequence number repeats the attempt, another number begins a new one.
+ *
+ * A connection ends with the first FIN or RST of either side. Two cases are not in
+ * the paper. A client may say at once that it will send no more (FIN) and wait for
+ * the answer: while the server has sent nothing, its FIN decides. And a client may
+ * believe that it is connected while its final ACK was dropped, because the accept
+ * queue was full: of such a server nothing comes but SYN-ACKs. If the client has asked
+ * for something, the attempt ends as STALLED, not as COMPLETED.
  */
 #ifndef CAUSEWAY_SYN_TRACK_H
 #define CAUSEWAY_SYN_TRACK_H
 
 #include "types.h"
 
+/* Longer ways to a client are lost segments, not a way: at most so far from now an end
+ * is counted. */
+#define SYN_WAY_MAX_NS (500 * CW_MS_NS)
+
 /* Later retries count as this one. No stack sends more SYNs than this. */
 #define SYN_RETRY_MAX 15
 
 enum syn_event {
-	SYN_EVENT_SYN = 0,    /* from the client */
-	SYN_EVENT_SYNACK = 1, /* from the server */
-	SYN_EVENT_ACK = 2,    /* from the client, with ACK, without SYN and RST */
-	SYN_EVENT_DATA = 3,   /* from the server, with payload */
-	SYN_EVENT_END = 4,    /* FIN or RST, either way; a client's FIN+ACK is an ACK first */
+	SYN_EVENT_SYN = 0,          /* from the client */
+	SYN_EVENT_SYNACK = 1,       /* from the server */
+	SYN_EVENT_ACK = 2,          /* from the client, with ACK, without SYN and RST */
+	SYN_EVENT_SERVED = 3,       /* from the server, without payload, SYN and RST */
+	SYN_EVENT_DATA = 4,         /* from the server, with payload */
+	SYN_EVENT_CLIENT_FIN = 5,   /* a FIN with ACK is an ACK first */
+	SYN_EVENT_SERVER_FIN = 6,   /* one with payload is DATA first */
+	SYN_EVENT_CLIENT_RESET = 7,
+	SYN_EVENT_SERVER_RESET = 8,
 };
 
 enum syn_state {
@@ -42,36 +57,49 @@ enum syn_count {
 	SYN_COUNT_ACCEPTED = 2,    /* at the last SYN, retry told */
 	SYN_COUNT_DUPLICATE = 3,   /* a SYN that had been answered */
 	SYN_COUNT_ESTABLISHED = 4, /* at now, RTT and answers told */
-	SYN_COUNT_COMPLETED = 5,   /* at now, every time told */
-	SYN_COUNT_ABANDONED = 6,   /* ended before it was accepted or established */
+	SYN_COUNT_COMPLETED = 5,   /* when the client had the last data, every time told */
+	SYN_COUNT_ABANDONED = 6,   /* the client left before it was connected, or had asked */
+	SYN_COUNT_STALLED = 7,     /* at now, the time from first SYN to end in conn_fail_ns */
+	SYN_COUNT_REFUSED = 8,     /* at the last SYN, retry told: it was no offer, a RST answered it */
 };
 
 struct syn_conn {
 	u64 first_syn_ns;
 	u64 last_syn_ns;
-	u64 synack_ns;    /* the first SYN-ACK */
+	u64 turn_ns;      /* ANSWERED: the first SYN-ACK; ESTABLISHED: the client's FIN, 0: none */
 	u64 last_data_ns; /* the server's last data; 0: none */
 	u32 isn;
 	u32 rtt_us;       /* first SYN-ACK to first ACK */
 	u8 state;         /* enum syn_state */
 	u8 retry;         /* SYNs after the first, as far as they came here */
 	u8 answers;       /* SYN-ACKs sent before the client's ACK; stops at 255 */
-	u8 pad[5];
+	u8 served;        /* the server has sent more than SYN-ACKs */
+	u8 heard;         /* the client has sent more than its first SYN */
+	u8 pad[3];
 };
 _Static_assert(sizeof(struct syn_conn) == 48, "struct syn_conn");
 
 struct syn_outcome {
 	u64 at_ns;         /* belongs to the slot of this time */
+	u64 before_ns;     /* OFFERED, retry > 0: when the SYN before this one came */
 	u64 accepted_ns;   /* COMPLETED: when its last SYN came */
-	u64 conn_fail_ns;  /* COMPLETED: first SYN to last SYN */
+	u64 conn_fail_ns;  /* ACCEPTED, COMPLETED: first SYN to last SYN */
 	u64 syn_to_end_ns; /* COMPLETED: last SYN to the server's last data */
 	u64 rtt_ns;        /* ESTABLISHED, COMPLETED */
+	u64 first_syn_ns;
 	u8 count;          /* enum syn_count */
 	u8 retry;
 	u8 answers;        /* ESTABLISHED: more than 1 if a round trip was lost */
-	u8 pad[5];
+	u8 heard;          /* the client is heard of for the first time after its first SYN */
+	u8 pad[4];
 };
-_Static_assert(sizeof(struct syn_outcome) == 48, "struct syn_outcome");
+_Static_assert(sizeof(struct syn_outcome) == 64, "struct syn_outcome");
+
+CW_INLINE void syn_track_heard(struct syn_conn *c, struct syn_outcome *out)
+{
+	out->heard = !c->heard;
+	c->heard = 1;
+}
 
 CW_INLINE void syn_track_syn(struct syn_conn *c, u32 isn, u64 now_ns, struct syn_outcome *out)
 {
@@ -85,10 +113,12 @@ CW_INLINE void syn_track_syn(struct syn_conn *c, u32 isn, u64 now_ns, struct syn
 		out->count = SYN_COUNT_OFFERED;
 		return;
 	}
+	syn_track_heard(c, out);
 	if (c->state != SYN_STATE_OFFERED) {
 		out->count = SYN_COUNT_DUPLICATE;
 		return;
 	}
+	out->before_ns = c->last_syn_ns;
 	c->last_syn_ns = now_ns;
 	if (c->retry < SYN_RETRY_MAX)
 		c->retry++;
@@ -99,9 +129,10 @@ CW_INLINE void syn_track_synack(struct syn_conn *c, u64 now_ns, struct syn_outco
 {
 	if (c->state == SYN_STATE_OFFERED) {
 		c->state = SYN_STATE_ANSWERED;
-		c->synack_ns = now_ns;
+		c->turn_ns = now_ns;
 		c->answers = 1;
 		out->at_ns = c->last_syn_ns;
+		out->conn_fail_ns = c->last_syn_ns - c->first_syn_ns;
 		out->count = SYN_COUNT_ACCEPTED;
 	} else if (c->state == SYN_STATE_ANSWERED && c->answers < 255) {
 		c->answers++;
@@ -112,37 +143,112 @@ CW_INLINE void syn_track_ack(struct syn_conn *c, u64 now_ns, struct syn_outcome 
 {
 	if (c->state != SYN_STATE_ANSWERED)
 		return;
+	syn_track_heard(c, out);
 	c->state = SYN_STATE_ESTABLISHED;
-	c->rtt_us = cw_sat32((now_ns - c->synack_ns) / CW_US_NS);
+	c->rtt_us = cw_sat32((now_ns - c->turn_ns) / CW_US_NS);
+	c->turn_ns = 0;
 	out->count = SYN_COUNT_ESTABLISHED;
 }
 
+/* Half the round trip, as far as it is taken for the way to the client. */
+CW_INLINE u64 syn_track_way_ns(const struct syn_conn *c)
+{
+	u64 way_ns = (u64)c->rtt_us * CW_US_NS / 2;
+
+	return way_ns < SYN_WAY_MAX_NS ? way_ns : SYN_WAY_MAX_NS;
+}
+
+/*
+ * When the client had the last data, which was sent at end_ns: one way later. Its end may
+ * be seen long after; then it is counted as late as that allows, one way before.
+ */
+CW_INLINE u64 syn_track_felt_ns(const struct syn_conn *c, u64 end_ns, u64 now_ns)
+{
+	u64 way_ns = syn_track_way_ns(c);
+
+	return end_ns + 2 * way_ns > now_ns ? end_ns + way_ns : now_ns - way_ns;
+}
+
 /* The transaction ends with the server's last data, or here if it sent none. */
-CW_INLINE void syn_track_end(struct syn_conn *c, u64 now_ns, struct syn_outcome *out)
+CW_INLINE void syn_track_complete(struct syn_conn *c, u64 now_ns, struct syn_outcome *out)
 {
 	u64 end_ns = c->last_data_ns ? c->last_data_ns : now_ns;
-	u8 state = c->state;
 
-	if (state == SYN_STATE_NONE || state == SYN_STATE_DONE)
-		return;
 	c->state = SYN_STATE_DONE;
-	if (state != SYN_STATE_ESTABLISHED) {
-		out->count = SYN_COUNT_ABANDONED;
-		return;
-	}
 	out->count = SYN_COUNT_COMPLETED;
+	out->at_ns = syn_track_felt_ns(c, end_ns, now_ns);
 	out->accepted_ns = c->last_syn_ns;
 	out->conn_fail_ns = c->last_syn_ns - c->first_syn_ns;
 	out->syn_to_end_ns = end_ns - c->last_syn_ns;
 }
 
-/* One event of the connection c; isn is read with a SYN alone. Times never go back. */
-CW_INLINE void syn_track(struct syn_conn *c, u32 event, u32 isn, u64 now_ns, struct syn_outcome *out)
+/* Nobody ever served it: the client waited in vain from its first SYN on. */
+CW_INLINE void syn_track_stall(struct syn_conn *c, u64 now_ns, struct syn_outcome *out)
+{
+	u64 end_ns = c->turn_ns ? c->turn_ns : now_ns;
+
+	c->state = SYN_STATE_DONE;
+	out->count = SYN_COUNT_STALLED;
+	out->accepted_ns = c->last_syn_ns;
+	out->conn_fail_ns = end_ns - c->first_syn_ns;
+}
+
+/* The server has sent nothing and the connection ends. */
+CW_INLINE void syn_track_unserved(struct syn_conn *c, u32 seq, u64 now_ns, struct syn_outcome *out)
+{
+	if (seq != c->isn + 1) {
+		syn_track_stall(c, now_ns, out);
+		return;
+	}
+	c->state = SYN_STATE_DONE;
+	out->count = SYN_COUNT_ABANDONED;
+}
+
+/* A client's FIN that is repeated was not acknowledged: the server does not know it. */
+CW_INLINE void syn_track_client_fin(struct syn_conn *c, u32 seq, u64 now_ns, struct syn_outcome *out)
+{
+	if (c->last_data_ns)
+		syn_track_complete(c, now_ns, out);
+	else if (!c->turn_ns)
+		c->turn_ns = now_ns;
+	else if (!c->served)
+		syn_track_unserved(c, seq, now_ns, out);
+}
+
+CW_INLINE void syn_track_end(struct syn_conn *c, u32 event, u32 seq, u64 now_ns, struct syn_outcome *out)
+{
+	u8 state = c->state;
+
+	if (state == SYN_STATE_NONE || state == SYN_STATE_DONE)
+		return;
+	if (state != SYN_STATE_ESTABLISHED) {
+		c->state = SYN_STATE_DONE;
+		out->count = SYN_COUNT_ABANDONED;
+		if (state == SYN_STATE_OFFERED && event == SYN_EVENT_SERVER_RESET) {
+			out->at_ns = c->last_syn_ns;
+			out->count = SYN_COUNT_REFUSED;
+		}
+	} else if (event == SYN_EVENT_CLIENT_FIN) {
+		syn_track_client_fin(c, seq, now_ns, out);
+	} else if (event == SYN_EVENT_SERVER_FIN || c->served) {
+		syn_track_complete(c, now_ns, out);
+	} else if (event == SYN_EVENT_CLIENT_RESET) {
+		syn_track_unserved(c, seq, now_ns, out);
+	} else {
+		syn_track_stall(c, now_ns, out);
+	}
+}
+
+/*
+ * One event of the connection c. Times never go back. `seq` is read with a SYN, as its
+ * sequence number, and with a client's FIN or RST, as that of what follows its data.
+ */
+CW_INLINE void syn_track(struct syn_conn *c, u32 event, u32 seq, u64 now_ns, struct syn_outcome *out)
 {
 	*out = (struct syn_outcome){ .at_ns = now_ns };
 	switch (event) {
 	case SYN_EVENT_SYN:
-		syn_track_syn(c, isn, now_ns, out);
+		syn_track_syn(c, seq, now_ns, out);
 		break;
 	case SYN_EVENT_SYNACK:
 		syn_track_synack(c, now_ns, out);
@@ -151,16 +257,23 @@ CW_INLINE void syn_track(struct syn_conn *c, u32 event, u32 isn, u64 now_ns, str
 		syn_track_ack(c, now_ns, out);
 		break;
 	case SYN_EVENT_DATA:
-		if (c->state == SYN_STATE_ESTABLISHED)
+		if (c->state == SYN_STATE_ESTABLISHED) {
 			c->last_data_ns = now_ns;
+			c->served = 1;
+		}
 		break;
-	case SYN_EVENT_END:
-		syn_track_end(c, now_ns, out);
+	case SYN_EVENT_SERVED:
+		if (c->state == SYN_STATE_ESTABLISHED && !c->served)
+			c->served = 1;
+		break;
+	default:
+		syn_track_end(c, event, seq, now_ns, out);
 		break;
 	}
 	out->retry = c->retry;
 	out->answers = c->answers;
 	out->rtt_ns = (u64)c->rtt_us * CW_US_NS;
+	out->first_syn_ns = c->first_syn_ns;
 }
 
 #endif

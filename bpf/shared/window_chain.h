@@ -140,6 +140,32 @@ CW_INLINE int wc_is_fresh(const struct wc_state *s, const struct wc_request *r, 
 	return !tcp && wc_was_idle(s, r->gap_ns);
 }
 
+/* A last response later than that was acknowledged later than it came. */
+#define WC_IDLE_LATENCIES 4u
+
+/*
+ * How long a client of datagrams had been idle, by its last ACK; 0: that tells
+ * nothing. It tells where silent ACKs are trusted, and come about when responses do.
+ */
+CW_INLINE u64 wc_idle_by_silence(const struct wc_state *s, const struct wc_request *r)
+{
+	u64 last = (u64)(s->silence - 1) << WC_IDLE_SHIFT;
+
+	if (!s->silence || last > r->gap_ns || r->gap_ns >= WC_FORGET_NS ||
+	    !wc_trusts_silence(s) || last >= WC_IDLE_LATENCIES * wc_typical_ns(s))
+		return 0;
+	return r->gap_ns - last;
+}
+
+/* Nothing is known to be outstanding. */
+CW_INLINE void wc_forget(struct wc_state *s, int page_ended)
+{
+	wc_ring_clear(s);
+	s->flags &= (u8)~WC_BOUND;
+	if (page_ended)
+		wc_silence_judge(s);
+}
+
 /*
  * Whether the packet fills the path's MTU, as far as this flow has shown it, so
  * that more of the same request may follow. A packet beyond Ethernet's MTU is
@@ -183,13 +209,59 @@ CW_INLINE u64 wc_idle_before(const struct wc_state *s, const struct wc_request *
 	return idle > r->gap_ns ? 0 : idle;
 }
 
-/* From the mean ACK since the open burst began to idle_ns before this packet. */
+/*
+ * A request that nobody saw, because it was lost before it came here, is sent again
+ * when the client's timer ends: no less than 200 ms (Linux, TCP_RTO_MIN; RFC 6298
+ * has 1 s) and a round trip after it was sent, rounded up to ticks of at most 10 ms.
+ */
+#define WC_RESEND_NS (200ull * CW_MS_NS)
+#define WC_RESEND_SLACK_NS (12ull * CW_MS_NS)
+/* Shorter pauses of a client tell nothing about what its long ones are. */
+#define WC_PAUSE_NS (50ull * CW_MS_NS)
+
+/* Servers acknowledge within 40 ms (Linux, TCP_DELACK_MIN): a round trip has no more. */
+#define WC_DELACK_NS (40ull * CW_MS_NS)
+
+CW_INLINE int wc_may_resend(const struct wc_state *s, u64 pause_ns)
+{
+	u64 trip = CW_MIN(wc_typical_ns(s), wc_handshake_ns(s) + WC_DELACK_NS);
+
+	return pause_ns >= WC_RESEND_NS &&
+	       pause_ns <= WC_RESEND_NS + WC_RESEND_SLACK_NS + 2 * trip;
+}
+
+/*
+ * Whether a pause of the client was the wait for that timer, and the request is as
+ * old as the pause. A client that thinks pauses for other times too, mostly: a flow
+ * that did so of late has its pauses taken for idle time.
+ */
+CW_INLINE int wc_was_lost(struct wc_state *s, u64 idle_ns)
+{
+	u32 pauses = s->pauses;
+
+	if (idle_ns < WC_PAUSE_NS)
+		return 0;
+	if (!wc_may_resend(s, idle_ns)) {
+		s->pauses = CW_MIN(pauses + 2, 3u);
+		return 0;
+	}
+	s->pauses = pauses ? pauses - 1 : 0;
+	return pauses < 2;
+}
+
+/*
+ * From the mean ACK since the open burst began, or from the mean of the silent ones
+ * where these can be trusted, to idle_ns before this packet.
+ */
 CW_INLINE u16 wc_lead(const struct wc_state *s, u64 gap_ns, u64 idle_ns)
 {
-	u64 mean = (u64)s->ack_mean << WC_IDLE_SHIFT, done = wc_since_burst(s, gap_ns - idle_ns), lead;
+	u64 mean = (u64)s->ack_mean << WC_IDLE_SHIFT, lead;
+	u64 done = wc_since_burst(s, gap_ns - idle_ns);
 
 	if (!s->ack_weight)
 		return 0;
+	if (wc_trusts_silence(s))
+		return wc_silence_lead(s, s->last_ns + gap_ns - idle_ns);
 	lead = done > mean ? done - mean : 0;
 	lead = (lead + (1 << (WC_LEAD_SHIFT - 1))) >> WC_LEAD_SHIFT;
 	return lead >= 0xffff ? 0 : (u16)(lead + 1);
@@ -238,10 +310,16 @@ CW_INLINE void wc_open(struct wc_state *s, u64 t_ns, const struct wc_request *r,
 	s->cur_acked = (u8)CW_MIN((cw_log64(r->acked_since) + 4) / 8, 255u);
 	s->cur_n = (u8)r->n;
 	s->cur_late = 0;
-	s->ack_mean = 0;
-	s->ack_weight = 0;
 	s->silence = 0;
 	s->last_ns = t_ns;
+	if (!wc_trusts_silence(s)) {
+		s->ack_mean = 0;
+		s->ack_weight = 0;
+	} else if (s->ack_weight) {
+		/* A page is ending: some of what came may have set nothing off. */
+		s->cur_acked = (u8)s->ack_weight;
+		wc_silence_add(s, t_ns);
+	}
 	s->flags |= WC_DATA_SEEN | (tcp ? WC_TCP : 0);
 }
 
@@ -250,7 +328,7 @@ CW_INLINE void wc_data(struct wc_state *s, const struct est_packet *p, u64 now_n
 {
 	struct wc_request r = { .lag_ns = lag_ns, .n = 1 };
 	int seen = s->flags & WC_DATA_SEEN, tcp = est_is_tcp(p), full, rest, fresh;
-	u64 idle = 0;
+	u64 idle = 0, back = 0;
 	u16 lead = 0;
 
 	if (seen)
@@ -272,6 +350,10 @@ CW_INLINE void wc_data(struct wc_state *s, const struct est_packet *p, u64 now_n
 		return;
 	}
 	fresh = wc_is_fresh(s, &r, tcp);
+	if (fresh && seen && !tcp)
+		idle = wc_idle_by_silence(s, &r);
+	if (idle)
+		fresh = 0;
 	if (!fresh && !r.advances) {
 		wc_join(s, now_ns, &r);
 		return;
@@ -280,12 +362,20 @@ CW_INLINE void wc_data(struct wc_state *s, const struct est_packet *p, u64 now_n
 		if (tcp)
 			idle = wc_idle_before(s, &r);
 		lead = wc_lead(s, r.gap_ns, idle);
+		if (tcp && wc_was_lost(s, idle)) {
+			/* Nothing else was outstanding, or it had been answered since. */
+			back = idle - WC_RESENT_IDLE_NS;
+			idle = WC_RESENT_IDLE_NS;
+		}
 	}
-	if (seen)
-		wc_close(s, now_ns, idle, fresh, out);
+	/* A burst that was seen has requests; asking spares the compiler 16 bytes of stack,
+	 * of which Linux 6.1 has none to spare under the meter. */
+	if (seen && s->cur_n)
+		wc_close(s, now_ns - back, idle, fresh, out);
 	if (fresh)
-		wc_ring_clear(s);
+		wc_forget(s, seen && !tcp);
 	wc_open(s, now_ns, &r, idle, lead, tcp);
+	s->cur_age = cw_sat32(back >> WC_BURST_SHIFT);
 }
 
 /*
@@ -326,6 +416,8 @@ CW_GLOBAL int wc_packet(struct wc_state *s, const struct est_packet *p,
 		if (p->has_ts)
 			lag = wc_echo_lag(s, now, p->tsecr);
 	}
+	if (!tcp)
+		wc_silence(s, now);
 	if (est_has_request(p))
 		wc_data(s, p, now, lag, out);
 	else

@@ -12,6 +12,7 @@
 
 #include "window_chain_ring.h"
 #include "window_chain_roots.h"
+#include "window_chain_silent.h"
 #include "window_chain_window.h"
 
 CW_INLINE void wc_push(struct wc_state *s, const struct wc_burst *b)
@@ -21,40 +22,57 @@ CW_INLINE void wc_push(struct wc_state *s, const struct wc_burst *b)
 
 /*
  * Nothing is outstanding any more at b. The newest request was the last to
- * complete, just before b's idle time, and there its latency belongs. When the others did is known only on
- * the mean, from the times of the client's ACKs, so they count half; on wide
- * paths ACKs say too little.
+ * complete, just before b's idle time, and there its latency belongs. When the
+ * others did is known on the mean only: with silent ACKs that can be trusted from
+ * their times, else from those of all ACKs since the last burst, and then they count
+ * half. On wide paths ACKs say too little.
  *
  * With many streams, which end in any order, ACKs come long after what they tell
  * of, and would make most of those streams slower than the newest: they are not.
  */
 #define WC_MANY 8u /* streams besides the newest */
 
+/* The latencies at b of the m requests besides the newest; 0: unknown. */
+CW_INLINE u64 wc_others(struct wc_state *s, const struct wc_burst *b, u32 m, u64 newest)
+{
+	u64 done = b->at_ns - b->idle_ns, sum, lead;
+	int trusts = wc_trusts_silence(s);
+
+	if (!m || !b->lead || wc_is_wide(s))
+		return 0;
+	sum = wc_ring_sum(s, done, m);
+	/* The mean of all ACKs is one of the newest's too. */
+	lead = (trusts ? m : m + 1) * wc_lead_ns(b);
+	sum = sum > lead ? sum - lead : 0;
+	if (trusts)
+		return sum;
+	if (!(s->flags & WC_TCP) && m >= WC_MANY)
+		sum = CW_MIN(sum, m * newest * 15 / 16);
+	return 5 * sum <= 6 * m * newest ? sum : 0;
+}
+
 CW_GLOBAL int wc_root(struct wc_state *s, const struct wc_burst *b,
 		      struct est_sample *out)
 {
-	u64 done, newest, others, lead;
-	u32 m;
+	u64 done, newest, others;
+	u32 m, weight;
 
 	if (!s || !b || !out || !s->ring_len)
 		return 0;
 	done = b->at_ns - b->idle_ns;
 	m = s->ring_len - 1u;
 	newest = wc_ring_age(s, done, m);
+	others = wc_others(s, b, m, newest);
 	wc_commit(s, out, done, newest, 1);
-	if (m && b->lead && !wc_is_wide(s)) {
-		others = wc_ring_sum(s, done, m);
-		lead = (m + 1) * wc_lead_ns(b);
-		others = others > lead ? others - lead : 0;
-		if (!(s->flags & WC_TCP) && m >= WC_MANY)
-			others = CW_MIN(others, m * newest * 15 / 16);
-		if (others && 5 * others <= 6 * m * newest) {
-			out->sum2_ns += others;
-			out->count2 += m;
-			wc_track(s, others / m);
-		}
+	if (others) {
+		weight = wc_trusts_silence(s) ? 2 : 1;
+		out->sum2_ns += weight * others;
+		out->count2 += weight * m;
+		wc_track(s, others / m);
 	}
 	wc_ring_clear(s);
+	if (!(s->flags & WC_TCP))
+		wc_silence_judge(s);
 	return 0;
 }
 
@@ -140,6 +158,9 @@ CW_GLOBAL int wc_normal(struct wc_state *s, const struct wc_burst *b,
 			done = k;
 			if (open + n - k > s->window)
 				wc_window_count(s, open + n - k);
+			/* Again and again: the handshake was longer than the path. */
+			if (s->bursts >= 16 && 2 * wc_handshake_ns(s) < wc_typical_ns(s))
+				s->handshake -= s->handshake >> 5;
 		}
 	}
 	k = CW_MIN(done, open);
@@ -195,6 +216,8 @@ CW_INLINE void wc_close(struct wc_state *s, u64 next_ns, u64 idle_ns, int last,
 	struct wc_burst b, h;
 
 	wc_current(s, next_ns - idle_ns, &b);
+	if (!(s->flags & WC_TCP) && s->datagram.bursts < 255)
+		s->datagram.bursts++;
 	wc_window_update(s, b.n > s->cur_late ? b.n - s->cur_late : 1);
 	if (s->flags & WC_HOLD) {
 		s->flags &= (u8)~WC_HOLD;
@@ -210,6 +233,9 @@ CW_INLINE void wc_close(struct wc_state *s, u64 next_ns, u64 idle_ns, int last,
 	if (b.idle_ns) {
 		wc_root(s, &b, &out->group[1]);
 		wc_push(s, &b);
+		/* It may have been idle time after all, of just that length. */
+		if (b.idle_ns == WC_RESENT_IDLE_NS)
+			s->flags |= WC_BOUND;
 	} else if (b.n == 1 && s->window > 1 && s->ring_len > 1 && !last) {
 		s->flags |= WC_HOLD;
 		s->hold_gap = cw_sat32((next_ns >> WC_BURST_SHIFT) -

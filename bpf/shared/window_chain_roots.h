@@ -39,6 +39,11 @@
 #define WC_ODDS_START 560
 #define WC_ODDS_HABIT 1400
 /*
+ * With two requests the bytes of two responses are held against those of one, so the
+ * habits of the two kinds of flows lie closer together.
+ */
+#define WC_ODDS_HABIT_OF_TWO 2000
+/*
  * Where the habit starts, and up to where it means nothing, of 256: also of roots
  * one in eight acknowledges few bytes.
  */
@@ -51,6 +56,9 @@
  * server that is stopped for a while (a CPU quota) makes worthless.
  */
 #define WC_MANY_BYTES 16
+
+/* Silent ACKs from which on a request before a whole window was a root. */
+#define WC_SILENT_ROOT 2u
 
 /* The share of held bursts before whole windows that acknowledged few bytes, of 256. */
 CW_INLINE u32 wc_habit(const struct wc_state *s)
@@ -74,9 +82,10 @@ CW_INLINE s32 wc_root_odds(const struct wc_state *s, s32 bytes, u64 before, u64 
 	s32 a = (s32)cw_log64(cw_sat32(before >> 6)) - usual;
 	s32 l = (s32)cw_log64(cw_sat32(after >> 6)) - usual;
 	u32 habit = wc_habit(s) > WC_HABIT_ROOTS ? wc_habit(s) - WC_HABIT_ROOTS : 0;
+	u32 weight = s->window == 2 ? WC_ODDS_HABIT_OF_TWO : WC_ODDS_HABIT;
 
 	return WC_ODDS_BYTES * bytes + ((WC_ODDS_BEFORE * a + WC_ODDS_AFTER * l) >> 3) +
-	       WC_ODDS_START - (s32)(habit * WC_ODDS_HABIT >> 8);
+	       WC_ODDS_START - (s32)(habit * weight >> 8);
 }
 
 /* Whether there was at least a path's time before the held request and after it. */
@@ -122,7 +131,10 @@ CW_GLOBAL int wc_is_root(struct wc_state *s, const struct wc_burst *h,
 		return 0;
 	times = wc_times_allow(s, b->n, before, after);
 	/* On wide paths ACKs are late and few, and times tell enough. */
-	if (!(s->flags & WC_TCP) || wc_is_wide(s))
+	if (!(s->flags & WC_TCP))
+		return times || (b->n >= s->window && s->window > 2 &&
+				 h->acked >= WC_SILENT_ROOT);
+	if (wc_is_wide(s))
 		return times;
 	lagging = wc_lead_ns(h) > CW_MAX(WC_PROMPT_NS, before / 32);
 	if (lagging)

@@ -103,7 +103,8 @@ CW_INLINE void wc_pure_ack(struct wc_state *s, const struct est_packet *p, u64 n
 	}
 	s->flags |= WC_ACK_SEEN;
 	if (s->flags & WC_DATA_SEEN) {
-		wc_ack_arrived(s, weight, gap);
+		if (!wc_trusts_silence(s))
+			wc_ack_arrived(s, weight, gap);
 		s->silence = cw_sat32((gap >> WC_IDLE_SHIFT) + 1);
 	}
 }
@@ -180,8 +181,8 @@ CW_INLINE enum wc_order wc_sequence(struct wc_state *s, const struct est_packet 
 
 /*
  * Bytes of a datagram that are no frames of its requests: QUIC's short header (1),
- * the server's connection id, a packet number (2), the tag (16) and the frame's
- * head (2). How long the id is shows in the smallest ACK: 7 bytes of its own.
+ * the server's connection id (0 to 20), a packet number (2), the tag (16) and the
+ * frame's head (2). How long the id is shows in the smallest ACK, roughly.
  */
 #define WC_OVERHEAD 21u
 #define WC_OVERHEAD_MAX 41u
@@ -194,37 +195,108 @@ CW_INLINE u32 wc_overhead(const struct wc_datagram *d)
 	return CW_MIN(CW_MAX(seen, WC_OVERHEAD), WC_OVERHEAD_MAX);
 }
 
-/*
- * How many requests an encrypted datagram carries: its size over the size of
- * one. That is the smallest of the first 32, then their 5th percentile,
- * followed in small steps. Packets as large as they get do not count: they
- * are parts of large requests.
- */
-CW_INLINE u32 wc_requests(struct wc_state *s, u32 payload_len, int full)
-{
-	struct wc_datagram *d = &s->datagram;
-	u32 overhead = wc_overhead(d) << 8;
-	u64 size = (u64)payload_len << 8, one;
-	u64 k;
+/* A connection's first datagrams carry its handshake; their sizes mean nothing. */
+#define WC_SEEN_HANDSHAKE 6u
+#define WC_SEEN_FIRST 12u
+/* From then on the size of a datagram with one request moves in small steps. */
+#define WC_SEEN_FEW 32u
+#define WC_SEEN_MANY 160u
 
-	if (!full) {
-		if (d->seen < 32) {
-			if (d->seen <= 2 || size < d->unit)
-				d->unit = (u32)size;
-		} else if (size * 100 < (u64)d->unit * 97) {
-			d->unit -= (u32)((u64)d->unit * 19 / 2000);
-		} else if (size * 100 > (u64)d->unit * 103) {
-			d->unit += d->unit / 2000;
+/*
+ * The size of a datagram with one request: the smallest of the first ones, then the
+ * 5th percentile, followed in steps that are larger at first.
+ */
+CW_INLINE void wc_learn_unit(struct wc_datagram *d, u32 size)
+{
+	u64 unit = d->unit, fast = d->seen < WC_SEEN_MANY ? 8 : 1;
+
+	if (d->seen < WC_SEEN_FEW) {
+		if (d->seen < WC_SEEN_HANDSHAKE || size < unit) {
+			d->unit = size;
+			d->step = 0;
 		}
-		if (d->seen < 255)
-			d->seen++;
+	} else if ((u64)size * 100 < unit * 97) {
+		d->unit -= (u32)(unit * 19 * fast / 2000);
+	} else if ((u64)size * 100 > unit * 103) {
+		d->unit += (u32)(unit * fast / 2000);
 	}
-	/* A full one is a part of a request, or probes the path's MTU (RFC 8899). */
-	if (full || d->unit <= overhead || size <= overhead)
+	if (d->seen < 255)
+		d->seen++;
+}
+
+/*
+ * What one more request adds to a datagram of one: as long as nothing else is known,
+ * that one less its overhead.
+ */
+CW_INLINE u32 wc_step(const struct wc_datagram *d)
+{
+	u32 overhead = wc_overhead(d) << 8;
+
+	if (d->step)
+		return d->step;
+	return d->unit > overhead ? d->unit - overhead : 0;
+}
+
+/*
+ * Then it is the median of what the others of a few did add. A wrong first guess
+ * counts few of them right, and sixteen of them wrong.
+ */
+CW_INLINE void wc_learn_step(struct wc_datagram *d, u32 size, u32 k)
+{
+	u32 least = d->unit - CW_MIN(d->unit, WC_OVERHEAD_MAX << 8);
+	u32 most = d->unit - CW_MIN(d->unit, WC_OVERHEAD << 8);
+	u32 step = wc_step(d), move = step >> 7;
+
+	if (k < 2 || k > 6)
+		return;
+	step = size - d->unit > (k - 1) * step ? step + move : step - move;
+	d->step = CW_MIN(CW_MAX(step, least), most);
+}
+
+/* Requests in a datagram of some size, in 1/256 byte, as far as is known. */
+CW_INLINE u32 wc_requests_in(const struct wc_datagram *d, u32 size)
+{
+	u32 step = wc_step(d), more = size > d->unit ? size - d->unit : 0, k;
+
+	if (!step)
 		return 1;
-	one = d->unit - overhead;
-	k = (2 * (size - overhead) + one) / (2 * one);
-	return (u32)CW_MAX(1, CW_MIN(k, 16));
+	k = 1 + (more + step * 3 / 8) / step;
+	return CW_MIN(k, WC_RING);
+}
+
+/*
+ * How many requests an encrypted datagram carries, by its size. What comes along,
+ * ACKs mostly, only adds to it: less than five eighths of a request are none.
+ */
+CW_GLOBAL u32 wc_requests(struct wc_state *s, u32 payload_len, int full)
+{
+	u32 size = payload_len << 8, k;
+	struct wc_datagram *d;
+
+	/* A full one is a part of a request, or probes the path's MTU (RFC 8899). */
+	if (!s || full || payload_len > 0xffff)
+		return 1;
+	d = &s->datagram;
+	wc_learn_unit(d, size);
+	if (d->seen <= WC_SEEN_HANDSHAKE)
+		d->largest = 0;
+	if (d->seen == WC_SEEN_HANDSHAKE) { /* bursts so far were none of requests */
+		__builtin_memset(s->hist, 0, sizeof(s->hist));
+		s->bursts = 0;
+		d->seen++;
+	}
+	if (d->seen <= WC_SEEN_FIRST) {
+		d->largest = CW_MAX(d->largest, payload_len);
+		/* It was counted before the size of one request was known. */
+		if (d->seen == WC_SEEN_FIRST) {
+			k = wc_requests_in(d, (u32)d->largest << 8);
+			if (k > 1)
+				s->hist[CW_MASKED(k - 1, WC_RING - 1)] += 2;
+		}
+	}
+	k = wc_requests_in(d, size);
+	wc_learn_step(d, size, k);
+	return k;
 }
 
 #endif

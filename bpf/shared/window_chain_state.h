@@ -22,7 +22,8 @@
  *   4      hold_gap     16 ns     68 s          as cur_age
  *   4      silence      1 us      73 min        compared with 2 ms
  *   4      latency      16 ns     68 s          thresholds only
- *   4      ack_mean     1 us      73 min        half-weight samples
+ *   4      ack_mean     1 us      73 min        half-weight samples; a time modulo
+ *                                               2^32 where silent ACKs are trusted
  *   2      ack_weight   64 bytes  4 MB          weight of ack_mean
  *   2      cur_lead     4.1 us    268 ms        half-weight samples
  *   2      hold_lead    4.1 us    268 ms        half-weight samples
@@ -31,7 +32,7 @@
  *   2      cur_n, cur_late                      255 requests in a burst
  *   2      cur_acked, hold_acked                eighths of an octave
  *   1      lone_bias    1/256     -             a prior, see window_chain_roots.h
- *   5      bursts, window, ring_len, ring_head and ring_level, flags
+ *   5      bursts, window, ring_len, ring_head, ring_level and pauses, flags
  *   24     transport    -         -             TCP or datagram, never both
  *
  * What passes its range stays at the largest value (or, for leads, becomes
@@ -60,6 +61,7 @@ enum wc_flags {
 	WC_LAST_FULL = 1 << 4, /* the last data packet was as large as they get */
 	WC_HOLD = 1 << 5,      /* hold_gap and hold_lead valid */
 	WC_TCP = 1 << 6,       /* the transport is TCP, and readable */
+	WC_BOUND = 1 << 7,     /* what is outstanding may be younger than it seems */
 };
 
 /* A range of sequence numbers that was skipped; len = 0: none. */
@@ -78,8 +80,14 @@ struct wc_tcp {
 
 struct wc_datagram {
 	u32 unit;    /* payload with one request, bytes * 256 */
-	u32 seen;    /* datagrams that unit has learnt from, at most 255 */
+	u32 step;    /* payload that one more request adds, bytes * 256; 0: unknown */
 	u32 ack_min; /* smallest payload with nothing but an ACK; 0: none yet */
+	u8 seen;     /* datagrams that unit has learnt from, at most 255 */
+	u8 silent;   /* silent ACKs since the last root */
+	u8 bursts;   /* bursts since then */
+	u8 trust;    /* how often of late they were as few as they can be, of 256,
+		      * less WC_TRUST_START */
+	u16 largest; /* payload of the first datagrams with requests */
 };
 
 struct wc_state {
@@ -93,7 +101,8 @@ struct wc_state {
 	u32 hold_gap; /* from the start of the held burst to cur's start */
 	u32 silence;  /* 1 + from last_ns to the last pure ACK; 0: none */
 	u32 latency;  /* tracked median */
-	u32 ack_mean; /* from cur's start to the ACKs since, mean by bytes */
+	u32 ack_mean; /* from cur's start to the ACKs since, mean by bytes; or the
+		       * mean time of silent ACKs, see window_chain_silent.h */
 	u16 ack_weight;
 	u16 cur_lead;  /* 1 + from the mean ACK to the open burst; 0: none */
 	u16 hold_lead; /* the same, of the held burst */
@@ -106,8 +115,10 @@ struct wc_state {
 	u8 ring_len;
 	u8 ring_head : 4;
 	u8 ring_level : 2;
+	u8 pauses : 2; /* how often of late the client paused otherwise than to resend */
 	u8 flags;
-	u8 cur_acked;  /* 8 log2 of the bytes newly acknowledged by the open burst */
+	u8 cur_acked;  /* 8 log2 of the bytes newly acknowledged by the open burst;
+			* of datagrams: silent ACKs before it */
 	u8 hold_acked; /* the same, of the held burst */
 	u8 lone_bias;  /* how often of late a held burst acknowledged too little */
 
@@ -117,6 +128,20 @@ struct wc_state {
 	};
 };
 _Static_assert(sizeof(struct wc_state) == 128, "wc_state");
+
+/* Where trust starts: two pages that speak for it suffice. */
+#define WC_TRUST_START 96u
+
+CW_INLINE u32 wc_trust(const struct wc_datagram *d)
+{
+	return (d->trust + WC_TRUST_START) & 0xff;
+}
+
+/* Whether a silent ACK stands for a response, as far as this flow has shown. */
+CW_INLINE int wc_trusts_silence(const struct wc_state *s)
+{
+	return !(s->flags & WC_TCP) && wc_trust(&s->datagram) >= 128;
+}
 
 /* A closed burst, spelled out for the time of one step. */
 struct wc_burst {
@@ -172,6 +197,12 @@ CW_INLINE void wc_track(struct wc_state *s, u64 v_ns)
 		s->latency -= s->latency >> 4;
 }
 
+/*
+ * The idle time of a client that sent a lost request again: none, but everything
+ * before it was answered. Real ones are longer.
+ */
+#define WC_RESENT_IDLE_NS (1ull << WC_IDLE_SHIFT)
+
 /* count latencies that sum to total_ns, completed at when_ns. */
 CW_INLINE void wc_commit(struct wc_state *s, struct est_sample *out, u64 when_ns,
 			 u64 total_ns, u32 count)
@@ -181,6 +212,10 @@ CW_INLINE void wc_commit(struct wc_state *s, struct est_sample *out, u64 when_ns
 	out->window = s->window;
 	out->sum2_ns += 2 * total_ns;
 	out->count2 += 2 * count;
+	if (s->flags & WC_BOUND) {
+		s->flags &= (u8)~WC_BOUND;
+		out->bound2 = (u16)(out->bound2 + 2);
+	}
 }
 
 #endif

@@ -7,6 +7,10 @@
  * rare enough to survive hundreds of single requests, common enough that one
  * misjudged burst does not count. Counts decay by halving.
  *
+ * Where one size stands out, eight times as many as all larger ones together and
+ * more than the next smaller one, these are two bursts taken for one, or a request
+ * miscounted.
+ *
  * Over TCP one burst is enough: acknowledgements tell bursts apart, so none is
  * larger than the window, and a connection that carries one page shows its
  * window once.
@@ -18,6 +22,7 @@
 
 #define WC_HIST_FULL 250u /* bursts in the histogram when it is halved */
 #define WC_HIST_SHARE 64u
+#define WC_HIST_PEAK 8u
 
 /* Count a burst of n requests. */
 CW_INLINE void wc_window_count(struct wc_state *s, u32 n)
@@ -41,11 +46,15 @@ CW_GLOBAL int wc_window_infer(struct wc_state *s)
 	need = CW_MAX(need, total / WC_HIST_SHARE);
 	CW_NO_UNROLL
 	for (u32 i = WC_RING; i > 0; i--) {
-		reached += s->hist[i - 1];
-		if (reached >= need) {
+		u32 n = s->hist[i - 1];
+
+		if (window > 1 && i > 1 && n > WC_HIST_PEAK * reached && n > s->hist[i - 2]) {
 			window = i;
 			break;
 		}
+		reached += n;
+		if (window == 1 && reached >= need)
+			window = i;
 	}
 	s->window = (u8)window;
 	if (total > WC_HIST_FULL)

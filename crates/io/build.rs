@@ -10,7 +10,9 @@ use std::process::Command;
 use libbpf_cargo::SkeletonBuilder;
 
 /// Each object with its skeleton: `bpf/NAME.bpf.c` becomes `NAME.skel.rs`.
-const OBJECTS: &[&str] = &["lb", "meter", "rtt", "server", "bench", "daisy", "probe"];
+const OBJECTS: &[&str] = &[
+    "lb", "meter", "rtt", "server", "bench", "rivals", "daisy", "probe", "loss", "syn",
+];
 
 /// Each verdict list of abi.h with the Rust enum made of it.
 const VERDICTS: &[(&str, &str, &str)] = &[

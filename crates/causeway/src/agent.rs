@@ -3,20 +3,27 @@
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::get;
 use axum::{Json, Router};
-use causeway_io::{CookieHooks, Decapsulator, DecapsulatorOptions, Started};
+use causeway_core::cookie::Keys;
+use causeway_io::{
+    CookieHooks, Decapsulator, DecapsulatorOptions, Protocol, Started, Vip, Words, boot_id,
+};
 use serde::{Deserialize, Serialize};
-use tracing::warn;
+use tracing::{info, warn};
 
-use crate::config::AgentConfig;
+use crate::clients::view::ClientsView;
+use crate::clients::{Clients, Reporter};
+use crate::config::{AgentConfig, ClientsConfig};
 use crate::daemon::api::{openmetrics, problem};
 use crate::daemon::clock::Moment;
 use crate::daemon::kernel::action_word;
@@ -56,6 +63,9 @@ pub struct AgentStats {
     pub verdicts: Vec<VerdictView>,
     /// What was done with timestamps; empty without cookies.
     pub cookies: Vec<CookieEventView>,
+    /// What clients feel; `None` where it is not measured.
+    #[serde(default)]
+    pub clients: Option<ClientsView>,
 }
 
 /// One thing that is done with the timestamp of a segment.
@@ -70,6 +80,7 @@ pub struct CookieEventView {
 /// A running agent.
 pub struct Agent {
     decapsulator: Decapsulator,
+    clients: Option<Mutex<Clients>>,
     config: Mutex<AgentConfig>,
     status: Mutex<AgentStatus>,
     file: PathBuf,
@@ -87,6 +98,8 @@ impl Agent {
             cookies: config.cookies.as_ref().map(|cookies| CookieHooks {
                 cgroup: cookies.cgroup.clone(),
             }),
+            word_sources: config.word_sources(),
+            inner_mtu: config.inner_mtu(),
         })?;
         if config.cookies.is_some() && !decapsulator.sees_opening() {
             warn!(
@@ -94,6 +107,10 @@ impl Agent {
             );
         }
         apply(&decapsulator, &config)?;
+        let clients = config.clients.as_ref();
+        let clients = clients
+            .map(|clients| Clients::start(clients, &config.pin_dir, reporter(clients, &config)))
+            .transpose()?;
         let status = AgentStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             interface: config.interface.clone(),
@@ -106,6 +123,7 @@ impl Agent {
         };
         let agent = Self {
             decapsulator,
+            clients: clients.map(Mutex::new),
             config: Mutex::new(config),
             status: Mutex::new(status),
             file,
@@ -132,8 +150,38 @@ impl Agent {
         apply(&self.decapsulator, &wanted).map_err(|error| error.to_string())?;
         warn_of_missing_vips(&wanted);
         warn_of_missing_timestamps(&wanted);
+        if let (Some(clients), Some(keys)) = (&self.clients, wanted.report_keys) {
+            lock(clients).set_report(servers(&wanted), keys);
+        }
         *running = wanted;
         Ok(running.summary())
+    }
+
+    /// What it takes to tell balancers of connections.
+    pub fn words(&self) -> anyhow::Result<Words> {
+        Ok(self.decapsulator.words()?)
+    }
+
+    /// Stateful balancers and the keys that they trust; none without cookies.
+    pub fn balancers(&self) -> Option<(Vec<SocketAddr>, Keys)> {
+        let config = lock(&self.config);
+        let cookies = config.cookies.as_ref()?;
+        Some((cookies.balancers.clone(), cookies.keys))
+    }
+
+    /// This server's id in a VIP.
+    pub fn id_in(&self, vip: SocketAddr) -> Option<u16> {
+        let config = lock(&self.config);
+        let vips = &config.cookies.as_ref()?.vips;
+        let of_port = |port| {
+            vips.get(&Vip {
+                address: vip.ip(),
+                port,
+                protocol: Protocol::Tcp,
+            })
+        };
+        let found = of_port(vip.port()).or_else(|| of_port(0));
+        found.map(|(id, _)| *id)
     }
 
     fn cookies(&self) -> anyhow::Result<Vec<CookieEventView>> {
@@ -167,8 +215,46 @@ impl Agent {
             addresses: self.decapsulator.addresses()?,
             verdicts: self.verdicts()?,
             cookies: self.cookies()?,
+            clients: self.clients(),
         })
     }
+
+    /// What clients feel; `None` where it is not measured.
+    fn clients(&self) -> Option<ClientsView> {
+        self.clients.as_ref().map(|clients| lock(clients).view())
+    }
+
+    /// Follows what clients do until `stopped`; at once where nothing is measured.
+    pub fn measure(&self, stopped: &AtomicBool) {
+        let Some(clients) = &self.clients else { return };
+        let mut last_error = None;
+        while !stopped.load(Ordering::Relaxed) {
+            let pause = lock(clients).next_tick();
+            thread::park_timeout(pause);
+            let error = lock(clients).tick().err().map(|error| format!("{error:#}"));
+            if error != last_error {
+                match &error {
+                    Some(error) => warn!(
+                        "clients cannot be measured, what was counted waits in the kernel: {error}"
+                    ),
+                    None => info!("clients are measured again"),
+                }
+                last_error = error;
+            }
+        }
+    }
+}
+
+/// Tells balancers of clients, where there are some to tell.
+fn reporter(clients: &ClientsConfig, config: &AgentConfig) -> Option<Reporter> {
+    let keys = config.report_keys?;
+    let balancers = clients.balancers.clone();
+    (!balancers.is_empty()).then(|| Reporter::new(balancers, servers(config), keys, boot_id()))
+}
+
+/// This server as balancers know it.
+fn servers(config: &AgentConfig) -> Vec<IpAddr> {
+    config.addresses.iter().copied().collect()
 }
 
 /// Makes the data plane follow the configuration. Keys come before the VIPs whose
@@ -219,6 +305,7 @@ pub fn router(agent: Arc<Agent>) -> Router {
     Router::new()
         .route("/v1/status", get(status))
         .route("/v1/stats", get(stats))
+        .route("/v1/clients", get(clients))
         .route("/metrics", get(metrics_page))
         .fallback(no_route)
         .with_state(agent)
@@ -228,7 +315,7 @@ async fn no_route(request: Request) -> Response {
     let path = request.uri().path();
     problem(
         StatusCode::NOT_FOUND,
-        format!("there is nothing at {path}; see /v1/status, /v1/stats, /metrics"),
+        format!("there is nothing at {path}; see /v1/status, /v1/stats, /v1/clients, /metrics"),
     )
 }
 
@@ -238,6 +325,16 @@ async fn status(State(agent): Api) -> Json<AgentStatus> {
 
 async fn stats(State(agent): Api) -> Answer<Json<AgentStats>> {
     agent.stats().map(Json).map_err(failed)
+}
+
+async fn clients(State(agent): Api) -> Answer<Json<ClientsView>> {
+    agent.clients().map(Json).ok_or_else(|| {
+        problem(
+            StatusCode::NOT_FOUND,
+            "clients are not measured here; [agent.clients] in the agent's file turns it on"
+                .to_owned(),
+        )
+    })
 }
 
 async fn metrics_page(State(agent): Api) -> Answer<Response> {

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `causeway agent`: a server's end of ipip forwarding.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use causeway_io::Decapsulator;
 use tracing::info;
 
 use crate::agent::{self, Agent, AgentStats};
+use crate::agent_notices;
 use crate::client::Target;
+use crate::clients::view::{self, ClientsView, HistoryRow};
+use crate::clients::{Clients, history};
 use crate::config::AgentConfig;
 use crate::daemon::serve::{self, Listeners, Routers};
 use crate::lb_cmd::{announce_start, describe_detached};
@@ -53,16 +57,49 @@ enum Action {
             env = "CAUSEWAY_AGENT_SOCKET"
         )]
         socket: PathBuf,
+        /// Show what clients feel instead
+        #[arg(long)]
+        clients: bool,
         #[command(flatten)]
         view: View,
+    },
+    /// Print what a history of clients holds, one row for each second and category
+    History {
+        /// The history: `history` under [agent.clients]
+        #[arg(default_value = "/var/lib/causeway/clients.history")]
+        file: PathBuf,
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Format,
+        /// Only the last seconds of it
+        #[arg(long, value_name = "S")]
+        last: Option<u64>,
     },
 }
 
 impl Args {
     /// Runs the command.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        if let Some(Action::Stats { socket, view }) = self.action {
-            return stats(&Target::agent(socket), &view);
+        match self.action {
+            Some(Action::Stats {
+                socket,
+                clients: false,
+                view,
+            }) => {
+                return stats(&Target::agent(socket), &view);
+            }
+            Some(Action::Stats {
+                socket,
+                clients: true,
+                view,
+            }) => {
+                return clients(&Target::agent(socket), &view);
+            }
+            Some(Action::History { file, output, last }) => {
+                print!("{}", history_text(&file, output, last)?);
+                return Ok(ExitCode::SUCCESS);
+            }
+            None => {}
         }
         let config = match AgentConfig::load(&self.config) {
             Ok(config) => config,
@@ -94,6 +131,32 @@ fn stats(target: &Target, view: &View) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// What clients feel, of a running agent.
+pub fn clients(target: &Target, view: &View) -> anyhow::Result<ExitCode> {
+    view.show(|output, _| {
+        let clients: ClientsView = target.get("/v1/clients")?;
+        Ok(match output {
+            Format::Table => view::text(&clients),
+            Format::Json => serde_json::to_string_pretty(&clients)? + "\n",
+            Format::Csv => view::table(&clients).to_csv(),
+        })
+    })
+}
+
+fn history_text(file: &Path, output: Format, last: Option<u64>) -> anyhow::Result<String> {
+    let mut records = history::read(file)?;
+    if let (Some(last), Some(newest)) = (last, records.last()) {
+        let (boot, from) = (newest.boot, newest.second.saturating_sub(last));
+        records.retain(|record| record.boot == boot && record.second > from);
+    }
+    let rows: Vec<HistoryRow> = records.iter().map(HistoryRow::from).collect();
+    Ok(match output {
+        Format::Json => serde_json::to_string_pretty(&rows)? + "\n",
+        Format::Table => view::history(&rows).to_text(),
+        Format::Csv => view::history(&rows).to_csv(),
+    })
+}
+
 /// One row per kind of event; nothing for a server without cookies.
 fn cookies(stats: &AgentStats, all: bool) -> String {
     let mut table = Table::new(&["COOKIES", ">SEGMENTS"]);
@@ -109,6 +172,7 @@ fn cookies(stats: &AgentStats, all: bool) -> String {
 }
 
 fn detach(config: &AgentConfig) -> anyhow::Result<()> {
+    Clients::detach(&config.pin_dir)?;
     let detached = Decapsulator::detach(&config.pin_dir)?;
     println!(
         "{}",
@@ -130,17 +194,25 @@ fn run(file: PathBuf, config: AgentConfig) -> anyhow::Result<()> {
     agent::warn_of_missing_timestamps(&config);
     listeners.announce();
     let agent = Arc::new(agent);
+    agent_notices::start(Arc::clone(&agent))?;
     let router = agent::router(Arc::clone(&agent));
     let routers = Routers {
         unix: router.clone(),
         tcp: router,
     };
-    serve::serve_routers(
-        routers,
-        &listeners,
-        || agent.reload(),
-        std::future::pending(),
-    )?;
+    let stopped = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let measuring = scope.spawn(|| agent.measure(&stopped));
+        let served = serve::serve_routers(
+            routers,
+            &listeners,
+            || agent.reload(),
+            std::future::pending(),
+        );
+        stopped.store(true, Ordering::Relaxed);
+        measuring.thread().unpark();
+        served
+    })?;
     info!(
         "stopped; the data plane goes on decapsulating from {}; `causeway agent -c {} --detach` takes it down",
         config.pin_dir.display(),

@@ -14,8 +14,8 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    agent_cmd, bench, config_cmd, cookie_cmd, generate_cmd, lb_cmd, measure, rtt, sim, stats_cmd,
-    trace_cmd, vip_cmd,
+    agent_cmd, bench, capture, config_cmd, conns_cmd, cookie_cmd, explain_cmd, generate_cmd,
+    lb_cmd, measure, rtt, sim, stats_cmd, top_cmd, trace_cmd, tunnel_cmd, vip_cmd,
 };
 
 /// A layer-4 load balancer that knows what its clients feel.
@@ -36,19 +36,26 @@ enum Command {
     Lb(lb_cmd::Args),
     /// Run a server's end of the tunnels
     Agent(agent_cmd::Args),
+    Tunnel(tunnel_cmd::Args),
     /// Measure response latency from the packets that travel from clients to servers
     Measure(Box<measure::Args>),
     Rtt(Box<rtt::Args>),
     /// Show what a running balancer counts and measures
     Stats(stats_cmd::Args),
+    /// Watch a running balancer: VIPs, reals, latencies and weights over time
+    Top(top_cmd::Args),
+    /// Say why a real has the weight that it has
+    Explain(explain_cmd::Args),
     /// Look at and change the VIPs of a running balancer
     Vip(vip_cmd::VipArgs),
     /// Look at and change the reals of a running balancer
     Real(vip_cmd::RealArgs),
+    /// Look at the connections of stateful VIPs, and move one to another real
+    Conns(conns_cmd::Args),
     /// Keys and ids of cookies, which keep connections on their reals
     Cookie(cookie_cmd::Args),
-    /// Say what a running balancer would do with a packet, and why
-    Trace(trace_cmd::Args),
+    Trace(Box<trace_cmd::Args>),
+    Capture(Box<capture::Args>),
     /// Work with configuration files
     Config(config_cmd::Args),
     /// Run models in virtual time, without traffic and without root
@@ -76,13 +83,18 @@ impl Cli {
         match self.command {
             Command::Lb(args) => args.run(),
             Command::Agent(args) => args.run(),
+            Command::Tunnel(args) => args.run(),
             Command::Stats(args) => args.run(),
+            Command::Top(args) => args.run(),
+            Command::Explain(args) => args.run(),
             Command::Vip(args) => args.run(),
             Command::Real(args) => args.run(),
             Command::Measure(args) => args.run(),
             Command::Rtt(args) => args.run(),
+            Command::Conns(args) => args.run(),
             Command::Cookie(args) => args.run(),
             Command::Trace(args) => args.run(),
+            Command::Capture(args) => args.run(),
             Command::Config(args) => args.run(),
             Command::Sim(args) => args.run(),
             Command::Generate(args) => args.run(),
@@ -102,8 +114,15 @@ impl Command {
             Self::Lb(_) | Self::Agent(_) | Self::Measure(_) | Self::Rtt(_) | Self::Bench(_) => {
                 false
             }
+            // It takes its hands off the data plane first.
+            Self::Capture(_) => false,
+            Self::Trace(args) => !args.is_live(),
+            Self::Tunnel(args) => args.only_prints(),
+            Self::Top(_) => false,
+            Self::Explain(_) => true,
             Self::Stats(_) | Self::Vip(_) | Self::Real(_) => true,
-            Self::Cookie(_) | Self::Trace(_) | Self::Config(_) => true,
+            Self::Conns(_) => true,
+            Self::Cookie(_) | Self::Config(_) => true,
             Self::Generate(_) | Self::Sim(_) => true,
             #[cfg(feature = "lab")]
             Self::Demo(_) => false,

@@ -46,6 +46,14 @@ impl Target {
         }
     }
 
+    /// The tunnel at `socket`.
+    pub fn tunnel(socket: PathBuf) -> Self {
+        Self {
+            socket,
+            command: "tunnel",
+        }
+    }
+
     /// `GET path`.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         parse(&self.call(Method::GET, path, None)?)

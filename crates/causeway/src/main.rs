@@ -7,15 +7,20 @@ use clap::Parser;
 
 mod agent;
 mod agent_cmd;
+mod agent_notices;
 mod bench;
+mod capture;
 mod cli;
 mod client;
+mod clients;
 mod config;
 mod config_cmd;
+mod conns_cmd;
 mod cookie_cmd;
 mod daemon;
 #[cfg(feature = "lab")]
 mod demo;
+mod explain_cmd;
 mod generate_cmd;
 #[cfg(feature = "lab")]
 mod lab_cmd;
@@ -26,7 +31,10 @@ mod report;
 mod rtt;
 mod sim;
 mod stats_cmd;
+mod top_cmd;
 mod trace_cmd;
+mod tunnel;
+mod tunnel_cmd;
 mod vip_cmd;
 
 fn main() -> ExitCode {

@@ -108,6 +108,17 @@ pub fn weight(weight: f64) -> String {
     }
 }
 
+/// Means as blocks, from 0 to the highest.
+pub fn course(means: &[Option<f64>]) -> String {
+    const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let most = means.iter().flatten().copied().fold(0.0, f64::max);
+    let block = |mean: &Option<f64>| match mean {
+        Some(mean) if most > 0.0 => HEIGHTS[((mean / most * 8.0).ceil() as usize).clamp(1, 8) - 1],
+        _ => ' ',
+    };
+    means.iter().map(block).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,13 +2,15 @@
 //! `causeway stats`: what the balancer counts and measures.
 
 use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
+use crate::agent_cmd;
 use crate::client::Target;
 use crate::config::units;
-use crate::daemon::view::{RealView, Stats, VerdictView, VipView};
+use crate::daemon::view::{FlowTableView, RealView, Stats, VerdictView, VipView};
 use crate::output::{Format, Table, ms, weight};
 
 /// Arguments of `causeway stats`.
@@ -16,6 +18,17 @@ use crate::output::{Format, Table, ms, weight};
 pub struct Args {
     #[command(flatten)]
     target: Target,
+    /// Show what clients feel instead, as the agent of this server measures it
+    #[arg(long)]
+    clients: bool,
+    /// With --clients: Unix socket of the agent
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "/run/causeway/agent.sock",
+        env = "CAUSEWAY_AGENT_SOCKET"
+    )]
+    agent: PathBuf,
     #[command(flatten)]
     view: View,
 }
@@ -39,6 +52,9 @@ pub struct View {
 impl Args {
     /// Runs the command.
     pub fn run(self) -> anyhow::Result<ExitCode> {
+        if self.clients {
+            return agent_cmd::clients(&Target::agent(self.agent), &self.view);
+        }
         self.view.show(|output, all| {
             let stats: Stats = self.target.get("/v1/stats")?;
             Ok(match output {
@@ -77,13 +93,46 @@ impl View {
 pub fn table(stats: &Stats, all: bool) -> String {
     let mut tables = vec![
         verdicts(&stats.verdicts, all).to_text(),
+        flow_table(&stats.flow_table, all).to_text(),
         vips(&stats.vips).to_text(),
         reals(&stats.vips).to_text(),
     ];
+    if stats.vips.iter().any(|vip| !vip.sources.is_empty()) {
+        tables.push(sources(&stats.vips).to_text());
+    }
     if stats.vips.iter().any(|vip| !vip.cookie.results.is_empty()) {
         tables.push(cookies(&stats.vips, all).to_text());
     }
     tables.join("\n")
+}
+
+/// How full the flow table is, and why flows ended; reasons that never were only if `all`.
+fn flow_table(view: &FlowTableView, all: bool) -> Table {
+    let mut table = Table::new(&["FLOW TABLE", ">FLOWS"]);
+    let rows = [("places", view.places), ("in use", view.flows)];
+    for (what, flows) in rows.into_iter().chain(view.ended()) {
+        if all || flows > 0 {
+            table.push(vec![what.to_owned(), flows.to_string()]);
+        }
+    }
+    table
+}
+
+/// One row per group of clients that has reals of its own.
+fn sources(vips: &[VipView]) -> Table {
+    let mut table = Table::new(&["VIP", "CLIENTS", "REALS", "OTHERWISE", ">PICKED"]);
+    for vip in vips {
+        for source in &vip.sources {
+            table.push(vec![
+                vip.name.clone(),
+                source.from.join(" "),
+                source.reals.join(" "),
+                source.otherwise.clone(),
+                source.picked.to_string(),
+            ]);
+        }
+    }
+    table
 }
 
 /// One row per VIP and result of its cookies; those that never happened only if `all`.

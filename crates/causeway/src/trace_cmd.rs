@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `causeway trace`: why a packet would go where it goes.
+//! `causeway trace`: why a packet would go where it goes, or with `--live` why packets
+//! went where they went.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -10,10 +11,15 @@ use causeway_io::{ConnLayout, trace};
 use clap::ValueEnum;
 use etherparse::PacketBuilder;
 
+use crate::capture::{self, Selection, Style};
 use crate::config::Config;
 use crate::daemon::kernel::action_word;
 
-/// Arguments of `causeway trace`.
+/// Say what a running balancer would do with a packet, and why; with --live, what it does
+///
+/// `causeway trace 198.51.100.7:4000 192.0.2.1:80 --packet syn` asks for one packet that
+/// nobody sends: nothing is changed by it. `causeway trace --live` prints each packet
+/// that comes, what became of it, and why, until it is stopped.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Configuration of the running balancer
@@ -25,9 +31,16 @@ pub struct Args {
     )]
     config: PathBuf,
     /// Client's address and port
-    client: SocketAddr,
+    #[arg(required_unless_present = "live", conflicts_with = "live")]
+    client: Option<SocketAddr>,
     /// VIP's address and port
-    vip: SocketAddr,
+    #[arg(required_unless_present = "live", conflicts_with = "live")]
+    vip: Option<SocketAddr>,
+    /// Say it of the packets that come
+    #[arg(long, conflicts_with_all = ["packet", "echo", "payload"])]
+    live: bool,
+    #[command(flatten)]
+    selection: LiveArgs,
     /// What the client sends
     #[arg(long, value_enum, default_value_t = Kind::Ack)]
     packet: Kind,
@@ -37,6 +50,16 @@ pub struct Args {
     /// Bytes of payload
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=9000))]
     payload: u16,
+}
+
+/// What goes with `--live`.
+#[derive(Debug, clap::Args)]
+struct LiveArgs {
+    /// With --live: an object of JSON for each packet, a line each
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    selection: Selection,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -63,8 +86,21 @@ fn number(text: &str) -> Result<u32, String> {
 }
 
 impl Args {
+    /// Whether it looks at packets that come.
+    pub fn is_live(&self) -> bool {
+        self.live
+    }
+
     /// Runs the command.
     pub fn run(self) -> Result<ExitCode> {
+        if self.live {
+            let style = match self.selection.json {
+                true => Style::Json,
+                false => Style::Reasons,
+            };
+            return capture::trace_live(&self.config, style, &self.selection.selection);
+        }
+        self.check_alone()?;
         let config = Config::load(&self.config).map_err(|errors| anyhow::anyhow!("{errors}"))?;
         let frame = self.frame()?;
         let stateful = &config.stateful;
@@ -73,7 +109,7 @@ impl Args {
             tier_bits: stateful.tiers.trailing_zeros() as u8,
             tier: stateful.tier as u8,
         };
-        let traced = trace(&config.pin_dir, layout, &[frame])
+        let traced = trace(&config.pin_dir, layout, config.tunnel_ends, &[frame])
             .with_context(|| format!("no balancer can be asked in {}", config.pin_dir.display()))?;
         for traced in traced {
             println!("verdict   {}", traced.verdict.as_str());
@@ -86,21 +122,32 @@ impl Args {
         Ok(ExitCode::SUCCESS)
     }
 
+    /// What chooses among packets that come means nothing for one that nobody sends.
+    fn check_alone(&self) -> Result<()> {
+        match self.selection.json || !self.selection.selection.is_everything() {
+            true => bail!("--json, and what chooses packets, go with --live alone"),
+            false => Ok(()),
+        }
+    }
+
     /// An Ethernet frame; the balancer looks at no address of it.
     fn frame(&self) -> Result<Vec<u8>> {
+        let (Some(client), Some(vip)) = (self.client, self.vip) else {
+            bail!("name the client and the VIP, each with its port");
+        };
         let link = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
-        let ip = match (self.client.ip(), self.vip.ip()) {
+        let ip = match (client.ip(), vip.ip()) {
             (IpAddr::V4(client), IpAddr::V4(vip)) => link.ipv4(client.octets(), vip.octets(), 64),
             (IpAddr::V6(client), IpAddr::V6(vip)) => link.ipv6(client.octets(), vip.octets(), 64),
             _ => bail!(
                 "client {} and vip {} are of different families",
-                self.client.ip(),
-                self.vip.ip()
+                client.ip(),
+                vip.ip()
             ),
         };
         let payload = vec![0; self.payload.into()];
         let mut frame = Vec::new();
-        let (from, to) = (self.client.port(), self.vip.port());
+        let (from, to) = (client.port(), vip.port());
         if self.packet == Kind::Udp {
             ip.udp(from, to).write(&mut frame, &payload)?;
             return Ok(frame);
@@ -123,7 +170,20 @@ impl Args {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parse(line: &str) -> Result<Args, clap::Error> {
+        let words = ["trace"].into_iter().chain(line.split_whitespace());
+        Line::try_parse_from(words).map(|line| line.args)
+    }
 
     #[test]
     fn numbers_are_decimal_or_hexadecimal() {
@@ -134,15 +194,25 @@ mod tests {
 
     #[test]
     fn a_packet_has_one_family() {
-        let args = |vip: &str| Args {
-            config: PathBuf::new(),
-            client: "198.51.100.7:4000".parse().unwrap(),
-            vip: vip.parse().unwrap(),
-            packet: Kind::Syn,
-            echo: Some(7),
-            payload: 0,
+        let frame = |vip: &str| {
+            let line = format!("198.51.100.7:4000 {vip} --packet syn --echo 7");
+            parse(&line).unwrap().frame()
         };
-        assert_eq!(args("192.0.2.1:80").frame().unwrap().len(), 14 + 20 + 32);
-        assert!(args("[2001:db8::1]:80").frame().is_err());
+        assert_eq!(frame("192.0.2.1:80").unwrap().len(), 14 + 20 + 32);
+        assert!(frame("[2001:db8::1]:80").is_err());
+    }
+
+    #[test]
+    fn one_packet_or_live_ones() {
+        assert!(parse("").is_err());
+        assert!(parse("198.51.100.7:4000").is_err());
+        let alone = |line: &str| parse(line).unwrap().check_alone();
+        assert!(alone("198.51.100.7:4000 192.0.2.1:80").is_ok());
+        assert!(alone("198.51.100.7:4000 192.0.2.1:80 --json").is_err());
+        assert!(alone("198.51.100.7:4000 192.0.2.1:80 --count 1").is_err());
+        assert!(parse("--live 198.51.100.7:4000 192.0.2.1:80").is_err());
+        assert!(parse("--live --packet syn").is_err());
+        let live = parse("--live --json --vip web --count 3 --duration 1s").unwrap();
+        assert!(live.is_live() && live.selection.json);
     }
 }

@@ -55,12 +55,24 @@ enum VipAction {
         /// What p2c, least-loaded and awrr look at: connections, packets or bytes
         #[arg(long)]
         load: Option<String>,
-        /// off, observe or watermark
+        /// off, observe, equalise, watermark or watermark-paper
         #[arg(long)]
         control: Option<String>,
+        /// What the controller goes by: response or client
+        #[arg(long)]
+        latency: Option<String>,
         /// Whether connections are remembered: true or false
         #[arg(long)]
         flow_table: Option<bool>,
+        /// New flows per second of a client prefix, and how many at once; 0 for no limit
+        #[arg(long, value_name = "RATE[/BURST]", value_parser = parse_limit)]
+        limit: Option<Value>,
+        /// Clients with reals of their own, in the place of all that the VIP had; may be repeated
+        #[arg(long = "source", value_name = "PREFIX=REAL[,REAL]", value_parser = parse_source)]
+        sources: Vec<Value>,
+        /// No client has reals of its own any more
+        #[arg(long, conflicts_with = "sources")]
+        no_sources: bool,
     },
     /// Remove a VIP; its packets go to the kernel from then on
     Del {
@@ -85,7 +97,7 @@ struct VipAdd {
     /// As `causeway vip set` takes it
     #[arg(long, default_value = "maglev")]
     scheduler: String,
-    /// off, observe or watermark
+    /// off, observe, equalise, watermark or watermark-paper
     #[arg(long)]
     control: Option<String>,
 }
@@ -170,6 +182,28 @@ fn parse_real(text: &str) -> Result<(String, Option<u32>), String> {
     }
 }
 
+/// `100`, or `100/200` with the burst.
+fn parse_limit(text: &str) -> Result<Value, String> {
+    let (rate, burst) = text
+        .split_once('/')
+        .map_or((text, None), |(rate, burst)| (rate, Some(burst)));
+    let wrong = || format!("`{text}` is no limit; write for example 100 or 100/200");
+    let rate: f64 = rate.parse().map_err(|_| wrong())?;
+    let mut limit = json!({ "rate": rate });
+    if let Some(burst) = burst {
+        limit["burst"] = json!(burst.parse::<u32>().map_err(|_| wrong())?);
+    }
+    Ok(limit)
+}
+
+fn parse_source(text: &str) -> Result<Value, String> {
+    let (prefix, reals) = text.split_once('=').ok_or_else(|| {
+        format!("`{text}` names no reals; write for example 10.0.0.0/8=10.1.0.1,10.1.0.2")
+    })?;
+    let reals: Vec<&str> = reals.split(',').collect();
+    Ok(json!({ "from": [prefix], "reals": reals }))
+}
+
 fn vip_path(vip: &str) -> String {
     format!("/v1/vips/{}", segment(vip))
 }
@@ -214,12 +248,20 @@ impl VipArgs {
                 scheduler,
                 load,
                 control,
+                latency,
                 flow_table,
+                limit,
+                sources,
+                no_sources,
             } => {
+                let changes_sources = no_sources || !sources.is_empty();
                 let change = VipChange {
+                    limit,
+                    source: changes_sources.then_some(sources),
                     scheduler,
                     load,
                     control,
+                    latency,
                     flow_table,
                 };
                 anyhow::ensure!(

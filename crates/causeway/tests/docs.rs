@@ -54,6 +54,10 @@ fn the_example_files_pass_the_check() {
     for (file, expected) in [
         ("docs/causeway.toml", "4 VIPs with 6 reals on eth0"),
         ("docs/agent.toml", "1 tunnel address and 1 VIP on eth0"),
+        (
+            "docs/causeway-tunnel.toml",
+            "cw0 with 2 paths and 1 thread, in clear",
+        ),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_causeway"))
             .args(["config", "check"])

@@ -209,14 +209,20 @@ fn selectors_and_logs_are_what_scripts_expect() {
 /// once in; that is no network, but each method has its values. Needs root.
 #[test]
 fn every_method_measures_at_once() {
-    let server = Server::start("127.0.0.1", &["-i", "lo", "-N", "1"]);
+    let watched = "sampled,synack,timestamps,causal";
+    let server = Server::start("127.0.0.1", &["-i", "lo", "-N", "1", "-m", watched]);
     let all = "rr,tcp,sampled,ping,synack,timestamps,causal";
     let report = json(&server.client(&["-l", "1", "-w", "2m", "-N", "1", "-m", all, "-o", "json"]));
     for method in all.split(',') {
         let row = row(&report, method, "client");
         assert!(row["count"].as_u64() > Some(0), "{report}");
     }
+    for method in watched.split(',') {
+        let row = row(&report, method, "server");
+        assert!(row["count"].as_u64() > Some(0), "{report}");
+    }
     assert_eq!(row(&report, "synack", "client")["count"], 1);
+    assert_eq!(row(&report, "synack", "server")["count"], 1);
     assert!(row(&report, "sampled", "server")["bucket_p50_ms"].as_f64() > Some(0.0));
     assert_eq!(report["conditions"]["server_sample"], 1);
 }

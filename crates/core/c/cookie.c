@@ -3,10 +3,17 @@
 
 #include "cookie.h"
 #include "cookie_clock.h"
+#include "mix.h"
 
 u64 causeway_cookie_hash(const u64 *words, u32 count, const u64 *key)
 {
 	return siphash24(words, count, key);
+}
+
+/* conn_partition of bpf/lib/conn.h. */
+u32 causeway_place_partition(const u64 *words, u32 count, u64 seed, u32 partitions)
+{
+	return scale(mix_words(words, count, seed) >> 32, partitions);
 }
 
 u32 causeway_cookie_encode(u64 hash, u32 epoch, u32 id, struct cookie_format format)

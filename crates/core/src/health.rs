@@ -12,8 +12,12 @@
 //! starts must not empty the pool of one that ran. It does not count for what the
 //! service needs.
 
+mod silence;
+
 use std::collections::VecDeque;
 use std::fmt;
+
+pub use silence::{Counts, Silence};
 
 /// How often to probe and what to conclude.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +111,8 @@ pub struct Check {
     events: VecDeque<Event>,
     succeeded: u64,
     failed: u64,
+    /// Until then a probe that succeeds says nothing: a passive sign spoke against it.
+    doubted_until_ns: u64,
 }
 
 impl Check {
@@ -127,6 +133,7 @@ impl Check {
             events: VecDeque::new(),
             succeeded: 0,
             failed: 0,
+            doubted_until_ns: 0,
         }
     }
 
@@ -196,6 +203,9 @@ impl Check {
             return;
         }
         self.out = None;
+        if outcome.is_ok() && now_ns < self.doubted_until_ns {
+            return;
+        }
         self.conclude(now_ns, outcome);
     }
 
@@ -208,8 +218,10 @@ impl Check {
         }
     }
 
-    /// Takes a sign from elsewhere that the real is not fit, like a failed probe.
-    pub fn handle_passive(&mut self, now_ns: u64, reason: &str) {
+    /// Takes a sign from elsewhere that the real is not fit, like a failed probe. Probes
+    /// that succeed do not count against it for the next `doubt_ns`.
+    pub fn handle_passive(&mut self, now_ns: u64, doubt_ns: u64, reason: &str) {
+        self.doubted_until_ns = now_ns + doubt_ns;
         self.conclude(now_ns, Err(reason.to_owned()));
     }
 
@@ -357,10 +369,30 @@ mod tests {
     fn signs_from_elsewhere_count_as_failures() {
         let mut check = check();
         for _ in 0..3 {
-            check.handle_passive(S, "no heartbeat for 3 s");
+            check.handle_passive(S, 0, "nobody sent anything");
         }
         assert_eq!(check.state(), State::Down);
-        assert_eq!(check.reason(), "no heartbeat for 3 s");
+        assert_eq!(check.reason(), "nobody sent anything");
+    }
+
+    #[test]
+    fn a_probe_that_succeeds_does_not_outvote_the_clients() {
+        let mut check = check();
+        for _ in 0..2 {
+            let now = check.poll_timeout();
+            check.handle_passive(now, 2 * S, "nobody sent anything");
+            probe(&mut check, true);
+        }
+        assert_eq!(check.state(), State::Unknown);
+        check.handle_passive(check.poll_timeout(), 2 * S, "nobody sent anything");
+        assert_eq!(check.state(), State::Down);
+        // The clients have gone elsewhere, and probes alone say when it is well again.
+        probe(&mut check, true);
+        for _ in 0..2 {
+            assert_eq!(check.state(), State::Down);
+            probe(&mut check, true);
+        }
+        assert_eq!(check.state(), State::Up);
     }
 
     proptest! {

@@ -6,14 +6,18 @@
 #[allow(dead_code)]
 mod closed_loop;
 
-use causeway_core::control::{Decision, Member, Params, Reading, Reason, Watermark};
+use causeway_core::control::{Controller, Decision, Law, Member, Params, Reading, Reason};
 use closed_loop::{Change, MS, S, Scenario, run};
 use proptest::prelude::*;
 
 const INTERVAL_NS: u64 = 100 * MS;
 
-fn controller(configured: &[f64]) -> Watermark {
-    let mut controller = Watermark::new(Params::default());
+fn controller(configured: &[f64]) -> Controller {
+    by(Law::Watermark, configured)
+}
+
+fn by(law: Law, configured: &[f64]) -> Controller {
+    let mut controller = Controller::new(law, Params::default());
     controller.set_members(&members(configured));
     controller
 }
@@ -37,7 +41,12 @@ fn reading(latency_ms: f64, samples: u64) -> Reading {
 }
 
 /// Ticks `times` intervals with the same readings; returns the last decision.
-fn hold(controller: &mut Watermark, now: &mut u64, readings: &[Reading], times: usize) -> Decision {
+fn hold(
+    controller: &mut Controller,
+    now: &mut u64,
+    readings: &[Reading],
+    times: usize,
+) -> Decision {
     let mut last = None;
     for _ in 0..times {
         *now += INTERVAL_NS;
@@ -50,7 +59,7 @@ fn weights(decision: &Decision) -> Vec<f64> {
     decision.reals.iter().map(|real| real.weight).collect()
 }
 
-fn assert_sound(controller: &Watermark) {
+fn assert_sound(controller: &Controller) {
     let params = controller.params().clone();
     let (mut sum, mut configured) = (0.0, 0.0);
     for (member, weight) in controller.weights() {
@@ -74,7 +83,8 @@ proptest! {
         ),
     ) {
         let configured = |pool: &[u32]| -> Vec<f64> { pool.iter().map(|w| f64::from(*w)).collect() };
-        let mut controller = controller(&configured(&pool));
+        for law in Law::ALL {
+        let mut controller = by(law, &configured(&pool));
         for (index, interval) in intervals.iter().enumerate() {
             if index == intervals.len() / 2 {
                 controller.set_members(&members(&configured(&later)));
@@ -91,6 +101,7 @@ proptest! {
                 .collect();
             controller.tick((index as u64 + 1) * INTERVAL_NS, &readings);
             assert_sound(&controller);
+        }
         }
     }
 }
@@ -327,4 +338,189 @@ fn slowdown(factor: f64, delay_ns: u64) -> Vec<Change> {
         delay_ns,
     };
     vec![change(4 * S, factor, delay_ns), change(14 * S, 1.0, 0)]
+}
+
+#[test]
+fn the_papers_law_leads_all_weights_back_when_nothing_changes() {
+    let weight = |law, samples| {
+        let mut controller = by(law, &[1.0; 4]);
+        let mut now = 0;
+        let mut readings = [reading(5.0, samples); 4];
+        readings[0] = reading(50.0, samples);
+        hold(&mut controller, &mut now, &readings, 10);
+        // A trickle that no longer makes an estimate: the latency does not change.
+        let quiet = [reading(5.0, 0); 4];
+        hold(&mut controller, &mut now, &quiet, 20).reals[0].weight
+    };
+    assert!(weight(Law::WatermarkPaper, 1000) > 0.9);
+    assert!(weight(Law::Watermark, 1000) < 0.1);
+    // Few enough for the others to bear them.
+    assert!(weight(Law::Equalise, 10) < 0.1);
+}
+
+#[test]
+fn the_papers_law_acts_on_one_interval_without_a_margin() {
+    let first = |law| {
+        let mut controller = by(law, &[1.0; 4]);
+        let mut readings = [reading(5.0, 4); 4];
+        readings[0] = reading(10.0, 4);
+        hold(&mut controller, &mut 0, &readings, 1).reals[0].weight
+    };
+    assert!((1.0 - first(Law::WatermarkPaper) - 0.5 * Params::default().step).abs() < 1e-9);
+    assert_eq!(first(Law::Watermark), 1.0);
+    assert_eq!(first(Law::Equalise), 1.0);
+}
+
+#[test]
+fn equalising_goes_by_what_reals_can_do() {
+    let mut controller = by(Law::Equalise, &[1.0; 4]);
+    let mut now = 0;
+    let mut readings = [reading(10.0, 50); 4];
+    readings[0] = reading(40.0, 50);
+    readings[1] = reading(11.0, 50);
+    let decision = hold(&mut controller, &mut now, &readings, 30);
+    let [slow, within, fast, other] = [0, 1, 2, 3].map(|index| decision.reals[index].weight);
+    let burst = Params::default().burst;
+    let can_do = |ms: f64| 50.0 * (1.0 - ms / 500.0) + burst * 100.0 / ms;
+    let meant = can_do(40.0) / can_do(10.0);
+    // A little more: some of the distance is within the margin of error.
+    let ratio = slow / fast;
+    assert!(ratio > meant && ratio < meant.powf(0.6), "{ratio} {meant}");
+    assert!((within / fast - can_do(11.0) / can_do(10.0)).abs() < 0.05);
+    assert!((fast - other).abs() < 1e-6);
+    // Equal again, it comes back without a rule of its own for that.
+    let decision = hold(&mut controller, &mut now, &[reading(10.0, 50); 4], 40);
+    assert!(
+        weights(&decision)
+            .iter()
+            .all(|weight| (weight - 1.0).abs() < 0.05)
+    );
+}
+
+/// Four queues whose latency follows their load at once, one with half the capacity:
+/// weights go to the capacities and stay. (Near saturation, where one step of a weight fills
+/// what is left of a queue, they go round between 0.3 and 0.6: docs/control.md.)
+#[test]
+fn equalising_does_not_ring_where_latency_follows_load() {
+    let capacity = [60.0, 120.0, 120.0, 120.0];
+    for load in [0.3, 0.6, 0.8] {
+        let mut controller = by(Law::Equalise, &[1.0; 4]);
+        let (mut now, mut weights) = (0, vec![1.0; 4]);
+        let mut seen = Vec::new();
+        for _ in 0..100 {
+            let queue = |(capacity, weight): (&f64, &f64)| {
+                let asked = load * 420.0 * weight / 4.0;
+                let left = (capacity - asked).max(1.0);
+                let served = asked.min(*capacity);
+                reading(800.0 / left, served.round() as u64)
+            };
+            let readings: Vec<Reading> = capacity.iter().zip(&weights).map(queue).collect();
+            let decision = hold(&mut controller, &mut now, &readings, 1);
+            weights = self::weights(&decision);
+            seen.push(weights[0]);
+        }
+        let late = &seen[70..];
+        let (low, high) = late.iter().fold((f64::MAX, 0.0_f64), |(low, high), w| {
+            (low.min(*w), high.max(*w))
+        });
+        assert!(high - low < 0.1, "{load}: {late:?}");
+        // What it can do is 0.57 of the mean.
+        assert!(low > 0.4 && high < 0.85, "{load}: {late:?}");
+    }
+}
+
+#[test]
+fn equalising_leaves_the_floor_to_a_slow_real_whose_load_the_others_can_bear() {
+    let after = |samples| {
+        let mut controller = by(Law::Equalise, &[1.0; 4]);
+        let mut now = 0;
+        let mut readings = [reading(10.0, samples); 4];
+        readings[0] = reading(100.0, samples);
+        let weight = hold(&mut controller, &mut now, &readings, 30).reals[0].weight;
+        assert_sound(&controller);
+        let equal = [reading(10.0, samples); 4];
+        let decision = hold(&mut controller, &mut now, &equal, 80);
+        assert!(decision.reals[0].weight > 0.9, "{decision:?}");
+        weight
+    };
+    let floor = Params::default().floor;
+    assert!((after(7) - floor).abs() < 1e-9);
+    // They have no more left than thirty requests an interval.
+    assert!(after(100) > 0.2);
+}
+
+#[test]
+fn equalising_keeps_a_slow_real_low_that_gives_few_samples() {
+    let mut controller = by(Law::Equalise, &[1.0; 4]);
+    let mut now = 0;
+    hold(&mut controller, &mut now, &[reading(5.0, 10); 4], 10);
+    let mut readings = [reading(5.0, 10); 4];
+    readings[0] = reading(50.0, 10);
+    let decision = hold(&mut controller, &mut now, &readings, 12);
+    assert!(decision.reals[0].weight < 0.1, "{decision:?}");
+    readings[0] = reading(50.0, 1);
+    for _ in 0..100 {
+        let decision = hold(&mut controller, &mut now, &readings, 1);
+        assert!(decision.reals[0].weight < 0.2, "{decision:?}");
+    }
+    readings[0] = reading(5.0, 3);
+    let decision = hold(&mut controller, &mut now, &readings, 60);
+    assert!(decision.reals[0].weight > 0.8, "{decision:?}");
+}
+
+#[test]
+fn no_law_gives_more_to_what_fails_fast_even_while_another_is_slow() {
+    for law in Law::ALL {
+        let mut controller = by(law, &[1.0; 4]);
+        let mut now = 0;
+        hold(&mut controller, &mut now, &[reading(5.0, 50); 4], 20);
+        let mut readings = [reading(5.0, 50); 4];
+        readings[0] = reading(0.1, 2000);
+        readings[1] = reading(50.0, 8);
+        for _ in 0..100 {
+            let decision = hold(&mut controller, &mut now, &readings, 1);
+            assert!(
+                decision.reals[0].weight <= 1.0 + 1e-9,
+                "{law}: {decision:?}"
+            );
+        }
+        let slow = controller.weights().nth(1).map(|(_, weight)| weight);
+        assert!(slow.is_some_and(|weight| weight < 0.3), "{law}: {slow:?}");
+    }
+}
+
+#[test]
+fn many_reals_take_what_one_gives_though_each_takes_little() {
+    for law in Law::ALL {
+        let mut controller = by(law, &[1.0; 200]);
+        let mut now = 0;
+        let mut readings = [reading(5.0, 500); 200];
+        hold(&mut controller, &mut now, &readings, 5);
+        readings[7] = reading(50.0, 500);
+        // The paper's law leads it back again and again.
+        let reached = (0..10)
+            .map(|_| hold(&mut controller, &mut now, &readings, 1).reals[7].weight)
+            .fold(1.0, f64::min);
+        assert!(reached < 0.1, "{law}: {reached}");
+    }
+}
+
+#[test]
+fn a_switch_of_law_goes_on_with_weights_and_latencies() {
+    let mut controller = by(Law::Watermark, &[1.0; 4]);
+    let mut now = 0;
+    let mut readings = [reading(5.0, 500); 4];
+    readings[0] = reading(50.0, 500);
+    let before = hold(&mut controller, &mut now, &readings, 10).reals[0].weight;
+    controller.set_law(Law::Equalise);
+    assert_eq!(
+        controller.weights().next().map(|(_, weight)| weight),
+        Some(before)
+    );
+    let decision = hold(&mut controller, &mut now, &readings, 1);
+    assert_eq!(decision.law, Law::Equalise);
+    assert!(decision.reals[0].samples > 500.0);
+    // One step from there, not from the configured weight.
+    let step = Params::default().gain_cap;
+    assert!(decision.reals[0].weight <= before + step + 1e-9);
 }

@@ -134,6 +134,117 @@ macro_rules! plain {
 }
 
 plain! {
+    /// What one category of clients did in one slot of time.
+    "syn_slot" SynSlot {
+        /// Time / length of a slot.
+        number: u64,
+        /// Sums over the completed connections, nanoseconds.
+        syn_to_end_ns: u64,
+        /// SYN-ACK to ACK.
+        rtt_ns: u64,
+        /// First SYN to the one that was answered.
+        conn_fail_ns: u64,
+        /// Sum over the stalled: first SYN to end.
+        stalled_ns: u64,
+        /// SYNs by retry, from 0.
+        offered: [u32; 16],
+        /// Of those the ones that were answered.
+        accepted: [u32; 16],
+        /// And those that were sent again later.
+        again: [u32; 16],
+        /// SYNs answered with a RST; not in `offered`.
+        refused: u32,
+        /// SYNs that had been answered.
+        duplicates: u32,
+        /// Clients whose first ACK came.
+        established: u32,
+        /// Of those the ones that took more than one SYN-ACK.
+        established_late: u32,
+        /// Connections that ended.
+        completed: u32,
+        /// Connections that ended without ever being served.
+        stalled: u32,
+        /// Attempts that their clients ended.
+        abandoned: u32,
+        /// Of the first SYNs those whose client was heard of again.
+        heard: u32,
+        /// Of those the ones that had been answered.
+        heard_answered: u32,
+        /// Of the completed those whose first SYN was answered.
+        completed_first: u32,
+        /// Of the stalled.
+        stalled_first: u32,
+        /// Zero.
+        pad: u32,
+    }
+    /// The same behind its lock.
+    "syn_slot_locked" SynSlotLocked {
+        /// Not for user space.
+        lock: u32,
+        /// Zero.
+        pad: u32,
+        /// The counts.
+        slot: SynSlot,
+    }
+    /// Connections completed in a slot by when their SYN was accepted.
+    "syn_origin" SynOrigin {
+        /// The slot of completion.
+        number: u64,
+        /// The category.
+        category: u32,
+        /// How many slots before its SYN was accepted.
+        slots_ago: u32,
+    }
+    /// When a retry came that was answered.
+    "syn_retry_time" SynRetryTime {
+        /// Which retry, from 1.
+        retry: u32,
+        /// After the first SYN, hundredths of a second.
+        at_cs: u32,
+    }
+    /// One connection attempt, see `bpf/shared/syn_track.h`.
+    "syn_conn" SynConn {
+        /// When its first SYN came.
+        first_syn_ns: u64,
+        /// When its last SYN came.
+        last_syn_ns: u64,
+        /// When it was answered, or when its client said that it would send no more.
+        turn_ns: u64,
+        /// The server's last data; 0: none.
+        last_data_ns: u64,
+        /// Sequence number of the SYN.
+        isn: u32,
+        /// First SYN-ACK to first ACK, microseconds.
+        rtt_us: u32,
+        /// 1: not answered so far.
+        state: u8,
+        /// SYNs after the first.
+        retry: u8,
+        /// SYN-ACKs before the client's ACK.
+        answers: u8,
+        /// Whether the server has sent more than SYN-ACKs.
+        served: u8,
+        /// Whether the client has sent more than its first SYN.
+        heard: u8,
+        /// Zero.
+        pad: [u8; 3],
+    }
+    /// An attempt or a connection in the kernel's tables.
+    "syn_entry" SynEntry {
+        /// What became of it.
+        conn: SynConn,
+        /// Sequence number of the latest SYN-ACK.
+        server_isn: u32,
+        /// The category that it is counted in.
+        category: u32,
+    }
+    /// Key of client prefixes.
+    "syn_prefix" SynPrefix {
+        /// Bits.
+        length: u32,
+        /// IPv4 as IPv4-mapped.
+        addr: [u8; 16],
+    }
     /// Key of an IPv4 flow.
     "flow_key4" FlowKey4 {
         /// Client's address.
@@ -205,6 +316,15 @@ plain! {
         /// 0, or [`VIP_OF_FRAGMENTS`].
         kind: u8,
     }
+    /// Entry of a server's `word_events`.
+    "word_event" WordEvent {
+        /// Client to VIP; IPv4 as IPv4-mapped.
+        key: FlowKey6,
+        /// What its timestamps end in.
+        word: u32,
+        /// 0: it has ended.
+        opened: u32,
+    }
     /// Key of a server's `own_addresses`.
     "address" Address {
         /// The address, IPv4 as IPv4-mapped.
@@ -263,7 +383,36 @@ plain! {
     /// Packets of one VIP's cookies on one CPU.
     "cookie_counts" CookieCounts {
         /// By `enum cookie_result`.
-        packets: [u64; 16],
+        packets: [u64; 32],
+    }
+    /// A client prefix of a VIP.
+    "source_key" SourceKey {
+        /// Bits that count: the VIP's 32, and the prefix's, of 128.
+        length: u32,
+        /// The VIP's id.
+        vip: u32,
+        /// The address, IPv4 as IPv4-mapped.
+        addr: [u8; 16],
+    }
+    /// The reals of some client prefixes.
+    "source_group" SourceGroup {
+        /// Slots of its ring; 0: none of the reals is there.
+        ring_size: u32,
+        /// Without reals: no real at all, instead of the VIP's ring.
+        strict: u32,
+    }
+    /// How many new flows a client prefix may have at a VIP.
+    "vip_limit" VipLimit {
+        /// Time that each takes, in units of 1024 ns; 0: no limit.
+        interval: u32,
+        /// Time that a prefix may be ahead.
+        tolerance: u32,
+        /// Bits of an IPv4 client's address that count.
+        prefix4: u8,
+        /// The same of IPv6.
+        prefix6: u8,
+        /// Zero.
+        pad: [u8; 6],
     }
     /// What a server needs to know of a VIP.
     "server_vip" ServerVip {
@@ -346,8 +495,14 @@ plain! {
         word4_be: [u8; 4],
         /// The same for outer IPv6 headers.
         word6_be: [u8; 16],
+        /// Another one after each change of a VIP: CPUs keep copies.
+        vips_version: u32,
+        /// Own IPv4 address where tunnels of a first tier end; 0: none do.
+        tunnel4_be: [u8; 4],
+        /// The same over IPv6.
+        tunnel6_be: [u8; 16],
         /// Zero.
-        pad3: [u32; 11],
+        pad3: [u32; 5],
     }
     /// A counter of packets and of whole frames' bytes.
     "packets_bytes" PacketsBytes {
@@ -453,6 +608,71 @@ plain! {
         /// As in `MeterRecord`.
         slot: u8,
     }
+    /// Whether somebody looks at packets, and at which.
+    "tap_ctl" TapCtl {
+        /// Monotonic clock, ns; 0: nobody looks.
+        until_ns: u64,
+        /// Bit mask of the verdicts that are wanted.
+        verdicts: u64,
+        /// Process that looks.
+        owner: u32,
+        /// Bytes of a frame that are copied.
+        snap: u32,
+        /// A random number up to this samples a packet.
+        threshold: u32,
+        /// Packets handed on in a window, by all CPUs.
+        taken_max: u32,
+        /// Packets looked at in a window, by each CPU.
+        looked_max: u32,
+        /// Address of the VIP; IPv4 as IPv4-mapped.
+        vip_be: [u8; 16],
+        /// Network of the clients; IPv4 as IPv4-mapped.
+        client_be: [u8; 16],
+        /// Its mask.
+        client_mask_be: [u8; 16],
+        /// Port of the VIP; 0: any.
+        vip_port_be: [u8; 2],
+        /// Protocol of the VIP; 0: any.
+        vip_proto: u8,
+        /// See `enum tap_flags`.
+        flags: u8,
+    }
+    /// A packet that went through a tapped program; the frame before and after follow.
+    "tap_record" TapRecord {
+        /// Monotonic clock as it came.
+        t_ns: u64,
+        /// Bytes of the frame that came.
+        before_len: u32,
+        /// Bytes of the frame that left; 0: neither sent nor changed in length.
+        after_len: u32,
+        /// Id of the VIP; all ones: none.
+        vip: u32,
+        /// Bytes of the first that follow.
+        before_snap: u16,
+        /// Bytes of the second that follow them.
+        after_snap: u16,
+        /// Number of the verdict.
+        verdict: u8,
+        /// See `enum cookie_result`; 255: none.
+        result: u8,
+        /// Zero.
+        pad: [u8; 6],
+    }
+    /// What a tap did with packets since its program was loaded first.
+    "tap_counts" TapCounts {
+        /// Packets that came while somebody looked.
+        seen: u64,
+        /// Of those, wanted by address.
+        matched: u64,
+        /// Of those, not looked at: too many a second on their CPU.
+        unlooked: u64,
+        /// Wanted, but more than are handed on in a second.
+        over_rate: u64,
+        /// No room: they were not read in time.
+        lost: u64,
+        /// Handed on.
+        taken: u64,
+    }
 }
 
 /// The mark of a health probe's packets, beside the real's id.
@@ -481,12 +701,22 @@ pub const RTT_OUTGOING: u8 = 1 << 0;
 pub const RTT_SAMPLED: u8 = 1 << 1;
 /// `RttRecord::bits`: the timestamps are valid.
 pub const RTT_TIMESTAMP: u8 = 1 << 2;
+/// `TapCtl::flags`: packets to one VIP alone.
+pub const TAP_BY_VIP: u8 = 1 << 0;
+/// `TapCtl::flags`: packets from one network alone.
+pub const TAP_BY_CLIENT: u8 = 1 << 1;
 /// `VipKey::kind`: the VIP that takes its address's fragments.
 pub const VIP_OF_FRAGMENTS: u8 = 1;
 /// `Vip::flags`: picks by the client's address alone.
 pub const VIP_PICK_BY_ADDRESS: u32 = 1 << 2;
 /// `Vip::flags`: connections with timestamps get a place of their own.
 pub const VIP_STATEFUL: u32 = 1 << 3;
+/// `Vip::flags`: some clients have reals of their own.
+pub const VIP_SOURCES: u32 = 1 << 4;
+/// `Vip::flags`: new flows of a client prefix are limited.
+pub const VIP_LIMITED: u32 = 1 << 5;
+/// Groups of client prefixes that have rings.
+pub const SOURCE_GROUPS: u32 = 256;
 /// `Ctl::gue_checksum`: the UDP checksum of GUE over IPv4 is filled in.
 pub const GUE_CHECKSUM_4: u8 = 1 << 0;
 /// `Ctl::gue_checksum`: the same over IPv6.
@@ -532,6 +762,7 @@ mod tests {
             concat!(env!("OUT_DIR"), "/server.bpf.o"),
             concat!(env!("OUT_DIR"), "/meter.bpf.o"),
             concat!(env!("OUT_DIR"), "/rtt.bpf.o"),
+            concat!(env!("OUT_DIR"), "/syn.bpf.o"),
         ]
         .map(|path| Btf::from_path(path).expect("BTF of the object"));
         for (name, size, fields) in layouts() {

@@ -24,19 +24,26 @@ use crate::xdp::XdpMode;
 
 mod conns;
 mod cookies;
+mod directory;
 mod loads;
 mod reals;
+mod sources;
 mod stats;
+mod sweep;
 mod trace;
 mod vips;
 
-pub use conns::{ConnLayout, ConnTable, Connection, Patience, Swept};
+pub use conns::{Adopted, ConnLayout, ConnTable, Connection, Patience, Swept};
 pub use cookies::{CookieId, CookieTotals};
+pub use directory::{Directory, PlaceRoute};
 pub use loads::LoadTerms;
 pub use reals::{Forwarding, Real, RealId};
+pub use sources::{Prefix, SourceRing};
 pub use stats::RealStats;
-pub use trace::{Traced, trace};
-pub use vips::{Pick, Picking, Protocol, Vip, VipId, VipOptions};
+pub use sweep::{FlowIdle, FlowSweep, FlowTotals};
+pub use trace::{Traced, destination_of, trace};
+pub(crate) use vips::pinned_pool;
+pub use vips::{FlowLimit, Pick, Picking, Protocol, Vip, VipId, VipOptions};
 
 const BLUEPRINT: Blueprint = Blueprint {
     kind: Kind::Balancer,
@@ -67,6 +74,25 @@ pub struct Options {
     pub measure: bool,
     /// Places for connections of stateful VIPs.
     pub conns: ConnLayout,
+    /// Own addresses where tunnels of first-tier balancers end.
+    pub tunnel_ends: TunnelEnds,
+}
+
+/// Own addresses of a second-tier balancer, where what a first tier sends is taken out
+/// of its tunnel: IP in IP, or GUE to the port that [`NextHop`] has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TunnelEnds {
+    /// Over IPv4.
+    pub v4: Option<Ipv4Addr>,
+    /// Over IPv6.
+    pub v6: Option<Ipv6Addr>,
+}
+
+impl TunnelEnds {
+    /// Whether there is none.
+    pub fn is_empty(self) -> bool {
+        self.v4.is_none() && self.v6.is_none()
+    }
 }
 
 impl Options {
@@ -84,6 +110,7 @@ impl Options {
             max_cookie_vips: 64,
             measure: true,
             conns: ConnLayout::default(),
+            tunnel_ends: TunnelEnds::default(),
         }
     }
 
@@ -130,11 +157,15 @@ pub struct LoadBalancer {
     turns: Table<u32, abi::Turns>,
     loads: loads::Loads,
     cookies: cookies::Cookies,
+    sources: sources::Sources,
+    limits: Table<u32, abi::VipLimit>,
     ctl: Table<u32, abi::Ctl>,
     verdicts: PerCpu<abi::PacketsBytes>,
     vip_stats: PerCpu<abi::PacketsBytes>,
     real_stats: PerCpu<abi::RealStats>,
     real_hist: MapHandle,
+    /// Buckets and flows, of IPv4 and of IPv6.
+    flow_maps: [[MapHandle; 2]; 2],
     conns: MapHandle,
     conn_rings: MapHandle,
     conn_layout: ConnLayout,
@@ -149,6 +180,8 @@ struct Book {
     reals: Vec<Option<Real>>,
     /// The VIPs with cookies.
     cookies: BTreeMap<VipId, cookies::Block>,
+    /// The VIPs with reals for some clients.
+    sources: BTreeMap<VipId, Vec<sources::Group>>,
 }
 
 impl LoadBalancer {
@@ -173,6 +206,8 @@ impl LoadBalancer {
             settings.cfg_conn_partitions = options.conns.partitions();
             settings.cfg_tier_bits = options.conns.tier_bits.into();
             settings.cfg_tier = options.conns.tier.into();
+            settings.cfg_tunnel_end = !options.tunnel_ends.is_empty();
+            settings.cfg_source_rings = options.max_vips;
         }
         flow_table::set_size(&mut skel, options.flows_v4, options.flows_v6).map_err(failed)?;
         let partitions = options.conns.partitions();
@@ -184,7 +219,8 @@ impl LoadBalancer {
             ),
             ("conn_rings", (partitions * cpus).max(1)),
             ("vips", 3 * options.max_vips),
-            ("rings", options.max_vips),
+            ("rings", options.max_vips + abi::SOURCE_GROUPS),
+            ("vip_limits", options.max_vips),
             ("turns", options.max_vips),
             ("vip_stats", options.max_vips),
             ("cookie_counts", options.max_vips),
@@ -204,7 +240,9 @@ impl LoadBalancer {
         startup.prepare(skel.open_object_mut(), &sizes)?;
         let skel = skel.load().map_err(failed)?;
         let (plane, started) = startup.attach(skel.object())?;
-        Ok((Self::new(plane, options.conns)?, started))
+        let balancer = Self::new(plane, options.conns)?;
+        balancer.set_tunnel_ends(options.tunnel_ends)?;
+        Ok((balancer, started))
     }
 
     /// Takes the balancer pinned in `pin_dir` down: program, maps and pins. Nothing
@@ -221,11 +259,17 @@ impl LoadBalancer {
             turns: Table::new(plane.take_map("turns")?)?,
             loads: loads::Loads::new(plane.take_map("real_loads")?)?,
             cookies: cookies::Cookies::new(&mut plane)?,
+            sources: sources::Sources::new(&mut plane)?,
+            limits: Table::new(plane.take_map("vip_limits")?)?,
             ctl: Table::new(plane.take_map("ctl")?)?,
             verdicts: PerCpu::new(plane.take_map("verdicts")?)?,
             vip_stats: PerCpu::new(plane.take_map("vip_stats")?)?,
             real_stats: PerCpu::new(plane.take_map("real_stats")?)?,
             real_hist: plane.take_map("real_hist")?,
+            flow_maps: [
+                [plane.take_map("buckets4")?, plane.take_map("flows4")?],
+                [plane.take_map("buckets6")?, plane.take_map("flows6")?],
+            ],
             conns: plane.take_map("conns")?,
             conn_rings: plane.take_map("conn_rings")?,
             conn_layout,
@@ -235,6 +279,7 @@ impl LoadBalancer {
         let vips = balancer.read_vips()?;
         let mut book = Book {
             cookies: balancer.read_cookies(&vips)?,
+            sources: balancer.read_sources()?,
             vips,
             reals: balancer.read_reals()?,
         };
@@ -251,6 +296,14 @@ impl LoadBalancer {
             if book.vip(real.vip).is_err() {
                 self.retire(book, id)?;
             }
+        }
+        let sources: Vec<VipId> = book.sources.keys().copied().collect();
+        for id in sources
+            .into_iter()
+            .filter(|id| book.vip(*id).is_err())
+            .collect::<Vec<_>>()
+        {
+            self.forget_sources(book, id)?;
         }
         self.remove_bare_addresses(book)
     }
@@ -275,13 +328,29 @@ impl LoadBalancer {
         self.ctl.put(&0, &ctl)
     }
 
+    fn set_tunnel_ends(&self, ends: TunnelEnds) -> Result<()> {
+        let _changing = self.book();
+        let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
+        ctl.tunnel4_be = ends.v4.map_or([0; 4], |v4| v4.octets());
+        ctl.tunnel6_be = ends.v6.map_or([0; 16], |v6| v6.octets());
+        self.ctl.put(&0, &ctl)
+    }
+
     /// The places of stateful VIPs' connections; `None` without any. Whoever takes it
-    /// has to hand places to the CPUs, and there must be one only.
+    /// has to hand places to the CPUs ([`ConnTable::top_up`]), and there must be one
+    /// only.
     pub fn connections(&self) -> Result<Option<ConnTable>> {
         if self.conn_layout.partitions() == 0 {
             return Ok(None);
         }
         ConnTable::new(&self.conns, &self.conn_rings, self.conn_layout).map(Some)
+    }
+
+    /// What ages the flow table. There must be one only, and it wants to be called often
+    /// ([`FlowSweep::step`]).
+    pub fn flow_sweep(&self) -> Result<FlowSweep> {
+        let [v4, v6] = self.flow_maps.each_ref().map(|maps| maps.each_ref());
+        FlowSweep::new(v4, v6)
     }
 
     /// Sends a connection's packets to another real from now on: to a scrubber, say.

@@ -29,8 +29,10 @@ const FILTERS: [(&str, libbpf_sys::bpf_tc_attach_point); 2] = [
 const SOCKOPS: &str = "causeway_cookie_open";
 /// Name of the sockops link's pin.
 const LINK: &str = "link_cookie_open";
-/// What names our filters among those of an interface (`tc filter show`).
+/// What names our filters among those of an interface (`tc filter show`): those for
+/// cookies, and behind them those that count SYNs.
 const PRIORITY: u32 = 42;
+pub(crate) const SYN_PRIORITY: u32 = 43;
 const HANDLE: u32 = 0xca5e;
 
 /// Where the cookie programs of a server are to run, beside its interface.
@@ -52,12 +54,12 @@ pub(crate) fn attach(
     // First who begins clocks, then who needs them.
     let seen = attach_sockops(hooks, program(object, SOCKOPS)?, pins)?;
     for (name, point) in FILTERS {
-        attach_filter(program(object, name)?, interface, point)?;
+        attach_filter(program(object, name)?, interface, point, PRIORITY)?;
     }
     Ok(seen)
 }
 
-fn program<'a>(object: &'a Object, name: &str) -> Result<BorrowedFd<'a>> {
+pub(crate) fn program<'a>(object: &'a Object, name: &str) -> Result<BorrowedFd<'a>> {
     use std::os::fd::AsFd as _;
     let mut programs = object.progs();
     // SAFETY: the descriptor lives as long as the object.
@@ -79,19 +81,21 @@ fn hook(ifindex: u32, point: libbpf_sys::bpf_tc_attach_point) -> libbpf_sys::bpf
     }
 }
 
-fn options() -> libbpf_sys::bpf_tc_opts {
+fn options(priority: u32) -> libbpf_sys::bpf_tc_opts {
     libbpf_sys::bpf_tc_opts {
         sz: size_of::<libbpf_sys::bpf_tc_opts>() as _,
         handle: HANDLE,
-        priority: PRIORITY,
+        priority,
         ..Default::default()
     }
 }
 
-fn attach_filter(
+/// Sets a filter, or replaces the one of this priority in one step.
+pub(crate) fn attach_filter(
     program: BorrowedFd<'_>,
     interface: &Interface,
     point: libbpf_sys::bpf_tc_attach_point,
+    priority: u32,
 ) -> Result<()> {
     let failed = |doing: &str, ret| {
         let what = format!("{doing} of {}", interface.name);
@@ -108,7 +112,7 @@ fn attach_filter(
     let mut options = libbpf_sys::bpf_tc_opts {
         prog_fd: program.as_raw_fd(),
         flags: libbpf_sys::BPF_TC_F_REPLACE,
-        ..options()
+        ..options(priority)
     };
     // SAFETY: as above; the program lives through the call.
     match unsafe { libbpf_sys::bpf_tc_attach(&hook, &mut options) } {
@@ -166,18 +170,28 @@ fn root_cgroup() -> Option<PathBuf> {
 /// Takes the programs off an interface; its `clsact` stays, as others may use it.
 pub(crate) fn detach(pins: &PinDir, ifindex: u32) -> Result<()> {
     for (_, point) in FILTERS {
-        let hook = hook(ifindex, point);
-        // SAFETY: structs of the sizes that they say.
-        let ret = unsafe { libbpf_sys::bpf_tc_detach(&hook, &options()) };
-        // None there, no clsact, or no interface any more.
-        if ret != 0 && ![libc::ENOENT, libc::EINVAL, libc::ENODEV].contains(&-ret) {
-            return Err(Error::bpf("remove a traffic control filter", errno(ret)));
-        }
+        detach_filter(ifindex, point, PRIORITY)?;
     }
     match Link::open(&pins.pin(LINK))? {
         Some(link) => link.detach(),
         None => Ok(()),
     }
+}
+
+/// Removes the filter of this priority, if it is there.
+pub(crate) fn detach_filter(
+    ifindex: u32,
+    point: libbpf_sys::bpf_tc_attach_point,
+    priority: u32,
+) -> Result<()> {
+    let hook = hook(ifindex, point);
+    // SAFETY: structs of the sizes that they say.
+    let ret = unsafe { libbpf_sys::bpf_tc_detach(&hook, &options(priority)) };
+    // None there, no clsact, or no interface any more.
+    if ret != 0 && ![libc::ENOENT, libc::EINVAL, libc::ENODEV].contains(&-ret) {
+        return Err(Error::bpf("remove a traffic control filter", errno(ret)));
+    }
+    Ok(())
 }
 
 /// The number of this thread's network namespace, as programs see it.

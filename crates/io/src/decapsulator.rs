@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use causeway_core::cookie::{Format, Keys};
@@ -15,10 +15,12 @@ use crate::abi::{self, CookieFormat, PacketsBytes, ServerCookie, ServerVerdict};
 use crate::balancer::Vip;
 use crate::cookie_hooks::{self, CookieHooks};
 use crate::error::{Error, Result};
+use crate::flow_table;
 use crate::map::{PerCpu, Table};
 use crate::pins::Kind;
 use crate::plane::{self, Blueprint, Detached, Plane, Started, Startup};
 use crate::skel::server::ServerSkelBuilder;
+use crate::words::Words;
 use crate::xdp::XdpMode;
 
 const BLUEPRINT: Blueprint = Blueprint {
@@ -40,6 +42,11 @@ pub struct DecapsulatorOptions {
     pub gue_port: u16,
     /// Where cookies are written and restored; `None`: nowhere.
     pub cookies: Option<CookieHooks>,
+    /// Networks of 16 bits that stateful balancers send words from, in bare IP tunnels.
+    pub word_sources: (Option<Ipv4Addr>, Option<Ipv6Addr>),
+    /// Longest IP packet that the tunnels carry, with cookies alone: SYN-ACKs ask
+    /// clients for segments that fit. `None`: they are left as they are.
+    pub inner_mtu: Option<u16>,
 }
 
 /// A decapsulator that is loaded, pinned and attached. It stays when this value is
@@ -52,6 +59,7 @@ pub struct Decapsulator {
     cookie_keys: Table<u32, abi::CookieKeys>,
     cookie_vips: Table<abi::VipKey, abi::ServerVip>,
     cookie_events: PerCpu<u64>,
+    words: Words,
     sees_opening: bool,
 }
 
@@ -76,6 +84,11 @@ impl Decapsulator {
         if let Some(settings) = skel.maps.rodata_data.as_deref_mut() {
             settings.cfg_gue_port = options.gue_port;
             settings.cfg_netns_cookie = cookie_hooks::netns_cookie()?;
+            let (v4, v6) = options.word_sources;
+            settings.cfg_word4_be = v4.map_or(0, |v4| u32::from_ne_bytes(v4.octets()));
+            settings.cfg_word6_be = v6.map_or([0; 4], words_be);
+            settings.cfg_inner_mtu = options.inner_mtu.unwrap_or(0);
+            settings.cfg_name_seed = flow_table::new_seed();
         }
         startup.prepare(skel.open_object_mut(), &[])?;
         let skel = skel.load().map_err(failed)?;
@@ -94,6 +107,7 @@ impl Decapsulator {
             cookie_keys: Table::new(plane.take_map("cookie_keys")?)?,
             cookie_vips: Table::new(plane.take_map("cookie_vips")?)?,
             cookie_events: PerCpu::new(plane.take_map("cookie_events")?)?,
+            words: Words::new(plane.take_map("held")?, plane.take_map("word_events")?)?,
             sees_opening,
             _plane: plane,
         };
@@ -103,6 +117,12 @@ impl Decapsulator {
     /// Takes the decapsulator pinned in `pin_dir` down. Nothing there is no error.
     pub fn detach(pin_dir: &Path) -> Result<Detached> {
         plane::detach_with(pin_dir, BLUEPRINT.link, cookie_hooks::detach)
+    }
+
+    /// The connections that stateful balancers keep in places. Without
+    /// [`Decapsulator::sees_opening`] there are none.
+    pub fn words(&self) -> Result<Words> {
+        self.words.another()
     }
 
     /// Whether connections with cookies are seen while they open; without a control
@@ -168,6 +188,15 @@ impl Decapsulator {
         let counters = self.verdicts.first(count, PacketsBytes::add)?;
         Ok(ServerVerdict::ALL.into_iter().zip(counters).collect())
     }
+}
+
+/// An address as four words that lie in memory as it does.
+fn words_be(address: Ipv6Addr) -> [u32; 4] {
+    let octets = address.octets();
+    std::array::from_fn(|word| {
+        let at = 4 * word;
+        u32::from_ne_bytes([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]])
+    })
 }
 
 fn key(address: IpAddr) -> abi::Address {

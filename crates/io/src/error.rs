@@ -195,6 +195,14 @@ pub enum Error {
         /// The setting that bounds them.
         setting: &'static str,
     },
+    /// More of something than a table holds.
+    #[error("there are no more than {max} {what}")]
+    TooMany {
+        /// What there are too many of.
+        what: &'static str,
+        /// How many there can be.
+        max: u32,
+    },
     /// A VIP's id that is not in use.
     #[error("there is no VIP with id {0}")]
     UnknownVip(u32),
@@ -210,6 +218,17 @@ pub enum Error {
         .0.display()
     )]
     NoCgroup(PathBuf),
+    /// Nothing that could be looked at.
+    #[error(
+        "no data plane that can be looked at is pinned in {}: is it started, and is this its pin_dir? One of an older build can after a restart of its process",
+        .0.display()
+    )]
+    NoTap(PathBuf),
+    /// One at a time looks at packets.
+    #[error(
+        "process {0} looks at the packets of this data plane already: wait for its end, or stop it"
+    )]
+    TapBusy(u32),
     /// One address and port cannot be two VIPs.
     #[error("{0} is a VIP already")]
     DuplicateVip(String),

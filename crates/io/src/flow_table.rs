@@ -10,8 +10,8 @@ use crate::skel::lb::OpenLbSkel;
 /// Flows in a bucket.
 pub const WAYS: u32 = 16;
 
-/// Buckets for so many flows, with a quarter more places than flows: of a full
-/// table's flows then one in ten thousand finds both its buckets full.
+/// Buckets for so many flows, with a quarter more places than flows: fewer than one in
+/// a million of them then finds no place (docs/dataplane.md).
 pub fn buckets(flows: u32) -> u32 {
     let places = u64::from(flows) * 5 / 4;
     u32::try_from(places.div_ceil(WAYS.into())).unwrap_or(u32::MAX / WAYS)

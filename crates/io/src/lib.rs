@@ -6,8 +6,10 @@
 //! - [`Decapsulator`]: its counterpart on a server.
 //! - [`Meter`]: measurement alone, on any interface.
 //! - [`Capture`]: packets of an interface, without BPF programs.
+//! - [`Tap`]: packets of a data plane before and after it, with what it did.
 //! - [`filter`]: tcpdump's filter language.
 //! - [`rtt`]: clocks, sockets and the sampler behind `causeway rtt`.
+//! - [`tunnel`]: TUN devices, UDP in batches, and memory for `causeway tunnel`.
 //! - [`resolve_next_hop`]: where its packets go, asked of the kernel's tables.
 
 pub mod abi;
@@ -20,6 +22,8 @@ mod decapsulator;
 mod error;
 pub mod filter;
 pub mod flow_table;
+pub mod listener;
+pub mod loss;
 mod map;
 mod mapped;
 pub mod meter;
@@ -31,14 +35,20 @@ pub mod probe;
 mod rings;
 pub mod rtt;
 mod run_time;
+pub mod syn_meter;
+pub mod tap;
 mod tc;
+pub mod tunnel;
+mod words;
 mod xdp;
 
 pub use balancer::{
-    ConnLayout, ConnTable, Connection, CookieId, CookieTotals, Forwarding, LoadBalancer, LoadTerms,
-    Options, Patience, Pick, Picking, Protocol, Real, RealId, RealStats, Swept, Traced, Vip, VipId,
-    VipOptions, trace,
+    Adopted, ConnLayout, ConnTable, Connection, CookieId, CookieTotals, Directory, FlowIdle,
+    FlowSweep, FlowTotals, Forwarding, LoadBalancer, LoadTerms, Options, Patience, Pick, Picking,
+    PlaceRoute, Protocol, Real, RealId, RealStats, Swept, Traced, TunnelEnds, Vip, VipId,
+    VipOptions, destination_of, trace,
 };
+pub use balancer::{FlowLimit, Prefix, SourceRing};
 pub use capture::{Capture, CaptureCounts, Frame};
 pub use cookie_hooks::CookieHooks;
 pub use decapsulator::{Decapsulator, DecapsulatorOptions};
@@ -53,7 +63,31 @@ pub use next_hop::{
 };
 pub use plane::{Detached, Started};
 pub use run_time::{RunTime, RunTimes};
+pub use syn_meter::{SynMeter, SynMeterOptions};
+pub use tap::{Pool, Tap, TapCounts, TapMaps, TapOptions, TapVip, Tapped, TappedFrame};
+pub use words::{Changes, WordEvents, WordOf, Words};
 pub use xdp::{Mode, XdpMode};
+
+/// CLOCK_MONOTONIC, nanoseconds: the clock of the programs in the kernel.
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
+    // The clock exists wherever Linux runs.
+    now.map_or(0, |now| std::time::Duration::from(now).as_nanos() as u64)
+}
+
+/// A number for this boot of the machine: monotonic times of another say nothing here. 0
+/// where the kernel does not tell.
+#[must_use]
+pub fn boot_id() -> u64 {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = id
+        .chars()
+        .filter(char::is_ascii_hexdigit)
+        .take(16)
+        .collect();
+    u64::from_str_radix(&digits, 16).unwrap_or(0)
+}
 
 /// Generated skeletons: open, set sizes and flags, load.
 #[allow(
@@ -76,9 +110,17 @@ pub mod skel {
     pub mod server {
         include!(concat!(env!("OUT_DIR"), "/server.skel.rs"));
     }
+    /// SYN accounting on a server.
+    pub mod syn {
+        include!(concat!(env!("OUT_DIR"), "/syn.skel.rs"));
+    }
     /// Health probes on their way out.
     pub mod probe {
         include!(concat!(env!("OUT_DIR"), "/probe.skel.rs"));
+    }
+    /// Loses packets, for the lab.
+    pub mod loss {
+        include!(concat!(env!("OUT_DIR"), "/loss.skel.rs"));
     }
     /// Daisy chaining, for comparison in the lab.
     pub mod daisy {
@@ -87,6 +129,10 @@ pub mod skel {
     /// The sampler of `causeway rtt`.
     pub mod rtt {
         include!(concat!(env!("OUT_DIR"), "/rtt.skel.rs"));
+    }
+    /// Other ways to find a packet's real, for comparison in benchmarks.
+    pub mod rivals {
+        include!(concat!(env!("OUT_DIR"), "/rivals.skel.rs"));
     }
     /// Reference programs and packet preparation for benchmarks; never attached.
     pub mod bench {

@@ -50,6 +50,16 @@ impl<K: Plain, V: Plain> Table<K, V> {
         Ok(found.then_some(value))
     }
 
+    /// The same for a value with a lock: all of it at one time. The lock reads as 0.
+    pub(crate) fn get_locked(&self, key: &K) -> Result<Option<V>> {
+        let mut value = V::default();
+        let found = self
+            .map
+            .lookup_into(key.as_bytes(), value.as_bytes_mut(), MapFlags::LOCK)
+            .map_err(|e| self.error("read", e))?;
+        Ok(found.then_some(value))
+    }
+
     pub(crate) fn put(&self, key: &K, value: &V) -> Result<()> {
         self.map
             .update(key.as_bytes(), value.as_bytes(), MapFlags::ANY)
@@ -75,6 +85,50 @@ impl<K: Plain, V: Plain> Table<K, V> {
             }
         }
         Ok(entries)
+    }
+
+    /// All pairs of a hash table, some thousands in each system call. A table that
+    /// changes meanwhile may give a pair twice or leave one out.
+    pub(crate) fn entries_batched(&self) -> Result<Vec<(K, V)>> {
+        const BATCH: u32 = 4096;
+        let mut all = Vec::new();
+        let mut keys = vec![K::default(); BATCH as usize];
+        let mut values = vec![V::default(); BATCH as usize];
+        // Where the kernel goes on: a bucket's number, or a key in older kernels.
+        let mut place = vec![0_u8; size_of::<K>().max(size_of::<u32>())];
+        let opts = batch_opts();
+        let mut from = ptr::null_mut();
+        loop {
+            let mut done = BATCH;
+            // SAFETY: `keys` and `values` have room for `done` elements of the sizes
+            // that `new` checked; `place` has room for a key, and is read where the
+            // kernel wrote it in the call before.
+            let ret = unsafe {
+                libbpf_sys::bpf_map_lookup_batch(
+                    self.map.as_fd().as_raw_fd(),
+                    from,
+                    place.as_mut_ptr().cast(),
+                    keys.as_mut_ptr().cast(),
+                    values.as_mut_ptr().cast(),
+                    &mut done,
+                    &opts,
+                )
+            };
+            if ret < 0 && ret != -libc::ENOENT {
+                return Err(Error::map("read", &self.map_name(), errno(ret)));
+            }
+            let got = done as usize;
+            all.extend(
+                keys[..got]
+                    .iter()
+                    .copied()
+                    .zip(values[..got].iter().copied()),
+            );
+            if ret < 0 {
+                return Ok(all);
+            }
+            from = place.as_mut_ptr().cast();
+        }
     }
 
     pub(crate) fn max_entries(&self) -> u32 {

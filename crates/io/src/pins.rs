@@ -24,7 +24,7 @@ use crate::map::{Table, io_error};
 /// The layout of what the maps hold. Raise it whenever bytes in a pinned map get
 /// another meaning, also when sizes stay the same: an estimator's state, a flag, the
 /// order of verdicts.
-const LAYOUT: u32 = 3;
+const LAYOUT: u32 = 5;
 
 /// The pin that holds [`LAYOUT`] and the kind of data plane.
 const LAYOUT_PIN: &str = "layout";
@@ -38,6 +38,7 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) enum Kind {
     Balancer = 1,
     Decapsulator = 2,
+    SynMeter = 3,
 }
 
 impl Kind {
@@ -54,6 +55,7 @@ fn describe(layout: Option<u32>) -> String {
     let kind = match layout >> 16 {
         1 => "balancer",
         2 => "decapsulator",
+        3 => "SYN accounting",
         _ => "unknown",
     };
     format!("{kind} {}", layout & 0xffff)

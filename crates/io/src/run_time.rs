@@ -47,10 +47,11 @@ impl RunTimes {
         })
     }
 
-    /// All loaded programs called `name`, the oldest first. The name is the C
+    /// All loaded programs called `name`, the oldest first; times stand still while the
+    /// statistics are off. The name is the C
     /// function's, cut to 15 bytes by the kernel.
     #[must_use]
-    pub fn of(&self, name: &str) -> Vec<RunTime> {
+    pub fn of(name: &str) -> Vec<RunTime> {
         ProgInfoIter::default()
             .filter(|program| program.name == OsStr::new(name))
             .map(|program| RunTime {

@@ -10,7 +10,8 @@ use std::process::{Command, Stdio};
 
 use causeway_io::abi::Verdict;
 use causeway_io::{
-    Error, Forwarding, LoadBalancer, Mode, NextHop, Options, Protocol, Real, Source, Vip, XdpMode,
+    Error, Forwarding, LoadBalancer, Mode, NextHop, Options, Protocol, Real, Source, SourceRing,
+    Vip, XdpMode,
 };
 use sandbox::{Netns, Sandbox, attach_pass, ip, wait_for};
 
@@ -87,6 +88,98 @@ fn furnish(lb: &LoadBalancer) -> (Vip, [Real; 2]) {
     let ids = reals.map(|real| lb.add_real(&real).expect("a real"));
     lb.set_ring(id, &[ids[0], ids[1], ids[0]]).expect("a ring");
     (vip, reals)
+}
+
+#[test]
+fn client_prefixes_have_rings_and_keep_them_over_a_takeover() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let options = options("lb0", &sandbox.pin_dir("lb"));
+        let lb = start(&options);
+        let (vip, _) = furnish(&lb);
+        let group = |prefixes: &[(&str, u8)], ring: &[u32], strict| SourceRing {
+            prefixes: prefixes
+                .iter()
+                .map(|(a, length)| (addr(a), *length))
+                .collect(),
+            ring: ring.to_vec(),
+            strict,
+        };
+        // By the real's path: the second is reached by its MAC address, the first not at
+        // all, as no gateway is known.
+        let second = |client: &str| {
+            let frame = syn_from(client, &vip);
+            let traced = causeway_io::trace(
+                &options.pin_dir,
+                options.conns,
+                options.tunnel_ends,
+                &[frame],
+            );
+            match traced.expect("a trace")[0].verdict {
+                Verdict::Opened => Some(true),
+                Verdict::NoNextHop => Some(false),
+                Verdict::NoReal => None,
+                other => panic!("{other:?}"),
+            }
+        };
+        lb.set_ring(0, &[0]).expect("a ring");
+        assert_eq!(second("10.1.2.3"), Some(false));
+        let both = [
+            group(&[("10.1.0.0", 16), ("10.2.0.0", 16)], &[1, 1], false),
+            group(&[("10.1.2.0", 24)], &[], true),
+        ];
+        lb.set_sources(0, &both).expect("sources");
+        assert_eq!(second("10.1.3.3"), Some(true));
+        assert_eq!(second("10.2.3.3"), Some(true));
+        assert_eq!(second("10.1.2.3"), None, "a group of its own without reals");
+        assert_eq!(second("10.3.2.3"), Some(false));
+        drop(lb);
+        let lb = start(&options);
+        assert_eq!(second("10.1.3.3"), Some(true));
+        assert_eq!(
+            lb.source_picks(0).expect("picks"),
+            [0, 0],
+            "a trace counts nothing"
+        );
+        // One prefix goes, a group becomes another's ring.
+        lb.set_sources(0, &[group(&[("10.1.2.0", 24)], &[1], true)])
+            .expect("sources");
+        assert_eq!(second("10.1.2.3"), Some(true));
+        assert_eq!(second("10.1.3.3"), Some(false));
+        assert!(
+            lb.set_sources(0, &[group(&[("10.1.2.0", 24)], &[9], true)])
+                .is_err()
+        );
+        assert_eq!(second("10.1.2.3"), Some(true), "as it was");
+        lb.set_sources(0, &[]).expect("none");
+        assert_eq!(second("10.1.2.3"), Some(false));
+        // The numbers of groups come back, also by a VIP that goes.
+        let many: Vec<SourceRing> = (0..=255)
+            .map(|n| group(&[(&format!("10.0.{n}.0"), 24)], &[1], false))
+            .collect();
+        lb.set_sources(0, &many).expect("as many as there are");
+        let one_more = [&many[..], &[group(&[("10.9.0.0", 16)], &[1], false)]].concat();
+        assert!(lb.set_sources(0, &one_more).is_err());
+        assert_eq!(second("10.0.255.1"), Some(true));
+        lb.remove_vip(0).expect("gone");
+        furnish(&lb);
+        lb.set_sources(0, &many).expect("all are free again");
+    });
+}
+
+/// A client's first segment to a VIP of IPv4.
+fn syn_from(client: &str, vip: &Vip) -> Vec<u8> {
+    let (IpAddr::V4(client), IpAddr::V4(to)) = (addr(client), vip.address) else {
+        panic!("IPv4 is meant");
+    };
+    let mut frame = Vec::new();
+    etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
+        .ipv4(client.octets(), to.octets(), 64)
+        .tcp(4000, vip.port, 1, 64_000)
+        .syn()
+        .write(&mut frame, &[])
+        .expect("a frame");
+    frame
 }
 
 #[test]
@@ -551,7 +644,13 @@ fn a_trace_says_what_would_happen_and_changes_nothing() {
             syn(vip.address, vip.port),
             syn(vip.address, 81),
         ];
-        let traced = causeway_io::trace(&options.pin_dir, options.conns, &frames).expect("a trace");
+        let traced = causeway_io::trace(
+            &options.pin_dir,
+            options.conns,
+            options.tunnel_ends,
+            &frames,
+        )
+        .expect("a trace");
         // In a tunnel to the first real, or as it came to the second.
         let addresses = [Some(reals[0].address), Some(vip.address)];
         for again in &traced[..2] {
@@ -569,7 +668,12 @@ fn a_trace_says_what_would_happen_and_changes_nothing() {
         );
         assert_eq!(traced[2].frame, frames[2]);
         assert_eq!(before, counted());
-        let nowhere = causeway_io::trace(&sandbox.pin_dir("none"), options.conns, &frames);
+        let nowhere = causeway_io::trace(
+            &sandbox.pin_dir("none"),
+            options.conns,
+            options.tunnel_ends,
+            &frames,
+        );
         assert!(nowhere.is_err());
     });
 }

@@ -12,6 +12,7 @@ use causeway_io::skel::lb::LbSkelBuilder;
 use causeway_io::skel::meter::MeterSkelBuilder;
 use causeway_io::skel::rtt::RttSkelBuilder;
 use causeway_io::skel::server::ServerSkelBuilder;
+use causeway_io::skel::syn::SynSkelBuilder;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
 /// kernel,program,instructions
@@ -96,6 +97,19 @@ fn server() -> [(u32, Duration); 4] {
     programs.map(|program| (verified_instructions(program.as_fd()), took))
 }
 
+/// SYN accounting, in and out.
+fn syn() -> [(u32, Duration); 2] {
+    let mut storage = MaybeUninit::uninit();
+    let open = SynSkelBuilder::default().open(&mut storage).expect("open");
+    let start = cpu_time();
+    let skel = open
+        .load()
+        .unwrap_or_else(|e| panic!("loading needs root and BPF: {e}"));
+    let took = cpu_time() - start;
+    let programs = [&skel.progs.causeway_syn_in, &skel.progs.causeway_syn_out];
+    programs.map(|program| (verified_instructions(program.as_fd()), took))
+}
+
 /// The sampler, both ways together.
 fn rtt() -> (u32, Duration) {
     let mut storage = MaybeUninit::uninit();
@@ -165,6 +179,7 @@ fn meter(method: u32) -> (u32, Duration) {
 fn programs_cost_the_verifier_what_is_committed() {
     let kernel = kernel();
     let [server, cookie_out, cookie_in, cookie_open] = server();
+    let [syn_in, syn_out] = syn();
     let measured = [
         ("lb", lb(true)),
         ("lb without measurement", lb(false)),
@@ -177,6 +192,8 @@ fn programs_cost_the_verifier_what_is_committed() {
         ("server cookies out", cookie_out),
         ("server cookies in", cookie_in),
         ("server cookies open", cookie_open),
+        ("syn in", syn_in),
+        ("syn out", syn_out),
     ];
     let lines: Vec<String> = measured
         .iter()

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -14,7 +14,36 @@ use tempfile::TempDir;
 use crate::api;
 use crate::topology::{DEVICE, Node, VIPS, vip4, vip6};
 
+/// Name of the history in an agent's directory.
+const HISTORY: &str = "clients.history";
 const START_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// One second of one category of clients, as far as the lab reads it.
+#[derive(Debug, Clone, serde::Deserialize)]
+pub struct HistoryRow {
+    /// CLOCK_MONOTONIC.
+    pub second: u64,
+    /// Time of day of its begin, milliseconds since the Unix epoch.
+    pub unix_ms: u64,
+    /// SYNs that came and had not been answered.
+    pub offered: u64,
+    /// Of those the ones that were.
+    pub accepted: u64,
+    /// Connections that ended.
+    pub completed: f64,
+    /// Connections that were never served.
+    pub stalled: f64,
+    /// Clients that gave up, by the tracker.
+    pub gave_up: f64,
+    /// By the model.
+    pub model_gave_up: f64,
+    /// Mean response time by the tracker, seconds.
+    pub exact_s: Option<f64>,
+    /// By the model.
+    pub model_s: Option<f64>,
+    /// Mean SYN-to-END.
+    pub syn_to_end_s: Option<f64>,
+}
 
 /// A running agent. Dropped, it is killed; its data plane stays.
 #[derive(Debug)]
@@ -23,6 +52,8 @@ pub struct Agent {
     directory: TempDir,
     binary: PathBuf,
     server: Node,
+    /// What says to its time of day how far it is off.
+    faked: bool,
 }
 
 impl Agent {
@@ -32,16 +63,50 @@ impl Agent {
         Self::start_with(binary, server, pin_dir, "")
     }
 
-    /// The same with further lines at the end of its file.
+    /// The same with further lines at the end of its file; the word HISTORY in them
+    /// becomes a path that [`history`](Self::history) reads.
     pub fn start_with(binary: &Path, server: &Node, pin_dir: &Path, more: &str) -> Result<Self> {
+        Self::start_in(binary, server, pin_dir, more, false)
+    }
+
+    /// The same with a time of day that [`set_clock`](Self::set_clock) sets, of this process
+    /// alone (Debian package libfaketime): that of the machine is everybody's.
+    pub fn start_with_clock(
+        binary: &Path,
+        server: &Node,
+        pin_dir: &Path,
+        more: &str,
+    ) -> Result<Self> {
+        let library = fake_time();
+        ensure!(
+            library.exists(),
+            "{} is missing: install the Debian package libfaketime",
+            library.display()
+        );
+        Self::start_in(binary, server, pin_dir, more, true)
+    }
+
+    fn start_in(
+        binary: &Path,
+        server: &Node,
+        pin_dir: &Path,
+        more: &str,
+        faked: bool,
+    ) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("agent-").tempdir()?;
         let file = directory.path().join("agent.toml");
-        fs::write(&file, config(server, pin_dir, directory.path()) + more)?;
+        let history = directory.path().join(HISTORY).display().to_string();
+        fs::write(
+            &file,
+            config(server, pin_dir, directory.path()) + &more.replace("HISTORY", &history),
+        )?;
+        set_clock(directory.path(), "+0")?;
         let mut agent = Self {
-            child: spawn(binary, server, directory.path())?,
+            child: spawn(binary, server, directory.path(), faked)?,
             directory,
             binary: binary.to_owned(),
             server: server.clone(),
+            faked,
         };
         agent.wait_ready()?;
         Ok(agent)
@@ -56,13 +121,61 @@ impl Agent {
     pub fn restart(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
-        self.child = spawn(&self.binary, &self.server, self.directory.path())?;
+        self.child = spawn(
+            &self.binary,
+            &self.server,
+            self.directory.path(),
+            self.faked,
+        )?;
         self.wait_ready()
+    }
+
+    /// Sets its time of day, by an offset to the machine's: `-1h`, `+1d`.
+    pub fn set_clock(&self, offset: &str) -> Result<()> {
+        ensure!(self.faked, "the agent has the machine's clock");
+        set_clock(self.directory.path(), offset)
     }
 
     /// Packets of a verdict.
     pub fn verdict(&self, word: &str) -> Result<u64> {
         Ok(api::stats(&self.socket())?.verdict(word))
+    }
+
+    /// What its clients feel now: `GET /v1/clients`.
+    pub fn clients(&self) -> Result<serde_json::Value> {
+        api::get(&self.socket(), "/v1/clients")
+    }
+
+    /// What its history holds, as `causeway agent history` prints it.
+    pub fn history(&self) -> Result<Vec<HistoryRow>> {
+        let output = std::process::Command::new(&self.binary)
+            .args(["agent", "history", "-o", "json"])
+            .arg(self.directory.path().join(HISTORY))
+            .output()
+            .with_context(|| format!("cannot run {}", self.binary.display()))?;
+        if !output.status.success() {
+            bail!(
+                "causeway agent history: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+
+    /// Waits until this second of the monotonic clock is in the history.
+    pub fn wait_recorded(&self, second: u64, patience: Duration) -> Result<()> {
+        let deadline = Instant::now() + patience;
+        while Instant::now() < deadline {
+            let recorded = self.clients()?["recorded_s"].as_u64();
+            if recorded.is_some_and(|recorded| recorded >= second) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        bail!(
+            "the agent's history does not come to second {second}: {}",
+            self.messages()
+        )
     }
 
     fn wait_ready(&mut self) -> Result<()> {
@@ -96,14 +209,33 @@ impl Drop for Agent {
     }
 }
 
-fn spawn(binary: &Path, server: &Node, directory: &Path) -> Result<Child> {
+/// What fakes the time of day of a process.
+fn fake_time() -> PathBuf {
+    let arch = std::env::consts::ARCH;
+    format!("/usr/lib/{arch}-linux-gnu/faketime/libfaketimeMT.so.1").into()
+}
+
+fn set_clock(directory: &Path, offset: &str) -> Result<()> {
+    // In one step: it is read at any time.
+    let new = directory.join("clock.new");
+    fs::write(&new, offset)?;
+    Ok(fs::rename(new, directory.join("clock"))?)
+}
+
+fn spawn(binary: &Path, server: &Node, directory: &Path, faked: bool) -> Result<Child> {
     let log = File::options()
         .create(true)
         .append(true)
         .open(directory.join("agent.log"))?;
-    server
-        .netns
-        .command(binary)
+    let mut command = server.netns.command(binary);
+    if faked {
+        command
+            .env("LD_PRELOAD", fake_time())
+            .env("FAKETIME_TIMESTAMP_FILE", directory.join("clock"))
+            .env("FAKETIME_NO_CACHE", "1")
+            .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    }
+    command
         .args(["agent", "-c"])
         .arg(directory.join("agent.toml"))
         .stdin(Stdio::null())

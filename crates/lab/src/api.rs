@@ -111,7 +111,7 @@ pub struct Series {
 }
 
 /// One epoch of one real.
-#[derive(Debug, Clone, Copy, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub struct Epoch {
     /// Start, CLOCK_MONOTONIC.
     pub start_monotonic_ns: u64,
@@ -121,6 +121,12 @@ pub struct Epoch {
     pub samples: f64,
     /// Weight in force.
     pub weight: f64,
+    /// Configured weight.
+    #[serde(default)]
+    pub configured: f64,
+    /// Connections that picked the real.
+    #[serde(default)]
+    pub opened: u64,
 }
 
 /// `GET /v1/stats`.
@@ -130,7 +136,13 @@ pub fn stats(socket: &Path) -> Result<Stats> {
 
 /// `GET /v1/history`, all its pages.
 pub fn history(socket: &Path) -> Result<History> {
-    let mut whole: History = get(socket, "/v1/history")?;
+    history_since(socket, 0)
+}
+
+/// The same from the epoch on that starts at or after `since_ns`, CLOCK_MONOTONIC.
+pub fn history_since(socket: &Path, since_ns: u64) -> Result<History> {
+    let path = format!("/v1/history?since_monotonic_ns={since_ns}");
+    let mut whole: History = get(socket, &path)?;
     while let Some(next) = whole.next_since_monotonic_ns {
         let path = format!("/v1/history?since_monotonic_ns={next}");
         whole.append(get(socket, &path)?);
@@ -241,9 +253,8 @@ mod tests {
                 real: real.to_owned(),
                 epochs: vec![Epoch {
                     start_monotonic_ns,
-                    estimate_us: None,
-                    samples: 0.0,
                     weight: 1.0,
+                    ..Epoch::default()
                 }],
             });
         History {

@@ -107,6 +107,8 @@ pub struct Settings {
     pub head: Vec<String>,
     /// IPv4 flows that its table is made for; by default a few.
     pub flows: Option<u32>,
+    /// Further lines for `[encap]`.
+    pub encap: Vec<String>,
 }
 
 /// A `causeway lb` with files, pins and sockets of its own. Dropped, it is
@@ -200,6 +202,23 @@ impl Balancer {
     /// Has the process read its configuration again (SIGHUP).
     pub fn reload(&self) -> Result<()> {
         self.signal(Signal::SIGHUP)
+    }
+
+    /// The same, and waits until it has: for changes that do not show in the reals.
+    pub fn reload_now(&self) -> Result<()> {
+        let reloads = || self.messages().matches("reloaded: ").count();
+        let before = reloads();
+        self.reload()?;
+        let deadline = Instant::now() + RELOAD_TIMEOUT;
+        while reloads() == before {
+            ensure!(
+                Instant::now() < deadline,
+                "the daemon did not take the new file: {}",
+                self.messages()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
     }
 
     /// Loads a new file and waits until the daemon shows its reals and their states;
@@ -328,6 +347,7 @@ impl Balancer {
              source = \"{}\"\n\
              source6 = \"{}\"\n\
              mtu = {}\n\
+             {}\
              [history]\n\
              length = \"10m\"\n\
              [flow_table]\n\
@@ -343,6 +363,11 @@ impl Balancer {
             self.node.ipv4,
             self.node.ipv6,
             settings.mtu.unwrap_or(BACK_MTU),
+            settings
+                .encap
+                .iter()
+                .map(|line| format!("{line}\n"))
+                .collect::<String>(),
             settings.flows.unwrap_or(65_536),
         );
         for line in &settings.control {

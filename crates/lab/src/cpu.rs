@@ -2,10 +2,15 @@
 //! How busy the machine is, so that a result says whether it was measured on a
 //! machine that had time to spare.
 
-use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
+use std::{fs, hint, io};
 
 use anyhow::{Context, Result};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
 
 /// `USER_HZ`: the unit of `/proc/stat`, fixed at 100 for user space.
 const TICKS_PER_SECOND: u64 = 100;
@@ -48,6 +53,68 @@ impl CpuMeter {
     }
 }
 
+/// As long as it lives, no CPU sleeps: a thread of the lowest policy (SCHED_IDLE) runs
+/// on each and gives way to whatever else wants to. A wake-up then costs no exit from
+/// an idle state and, in a virtual machine, no wait for the hypervisor to run the CPU
+/// again.
+#[derive(Debug)]
+pub struct Awake {
+    done: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Awake {
+    /// Starts the threads.
+    pub fn keep() -> Result<Self> {
+        let done = Arc::new(AtomicBool::new(false));
+        let mut awake = Self {
+            done: done.clone(),
+            threads: Vec::new(),
+        };
+        let (ready, started) = mpsc::channel();
+        let cpus = thread::available_parallelism()?.get();
+        for cpu in 0..cpus {
+            let (done, ready) = (done.clone(), ready.clone());
+            awake.threads.push(thread::spawn(move || {
+                let set = give_way(cpu);
+                let usable = set.is_ok();
+                // Whoever started us waits for this.
+                let _ = ready.send(set);
+                while usable && !done.load(Ordering::Relaxed) {
+                    hint::spin_loop();
+                }
+            }));
+        }
+        for set in started.iter().take(cpus) {
+            set.context("cannot keep a CPU awake")?;
+        }
+        Ok(awake)
+    }
+}
+
+impl Drop for Awake {
+    fn drop(&mut self) {
+        self.done.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // It does nothing that could fail.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Makes this thread run on one CPU, and only when nothing else wants it.
+fn give_way(cpu: usize) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu)?;
+    sched_setaffinity(Pid::from_raw(0), &set)?;
+    let lowest = libc::sched_param { sched_priority: 0 };
+    // SAFETY: a live parameter; 0 is the calling thread.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &lowest) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// CPU time (user and system) of a process, in steps of 10 ms.
 pub fn process_time(pid: u32) -> Option<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -68,4 +135,20 @@ pub fn children(pid: u32) -> Vec<u32> {
         .split_whitespace()
         .filter_map(|p| p.parse().ok())
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_keeps_cpus_awake_gives_way_and_ends() {
+        let awake = Awake::keep().unwrap();
+        assert!(!awake.threads.is_empty());
+        assert!(awake.threads.iter().all(|thread| !thread.is_finished()));
+        let done = awake.done.clone();
+        drop(awake);
+        // Joined: nobody else holds it.
+        assert_eq!(Arc::strong_count(&done), 1);
+    }
 }

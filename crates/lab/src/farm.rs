@@ -173,7 +173,7 @@ async fn accept(listener: TcpListener, gauge: Arc<Gauge>) {
 
 /// What a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+pub(crate) enum Wanted {
     Queued { size: usize, work: Duration },
     Spread { size: usize, over: Duration },
 }
@@ -210,8 +210,12 @@ async fn next_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Resul
 
 fn parse(head: &[u8]) -> Option<Wanted> {
     let text = std::str::from_utf8(head).ok()?;
-    let path = text.strip_prefix("GET /")?.split(' ').next()?;
-    let mut parts = path.split('/');
+    parse_path(text.strip_prefix("GET ")?.split(' ').next()?)
+}
+
+/// What a path asks for; `None` for one that is no path of a farm.
+pub(crate) fn parse_path(path: &str) -> Option<Wanted> {
+    let mut parts = path.strip_prefix('/')?.split('/');
     let (kind, size, time) = (parts.next()?, parts.next()?, parts.next()?);
     let size = size.parse::<usize>().ok()?.min(SIZE_MAX);
     let time: u64 = time.parse().ok()?;
@@ -241,18 +245,24 @@ async fn answer(stream: &mut TcpStream, gauge: &Gauge, wanted: Wanted) -> io::Re
         gauge.name
     );
     let mut bytes = head.into_bytes();
-    let pieces = (over.as_nanos() / PIECE.as_nanos()) as usize + 1;
     let start = Instant::now();
-    for piece in 0..pieces {
-        let share = size * (piece + 1) / pieces - size * piece / pieces;
+    for (after, share) in pieces(size, over) {
         bytes.resize(bytes.len() + share, b'c');
-        if piece > 0 {
-            sleep_until(start + over.mul_f64(piece as f64 / (pieces - 1) as f64)).await;
-        }
+        sleep_until(start + after).await;
         stream.write_all(&bytes).await?;
         bytes.clear();
     }
     Ok(())
+}
+
+/// When after the beginning how many bytes of an answer are sent.
+pub(crate) fn pieces(size: usize, over: Duration) -> impl Iterator<Item = (Duration, usize)> {
+    let pieces = (over.as_nanos() / PIECE.as_nanos()) as usize + 1;
+    let last = (pieces - 1).max(1);
+    (0..pieces).map(move |piece| {
+        let share = size * (piece + 1) / pieces - size * piece / pieces;
+        (over.mul_f64(piece as f64 / last as f64), share)
+    })
 }
 
 /// The path of a request for queued work.
@@ -306,6 +316,18 @@ mod tests {
         );
         for bad in ["/q/1", "/q/1/2/3", "/x/1/2", "/q/a/2", ""] {
             assert_eq!(parse(&head(bad.to_owned())), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn pieces_are_the_whole_answer_from_begin_to_end() {
+        for (size, ms, count) in [(10, 0, 1), (1000, 199, 1), (1001, 400, 3), (3, 2000, 11)] {
+            let over = Duration::from_millis(ms);
+            let all: Vec<(Duration, usize)> = pieces(size, over).collect();
+            assert_eq!(all.len(), count);
+            assert_eq!(all.iter().map(|piece| piece.1).sum::<usize>(), size);
+            assert_eq!(all[0].0, Duration::ZERO);
+            assert!(count == 1 || all[count - 1].0 == over);
         }
     }
 

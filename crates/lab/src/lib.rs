@@ -13,6 +13,7 @@ pub mod balancer;
 pub mod cgroup;
 pub mod clock;
 pub mod cpu;
+pub mod crowd;
 pub mod farm;
 pub mod line;
 pub mod link;

@@ -81,6 +81,15 @@ pub fn set_gro(interface: &str, on: bool) -> io::Result<()> {
     ethtool(interface, ETHTOOL_SGRO, u32::from(on))
 }
 
+/// Lets the device cut large buffers, or has the kernel cut them before: then every
+/// packet goes over a veth by itself.
+pub fn set_segmentation(interface: &str, on: bool) -> io::Result<()> {
+    for command in [ETHTOOL_STSO, ETHTOOL_SGSO] {
+        ethtool(interface, command, u32::from(on))?;
+    }
+    Ok(())
+}
+
 /// Turns everything on or off that lets one buffer stand for several packets: TSO
 /// and GSO when sending, GRO when receiving. On means that an observer sees
 /// packets of up to 64 KiB that no wire carries.
@@ -186,6 +195,100 @@ pub fn attach_loss(interface: &str, share: f64) -> io::Result<Loss> {
     // SAFETY: valid descriptor, index and options.
     let fd = unsafe { bpf::bpf_link_create(program.as_raw_fd(), index as i32, ingress, &options) };
     Ok(Loss { _link: own(fd)? })
+}
+
+/// A filter that drops SYNs by chance; it goes with its interface.
+#[derive(Debug)]
+pub struct SynPolice {
+    _program: OwnedFd,
+}
+
+/// Drops this share of the SYNs that come in at `interface`, as a server's policing
+/// does: behind the programs of `causeway agent`.
+pub fn attach_syn_police(interface: &str, share: f64) -> io::Result<SynPolice> {
+    const BEHIND_THE_AGENTS: u32 = 60;
+    let program = load_syn_police((share * f64::from(u32::MAX)) as u32)?;
+    let name = CString::new(interface)?;
+    // SAFETY: a valid C string.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    if index == 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut hook = bpf::bpf_tc_hook {
+        sz: mem::size_of::<bpf::bpf_tc_hook>() as _,
+        ifindex: index as i32,
+        attach_point: bpf::BPF_TC_INGRESS,
+        ..Default::default()
+    };
+    let mut options = bpf::bpf_tc_opts {
+        sz: mem::size_of::<bpf::bpf_tc_opts>() as _,
+        prog_fd: program.as_raw_fd(),
+        handle: 1,
+        priority: BEHIND_THE_AGENTS,
+        ..Default::default()
+    };
+    let checked = |ret: i32, fine: i32| match ret {
+        0 => Ok(()),
+        ret if -ret == fine => Ok(()),
+        ret => Err(io::Error::from_raw_os_error(-ret)),
+    };
+    // SAFETY: structs of the sizes that they say.
+    checked(unsafe { bpf::bpf_tc_hook_create(&mut hook) }, libc::EEXIST)?;
+    // SAFETY: as above; the program lives through the call.
+    checked(unsafe { bpf::bpf_tc_attach(&hook, &mut options) }, 0)?;
+    Ok(SynPolice { _program: program })
+}
+
+/// Flags of a TCP header without IP options: SYN alone, by chance: TC_ACT_SHOT; else
+/// TC_ACT_UNSPEC.
+fn load_syn_police(threshold: u32) -> io::Result<OwnedFd> {
+    const FLAGS_OFFSET: i32 = 14 + 20 + 13;
+    const SYN: i32 = 2;
+    const SHOT: i32 = 2;
+    const UNSPEC: i32 = -1;
+    let instruction = |code: u32, registers: (u8, u8), off: i16, imm: i32| {
+        // SAFETY: plain data.
+        let mut one: bpf::bpf_insn = unsafe { mem::zeroed() };
+        one.code = code as u8;
+        one.set_dst_reg(registers.0);
+        one.set_src_reg(registers.1);
+        one.off = off;
+        one.imm = imm;
+        one
+    };
+    let set = bpf::BPF_ALU64 | bpf::BPF_MOV;
+    let call = bpf::BPF_JMP | bpf::BPF_CALL;
+    let jump = |what| bpf::BPF_JMP32 | what | bpf::BPF_K;
+    let exit = instruction(bpf::BPF_JMP | bpf::BPF_EXIT, (0, 0), 0, 0);
+    let program = [
+        // Loads relative to the packet take the buffer from r6.
+        instruction(set | bpf::BPF_X, (6, 1), 0, 0),
+        instruction(
+            bpf::BPF_LD | bpf::BPF_ABS | bpf::BPF_B,
+            (0, 0),
+            0,
+            FLAGS_OFFSET,
+        ),
+        instruction(jump(bpf::BPF_JNE), (0, 0), 4, SYN),
+        instruction(call, (0, 0), 0, bpf::BPF_FUNC_get_prandom_u32 as i32),
+        instruction(jump(bpf::BPF_JGE), (0, 0), 2, threshold as i32),
+        instruction(set | bpf::BPF_K, (0, 0), 0, SHOT),
+        exit,
+        instruction(set | bpf::BPF_K, (0, 0), 0, UNSPEC),
+        exit,
+    ];
+    // SAFETY: the array and strings outlive the call; no options.
+    let fd = unsafe {
+        bpf::bpf_prog_load(
+            bpf::BPF_PROG_TYPE_SCHED_CLS,
+            c"lab_police".as_ptr(),
+            c"Dual BSD/GPL".as_ptr(),
+            program.as_ptr(),
+            program.len() as _,
+            std::ptr::null_mut(),
+        )
+    };
+    own(fd)
 }
 
 /// `bpf_get_prandom_u32() >= threshold ? TCX_PASS : TCX_DROP`, as bytecode.

@@ -8,6 +8,7 @@
 //! server slow. nginx's timers count milliseconds. Requests that wait on one
 //! connection are served one after another, as HTTP/1.1 demands.
 //!
+//! `GET /b/SIZE/SERVICE_US` does the same and keeps its worker meanwhile.
 //! `POST /up` answers the number of bytes it received; every response names its
 //! server in `X-Real`.
 
@@ -39,9 +40,21 @@ impl Nginx {
     /// Starts nginx in `netns` under the name `real` (the value of `X-Real`),
     /// listening on `port` on all addresses, and waits until it accepts.
     pub fn start(netns: &Netns, real: &str, port: u16, workers: u32) -> Result<Self> {
+        Self::start_with(netns, real, port, workers, "reuseport backlog=4096")
+    }
+
+    /// The same with other parameters of `listen`: without `reuseport` all workers share
+    /// one accept queue.
+    pub fn start_with(
+        netns: &Netns,
+        real: &str,
+        port: u16,
+        workers: u32,
+        listen: &str,
+    ) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("nginx-").tempdir()?;
         let path = directory.path();
-        let config = config(path, real, port, workers);
+        let config = config(path, real, port, workers, listen);
         fs::write(path.join("nginx.conf"), config)?;
         let child = netns
             .command("nginx")
@@ -73,10 +86,37 @@ impl Nginx {
         Ok(())
     }
 
+    /// Has requests burn the CPU time that they ask for, instead of waiting for so long:
+    /// then requests queue for the CPU, and a quota slows them down.
+    pub fn set_burning(&self, burns: bool) -> Result<()> {
+        let answer = self.control(&format!("/burn?v={}", u8::from(burns)))?;
+        anyhow::ensure!(
+            answer.starts_with("HTTP/1.1 200"),
+            "nginx control: {answer}"
+        );
+        Ok(())
+    }
+
     /// Moves master and workers into a control group.
     pub fn join(&self, cgroup: &Cgroup) -> Result<()> {
         cgroup.add(self.child.id())?;
         self.workers.iter().try_for_each(|&pid| cgroup.add(pid))
+    }
+
+    /// What `GET /b/SIZE/SERVICE_US` has answered so far, which keeps its worker until the
+    /// answer, as a program does that serves one client at a time: when by the time of day,
+    /// seconds, and after how many seconds.
+    pub fn blocking_log(&self) -> Result<Vec<(f64, f64)>> {
+        let path = self.directory.path().join("blocking.log");
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let line = |line: &str| -> Option<(f64, f64)> {
+            let (at, took) = line.split_once(' ')?;
+            Some((at.parse().ok()?, took.parse().ok()?))
+        };
+        let lines = text.lines().map(line);
+        lines
+            .collect::<Option<Vec<_>>>()
+            .with_context(|| format!("{} has a line of another form", path.display()))
     }
 
     /// CPU time used so far by the workers.
@@ -154,7 +194,7 @@ pub fn available() -> Result<()> {
     bail!("missing {missing:?}: install the Debian packages nginx and libnginx-mod-http-lua")
 }
 
-fn config(directory: &Path, real: &str, port: u16, workers: u32) -> String {
+fn config(directory: &Path, real: &str, port: u16, workers: u32, listen: &str) -> String {
     let at = directory.display();
     let [ndk, lua] = LUA_MODULES;
     format!(
@@ -181,7 +221,11 @@ http {{
   uwsgi_temp_path {at}/uwsgi;
   scgi_temp_path {at}/scgi;
   lua_shared_dict control 64k;
+  log_format blocking "$msec $request_time";
   init_by_lua_block {{
+    local ffi = require "ffi"
+    ffi.cdef "int usleep(unsigned int us);"
+    blocking = ffi.C
     filler = string.rep("causeway", 131072)
     bodies = {{}}
     function body_of(n)
@@ -202,19 +246,42 @@ http {{
         ngx.say("ok")
       }}
     }}
+    location = /burn {{
+      content_by_lua_block {{
+        ngx.shared.control:set("burn", ngx.var.arg_v == "1")
+        ngx.say("ok")
+      }}
+    }}
   }}
   server {{
-    listen {port} reuseport backlog=4096;
-    listen [::]:{port} reuseport backlog=4096;
+    listen {port} {listen};
+    listen [::]:{port} {listen};
     add_header X-Real {real} always;
     location = /who {{ return 200 "{real}\n"; }}
     location ~ ^/r/(\d+)/(\d+)$ {{
       content_by_lua_block {{
         local size = math.min(tonumber(ngx.var[1]), 1048576)
         local us = tonumber(ngx.var[2]) * (ngx.shared.control:get("factor") or 1)
-        if us > 0 then ngx.sleep(us / 1e6) end
+        if us > 0 then
+          if ngx.shared.control:get("burn") then
+            local done = os.clock() + us / 1e6
+            while os.clock() < done do end
+          else
+            ngx.sleep(us / 1e6)
+          end
+        end
         ngx.header.content_length = size
         ngx.print(body_of(size))
+      }}
+    }}
+    location ~ ^/b/(\d+)/(\d+)$ {{
+      access_log {at}/blocking.log blocking;
+      content_by_lua_block {{
+        blocking.usleep(tonumber(ngx.var[2]))
+        -- What nginx takes for now is as old as its last event.
+        ngx.update_time()
+        ngx.header.content_length = tonumber(ngx.var[1])
+        ngx.print(body_of(tonumber(ngx.var[1])))
       }}
     }}
     location = /up {{

@@ -10,7 +10,8 @@
 //!
 //! The MTU is 1460, as in Google's network: a request of 1409 bytes then takes two
 //! segments (1408 bytes each with timestamps), as in the write-up that
-//! `causeway rtt study` follows.
+//! `causeway rtt study` follows. Offloads are off at both ends: with them the two
+//! segments would be one buffer, and one packet to whoever samples.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::IpAddr;
@@ -40,6 +41,11 @@ pub struct Path {
 }
 
 impl Path {
+    /// The router's port to the client.
+    pub const CLIENT: &str = "c0";
+    /// The router's port to the server.
+    pub const SERVER: &str = "s0";
+
     /// Builds the path; nothing is lost on it and nothing queued.
     pub fn build(proof: Sandbox) -> Result<Self> {
         let make = |name| Netns::create(proof, name);
@@ -51,8 +57,8 @@ impl Path {
         for key in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
             path.router.sysctl(key, "1")?;
         }
-        path.join(&path.client, "c0", 1)?;
-        path.join(&path.server, "s0", 2)?;
+        path.join(&path.client, Self::CLIENT, 1)?;
+        path.join(&path.server, Self::SERVER, 2)?;
         Ok(path)
     }
 
@@ -71,7 +77,8 @@ impl Path {
              link set eth0 up\n\
              route add default via 10.50.{net}.1\n\
              route add default via fd50:{net}::1\n"
-        ))
+        ))?;
+        end.run(|| link::set_offloads("eth0", false).context("cannot turn off offloads"))
     }
 
     /// The server's address.
@@ -85,23 +92,40 @@ impl Path {
 
     /// Loses this share of the packets at random, each way, until dropped.
     pub fn lose(&self, percent: f64) -> Result<Vec<Loss>> {
+        Ok(vec![
+            self.lose_from(Self::CLIENT, percent)?,
+            self.lose_from(Self::SERVER, percent)?,
+        ])
+    }
+
+    /// Loses this share of the packets that come from one end, until dropped.
+    pub fn lose_from(&self, port: &'static str, percent: f64) -> Result<Loss> {
         ensure!((0.0..=100.0).contains(&percent), "a loss of {percent} %");
         self.router.run(move || {
-            let attach = |port| link::attach_loss(port, percent / 100.0);
-            let both: std::io::Result<Vec<Loss>> = ["c0", "s0"].into_iter().map(attach).collect();
-            both.context("cannot attach the program that loses packets (needs Linux 6.6)")
+            link::attach_loss(port, percent / 100.0)
+                .context("cannot attach the program that loses packets (needs Linux 6.6)")
         })
     }
 
     /// Limits the rate towards the server; what is more waits in a queue of
     /// `queue_bytes`.
     pub fn throttle(&self, mbit: u32, queue_bytes: u32) -> Result<()> {
+        self.tc(&format!(
+            "replace dev s0 root tbf rate {mbit}mbit burst 4kb limit {queue_bytes}"
+        ))
+    }
+
+    /// Ends [`Path::throttle`].
+    pub fn unthrottle(&self) -> Result<()> {
+        self.tc("del dev s0 root")
+    }
+
+    fn tc(&self, words: &str) -> Result<()> {
         let output = self
             .router
             .command("tc")
-            .args(["qdisc", "replace", "dev", "s0", "root", "tbf", "rate"])
-            .arg(format!("{mbit}mbit"))
-            .args(["burst", "4kb", "limit", &queue_bytes.to_string()])
+            .arg("qdisc")
+            .args(words.split(' '))
             .output()
             .context("cannot run tc (Debian package iproute2)")?;
         let message = String::from_utf8_lossy(&output.stderr);

@@ -23,6 +23,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::cgroup::Cgroup;
 use crate::netns::Netns;
 use crate::quic;
+use crate::scenario::plain_tunnel;
 
 const ROLE: &str = "CAUSEWAY_LAB_ROLE";
 /// What an answer begins with.
@@ -34,7 +35,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 type Play = fn() -> Result<()>;
 
 /// Every role by its word.
-const ROLES: &[(&str, Play)] = &[(quic::serve::ROLE, quic::serve::play)];
+const ROLES: &[(&str, Play)] = &[
+    (quic::serve::ROLE, quic::serve::play),
+    (plain_tunnel::ROLE, plain_tunnel::play),
+];
 
 /// Does not return in a child that was started for a role.
 pub(crate) fn play_if_asked() {

@@ -163,6 +163,7 @@ mod tests {
             estimate_us: (samples > 0.0).then_some(estimate_us),
             samples,
             weight: start_ms as f64,
+            ..Epoch::default()
         }
     }
 

@@ -75,6 +75,8 @@ pub struct Topology {
     pub balancer: Node,
     /// Where nginx runs.
     pub servers: Vec<Node>,
+    /// What the names of its namespaces begin with.
+    prefix: String,
     _pass: Vec<XdpPass>,
 }
 
@@ -123,11 +125,17 @@ fn client_node(netns: Netns, i: usize) -> Node {
 impl Topology {
     /// Builds everything; addresses, routes and neighbours are ready to use.
     pub fn build(proof: Sandbox, shape: Shape) -> Result<Self> {
+        Self::build_another(proof, shape, "")
+    }
+
+    /// One beside others: the names of its namespaces begin with `prefix`. Addresses
+    /// are the same in all.
+    pub fn build_another(proof: Sandbox, shape: Shape, prefix: &str) -> Result<Self> {
         anyhow::ensure!(
             shape.clients <= 200 && shape.servers <= 200,
             "at most 200 of each"
         );
-        let make = |name: String| Netns::create(proof, &name);
+        let make = |name: String| Netns::create(proof, &format!("{prefix}{name}"));
         let topology = Self {
             clients: (0..shape.clients)
                 .map(|i| Ok(client_node(make(format!("client{i}"))?, i)))
@@ -137,6 +145,7 @@ impl Topology {
             servers: (0..shape.servers)
                 .map(|i| Ok(back_node(make(format!("server{i}"))?, 10 + i as u8)))
                 .collect::<Result<_>>()?,
+            prefix: prefix.to_owned(),
             _pass: Vec::new(),
         };
         topology.build_router()?;
@@ -209,7 +218,7 @@ impl Topology {
     pub fn add_balancer(&mut self, proof: Sandbox) -> Result<Node> {
         let number = self._pass.len();
         anyhow::ensure!(number < 8, "at most eight balancers");
-        let name = format!("balancer{number}");
+        let name = format!("{}balancer{number}", self.prefix);
         let node = back_node(Netns::create(proof, &name)?, 2 + number as u8);
         let port = format!("lb{number}");
         let mut s = String::new();

@@ -6,4 +6,5 @@
 //! same seed. It cannot reach `causeway-io`: no clock, no socket, no thread.
 
 pub mod certes;
+pub mod control;
 pub mod queue;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `causeway bench`: the data plane's own cost. For developers, hence hidden.
 
+mod control;
+
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
@@ -24,6 +26,8 @@ pub struct Args {
 enum BenchCommand {
     /// Time of one packet in the balancer, and in programs that do less; needs root
     Dataplane(DataplaneArgs),
+    /// CPU time of the latency controller and what it writes, on real maps; needs root
+    Control(control::ControlArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -69,8 +73,10 @@ impl From<&Row> for JsonRow {
 impl Args {
     /// Runs the command.
     pub fn run(self) -> Result<ExitCode> {
-        let BenchCommand::Dataplane(args) = self.command;
-        args.run()?;
+        match self.command {
+            BenchCommand::Dataplane(args) => args.run()?,
+            BenchCommand::Control(args) => args.run()?,
+        }
         Ok(ExitCode::SUCCESS)
     }
 }

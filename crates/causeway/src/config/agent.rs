@@ -2,7 +2,7 @@
 //! The configuration of `causeway agent`, which serves one server.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use causeway_core::cookie::{Format, Keys};
@@ -11,10 +11,11 @@ use toml::Spanned;
 
 use super::error::Faults;
 use super::raw::{RawAgent, RawAgentCookie, RawAgentFile, RawAgentVip};
+use super::stateful::{notice_address, word_source_v4, word_source_v6};
 use super::validate::text;
 use super::vip::vip_address;
 use super::words::{CookieKind, Words};
-use super::{ConfigErrors, XdpMode, cookie, plural, read, validate};
+use super::{ClientsConfig, ConfigErrors, XdpMode, clients, cookie, plural, read, validate};
 
 /// Port of the agent's HTTP API: that of the balancer is free for one beside it.
 const HTTP_PORT: u16 = 9471;
@@ -42,6 +43,10 @@ pub struct AgentConfig {
     pub gue_port: u16,
     /// Cookies of the VIPs; `None`: none are written.
     pub cookies: Option<AgentCookies>,
+    /// What is measured of clients; `None`: nothing.
+    pub clients: Option<ClientsConfig>,
+    /// What reports of clients to balancers are signed with, where there are any.
+    pub report_keys: Option<Keys>,
 }
 
 /// What a server needs to know to write cookies.
@@ -53,6 +58,14 @@ pub struct AgentCookies {
     pub cgroup: Option<PathBuf>,
     /// By VIP, this server's id and how cookies are made.
     pub vips: BTreeMap<Vip, (u16, Format)>,
+    /// Stateful balancers to tell of connections' ends.
+    pub balancers: Vec<SocketAddr>,
+    /// Source of IP-in-IP headers whose last 16 bits are a connection's word.
+    pub word_source_v4: Option<Ipv4Addr>,
+    /// The same over IPv6.
+    pub word_source_v6: Option<Ipv6Addr>,
+    /// Longest IP packet that the tunnels carry.
+    pub inner_mtu: Option<u16>,
 }
 
 impl AgentConfig {
@@ -86,8 +99,25 @@ impl AgentConfig {
                 self.cookies.is_some() == running.cookies.is_some(),
             ),
             ("cookie.cgroup", self.cgroup() == running.cgroup()),
+            ("clients", self.clients == running.clients),
+            (
+                "cookie.word_source",
+                self.word_sources() == running.word_sources(),
+            ),
+            ("cookie.inner_mtu", self.inner_mtu() == running.inner_mtu()),
         ];
         same.iter().find(|(_, same)| !same).map(|(key, _)| *key)
+    }
+
+    /// Networks that bare IP tunnels with words come from.
+    pub fn word_sources(&self) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
+        let cookies = self.cookies.as_ref();
+        cookies.map_or((None, None), |c| (c.word_source_v4, c.word_source_v6))
+    }
+
+    /// Longest IP packet that the tunnels carry, if SYN-ACKs are to say so.
+    pub fn inner_mtu(&self) -> Option<u16> {
+        self.cookies.as_ref()?.inner_mtu
     }
 
     fn cgroup(&self) -> Option<&Path> {
@@ -119,8 +149,24 @@ pub(super) fn is_agents(text: &str) -> bool {
 
 fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
     let interface = validate::interface(raw.interface.as_ref(), "the balancers'", faults);
-    let cookies = raw.cookie.as_ref().map(|raw| cookies(raw, faults));
-    let addresses = addresses(&raw.addresses, cookies.is_some(), faults);
+    let cookies: Option<Option<AgentCookies>> = raw.cookie.as_ref().map(|raw| cookies(raw, faults));
+    let clients = match &raw.clients {
+        Some(clients) => {
+            let interface = interface.as_deref();
+            clients::clients(clients, interface, &raw.accept_queue, faults)
+        }
+        None => {
+            if let Some(mode) = &raw.accept_queue {
+                faults.at(
+                    mode.span(),
+                    "`accept_queue` goes by what clients feel; add [agent.clients], which measures it",
+                );
+            }
+            None
+        }
+    };
+    let tunnels = raw.cookie.is_none() && raw.clients.is_none();
+    let addresses = addresses(&raw.addresses, !tunnels, faults);
     let vips = addresses_of(&raw.vips, faults);
     for address in &raw.vips {
         let parsed = address.as_ref().parse::<IpAddr>();
@@ -135,7 +181,9 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
         }
     }
     let mode = validate::text(raw.xdp.mode.as_ref(), faults, XdpMode::from_word);
+    let report_keys = report_keys(raw, cookies.as_ref(), &addresses, faults);
     Some(AgentConfig {
+        report_keys,
         interface: interface?,
         addresses,
         vips,
@@ -148,16 +196,56 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
             None => None,
             Some(cookies) => Some(cookies?),
         },
+        clients: match raw.clients {
+            None => None,
+            Some(_) => Some(clients?),
+        },
     })
 }
 
-/// A server that is reached by `l2` alone has no tunnels, but may have cookies.
+/// The keys file that `[agent.clients]` names, else the cookies'. Balancers that are told of
+/// clients must know whom it is about, and from whom it is.
+fn report_keys(
+    raw: &RawAgent,
+    cookies: Option<&Option<AgentCookies>>,
+    addresses: &BTreeSet<IpAddr>,
+    faults: &mut Faults<'_>,
+) -> Option<Keys> {
+    let clients = raw.clients.as_ref()?;
+    let first = clients.balancers.first()?;
+    if addresses.is_empty() {
+        faults.at(
+            first.span(),
+            "`balancers` know this server by its `addresses`; name them under [agent]",
+        );
+    }
+    if clients.services.is_empty() {
+        faults.at(
+            first.span(),
+            "`balancers` are told of `services`: name their VIPs, for example services = [\"192.0.2.1:80\"]",
+        );
+    }
+    match (&clients.keys, cookies) {
+        (Some(_), _) => cookie::keys_of(clients.keys.as_ref(), faults).map(|(_, keys)| keys),
+        (None, Some(cookies)) => Some(cookies.as_ref()?.keys),
+        (None, None) => {
+            faults.at(
+                first.span(),
+                "what `balancers` are told is signed: name the keys file with `keys`, the same as under [clients] there",
+            );
+            None
+        }
+    }
+}
+
+/// A server that is reached by `l2` alone, or by no balancer at all, has no tunnels, but
+/// may have cookies or be measured.
 fn addresses(
     raw: &[Spanned<String>],
-    has_cookies: bool,
+    has_other_work: bool,
     faults: &mut Faults<'_>,
 ) -> BTreeSet<IpAddr> {
-    if raw.is_empty() && !has_cookies {
+    if raw.is_empty() && !has_other_work {
         faults.file("`addresses` is missing; name the addresses that balancers know this server by, for example addresses = [\"10.0.0.1\"]");
     }
     if let Some(surplus) = raw.get(ADDRESSES_MAX) {
@@ -190,11 +278,31 @@ fn cookies(raw: &RawAgentCookie, faults: &mut Faults<'_>) -> Option<AgentCookies
             faults.at(spanned.span(), format!("vip {vip} is given twice"));
         }
     }
+    let balancers = raw.balancers.iter();
+    let balancers = balancers.filter_map(|one| text(Some(one), faults, notice_address));
+    let balancers = balancers.collect();
     Some(AgentCookies {
         keys: keys?.1,
         cgroup,
         vips,
+        balancers,
+        word_source_v4: text(raw.word_source.as_ref(), faults, word_source_v4),
+        word_source_v6: text(raw.word_source6.as_ref(), faults, word_source_v6),
+        inner_mtu: inner_mtu(raw.inner_mtu.as_ref(), faults),
     })
+}
+
+fn inner_mtu(value: Option<&Spanned<i64>>, faults: &mut Faults<'_>) -> Option<u16> {
+    let value = value?;
+    let mtu = u16::try_from(*value.as_ref()).ok();
+    let mtu = mtu.filter(|mtu| (1280..=9216).contains(mtu));
+    if mtu.is_none() {
+        faults.at(
+            value.span(),
+            "inner_mtu must lie between 1280 and 9216; it is the path's MTU less the outer header, 20 to 48 bytes",
+        );
+    }
+    mtu
 }
 
 fn cookie_vip(
@@ -219,6 +327,13 @@ fn cookie_vip(
         faults.at(
             spanned.span(),
             "a vip with cookie = \"none\" needs no entry here; remove it",
+        );
+        return None;
+    }
+    if kind == CookieKind::Tier {
+        faults.at(
+            spanned.span(),
+            "cookie = \"tier\" is a first-tier balancer's; a server writes what the second tier has, say \"timestamp\"",
         );
         return None;
     }

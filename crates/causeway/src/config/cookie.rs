@@ -144,6 +144,7 @@ pub(super) fn format(
         CookieKind::Timestamp => Mode::Timestamp,
         CookieKind::TimestampLight => Mode::Light,
         CookieKind::TimestampMsb => Mode::Msb,
+        CookieKind::Tier => Mode::Tier,
     };
     let default = Format::default_of(mode);
     let number = |value: Option<&Spanned<i64>>, default: u8| match value {
@@ -164,16 +165,41 @@ pub(super) fn format(
     }
 }
 
+/// What a VIP's cookies need beside the VIP.
+#[derive(Debug, Clone, Copy)]
+pub struct Beside {
+    /// There are keys.
+    pub has_keys: bool,
+    /// How many second-tier balancers there are, a power of two.
+    pub tiers: u32,
+}
+
+impl Beside {
+    /// Of a balancer that runs by `config`.
+    pub fn of(config: &super::Config) -> Self {
+        Self {
+            has_keys: config.cookies.is_some(),
+            tiers: config.stateful.tiers,
+        }
+    }
+
+    /// Nothing: for a VIP whose cookies are not looked at.
+    pub const NOTHING: Self = Self {
+        has_keys: false,
+        tiers: 1,
+    };
+}
+
 /// A VIP's format. TCP VIPs have cookies as soon as there are keys.
 pub(super) fn of_vip(
     raw: &RawVip,
     protocol: Protocol,
-    has_keys: bool,
+    beside: Beside,
     faults: &mut Faults<'_>,
 ) -> Option<Format> {
     let kind = text(raw.cookie.as_ref(), faults, CookieKind::from_word);
     text(raw.cookie_at.as_ref(), faults, CookieAt::from_word);
-    let default = match protocol == Protocol::Tcp && has_keys {
+    let default = match protocol == Protocol::Tcp && beside.has_keys {
         true => CookieKind::Timestamp,
         false => CookieKind::None,
     };
@@ -188,7 +214,10 @@ pub(super) fn of_vip(
             );
             return None;
         }
-        if !has_keys {
+        if kind == CookieKind::Tier {
+            return of_first_tier(raw, place, beside.tiers, faults);
+        }
+        if !beside.has_keys {
             faults.at(place.span(), format!("cookie = \"{kind}\" needs keys; name their file under [cookie], and make it with `causeway cookie new-keys`"));
             return None;
         }
@@ -199,6 +228,28 @@ pub(super) fn of_vip(
         raw.cookie_id_bits.as_ref(),
         faults,
     )
+}
+
+/// The words of second-tier balancers, as a first tier reads them: the reals are those
+/// balancers, and their ids the numbers.
+fn of_first_tier(
+    raw: &RawVip,
+    place: &Spanned<String>,
+    tiers: u32,
+    faults: &mut Faults<'_>,
+) -> Option<Format> {
+    if tiers < 2 {
+        faults.at(place.span(), "cookie = \"tier\" needs the number of second-tier balancers: set tiers under [stateful], the same as in their files");
+        return None;
+    }
+    if let Some(bits) = raw.cookie_bits.as_ref().or(raw.cookie_id_bits.as_ref()) {
+        faults.at(bits.span(), "cookie = \"tier\" reads words, whose parts [stateful] tiers gives; remove cookie_bits and cookie_id_bits");
+    }
+    for real in raw.real.iter().filter(|real| real.as_ref().id.is_none()) {
+        faults.at(real.span(), "with cookie = \"tier\" each real is a second-tier balancer and needs its number; add id, which is `tier` under [stateful] in its file");
+    }
+    let format = Format::default_of(Mode::Tier);
+    Format::new(Mode::Tier, format.bits(), tiers.trailing_zeros() as u8).ok()
 }
 
 /// A server's id in a VIP.
@@ -232,5 +283,6 @@ pub fn word(format: Option<&Format>) -> &'static str {
         Some(Mode::Timestamp) => "timestamp",
         Some(Mode::Light) => "timestamp-light",
         Some(Mode::Msb) => "timestamp-msb",
+        Some(Mode::Tier) => "tier",
     }
 }

@@ -112,6 +112,59 @@ fn cookies_that_cannot_be_are_refused_with_their_mend() {
 }
 
 #[test]
+fn a_first_tier_needs_numbers_and_keeps_nothing() {
+    let first = |head: &str, vip: &str| {
+        let text = format!(
+            "interface = \"eth0\"\n{head}\n[[vip]]\naddress = \"192.0.2.1\"\nport = 80\n\
+             cookie = \"tier\"\n{vip}\n"
+        );
+        Config::parse(Path::new("lb.toml"), &text).map_err(|e| e.to_string())
+    };
+    let (tiers, reals) = (
+        "[stateful]\ntiers = 4",
+        "real = [{ address = \"10.0.0.1\", id = 3 }]",
+    );
+    let config = first(tiers, reals).unwrap();
+    let vip = &config.vips[0];
+    let format = vip.cookie.unwrap();
+    assert_eq!(
+        (format.mode(), format.bits(), format.id_bits()),
+        (Mode::Tier, 15, 2)
+    );
+    assert!(vip.is_first_tier() && !vip.flow_table);
+    for (head, vip, expected) in [
+        ("", reals, "set tiers under [stateful]"),
+        (tiers, "real = [{ address = \"10.0.0.1\" }]", "add id"),
+        (
+            tiers,
+            "real = [{ address = \"10.0.0.1\", id = 4 }]",
+            "id 4 is out of range; use 0 to 3",
+        ),
+        (
+            tiers,
+            "cookie_bits = 15\nreal = [{ address = \"10.0.0.1\", id = 3 }]",
+            "remove cookie_bits",
+        ),
+        (
+            "[stateful]\ntiers = 4\nconnections = 1024",
+            "stateful = true\nreal = [{ address = \"10.0.0.1\", id = 3 }]",
+            "stateful is for the second",
+        ),
+        (
+            "[encap]\ntunnel_ends = [\"10.0.0.1\", \"fd00::1\", \"10.0.0.2\"]\n[stateful]\ntiers = 4",
+            reals,
+            "tunnels end at 10.0.0.1 already",
+        ),
+    ] {
+        let error = first(head, vip).unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
+    let ends = "[encap]\ntunnel_ends = [\"fd00::1\"]\n[stateful]\ntiers = 4";
+    let ends = first(ends, reals).unwrap().tunnel_ends;
+    assert_eq!((ends.v4, ends.v6), (None, "fd00::1".parse().ok()));
+}
+
+#[test]
 fn an_agent_knows_its_ids() {
     let keys = tempfile::NamedTempFile::new().unwrap();
     fs::write(keys.path(), format!("current = 0\nkey0 = \"{KEY}\"\n")).unwrap();

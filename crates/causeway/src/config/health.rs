@@ -31,6 +31,8 @@ pub struct Health {
     pub port: u16,
     /// How often, and what follows.
     pub params: Params,
+    /// Whether clients that open connections and send nothing count, too.
+    pub passive: bool,
 }
 
 /// What a probe does, and what it takes for an answer.
@@ -40,6 +42,8 @@ pub enum Probe {
     Tcp,
     /// Asks for a page.
     Http {
+        /// Within TLS. The certificate is not checked.
+        tls: bool,
         /// Path of the request.
         path: String,
         /// `Host` of the request; the VIP's address if not given.
@@ -52,12 +56,20 @@ pub enum Probe {
         /// The name.
         name: String,
     },
+    /// Completes a QUIC handshake. The certificate is not checked.
+    Quic {
+        /// Name of the server; the VIP's address if not given.
+        host: Option<String>,
+        /// The application's protocol.
+        alpn: String,
+    },
 }
 
 pub(super) fn health(
     raw: &Spanned<RawHealth>,
     protocol: Protocol,
     vip_port: u16,
+    measure: bool,
     faults: &mut Faults<'_>,
 ) -> Option<Health> {
     let place = raw.span();
@@ -68,8 +80,8 @@ pub(super) fn health(
     };
     let kind = text(raw.probe.as_ref(), faults, HealthProbe::from_word).unwrap_or(default);
     let fits = match kind {
-        HealthProbe::Tcp | HealthProbe::Http => Protocol::Tcp,
-        HealthProbe::Dns => Protocol::Udp,
+        HealthProbe::Tcp | HealthProbe::Http | HealthProbe::Https => Protocol::Tcp,
+        HealthProbe::Dns | HealthProbe::Quic => Protocol::Udp,
     };
     if fits != protocol {
         faults.at(
@@ -89,7 +101,8 @@ pub(super) fn health(
     let params = params(raw, place, faults);
     let probe = match kind {
         HealthProbe::Tcp => Probe::Tcp,
-        HealthProbe::Http => Probe::Http {
+        HealthProbe::Http | HealthProbe::Https => Probe::Http {
+            tls: kind == HealthProbe::Https,
             path: text(raw.path.as_ref(), faults, path).unwrap_or_else(|| "/".to_owned()),
             host: text(raw.host.as_ref(), faults, host),
             status: number(raw.status.as_ref(), STATUS, "status", faults).unwrap_or(200) as u16,
@@ -97,12 +110,43 @@ pub(super) fn health(
         HealthProbe::Dns => Probe::Dns {
             name: text(raw.name.as_ref(), faults, name).unwrap_or_else(|| ".".to_owned()),
         },
+        HealthProbe::Quic => Probe::Quic {
+            host: text(raw.host.as_ref(), faults, host),
+            alpn: text(raw.alpn.as_ref(), faults, alpn).unwrap_or_else(|| "h3".to_owned()),
+        },
     };
     Some(Health {
         probe,
         port: port?,
         params,
+        passive: passive(raw, protocol, measure, faults),
     })
+}
+
+/// Clients' silence is told by the requests that the data plane sees, in TCP alone.
+fn passive(raw: &RawHealth, protocol: Protocol, measure: bool, faults: &mut Faults<'_>) -> bool {
+    let Some(passive) = raw.passive.as_ref().filter(|passive| *passive.as_ref()) else {
+        return false;
+    };
+    if protocol != Protocol::Tcp {
+        faults.at(
+            passive.span(),
+            "passive signs are told from TCP connections, and the vip is udp; remove `passive`",
+        );
+    } else if !measure {
+        faults.at(passive.span(), "passive signs need measurement, and enabled = false stands under [measure]; remove one of them");
+    }
+    true
+}
+
+/// Identifications of protocols have 1 to 255 bytes (RFC 7301, section 3.1).
+fn alpn(text: &str) -> Result<String, String> {
+    match (1..=255).contains(&text.len()) && text.bytes().all(|c| c.is_ascii_graphic()) {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "`{text}` is no protocol for ALPN; write for example \"h3\""
+        )),
+    }
 }
 
 fn params(raw: &RawHealth, place: std::ops::Range<usize>, faults: &mut Faults<'_>) -> Params {
@@ -136,18 +180,24 @@ fn params(raw: &RawHealth, place: std::ops::Range<usize>, faults: &mut Faults<'_
 
 /// Keys that belong to another kind of probe would be read by nobody.
 fn others_unused(raw: &RawHealth, kind: HealthProbe, faults: &mut Faults<'_>) {
-    let http = [
-        ("path", raw.path.as_ref().map(Spanned::span)),
-        ("host", raw.host.as_ref().map(Spanned::span)),
-        ("status", raw.status.as_ref().map(Spanned::span)),
+    use HealthProbe::{Dns, Http, Https, Quic};
+    let keys: [(&str, Option<_>, &[HealthProbe]); 5] = [
+        ("path", raw.path.as_ref().map(Spanned::span), &[Http, Https]),
+        (
+            "host",
+            raw.host.as_ref().map(Spanned::span),
+            &[Http, Https, Quic],
+        ),
+        (
+            "status",
+            raw.status.as_ref().map(Spanned::span),
+            &[Http, Https],
+        ),
+        ("name", raw.name.as_ref().map(Spanned::span), &[Dns]),
+        ("alpn", raw.alpn.as_ref().map(Spanned::span), &[Quic]),
     ];
-    let dns = [("name", raw.name.as_ref().map(Spanned::span))];
-    let wrong = http
-        .into_iter()
-        .filter(|_| kind != HealthProbe::Http)
-        .chain(dns.into_iter().filter(|_| kind != HealthProbe::Dns));
-    for (key, place) in wrong {
-        if let Some(place) = place {
+    for (key, place, kinds) in keys {
+        if let Some(place) = place.filter(|_| !kinds.contains(&kind)) {
             faults.at(
                 place,
                 format!("`{key}` has no meaning with probe = \"{kind}\"; remove it"),
@@ -217,11 +267,17 @@ pub(super) fn to_json(health: &Health) -> Value {
         "timeout": ns(health.params.timeout_ns),
         "rise": health.params.rise,
         "fall": health.params.fall,
+        "passive": health.passive,
     });
     match &health.probe {
         Probe::Tcp => value["probe"] = json!("tcp"),
-        Probe::Http { path, host, status } => {
-            value["probe"] = json!("http");
+        Probe::Http {
+            tls,
+            path,
+            host,
+            status,
+        } => {
+            value["probe"] = json!(if *tls { "https" } else { "http" });
             value["path"] = json!(path);
             value["status"] = json!(status);
             if let Some(host) = host {
@@ -232,6 +288,13 @@ pub(super) fn to_json(health: &Health) -> Value {
             value["probe"] = json!("dns");
             value["name"] = json!(name);
         }
+        Probe::Quic { host, alpn } => {
+            value["probe"] = json!("quic");
+            value["alpn"] = json!(alpn);
+            if let Some(host) = host {
+                value["host"] = json!(host);
+            }
+        }
     }
     value
 }
@@ -240,7 +303,7 @@ pub(super) fn to_json(health: &Health) -> Value {
 mod tests {
     use std::path::Path;
 
-    use super::super::{Config, vip_from_json};
+    use super::super::{Beside, Config, vip_from_json};
     use super::*;
 
     fn parse(protocol: &str, health: &str) -> Result<Health, String> {
@@ -265,16 +328,27 @@ mod tests {
 
     #[test]
     fn what_json_says_is_read_back() {
-        let health = parse(
-            "tcp",
-            "probe = \"http\", path = \"/up\", host = \"a.example\", status = 204, rise = 1, fall = 5, port = 8080",
-        )
-        .unwrap();
-        let vip = vip_from_json(json!({
-            "address": "192.0.2.1", "port": 80, "health": to_json(&health),
-            "real": [{ "address": "10.0.0.1" }],
-        }));
-        assert_eq!(vip.unwrap().health, Some(health));
+        for (protocol, text) in [
+            (
+                "tcp",
+                "probe = \"https\", path = \"/up\", host = \"a.example\", status = 204, rise = 1, fall = 5, port = 8080",
+            ),
+            ("tcp", "probe = \"http\", passive = true"),
+            (
+                "udp",
+                "probe = \"quic\", host = \"a.example\", alpn = \"hq\"",
+            ),
+        ] {
+            let health = parse(protocol, text).unwrap();
+            let vip = vip_from_json(
+                json!({
+                    "address": "192.0.2.1", "port": 80, "protocol": protocol,
+                    "health": to_json(&health), "real": [{ "address": "10.0.0.1" }],
+                }),
+                Beside::NOTHING,
+            );
+            assert_eq!(vip.unwrap().health, Some(health));
+        }
     }
 
     #[test]
@@ -306,6 +380,21 @@ mod tests {
                 "a probe's timeout is at most the interval: one is out at a time",
             ),
             ("tcp", "rise = 0", "rise 0 is out of range; use 1 to 100"),
+            (
+                "tcp",
+                "probe = \"quic\"",
+                "probe = \"quic\" goes by udp, and the vip is tcp; use tcp",
+            ),
+            (
+                "udp",
+                "probe = \"quic\", alpn = \"\"",
+                "`` is no protocol for ALPN; write for example \"h3\"",
+            ),
+            (
+                "udp",
+                "passive = true",
+                "passive signs are told from TCP connections, and the vip is udp; remove `passive`",
+            ),
             (
                 "tcp",
                 "probe = \"http\", path = \"up\"",

@@ -4,19 +4,17 @@
 //! They have the same keys as in the file and pass the same validation: the
 //! value is written as a file with one VIP, and read back.
 
-use std::path::Path;
-
 use serde_json::{Value, json};
 
-use super::health;
 use super::words::Words;
-use super::{Config, Real, Scheduler, Vip};
+use super::{Beside, Config, Control, Real, Scheduler, Vip};
+use super::{clients_of, health};
 
-/// Validates one VIP. The error is one sentence.
-pub fn vip_from_json(vip: Value) -> Result<Vip, String> {
+/// Validates one VIP, for a balancer that has `beside` for it. The error is one sentence.
+pub fn vip_from_json(vip: Value, beside: Beside) -> Result<Vip, String> {
     let file = json!({ "interface": "api", "vip": [vip] });
     let text = toml::to_string(&file).map_err(|error| format!("not a vip: {error}"))?;
-    let config = Config::parse(Path::new("request"), &text).map_err(|errors| {
+    let config = Config::parse_request(&text, beside).map_err(|errors| {
         let first = errors.faults.into_iter().next();
         first.map_or_else(String::new, |fault| fault.message)
     })?;
@@ -37,6 +35,9 @@ pub fn changed_vip(vip: &Vip, change: &Value) -> Result<Vip, String> {
     if is_named("scheduler") && !is_named("control") {
         remove(&mut whole, "control");
     }
+    if whole.get("control").is_none_or(|word| word == "off") && !is_named("latency") {
+        remove(&mut whole, "latency");
+    }
     if !follows_load && !is_named("load") {
         remove(&mut whole, "load");
     }
@@ -49,7 +50,7 @@ pub fn changed_vip(vip: &Vip, change: &Value) -> Result<Vip, String> {
         stateful: vip.stateful,
         cookie: vip.cookie,
         reals: vip.reals.clone(),
-        ..vip_from_json(whole)?
+        ..vip_from_json(whole, Beside::NOTHING)?
     })
 }
 
@@ -77,6 +78,14 @@ fn vip_to_json(vip: &Vip) -> Value {
     if let Some(health) = &vip.health {
         whole["health"] = health::to_json(health);
     }
+    let sources = vip.sources.iter().map(clients_of::source_to_json);
+    whole["source"] = sources.collect();
+    if let Some(limit) = &vip.limit {
+        whole["limit"] = clients_of::limit_to_json(limit);
+    }
+    if vip.control != Control::Off {
+        whole["latency"] = json!(vip.latency.to_string());
+    }
     if vip.scheduler.follows_load() {
         whole["load"] = json!(vip.load.to_string());
     }
@@ -97,7 +106,7 @@ pub fn real_from_json(vip: &Vip, real: Value) -> Result<Real, String> {
     if let Some(reals) = whole["real"].as_array_mut() {
         reals.push(real);
     }
-    let mut reals = vip_from_json(whole)?.reals;
+    let mut reals = vip_from_json(whole, Beside::NOTHING)?.reals;
     reals
         .pop()
         .ok_or_else(|| "the request has no real".to_owned())

@@ -10,11 +10,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use causeway_core::control::Params;
-use causeway_core::cookie::Format;
+use causeway_core::control::{Law, Params};
 use causeway_core::cookie::quic::Route;
+use causeway_core::cookie::{Format, Mode};
 
 mod agent;
+mod announce;
+mod clients;
+mod clients_of;
+#[cfg(test)]
+mod clients_of_tests;
 pub mod cookie;
 #[cfg(test)]
 mod cookie_tests;
@@ -26,24 +31,34 @@ pub mod quic;
 #[cfg(test)]
 mod quic_tests;
 mod raw;
+mod reports;
 mod stateful;
 #[cfg(test)]
 mod tests;
+pub mod tunnel;
 pub mod units;
 mod validate;
 mod vip;
 mod words;
 
 pub use agent::AgentConfig;
-pub use cookie::Cookies;
+pub use announce::Announce;
+pub use causeway_io::{FlowIdle, TunnelEnds};
+pub use clients::{ClientsConfig, Threshold};
+pub use clients_of::{FlowLimit, Source};
+pub use cookie::{Beside, Cookies};
 pub use error::{ConfigErrors, Fault};
 pub use hash_key::HashKey;
 pub use health::{Health, Probe};
 pub use json::{changed_vip, real_from_json, vip_from_json};
+pub use reports::ClientReports;
 pub use stateful::Stateful;
+pub use tunnel::TunnelConfig;
 pub(crate) use vip::endpoint;
+pub use words::nearest;
 pub use words::{
-    Control, Forwarding, Fragments, GueChecksum, LoadSource, Protocol, Scheduler, XdpMode,
+    AcceptQueue, Control, Forwarding, Fragments, GueChecksum, LatencySource, LoadSource, OnStop,
+    Otherwise, PollMode, Protocol, Scheduler, XdpMode,
 };
 
 /// Everything `causeway lb` needs to know.
@@ -72,14 +87,24 @@ pub struct Config {
     pub flows_v4: u32,
     /// See `flows_v4`.
     pub flows_v6: u32,
+    /// How long the flow table keeps silent flows.
+    pub flow_idle: FlowIdle,
     /// Places for connections of stateful VIPs.
     pub stateful: Stateful,
+    /// Own addresses where tunnels of a first tier end.
+    pub tunnel_ends: TunnelEnds,
     /// Whether the data plane measures latency.
     pub measure: bool,
     /// Constants of the controller.
     pub control: Params,
+    /// The law that `control = "observe"` computes by.
+    pub law: Law,
     /// Keys of cookies; `None`: no VIP has cookies.
     pub cookies: Option<Cookies>,
+    /// How routers hear of VIPs that are ready, if they do.
+    pub announce: Option<Announce>,
+    /// Where agents tell what their clients feel; `None`: nowhere.
+    pub clients: Option<ClientReports>,
     /// How much history per real the daemon keeps.
     pub history: Duration,
     /// The virtual services, in the file's order.
@@ -139,12 +164,18 @@ pub struct Vip {
     pub stateful: bool,
     /// Whether latency moves the weights.
     pub control: Control,
+    /// What it takes for a real's latency.
+    pub latency: LatencySource,
     /// How its connections' cookies are made, if they have any.
     pub cookie: Option<Format>,
     /// How the reals' health is probed; not at all without it.
     pub health: Option<Health>,
     /// Reals that must be up for the service to be offered.
     pub need: usize,
+    /// How many new flows a client prefix may open.
+    pub limit: Option<FlowLimit>,
+    /// Clients that have reals of their own.
+    pub sources: Vec<Source>,
     /// How QUIC connection ids carry a server's id; empty: they do not.
     pub quic: Vec<Route>,
     /// The servers, in the file's order; never empty.
@@ -166,6 +197,20 @@ pub struct Real {
     pub id: Option<u16>,
     /// Is being worked on: as `drain`, and not probed.
     pub maintenance: bool,
+}
+
+impl Vip {
+    /// Whether a real is for some clients alone.
+    pub fn is_reserved(&self, real: &Real) -> bool {
+        let mut exclusive = self.sources.iter().filter(|source| source.exclusive);
+        exclusive.any(|source| source.reals.contains(&real.address))
+    }
+
+    /// Whether its reals are stateful balancers, which have the connections.
+    pub fn is_first_tier(&self) -> bool {
+        self.cookie
+            .is_some_and(|cookie| cookie.mode() == Mode::Tier)
+    }
 }
 
 impl Real {
@@ -205,7 +250,18 @@ impl Config {
 
     /// Validates the text of a file; `path` only names it in messages.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
-        validate::parse(path, text, validate::config)
+        validate::parse(path, text, |raw, faults| {
+            let config = validate::config(raw, Beside::NOTHING, faults)?;
+            reports::check(&config, faults);
+            Some(config)
+        })
+    }
+
+    /// Checks a text that stands beside a file.
+    fn parse_request(text: &str, beside: Beside) -> Result<Self, ConfigErrors> {
+        validate::parse(Path::new("request"), text, |raw, faults| {
+            validate::config(raw, beside, faults)
+        })
     }
 
     /// The first key that differs from `running` and cannot change while the
@@ -222,9 +278,15 @@ impl Config {
             ("flow_table.ipv4", self.flows_v4 == running.flows_v4),
             ("flow_table.ipv6", self.flows_v6 == running.flows_v6),
             ("stateful", self.stateful == running.stateful),
+            ("encap.tunnel_ends", self.tunnel_ends == running.tunnel_ends),
             ("measure", self.measure == running.measure),
+            ("clients.listen", self.reports_at() == running.reports_at()),
         ];
         same.iter().find(|(_, same)| !same).map(|(key, _)| *key)
+    }
+
+    fn reports_at(&self) -> Option<SocketAddr> {
+        self.clients.as_ref().map(|clients| clients.listen)
     }
 
     /// Whether a VIP's packets get an outer header, and so need a gateway.
@@ -248,10 +310,18 @@ impl Config {
 /// Reads and validates a file of either kind, and says in one line what it holds.
 pub fn check(path: &Path) -> Result<String, ConfigErrors> {
     let text = read(path)?;
+    if tunnel::is_tunnels(&text) {
+        return TunnelConfig::parse(path, &text).map(|config| config.summary());
+    }
     match agent::is_agents(&text) {
         true => AgentConfig::parse(path, &text).map(|config| config.summary()),
         false => Config::parse(path, &text).map(|config| config.summary()),
     }
+}
+
+/// Whether a file is an agent's. One that cannot be read is not: whoever loads it says why.
+pub fn is_agents_file(path: &Path) -> bool {
+    read(path).is_ok_and(|text| agent::is_agents(&text))
 }
 
 fn read(path: &Path) -> Result<String, ConfigErrors> {

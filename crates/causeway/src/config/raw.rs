@@ -7,7 +7,7 @@
 use serde::Deserialize;
 use toml::Spanned;
 
-type Text = Option<Spanned<String>>;
+pub(super) type Text = Option<Spanned<String>>;
 type Number = Option<Spanned<f64>>;
 
 #[derive(Debug, Deserialize)]
@@ -34,6 +34,9 @@ pub(super) struct RawConfig {
     pub control: RawControl,
     #[serde(default)]
     pub cookie: RawCookie,
+    pub clients: Option<RawReports>,
+    #[serde(default)]
+    pub announce: RawAnnounce,
     #[serde(default)]
     pub history: RawHistory,
     #[serde(default)]
@@ -63,6 +66,8 @@ pub(super) struct RawEncap {
     pub mtu: Option<Spanned<i64>>,
     pub gue_port: Option<Spanned<i64>>,
     pub gue_checksum: Text,
+    #[serde(default)]
+    pub tunnel_ends: Vec<Spanned<String>>,
 }
 
 /// A count as a number or as text with a multiple.
@@ -78,6 +83,10 @@ pub(super) enum CountValue {
 pub(super) struct RawFlowTable {
     pub ipv4: Option<Spanned<CountValue>>,
     pub ipv6: Option<Spanned<CountValue>>,
+    pub udp_idle: Text,
+    pub ended: Text,
+    pub tcp_idle: Text,
+    pub udp_drain: Text,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -89,6 +98,25 @@ pub(super) struct RawStateful {
     pub tier: Option<Spanned<i64>>,
     pub tiers: Option<Spanned<i64>>,
     pub idle: Text,
+    pub listen: Text,
+    pub adopt: Text,
+}
+
+/// Where agents tell what their clients feel.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawReports {
+    pub listen: Text,
+    pub keys: Text,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawAnnounce {
+    pub bird: Text,
+    pub configure: Option<Vec<String>>,
+    pub delay: Text,
+    pub on_stop: Text,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -102,6 +130,7 @@ pub(super) struct RawMeasure {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawControl {
     pub interval: Text,
+    pub law: Text,
     pub alpha_high: Number,
     pub alpha_low: Number,
     pub step: Number,
@@ -114,6 +143,10 @@ pub(super) struct RawControl {
     pub smoothing: Number,
     pub min_samples: Option<Spanned<i64>>,
     pub confidence: Number,
+    pub burst: Number,
+    pub tolerance: Number,
+    pub margin: Number,
+    pub return_rate: Number,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -143,16 +176,42 @@ pub(super) struct RawVip {
     pub fragments: Text,
     pub stateful: Option<Spanned<bool>>,
     pub control: Text,
+    pub latency: Text,
     pub cookie: Text,
     pub cookie_at: Text,
     pub cookie_bits: Option<Spanned<i64>>,
     pub cookie_id_bits: Option<Spanned<i64>>,
     pub health: Option<Spanned<RawHealth>>,
     pub need: Option<Spanned<i64>>,
+    pub limit: Option<Spanned<RawLimit>>,
+    #[serde(default)]
+    pub source: Vec<Spanned<RawSource>>,
     #[serde(default)]
     pub quic_cid: Vec<Spanned<RawQuicCid>>,
     #[serde(default)]
     pub real: Vec<Spanned<RawReal>>,
+}
+
+/// How many new flows a client prefix may open.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawLimit {
+    pub rate: Number,
+    pub burst: Option<Spanned<i64>>,
+    pub prefix4: Option<Spanned<i64>>,
+    pub prefix6: Option<Spanned<i64>>,
+}
+
+/// Clients that have reals of their own.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawSource {
+    #[serde(default)]
+    pub from: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub reals: Vec<Spanned<String>>,
+    pub otherwise: Text,
+    pub exclusive: Option<bool>,
 }
 
 /// One configuration of QUIC connection ids.
@@ -179,6 +238,8 @@ pub(super) struct RawHealth {
     pub host: Text,
     pub status: Option<Spanned<i64>>,
     pub name: Text,
+    pub alpn: Text,
+    pub passive: Option<Spanned<bool>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -214,6 +275,61 @@ pub(super) struct RawAgent {
     #[serde(default)]
     pub xdp: RawXdp,
     pub cookie: Option<RawAgentCookie>,
+    pub clients: Option<RawClients>,
+    pub accept_queue: Text,
+}
+
+/// What an agent measures of clients.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawClients {
+    #[serde(default)]
+    pub interfaces: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub services: Vec<Spanned<String>>,
+    pub others: Option<bool>,
+    #[serde(default)]
+    pub prefixes: Vec<Spanned<String>>,
+    pub slot: Text,
+    pub half_open: Option<Spanned<CountValue>>,
+    pub connections: Option<Spanned<CountValue>>,
+    pub learn: Option<bool>,
+    pub history: Text,
+    pub history_size: Option<Spanned<CountValue>>,
+    pub backlog: Option<Spanned<Vec<i64>>>,
+    pub backlog_period: Text,
+    #[serde(default)]
+    pub balancers: Vec<Spanned<String>>,
+    pub keys: Text,
+    #[serde(default)]
+    pub retry: Vec<Spanned<RawRetry>>,
+    #[serde(default)]
+    pub threshold: Vec<Spanned<RawThreshold>>,
+}
+
+/// Clients that behave alike.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawRetry {
+    pub schedule: Text,
+    #[serde(default)]
+    pub retries: Vec<Spanned<String>>,
+    pub patience: Text,
+    pub weight: Option<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawThreshold {
+    pub name: Option<String>,
+    pub service: Option<String>,
+    pub above: Text,
+    pub below: Text,
+    #[serde(rename = "for")]
+    pub lasting: Text,
+    pub webhook: Text,
+    #[serde(default)]
+    pub exec: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -221,6 +337,11 @@ pub(super) struct RawAgent {
 pub(super) struct RawAgentCookie {
     pub keys: Text,
     pub cgroup: Text,
+    #[serde(default)]
+    pub balancers: Vec<Spanned<String>>,
+    pub inner_mtu: Option<Spanned<i64>>,
+    pub word_source: Text,
+    pub word_source6: Text,
     #[serde(default)]
     pub vip: Vec<Spanned<RawAgentVip>>,
 }

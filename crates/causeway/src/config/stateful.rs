@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Validation of `[stateful]`, and of what it asks of the VIPs that use it.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
@@ -15,6 +15,11 @@ use super::{Forwarding, Vip, units};
 
 /// Places: more would take 3 GB and more.
 const CONNECTIONS: RangeInclusive<u64> = 1..=16 << 20;
+/// Agents are heard every second, so a balancer knows what is open after two; traffic
+/// shall come to it well before the end, so that it also hears of what its predecessor
+/// opens until then.
+const ADOPT: Duration = Duration::from_secs(10);
+const ADOPT_MAX: Duration = Duration::from_secs(600);
 /// Second-tier balancers: each takes a part of the 32,768 places of a partition.
 const TIERS_MAX: i64 = 16;
 
@@ -33,6 +38,12 @@ pub struct Stateful {
     pub tier: u32,
     /// How long an open connection may be silent.
     pub idle: Duration,
+    /// UDP address where agents tell of connections' ends; `None`: places come back by
+    /// ageing alone.
+    pub listen: Option<SocketAddr>,
+    /// How long a balancer that begins empty asks agents for open connections, and gives
+    /// out no places meanwhile.
+    pub adopt: Duration,
 }
 
 pub(super) fn stateful(raw: &RawStateful, faults: &mut Faults<'_>) -> Stateful {
@@ -58,14 +69,33 @@ pub(super) fn stateful(raw: &RawStateful, faults: &mut Faults<'_>) -> Stateful {
             false => Err("idle must lie between 60s and 168h".to_owned()),
         }
     });
+    let adopt = text(raw.adopt.as_ref(), faults, |text| {
+        let adopt = units::duration(text)?;
+        match adopt <= ADOPT_MAX {
+            true => Ok(adopt),
+            false => Err("adopt must lie between 0s and 10m".to_owned()),
+        }
+    });
     Stateful {
+        adopt: adopt.unwrap_or(ADOPT),
         connections: connections(raw.connections.as_ref(), faults),
         word_source_v4: text(raw.word_source.as_ref(), faults, word_source_v4),
         word_source_v6: text(raw.word_source6.as_ref(), faults, word_source_v6),
         tiers,
         tier,
         idle: idle.unwrap_or(Duration::from_secs(3600)),
+        listen: text(raw.listen.as_ref(), faults, notice_address),
     }
+}
+
+/// Where notices of connections go: an address and a port.
+pub(super) fn notice_address(text: &str) -> Result<SocketAddr, String> {
+    let address = SocketAddr::from_str(text).ok();
+    address.filter(|address| address.port() != 0).ok_or_else(|| {
+        format!(
+            "`{text}` is no address with a port; write for example 192.0.2.1:9471 or [2001:db8::1]:9471"
+        )
+    })
 }
 
 fn number(
@@ -102,7 +132,7 @@ fn connections(value: Option<&Spanned<CountValue>>, faults: &mut Faults<'_>) -> 
     })
 }
 
-fn word_source_v4(text: &str) -> Result<Ipv4Addr, String> {
+pub(super) fn word_source_v4(text: &str) -> Result<Ipv4Addr, String> {
     let address = text
         .strip_suffix("/16")
         .and_then(|address| Ipv4Addr::from_str(address).ok());
@@ -111,7 +141,7 @@ fn word_source_v4(text: &str) -> Result<Ipv4Addr, String> {
         .ok_or_else(|| format!("`{text}` is no source of words; write a network of 16 bits, for example 10.8.0.0/16"))
 }
 
-fn word_source_v6(text: &str) -> Result<Ipv6Addr, String> {
+pub(super) fn word_source_v6(text: &str) -> Result<Ipv6Addr, String> {
     let address = text
         .strip_suffix("/112")
         .and_then(|address| Ipv6Addr::from_str(address).ok());
@@ -127,6 +157,11 @@ pub(super) fn obstacle(vip: &Vip, stateful: &Stateful) -> Option<String> {
     if vip.protocol != super::Protocol::Tcp {
         return Some(
             "stateful is for tcp: the places of connections are told by its timestamps".to_owned(),
+        );
+    }
+    if vip.is_first_tier() {
+        return Some(
+            "a first tier (cookie = \"tier\") keeps nothing of connections; stateful is for the second".to_owned(),
         );
     }
     if stateful.connections == 0 {

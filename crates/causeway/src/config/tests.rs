@@ -2,6 +2,7 @@
 //! Bad files and the sentences they give; good files and their values.
 
 use std::path::Path;
+use std::time::Duration;
 
 use super::*;
 
@@ -57,7 +58,7 @@ fn a_good_file_gives_its_values() {
     let [web, other] = &config.vips[..] else {
         panic!("two VIPs")
     };
-    assert_eq!(web.control, Control::Watermark);
+    assert_eq!(web.control, Control::Equalise);
     assert_eq!(web.reals[1].weight, 3);
     assert!(web.reals[1].drain);
     assert_eq!(other.name, "[2001:db8::1]:*/udp");
@@ -189,12 +190,12 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "\"latency\"",
         "\"latency\"\ncontrol = \"off\"",
-        "lb.toml:17: scheduler = \"latency\" needs control = \"watermark\" or \"observe\"; for fixed weights use scheduler = \"maglev\"",
+        "lb.toml:17: scheduler = \"latency\" needs control = \"equalise\", \"watermark\", \"watermark-paper\" or \"observe\"; for fixed weights use scheduler = \"maglev\"",
     ),
     (
         "\"latency\"",
         "\"hash\"\ncontrol = \"watermark\"",
-        "lb.toml:17: control = \"watermark\" moves weights, which scheduler = \"hash\" keeps; use scheduler = \"latency\", or control = \"observe\"",
+        "lb.toml:17: control = \"watermark\" moves weights, which scheduler = \"hash\" does not take from it; use scheduler = \"latency\", \"maglev\" or \"weighted-round-robin\", or control = \"observe\"",
     ),
     (
         "[control]",
@@ -363,6 +364,18 @@ fn stateful_vips_need_places_a_tunnel_and_a_way_to_tell() {
         (1 << 20, true)
     );
     with(&format!("{places}\nword_source = \"10.8.0.0/16\""), "").unwrap();
+    assert_eq!(config.stateful.listen, None);
+    let gue = "forwarding = \"gue\"";
+    let listen = |address: &str| format!("{places}\nlisten = \"{address}\"");
+    let config = with(&listen("[fd00::2]:9472"), gue).unwrap();
+    assert_eq!(
+        config.stateful.listen,
+        Some("[fd00::2]:9472".parse().unwrap())
+    );
+    assert_eq!(config.stateful.adopt, Duration::from_secs(10));
+    let hour = format!("{places}\nadopt = \"1h\"");
+    assert!(refused(&hour, gue).contains("adopt must lie between 0s and 10m"));
+    assert!(refused(&listen("10.0.0.2"), gue).contains("`10.0.0.2` is no address with a port"));
 }
 
 #[test]
@@ -431,5 +444,30 @@ fn a_missing_file_is_one_sentence() {
         errors
             .to_string()
             .starts_with("/nonexistent/lb.toml: cannot be read: ")
+    );
+}
+
+#[test]
+fn silent_flows_have_their_time() {
+    let text = |lines: &str| format!("interface = \"eth0\"\n[flow_table]\n{lines}\n");
+    let parse = |lines: &str| Config::parse(Path::new("lb.toml"), &text(lines));
+    let idle = parse("").unwrap().flow_idle;
+    assert_eq!((idle, idle.udp_drain), (FlowIdle::default(), None));
+    let idle = parse("udp_idle = \"30s\"\nended = \"5s\"\ntcp_idle = \"2h\"\nudp_drain = \"10m\"")
+        .unwrap();
+    let seconds = Duration::from_secs;
+    assert_eq!(
+        idle.flow_idle,
+        FlowIdle {
+            udp: seconds(30),
+            ended: seconds(5),
+            tcp: seconds(7200),
+            udp_drain: Some(seconds(600)),
+        }
+    );
+    let error = parse("udp_idle = \"1s\"").unwrap_err().to_string();
+    assert!(
+        error.contains("udp_idle must lie between 2s and 168h"),
+        "{error}"
     );
 }

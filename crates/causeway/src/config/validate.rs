@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From what the file says to what the daemon may rely on.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use causeway_core::control::Params;
+use causeway_core::control::{Law, Params};
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 
+use super::cookie::Beside;
 use super::error::Faults;
-use super::raw::{CountValue, HttpValue, RawConfig, RawControl, RawEncap};
+use super::raw::{CountValue, HttpValue, RawConfig, RawControl, RawEncap, RawFlowTable};
 use super::words::Estimator;
 use super::words::{self, Words};
 use super::{
-    Config, ConfigErrors, Encap, GueChecksum, HashKey, Mac, Vip, XdpMode, cookie, stateful, units,
-    vip,
+    Config, ConfigErrors, Encap, FlowIdle, GueChecksum, HashKey, Mac, TunnelEnds, Vip, XdpMode,
+    announce, cookie, reports, stateful, units, vip,
 };
 
 /// Longest interface name that the kernel takes (IFNAMSIZ - 1).
@@ -30,6 +31,9 @@ const GUE_PORT: u16 = 6080;
 const HTTP_PORT: u16 = 9470;
 /// Flow tables: smaller ones evict at once, larger ones are 2 GB and more.
 const FLOWS: RangeInclusive<u64> = 1024..=16 << 20;
+/// Silent flows: shorter times end flows whose packets are on their way.
+const FLOW_IDLE: RangeInclusive<Duration> =
+    Duration::from_secs(2)..=Duration::from_secs(7 * 86_400);
 /// Intervals: shorter ones see no samples, longer ones no longer react.
 const INTERVAL: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(10);
 /// History: every epoch of every real is kept in memory.
@@ -72,8 +76,10 @@ fn explain(message: &str) -> String {
     }
 }
 
-pub(super) fn config(raw: RawConfig, faults: &mut Faults<'_>) -> Option<Config> {
+/// `beside`: what there is besides what it names.
+pub(super) fn config(raw: RawConfig, beside: Beside, faults: &mut Faults<'_>) -> Option<Config> {
     let interface = interface(raw.interface.as_ref(), "clients'", faults);
+    let law = text(raw.control.law.as_ref(), faults, Law::from_word).unwrap_or_default();
     let control = control(&raw.control, faults);
     let encap = encap(&raw.encap, faults);
     let history = text(raw.history.length.as_ref(), faults, |text| {
@@ -83,8 +89,14 @@ pub(super) fn config(raw: RawConfig, faults: &mut Faults<'_>) -> Option<Config> 
     text(raw.measure.estimator.as_ref(), faults, estimator);
     let measure = raw.measure.enabled.unwrap_or(true);
     let cookies = cookie::cookies(&raw.cookie, faults);
+    let clients = raw.clients.as_ref();
+    let clients = clients.map(|raw| reports::reports(raw, cookies.as_ref(), faults));
     let stateful = stateful::stateful(&raw.stateful, faults);
-    let vips = vip::vips(&raw.vip, measure, cookies.is_some(), faults);
+    let beside = Beside {
+        has_keys: beside.has_keys || cookies.is_some(),
+        tiers: beside.tiers.max(stateful.tiers),
+    };
+    let vips = vip::vips(&raw.vip, measure, beside, faults);
     for vip in vips.iter().filter(|vip| vip.stateful) {
         if let Some(message) = stateful::obstacle(vip, &stateful) {
             faults.file(format!("vip {}: {message}", vip.name));
@@ -105,10 +117,15 @@ pub(super) fn config(raw: RawConfig, faults: &mut Faults<'_>) -> Option<Config> 
         encap,
         flows_v4: flows(raw.flow_table.ipv4.as_ref(), 1 << 20, faults),
         flows_v6: flows(raw.flow_table.ipv6.as_ref(), 1 << 18, faults),
+        flow_idle: flow_idle(&raw.flow_table, faults),
         stateful,
         measure,
+        tunnel_ends: tunnel_ends(&raw.encap.tunnel_ends, faults),
         control,
+        law,
         cookies,
+        announce: announce::announce(&raw.announce, faults),
+        clients: clients.flatten(),
         history: history.unwrap_or(Duration::from_secs(600)),
         vips,
     })
@@ -130,7 +147,7 @@ pub(super) fn text<T>(
     }
 }
 
-fn within<T: PartialOrd>(
+pub(super) fn within<T: PartialOrd>(
     value: T,
     range: &RangeInclusive<T>,
     what: &str,
@@ -216,23 +233,43 @@ pub(super) fn http(
     None
 }
 
-fn flows(value: Option<&Spanned<CountValue>>, default: u32, faults: &mut Faults<'_>) -> u32 {
-    let Some(spanned) = value else {
-        return default;
-    };
-    let parsed = match spanned.as_ref() {
+/// A number, or text with a unit.
+pub(super) fn count(value: &CountValue) -> Result<u64, String> {
+    match value {
         CountValue::Number(number) => {
             u64::try_from(*number).map_err(|_| format!("`{number}` is no count"))
         }
         CountValue::Text(text) => units::count(text),
+    }
+}
+
+fn flows(value: Option<&Spanned<CountValue>>, default: u32, faults: &mut Faults<'_>) -> u32 {
+    let Some(spanned) = value else {
+        return default;
     };
-    let checked = parsed
+    let checked = count(spanned.as_ref())
         .and_then(|count| within(count, &FLOWS, "flow table size", "1Ki", "16Mi"))
         .and_then(|count| u32::try_from(count).map_err(|error| error.to_string()));
     checked.unwrap_or_else(|message| {
         faults.at(spanned.span(), message);
         default
     })
+}
+
+fn flow_idle(raw: &RawFlowTable, faults: &mut Faults<'_>) -> FlowIdle {
+    let mut length = |value: Option<&Spanned<String>>, key: &str| {
+        text(value, faults, |text| {
+            let length = units::duration(text)?;
+            within(length, &FLOW_IDLE, key, "2s", "168h")
+        })
+    };
+    let default = FlowIdle::default();
+    FlowIdle {
+        udp: length(raw.udp_idle.as_ref(), "udp_idle").unwrap_or(default.udp),
+        ended: length(raw.ended.as_ref(), "ended").unwrap_or(default.ended),
+        tcp: length(raw.tcp_idle.as_ref(), "tcp_idle").unwrap_or(default.tcp),
+        udp_drain: length(raw.udp_drain.as_ref(), "udp_drain"),
+    }
 }
 
 fn encap(raw: &RawEncap, faults: &mut Faults<'_>) -> Encap {
@@ -259,6 +296,27 @@ fn encap(raw: &RawEncap, faults: &mut Faults<'_>) -> Encap {
         gue_checksum: text(raw.gue_checksum.as_ref(), faults, GueChecksum::from_word)
             .unwrap_or(GueChecksum::Auto),
     }
+}
+
+/// One address of each family at most.
+fn tunnel_ends(raw: &[Spanned<String>], faults: &mut Faults<'_>) -> TunnelEnds {
+    let mut ends = TunnelEnds::default();
+    for place in raw {
+        let Some(address) = text(Some(place), faults, vip::vip_address) else {
+            continue;
+        };
+        let former = match address {
+            IpAddr::V4(v4) => ends.v4.replace(v4).map(IpAddr::from),
+            IpAddr::V6(v6) => ends.v6.replace(v6).map(IpAddr::from),
+        };
+        if let Some(former) = former {
+            faults.at(
+                place.span(),
+                format!("tunnels end at {former} already; give one address of each family"),
+            );
+        }
+    }
+    ends
 }
 
 /// The UDP port of GUE.
@@ -288,6 +346,27 @@ fn room_for_ipv6(mtu: u16, place: &Spanned<i64>, vips: &[Vip], faults: &mut Faul
                 vip.forwarding
             ),
         );
+    }
+}
+
+/// An address with a prefix length, the rest of its bits zero.
+pub(super) fn network(text: &str) -> Result<(IpAddr, u8), String> {
+    let wrong = || format!("`{text}` is no prefix; write for example 10.0.0.0/8 or 2001:db8::/32");
+    let (address, length) = text.split_once('/').ok_or_else(wrong)?;
+    let address: IpAddr = address.parse().map_err(|_| wrong())?;
+    let length: u8 = length.parse().map_err(|_| wrong())?;
+    let (value, bits) = match address {
+        IpAddr::V4(v4) => (u128::from(u32::from(v4)) << 96, 32),
+        IpAddr::V6(v6) => (u128::from(v6), 128),
+    };
+    if length > bits {
+        return Err(wrong());
+    }
+    match value.checked_shl(length.into()).unwrap_or(0) {
+        0 => Ok((address, length)),
+        _ => Err(format!(
+            "`{text}` has bits behind its length; set them to zero"
+        )),
     }
 }
 
@@ -376,6 +455,22 @@ fn control(raw: &RawControl, faults: &mut Faults<'_>) -> Params {
             "confidence",
             0.0,
             10.0,
+        ),
+        (&raw.burst, &mut params.burst, "burst", 0.1, 1000.0),
+        (
+            &raw.tolerance,
+            &mut params.tolerance,
+            "tolerance",
+            0.0,
+            10.0,
+        ),
+        (&raw.margin, &mut params.margin, "margin", 0.0, 10.0),
+        (
+            &raw.return_rate,
+            &mut params.return_rate,
+            "return_rate",
+            0.0,
+            1.0,
         ),
     ] {
         let Some(value) = value else { continue };

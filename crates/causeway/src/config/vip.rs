@@ -6,23 +6,26 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::str::FromStr;
 
-use causeway_core::cookie::Format;
+use causeway_core::cookie::{Format, Mode};
 use toml::Spanned;
 
+use causeway_core::control::Law;
+
+use super::cookie::Beside;
 use super::error::Faults;
 use super::health;
 use super::raw::{RawReal, RawVip};
 use super::validate::{mac, text};
 use super::words::Words;
 use super::{
-    Control, Forwarding, Fragments, LoadSource, Protocol, Real, Scheduler, Vip, WEIGHT_MAX, cookie,
-    quic,
+    Control, Forwarding, Fragments, LoadSource, Protocol, Real, Scheduler, Vip, WEIGHT_MAX,
+    clients_of, cookie, quic, reports,
 };
 
 pub(super) fn vips(
     raw: &[Spanned<RawVip>],
     measured: bool,
-    has_keys: bool,
+    beside: Beside,
     faults: &mut Faults<'_>,
 ) -> Vec<Vip> {
     let mut seen: HashMap<(IpAddr, u16, Protocol), usize> = HashMap::new();
@@ -30,7 +33,7 @@ pub(super) fn vips(
     let mut takers: HashMap<(IpAddr, Protocol), usize> = HashMap::new();
     let mut vips = Vec::with_capacity(raw.len());
     for spanned in raw {
-        let Some(vip) = vip(spanned, measured, has_keys, faults) else {
+        let Some(vip) = vip(spanned, measured, beside, faults) else {
             continue;
         };
         let line = faults.line(&spanned.span());
@@ -64,6 +67,16 @@ pub(super) fn vips(
                 ),
             );
         }
+        let groups: usize = vips.iter().map(|vip: &Vip| vip.sources.len()).sum();
+        if groups + vip.sources.len() > clients_of::SOURCES_MAX {
+            faults.at(
+                spanned.span(),
+                format!(
+                    "there are more than {} sources in all; put prefixes with the same reals together",
+                    clients_of::SOURCES_MAX
+                ),
+            );
+        }
         vips.push(vip);
     }
     vips
@@ -72,7 +85,7 @@ pub(super) fn vips(
 fn vip(
     spanned: &Spanned<RawVip>,
     measured: bool,
-    has_keys: bool,
+    beside: Beside,
     faults: &mut Faults<'_>,
 ) -> Option<Vip> {
     let raw = spanned.as_ref();
@@ -102,16 +115,26 @@ fn vip(
         );
     }
     let load = load_source(raw, scheduler, faults);
-    let flow_table = flow_table(raw, scheduler, faults);
+    let cookie = cookie::of_vip(raw, protocol, beside, faults);
+    let first_tier = cookie.is_some_and(|cookie| cookie.mode() == Mode::Tier);
+    let flow_table = flow_table(raw, scheduler, first_tier, faults);
     let control = vip_control(raw, scheduler, measured, spanned.span(), faults);
-    let cookie = cookie::of_vip(raw, protocol, has_keys, faults);
+    let latency = reports::of_vip(raw, protocol, control, faults);
+    if control.law().is_some() && !flow_table && cookie.is_none() {
+        faults.at(
+            spanned.span(),
+            format!("control = \"{control}\" moves weights, and with flow_table = false and no cookies connections would move with them; keep the flow table, or give the vip cookies"),
+        );
+    }
     let quic = quic::of_vip(raw, protocol, faults);
     let (address, port) = (address?, port?);
     let health = raw.health.as_ref();
-    let health = health.and_then(|raw| health::health(raw, protocol, port, faults));
+    let health = health.and_then(|raw| health::health(raw, protocol, port, measured, faults));
     let reals = reals(raw, address, forwarding, cookie.as_ref(), faults);
     let need = need(raw, reals.len(), faults);
     quic::check_ids(raw, &reals, &quic, faults);
+    let limit = clients_of::limit(raw.limit.as_ref(), faults);
+    let sources = clients_of::sources(raw, address, scheduler, &reals, faults);
     if raw.real.is_empty() {
         faults.at(
             spanned.span(),
@@ -137,9 +160,12 @@ fn vip(
             .as_ref()
             .is_some_and(|stateful| *stateful.as_ref()),
         control,
+        latency,
         cookie,
         health,
         need,
+        limit,
+        sources,
         quic,
         reals,
     })
@@ -224,9 +250,15 @@ fn load_source(raw: &RawVip, scheduler: Scheduler, faults: &mut Faults<'_>) -> L
     load.unwrap_or(LoadSource::Connections)
 }
 
-fn flow_table(raw: &RawVip, scheduler: Scheduler, faults: &mut Faults<'_>) -> bool {
+/// A first tier needs none: what is not told by timestamps goes by hash.
+fn flow_table(
+    raw: &RawVip,
+    scheduler: Scheduler,
+    first_tier: bool,
+    faults: &mut Faults<'_>,
+) -> bool {
     let Some(place) = &raw.flow_table else {
-        return true;
+        return !first_tier || !scheduler.is_hash();
     };
     if !place.as_ref() && !scheduler.is_hash() {
         faults.at(
@@ -250,24 +282,19 @@ fn vip_control(
         .or(raw.scheduler.as_ref())
         .map_or(vip, Spanned::span);
     let default = match scheduler {
-        Scheduler::Latency => Control::Watermark,
+        Scheduler::Latency => Control::by(Law::default()),
         _ => Control::Off,
     };
     let control = text(raw.control.as_ref(), faults, Control::from_word).unwrap_or(default);
-    match (scheduler, control) {
-        (Scheduler::Latency, Control::Off) => {
-            faults.at(place, "scheduler = \"latency\" needs control = \"watermark\" or \"observe\"; for fixed weights use scheduler = \"maglev\"");
-        }
-        (other, Control::Watermark) if other != Scheduler::Latency => {
-            faults.at(place, format!("control = \"watermark\" moves weights, which scheduler = \"{scheduler}\" keeps; use scheduler = \"latency\", or control = \"observe\""));
-        }
-        (_, Control::Watermark | Control::Observe) if !measured => {
-            faults.at(
-                place,
-                "the controller needs measured latency; set enabled = true under [measure]",
-            );
-        }
-        _ => {}
+    if scheduler == Scheduler::Latency && control == Control::Off {
+        faults.at(place, "scheduler = \"latency\" needs control = \"equalise\", \"watermark\", \"watermark-paper\" or \"observe\"; for fixed weights use scheduler = \"maglev\"");
+    } else if control.law().is_some() && !scheduler.follows_weights() {
+        faults.at(place, format!("control = \"{control}\" moves weights, which scheduler = \"{scheduler}\" does not take from it; use scheduler = \"latency\", \"maglev\" or \"weighted-round-robin\", or control = \"observe\""));
+    } else if control != Control::Off && !measured {
+        faults.at(
+            place,
+            "the controller needs measured latency; set enabled = true under [measure]",
+        );
     }
     control
 }

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use causeway_core::control::Law;
+
 /// A closed set of words.
 pub trait Words: Copy + 'static {
     /// What the set is called in a message.
@@ -74,6 +76,40 @@ words! {
 }
 
 words! {
+    /// What an agent does about listeners' accept queues.
+    AcceptQueue, "accept_queue", {
+        /// Looks on.
+        Observe = "observe",
+        /// Sets their limits by what clients feel.
+        Manage = "manage",
+    }
+}
+
+words! {
+    /// What a controller takes for a real's latency.
+    LatencySource, "latency", {
+        /// From request to response, as the balancer measures it.
+        Response = "response",
+        /// What clients feel, connection attempts included, as the reals' agents tell.
+        Client = "client",
+    }
+}
+
+words! {
+    /// When clients send SYNs again.
+    RetrySchedule, "schedule", {
+        /// Linux 6.5 and newer.
+        Linux = "linux",
+        /// 1 s, doubled: older Linux, recent Windows.
+        Rfc6298 = "rfc6298",
+        /// 3 s, doubled.
+        Rfc1122 = "rfc1122",
+        /// BSD and macOS.
+        Bsd = "bsd",
+    }
+}
+
+words! {
     /// Transport protocol of a VIP.
     Protocol, "protocol", {
         /// TCP.
@@ -105,10 +141,50 @@ words! {
     }
 }
 
+words! {
+    /// How a tunnel's flow gets its path.
+    TunnelSchedule, "schedule", {
+        /// The lowest expected completion.
+        Completion = "completion",
+        /// The lowest smoothed RTT.
+        LowestRtt = "lowest-rtt",
+        /// Frame by frame.
+        Spray = "spray",
+    }
+}
+
+impl From<TunnelSchedule> for causeway_bifrost::Schedule {
+    fn from(schedule: TunnelSchedule) -> Self {
+        match schedule {
+            TunnelSchedule::Completion => Self::Completion,
+            TunnelSchedule::LowestRtt => Self::LowestRtt,
+            TunnelSchedule::Spray => Self::Spray,
+        }
+    }
+}
+
+words! {
+    /// What a tunnel's thread does when nothing is left to do.
+    PollMode, "poll mode", {
+        /// Sleep until something comes.
+        Sleep = "sleep",
+        /// Look again and again for a while, then sleep.
+        Spin = "spin",
+    }
+}
+
 impl Scheduler {
     /// Whether picks depend on the reals' load.
     pub fn follows_load(self) -> bool {
         matches!(self, Self::P2c | Self::LeastLoaded | Self::Awrr)
+    }
+
+    /// Whether rings are built from weights that a controller may move.
+    pub fn follows_weights(self) -> bool {
+        matches!(
+            self,
+            Self::Maglev | Self::WeightedRoundRobin | Self::Latency
+        )
     }
 
     /// Whether another balancer, or this one without a memory, picks the same real
@@ -137,8 +213,22 @@ words! {
         Tcp = "tcp",
         /// By asking for a page.
         Http = "http",
+        /// By asking for a page within TLS.
+        Https = "https",
         /// By asking for a name.
         Dns = "dns",
+        /// By a handshake.
+        Quic = "quic",
+    }
+}
+
+words! {
+    /// What becomes of announced routes when the process stops.
+    OnStop, "stop", {
+        /// They are withdrawn.
+        Withdraw = "withdraw",
+        /// They stay, as the data plane does.
+        Keep = "keep",
     }
 }
 
@@ -165,6 +255,16 @@ words! {
 }
 
 words! {
+    /// What becomes of clients whose own reals are all gone.
+    Otherwise, "otherwise", {
+        /// They go to the VIP's other reals.
+        Pool = "pool",
+        /// Their new flows are dropped.
+        Drop = "drop",
+    }
+}
+
+words! {
     /// What keeps a connection on its real, whatever changes.
     CookieKind, "cookie", {
         /// Nothing but the flow table.
@@ -175,6 +275,8 @@ words! {
         TimestampLight = "timestamp-light",
         /// In the high bits, as the paper has it.
         TimestampMsb = "timestamp-msb",
+        /// None of its own: a first tier that reads the words of stateful balancers.
+        Tier = "tier",
     }
 }
 
@@ -217,9 +319,44 @@ words! {
         Off = "off",
         /// Computes and shows weights, does not set them.
         Observe = "observe",
-        /// Moves weights by the watermark rule.
+        /// Moves weights by the watermark rule, as the paper has it.
+        WatermarkPaper = "watermark-paper",
+        /// Moves weights by the watermark rule with Causeway's additions.
         Watermark = "watermark",
+        /// Moves weights so that latencies become alike.
+        Equalise = "equalise",
     }
+}
+
+impl Control {
+    /// The law that moves the weights, if one does.
+    pub fn law(self) -> Option<Law> {
+        match self {
+            Self::Off | Self::Observe => None,
+            Self::WatermarkPaper => Some(Law::WatermarkPaper),
+            Self::Watermark => Some(Law::Watermark),
+            Self::Equalise => Some(Law::Equalise),
+        }
+    }
+
+    /// What has the controller act by a law.
+    pub fn by(law: Law) -> Self {
+        match law {
+            Law::WatermarkPaper => Self::WatermarkPaper,
+            Law::Watermark => Self::Watermark,
+            Law::Equalise => Self::Equalise,
+        }
+    }
+}
+
+/// The laws by their words, for keys that name one without acting.
+impl Words for Law {
+    const KIND: &'static str = "law";
+    const ALL: &'static [(&'static str, Self)] = &[
+        ("watermark-paper", Self::WatermarkPaper),
+        ("watermark", Self::Watermark),
+        ("equalise", Self::Equalise),
+    ];
 }
 
 words! {

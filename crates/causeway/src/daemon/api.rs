@@ -18,11 +18,12 @@ use serde::Deserialize;
 use super::clock::Moment;
 use super::engine::{Engine, EngineError, GATEWAY_PATIENCE};
 use super::places::{self, Places};
-use super::plane::Route;
+use super::plane::{RealId, Route};
+use super::pool::Pool;
 use super::sync::Way;
 use super::view::{Problem, RealChange, Status, VipChange};
 use super::{metrics, report};
-use crate::config::{self, Config, ConfigErrors, Vip, WEIGHT_MAX};
+use crate::config::{self, Beside, Config, ConfigErrors, Vip, WEIGHT_MAX};
 
 /// Most epochs in one answer: some 5 MB.
 const HISTORY_EPOCHS: usize = 20_000;
@@ -128,8 +129,10 @@ pub fn router(shared: Arc<Shared>) -> Router {
             "/v1/vips/{vip}/reals/{real}",
             delete(remove_real).patch(change_real),
         )
+        .route("/v1/vips/{vip}/reals/{real}/decisions", get(decisions))
         .route("/v1/history", get(history))
         .route("/v1/connections", get(connections))
+        .route("/v1/connections/move", post(move_connection))
         .route("/v1/moves", get(moves))
         .route("/v1/reload", post(reload))
         .route("/metrics", get(metrics_page))
@@ -224,6 +227,17 @@ async fn moves(State(shared): Api) -> Json<super::view::Moves> {
     Json(report::moves(&shared.engine()))
 }
 
+async fn decisions(
+    State(shared): Api,
+    Path((vip, real)): Path<(String, String)>,
+) -> Answer<super::view::Explanation> {
+    Ok(Json(super::decisions::explain(
+        &shared.engine(),
+        &vip,
+        &real,
+    )?))
+}
+
 async fn metrics_page(State(shared): Api) -> Result<Response, EngineError> {
     Ok(openmetrics(metrics::page(&shared.engine(), Moment::now())?))
 }
@@ -262,13 +276,63 @@ async fn connections(State(shared): Api, Query(wanted): Query<Heaviest>) -> Answ
     };
     let apart = Duration::from_millis(wanted.ms);
     let look = tokio::task::spawn_blocking(move || places.heaviest(wanted.count, apart));
-    look.await
-        .map(Json)
-        .map_err(|error| EngineError::Plane(error.into()))
+    let mut report = look
+        .await
+        .map_err(|error| EngineError::Plane(error.into()))?;
+    let engine = shared.engine();
+    for sender in &mut report.heaviest {
+        let mut members = engine.pools().iter().flat_map(Pool::members);
+        let real = members.find(|(_, member)| member.id == sender.real_id);
+        sender.real = real.map_or_else(String::new, |(real, _)| real.address.to_string());
+    }
+    Ok(Json(report))
+}
+
+async fn move_connection(State(shared): Api, body: String) -> Result<StatusCode, EngineError> {
+    let wanted: places::Move = parse_json(&body)?;
+    let Some(places) = shared.places.clone() else {
+        let none = "no vip is stateful here, so that connections have no places";
+        return Err(EngineError::NotFound(none.to_owned()));
+    };
+    let real = real_of(&shared.engine(), &wanted)?;
+    // It looks at every place, and must not keep other requests waiting.
+    let moved =
+        tokio::task::spawn_blocking(move || places.move_to(wanted.client, wanted.vip, real))
+            .await
+            .map_err(|error| EngineError::Plane(error.into()))?
+            .map_err(|error| EngineError::Plane(error.into()))?;
+    match moved {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(EngineError::NotFound(format!(
+            "{} has no connection to {} with a place here; `causeway conns top` shows some that have",
+            wanted.client, wanted.vip
+        ))),
+    }
+}
+
+/// The real that a connection is to go to: one of the VIP's own.
+fn real_of(engine: &Engine, wanted: &places::Move) -> Result<RealId, EngineError> {
+    let of = |port: u16| {
+        let mut pools = engine.pools().iter().filter(|pool| pool.vip().stateful);
+        pools.find(|pool| pool.vip().address == wanted.vip.ip() && pool.vip().port == port)
+    };
+    let pool = of(wanted.vip.port())
+        .or_else(|| of(0))
+        .ok_or_else(|| EngineError::NotFound(format!("{} is no stateful vip here", wanted.vip)))?;
+    let mut members = pool.members();
+    let found = members.find(|(real, _)| real.address == wanted.real);
+    found.map(|(_, member)| member.id).ok_or_else(|| {
+        EngineError::NotFound(format!(
+            "{} is no real of vip {}; add it with weight 0 first",
+            wanted.real,
+            pool.vip().name
+        ))
+    })
 }
 
 async fn add_vip(State(shared): Api, body: String) -> Result<Response, EngineError> {
-    let vip: Vip = parse_vip(&body)?;
+    let beside = Beside::of(shared.engine().config());
+    let vip: Vip = parse_vip(&body, beside)?;
     let name = vip.name.clone();
     shared.find_way(|config| {
         let mut route = Route::of(config);
@@ -282,9 +346,9 @@ async fn add_vip(State(shared): Api, body: String) -> Result<Response, EngineErr
     Ok((StatusCode::CREATED, Json(view)).into_response())
 }
 
-fn parse_vip(body: &str) -> Result<Vip, EngineError> {
+fn parse_vip(body: &str, beside: Beside) -> Result<Vip, EngineError> {
     let value = parse_json(body)?;
-    config::vip_from_json(value).map_err(EngineError::Invalid)
+    config::vip_from_json(value, beside).map_err(EngineError::Invalid)
 }
 
 fn parse_json<T: serde::de::DeserializeOwned>(body: &str) -> Result<T, EngineError> {

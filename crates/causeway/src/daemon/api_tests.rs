@@ -439,7 +439,8 @@ async fn the_sum_of_latencies_never_falls() {
 
 #[tokio::test]
 async fn the_table_of_stats_is_this() {
-    let daemon = Daemon::new(WEB);
+    let text = WEB.replace("\"latency\"", "\"latency\"\ncontrol = \"watermark\"");
+    let daemon = Daemon::new(&text);
     daemon.run(12, &[5.0; 4]);
     daemon.run(22, &[100.0, 5.0, 5.0, 5.0]);
     let stats: Stats = serde_json::from_value(daemon.get("/v1/stats").await).unwrap();

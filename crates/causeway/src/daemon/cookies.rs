@@ -5,7 +5,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use causeway_core::cookie::ids::{self, Held, Wanted};
 use causeway_core::cookie::quic::Route;
 use causeway_core::cookie::{Format, Keys};
@@ -108,6 +108,9 @@ impl Engine {
             self.plane.set_quic_ids(vip_id, &vip.quic)?;
             quic::ids(&vip.quic)
         };
+        if vip.is_first_tier() {
+            return self.stage_numbers(vip, vip_id, reals);
+        }
         let known = self.plane.cookie_ids(vip_id)?;
         let held: Vec<Held> = known.held.iter().map(|(held, _)| *held).collect();
         let wanted: Vec<Wanted> = vip
@@ -124,6 +127,42 @@ impl Engine {
             .with_context(|| format!("vip {}", vip.name))?;
         for (id, real) in ids.into_iter().zip(reals) {
             self.plane.set_cookie_id(vip_id, id, *real)?;
+        }
+        Ok(())
+    }
+
+    /// The numbers of second-tier balancers. They do not rest: a balancer that takes
+    /// another's place takes its number and its connections at once.
+    fn stage_numbers(&mut self, vip: &Vip, id: VipId, reals: &[RealId]) -> anyhow::Result<()> {
+        for (index, (real, real_id)) in vip.reals.iter().zip(reals).enumerate() {
+            let number = real.id.with_context(|| {
+                format!(
+                    "vip {}: real {} is a second-tier balancer and needs its number, `id`",
+                    vip.name, real.address
+                )
+            })?;
+            let mut before = vip.reals[..index].iter();
+            if let Some(other) = before.find(|other| other.id == real.id) {
+                bail!(
+                    "vip {}: reals {} and {} are both second-tier balancer {number}; give one of them another id",
+                    vip.name,
+                    other.address,
+                    real.address
+                );
+            }
+            self.plane.set_cookie_id(id, number, *real_id)?;
+        }
+        Ok(())
+    }
+
+    /// Numbers that a refused change has given away are their owners' again.
+    pub(super) fn restore_numbers(&mut self) -> anyhow::Result<()> {
+        for pool in self.pools.iter().filter(|pool| pool.vip().is_first_tier()) {
+            for (real, member) in pool.members() {
+                if let Some(number) = real.id {
+                    self.plane.set_cookie_id(pool.id(), number, member.id)?;
+                }
+            }
         }
         Ok(())
     }

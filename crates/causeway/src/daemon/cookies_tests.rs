@@ -7,7 +7,7 @@ use std::path::Path;
 use super::fake::FakePlane;
 use super::tests::Bench;
 use super::{cookies, report};
-use crate::config::Config;
+use crate::config::{Beside, Config, vip_from_json};
 
 /// A configuration whose VIP has these reals, written as in a file.
 fn config(keys: &Path, vip: &str, reals: &[&str]) -> String {
@@ -130,6 +130,65 @@ fn a_vip_without_cookies_forgets_its_ids() {
     world.reload("cookie = \"none\"", &[A]).unwrap();
     assert!(world.bench.plane.state().cookie_formats.is_empty());
     assert!(world.ids("10.0.0.1").is_empty());
+}
+
+#[test]
+fn a_vip_that_is_added_at_run_time_has_cookies_where_the_others_have() {
+    let request = || serde_json::json!({ "address": "192.0.2.7", "port": 80, "real": [{ "address": "10.0.0.7" }] });
+    let mut world = World::new(&[A]);
+    let beside = Beside::of(world.bench.engine.config());
+    let vip = vip_from_json(request(), beside).unwrap();
+    world.bench.engine.add_vip(vip).unwrap();
+    assert_eq!(world.bench.plane.state().cookie_formats.len(), 2);
+    let real = world.bench.plane.state().real("10.0.0.7");
+    let ids = world.bench.engine.plane().cookie_ids(1).unwrap();
+    assert_eq!(cookies::ids_of(&ids, real).len(), 1);
+    assert!(
+        vip_from_json(request(), Beside::NOTHING)
+            .unwrap()
+            .cookie
+            .is_none()
+    );
+}
+
+/// A first tier's file with these second-tier balancers.
+fn tier_file(reals: &str) -> String {
+    format!(
+        "[stateful]\ntiers = 2\n[[vip]]\nname = \"web\"\n\
+         address = \"192.0.2.1\"\nport = 80\ncookie = \"tier\"\nreal = [{reals}]\n"
+    )
+}
+
+fn tier(reals: &str) -> Config {
+    let text = format!("interface = \"eth0\"\n{}", tier_file(reals));
+    Config::parse(Path::new("lb.toml"), &text).unwrap()
+}
+
+#[test]
+fn a_second_tier_balancer_s_number_passes_to_its_successor_at_once() {
+    let zero = "{ address = \"10.0.0.1\", id = 0 }";
+    let one = |host: u8| format!("{zero}, {{ address = \"10.0.0.{host}\", id = 1 }}");
+    let plane = FakePlane::default();
+    let mut bench = Bench::on(plane, &tier_file(&one(2)));
+    let ids = |bench: &Bench, host: u8| {
+        let real = bench.plane.state().real(&format!("10.0.0.{host}"));
+        cookies::ids_of(&bench.engine.plane().cookie_ids(0).unwrap(), real)
+    };
+    assert_eq!((ids(&bench, 1), ids(&bench, 2)), (vec![0], vec![1]));
+    bench.engine.reload(tier(&one(3))).unwrap();
+    assert_eq!((ids(&bench, 1), ids(&bench, 3)), (vec![0], vec![1]));
+    // A change that is refused gives it back.
+    bench.plane.state().refuse_rings = 1;
+    assert!(bench.engine.reload(tier(&one(4))).is_err());
+    assert_eq!(ids(&bench, 3), [1]);
+    bench.plane.state().refuse_rings = 0;
+    let twice = "{ address = \"10.0.0.1\", id = 0 }, { address = \"10.0.0.3\", id = 0 }";
+    let error = bench.engine.reload(tier(twice)).unwrap_err().to_string();
+    assert!(
+        error.contains("10.0.0.1 and 10.0.0.3 are both second-tier balancer 0"),
+        "{error}"
+    );
+    assert_eq!((ids(&bench, 1), ids(&bench, 3)), (vec![0], vec![1]));
 }
 
 #[test]

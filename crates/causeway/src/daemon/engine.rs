@@ -5,19 +5,21 @@
 //! once per interval; the API and signals call the rest. It does no I/O of its
 //! own but through the [`DataPlane`], and takes the time as an argument.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::net::IpAddr;
 use std::time::Duration;
 
-use causeway_core::health::Check;
+use causeway_core::health::{Check, Silence};
 use tracing::{debug, info};
 
 use super::clock::Moment;
+use super::felt::{self, Reports};
 use super::meter::{self, Meter};
-use super::plane::{DataPlane, RealId, Route, VipAddress};
+use super::plane::{DataPlane, RealId, RealTotals, Route, VipAddress};
 use super::pool::{self, Pool};
 use super::sync::{Way, real_ids};
 use super::view::{Epoch, Move};
-use crate::config::{Config, Control, Mac, Vip};
+use crate::config::{Config, Control, LatencySource, Mac, Vip};
 
 /// Changes of weight that are remembered.
 const MOVES_MAX: usize = 1000;
@@ -58,15 +60,23 @@ pub struct Engine {
     pub(super) meters: HashMap<RealId, Meter>,
     /// Health of the reals that are probed.
     pub(super) checks: HashMap<RealId, Check>,
+    /// What clients of probed reals say, where it is asked for.
+    pub(super) silences: HashMap<RealId, Silence>,
     /// `None` before the first configuration.
     pub(super) way: Option<Way>,
     /// A way that the next change may want.
     pub(super) offered: Option<Way>,
     /// VIPs that are to be removed from the data plane.
     pub(super) gone: HashSet<VipAddress>,
+    /// What agents say of their clients.
+    pub(super) reports: Reports,
     /// Settles who begins in rings of turns, for balancers not to begin alike.
     pub(super) seed: u64,
+    /// VIP addresses that routers have been told of.
+    announced: BTreeSet<IpAddr>,
     moves: VecDeque<Move>,
+    /// Rings that intervals have set, and the slots of these.
+    pub(super) rings_set: (u64, u64),
     last_tick: Option<Moment>,
     last_histograms_ns: u64,
     last_window_ns: u64,
@@ -84,10 +94,14 @@ impl Engine {
             meters: HashMap::new(),
             checks: HashMap::new(),
             seed: now.realtime_ns,
+            announced: BTreeSet::new(),
+            silences: HashMap::new(),
             moves: VecDeque::new(),
+            rings_set: (0, 0),
             way: None,
             offered: None,
             gone: HashSet::new(),
+            reports: Reports::default(),
             last_tick: None,
             last_histograms_ns: 0,
             last_window_ns: 0,
@@ -122,6 +136,16 @@ impl Engine {
         self.offered = Some(way);
     }
 
+    /// Whether routers have been told of this VIP address.
+    pub fn is_announced(&self, address: IpAddr) -> bool {
+        self.announced.contains(&address)
+    }
+
+    /// Takes which VIP addresses routers have been told of.
+    pub fn set_announced(&mut self, announced: BTreeSet<IpAddr>) {
+        self.announced = announced;
+    }
+
     /// CLOCK_MONOTONIC when CLOCK_REALTIME was `realtime_ns`, by how they stood
     /// at the last interval: the latter may have been set since.
     pub fn monotonic(&self, realtime_ns: u64) -> u64 {
@@ -139,6 +163,21 @@ impl Engine {
     /// The counters of a real.
     pub fn meter(&self, id: RealId) -> Option<&Meter> {
         self.meters.get(&id)
+    }
+
+    /// Rings set at the end of intervals since the start, and the slots written for them.
+    pub fn rings_set(&self) -> (u64, u64) {
+        self.rings_set
+    }
+
+    /// When the last interval ended.
+    pub fn last_tick(&self) -> Option<Moment> {
+        self.last_tick
+    }
+
+    /// What agents say of their clients, to add to.
+    pub fn reports(&self) -> &Reports {
+        &self.reports
     }
 
     /// Recent changes of weight, oldest first.
@@ -167,24 +206,45 @@ impl Engine {
     /// Ends an interval at `now`: reads counters, lets the controllers decide,
     /// sets rings, records history.
     pub fn tick(&mut self, now: Moment) -> anyhow::Result<()> {
+        self.tick_with(now, |_, _| {})
+    }
+
+    /// The same with what `add` adds to the counters that the data plane has.
+    pub fn tick_with(
+        &mut self,
+        now: Moment,
+        mut add: impl FnMut(RealId, &mut RealTotals),
+    ) -> anyhow::Result<()> {
         let interval_ns = match self.last_tick {
             Some(last) => now.monotonic_ns.saturating_sub(last.monotonic_ns),
             None => self.config.control.interval_ns,
         };
+        self.sweep_flows(now.monotonic_ns);
         let totals = self.plane.real_totals()?;
         self.read_histograms(now.monotonic_ns)?;
         // An interval that could not be read is part of the next one.
         self.last_tick = Some(now);
-        for (id, totals) in totals {
+        for (id, mut totals) in totals {
+            add(id, &mut totals);
             if let Some(meter) = self.meters.get_mut(&id) {
                 meter.advance(now.monotonic_ns, interval_ns, totals);
             }
         }
         self.record(now.before(interval_ns));
-        self.decide(now);
+        self.decide(now, interval_ns);
         self.follow_loads(interval_ns)?;
         self.set_rings()?;
         self.follow_gateway(now.monotonic_ns)
+    }
+
+    fn sweep_flows(&mut self, now_ns: u64) {
+        let members = self.pools.iter().flat_map(Pool::members);
+        let draining: Vec<RealId> = members
+            .filter(|(real, _)| !real.is_wanted())
+            .map(|(_, member)| member.id)
+            .collect();
+        self.plane
+            .sweep_flows(now_ns, &self.config.flow_idle, &draining);
     }
 
     /// Looks now and then whether the next hop is another, and follows it.
@@ -266,15 +326,22 @@ impl Engine {
         }
     }
 
-    fn decide(&mut self, now: Moment) {
+    fn decide(&mut self, now: Moment, interval_ns: u64) {
         for pool in &mut self.pools {
-            let readings: Vec<_> = pool
+            let mut readings: Vec<_> = pool
                 .members()
                 .map(|(_, member)| self.meters.get(&member.id).map(Meter::reading))
                 .map(Option::unwrap_or_default)
                 .collect();
+            felt::go_by_clients(
+                pool,
+                &self.reports,
+                now.monotonic_ns,
+                interval_ns,
+                &mut readings,
+            );
             let reasons = reasons(pool);
-            pool.tick(now.monotonic_ns, &readings);
+            pool.tick(now, &readings);
             for (index, change) in moves(pool, now) {
                 let line = format!(
                     "{} {}: weight {:.3} -> {:.3}: {}{}",
@@ -285,8 +352,10 @@ impl Engine {
                     change.reason_text,
                     if change.observed { " (observed)" } else { "" }
                 );
-                // The first of a row of moves is news, the rest is detail.
-                match reasons.get(index) == Some(&change.reason) {
+                // The first of a row of moves is news, the rest is detail; so is what a
+                // move of one real means for all others.
+                let follows = matches!(change.reason.as_str(), "received" | "gave" | "regressed");
+                match follows || reasons.get(index) == Some(&change.reason) {
                     true => debug!("{line}"),
                     false => info!("{line}"),
                 }
@@ -315,6 +384,11 @@ impl Engine {
     }
 
     fn can_control(&self, vip: &Vip) -> Result<(), EngineError> {
+        if vip.latency == LatencySource::Client && self.config.clients.is_none() {
+            return Err(EngineError::Conflict(
+                "latency = \"client\" goes by what agents tell, and this daemon listens to none; add [clients] with `listen` to its file and restart".to_owned(),
+            ));
+        }
         match vip.control != Control::Off && !self.config.measure {
             false => Ok(()),
             true => Err(EngineError::Conflict(

@@ -51,6 +51,10 @@ pub struct State {
     pub refuse_rings: usize,
     /// Most reals; more are refused.
     pub max_reals: Option<usize>,
+    /// Rings of client prefixes.
+    pub sources: BTreeMap<VipId, Vec<SourceRing>>,
+    /// When flows were swept, and which reals drained then.
+    pub swept: Vec<(u64, Vec<RealId>)>,
     /// Keys of cookies.
     pub cookie_keys: Option<Keys>,
     /// VIPs with QUIC connection ids.
@@ -291,6 +295,16 @@ impl DataPlane for FakePlane {
         Ok(())
     }
 
+    fn set_sources(&mut self, vip: VipId, sources: &[SourceRing]) -> anyhow::Result<()> {
+        self.state().sources.insert(vip, sources.to_vec());
+        Ok(())
+    }
+
+    fn source_picks(&self, vip: VipId) -> anyhow::Result<Vec<u64>> {
+        let state = self.state();
+        Ok(vec![5; state.sources.get(&vip).map_or(0, Vec::len)])
+    }
+
     fn set_picking(&mut self, vip: VipId, picking: Picking) -> anyhow::Result<()> {
         let mut state = self.state();
         assert!(state.vips.contains_key(&vip));
@@ -333,6 +347,19 @@ impl DataPlane for FakePlane {
 
     fn age(&self) -> Duration {
         self.state().age
+    }
+
+    fn sweep_flows(&mut self, now_ns: u64, _idle: &FlowIdle, draining: &[RealId]) {
+        self.state().swept.push((now_ns, draining.to_vec()));
+    }
+
+    fn flow_totals(&self) -> FlowTotals {
+        FlowTotals {
+            places: 1024,
+            flows: 7,
+            udp_idle: 3,
+            ..FlowTotals::default()
+        }
     }
 
     fn verdicts(&self) -> anyhow::Result<Vec<VerdictTotals>> {

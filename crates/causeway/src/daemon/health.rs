@@ -5,13 +5,16 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 
-use causeway_core::health::{Check, Params, State};
+use causeway_core::health::{Check, Counts, Params, Silence, State};
 use tracing::{info, warn};
 
 use super::engine::Engine;
 use super::plane::RealId;
 use super::pool::Pool;
 use crate::config::Probe;
+
+/// Clients have at least so long to send something.
+const WINDOW_MIN_NS: u64 = 2_000_000_000;
 
 /// A probe to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +55,21 @@ impl Engine {
                     continue;
                 };
                 check.handle_timeout(now_ns);
+                if let Some(meter) = self.meters.get(&member.id).filter(|_| health.passive) {
+                    let window_ns = health.params.interval_ns.max(WINDOW_MIN_NS);
+                    let totals = meter.totals();
+                    let counts = Counts {
+                        opened: totals.opened,
+                        requests: totals.requests,
+                    };
+                    let silence = self.silences.entry(member.id);
+                    let silence =
+                        silence.or_insert_with(|| Silence::new(now_ns, window_ns, counts));
+                    if let Some(opened) = silence.handle_counts(now_ns, counts) {
+                        let reason = format!("{opened} clients connected and none sent anything");
+                        check.handle_passive(now_ns, window_ns, &reason);
+                    }
+                }
                 if let Some(probe) = check.poll_probe(now_ns) {
                     orders.push(Order {
                         real: member.id,
@@ -100,6 +118,19 @@ impl Engine {
             .count()
     }
 
+    /// Reals of a pool that are wanted and probed, and of which nothing is known yet.
+    pub fn reals_unknown(&self, pool: &Pool) -> usize {
+        if pool.vip().health.is_none() {
+            return 0;
+        }
+        let is_unknown = |id| {
+            let check = self.checks.get(&id);
+            check.is_none_or(|check| check.state() == State::Unknown)
+        };
+        let members = pool.members().filter(|(real, _)| real.is_wanted());
+        members.filter(|(_, member)| is_unknown(member.id)).count()
+    }
+
     /// Has a check for every real that is to be probed, and for no other.
     fn follow_pools(&mut self, now_ns: u64) {
         let mut wanted: Vec<(RealId, Params)> = Vec::new();
@@ -111,6 +142,7 @@ impl Engine {
         }
         let ids: HashSet<RealId> = wanted.iter().map(|(id, _)| *id).collect();
         self.checks.retain(|id, _| ids.contains(id));
+        self.silences.retain(|id, _| ids.contains(id));
         for (id, params) in wanted {
             self.checks
                 .entry(id)

@@ -12,13 +12,13 @@ use anyhow::{Context, bail};
 use causeway_core::hist::Histogram;
 use causeway_io::abi::Action;
 use causeway_io::probe::ProbeEgress;
-use causeway_io::{self as io, LoadBalancer, Source, Started};
+use causeway_io::{self as io, FlowSweep, LoadBalancer, Source, Started};
 
 use super::engine::GATEWAY_PATIENCE;
 use super::places::Places;
 use super::plane::{
-    DataPlane, LoadTerms, NextHop, Path, Picking, RealId, RealSpec, RealTotals, Resolve, Route,
-    Traffic, VerdictTotals, VipAddress, VipId, VipOptions,
+    DataPlane, FlowIdle, FlowTotals, LoadTerms, NextHop, Path, Picking, RealId, RealSpec,
+    RealTotals, Resolve, Route, SourceRing, Traffic, VerdictTotals, VipAddress, VipId, VipOptions,
 };
 use crate::config::{Config, GueChecksum, HashKey, Mac, XdpMode};
 
@@ -29,6 +29,7 @@ pub struct KernelPlane {
     resolver: Arc<Resolver>,
     /// There once a VIP wants health probes.
     probes: Option<ProbeEgress>,
+    sweep: FlowSweep,
 }
 
 impl KernelPlane {
@@ -49,6 +50,7 @@ impl KernelPlane {
             tier_bits: config.stateful.tiers.trailing_zeros() as u8,
             tier: config.stateful.tier as u8,
         };
+        options.tunnel_ends = config.tunnel_ends;
         let (balancer, started) = LoadBalancer::start(&options)?;
         choose_hash_key(&balancer, config.hash_key)?;
         balancer.set_word_sources(
@@ -56,6 +58,7 @@ impl KernelPlane {
             config.stateful.word_source_v6,
         )?;
         let plane = Self {
+            sweep: balancer.flow_sweep()?,
             balancer,
             pin_dir: config.pin_dir.clone(),
             resolver: Arc::new(resolver),
@@ -64,10 +67,18 @@ impl KernelPlane {
         Ok((plane, started))
     }
 
-    /// Keeps the places of stateful VIPs' connections, if there are any.
-    pub fn keep_places(&self, idle: Duration) -> anyhow::Result<Option<Places>> {
-        let table = self.balancer.connections()?;
-        Ok(table.map(|table| Places::keep(table, idle)).transpose()?)
+    /// Keeps the places of stateful VIPs' connections, if there are any. None is given
+    /// out for the first `adopting`.
+    pub fn keep_places(
+        &self,
+        idle: Duration,
+        adopting: Duration,
+    ) -> anyhow::Result<Option<Places>> {
+        let Some(table) = self.balancer.connections()? else {
+            return Ok(None);
+        };
+        let directory = self.balancer.directory()?;
+        Ok(Some(Places::keep(table, directory, idle, adopting)?))
     }
 
     fn vip_id(&self, wanted: io::Vip) -> Option<VipId> {
@@ -223,6 +234,14 @@ impl DataPlane for KernelPlane {
         Ok(self.balancer.set_rings(&rings)?)
     }
 
+    fn set_sources(&mut self, vip: VipId, sources: &[SourceRing]) -> anyhow::Result<()> {
+        Ok(self.balancer.set_sources(vip, sources)?)
+    }
+
+    fn source_picks(&self, vip: VipId) -> anyhow::Result<Vec<u64>> {
+        Ok(self.balancer.source_picks(vip)?)
+    }
+
     fn set_picking(&mut self, vip: VipId, picking: Picking) -> anyhow::Result<()> {
         Ok(self.balancer.set_picking(vip, picking)?)
     }
@@ -255,6 +274,15 @@ impl DataPlane for KernelPlane {
             )?);
         }
         Ok(())
+    }
+
+    fn sweep_flows(&mut self, now_ns: u64, idle: &FlowIdle, draining: &[RealId]) {
+        let now = Duration::from_nanos(now_ns);
+        self.sweep.step(now, idle, draining);
+    }
+
+    fn flow_totals(&self) -> FlowTotals {
+        self.sweep.totals()
     }
 
     fn ring(&self, vip: VipId) -> anyhow::Result<Vec<RealId>> {

@@ -9,6 +9,7 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
+use super::client_metrics::ClientsPage;
 use super::engine::Engine;
 use super::report;
 use super::view::{RealView, Stats, VerdictView, VipView};
@@ -39,9 +40,17 @@ pub fn page(engine: &Engine, at: Moment) -> anyhow::Result<String> {
 /// The page of an agent, whose metrics have a prefix of their own.
 pub fn agent_page(stats: AgentStats) -> anyhow::Result<String> {
     let mut registry = Registry::with_prefix("causeway_agent");
+    let clients = stats.clients.clone();
     registry.register_collector(Box::new(AgentPage(stats)));
     let mut page = String::new();
     text::encode(&mut page, &registry)?;
+    if let Some(clients) = clients {
+        let mut registry = Registry::with_prefix("causeway_clients");
+        registry.register_collector(Box::new(ClientsPage(clients)));
+        // One page has one end.
+        page.truncate(page.trim_end().trim_end_matches("# EOF").len());
+        text::encode(&mut page, &registry)?;
+    }
     Ok(page)
 }
 
@@ -160,13 +169,19 @@ impl Page {
 
     fn vip_counters(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         type Value = fn(&VipView) -> u64;
-        let families: [(&str, &str, Option<Unit>, Value); 2] = [
+        let families: [(&str, &str, Option<Unit>, Value); 3] = [
             ("vip_packets", "Packets to a VIP", None, |vip| vip.packets),
             (
                 "vip",
                 "Bytes of frames to a VIP",
                 Some(Unit::Bytes),
                 |vip| vip.bytes,
+            ),
+            (
+                "vip_latency_fallback_intervals",
+                "Intervals by responses' latency for want of agents' reports",
+                None,
+                |vip| vip.latency_fallbacks,
             ),
         ];
         for (name, help, unit, value) in families {
@@ -177,6 +192,23 @@ impl Page {
                     .encode_family(&[("vip", vip.name.as_str())])?
                     .encode_counter::<NoLabelSet, _, u64>(&value(vip), None)?;
             }
+        }
+        Ok(())
+    }
+
+    fn client_reports(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let counts = &self.stats.client_reports;
+        let help = "What agents told of their clients, by what became of it";
+        let mut family =
+            encoder.encode_descriptor("client_reports", help, None, MetricType::Counter)?;
+        for (result, count) in [
+            ("taken", counts.taken),
+            ("old", counts.old),
+            ("refused", counts.refused),
+        ] {
+            family
+                .encode_family(&[("result", result)])?
+                .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
         }
         Ok(())
     }
@@ -286,6 +318,51 @@ impl Page {
         Ok(())
     }
 
+    fn sources(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "New flows of clients that have reals of their own";
+        let mut family =
+            encoder.encode_descriptor("vip_source_flows", help, None, MetricType::Counter)?;
+        for vip in &self.stats.vips {
+            for source in &vip.sources {
+                let from = source.from.join(",");
+                family
+                    .encode_family(&[("vip", vip.name.as_str()), ("from", from.as_str())])?
+                    .encode_counter::<NoLabelSet, _, u64>(&source.picked, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn flow_table(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let table = &self.stats.flow_table;
+        let gauges = [
+            (
+                "flow_table_places",
+                "Places of the flow table",
+                table.places,
+            ),
+            (
+                "flow_table_flows",
+                "Flows in it, by the last whole look",
+                table.flows,
+            ),
+        ];
+        for (name, help, value) in gauges {
+            encoder
+                .encode_descriptor(name, help, None, MetricType::Gauge)?
+                .encode_gauge(&(value as f64))?;
+        }
+        let help = "Flows that were ended by the time since their last packet";
+        let mut family =
+            encoder.encode_descriptor("flow_table_ended", help, None, MetricType::Counter)?;
+        for (reason, flows) in table.ended() {
+            family
+                .encode_family(&[("reason", reason)])?
+                .encode_counter::<NoLabelSet, _, u64>(&flows, None)?;
+        }
+        Ok(())
+    }
+
     fn health(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut family = encoder.encode_descriptor(
             "vip_ready",
@@ -297,6 +374,17 @@ impl Page {
             family
                 .encode_family(&[("vip", vip.name.as_str())])?
                 .encode_gauge(&f64::from(u8::from(vip.ready)))?;
+        }
+        let mut family = encoder.encode_descriptor(
+            "vip_announced",
+            "1 if routers have been told of the VIP's address",
+            None,
+            MetricType::Gauge,
+        )?;
+        for vip in &self.stats.vips {
+            family
+                .encode_family(&[("vip", vip.name.as_str())])?
+                .encode_gauge(&f64::from(u8::from(vip.announced)))?;
         }
         let mut family = encoder.encode_descriptor(
             "real_health",
@@ -358,8 +446,11 @@ fn labels<'a>(vip: &'a VipView, real: &'a RealView) -> [(&'static str, &'a str);
 impl Collector for Page {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         packets(&self.stats.verdicts, &mut encoder)?;
+        self.flow_table(&mut encoder)?;
         self.vip_counters(&mut encoder)?;
+        self.client_reports(&mut encoder)?;
         self.cookies(&mut encoder)?;
+        self.sources(&mut encoder)?;
         self.real_counters(&mut encoder)?;
         self.real_gauges(&mut encoder)?;
         self.health(&mut encoder)?;

@@ -3,12 +3,15 @@
 //! the CPUs and takes back those of connections that have ended.
 
 use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use causeway_io::{ConnTable, Connection, Patience};
-use serde::Serialize;
+use causeway_core::cookie::Keys;
+use causeway_core::cookie::notice::Notice;
+use causeway_io::{Adopted, ConnTable, Connection, Directory, Patience, RealId};
+use serde::{Deserialize, Serialize};
 
 /// A ring holds 1024 places of a partition; so often it is filled up.
 const TICK: Duration = Duration::from_millis(20);
@@ -20,10 +23,29 @@ pub const LOOK_MAX: Duration = Duration::from_secs(10);
 /// A handle; clones share the table. The thread ends with the process: places are
 /// needed as long as packets flow.
 #[derive(Clone)]
-pub struct Places(Arc<Mutex<ConnTable>>);
+pub struct Places {
+    keeper: Arc<Mutex<Keeper>>,
+    directory: Arc<Directory>,
+}
+
+struct Keeper {
+    table: ConnTable,
+    told: Told,
+}
+
+/// What agents have told, since the start.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Told {
+    /// Connections that ended, whose places are free by that.
+    pub ended: u64,
+    /// Connections of another balancer, which have places here now.
+    pub adopted: u64,
+    /// The same without a place: it is another's, or their server is not here.
+    pub not_adopted: u64,
+}
 
 /// A connection and what it sends.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Sender {
     /// The client.
     pub client: String,
@@ -31,6 +53,9 @@ pub struct Sender {
     pub vip: String,
     /// Number of the real.
     pub real_id: u32,
+    /// Its address; empty if it is there no more.
+    #[serde(default)]
+    pub real: String,
     /// Packets per second.
     pub rate_pps: f64,
     /// Packets since its SYN, modulo 2^32.
@@ -39,21 +64,46 @@ pub struct Sender {
     pub closed: bool,
 }
 
+/// Body of `POST /v1/connections/move`.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Move {
+    /// The client.
+    pub client: SocketAddr,
+    /// The VIP.
+    pub vip: SocketAddr,
+    /// The real that its packets shall go to.
+    pub real: IpAddr,
+}
+
 /// Connections that hold places, and those that send most.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
     /// Places in use.
     pub open: usize,
     /// SYNs that found no free place and went by the flow table, since the start.
     pub refused: u64,
+    /// What agents have told.
+    #[serde(flatten)]
+    pub told: Told,
     /// The senders, heaviest first.
     pub heaviest: Vec<Sender>,
 }
 
 impl Places {
-    /// Takes the table into care.
-    pub fn keep(table: ConnTable, idle: Duration) -> std::io::Result<Self> {
-        let places = Self(Arc::new(Mutex::new(table)));
+    /// Takes the table into care. For the first `adopting` no place is given out: those
+    /// of connections that agents tell of must be free.
+    pub fn keep(
+        table: ConnTable,
+        directory: Directory,
+        idle: Duration,
+        adopting: Duration,
+    ) -> std::io::Result<Self> {
+        let told = Told::default();
+        let places = Self {
+            keeper: Arc::new(Mutex::new(Keeper { table, told })),
+            directory: Arc::new(directory),
+        };
         let kept = places.clone();
         let patience = Patience {
             open: idle,
@@ -61,57 +111,162 @@ impl Places {
         };
         thread::Builder::new()
             .name("places".to_owned())
-            .spawn(move || kept.run(&patience))?;
+            .spawn(move || kept.run(&patience, adopting))?;
         Ok(places)
     }
 
-    fn run(&self, patience: &Patience) {
+    fn run(&self, patience: &Patience, adopting: Duration) {
         let start = Instant::now();
         loop {
-            let mut table = self.table();
-            let share = table.places().div_ceil(TICKS_OF_A_SWEEP);
-            table.sweep(start.elapsed(), share, patience);
-            table.top_up();
-            drop(table);
+            let mut keeper = self.keeper();
+            let share = keeper.table.places().div_ceil(TICKS_OF_A_SWEEP);
+            keeper.table.sweep(start.elapsed(), share, patience);
+            if start.elapsed() >= adopting {
+                keeper.table.top_up();
+            }
+            drop(keeper);
             thread::sleep(TICK);
         }
     }
 
     /// The table is whole after every step, so that a panic elsewhere does not spoil it.
-    fn table(&self) -> MutexGuard<'_, ConnTable> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn keeper(&self) -> MutexGuard<'_, Keeper> {
+        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The keys of cookies, by which agents sign.
+    pub fn keys(&self) -> causeway_io::Result<Option<Keys>> {
+        self.directory.keys()
+    }
+
+    /// Takes back the places of connections that have ended at their servers.
+    pub fn end(&self, notices: &[Notice]) {
+        let mut keeper = self.keeper();
+        for notice in notices {
+            let found = keeper.table.find(notice.client, notice.vip, notice.word);
+            if found.is_some_and(|found| keeper.table.release(&found)) {
+                keeper.told.ended += 1;
+            }
+        }
+    }
+
+    /// Puts connections that another balancer kept into their places.
+    pub fn adopt(&self, notices: &[Notice]) {
+        // A map that cannot be read is as good as a server that is not there.
+        let seed = self.directory.place_seed().ok();
+        for notice in notices {
+            let route = self.directory.route(notice.vip, notice.id).ok().flatten();
+            let mut keeper = self.keeper();
+            let adopted = match (route, seed) {
+                (Some(route), Some(seed)) => {
+                    let ends = (notice.client, notice.vip);
+                    keeper.table.adopt(seed, ends, notice.word, &route)
+                }
+                _ => Adopted::Taken,
+            };
+            match adopted {
+                Adopted::Placed => keeper.told.adopted += 1,
+                Adopted::Known => {}
+                Adopted::Taken => keeper.told.not_adopted += 1,
+            }
+        }
+    }
+
+    /// Sends a connection's packets to another real from now on; `false` if it has no
+    /// place here.
+    pub fn move_to(
+        &self,
+        client: SocketAddr,
+        vip: SocketAddr,
+        real: RealId,
+    ) -> causeway_io::Result<bool> {
+        let keeper = self.keeper();
+        let mut connections = keeper.table.connections();
+        let found = connections.find(|held| held.client == client && held.vip == vip);
+        match found {
+            Some(found) => self.directory.reroute(&keeper.table, &found, real),
+            None => Ok(false),
+        }
     }
 
     /// The connections that send most, by two looks `apart`. Blocks that long.
     pub fn heaviest(&self, count: usize, apart: Duration) -> Report {
-        let before: HashMap<u32, u32> = self
-            .table()
+        let before: HashMap<Identity, u32> = self
+            .keeper()
+            .table
             .connections()
-            .map(|c| (c.place, c.packets))
+            .map(|connection| (identity(&connection), connection.packets))
             .collect();
         let start = Instant::now();
         thread::sleep(apart.min(LOOK_MAX));
         let seconds = start.elapsed().as_secs_f64();
-        let table = self.table();
-        let rate = |connection: &Connection| {
-            let old = before.get(&connection.place).copied().unwrap_or(0);
-            f64::from(connection.packets.wrapping_sub(old)) / seconds
-        };
-        let mut senders: Vec<(f64, Connection)> =
-            table.connections().map(|c| (rate(&c), c)).collect();
-        senders.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let sender = |(rate_pps, connection): &(f64, Connection)| Sender {
-            client: connection.client.to_string(),
-            vip: connection.vip.to_string(),
-            real_id: connection.real,
-            rate_pps: *rate_pps,
-            packets: connection.packets,
-            closed: connection.closed,
-        };
+        let keeper = self.keeper();
+        let now: Vec<Connection> = keeper.table.connections().collect();
+        let (refused, told) = (keeper.table.refused(), keeper.told);
+        // Whoever sorts a million connections does not keep places from the CPUs.
+        drop(keeper);
         Report {
-            open: senders.len(),
-            refused: table.refused(),
-            heaviest: senders.iter().take(count).map(sender).collect(),
+            open: now.len(),
+            refused,
+            told,
+            heaviest: heaviest(&before, now, count, seconds),
         }
+    }
+}
+
+/// Which connection it is: a place may be another's by the second look.
+type Identity = (u32, SocketAddr, SocketAddr);
+
+fn identity(connection: &Connection) -> Identity {
+    (connection.place, connection.client, connection.vip)
+}
+
+/// The `count` heaviest senders of `now`, whose packets were counted `seconds` before.
+/// One that was not there then has sent all its packets since.
+fn heaviest(
+    before: &HashMap<Identity, u32>,
+    now: Vec<Connection>,
+    count: usize,
+    seconds: f64,
+) -> Vec<Sender> {
+    let rate = |connection: &Connection| {
+        let old = before.get(&identity(connection)).copied().unwrap_or(0);
+        f64::from(connection.packets.wrapping_sub(old)) / seconds
+    };
+    let mut senders: Vec<(f64, Connection)> = now.into_iter().map(|c| (rate(&c), c)).collect();
+    senders.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let sender = |(rate_pps, connection): (f64, Connection)| Sender {
+        client: connection.client.to_string(),
+        vip: connection.vip.to_string(),
+        real_id: connection.real,
+        real: String::new(),
+        rate_pps,
+        packets: connection.packets,
+        closed: connection.closed,
+    };
+    senders.into_iter().take(count).map(sender).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_changed_hands_counts_for_its_new_connection_alone() {
+        let connection = |place, client: u8, packets| Connection {
+            place,
+            client: ([192, 0, 2, client], 4000).into(),
+            vip: ([198, 51, 100, 1], 80).into(),
+            real: 7,
+            packets,
+            closed: false,
+        };
+        let before = [connection(1, 1, 1_000), connection(2, 2, u32::MAX - 9)];
+        let before = before.iter().map(|c| (identity(c), c.packets)).collect();
+        // The first has ended and left its place to a third; the second's count wrapped.
+        let now = vec![connection(1, 3, 30), connection(2, 2, 10)];
+        let heaviest = heaviest(&before, now, 5, 2.0);
+        let rates: Vec<_> = heaviest.iter().map(|s| (&*s.client, s.rate_pps)).collect();
+        assert_eq!(rates, [("192.0.2.3:4000", 15.0), ("192.0.2.2:4000", 10.0)]);
     }
 }

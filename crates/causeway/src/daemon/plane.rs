@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use causeway_core::hist::Histogram;
-pub use causeway_io::{LoadTerms, NextHop, Pick, Picking, VipOptions};
+pub use causeway_io::{
+    FlowIdle, FlowTotals, LoadTerms, NextHop, Pick, Picking, SourceRing, VipOptions,
+};
 
 use super::cookies::CookiePlane;
 use crate::config::{Config, Encap, Mac, Protocol};
@@ -152,6 +154,10 @@ pub trait DataPlane: CookiePlane + Send {
     /// Replaces the rings of VIPs; each at once, none of them empty for a moment.
     /// A VIP with an empty ring takes no new connections.
     fn set_rings(&mut self, rings: &[(VipId, Vec<RealId>)]) -> anyhow::Result<()>;
+    /// Gives client prefixes of a VIP rings of their own: these and no others.
+    fn set_sources(&mut self, vip: VipId, sources: &[SourceRing]) -> anyhow::Result<()>;
+    /// New flows that went by each of them, in their order.
+    fn source_picks(&self, vip: VipId) -> anyhow::Result<Vec<u64>>;
     /// Sets how a VIP gives new flows to its reals; any ring works with any of them.
     fn set_picking(&mut self, vip: VipId, picking: Picking) -> anyhow::Result<()>;
     /// Has the next new flow of a VIP that picks by turns take this slot.
@@ -166,6 +172,11 @@ pub trait DataPlane: CookiePlane + Send {
     fn set_load_terms(&mut self, real: RealId, terms: LoadTerms) -> anyhow::Result<()>;
     /// Prepares the sending of health probes; again is no harm.
     fn prepare_probes(&mut self) -> anyhow::Result<()>;
+    /// Ends flows that have been silent for long: a share of them, for the time since the
+    /// last call. `draining` are the reals that take no new flows.
+    fn sweep_flows(&mut self, now_ns: u64, idle: &FlowIdle, draining: &[RealId]);
+    /// What the flow table holds, and what became of flows.
+    fn flow_totals(&self) -> FlowTotals;
     /// A VIP's ring; empty without one.
     fn ring(&self, vip: VipId) -> anyhow::Result<Vec<RealId>>;
     /// How long it has counted, the time of former daemons included.

@@ -3,12 +3,14 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use causeway_core::control::{Decision, Member, Params, Reading, Watermark};
+use causeway_core::control::{Controller, Decision, Law, Member, Params, Reading};
 use causeway_core::select::{self, Awrr, Loaded, RealKey, RingSize};
 
-use super::plane::{Pick, Picking, RealId, VipId};
+use super::clock::Moment;
+use super::decisions::Decisions;
+use super::plane::{Pick, Picking, RealId, SourceRing, VipId};
 use super::view::Epoch;
-use crate::config::{Control, LoadSource, Real, Scheduler, Vip};
+use crate::config::{Control, LoadSource, Otherwise, Real, Scheduler, Source, Vip};
 
 /// Rings take whole numbers: one unit of configured weight is this many.
 const RING_UNIT: f64 = 1000.0;
@@ -26,13 +28,15 @@ pub struct Pool {
     vip: Vip,
     id: VipId,
     members: Vec<PoolMember>,
-    controller: Option<Watermark>,
+    controller: Option<Controller>,
     decision: Option<Decision>,
     /// What the ring in the data plane was built from; `None` before the first.
     in_ring: Option<InRing>,
     /// The next picks of the least loaded real, with [`Scheduler::LeastLoaded`].
     plan: Vec<RealId>,
     plan_is_new: bool,
+    /// What the controller goes by.
+    latency: Latency,
     /// Settles who begins in rings of turns.
     seed: u64,
 }
@@ -50,6 +54,15 @@ struct InRingMember {
     weight: f64,
 }
 
+/// What a controller goes by, and since when it had to do without its agents.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Latency {
+    /// Whether the last interval went by what clients felt.
+    pub by_clients: bool,
+    /// Intervals that went by responses, although the configuration says clients.
+    pub fallbacks: u64,
+}
+
 /// A real of a pool.
 #[derive(Debug)]
 pub struct PoolMember {
@@ -61,21 +74,26 @@ pub struct PoolMember {
     pub fit: bool,
     /// Load by the last interval; `None` if it is not known or of no interest.
     pub load: Option<f64>,
+    /// Part of a half sample of its clients that is left for the next interval.
+    pub felt_rest: f64,
     /// Part of a flow that ageing has still to take off its load.
     pub aged: f64,
     /// What happened, oldest epoch first.
     pub history: VecDeque<Epoch>,
+    /// What the controller decided about it.
+    pub decisions: Decisions,
 }
 
 impl Pool {
     /// A pool of `vip`, whose reals have these ids, in the same order. `former` is
     /// the pool that it is to replace: what its controller knows carries over; its
-    /// history follows with [`take_history`](Self::take_history).
+    /// history follows with [`take_history`](Self::take_history). `observed` is the law
+    /// of a controller that only observes.
     pub fn new(
         vip: Vip,
         id: VipId,
         reals: &[RealId],
-        params: &Params,
+        (params, observed): (&Params, Law),
         former: Option<&Self>,
         seed: u64,
     ) -> Self {
@@ -87,8 +105,10 @@ impl Pool {
                 weight: configured(real),
                 fit: former.is_none_or(|former| former.is_fit(id)),
                 load: None,
+                felt_rest: 0.0,
                 aged: 0.0,
                 history: VecDeque::new(),
+                decisions: Decisions::default(),
             })
             .collect();
         let mut pool = Self {
@@ -100,12 +120,18 @@ impl Pool {
             in_ring: former.and_then(|former| former.in_ring.clone()),
             plan: Vec::new(),
             plan_is_new: false,
+            latency: former.map(|former| former.latency).unwrap_or_default(),
             seed,
         };
         if pool.vip.control != Control::Off {
+            let law = pool.vip.control.law().unwrap_or(observed);
             let known = former.and_then(|former| former.controller.clone());
-            let mut controller = known.unwrap_or_else(|| Watermark::new(params.clone()));
+            let mut controller = known.unwrap_or_else(|| Controller::new(law, params.clone()));
             controller.set_params(params.clone());
+            // A switch goes on with the weights and latencies that there are.
+            if controller.law() != law {
+                controller.set_law(law);
+            }
             pool.controller = Some(controller);
         }
         pool.reset_weights();
@@ -173,13 +199,13 @@ impl Pool {
 
     /// Takes over the history of the pool that this one replaces.
     pub fn take_history(&mut self, former: Self) {
-        let mut known: HashMap<RealId, VecDeque<Epoch>> = former
+        let mut known: HashMap<RealId, (VecDeque<Epoch>, Decisions)> = former
             .members
             .into_iter()
-            .map(|member| (member.id, member.history))
+            .map(|member| (member.id, (member.history, member.decisions)))
             .collect();
         for member in &mut self.members {
-            member.history = known.remove(&member.id).unwrap_or_default();
+            (member.history, member.decisions) = known.remove(&member.id).unwrap_or_default();
         }
     }
 
@@ -203,15 +229,39 @@ impl Pool {
         self.vip.reals.iter().zip(&mut self.members)
     }
 
+    /// What the controller goes by.
+    pub fn latency(&self) -> Latency {
+        self.latency
+    }
+
+    /// Sets what the controller goes by from the interval on that ends now. Latencies of
+    /// one kind say nothing about those of the other.
+    pub fn set_latency(&mut self, latency: Latency, now_ns: u64) {
+        if latency.by_clients != self.latency.by_clients
+            && let Some(controller) = &mut self.controller
+        {
+            controller.forget_latencies(now_ns);
+        }
+        self.latency = latency;
+    }
+
     /// The controller's last decision.
     pub fn decision(&self) -> Option<&Decision> {
         self.decision.as_ref()
     }
 
     /// Lets the controller decide on an interval; weights change if it acts.
-    pub fn tick(&mut self, now_ns: u64, readings: &[Reading]) {
+    pub fn tick(&mut self, now: Moment, readings: &[Reading]) {
         if let Some(controller) = &mut self.controller {
-            self.decision = Some(controller.tick(now_ns, readings));
+            let decision = controller.tick(now.monotonic_ns, readings);
+            let observed = self.vip.control == Control::Observe;
+            for (member, own) in self.members.iter_mut().zip(&decision.reals) {
+                let by_clients = self.latency.by_clients;
+                member
+                    .decisions
+                    .note(now, &decision, own, (observed, by_clients));
+            }
+            self.decision = Some(decision);
             self.take_weights();
         }
     }
@@ -282,7 +332,7 @@ impl Pool {
 
     /// Whether the ring tells what a controller had found out.
     pub fn follows_latency(&self) -> bool {
-        self.vip.control == Control::Watermark
+        self.vip.control.law().is_some()
     }
 
     /// Goes on with the weights that `ring` was built from by a daemon that ended.
@@ -315,7 +365,7 @@ impl Pool {
         let Some(controller) = &self.controller else {
             return;
         };
-        if self.vip.control == Control::Watermark {
+        if self.vip.control.law().is_some() {
             for (member, (_, weight)) in self.members.iter_mut().zip(controller.weights()) {
                 member.weight = weight;
             }
@@ -365,6 +415,27 @@ impl Pool {
         build_ring(&self.vip, members, self.seed)
     }
 
+    /// The rings of client prefixes, for the weights in force.
+    pub fn source_rings(&self) -> Vec<SourceRing> {
+        let ring = |source: &Source| SourceRing {
+            prefixes: source.from.clone(),
+            ring: self.source_ring(source),
+            strict: source.otherwise == Otherwise::Drop,
+        };
+        self.vip.sources.iter().map(ring).collect()
+    }
+
+    fn source_ring(&self, source: &Source) -> Vec<RealId> {
+        let own = |real: &Real| source.reals.contains(&real.address);
+        let members = self.members();
+        let weights = members.map(|(real, member)| match own(real) {
+            // One that its health forbids has no weight, unless all of the VIP have none.
+            true => (member.id, member.weight),
+            false => (member.id, 0.0),
+        });
+        ring_of(&self.vip, weights, self.seed)
+    }
+
     /// Builds the ring that was set last once more.
     pub fn ring_set(&self) -> Vec<RealId> {
         let Some(in_ring) = &self.in_ring else {
@@ -393,8 +464,21 @@ pub fn first_ring(vip: &Vip, seed: u64) -> Vec<u32> {
     build_ring(vip, (0..).zip(vip.reals.iter().map(configured)), seed)
 }
 
-/// A ring of these ids and weights, which are in the order of the VIP's reals.
+/// The VIP's own ring: without the reals that some clients have for themselves.
 fn build_ring(vip: &Vip, reals: impl Iterator<Item = (u32, f64)>, seed: u64) -> Vec<u32> {
+    let shared =
+        vip.reals
+            .iter()
+            .zip(reals)
+            .map(|(real, (id, weight))| match vip.is_reserved(real) {
+                true => (id, 0.0),
+                false => (id, weight),
+            });
+    ring_of(vip, shared, seed)
+}
+
+/// A ring of these ids and weights, which are in the order of the VIP's reals.
+fn ring_of(vip: &Vip, reals: impl Iterator<Item = (u32, f64)>, seed: u64) -> Vec<u32> {
     let size = RingSize::for_pool(vip.reals.len());
     let pool: Vec<select::Member> = vip
         .reals

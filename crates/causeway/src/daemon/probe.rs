@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use causeway_io::probe::aim_at;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
@@ -17,6 +17,8 @@ use super::api::Shared;
 use super::clock::Moment;
 use super::health::Order;
 use crate::config::Probe;
+
+mod tls;
 
 /// Longest sleep: how late a new configuration is noticed.
 const NAP: Duration = Duration::from_millis(100);
@@ -61,10 +63,16 @@ pub async fn run(shared: Arc<Shared>) {
 async fn send(order: &Order) -> Outcome {
     let outcome = match &order.probe {
         Probe::Tcp => connect(order).await.map(|_| "connected".to_owned()),
-        Probe::Http { path, host, status } => {
-            let host = host.clone().unwrap_or_else(|| order.target.to_string());
-            http(order, path, &host, *status).await
+        Probe::Http {
+            tls,
+            path,
+            host,
+            status,
+        } => {
+            let name = host.clone().unwrap_or_else(|| order.target.to_string());
+            http(order, *tls, path, &name, *status).await
         }
+        Probe::Quic { host, alpn } => tls::quic(order, host.as_deref(), alpn).await,
         Probe::Dns { name } => dns(order, name).await,
     };
     outcome.map_err(|error| format!("{error:#}"))
@@ -80,12 +88,32 @@ async fn connect(order: &Order) -> anyhow::Result<TcpStream> {
     Ok(socket.connect(order.target).await?)
 }
 
-async fn http(order: &Order, path: &str, host: &str, status: u16) -> anyhow::Result<String> {
-    let mut stream = connect(order).await?;
+async fn http(
+    order: &Order,
+    tls: bool,
+    path: &str,
+    host: &str,
+    status: u16,
+) -> anyhow::Result<String> {
+    let stream = connect(order).await?;
+    match tls {
+        true => get(tls::wrap(stream, host).await?, path, host, status).await,
+        false => get(stream, path, host, status).await,
+    }
+}
+
+/// Asks for a page, and looks at the answer's status.
+async fn get(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    path: &str,
+    host: &str,
+    status: u16,
+) -> anyhow::Result<String> {
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: causeway\r\nConnection: close\r\n\r\n"
     );
     stream.write_all(request.as_bytes()).await?;
+    stream.flush().await?;
     let mut head = Vec::with_capacity(HEAD);
     while !head.contains(&b'\n') && head.len() < HEAD {
         if stream.read_buf(&mut head).await? == 0 {

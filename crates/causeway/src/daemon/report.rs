@@ -12,10 +12,10 @@ use super::meter::Meter;
 use super::plane::{RealTotals, Traffic, VipId};
 use super::pool::{Pool, PoolMember};
 use super::view::{
-    CookieView, HealthView, History, LatencyView, Moves, RealView, Series, Stats, VerdictView,
-    VipView,
+    CookieView, FlowTableView, HealthView, History, LatencyView, Moves, RealView, Series,
+    SourceView, Stats, VerdictView, VipView,
 };
-use crate::config::{Control, Real};
+use crate::config::{Control, Real, Source};
 
 /// Everything that `causeway stats` shows.
 pub fn stats(engine: &Engine, at: Moment) -> anyhow::Result<Stats> {
@@ -30,8 +30,22 @@ pub fn stats(engine: &Engine, at: Moment) -> anyhow::Result<Stats> {
                 bytes: verdict.traffic.bytes,
             })
             .collect(),
+        flow_table: flow_table(engine),
+        client_reports: engine.reports().counts(),
         vips: vips(engine)?,
     })
+}
+
+fn flow_table(engine: &Engine) -> FlowTableView {
+    let totals = engine.plane().flow_totals();
+    FlowTableView {
+        places: totals.places,
+        flows: totals.flows,
+        udp_idle: totals.udp_idle,
+        udp_drained: totals.udp_drained,
+        tcp_ended: totals.tcp_ended,
+        tcp_idle: totals.tcp_idle,
+    }
 }
 
 /// The VIPs with their reals.
@@ -45,9 +59,27 @@ pub fn vips(engine: &Engine) -> anyhow::Result<Vec<VipView>> {
             let traffic = traffic.get(&pool.id()).copied().unwrap_or_default();
             let ids = engine.plane().cookie_ids(pool.id())?;
             let cookie = cookies::view(pool.vip(), totals.get(&pool.id()));
-            Ok(vip(engine, pool, traffic, cookie, &ids))
+            let picks = engine.plane().source_picks(pool.id())?;
+            let sources = pool.vip().sources.iter().zip(picks);
+            Ok(VipView {
+                sources: sources
+                    .map(|(source, picked)| source_view(source, picked))
+                    .collect(),
+                ..vip(engine, pool, traffic, cookie, &ids)
+            })
         })
         .collect()
+}
+
+fn source_view(source: &Source, picked: u64) -> SourceView {
+    let prefix = |(address, length): &(std::net::IpAddr, u8)| format!("{address}/{length}");
+    SourceView {
+        from: source.from.iter().map(prefix).collect(),
+        reals: source.reals.iter().map(ToString::to_string).collect(),
+        otherwise: source.otherwise.to_string(),
+        exclusive: source.exclusive,
+        picked,
+    }
 }
 
 fn vip(engine: &Engine, pool: &Pool, traffic: Traffic, cookie: CookieView, ids: &Ids) -> VipView {
@@ -62,12 +94,17 @@ fn vip(engine: &Engine, pool: &Pool, traffic: Traffic, cookie: CookieView, ids: 
         load: vip.scheduler.follows_load().then(|| vip.load.to_string()),
         forwarding: vip.forwarding.to_string(),
         control: vip.control.to_string(),
+        latency: vip.latency.to_string(),
+        latency_fallbacks: pool.latency().fallbacks,
         reals_up: engine.reals_up(pool),
         need: vip.need,
         ready: engine.reals_up(pool) >= vip.need,
+        announced: engine.is_announced(vip.address),
         packets: traffic.packets,
         bytes: traffic.bytes,
         cookie,
+        limit: vip.limit.map(|limit| limit.rate),
+        sources: Vec::new(),
         reals: pool
             .members()
             .enumerate()

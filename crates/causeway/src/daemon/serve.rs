@@ -23,6 +23,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
+use super::announce::Announcements;
 use super::api::{self, Shared};
 use super::clock::Moment;
 use super::notify;
@@ -111,6 +112,7 @@ fn bind_unix(path: &Path) -> anyhow::Result<UnixListener> {
 /// Serves until SIGTERM or SIGINT; SIGHUP reloads. The data plane is left as it is.
 pub fn serve(shared: Arc<Shared>, listeners: Listeners) -> anyhow::Result<()> {
     let (control, failed) = ControlLoop::start(Arc::clone(&shared))?;
+    let announcements = Announcements::start(Arc::clone(&shared))?;
     let probes = probe::run(Arc::clone(&shared));
     let failed = async {
         tokio::select! {
@@ -123,6 +125,7 @@ pub fn serve(shared: Arc<Shared>, listeners: Listeners) -> anyhow::Result<()> {
         tcp: api::read_only_router(Arc::clone(&shared), &listeners.socket),
     };
     let result = serve_routers(routers, &listeners, || shared.reload(), failed);
+    announcements.stop();
     control.stop();
     result
 }

@@ -14,7 +14,7 @@ use super::engine::{Engine, GATEWAY_PATIENCE};
 use super::meter::Meter;
 use super::plane::{NextHop, Path, RealId, RealSpec, Route, VipAddress, VipId, VipOptions};
 use super::pool::{self, Pool};
-use crate::config::{Config, Forwarding, Fragments, Real, Vip};
+use crate::config::{Config, FlowLimit, Forwarding, Fragments, Real, Vip};
 
 /// The way to the reals in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +40,8 @@ struct Done {
     picking: bool,
     /// VIPs whose rings may have been swapped.
     rings: Vec<VipId>,
+    /// Rings of client prefixes, too.
+    sources: bool,
 }
 
 /// A state to come.
@@ -137,11 +139,12 @@ impl Engine {
             done.rings = rings.iter().map(|(id, _)| *id).collect();
             self.plane.set_rings(&rings)?;
         }
-        for pool in pools
-            .iter_mut()
-            .filter(|pool| done.rings.contains(&pool.id()))
-        {
-            pool.ring_is_set();
+        done.sources = true;
+        for pool in &mut pools {
+            self.plane.set_sources(pool.id(), &pool.source_rings())?;
+            if done.rings.contains(&pool.id()) {
+                pool.ring_is_set();
+            }
         }
         let order: HashMap<VipAddress, usize> =
             config.vips.iter().map(VipAddress::of).zip(0..).collect();
@@ -188,7 +191,8 @@ impl Engine {
         self.stage_cookies(config, vip, id, &reals)?;
         let same = |pool: &&Pool| VipAddress::of(pool.vip()) == address;
         let former = self.pools.iter().find(same);
-        let pool = Pool::new(vip.clone(), id, &reals, &config.control, former, self.seed);
+        let rules = (&config.control, config.law);
+        let pool = Pool::new(vip.clone(), id, &reals, rules, former, self.seed);
         done.picking = true;
         self.plane.set_picking(id, pool.picking())?;
         Ok(pool)
@@ -238,6 +242,8 @@ impl Engine {
         let used: HashSet<RealId> = real_ids(&staged.pools).collect();
         self.meters.retain(|id, _| used.contains(id));
         self.pools = staged.pools;
+        let keys = config.clients.as_ref().map(|clients| clients.keys);
+        self.reports.set_keys(keys);
         self.config = config;
         if let Some(way) = way {
             self.way = Some(way);
@@ -256,6 +262,7 @@ impl Engine {
         for real in done.paths {
             self.plane.set_real(real)?;
         }
+        self.restore_numbers()?;
         for pool in &self.pools {
             if done.options.contains(&pool.id()) {
                 let options = vip_options(pool.vip());
@@ -281,6 +288,9 @@ impl Engine {
         if let Err(error) = set {
             former.iter_mut().for_each(|pool| pool.ring_is_unknown());
             return Err(error);
+        }
+        for pool in self.pools.iter().filter(|_| done.sources) {
+            self.plane.set_sources(pool.id(), &pool.source_rings())?;
         }
         for id in &done.vips {
             self.plane.remove_vip(*id)?;
@@ -320,7 +330,13 @@ impl Engine {
             return Ok(());
         }
         self.plane.set_rings(&rings)?;
+        self.rings_set.0 += rings.len() as u64;
+        self.rings_set.1 += rings.iter().map(|(_, ring)| ring.len() as u64).sum::<u64>();
         for pool in self.pools.iter_mut().filter(|pool| pool.ring_is_stale()) {
+            let sources = pool.source_rings();
+            if !sources.is_empty() {
+                self.plane.set_sources(pool.id(), &sources)?;
+            }
             pool.ring_is_set();
             if pool.begins_anew() {
                 self.plane.set_turn(pool.id(), 0)?;
@@ -340,6 +356,7 @@ fn vip_options(vip: &Vip) -> VipOptions {
     VipOptions {
         fragments: vip.fragments == Fragments::Forward,
         stateful: vip.stateful,
+        limit: vip.limit.and_then(FlowLimit::in_force),
     }
 }
 

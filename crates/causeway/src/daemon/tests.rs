@@ -3,11 +3,14 @@
 
 use std::path::Path;
 
+use causeway_core::control::Law;
+
 use super::clock::Moment;
+use super::decisions;
 use super::engine::{Engine, EngineError};
 use super::fake::FakePlane;
 use super::plane::{DataPlane, Path as RealPath, RealSpec, VipAddress};
-use crate::config::Config;
+use crate::config::{Config, Control};
 
 pub const MS: u64 = 1_000_000;
 
@@ -59,7 +62,11 @@ impl Bench {
     pub fn run(&mut self, intervals: usize, latencies_ms: &[f64]) {
         for _ in 0..intervals {
             for (index, latency_ms) in latencies_ms.iter().enumerate() {
-                self.plane.state().respond(index as u32, *latency_ms, 50);
+                // Clients wait for a slow real, and ask it less.
+                let samples = if *latency_ms > 50.0 { 10 } else { 50 };
+                self.plane
+                    .state()
+                    .respond(index as u32, *latency_ms, samples);
             }
             self.now.monotonic_ns += 100 * MS;
             self.now.realtime_ns += 100 * MS;
@@ -80,6 +87,69 @@ fn a_start_fills_the_data_plane() {
 }
 
 #[test]
+fn some_clients_have_rings_of_their_own() {
+    let text = |health: &str| {
+        format!(
+            "[[vip]]\nname = \"web\"\naddress = \"192.0.2.1\"\nport = 80\nlimit = {{ rate = 5.0 }}\n\
+             real = [{{ address = \"10.0.0.1\" }}, {{ address = \"10.0.0.2\" }}, {{ address = \"10.0.0.3\"{health} }}]\n\
+             source = [{{ from = [\"10.1.0.0/16\"], reals = [\"10.0.0.3\"], exclusive = true }}]\n"
+        )
+    };
+    let mut bench = Bench::new(&text(""));
+    let of = |bench: &Bench, host: u8| bench.plane.state().real(&format!("10.0.0.{host}"));
+    let own = of(&bench, 3);
+    let sources = bench.plane.state().sources[&0].clone();
+    assert_eq!(sources.len(), 1);
+    assert!(sources[0].ring.iter().all(|real| *real == own) && !sources[0].ring.is_empty());
+    // It is for them alone.
+    assert_eq!(bench.plane.state().share(0, own), 0.0);
+    let first = of(&bench, 1);
+    assert!((bench.plane.state().share(0, first) - 0.5).abs() < 0.01);
+    // Drained, it leaves that ring, too.
+    bench
+        .engine
+        .reload(config(&text(", drain = true")))
+        .unwrap();
+    assert!(bench.plane.state().sources[&0][0].ring.is_empty());
+    let stats = super::report::stats(&bench.engine, bench.now).unwrap();
+    assert_eq!(stats.vips[0].sources[0].from, ["10.1.0.0/16"]);
+    assert_eq!(stats.vips[0].limit, Some(5.0));
+    let page = super::metrics::page(&bench.engine, bench.now).unwrap();
+    let line = "causeway_vip_source_flows_total{vip=\"web\",from=\"10.1.0.0/16\"} 5";
+    assert!(page.contains(line), "{page}");
+}
+
+#[test]
+fn each_interval_ages_the_flow_table_and_tells_it_who_drains() {
+    let mut bench = Bench::new(WEB);
+    bench.run(2, &[1.0; 4]);
+    let second = bench.plane.state().real("10.0.0.2");
+    bench
+        .engine
+        .change_vip("web", |vip| {
+            vip.reals[1].drain = true;
+            Ok(())
+        })
+        .unwrap();
+    bench.run(1, &[1.0; 4]);
+    let swept = bench.plane.state().swept.clone();
+    let at = |n: u64| START.monotonic_ns + 100 * n * MS;
+    assert_eq!(
+        swept,
+        [(at(1), vec![]), (at(2), vec![]), (at(3), vec![second])]
+    );
+    let page = super::metrics::page(&bench.engine, bench.now).unwrap();
+    for line in [
+        "causeway_flow_table_places 1024.0",
+        "causeway_flow_table_flows 7.0",
+        "causeway_flow_table_ended_total{reason=\"udp_idle\"} 3",
+        "causeway_flow_table_ended_total{reason=\"tcp_ended\"} 0",
+    ] {
+        assert!(page.contains(line), "{line} is not in {page}");
+    }
+}
+
+#[test]
 fn a_slow_real_leaves_the_ring_and_returns() {
     let mut bench = Bench::new(WEB);
     bench.run(10, &[5.0; 4]);
@@ -87,9 +157,78 @@ fn a_slow_real_leaves_the_ring_and_returns() {
     bench.run(20, &[100.0, 5.0, 5.0, 5.0]);
     assert!(bench.plane.state().share(0, 0) < 0.03);
     let reasons: Vec<&str> = bench.engine.moves().map(|m| m.reason.as_str()).collect();
-    assert!(reasons.contains(&"high") && reasons.contains(&"received"));
+    assert!(
+        reasons.contains(&"above") && reasons.contains(&"received"),
+        "{reasons:?}"
+    );
     bench.run(60, &[5.0; 4]);
     assert!((bench.plane.state().share(0, 0) - 0.25).abs() < 0.02);
+}
+
+#[test]
+fn every_law_drives_every_scheduler_that_goes_by_weights() {
+    for law in ["equalise", "watermark", "watermark-paper"] {
+        for scheduler in ["latency", "maglev", "weighted-round-robin"] {
+            let keys = format!("\"{scheduler}\"\ncontrol = \"{law}\"");
+            let mut bench = Bench::new(&WEB.replace("\"latency\"", &keys));
+            bench.run(10, &[5.0; 4]);
+            bench.run(20, &[100.0, 5.0, 5.0, 5.0]);
+            let share = bench.plane.state().share(0, 0);
+            assert!(share < 0.1, "{law} {scheduler}: {share}");
+        }
+    }
+}
+
+#[test]
+fn a_switch_of_law_goes_on_and_off_gives_the_configured_weights_back() {
+    let mut bench = Bench::new(WEB);
+    bench.run(10, &[5.0; 4]);
+    bench.run(20, &[100.0, 5.0, 5.0, 5.0]);
+    let switch = |bench: &mut Bench, control| {
+        let change = |vip: &mut crate::config::Vip| {
+            vip.control = control;
+            Ok(())
+        };
+        bench.engine.change_vip("web", change).unwrap();
+    };
+    switch(&mut bench, Control::Watermark);
+    assert!(bench.plane.state().share(0, 0) < 0.03);
+    bench.run(1, &[100.0, 5.0, 5.0, 5.0]);
+    let decision = bench.engine.pools()[0].decision().unwrap();
+    assert_eq!(decision.law, Law::Watermark);
+    assert!(decision.reals[0].samples > 10.0);
+    switch(&mut bench, Control::Observe);
+    bench.run(2, &[100.0, 5.0, 5.0, 5.0]);
+    assert!((bench.plane.state().share(0, 0) - 0.25).abs() < 0.01);
+}
+
+#[test]
+fn it_explains_why_a_real_has_its_weight() {
+    let mut bench = Bench::new(WEB);
+    bench.run(10, &[5.0; 4]);
+    bench.run(20, &[100.0, 5.0, 5.0, 5.0]);
+    let why = decisions::explain(&bench.engine, "web", "10.0.0.1").unwrap();
+    assert!(why.effective_weight < 0.1);
+    assert_eq!(why.law.as_deref(), Some("equalise"));
+    let moved: Vec<_> = why
+        .decisions
+        .iter()
+        .filter(|d| d.reason == "above")
+        .collect();
+    assert!(!moved.is_empty() && moved.iter().all(|d| d.after < d.before));
+    assert!(
+        moved
+            .iter()
+            .all(|d| d.latency_us > d.lowest_us && d.error_pct.is_some())
+    );
+    let intervals: u64 = why.decisions.iter().map(|d| d.intervals).sum();
+    assert_eq!(intervals, 30);
+    let unknown = decisions::explain(&bench.engine, "web", "10.0.0.99").unwrap_err();
+    assert!(
+        unknown
+            .to_string()
+            .starts_with("vip web has no real `10.0.0.99`; it has 10.0.0.1")
+    );
 }
 
 #[test]

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::clock::Moment;
+use super::felt::ReportCounts;
 
 /// Answer of `GET /v1/status`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -36,8 +37,44 @@ pub struct Stats {
     pub at: Moment,
     /// Every exit of the data plane.
     pub verdicts: Vec<VerdictView>,
+    /// The flow table; a daemon before this one does not tell.
+    #[serde(default)]
+    pub flow_table: FlowTableView,
+    /// Reports of what clients feel, by agents, since the daemon's start.
+    #[serde(default)]
+    pub client_reports: ReportCounts,
     /// Every VIP, in the configuration's order.
     pub vips: Vec<VipView>,
+}
+
+/// What the flow table holds, and what became of flows since the daemon's start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowTableView {
+    /// Places, IPv4 and IPv6.
+    pub places: u64,
+    /// Flows, as the last whole look found them.
+    pub flows: u64,
+    /// UDP flows that ended by silence.
+    pub udp_idle: u64,
+    /// UDP flows that were taken off draining reals.
+    pub udp_drained: u64,
+    /// TCP connections whose places were offered after they had ended, or had never been
+    /// completed.
+    pub tcp_ended: u64,
+    /// The same after a long silence.
+    pub tcp_idle: u64,
+}
+
+impl FlowTableView {
+    /// Why flows ended, and how many did.
+    pub fn ended(&self) -> [(&'static str, u64); 4] {
+        [
+            ("udp_idle", self.udp_idle),
+            ("udp_drained", self.udp_drained),
+            ("tcp_ended", self.tcp_ended),
+            ("tcp_idle", self.tcp_idle),
+        ]
+    }
 }
 
 /// One exit of the data plane.
@@ -72,20 +109,35 @@ pub struct VipView {
     pub load: Option<String>,
     /// `ipip` or `l2`.
     pub forwarding: String,
-    /// `off`, `observe` or `watermark`.
+    /// `off`, `observe`, `equalise`, `watermark` or `watermark-paper`.
     pub control: String,
+    /// What its controller is to go by: `response` or `client`.
+    #[serde(default)]
+    pub latency: String,
+    /// Intervals that went by responses for want of agents' reports.
+    #[serde(default)]
+    pub latency_fallbacks: u64,
     /// Reals that are up, or not probed; those that drain do not count.
     pub reals_up: usize,
     /// Reals that must be up for the service to be offered.
     pub need: usize,
     /// Whether that many are.
     pub ready: bool,
+    /// Whether routers have been told of its address.
+    #[serde(default)]
+    pub announced: bool,
     /// Packets since the VIP was made.
     pub packets: u64,
     /// Bytes of their frames.
     pub bytes: u64,
     /// What keeps its connections on their reals.
     pub cookie: CookieView,
+    /// Most new flows per second and client prefix, if there is a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<f64>,
+    /// Clients that have reals of their own.
+    #[serde(default)]
+    pub sources: Vec<SourceView>,
     /// The reals, in the configuration's order.
     pub reals: Vec<RealView>,
 }
@@ -267,6 +319,76 @@ pub struct Move {
     pub observed: bool,
 }
 
+/// Answer of `GET /v1/vips/{vip}/reals/{real}/decisions`: why it has its weight.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// Name of the VIP.
+    pub vip: String,
+    /// Address of the real.
+    pub real: String,
+    /// How the VIP picks.
+    pub scheduler: String,
+    /// What its controller does.
+    pub control: String,
+    /// The law that decides; absent without a controller.
+    pub law: Option<String>,
+    /// Configured weight.
+    pub weight: u32,
+    /// Weight in force.
+    pub effective_weight: f64,
+    /// Whether it gets new connections at all, half a sentence.
+    pub state: String,
+    /// Estimate of connections open now.
+    pub connections_active: u64,
+    /// What its controller is to go by: `response` or `client`.
+    #[serde(default)]
+    pub latency: String,
+    /// Intervals of its VIP that went by responses for want of agents' reports.
+    #[serde(default)]
+    pub latency_fallbacks: u64,
+    /// How long ago this real's agent told of its clients, seconds.
+    #[serde(default)]
+    pub report_age_s: Option<f64>,
+    /// The last decisions, oldest first.
+    pub decisions: Vec<DecisionView>,
+}
+
+/// Decisions in a row that had the same reason and changed nothing, or one that did.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DecisionView {
+    /// When the first and the last of them were taken.
+    pub first: Moment,
+    /// See `first`.
+    pub last: Moment,
+    /// How many.
+    pub intervals: u64,
+    /// The law's word.
+    pub law: String,
+    /// Weight before the first of them.
+    pub before: f64,
+    /// Weight after the last.
+    pub after: f64,
+    /// The latency that they rest on: the last, as the other figures.
+    pub latency_us: Option<f64>,
+    /// What it is of: `response` or `client`.
+    #[serde(default)]
+    pub latency_kind: String,
+    /// The lowest of the pool.
+    pub lowest_us: Option<f64>,
+    /// Effective number of samples behind the latency.
+    pub samples: f64,
+    /// Standard error of the latency, percent.
+    pub error_pct: Option<f64>,
+    /// Requests per active connection and interval.
+    pub freshness: f64,
+    /// Word for the reason.
+    pub reason: String,
+    /// The reason as a sentence.
+    pub reason_text: String,
+    /// Whether they were only computed.
+    pub observed: bool,
+}
+
 /// Body of `PATCH /v1/vips/{vip}/reals/{real}`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -295,9 +417,33 @@ pub struct VipChange {
     /// New controller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control: Option<String>,
+    /// What it goes by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency: Option<String>,
     /// Whether connections are remembered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flow_table: Option<bool>,
+    /// New limit of new flows; `{"rate": 0}` for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<serde_json::Value>,
+    /// All clients that have reals of their own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<Vec<serde_json::Value>>,
+}
+
+/// Clients of a VIP that have reals of their own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SourceView {
+    /// Their prefixes.
+    pub from: Vec<String>,
+    /// The reals.
+    pub reals: Vec<String>,
+    /// `pool` or `drop`: what becomes of them without these.
+    pub otherwise: String,
+    /// Whether these reals are for them alone.
+    pub exclusive: bool,
+    /// New flows that went by these prefixes, since the group was made.
+    pub picked: u64,
 }
 
 /// Body of every refusal.

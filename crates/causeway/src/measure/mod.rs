@@ -30,7 +30,7 @@ use causeway_core::flow::{Comparison, Direction, Measuring, Meter, Settings};
 
 pub use args::Args;
 use engine::Job;
-use expression::Expression;
+pub use expression::Expression;
 use input::Input;
 use page::Source;
 use rows::Rows;

@@ -7,6 +7,7 @@
 
 use plotters::coord::ranged1d::ValueFormatter;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 /// Colours that stay apart for colour-blind readers (Okabe and Ito, 2008).
 const PALETTE: [RGBColor; 6] = [
@@ -27,6 +28,8 @@ pub enum Scale {
     Linear,
     /// Powers of ten; values of zero and below are gaps.
     Log,
+    /// The same for milliseconds, labelled as times: 10 us, 1 ms, 1 s.
+    LogTime,
 }
 
 /// What the numbers along the horizontal axis mean.
@@ -85,10 +88,20 @@ type Plot<'a, 'b, Y> =
 impl Chart {
     /// The chart as one `<svg>` element, or a sentence where nothing can be drawn.
     pub fn svg(&self) -> String {
+        self.render(None)
+    }
+
+    /// The same with a heading in the picture, for one that travels without its page.
+    pub fn svg_titled(&self, title: &str) -> String {
+        self.render(Some(title))
+    }
+
+    fn render(&self, title: Option<&str>) -> String {
         let mut out = String::new();
         let drawn = {
             let size = (self.width, self.height);
-            self.draw(&SVGBackend::with_string(&mut out, size).into_drawing_area())
+            let root = SVGBackend::with_string(&mut out, size).into_drawing_area();
+            self.draw(&root, title)
         };
         match drawn {
             Ok(()) => responsive(&out, self.width, self.height),
@@ -96,10 +109,18 @@ impl Chart {
         }
     }
 
-    fn draw(&self, root: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>) -> Drawn {
+    fn draw(
+        &self,
+        root: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
+        title: Option<&str>,
+    ) -> Drawn {
         root.fill(&WHITE)?;
+        let below = match title {
+            Some(title) => root.titled(title, ("sans-serif", 18).into_font().color(&INK))?,
+            None => root.clone(),
+        };
         let (x, y) = self.extent();
-        let mut builder = ChartBuilder::on(root);
+        let mut builder = ChartBuilder::on(&below);
         builder
             .margin(8)
             .margin_right(18)
@@ -110,7 +131,7 @@ impl Chart {
                 let plot = builder.build_cartesian_2d(x.0..x.1, y.0..y.1)?;
                 self.fill_plot(plot, y)
             }
-            Scale::Log => {
+            Scale::Log | Scale::LogTime => {
                 let plot = builder.build_cartesian_2d(x.0..x.1, (y.0..y.1).log_scale())?;
                 self.fill_plot(plot, y)
             }
@@ -134,18 +155,29 @@ impl Chart {
         if let Some((at, label)) = &self.marker {
             let line = PathElement::new(vec![(*at, y.0), (*at, y.1)], INK.mix(0.6));
             plot.draw_series(std::iter::once(line))?;
-            let style = ("sans-serif", 12).into_font().color(&INK);
-            let text = Text::new(format!(" {label}"), (*at, y.1), style);
+            // To its left where there is no room to its right.
+            let side = if self.marked_right() {
+                HPos::Right
+            } else {
+                HPos::Left
+            };
+            let style = ("sans-serif", 13).into_font().color(&INK);
+            let style = style.pos(Pos::new(side, VPos::Top));
+            let text = Text::new(format!(" {label} "), (*at, y.1), style);
             plot.draw_series(std::iter::once(text))?;
         }
         for series in &self.series {
             self.draw_series(&mut plot, series)?;
         }
         plot.configure_series_labels()
-            .position(SeriesLabelPosition::UpperRight)
+            .position(if self.marked_right() {
+                SeriesLabelPosition::UpperLeft
+            } else {
+                SeriesLabelPosition::UpperRight
+            })
             .background_style(WHITE.mix(0.85))
             .border_style(GRID)
-            .label_font(("sans-serif", 12).into_font().color(&INK))
+            .label_font(("sans-serif", 13).into_font().color(&INK))
             .draw()
     }
 
@@ -183,11 +215,26 @@ impl Chart {
     fn y_tick(&self, value: f64, (low, high): (f64, f64)) -> String {
         let mantissa = value / 10f64.powf(value.abs().log10().floor());
         let round = [1.0, 2.0, 5.0].iter().any(|m| (mantissa - m).abs() < 1e-6);
+        if self.y_scale == Scale::LogTime {
+            // One label a decade: there are four of them and more.
+            let decade = value.log10();
+            return match (decade - decade.round()).abs() < 1e-6 {
+                true => time(value),
+                false => String::new(),
+            };
+        }
         if self.y_scale == Scale::Linear || high < 10.0 * low || round {
             short(value)
         } else {
             String::new()
         }
+    }
+
+    /// Whether the mark stands in the right third, where the legend would be.
+    fn marked_right(&self) -> bool {
+        let ((x0, x1), _) = self.extent();
+        let at = self.marker.as_ref().map_or(x0, |(at, _)| *at);
+        at > x1 - (x1 - x0) / 3.0
     }
 
     /// The stretches between gaps.
@@ -212,7 +259,7 @@ impl Chart {
         let (y0, y1) = bounds(ys).unwrap_or((1.0, 10.0));
         let (low, high) = match self.y_scale {
             Scale::Linear => (0.0, y1 * 1.35),
-            Scale::Log => (y0 * 0.8, y1 * (y1 / y0).max(2.0).powf(0.4)),
+            Scale::Log | Scale::LogTime => (y0 * 0.8, y1 * (y1 / y0).max(2.0).powf(0.4)),
         };
         (
             (x0, if x1 > x0 { x1 } else { x0 + 1.0 }),
@@ -239,6 +286,15 @@ fn short(value: f64) -> String {
         text.trim_end_matches('0').trim_end_matches('.').to_owned()
     } else {
         text
+    }
+}
+
+/// Milliseconds in the unit that makes them a small number.
+fn time(ms: f64) -> String {
+    match ms.abs() {
+        v if v >= 999.0 => format!("{} s", short(ms / 1e3)),
+        v if v >= 0.999 => format!("{} ms", short(ms)),
+        _ => format!("{} us", short(ms * 1e3)),
     }
 }
 
@@ -290,6 +346,24 @@ mod tests {
     }
 
     #[test]
+    fn a_mark_at_the_right_keeps_clear_of_the_legend_and_of_the_edge() {
+        let points = vec![(0.0, 1.0), (10.0, 2.0)];
+        let at = |at: f64| Chart {
+            marker: Some((at, "mark".into())),
+            ..chart(Scale::Linear, points.clone())
+        };
+        assert!(at(9.0).marked_right() && !at(5.0).marked_right());
+        let anchor = |svg: &str| {
+            let text = svg
+                .split("<text")
+                .find(|t| t.contains("mark"))
+                .map(str::to_owned);
+            text.is_some_and(|t| t.contains("text-anchor=\"end\""))
+        };
+        assert!(anchor(&at(9.0).svg()) && !anchor(&at(5.0).svg()));
+    }
+
+    #[test]
     fn no_points_still_draws_axes() {
         for scale in [Scale::Linear, Scale::Log] {
             let svg = chart(scale, vec![]).svg();
@@ -307,6 +381,19 @@ mod tests {
         let ((x0, x1), (y0, y1)) = log.extent();
         assert_eq!((x0, x1), (0.0, 2.0));
         assert!(y0 > 0.0 && y0 < 10.0 && y1 > 1000.0);
+    }
+
+    #[test]
+    fn a_picture_alone_has_its_heading_and_times_have_units() {
+        let points = vec![(0.0, 0.02), (1.0, 40.0)];
+        let svg = chart(Scale::LogTime, points).svg_titled("All at once");
+        for word in ["All at once", "100 us", "1 ms", "10 ms"] {
+            assert!(svg.contains(word), "{word}: {svg}");
+        }
+        assert_eq!(
+            ["10 us", "1 ms", "1.5 ms", "10 s"].map(String::from),
+            [0.01, 1.0, 1.5, 10_000.0].map(time)
+        );
     }
 
     #[test]

@@ -14,9 +14,10 @@ mod records;
 mod result;
 mod serve;
 mod session;
-mod stop;
+pub mod stop;
 mod streams;
 mod study;
+mod study_output;
 mod study_page;
 
 use std::process::ExitCode;

@@ -113,6 +113,10 @@ fn note(row: &Row, outcome: &Outcome) -> String {
             format!("1 in {n}; in buckets of 1 ms the median is {ms} ms")
         }
         (method, End::Client) => method.meaning().to_owned(),
+        (Method::Synack, End::Server) => "SYN+ACK to our ACK: the kernels alone".to_owned(),
+        (Method::Causal, End::Server) => {
+            "the same estimate from the requests as they arrive".to_owned()
+        }
         (_, End::Server) => "the same at the server: its segments, acknowledged by us".to_owned(),
     }
 }

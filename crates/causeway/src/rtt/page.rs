@@ -20,8 +20,11 @@ th,td{padding:.3rem .6rem;text-align:right;border-bottom:1px solid var(--line);v
 th:first-child,td:first-child,.text{text-align:left}th{font-weight:600}\
 .scroll{overflow-x:auto}\
 figure{margin:.5rem 0;background:#fff;border:1px solid var(--line);border-radius:6px;padding:.3rem}\
+figure svg{display:block;min-width:34rem}figure{overflow-x:auto}\
 figcaption{color:#444;font-size:.85rem;padding:.2rem .6rem}\
-.good{color:var(--good);font-weight:600}.bad{color:var(--bad);font-weight:600}";
+.good{color:var(--good);font-weight:600}.bad{color:var(--bad);font-weight:600}\
+@media(max-width:40rem){.cards tr:first-child{display:none}.cards tr{display:block;padding:.5rem 0;border-bottom:1px solid var(--line)}\
+.cards td{display:block;text-align:left;border:0;padding:.1rem 0}}";
 
 /// A whole page.
 pub fn page(title: &str, body: &Markup) -> String {

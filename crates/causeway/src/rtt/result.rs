@@ -242,13 +242,22 @@ impl Outcome {
                 rtt: rtt.unwrap_or_default(),
                 min_rtt_ns: (tcp.minrtt_us * 1e3) as u64,
                 segments: tcp.data_segs_out,
-                retransmitted: tcp.retrans,
+                retransmitted: tcp.retrans.saturating_sub(tcp.dsack_dups),
             })
         };
         let ended = self.ended.as_ref();
+        let wait_ns = self.conditions.wait_us.map(|us| us * 1_000);
+        let rr_tenth = |latencies: &Latencies| match wait_ns {
+            Some(wait_ns) => latencies.by_time(0.1, wait_ns),
+            // By a timetable a tenth of the requests is a tenth of the time.
+            None => latencies.quantile(0.9),
+        };
         Evidence {
             rr: self.summary(Method::Rr),
-            wait_ns: self.conditions.wait_us.map(|us| us * 1_000),
+            rr_tenth_ns: self.latencies(Method::Rr).and_then(rr_tenth),
+            wait_ns,
+            request_segments: self.request_segments(),
+            one_segment: self.one_segment(),
             timeouts: ended.map_or(0, |e| e.timeouts),
             ping: self.echoes.map(|echoes| Ping {
                 sent: echoes.transmitted,
@@ -264,6 +273,21 @@ impl Outcome {
             ),
             server_app_ns: self.server.as_ref().and_then(|s| s.app_p50_ns),
         }
+    }
+
+    fn one_segment(&self) -> bool {
+        let tcp = self.ended.as_ref().and_then(|e| e.tcp.as_ref());
+        let c = &self.conditions;
+        tcp.is_some_and(|tcp| c.request_bytes.max(c.response_bytes) <= tcp.mss)
+    }
+
+    /// The segments that the requests fill if each is written at once, with the line
+    /// that opens a stream; `None` where TCP was not asked.
+    fn request_segments(&self) -> Option<u64> {
+        let mss = u64::from(self.ended.as_ref()?.tcp.as_ref()?.mss);
+        let requests = self.summary(Method::Rr)?.count;
+        let each = u64::from(self.conditions.request_bytes).div_ceil(mss.max(1));
+        Some(requests * each + u64::from(self.conditions.streams))
     }
 
     /// The verdicts, with the sentences that go with them.

@@ -4,7 +4,8 @@
 //!
 //! It may face strangers: connections, sessions, line lengths and message sizes
 //! have bounds, whoever says nothing is cut off, and a session's streams end with
-//! it. A connection costs a thread and 64 KiB, a session about 1 MB.
+//! it. A connection costs a thread and 64 KiB, a session about 1 MB, or 2 MB with every
+//! method of the interface.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::ExitCode;
@@ -14,7 +15,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use causeway_core::rtt::Method;
 use causeway_io::rtt::{SamplerOptions, set_timeouts};
+use clap::ValueEnum;
 
 use super::observing::Observing;
 use super::protocol::{self, PORT, REQUEST_LINE_MAX, Welcome};
@@ -31,6 +34,7 @@ const EXAMPLES: &str = "\
 Examples:
   causeway rtt serve
   causeway rtt serve -i eth0 -N 8               # sample 1 packet in 8 there too
+  causeway rtt serve -i eth0 -m synack,causal   # and these from every packet there
   causeway rtt serve -p 12865 --service 20ms    # as if each request took 20 ms";
 
 /// Answer requests of `causeway rtt` clients until Ctrl-C
@@ -45,9 +49,21 @@ pub struct ServeArgs {
     #[arg(short, long, value_name = "PORT", default_value_t = PORT)]
     pub port: u16,
 
-    /// Sample on this interface what streams send and receive (needs root)
+    /// Watch on this interface what streams send and receive (needs root)
     #[arg(short, long, value_name = "INTERFACE")]
     pub interface: Option<String>,
+
+    /// What to measure on the interface; clients that ask for it are told
+    #[arg(
+        short,
+        long = "method",
+        value_enum,
+        value_delimiter = ',',
+        value_name = "METHOD",
+        default_value = "sampled",
+        requires = "interface"
+    )]
+    pub methods: Vec<Watched>,
 
     /// The sampler takes one packet in so many, each direction by itself
     #[arg(short = 'N', long = "sample", value_name = "COUNT", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65536), requires = "interface")]
@@ -60,6 +76,34 @@ pub struct ServeArgs {
     /// Wait so long before each response, as a slow application would
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration)]
     pub service: Duration,
+
+    /// Wait before reading a request over TCP, not after it, as an application does that is busy with something else
+    #[arg(long, requires = "service")]
+    pub unread: bool,
+}
+
+/// A method of the server's interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Watched {
+    /// Data of the server to its ACK, where 1-in-N sampling met both
+    Sampled,
+    /// SYN+ACK to the client's ACK
+    Synack,
+    /// TCP timestamp to its echo, as pping
+    Timestamps,
+    /// Causeway's estimate from the requests
+    Causal,
+}
+
+impl Watched {
+    fn method(self) -> Method {
+        match self {
+            Self::Sampled => Method::Sampled,
+            Self::Synack => Method::Synack,
+            Self::Timestamps => Method::Timestamps,
+            Self::Causal => Method::Causal,
+        }
+    }
 }
 
 impl ServeArgs {
@@ -71,12 +115,20 @@ impl ServeArgs {
         );
         let listener = self.bind()?;
         let at = listener.local_addr().context("own address")?;
-        let sample = self.interface.as_ref().map_or(0, |_| self.sample);
-        let sessions = Arc::new(Sessions::new(self.service, sample));
+        let watched = self.watched();
+        let sampled = watched.contains(&Method::Sampled);
+        let sample = if sampled { self.sample } else { 0 };
+        let sessions = Arc::new(Sessions::new(self.service, self.unread, sample, watched));
         let _observing = self.observe(at.port(), &sessions)?;
         eprintln!("causeway rtt serve: listening on {at}; Ctrl-C ends");
         accept(&listener, &sessions);
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// What is measured on the interface; nothing without one.
+    fn watched(&self) -> Vec<Method> {
+        let methods = self.methods.iter().filter(|_| self.interface.is_some());
+        methods.map(|watched| watched.method()).collect()
     }
 
     fn observe(&self, port: u16, sessions: &Arc<Sessions>) -> anyhow::Result<Option<Observing>> {
@@ -86,12 +138,12 @@ impl ServeArgs {
         let options = SamplerOptions {
             interface,
             port,
-            one_in: self.sample,
-            follow: false,
+            one_in: sessions.sample(),
+            follow: self.methods.iter().any(|m| *m != Watched::Sampled),
         };
         let sessions = sessions.clone();
         let memory_ns = self.sample_memory.as_nanos() as u64;
-        Observing::start(options, memory_ns, move |value| sessions.sampled(&value)).map(Some)
+        Observing::start(options, memory_ns, move |value| sessions.observed(&value)).map(Some)
     }
 
     fn bind(&self) -> anyhow::Result<TcpListener> {

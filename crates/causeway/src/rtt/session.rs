@@ -2,7 +2,7 @@
 //! A client's stay at the server: its streams of requests, and what the server
 //! learns from them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -30,21 +30,34 @@ const SILENT: Duration = Duration::from_secs(120);
 pub const TCP_EVERY_NS: u64 = 10_000_000;
 /// Data is moved in pieces of this size.
 const PIECE: usize = 64 << 10;
+/// Handshakes seen of connections that have not said what they are.
+const STRANGERS: usize = 1024;
 
 /// All sessions of a server.
 #[derive(Debug)]
 pub struct Sessions {
     service: Duration,
+    unread: bool,
     /// 1 in so many packets is sampled; 0: none.
     sample: u32,
-    /// Whose stream comes from an address.
-    peers: Mutex<HashMap<SocketAddr, Arc<Session>>>,
+    /// What is measured on the interface.
+    watched: Vec<Method>,
+    peers: Mutex<Peers>,
     open: Mutex<HashMap<String, Arc<Session>>>,
     /// Makes tokens that strangers cannot guess.
     secret: RandomState,
     made: AtomicU64,
     /// UDP streams of all sessions.
     datagrams: Arc<AtomicUsize>,
+}
+
+/// Who is at the other end of the connections that the interface sees.
+#[derive(Debug, Default)]
+struct Peers {
+    /// Whose stream comes from an address.
+    sessions: HashMap<SocketAddr, Arc<Session>>,
+    /// A handshake is over before its connection has said whose it is.
+    strangers: VecDeque<Value>,
 }
 
 /// One of the things of which only so many may be at once.
@@ -73,6 +86,8 @@ pub struct Session {
     request: usize,
     response: usize,
     service: Duration,
+    /// The service comes before the request is read.
+    unread: bool,
     closed: AtomicBool,
     transactions: AtomicU64,
     measured: Mutex<Seen>,
@@ -81,7 +96,8 @@ pub struct Session {
 #[derive(Debug, Default)]
 struct Seen {
     tcp: Latencies,
-    sampled: Latencies,
+    /// Of the interface.
+    observed: Vec<(Method, Latencies)>,
     app: Latencies,
     /// The last reading of each stream, by its number.
     streams: Vec<TcpInfo>,
@@ -90,18 +106,26 @@ struct Seen {
 }
 
 impl Sessions {
-    /// A server that waits `service` before each response and samples 1 packet in
-    /// `sample`.
-    pub fn new(service: Duration, sample: u32) -> Self {
+    /// A server that waits `service` before each response, or before it reads a request
+    /// if `unread`, samples 1 packet in `sample`, and has values of the `watched`
+    /// methods from its interface.
+    pub fn new(service: Duration, unread: bool, sample: u32, watched: Vec<Method>) -> Self {
         Self {
             service,
+            unread,
             sample,
+            watched,
             peers: Mutex::default(),
             open: Mutex::default(),
             secret: RandomState::new(),
             made: AtomicU64::new(0),
             datagrams: Arc::default(),
         }
+    }
+
+    /// 1 in so many packets is sampled; 0: none.
+    pub fn sample(&self) -> u32 {
+        self.sample
     }
 
     /// Serves a control connection, whose first line has been read.
@@ -148,6 +172,7 @@ impl Sessions {
             request: hello.request as usize,
             response: hello.response as usize,
             service: self.service,
+            unread: self.unread,
             closed: AtomicBool::new(false),
             transactions: AtomicU64::new(0),
             measured: Mutex::default(),
@@ -221,21 +246,47 @@ impl Sessions {
         let session = found.context("no such session: it has ended, or the token is wrong")?;
         let index = session.join(stream)?;
         let peer = canonical(stream.peer_addr()?);
-        if self.sample > 0 {
-            lock(&self.peers).insert(peer, session.clone());
+        if !self.watched.is_empty() {
+            lock(&self.peers).join(peer, &session);
         }
         stream.write_all(b"ok\n")?;
         set_timeouts(stream, Some(SILENT))?;
         let answered = session.answer(stream, index);
-        lock(&self.peers).remove(&peer);
+        lock(&self.peers).sessions.remove(&peer);
         answered
     }
 
-    /// A value of the sampler.
-    pub fn sampled(&self, value: &Value) {
-        let session = lock(&self.peers).get(&value.flow.remote).cloned();
-        if let (Some(session), Method::Sampled) = (session, value.method) {
-            lock(&session.measured).sampled.record(value.ns);
+    /// A value from the interface.
+    pub fn observed(&self, value: &Value) {
+        if self.watched.contains(&value.method) {
+            lock(&self.peers).observed(value);
+        }
+    }
+}
+
+impl Peers {
+    fn join(&mut self, peer: SocketAddr, session: &Arc<Session>) {
+        self.sessions.insert(peer, session.clone());
+        self.strangers.retain(|value| {
+            let its = value.flow.remote == peer;
+            if its {
+                session.observed(value);
+            }
+            !its
+        });
+    }
+
+    fn observed(&mut self, value: &Value) {
+        if let Some(session) = self.sessions.get(&value.flow.remote) {
+            session.observed(value);
+        } else if value.method == Method::Synack {
+            // An address that comes again is another connection's.
+            self.strangers
+                .retain(|known| known.flow.remote != value.flow.remote);
+            if self.strangers.len() == STRANGERS {
+                self.strangers.pop_front();
+            }
+            self.strangers.push_back(*value);
         }
     }
 }
@@ -261,11 +312,14 @@ impl Session {
         let mut buffer = vec![0_u8; self.request.max(self.response).min(PIECE)];
         let mut read_ns = 0;
         loop {
+            if self.unread {
+                self.leave_unread(stream);
+            }
             let Some(received_ns) = self.read_request(stream, &mut buffer)? else {
                 self.read_tcp(stream, index)?;
                 return Ok(());
             };
-            if !self.service.is_zero() {
+            if !self.unread && !self.service.is_zero() {
                 clock::sleep_until(received_ns + self.service.as_nanos() as u64);
             }
             let answered_ns = clock::now_ns();
@@ -281,6 +335,14 @@ impl Session {
                 read_ns = answered_ns;
                 self.read_tcp(stream, index)?;
             }
+        }
+    }
+
+    /// Lets a request lie in the kernel for the time of the service.
+    fn leave_unread(&self, stream: &TcpStream) {
+        // An error, or the end, shows again at the read that follows.
+        if stream.peek(&mut [0]).is_ok_and(|len| len > 0) {
+            clock::sleep_until(clock::now_ns() + self.service.as_nanos() as u64);
         }
     }
 
@@ -302,6 +364,17 @@ impl Session {
             }
         }
         Ok(Some(clock::now_ns()))
+    }
+
+    fn observed(&self, value: &Value) {
+        let mut seen = lock(&self.measured);
+        let known = seen.observed.iter().position(|(m, _)| *m == value.method);
+        let index = known.unwrap_or_else(|| {
+            seen.observed.push((value.method, Latencies::new()));
+            seen.observed.len() - 1
+        });
+        let latencies = &mut seen.observed[index].1;
+        (0..value.count).for_each(|_| latencies.record(value.ns));
     }
 
     fn read_tcp(&self, stream: &TcpStream, index: usize) -> Result<()> {
@@ -345,18 +418,19 @@ impl Session {
 
     fn report(&self) -> Report {
         let seen = lock(&self.measured);
-        let methods = [(Method::Tcp, &seen.tcp), (Method::Sampled, &seen.sampled)];
-        let measured = methods.iter().filter(|(_, l)| l.count() > 0);
+        let observed = seen.observed.iter().map(|(method, l)| (*method, l));
+        let methods = std::iter::once((Method::Tcp, &seen.tcp)).chain(observed);
+        let measured = methods.filter(|(_, l)| l.count() > 0);
         Report {
             transactions: self.transactions.load(Ordering::Relaxed),
             tcp: Tcp::sum(&seen.streams),
             app_p50_ns: seen.app.quantile(0.5),
             methods: measured
                 .clone()
-                .filter_map(|(m, l)| Some(Measured::new(*m, &l.summary()?)))
+                .filter_map(|(m, l)| Some(Measured::new(m, &l.summary()?)))
                 .collect(),
             histograms: measured
-                .filter_map(|(m, l)| Some((Word(*m), protocol::encode(l.histogram())?)))
+                .filter_map(|(m, l)| Some((Word(m), protocol::encode(l.histogram())?)))
                 .collect(),
         }
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
-use causeway_core::rtt::study::{Beyond, Interval, Lossy, Measured, Verdict, judge};
+use causeway_core::rtt::study::{Beyond, Interval, Lossy, Lost, Measured, Verdict, judge};
 use causeway_core::rtt::{Method, bucket_ms};
 use clap::Parser as _;
 use serde_json::{Value, json};
@@ -16,30 +16,31 @@ use super::client;
 use super::protocol::PORT;
 use super::result::Outcome;
 use super::stop;
+use super::study_output::{text, to_json};
 use super::study_page;
-use crate::output::Table;
 
 /// The write-up's intervals, ms; -1 is none.
 const WAITS_MS: [i64; 10] = [-1, 1, 2, 4, 8, 16, 32, 39, 40, 41];
 /// Those beyond the stand-alone ACK timer, with streams that keep the packet rate.
 const BEYOND_MS: [(i64, u32); 6] = [
-    (100, 16),
-    (300, 48),
-    (500, 80),
-    (1000, 160),
-    (3000, 480),
-    (5000, 800),
+    (100, 32),
+    (300, 96),
+    (500, 160),
+    (1000, 320),
+    (3000, 960),
+    // What a server allows one client; the rate would take 1600.
+    (5000, 1000),
 ];
 /// Requests of one, two and three segments on a path with an MTU of 1460.
 const SIZES: [u32; 3] = [1, 1409, 2818];
-/// What the lossy path loses each way, percent.
+/// What the lossy path loses in one direction, percent.
 const LOSS_PCT: f64 = 2.0;
 /// 1 in so many packets is sampled.
 const SAMPLE: u32 = 8;
 
 const EXAMPLES: &str = "\
 Examples:
-  causeway rtt study                              # in network namespaces, about 3 minutes
+  causeway rtt study                              # in network namespaces, about 5 minutes
   causeway rtt study --json study.json --html study.html --svg study.svg
   causeway rtt study server.example               # between hosts: there, `causeway rtt serve -i IF -N 8`";
 
@@ -55,7 +56,7 @@ pub struct StudyArgs {
     #[arg(short, long, value_name = "PORT", default_value_t = PORT)]
     pub port: u16,
 
-    /// Length of a run at an interval up to the ACK timer; beyond it, twice as long
+    /// Length of a run at an interval up to the ACK timer; beyond it, and under loss, twice as long. All parts with 6 s take about 5 minutes
     #[arg(short = 'l', long = "length", value_name = "SECONDS", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub seconds: u32,
 
@@ -71,6 +72,10 @@ pub struct StudyArgs {
     /// Intervals of the first part, ms; -1 is none
     #[arg(long, value_name = "MS", value_delimiter = ',', allow_hyphen_values = true, default_values_t = WAITS_MS)]
     pub waits: Vec<i64>,
+
+    /// Runs at each of these intervals, there and back; the one with the least rr p50 counts: what else the machine does only adds to it
+    #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
 
     /// Over IPv6 (in the lab)
     #[arg(short = '6')]
@@ -129,7 +134,7 @@ impl StudyArgs {
         };
         write(&self.json, &|| format!("{:#}\n", to_json(&study)))?;
         write(&self.html, &|| study_page::render(&study))?;
-        write(&self.svg, &|| study_page::intervals(&study.measured).svg())?;
+        write(&self.svg, &|| study_page::picture(&study.measured))?;
         let agree = study.verdicts.iter().all(|v| v.agree);
         Ok(match agree {
             true => ExitCode::SUCCESS,
@@ -144,7 +149,7 @@ impl StudyArgs {
             settings: json!({
                 "kernel": super::session::kernel(),
                 "host": runs.host, "lab": self.host.is_none(), "ipv6": self.ipv6,
-                "seconds": self.seconds, "sample": SAMPLE, "sample_memory_ms": 2000,
+                "seconds": self.seconds, "rounds": self.rounds, "sample": SAMPLE, "sample_memory_ms": 2000,
                 "loss_pct": LOSS_PCT,
                 "congestion": std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control")
                     .map_or(Value::Null, |name| json!(name.trim())),
@@ -174,10 +179,16 @@ impl StudyArgs {
         let (quiet, study) = (runs.clone(), self.clone());
         let mut measured = client.run(move || quiet.all(Some(Part::Loss)))?;
         if study.parts.contains(&Part::Loss) {
-            let loss = path.lose(LOSS_PCT)?;
-            let lossy = runs.clone();
-            measured.lossy = client.run(move || lossy.lossy())?;
-            drop(loss);
+            for (port, lost, bytes) in [
+                (Path::CLIENT, Lost::Requests, SIZES[0]),
+                (Path::CLIENT, Lost::Requests, SIZES[1]),
+                (Path::SERVER, Lost::Responses, SIZES[0]),
+            ] {
+                let _loss = path.lose_from(port, LOSS_PCT)?;
+                let runs = runs.clone();
+                let row = client.run(move || runs.lossy(lost, bytes))?;
+                measured.lossy.push(row);
+            }
         }
         drop(server);
         Ok(self.conclude(measured, &runs))
@@ -192,6 +203,7 @@ struct Runs {
     seconds: u32,
     parts: Vec<Part>,
     waits: Vec<i64>,
+    rounds: u32,
 }
 
 /// ClientArgs from words, as from a command line.
@@ -209,6 +221,7 @@ impl Runs {
             seconds: args.seconds,
             parts: args.parts.clone(),
             waits: args.waits.clone(),
+            rounds: args.rounds,
         }
     }
 
@@ -217,18 +230,14 @@ impl Runs {
         let runs = |part| self.parts.contains(&part) && without != Some(part);
         let mut measured = Measured::default();
         if runs(Part::Intervals) {
-            measured.intervals = self
-                .waits
-                .iter()
-                .map(|w| self.interval(*w))
-                .collect::<Result<_>>()?;
+            measured.intervals = self.intervals()?;
         }
         if runs(Part::Beyond) {
             let row = |&(wait_ms, streams)| self.beyond(wait_ms, streams, 1409);
             measured.beyond = BEYOND_MS.iter().map(row).collect::<Result<_>>()?;
         }
         if runs(Part::Sizes) {
-            let row = |&bytes| self.beyond(300, 48, bytes);
+            let row = |&bytes| self.beyond(300, 96, bytes);
             measured.sizes = SIZES.iter().map(row).collect::<Result<_>>()?;
         }
         Ok(measured)
@@ -244,6 +253,26 @@ impl Runs {
         let outcome = client::measure(&words.client)?;
         ensure!(!stop::stopped(), "interrupted");
         Ok(outcome)
+    }
+
+    /// The write-up's table, of several rounds the calmest run at each interval.
+    fn intervals(&self) -> Result<Vec<Interval>> {
+        let run = |wait: &i64| self.interval(*wait);
+        let mut kept: Vec<Interval> = self.waits.iter().map(run).collect::<Result<_>>()?;
+        for round in 1..self.rounds {
+            // There and back: what comes and goes slowly meets both ends alike.
+            let mut order: Vec<usize> = (0..kept.len()).collect();
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            for index in order {
+                let again = run(&self.waits[index])?;
+                if again.calmer_than(&kept[index]) {
+                    kept[index] = again;
+                }
+            }
+        }
+        Ok(kept)
     }
 
     /// One row of the write-up's table. Longer waits get more streams, so that the
@@ -317,51 +346,51 @@ impl Runs {
         })
     }
 
-    fn lossy(&self) -> Result<Vec<Lossy>> {
-        let row = |request_bytes: u32| {
-            let sizes = format!("{request_bytes},2");
-            let length = (2 * self.seconds).to_string();
-            let outcome = self.run(
-                10,
-                &[
-                    "-r",
-                    &sizes,
-                    "-l",
-                    &length,
-                    "--streams",
-                    "24",
-                    "-m",
-                    "rr,tcp,sampled,ping",
-                    "--ping-interval",
-                    "20ms",
-                ],
-            )?;
-            let here = |method| outcome.summary(method).unwrap_or_default();
-            let evidence = outcome.evidence();
-            let ends = [evidence.client, evidence.server];
-            let echoes = outcome.echoes.unwrap_or_default();
-            let sampled = [
-                outcome.summary(Method::Sampled),
-                outcome.server_summary(Method::Sampled),
-            ];
-            Ok(Lossy {
-                request_bytes,
-                loss_pct: LOSS_PCT,
-                rr_p50_us: us(here(Method::Rr).p50_ns),
-                rr_max_us: us(here(Method::Rr).max_ns),
-                client_tcp_rtt_max_us: us(here(Method::Tcp).max_ns),
-                retransmitted: ends.iter().flatten().map(|t| t.retransmitted).sum(),
-                sampled_max_us: sampled
-                    .iter()
-                    .flatten()
-                    .map(|s| us(s.max_ns))
-                    .reduce(f64::max),
-                ping_loss_pct: 100.0 * (echoes.transmitted - echoes.received) as f64
-                    / echoes.transmitted.max(1) as f64,
-                ping_max_us: outcome.summary(Method::Ping).map(|s| us(s.max_ns)),
-            })
-        };
-        SIZES[..2].iter().map(|bytes| row(*bytes)).collect()
+    fn lossy(&self, lost: Lost, request_bytes: u32) -> Result<Lossy> {
+        let sizes = format!("{request_bytes},2");
+        let length = (2 * self.seconds).to_string();
+        let outcome = self.run(
+            10,
+            &[
+                "-r",
+                &sizes,
+                "-l",
+                &length,
+                "--streams",
+                "24",
+                "-m",
+                "rr,tcp,sampled,ping",
+                "--ping-interval",
+                "20ms",
+            ],
+        )?;
+        let here = |method| outcome.summary(method).unwrap_or_default();
+        let ends = [
+            outcome.ended.as_ref().and_then(|e| e.tcp.as_ref()),
+            outcome.server.as_ref().and_then(|s| s.tcp.as_ref()),
+        ];
+        let echoes = outcome.echoes.unwrap_or_default();
+        let sampled = [
+            outcome.summary(Method::Sampled),
+            outcome.server_summary(Method::Sampled),
+        ];
+        Ok(Lossy {
+            lost,
+            request_bytes,
+            loss_pct: LOSS_PCT,
+            rr_p50_us: us(here(Method::Rr).p50_ns),
+            rr_max_us: us(here(Method::Rr).max_ns),
+            client_tcp_rtt_max_us: us(here(Method::Tcp).max_ns),
+            retransmitted: ends.iter().flatten().map(|t| t.retrans).sum(),
+            sampled_max_us: sampled
+                .iter()
+                .flatten()
+                .map(|s| us(s.max_ns))
+                .reduce(f64::max),
+            ping_loss_pct: 100.0 * (echoes.transmitted - echoes.received) as f64
+                / echoes.transmitted.max(1) as f64,
+            ping_max_us: outcome.summary(Method::Ping).map(|s| us(s.max_ns)),
+        })
     }
 }
 
@@ -378,131 +407,4 @@ fn server_tcp_us(outcome: &Outcome) -> f64 {
 fn sampled_ms(outcome: &Outcome) -> Option<f64> {
     let summary = outcome.server_summary(Method::Sampled)?;
     Some(bucket_ms(summary.p50_ns))
-}
-
-/// One decimal; `-` for what was not measured.
-pub fn cell(value: Option<f64>) -> String {
-    match value {
-        Some(value) if value.is_finite() => format!("{value:.1}"),
-        _ => "-".to_owned(),
-    }
-}
-
-fn text(study: &Study) -> String {
-    let mut text = String::new();
-    let m = &study.measured;
-    if !m.intervals.is_empty() {
-        let mut table = Table::new(&[
-            ">WAIT MS",
-            ">RR P50 US",
-            ">RR P99 US",
-            ">CLIENT TCP US",
-            ">SERVER TCP US",
-            ">SAMPLED MS",
-            ">PING P50 US",
-            ">CAUSAL US",
-        ]);
-        for r in &m.intervals {
-            table.push(vec![
-                format!("{:.0}", r.wait_ms),
-                cell(Some(r.rr_p50_us)),
-                cell(Some(r.rr_p99_us)),
-                cell(Some(r.client_tcp_rtt_us)),
-                cell(Some(r.server_tcp_rtt_us)),
-                cell(r.sampled_p50_ms),
-                cell(r.ping_p50_us),
-                cell(r.causal_us),
-            ]);
-        }
-        text += &format!("Response/request interval\n{}\n", table.to_text());
-    }
-    for (title, rows) in [
-        ("Beyond the stand-alone ACK timer", &m.beyond),
-        ("Request sizes", &m.sizes),
-    ] {
-        if rows.is_empty() {
-            continue;
-        }
-        let mut table = Table::new(&[
-            ">WAIT MS",
-            ">STREAMS",
-            ">REQUEST B",
-            ">RR P50 US",
-            ">CLIENT TCP US",
-            ">SERVER TCP US",
-            ">SAMPLED MS",
-            ">OF APPLICATION %",
-            ">VALUES",
-        ]);
-        for r in rows {
-            table.push(vec![
-                format!("{:.0}", r.wait_ms),
-                r.streams.to_string(),
-                r.request_bytes.to_string(),
-                cell(Some(r.rr_p50_us)),
-                cell(Some(r.client_tcp_rtt_us)),
-                cell(Some(r.server_tcp_rtt_us)),
-                cell(r.sampled_p50_ms),
-                format!("{:.0}", 100.0 * r.sampled_app_share),
-                r.sampled_values.to_string(),
-            ]);
-        }
-        text += &format!("{title}\n{}\n", table.to_text());
-    }
-    for v in &study.verdicts {
-        let word = if v.agree { "agree" } else { "NOT    " };
-        text += &format!(
-            "{word:<6} {}: {}\n       {}\n",
-            v.curve, v.expected, v.measured
-        );
-    }
-    text
-}
-
-/// A figure for JSON: what was not measured is null.
-fn number(value: f64) -> Value {
-    if value.is_finite() {
-        json!(value)
-    } else {
-        Value::Null
-    }
-}
-
-fn to_json(study: &Study) -> Value {
-    let intervals = study.measured.intervals.iter().map(|r| {
-        json!({
-            "wait_ms": r.wait_ms, "rr_p50_us": r.rr_p50_us, "rr_p99_us": r.rr_p99_us,
-            "client_tcp_rtt_us": number(r.client_tcp_rtt_us),
-            "server_tcp_rtt_us": number(r.server_tcp_rtt_us),
-            "sampled_p50_ms": r.sampled_p50_ms, "ping_p50_us": r.ping_p50_us,
-            "causal_us": r.causal_us, "client_sampled_p50_ms": r.client_sampled_p50_ms,
-        })
-    });
-    let row = |r: &Beyond| {
-        json!({
-            "wait_ms": r.wait_ms, "streams": r.streams, "request_bytes": r.request_bytes,
-            "rr_p50_us": number(r.rr_p50_us), "client_tcp_rtt_us": number(r.client_tcp_rtt_us),
-            "server_tcp_rtt_us": number(r.server_tcp_rtt_us), "sampled_p50_ms": r.sampled_p50_ms,
-            "sampled_app_share": r.sampled_app_share, "sampled_values": r.sampled_values,
-        })
-    };
-    let lossy = study.measured.lossy.iter().map(|r| {
-        json!({
-            "request_bytes": r.request_bytes, "loss_pct": r.loss_pct, "rr_p50_us": r.rr_p50_us,
-            "rr_max_us": r.rr_max_us, "client_tcp_rtt_max_us": r.client_tcp_rtt_max_us,
-            "retransmitted": r.retransmitted, "sampled_max_us": r.sampled_max_us,
-            "ping_loss_pct": r.ping_loss_pct, "ping_max_us": r.ping_max_us,
-        })
-    });
-    let verdicts = study.verdicts.iter().map(|v| {
-        json!({ "curve": v.curve, "expected": v.expected, "agree": v.agree, "measured": v.measured })
-    });
-    json!({
-        "intervals": intervals.collect::<Vec<_>>(),
-        "beyond": study.measured.beyond.iter().map(row).collect::<Vec<_>>(),
-        "sizes": study.measured.sizes.iter().map(row).collect::<Vec<_>>(),
-        "loss": lossy.collect::<Vec<_>>(),
-        "verdicts": verdicts.collect::<Vec<_>>(),
-        "settings": study.settings,
-    })
 }

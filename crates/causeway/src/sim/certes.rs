@@ -98,29 +98,38 @@ fn write(path: &Path, text: &str) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 
-/// Runs workloads, as many at a time as there are CPUs.
 fn simulate(workloads: &[Workload], seed: u64) -> Result<Vec<Evaluation>> {
+    let run = |of: &Workload| Ok(evaluate(of, &world::run(of, seed), 0.0)?);
+    in_parallel(workloads, run)
+}
+
+/// What `run` makes of each, in their order; as many at a time as there are CPUs.
+pub fn in_parallel<T: Sync, R: Send>(
+    jobs: &[T],
+    run: impl Fn(&T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::new());
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
-        for _ in 0..threads.min(workloads.len()) {
+        for _ in 0..threads.min(jobs.len()) {
             scope.spawn(|| {
-                while let Some(of) = workloads.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let found = evaluate(of, &world::run(of, seed), 0.0);
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(job) = jobs.get(number) else { return };
+                    let found = run(job);
                     if let Ok(mut done) = done.lock() {
-                        done.push(found);
+                        done.push((number, found));
                     }
                 }
             });
         }
     });
-    let done = done
+    let mut done = done
         .into_inner()
         .map_err(|_| anyhow!("a simulation panicked"))?;
-    let mut rows = done.into_iter().collect::<Result<Vec<_>, _>>()?;
-    rows.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(rows)
+    done.sort_by_key(|(number, _)| *number);
+    done.into_iter().map(|(_, found)| found).collect()
 }
 
 /// A method's error of the mean and mean error of the seconds, in percent.

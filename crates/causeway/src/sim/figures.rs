@@ -5,9 +5,9 @@ use anyhow::Result;
 use causeway_core::certes::queueing_mean_s;
 use causeway_sim::certes::workload::{Backlog, Schedule, Workload, table_ii};
 use causeway_sim::certes::world::Second;
-use causeway_sim::certes::{Evaluation, Method, evaluate, world};
+use causeway_sim::certes::{Evaluation, Method, evaluate_by, world};
 
-use super::certes::{Table, errors};
+use super::certes::{Table, errors, in_parallel};
 use crate::report::chart::{Along, Chart, Scale, Series};
 
 /// A plot with what it shows.
@@ -60,6 +60,7 @@ pub fn all(seed: u64, seconds: u32, tables: &[Table]) -> Result<Vec<Figure>> {
         }
     }
     figures.push(drop_rate_alone());
+    let mut jobs: Vec<Job> = Vec::new();
     for schedule in Schedule::ALL {
         let named = |name: &str| {
             let of = table_ii(schedule).into_iter().find(|of| of.name == name);
@@ -71,22 +72,33 @@ pub fn all(seed: u64, seconds: u32, tables: &[Table]) -> Result<Vec<Figure>> {
         let (Some(a), Some(j)) = (named("A"), named("J")) else {
             continue;
         };
-        figures.push(in_the_middle(
-            "Figure 25",
-            schedule,
-            &Workload {
-                backlog: Backlog::Fixed(512),
-                ..a.clone()
-            },
-            600,
-            seed,
-        )?);
-        figures.push(in_the_middle("Figure 26", schedule, &j, 575, seed)?);
-        figures.push(queue_limits(schedule, &a, seed)?);
-        figures.push(slot_lengths(schedule, &a, seed)?);
+        let short = Workload {
+            backlog: Backlog::Fixed(512),
+            ..a.clone()
+        };
+        let last = a.clone();
+        jobs.push(Box::new(move || {
+            in_the_middle("Figure 25", schedule, &short, 600, seed)
+        }));
+        jobs.push(Box::new(move || {
+            in_the_middle("Figure 26", schedule, &j, 575, seed)
+        }));
+        jobs.push(Box::new(move || queue_limits(schedule, &a, seed)));
+        jobs.push(Box::new(move || slot_lengths(schedule, &last, seed)));
     }
+    figures.extend(in_parallel(&jobs, |job| job())?);
     Ok(figures)
 }
+
+type Job = Box<dyn Fn() -> Result<Figure> + Send + Sync>;
+
+/// What the figures that run here need: all but the full model.
+const METHODS: [Method; 4] = [
+    Method::Exact,
+    Method::Model,
+    Method::PaperModel,
+    Method::SynToEnd,
+];
 
 fn means(seconds: &[Second], from: usize, to: usize) -> Vec<(f64, f64)> {
     let mean = |second: &Second| {
@@ -207,7 +219,7 @@ fn in_the_middle(
     seed: u64,
 ) -> Result<Figure> {
     let from_s = slot as f64 * of.slot_s;
-    let found = evaluate(of, &world::run(of, seed), from_s)?;
+    let found = evaluate_by(&METHODS, of, &world::run(of, seed), from_s)?;
     let (from, to) = ((from_s - 10.0).max(0.0) as usize, (from_s + 60.0) as usize);
     let model = found
         .of(Method::Model)
@@ -240,7 +252,7 @@ fn queue_limits(schedule: Schedule, a: &Workload, seed: u64) -> Result<Figure> {
         },
         ..a.clone()
     };
-    let found = evaluate(&of, &world::run(&of, seed), 0.0)?;
+    let found = evaluate_by(&METHODS, &of, &world::run(&of, seed), 0.0)?;
     let mut figure = over_time(
         &format!(
             "Figures 20 and 21, {}: the accept queue's limit goes from 2048 to 32 and back, 10 s each",
@@ -264,7 +276,7 @@ fn slot_lengths(schedule: Schedule, a: &Workload, seed: u64) -> Result<Figure> {
             duration_s: a.duration_s.min(300.0),
             ..a.clone()
         };
-        let found = evaluate(&of, &world::run(&of, seed), 0.0)?;
+        let found = evaluate_by(&METHODS, &of, &world::run(&of, seed), 0.0)?;
         points.push((slot_s, errors(&found, Method::PaperModel).1));
     }
     Ok(Figure {

@@ -3,6 +3,7 @@
 //! the same result on every machine.
 
 mod certes;
+mod control;
 mod figures;
 mod page;
 
@@ -22,6 +23,8 @@ pub struct Args {
 enum SimCommand {
     /// What clients lose before they are connected: the sixteen workloads of Certes
     Certes(certes::Args),
+    /// The latency controller's laws in closed loop, against plain hashing
+    Control(control::Args),
 }
 
 impl Args {
@@ -29,6 +32,7 @@ impl Args {
     pub fn run(self) -> Result<ExitCode> {
         match self.command {
             SimCommand::Certes(args) => args.run(),
+            SimCommand::Control(args) => args.run(),
         }
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Capture files, decoded from bytes as they arrive: pcap and pcapng.
+//! Capture files, decoded from bytes as they arrive: pcap and pcapng. [`write`] makes
+//! pcapng.
 //!
 //! [`Reader`] does no I/O. Put bytes in with [`Reader::feed`], or read straight
 //! into [`Reader::space`] and say how many with [`Reader::filled`]; take packets
@@ -16,6 +17,7 @@
 mod buffer;
 mod pcap;
 mod pcapng;
+pub mod write;
 
 use std::ops::ControlFlow;
 

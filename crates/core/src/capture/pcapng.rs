@@ -8,15 +8,15 @@ use crate::wire::LinkType;
 /// The type of a section header block, the same in both byte orders.
 pub(super) const SECTION_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
-const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
+pub(super) const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 
-const INTERFACE: u32 = 1;
+pub(super) const INTERFACE: u32 = 1;
 const OLD_PACKET: u32 = 2;
 const SIMPLE_PACKET: u32 = 3;
-const ENHANCED_PACKET: u32 = 6;
+pub(super) const ENHANCED_PACKET: u32 = 6;
 
-const OPTION_END: u16 = 0;
-const OPTION_TSRESOL: u16 = 9;
+pub(super) const OPTION_END: u16 = 0;
+pub(super) const OPTION_TSRESOL: u16 = 9;
 const OPTION_TSOFFSET: u16 = 14;
 
 /// Interfaces of one section. Each takes memory, and a file could go on forever.

@@ -88,6 +88,57 @@ impl DropOdds {
     }
 }
 
+/// How many of the accepted connections were never served: of those whose first SYN was
+/// answered, and of those that had to try again. Not in the paper. They do not complete,
+/// so what they lost is not in the mean of those that did; and where retries meet a queue
+/// that is full, they are most of the retries that were answered.
+#[derive(Clone, Copy, Debug)]
+pub struct StallShares {
+    keep: f64,
+    /// Completed and stalled, of first SYNs and of retries.
+    first: (f64, f64),
+    retried: (f64, f64),
+}
+
+impl StallShares {
+    /// For slots of this length, in seconds.
+    pub fn new(slot_s: f64) -> Self {
+        Self {
+            keep: (-slot_s / DropOdds::MEMORY_S).exp(),
+            first: (0.0, 0.0),
+            retried: (0.0, 0.0),
+        }
+    }
+
+    /// Takes in a slot as tracked.
+    pub fn add(&mut self, slot: &Slot) {
+        let retried = |all: u64, first: u64| all.saturating_sub(first);
+        for (sum, count) in [
+            (&mut self.first.0, slot.completed_first),
+            (&mut self.first.1, slot.stalled_first),
+            (
+                &mut self.retried.0,
+                retried(slot.completed, slot.completed_first),
+            ),
+            (
+                &mut self.retried.1,
+                retried(slot.stalled, slot.stalled_first),
+            ),
+        ] {
+            *sum = *sum * self.keep + count as f64;
+        }
+    }
+
+    /// Of first SYNs and of retries that were answered; 0 while too few ended.
+    pub fn shares(&self) -> (f64, f64) {
+        let share = |(completed, stalled): (f64, f64)| match completed + stalled {
+            ended if ended < DropOdds::ENOUGH => 0.0,
+            ended => stalled / ended,
+        };
+        (share(self.first), share(self.retried))
+    }
+}
+
 /// The share of packets that the network loses, from handshakes (Certes, 3.2.1, with
 /// both ways taken to be alike). A client whose ACK came only after a second SYN-ACK
 /// did not get the first. A lost ACK does not show: the client's request follows it

@@ -15,6 +15,10 @@ pub struct Estimate {
     pub gave_up: f64,
     /// What those who gave up had waited, seconds.
     pub give_up_s: f64,
+    /// Connections that their clients had and the server never served.
+    pub stalled: f64,
+    /// What the clients of those had waited from the first SYN on, seconds.
+    pub stalled_s: f64,
     /// What the completed ones lost before the SYN that was answered, seconds.
     pub conn_fail_s: f64,
     /// What they took from then on at the server, seconds.
@@ -26,7 +30,8 @@ pub struct Estimate {
 /// Where a mean response time goes, in seconds; the parts add up to it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parts {
-    /// Lost before the connection: dropped SYNs, and those who gave up.
+    /// Lost before the connection: dropped SYNs, dropped final ACKs, and those who
+    /// gave up.
     pub lost_connection_s: f64,
     /// At the server, kernel queues included.
     pub server_s: f64,
@@ -39,6 +44,8 @@ impl Estimate {
     pub(super) fn measured(slot: &Slot) -> Self {
         Self {
             completed: slot.completed as f64,
+            stalled: slot.stalled as f64,
+            stalled_s: slot.stalled_ns as f64 / SECOND_NS,
             syn_to_end_s: slot.syn_to_end_ns as f64 / SECOND_NS,
             rtt_s: slot.rtt_ns as f64 / SECOND_NS,
             ..Self::default()
@@ -59,14 +66,20 @@ impl Estimate {
         exact
     }
 
-    /// Completed connections and clients that gave up (eq. 4's denominator).
+    /// Completed connections and clients that gave up (eq. 4's denominator), before
+    /// they were connected or after.
     pub fn transactions(&self) -> f64 {
-        self.completed + self.gave_up
+        self.completed + self.gave_up + self.stalled
+    }
+
+    /// What was lost before the connection, by all together, seconds.
+    fn lost_s(&self) -> f64 {
+        self.give_up_s + self.stalled_s + self.conn_fail_s
     }
 
     /// The mean client response time in seconds (eq. 4); `None` without transactions.
     pub fn mean_s(&self) -> Option<f64> {
-        let sum_s = self.give_up_s + self.conn_fail_s + self.syn_to_end_s + self.rtt_s;
+        let sum_s = self.lost_s() + self.syn_to_end_s + self.rtt_s;
         (self.transactions() > 0.0).then(|| sum_s / self.transactions())
     }
 
@@ -79,7 +92,7 @@ impl Estimate {
     pub fn parts(&self) -> Option<Parts> {
         let n = self.transactions();
         (n > 0.0).then(|| Parts {
-            lost_connection_s: (self.give_up_s + self.conn_fail_s) / n,
+            lost_connection_s: self.lost_s() / n,
             server_s: self.syn_to_end_s / n,
             network_s: self.rtt_s / n,
         })
@@ -91,6 +104,8 @@ impl AddAssign for Estimate {
         self.completed += other.completed;
         self.gave_up += other.gave_up;
         self.give_up_s += other.give_up_s;
+        self.stalled += other.stalled;
+        self.stalled_s += other.stalled_s;
         self.conn_fail_s += other.conn_fail_s;
         self.syn_to_end_s += other.syn_to_end_s;
         self.rtt_s += other.rtt_s;

@@ -7,7 +7,7 @@
 //! SYNs; here expectations stay fractions, so that classes of small weight do not
 //! vanish.
 
-use super::{DropOdds, Error, Estimate, Mix, SECOND_NS, Slot};
+use super::{DropOdds, Error, Estimate, Mix, SECOND_NS, Slot, StallShares};
 
 /// One retry of one class.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +41,8 @@ pub struct FastModel {
     /// Share of SYNs that the network loses before the server (3.2.1).
     loss: f64,
     odds_ratio: f64,
+    /// Of answered first SYNs and retries those that are never served.
+    stalls: (f64, f64),
     now: usize,
     /// Rings over slots: expected retries by lane, and clients that give up, by class.
     expected: Vec<Vec<f64>>,
@@ -66,6 +68,7 @@ impl FastModel {
             slot_s,
             loss,
             odds_ratio: 1.0,
+            stalls: (0.0, 0.0),
             now: 0,
             expected: vec![vec![0.0; lanes.len()]; ahead],
             giving_up: vec![vec![0.0; mix.classes().len()]; ahead],
@@ -79,6 +82,11 @@ impl FastModel {
     /// the paper's hypothesis that they are equal (eq. 6). `None` returns to it.
     pub fn set_odds(&mut self, odds: Option<&DropOdds>) {
         self.odds_ratio = odds.and_then(DropOdds::ratio).unwrap_or(1.0);
+    }
+
+    /// Sets how many of the accepted never complete: of first SYNs and of retries.
+    pub fn set_stalls(&mut self, stalls: &StallShares) {
+        self.stalls = stalls.shares();
     }
 
     /// Sets the share of SYNs that the network loses from now on.
@@ -191,7 +199,15 @@ impl FastModel {
         }
     }
 
-    fn remember(&mut self, lanes: Vec<f64>) {
+    /// Keeps what of the accepted will complete.
+    fn remember(&mut self, mut lanes: Vec<f64>) {
+        for (lane, n) in self.lanes.iter().zip(&mut lanes) {
+            let stalled = match lane.at_s > 0.0 {
+                true => self.stalls.1,
+                false => self.stalls.0,
+            };
+            *n *= 1.0 - stalled;
+        }
         let total: f64 = lanes.iter().sum();
         let lost_s: f64 = self
             .lanes

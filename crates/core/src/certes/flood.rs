@@ -38,18 +38,18 @@ impl FloodDetector {
         }
     }
 
-    /// How long after a first SYN it is judged: when every class that retries has
-    /// done so, with a tenth for late ones. Seconds.
+    /// How long after the end of a slot its first SYNs can be judged: when every class
+    /// that retries has done so, with a tenth for late ones. Seconds.
     pub fn judge_after_s(mix: &Mix) -> f64 {
         let first = |class: &super::RetryClass| class.retries_s.first().copied();
         1.1 * mix.classes().iter().filter_map(first).fold(0.0, f64::max)
     }
 
-    /// One slot's worth of judgements: `first_syns` became old enough, of them
-    /// `silent` had neither a retry nor an ACK.
-    pub fn judge(&mut self, first_syns: u64, silent: u64) {
-        self.judged = self.judged * self.keep + first_syns as f64;
-        self.silent = self.silent * self.keep + silent as f64;
+    /// Takes in a slot that is old enough to be judged: its first SYNs, and those of
+    /// which nothing more was heard.
+    pub fn judge(&mut self, slot: &Slot) {
+        self.judged = self.judged * self.keep + slot.first_offered as f64;
+        self.silent = self.silent * self.keep + slot.silent() as f64;
     }
 
     /// The share of first SYNs that belongs to a flood; 0 when there is none.
@@ -66,11 +66,13 @@ impl FloodDetector {
         }
     }
 
-    /// The slot without the flood. Of its first SYNs `silent` were judged so, and
-    /// `silent_answered` of these had been answered (SYN cookies answer everybody). A
-    /// slot can be judged [`judge_after_s`](Self::judge_after_s) after it, so the
-    /// model runs that much late while a flood lasts.
-    pub fn without_flood(&self, slot: &Slot, silent: u64, silent_answered: u64) -> Slot {
+    /// The slot without the flood: without its silent first SYNs, but for as many as
+    /// real clients without patience send. Those that had been answered (SYN cookies
+    /// answer everybody) are taken out of the accepted ones too. A slot can be judged
+    /// [`judge_after_s`](Self::judge_after_s) after it, so the model runs that much
+    /// late while a flood lasts.
+    pub fn without_flood(&self, slot: &Slot) -> Slot {
+        let silent = slot.silent();
         if self.share() == 0.0 || silent == 0 {
             return slot.clone();
         }
@@ -79,8 +81,8 @@ impl FloodDetector {
         let flood = silent
             .saturating_sub(impatient.round() as u64)
             .min(slot.first_offered);
-        let answered = (silent_answered as f64 * flood as f64 / silent as f64).round() as u64;
-        let answered = answered.min(slot.first_accepted);
+        let answered = slot.silent_answered() as f64 * flood as f64 / silent as f64;
+        let answered = (answered.round() as u64).min(slot.first_accepted);
         Slot {
             offered: slot.offered.saturating_sub(flood),
             first_offered: slot.first_offered.saturating_sub(flood),

@@ -22,26 +22,31 @@
 //! intervals at -6 and -9; its text and table I disagree about k at an FTO of 21 s
 //! (here the retries that a client makes are listed, so that k needs no table).
 
+mod accept_queue;
 mod comparators;
 mod drop_odds;
 mod error;
 mod estimate;
 mod fast;
 mod flood;
+mod observer;
 mod patience;
 mod reference;
+pub mod report;
 mod schedule;
 mod slot;
 #[cfg(test)]
 mod tests;
 mod tracker;
 
+pub use accept_queue::{ClientRule, QueueingRule, Trial};
 pub use comparators::{queueing_mean_s, sliding_window_mean_s};
-pub use drop_odds::{Confidence, DropOdds, NetworkLoss};
+pub use drop_odds::{Confidence, DropOdds, NetworkLoss, StallShares};
 pub use error::Error;
 pub use estimate::{Estimate, Parts};
 pub use fast::FastModel;
 pub use flood::FloodDetector;
+pub use observer::{Judge, Observed, Observer, Standing, Verdict};
 pub use patience::PatienceLearner;
 pub use reference::ReferenceModel;
 pub use schedule::{BSD_S, LINUX_6_5_S, Mix, MixLearner, RFC_1122_S, RFC_6298_S, RetryClass};

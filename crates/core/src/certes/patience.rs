@@ -60,11 +60,14 @@ impl PatienceLearner {
     /// Splits a class by patience as learned. Where a client gives up between two
     /// retries nobody can see; the class's own timeout and `known_s` are taken where
     /// they fall in between, else the middle. Seconds. Shares below 1 % are noise and
-    /// go to the class's own patience.
+    /// go to the class's own patience, and so do those who are more patient than drops
+    /// tell about.
     pub fn split(&self, class: &RetryClass, known_s: &[f64], loss: f64) -> Result<Mix, Error> {
         let mut classes = Vec::new();
         let mut rest = 1.0;
-        for (retry, share) in self.last_retries(loss).into_iter().enumerate() {
+        let mut shares = self.last_retries(loss);
+        shares.pop();
+        for (retry, share) in shares.into_iter().enumerate() {
             let from_s = retry.checked_sub(1).map_or(0.0, |at| {
                 class.retries_s.get(at).copied().unwrap_or(f64::MAX)
             });

@@ -172,6 +172,11 @@ impl MixLearner {
     /// An attempt whose first SYN was seen came to its `retry` th retry (from 1),
     /// `at_s` after that SYN. Once for each attempt, with its last retry.
     pub fn observe(&mut self, retry: usize, at_s: f64) {
+        self.observe_many(retry, at_s, 1);
+    }
+
+    /// The same of `count` attempts.
+    pub fn observe_many(&mut self, retry: usize, at_s: f64, count: u64) {
         let mut fits = 0;
         for (index, class) in self.prior.classes.iter().enumerate() {
             let nominal_s = retry.checked_sub(1).and_then(|at| class.retries_s.get(at));
@@ -181,8 +186,8 @@ impl MixLearner {
             fits |= u32::from(nominal_s.is_some_and(near)) << index;
         }
         match fits {
-            0 => self.unknown += 1.0,
-            set => *self.votes.entry(set).or_default() += 1.0,
+            0 => self.unknown += count as f64,
+            set => *self.votes.entry(set).or_default() += count as f64,
         }
     }
 

@@ -32,10 +32,22 @@ pub struct Slot {
     pub first_offered: u64,
     /// Of those the ones that were answered.
     pub first_accepted: u64,
+    /// Of the first SYNs those whose client was heard of again: by a retry or an ACK.
+    pub heard: u64,
+    /// Of those the ones that had been answered.
+    pub heard_answered: u64,
     /// Clients whose first ACK came.
     pub established: u64,
     /// Of those the ones that needed more than one SYN-ACK: a round trip was lost.
     pub established_late: u64,
+    /// Connections that ended without ever being served.
+    pub stalled: u64,
+    /// What their clients had waited from the first SYN on, nanoseconds.
+    pub stalled_ns: u64,
+    /// Of the completed those whose first SYN was answered.
+    pub completed_first: u64,
+    /// Of the stalled.
+    pub stalled_first: u64,
     /// When the completed ones were accepted; empty where nobody kept it.
     pub origins: Vec<Origin>,
 }
@@ -46,8 +58,25 @@ impl Slot {
         self.offered.saturating_sub(self.accepted)
     }
 
-    /// Counts an outcome that belongs to this slot. Origins are for the caller,
-    /// who knows the numbers of slots.
+    /// First SYNs of which nothing more was heard: no retry and no ACK.
+    pub fn silent(&self) -> u64 {
+        self.first_offered.saturating_sub(self.heard)
+    }
+
+    /// Of the silent ones those that had been answered.
+    pub fn silent_answered(&self) -> u64 {
+        self.first_accepted.saturating_sub(self.heard_answered)
+    }
+
+    /// Counts that the client of a first SYN of this slot was heard of again.
+    pub fn hear(&mut self, outcome: &Outcome) {
+        self.heard += 1;
+        let answered = outcome.count != Count::Offered && outcome.retry == 0;
+        self.heard_answered += u64::from(answered);
+    }
+
+    /// Counts an outcome that belongs to this slot. Origins, and that a client was
+    /// heard of, are for the caller, who knows the numbers of slots.
     pub fn count(&mut self, outcome: &Outcome) {
         let first = outcome.retry == 0;
         match outcome.count {
@@ -61,6 +90,7 @@ impl Slot {
             }
             Count::Completed => {
                 self.completed += 1;
+                self.completed_first += u64::from(first);
                 self.syn_to_end_ns += outcome.syn_to_end_ns;
                 self.rtt_ns += outcome.rtt_ns;
                 self.conn_fail_ns += outcome.conn_fail_ns;
@@ -68,6 +98,15 @@ impl Slot {
             Count::Established => {
                 self.established += 1;
                 self.established_late += u64::from(outcome.answers > 1);
+            }
+            Count::Stalled => {
+                self.stalled += 1;
+                self.stalled_first += u64::from(first);
+                self.stalled_ns += outcome.conn_fail_ns;
+            }
+            Count::Refused => {
+                self.offered = self.offered.saturating_sub(1);
+                self.first_offered = self.first_offered.saturating_sub(u64::from(first));
             }
             Count::Nothing | Count::Duplicate | Count::Abandoned => {}
         }

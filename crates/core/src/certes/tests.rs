@@ -206,6 +206,34 @@ fn measured_odds_move_the_drops_to_the_retries() {
     assert!(retries_accepted < 50.0, "{retries_accepted}");
 }
 
+/// Where all retries that are answered stall, those that complete have lost nothing.
+#[test]
+fn what_stalled_is_not_in_the_loss_of_what_completed() {
+    let mut stalls = StallShares::new(1.0);
+    let mut plain = FastModel::new(1.0, paper_mix(), 0.0).expect("valid");
+    let mut model = plain.clone();
+    assert_eq!(stalls.shares(), (0.0, 0.0), "nothing ended");
+    let tracked = Slot {
+        offered: 1000,
+        accepted: 800,
+        completed: 700,
+        completed_first: 700,
+        stalled: 100,
+        ..Slot::default()
+    };
+    for _ in 0..30 {
+        stalls.add(&tracked);
+        model.set_stalls(&stalls);
+        let (lost_s, all_s) = (
+            model.step(&tracked).conn_fail_s,
+            plain.step(&tracked).conn_fail_s,
+        );
+        assert!(lost_s.abs() < 1e-9 && all_s >= lost_s, "{lost_s} {all_s}");
+    }
+    assert_eq!(stalls.shares(), (0.0, 1.0));
+    assert!(plain.step(&tracked).conn_fail_s > 100.0);
+}
+
 #[test]
 fn what_cannot_be_is_refused_with_a_reason() {
     let refused = |error: Error| error.to_string();
@@ -289,15 +317,29 @@ fn patience_is_learned_from_those_who_do_not_come_again() {
 }
 
 #[test]
+fn where_drops_tell_nothing_the_class_keeps_its_patience() {
+    let class = RetryClass::new("linux", LINUX_6_5_S, 9.0);
+    let learned = PatienceLearner::default()
+        .split(&class, &[9.0], 0.0)
+        .expect("valid");
+    assert_eq!(learned, Mix::new([class]).expect("valid"));
+}
+
+#[test]
 fn a_flood_is_told_from_impatient_clients() {
     let mix = paper_mix();
     let mut detector = FloodDetector::new(1.0, &mix);
+    let judged = |first_offered, silent| Slot {
+        first_offered,
+        heard: first_offered - silent,
+        ..Slot::default()
+    };
     for _ in 0..30 {
-        detector.judge(100, 2);
+        detector.judge(&judged(100, 2));
     }
     assert_eq!(detector.share(), 0.0, "two of a hundred is no flood");
     for _ in 0..30 {
-        detector.judge(400, 302);
+        detector.judge(&judged(400, 302));
     }
     assert!(
         (detector.share() - 0.755).abs() < 0.01,
@@ -309,10 +351,134 @@ fn a_flood_is_told_from_impatient_clients() {
         accepted: 310,
         first_offered: 400,
         first_accepted: 310,
+        heard: 100,
+        heard_answered: 90,
         ..Slot::default()
     };
-    let real = detector.without_flood(&seen, 300, 220);
+    let real = detector.without_flood(&seen);
     assert_eq!((real.offered, real.accepted), (100, 90), "{real:?}");
+}
+
+#[test]
+fn those_who_gave_up_are_told_by_the_syns_that_are_missing() {
+    let linux = |fto_s| RetryClass::new("linux", LINUX_6_5_S, fto_s);
+    let known = |fto_s: &[f64]| {
+        let mix = Mix::new(fto_s.iter().map(|&s| linux(s))).expect("valid");
+        Judge::new(&mix, &vec![LINUX_6_5_S.to_vec(); fto_s.len()])
+    };
+    use Verdict::*;
+    let nine = known(&[9.0]);
+    for (last_s, age_s, loss, expected) in [
+        (0.0, 1.1, 0.0, Waits),
+        // Impatient: nobody knows when it left.
+        (0.0, 1.3, 0.0, GaveUp(0.51)),
+        (0.0, 1.3, 0.03, Waits),
+        (0.0, 2.3, 0.03, GaveUp(0.51)),
+        // In the usual case the longest patience is over.
+        (7.13, 9.0, 0.0, Waits),
+        (7.13, 9.7, 0.0, GaveUp(9.0)),
+        // The last retry before it was lost.
+        (5.12, 9.7, 0.03, GaveUp(9.0)),
+        (5.12, 7.6, 0.0, GaveUp(f64::midpoint(5.12, 7.13))),
+    ] {
+        assert_eq!(
+            nine.judge(last_s, age_s, loss),
+            expected,
+            "{last_s} {age_s} {loss}"
+        );
+    }
+    let three = known(&[3.0, 9.0, 20.0]);
+    assert_eq!(three.judge(2.05, 3.1, 0.0), Waits);
+    assert_eq!(three.judge(2.05, 3.3, 0.0), GaveUp(3.0));
+    assert_eq!(three.judge(7.14, 11.0, 0.0), Waits);
+    assert_eq!(three.judge(7.14, 11.9, 0.0), GaveUp(9.0));
+    assert_eq!(three.judge(19.4, 21.5, 0.0), GaveUp(20.0));
+    assert_eq!(
+        three.judge(30.0, 40.0, 0.0),
+        GaveUp(f64::midpoint(30.0, 35.5))
+    );
+}
+
+#[test]
+fn an_observer_estimates_fresh_slots_and_settles_them_once() {
+    let mix = paper_mix();
+    let mut observer = Observer::new(1.0, &mix, 100).expect("valid");
+    let mut alone = FastModel::new(1.0, mix.clone(), 0.0).expect("valid");
+    let slot = |number: u64| Slot {
+        offered: 100 + number % 7,
+        accepted: 80,
+        first_offered: 60,
+        first_accepted: 40,
+        heard: 60,
+        heard_answered: 40,
+        completed: 80,
+        syn_to_end_ns: 8_000_000_000,
+        ..Slot::default()
+    };
+    let settle = Observer::settle_slots(1.0, &mix);
+    assert_eq!(settle, 5, "3.3 s and a slot");
+    let slots: Vec<(u64, Slot)> = (0..60).map(|number| (number, slot(number))).collect();
+    for now in 0..60_u64 {
+        let until = now.saturating_sub(settle);
+        let from = observer.next().unwrap_or(0);
+        let settled = &slots[from as usize..until.max(from) as usize];
+        let fresh = &slots[until.max(from) as usize..now as usize];
+        observer.feed(settled, fresh).expect("valid");
+        if now == 20 {
+            observer.gave_up(18, 21.0);
+        }
+    }
+    let expected: Vec<Estimate> = slots.iter().map(|(_, slot)| alone.step(slot)).collect();
+    let observed: Vec<&Observed> = observer.recent().collect();
+    assert_eq!(observed.len(), 59);
+    for of in observed {
+        let model = &expected[of.number as usize];
+        // The odds of drops are not even here, which the model of its own does not know.
+        assert_eq!(
+            (of.model.completed, of.slot.offered),
+            (model.completed, slot(of.number).offered)
+        );
+        let gave_up = if of.number == 18 {
+            (1.0, 21.0)
+        } else {
+            (0.0, 0.0)
+        };
+        assert_eq!(
+            (of.exact.gave_up, of.exact.give_up_s),
+            gave_up,
+            "slot {}",
+            of.number
+        );
+    }
+}
+
+/// What was counted before counts once: the odds and the loss are the same behind
+/// another mix.
+#[test]
+fn another_mix_counts_no_slot_twice() {
+    let mix = paper_mix();
+    let mut observer = Observer::new(1.0, &mix, 100).expect("valid");
+    let slots: Vec<(u64, Slot)> = (0..50)
+        .map(|number| {
+            let slot = Slot {
+                offered: 100,
+                accepted: 40,
+                // At first retries are dropped like first SYNs, later all of them are.
+                first_offered: 50,
+                first_accepted: if number < 25 { 20 } else { 40 },
+                heard: 50,
+                established: 40,
+                established_late: if number < 25 { 0 } else { 4 },
+                ..Slot::default()
+            };
+            (number, slot)
+        })
+        .collect();
+    observer.feed(&slots, &[]).expect("valid");
+    let before = observer.standing();
+    let other = Mix::new([RetryClass::new("other", RFC_1122_S, 9.5)]).expect("valid");
+    observer.set_mix(1.0, &other).expect("valid");
+    assert_eq!(observer.standing(), before);
 }
 
 #[test]
@@ -356,8 +522,8 @@ mod tracker {
             (10_300, Event::Data),
             (10_400, Event::Data),
             (10_450, Event::Ack),
-            (10_500, Event::End),
-            (10_550, Event::End),
+            (10_500, Event::ClientFin(107)),
+            (10_550, Event::ServerFin),
         ]);
         let accepted = all[3];
         assert_eq!(
@@ -377,7 +543,26 @@ mod tracker {
             "to the last data, not to the FIN"
         );
         assert_eq!((done.rtt_ns, done.accepted_ns), (50 * MS, 10_000 * MS));
+        assert_eq!(done.at_ns, 10_475 * MS, "its FIN was on the way for 25 ms");
         assert_eq!(all[9].count, Count::Nothing, "only the first FIN counts");
+    }
+
+    /// A client has the last data one way after they were sent: the slot is that of its
+    /// end, not of the server's.
+    #[test]
+    fn an_end_counts_when_the_client_felt_it() {
+        let end = |more: &[(u64, Event)]| {
+            let connected = [(0, Event::Syn(1)), (1, Event::SynAck), (101, Event::Ack)];
+            let all = outcomes(&[&connected[..], more].concat());
+            let done = all.iter().find(|of| of.count == Count::Completed);
+            done.map(|of| of.at_ns / MS)
+        };
+        let at_once = [(200, Event::Data), (200, Event::ServerFin)];
+        assert_eq!(end(&at_once), Some(250));
+        let by_the_client = [(200, Event::Data), (300, Event::ClientFin(9))];
+        assert_eq!(end(&by_the_client), Some(250));
+        let kept_open = [(200, Event::Data), (9000, Event::ClientFin(9))];
+        assert_eq!(end(&kept_open), Some(8950));
     }
 
     #[test]
@@ -412,18 +597,22 @@ mod tracker {
     fn what_never_was_a_connection_is_abandoned() {
         use Count::*;
         assert_eq!(
-            counts(&[(0, Event::Syn(1)), (5, Event::End)]),
+            counts(&[(0, Event::Syn(1)), (5, Event::ClientReset(2))]),
             [Offered, Abandoned]
         );
         assert_eq!(
-            counts(&[(0, Event::Syn(1)), (1, Event::SynAck), (5, Event::End)]),
+            counts(&[
+                (0, Event::Syn(1)),
+                (1, Event::SynAck),
+                (5, Event::ServerReset)
+            ]),
             [Offered, Accepted, Abandoned]
         );
         assert_eq!(
             counts(&[
                 (0, Event::Ack),
                 (1, Event::Data),
-                (2, Event::End),
+                (2, Event::ServerFin),
                 (3, Event::SynAck)
             ]),
             [Nothing; 4]
@@ -431,19 +620,93 @@ mod tracker {
     }
 
     #[test]
-    fn silence_is_one_syn_and_nothing_else() {
-        let after = |events: &[Event]| {
+    fn a_client_is_heard_of_once_after_its_first_syn() {
+        let heard = |events: &[Event]| {
             let mut tracker = Tracker::default();
+            let mut slot = Slot::default();
             for (at, event) in events.iter().enumerate() {
-                tracker.step(*event, at as u64 * MS);
+                let outcome = tracker.step(*event, at as u64 * MS);
+                slot.count(&outcome);
+                if outcome.heard {
+                    slot.hear(&outcome);
+                }
             }
-            tracker.silent()
+            (slot.silent(), slot.silent_answered())
         };
-        assert_eq!(after(&[]), None);
-        assert_eq!(after(&[Event::Syn(1)]), Some(false));
-        assert_eq!(after(&[Event::Syn(1), Event::SynAck]), Some(true));
-        assert_eq!(after(&[Event::Syn(1), Event::Syn(1)]), None);
-        assert_eq!(after(&[Event::Syn(1), Event::SynAck, Event::Ack]), None);
+        assert_eq!(heard(&[Event::Syn(1)]), (1, 0));
+        assert_eq!(heard(&[Event::Syn(1), Event::SynAck]), (1, 1));
+        assert_eq!(
+            heard(&[Event::Syn(1), Event::SynAck, Event::Syn(1)]),
+            (0, 0)
+        );
+        assert_eq!(heard(&[Event::Syn(1), Event::SynAck, Event::Ack]), (0, 0));
+        let retried = [
+            Event::Syn(1),
+            Event::Syn(1),
+            Event::Syn(1),
+            Event::SynAck,
+            Event::Ack,
+        ];
+        assert_eq!(heard(&retried), (0, 0));
+    }
+
+    #[test]
+    fn a_connection_whose_final_ack_was_dropped_is_stalled() {
+        use Count::*;
+        let connected = [
+            (0, Event::Syn(1)),
+            (1000, Event::Syn(1)),
+            (1001, Event::SynAck),
+            (1002, Event::Ack),
+        ];
+        let after = |more: &[(u64, Event)]| outcomes(&[&connected[..], more].concat()).split_off(4);
+        // The client sends FIN, and again, as nobody acknowledges it.
+        let left = after(&[(9000, Event::ClientFin(102)), (9200, Event::ClientFin(102))]);
+        assert_eq!([left[0].count, left[1].count], [Nothing, Stalled]);
+        assert_eq!(
+            left[1].conn_fail_ns,
+            9000 * MS,
+            "from the first SYN to the first FIN"
+        );
+        assert_eq!(after(&[(5000, Event::ClientReset(102))])[0].count, Stalled);
+        assert_eq!(after(&[(5000, Event::ServerReset)])[0].count, Stalled);
+        // Nothing was asked: a probe that looks whether somebody listens.
+        let looked = after(&[(1500, Event::ClientReset(2))]);
+        assert_eq!(looked[0].count, Abandoned);
+        // An ACK of the server's is enough to tell that it knows the connection.
+        let served = after(&[(1500, Event::Served), (5000, Event::ClientReset(102))]);
+        assert_eq!(served[1].count, Completed);
+    }
+
+    #[test]
+    fn data_after_the_clients_fin_belongs_to_the_transaction() {
+        let all = outcomes(&[
+            (0, Event::Syn(1)),
+            (1, Event::SynAck),
+            (2, Event::Ack),
+            (3, Event::ClientFin(102)),
+            (4, Event::Served),
+            (500, Event::Data),
+            (501, Event::ServerFin),
+        ]);
+        assert_eq!(all[3].count, Count::Nothing);
+        let done = all[6];
+        assert_eq!(
+            (done.count, done.syn_to_end_ns),
+            (Count::Completed, 500 * MS)
+        );
+    }
+
+    #[test]
+    fn a_refused_syn_was_no_offer() {
+        let all = outcomes(&[(0, Event::Syn(1)), (300, Event::ServerReset)]);
+        assert_eq!((all[1].count, all[1].at_ns), (Count::Refused, 0));
+        let mut slot = Slot::default();
+        all.iter().for_each(|outcome| slot.count(outcome));
+        assert_eq!(
+            (slot.offered, slot.first_offered, slot.dropped()),
+            (0, 0, 0)
+        );
     }
 
     proptest! {
@@ -451,7 +714,7 @@ mod tracker {
         /// completed as established, and no time below zero.
         #[test]
         fn counters_stay_consistent(
-            events in prop::collection::vec((0_u64..2000, 0_u8..5, 0_u32..3), 0..200)
+            events in prop::collection::vec((0_u64..2000, 0_u8..9, 0_u32..3), 0..200)
         ) {
             let mut tracker = Tracker::default();
             let (mut now_ns, mut offered, mut accepted, mut established, mut completed) = (1, 0, 0, 0, 0);
@@ -461,15 +724,20 @@ mod tracker {
                     0 => Event::Syn(isn),
                     1 => Event::SynAck,
                     2 => Event::Ack,
-                    3 => Event::Data,
-                    _ => Event::End,
+                    3 => Event::Served,
+                    4 => Event::Data,
+                    5 => Event::ClientFin(isn + 1 + isn % 2),
+                    6 => Event::ServerFin,
+                    7 => Event::ClientReset(isn + 1),
+                    _ => Event::ServerReset,
                 };
                 let outcome = tracker.step(event, now_ns);
-                prop_assert!(outcome.at_ns <= now_ns);
+                // One way from now at most.
+                prop_assert!(outcome.at_ns <= now_ns + 500 * MS);
                 offered += u64::from(outcome.count == Count::Offered);
                 accepted += u64::from(outcome.count == Count::Accepted);
                 established += u64::from(outcome.count == Count::Established);
-                completed += u64::from(outcome.count == Count::Completed);
+                completed += u64::from(matches!(outcome.count, Count::Completed | Count::Stalled));
                 if outcome.count == Count::Completed {
                     prop_assert!(outcome.syn_to_end_ns <= now_ns && outcome.conn_fail_ns <= outcome.accepted_ns);
                 }

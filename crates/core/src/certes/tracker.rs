@@ -15,10 +15,19 @@ pub enum Event {
     SynAck,
     /// A segment of the client with ACK, without SYN and RST.
     Ack,
+    /// A segment of the server without payload, SYN and RST.
+    Served,
     /// A segment of the server with payload.
     Data,
-    /// FIN or RST, either way.
-    End,
+    /// The client's FIN, with the sequence number behind its data; one with ACK is an
+    /// [`Ack`](Self::Ack) first.
+    ClientFin(u32),
+    /// The server's FIN.
+    ServerFin,
+    /// The client's RST, with its sequence number.
+    ClientReset(u32),
+    /// The server's RST.
+    ServerReset,
 }
 
 /// What an event counts as.
@@ -37,8 +46,13 @@ pub enum Count {
     Established,
     /// The end of an established connection.
     Completed,
-    /// The end of one that never was.
+    /// The client left before it was connected, or before it asked for anything.
     Abandoned,
+    /// The end of a connection that the client had, and the server never served: its
+    /// final ACK was dropped.
+    Stalled,
+    /// A SYN was no offer after all: a RST answered it. Counts in the slot of that SYN.
+    Refused,
 }
 
 /// What came of an event. Times are nanoseconds of the caller's clock.
@@ -53,9 +67,15 @@ pub struct Outcome {
     /// Established: SYN-ACKs until the client's ACK; more than 1 if a round trip was
     /// lost.
     pub answers: u8,
+    /// Offered, not for the first time: when the SYN before came.
+    pub before_ns: u64,
+    /// When the attempt's first SYN came.
+    pub first_syn_ns: u64,
+    /// Whether the client is heard of for the first time after its first SYN.
+    pub heard: bool,
     /// Completed: when the SYN that was answered came.
     pub accepted_ns: u64,
-    /// Completed: first SYN to that SYN.
+    /// Accepted and completed: first SYN to that SYN. Stalled: first SYN to the end.
     pub conn_fail_ns: u64,
     /// Completed: that SYN to the server's last data.
     pub syn_to_end_ns: u64,
@@ -68,14 +88,17 @@ pub struct Outcome {
 #[derive(Default)]
 struct RawOutcome {
     at_ns: u64,
+    before_ns: u64,
     accepted_ns: u64,
     conn_fail_ns: u64,
     syn_to_end_ns: u64,
     rtt_ns: u64,
+    first_syn_ns: u64,
     count: u8,
     retry: u8,
     answers: u8,
-    pad: [u8; 5],
+    heard: u8,
+    pad: [u8; 4],
 }
 
 unsafe extern "C" {
@@ -92,8 +115,12 @@ impl Tracker {
             Event::Syn(isn) => (0, isn),
             Event::SynAck => (1, 0),
             Event::Ack => (2, 0),
-            Event::Data => (3, 0),
-            Event::End => (4, 0),
+            Event::Served => (3, 0),
+            Event::Data => (4, 0),
+            Event::ClientFin(seq) => (5, seq),
+            Event::ServerFin => (6, 0),
+            Event::ClientReset(seq) => (7, seq),
+            Event::ServerReset => (8, 0),
         };
         let mut raw = RawOutcome::default();
         // SAFETY: both pointers come from references to types of the C layout; the
@@ -107,26 +134,20 @@ impl Tracker {
                 4 => Count::Established,
                 5 => Count::Completed,
                 6 => Count::Abandoned,
+                7 => Count::Stalled,
+                8 => Count::Refused,
                 _ => Count::Nothing,
             },
             at_ns: raw.at_ns,
             retry: raw.retry,
             answers: raw.answers,
+            before_ns: raw.before_ns,
+            first_syn_ns: raw.first_syn_ns,
+            heard: raw.heard != 0,
             accepted_ns: raw.accepted_ns,
             conn_fail_ns: raw.conn_fail_ns,
             syn_to_end_ns: raw.syn_to_end_ns,
             rtt_ns: raw.rtt_ns,
         }
-    }
-
-    /// Whether nothing but one SYN ever came of the client: no retry, no ACK. With
-    /// it, whether that SYN was answered. `None` for anything else.
-    pub fn silent(&self) -> Option<bool> {
-        const OFFERED: u8 = 1;
-        const ANSWERED: u8 = 2;
-        // state and retry are the first bytes behind the words and isn and rtt_us.
-        let [state, retry, ..] = self.0[5].to_ne_bytes();
-        let silent = retry == 0 && (state == OFFERED || state == ANSWERED);
-        silent.then_some(state == ANSWERED)
     }
 }

@@ -3,11 +3,16 @@
 
 use std::fmt;
 
+use super::Law;
+use super::tracker::Estimate;
+
 /// The outcome of one interval.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
     /// Time of the interval's end, as given to `tick`.
     pub at_ns: u64,
+    /// The law that decided.
+    pub law: Law,
     /// Lowest average latency among the reals, from which the watermarks follow.
     pub lowest_ns: Option<f64>,
     /// Weight that changed hands, in units of configured weight.
@@ -38,6 +43,17 @@ pub struct RealDecision {
 }
 
 impl RealDecision {
+    /// Standard error of the latency, relative to it: the confidence that it deserves.
+    pub fn error(&self) -> Option<f64> {
+        self.latency_ns?;
+        let (latency_ns, samples) = (1.0, self.samples);
+        let estimate = Estimate {
+            latency_ns,
+            samples,
+        };
+        Some(estimate.error())
+    }
+
     /// Whether the weight changed by more than rounding.
     pub fn changed(&self) -> bool {
         (self.weight - self.before).abs() > 1e-9 * self.configured.max(1.0)
@@ -78,8 +94,10 @@ pub enum Reason {
         /// Time since the first of them.
         silent_ns: u64,
     },
-    /// Took an equal share of what slow reals gave.
+    /// Took a share of what slow reals gave.
     Received,
+    /// Gave to reals that were meant to have more.
+    Gave,
     /// Fast, but its measurement is staler than a slow real's.
     NotFresh {
         /// Requests per connection and interval.
@@ -89,9 +107,24 @@ pub enum Reason {
     },
     /// Fast, and already at the cap.
     Cap,
-    /// One real alone is far below all others: it may be failing fast.
+    /// One real alone is far below all others, now or as long as they are known: it may
+    /// be failing fast.
     LoneFast,
-    /// Latencies have been stable: part of the way back to the configured weight.
+    /// Slower than the pool: is meant to have less.
+    Above {
+        /// The latency.
+        latency_ns: f64,
+        /// The pool's median.
+        median_ns: f64,
+    },
+    /// Faster than the pool: is meant to have more.
+    Below {
+        /// The latency.
+        latency_ns: f64,
+        /// The pool's median.
+        median_ns: f64,
+    },
+    /// Nothing speaks against it: part of the way back to the configured weight.
     Regressed,
 }
 
@@ -108,9 +141,12 @@ impl Reason {
             Self::Floor => "floor",
             Self::Suspect { .. } => "suspect",
             Self::Received => "received",
+            Self::Gave => "gave",
             Self::NotFresh { .. } => "not_fresh",
             Self::Cap => "cap",
             Self::LoneFast => "lone_fast",
+            Self::Above { .. } => "above",
+            Self::Below { .. } => "below",
             Self::Regressed => "regressed",
         }
     }
@@ -143,6 +179,7 @@ impl fmt::Display for Reason {
                 *silent_ns as f64 / 1e9
             ),
             Self::Received => f.write_str("took weight from slower reals"),
+            Self::Gave => f.write_str("gave weight to reals that come back"),
             Self::NotFresh { freshness, needed } => {
                 write!(
                     f,
@@ -150,8 +187,28 @@ impl fmt::Display for Reason {
                 )
             }
             Self::Cap => f.write_str("fast, held at the cap"),
-            Self::LoneFast => f.write_str("held: one real alone is fast, it may be failing"),
-            Self::Regressed => f.write_str("stable: moved towards the configured weight"),
+            Self::LoneFast => f.write_str("held: much faster than any other, it may be failing"),
+            Self::Above {
+                latency_ns,
+                median_ns,
+            } => write!(
+                f,
+                "gave weight: {:.2} ms, the pool's median is {:.2} ms",
+                latency_ns / 1e6,
+                median_ns / 1e6
+            ),
+            Self::Below {
+                latency_ns,
+                median_ns,
+            } => write!(
+                f,
+                "took weight: {:.2} ms, the pool's median is {:.2} ms",
+                latency_ns / 1e6,
+                median_ns / 1e6
+            ),
+            Self::Regressed => {
+                f.write_str("nothing against it: moved towards the configured weight")
+            }
         }
     }
 }

@@ -1,24 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Feedback from measured latency to the weights of a VIP's reals.
 //!
-//! [`Watermark`] is the law of the paper (section 4) as a state machine: once
-//! per interval it takes what the data plane counted ([`Reading`]) and gives
-//! back new weights with the reason of each ([`Decision`]). It holds no clock
-//! and no map; whoever drives it decides whether to apply the weights
-//! (`control = "watermark"`) or only to show them (`control = "observe"`).
+//! [`Controller`] is a state machine: once per interval it takes what the data plane
+//! counted ([`Reading`]) and gives back new weights with the reason of each
+//! ([`Decision`]), by one of several laws ([`Law`]). It holds no clock and no map;
+//! whoever drives it decides whether to apply the weights or only to show them
+//! (`control = "observe"`). Several balancers in front of the same reals add up what
+//! each has measured ([`merge`]).
 //!
-//! What the paper leaves open, and what an operator must be able to rely on,
-//! is in docs/control.md.
+//! What the paper leaves open, the laws compared, and what an operator must be able to
+//! rely on, is in docs/control.md.
 
+mod base;
+mod controller;
 mod decision;
+mod equalise;
+mod law;
+pub mod merge;
 mod params;
 mod share;
+mod survey;
 mod tracker;
 mod watermark;
 
+pub use controller::{Controller, Member};
 pub use decision::{Decision, RealDecision, Reason};
+pub use law::Law;
 pub use params::Params;
-pub use watermark::{Member, Watermark};
 
 /// What the data plane counted for one real during one interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

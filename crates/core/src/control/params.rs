@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The constants of the watermark controller.
+//! The constants of the controller.
 
-/// What a [`Watermark`](super) controller is tuned by.
+/// What a [`Controller`](super::Controller) is tuned by; which law uses what stands in
+/// docs/control.md.
 ///
 /// The watermarks and `regress_after` are the paper's; the rest was chosen by
 /// simulation, see docs/control.md.
@@ -36,6 +37,18 @@ pub struct Params {
     pub min_samples: u32,
     /// Standard errors by which a latency must differ before it counts as different.
     pub confidence: f64,
+    /// The law `equalise`: requests that come at a time, on the mean. What a real has
+    /// left is this many requests per latency.
+    pub burst: f64,
+    /// The law `equalise`: part by which latencies may differ from the pool's median
+    /// without any consequence.
+    pub tolerance: f64,
+    /// The law `equalise`: standard errors that count for nothing, as `confidence`
+    /// does for the watermarks.
+    pub margin: f64,
+    /// The law `equalise`: part of the way back to the configured weight that is gone
+    /// per interval, at least, while a real gives too few samples to say that it has recovered.
+    pub return_rate: f64,
 }
 
 impl Default for Params {
@@ -54,6 +67,10 @@ impl Default for Params {
             smoothing: 0.2,
             min_samples: 3,
             confidence: 3.0,
+            burst: 8.0,
+            tolerance: 0.4,
+            margin: 5.0,
+            return_rate: 0.02,
         }
     }
 }

@@ -8,6 +8,9 @@ use super::{Params, Reading};
 /// costs nothing but smoothing.
 const CHANGE_ERRORS: f64 = 3.0;
 
+/// Weight of the newest interval in the number of answers.
+const ANSWERED: f64 = 0.5;
+
 /// Smoothed latency and freshness of one real.
 ///
 /// Latencies are compared in relative terms, as if they were exponentially
@@ -26,7 +29,10 @@ pub(super) struct Tracker {
     requests: f64,
     active: f64,
     samples_seen: f64,
+    answered: f64,
     last_sample_ns: u64,
+    /// Intervals since the estimate was made or refined.
+    waited: i32,
 }
 
 /// A mean and what it rests on.
@@ -34,6 +40,21 @@ pub(super) struct Tracker {
 pub(super) struct Estimate {
     pub latency_ns: f64,
     pub samples: f64,
+}
+
+impl Estimate {
+    /// Standard error of its logarithm, were its samples exponentially distributed.
+    ///
+    /// Two samples less than there are: the logarithm of a mean of few samples is
+    /// skewed, and far too low a mean comes more often than the root law says.
+    pub(super) fn error(self) -> f64 {
+        (self.samples - 2.0).max(0.5).recip().sqrt()
+    }
+
+    /// The latency if it were too high by so many standard errors.
+    pub(super) fn surely_ns(self, errors: f64) -> f64 {
+        self.latency_ns * (-errors * self.error()).exp()
+    }
 }
 
 /// What an interval did to the estimate.
@@ -54,6 +75,7 @@ impl Tracker {
         self.listen(now_ns, reading, params);
         self.pending_sum2 = self.pending_sum2.saturating_add(reading.latency_sum2_ns);
         self.pending_count2 = self.pending_count2.saturating_add(reading.latency_count2);
+        self.waited = self.waited.saturating_add(1);
         if self.pending_count2 < 2 * u64::from(params.min_samples.max(1)) {
             return Progress::Held;
         }
@@ -62,9 +84,11 @@ impl Tracker {
             samples: self.pending_count2 as f64 / 2.0,
         };
         (self.pending_sum2, self.pending_count2) = (0, 0);
+        let kept = (1.0 - params.smoothing).powi(self.waited);
+        self.waited = 0;
         match self.estimate {
             Some(old) if !differs(old, new, CHANGE_ERRORS) => {
-                self.estimate = Some(blend(old, new, params.smoothing));
+                self.estimate = Some(blend(old, new, kept));
                 Progress::Refined
             }
             _ => {
@@ -79,7 +103,9 @@ impl Tracker {
         let smooth = |old: f64, new: u64| keep * old + params.smoothing * new as f64;
         self.requests = smooth(self.requests, reading.requests);
         self.active = smooth(self.active, reading.active);
-        self.samples_seen = smooth(self.samples_seen, reading.latency_count2 / 2);
+        let samples = reading.latency_count2 / 2;
+        self.samples_seen = smooth(self.samples_seen, samples);
+        self.answered += ANSWERED * (samples as f64 - self.answered);
     }
 
     fn listen(&mut self, now_ns: u64, reading: &Reading, params: &Params) {
@@ -88,7 +114,7 @@ impl Tracker {
             self.silent_requests = 0;
             self.silent_since_ns = None;
         } else if reading.requests > 0 {
-            self.silent_requests += reading.requests;
+            self.silent_requests = self.silent_requests.saturating_add(reading.requests);
             let begin = now_ns.saturating_sub(params.interval_ns);
             self.silent_since_ns.get_or_insert(begin);
         }
@@ -132,6 +158,11 @@ impl Tracker {
         (self.samples_seen, self.requests)
     }
 
+    /// Samples per interval, of the last few.
+    pub(super) fn answered(&self) -> f64 {
+        self.answered
+    }
+
     /// Requests since the last sample, and how long ago the first of them came.
     pub(super) fn silence(&self, now_ns: u64) -> (u64, u64) {
         match self.silent_since_ns {
@@ -142,12 +173,8 @@ impl Tracker {
 }
 
 /// Standard error of the logarithm of the ratio of two means.
-///
-/// Two samples less than there are: the logarithm of a mean of few samples is
-/// skewed, and far too low a mean comes more often than the root law says.
 pub(super) fn ratio_error(a: Estimate, b: Estimate) -> f64 {
-    let variance = |estimate: Estimate| 1.0 / (estimate.samples - 2.0).max(0.5);
-    (variance(a) + variance(b)).sqrt()
+    a.error().hypot(b.error())
 }
 
 fn differs(old: Estimate, new: Estimate, errors: f64) -> bool {
@@ -155,8 +182,9 @@ fn differs(old: Estimate, new: Estimate, errors: f64) -> bool {
     distance > errors * ratio_error(old, new)
 }
 
-fn blend(old: Estimate, new: Estimate, smoothing: f64) -> Estimate {
-    let kept = (1.0 - smoothing) * old.samples;
+/// What is known when of the old samples a part counts beside the new ones.
+fn blend(old: Estimate, new: Estimate, kept: f64) -> Estimate {
+    let kept = kept * old.samples;
     let samples = kept + new.samples;
     Estimate {
         latency_ns: (kept * old.latency_ns + new.samples * new.latency_ns) / samples,

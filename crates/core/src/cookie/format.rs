@@ -14,6 +14,9 @@ const LIGHT_BITS: std::ops::RangeInclusive<u8> = 4..=10;
 const MSB_BITS: u8 = 15;
 const MSB_SHIFT: u8 = 16;
 
+/// A stateful balancer's words: what tells second-tier balancers apart comes first.
+const TIER_BITS: u8 = 15;
+
 /// Where a cookie lies and what drives the clock beside it (`enum cookie_mode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -24,6 +27,9 @@ pub enum Mode {
     Light = 2,
     /// The paper's: high bits of TSval. Connections that idle for long stall.
     Msb = 3,
+    /// No cookie: the number of the second-tier balancer that a stateful VIP's
+    /// connection is on. The ids are the balancers' numbers.
+    Tier = 5,
 }
 
 /// A format that cannot be.
@@ -75,6 +81,7 @@ impl Format {
             Mode::Timestamp => TIMESTAMP_BITS,
             Mode::Light => LIGHT_BITS,
             Mode::Msb => MSB_BITS..=MSB_BITS,
+            Mode::Tier => TIER_BITS..=TIER_BITS,
         };
         let (min, max) = (*range.start(), *range.end());
         if !range.contains(&bits) {
@@ -93,13 +100,14 @@ impl Format {
         Ok(Self(raw, mode))
     }
 
-    /// The mode's own sizes: 16 bits with 1024 ids; `light` 10 bits with 64 ids and
-    /// `msb` 15 bits with 1024 ids.
+    /// The mode's own sizes: 16 bits with 1024 ids; `light` 10 bits with 64 ids,
+    /// `msb` 15 bits with 1024 ids, and `tier` 15 bits with two balancers.
     pub fn default_of(mode: Mode) -> Self {
         let (bits, id_bits, shift) = match mode {
             Mode::Timestamp => (16, 10, 0),
             Mode::Light => (10, 6, 0),
             Mode::Msb => (MSB_BITS, 10, MSB_SHIFT),
+            Mode::Tier => (TIER_BITS, 1, 0),
         };
         let raw = RawFormat {
             mode: mode as u8,
@@ -125,7 +133,7 @@ impl Format {
         self.0.id_bits
     }
 
-    /// Bits of the check.
+    /// Bits of the check; with [`Mode::Tier`], less one, those of the place.
     pub fn check_bits(&self) -> u8 {
         self.0.bits - 1 - self.0.id_bits
     }

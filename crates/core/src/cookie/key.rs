@@ -63,6 +63,11 @@ impl Key {
         Self([whole as u64, (whole >> 64) as u64])
     }
 
+    /// A key as SipHash takes it.
+    pub fn from_words(words: [u64; 2]) -> Self {
+        Self(words)
+    }
+
     /// As SipHash takes it.
     pub fn words(&self) -> [u64; 2] {
         self.0

@@ -119,6 +119,30 @@ impl Latencies {
         1.0 - below as f64 / self.histogram.len() as f64
     }
 
+    /// Requests of at least this length took `share` (0 to 1) of the time, where each is
+    /// followed by a pause of `pause_ns`; 0 where all together took less. `None` when
+    /// empty.
+    ///
+    /// In a closed loop a bad moment holds few requests, and quantiles by their number
+    /// hide it (coordinated omission); it holds as much time as it lasts.
+    pub fn by_time(&self, share: f64, pause_ns: u64) -> Option<u64> {
+        if self.count == 0 {
+            return None;
+        }
+        let total_ns = self.count as f64 * (self.mean_ns + pause_ns as f64);
+        let buckets: Vec<(u64, u64)> = self
+            .histogram
+            .iter_recorded()
+            .map(|bucket| (bucket.value_iterated_to(), bucket.count_at_value()))
+            .collect();
+        let mut taken_ns = 0.0;
+        let longest = buckets.into_iter().rev().find(|&(ns, count)| {
+            taken_ns += ns as f64 * count as f64;
+            taken_ns >= share * total_ns
+        });
+        Some(longest.map_or(0, |(ns, _)| ns.clamp(self.min_ns, self.max_ns)))
+    }
+
     /// The usual figures; `None` when empty.
     pub fn summary(&self) -> Option<Summary> {
         Some(Summary {
@@ -204,6 +228,22 @@ mod tests {
         assert_eq!(latencies.bytes(), empty);
         assert!(empty < 300_000, "{empty}");
         assert_eq!(latencies.summary().unwrap().max_ns, u64::MAX);
+    }
+
+    #[test]
+    fn time_weighs_what_numbers_hide() {
+        // 900 quick requests and 10 of 100 ms: one in ninety, half of the time.
+        let mut both = Latencies::new();
+        (0..900).for_each(|_| both.record(100_000));
+        (0..10).for_each(|_| both.record(100_000_000));
+        assert_eq!(both.quantile(0.9), both.quantile(0.5));
+        let tenth = both.by_time(0.1, 1_000_000).unwrap();
+        assert!(tenth.abs_diff(100_000_000) <= 100_000, "{tenth}");
+        let most = both.by_time(0.52, 1_000_000).unwrap();
+        assert!(most.abs_diff(100_000) <= 100, "{most}");
+        // The rest of the time is pauses.
+        assert_eq!(both.by_time(0.6, 1_000_000), Some(0));
+        assert_eq!(Latencies::new().by_time(0.1, 0), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use causeway_core::control::{Decision, Member, Params, Reading, Watermark};
+use causeway_core::control::{Controller, Decision, Law, Member, Params, Reading};
 
 pub const MS: u64 = 1_000_000;
 pub const S: u64 = 1_000 * MS;
@@ -157,14 +157,14 @@ struct Simulation<'a> {
     servers: Vec<Server>,
     connections: Vec<Connection>,
     weights: Vec<f64>,
-    controller: Option<Watermark>,
+    controller: Option<Controller>,
     outcome: Outcome,
 }
 
 /// Runs a scenario to its end.
 pub fn run(scenario: &Scenario) -> Outcome {
     let controller = scenario.control.clone().map(|params| {
-        let mut controller = Watermark::new(params);
+        let mut controller = Controller::new(Law::Watermark, params);
         let members: Vec<Member> = (0..scenario.servers)
             .map(|id| Member {
                 id: id as u32,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What tells a page's beginning from one response among others, and a request in
-//! one large buffer from a part of one.
+//! What tells a page's beginning from one response among others, a request in one
+//! large buffer from a part of one, and a lost request from an idle client.
 
 use causeway_core::estimate::{Estimator, Method, Packet, Tally};
 
@@ -136,4 +136,44 @@ fn a_slow_handshake_does_not_widen_the_window() {
     assert!(tally.window <= 5, "W = {}", tally.window);
     let off = off_pct(&tally, 22.0);
     assert!(off.abs() < 3.0, "{off} %");
+}
+
+/// Responses after 2 ms; at each pause the client acknowledges one at once and sends
+/// its next request only after so many milliseconds.
+fn with_pauses(pauses_ms: &[u64]) -> Tally {
+    let mut connection = Connection::new(50 * US);
+    let mut t_ns = START_NS + MS;
+    connection.burst(t_ns, 1, 100, 0);
+    for pause_ms in pauses_ms {
+        for _ in 0..20 {
+            t_ns += 2 * MS;
+            connection.burst(t_ns, 1, 100, 500);
+        }
+        t_ns += 2 * MS;
+        connection.ack += 500;
+        let acknowledged = tcp_ack(t_ns, connection.seq, connection.ack);
+        connection.packets.push(acknowledged);
+        t_ns += pause_ms * MS;
+        connection.burst(t_ns, 1, 100, 0);
+    }
+    connection.burst(t_ns + 2 * MS, 1, 100, 500);
+    connection.measured()
+}
+
+#[test]
+fn a_request_lost_on_its_way_is_as_old_as_the_clients_timer() {
+    let tally = with_pauses(&[204, 203, 206]);
+    let lost_ms = 204.0 + 203.0 + 206.0 + 3.0 * 2.0;
+    let off = off_pct(&tally, (61.0 * 2.0 + lost_ms) / 64.0);
+    assert!(off.abs() < 1.0, "{off} %");
+    // That the client was idle for just that long cannot be ruled out.
+    assert_eq!((tally.samples(), tally.bound2), (64, 2 * 3));
+}
+
+#[test]
+fn a_client_that_pauses_for_any_time_is_idle_also_for_200_ms() {
+    let tally = with_pauses(&[330, 90, 204, 120, 203, 700]);
+    let off = off_pct(&tally, 2.0);
+    assert!(off.abs() < 1.0, "{off} %");
+    assert_eq!(tally.bound2, 0);
 }

@@ -5,6 +5,7 @@
 mod against_oracle;
 mod clients;
 mod constant;
+mod datagrams;
 mod evidence;
 mod golden;
 mod oracle;

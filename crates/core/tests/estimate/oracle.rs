@@ -3,6 +3,8 @@
 //! struct per burst, nothing packed. Written from the method's description, not
 //! from the C, and shares nothing with it.
 
+mod datagrams;
+
 use std::collections::BTreeMap;
 
 use causeway_core::estimate::Packet;
@@ -24,6 +26,8 @@ struct Burst {
     acks: Option<u64>,
     /// Bytes that no request before it had acknowledged.
     acked: u32,
+    /// Silent ACKs before it, where they are trusted.
+    silent: u64,
 }
 
 impl Burst {
@@ -63,8 +67,20 @@ pub struct Oracle {
     clock_min: Option<i128>,
     longest: u32,
     last_full: bool,
+    /// Payload with one request, and what one more adds.
     unit: Option<f64>,
+    step: Option<f64>,
     learnt: u32,
+    /// Pauses of late that were no waits for a timer, 0 to 3.
+    pauses: u32,
+    /// Mean time of the last silent ACKs, and how many they are.
+    silent: (u64, u64),
+    /// Since the last root: silent ACKs, and bursts.
+    since_root: (u64, u64),
+    /// How often of late the silent ACKs of a page were few.
+    trust: Option<u64>,
+    /// Largest of the first datagrams with requests.
+    largest: u32,
     lone_acks: bool,
     /// Smallest datagram that was taken for an ACK.
     ack_size: Option<u32>,
@@ -110,8 +126,11 @@ impl Oracle {
         let total: u64 = self.sizes.values().sum();
         let few = if tcp { 1 } else { (total / 2).clamp(1, 2) };
         let need = few.max(total / 64);
-        let reached = |w: &usize| self.sizes.range(w..).map(|(_, c)| c).sum::<u64>() >= need;
-        self.window = (1..=16).rev().find(reached).unwrap_or(1);
+        let reached = |w: usize| self.sizes.range(w..).map(|(_, c)| c).sum::<u64>();
+        let of = |n: usize| self.sizes.get(&n).copied().unwrap_or(0);
+        let largest = (1..=16).rev().find(|&w| reached(w) >= need).unwrap_or(1);
+        let peak = |&n: &usize| of(n) > 8 * reached(n + 1) && of(n) > of(n - 1);
+        self.window = (2..largest).rev().find(peak).unwrap_or(largest);
         if total > 250 {
             self.sizes.values_mut().for_each(|c| *c /= 2);
         }
@@ -133,19 +152,45 @@ impl Oracle {
         let latency = self.age(done, newest);
         self.commit(done, &[latency]);
         let others = std::mem::take(&mut self.outstanding);
+        let trusts = !tcp && self.trusts_silence();
         let m = others.len() as i128;
-        let Some(acks) = b.acks.filter(|_| m > 0 && !self.wide()) else {
-            return;
-        };
-        let completions = (m + 1) * i128::from(acks.min(done)) - i128::from(done);
-        let mut sum = completions - others.iter().map(|&t| i128::from(t)).sum::<i128>();
-        if !tcp && m >= 8 {
-            sum = sum.min(m * i128::from(latency) * 15 / 16);
+        if let Some(acks) = b.acks.filter(|_| m > 0 && !self.wide()) {
+            let (acks, end) = (i128::from(acks.min(done)), i128::from(done));
+            // The mean of all ACKs is one of the newest's too.
+            let completions = if trusts {
+                m * acks
+            } else {
+                (m + 1) * acks - end
+            };
+            let mut sum = completions - others.iter().map(|&t| i128::from(t)).sum::<i128>();
+            if !tcp && !trusts && m >= 8 {
+                sum = sum.min(m * i128::from(latency) * 15 / 16);
+            }
+            if sum > 0 && (trusts || 5 * sum <= 6 * m * i128::from(latency)) {
+                let weight = if trusts { 2 } else { 1 };
+                self.committed
+                    .push((done, weight * sum as u64, weight * m as u64));
+                self.track((sum / m) as u64);
+            }
         }
-        if sum > 0 && 5 * sum <= 6 * m * i128::from(latency) {
-            self.committed.push((done, sum as u64, m as u64));
-            self.track((sum / m) as u64);
+        if !tcp {
+            self.judge_silence();
         }
+    }
+
+    /// Whether a pause was the wait for the timer that sends a lost request again.
+    fn was_lost(&mut self, idle: u64) -> bool {
+        if idle < 50 * MS {
+            return false;
+        }
+        let trip = self.latency.min(self.handshake + 40 * MS);
+        if !(200 * MS..=212 * MS + 2 * trip).contains(&idle) {
+            self.pauses = (self.pauses + 2).min(3);
+            return false;
+        }
+        let lost = self.pauses < 2;
+        self.pauses = self.pauses.saturating_sub(1);
+        lost
     }
 
     fn normal(&mut self, b: &Burst) {
@@ -172,6 +217,10 @@ impl Oracle {
                 done = k;
                 if open + n - k > self.window {
                     self.count(open + n - k);
+                }
+                // Again and again: the handshake was longer than the path.
+                if self.closed >= 16 && 2 * self.handshake < self.latency {
+                    self.handshake -= self.handshake / 32;
                 }
             }
         }
@@ -213,7 +262,10 @@ impl Oracle {
         } else {
             2 * before.min(later) >= typical
         };
-        if !tcp || self.wide() {
+        if !tcp {
+            return times || n >= self.window && self.window > 2 && h.silent >= 2;
+        }
+        if self.wide() {
             return times;
         }
         let octaves = |part: u64, of: u64| (part.max(1) as f64 / of.max(1) as f64).log2();
@@ -226,12 +278,13 @@ impl Oracle {
             return false;
         }
         let habit = self.habit.unwrap_or(110.0 / 256.0);
+        let weight = if self.window == 2 { 2000.0 } else { 1400.0 };
         // In units of the logarithm of the odds.
         let odds = 0.5 * bytes
             + 21.0 / 16.0 * octaves(before, typical)
             + 5.0 / 16.0 * octaves(later, typical)
             + 560.0 / 128.0
-            - 1400.0 / 128.0 * (habit - 50.0 / 256.0).max(0.0);
+            - weight / 128.0 * (habit - 50.0 / 256.0).max(0.0);
         if n >= self.window {
             let few = if bytes < -1.0 { 15.0 / 16.0 } else { 0.0 };
             self.habit = Some(habit * 15.0 / 16.0 + few / 16.0);
@@ -243,6 +296,7 @@ impl Oracle {
         let Some(b) = self.open.take() else { return };
         self.count(b.n().saturating_sub(b.strays));
         self.closed += 1;
+        self.since_root.1 += 1;
         if self.closed < 16 || self.closed.is_multiple_of(8) {
             self.infer(tcp);
         }
@@ -308,39 +362,6 @@ impl Oracle {
         order
     }
 
-    /// Requests in a datagram, by its size over that of one request, both without
-    /// what surrounds them. How much that is shows in the smallest ACK.
-    fn requests(&mut self, p: &Packet, full: bool) -> usize {
-        let size = f64::from(p.payload_len);
-        if full {
-            return 1;
-        }
-        match self.unit {
-            Some(unit) if self.learnt > 2 && self.learnt < 32 => {
-                self.unit = Some(unit.min(size));
-            }
-            Some(unit) if self.learnt >= 32 && size < unit * 0.97 => {
-                self.unit = Some(unit * (1.0 - 0.0095));
-            }
-            Some(unit) if self.learnt >= 32 && size > unit * 1.03 => {
-                self.unit = Some(unit * (1.0 + 0.0005));
-            }
-            Some(_) if self.learnt >= 32 => {}
-            _ => self.unit = Some(size),
-        }
-        self.learnt += 1;
-        let around = self
-            .ack_size
-            .map_or(21, |ack| ack.saturating_sub(7).clamp(21, 41));
-        let without = |size: f64| size - f64::from(around);
-        match self.unit.map(without) {
-            Some(one) if one > 0.0 && without(size) > 0.0 => {
-                ((without(size) / one).round() as usize).clamp(1, 16)
-            }
-            _ => 1,
-        }
-    }
-
     fn pure_ack(&mut self, p: &Packet, tcp: bool) {
         let mut weight = 1;
         if tcp {
@@ -359,7 +380,9 @@ impl Oracle {
         }
         self.lone_acks = true;
         if self.last.is_some() {
-            self.acks.push((p.t_ns, weight));
+            if tcp || !self.trusts_silence() {
+                self.acks.push((p.t_ns, weight));
+            }
             self.silence_since = Some(p.t_ns);
         }
     }
@@ -377,6 +400,9 @@ impl Oracle {
             self.handshake = t - syn;
         }
         let lag = if tcp && p.has_ts { self.lag(p) } else { None };
+        if !tcp {
+            self.hear_silence(t);
+        }
         if tcp && p.payload_len == 0 || !tcp && p.payload_len < 50 {
             self.pure_ack(p, tcp);
         } else {
@@ -433,15 +459,24 @@ impl Oracle {
             (false, _) => gap >= 200 * MS,
             (true, since) => since.is_some_and(|since| t - since >= 30 * MS),
         };
-        let fresh = before.is_none() || !tcp && idle || gap >= 120_000 * MS;
-        if let Some(open) = self.open.as_mut().filter(|_| !fresh && !advances) {
+        let mut fresh = before.is_none() || !tcp && idle || gap >= 120_000 * MS;
+        let mut idle = 0;
+        if let (true, false, Some(before), Some(since)) = (fresh, tcp, before, silence)
+            && gap < 120_000 * MS
+            && self.trusts_silence()
+            && since - before < 4 * self.latency
+        {
+            fresh = false;
+            idle = t - since;
+        }
+        let joins = !fresh && !advances && idle == 0;
+        if let Some(open) = self.open.as_mut().filter(|_| joins) {
             open.requests.extend(vec![t; k.min(BURST_MAX - open.n())]);
             if late && Some(p.ack) != self.request_ack {
                 open.strays += k;
             }
             return;
         }
-        let mut idle = 0;
         if tcp && !late && !fresh {
             let sat = lag.map_or(0, |lag| (lag - 500 * i128::from(US)).max(0) as u64);
             if new_ack {
@@ -465,18 +500,37 @@ impl Oracle {
                 .sum();
             base + (sum / u128::from(weight)) as u64
         };
-        let acks = (weight > 0 && !fresh).then(|| mean(&self.acks));
+        let acks = if !tcp && self.trusts_silence() {
+            Some(self.silent.0).filter(|_| self.silent.1 > 0 && !fresh)
+        } else {
+            (weight > 0 && !fresh).then(|| mean(&self.acks))
+        };
+        // A lost request is as old as the pause, and nothing else was outstanding.
+        let lost = tcp && !fresh && self.was_lost(idle);
+        let at = if lost { t - idle + US } else { t };
+        if lost {
+            idle = US;
+        }
         self.close(tcp, fresh);
         if fresh {
             self.outstanding.clear();
+            if before.is_some() && !tcp {
+                self.judge_silence();
+            }
+        }
+        let mut silent = 0;
+        if !tcp && self.trusts_silence() && self.silent.1 > 0 {
+            silent = self.silent.1;
+            self.add_silent(t);
         }
         self.open = Some(Burst {
-            at: t,
-            requests: vec![t; k],
+            at,
+            requests: vec![at; k],
             strays: 0,
             idle,
             acks,
             acked: acked_since,
+            silent,
         });
         self.acks.clear();
     }

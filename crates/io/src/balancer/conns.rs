@@ -10,7 +10,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use causeway_core::cookie::Tuple;
+
 use super::RealId;
+use super::directory::PlaceRoute;
 use crate::abi;
 use crate::error::Result;
 use crate::mapped::{Mapped, Shared};
@@ -116,6 +119,18 @@ pub struct Connection {
     pub closed: bool,
 }
 
+/// What became of a connection that another balancer had in a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Adopted {
+    /// It is in its place now.
+    Placed,
+    /// It was there already.
+    Known,
+    /// The place is another connection's, or on its way to one; or the word names no
+    /// place of this balancer's.
+    Taken,
+}
+
 /// What a sweep did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
@@ -148,7 +163,8 @@ pub struct ConnTable {
 
 impl ConnTable {
     /// Wraps the arrays and finds out which places are free: whatever is neither in
-    /// use nor in a ring, as after a predecessor that was killed half-way.
+    /// use nor in a ring, as after a predecessor that was killed half-way. CPUs get
+    /// theirs by [`ConnTable::top_up`].
     pub(crate) fn new(
         conns: &libbpf_rs::MapHandle,
         rings: &libbpf_rs::MapHandle,
@@ -164,7 +180,6 @@ impl ConnTable {
             cursor: 0,
         };
         table.audit();
-        table.top_up();
         Ok(table)
     }
 
@@ -270,6 +285,56 @@ impl ConnTable {
         ours
     }
 
+    /// The place of a connection that has this word, by its tuple.
+    pub fn find(&self, client: SocketAddr, vip: SocketAddr, word: u16) -> Option<Connection> {
+        let index = self.index_of(word)?;
+        let size = self.layout.partition_size();
+        let places = (0..self.layout.partitions()).map(|partition| partition * size + index);
+        let mut found = places.filter_map(|place| self.connection(place));
+        found.find(|held| held.client == client && held.vip == vip)
+    }
+
+    /// The index within a partition that a word names; `None` for one of another
+    /// second-tier balancer.
+    fn index_of(&self, word: u16) -> Option<u32> {
+        let (word, size) = (u32::from(word), self.layout.partition_size());
+        (word / size == u32::from(self.layout.tier)).then_some(word % size)
+    }
+
+    /// Puts a connection that another balancer gave `word` into the place that it names
+    /// here. `seed` is [`super::Directory::place_seed`].
+    pub fn adopt(
+        &mut self,
+        seed: u64,
+        (client, vip): (SocketAddr, SocketAddr),
+        word: u16,
+        route: &PlaceRoute,
+    ) -> Adopted {
+        let Some(index) = self.index_of(word) else {
+            return Adopted::Taken;
+        };
+        let tuple = Tuple::tcp(client, vip);
+        let partition = tuple.partition(seed, self.layout.partitions());
+        let place = partition * self.layout.partition_size() + index;
+        if let Some(held) = self.connection(place) {
+            return match held.client == client && held.vip == vip {
+                true => Adopted::Known,
+                false => Adopted::Taken,
+            };
+        }
+        let Some(reserve) = self.reserve.get_mut(partition as usize) else {
+            return Adopted::Taken;
+        };
+        // New connections get the lowest first, so the old ones are near the end.
+        let Some(at) = reserve.iter().rposition(|free| u32::from(*free) == index) else {
+            return Adopted::Taken;
+        };
+        reserve.remove(at);
+        self.slots[place as usize].write(&tuple, word, route);
+        self.ages[place as usize] = Age::default();
+        Adopted::Placed
+    }
+
     fn free(&mut self, place: usize) {
         let size = self.layout.partition_size() as usize;
         self.slots[place].clear();
@@ -361,6 +426,18 @@ impl Slot {
         }
     }
 
+    /// The kernel finds it from the last store on: it compares the whole key.
+    fn write(&self, tuple: &Tuple, word: u16, route: &PlaceRoute) {
+        let relaxed = Ordering::Relaxed;
+        let to = u64::from(route.generation) << 32 | u64::from(route.vip) << 48;
+        self.route.store(to | u64::from(route.real), relaxed);
+        self.opening.store(u64::from(word) << 48, relaxed);
+        self.traffic.store(1, relaxed); // it has been open before
+        for (to, from) in self.key.iter().zip(tuple.words()) {
+            to.store(*from, Ordering::Release);
+        }
+    }
+
     fn connection(&self, place: u32) -> Option<Connection> {
         if !self.in_use() {
             return None;
@@ -397,184 +474,4 @@ fn endpoints(key: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType};
-
-    use super::*;
-    use crate::abi::Plain as _;
-
-    const LAYOUT: ConnLayout = ConnLayout {
-        connections: 4096,
-        tier_bits: 4,
-        tier: 0,
-    };
-    const CPUS: u32 = 2;
-
-    fn array(name: &str, value: usize, entries: u32) -> MapHandle {
-        let opts = libbpf_sys::bpf_map_create_opts {
-            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
-            map_flags: libbpf_sys::BPF_F_MMAPABLE,
-            ..Default::default()
-        };
-        MapHandle::create(MapType::Array, Some(name), 4, value as u32, entries, &opts)
-            .unwrap_or_else(|e| panic!("making a map needs root and BPF: {e}"))
-    }
-
-    struct World {
-        conns: MapHandle,
-        rings: MapHandle,
-    }
-
-    impl World {
-        fn new() -> Self {
-            assert_eq!((LAYOUT.partitions(), LAYOUT.partition_size()), (2, 2048));
-            Self {
-                conns: array("conns", size_of::<Slot>(), 4096),
-                rings: array("rings", size_of::<Ring>(), 2 * CPUS),
-            }
-        }
-
-        fn table(&self) -> ConnTable {
-            ConnTable::new(&self.conns, &self.rings, LAYOUT).expect("the table")
-        }
-
-        /// Takes a place as the data plane does, and opens a connection in it.
-        fn open(&mut self, table: &ConnTable, cpu: usize, partition: usize) -> Option<u32> {
-            let ring = &table.rings[cpu * 2 + partition];
-            let head = ring.head.load(Ordering::Relaxed);
-            if head == ring.tail.load(Ordering::Acquire) {
-                return None;
-            }
-            let index = ring.index[(head % RING) as usize].load(Ordering::Relaxed);
-            ring.head.store(head.wrapping_add(1), Ordering::Release);
-            let place = partition as u32 * 2048 + u32::from(index);
-            self.write(place, |flow| {
-                flow.key.saddr_be[8..12].copy_from_slice(&[0x20, 0, 0, 80]);
-                flow.key.saddr_be[12] = 6;
-                flow.key.saddr_be[..4].copy_from_slice(&place.to_be_bytes());
-            });
-            Some(place)
-        }
-
-        fn write(&self, place: u32, change: impl FnOnce(&mut abi::Flow)) {
-            let old = self
-                .conns
-                .lookup(&place.to_ne_bytes(), MapFlags::ANY)
-                .expect("lookup");
-            let mut flow = abi::Flow::from_bytes(&old.expect("a place")).expect("size");
-            change(&mut flow);
-            self.conns
-                .update(&place.to_ne_bytes(), flow.as_bytes(), MapFlags::ANY)
-                .expect("update");
-        }
-    }
-
-    fn at(seconds: u64) -> Duration {
-        Duration::from_secs(1000 + seconds)
-    }
-
-    fn sweep(table: &mut ConnTable, seconds: u64) -> u32 {
-        table.sweep(at(seconds), 4096, &Patience::default()).freed
-    }
-
-    #[test]
-    fn every_place_is_given_out_once() {
-        let mut world = World::new();
-        let mut table = world.table();
-        let mut seen = HashSet::new();
-        for turn in 0..100_000 {
-            match world.open(&table, turn % 2, turn / 2 % 2) {
-                Some(place) => assert!(seen.insert(place), "{place} twice"),
-                None => table.top_up(),
-            }
-        }
-        assert_eq!(seen.len(), 4096, "all of them in the end");
-        assert_eq!(table.connections().count(), 4096);
-        assert!(world.open(&table, 0, 0).is_none());
-    }
-
-    #[test]
-    fn places_come_back_by_their_connection_s_state() {
-        let mut world = World::new();
-        let mut table = world.table();
-        let [half, closed, open] =
-            [0, 1, 0].map(|cpu| world.open(&table, cpu, 1).expect("a place"));
-        world.write(closed, |flow| (flow.bits, flow.packets) = (CLOSED | 1, 9));
-        world.write(open, |flow| flow.packets = 9);
-        assert_eq!(sweep(&mut table, 0), 0);
-        assert_eq!(sweep(&mut table, 29), 0);
-        assert_eq!(sweep(&mut table, 31), 1);
-        assert!(table.connection(half).is_none());
-        // A packet in between: it counts from then on.
-        world.write(closed, |flow| flow.packets = 10);
-        assert_eq!(sweep(&mut table, 59), 0);
-        assert_eq!(sweep(&mut table, 118), 0);
-        assert_eq!(sweep(&mut table, 120), 1);
-        assert!(table.connection(closed).is_none());
-        assert_eq!(sweep(&mut table, 3599), 0);
-        assert_eq!(sweep(&mut table, 3601), 1);
-        assert_eq!(table.connections().count(), 0);
-        // All of them can be had again.
-        let mut places = HashSet::new();
-        for _ in 0..20 {
-            table.top_up();
-            (0..2).for_each(|cpu| {
-                while let Some(place) = world.open(&table, cpu, 1) {
-                    assert!(places.insert(place));
-                }
-            });
-        }
-        assert_eq!(places.len(), 2048);
-    }
-
-    #[test]
-    fn a_successor_finds_what_is_free() {
-        let mut world = World::new();
-        let table = world.table();
-        let kept: HashSet<u32> = (0..50)
-            .filter_map(|n| world.open(&table, n % 2, n / 2 % 2))
-            .collect();
-        drop(table);
-        let mut table = world.table();
-        assert_eq!(
-            table.connections().map(|c| c.place).collect::<HashSet<_>>(),
-            kept
-        );
-        let mut seen = kept;
-        for _ in 0..20 {
-            for (cpu, partition) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-                while let Some(place) = world.open(&table, cpu, partition) {
-                    assert!(seen.insert(place), "{place} twice");
-                }
-            }
-            table.top_up();
-        }
-        assert_eq!(seen.len(), 4096);
-    }
-
-    #[test]
-    fn a_connection_is_released_and_rerouted_by_its_tuple() {
-        let mut world = World::new();
-        let mut table = world.table();
-        let place = world.open(&table, 0, 0).expect("a place");
-        let connection = table.connection(place).expect("a connection");
-        assert_eq!(connection.client.port(), 0x2000);
-        assert_eq!(connection.vip.port(), 80);
-        assert!(table.reroute(&connection, 77, 5));
-        let rerouted = table.connection(place).expect("a connection");
-        assert_eq!(
-            rerouted,
-            Connection {
-                real: 77,
-                ..connection
-            }
-        );
-        let mut other = connection;
-        other.client.set_port(1);
-        assert!(!table.release(&other) && !table.reroute(&other, 78, 5));
-        assert!(table.release(&connection) && !table.release(&connection));
-        assert!(table.connection(place).is_none());
-    }
-}
+mod tests;

@@ -50,6 +50,14 @@ impl Cookies {
             counts: PerCpu::new(plane.take_map("cookie_counts")?)?,
         })
     }
+
+    pub(super) fn keys(&self) -> &MapHandle {
+        self.keys.map()
+    }
+
+    pub(super) fn slots(&self) -> &MapHandle {
+        self.slots.map()
+    }
 }
 
 impl LoadBalancer {
@@ -111,7 +119,7 @@ impl LoadBalancer {
             value.cookie_base = self.block_base(book, id)?;
         }
         value.cookie = wanted;
-        self.vips.put(&vip.key(), &value)?;
+        self.put_vip(&vip.key(), &value)?;
         if !has_ids {
             book.cookies.remove(&id);
         }
@@ -221,7 +229,7 @@ impl LoadBalancer {
             }
         })?;
         let of = |vip: &VipId| {
-            let packets = counts.get(*vip as usize).map_or([0; 16], |c| c.packets);
+            let packets = counts.get(*vip as usize).map_or([0; 32], |c| c.packets);
             CookieResult::ALL.into_iter().zip(packets).collect()
         };
         Ok(vips.iter().map(|vip| (*vip, of(vip))).collect())

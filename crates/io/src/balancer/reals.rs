@@ -49,7 +49,7 @@ impl Real {
     }
 
     /// `None` for a slot that is not in use.
-    fn from_value(value: &abi::Real) -> Option<Self> {
+    pub(super) fn from_value(value: &abi::Real) -> Option<Self> {
         (value.flags & abi::REAL_PRESENT != 0).then(|| Self {
             vip: value.vip.into(),
             address: abi::addr_from_bytes(value.addr),

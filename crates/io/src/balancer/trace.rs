@@ -9,7 +9,7 @@ use std::path::Path;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{OpenObject, ProgramInput};
 
-use super::{BLUEPRINT, ConnLayout};
+use super::{BLUEPRINT, ConnLayout, TunnelEnds};
 use crate::abi::{Action, Verdict};
 use crate::error::{Error, Result};
 use crate::map::io_error;
@@ -35,23 +35,33 @@ impl Traced {
         if self.verdict.action() != Action::Tx {
             return None;
         }
-        let mut at = 12;
-        while matches!(self.frame.get(at..at + 2)?, [0x81, 0x00] | [0x88, 0xa8]) {
-            at += 4;
-        }
-        let ip = self.frame.get(at + 2..)?;
-        match ip.first()? >> 4 {
-            4 => Some(IpAddr::from(*ip.get(16..)?.first_chunk::<4>()?)),
-            6 => Some(IpAddr::from(*ip.get(24..)?.first_chunk::<16>()?)),
-            _ => None,
-        }
+        destination_of(&self.frame)
+    }
+}
+
+/// The outermost IP destination of an Ethernet frame, VLAN tags or not.
+pub fn destination_of(frame: &[u8]) -> Option<IpAddr> {
+    let mut at = 12;
+    while matches!(frame.get(at..at + 2)?, [0x81, 0x00] | [0x88, 0xa8]) {
+        at += 4;
+    }
+    let ip = frame.get(at + 2..)?;
+    match ip.first()? >> 4 {
+        4 => Some(IpAddr::from(*ip.get(16..)?.first_chunk::<4>()?)),
+        6 => Some(IpAddr::from(*ip.get(24..)?.first_chunk::<16>()?)),
+        _ => None,
     }
 }
 
 /// What the balancer that is pinned in `pin_dir` would do with each of `frames`, by
-/// itself: nothing that one does is seen by the next, nor by the balancer. `conns` is
-/// what the balancer was started with; its tables tell all else.
-pub fn trace(pin_dir: &Path, conns: ConnLayout, frames: &[Vec<u8>]) -> Result<Vec<Traced>> {
+/// itself: nothing that one does is seen by the next, nor by the balancer. `conns` and
+/// `tunnel_ends` are what the balancer was started with; its tables tell all else.
+pub fn trace(
+    pin_dir: &Path,
+    conns: ConnLayout,
+    tunnel_ends: TunnelEnds,
+    frames: &[Vec<u8>],
+) -> Result<Vec<Traced>> {
     plane::check_kernel()?;
     let failed = |source| Error::Load {
         program: BLUEPRINT.program,
@@ -69,12 +79,15 @@ pub fn trace(pin_dir: &Path, conns: ConnLayout, frames: &[Vec<u8>]) -> Result<Ve
         }
     }
     let buckets = [&skel.maps.buckets4, &skel.maps.buckets6].map(|map| map.max_entries());
+    let max_vips = skel.maps.vip_stats.max_entries();
     if let Some(settings) = skel.maps.rodata_data.as_deref_mut() {
         settings.cfg_dry = true;
+        settings.cfg_source_rings = max_vips;
         [settings.cfg_buckets4, settings.cfg_buckets6] = buckets;
         settings.cfg_conn_partitions = conns.partitions();
         settings.cfg_tier_bits = conns.tier_bits.into();
         settings.cfg_tier = conns.tier.into();
+        settings.cfg_tunnel_end = !tunnel_ends.is_empty();
     }
     let skel = skel.load().map_err(failed)?;
     let run = |frame: &Vec<u8>| -> Result<Traced> {

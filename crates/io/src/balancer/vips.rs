@@ -2,6 +2,8 @@
 //! VIPs and their rings.
 
 use super::*;
+use crate::map::io_error;
+use crate::tap::Pool;
 
 /// A VIP's number: index of its ring and counters. Given out by the data plane,
 /// lowest first, and kept over restarts.
@@ -46,6 +48,43 @@ pub struct VipOptions {
     /// Gives connections with timestamps a place of their own, as far as there are
     /// places; needs servers whose agent writes words.
     pub stateful: bool,
+    /// How many new flows each client prefix may open.
+    pub limit: Option<FlowLimit>,
+}
+
+/// A limit of new flows for each client prefix: what is beyond it is dropped, and
+/// counted as `rate_limited`. The 65,536 newest prefixes are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowLimit(abi::VipLimit);
+
+impl FlowLimit {
+    /// Most flows per second; the unit of time is 1024 ns.
+    pub const RATE_MAX: f64 = 10_000.0;
+    /// Longest time that a burst may take to be paid off, seconds.
+    pub const BURST_SECONDS_MAX: f64 = 4000.0;
+    const UNITS_PER_SECOND: f64 = 1e9 / 1024.0;
+
+    /// As the data plane has it.
+    pub fn value(&self) -> abi::VipLimit {
+        self.0
+    }
+
+    /// `rate` flows per second, above 0, and `burst` at once, for each of the prefixes
+    /// of these lengths. `None` for a rate or a burst that is out of range.
+    pub fn new(rate: f64, burst: u32, prefix4: u8, prefix6: u8) -> Option<Self> {
+        let seconds = f64::from(burst.max(1)) / rate;
+        if !(rate > 0.0 && rate <= Self::RATE_MAX && seconds <= Self::BURST_SECONDS_MAX) {
+            return None;
+        }
+        let interval = (Self::UNITS_PER_SECOND / rate).round();
+        Some(Self(abi::VipLimit {
+            interval: interval as u32,
+            tolerance: (interval * f64::from(burst.max(1) - 1)) as u32,
+            prefix4: prefix4.min(32),
+            prefix6: prefix6.min(128),
+            pad: [0; 6],
+        }))
+    }
 }
 
 /// What clients connect to.
@@ -178,12 +217,12 @@ impl LoadBalancer {
         self.rings.clear(id)?;
         self.vip_stats.clear(id)?;
         self.clear_cookie_counts(id)?;
-        self.vips.put(&vip.address_key(), &abi::Vip::default())?;
+        self.put_vip(&vip.address_key(), &abi::Vip::default())?;
         let value = abi::Vip {
             id,
             ..Default::default()
         };
-        self.vips.put(&vip.key(), &value)?;
+        self.put_vip(&vip.key(), &value)?;
         fill_slot(&mut book.vips, id, *vip);
         Ok(id)
     }
@@ -194,12 +233,13 @@ impl LoadBalancer {
         let mut book = self.book();
         let vip = book.vip(id)?;
         self.yield_fragments(&vip, id)?;
-        self.vips.remove(&vip.key())?;
+        self.drop_vip(&vip.key())?;
         book.vips[id as usize] = None;
         self.remove_bare_addresses(&book)?;
         if book.cookies.remove(&id).is_some() {
             self.set_cookie_vips(&book)?;
         }
+        self.forget_sources(&mut book, id)?;
         self.rings.clear(id)?;
         for (real, _) in numbered(&book.reals)
             .iter()
@@ -292,6 +332,10 @@ impl LoadBalancer {
         Ok(VipOptions {
             fragments: value.flags & abi::VIP_PICK_BY_ADDRESS != 0,
             stateful: value.flags & abi::VIP_STATEFUL != 0,
+            limit: match value.flags & abi::VIP_LIMITED {
+                0 => None,
+                _ => self.limits.get(&id)?.map(FlowLimit),
+            },
         })
     }
 
@@ -301,33 +345,60 @@ impl LoadBalancer {
         let vip = book.vip(id)?;
         let flag = |on: bool, flag: u32| if on { flag } else { 0 };
         let flags = flag(options.fragments, abi::VIP_PICK_BY_ADDRESS)
-            | flag(options.stateful, abi::VIP_STATEFUL);
+            | flag(options.stateful, abi::VIP_STATEFUL)
+            | flag(options.limit.is_some(), abi::VIP_LIMITED);
+        if let Some(FlowLimit(limit)) = options.limit {
+            self.limits.put(&id, &limit)?;
+        }
         self.change(&vip, id, |value| {
-            value.flags &= !(abi::VIP_PICK_BY_ADDRESS | abi::VIP_STATEFUL);
+            value.flags &= !(abi::VIP_PICK_BY_ADDRESS | abi::VIP_STATEFUL | abi::VIP_LIMITED);
             value.flags |= flags;
         })?;
         if !options.fragments {
             return self.yield_fragments(&vip, id);
         }
         let value = self.vips.get(&vip.key())?.ok_or(Error::UnknownVip(id))?;
-        self.vips.put(&vip.fragments_key(), &value)
+        self.put_vip(&vip.fragments_key(), &value)
+    }
+
+    pub(super) fn put_vip(&self, key: &abi::VipKey, value: &abi::Vip) -> Result<()> {
+        self.vips.put(key, value)?;
+        self.end_copies()
+    }
+
+    fn drop_vip(&self, key: &abi::VipKey) -> Result<bool> {
+        let was_there = self.vips.remove(key)?;
+        self.end_copies()?;
+        Ok(was_there)
+    }
+
+    /// CPUs keep copies of VIPs (`struct vip_seen`), which are good for one version.
+    fn end_copies(&self) -> Result<()> {
+        let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
+        ctl.vips_version = ctl.vips_version.wrapping_add(1);
+        self.ctl.put(&0, &ctl)
     }
 
     /// Fragments to the VIP's address are dropped again, if they were this VIP's.
     fn yield_fragments(&self, vip: &Vip, id: VipId) -> Result<()> {
         match self.vips.get(&vip.fragments_key())? {
-            Some(taker) if taker.id == id => self.vips.remove(&vip.fragments_key()).map(drop),
+            Some(taker) if taker.id == id => self.drop_vip(&vip.fragments_key()).map(drop),
             _ => Ok(()),
         }
     }
 
     /// Changes a VIP's value, also where it is that of its address's fragments.
-    fn change(&self, vip: &Vip, id: VipId, change: impl Fn(&mut abi::Vip)) -> Result<()> {
+    pub(super) fn change(
+        &self,
+        vip: &Vip,
+        id: VipId,
+        change: impl Fn(&mut abi::Vip),
+    ) -> Result<()> {
         let mut value = self.vips.get(&vip.key())?.ok_or(Error::UnknownVip(id))?;
         change(&mut value);
-        self.vips.put(&vip.key(), &value)?;
+        self.put_vip(&vip.key(), &value)?;
         match self.vips.get(&vip.fragments_key())? {
-            Some(taker) if taker.id == id => self.vips.put(&vip.fragments_key(), &value),
+            Some(taker) if taker.id == id => self.put_vip(&vip.fragments_key(), &value),
             _ => Ok(()),
         }
     }
@@ -338,7 +409,7 @@ impl LoadBalancer {
             let mut vips = book.vips.iter().flatten();
             let held = |vip: &Vip| vip.address_key() == key || vip.fragments_key() == key;
             if Vip::from_key(&key).is_none() && !vips.any(held) {
-                self.vips.remove(&key)?;
+                self.drop_vip(&key)?;
             }
         }
         Ok(())
@@ -354,6 +425,24 @@ impl LoadBalancer {
         }
         Ok(vips)
     }
+}
+
+/// VIPs and reals of the balancer pinned in `pin_dir`, whoever owns it.
+pub(crate) fn pinned_pool(pin_dir: &Path) -> Result<Pool> {
+    let open = |name: &str| {
+        MapHandle::from_pinned_path(pin_dir.join(name))
+            .map_err(|e| Error::map("open the pin of", name, io_error(&e)))
+    };
+    let vips: Table<abi::VipKey, abi::Vip> = Table::new(open("vips")?)?;
+    let reals: Table<u32, abi::Real> = Table::new(open("reals")?)?;
+    let vips = vips.entries()?.into_iter();
+    let vips = vips.filter_map(|(key, value)| Some((value.id, Vip::from_key(&key)?)));
+    let reals = (0..).zip(reals.first(reals.max_entries())?);
+    let reals = reals.filter_map(|(id, value)| Some((id, Real::from_value(&value)?)));
+    Ok(Pool {
+        vips: vips.collect(),
+        reals: reals.collect(),
+    })
 }
 
 impl Book {

@@ -1,203 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Private, unattached objects that a benchmark runs: the instrument that makes
-//! packets, and balancers with one VIP and a hundred reals.
+//! Balancers that a benchmark runs, with one VIP and a hundred reals.
 
+use std::io;
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
-use causeway_core::cookie::{Epoch, Format, Key, Keys, Mode, Tuple, encode};
-use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
-use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType, OpenObject, ProgramInput};
+use causeway_core::cookie::quic::Route;
+use causeway_core::cookie::{Epoch, Format, Keys, Mode};
+use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
+use libbpf_rs::{Map, MapCore, MapFlags, MapHandle, MapType, OpenObject};
 
+use super::instrument::{Instrument, cid_config, client_number, cookie_id, cookie_key};
 use super::{BenchError, Place, Shot};
 use crate::abi::{
-    CookieFormat, CookieKeys, CookieSlot, Ctl, PacketsBytes, Plain, REAL_PRESENT, Real,
-    VIP_STATEFUL, Verdict, Vip, VipKey, addr_bytes,
+    COOKIE_QUIC, COOKIES_TCP, COOKIES_UDP, CookieFormat, CookieKeys, CookieSlot, Ctl, PacketsBytes,
+    Plain, QuicLbConfig, REAL_PRESENT, Real, VIP_STATEFUL, Verdict, Vip, VipKey, addr_bytes,
 };
-use crate::skel::bench::{BenchSkel, BenchSkelBuilder};
-use crate::skel::lb::{LbSkel, LbSkelBuilder};
+use crate::skel::lb::{LbSkel, LbSkelBuilder, OpenLbSkel};
 use crate::{ConnLayout, ConnTable, flow_table};
 
 /// VIP of `bpf/bench.bpf.c`.
-const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
-const PORT: u16 = 443;
-const REALS: u32 = 100;
+pub(super) const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
+pub(super) const PORT: u16 = 443;
+pub(super) const REALS: u32 = 100;
 const RING: u32 = 65_537;
-/// A frame at least as long as any that is written over it.
-const FRAME_LEN: usize = 130;
-/// XDP_TX.
-const TX: u32 = 3;
+/// IPv4 flows of a flow table that is used: the default.
+const FLOWS: u32 = 1 << 20;
+/// Of one that is not.
+const FEW_FLOWS: u32 = 1024;
 
-fn failed(doing: &'static str) -> impl Fn(libbpf_rs::Error) -> BenchError {
+pub(super) fn failed(doing: &'static str) -> impl Fn(libbpf_rs::Error) -> BenchError {
     move |source| BenchError::Bpf { doing, source }
-}
-
-/// The programs of `bpf/bench.bpf.c`.
-pub(super) struct Instrument<'o> {
-    skel: BenchSkel<'o>,
-}
-
-/// What a batch took.
-pub(super) struct Batch {
-    pub(super) packet_ns: f64,
-    /// The last packet left by XDP_TX.
-    pub(super) transmitted: bool,
-}
-
-impl<'o> Instrument<'o> {
-    pub(super) fn load(storage: &'o mut MaybeUninit<OpenObject>) -> Result<Self, BenchError> {
-        let open = BenchSkelBuilder::default()
-            .open(storage)
-            .map_err(failed("opening bench.bpf.o"))?;
-        let skel = open.load().map_err(failed("loading bench.bpf.o"))?;
-        Ok(Self { skel })
-    }
-
-    pub(super) fn empty(&self) -> i32 {
-        self.skel.progs.bench_empty.as_fd().as_raw_fd()
-    }
-
-    pub(super) fn macswap(&self) -> i32 {
-        self.skel.progs.bench_macswap.as_fd().as_raw_fd()
-    }
-
-    pub(super) fn min(&self) -> i32 {
-        self.skel.progs.bench_min.as_fd().as_raw_fd()
-    }
-
-    pub(super) fn min_fill(&self) -> i32 {
-        self.skel.progs.bench_min_fill.as_fd().as_raw_fd()
-    }
-
-    /// The clients 0.. in turn, or shuffled, with the words of their servers if there
-    /// are any.
-    pub(super) fn set_clients(
-        &self,
-        flows: u32,
-        shuffle: Option<u64>,
-        words: &[u16],
-    ) -> Result<(), BenchError> {
-        let mut order: Vec<u32> = (0..flows).collect();
-        if let Some(mut seed) = shuffle {
-            for left in (1..order.len()).rev() {
-                order.swap(left, (next_random(&mut seed) % (left as u64 + 1)) as usize);
-            }
-        }
-        let keys: Vec<u8> = (0..flows).flat_map(u32::to_ne_bytes).collect();
-        let values: Vec<u8> = order
-            .into_iter()
-            .flat_map(|index| client(index, words.get(index as usize).copied()))
-            .collect();
-        self.skel
-            .maps
-            .clients
-            .update_batch(&keys, &values, flows, MapFlags::ANY, MapFlags::ANY)
-            .map_err(failed("writing the clients"))
-    }
-
-    /// Puts `program` behind the packets.
-    pub(super) fn select(&self, program: i32) -> Result<(), BenchError> {
-        self.skel
-            .maps
-            .under_test
-            .update(&0u32.to_ne_bytes(), &program.to_ne_bytes(), MapFlags::ANY)
-            .map_err(failed("selecting the program under test"))
-    }
-
-    /// Sends one packet of every client through `program`.
-    pub(super) fn fill(&mut self, program: i32, shot: Shot, flows: u32) -> Result<(), BenchError> {
-        self.select(program)?;
-        self.batch(shot, flows, &mut Place::default(), flows)
-            .map(|_| ())
-    }
-
-    /// Sends `count` packets from `place` on, which moves along.
-    pub(super) fn batch(
-        &mut self,
-        shot: Shot,
-        flows: u32,
-        place: &mut Place,
-        count: u32,
-    ) -> Result<Batch, BenchError> {
-        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
-            let shots = &mut bss.shots;
-            (shots.kind, shots.flows) = (shot as u32, flows);
-            (shots.position, shots.pass, shots.syns) = (place.position, place.pass, place.syns);
-        }
-        let run = self
-            .skel
-            .progs
-            .bench_shot
-            .test_run(ProgramInput {
-                data_in: Some(&[0; FRAME_LEN]),
-                repeat: count,
-                ..Default::default()
-            })
-            .map_err(failed("BPF_PROG_TEST_RUN"))?;
-        if let Some(bss) = self.skel.maps.bss_data.as_deref() {
-            *place = Place {
-                position: bss.shots.position,
-                pass: bss.shots.pass,
-                syns: bss.shots.syns,
-            };
-        }
-        Ok(Batch {
-            packet_ns: run.duration.as_nanos() as f64,
-            transmitted: run.return_value == TX,
-        })
-    }
-}
-
-/// `struct client` number `index`: an address of 10.0.0.0/8 and a port.
-fn client(index: u32, word: Option<u16>) -> [u8; 12] {
-    let mut client = [0; 12];
-    client[..4].copy_from_slice(&(0x0a00_0000 + index / 50).to_be_bytes());
-    client[4..6].copy_from_slice(&(1024 + (index % 50 * 1237) as u16).to_be_bytes());
-    client[6..8].copy_from_slice(&word.unwrap_or(0).to_ne_bytes());
-    client[8..10].copy_from_slice(&cookie(index).to_ne_bytes());
-    client
-}
-
-/// The id in the cookies of client number `index`; the real's number is one less.
-fn cookie_id(index: u32) -> u16 {
-    (index % REALS) as u16 + 1
-}
-
-/// The cookie that the server of client number `index` writes.
-fn cookie(index: u32) -> u16 {
-    let host = Ipv4Addr::from(0x0a00_0000 + index / 50);
-    let port = 1024 + (index % 50 * 1237) as u16;
-    let tuple = Tuple::tcp((host, port).into(), (VIP, PORT).into());
-    let format = Format::default_of(Mode::Timestamp);
-    encode(
-        &tuple,
-        &cookie_key(),
-        Epoch::Zero,
-        cookie_id(index),
-        &format,
-    ) as u16
-}
-
-fn cookie_key() -> Key {
-    Key::from_bytes([7; 16])
-}
-
-/// The number of the client with this address.
-fn client_number(client: SocketAddr) -> Option<u32> {
-    let IpAddr::V4(host) = client.ip() else {
-        return None;
-    };
-    let host = u32::from(host).checked_sub(0x0a00_0000)?;
-    Some(host * 50 + u32::from(client.port().checked_sub(1024)?) / 1237)
-}
-
-/// xorshift64 (Marsaglia 2003).
-fn next_random(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
 }
 
 /// A balancer with one VIP for TCP and UDP, and with tables of the default size.
@@ -206,44 +40,17 @@ pub(super) struct Balancer<'o> {
 }
 
 impl<'o> Balancer<'o> {
-    /// With tables of its own, measuring; or with those of `shared`, and not.
-    pub(super) fn load(
+    /// With a flow table of the default size for IPv4, measuring.
+    pub(super) fn load(storage: &'o mut MaybeUninit<OpenObject>) -> Result<Self, BenchError> {
+        Self::start(storage, FLOWS, |_| Ok(()))
+    }
+
+    /// With a flow table for so many IPv4 flows.
+    pub(super) fn with_table(
         storage: &'o mut MaybeUninit<OpenObject>,
-        shared: Option<&Balancer<'_>>,
+        flows: u32,
     ) -> Result<Self, BenchError> {
-        let mut open = LbSkelBuilder::default()
-            .open(storage)
-            .map_err(failed("opening lb.bpf.o"))?;
-        if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
-            rodata.cfg_measure = shared.is_none();
-        }
-        if let Some(other) = shared {
-            let (maps, theirs) = (&mut open.maps, &other.skel.maps);
-            for (map, other) in [
-                (&mut maps.flows4, &theirs.flows4),
-                (&mut maps.flows6, &theirs.flows6),
-                (&mut maps.buckets4, &theirs.buckets4),
-                (&mut maps.buckets6, &theirs.buckets6),
-                (&mut maps.vips, &theirs.vips),
-                (&mut maps.reals, &theirs.reals),
-                (&mut maps.rings, &theirs.rings),
-                (&mut maps.ctl, &theirs.ctl),
-                (&mut maps.verdicts, &theirs.verdicts),
-                (&mut maps.vip_stats, &theirs.vip_stats),
-                (&mut maps.real_stats, &theirs.real_stats),
-                (&mut maps.real_hist, &theirs.real_hist),
-            ] {
-                map.reuse_fd(other.as_fd())
-                    .map_err(failed("sharing a map"))?;
-            }
-        }
-        let skel = open.load().map_err(failed("loading lb.bpf.o"))?;
-        let ring = new_ring()?;
-        let balancer = Self { skel };
-        balancer
-            .configure(&ring)
-            .map_err(failed("configuring the balancer"))?;
-        Ok(balancer)
+        Self::start(storage, flows, |_| Ok(()))
     }
 
     /// With a place for every flow, and a small flow table: measuring.
@@ -251,31 +58,95 @@ impl<'o> Balancer<'o> {
         storage: &'o mut MaybeUninit<OpenObject>,
         flows: u32,
     ) -> Result<Self, BenchError> {
+        let layout = places(flows);
+        let cpus = libbpf_rs::num_possible_cpus().map_err(failed("counting the CPUs"))? as u32;
+        let balancer = Self::start(storage, FEW_FLOWS, |open| {
+            if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
+                rodata.cfg_conn_partitions = layout.partitions();
+            }
+            let places = layout.partitions() * layout.partition_size();
+            open.maps.conns.set_max_entries(places)?;
+            open.maps
+                .conn_rings
+                .set_max_entries(layout.partitions() * cpus)
+        })?;
+        balancer
+            .change_vips(|vip| vip.flags |= VIP_STATEFUL)
+            .map_err(failed("configuring the balancer"))?;
+        Ok(balancer)
+    }
+
+    /// The same balancer, its tables included, that does not measure.
+    pub(super) fn unmeasured(
+        storage: &'o mut MaybeUninit<OpenObject>,
+        other: &Balancer<'_>,
+    ) -> Result<Self, BenchError> {
         let mut open = LbSkelBuilder::default()
             .open(storage)
             .map_err(failed("opening lb.bpf.o"))?;
-        flow_table::set_size(&mut open, 1024, 1024).map_err(failed("sizing the flow table"))?;
-        let layout = places(flows);
-        let cpus = libbpf_rs::num_possible_cpus().map_err(failed("counting the CPUs"))? as u32;
-        if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
-            rodata.cfg_conn_partitions = layout.partitions();
+        let theirs = other.skel.maps.rodata_data;
+        if let (Some(ours), Some(theirs)) = (open.maps.rodata_data.as_deref_mut(), theirs) {
+            *ours = *theirs;
+            ours.cfg_measure = false;
         }
-        let sized = [
-            (
-                &mut open.maps.conns,
-                layout.partitions() * layout.partition_size(),
-            ),
-            (&mut open.maps.conn_rings, layout.partitions() * cpus),
-        ];
-        for (map, entries) in sized {
-            map.set_max_entries(entries)
-                .map_err(failed("sizing the places"))?;
+        for mut map in open.open_object_mut().maps_mut() {
+            let object = other.skel.object();
+            let same = object.maps().find(|theirs| theirs.name() == map.name());
+            // .rodata and .bss are the program's own; their names have a dot.
+            if let Some(same) = same.filter(|same| !same.name().to_string_lossy().contains('.')) {
+                map.reuse_fd(same.as_fd())
+                    .map_err(failed("sharing a map"))?;
+            }
         }
+        let skel = open.load().map_err(failed("loading lb.bpf.o"))?;
+        Ok(Self { skel })
+    }
+
+    /// With cookies of the default format; reals have the flags `forwarding` besides.
+    /// Without measurement nothing is remembered.
+    pub(super) fn with_cookies(
+        storage: &'o mut MaybeUninit<OpenObject>,
+        measure: bool,
+        forwarding: u8,
+    ) -> Result<Self, BenchError> {
+        let flows = if measure { FLOWS } else { FEW_FLOWS };
+        let balancer = Self::start(storage, flows, |open| {
+            if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
+                rodata.cfg_measure = measure;
+            }
+            Ok(())
+        })?;
+        balancer
+            .give_cookies()
+            .and_then(|()| balancer.change_reals(|real| real.flags |= forwarding))
+            .map_err(failed("configuring the balancer"))?;
+        Ok(balancer)
+    }
+
+    /// With QUIC connection ids of the default kind.
+    pub(super) fn with_cids(storage: &'o mut MaybeUninit<OpenObject>) -> Result<Self, BenchError> {
+        let balancer = Self::start(storage, FEW_FLOWS, |_| Ok(()))?;
+        balancer
+            .give_cids()
+            .map_err(failed("configuring the balancer"))?;
+        Ok(balancer)
+    }
+
+    fn start(
+        storage: &'o mut MaybeUninit<OpenObject>,
+        flows: u32,
+        set: impl FnOnce(&mut OpenLbSkel<'_>) -> libbpf_rs::Result<()>,
+    ) -> Result<Self, BenchError> {
+        let mut open = LbSkelBuilder::default()
+            .open(storage)
+            .map_err(failed("opening lb.bpf.o"))?;
+        flow_table::set_size(&mut open, flows, FEW_FLOWS)
+            .and_then(|()| set(&mut open))
+            .map_err(failed("sizing the tables"))?;
         let skel = open.load().map_err(failed("loading lb.bpf.o"))?;
         let balancer = Self { skel };
         balancer
             .configure(&new_ring()?)
-            .and_then(|()| balancer.change_vips(|vip| vip.flags |= VIP_STATEFUL))
             .map_err(failed("configuring the balancer"))?;
         Ok(balancer)
     }
@@ -293,6 +164,7 @@ impl<'o> Balancer<'o> {
             layout,
         )
         .map_err(|source| BenchError::Places { source })?;
+        table.top_up();
         instrument.select(self.program())?;
         let mut place = Place::default();
         let mut left = flows;
@@ -323,44 +195,35 @@ impl<'o> Balancer<'o> {
         Ok(words)
     }
 
-    /// With cookies of the default format; reals have the flags `forwarding` besides.
-    pub(super) fn with_cookies(
-        storage: &'o mut MaybeUninit<OpenObject>,
-        measure: bool,
-        forwarding: u8,
-    ) -> Result<Self, BenchError> {
-        let mut open = LbSkelBuilder::default()
-            .open(storage)
-            .map_err(failed("opening lb.bpf.o"))?;
-        if !measure {
-            // Nothing is remembered.
-            flow_table::set_size(&mut open, 1024, 1024).map_err(failed("sizing the flow table"))?;
-        }
-        if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
-            rodata.cfg_measure = measure;
-        }
-        let skel = open.load().map_err(failed("loading lb.bpf.o"))?;
-        let balancer = Self { skel };
-        balancer
-            .configure(&new_ring()?)
-            .and_then(|()| balancer.give_cookies())
-            .and_then(|()| balancer.change_reals(|real| real.flags |= forwarding))
-            .map_err(failed("configuring the balancer"))?;
-        Ok(balancer)
-    }
-
     fn give_cookies(&self) -> libbpf_rs::Result<()> {
         let (maps, zero) = (&self.skel.maps, 0u32.to_ne_bytes());
-        let old = maps.ctl.lookup(&zero, MapFlags::ANY)?.unwrap_or_default();
-        let ctl = Ctl {
-            cookies: 1,
-            ..Ctl::from_bytes(&old).unwrap_or_default()
-        };
-        maps.ctl.update(&zero, ctl.as_bytes(), MapFlags::ANY)?;
+        self.give_ids(COOKIES_TCP)?;
         let keys = Keys::new(Epoch::Zero, cookie_key(), None);
         let keys = CookieKeys::from(Some(&keys));
         maps.cookie_keys
             .update(&zero, keys.as_bytes(), MapFlags::ANY)?;
+        let format = Format::default_of(Mode::Timestamp);
+        self.change_vips(|vip| vip.cookie = CookieFormat::from(&format))
+    }
+
+    fn give_cids(&self) -> libbpf_rs::Result<()> {
+        self.give_ids(COOKIES_UDP)?;
+        let route = Route::new(&cid_config()).map_err(|e| io::Error::other(e.to_string()))?;
+        let config = QuicLbConfig::from(&route);
+        let configs = &self.skel.maps.quic_configs;
+        configs.update(&0u32.to_ne_bytes(), config.as_bytes(), MapFlags::ANY)?;
+        self.change_vips(|vip| vip.cookie.mode = COOKIE_QUIC)
+    }
+
+    /// Each real's id; packets of these protocols are asked for one.
+    fn give_ids(&self, cookies: u8) -> libbpf_rs::Result<()> {
+        let (maps, zero) = (&self.skel.maps, 0u32.to_ne_bytes());
+        let old = maps.ctl.lookup(&zero, MapFlags::ANY)?.unwrap_or_default();
+        let ctl = Ctl {
+            cookies,
+            ..Ctl::from_bytes(&old).unwrap_or_default()
+        };
+        maps.ctl.update(&zero, ctl.as_bytes(), MapFlags::ANY)?;
         for real in 0..REALS {
             let slot = CookieSlot {
                 real: real + 1,
@@ -370,8 +233,7 @@ impl<'o> Balancer<'o> {
             maps.cookie_slots
                 .update(&id.to_ne_bytes(), slot.as_bytes(), MapFlags::ANY)?;
         }
-        let format = Format::default_of(Mode::Timestamp);
-        self.change_vips(|vip| vip.cookie = CookieFormat::from(&format))
+        Ok(())
     }
 
     fn change_reals(&self, change: impl Fn(&mut Real)) -> libbpf_rs::Result<()> {
@@ -456,20 +318,46 @@ impl<'o> Balancer<'o> {
         self.skel.progs.causeway_lb.as_fd().as_raw_fd()
     }
 
-    /// Packets that had this verdict, on all CPUs.
-    pub(super) fn count(&self, verdict: Verdict) -> Result<u64, BenchError> {
-        let cpus = self
+    /// One of its maps.
+    pub(super) fn map(&self, name: &'static str) -> Result<Map<'_>, BenchError> {
+        let object = self.skel.object();
+        let found = object.maps().find(|map| map.name() == name);
+        found.ok_or(BenchError::NoMap(name))
+    }
+
+    pub(super) fn ctl(&self) -> Result<Ctl, BenchError> {
+        let value = self
             .skel
             .maps
-            .verdicts
-            .lookup_percpu(&(verdict as u32).to_ne_bytes(), MapFlags::ANY)
-            .map_err(failed("reading the verdicts"))?;
-        let counters = cpus
-            .iter()
-            .flatten()
-            .filter_map(|cpu| PacketsBytes::from_bytes(cpu));
-        Ok(counters.map(|counter| counter.packets).sum())
+            .ctl
+            .lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
+        let value = value.map_err(failed("reading the settings"))?;
+        Ok(Ctl::from_bytes(&value.unwrap_or_default()).unwrap_or_default())
     }
+}
+
+/// What counts its packets by verdict.
+pub(super) trait Counter {
+    /// Packets that had this verdict, on all CPUs.
+    fn count(&self, verdict: Verdict) -> Result<u64, BenchError>;
+}
+
+impl Counter for Balancer<'_> {
+    fn count(&self, verdict: Verdict) -> Result<u64, BenchError> {
+        packets(&self.skel.maps.verdicts, verdict)
+    }
+}
+
+/// Sum over all CPUs of an entry of `verdicts`.
+pub(super) fn packets(verdicts: &impl MapCore, verdict: Verdict) -> Result<u64, BenchError> {
+    let cpus = verdicts
+        .lookup_percpu(&(verdict as u32).to_ne_bytes(), MapFlags::ANY)
+        .map_err(failed("reading the verdicts"))?;
+    let counters = cpus
+        .iter()
+        .flatten()
+        .filter_map(|cpu| PacketsBytes::from_bytes(cpu));
+    Ok(counters.map(|counter| counter.packets).sum())
 }
 
 /// SYNs between two fillings of the CPUs' rings of free places.

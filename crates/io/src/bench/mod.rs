@@ -10,16 +10,26 @@
 //! over the rounds are given. Every batch's verdict is checked.
 
 mod fixture;
+mod floor;
+mod instrument;
+mod kept;
 mod picks;
+mod rivals;
 
 use std::mem::MaybeUninit;
 
 use libbpf_rs::OpenObject;
+use nix::sched::{CloneFlags, unshare};
 use thiserror::Error;
 
-use fixture::{Balancer, Instrument};
+use fixture::{Balancer, Counter};
+use instrument::{Instrument, shuffled};
+use rivals::Rivals;
 
 use crate::abi::{REAL_GUE, Verdict};
+
+pub use floor::statistics_floor;
+pub use kept::{Kept, kept};
 
 /// A benchmark that could not be run, or did not run what it should.
 #[derive(Debug, Error)]
@@ -32,6 +42,22 @@ pub enum BenchError {
         /// Why it failed.
         source: libbpf_rs::Error,
     },
+    /// No network namespace of its own.
+    #[error("making a network namespace: {0} (the benchmark needs root)")]
+    Namespace(nix::errno::Errno),
+    /// The packet maker could not be put on the namespace's loopback, or the kernel's
+    /// statistics not switched on.
+    #[error("setting up the benchmark: {source}")]
+    Attach {
+        /// Why not.
+        source: crate::Error,
+    },
+    /// The balancer's object has changed under the benchmark.
+    #[error("lb.bpf.o has no map {0}")]
+    NoMap(&'static str),
+    /// The thread that measures has panicked.
+    #[error("the benchmark panicked")]
+    Panicked,
     /// The places of connections could not be kept.
     #[error("keeping places of connections: {source}")]
     Places {
@@ -116,6 +142,8 @@ enum Shot {
     Open = 4,
     Cookie = 5,
     CookieSyn = 6,
+    Cid = 7,
+    End = 8,
 }
 
 /// Where `bench_shot` stands in a case's sequence of packets.
@@ -131,8 +159,8 @@ struct Case<'a> {
     name: &'static str,
     shot: Shot,
     program: i32,
-    /// The balancer that counts, and the verdict; reference programs only give XDP_TX.
-    verdict: Option<(&'a Balancer<'a>, Verdict)>,
+    /// Who counts, and the verdict; reference programs only give XDP_TX.
+    verdict: Option<(&'a dyn Counter, Verdict)>,
     place: Place,
     rounds_ns: Vec<f64>,
 }
@@ -153,6 +181,13 @@ impl<'a> Case<'a> {
         Self {
             verdict: Some((balancer, verdict)),
             ..Self::new(name, shot, balancer.program())
+        }
+    }
+
+    fn rival(name: &'static str, shot: Shot, program: i32, rivals: &'a Rivals<'a>) -> Self {
+        Self {
+            verdict: Some((rivals, Verdict::Established)),
+            ..Self::new(name, shot, program)
         }
     }
 
@@ -198,7 +233,7 @@ impl<'a> Case<'a> {
 
     fn counted(&self) -> Result<Option<u64>, BenchError> {
         self.verdict
-            .map(|(balancer, verdict)| balancer.count(verdict))
+            .map(|(counter, verdict)| counter.count(verdict))
             .transpose()
     }
 
@@ -209,82 +244,110 @@ impl<'a> Case<'a> {
 }
 
 /// Runs the plan; `progress` hears of each number of flows before it is measured.
-pub fn run(plan: &Plan, mut progress: impl FnMut(u32)) -> Result<Vec<Row>, BenchError> {
-    let mut rows = Vec::new();
-    for &flows in &plan.flows {
-        progress(flows);
-        rows.extend(run_level(plan, flows)?);
-        rows.extend(picks::run(plan, flows)?);
-    }
-    Ok(rows)
+pub fn run(plan: &Plan, progress: impl FnMut(u32) + Send) -> Result<Vec<Row>, BenchError> {
+    let mut progress = progress;
+    alone(|| {
+        let mut rows = Vec::new();
+        for &flows in &plan.flows {
+            progress(flows);
+            rows.extend(run_level(plan, flows)?);
+            rows.extend(picks::run(plan, flows)?);
+        }
+        Ok(rows)
+    })
+}
+
+/// Does the work in a thread with a network namespace of its own.
+fn alone<T: Send>(work: impl FnOnce() -> Result<T, BenchError> + Send) -> Result<T, BenchError> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET).map_err(BenchError::Namespace)?;
+            work()
+        });
+        thread.join().unwrap_or(Err(BenchError::Panicked))
+    })
 }
 
 /// All cases at one number of flows.
 fn run_level(plan: &Plan, flows: u32) -> Result<Vec<Row>, BenchError> {
-    let mut storage: [MaybeUninit<OpenObject>; 9] = [const { MaybeUninit::uninit() }; 9];
+    let mut storage: [MaybeUninit<OpenObject>; 12] = [const { MaybeUninit::uninit() }; 12];
     let [
         instrument,
         measured,
         plain,
         syn,
         udp,
-        stateful,
+        slot_measured,
+        slot,
         cookie,
         cookie_measured,
         gue,
+        cid,
+        rivals,
     ] = &mut storage;
     let mut instrument = Instrument::load(instrument)?;
-    let measured = Balancer::load(measured, None)?;
-    let plain = Balancer::load(plain, Some(&measured))?;
-    let syn = Balancer::load(syn, None)?;
-    let udp = Balancer::load(udp, None)?;
-    let stateful = Balancer::stateful(stateful, flows)?;
+    let measured = Balancer::load(measured)?;
+    let plain = Balancer::unmeasured(plain, &measured)?;
+    let syn = Balancer::load(syn)?;
+    let udp = Balancer::load(udp)?;
+    let slot_measured = Balancer::stateful(slot_measured, flows)?;
+    let slot = Balancer::unmeasured(slot, &slot_measured)?;
     let cookie = Balancer::with_cookies(cookie, false, 0)?;
     let cookie_measured = Balancer::with_cookies(cookie_measured, true, 0)?;
     let gue = Balancer::with_cookies(gue, false, REAL_GUE)?;
+    let cid = Balancer::with_cids(cid)?;
+    let rivals = Rivals::load(rivals, &cookie)?;
 
     // Fill in one order, measure in another.
-    instrument.set_clients(flows, None, &[])?;
-    instrument.fill(instrument.min_fill(), Shot::Tcp, flows)?;
-    for (balancer, shot) in [
-        (&measured, Shot::Tcp),
-        (&syn, Shot::Tcp),
-        (&udp, Shot::Udp),
-        (&cookie_measured, Shot::Cookie),
+    let order: Vec<u32> = (0..flows).collect();
+    instrument.set_clients(&order, &[])?;
+    for (program, shot) in [
+        (instrument.min_fill(), Shot::Tcp),
+        (rivals.table_fill(), Shot::Tcp),
+        (measured.program(), Shot::Tcp),
+        (syn.program(), Shot::Tcp),
+        (udp.program(), Shot::Udp),
+        (cookie_measured.program(), Shot::Cookie),
     ] {
-        instrument.fill(balancer.program(), shot, flows)?;
+        instrument.fill(program, shot, flows)?;
     }
-    let words = stateful.open_all(&mut instrument, flows)?;
-    instrument.set_clients(flows, Some(0x5eed), &words)?;
+    let words = slot_measured.open_all(&mut instrument, flows)?;
+    instrument.set_clients(&shuffled(flows, 0x5eed), &words)?;
 
+    let established = Verdict::Established;
     let mut cases = [
         Case::new("empty", Shot::Tcp, instrument.empty()),
         Case::new("macswap", Shot::Tcp, instrument.macswap()),
         Case::new("min", Shot::Tcp, instrument.min()),
-        Case::of("tcp_established", Shot::Tcp, &plain, Verdict::Established),
+        Case::of("tcp_established", Shot::Tcp, &plain, established),
         Case::of(
             "tcp_established_measured",
             Shot::Tcp,
             &measured,
-            Verdict::Established,
+            established,
         ),
-        Case::of("tcp_cookie", Shot::Cookie, &cookie, Verdict::Established),
+        Case::of("tcp_cookie", Shot::Cookie, &cookie, established),
         Case::of(
             "tcp_cookie_measured",
             Shot::Cookie,
             &cookie_measured,
-            Verdict::Established,
+            established,
         ),
         Case::of("tcp_cookie_syn", Shot::CookieSyn, &cookie, Verdict::Opened),
-        Case::of("gue_cookie", Shot::Cookie, &gue, Verdict::Established),
+        Case::of("gue_cookie", Shot::Cookie, &gue, established),
+        Case::of("tcp_conn_slot", Shot::Word, &slot, established),
         Case::of(
             "tcp_conn_slot_measured",
             Shot::Word,
-            &stateful,
-            Verdict::Established,
+            &slot_measured,
+            established,
         ),
         Case::of("tcp_syn", Shot::Syn, &syn, Verdict::Opened),
-        Case::of("udp", Shot::Udp, &udp, Verdict::Established),
+        Case::of("udp", Shot::Udp, &udp, established),
+        Case::of("quic_cid", Shot::Cid, &cid, established),
+        Case::rival("hash", Shot::Tcp, rivals.hash(), &rivals),
+        Case::rival("hash_table", Shot::Tcp, rivals.table(), &rivals),
+        Case::rival("daisy", Shot::Tcp, rivals.daisy(), &rivals),
     ];
     let count = cases.len();
     for round in 0..plan.rounds as usize {

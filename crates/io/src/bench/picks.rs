@@ -6,7 +6,8 @@ use std::mem::MaybeUninit;
 
 use libbpf_rs::OpenObject;
 
-use super::fixture::{Balancer, Instrument};
+use super::fixture::Balancer;
+use super::instrument::{Instrument, shuffled};
 use super::{BenchError, Case, Plan, Row, Shot, row};
 use crate::abi::{PICK_HASH, PICK_TURN, PICK_TWO, VIP_COUNT_LOAD, VIP_FORGET, Verdict};
 
@@ -15,13 +16,13 @@ pub(super) fn run(plan: &Plan, flows: u32) -> Result<Vec<Row>, BenchError> {
     let mut storage: [MaybeUninit<OpenObject>; 4] = [const { MaybeUninit::uninit() }; 4];
     let [instrument, hash, turn, two] = &mut storage;
     let mut instrument = Instrument::load(instrument)?;
-    let hash = Balancer::load(hash, None)?;
-    let turn = Balancer::load(turn, None)?;
-    let two = Balancer::load(two, None)?;
+    let hash = Balancer::load(hash)?;
+    let turn = Balancer::load(turn)?;
+    let two = Balancer::load(two)?;
     hash.set_vips(PICK_HASH, VIP_FORGET)?;
     turn.set_vips(PICK_TURN, VIP_FORGET)?;
     two.set_vips(PICK_TWO, VIP_FORGET | VIP_COUNT_LOAD)?;
-    instrument.set_clients(flows, Some(0x5eed), &[])?;
+    instrument.set_clients(&shuffled(flows, 0x5eed), &[])?;
     let syn = |name, balancer| Case::of(name, Shot::Syn, balancer, Verdict::Opened);
     let mut cases = [
         Case::new("empty", Shot::Tcp, instrument.empty()),

@@ -2,12 +2,13 @@
 //! Stateful mode: a SYN gets a place, its server is told, and from then on the word
 //! in the echoed timestamp finds the connection without the flow table.
 
+use causeway_core::cookie;
 use causeway_io::abi::{REAL_GUE, Real, Verdict};
 use nix::sched::{CpuSet, sched_getcpu as getcpu, sched_setaffinity};
 use nix::unistd::Pid;
 
 use crate::frame::{ACK, FIN, Ip, Tcp, Tuple, arriving, leaving, timestamp};
-use crate::rig::{Rig, TCP, TUNNEL_SOURCE4, UDP, tunnel_real};
+use crate::rig::{HASH_KEY, PARTITIONS, Rig, TCP, TUNNEL_SOURCE4, UDP, tunnel_real};
 use crate::verdict_tests;
 
 const VIPS: [(&str, &str); 2] = [
@@ -145,6 +146,21 @@ verdict_tests! { Stateful, Verdict:
         let (_, probe) = rig.send(&arriving(&packet));
         let head = &probe[42..50];
         assert_eq!(probe, wrapped(REAL0, &probe, head, &packet));
+    }
+    Opened user_space_knows_where_a_tuple_s_word_leads(stateful) {
+        let rig = &mut stateful.0;
+        let mut seen = [0; PARTITIONS as usize];
+        for (n, (_, vip)) in VIPS.into_iter().cycle().take(6).enumerate() {
+            let tuple = Tuple { sport: 7000 + n as u16, ..client(vip) };
+            let (_, frame) = rig.send(&arriving(&syn(tuple)));
+            let Some(word) = word_of(&frame) else { continue };
+            let (partition, _) = rig.placed(tuple, word).expect("a place");
+            let ends = ((tuple.src, tuple.sport).into(), (tuple.dst, tuple.dport).into());
+            let known = cookie::Tuple::tcp(ends.0, ends.1).partition(HASH_KEY[1], PARTITIONS);
+            assert_eq!(known, partition, "{ends:?}");
+            seen[partition as usize] += 1;
+        }
+        assert!(seen.iter().all(|count| *count > 0), "{seen:?}: both partitions");
     }
     Established a_word_finds_its_connection_without_the_table(stateful) {
         let rig = &mut stateful.0;

@@ -77,6 +77,28 @@ verdict_tests! { Rig, Verdict:
         rig.expect(Verdict::SynAgain, &arriving(&syn), &tunnelled(REAL0, &syn));
         assert_eq!(rig.real_stats(3).conns_opened, 1);
     }
+    FirstDatagram a_datagram_after_long_silence_is_a_first_one(rig) {
+        rig.tunnel_real(3, REAL0);
+        rig.vip(5, VIP, 80, UDP, &[3]);
+        let packet = client(4000).udp(b"hello");
+        rig.expect(Verdict::FirstDatagram, &arriving(&packet), &tunnelled(REAL0, &packet));
+        rig.tunnel_real(4, REAL1);
+        rig.vip(5, VIP, 80, UDP, &[4]);
+        rig.expect(Verdict::Established, &arriving(&packet), &tunnelled(REAL0, &packet));
+        rig.end_flows();
+        rig.expect(Verdict::FirstDatagram, &arriving(&packet), &tunnelled(REAL1, &packet));
+        rig.expect(Verdict::Established, &arriving(&packet), &tunnelled(REAL1, &packet));
+        assert_eq!(rig.flow(client(4000), UDP).expect("one entry").real, 4, "in its old place");
+    }
+    Established a_tcp_connection_whose_place_is_offered_lives_on(rig) {
+        one_real(rig);
+        open(rig, client(4000));
+        rig.tunnel_real(4, REAL1);
+        rig.vip(5, VIP, 80, TCP, &[4]);
+        rig.end_flows();
+        let ack = client(4000).tcp(Tcp::ack(1001, 1));
+        rig.expect(Verdict::Established, &arriving(&ack), &tunnelled(REAL0, &ack));
+    }
     Opened another_isn_does_not_move_a_live_connection(rig) {
         one_real(rig);
         open(rig, client(4000));

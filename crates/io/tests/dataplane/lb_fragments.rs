@@ -119,18 +119,4 @@ verdict_tests! { Rig, Verdict:
         let packet = Ip::CLIENT.packet(tuple.src, tuple.dst, 44, &[17, 0, 0, 1]);
         rig.expect(Verdict::Malformed, &arriving(&packet), &[]);
     }
-    FragmentSent zz_debug(rig) {
-        let (client, vip) = VIPS[1];
-        serve(rig, vip, 53, UDP);
-        for sport in 1..6 {
-            let t = Tuple::new(client, sport, vip, 53);
-            let (_, sent) = rig.send(&arriving(&t.udp(&[0x5a; 64])));
-            eprintln!("whole {} ", real_of(&sent));
-            let whole = t.udp(&[0x5a; 64]);
-            for p in fragments(t, UDP, &whole[whole.len() - 72..]) {
-            let (_, sent) = rig.send(&arriving(&p));
-            eprintln!("frag {} {:?}", real_of(&sent), rig.flow(Tuple{sport:0,dport:0,..t}, UDP).map(|f| f.real));
-            }
-        }
-    }
 }

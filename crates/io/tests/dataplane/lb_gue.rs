@@ -200,16 +200,21 @@ verdict_tests! { Rig, Verdict:
         }
     }
     TooBigAnswered the_udp_header_counts(rig) {
-        for (real, overhead) in [(REAL4, 20 + UDP_LEN), (REAL6, 40 + UDP_LEN)] {
-            serve(rig, VIP4, real);
-            let packet = |len: usize| client(VIP4).tcp(Tcp { flags: ACK, payload: &vec![0x5a; len - 40], ..Tcp::default() });
+        for (vip, real, overhead) in [
+            (VIP4, REAL4, 20 + UDP_LEN), (VIP4, REAL6, 40 + UDP_LEN),
+            (VIP6, REAL4, 20 + UDP_LEN), (VIP6, REAL6, 40 + UDP_LEN),
+        ] {
+            serve(rig, vip, real);
+            let Tuple { src, dst, .. } = client(vip);
+            let headers = if dst.is_ipv4() { 40 } else { 60 };
+            let packet = |len: usize| client(vip).tcp(Tcp { flags: ACK, payload: &vec![0x5a; len - headers], ..Tcp::default() });
             let (action, _) = rig.send(&arriving(&packet(1500 - overhead)));
             assert_eq!(action, Verdict::Established.action() as u32);
             let over = packet(1500 - overhead + 1);
-            let Tuple { src, dst, .. } = client(VIP4);
             let mtu = ((1500 - overhead) as u16).to_be_bytes();
-            let message = icmp(dst, src, 3, 4, [0, 0, mtu[0], mtu[1]], &over[..128]);
-            let answer = Ip::OUTER.packet(dst, src, 1, &message);
+            let (proto, kind, code) = if dst.is_ipv4() { (1, 3, 4) } else { (58, 2, 0) };
+            let message = icmp(dst, src, kind, code, [0, 0, mtu[0], mtu[1]], &over[..128]);
+            let answer = Ip::OUTER.packet(dst, src, proto, &message);
             rig.expect(Verdict::TooBigAnswered, &arriving(&over), &ethernet(ROUTER, OWN, &[], &answer));
         }
     }

@@ -10,6 +10,7 @@
 )]
 
 mod frame;
+mod lb_clients;
 mod lb_conns;
 mod lb_cookie;
 mod lb_errors;
@@ -21,9 +22,12 @@ mod lb_icmp;
 mod lb_measure;
 mod lb_pick;
 mod lb_quic;
+mod lb_tier;
 mod rig;
 mod server;
 mod server_cookie;
+mod syn;
+mod tap;
 
 use std::collections::HashSet;
 
@@ -50,6 +54,7 @@ macro_rules! verdict_tests {
 #[test]
 fn every_verdict_of_the_balancer_has_a_test() {
     let covered: HashSet<_> = [
+        lb_clients::COVERED,
         lb_cookie::COVERED,
         lb_conns::COVERED,
         lb_errors::COVERED,
@@ -61,6 +66,8 @@ fn every_verdict_of_the_balancer_has_a_test() {
         lb_measure::COVERED,
         lb_pick::COVERED,
         lb_quic::COVERED,
+        lb_tier::COVERED,
+        lb_tier::second::COVERED,
     ]
     .concat()
     .into_iter()

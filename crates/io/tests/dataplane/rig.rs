@@ -6,16 +6,19 @@ use std::collections::HashSet;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use causeway_core::cookie::quic::Route;
 use causeway_core::cookie::{Format, Keys, Mode};
+use causeway_io::FlowLimit;
 use causeway_io::abi::{
     self, Action, CookieCounts, CookieFormat, CookieKeys, CookieResult, CookieSlot, Ctl, Flow,
-    FlowKey4, FlowKey6, PacketsBytes, Plain, QuicLbConfig, Real, RealLoad, RealStats, Verdict, Vip,
-    VipKey,
+    FlowKey4, FlowKey6, PacketsBytes, Plain, QuicLbConfig, Real, RealLoad, RealStats, SourceGroup,
+    SourceKey, TapCtl, Verdict, Vip, VipKey,
 };
 use causeway_io::flow_table::{self, WAYS};
 use causeway_io::skel::lb::{LbSkel, LbSkelBuilder, OpenLbSkel};
+use causeway_io::{Tap, TapMaps, TapOptions};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, OpenObject, ProgramInput, ProgramMut};
 
@@ -30,7 +33,7 @@ const CLOCK_METADATA: u32 = 1;
 const RING_SIZE: u32 = 17;
 /// Not the first block, so that the base counts.
 const COOKIE_BASE: u32 = 1024;
-const PARTITIONS: u32 = 2;
+pub const PARTITIONS: u32 = 2;
 
 /// Storage that the object borrows; it lives as long as the test process.
 pub fn storage() -> &'static mut MaybeUninit<OpenObject> {
@@ -134,6 +137,12 @@ pub fn run_alone(program: &ProgramMut<'_>, frame: &[u8]) -> (u32, Vec<u8>) {
     (run.return_value, run.data.expect("data_out").to_vec())
 }
 
+/// One that no VIPs have had.
+fn new_version() -> u32 {
+    static VERSION: AtomicU32 = AtomicU32::new(1);
+    VERSION.fetch_add(1, Ordering::Relaxed)
+}
+
 pub struct Rig {
     skel: LbSkel<'static>,
     /// The clock of the packets to come, ns.
@@ -173,6 +182,34 @@ impl Rig {
         })
     }
 
+    /// A second-tier balancer: what a first tier sends to `ends` is taken out of its
+    /// tunnel.
+    pub fn second_tier(ends: [&str; 2]) -> Self {
+        let rig = Self::loaded(true, |open| {
+            let rodata = open.maps.rodata_data.as_deref_mut().expect("rodata");
+            rodata.cfg_tunnel_end = true;
+        });
+        let [v4, v6] = ends.map(|end| end.parse::<IpAddr>().expect("an address"));
+        rig.set_ctl(|ctl| {
+            ctl.tunnel4_be = abi::addr_bytes(v4)[12..].try_into().expect("four bytes");
+            ctl.tunnel6_be = abi::addr_bytes(v6);
+        });
+        rig
+    }
+
+    /// Makes a VIP a first tier's, whose reals are second-tier balancers with these
+    /// numbers, as `(number, real)`.
+    pub fn tier(&self, vip: (&str, u16), id_bits: u8, numbers: &[(u16, u32)]) {
+        self.set_ctl(|ctl| ctl.cookies = abi::COOKIES_TCP);
+        let format = Format::new(Mode::Tier, 15, id_bits).expect("a format");
+        self.change_vip(vip.0, vip.1, TCP, |value| {
+            value.flags |= abi::VIP_FORGET;
+            value.cookie_base = COOKIE_BASE;
+            value.cookie = CookieFormat::from(&format);
+        });
+        self.give_ids(numbers);
+    }
+
     /// Puts free places into every ring: of each CPU others, so that no place is in two.
     pub fn fill_rings(&self, places: &[u16]) {
         let map = &self.skel.maps.conn_rings;
@@ -202,6 +239,11 @@ impl Rig {
 
     /// The connection in a place of either partition.
     pub fn conn(&self, tuple: Tuple, word: u16) -> Option<Flow> {
+        self.placed(tuple, word).map(|(_, flow)| flow)
+    }
+
+    /// The connection with its partition.
+    pub fn placed(&self, tuple: Tuple, word: u16) -> Option<(u32, Flow)> {
         let map = &self.skel.maps.conns;
         let size = map.max_entries() / PARTITIONS;
         let mut found = (0..PARTITIONS).filter_map(|partition| {
@@ -211,7 +253,7 @@ impl Rig {
                 IpAddr::V4(_) => flow.key.saddr_be[8..10].try_into().expect("two bytes"),
                 IpAddr::V6(_) => flow.key.sport_be,
             };
-            (u16::from_be_bytes(port) == tuple.sport).then_some(flow)
+            (u16::from_be_bytes(port) == tuple.sport).then_some((partition, flow))
         });
         found.next()
     }
@@ -222,6 +264,19 @@ impl Rig {
             for bucket in 0..map.max_entries() {
                 write(map, &bucket.to_ne_bytes(), &[0; 64]);
             }
+        }
+    }
+
+    /// Makes all flows of the IPv4 table gone, as the sweep does with silent ones.
+    pub fn end_flows(&self) {
+        let map = &self.skel.maps.buckets4;
+        for bucket in 0..map.max_entries() {
+            let key = bucket.to_ne_bytes();
+            let old = map.lookup(&key, MapFlags::ANY).expect("lookup");
+            let mut words = old.expect("a bucket");
+            // The standing is in the lowest bits of each word.
+            words.chunks_mut(4).for_each(|word| word[0] &= !3);
+            write(map, &key, &words);
         }
     }
 
@@ -272,12 +327,23 @@ impl Rig {
     /// The usual settings with a change.
     pub fn set_ctl(&self, change: impl FnOnce(&mut Ctl)) {
         let mut ctl = Self::ctl();
+        ctl.vips_version = new_version();
         change(&mut ctl);
         write(
             &self.skel.maps.ctl,
             &0u32.to_ne_bytes(),
             Plain::as_bytes(&ctl),
         );
+    }
+
+    /// Writes an entry, and ends the copies that CPUs have.
+    fn write_vip(&self, key: &VipKey, vip: &Vip) {
+        let maps = &self.skel.maps;
+        write(&maps.vips, Plain::as_bytes(key), Plain::as_bytes(vip));
+        let zero = 0u32.to_ne_bytes();
+        let mut ctl: Ctl = read(&maps.ctl, &zero).expect("index");
+        ctl.vips_version = new_version();
+        write(&maps.ctl, &zero, Plain::as_bytes(&ctl));
     }
 
     /// A VIP with its address entry, and a ring that holds `reals` in turn.
@@ -295,20 +361,12 @@ impl Rig {
             ring_size,
             ..Vip::default()
         };
-        write(
-            &self.skel.maps.vips,
-            Plain::as_bytes(&key),
-            Plain::as_bytes(&vip),
-        );
+        self.write_vip(&key, &vip);
         let address = VipKey {
             addr,
             ..VipKey::default()
         };
-        write(
-            &self.skel.maps.vips,
-            Plain::as_bytes(&address),
-            Plain::as_bytes(&Vip::default()),
-        );
+        self.write_vip(&address, &Vip::default());
         if !reals.is_empty() {
             let slots: Vec<u32> = reals
                 .iter()
@@ -340,11 +398,7 @@ impl Rig {
             ..key
         };
         for key in [key, fragments] {
-            write(
-                &self.skel.maps.vips,
-                Plain::as_bytes(&key),
-                Plain::as_bytes(&vip),
-            );
+            self.write_vip(&key, &vip);
         }
     }
 
@@ -372,6 +426,45 @@ impl Rig {
         self.rings.push(ring);
     }
 
+    /// A client prefix of a VIP, whose ring is that of a group.
+    pub fn source(&self, vip: u32, (address, length): (&str, u32), group: u32) {
+        let address: IpAddr = address.parse().unwrap();
+        let key = SourceKey {
+            length: 32 + length + if address.is_ipv4() { 96 } else { 0 },
+            vip,
+            addr: abi::addr_bytes(address),
+        };
+        let maps = &self.skel.maps;
+        write(&maps.sources, Plain::as_bytes(&key), &group.to_ne_bytes());
+    }
+
+    /// The reals of a group of client prefixes.
+    pub fn source_group(&mut self, group: u32, reals: &[u32], strict: bool) {
+        if !reals.is_empty() {
+            // Behind those of as many VIPs as there may be by default.
+            self.ring(1024 + group, reals);
+        }
+        let value = SourceGroup {
+            ring_size: reals.len() as u32,
+            strict: strict.into(),
+        };
+        let groups = &self.skel.maps.source_groups;
+        write(groups, &group.to_ne_bytes(), Plain::as_bytes(&value));
+    }
+
+    /// New flows that went by a group's ring.
+    pub fn source_picks(&self, group: u32) -> u64 {
+        let cpus: Vec<u64> = read_percpu(&self.skel.maps.source_picks, group);
+        cpus.iter().sum()
+    }
+
+    /// Limits the new flows of a VIP, given by address, port, protocol and id.
+    pub fn limit(&self, (address, port, proto): (&str, u16, u8), id: u32, limit: FlowLimit) {
+        let limits = &self.skel.maps.vip_limits;
+        write(limits, &id.to_ne_bytes(), Plain::as_bytes(&limit.value()));
+        self.change_vip(address, port, proto, |vip| vip.flags |= abi::VIP_LIMITED);
+    }
+
     /// Changes the value of a VIP, which must exist.
     pub fn change_vip(&self, addr: &str, port: u16, proto: u8, change: impl FnOnce(&mut Vip)) {
         let key = VipKey {
@@ -382,11 +475,7 @@ impl Rig {
         };
         let mut vip: Vip = read(&self.skel.maps.vips, Plain::as_bytes(&key)).expect("the VIP");
         change(&mut vip);
-        write(
-            &self.skel.maps.vips,
-            Plain::as_bytes(&key),
-            Plain::as_bytes(&vip),
-        );
+        self.write_vip(&key, &vip);
     }
 
     /// Gives a VIP cookies of the default kind and these ids, as `(id, real)`.
@@ -418,6 +507,14 @@ impl Rig {
             write(&self.skel.maps.quic_configs, &key, Plain::as_bytes(&value));
         }
         self.give_ids(ids);
+    }
+
+    /// Takes an id away.
+    pub fn forget_number(&self, id: u16) {
+        let slots = &self.skel.maps.cookie_slots;
+        let index = COOKIE_BASE + u32::from(id);
+        let none = CookieSlot::default();
+        write(slots, &index.to_ne_bytes(), Plain::as_bytes(&none));
     }
 
     fn give_ids(&self, ids: &[(u16, u32)]) {
@@ -589,6 +686,27 @@ impl Rig {
         let flow = found.next();
         assert_eq!(found.count(), 0, "a flow has one place");
         flow
+    }
+
+    /// Looks at the packets to come.
+    pub fn tap(&self, options: &TapOptions) -> causeway_io::Result<Tap> {
+        let maps = &self.skel.maps;
+        let [ctl, counts, ring] = [&maps.tap_ctl, &maps.tap_counts, &maps.tap_ring]
+            .map(|map| MapHandle::try_from(map).expect("a map"));
+        Tap::open(TapMaps { ctl, counts, ring }, options)
+    }
+
+    /// Who looks at packets, and until when.
+    pub fn tap_ctl(&self) -> TapCtl {
+        read(&self.skel.maps.tap_ctl, &0u32.to_ne_bytes()).expect("index")
+    }
+
+    pub fn set_tap_ctl(&self, value: TapCtl) {
+        write(
+            &self.skel.maps.tap_ctl,
+            &0u32.to_ne_bytes(),
+            Plain::as_bytes(&value),
+        );
     }
 
     /// The program itself, for others to call.

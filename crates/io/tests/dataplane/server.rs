@@ -3,6 +3,8 @@
 
 use causeway_io::abi::{self, Action, Plain, ServerVerdict};
 use causeway_io::skel::server::{ServerSkel, ServerSkelBuilder};
+use causeway_io::{Tap, TapMaps, TapOptions};
+use libbpf_rs::MapHandle;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
 use crate::frame::{Ip, OWN, ROUTER, Tags, Tcp, Tuple, arriving, ethernet};
@@ -37,6 +39,18 @@ impl Server {
 
     pub fn counters(&self) -> Counters {
         Counters::read(&self.0.maps.verdicts)
+    }
+
+    /// Looks at the packets to come.
+    pub fn tap(&self, options: &TapOptions) -> causeway_io::Result<Tap> {
+        let maps = &self.0.maps;
+        let [ctl, counts, ring] = [&maps.tap_ctl, &maps.tap_counts, &maps.tap_ring]
+            .map(|map| MapHandle::try_from(map).expect("a map"));
+        Tap::open(TapMaps { ctl, counts, ring }, options)
+    }
+
+    pub fn send(&mut self, frame: &[u8]) -> Vec<u8> {
+        test_run(&self.0.progs.causeway_server, 0, frame).1
     }
 
     fn expect(&mut self, verdict: ServerVerdict, frame: &[u8], out: &[u8]) {

@@ -3,6 +3,7 @@
 //! timestamps, wherever the option is, with the checksum right and all else as it was.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use causeway_core::cookie::{self, Epoch, Format, Key, Keys, Mode};
 use causeway_io::abi::{
@@ -10,6 +11,7 @@ use causeway_io::abi::{
 };
 use causeway_io::skel::server::{ServerSkel, ServerSkelBuilder};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags};
 
 use crate::frame::{ACK, SYN, Tcp, Tuple, arriving, ethernet};
 use crate::rig::{TCP, hex, read_percpu, run_alone, storage, write};
@@ -35,7 +37,13 @@ fn keys() -> Keys {
 
 impl Server {
     fn new(mode: Mode) -> Self {
-        let open = ServerSkelBuilder::default().open(storage()).expect("open");
+        Self::with_inner_mtu(mode, 0)
+    }
+
+    fn with_inner_mtu(mode: Mode, mtu: u16) -> Self {
+        let mut open = ServerSkelBuilder::default().open(storage()).expect("open");
+        let settings = open.maps.rodata_data.as_deref_mut().expect("rodata");
+        settings.cfg_inner_mtu = mtu;
         let skel = open
             .load()
             .unwrap_or_else(|e| panic!("loading needs root and BPF: {e}"));
@@ -145,6 +153,53 @@ fn a_syn_ack_carries_the_cookie_wherever_its_timestamp_is() {
 }
 
 #[test]
+fn a_syn_ack_asks_for_segments_that_fit_the_tunnel() {
+    let server = Server::with_inner_mtu(Mode::Timestamp, 1452);
+    let mss = |mss: u16| [&[2, 4][..], &mss.to_be_bytes()].concat();
+    let with = |mss: Vec<u8>, tsval: u32| {
+        let ts = [&[8, 10][..], &tsval.to_be_bytes(), &TSECR.to_be_bytes()].concat();
+        [&mss[..], &[4, 2], &ts].concat()
+    };
+    let mut lowered = 0;
+    for client in clients() {
+        let most = if client.src.is_ipv4() { 1412 } else { 1392 };
+        let stamped = (TSVAL & 0xffff) << 16 | server.cookie(client);
+        for (before, after) in [(1460, most), (most + 1, most), (most, most), (536, 536)] {
+            lowered += u64::from(before != after);
+            let out = server.out(&frame(
+                client.reversed(),
+                SYN | ACK,
+                &with(mss(before), TSVAL),
+            ));
+            let expected = frame(client.reversed(), SYN | ACK, &with(mss(after), stamped));
+            assert_eq!(hex(&out), hex(&expected), "{before}");
+        }
+        // Without timestamps, too; not where another option is first, nor in a SYN.
+        lowered += 1;
+        let out = server.out(&frame(client.reversed(), SYN | ACK, &mss(1460)));
+        assert_eq!(
+            hex(&out),
+            hex(&frame(client.reversed(), SYN | ACK, &mss(most)))
+        );
+        let behind = [&[1, 1, 4, 2][..], &mss(1460)].concat();
+        let odd = frame(client.reversed(), SYN | ACK, &behind);
+        assert_eq!(hex(&server.out(&odd)), hex(&odd));
+        // A service that is no VIP's.
+        let other = Tuple {
+            dport: 81,
+            ..client
+        };
+        let other = frame(other.reversed(), SYN | ACK, &mss(1460));
+        assert_eq!(hex(&server.out(&other)), hex(&other));
+    }
+    assert_eq!(server.events()["mss_lowered"], lowered);
+    let plain = Server::new(Mode::Timestamp);
+    let client = clients()[0];
+    let as_it_is = frame(client.reversed(), SYN | ACK, &mss(1460));
+    assert_eq!(hex(&plain.out(&as_it_is)), hex(&as_it_is));
+}
+
+#[test]
 fn light_cookies_need_no_connection_and_leave_no_echo() {
     let server = Server::new(Mode::Light);
     for client in clients() {
@@ -206,4 +261,98 @@ fn what_is_not_the_vips_stays_as_it_is() {
     assert_eq!(hex(&server.inwards(&syn)), hex(&syn));
     let short = ethernet([2; 6], [4; 6], &[], &client.tcp(Tcp::syn(1))[..30]);
     assert_eq!(hex(&server.out(&short)), hex(&short));
+}
+
+/// `segment_name` of `bpf/lib/cookie_server.h` with the seed that nobody has set.
+fn name_of(client: Tuple) -> u64 {
+    let ports = u64::from(client.sport.to_be()) | u64::from(client.dport.to_be()) << 16;
+    let tail = ports | u64::from(TCP) << 32;
+    let words = match (client.src, client.dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let [src, dst] = [src, dst].map(|ip| u64::from(u32::from_ne_bytes(ip.octets())));
+            vec![src | dst << 32, tail]
+        }
+        (src, dst) => {
+            let bytes = [addr_bytes(src), addr_bytes(dst)].concat();
+            let words = bytes.chunks_exact(8);
+            let words = words.map(|word| u64::from_ne_bytes(word.try_into().expect("eight")));
+            words.chain([tail]).collect()
+        }
+    };
+    let mut name: u64 = 1;
+    for (at, word) in words.into_iter().enumerate() {
+        let folded = if at == 0 { name } else { name ^ name >> 32 };
+        name = (folded ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+    name = (name ^ name >> 32).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    name ^ name >> 29
+}
+
+/// Where the copy of a connection's clock is, and one that reads `T` 1000 to 1200 as
+/// 5,000,000 to 5,000,200, and what is below 1000 as so much before 4,000,000.
+fn copy_of_clock(client: Tuple, cookie: u32) -> ([u8; 4], Vec<u8>) {
+    const LAST_O: u32 = 5_000_200;
+    const T: u32 = 1200;
+    let index = (name_of(client) as u32) & 0xffff;
+    let unit_bits_adopted = 1 | 16 << 16;
+    let words = [
+        0,
+        cookie,
+        LAST_O,
+        T,
+        900,
+        unit_bits_adopted,
+        5_000_000,
+        1000,
+        4_000_000,
+        1000,
+        900,
+        0,
+        0,
+        0,
+    ];
+    let words = words.into_iter().flat_map(u32::to_ne_bytes);
+    let name = name_of(client).to_ne_bytes();
+    (index.to_ne_bytes(), name.into_iter().chain(words).collect())
+}
+
+#[test]
+fn an_open_connections_echo_is_restored_without_its_socket() {
+    let server = Server::new(Mode::Timestamp);
+    let (mut quickly, mut remembered) = (0, 0);
+    for client in clients() {
+        let cookie = server.cookie(client);
+        let clocks = &server.skel.maps.quick_clocks;
+        let (index, copy) = copy_of_clock(client, cookie);
+        write(clocks, &index, &copy);
+        for (t, o) in [(1000, 5_000_000), (1200, 5_000_200), (950, 3_999_950)] {
+            let echo = t << 16 | cookie;
+            for (before, after) in layouts(TSVAL, echo).iter().zip(layouts(TSVAL, o)) {
+                let out = server.inwards(&frame(client, ACK, before));
+                assert_eq!(hex(&out), hex(&frame(client, ACK, &after)), "{before:?}");
+                quickly += 1;
+            }
+        }
+        // Newer than the copy, another cookie, or the end: the socket's, which is not there.
+        let fin = 1;
+        for (echo, flags) in [
+            (1201 << 16 | cookie, ACK),
+            (1100 << 16 | (cookie ^ 1), ACK),
+            (1100 << 16 | cookie, ACK | fin),
+            (1100 << 16 | cookie, ACK),
+        ] {
+            let same = frame(client, flags, &layouts(TSVAL, echo)[0]);
+            assert_eq!(hex(&server.inwards(&same)), hex(&same));
+            remembered += 1;
+        }
+        let left: Vec<u8> = clocks
+            .lookup(&index, MapFlags::ANY)
+            .expect("lookup")
+            .expect("index");
+        assert_eq!(left[..8], [0; 8], "the FIN has taken it out");
+    }
+    assert_eq!(
+        server.events(),
+        BTreeMap::from([("remembered", remembered), ("restored_quickly", quickly)])
+    );
 }

@@ -31,6 +31,7 @@ type loadConfig struct {
 	StartNs     int64  `json:"start_ns"`
 	EndNs       int64  `json:"end_ns"`
 	IntervalNs  int64  `json:"interval_ns"`
+	MigrateMs   int64  `json:"migrate_ms"` // 0: clients stay where they are
 	Users       []struct {
 		Slot    int        `json:"slot"`
 		PhaseNs int64      `json:"phase_ns"`
@@ -72,6 +73,7 @@ type loadLog struct {
 	mutex       sync.Mutex
 	Connections []*connection `json:"connections"`
 	Responses   []response    `json:"responses"`
+	Migrations  int           `json:"migrations"`
 	CPUNs       int64         `json:"cpu_ns"`
 }
 
@@ -124,12 +126,13 @@ func load(lines <-chan string) error {
 type open struct {
 	number   int // index into the log
 	logged   *connection
-	conn     quic.Connection
-	http     *http3.RoundTripper
-	socket   *net.UDPConn
+	conn     *quic.Conn
+	http     *http3.ClientConn
+	paths    []*quic.Transport // where it is, and where it was
 	retireNs int64
 	waiting  int
 	arrivals chan arrival
+	mutex    sync.Mutex // of the paths
 }
 
 type arrival struct {
@@ -159,40 +162,90 @@ func (w *world) dial(slot int, ageNs int64) (*open, string) {
 	return o, ""
 }
 
-// handshake opens a socket of its own for the connection, so that each has a port.
-func (w *world) handshake(o *open) string {
+// bind opens a socket of its own on the address from which the target is reached.
+func (w *world) bind() (*quic.Transport, string) {
 	probe, err := net.DialUDP("udp", nil, w.target)
 	if err != nil {
-		return "unreachable"
+		return nil, "unreachable"
 	}
 	local := &net.UDPAddr{IP: probe.LocalAddr().(*net.UDPAddr).IP}
 	probe.Close()
-	if o.socket, err = net.ListenUDP("udp", local); err != nil {
-		return "send_failed"
+	socket, err := net.ListenUDP("udp", local)
+	if err != nil {
+		return nil, "send_failed"
 	}
-	o.logged.Local = o.socket.LocalAddr().String()
+	return &quic.Transport{Conn: socket}, ""
+}
+
+// handshake gives each connection a port of its own.
+func (w *world) handshake(o *open) string {
+	path, fault := w.bind()
+	if fault != "" {
+		return fault
+	}
+	o.paths = []*quic.Transport{path}
+	o.logged.Local = path.Conn.LocalAddr().String()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(w.TimeoutMs)*time.Millisecond)
 	defer cancel()
 	idle := time.Duration(w.TimeoutMs) * time.Millisecond
 	if idle < time.Minute {
 		idle = time.Minute
 	}
-	conn, err := quic.Dial(ctx, o.socket, w.target, &tls.Config{
+	conn, err := path.Dial(ctx, w.target, &tls.Config{
 		RootCAs: w.roots, ServerName: w.ServerName, NextProtos: []string{"h3"},
-	}, &quic.Config{MaxIdleTimeout: idle, Versions: []quic.VersionNumber{quic.Version1}})
+	}, &quic.Config{MaxIdleTimeout: idle, Versions: []quic.Version{quic.Version1}})
 	if err != nil {
-		o.socket.Close()
+		path.Close()
+		path.Conn.Close()
 		return faultOf(err, "connect_timeout")
 	}
 	o.conn = conn
-	o.http = &http3.RoundTripper{
-		DisableCompression: true,
-		QuicConfig:         &quic.Config{Versions: []quic.VersionNumber{quic.Version1}},
-		Dial: func(context.Context, string, *tls.Config, *quic.Config) (quic.EarlyConnection, error) {
-			return conn.(quic.EarlyConnection), nil
-		},
+	o.http = (&http3.Transport{DisableCompression: true}).NewClientConn(conn)
+	if w.MigrateMs > 0 {
+		go w.wander(o)
 	}
 	return ""
+}
+
+// wander moves the connection to another port again and again, until it ends: the new
+// path is probed, then taken.
+func (w *world) wander(o *open) {
+	every := time.Duration(w.MigrateMs) * time.Millisecond
+	clock := time.NewTicker(every)
+	defer clock.Stop()
+	for {
+		select {
+		case <-o.conn.Context().Done():
+			return
+		case <-clock.C:
+		}
+		next, fault := w.bind()
+		if fault != "" {
+			continue // without a socket to spare it stays where it is
+		}
+		o.mutex.Lock()
+		o.paths = append(o.paths, next)
+		o.mutex.Unlock()
+		if w.move(o.conn, next, every) == nil {
+			w.log.mutex.Lock()
+			w.log.Migrations++
+			w.log.mutex.Unlock()
+		}
+	}
+}
+
+func (w *world) move(conn *quic.Conn, to *quic.Transport, limit time.Duration) error {
+	path, err := conn.AddPath(to)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(conn.Context(), limit)
+	defer cancel()
+	if err := path.Probe(ctx); err != nil {
+		path.Close()
+		return err
+	}
+	return path.Switch()
 }
 
 func (o *open) close(fault string) {
@@ -201,7 +254,14 @@ func (o *open) close(fault string) {
 		o.logged.Lost = o.waiting
 	}
 	o.conn.CloseWithError(0x100, "") // H3_NO_ERROR
-	time.AfterFunc(100*time.Millisecond, func() { o.socket.Close() })
+	time.AfterFunc(100*time.Millisecond, func() {
+		o.mutex.Lock()
+		defer o.mutex.Unlock()
+		for _, path := range o.paths {
+			path.Close()
+			path.Conn.Close()
+		}
+	})
 }
 
 // fetch sends one request and reports its answer.

@@ -34,6 +34,8 @@ struct Plan {
     start_ns: u64,
     end_ns: u64,
     interval_ns: u64,
+    /// 0: clients stay where they are.
+    migrate_ms: u64,
     users: Vec<UserPlan>,
 }
 
@@ -59,6 +61,7 @@ struct Answer {
     /// Go writes an empty list as null.
     connections: Option<Vec<Connection>>,
     responses: Option<Vec<Response>>,
+    migrations: u64,
     cpu_ns: u64,
 }
 
@@ -87,7 +90,8 @@ struct Response {
 }
 
 /// Starts the load, slots dealt out over `clients` in turn. Live counts stay at 0.
-pub fn start(clients: &[Netns], config: &LoadConfig) -> Result<Running> {
+/// With `migrate_ms` each connection moves to another port of the client that often.
+pub fn start(clients: &[Netns], config: &LoadConfig, migrate_ms: Option<u64>) -> Result<Running> {
     let certificate = tls::identity()?.certificate.display().to_string();
     let program = gotool::program()?;
     let namespaces: Vec<Netns> = clients.to_vec();
@@ -102,7 +106,10 @@ pub fn start(clients: &[Netns], config: &LoadConfig) -> Result<Running> {
             let netns = namespaces
                 .get(first)
                 .context("more threads than namespaces")?;
-            let plan = plan(config, &certificate, slots, start_ns);
+            let plan = Plan {
+                migrate_ms: migrate_ms.unwrap_or(0),
+                ..plan(config, &certificate, slots, start_ns)
+            };
             let mut command = netns.command(program);
             command.arg("load");
             let mut player =
@@ -146,6 +153,7 @@ fn plan(config: &LoadConfig, certificate: &str, slots: &[usize], start_ns: u64) 
         start_ns,
         end_ns: start_ns + config.duration_ms * 1_000_000,
         interval_ns,
+        migrate_ms: 0,
         users: slots.iter().map(user).collect(),
     }
 }
@@ -166,6 +174,7 @@ fn take(remote: SocketAddr, answer: Answer) -> Result<Log> {
         ..Log::default()
     };
     log.cost.cpu_ns = answer.cpu_ns;
+    log.migrations = answer.migrations;
     for c in answer.connections.unwrap_or_default() {
         log.connections.push(log::Connection {
             proto: PROTO_UDP,

@@ -3,7 +3,8 @@
 //!
 //! The sources are inside this executable. A sandbox has no way to the network, so
 //! the modules that they need must be there already: `scripts/setup` fetches them,
-//! pinned by `go.sum`. Go keeps what it has compiled; a second build takes a second.
+//! pinned by `go.sum`, and with them the Go toolchain that `go.mod` names where the
+//! machine's own is older. Go keeps what it has compiled; a second build takes a second.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,8 +29,10 @@ const SOURCES: &[(&str, &str)] = &[
     source!("quiclb/quiclb.go"),
     source!("quiclb/generator.go"),
 ];
-/// Where Debian's package has it; a newer Go may come first on the PATH.
-const CANDIDATES: [&str; 2] = ["/usr/bin/go", "go"];
+/// Where Go may be; what Debian 12 has is too old and only fetches the newer one.
+const CANDIDATES: [&str; 3] = ["go", "/usr/local/go/bin/go", "/usr/bin/go"];
+/// The oldest Go that builds it, as `go.mod` says: (major, minor).
+const OLDEST: (u32, u32) = (1, 26);
 
 /// The program's path; built by the first call.
 ///
@@ -67,32 +70,55 @@ fn build() -> Result<PathBuf> {
     Ok(directory.join("quic"))
 }
 
-/// quic-go builds only with the releases of Go that it knows.
+/// A Go that is new enough: one that is installed, or the one that setup has fetched.
 fn find_go() -> Result<String> {
     let mut seen = Vec::new();
     for go in CANDIDATES {
-        let Ok(output) = run(go, &["env", "GOVERSION"], None) else {
+        let Ok(output) = run(go, &["env", "GOVERSION", "GOMODCACHE", "GOARCH"], None) else {
             continue;
         };
-        let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        if is_known(&version) {
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let mut lines = text.lines();
+        let mut line = || lines.next().unwrap_or_default().to_owned();
+        let (version, cache, arch) = (line(), line(), line());
+        if is_new_enough(&version) {
             return Ok(go.to_owned());
+        }
+        let fetched = toolchain(&cache, &arch);
+        if fetched.is_file() {
+            return Ok(fetched.display().to_string());
         }
         seen.push(version);
     }
+    let (major, minor) = OLDEST;
     match seen.last() {
         Some(version) => bail!(
-            "the lab's quic-go program needs Go 1.19 or 1.20 (Debian package golang-go), not {version}"
+            "the lab's quic-go program needs Go {major}.{minor} or newer, not {version}: \
+             scripts/setup fetches it"
         ),
-        None => bail!("the lab's quic-go program needs Go: install the Debian package golang-go"),
+        None => bail!("the lab's quic-go program needs Go: run scripts/setup"),
     }
 }
 
-fn is_known(version: &str) -> bool {
-    ["go1.19", "go1.20"].iter().any(|known| {
-        let rest = version.strip_prefix(known);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    })
+/// Where Go's module cache has the toolchain that go.mod names.
+fn toolchain(cache: &str, arch: &str) -> PathBuf {
+    let named = SOURCES[0]
+        .1
+        .lines()
+        .find_map(|l| l.strip_prefix("toolchain "));
+    let named = named.unwrap_or_default();
+    Path::new(cache).join(format!(
+        "golang.org/toolchain@v0.0.1-{named}.linux-{arch}/bin/go"
+    ))
+}
+
+fn is_new_enough(version: &str) -> bool {
+    let mut parts = version.strip_prefix("go").unwrap_or_default().split('.');
+    let mut number = || parts.next().and_then(|part| part.parse::<u32>().ok());
+    match (number(), number()) {
+        (Some(major), Some(minor)) => (major, minor) >= OLDEST,
+        _ => false,
+    }
 }
 
 fn run(go: &str, arguments: &[&str], directory: Option<&Path>) -> Result<Output> {
@@ -112,12 +138,23 @@ fn run(go: &str, arguments: &[&str], directory: Option<&Path>) -> Result<Output>
 #[cfg(test)]
 mod tests {
     #[test]
-    fn versions_that_quic_go_knows() {
-        assert!(super::is_known("go1.19.8") && super::is_known("go1.20"));
+    fn versions_that_can_build_quic_go() {
+        for new in ["go1.26", "go1.26.8", "go1.100", "go2.0"] {
+            assert!(super::is_new_enough(new), "{new}");
+        }
+        for old in ["go1.19.8", "go1.25.11", "go1.2", "1.30", "devel", ""] {
+            assert!(!super::is_new_enough(old), "{old}");
+        }
+    }
+
+    #[test]
+    fn the_toolchain_is_the_one_of_the_module() {
+        let path = super::toolchain("/cache", "arm64");
+        let path = path.to_str().expect("ASCII");
         assert!(
-            !super::is_known("go1.2")
-                && !super::is_known("go1.200")
-                && !super::is_known("go1.26.8")
+            path.starts_with("/cache/golang.org/toolchain@v0.0.1-go1.")
+                && path.ends_with(".linux-arm64/bin/go"),
+            "{path}"
         );
     }
 }

@@ -8,12 +8,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use tokio::net::UdpSocket;
-use tokio::task::spawn_local;
+use tokio::task::{AbortHandle, spawn_local};
 
 use super::socket::open_socket;
 
-/// The longest datagram of a client or a server here.
-const MAX_DATAGRAM: usize = 65_535;
+/// Longer than any datagram of a client or a server here.
+const MAX_DATAGRAM: usize = 2048;
 
 /// What a client takes for its server, and where its packets first come from.
 pub struct Nat {
@@ -21,6 +21,9 @@ pub struct Nat {
     pub inside: SocketAddr,
     /// The address that the first packets have.
     pub outside: SocketAddr,
+    /// What carries the packets, for as long as the thread's tasks live or until it is
+    /// aborted.
+    pub task: AbortHandle,
 }
 
 struct Relay {
@@ -33,8 +36,7 @@ struct Relay {
 }
 
 impl Nat {
-    /// Opens a way to `target` that changes every `every_ms`. It lives as long as the
-    /// tasks of the thread.
+    /// Opens a way to `target` that changes every `every_ms`.
     pub fn open(
         target: SocketAddr,
         every_ms: u64,
@@ -53,12 +55,11 @@ impl Nat {
             target,
             client: None,
         };
-        let nat = Self {
+        Ok(Self {
             inside: relay.inside.local_addr()?,
             outside: relay.outside.local_addr()?,
-        };
-        spawn_local(relay.run(Duration::from_millis(every_ms), moved));
-        Ok(nat)
+            task: spawn_local(relay.run(Duration::from_millis(every_ms), moved)).abort_handle(),
+        })
     }
 }
 

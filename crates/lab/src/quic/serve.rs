@@ -124,7 +124,7 @@ fn endpoints(shared: &Shared) -> Result<Vec<Endpoint>> {
 }
 
 /// A socket for one family alone, so that both can have the port.
-fn listen(address: SocketAddr) -> Result<UdpSocket> {
+pub(super) fn listen(address: SocketAddr) -> Result<UdpSocket> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::Inet,
         SocketAddr::V6(_) => AddressFamily::Inet6,

@@ -2,10 +2,17 @@
 //! Scenarios: named experiments on real traffic, reproducible from their seed
 //! and parameters, each with a result in JSON.
 
+mod accept_queue;
 mod accuracy;
 mod accuracy_web;
+mod agent_cost;
 mod bench;
+mod bifrost;
+mod certes;
+mod client_latency;
+mod control;
 mod cookie;
+mod cookie_kit;
 pub mod degrade;
 mod direct;
 mod fct;
@@ -30,6 +37,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use serde_json::Value;
 
+pub(crate) use self::bifrost::plain_tunnel;
 use crate::sandbox::Sandbox;
 
 /// One experiment.
@@ -116,7 +124,13 @@ pub struct Report {
     /// Its runs, where it makes several of one form: for outside programs, at the top.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runs: Option<Value>,
+    /// Figures under names that outside programs rely on, at the top as well.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<serde_json::Map<String, Value>>,
 }
+
+/// The key of a result under which [`Report::interface`] stands.
+const INTERFACE: &str = "interface";
 
 /// All scenarios, by name.
 pub fn all() -> &'static [&'static dyn Scenario] {
@@ -127,15 +141,26 @@ pub fn all() -> &'static [&'static dyn Scenario] {
         &replace::Replace,
         &accuracy::Accuracy,
         &accuracy_web::AccuracyWeb,
+        &bifrost::Bifrost,
+        &bifrost::BifrostFaults,
+        &bifrost::BifrostBalancer,
         &degrade::Degrade,
+        &control::Control,
         &rtt_explain::RttExplain,
         &rtt_peers::RttPeers,
         &packet_cost::PacketCost,
+        &certes::Certes,
+        &certes::CertesDrops,
+        &accept_queue::AcceptQueue,
+        &client_latency::ClientLatency,
+        &agent_cost::AgentCost,
         &pcc_scale::PccScale,
         &fct::Fct,
         &cookie::Cookie,
         &cookie::CookieSoak,
         &cookie::CookieLoss,
+        &cookie::Mptcp,
+        &cookie::Tiers,
         &health::Health,
         &paper::Paper,
         &quic_cid::QuicCid,
@@ -176,12 +201,18 @@ pub fn execute(sandbox: Sandbox, request: Request) -> Result<Report> {
         .run(&context)
         .with_context(|| format!("scenario {} (seed {})", scenario.name(), context.seed))?;
     let runs = result.as_object_mut().and_then(|all| all.remove("runs"));
+    let mut interface = result.get(INTERFACE).and_then(Value::as_object).cloned();
+    if let Some(interface) = &mut interface {
+        // The report has it already.
+        interface.remove("seed");
+    }
     Ok(Report {
         scenario: scenario.name(),
         parameters: context.params,
         seed: context.seed,
         result,
         runs,
+        interface,
     })
 }
 

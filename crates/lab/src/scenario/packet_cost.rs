@@ -37,22 +37,17 @@ impl Scenario for PacketCost {
 
     fn run(&self, context: &Context) -> Result<Value> {
         let bench = Bench::build(context.sandbox, 2, 2)?;
-        let statistics = RunTimes::enable()?;
-        let measured = run_once(context, &bench, &statistics, true)?;
-        let unmeasured = run_once(context, &bench, &statistics, false)?;
+        let _statistics = RunTimes::enable()?;
+        let measured = run_once(context, &bench, true)?;
+        let unmeasured = run_once(context, &bench, false)?;
         Ok(json!({ "measured": measured, "unmeasured": unmeasured, "unit": "ns per packet" }))
     }
 }
 
-fn run_once(
-    context: &Context,
-    bench: &Bench,
-    statistics: &RunTimes,
-    measure: bool,
-) -> Result<Value> {
+fn run_once(context: &Context, bench: &Bench, measure: bool) -> Result<Value> {
     let vip = bench.vip4(0, "maglev", Forwarding::Ipip);
     let target = (vip.address, vip.port).into();
-    let others: Vec<u32> = programs(statistics).map(|p| p.program).collect();
+    let others: Vec<u32> = programs().map(|p| p.program).collect();
     let settings = Settings {
         vips: vec![vip],
         measure: Some(measure),
@@ -60,7 +55,7 @@ fn run_once(
     };
     let mut balancer = bench.balancer(&context.binary, &settings)?;
     let own = |p: &RunTime| !others.contains(&p.program);
-    let before = programs(statistics).find(own);
+    let before = programs().find(own);
     let before = before.context("the balancer's program is not loaded")?;
     let load = LoadConfig {
         duration_ms: context.param::<u64>("seconds")? * 1000,
@@ -69,7 +64,7 @@ fn run_once(
         ..LoadConfig::new(target, context.seed)
     };
     let log = bench.load(&load)?.finish()?;
-    let after = programs(statistics).find(|p| p.program == before.program);
+    let after = programs().find(|p| p.program == before.program);
     let after = after.context("the balancer's program went away")?;
     balancer.terminate()?;
     balancer.detach()?;
@@ -88,6 +83,6 @@ fn run_once(
     Ok(json!({ "ns_per_packet": ns, "packets": packets, "clients": clients }))
 }
 
-fn programs(statistics: &RunTimes) -> impl Iterator<Item = RunTime> {
-    statistics.of(PROGRAM).into_iter()
+fn programs() -> impl Iterator<Item = RunTime> {
+    RunTimes::of(PROGRAM).into_iter()
 }

@@ -39,6 +39,11 @@ impl Scenario for QuicCid {
         const PARAMS: &[Param] = &[
             param("step_ms", "4000", "time between two changes"),
             param("slots", "12", "users of each of the three kinds of clients"),
+            param(
+                "servers",
+                "quinn,quic-go",
+                "stacks of the servers, by turns",
+            ),
             param("algorithm", "siphash", "siphash, aes or plain"),
             param("beside", "true", "whether to run the same without ids"),
         ];
@@ -59,7 +64,7 @@ impl Scenario for QuicCid {
         ensure!(
             broken(&runs[0]) == 0,
             "broken connections: {}",
-            runs[0]["faults"]
+            runs[0]["broken_by"]
         );
         Ok(json!({ "runs": runs }))
     }
@@ -69,23 +74,32 @@ impl Scenario for QuicCid {
 struct World<'a> {
     context: &'a Context,
     bench: &'a Bench,
+    stacks: Vec<Stack>,
     servers: Vec<Server>,
-    vip: Vip,
+    /// The service over IPv4 and over IPv6.
+    vips: [Vip; 2],
     algorithm: String,
     with_ids: bool,
 }
 
 fn one(context: &Context, bench: &Bench, with_ids: bool) -> Result<Value> {
-    let mut vip = bench.quic_vip4(0, "round-robin", Forwarding::Ipip);
-    for (id, real) in vip.reals.iter_mut().enumerate() {
-        real.keys
-            .extend(with_ids.then(|| format!("id = {}", id_of(id))));
+    let mut vips = [
+        bench.quic_vip4(0, "round-robin", Forwarding::Ipip),
+        bench.quic_vip6(0, "round-robin", Forwarding::Ipip),
+    ];
+    for vip in &mut vips {
+        for (id, real) in vip.reals.iter_mut().enumerate() {
+            real.keys
+                .extend(with_ids.then(|| format!("id = {}", id_of(id))));
+        }
     }
+    let servers: String = context.param("servers")?;
     let mut world = World {
         context,
         bench,
+        stacks: servers.split(',').map(str::parse).collect::<Result<_>>()?,
         servers: Vec::new(),
-        vip,
+        vips,
         algorithm: context.param("algorithm")?,
         with_ids,
     };
@@ -110,11 +124,14 @@ impl World<'_> {
                 cid: self.with_ids.then(|| self.cid(0, i)),
                 ..ServerConfig::new(&node.ipv4.to_string(), QUIC_PORT)?
             };
-            let stack = Stack::ALL[i % 2];
             self.servers
-                .push(Server::start(&node.netns, stack, &config)?);
+                .push(Server::start(&node.netns, self.stack_of(i), &config)?);
         }
         Ok(())
+    }
+
+    fn stack_of(&self, server: usize) -> Stack {
+        self.stacks[server % self.stacks.len()]
     }
 
     fn cid(&self, number: u8, server: usize) -> Cid {
@@ -130,20 +147,22 @@ impl World<'_> {
 
     /// What the balancer gets: reals with their states, and these configurations.
     fn settings(&self, reals: usize, drained: Option<usize>, numbers: &[u8]) -> Result<Settings> {
-        let mut vip = self.vip.clone();
-        vip.reals.truncate(reals);
-        if let Some(drained) = drained {
-            vip.reals[drained].drain = true;
-        }
+        let mut vips = self.vips.clone();
         let configs: Vec<String> = numbers
             .iter()
             .map(|&number| self.quic_cid(number))
             .collect::<Result<_>>()?;
-        if self.with_ids {
-            vip.keys = vec![format!("quic_cid = [{}]", configs.join(", "))];
+        for vip in &mut vips {
+            vip.reals.truncate(reals);
+            if let Some(drained) = drained {
+                vip.reals[drained].drain = true;
+            }
+            if self.with_ids {
+                vip.keys = vec![format!("quic_cid = [{}]", configs.join(", "))];
+            }
         }
         Ok(Settings {
-            vips: vec![vip],
+            vips: vips.to_vec(),
             // Then nothing but the ids knows where a connection is.
             measure: Some(false),
             ..Settings::default()
@@ -186,55 +205,87 @@ impl World<'_> {
         balancer.detach()?;
         balancer = self.balancer(&drained)?;
         sleep(step);
-        say("rotating keys");
-        balancer.apply(&self.settings(SERVERS, Some(0), &[0, 1])?)?;
-        let next: Vec<Cid> = (0..SERVERS).map(|server| self.cid(1, server)).collect();
-        for (server, cid) in self.servers.iter_mut().zip(&next) {
-            if self.with_ids {
-                server.rotate(cid)?;
-            }
+        if self.with_ids {
+            say("rotating keys");
+            self.rotate(&balancer)?;
         }
         let mut log = Log::default();
-        for load in loads {
+        let mut broken = BTreeMap::new();
+        for (kind, load) in loads {
             let part = load.finish()?;
+            self.count_broken(&kind, &part, &mut broken);
             (log.start_ns, log.end_ns) = (part.start_ns, part.end_ns);
             log.append(part);
         }
         let stats = api::stats(&balancer.socket())?;
-        let result = self.report(name, &log, &stats)?;
+        let mut result = self.report(name, &log, &stats)?;
+        result["broken_by"] = json!(broken);
         balancer.terminate()?;
         balancer.detach()?;
         Ok(result)
+    }
+
+    /// Another configuration: the balancer learns it before servers issue by it.
+    fn rotate(&mut self, balancer: &Balancer) -> Result<()> {
+        balancer.write_config(&self.settings(SERVERS, Some(0), &[0, 1])?)?;
+        balancer.reload_now()?;
+        let next: Vec<Cid> = (0..SERVERS).map(|server| self.cid(1, server)).collect();
+        let mut servers = self.servers.iter_mut().zip(&next);
+        servers.try_for_each(|(server, cid)| server.rotate(cid))
+    }
+
+    /// Broken connections of a kind of clients, by their server's stack and the reason.
+    fn count_broken(&self, kind: &str, log: &Log, broken: &mut BTreeMap<String, u64>) {
+        let nodes = &self.bench.topology.servers;
+        for connection in &log.connections {
+            let Some(fault) = connection.fault else {
+                continue;
+            };
+            let name = connection.real.and_then(|r| log.reals.get(usize::from(r)));
+            let server = name.and_then(|n| nodes.iter().position(|s| s.ipv4.to_string() == *n));
+            let stack = server.map_or("no server yet", |server| self.stack_of(server).name());
+            *broken
+                .entry(format!("{kind} to {stack}: {}", fault.name()))
+                .or_default() += 1;
+        }
     }
 
     fn balancer(&self, settings: &Settings) -> Result<Balancer> {
         self.bench.balancer(&self.context.binary, settings)
     }
 
-    /// Clients that migrate, clients behind NATs, and clients of the other stack.
-    fn loads(&self, length: Duration) -> Result<Vec<Running>> {
+    /// Clients of both stacks that migrate, and clients behind NATs; half of each by
+    /// IPv6. Kinds have names.
+    fn loads(&self, length: Duration) -> Result<Vec<(String, Running)>> {
         let namespaces = self.bench.client_namespaces();
         let kinds = [
-            (Stack::Quinn, Some(700), None),
-            (Stack::Quinn, None, Some(900)),
-            (Stack::QuicGo, None, None),
+            ("quinn that migrates", Stack::Quinn, Some(700), None),
+            ("quinn behind a NAT", Stack::Quinn, None, Some(900)),
+            ("quic-go that migrates", Stack::QuicGo, Some(800), None),
         ];
-        let slots = self.context.param("slots")?;
-        let start = |(i, (stack, migrate_ms, nat_ms))| {
-            let config = LoadConfig {
-                duration_ms: length.as_millis() as u64,
-                slots,
-                // Some live through every change, others are made after it.
-                max_age_ms: length.as_millis() as u64 * 2,
-                page_interval_ms: 400,
-                timeout_ms: 6_000,
-                ..LoadConfig::new((self.vip.address, QUIC_PORT).into(), self.context.seed)
-            };
-            let options = Options { migrate_ms, nat_ms };
-            let clients = std::slice::from_ref(&namespaces[i]);
-            quic::load(stack, clients, &config, &options)
-        };
-        kinds.into_iter().enumerate().map(start).collect()
+        let slots: usize = self.context.param("slots")?;
+        ensure!(slots > 1, "at least two slots: one of each family");
+        let mut loads = Vec::new();
+        for (i, (kind, stack, migrate_ms, nat_ms)) in kinds.into_iter().enumerate() {
+            for (family, vip) in ["IPv4", "IPv6"].into_iter().zip(&self.vips) {
+                let config = LoadConfig {
+                    duration_ms: length.as_millis() as u64,
+                    slots: slots / 2,
+                    // Some live through every change, others are made after it.
+                    max_age_ms: length.as_millis() as u64 * 2,
+                    page_interval_ms: 400,
+                    // While the balancer is swapped there is none for a moment, and a
+                    // client's first packets are repeated after 1, 3 and 7 s.
+                    timeout_ms: 10_000,
+                    ..LoadConfig::new((vip.address, QUIC_PORT).into(), self.context.seed)
+                };
+                let options = Options { migrate_ms, nat_ms };
+                let clients = std::slice::from_ref(&namespaces[i]);
+                let load = quic::load(stack, clients, &config, &options)?;
+                loads.push((format!("{kind}, {family}"), load));
+            }
+        }
+        Ok(loads)
     }
 
     fn report(&self, name: &str, log: &Log, stats: &api::Stats) -> Result<Value> {

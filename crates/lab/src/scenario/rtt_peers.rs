@@ -1,18 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `causeway rtt` beside sockperf and qperf: the same path, in turns.
+//! `causeway rtt` beside sockperf, qperf and a minimal client in C: one path, in turns.
 //!
-//! Client and server of each have a CPU of their own (taskset): where the scheduler
-//! puts the two ends decides more than the program does. Both peers report half of a
-//! round trip by default; sockperf is asked for all of it, qperf's is doubled.
+//! The same p50 twice in a row is rare on a shared machine: what the scheduler and the
+//! hypervisor do drifts by more than the programs differ. So every round runs each
+//! program, in an order drawn anew, and what is compared is the difference within a
+//! round. `causeway rtt` runs twice in each: others are compared with the mean of both,
+//! and the two with each other, which shows how much is drift.
+//!
+//! Idle CPUs are kept from sleeping (`awake`): a round trip has two wake-ups, and where
+//! a virtual CPU goes back to its hypervisor each time, they take more time than all else
+//! and differ by more between two runs of one program than programs do.
+//!
+//! All do the same: a connection, TCP_NODELAY, a blocking send and receive of the same
+//! size, the clock around both. Client and server of each have a CPU of their own
+//! (taskset): where the scheduler puts the two ends decides more than the program does.
+//! All servers run all the time, waiting.
+//! sockperf and qperf bring their own servers; the client in C (`ping_pong.c`) talks to
+//! `causeway rtt serve`, so that the clients alone differ. sockperf and qperf report half
+//! of a round trip by default; sockperf is asked for all of it, qperf's is doubled.
 
+use std::path::{Path as FilePath, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom as _;
 use serde_json::{Value, json};
 
 use super::{Context, Param, Scenario, param};
+use crate::cpu::Awake;
 use crate::netns::Netns;
 use crate::path::{PORT, Path};
 use causeway_io::rtt::sampler_cost;
@@ -29,64 +48,198 @@ impl Scenario for RttPeers {
     }
 
     fn about(&self) -> &'static str {
-        "causeway rtt beside sockperf and qperf on one path, in turns; cost of the sampler"
+        "causeway rtt beside sockperf, qperf and a minimal client in C, in turns; cost of the sampler"
     }
 
     fn params(&self) -> &'static [Param] {
         const PARAMS: &[Param] = &[
-            param("rounds", "7", "runs of each, in turns"),
-            param("seconds", "2", "length of each run"),
+            param("rounds", "24", "runs of each, in turns"),
+            param("seconds", "1", "length of each run"),
             param("transport", "tcp", "tcp or udp"),
+            param(
+                "awake",
+                "true",
+                "keep idle CPUs from sleeping, so that no wake-up of one is in the times",
+            ),
         ];
         PARAMS
     }
 
     fn run(&self, context: &Context) -> Result<Value> {
         let path = Path::build(context.sandbox)?;
-        let rounds: u32 = context.param("rounds")?;
+        let rounds: usize = context.param("rounds")?;
+        let transport: String = context.param("transport")?;
+        ensure!(
+            ["tcp", "udp"].contains(&transport.as_str()),
+            "transport is tcp or udp"
+        );
+        let scratch = tempfile::tempdir().context("a directory for the client in C")?;
         let plan = Plan {
             address: Path::address(false).to_string(),
             seconds: context.param("seconds")?,
-            transport: context.param("transport")?,
+            ping_pong: compile(scratch.path())?,
+            transport,
         };
-        ensure!(
-            ["tcp", "udp"].contains(&plan.transport.as_str()),
-            "transport is tcp or udp"
-        );
-        let (mut ours, mut sockperf, mut qperf) = (Vec::new(), Vec::new(), Vec::new());
+        let programs = plan.programs();
+        let _servers = plan.serve(context, &path)?;
+        let kept = keep_awake(context)?;
+        let awake = kept.is_some();
+        let mut runs = vec![Vec::new(); programs.len()];
+        let mut order: Vec<usize> = (0..programs.len()).collect();
+        let mut random = StdRng::seed_from_u64(context.seed);
         for round in 0..rounds {
-            // Whoever comes first in one round comes last in the next.
-            for turn in 0..3 {
-                match (round + turn) % 3 {
-                    0 => ours.push(plan.causeway(context, &path)?),
-                    1 => sockperf.push(plan.sockperf(&path)?),
-                    _ => qperf.push(plan.qperf(&path)?),
-                }
+            // Nobody always follows the same program.
+            order.shuffle(&mut random);
+            for &index in &order {
+                runs[index].push(plan.run(programs[index], context, &path)?);
             }
             context.say(format!("round {} of {rounds}", round + 1));
         }
-        let ours = Run::median(&ours);
-        let theirs = Run::median(&sockperf);
-        let qperf = Run::median(&qperf);
+        drop(kept);
         let cost = sampler_cost(9, 1_000_000)?;
         let net_ns = cost.not_sampled_ns - cost.nothing_ns;
-        let p99_pct = 100.0 * (ours.p99_us / theirs.p99_us - 1.0);
-        context.say(format!(
-            "p50 {:.2} us, sockperf {:.2}; p99 {:.2} us, sockperf {:.2} ({p99_pct:+.1} %); mean {:.2} us, qperf {:.2}; rate {:.0}/s, sockperf {:.0}; sampler {net_ns:.1} ns",
-            ours.p50_us, theirs.p50_us, ours.p99_us, theirs.p99_us, ours.mean_us, qperf.mean_us,
-            ours.rate, theirs.rate
-        ));
-        Ok(json!({
-            "causeway": ours.json(), "sockperf": theirs.json(),
-            "qperf": { "mean_us": qperf.mean_us },
-            "p50_difference_us": ours.p50_us - theirs.p50_us,
-            "p99_difference_pct": p99_pct,
-            "mean_difference_to_qperf_us": ours.mean_us - qperf.mean_us,
-            "rate_ratio": ours.rate / theirs.rate,
+        let ours = Run::median(&runs[0]);
+        let again = programs.iter().position(|p| *p == Program::Again);
+        let both = Run::means(&runs[0], &runs[again.context("our second run")?]);
+        let mut result = json!({
+            "awake": awake,
+            "causeway": ours.json(),
             "sampler": {
                 "nothing_ns": cost.nothing_ns, "not_sampled_ns": cost.not_sampled_ns, "net_ns": net_ns,
             },
-        }))
+        });
+        context.say(format!(
+            "causeway rtt: {}; sampler {net_ns:.1} ns",
+            ours.text()
+        ));
+        for (program, theirs) in programs.iter().zip(&runs).skip(1) {
+            let compared = match program {
+                Program::Again => compare(&runs[0], theirs),
+                _ => compare(&both, theirs),
+            };
+            context.say(format!(
+                "{}: {}; ours {}",
+                program.name(),
+                Run::median(theirs).text(),
+                compared.text()
+            ));
+            result[program.name()] = json!({
+                "medians": Run::median(theirs).json(), "ours_against_it": compared.json(),
+            });
+        }
+        for (program, runs) in programs.iter().zip(&runs) {
+            let runs: Vec<Value> = runs.iter().map(Run::json).collect();
+            result["runs"][program.name()] = json!(runs);
+        }
+        Ok(result)
+    }
+}
+
+/// Where the machine allows it, and it is wanted.
+fn keep_awake(context: &Context) -> Result<Option<Awake>> {
+    if !context.param("awake")? {
+        return Ok(None);
+    }
+    match Awake::keep() {
+        Ok(awake) => Ok(Some(awake)),
+        Err(error) => {
+            context.say(format!("idle CPUs will sleep: {error:#}"));
+            Ok(None)
+        }
+    }
+}
+
+/// What is run in each round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Program {
+    Causeway,
+    /// Once more: what remains between the two is the machine's drift.
+    Again,
+    PingPong,
+    Sockperf,
+    Qperf,
+}
+
+impl Program {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Causeway => "causeway",
+            Self::Again => "causeway_again",
+            Self::PingPong => "ping_pong_c",
+            Self::Sockperf => "sockperf",
+            Self::Qperf => "qperf",
+        }
+    }
+}
+
+/// Compiles the client in C.
+fn compile(into: &FilePath) -> Result<PathBuf> {
+    let (source, binary) = (into.join("ping_pong.c"), into.join("ping_pong"));
+    std::fs::write(&source, include_str!("ping_pong.c")).context("cannot write its source")?;
+    let mut command = Command::new("cc");
+    command.args(["-O2", "-o"]).arg(&binary).arg(&source);
+    output(&mut command, "cc (Debian package gcc)")?;
+    Ok(binary)
+}
+
+/// Ours less theirs, round by round: median, and half of the interquartile range.
+struct Compared {
+    p50_us: (f64, f64),
+    mean_us: (f64, f64),
+    p99_pct: (f64, f64),
+    rate_pct: (f64, f64),
+}
+
+fn compare(ours: &[Run], theirs: &[Run]) -> Compared {
+    let of = |difference: fn(&Run, &Run) -> f64| {
+        let mut all: Vec<f64> = ours
+            .iter()
+            .zip(theirs)
+            .map(|(a, b)| difference(a, b))
+            .collect();
+        all.sort_by(f64::total_cmp);
+        let at = |share: f64| all.get(((all.len() - 1) as f64 * share).round() as usize);
+        let at = |share| at(share).copied().unwrap_or(f64::NAN);
+        (at(0.5), (at(0.75) - at(0.25)) / 2.0)
+    };
+    Compared {
+        p50_us: of(|a, b| a.p50_us - b.p50_us),
+        mean_us: of(|a, b| a.mean_us - b.mean_us),
+        p99_pct: of(|a, b| 100.0 * (a.p99_us / b.p99_us - 1.0)),
+        rate_pct: of(|a, b| 100.0 * (a.rate / b.rate - 1.0)),
+    }
+}
+
+impl Compared {
+    fn json(&self) -> Value {
+        let pair = |(median, spread): (f64, f64)| json!({ "median": finite(median), "half_iqr": finite(spread) });
+        json!({
+            "p50_us": pair(self.p50_us), "mean_us": pair(self.mean_us),
+            "p99_pct": pair(self.p99_pct), "rate_pct": pair(self.rate_pct),
+        })
+    }
+
+    fn text(&self) -> String {
+        let part = |name: &str, (median, spread): (f64, f64), unit: &str| match median.is_finite() {
+            true => format!("{name} {median:+.1} {unit} (+-{spread:.1})"),
+            false => format!("{name} not reported"),
+        };
+        [
+            part("p50", self.p50_us, "us"),
+            part("mean", self.mean_us, "us"),
+            part("p99", self.p99_pct, "%"),
+            part("rate", self.rate_pct, "%"),
+        ]
+        .join(", ")
+    }
+}
+
+/// qperf reports a mean and nothing else.
+fn finite(value: f64) -> Value {
+    if value.is_finite() {
+        json!(value)
+    } else {
+        Value::Null
     }
 }
 
@@ -116,10 +269,37 @@ impl Run {
         }
     }
 
+    /// Round by round, of two programs.
+    fn means(a: &[Self], b: &[Self]) -> Vec<Self> {
+        let mean = |(a, b): (&Self, &Self)| Self {
+            mean_us: f64::midpoint(a.mean_us, b.mean_us),
+            p50_us: f64::midpoint(a.p50_us, b.p50_us),
+            p99_us: f64::midpoint(a.p99_us, b.p99_us),
+            rate: f64::midpoint(a.rate, b.rate),
+        };
+        a.iter().zip(b).map(mean).collect()
+    }
+
     fn json(&self) -> Value {
         json!({
-            "mean_us": self.mean_us, "p50_us": self.p50_us, "p99_us": self.p99_us, "rate": self.rate,
+            "mean_us": finite(self.mean_us), "p50_us": finite(self.p50_us),
+            "p99_us": finite(self.p99_us), "rate": finite(self.rate),
         })
+    }
+
+    fn text(&self) -> String {
+        let Self {
+            mean_us,
+            p50_us,
+            p99_us,
+            rate,
+        } = self;
+        match p50_us.is_finite() {
+            true => {
+                format!("p50 {p50_us:.1} us, p99 {p99_us:.1} us, mean {mean_us:.1} us, {rate:.0}/s")
+            }
+            false => format!("mean {mean_us:.1} us, {rate:.0}/s"),
+        }
     }
 }
 
@@ -127,6 +307,8 @@ struct Plan {
     address: String,
     seconds: u32,
     transport: String,
+    /// The client in C.
+    ping_pong: PathBuf,
 }
 
 /// A command in a namespace on a CPU.
@@ -164,7 +346,7 @@ fn output(command: &mut Command, what: &str) -> Result<String> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure!(
         output.status.success(),
-        "{what} failed ({}; Debian packages sockperf and qperf): {text}",
+        "{what} failed ({}; Debian packages sockperf, qperf, gcc): {text}",
         output.status
     );
     Ok(text)
@@ -181,11 +363,74 @@ fn number(text: &str, before: &str) -> Result<f64> {
 }
 
 impl Plan {
+    fn programs(&self) -> Vec<Program> {
+        let mut programs = vec![
+            Program::Causeway,
+            Program::Sockperf,
+            Program::Again,
+            Program::Qperf,
+        ];
+        if self.transport == "tcp" {
+            programs.insert(1, Program::PingPong);
+        }
+        programs
+    }
+
+    fn run(&self, program: Program, context: &Context, path: &Path) -> Result<Run> {
+        match program {
+            Program::Causeway | Program::Again => self.causeway(context, path),
+            Program::PingPong => self.ping_pong(path),
+            Program::Sockperf => self.sockperf(path),
+            Program::Qperf => self.qperf(path),
+        }
+    }
+
+    /// All servers, for the whole run: a fresh one would be compared with a warm one.
+    fn serve(&self, context: &Context, path: &Path) -> Result<[Server; 3]> {
+        let at = |program: &str| pinned(&path.server, 1, program);
+        let port = PORT.to_string();
+        let mut ours = at(&context.binary.to_string_lossy());
+        let mut sockperf = at("sockperf");
+        sockperf.arg("server").args(self.sockperf_at());
+        Ok([
+            Server::start(ours.args(["rtt", "serve", "-p", &port]))?,
+            Server::start(&mut sockperf)?,
+            Server::start(&mut at("qperf"))?,
+        ])
+    }
+
+    fn sockperf_at(&self) -> Vec<&str> {
+        let mut at = vec!["-i", &self.address, "-p", SOCKPERF_PORT];
+        if self.transport == "tcp" {
+            at.push("--tcp");
+        }
+        at
+    }
+
+    fn ping_pong(&self, path: &Path) -> Result<Run> {
+        let mut client = pinned(&path.client, 0, &self.ping_pong.to_string_lossy());
+        client.args([
+            &self.address,
+            &PORT.to_string(),
+            BYTES,
+            &self.seconds.to_string(),
+        ]);
+        let text = output(&mut client, "the client in C")?;
+        let figures: Option<Vec<f64>> = text.split_whitespace().map(|w| w.parse().ok()).collect();
+        let Some([mean_us, p50_us, p99_us, rate]) = figures.as_deref() else {
+            anyhow::bail!("the client in C says {text:?}");
+        };
+        Ok(Run {
+            mean_us: *mean_us,
+            p50_us: *p50_us,
+            p99_us: *p99_us,
+            rate: *rate,
+        })
+    }
+
     fn causeway(&self, context: &Context, path: &Path) -> Result<Run> {
         let binary = context.binary.to_string_lossy().into_owned();
         let port = PORT.to_string();
-        let mut serve = pinned(&path.server, 1, &binary);
-        let _server = Server::start(serve.args(["rtt", "serve", "-p", &port]))?;
         let mut client = pinned(&path.client, 0, &binary);
         client
             .args(["rtt", &self.address, "-p", &port, "-m", "rr", "-o", "json"])
@@ -203,16 +448,8 @@ impl Plan {
     }
 
     fn sockperf(&self, path: &Path) -> Result<Run> {
-        let tcp: &[&str] = if self.transport == "tcp" {
-            &["--tcp"]
-        } else {
-            &[]
-        };
-        let at = ["-i", &self.address, "-p", SOCKPERF_PORT];
-        let mut serve = pinned(&path.server, 1, "sockperf");
-        let _server = Server::start(serve.arg("server").args(at).args(tcp))?;
         let mut client = pinned(&path.client, 0, "sockperf");
-        client.arg("ping-pong").args(at).args(tcp).args([
+        client.arg("ping-pong").args(self.sockperf_at()).args([
             "-m",
             BYTES,
             "--full-rtt",
@@ -231,7 +468,6 @@ impl Plan {
     }
 
     fn qperf(&self, path: &Path) -> Result<Run> {
-        let _server = Server::start(&mut pinned(&path.server, 1, "qperf"))?;
         let mut client = pinned(&path.client, 0, "qperf");
         client
             .args([&self.address, "-t", &self.seconds.to_string(), "-m", BYTES])
@@ -249,7 +485,9 @@ impl Plan {
         };
         Ok(Run {
             mean_us: 2.0 * us,
-            ..Run::default()
+            p50_us: f64::NAN,
+            p99_us: f64::NAN,
+            rate: 1e6 / (2.0 * us),
         })
     }
 }

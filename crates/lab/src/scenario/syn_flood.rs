@@ -6,12 +6,15 @@ use std::net::SocketAddrV4;
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{Context, Param, Scenario, bench::Bench, param};
+use super::bench::{Bench, PORT};
+use super::cookie_kit::{CookieKit, with_cookies};
+use super::{Context, Param, Scenario, param};
+use crate::agent::Agent;
 use crate::api;
-use crate::balancer::{Forwarding, Settings};
+use crate::balancer::{Balancer, Forwarding, Settings};
 use crate::load::flood::{self, Flood};
 use crate::load::{LoadConfig, report};
 use crate::topology;
@@ -47,8 +50,8 @@ impl Scenario for SynFlood {
             ),
             param(
                 "modes",
-                "table",
-                "what remembers connections, in turn: table",
+                "table+cookie+stateful",
+                "what remembers connections, in turn",
             ),
         ];
         PARAMS
@@ -56,14 +59,79 @@ impl Scenario for SynFlood {
 
     fn run(&self, context: &Context) -> Result<Value> {
         let modes: String = context.param("modes")?;
+        let modes: Result<Vec<Mode>> = modes.split('+').map(Mode::parse).collect();
         let bench = Bench::build(context.sandbox, 2, 3)?;
         prepare(&bench)?;
-        let runs: Result<Vec<Value>> = modes
-            .split('+')
-            .map(|mode| run_mode(context, &bench, mode))
+        let kit = CookieKit::new(&context.binary)?;
+        let runs: Result<Vec<Value>> = modes?
+            .into_iter()
+            .map(|mode| run_mode(context, &bench, &kit, mode))
             .collect();
         Ok(json!({ "runs": runs? }))
     }
+}
+
+/// What remembers where a connection is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Table,
+    Cookie,
+    Stateful,
+}
+
+impl Mode {
+    const ALL: [(&str, Self); 3] = [
+        ("table", Self::Table),
+        ("cookie", Self::Cookie),
+        ("stateful", Self::Stateful),
+    ];
+
+    fn parse(word: &str) -> Result<Self> {
+        let found = Self::ALL.iter().find(|(name, _)| *name == word);
+        let modes = || Self::ALL.map(|(name, _)| name).join(", ");
+        found
+            .map(|(_, mode)| *mode)
+            .with_context(|| format!("no mode is called {word:?}; there are {}", modes()))
+    }
+
+    fn name(self) -> &'static str {
+        Self::ALL[self as usize].0
+    }
+}
+
+/// A balancer in this mode, with the agents that it needs.
+fn set_up(
+    context: &Context,
+    bench: &Bench,
+    kit: &CookieKit,
+    mode: Mode,
+) -> Result<(Balancer, Vec<Agent>)> {
+    let mut vip = bench.vip4(0, "maglev", Forwarding::Ipip);
+    let (mut agents, mut head) = (Vec::new(), Vec::new());
+    if mode != Mode::Table {
+        let servers = 0..bench.servers.len();
+        agents = servers
+            .map(|index| kit.agent(bench, index, vip.address))
+            .collect::<Result<_>>()?;
+        vip = with_cookies(vip);
+        head.push(kit.balancer_lines());
+    }
+    if mode == Mode::Stateful {
+        // The word goes with the SYN, in GUE's private data.
+        vip.forwarding = Forwarding::Gue;
+        vip.keys.push("stateful = true".to_owned());
+        head.push(format!(
+            "[stateful]\nconnections = \"{}\"",
+            context.param::<u32>("flows")?
+        ));
+    }
+    let settings = Settings {
+        vips: vec![vip],
+        flows: Some(context.param("flows")?),
+        head,
+        ..Settings::default()
+    };
+    Ok((bench.balancer(&context.binary, &settings)?, agents))
 }
 
 /// Answers to the invented addresses go to the first client, which drops them.
@@ -75,16 +143,11 @@ fn prepare(bench: &Bench) -> Result<()> {
     sink.netns.sysctl("net/ipv4/ip_forward", "0")
 }
 
-fn run_mode(context: &Context, bench: &Bench, mode: &str) -> Result<Value> {
-    let vip = bench.vip4(0, "maglev", Forwarding::Ipip);
-    let target = SocketAddrV4::new(topology::vip4(0), vip.port);
+fn run_mode(context: &Context, bench: &Bench, kit: &CookieKit, mode: Mode) -> Result<Value> {
+    let target = SocketAddrV4::new(topology::vip4(0), PORT);
     let seconds: u64 = context.param("seconds")?;
-    let settings = Settings {
-        vips: vec![vip],
-        flows: Some(context.param("flows")?),
-        ..Settings::default()
-    };
-    let mut balancer = bench.balancer(&context.binary, &settings)?;
+    let (mut balancer, _agents) = set_up(context, bench, kit, mode)?;
+    let mode = mode.name();
     let config = LoadConfig {
         duration_ms: 2 * seconds * 1000 + 1000,
         slots: context.param("slots")?,

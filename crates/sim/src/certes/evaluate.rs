@@ -3,7 +3,7 @@
 
 use causeway_core::certes::{
     Confidence, DropOdds, Error, Estimate, FastModel, FloodDetector, Mix, NetworkLoss,
-    PatienceLearner, ReferenceModel, Slot, queueing_mean_s, sliding_window_mean_s,
+    PatienceLearner, ReferenceModel, Slot, StallShares, queueing_mean_s, sliding_window_mean_s,
 };
 
 use super::workload::Workload;
@@ -141,15 +141,26 @@ impl Evaluation {
 /// Runs every method over a run's counters. The models begin at `from_s`; the figures
 /// are of what comes after the warm-up or after that, whichever is later.
 pub fn evaluate(of: &Workload, run: &Outcome, from_s: f64) -> Result<Evaluation, Error> {
+    evaluate_by(&Method::ALL, of, run, from_s)
+}
+
+/// The same for some methods: the full model is by far the slowest, above all with
+/// short slots, and runs only where it is among them.
+pub fn evaluate_by(
+    methods: &[Method],
+    of: &Workload,
+    run: &Outcome,
+    from_s: f64,
+) -> Result<Evaluation, Error> {
     let begin = of.warm_up_s.max(from_s) as usize;
     let seconds = begin..of.duration_s as usize;
     let truth = total(&run.truth[seconds.clone()]);
     let truth_mean_s = truth.sum_s / truth.count.max(1.0);
-    let models = Models::new(of, run)?.run(run, (from_s / of.slot_s) as usize)?;
+    let models = Models::new(methods, of, run)?.run(run, (from_s / of.slot_s) as usize)?;
     let errors = |estimate: &[Second]| errors(&run.truth, estimate, seconds.clone(), truth_mean_s);
-    let series = Method::ALL
-        .into_iter()
-        .map(|method| {
+    let series = methods
+        .iter()
+        .map(|&method| {
             let seconds = models.seconds(method, of, run);
             Series {
                 method,
@@ -189,9 +200,10 @@ fn drop_pct_by_retry(run: &Outcome) -> Vec<f64> {
 struct Models {
     model: FastModel,
     paper: FastModel,
-    reference: ReferenceModel,
+    reference: Option<ReferenceModel>,
     odds: DropOdds,
     loss: NetworkLoss,
+    stalls: StallShares,
     flood: FloodDetector,
     learned: FastModel,
     model_s: Vec<Estimate>,
@@ -203,7 +215,7 @@ struct Models {
 }
 
 impl Models {
-    fn new(of: &Workload, run: &Outcome) -> Result<Self, Error> {
+    fn new(methods: &[Method], of: &Workload, run: &Outcome) -> Result<Self, Error> {
         let mut patience = PatienceLearner::default();
         patience.add(run.by_retry.iter().map(|of| (of.offered, of.accepted)));
         let mut loss = NetworkLoss::new(of.slot_s);
@@ -215,9 +227,13 @@ impl Models {
         Ok(Self {
             model: FastModel::new(of.slot_s, mix.clone(), 0.0)?,
             paper: FastModel::new(of.slot_s, mix.clone(), 0.0)?,
-            reference: ReferenceModel::new(of.slot_s, mix.clone(), 0.0, &[])?,
+            reference: match methods.contains(&Method::Reference) {
+                true => Some(ReferenceModel::new(of.slot_s, mix.clone(), 0.0, &[])?),
+                false => None,
+            },
             odds: DropOdds::new(of.slot_s),
             loss: NetworkLoss::new(of.slot_s),
+            stalls: StallShares::new(of.slot_s),
             flood: FloodDetector::new(of.slot_s, &mix),
             learned: FastModel::new(of.slot_s, learned, 0.0)?,
             model_s: Vec::new(),
@@ -234,22 +250,24 @@ impl Models {
             let slot = if index < from { &nothing } else { slot };
             // Silent SYNs are known a first retry gap later; that is when an agent
             // steps its model while a flood lasts.
-            let judged = run.judged[index];
-            self.flood.judge(judged.first_syns, judged.silent);
-            let real = self
-                .flood
-                .without_flood(slot, judged.silent, judged.silent_answered);
+            self.flood.judge(slot);
+            let real = self.flood.without_flood(slot);
             self.odds.add(&real);
             self.loss.add(&real);
+            self.stalls.add(&real);
             self.model.set_odds(Some(&self.odds));
             self.model.set_loss(self.loss.share())?;
+            self.model.set_stalls(&self.stalls);
             self.learned.set_odds(Some(&self.odds));
             self.learned.set_loss(self.loss.share())?;
+            self.learned.set_stalls(&self.stalls);
             self.learned_s.push(self.learned.step(&real));
             self.model_s.push(self.model.step(&real));
             self.lost.push(self.model.lost_time_shares());
             self.paper_s.push(self.paper.step(slot));
-            self.reference_s.push(self.reference.step(slot));
+            if let Some(reference) = &mut self.reference {
+                self.reference_s.push(reference.step(slot));
+            }
         }
         Ok(self)
     }

@@ -7,4 +7,4 @@ mod tests;
 pub mod workload;
 pub mod world;
 
-pub use evaluate::{Distribution, Errors, Evaluation, Method, Series, evaluate};
+pub use evaluate::{Distribution, Errors, Evaluation, Method, Series, evaluate, evaluate_by};

@@ -52,17 +52,6 @@ pub struct ByRetry {
     pub accepted: u64,
 }
 
-/// A first SYN that got neither a retry nor an ACK in time, by slot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Judged {
-    /// First SYNs of the slot.
-    pub first_syns: u64,
-    /// Of those the silent ones.
-    pub silent: u64,
-    /// Silent ones that had been answered.
-    pub silent_answered: u64,
-}
-
 /// A transaction that was completed. Times are in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Completion {
@@ -91,8 +80,6 @@ pub struct Outcome {
     pub syn_to_end: Vec<Second>,
     /// Drops by retry, warm-up left out.
     pub by_retry: Vec<ByRetry>,
-    /// First SYNs that nobody stands behind, by the slot in which they came.
-    pub judged: Vec<Judged>,
     /// The transactions that were completed after the warm-up.
     pub completions: Vec<Completion>,
     /// How long clients had waited that gave up, after the warm-up, seconds.
@@ -122,7 +109,6 @@ enum Event {
     Stalled(Id),
     Served { id: Id, busy_s: f64 },
     Received(Id),
-    Forget(Id),
     Flood,
 }
 
@@ -146,6 +132,12 @@ struct Attempt {
     queued: bool,
     /// A timer's lateness, which adds up over retries.
     late_s: f64,
+    /// When the server first answered, and how many more SYN-ACKs it has sent.
+    answered_ns: u64,
+    answers: usize,
+    /// When the client was connected, and how often it has sent its data again.
+    connected_ns: u64,
+    data_tries: i32,
     tracker: Tracker,
     /// What the server knows of it when it is done.
     completion: Completion,
@@ -158,12 +150,11 @@ pub struct World<'a> {
     rng: Pcg64Mcg,
     attempts: Vec<Attempt>,
     free: Vec<u32>,
+    /// Finished attempts and when they may be forgotten, in the order of those times.
+    finished: VecDeque<(u64, Id)>,
     accept_queue: VecDeque<Id>,
     idle: usize,
     out: Outcome,
-    /// First SYNs by slot, until they are judged.
-    firsts: VecDeque<(usize, Vec<Id>)>,
-    judge_after_ns: u64,
 }
 
 /// Runs a workload.
@@ -184,16 +175,13 @@ impl<'a> World<'a> {
     fn new(of: &'a Workload, seed: u64) -> Self {
         let slots = (of.duration_s / of.slot_s) as usize + 1;
         let seconds = of.duration_s as usize + 1;
-        let first_retries = of
-            .clients_are
-            .iter()
-            .filter_map(|class| class.retries_s.first());
         let mut world = Self {
             of,
             queue: Queue::default(),
             rng: Pcg64Mcg::seed_from_u64(seed),
             attempts: Vec::new(),
             free: Vec::new(),
+            finished: VecDeque::new(),
             accept_queue: VecDeque::new(),
             idle: of.workers,
             out: Outcome {
@@ -203,12 +191,9 @@ impl<'a> World<'a> {
                 application: vec![Second::default(); seconds],
                 syn_to_end: vec![Second::default(); seconds],
                 by_retry: vec![ByRetry::default(); 16],
-                judged: vec![Judged::default(); slots],
                 backlog: vec![0; slots],
                 ..Outcome::default()
             },
-            firsts: VecDeque::new(),
-            judge_after_ns: ns(1.1 * first_retries.copied().fold(0.0, f64::max)),
         };
         for client in 0..of.clients as u32 {
             let at_ns = ns(world.rng.random_range(0.0..2.0));
@@ -233,7 +218,6 @@ impl<'a> World<'a> {
             Event::Stalled(id) => self.stalled(id),
             Event::Served { id, busy_s } => self.served(id, busy_s),
             Event::Received(id) => self.received(id),
-            Event::Forget(id) => self.forget(id),
             Event::Flood => self.flood(),
         }
     }
@@ -307,6 +291,10 @@ impl<'a> World<'a> {
             answered: false,
             queued: false,
             late_s: self.rng.random_range(0.0..0.004),
+            answered_ns: 0,
+            answers: 0,
+            connected_ns: 0,
+            data_tries: 0,
             tracker: Tracker::default(),
             completion: Completion::default(),
         };
@@ -317,6 +305,7 @@ impl<'a> World<'a> {
     }
 
     fn keep(&mut self, attempt: Attempt) -> Id {
+        self.forget();
         match self.free.pop() {
             Some(index) => {
                 let old = &mut self.attempts[index as usize];
@@ -337,10 +326,19 @@ impl<'a> World<'a> {
         }
     }
 
-    fn forget(&mut self, id: Id) {
-        if let Some(attempt) = self.live(id) {
-            attempt.generation = attempt.generation.wrapping_add(1);
-            self.free.push(id.index);
+    fn forget_later(&mut self, id: Id) {
+        let at_ns = self.queue.now_ns() + ns(FORGOTTEN_S);
+        self.finished.push_back((at_ns, id));
+    }
+
+    /// Makes room of attempts that no late packet can meet any more.
+    fn forget(&mut self) {
+        let now_ns = self.queue.now_ns();
+        while let Some((_, id)) = self.finished.pop_front_if(|(at_ns, _)| *at_ns <= now_ns) {
+            if let Some(attempt) = self.live(id) {
+                attempt.generation = attempt.generation.wrapping_add(1);
+                self.free.push(id.index);
+            }
         }
     }
 
@@ -387,7 +385,7 @@ impl<'a> World<'a> {
         if self.is_warm() {
             self.out.gave_up_s.push(patience_s);
         }
-        self.queue.after(ns(FORGOTTEN_S), Event::Forget(id));
+        self.forget_later(id);
         self.think(client);
     }
 
@@ -403,53 +401,30 @@ impl<'a> World<'a> {
             of.offered += u64::from(outcome.count == Count::Offered);
             of.accepted += u64::from(outcome.count == Count::Accepted);
         }
-        match outcome.count {
-            Count::Offered if outcome.retry == 0 => self.expect_judgement(slot, id),
-            Count::Completed => {
-                let origin = self.slot(outcome.accepted_ns);
-                self.out.slots[slot].came_from((slot - origin) as u32);
-                let second = self.second(now_ns);
-                let s = |ns: u64| ns as f64 / SECOND_NS;
-                self.out.syn_to_end[second].add(s(outcome.syn_to_end_ns));
-                let sum_s = s(outcome.conn_fail_ns) + s(outcome.syn_to_end_ns) + s(outcome.rtt_ns);
-                self.out.exact[second].add(sum_s);
-                if let Some(attempt) = self.live(id) {
-                    attempt.completion = Completion {
-                        accepted_slot: origin as u32,
-                        served_s: s(outcome.syn_to_end_ns) as f32,
-                        rtt_s: s(outcome.rtt_ns) as f32,
-                        took_s: 0.0,
-                    };
-                }
-            }
-            _ => {}
+        if outcome.heard {
+            let first = self.slot(outcome.first_syn_ns);
+            self.out.slots[first].hear(&outcome);
+        }
+        if outcome.count == Count::Completed {
+            self.complete(id, slot, &outcome);
         }
     }
 
-    /// First SYNs are judged when every client would have tried again.
-    fn expect_judgement(&mut self, slot: usize, id: Id) {
-        match self.firsts.back_mut() {
-            Some((of, ids)) if *of == slot => ids.push(id),
-            _ => self.firsts.push_back((slot, vec![id])),
-        }
-        let now_ns = self.queue.now_ns();
-        let (slot_s, judge_after_ns) = (self.of.slot_s, self.judge_after_ns);
-        let due = |of: usize| ns((of + 1) as f64 * slot_s) + judge_after_ns <= now_ns;
-        while self.firsts.front().is_some_and(|(of, _)| due(*of)) {
-            let Some((of, ids)) = self.firsts.pop_front() else {
-                break;
+    fn complete(&mut self, id: Id, slot: usize, outcome: &causeway_core::certes::Outcome) {
+        let origin = self.slot(outcome.accepted_ns);
+        self.out.slots[slot].came_from((slot - origin) as u32);
+        let second = self.second(self.queue.now_ns());
+        let s = |ns: u64| ns as f64 / SECOND_NS;
+        self.out.syn_to_end[second].add(s(outcome.syn_to_end_ns));
+        let sum_s = s(outcome.conn_fail_ns) + s(outcome.syn_to_end_ns) + s(outcome.rtt_ns);
+        self.out.exact[second].add(sum_s);
+        if let Some(attempt) = self.live(id) {
+            attempt.completion = Completion {
+                accepted_slot: origin as u32,
+                served_s: s(outcome.syn_to_end_ns) as f32,
+                rtt_s: s(outcome.rtt_ns) as f32,
+                took_s: 0.0,
             };
-            let mut judged = Judged {
-                first_syns: ids.len() as u64,
-                ..Judged::default()
-            };
-            for id in ids {
-                if let Some(answered) = self.live(id).and_then(|attempt| attempt.tracker.silent()) {
-                    judged.silent += 1;
-                    judged.silent_answered += u64::from(answered);
-                }
-            }
-            self.out.judged[of] = judged;
         }
     }
 
@@ -479,12 +454,24 @@ impl<'a> World<'a> {
         if self.is_full() || self.rng.random::<f64>() < self.of.policed {
             return;
         }
+        let now_ns = self.queue.now_ns();
         if let Some(attempt) = self.live(id) {
             attempt.answered = true;
+            attempt.answered_ns = now_ns;
         }
         self.answer(id);
-        for after_s in SYN_ACK_AGAIN_S {
-            self.queue.after(ns(after_s), Event::SynAckAgain(id));
+        self.answer_again_later(id);
+    }
+
+    /// Only the next time: most attempts are through by then.
+    fn answer_again_later(&mut self, id: Id) {
+        let Some(attempt) = self.live(id) else { return };
+        let after_s = SYN_ACK_AGAIN_S.get(attempt.answers).copied();
+        attempt.answers += 1;
+        let answered_ns = attempt.answered_ns;
+        if let Some(after_s) = after_s {
+            self.queue
+                .at(answered_ns + ns(after_s), Event::SynAckAgain(id));
         }
     }
 
@@ -499,11 +486,12 @@ impl<'a> World<'a> {
             .is_some_and(|attempt| !attempt.queued && attempt.client != NOBODY)
         {
             self.answer(id);
+            self.answer_again_later(id);
         }
     }
 
     fn syn_ack_arrives(&mut self, id: Id) {
-        let rtt_s = self.of.rtt_s;
+        let now_ns = self.queue.now_ns();
         let Some(attempt) = self
             .live(id)
             .filter(|attempt| attempt.state != Client::Gone)
@@ -515,24 +503,43 @@ impl<'a> World<'a> {
         }
         let new = attempt.state == Client::Trying;
         attempt.state = Client::Connected;
+        if new {
+            attempt.connected_ns = now_ns;
+        }
         self.send(Event::AckArrives(id));
         if new {
-            self.queue.after(ns(STALLED_S), Event::Stalled(id));
-            let mut at_s = 0.0;
-            for attempt in 0..DATA_TRIES {
-                at_s += (DATA_RTO_S + rtt_s) * f64::from(2_i32.pow(attempt as u32));
-                self.queue.after(ns(at_s), Event::DataAgain(id));
-            }
+            self.send_data_later(id);
         }
     }
 
-    fn data_again(&mut self, id: Id) {
-        if self
+    /// Only the next time, as with SYN-ACKs: timeouts double.
+    fn send_data_later(&mut self, id: Id) {
+        let first_s = DATA_RTO_S + self.of.rtt_s;
+        let Some(attempt) = self
             .live(id)
-            .is_some_and(|attempt| !attempt.queued && attempt.state == Client::Connected)
-        {
-            self.send(Event::AckArrives(id));
+            .filter(|attempt| attempt.data_tries < DATA_TRIES)
+        else {
+            return;
+        };
+        attempt.data_tries += 1;
+        let at_s = first_s * f64::from(2_i32.pow(attempt.data_tries as u32) - 1);
+        let at_ns = attempt.connected_ns + ns(at_s);
+        self.queue.at(at_ns, Event::DataAgain(id));
+    }
+
+    fn data_again(&mut self, id: Id) {
+        let waiting =
+            |attempt: &&mut Attempt| !attempt.queued && attempt.state == Client::Connected;
+        let Some(attempt) = self.live(id).filter(waiting) else {
+            return;
+        };
+        let (first, connected_ns) = (attempt.data_tries == 1, attempt.connected_ns);
+        if first {
+            self.queue
+                .at(connected_ns + ns(STALLED_S), Event::Stalled(id));
         }
+        self.send(Event::AckArrives(id));
+        self.send_data_later(id);
     }
 
     /// A connected client that nobody served goes away and begins again.
@@ -544,7 +551,7 @@ impl<'a> World<'a> {
         attempt.state = Client::Gone;
         let client = attempt.client;
         self.out.stalled += 1;
-        self.queue.after(ns(FORGOTTEN_S), Event::Forget(id));
+        self.forget_later(id);
         self.think(client);
     }
 
@@ -578,7 +585,7 @@ impl<'a> World<'a> {
     fn served(&mut self, id: Id, busy_s: f64) {
         self.idle += 1;
         self.measure(id, Seen::Data);
-        self.measure(id, Seen::End);
+        self.measure(id, Seen::ServerFin);
         let second = self.second(self.queue.now_ns());
         self.out.application[second].add(busy_s);
         // Data is retransmitted within the connection; its loss is not modelled.
@@ -604,7 +611,7 @@ impl<'a> World<'a> {
                 ..completion
             });
         }
-        self.queue.after(ns(FORGOTTEN_S), Event::Forget(id));
+        self.forget_later(id);
         self.think(client);
     }
 
@@ -623,11 +630,15 @@ impl<'a> World<'a> {
             answered: false,
             queued: false,
             late_s: 0.0,
+            answered_ns: 0,
+            answers: 0,
+            connected_ns: 0,
+            data_tries: 0,
             tracker: Tracker::default(),
             completion: Completion::default(),
         };
         let id = self.keep(attempt);
-        self.queue.after(ns(FORGOTTEN_S), Event::Forget(id));
+        self.forget_later(id);
         self.syn_arrives(id);
     }
 }

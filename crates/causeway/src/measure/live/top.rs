@@ -18,6 +18,7 @@ use super::super::table::latency;
 use super::super::totals::{Total, Totals};
 use super::Counters;
 use super::recent::{Recent, TICKS};
+use crate::output::course;
 
 /// Bars of the distribution.
 const BAR_WIDTH: u16 = 3;
@@ -322,17 +323,6 @@ fn cells(group: &Group<'_>, recent: &Recent, style: &Style, room: usize) -> Vec<
     let means = recent.means(key, *method);
     cells.push(course(&means[means.len().saturating_sub(room)..]));
     cells
-}
-
-/// Means as blocks, from 0 to the highest.
-fn course(means: &[Option<f64>]) -> String {
-    const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    let most = means.iter().flatten().copied().fold(0.0, f64::max);
-    let block = |mean: &Option<f64>| match mean {
-        Some(mean) if most > 0.0 => HEIGHTS[((mean / most * 8.0).ceil() as usize).clamp(1, 8) - 1],
-        _ => ' ',
-    };
-    means.iter().map(block).collect()
 }
 
 /// How many samples fall where, on a logarithmic axis from the first to the last.

@@ -50,7 +50,7 @@ impl Scenario for Accuracy {
     fn params(&self) -> &'static [Param] {
         const PARAMS: &[Param] = &[
             param("workloads", "", "names, comma-separated; empty: all"),
-            param("seconds", "10", "length of each load"),
+            param("seconds", "5", "length of each load"),
             param(
                 "keep",
                 "",

@@ -32,7 +32,7 @@ use crate::load::{self, LoadConfig};
 use crate::netns::Netns;
 use crate::nginx::Nginx;
 use crate::quic::client::Options;
-use crate::quic::{self, ServerConfig};
+use crate::quic::{self, ServerConfig, Stack};
 use crate::record::{Directions, Recorder};
 use crate::sandbox::Sandbox;
 use crate::web::{Drift, Wander, Web};
@@ -82,7 +82,7 @@ pub fn record(sandbox: Sandbox, workload: &Workload) -> Result<Recording> {
     let config = load_config(workload, target);
     let clients = std::slice::from_ref(&rig.client);
     let load = match workload.server {
-        Server::Quic { .. } => quic::client::start(clients, &config, &Options::default())?,
+        Server::Quic { stack, .. } => quic::load(stack, clients, &config, &Options::default())?,
         _ => load::start(clients, &config)?,
     };
     let log = load.finish()?;
@@ -100,8 +100,19 @@ pub fn record(sandbox: Sandbox, workload: &Workload) -> Result<Recording> {
     })
 }
 
+/// Pages of clients on quic-go follow a timetable, and all of them are drawn before
+/// the load begins: so soon after each other that clients always have one to ask for.
+const TIMETABLE_MS: u64 = 10;
+
 fn load_config(workload: &Workload, target: SocketAddr) -> LoadConfig {
     let duration_ms = (workload.seconds * 1000.0) as u64;
+    let page_interval_ms = match workload.server {
+        Server::Quic {
+            stack: Stack::QuicGo,
+            ..
+        } => TIMETABLE_MS,
+        _ => 0,
+    };
     LoadConfig {
         protocol: workload.protocol,
         duration_ms,
@@ -113,7 +124,7 @@ fn load_config(workload: &Workload, target: SocketAddr) -> LoadConfig {
             0 => 4 * duration_ms + 60_000,
             age => age,
         },
-        page_interval_ms: 0,
+        page_interval_ms,
         idle_ms: workload.idle_ms,
         page: workload.page.clone(),
         timeout_ms: 30_000,

@@ -474,6 +474,19 @@ fn http3(draw: &mut Draw) {
     let idle = draw.web("h3_w4_idle", "HTTP/3, 4 streams, idle between pages", 4);
     idle.quic(quinn, Order::Par).within(1.6);
     idle.idle_ms = 300.0;
+    for (name, about, w) in [
+        ("h3_go_w1", "HTTP/3 on quic-go, 1 stream", 1),
+        ("h3_go_w4", "HTTP/3 on quic-go, 4 streams", 4),
+        ("h3_go_w8", "HTTP/3 on quic-go, 8 streams", 8),
+    ] {
+        let row = draw.web(name, about, w);
+        row.quic(Stack::QuicGo, Order::Par)
+            .sizes(6_000.0, 0.6, 15_360);
+        match w {
+            ..=4 => row.target.median_pct = Some(1.6),
+            _ => row.target.worst_flow_pct = Some(5.0),
+        }
+    }
     let rows: [(&'static str, &'static str, u32, f64, u32); 4] = [
         (
             "h3_slow_250ms",

@@ -2,6 +2,8 @@
 //! The steps of `cookie`. Each changes something, looks at every connection that was
 //! opened so far, and opens new ones.
 
+mod segments;
+
 use std::net::IpAddr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -59,6 +61,7 @@ impl<'a> Checks<'a> {
             broken.len(),
             self.world.results()?
         );
+        ensure_unnoticed(&self.before, &self.world.counters()?).context(name.to_owned())?;
         self.connections.extend(self.world.open(self.each)?);
         self.context
             .say(format!("{name}: {asked} connections kept"));

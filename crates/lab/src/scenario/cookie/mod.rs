@@ -6,12 +6,16 @@
 
 mod checks;
 mod loss;
+mod mptcp;
 mod service;
 mod soak;
+mod tiers;
 mod world;
 
 pub use loss::CookieLoss;
+pub use mptcp::Mptcp;
 pub use soak::CookieSoak;
+pub use tiers::Tiers;
 
 use std::time::Duration;
 
@@ -43,6 +47,11 @@ impl Scenario for Cookie {
                 "cookie_bits; 20 make the ring of PAWS 4 s short (0: the mode's own)",
             ),
             param("measure", "false", "whether the balancer measures"),
+            param(
+                "outage",
+                "false",
+                "whether the client's link loses all for longer than the ring",
+            ),
         ];
         PARAMS
     }
@@ -62,14 +71,17 @@ impl Scenario for Cookie {
         checks.agents_restart()?;
         checks.syn_cookies()?;
         checks.lost_syn_ack()?;
+        checks.late_syn_acks()?;
         checks.ends_reach_the_server()?;
+        checks.time_wait_answers()?;
+        checks.offloads()?;
         checks.clients_without_timestamps()?;
         if cookies.mode != "timestamp-msb" {
-            checks.idle_and_streaming(Duration::from_millis(if bits == 20 {
-                4096
-            } else {
-                6000
-            }))?;
+            let ring = Duration::from_millis(if bits == 20 { 4096 } else { 6000 });
+            checks.idle_and_streaming(ring)?;
+            if context.param("outage")? {
+                checks.outage(ring)?;
+            }
         }
         checks.finish()
     }

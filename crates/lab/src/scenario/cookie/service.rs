@@ -2,7 +2,7 @@
 //! A service that does what a line tells it, and clients that notice whom they talk
 //! to: connections that live long, which HTTP load generators do not have.
 //!
-//! `id` answers the server's name; `get N` N bytes; `tick N MS` a byte every MS
+//! `id` answers the server's name; `get N` N bytes; `put N` takes N bytes and answers it; `tick N MS` a byte every MS
 //! milliseconds, N times; `later MS` a byte after that; `keepalive S` turns probes on;
 //! `close` ends the connection from the server's side.
 
@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::netns::Netns;
 
@@ -21,11 +22,17 @@ pub const PORT: u16 = 80;
 /// How long an answer may take: longer than a few retransmission timeouts.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Serves on these addresses of a namespace until the sandbox ends.
-pub fn serve(netns: &Netns, name: &str, addresses: &[IpAddr]) -> Result<()> {
+/// The port of the VIPs that is one server's alone, for subflows to join it.
+pub fn join_port(server: usize) -> u16 {
+    10_000 + server as u16
+}
+
+/// Serves on these addresses of a namespace until the sandbox ends; with `multipath` to
+/// clients of MPTCP, too.
+pub fn serve(netns: &Netns, name: &str, addresses: &[IpAddr], multipath: bool) -> Result<()> {
     for address in addresses {
-        let address = *address;
-        let listener = netns.run(move || listen(address))?;
+        let target = SocketAddr::new(*address, PORT);
+        let listener = netns.run(move || listen(target, multipath))?;
         let name = name.to_owned();
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -39,24 +46,44 @@ pub fn serve(netns: &Netns, name: &str, addresses: &[IpAddr]) -> Result<()> {
 }
 
 /// On a busy machine the kernel takes its time to make an IPv6 address usable.
-fn listen(address: IpAddr) -> Result<TcpListener> {
+fn listen(target: SocketAddr, multipath: bool) -> Result<TcpListener> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        match TcpListener::bind((address, PORT)) {
+        let socket = socket(target, multipath)?;
+        socket.set_reuse_address(true)?;
+        match socket.bind(&target.into()) {
             Err(e) if e.kind() == ErrorKind::AddrNotAvailable && Instant::now() < deadline => {
                 thread::sleep(Duration::from_millis(20));
             }
-            bound => return bound.with_context(|| format!("cannot listen on {address}")),
+            bound => {
+                bound.with_context(|| format!("cannot listen on {target}"))?;
+                socket.listen(1024)?;
+                return Ok(socket.into());
+            }
         }
     }
+}
+
+fn socket(target: SocketAddr, multipath: bool) -> Result<Socket> {
+    let protocol = match multipath {
+        true => Protocol::MPTCP,
+        false => Protocol::TCP,
+    };
+    let socket = Socket::new(Domain::for_address(target), Type::STREAM, Some(protocol));
+    socket.with_context(|| match multipath {
+        true => "this kernel has no MPTCP (CONFIG_MPTCP, net.mptcp.enabled)",
+        false => "no TCP socket",
+    })
 }
 
 fn answer(stream: TcpStream, name: &str) -> Result<()> {
     stream.set_nodelay(true)?;
     let mut out = stream.try_clone()?;
-    for line in BufReader::new(&stream).lines() {
-        let line = line?;
-        let mut words = line.split(' ');
+    let mut input = BufReader::new(&stream);
+    let mut line = String::new();
+    while input.read_line(&mut line)? > 0 {
+        let command = std::mem::take(&mut line);
+        let mut words = command.trim_end().split(' ');
         let command = words.next().unwrap_or_default();
         let mut number = || {
             words
@@ -67,6 +94,12 @@ fn answer(stream: TcpStream, name: &str) -> Result<()> {
         match command {
             "id" => writeln!(out, "{name}")?,
             "get" => send(&mut out, number())?,
+            "put" => {
+                let count = number();
+                let taken = std::io::copy(&mut (&mut input).take(count), &mut std::io::sink())?;
+                ensure!(taken == count, "{taken} of {count} bytes came");
+                writeln!(out, "{name}")?;
+            }
             "tick" => {
                 let (count, pause) = (number(), Duration::from_millis(number()));
                 for _ in 0..count {
@@ -136,8 +169,21 @@ pub struct Connection {
 impl Connection {
     /// Connects from a client's namespace and asks who answers.
     pub fn open(client: &Netns, vip: IpAddr) -> Result<Self> {
+        Self::connect(client, vip, false)
+    }
+
+    /// The same by MPTCP.
+    pub fn open_multipath(client: &Netns, vip: IpAddr) -> Result<Self> {
+        Self::connect(client, vip, true)
+    }
+
+    fn connect(client: &Netns, vip: IpAddr, multipath: bool) -> Result<Self> {
         let target = SocketAddr::new(vip, PORT);
-        let stream = client.run(move || Ok(TcpStream::connect_timeout(&target, PATIENCE)?))?;
+        let stream = client.run(move || {
+            let socket = socket(target, multipath)?;
+            socket.connect_timeout(&target.into(), PATIENCE)?;
+            Ok(TcpStream::from(socket))
+        })?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
         let mut connection = Self {
@@ -182,6 +228,16 @@ impl Connection {
             last = Instant::now();
         }
         Ok(longest)
+    }
+
+    /// Sends `bytes` and waits until the server has taken them.
+    pub fn put(&mut self, bytes: usize) -> Result<()> {
+        writeln!(self.stream.get_mut(), "put {bytes}")?;
+        send(self.stream.get_mut(), bytes as u64)?;
+        let mut line = String::new();
+        self.stream.read_line(&mut line)?;
+        ensure!(line.trim_end() == self.server, "the answer was {line:?}");
+        Ok(())
     }
 
     /// Ends the connection with a RST.

@@ -64,6 +64,8 @@ pub struct World {
     binary: PathBuf,
     directory: TempDir,
     cookies: Cookies,
+    /// Services take MPTCP, and each server has a port of the VIPs for itself.
+    multipath: bool,
     balancer: Option<Child>,
     agents: Vec<Option<Child>>,
 }
@@ -76,6 +78,26 @@ impl World {
         pool: &[Member],
         cookies: Cookies,
     ) -> Result<Self> {
+        Self::build_for(context, servers, pool, cookies, false)
+    }
+
+    /// The same for clients of MPTCP.
+    pub fn build_multipath(
+        context: &Context,
+        servers: usize,
+        pool: &[Member],
+        cookies: Cookies,
+    ) -> Result<Self> {
+        Self::build_for(context, servers, pool, cookies, true)
+    }
+
+    fn build_for(
+        context: &Context,
+        servers: usize,
+        pool: &[Member],
+        cookies: Cookies,
+        multipath: bool,
+    ) -> Result<Self> {
         let topology = Topology::build(
             context.sandbox,
             Shape {
@@ -84,7 +106,7 @@ impl World {
             },
         )?;
         for (i, server) in topology.servers.iter().enumerate() {
-            service::serve(&server.netns, &format!("server{i}"), &vips())?;
+            service::serve(&server.netns, &format!("server{i}"), &vips(), multipath)?;
         }
         let mut world = Self {
             agents: (0..servers).map(|_| None).collect(),
@@ -92,6 +114,7 @@ impl World {
             binary: context.binary.clone(),
             directory: tempfile::Builder::new().prefix("cookie-").tempdir()?,
             cookies,
+            multipath,
             balancer: None,
         };
         world.causeway(&["cookie", "new-keys", &world.path("keys")])?;
@@ -189,6 +212,18 @@ impl World {
                         writeln!(text, "id = {id}")?;
                     }
                     _ => {}
+                }
+            }
+        }
+        if self.multipath {
+            for server in 0..self.topology.servers.len() {
+                for vip in vips() {
+                    let (port, real) = (service::join_port(server), self.address(server, vip));
+                    write!(
+                        text,
+                        "[[vip]]\nname = \"{vip}-{server}\"\naddress = \"{vip}\"\nport = {port}\n\
+                         cookie = \"none\"\nreal = [{{ address = \"{real}\" }}]\n"
+                    )?;
                 }
             }
         }

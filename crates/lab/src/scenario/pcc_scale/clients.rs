@@ -9,12 +9,12 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, sleep_until};
 
+use super::session::{Service, Session};
 use super::tally::Tally;
 use crate::farm;
-use crate::load::get::Session;
 use crate::netns::Netns;
 
 /// Longest wait for the next byte of an answer. Retransmissions of what was lost come
@@ -37,6 +37,8 @@ const STREAM_EVERY: Duration = Duration::from_millis(250);
 pub struct Load {
     /// The services, IPv4 and IPv6; clients take them by turns.
     pub targets: Vec<SocketAddr>,
+    /// Whether they speak QUIC.
+    pub quic: bool,
     /// How long new connections come.
     pub lasts: Duration,
     /// Lowest and highest rate of new connections per second.
@@ -84,7 +86,7 @@ impl Running {
                 let runtime = tokio::runtime::Builder::new_current_thread()
                     .enable_all()
                     .build()?;
-                runtime.block_on(run(load, tally))
+                LocalSet::new().block_on(&runtime, run(load, tally))
             })
         });
         Self(threads.collect())
@@ -106,23 +108,26 @@ async fn run(load: Load, tally: Arc<Tally>) -> Result<()> {
     let start = Instant::now();
     let mut rng = StdRng::seed_from_u64(load.seed);
     let mut clients = JoinSet::new();
-    let mut next_target = load.targets.iter().copied().cycle();
-    let mut target = move || next_target.next();
+    let silence = load.idle.1 + load.lasts;
+    let mut services = Service::all(&load.targets, load.quic, silence)?
+        .into_iter()
+        .cycle();
+    let mut service = move || services.next();
     // They come within the first twentieth, not all at once.
     let soon = |rng: &mut StdRng| start + load.lasts.mul_f64(rng.random_range(0.0..0.05));
     for _ in 0..load.streams {
-        let (Some(target), begin) = (target(), soon(&mut rng)) else {
+        let (Some(service), begin) = (service(), soon(&mut rng)) else {
             bail!("no service to talk to");
         };
         let (tally, end) = (Arc::clone(&tally), start + load.lasts);
-        clients.spawn(stream(target, begin, end, tally));
+        clients.spawn_local(stream(service, begin, end, tally));
     }
     for _ in 0..load.idlers {
-        let (Some(target), begin) = (target(), soon(&mut rng)) else {
+        let (Some(service), begin) = (service(), soon(&mut rng)) else {
             bail!("no service to talk to");
         };
         let idle = rng.random_range(load.idle.0..=load.idle.1);
-        clients.spawn(idle_between(target, begin, idle, Arc::clone(&tally)));
+        clients.spawn_local(idle_between(service, begin, idle, Arc::clone(&tally)));
     }
     let mut at = Duration::ZERO;
     loop {
@@ -136,8 +141,8 @@ async fn run(load: Load, tally: Arc<Tally>) -> Result<()> {
         let lasts = log_normal(&mut rng, LASTS_MEDIAN_S, LASTS_SIGMA);
         let lasts = Duration::from_secs_f64(lasts).min(load.lasts / 4);
         sleep_until(start + at).await;
-        if let Some(target) = target() {
-            clients.spawn(web(target, farm::spread(size, lasts), Arc::clone(&tally)));
+        if let Some(service) = service() {
+            clients.spawn_local(web(service, farm::spread(size, lasts), Arc::clone(&tally)));
         }
         while clients.try_join_next().is_some() {}
     }
@@ -146,10 +151,15 @@ async fn run(load: Load, tally: Arc<Tally>) -> Result<()> {
 }
 
 /// One request on a connection of its own.
-async fn web(target: SocketAddr, path: String, tally: Arc<Tally>) {
+async fn web(service: Service, path: String, tally: Arc<Tally>) {
     const KIND: &str = "web";
     tally.connection(KIND);
-    let answer = async { Session::open(target, PATIENCE).await?.get(&path).await };
+    let answer = async {
+        Session::open(&service, PATIENCE, &tally)
+            .await?
+            .get(&path)
+            .await
+    };
     match answer.await {
         Ok(_) => tally.answered(),
         Err(fault) => tally.broke(KIND, fault),
@@ -157,14 +167,14 @@ async fn web(target: SocketAddr, path: String, tally: Arc<Tally>) {
 }
 
 /// A request every quarter of a second on one connection; a new one if it breaks.
-async fn stream(target: SocketAddr, begin: Instant, end: Instant, tally: Arc<Tally>) {
+async fn stream(service: Service, begin: Instant, end: Instant, tally: Arc<Tally>) {
     const KIND: &str = "stream";
     let mut due = begin;
     while due < end {
         sleep_until(due).await;
         tally.connection(KIND);
         let result = async {
-            let mut session = Session::open(target, PATIENCE).await?;
+            let mut session = Session::open(&service, PATIENCE, &tally).await?;
             while due < end {
                 session
                     .get(&farm::spread(STREAM_SIZE, Duration::ZERO))
@@ -183,13 +193,13 @@ async fn stream(target: SocketAddr, begin: Instant, end: Instant, tally: Arc<Tal
 }
 
 /// A request, a long silence, and another request.
-async fn idle_between(target: SocketAddr, begin: Instant, idle: Duration, tally: Arc<Tally>) {
+async fn idle_between(service: Service, begin: Instant, idle: Duration, tally: Arc<Tally>) {
     const KIND: &str = "idle";
     sleep_until(begin).await;
     tally.connection(KIND);
     let path = farm::spread(STREAM_SIZE, Duration::ZERO);
     let result = async {
-        let mut session = Session::open(target, PATIENCE).await?;
+        let mut session = Session::open(&service, PATIENCE, &tally).await?;
         session.get(&path).await?;
         tally.answered();
         sleep_until(Instant::now() + idle).await;
@@ -216,6 +226,7 @@ mod tests {
     fn load() -> Load {
         Load {
             targets: Vec::new(),
+            quic: false,
             lasts: Duration::from_secs(100),
             rates: (60.0, 100.0),
             streams: 7,

@@ -20,6 +20,7 @@ pub struct Tally {
 struct Counts {
     connections: u64,
     broken_connections: u64,
+    moves: u64,
     /// Requests that ended in each second: all, and those of them that broke.
     seconds: Vec<(u64, u64)>,
     faults: BTreeMap<&'static str, u64>,
@@ -46,6 +47,8 @@ pub struct Totals {
     pub requests: u64,
     /// Those without a whole answer.
     pub broken_requests: u64,
+    /// How often clients changed their address.
+    pub client_moves: u64,
     /// Share of broken requests among those that ended in the worst second.
     pub worst_second_broken_pct: f64,
     /// Broken connections by reason.
@@ -70,6 +73,11 @@ impl Tally {
         let mut counts = self.lock();
         counts.connections += 1;
         counts.kinds.entry(kind).or_default().connections += 1;
+    }
+
+    /// A connection's client has another address.
+    pub fn moved(&self) {
+        self.lock().moves += 1;
     }
 
     /// A request was answered in whole.
@@ -106,6 +114,7 @@ impl Tally {
             broken_connections: counts.broken_connections,
             requests,
             broken_requests,
+            client_moves: counts.moves,
             worst_second_broken_pct: counts.seconds.iter().map(share).fold(0.0, f64::max),
             faults: counts.faults.clone(),
             kinds: counts.kinds.clone(),

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! What the engine costs: two ends hand each other frames in memory, without sockets
+//! and without loss, and each end's time is divided by the chunks. Prints one line for
+//! each size of frame. Build it optimised.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "measures the engine; the engine reads no clock"
+)]
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use causeway_bifrost::{
+    Config, Engine, Kept, PathConfig, PathId, Release, Span, Transmit, Verdict,
+};
+
+const PATHS: u8 = 4;
+
+fn address(path: u8) -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, path], 7000))
+}
+
+struct End {
+    engine: Engine,
+    batch: Transmit,
+    spent: Duration,
+    /// Datagrams of one batch on their way: path and bytes.
+    out: Vec<(u8, Vec<u8>)>,
+    free: Vec<Vec<u8>>,
+}
+
+impl End {
+    fn new(instance: u64) -> End {
+        let mut engine = Engine::new(Config::default(), instance).expect("defaults are valid");
+        for path in 0..PATHS {
+            let config = PathConfig {
+                peer: address(path),
+                mtu: 1500,
+            };
+            engine
+                .add_path(0, PathId(path), config)
+                .expect("the path is new");
+        }
+        End {
+            engine,
+            batch: Transmit::default(),
+            spent: Duration::ZERO,
+            out: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    fn timed<T>(&mut self, work: impl FnOnce(&mut Engine) -> T) -> T {
+        let from = Instant::now();
+        let value = work(&mut self.engine);
+        self.spent += from.elapsed();
+        value
+    }
+
+    /// Everything that is to be sent; only the engine's part is timed.
+    fn transmit(&mut self, now_ns: u64) {
+        let mut batch = std::mem::take(&mut self.batch);
+        while self.timed(|engine| engine.poll_transmit(now_ns, &mut batch)) {
+            let mut headers = &batch.headers[..];
+            for segment in &batch.segments {
+                let (header, rest) = headers.split_at(segment.header_len.into());
+                headers = rest;
+                let mut datagram = self.free.pop().unwrap_or_default();
+                datagram.clear();
+                datagram.extend_from_slice(header);
+                let len = header.len() + segment.payload.len as usize;
+                datagram.resize(len, 0);
+                if segment.payload.len > 0 && segment.payload.offset == 0 {
+                    // The least that passes for an IPv4 packet.
+                    datagram[header.len() + 10] = 0x45;
+                    datagram[header.len() + 13] = 20;
+                }
+                self.out.push((batch.path.0, datagram));
+            }
+        }
+        self.batch = batch;
+        while self
+            .timed(Engine::poll_release)
+            .is_some_and(|Release { .. }| true)
+        {}
+    }
+
+    fn receive(&mut self, now_ns: u64, datagrams: &mut Vec<(u8, Vec<u8>)>) {
+        let from = Instant::now();
+        for (path, datagram) in datagrams.iter_mut() {
+            let span = Span {
+                slot: 1,
+                offset: 0,
+                len: datagram.len() as u32,
+            };
+            let (path, peer) = (PathId(*path), address(*path));
+            let taken = self
+                .engine
+                .handle_datagram(now_ns, path, peer, datagram, span);
+            assert!(matches!(taken, Ok(Kept::Held | Kept::Done)), "{taken:?}");
+        }
+        while let Some(delivery) = self.engine.poll_deliver() {
+            let token = delivery.token;
+            self.engine.delivered(now_ns, token, Verdict::Ok);
+        }
+        self.spent += from.elapsed();
+        self.free
+            .extend(datagrams.drain(..).map(|(_, datagram)| datagram));
+    }
+}
+
+fn main() {
+    let frames: u64 = std::env::args().nth(1).map_or(20_000, |count| {
+        count.parse().expect("the argument is a number of frames")
+    });
+    for len in [100, 1500, 9000, 65_545] {
+        let mut ends = [End::new(1), End::new(2)];
+        let mut now_ns = 1_000_000;
+        let mut offered = 0;
+        while ends[1].engine.metrics().frames_out < frames {
+            now_ns += 50_000;
+            for index in 0..2 {
+                ends[index].timed(|engine| engine.handle_timeout(now_ns));
+                let mut datagrams = std::mem::take(&mut ends[1 - index].out);
+                ends[index].receive(now_ns, &mut datagrams);
+                ends[1 - index]
+                    .free
+                    .extend(datagrams.into_iter().map(|(_, bytes)| bytes));
+                while index == 0 && offered < frames && ends[0].engine.can_accept() {
+                    let span = Span {
+                        slot: 7,
+                        offset: 0,
+                        len,
+                    };
+                    let taken = ends[0].timed(|engine| engine.handle_frame(now_ns, span, offered));
+                    offered += u64::from(taken.is_ok());
+                }
+                ends[index].transmit(now_ns);
+            }
+        }
+        let chunks = ends[0].engine.metrics().chunks_sent as f64;
+        let [sender, receiver] = [0, 1].map(|end| ends[end].spent.as_nanos() as f64 / chunks);
+        println!(
+            "frames of {len:>5} bytes: {:>4.1} chunks a frame, sender {sender:>5.0} ns and receiver {receiver:>5.0} ns a chunk",
+            chunks / frames as f64
+        );
+    }
+}

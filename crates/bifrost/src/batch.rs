@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Filling a batch: what one `sendmsg` with UDP_SEGMENT takes.
+
+use crate::types::{PathId, Segment, Span, Transmit};
+
+/// Datagrams of a batch: UDP_MAX_SEGMENTS before Linux 6.10.
+const MAX_SEGMENTS: usize = 64;
+/// Bytes of a batch: what one UDP send takes, IPv6 header subtracted.
+const MAX_BATCH: u32 = 65_400;
+
+impl Transmit {
+    pub(crate) fn clear(&mut self) {
+        self.headers.clear();
+        self.segments.clear();
+        (self.segment_size, self.total, self.to_seal) = (0, 0, false);
+    }
+
+    /// Whether a datagram of `len` bytes on `path` may join. The last one before may
+    /// not have been shorter than the others.
+    pub(crate) fn has_room(&self, path: usize, len: u32) -> bool {
+        let size = u32::from(self.segment_size);
+        self.segments.is_empty()
+            || (self.path.index() == path
+                && self.segments.len() < MAX_SEGMENTS
+                && self.total + len <= MAX_BATCH
+                && len <= size
+                && self.total == self.segments.len() as u32 * size)
+    }
+
+    pub(crate) fn push(&mut self, path: usize, len: u32, header: &[u8], payload: Span) {
+        if self.segments.is_empty() {
+            self.path = PathId(path as u8);
+            self.segment_size = len as u16;
+        }
+        self.total += len;
+        self.headers.extend_from_slice(header);
+        self.segments.push(Segment {
+            header_len: header.len() as u16,
+            payload,
+        });
+    }
+
+    /// A datagram of the engine's own: it stands in `headers` already.
+    pub(crate) fn set_own(&mut self, path: usize) {
+        let len = self.headers.len();
+        self.path = PathId(path as u8);
+        (self.segment_size, self.total) = (len as u16, len as u32);
+        self.segments.push(Segment {
+            header_len: len as u16,
+            payload: Span::default(),
+        });
+    }
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The multipath transport under the tenants' TCP, as a sans-IO engine.
+//!
+//! An [`Engine`] is one end of one tunnel. It knows neither sockets nor clocks nor
+//! payload: it takes the time, headers and handles, and gives back headers, handles
+//! and a deadline. The guests' packets stay in the caller's memory from the socket
+//! to the vNIC.
+//!
+//! # Contract
+//!
+//! **Time** is `now_ns`, nanoseconds of any monotonic clock. It never goes back
+//! between two calls.
+//!
+//! **Memory.** Payload lies in slots of the caller, named by opaque numbers; a
+//! [`Span`] is a range in a slot. The caller counts references to each slot:
+//!
+//! * [`Engine::handle_frame`] that returns `Ok` takes one reference to the frame's
+//!   slot. The frame's bytes must not change until it comes back.
+//! * [`Engine::handle_datagram`] that returns [`Kept::Held`] takes one reference to the
+//!   datagram's slot; several datagrams of one receive buffer take one each.
+//! * [`Engine::poll_release`] gives references back, those of frames and of
+//!   datagrams alike: the caller tells them apart by its slot numbers.
+//! * [`Engine::poll_deliver`] hands the references of its spans to the caller, one for
+//!   each span, whatever the verdict will be. The engine does not release those.
+//!
+//! Never are more references out than [`Limits::frames`] for frames and
+//! [`Limits::chunks`] for datagrams, so a slab of that many slots cannot run dry. (A
+//! small datagram that is held pins its whole slot: give small datagrams small slots.)
+//!
+//! **Order of calls.** Any, with three rules. After each batch of `handle_*` calls,
+//! drain `poll_deliver`, then `poll_transmit`, `poll_release` and `poll_event`; that
+//! order lets an acknowledgement say what the same batch delivered. Then sleep until a
+//! socket or the TUN is readable or [`Engine::poll_timeout`] is reached, and call
+//! [`Engine::handle_timeout`] (the time may be reached already). Each delivery gets its verdict by
+//! [`Engine::delivered`] before the next `poll_deliver`.
+//!
+//! **Backpressure.** Read the TUN only while [`Engine::can_accept`] is true. It is
+//! false when the windows of all live paths are full, when the frame table is full
+//! and while there is no live path: the guest's queue in front of the TUN is then the
+//! one that fills, and its TCP sees that as any full queue.
+//!
+//! # A loop
+//!
+//! ```text
+//! loop {
+//!     wait(sockets, tun if engine.can_accept(), engine.poll_timeout());
+//!     for each datagram received: engine.handle_datagram(now, path, from, bytes, span)
+//!     engine.handle_timeout(now);    // not before: what it waits for may have come
+//!     while engine.can_accept():  engine.handle_frame(now, span, flow_hash(packet))
+//!     while let Some(delivery) = engine.poll_deliver():
+//!         verdict = vnic.push(delivery.spans);  engine.delivered(now, token, verdict)
+//!     while engine.poll_transmit(now, &mut batch):  one sendmsg with UDP_SEGMENT
+//!     while let Some(release) = engine.poll_release():  slab.unref(release)
+//! }
+//! ```
+//!
+//! # Frames
+//!
+//! A frame is what one `read` of a TUN with `IFF_VNET_HDR` gives: ten bytes of
+//! `struct virtio_net_hdr` (little-endian, `TUNSETVNETLE`), then an IP packet of up to 65,535 bytes.
+//! It is cut into at most 64 chunks of equal size, each of which travels in one UDP
+//! datagram, and is put together and written to the far TUN as it was: nothing is
+//! checksummed or segmented on the way. See [`wire`] for the format.
+
+pub mod sim;
+pub mod wire;
+
+mod batch;
+mod config;
+mod congestion;
+mod conversation;
+mod doubt;
+mod engine;
+mod flow;
+mod frames;
+mod metrics;
+mod path;
+mod paths;
+mod receive;
+mod recover;
+mod refused;
+mod released;
+mod reorder;
+mod room;
+mod rtt;
+mod schedule;
+mod seal;
+mod sending;
+mod transmit;
+mod types;
+mod virtio;
+mod window;
+
+pub use config::{Config, ConfigError, Key, Keys, Limits, PathConfig, Rto, Schedule};
+pub use engine::Engine;
+pub use flow::flow_hash;
+pub use metrics::{PathMetrics, PathState, TunnelMetrics};
+pub use refused::Refused;
+pub use types::{Delivery, Event, Kept, PathId, Release, Segment, Span, Token, Transmit, Verdict};
+pub use virtio::VNET_HEADER_LEN;

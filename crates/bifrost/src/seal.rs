@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Sealing: AES-256-GCM (RFC 5116) by keys that HKDF-SHA256 (RFC 5869) derives from the
+//! shared secret and the instances of both ends. A conversation has its own key in each
+//! direction, so its packet numbers may begin where every conversation's do, and what
+//! was recorded of an earlier one opens nothing. The nonce is epoch, path and packet
+//! number; acknowledgements and probes number themselves, marked by the top bit.
+
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::hkdf::{HKDF_SHA256, Salt};
+
+use crate::config::{Key, Keys};
+use crate::wire::TAG_LEN;
+
+const SALT: &[u8] = b"causeway bifrost 1";
+
+/// Set in the number of whatever is not data.
+pub(crate) const CONTROL: u64 = 1 << 55;
+
+fn derive(secret: &[u8; 32], label: &[u8], from: u64, to: u64) -> LessSafeKey {
+    let secret = Salt::new(HKDF_SHA256, SALT).extract(secret);
+    let (from, to) = (from.to_le_bytes(), to.to_le_bytes());
+    let info = [label, &from, &to];
+    let output = secret
+        .expand(&info, &AES_256_GCM)
+        .expect("HKDF gives 32 bytes whatever it is asked for");
+    LessSafeKey::new(UnboundKey::from(output))
+}
+
+fn nonce(epoch: u32, path: u8, number: u64) -> Nonce {
+    let mut nonce = [0; NONCE_LEN];
+    nonce[..4].copy_from_slice(&epoch.to_be_bytes());
+    nonce[4..].copy_from_slice(&(number & ((1 << 56) - 1)).to_be_bytes());
+    nonce[4] = path;
+    Nonce::assume_unique_for_key(nonce)
+}
+
+/// Encrypts `datagram[clear..]`, whose last [`TAG_LEN`] bytes become the tag.
+fn seal(key: &LessSafeKey, nonce: Nonce, clear: usize, datagram: &mut [u8]) {
+    let body_end = datagram.len() - TAG_LEN;
+    let (head, rest) = datagram.split_at_mut(clear);
+    let (body, place) = rest.split_at_mut(body_end - clear);
+    let tag = key
+        .seal_in_place_separate_tag(nonce, Aad::from(&*head), body)
+        .expect("a datagram is shorter than what AES-GCM can seal");
+    place.copy_from_slice(tag.as_ref());
+}
+
+/// Decrypts `datagram[clear..]`; the last [`TAG_LEN`] bytes are then meaningless.
+fn open(key: &LessSafeKey, nonce: Nonce, clear: usize, datagram: &mut [u8]) -> bool {
+    if datagram.len() < clear + TAG_LEN {
+        return false;
+    }
+    let (head, body) = datagram.split_at_mut(clear);
+    key.open_in_place(nonce, Aad::from(&*head), body).is_ok()
+}
+
+struct Pair {
+    id: u8,
+    send: LessSafeKey,
+    receive: LessSafeKey,
+}
+
+/// The live keys of a conversation; the first one seals.
+pub(crate) struct Sealer {
+    pairs: Vec<Pair>,
+}
+
+/// Where in a conversation a datagram stands.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    pub epoch: u32,
+    pub path: u8,
+    /// 56 bits, or with [`CONTROL`].
+    pub number: u64,
+    /// Bytes in front that stay readable.
+    pub clear: usize,
+}
+
+impl Place {
+    fn nonce(self) -> Nonce {
+        nonce(self.epoch, self.path, self.number)
+    }
+}
+
+impl Sealer {
+    pub(crate) fn new(keys: &Keys, own: u64, peer: u64) -> Sealer {
+        let pair = |key: &Key| Pair {
+            id: key.id,
+            send: derive(&key.secret, b"talk", own, peer),
+            receive: derive(&key.secret, b"talk", peer, own),
+        };
+        let keys = keys.send.iter().chain(&keys.also);
+        Sealer {
+            pairs: keys.map(pair).collect(),
+        }
+    }
+
+    pub(crate) fn seal(&self, at: Place, datagram: &mut [u8]) {
+        if let Some(pair) = self.pairs.first() {
+            seal(&pair.send, at.nonce(), at.clear, datagram);
+        }
+    }
+
+    /// `None`: no such key.
+    pub(crate) fn open(&self, id: u8, at: Place, datagram: &mut [u8]) -> Option<bool> {
+        let pair = self.pairs.iter().find(|pair| pair.id == id)?;
+        Some(open(&pair.receive, at.nonce(), at.clear, datagram))
+    }
+}
+
+/// Seals probes and replies, which begin a conversation and so cannot use its keys:
+/// theirs come from the secret and the instance of whoever sends them.
+pub(crate) struct Greeter {
+    keys: Keys,
+    own: Option<LessSafeKey>,
+    /// Of the instances heard of last; deriving a key costs microseconds.
+    known: Vec<(u8, u64, LessSafeKey)>,
+}
+
+const KNOWN: usize = 4;
+
+impl Greeter {
+    pub(crate) fn new(keys: &Keys, instance: u64) -> Greeter {
+        let own = |key: &Key| derive(&key.secret, b"greet", instance, 0);
+        Greeter {
+            keys: keys.clone(),
+            own: keys.send.as_ref().map(own),
+            known: Vec::new(),
+        }
+    }
+
+    pub(crate) fn seal(&self, at: Place, datagram: &mut [u8]) {
+        if let Some(key) = &self.own {
+            seal(key, at.nonce(), at.clear, datagram);
+        }
+    }
+
+    /// `None`: no such key.
+    pub(crate) fn open(
+        &mut self,
+        id: u8,
+        instance: u64,
+        at: Place,
+        datagram: &mut [u8],
+    ) -> Option<bool> {
+        let known = |known: &(u8, u64, LessSafeKey)| known.0 == id && known.1 == instance;
+        if let Some((_, _, key)) = self.known.iter().find(|entry| known(entry)) {
+            return Some(open(key, at.nonce(), at.clear, datagram));
+        }
+        let mut keys = self.keys.send.iter().chain(&self.keys.also);
+        let secret = keys.find(|key| key.id == id)?.secret;
+        let key = derive(&secret, b"greet", instance, 0);
+        let authentic = open(&key, at.nonce(), at.clear, datagram);
+        if authentic {
+            if self.known.len() == KNOWN {
+                self.known.remove(0);
+            }
+            self.known.push((id, instance, key));
+        }
+        Some(authentic)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(send: u8, also: Option<u8>) -> Keys {
+        let key = |id| Key {
+            id,
+            secret: [id; 32],
+        };
+        Keys {
+            send: Some(key(send)),
+            also: also.map(key),
+        }
+    }
+
+    const AT: Place = Place {
+        epoch: 5,
+        path: 1,
+        number: 77,
+        clear: 4,
+    };
+
+    fn sealed(by: &Sealer) -> Vec<u8> {
+        let mut datagram = b"headpayload".to_vec();
+        datagram.resize(11 + TAG_LEN, 0);
+        by.seal(AT, &mut datagram);
+        assert_eq!(datagram[..4], *b"head");
+        assert_ne!(datagram[4..11], *b"payload");
+        datagram
+    }
+
+    #[test]
+    fn what_one_end_seals_the_other_opens_and_nobody_else() {
+        let (one, two) = (
+            Sealer::new(&keys(1, None), 10, 20),
+            Sealer::new(&keys(1, None), 20, 10),
+        );
+        let datagram = sealed(&one);
+        let mut opened = datagram.clone();
+        assert_eq!(two.open(1, AT, &mut opened), Some(true));
+        assert_eq!(opened[..11], *b"headpayload");
+        let refused = |by: &Sealer, at: Place, change: usize| {
+            let mut datagram = datagram.clone();
+            datagram[change] ^= u8::from(change > 0);
+            by.open(1, at, &mut datagram) == Some(false)
+        };
+        assert!(refused(&one, AT, 0), "sent back");
+        assert!((1..27).all(|byte| refused(&two, AT, byte)), "changed");
+        assert!(
+            refused(&two, Place { number: 78, ..AT }, 0),
+            "another number"
+        );
+        assert!(
+            refused(
+                &two,
+                Place {
+                    number: 77 | CONTROL,
+                    ..AT
+                },
+                0
+            ),
+            "another kind"
+        );
+        assert!(refused(&two, Place { path: 2, ..AT }, 0), "another path");
+        let restarted = Sealer::new(&keys(1, None), 20, 11);
+        assert!(refused(&restarted, AT, 0), "another conversation");
+        assert_eq!(two.open(2, AT, &mut datagram.clone()), None, "unknown key");
+    }
+
+    #[test]
+    fn two_keys_live_during_rotation() {
+        let old = Sealer::new(&keys(1, Some(2)), 10, 20);
+        let new = Sealer::new(&keys(2, Some(1)), 20, 10);
+        assert_eq!(new.open(1, AT, &mut sealed(&old)), Some(true));
+        assert_eq!(old.open(2, AT, &mut sealed(&new)), Some(true));
+        let last = Sealer::new(&keys(2, None), 10, 20);
+        assert_eq!(
+            last.open(1, AT, &mut sealed(&old)),
+            None,
+            "the old key is gone"
+        );
+    }
+}

@@ -1,0 +1,470 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! What goes out: first the engine's own datagrams, then chunks that were lost, then
+//! new ones.
+
+use crate::config::Config;
+use crate::engine::{AckState, Again, Control, Engine};
+use crate::frames::{FlowSend, FrameRef};
+use crate::path::{Path, Receiving};
+use crate::refused::Refused;
+use crate::seal::{CONTROL, Place};
+use crate::types::{PathId, Segment, Span, Transmit};
+use crate::window::expand;
+use crate::wire::{
+    ACK_LEN, Ack, DATA_HEADER_LEN, Data, Kind, MAX_REPORTS, PREFIX_LEN, PROBE_CLEAR_LEN, Prefix,
+    Probe, REPORT_LEN, Report, ReportKind, Room, TAG_LEN,
+};
+
+impl Engine {
+    /// Fills `out` with the next batch to send, and says whether there is one. A batch
+    /// that cannot be sent may be dropped: it counts as lost on the way.
+    pub fn poll_transmit(&mut self, now_ns: u64, out: &mut Transmit) -> bool {
+        out.clear();
+        let pressing = |of: &Receiving, config: &Config| of.is_pressing(config);
+        if self.send_control(now_ns, out) || self.send_ack(now_ns, out, pressing) {
+            return true;
+        }
+        out.to_seal = self.config.keys.sealed();
+        self.send_again(now_ns, out);
+        if out.segments.is_empty() {
+            self.send_pending(now_ns, out);
+        }
+        if !out.segments.is_empty() {
+            self.ride(now_ns, out);
+            return true;
+        }
+        // Those whose time has come, and that found nothing to ride on.
+        out.clear();
+        self.send_ack(now_ns, out, |of, config| of.is_due(now_ns, config))
+    }
+
+    /// What has arrived on the batch's path is acknowledged with it, as its last
+    /// datagram: that costs neither end a system call or a wake-up of its own.
+    fn ride(&mut self, now_ns: u64, out: &mut Transmit) {
+        let index = out.path.index();
+        let due = |path: &Path| path.receiving.pending > 0;
+        let reports = self.reorder.reports_due(now_ns);
+        let len = ACK_LEN + reports * REPORT_LEN + self.tag_len();
+        if !self.paths[index].as_ref().is_some_and(due)
+            || reports > MAX_REPORTS
+            || !out.has_room(index, len as u32)
+        {
+            return;
+        }
+        let Some(state) = self.ack_state(now_ns, index) else {
+            return;
+        };
+        let begin = out.headers.len();
+        self.write_ack_on(now_ns, index, state, &mut out.headers);
+        let len = out.headers.len() - begin;
+        out.total += len as u32;
+        out.segments.push(Segment {
+            header_len: len as u16,
+            payload: Span::default(),
+        });
+    }
+
+    /// Encrypts a data datagram of a batch with `to_seal`: header, payload, then
+    /// [`crate::wire::TAG_LEN`] bytes for the tag. Must happen before the next
+    /// `handle_*` call. Anything else than such a datagram stays as it is.
+    pub fn seal(&self, datagram: &mut [u8]) {
+        let Ok(prefix) = Prefix::parse(datagram) else {
+            return;
+        };
+        let path = self
+            .paths
+            .get(usize::from(prefix.path))
+            .and_then(Option::as_ref);
+        if let (Some(sealer), Some(path)) = (&self.sealer, path)
+            && datagram.len() >= DATA_HEADER_LEN + TAG_LEN
+        {
+            let at = Place {
+                epoch: prefix.epoch,
+                path: prefix.path,
+                number: expand(path.sending.next(), prefix.number),
+                clear: DATA_HEADER_LEN,
+            };
+            sealer.seal(at, datagram);
+        }
+    }
+
+    fn tag_len(&self) -> usize {
+        if self.config.keys.sealed() {
+            TAG_LEN
+        } else {
+            0
+        }
+    }
+
+    fn key_id(&self) -> u8 {
+        self.config.keys.send.as_ref().map_or(0, |key| key.id)
+    }
+
+    fn send_control(&mut self, now_ns: u64, out: &mut Transmit) -> bool {
+        while let Some(control) = self.control.pop_front() {
+            let sent = match control {
+                Control::Ack(state) => self.write_ack(now_ns, state, out),
+                Control::Probe { path, size } => {
+                    let peer = self.peer.unwrap_or(0);
+                    self.write_probe(Kind::Probe, path, peer, micros(now_ns), size, out)
+                }
+                Control::Reply {
+                    path,
+                    peer,
+                    stamp_us,
+                    size,
+                } => self.write_probe(Kind::Reply, path, peer, stamp_us, size, out),
+            };
+            if sent {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// A probe of `size` bytes with IP header, or a reply to one.
+    fn write_probe(
+        &mut self,
+        kind: Kind,
+        index: u8,
+        peer: u64,
+        stamp_us: u32,
+        size: u16,
+        out: &mut Transmit,
+    ) -> bool {
+        let (tag, key) = (self.tag_len(), self.key_id());
+        let instance = self.instance;
+        let Some(path) = &mut self.paths[usize::from(index)] else {
+            return false;
+        };
+        let number = path.probe;
+        path.probe += 1;
+        let probe = Probe {
+            prefix: Prefix {
+                kind,
+                path: index,
+                key,
+                extra: 0,
+                epoch: (number >> 32) as u32,
+                number: number as u32,
+            },
+            instance,
+            peer,
+            stamp_us,
+            size,
+            room: Room::of(&self.config.limits),
+        };
+        probe.write(&mut out.headers);
+        if kind == Kind::Probe {
+            path.stats.probes_sent += 1;
+            let len = usize::from(size).saturating_sub(path.config.ip_overhead().into());
+            let len = len.saturating_sub(tag);
+            out.headers.resize(len.max(out.headers.len()), 0);
+        }
+        if tag > 0 {
+            out.headers.resize(out.headers.len() + tag, 0);
+            self.greeter
+                .seal(probe_place(&probe.prefix), &mut out.headers);
+        }
+        out.set_own(usize::from(index));
+        true
+    }
+
+    /// An acknowledgement that is due on some path.
+    fn send_ack(
+        &mut self,
+        now_ns: u64,
+        out: &mut Transmit,
+        due: impl Fn(&Receiving, &Config) -> bool,
+    ) -> bool {
+        if self.peer.is_none() {
+            return false;
+        }
+        let due = |path: &Option<Path>| {
+            path.as_ref()
+                .is_some_and(|path| due(&path.receiving, &self.config))
+        };
+        let gap_due = self
+            .reorder
+            .refusal_deadline()
+            .is_some_and(|at_ns| at_ns <= now_ns);
+        let any = || {
+            self.paths
+                .iter()
+                .position(|path| path.as_ref().is_some_and(Path::is_alive))
+        };
+        let index = self
+            .paths
+            .iter()
+            .position(due)
+            .or_else(|| gap_due.then(any)?);
+        let Some(state) = index.and_then(|index| self.ack_state(now_ns, index)) else {
+            return false;
+        };
+        self.write_ack(now_ns, state, out)
+    }
+
+    /// What is to be said of a path now; it counts as said.
+    pub(crate) fn ack_state(&mut self, now_ns: u64, index: usize) -> Option<AckState> {
+        let path = self.paths[index].as_mut()?;
+        let (echo_us, delay_us) = path.receiving.echo(now_ns);
+        path.receiving.acknowledged();
+        Some(AckState {
+            of: index as u8,
+            largest: path.receiving.window.largest(),
+            bits: path.receiving.window.bits(),
+            echo_us,
+            delay_us,
+        })
+    }
+
+    fn write_ack(&mut self, now_ns: u64, state: AckState, out: &mut Transmit) -> bool {
+        let Some(carrier) = self.carrier(state.of) else {
+            return false;
+        };
+        self.write_ack_on(now_ns, carrier, state, &mut out.headers);
+        if out.headers.is_empty() {
+            return false;
+        }
+        out.set_own(carrier);
+        true
+    }
+
+    /// Appends an acknowledgement that travels on path `carrier`.
+    fn write_ack_on(&mut self, now_ns: u64, carrier: usize, state: AckState, out: &mut Vec<u8>) {
+        let (tag, key, epoch) = (self.tag_len(), self.key_id(), self.send_epoch);
+        let Some(path) = &mut self.paths[carrier] else {
+            return;
+        };
+        let number = path.control;
+        path.control += 1;
+        path.stats.acks_sent += 1;
+        let ack = Ack {
+            prefix: Prefix {
+                kind: Kind::Ack,
+                path: carrier as u8,
+                key,
+                extra: state.of,
+                epoch,
+                number: number as u32,
+            },
+            largest: state.largest as u32,
+            echo_us: state.echo_us,
+            delay_us: state.delay_us,
+            bits: state.bits,
+        };
+        let begin = out.len();
+        ack.write(out);
+        self.write_reports(now_ns, out);
+        if tag > 0 {
+            out.resize(out.len() + tag, 0);
+            if let Some(sealer) = &self.sealer {
+                sealer.seal(control_place(&ack.prefix, number), &mut out[begin..]);
+            }
+        }
+    }
+
+    fn write_reports(&mut self, now_ns: u64, out: &mut Vec<u8>) {
+        for _ in 0..MAX_REPORTS {
+            let (kind, (flow, sequence)) = if let Some(gap) = self.reorder.next_refusal(now_ns) {
+                (ReportKind::Gap, gap)
+            } else if let Some(watermark) = self.reorder.next_watermark() {
+                (ReportKind::Delivered, watermark)
+            } else {
+                break;
+            };
+            let report = Report {
+                kind,
+                flow,
+                sequence,
+            };
+            report.write(out);
+        }
+    }
+
+    /// The path that takes an acknowledgement of path `of`: the same, or if that is
+    /// not alive, the fastest that is.
+    fn carrier(&self, of: u8) -> Option<usize> {
+        let own = usize::from(of);
+        if self.paths[own].as_ref().is_some_and(Path::is_alive) {
+            return Some(own);
+        }
+        let alive = self.paths.iter().enumerate().filter_map(|(index, path)| {
+            let path = path.as_ref().filter(|path| path.is_alive())?;
+            Some((index, path.rtt.smoothed_ns()))
+        });
+        alive
+            .min_by_key(|(_, rtt_ns)| *rtt_ns)
+            .map(|(index, _)| index)
+            .or_else(|| self.paths[own].is_some().then_some(own))
+    }
+
+    /// Chunks that were lost, on another path than the one that lost them if there is
+    /// one with room.
+    fn send_again(&mut self, now_ns: u64, out: &mut Transmit) {
+        while let Some(again) = self.again.front().copied() {
+            let Some(frame) = self.frames.get(again.frame).filter(|f| !f.has(again.index)) else {
+                self.again.pop_front();
+                continue;
+            };
+            let old = now_ns.saturating_sub(frame.accepted_ns) > self.config.give_up_ns;
+            if old || again.tries >= self.config.give_up_tries {
+                self.again.pop_front();
+                self.drop_frame(again.frame, Refused::GaveUp);
+                continue;
+            }
+            let len = self.datagram_len(frame.chunk(again.index));
+            let Some(index) = self.path_for_again(now_ns, &again, len) else {
+                return;
+            };
+            if !out.has_room(index, len) {
+                return;
+            }
+            self.again.pop_front();
+            self.metrics.chunks_resent += 1;
+            if let Some(path) = &mut self.paths[index] {
+                path.stats.resent_chunks += 1;
+            }
+            self.emit(
+                now_ns,
+                again.frame,
+                again.index,
+                again.tries + 1,
+                index,
+                out,
+            );
+        }
+    }
+
+    fn path_for_again(&self, now_ns: u64, again: &Again, len: u32) -> Option<usize> {
+        let from = usize::from(again.from);
+        let other = self
+            .best_path(now_ns, len.into(), from)
+            .map(|(index, _)| index);
+        other.or_else(|| self.path_with_room(again.from, len.into()).map(|_| from))
+    }
+
+    fn send_pending(&mut self, now_ns: u64, out: &mut Transmit) {
+        while let Some(at) = self.pending.front().copied() {
+            let Some(frame) = self.frames.get(at) else {
+                self.pending.pop_front();
+                continue;
+            };
+            if now_ns.saturating_sub(frame.accepted_ns) > self.config.give_up_ns {
+                self.pending.pop_front();
+                self.drop_frame(at, Refused::GaveUp);
+                continue;
+            }
+            let (chunk, path, begun) = (frame.begun, frame.path, frame.begun > 0);
+            let span = frame.chunk(chunk);
+            let len = self.datagram_len(span);
+            let same = self
+                .path_with_room(path, len.into())
+                .map(|_| usize::from(path));
+            let index = same.or_else(|| {
+                if begun {
+                    self.best_path(now_ns, len.into(), usize::MAX)
+                        .map(|(index, _)| index)
+                } else {
+                    self.path_for(now_ns, at, len.into())
+                }
+            });
+            let Some(index) = index else { return };
+            let Some(frame) = self.frames.get_mut(at) else {
+                return;
+            };
+            frame.path = index as u8;
+            if !out.has_room(index, len) {
+                return;
+            }
+            frame.begun += 1;
+            let (flow, whole) = (usize::from(frame.flow), frame.begun == frame.chunks);
+            self.frames.flows[flow].left -= span.len as i32;
+            self.pending_bytes -= u64::from(span.len);
+            if whole {
+                self.pending.pop_front();
+            }
+            self.metrics.chunks_sent += 1;
+            self.emit(now_ns, at, chunk, 1, index, out);
+        }
+    }
+
+    fn datagram_len(&self, chunk: Span) -> u32 {
+        (DATA_HEADER_LEN + self.tag_len()) as u32 + chunk.len
+    }
+
+    /// Puts a chunk into the batch and into flight.
+    fn emit(
+        &mut self,
+        now_ns: u64,
+        at: FrameRef,
+        chunk: u8,
+        tries: u8,
+        index: usize,
+        out: &mut Transmit,
+    ) {
+        let (Some(frame), key, epoch) = (self.frames.get(at), self.key_id(), self.send_epoch)
+        else {
+            return;
+        };
+        let span = frame.chunk(chunk);
+        let len = self.datagram_len(span);
+        let behind = self.frames.behind(frame);
+        let Some(path) = &mut self.paths[index] else {
+            return;
+        };
+        let data = Data {
+            prefix: Prefix {
+                kind: Kind::Data,
+                path: index as u8,
+                key,
+                extra: chunk,
+                epoch,
+                number: path.sending.next() as u32,
+            },
+            stamp_us: micros(now_ns),
+            sequence: frame.sequence,
+            flow: frame.flow,
+            size: frame.size,
+            len: (frame.span.len as usize - crate::VNET_HEADER_LEN) as u16,
+            behind,
+        };
+        out.push(index, len, &data.to_bytes(), span);
+        path.sending.push(now_ns, at, chunk, tries, len as u16);
+        path.stats.sent_chunks += 1;
+        path.stats.sent_bytes += u64::from(len);
+        let (inflight, window) = (path.sending.inflight(), path.congestion.bytes());
+        if inflight * 1000 > window * u64::from(path.stats.inflight_peak_permille) {
+            path.stats.inflight_peak_permille =
+                inflight.saturating_mul(1000).div_ceil(window) as u32;
+        }
+    }
+}
+
+/// The clock on the wire.
+pub(crate) fn micros(now_ns: u64) -> u32 {
+    (now_ns / 1000) as u32
+}
+
+pub(crate) fn control_place(prefix: &Prefix, number: u64) -> Place {
+    Place {
+        epoch: prefix.epoch,
+        path: prefix.path,
+        number: number | CONTROL,
+        clear: PREFIX_LEN,
+    }
+}
+
+/// Probes number themselves in 64 bits, in the fields of epoch and number.
+pub(crate) fn probe_place(prefix: &Prefix) -> Place {
+    Place {
+        epoch: prefix.epoch,
+        path: prefix.path,
+        number: u64::from(prefix.number) | CONTROL,
+        clear: PROBE_CLEAR_LEN,
+    }
+}
+
+/// Needed by the type of [`FlowSend::NO_PATH`]: it names no path that exists.
+const _: () = assert!(FlowSend::NO_PATH as usize >= PathId::LIMIT);

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `causeway capture`: packets of a running data plane as they came and as they left,
+//! with what it did. `causeway trace --live` is the same as lines of reasons.
+
+mod line;
+mod output;
+mod plane;
+mod selection;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result};
+use causeway_core::capture::Packet;
+use causeway_core::wire::LinkType;
+use causeway_io::{Tap, TapMaps, Tapped, monotonic_ns};
+
+use crate::measure::Expression;
+use crate::rtt::stop;
+use line::Line;
+use output::Output;
+pub use output::Style;
+use plane::Plane;
+pub use selection::Selection;
+
+/// The packets of a moment wait for so long.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// VIPs and reals may change so often.
+const REFRESH_EVERY: Duration = Duration::from_secs(1);
+
+/// Capture packets of a running balancer, before and after it, with its verdicts
+///
+/// Writes pcapng with two interfaces: `before` has packets as they came, `after` as they
+/// left. Each packet's comment has the verdict, the VIP, the real and the reason, and
+/// both halves of a packet have the same packet id. tcpdump, tshark and Wireshark read
+/// it. Without -w it prints a line for each packet.
+///
+/// EXPRESSION is tcpdump's filter language, for packets as they came. VIP, client,
+/// verdict and sample are tried in the data plane; EXPRESSION and --real are tried on
+/// what it hands over, after the rate.
+///
+/// While nobody captures, this costs the data plane two reads of a word for each packet.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Configuration of the running balancer, or of a server's agent
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        default_value = "/etc/causeway/causeway.toml"
+    )]
+    config: PathBuf,
+    /// Write pcapng to this file; `-` is standard output
+    #[arg(short, long, value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// Bytes to keep of each packet, before and after
+    #[arg(short, long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(96..=2048))]
+    snaplen: u16,
+    /// Without -w: lines of JSON
+    #[arg(long, conflicts_with = "write")]
+    json: bool,
+    #[command(flatten)]
+    selection: Selection,
+    /// Only packets that match, in tcpdump's filter language
+    #[arg(value_name = "EXPRESSION")]
+    expression: Vec<String>,
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self) -> Result<ExitCode> {
+        let style = match self.json {
+            true => Style::Json,
+            false => Style::Lines,
+        };
+        let mut expression = Expression::new(&self.expression);
+        if let Some(expression) = &mut expression {
+            expression.check()?;
+        }
+        let plane = Plane::load(&self.config)?;
+        let output = match &self.write {
+            Some(file) => Output::pcapng(file, plane.interface(), self.snaplen)?,
+            None => Output::lines(style),
+        };
+        Session {
+            plane,
+            selection: &self.selection,
+            expression,
+            output,
+            written: 0,
+        }
+        .run(self.snaplen)
+    }
+}
+
+/// `causeway trace --live`.
+pub fn trace_live(
+    config: &std::path::Path,
+    style: Style,
+    selection: &Selection,
+) -> Result<ExitCode> {
+    Session {
+        plane: Plane::load(config)?,
+        selection,
+        expression: None,
+        output: Output::lines(style),
+        written: 0,
+    }
+    .run(causeway_io::tap::SNAP_RANGE.0 * 2)
+}
+
+struct Session<'a> {
+    plane: Plane,
+    selection: &'a Selection,
+    expression: Option<Expression>,
+    output: Output,
+    written: u64,
+}
+
+impl Session<'_> {
+    fn run(mut self, snap: u16) -> Result<ExitCode> {
+        let options = self.selection.options(&self.plane, snap)?;
+        let maps = TapMaps::pinned(self.plane.pin_dir())?;
+        self.plane.refresh()?;
+        let mut tap = Tap::open(maps, &options)?;
+        stop::catch_signals().context("cannot catch signals")?;
+        let ended = self.follow(&mut tap);
+        let counts = tap.counts()?;
+        drop(tap);
+        if !ended? {
+            return Ok(ExitCode::SUCCESS);
+        }
+        self.output.end(&counts, wall_ns(monotonic_ns()))?;
+        eprintln!(
+            "causeway: {} of {} packets; {} more than --rate, {} not looked at, {} lost",
+            self.written, counts.matched, counts.over_rate, counts.unlooked, counts.lost
+        );
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Writes packets until there are enough, or a signal comes. `false`: nobody reads.
+    fn follow(&mut self, tap: &mut Tap) -> Result<bool> {
+        let start = Instant::now();
+        let mut refreshed = start;
+        loop {
+            // Told before the packets are taken, so that the last ones are written.
+            let last = stop::stopped()
+                || self
+                    .selection
+                    .duration
+                    .is_some_and(|d| start.elapsed() >= d);
+            for tapped in tap.take()? {
+                if self
+                    .selection
+                    .count
+                    .is_some_and(|most| self.written >= most)
+                {
+                    return Ok(true);
+                }
+                if !self.write(&tapped)? {
+                    return Ok(false);
+                }
+            }
+            if !self.output.flush()? {
+                return Ok(false);
+            }
+            if last
+                || self
+                    .selection
+                    .count
+                    .is_some_and(|most| self.written >= most)
+            {
+                return Ok(true);
+            }
+            if refreshed.elapsed() >= REFRESH_EVERY {
+                refreshed = Instant::now();
+                self.plane.refresh()?;
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Writes a packet if it is wanted. `false`: nobody reads any more.
+    fn write(&mut self, tapped: &Tapped) -> Result<bool> {
+        if let Some(expression) = &mut self.expression {
+            let packet = Packet {
+                time_ns: None,
+                link: Some(LinkType::Ethernet),
+                wire_len: tapped.before.len,
+                data: &tapped.before.data,
+            };
+            if !expression.matches(LinkType::Ethernet, &packet)? {
+                return Ok(true);
+            }
+        }
+        if let Some(real) = self.selection.real {
+            let sent = self.plane.sent_to(tapped);
+            if !sent.is_some_and(|(id, address)| id.is_some() && address == real) {
+                return Ok(true);
+            }
+        }
+        let time_ns = wall_ns(tapped.t_ns);
+        let Some(line) = Line::new(&self.plane, tapped, time_ns) else {
+            return Ok(true);
+        };
+        let action = self
+            .plane
+            .outcome(tapped.verdict)
+            .map(|outcome| outcome.action);
+        self.written += 1;
+        self.output
+            .packet(&line, tapped, time_ns, self.written, action)
+    }
+}
+
+/// A time of the kernel's monotonic clock as nanoseconds since the Unix epoch, by what
+/// the two clocks read now: a step of the one shows in what comes after it.
+fn wall_ns(monotonic: u64) -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now_ns = now.map_or(0, |now| now.as_nanos() as u64);
+    now_ns.saturating_sub(monotonic_ns().saturating_sub(monotonic))
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where packets go: a pcapng file, or lines on standard output.
+
+use std::fs::OpenOptions;
+use std::io::{self, BufWriter, ErrorKind, IsTerminal as _, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use causeway_core::capture::write::{
+    Entry, Statistics, Way, interface, packet, section, statistics,
+};
+use causeway_io::abi::Action;
+use causeway_io::{TapCounts, Tapped};
+
+use super::line::Line;
+
+/// Numbers of the interfaces in the file.
+const BEFORE: u32 = 0;
+const AFTER: u32 = 1;
+
+/// How lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// What and where, a line a packet.
+    Lines,
+    /// The same, and why.
+    Reasons,
+    /// An object a line.
+    Json,
+}
+
+/// Where packets go.
+pub struct Output {
+    sink: BufWriter<Box<dyn Write>>,
+    /// What to call it in messages.
+    name: String,
+    /// `None`: pcapng.
+    style: Option<Style>,
+}
+
+impl Output {
+    /// Lines on standard output.
+    pub fn lines(style: Style) -> Self {
+        Self {
+            sink: BufWriter::new(Box::new(io::stdout())),
+            name: "standard output".to_owned(),
+            style: Some(style),
+        }
+    }
+
+    /// A file with its head; `-` is standard output, if that is no terminal.
+    pub fn pcapng(file: &Path, device: &str, snaplen: u16) -> Result<Self> {
+        let sink: Box<dyn Write> = match file == Path::new("-") {
+            true if io::stdout().is_terminal() => bail!(
+                "packets in binary would spoil the terminal: name a file with -w, or pipe to a reader (`causeway capture -w - | tcpdump -r -`)"
+            ),
+            true => Box::new(io::stdout()),
+            false => {
+                // Packets are nobody else's business.
+                let new = OpenOptions::new()
+                    .write(true)
+                    .create(true)
+                    .truncate(true)
+                    .mode(0o600)
+                    .open(file);
+                Box::new(new.with_context(|| format!("cannot write {}", file.display()))?)
+            }
+        };
+        let mut output = Self {
+            sink: BufWriter::new(sink),
+            name: file.display().to_string(),
+            style: None,
+        };
+        let snaplen = snaplen.into();
+        let head = [
+            section(concat!("causeway ", env!("CARGO_PKG_VERSION"))),
+            interface("before", &format!("{device}, as packets came"), snaplen),
+            interface("after", &format!("{device}, as packets left"), snaplen),
+        ];
+        output.put(&head.concat())?;
+        output.flush()?;
+        Ok(output)
+    }
+
+    /// Writes a packet. `false`: nobody reads any more.
+    pub fn packet(
+        &mut self,
+        line: &Line,
+        tapped: &Tapped,
+        time_ns: u64,
+        id: u64,
+        action: Option<Action>,
+    ) -> Result<bool> {
+        let text = match self.style {
+            Some(Style::Lines) => line.text() + "\n",
+            Some(Style::Reasons) => format!("{}\n    {}\n", line.text(), line.reasons()),
+            Some(Style::Json) => serde_json::to_string(line)? + "\n",
+            None => {
+                let comment = line.comment();
+                let before = Entry {
+                    interface: BEFORE,
+                    time_ns,
+                    wire_len: tapped.before.len,
+                    data: &tapped.before.data,
+                    comment: &comment,
+                    way: Way::In,
+                    id,
+                    xdp_action: action.map(|action| action as u64),
+                };
+                let mut blocks = packet(&before);
+                if let Some(after) = &tapped.after {
+                    blocks.extend(packet(&Entry {
+                        interface: AFTER,
+                        wire_len: after.len,
+                        data: &after.data,
+                        way: Way::Out,
+                        ..before
+                    }));
+                }
+                return self.put(&blocks);
+            }
+        };
+        self.put(text.as_bytes())
+    }
+
+    /// What a file says at its end: what is not in it.
+    pub fn end(&mut self, counts: &TapCounts, time_ns: u64) -> Result<()> {
+        if self.style.is_none() {
+            let counts = Statistics {
+                time_ns,
+                received: counts.seen,
+                filtered: counts.matched,
+                dropped: counts.lost + counts.over_rate + counts.unlooked,
+            };
+            self.put(&statistics(BEFORE, &counts))?;
+        }
+        self.flush().map(drop)
+    }
+
+    /// Hands on what was written. `false`: nobody reads any more.
+    pub fn flush(&mut self) -> Result<bool> {
+        let flushed = self.sink.flush();
+        self.told(flushed)
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<bool> {
+        let written = self.sink.write_all(bytes);
+        self.told(written)
+    }
+
+    fn told(&self, result: io::Result<()>) -> Result<bool> {
+        match result {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+            Err(error) => Err(error).with_context(|| format!("cannot write {}", self.name)),
+        }
+    }
+}

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The data plane that is looked at, and what its numbers mean.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use causeway_io::abi::{Action, ServerVerdict, Verdict};
+use causeway_io::{Forwarding, Pool, Protocol, RealId, Tapped, Vip, VipId, destination_of};
+
+use crate::config::{self, AgentConfig, Config};
+
+/// A balancer or a server on this machine, by its configuration.
+#[derive(Debug)]
+pub enum Plane {
+    /// A balancer.
+    Balancer {
+        /// Where its maps are.
+        pin_dir: PathBuf,
+        /// Where packets come and go.
+        interface: String,
+        /// Names of VIPs in the file.
+        names: Vec<(String, Vip)>,
+        /// What the data plane has, which the file need not name.
+        pool: Pool,
+    },
+    /// A server's end of the tunnels.
+    Server {
+        /// Where its maps are.
+        pin_dir: PathBuf,
+        /// Where packets come.
+        interface: String,
+    },
+}
+
+/// A verdict, of either kind of data plane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outcome {
+    /// Its word.
+    pub verdict: &'static str,
+    /// What it means.
+    pub meaning: &'static str,
+    /// What XDP did.
+    pub action: Action,
+}
+
+impl Plane {
+    /// Reads the configuration, which says itself whose it is.
+    pub fn load(file: &Path) -> Result<Self> {
+        if config::is_agents_file(file) {
+            let config = AgentConfig::load(file).map_err(|errors| anyhow::anyhow!("{errors}"))?;
+            return Ok(Self::Server {
+                pin_dir: config.pin_dir,
+                interface: config.interface,
+            });
+        }
+        let config = Config::load(file).map_err(|errors| anyhow::anyhow!("{errors}"))?;
+        let vip = |vip: &config::Vip| Vip {
+            address: vip.address,
+            port: vip.port,
+            protocol: match vip.protocol {
+                config::Protocol::Tcp => Protocol::Tcp,
+                config::Protocol::Udp => Protocol::Udp,
+            },
+        };
+        let names = config.vips.iter().map(|it| (it.name.clone(), vip(it)));
+        Ok(Self::Balancer {
+            names: names.collect(),
+            pin_dir: config.pin_dir,
+            interface: config.interface,
+            pool: Pool::default(),
+        })
+    }
+
+    /// Where its maps are pinned.
+    pub fn pin_dir(&self) -> &Path {
+        match self {
+            Self::Balancer { pin_dir, .. } | Self::Server { pin_dir, .. } => pin_dir,
+        }
+    }
+
+    /// The interface that its program is on.
+    pub fn interface(&self) -> &str {
+        match self {
+            Self::Balancer { interface, .. } | Self::Server { interface, .. } => interface,
+        }
+    }
+
+    /// Reads again which VIPs and reals there are.
+    pub fn refresh(&mut self) -> Result<()> {
+        let pins = self.pin_dir();
+        ensure!(
+            pins.join("tap_ctl").exists(),
+            "the data plane in {} was taken down",
+            pins.display()
+        );
+        if let Self::Balancer { pin_dir, pool, .. } = self {
+            *pool = Pool::pinned(pin_dir)
+                .with_context(|| format!("no balancer can be asked in {}", pin_dir.display()))?;
+        }
+        Ok(())
+    }
+
+    /// VIPs by their names in the file.
+    pub fn names(&self) -> impl Iterator<Item = (&str, Vip)> {
+        let names: &[_] = match self {
+            Self::Balancer { names, .. } => names,
+            Self::Server { .. } => &[],
+        };
+        names.iter().map(|(name, vip)| (name.as_str(), *vip))
+    }
+
+    /// What the number of a verdict stands for; `None` for one of another build.
+    pub fn outcome(&self, verdict: u8) -> Option<Outcome> {
+        let at = usize::from(verdict);
+        match self {
+            Self::Balancer { .. } => Verdict::ALL.get(at).map(|verdict| Outcome {
+                verdict: verdict.as_str(),
+                meaning: verdict.meaning(),
+                action: verdict.action(),
+            }),
+            Self::Server { .. } => ServerVerdict::ALL.get(at).map(|verdict| Outcome {
+                verdict: verdict.as_str(),
+                meaning: verdict.meaning(),
+                action: verdict.action(),
+            }),
+        }
+    }
+
+    /// A VIP's name; its address where the file has none.
+    pub fn vip_name(&self, id: VipId) -> String {
+        let Self::Balancer { names, pool, .. } = self else {
+            return String::new();
+        };
+        let Some((_, vip)) = pool.vips.iter().find(|(known, _)| *known == id) else {
+            return format!("vip {id}");
+        };
+        let named = names.iter().find(|(_, known)| known == vip);
+        named.map_or_else(|| vip.to_string(), |(name, _)| name.clone())
+    }
+
+    /// Where a packet was sent: the real, if it is one of its VIP's, and the address.
+    pub fn sent_to(&self, tapped: &Tapped) -> Option<(Option<RealId>, IpAddr)> {
+        let Self::Balancer { pool, .. } = self else {
+            return None;
+        };
+        let frame = &tapped.after.as_ref()?.data;
+        let destination = destination_of(frame)?;
+        let mac: [u8; 6] = *frame.first_chunk()?;
+        let mut reals = pool
+            .reals
+            .iter()
+            .filter(|(_, real)| Some(real.vip) == tapped.vip);
+        let found = reals.find(|(_, real)| match real.forwarding {
+            Forwarding::L2(own) => own == mac,
+            _ => real.address == destination,
+        });
+        Some(match found {
+            Some((id, real)) => (Some(*id), real.address),
+            None => (None, destination),
+        })
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use causeway_io::{Real, TappedFrame};
+
+    use super::*;
+
+    /// One VIP with a real behind a tunnel and one on the link.
+    pub fn balancer() -> Plane {
+        let vip = Vip {
+            address: "192.0.2.1".parse().unwrap(),
+            port: 80,
+            protocol: Protocol::Tcp,
+        };
+        let real = |address: &str, forwarding| Real {
+            vip: 3,
+            address: address.parse().unwrap(),
+            forwarding,
+        };
+        Plane::Balancer {
+            pin_dir: PathBuf::from("/sys/fs/bpf/causeway"),
+            interface: "eth0".to_owned(),
+            names: vec![("web".to_owned(), vip)],
+            pool: Pool {
+                vips: vec![(3, vip)],
+                reals: vec![
+                    (7, real("10.0.0.1", Forwarding::Ipip)),
+                    (8, real("10.0.0.2", Forwarding::L2([2, 0, 0, 0, 0, 8]))),
+                ],
+            },
+        }
+    }
+
+    /// An IPv4 packet to `to`, in a frame to `mac`.
+    pub fn frame(mac: u8, to: [u8; 4]) -> TappedFrame {
+        let mut data = vec![0; 14 + 20 + 20];
+        data[..6].copy_from_slice(&[2, 0, 0, 0, 0, mac]);
+        data[12..15].copy_from_slice(&[8, 0, 0x45]);
+        data[16..18].copy_from_slice(&40_u16.to_be_bytes());
+        data[23] = 6;
+        data[26..30].copy_from_slice(&[198, 51, 100, 7]);
+        data[30..34].copy_from_slice(&to);
+        data[34..38].copy_from_slice(&[0x0f, 0xa0, 0, 80]);
+        data[46] = 0x50;
+        data[47] = 0x02;
+        TappedFrame {
+            len: data.len() as u32,
+            data,
+        }
+    }
+
+    pub fn tapped(after: Option<TappedFrame>) -> Tapped {
+        Tapped {
+            t_ns: 5,
+            vip: Some(3),
+            verdict: Verdict::Opened as u8,
+            result: None,
+            before: frame(1, [192, 0, 2, 1]),
+            after,
+        }
+    }
+
+    #[test]
+    fn a_real_is_known_by_its_tunnel_or_by_its_link() {
+        let plane = balancer();
+        let to = |mac, address| plane.sent_to(&tapped(Some(frame(mac, address))));
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        assert_eq!(to(1, [10, 0, 0, 1]), Some((Some(7), address("10.0.0.1"))));
+        assert_eq!(to(8, [192, 0, 2, 1]), Some((Some(8), address("10.0.0.2"))));
+        let client = (None, address("198.51.100.7"));
+        assert_eq!(to(1, [198, 51, 100, 7]), Some(client));
+        assert_eq!(plane.sent_to(&tapped(None)), None);
+        assert_eq!(plane.vip_name(3), "web");
+        assert_eq!(plane.vip_name(4), "vip 4");
+    }
+}

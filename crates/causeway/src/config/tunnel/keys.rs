@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The keys file of a tunnel, the same at both ends.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use causeway_bifrost::{Key, Keys};
+use serde::Deserialize;
+
+const MAKE: &str = "make one with `openssl rand -hex 32`";
+
+/// The file as it is written: `send = 1`, and below `[keys]` secrets by their id.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawKeys {
+    send: u8,
+    keys: BTreeMap<String, String>,
+}
+
+/// Reads a keys file. The error is one sentence without the file's name.
+pub(super) fn read(path: &Path) -> Result<Keys, String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"))?;
+    parse(&text)
+}
+
+fn parse(text: &str) -> Result<Keys, String> {
+    let raw: RawKeys = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+    let mut keys = Vec::new();
+    for (id, secret) in &raw.keys {
+        let id = id.parse().ok().filter(|id| *id > 0);
+        let id: u8 = id.ok_or("ids of keys are 1 to 255")?;
+        keys.push(Key {
+            id,
+            secret: secret_of(secret).map_err(|error| format!("key {id}: {error}"))?,
+        });
+    }
+    if keys.len() > 2 {
+        return Err("there are more than two keys; remove those that no end sends with".to_owned());
+    }
+    let (mut send, mut also): (Vec<Key>, Vec<Key>) =
+        keys.into_iter().partition(|key| key.id == raw.send);
+    match send.pop() {
+        Some(key) => Ok(Keys {
+            send: Some(key),
+            also: also.pop(),
+        }),
+        None => Err(format!(
+            "key {0} is missing, which send = {0} names",
+            raw.send
+        )),
+    }
+}
+
+fn secret_of(text: &str) -> Result<[u8; 32], String> {
+    let mut secret = [0; 32];
+    let digits = text.as_bytes();
+    let malformed = || format!("a key is 64 hexadecimal digits; {MAKE}");
+    if digits.len() != 64 || !text.is_ascii() {
+        return Err(malformed());
+    }
+    for (byte, pair) in secret.iter_mut().zip(digits.chunks_exact(2)) {
+        let pair = std::str::from_utf8(pair).map_err(|_| malformed())?;
+        *byte = u8::from_str_radix(pair, 16).map_err(|_| malformed())?;
+    }
+    match secret == [0; 32] {
+        true => Err(format!("zeros are no secret; {MAKE}")),
+        false => Ok(secret),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_good_file_gives_its_keys() {
+        let (old, new) = ("01".repeat(32), "fe".repeat(32));
+        let text = format!("send = 2\n[keys]\n1 = \"{old}\"\n2 = \"{new}\"\n");
+        let keys = parse(&text).unwrap();
+        assert_eq!(keys.send.unwrap().secret, [0xfe; 32]);
+        assert_eq!(keys.also.unwrap().id, 1);
+    }
+
+    #[test]
+    fn a_bad_file_says_why() {
+        let good = "ab".repeat(32);
+        for (text, expected) in [
+            (
+                format!("send = 1\n[keys]\n2 = \"{good}\""),
+                "key 1 is missing, which send = 1 names",
+            ),
+            (
+                format!("send = 1\n[keys]\n0 = \"{good}\""),
+                "ids of keys are 1 to 255",
+            ),
+            (
+                "send = 1\n[keys]\n1 = \"ab\"".to_owned(),
+                "key 1: a key is 64 hexadecimal digits; make one with `openssl rand -hex 32`",
+            ),
+            (
+                format!("send = 1\n[keys]\n1 = \"{}\"", "00".repeat(32)),
+                "key 1: zeros are no secret; make one with `openssl rand -hex 32`",
+            ),
+            (
+                format!("send = 1\n[keys]\n1 = \"{good}\"\n2 = \"{good}\"\n3 = \"{good}\""),
+                "there are more than two keys; remove those that no end sends with",
+            ),
+        ] {
+            assert_eq!(parse(&text).unwrap_err(), expected);
+        }
+        assert!(parse("").is_err());
+    }
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `causeway conns`: the connections of stateful VIPs, which have places of their own.
+
+use std::net::{IpAddr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Subcommand;
+use hyper::Method;
+
+use crate::client::Target;
+use crate::config::units;
+use crate::daemon::places::{LOOK_MAX, Move, Report};
+use crate::output::{Format, Table};
+
+/// Arguments of `causeway conns`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    target: Target,
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Show the connections that send most, by two looks at all of them
+    Top {
+        /// How many
+        #[arg(short = 'n', long, default_value_t = 20)]
+        count: usize,
+        /// Time between the two looks, at most 10s
+        #[arg(long = "for", default_value = "1s", value_name = "TIME", value_parser = look)]
+        apart: Duration,
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Format,
+    },
+    /// Send a connection's packets to another real from now on: to a scrubber, say
+    ///
+    /// The server that has the connection sees no more of it. The move lasts as long as
+    /// the connection.
+    Move {
+        /// The client's address and port
+        client: SocketAddr,
+        /// The VIP's address and port
+        vip: SocketAddr,
+        /// Address of a real of the VIP; one with weight 0 gets nothing else
+        real: IpAddr,
+    },
+}
+
+fn look(text: &str) -> Result<Duration, String> {
+    let apart = units::duration(text)?;
+    match apart <= LOOK_MAX {
+        true => Ok(apart),
+        false => Err(format!("`{text}` is too long; look for at most 10s")),
+    }
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        match self.action {
+            Action::Top {
+                count,
+                apart,
+                output,
+            } => {
+                let path = format!("/v1/connections?count={count}&ms={}", apart.as_millis());
+                let report: Report = self.target.get(&path)?;
+                match output {
+                    Format::Table => print!("{}\n{}", summary(&report), senders(&report).to_text()),
+                    Format::Csv => print!("{}", senders(&report).to_csv()),
+                    Format::Json => println!("{}", serde_json::to_string_pretty(&report)?),
+                }
+            }
+            Action::Move { client, vip, real } => {
+                let body = Move { client, vip, real };
+                self.target
+                    .send(Method::POST, "/v1/connections/move", &body)?;
+                println!("moved {client} to {vip}: its packets go to {real} now");
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn summary(report: &Report) -> String {
+    let told = &report.told;
+    format!(
+        "{} connections with places; {} SYNs found none; agents told of {} ends, {} openings elsewhere ({} not taken)\n",
+        report.open, report.refused, told.ended, told.adopted, told.not_adopted
+    )
+}
+
+fn senders(report: &Report) -> Table {
+    let mut table = Table::new(&["CLIENT", "VIP", "REAL", ">PACKETS/S", ">PACKETS", "STATE"]);
+    for sender in &report.heaviest {
+        table.push(vec![
+            sender.client.clone(),
+            sender.vip.clone(),
+            sender.real.clone(),
+            format!("{:.0}", sender.rate_pps),
+            sender.packets.to_string(),
+            if sender.closed { "closed" } else { "open" }.to_owned(),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::places::{Sender, Told};
+
+    #[test]
+    fn senders_are_rows() {
+        let sender = |closed| Sender {
+            client: "192.0.2.7:4000".into(),
+            vip: "198.51.100.1:80".into(),
+            real_id: 3,
+            real: "10.0.0.3".into(),
+            rate_pps: 1234.4,
+            packets: 99,
+            closed,
+        };
+        let report = Report {
+            open: 2,
+            refused: 1,
+            told: Told::default(),
+            heaviest: vec![sender(false), sender(true)],
+        };
+        let text = senders(&report).to_text();
+        let rows: Vec<Vec<&str>> = text
+            .lines()
+            .map(|l| l.split_whitespace().collect())
+            .collect();
+        assert_eq!(
+            rows[1],
+            [
+                "192.0.2.7:4000",
+                "198.51.100.1:80",
+                "10.0.0.3",
+                "1234",
+                "99",
+                "open"
+            ]
+        );
+        assert_eq!(rows[2][5], "closed");
+        assert!(summary(&report).starts_with("2 connections with places; 1 SYNs"));
+        let again: Report = serde_json::from_value(serde_json::to_value(&report).unwrap()).unwrap();
+        assert_eq!(again.heaviest[1].packets, 99);
+    }
+
+    #[test]
+    fn a_look_has_its_limit() {
+        assert_eq!(look("500ms"), Ok(Duration::from_millis(500)));
+        assert!(look("11s").unwrap_err().contains("at most 10s"));
+    }
+}

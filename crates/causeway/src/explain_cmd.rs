@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `causeway explain`: why does this real have this weight?
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use crate::client::{Target, segment};
+use crate::daemon::view::{DecisionView, Explanation};
+use crate::output::{Format, Table, ms, weight};
+
+/// Arguments of `causeway explain`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    target: Target,
+    /// The VIP: its name, or address:port
+    vip: String,
+    /// The real's address
+    real: String,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        let (vip, real) = (segment(&self.vip), segment(&self.real));
+        let path = format!("/v1/vips/{vip}/reals/{real}/decisions");
+        let explanation: Explanation = self.target.get(&path)?;
+        match self.output {
+            Format::Table => print!("{}", text(&explanation)),
+            Format::Csv => print!("{}", table(&explanation.decisions).to_csv()),
+            Format::Json => println!("{}", serde_json::to_string_pretty(&explanation)?),
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn text(of: &Explanation) -> String {
+    let mut text = format!(
+        "{} of {}: weight {} of {} configured, {}, {} connections open\n",
+        of.real,
+        of.vip,
+        weight(of.effective_weight),
+        of.weight,
+        of.state,
+        of.connections_active
+    );
+    // Writing to a String does not fail.
+    let _ = match (&of.law, of.decisions.last()) {
+        (Some(law), Some(last)) => writeln!(text, "{}\n", sentence(of, law, last)),
+        (Some(law), None) => writeln!(text, "law {law}: no interval yet"),
+        (None, _) => writeln!(
+            text,
+            "no controller (control = \"off\"): scheduler {} goes by the configured weight",
+            of.scheduler
+        ),
+    };
+    if of.latency == "client" {
+        let heard = match of.report_age_s {
+            Some(s) => format!("{s:.1} s ago"),
+            None => "never".to_owned(),
+        };
+        let _ = writeln!(
+            text,
+            "goes by what clients feel: its agent told of them {heard}; {} intervals of the vip went by responses for want of reports\n",
+            of.latency_fallbacks
+        );
+    }
+    if !of.decisions.is_empty() {
+        text.push_str(&table(&of.decisions).to_text());
+    }
+    text
+}
+
+fn sentence(of: &Explanation, law: &str, last: &DecisionView) -> String {
+    let latency = match (last.latency_us, last.error_pct) {
+        (Some(us), Some(error)) => format!(
+            "{:.2} ms{} by some {:.0} samples (standard error {error:.0} %), the fastest real has {} ms",
+            us / 1e3,
+            match last.latency_kind.as_str() {
+                "client" => " for its clients",
+                _ => "",
+            },
+            last.samples,
+            ms(last.lowest_us)
+        ),
+        _ => "no latency known".to_owned(),
+    };
+    let acts = match of.control.as_str() {
+        "observe" => "computed, not set",
+        _ => "in force",
+    };
+    format!("law {law} ({acts}): {}; {latency}", last.reason_text)
+}
+
+fn table(decisions: &[DecisionView]) -> Table {
+    let mut table = Table::new(&[
+        ">AGO",
+        ">INTERVALS",
+        ">BEFORE",
+        ">AFTER",
+        ">LATENCY MS",
+        ">LOWEST MS",
+        ">SAMPLES",
+        ">ERROR",
+        ">FRESHNESS",
+        "REASON",
+    ]);
+    let newest = decisions.last().map_or(0, |last| last.last.monotonic_ns);
+    for one in decisions.iter().rev() {
+        let ago_ns = newest.saturating_sub(one.last.monotonic_ns);
+        table.push(vec![
+            format!("{:.1} s", ago_ns as f64 / 1e9),
+            one.intervals.to_string(),
+            weight(one.before),
+            weight(one.after),
+            ms(one.latency_us),
+            ms(one.lowest_us),
+            format!("{:.0}", one.samples),
+            one.error_pct
+                .map_or("-".to_owned(), |pct| format!("{pct:.0} %")),
+            format!("{:.2}", one.freshness),
+            one.reason_text.clone(),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::clock::Moment;
+
+    #[test]
+    fn it_says_why_with_figures() {
+        let at = |s: u64| Moment {
+            realtime_ns: s * 1_000_000_000,
+            monotonic_ns: s * 1_000_000_000,
+        };
+        let decision = |s, after, reason: &str| DecisionView {
+            first: at(s),
+            last: at(s),
+            intervals: 1,
+            law: "equalise".into(),
+            before: 1.0,
+            after,
+            latency_us: Some(50_000.0),
+            latency_kind: "client".into(),
+            lowest_us: Some(5_000.0),
+            samples: 38.0,
+            error_pct: Some(16.6),
+            freshness: 0.5,
+            reason: "above".into(),
+            reason_text: reason.into(),
+            observed: false,
+        };
+        let explanation = Explanation {
+            vip: "web".into(),
+            real: "10.0.0.1".into(),
+            scheduler: "latency".into(),
+            control: "equalise".into(),
+            law: Some("equalise".into()),
+            weight: 1,
+            effective_weight: 0.02,
+            state: "active".into(),
+            connections_active: 3,
+            latency: "client".into(),
+            latency_fallbacks: 7,
+            report_age_s: Some(0.4),
+            decisions: vec![
+                decision(1, 0.7, "gave weight"),
+                decision(3, 0.02, "slow, held at the floor"),
+            ],
+        };
+        let text = text(&explanation);
+        assert!(text.starts_with(
+            "10.0.0.1 of web: weight 0.020 of 1 configured, active, 3 connections open\n"
+        ));
+        assert!(text.contains("its agent told of them 0.4 s ago; 7 intervals"));
+        assert!(text.contains("law equalise (in force): slow, held at the floor; 50.00 ms for its clients by some 38 samples (standard error 17 %), the fastest real has 5.00 ms"));
+        assert!(text.contains("2.0 s"));
+    }
+}

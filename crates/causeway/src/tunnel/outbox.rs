@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the engine has to send, gathered by path and sent in as few calls as there are
+//! paths.
+
+use causeway_bifrost::wire::TAG_LEN;
+use causeway_bifrost::{Engine, Transmit};
+use causeway_io::tunnel::{SendBatch, SendBuffers, Sent, UdpPath};
+
+use super::memory::Memory;
+
+/// Most batches of a turn. More wait for the next: acknowledgements come in between.
+const BATCHES: usize = 32;
+/// What one message can hold: UDP's length field over IPv4.
+const MESSAGE_MAX: usize = 65_507;
+
+/// Batches that wait to be sent.
+#[derive(Default)]
+pub struct Outbox {
+    batches: Vec<Batch>,
+    used: usize,
+    buffers: SendBuffers,
+}
+
+#[derive(Default)]
+struct Batch {
+    transmit: Transmit,
+    /// The whole datagrams, where the tunnel has keys.
+    sealed: Vec<u8>,
+}
+
+impl Outbox {
+    /// Takes what the engine has to send; whether there may be more.
+    pub fn fill(&mut self, now_ns: u64, engine: &mut Engine, memory: &Memory) -> bool {
+        self.used = 0;
+        while self.used < BATCHES {
+            if self.used == self.batches.len() {
+                self.batches.push(Batch::default());
+            }
+            let batch = &mut self.batches[self.used];
+            if !engine.poll_transmit(now_ns, &mut batch.transmit) {
+                return false;
+            }
+            if batch.transmit.to_seal {
+                batch.seal(engine, memory);
+            }
+            self.used += 1;
+        }
+        true
+    }
+
+    /// Sends what is for the path with this id.
+    pub fn send(&mut self, id: u8, path: &UdpPath, memory: &Memory) -> Option<Sent> {
+        let mut batches = self.batches[..self.used]
+            .iter()
+            .filter(|batch| batch.transmit.path.0 == id)
+            .peekable();
+        batches.peek()?;
+        let mut message = self.buffers.batch();
+        for batch in batches {
+            match batch.transmit.to_seal {
+                true => batch.add_sealed(&mut message),
+                false => batch.add(&mut message, memory),
+            }
+        }
+        Some(message.send(path))
+    }
+}
+
+impl Batch {
+    fn seal(&mut self, engine: &Engine, memory: &Memory) {
+        self.sealed.clear();
+        let mut header_at = 0;
+        for segment in &self.transmit.segments {
+            let begin = self.sealed.len();
+            let header_end = header_at + usize::from(segment.header_len);
+            self.sealed
+                .extend_from_slice(&self.transmit.headers[header_at..header_end]);
+            // The engine's own are sealed already.
+            if segment.payload.len > 0 {
+                self.sealed.extend_from_slice(memory.bytes(segment.payload));
+                self.sealed.resize(self.sealed.len() + TAG_LEN, 0);
+                engine.seal(&mut self.sealed[begin..]);
+            }
+            header_at = header_end;
+        }
+    }
+
+    fn add_sealed<'a>(&'a self, message: &mut SendBatch<'a>) {
+        let size = usize::from(self.transmit.segment_size).max(1);
+        let many = (MESSAGE_MAX / size).max(1) * size;
+        for part in self.sealed.chunks(many) {
+            message.message(if part.len() > size { size as u16 } else { 0 });
+            message.part(part);
+        }
+    }
+
+    fn add<'a>(&'a self, message: &mut SendBatch<'a>, memory: &'a Memory) {
+        let size = self.transmit.segment_size;
+        let many = (MESSAGE_MAX / usize::from(size).max(1)).max(1);
+        let mut header_at = 0;
+        for segments in self.transmit.segments.chunks(many) {
+            message.message(if segments.len() > 1 { size } else { 0 });
+            for segment in segments {
+                let header_end = header_at + usize::from(segment.header_len);
+                message.part(&self.transmit.headers[header_at..header_end]);
+                if segment.payload.len > 0 {
+                    message.part(memory.bytes(segment.payload));
+                }
+                header_at = header_end;
+            }
+        }
+    }
+}

@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One thread of a tunnel: an engine, a queue of the TUN device and a socket on every
+//! path, shared with nobody. It is the only writer of its flows, so their order holds.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd as _;
+use std::sync::mpsc::{Receiver as Inbox, Sender, TryRecvError};
+
+use anyhow::Context as _;
+use causeway_bifrost::{self as bifrost, Engine, Event, PathId, Span};
+use causeway_io::tunnel::{
+    BUFFER_BYTES, FRAME_MAX, Received, Receiver, Tun, UdpPath, VNET_HEADER, Waiter, Waker,
+    monotonic_ns, precise_timers,
+};
+use tracing::{info, warn};
+
+use super::memory::{Memory, Place};
+use super::outbox::Outbox;
+use super::vnic::Vnic;
+use crate::config::PollMode;
+
+/// Longest sleep: time of a path that goes silent is counted by the engine's deadlines.
+const SLEEP_MAX_NS: u64 = 1_000_000_000;
+/// How long a thread looks on before it sleeps, with poll = "spin".
+const SPIN_NS: u64 = 50_000;
+/// Frames that are read before what came in is looked at again.
+const FRAMES: usize = 16;
+/// A timer waits no longer for what is unread: a flood must not stop time.
+const LATE_NS: u64 = 2_000_000;
+/// A device that cannot be read is asked again after this time.
+const DEVICE_DOWN_NS: u64 = 20_000_000;
+
+/// What a thread runs with.
+pub struct Shard {
+    pub number: usize,
+    pub engine: Engine,
+    pub tun: Tun,
+    pub paths: BTreeMap<u8, UdpPath>,
+    pub memory: Memory,
+    pub vnic: Vnic,
+    pub poll: PollMode,
+    pub waiter: Waiter,
+    pub inbox: Inbox<Command>,
+}
+
+/// What another thread may ask for.
+pub enum Command {
+    /// New settings, paths that are new or changed with their sockets, and those that go.
+    Change(Box<Change>),
+    /// How things are.
+    Report(Sender<ShardReport>),
+    /// The end.
+    Stop,
+}
+
+/// New settings; nothing in it can fail any more but by the engine's own check, which
+/// has been made.
+pub struct Change {
+    pub config: bifrost::Config,
+    pub vnic_queue: usize,
+    pub poll: PollMode,
+    pub remove: Vec<u8>,
+    /// With a socket where the addresses are new.
+    pub add: BTreeMap<u8, (bifrost::PathConfig, Option<UdpPath>)>,
+}
+
+/// How a thread is doing.
+#[derive(Debug, Clone, Default)]
+pub struct ShardReport {
+    pub tunnel: bifrost::TunnelMetrics,
+    pub paths: BTreeMap<u8, bifrost::PathMetrics>,
+    /// Frames that the guest's kernel took and refused.
+    pub written: (u64, u64),
+    /// Messages that the kernel did not take.
+    pub unsent: u64,
+    /// What sockets reported: nobody listens, no route; and empty datagrams.
+    pub socket_errors: u64,
+    /// Memory in use.
+    pub memory_bytes: u64,
+}
+
+/// A thread's doings between turns.
+#[derive(Default)]
+struct Turn {
+    received: Vec<Received>,
+    unsent: u64,
+    socket_errors: u64,
+    /// The device cannot be read until then.
+    device_down_until: u64,
+    stopping: bool,
+}
+
+/// Gives orders to a shard.
+pub struct Handle {
+    pub orders: Sender<Command>,
+    pub waker: Waker,
+}
+
+impl Handle {
+    /// Sends an order; one to a thread that has ended is lost, and its end is noticed
+    /// elsewhere.
+    pub fn send(&self, command: Command) {
+        if self.orders.send(command).is_ok() {
+            self.waker.wake();
+        }
+    }
+}
+
+impl Shard {
+    /// Runs until it is told to stop.
+    pub fn run(mut self) -> anyhow::Result<()> {
+        precise_timers();
+        let mut receiver = Receiver::new();
+        let mut outbox = Outbox::default();
+        let mut turn = Turn::default();
+        let mut awake_until = 0;
+        self.watch();
+        while !turn.stopping {
+            let now = monotonic_ns();
+            let accepts = self.can_read() && now >= turn.device_down_until;
+            self.waiter.set_watched(0, accepts);
+            let timeout = match (self.engine.poll_timeout(), now < awake_until) {
+                (_, true) => 0,
+                (Some(due), _) => due.saturating_sub(now).min(SLEEP_MAX_NS),
+                (None, _) => SLEEP_MAX_NS,
+            };
+            let ready = self.waiter.wait(timeout)?;
+            let (called, from_guest) = (ready.called(), ready.is(0));
+            let from_paths: u32 = (0..self.paths.len())
+                .filter(|index| ready.is(index + 1))
+                .fold(0, |bits, index| bits | 1 << index);
+            let now = monotonic_ns();
+            if called {
+                self.obey(now, &mut turn);
+            }
+            // A timer says nothing while what it waits for has come and lies unread.
+            let more = self.receive(from_paths, &mut receiver, &mut turn);
+            let now = monotonic_ns();
+            if !more || self.is_late(now) {
+                self.engine.handle_timeout(now);
+            }
+            self.vnic.fill(now, &mut self.engine, &mut self.memory);
+            let wrote = self.vnic.drain(&self.tun, &mut self.memory);
+            // What the guest's kernel answers to what was written is there by now.
+            let read = match from_guest || wrote {
+                true => self.read_guest(now, &mut turn)?,
+                false => false,
+            };
+            self.send(&mut outbox, &mut turn);
+            self.settle();
+            if self.poll == PollMode::Spin && (read || wrote || from_paths != 0) {
+                awake_until = monotonic_ns() + SPIN_NS;
+            }
+        }
+        receiver.give_back(self.memory.slab(Place::Datagrams));
+        Ok(())
+    }
+
+    fn is_late(&self, now: u64) -> bool {
+        let due = self.engine.poll_timeout();
+        due.is_some_and(|at_ns| at_ns + LATE_NS < now)
+    }
+
+    fn watch(&mut self) {
+        let paths = self.paths.values().map(|path| path.as_fd());
+        self.waiter
+            .watch(std::iter::once(self.tun.as_fd()).chain(paths));
+    }
+
+    /// Whether there is more.
+    fn receive(&mut self, ready: u32, receiver: &mut Receiver, turn: &mut Turn) -> bool {
+        let mut more = false;
+        for (index, (id, path)) in self.paths.iter().enumerate() {
+            if ready & 1 << index == 0 {
+                continue;
+            }
+            let slab = self.memory.slab(Place::Datagrams);
+            match receiver.receive(path, slab, &mut turn.received) {
+                Ok(batch) => {
+                    more |= batch.more;
+                    turn.socket_errors += batch.unusable;
+                }
+                Err(_) => turn.socket_errors += 1,
+            }
+            // Not before they came: the other end subtracts what they waited here from
+            // its round trip.
+            let now = monotonic_ns();
+            for message in turn.received.drain(..) {
+                take(&mut self.engine, &mut self.memory, now, *id, path, message);
+            }
+        }
+        more
+    }
+
+    /// Whether a frame would be taken, and has a buffer to be read into. Without, a
+    /// device with packets would keep the thread awake for nothing.
+    fn can_read(&mut self) -> bool {
+        self.engine.can_accept() && self.memory.slab(Place::Frame).available() > 0
+    }
+
+    /// Whether a frame was read.
+    fn read_guest(&mut self, now: u64, turn: &mut Turn) -> anyhow::Result<bool> {
+        let mut any = false;
+        for _ in 0..FRAMES {
+            if !self.can_read() {
+                break;
+            }
+            let Some(buffer) = self.memory.slab(Place::Frame).take() else {
+                break;
+            };
+            let bytes = &mut self.memory.slab(Place::Frame).bytes_mut(buffer)[..FRAME_MAX];
+            let length = match self.tun.read(bytes) {
+                Ok(Some(length)) => length,
+                Ok(None) => {
+                    self.memory.slab(Place::Frame).release(buffer);
+                    break;
+                }
+                Err(error) => {
+                    self.memory.slab(Place::Frame).release(buffer);
+                    // EIO: somebody has set it down; anything else is its end.
+                    if error.raw_os_error() == Some(libc::EIO) {
+                        turn.device_down_until = now + DEVICE_DOWN_NS;
+                        break;
+                    }
+                    return Err(error).context("the TUN device is gone");
+                }
+            };
+            any = true;
+            self.take_frame(now, buffer, length);
+        }
+        Ok(any)
+    }
+
+    fn take_frame(&mut self, now: u64, buffer: causeway_io::tunnel::BufferId, length: usize) {
+        let packet = self
+            .memory
+            .slab(Place::Frame)
+            .bytes(buffer)
+            .get(VNET_HEADER..length);
+        let hash = packet.map_or(0, bifrost::flow_hash);
+        let small = match Memory::is_small(length) {
+            true => self.memory.copy_small(Place::Frame, buffer, 0..length),
+            false => None,
+        };
+        let (place, buffer) = match small {
+            Some(small) => {
+                self.memory.slab(Place::Frame).release(buffer);
+                (Place::SmallFrame, small)
+            }
+            None => (Place::Frame, buffer),
+        };
+        let span = Span {
+            slot: Memory::slot(place, buffer),
+            offset: 0,
+            len: length as u32,
+        };
+        // A refused one is counted there; its slot is ours. The reference of an
+        // accepted one is the engine's.
+        if self.engine.handle_frame(now, span, hash).is_err() {
+            self.memory.release(span.slot, 1);
+        }
+    }
+
+    fn send(&mut self, outbox: &mut Outbox, turn: &mut Turn) {
+        loop {
+            let now = monotonic_ns();
+            let more = outbox.fill(now, &mut self.engine, &self.memory);
+            for (id, path) in &self.paths {
+                let Some(sent) = outbox.send(*id, path, &self.memory) else {
+                    continue;
+                };
+                turn.unsent += sent.refused as u64;
+                if sent.too_large
+                    && let Ok(payload) = path.payload_max()
+                {
+                    let overhead = if path.remote().is_ipv4() { 28 } else { 48 };
+                    let mtu = u16::try_from(payload + overhead).unwrap_or(u16::MAX);
+                    // The engine may know of a narrower place farther away.
+                    let known = self.engine.path_metrics(PathId(*id));
+                    let mtu = known.map_or(mtu, |known| known.mtu.min(mtu));
+                    self.engine.set_path_mtu(now, PathId(*id), mtu);
+                }
+            }
+            if !more {
+                break;
+            }
+        }
+    }
+
+    /// Takes back what is free, and tells what happened.
+    fn settle(&mut self) {
+        while let Some(release) = self.engine.poll_release() {
+            self.memory.release(release.slot, release.count);
+        }
+        while let Some(event) = self.engine.poll_event() {
+            let thread = self.number;
+            match event {
+                Event::PeerUp => info!(thread, "the other end answers"),
+                Event::PeerRestarted => info!(thread, "the other end was started anew"),
+                Event::PathAlive(id) => info!(thread, "path {id} is alive"),
+                Event::PathDead(id) => warn!(thread, "path {id} is dead"),
+                Event::PathMtu(id, mtu) => info!(thread, "path {id} lets {mtu} bytes through"),
+            }
+        }
+    }
+
+    fn obey(&mut self, now: u64, turn: &mut Turn) {
+        loop {
+            match self.inbox.try_recv() {
+                Ok(Command::Change(change)) => self.change(now, *change),
+                // Whoever asked may have gone.
+                Ok(Command::Report(reply)) => drop(reply.send(self.report(turn))),
+                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => {
+                    turn.stopping = true;
+                    return;
+                }
+                Err(TryRecvError::Empty) => return,
+            }
+        }
+    }
+
+    fn change(&mut self, now: u64, change: Change) {
+        let thread = self.number;
+        if let Err(error) = self.engine.reconfigure(now, change.config) {
+            warn!(thread, "the engine keeps its settings: {error}");
+        }
+        self.vnic.set_room(change.vnic_queue);
+        self.poll = change.poll;
+        for id in change.remove {
+            self.engine.remove_path(now, PathId(id));
+            self.paths.remove(&id);
+        }
+        for (id, (config, socket)) in change.add {
+            self.engine.remove_path(now, PathId(id));
+            if let Some(socket) = socket {
+                self.paths.insert(id, socket);
+            }
+            if let Err(error) = self.engine.add_path(now, PathId(id), config) {
+                warn!(thread, "path {id} is not added: {error}");
+            }
+        }
+        self.watch();
+    }
+
+    fn report(&self, turn: &Turn) -> ShardReport {
+        let paths = self.paths.keys().filter_map(|id| {
+            let metrics = self.engine.path_metrics(PathId(*id))?;
+            Some((*id, metrics))
+        });
+        ShardReport {
+            tunnel: self.engine.metrics(),
+            paths: paths.collect(),
+            written: self.vnic.counts(),
+            unsent: turn.unsent,
+            socket_errors: turn.socket_errors,
+            memory_bytes: self.memory.used_bytes(),
+        }
+    }
+}
+
+/// Gives the datagrams of a message to the engine. The message's own reference ends
+/// here.
+fn take(
+    engine: &mut Engine,
+    memory: &mut Memory,
+    now: u64,
+    id: u8,
+    path: &UdpPath,
+    message: Received,
+) {
+    let buffer = message.buffer;
+    let copies = memory.is_short_of_large() || Memory::is_small(message.length);
+    let mut begin = 0;
+    while begin < message.length {
+        let end = (begin + message.segment).min(message.length);
+        let copied = match copies {
+            true => memory.copy_small(Place::Datagrams, buffer, begin..end),
+            false => None,
+        };
+        let (place, at, offset) = match copied {
+            Some(small) => (Place::SmallDatagram, small, 0),
+            None => (Place::Datagrams, buffer, begin),
+        };
+        let span = Span {
+            slot: Memory::slot(place, at),
+            offset: offset as u32,
+            len: (end - begin) as u32,
+        };
+        let bytes = &mut memory.slab(place).bytes_mut(at)[offset..offset + end - begin];
+        let kept = engine.handle_datagram(now, PathId(id), path.remote(), bytes, span);
+        let held = matches!(kept, Ok(bifrost::Kept::Held));
+        match (copied, held) {
+            // The copy's reference is the engine's now, or nobody's.
+            (Some(_), true) => {}
+            (Some(small), false) => memory.slab(Place::SmallDatagram).release(small),
+            (None, true) => memory.slab(Place::Datagrams).retain(buffer, 1),
+            (None, false) => {}
+        }
+        begin = end;
+    }
+    memory.slab(Place::Datagrams).release(buffer);
+    debug_assert!(message.length <= BUFFER_BYTES);
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `causeway tunnel`: one end of a tunnel between hosts.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use tracing::info;
+
+use crate::client::Target;
+use crate::config::TunnelConfig;
+use crate::daemon::serve::{self, Listeners, Routers};
+use crate::output::{Format, Table};
+use crate::stats_cmd::View;
+use crate::tunnel::view::{PathView, TunnelStatus};
+use crate::tunnel::{self, Tunnel};
+
+/// Run one end of a tunnel that keeps loss and bad paths from the guests' TCP
+///
+/// Carries what is routed to its TUN device to the other end, over several paths at
+/// once, until SIGTERM or SIGINT. SIGHUP reads the configuration and the keys again.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Option<Action>,
+
+    /// Configuration file
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        default_value = "/etc/causeway/causeway-tunnel.toml"
+    )]
+    config: PathBuf,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Show paths and counts of a running tunnel
+    Status {
+        /// Unix socket of the tunnel
+        #[arg(
+            short,
+            long,
+            value_name = "PATH",
+            default_value = "/run/causeway/tunnel.sock",
+            env = "CAUSEWAY_TUNNEL_SOCKET"
+        )]
+        socket: PathBuf,
+        #[command(flatten)]
+        view: View,
+    },
+}
+
+impl Args {
+    /// Whether the command prints and ends.
+    pub fn only_prints(&self) -> bool {
+        self.action.is_some()
+    }
+
+    /// Runs the command.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        if let Some(Action::Status { socket, view }) = self.action {
+            return status(&Target::tunnel(socket), &view);
+        }
+        match TunnelConfig::load(&self.config) {
+            Ok(config) => run(self.config, config).map(|()| ExitCode::SUCCESS),
+            Err(errors) => {
+                eprintln!("{errors}");
+                Ok(ExitCode::FAILURE)
+            }
+        }
+    }
+}
+
+fn run(file: PathBuf, config: TunnelConfig) -> anyhow::Result<()> {
+    let listeners = Listeners::bind(&config.socket, config.http)?;
+    let summary = config.summary();
+    let (tunnel, failed) = Tunnel::start(config, file)?;
+    info!("carrying {summary}");
+    listeners.announce();
+    let router = tunnel::router(Arc::clone(&tunnel));
+    let routers = Routers {
+        unix: router.clone(),
+        tcp: router,
+    };
+    let result = serve::serve_routers(routers, &listeners, || tunnel.reload(), failed);
+    tunnel.stop();
+    result
+}
+
+fn status(target: &Target, view: &View) -> anyhow::Result<ExitCode> {
+    view.show(|output, all| {
+        let status: TunnelStatus = target.get("/v1/status")?;
+        Ok(match output {
+            Format::Table => text(&status, all),
+            Format::Json => serde_json::to_string_pretty(&status)? + "\n",
+            Format::Csv => paths(&status.paths).to_csv(),
+        })
+    })
+}
+
+fn text(status: &TunnelStatus, all: bool) -> String {
+    let totals = &status.totals;
+    let mut page = format!(
+        "{}: {} threads, {}\n",
+        status.device,
+        status.threads,
+        match status.key {
+            0 => "in clear".to_owned(),
+            key => format!("sealed with key {key}"),
+        }
+    );
+    if let Some(error) = &status.last_reload_error {
+        page += &format!("the last reload was refused: {error}\n");
+    }
+    page += &format!("\n{}\n", paths(&status.paths).to_text());
+    let mut counts = Table::new(&["COUNT", ">VALUE"]);
+    for (name, value) in [
+        ("frames from guests", totals.frames_in),
+        ("frames to guests", totals.frames_out),
+        ("chunks sent", totals.chunks_sent),
+        ("chunks sent again", totals.chunks_resent),
+        ("chunks received", totals.chunks_received),
+        ("frames out of order", totals.frames_reordered),
+        ("frames skipped", totals.frames_skipped),
+        ("ring to guests full", totals.vnic_full),
+        ("refused by guests' kernel", totals.guest_refused),
+        ("unsent", totals.unsent),
+        ("socket errors", totals.socket_errors),
+        ("conversations", totals.conversations),
+    ] {
+        if all || value > 0 {
+            counts.push(vec![name.to_owned(), value.to_string()]);
+        }
+    }
+    for refused in &status.refused {
+        if all || refused.count > 0 {
+            let name = format!("refused: {}", refused.reason);
+            counts.push(vec![name, refused.count.to_string()]);
+        }
+    }
+    page + &counts.to_text()
+}
+
+fn paths(paths: &[PathView]) -> Table {
+    let mut table = Table::new(&[
+        "PATH",
+        "STATE",
+        "LOCAL",
+        "REMOTE",
+        ">MTU",
+        ">RTT_US",
+        ">MIN_US",
+        ">SHARE",
+        ">SENT",
+        ">LOST",
+        ">TIMEOUTS",
+        ">MOVES",
+        ">DEATHS",
+    ]);
+    for path in paths {
+        let lost = path.lost_by_gap + path.lost_by_timeout + path.lost_by_death;
+        table.push(vec![
+            path.id.to_string(),
+            path.state.clone(),
+            path.local.clone(),
+            path.remote.clone(),
+            path.mtu.to_string(),
+            format!("{:.0}", path.rtt_us),
+            format!("{:.0}", path.min_rtt_us),
+            format!("{:.3}", path.share),
+            path.sent_chunks.to_string(),
+            lost.to_string(),
+            path.timeouts.to_string(),
+            path.moves.to_string(),
+            path.deaths.to_string(),
+        ]);
+    }
+    table
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How long a listener's accept queue should be (Certes, section 5.3).
+//!
+//! The usual rule keeps the time in the queue at a goal: it shortens the queue, and so
+//! drops SYNs, whose clients then wait for seconds where nobody looks (figure 21). The
+//! rule here goes by what clients feel, whatever that is made of: it tries another
+//! limit for a while, and keeps going while the mean response time falls.
+
+use std::ops::RangeInclusive;
+
+/// What one limit gave while it held.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Trial {
+    /// Transactions that ended.
+    pub transactions: f64,
+    /// Sum of their response times as clients felt them, seconds.
+    pub response_s: f64,
+    /// Sum of SYN-to-END, seconds.
+    pub served_s: f64,
+    /// Connections completed.
+    pub completed: f64,
+    /// Share of SYNs that were dropped.
+    pub dropped: f64,
+}
+
+impl Trial {
+    fn mean_s(&self) -> f64 {
+        self.response_s / self.transactions
+    }
+}
+
+/// Doubles or halves the limit, in the direction that clients feel to be the better.
+#[derive(Clone, Debug)]
+pub struct ClientRule {
+    limits: RangeInclusive<u32>,
+    limit: u32,
+    longer: bool,
+    before: Option<Trial>,
+    /// Trials in a row of the longest limit.
+    held: u32,
+}
+
+impl ClientRule {
+    /// Fewer transactions than this tell nothing of a limit.
+    const ENOUGH: f64 = 30.0;
+    /// A mean that changed by less, as a share, did not change.
+    const NOISE: f64 = 0.05;
+    /// Below this share of dropped SYNs the queue's limit is not what clients feel.
+    const DROPS: f64 = 0.005;
+    /// Trials after which the longest limit is held against a shorter one again.
+    const HOLD: u32 = 8;
+
+    /// Begins with the limit that is in force, as far as `limits` allow.
+    pub fn new(limits: RangeInclusive<u32>, limit: u32) -> Self {
+        Self {
+            limit: limit.clamp(*limits.start(), *limits.end()),
+            limits,
+            longer: true,
+            before: None,
+            // Of the limit that is in force nothing is known: if it is the longest, a
+            // shorter one is tried first.
+            held: Self::HOLD,
+        }
+    }
+
+    /// The limit that should hold now.
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Takes in what the present limit gave; the limit to try next.
+    pub fn step(&mut self, trial: Trial) -> u32 {
+        if trial.transactions < Self::ENOUGH {
+            return self.limit;
+        }
+        let before = self.before.replace(trial);
+        if trial.dropped < Self::DROPS {
+            // Nothing is dropped: the limit does no harm, and the next burst may need it.
+            self.before = None;
+            self.longer = true;
+            return self.limit;
+        }
+        if let Some(before) = before {
+            let change = trial.mean_s() / before.mean_s() - 1.0;
+            // Within the noise the longer queue is the better: it drops less.
+            let worse = change > Self::NOISE;
+            let same = change.abs() <= Self::NOISE;
+            if worse || (same && !self.longer) {
+                self.longer = !self.longer;
+            }
+        }
+        if self.longer && self.limit == *self.limits.end() {
+            self.longer = self.held < Self::HOLD;
+            self.held += 1;
+        } else {
+            self.held = 0;
+        }
+        let next = match self.longer {
+            true => self.limit.saturating_mul(2),
+            false => self.limit / 2,
+        };
+        self.limit = next.clamp(*self.limits.start(), *self.limits.end());
+        self.limit
+    }
+}
+
+/// The usual rule, for comparison: the queue is as long as what leaves it in the goal's
+/// time, by the mean SYN-to-END.
+#[derive(Clone, Debug)]
+pub struct QueueingRule {
+    limits: RangeInclusive<u32>,
+    limit: u32,
+    goal_s: f64,
+}
+
+impl QueueingRule {
+    /// Keeps the mean SYN-to-END at `goal_s` seconds.
+    pub fn new(limits: RangeInclusive<u32>, limit: u32, goal_s: f64) -> Self {
+        Self {
+            limit: limit.clamp(*limits.start(), *limits.end()),
+            limits,
+            goal_s,
+        }
+    }
+
+    /// Takes in what the present limit gave; the limit to try next.
+    pub fn step(&mut self, trial: Trial) -> u32 {
+        if trial.completed < ClientRule::ENOUGH || trial.served_s <= 0.0 {
+            return self.limit;
+        }
+        let ratio = self.goal_s / (trial.served_s / trial.completed);
+        let next = f64::from(self.limit) * ratio.clamp(0.5, 2.0);
+        self.limit = (next.round() as u32).clamp(*self.limits.start(), *self.limits.end());
+        self.limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trial(mean_s: f64, dropped: f64) -> Trial {
+        Trial {
+            transactions: 100.0,
+            response_s: 100.0 * mean_s,
+            served_s: 50.0,
+            completed: 100.0,
+            dropped,
+        }
+    }
+
+    /// Runs the rule against a server whose mean by limit is known.
+    fn settle(rule: &mut ClientRule, mean_s: impl Fn(u32) -> f64, rounds: usize) -> Vec<u32> {
+        (0..rounds)
+            .map(|_| {
+                let limit = rule.limit();
+                rule.step(trial(mean_s(limit), 0.2))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn it_finds_the_limit_that_clients_feel_to_be_best() {
+        // Short queues drop, long ones keep clients waiting.
+        let mean_s = |limit: u32| 200.0 / f64::from(limit) + f64::from(limit) / 100.0;
+        for begin in [16, 128, 4096] {
+            let mut rule = ClientRule::new(16..=4096, begin);
+            let limits = settle(&mut rule, mean_s, 60);
+            let late = &limits[20..];
+            assert!(
+                late.iter().all(|limit| (64..=512).contains(limit)),
+                "{begin}: {limits:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn where_a_longer_queue_is_never_worse_it_grows_to_the_end_and_stays() {
+        let mut rule = ClientRule::new(16..=1024, 32);
+        let limits = settle(&mut rule, |limit| 1.0 + 100.0 / f64::from(limit), 30);
+        assert_eq!(*limits.last().unwrap_or(&0), 1024, "{limits:?}");
+    }
+
+    #[test]
+    fn the_longest_limit_is_held_against_a_shorter_one_from_time_to_time() {
+        let mut rule = ClientRule::new(16..=1024, 1024);
+        let good = settle(&mut rule, |limit| 1.0 + 100.0 / f64::from(limit), 30);
+        assert_eq!(good[0], 512, "{good:?}");
+        let shorter = good.iter().filter(|limit| **limit < 1024).count();
+        assert!((2..=4).contains(&shorter), "{good:?}");
+        // Later the server is such that a long queue is bad.
+        let bad = settle(&mut rule, |limit| f64::from(limit) / 100.0, 30);
+        assert!(bad[15..].iter().all(|limit| *limit <= 64), "{bad:?}");
+    }
+
+    #[test]
+    fn without_drops_and_with_too_few_transactions_nothing_is_tried() {
+        let mut rule = ClientRule::new(16..=1024, 64);
+        assert_eq!(rule.step(trial(5.0, 0.0)), 64);
+        let few = Trial {
+            transactions: 5.0,
+            ..trial(5.0, 0.5)
+        };
+        assert_eq!(rule.step(few), 64);
+    }
+
+    #[test]
+    fn the_queueing_rule_keeps_its_goal_whatever_is_dropped() {
+        let mut rule = QueueingRule::new(16..=4096, 1024, 0.25);
+        // 0.5 s of service and queueing: half the queue, although 90 % are dropped.
+        assert_eq!(rule.step(trial(20.0, 0.9)), 512);
+        assert_eq!(rule.step(trial(20.0, 0.9)), 256);
+    }
+}

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Both estimators of one category of clients, fed slot by slot as a server counts.
+//!
+//! A slot is *settled* when every client that had a SYN in it could have been heard of
+//! again: one first retry gap and a tenth after its end. Settled slots go through the
+//! flood detector, the drop odds, the network's loss and the model, once and for
+//! good. What came after them is estimated on a copy of the model, so that a live view
+//! lags by one slot only. `exact` needs no settling for connections; those who gave up
+//! are told by the caller when they are found out ([`Verdict`]).
+
+use std::collections::VecDeque;
+
+use super::{
+    Confidence, DropOdds, Error, Estimate, FastModel, FloodDetector, Mix, NetworkLoss, Slot,
+    StallShares,
+};
+
+/// An attempt that is not answered, judged.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Verdict {
+    /// Its client may come again.
+    Waits,
+    /// Its client gave up, so long after its first SYN. Seconds.
+    GaveUp(f64),
+}
+
+/// Says of attempts whether their clients have given up (Certes, 3.2.2).
+///
+/// A client is gone when SYNs are missing that a more patient one would have sent: one,
+/// or two where the network loses some. It had waited as long as the shortest patience
+/// allows that explains its silence; where no known one does, to the middle between
+/// its last SYN and the one that is missing.
+#[derive(Clone, Debug)]
+pub struct Judge {
+    classes: Vec<(Vec<f64>, f64)>,
+    patience_s: Vec<f64>,
+}
+
+impl Judge {
+    /// How late a retry may be, as a share of its time and at least; seconds.
+    const LATE: f64 = 0.05;
+    const LATE_S: f64 = 0.15;
+    /// Above this loss a missing SYN may have been lost.
+    const LOSSY: f64 = 0.005;
+
+    /// For clients of these classes. `schedules_s` have all retries that their stacks
+    /// can make, also beyond their patience.
+    pub fn new(mix: &Mix, schedules_s: &[Vec<f64>]) -> Self {
+        let mut patience_s: Vec<f64> = mix.classes().iter().map(|class| class.fto_s).collect();
+        patience_s.sort_by(f64::total_cmp);
+        patience_s.dedup();
+        let weights = mix.classes().iter().map(|class| class.weight);
+        Self {
+            classes: schedules_s.iter().cloned().zip(weights).collect(),
+            patience_s,
+        }
+    }
+
+    /// Of an attempt whose last SYN came `last_s` after its first, which is `age_s` ago.
+    /// Above a loss of half a percent one missing SYN is no proof.
+    pub fn judge(&self, last_s: f64, age_s: f64, loss: f64) -> Verdict {
+        let late = |at_s: f64| at_s + (at_s * Self::LATE).max(Self::LATE_S);
+        let need = if loss > Self::LOSSY { 2 } else { 1 };
+        let after = |at_s: &&f64| **at_s > late(last_s);
+        let expected_s: Vec<f64> = self
+            .schedule(last_s)
+            .iter()
+            .filter(after)
+            .copied()
+            .collect();
+        let missing = expected_s
+            .iter()
+            .filter(|&&at_s| late(at_s) < age_s)
+            .count();
+        let patience_s = self.patience_s.iter().copied().find(|&s| s > last_s);
+        let before = |s: f64| expected_s.iter().filter(|&&at_s| at_s < s).count();
+        match (patience_s, expected_s.first()) {
+            _ if missing < need && age_s <= self.longest_s() => Verdict::Waits,
+            (Some(patience_s), _) if before(patience_s) < need => Verdict::GaveUp(patience_s),
+            (_, Some(&next_s)) if missing >= need => Verdict::GaveUp(f64::midpoint(last_s, next_s)),
+            (Some(patience_s), _) => Verdict::GaveUp(patience_s),
+            (None, _) => Verdict::GaveUp(last_s),
+        }
+    }
+
+    /// How long after the first SYN an attempt is surely judged, seconds.
+    pub fn longest_s(&self) -> f64 {
+        let last = self.patience_s.last().copied().unwrap_or(0.0);
+        last * (1.0 + Self::LATE) + Self::LATE_S
+    }
+
+    /// The retries of the class that has one where this attempt's last SYN was; of the
+    /// heaviest class where none or several have.
+    fn schedule(&self, last_s: f64) -> &[f64] {
+        let near = |retries_s: &[f64]| {
+            let tolerance_s = (last_s * Self::LATE).max(Self::LATE_S);
+            last_s == 0.0
+                || retries_s
+                    .iter()
+                    .any(|at_s| (at_s - last_s).abs() <= tolerance_s)
+        };
+        let fits = self.classes.iter().filter(|(retries_s, _)| near(retries_s));
+        let heaviest = |a: &&(Vec<f64>, f64), b: &&(Vec<f64>, f64)| a.1.total_cmp(&b.1);
+        fits.max_by(heaviest)
+            .or_else(|| self.classes.iter().max_by(heaviest))
+            .map_or(&[], |(retries_s, _)| retries_s)
+    }
+}
+
+/// A slot as both estimators have it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Observed {
+    /// Its number.
+    pub number: u64,
+    /// As counted.
+    pub slot: Slot,
+    /// By the tracker. Clients that gave up are in it when they are found out, at most
+    /// [`Judge::longest_s`] late.
+    pub exact: Estimate,
+    /// By the model.
+    pub model: Estimate,
+}
+
+/// What a category is like now.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Standing {
+    /// Whether the model's hypothesis holds.
+    pub confidence: Confidence,
+    /// Odds of a retry's drop over a first SYN's, where enough came.
+    pub odds_ratio: Option<f64>,
+    /// Share of packets that the network loses, one way.
+    pub loss: f64,
+    /// Share of first SYNs that are of a flood.
+    pub flood: f64,
+}
+
+/// The estimators of one category.
+#[derive(Clone, Debug)]
+pub struct Observer {
+    model: FastModel,
+    odds: DropOdds,
+    loss: NetworkLoss,
+    stalls: StallShares,
+    flood: FloodDetector,
+    /// The last settled slot's number.
+    settled: Option<u64>,
+    /// Recent slots, settled ones first.
+    recent: VecDeque<Observed>,
+    keep: usize,
+}
+
+impl Observer {
+    /// For slots of `slot_s` seconds and clients of this mix; remembers `keep` slots.
+    pub fn new(slot_s: f64, mix: &Mix, keep: usize) -> Result<Self, Error> {
+        Ok(Self {
+            model: FastModel::new(slot_s, mix.clone(), 0.0)?,
+            odds: DropOdds::new(slot_s),
+            loss: NetworkLoss::new(slot_s),
+            stalls: StallShares::new(slot_s),
+            flood: FloodDetector::new(slot_s, mix),
+            settled: None,
+            recent: VecDeque::new(),
+            keep: keep.max(1),
+        })
+    }
+
+    /// Slots from the end of one until it can be settled.
+    pub fn settle_slots(slot_s: f64, mix: &Mix) -> u64 {
+        (FloodDetector::judge_after_s(mix) / slot_s).ceil() as u64 + 1
+    }
+
+    /// Goes on with another mix: what is under way is taken to be of the new one's first
+    /// SYNs for one patience.
+    pub fn set_mix(&mut self, slot_s: f64, mix: &Mix) -> Result<(), Error> {
+        self.model = FastModel::new(slot_s, mix.clone(), self.loss.share())?;
+        self.flood = FloodDetector::new(slot_s, mix);
+        // The past as it was counted brings the new model into its stride.
+        // Odds and loss have counted it already.
+        let settled: Vec<Slot> = self.settled_slots().cloned().collect();
+        for slot in settled {
+            self.flood.judge(&slot);
+            let real = self.flood.without_flood(&slot);
+            self.advance(&real)?;
+        }
+        Ok(())
+    }
+
+    fn settled_slots(&self) -> impl Iterator<Item = &Slot> {
+        let until = self.settled;
+        let settled = self
+            .recent
+            .iter()
+            .filter(move |of| Some(of.number) <= until);
+        settled.map(|of| &of.slot)
+    }
+
+    /// The number after the last settled slot; `None` before the first.
+    pub fn next(&self) -> Option<u64> {
+        self.settled.map(|number| number + 1)
+    }
+
+    /// Takes slots in, in order and without gaps: those that are settled now, from
+    /// [`next`](Self::next) on, and those that are over but not settled.
+    pub fn feed(&mut self, settled: &[(u64, Slot)], fresh: &[(u64, Slot)]) -> Result<(), Error> {
+        let until = self.settled;
+        let pending: Vec<Observed> = {
+            let first_fresh = self.recent.iter().position(|of| Some(of.number) > until);
+            self.recent
+                .drain(first_fresh.unwrap_or(self.recent.len())..)
+                .collect()
+        };
+        let gave_up = |number: u64| {
+            let found = pending.iter().find(|of| of.number == number);
+            found.map_or((0.0, 0.0), |of| (of.exact.gave_up, of.exact.give_up_s))
+        };
+        for (number, slot) in settled {
+            let model = self.step(slot)?;
+            self.settled = Some(*number);
+            self.push(*number, slot, model, gave_up(*number));
+        }
+        let mut live = self.model.clone();
+        let share = self.flood.share();
+        for (number, slot) in fresh {
+            let model = live.step(&less_flood(slot, share));
+            self.push(*number, slot, model, gave_up(*number));
+        }
+        while self.recent.len() > self.keep {
+            self.recent.pop_front();
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, slot: &Slot) -> Result<Estimate, Error> {
+        self.flood.judge(slot);
+        let real = self.flood.without_flood(slot);
+        self.odds.add(&real);
+        self.loss.add(&real);
+        self.stalls.add(&real);
+        self.advance(&real)
+    }
+
+    fn advance(&mut self, real: &Slot) -> Result<Estimate, Error> {
+        self.model.set_odds(Some(&self.odds));
+        self.model.set_loss(self.loss.share())?;
+        self.model.set_stalls(&self.stalls);
+        Ok(self.model.step(real))
+    }
+
+    fn push(
+        &mut self,
+        number: u64,
+        slot: &Slot,
+        model: Estimate,
+        (gave_up, give_up_s): (f64, f64),
+    ) {
+        let mut exact = Estimate::exact(slot, []);
+        (exact.gave_up, exact.give_up_s) = (gave_up, give_up_s);
+        self.recent.push_back(Observed {
+            number,
+            slot: slot.clone(),
+            exact,
+            model,
+        });
+    }
+
+    /// A client gave up in slot `number`, having waited so long. If that slot is
+    /// forgotten or yet to come, it counts in the nearest one that is known.
+    pub fn gave_up(&mut self, number: u64, waited_s: f64) {
+        let at = self.recent.partition_point(|of| of.number < number);
+        let at = at.min(self.recent.len().saturating_sub(1));
+        if let Some(of) = self.recent.get_mut(at) {
+            of.exact.gave_up += 1.0;
+            of.exact.give_up_s += waited_s;
+        }
+    }
+
+    /// The slots that are remembered, in order.
+    pub fn recent(&self) -> impl DoubleEndedIterator<Item = &Observed> {
+        self.recent.iter()
+    }
+
+    /// What the category is like.
+    pub fn standing(&self) -> Standing {
+        Standing {
+            confidence: self.odds.confidence(),
+            odds_ratio: self.odds.ratio(),
+            loss: self.loss.share(),
+            flood: self.flood.share(),
+        }
+    }
+
+    /// SYNs that are expected as retries `slots_ahead` of the first slot that is not
+    /// settled (Certes, section 6).
+    pub fn forecast(&self, slots_ahead: usize) -> f64 {
+        self.model.forecast(slots_ahead)
+    }
+}
+
+/// A slot that cannot be judged yet, without the share of its first SYNs that a flood
+/// had in those before.
+fn less_flood(slot: &Slot, share: f64) -> Slot {
+    let flood = (slot.first_offered as f64 * share).round() as u64;
+    let dropped = slot.first_offered.saturating_sub(slot.first_accepted);
+    let from_dropped = flood.min(dropped);
+    let answered = flood - from_dropped;
+    Slot {
+        offered: slot.offered.saturating_sub(flood),
+        first_offered: slot.first_offered - flood,
+        accepted: slot.accepted.saturating_sub(answered),
+        first_accepted: slot.first_accepted.saturating_sub(answered),
+        ..slot.clone()
+    }
+}

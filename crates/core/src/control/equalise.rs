@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The law that equalises utilisation: weights in proportion to what each real can do,
+//! which its latency and its rate of answers tell.
+//!
+//! What answers `x` requests a second with latency `W` can do about `x + burst / W`. For a
+//! queue that requests reach `burst` at a time that is exact: its latency is
+//! `burst / (mu - x)`. An overloaded real shows its capacity by `x`, an idle one by `W`, and
+//! between them the estimate does not depend on how much load the real has: the weights
+//! that it asks for do not change when they are given (docs/control.md).
+//!
+//! As long as all latencies could be one and chance, the configured weights stand; the
+//! surer it is that they differ, the more of the estimate counts. And a real that stays
+//! several times slower gives all that it has, where the others can bear it: whether a
+//! queue or the server itself makes it slow, nobody gains by asking it.
+
+use super::Reason;
+use super::controller::{Controlled, Controller};
+use super::survey::{Standing, Survey};
+use super::tracker::Estimate;
+
+/// Intervals of evidence for which a real must have been slow, and the others able to bear
+/// its load, before it gives all.
+const PATIENCE: u32 = 1;
+/// Times the lowest latency that it must have shown, and so many standard errors more. A
+/// small real, with fewer workers, swings as much wider as it is smaller than the mean.
+const FAR: f64 = 2.0;
+const FAR_ERRORS: f64 = 3.0;
+/// Part of what the others have left, by `1 / W` each, that its load may take.
+const BEARABLE: f64 = 0.5;
+/// Time in which a queue should drain.
+const DRAIN_NS: f64 = 5e8;
+/// Time in which the certainty that reals differ halves.
+const UNEVEN_HALVES_NS: f64 = 3e9;
+/// Distance to the meant weight, relative to the configured one, not worth a new ring.
+const SETTLED: f64 = 0.02;
+/// Standard error squared at which an estimate is worth nothing for a return.
+const UNSURE: f64 = 1.0;
+
+/// What one real is meant to have by what is known of it.
+#[derive(Debug, Clone, Copy)]
+struct Wish {
+    weight: f64,
+    low: f64,
+    high: f64,
+}
+
+/// What the reals can do, in requests per interval.
+struct Capacities {
+    /// Of each real; none is known of those without a usable estimate.
+    each: Vec<Option<f64>>,
+    /// Requests that each answered.
+    answered: Vec<f64>,
+    /// Capacity of those that are known, per configured weight.
+    per_weight: f64,
+}
+
+impl Controller {
+    /// Moves weights towards those that the capacities ask for; returns how much.
+    pub(super) fn equalise(&mut self, survey: &Survey, reasons: &mut [Reason]) -> f64 {
+        let Some(median) = self.median(survey) else {
+            return 0.0;
+        };
+        let capacities = self.capacities(survey);
+        self.uneven = self.unevenness(survey, median);
+        let mut wishes: Vec<Wish> = (0..self.reals.len())
+            .map(|index| self.wish(index, survey, &capacities))
+            .collect();
+        let total: f64 = self.reals.iter().map(|real| real.member.configured).sum();
+        scale(&mut wishes, total);
+        if self.relieve(&mut wishes, survey, &capacities) {
+            scale(&mut wishes, total);
+        }
+        self.steps(&mut wishes, survey);
+        let mut changes: Vec<f64> = wishes
+            .iter()
+            .zip(&self.reals)
+            .map(|(wish, real)| wish.weight - real.weight)
+            .collect();
+        self.balance(&mut changes, survey);
+        self.explain(&changes, survey, median, reasons);
+        for (real, change) in self.reals.iter_mut().zip(&changes) {
+            real.weight += change;
+        }
+        changes.iter().filter(|change| **change > 0.0).sum()
+    }
+
+    /// The reals whose latency says something about them, with it.
+    fn known<'a>(
+        &'a self,
+        survey: &'a Survey,
+    ) -> impl Iterator<Item = (usize, &'a Controlled, Estimate)> + 'a {
+        let reals = self.reals.iter().zip(&survey.standings).enumerate();
+        reals.filter_map(|(index, (real, standing))| {
+            let usable = !matches!(
+                standing,
+                Standing::Drained | Standing::TooFast | Standing::Suspect { .. }
+            );
+            let estimate = real.tracker.estimate().filter(|_| usable)?;
+            Some((index, real, estimate))
+        })
+    }
+
+    /// Median of the known latencies, by configured weight: the lower one of two.
+    fn median(&self, survey: &Survey) -> Option<Estimate> {
+        let known = self.known(survey);
+        let mut known: Vec<(Estimate, f64)> = known
+            .map(|(_, real, estimate)| (estimate, real.member.configured))
+            .collect();
+        known.sort_by(|a, b| a.0.latency_ns.total_cmp(&b.0.latency_ns));
+        let half = known.iter().map(|(_, weight)| weight).sum::<f64>() / 2.0;
+        let mut below = 0.0;
+        known
+            .iter()
+            .find(|(_, weight)| {
+                below += weight;
+                below >= half - 1e-9
+            })
+            .map(|(estimate, _)| *estimate)
+    }
+
+    fn capacities(&self, survey: &Survey) -> Capacities {
+        let burst_ns = self.params.burst * self.params.interval_ns as f64;
+        let yields = survey.yield_ratio.max(0.01);
+        let answered = self.reals.iter();
+        let answered: Vec<f64> = answered
+            .map(|real| real.tracker.answered() / yields)
+            .collect();
+        let mean = self.mean_weight();
+        let mut each = vec![None; self.reals.len()];
+        let (mut capacity, mut weight) = (0.0, 0.0);
+        for (index, real, estimate) in self.known(survey) {
+            // The longer the queue, the less of what is answered is for new requests.
+            let drained = (1.0 - estimate.latency_ns / DRAIN_NS).max(0.0);
+            let parallel = real.member.configured / mean;
+            let can_do = answered[index] * drained + parallel * burst_ns / estimate.latency_ns;
+            each[index] = Some(can_do);
+            capacity += can_do;
+            weight += real.member.configured;
+        }
+        Capacities {
+            each,
+            answered,
+            per_weight: capacity / f64::max(weight, f64::MIN_POSITIVE),
+        }
+    }
+
+    fn mean_weight(&self) -> f64 {
+        let sum: f64 = self.reals.iter().map(|real| real.member.configured).sum();
+        (sum / self.reals.len().max(1) as f64).max(f64::MIN_POSITIVE)
+    }
+
+    /// How sure it is that the reals differ, from 0 to 1. It is forgotten slowly: when all
+    /// latencies are alike because the weights are right, the weights are to stay.
+    fn unevenness(&self, survey: &Survey, median: Estimate) -> f64 {
+        let kept = (-(self.params.interval_ns as f64) / UNEVEN_HALVES_NS).exp2();
+        let sure = self.known(survey).map(|(_, _, own)| {
+            let distance = (own.latency_ns / median.latency_ns).ln().abs();
+            let chance = self.params.tolerance.ln_1p() + self.params.margin * own.error();
+            garrote(distance, chance) / distance.max(f64::MIN_POSITIVE)
+        });
+        sure.fold(self.uneven * kept, f64::max)
+    }
+
+    fn wish(&self, index: usize, survey: &Survey, capacities: &Capacities) -> Wish {
+        let real = &self.reals[index];
+        let configured = real.member.configured;
+        let (low, high) = real.bounds(&self.params);
+        let wish = |weight| Wish { weight, low, high };
+        match (survey.standings[index], capacities.each[index]) {
+            (Standing::Drained, _) => wish(0.0),
+            (Standing::Suspect { .. }, _) => wish(low),
+            (Standing::TooFast, _) => Wish {
+                high: real.weight.min(configured).max(low),
+                ..wish(real.weight.min(configured))
+            },
+            (_, Some(can_do)) => {
+                let ratio = can_do / (configured * capacities.per_weight);
+                let meant = wish(configured * ratio.max(1e-6).powf(self.uneven));
+                match survey.doubtful[index] {
+                    // Perhaps it answers errors: it is not to gain by that.
+                    true => Wish {
+                        weight: meant.weight.min(configured),
+                        high: configured.max(low),
+                        low,
+                    },
+                    false => meant,
+                }
+            }
+            // Not known to have become better.
+            (_, None) if real.slow => wish(real.weight),
+            (_, None) => wish(configured),
+        }
+    }
+
+    /// Counts how long reals have been slow while the others could bear their load, and
+    /// has those give all. Returns whether there is any such real.
+    fn relieve(&mut self, wishes: &mut [Wish], survey: &Survey, capacities: &Capacities) -> bool {
+        let interval_ns = self.params.interval_ns as f64 / self.mean_weight();
+        let others = self.known(survey).filter(|(index, ..)| {
+            let standing = survey.standings[*index];
+            matches!(standing, Standing::Low | Standing::Middle)
+        });
+        let left: f64 = others
+            .map(|(_, real, own)| interval_ns * real.member.configured / own.latency_ns)
+            .sum();
+        let lowest_ns = survey.lowest.map_or(f64::INFINITY, |(_, of)| of.latency_ns);
+        let mean = self.mean_weight();
+        let mut any = false;
+        for (index, (real, wish)) in self.reals.iter_mut().zip(wishes).enumerate() {
+            let renewed = survey.renewed[index];
+            match survey.standings[index] {
+                // With little load few samples come, and certainty is not to be had.
+                Standing::Lingering => {}
+                Standing::High => {
+                    let bearable = capacities.answered[index] <= BEARABLE * left;
+                    let own = real.tracker.estimate();
+                    let far_ns = FAR * lowest_ns / (real.member.configured / mean).clamp(0.1, 1.0);
+                    let far = own.is_some_and(|own| own.surely_ns(FAR_ERRORS) > far_ns);
+                    let counts = u32::from(renewed && bearable && far);
+                    real.slow_for = real.slow_for.saturating_add(counts);
+                }
+                _ => real.slow_for = 0,
+            }
+            if real.slow_for > PATIENCE {
+                wish.weight = (real.weight * (1.0 - self.params.take_max)).max(wish.low);
+                (wish.low, wish.high) = (wish.weight, wish.weight);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Bounds what one interval may change. A weight about which this interval brought
+    /// nothing is held.
+    fn steps(&self, wishes: &mut [Wish], survey: &Survey) {
+        let reals = self.reals.iter().zip(&survey.renewed);
+        for ((wish, standing), (real, renewed)) in
+            wishes.iter_mut().zip(&survey.standings).zip(reals)
+        {
+            let (before, configured) = (real.weight, real.member.configured);
+            let holds = match standing {
+                Standing::Unknown => real.tracker.pending() > 0,
+                Standing::TooFast => false,
+                _ => !renewed,
+            };
+            if real.slow_for > PATIENCE {
+                continue;
+            }
+            if holds || (wish.weight - before).abs() <= SETTLED * configured {
+                wish.weight = before;
+                continue;
+            }
+            let mut meant = wish.weight;
+            if before < configured.min(meant) {
+                // Few samples, as a real at the floor has them, make a slow one look
+                // like any other: it comes back as fast as it is certain.
+                let error = real.tracker.estimate().map_or(0.0, Estimate::error);
+                let certain = (1.0 - error * error / UNSURE).max(self.params.return_rate);
+                meant = before + certain * (meant - before);
+            }
+            let least = before * (1.0 - self.params.take_max);
+            let most = before + self.params.gain_cap * configured;
+            wish.weight = meant.clamp(least, most).clamp(wish.low, wish.high);
+        }
+    }
+
+    /// Makes changes sum to zero. What is given and nobody asked for goes to all that
+    /// are known not to be slow; what is asked for and nobody gives comes from all that
+    /// do not gain; what then is left over does not happen.
+    fn balance(&self, changes: &mut [f64], survey: &Survey) {
+        let missing = -changes.iter().sum::<f64>();
+        let gives = missing > 0.0;
+        let rooms = (0..changes.len()).map(|index| {
+            let (real, change) = (&self.reals[index], changes[index]);
+            match (gives, survey.standings[index]) {
+                (_, Standing::Drained | Standing::TooFast) => 0.0,
+                (true, Standing::Low | Standing::Middle)
+                    if change >= 0.0 && !survey.doubtful[index] =>
+                {
+                    (real.room_up(&self.params) - change).max(0.0)
+                }
+                (false, _) if change <= 0.0 => (real.room_down(&self.params) + change).max(0.0),
+                _ => 0.0,
+            }
+        });
+        let rooms: Vec<f64> = rooms.collect();
+        let all: f64 = rooms.iter().sum();
+        if all > 0.0 {
+            let part = (missing.abs() / all).min(1.0).copysign(missing);
+            for (change, room) in changes.iter_mut().zip(&rooms) {
+                *change += part * room;
+            }
+        }
+        let up: f64 = changes.iter().filter(|change| **change > 0.0).sum();
+        let down: f64 = -changes.iter().filter(|change| **change < 0.0).sum::<f64>();
+        let moved = up.min(down);
+        for change in changes.iter_mut() {
+            let all = if *change > 0.0 { up } else { down };
+            if all > 0.0 {
+                *change *= moved / all;
+            }
+        }
+    }
+
+    fn explain(&self, changes: &[f64], survey: &Survey, median: Estimate, reasons: &mut [Reason]) {
+        for (index, (&change, real)) in changes.iter().zip(&self.reals).enumerate() {
+            let configured = real.member.configured;
+            let weight = real.weight + change;
+            let own = real.tracker.estimate().map(|own| own.latency_ns);
+            reasons[index] = match (survey.standings[index], own) {
+                (Standing::Drained, _) => continue,
+                (Standing::TooFast, _) => Reason::LoneFast,
+                (
+                    Standing::Suspect {
+                        requests,
+                        silent_ns,
+                    },
+                    _,
+                ) => Reason::Suspect {
+                    requests,
+                    silent_ns,
+                },
+                _ if change.abs() <= 1e-9 * configured => match reasons[index] {
+                    Reason::Floor | Reason::FewSamples { .. } | Reason::Unknown => continue,
+                    _ if weight >= self.params.cap * configured * (1.0 - 1e-9) => Reason::Cap,
+                    _ => Reason::Steady,
+                },
+                (_, Some(latency_ns)) if latency_ns > median.latency_ns && weight < configured => {
+                    match change < 0.0 {
+                        true => Reason::Above {
+                            latency_ns,
+                            median_ns: median.latency_ns,
+                        },
+                        false => Reason::Regressed,
+                    }
+                }
+                (_, Some(latency_ns)) if latency_ns < median.latency_ns && weight > configured => {
+                    match change > 0.0 {
+                        true => Reason::Below {
+                            latency_ns,
+                            median_ns: median.latency_ns,
+                        },
+                        false => Reason::Regressed,
+                    }
+                }
+                _ if change > 0.0 && weight > configured => Reason::Received,
+                _ if change < 0.0 && weight < configured => Reason::Gave,
+                _ => Reason::Regressed,
+            };
+        }
+    }
+}
+
+/// The part of a distance that counts: Breiman's garrote (Technometrics 37, 1995),
+/// continuous, nothing up to the threshold and nearly all far above it.
+fn garrote(distance: f64, threshold: f64) -> f64 {
+    match distance.abs() > threshold {
+        true => distance * (1.0 - (threshold / distance).powi(2)),
+        false => 0.0,
+    }
+}
+
+/// Scales what is wished for by one factor, so that within the bounds it sums to
+/// `total`: by bisection, to some billionths.
+fn scale(wishes: &mut [Wish], total: f64) {
+    let scaled = |wish: &Wish, factor: f64| (factor * wish.weight).clamp(wish.low, wish.high);
+    let sum = |factor: f64| -> f64 { wishes.iter().map(|wish| scaled(wish, factor)).sum() };
+    let (mut low, mut high) = (-20.0_f64, 20.0_f64);
+    for _ in 0..40 {
+        let middle = (low + high) / 2.0;
+        match sum(middle.exp2()) < total {
+            true => low = middle,
+            false => high = middle,
+        }
+    }
+    let factor = high.exp2();
+    for wish in wishes {
+        wish.weight = scaled(wish, factor);
+    }
+}

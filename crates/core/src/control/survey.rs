@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is found out before any weight moves, whatever the law: who is slow, who
+//! swallows requests, who is too fast to be true.
+
+use super::base::{Bases, TOO_FAST_ERRORS};
+use super::controller::{Controlled, Controller};
+use super::tracker::{Estimate, Progress, ratio_error};
+use super::{Reading, Reason};
+
+/// Estimates that a silent real should have given before it is suspect. If they
+/// came independently, silence by chance would have probability e^-5.
+const SUSPECT_EXPECTED: f64 = 5.0;
+/// Shortest silence of a suspect, in intervals: requests of the interval's end
+/// are answered in the next one.
+const SUSPECT_INTERVALS: u64 = 2;
+/// An estimate that nothing renewed for this long says nothing about now. Then
+/// regression lets traffic back in, and the traffic brings an estimate.
+const EXPIRE_NS: u64 = 30_000_000_000;
+
+/// Where a real stands in one interval.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Standing {
+    Drained,
+    Unknown,
+    Suspect {
+        requests: u64,
+        silent_ns: u64,
+    },
+    High,
+    /// Was high, and is not known to be no longer.
+    Lingering,
+    Middle,
+    Low,
+    /// Much faster than any other real has been: it may be failing fast.
+    TooFast,
+}
+
+/// What is found out before any weight moves.
+pub(super) struct Survey {
+    /// The real with the lowest latency that is not too fast.
+    pub lowest: Option<(usize, Estimate)>,
+    pub standings: Vec<Standing>,
+    /// Whether this interval brought evidence about a real.
+    pub renewed: Vec<bool>,
+    /// Which reals are faster than any other has been, if not yet surely.
+    pub doubtful: Vec<bool>,
+    /// Samples per request among the reals that answer.
+    pub yield_ratio: f64,
+}
+
+impl Controller {
+    /// Updates every measurement and tells slow from fast.
+    pub(super) fn survey(&mut self, now_ns: u64, readings: &[Reading]) -> Survey {
+        self.stable_for = self.stable_for.saturating_add(1);
+        let mut renewed = Vec::with_capacity(self.reals.len());
+        for (index, real) in self.reals.iter_mut().enumerate() {
+            let reading = readings.get(index).copied().unwrap_or_default();
+            let progress = real.tracker.absorb(now_ns, &reading, &self.params);
+            if real.tracker.expire(now_ns, EXPIRE_NS) {
+                real.slow = false;
+            }
+            if progress == Progress::Changed && real.member.configured > 0.0 {
+                self.stable_for = 0;
+            }
+            renewed.push(progress != Progress::Held);
+        }
+        let too_fast = self.too_fast(TOO_FAST_ERRORS);
+        let doubtful = self.too_fast(0.0);
+        for ((real, too_fast), renewed) in self.reals.iter_mut().zip(&too_fast).zip(&renewed) {
+            // What may be an error is no example of what is possible.
+            if *renewed && !too_fast {
+                let estimate = real.tracker.estimate();
+                real.base.observe(estimate, self.params.interval_ns);
+            }
+        }
+        let lowest = self.lowest(&too_fast);
+        let yield_ratio = self.pool_yield(now_ns);
+        let standings: Vec<Standing> = self
+            .reals
+            .iter()
+            .zip(&too_fast)
+            .map(
+                |(real, too_fast)| match self.standing(real, now_ns, lowest, yield_ratio) {
+                    Standing::Low | Standing::Middle if *too_fast => Standing::TooFast,
+                    standing => standing,
+                },
+            )
+            .collect();
+        for ((renewed, standing), real) in renewed.iter_mut().zip(&standings).zip(&mut self.reals) {
+            *renewed |= matches!(standing, Standing::Suspect { .. });
+            real.slow = matches!(
+                standing,
+                Standing::Suspect { .. } | Standing::High | Standing::Lingering
+            );
+        }
+        Survey {
+            lowest,
+            standings,
+            renewed,
+            doubtful,
+            yield_ratio,
+        }
+    }
+
+    /// Which reals answer much faster than any other ever has, so many standard errors
+    /// away. If most of the pool does, its work has changed, and none is.
+    fn too_fast(&self, errors: f64) -> Vec<bool> {
+        let bases = Bases::of(self.reals.iter().map(|real| &real.base));
+        let reals = self.reals.iter().enumerate();
+        let mut too_fast: Vec<bool> = reals
+            .map(|(index, real)| {
+                let own = real.tracker.estimate();
+                own.is_some_and(|own| bases.too_fast(index, &real.base, own, errors))
+            })
+            .collect();
+        let (mut all, mut flagged) = (0.0, 0.0);
+        for (real, too_fast) in self.reals.iter().zip(&too_fast) {
+            if real.tracker.estimate().is_some() {
+                all += real.member.configured;
+                flagged += real.member.configured * f64::from(u8::from(*too_fast));
+            }
+        }
+        if flagged > all / 2.0 {
+            too_fast.fill(false);
+        }
+        too_fast
+    }
+
+    /// The lowest latency, of those that are not too fast.
+    fn lowest(&self, too_fast: &[bool]) -> Option<(usize, Estimate)> {
+        self.reals
+            .iter()
+            .enumerate()
+            .filter(|(index, real)| real.member.configured > 0.0 && !too_fast[*index])
+            .filter_map(|(index, real)| Some((index, real.tracker.estimate()?)))
+            .min_by(|a, b| a.1.latency_ns.total_cmp(&b.1.latency_ns))
+    }
+
+    /// Samples per request among the reals that answer.
+    fn pool_yield(&self, now_ns: u64) -> f64 {
+        let (samples, requests) = self
+            .reals
+            .iter()
+            .filter(|real| real.tracker.silence(now_ns).0 == 0)
+            .map(|real| real.tracker.yield_parts())
+            .fold((0.0, 0.0), |sum, parts| (sum.0 + parts.0, sum.1 + parts.1));
+        match requests > 0.0 {
+            true => (samples / requests).min(1.0),
+            false => 0.0,
+        }
+    }
+
+    fn standing(
+        &self,
+        real: &Controlled,
+        now_ns: u64,
+        lowest: Option<(usize, Estimate)>,
+        yield_ratio: f64,
+    ) -> Standing {
+        if real.member.configured <= 0.0 {
+            return Standing::Drained;
+        }
+        let Some((_, lowest)) = lowest else {
+            return Standing::Unknown;
+        };
+        let high_ns = self.params.alpha_high * lowest.latency_ns;
+        let (requests, silent_ns) = real.tracker.silence(now_ns);
+        if requests as f64 * yield_ratio >= SUSPECT_EXPECTED
+            && silent_ns >= SUSPECT_INTERVALS * self.params.interval_ns
+            && silent_ns as f64 > high_ns
+        {
+            return Standing::Suspect {
+                requests,
+                silent_ns,
+            };
+        }
+        let Some(own) = real.tracker.estimate() else {
+            return match real.slow {
+                true => Standing::Lingering,
+                false => Standing::Unknown,
+            };
+        };
+        let ratio = own.latency_ns / lowest.latency_ns;
+        let margin = (self.params.confidence * ratio_error(own, lowest)).exp();
+        if ratio > self.params.alpha_high * margin {
+            Standing::High
+        } else if ratio > self.params.alpha_high && real.slow {
+            // A real at the floor has few samples and so a wide margin; it must
+            // not be given weight back for that.
+            Standing::Lingering
+        } else if ratio < self.params.alpha_low {
+            Standing::Low
+        } else {
+            Standing::Middle
+        }
+    }
+
+    /// The reasons that hold if no weight moves.
+    pub(super) fn first_reasons(&self, survey: &Survey) -> Vec<Reason> {
+        let reals = self.reals.iter().zip(&survey.standings);
+        reals
+            .map(|(real, standing)| match standing {
+                Standing::Drained => Reason::Drained,
+                Standing::Unknown if real.tracker.pending() > 0 => self.few_samples(real),
+                Standing::Unknown => Reason::Unknown,
+                Standing::High | Standing::Lingering | Standing::Suspect { .. } => {
+                    match real.room_down(&self.params) {
+                        room if room <= 1e-9 * real.member.configured => Reason::Floor,
+                        _ => self.few_samples(real),
+                    }
+                }
+                Standing::Middle | Standing::Low => Reason::Steady,
+                Standing::TooFast => Reason::LoneFast,
+            })
+            .collect()
+    }
+
+    fn few_samples(&self, real: &Controlled) -> Reason {
+        Reason::FewSamples {
+            have: real.tracker.pending(),
+            need: self.params.min_samples,
+        }
+    }
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Packets that do not arrive: TCP's, which are sent again, and ping's.
+
+use super::evidence::{Evidence, Tcp};
+use super::finding::Finding;
+
+/// Fewer lost echoes than this are chance.
+const LOST_PINGS: u64 = 3;
+
+/// Segments that were lost and sent again, or requests that never came back.
+pub(super) fn loss(evidence: &Evidence) -> Option<Finding> {
+    let client = evidence.client?;
+    let (retransmitted, segments) = sent(evidence);
+    let rr = evidence.rr?;
+    // One in a thousand is what an idle machine's tail-loss probes come to.
+    let enough = retransmitted > 0 && retransmitted * 1000 >= segments;
+    (enough || evidence.timeouts > 0).then_some(Finding::Loss {
+        retransmitted,
+        segments,
+        rr_max_ns: rr.max_ns,
+        tcp_ns: client.rtt.p50_ns,
+    })
+}
+
+/// Echoes that are lost where TCP's segments are not.
+pub(super) fn icmp(evidence: &Evidence) -> Option<Finding> {
+    let ping = evidence.ping?;
+    let lost = ping.sent.saturating_sub(ping.rtt.count);
+    if lost < LOST_PINGS || lost * 50 < ping.sent {
+        return None;
+    }
+    let (retransmitted, segments) = sent(evidence);
+    let share = lost as f64 / ping.sent as f64;
+    // Had the path lost as many of TCP's segments, this many would have been lost.
+    let expected = share * segments as f64;
+    if (retransmitted as f64) < expected / 10.0 && expected >= 10.0 {
+        return Some(Finding::IcmpLimited {
+            lost,
+            sent: ping.sent,
+            segments,
+            retransmitted,
+        });
+    }
+    (retransmitted == 0).then_some(Finding::PingLoss {
+        lost,
+        sent: ping.sent,
+    })
+}
+
+/// Segments sent again, and all segments: both ends.
+fn sent(evidence: &Evidence) -> (u64, u64) {
+    let ends = [evidence.client, evidence.server];
+    let sum = |of: fn(&Tcp) -> u64| ends.iter().flatten().map(of).sum();
+    (sum(|t| t.retransmitted), sum(|t| t.segments))
+}

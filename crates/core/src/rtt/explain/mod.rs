@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the numbers of one path say, as sentences: is it the network, the
+//! application, or the way of measuring?
+//!
+//! One file a cause: [`loss`] of packets, a full [`queue`], an [`ack`] that waits,
+//! the [`application`].
+
+mod ack;
+mod application;
+mod evidence;
+mod finding;
+mod loss;
+mod queue;
+#[cfg(test)]
+mod tests;
+
+pub use ack::{ACK_TIMERS, Ack};
+pub use evidence::{Evidence, Ping, Tcp};
+pub use finding::{End, Finding, Taken, time};
+
+/// What the numbers show, the network's own faults first. Never empty.
+pub fn explain(evidence: &Evidence) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let loss = loss::loss(evidence);
+    findings.extend(loss);
+    let queue = queue::bufferbloat(evidence);
+    findings.extend(queue);
+    findings.extend(loss::icmp(evidence));
+    // Behind a full queue every round-trip time is long.
+    if queue.is_none() {
+        let nagle = ack::nagle(evidence);
+        findings.extend(ack::delayed(evidence, nagle, loss.is_some()));
+        findings.extend(nagle);
+    }
+    findings.extend(application::application(evidence, &findings));
+    if findings.is_empty() {
+        findings.push(Finding::Fine);
+    }
+    findings
+}
+
+/// A closing sentence: where the network stands apart from what was found.
+pub fn closing(evidence: &Evidence, findings: &[Finding]) -> Option<String> {
+    let network_ns = evidence.network_ns()?;
+    let blamed = findings.iter().any(Finding::blames_network);
+    (!blamed).then(|| format!("The network's round trip is {}.", time(network_ns)))
+}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Places and their rings on real maps. Needs root; fails without.
+
+use std::collections::HashSet;
+
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType};
+
+use super::*;
+use crate::abi::Plain as _;
+
+const LAYOUT: ConnLayout = ConnLayout {
+    connections: 4096,
+    tier_bits: 4,
+    tier: 0,
+};
+const CPUS: u32 = 2;
+
+fn array(name: &str, value: usize, entries: u32) -> MapHandle {
+    let opts = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+        map_flags: libbpf_sys::BPF_F_MMAPABLE,
+        ..Default::default()
+    };
+    MapHandle::create(MapType::Array, Some(name), 4, value as u32, entries, &opts)
+        .unwrap_or_else(|e| panic!("making a map needs root and BPF: {e}"))
+}
+
+struct World {
+    conns: MapHandle,
+    rings: MapHandle,
+}
+
+impl World {
+    fn new() -> Self {
+        assert_eq!((LAYOUT.partitions(), LAYOUT.partition_size()), (2, 2048));
+        Self {
+            conns: array("conns", size_of::<Slot>(), 4096),
+            rings: array("rings", size_of::<Ring>(), 2 * CPUS),
+        }
+    }
+
+    fn table(&self) -> ConnTable {
+        let mut table = self.unfilled();
+        table.top_up();
+        table
+    }
+
+    /// The CPUs have no places yet.
+    fn unfilled(&self) -> ConnTable {
+        ConnTable::new(&self.conns, &self.rings, LAYOUT).expect("the table")
+    }
+
+    /// Takes a place as the data plane does, and opens a connection in it.
+    fn open(&mut self, table: &ConnTable, cpu: usize, partition: usize) -> Option<u32> {
+        let ring = &table.rings[cpu * 2 + partition];
+        let head = ring.head.load(Ordering::Relaxed);
+        if head == ring.tail.load(Ordering::Acquire) {
+            return None;
+        }
+        let index = ring.index[(head % RING) as usize].load(Ordering::Relaxed);
+        ring.head.store(head.wrapping_add(1), Ordering::Release);
+        let place = partition as u32 * 2048 + u32::from(index);
+        self.write(place, |flow| {
+            flow.key.saddr_be[8..12].copy_from_slice(&[0x20, 0, 0, 80]);
+            flow.key.saddr_be[12] = 6;
+            flow.key.saddr_be[..4].copy_from_slice(&place.to_be_bytes());
+        });
+        Some(place)
+    }
+
+    fn write(&self, place: u32, change: impl FnOnce(&mut abi::Flow)) {
+        let old = self
+            .conns
+            .lookup(&place.to_ne_bytes(), MapFlags::ANY)
+            .expect("lookup");
+        let mut flow = abi::Flow::from_bytes(&old.expect("a place")).expect("size");
+        change(&mut flow);
+        self.conns
+            .update(&place.to_ne_bytes(), flow.as_bytes(), MapFlags::ANY)
+            .expect("update");
+    }
+}
+
+fn at(seconds: u64) -> Duration {
+    Duration::from_secs(1000 + seconds)
+}
+
+fn sweep(table: &mut ConnTable, seconds: u64) -> u32 {
+    table.sweep(at(seconds), 4096, &Patience::default()).freed
+}
+
+#[test]
+fn every_place_is_given_out_once() {
+    let mut world = World::new();
+    let mut table = world.table();
+    let mut seen = HashSet::new();
+    for turn in 0..100_000 {
+        match world.open(&table, turn % 2, turn / 2 % 2) {
+            Some(place) => assert!(seen.insert(place), "{place} twice"),
+            None => table.top_up(),
+        }
+    }
+    assert_eq!(seen.len(), 4096, "all of them in the end");
+    assert_eq!(table.connections().count(), 4096);
+    assert!(world.open(&table, 0, 0).is_none());
+}
+
+#[test]
+fn places_come_back_by_their_connection_s_state() {
+    let mut world = World::new();
+    let mut table = world.table();
+    let [half, closed, open] = [0, 1, 0].map(|cpu| world.open(&table, cpu, 1).expect("a place"));
+    world.write(closed, |flow| (flow.bits, flow.packets) = (CLOSED | 1, 9));
+    world.write(open, |flow| flow.packets = 9);
+    assert_eq!(sweep(&mut table, 0), 0);
+    assert_eq!(sweep(&mut table, 29), 0);
+    assert_eq!(sweep(&mut table, 31), 1);
+    assert!(table.connection(half).is_none());
+    // A packet in between: it counts from then on.
+    world.write(closed, |flow| flow.packets = 10);
+    assert_eq!(sweep(&mut table, 59), 0);
+    assert_eq!(sweep(&mut table, 118), 0);
+    assert_eq!(sweep(&mut table, 120), 1);
+    assert!(table.connection(closed).is_none());
+    assert_eq!(sweep(&mut table, 3599), 0);
+    assert_eq!(sweep(&mut table, 3601), 1);
+    assert_eq!(table.connections().count(), 0);
+    // All of them can be had again.
+    let mut places = HashSet::new();
+    for _ in 0..20 {
+        table.top_up();
+        (0..2).for_each(|cpu| {
+            while let Some(place) = world.open(&table, cpu, 1) {
+                assert!(places.insert(place));
+            }
+        });
+    }
+    assert_eq!(places.len(), 2048);
+}
+
+#[test]
+fn a_successor_finds_what_is_free() {
+    let mut world = World::new();
+    let table = world.table();
+    let kept: HashSet<u32> = (0..50)
+        .filter_map(|n| world.open(&table, n % 2, n / 2 % 2))
+        .collect();
+    drop(table);
+    let mut table = world.table();
+    assert_eq!(
+        table.connections().map(|c| c.place).collect::<HashSet<_>>(),
+        kept
+    );
+    let mut seen = kept;
+    for _ in 0..20 {
+        for (cpu, partition) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            while let Some(place) = world.open(&table, cpu, partition) {
+                assert!(seen.insert(place), "{place} twice");
+            }
+        }
+        table.top_up();
+    }
+    assert_eq!(seen.len(), 4096);
+}
+
+#[test]
+fn a_connection_keeps_its_word_at_another_balancer() {
+    let mut world = World::new();
+    let mut table = world.unfilled();
+    let route = PlaceRoute {
+        real: 77,
+        generation: 3,
+        vip: 2,
+    };
+    let ends = |n: u8| -> (SocketAddr, SocketAddr) {
+        let vip = ([192, 0, 2, 10], 80).into();
+        (([198, 51, 100, n], 4000 + u16::from(n)).into(), vip)
+    };
+    let six = |n: u16| -> (SocketAddr, SocketAddr) {
+        let address = |last| std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last);
+        ((address(n), 5000).into(), (address(1), 80).into())
+    };
+    assert_eq!(table.adopt(9, ends(1), 5, &route), Adopted::Placed);
+    assert_eq!(table.adopt(9, ends(1), 5, &route), Adopted::Known);
+    assert_eq!(table.adopt(9, six(2), 6, &route), Adopted::Placed);
+    // Of another tier: the layout has words of 11 bits below those of the tier.
+    assert_eq!(table.adopt(9, ends(3), 5 | 1 << 11, &route), Adopted::Taken);
+    for (client, vip) in [ends(1), six(2)] {
+        let word = if client.is_ipv4() { 5 } else { 6 };
+        let held = table.find(client, vip, word).expect("in its place");
+        assert_eq!((held.real, held.packets, held.closed), (77, 1, false));
+        assert_eq!(table.find(client, vip, 7), None);
+    }
+    assert_eq!(table.find(ends(2).0, ends(2).1, 5), None);
+    // Nobody else gets these places.
+    let taken: HashSet<u32> = table.connections().map(|held| held.place).collect();
+    assert_eq!(taken.len(), 2);
+    let mut given = 0;
+    for _ in 0..20 {
+        table.top_up();
+        for (cpu, partition) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            while let Some(place) = world.open(&table, cpu, partition) {
+                assert!(!taken.contains(&place));
+                given += 1;
+            }
+        }
+    }
+    assert_eq!(given, 4096 - 2);
+    // And with all given out there is no room for more.
+    assert_eq!(table.adopt(9, ends(9), 9, &route), Adopted::Taken);
+    let held = table.find(ends(1).0, ends(1).1, 5).expect("still there");
+    assert!(table.release(&held) && table.find(ends(1).0, ends(1).1, 5).is_none());
+}
+
+#[test]
+fn a_connection_is_released_and_rerouted_by_its_tuple() {
+    let mut world = World::new();
+    let mut table = world.table();
+    let place = world.open(&table, 0, 0).expect("a place");
+    let connection = table.connection(place).expect("a connection");
+    assert_eq!(connection.client.port(), 0x2000);
+    assert_eq!(connection.vip.port(), 80);
+    assert!(table.reroute(&connection, 77, 5));
+    let rerouted = table.connection(place).expect("a connection");
+    assert_eq!(
+        rerouted,
+        Connection {
+            real: 77,
+            ..connection
+        }
+    );
+    let mut other = connection;
+    other.client.set_port(1);
+    assert!(!table.release(&other) && !table.reroute(&other, 78, 5));
+    assert!(table.release(&connection) && !table.release(&connection));
+    assert!(table.connection(place).is_none());
+}

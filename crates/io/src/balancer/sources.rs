@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Clients that have reals of their own, by prefix (`struct source_key`).
+
+use std::net::IpAddr;
+
+use super::*;
+use crate::abi::{SourceGroup, SourceKey};
+
+/// A prefix: an address and how many of its bits count.
+pub type Prefix = (IpAddr, u8);
+
+/// The reals of some client prefixes of a VIP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceRing {
+    /// Clients' prefixes; the longest of all of a VIP's decides.
+    pub prefixes: Vec<Prefix>,
+    /// A ring of these clients' own; empty if none of its reals is there.
+    pub ring: Vec<RealId>,
+    /// An empty ring drops these clients' new flows, instead of leaving them to the
+    /// VIP's ring.
+    pub strict: bool,
+}
+
+/// A group of a VIP's prefixes, which are sorted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Group {
+    number: u32,
+    prefixes: Vec<Prefix>,
+}
+
+/// The tables of sources.
+#[derive(Debug)]
+pub(super) struct Sources {
+    prefixes: Table<SourceKey, u32>,
+    groups: Table<u32, SourceGroup>,
+    picks: PerCpu<u64>,
+}
+
+impl Sources {
+    pub(super) fn new(plane: &mut Plane) -> Result<Self> {
+        Ok(Self {
+            prefixes: Table::new(plane.take_map("sources")?)?,
+            groups: Table::new(plane.take_map("source_groups")?)?,
+            picks: PerCpu::new(plane.take_map("source_picks")?)?,
+        })
+    }
+}
+
+fn key(vip: VipId, (address, length): Prefix) -> SourceKey {
+    let mapped = if address.is_ipv4() { 96 } else { 0 };
+    SourceKey {
+        length: 32 + mapped + u32::from(length),
+        vip,
+        addr: abi::addr_bytes(address),
+    }
+}
+
+fn prefix(key: &SourceKey) -> Prefix {
+    let address = abi::addr_from_bytes(key.addr);
+    let mapped = if address.is_ipv4() { 96 } else { 0 };
+    (address, (key.length - 32 - mapped) as u8)
+}
+
+impl LoadBalancer {
+    /// Gives client prefixes of a VIP reals of their own: these, and no others any more.
+    /// Flows that are known stay where they are. A group of prefixes that the VIP had
+    /// keeps its counter.
+    pub fn set_sources(&self, id: VipId, wanted: &[SourceRing]) -> Result<()> {
+        let mut book = self.book();
+        let vip = book.vip(id)?;
+        for source in wanted {
+            if let Some(unknown) = source.ring.iter().find(|&&real| book.real(real).is_err()) {
+                return Err(Error::UnknownReal(*unknown));
+            }
+        }
+        let former = book.sources.remove(&id).unwrap_or_default();
+        if former.is_empty() && wanted.is_empty() {
+            return Ok(());
+        }
+        let groups = self.number_groups(&book, &former, wanted);
+        // What is there is kept in the book, also when the rest fails.
+        book.sources.insert(id, former.clone());
+        let groups = groups?;
+        let mut all = former.clone();
+        all.extend(
+            groups
+                .iter()
+                .filter(|group| !former.contains(group))
+                .cloned(),
+        );
+        book.sources.insert(id, all);
+        self.fill_groups(&groups, wanted)?;
+        for group in &groups {
+            for prefix in &group.prefixes {
+                self.sources
+                    .prefixes
+                    .put(&key(id, *prefix), &group.number)?;
+            }
+        }
+        let has = !groups.is_empty();
+        self.change(&vip, id, |value| {
+            value.flags &= !abi::VIP_SOURCES;
+            if has {
+                value.flags |= abi::VIP_SOURCES;
+            }
+        })?;
+        self.drop_groups(id, &former, &groups)?;
+        match has {
+            true => book.sources.insert(id, groups),
+            false => book.sources.remove(&id),
+        };
+        Ok(())
+    }
+
+    /// A number for each wanted group: that which its prefixes have, else a free one.
+    fn number_groups(
+        &self,
+        book: &Book,
+        former: &[Group],
+        wanted: &[SourceRing],
+    ) -> Result<Vec<Group>> {
+        let mut groups: Vec<Group> = Vec::with_capacity(wanted.len());
+        for source in wanted {
+            let mut prefixes = source.prefixes.clone();
+            prefixes.sort_unstable();
+            let known = former.iter().find(|group| group.prefixes == prefixes);
+            let number = match known {
+                Some(group) => group.number,
+                None => {
+                    let taken = |number: &u32| {
+                        let others = book.sources.values().flatten().chain(former).chain(&groups);
+                        others.into_iter().any(|group| group.number == *number)
+                    };
+                    let max = self.sources.groups.max_entries();
+                    let free = (0..max).find(|number| !taken(number));
+                    let number = free.ok_or(Error::TooMany {
+                        what: "groups of client prefixes",
+                        max,
+                    })?;
+                    self.sources.picks.clear(number)?;
+                    number
+                }
+            };
+            groups.push(Group { number, prefixes });
+        }
+        Ok(groups)
+    }
+
+    /// Number of a group's ring: they lie behind those of the VIPs.
+    fn source_ring(&self, group: u32) -> u32 {
+        self.vip_stats.max_entries() + group
+    }
+
+    /// Rings and sizes. As with VIPs' rings, the size in use never exceeds the ring.
+    fn fill_groups(&self, groups: &[Group], wanted: &[SourceRing]) -> Result<()> {
+        let mut swaps = Vec::new();
+        for (group, source) in groups.iter().zip(wanted) {
+            let size = source.ring.len() as u32;
+            let old = self.sources.groups.get(&group.number)?.unwrap_or_default();
+            if size < old.ring_size {
+                let value = SourceGroup {
+                    ring_size: size,
+                    strict: source.strict.into(),
+                };
+                self.sources.groups.put(&group.number, &value)?;
+            }
+            if size > 0 {
+                let ring = self.source_ring(group.number);
+                swaps.push((ring, NewRing::fill(&source.ring)?));
+            }
+        }
+        if !swaps.is_empty() {
+            self.rings.swap(&swaps)?;
+        }
+        for (group, source) in groups.iter().zip(wanted) {
+            let value = SourceGroup {
+                ring_size: source.ring.len() as u32,
+                strict: source.strict.into(),
+            };
+            self.sources.groups.put(&group.number, &value)?;
+        }
+        Ok(())
+    }
+
+    /// Prefixes that are no longer there, then the groups that nothing leads to.
+    fn drop_groups(&self, id: VipId, former: &[Group], groups: &[Group]) -> Result<()> {
+        let wanted = |prefix: &Prefix| {
+            let mut all = groups.iter().flat_map(|group| &group.prefixes);
+            all.any(|known| known == prefix)
+        };
+        for gone in former.iter().flat_map(|group| &group.prefixes) {
+            if !wanted(gone) {
+                self.sources.prefixes.remove(&key(id, *gone))?;
+            }
+        }
+        for group in former {
+            if !groups.iter().any(|kept| kept.number == group.number) {
+                self.sources
+                    .groups
+                    .put(&group.number, &SourceGroup::default())?;
+                self.rings.clear(self.source_ring(group.number))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a VIP's sources away; its value is gone already.
+    pub(super) fn forget_sources(&self, book: &mut Book, id: VipId) -> Result<()> {
+        let former = book.sources.remove(&id).unwrap_or_default();
+        self.drop_groups(id, &former, &[])
+    }
+
+    /// New flows that went by each group of a VIP's prefixes, in the groups' order.
+    pub fn source_picks(&self, id: VipId) -> Result<Vec<u64>> {
+        let book = self.book();
+        let Some(groups) = book.sources.get(&id) else {
+            return Ok(Vec::new());
+        };
+        let counts = self
+            .sources
+            .picks
+            .first(self.sources.groups.max_entries(), |sum, cpu| *sum += cpu)?;
+        let of = |group: &Group| counts.get(group.number as usize).copied();
+        Ok(groups.iter().map(|group| of(group).unwrap_or(0)).collect())
+    }
+
+    /// What the maps hold, by VIP.
+    pub(super) fn read_sources(&self) -> Result<BTreeMap<VipId, Vec<Group>>> {
+        let mut sources: BTreeMap<VipId, Vec<Group>> = BTreeMap::new();
+        for (key, number) in self.sources.prefixes.entries()? {
+            let groups = sources.entry(key.vip).or_default();
+            let prefix = prefix(&key);
+            match groups.iter_mut().find(|group| group.number == number) {
+                Some(group) => group.prefixes.push(prefix),
+                None => groups.push(Group {
+                    number,
+                    prefixes: vec![prefix],
+                }),
+            }
+        }
+        for group in sources.values_mut().flatten() {
+            group.prefixes.sort_unstable();
+        }
+        Ok(sources)
+    }
+}

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Ages the flow table (`bpf/lib/table.h`) from user space: the data plane reads no
+//! clock for a flow, and need not.
+//!
+//! A packet makes its flow's standing `live`. The sweep makes it `old`, and what is
+//! still `old` when it comes again has been silent meanwhile. What has been silent for
+//! long becomes `gone`: newcomers take such places first, so that a table full of ended
+//! flows does not let them push each other out. To the data plane a datagram of a flow
+//! that is `gone` is a first one, and the VIP's scheduler picks; a TCP segment brings its
+//! flow back to life.
+//!
+//! Places are never emptied: what lies in a second bucket would not be found then.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use libbpf_rs::MapHandle;
+
+use super::RealId;
+use crate::abi;
+use crate::error::Result;
+use crate::flow_table::WAYS;
+use crate::mapped::{Mapped, Shared};
+
+/// Looks at a place in the shortest of the times after which something ends.
+const LOOKS: u32 = 8;
+/// The least time in which all places are looked at once.
+const ROUND_MIN: Duration = Duration::from_millis(250);
+/// `STANDING_MASK` of table.h, and `enum flow_standing` in it.
+const STANDING: u32 = 3;
+const GONE: u32 = 0;
+const NEW: u32 = 1;
+const OLD: u32 = 2;
+const LIVE: u32 = 3;
+/// A place that the data plane is writing.
+const CLAIMED: u32 = LIVE;
+/// `enum flow_bits`: FIN or RST from the client.
+const CLOSED: u8 = 1 << 1;
+const UDP: u8 = 17;
+
+/// A `struct flow_bucket`.
+#[repr(C)]
+struct Bucket {
+    word: [AtomicU32; WAYS as usize],
+}
+
+/// A `struct flow`, as words.
+#[repr(C)]
+struct Place {
+    key: [AtomicU64; 5],
+    /// Real, its generation, VIP.
+    route: AtomicU64,
+    /// Sequence number of the SYN, bits, word.
+    opening: AtomicU64,
+    /// The packets, and the estimator's.
+    _rest: [u64; 17],
+}
+
+// SAFETY: all fields are atomic.
+unsafe impl Shared for Bucket {}
+// SAFETY: all fields are atomic but those behind `opening`, which are not read.
+unsafe impl Shared for Place {}
+const _: () = assert!(size_of::<Place>() == size_of::<abi::Flow>());
+
+/// How long a flow is kept that is silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowIdle {
+    /// A UDP flow; its next datagram is a first one then.
+    pub udp: Duration,
+    /// A TCP connection that the client has ended, or of which only a SYN came.
+    pub ended: Duration,
+    /// Any other TCP connection. Only its place is offered to others.
+    pub tcp: Duration,
+    /// A UDP flow on a real that drains, silent or not, since the sweep learnt of the
+    /// drain; `None` lets it stay.
+    pub udp_drain: Option<Duration>,
+}
+
+impl Default for FlowIdle {
+    /// 2 min, 60 s (TIME_WAIT), 1 h, and never.
+    fn default() -> Self {
+        Self {
+            udp: Duration::from_secs(120),
+            ended: Duration::from_secs(60),
+            tcp: Duration::from_secs(3600),
+            udp_drain: None,
+        }
+    }
+}
+
+impl FlowIdle {
+    /// In which time all places are looked at once.
+    fn round(&self) -> Duration {
+        (self.udp.min(self.ended).min(self.tcp) / LOOKS).max(ROUND_MIN)
+    }
+}
+
+/// What a flow table holds, and what became of flows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowTotals {
+    /// Places, IPv4 and IPv6.
+    pub places: u64,
+    /// Flows in the last round that was looked at whole, those that are gone left out.
+    pub flows: u64,
+    /// UDP flows that ended by silence, since the start of this process.
+    pub udp_idle: u64,
+    /// UDP flows taken off draining reals.
+    pub udp_drained: u64,
+    /// TCP connections whose places were offered after they had ended, or had never
+    /// been completed.
+    pub tcp_ended: u64,
+    /// TCP connections whose places were offered after a long silence.
+    pub tcp_idle: u64,
+}
+
+/// What is remembered of a place.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    word: u32,
+    /// Rounds without a packet.
+    silent: u16,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Kind {
+    #[default]
+    Unknown,
+    Udp,
+    Tcp,
+}
+
+/// One family's table.
+struct Table {
+    buckets: Mapped<Bucket>,
+    flows: Mapped<Place>,
+    seen: Vec<Seen>,
+    /// Where the protocol lies in the key: word, and byte in it.
+    proto_at: (usize, u32),
+}
+
+/// Ages both tables. One per balancer.
+pub struct FlowSweep {
+    tables: [Table; 2],
+    /// The next bucket, over both tables.
+    cursor: usize,
+    /// Rounds so far, and flows seen in this one.
+    round: u64,
+    counted: u64,
+    last: Option<Duration>,
+    /// Buckets that the time since then asks for: parts of one are not forgotten.
+    owed: f64,
+    /// Since when reals drain.
+    drains: HashMap<RealId, Duration>,
+    totals: FlowTotals,
+}
+
+impl FlowSweep {
+    pub(super) fn new(v4: [&MapHandle; 2], v6: [&MapHandle; 2]) -> Result<Self> {
+        // struct flow_key4 and struct flow_key6.
+        let tables = [Table::new(v4, (1, 4))?, Table::new(v6, (4, 4))?];
+        let places = tables.iter().map(|table| table.seen.len() as u64).sum();
+        Ok(Self {
+            tables,
+            cursor: 0,
+            round: 0,
+            counted: 0,
+            last: None,
+            owed: 0.0,
+            drains: HashMap::new(),
+            totals: FlowTotals {
+                places,
+                ..FlowTotals::default()
+            },
+        })
+    }
+
+    /// What there is, and what became of flows so far.
+    pub fn totals(&self) -> FlowTotals {
+        self.totals
+    }
+
+    /// Looks at the share of the table that the time since the last call asks for.
+    /// `now` is on any clock that does not go back; `draining` are the reals that take
+    /// no new connections.
+    pub fn step(&mut self, now: Duration, idle: &FlowIdle, draining: &[RealId]) {
+        self.drains.retain(|real, _| draining.contains(real));
+        for real in draining {
+            self.drains.entry(*real).or_insert(now);
+        }
+        let since = self
+            .last
+            .map_or(Duration::ZERO, |last| now.saturating_sub(last));
+        self.last = Some(now);
+        let buckets: usize = self.tables.iter().map(|table| table.buckets.len()).sum();
+        let part = since.as_secs_f64() / idle.round().as_secs_f64();
+        self.owed = (self.owed + part * buckets as f64).min(buckets as f64);
+        let count = self.owed as usize;
+        self.owed -= count as f64;
+        let mut limits = Limits::of(idle, self.round);
+        for _ in 0..count {
+            self.look(now, idle, &limits);
+            self.cursor += 1;
+            if self.cursor == buckets {
+                (self.cursor, self.round) = (0, self.round + 1);
+                self.totals.flows = std::mem::take(&mut self.counted);
+                limits = Limits::of(idle, self.round);
+            }
+        }
+    }
+
+    fn look(&mut self, now: Duration, idle: &FlowIdle, limits: &Limits) {
+        let first = self.tables[0].buckets.len();
+        let (table, bucket) = match self.cursor.checked_sub(first) {
+            None => (&mut self.tables[0], self.cursor),
+            Some(bucket) => (&mut self.tables[1], bucket),
+        };
+        let drained = |real: RealId| {
+            let since = self.drains.get(&real);
+            let length = idle.udp_drain.zip(since);
+            length.is_some_and(|(length, since)| now.saturating_sub(*since) >= length)
+        };
+        let has_drains = idle.udp_drain.is_some() && !self.drains.is_empty();
+        for way in 0..WAYS as usize {
+            match table.judge(bucket, way, limits, has_drains.then_some(&drained)) {
+                Judged::Empty => {}
+                Judged::Kept => self.counted += 1,
+                Judged::UdpIdle => self.totals.udp_idle += 1,
+                Judged::UdpDrained => self.totals.udp_drained += 1,
+                Judged::TcpEnded => self.totals.tcp_ended += 1,
+                Judged::TcpIdle => self.totals.tcp_idle += 1,
+            }
+        }
+    }
+}
+
+/// Lengths of silence, in rounds.
+struct Limits {
+    udp: u16,
+    ended: u16,
+    tcp: u16,
+    /// Whether live connections are to give a sign of life from now on.
+    asks_tcp: bool,
+}
+
+impl Limits {
+    /// In round number `round`.
+    fn of(idle: &FlowIdle, round: u64) -> Self {
+        let round_ns = idle.round().as_nanos().max(1);
+        let rounds = |length: Duration| {
+            let rounds = length.as_nanos().div_ceil(round_ns).max(1);
+            u16::try_from(rounds).unwrap_or(u16::MAX)
+        };
+        // As seldom as will do: a sign of life is a write to the table.
+        let apart = (u64::from(rounds(idle.tcp)) / u64::from(LOOKS)).max(1);
+        Self {
+            udp: rounds(idle.udp),
+            ended: rounds(idle.ended),
+            tcp: rounds(idle.tcp),
+            asks_tcp: round.is_multiple_of(apart),
+        }
+    }
+}
+
+enum Judged {
+    /// Nobody's, or gone already.
+    Empty,
+    Kept,
+    UdpIdle,
+    UdpDrained,
+    TcpEnded,
+    TcpIdle,
+}
+
+impl Table {
+    fn new([buckets, flows]: [&MapHandle; 2], proto_at: (usize, u32)) -> Result<Self> {
+        let (buckets, flows) = (Mapped::new(buckets)?, Mapped::new(flows)?);
+        let seen = vec![Seen::default(); buckets.len() * WAYS as usize];
+        Ok(Self {
+            buckets,
+            flows,
+            seen,
+            proto_at,
+        })
+    }
+
+    /// Looks at one place.
+    fn judge(
+        &mut self,
+        bucket: usize,
+        way: usize,
+        limits: &Limits,
+        drained: Option<&impl Fn(RealId) -> bool>,
+    ) -> Judged {
+        let at = bucket * WAYS as usize + way;
+        let slot = &self.buckets[bucket].word[way];
+        let word = slot.load(Ordering::Acquire);
+        let standing = word & STANDING;
+        if word == 0 || word == CLAIMED || standing == GONE {
+            self.seen[at] = Seen::default();
+            return Judged::Empty;
+        }
+        let former = self.seen[at];
+        let place = &self.flows[at];
+        // The kind is the flow's as long as the fingerprint is.
+        let kind = match former.word & !STANDING == word & !STANDING {
+            true => former.kind,
+            false => Kind::Unknown,
+        };
+        let kind = match kind {
+            Kind::Unknown if place.proto(self.proto_at) == UDP => Kind::Udp,
+            Kind::Unknown => Kind::Tcp,
+            known => known,
+        };
+        // A live one may have been heard of, again and again.
+        let silent = match word == former.word && standing != LIVE {
+            true => former.silent.saturating_add(1),
+            false => 0,
+        };
+        let closed = kind == Kind::Tcp && standing != LIVE && place.is_closed();
+        let (limit, end) = match kind {
+            Kind::Udp => (limits.udp, Judged::UdpIdle),
+            _ if closed || standing == NEW => (limits.ended, Judged::TcpEnded),
+            _ => (limits.tcp, Judged::TcpIdle),
+        };
+        let is_drained = kind == Kind::Udp && drained.is_some_and(|drained| drained(place.real()));
+        if is_drained || silent >= limit {
+            self.seen[at] = Seen::default();
+            // A packet that comes this very moment wins.
+            return match exchange(slot, word, GONE) {
+                false => Judged::Kept,
+                true if is_drained => Judged::UdpDrained,
+                true => end,
+            };
+        }
+        // The next packet is to show: it makes a live flow live again, a closed one old.
+        let asked = match (kind, standing) {
+            (Kind::Udp, LIVE) => OLD,
+            (Kind::Tcp, LIVE) if limits.asks_tcp => OLD,
+            (Kind::Tcp, OLD) if closed => NEW,
+            _ => standing,
+        };
+        let now = match asked == standing || exchange(slot, word, asked) {
+            true => word & !STANDING | asked,
+            false => 0,
+        };
+        self.seen[at] = Seen {
+            word: now,
+            silent,
+            kind,
+        };
+        Judged::Kept
+    }
+}
+
+/// Gives a place another standing, unless the data plane has just changed it.
+fn exchange(slot: &AtomicU32, word: u32, standing: u32) -> bool {
+    let wanted = word & !STANDING | standing;
+    slot.compare_exchange(word, wanted, Ordering::AcqRel, Ordering::Relaxed)
+        .is_ok()
+}
+
+impl Place {
+    fn proto(&self, (word, byte): (usize, u32)) -> u8 {
+        let bytes = self.key[word].load(Ordering::Relaxed).to_ne_bytes();
+        bytes[byte as usize]
+    }
+
+    fn real(&self) -> RealId {
+        self.route.load(Ordering::Relaxed) as RealId
+    }
+
+    fn is_closed(&self) -> bool {
+        let bytes = self.opening.load(Ordering::Relaxed).to_ne_bytes();
+        bytes[4] & CLOSED != 0
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: Apache-2.0
+//! SYN accounting on a server (`bpf/syn.bpf.c`): what clients tried, what was answered,
+//! what was completed, counted in the kernel by slots of time.
+//!
+//! Maps are pinned and the programs are filters of the interfaces' `clsact` queueing
+//! discipline, so that counting goes on while nobody reads: a reader that comes back
+//! within the ring's length has lost nothing. A start with other settings, or of a
+//! build with other structs, drops what was counted and begins anew; nothing but
+//! measurement depends on it.
+
+use std::mem::MaybeUninit;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle, OpenObject};
+
+use crate::abi::{
+    FlowKey6, SynEntry, SynOrigin, SynPrefix, SynRetryTime, SynSlot, SynSlotLocked, VipKey,
+    addr_bytes,
+};
+use crate::cookie_hooks::{self, SYN_PRIORITY};
+use crate::error::{Error, Result};
+use crate::map::{Table, io_error};
+use crate::pins::{Kind, PinDir};
+use crate::plane::{self, Detached};
+use crate::skel::syn::{SynSkel, SynSkelBuilder};
+use crate::xdp::Interface;
+
+/// Programs by hook.
+const FILTERS: [(&str, libbpf_sys::bpf_tc_attach_point); 2] = [
+    ("causeway_syn_out", libbpf_sys::BPF_TC_EGRESS),
+    ("causeway_syn_in", libbpf_sys::BPF_TC_INGRESS),
+];
+/// Pin of the number that stands for the settings.
+const SETTINGS_PIN: &str = "settings";
+/// As in `bpf/lib/syn_count.h`.
+const DEVICES_MAX: usize = 16;
+const SERVICES_MAX: usize = 256;
+const PREFIXES_MAX: usize = 1024;
+/// Bytes of a table's entry beyond key and value, as the kernel allots them.
+const HASH_OVERHEAD: u64 = 48;
+/// `SYN_STATE_OFFERED` of `bpf/shared/syn_track.h`.
+const OFFERED: u8 = 1;
+
+/// How to count.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SynMeterOptions {
+    /// Interfaces where clients' packets come and go; decapsulated or plain.
+    pub interfaces: Vec<String>,
+    /// Where maps are pinned: a directory of its own in a BPF file system.
+    pub pin_dir: PathBuf,
+    /// Length of a slot, nanoseconds.
+    pub slot_ns: u64,
+    /// Slots that are kept for each category; a power of two.
+    pub ring: u32,
+    /// Room for attempts that are not connected.
+    pub half_open: u32,
+    /// Room for connections.
+    pub connections: u32,
+    /// Services by address (`None`: any) and port (0: any).
+    pub services: Vec<(Option<IpAddr>, u16)>,
+    /// Whether all other services are counted too, together.
+    pub others: bool,
+    /// Client prefixes; clients in none of them are counted together.
+    pub prefixes: Vec<(IpAddr, u8)>,
+}
+
+impl SynMeterOptions {
+    /// Services that are told apart, the others as one.
+    pub fn services(&self) -> u32 {
+        self.services.len() as u32 + u32::from(self.others)
+    }
+
+    /// Groups of clients that are told apart: the prefixes, and everybody else.
+    pub fn prefixes(&self) -> u32 {
+        self.prefixes.len() as u32 + 1
+    }
+
+    /// Number of categories: device, service and group of clients.
+    pub fn categories(&self) -> u32 {
+        self.interfaces.len() as u32 * self.services() * self.prefixes()
+    }
+
+    /// What the kernel sets aside for the tables and rings, bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        let entry = size_of::<FlowKey6>() as u64 + 56 + HASH_OVERHEAD;
+        let slots = u64::from(self.categories()) * u64::from(self.ring);
+        (u64::from(self.half_open) + u64::from(self.connections)) * entry
+            + slots * size_of::<SynSlotLocked>() as u64
+    }
+
+    fn check(&self) -> Result<()> {
+        for (what, value, max) in [
+            (
+                "the number of interfaces",
+                self.interfaces.len(),
+                DEVICES_MAX,
+            ),
+            (
+                "the number of services",
+                self.services.len() + 1,
+                SERVICES_MAX,
+            ),
+            (
+                "the number of client prefixes",
+                self.prefixes.len() + 1,
+                PREFIXES_MAX,
+            ),
+        ] {
+            if value == 0 || value > max {
+                return Err(Error::OutOfRange {
+                    what,
+                    value: value as u64,
+                    min: 1,
+                    max: max as u64,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// A number that changes with the settings (FNV-1a).
+    fn fingerprint(&self) -> u64 {
+        format!("{self:?}")
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            })
+    }
+}
+
+/// An attempt to connect that has not been answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    key: FlowKey6,
+    /// The category that it is counted in.
+    pub category: u32,
+    /// When its first SYN came; CLOCK_MONOTONIC, nanoseconds.
+    pub first_syn_ns: u64,
+    /// When its last SYN came.
+    pub last_syn_ns: u64,
+    /// SYNs after the first.
+    pub retry: u8,
+}
+
+impl Waiting {
+    /// Which attempt it is: tuples come again, times do not.
+    #[must_use]
+    pub fn attempt(&self) -> (FlowKey6, u64) {
+        (self.key, self.first_syn_ns)
+    }
+}
+
+/// Counting that is loaded, pinned and attached. It goes on when this is dropped.
+#[derive(Debug)]
+pub struct SynMeter {
+    /// Held for its lock.
+    _pins: PinDir,
+    options: SynMeterOptions,
+    slots: Table<u32, SynSlotLocked>,
+    origins: Table<SynOrigin, u64>,
+    retry_times: Table<SynRetryTime, u64>,
+    half_open: Table<FlowKey6, SynEntry>,
+    took_over: bool,
+}
+
+impl SynMeter {
+    /// Starts to count, or takes over what is pinned in `options.pin_dir` with the
+    /// same settings.
+    pub fn start(options: &SynMeterOptions) -> Result<Self> {
+        plane::check_kernel()?;
+        options.check()?;
+        let interfaces = options.interfaces.iter();
+        let interfaces = interfaces
+            .map(|name| Interface::find(name))
+            .collect::<Result<Vec<_>>>()?;
+        let (pins, took_over) = open_pins(options)?;
+        let mut object = MaybeUninit::uninit();
+        let skel = load(options, &pins, &mut object)?;
+        let map = |name: &str| pin_map(skel.object(), &pins, name);
+        let devices = Table::<u32, u32>::new(map("syn_devices")?)?;
+        let meter = Self {
+            slots: Table::new(map("syn_slots")?)?,
+            origins: Table::new(map("syn_origins")?)?,
+            retry_times: Table::new(map("syn_retry_times")?)?,
+            half_open: Table::new(map("syn_half_open")?)?,
+            options: options.clone(),
+            took_over,
+            _pins: pins,
+        };
+        pin_map(skel.object(), &meter._pins, "syn_connections")?;
+        meter.name_categories(&skel, &interfaces)?;
+        for interface in &interfaces {
+            for (name, point) in FILTERS {
+                let program = cookie_hooks::program(skel.object(), name)?;
+                cookie_hooks::attach_filter(program, interface, point, SYN_PRIORITY)?;
+            }
+        }
+        forget_devices(&devices, &interfaces)?;
+        // Last: what the kernel does not know as a device it does not count.
+        for (device, interface) in interfaces.iter().enumerate() {
+            devices.put(&interface.index, &(device as u32))?;
+        }
+        Ok(meter)
+    }
+
+    /// Takes down the counting that is pinned in `pin_dir`. Nothing there is no error.
+    pub fn detach(pin_dir: &Path) -> Result<Detached> {
+        let Some(pins) = PinDir::open_existing(pin_dir)? else {
+            return Ok(Detached::default());
+        };
+        let was_attached = detach_filters(&pins)?;
+        Ok(Detached {
+            was_attached,
+            pins: pins.remove()?,
+        })
+    }
+
+    /// Whether counting went on from before.
+    pub fn took_over(&self) -> bool {
+        self.took_over
+    }
+
+    /// The settings in force.
+    pub fn options(&self) -> &SynMeterOptions {
+        &self.options
+    }
+
+    /// The number of the slot that is running: CLOCK_MONOTONIC / length of a slot.
+    pub fn current_slot(&self) -> u64 {
+        crate::monotonic_ns() / self.options.slot_ns
+    }
+
+    /// What a category did in a slot: nothing, if nobody came then or if it is longer
+    /// ago than the ring is long. Consistent, also while the slot runs.
+    pub fn slot(&self, category: u32, number: u64) -> Result<SynSlot> {
+        let ring = u64::from(self.options.ring);
+        let index = category * self.options.ring + (number % ring) as u32;
+        let found = self.slots.get_locked(&index)?;
+        Ok(match found {
+            Some(locked) if locked.slot.number == number => locked.slot,
+            _ => SynSlot {
+                number,
+                ..SynSlot::default()
+            },
+        })
+    }
+
+    /// Takes out how completed connections are spread over the slots of their SYNs, of
+    /// all slots that are over.
+    pub fn take_origins(&self) -> Result<Vec<(SynOrigin, u64)>> {
+        let now = self.current_slot();
+        let mut taken = self.origins.entries()?;
+        taken.retain(|(origin, _)| origin.number < now);
+        for (origin, _) in &taken {
+            self.origins.remove(origin)?;
+        }
+        Ok(taken)
+    }
+
+    /// Attempts that have not been answered so far.
+    pub fn waiting(&self) -> Result<Vec<Waiting>> {
+        let all = self.half_open.entries_batched()?.into_iter();
+        let waiting = all.filter(|(_, entry)| entry.conn.state == OFFERED);
+        Ok(waiting
+            .map(|(key, entry)| Waiting {
+                key,
+                category: entry.category,
+                first_syn_ns: entry.conn.first_syn_ns,
+                last_syn_ns: entry.conn.last_syn_ns,
+                retry: entry.conn.retry,
+            })
+            .collect())
+    }
+
+    /// Forgets attempts: if another SYN comes of one, it is a first SYN.
+    pub fn forget(&self, attempts: &[Waiting]) -> Result<()> {
+        for attempt in attempts {
+            self.half_open.remove(&attempt.key)?;
+        }
+        Ok(())
+    }
+
+    /// Takes out when retries came that were answered.
+    pub fn take_retry_times(&self) -> Result<Vec<(SynRetryTime, u64)>> {
+        let taken = self.retry_times.entries()?;
+        for (time, _) in &taken {
+            self.retry_times.remove(time)?;
+        }
+        Ok(taken)
+    }
+
+    fn name_categories(&self, skel: &SynSkel<'_>, interfaces: &[Interface]) -> Result<()> {
+        debug_assert_eq!(interfaces.len(), self.options.interfaces.len());
+        let services = handle(skel.object(), "syn_services")?;
+        let services = Table::<VipKey, u32>::new(services)?;
+        for (number, (address, port)) in self.options.services.iter().enumerate() {
+            let key = VipKey {
+                addr: address.map_or([0; 16], addr_bytes),
+                port_be: port.to_be_bytes(),
+                proto: libc::IPPROTO_TCP as u8,
+                kind: 0,
+            };
+            services.put(&key, &(number as u32))?;
+        }
+        let prefixes = Table::<SynPrefix, u32>::new(handle(skel.object(), "syn_prefixes")?)?;
+        for (number, (address, length)) in self.options.prefixes.iter().enumerate() {
+            let key = SynPrefix {
+                length: u32::from(*length) + if address.is_ipv4() { 96 } else { 0 },
+                addr: addr_bytes(*address),
+            };
+            prefixes.put(&key, &(number as u32))?;
+        }
+        Ok(())
+    }
+}
+
+/// The directory, with pins that fit these settings or with none.
+fn open_pins(options: &SynMeterOptions) -> Result<(PinDir, bool)> {
+    let open = || PinDir::open(&options.pin_dir, Kind::SynMeter);
+    let pins = match open() {
+        Ok(pins) => pins,
+        // Another build's: the counts are of no use.
+        Err(Error::AbiVersion { .. }) => {
+            SynMeter::detach(&options.pin_dir)?;
+            open()?
+        }
+        Err(error) => return Err(error),
+    };
+    let settings = options.fingerprint();
+    let found = match pins.map(SETTINGS_PIN)? {
+        Some(map) => Table::<u32, u64>::new(map)?.get(&0)?,
+        None => None,
+    };
+    if found == Some(settings) && pins.map("syn_connections")?.is_some() {
+        return Ok((pins, true));
+    }
+    drop(pins);
+    SynMeter::detach(&options.pin_dir)?;
+    let pins = open()?;
+    write_settings(&pins, settings)?;
+    Ok((pins, false))
+}
+
+fn write_settings(pins: &PinDir, settings: u64) -> Result<()> {
+    let opts = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+        ..Default::default()
+    };
+    let failed = |doing, e: libbpf_rs::Error| Error::map(doing, SETTINGS_PIN, io_error(&e));
+    let kind = libbpf_rs::MapType::Array;
+    let mut map = MapHandle::create(kind, Some("cw_syn_set"), 4, 8, 1, &opts)
+        .map_err(|e| failed("make", e))?;
+    map.update(&[0; 4], &settings.to_ne_bytes(), MapFlags::ANY)
+        .map_err(|e| failed("write", e))?;
+    map.pin(pins.pin(SETTINGS_PIN))
+        .map_err(|e| failed("pin", e))
+}
+
+fn load<'a>(
+    options: &SynMeterOptions,
+    pins: &PinDir,
+    object: &'a mut MaybeUninit<OpenObject>,
+) -> Result<SynSkel<'a>> {
+    let failed = |source| Error::Load {
+        program: "causeway_syn",
+        source,
+    };
+    let mut open = SynSkelBuilder::default().open(object).map_err(failed)?;
+    if let Some(settings) = open.maps.rodata_data.as_deref_mut() {
+        settings.cfg_slot_ns = options.slot_ns;
+        settings.cfg_ring = options.ring;
+        settings.cfg_services = options.services();
+        settings.cfg_prefixes = options.prefixes();
+        settings.cfg_all_services = options.others;
+    }
+    let sizes = [
+        ("syn_slots", options.categories() * options.ring),
+        ("syn_half_open", options.half_open),
+        ("syn_connections", options.connections),
+    ];
+    for mut map in open.open_object_mut().maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        if let Some((_, entries)) = sizes.iter().find(|(sized, _)| *sized == name) {
+            map.set_max_entries(*entries)
+                .map_err(|e| Error::map("set the size of", &name, io_error(&e)))?;
+        }
+        if !plane::is_internal(&name)
+            && let Some(pinned) = pins.map(&name)?
+        {
+            use std::os::fd::AsFd as _;
+            map.reuse_fd(pinned.as_fd())
+                .map_err(|e| Error::map("reuse the pin of", &name, io_error(&e)))?;
+        }
+    }
+    open.load().map_err(failed)
+}
+
+fn handle(object: &libbpf_rs::Object, name: &str) -> Result<MapHandle> {
+    let map = object
+        .maps()
+        .find(|map| map.name() == name)
+        .ok_or_else(|| {
+            let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
+            Error::map("find", name, missing)
+        })?;
+    MapHandle::try_from(&map).map_err(|e| Error::map("open", name, io_error(&e)))
+}
+
+/// Forgets interfaces of former times under other numbers: their filters are gone with
+/// them or are taken off, and a number may come back as another interface's.
+fn forget_devices(devices: &Table<u32, u32>, interfaces: &[Interface]) -> Result<()> {
+    for (ifindex, _) in devices.entries()? {
+        if !interfaces.iter().any(|of| of.index == ifindex) {
+            detach_filters_of(ifindex)?;
+            devices.remove(&ifindex)?;
+        }
+    }
+    Ok(())
+}
+
+/// A map of the object, pinned if it is not yet.
+fn pin_map(object: &libbpf_rs::Object, pins: &PinDir, name: &str) -> Result<MapHandle> {
+    let mut map = handle(object, name)?;
+    let pin = pins.pin(name);
+    if !pin.exists() {
+        map.pin(&pin)
+            .map_err(|e| Error::map("pin", name, io_error(&e)))?;
+    }
+    Ok(map)
+}
+
+/// Takes the filters off the interfaces that the pins name. Whether there were any.
+fn detach_filters(pins: &PinDir) -> Result<bool> {
+    let Some(devices) = pins.map("syn_devices")? else {
+        return Ok(false);
+    };
+    let devices = Table::<u32, u32>::new(devices)?.entries()?;
+    for (ifindex, _) in &devices {
+        detach_filters_of(*ifindex)?;
+    }
+    Ok(!devices.is_empty())
+}
+
+fn detach_filters_of(ifindex: u32) -> Result<()> {
+    for (_, point) in FILTERS {
+        cookie_hooks::detach_filter(ifindex, point, SYN_PRIORITY)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One request after another on one QUIC connection, as [`crate::load::get`] has it
+//! over TCP, by a client that may move meanwhile.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use bytes::{Buf as _, Bytes};
+use quinn::{TransportConfig, VarInt};
+use tokio::task::{AbortHandle, spawn_local};
+use tokio::time::timeout;
+
+use super::nat::Nat;
+use super::socket::{fault_of, open_endpoint, wander};
+use super::tls;
+use crate::load::log::Fault;
+
+type Sender = h3::client::SendRequest<h3_quinn::OpenStreams, Bytes>;
+
+/// How a connection's client changes its address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moves {
+    /// It stays.
+    Never,
+    /// It goes to another port of its own accord, so often (connection migration).
+    Migrates(Duration),
+    /// A NAT gives it another port, so often, and does not tell it.
+    Rebound(Duration),
+}
+
+/// What all connections of a thread share.
+#[derive(Clone)]
+pub struct Client {
+    config: quinn::ClientConfig,
+}
+
+impl Client {
+    /// A client that trusts the lab's servers. Connections may be silent for `idle`.
+    pub fn new(idle: Duration) -> Result<Self> {
+        let mut transport = TransportConfig::default();
+        transport.max_idle_timeout(Some(VarInt::from_u32(idle.as_millis() as u32).into()));
+        let tls = tls::client(&tls::identity()?.certificate)?;
+        let mut config = quinn::ClientConfig::new(Arc::new(tls));
+        config.transport_config(Arc::new(transport));
+        Ok(Self { config })
+    }
+}
+
+/// A connection to a service. Dropped, it is closed.
+pub struct Session {
+    connection: quinn::Connection,
+    sender: Sender,
+    nat: Option<AbortHandle>,
+    /// The server that answered first: another one later is a fault.
+    real: Option<String>,
+    /// Longest wait for the next bytes.
+    patience: Duration,
+}
+
+impl Session {
+    /// Connects; `patience` is the longest wait for this and for every next byte.
+    /// `moved` is called whenever the client has another address. To be called in a
+    /// `LocalSet`.
+    pub async fn open(
+        client: &Client,
+        target: SocketAddr,
+        patience: Duration,
+        moves: Moves,
+        moved: impl FnMut() + 'static,
+    ) -> Result<Self, Fault> {
+        let (nat, moved) = match moves {
+            Moves::Rebound(every) => {
+                let nat = Nat::open(target, every.as_millis() as u64, moved);
+                (Some(nat.map_err(|_| Fault::SendFailed)?), None)
+            }
+            Moves::Never | Moves::Migrates(_) => (None, Some(moved)),
+        };
+        let to = nat.as_ref().map_or(target, |nat| nat.inside);
+        let nat = nat.map(|nat| nat.task);
+        let opened = Self::connect(client, to, patience).await;
+        let (endpoint, connection, sender) = opened.inspect_err(|_| abort(nat.as_ref()))?;
+        if let (Moves::Migrates(every), Some(moved)) = (moves, moved) {
+            let every_ms = every.as_millis() as u64;
+            spawn_local(wander(endpoint, connection.clone(), to, every_ms, moved));
+        }
+        Ok(Self {
+            connection,
+            sender,
+            nat,
+            real: None,
+            patience,
+        })
+    }
+
+    async fn connect(
+        client: &Client,
+        to: SocketAddr,
+        patience: Duration,
+    ) -> Result<(quinn::Endpoint, quinn::Connection, Sender), Fault> {
+        let endpoint = open_endpoint(to).map_err(|_| Fault::SendFailed)?;
+        let connecting = endpoint
+            .connect_with(client.config.clone(), to, tls::SERVER_NAME)
+            .map_err(|_| Fault::SendFailed)?;
+        let connection = match timeout(patience, connecting).await {
+            Ok(result) => result.map_err(|e| fault_of(&e, Fault::ConnectTimeout))?,
+            Err(_) => return Err(Fault::ConnectTimeout),
+        };
+        let transport = h3_quinn::Connection::new(connection.clone());
+        let (mut driver, sender) = h3::client::builder()
+            .send_grease(false)
+            .build(transport)
+            .await
+            .map_err(|_| Fault::BadResponse)?;
+        spawn_local(async move { std::future::poll_fn(|cx| driver.poll_close(cx)).await });
+        Ok((endpoint, connection, sender))
+    }
+
+    /// Sends a request for `path` and waits for its whole answer.
+    pub async fn get(&mut self, path: &str) -> Result<(), Fault> {
+        let real = self.exchange(path).await?;
+        match &self.real {
+            Some(known) if *known != real => Err(Fault::WrongReal),
+            Some(_) => Ok(()),
+            None => {
+                self.real = Some(real);
+                Ok(())
+            }
+        }
+    }
+
+    async fn exchange(&mut self, path: &str) -> Result<String, Fault> {
+        let uri = format!("https://{}{path}", tls::SERVER_NAME);
+        let request = http::Request::get(uri).body(());
+        let request = request.map_err(|_| Fault::SendFailed)?;
+        let sent = self.sender.send_request(request).await;
+        let mut stream = sent.map_err(|_| self.fault())?;
+        stream.finish().await.map_err(|_| self.fault())?;
+        let head = self.in_time(stream.recv_response()).await?;
+        if head.status() != http::StatusCode::OK {
+            return Err(Fault::BadResponse);
+        }
+        let header = |name| head.headers().get(name).and_then(|v| v.to_str().ok());
+        let wanted = header("content-length").and_then(|v| v.parse::<usize>().ok());
+        let mut length = 0;
+        while let Some(piece) = self.in_time(stream.recv_data()).await? {
+            length += piece.remaining();
+        }
+        match header("x-real") {
+            Some(real) if wanted == Some(length) => Ok(real.to_owned()),
+            _ => Err(Fault::BadResponse),
+        }
+    }
+
+    async fn in_time<T, E>(&self, next: impl Future<Output = Result<T, E>>) -> Result<T, Fault> {
+        match timeout(self.patience, next).await {
+            Ok(result) => result.map_err(|_| self.fault()),
+            Err(_) => Err(Fault::ResponseTimeout),
+        }
+    }
+
+    /// What ended the connection, or only this request.
+    fn fault(&self) -> Fault {
+        let reason = self.connection.close_reason();
+        reason.map_or(Fault::BadResponse, |e| fault_of(&e, Fault::ResponseTimeout))
+    }
+}
+
+fn abort(nat: Option<&AbortHandle>) {
+    if let Some(nat) = nat {
+        nat.abort();
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let code = h3::error::Code::H3_NO_ERROR.value() as u32;
+        self.connection.close(code.into(), b"");
+        if let Some(nat) = self.nat.take() {
+            // Closing words still have to get out.
+            spawn_local(async move {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                nat.abort();
+            });
+        }
+    }
+}

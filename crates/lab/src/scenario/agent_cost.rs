@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the agent's cookies, or its accounting of clients, cost a server: nginx's request
+//! rate with and without them, by turns, and the time of each program by the kernel's own
+//! statistics.
+//!
+//! Two servers that differ in nothing else: one has the agent, the other only takes
+//! the tunnel's header off. Each serves a VIP of its own, so that a turn needs no
+//! change of anything.
+
+use anyhow::{Context as _, Result, ensure};
+use causeway_io::{RunTime, RunTimes, bench::statistics_floor};
+use serde_json::{Value, json};
+
+use super::bench::{Bench, pin_dir};
+use super::cookie_kit::{CookieKit, with_cookies};
+use super::{Context, Param, Scenario, param};
+use crate::agent::Agent;
+use crate::balancer::{Forwarding, Settings, Vip};
+use crate::load::wrk::{self, WrkReport};
+
+/// What an agent does for a server.
+#[derive(Clone, Copy, PartialEq)]
+enum Work {
+    Cookies,
+    Clients,
+}
+
+impl Work {
+    /// Programs by what they see, and by the kernel's name: 15 octets. Programs of one
+    /// name are in the order of their source.
+    fn programs(self) -> [(&'static str, &'static str); 2] {
+        match self {
+            Self::Cookies => [("out", "causeway_cookie"), ("in", "causeway_cookie")],
+            Self::Clients => [("out", "causeway_syn_ou"), ("in", "causeway_syn_in")],
+        }
+    }
+}
+
+pub struct AgentCost;
+
+impl Scenario for AgentCost {
+    fn name(&self) -> &'static str {
+        "agent-cost"
+    }
+
+    fn about(&self) -> &'static str {
+        "nginx's request rate with and without the agent's work, and what its programs cost"
+    }
+
+    fn params(&self) -> &'static [Param] {
+        const PARAMS: &[Param] = &[
+            param("seconds", "4", "length of each run of wrk"),
+            param("rounds", "5", "runs of each kind, by turns"),
+            param("connections", "32", "connections of wrk"),
+            param(
+                "work",
+                "cookies",
+                "what the agent does: cookies, or clients (accounting of SYNs)",
+            ),
+        ];
+        PARAMS
+    }
+
+    fn run(&self, context: &Context) -> Result<Value> {
+        let floor_ns = statistics_floor()?;
+        let work = match context.param::<String>("work")?.as_str() {
+            "cookies" => Work::Cookies,
+            "clients" => Work::Clients,
+            other => anyhow::bail!("an agent does cookies or clients, not {other:?}"),
+        };
+        let bench = Bench::build(context.sandbox, 1, 2)?;
+        let kit = CookieKit::new(&context.binary)?;
+        let plain = |i| Vip {
+            keys: vec!["cookie = \"none\"".to_owned()],
+            ..only(bench.vip4(i, "maglev", Forwarding::Ipip), i)
+        };
+        let with = match work {
+            Work::Cookies => with_cookies(only(bench.vip4(0, "maglev", Forwarding::Ipip), 0)),
+            Work::Clients => plain(0),
+        };
+        let without = plain(1);
+        let others = programs_now(work);
+        let _agent = match work {
+            Work::Cookies => kit.agent(&bench, 0, with.address)?,
+            Work::Clients => {
+                let server = &bench.topology.servers[0];
+                let lines = "[agent.clients]\nhistory = \"\"\n";
+                Agent::start_with(&context.binary, server, &pin_dir(server), lines)?
+            }
+        };
+        let settings = Settings {
+            vips: vec![with.clone(), without.clone()],
+            measure: Some(false),
+            head: vec![kit.balancer_lines()],
+            ..Settings::default()
+        };
+        let mut balancer = bench.balancer(&context.binary, &settings)?;
+        let load = |vip: &Vip| load(context, &bench, vip);
+
+        let (mut rates, mut plain_rates) = (Vec::new(), Vec::new());
+        for round in 0..context.param::<usize>("rounds")? {
+            // Whoever is second finds the machine as the first has left it.
+            let order = [(&with, true), (&without, false)];
+            for &(vip, cookies) in order.iter().cycle().skip(round % 2).take(2) {
+                let rate = load(vip)?.rps;
+                if cookies {
+                    rates.push(rate);
+                } else {
+                    plain_rates.push(rate);
+                }
+            }
+        }
+        let programs = program_costs(work, &others, || load(&with))?;
+        balancer.terminate()?;
+        balancer.detach()?;
+        let ratio = median(&rates) / median(&plain_rates);
+        context.say(format!(
+            "{:.0} requests per second with the agent's work, {:.0} without: {ratio:.3}",
+            median(&rates),
+            median(&plain_rates)
+        ));
+        context.say(format!(
+            "{programs}; {floor_ns:.0} ns of each are the statistics' own"
+        ));
+        Ok(json!({
+            "rps_with": rates, "rps_without": plain_rates, "rate_ratio": ratio,
+            "within_3_pct": ratio >= 0.97,
+            "programs": programs, "statistics_floor_ns": floor_ns, "unit": "ns per segment",
+        }))
+    }
+}
+
+/// The VIP with one of its reals.
+fn only(mut vip: Vip, real: usize) -> Vip {
+    vip.reals = vec![vip.reals.swap_remove(real)];
+    vip
+}
+
+fn load(context: &Context, bench: &Bench, vip: &Vip) -> Result<WrkReport> {
+    let client = &bench.topology.clients[0].netns;
+    let url = format!("http://{}:{}/who", vip.address, vip.port);
+    let report = wrk::run(
+        client,
+        &url,
+        context.param("connections")?,
+        context.param("seconds")?,
+    )?;
+    ensure!(
+        report.socket_errors == 0 && report.bad_status == 0,
+        "wrk met {} errors and {} bad answers",
+        report.socket_errors,
+        report.bad_status
+    );
+    Ok(report)
+}
+
+/// Ids of the programs of those names that there are, which are nobody's here.
+fn programs_now(work: Work) -> Vec<u32> {
+    let names = work.programs();
+    let all = names.iter().flat_map(|(_, name)| RunTimes::of(name));
+    all.map(|program| program.program).collect()
+}
+
+/// Nanoseconds a segment in each program while `load` runs, the statistics' own
+/// included.
+fn program_costs(
+    work: Work,
+    others: &[u32],
+    load: impl FnOnce() -> Result<WrkReport>,
+) -> Result<Value> {
+    let _statistics = RunTimes::enable()?;
+    let own = |name: &str| -> Vec<RunTime> {
+        let all = RunTimes::of(name).into_iter();
+        all.filter(|p| !others.contains(&p.program)).collect()
+    };
+    let now = || -> Result<Vec<RunTime>> {
+        let mut taken: Vec<u32> = Vec::new();
+        let mut found = Vec::new();
+        for (_, name) in work.programs() {
+            let program = own(name).into_iter().find(|p| !taken.contains(&p.program));
+            let program = program.with_context(|| format!("there is no program {name}"))?;
+            taken.push(program.program);
+            found.push(program);
+        }
+        Ok(found)
+    };
+    let before = now()?;
+    load()?;
+    let after = now()?;
+    let cost = |(((side, _), before), after): (((&str, &str), &RunTime), &RunTime)| {
+        let runs = after.runs - before.runs;
+        let ns = (after.run_time_ns - before.run_time_ns) as f64 / runs.max(1) as f64;
+        (side.to_owned(), json!({ "ns": ns, "segments": runs }))
+    };
+    let costs = work
+        .programs()
+        .into_iter()
+        .zip(&before)
+        .zip(&after)
+        .map(cost);
+    Ok(Value::Object(costs.collect()))
+}
+
+/// Of an odd number of values, the middle one; NaN of none.
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Datagrams that nobody asked for, as fast as one thread can send them, under the
+//! peer's own address: so they pass the kernel's check and reach the engine.
+
+use std::net::Ipv4Addr;
+use std::os::fd::AsRawFd as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use anyhow::{Context as _, Result, bail};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, sendto, socket,
+};
+use rand::rngs::StdRng;
+use rand::{Rng as _, RngCore as _, SeedableRng as _};
+
+use super::tunnel::PORT;
+use super::world::World;
+
+/// A sender; dropped, it ends.
+pub struct Hostile {
+    stop: Arc<AtomicBool>,
+    sent: Arc<AtomicU64>,
+    thread: Option<JoinHandle<Result<()>>>,
+}
+
+impl Hostile {
+    /// Sends from the first host to the second, on the first path.
+    pub fn start(world: &World, seed: u64) -> Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let sent = Arc::new(AtomicU64::new(0));
+        let (stopping, count) = (Arc::clone(&stop), Arc::clone(&sent));
+        let thread = world.hosts[0].thread(move || {
+            let fd = socket(
+                AddressFamily::Inet,
+                SockType::Raw,
+                SockFlag::SOCK_CLOEXEC,
+                SockProtocol::Udp,
+            )
+            .context("a raw socket")?;
+            let to = SockaddrIn::from(std::net::SocketAddrV4::new(Ipv4Addr::new(10, 9, 0, 2), 0));
+            let mut rng = StdRng::seed_from_u64(seed);
+            let mut packet = vec![0; 8 + 1472];
+            while !stopping.load(Ordering::Relaxed) {
+                let length = fill(&mut packet, &mut rng);
+                // A full queue loses it: so be it.
+                let _ = sendto(
+                    fd.as_raw_fd(),
+                    &packet[..length],
+                    &to,
+                    MsgFlags::MSG_DONTWAIT,
+                );
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(())
+        });
+        Ok(Self {
+            stop,
+            sent,
+            thread: Some(thread),
+        })
+    }
+
+    /// Ends it; how many were sent.
+    pub fn stop(mut self) -> Result<u64> {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread
+                .join()
+                .unwrap_or_else(|_| bail!("the sender panicked"))?;
+        }
+        Ok(self.sent.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Hostile {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A UDP packet with the tunnel's ports and anything in it: noise, or noise behind the
+/// first bytes of a real header (version and kind), of any length.
+fn fill(packet: &mut [u8], rng: &mut StdRng) -> usize {
+    let length = rng.random_range(0..=packet.len() - 8);
+    let (udp, payload) = packet.split_at_mut(8);
+    udp[..2].copy_from_slice(&PORT.to_be_bytes());
+    udp[2..4].copy_from_slice(&PORT.to_be_bytes());
+    udp[4..6].copy_from_slice(&((8 + length) as u16).to_be_bytes());
+    // No checksum: allowed over IPv4 (RFC 768).
+    udp[6..8].fill(0);
+    let noisy = length.min(64);
+    rng.fill_bytes(&mut payload[..noisy]);
+    if rng.random_bool(0.5) && length > 2 {
+        payload[0] = 0x10 | rng.random_range(0..8);
+        payload[1] = 0;
+    }
+    8 + length
+}

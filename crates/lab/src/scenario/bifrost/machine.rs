@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where the machine is the limit: throughput kept, throughput and idle round trips
+//! beside plain tunnels.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::loads::{self, Ends};
+use super::rivals::{Kind, Rival};
+use super::runs::{BULK, Counts, ECHO, WARM_UP, guests, median, merge};
+use super::tunnel::Tunnel;
+use super::world::{Place, Shape, World};
+use super::{Context, Plan};
+use crate::cpu::{Awake, CpuMeter};
+
+/// What is compared where the machine is the limit.
+const TUNNELS: [&str; 3] = ["causeway", "super_packet_tunnel", "packet_tunnel"];
+
+/// Throughput kept at 1 % loss where the machine is the limit.
+pub(super) fn cpu_bound(context: &Context, plan: &Plan) -> Result<(f64, Value)> {
+    let shape = Shape {
+        paths: plan.paths,
+        rate_mbit: None,
+        offloads: false,
+        mtu: 1500,
+    };
+    let world = World::build(context.sandbox, "cpu", shape, &plan.congestion)?;
+    let tunnel = Tunnel::start(&world, &context.binary, &plan.setting)?;
+    let ends = guests(&world);
+    let mut runs = Vec::new();
+    for round in 0..plan.rounds {
+        for index in 0..2 {
+            let loss = [0.0, 1.0][(index + round) % 2];
+            let _injected =
+                world.lose(loss / 100.0, Place::Network, context.seed + round as u64)?;
+            let gbps = loads::bulk(&ends, BULK, plan.flows, WARM_UP, plan.bulk)?;
+            context.say(format!("bulk, CPU-bound, {loss} % loss: {gbps:.3} Gbit/s"));
+            runs.push((loss, gbps));
+        }
+    }
+    let at = |loss: f64| {
+        median(
+            runs.iter()
+                .filter(|run| run.0 == loss)
+                .map(|run| run.1)
+                .collect(),
+        )
+    };
+    let counts = Counts::read(&tunnel)?;
+    let details = json!({
+        "runs_gbps": runs, "chunks_sent": counts.sent, "chunks_resent": counts.resent,
+    });
+    Ok((100.0 * at(1.0) / at(0.0), details))
+}
+
+fn idle_p50_us(plan: &Plan, ends: &Ends) -> Result<f64> {
+    let times = loads::idle_ping_pong(ends, ECHO, plan.bulk / 2)?;
+    Ok(times.p50_ms * 1e3)
+}
+
+/// Throughput and idle latency beside the plain tunnels, cards with offloads.
+pub(super) fn fast(context: &Context, plan: &Plan) -> Result<(Value, Value)> {
+    let shape = Shape {
+        paths: plan.paths,
+        rate_mbit: None,
+        offloads: true,
+        mtu: 1500,
+    };
+    let world = World::build(context.sandbox, "fast", shape, &plan.congestion)?;
+    let names: Vec<&str> = TUNNELS
+        .into_iter()
+        .filter(|name| *name != "causeway" || plan.carries(name))
+        .collect();
+    let mut gbps: Vec<(&str, f64)> = Vec::new();
+    let mut cpu: Vec<(&str, f64)> = Vec::new();
+    let mut idle: Vec<(&str, f64)> = Vec::new();
+    let mut idle_asleep: Vec<(&str, f64)> = Vec::new();
+    for round in 0..plan.rounds {
+        for index in 0..names.len() {
+            let name = names[(index + round) % names.len()];
+            let _tunnel;
+            let _rival;
+            match name {
+                "causeway" => _tunnel = Tunnel::start(&world, &context.binary, &plan.setting)?,
+                "super_packet_tunnel" => _rival = Rival::start(&world, Kind::SuperPacket)?,
+                _ => _rival = Rival::start(&world, Kind::Packet)?,
+            }
+            let ends = guests(&world);
+            if plan.wants("gbps") {
+                let meter = CpuMeter::start()?;
+                let rate = loads::bulk(&ends, BULK, 1, WARM_UP, plan.bulk)?;
+                context.say(format!("one flow, {name}: {rate:.2} Gbit/s"));
+                gbps.push((name, rate));
+                cpu.push((name, meter.share()?));
+            }
+            if plan.wants("idle") && name != "packet_tunnel" {
+                let asleep_us = idle_p50_us(plan, &ends)?;
+                // An idle virtual CPU goes back to its hypervisor, and each of the four
+                // wake-ups of a round trip then takes tens of microseconds that differ
+                // between two runs of one tunnel by more than the tunnels differ.
+                let awake = Awake::keep()?;
+                let awake_us = idle_p50_us(plan, &ends)?;
+                drop(awake);
+                context.say(format!(
+                    "idle ping-pong, {name}: p50 {awake_us:.1} us, {asleep_us:.1} us where CPUs may sleep"
+                ));
+                idle.push((name, awake_us));
+                idle_asleep.push((name, asleep_us));
+            }
+        }
+    }
+    let of = |all: &[(&str, f64)], name: &str| {
+        median(
+            all.iter()
+                .filter(|run| run.0 == name)
+                .map(|run| run.1)
+                .collect(),
+        )
+    };
+    let mut interface = json!({});
+    if plan.wants("gbps") {
+        let rates = TUNNELS.map(|name| (name.to_owned(), json!(of(&gbps, name))));
+        merge(
+            &mut interface,
+            json!({ "gbps": Value::Object(rates.into_iter().collect()) }),
+        );
+    }
+    if plan.wants("idle") {
+        merge(
+            &mut interface,
+            json!({ "idle_rr_p50_us": {
+                "causeway": of(&idle, "causeway"), "plain_tunnel": of(&idle, "super_packet_tunnel"),
+            }}),
+        );
+    }
+    Ok((
+        interface,
+        json!({ "fast": { "gbps": gbps, "machine_busy": cpu, "idle_p50_us": idle,
+            "idle_asleep_p50_us": idle_asleep } }),
+    ))
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What loss and bad paths do to tails and throughput, with `causeway tunnel` and
+//! without: the evaluation of "Understanding the Long Tail Latency of TCP in Large-Scale
+//! Cloud Networks" (Bifrost), on one machine.
+
+mod balancer;
+mod faults;
+mod hostile;
+mod loads;
+mod machine;
+pub(crate) mod rivals;
+mod runs;
+mod table;
+mod tunnel;
+mod world;
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+
+pub use balancer::BifrostBalancer;
+pub use faults::BifrostFaults;
+/// A process of the lab: one end of a tunnel to compare with.
+pub(crate) use rivals as plain_tunnel;
+
+use super::{Context, Param, Scenario, param};
+
+/// The scenario `bifrost`.
+pub struct Bifrost;
+
+impl Scenario for Bifrost {
+    fn name(&self) -> &'static str {
+        "bifrost"
+    }
+
+    fn about(&self) -> &'static str {
+        "tails and throughput under loss and flapping paths: the tunnel, plain TCP, MPTCP"
+    }
+
+    fn params(&self) -> &'static [Param] {
+        const PARAMS: &[Param] = &[
+            param(
+                "seconds",
+                "6",
+                "length of each run of short connections and ping-pong",
+            ),
+            param("bulk_s", "4", "measured time of each bulk run"),
+            param(
+                "rounds",
+                "3",
+                "runs of each tunnel in the throughput comparison",
+            ),
+            param("loss_pct", "0,0.1,1,2", "losses, joined by commas"),
+            param("carriers", "plain,mptcp,causeway", "joined by commas"),
+            param(
+                "parts",
+                "tails,kept,cpu,flap,gbps,idle,more",
+                "joined by commas",
+            ),
+            param("paths", "4", "paths between the hosts"),
+            param(
+                "mbit",
+                "250",
+                "rate of each, but where the machine is the limit",
+            ),
+            param("rate", "500", "short connections and messages per second"),
+            param("bytes", "4096", "size of an answer to a short connection"),
+            param("flows", "4", "bulk connections"),
+            param("congestion", "bbr", "TCP's congestion control"),
+            param(
+                "engine",
+                "",
+                "lines for the [tunnel.engine] table, with ; between them",
+            ),
+            param(
+                "lines",
+                "",
+                "lines for the [tunnel] table, with ; between them",
+            ),
+            param("threads", "1", "threads of each tunnel end"),
+        ];
+        PARAMS
+    }
+
+    fn run(&self, context: &Context) -> Result<Value> {
+        let plan = Plan::read(context)?;
+        runs::all(context, &plan)
+    }
+
+    fn table(&self, result: &Value) -> Option<String> {
+        Some(table::of(result))
+    }
+}
+
+/// The parameters, checked.
+pub(super) struct Plan {
+    lasts: Duration,
+    bulk: Duration,
+    rounds: usize,
+    losses: Vec<f64>,
+    carriers: Vec<String>,
+    parts: Vec<String>,
+    paths: usize,
+    mbit: u32,
+    rate: f64,
+    bytes: u32,
+    flows: usize,
+    congestion: String,
+    setting: tunnel::Setting,
+}
+
+impl Plan {
+    fn read(context: &Context) -> Result<Self> {
+        let words = |name: &str, by: char| -> Result<Vec<String>> {
+            let text: String = context.param(name)?;
+            let words = text
+                .split(by)
+                .map(str::trim)
+                .filter(|word| !word.is_empty());
+            Ok(words.map(str::to_owned).collect())
+        };
+        let seconds = |name| Ok::<_, anyhow::Error>(Duration::from_secs_f64(context.param(name)?));
+        let losses = words("loss_pct", ',')?;
+        let losses: Vec<f64> = losses
+            .iter()
+            .map(|loss| loss.parse())
+            .collect::<Result<_, _>>()?;
+        ensure!(
+            losses.iter().all(|loss| (0.0..=50.0).contains(loss)),
+            "loss_pct lies between 0 and 50"
+        );
+        let paths = context.param("paths")?;
+        ensure!((2..=8).contains(&paths), "paths lies between 2 and 8");
+        let mut setting = tunnel::Setting::plain(paths);
+        setting.threads = context.param("threads")?;
+        setting.engine = words("engine", ';')?;
+        setting.lines = words("lines", ';')?;
+        Ok(Self {
+            lasts: seconds("seconds")?,
+            bulk: seconds("bulk_s")?,
+            rounds: context.param("rounds")?,
+            losses,
+            carriers: words("carriers", ',')?,
+            parts: words("parts", ',')?,
+            paths,
+            mbit: context.param("mbit")?,
+            rate: context.param("rate")?,
+            bytes: context.param("bytes")?,
+            flows: context.param("flows")?,
+            congestion: context.param("congestion")?,
+            setting,
+        })
+    }
+
+    fn wants(&self, part: &str) -> bool {
+        self.parts.iter().any(|wanted| wanted == part)
+    }
+
+    fn carries(&self, carrier: &str) -> bool {
+        self.carriers.iter().any(|wanted| wanted == carrier)
+    }
+}
+
+/// Puts what outside programs read at the top of the report.
+fn with_interface(interface: Value, rest: Value) -> Value {
+    json!({ super::INTERFACE: interface, "more": rest })
+}

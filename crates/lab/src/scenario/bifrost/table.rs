@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The result as a table with the targets beside it.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use super::super::INTERFACE;
+
+/// The table; what was not measured is left out.
+pub fn of(result: &Value) -> String {
+    let figures = &result[INTERFACE];
+    let mut text = String::new();
+    for (key, title) in [
+        ("short", "short connections"),
+        ("rr", "request/response, 14 bytes"),
+    ] {
+        let Some(rows) = figures[key].as_array() else {
+            continue;
+        };
+        let _ = writeln!(
+            text,
+            "{title}\n  {:>7}  {:>12} {:>12} {:>12} {:>12} {:>12}",
+            "loss %", "plain p99", "MPTCP p99", "tunnel p50", "tunnel p99", "tunnel p99.9"
+        );
+        for row in rows {
+            let cell = |name: &str| match row[name].as_f64() {
+                Some(ms) => format!("{ms:9.2} ms"),
+                None => "-".to_owned(),
+            };
+            let _ = writeln!(
+                text,
+                "  {:>7}  {:>12} {:>12} {:>12} {:>12} {:>12}",
+                row["loss_pct"],
+                cell("plain_p99_ms"),
+                cell("mptcp_p99_ms"),
+                cell("causeway_p50_ms"),
+                cell("causeway_p99_ms"),
+                cell("causeway_p999_ms"),
+            );
+        }
+        text.push('\n');
+    }
+    for (name, value, target) in verdicts(figures) {
+        let _ = writeln!(text, "{name:<52} {value:>16}   {target}");
+    }
+    text
+}
+
+/// Each figure that has a target, with the target and whether it is met.
+fn verdicts(figures: &Value) -> Vec<(&'static str, String, String)> {
+    let mut all = Vec::new();
+    let mut add = |name, value: Option<f64>, unit: &str, met: fn(f64) -> bool, target: &str| {
+        if let Some(value) = value {
+            let verdict = if met(value) { "met" } else { "missed" };
+            all.push((
+                name,
+                format!("{value:.3} {unit}"),
+                format!("{target}: {verdict}"),
+            ));
+        }
+    };
+    let number = |pointer: &str| figures.pointer(pointer).and_then(Value::as_f64);
+    let at_one = figures["short"]
+        .as_array()
+        .and_then(|rows| rows.iter().find(|row| row["loss_pct"] == 1.0));
+    let short = |name: &str| at_one.and_then(|row| row[name].as_f64());
+    add(
+        "short connections, 1 % loss, p99",
+        short("causeway_p99_ms"),
+        "ms",
+        |v| v <= 5.0,
+        "<= 5 ms",
+    );
+    add(
+        "the same, p99.9",
+        short("causeway_p999_ms"),
+        "ms",
+        |v| v <= 10.0,
+        "<= 10 ms",
+    );
+    let below = short("causeway_p99_ms")
+        .zip(short("plain_p99_ms"))
+        .map(|(tunnel, plain)| 100.0 * (1.0 - tunnel / plain));
+    add(
+        "the same, p99 below that of plain TCP by",
+        below,
+        "%",
+        |v| v >= 99.0,
+        ">= 99 %",
+    );
+    add(
+        "throughput kept at 1 % loss",
+        number("/kept_pct/1"),
+        "%",
+        |v| v >= 98.0,
+        ">= 98 %",
+    );
+    add(
+        "throughput kept at 2 % loss",
+        number("/kept_pct/2"),
+        "%",
+        |v| v >= 95.0,
+        ">= 95 %",
+    );
+    add(
+        "the same, CPU-bound, 1 % loss",
+        number("/cpu_bound_kept_pct"),
+        "%",
+        |v| v >= 90.0,
+        ">= 90 %",
+    );
+    add(
+        "flapping path, p99",
+        number("/flap/p99_ms"),
+        "ms",
+        |v| v <= 5.0,
+        "<= 5 ms",
+    );
+    add(
+        "flapping path, timeouts of the guests' TCP",
+        number("/flap/inner_rtos"),
+        "",
+        |v| v == 0.0,
+        "0",
+    );
+    add(
+        "sent again without loss",
+        number("/retransmit_pct_no_loss"),
+        "%",
+        |v| v < 0.1,
+        "< 0.1 %",
+    );
+    add(
+        "arrived twice without loss",
+        number("/duplicate_pct_no_loss"),
+        "%",
+        |v| v < 0.05,
+        "< 0.05 %",
+    );
+    let gbps = |name: &str| number(&format!("/gbps/{name}"));
+    add(
+        "one flow, Gbit/s",
+        gbps("causeway"),
+        "Gbit/s",
+        |_| true,
+        "measured",
+    );
+    let over = |name: &str| gbps("causeway").zip(gbps(name)).map(|(a, b)| a / b);
+    add(
+        "the same over a packet per system call",
+        over("packet_tunnel"),
+        "x",
+        |v| v >= 6.0,
+        ">= 6 x",
+    );
+    add(
+        "the same over a do-nothing tunnel",
+        over("super_packet_tunnel"),
+        "x",
+        |v| v >= 0.95,
+        ">= 0.95 x",
+    );
+    let idle = number("/idle_rr_p50_us/causeway").zip(number("/idle_rr_p50_us/plain_tunnel"));
+    let idle = idle.map(|(tunnel, plain)| tunnel - plain);
+    add(
+        "idle round trip over a do-nothing tunnel, p50",
+        idle,
+        "us",
+        |v| v <= 30.0,
+        "<= 30 us",
+    );
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn targets_are_judged() {
+        let result = json!({ INTERFACE: {
+            "short": [{ "loss_pct": 1.0, "plain_p99_ms": 1000.0, "causeway_p99_ms": 4.0, "causeway_p999_ms": 11.0 }],
+            "gbps": { "causeway": 3.0, "packet_tunnel": 0.6, "super_packet_tunnel": 3.1 },
+        }});
+        let text = of(&result);
+        let line = |begin: &str| text.lines().find(|line| line.starts_with(begin)).unwrap();
+        assert!(line("short connections, 1 %").ends_with("met"));
+        assert!(line("the same, p99.9").ends_with("missed"));
+        assert!(line("the same, p99 below").contains("99.600 %"));
+        assert!(line("the same over a packet").ends_with("missed"));
+        assert!(line("the same over a do-nothing").ends_with("met"));
+        assert!(!text.contains("flapping"));
+    }
+}

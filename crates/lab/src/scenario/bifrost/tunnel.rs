@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `causeway tunnel` on both hosts, as their operators run it.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::world::{DEVICE, GUESTS, World};
+use crate::api;
+use crate::netns::Netns;
+
+/// The first thread's port on every path.
+pub const PORT: u16 = 7000;
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How a tunnel is set up.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    /// Threads of each end.
+    pub threads: usize,
+    /// Ids of the paths.
+    pub paths: Vec<usize>,
+    /// Lines for the `[tunnel]` table.
+    pub lines: Vec<String>,
+    /// Lines for the `[tunnel.engine]` table.
+    pub engine: Vec<String>,
+    /// The keys file's text, if there are keys.
+    pub keys: Option<String>,
+}
+
+impl Setting {
+    /// One thread, nothing special, these paths.
+    pub fn plain(paths: usize) -> Self {
+        Self {
+            threads: 1,
+            paths: (0..paths).collect(),
+            lines: Vec::new(),
+            engine: Vec::new(),
+            keys: None,
+        }
+    }
+}
+
+/// Both ends. Dropped, they are killed.
+pub struct Tunnel {
+    /// The ends.
+    pub ends: [End; 2],
+}
+
+/// One end.
+pub struct End {
+    child: Child,
+    directory: TempDir,
+    binary: PathBuf,
+    host: Netns,
+    guest: PathBuf,
+    number: usize,
+}
+
+impl Tunnel {
+    /// Starts both ends and waits until all paths are alive.
+    pub fn start(world: &World, binary: &Path, setting: &Setting) -> Result<Self> {
+        let tunnel = Self {
+            ends: [
+                End::start(world, binary, setting, 0)?,
+                End::start(world, binary, setting, 1)?,
+            ],
+        };
+        tunnel.wait_alive(setting.paths.len())?;
+        Ok(tunnel)
+    }
+
+    /// Waits until both ends have this many live paths.
+    pub fn wait_alive(&self, paths: usize) -> Result<()> {
+        let deadline = Instant::now() + START_TIMEOUT;
+        loop {
+            let alive = self
+                .ends
+                .iter()
+                .map(End::alive)
+                .collect::<Result<Vec<_>>>()?;
+            if alive.iter().all(|alive| *alive == paths) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!(
+                    "of {paths} paths {alive:?} are alive: {}",
+                    self.ends[0].messages()
+                );
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Waits until the first end has noticed that this many paths are dead.
+    pub fn wait_dead(&self, paths: usize) -> Result<()> {
+        let deadline = Instant::now() + START_TIMEOUT;
+        while Instant::now() < deadline {
+            if self.ends[0].dead()? >= paths {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        bail!("no path is found dead: {}", self.ends[0].messages())
+    }
+
+    /// A count of the totals, over both ends.
+    pub fn total(&self, name: &str) -> Result<u64> {
+        let mut sum = 0;
+        for end in &self.ends {
+            let value = end.status()?;
+            let count = value
+                .pointer(&format!("/totals/{name}"))
+                .and_then(Value::as_u64);
+            sum += count.with_context(|| format!("no count {name}"))?;
+        }
+        Ok(sum)
+    }
+
+    /// How often something was refused for this reason, over both ends.
+    pub fn refused(&self, reason: &str) -> Result<u64> {
+        let mut sum = 0;
+        for end in &self.ends {
+            let value = end.status()?;
+            let list = value["refused"].as_array().context("no list of reasons")?;
+            let entry = list.iter().find(|entry| entry["reason"] == reason);
+            let count = entry.and_then(|entry| entry["count"].as_u64());
+            sum += count.with_context(|| format!("no reason {reason}"))?;
+        }
+        Ok(sum)
+    }
+
+    /// Changes both ends' files and has them read again.
+    pub fn reload(&mut self, setting: &Setting) -> Result<()> {
+        self.ends.iter_mut().try_for_each(|end| end.reload(setting))
+    }
+}
+
+impl End {
+    fn start(world: &World, binary: &Path, setting: &Setting, number: usize) -> Result<Self> {
+        let directory = tempfile::Builder::new().prefix("tunnel-").tempdir()?;
+        let guest = world.guest_file(number);
+        write_files(directory.path(), &guest, setting, number)?;
+        let host = world.hosts[number].clone();
+        let mut end = Self {
+            child: spawn(binary, &host, directory.path())?,
+            directory,
+            binary: binary.to_owned(),
+            host,
+            guest,
+            number,
+        };
+        end.wait_ready()?;
+        Ok(end)
+    }
+
+    /// What the end tells about itself.
+    pub fn status(&self) -> Result<Value> {
+        api::get(&self.directory.path().join("tunnel.sock"), "/v1/status")
+    }
+
+    fn alive(&self) -> Result<usize> {
+        self.paths_that_are("alive")
+    }
+
+    fn dead(&self) -> Result<usize> {
+        self.paths_that_are("dead")
+    }
+
+    fn paths_that_are(&self, state: &str) -> Result<usize> {
+        let status = self.status()?;
+        let paths = status["paths"].as_array().context("no list of paths")?;
+        Ok(paths.iter().filter(|path| path["state"] == state).count())
+    }
+
+    /// Conversations that have begun.
+    pub fn conversations(&self) -> Result<u64> {
+        let status = self.status()?;
+        let count = status.pointer("/totals/conversations");
+        count
+            .and_then(Value::as_u64)
+            .context("no count of conversations")
+    }
+
+    /// Changes the files and has them read again; one setting may differ between ends
+    /// for a while.
+    pub fn reload(&mut self, setting: &Setting) -> Result<()> {
+        write_files(self.directory.path(), &self.guest, setting, self.number)?;
+        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGHUP).context("kill")?;
+        // The signal is handled when the answer tells the new state; a refused one is
+        // told as an error.
+        std::thread::sleep(Duration::from_millis(100));
+        match self.status()?["last_reload_error"].as_str() {
+            None => Ok(()),
+            Some(error) => bail!("reload refused: {error}"),
+        }
+    }
+
+    /// Kills the end (SIGKILL) and starts it again.
+    pub fn restart(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        self.child = spawn(&self.binary, &self.host, self.directory.path())?;
+        self.wait_ready()
+    }
+
+    /// Resident memory, in bytes.
+    pub fn memory(&self) -> Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+        Ok(kib.context("no VmRSS")? * 1024)
+    }
+
+    fn wait_ready(&mut self) -> Result<()> {
+        let deadline = Instant::now() + START_TIMEOUT;
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("causeway tunnel ended ({status}): {}", self.messages());
+            }
+            if self.status().is_ok() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        bail!("causeway tunnel does not answer: {}", self.messages())
+    }
+
+    /// What it has logged.
+    pub fn messages(&self) -> String {
+        fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn spawn(binary: &Path, host: &Netns, directory: &Path) -> Result<Child> {
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(directory.join("log"))?;
+    host.command(binary)
+        .arg("tunnel")
+        .arg("-c")
+        .arg(directory.join("tunnel.toml"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .context("cannot start causeway tunnel")
+}
+
+fn write_files(directory: &Path, guest: &Path, setting: &Setting, number: usize) -> Result<()> {
+    let keys = directory.join("keys");
+    let mut text = format!(
+        "[tunnel]\ndevice = \"{DEVICE}\"\nnetns = \"{}\"\naddresses = [\"{}/24\"]\n\
+         threads = {}\nsocket = \"{}\"\nhttp = false\n",
+        guest.display(),
+        GUESTS[number],
+        setting.threads,
+        directory.join("tunnel.sock").display(),
+    );
+    if let Some(secret) = &setting.keys {
+        fs::write(&keys, secret)?;
+        text += &format!("keys = \"{}\"\n", keys.display());
+    }
+    for line in &setting.lines {
+        text += &format!("{line}\n");
+    }
+    text += "[tunnel.engine]\n";
+    for line in &setting.engine {
+        text += &format!("{line}\n");
+    }
+    for path in &setting.paths {
+        text += &format!(
+            "[[tunnel.path]]\nid = {path}\nlocal = \"10.9.{path}.{}:{PORT}\"\nremote = \"10.9.{path}.{}:{PORT}\"\n",
+            number + 1,
+            2 - number
+        );
+    }
+    fs::write(directory.join("tunnel.toml"), text)?;
+    Ok(())
+}

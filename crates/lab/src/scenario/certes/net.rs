@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The way from clients to a server: one veth, or a router with delay and loss.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use anyhow::{Context as _, Result};
+
+use super::runs::Run;
+use crate::line::{End, Impairment, Line};
+use crate::link::{self, Loss, SynPolice};
+use crate::load::flood;
+use crate::netns::Netns;
+use crate::sandbox::Sandbox;
+use crate::topology::{DEVICE, Node};
+
+/// Namespaces of one run.
+pub struct Net {
+    pub client: Netns,
+    pub server: Node,
+    _line: Option<Line>,
+    _loss: Vec<Loss>,
+    _police: Option<SynPolice>,
+    _router: Option<Netns>,
+}
+
+impl Net {
+    pub fn build(proof: Sandbox, run: &Run, seed: u64) -> Result<Self> {
+        let make = |what: &str| Netns::create(proof, &format!("{}-{what}", run.name));
+        let (client, server) = (make("client")?, make("server")?);
+        // Of a flood nothing comes back, and nobody asks where from it came.
+        for netns in [&client, &server] {
+            netns.sysctl("net/ipv4/conf/all/rp_filter", "0")?;
+            netns.sysctl("net/ipv4/ip_forward", "0")?;
+        }
+        server.sysctl("net/core/somaxconn", "4096")?;
+        if let Some(linear) = run.linear_timeouts {
+            client.sysctl("net/ipv4/tcp_syn_linear_timeouts", &linear.to_string())?;
+        }
+        let mut net = Self {
+            _line: None,
+            _loss: Vec::new(),
+            _police: None,
+            _router: None,
+            server: Node {
+                netns: server.clone(),
+                ipv4: Ipv4Addr::new(10, 51, 0, 2),
+                ipv6: "fd51::2".parse()?,
+                mac: [2, 0, 0, 0, 0, 2],
+            },
+            client: client.clone(),
+        };
+        if run.round_trip_us == 0 && run.loss == 0.0 {
+            client.ip(&format!(
+                "link add {DEVICE} type veth peer name {DEVICE} netns {}\n\
+                 addr add 10.51.0.1/24 dev {DEVICE}\nlink set {DEVICE} up\n",
+                server.name()
+            ))?;
+            server.ip(&format!(
+                "addr add 10.51.0.2/24 dev {DEVICE}\nlink set {DEVICE} up\nroute add {} via 10.51.0.1\n",
+                flood::SOURCES
+            ))?;
+        } else {
+            net.route(make("router")?, run, seed)?;
+        }
+        if run.policed > 0.0 {
+            let share = run.policed;
+            let police = server.run(move || {
+                link::attach_syn_police(DEVICE, share).context("cannot police SYNs")
+            })?;
+            net._police = Some(police);
+        }
+        Ok(net)
+    }
+
+    /// A router in between: the line to the clients has the delay, both its ports lose.
+    fn route(&mut self, router: Netns, run: &Run, seed: u64) -> Result<()> {
+        let end = |netns: &Netns, device: &str| End {
+            netns: netns.clone(),
+            device: device.into(),
+        };
+        let delay = Impairment {
+            round_trip_us: run.round_trip_us,
+            ..Impairment::default()
+        };
+        router.sysctl("net/ipv4/ip_forward", "1")?;
+        let (near, far) = (end(&self.client, DEVICE), end(&router, "c0"));
+        self._line = Some(Line::start(&near, &far, delay, seed)?);
+        let server = &self.server.netns;
+        router.ip(&format!(
+            "link add s0 type veth peer name {DEVICE} netns {}\n\
+             addr add 10.50.0.1/24 dev c0\nlink set c0 up\n\
+             addr add 10.51.0.1/24 dev s0\nlink set s0 up\n",
+            server.name()
+        ))?;
+        self.client.ip(&format!(
+            "addr add 10.50.0.2/24 dev {DEVICE}\nlink set {DEVICE} up\nroute add default dev {DEVICE} via 10.50.0.1\n"
+        ))?;
+        server.ip(&format!(
+            "addr add 10.51.0.2/24 dev {DEVICE}\nlink set {DEVICE} up\nroute add default via 10.51.0.1\n"
+        ))?;
+        if run.loss > 0.0 {
+            let share = run.loss;
+            self._loss = router.run(move || {
+                let attach = |port| link::attach_loss(port, share);
+                let both: std::io::Result<Vec<Loss>> =
+                    ["c0", "s0"].into_iter().map(attach).collect();
+                both.context("cannot attach the program that loses packets (needs Linux 6.6)")
+            })?;
+        }
+        self._router = Some(router);
+        Ok(())
+    }
+
+    /// Where the server listens.
+    pub fn target(&self) -> SocketAddrV4 {
+        SocketAddrV4::new(self.server.ipv4, 80)
+    }
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Estimates against the truth.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::runs::Run;
+use crate::agent::HistoryRow;
+use crate::crowd::{End, Served, Transaction};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Number and sum of response times, seconds.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sum {
+    count: f64,
+    s: f64,
+}
+
+impl Sum {
+    fn add(&mut self, count: f64, s: f64) {
+        self.count += count;
+        self.s += s;
+    }
+
+    fn mean_s(self) -> f64 {
+        self.s / self.count
+    }
+}
+
+type Seconds = BTreeMap<u64, Sum>;
+
+/// One run's row.
+#[derive(Debug, Clone, Serialize)]
+pub struct Score {
+    pub name: String,
+    pub truth_mean_s: f64,
+    pub rate_per_s: f64,
+    pub syn_drop_pct: f64,
+    pub gave_up_pct: f64,
+    pub stalled: f64,
+    pub broken: usize,
+    pub exact_error_pct: f64,
+    pub model_error_pct: f64,
+    pub syn_to_end_error_pct: f64,
+    pub application_error_pct: f64,
+    pub exact_mae_pct: f64,
+    pub model_mae_pct: f64,
+    /// Whether retries were dropped like first SYNs.
+    pub drops: String,
+    pub drop_odds_ratio: Option<f64>,
+    pub network_loss_pct: f64,
+    pub flood_share: f64,
+    /// Transactions: the clients' and the tracker's.
+    pub transactions: f64,
+    pub exact_transactions: f64,
+    /// Means of the seconds from the first client on: what clients felt, and SYN-to-END.
+    #[serde(skip)]
+    pub felt: Vec<(f64, f64)>,
+    #[serde(skip)]
+    pub served: Vec<(f64, f64)>,
+}
+
+impl Score {
+    pub fn of(
+        run: &Run,
+        range: Range<u64>,
+        truth: &[Transaction],
+        served: &[Served],
+        history: &[HistoryRow],
+        live: &Value,
+    ) -> Result<Self> {
+        let felt = felt(truth);
+        let begin = begin_ns(truth)? / SECOND_NS;
+        let over_time = |seconds: &Seconds| -> Vec<(f64, f64)> {
+            let known = seconds.iter().filter(|(_, of)| of.count > 0.0);
+            known
+                .map(|(second, of)| (second.saturating_sub(begin) as f64, of.mean_s()))
+                .collect()
+        };
+        let (mut exact, mut model, mut syn_to_end) =
+            (Seconds::new(), Seconds::new(), Seconds::new());
+        let (mut offered, mut accepted, mut stalled) = (0, 0, 0.0);
+        for row in history.iter().filter(|row| range.contains(&row.second)) {
+            let of = |mean_s: Option<f64>, gave_up: f64| {
+                let count = row.completed + row.stalled + gave_up;
+                (count, mean_s.unwrap_or(0.0) * count)
+            };
+            let (count, s) = of(row.exact_s, row.gave_up);
+            exact.entry(row.second).or_default().add(count, s);
+            let (count, s) = of(row.model_s, row.model_gave_up);
+            model.entry(row.second).or_default().add(count, s);
+            let served_s = row.syn_to_end_s.unwrap_or(0.0) * row.completed;
+            syn_to_end
+                .entry(row.second)
+                .or_default()
+                .add(row.completed, served_s);
+            offered += row.offered;
+            accepted += row.accepted;
+            stalled += row.stalled;
+        }
+        let mut application = Sum::default();
+        for of in served
+            .iter()
+            .filter(|of| range.contains(&(of.end_ns / SECOND_NS)))
+        {
+            application.add(1.0, of.took_ns as f64 / 1e9);
+        }
+        let total = |seconds: &Seconds| {
+            seconds
+                .range(range.clone())
+                .fold(Sum::default(), |mut sum, (_, of)| {
+                    sum.add(of.count, of.s);
+                    sum
+                })
+        };
+        let (all, by_exact) = (total(&felt), total(&exact));
+        ensure!(
+            all.count > 0.0,
+            "{}: no transaction ended in time",
+            run.name
+        );
+        let mean_s = all.mean_s();
+        let error_pct = |of: Sum| 100.0 * (of.mean_s() / mean_s - 1.0);
+        let within = |of: &&Transaction| range.contains(&(of.end_ns / SECOND_NS));
+        let gave_up = truth
+            .iter()
+            .filter(within)
+            .filter(|of| of.end == End::GaveUp)
+            .count();
+        let broken = truth
+            .iter()
+            .filter(within)
+            .filter(|of| of.end == End::Broken)
+            .count();
+        let category = &live["categories"][0];
+        Ok(Self {
+            name: run.name.to_owned(),
+            truth_mean_s: mean_s,
+            rate_per_s: total(&syn_to_end).count / range.clone().count() as f64,
+            syn_drop_pct: 100.0 * (offered - accepted) as f64 / (offered as f64).max(1.0),
+            gave_up_pct: 100.0 * gave_up as f64 / all.count,
+            stalled,
+            broken,
+            exact_error_pct: error_pct(by_exact),
+            model_error_pct: error_pct(total(&model)),
+            syn_to_end_error_pct: error_pct(total(&syn_to_end)),
+            application_error_pct: error_pct(application),
+            exact_mae_pct: per_second_pct(&felt, &exact, range.clone(), mean_s),
+            model_mae_pct: per_second_pct(&felt, &model, range.clone(), mean_s),
+            drops: category["drops"].as_str().unwrap_or_default().to_owned(),
+            drop_odds_ratio: category["drop_odds_ratio"].as_f64(),
+            network_loss_pct: 100.0 * category["network_loss"].as_f64().unwrap_or(0.0),
+            flood_share: category["flood_share"].as_f64().unwrap_or(0.0),
+            transactions: all.count,
+            exact_transactions: by_exact.count,
+            felt: over_time(&felt),
+            served: over_time(&syn_to_end),
+        })
+    }
+
+    pub fn sentence(&self) -> String {
+        format!(
+            "{}: clients felt {:.3} s; exact {:+.2} %, model {:+.2} %, SYN-to-END {:+.1} %, application {:+.1} %",
+            self.name,
+            self.truth_mean_s,
+            self.exact_error_pct,
+            self.model_error_pct,
+            self.syn_to_end_error_pct,
+            self.application_error_pct
+        )
+    }
+}
+
+/// The seconds that count, on the monotonic clock.
+pub fn range(truth: &[Transaction], warm_up: Duration, counts: Duration) -> Result<Range<u64>> {
+    let from = (begin_ns(truth)? + warm_up.as_nanos() as u64) / SECOND_NS + 1;
+    Ok(from..from + counts.as_secs())
+}
+
+fn begin_ns(truth: &[Transaction]) -> Result<u64> {
+    let begun = truth.iter().map(|of| of.begin_ns);
+    begun.min().context("no client began")
+}
+
+/// What clients felt, by the second in which it ended. A connection that broke took as
+/// long as its client waited: most are those whose final ACK was dropped, until the
+/// server reset them.
+fn felt(truth: &[Transaction]) -> Seconds {
+    let mut seconds = Seconds::new();
+    for of in truth {
+        let s = (of.end_ns - of.begin_ns) as f64 / 1e9;
+        seconds
+            .entry(of.end_ns / SECOND_NS)
+            .or_default()
+            .add(1.0, s);
+    }
+    seconds
+}
+
+/// Mean error of the seconds' means, each weighed by its transactions, in percent of
+/// the whole mean.
+fn per_second_pct(truth: &Seconds, estimate: &Seconds, range: Range<u64>, mean_s: f64) -> f64 {
+    let mut off = Sum::default();
+    for second in range {
+        let (Some(true_), found) = (truth.get(&second), estimate.get(&second)) else {
+            continue;
+        };
+        let found_s = found
+            .filter(|of| of.count > 0.0)
+            .map_or(0.0, |of| of.mean_s());
+        off.add(true_.count, true_.count * (true_.mean_s() - found_s).abs());
+    }
+    100.0 * off.mean_s() / mean_s
+}

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A server that answers fast those whom it takes, and drops the SYNs of the others: a
+//! balancer that goes by responses sends it more, one that goes by what clients feel
+//! sends it less.
+
+use std::net::SocketAddrV4;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use super::{Context, Param, Scenario, param};
+use crate::agent::Agent;
+use crate::api;
+use crate::balancer::{Balancer, Forwarding, Protocol, Real, Settings, Vip};
+use crate::crowd::{Crowd, CrowdConfig, Server, ServerConfig, Transaction};
+use crate::topology::{Shape, Topology, vip4};
+
+const PORT: u16 = 80;
+/// Where the balancer hears of clients.
+const REPORTS_PORT: u16 = 9473;
+/// How long the balancer may take to see that an agent is gone: a report holds for 3 s.
+const SEEN: Duration = Duration::from_secs(8);
+
+pub struct ClientLatency;
+
+impl Scenario for ClientLatency {
+    fn name(&self) -> &'static str {
+        "client-latency"
+    }
+
+    fn about(&self) -> &'static str {
+        "a server that drops SYNs, weighed by its responses and by what its clients feel"
+    }
+
+    fn params(&self) -> &'static [Param] {
+        const PARAMS: &[Param] = &[
+            param("seconds", "15", "length that counts of each run"),
+            param("warm_up_s", "8", "what is left out before: weights settle"),
+            param("rate", "240", "connections a second, to three servers"),
+        ];
+        PARAMS
+    }
+
+    fn run(&self, context: &Context) -> Result<Value> {
+        let mut rows = Vec::new();
+        for source in ["response", "client"] {
+            let row = run(context, source)?;
+            context.say(format!(
+                "by {source}: clients felt {:.0} ms, the server that drops has {:.2} of the weight, responses of it take {:.0} ms",
+                row.felt_ms, row.share, row.response_ms
+            ));
+            rows.push(row);
+        }
+        ensure!(
+            rows[1].share < rows[0].share && rows[1].felt_ms < rows[0].felt_ms,
+            "going by clients did not help: {rows:?}"
+        );
+        Ok(json!({ "runs": rows }))
+    }
+}
+
+/// What came of one kind of latency.
+#[derive(Debug, serde::Serialize)]
+struct Row {
+    name: &'static str,
+    /// Mean over all transactions, and the share of those that lost a SYN or more.
+    felt_ms: f64,
+    retried_pct: f64,
+    /// Weight of the server that drops, as a share of all, at the end.
+    share: f64,
+    /// Its mean response latency, as the balancer measures it.
+    response_ms: f64,
+    /// Intervals by responses: before the first reports, and after an agent was killed.
+    fallbacks_at_end: u64,
+    fallbacks_without_agent: u64,
+}
+
+fn run(context: &Context, source: &'static str) -> Result<Row> {
+    let shape = Shape {
+        clients: 1,
+        servers: 3,
+    };
+    let topology = Topology::build_another(context.sandbox, shape, &format!("{source}-"))?;
+    let vip = SocketAddrV4::new(vip4(0), PORT);
+    let directory = tempfile::Builder::new().prefix("reports-").tempdir()?;
+    let keys = directory.path().join("keys");
+    let output = Command::new(&context.binary)
+        .args(["cookie", "new-keys"])
+        .arg(&keys)
+        .output()?;
+    ensure!(output.status.success(), "causeway cookie new-keys failed");
+    let listen = format!("{}:{REPORTS_PORT}", topology.balancer.ipv4);
+    let mut agents = Vec::new();
+    let mut servers = Vec::new();
+    for (index, node) in topology.servers.iter().enumerate() {
+        servers.push(Server::start(
+            &node.netns,
+            server(vip, index, context.seed),
+        )?);
+        let lines = format!(
+            "[agent.clients]\nservices = [\"{vip}\"]\nhistory = \"\"\n\
+             balancers = [\"{listen}\"]\nkeys = \"{}\"\n",
+            keys.display()
+        );
+        let pins = Path::new("/sys/fs/bpf").join(node.netns.name());
+        agents.push(Agent::start_with(&context.binary, node, &pins, &lines)?);
+    }
+    let settings = Settings {
+        vips: vec![Vip {
+            address: (*vip.ip()).into(),
+            port: PORT,
+            protocol: Protocol::Tcp,
+            scheduler: "latency".to_owned(),
+            keys: vec![format!("latency = \"{source}\"")],
+            forwarding: Forwarding::Ipip,
+            reals: topology
+                .servers
+                .iter()
+                .map(|node| Real::of(node, (*vip.ip()).into()))
+                .collect(),
+        }],
+        head: vec![format!(
+            "[clients]\nlisten = \"{listen}\"\nkeys = \"{}\"",
+            keys.display()
+        )],
+        ..Settings::default()
+    };
+    let mut balancer = Balancer::start(&context.binary, &topology.balancer, &settings)?;
+
+    let (warm_up_s, seconds): (u64, u64) = (context.param("warm_up_s")?, context.param("seconds")?);
+    let rate: f64 = context.param("rate")?;
+    let crowd = CrowdConfig {
+        target: vip,
+        clients: 4000,
+        requests: 1,
+        patience: vec![Duration::from_secs(9)],
+        on_off: None,
+        arrivals: Some((rate, rate)),
+        duration: Duration::from_secs(warm_up_s + seconds),
+        http: None,
+        seed: context.seed,
+    };
+    let crowd = Crowd::start(&topology.clients[0].netns, crowd);
+    std::thread::sleep(Duration::from_secs(warm_up_s + seconds));
+    let (share, response_ms) = first(&balancer)?;
+    let fallbacks_at_end = fallbacks(&balancer)?;
+    let truth = crowd.finish()?;
+    drop(agents.pop());
+    let fallbacks_without_agent = match source {
+        "client" => wait_fallback(&balancer)?,
+        _ => 0,
+    };
+    balancer.terminate()?;
+    balancer.detach()?;
+    drop(servers);
+    let (felt_ms, retried_pct) = felt(&truth, warm_up_s)?;
+    Ok(Row {
+        name: source,
+        felt_ms,
+        retried_pct,
+        share,
+        response_ms,
+        fallbacks_at_end,
+        fallbacks_without_agent,
+    })
+}
+
+/// The first is fast and has room for three connections, the others are slower and have
+/// room for all.
+fn server(vip: SocketAddrV4, index: usize, seed: u64) -> ServerConfig {
+    let (workers, service_ms, backlog) = match index {
+        0 => (2, 10, 0),
+        _ => (64, 40, 1024),
+    };
+    ServerConfig {
+        address: vip,
+        workers,
+        service: Duration::from_millis(service_ms),
+        backlog: vec![backlog],
+        period: Duration::from_secs(60),
+        seed: seed ^ index as u64,
+    }
+}
+
+/// Weight of the first real as a share of all, and its response latency.
+fn first(balancer: &Balancer) -> Result<(f64, f64)> {
+    let stats: Value = api::get(&balancer.socket(), "/v1/stats")?;
+    let reals = stats["vips"][0]["reals"].as_array().context("no reals")?;
+    let weight = |real: &Value| real["effective_weight"].as_f64().unwrap_or(0.0);
+    let all: f64 = reals.iter().map(weight).sum();
+    let latency_us = reals[0]["latency"]["mean_us"].as_f64();
+    Ok((
+        weight(&reals[0]) / all,
+        latency_us.unwrap_or(f64::NAN) / 1e3,
+    ))
+}
+
+fn fallbacks(balancer: &Balancer) -> Result<u64> {
+    let stats: Value = api::get(&balancer.socket(), "/v1/stats")?;
+    let count = stats["vips"][0]["latency_fallbacks"].as_u64();
+    count.context("no count of fallbacks")
+}
+
+/// Waits until the balancer goes by responses again; intervals that did.
+fn wait_fallback(balancer: &Balancer) -> Result<u64> {
+    let before = fallbacks(balancer)?;
+    let deadline = Instant::now() + SEEN;
+    while Instant::now() < deadline {
+        let now = fallbacks(balancer)?;
+        if now > before {
+            return Ok(now - before);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    anyhow::bail!(
+        "an agent is gone, and the balancer still goes by what it told: {}",
+        balancer.messages()
+    )
+}
+
+/// Mean response time of what ended after the warm-up, milliseconds; percent that took
+/// longer than the first retry.
+fn felt(truth: &[Transaction], warm_up_s: u64) -> Result<(f64, f64)> {
+    let begun = truth.iter().map(|of| of.begin_ns).min();
+    let from_ns = begun.context("no client began")? + warm_up_s * 1_000_000_000;
+    let took_s = truth.iter().filter(|of| of.end_ns >= from_ns);
+    let took_s: Vec<f64> = took_s
+        .map(|of| (of.end_ns - of.begin_ns) as f64 / 1e9)
+        .collect();
+    let count = took_s.len().max(1) as f64;
+    let retried = took_s.iter().filter(|s| **s > 1.0).count();
+    Ok((
+        1e3 * took_s.iter().sum::<f64>() / count,
+        100.0 * retried as f64 / count,
+    ))
+}

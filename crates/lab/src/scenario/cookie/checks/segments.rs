@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Steps about single segments that come late, again, large, or to nobody.
+
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use serde_json::json;
+
+use super::super::Counts;
+use super::super::service::Connection;
+use super::super::world::vips;
+use super::Checks;
+use crate::link;
+use crate::topology::{DEVICE, format_mac};
+
+/// Longer than the first retransmission of a SYN takes (RFC 6298: 1 s), shorter than
+/// the second and than the kernel's patience with a neighbour.
+const LATE: Duration = Duration::from_millis(1400);
+/// Bytes of a transfer to and from a server.
+const DOWN: usize = 4_000_000;
+const UP: usize = 1_000_000;
+
+impl Checks<'_> {
+    /// SYN-ACKs wait at the servers until the SYN has come again and was answered
+    /// again; then the client gets both, and takes the first. What it echoes is older
+    /// than the server's last.
+    pub fn late_syn_acks(&mut self) -> Result<()> {
+        let topology = &self.world.topology;
+        let (router, servers) = (topology.router.clone(), topology.servers.clone());
+        let (gateway, mac) = (router.ipv4, format_mac(router.mac));
+        // Nobody answers who the router is: packets to it wait for that.
+        router.netns.sysctl("net/ipv4/conf/all/arp_ignore", "8")?;
+        for server in &servers {
+            server
+                .netns
+                .ip(&format!("neigh del {gateway} dev {DEVICE}"))?;
+        }
+        let (before, results) = (self.world.counters()?, self.world.results()?);
+        let (client, vip) = (self.world.client().clone(), vips()[0]);
+        let start = Instant::now();
+        let opening: Vec<_> = (0..4)
+            .map(|_| {
+                let client = client.clone();
+                thread::spawn(move || Connection::open(&client, vip))
+            })
+            .collect();
+        sleep(LATE);
+        for server in &servers {
+            server.netns.ip(&format!(
+                "neigh replace {gateway} lladdr {mac} dev {DEVICE} nud permanent"
+            ))?;
+        }
+        router.netns.sysctl("net/ipv4/conf/all/arp_ignore", "0")?;
+        for thread in opening {
+            let opened = thread.join().map_err(|_| anyhow!("a client panicked"))?;
+            self.connections.push(opened.context("a late SYN-ACK")?);
+        }
+        ensure!(start.elapsed() >= LATE, "no SYN-ACK was late");
+        let again = self.world.results()?["syn_again"] - results["syn_again"];
+        ensure!(again >= 4, "{again} of 4 SYNs were sent again");
+        let half_open = self.half_open(vip)?;
+        ensure!(half_open == 0, "{half_open} connections are half open");
+        let opened = self.world.counters()?["PassiveOpens"] - before["PassiveOpens"];
+        ensure!(opened == 4, "4 connections were opened {opened} times");
+        self.step("SYN-ACKs late")
+    }
+
+    /// The server's last ACK is lost, so that the client's FIN comes again to a socket
+    /// in TIME_WAIT: its answer has to be one that the client takes.
+    pub fn time_wait_answers(&mut self) -> Result<()> {
+        let client = self.world.topology.clients[0].clone();
+        let servers = self.world.topology.servers.clone();
+        let answered = self.world.events()?["answered"];
+        let mut connection = Connection::open(&client.netns, vips()[0])?;
+        connection.end_of_server()?;
+        let route = format!("blackhole {}/32", client.ipv4);
+        for server in &servers {
+            server.netns.ip(&format!("route add {route}"))?;
+        }
+        drop(connection);
+        sleep(Duration::from_millis(50));
+        for server in &servers {
+            server.netns.ip(&format!("route del {route}"))?;
+        }
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let waits = || -> Result<bool> {
+            let mut ss = client.netns.command("ss");
+            let output = ss.args(["-Htn", "state", "last-ack"]).output()?;
+            Ok(!output.stdout.is_empty())
+        };
+        ensure!(waits()?, "the last ACK was not lost");
+        while waits()? {
+            ensure!(
+                Instant::now() < deadline,
+                "the client's FIN stays unanswered"
+            );
+            sleep(Duration::from_millis(20));
+        }
+        let now = self.world.events()?["answered"];
+        ensure!(now > answered, "nothing was answered for TIME_WAIT");
+        self.step("FIN in TIME_WAIT")
+    }
+
+    /// Transfers both ways with and without the offloads of segmentation, of merging and
+    /// of checksums. The agent meets large segments in any case: the kernel cuts them
+    /// behind it where the device does not. What clients send has its checksum in any case: a veth that sends
+    /// back loses the note that one is still to be written.
+    pub fn offloads(&mut self) -> Result<()> {
+        let servers = self.world.topology.servers.clone();
+        let client = self.world.client().clone();
+        let mut stamped = Vec::new();
+        let paws = |counts: &Counts| counts.get("PAWSEstab").copied().unwrap_or_default();
+        let before_transfers = paws(&self.world.counters()?);
+        for on in [false, true] {
+            for server in &servers {
+                server
+                    .netns
+                    .run(move || link::set_offloads(DEVICE, on).context("a server's offloads"))?;
+            }
+            client.run(move || {
+                link::set_segmentation(DEVICE, on)?;
+                link::set_gro(DEVICE, on).context("the client's offloads")
+            })?;
+            let before = self.world.events()?["stamped"];
+            for vip in vips() {
+                let mut connection = Connection::open(&client, vip)?;
+                connection.read(&format!("get {DOWN}"), DOWN)?;
+                connection.put(UP)?;
+                self.connections.push(connection);
+            }
+            stamped.push(self.world.events()?["stamped"] - before);
+        }
+        // Acknowledgements of an upload overtake each other between CPUs, and the client
+        // rejects the older one: without cookies, too, if more rarely (docs/status.md). So
+        // those are told, and kept out of what must be zero.
+        let rejected = paws(&self.world.counters()?) - before_transfers;
+        *self.before.entry("PAWSEstab".to_owned()).or_default() += rejected;
+        self.steps.insert(
+            "segments of transfers".into(),
+            json!({ "without_offloads": stamped[0], "with": stamped[1], "paws_estab": rejected }),
+        );
+        self.step("offloads")
+    }
+
+    /// The client's link loses all for longer than the clock's ring, while data flows.
+    pub fn outage(&mut self, ring: Duration) -> Result<()> {
+        let length = ring.mul_f64(1.2);
+        let client = self.world.client().clone();
+        let count = ((length.as_millis() + 2000) / 5) as usize;
+        let readers = vips().map(|vip| {
+            let client = client.clone();
+            thread::spawn(move || {
+                let mut connection = Connection::open(&client, vip)?;
+                let silence = connection.read(&format!("tick {count} 5"), count)?;
+                Ok::<_, anyhow::Error>((connection, silence))
+            })
+        });
+        sleep(Duration::from_millis(500));
+        // Nothing comes through, either way; a link that is down would lose its addresses.
+        let router = &self.world.topology.router.netns;
+        let lost = [
+            router.run(|| link::attach_loss("c0", 1.0).context("the router's link"))?,
+            self.world
+                .client()
+                .run(|| link::attach_loss(DEVICE, 1.0).context("the client's link"))?,
+        ];
+        sleep(length);
+        drop(lost);
+        let mut longest = Duration::ZERO;
+        for reader in readers {
+            let read = reader.join().map_err(|_| anyhow!("a client panicked"))?;
+            let (connection, silence) = read.context("after the outage")?;
+            ensure!(silence >= length, "the outage lasted {silence:?} alone");
+            // The server's next retransmission was due at most as long after it.
+            ensure!(silence < 3 * length, "silence of {silence:?}");
+            longest = longest.max(silence);
+            self.connections.push(connection);
+        }
+        self.steps.insert(
+            "outage".into(),
+            json!({ "seconds": length.as_secs_f64(), "silence_ms": longest.as_millis() as u64 }),
+        );
+        self.step("after an outage")
+    }
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a scenario needs for cookies: a file of keys, and the lines that name it in the
+//! files of balancers and agents.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use tempfile::TempDir;
+
+use super::bench::{Bench, PORT, pin_dir};
+use crate::agent::Agent;
+use crate::balancer::Vip;
+
+/// Keys of one scenario.
+pub struct CookieKit {
+    directory: TempDir,
+    binary: PathBuf,
+}
+
+impl CookieKit {
+    /// Makes keys with `binary`, the program under test.
+    pub fn new(binary: &Path) -> Result<Self> {
+        let kit = Self {
+            directory: tempfile::Builder::new().prefix("cookie-").tempdir()?,
+            binary: binary.to_owned(),
+        };
+        let output = Command::new(binary)
+            .args(["cookie", "new-keys"])
+            .arg(kit.keys())
+            .output()?;
+        ensure!(
+            output.status.success(),
+            "causeway cookie new-keys: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(kit)
+    }
+
+    fn keys(&self) -> PathBuf {
+        self.directory.path().join("keys")
+    }
+
+    /// For the head of a balancer's file.
+    pub fn balancer_lines(&self) -> String {
+        format!("[cookie]\nkeys = \"{}\"", self.keys().display())
+    }
+
+    /// An agent on server number `index`, which writes cookies for `vip`.
+    pub fn agent(&self, bench: &Bench, index: usize, vip: IpAddr) -> Result<Agent> {
+        let server = &bench.topology.servers[index];
+        let lines = format!(
+            "[agent.cookie]\nkeys = \"{}\"\n[[agent.cookie.vip]]\naddress = \"{vip}\"\n\
+             port = {PORT}\nid = {}\ncookie = \"timestamp\"\n",
+            self.keys().display(),
+            server_id(index)
+        );
+        Agent::start_with(&self.binary, server, &pin_dir(server), &lines)
+    }
+}
+
+/// Gives a VIP cookies, and each of its reals the id that its agent has. Its reals are
+/// the bench's servers, in order.
+pub fn with_cookies(mut vip: Vip) -> Vip {
+    vip.keys.push("cookie = \"timestamp\"".to_owned());
+    for (index, real) in vip.reals.iter_mut().enumerate() {
+        real.keys.push(format!("id = {}", server_id(index)));
+    }
+    vip
+}
+
+/// A server's id in cookies.
+fn server_id(index: usize) -> usize {
+    100 + index
+}

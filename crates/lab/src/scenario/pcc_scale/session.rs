@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the clients of a run speak, and how those of QUIC move.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::tally::Tally;
+use crate::load::get;
+use crate::load::log::Fault;
+use crate::quic::session::{self as quic, Moves};
+
+/// Time between two moves of a client: several in the life of what a change can break.
+const MOVES: Duration = Duration::from_millis(900);
+
+/// A service, and how a client reaches it.
+#[derive(Clone)]
+pub struct Service {
+    target: SocketAddr,
+    /// Over QUIC: what clients share, and how this one moves.
+    quic: Option<(quic::Client, Moves)>,
+}
+
+impl Service {
+    /// Every way to reach these addresses. Connections may be silent for `idle`.
+    pub fn all(targets: &[SocketAddr], quic: bool, idle: Duration) -> Result<Vec<Self>> {
+        if !quic {
+            let tcp = |&target: &SocketAddr| Self { target, quic: None };
+            return Ok(targets.iter().map(tcp).collect());
+        }
+        let client = quic::Client::new(idle)?;
+        let moves = [Moves::Migrates(MOVES), Moves::Rebound(MOVES), Moves::Never];
+        let ways = moves.into_iter().flat_map(|moves| {
+            let client = client.clone();
+            targets.iter().map(move |&target| Self {
+                target,
+                quic: Some((client.clone(), moves)),
+            })
+        });
+        Ok(ways.collect())
+    }
+}
+
+/// A connection.
+pub enum Session {
+    Tcp(get::Session),
+    Quic(quic::Session),
+}
+
+impl Session {
+    /// Connects; `patience` is the longest wait for this and for every next byte.
+    pub async fn open(
+        service: &Service,
+        patience: Duration,
+        tally: &Arc<Tally>,
+    ) -> Result<Self, Fault> {
+        let Some((client, moves)) = &service.quic else {
+            return get::Session::open(service.target, patience)
+                .await
+                .map(Self::Tcp);
+        };
+        let tally = Arc::clone(tally);
+        let moved = move || tally.moved();
+        quic::Session::open(client, service.target, patience, *moves, moved)
+            .await
+            .map(Self::Quic)
+    }
+
+    /// Sends a request for `path` and waits for its whole answer, which must come from
+    /// the server of the one before.
+    pub async fn get(&mut self, path: &str) -> Result<(), Fault> {
+        match self {
+            Self::Tcp(session) => session.get(path).await.map(drop),
+            Self::Quic(session) => session.get(path).await,
+        }
+    }
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The ways to keep connections on their servers that are compared.
+
+use crate::balancer::{Forwarding, Protocol};
+use crate::scenario::bench::{PORT, QUIC_PORT};
+
+/// What knows the server of a connection, beside a hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Memory {
+    /// Nothing, or the balancer's flow table.
+    Balancer,
+    /// Cookies in TCP timestamps, which agents write.
+    Cookies,
+    /// The same, but the cookie names a place in the balancer's array.
+    Places,
+    /// Ids of QUIC connections.
+    ConnectionIds,
+    /// The servers: they pass on what was another's.
+    Chain,
+}
+
+/// A way to keep connections on their servers.
+#[derive(Debug, Clone, Copy)]
+pub struct Way {
+    pub name: &'static str,
+    pub transport: &'static str,
+    pub scheduler: &'static str,
+    pub memory: Memory,
+    /// Further keys of the VIPs.
+    pub keys: &'static [&'static str],
+}
+
+const NO_TABLE: &[&str] = &["flow_table = false"];
+
+pub const WAYS: &[Way] = &[
+    // With cookies: the best spread, and the furthest from what a hash would find again.
+    Way {
+        name: "cookie",
+        transport: "tcp",
+        scheduler: "round-robin",
+        memory: Memory::Cookies,
+        keys: &["cookie = \"timestamp\""],
+    },
+    Way {
+        name: "cookie-stateful",
+        transport: "tcp",
+        scheduler: "round-robin",
+        memory: Memory::Places,
+        keys: &["cookie = \"timestamp\"", "stateful = true"],
+    },
+    Way {
+        name: "quic-cid",
+        transport: "quic",
+        scheduler: "round-robin",
+        memory: Memory::ConnectionIds,
+        keys: &[],
+    },
+    Way {
+        name: "hash",
+        transport: "tcp",
+        scheduler: "hash",
+        memory: Memory::Balancer,
+        keys: NO_TABLE,
+    },
+    Way {
+        name: "consistent-hash",
+        transport: "tcp",
+        scheduler: "maglev",
+        memory: Memory::Balancer,
+        keys: NO_TABLE,
+    },
+    Way {
+        name: "daisy-chain",
+        transport: "tcp",
+        scheduler: "maglev",
+        memory: Memory::Chain,
+        keys: NO_TABLE,
+    },
+    Way {
+        name: "maglev-table",
+        transport: "tcp",
+        scheduler: "maglev",
+        memory: Memory::Balancer,
+        keys: &[],
+    },
+];
+
+impl Way {
+    /// Whether agents write cookies, and their keys rotate.
+    pub fn has_cookies(&self) -> bool {
+        matches!(self.memory, Memory::Cookies | Memory::Places)
+    }
+
+    /// Whether it is over QUIC.
+    pub fn is_quic(&self) -> bool {
+        self.memory == Memory::ConnectionIds
+    }
+
+    /// Of its services.
+    pub fn protocol(&self) -> Protocol {
+        match self.is_quic() {
+            true => Protocol::Udp,
+            false => Protocol::Tcp,
+        }
+    }
+
+    /// Of its services.
+    pub fn port(&self) -> u16 {
+        match self.is_quic() {
+            true => QUIC_PORT,
+            false => PORT,
+        }
+    }
+
+    /// Places are told to servers in the tunnel: as private data of GUE.
+    pub fn forwarding(&self) -> Forwarding {
+        match self.memory {
+            Memory::Places => Forwarding::Gue,
+            _ => Forwarding::Ipip,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        for (index, way) in WAYS.iter().enumerate() {
+            assert!(WAYS[..index].iter().all(|other| other.name != way.name));
+        }
+    }
+}

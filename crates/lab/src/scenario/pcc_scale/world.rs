@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Namespaces and servers, the same for every way, and a run of one way in them.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::chain::Chain;
+use super::clients::Running;
+use super::plan::{Event, Plan};
+use super::tally::Tally;
+use super::ways::{Memory, Way};
+use crate::agent::Agent;
+use crate::balancer::{Balancer, Real, Settings, Vip};
+use crate::farm::Farm;
+use crate::quic::Cid;
+use crate::quic::farm::QuicFarm;
+use crate::sandbox::Sandbox;
+use crate::scenario::bench::{self, PORT, QUIC_PORT};
+use crate::topology::{self, Shape, Topology};
+
+/// The balancers share it, as they must.
+const HASH_KEY: [u64; 2] = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
+/// Long enough for a process to read its file again.
+const RELOAD: Duration = Duration::from_millis(500);
+/// Places of stateful mode: four partitions.
+const PLACES: &str = "128Ki";
+/// Where balancers hear of connections' ends.
+const NOTICES_PORT: u16 = 9472;
+/// Until when an empty stateful balancer has learnt from agents what is open
+/// (docs/cookies.md).
+const LEARNING: Duration = Duration::from_millis(2_500);
+/// Octets of the nonces in connection ids.
+const NONCE: u8 = 8;
+
+/// One laboratory; several may stand side by side.
+pub struct World {
+    binary: PathBuf,
+    topology: Topology,
+    balancers: [topology::Node; 2],
+    _farm: Farm,
+    /// Of keys.
+    directory: TempDir,
+}
+
+/// Who takes part at a moment, and what the configuration says beside.
+#[derive(Debug, Clone, Copy)]
+struct Pool {
+    present: usize,
+    drained: usize,
+    /// Connection ids have had another key since the beginning.
+    rotated: bool,
+    /// An empty stateful balancer may learn from agents what is open.
+    adopts: bool,
+}
+
+impl World {
+    /// Builds it for `servers`; the names of its namespaces begin with `prefix`.
+    pub fn build(sandbox: Sandbox, binary: &Path, servers: usize, prefix: &str) -> Result<Self> {
+        let shape = Shape {
+            clients: 2,
+            servers,
+        };
+        let mut topology = Topology::build_another(sandbox, shape, prefix)?;
+        let second = topology.add_balancer(sandbox)?;
+        Ok(Self {
+            binary: binary.to_owned(),
+            _farm: Farm::start(&topology.servers, PORT)?,
+            balancers: [topology.balancer.clone(), second],
+            topology,
+            directory: tempfile::Builder::new().prefix("pcc-").tempdir()?,
+        })
+    }
+
+    /// Runs the plan with one way to keep connections.
+    pub fn run(&self, plan: &Plan, way: &Way) -> Result<Value> {
+        let result = self.try_run(plan, way);
+        // The next way starts from nothing. What the run found is worth more than this.
+        for server in &self.topology.servers {
+            let pins = bench::pin_dir(server);
+            let detached = server
+                .netns
+                .run(move || Ok(causeway_io::Decapsulator::detach(&pins)?));
+            if let Err(error) = detached {
+                tracing::warn!("{} keeps its data plane: {error:#}", server.netns.name());
+            }
+        }
+        result
+    }
+
+    fn try_run(&self, plan: &Plan, way: &Way) -> Result<Value> {
+        let topology = &self.topology;
+        if way.has_cookies() {
+            self.causeway(&["cookie", "new-keys"])?;
+        }
+        let mut agents = self.agents(way)?;
+        let quic = match way.is_quic() {
+            true => Some(self.quic_farm(plan.silence())?),
+            false => None,
+        };
+        let mut pool = Pool {
+            present: plan.from,
+            drained: 0,
+            rotated: false,
+            adopts: false,
+        };
+        let mut chain = match way.memory {
+            Memory::Chain => Some(Chain::start(&topology.servers, HASH_KEY, PORT)?),
+            _ => None,
+        };
+        let mut chain_to = |pool: Pool| match &mut chain {
+            Some(chain) => chain.change(|index| (pool.drained..pool.present).contains(&index)),
+            None => Ok(()),
+        };
+        chain_to(pool)?;
+        topology.route_vips(&self.balancers[0])?;
+        let settings = |pool| self.settings(way, pool);
+        let mut balancer = Balancer::start(&self.binary, &self.balancers[0], &settings(pool)?)?;
+        let clients: Vec<_> = topology.clients.iter().map(|c| c.netns.clone()).collect();
+        let tally = Arc::new(Tally::new());
+        let running = Running::start(&clients, &plan.load(way), &tally);
+        let start = Instant::now();
+        let mut restarted = 0;
+        for (at, event) in plan.events() {
+            sleep((start + plan.lasts.mul_f64(at)).saturating_duration_since(Instant::now()));
+            match event {
+                Event::Grow => pool.present += 1,
+                Event::Drain => pool.drained += 1,
+                Event::Swap => {
+                    pool.adopts = way.memory == Memory::Places && plan.adopt;
+                    let patience = match pool.adopts {
+                        true => LEARNING,
+                        false => Duration::ZERO,
+                    };
+                    balancer = self.swap(balancer, &settings(pool)?, patience)?;
+                    continue;
+                }
+                Event::RestartAgents => {
+                    let mut half = agents.iter_mut().skip(restarted % 2).step_by(2);
+                    half.try_for_each(Agent::restart)?;
+                    restarted += 1;
+                    continue;
+                }
+                Event::RotateKeys => {
+                    if way.has_cookies() {
+                        self.rotate_cookies(&balancer, &agents)?;
+                    }
+                    if let Some(quic) = &quic {
+                        pool.rotated = true;
+                        balancer.write_config(&settings(pool)?)?;
+                        balancer.reload_now()?;
+                        quic.rotate(|server| cid(1, server))?;
+                    }
+                    continue;
+                }
+            }
+            // The chain knows first: a bucket's packets may come before it is told.
+            chain_to(pool)?;
+            balancer.apply(&settings(pool)?)?;
+        }
+        running.finish()?;
+        let stats = crate::api::stats(&balancer.socket())?;
+        let places = match way.memory {
+            Memory::Places => places_left(&balancer)?,
+            _ => Value::Null,
+        };
+        balancer.terminate()?;
+        balancer.detach()?;
+        let totals = tally.totals();
+        ensure!(totals.connections > 0, "no client has connected");
+        let mut run = serde_json::to_value(&totals)?;
+        run["name"] = json!(way.name);
+        run["transport"] = json!(way.transport);
+        run["verdicts_of_last_balancer"] = json!(stats.verdicts());
+        if !places.is_null() {
+            run["places_of_last_balancer"] = places;
+        }
+        if let Some(chain) = chain {
+            run["packets_passed_on"] = json!(chain.chained()?);
+        }
+        Ok(run)
+    }
+
+    fn quic_farm(&self, silence: Duration) -> Result<QuicFarm> {
+        QuicFarm::start(&self.topology.servers, QUIC_PORT, silence, |s| cid(0, s))
+    }
+
+    fn agents(&self, way: &Way) -> Result<Vec<Agent>> {
+        let servers = self.topology.servers.iter().enumerate();
+        servers
+            .map(|(index, server)| {
+                let cookies = match way.has_cookies() {
+                    true => self.cookies_of_agent(index),
+                    false => String::new(),
+                };
+                let pins = bench::pin_dir(server);
+                Agent::start_with(&self.binary, server, &pins, &cookies)
+            })
+            .collect()
+    }
+
+    fn cookies_of_agent(&self, index: usize) -> String {
+        let vip = |address: IpAddr| {
+            format!(
+                "[[agent.cookie.vip]]\naddress = \"{address}\"\nport = {PORT}\nid = {}\n\
+                 cookie = \"timestamp\"\n",
+                server_id(index)
+            )
+        };
+        let notices = self.balancers.each_ref().map(|balancer| {
+            let address = balancer.ipv4;
+            format!("{address}:{NOTICES_PORT}")
+        });
+        format!(
+            "[agent.cookie]\nkeys = \"{}\"\nbalancers = {notices:?}\n{}{}",
+            self.keys().display(),
+            vip(topology::vip4(0).into()),
+            vip(topology::vip6(0).into())
+        )
+    }
+
+    /// Gives cookies a new key in two steps, as docs/cookies.md has it: first everybody
+    /// learns it, then it is used.
+    fn rotate_cookies(&self, balancer: &Balancer, agents: &[Agent]) -> Result<()> {
+        for step in ["--prepare", "--switch"] {
+            self.causeway(&["cookie", "rotate", step])?;
+            balancer.reload()?;
+            agents.iter().try_for_each(Agent::reload)?;
+            sleep(RELOAD);
+        }
+        Ok(())
+    }
+
+    /// Of cookies, for balancers and agents.
+    fn keys(&self) -> PathBuf {
+        self.directory.path().join("keys")
+    }
+
+    /// Runs a command on the key file.
+    fn causeway(&self, arguments: &[&str]) -> Result<()> {
+        let output = std::process::Command::new(&self.binary)
+            .args(arguments)
+            .arg(self.keys())
+            .output()?;
+        ensure!(
+            output.status.success(),
+            "causeway {}: {}",
+            arguments.join(" "),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(())
+    }
+
+    /// Starts another balancer, routes the VIPs to it after `patience`, and ends the
+    /// former one.
+    fn swap(&self, mut old: Balancer, settings: &Settings, patience: Duration) -> Result<Balancer> {
+        let new = Balancer::start(&self.binary, &self.balancers[1], settings)?;
+        sleep(patience);
+        self.topology.route_vips(&self.balancers[1])?;
+        // What is under way to the old one is still sent on.
+        sleep(Duration::from_millis(100));
+        old.terminate()?;
+        old.detach()?;
+        Ok(new)
+    }
+
+    fn settings(&self, way: &Way, pool: Pool) -> Result<Settings> {
+        let mut keys: Vec<String> = way.keys.iter().map(|key| (*key).to_owned()).collect();
+        if way.is_quic() {
+            let configs = match pool.rotated {
+                true => vec![self.quic_cid(0)?, self.quic_cid(1)?],
+                false => vec![self.quic_cid(0)?],
+            };
+            keys.push(format!("quic_cid = [{}]", configs.join(", ")));
+        }
+        let with_ids = way.has_cookies() || way.is_quic();
+        let servers = || self.topology.servers.iter().take(pool.present).enumerate();
+        let vip = |address: IpAddr| Vip {
+            address,
+            port: way.port(),
+            protocol: way.protocol(),
+            scheduler: way.scheduler.to_owned(),
+            keys: keys.clone(),
+            forwarding: way.forwarding(),
+            reals: servers()
+                .map(|(index, server)| Real {
+                    drain: index < pool.drained,
+                    keys: match with_ids {
+                        true => vec![format!("id = {}", server_id(index))],
+                        false => Vec::new(),
+                    },
+                    ..Real::of(server, address)
+                })
+                .collect(),
+        };
+        let [first, second] = HASH_KEY.map(|word| format!("{:016x}", word.swap_bytes()));
+        let mut head = vec![format!("hash_key = \"{first}{second}\"")];
+        if way.has_cookies() {
+            head.push(format!("[cookie]\nkeys = \"{}\"", self.keys().display()));
+        }
+        if way.memory == Memory::Places {
+            let adopt = if pool.adopts { 5 } else { 0 };
+            head.push(format!(
+                "[stateful]\nconnections = \"{PLACES}\"\nlisten = \"0.0.0.0:{NOTICES_PORT}\"\n\
+                 adopt = \"{adopt}s\""
+            ));
+        }
+        Ok(Settings {
+            vips: vec![vip(topology::vip4(0).into()), vip(topology::vip6(0).into())],
+            head,
+            ..Settings::default()
+        })
+    }
+
+    /// A configuration of connection ids, as the balancer's file has it.
+    fn quic_cid(&self, number: u8) -> Result<String> {
+        let file = self.directory.path().join(format!("quic-{number}.key"));
+        std::fs::write(&file, quic_key(number))?;
+        Ok(format!(
+            "{{ config = {number}, algorithm = \"siphash\", key = \"{}\", \
+             server_id_length = 2, nonce_length = {NONCE} }}",
+            file.display()
+        ))
+    }
+}
+
+/// Places in use once all connections have ended, and what agents have told. The last
+/// ends may be on their way; ageing would take a minute.
+fn places_left(balancer: &Balancer) -> Result<Value> {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        let path = "/v1/connections?count=0&ms=1";
+        let left: Value = crate::api::get(&balancer.socket(), path)?;
+        if left["open"] == 0 || Instant::now() > deadline {
+            return Ok(left);
+        }
+        sleep(Duration::from_millis(50));
+    }
+}
+
+/// The same, as a server has it.
+fn cid(number: u8, server: usize) -> Cid {
+    Cid {
+        number,
+        algorithm: "siphash".to_owned(),
+        server_id_len: 2,
+        nonce_len: NONCE,
+        key: quic_key(number),
+        server: server_id(server) as u32,
+    }
+}
+
+/// A key; any will do.
+fn quic_key(number: u8) -> String {
+    format!("{:02x}", 0x51 + number).repeat(16)
+}
+
+/// A server's id in cookies and connection ids.
+fn server_id(index: usize) -> usize {
+    index + 1
+}

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a law must do on any seed, and the figures that say whether it did.
+
+use causeway_core::control::{Law, Params};
+
+use super::noise::Noise;
+use super::scenario::{Kind, MS, S, Scenario, ServerSpec, Trouble};
+use super::world::{self, Outcome};
+
+/// When trouble begins.
+const STEP_NS: u64 = 10 * S;
+/// How far a weight may be from where it settles, relative to the configured one.
+const SETTLED: f32 = 0.1;
+/// Below this part of its configured weight a healthy server starves.
+const STARVES: f32 = 0.2;
+/// Loads that the cases rotate through: three of four servers can carry them.
+const LOADS: [f64; 3] = [0.2, 0.3, 0.4];
+
+/// One figure of one run, with what it may be at most.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Figure {
+    /// What it is, with the unit.
+    pub name: &'static str,
+    /// What came out.
+    pub value: f64,
+    /// What it may be.
+    pub at_most: f64,
+}
+
+impl Figure {
+    /// Whether it is within bounds.
+    pub fn holds(&self) -> bool {
+        self.value <= self.at_most
+    }
+}
+
+/// A kind of trouble, and how to judge what the law made of it.
+#[derive(Clone, Copy)]
+pub struct Case {
+    /// Its name.
+    pub name: &'static str,
+    /// Half a sentence.
+    pub about: &'static str,
+    /// Share of the seeds on which every figure must hold.
+    pub required: f64,
+    build: fn(&mut Scenario),
+    judge: fn(&Scenario, &Outcome) -> Vec<Figure>,
+}
+
+/// All cases.
+pub const ALL: &[Case] = &[
+    Case {
+        name: "step",
+        about: "one server becomes 10x slower and stays so",
+        required: 0.95,
+        build: |of| of.troubles = vec![slow(Some(0), 10.0, u64::MAX)],
+        judge: |of, out| vec![settle(of, out), reaction(out), starved(out, &[0])],
+    },
+    Case {
+        name: "step_back",
+        about: "one server is 10x slower for 10 s",
+        required: 0.99,
+        build: |of| {
+            of.seconds = 60.0;
+            of.troubles = vec![slow(Some(0), 10.0, 20 * S)];
+        },
+        judge: |_, out| vec![not_back(out, 0), starved(out, &[0])],
+    },
+    Case {
+        name: "delayed",
+        about: "one server answers 50 ms later, at any load",
+        required: 0.99,
+        build: |of| of.troubles = vec![trouble(Some(0), Kind::Delay(50 * MS), u64::MAX)],
+        judge: |of, out| vec![settle(of, out), starved(out, &[0])],
+    },
+    Case {
+        name: "fail_fast",
+        about: "one server answers errors in 0.1 ms",
+        required: 1.0,
+        build: |of| of.troubles = vec![trouble(Some(0), Kind::FailFast, u64::MAX)],
+        judge: |_, out| vec![gained(out, 0), starved(out, &[])],
+    },
+    Case {
+        name: "fail_fast_slow",
+        about: "the same while another one is 10x slower",
+        required: 1.0,
+        build: |of| {
+            of.troubles = vec![
+                trouble(Some(0), Kind::FailFast, u64::MAX),
+                slow(Some(1), 10.0, u64::MAX),
+            ];
+        },
+        judge: |_, out| vec![gained(out, 0), starved(out, &[1])],
+    },
+    Case {
+        name: "few_samples",
+        about: "three users on four servers",
+        required: 0.99,
+        build: |of| {
+            of.users = 3;
+            of.load = 0.02;
+            of.seconds = 60.0;
+        },
+        judge: |_, out| vec![drifted(out), starved(out, &[])],
+    },
+    Case {
+        name: "blind",
+        about: "no server gives estimates any more",
+        required: 1.0,
+        build: |of| of.troubles = vec![trouble(None, Kind::Blind, u64::MAX)],
+        judge: |_, out| vec![wandered(out, true, 0.2)],
+    },
+    Case {
+        name: "one_blind",
+        about: "one server gives no estimates while requests go in: suspect",
+        required: 1.0,
+        build: |of| of.troubles = vec![trouble(Some(0), Kind::Blind, u64::MAX)],
+        judge: |_, out| vec![gained(out, 0), starved(out, &[0])],
+    },
+    Case {
+        name: "all_slow",
+        about: "all servers become 2x slower, then fast again",
+        required: 0.99,
+        build: |of| {
+            of.load = 0.3;
+            of.seconds = 40.0;
+            of.troubles = vec![slow(None, 2.0, 20 * S)];
+        },
+        judge: |_, out| vec![drifted(out), starved(out, &[])],
+    },
+    Case {
+        name: "oscillating",
+        about: "one server is 4x slower for 2 s of every 4",
+        required: 0.99,
+        build: |of| {
+            of.seconds = 40.0;
+            of.troubles = vec![Trouble {
+                period_ns: 2 * S,
+                ..slow(Some(0), 4.0, u64::MAX)
+            }];
+        },
+        judge: |of, out| vec![starved(out, &[0]), against_hashing(of, out, 1.05)],
+    },
+    Case {
+        name: "hog",
+        about: "one client's requests are 10x the work of the others', without a pause",
+        required: 0.99,
+        build: |of| {
+            of.load = 0.2;
+            of.hog = Some(10.0);
+        },
+        judge: |of, out| vec![against_hashing(of, out, 1.5)],
+    },
+    Case {
+        name: "unequal",
+        about: "weights and cores of 1 to 8",
+        required: 0.99,
+        build: |of| {
+            let server = |weight: f64| ServerSpec {
+                weight,
+                capacity: 0.1 * weight,
+                workers: weight as usize,
+            };
+            of.servers = [1.0, 2.0, 4.0, 8.0].map(server).to_vec();
+            // More at a time would be served one after another by the smallest.
+            of.outstanding = 1;
+            of.users = 400;
+        },
+        judge: |of, out| vec![against_hashing(of, out, 1.15), floored(out)],
+    },
+    Case {
+        name: "noise",
+        about: "equal servers, nothing but chance and the estimator's errors",
+        // The queues of bursty users are no error of measurement: now and then a weight
+        // follows one.
+        required: 0.9,
+        build: |of| of.load = 0.3,
+        judge: |of, out| vec![apart(out), against_hashing(of, out, 1.25)],
+    },
+];
+
+impl Case {
+    /// Runs the case on a seed; load and estimator follow from the seed.
+    pub fn run(&self, seed: u64, law: Law, params: &Params) -> Vec<Figure> {
+        let scenario = self.scenario(seed, law, params);
+        (self.judge)(&scenario, &world::run(&scenario))
+    }
+
+    /// What the case is on a seed.
+    pub fn scenario(&self, seed: u64, law: Law, params: &Params) -> Scenario {
+        let mut scenario = Scenario {
+            seed,
+            seconds: 30.0,
+            load: LOADS[(seed % 3) as usize],
+            noise: [Noise::WEB, Noise::LOSS][(seed / 3 % 2) as usize],
+            control: Some((law, params.clone())),
+            ..Scenario::default()
+        };
+        (self.build)(&mut scenario);
+        scenario
+    }
+}
+
+fn trouble(server: Option<usize>, kind: Kind, to_ns: u64) -> Trouble {
+    Trouble {
+        server,
+        from_ns: STEP_NS,
+        to_ns,
+        period_ns: 0,
+        kind,
+    }
+}
+
+fn slow(server: Option<usize>, times: f64, to_ns: u64) -> Trouble {
+    trouble(server, Kind::Slow(times), to_ns)
+}
+
+fn figure(name: &'static str, value: f64, at_most: f64) -> Figure {
+    Figure {
+        name,
+        value,
+        at_most,
+    }
+}
+
+/// Intervals from the step until the weight of the server that changed stays within a
+/// tenth of the configured one around where it is on the mean of the run's last third.
+fn settle(of: &Scenario, out: &Outcome) -> Figure {
+    let from = (of.seconds * S as f64 * 2.0 / 3.0) as u64;
+    let late = || out.weights.iter().filter(|(at, _)| *at >= from);
+    let sum: f32 = late().map(|(_, weights)| weights[0]).sum();
+    let mean = sum / late().count().max(1) as f32;
+    let far = |weights: &[f32]| (weights[0] - mean).abs() > SETTLED;
+    let after: Vec<_> = out.weights.iter().filter(|(at, _)| *at > STEP_NS).collect();
+    let last = after.iter().rposition(|(_, weights)| far(weights));
+    figure(
+        "settled after, intervals",
+        last.map_or(0.0, |index| index as f64 + 1.0),
+        20.0,
+    )
+}
+
+/// Time until the slow server keeps a tenth of its weight at most.
+fn reaction(out: &Outcome) -> Figure {
+    let reached = out
+        .weights
+        .iter()
+        .find(|(at, weights)| *at > STEP_NS && weights[0] <= 0.1);
+    let ms = reached.map_or(f64::INFINITY, |(at, _)| (at - STEP_NS) as f64 / 1e6);
+    figure("90 % moved after, ms", ms, 1_000.0)
+}
+
+/// The longest time for which a healthy server starved, in intervals.
+fn starved(out: &Outcome, sick: &[usize]) -> Figure {
+    let servers = (0..out.opened.len()).filter(|index| !sick.contains(index));
+    let longest = servers.map(|server| {
+        let (mut longest, mut now) = (0, 0);
+        for (_, weights) in &out.weights {
+            now = if weights[server] < STARVES {
+                now + 1
+            } else {
+                0
+            };
+            longest = longest.max(now);
+        }
+        longest
+    });
+    let longest = longest.max().unwrap_or(0);
+    figure("starved for, intervals", f64::from(longest), 10.0)
+}
+
+/// How far the mean over time of any weight is from the configured one, after the step.
+fn drifted(out: &Outcome) -> Figure {
+    let after = || out.weights.iter().filter(|(at, _)| *at > STEP_NS);
+    let count = after().count().max(1) as f32;
+    let mean = |server: usize| after().map(|(_, weights)| weights[server]).sum::<f32>() / count;
+    let off = (0..out.opened.len()).map(|server| (mean(server) - 1.0).abs());
+    figure("mean weight off by", off.fold(0.0, f32::max).into(), 0.15)
+}
+
+/// What a server that nobody should trust had more than configured, at most.
+fn gained(out: &Outcome, server: usize) -> Figure {
+    let after = out.weights.iter().filter(|(at, _)| *at > STEP_NS + S);
+    let most = after
+        .map(|(_, weights)| weights[server])
+        .fold(0.0, f32::max);
+    figure(
+        "gained, % of the weight",
+        f64::from(most - 1.0) * 100.0,
+        5.0,
+    )
+}
+
+/// How far the weights were off at most, as a part of the configured ones: from those,
+/// or from where they were half a second after the step.
+fn wandered(out: &Outcome, from_step: bool, at_most: f64) -> Figure {
+    let after = STEP_NS + S / 2;
+    let start = out.weights.iter().find(|(at, _)| *at >= after);
+    let start = start
+        .filter(|_| from_step)
+        .map(|(_, weights)| weights.clone());
+    let from = start.unwrap_or_else(|| vec![1.0; out.opened.len()]);
+    let far = out
+        .weights
+        .iter()
+        .filter(|(at, _)| *at > after)
+        .flat_map(|(_, weights)| weights.iter().zip(&from))
+        .map(|(weight, from)| (weight - from).abs());
+    figure(
+        "furthest off, part of the weight",
+        far.fold(0.0, f32::max).into(),
+        at_most,
+    )
+}
+
+/// Share of weights and intervals further than 5 % from the configured ones.
+fn apart(out: &Outcome) -> Figure {
+    let weights = || out.weights.iter().flat_map(|(_, weights)| weights);
+    let far = weights()
+        .filter(|weight| (**weight - 1.0).abs() > 0.05)
+        .count();
+    let all = weights().count().max(1);
+    figure(
+        "more than 5 % off, % of weights",
+        far as f64 / all as f64 * 100.0,
+        5.0,
+    )
+}
+
+/// How much of its weight a server that has recovered lacks at the end.
+fn not_back(out: &Outcome, server: usize) -> Figure {
+    let last = out
+        .weights
+        .last()
+        .map_or(0.0, |(_, weights)| weights[server]);
+    figure(
+        "not back, % of the weight",
+        f64::from(1.0 - last) * 100.0,
+        20.0,
+    )
+}
+
+/// Share of the intervals in which some server was at the floor.
+fn floored(out: &Outcome) -> Figure {
+    let lowest = |weights: &[f32]| weights.iter().any(|&weight| weight < 0.03);
+    figure("at the floor, % of intervals", share(out, lowest), 1.0)
+}
+
+/// p99 as a multiple of that of plain hashing on the same seed.
+fn against_hashing(of: &Scenario, out: &Outcome, at_most: f64) -> Figure {
+    let plain = world::run(&Scenario {
+        control: None,
+        ..of.clone()
+    });
+    let p99 = |out: &Outcome| out.latencies.quantile(0.99).unwrap_or(0) as f64;
+    figure(
+        "p99 against hashing",
+        p99(out) / p99(&plain).max(1.0),
+        at_most,
+    )
+}
+
+fn share(out: &Outcome, is: impl Fn(&[f32]) -> bool) -> f64 {
+    let count = out
+        .weights
+        .iter()
+        .filter(|(_, weights)| is(weights))
+        .count();
+    count as f64 / out.weights.len().max(1) as f64 * 100.0
+}

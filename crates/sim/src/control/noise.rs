@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How far the estimator is off, as docs/accuracy.md has measured it.
+
+use rand::Rng;
+use rand_distr::{Distribution, StandardNormal};
+use rand_pcg::Pcg64Mcg;
+
+/// Standard deviations from the median to the 90th percentile of a normal distribution.
+const TO_P90: f64 = 1.281_55;
+
+/// The error of an epoch's estimate, and how many requests give a sample.
+///
+/// The errors of epochs are drawn from two half normals that meet at zero and have the
+/// measured 10th and 90th percentile: an estimator is often too low by much and
+/// rarely too high, or the other way round.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Noise {
+    /// Its name.
+    pub name: &'static str,
+    /// 10th percentile of the signed relative error, below zero.
+    pub p10: f64,
+    /// 90th percentile.
+    pub p90: f64,
+    /// Samples per request.
+    pub yields: f64,
+}
+
+impl Noise {
+    /// Web pages, four requests outstanding (row `web` of "The matrix").
+    pub const WEB: Self = Self {
+        name: "web",
+        p10: -0.08,
+        p90: 0.0232,
+        yields: 0.8,
+    };
+    /// The same with 1 % of the packets lost (row `w4_loss1`).
+    pub const LOSS: Self = Self {
+        name: "loss",
+        p10: -0.2092,
+        p90: 0.0119,
+        yields: 0.7,
+    };
+    /// HTTP/3 with eight streams, the estimator's weak spot (row `h3_w8`).
+    pub const H3: Self = Self {
+        name: "h3",
+        p10: -0.0511,
+        p90: 0.4222,
+        yields: 0.5,
+    };
+    /// None.
+    pub const NONE: Self = Self {
+        name: "none",
+        p10: 0.0,
+        p90: 0.0,
+        yields: 1.0,
+    };
+
+    /// What an epoch's latency is multiplied by.
+    pub fn factor(&self, rng: &mut Pcg64Mcg) -> f64 {
+        let normal: f64 = StandardNormal.sample(rng);
+        let far = if normal < 0.0 { -self.p10 } else { self.p90 };
+        (1.0 + normal / TO_P90 * far).max(0.05)
+    }
+
+    /// Whether a response gives a sample.
+    pub fn samples(&self, rng: &mut Pcg64Mcg) -> bool {
+        self.yields >= 1.0 || rng.random_bool(self.yields)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+
+    use super::*;
+
+    #[test]
+    fn the_percentiles_are_those_that_were_measured() {
+        for noise in [Noise::WEB, Noise::LOSS, Noise::H3] {
+            let mut rng = Pcg64Mcg::seed_from_u64(1);
+            let mut errors: Vec<f64> = (0..20_000).map(|_| noise.factor(&mut rng) - 1.0).collect();
+            errors.sort_by(f64::total_cmp);
+            assert!((errors[2_000] - noise.p10).abs() < 0.02, "{}", noise.name);
+            assert!((errors[18_000] - noise.p90).abs() < 0.02, "{}", noise.name);
+        }
+    }
+}

@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The world: users who ask for pages, servers with a queue and a capacity that
+//! changes, the balancer's controller.
+
+use std::collections::VecDeque;
+
+use causeway_core::control::{Controller, Decision, Member, Params, Reading};
+use causeway_core::hist::Latencies;
+use rand::{Rng, SeedableRng};
+use rand_distr::{Distribution, Exp1};
+use rand_pcg::Pcg64Mcg;
+
+use super::scenario::{Kind, Oracle, Scenario};
+use crate::queue::Queue;
+
+const S: f64 = 1e9;
+/// Objects that the first object of a page names; each other one names one.
+const FANOUT: usize = 4;
+/// What a server that fails fast takes.
+const FAIL_NS: u64 = 100_000;
+
+/// What came out.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Latencies of the requests sent after the warm-up.
+    pub latencies: Latencies,
+    /// Of them those of ordinary users, where there is a hog.
+    pub requests: u64,
+    /// Connections by server.
+    pub opened: Vec<u64>,
+    /// Each interval's time and weights, relative to the configured ones.
+    pub weights: Vec<(u64, Vec<f32>)>,
+    /// Changes of a weight by more than 1 % of the configured one: those that would
+    /// have a ring built.
+    pub changes: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    Page(usize),
+    Done {
+        user: usize,
+        object: usize,
+        sent_ns: u64,
+        server: usize,
+    },
+    Tick,
+}
+
+#[derive(Debug, Default)]
+struct User {
+    due_ns: u64,
+    page: Option<Page>,
+    connection: Option<Connection>,
+}
+
+#[derive(Debug)]
+struct Page {
+    objects: usize,
+    done: usize,
+    ready: VecDeque<usize>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Connection {
+    server: usize,
+    retires_ns: u64,
+    outstanding: usize,
+}
+
+#[derive(Debug, Default)]
+struct Server {
+    /// Capacity of a worker in each second, as a part of one CPU.
+    capacity: Vec<f64>,
+    /// When each worker will be done.
+    free_ns: Vec<u64>,
+    reading: Reading,
+}
+
+struct World<'a> {
+    scenario: &'a Scenario,
+    rng: Pcg64Mcg,
+    queue: Queue<Event>,
+    users: Vec<User>,
+    servers: Vec<Server>,
+    /// Sums of the weights up to each server.
+    upto: Vec<f64>,
+    controller: Option<Controller>,
+    outcome: Outcome,
+    in_ring: Vec<f64>,
+}
+
+/// Runs a scenario to its end.
+pub fn run(scenario: &Scenario) -> Outcome {
+    let configured: Vec<f64> = scenario
+        .servers
+        .iter()
+        .map(|server| server.weight)
+        .collect();
+    let controller = scenario.control.as_ref().map(|(law, params)| {
+        let mut controller = Controller::new(*law, params.clone());
+        let members = configured.iter().zip(0..);
+        let members: Vec<Member> = members
+            .map(|(&configured, id)| Member { id, configured })
+            .collect();
+        controller.set_members(&members);
+        controller
+    });
+    let servers = (0..scenario.servers.len()).map(|index| Server {
+        capacity: scenario.capacity(index),
+        free_ns: vec![0; scenario.servers[index].workers],
+        ..Server::default()
+    });
+    let mut world = World {
+        scenario,
+        rng: Pcg64Mcg::seed_from_u64(scenario.seed),
+        queue: Queue::default(),
+        users: (0..scenario.users).map(|_| User::default()).collect(),
+        servers: servers.collect(),
+        upto: Vec::new(),
+        controller,
+        outcome: Outcome {
+            opened: vec![0; configured.len()],
+            ..Outcome::default()
+        },
+        in_ring: configured.clone(),
+    };
+    world.weigh(&configured);
+    world.run();
+    world.outcome
+}
+
+impl World<'_> {
+    fn run(&mut self) {
+        let interval = self.scenario.page_interval_ns();
+        for user in 0..self.users.len() {
+            let due = self.rng.random_range(0..interval.max(1));
+            self.users[user].due_ns = due;
+            self.queue.at(due, Event::Page(user));
+        }
+        if self.scenario.oracle.is_some() || self.controller.is_some() {
+            self.queue.at(self.interval_ns(), Event::Tick);
+        }
+        let end = (self.scenario.seconds * S) as u64;
+        while let Some(event) = self.queue.next_before(end) {
+            match event {
+                Event::Page(user) => self.begin(user),
+                Event::Done {
+                    user,
+                    object,
+                    sent_ns,
+                    server,
+                } => self.done(user, object, sent_ns, server),
+                Event::Tick => self.tick(),
+            }
+        }
+    }
+
+    fn is_hog(&self, user: usize) -> bool {
+        self.scenario.hog.is_some() && user == 0
+    }
+
+    fn begin(&mut self, user: usize) {
+        let (least, most) = self.scenario.objects;
+        let objects = self.rng.random_range(least..=most);
+        self.users[user].page = Some(Page {
+            objects,
+            done: 0,
+            ready: VecDeque::from([0]),
+        });
+        self.advance(user);
+    }
+
+    /// Sends what may be sent; retires the connection when its time has come.
+    fn advance(&mut self, user: usize) {
+        let now = self.queue.now_ns();
+        loop {
+            let of = &mut self.users[user];
+            if of.page.as_ref().is_none_or(|page| page.ready.is_empty()) {
+                return;
+            }
+            let connection = match of.connection {
+                Some(connection) if now < connection.retires_ns => connection,
+                Some(connection) if connection.outstanding > 0 => return,
+                old => {
+                    if let Some(old) = old {
+                        self.servers[old.server].reading.active -= 1;
+                    }
+                    self.open()
+                }
+            };
+            if connection.outstanding >= self.scenario.outstanding {
+                return;
+            }
+            let of = &mut self.users[user];
+            let Some(object) = of.page.as_mut().and_then(|page| page.ready.pop_front()) else {
+                return;
+            };
+            of.connection = Some(Connection {
+                outstanding: connection.outstanding + 1,
+                ..connection
+            });
+            self.send(user, object, connection.server);
+        }
+    }
+
+    fn open(&mut self) -> Connection {
+        let server = match self.scenario.oracle {
+            Some(Oracle::Backlog) => self.soonest(),
+            _ => self.drawn(),
+        };
+        self.servers[server].reading.active += 1;
+        self.outcome.opened[server] += 1;
+        let age = self.scenario.max_age_ns;
+        Connection {
+            server,
+            retires_ns: self.queue.now_ns() + age / 2 + self.rng.random_range(0..=age / 2),
+            outstanding: 0,
+        }
+    }
+
+    /// A server drawn by weight.
+    fn drawn(&mut self) -> usize {
+        let total = self.upto.last().copied().unwrap_or(0.0);
+        let mark = self.rng.random::<f64>() * total;
+        let server = self.upto.partition_point(|&upto| upto <= mark);
+        server.min(self.servers.len() - 1)
+    }
+
+    /// The server that would answer a request first.
+    fn soonest(&self) -> usize {
+        let now = self.queue.now_ns();
+        let work = self.scenario.work_ns as f64;
+        let answers = |server: &Server| {
+            let (_, begin) = server.next_worker(now);
+            server.finish(begin, work)
+        };
+        let servers = self.servers.iter().enumerate();
+        servers
+            .min_by_key(|(_, server)| answers(server))
+            .map_or(0, |(index, _)| index)
+    }
+
+    fn send(&mut self, user: usize, object: usize, server: usize) {
+        let now = self.queue.now_ns();
+        let exponential: f64 = Exp1.sample(&mut self.rng);
+        let mut work = self.scenario.work_ns as f64 * (0.5 + 0.5 * exponential);
+        if let Some(hog) = self.scenario.hog.filter(|_| self.is_hog(user)) {
+            work *= hog;
+        }
+        let (worker, begin) = self.servers[server].next_worker(now);
+        let (mut delay, mut fails, mut factor) = (0, false, 1.0);
+        for trouble in self.scenario.troubles_at(server, begin) {
+            match trouble {
+                Kind::Slow(times) => factor *= times,
+                Kind::Delay(ns) => delay += ns,
+                Kind::FailFast => fails = true,
+                Kind::Blind => {}
+            }
+        }
+        let of = &mut self.servers[server];
+        of.reading.requests += 1;
+        let done = if fails {
+            now + FAIL_NS
+        } else {
+            of.free_ns[worker] = of.finish(begin, work * factor);
+            of.free_ns[worker] + delay
+        };
+        self.queue.at(
+            done,
+            Event::Done {
+                user,
+                object,
+                sent_ns: now,
+                server,
+            },
+        );
+    }
+
+    fn done(&mut self, user: usize, object: usize, sent_ns: u64, server: usize) {
+        let now = self.queue.now_ns();
+        let latency = now - sent_ns;
+        if sent_ns >= self.scenario.warm_up_ns && !self.is_hog(user) {
+            self.outcome.latencies.record_n(latency, 1);
+            self.outcome.requests += 1;
+        }
+        let blind = self
+            .scenario
+            .troubles_at(server, now)
+            .any(|kind| kind == Kind::Blind);
+        if !blind && self.scenario.noise.samples(&mut self.rng) {
+            let reading = &mut self.servers[server].reading;
+            reading.latency_sum2_ns += 2 * latency;
+            reading.latency_count2 += 2;
+        }
+        let of = &mut self.users[user];
+        if let Some(connection) = of.connection.as_mut() {
+            connection.outstanding -= 1;
+        }
+        let Some(page) = of.page.as_mut() else { return };
+        page.done += 1;
+        let children = if object == 0 {
+            1..FANOUT + 1
+        } else {
+            object + FANOUT..object + FANOUT + 1
+        };
+        page.ready
+            .extend(children.filter(|&child| child < page.objects));
+        if page.done < page.objects {
+            self.advance(user);
+            return;
+        }
+        of.page = None;
+        let interval = self.scenario.page_interval_ns();
+        // Behind the timetable, the next page begins at once.
+        of.due_ns += if self.scenario.hog.is_some() && user == 0 {
+            0
+        } else {
+            interval
+        };
+        let due = of.due_ns.max(now);
+        self.queue.at(due, Event::Page(user));
+    }
+
+    fn tick(&mut self) {
+        let now = self.queue.now_ns();
+        let mut readings = Vec::with_capacity(self.servers.len());
+        for server in &mut self.servers {
+            let factor = self.scenario.noise.factor(&mut self.rng);
+            let mut reading = server.reading;
+            reading.latency_sum2_ns = (reading.latency_sum2_ns as f64 * factor) as u64;
+            readings.push(reading);
+            server.reading = Reading {
+                active: server.reading.active,
+                ..Reading::default()
+            };
+        }
+        self.queue.after(self.interval_ns(), Event::Tick);
+        if self.scenario.oracle == Some(Oracle::Capacity) {
+            let second = (now as f64 / S) as usize;
+            let capacities = self.servers.iter().map(|of| {
+                let last = of.capacity.len() - 1;
+                of.capacity[second.min(last)] * of.free_ns.len() as f64
+            });
+            let capacities: Vec<f64> = capacities.collect();
+            self.weigh(&capacities);
+        }
+        let Some(controller) = &mut self.controller else {
+            return;
+        };
+        let decision = controller.tick(now, &readings);
+        self.take(&decision);
+    }
+
+    fn interval_ns(&self) -> u64 {
+        let params = self.scenario.control.as_ref().map(|(_, params)| params);
+        params.map_or(Params::default().interval_ns, |params| params.interval_ns)
+    }
+
+    fn take(&mut self, decision: &Decision) {
+        let reals = || decision.reals.iter();
+        let relative = reals().map(|real| (real.weight / real.configured) as f32);
+        self.outcome
+            .weights
+            .push((decision.at_ns, relative.collect()));
+        // As the daemon: a ring is built when a weight is off by 1 % of the configured one.
+        let stale = reals()
+            .zip(&self.in_ring)
+            .any(|(real, then)| (real.weight - then).abs() > 0.01 * real.configured);
+        if stale {
+            let weights: Vec<f64> = reals().map(|real| real.weight).collect();
+            self.weigh(&weights);
+            self.outcome.changes += 1;
+        }
+    }
+
+    fn weigh(&mut self, weights: &[f64]) {
+        self.upto.clear();
+        let mut sum = 0.0;
+        for weight in weights {
+            sum += weight;
+            self.upto.push(sum);
+        }
+        self.in_ring = weights.to_vec();
+    }
+}
+
+impl Server {
+    /// The worker that is free first, and when it can begin.
+    fn next_worker(&self, now: u64) -> (usize, u64) {
+        let free = self.free_ns.iter().copied().enumerate();
+        let (worker, free_ns) = free.min_by_key(|(_, ns)| *ns).unwrap_or_default();
+        (worker, free_ns.max(now))
+    }
+
+    /// When work that begins at `begin_ns` is done, second by second.
+    fn finish(&self, begin_ns: u64, work_ns: f64) -> u64 {
+        let (mut at, mut left) = (begin_ns as f64, work_ns);
+        loop {
+            let second = (at / S) as usize;
+            let capacity = self.capacity[second.min(self.capacity.len() - 1)];
+            let end = (second + 1) as f64 * S;
+            if left <= (end - at) * capacity || second >= self.capacity.len() {
+                return (at + left / capacity) as u64;
+            }
+            left -= (end - at) * capacity;
+            at = end;
+        }
+    }
+}
