@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How busy the machine is, so that a result says whether it was measured on a
-//! machine that had time to spare.
+//! machine that had time to spare; CPUs that stay awake, and which thread has which.
 
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
@@ -9,7 +11,7 @@ use std::time::Duration;
 use std::{fs, hint, io};
 
 use anyhow::{Context, Result};
-use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
 /// `USER_HZ`: the unit of `/proc/stat`, fixed at 100 for user space.
@@ -102,11 +104,31 @@ impl Drop for Awake {
     }
 }
 
-/// Makes this thread run on one CPU, and only when nothing else wants it.
-fn give_way(cpu: usize) -> io::Result<()> {
+/// Two CPUs that this process may use, `None` where it has only one: one for each end of
+/// a path. On two hosts the ends never meet on a CPU; on one the scheduler moves a program
+/// to where it is woken from, and a round trip there is shorter by both wake-ups.
+pub fn two() -> Option<[usize; 2]> {
+    let ours = sched_getaffinity(Pid::from_raw(0)).ok()?;
+    let mut usable = (0..CpuSet::count()).filter(|&cpu| ours.is_set(cpu) == Ok(true));
+    Some([usable.next()?, usable.next()?])
+}
+
+/// Keeps this thread, and those that it starts from now on, to one CPU.
+pub fn keep_to(cpu: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu)?;
-    sched_setaffinity(Pid::from_raw(0), &set)?;
+    Ok(sched_setaffinity(Pid::from_raw(0), &set)?)
+}
+
+/// Keeps what `command` starts to one CPU.
+pub fn keep_command_to(command: &mut Command, cpu: usize) {
+    // SAFETY: sched_setaffinity(2) is async-signal-safe, its argument is on the stack.
+    unsafe { command.pre_exec(move || keep_to(cpu)) };
+}
+
+/// Makes this thread run on one CPU, and only when nothing else wants it.
+fn give_way(cpu: usize) -> io::Result<()> {
+    keep_to(cpu)?;
     let lowest = libc::sched_param { sched_priority: 0 };
     // SAFETY: a live parameter; 0 is the calling thread.
     match unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &lowest) } {
@@ -140,6 +162,23 @@ pub fn children(pid: u32) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn threads_stay_where_they_are_kept() {
+        // A thread of its own: the test's own harness keeps its CPUs.
+        let seen = thread::spawn(|| {
+            let first = two().map_or(0, |[first, _]| first);
+            keep_to(first).unwrap();
+            let inherited = thread::spawn(|| sched_getaffinity(Pid::from_raw(0)).unwrap());
+            (first, two(), inherited.join().unwrap())
+        });
+        let (first, left, inherited) = seen.join().unwrap();
+        assert_eq!(left, None, "one CPU is not two");
+        let kept: Vec<usize> = (0..CpuSet::count())
+            .filter(|&cpu| inherited.is_set(cpu) == Ok(true))
+            .collect();
+        assert_eq!(kept, [first]);
+    }
 
     #[test]
     fn whoever_keeps_cpus_awake_gives_way_and_ends() {

@@ -20,6 +20,7 @@ use std::process::{Child, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::cpu::keep_command_to;
 use crate::link::{self, Loss};
 use crate::netns::Netns;
 use crate::sandbox::Sandbox;
@@ -133,11 +134,13 @@ impl Path {
         Ok(())
     }
 
-    /// Starts `causeway rtt serve` on the server, its sampler on eth0.
-    pub fn serve(&self, binary: &FilePath, options: &[&str]) -> Result<Server> {
-        let mut child = self
-            .server
-            .command(binary)
+    /// Starts `causeway rtt serve` on the server, its sampler on eth0, on one CPU if told.
+    pub fn serve(&self, binary: &FilePath, options: &[&str], cpu: Option<usize>) -> Result<Server> {
+        let mut command = self.server.command(binary);
+        if let Some(cpu) = cpu {
+            keep_command_to(&mut command, cpu);
+        }
+        let mut child = command
             .args(["rtt", "serve", "-p", &PORT.to_string(), "-i", "eth0"])
             .args(options)
             .stdin(Stdio::null())

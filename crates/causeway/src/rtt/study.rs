@@ -172,12 +172,20 @@ impl StudyArgs {
         let path = Path::build(sandbox)?;
         let binary = std::env::current_exe().context("own path")?;
         let sample = SAMPLE.to_string();
-        let server = path.serve(&binary, &["-N", &sample])?;
+        // As on two hosts: else some rows have both ends on one CPU, others not.
+        let cpus = causeway_lab::cpu::two();
+        let server = path.serve(&binary, &["-N", &sample], cpus.map(|[_, server]| server))?;
         let mut runs = Runs::new(self, Path::address(self.ipv6).to_string());
         runs.port = path::PORT;
         let client = path.client.clone();
         let (quiet, study) = (runs.clone(), self.clone());
-        let mut measured = client.run(move || quiet.all(Some(Part::Loss)))?;
+        let keep = move || match cpus {
+            Some([client, _]) => {
+                causeway_lab::cpu::keep_to(client).context("cannot keep the client to a CPU")
+            }
+            None => Ok(()),
+        };
+        let mut measured = client.run(move || keep().and_then(|()| quiet.all(Some(Part::Loss))))?;
         if study.parts.contains(&Part::Loss) {
             for (port, lost, bytes) in [
                 (Path::CLIENT, Lost::Requests, SIZES[0]),
@@ -186,7 +194,7 @@ impl StudyArgs {
             ] {
                 let _loss = path.lose_from(port, LOSS_PCT)?;
                 let runs = runs.clone();
-                let row = client.run(move || runs.lossy(lost, bytes))?;
+                let row = client.run(move || keep().and_then(|()| runs.lossy(lost, bytes)))?;
                 measured.lossy.push(row);
             }
         }

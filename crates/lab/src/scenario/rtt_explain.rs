@@ -179,7 +179,7 @@ impl Case {
 fn run_case(context: &Context, path: &Path, case: &Case) -> Result<Value> {
     let ipv6: bool = context.param("ipv6")?;
     limit_icmp(path, case.icmp_limited)?;
-    let _server = path.serve(&context.binary, case.serve)?;
+    let _server = path.serve(&context.binary, case.serve, None)?;
     let _loss = (case.loss_pct > 0.0)
         .then(|| path.lose(case.loss_pct))
         .transpose()?;
