@@ -117,6 +117,8 @@ pub(crate) struct Bounds {
 /// after `REPEAT_NS` while the frame has not come.
 const REPORT_NS: u64 = 500_000;
 const REPEAT_NS: u64 = 4_000_000;
+/// Places that a flow without frames keeps its memory for.
+const IDLE_PLACES: usize = 32;
 
 impl Reorder {
     pub(crate) fn new() -> Reorder {
@@ -217,9 +219,14 @@ impl Reorder {
     /// The chunk whose turn it is may use a reserve, or the flow could wait for a chunk
     /// that finds no room because the flow waits.
     fn is_full(&self, len: u32, first: bool, bounds: &Bounds) -> bool {
-        let reserve = if first { 0 } else { 4 };
-        let chunks = bounds.chunks - bounds.chunks.checked_div(reserve).unwrap_or(0);
-        let bytes = bounds.bytes - bounds.bytes.checked_div(reserve.into()).unwrap_or(0);
+        let (chunks, bytes) = if first {
+            (bounds.chunks, bounds.bytes)
+        } else {
+            (
+                bounds.chunks - bounds.chunks / 4,
+                bounds.bytes - bounds.bytes / 4,
+            )
+        };
         self.held.chunks >= chunks || self.held.bytes + u64::from(len) > bytes
     }
 
@@ -430,6 +437,8 @@ impl Reorder {
             let flow = &mut self.flows[usize::from(index)];
             if flow.held.is_empty() {
                 flow.timed = false;
+                // A wide gap once is no reason to keep its memory for each flow for ever.
+                flow.held.shrink_to(IDLE_PLACES);
                 continue;
             }
             let due_ns = flow.hole_ns + bounds.hold_ns;

@@ -11,6 +11,10 @@ const LONG_NS: u64 = 5_000_000_000;
 const RECENT_NS: u64 = 10_000_000;
 /// Before the first sample.
 const INITIAL_NS: u64 = 1_000_000;
+/// A sample counts as no more than this above what an answer hardly takes longer than. One
+/// datagram that straggles must not stretch timeouts to its own delay; a path that has
+/// become longer is known by the samples that follow.
+const SURPRISE_NS: u64 = 4_000_000;
 
 /// A minimum over the last one to two spans.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +71,8 @@ pub(crate) struct Rtt {
     recent: Floor,
     /// The last known lowest, when both spans have run out.
     lowest_ns: u64,
-    sampled: bool,
+    /// So far; two stand for more.
+    samples: u8,
 }
 
 impl Rtt {
@@ -78,19 +83,22 @@ impl Rtt {
             long: Floor::new(LONG_NS),
             recent: Floor::new(RECENT_NS),
             lowest_ns: INITIAL_NS,
-            sampled: false,
+            samples: 0,
         }
     }
 
     pub(crate) fn sample(&mut self, now_ns: u64, rtt_ns: u64) {
-        if self.sampled {
-            let error = self.smoothed_ns.abs_diff(rtt_ns);
+        let straggled_first = self.samples == 1 && rtt_ns < self.smoothed_ns / 2;
+        if self.samples > 0 && !straggled_first {
+            let counted_ns = rtt_ns.min(self.spread_ns() + SURPRISE_NS);
+            let error = self.smoothed_ns.abs_diff(counted_ns);
             self.deviation_ns = (3 * self.deviation_ns + error) / 4;
-            self.smoothed_ns = (7 * self.smoothed_ns + rtt_ns) / 8;
+            self.smoothed_ns = (7 * self.smoothed_ns + counted_ns) / 8;
+            self.samples = 2;
         } else {
             self.smoothed_ns = rtt_ns;
             self.deviation_ns = rtt_ns / 2;
-            self.sampled = true;
+            self.samples = 1;
         }
         self.long.sample(now_ns, rtt_ns);
         self.recent.sample(now_ns, rtt_ns);
@@ -98,7 +106,7 @@ impl Rtt {
     }
 
     pub(crate) fn is_known(&self) -> bool {
-        self.sampled
+        self.samples > 0
     }
 
     pub(crate) fn smoothed_ns(&self) -> u64 {
@@ -162,6 +170,27 @@ mod tests {
         assert_eq!(rtt.recent_ns(RECENT_NS * 6), 100, "unused: worth a try");
         rtt.relearn(RECENT_NS * 4);
         assert_eq!(rtt.lowest_ns(), 900);
+    }
+
+    #[test]
+    fn one_that_straggles_does_not_stretch_the_timeout() {
+        let mut rtt = Rtt::new();
+        for step in 0..20 {
+            rtt.sample(step, 200_000);
+        }
+        rtt.sample(20, 60_000_000);
+        assert!(rtt.timeout_ns(Rto::Adaptive, 0) < 6_000_000, "{rtt:?}");
+        // A path that has become longer is learnt within a few.
+        for step in 21..30 {
+            rtt.sample(step, 60_000_000);
+        }
+        assert!(rtt.spread_ns() > 60_000_000, "{rtt:?}");
+        // Nor does the first one, if a second tells otherwise.
+        let mut rtt = Rtt::new();
+        rtt.sample(1, 60_000_000);
+        assert_eq!(rtt.smoothed_ns(), 60_000_000);
+        rtt.sample(2, 300_000);
+        assert_eq!((rtt.smoothed_ns(), rtt.deviation_ns()), (300_000, 150_000));
     }
 
     #[test]

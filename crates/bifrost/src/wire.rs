@@ -271,6 +271,9 @@ impl Ack {
             delay_us: u32_at(bytes, 20),
             bits: [24, 32, 40, 48].map(|at| u64_at(bytes, at)),
         };
+        if ack.bits[0] & 1 == 0 {
+            return Err(Malformed);
+        }
         Ok((ack, rest))
     }
 
@@ -404,7 +407,7 @@ mod tests {
             largest: 1,
             echo_us: 2,
             delay_us: 3,
-            bits: [4, 5, 6, 7],
+            bits: [5, 6, 7, 8],
         };
         let report = Report {
             kind: ReportKind::Gap,
@@ -414,7 +417,7 @@ mod tests {
         let mut expected = vec![0x12];
         expected.extend(PREFIX);
         expected.extend([1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0]);
-        (4..8).for_each(|word| expected.extend([word, 0, 0, 0, 0, 0, 0, 0]));
+        (5..9).for_each(|word| expected.extend([word, 0, 0, 0, 0, 0, 0, 0]));
         expected.extend([1, 2, 2, 0, 3, 4, 5, 6]);
         let mut written = Vec::new();
         ack.write(&mut written);
@@ -473,8 +476,13 @@ mod tests {
         assert!(Prefix::parse(&[0x21; 12]).is_err(), "another version");
         assert!(Prefix::parse(&[0x15; 12]).is_err(), "unknown kind");
         assert!(
-            Ack::parse(prefix(Kind::Ack), &[0; ACK_LEN + 3]).is_err(),
+            Ack::parse(prefix(Kind::Ack), &[1; ACK_LEN + 3]).is_err(),
             "half a report"
+        );
+        assert!(Ack::parse(prefix(Kind::Ack), &[1; ACK_LEN + REPORT_LEN]).is_ok());
+        assert!(
+            Ack::parse(prefix(Kind::Ack), &[2; ACK_LEN]).is_err(),
+            "a largest number that has not arrived"
         );
     }
 }

@@ -501,5 +501,7 @@ fn the_evaluation_of_tunnels_has_its_figures() {
     ] {
         assert!(number(&report, pointer) > 0.0, "{pointer}");
     }
-    assert!(number(&report, "/retransmit_pct_no_loss") < 50.0);
+    // Far from the target, so that a busy machine does not fail it; goodput would not show
+    // that everything goes twice.
+    assert!(number(&report, "/retransmit_pct_no_loss") < 5.0);
 }

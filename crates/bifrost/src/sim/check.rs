@@ -86,6 +86,7 @@ pub(super) fn check(plan: &Plan, world: &World) -> Result<Summary, String> {
         nothing_is_left(sender).map_err(|what| format!("host {from}: {what}"))?;
         drops_are_counted(sender, &lives[from])?;
         caps_hold(plan, &lives[from])?;
+        acknowledged_have_come(&lives[from], &lives[to])?;
         let accepted = sender.record.accepted;
         let delivered = receiver.record.delivered;
         let lost = may_be_lost(&lives[from], &lives[to]);
@@ -146,6 +147,29 @@ fn may_be_lost(sender: &Lives, receiver: &Lives) -> u64 {
         + sum(receiver, |tunnel| tunnel.frames_skipped)
         + sum(&ended(sender), |tunnel| tunnel.frames_held.into())
         + sum(&ended(receiver), |tunnel| tunnel.chunks_held.into())
+}
+
+/// What is acknowledged came and was kept, or is of no use to the receiver. A chunk that
+/// found no room is not.
+fn acknowledged_have_come(sender: &Lives, receiver: &Lives) -> Result<(), String> {
+    let paths = sender.iter().flat_map(|(_, paths)| paths);
+    let acknowledged: u64 = paths.map(|path| path.acked_chunks).sum();
+    let came = sum(receiver, |tunnel| {
+        let useless = [
+            Refused::Again,
+            Refused::Late,
+            Refused::Recut,
+            Refused::Virtio,
+        ];
+        tunnel.chunks_received
+            + useless
+                .map(|reason| tunnel.refused(reason))
+                .iter()
+                .sum::<u64>()
+    });
+    require(acknowledged <= came, || {
+        format!("{acknowledged} chunks were acknowledged, {came} had come")
+    })
 }
 
 fn nothing_is_left(host: &Host) -> Result<(), String> {

@@ -5,11 +5,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::{
-    Engine, Event, Kept, PathId, PathMetrics, Refused, Release, Span, Transmit, TunnelMetrics,
-    VNET_HEADER_LEN, Verdict,
+    Engine, Event, Kept, Limits, PathId, PathMetrics, Refused, Release, Span, Transmit,
+    TunnelMetrics, VNET_HEADER_LEN, Verdict,
 };
 
-use super::plan::VnicPlan;
+use super::plan::{Plan, VnicPlan};
 
 /// Memory with counted references, as the contract asks for.
 #[derive(Debug, Default)]
@@ -143,6 +143,8 @@ pub(super) struct Host {
     inbox: Vec<(usize, Vec<u8>)>,
     queue: VecDeque<Vec<u8>>,
     vnic: Option<Vnic>,
+    /// The most that the engine may ever hold.
+    limits: Limits,
     pub record: Record,
     batch: Transmit,
 }
@@ -151,7 +153,7 @@ pub(super) struct Host {
 const QUEUE: usize = 1000;
 
 impl Host {
-    pub(super) fn new(engine: Engine, vnic: Option<VnicPlan>) -> Host {
+    pub(super) fn new(engine: Engine, plan: &Plan) -> Host {
         Host {
             engine,
             slab: Slab::default(),
@@ -160,7 +162,8 @@ impl Host {
             wakes_in_place: 0,
             inbox: Vec::new(),
             queue: VecDeque::new(),
-            vnic: vnic.map(|plan| Vnic { plan, free_ns: 0 }),
+            vnic: plan.vnic.map(|plan| Vnic { plan, free_ns: 0 }),
+            limits: plan.config.limits,
             record: Record::default(),
             batch: Transmit::default(),
         }
@@ -199,6 +202,28 @@ impl Host {
         }
         while let Some(event) = self.engine.poll_event() {
             self.record.events.push(event);
+        }
+        self.caps_hold()
+    }
+
+    /// The engine holds no more than it may. (A cap that is lowered is met when what is
+    /// held has gone; the plans lower none below what `limits` says.)
+    fn caps_hold(&self) -> Result<(), String> {
+        let (now, most) = (self.engine.metrics(), &self.limits);
+        let frame = VNET_HEADER_LEN as u64 + 65_535;
+        for (what, held, most) in [
+            ("frames", u64::from(now.frames_held), most.frames.into()),
+            (
+                "bytes of frames",
+                now.frame_bytes_held,
+                most.frame_bytes + frame,
+            ),
+            ("chunks", now.chunks_held.into(), most.chunks.into()),
+            ("bytes of chunks", now.chunk_bytes_held, most.chunk_bytes),
+        ] {
+            if held > most {
+                return Err(format!("{held} {what} are held, {most} may be"));
+            }
         }
         Ok(())
     }

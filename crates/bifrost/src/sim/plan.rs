@@ -462,8 +462,9 @@ impl Draft {
                 let after_ns = at_ns + self.rng.random_range(0..2 * MS);
                 self.plan.faults.push((after_ns, Fault::Restart(1 - host)));
             } else {
-                // One that does not live long, and whose probes come when it is gone.
-                let after_ns = at_ns + self.rng.random_range(MS..5 * MS);
+                // One that does not live long, and whose probes come when it is gone: some
+                // die before anything that proves them has come.
+                let after_ns = at_ns + self.rng.random_range(50 * US..5 * MS);
                 self.plan.faults.push((after_ns, Fault::Restart(host)));
             }
         }

@@ -63,7 +63,7 @@ impl World {
             let mut engine = Engine::new(plan.config.clone(), instances.wrapping_add(side + 1))
                 .expect("plans have valid settings");
             add_paths(&mut engine, plan.start_ns, plan);
-            Host::new(engine, plan.vnic)
+            Host::new(engine, plan)
         };
         let links = plan.links.iter().map(|pair| pair.map(Link::new)).collect();
         let mut world = World {

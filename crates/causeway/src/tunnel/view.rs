@@ -90,7 +90,7 @@ pub struct PathView {
     pub local: String,
     /// Address and first port there.
     pub remote: String,
-    /// `alive`, `dead`, `probing`, or `partly` where threads differ.
+    /// `alive`, `dead`, `probing`, `down`, or `partly` where threads differ.
     pub state: String,
     /// Largest IP packet in use.
     pub mtu: u16,
@@ -169,7 +169,7 @@ pub fn totals(reports: &[ShardReport]) -> Totals {
     all
 }
 
-/// Reasons that have occurred, and all of them with zeros if asked.
+/// All reasons, in the order of the engine's counters.
 pub fn refused(reports: &[ShardReport]) -> Vec<RefusedView> {
     let count = |reason| reports.iter().map(|r| r.tunnel.refused(reason)).sum();
     Refused::ALL

@@ -76,16 +76,6 @@ impl<'a> SendBatch<'a> {
         });
     }
 
-    /// Messages so far.
-    pub fn len(&self) -> usize {
-        self.buffers.messages.len()
-    }
-
-    /// Whether there is no message yet.
-    pub fn is_empty(&self) -> bool {
-        self.buffers.messages.is_empty()
-    }
-
     /// Sends all of it. What the kernel refuses is counted and gone: a full queue is a
     /// loss like any other, and the engine sends again.
     pub fn send(self, path: &UdpPath) -> Sent {

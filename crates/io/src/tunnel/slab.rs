@@ -100,11 +100,6 @@ impl Slab {
     pub fn buffer_bytes(&self) -> usize {
         self.bytes
     }
-
-    /// Most buffers.
-    pub fn capacity(&self) -> usize {
-        self.max
-    }
 }
 
 #[cfg(test)]

@@ -41,7 +41,6 @@ pub struct PathOptions {
 #[derive(Debug)]
 pub struct UdpPath {
     fd: OwnedFd,
-    local: SocketAddr,
     remote: SocketAddr,
 }
 
@@ -110,12 +109,7 @@ impl UdpPath {
         ))?;
         connect(fd.as_raw_fd(), &SockaddrStorage::from(remote))
             .map_err(failed("reach the remote address (is there a route?)"))?;
-        Ok(Self { fd, local, remote })
-    }
-
-    /// This end.
-    pub fn local(&self) -> SocketAddr {
-        self.local
+        Ok(Self { fd, remote })
     }
 
     /// The other end.
@@ -164,17 +158,6 @@ impl UdpPath {
                 e if is_transient(&e) => Ok(None),
                 e => Err(e),
             },
-        }
-    }
-
-    /// What the network has said since the last call, if anything: nobody listens, no
-    /// route, packets too large.
-    pub fn take_error(&self) -> Option<io::Error> {
-        use nix::sys::socket::getsockopt;
-        match getsockopt(&self.fd, sockopt::SocketError) {
-            Ok(0) => None,
-            Ok(code) => Some(io::Error::from_raw_os_error(code)),
-            Err(e) => Some(e.into()),
         }
     }
 }
