@@ -89,6 +89,8 @@ pub struct Engine {
     pub(crate) lingering: VecDeque<(u64, FrameRef)>,
     pub(crate) sweep_ns: u64,
     pub(crate) control: VecDeque<Control>,
+    /// Whether the last batch was one of data.
+    pub(crate) behind_data: bool,
     pub(crate) reorder: Reorder,
     /// Token, flow, assembly and bytes of the delivery that waits for its verdict.
     pub(crate) verdict: Option<(u64, u16, u32, u32)>,
@@ -139,6 +141,7 @@ impl Engine {
             lingering: VecDeque::new(),
             sweep_ns: 0,
             control: VecDeque::new(),
+            behind_data: false,
             reorder: Reorder::new(),
             verdict: None,
             deliveries: 0,

@@ -14,7 +14,7 @@ use crate::seal::Place;
 use crate::transmit::{control_place, micros, probe_place};
 use crate::types::{Event, Kept, PathId, Span};
 use crate::virtio::{MIN_FRAME_LEN, is_safe};
-use crate::window::{Arrival, expand};
+use crate::window::{Arrival, WIDTH, expand};
 use crate::wire::{
     Ack, DATA_HEADER_LEN, Data, Kind, Malformed, Prefix, Probe, Report, ReportKind, TAG_LEN,
     reports,
@@ -22,6 +22,9 @@ use crate::wire::{
 
 /// The engine's own datagrams that may wait to be sent; beyond, probes go unanswered.
 const CONTROL_QUEUE: usize = 256;
+/// Chunks of a batch after which an acknowledgement does not wait for its end: half of
+/// what the bitmap covers, so that as many may be missing between them.
+const IN_BATCH: u16 = (WIDTH / 2) as u16;
 /// A round trip that took longer is not one.
 const MAX_RTT_US: u32 = 5_000_000;
 /// A frame that the vNIC dropped is sent again no more often than this.
@@ -200,8 +203,9 @@ impl Engine {
             // The sender does not know that it had arrived.
             path.receiving.urgent = true;
         }
-        // The bitmap must not run over within one batch of the caller's.
-        if path.receiving.pending >= self.config.ack_every
+        // At the end of the caller's batch one acknowledgement speaks of all of it, unless
+        // the bitmap could run over before.
+        if path.receiving.pending >= IN_BATCH
             && self.control.len() < CONTROL_QUEUE
             && let Some(state) = self.ack_state(now_ns, index)
         {

@@ -21,8 +21,12 @@ impl Engine {
     /// that cannot be sent may be dropped: it counts as lost on the way.
     pub fn poll_transmit(&mut self, now_ns: u64, out: &mut Transmit) -> bool {
         out.clear();
+        if self.send_control(now_ns, out) {
+            return true;
+        }
+        // Also an acknowledgement that presses lets one batch go first: it may ride.
         let pressing = |of: &Receiving, config: &Config| of.is_pressing(config);
-        if self.send_control(now_ns, out) || self.send_ack(now_ns, out, pressing) {
+        if self.behind_data && self.send_ack(now_ns, out, pressing) {
             return true;
         }
         out.to_seal = self.config.keys.sealed();
@@ -30,7 +34,8 @@ impl Engine {
         if out.segments.is_empty() {
             self.send_pending(now_ns, out);
         }
-        if !out.segments.is_empty() {
+        self.behind_data = !out.segments.is_empty();
+        if self.behind_data {
             self.ride(now_ns, out);
             return true;
         }
