@@ -109,7 +109,21 @@ impl UdpPath {
         ))?;
         connect(fd.as_raw_fd(), &SockaddrStorage::from(remote))
             .map_err(failed("reach the remote address (is there a route?)"))?;
-        Ok(Self { fd, remote })
+        let path = Self { fd, remote };
+        path.forget_strangers();
+        Ok(path)
+    }
+
+    /// Drops what came between bind and connect: it may be anybody's, and from then on
+    /// whatever comes counts as the other end's.
+    fn forget_strangers(&self) {
+        // No more than the largest buffer holds; after that the other end is sending.
+        for _ in 0..1 << 16 {
+            // A datagram is gone also when nothing of it is read.
+            if matches!(self.receive_one(&mut []), Ok(None)) {
+                return;
+            }
+        }
     }
 
     /// The other end.
