@@ -30,14 +30,14 @@
 const volatile bool cfg_measure = true;
 const volatile u32 cfg_clock = CLOCK_KTIME;
 
-/* What the table path did with a SYN to a VIP with cookies. */
+/* What the table path did with a SYN to a VIP with cookies, if it sent it on. */
 static __always_inline void
 count_opening(const struct packet *pkt, const int family, const struct route *route)
 {
 	struct ctl *control = get_ctl();
 	struct vip *vip;
 
-	if (!control || !is_syn(pkt) || !may_have_cookies(pkt, family, control))
+	if (!control || leads_nowhere(route) || !is_syn(pkt) || !may_have_cookies(pkt, family, control))
 		return;
 	vip = find_vip(pkt, family);
 	if (!vip || vip->cookie.mode == COOKIE_NONE)

@@ -42,9 +42,10 @@ adopt(const struct segment *seg, const struct server_vip *vip, struct bpf_sock *
 	if (!state)
 		return false;
 	t = ours ? seg->tsecr >> (bits & 31) : now_o >> (bits & 31);
+	empty_line(segment_name(seg));
 	bpf_spin_lock(&state->lock);
 	state->cookie = ours ? echoed : cookie;
-	state->name = segment_name(seg);
+	state->is_lent = 0;
 	cookie_clock_start(&state->clock, now_o, t, unit, bits);
 	state->clock.adopted = 1;
 	bpf_spin_unlock(&state->lock);
@@ -78,13 +79,17 @@ echo_of_socket(const struct segment *seg, const struct server_vip *vip, struct b
 		count_event(SC_FOREIGN);
 		return seg->tsecr;
 	}
+	if (state->is_lent && !take_clock_back(state, now_o)) {
+		count_event(SC_ECHO_LOST);
+		return NO_ECHO;
+	}
 	bpf_spin_lock(&state->lock);
 	o = cookie_clock_echo(&state->clock, seg->tsecr >> (state->clock.bits & 31), now_o);
 	bpf_spin_unlock(&state->lock);
 	if (sk->state == STATE_ESTABLISHED && !(seg->tcp_flags & (EST_TCP_FIN | EST_TCP_RST)))
-		put_quick(state, segment_name(seg));
-	count_event(SC_RESTORED);
-	return o ?: 1;
+		lend_clock(state, segment_name(seg));
+	count_event(o ? SC_RESTORED : SC_ECHO_LOST);
+	return o;
 }
 
 /*
@@ -129,6 +134,7 @@ static __always_inline u32 echo_of_nobody(const struct segment *seg, const struc
 	struct flow_key6 key = echo_key(seg);
 	u32 echo = seg->tsecr;
 
+	empty_line(segment_name(seg));
 	if (vip->cookie.mode != COOKIE_TIMESTAMP)
 		return echo;
 	count_event(SC_REMEMBERED);

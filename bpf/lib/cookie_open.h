@@ -6,7 +6,7 @@
 #ifndef CAUSEWAY_COOKIE_OPEN_H
 #define CAUSEWAY_COOKIE_OPEN_H
 
-#include "cookie_server.h"
+#include "cookie_quick.h"
 
 #define FAMILY_IPV4 2
 #define FAMILY_IPV6 10
@@ -148,9 +148,10 @@ static __always_inline void cookie_open(struct bpf_sock_ops *ops)
 	state = bpf_sk_storage_get(&cookie_sockets, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!state)
 		return;
+	empty_line(segment_name(&seg));
 	bpf_spin_lock(&state->lock);
 	state->cookie = cookie;
-	state->name = segment_name(&seg);
+	state->is_lent = 0;
 	cookie_clock_start(&state->clock, o, t, unit, bits);
 	bpf_spin_unlock(&state->lock);
 	count_event(SC_OPENED);

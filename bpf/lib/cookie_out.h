@@ -109,9 +109,10 @@ begin_clock(struct __sk_buff *skb, const struct segment *seg, const struct serve
 		count_event(SC_OUTGOING); /* the zeros say so from now on */
 		return 0;
 	}
+	empty_line(segment_name(seg));
 	bpf_spin_lock(&state->lock);
 	state->cookie = cookie;
-	state->name = segment_name(seg);
+	state->is_lent = 0;
 	cookie_clock_start(&state->clock, seg->tsval, cookie_t_stateless(seg->tsval, unit, bits), unit, bits);
 	bpf_spin_unlock(&state->lock);
 	count_event(SC_OPENED);
@@ -140,27 +141,33 @@ static __always_inline struct bpf_sock *own_socket(struct __sk_buff *skb, const 
 	return sk;
 }
 
-/* TSval by the connection's clock. */
-static __always_inline u32
-clock_tsval(const struct segment *seg, struct cookie_socket *state)
+/*
+ * TSval by the connection's clock. A clock that is lent comes back, as its end or the
+ * lease's is near, or it was pushed out.
+ */
+static __noinline int clock_tsval(const struct segment *seg, struct cookie_socket *state, u32 *tsval)
 {
-	struct quick_clock *quick = quick_of(state->name);
+	bool was_lent = state->is_lent;
 	u32 t, bits, cookie;
 
-	if (quick && seg->tcp_flags & (EST_TCP_FIN | EST_TCP_RST)) {
-		quick->name = 0;
-		quick = NULL;
+	if (was_lent && !take_clock_back(state, seg->tsval)) {
+		struct quick_clock *quick = quick_line(state->name);
+
+		/* Another CPU has the line: what it sends is as new as this. */
+		if (!quick)
+			return 0;
+		*tsval = *(volatile u32 *)&quick->clock.t << (state->clock.bits & 31) | state->cookie;
+		return 1;
 	}
 	bpf_spin_lock(&state->lock);
-	if (quick)
-		state->clock.echoed_t = echoed_by(quick, &state->clock);
-	t = cookie_clock_stamp(&state->clock, seg->tsval);
+	t = cookie_clock_stamp_ack(&state->clock, seg->tsval, seg->ack, seg->is_bare);
 	bits = state->clock.bits;
 	cookie = state->cookie;
 	bpf_spin_unlock(&state->lock);
-	if (quick)
-		renew_quick(quick, &state->clock);
-	return t << (bits & 31) | cookie;
+	*tsval = t << (bits & 31) | cookie;
+	if (was_lent && !(seg->tcp_flags & (EST_TCP_FIN | EST_TCP_RST)))
+		lend_clock(state, segment_name(seg));
+	return 1;
 }
 
 /* A segment without a clock of its own connection, or of a mode without clocks. */
@@ -236,16 +243,19 @@ static __always_inline void cookie_out(struct __sk_buff *skb)
 {
 	struct cookie_socket *state;
 	struct segment seg = {};
+	u32 tsval;
 
 	if (!parse_segment(skb, &seg, TO_CLIENT))
+		return;
+	if (stamp_quickly(skb, &seg, segment_name(&seg)))
 		return;
 	state = own_clock(skb, &seg);
 	if (!state)
 		state = first_clock(skb, &seg);
-	if (!state || !seg.ts_offset || !state->clock.bits)
+	if (!state || !seg.ts_offset || !state->clock.bits || !clock_tsval(&seg, state, &tsval))
 		return;
 	count_event(SC_STAMPED);
-	write_timestamp(skb, &seg, seg.ts_offset, seg.tsval, clock_tsval(&seg, state));
+	write_tsval(skb, &seg, tsval);
 }
 
 #endif

@@ -1,32 +1,42 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * The way back without a socket. To find a segment's socket and its storage costs more
- * than all else that is done to the segment. What restores an open connection's echoes
- * is therefore copied into an array by tuple: the socket's side puts it there and
- * renews it with each segment out, the way in only reads it. What is not there, or not
- * sure, goes by the socket.
+ * Open connections without their sockets. To find a segment's socket and its storage
+ * costs more than all else that is done to the segment. What an open connection needs
+ * is therefore lent out into an array, one cache line by tuple, where both ways read
+ * and write it; the socket's storage has it before and after. What is not there, or
+ * not sure, goes by the socket.
  *
- * Only open connections are here: what begins or ends one takes it out. A copy that is
- * behind its connection, or belongs to one whose socket is gone, does no harm: an echo
- * newer than the copy goes by the socket, and without a socket the kernel answers with
- * a reset whatever the echo is.
+ * A line holds whoever came first and is still heard of. Who is pushed out loses what
+ * its clock did meanwhile. Hence the lease: how far T may run before the storage has to
+ * be told. Who finds the line taken goes on behind the lease, which no segment has
+ * passed, and echoes from before count for none.
+ *
+ * A line whose connection is gone does no harm: without a socket the kernel answers
+ * with a reset whatever the echo is, and what opens a connection empties the line.
  */
 #ifndef CAUSEWAY_COOKIE_QUICK_H
 #define CAUSEWAY_COOKIE_QUICK_H
+
+#include <bpf/bpf_core_read.h>
 
 #include "cookie_server.h"
 #include "csum.h"
 
 #define QUICK_CLOCKS 65536 /* 4 MiB; a power of two */
+/* Others that ask for a line before one that sends nothing has to go. */
+#define QUICK_PATIENCE 64
+/* A line is written within some ten nanoseconds, unless the CPU is taken away. */
+#define QUICK_TRIES 16
 
 /* One cache line. */
 struct quick_clock {
 	u64 name;   /* of the connection, see segment_name; 0: nobody's */
-	u32 change; /* odd while the copy is being renewed */
+	u32 change; /* odd while somebody writes */
 	u32 cookie;
 	struct cookie_clock clock;
 	u32 echoed_t; /* newest T that has come back this way */
-	u32 pad[3];
+	u32 lease_t;  /* T may run to here */
+	u32 asked;    /* others that would have had the line since the last segment out */
 };
 _Static_assert(sizeof(struct quick_clock) == 64, "one cache line");
 
@@ -38,62 +48,148 @@ struct {
 	__type(value, struct quick_clock);
 } quick_clocks SEC(".maps");
 
-/* The copy of the connection with this name; NULL without one. */
-static __always_inline struct quick_clock *quick_of(u64 name)
+static __always_inline struct quick_clock *quick_line(u64 name)
 {
 	u32 index = (u32)name & (QUICK_CLOCKS - 1);
-	struct quick_clock *quick = bpf_map_lookup_elem(&quick_clocks, &index);
 
-	return quick && quick->name == name ? quick : NULL;
+	return bpf_map_lookup_elem(&quick_clocks, &index);
 }
 
-/* An open connection that came by its socket: its next segment comes the quick way. */
-static __always_inline void put_quick(struct cookie_socket *state, u64 name)
+/* The line of the connection with this name; NULL if it has none. */
+static __always_inline struct quick_clock *quick_of(u64 name)
 {
-	u32 index = (u32)name & (QUICK_CLOCKS - 1);
-	struct quick_clock *quick = bpf_map_lookup_elem(&quick_clocks, &index);
+	struct quick_clock *quick = quick_line(name);
+
+	return quick && *(volatile u64 *)&quick->name == name ? quick : NULL;
+}
+
+/* The line is this CPU's alone until it is released; false: another has it for long. */
+static __always_inline MUST_USE bool claim(struct quick_clock *quick)
+{
+	for (u32 i = 0; i < QUICK_TRIES; i++) {
+		u32 change = *(volatile u32 *)&quick->change;
+
+		if (!(change & 1) && __sync_val_compare_and_swap(&quick->change, change, change + 1) == change)
+			return true;
+	}
+	return false;
+}
+
+/* An exchange orders what was written before it; an addition without a result does not. */
+static __always_inline void release(struct quick_clock *quick)
+{
+	__sync_lock_test_and_set(&quick->change, quick->change + 1);
+}
+
+/* Claims the line if it is this connection's: it may have become another's since it was found. */
+static __always_inline MUST_USE bool claim_of(struct quick_clock *quick, u64 name)
+{
+	if (!claim(quick))
+		return false;
+	if (*(volatile u64 *)&quick->name == name)
+		return true;
+	release(quick);
+	return false;
+}
+
+/* The newest T that the client has echoed, for the clock. */
+static __always_inline void take_echo(struct quick_clock *quick)
+{
+	struct cookie_clock *clock = &quick->clock;
+	u32 t = *(volatile u32 *)&quick->echoed_t;
+
+	if (cookie_t_diff(t, clock->echoed_t, clock->bits) > 0 && cookie_t_diff(clock->t, t, clock->bits) >= 0)
+		clock->echoed_t = t;
+}
+
+/* Lends an open connection's clock to its line, unless another is at work there. */
+static __noinline int lend_clock(struct cookie_socket *state, u64 name)
+{
+	struct quick_clock *quick = quick_line(name);
 	struct cookie_clock clock;
-	u32 cookie;
+	u32 cookie, lease_t;
+	u64 there;
 
 	if (!quick)
-		return;
+		return 0;
+	there = *(volatile u64 *)&quick->name;
+	if (there && there != name) {
+		quick->asked += 1;
+		if (quick->asked < QUICK_PATIENCE)
+			return 0;
+	}
+	if (!claim(quick))
+		return 0;
 	bpf_spin_lock(&state->lock);
-	state->name = name; /* an agent before this one may have named it otherwise */
 	clock = state->clock;
 	cookie = state->cookie;
+	lease_t = cookie_clock_lease(&clock);
+	if (state->is_lent || lease_t == clock.t) {
+		bpf_spin_unlock(&state->lock);
+		release(quick);
+		return 0;
+	}
+	state->name = name; /* an agent before this one may have named it otherwise */
+	state->lease_t = lease_t;
+	state->is_lent = 1;
 	bpf_spin_unlock(&state->lock);
 	quick->name = 0;
-	__sync_fetch_and_add(&quick->change, 1);
 	quick->clock = clock;
 	quick->cookie = cookie;
 	quick->echoed_t = clock.echoed_t;
-	__sync_fetch_and_add(&quick->change, 1);
-	quick->name = name;
-}
-
-/* A segment goes out: what the client has echoed, for the clock. */
-static __always_inline u32 echoed_by(const struct quick_clock *quick, const struct cookie_clock *clock)
-{
-	u32 t = quick->echoed_t;
-
-	if (cookie_t_diff(t, clock->echoed_t, clock->bits) > 0 && cookie_t_diff(clock->t, t, clock->bits) >= 0)
-		return t;
-	return clock->echoed_t;
-}
-
-/* The clock has moved. Segments of one socket go out one at a time. */
-static __always_inline void renew_quick(struct quick_clock *quick, const struct cookie_clock *clock)
-{
-	__sync_fetch_and_add(&quick->change, 1);
-	quick->clock = *clock;
-	__sync_fetch_and_add(&quick->change, 1);
+	quick->lease_t = lease_t;
+	quick->asked = 0;
+	*(volatile u64 *)&quick->name = name;
+	release(quick);
+	return 0;
 }
 
 /*
- * The kernel's TSval that the segment echoes; 0 if the copy does not tell for sure. The
- * place may have become another connection's since it was found, with a clock that
- * would read the echo, too: hence the name once more.
+ * Brings a clock that was lent back into its socket's storage; false: the line is being
+ * written, for longer than one can wait. `now_o`: the kernel's TSval now.
  */
+static __noinline int take_clock_back(struct cookie_socket *state, u32 now_o)
+{
+	struct quick_clock *quick = quick_line(state->name);
+	u32 lease_t = *(volatile u32 *)&state->lease_t;
+	struct cookie_clock clock;
+
+	if (!quick)
+		return 0;
+	if (claim_of(quick, state->name)) {
+		take_echo(quick);
+		clock = quick->clock;
+		bpf_spin_lock(&state->lock);
+		state->clock = clock;
+		state->is_lent = 0;
+		bpf_spin_unlock(&state->lock);
+		*(volatile u64 *)&quick->name = 0;
+		release(quick);
+		return 1;
+	}
+	if (*(volatile u64 *)&quick->name == state->name)
+		return 0;
+	bpf_spin_lock(&state->lock);
+	if (state->is_lent && state->lease_t == lease_t) { /* else another CPU was faster */
+		cookie_clock_resume(&state->clock, now_o, lease_t);
+		state->is_lent = 0;
+	}
+	bpf_spin_unlock(&state->lock);
+	return 1;
+}
+
+/* A connection begins, or there is none: what the line says of it is another's. */
+static __always_inline void empty_line(u64 name)
+{
+	struct quick_clock *quick = quick_of(name);
+
+	if (!quick || !claim_of(quick, name))
+		return;
+	*(volatile u64 *)&quick->name = 0;
+	release(quick);
+}
+
+/* The kernel's TSval that the segment echoes; 0 if the line does not tell for sure. */
 static __always_inline u32 quick_echo(struct quick_clock *quick, u64 name, u32 tsecr)
 {
 	u32 change = *(volatile u32 *)&quick->change;
@@ -103,7 +199,7 @@ static __always_inline u32 quick_echo(struct quick_clock *quick, u64 name, u32 t
 	if (!bits || change & 1 || (tsecr & cookie_mask(bits)) != quick->cookie)
 		return 0;
 	if (cookie_t_diff(t, clock.t, bits) > 0)
-		return 0; /* sent since the copy was made */
+		return 0; /* nobody has sent that */
 	o = cookie_clock_echo(&clock, t, clock.last_o);
 	asm volatile("" ::: "memory");
 	if (*(volatile u32 *)&quick->change != change || *(volatile u64 *)&quick->name != name)
@@ -114,21 +210,24 @@ static __always_inline u32 quick_echo(struct quick_clock *quick, u64 name, u32 t
 }
 
 /*
- * Writes the echo and mends the checksum, both in the headers that have been parsed:
- * half the cost of the helpers. A checksum that the card would still fill in is not
- * looked at on this machine any more.
+ * Writes one half of the timestamp and mends the checksum, both in the headers that
+ * have been parsed: half the cost of the helpers. A checksum that is still to be filled
+ * in does not cover the options.
  */
-static __always_inline MUST_USE bool write_echo(struct __sk_buff *skb, const struct segment *seg, u32 echo)
+static __always_inline MUST_USE bool
+write_in_place(struct __sk_buff *skb, const struct segment *seg, u32 offset, u32 old, u32 new, bool is_summed)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	u8 *at = data + CW_MASKED(seg->ts_offset + 4, 0xff);
+	u8 *at = data + CW_MASKED(offset, 0xff);
 	u16 *check = data + CW_MASKED(seg->tcp_offset + TCP_CHECK_OFFSET, 0xff);
-	u32 old_be = bpf_htonl(seg->tsecr), new_be = bpf_htonl(echo);
+	u32 old_be = bpf_htonl(old), new_be = bpf_htonl(new);
 
 	if ((void *)(at + 4) > end || (void *)(check + 1) > end)
 		return false;
 	__builtin_memcpy(at, &new_be, sizeof(new_be));
-	if ((seg->ts_offset ^ seg->tcp_offset) & 1) { /* see write_timestamp */
+	if (!is_summed)
+		return true;
+	if ((offset ^ seg->tcp_offset) & 1) { /* see write_timestamp */
 		old_be = old_be << 8 | old_be >> 24;
 		new_be = new_be << 8 | new_be >> 24;
 	}
@@ -144,16 +243,66 @@ static __always_inline MUST_USE bool restore_quickly(struct __sk_buff *skb, cons
 
 	if (!quick)
 		return false;
-	if (seg->tcp_flags & (EST_TCP_SYN | EST_TCP_FIN | EST_TCP_RST)) {
-		quick->name = 0;
-		return false;
-	}
-	if (!seg->ts_offset || !seg->tsecr)
+	if (seg->tcp_flags & EST_TCP_SYN)
+		empty_line(name);
+	if (seg->tcp_flags & (EST_TCP_SYN | EST_TCP_FIN | EST_TCP_RST) || !seg->ts_offset || !seg->tsecr)
 		return false;
 	echo = quick_echo(quick, name, seg->tsecr);
-	if (!echo || !write_echo(skb, seg, echo))
+	/* A checksum that the card would still fill in is not looked at on this machine any more. */
+	if (!echo || !write_in_place(skb, seg, seg->ts_offset + 4, seg->tsecr, echo, true))
 		return false;
 	count_event(SC_RESTORED_QUICKLY);
+	return true;
+}
+
+#define CHECKSUM_PARTIAL 3
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+struct sk_buff {
+	__u8 ip_summed : 2;
+};
+#pragma clang attribute pop
+
+void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
+
+/*
+ * Puts TSval into a segment that a full socket sends. Its checksum is nearly always
+ * still to be filled in; kernels before 6.2 do not tell, and their helpers have to.
+ */
+static __always_inline void write_tsval(struct __sk_buff *skb, const struct segment *seg, u32 tsval)
+{
+	if (bpf_cast_to_kern_ctx) {
+		struct sk_buff *kernels = bpf_cast_to_kern_ctx(skb);
+		bool is_summed = BPF_CORE_READ_BITFIELD(kernels, ip_summed) != CHECKSUM_PARTIAL;
+
+		if (write_in_place(skb, seg, seg->ts_offset, seg->tsval, tsval, is_summed))
+			return;
+	}
+	write_timestamp(skb, seg, seg->ts_offset, seg->tsval, tsval);
+}
+
+/* The same way out: T by the clock in the line, as far as the lease goes. */
+static __always_inline MUST_USE bool stamp_quickly(struct __sk_buff *skb, const struct segment *seg, u64 name)
+{
+	struct quick_clock *quick = quick_of(name);
+	u32 t, bits, cookie;
+
+	if (!quick || !seg->ts_offset || seg->tcp_flags & (EST_TCP_SYN | EST_TCP_FIN | EST_TCP_RST))
+		return false;
+	if (!claim_of(quick, name))
+		return false;
+	bits = quick->clock.bits & 31;
+	if (cookie_t_diff(quick->lease_t, quick->clock.t, bits) < (s32)cookie_gap(bits)) {
+		release(quick);
+		return false;
+	}
+	take_echo(quick);
+	t = cookie_clock_stamp_ack(&quick->clock, seg->tsval, seg->ack, seg->is_bare);
+	cookie = quick->cookie;
+	quick->asked = 0;
+	release(quick);
+	write_tsval(skb, seg, t << bits | cookie);
+	count_event(SC_STAMPED);
 	return true;
 }
 

@@ -26,9 +26,13 @@ const volatile u64 cfg_name_seed = 1;
 struct cookie_socket {
 	struct bpf_spin_lock lock; /* out and in may run on two CPUs */
 	u32 cookie;
-	u64 name; /* see cookie_quick.h */
+	u64 name; /* under which the clock is lent, see cookie_quick.h */
 	struct cookie_clock clock; /* bits 0: opened by this server, not its VIP's client */
+	u32 lease_t; /* as far as the clock runs while it is lent */
+	u32 is_lent;
+	u32 pad;
 };
+_Static_assert(sizeof(struct cookie_socket) == 64, "no hidden padding");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

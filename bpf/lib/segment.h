@@ -20,7 +20,10 @@
 
 #define TCP_CHECK_OFFSET 16
 #define TCP_OPTIONS_LEN_MAX 40
-#define HEADERS_LEN_MAX (ETH_HLEN + 40 + 60)
+/* Extension headers of IPv6 that are looked behind: two, and together so many bytes. */
+#define SEGMENT_EXTENSIONS 2
+#define EXTENSIONS_LEN_MAX 64
+#define HEADERS_LEN_MAX (ETH_HLEN + 40 + EXTENSIONS_LEN_MAX + 60)
 
 enum direction {
 	FROM_CLIENT,
@@ -35,12 +38,13 @@ struct segment {
 	};
 	u32 tsval;
 	u32 tsecr;
+	u32 ack;
 	u16 tcp_offset;
 	u16 ts_offset; /* of TSval; 0: there is no timestamp */
 	u8 tcp_flags;
 	u8 family; /* IPV4 or IPV6 */
 	u8 options_len;
-	u8 pad;
+	u8 is_bare; /* nothing behind the TCP header, where no frame is padded: to the client */
 };
 
 static __always_inline bool is_opening(const struct segment *seg)
@@ -135,6 +139,7 @@ parse_tcp_header(struct cursor *cur, struct segment *seg, void *start, enum dire
 		seg->key6.proto = IPPROTO_TCP;
 	}
 	seg->tcp_offset = (u16)((void *)tcp - start);
+	seg->ack = bpf_ntohl(tcp->ack_seq);
 	seg->tcp_flags = ((u8 *)tcp)[13];
 	seg->options_len = tcp->doff * 4 - sizeof(*tcp);
 	if (seg->options_len)
@@ -159,12 +164,34 @@ parse_ip4_segment(struct cursor *cur, struct segment *seg, void *start, enum dir
 	return parse_tcp_header(cur, seg, start, direction);
 }
 
+/* What a client may put before the TCP header; the balancer has read the cookie behind it. */
+static __always_inline MUST_USE bool skip_extensions(struct cursor *cur, u8 next)
+{
+	void *start = cur->pos;
+
+#pragma unroll
+	for (u32 i = 0; i < SEGMENT_EXTENSIONS; i++) {
+		struct { u8 next, len8; } *ext = cur->pos;
+
+		if (!is_ipv6_extension(next))
+			break;
+		if ((void *)(ext + 1) > cur->end)
+			return false;
+		next = ext->next;
+		if (!take_variable(cur, (ext->len8 + 1u) * 8))
+			return false;
+	}
+	return next == IPPROTO_TCP && cur->pos - start <= EXTENSIONS_LEN_MAX;
+}
+
 static __always_inline MUST_USE bool
 parse_ip6_segment(struct cursor *cur, struct segment *seg, void *start, enum direction direction)
 {
 	struct ipv6hdr *ip = take(cur, sizeof(*ip));
 
-	if (!ip || ip->version != 6 || ip->nexthdr != IPPROTO_TCP)
+	if (!ip || ip->version != 6)
+		return false;
+	if (ip->nexthdr != IPPROTO_TCP && !skip_extensions(cur, ip->nexthdr))
 		return false;
 	seg->family = IPV6;
 	if (direction == FROM_CLIENT) {
@@ -209,6 +236,7 @@ parse_segment(struct __sk_buff *skb, struct segment *seg, enum direction directi
 		if (!parse_headers(skb, seg, direction))
 			return false;
 	}
+	seg->is_bare = skb->len == seg->tcp_offset + sizeof(struct tcphdr) + seg->options_len;
 	if (!seg->ts_offset && seg->options_len)
 		find_option(skb, seg);
 	return true;

@@ -15,6 +15,13 @@
  * last echoed: keepalive probes and retransmissions do not renew the client's
  * TS.Recent, however many there are.
  *
+ * For bare acknowledgements T moves seldom. Those overtake each other between CPUs, and
+ * Linux lets an older one pass whose timestamp is older by 1 (TCP_PAWS_WINDOW), or, if it
+ * repeats a number, by what a retransmission takes (tcp_disordered_ack). It reckons in
+ * milliseconds, and any step of T is worth 2^bits of them. So there is none between two of
+ * one number, and else only after half a gap. What a receiver measures by them stays
+ * right: it takes the first echo of each T, which is of the segment that moved it.
+ *
  * The way back: T is piecewise affine in O, with slope one and a jump in O after each
  * pause. Two segments are kept, the newest (`now`) and the one before (`past`). Their
  * anchors slide forward by a quarter of the ring, else the signed distance to them
@@ -44,9 +51,10 @@ struct cookie_clock {
 	u32 echoed_t; /* newest T that the client has echoed */
 	u16 unit;     /* of O per T: 1 or 1000 */
 	u8 bits;      /* of C: T has 32 - bits */
-	u8 adopted;   /* T was learnt from the client, not from the handshake */
+	u8 adopted;   /* what was sent before `past` is not known */
 	struct cookie_anchor now;
 	struct cookie_anchor past;
+	u32 acked;    /* the newest segment's acknowledgement number */
 };
 
 CW_INLINE u32 cookie_t_mask(u32 bits)
@@ -90,6 +98,23 @@ cookie_clock_start(struct cookie_clock *clock, u32 o, u32 t, u32 unit, u32 bits)
 	clock->now.o = o;
 	clock->now.t = clock->t;
 	clock->past = clock->now;
+	clock->acked = 0;
+}
+
+/*
+ * Goes on behind `t`, the most that was sent, when the kernel's TSval is `o`: how the
+ * clock got there is not known.
+ */
+CW_INLINE void cookie_clock_resume(struct cookie_clock *clock, u32 o, u32 t)
+{
+	u32 echoed_t = clock->echoed_t;
+
+	cookie_clock_start(clock, o, t, clock->unit, clock->bits);
+	clock->t = t & cookie_t_mask(clock->bits);
+	clock->now.t = clock->t;
+	clock->past = clock->now;
+	clock->echoed_t = echoed_t;
+	clock->adopted = 1;
 }
 
 /* Keeps both anchors within half the ring behind T. */
@@ -148,9 +173,31 @@ CW_INLINE u32 cookie_clock_stamp(struct cookie_clock *clock, u32 o)
 	return clock->t;
 }
 
+/* The same for a segment with this acknowledgement number; `bare`: it has nothing else. */
+CW_INLINE u32 cookie_clock_stamp_ack(struct cookie_clock *clock, u32 o, u32 ack, u32 bare)
+{
+	u32 rest = cookie_gap(clock->bits) / 2 * (clock->unit ? clock->unit : 1);
+	u32 stays = ack == clock->acked || (s32)(o - clock->last_o) < (s32)rest;
+
+	clock->acked = ack;
+	return bare && stays ? clock->t : cookie_clock_stamp(clock, o);
+}
+
+/*
+ * How far somebody may run a copy of the clock: an eighth of what the room can be. The
+ * same as `t` where there is not room enough to be worth it.
+ */
+CW_INLINE u32 cookie_clock_lease(const struct cookie_clock *clock)
+{
+	u32 mask = cookie_t_mask(clock->bits), part = ((mask >> 2) + 1) >> 3;
+	u32 room = cookie_clock_room(clock);
+
+	return room < 2 * cookie_gap(clock->bits) ? clock->t : (clock->t + (part < room ? part : room)) & mask;
+}
+
 /*
  * The kernel's TSval that went out as `t`; `now_o` is what it would read now, which
- * no echo exceeds. Remembers the newest echo.
+ * no echo exceeds. 0 if that is not known. Remembers the newest echo.
  */
 CW_INLINE u32 cookie_clock_echo(struct cookie_clock *clock, u32 t, u32 now_o)
 {
@@ -161,6 +208,8 @@ CW_INLINE u32 cookie_clock_echo(struct cookie_clock *clock, u32 t, u32 now_o)
 		clock->echoed_t = t;
 	if (from >= 0) {
 		o = clock->now.o + (u32)from * unit;
+	} else if (clock->adopted && cookie_t_diff(t, clock->past.t, bits) < 0) {
+		return 0;
 	} else {
 		o = clock->past.o + (u32)(cookie_t_diff(t, clock->past.t, bits) * (s32)unit);
 		/* The jump between the segments: no segment was sent within it. */

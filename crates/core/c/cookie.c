@@ -46,6 +46,21 @@ u32 causeway_cookie_clock_stamp(struct cookie_clock *clock, u32 o)
 	return cookie_clock_stamp(clock, o);
 }
 
+u32 causeway_cookie_clock_stamp_ack(struct cookie_clock *clock, u32 o, u32 ack, u32 bare)
+{
+	return cookie_clock_stamp_ack(clock, o, ack, bare);
+}
+
+u32 causeway_cookie_clock_lease(const struct cookie_clock *clock)
+{
+	return cookie_clock_lease(clock);
+}
+
+void causeway_cookie_clock_resume(struct cookie_clock *clock, u32 o, u32 t)
+{
+	cookie_clock_resume(clock, o, t);
+}
+
 u32 causeway_cookie_clock_echo(struct cookie_clock *clock, u32 t, u32 now_o)
 {
 	return cookie_clock_echo(clock, t, now_o);

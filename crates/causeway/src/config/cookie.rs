@@ -190,6 +190,14 @@ impl Beside {
     };
 }
 
+/// Why not at the balancer: docs/decisions.md, 73.
+fn cookie_at(word: &str) -> Result<CookieAt, String> {
+    match word {
+        "balancer" => Err("cookie_at = \"balancer\" would need responses that pass the balancer, and servers answer past it; use \"agent\", which runs on each server".to_owned()),
+        word => CookieAt::from_word(word),
+    }
+}
+
 /// A VIP's format. TCP VIPs have cookies as soon as there are keys.
 pub(super) fn of_vip(
     raw: &RawVip,
@@ -198,7 +206,7 @@ pub(super) fn of_vip(
     faults: &mut Faults<'_>,
 ) -> Option<Format> {
     let kind = text(raw.cookie.as_ref(), faults, CookieKind::from_word);
-    text(raw.cookie_at.as_ref(), faults, CookieAt::from_word);
+    text(raw.cookie_at.as_ref(), faults, cookie_at);
     let default = match protocol == Protocol::Tcp && beside.has_keys {
         true => CookieKind::Timestamp,
         false => CookieKind::None,

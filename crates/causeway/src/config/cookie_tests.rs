@@ -83,6 +83,10 @@ fn cookies_that_cannot_be_are_refused_with_their_mend() {
         ("cookie = \"timestmp\"", "did you mean `timestamp`?"),
         ("cookie_at = \"agnet\"", "did you mean `agent`?"),
         (
+            "cookie_at = \"balancer\"",
+            "servers answer past it; use \"agent\"",
+        ),
+        (
             "cookie_bits = 40",
             "a cookie of this mode has 8 to 20 bits, not 40",
         ),

@@ -23,6 +23,7 @@ pub struct Clock {
     adopted: u8,
     now: Anchor,
     past: Anchor,
+    acked: u32,
 }
 
 unsafe extern "C" {
@@ -30,6 +31,9 @@ unsafe extern "C" {
     pub(super) safe fn causeway_cookie_clock_size() -> u32;
     safe fn causeway_cookie_clock_start(clock: &mut Clock, o: u32, t: u32, unit: u32, bits: u32);
     safe fn causeway_cookie_clock_stamp(clock: &mut Clock, o: u32) -> u32;
+    safe fn causeway_cookie_clock_stamp_ack(clock: &mut Clock, o: u32, ack: u32, bare: u32) -> u32;
+    safe fn causeway_cookie_clock_lease(clock: &Clock) -> u32;
+    safe fn causeway_cookie_clock_resume(clock: &mut Clock, o: u32, t: u32);
     safe fn causeway_cookie_clock_echo(clock: &mut Clock, t: u32, now_o: u32) -> u32;
 }
 
@@ -48,7 +52,30 @@ impl Clock {
         causeway_cookie_clock_stamp(self, o)
     }
 
-    /// The kernel's TSval that went out as `t`; it reads `now_o` now.
+    /// The same for a segment with this acknowledgement number: a bare one that repeats
+    /// the number repeats T.
+    pub fn stamp_ack(&mut self, o: u32, ack: u32, is_bare: bool) -> u32 {
+        causeway_cookie_clock_stamp_ack(self, o, ack, is_bare.into())
+    }
+
+    /// The T that somebody who runs a copy of the clock may reach; the clock's own where
+    /// there is no room.
+    pub fn lease(&self) -> u32 {
+        causeway_cookie_clock_lease(self)
+    }
+
+    /// The newest T that the client has echoed.
+    #[cfg(test)]
+    pub(super) fn echoed_t(&self) -> u32 {
+        self.echoed_t
+    }
+
+    /// Goes on behind `t`, the most that was sent, when the kernel's TSval is `o`.
+    pub fn resume(&mut self, o: u32, t: u32) {
+        causeway_cookie_clock_resume(self, o, t);
+    }
+
+    /// The kernel's TSval that went out as `t`; it reads `now_o` now. 0: not known.
     pub fn echo(&mut self, t: u32, now_o: u32) -> u32 {
         causeway_cookie_clock_echo(self, t, now_o)
     }

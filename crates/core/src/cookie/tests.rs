@@ -328,3 +328,81 @@ fn late_stamps_go_back_on_the_same_segment() {
     let after_pause = clock.stamp(9000);
     assert_eq!(clock.stamp(8000), after_pause);
 }
+
+#[test]
+fn bare_acknowledgements_move_the_clock_seldom() {
+    let mut clock = Clock::start(1000, 5, 1, 16);
+    let data = clock.stamp_ack(1010, 77, false);
+    // Between two CPUs the later may arrive first: PAWS must not see a difference.
+    assert_eq!(clock.stamp_ack(1011, 77, true), data);
+    assert_eq!(clock.stamp_ack(1020, 78, true), data);
+    assert_eq!(clock.stamp_ack(1041, 79, true), data);
+    // After half a gap it moves, by all that has passed; data move it at once.
+    assert_eq!(clock.stamp_ack(1042, 80, true), data + 32);
+    assert_eq!(clock.stamp_ack(1043, 80, false), data + 33);
+    assert_eq!(clock.stamp_ack(1060, 81, true), data + 33);
+    // What is echoed is the time of the one that moved it.
+    assert_eq!(clock.echo(data + 33, 1070), 1043);
+    // A number that is repeated moves nothing, however long and often; then it is one pause.
+    for o in 2000..4000 {
+        assert_eq!(clock.stamp_ack(o, 81, true), data + 33);
+    }
+    assert_eq!(clock.stamp_ack(4000, 82, true), data + 33 + 64);
+    // In microseconds and on a short ring the same.
+    let mut clock = Clock::start(1_000_000, 5, 1000, 20);
+    let data = clock.stamp_ack(1_000_000, 1, false);
+    assert_eq!(clock.stamp_ack(1_007_999, 2, true), data);
+    assert_eq!(clock.stamp_ack(1_008_000, 3, true), data + 8);
+}
+
+proptest! {
+    /// Somebody runs a copy of the clock within its lease and is lost; the clock goes on.
+    #[test]
+    fn a_lost_copy_is_never_gone_back_on(
+        bits in prop_oneof![Just(14_u32), Just(16), Just(20), Just(22)],
+        before in prop::collection::vec((0_u32..5000, any::<bool>()), 0..200),
+        lent in prop::collection::vec(0_u32..5000, 0..200),
+        after in prop::collection::vec((0_u32..5000, any::<bool>()), 1..100),
+    ) {
+        let mut model = Model::new(77, 99, 1, bits);
+        model.send(1);
+        for (pause, echoes) in before {
+            model.send(pause);
+            if echoes {
+                model.echo(0, 1);
+            }
+        }
+        let lease = model.clock.lease();
+        let quarter = 1_i32 << (30 - bits);
+        let room = model.ahead(lease, model.clock.echoed_t());
+        prop_assert!(room <= quarter, "the lease is {room} beyond the last echo");
+        let mut copy = model.clock.clone();
+        let (mut o, mut newest) = (model.o, model.sent.last().expect("one").0);
+        for pause in lent {
+            if model.ahead(lease, newest) < model.gap() as i32 {
+                break;
+            }
+            o += pause;
+            newest = copy.stamp(o);
+            prop_assert!(model.ahead(lease, newest) >= 0, "beyond the lease");
+        }
+        model.clock.resume(o, lease);
+        model.o = o;
+        // An echo of what the copy sent cannot be told, and is not.
+        if newest != lease {
+            prop_assert_eq!(model.clock.clone().echo(newest, o + 1), 0);
+        }
+        for (pause, echoes) in after {
+            model.o += pause;
+            let t = model.clock.stamp(model.o);
+            let step = model.ahead(t, newest);
+            prop_assert!((0..quarter).contains(&step), "T moved by {step}");
+            newest = t;
+            if echoes {
+                let now = model.o + 3;
+                let age = now.wrapping_sub(model.clock.echo(t, now));
+                prop_assert!(age <= 3 + pause.max(1), "age {age}");
+            }
+        }
+    }
+}

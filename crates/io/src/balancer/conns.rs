@@ -367,7 +367,7 @@ impl ConnTable {
         };
         let ours = slot
             .connection(connection.place)
-            .is_some_and(|held| held.client == connection.client);
+            .is_some_and(|held| held.client == connection.client && held.vip == connection.vip);
         let old = slot.route.load(Ordering::Relaxed);
         let new = old & !0xffff_ffff_ffff | u64::from(generation) << 32 | u64::from(real);
         ours && slot

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use causeway_core::cookie::{Epoch, Key, Keys};
 use causeway_io::FlowLimit;
-use causeway_io::abi::{VIP_FORGET, Verdict};
+use causeway_io::abi::{CookieResult, VIP_FORGET, Verdict};
 
 use crate::frame::{ACK, Ip, Tcp, Tuple, arriving, leaving, timestamp};
 use crate::rig::{Rig, TCP, TUNNEL_SOURCE4, UDP};
@@ -169,6 +169,11 @@ verdict_tests! { Rig, Verdict:
         expect(rig, Verdict::Opened, REALS[0], &syn(1));
         expect(rig, Verdict::SynAgain, REALS[0], &syn(1));
         rig.expect(Verdict::RateLimited, &arriving(&syn(2)), &[]);
+        // Nor is one without timestamps let in; and neither counts as a connection.
+        let plain = from("198.51.100.7", 3).tcp(Tcp::syn(1000));
+        rig.expect(Verdict::RateLimited, &arriving(&plain), &[]);
+        let counts = [(CookieResult::Syn, 1), (CookieResult::SynAgain, 1)];
+        assert_eq!(rig.cookie_counts(ID4), counts);
     }
     Opened the_budget_fills_with_the_time(rig) {
         vips(rig, TCP);

@@ -13,7 +13,7 @@ use causeway_io::skel::server::{ServerSkel, ServerSkelBuilder};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags};
 
-use crate::frame::{ACK, SYN, Tcp, Tuple, arriving, ethernet};
+use crate::frame::{ACK, Ip, SYN, Tcp, Tuple, arriving, ethernet};
 use crate::rig::{TCP, hex, read_percpu, run_alone, storage, write};
 
 const VIP4: &str = "192.0.2.10";
@@ -218,6 +218,44 @@ fn light_cookies_need_no_connection_and_leave_no_echo() {
 }
 
 #[test]
+fn a_cookie_comes_back_behind_extension_headers() {
+    let server = Server::new(Mode::Light);
+    let client = clients()[1];
+    let framed = |extensions: &[u8], first: u8, options: &[u8]| {
+        let segment = client.tcp_segment(Tcp {
+            flags: ACK,
+            seq: 5,
+            ack: 6,
+            options,
+            payload: b"odd",
+        });
+        let ip = Ip {
+            options: extensions,
+            ..Ip::CLIENT
+        };
+        arriving(&ip.packet(client.src, client.dst, first, &segment))
+    };
+    let (before, after) = (&layouts(TSVAL, TSECR)[0], &layouts(TSVAL, 0)[0]);
+    // Hop-by-hop (0), then destination options (60), padded to 8 and to 56 bytes.
+    let mut options = vec![TCP, 6, 1, 52];
+    options.resize(56, 0);
+    let two = [&[60, 0, 1, 4, 0, 0, 0, 0][..], &options].concat();
+    for (extensions, first) in [(&options[..], 60), (&two, 0)] {
+        let out = server.inwards(&framed(extensions, first, before));
+        assert_eq!(hex(&out), hex(&framed(extensions, first, after)));
+    }
+    // A third, more than 64 bytes, one that ends early, another protocol behind it.
+    let three = [&[0, 0, 1, 4, 0, 0, 0, 0][..], &two].concat();
+    let long = [&[60, 1, 1, 12][..], &[0; 12], &options].concat();
+    let cut = [TCP, 200, 1, 4, 0, 0, 0, 0];
+    let udp = [17, 0, 1, 4, 0, 0, 0, 0];
+    for (extensions, first) in [(&three[..], 0), (&long, 0), (&cut, 60), (&udp, 60)] {
+        let same = framed(extensions, first, before);
+        assert_eq!(hex(&server.inwards(&same)), hex(&same));
+    }
+}
+
+#[test]
 fn the_papers_encoding_keeps_seventeen_bits_of_the_clock() {
     let server = Server::new(Mode::Msb);
     let client = clients()[0];
@@ -288,32 +326,121 @@ fn name_of(client: Tuple) -> u64 {
     name ^ name >> 29
 }
 
-/// Where the copy of a connection's clock is, and one that reads `T` 1000 to 1200 as
-/// 5,000,000 to 5,000,200, and what is below 1000 as so much before 4,000,000.
-fn copy_of_clock(client: Tuple, cookie: u32) -> ([u8; 4], Vec<u8>) {
-    const LAST_O: u32 = 5_000_200;
-    const T: u32 = 1200;
+const LAST_O: u32 = 5_000_200;
+const LAST_T: u32 = 1200;
+const LEASE_T: u32 = 1400;
+
+/// A connection's line, and its clock: that reads `T` 1000 to 1200 as 5,000,000 to
+/// 5,000,200, and what is below 1000 as so much before 4,000,000.
+fn line_of(client: Tuple, cookie: u32) -> ([u8; 4], Vec<u8>) {
     let index = (name_of(client) as u32) & 0xffff;
     let unit_bits_adopted = 1 | 16 << 16;
+    let (change, acked, asked) = (0, 6, 0);
     let words = [
-        0,
+        change,
         cookie,
         LAST_O,
-        T,
+        LAST_T,
         900,
         unit_bits_adopted,
         5_000_000,
         1000,
         4_000_000,
         1000,
+        acked,
         900,
-        0,
-        0,
-        0,
+        LEASE_T,
+        asked,
     ];
     let words = words.into_iter().flat_map(u32::to_ne_bytes);
     let name = name_of(client).to_ne_bytes();
     (index.to_ne_bytes(), name.into_iter().chain(words).collect())
+}
+
+impl Server {
+    fn line(&self, index: [u8; 4]) -> Vec<u8> {
+        let line = self.skel.maps.quick_clocks.lookup(&index, MapFlags::ANY);
+        line.expect("lookup").expect("index")
+    }
+}
+
+/// A segment of the server with this timestamp, which repeats an acknowledgement.
+fn bare(client: Tuple, ack: u32, tsval: u32) -> Vec<u8> {
+    arriving(&client.reversed().tcp(Tcp {
+        flags: ACK,
+        seq: 5,
+        ack,
+        options: &layouts(tsval, TSECR)[0],
+        payload: b"",
+    }))
+}
+
+#[test]
+fn an_open_connection_is_stamped_without_its_socket() {
+    let server = Server::new(Mode::Timestamp);
+    let (mut stamped, mut answered) = (0, 0);
+    for client in clients() {
+        let cookie = server.cookie(client);
+        let wire = |t: u32| t << 16 | cookie;
+        let clocks = &server.skel.maps.quick_clocks;
+        let (index, line) = line_of(client, cookie);
+        write(clocks, &index, &line);
+        for (at, (before, after)) in layouts(LAST_O + 5, TSECR)
+            .iter()
+            .zip(layouts(wire(LAST_T + 5), TSECR))
+            .enumerate()
+        {
+            let out = server.out(&frame(client.reversed(), ACK, before));
+            let expected = frame(client.reversed(), ACK, &after);
+            assert_eq!(hex(&out), hex(&expected), "layout {at}");
+            stamped += 1;
+        }
+        // Bare acknowledgements move the clock after half a gap, and not if they say
+        // nothing new; a long pause is a short one. Then the lease is too short.
+        for (ack, o, t) in [
+            (7, LAST_O + 36, LAST_T + 5),
+            (8, LAST_O + 37, LAST_T + 37),
+            (8, LAST_O + 90, LAST_T + 37),
+            (9, LAST_O + 90_000, LAST_T + 37 + 64),
+            (10, LAST_O + 90_036, LAST_T + 37 + 64 + 36),
+        ] {
+            let out = server.out(&bare(client, ack, o));
+            assert_eq!(hex(&out), hex(&bare(client, ack, wire(t))), "{ack} {o}");
+            stamped += 1;
+        }
+        // What the client echoes of that comes back as it was.
+        let echo = frame(client, ACK, &layouts(TSVAL, wire(LAST_T + 101))[0]);
+        let o = frame(client, ACK, &layouts(TSVAL, LAST_O + 90_000)[0]);
+        assert_eq!(hex(&server.inwards(&echo)), hex(&o));
+        // 63 are left, and a step takes up to 64: by the socket, which is not there.
+        let before = server.line(index);
+        let fin = 1;
+        let ends = frame(
+            client.reversed(),
+            ACK | fin,
+            &layouts(LAST_O + 90_037, TSECR)[0],
+        );
+        for left in [bare(client, 11, LAST_O + 90_037), ends] {
+            let out = server.out(&left);
+            let stateless = (LAST_O + 90_037) << 16 | cookie;
+            let tsval = u32::from_be_bytes(out[58..62].try_into().expect("four"));
+            if client.src.is_ipv4() {
+                assert_eq!(tsval, stateless);
+            }
+            answered += 1;
+        }
+        // All but the count of changes.
+        let after = server.line(index);
+        assert_eq!((&after[..8], &after[12..]), (&before[..8], &before[12..]));
+    }
+    assert_eq!(
+        server.events(),
+        BTreeMap::from([
+            ("answered", answered),
+            ("restored_quickly", 2),
+            ("stamped", stamped)
+        ])
+    );
 }
 
 #[test]
@@ -323,8 +450,8 @@ fn an_open_connections_echo_is_restored_without_its_socket() {
     for client in clients() {
         let cookie = server.cookie(client);
         let clocks = &server.skel.maps.quick_clocks;
-        let (index, copy) = copy_of_clock(client, cookie);
-        write(clocks, &index, &copy);
+        let (index, line) = line_of(client, cookie);
+        write(clocks, &index, &line);
         for (t, o) in [(1000, 5_000_000), (1200, 5_000_200), (950, 3_999_950)] {
             let echo = t << 16 | cookie;
             for (before, after) in layouts(TSVAL, echo).iter().zip(layouts(TSVAL, o)) {
@@ -333,7 +460,7 @@ fn an_open_connections_echo_is_restored_without_its_socket() {
                 quickly += 1;
             }
         }
-        // Newer than the copy, another cookie, or the end: the socket's, which is not there.
+        // From the future, another cookie, or the end: the socket's, which is not there.
         let fin = 1;
         for (echo, flags) in [
             (1201 << 16 | cookie, ACK),
@@ -345,11 +472,7 @@ fn an_open_connections_echo_is_restored_without_its_socket() {
             assert_eq!(hex(&server.inwards(&same)), hex(&same));
             remembered += 1;
         }
-        let left: Vec<u8> = clocks
-            .lookup(&index, MapFlags::ANY)
-            .expect("lookup")
-            .expect("index");
-        assert_eq!(left[..8], [0; 8], "the FIN has taken it out");
+        assert_eq!(server.line(index)[..8], [0; 8], "no socket has it");
     }
     assert_eq!(
         server.events(),

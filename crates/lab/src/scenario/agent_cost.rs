@@ -23,15 +23,18 @@ use crate::load::wrk::{self, WrkReport};
 enum Work {
     Cookies,
     Clients,
+    /// To see what the two servers differ by without it.
+    Nothing,
 }
 
 impl Work {
     /// Programs by what they see, and by the kernel's name: 15 octets. Programs of one
     /// name are in the order of their source.
-    fn programs(self) -> [(&'static str, &'static str); 2] {
+    fn programs(self) -> &'static [(&'static str, &'static str)] {
         match self {
-            Self::Cookies => [("out", "causeway_cookie"), ("in", "causeway_cookie")],
-            Self::Clients => [("out", "causeway_syn_ou"), ("in", "causeway_syn_in")],
+            Self::Cookies => &[("out", "causeway_cookie"), ("in", "causeway_cookie")],
+            Self::Clients => &[("out", "causeway_syn_ou"), ("in", "causeway_syn_in")],
+            Self::Nothing => &[],
         }
     }
 }
@@ -55,7 +58,7 @@ impl Scenario for AgentCost {
             param(
                 "work",
                 "cookies",
-                "what the agent does: cookies, or clients (accounting of SYNs)",
+                "what the agent does: cookies, clients (accounting of SYNs), or nothing",
             ),
         ];
         PARAMS
@@ -66,7 +69,8 @@ impl Scenario for AgentCost {
         let work = match context.param::<String>("work")?.as_str() {
             "cookies" => Work::Cookies,
             "clients" => Work::Clients,
-            other => anyhow::bail!("an agent does cookies or clients, not {other:?}"),
+            "nothing" => Work::Nothing,
+            other => anyhow::bail!("an agent does cookies, clients or nothing, not {other:?}"),
         };
         let bench = Bench::build(context.sandbox, 1, 2)?;
         let kit = CookieKit::new(&context.binary)?;
@@ -76,17 +80,19 @@ impl Scenario for AgentCost {
         };
         let with = match work {
             Work::Cookies => with_cookies(only(bench.vip4(0, "maglev", Forwarding::Ipip), 0)),
-            Work::Clients => plain(0),
+            Work::Clients | Work::Nothing => plain(0),
         };
         let without = plain(1);
         let others = programs_now(work);
         let _agent = match work {
-            Work::Cookies => kit.agent(&bench, 0, with.address)?,
+            Work::Cookies => Some(kit.agent(&bench, 0, with.address)?),
             Work::Clients => {
                 let server = &bench.topology.servers[0];
                 let lines = "[agent.clients]\nhistory = \"\"\n";
-                Agent::start_with(&context.binary, server, &pin_dir(server), lines)?
+                let pins = pin_dir(server);
+                Some(Agent::start_with(&context.binary, server, &pins, lines)?)
             }
+            Work::Nothing => None,
         };
         let settings = Settings {
             vips: vec![with.clone(), without.clone()],
@@ -157,7 +163,7 @@ fn load(context: &Context, bench: &Bench, vip: &Vip) -> Result<WrkReport> {
 /// Ids of the programs of those names that there are, which are nobody's here.
 fn programs_now(work: Work) -> Vec<u32> {
     let names = work.programs();
-    let all = names.iter().flat_map(|(_, name)| RunTimes::of(name));
+    let all = names.iter().flat_map(|&(_, name)| RunTimes::of(name));
     all.map(|program| program.program).collect()
 }
 
@@ -176,7 +182,7 @@ fn program_costs(
     let now = || -> Result<Vec<RunTime>> {
         let mut taken: Vec<u32> = Vec::new();
         let mut found = Vec::new();
-        for (_, name) in work.programs() {
+        for &(_, name) in work.programs() {
             let program = own(name).into_iter().find(|p| !taken.contains(&p.program));
             let program = program.with_context(|| format!("there is no program {name}"))?;
             taken.push(program.program);
@@ -194,7 +200,8 @@ fn program_costs(
     };
     let costs = work
         .programs()
-        .into_iter()
+        .iter()
+        .copied()
         .zip(&before)
         .zip(&after)
         .map(cost);

@@ -232,6 +232,10 @@ fn a_connection_is_released_and_rerouted_by_its_tuple() {
     let mut other = connection;
     other.client.set_port(1);
     assert!(!table.release(&other) && !table.reroute(&other, 78, 5));
+    // The same client's connection to another service.
+    let mut other = connection;
+    other.vip.set_port(81);
+    assert!(!table.release(&other) && !table.reroute(&other, 78, 5));
     assert!(table.release(&connection) && !table.release(&connection));
     assert!(table.connection(place).is_none());
 }

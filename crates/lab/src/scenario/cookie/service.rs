@@ -19,6 +19,8 @@ use crate::netns::Netns;
 
 /// Port of the service.
 pub const PORT: u16 = 80;
+/// The same service on the same way, without cookies.
+pub const PLAIN_PORT: u16 = 81;
 /// How long an answer may take: longer than a few retransmission timeouts.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -30,8 +32,9 @@ pub fn join_port(server: usize) -> u16 {
 /// Serves on these addresses of a namespace until the sandbox ends; with `multipath` to
 /// clients of MPTCP, too.
 pub fn serve(netns: &Netns, name: &str, addresses: &[IpAddr], multipath: bool) -> Result<()> {
-    for address in addresses {
-        let target = SocketAddr::new(*address, PORT);
+    let ports = [PORT, PLAIN_PORT];
+    for (address, port) in addresses.iter().flat_map(|a| ports.map(|port| (a, port))) {
+        let target = SocketAddr::new(*address, port);
         let listener = netns.run(move || listen(target, multipath))?;
         let name = name.to_owned();
         thread::spawn(move || {
@@ -169,16 +172,20 @@ pub struct Connection {
 impl Connection {
     /// Connects from a client's namespace and asks who answers.
     pub fn open(client: &Netns, vip: IpAddr) -> Result<Self> {
-        Self::connect(client, vip, false)
+        Self::connect(client, (vip, PORT).into(), false)
+    }
+
+    /// The same without cookies.
+    pub fn open_plain(client: &Netns, vip: IpAddr) -> Result<Self> {
+        Self::connect(client, (vip, PLAIN_PORT).into(), false)
     }
 
     /// The same by MPTCP.
     pub fn open_multipath(client: &Netns, vip: IpAddr) -> Result<Self> {
-        Self::connect(client, vip, true)
+        Self::connect(client, (vip, PORT).into(), true)
     }
 
-    fn connect(client: &Netns, vip: IpAddr, multipath: bool) -> Result<Self> {
-        let target = SocketAddr::new(vip, PORT);
+    fn connect(client: &Netns, target: SocketAddr, multipath: bool) -> Result<Self> {
         let stream = client.run(move || {
             let socket = socket(target, multipath)?;
             socket.connect_timeout(&target.into(), PATIENCE)?;
@@ -188,7 +195,7 @@ impl Connection {
         stream.set_nodelay(true)?;
         let mut connection = Self {
             stream: BufReader::new(stream),
-            vip,
+            vip: target.ip(),
             server: String::new(),
         };
         connection.server = connection.line("id")?;

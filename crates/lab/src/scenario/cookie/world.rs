@@ -199,21 +199,16 @@ impl World {
             if let Some(bits) = self.cookies.bits {
                 writeln!(text, "cookie_bits = {bits}")?;
             }
-            for member in pool {
-                write!(
-                    text,
-                    "[[vip.real]]\naddress = \"{}\"\nweight = {}\ndrain = {}\n",
-                    self.address(member.server, vip),
-                    member.weight,
-                    member.drain
-                )?;
-                match named {
-                    Some((server, id)) if server == member.server && vip.is_ipv4() => {
-                        writeln!(text, "id = {id}")?;
-                    }
-                    _ => {}
-                }
-            }
+            let is_named = |server| named.filter(|(named, _)| *named == server && vip.is_ipv4());
+            self.write_pool(&mut text, vip, pool, |server| {
+                is_named(server).map(|(_, id)| id)
+            })?;
+            write!(
+                text,
+                "[[vip]]\nname = \"{vip}-plain\"\naddress = \"{vip}\"\nport = {}\ncookie = \"none\"\n",
+                service::PLAIN_PORT
+            )?;
+            self.write_pool(&mut text, vip, pool, |_| None)?;
         }
         if self.multipath {
             for server in 0..self.topology.servers.len() {
@@ -228,6 +223,29 @@ impl World {
             }
         }
         Ok(fs::write(self.path("lb.toml"), text)?)
+    }
+
+    /// The reals of a VIP's entry.
+    fn write_pool(
+        &self,
+        text: &mut String,
+        vip: IpAddr,
+        pool: &[Member],
+        id: impl Fn(usize) -> Option<u16>,
+    ) -> Result<()> {
+        for member in pool {
+            write!(
+                text,
+                "[[vip.real]]\naddress = \"{}\"\nweight = {}\ndrain = {}\n",
+                self.address(member.server, vip),
+                member.weight,
+                member.drain
+            )?;
+            if let Some(id) = id(member.server) {
+                writeln!(text, "id = {id}")?;
+            }
+        }
+        Ok(())
     }
 
     fn address(&self, server: usize, vip: IpAddr) -> IpAddr {
@@ -370,7 +388,9 @@ impl World {
         let stats: Value = api::get(Path::new(&self.path("lb.sock")), "/v1/stats")?;
         let mut sums = BTreeMap::new();
         for vip in stats["vips"].as_array().context("vips")? {
-            let results = vip["cookie"]["results"].as_array().context("results")?;
+            let Some(results) = vip["cookie"]["results"].as_array() else {
+                continue; // a service without cookies
+            };
             for result in results {
                 let word = result["result"].as_str().context("result")?;
                 let packets = result["packets"].as_u64().context("packets")?;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Steps about single segments that come late, again, large, or to nobody.
 
+use std::net::IpAddr;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,8 @@ const LATE: Duration = Duration::from_millis(1400);
 /// Bytes of a transfer to and from a server.
 const DOWN: usize = 4_000_000;
 const UP: usize = 1_000_000;
+/// Uploads to each VIP with cookies, and as many without.
+const UPLOADS: usize = 16;
 
 impl Checks<'_> {
     /// SYN-ACKs wait at the servers until the SYN has come again and was answered
@@ -109,9 +112,7 @@ impl Checks<'_> {
     pub fn offloads(&mut self) -> Result<()> {
         let servers = self.world.topology.servers.clone();
         let client = self.world.client().clone();
-        let mut stamped = Vec::new();
-        let paws = |counts: &Counts| counts.get("PAWSEstab").copied().unwrap_or_default();
-        let before_transfers = paws(&self.world.counters()?);
+        let (mut stamped, mut rejected) = (Vec::new(), [0; 2]);
         for on in [false, true] {
             for server in &servers {
                 server
@@ -126,21 +127,54 @@ impl Checks<'_> {
             for vip in vips() {
                 let mut connection = Connection::open(&client, vip)?;
                 connection.read(&format!("get {DOWN}"), DOWN)?;
-                connection.put(UP)?;
                 self.connections.push(connection);
+                for (rejected, by_turns) in rejected.iter_mut().zip(self.uploads(vip)?) {
+                    *rejected += by_turns;
+                }
             }
             stamped.push(self.world.events()?["stamped"] - before);
         }
-        // Acknowledgements of an upload overtake each other between CPUs, and the client
-        // rejects the older one: without cookies, too, if more rarely (docs/status.md). So
-        // those are told, and kept out of what must be zero.
-        let rejected = paws(&self.world.counters()?) - before_transfers;
-        *self.before.entry("PAWSEstab".to_owned()).or_default() += rejected;
+        let [with, without] = rejected;
         self.steps.insert(
             "segments of transfers".into(),
-            json!({ "without_offloads": stamped[0], "with": stamped[1], "paws_estab": rejected }),
+            json!({
+                "without_offloads": stamped[0], "with": stamped[1],
+                "uploads": 4 * UPLOADS, "paws_estab": with, "paws_estab_without_cookies": without,
+            }),
         );
+        // Each is some independent events; 1 in 60 uploads without cookies.
+        ensure!(
+            with <= 2 * without + 6,
+            "PAWS rejected {with} segments of {} uploads with cookies, {without} without",
+            4 * UPLOADS
+        );
+        // Those have been judged.
+        *self.before.entry("PAWSEstab".to_owned()).or_default() += with + without;
         self.step("offloads")
+    }
+
+    /// Uploads with and without cookies by turns: how many segments PAWS rejected of
+    /// each. Acknowledgements overtake each other between CPUs, and the client rejects
+    /// the older one if its number and its timestamp are both older.
+    fn uploads(&mut self, vip: IpAddr) -> Result<[u64; 2]> {
+        let client = self.world.client().clone();
+        let paws = |counts: Counts| counts.get("PAWSEstab").copied().unwrap_or_default();
+        let mut rejected = [0; 2];
+        for turn in 0..UPLOADS {
+            for kind in [turn % 2, 1 - turn % 2] {
+                let before = paws(self.world.counters()?);
+                let mut connection = match kind {
+                    0 => Connection::open(&client, vip)?,
+                    _ => Connection::open_plain(&client, vip)?,
+                };
+                connection.put(UP)?;
+                rejected[kind] += paws(self.world.counters()?) - before;
+                if kind == 0 && turn == 0 {
+                    self.connections.push(connection);
+                }
+            }
+        }
+        Ok(rejected)
     }
 
     /// The client's link loses all for longer than the clock's ring, while data flows.
