@@ -15,6 +15,7 @@ use axum::response::Response;
 use axum::routing::get;
 use axum::{Json, Router};
 use causeway_core::cookie::Keys;
+use causeway_core::select::report::ServerLoad;
 use causeway_io::{
     CookieHooks, Decapsulator, DecapsulatorOptions, Protocol, Started, Vip, Words, boot_id,
 };
@@ -23,7 +24,7 @@ use tracing::{info, warn};
 
 use crate::clients::view::ClientsView;
 use crate::clients::{Clients, Reporter};
-use crate::config::{AgentConfig, ClientsConfig};
+use crate::config::{AgentConfig, AgentLoad, ClientsConfig};
 use crate::daemon::api::{openmetrics, problem};
 use crate::daemon::clock::Moment;
 use crate::daemon::kernel::action_word;
@@ -66,6 +67,29 @@ pub struct AgentStats {
     /// What clients feel; `None` where it is not measured.
     #[serde(default)]
     pub clients: Option<ClientsView>,
+    /// What balancers were told last of this server's load; `None` where nobody is.
+    #[serde(default)]
+    pub load: Option<LoadView>,
+}
+
+/// A server's load.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct LoadView {
+    /// Busy share of all CPUs, 0 to 1.
+    pub cpu: f64,
+    /// Connections whose client waits for an answer.
+    pub in_flight: u32,
+}
+
+/// Whom to tell of a server's load, and what of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoadPlan {
+    /// Who is told, and how.
+    pub load: AgentLoad,
+    /// This server as balancers know it.
+    pub servers: Vec<IpAddr>,
+    /// Addresses whose connections count.
+    pub vips: BTreeSet<IpAddr>,
 }
 
 /// One thing that is done with the timestamp of a segment.
@@ -83,6 +107,7 @@ pub struct Agent {
     clients: Option<Mutex<Clients>>,
     config: Mutex<AgentConfig>,
     status: Mutex<AgentStatus>,
+    load: Mutex<ServerLoad>,
     file: PathBuf,
 }
 
@@ -126,6 +151,7 @@ impl Agent {
             clients: clients.map(Mutex::new),
             config: Mutex::new(config),
             status: Mutex::new(status),
+            load: Mutex::default(),
             file,
         };
         Ok((agent, started))
@@ -167,6 +193,21 @@ impl Agent {
         let config = lock(&self.config);
         let cookies = config.cookies.as_ref()?;
         Some((cookies.balancers.clone(), cookies.keys))
+    }
+
+    /// Whom to tell of this server's load; nobody unless the file says so.
+    pub fn load_plan(&self) -> Option<LoadPlan> {
+        let config = lock(&self.config);
+        Some(LoadPlan {
+            load: config.load.clone()?,
+            servers: servers(&config),
+            vips: config.vips.clone(),
+        })
+    }
+
+    /// Takes note of what balancers are told.
+    pub fn set_load(&self, load: ServerLoad) {
+        *lock(&self.load) = load;
     }
 
     /// This server's id in a VIP.
@@ -216,6 +257,16 @@ impl Agent {
             verdicts: self.verdicts()?,
             cookies: self.cookies()?,
             clients: self.clients(),
+            load: self.load(),
+        })
+    }
+
+    fn load(&self) -> Option<LoadView> {
+        lock(&self.config).load.as_ref()?;
+        let load = *lock(&self.load);
+        Some(LoadView {
+            cpu: f64::from(load.cpu_milli) / 1000.0,
+            in_flight: load.in_flight,
         })
     }
 

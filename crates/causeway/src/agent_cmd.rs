@@ -10,7 +10,6 @@ use causeway_io::Decapsulator;
 use tracing::info;
 
 use crate::agent::{self, Agent, AgentStats};
-use crate::agent_notices;
 use crate::client::Target;
 use crate::clients::view::{self, ClientsView, HistoryRow};
 use crate::clients::{Clients, history};
@@ -19,6 +18,7 @@ use crate::daemon::serve::{self, Listeners, Routers};
 use crate::lb_cmd::{announce_start, describe_detached};
 use crate::output::{Format, Table};
 use crate::stats_cmd::{self, View};
+use crate::{agent_load, agent_notices};
 
 /// Arguments of `causeway agent`.
 ///
@@ -195,6 +195,7 @@ fn run(file: PathBuf, config: AgentConfig) -> anyhow::Result<()> {
     listeners.announce();
     let agent = Arc::new(agent);
     agent_notices::start(Arc::clone(&agent))?;
+    agent_load::start(Arc::clone(&agent))?;
     let router = agent::router(Arc::clone(&agent));
     let routers = Routers {
         unix: router.clone(),

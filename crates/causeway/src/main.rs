@@ -7,6 +7,7 @@ use clap::Parser;
 
 mod agent;
 mod agent_cmd;
+mod agent_load;
 mod agent_notices;
 mod bench;
 mod capture;

@@ -22,6 +22,7 @@ mod decapsulator;
 mod error;
 pub mod filter;
 pub mod flow_table;
+mod in_flight;
 pub mod listener;
 pub mod loss;
 mod map;
@@ -54,6 +55,7 @@ pub use cookie_hooks::CookieHooks;
 pub use decapsulator::{Decapsulator, DecapsulatorOptions};
 pub use error::{Error, Result};
 pub use filter::FilterError;
+pub use in_flight::in_flight;
 pub use meter::{
     Attach, Meter, MeterOptions, MeterSample, MeteredFlow, Network, Place, ServerLatencies,
 };

@@ -11,7 +11,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 
 /// Bytes of a netlink message's header; the first four are the message's length.
-const HEADER_LEN: usize = 16;
+pub(crate) const HEADER_LEN: usize = 16;
 
 /// Sends a dump request and collects what `pick` takes of the answer. Entries that
 /// this build cannot decode are passed over: a newer kernel may have them.
@@ -48,7 +48,7 @@ pub(crate) fn dump<T>(
 }
 
 /// The messages of a datagram, each padded to four bytes.
-fn messages(mut datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(crate) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let len = u32::from_ne_bytes(*datagram.first_chunk()?) as usize;
         let message = datagram.get(..len).filter(|_| len >= HEADER_LEN)?;

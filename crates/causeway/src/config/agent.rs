@@ -15,7 +15,10 @@ use super::stateful::{notice_address, word_source_v4, word_source_v6};
 use super::validate::text;
 use super::vip::vip_address;
 use super::words::{CookieKind, Words};
-use super::{ClientsConfig, ConfigErrors, XdpMode, clients, cookie, plural, read, validate};
+use super::{
+    AgentLoad, ClientsConfig, ConfigErrors, XdpMode, agent_load, clients, cookie, plural, read,
+    validate,
+};
 
 /// Port of the agent's HTTP API: that of the balancer is free for one beside it.
 const HTTP_PORT: u16 = 9471;
@@ -47,6 +50,8 @@ pub struct AgentConfig {
     pub clients: Option<ClientsConfig>,
     /// What reports of clients to balancers are signed with, where there are any.
     pub report_keys: Option<Keys>,
+    /// Who is told of this server's load; `None`: nobody.
+    pub load: Option<AgentLoad>,
 }
 
 /// What a server needs to know to write cookies.
@@ -100,6 +105,7 @@ impl AgentConfig {
             ),
             ("cookie.cgroup", self.cgroup() == running.cgroup()),
             ("clients", self.clients == running.clients),
+            ("load", self.load.is_some() == running.load.is_some()),
             (
                 "cookie.word_source",
                 self.word_sources() == running.word_sources(),
@@ -182,8 +188,17 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
     }
     let mode = validate::text(raw.xdp.mode.as_ref(), faults, XdpMode::from_word);
     let report_keys = report_keys(raw, cookies.as_ref(), &addresses, faults);
+    let load = raw.load.as_ref().map(|raw| {
+        let keys = cookies.as_ref().and_then(Option::as_ref);
+        let keys = keys.map(|cookies| cookies.keys);
+        agent_load::load(raw, keys, &addresses, &vips, faults)
+    });
     Some(AgentConfig {
         report_keys,
+        load: match load {
+            None => None,
+            Some(load) => Some(load?),
+        },
         interface: interface?,
         addresses,
         vips,

@@ -15,6 +15,7 @@ use causeway_core::cookie::quic::Route;
 use causeway_core::cookie::{Format, Mode};
 
 mod agent;
+mod agent_load;
 mod announce;
 mod clients;
 mod clients_of;
@@ -42,6 +43,7 @@ mod vip;
 mod words;
 
 pub use agent::AgentConfig;
+pub use agent_load::AgentLoad;
 pub use announce::Announce;
 pub use causeway_io::{FlowIdle, TunnelEnds};
 pub use clients::{ClientsConfig, Threshold};

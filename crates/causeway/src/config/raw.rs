@@ -276,7 +276,18 @@ pub(super) struct RawAgent {
     pub xdp: RawXdp,
     pub cookie: Option<RawAgentCookie>,
     pub clients: Option<RawClients>,
+    pub load: Option<RawLoad>,
     pub accept_queue: Text,
+}
+
+/// Who is told of a server's load.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawLoad {
+    #[serde(default)]
+    pub balancers: Vec<Spanned<String>>,
+    pub interval: Text,
+    pub keys: Text,
 }
 
 /// What an agent measures of clients.

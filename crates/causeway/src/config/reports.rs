@@ -71,14 +71,20 @@ pub(super) fn of_vip(
 
 /// A VIP cannot go by what nobody tells.
 pub(super) fn check(config: &Config, faults: &mut Faults<'_>) {
-    let mut vips = config.vips.iter();
-    if config.clients.is_none()
-        && let Some(vip) = vips.find(|vip| vip.latency == LatencySource::Client)
-    {
+    if config.clients.is_some() {
+        return;
+    }
+    for vip in &config.vips {
+        let key = match (vip.latency, vip.load) {
+            (LatencySource::Client, _) => "latency = \"client\"".to_owned(),
+            (_, load) if load.is_told() => format!("load = \"{load}\""),
+            _ => continue,
+        };
         faults.file(format!(
-            "vip {}: latency = \"client\" goes by what agents tell; name an address for them under [clients], for example listen = \"10.0.0.254:9473\"",
+            "vip {}: {key} goes by what agents tell; name an address for them under [clients], for example listen = \"10.0.0.254:9473\"",
             vip.name
         ));
+        return;
     }
 }
 
@@ -156,6 +162,11 @@ real = [{ address = "10.0.0.1" }]
                 "[clients]\nlisten = \"10.0.0.254:9473\"\nkeys = \"KEYS\"\n",
                 "",
                 "vip web: latency = \"client\" goes by what agents tell",
+            ),
+            (
+                "[clients]\nlisten = \"10.0.0.254:9473\"\nkeys = \"KEYS\"\n[[vip]]\nname = \"web\"\naddress = \"192.0.2.1\"\nport = 80\nscheduler = \"latency\"\nlatency = \"client\"\n",
+                "[[vip]]\nname = \"web\"\naddress = \"192.0.2.1\"\nport = 80\nscheduler = \"p2c\"\nload = \"in-flight\"\n",
+                "vip web: load = \"in-flight\" goes by what agents tell",
             ),
         ] {
             let error = parse(&FILE.replacen(from, to, 1)).expect_err(expected);

@@ -203,6 +203,17 @@ words! {
         Packets = "packets",
         /// Bytes per second to the real.
         Bytes = "bytes",
+        /// Busy share of the server's CPUs, by its agent.
+        Cpu = "cpu",
+        /// Connections whose client waits for an answer, by the server's agent.
+        InFlight = "in-flight",
+    }
+}
+
+impl LoadSource {
+    /// Whether agents tell it.
+    pub fn is_told(self) -> bool {
+        matches!(self, Self::Cpu | Self::InFlight)
     }
 }
 

@@ -232,7 +232,7 @@ impl Engine {
         }
         self.record(now.before(interval_ns));
         self.decide(now, interval_ns);
-        self.follow_loads(interval_ns)?;
+        self.follow_loads(now.monotonic_ns, interval_ns)?;
         self.set_rings()?;
         self.follow_gateway(now.monotonic_ns)
     }

@@ -15,6 +15,7 @@ use anyhow::Context as _;
 use causeway_core::certes::report::{Felt, Newest, REPORT_MAX, Report};
 use causeway_core::control::Reading;
 use causeway_core::cookie::Keys;
+use causeway_core::select::report::{self as load, LoadReport, ServerLoad};
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
@@ -47,6 +48,7 @@ pub struct Reports(Arc<Mutex<Inner>>);
 struct Inner {
     keys: Option<Keys>,
     servers: HashMap<IpAddr, Newest>,
+    loads: HashMap<IpAddr, load::Newest>,
     counts: ReportCounts,
 }
 
@@ -59,11 +61,22 @@ impl Reports {
     /// Takes a datagram in that came at `now_ns`.
     pub fn hear(&self, datagram: &[u8], now_ns: u64) {
         let mut inner = self.inner();
-        let keys = inner.keys;
-        match keys.and_then(|keys| Report::decode(datagram, &keys)) {
-            None => inner.counts.refused += 1,
-            Some(report) => inner.take(report, now_ns),
+        let Some(keys) = inner.keys else {
+            inner.counts.refused += 1;
+            return;
+        };
+        if let Some(report) = LoadReport::decode(datagram, &keys) {
+            inner.take_load(report, now_ns);
+        } else if let Some(report) = Report::decode(datagram, &keys) {
+            inner.take(report, now_ns);
+        } else {
+            inner.counts.refused += 1;
         }
+    }
+
+    /// A server's load, if its agent has told of it within the last second.
+    pub fn load_of(&self, server: IpAddr, now_ns: u64) -> Option<ServerLoad> {
+        self.inner().loads.get(&server)?.load(now_ns)
     }
 
     /// What clients of a service at this server felt in the last second, if that is known.
@@ -94,6 +107,27 @@ impl Reports {
 }
 
 impl Inner {
+    fn take_load(&mut self, report: LoadReport, now_ns: u64) {
+        let taken = match self.loads.get_mut(&report.server) {
+            Some(newest) => newest.take(report, now_ns),
+            None => {
+                if self.loads.len() >= SERVERS_MAX {
+                    self.loads.retain(|_, newest| newest.is_fresh(now_ns));
+                }
+                let room = self.loads.len() < SERVERS_MAX;
+                if room {
+                    let newest = load::Newest::new(report, now_ns);
+                    self.loads.insert(report.server, newest);
+                }
+                room
+            }
+        };
+        match taken {
+            true => self.counts.taken += 1,
+            false => self.counts.old += 1,
+        }
+    }
+
     fn take(&mut self, report: Report, now_ns: u64) {
         let taken = match self.servers.get_mut(&report.server) {
             Some(newest) => newest.take(report, now_ns),

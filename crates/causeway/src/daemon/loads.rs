@@ -2,8 +2,9 @@
 //! What the reals carry, for the schedulers that look at it.
 //!
 //! Open connections are counted in the data plane itself, one by one. Everything else
-//! is read each interval and written there for power of two choices; the flows of
-//! the interval then add their estimated part, until the next reading.
+//! is read each interval, or was told by the servers' agents, and is written there for
+//! power of two choices; the flows of the interval then add their estimated part, until
+//! the next reading.
 
 use super::engine::Engine;
 use super::meter::{CONNECTION_AGE_NS, Meter};
@@ -40,20 +41,26 @@ impl Engine {
     }
 
     /// Reads the loads at the end of an interval and lets the schedulers act on them.
-    pub(super) fn follow_loads(&mut self, interval_ns: u64) -> anyhow::Result<()> {
+    pub(super) fn follow_loads(&mut self, now_ns: u64, interval_ns: u64) -> anyhow::Result<()> {
         let mut pools = std::mem::take(&mut self.pools);
         let result = pools
             .iter_mut()
             .filter(|pool| pool.vip().scheduler.follows_load())
-            .try_for_each(|pool| self.follow_pool(pool, interval_ns));
+            .try_for_each(|pool| self.follow_pool(pool, now_ns, interval_ns));
         self.pools = pools;
         result
     }
 
-    fn follow_pool(&mut self, pool: &mut Pool, interval_ns: u64) -> anyhow::Result<()> {
+    fn follow_pool(
+        &mut self,
+        pool: &mut Pool,
+        now_ns: u64,
+        interval_ns: u64,
+    ) -> anyhow::Result<()> {
         let source = pool.vip().load;
         let (mut open, mut arrivals) = (0, 0);
-        for (_, member) in pool.members_mut() {
+        let reports = self.reports.clone();
+        for (real, member) in pool.members_mut() {
             let Some(meter) = self.meters.get(&member.id) else {
                 continue;
             };
@@ -74,6 +81,15 @@ impl Engine {
                 }
                 LoadSource::Packets => Some(rate(meter.delta().traffic.packets, member.load)),
                 LoadSource::Bytes => Some(rate(meter.delta().traffic.bytes, member.load)),
+                // A server that is silent counts as average.
+                LoadSource::Cpu => {
+                    let told = reports.load_of(real.address, now_ns);
+                    told.map(|load| f64::from(load.cpu_milli) / MILLI)
+                }
+                LoadSource::InFlight => {
+                    let told = reports.load_of(real.address, now_ns);
+                    told.map(|load| f64::from(load.in_flight))
+                }
             };
         }
         let rise = rise(pool, open);

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Schedulers at work on a data plane in memory.
 
+use std::io::Write as _;
+
+use causeway_core::cookie::{Epoch, Keys};
+use causeway_core::select::report::{LoadReport, ServerLoad};
+use serde_json::json;
+
 use super::engine::EngineError;
 use super::plane::{LoadTerms, Pick};
 use super::tests::{Bench, WEB};
 use crate::config;
-use serde_json::json;
 
 fn bench(scheduler: &str) -> Bench {
     Bench::new(&WEB.replace("\"latency\"", scheduler))
@@ -95,6 +100,96 @@ fn other_loads_are_written_with_the_part_of_a_flow() {
     let rise = state.terms[&0].rise;
     assert!((740_000..760_000).contains(&rise), "{rise}");
     assert_eq!(state.terms[&0].fall, 0);
+}
+
+/// A VIP that goes by what agents tell.
+fn told(scheduler: &str, load: &str) -> (Bench, Keys) {
+    let digits = "7".repeat(32);
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    write!(file, "current = 0\nkey0 = \"{digits}\"\n").unwrap();
+    let clients = format!(
+        "[clients]\nlisten = \"127.0.0.1:9473\"\nkeys = \"{}\"\n",
+        file.path().display()
+    );
+    let words = format!("\"{scheduler}\"\nload = \"{load}\"");
+    let vip = WEB.replace("\"latency\"", &words);
+    let keys = Keys::new(Epoch::Zero, digits.parse().unwrap(), None);
+    (Bench::new(&(clients + &vip)), keys)
+}
+
+/// Agents tell this of the four reals; `None`: nothing.
+fn tell(bench: &Bench, keys: &Keys, loads: [Option<(u32, u32)>; 4]) {
+    for (n, load) in (1..).zip(loads) {
+        let Some((cpu_milli, in_flight)) = load else {
+            continue;
+        };
+        let at_ns = bench.now.monotonic_ns;
+        let report = LoadReport {
+            server: [10, 0, 0, n].into(),
+            boot: 1,
+            at_ns,
+            load: ServerLoad {
+                cpu_milli,
+                in_flight,
+            },
+        };
+        bench.engine.reports().hear(&report.encode(keys), at_ns);
+    }
+}
+
+#[test]
+fn agents_tell_of_loads_and_who_is_silent_counts_as_average() {
+    let (mut bench, keys) = told("p2c", "in-flight");
+    tell(
+        &bench,
+        &keys,
+        [Some((0, 9)), Some((0, 0)), Some((0, 3)), None],
+    );
+    bench.run(1, &[]);
+    let loads = |bench: &Bench| [0, 1, 2, 3].map(|real| bench.plane.state().loads[&real]);
+    assert_eq!(loads(&bench), [9000, 0, 3000, 4000]);
+    // A report holds for a second; then that server is an average one, too.
+    for _ in 0..11 {
+        tell(&bench, &keys, [Some((0, 6)), Some((0, 2)), None, None]);
+        bench.run(1, &[]);
+    }
+    assert_eq!(loads(&bench), [6000, 2000, 4000, 4000]);
+    // By somebody else's key it is none.
+    let other = Keys::new(Epoch::Zero, "8".repeat(32).parse().unwrap(), None);
+    tell(&bench, &other, [Some((0, 60)); 4]);
+    bench.run(1, &[]);
+    assert_eq!(loads(&bench), [6000, 2000, 4000, 4000]);
+    assert_eq!(bench.engine.reports().counts().refused, 4);
+}
+
+#[test]
+fn busy_servers_get_fewer_turns_and_no_herd_runs_to_the_idle_one() {
+    let (mut bench, keys) = told("awrr", "cpu");
+    let busy = [
+        Some((800, 0)),
+        Some((400, 0)),
+        Some((400, 0)),
+        Some((400, 0)),
+    ];
+    tell(&bench, &keys, busy);
+    bench.run(1, &[]);
+    let [first, others @ ..] = slots(&bench);
+    assert!(
+        others.iter().all(|slots| *slots > first),
+        "{first} {others:?}"
+    );
+    let (mut bench, keys) = told("least-loaded", "cpu");
+    for real in 0..4 {
+        let mut state = bench.plane.state();
+        state.totals.entry(real).or_default().opened += 25;
+    }
+    let idle = [Some((0, 0)), Some((500, 0)), Some((500, 0)), Some((500, 0))];
+    tell(&bench, &keys, idle);
+    bench.run(1, &[]);
+    // 1.5 CPUs over 100 connections: the idle one is as busy as the others after 33.
+    let ring = bench.plane.state().rings[&0].clone();
+    let first = ring.iter().position(|real| *real != 0);
+    assert!(first.is_some_and(|at| (25..45).contains(&at)), "{first:?}");
 }
 
 #[test]

@@ -24,6 +24,7 @@
 
 mod load;
 mod maglev;
+pub mod report;
 mod size;
 #[cfg(test)]
 mod tests;
