@@ -26,6 +26,8 @@ const MAX_INTERFACES: usize = 1 << 16;
 const FRAME_LEN: usize = 12;
 /// A packet block's fields before the data, with type and length.
 const PACKET_HEADER_LEN: usize = 28;
+/// The length at the end.
+const LENGTH_LEN: usize = 4;
 
 /// How an interface counts time.
 #[derive(Clone, Copy, Debug)]
@@ -148,8 +150,10 @@ impl Decoder {
         if kind == SIMPLE_PACKET {
             return self.simple_packet(block);
         }
-        let head = block
-            .first_chunk::<PACKET_HEADER_LEN>()
+        let head = block.first_chunk::<PACKET_HEADER_LEN>();
+        let room = block.len().checked_sub(PACKET_HEADER_LEN + LENGTH_LEN);
+        let (head, room) = head
+            .zip(room)
             .ok_or(Fault("a packet block too short for its fields"))?;
         let index = match kind {
             OLD_PACKET => u32::from(self.order.u16([head[8], head[9]])),
@@ -157,7 +161,7 @@ impl Decoder {
         };
         let interface = self.interface_at(index)?;
         let captured = self.order.word(head, 5) as usize;
-        if captured > block.len() - PACKET_HEADER_LEN - 4 {
+        if captured > room {
             return Err(Fault("a packet longer than its block"));
         }
         let units = u64::from(self.order.word(head, 3)) << 32 | u64::from(self.order.word(head, 4));

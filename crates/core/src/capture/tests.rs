@@ -304,6 +304,33 @@ fn damaged_files_end_in_a_sentence_or_in_packets() {
     }
 }
 
+/// Blocks whose frames are right and whose bodies are too short for their fields.
+#[test]
+fn a_well_framed_block_of_any_length_and_kind_is_read_or_refused() {
+    for order in ORDERS {
+        for (kind, least) in [(1, 8), (2, 20), (3, 4), (6, 20)] {
+            for words in 0..12 {
+                for fill in [0, 1, 0xff] {
+                    let mut out = Writer::new(order);
+                    out.section().interface(1, 0, &[]);
+                    out.block(kind, |body| body.bytes.resize(words * 4, fill));
+                    let (got, totals, error) = decode(&out.bytes, 37);
+                    assert_eq!(
+                        decode_each(&out.bytes, 37, 1),
+                        (got.clone(), totals, error.clone())
+                    );
+                    let context = format!("kind {kind}, {words} words of {fill:#x}");
+                    if words * 4 < least {
+                        assert!(error.is_some() && got.is_empty(), "{context}");
+                    }
+                    let of_packets = kind != 1;
+                    assert!(got.len() <= usize::from(of_packets), "{context}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn interfaces_keep_their_clocks_and_links() {
     for order in ORDERS {
