@@ -132,6 +132,23 @@ CW_INLINE void wc_path_at_most(struct wc_state *s, u64 age_ns)
 		s->handshake = (u16)age;
 }
 
+/*
+ * A response came, and the oldest of the requests, n with those that follow it, is
+ * younger than the handshake. Either more are out than were thought, or the handshake
+ * was longer than the path: that it was where no burst has shown so large a window.
+ */
+CW_GLOBAL int wc_handshake_was_late(struct wc_state *s, u64 at_ns, u32 n)
+{
+	u32 shown = 0;
+
+	if (!s || 2 * wc_ring_age(s, at_ns, 0) < wc_handshake_ns(s))
+		return 0;
+	CW_NO_UNROLL
+	for (u32 i = 0; i < WC_RING; i++)
+		shown |= i + 1 >= CW_MIN(n, WC_RING) ? s->hist[i] : 0;
+	return !shown;
+}
+
 /* Some of the outstanding requests are done: the oldest ones. */
 CW_GLOBAL int wc_normal(struct wc_state *s, const struct wc_burst *b,
 			struct est_sample *out)
@@ -154,7 +171,10 @@ CW_GLOBAL int wc_normal(struct wc_state *s, const struct wc_burst *b,
 	if (wide && open) {
 		/* What is too young is still open, so the window is wider. */
 		k = wc_old_enough(s, b->at_ns, done);
-		if (k < done) {
+		if (!k && wc_handshake_was_late(s, b->at_ns, open + n)) {
+			wc_path_at_most(s, wc_ring_age(s, b->at_ns, 0));
+			done = 1;
+		} else if (k < done) {
 			done = k;
 			if (open + n - k > s->window)
 				wc_window_count(s, open + n - k);

@@ -2,9 +2,12 @@
 //! What tells a page's beginning from one response among others, a request in one
 //! large buffer from a part of one, and a lost request from an idle client.
 
+use std::collections::VecDeque;
+
 use causeway_core::estimate::{Estimator, Method, Packet, Tally};
 
 use super::clients::{tally, tcp_ack, tcp_request, tcp_syn};
+use super::workload::Rng;
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
@@ -136,6 +139,44 @@ fn a_slow_handshake_does_not_widen_the_window() {
     assert!(tally.window <= 5, "W = {}", tally.window);
     let off = off_pct(&tally, 22.0);
     assert!(off.abs() < 3.0, "{off} %");
+}
+
+/// Four requests are always out over a path of 20 ms, each served in 1 to 7 ms, and
+/// responses keep the order of the requests. The handshake took as long as it says.
+/// Gives what is found, and the true mean in milliseconds.
+fn over_a_path_of_20_ms(handshake_ns: u64) -> (Tally, f64) {
+    let mut rng = Rng(7);
+    let mut connection = Connection::new(handshake_ns);
+    let mut t_ns = START_NS + 100 * MS;
+    connection.burst(t_ns, 1, 100, 0);
+    let mut out: VecDeque<(u64, u64)> = VecDeque::new();
+    let (mut sum_ns, mut count) = (0, 0);
+    for i in 0..3000 {
+        // The first response is a slow one: it does not bound the path below that.
+        let (sent_ns, done_ns) = out.pop_front().unwrap_or((t_ns, t_ns + 27 * MS));
+        t_ns = t_ns.max(done_ns);
+        sum_ns += t_ns - sent_ns;
+        count += 1;
+        let n = if i == 0 { 4 } else { 1 };
+        connection.burst(t_ns, n, 100, 1000);
+        for _ in 0..n {
+            out.push_back((t_ns, t_ns + 21 * MS + rng.below(6 * MS)));
+        }
+    }
+    (
+        connection.measured(),
+        sum_ns as f64 / f64::from(count) / 1e6,
+    )
+}
+
+#[test]
+fn a_handshake_that_was_late_does_not_lengthen_the_path() {
+    for late_ms in [0, 2, 4, 7, 30] {
+        let (tally, expected_ms) = over_a_path_of_20_ms((20 + late_ms) * MS);
+        let off = off_pct(&tally, expected_ms);
+        assert!(off.abs() < 1.5, "{late_ms} ms late: {off} %");
+        assert_eq!(tally.window, 4, "{late_ms} ms late");
+    }
 }
 
 /// Responses after 2 ms; at each pause the client acknowledges one at once and sends

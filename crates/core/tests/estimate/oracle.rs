@@ -193,6 +193,13 @@ impl Oracle {
         lost
     }
 
+    /// The oldest request was answered sooner than the handshake, though not much, and
+    /// no burst speaks for as many as `n` being out.
+    fn handshake_was_late(&self, t: u64, n: usize) -> bool {
+        let shown = self.sizes.range(n.min(16)..).any(|(_, &count)| count > 0);
+        2 * self.age(t, self.outstanding[0]) >= self.handshake && !shown
+    }
+
     fn normal(&mut self, b: &Burst) {
         let (t, n) = (b.at, b.n());
         // The second burst: a response to the first one came, so the path is no longer.
@@ -213,7 +220,10 @@ impl Oracle {
         if self.wide() && open > 0 {
             let old = |sent: &&u64| 20 * self.age(t, **sent) >= 19 * self.handshake;
             let k = self.outstanding.iter().take(done).take_while(old).count();
-            if k < done {
+            if k == 0 && self.handshake_was_late(t, open + n) {
+                self.handshake = self.handshake.min(self.age(t, self.outstanding[0]));
+                done = 1;
+            } else if k < done {
                 done = k;
                 if open + n - k > self.window {
                     self.count(open + n - k);
