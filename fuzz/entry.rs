@@ -147,7 +147,7 @@ pub fn frame(data: &[u8]) {
     let wire_len = u32::from_be_bytes([head[2], head[3], head[4], head[5]]);
     let plain = parse(link, frame, wire_len);
     if let Some(quick) = parse_quickly(link, frame) {
-        assert_eq!(plain, Ok(quick));
+        assert_eq!(plain, Ok(quick.into()));
     }
     for headers in [Headers::Clear, Headers::Opaque] {
         let expected = plain.and_then(|datagram| Observation::new(&datagram, 7, headers));

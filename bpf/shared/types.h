@@ -87,16 +87,28 @@ CW_INLINE u32 cw_sat32(u64 v)
 	return v > CW_U32_MAX ? CW_U32_MAX : (u32)v;
 }
 
-/* 64 log2(v), within 3; 0 for 0. */
-CW_INLINE u32 cw_log64(u32 v)
+/* The position of the highest set bit of v; 0 for 0. BPF has no such instruction. */
+CW_INLINE u32 cw_log2(u32 v)
 {
-	u32 octave = 0, part;
+#ifdef __bpf__
+	u32 octave = 0;
 
 	for (u32 step = 16; step; step >>= 1) {
 		u32 more = v >> (octave + step) != 0;
 
 		octave += more * step;
 	}
+	return octave;
+#else
+	return 31u - (u32)__builtin_clz(v | 1);
+#endif
+}
+
+/* 64 log2(v), within 3; 0 for 0. */
+CW_INLINE u32 cw_log64(u32 v)
+{
+	u32 octave = cw_log2(v), part;
+
 	part = (u32)(((u64)v << 6) >> octave) & 63;
 	/* log2(1 + x) = x + 0.34 x (1 - x), within 0.008. */
 	return v ? octave * 64 + part + (part * (64 - part) * 22 >> 12) : 0;

@@ -415,6 +415,16 @@ impl Order {
         }
     }
 
+    /// The first four 32-bit words of a header; the order is asked for once.
+    #[inline]
+    fn words<const N: usize>(self, header: &[u8; N]) -> [u32; 4] {
+        let words = std::array::from_fn(|index| Order::Little.word(header, index));
+        match self {
+            Order::Little => words,
+            Order::Big => words.map(u32::swap_bytes),
+        }
+    }
+
     /// The `index`th 32-bit word of a header.
     #[inline]
     fn word<const N: usize>(self, header: &[u8; N], index: usize) -> u32 {

@@ -80,7 +80,7 @@ impl Decode for Decoder {
         let Some(header) = window.first_chunk::<RECORD_HEADER_LEN>() else {
             return Ok(Step::Need(self.header_len));
         };
-        let (first, second) = (self.order.word(header, 2), self.order.word(header, 3));
+        let [seconds, fraction, first, second] = self.order.words(header);
         let (captured, wire_len) = match self.lengths {
             Lengths::CapturedFirst => (first, second),
             Lengths::WireFirst => (second, first),
@@ -93,10 +93,9 @@ impl Decode for Decoder {
         if window.len() < record {
             return Ok(Step::Need(record));
         }
-        let seconds = u64::from(self.order.word(header, 0));
-        let fraction = u64::from(self.order.word(header, 1));
+        let time_ns = u64::from(seconds) * 1_000_000_000 + u64::from(fraction) * self.fraction_ns;
         Ok(Step::Packet(Found {
-            time_ns: Some(seconds * 1_000_000_000 + fraction * self.fraction_ns),
+            time_ns: Some(time_ns),
             link: Some(self.link),
             wire_len,
             offset: self.header_len,

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use super::FlowKey;
-use crate::wire::{Datagram, Transport};
+use crate::wire::{Datagram, TcpFlags, Transport};
 
 /// What a packet itself says about its direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,9 +25,20 @@ impl Hint {
     #[inline]
     pub fn of(packet: &Datagram) -> Hint {
         match packet.transport {
-            Transport::Tcp { flags, .. } if flags.opens() => Hint::Opens,
-            Transport::Tcp { flags, .. } if flags.answers() => Hint::Answers,
+            Transport::Tcp { flags, .. } => Hint::of_flags(flags),
             _ => Hint::None,
+        }
+    }
+
+    /// The hint of a TCP segment.
+    #[inline]
+    pub(super) fn of_flags(flags: TcpFlags) -> Hint {
+        if flags.opens() {
+            Hint::Opens
+        } else if flags.answers() {
+            Hint::Answers
+        } else {
+            Hint::None
         }
     }
 }

@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::FlowState;
-use crate::wire::Datagram;
+use crate::wire::{Datagram, Quick};
 
 const IPV6: u64 = 1 << 40;
 
@@ -60,6 +60,17 @@ impl FlowKey {
             packet.dst,
             dport,
         )
+    }
+
+    /// [`FlowKey::of`] a frame that was read quickly.
+    #[inline]
+    pub(super) fn of_quick(quick: &Quick) -> FlowKey {
+        let ports = u64::from(quick.sport) << 16 | u64::from(quick.dport);
+        FlowKey {
+            src: [0, quick.src.into()],
+            dst: [0, quick.dst.into()],
+            rest: u64::from(quick.protocol) << 32 | ports,
+        }
     }
 
     /// IP protocol number.
@@ -127,6 +138,16 @@ impl FlowKey {
         let (sport, dport) = (self.sport(), self.dport());
         let swapped = sport < dport || sport == dport && self.src > self.dst;
         (if swapped { self.reversed() } else { *self }, swapped)
+    }
+
+    /// Whether a packet is of this flow, sent from the other side where `swapped`.
+    #[inline]
+    pub(super) fn is(&self, packet: &FlowKey, swapped: bool) -> bool {
+        if swapped {
+            *self == packet.reversed()
+        } else {
+            self == packet
+        }
     }
 
     #[inline]

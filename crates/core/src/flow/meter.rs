@@ -4,7 +4,7 @@
 
 use super::{Direction, Evicted, FlowKey, Hint, Name, Probe, Sender, Table};
 use crate::estimate::{self, Method, Sample, Samples, State, Tally};
-use crate::wire::{self, Datagram, LinkType, Skip, Transport, proto};
+use crate::wire::{self, Datagram, LinkType, Quick, Skip, Transport, proto};
 
 /// Encapsulated security payload: no ports, nothing to read behind it.
 const ESP: u8 = 50;
@@ -56,9 +56,32 @@ impl Observation {
         headers: Headers,
     ) -> Result<Self, Skip> {
         match wire::parse_quickly(link, data) {
-            // Inlined, so that it is straight from bytes to fields.
-            Some(datagram) => Self::new(&datagram, time_ns, headers),
+            // Straight from bytes to fields.
+            Some(quick) => Ok(Self::of_quick(&quick, time_ns, headers)),
             None => Self::of_any_frame(link, data, wire_len, time_ns, headers),
+        }
+    }
+
+    #[inline]
+    fn of_quick(quick: &Quick, time_ns: u64, headers: Headers) -> Self {
+        let timestamps = quick.timestamps.unwrap_or_default();
+        Self {
+            key: FlowKey::of_quick(quick),
+            hint: Hint::of_flags(quick.flags),
+            packet: estimate::Packet {
+                t_ns: time_ns,
+                ip_len: quick.ip_len,
+                payload_len: quick.payload_len,
+                seq: quick.seq,
+                ack: quick.ack,
+                tsecr: timestamps.echo,
+                tcp_flags: quick.flags.0,
+                has_ts: quick.timestamps.is_some(),
+                proto: quick.protocol,
+                opaque: headers == Headers::Opaque,
+            },
+            tsval: timestamps.value,
+            first_byte: quick.first_byte,
         }
     }
 
@@ -285,6 +308,7 @@ impl<const N: usize> Meter<N> {
         let epoch_ns = *epoch_ns;
         let t_ns = seen.packet.t_ns;
         let found = table.find(
+            &seen.key,
             probe,
             seen.hint,
             t_ns,

@@ -76,11 +76,10 @@ pub struct Evicted<V> {
 /// Where to look for a packet's flow.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe {
-    key: FlowKey,
-    swapped: bool,
     hash: u64,
     /// The place that [`Table::prefetch_entry`] found by the hash.
     guess: u32,
+    swapped: bool,
 }
 
 /// As long as whole cache lines; the first one is all that other flows' packets
@@ -152,10 +151,9 @@ impl<V> Table<V> {
     pub fn probe(&self, packet: &FlowKey) -> Probe {
         let (key, swapped) = packet.canonical();
         Probe {
-            key,
-            swapped,
             hash: self.hash.hash_one(key),
             guess: u32::MAX,
+            swapped,
         }
     }
 
@@ -191,13 +189,14 @@ impl<V> Table<V> {
         new: impl FnOnce() -> V,
         evict: impl FnMut(Evicted<V>),
     ) -> Lookup<'_, V> {
-        self.find(&self.probe(packet), hint, now_ns, new, evict)
+        self.find(packet, &self.probe(packet), hint, now_ns, new, evict)
     }
 
     /// [`Table::look_up`] by a probe of the same packet.
     #[inline]
     pub fn find(
         &mut self,
+        packet: &FlowKey,
         probe: &Probe,
         hint: Hint,
         now_ns: u64,
@@ -205,9 +204,9 @@ impl<V> Table<V> {
         evict: impl FnMut(Evicted<V>),
     ) -> Lookup<'_, V> {
         let swapped = probe.swapped;
-        let slot = match self.place(probe) {
+        let slot = match self.place(packet, probe) {
             Some(slot) if !self.turns_round(slot, swapped, hint) => slot as usize,
-            known => self.insert(probe, known, hint, now_ns, new, evict),
+            known => self.insert(packet, probe, known, hint, now_ns, new, evict),
         };
         let entry = &mut self.entries[slot];
         entry.last_ns = now_ns;
@@ -243,21 +242,23 @@ impl<V> Table<V> {
     }
 
     #[inline]
-    fn place(&self, probe: &Probe) -> Option<u32> {
+    fn place(&self, packet: &FlowKey, probe: &Probe) -> Option<u32> {
         // Flows may have come and gone since the guess; the key decides.
         match self.entries.get(probe.guess as usize) {
-            Some(entry) if entry.key == probe.key => return Some(probe.guess),
+            Some(entry) if entry.key.is(packet, probe.swapped) => return Some(probe.guess),
             _ => {}
         }
         self.index.find(probe.hash, |slot| {
-            self.entries[slot as usize].key == probe.key
+            self.entries[slot as usize].key.is(packet, probe.swapped)
         })
     }
 
     /// Makes the flow of a packet, in the `known` entry or in a new one.
     #[cold]
+    #[expect(clippy::too_many_arguments, reason = "the cold half of `find`")]
     fn insert(
         &mut self,
+        sent: &FlowKey,
         probe: &Probe,
         known: Option<u32>,
         hint: Hint,
@@ -265,14 +266,9 @@ impl<V> Table<V> {
         new: impl FnOnce() -> V,
         mut evict: impl FnMut(Evicted<V>),
     ) -> usize {
-        let sent = if probe.swapped {
-            probe.key.reversed()
-        } else {
-            probe.key
-        };
-        let client_sent = self.direction.sender_is_client(&sent, hint);
+        let client_sent = self.direction.sender_is_client(sent, hint);
         let entry = Entry {
-            key: probe.key,
+            key: sent.canonical().0,
             flipped: probe.swapped == client_sent,
             last_ns: now_ns,
             value: new(),

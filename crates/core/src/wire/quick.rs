@@ -3,7 +3,8 @@
 //! The commonest frames, read at once: Ethernet, IPv4 without options, then TCP
 //! with timestamps or no options, or UDP. Nine of ten frames in a datacentre are
 //! such, and the layer-by-layer reading of [`super::parse`] takes four times as long.
-//! It gives the same or nothing: a test compares both on arbitrary frames.
+//! It gives the same or nothing, as flat fields that stay in registers: a test compares
+//! both on arbitrary frames.
 
 use std::net::Ipv4Addr;
 
@@ -18,10 +19,72 @@ const OPTIONS: usize = TCP + 20;
 /// EtherType, version and header length as one number.
 const IPV4_WITHOUT_OPTIONS: [u8; 3] = [0x08, 0x00, 0x45];
 
-/// The datagram of a captured frame if it is of the commonest sort; `None`: ask
-/// [`super::parse`].
-#[inline]
-pub fn parse_quickly(link: LinkType, data: &[u8]) -> Option<Datagram> {
+/// Such a frame's fields in host byte order; 0 or `None` where its protocol has none.
+#[derive(Clone, Copy, Debug)]
+pub struct Quick {
+    /// Source address.
+    pub src: u32,
+    /// Destination address.
+    pub dst: u32,
+    /// TCP or UDP.
+    pub protocol: u8,
+    /// Source port.
+    pub sport: u16,
+    /// Destination port.
+    pub dport: u16,
+    /// As [`Datagram::ip_len`].
+    pub ip_len: u32,
+    /// Payload, in bytes on the wire.
+    pub payload_len: u32,
+    /// TCP's sequence number.
+    pub seq: u32,
+    /// TCP's acknowledgement number.
+    pub ack: u32,
+    /// TCP's flags.
+    pub flags: TcpFlags,
+    /// TCP's timestamps.
+    pub timestamps: Option<TcpTimestamps>,
+    /// First byte of UDP's payload, if it was captured.
+    pub first_byte: Option<u8>,
+}
+
+impl From<Quick> for Datagram {
+    fn from(quick: Quick) -> Self {
+        let Quick {
+            sport,
+            dport,
+            payload_len,
+            ..
+        } = quick;
+        let transport = match quick.protocol {
+            proto::TCP => Transport::Tcp {
+                sport,
+                dport,
+                seq: quick.seq,
+                ack: quick.ack,
+                flags: quick.flags,
+                timestamps: quick.timestamps,
+                payload_len,
+            },
+            _ => Transport::Udp {
+                sport,
+                dport,
+                payload_len,
+                first_byte: quick.first_byte,
+            },
+        };
+        Datagram {
+            src: Ipv4Addr::from_bits(quick.src).into(),
+            dst: Ipv4Addr::from_bits(quick.dst).into(),
+            ip_len: quick.ip_len,
+            transport,
+        }
+    }
+}
+
+/// A captured frame if it is of the commonest sort; `None`: ask [`super::parse`].
+#[inline(always)]
+pub fn parse_quickly(link: LinkType, data: &[u8]) -> Option<Quick> {
     if link != LinkType::Ethernet {
         return None;
     }
@@ -37,31 +100,34 @@ pub fn parse_quickly(link: LinkType, data: &[u8]) -> Option<Datagram> {
     }
 }
 
-#[inline]
-fn udp(data: &[u8], head: &[u8; PAYLOAD]) -> Option<Datagram> {
+#[inline(always)]
+fn udp(data: &[u8], head: &[u8; PAYLOAD]) -> Option<Quick> {
     let half = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
-    let address = |at: usize| Ipv4Addr::new(head[at], head[at + 1], head[at + 2], head[at + 3]);
+    let word = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let (ip_len, udp_len, dport) = (half(IP + 2), half(UDP + 4), half(UDP + 2));
     // A length of 0 and a tunnel are for the long way.
     if ip_len < 28 || udp_len < 8 || is_tunnel_port(dport) {
         return None;
     }
     let captured = data.len() > PAYLOAD && ip_len > 28;
-    Some(Datagram {
-        src: address(IP + 12).into(),
-        dst: address(IP + 16).into(),
+    Some(Quick {
+        src: word(IP + 12),
+        dst: word(IP + 16),
+        protocol: proto::UDP,
+        sport: half(UDP),
+        dport,
         ip_len: ip_len.into(),
-        transport: Transport::Udp {
-            sport: half(UDP),
-            dport,
-            payload_len: u32::from(udp_len) - 8,
-            first_byte: captured.then(|| data[PAYLOAD]),
-        },
+        payload_len: u32::from(udp_len) - 8,
+        seq: 0,
+        ack: 0,
+        flags: TcpFlags(0),
+        timestamps: None,
+        first_byte: captured.then(|| data[PAYLOAD]),
     })
 }
 
-#[inline]
-fn tcp(data: &[u8]) -> Option<Datagram> {
+#[inline(always)]
+fn tcp(data: &[u8]) -> Option<Quick> {
     let head = data.first_chunk::<OPTIONS>()?;
     let word = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let half = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
@@ -91,18 +157,18 @@ fn tcp(data: &[u8]) -> Option<Datagram> {
         }
         _ => return None,
     };
-    Some(Datagram {
-        src: Ipv4Addr::from_bits(word(IP + 12)).into(),
-        dst: Ipv4Addr::from_bits(word(IP + 16)).into(),
+    Some(Quick {
+        src: word(IP + 12),
+        dst: word(IP + 16),
+        protocol: proto::TCP,
+        sport: half(TCP),
+        dport: half(TCP + 2),
         ip_len,
-        transport: Transport::Tcp {
-            sport: half(TCP),
-            dport: half(TCP + 2),
-            seq: word(TCP + 4),
-            ack: word(TCP + 8),
-            flags: TcpFlags(head[TCP + 13]),
-            timestamps,
-            payload_len,
-        },
+        payload_len,
+        seq: word(TCP + 4),
+        ack: word(TCP + 8),
+        flags: TcpFlags(head[TCP + 13]),
+        timestamps,
+        first_byte: None,
     })
 }

@@ -9,6 +9,7 @@ use etherparse::{IpNumber, PacketBuilder};
 use proptest::prelude::*;
 
 use super::*;
+use crate::flow::{Headers, Observation};
 
 const V4: ([u8; 4], [u8; 4]) = ([10, 9, 1, 2], [10, 9, 2, 2]);
 
@@ -191,7 +192,12 @@ proptest! {
         let wire_len = frame.len() as u32;
         frame.truncate(cut);
         if let Some(quick) = parse_quickly(LinkType::Ethernet, &frame) {
-            prop_assert_eq!(parse(LinkType::Ethernet, &frame, wire_len), Ok(quick));
+            let slow = parse(LinkType::Ethernet, &frame, wire_len).expect("the slow way reads it");
+            prop_assert_eq!(slow, quick.into());
+            for headers in [Headers::Clear, Headers::Opaque] {
+                let seen = Observation::of_frame(LinkType::Ethernet, &frame, wire_len, 7, headers);
+                prop_assert_eq!(seen, Observation::new(&slow, 7, headers));
+            }
         } else if !udp && change.is_none() && case.timestamps.is_some() && !case.seq.is_multiple_of(4) {
             prop_assert!(cut < 14 + 20 + 32, "a common frame takes the quick way");
         }
