@@ -137,6 +137,13 @@ impl View {
                 course.opened = real.connections_opened;
             }
         }
+        // Reals that are gone leave nothing behind.
+        self.courses.retain(|(vip, real), _| {
+            stats
+                .vips
+                .iter()
+                .any(|of| of.name == *vip && of.reals.iter().any(|known| known.address == *real))
+        });
         let recent = moves.moves.iter().rev().take(MOVES);
         self.moves = recent
             .map(|one| {

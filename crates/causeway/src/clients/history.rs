@@ -151,11 +151,13 @@ impl History {
             .clone();
         let mut file = options.open(path).with_context(doing)?;
         let all = file.metadata().with_context(doing)?.len();
-        let (records, sound) = scan(&mut file).with_context(doing)?;
-        let mut last = records.last().map(|record| (record.boot, record.second));
+        // One at a time: the files may be larger than the memory.
+        let mut last = None;
+        let mut note = |record: Record| last = Some((record.boot, record.second));
+        let sound = scan(&mut file, &mut note).with_context(doing)?;
         if last.is_none() {
-            let older = read_file(&older(path)).with_context(doing)?;
-            last = older.last().map(|record| (record.boot, record.second));
+            let mut note = |record: Record| last = Some((record.boot, record.second));
+            scan_file(&older(path), &mut note).with_context(doing)?;
         }
         file.set_len(sound).with_context(doing)?;
         file.seek(SeekFrom::End(0)).with_context(doing)?;
@@ -243,29 +245,31 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
 
 /// All records at `path`, the older file's first; what is torn is left out.
 pub fn read(path: &Path) -> Result<Vec<Record>> {
-    let mut records = read_file(&older(path))?;
+    let mut records = Vec::new();
+    let mut keep = |record| records.push(record);
     let doing = || format!("cannot read the history {}", path.display());
+    scan_file(&older(path), &mut keep).with_context(doing)?;
     let mut file = File::open(path).with_context(doing)?;
-    records.extend(scan(&mut file).with_context(doing)?.0);
+    scan(&mut file, &mut keep).with_context(doing)?;
     Ok(records)
 }
 
-fn read_file(path: &Path) -> std::io::Result<Vec<Record>> {
+/// The same of a file that need not be there.
+fn scan_file(path: &Path, each: &mut impl FnMut(Record)) -> std::io::Result<()> {
     match File::open(path) {
-        Ok(mut file) => Ok(scan(&mut file)?.0),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Ok(mut file) => scan(&mut file, each).map(drop),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// The sound records from the begin, and where they end.
-fn scan(file: &mut File) -> std::io::Result<(Vec<Record>, u64)> {
+/// Gives the sound records from the begin, and where they end.
+fn scan(file: &mut File, each: &mut impl FnMut(Record)) -> std::io::Result<u64> {
     file.seek(SeekFrom::Start(0))?;
     let mut reader = BufReader::new(file);
     let mut format = vec![0; FORMAT.len()];
-    let mut records = Vec::new();
     if !read_whole(&mut reader, &mut format)? || format != FORMAT {
-        return Ok((records, 0));
+        return Ok(0);
     }
     let mut sound = FORMAT.len() as u64;
     let mut head = [0; 8];
@@ -282,10 +286,10 @@ fn scan(file: &mut File) -> std::io::Result<(Vec<Record>, u64)> {
         let Some(record) = Record::decode(&body) else {
             break;
         };
-        records.push(record);
+        each(record);
         sound += (head.len() + body.len()) as u64;
     }
-    Ok((records, sound))
+    Ok(sound)
 }
 
 /// Whether there was enough to fill `buffer`.

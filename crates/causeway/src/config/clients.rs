@@ -27,6 +27,8 @@ const ENTRIES: RangeInclusive<u64> = 256..=16 << 20;
 const CATEGORIES_MAX: usize = 256;
 /// Begins the names of schedules that the file lists.
 const GIVEN: &str = "given";
+/// What a threshold is called that has no name.
+const THRESHOLD: &str = "client-response-time";
 /// How long clients wait that no `retry` names.
 const PATIENCE: Duration = Duration::from_secs(21);
 
@@ -174,16 +176,17 @@ fn check(raw: &RawClients, config: &ClientsConfig, faults: &mut Faults<'_>) {
             config.services.len()
         ));
     }
-    for (threshold, raw) in config.thresholds.iter().zip(&raw.threshold) {
+    for spanned in &raw.threshold {
+        let threshold = spanned.as_ref();
         let Some(service) = &threshold.service else {
             continue;
         };
         if !config.services.iter().any(|(name, _, _)| name == service) {
             faults.at(
-                raw.span(),
+                spanned.span(),
                 format!(
                     "threshold {} is for the service `{service}`, which `services` does not name",
-                    threshold.name
+                    threshold.name.as_deref().unwrap_or(THRESHOLD)
                 ),
             );
         }
@@ -387,10 +390,7 @@ fn threshold(spanned: &Spanned<RawThreshold>, faults: &mut Faults<'_>) -> Option
         }
     });
     Some(Threshold {
-        name: raw
-            .name
-            .clone()
-            .unwrap_or_else(|| "client-response-time".to_owned()),
+        name: raw.name.clone().unwrap_or_else(|| THRESHOLD.to_owned()),
         service: raw.service.clone(),
         above,
         below,
@@ -521,6 +521,12 @@ above = "2s"
                 "service = \"*:443\"",
                 "service = \"*:444\"",
                 "agent.toml:12: threshold slow is for the service `*:444`, which `services` does not name",
+            ),
+            (
+                // One that is wrong by itself does not lend its place to the next.
+                "[[agent.clients.threshold]]",
+                "[[agent.clients.threshold]]\nname = \"first\"\n[[agent.clients.threshold]]\nservice = \"*:9\"\nabove = \"1s\"\n[[agent.clients.threshold]]",
+                "agent.toml:14: threshold client-response-time is for the service `*:9`, which `services` does not name",
             ),
             (
                 "above = \"2s\"",

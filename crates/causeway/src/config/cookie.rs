@@ -172,6 +172,8 @@ pub struct Beside {
     pub has_keys: bool,
     /// How many second-tier balancers there are, a power of two.
     pub tiers: u32,
+    /// What the VIP's cookies are, where it does not say.
+    pub kept: Option<Format>,
 }
 
 impl Beside {
@@ -180,13 +182,23 @@ impl Beside {
         Self {
             has_keys: config.cookies.is_some(),
             tiers: config.stateful.tiers,
+            kept: None,
         }
     }
 
-    /// Nothing: for a VIP whose cookies are not looked at.
+    /// The cookies that a VIP has, and goes on with.
+    pub fn keeping(kept: Option<Format>) -> Self {
+        Self {
+            kept,
+            ..Self::NOTHING
+        }
+    }
+
+    /// Nothing: for a whole file.
     pub const NOTHING: Self = Self {
         has_keys: false,
         tiers: 1,
+        kept: None,
     };
 }
 
@@ -205,6 +217,9 @@ pub(super) fn of_vip(
     beside: Beside,
     faults: &mut Faults<'_>,
 ) -> Option<Format> {
+    if raw.cookie.is_none() && beside.kept.is_some() {
+        return beside.kept;
+    }
     let kind = text(raw.cookie.as_ref(), faults, CookieKind::from_word);
     text(raw.cookie_at.as_ref(), faults, cookie_at);
     let default = match protocol == Protocol::Tcp && beside.has_keys {

@@ -78,6 +78,33 @@ fn keys_give_tcp_vips_cookies() {
 }
 
 #[test]
+fn a_change_by_request_leaves_cookies_and_goes_by_them() {
+    let keys = "flow_table = false\ncontrol = \"equalise\"\ncookie_id_bits = 4";
+    let vip = &balancer(keys).unwrap().vips[0];
+    let nothing = changed_vip(vip, &serde_json::json!({})).unwrap();
+    assert_eq!(nothing, *vip);
+    let observe = changed_vip(vip, &serde_json::json!({ "control": "observe" })).unwrap();
+    assert_eq!((observe.cookie, observe.flow_table), (vip.cookie, false));
+    // Without its cookies its connections would move with the weights.
+    let bare = Vip {
+        cookie: None,
+        ..vip.clone()
+    };
+    let error = changed_vip(&bare, &serde_json::json!({})).unwrap_err();
+    assert!(
+        error.contains("no cookies connections would move"),
+        "{error}"
+    );
+    let real = |id: u16| serde_json::json!({ "address": "10.0.0.2", "id": id });
+    assert_eq!(real_from_json(vip, real(15)).unwrap().id, Some(15));
+    let error = real_from_json(vip, real(16)).unwrap_err();
+    assert!(
+        error.contains("id 16 is out of range; use 0 to 15"),
+        "{error}"
+    );
+}
+
+#[test]
 fn cookies_that_cannot_be_are_refused_with_their_mend() {
     for (vip, expected) in [
         ("cookie = \"timestmp\"", "did you mean `timestamp`?"),

@@ -41,16 +41,14 @@ pub fn changed_vip(vip: &Vip, change: &Value) -> Result<Vip, String> {
     if !follows_load && !is_named("load") {
         remove(&mut whole, "load");
     }
-    // Cookies and reals stay as they are; a request alone has no keys to check them by.
-    for real in whole["real"].as_array_mut().into_iter().flatten() {
-        remove(real, "id");
-    }
-    // Places belong to the file, too.
+    // Places, cookies, keys of connection ids and reals belong to the file, or have
+    // requests of their own: they stay as they are.
     Ok(Vip {
         stateful: vip.stateful,
         cookie: vip.cookie,
+        quic: vip.quic.clone(),
         reals: vip.reals.clone(),
-        ..vip_from_json(whole, Beside::NOTHING)?
+        ..vip_from_json(whole, Beside::keeping(vip.cookie))?
     })
 }
 
@@ -106,7 +104,7 @@ pub fn real_from_json(vip: &Vip, real: Value) -> Result<Real, String> {
     if let Some(reals) = whole["real"].as_array_mut() {
         reals.push(real);
     }
-    let mut reals = vip_from_json(whole, Beside::NOTHING)?.reals;
+    let mut reals = vip_from_json(whole, Beside::keeping(vip.cookie))?.reals;
     reals
         .pop()
         .ok_or_else(|| "the request has no real".to_owned())

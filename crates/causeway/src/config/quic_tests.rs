@@ -42,6 +42,12 @@ fn configurations_have_defaults() {
     assert_eq!((second.config().number(), second.config().id_len()), (6, 6));
     assert_eq!(quic::ids(&config.vips[0].quic), 256);
     assert_eq!(config.vips[0].reals[0].id, Some(255));
+    // A change by request does not name them, and takes nothing away.
+    let change = serde_json::json!({ "scheduler": "hash" });
+    let changed = changed_vip(&config.vips[0], &change).unwrap();
+    assert_eq!(changed.scheduler, Scheduler::Hash);
+    assert_eq!(changed.quic, config.vips[0].quic);
+    assert_eq!(changed.reals, config.vips[0].reals);
 }
 
 #[test]

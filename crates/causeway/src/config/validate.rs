@@ -95,6 +95,7 @@ pub(super) fn config(raw: RawConfig, beside: Beside, faults: &mut Faults<'_>) ->
     let beside = Beside {
         has_keys: beside.has_keys || cookies.is_some(),
         tiers: beside.tiers.max(stateful.tiers),
+        ..beside
     };
     let vips = vip::vips(&raw.vip, measure, beside, faults);
     for vip in vips.iter().filter(|vip| vip.stateful) {

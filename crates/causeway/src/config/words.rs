@@ -334,7 +334,7 @@ words! {
         WatermarkPaper = "watermark-paper",
         /// Moves weights by the watermark rule with Causeway's additions.
         Watermark = "watermark",
-        /// Moves weights so that latencies become alike.
+        /// Moves weights in proportion to what each real can do.
         Equalise = "equalise",
     }
 }

@@ -87,6 +87,8 @@ impl Herald {
             (engine.config().announce.clone(), services(&engine))
         };
         let Some(announce) = announce else {
+            // Asked again one day, it begins anew: nobody looks how services stand until then.
+            self.announcer = None;
             if let Some((announce, _)) = self.told.take() {
                 // The key is gone from the file: nobody asks for announcements any more.
                 if let Err(error) = tell(&announce, &BTreeSet::new()) {

@@ -21,7 +21,7 @@ use super::places::{self, Places};
 use super::plane::{RealId, Route};
 use super::pool::Pool;
 use super::sync::Way;
-use super::view::{Problem, RealChange, Status, VipChange};
+use super::view::{Problem, RealChange, Status, VipChange, VipView};
 use super::{metrics, report};
 use crate::config::{self, Beside, Config, ConfigErrors, Vip, WEIGHT_MAX};
 
@@ -179,6 +179,15 @@ async fn no_method(request: Request) -> Response {
     )
 }
 
+/// Does what waits for the engine's work or for a gateway where it keeps no other request,
+/// and no health probe, waiting.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
+) -> Result<T, EngineError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| EngineError::Plane(error.into()))?
+}
+
 async fn status(State(shared): Api) -> Json<Status> {
     let mut status = shared.status().clone();
     status.interval_ns = shared.engine().config().control.interval_ns;
@@ -186,17 +195,24 @@ async fn status(State(shared): Api) -> Json<Status> {
 }
 
 async fn stats(State(shared): Api) -> Answer<super::view::Stats> {
-    Ok(Json(report::stats(&shared.engine(), Moment::now())?))
+    let stats = blocking(move || Ok(report::stats(&shared.engine(), Moment::now())?));
+    Ok(Json(stats.await?))
 }
 
-async fn vips(State(shared): Api) -> Answer<Vec<super::view::VipView>> {
-    Ok(Json(report::vips(&shared.engine())?))
+async fn vips(State(shared): Api) -> Answer<Vec<VipView>> {
+    let vips = blocking(move || Ok(report::vips(&shared.engine())?));
+    Ok(Json(vips.await?))
 }
 
-async fn vip(State(shared): Api, Path(name): Path<String>) -> Answer<super::view::VipView> {
-    let engine = shared.engine();
-    let index = engine.find_vip(&name)?;
-    Ok(Json(report::vips(&engine)?.swap_remove(index)))
+async fn vip(State(shared): Api, Path(name): Path<String>) -> Answer<VipView> {
+    let view = blocking(move || view(&shared.engine(), &name));
+    Ok(Json(view.await?))
+}
+
+/// One VIP, as it is answered.
+fn view(engine: &Engine, name: &str) -> Result<VipView, EngineError> {
+    let index = engine.find_vip(name)?;
+    Ok(report::vips(engine)?.swap_remove(index))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -239,7 +255,8 @@ async fn decisions(
 }
 
 async fn metrics_page(State(shared): Api) -> Result<Response, EngineError> {
-    Ok(openmetrics(metrics::page(&shared.engine(), Moment::now())?))
+    let page = blocking(move || Ok(metrics::page(&shared.engine(), Moment::now())?));
+    Ok(openmetrics(page.await?))
 }
 
 /// A page for Prometheus.
@@ -249,7 +266,7 @@ pub fn openmetrics(page: String) -> Response {
 }
 
 async fn reload(State(shared): Api) -> Answer<String> {
-    shared.reload().map(Json)
+    blocking(move || shared.reload()).await.map(Json)
 }
 
 /// How many of the heaviest senders to name, and how long to watch for them.
@@ -275,10 +292,7 @@ async fn connections(State(shared): Api, Query(wanted): Query<Heaviest>) -> Answ
         return Err(EngineError::NotFound(none.to_owned()));
     };
     let apart = Duration::from_millis(wanted.ms);
-    let look = tokio::task::spawn_blocking(move || places.heaviest(wanted.count, apart));
-    let mut report = look
-        .await
-        .map_err(|error| EngineError::Plane(error.into()))?;
+    let mut report = blocking(move || Ok(places.heaviest(wanted.count, apart))).await?;
     let engine = shared.engine();
     for sender in &mut report.heaviest {
         let mut members = engine.pools().iter().flat_map(Pool::members);
@@ -296,11 +310,11 @@ async fn move_connection(State(shared): Api, body: String) -> Result<StatusCode,
     };
     let real = real_of(&shared.engine(), &wanted)?;
     // It looks at every place, and must not keep other requests waiting.
-    let moved =
-        tokio::task::spawn_blocking(move || places.move_to(wanted.client, wanted.vip, real))
-            .await
-            .map_err(|error| EngineError::Plane(error.into()))?
-            .map_err(|error| EngineError::Plane(error.into()))?;
+    let moved = blocking(move || {
+        let moved = places.move_to(wanted.client, wanted.vip, real);
+        moved.map_err(|error| EngineError::Plane(error.into()))
+    });
+    let moved = moved.await?;
     match moved {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(EngineError::NotFound(format!(
@@ -334,16 +348,17 @@ async fn add_vip(State(shared): Api, body: String) -> Result<Response, EngineErr
     let beside = Beside::of(shared.engine().config());
     let vip: Vip = parse_vip(&body, beside)?;
     let name = vip.name.clone();
-    shared.find_way(|config| {
-        let mut route = Route::of(config);
-        route.encapsulates |= vip.forwarding.encapsulates();
-        route
-    })?;
-    let mut engine = shared.engine();
-    engine.add_vip(vip)?;
-    let index = engine.find_vip(&name)?;
-    let view = report::vips(&engine)?.swap_remove(index);
-    Ok((StatusCode::CREATED, Json(view)).into_response())
+    let view = blocking(move || {
+        shared.find_way(|config| {
+            let mut route = Route::of(config);
+            route.encapsulates |= vip.forwarding.encapsulates();
+            route
+        })?;
+        let mut engine = shared.engine();
+        engine.add_vip(vip)?;
+        view(&engine, &name)
+    });
+    Ok((StatusCode::CREATED, Json(view.await?)).into_response())
 }
 
 fn parse_vip(body: &str, beside: Beside) -> Result<Vip, EngineError> {
@@ -360,48 +375,50 @@ async fn remove_vip(
     State(shared): Api,
     Path(name): Path<String>,
 ) -> Result<StatusCode, EngineError> {
-    shared.engine().remove_vip(&name)?;
+    blocking(move || shared.engine().remove_vip(&name)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn change_vip(
-    State(shared): Api,
-    Path(name): Path<String>,
-    body: String,
-) -> Answer<super::view::VipView> {
+/// Changes a VIP or its reals; what they are then.
+async fn changed(
+    shared: Arc<Shared>,
+    name: String,
+    change: impl FnOnce(&mut Vip) -> Result<(), EngineError> + Send + 'static,
+) -> Answer<VipView> {
+    let view = blocking(move || {
+        let mut engine = shared.engine();
+        engine.change_vip(&name, change)?;
+        view(&engine, &name)
+    });
+    Ok(Json(view.await?))
+}
+
+async fn change_vip(State(shared): Api, Path(name): Path<String>, body: String) -> Answer<VipView> {
     let change: VipChange = parse_json(&body)?;
     let change = serde_json::to_value(change)
         .map_err(|error| EngineError::Invalid(format!("no change of a vip: {error}")))?;
-    let mut engine = shared.engine();
-    engine.change_vip(&name, |vip| {
+    changed(shared, name, move |vip| {
         *vip = config::changed_vip(vip, &change).map_err(EngineError::Invalid)?;
         Ok(())
-    })?;
-    let index = engine.find_vip(&name)?;
-    Ok(Json(report::vips(&engine)?.swap_remove(index)))
+    })
+    .await
 }
 
-async fn add_real(
-    State(shared): Api,
-    Path(name): Path<String>,
-    body: String,
-) -> Answer<super::view::VipView> {
+async fn add_real(State(shared): Api, Path(name): Path<String>, body: String) -> Answer<VipView> {
     let value: serde_json::Value = parse_json(&body)?;
-    let mut engine = shared.engine();
-    engine.change_vip(&name, |vip| {
+    changed(shared, name, move |vip| {
         let real = config::real_from_json(vip, value).map_err(EngineError::Invalid)?;
         vip.reals.push(real);
         Ok(())
-    })?;
-    let index = engine.find_vip(&name)?;
-    Ok(Json(report::vips(&engine)?.swap_remove(index)))
+    })
+    .await
 }
 
 async fn remove_real(
     State(shared): Api,
     Path((name, real)): Path<(String, String)>,
 ) -> Result<StatusCode, EngineError> {
-    shared.engine().change_vip(&name, |vip| {
+    let removed = changed(shared, name, move |vip| {
         let index = find_real(vip, &real)?;
         if vip.reals.len() == 1 {
             return Err(EngineError::Conflict(format!(
@@ -411,18 +428,17 @@ async fn remove_real(
         }
         vip.reals.remove(index);
         Ok(())
-    })?;
-    Ok(StatusCode::NO_CONTENT)
+    });
+    removed.await.map(|_| StatusCode::NO_CONTENT)
 }
 
 async fn change_real(
     State(shared): Api,
     Path((name, real)): Path<(String, String)>,
     body: String,
-) -> Answer<super::view::VipView> {
+) -> Answer<VipView> {
     let change: RealChange = parse_json(&body)?;
-    let mut engine = shared.engine();
-    engine.change_vip(&name, |vip| {
+    changed(shared, name, move |vip| {
         let index = find_real(vip, &real)?;
         let real = &mut vip.reals[index];
         if let Some(weight) = change.weight {
@@ -436,9 +452,8 @@ async fn change_real(
         real.drain = change.drain.unwrap_or(real.drain);
         real.maintenance = change.maintenance.unwrap_or(real.maintenance);
         Ok(())
-    })?;
-    let index = engine.find_vip(&name)?;
-    Ok(Json(report::vips(&engine)?.swap_remove(index)))
+    })
+    .await
 }
 
 fn find_real(vip: &Vip, text: &str) -> Result<usize, EngineError> {

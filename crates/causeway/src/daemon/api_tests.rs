@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -105,6 +105,32 @@ async fn request(router: Router, method: &str, path: &str, body: Value) -> (Stat
         status,
         serde_json::from_str(&text).unwrap_or(Value::String(text)),
     )
+}
+
+#[tokio::test]
+async fn a_request_that_waits_for_the_engine_keeps_no_other_waiting() {
+    let daemon = Daemon::new(WEB);
+    for (method, path, body) in [
+        ("GET", "/v1/stats", Value::Null),
+        ("POST", "/v1/reload", Value::Null),
+        ("PATCH", "/v1/vips/web", json!({ "control": "observe" })),
+    ] {
+        let (taken, is_taken) = mpsc::channel();
+        let (let_go, is_let_go) = mpsc::channel();
+        let shared = Arc::clone(&daemon.shared);
+        let holder = thread::spawn(move || {
+            let _engine = shared.engine();
+            taken.send(()).unwrap();
+            is_let_go.recv_timeout(Duration::from_secs(5))
+        });
+        is_taken.recv().unwrap();
+        // Polled after the request: it runs while that waits, or not at all.
+        let other = async { let_go.send(()) };
+        let ((code, answer), sent) = tokio::join!(daemon.call(method, path, body), other);
+        assert_eq!(code, StatusCode::OK, "{answer}");
+        let held = holder.join().expect("the thread that holds the engine");
+        assert!(sent.is_ok() && held.is_ok(), "{path} kept others waiting");
+    }
 }
 
 #[tokio::test]

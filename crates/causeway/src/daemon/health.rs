@@ -2,19 +2,24 @@
 //! The reals' health in the engine: one check a real, whose verdict takes it out of
 //! the ring or back into it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
-use causeway_core::health::{Check, Counts, Params, Silence, State};
+use causeway_core::health::{Check, Counts, Silence, State};
 use tracing::{info, warn};
 
 use super::engine::Engine;
 use super::plane::RealId;
 use super::pool::Pool;
-use crate::config::Probe;
+use crate::config::{Health, Probe};
 
 /// Clients have at least so long to send something.
 const WINDOW_MIN_NS: u64 = 2_000_000_000;
+
+/// How long clients that connected are waited for.
+fn window_ns(health: &Health) -> u64 {
+    health.params.interval_ns.max(WINDOW_MIN_NS)
+}
 
 /// A probe to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +61,7 @@ impl Engine {
                 };
                 check.handle_timeout(now_ns);
                 if let Some(meter) = self.meters.get(&member.id).filter(|_| health.passive) {
-                    let window_ns = health.params.interval_ns.max(WINDOW_MIN_NS);
+                    let window_ns = window_ns(health);
                     let totals = meter.totals();
                     let counts = Counts {
                         opened: totals.opened,
@@ -133,17 +138,22 @@ impl Engine {
 
     /// Has a check for every real that is to be probed, and for no other.
     fn follow_pools(&mut self, now_ns: u64) {
-        let mut wanted: Vec<(RealId, Params)> = Vec::new();
+        let mut wanted: HashMap<RealId, &Health> = HashMap::new();
         for pool in &self.pools {
             if let Some(health) = &pool.vip().health {
                 let members = pool.members().filter(|(real, _)| !real.maintenance);
-                wanted.extend(members.map(|(_, member)| (member.id, health.params)));
+                wanted.extend(members.map(|(_, member)| (member.id, health)));
             }
         }
-        let ids: HashSet<RealId> = wanted.iter().map(|(id, _)| *id).collect();
-        self.checks.retain(|id, _| ids.contains(id));
-        self.silences.retain(|id, _| ids.contains(id));
-        for (id, params) in wanted {
+        self.checks.retain(|id, _| wanted.contains_key(id));
+        // Another window begins anew, as does what was not watched for a while.
+        self.silences.retain(|id, silence| {
+            wanted
+                .get(id)
+                .is_some_and(|health| health.passive && window_ns(health) == silence.window_ns())
+        });
+        for (id, health) in wanted {
+            let params = health.params;
             self.checks
                 .entry(id)
                 .and_modify(|check| check.set_params(params, now_ns))

@@ -243,7 +243,7 @@ fn a_scheduler_is_changed_live_and_a_refusal_leaves_it() {
     assert_eq!(bench.plane.state().picking[&0].pick, Pick::Turn);
     assert_eq!(slots(&bench), [1; 4]);
     change(&mut bench, json!({ "scheduler": "latency" })).unwrap();
-    assert_eq!(bench.plane.state().picking[&0].pick, Pick::Hash);
+    assert_eq!(bench.plane.state().picking[&0].pick, Pick::Turn);
     assert!(bench.engine.pools()[0].follows_latency());
     change(
         &mut bench,

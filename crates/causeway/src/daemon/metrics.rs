@@ -16,7 +16,7 @@ use super::view::{RealView, Stats, VerdictView, VipView};
 use crate::agent::AgentStats;
 use crate::daemon::clock::Moment;
 
-/// Bounds of the latency histogram: 2^k and 1.5 * 2^k ns from 65 us to 17 s.
+/// Bounds of the latency histogram: 2^k and 1.5 * 2^k ns from 65 us to 26 s.
 /// They are bounds of the data plane's buckets too, so that counts are exact.
 const FIRST_POWER: u32 = 16;
 const LAST_POWER: u32 = 34;
@@ -364,27 +364,26 @@ impl Page {
     }
 
     fn health(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let mut family = encoder.encode_descriptor(
-            "vip_ready",
-            "1 if as many reals are up as the VIP needs",
-            None,
-            MetricType::Gauge,
-        )?;
-        for vip in &self.stats.vips {
-            family
-                .encode_family(&[("vip", vip.name.as_str())])?
-                .encode_gauge(&f64::from(u8::from(vip.ready)))?;
-        }
-        let mut family = encoder.encode_descriptor(
-            "vip_announced",
-            "1 if routers have been told of the VIP's address",
-            None,
-            MetricType::Gauge,
-        )?;
-        for vip in &self.stats.vips {
-            family
-                .encode_family(&[("vip", vip.name.as_str())])?
-                .encode_gauge(&f64::from(u8::from(vip.announced)))?;
+        type Holds = fn(&VipView) -> bool;
+        let states: [(&str, &str, Holds); 2] = [
+            (
+                "vip_ready",
+                "1 if as many reals are up as the VIP needs",
+                |vip| vip.ready,
+            ),
+            (
+                "vip_announced",
+                "1 if routers have been told of the VIP's address",
+                |vip| vip.announced,
+            ),
+        ];
+        for (name, help, holds) in states {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for vip in &self.stats.vips {
+                family
+                    .encode_family(&[("vip", vip.name.as_str())])?
+                    .encode_gauge(&f64::from(u8::from(holds(vip))))?;
+            }
         }
         let mut family = encoder.encode_descriptor(
             "real_health",

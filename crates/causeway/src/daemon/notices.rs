@@ -17,6 +17,9 @@ use super::places::Places;
 
 /// Least time between two questions to an agent.
 const ASK_EVERY: Duration = Duration::from_millis(900);
+/// Agents that are remembered as asked: whoever plays an agent's word again could pretend
+/// to be any number of them.
+const ASKED_MAX: usize = 65_536;
 /// Pause after an error, so that a lasting one does not keep a core busy.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -79,6 +82,12 @@ impl Notices {
                     let now = Instant::now();
                     let lately = |at: &Instant| now.duration_since(*at) < ASK_EVERY;
                     if now < until && !asked.get(&from).is_some_and(lately) {
+                        if asked.len() >= ASKED_MAX {
+                            asked.retain(|_, at| lately(at));
+                        }
+                        if asked.len() >= ASKED_MAX {
+                            continue;
+                        }
                         asked.insert(from, now);
                         // Lost, it is asked again at the agent's next word.
                         let _ = self.socket.send_to(&Message::Ask.encode(&keys), from);

@@ -10,7 +10,7 @@ use super::clock::Moment;
 use super::decisions::Decisions;
 use super::plane::{Pick, Picking, RealId, SourceRing, VipId};
 use super::view::Epoch;
-use crate::config::{Control, LoadSource, Otherwise, Real, Scheduler, Source, Vip};
+use crate::config::{Control, Fragments, LoadSource, Otherwise, Real, Scheduler, Source, Vip};
 
 /// Rings take whole numbers: one unit of configured weight is this many.
 const RING_UNIT: f64 = 1000.0;
@@ -44,6 +44,7 @@ pub struct Pool {
 #[derive(Debug, Clone)]
 struct InRing {
     scheduler: Scheduler,
+    pick: Pick,
     members: Vec<InRingMember>,
 }
 
@@ -272,9 +273,10 @@ impl Pool {
         let counts = scheduler.follows_load();
         Picking {
             pick: match scheduler {
-                Scheduler::Maglev | Scheduler::Hash | Scheduler::Latency => Pick::Hash,
+                Scheduler::Maglev | Scheduler::Hash => Pick::Hash,
+                Scheduler::Latency if goes_by_address(&self.vip) => Pick::Hash,
                 Scheduler::RoundRobin | Scheduler::WeightedRoundRobin => Pick::Turn,
-                Scheduler::Awrr | Scheduler::LeastLoaded => Pick::Turn,
+                Scheduler::Latency | Scheduler::Awrr | Scheduler::LeastLoaded => Pick::Turn,
                 Scheduler::P2c => Pick::Two,
             },
             remember: self.vip.flow_table,
@@ -379,7 +381,7 @@ impl Pool {
         };
         let wanted = self.wanted_ring();
         self.plan_is_new
-            || wanted.scheduler != in_ring.scheduler
+            || (wanted.scheduler, wanted.pick) != (in_ring.scheduler, in_ring.pick)
             || wanted.members.len() != in_ring.members.len()
             || wanted
                 .members
@@ -401,6 +403,7 @@ impl Pool {
         });
         InRing {
             scheduler: self.vip.scheduler,
+            pick: self.picking().pick,
             members: members.collect(),
         }
     }
@@ -492,13 +495,20 @@ fn ring_of(vip: &Vip, reals: impl Iterator<Item = (u32, f64)>, seed: u64) -> Vec
         .collect();
     match vip.scheduler {
         Scheduler::Hash => select::uniform(&pool, size),
-        Scheduler::Maglev | Scheduler::Latency => select::maglev(&pool, size),
+        Scheduler::Maglev => select::maglev(&pool, size),
+        Scheduler::Latency if goes_by_address(vip) => select::maglev(&pool, size),
         Scheduler::RoundRobin => select::equal_turns(&pool, seed),
-        Scheduler::WeightedRoundRobin
+        Scheduler::Latency
+        | Scheduler::WeightedRoundRobin
         | Scheduler::P2c
         | Scheduler::Awrr
         | Scheduler::LeastLoaded => select::turns(&pool, seed),
     }
+}
+
+/// Whether fragments have to find the real of their first packet, by addresses alone.
+fn goes_by_address(vip: &Vip) -> bool {
+    vip.fragments == Fragments::Forward
 }
 
 /// The weight that a real is meant to have: none while it drains.

@@ -113,11 +113,14 @@ fn bind_unix(path: &Path) -> anyhow::Result<UnixListener> {
 pub fn serve(shared: Arc<Shared>, listeners: Listeners) -> anyhow::Result<()> {
     let (control, failed) = ControlLoop::start(Arc::clone(&shared))?;
     let announcements = Announcements::start(Arc::clone(&shared))?;
-    let probes = probe::run(Arc::clone(&shared));
+    let probes_run = probe::run(Arc::clone(&shared));
     let failed = async {
+        // On its own: a reload keeps the task of the signals for as long as it takes.
+        let mut probes = JoinSet::new();
+        probes.spawn(probes_run);
         tokio::select! {
             error = failed => error,
-            () = probes => anyhow!("the health probes have ended"),
+            _ = probes.join_next() => anyhow!("the health probes have ended"),
         }
     };
     let routers = Routers {

@@ -9,8 +9,8 @@ use super::clock::Moment;
 use super::decisions;
 use super::engine::{Engine, EngineError};
 use super::fake::FakePlane;
-use super::plane::{DataPlane, Path as RealPath, RealSpec, VipAddress};
-use crate::config::{Config, Control};
+use super::plane::{DataPlane, Path as RealPath, Pick, RealSpec, VipAddress};
+use crate::config::{Config, Control, Fragments};
 
 pub const MS: u64 = 1_000_000;
 
@@ -59,14 +59,19 @@ impl Bench {
     }
 
     /// Runs intervals of 100 ms in which each real answers at its latency.
+    /// Clients wait for a slow real, and ask it less.
     pub fn run(&mut self, intervals: usize, latencies_ms: &[f64]) {
+        let samples = |latency_ms: f64| if latency_ms > 50.0 { 10 } else { 50 };
+        self.run_at(intervals, latencies_ms, samples);
+    }
+
+    /// The same with so many responses of a real at its latency.
+    pub fn run_at(&mut self, intervals: usize, latencies_ms: &[f64], samples: impl Fn(f64) -> u64) {
         for _ in 0..intervals {
             for (index, latency_ms) in latencies_ms.iter().enumerate() {
-                // Clients wait for a slow real, and ask it less.
-                let samples = if *latency_ms > 50.0 { 10 } else { 50 };
                 self.plane
                     .state()
-                    .respond(index as u32, *latency_ms, samples);
+                    .respond(index as u32, *latency_ms, samples(*latency_ms));
             }
             self.now.monotonic_ns += 100 * MS;
             self.now.realtime_ns += 100 * MS;
@@ -163,6 +168,34 @@ fn a_slow_real_leaves_the_ring_and_returns() {
     );
     bench.run(60, &[5.0; 4]);
     assert!((bench.plane.state().share(0, 0) - 0.25).abs() < 0.02);
+}
+
+#[test]
+fn latency_gives_turns_and_fragments_want_a_hash() {
+    let mut bench = Bench::new(WEB);
+    assert_eq!(bench.plane.state().picking[&0].pick, Pick::Turn);
+    let real = |bench: &Bench, slot: usize| bench.plane.state().rings[&0][slot];
+    // One period of equal weights: nobody comes twice in a row.
+    assert!((0..3).all(|slot| real(&bench, slot) != real(&bench, slot + 1)));
+    let change = |vip: &mut crate::config::Vip| {
+        vip.fragments = Fragments::Forward;
+        Ok(())
+    };
+    bench.engine.change_vip("web", change).unwrap();
+    assert_eq!(bench.plane.state().picking[&0].pick, Pick::Hash);
+    // The ring follows, though no weight has moved.
+    assert!(bench.plane.state().rings[&0].len() > 60_000);
+}
+
+/// Where its requests do not become fewer, as in an open loop: all others together have no
+/// more left than it takes, so it keeps what it can do beside them.
+#[test]
+fn a_slow_real_whose_load_nobody_can_bear_keeps_what_it_can_do() {
+    let mut bench = Bench::new(WEB);
+    bench.run_at(10, &[5.0; 4], |_| 50);
+    bench.run_at(40, &[100.0, 5.0, 5.0, 5.0], |_| 50);
+    let share = bench.plane.state().share(0, 0);
+    assert!(share > 0.03 && share < 0.15, "{share}");
 }
 
 #[test]

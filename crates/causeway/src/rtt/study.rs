@@ -122,7 +122,7 @@ impl StudyArgs {
                 stop::catch_signals().context("cannot catch signals")?;
                 let runs = Runs::new(&self, host);
                 let measured = runs.all(None)?;
-                self.conclude(measured, &runs)
+                self.conclude(measured, &runs, None)
             }
             None => self.in_lab()?,
         };
@@ -142,7 +142,8 @@ impl StudyArgs {
         })
     }
 
-    fn conclude(&self, measured: Measured, runs: &Runs) -> Study {
+    /// `cpus` are those of client and server, where each was kept to one.
+    fn conclude(&self, measured: Measured, runs: &Runs, cpus: Option<[usize; 2]>) -> Study {
         Study {
             verdicts: judge(&measured),
             measured,
@@ -150,7 +151,7 @@ impl StudyArgs {
                 "kernel": super::session::kernel(),
                 "host": runs.host, "lab": self.host.is_none(), "ipv6": self.ipv6,
                 "seconds": self.seconds, "rounds": self.rounds, "sample": SAMPLE, "sample_memory_ms": 2000,
-                "loss_pct": LOSS_PCT,
+                "loss_pct": LOSS_PCT, "cpus": cpus,
                 "congestion": std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control")
                     .map_or(Value::Null, |name| json!(name.trim())),
                 "clock": causeway_io::rtt::clock::DESCRIPTION,
@@ -199,7 +200,7 @@ impl StudyArgs {
             }
         }
         drop(server);
-        Ok(self.conclude(measured, &runs))
+        Ok(self.conclude(measured, &runs, cpus))
     }
 }
 

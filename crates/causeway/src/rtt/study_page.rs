@@ -132,7 +132,12 @@ fn settings(settings: &Value) -> String {
         value => value.to_string(),
     };
     let place = match settings["lab"].as_bool() {
-        Some(true) => "in network namespaces of one machine".to_owned(),
+        Some(true) => match settings["cpus"].as_array().map(Vec::as_slice) {
+            Some([client, server]) => format!(
+                "in network namespaces of one machine, the client on CPU {client}, the server on CPU {server}"
+            ),
+            _ => "in network namespaces of one machine".to_owned(),
+        },
         _ => format!("to {}", text("host")),
     };
     let version = if settings["ipv6"] == true { 6 } else { 4 };

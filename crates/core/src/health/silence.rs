@@ -38,6 +38,11 @@ impl Silence {
         }
     }
 
+    /// How long a window is.
+    pub fn window_ns(&self) -> u64 {
+        self.window_ns
+    }
+
     /// Takes the counters at `now_ns`. At the end of a window: how many connections were
     /// opened in the one before it, if there were some and nothing was sent since.
     pub fn handle_counts(&mut self, now_ns: u64, counts: Counts) -> Option<u64> {

@@ -182,25 +182,45 @@ fn compile(into: &FilePath) -> Result<PathBuf> {
     Ok(binary)
 }
 
-/// Ours less theirs, round by round: median, and half of the interquartile range.
+/// Ours less theirs, round by round.
 struct Compared {
-    p50_us: (f64, f64),
-    mean_us: (f64, f64),
-    p99_pct: (f64, f64),
-    rate_pct: (f64, f64),
+    p50_us: Middle,
+    mean_us: Middle,
+    p99_pct: Middle,
+    rate_pct: Middle,
+}
+
+/// What is in the middle of some values.
+#[derive(Clone, Copy)]
+struct Middle {
+    median: f64,
+    half_iqr: f64,
+    /// Standard error of the median, whatever the distribution: half the distance of the
+    /// values whose ranks are one standard deviation of Binomial(n, 1/2) away from it.
+    error: f64,
+}
+
+impl Middle {
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let last = values.len().saturating_sub(1) as f64;
+        let at = |rank: f64| {
+            let value = values.get(rank.clamp(0.0, last).round() as usize);
+            value.copied().unwrap_or(f64::NAN)
+        };
+        let aside = (values.len() as f64).sqrt() / 2.0;
+        Self {
+            median: at(last / 2.0),
+            half_iqr: (at(last * 0.75) - at(last * 0.25)) / 2.0,
+            error: (at(last / 2.0 + aside) - at(last / 2.0 - aside)) / 2.0,
+        }
+    }
 }
 
 fn compare(ours: &[Run], theirs: &[Run]) -> Compared {
     let of = |difference: fn(&Run, &Run) -> f64| {
-        let mut all: Vec<f64> = ours
-            .iter()
-            .zip(theirs)
-            .map(|(a, b)| difference(a, b))
-            .collect();
-        all.sort_by(f64::total_cmp);
-        let at = |share: f64| all.get(((all.len() - 1) as f64 * share).round() as usize);
-        let at = |share| at(share).copied().unwrap_or(f64::NAN);
-        (at(0.5), (at(0.75) - at(0.25)) / 2.0)
+        let rounds = ours.iter().zip(theirs);
+        Middle::of(rounds.map(|(a, b)| difference(a, b)).collect())
     };
     Compared {
         p50_us: of(|a, b| a.p50_us - b.p50_us),
@@ -212,16 +232,24 @@ fn compare(ours: &[Run], theirs: &[Run]) -> Compared {
 
 impl Compared {
     fn json(&self) -> Value {
-        let pair = |(median, spread): (f64, f64)| json!({ "median": finite(median), "half_iqr": finite(spread) });
+        let middle = |of: Middle| {
+            json!({
+                "median": finite(of.median), "half_iqr": finite(of.half_iqr),
+                "error": finite(of.error),
+            })
+        };
         json!({
-            "p50_us": pair(self.p50_us), "mean_us": pair(self.mean_us),
-            "p99_pct": pair(self.p99_pct), "rate_pct": pair(self.rate_pct),
+            "p50_us": middle(self.p50_us), "mean_us": middle(self.mean_us),
+            "p99_pct": middle(self.p99_pct), "rate_pct": middle(self.rate_pct),
         })
     }
 
     fn text(&self) -> String {
-        let part = |name: &str, (median, spread): (f64, f64), unit: &str| match median.is_finite() {
-            true => format!("{name} {median:+.1} {unit} (+-{spread:.1})"),
+        let part = |name: &str, of: Middle, unit: &str| match of.median.is_finite() {
+            true => format!(
+                "{name} {:+.1} {unit} (half IQR {:.1}, error {:.1})",
+                of.median, of.half_iqr, of.error
+            ),
             false => format!("{name} not reported"),
         };
         [
@@ -489,5 +517,25 @@ impl Plan {
             p99_us: f64::NAN,
             rate: 1e6 / (2.0 * us),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_medians_error_shrinks_with_the_root_of_the_rounds() {
+        // Evenly spread, its standard deviation is 100 / sqrt(12); the median's error is
+        // half of the range over the root of the number.
+        for count in [25, 101, 401] {
+            let value = |n: usize| 100.0 * n as f64 / (count - 1) as f64;
+            let of = Middle::of((0..count).rev().map(value).collect());
+            assert!((of.median - 50.0).abs() < 1e-9);
+            assert!((of.half_iqr - 25.0).abs() < 1.1, "{}", of.half_iqr);
+            let expected = 50.0 / (count as f64).sqrt();
+            assert!((of.error / expected - 1.0).abs() < 0.15, "{}", of.error);
+        }
+        assert!(Middle::of(Vec::new()).median.is_nan());
     }
 }

@@ -25,6 +25,9 @@ pub struct Figure {
     pub value: f64,
     /// What it may be.
     pub at_most: f64,
+    /// What its median over the seeds may be: where chance makes single runs differ much,
+    /// `at_most` alone would let a law be worse on all of them.
+    pub median_at_most: f64,
 }
 
 impl Figure {
@@ -139,7 +142,7 @@ pub const ALL: &[Case] = &[
                 ..slow(Some(0), 4.0, u64::MAX)
             }];
         },
-        judge: |of, out| vec![starved(out, &[0]), against_hashing(of, out, 1.05)],
+        judge: |of, out| vec![starved(out, &[0]), against_hashing(of, out, 0.7, 0.25)],
     },
     Case {
         name: "hog",
@@ -149,7 +152,7 @@ pub const ALL: &[Case] = &[
             of.load = 0.2;
             of.hog = Some(10.0);
         },
-        judge: |of, out| vec![against_hashing(of, out, 1.5)],
+        judge: |of, out| vec![against_hashing(of, out, 1.4, 1.2)],
     },
     Case {
         name: "unequal",
@@ -166,16 +169,14 @@ pub const ALL: &[Case] = &[
             of.outstanding = 1;
             of.users = 400;
         },
-        judge: |of, out| vec![against_hashing(of, out, 1.15), floored(out)],
+        judge: |of, out| vec![against_hashing(of, out, 1.05, 0.98), floored(out)],
     },
     Case {
         name: "noise",
         about: "equal servers, nothing but chance and the estimator's errors",
-        // The queues of bursty users are no error of measurement: now and then a weight
-        // follows one.
-        required: 0.9,
+        required: 0.99,
         build: |of| of.load = 0.3,
-        judge: |of, out| vec![apart(out), against_hashing(of, out, 1.25)],
+        judge: |of, out| vec![apart(out), against_hashing(of, out, 1.0, 0.75)],
     },
 ];
 
@@ -220,6 +221,7 @@ fn figure(name: &'static str, value: f64, at_most: f64) -> Figure {
         name,
         value,
         at_most,
+        median_at_most: at_most,
     }
 }
 
@@ -347,17 +349,17 @@ fn floored(out: &Outcome) -> Figure {
 }
 
 /// p99 as a multiple of that of plain hashing on the same seed.
-fn against_hashing(of: &Scenario, out: &Outcome, at_most: f64) -> Figure {
-    let plain = world::run(&Scenario {
-        control: None,
-        ..of.clone()
-    });
+fn against_hashing(of: &Scenario, out: &Outcome, at_most: f64, median_at_most: f64) -> Figure {
+    let plain = world::run(&of.clone().hashed());
     let p99 = |out: &Outcome| out.latencies.quantile(0.99).unwrap_or(0) as f64;
-    figure(
-        "p99 against hashing",
-        p99(out) / p99(&plain).max(1.0),
-        at_most,
-    )
+    Figure {
+        median_at_most,
+        ..figure(
+            "p99 against hashing",
+            p99(out) / p99(&plain).max(1.0),
+            at_most,
+        )
+    }
 }
 
 fn share(out: &Outcome, is: impl Fn(&[f32]) -> bool) -> f64 {

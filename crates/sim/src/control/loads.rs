@@ -5,7 +5,7 @@
 use causeway_core::control::{Law, Params};
 
 use super::noise::Noise;
-use super::scenario::{Oracle, S, Scenario};
+use super::scenario::{Oracle, Pick, S, Scenario};
 use super::world;
 
 /// Loads that are compared.
@@ -22,18 +22,25 @@ pub struct Tail {
     pub changes_per_s: f64,
 }
 
-/// One run under a load, by a law or by plain hashing.
-pub fn run(seed: u64, load: f64, seconds: f64, control: Option<(Law, Params)>) -> Tail {
+/// One run under a load, by a law, or without any.
+pub fn run(seed: u64, load: f64, seconds: f64, pick: Pick, control: Option<(Law, Params)>) -> Tail {
     of(Scenario {
         control,
+        pick,
         ..scenario(seed, load, seconds)
     })
 }
 
+/// The same by plain hashing.
+pub fn hashed(seed: u64, load: f64, seconds: f64) -> Tail {
+    of(scenario(seed, load, seconds).hashed())
+}
+
 /// The same by steering that knows all.
-pub fn bound(seed: u64, load: f64, seconds: f64, oracle: Oracle) -> Tail {
+pub fn bound(seed: u64, load: f64, seconds: f64, pick: Pick, oracle: Oracle) -> Tail {
     of(Scenario {
         control: None,
+        pick,
         oracle: Some(oracle),
         ..scenario(seed, load, seconds)
     })

@@ -59,6 +59,15 @@ pub enum Oracle {
     Backlog,
 }
 
+/// How a new connection gets its server, in proportion to the weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pick {
+    /// By the hash of its tuple, as `maglev`: by chance.
+    Hash,
+    /// The next in turn, as `latency` and `weighted-round-robin`.
+    Turn,
+}
+
 /// An experiment.
 #[derive(Debug, Clone)]
 pub struct Scenario {
@@ -90,6 +99,8 @@ pub struct Scenario {
     pub noise: Noise,
     /// The controller; `None`: plain hashing.
     pub control: Option<(Law, Params)>,
+    /// How the weights become servers.
+    pub pick: Pick,
     /// Steering that knows all, in the controller's stead.
     pub oracle: Option<Oracle>,
     /// The first user's requests take so many times the work, one page after another.
@@ -120,6 +131,7 @@ impl Default for Scenario {
             troubles: Vec::new(),
             noise: Noise::WEB,
             control: Some((Law::default(), Params::default())),
+            pick: Pick::Turn,
             oracle: None,
             hog: None,
         }
@@ -155,6 +167,16 @@ impl Scenario {
         let objects = (self.objects.0 + self.objects.1) as f64 / 2.0;
         let work_ns = self.users as f64 * objects * self.work_ns as f64;
         (work_ns / (self.load * self.mean_capacity())) as u64
+    }
+
+    /// The same without a controller: plain hashing.
+    pub fn hashed(self) -> Self {
+        Self {
+            control: None,
+            oracle: None,
+            pick: Pick::Hash,
+            ..self
+        }
     }
 
     /// What is wrong with a server at a time.

@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 use rand_distr::{Distribution, Exp1};
 use rand_pcg::Pcg64Mcg;
 
-use super::scenario::{Kind, Oracle, Scenario};
+use super::scenario::{Kind, Oracle, Pick, Scenario};
 use crate::queue::Queue;
 
 const S: f64 = 1e9;
@@ -88,6 +88,8 @@ struct World<'a> {
     controller: Option<Controller>,
     outcome: Outcome,
     in_ring: Vec<f64>,
+    /// By how many turns each server is behind its share.
+    behind: Vec<f64>,
 }
 
 /// Runs a scenario to its end.
@@ -124,6 +126,7 @@ pub fn run(scenario: &Scenario) -> Outcome {
             ..Outcome::default()
         },
         in_ring: configured.clone(),
+        behind: vec![0.0; configured.len()],
     };
     world.weigh(&configured);
     world.run();
@@ -207,7 +210,10 @@ impl World<'_> {
     fn open(&mut self) -> Connection {
         let server = match self.scenario.oracle {
             Some(Oracle::Backlog) => self.soonest(),
-            _ => self.drawn(),
+            _ => match self.scenario.pick {
+                Pick::Hash => self.drawn(),
+                Pick::Turn => self.next(),
+            },
         };
         self.servers[server].reading.active += 1;
         self.outcome.opened[server] += 1;
@@ -225,6 +231,19 @@ impl World<'_> {
         let mark = self.rng.random::<f64>() * total;
         let server = self.upto.partition_point(|&upto| upto <= mark);
         server.min(self.servers.len() - 1)
+    }
+
+    /// The server that is furthest behind its share: interleaved, as a ring of turns is.
+    fn next(&mut self) -> usize {
+        let total: f64 = self.in_ring.iter().sum();
+        for (behind, weight) in self.behind.iter_mut().zip(&self.in_ring) {
+            *behind += weight / total;
+        }
+        let furthest = self.behind.iter().enumerate();
+        let furthest = furthest.max_by(|a, b| a.1.total_cmp(b.1));
+        let server = furthest.map_or(0, |(index, _)| index);
+        self.behind[server] -= 1.0;
+        server
     }
 
     /// The server that would answer a request first.

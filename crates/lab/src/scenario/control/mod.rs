@@ -55,6 +55,7 @@ struct Plan {
     capacity: f64,
     max_age_ms: u64,
     law: String,
+    scheduler: String,
     extras: bool,
 }
 
@@ -75,6 +76,7 @@ impl Plan {
             capacity: context.param("capacity")?,
             max_age_ms: context.param("max_age_ms")?,
             law: context.param("law")?,
+            scheduler: context.param("scheduler")?,
             extras: context.param::<u8>("extras")? != 0,
         };
         ensure!(
@@ -121,6 +123,11 @@ impl Scenario for Control {
             ),
             param("max_age_ms", "1000", "longest life of a connection"),
             param("law", "equalise", "the law that stands as causeway"),
+            param(
+                "scheduler",
+                "latency",
+                "what it drives there: latency, maglev or weighted-round-robin",
+            ),
             param("extras", "1", "0: without step, noise, fail-fast, all slow"),
         ];
         PARAMS

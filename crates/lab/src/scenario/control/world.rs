@@ -239,8 +239,9 @@ impl World {
         set(&["--scheduler", "maglev"])?;
         match way {
             Way::Maglev => Ok(()),
-            Way::Paper => set(&["--scheduler", "latency", "--control", "watermark-paper"]),
-            Way::Causeway => set(&["--scheduler", "latency", "--control", &plan.law]),
+            // By hash, as all that the paper compares.
+            Way::Paper => set(&["--control", "watermark-paper"]),
+            Way::Causeway => set(&["--scheduler", &plan.scheduler, "--control", &plan.law]),
         }
     }
 
