@@ -466,7 +466,8 @@ fn bird_announces_a_vip_that_is_ready() {
         announce("300ms", 2);
         let daemon = machine.start();
         wait_for_route(machine, true);
-        assert!(machine.log().contains("BIRD announces 192.0.2.1"));
+        // BIRD has the route before its command has ended and the daemon knows.
+        machine.wait_for_log("BIRD announces 192.0.2.1");
         assert_eq!(machine.json(&["vip", "show", "web"])["announced"], true);
         assert!(http_get("/metrics").contains("causeway_vip_announced{vip=\"web\"} 1.0"));
         // One of two reals drains: fewer are up than the VIP needs.

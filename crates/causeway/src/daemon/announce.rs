@@ -114,12 +114,13 @@ impl Herald {
         }
         match tell(&announce, offered) {
             Ok(()) => {
+                // Whoever reads the log finds it in the API, too.
+                shared.engine().set_announced(offered.clone());
                 let list: Vec<String> = offered.iter().map(IpAddr::to_string).collect();
                 match list.is_empty() {
                     true => info!("BIRD announces no VIP of ours"),
                     false => info!("BIRD announces {}", list.join(", ")),
                 }
-                shared.engine().set_announced(offered.clone());
                 self.told = Some((announce, offered.clone()));
                 self.failed = None;
             }
