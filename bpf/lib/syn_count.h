@@ -4,7 +4,7 @@
  * category of clients. A slot is time / length; whoever comes first with a newer
  * time empties it, under the slot's lock, so that nothing is counted in between.
  *
- * Memory: slots are 288 bytes; a category has cfg_ring of them. Attempts that are not
+ * Memory: slots are 224 bytes; a category has cfg_ring of them. Attempts that are not
  * connected and connections each have a table of fixed size, in which the one that
  * was silent longest gives way: a flood fills the first and leaves the second alone.
  */
@@ -217,21 +217,6 @@ static __always_inline void count_in_slot(u32 category, const struct syn_outcome
 	bpf_spin_unlock(&locked->lock);
 }
 
-/* The SYN before this one came again, in the slot of that one. */
-static __always_inline void count_again(u32 category, const struct syn_outcome *out)
-{
-	u64 number = out->before_ns / cfg_slot_ns;
-	struct syn_slot_locked *locked = find_slot(category, number);
-	u32 retry = CW_MASKED(out->retry - 1, SYN_RETRY_MAX);
-
-	if (!locked)
-		return;
-	bpf_spin_lock(&locked->lock);
-	if (locked->slot.number == number)
-		locked->slot.again[retry] += 1;
-	bpf_spin_unlock(&locked->lock);
-}
-
 /* A first SYN turned out to be of somebody, in its own slot. */
 static __always_inline void count_heard(u32 category, const struct syn_outcome *out)
 {
@@ -288,8 +273,6 @@ static __always_inline void count_outcome(u32 category, const struct syn_outcome
 {
 	if (out->count != SYN_COUNT_NOTHING)
 		count_in_slot(category, out);
-	if (out->before_ns)
-		count_again(category, out);
 	if (out->heard)
 		count_heard(category, out);
 	if (out->count == SYN_COUNT_COMPLETED)

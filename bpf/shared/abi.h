@@ -618,7 +618,6 @@ struct syn_slot {
 	u64 stalled_ns; /* sum over the stalled: first SYN to end */
 	u32 offered[SYN_RETRIES];
 	u32 accepted[SYN_RETRIES];
-	u32 again[SYN_RETRIES]; /* of this slot's SYNs those that were sent again later */
 	u32 refused;        /* answered with a RST; not in offered */
 	u32 duplicates;     /* SYNs that had been answered */
 	u32 established;
@@ -632,10 +631,10 @@ struct syn_slot {
 	u32 stalled_first;
 	u32 pad;
 };
-ABI_SIZE(struct syn_slot, 280);
+ABI_SIZE(struct syn_slot, 216);
 
 /* In the kernel behind a lock. */
-#define SYN_SLOT_LOCKED 288
+#define SYN_SLOT_LOCKED 224
 
 /* Connections completed in a slot by how many slots before their SYN was accepted. */
 struct syn_origin {

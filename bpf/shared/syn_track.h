@@ -81,7 +81,6 @@ _Static_assert(sizeof(struct syn_conn) == 48, "struct syn_conn");
 
 struct syn_outcome {
 	u64 at_ns;         /* belongs to the slot of this time */
-	u64 before_ns;     /* OFFERED, retry > 0: when the SYN before this one came */
 	u64 accepted_ns;   /* COMPLETED: when its last SYN came */
 	u64 conn_fail_ns;  /* ACCEPTED, COMPLETED: first SYN to last SYN */
 	u64 syn_to_end_ns; /* COMPLETED: last SYN to the server's last data */
@@ -93,7 +92,7 @@ struct syn_outcome {
 	u8 heard;          /* the client is heard of for the first time after its first SYN */
 	u8 pad[4];
 };
-_Static_assert(sizeof(struct syn_outcome) == 64, "struct syn_outcome");
+_Static_assert(sizeof(struct syn_outcome) == 56, "struct syn_outcome");
 
 CW_INLINE void syn_track_heard(struct syn_conn *c, struct syn_outcome *out)
 {
@@ -118,7 +117,6 @@ CW_INLINE void syn_track_syn(struct syn_conn *c, u32 isn, u64 now_ns, struct syn
 		out->count = SYN_COUNT_DUPLICATE;
 		return;
 	}
-	out->before_ns = c->last_syn_ns;
 	c->last_syn_ns = now_ns;
 	if (c->retry < SYN_RETRY_MAX)
 		c->retry++;

@@ -347,7 +347,7 @@ fn explain_names_the_fault_of_every_path() {
 fn the_agent_knows_what_clients_felt() {
     let runs = ["steady", "restart"];
     let chosen = format!("runs={}", runs.join(","));
-    let report = run("certes", &[&chosen, "seconds=8", "warm_up_s=4"]);
+    let report = run("certes", &[&chosen, "seconds=16", "warm_up_s=4"]);
     for (index, name) in runs.iter().enumerate() {
         let of = |key| number(&report, &format!("/runs/{index}/{key}"));
         assert_eq!(
@@ -355,10 +355,10 @@ fn the_agent_knows_what_clients_felt() {
             Some(&json!(name))
         );
         assert!(of("syn_drop_pct") > 10.0, "the queue is too long: {report}");
-        // One client at the edge of the seconds that count, with 9 s of patience, is 0.7 %.
-        assert!(of("exact_error_pct").abs() < 3.0, "{report}");
-        let missing = of("exact_transactions") / of("transactions") - 1.0;
-        assert!(missing.abs() < 0.02, "{report}");
+        // Of the whole run, which has no edges, whoever was killed in the middle.
+        let missing = of("all_exact_transactions") / of("all_transactions") - 1.0;
+        assert!(missing.abs() < 0.01, "{report}");
+        assert!(of("all_exact_error_pct").abs() < 2.0, "{report}");
         assert!(of("syn_to_end_error_pct") < -30.0, "{report}");
     }
 }

@@ -150,8 +150,6 @@ plain! {
         offered: [u32; 16],
         /// Of those the ones that were answered.
         accepted: [u32; 16],
-        /// And those that were sent again later.
-        again: [u32; 16],
         /// SYNs answered with a RST; not in `offered`.
         refused: u32,
         /// SYNs that had been answered.

@@ -40,6 +40,9 @@ const SERVICES_MAX: usize = 256;
 const PREFIXES_MAX: usize = 1024;
 /// Bytes of a table's entry beyond key and value, as the kernel allots them.
 const HASH_OVERHEAD: u64 = 48;
+/// As in `bpf/lib/syn_count.h`.
+const ORIGINS: u64 = 16384;
+const RETRY_TIMES: u64 = 4096;
 /// `SYN_STATE_OFFERED` of `bpf/shared/syn_track.h`.
 const OFFERED: u8 = 1;
 
@@ -84,9 +87,13 @@ impl SynMeterOptions {
 
     /// What the kernel sets aside for the tables and rings, bytes.
     pub fn memory_bytes(&self) -> u64 {
-        let entry = size_of::<FlowKey6>() as u64 + 56 + HASH_OVERHEAD;
+        let entry = |key: usize, value: usize| (key + value) as u64 + HASH_OVERHEAD;
+        let attempts = u64::from(self.half_open) + u64::from(self.connections);
         let slots = u64::from(self.categories()) * u64::from(self.ring);
-        (u64::from(self.half_open) + u64::from(self.connections)) * entry
+        let count = size_of::<u64>();
+        attempts * entry(size_of::<FlowKey6>(), size_of::<SynEntry>())
+            + ORIGINS * entry(size_of::<SynOrigin>(), count)
+            + RETRY_TIMES * entry(size_of::<SynRetryTime>(), count)
             + slots * size_of::<SynSlotLocked>() as u64
     }
 
@@ -120,9 +127,11 @@ impl SynMeterOptions {
         Ok(())
     }
 
-    /// A number that changes with the settings (FNV-1a).
+    /// A number that changes with the settings and with the size of what is counted
+    /// (FNV-1a).
     fn fingerprint(&self) -> u64 {
-        format!("{self:?}")
+        let sizes = [size_of::<SynSlotLocked>(), size_of::<SynEntry>()];
+        format!("{self:?} {sizes:?}")
             .bytes()
             .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
                 (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -133,7 +142,8 @@ impl SynMeterOptions {
 /// An attempt to connect that has not been answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    key: FlowKey6,
+    /// Client to service.
+    pub key: FlowKey6,
     /// The category that it is counted in.
     pub category: u32,
     /// When its first SYN came; CLOCK_MONOTONIC, nanoseconds.
@@ -162,6 +172,7 @@ pub struct SynMeter {
     origins: Table<SynOrigin, u64>,
     retry_times: Table<SynRetryTime, u64>,
     half_open: Table<FlowKey6, SynEntry>,
+    connections: Table<FlowKey6, SynEntry>,
     took_over: bool,
 }
 
@@ -185,11 +196,12 @@ impl SynMeter {
             origins: Table::new(map("syn_origins")?)?,
             retry_times: Table::new(map("syn_retry_times")?)?,
             half_open: Table::new(map("syn_half_open")?)?,
+            // Last: who finds its pin finds all.
+            connections: Table::new(map("syn_connections")?)?,
             options: options.clone(),
             took_over,
             _pins: pins,
         };
-        pin_map(skel.object(), &meter._pins, "syn_connections")?;
         meter.name_categories(&skel, &interfaces)?;
         for interface in &interfaces {
             for (name, point) in FILTERS {
@@ -263,15 +275,27 @@ impl SynMeter {
     pub fn waiting(&self) -> Result<Vec<Waiting>> {
         let all = self.half_open.entries_batched()?.into_iter();
         let waiting = all.filter(|(_, entry)| entry.conn.state == OFFERED);
-        Ok(waiting
-            .map(|(key, entry)| Waiting {
-                key,
-                category: entry.category,
-                first_syn_ns: entry.conn.first_syn_ns,
-                last_syn_ns: entry.conn.last_syn_ns,
-                retry: entry.conn.retry,
-            })
-            .collect())
+        let attempts = waiting.map(|(key, entry)| Waiting {
+            key,
+            category: entry.category,
+            first_syn_ns: entry.conn.first_syn_ns,
+            last_syn_ns: entry.conn.last_syn_ns,
+            retry: entry.conn.retry,
+        });
+        Ok(attempts.collect())
+    }
+
+    /// Whether the attempt of this tuple that began then has been answered, as far as the
+    /// tables still know: a tuple comes again.
+    pub fn is_answered(&self, key: &FlowKey6, first_syn_ns: u64) -> Result<bool> {
+        for table in [&self.half_open, &self.connections] {
+            if let Some(entry) = table.get(key)?
+                && entry.conn.first_syn_ns == first_syn_ns
+            {
+                return Ok(entry.conn.state != OFFERED);
+            }
+        }
+        Ok(false)
     }
 
     /// Forgets attempts: if another SYN comes of one, it is a first SYN.
@@ -448,4 +472,26 @@ fn detach_filters_of(ifindex: u32) -> Result<()> {
         cookie_hooks::detach_filter(ifindex, point, SYN_PRIORITY)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// docs/clients.md states both figures.
+    #[test]
+    fn memory_is_what_the_manual_says() {
+        let of = |services| SynMeterOptions {
+            interfaces: vec!["eth0".to_owned()],
+            ring: 512,
+            half_open: 64 << 10,
+            connections: 128 << 10,
+            services: vec![(None, 80); services],
+            ..SynMeterOptions::default()
+        };
+        let one = of(1).memory_bytes();
+        let category = of(2).memory_bytes() - one;
+        assert_eq!((one - category).div_ceil(1_000_000), 30);
+        assert_eq!(category.div_ceil(1000), 115);
+    }
 }

@@ -137,6 +137,16 @@ fn give_way(cpu: usize) -> io::Result<()> {
     }
 }
 
+/// Lets this thread run before others that want its CPU: what it writes down as the truth
+/// must not be what it waited for them.
+pub fn go_first() -> io::Result<()> {
+    // SAFETY: no memory is involved; 0 is the calling thread.
+    match unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// CPU time (user and system) of a process, in steps of 10 ms.
 pub fn process_time(pid: u32) -> Option<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

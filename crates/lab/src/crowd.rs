@@ -24,6 +24,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::clock::monotonic_ns;
+use crate::cpu;
 use crate::netns::Netns;
 
 /// Bytes of an answer.
@@ -92,6 +93,7 @@ impl Crowd {
     /// Starts them in `netns`.
     pub fn start(netns: &Netns, config: CrowdConfig) -> Self {
         Self(netns.thread(move || {
+            cpu::go_first().context("the clients cannot go first")?;
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()?;

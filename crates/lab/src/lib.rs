@@ -29,5 +29,6 @@ pub mod role;
 pub mod sandbox;
 pub mod scenario;
 pub mod series;
+pub mod syn_timeout;
 pub mod topology;
 pub mod web;

@@ -336,7 +336,7 @@ fn load_loss(threshold: u32) -> io::Result<OwnedFd> {
 }
 
 /// libbpf returns a descriptor or a negative errno.
-fn own(fd: i32) -> io::Result<OwnedFd> {
+pub(crate) fn own(fd: i32) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::from_raw_os_error(-fd));
     }

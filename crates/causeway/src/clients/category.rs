@@ -6,7 +6,7 @@ use causeway_io::abi::SynSlot;
 
 use super::history::Record;
 use super::threshold::Watch;
-use super::view::{self, CategoryView, ClassView, EstimateView, Totals};
+use super::view::{CategoryView, ClassView, EstimateView, Totals};
 
 /// A service, a group of clients, a device: what is counted together.
 pub(super) struct Category {
@@ -73,7 +73,7 @@ impl Category {
             exact: EstimateView::from(&exact),
             model: EstimateView::from(&model),
             syn_to_end_s: exact.syn_to_end_mean_s(),
-            drops: view::word(standing.confidence).to_owned(),
+            drops: standing.confidence.as_str().to_owned(),
             drop_odds_ratio: standing.odds_ratio,
             network_loss: standing.loss,
             flood_share: standing.flood,

@@ -13,7 +13,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufReader, ErrorKind, Read, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use causeway_core::certes::Estimate;
 
 const FORMAT: &[u8] = b"causeway clients 1\n";
@@ -151,13 +151,12 @@ impl History {
             .clone();
         let mut file = options.open(path).with_context(doing)?;
         let all = file.metadata().with_context(doing)?.len();
-        // One at a time: the files may be larger than the memory.
         let mut last = None;
-        let mut note = |record: Record| last = Some((record.boot, record.second));
-        let sound = scan(&mut file, &mut note).with_context(doing)?;
-        if last.is_none() {
-            let mut note = |record: Record| last = Some((record.boot, record.second));
-            scan_file(&older(path), &mut note).with_context(doing)?;
+        let mut find_last = |record: Record| last = Some((record.boot, record.second));
+        let sound = scan(&mut file, &mut find_last).with_context(doing)?;
+        let sound = sound.with_context(|| foreign(path))?;
+        if sound <= FORMAT.len() as u64 {
+            read_file(&older(path), &mut find_last)?;
         }
         file.set_len(sound).with_context(doing)?;
         file.seek(SeekFrom::End(0)).with_context(doing)?;
@@ -247,29 +246,44 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
 pub fn read(path: &Path) -> Result<Vec<Record>> {
     let mut records = Vec::new();
     let mut keep = |record| records.push(record);
-    let doing = || format!("cannot read the history {}", path.display());
-    scan_file(&older(path), &mut keep).with_context(doing)?;
-    let mut file = File::open(path).with_context(doing)?;
-    scan(&mut file, &mut keep).with_context(doing)?;
+    let is_old = read_file(&older(path), &mut keep)?;
+    if !read_file(path, &mut keep)? && !is_old {
+        bail!("there is no history {}", path.display());
+    }
     Ok(records)
 }
 
-/// The same of a file that need not be there.
-fn scan_file(path: &Path, each: &mut impl FnMut(Record)) -> std::io::Result<()> {
-    match File::open(path) {
-        Ok(mut file) => scan(&mut file, each).map(drop),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
-    }
+/// Whether there is such a file.
+fn read_file(path: &Path, visit: &mut impl FnMut(Record)) -> Result<bool> {
+    let doing = || format!("cannot read the history {}", path.display());
+    let mut file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        opened => opened.with_context(doing)?,
+    };
+    let sound = scan(&mut file, visit).with_context(doing)?;
+    sound.with_context(|| foreign(path))?;
+    Ok(true)
 }
 
-/// Gives the sound records from the begin, and where they end.
-fn scan(file: &mut File, each: &mut impl FnMut(Record)) -> std::io::Result<u64> {
+fn foreign(path: &Path) -> String {
+    format!(
+        "{} is no history of clients, or another version's; name another file, or move it away",
+        path.display()
+    )
+}
+
+/// Shows the sound records from the begin on, and says where they end; `None` for a file of
+/// something else. One whose first line was torn ends at its begin.
+fn scan(file: &mut File, visit: &mut impl FnMut(Record)) -> std::io::Result<Option<u64>> {
     file.seek(SeekFrom::Start(0))?;
     let mut reader = BufReader::new(file);
-    let mut format = vec![0; FORMAT.len()];
-    if !read_whole(&mut reader, &mut format)? || format != FORMAT {
-        return Ok(0);
+    let mut format = Vec::new();
+    reader
+        .by_ref()
+        .take(FORMAT.len() as u64)
+        .read_to_end(&mut format)?;
+    if format != FORMAT {
+        return Ok(FORMAT.starts_with(&format).then_some(0));
     }
     let mut sound = FORMAT.len() as u64;
     let mut head = [0; 8];
@@ -286,10 +300,10 @@ fn scan(file: &mut File, each: &mut impl FnMut(Record)) -> std::io::Result<u64> 
         let Some(record) = Record::decode(&body) else {
             break;
         };
-        each(record);
+        visit(record);
         sound += (head.len() + body.len()) as u64;
     }
-    Ok(sound)
+    Ok(Some(sound))
 }
 
 /// Whether there was enough to fill `buffer`.
@@ -372,6 +386,26 @@ mod tests {
             let mut expected = records[..left].to_vec();
             expected.push(record(9));
             assert_eq!(read(&path).unwrap(), expected, "cut at {cut}");
+        }
+    }
+
+    /// A slip of the pen in the configuration must cost nobody a file.
+    #[test]
+    fn a_file_of_something_else_is_left_alone() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("clients.history");
+        for text in [
+            "root:x:0:0:root:/root:/bin/sh\n",
+            "causeway clients 9\n",
+            "x",
+        ] {
+            fs::write(&path, text).unwrap();
+            let opened = History::open(&path, 1 << 20).map(drop);
+            for outcome in [opened, read(&path).map(drop)] {
+                let error = outcome.unwrap_err().to_string();
+                assert!(error.contains("is no history of clients"), "{error}");
+            }
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
     }
 

@@ -5,7 +5,7 @@ use anyhow::Result;
 use causeway_core::certes::{Mix, RetryClass};
 use tracing::info;
 
-use super::Clients;
+use super::{Clients, LEARN_EVERY_S, LEARN_MEMORY_S};
 
 /// What the configured weights count for, in attempts.
 const PRIOR_VOTES: f64 = 50.0;
@@ -15,6 +15,9 @@ const WORTH_A_CHANGE: f64 = 0.05;
 impl Clients {
     /// Takes up another mix where clients are not what they were taken for.
     pub(super) fn learn(&mut self) -> Result<()> {
+        let keep = (-(LEARN_EVERY_S as f64) / LEARN_MEMORY_S).exp();
+        self.learner.fade(keep);
+        self.patience.fade(keep);
         let mut mix = self.learner.mix(PRIOR_VOTES)?;
         // Of one schedule, patience can be told as well.
         let first = &self.config.classes[0];

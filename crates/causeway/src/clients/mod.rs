@@ -3,6 +3,7 @@
 //! by slot, and runs both estimators for every category (docs/clients.md).
 
 mod category;
+mod gave_up;
 pub mod history;
 mod learn;
 mod notify;
@@ -19,7 +20,7 @@ use std::time::Duration;
 use anyhow::Result;
 use causeway_core::certes::report::Felt;
 use causeway_core::certes::{
-    Estimate, Judge, Mix, MixLearner, Observer, Origin, PatienceLearner, RetryClass, Verdict,
+    Estimate, Judge, Mix, MixLearner, Observer, Origin, PatienceLearner, RetryClass,
 };
 use causeway_core::cookie::Keys;
 use causeway_io::abi::{FlowKey6, SynSlot};
@@ -29,6 +30,7 @@ use tracing::{info, warn};
 use crate::config::ClientsConfig;
 use crate::daemon::clock::Moment;
 use category::Category;
+use gave_up::GaveUp;
 use history::{History, Record};
 use notify::{Event, Notifier, Recipients};
 use queues::Queues;
@@ -47,6 +49,8 @@ const SURE: u64 = RING as u64 - 40;
 const GRACE: Duration = Duration::from_millis(50);
 /// Between two looks at what clients are like.
 const LEARN_EVERY_S: u64 = 30;
+/// How long ago what clients were like counts for a third of what they are like now.
+const LEARN_MEMORY_S: f64 = 3600.0;
 
 /// Reads, estimates, remembers and tells.
 pub struct Clients {
@@ -59,10 +63,7 @@ pub struct Clients {
     learner: MixLearner,
     patience: PatienceLearner,
     origins: HashMap<(u32, u64), Vec<Origin>>,
-    /// Attempts that were given up, with the second to which that belongs. They stay in
-    /// the kernel until it is in the history: an agent that is started meanwhile must
-    /// find them.
-    judged: HashMap<(FlowKey6, u64), u64>,
+    gave_up: GaveUp,
     /// The first slot that is read: all of the ring where counting went on, else the
     /// one in which it began.
     begin: u64,
@@ -107,7 +108,7 @@ impl Clients {
             learner: MixLearner::new(config.classes.clone())?,
             patience: PatienceLearner::default(),
             origins: HashMap::new(),
-            judged: HashMap::new(),
+            gave_up: GaveUp::new(config.slot.as_nanos() as u64),
             begin,
             second: monotonic_ns() / 1_000_000_000,
             learned: monotonic_ns() / 1_000_000_000,
@@ -125,7 +126,7 @@ impl Clients {
             let category = clients.category(number)?;
             clients.categories.push(category);
         }
-        clients.recorded = clients.first_to_record();
+        clients.recorded = clients.recorded_before();
         if clients.meter.took_over() {
             info!("the accounting of SYNs went on while no agent ran");
         }
@@ -172,19 +173,25 @@ impl Clients {
         })
     }
 
-    /// Slots to remember: the window, and what `exact` is not done with.
+    /// Slots to remember: the window, and what `exact` is not done with; for a history as
+    /// many as the kernel has, so that it is whole behind an agent that was not there.
     fn keep_slots(&self) -> usize {
-        ((WINDOW_S + 2.0 * self.judge.longest_s() + 5.0) / self.slot_s) as usize
+        let needed = (WINDOW_S + 2.0 * self.judge.longest_s() + 5.0) / self.slot_s;
+        match self.history {
+            Some(_) => needed.max(SURE as f64) as usize,
+            None => needed as usize,
+        }
     }
 
-    /// What was recorded before by an agent of this boot is not recorded again, and of
-    /// the time before the first slot nothing is known.
-    fn first_to_record(&self) -> u64 {
-        let begun = self.begin * self.slot_ns() / 1_000_000_000;
+    /// The second behind which recording begins. What was recorded before by an agent of
+    /// this boot is not recorded again, and of the time before the first slot nothing is
+    /// known; the second of that slot is recorded as far as it is known.
+    fn recorded_before(&self) -> u64 {
+        let before = (self.begin * self.slot_ns() / 1_000_000_000).saturating_sub(1);
         let last = self.history.as_ref().and_then(History::last);
         match last {
-            Some((boot, second)) if boot == self.boot => second.max(begun),
-            _ => begun,
+            Some((boot, second)) if boot == self.boot => second.max(before),
+            _ => before,
         }
     }
 
@@ -231,25 +238,33 @@ impl Clients {
         let from = next.unwrap_or(self.begin).max(now.saturating_sub(SURE));
         let mut settled = Vec::new();
         let mut fresh = Vec::new();
+        let mut tries = Vec::new();
         for slot in from..now {
             let counted = self.meter.slot(number as u32, slot)?;
             let origins = self.origins.get(&(number as u32, slot)).cloned();
             if slot <= settled_until {
                 self.total(number, &counted);
+                tries.push((counted.offered, counted.accepted));
                 settled.push((slot, category::to_slot(&counted, origins)));
             } else {
                 fresh.push((slot, category::to_slot(&counted, origins)));
             }
         }
-        self.categories[number].observer.feed(&settled, &fresh)?;
+        let observer = &mut self.categories[number].observer;
+        observer.feed(&settled, &fresh)?;
+        // Whoever floods does not come again, and would pass for clients without patience.
+        if observer.standing().flood == 0.0 {
+            for (offered, accepted) in tries {
+                let by_retry = offered.into_iter().zip(accepted);
+                self.patience
+                    .add(by_retry.map(|(n, of)| (n.into(), of.into())));
+            }
+        }
         Ok(())
     }
 
     /// Each slot once, when it is settled.
     fn total(&mut self, number: usize, slot: &SynSlot) {
-        let by_retry = slot.offered.iter().zip(&slot.accepted);
-        self.patience
-            .add(by_retry.map(|(offered, accepted)| (u64::from(*offered), u64::from(*accepted))));
         let sum = |counts: &[u32]| counts.iter().map(|&n| u64::from(n)).sum::<u64>();
         let s = |ns: u64| ns as f64 / 1e9;
         let totals = &mut self.categories[number].totals;
@@ -285,42 +300,21 @@ impl Clients {
     /// Finds out who gave up.
     fn judge_waiting(&mut self) -> Result<()> {
         let now_ns = monotonic_ns();
-        let mut gone = Vec::new();
-        let mut before = std::mem::take(&mut self.judged);
-        for attempt in self.meter.waiting()? {
-            // Those that are waiting no more are not taken over.
-            if let Some(second) = before.remove(&attempt.attempt()) {
-                match self.history.is_some() && second > self.recorded {
-                    true => drop(self.judged.insert(attempt.attempt(), second)),
-                    false => gone.push(attempt),
-                }
-                continue;
-            }
-            let Some(category) = self.categories.get_mut(attempt.category as usize) else {
-                continue;
-            };
-            let s = |to_ns: u64| to_ns.saturating_sub(attempt.first_syn_ns) as f64 / 1e9;
-            let standing = category.observer.standing();
-            let verdict = self
-                .judge
-                .judge(s(attempt.last_syn_ns), s(now_ns), standing.loss);
-            let Verdict::GaveUp(waited_s) = verdict else {
-                continue;
-            };
-            // Of a flood nobody gives up.
-            if attempt.retry == 0 && standing.flood > 0.0 {
-                gone.push(attempt);
-                continue;
-            }
-            let ended_ns = attempt.first_syn_ns + (waited_s * 1e9) as u64;
-            self.judged
-                .insert(attempt.attempt(), ended_ns / 1_000_000_000);
-            category
-                .observer
-                .gave_up(ended_ns / self.meter.options().slot_ns, waited_s);
-            category.totals.gave_up += 1;
-            category.totals.lost_s += waited_s;
-        }
+        let waiting = self.meter.waiting()?;
+        let keep_after = self.history.as_ref().map(|_| self.recorded);
+        // Of what cannot be read nothing is taken back.
+        let answered = |key: &FlowKey6, first_syn_ns| {
+            let found = self.meter.is_answered(key, first_syn_ns);
+            found.unwrap_or(false)
+        };
+        let gone = self.gave_up.review(
+            waiting,
+            now_ns,
+            &self.judge,
+            keep_after,
+            answered,
+            &mut self.categories,
+        );
         self.meter.forget(&gone)?;
         Ok(())
     }

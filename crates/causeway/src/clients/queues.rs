@@ -101,8 +101,10 @@ impl Queues {
         }
     }
 
+    /// Listeners come and go: the trouble of one is not the others'.
     fn look(&mut self, manage: bool) -> std::io::Result<()> {
         let mut shown = Vec::new();
+        let mut trouble = None;
         let found = listener::find(|of| owner(&self.services, of).is_some())?;
         let mut of_services: Vec<Vec<Listener>> = Vec::new();
         of_services.resize_with(self.services.len(), Vec::new);
@@ -114,20 +116,22 @@ impl Queues {
         for (service, listeners) in of_services.iter().enumerate() {
             if manage {
                 let name = self.services[service].0.clone();
-                self.manage(&name, listeners)?;
+                trouble = self.manage(&name, listeners).err().or(trouble);
             }
             for listener in listeners {
-                let queue = listener.queue()?;
-                shown.push(QueueView {
-                    address: listener.address.to_string(),
-                    length: queue.length,
-                    limit: queue.limit,
-                    mode: self.mode.to_string(),
-                });
+                match listener.queue() {
+                    Ok(queue) => shown.push(QueueView {
+                        address: listener.address.to_string(),
+                        length: queue.length,
+                        limit: queue.limit,
+                        mode: self.mode.to_string(),
+                    }),
+                    Err(error) => trouble = Some(error),
+                }
             }
         }
         self.shown = shown;
-        Ok(())
+        trouble.map_or(Ok(()), Err)
     }
 
     /// One limit for all listeners of a service.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What clients feel, as people and programs see it.
 
-use causeway_core::certes::{Confidence, Estimate, Parts};
+use causeway_core::certes::{Estimate, Parts};
 use serde::{Deserialize, Serialize};
 
 use super::history::Record;
@@ -146,15 +146,6 @@ impl From<&Estimate> for EstimateView {
             server_s: part(|parts| parts.server_s),
             network_s: part(|parts| parts.network_s),
         }
-    }
-}
-
-/// The word for the model's confidence.
-pub fn word(confidence: Confidence) -> &'static str {
-    match confidence {
-        Confidence::Unknown => "unknown",
-        Confidence::Even => "even",
-        Confidence::Uneven => "uneven",
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) struct ClientsPage(pub ClientsView);
 impl Collector for ClientsPage {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         type Count = fn(&CategoryView) -> f64;
-        let counters: [(&str, &str, Option<Unit>, Count); 8] = [
+        let counters: [(&str, &str, Option<Unit>, Count); 12] = [
             (
                 "syns_offered",
                 "SYNs that came and had not been answered",
@@ -27,6 +27,24 @@ impl Collector for ClientsPage {
             ("syns_accepted", "SYNs that were answered", None, |of| {
                 of.totals.accepted as f64
             }),
+            ("syns_refused", "SYNs answered with a RST", None, |of| {
+                of.totals.refused as f64
+            }),
+            (
+                "syns_duplicate",
+                "SYNs that had been answered",
+                None,
+                |of| of.totals.duplicates as f64,
+            ),
+            ("established", "Clients whose first ACK came", None, |of| {
+                of.totals.established as f64
+            }),
+            (
+                "abandoned",
+                "Attempts that their clients ended before they asked for anything",
+                None,
+                |of| of.totals.abandoned as f64,
+            ),
             ("completed", "Connections that ended", None, |of| {
                 of.totals.completed as f64
             }),

@@ -36,7 +36,7 @@ pub struct ReportCounts {
     pub taken: u64,
     /// Older than one that was there: late, or replayed.
     pub old: u64,
-    /// Not signed with a key of ours, or no report at all.
+    /// Not signed with a key of ours, no report at all, or of one server too many.
     pub refused: u64,
 }
 
@@ -129,24 +129,23 @@ impl Inner {
     }
 
     fn take(&mut self, report: Report, now_ns: u64) {
-        let taken = match self.servers.get_mut(&report.server) {
-            Some(newest) => newest.take(report, now_ns),
-            None => {
-                if self.servers.len() >= SERVERS_MAX {
-                    self.servers.retain(|_, newest| newest.is_fresh(now_ns));
-                }
-                let room = self.servers.len() < SERVERS_MAX;
-                if room {
-                    self.servers
-                        .insert(report.server, Newest::new(report, now_ns));
-                }
-                room
+        if let Some(newest) = self.servers.get_mut(&report.server) {
+            match newest.take(report, now_ns) {
+                true => self.counts.taken += 1,
+                false => self.counts.old += 1,
             }
-        };
-        match taken {
-            true => self.counts.taken += 1,
-            false => self.counts.old += 1,
+            return;
         }
+        if self.servers.len() >= SERVERS_MAX {
+            self.servers.retain(|_, newest| newest.is_fresh(now_ns));
+        }
+        if self.servers.len() >= SERVERS_MAX {
+            self.counts.refused += 1;
+            return;
+        }
+        let server = report.server;
+        self.servers.insert(server, Newest::new(report, now_ns));
+        self.counts.taken += 1;
     }
 }
 

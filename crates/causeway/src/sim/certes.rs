@@ -8,7 +8,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, anyhow};
-use causeway_core::certes::Confidence;
 use causeway_sim::certes::workload::{Schedule, Workload, table_ii};
 use causeway_sim::certes::{Evaluation, Method, evaluate, world};
 use serde::Serialize;
@@ -139,15 +138,6 @@ pub fn errors(of: &Evaluation, method: Method) -> (f64, f64) {
     })
 }
 
-/// The word for the model's confidence.
-pub fn word(confidence: Confidence) -> &'static str {
-    match confidence {
-        Confidence::Unknown => "unknown",
-        Confidence::Even => "even",
-        Confidence::Uneven => "uneven",
-    }
-}
-
 fn print(table: &Table) {
     let what = match table.schedule {
         Schedule::Paper => "retries at 3 and 9 s, patience 21 s",
@@ -184,7 +174,7 @@ fn print(table: &Table) {
             row.rate,
             row.syn_drop_pct,
             row.gave_up_pct,
-            word(row.confidence),
+            row.confidence.as_str(),
             error(Method::Exact),
             error(Method::Model),
             error(Method::Learned),
@@ -221,6 +211,7 @@ struct JsonRun<'a> {
     drop_odds_ratio: Option<f64>,
     drop_pct_by_retry: &'a [f64],
     network_loss_pct: f64,
+    forecast_error_pct: f64,
 }
 
 impl<'a> From<&'a Evaluation> for JsonRun<'a> {
@@ -242,10 +233,11 @@ impl<'a> From<&'a Evaluation> for JsonRun<'a> {
             reference_error_pct: mean(Method::Reference),
             mm1_error_pct: mean(Method::Queueing),
             sliding_window_error_pct: mean(Method::SlidingWindow),
-            drops: word(row.confidence),
+            drops: row.confidence.as_str(),
             drop_odds_ratio: row.odds_ratio,
             drop_pct_by_retry: &row.drop_pct_by_retry,
             network_loss_pct: 100.0 * row.loss,
+            forecast_error_pct: row.forecast_error_pct,
         }
     }
 }

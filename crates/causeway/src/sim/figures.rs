@@ -5,7 +5,7 @@ use anyhow::Result;
 use causeway_core::certes::queueing_mean_s;
 use causeway_sim::certes::workload::{Backlog, Schedule, Workload, table_ii};
 use causeway_sim::certes::world::Second;
-use causeway_sim::certes::{Evaluation, Method, evaluate_by, world};
+use causeway_sim::certes::{Evaluation, Forecast, Method, evaluate_by, world};
 
 use super::certes::{Table, errors, in_parallel};
 use crate::report::chart::{Along, Chart, Scale, Series};
@@ -57,6 +57,7 @@ pub fn all(seed: u64, seconds: u32, tables: &[Table]) -> Result<Vec<Figure>> {
                 row,
                 &[Method::Model, Method::Queueing, Method::SlidingWindow],
             ));
+            figures.push(forecast(schedule, row));
         }
     }
     figures.push(drop_rate_alone());
@@ -159,6 +160,34 @@ fn over_time(title: &str, row: &Evaluation, methods: &[Method]) -> Figure {
             said.join(", ")
         ),
         chart: chart("seconds", "seconds", series),
+    }
+}
+
+fn forecast(schedule: &str, row: &Evaluation) -> Figure {
+    let shown = row.retries.iter().enumerate().skip(45).take(SHOWN_S);
+    let points = |of: fn(&Forecast) -> f64| -> Vec<(f64, f64)> {
+        let seconds = shown.clone();
+        seconds
+            .map(|(at, second)| (at as f64, of(second)))
+            .collect()
+    };
+    Figure {
+        title: format!(
+            "Section 6, {schedule}: retries that come, and that were expected a second before ({})",
+            row.name
+        ),
+        caption: format!(
+            "SYNs of each second that were not first ones. Off by {:.1} % of all over the whole run.",
+            row.forecast_error_pct
+        ),
+        chart: chart(
+            "seconds",
+            "SYNs",
+            vec![
+                line("came", points(|of| of.came), 0),
+                line("expected", points(|of| of.expected), 1),
+            ],
+        ),
     }
 }
 

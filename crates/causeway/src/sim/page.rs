@@ -4,7 +4,7 @@
 use causeway_sim::certes::Method;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::certes::{Table, errors, word};
+use super::certes::{Table, errors};
 use super::figures::Figure;
 
 const STYLE: &str = "\
@@ -60,7 +60,7 @@ fn one_table(table: &Table) -> Markup {
                     td { (format!("{:.2}", row.truth_mean_s)) }
                     td { (format!("{:.1} %", row.syn_drop_pct)) }
                     td { (format!("{:.1} %", row.gave_up_pct)) }
-                    td { (word(row.confidence)) }
+                    td { (row.confidence.as_str()) }
                     @for method in METHODS { td { (format!("{:+.1}", errors(row, method).0)) } }
                 }
             }

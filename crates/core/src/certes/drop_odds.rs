@@ -20,6 +20,17 @@ pub enum Confidence {
     Uneven,
 }
 
+impl Confidence {
+    /// `even`, `uneven` or `unknown`: whether retries are dropped like first SYNs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Even => "even",
+            Self::Uneven => "uneven",
+        }
+    }
+}
+
 /// Drop rates of first SYNs and of retries, over the last minute or so.
 #[derive(Clone, Copy, Debug)]
 pub struct DropOdds {

@@ -7,7 +7,7 @@
 //! SYNs; here expectations stay fractions, so that classes of small weight do not
 //! vanish.
 
-use super::{DropOdds, Error, Estimate, Mix, SECOND_NS, Slot, StallShares};
+use super::{DropOdds, Error, Estimate, Mix, Slot, StallShares};
 
 /// One retry of one class.
 #[derive(Clone, Copy, Debug)]
@@ -231,25 +231,10 @@ impl FastModel {
             .find(|slot| slot.total > 0.0)
     }
 
-    /// What this slot's completed connections had lost, seconds: by the slots in
-    /// which they were accepted (eq. 12), else by the one that the mean SYN-to-END
-    /// points to (eq. 31).
+    /// What this slot's completed connections had lost, seconds.
     fn conn_fail_s(&self, slot: &Slot) -> f64 {
         let mean = |ago| self.accepted(ago).map_or(0.0, |past| past.conn_fail_s);
-        if slot.completed == 0 {
-            return 0.0;
-        }
-        if slot.origins.is_empty() {
-            return slot.completed as f64 * mean(self.mean_slots_ago(slot));
-        }
-        let of_origin =
-            |origin: &super::Origin| origin.completed as f64 * mean(origin.slots_ago as usize);
-        slot.origins.iter().map(of_origin).sum()
-    }
-
-    fn mean_slots_ago(&self, slot: &Slot) -> usize {
-        let mean_s = slot.syn_to_end_ns as f64 / SECOND_NS / slot.completed.max(1) as f64;
-        (mean_s / self.slot_s).round() as usize
+        slot.by_origin(self.slot_s, mean)
     }
 
     /// How long before its accepted SYN a connection that was accepted in the latest

@@ -263,15 +263,29 @@ impl Observer {
         });
     }
 
-    /// A client gave up in slot `number`, having waited so long. If that slot is
-    /// forgotten or yet to come, it counts in the nearest one that is known.
-    pub fn gave_up(&mut self, number: u64, waited_s: f64) {
-        let at = self.recent.partition_point(|of| of.number < number);
-        let at = at.min(self.recent.len().saturating_sub(1));
-        if let Some(of) = self.recent.get_mut(at) {
-            of.exact.gave_up += 1.0;
-            of.exact.give_up_s += waited_s;
+    /// A client gave up in slot `number`, having waited so long. Of a slot that is yet to
+    /// come it counts in the last one that is known. The slot in which it counts; `None`
+    /// where that is forgotten.
+    pub fn gave_up(&mut self, number: u64, waited_s: f64) -> Option<u64> {
+        let number = number.min(self.recent.back()?.number);
+        let of = self.known(number)?;
+        of.exact.gave_up += 1.0;
+        of.exact.give_up_s += waited_s;
+        Some(number)
+    }
+
+    /// It had not: takes back what counted in that slot.
+    pub fn take_back(&mut self, number: u64, waited_s: f64) {
+        if let Some(of) = self.known(number) {
+            of.exact.gave_up -= 1.0;
+            // Sums of many are not exact.
+            of.exact.give_up_s = (of.exact.give_up_s - waited_s).max(0.0);
         }
+    }
+
+    fn known(&mut self, number: u64) -> Option<&mut Observed> {
+        let at = self.recent.partition_point(|of| of.number < number);
+        self.recent.get_mut(at).filter(|of| of.number == number)
     }
 
     /// The slots that are remembered, in order.

@@ -38,6 +38,13 @@ impl PatienceLearner {
         }
     }
 
+    /// Lets what was added so far count for less: for the share `keep` of itself. Clients
+    /// change, and what they were like long ago must not hide what they are like now.
+    pub fn fade(&mut self, keep: f64) {
+        let counts = self.offered.iter_mut().chain(&mut self.dropped);
+        counts.for_each(|count| *count *= keep);
+    }
+
     /// Shares of clients by the last retry that they make, from 0; they sum to 1. The
     /// share of the last retry that drops tell about holds all more patient ones too.
     /// `loss` is the network's: a retry that was lost on the way was made.

@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 
 use super::fast::{Lane, check, lanes};
-use super::{Error, Estimate, Mix, SECOND_NS, Slot};
+use super::{Error, Estimate, Mix, Slot};
 
 /// One slot of the window.
 #[derive(Clone, Debug)]
@@ -302,7 +302,7 @@ impl ReferenceModel {
         }
     }
 
-    /// Eq. 12 where origins are known, else by the mean SYN-to-END.
+    /// What the slot's completed connections had lost, seconds.
     fn conn_fail_s(&self, slot: &Slot) -> f64 {
         let newest = self.window.len() - 1;
         let mean = |ago: usize| {
@@ -311,16 +311,7 @@ impl ReferenceModel {
                 .find_map(|at| self.accepted_mean_s(at))
                 .unwrap_or(0.0)
         };
-        if slot.completed == 0 {
-            return 0.0;
-        }
-        if slot.origins.is_empty() {
-            let mean_s = slot.syn_to_end_ns as f64 / SECOND_NS / slot.completed as f64;
-            return slot.completed as f64 * mean((mean_s / self.slot_s).round() as usize);
-        }
-        let of_origin =
-            |origin: &super::Origin| origin.completed as f64 * mean(origin.slots_ago as usize);
-        slot.origins.iter().map(of_origin).sum()
+        slot.by_origin(self.slot_s, mean)
     }
 
     /// What the accepted SYNs of a slot had lost on average; `None` without any.

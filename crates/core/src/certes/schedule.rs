@@ -191,6 +191,12 @@ impl MixLearner {
         }
     }
 
+    /// Lets what was seen so far count for less: for the share `keep` of itself.
+    pub fn fade(&mut self, keep: f64) {
+        self.unknown *= keep;
+        self.votes.values_mut().for_each(|votes| *votes *= keep);
+    }
+
     /// How many retries fitted no class, as a share of all.
     pub fn unknown_share(&self) -> f64 {
         let all = self.unknown + self.votes.values().sum::<f64>();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a server counts in one slot of time.
 
-use super::{Count, Outcome};
+use super::{Count, Outcome, SECOND_NS};
 
 /// Connections that were accepted in one slot and completed in another
 /// (ACCEPTED[p, i] of Certes, eq. 7).
@@ -53,6 +53,27 @@ pub struct Slot {
 }
 
 impl Slot {
+    /// A sum over all completed connections, of a mean by how many slots ago they were
+    /// accepted (eq. 12). Where no origin is known, all are taken to be as old as the mean
+    /// SYN-to-END says (eq. 31); where some are missing, like the others: the table that
+    /// they are counted in is of fixed size.
+    pub(super) fn by_origin(&self, slot_s: f64, mean: impl Fn(usize) -> f64) -> f64 {
+        let completed = self.completed as f64;
+        let known: u64 = self.origins.iter().map(|origin| origin.completed).sum();
+        if self.completed == 0 {
+            return 0.0;
+        }
+        if known == 0 {
+            let mean_s = self.syn_to_end_ns as f64 / SECOND_NS / completed;
+            return completed * mean((mean_s / slot_s).round() as usize);
+        }
+        let origins = self.origins.iter();
+        let sum: f64 = origins
+            .map(|origin| origin.completed as f64 * mean(origin.slots_ago as usize))
+            .sum();
+        sum * completed / known as f64
+    }
+
     /// SYNs that came and were not answered.
     pub fn dropped(&self) -> u64 {
         self.offered.saturating_sub(self.accepted)

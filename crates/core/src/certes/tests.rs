@@ -154,6 +154,34 @@ fn connections_count_by_the_slot_that_accepted_them() {
     assert_eq!(last.completed, 100.0);
 }
 
+/// The kernel's table of origins has room for so many: of what is missing there the rest
+/// tells.
+#[test]
+fn origins_that_are_missing_count_like_the_others() {
+    let of = |origins| {
+        let mut model = FastModel::new(1.0, paper_mix(), 0.0).expect("valid");
+        model.step(&slot(100, 50));
+        for _ in 0..2 {
+            model.step(&slot(0, 0));
+        }
+        model.step(&slot(50, 50));
+        let ended = Slot {
+            completed: 100,
+            origins,
+            ..Slot::default()
+        };
+        model.step(&ended).conn_fail_s
+    };
+    let origin = |slots_ago, completed| Origin {
+        slots_ago,
+        completed,
+    };
+    let all = of(vec![origin(4, 50), origin(1, 50)]);
+    let some = of(vec![origin(4, 20), origin(1, 20)]);
+    assert!((all - 150.0).abs() < 1e-9, "{all}");
+    assert!((some - all).abs() < 1e-9, "{some}");
+}
+
 #[test]
 fn lost_packets_count_as_drops() {
     // One SYN in ten is lost; of the ten clients behind nine SYNs one waits 3 s.
@@ -317,6 +345,39 @@ fn patience_is_learned_from_those_who_do_not_come_again() {
 }
 
 #[test]
+fn what_clients_were_like_long_ago_does_not_hide_what_they_are_like_now() {
+    let class = RetryClass::new("linux", LINUX_6_5_S, 9.0);
+    // Of those whose first SYN was dropped all come again, or a tenth.
+    let patient = [(1000, 0), (1000, 0), (1000, 0)];
+    let impatient = [(1000, 0), (100, 0), (10, 0)];
+    let mut learner = PatienceLearner::default();
+    for _ in 0..1000 {
+        learner.add(patient);
+        learner.fade(0.9);
+    }
+    for _ in 0..50 {
+        learner.add(impatient);
+        learner.fade(0.9);
+    }
+    let mix = learner.split(&class, &[], 0.0).expect("valid");
+    let first = &mix.classes()[0];
+    assert!(
+        first.retries_s.is_empty() && (first.weight - 0.9).abs() < 0.01,
+        "{mix:?}"
+    );
+    let mut votes = MixLearner::new([
+        RetryClass::new("rfc6298", RFC_6298_S, 20.0),
+        RetryClass::new("rfc1122", RFC_1122_S, 20.0),
+    ])
+    .expect("valid");
+    votes.observe_many(1, 1.0, 1_000_000);
+    (0..200).for_each(|_| votes.fade(0.9));
+    votes.observe_many(1, 3.0, 1000);
+    let share = votes.mix(10.0).expect("valid").classes()[1].weight;
+    assert!(share > 0.98, "{share}");
+}
+
+#[test]
 fn where_drops_tell_nothing_the_class_keeps_its_patience() {
     let class = RetryClass::new("linux", LINUX_6_5_S, 9.0);
     let learned = PatienceLearner::default()
@@ -425,9 +486,22 @@ fn an_observer_estimates_fresh_slots_and_settles_them_once() {
         let fresh = &slots[until.max(from) as usize..now as usize];
         observer.feed(settled, fresh).expect("valid");
         if now == 20 {
-            observer.gave_up(18, 21.0);
+            assert_eq!(observer.gave_up(18, 21.0), Some(18));
+            // Two that had not, as turns out when their slots are settled.
+            let early = [18, 99].map(|number| observer.gave_up(number, 3.0));
+            assert_eq!(early, [Some(18), Some(19)], "not yet there: the last");
+        }
+        if now == 30 {
+            observer.take_back(18, 3.0);
+            observer.take_back(19, 3.0);
         }
     }
+    let mut short = Observer::new(1.0, &mix, 5).expect("valid");
+    assert_eq!(short.gave_up(3, 9.0), None, "nothing is known");
+    short.feed(&slots[..20], &[]).expect("valid");
+    assert_eq!(short.gave_up(3, 9.0), None, "that slot is forgotten");
+    short.take_back(3, 9.0);
+    assert!(short.recent().all(|of| of.exact.gave_up == 0.0));
     let expected: Vec<Estimate> = slots.iter().map(|(_, slot)| alone.step(slot)).collect();
     let observed: Vec<&Observed> = observer.recent().collect();
     assert_eq!(observed.len(), 59);

@@ -67,8 +67,6 @@ pub struct Outcome {
     /// Established: SYN-ACKs until the client's ACK; more than 1 if a round trip was
     /// lost.
     pub answers: u8,
-    /// Offered, not for the first time: when the SYN before came.
-    pub before_ns: u64,
     /// When the attempt's first SYN came.
     pub first_syn_ns: u64,
     /// Whether the client is heard of for the first time after its first SYN.
@@ -88,7 +86,6 @@ pub struct Outcome {
 #[derive(Default)]
 struct RawOutcome {
     at_ns: u64,
-    before_ns: u64,
     accepted_ns: u64,
     conn_fail_ns: u64,
     syn_to_end_ns: u64,
@@ -141,7 +138,6 @@ impl Tracker {
             at_ns: raw.at_ns,
             retry: raw.retry,
             answers: raw.answers,
-            before_ns: raw.before_ns,
             first_syn_ns: raw.first_syn_ns,
             heard: raw.heard != 0,
             accepted_ns: raw.accepted_ns,

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use causeway_core::certes::{QueueingRule, Trial};
 use serde_json::{Value, json};
 
@@ -54,7 +54,12 @@ impl Scenario for AcceptQueue {
                 "bursts",
                 "bursts of arrivals; or paper: 1000 clients that begin anew, 152 ms away (figure 21)",
             ),
-            param("svg", "", "write the plot to FILE"),
+            param(
+                "seeds",
+                "1",
+                "pairs of servers side by side, each pair with arrivals of its own",
+            ),
+            param("svg", "", "write the first pair's plot to FILE"),
         ];
         PARAMS
     }
@@ -62,40 +67,164 @@ impl Scenario for AcceptQueue {
     fn run(&self, context: &Context) -> Result<Value> {
         let warm_up = Duration::from_secs(context.param("warm_up_s")?);
         let counts = Duration::from_secs(context.param("seconds")?);
-        let start = |name, agent| start(context, name, agent, warm_up + counts);
-        let managed = "accept_queue = \"manage\"\n";
-        let by_clients = start("by-clients", managed)?;
-        let by_queueing = start("by-queueing", "")?;
+        let seeds: u64 = context.param("seeds")?;
+        ensure!(seeds > 0, "there must be one seed at least");
+        let mut pairs = (0..seeds)
+            .map(|number| Pair::start(context, number, warm_up + counts))
+            .collect::<Result<Vec<_>>>()?;
         context.say(format!(
-            "two servers for {} s",
+            "{} servers for {} s",
+            2 * seeds,
             (warm_up + counts).as_secs()
         ));
-        let limits = steer(context, &by_clients, &by_queueing, warm_up + counts)?;
-        let mut scores = Vec::new();
-        for run in [by_clients, by_queueing] {
-            let score = run.finish(warm_up, counts)?;
-            context.say(score.sentence());
-            scores.push(score);
-        }
+        steer(context, &mut pairs, warm_up + counts)?;
+        let outcomes = pairs
+            .into_iter()
+            .map(|pair| pair.finish(context, warm_up, counts))
+            .collect::<Result<Vec<_>>>()?;
         let svg: String = context.param("svg")?;
         if !svg.is_empty() {
-            let drawn = plot(&scores, &limits)?;
-            std::fs::write(&svg, drawn).with_context(|| format!("writing {svg}"))?;
+            std::fs::write(&svg, outcomes[0].plot()?).with_context(|| format!("writing {svg}"))?;
         }
-        let lower_pct = 100.0 * (1.0 - scores[0].truth_mean_s / scores[1].truth_mean_s);
+        let mean =
+            |of: fn(&Outcome) -> f64| outcomes.iter().map(of).sum::<f64>() / outcomes.len() as f64;
+        let (by_clients, by_queueing) = (
+            mean(|of| of.by_clients.truth_mean_s),
+            mean(|of| of.by_queueing.truth_mean_s),
+        );
+        let lower_pct = 100.0 * (1.0 - by_clients / by_queueing);
+        let better = outcomes.iter().filter(|of| of.lower_pct() > 0.0).count();
         context.say(format!(
-            "by what clients feel: {:.3} s, by the time at the server: {:.3} s, {lower_pct:.0} % lower",
-            scores[0].truth_mean_s, scores[1].truth_mean_s
+            "by what clients feel: {by_clients:.3} s, by the time at the server: {by_queueing:.3} s, {lower_pct:.0} % lower; lower with {better} of {seeds} seeds"
         ));
         Ok(json!({
-            "client_rule_mean_s": scores[0].truth_mean_s,
-            "queueing_rule_mean_s": scores[1].truth_mean_s,
+            "client_rule_mean_s": by_clients,
+            "queueing_rule_mean_s": by_queueing,
             "lower_pct": lower_pct,
-            "limits": limits.iter().map(|of| json!({
-                "at_s": of.at_s, "by_clients": of.by_clients, "by_queueing": of.by_queueing,
-            })).collect::<Vec<_>>(),
-            "runs": scores,
+            "seeds_lower": better,
+            "seeds": outcomes.iter().map(Outcome::json).collect::<Vec<_>>(),
         }))
+    }
+}
+
+/// Two servers that meet the same arrivals, one under each rule.
+struct Pair {
+    seed: u64,
+    by_clients: Running,
+    by_queueing: Running,
+    rule: QueueingRule,
+    /// Connections completed and their SYN-to-END, seconds, when the rule was last asked.
+    before: (f64, f64),
+    limits: Vec<Limits>,
+}
+
+impl Pair {
+    fn start(context: &Context, number: u64, length: Duration) -> Result<Self> {
+        let seed = context.seed + number;
+        let name = |rule: &str| format!("{rule}-{number}");
+        let managed = "accept_queue = \"manage\"\n";
+        let goal_ms: f64 = context.param("goal_ms")?;
+        Ok(Self {
+            seed,
+            by_clients: start(context, name("by-clients"), managed, length, seed)?,
+            by_queueing: start(context, name("by-queueing"), "", length, seed)?,
+            rule: QueueingRule::new(LIMITS, BEGIN, goal_ms / 1000.0),
+            before: (0.0, 0.0),
+            limits: Vec::new(),
+        })
+    }
+
+    /// Applies the usual rule to its server, and notes both limits.
+    fn step(&mut self, at_s: f64) -> Result<()> {
+        let live = self.by_queueing.agent().clients()?;
+        let totals = &live["categories"][0]["totals"];
+        let of = |key: &str| totals[key].as_f64().unwrap_or(0.0);
+        let now = (of("completed"), of("server_s"));
+        let limit = self.rule.step(Trial {
+            completed: now.0 - self.before.0,
+            served_s: now.1 - self.before.1,
+            ..Trial::default()
+        });
+        self.before = now;
+        self.by_queueing.set_backlog(limit)?;
+        let live = self.by_clients.agent().clients()?;
+        self.limits.push(Limits {
+            at_s,
+            by_clients: live["accept_queues"][0]["limit"].as_u64().unwrap_or(0) as u32,
+            by_queueing: limit,
+        });
+        Ok(())
+    }
+
+    fn finish(self, context: &Context, warm_up: Duration, counts: Duration) -> Result<Outcome> {
+        let outcome = Outcome {
+            seed: self.seed,
+            by_clients: self.by_clients.finish(warm_up, counts)?,
+            by_queueing: self.by_queueing.finish(warm_up, counts)?,
+            limits: self.limits,
+        };
+        context.say(outcome.by_clients.sentence());
+        context.say(outcome.by_queueing.sentence());
+        Ok(outcome)
+    }
+}
+
+/// What came of a pair.
+struct Outcome {
+    seed: u64,
+    by_clients: Score,
+    by_queueing: Score,
+    limits: Vec<Limits>,
+}
+
+impl Outcome {
+    fn lower_pct(&self) -> f64 {
+        100.0 * (1.0 - self.by_clients.truth_mean_s / self.by_queueing.truth_mean_s)
+    }
+
+    fn json(&self) -> Value {
+        let limit = |of: &Limits| {
+            json!({
+                "at_s": of.at_s, "by_clients": of.by_clients, "by_queueing": of.by_queueing,
+            })
+        };
+        json!({
+            "seed": self.seed,
+            "lower_pct": self.lower_pct(),
+            "limits": self.limits.iter().map(limit).collect::<Vec<_>>(),
+            "runs": [self.by_clients, self.by_queueing],
+        })
+    }
+
+    /// What clients felt and what the servers saw, second by second, and the limits.
+    fn plot(&self) -> Result<String> {
+        let line = |name: &str, points: Vec<(f64, f64)>| Line {
+            name: name.to_owned(),
+            points,
+        };
+        let of_limits = |of: fn(&Limits) -> u32| -> Vec<(f64, f64)> {
+            self.limits
+                .iter()
+                .map(|limit| (limit.at_s, f64::from(of(limit)).log2()))
+                .collect()
+        };
+        Plot {
+            title: "Client response time under two rules for the accept queue".to_owned(),
+            x_label: "seconds".to_owned(),
+            x_log: false,
+            y_label: "seconds; limits: log2".to_owned(),
+            lines: vec![
+                line("clients, by clients", self.by_clients.felt.clone()),
+                line("clients, by queueing", self.by_queueing.felt.clone()),
+                line(
+                    "server's view, by queueing",
+                    self.by_queueing.served.clone(),
+                ),
+                line("limit, by clients", of_limits(|of| of.by_clients)),
+                line("limit, by queueing", of_limits(|of| of.by_queueing)),
+            ],
+        }
+        .svg()
     }
 }
 
@@ -106,11 +235,17 @@ struct Limits {
     by_queueing: u32,
 }
 
-fn start(context: &Context, name: &'static str, agent: &str, length: Duration) -> Result<Running> {
+fn start(
+    context: &Context,
+    name: String,
+    agent: &str,
+    length: Duration,
+    seed: u64,
+) -> Result<Running> {
     let base = Run {
         name,
         backlog: vec![BEGIN as i32],
-        patience_s: vec![21],
+        patience: vec![Duration::from_secs(21)],
         // Most clients' stacks double their timeouts from the first.
         linear_timeouts: Some(0),
         ..steady()
@@ -144,70 +279,21 @@ fn start(context: &Context, name: &'static str, agent: &str, length: Duration) -
         ),
         ..run
     };
-    let net = Net::build(context.sandbox, &run, context.seed)?;
-    run.start(&context.binary, net, length, context.seed)
+    let net = Net::build(context.sandbox, &run, seed)?;
+    run.start(&context.binary, net, length, seed)
 }
 
-/// Applies the usual rule to one server, and notes both limits, once a period.
-fn steer(
-    context: &Context,
-    by_clients: &Running,
-    by_queueing: &Running,
-    length: Duration,
-) -> Result<Vec<Limits>> {
+/// Steps all pairs once a period.
+fn steer(context: &Context, pairs: &mut [Pair], length: Duration) -> Result<()> {
     let period = Duration::from_secs(context.param("period_s")?);
-    let goal_ms: f64 = context.param("goal_ms")?;
-    let mut rule = QueueingRule::new(LIMITS, BEGIN, goal_ms / 1000.0);
     let begin = Instant::now();
-    let mut before = (0.0, 0.0);
-    let mut limits = Vec::new();
-    while begin.elapsed() + period < length {
-        std::thread::sleep(period);
-        let live = by_queueing.agent().clients()?;
-        let totals = &live["categories"][0]["totals"];
-        let of = |key: &str| totals[key].as_f64().unwrap_or(0.0);
-        let now = (of("completed"), of("server_s"));
-        let limit = rule.step(Trial {
-            completed: now.0 - before.0,
-            served_s: now.1 - before.1,
-            ..Trial::default()
-        });
-        before = now;
-        by_queueing.set_backlog(limit)?;
-        let live = by_clients.agent().clients()?;
-        limits.push(Limits {
-            at_s: begin.elapsed().as_secs_f64(),
-            by_clients: live["accept_queues"][0]["limit"].as_u64().unwrap_or(0) as u32,
-            by_queueing: limit,
-        });
+    let mut next = period;
+    while next < length {
+        std::thread::sleep(next.saturating_sub(begin.elapsed()));
+        for pair in pairs.iter_mut() {
+            pair.step(begin.elapsed().as_secs_f64())?;
+        }
+        next += period;
     }
-    Ok(limits)
-}
-
-/// What clients felt and what the servers saw, second by second, and the limits.
-fn plot(scores: &[Score], limits: &[Limits]) -> Result<String> {
-    let line = |name: &str, points: Vec<(f64, f64)>| Line {
-        name: name.to_owned(),
-        points,
-    };
-    let of_limits = |of: fn(&Limits) -> u32| -> Vec<(f64, f64)> {
-        limits
-            .iter()
-            .map(|limit| (limit.at_s, f64::from(of(limit)).log2()))
-            .collect()
-    };
-    Plot {
-        title: "Client response time under two rules for the accept queue".to_owned(),
-        x_label: "seconds".to_owned(),
-        x_log: false,
-        y_label: "seconds; limits: log2".to_owned(),
-        lines: vec![
-            line("clients, by clients", scores[0].felt.clone()),
-            line("clients, by queueing", scores[1].felt.clone()),
-            line("server's view, by queueing", scores[1].served.clone()),
-            line("limit, by clients", of_limits(|of| of.by_clients)),
-            line("limit, by queueing", of_limits(|of| of.by_queueing)),
-        ],
-    }
-    .svg()
+    Ok(())
 }

@@ -129,6 +129,20 @@ pub struct Evaluation {
     pub series: Vec<Series>,
     /// How response times are distributed.
     pub distribution: Distribution,
+    /// Retries that came in each second, and that the model had expected a second before
+    /// (Certes, section 6).
+    pub retries: Vec<Forecast>,
+    /// How far it was off, in percent of all retries after the warm-up.
+    pub forecast_error_pct: f64,
+}
+
+/// Retries in a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Forecast {
+    /// As the model expected.
+    pub expected: f64,
+    /// As they came.
+    pub came: f64,
 }
 
 impl Evaluation {
@@ -170,6 +184,7 @@ pub fn evaluate_by(
         })
         .collect();
     let after = &run.slots[(begin as f64 / of.slot_s) as usize..];
+    let retries = models.retries(of, run);
     let sum = |count: fn(&Slot) -> u64| after.iter().map(count).sum::<u64>() as f64;
     let (completed, gave_up) = (run.completions.len() as f64, run.gave_up_s.len() as f64);
     Ok(Evaluation {
@@ -186,7 +201,15 @@ pub fn evaluate_by(
         truth: run.truth.clone(),
         series,
         distribution: models.distribution(of, run, begin),
+        forecast_error_pct: forecast_error_pct(&retries[seconds]),
+        retries,
     })
+}
+
+fn forecast_error_pct(retries: &[Forecast]) -> f64 {
+    let came: f64 = retries.iter().map(|of| of.came).sum();
+    let off = retries.iter().map(|of| (of.expected - of.came).abs());
+    100.0 * off.sum::<f64>() / came.max(1.0)
 }
 
 fn drop_pct_by_retry(run: &Outcome) -> Vec<f64> {
@@ -207,6 +230,8 @@ struct Models {
     flood: FloodDetector,
     learned: FastModel,
     model_s: Vec<Estimate>,
+    /// Retries that were expected in each slot, a second before it.
+    expected: Vec<f64>,
     /// Lost times of the SYNs accepted in each slot, and their shares.
     lost: Vec<Vec<(f64, f64)>>,
     learned_s: Vec<Estimate>,
@@ -237,6 +262,7 @@ impl Models {
             flood: FloodDetector::new(of.slot_s, &mix),
             learned: FastModel::new(of.slot_s, learned, 0.0)?,
             model_s: Vec::new(),
+            expected: vec![0.0; slots_per_second(of)],
             lost: Vec::new(),
             learned_s: Vec::new(),
             paper_s: Vec::new(),
@@ -263,6 +289,8 @@ impl Models {
             self.learned.set_stalls(&self.stalls);
             self.learned_s.push(self.learned.step(&real));
             self.model_s.push(self.model.step(&real));
+            let ahead = self.expected.len() - self.model_s.len();
+            self.expected.push(self.model.forecast(ahead));
             self.lost.push(self.model.lost_time_shares());
             self.paper_s.push(self.paper.step(slot));
             if let Some(reference) = &mut self.reference {
@@ -309,6 +337,19 @@ impl Models {
             model,
             syn_to_end,
         }
+    }
+
+    fn retries(&self, of: &Workload, run: &Outcome) -> Vec<Forecast> {
+        let came = run
+            .slots
+            .iter()
+            .map(|slot| slot.offered - slot.first_offered);
+        let slots: Vec<(u64, &f64)> = came.zip(&self.expected).collect();
+        let second = |slots: &[(u64, &f64)]| Forecast {
+            expected: slots.iter().map(|(_, expected)| **expected).sum(),
+            came: slots.iter().map(|(came, _)| *came as f64).sum(),
+        };
+        slots.chunks(slots_per_second(of)).map(second).collect()
     }
 
     fn seconds(&self, method: Method, of: &Workload, run: &Outcome) -> Vec<Second> {

@@ -7,4 +7,6 @@ mod tests;
 pub mod workload;
 pub mod world;
 
-pub use evaluate::{Distribution, Errors, Evaluation, Method, Series, evaluate, evaluate_by};
+pub use evaluate::{
+    Distribution, Errors, Evaluation, Forecast, Method, Series, evaluate, evaluate_by,
+};

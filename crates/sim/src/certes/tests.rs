@@ -128,6 +128,16 @@ fn a_flood_does_not_move_the_real_clients_figure() {
     assert_eq!(run(&calm, 9).flood_share, 0.0);
 }
 
+/// A second before they come most retries can be told.
+#[test]
+fn retries_are_forecast() {
+    for schedule in Schedule::ALL {
+        let found = run(&named("J", schedule), 7);
+        let off_pct = found.forecast_error_pct;
+        assert!(off_pct > 0.0 && off_pct < 15.0, "{off_pct}");
+    }
+}
+
 #[test]
 fn the_same_seed_gives_the_same_run() {
     let of = Workload {

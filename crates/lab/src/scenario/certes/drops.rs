@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, SocketAddrV4};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use nix::sys::socket::{setsockopt, sockopt};
@@ -26,8 +26,10 @@ use crate::topology::DEVICE;
 const ONCE: Duration = Duration::from_millis(600);
 /// Until the clients' last segments have reached the server: several one-way times.
 const ARRIVED: Duration = Duration::from_millis(300);
-/// Until what happened is settled in the agent's totals.
-const SETTLED: Duration = Duration::from_millis(2500);
+/// Within which the agent's totals have come to what happened, and how long they must
+/// then stay there.
+const SETTLES: Duration = Duration::from_secs(15);
+const STAYS: Duration = Duration::from_secs(1);
 
 pub struct CertesDrops;
 
@@ -46,7 +48,7 @@ impl Scenario for CertesDrops {
 
     fn run(&self, context: &Context) -> Result<Value> {
         let run = Run {
-            name: "drops",
+            name: "drops".to_owned(),
             // Several SYNs are answered before the first ACK comes back.
             round_trip_us: 100_000,
             ..steady()
@@ -59,19 +61,26 @@ impl Scenario for CertesDrops {
         let mut seen = BTreeMap::new();
         for (name, provoke, expected) in matrix() {
             let before = totals(&agent)?;
-            provoke(&net)?;
-            sleep(SETTLED);
-            let after = totals(&agent)?;
-            let changed: BTreeMap<String, u64> = after
-                .iter()
-                .map(|(key, n)| (key.clone(), n - before.get(key).copied().unwrap_or(0)))
-                .filter(|(_, n)| *n > 0)
-                .collect();
-            context.say(format!("{name}: {changed:?}"));
+            let changed = || -> Result<BTreeMap<String, u64>> {
+                let after = totals(&agent)?.into_iter();
+                let since = after.map(|(key, n)| {
+                    let n = n - before.get(&key).copied().unwrap_or(0);
+                    (key, n)
+                });
+                Ok(since.filter(|(_, n)| *n > 0).collect())
+            };
             let expected: BTreeMap<String, u64> = expected
                 .iter()
                 .map(|(key, n)| ((*key).to_owned(), *n))
                 .collect();
+            provoke(&net)?;
+            let deadline = Instant::now() + SETTLES;
+            while changed()? != expected && Instant::now() < deadline {
+                sleep(Duration::from_millis(100));
+            }
+            sleep(STAYS);
+            let changed = changed()?;
+            context.say(format!("{name}: {changed:?}"));
             ensure!(
                 changed == expected,
                 "{name}: counted {changed:?} instead of {expected:?}"

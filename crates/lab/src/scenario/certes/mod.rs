@@ -36,6 +36,11 @@ impl Scenario for Certes {
             param("seconds", "45", "length that counts of each run"),
             param("warm_up_s", "12", "what is left out before"),
             param(
+                "scale",
+                "1",
+                "divides all times of clients and servers, SYN timeouts among them, by 1 to 12",
+            ),
+            param(
                 "beside",
                 "12",
                 "how many run at a time, each in namespaces of its own",
@@ -53,15 +58,17 @@ impl Scenario for Certes {
                 all.iter().any(|run| run.name == *name),
                 "there is no run {name:?}; there are {}",
                 all.iter()
-                    .map(|run| run.name)
+                    .map(|run| run.name.as_str())
                     .collect::<Vec<_>>()
                     .join(", ")
             );
         }
         let chosen = all
             .into_iter()
-            .filter(|run| wanted == "all" || names.contains(&run.name));
-        let chosen: Vec<Run> = chosen.collect();
+            .filter(|run| wanted == "all" || names.contains(&run.name.as_str()));
+        let scale: u32 = context.param("scale")?;
+        anyhow::ensure!((1..=12).contains(&scale), "the scale is 1 to 12");
+        let chosen: Vec<Run> = chosen.map(|run| run.scaled(scale)).collect();
         let mut rows = Vec::new();
         for some in chosen.chunks(context.param::<usize>("beside")?.max(1)) {
             rows.extend(side_by_side(context, some)?);
@@ -120,7 +127,7 @@ fn side_by_side(context: &Context, runs: &[Run]) -> Result<Vec<Score>> {
     context.say(format!(
         "{} for {} s",
         runs.iter()
-            .map(|run| run.name)
+            .map(|run| run.name.as_str())
             .collect::<Vec<_>>()
             .join(", "),
         (warm_up + counts).as_secs()

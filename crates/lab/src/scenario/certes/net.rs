@@ -11,6 +11,7 @@ use crate::link::{self, Loss, SynPolice};
 use crate::load::flood;
 use crate::netns::Netns;
 use crate::sandbox::Sandbox;
+use crate::syn_timeout::SynTimeout;
 use crate::topology::{DEVICE, Node};
 
 /// Namespaces of one run.
@@ -21,6 +22,7 @@ pub struct Net {
     _loss: Vec<Loss>,
     _police: Option<SynPolice>,
     _router: Option<Netns>,
+    _syn_timeout: Option<SynTimeout>,
 }
 
 impl Net {
@@ -41,6 +43,7 @@ impl Net {
             _loss: Vec::new(),
             _police: None,
             _router: None,
+            _syn_timeout: None,
             server: Node {
                 netns: server.clone(),
                 ipv4: Ipv4Addr::new(10, 51, 0, 2),
@@ -61,6 +64,9 @@ impl Net {
             ))?;
         } else {
             net.route(make("router")?, run, seed)?;
+        }
+        if run.scale > 1 {
+            net._syn_timeout = Some(SynTimeout::divide(&net.client, run.scale)?);
         }
         if run.policed > 0.0 {
             let share = run.policed;

@@ -2,8 +2,9 @@
 //! Estimates against the truth.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
@@ -11,6 +12,7 @@ use serde_json::Value;
 
 use super::runs::Run;
 use crate::agent::HistoryRow;
+use crate::clock;
 use crate::crowd::{End, Served, Transaction};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -30,6 +32,50 @@ impl Sum {
 
     fn mean_s(self) -> f64 {
         self.s / self.count
+    }
+}
+
+/// Transactions by how they ended.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct Ends {
+    /// All answers came.
+    pub done: f64,
+    /// Never connected.
+    pub gave_up: f64,
+    /// Connected, as far as the client knew, and never served.
+    pub unserved: f64,
+}
+
+impl Ends {
+    fn felt(truth: &[Transaction]) -> Self {
+        let of = |ends: &[End]| {
+            let of = truth.iter().filter(|of| ends.contains(&of.end));
+            of.count() as f64
+        };
+        Self {
+            done: of(&[End::Done]),
+            gave_up: of(&[End::GaveUp]),
+            unserved: of(&[End::Unserved, End::Broken]),
+        }
+    }
+
+    fn recorded(history: &[HistoryRow]) -> Self {
+        let sum = |of: fn(&HistoryRow) -> f64| history.iter().map(of).sum();
+        Self {
+            done: sum(|row| row.completed),
+            gave_up: sum(|row| row.gave_up),
+            unserved: sum(|row| row.stalled),
+        }
+    }
+}
+
+impl fmt::Display for Ends {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} done, {} gave up, {} unserved",
+            self.done, self.gave_up, self.unserved
+        )
     }
 }
 
@@ -59,6 +105,14 @@ pub struct Score {
     /// Transactions: the clients' and the tracker's.
     pub transactions: f64,
     pub exact_transactions: f64,
+    /// The same of the whole run, from the first client to the last, which has no edges
+    /// where an end may count on either side; and the tracker's error of its mean.
+    pub all_transactions: f64,
+    pub all_exact_transactions: f64,
+    pub all_exact_error_pct: f64,
+    /// How they ended: as clients and as the tracker have it.
+    pub all_ends: Ends,
+    pub all_exact_ends: Ends,
     /// Means of the seconds from the first client on: what clients felt, and SYN-to-END.
     #[serde(skip)]
     pub felt: Vec<(f64, f64)>,
@@ -86,12 +140,17 @@ impl Score {
         let (mut exact, mut model, mut syn_to_end) =
             (Seconds::new(), Seconds::new(), Seconds::new());
         let (mut offered, mut accepted, mut stalled) = (0, 0, 0.0);
-        for row in history.iter().filter(|row| range.contains(&row.second)) {
+        let mut all_exact = Sum::default();
+        for row in history {
             let of = |mean_s: Option<f64>, gave_up: f64| {
                 let count = row.completed + row.stalled + gave_up;
                 (count, mean_s.unwrap_or(0.0) * count)
             };
             let (count, s) = of(row.exact_s, row.gave_up);
+            all_exact.add(count, s);
+            if !range.contains(&row.second) {
+                continue;
+            }
             exact.entry(row.second).or_default().add(count, s);
             let (count, s) = of(row.model_s, row.model_gave_up);
             model.entry(row.second).or_default().add(count, s);
@@ -126,6 +185,8 @@ impl Score {
             run.name
         );
         let mean_s = all.mean_s();
+        let mut all_felt = Sum::default();
+        felt.values().for_each(|of| all_felt.add(of.count, of.s));
         let error_pct = |of: Sum| 100.0 * (of.mean_s() / mean_s - 1.0);
         let within = |of: &&Transaction| range.contains(&(of.end_ns / SECOND_NS));
         let gave_up = truth
@@ -140,7 +201,7 @@ impl Score {
             .count();
         let category = &live["categories"][0];
         Ok(Self {
-            name: run.name.to_owned(),
+            name: run.name.clone(),
             truth_mean_s: mean_s,
             rate_per_s: total(&syn_to_end).count / range.clone().count() as f64,
             syn_drop_pct: 100.0 * (offered - accepted) as f64 / (offered as f64).max(1.0),
@@ -159,6 +220,11 @@ impl Score {
             flood_share: category["flood_share"].as_f64().unwrap_or(0.0),
             transactions: all.count,
             exact_transactions: by_exact.count,
+            all_transactions: all_felt.count,
+            all_exact_transactions: all_exact.count,
+            all_exact_error_pct: 100.0 * (all_exact.mean_s() / all_felt.mean_s() - 1.0),
+            all_ends: Ends::felt(truth),
+            all_exact_ends: Ends::recorded(history),
             felt: over_time(&felt),
             served: over_time(&syn_to_end),
         })
@@ -166,13 +232,16 @@ impl Score {
 
     pub fn sentence(&self) -> String {
         format!(
-            "{}: clients felt {:.3} s; exact {:+.2} %, model {:+.2} %, SYN-to-END {:+.1} %, application {:+.1} %",
+            "{}: clients felt {:.3} s; exact {:+.2} %, model {:+.2} %, SYN-to-END {:+.1} %, application {:+.1} %; in all {:+.2} %: {}; exact: {}",
             self.name,
             self.truth_mean_s,
             self.exact_error_pct,
             self.model_error_pct,
             self.syn_to_end_error_pct,
-            self.application_error_pct
+            self.application_error_pct,
+            self.all_exact_error_pct,
+            self.all_ends,
+            self.all_exact_ends
         )
     }
 }
@@ -181,6 +250,29 @@ impl Score {
 pub fn range(truth: &[Transaction], warm_up: Duration, counts: Duration) -> Result<Range<u64>> {
     let from = (begin_ns(truth)? + warm_up.as_nanos() as u64) / SECOND_NS + 1;
     Ok(from..from + counts.as_secs())
+}
+
+/// The second in which the last transaction ended.
+pub fn last_second(truth: &[Transaction]) -> Result<u64> {
+    let ended = truth.iter().map(|of| of.end_ns / SECOND_NS);
+    ended.max().context("no client came")
+}
+
+/// That records bear both times of day to which the agent's clock was set: back by an hour,
+/// and on to the next day.
+pub fn check_clock(history: &[HistoryRow]) -> Result<()> {
+    const SLACK_MS: i64 = 60_000;
+    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis() as i64;
+    let boot_ms = now_ms - (clock::monotonic_ns() / 1_000_000) as i64;
+    let off_ms = |row: &HistoryRow| row.unix_ms as i64 - (boot_ms + 1000 * row.second as i64);
+    for expected_ms in [-3_600_000, 86_400_000] {
+        let set = |row: &HistoryRow| (off_ms(row) - expected_ms).abs() < SLACK_MS;
+        ensure!(
+            history.iter().any(set),
+            "no record was made while the clock was off by {expected_ms} ms: {history:?}"
+        );
+    }
+    Ok(())
 }
 
 fn begin_ns(truth: &[Transaction]) -> Result<u64> {
