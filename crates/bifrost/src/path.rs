@@ -482,3 +482,23 @@ impl Health {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_replies_revive_a_dead_path() {
+        let config = PathConfig {
+            peer: ([192, 0, 2, 1], 7000).into(),
+            mtu: 1500,
+        };
+        let mut path = Path::new(1, config, &Config::default(), &Numbers::new());
+        assert!(path.on_reply(2, 0, 1, 1500).revived, "a new one needs one");
+        path.become_state(3, PathState::Dead);
+        assert!(!path.on_reply(4, 0, 2, 1500).revived);
+        assert!(!path.on_reply(5, 0, 2, 1500).revived, "the same once more");
+        assert!(path.on_reply(6, 0, 3, 1500).revived);
+        assert!(path.is_alive());
+    }
+}

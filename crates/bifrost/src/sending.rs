@@ -307,3 +307,26 @@ impl Sending {
         self.trim(now_ns);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frames::Frames;
+    use crate::types::Span;
+
+    #[test]
+    fn three_later_packets_make_a_loss_and_two_do_not() {
+        let at = Frames::new(1).insert(0, Span::default(), 0, 100, 8);
+        let mut sending = Sending::fresh();
+        for index in 0..4 {
+            sending.push(0, at, index, 1, 100);
+        }
+        let (mut acked, mut lost) = (Vec::new(), Vec::new());
+        for (later, bits, losses) in [(2, 0b011, 0), (3, 0b111, 1)] {
+            sending.acknowledge(later, FIRST_NUMBER + later, &[bits, 0, 0, 0], &mut acked);
+            sending.lose_overtaken(later, &mut lost);
+            assert_eq!(lost.len(), losses, "{later} later ones have arrived");
+        }
+        assert_eq!((lost[0].index, acked.len(), sending.inflight()), (0, 3, 0));
+    }
+}
