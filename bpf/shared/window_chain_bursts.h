@@ -101,25 +101,6 @@ CW_GLOBAL int wc_drop_stale(struct wc_state *s, u64 at_ns)
 	return 0;
 }
 
-/* How many of the c oldest requests are at least as old as a handshake. */
-CW_GLOBAL u32 wc_old_enough(struct wc_state *s, u64 at_ns, u32 c)
-{
-	u64 handshake;
-	u32 k = 0;
-
-	if (!s)
-		return 0;
-	handshake = wc_handshake_ns(s);
-	for (u32 i = 0; i < WC_RING; i++) {
-		if (i >= c || i >= s->ring_len)
-			break;
-		if (20 * wc_ring_age(s, at_ns, i) < 19 * handshake)
-			break;
-		k++;
-	}
-	return k;
-}
-
 /*
  * A response arrived after this time, so the path is no longer than that. A
  * handshake is at times: a SYN is lost, or its ACK waits for a processor.
@@ -137,16 +118,44 @@ CW_INLINE void wc_path_at_most(struct wc_state *s, u64 age_ns)
  * younger than the handshake. Either more are out than were thought, or the handshake
  * was longer than the path: that it was where no burst has shown so large a window.
  */
-CW_GLOBAL int wc_handshake_was_late(struct wc_state *s, u64 at_ns, u32 n)
+CW_INLINE int wc_handshake_was_late(struct wc_state *s, u64 at_ns, u32 n)
 {
 	u32 shown = 0;
 
-	if (!s || 2 * wc_ring_age(s, at_ns, 0) < wc_handshake_ns(s))
+	if (2 * wc_ring_age(s, at_ns, 0) < wc_handshake_ns(s))
 		return 0;
 	CW_NO_UNROLL
 	for (u32 i = 0; i < WC_RING; i++)
 		shown |= i + 1 >= CW_MIN(n, WC_RING) ? s->hist[i] : 0;
 	return !shown;
+}
+
+/* Set where the handshake had to come down for one request to be old enough. */
+#define WC_ONE_AFTER_ALL 0x80000001u
+
+/*
+ * How many of the c oldest requests are at least as old as a handshake; n are out at
+ * least. With all of it in one function wc_normal needs no stack for it.
+ */
+CW_GLOBAL u32 wc_old_enough(struct wc_state *s, u64 at_ns, u32 c, u32 n)
+{
+	u64 handshake;
+	u32 k = 0;
+
+	if (!s)
+		return 0;
+	handshake = wc_handshake_ns(s);
+	for (u32 i = 0; i < WC_RING; i++) {
+		if (i >= c || i >= s->ring_len)
+			break;
+		if (20 * wc_ring_age(s, at_ns, i) < 19 * handshake)
+			break;
+		k++;
+	}
+	if (k || !wc_handshake_was_late(s, at_ns, n))
+		return k;
+	wc_path_at_most(s, wc_ring_age(s, at_ns, 0));
+	return WC_ONE_AFTER_ALL;
 }
 
 /* Some of the outstanding requests are done: the oldest ones. */
@@ -170,9 +179,8 @@ CW_GLOBAL int wc_normal(struct wc_state *s, const struct wc_burst *b,
 	done = CW_MAX(done, 1u);
 	if (wide && open) {
 		/* What is too young is still open, so the window is wider. */
-		k = wc_old_enough(s, b->at_ns, done);
-		if (!k && wc_handshake_was_late(s, b->at_ns, open + n)) {
-			wc_path_at_most(s, wc_ring_age(s, b->at_ns, 0));
+		k = wc_old_enough(s, b->at_ns, done, open + n);
+		if (k == WC_ONE_AFTER_ALL) {
 			done = 1;
 		} else if (k < done) {
 			done = k;
