@@ -130,6 +130,24 @@ impl Agent {
         self.wait_ready()
     }
 
+    /// Ends the agent and takes everything off its server that it had put there.
+    pub fn detach(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        let mut command = self.server.netns.command(&self.binary);
+        command.args(["agent", "--detach", "-c"]);
+        let output = command
+            .arg(self.directory.path().join("agent.toml"))
+            .output()
+            .with_context(|| format!("cannot run {}", self.binary.display()))?;
+        ensure!(
+            output.status.success(),
+            "causeway agent --detach: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(())
+    }
+
     /// Sets its time of day, by an offset to the machine's: `-1h`, `+1d`.
     pub fn set_clock(&self, offset: &str) -> Result<()> {
         ensure!(self.faked, "the agent has the machine's clock");
