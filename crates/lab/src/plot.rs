@@ -2,6 +2,7 @@
 //! Small line plots as SVG files.
 
 use anyhow::{Result, anyhow};
+use plotters::coord::Shift;
 use plotters::coord::ranged1d::ValueFormatter;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
@@ -15,7 +16,9 @@ const PALETTE: [RGBColor; 6] = [
     RGBColor(204, 121, 167),
     RGBColor(230, 159, 0),
 ];
-const SIZE: (u32, u32) = (560, 340);
+const SIZE: (u32, u32) = (740, 340);
+/// Of which the legend has so much, to the right: inside it would hide lines.
+const LEGEND: u32 = 180;
 const GRID: RGBColor = RGBColor(225, 225, 225);
 
 /// One line.
@@ -42,6 +45,7 @@ pub struct Plot {
     pub lines: Vec<Line>,
 }
 
+type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 type Context<'a, 'b, X> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<X, RangedCoordf64>>;
 
 impl Plot {
@@ -70,7 +74,9 @@ impl Plot {
         let fault = |e: &dyn std::fmt::Display| anyhow!("{e}");
         root.fill(&WHITE).map_err(|e| fault(&e))?;
         let (x, y) = (self.extent(|p| p.0)?, self.extent(|p| p.1)?);
-        let mut builder = ChartBuilder::on(&root);
+        let (left, right) = root.split_horizontally(SIZE.0 - LEGEND);
+        self.legend(&right).map_err(|e| fault(&e))?;
+        let mut builder = ChartBuilder::on(&left);
         builder
             .caption(&self.title, ("sans-serif", 15))
             .margin(8)
@@ -93,10 +99,7 @@ impl Plot {
         values.filter(|v| *v > 0.0).fold(f64::MAX, f64::min)
     }
 
-    fn fill<'a, 'b: 'a, X>(
-        &self,
-        mut chart: Context<'a, 'b, X>,
-    ) -> Result<(), DrawingAreaErrorKind<std::io::Error>>
+    fn fill<'a, 'b: 'a, X>(&self, mut chart: Context<'a, 'b, X>) -> Drawn
     where
         X: Ranged<ValueType = f64> + ValueFormatter<f64> + 'a,
     {
@@ -110,16 +113,20 @@ impl Plot {
         for (line, colour) in self.lines.iter().zip(PALETTE) {
             let positive = |p: &&(f64, f64)| !self.x_log || p.0 > 0.0;
             let points = line.points.iter().filter(positive).copied();
-            chart
-                .draw_series(LineSeries::new(points, colour.stroke_width(2)))?
-                .label(&line.name)
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour));
+            chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?;
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::LowerRight)
-            .background_style(WHITE.mix(0.8))
-            .draw()
+        Ok(())
+    }
+
+    fn legend(&self, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Drawn {
+        for (row, (line, colour)) in (0..).zip(self.lines.iter().zip(PALETTE)) {
+            let middle = 40 + 18 * row;
+            let dash = [(0, middle), (18, middle)];
+            area.draw(&PathElement::new(dash, colour.stroke_width(2)))?;
+            let at = (24, middle - 6);
+            area.draw(&Text::new(line.name.as_str(), at, ("sans-serif", 12)))?;
+        }
+        Ok(())
     }
 }
 
