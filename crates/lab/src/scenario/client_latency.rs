@@ -39,7 +39,7 @@ impl Scenario for ClientLatency {
         const PARAMS: &[Param] = &[
             param("seconds", "15", "length that counts of each run"),
             param("warm_up_s", "8", "what is left out before: weights settle"),
-            param("rate", "240", "connections a second, to three servers"),
+            param("rate", "420", "connections a second, to three servers"),
         ];
         PARAMS
     }

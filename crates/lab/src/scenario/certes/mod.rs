@@ -134,6 +134,9 @@ fn side_by_side(context: &Context, runs: &[Run]) -> Result<Vec<Score>> {
     ));
     std::thread::sleep(warm_up + counts / 2);
     begun.iter_mut().try_for_each(Running::trouble)?;
+    // Now, not when the runs end one after another: records have to be left to make.
+    std::thread::sleep(counts / 4);
+    begun.iter().try_for_each(Running::trouble_again)?;
     let mut scores = Vec::new();
     for run in begun {
         let score = run.finish(warm_up, counts)?;

@@ -323,12 +323,17 @@ impl Running {
         }
     }
 
+    /// What befalls it a little later.
+    pub fn trouble_again(&self) -> Result<()> {
+        match self.run.trouble {
+            None | Some(Trouble::Restart) => Ok(()),
+            Some(Trouble::Clock) => self.agent.set_clock("+1d"),
+        }
+    }
+
     /// Waits for the last client and for the agent to be done with it.
     pub fn finish(self, warm_up: Duration, counts: Duration) -> Result<Score> {
         let truth = self.crowd.finish()?;
-        if self.run.trouble == Some(Trouble::Clock) {
-            self.agent.set_clock("+1d")?;
-        }
         if let Some(flood) = self.flood {
             flood.finish()?;
         }

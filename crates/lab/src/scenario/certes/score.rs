@@ -269,7 +269,8 @@ pub fn check_clock(history: &[HistoryRow]) -> Result<()> {
         let set = |row: &HistoryRow| (off_ms(row) - expected_ms).abs() < SLACK_MS;
         ensure!(
             history.iter().any(set),
-            "no record was made while the clock was off by {expected_ms} ms: {history:?}"
+            "no record of {} was made while the clock was off by {expected_ms} ms",
+            history.len()
         );
     }
     Ok(())
