@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A server that answers fast those whom it takes, and drops the SYNs of the others: a
-//! balancer that goes by responses sends it more, one that goes by what clients feel
-//! sends it less.
+//! balancer that goes by what clients feel sends it less. One that goes by responses leaves
+//! it its weight: a connection has one request, and no packet that tells of its response.
 
 use std::net::SocketAddrV4;
 use std::path::Path;
