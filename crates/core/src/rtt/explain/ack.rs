@@ -52,26 +52,34 @@ pub(super) fn nagle(evidence: &Evidence) -> Option<Finding> {
 }
 
 /// TCP's round-trip time far above the network's, at one end or the other. `lossy`: an
-/// ACK that comes late may then have been lost before, unless its time is known.
+/// ACK that comes late may then have been lost before, or have waited for data that was.
 pub(super) fn delayed(evidence: &Evidence, nagle: Option<Finding>, lossy: bool) -> Vec<Finding> {
     let by_server = evidence
         .client
         .and_then(|tcp| by_server(evidence, tcp, nagle));
     let by_client = evidence.server.and_then(|tcp| by_client(evidence, tcp));
-    let known = |finding: &Finding| {
-        !lossy
-            || !matches!(
-                finding,
-                Finding::DelayedAck {
-                    ack: Ack::Either,
-                    ..
-                }
-            )
+    let by_loss = |finding: &Finding| match *finding {
+        _ if !lossy => false,
+        Finding::DelayedAck {
+            ack: Ack::Either, ..
+        } => true,
+        // The other end's ACK timer runs out when it has answered and its answer is
+        // lost: `by_server` knows the response time. Ours does when our next request is
+        // lost: an ACK later than the wait before that would have ridden on it.
+        Finding::DelayedAck {
+            by: End::Client,
+            tcp_ns,
+            ..
+        } => {
+            let wait_ns = evidence.wait_ns.unwrap_or(0);
+            tcp_ns > wait_ns && !roughly(tcp_ns, wait_ns)
+        }
+        _ => false,
     };
     by_server
         .into_iter()
         .chain(by_client)
-        .filter(known)
+        .filter(|finding| !by_loss(finding))
         .collect()
 }
 

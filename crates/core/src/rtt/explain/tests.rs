@@ -242,6 +242,17 @@ fn loss_is_seen_by_requests_and_not_by_tcps_rtt() {
     // The ACK of a response was lost: late, but by nobody's timer.
     evidence.server = Some(tcp(1_210 * US));
     assert_eq!(words(&evidence), ["loss"]);
+    // A request was lost that would have carried the ACK: the timer of 40 ms ended, and
+    // the server's smoothed RTT shows it whole or, soon after, in part.
+    for ns in [38_400 * US, 12 * MS, 13_500 * US] {
+        evidence.server = Some(tcp(ns));
+        assert_eq!(words(&evidence), ["loss"], "{ns}");
+    }
+    // Whoever pauses for longer than the timer delays ACKs, with loss and without.
+    evidence.wait_ns = Some(100 * MS);
+    evidence.server = Some(tcp(41 * MS));
+    assert_eq!(words(&evidence), ["loss", "delayed-ack"]);
+    evidence.wait_ns = Some(0);
     evidence.server = fine().server;
     // A single tail-loss probe in five thousand segments is not.
     evidence.client = Some(Tcp {
