@@ -429,7 +429,7 @@ fn subflows_join_the_server_that_advertised_its_port() {
 
 #[test]
 fn a_syn_flood_breaks_no_connection() {
-    let report = run("syn-flood", &["seconds=1"]);
+    let report = run("syn-flood", &["seconds=1", "rate=20000"]);
     let runs = report["runs"].as_array().expect("runs");
     assert_eq!(runs.len(), 3, "a table, cookies, places");
     for run in runs {

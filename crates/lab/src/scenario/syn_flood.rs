@@ -37,7 +37,7 @@ impl Scenario for SynFlood {
                 "6",
                 "length of the load before the flood, and under it",
             ),
-            param("rate", "20000", "SYNs per second"),
+            param("rate", "120000", "SYNs per second"),
             param(
                 "slots",
                 "40",

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -49,7 +49,8 @@ pub struct Totals {
     pub broken_requests: u64,
     /// How often clients changed their address.
     pub client_moves: u64,
-    /// Share of broken requests among those that ended in the worst second.
+    /// Share of broken requests among those that ended in the worst second in which new
+    /// connections came. Afterwards only who was silent asks, one client in many a second.
     pub worst_second_broken_pct: f64,
     /// Broken connections by reason.
     pub faults: BTreeMap<&'static str, u64>,
@@ -101,21 +102,22 @@ impl Tally {
         seconds.fold((0, 0), |sum, second| (sum.0 + second.0, sum.1 + second.1))
     }
 
-    /// The result so far.
-    pub fn totals(&self) -> Totals {
+    /// The result so far of a load that lasts this long.
+    pub fn totals(&self, lasts: Duration) -> Totals {
         let (requests, broken_requests) = self.so_far();
         let counts = self.lock();
         let share = |&(all, broken): &(u64, u64)| match all {
             0 => 0.0,
             _ => 100.0 * broken as f64 / all as f64,
         };
+        let loaded = counts.seconds.iter().take(lasts.as_secs().max(1) as usize);
         Totals {
             connections: counts.connections,
             broken_connections: counts.broken_connections,
             requests,
             broken_requests,
             client_moves: counts.moves,
-            worst_second_broken_pct: counts.seconds.iter().map(share).fold(0.0, f64::max),
+            worst_second_broken_pct: loaded.map(share).fold(0.0, f64::max),
             faults: counts.faults.clone(),
             kinds: counts.kinds.clone(),
             seconds: counts.seconds.clone(),
@@ -151,7 +153,7 @@ mod tests {
             tally.answered();
         }
         tally.broke("idle", Fault::Reset);
-        let totals = tally.totals();
+        let totals = tally.totals(Duration::from_secs(5));
         assert_eq!((totals.connections, totals.broken_connections), (2, 1));
         assert_eq!((totals.requests, totals.broken_requests), (4, 1));
         assert_eq!(
@@ -164,5 +166,19 @@ mod tests {
         assert_eq!(totals.faults["reset"], 1);
         // All within one second, or over the turn of one.
         assert!((25.0..=100.0).contains(&totals.worst_second_broken_pct));
+    }
+
+    #[test]
+    fn a_second_after_the_load_is_not_the_worst() {
+        let tally = Tally::new();
+        tally.lock().seconds = vec![(100, 0), (80, 4), (100, 1), (1, 1)];
+        assert_eq!(
+            tally.totals(Duration::from_secs(3)).worst_second_broken_pct,
+            5.0
+        );
+        assert_eq!(
+            tally.totals(Duration::from_secs(4)).worst_second_broken_pct,
+            100.0
+        );
     }
 }

@@ -172,7 +172,7 @@ impl World {
         };
         balancer.terminate()?;
         balancer.detach()?;
-        let totals = tally.totals();
+        let totals = tally.totals(plan.lasts);
         ensure!(totals.connections > 0, "no client has connected");
         let mut run = serde_json::to_value(&totals)?;
         run["name"] = json!(way.name);
