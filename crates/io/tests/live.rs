@@ -16,7 +16,7 @@ use causeway_io::{
     Decapsulator, DecapsulatorOptions, Forwarding, LoadBalancer, Options, Protocol, Real, Vip,
     XdpMode, interface_info, resolve_next_hop,
 };
-use sandbox::{Netns, Sandbox, attach_pass, ip, sysctl, tx_checksums_off, wait_for};
+use sandbox::{Netns, Sandbox, attach_pass, ip, run_first, sysctl, tx_checksums_off, wait_for};
 
 const VIP4: &str = "192.0.2.1";
 const VIP6: &str = "2001:db8:1::1";
@@ -311,6 +311,7 @@ fn takeovers_break_no_connection_and_lose_no_count() {
 fn the_balancer_feels_what_the_client_waits_for() {
     Sandbox::run(|sandbox| {
         const THINKING: Duration = Duration::from_millis(20);
+        run_first();
         let (net, vip) = (Net::new(), addr(VIP4));
         let planes = Planes::start(sandbox, &net, vip, addr(SERVER4), Way::Ipip);
         let listener = net

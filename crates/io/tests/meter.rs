@@ -14,7 +14,7 @@ use causeway_io::skel::meter::MeterSkelBuilder;
 use causeway_io::{Attach, Error, Meter, MeterOptions, MeterSample, Mode, Place};
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore as _, MapFlags};
-use sandbox::{Netns, Sandbox, ip};
+use sandbox::{Netns, Sandbox, ip, run_first};
 
 const SERVER: &str = "10.3.0.1:443";
 const REQUESTS: u32 = 120;
@@ -62,6 +62,7 @@ impl Truth {
 /// busy machine made longer than 200 ms count as the client's idle time, here and in the
 /// meter.
 fn send_requests() -> Truth {
+    run_first();
     let socket = UdpSocket::bind("10.3.0.2:0").expect("socket");
     let mut times = Vec::new();
     for _ in 0..REQUESTS {
