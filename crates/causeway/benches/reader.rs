@@ -9,10 +9,12 @@
 //! tcptrace runs twice: plain, and with the RTT statistics that it is used for
 //! (`-l -r`). tshark follows each TCP stream (`tcp.analysis`). All get `-n` where
 //! they would look up names, write to /dev/null, and find the file in the page
-//! cache. The captures hold the request direction alone, in which neither finds a
-//! round trip: what is compared is reading, following flows and keeping score.
+//! cache. Most captures hold the request direction alone, in which neither finds a
+//! round trip: what is compared is reading, following flows and keeping score. One holds
+//! both directions, as most files that tcptrace is given do; there it finds round trips,
+//! and our estimators know that a server's packet is none of theirs.
 //!
-//! A capture is a recorded flow, repeated for many client addresses at once:
+//! A capture is a recorded flow, or some, repeated for many client addresses at once:
 //! each of its packets comes once from every client, so that the table and the
 //! estimators never find the flow they need in the nearest cache by luck. Every
 //! repetition has new client ports, and with them new flows: the same sequence
@@ -27,10 +29,15 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tempfile::TempDir;
 
-/// Offset of the IPv4 source address in a record: record, Ethernet, IP header.
+/// Offset of the IPv4 source address in a record: record, Ethernet, IP header. The
+/// destination's follows.
 const SOURCE: usize = 16 + 14 + 12;
-/// Offset of the source port, behind an IPv4 header without options.
+/// Offset of the source port, behind an IPv4 header without options. The destination's
+/// follows.
 const SOURCE_PORT: usize = 16 + 14 + 20;
+/// Ports of clients, from here on and so many.
+const FIRST_PORT: u16 = 40_000;
+const PORTS: u32 = 20_000;
 /// Packets of the file that tshark reads; all would take it minutes.
 const TSHARK_PACKETS: usize = 200_000;
 /// Length of the recording, in seconds.
@@ -42,7 +49,7 @@ struct Workload {
     flows: usize,
 }
 
-const WORKLOADS: [Workload; 3] = [
+const WORKLOADS: [Workload; 4] = [
     Workload {
         name: "http",
         recording: "w4.pcap.zst",
@@ -52,6 +59,11 @@ const WORKLOADS: [Workload; 3] = [
         name: "http",
         recording: "w4.pcap.zst",
         flows: 10_000,
+    },
+    Workload {
+        name: "http, both directions",
+        recording: "both.pcap.zst",
+        flows: 100,
     },
     Workload {
         name: "http3",
@@ -166,7 +178,7 @@ fn measure(workload: &Workload, capture: &Path, packets: usize, rounds: usize) -
         ),
     ];
     // With thousands of flows tcptrace takes minutes; with UDP it has no figures.
-    let peers = workload.name == "http" && workload.flows <= 100;
+    let peers = workload.name != "http3" && workload.flows <= 100;
     if peers && installed("tcptrace") {
         commands.push(("tcptrace", peer("tcptrace", &["-n"], capture)));
         commands.push((
@@ -271,16 +283,25 @@ fn write_capture(workload: &Workload, packets: usize, path: &Path) -> std::io::R
     let mut out = BufWriter::with_capacity(1 << 20, File::create(path)?);
     out.write_all(header)?;
     let mut written = 0;
+    // Of the recording; at most two.
+    let mut clients = Vec::new();
     for repetition in 0.. {
-        let port = 40_000 + (repetition % 20_000) as u16;
         for record in split(records) {
             let mut record = record.to_vec();
             let seconds = word(&record, 0) + repetition * SPAN_S;
             record[..4].copy_from_slice(&seconds.to_le_bytes());
-            record[SOURCE_PORT..SOURCE_PORT + 2].copy_from_slice(&port.to_be_bytes());
+            let (address, port) = client(&record);
+            let known = half(&record, port);
+            let nth = clients.iter().position(|&port| port == known);
+            let nth = nth.unwrap_or_else(|| {
+                clients.push(known);
+                clients.len() - 1
+            });
+            let offset = (repetition * 2 + nth as u32) % PORTS;
+            record[port..port + 2].copy_from_slice(&(FIRST_PORT + offset as u16).to_be_bytes());
             for flow in 0..workload.flows as u32 {
                 // 10.0.0.0/8, whatever the recording had.
-                record[SOURCE..SOURCE + 4].copy_from_slice(&(0x0a00_0001 + flow).to_be_bytes());
+                record[address..address + 4].copy_from_slice(&(0x0a00_0001 + flow).to_be_bytes());
                 out.write_all(&record)?;
             }
             written += workload.flows;
@@ -301,6 +322,18 @@ fn split(records: &[u8]) -> impl Iterator<Item = &[u8]> {
         rest = after;
         Some(record)
     })
+}
+
+/// Offsets of the client's address and port: it is the side with the higher port.
+fn client(record: &[u8]) -> (usize, usize) {
+    match half(record, SOURCE_PORT) > half(record, SOURCE_PORT + 2) {
+        true => (SOURCE, SOURCE_PORT),
+        false => (SOURCE + 4, SOURCE_PORT + 2),
+    }
+}
+
+fn half(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {
