@@ -14,6 +14,8 @@ fn main() {
         .std("gnu11")
         // Estimators run per packet; unoptimised they would dominate debug tests.
         .opt_level(2)
+        // Rust asks for them where it has debug information; here a register is dear.
+        .force_frame_pointer(false)
         .warnings(true)
         .extra_warnings(true)
         .warnings_into_errors(true)

@@ -7,43 +7,46 @@
 #include "modes.h"
 #include "window_chain.h"
 
+// Rust's references are never null, so that the headers' tests for it fall away.
+#define NONNULL __attribute__((nonnull))
+
 static bool any(const struct est_samples *out)
 {
 	return out->group[0].count2 | out->group[1].count2;
 }
 
-bool causeway_window_chain_packet(struct wc_state *s, const struct est_packet *p,
+NONNULL bool causeway_window_chain_packet(struct wc_state *s, const struct est_packet *p,
 			    struct est_samples *out)
 {
 	wc_packet(s, p, out);
 	return any(out);
 }
 
-void causeway_window_chain_finish(struct wc_state *s, struct est_samples *out)
+NONNULL void causeway_window_chain_finish(struct wc_state *s, struct est_samples *out)
 {
 	wc_finish(s, out);
 }
 
-bool causeway_fixed_gap_packet(struct fixed_gap_state *s, const struct fixed_gap_config *config,
+NONNULL bool causeway_fixed_gap_packet(struct fixed_gap_state *s, const struct fixed_gap_config *config,
 			 const struct est_packet *p, struct est_samples *out)
 {
 	fixed_gap_packet(s, config, p, out);
 	return any(out);
 }
 
-void causeway_modes_packet(struct modes_state *s, const struct modes_config *config,
+NONNULL void causeway_modes_packet(struct modes_state *s, const struct modes_config *config,
 			   const struct est_packet *p)
 {
 	modes_packet(s, config, p);
 }
 
-void causeway_modes_end_epoch(struct modes_state *s, const struct modes_config *config,
+NONNULL void causeway_modes_end_epoch(struct modes_state *s, const struct modes_config *config,
 			      struct est_samples *out)
 {
 	modes_end_epoch(s, config, out);
 }
 
-u32 causeway_modes_discarded(const struct modes_state *s)
+NONNULL u32 causeway_modes_discarded(const struct modes_state *s)
 {
 	return s->discarded;
 }

@@ -13,7 +13,7 @@ use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, Scope};
 
-use causeway_core::capture::{Packet, Reader, Rest};
+use causeway_core::capture::{Packet, Reader, Rest, Visit};
 use causeway_core::flow::{Counts, FlowState, Headers, Measuring, Observation};
 use causeway_core::wire::Skip;
 
@@ -96,7 +96,7 @@ fn run_alone<M: Measuring>(
 /// What [`read`] gives packets to.
 trait Consumer {
     /// Takes the packet with this number.
-    fn packet(&mut self, index: u64, seen: &Observation) -> io::Result<()>;
+    fn packet(&mut self, index: u64, seen: Observation) -> io::Result<()>;
 
     /// The next packet may be long in coming.
     fn pause(&mut self) -> io::Result<()>;
@@ -118,9 +118,9 @@ impl<M: Measuring> Alone<'_, M> {
 }
 
 impl<M: Measuring> Consumer for Alone<'_, M> {
-    #[inline]
-    fn packet(&mut self, index: u64, seen: &Observation) -> io::Result<()> {
-        self.waiting.push((index, *seen));
+    #[inline(always)]
+    fn packet(&mut self, index: u64, seen: Observation) -> io::Result<()> {
+        self.waiting.push((index, seen));
         if self.waiting.len() == GROUP {
             self.flush();
         }
@@ -214,10 +214,10 @@ impl Rounds {
 }
 
 impl Consumer for Rounds {
-    #[inline]
-    fn packet(&mut self, index: u64, seen: &Observation) -> io::Result<()> {
+    #[inline(always)]
+    fn packet(&mut self, index: u64, seen: Observation) -> io::Result<()> {
         let worker = seen.key.shard(&self.seed, self.workers.len());
-        self.batches[worker].push((index, *seen));
+        self.batches[worker].push((index, seen));
         self.waiting += 1;
         if self.waiting == ROUND {
             self.send()
@@ -322,21 +322,19 @@ fn read(
     let mut reader = Reader::new();
     let mut gate = Gate {
         headers,
+        open: filter.is_empty() && expression.is_none(),
         filter: (!filter.is_empty()).then_some(filter),
         expression: expression.as_mut(),
         summary: Summary::default(),
         index: 0,
+        consumer,
     };
     let mut tick = TICK;
     loop {
-        let rest = reader.each(|packet| match gate.pass(packet, consumer) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => ControlFlow::Break(error),
-        });
-        match rest {
+        match reader.give(&mut gate) {
             Ok(Rest::Stopped(error)) => return Err(error),
             Ok(Rest::NeedBytes) => {
-                consumer.pause()?;
+                gate.consumer.pause()?;
                 match read_some(&mut bytes, reader.space())? {
                     0 => reader.finish(),
                     count => reader.filled(count),
@@ -365,17 +363,42 @@ fn read(
 }
 
 /// What stands between the reader and the consumer.
-struct Gate<'a> {
+struct Gate<'a, C> {
     headers: Headers,
+    /// There is neither filter nor expression.
+    open: bool,
     filter: Option<&'a Filter>,
     expression: Option<&'a mut Expression>,
     summary: Summary,
     index: u64,
+    consumer: &'a mut C,
 }
 
-impl Gate<'_> {
-    #[inline]
-    fn pass(&mut self, packet: &Packet<'_>, consumer: &mut impl Consumer) -> anyhow::Result<()> {
+impl<C: Consumer> Visit<anyhow::Error> for Gate<'_, C> {
+    #[inline(always)]
+    fn visit(&mut self, packet: &Packet<'_>) -> ControlFlow<anyhow::Error> {
+        if self.open
+            && let (Some(time_ns), Some(link)) = (packet.time_ns, packet.link)
+            && let Some(seen) =
+                Observation::of_common_frame(link, packet.data, time_ns, self.headers)
+        {
+            self.index += 1;
+            return match self.consumer.packet(self.index - 1, seen) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => ControlFlow::Break(error.into()),
+            };
+        }
+        match self.examine(packet) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => ControlFlow::Break(error),
+        }
+    }
+}
+
+impl<C: Consumer> Gate<'_, C> {
+    /// The long way, for what is filtered or not of the commonest sort.
+    #[inline(never)]
+    fn examine(&mut self, packet: &Packet<'_>) -> anyhow::Result<()> {
         // What cannot be read is not the expression's affair.
         if let (Some(expression), Some(link)) = (&mut self.expression, packet.link)
             && !expression.matches(link, packet)?
@@ -385,7 +408,7 @@ impl Gate<'_> {
         }
         match reduce(packet, self.headers) {
             Ok(seen) if self.filter.is_none_or(|filter| filter.passes(&seen.key)) => {
-                consumer.packet(self.index, &seen)?;
+                self.consumer.packet(self.index, seen)?;
                 self.index += 1;
             }
             Ok(_) => self.summary.filtered += 1,

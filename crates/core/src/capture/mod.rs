@@ -6,8 +6,8 @@
 //! [`Reader`] does no I/O. Put bytes in with [`Reader::feed`], or read straight
 //! into [`Reader::space`] and say how many with [`Reader::filled`]; take packets
 //! out with [`Reader::poll`] until it answers [`Poll::NeedBytes`]; after the last
-//! byte call [`Reader::finish`] and poll until [`Poll::End`]. [`Reader::each`] does
-//! the same for all packets at hand, in less time. Packets borrow from
+//! byte call [`Reader::finish`] and poll until [`Poll::End`]. [`Reader::each`] and
+//! [`Reader::give`] do the same for all packets at hand, in less time. Packets borrow from
 //! the reader's buffer, which never grows beyond one block of the file (at most
 //! 16 MiB), so that endless input needs bounded memory.
 //!
@@ -51,6 +51,22 @@ pub enum Poll<'a> {
     NeedBytes,
     /// All packets were given out.
     End,
+}
+
+/// Takes packets, in a method that is compiled into the loop that decodes them if it asks
+/// for that; a closure cannot ask.
+pub trait Visit<B> {
+    /// Takes the next packet, or breaks off.
+    fn visit(&mut self, packet: &Packet<'_>) -> ControlFlow<B>;
+}
+
+/// A closure that visits.
+struct Call<F>(F);
+
+impl<B, F: FnMut(&Packet<'_>) -> ControlFlow<B>> Visit<B> for Call<F> {
+    fn visit(&mut self, packet: &Packet<'_>) -> ControlFlow<B> {
+        self.0(packet)
+    }
 }
 
 /// Why [`Reader::each`] came back.
@@ -192,7 +208,7 @@ fn run<D: Decode, B>(
     decoder: &mut D,
     buffer: &mut Buffer,
     tally: &mut PacketTally,
-    visit: &mut impl FnMut(&Packet<'_>) -> ControlFlow<B>,
+    visitor: &mut impl Visit<B>,
 ) -> ControlFlow<B, u64> {
     let window = buffer.window();
     let mut counts = *tally;
@@ -203,7 +219,7 @@ fn run<D: Decode, B>(
             Ok(Step::Packet(found)) => {
                 counts.count(found.time_ns);
                 at += found.record;
-                if let ControlFlow::Break(reason) = visit(&found.packet(rest)) {
+                if let ControlFlow::Break(reason) = visitor.visit(&found.packet(rest)) {
                     break ControlFlow::Break(reason);
                 }
             }
@@ -291,14 +307,25 @@ impl Reader {
     /// As [`Reader::poll`], after the packets before the damage.
     pub fn each<B>(
         &mut self,
-        mut visit: impl FnMut(&Packet<'_>) -> ControlFlow<B>,
+        visit: impl FnMut(&Packet<'_>) -> ControlFlow<B>,
     ) -> Result<Rest<B>, CaptureError> {
+        self.give(&mut Call(visit))
+    }
+
+    /// Gives every packet at hand to `visitor`, until that breaks off.
+    ///
+    /// # Errors
+    /// As [`Reader::each`].
+    pub fn give<B>(&mut self, visitor: &mut impl Visit<B>) -> Result<Rest<B>, CaptureError> {
         loop {
             let Self { buffer, tally, .. } = self;
             let run = match &mut self.format {
                 _ if self.to_skip > 0 || self.failed.is_some() => ControlFlow::Continue(0),
-                Format::Pcap(decoder) => run(decoder, buffer, tally, &mut visit),
-                Format::Pcapng(decoder) => run(decoder, buffer, tally, &mut visit),
+                Format::Pcap(decoder) => match decoder.common() {
+                    Some(mut common) => run(&mut common, buffer, tally, visitor),
+                    None => run(decoder, buffer, tally, visitor),
+                },
+                Format::Pcapng(decoder) => run(decoder, buffer, tally, visitor),
                 Format::Unknown => ControlFlow::Continue(0),
             };
             match run {
@@ -308,7 +335,7 @@ impl Reader {
             // Whatever is no whole packet in sight is poll's affair.
             match self.poll()? {
                 Poll::Packet(packet) => {
-                    if let ControlFlow::Break(reason) = visit(&packet) {
+                    if let ControlFlow::Break(reason) = visitor.visit(&packet) {
                         return Ok(Rest::Stopped(reason));
                     }
                 }

@@ -72,11 +72,21 @@ impl Decoder {
             lengths,
         }))
     }
-}
 
-impl Decode for Decoder {
+    /// The same for records as nearly all files have them.
+    #[inline]
+    pub(super) fn common(&self) -> Option<Common> {
+        let is_common = self.order == Order::Little
+            && self.header_len == RECORD_HEADER_LEN
+            && matches!(self.lengths, Lengths::CapturedFirst);
+        is_common.then_some(Common {
+            link: self.link,
+            fraction_ns: self.fraction_ns,
+        })
+    }
+
     #[inline(always)]
-    fn step(&mut self, window: &[u8]) -> Result<Step, Fault> {
+    fn read(&self, window: &[u8]) -> Result<Step, Fault> {
         let Some(header) = window.first_chunk::<RECORD_HEADER_LEN>() else {
             return Ok(Step::Need(self.header_len));
         };
@@ -102,5 +112,33 @@ impl Decode for Decoder {
             captured: captured as usize,
             record,
         }))
+    }
+}
+
+impl Decode for Decoder {
+    #[inline(always)]
+    fn step(&mut self, window: &[u8]) -> Result<Step, Fault> {
+        self.read(window)
+    }
+}
+
+/// A [`Decoder`] of which the compiler knows most.
+#[derive(Clone, Copy)]
+pub(super) struct Common {
+    link: LinkType,
+    fraction_ns: u64,
+}
+
+impl Decode for Common {
+    #[inline(always)]
+    fn step(&mut self, window: &[u8]) -> Result<Step, Fault> {
+        let decoder = Decoder {
+            order: Order::Little,
+            link: self.link,
+            fraction_ns: self.fraction_ns,
+            header_len: RECORD_HEADER_LEN,
+            lengths: Lengths::CapturedFirst,
+        };
+        decoder.read(window)
     }
 }

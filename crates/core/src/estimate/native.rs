@@ -82,13 +82,16 @@ pub(super) fn window_chain_packet(state: &mut WindowChainState, packet: &Packet)
     out
 }
 
-/// [`window_chain_packet`]; `None` where nothing became known.
+/// [`window_chain_packet`] into `out`; `None` where nothing became known.
 #[inline]
-pub(super) fn window_chain_step(state: &mut WindowChainState, packet: &Packet) -> Option<Samples> {
-    let mut out = MaybeUninit::uninit();
+pub(super) fn window_chain_step<'a>(
+    state: &mut WindowChainState,
+    packet: &Packet,
+    out: &'a mut MaybeUninit<Samples>,
+) -> Option<&'a Samples> {
     // SAFETY: as above; a step writes all of `out`.
     unsafe {
-        causeway_window_chain_packet(state, packet, out.as_mut_ptr()).then(|| out.assume_init())
+        causeway_window_chain_packet(state, packet, out.as_mut_ptr()).then(|| out.assume_init_ref())
     }
 }
 
@@ -110,18 +113,18 @@ pub(super) fn fixed_gap_packet(
     out
 }
 
-/// [`fixed_gap_packet`]; `None` where nothing became known.
+/// [`fixed_gap_packet`] into `out`; `None` where nothing became known.
 #[inline]
-pub(super) fn fixed_gap_step(
+pub(super) fn fixed_gap_step<'a>(
     state: &mut FixedGapState,
     config: &FixedGapConfig,
     packet: &Packet,
-) -> Option<Samples> {
-    let mut out = MaybeUninit::uninit();
+    out: &'a mut MaybeUninit<Samples>,
+) -> Option<&'a Samples> {
     // SAFETY: as above; a step writes all of `out`.
     unsafe {
         causeway_fixed_gap_packet(state, config, packet, out.as_mut_ptr())
-            .then(|| out.assume_init())
+            .then(|| out.assume_init_ref())
     }
 }
 

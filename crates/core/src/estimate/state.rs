@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What one flow needs of an estimator, without what all flows have in common.
 
+use std::mem::MaybeUninit;
+
 use super::native::{self, FixedGapState, ModesState, WindowChainState};
 use super::{Method, Packet, Samples};
 
@@ -31,13 +33,18 @@ impl State {
         }
     }
 
-    /// Takes the next packet of the flow.
+    /// Takes the next packet of the flow. What becomes known stands in `out`.
     #[inline]
-    pub fn packet(&mut self, method: &Method, packet: &Packet) -> Option<Samples> {
+    pub fn packet<'a>(
+        &mut self,
+        method: &Method,
+        packet: &Packet,
+        out: &'a mut MaybeUninit<Samples>,
+    ) -> Option<&'a Samples> {
         match (self, method) {
-            (Self::WindowChain(state), _) => native::window_chain_step(state, packet),
+            (Self::WindowChain(state), _) => native::window_chain_step(state, packet, out),
             (Self::FixedGap(state), Method::FixedGap(config)) => {
-                native::fixed_gap_step(state, config, packet)
+                native::fixed_gap_step(state, config, packet, out)
             }
             (Self::Modes(state), Method::Modes(config)) => {
                 native::modes_packet(state, config, packet);

@@ -33,12 +33,12 @@ impl Hint {
     /// The hint of a TCP segment.
     #[inline]
     pub(super) fn of_flags(flags: TcpFlags) -> Hint {
-        if flags.opens() {
-            Hint::Opens
-        } else if flags.answers() {
-            Hint::Answers
-        } else {
+        if !flags.is_syn() {
             Hint::None
+        } else if flags.opens() {
+            Hint::Opens
+        } else {
+            Hint::Answers
         }
     }
 }

@@ -63,7 +63,7 @@ impl FlowKey {
     }
 
     /// [`FlowKey::of`] a frame that was read quickly.
-    #[inline]
+    #[inline(always)]
     pub(super) fn of_quick(quick: &Quick) -> FlowKey {
         let ports = u64::from(quick.sport) << 16 | u64::from(quick.dport);
         FlowKey {
@@ -126,7 +126,7 @@ impl FlowKey {
     /// Which of `shards` parts this flow belongs to: the same for both directions.
     #[inline]
     pub fn shard(&self, hash: &FlowState, shards: usize) -> usize {
-        let hash = hash.hash_one(self.canonical().0);
+        let (hash, _) = self.flow_hash(hash);
         // The upper bits: a table within the shard goes by the lower ones.
         ((u128::from(hash) * shards as u128) >> 64) as usize
     }
@@ -135,19 +135,54 @@ impl FlowKey {
     /// higher port comes first (with equal ports the lower address).
     #[inline]
     pub(super) fn canonical(&self) -> (FlowKey, bool) {
-        let (sport, dport) = (self.sport(), self.dport());
-        let swapped = sport < dport || sport == dport && self.src > self.dst;
+        let swapped = self.is_swapped();
         (if swapped { self.reversed() } else { *self }, swapped)
+    }
+
+    #[inline]
+    fn is_swapped(&self) -> bool {
+        let (sport, dport) = (self.sport(), self.dport());
+        sport < dport || sport == dport && self.src > self.dst
+    }
+
+    /// The hash of [`FlowKey::canonical`], which it does without, and whether that
+    /// is the other name.
+    #[inline]
+    pub(super) fn flow_hash(&self, hash: &FlowState) -> (u64, bool) {
+        let swapped = self.is_swapped();
+        let (addresses, ports) = (self.addresses(), self.rest as u32);
+        if self.is_ipv6() {
+            return (hash.hash_one(self.canonical().0), swapped);
+        }
+        let (addresses, ports) = match swapped {
+            true => (addresses.rotate_left(32), ports.rotate_left(16)),
+            false => (addresses, ports),
+        };
+        let rest = self.rest >> 32 << 32 | u64::from(ports);
+        (hash.of_two(addresses, rest), swapped)
     }
 
     /// Whether a packet is of this flow, sent from the other side where `swapped`.
     #[inline]
     pub(super) fn is(&self, packet: &FlowKey, swapped: bool) -> bool {
+        let is = |src: &[u64; 2], dst: &[u64; 2], rest| {
+            // The upper halves of IPv4 addresses are all zero.
+            let same = (self.src[1] ^ src[1]) | (self.dst[1] ^ dst[1]) | (self.rest ^ rest) == 0;
+            same && (!self.is_ipv6() || (self.src[0], self.dst[0]) == (src[0], dst[0]))
+        };
         if swapped {
-            *self == packet.reversed()
+            let ports = (packet.rest as u32).rotate_left(16);
+            let rest = packet.rest >> 32 << 32 | u64::from(ports);
+            is(&packet.dst, &packet.src, rest)
         } else {
-            self == packet
+            is(&packet.src, &packet.dst, packet.rest)
         }
+    }
+
+    /// Both addresses of IPv4 in one word.
+    #[inline]
+    fn addresses(&self) -> u64 {
+        self.src[1] << 32 | self.dst[1]
     }
 
     #[inline]
@@ -182,7 +217,7 @@ impl Hash for FlowKey {
                 state.write_u64(word);
             }
         } else {
-            state.write_u64(self.src[1] << 32 | self.dst[1]);
+            state.write_u64(self.addresses());
         }
         state.write_u64(self.rest);
     }

@@ -2,6 +2,8 @@
 
 //! Estimators over many flows: packets in, estimates per flow and epoch out.
 
+use std::mem::MaybeUninit;
+
 use super::{Direction, Evicted, FlowKey, Hint, Name, Probe, Sender, Table};
 use crate::estimate::{self, Method, Sample, Samples, State, Tally};
 use crate::wire::{self, Datagram, LinkType, Quick, Skip, Transport, proto};
@@ -55,14 +57,25 @@ impl Observation {
         time_ns: u64,
         headers: Headers,
     ) -> Result<Self, Skip> {
-        match wire::parse_quickly(link, data) {
-            // Straight from bytes to fields.
-            Some(quick) => Ok(Self::of_quick(&quick, time_ns, headers)),
+        match Self::of_common_frame(link, data, time_ns, headers) {
+            Some(seen) => Ok(seen),
             None => Self::of_any_frame(link, data, wire_len, time_ns, headers),
         }
     }
 
-    #[inline]
+    /// [`Observation::of_frame`] of a frame of the commonest sort, straight from bytes
+    /// to fields; `None`: ask that.
+    #[inline(always)]
+    pub fn of_common_frame(
+        link: LinkType,
+        data: &[u8],
+        time_ns: u64,
+        headers: Headers,
+    ) -> Option<Self> {
+        wire::parse_quickly(link, data).map(|quick| Self::of_quick(&quick, time_ns, headers))
+    }
+
+    #[inline(always)]
     fn of_quick(quick: &Quick, time_ns: u64, headers: Headers) -> Self {
         let timestamps = quick.timestamps.unwrap_or_default();
         Self {
@@ -238,16 +251,14 @@ pub struct Meter<const N: usize> {
     methods: [Method; N],
     epoch_ns: u64,
     counts: Counts,
-    /// Of [`Meter::observe_all`]; empty between calls.
-    probes: Vec<Probe>,
 }
 
 /// In the order of use: few packets complete a sample, which `epochs` is for.
 #[derive(Debug)]
 #[repr(C)]
 struct Flow<const N: usize> {
-    /// Start of the epoch of the last packet.
-    epoch_ns: u64,
+    /// An epoch before the start of that of the last packet.
+    before_ns: u64,
     states: [State; N],
     epochs: [Epochs; N],
     /// Index of the first packet.
@@ -262,7 +273,6 @@ impl<const N: usize> Meter<N> {
             methods: settings.methods,
             epoch_ns: settings.epoch_ns.max(1),
             counts: Counts::default(),
-            probes: Vec::with_capacity(AHEAD),
         }
     }
 
@@ -270,15 +280,13 @@ impl<const N: usize> Meter<N> {
     /// as [`Meter::observe`] for each, but faster: the flows of several packets are
     /// fetched from memory at the same time.
     pub fn observe_all(&mut self, packets: &[(u64, Observation)], sink: &mut impl Sink) {
-        let mut probes = std::mem::take(&mut self.probes);
+        let mut probes = [Probe::default(); AHEAD];
         for group in packets.chunks(AHEAD) {
-            probes.clear();
-            for (_, seen) in group {
-                let probe = self.table.probe(&seen.key);
-                self.table.prefetch_index(&probe);
-                probes.push(probe);
+            for (probe, (_, seen)) in probes.iter_mut().zip(group) {
+                *probe = self.table.probe(&seen.key);
+                self.table.prefetch_index(probe);
             }
-            for probe in &mut probes {
+            for probe in &mut probes[..group.len()] {
                 self.table.prefetch_entry(probe);
             }
             for (probe, (index, seen)) in probes.iter().zip(group) {
@@ -286,7 +294,6 @@ impl<const N: usize> Meter<N> {
                 self.step(probe, *index, seen, sink);
             }
         }
-        self.probes = probes;
     }
 
     /// Takes the packet with number `index` of the capture.
@@ -298,34 +305,48 @@ impl<const N: usize> Meter<N> {
 
     #[inline]
     fn step(&mut self, probe: &Probe, index: u64, seen: &Observation, sink: &mut impl Sink) {
+        let slot = match self.table.guessed(&seen.key, probe, seen.hint) {
+            Some(slot) => slot,
+            None => self.search(probe, index, seen, sink),
+        };
+        let found = self.table.at(slot, probe, seen.packet.t_ns);
+        if found.sender == Sender::Server {
+            self.counts.from_servers += 1;
+            return;
+        }
+        self.counts.from_clients += 1;
+        let (flow, name) = (found.value, found.name);
+        flow.packet(&self.methods, name, &seen.packet, self.epoch_ns, sink);
+    }
+
+    /// The place of a packet's flow, where that was not guessed. Not a part of `step`,
+    /// which would lay out what the closures need for every packet.
+    #[inline(never)]
+    fn search(
+        &mut self,
+        probe: &Probe,
+        index: u64,
+        seen: &Observation,
+        sink: &mut impl Sink,
+    ) -> usize {
         let Self {
             table,
             methods,
             epoch_ns,
             counts,
-            ..
         } = self;
-        let epoch_ns = *epoch_ns;
-        let t_ns = seen.packet.t_ns;
-        let found = table.find(
+        let (epoch_ns, t_ns) = (*epoch_ns, seen.packet.t_ns);
+        table.search(
             &seen.key,
             probe,
             seen.hint,
             t_ns,
             || {
                 counts.flows += 1;
-                Flow::new(methods, index, t_ns - t_ns % epoch_ns)
+                Flow::new(methods, index, epoch_before(t_ns, epoch_ns))
             },
             |old: Evicted<Flow<N>>| old.value.finish(methods, &old.flow, epoch_ns, sink),
-        );
-        if found.sender == Sender::Server {
-            counts.from_servers += 1;
-            return;
-        }
-        counts.from_clients += 1;
-        found
-            .value
-            .packet(methods, found.name, &seen.packet, epoch_ns, sink);
+        )
     }
 
     /// Ends all flows, in the order of their first packets.
@@ -348,10 +369,15 @@ impl<const N: usize> Meter<N> {
     }
 }
 
+/// The start of the epoch before that of a time.
+fn epoch_before(t_ns: u64, epoch_ns: u64) -> u64 {
+    (t_ns - t_ns % epoch_ns).saturating_sub(epoch_ns)
+}
+
 impl<const N: usize> Flow<N> {
-    fn new(methods: &[Method; N], born: u64, epoch_ns: u64) -> Self {
+    fn new(methods: &[Method; N], born: u64, before_ns: u64) -> Self {
         Self {
-            epoch_ns,
+            before_ns,
             states: std::array::from_fn(|index| State::new(&methods[index])),
             epochs: [Epochs::default(); N],
             born,
@@ -368,20 +394,18 @@ impl<const N: usize> Flow<N> {
         sink: &mut impl Sink,
     ) {
         // A little jitter at the edge of an epoch does not end it a second time.
-        let since = packet
-            .t_ns
-            .wrapping_sub(self.epoch_ns.saturating_sub(epoch_ns));
-        if since >= epoch_ns.saturating_mul(2) {
+        if packet.t_ns.wrapping_sub(self.before_ns) >= epoch_ns.saturating_mul(2) {
             for (index, method) in methods.iter().enumerate() {
                 if let Some(samples) = self.states[index].end_epoch(method) {
                     self.add(&name.flow(), index, &samples, epoch_ns, sink);
                 }
             }
-            self.epoch_ns = packet.t_ns - packet.t_ns % epoch_ns;
+            self.before_ns = epoch_before(packet.t_ns, epoch_ns);
         }
+        let mut samples = MaybeUninit::uninit();
         for (index, method) in methods.iter().enumerate() {
-            if let Some(samples) = self.states[index].packet(method, packet) {
-                self.add(&name.flow(), index, &samples, epoch_ns, sink);
+            if let Some(samples) = self.states[index].packet(method, packet, &mut samples) {
+                self.add(&name.flow(), index, samples, epoch_ns, sink);
             }
         }
     }

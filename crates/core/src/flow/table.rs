@@ -14,8 +14,6 @@
 //! entries in turn the one with the oldest packet. That is close to least
 //! recently used without a list that every packet would have to re-link.
 
-use std::hash::BuildHasher;
-
 use super::index::{Index, prefetch_lines};
 use super::{Direction, FlowKey, FlowState, Hint};
 
@@ -73,8 +71,8 @@ pub struct Evicted<V> {
     pub value: V,
 }
 
-/// Where to look for a packet's flow.
-#[derive(Clone, Copy, Debug)]
+/// Where to look for a packet's flow. The default stands in for one.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Probe {
     hash: u64,
     /// The place that [`Table::prefetch_entry`] found by the hash.
@@ -149,9 +147,9 @@ impl<V> Table<V> {
     /// Where to look for the flow of a packet.
     #[inline]
     pub fn probe(&self, packet: &FlowKey) -> Probe {
-        let (key, swapped) = packet.canonical();
+        let (hash, swapped) = packet.flow_hash(&self.hash);
         Probe {
-            hash: self.hash.hash_one(key),
+            hash,
             guess: u32::MAX,
             swapped,
         }
@@ -203,14 +201,29 @@ impl<V> Table<V> {
         new: impl FnOnce() -> V,
         evict: impl FnMut(Evicted<V>),
     ) -> Lookup<'_, V> {
-        let swapped = probe.swapped;
-        let slot = match self.place(packet, probe) {
-            Some(slot) if !self.turns_round(slot, swapped, hint) => slot as usize,
-            known => self.insert(packet, probe, known, hint, now_ns, new, evict),
+        let slot = match self.guessed(packet, probe, hint) {
+            Some(slot) => slot,
+            None => self.search(packet, probe, hint, now_ns, new, evict),
         };
+        self.at(slot, probe, now_ns)
+    }
+
+    /// The place of a packet's flow, if the probe has guessed it and the packet changes
+    /// nothing in the table.
+    #[inline]
+    pub(super) fn guessed(&self, packet: &FlowKey, probe: &Probe, hint: Hint) -> Option<usize> {
+        // Flows may have come and gone since the guess; the key decides.
+        let entry = self.entries.get(probe.guess as usize)?;
+        let stays = hint != Hint::Opens || entry.flipped == probe.swapped;
+        (stays && entry.key.is(packet, probe.swapped)).then_some(probe.guess as usize)
+    }
+
+    /// The flow at a place, to which a packet at `now_ns` belongs.
+    #[inline]
+    pub(super) fn at(&mut self, slot: usize, probe: &Probe, now_ns: u64) -> Lookup<'_, V> {
         let entry = &mut self.entries[slot];
         entry.last_ns = now_ns;
-        let sender = if entry.flipped == swapped {
+        let sender = if entry.flipped == probe.swapped {
             Sender::Client
         } else {
             Sender::Server
@@ -235,22 +248,29 @@ impl<V> Table<V> {
         })
     }
 
+    /// Where the flow of a packet is, or is made.
+    pub(super) fn search(
+        &mut self,
+        packet: &FlowKey,
+        probe: &Probe,
+        hint: Hint,
+        now_ns: u64,
+        new: impl FnOnce() -> V,
+        evict: impl FnMut(Evicted<V>),
+    ) -> usize {
+        let known = self.index.find(probe.hash, |slot| {
+            self.entries[slot as usize].key.is(packet, probe.swapped)
+        });
+        match known {
+            Some(slot) if !self.turns_round(slot, probe.swapped, hint) => slot as usize,
+            known => self.insert(packet, probe, known, hint, now_ns, new, evict),
+        }
+    }
+
     #[inline]
     fn turns_round(&self, slot: u32, swapped: bool, hint: Hint) -> bool {
         let from_client = self.entries[slot as usize].flipped == swapped;
         hint == Hint::Opens && !from_client
-    }
-
-    #[inline]
-    fn place(&self, packet: &FlowKey, probe: &Probe) -> Option<u32> {
-        // Flows may have come and gone since the guess; the key decides.
-        match self.entries.get(probe.guess as usize) {
-            Some(entry) if entry.key.is(packet, probe.swapped) => return Some(probe.guess),
-            _ => {}
-        }
-        self.index.find(probe.hash, |slot| {
-            self.entries[slot as usize].key.is(packet, probe.swapped)
-        })
     }
 
     /// Makes the flow of a packet, in the `known` entry or in a new one.
@@ -284,7 +304,8 @@ impl<V> Table<V> {
         };
         let old = std::mem::replace(&mut self.entries[slot], entry);
         if known.is_none() {
-            self.index.remove(self.hash.hash_one(old.key), slot as u32);
+            let (hash, _) = old.key.flow_hash(&self.hash);
+            self.index.remove(hash, slot as u32);
             self.index.insert(probe.hash, slot as u32);
             self.evictions += 1;
         }

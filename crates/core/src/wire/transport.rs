@@ -19,6 +19,12 @@ impl TcpFlags {
     /// The acknowledgement number is valid.
     pub const ACK: u8 = 0x10;
 
+    /// Opens a connection, or answers that.
+    #[inline]
+    pub const fn is_syn(self) -> bool {
+        self.0 & Self::SYN != 0
+    }
+
     /// Opens a connection: SYN without ACK.
     #[inline]
     pub const fn opens(self) -> bool {
