@@ -450,6 +450,38 @@ fn equalising_leaves_the_floor_to_a_slow_real_whose_load_the_others_can_bear() {
 }
 
 #[test]
+fn equalising_takes_no_queue_for_what_latencies_hardly_vary_by() {
+    // The same load and the same means; in the second pool latencies vary as a queue's do.
+    let after = |swing: f64| {
+        let mut controller = by(Law::Equalise, &[1.0; 4]);
+        let mut now = 0;
+        let pool = |interval: usize, slow_ms: Option<f64>| -> Vec<Reading> {
+            let each = (0..4).map(|real| {
+                let up = (interval + real).is_multiple_of(2);
+                let factor = if up { 1.0 + swing } else { 1.0 - swing };
+                match slow_ms.filter(|_| real == 0) {
+                    Some(slow_ms) => reading(slow_ms * factor, 15),
+                    None => reading(22.0 * factor, 30),
+                }
+            });
+            each.collect()
+        };
+        for interval in 0..60 {
+            hold(&mut controller, &mut now, &pool(interval, None), 1);
+        }
+        let mut weight = 1.0;
+        for interval in 0..12 {
+            let readings = pool(interval, Some(180.0));
+            weight = hold(&mut controller, &mut now, &readings, 1).reals[0].weight;
+        }
+        assert_sound(&controller);
+        weight
+    };
+    assert!(after(0.02) < 0.05, "{}", after(0.02));
+    assert!(after(0.2) > 0.1, "{}", after(0.2));
+}
+
+#[test]
 fn equalising_keeps_a_slow_real_low_that_gives_few_samples() {
     let mut controller = by(Law::Equalise, &[1.0; 4]);
     let mut now = 0;

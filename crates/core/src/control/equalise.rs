@@ -25,8 +25,11 @@ const PATIENCE: u32 = 1;
 /// small real, with fewer workers, swings as much wider as it is smaller than the mean.
 const FAR: f64 = 2.0;
 const FAR_ERRORS: f64 = 3.0;
-/// Part of what the others have left, by `1 / W` each, that its load may take.
+/// Part of what the others have left that its load may take. They leave `1 / W` each as far
+/// as their latencies vary as those of queues do; what is constant in them is no queue.
 const BEARABLE: f64 = 0.5;
+/// Least variance that counts: that little of it is no proof that nothing queues.
+const VARIANCE_LEAST: f64 = 0.25;
 /// Time in which a queue should drain.
 const DRAIN_NS: f64 = 5e8;
 /// Time in which the certainty that reals differ halves.
@@ -118,6 +121,16 @@ impl Controller {
             .map(|(estimate, _)| *estimate)
     }
 
+    /// Variance of single latencies as a part of what those of a queue have: of the reals
+    /// the lower median, as one may just be changing, and 1 at most.
+    fn variance(&self, survey: &Survey) -> f64 {
+        let known = self.known(survey);
+        let mut each: Vec<f64> = known.map(|(_, real, _)| real.tracker.variance()).collect();
+        each.sort_by(f64::total_cmp);
+        let lower = each.get(each.len().saturating_sub(1) / 2);
+        lower.copied().unwrap_or(1.0).clamp(VARIANCE_LEAST, 1.0)
+    }
+
     fn capacities(&self, survey: &Survey) -> Capacities {
         let burst_ns = self.params.burst * self.params.interval_ns as f64;
         let yields = survey.yield_ratio.max(0.01);
@@ -203,6 +216,7 @@ impl Controller {
         let left: f64 = others
             .map(|(_, real, own)| interval_ns * real.member.configured / own.latency_ns)
             .sum();
+        let left = left / self.variance(survey);
         let lowest_ns = survey.lowest.map_or(f64::INFINITY, |(_, of)| of.latency_ns);
         let mean = self.mean_weight();
         let mut any = false;

@@ -11,6 +11,9 @@ const CHANGE_ERRORS: f64 = 3.0;
 /// Weight of the newest interval in the number of answers.
 const ANSWERED: f64 = 0.5;
 
+/// Weight of the newest interval in what is known of how much latencies vary.
+const VARIES: f64 = 0.03;
+
 /// Smoothed latency and freshness of one real.
 ///
 /// Latencies are compared in relative terms, as if they were exponentially
@@ -33,6 +36,9 @@ pub(super) struct Tracker {
     last_sample_ns: u64,
     /// Intervals since the estimate was made or refined.
     waited: i32,
+    /// Square of the distance of an interval from its past, in standard errors: the mean of
+    /// some thirty intervals, if there are any.
+    distance2: Option<f64>,
 }
 
 /// A mean and what it rests on.
@@ -88,6 +94,9 @@ impl Tracker {
         self.waited = 0;
         match self.estimate {
             Some(old) if !differs(old, new, CHANGE_ERRORS) => {
+                let distance = (new.latency_ns / old.latency_ns).ln() / ratio_error(old, new);
+                let known = self.distance2.unwrap_or(1.0);
+                self.distance2 = Some(known + VARIES * (distance * distance - known));
                 self.estimate = Some(blend(old, new, kept));
                 Progress::Refined
             }
@@ -123,6 +132,12 @@ impl Tracker {
     /// The smoothed latency.
     pub(super) fn estimate(&self) -> Option<Estimate> {
         self.estimate
+    }
+
+    /// Variance of single latencies as a part of what exponential ones have; 1 as long as
+    /// nothing is known.
+    pub(super) fn variance(&self) -> f64 {
+        self.distance2.unwrap_or(1.0)
     }
 
     /// Forgets an estimate that no sample has renewed for `age_ns`, and says so.

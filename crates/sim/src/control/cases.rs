@@ -4,7 +4,7 @@
 use causeway_core::control::{Law, Params};
 
 use super::noise::Noise;
-use super::scenario::{Kind, MS, S, Scenario, ServerSpec, Trouble};
+use super::scenario::{Kind, MS, S, Scenario, ServerSpec, Trouble, Wait};
 use super::world::{self, Outcome};
 
 /// When trouble begins.
@@ -75,6 +75,33 @@ pub const ALL: &[Case] = &[
         required: 0.99,
         build: |of| of.troubles = vec![trouble(Some(0), Kind::Delay(50 * MS), u64::MAX)],
         judge: |of, out| vec![settle(of, out), starved(out, &[0])],
+    },
+    Case {
+        name: "waiting",
+        about: "one server of the demo becomes 8x slower: requests wait on their connection",
+        required: 0.95,
+        build: |of| {
+            of.wait = Wait::Connection;
+            of.work_ns = 6_400_000;
+            of.users = 40;
+            of.objects = (8, 48);
+            of.max_age_ns = 2 * S;
+            // A page a second.
+            of.load = of.users as f64 * 28.0 * 0.0064 / of.mean_capacity();
+            of.warm_up_ns = STEP_NS + 2 * S;
+            of.troubles = vec![slow(Some(0), 8.0, u64::MAX)];
+        },
+        judge: |of, out| {
+            let reaction = Figure {
+                median_at_most: 1_000.0,
+                ..figure("90 % moved after, ms", reaction(out).value, 1_200.0)
+            };
+            vec![
+                reaction,
+                starved(out, &[0]),
+                against_hashing(of, out, 0.5, 0.25),
+            ]
+        },
     },
     Case {
         name: "fail_fast",

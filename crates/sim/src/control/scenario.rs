@@ -68,6 +68,17 @@ pub enum Pick {
     Turn,
 }
 
+/// Where requests wait for one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// For a worker of the server.
+    Workers,
+    /// For those before them on their connection alone, as on a server that waits for
+    /// others and has time for all, the demo's: `work_ns` is then what each takes, four
+    /// fifths of it fixed, one exponential.
+    Connection,
+}
+
 /// An experiment.
 #[derive(Debug, Clone)]
 pub struct Scenario {
@@ -91,6 +102,8 @@ pub struct Scenario {
     pub objects: (usize, usize),
     /// CPU time of a request, on the mean: half of it fixed, half exponential.
     pub work_ns: u64,
+    /// What requests wait for.
+    pub wait: Wait,
     /// Connections live between half of this and this long.
     pub max_age_ns: u64,
     /// What is wrong, and when.
@@ -127,6 +140,7 @@ impl Default for Scenario {
             outstanding: 4,
             objects: (4, 12),
             work_ns: MS / 3,
+            wait: Wait::Workers,
             max_age_ns: S,
             troubles: Vec::new(),
             noise: Noise::WEB,

@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 use rand_distr::{Distribution, Exp1};
 use rand_pcg::Pcg64Mcg;
 
-use super::scenario::{Kind, Oracle, Pick, Scenario};
+use super::scenario::{Kind, Oracle, Pick, Scenario, Wait};
 use crate::queue::Queue;
 
 const S: f64 = 1e9;
@@ -66,6 +66,8 @@ struct Connection {
     server: usize,
     retires_ns: u64,
     outstanding: usize,
+    /// When its last request will have been answered.
+    free_ns: u64,
 }
 
 #[derive(Debug, Default)]
@@ -222,6 +224,7 @@ impl World<'_> {
             server,
             retires_ns: self.queue.now_ns() + age / 2 + self.rng.random_range(0..=age / 2),
             outstanding: 0,
+            free_ns: 0,
         }
     }
 
@@ -263,11 +266,23 @@ impl World<'_> {
     fn send(&mut self, user: usize, object: usize, server: usize) {
         let now = self.queue.now_ns();
         let exponential: f64 = Exp1.sample(&mut self.rng);
-        let mut work = self.scenario.work_ns as f64 * (0.5 + 0.5 * exponential);
+        let varies = match self.scenario.wait {
+            Wait::Workers => 0.5,
+            Wait::Connection => 0.2,
+        };
+        let mut work = self.scenario.work_ns as f64 * (1.0 - varies + varies * exponential);
         if let Some(hog) = self.scenario.hog.filter(|_| self.is_hog(user)) {
             work *= hog;
         }
-        let (worker, begin) = self.servers[server].next_worker(now);
+        let connection = self.users[user].connection.as_mut();
+        let waits_for = match self.scenario.wait {
+            Wait::Workers => None,
+            Wait::Connection => connection,
+        };
+        let (worker, begin) = match &waits_for {
+            None => self.servers[server].next_worker(now),
+            Some(connection) => (0, connection.free_ns.max(now)),
+        };
         let (mut delay, mut fails, mut factor) = (0, false, 1.0);
         for trouble in self.scenario.troubles_at(server, begin) {
             match trouble {
@@ -279,11 +294,16 @@ impl World<'_> {
         }
         let of = &mut self.servers[server];
         of.reading.requests += 1;
-        let done = if fails {
-            now + FAIL_NS
-        } else {
-            of.free_ns[worker] = of.finish(begin, work * factor);
-            of.free_ns[worker] + delay
+        let done = match waits_for {
+            _ if fails => now + FAIL_NS,
+            None => {
+                of.free_ns[worker] = of.finish(begin, work * factor);
+                of.free_ns[worker] + delay
+            }
+            Some(connection) => {
+                connection.free_ns = begin + (work * factor) as u64;
+                connection.free_ns + delay
+            }
         };
         self.queue.at(
             done,
