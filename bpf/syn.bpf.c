@@ -43,7 +43,7 @@ static __always_inline void step(struct syn_entry *entry, u32 event, u32 isn, u6
 
 /*
  * An event that may end the entry. Both sides' FINs may be here at once, on two CPUs:
- * whoever takes the entry out of its table counts.
+ * whoever marks the entry first counts.
  */
 static __always_inline void
 step_end(void *map, struct syn_entry *entry, const struct syn_segment *seg, u32 event, u64 now_ns)
@@ -53,9 +53,11 @@ step_end(void *map, struct syn_entry *entry, const struct syn_segment *seg, u32 
 	struct syn_outcome out;
 
 	syn_track(&entry->conn, event, seq, now_ns, &out);
-	if (out.count == SYN_COUNT_NOTHING || bpf_map_delete_elem(map, &seg->key))
-		return;
-	count_outcome(category, &out);
+	if (out.count != SYN_COUNT_NOTHING &&
+	    !(__sync_fetch_and_or(&entry->conn.marks, SYN_MARK_ENDED) & SYN_MARK_ENDED))
+		count_outcome(category, &out);
+	if (entry->conn.state == SYN_STATE_DONE)
+		bpf_map_delete_elem(map, &seg->key);
 }
 
 static __always_inline void opening(struct __sk_buff *skb, const struct syn_segment *seg, u64 now_ns)
@@ -171,6 +173,8 @@ int causeway_syn_out(struct __sk_buff *skb)
 		return TC_GO_ON;
 	now_ns = segment_time(skb);
 	syn_track(&entry->conn, seg.payload_len ? SYN_EVENT_DATA : SYN_EVENT_SERVED, 0, now_ns, &out);
+	if (out.count != SYN_COUNT_NOTHING)
+		count_outcome(entry->category, &out);
 	if (seg.flags & FIN)
 		step_end(&syn_connections, entry, &seg, SYN_EVENT_SERVER_FIN, now_ns);
 	return TC_GO_ON;

@@ -183,18 +183,24 @@ static __always_inline void add_outcome(struct syn_slot *slot, const struct syn_
 		break;
 	case SYN_COUNT_ESTABLISHED:
 		slot->established += 1;
+		slot->established_first += !retry;
 		slot->established_late += out->answers > 1;
 		break;
 	case SYN_COUNT_COMPLETED:
 		slot->completed += 1;
-		slot->completed_first += !retry;
 		slot->conn_fail_ns += out->conn_fail_ns;
 		slot->syn_to_end_ns += out->syn_to_end_ns;
 		slot->rtt_ns += out->rtt_ns;
 		break;
+	case SYN_COUNT_SERVED:
+		slot->served += 1;
+		slot->served_first += !retry;
+		break;
+	case SYN_COUNT_RESENT:
+		slot->syn_to_end_ns += out->syn_to_end_ns;
+		break;
 	case SYN_COUNT_STALLED:
 		slot->stalled += 1;
-		slot->stalled_first += !retry;
 		slot->stalled_ns += out->conn_fail_ns;
 		break;
 	case SYN_COUNT_ABANDONED:

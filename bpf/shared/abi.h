@@ -627,9 +627,9 @@ struct syn_slot {
 	u32 abandoned;
 	u32 heard;          /* of the first SYNs those whose client was heard of again */
 	u32 heard_answered; /* of those the ones that had been answered */
-	u32 completed_first; /* of the completed those whose first SYN was answered */
-	u32 stalled_first;
-	u32 pad;
+	u32 served;         /* connections of which the server was first seen to know */
+	u32 served_first;   /* of those the ones whose first SYN was answered */
+	u32 established_first;
 };
 ABI_SIZE(struct syn_slot, 216);
 

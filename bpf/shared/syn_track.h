@@ -17,6 +17,11 @@
  * believe that it is connected while its final ACK was dropped, because the accept
  * queue was full: of such a server nothing comes but SYN-ACKs. If the client has asked
  * for something, the attempt ends as STALLED, not as COMPLETED.
+ *
+ * Where the network loses segments, two more. What a server sends again after its FIN
+ * makes the answer last longer (RESENT). And a client whose SYN-ACKs were lost may have
+ * lost its patience as well: the attempt is LEFT once its kernel answers one of them with
+ * a RST.
  */
 #ifndef CAUSEWAY_SYN_TRACK_H
 #define CAUSEWAY_SYN_TRACK_H
@@ -26,6 +31,9 @@
 /* Longer ways to a client are lost segments, not a way: at most so far from now an end
  * is counted. */
 #define SYN_WAY_MAX_NS (500 * CW_MS_NS)
+
+/* Timeouts double. Who has not acknowledged after one of so long is not there any more. */
+#define SYN_RESENT_MAX_NS (2000 * CW_MS_NS)
 
 /* Later retries count as this one. No stack sends more SYNs than this. */
 #define SYN_RETRY_MAX 15
@@ -48,6 +56,8 @@ enum syn_state {
 	SYN_STATE_ANSWERED = 2,    /* SYN-ACK sent, nothing heard since */
 	SYN_STATE_ESTABLISHED = 3, /* the client's ACK came */
 	SYN_STATE_DONE = 4,
+	SYN_STATE_CLOSED = 5,      /* counted; the server may have to send its data again */
+	SYN_STATE_LEFT = 6,        /* counted; answered when nobody was there any more */
 };
 
 /* What an event counts as. */
@@ -61,21 +71,26 @@ enum syn_count {
 	SYN_COUNT_ABANDONED = 6,   /* the client left before it was connected, or had asked */
 	SYN_COUNT_STALLED = 7,     /* at now, the time from first SYN to end in conn_fail_ns */
 	SYN_COUNT_REFUSED = 8,     /* at the last SYN, retry told: it was no offer, a RST answered it */
+	SYN_COUNT_RESENT = 9,      /* at now: the completed one took syn_to_end_ns longer */
+	SYN_COUNT_SERVED = 10,     /* at now: the server knows the connection; retry told */
 };
+
+#define SYN_MARK_HEARD 1u /* the client has sent more than its first SYN */
+#define SYN_MARK_ENDED 2u /* its end is counted; for the caller, with two events at once */
 
 struct syn_conn {
 	u64 first_syn_ns;
 	u64 last_syn_ns;
-	u64 turn_ns;      /* ANSWERED: the first SYN-ACK; ESTABLISHED: the client's FIN, 0: none */
-	u64 last_data_ns; /* the server's last data; 0: none */
+	u64 turn_ns;      /* ANSWERED: the first SYN-ACK; ESTABLISHED: the client's FIN, 0: none;
+			   * LEFT: the RST */
+	u64 last_data_ns; /* the server's last data; ANSWERED: the last SYN since; 0: none */
 	u32 isn;
 	u32 rtt_us;       /* first SYN-ACK to first ACK */
 	u8 state;         /* enum syn_state */
 	u8 retry;         /* SYNs after the first, as far as they came here */
 	u8 answers;       /* SYN-ACKs sent before the client's ACK; stops at 255 */
 	u8 served;        /* the server has sent more than SYN-ACKs */
-	u8 heard;         /* the client has sent more than its first SYN */
-	u8 pad[3];
+	u32 marks;        /* SYN_MARK_* */
 };
 _Static_assert(sizeof(struct syn_conn) == 48, "struct syn_conn");
 
@@ -96,8 +111,8 @@ _Static_assert(sizeof(struct syn_outcome) == 56, "struct syn_outcome");
 
 CW_INLINE void syn_track_heard(struct syn_conn *c, struct syn_outcome *out)
 {
-	out->heard = !c->heard;
-	c->heard = 1;
+	out->heard = !(c->marks & SYN_MARK_HEARD);
+	c->marks |= SYN_MARK_HEARD;
 }
 
 CW_INLINE void syn_track_syn(struct syn_conn *c, u32 isn, u64 now_ns, struct syn_outcome *out)
@@ -115,6 +130,8 @@ CW_INLINE void syn_track_syn(struct syn_conn *c, u32 isn, u64 now_ns, struct syn
 	syn_track_heard(c, out);
 	if (c->state != SYN_STATE_OFFERED) {
 		out->count = SYN_COUNT_DUPLICATE;
+		if (c->state == SYN_STATE_ANSWERED)
+			c->last_data_ns = now_ns;
 		return;
 	}
 	c->last_syn_ns = now_ns;
@@ -145,7 +162,32 @@ CW_INLINE void syn_track_ack(struct syn_conn *c, u64 now_ns, struct syn_outcome 
 	c->state = SYN_STATE_ESTABLISHED;
 	c->rtt_us = cw_sat32((now_ns - c->turn_ns) / CW_US_NS);
 	c->turn_ns = 0;
+	c->last_data_ns = 0;
 	out->count = SYN_COUNT_ESTABLISHED;
+}
+
+CW_INLINE void syn_track_served(struct syn_conn *c, struct syn_outcome *out)
+{
+	if (c->state != SYN_STATE_ESTABLISHED || c->served)
+		return;
+	c->served = 1;
+	out->count = SYN_COUNT_SERVED;
+}
+
+CW_INLINE void syn_track_data(struct syn_conn *c, u64 now_ns, struct syn_outcome *out)
+{
+	if (c->state == SYN_STATE_ESTABLISHED) {
+		syn_track_served(c, out);
+	} else if (c->state != SYN_STATE_CLOSED || !c->last_data_ns) {
+		return;
+	} else if (now_ns - c->last_data_ns > SYN_RESENT_MAX_NS) {
+		c->state = SYN_STATE_DONE;
+		return;
+	} else {
+		out->syn_to_end_ns = now_ns - c->last_data_ns;
+		out->count = SYN_COUNT_RESENT;
+	}
+	c->last_data_ns = now_ns;
 }
 
 /* Half the round trip, as far as it is taken for the way to the client. */
@@ -217,9 +259,15 @@ CW_INLINE void syn_track_end(struct syn_conn *c, u32 event, u32 seq, u64 now_ns,
 {
 	u8 state = c->state;
 
-	if (state == SYN_STATE_NONE || state == SYN_STATE_DONE)
+	if (state == SYN_STATE_NONE || state == SYN_STATE_DONE || state == SYN_STATE_LEFT)
 		return;
-	if (state != SYN_STATE_ESTABLISHED) {
+	if (state == SYN_STATE_CLOSED) {
+		c->state = event == SYN_EVENT_SERVER_FIN ? SYN_STATE_CLOSED : SYN_STATE_DONE;
+	} else if (state == SYN_STATE_ANSWERED && event == SYN_EVENT_CLIENT_RESET) {
+		c->state = SYN_STATE_LEFT;
+		c->turn_ns = now_ns;
+		out->count = SYN_COUNT_ABANDONED;
+	} else if (state != SYN_STATE_ESTABLISHED) {
 		c->state = SYN_STATE_DONE;
 		out->count = SYN_COUNT_ABANDONED;
 		if (state == SYN_STATE_OFFERED && event == SYN_EVENT_SERVER_RESET) {
@@ -230,6 +278,9 @@ CW_INLINE void syn_track_end(struct syn_conn *c, u32 event, u32 seq, u64 now_ns,
 		syn_track_client_fin(c, seq, now_ns, out);
 	} else if (event == SYN_EVENT_SERVER_FIN || c->served) {
 		syn_track_complete(c, now_ns, out);
+		/* Behind the client's FIN nothing would say when that is over. */
+		if (event == SYN_EVENT_SERVER_FIN && !c->turn_ns)
+			c->state = SYN_STATE_CLOSED;
 	} else if (event == SYN_EVENT_CLIENT_RESET) {
 		syn_track_unserved(c, seq, now_ns, out);
 	} else {
@@ -255,14 +306,10 @@ CW_INLINE void syn_track(struct syn_conn *c, u32 event, u32 seq, u64 now_ns, str
 		syn_track_ack(c, now_ns, out);
 		break;
 	case SYN_EVENT_DATA:
-		if (c->state == SYN_STATE_ESTABLISHED) {
-			c->last_data_ns = now_ns;
-			c->served = 1;
-		}
+		syn_track_data(c, now_ns, out);
 		break;
 	case SYN_EVENT_SERVED:
-		if (c->state == SYN_STATE_ESTABLISHED && !c->served)
-			c->served = 1;
+		syn_track_served(c, out);
 		break;
 	default:
 		syn_track_end(c, event, seq, now_ns, out);

@@ -168,12 +168,12 @@ plain! {
         heard: u32,
         /// Of those the ones that had been answered.
         heard_answered: u32,
-        /// Of the completed those whose first SYN was answered.
-        completed_first: u32,
-        /// Of the stalled.
-        stalled_first: u32,
-        /// Zero.
-        pad: u32,
+        /// Connections of which the server was first seen to know.
+        served: u32,
+        /// Of those the ones whose first SYN was answered.
+        served_first: u32,
+        /// Of the established.
+        established_first: u32,
     }
     /// The same behind its lock.
     "syn_slot_locked" SynSlotLocked {
@@ -206,9 +206,10 @@ plain! {
         first_syn_ns: u64,
         /// When its last SYN came.
         last_syn_ns: u64,
-        /// When it was answered, or when its client said that it would send no more.
+        /// When it was answered, or when its client said that it would send no more,
+        /// or by a RST that nobody was there any more.
         turn_ns: u64,
-        /// The server's last data; 0: none.
+        /// The server's last data; until then the last SYN since it was answered; 0: none.
         last_data_ns: u64,
         /// Sequence number of the SYN.
         isn: u32,
@@ -222,10 +223,8 @@ plain! {
         answers: u8,
         /// Whether the server has sent more than SYN-ACKs.
         served: u8,
-        /// Whether the client has sent more than its first SYN.
-        heard: u8,
-        /// Zero.
-        pad: [u8; 3],
+        /// 1: the client has sent more than its first SYN. 2: its end is counted.
+        marks: u32,
     }
     /// An attempt or a connection in the kernel's tables.
     "syn_entry" SynEntry {

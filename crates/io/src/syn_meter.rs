@@ -38,13 +38,19 @@ const SETTINGS_PIN: &str = "settings";
 const DEVICES_MAX: usize = 16;
 const SERVICES_MAX: usize = 256;
 const PREFIXES_MAX: usize = 1024;
+/// Another number where fields of slots and entries come to mean something else.
+const COUNTS: u32 = 2;
 /// Bytes of a table's entry beyond key and value, as the kernel allots them.
 const HASH_OVERHEAD: u64 = 48;
 /// As in `bpf/lib/syn_count.h`.
 const ORIGINS: u64 = 16384;
 const RETRY_TIMES: u64 = 4096;
-/// `SYN_STATE_OFFERED` of `bpf/shared/syn_track.h`.
+/// `SYN_STATE_*` of `bpf/shared/syn_track.h`.
 const OFFERED: u8 = 1;
+const ANSWERED: u8 = 2;
+const LEFT: u8 = 6;
+/// `SYN_MARK_HEARD` of the same.
+const HEARD: u32 = 1;
 
 /// How to count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -127,11 +133,11 @@ impl SynMeterOptions {
         Ok(())
     }
 
-    /// A number that changes with the settings and with the size of what is counted
-    /// (FNV-1a).
+    /// A number that changes with the settings, with the size of what is counted and with
+    /// what it means (FNV-1a).
     fn fingerprint(&self) -> u64 {
         let sizes = [size_of::<SynSlotLocked>(), size_of::<SynEntry>()];
-        format!("{self:?} {sizes:?}")
+        format!("{self:?} {sizes:?} {COUNTS}")
             .bytes()
             .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
                 (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -139,7 +145,7 @@ impl SynMeterOptions {
     }
 }
 
-/// An attempt to connect that has not been answered.
+/// An attempt to connect whose client is not connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// Client to service.
@@ -152,6 +158,19 @@ pub struct Waiting {
     pub last_syn_ns: u64,
     /// SYNs after the first.
     pub retry: u8,
+    /// How far it came.
+    pub stage: Stage,
+}
+
+/// What is known of an attempt whose client is not connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// No SYN was answered.
+    Offered,
+    /// One was, of a client that had sent another; it has not acknowledged.
+    Answered,
+    /// A SYN-ACK met nobody any more: its RST came then.
+    Left(u64),
 }
 
 impl Waiting {
@@ -271,28 +290,40 @@ impl SynMeter {
         Ok(taken)
     }
 
-    /// Attempts that have not been answered so far.
+    /// Attempts whose clients are not connected so far. Of those that were answered and
+    /// not acknowledged only the ones whose clients had come again: a single SYN may be of
+    /// a flood or of somebody who looks for open ports.
     pub fn waiting(&self) -> Result<Vec<Waiting>> {
         let all = self.half_open.entries_batched()?.into_iter();
-        let waiting = all.filter(|(_, entry)| entry.conn.state == OFFERED);
-        let attempts = waiting.map(|(key, entry)| Waiting {
-            key,
-            category: entry.category,
-            first_syn_ns: entry.conn.first_syn_ns,
-            last_syn_ns: entry.conn.last_syn_ns,
-            retry: entry.conn.retry,
+        let attempts = all.filter_map(|(key, entry)| {
+            let conn = entry.conn;
+            let stage = match conn.state {
+                OFFERED => Stage::Offered,
+                ANSWERED if conn.marks & HEARD != 0 => Stage::Answered,
+                LEFT => Stage::Left(conn.turn_ns),
+                _ => return None,
+            };
+            Some(Waiting {
+                key,
+                category: entry.category,
+                first_syn_ns: conn.first_syn_ns,
+                // Until it is connected there is no data: that are SYNs that came later.
+                last_syn_ns: conn.last_syn_ns.max(conn.last_data_ns),
+                retry: conn.retry,
+                stage,
+            })
         });
         Ok(attempts.collect())
     }
 
-    /// Whether the attempt of this tuple that began then has been answered, as far as the
-    /// tables still know: a tuple comes again.
+    /// Whether the client of the attempt of this tuple that began then was heard of after
+    /// all, as far as the tables still know: a tuple comes again.
     pub fn is_answered(&self, key: &FlowKey6, first_syn_ns: u64) -> Result<bool> {
         for table in [&self.half_open, &self.connections] {
             if let Some(entry) = table.get(key)?
                 && entry.conn.first_syn_ns == first_syn_ns
             {
-                return Ok(entry.conn.state != OFFERED);
+                return Ok(![OFFERED, LEFT].contains(&entry.conn.state));
             }
         }
         Ok(false)

@@ -179,7 +179,7 @@ pub struct Loss {
 }
 
 /// Loses a share (0 to 1) of the packets that come in on an interface, each by
-/// itself at random.
+/// itself at random; ARP is none of them.
 pub fn attach_loss(interface: &str, share: f64) -> io::Result<Loss> {
     let program = load_loss((share * f64::from(u32::MAX)) as u32)?;
     let name = CString::new(interface)?;
@@ -246,16 +246,6 @@ fn load_syn_police(threshold: u32) -> io::Result<OwnedFd> {
     const SYN: i32 = 2;
     const SHOT: i32 = 2;
     const UNSPEC: i32 = -1;
-    let instruction = |code: u32, registers: (u8, u8), off: i16, imm: i32| {
-        // SAFETY: plain data.
-        let mut one: bpf::bpf_insn = unsafe { mem::zeroed() };
-        one.code = code as u8;
-        one.set_dst_reg(registers.0);
-        one.set_src_reg(registers.1);
-        one.off = off;
-        one.imm = imm;
-        one
-    };
     let set = bpf::BPF_ALU64 | bpf::BPF_MOV;
     let call = bpf::BPF_JMP | bpf::BPF_CALL;
     let jump = |what| bpf::BPF_JMP32 | what | bpf::BPF_K;
@@ -291,35 +281,40 @@ fn load_syn_police(threshold: u32) -> io::Result<OwnedFd> {
     own(fd)
 }
 
-/// `bpf_get_prandom_u32() >= threshold ? TCX_PASS : TCX_DROP`, as bytecode.
+fn instruction(code: u32, registers: (u8, u8), off: i16, imm: i32) -> bpf::bpf_insn {
+    // SAFETY: plain data.
+    let mut one: bpf::bpf_insn = unsafe { mem::zeroed() };
+    one.code = code as u8;
+    one.set_dst_reg(registers.0);
+    one.set_src_reg(registers.1);
+    one.off = off;
+    one.imm = imm;
+    one
+}
+
+/// `bpf_get_prandom_u32() >= threshold ? TCX_PASS : TCX_DROP`, as bytecode. ARP passes: a
+/// neighbour is asked for once a second, so that one question lost would lose all packets
+/// of that second.
 fn load_loss(threshold: u32) -> io::Result<OwnedFd> {
     const TCX_PASS: i32 = 0;
     const TCX_DROP: i32 = 2;
-    let instruction = |code: u32, off: i16, imm: i32| {
-        // SAFETY: plain data; both registers are r0.
-        let mut one: bpf::bpf_insn = unsafe { mem::zeroed() };
-        one.code = code as u8;
-        one.off = off;
-        one.imm = imm;
-        one
-    };
+    /// Of `struct __sk_buff`: the protocol, in the network's order.
+    const PROTOCOL_OFFSET: i16 = 16;
+    const ARP_BE: i32 = (libc::ETH_P_ARP as u16).to_be() as i32;
     let set = bpf::BPF_ALU64 | bpf::BPF_MOV | bpf::BPF_K;
-    let exit = bpf::BPF_JMP | bpf::BPF_EXIT;
+    let load = bpf::BPF_LDX | bpf::BPF_MEM | bpf::BPF_W;
+    let call = bpf::BPF_JMP | bpf::BPF_CALL;
+    let jump = |what| bpf::BPF_JMP32 | what | bpf::BPF_K;
+    let exit = instruction(bpf::BPF_JMP | bpf::BPF_EXIT, (0, 0), 0, 0);
     let program = [
-        instruction(
-            bpf::BPF_JMP | bpf::BPF_CALL,
-            0,
-            bpf::BPF_FUNC_get_prandom_u32 as i32,
-        ),
-        instruction(
-            bpf::BPF_JMP32 | bpf::BPF_JGE | bpf::BPF_K,
-            2,
-            threshold as i32,
-        ),
-        instruction(set, 0, TCX_DROP),
-        instruction(exit, 0, 0),
-        instruction(set, 0, TCX_PASS),
-        instruction(exit, 0, 0),
+        instruction(load, (2, 1), PROTOCOL_OFFSET, 0),
+        instruction(jump(bpf::BPF_JEQ), (2, 0), 4, ARP_BE),
+        instruction(call, (0, 0), 0, bpf::BPF_FUNC_get_prandom_u32 as i32),
+        instruction(jump(bpf::BPF_JGE), (0, 0), 2, threshold as i32),
+        instruction(set, (0, 0), 0, TCX_DROP),
+        exit,
+        instruction(set, (0, 0), 0, TCX_PASS),
+        exit,
     ];
     // SAFETY: the arrays and strings outlive the call; no options.
     let fd = unsafe {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use causeway_core::certes::{Judge, Verdict};
 use causeway_io::abi::FlowKey6;
-use causeway_io::syn_meter::Waiting;
+use causeway_io::syn_meter::{Stage, Waiting};
 
 use super::category::Category;
 
@@ -62,6 +62,11 @@ impl GaveUp {
         for attempt in waiting {
             match before.remove(&attempt.attempt()) {
                 Some(of) if of.last_syn_ns == attempt.last_syn_ns => {
+                    if !of.counted && is_of_flood(&attempt, categories) {
+                        take_back(&of, categories);
+                        gone.push(attempt);
+                        continue;
+                    }
                     let of = count(of, categories);
                     match keep_after.is_some_and(|recorded| of.second > recorded) {
                         true => drop(self.judged.insert(attempt.attempt(), of)),
@@ -72,8 +77,9 @@ impl GaveUp {
                 Some(of) => take_back(&of, categories),
                 None => {}
             }
+            let flood = is_of_flood(&attempt, categories);
             if let Some(category) = categories.get_mut(attempt.category as usize)
-                && self.judge(&attempt, now_ns, judge, category)
+                && self.judge(&attempt, now_ns, judge, (category, flood))
             {
                 gone.push(attempt);
             }
@@ -93,16 +99,21 @@ impl GaveUp {
         attempt: &Waiting,
         now_ns: u64,
         judge: &Judge,
-        category: &mut Category,
+        (category, flood): (&mut Category, bool),
     ) -> bool {
         let s = |to_ns: u64| to_ns.saturating_sub(attempt.first_syn_ns) as f64 / 1e9;
         let standing = category.observer.standing();
-        let verdict = judge.judge(s(attempt.last_syn_ns), s(now_ns), standing.loss);
-        let Verdict::GaveUp(waited_s) = verdict else {
-            return false;
+        let last_s = s(attempt.last_syn_ns);
+        let waited_s = match (attempt.stage, judge.judge(last_s, s(now_ns), standing.loss)) {
+            // Nobody was there when it was answered: too late, or of no client of ours.
+            (Stage::Left(at_ns), _) => match judge.left(last_s, s(at_ns)) {
+                Some(waited_s) => waited_s,
+                None => return true,
+            },
+            (_, Verdict::GaveUp(waited_s)) => waited_s,
+            (_, Verdict::Waits) => return false,
         };
-        // Of a flood nobody gives up.
-        if attempt.retry == 0 && standing.flood > 0.0 {
+        if flood {
             return true;
         }
         let ended_ns = attempt.first_syn_ns + (waited_s * 1e9) as u64;
@@ -118,6 +129,13 @@ impl GaveUp {
         self.judged.insert(attempt.attempt(), judged);
         false
     }
+}
+
+/// Of a flood nobody gives up. It is known for one only when its first SYNs are overdue, so
+/// that a verdict may be a moment older.
+fn is_of_flood(attempt: &Waiting, categories: &[Category]) -> bool {
+    let category = categories.get(attempt.category as usize);
+    attempt.retry == 0 && category.is_some_and(|of| of.observer.standing().flood > 0.0)
 }
 
 /// A second later nothing has been heard: that is in the totals for good.
@@ -219,6 +237,7 @@ mod tests {
             first_syn_ns: FIRST,
             last_syn_ns: FIRST + (last_s * 1e9) as u64,
             retry,
+            stage: Stage::Offered,
         }
     }
 
@@ -265,6 +284,51 @@ mod tests {
         assert_eq!(bench.counts()[0].0, 1.0, "and now stays away");
         bench.look(4.0, &[], Some(90));
         assert_eq!(bench.counts(), NOBODY, "but was answered in the end");
+    }
+
+    #[test]
+    fn of_a_flood_nobody_gives_up_also_before_it_is_known_for_one() {
+        let mut bench = Bench::new();
+        bench.look(1.3, &[attempt(1, 0.0, 0), attempt(2, 1.02, 1)], Some(90));
+        assert_eq!(bench.counts()[0].0, 1.0);
+        let silent = Slot {
+            offered: 1000,
+            first_offered: 1000,
+            ..Slot::default()
+        };
+        let observer = &mut bench.categories[0].observer;
+        observer.feed(&[(480, silent)], &[]).unwrap();
+        let waits = [attempt(1, 0.0, 0), attempt(3, 0.0, 0), attempt(2, 1.02, 1)];
+        assert_eq!(bench.look(2.3, &waits, Some(90)), 2, "forgotten");
+        let [(estimated, _), (total, _)] = bench.counts();
+        assert_eq!((estimated, total), (1.0, 0.0), "who had come again");
+    }
+
+    /// Its last SYN was answered, and the network lost the answer.
+    #[test]
+    fn whose_answer_came_too_late_had_given_up() {
+        let mut bench = Bench::new();
+        let answered = Waiting {
+            stage: Stage::Answered,
+            ..attempt(1, 7.13, 6)
+        };
+        bench.look(8.0, &[answered], Some(90));
+        assert_eq!(bench.counts(), NOBODY, "it may still connect");
+        let left_at = |s: f64| Waiting {
+            stage: Stage::Left(FIRST + (s * 1e9) as u64),
+            ..answered
+        };
+        assert_eq!(bench.look(10.2, &[left_at(10.13)], Some(90)), 0);
+        assert_eq!(bench.counts()[0], (1.0, 9.0));
+        assert_eq!(bench.look(24.0, &[left_at(10.13)], Some(109)), 1);
+        assert_eq!(bench.counts(), [(1.0, 9.0); 2]);
+        // Of somebody who looks for open ports nothing but a RST comes, at once.
+        let scan = Waiting {
+            stage: Stage::Left(FIRST + S / 100),
+            ..attempt(2, 0.0, 0)
+        };
+        assert_eq!(bench.look(25.0, &[scan], Some(110)), 1, "forgotten");
+        assert_eq!(bench.counts(), [(1.0, 9.0); 2]);
     }
 
     /// Clients' ports come again before the history has their former attempts.

@@ -99,14 +99,18 @@ impl DropOdds {
     }
 }
 
-/// How many of the accepted connections were never served: of those whose first SYN was
+/// How many of the accepted connections are never served: of those whose first SYN was
 /// answered, and of those that had to try again. Not in the paper. They do not complete,
 /// so what they lost is not in the mean of those that did; and where retries meet a queue
 /// that is full, they are most of the retries that were answered.
+///
+/// Counted are clients that were connected and servers that knew of it, each when that was
+/// seen: a server says so within a round trip, while a client that is never served may wait
+/// for minutes until its end tells.
 #[derive(Clone, Copy, Debug)]
 pub struct StallShares {
     keep: f64,
-    /// Completed and stalled, of first SYNs and of retries.
+    /// Established and served, of first SYNs and of retries.
     first: (f64, f64),
     retried: (f64, f64),
 }
@@ -125,26 +129,23 @@ impl StallShares {
     pub fn add(&mut self, slot: &Slot) {
         let retried = |all: u64, first: u64| all.saturating_sub(first);
         for (sum, count) in [
-            (&mut self.first.0, slot.completed_first),
-            (&mut self.first.1, slot.stalled_first),
+            (&mut self.first.0, slot.established_first),
+            (&mut self.first.1, slot.served_first),
             (
                 &mut self.retried.0,
-                retried(slot.completed, slot.completed_first),
+                retried(slot.established, slot.established_first),
             ),
-            (
-                &mut self.retried.1,
-                retried(slot.stalled, slot.stalled_first),
-            ),
+            (&mut self.retried.1, retried(slot.served, slot.served_first)),
         ] {
             *sum = *sum * self.keep + count as f64;
         }
     }
 
-    /// Of first SYNs and of retries that were answered; 0 while too few ended.
+    /// Of first SYNs and of retries that were answered; 0 while too few were.
     pub fn shares(&self) -> (f64, f64) {
-        let share = |(completed, stalled): (f64, f64)| match completed + stalled {
-            ended if ended < DropOdds::ENOUGH => 0.0,
-            ended => stalled / ended,
+        let share = |(established, served): (f64, f64)| match established {
+            few if few < DropOdds::ENOUGH => 0.0,
+            all => (1.0 - served / all).max(0.0),
         };
         (share(self.first), share(self.retried))
     }

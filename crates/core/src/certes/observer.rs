@@ -83,6 +83,14 @@ impl Judge {
         }
     }
 
+    /// Of an attempt whose last SYN came `last_s` after its first, and of whose client a RST
+    /// said at `left_s` that nobody was there any more: how long it had waited, if patience
+    /// explains it. Seconds.
+    pub fn left(&self, last_s: f64, left_s: f64) -> Option<f64> {
+        let mut patience_s = self.patience_s.iter().copied();
+        patience_s.find(|&s| s > last_s && s <= left_s)
+    }
+
     /// How long after the first SYN an attempt is surely judged, seconds.
     pub fn longest_s(&self) -> f64 {
         let last = self.patience_s.last().copied().unwrap_or(0.0);
@@ -255,12 +263,25 @@ impl Observer {
     ) {
         let mut exact = Estimate::exact(slot, []);
         (exact.gave_up, exact.give_up_s) = (gave_up, give_up_s);
+        let (exact, model) = (self.with_unseen(exact), self.with_unseen(model));
         self.recent.push_back(Observed {
             number,
             slot: slot.clone(),
             exact,
             model,
         });
+    }
+
+    /// The same with those who were never served and whose last segment the network lost:
+    /// as many in proportion as it loses. Nothing else says that they ended, as their server
+    /// does not know of them.
+    fn with_unseen(&self, of: Estimate) -> Estimate {
+        let seen = 1.0 - self.loss.share();
+        Estimate {
+            stalled: of.stalled / seen,
+            stalled_s: of.stalled_s / seen,
+            ..of
+        }
     }
 
     /// A client gave up in slot `number`, having waited so long. Of a slot that is yet to

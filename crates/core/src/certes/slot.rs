@@ -22,7 +22,8 @@ pub struct Slot {
     pub accepted: u64,
     /// Connections that ended.
     pub completed: u64,
-    /// From the SYN that was answered to the server's last data, nanoseconds.
+    /// From the SYN that was answered to the server's last data, nanoseconds; and what
+    /// data that was sent again makes of those that had completed before.
     pub syn_to_end_ns: u64,
     /// SYN-ACK to ACK, nanoseconds.
     pub rtt_ns: u64,
@@ -44,10 +45,12 @@ pub struct Slot {
     pub stalled: u64,
     /// What their clients had waited from the first SYN on, nanoseconds.
     pub stalled_ns: u64,
-    /// Of the completed those whose first SYN was answered.
-    pub completed_first: u64,
-    /// Of the stalled.
-    pub stalled_first: u64,
+    /// Of the established those whose first SYN was answered.
+    pub established_first: u64,
+    /// Connections of which the server was first seen to know: by anything but a SYN-ACK.
+    pub served: u64,
+    /// Of those the ones whose first SYN was answered.
+    pub served_first: u64,
     /// When the completed ones were accepted; empty where nobody kept it.
     pub origins: Vec<Origin>,
 }
@@ -111,18 +114,22 @@ impl Slot {
             }
             Count::Completed => {
                 self.completed += 1;
-                self.completed_first += u64::from(first);
                 self.syn_to_end_ns += outcome.syn_to_end_ns;
                 self.rtt_ns += outcome.rtt_ns;
                 self.conn_fail_ns += outcome.conn_fail_ns;
             }
+            Count::Served => {
+                self.served += 1;
+                self.served_first += u64::from(first);
+            }
+            Count::Resent => self.syn_to_end_ns += outcome.syn_to_end_ns,
             Count::Established => {
                 self.established += 1;
+                self.established_first += u64::from(first);
                 self.established_late += u64::from(outcome.answers > 1);
             }
             Count::Stalled => {
                 self.stalled += 1;
-                self.stalled_first += u64::from(first);
                 self.stalled_ns += outcome.conn_fail_ns;
             }
             Count::Refused => {

@@ -240,13 +240,16 @@ fn what_stalled_is_not_in_the_loss_of_what_completed() {
     let mut stalls = StallShares::new(1.0);
     let mut plain = FastModel::new(1.0, paper_mix(), 0.0).expect("valid");
     let mut model = plain.clone();
-    assert_eq!(stalls.shares(), (0.0, 0.0), "nothing ended");
+    assert_eq!(stalls.shares(), (0.0, 0.0), "nobody came");
     let tracked = Slot {
         offered: 1000,
         accepted: 800,
         completed: 700,
-        completed_first: 700,
-        stalled: 100,
+        // None of those ends, so far.
+        established: 800,
+        established_first: 700,
+        served: 700,
+        served_first: 700,
         ..Slot::default()
     };
     for _ in 0..30 {
@@ -768,6 +771,63 @@ mod tracker {
         assert_eq!(
             (done.count, done.syn_to_end_ns),
             (Count::Completed, 500 * MS)
+        );
+    }
+
+    /// The network lost the end of an answer, which the server had sent with its FIN.
+    #[test]
+    fn data_that_is_sent_again_after_the_servers_fin_makes_the_answer_longer() {
+        let answered = [
+            (0, Event::Syn(1)),
+            (1, Event::SynAck),
+            (151, Event::Ack),
+            (300, Event::Data),
+            (300, Event::ServerFin),
+        ];
+        let after = |more: &[(u64, Event)]| {
+            let all = outcomes(&[&answered[..], more].concat());
+            let mut slot = Slot::default();
+            all.iter().for_each(|outcome| slot.count(outcome));
+            assert_eq!(all[4].count, Count::Completed, "by its FIN");
+            (slot.completed, slot.syn_to_end_ns / MS)
+        };
+        let again = [(600, Event::Data), (600, Event::ServerFin)];
+        assert_eq!(after(&again), (1, 600));
+        let twice = [again[0], (1200, Event::Data), (1290, Event::ClientFin(9))];
+        assert_eq!(after(&twice), (1, 1200));
+        let gone = [again[0], (2601, Event::Data), (2700, Event::Data)];
+        assert_eq!(after(&gone), (1, 600), "nobody is there any more");
+        let had_it = [(460, Event::ClientFin(9)), (600, Event::Data)];
+        assert_eq!(after(&had_it), (1, 300), "the client had closed");
+        // Whose client had said that it sends no more: its last word does not come.
+        let half_closed = outcomes(
+            &[
+                &answered[..3],
+                &[(152, Event::ClientFin(9))],
+                &answered[3..],
+                &[(600, Event::Data)],
+            ]
+            .concat(),
+        );
+        let counts = [&half_closed[5], &half_closed[6]].map(|of| of.count);
+        assert_eq!(counts, [Count::Completed, Count::Nothing]);
+    }
+
+    /// A RST answers the second SYN-ACK: the client had lost its patience before.
+    #[test]
+    fn an_attempt_that_is_answered_too_late_was_left_once() {
+        use Count::*;
+        let events = [
+            (0, Event::Syn(1)),
+            (1, Event::SynAck),
+            (1001, Event::SynAck),
+            (1011, Event::ClientReset(2)),
+            (3001, Event::SynAck),
+            (3011, Event::ClientReset(2)),
+        ];
+        assert_eq!(
+            counts(&events),
+            [Offered, Accepted, Nothing, Abandoned, Nothing, Nothing]
         );
     }
 

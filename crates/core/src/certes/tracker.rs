@@ -53,6 +53,10 @@ pub enum Count {
     Stalled,
     /// A SYN was no offer after all: a RST answered it. Counts in the slot of that SYN.
     Refused,
+    /// The server sent data again of a connection that it had ended.
+    Resent,
+    /// The server was first seen to know of the connection.
+    Served,
 }
 
 /// What came of an event. Times are nanoseconds of the caller's clock.
@@ -75,7 +79,7 @@ pub struct Outcome {
     pub accepted_ns: u64,
     /// Accepted and completed: first SYN to that SYN. Stalled: first SYN to the end.
     pub conn_fail_ns: u64,
-    /// Completed: that SYN to the server's last data.
+    /// Completed: that SYN to the server's last data. Resent: what is to be added.
     pub syn_to_end_ns: u64,
     /// Established and completed: SYN-ACK to ACK.
     pub rtt_ns: u64,
@@ -133,6 +137,8 @@ impl Tracker {
                 6 => Count::Abandoned,
                 7 => Count::Stalled,
                 8 => Count::Refused,
+                9 => Count::Resent,
+                10 => Count::Served,
                 _ => Count::Nothing,
             },
             at_ns: raw.at_ns,

@@ -256,7 +256,7 @@ fn a_connection_from_dropped_syns_to_last_data_counter_by_counter() {
         first.heard = 1;
         let second = offered(1);
         let mut third = offered(2);
-        (third.accepted[2], third.established) = (1, 1);
+        (third.accepted[2], third.established, third.served) = (1, 1, 1);
         let done = SynSlot {
             completed: 1,
             conn_fail_ns: 2045 * MS,
@@ -430,6 +430,33 @@ fn refused_abandoned_and_stalled_are_told_apart() {
     assert_eq!((later.stalled, later.stalled_ns), (1, 1500 * MS));
     assert_eq!((later.completed, later.syn_to_end_ns), (1, 1600 * MS));
     assert_eq!(kernel.entries().1, 0);
+}
+
+/// The end of an answer is lost and sent again, with a FIN as before.
+#[test]
+fn what_is_sent_again_behind_a_fin_counts_once_and_lasts_longer() {
+    let mut kernel = Kernel::new();
+    let mut lossy = client(&mut kernel, 1);
+    lossy
+        .says(0, SYN, b"")
+        .hears(1, SYN | ACK, b"")
+        .says(101, ACK, b"")
+        .says(102, ACK | PSH, b"GET /")
+        .hears(1200, ACK | FIN, b"200 OK");
+    assert_eq!(kernel.entries(), (0, 1), "its end may come again");
+    let mut lossy = client(&mut kernel, 1);
+    lossy
+        .hears(1510, ACK | FIN, b"200 OK")
+        .says(1610, ACK | FIN, b"")
+        .hears(1611, ACK, b"");
+    let first = kernel.slot(0, 0, 5);
+    assert_eq!((first.completed, first.syn_to_end_ns), (1, 1200 * MS));
+    let again = SynSlot {
+        syn_to_end_ns: 310 * MS,
+        ..SynSlot::default()
+    };
+    assert_eq!(kernel.slot(0, 0, 6), again);
+    assert_eq!(kernel.entries(), (0, 0));
 }
 
 #[test]

@@ -562,6 +562,8 @@ impl<'a> World<'a> {
             return;
         };
         attempt.queued = true;
+        // The kernel acknowledges the request, whoever accepts the connection later.
+        self.measure(id, Seen::Served);
         self.accept_queue.push_back(id);
         self.serve();
     }
