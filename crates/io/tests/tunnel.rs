@@ -10,7 +10,7 @@ use std::os::fd::AsFd as _;
 use causeway_io::loss::{Direction, LossInjector, LossRule};
 use causeway_io::tunnel::{
     BUFFER_BYTES, Device, DeviceOptions, FRAME_MAX, PathOptions, Receiver, SendBuffers, Slab,
-    TunnelError, UdpPath, VNET_HEADER, Waiter,
+    TunnelError, UdpPath, VNET_HEADER, Waiter, monotonic_ns,
 };
 use sandbox::Sandbox;
 
@@ -81,7 +81,7 @@ fn frames_go_up_in_pieces_and_answers_come_down() {
         let mut buffer = vec![0; FRAME_MAX];
         // The kernel says other things too, such as router solicitations.
         let answer = (0..20).find_map(|_| {
-            waiter.wait(500_000_000).expect("wait");
+            waiter.wait(0, monotonic_ns() + 500_000_000).expect("wait");
             let length = tun.read(&mut buffer).expect("read")?;
             let packet = &buffer[VNET_HEADER..length];
             (packet[0] >> 4 == 4 && packet[9] == 1).then(|| packet.to_vec())

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use causeway_bifrost::{self as bifrost, Engine, Event, PathId, Span};
 use causeway_io::tunnel::{
     BUFFER_BYTES, FRAME_MAX, Received, Receiver, Tun, UdpPath, VNET_HEADER, Waiter, Waker,
-    monotonic_ns, precise_timers,
+    monotonic_ns,
 };
 use tracing::{info, warn};
 
@@ -109,7 +109,6 @@ impl Handle {
 impl Shard {
     /// Runs until it is told to stop.
     pub fn run(mut self) -> anyhow::Result<()> {
-        precise_timers();
         let mut receiver = Receiver::new();
         let mut outbox = Outbox::default();
         let mut turn = Turn::default();
@@ -119,12 +118,14 @@ impl Shard {
             let now = monotonic_ns();
             let accepts = self.can_read() && now >= turn.device_down_until;
             self.waiter.set_watched(0, accepts);
-            let timeout = match (self.engine.poll_timeout(), now < awake_until) {
-                (_, true) => 0,
-                (Some(due), _) => due.saturating_sub(now).min(SLEEP_MAX_NS),
-                (None, _) => SLEEP_MAX_NS,
+            let until = match now < awake_until {
+                true => now,
+                false => {
+                    let due = self.engine.poll_timeout().unwrap_or(u64::MAX);
+                    due.min(now + SLEEP_MAX_NS)
+                }
             };
-            let ready = self.waiter.wait(timeout)?;
+            let ready = self.waiter.wait(now, until)?;
             let (called, from_guest) = (ready.called(), ready.is(0));
             let from_paths: u32 = (0..self.paths.len())
                 .filter(|index| ready.is(index + 1))

@@ -57,11 +57,21 @@ impl Waker {
 }
 
 /// Descriptors to wait for, by index, and a [`Waker`].
+///
+/// Its timer is only ever set to an earlier time. One that rings for nothing costs a turn of
+/// the caller's loop; a sleep with a timeout of its own, which something else ends, would set
+/// the CPU's clock twice: in a virtual machine, two exits to the hypervisor.
 #[derive(Debug)]
 pub struct Waiter {
     event: Arc<OwnedFd>,
+    timer: OwnedFd,
+    /// When the timer rings; `None`: it has, or was never set.
+    rings_ns: Option<u64>,
     polled: Vec<libc::pollfd>,
 }
+
+/// Of the descriptors polled the first two are the waiter's own.
+const OWN: usize = 2;
 
 /// Which descriptors can be read.
 #[derive(Debug, Clone, Copy)]
@@ -72,7 +82,7 @@ pub struct Ready<'a> {
 impl Ready<'_> {
     /// Whether the `index`th descriptor can be read, or has an error to report.
     pub fn is(&self, index: usize) -> bool {
-        self.polled.get(index + 1).is_some_and(|p| p.revents != 0)
+        self.polled.get(index + OWN).is_some_and(|p| p.revents != 0)
     }
 
     /// Whether another thread has called.
@@ -94,8 +104,24 @@ impl Waiter {
         }
         // SAFETY: the kernel has just given us this descriptor.
         let event = Arc::new(unsafe { OwnedFd::from_raw_fd(fd) });
-        let polled = vec![pollfd(event.as_fd())];
-        Ok(Self { event, polled })
+        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+        // SAFETY: timerfd_create(2) takes two integers.
+        let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
+        if fd < 0 {
+            return Err(TunnelError::Wait {
+                doing: "make a timer",
+                source: io::Error::last_os_error(),
+            });
+        }
+        // SAFETY: the kernel has just given us this descriptor.
+        let timer = unsafe { OwnedFd::from_raw_fd(fd) };
+        let polled = vec![pollfd(event.as_fd()), pollfd(timer.as_fd())];
+        Ok(Self {
+            event,
+            timer,
+            rings_ns: None,
+            polled,
+        })
     }
 
     /// To be given to other threads.
@@ -105,29 +131,34 @@ impl Waiter {
 
     /// Waits for these from now on. They must stay open until the next call.
     pub fn watch<'a>(&mut self, descriptors: impl Iterator<Item = BorrowedFd<'a>>) {
-        self.polled.truncate(1);
+        self.polled.truncate(OWN);
         self.polled.extend(descriptors.map(pollfd));
     }
 
     /// Looks at the `index`th descriptor or not.
     pub fn set_watched(&mut self, index: usize, watched: bool) {
-        if let Some(p) = self.polled.get_mut(index + 1) {
+        if let Some(p) = self.polled.get_mut(index + OWN) {
             p.events = if watched { libc::POLLIN } else { 0 };
         }
     }
 
-    /// Sleeps for at most `timeout_ns`.
-    pub fn wait(&mut self, timeout_ns: u64) -> Result<Ready<'_>, TunnelError> {
-        let timeout = libc::timespec {
-            tv_sec: (timeout_ns / 1_000_000_000) as libc::time_t,
-            tv_nsec: (timeout_ns % 1_000_000_000) as _,
+    /// Sleeps until `until_ns` of [`monotonic_ns`] at the latest, and perhaps not that long;
+    /// a time that is over (0, say) means not at all.
+    pub fn wait(&mut self, now_ns: u64, until_ns: u64) -> Result<Ready<'_>, TunnelError> {
+        let sleeps = until_ns > now_ns;
+        if sleeps && self.rings_ns.is_none_or(|rings_ns| rings_ns > until_ns) {
+            self.set_timer(until_ns)?;
+        }
+        let no_time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
         };
-        // SAFETY: live pollfds and their number, a live timespec, no signal mask.
+        // SAFETY: live pollfds and their number, a live timespec or none, no signal mask.
         let count = unsafe {
             libc::ppoll(
                 self.polled.as_mut_ptr(),
                 self.polled.len() as libc::nfds_t,
-                &timeout,
+                if sleeps { std::ptr::null() } else { &no_time },
                 std::ptr::null(),
             )
         };
@@ -139,6 +170,10 @@ impl Waiter {
             }
             self.polled.iter_mut().for_each(|p| p.revents = 0);
         }
+        // Setting it again is what silences it.
+        if self.polled[1].revents != 0 {
+            self.rings_ns = None;
+        }
         let ready = Ready {
             polled: &self.polled,
         };
@@ -149,6 +184,32 @@ impl Waiter {
         }
         Ok(ready)
     }
+
+    fn set_timer(&mut self, at_ns: u64) -> Result<(), TunnelError> {
+        // SAFETY: plain data; all zeroes is a valid value.
+        let mut time: libc::itimerspec = unsafe { std::mem::zeroed() };
+        time.it_value = libc::timespec {
+            tv_sec: (at_ns / 1_000_000_000) as libc::time_t,
+            tv_nsec: (at_ns % 1_000_000_000) as _,
+        };
+        // SAFETY: an open timer and a live time; nobody wants the old one.
+        let status = unsafe {
+            libc::timerfd_settime(
+                self.timer.as_raw_fd(),
+                libc::TFD_TIMER_ABSTIME,
+                &time,
+                std::ptr::null_mut(),
+            )
+        };
+        if status < 0 {
+            return Err(TunnelError::Wait {
+                doing: "set a timer",
+                source: io::Error::last_os_error(),
+            });
+        }
+        self.rings_ns = Some(at_ns);
+        Ok(())
+    }
 }
 
 fn pollfd(fd: BorrowedFd<'_>) -> libc::pollfd {
@@ -156,5 +217,41 @@ fn pollfd(fd: BorrowedFd<'_>) -> libc::pollfd {
         fd: fd.as_raw_fd(),
         events: libc::POLLIN,
         revents: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn the_timer_is_set_for_earlier_times_only() {
+        let mut waiter = Waiter::new().unwrap();
+        let start = monotonic_ns();
+        waiter.wait(start, start + MS).unwrap();
+        assert!(monotonic_ns() >= start + MS);
+        assert_eq!(waiter.rings_ns, None, "it has rung");
+
+        let now = monotonic_ns();
+        for (until_ns, rings_ns) in [
+            (now + 9000 * MS, now + 9000 * MS),
+            (now + 9999 * MS, now + 9000 * MS),
+            (now + 8000 * MS, now + 8000 * MS),
+            (now, now + 8000 * MS),
+        ] {
+            waiter.waker().wake();
+            assert!(waiter.wait(now, until_ns).unwrap().called());
+            assert_eq!(waiter.rings_ns, Some(rings_ns), "until {until_ns}");
+        }
+
+        let soon = monotonic_ns() + 2 * MS;
+        waiter.wait(now, soon).unwrap();
+        assert!(monotonic_ns() >= soon);
+        // What has rung is silent after the next setting.
+        let later = monotonic_ns() + 2 * MS;
+        waiter.wait(soon, later).unwrap();
+        assert!(monotonic_ns() >= later);
     }
 }

@@ -18,7 +18,7 @@ use std::thread;
 use anyhow::{Context as _, Result};
 use causeway_io::tunnel::{
     BUFFER_BYTES, BufferId, Device, DeviceOptions, FRAME_MAX, PathOptions, Received, Receiver,
-    SendBuffers, Slab, Tun, UdpPath, Waiter, precise_timers,
+    SendBuffers, Slab, Tun, UdpPath, Waiter, monotonic_ns,
 };
 use serde::{Deserialize, Serialize};
 
@@ -95,7 +95,6 @@ pub(crate) fn play() -> Result<()> {
         stopped.store(true, Ordering::Relaxed);
         waker.wake();
     });
-    precise_timers();
     match order.kind {
         Kind::Packet => carrier.run(&stop, Carrier::packets_out, Carrier::packets_in),
         Kind::SuperPacket => carrier.run(&stop, Carrier::frames_out, Carrier::frames_in),
@@ -182,7 +181,10 @@ impl Carrier {
         inward: fn(&mut Self) -> Result<()>,
     ) -> Result<()> {
         while !stop.load(Ordering::Relaxed) {
-            let ready = self.waiter.wait(TICK_NS)?;
+            let ready = {
+                let now = monotonic_ns();
+                self.waiter.wait(now, now + TICK_NS)?
+            };
             let (from_guest, from_path) = (ready.is(0), ready.is(1));
             if from_guest {
                 out(self)?;
