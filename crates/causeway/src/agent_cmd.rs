@@ -99,7 +99,7 @@ impl Args {
                 print!("{}", history_text(&file, output, last)?);
                 return Ok(ExitCode::SUCCESS);
             }
-            None => {}
+            None => serve::hold_reloads()?,
         }
         let config = match AgentConfig::load(&self.config) {
             Ok(config) => config,

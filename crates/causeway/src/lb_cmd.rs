@@ -42,6 +42,7 @@ pub struct Args {
 impl Args {
     /// Runs the command.
     pub fn run(self) -> anyhow::Result<ExitCode> {
+        serve::hold_reloads()?;
         let config = match Config::load(&self.config) {
             Ok(config) => config,
             Err(errors) => {

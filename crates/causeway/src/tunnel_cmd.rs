@@ -64,6 +64,7 @@ impl Args {
         if let Some(Action::Status { socket, view }) = self.action {
             return status(&Target::tunnel(socket), &view);
         }
+        serve::hold_reloads()?;
         match TunnelConfig::load(&self.config) {
             Ok(config) => run(self.config, config).map(|()| ExitCode::SUCCESS),
             Err(errors) => {

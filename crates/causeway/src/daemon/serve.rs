@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use axum::Router;
+use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::{Mode, umask};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
@@ -109,6 +110,21 @@ fn bind_unix(path: &Path) -> anyhow::Result<UnixListener> {
     Ok(listener)
 }
 
+/// Keeps a SIGHUP that comes while a daemon starts for when it serves: it would end the
+/// process, or what was changed since the configuration was read would not hold. To be
+/// called before that is read, while the process has one thread.
+pub fn hold_reloads() -> anyhow::Result<()> {
+    hangups()
+        .thread_block()
+        .context("cannot keep SIGHUP waiting")
+}
+
+fn hangups() -> SigSet {
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGHUP);
+    set
+}
+
 /// Serves until SIGTERM or SIGINT; SIGHUP reloads. The data plane is left as it is.
 pub fn serve(shared: Arc<Shared>, listeners: Listeners) -> anyhow::Result<()> {
     let (control, failed) = ControlLoop::start(Arc::clone(&shared))?;
@@ -187,6 +203,9 @@ async fn serve_async<E: Display>(
     let mut hangup = signal(SignalKind::hangup())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    hangups()
+        .thread_unblock()
+        .context("cannot take SIGHUP again")?;
     notify::ready();
     let result = loop {
         tokio::select! {

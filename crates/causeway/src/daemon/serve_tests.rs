@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
+use nix::sys::signal::{Signal, raise};
 
 use super::api::Shared;
 use super::clock::Moment;
@@ -96,6 +97,30 @@ fn requests_in_progress_are_answered_before_the_end() {
     });
     assert!(ask(&path).ends_with("\r\n\r\ndone"));
     assert!(server.join().unwrap().is_err());
+}
+
+#[test]
+fn a_reload_that_is_asked_for_during_the_start_comes_after_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let listeners = Listeners::bind(&dir.path().join("lb.sock"), None).unwrap();
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
+        serve::hold_reloads().unwrap();
+        raise(Signal::SIGHUP).unwrap();
+        let routers = Routers {
+            unix: Router::new(),
+            tcp: Router::new(),
+        };
+        let (reloaded, mut stop) = tokio::sync::mpsc::unbounded_channel();
+        let failed = async {
+            let _ = stop.recv().await;
+            anyhow::anyhow!("the test is over")
+        };
+        let reload = || reloaded.send(()).map(|()| String::new());
+        tell.send(serve::serve_routers(routers, &listeners, reload, failed))
+    });
+    let error = told.recv_timeout(PATIENCE).unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "the test is over");
 }
 
 fn ask(socket: &Path) -> String {
