@@ -66,11 +66,13 @@ CW_INLINE u64 modes_reach(const struct modes_config *config, const struct modes_
 	return m->max + modes_epsilon(config, m->max);
 }
 
+/* Whether the mode takes the gap in; asks for an epsilon only where that decides. */
 CW_INLINE int modes_accepts(const struct modes_config *config,
 			    const struct modes_mode *m, u32 gap)
 {
-	return m->min <= gap + modes_epsilon(config, m->min) &&
-	       gap <= modes_reach(config, m);
+	if (gap > m->max)
+		return gap <= modes_reach(config, m);
+	return gap >= m->min || m->min <= gap + modes_epsilon(config, m->min);
 }
 
 CW_INLINE struct modes_mode *modes_at(struct modes_state *s, u32 k)

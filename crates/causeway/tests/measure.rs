@@ -189,6 +189,45 @@ fn every_container_and_number_of_threads_gives_the_same() {
     }
 }
 
+/// So many packets that every worker reports its rows several times: they come in the
+/// order of one thread all the same, and so do those of the flows that end with the file.
+#[test]
+fn rows_of_many_rounds_keep_their_order() {
+    const FLOWS: u16 = 60;
+    const PASSES: u32 = 2;
+    const SOURCE_PORT: usize = 16 + 14 + 20;
+    let pcap = unpacked("w4.pcap.zst");
+    let (mut many, mut packets) = (pcap[..24].to_vec(), 0);
+    for pass in 0..PASSES {
+        let mut rest = &pcap[24..];
+        while let Some(head) = rest.first_chunk::<16>() {
+            let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().unwrap());
+            let (record, after) = rest.split_at(16 + word(8) as usize);
+            rest = after;
+            let seconds = word(0) + 2 * pass;
+            for flow in 0..FLOWS {
+                let port = 40_000 + 100 * pass as u16 + flow;
+                let start = many.len();
+                many.extend(record);
+                many[start..start + 4].copy_from_slice(&seconds.to_le_bytes());
+                let at = start + SOURCE_PORT;
+                many[at..at + 2].copy_from_slice(&port.to_be_bytes());
+                packets += 1;
+            }
+        }
+    }
+    assert!(packets > 3 * 16 * 4096);
+    let output = |threads| {
+        let args = ["-o", "csv", "--per", "flow", "--threads", threads];
+        stdout(&measure_stdin(&many, &args)).to_owned()
+    };
+    let alone = output("0");
+    assert!(alone.lines().count() > usize::from(FLOWS) * 8);
+    for threads in ["1", "3"] {
+        assert!(output(threads) == alone, "{threads} threads");
+    }
+}
+
 /// Mean latency by epoch, from lines of send and last-byte time.
 fn truth(name: &str) -> BTreeMap<u64, f64> {
     let csv = String::from_utf8(unpacked(name)).unwrap();

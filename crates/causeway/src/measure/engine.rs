@@ -3,14 +3,14 @@
 //!
 //! Without workers one thread does everything. With workers the reading thread
 //! hands packets out, and each worker owns the flows whose hash falls to it.
-//! Packets travel in rounds: a round gives every worker one batch, every
-//! batch comes back as one list of rows, each with the packet that completed it,
-//! and the lists of a round are merged by that. So the output does not depend on
-//! the number of workers, and bounded channels bound the memory.
+//! Packets travel in rounds: a round gives every worker one batch. After some rounds,
+//! the same for all of them, each worker hands over its list of rows, each with the
+//! packet that completed it, and the lists are merged by that. So the output does not
+//! depend on the number of workers, and bounded channels bound the memory.
 
 use std::io::{self, Read};
 use std::ops::ControlFlow;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::{self, Scope};
 
 use causeway_core::capture::{Packet, Reader, Rest, Visit};
@@ -31,10 +31,14 @@ const TICK: u64 = 1 << 16;
 /// Packets that one thread alone takes up before it estimates: they stay in its
 /// nearest cache.
 const GROUP: usize = 64;
-/// Packets of a round, for all workers together.
-const ROUND: usize = 1 << 14;
+/// Packets of a round for each worker: what is under way stays in the caches that cores
+/// share, and a thread that waited is woken seldom enough.
+const ROUND: usize = 1 << 12;
 /// Rounds under way for each worker.
 const DEPTH: usize = 4;
+/// Rounds between two lists of rows: to wake the thread that writes them costs more than
+/// most rounds have to write.
+const REPORT: u32 = 16;
 
 /// What to do with a capture.
 pub struct Job<M> {
@@ -142,6 +146,22 @@ struct Closing {
     counts: Counts,
 }
 
+/// What a worker is to do next.
+struct Order {
+    batch: Batch,
+    /// Hand over the rows so far.
+    report: bool,
+}
+
+/// A worker, as the reading thread sees it.
+struct Lane {
+    /// The round's packets so far.
+    batch: Batch,
+    full: SyncSender<Order>,
+    /// Batches on their way back: new memory for each would cost as much as decoding.
+    emptied: Receiver<Batch>,
+}
+
 struct Worker<'scope> {
     lines: Receiver<Lines>,
     thread: thread::ScopedJoinHandle<'scope, Closing>,
@@ -153,14 +173,19 @@ fn run_workers<'scope, M: Measuring + 'scope>(
     input: Input,
     rows: &mut Rows,
 ) -> anyhow::Result<(Summary, Option<Totals>)> {
-    let mut batches = Vec::new();
+    let mut lanes = Vec::new();
     let mut workers = Vec::new();
     for meter in job.meters {
-        let (batch_in, batch_out) = sync_channel(DEPTH);
+        let (full, orders) = sync_channel(DEPTH);
+        let (empty, emptied) = channel();
         let (lines_in, lines_out) = sync_channel(DEPTH);
         let found = Found::new(rows.style(), job.max_groups, job.seed);
-        let thread = scope.spawn(move || work(meter, found, &batch_out, &lines_in));
-        batches.push(batch_in);
+        let thread = scope.spawn(move || work(meter, found, &orders, &empty, &lines_in));
+        lanes.push(Lane {
+            batch: Batch::new(),
+            full,
+            emptied,
+        });
         workers.push(Worker {
             lines: lines_out,
             thread,
@@ -169,7 +194,7 @@ fn run_workers<'scope, M: Measuring + 'scope>(
     let seed = FlowState::new(job.seed);
     let endless = rows.style().endless;
     let reading = scope.spawn(move || {
-        let mut rounds = Rounds::new(batches, seed, endless);
+        let mut rounds = Rounds::new(lanes, seed, endless);
         let summary = read(input, job.headers, &job.filter, job.expression, &mut rounds);
         // A worker that hung up has no use for the rest; its thread tells why.
         let _ = rounds.send();
@@ -181,32 +206,39 @@ fn run_workers<'scope, M: Measuring + 'scope>(
 
 /// Deals packets out to workers.
 struct Rounds {
-    batches: Vec<Batch>,
-    workers: Vec<SyncSender<Batch>>,
+    lanes: Vec<Lane>,
     seed: FlowState,
     waiting: usize,
+    /// Rounds since the last report.
+    unreported: u32,
     /// Send what waits whenever the input pauses, be the round full or not.
     eager: bool,
 }
 
 impl Rounds {
-    fn new(workers: Vec<SyncSender<Batch>>, seed: FlowState, eager: bool) -> Self {
-        let batches = workers.iter().map(|_| Batch::new()).collect();
+    fn new(lanes: Vec<Lane>, seed: FlowState, eager: bool) -> Self {
         Self {
-            batches,
-            workers,
+            lanes,
             seed,
             waiting: 0,
+            unreported: 0,
             eager,
         }
     }
 
+    #[inline(never)]
     fn send(&mut self) -> io::Result<()> {
         self.waiting = 0;
-        for (batch, worker) in self.batches.iter_mut().zip(&self.workers) {
-            let next = Batch::with_capacity(batch.len() + batch.len() / 8);
+        self.unreported += 1;
+        let report = self.eager || self.unreported == REPORT;
+        if report {
+            self.unreported = 0;
+        }
+        for lane in &mut self.lanes {
+            let next = lane.emptied.try_recv().unwrap_or_default();
+            let batch = std::mem::replace(&mut lane.batch, next);
             // A worker hangs up only when its results are no longer wanted.
-            let sent = worker.send(std::mem::replace(batch, next));
+            let sent = lane.full.send(Order { batch, report });
             sent.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
         }
         Ok(())
@@ -216,10 +248,13 @@ impl Rounds {
 impl Consumer for Rounds {
     #[inline(always)]
     fn packet(&mut self, index: u64, seen: Observation) -> io::Result<()> {
-        let worker = seen.key.shard(&self.seed, self.workers.len());
-        self.batches[worker].push((index, seen));
+        let lane = match self.lanes.len() {
+            1 => 0,
+            count => seen.key.shard(&self.seed, count),
+        };
+        self.lanes[lane].batch.push((index, seen));
         self.waiting += 1;
-        if self.waiting == ROUND {
+        if self.waiting == ROUND * self.lanes.len() {
             self.send()
         } else {
             Ok(())
@@ -238,15 +273,21 @@ impl Consumer for Rounds {
 fn work<M: Measuring>(
     mut meter: M,
     mut found: Found,
-    batches: &Receiver<Batch>,
+    orders: &Receiver<Order>,
+    empty: &Sender<Batch>,
     lines: &SyncSender<Lines>,
 ) -> Closing {
-    for batch in batches {
+    for Order { mut batch, report } in orders {
         meter.observe_all(&batch, &mut found);
-        if lines.send(std::mem::take(&mut found.lines)).is_err() {
+        batch.clear();
+        // At the end nobody needs it any more.
+        let _ = empty.send(batch);
+        if report && lines.send(std::mem::take(&mut found.lines)).is_err() {
             break;
         }
     }
+    // Before the rows of the flows that end now, which stand in another order.
+    let _ = lines.send(std::mem::take(&mut found.lines));
     meter.finish(&mut found);
     Closing {
         lines: found.lines,
@@ -255,7 +296,7 @@ fn work<M: Measuring>(
     }
 }
 
-/// Writes the rows of each round in the order of the packets that completed them.
+/// Writes the rows of each report in the order of the packets that completed them.
 fn merge(workers: &[Worker<'_>], rows: &mut Rows) -> io::Result<()> {
     let mut round = Lines::new();
     loop {

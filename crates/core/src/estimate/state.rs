@@ -54,6 +54,47 @@ impl State {
         }
     }
 
+    /// [`State::packet`] of several estimators of one flow, each with its own place in
+    /// the list given to `found`.
+    #[inline]
+    pub fn packet_of_all<const N: usize>(
+        states: &mut [Self; N],
+        methods: &[Method; N],
+        packet: &Packet,
+        mut found: impl FnMut(usize, &Samples),
+    ) {
+        // All there are, in the order of their names: one call for the three.
+        if let (
+            [
+                Self::WindowChain(chain),
+                Self::FixedGap(gap),
+                Self::Modes(modes),
+            ],
+            [_, Method::FixedGap(gap_config), Method::Modes(modes_config)],
+        ) = (&mut states[..], &methods[..])
+        {
+            let three = native::Three {
+                chain,
+                gap: (gap, gap_config),
+                modes: (modes, modes_config),
+            };
+            let mut out = MaybeUninit::uninit();
+            let samples = native::three_step(three, packet, &mut out);
+            for (index, samples) in samples.into_iter().enumerate() {
+                if let Some(samples) = samples {
+                    found(index, samples);
+                }
+            }
+            return;
+        }
+        let mut out = MaybeUninit::uninit();
+        for (index, (state, method)) in states.iter_mut().zip(methods).enumerate() {
+            if let Some(samples) = state.packet(method, packet, &mut out) {
+                found(index, samples);
+            }
+        }
+    }
+
     /// Ends an epoch.
     #[inline]
     pub fn end_epoch(&mut self, method: &Method) -> Option<Samples> {
@@ -76,4 +117,71 @@ impl State {
 
 fn some(samples: Samples) -> Option<Samples> {
     samples.iter().next().is_some().then_some(samples)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::{FixedGapConfig, ModesConfig};
+    use super::*;
+
+    fn packet() -> impl Strategy<Value = (u64, Packet)> {
+        let flags = prop_oneof![8 => Just(Packet::ACK), 1 => any::<u8>()];
+        let proto = prop_oneof![8 => Just(Packet::TCP), 1 => Just(Packet::UDP)];
+        let gap_ns = prop_oneof![1u64..1_000_000, 1u64..400_000_000];
+        let numbers = (0u32..4, 0u32..4, 0u32..8);
+        (gap_ns, 0u32..1500, numbers, flags, proto, any::<bool>()).prop_map(
+            |(gap_ns, payload_len, (seq, ack, tsecr), tcp_flags, proto, has_ts)| {
+                let packet = Packet {
+                    ip_len: payload_len + 52,
+                    payload_len,
+                    seq: seq * 700,
+                    ack: ack * 5000,
+                    tsecr,
+                    tcp_flags,
+                    has_ts,
+                    proto,
+                    ..Packet::default()
+                };
+                (gap_ns, packet)
+            },
+        )
+    }
+
+    proptest! {
+        /// One call for the three estimators does what three calls do.
+        #[test]
+        fn all_at_once_is_one_after_the_other(
+            packets in proptest::collection::vec(packet(), 1..300),
+        ) {
+            let methods = [
+                Method::WindowChain,
+                Method::FixedGap(FixedGapConfig::default()),
+                Method::Modes(ModesConfig::default()),
+            ];
+            let mut together = [0, 1, 2].map(|at: usize| State::new(&methods[at]));
+            let mut apart = together.clone();
+            let (mut t_ns, mut seq, mut ack) = (1_000_000_000, 0u32, 0u32);
+            for (gap_ns, packet) in packets {
+                t_ns += gap_ns;
+                seq = seq.wrapping_add(packet.seq);
+                ack = ack.wrapping_add(packet.ack);
+                let packet = Packet { t_ns, seq, ack, ..packet };
+                let mut at_once = Vec::new();
+                State::packet_of_all(&mut together, &methods, &packet, |at, samples| {
+                    at_once.push((at, *samples));
+                });
+                let mut one_by_one = Vec::new();
+                for (at, (state, method)) in apart.iter_mut().zip(&methods).enumerate() {
+                    let mut out = MaybeUninit::uninit();
+                    if let Some(samples) = state.packet(method, &packet, &mut out) {
+                        one_by_one.push((at, *samples));
+                    }
+                }
+                prop_assert_eq!(at_once, one_by_one);
+                prop_assert_eq!(&together, &apart);
+            }
+        }
+    }
 }

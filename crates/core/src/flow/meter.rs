@@ -2,8 +2,6 @@
 
 //! Estimators over many flows: packets in, estimates per flow and epoch out.
 
-use std::mem::MaybeUninit;
-
 use super::{Direction, Evicted, FlowKey, Hint, Name, Probe, Sender, Table};
 use crate::estimate::{self, Method, Sample, Samples, State, Tally};
 use crate::wire::{self, Datagram, LinkType, Quick, Skip, Transport, proto};
@@ -397,17 +395,15 @@ impl<const N: usize> Flow<N> {
         if packet.t_ns.wrapping_sub(self.before_ns) >= epoch_ns.saturating_mul(2) {
             for (index, method) in methods.iter().enumerate() {
                 if let Some(samples) = self.states[index].end_epoch(method) {
-                    self.add(&name.flow(), index, &samples, epoch_ns, sink);
+                    self.epochs[index].add_all(&name.flow(), index, &samples, epoch_ns, sink);
                 }
             }
             self.before_ns = epoch_before(packet.t_ns, epoch_ns);
         }
-        let mut samples = MaybeUninit::uninit();
-        for (index, method) in methods.iter().enumerate() {
-            if let Some(samples) = self.states[index].packet(method, packet, &mut samples) {
-                self.add(&name.flow(), index, samples, epoch_ns, sink);
-            }
-        }
+        let Self { states, epochs, .. } = self;
+        State::packet_of_all(states, methods, packet, |index, samples| {
+            name.tell(|flow| epochs[index].add_all(flow, index, samples, epoch_ns, sink));
+        });
     }
 
     fn finish(
@@ -419,27 +415,10 @@ impl<const N: usize> Flow<N> {
     ) {
         for (index, method) in methods.iter().enumerate() {
             if let Some(samples) = self.states[index].finish(method) {
-                self.add(flow, index, &samples, epoch_ns, sink);
+                self.epochs[index].add_all(flow, index, &samples, epoch_ns, sink);
             }
             for (epoch_ns, tally) in self.epochs[index].rest() {
                 put_row(flow, index, epoch_ns, tally, sink);
-            }
-        }
-    }
-
-    #[inline]
-    fn add(
-        &mut self,
-        flow: &FlowKey,
-        method: usize,
-        samples: &Samples,
-        epoch_ns: u64,
-        sink: &mut impl Sink,
-    ) {
-        for sample in samples.iter() {
-            sink.sample(flow, method as u8, sample);
-            if let Some((epoch_ns, tally)) = self.epochs[method].add(sample, epoch_ns) {
-                put_row(flow, method, epoch_ns, tally, sink);
             }
         }
     }
@@ -492,6 +471,24 @@ impl Epochs {
         self.newer = (start, Tally::default());
         self.newer.1.add(sample);
         Some(done)
+    }
+
+    /// Adds what became known of a flow, and gives `sink` the samples and what they
+    /// complete.
+    fn add_all(
+        &mut self,
+        flow: &FlowKey,
+        method: usize,
+        samples: &Samples,
+        epoch_ns: u64,
+        sink: &mut impl Sink,
+    ) {
+        for sample in samples.iter() {
+            sink.sample(flow, method as u8, sample);
+            if let Some((epoch_ns, tally)) = self.add(sample, epoch_ns) {
+                put_row(flow, method, epoch_ns, tally, sink);
+            }
+        }
     }
 
     pub(super) fn rest(&self) -> [(u64, Tally); 2] {

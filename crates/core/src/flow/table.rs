@@ -44,7 +44,7 @@ pub struct Lookup<'a, V> {
     pub value: &'a mut V,
 }
 
-/// The name of a flow as its entry holds it. Few packets need it in full.
+/// The name of a flow as its entry holds it. Few packets need it.
 #[derive(Clone, Copy, Debug)]
 pub struct Name<'a> {
     key: &'a FlowKey,
@@ -58,6 +58,16 @@ impl Name<'_> {
             self.key.reversed()
         } else {
             *self.key
+        }
+    }
+
+    /// Gives the flow, client first, to `take`, without a copy where it stands so.
+    #[inline]
+    pub fn tell<R>(&self, take: impl FnOnce(&FlowKey) -> R) -> R {
+        if self.flipped {
+            take(&self.key.reversed())
+        } else {
+            take(self.key)
         }
     }
 }
