@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How many packets per second `causeway measure` reads on one core.
+//! How many packets per second `causeway measure` reads, on one core and with the threads
+//! that it takes by itself. Beside the time by the clock stands that of the processors,
+//! which a busy machine lengthens less.
 //!
 //! `cargo bench --bench reader` writes captures of some million packets, runs
 //! the program on them, and tcptrace and tshark beside it on the same file in the
@@ -26,6 +28,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::{TimeVal, TimeValLike as _};
 use serde::Serialize;
 use tempfile::TempDir;
 
@@ -49,7 +53,7 @@ struct Workload {
     flows: usize,
 }
 
-const WORKLOADS: [Workload; 4] = [
+const WORKLOADS: [Workload; 6] = [
     Workload {
         name: "http",
         recording: "w4.pcap.zst",
@@ -61,9 +65,19 @@ const WORKLOADS: [Workload; 4] = [
         flows: 10_000,
     },
     Workload {
+        name: "http",
+        recording: "w4.pcap.zst",
+        flows: 100_000,
+    },
+    Workload {
         name: "http, both directions",
         recording: "both.pcap.zst",
         flows: 100,
+    },
+    Workload {
+        name: "http, both directions",
+        recording: "both.pcap.zst",
+        flows: 10_000,
     },
     Workload {
         name: "http3",
@@ -78,6 +92,8 @@ struct Result {
     flows: usize,
     packets: usize,
     mpkt_per_s: f64,
+    /// Of all its threads, the kernel's part included.
+    cpu_ns_per_packet: f64,
     rounds: usize,
     command: String,
 }
@@ -134,16 +150,20 @@ fn main() {
     let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory for captures");
     let mut results = Vec::new();
     println!(
-        "{:<44} {:>7} {:>10} {:>9}",
-        "CASE", "FLOWS", "PACKETS", "MPKT/S"
+        "{:<46} {:>7} {:>10} {:>9} {:>9}",
+        "CASE", "FLOWS", "PACKETS", "MPKT/S", "CPU NS"
     );
     for workload in &WORKLOADS {
         let capture = dir.path().join("capture.pcap");
         let packets = write_capture(workload, packets, &capture).expect("a capture");
         for result in measure(workload, &capture, packets, rounds) {
             println!(
-                "{:<44} {:>7} {:>10} {:>9.2}",
-                result.case, result.flows, result.packets, result.mpkt_per_s
+                "{:<46} {:>7} {:>10} {:>9.2} {:>9.1}",
+                result.case,
+                result.flows,
+                result.packets,
+                result.mpkt_per_s,
+                result.cpu_ns_per_packet
             );
             results.push(result);
         }
@@ -162,23 +182,27 @@ fn measure(workload: &Workload, capture: &Path, packets: usize, rounds: usize) -
     let mut commands = vec![
         (
             "window-chain, one thread",
-            causeway(capture, "window-chain", 0),
+            causeway(capture, "window-chain", Some(0)),
         ),
         (
             "all three estimators, one thread",
-            causeway(capture, all, 0),
+            causeway(capture, all, Some(0)),
         ),
         (
             "window-chain, two threads",
-            causeway(capture, "window-chain", 1),
+            causeway(capture, "window-chain", Some(1)),
         ),
         (
             "all three estimators, two threads",
-            causeway(capture, all, 1),
+            causeway(capture, all, Some(1)),
+        ),
+        (
+            "all three estimators, default threads",
+            causeway(capture, all, None),
         ),
     ];
-    // With thousands of flows tcptrace takes minutes; with UDP it has no figures.
-    let peers = workload.name != "http3" && workload.flows <= 100;
+    // With UDP they have no figures.
+    let peers = workload.name != "http3";
     if peers && installed("tcptrace") {
         commands.push(("tcptrace", peer("tcptrace", &["-n"], capture)));
         commands.push((
@@ -187,7 +211,7 @@ fn measure(workload: &Workload, capture: &Path, packets: usize, rounds: usize) -
         ));
     }
     let fast = commands.len();
-    if peers && installed("tshark") {
+    if peers && workload.flows <= 100 && installed("tshark") {
         let analysis = "io,stat,0,AVG(tcp.analysis.ack_rtt)tcp.analysis.ack_rtt";
         let count = TSHARK_PACKETS.min(packets).to_string();
         let args = ["-n", "-q", "-c", &count, "-z", analysis, "-r"];
@@ -201,11 +225,11 @@ fn measure(workload: &Workload, capture: &Path, packets: usize, rounds: usize) -
             times.push(time(command));
         }
     }
-    let median = |mut times: Vec<Duration>| {
+    let median = |times: &[Spent], part: fn(&Spent) -> Duration| {
+        let mut times: Vec<_> = times.iter().map(part).collect();
         times.sort();
         times[times.len() / 2].as_secs_f64()
     };
-    let rate = |packets: usize, times| packets as f64 / median(times) / 1e6;
     commands
         .iter()
         .zip(times)
@@ -219,24 +243,22 @@ fn measure(workload: &Workload, capture: &Path, packets: usize, rounds: usize) -
                 flows: workload.flows,
                 packets,
                 rounds: times.len(),
-                mpkt_per_s: rate(packets, times),
+                mpkt_per_s: packets as f64 / median(&times, |spent| spent.clock) / 1e6,
+                cpu_ns_per_packet: median(&times, |spent| spent.cpu) / packets as f64 * 1e9,
                 command: words(command),
             }
         })
         .collect()
 }
 
-fn causeway(capture: &Path, estimators: &str, workers: usize) -> Command {
+/// Without a number of workers, as many as it takes by itself.
+fn causeway(capture: &Path, estimators: &str, workers: Option<usize>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_causeway"));
-    command.args([
-        "measure",
-        "-o",
-        "csv",
-        "--estimator",
-        estimators,
-        "--threads",
-    ]);
-    command.arg(workers.to_string()).arg("-r").arg(capture);
+    command.args(["measure", "-o", "csv", "--estimator", estimators]);
+    if let Some(workers) = workers {
+        command.arg("--threads").arg(workers.to_string());
+    }
+    command.arg("-r").arg(capture);
     command
 }
 
@@ -256,15 +278,30 @@ fn words(command: &Command) -> String {
     words.map(word).collect::<Vec<_>>().join(" ")
 }
 
-fn time(command: &mut Command) -> Duration {
-    let started = Instant::now();
+/// What a run took.
+#[derive(Clone)]
+struct Spent {
+    clock: Duration,
+    cpu: Duration,
+}
+
+fn time(command: &mut Command) -> Spent {
+    let (before, started) = (cpu(), Instant::now());
     let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
-    let elapsed = started.elapsed();
+    let clock = started.elapsed();
     assert!(
         status.expect("the program starts").success(),
         "{command:?} failed"
     );
-    elapsed
+    let cpu = cpu().saturating_sub(before);
+    Spent { clock, cpu }
+}
+
+/// Processor time of all programs that ran to their end.
+fn cpu() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).expect("getrusage");
+    let time = |time: TimeVal| Duration::from_micros(time.num_microseconds() as u64);
+    time(usage.user_time()) + time(usage.system_time())
 }
 
 fn installed(program: &str) -> bool {
