@@ -60,6 +60,9 @@ impl Engine {
         let Some(state) = self.ack_state(now_ns, index) else {
             return;
         };
+        if let Some(path) = &mut self.paths[index] {
+            path.receiving.rode();
+        }
         let begin = out.headers.len();
         self.write_ack_on(now_ns, index, state, &mut out.headers);
         let len = out.headers.len() - begin;
@@ -214,7 +217,7 @@ impl Engine {
     pub(crate) fn ack_state(&mut self, now_ns: u64, index: usize) -> Option<AckState> {
         let path = self.paths[index].as_mut()?;
         let (echo_us, delay_us) = path.receiving.echo(now_ns);
-        path.receiving.acknowledged();
+        path.receiving.acknowledged(now_ns, &self.config);
         Some(AckState {
             of: index as u8,
             largest: path.receiving.window.largest(),

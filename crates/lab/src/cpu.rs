@@ -12,6 +12,7 @@ use std::{fs, hint, io};
 
 use anyhow::{Context, Result};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 
 /// `USER_HZ`: the unit of `/proc/stat`, fixed at 100 for user space.
@@ -158,6 +159,13 @@ pub fn process_time(pid: u32) -> Option<Duration> {
     Some(Duration::from_millis(
         (user + system) * 1000 / TICKS_PER_SECOND,
     ))
+}
+
+/// CPU time of a process with all its threads, those that have ended too, to the
+/// nanosecond; `None` where there is no such process.
+pub fn process_clock(pid: u32) -> Option<Duration> {
+    let clock = clock_getcpuclockid(Pid::from_raw(i32::try_from(pid).ok()?)).ok()?;
+    Some(clock_gettime(clock).ok()?.into())
 }
 
 /// The children of a process's main thread.

@@ -58,9 +58,10 @@ impl Waker {
 
 /// Descriptors to wait for, by index, and a [`Waker`].
 ///
-/// Its timer is only ever set to an earlier time. One that rings for nothing costs a turn of
-/// the caller's loop; a sleep with a timeout of its own, which something else ends, would set
-/// the CPU's clock twice: in a virtual machine, two exits to the hypervisor.
+/// Its timer is set to an earlier time, or to a later one when it would soon ring for nothing,
+/// which costs an interrupt and a turn of the caller's loop. A sleep with a timeout of its own,
+/// which something else ends, would set the CPU's clock twice: in a virtual machine, two
+/// exits to the hypervisor.
 #[derive(Debug)]
 pub struct Waiter {
     event: Arc<OwnedFd>,
@@ -70,6 +71,8 @@ pub struct Waiter {
     polled: Vec<libc::pollfd>,
 }
 
+/// A timer that would ring as soon as this is put off if nothing is due for as long after.
+const SOON_NS: u64 = 150_000;
 /// Of the descriptors polled the first two are the waiter's own.
 const OWN: usize = 2;
 
@@ -146,7 +149,8 @@ impl Waiter {
     /// a time that is over (0, say) means not at all.
     pub fn wait(&mut self, now_ns: u64, until_ns: u64) -> Result<Ready<'_>, TunnelError> {
         let sleeps = until_ns > now_ns;
-        if sleeps && self.rings_ns.is_none_or(|rings_ns| rings_ns > until_ns) {
+        let serves = |rings_ns| serves(now_ns, rings_ns, until_ns);
+        if sleeps && !self.rings_ns.is_some_and(serves) {
             self.set_timer(until_ns)?;
         }
         let no_time = libc::timespec {
@@ -212,6 +216,13 @@ impl Waiter {
     }
 }
 
+/// Whether a timer that rings at `rings_ns` serves one who sleeps until `until_ns`: not too
+/// late, and not so early and so soon that it would wake for nothing.
+fn serves(now_ns: u64, rings_ns: u64, until_ns: u64) -> bool {
+    let soon = rings_ns < now_ns + SOON_NS && rings_ns + SOON_NS < until_ns;
+    rings_ns <= until_ns && !soon
+}
+
 fn pollfd(fd: BorrowedFd<'_>) -> libc::pollfd {
     libc::pollfd {
         fd: fd.as_raw_fd(),
@@ -227,7 +238,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn the_timer_is_set_for_earlier_times_only() {
+    fn the_timer_is_set_for_earlier_times_or_put_off() {
         let mut waiter = Waiter::new().unwrap();
         let start = monotonic_ns();
         waiter.wait(start, start + MS).unwrap();
@@ -244,6 +255,16 @@ mod tests {
             waiter.waker().wake();
             assert!(waiter.wait(now, until_ns).unwrap().called());
             assert_eq!(waiter.rings_ns, Some(rings_ns), "until {until_ns}");
+        }
+        // Shortly before it rings, as times go here.
+        let soon = now + 8000 * MS - SOON_NS / 2;
+        for (until_ns, rings_ns) in [
+            (now + 8000 * MS + SOON_NS / 4, now + 8000 * MS),
+            (now + 8001 * MS, now + 8001 * MS),
+        ] {
+            waiter.waker().wake();
+            assert!(waiter.wait(soon, until_ns).unwrap().called());
+            assert_eq!(waiter.rings_ns, Some(rings_ns), "put off to {until_ns}");
         }
 
         let soon = monotonic_ns() + 2 * MS;

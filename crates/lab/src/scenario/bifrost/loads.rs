@@ -21,6 +21,7 @@ use nix::sys::socket::{
 use serde::Serialize;
 
 use crate::clock;
+use crate::cpu::process_clock;
 use crate::netns::Netns;
 
 /// A message of the ping-pong, as in sockperf.
@@ -73,6 +74,15 @@ pub struct Latencies {
 
 /// Times in nanoseconds of a client's requests, and how many of them failed.
 type Part = (Vec<u64>, usize);
+
+/// CPU seconds for a gigabyte.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Spent {
+    /// Of the processes that were asked about.
+    pub processes: f64,
+    /// Of sender and receiver.
+    pub load: f64,
+}
 
 /// Requests by a timetable.
 #[derive(Debug, Clone, Copy)]
@@ -265,6 +275,26 @@ pub fn bulk(
     warm_up: Duration,
     lasts: Duration,
 ) -> Result<f64> {
+    Ok(bulk_with(ends, port, flows, warm_up, lasts, &[])?.0)
+}
+
+/// The same, and the CPU time that these processes and the load itself took, in seconds for
+/// a gigabyte. Unlike the rate it says something on a machine that others use, too.
+pub fn bulk_with(
+    ends: &Ends,
+    port: u16,
+    flows: usize,
+    warm_up: Duration,
+    lasts: Duration,
+    processes: &[u32],
+) -> Result<(f64, Spent)> {
+    let own = std::process::id();
+    let clocks = || -> Result<[Duration; 2]> {
+        let all = processes.iter().map(|&pid| process_clock(pid));
+        let all: Option<Duration> = all.sum();
+        let all = all.context("a process has ended")?;
+        Ok([all, process_clock(own).context("no clock of our own")?])
+    };
     let target: SocketAddr = format!("{}:{port}", ends.address).parse()?;
     let stack = ends.stack;
     let stop = Arc::new(AtomicBool::new(false));
@@ -319,10 +349,10 @@ pub fn bulk(
         })
         .collect();
     std::thread::sleep(warm_up);
-    let (before, begin) = (received.load(Ordering::Relaxed), Instant::now());
+    let (before, begin, spent) = (received.load(Ordering::Relaxed), Instant::now(), clocks()?);
     std::thread::sleep(lasts);
     let bytes = received.load(Ordering::Relaxed) - before;
-    let seconds = begin.elapsed().as_secs_f64();
+    let (seconds, after) = (begin.elapsed().as_secs_f64(), clocks()?);
     stop.store(true, Ordering::Relaxed);
     for source in sources {
         source
@@ -331,7 +361,12 @@ pub fn bulk(
     }
     sink.join()
         .unwrap_or_else(|_| bail!("the server thread panicked"))?;
-    Ok(bytes as f64 * 8.0 / seconds / 1e9)
+    let per_gb = |i: usize| (after[i] - spent[i]).as_secs_f64() * 1e9 / bytes.max(1) as f64;
+    let spent = Spent {
+        processes: per_gb(0),
+        load: per_gb(1),
+    };
+    Ok((bytes as f64 * 8.0 / seconds / 1e9, spent))
 }
 
 fn is_timeout(error: &io::Error) -> bool {

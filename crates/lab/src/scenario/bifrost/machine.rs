@@ -14,7 +14,9 @@ use super::{Context, Plan};
 use crate::cpu::{Awake, CpuMeter};
 
 /// What is compared where the machine is the limit.
-const TUNNELS: [&str; 3] = ["causeway", "super_packet_tunnel", "packet_tunnel"];
+const TUNNELS: [&str; 4] = ["causeway", OTHER, "super_packet_tunnel", "packet_tunnel"];
+/// Another build of Causeway.
+const OTHER: &str = "other";
 
 /// Throughput kept at 1 % loss where the machine is the limit.
 pub(super) fn cpu_bound(context: &Context, plan: &Plan) -> Result<(f64, Value)> {
@@ -69,29 +71,50 @@ pub(super) fn fast(context: &Context, plan: &Plan) -> Result<(Value, Value)> {
     let world = World::build(context.sandbox, "fast", shape, &plan.congestion)?;
     let names: Vec<&str> = TUNNELS
         .into_iter()
-        .filter(|name| *name != "causeway" || plan.carries(name))
+        .filter(|name| match *name {
+            OTHER => plan.other.is_some(),
+            "causeway" if !plan.carries("causeway") => false,
+            name => plan.tunnels.iter().any(|wanted| wanted == name),
+        })
         .collect();
     let mut gbps: Vec<(&str, f64)> = Vec::new();
     let mut cpu: Vec<(&str, f64)> = Vec::new();
+    let mut spent: Vec<(&str, loads::Spent)> = Vec::new();
     let mut idle: Vec<(&str, f64)> = Vec::new();
     let mut idle_asleep: Vec<(&str, f64)> = Vec::new();
     for round in 0..plan.rounds {
         for index in 0..names.len() {
             let name = names[(index + round) % names.len()];
-            let _tunnel;
-            let _rival;
-            match name {
-                "causeway" => _tunnel = Tunnel::start(&world, &context.binary, &plan.setting)?,
-                "super_packet_tunnel" => _rival = Rival::start(&world, Kind::SuperPacket)?,
-                _ => _rival = Rival::start(&world, Kind::Packet)?,
-            }
+            let binary = match name {
+                OTHER => plan.other.as_ref(),
+                _ => Some(&context.binary),
+            };
+            let (_tunnel, _rival);
+            let pids = match (name, binary) {
+                ("super_packet_tunnel", _) => {
+                    _rival = Rival::start(&world, Kind::SuperPacket)?;
+                    _rival.pids()
+                }
+                ("packet_tunnel", _) | (_, None) => {
+                    _rival = Rival::start(&world, Kind::Packet)?;
+                    _rival.pids()
+                }
+                (_, Some(binary)) => {
+                    _tunnel = Tunnel::start(&world, binary, &plan.setting)?;
+                    _tunnel.pids()
+                }
+            };
             let ends = guests(&world);
             if plan.wants("gbps") {
                 let meter = CpuMeter::start()?;
-                let rate = loads::bulk(&ends, BULK, 1, WARM_UP, plan.bulk)?;
-                context.say(format!("one flow, {name}: {rate:.2} Gbit/s"));
+                let (rate, cost) = loads::bulk_with(&ends, BULK, 1, WARM_UP, plan.bulk, &pids)?;
+                context.say(format!(
+                    "one flow, {name}: {rate:.2} Gbit/s, CPU seconds a GB: tunnel {:.3}, load {:.3}",
+                    cost.processes, cost.load
+                ));
                 gbps.push((name, rate));
                 cpu.push((name, meter.share()?));
+                spent.push((name, cost));
             }
             if plan.wants("idle") && name != "packet_tunnel" {
                 let asleep_us = idle_p50_us(plan, &ends)?;
@@ -119,10 +142,12 @@ pub(super) fn fast(context: &Context, plan: &Plan) -> Result<(Value, Value)> {
     };
     let mut interface = json!({});
     if plan.wants("gbps") {
-        let rates = TUNNELS.map(|name| (name.to_owned(), json!(of(&gbps, name))));
+        let rates = names
+            .iter()
+            .map(|name| (name.to_string(), json!(of(&gbps, name))));
         merge(
             &mut interface,
-            json!({ "gbps": Value::Object(rates.into_iter().collect()) }),
+            json!({ "gbps": Value::Object(rates.collect()) }),
         );
     }
     if plan.wants("idle") {
@@ -135,7 +160,7 @@ pub(super) fn fast(context: &Context, plan: &Plan) -> Result<(Value, Value)> {
     }
     Ok((
         interface,
-        json!({ "fast": { "gbps": gbps, "machine_busy": cpu, "idle_p50_us": idle,
+        json!({ "fast": { "gbps": gbps, "machine_busy": cpu, "cpu_s_per_gb": spent, "idle_p50_us": idle,
             "idle_asleep_p50_us": idle_asleep } }),
     ))
 }

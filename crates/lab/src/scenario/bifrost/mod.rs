@@ -14,6 +14,7 @@ mod table;
 mod tunnel;
 mod world;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -79,6 +80,16 @@ impl Scenario for Bifrost {
                 "lines for the [tunnel] table, with ; between them",
             ),
             param("threads", "1", "threads of each tunnel end"),
+            param(
+                "tunnels",
+                "causeway,super_packet_tunnel,packet_tunnel",
+                "compared by one flow and idle round trips, joined by commas",
+            ),
+            param(
+                "other",
+                "",
+                "another build's executable, compared like them",
+            ),
         ];
         PARAMS
     }
@@ -108,6 +119,9 @@ pub(super) struct Plan {
     flows: usize,
     congestion: String,
     setting: tunnel::Setting,
+    tunnels: Vec<String>,
+    /// Another build.
+    other: Option<PathBuf>,
 }
 
 impl Plan {
@@ -136,12 +150,15 @@ impl Plan {
         setting.threads = context.param("threads")?;
         setting.engine = words("engine", ';')?;
         setting.lines = words("lines", ';')?;
+        let other: String = context.param("other")?;
         Ok(Self {
+            other: (!other.is_empty()).then(|| PathBuf::from(other)),
             lasts: seconds("seconds")?,
             bulk: seconds("bulk_s")?,
             rounds: context.param("rounds")?,
             losses,
             carriers: words("carriers", ',')?,
+            tunnels: words("tunnels", ',')?,
             parts: words("parts", ',')?,
             paths,
             mbit: context.param("mbit")?,

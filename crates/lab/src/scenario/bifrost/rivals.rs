@@ -47,7 +47,7 @@ pub enum Kind {
 /// hand over to each other, and to the loads, more cheaply. Dropped, they end and their
 /// devices go.
 pub struct Rival {
-    _ends: [Player; 2],
+    ends: [Player; 2],
 }
 
 /// The role of an end.
@@ -75,8 +75,13 @@ impl Rival {
             Player::start_role(&world.hosts[end], ROLE, &serde_json::to_string(&order)?)
         };
         Ok(Self {
-            _ends: [start(0)?, start(1)?],
+            ends: [start(0)?, start(1)?],
         })
+    }
+
+    /// The ends' process ids.
+    pub fn pids(&self) -> [u32; 2] {
+        [0, 1].map(|end| self.ends[end].pid())
     }
 }
 

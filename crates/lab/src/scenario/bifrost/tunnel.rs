@@ -111,6 +111,11 @@ impl Tunnel {
         bail!("no path is found dead: {}", self.ends[0].messages())
     }
 
+    /// The ends' process ids.
+    pub fn pids(&self) -> [u32; 2] {
+        [0, 1].map(|end| self.ends[end].child.id())
+    }
+
     /// A count of the totals, over both ends.
     pub fn total(&self, name: &str) -> Result<u64> {
         let mut sum = 0;
