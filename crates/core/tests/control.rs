@@ -482,6 +482,28 @@ fn equalising_takes_no_queue_for_what_latencies_hardly_vary_by() {
 }
 
 #[test]
+fn equalising_recalls_what_gave_all_when_another_becomes_slower_still() {
+    let mut controller = by(Law::Equalise, &[1.0; 4]);
+    let mut now = 0;
+    let (slow, fast) = (reading(40.0, 5), reading(5.0, 20));
+    let decision = hold(&mut controller, &mut now, &[slow, fast, slow, fast], 40);
+    assert!(decision.reals[0].weight < 0.05 && decision.reals[2].weight < 0.05);
+    // Now the fourth can do little, and the second has all that its cap allows.
+    let now_slow = reading(400.0, 10);
+    let trickle = reading(40.0, 1);
+    let readings = [trickle, fast, trickle, now_slow];
+    let mut recalled = false;
+    for _ in 0..12 {
+        let decision = hold(&mut controller, &mut now, &readings, 1);
+        recalled |= matches!(decision.reals[0].reason, Reason::Recalled { .. });
+        assert_sound(&controller);
+    }
+    let weights: Vec<f64> = controller.weights().map(|(_, weight)| weight).collect();
+    assert!(recalled && weights[0] > 0.5, "{weights:?}");
+    assert!(weights[3] < 0.9, "{weights:?}");
+}
+
+#[test]
 fn equalising_keeps_a_slow_real_low_that_gives_few_samples() {
     let mut controller = by(Law::Equalise, &[1.0; 4]);
     let mut now = 0;
@@ -553,6 +575,6 @@ fn a_switch_of_law_goes_on_with_weights_and_latencies() {
     assert_eq!(decision.law, Law::Equalise);
     assert!(decision.reals[0].samples > 500.0);
     // One step from there, not from the configured weight.
-    let step = Params::default().gain_cap;
+    let step = 2.0 * Params::default().gain_cap;
     assert!(decision.reals[0].weight <= before + step + 1e-9);
 }

@@ -118,7 +118,8 @@ struct LoadRow {
     p99_ms: f64,
     /// Median over the seeds of the ratio to hashing on the same seed.
     against_hashing: f64,
-    /// From the 10th to the 90th percentile of p99 over the seeds, as a part of hashing's.
+    /// From the lowest to the highest p99 of the seeds that share a trace of capacities, on
+    /// the mean over the traces, as a part of hashing's.
     spread: f64,
     rings_per_s: f64,
 }
@@ -180,7 +181,8 @@ impl Args {
     }
 
     fn compare(&self, laws: &[Law], params: &Params) -> Vec<LoadRow> {
-        let seeds = (self.seeds / LOAD_SEEDS_PART).max(5);
+        let traces = (self.seeds / LOAD_SEEDS_PART).div_ceil(loads::RUNS_OF_A_TRACE);
+        let seeds = traces * loads::RUNS_OF_A_TRACE;
         let mut rows = Vec::new();
         for load in loads::LOADS {
             let seconds = self.seconds.into();
@@ -243,9 +245,15 @@ fn judge(case: &Case, law: Law, params: &Params, seeds: u64) -> Vec<CaseRow> {
 
 fn load_row(load: f64, law: String, runs: &[Tail], plain: &[Tail]) -> LoadRow {
     let column = |of: fn(&Tail) -> f64| runs.iter().map(of).collect::<Vec<f64>>();
-    let spread = |runs: &[Tail]| {
-        let p99: Vec<f64> = runs.iter().map(|tail| tail.p99_ms).collect();
-        quantile(&p99, 0.9) - quantile(&p99, 0.1)
+    // Seeds that share a trace follow each other. As many ranges are added up on both sides.
+    let spread = |runs: &[Tail]| -> f64 {
+        let traces = runs.chunks(loads::RUNS_OF_A_TRACE as usize);
+        let ranges = traces.map(|runs| {
+            let p99 = runs.iter().map(|tail| tail.p99_ms);
+            let lowest = p99.clone().fold(f64::INFINITY, f64::min);
+            p99.fold(0.0, f64::max) - lowest
+        });
+        ranges.sum()
     };
     let ratios: Vec<f64> = runs
         .iter()

@@ -54,6 +54,9 @@ pub(super) struct Controlled {
     /// The law `equalise`: intervals of evidence in which it was slow and the others
     /// could have borne its load.
     pub slow_for: u32,
+    /// The law `equalise`: gave all that it had, and is wanted back for one whose latency
+    /// is this.
+    pub recalled: Option<f64>,
 }
 
 impl Controller {
@@ -119,6 +122,7 @@ impl Controller {
                         slow: false,
                         base: Base::default(),
                         slow_for: 0,
+                        recalled: None,
                     },
                 }
             })
@@ -148,6 +152,7 @@ impl Controller {
             real.tracker = Tracker::resumed(now_ns);
             real.base = Base::default();
             real.slow_for = 0;
+            real.recalled = None;
         }
         self.stable_for = 0;
         self.uneven = 0.0;

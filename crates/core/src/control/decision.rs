@@ -124,6 +124,11 @@ pub enum Reason {
         /// The pool's median.
         median_ns: f64,
     },
+    /// Slow, but another real is slower still, and nobody else can help it.
+    Recalled {
+        /// The slower one's latency.
+        other_ns: f64,
+    },
     /// Nothing speaks against it: part of the way back to the configured weight.
     Regressed,
 }
@@ -147,6 +152,7 @@ impl Reason {
             Self::LoneFast => "lone_fast",
             Self::Above { .. } => "above",
             Self::Below { .. } => "below",
+            Self::Recalled { .. } => "recalled",
             Self::Regressed => "regressed",
         }
     }
@@ -205,6 +211,11 @@ impl fmt::Display for Reason {
                 "took weight: {:.2} ms, the pool's median is {:.2} ms",
                 latency_ns / 1e6,
                 median_ns / 1e6
+            ),
+            Self::Recalled { other_ns } => write!(
+                f,
+                "took weight: {:.2} ms elsewhere, and no other real can help",
+                other_ns / 1e6
             ),
             Self::Regressed => {
                 f.write_str("nothing against it: moved towards the configured weight")

@@ -11,7 +11,8 @@
 //! As long as all latencies could be one and chance, the configured weights stand; the
 //! surer it is that they differ, the more of the estimate counts. And a real that stays
 //! several times slower gives all that it has, where the others can bear it: whether a
-//! queue or the server itself makes it slow, nobody gains by asking it.
+//! queue or the server itself makes it slow, nobody gains by asking it. It is recalled when
+//! one of the others becomes slower still and nobody else can help.
 
 use super::Reason;
 use super::controller::{Controlled, Controller};
@@ -25,6 +26,11 @@ const PATIENCE: u32 = 1;
 /// small real, with fewer workers, swings as much wider as it is smaller than the mean.
 const FAR: f64 = 2.0;
 const FAR_ERRORS: f64 = 3.0;
+/// So many times `take_max` it gives per interval then.
+const RELIEVED_STEPS: i32 = 2;
+/// Part of the latency of a real that nobody can help below which one that gave all is
+/// wanted back.
+const RECALLED: f64 = 0.5;
 /// Part of what the others have left that its load may take. They leave `1 / W` each as far
 /// as their latencies vary as those of queues do; what is constant in them is no queue.
 const BEARABLE: f64 = 0.5;
@@ -208,40 +214,86 @@ impl Controller {
     /// Counts how long reals have been slow while the others could bear their load, and
     /// has those give all. Returns whether there is any such real.
     fn relieve(&mut self, wishes: &mut [Wish], survey: &Survey, capacities: &Capacities) -> bool {
-        let interval_ns = self.params.interval_ns as f64 / self.mean_weight();
-        let others = self.known(survey).filter(|(index, ..)| {
-            let standing = survey.standings[*index];
-            matches!(standing, Standing::Low | Standing::Middle)
-        });
-        let left: f64 = others
-            .map(|(_, real, own)| interval_ns * real.member.configured / own.latency_ns)
-            .sum();
-        let left = left / self.variance(survey);
-        let lowest_ns = survey.lowest.map_or(f64::INFINITY, |(_, of)| of.latency_ns);
-        let mean = self.mean_weight();
+        let left = self.left(survey, capacities);
+        let far = self.far(survey, |real| real.tracker.estimate());
+        let waiting = self.far(survey, |real| real.tracker.waiting());
+        let bearable = |index: usize| capacities.answered[index] <= BEARABLE * left;
+        let helpless_ns = self.helpless_ns(&far, bearable);
         let mut any = false;
         for (index, (real, wish)) in self.reals.iter_mut().zip(wishes).enumerate() {
-            let renewed = survey.renewed[index];
+            let gave = real.recalled.is_some() || real.slow_for > PATIENCE;
+            let own = real.tracker.estimate();
+            real.recalled = helpless_ns.filter(|helpless_ns| {
+                gave && own.is_some_and(|own| own.latency_ns < RECALLED * helpless_ns)
+            });
             match survey.standings[index] {
+                _ if real.recalled.is_some() => real.slow_for = 0,
                 // With little load few samples come, and certainty is not to be had.
                 Standing::Lingering => {}
                 Standing::High => {
-                    let bearable = capacities.answered[index] <= BEARABLE * left;
-                    let own = real.tracker.estimate();
-                    let far_ns = FAR * lowest_ns / (real.member.configured / mean).clamp(0.1, 1.0);
-                    let far = own.is_some_and(|own| own.surely_ns(FAR_ERRORS) > far_ns);
-                    let counts = u32::from(renewed && bearable && far);
+                    // What was slow once needs no whole estimate to be slow again.
+                    let again = real.slow_for > 0 && survey.heard[index] && waiting[index];
+                    let evidence = survey.renewed[index] || again;
+                    let counts = u32::from(evidence && bearable(index) && far[index]);
                     real.slow_for = real.slow_for.saturating_add(counts);
                 }
                 _ => real.slow_for = 0,
             }
             if real.slow_for > PATIENCE {
-                wish.weight = (real.weight * (1.0 - self.params.take_max)).max(wish.low);
+                let kept = (1.0 - self.params.take_max).powi(RELIEVED_STEPS);
+                wish.weight = (real.weight * kept).max(wish.low);
                 (wish.low, wish.high) = (wish.weight, wish.weight);
                 any = true;
             }
         }
         any
+    }
+
+    /// The highest latency of a real that is slow and whose load the others cannot bear.
+    fn helpless_ns(&self, far: &[bool], bearable: impl Fn(usize) -> bool) -> Option<f64> {
+        let reals = self.reals.iter().zip(far).enumerate();
+        reals
+            .filter(|(index, (real, far))| **far && real.slow_for <= PATIENCE && !bearable(*index))
+            .filter_map(|(_, (real, _))| real.tracker.estimate())
+            .map(|own| own.latency_ns)
+            .max_by(f64::total_cmp)
+    }
+
+    /// Requests per interval that those that are not slow have left, as far as their
+    /// bounds let them take more.
+    fn left(&self, survey: &Survey, capacities: &Capacities) -> f64 {
+        let mean = self.mean_weight();
+        let weight: f64 = self.reals.iter().map(|real| real.weight).sum();
+        let answered: f64 = capacities.answered.iter().sum();
+        let per_weight = answered / weight.max(f64::MIN_POSITIVE);
+        let variance = self.variance(survey);
+        let others = self.known(survey).filter(|(index, ..)| {
+            let standing = survey.standings[*index];
+            matches!(standing, Standing::Low | Standing::Middle)
+        });
+        others
+            .map(|(_, real, own)| {
+                let parallel = real.member.configured / mean;
+                let idle = self.params.interval_ns as f64 * parallel / own.latency_ns / variance;
+                let (_, most) = real.bounds(&self.params);
+                idle.min((most - real.weight).max(0.0) * per_weight)
+            })
+            .sum()
+    }
+
+    /// Which reals are surely several times slower than the lowest.
+    fn far(&self, survey: &Survey, latency: impl Fn(&Controlled) -> Option<Estimate>) -> Vec<bool> {
+        let lowest_ns = survey.lowest.map_or(f64::INFINITY, |(_, of)| of.latency_ns);
+        let mean = self.mean_weight();
+        let reals = self.reals.iter().zip(&survey.standings);
+        reals
+            .map(|(real, standing)| {
+                let parallel = (real.member.configured / mean).clamp(0.1, 1.0);
+                *standing == Standing::High
+                    && latency(real)
+                        .is_some_and(|own| own.surely_ns(FAR_ERRORS) > FAR * lowest_ns / parallel)
+            })
+            .collect()
     }
 
     /// Bounds what one interval may change. A weight about which this interval brought
@@ -255,6 +307,7 @@ impl Controller {
             let holds = match standing {
                 Standing::Unknown => real.tracker.pending() > 0,
                 Standing::TooFast => false,
+                _ if real.recalled.is_some() => false,
                 _ => !renewed,
             };
             if real.slow_for > PATIENCE {
@@ -333,6 +386,9 @@ impl Controller {
                 ) => Reason::Suspect {
                     requests,
                     silent_ns,
+                },
+                _ if change > 0.0 && real.recalled.is_some() => Reason::Recalled {
+                    other_ns: real.recalled.unwrap_or_default(),
                 },
                 _ if change.abs() <= 1e-9 * configured => match reasons[index] {
                     Reason::Floor | Reason::FewSamples { .. } | Reason::Unknown => continue,

@@ -44,8 +44,11 @@ impl Law {
                 ..params.clone()
             },
             Self::Watermark => params.clone(),
+            // What is asked for is a capacity: nobody takes more than that, and there is no
+            // herd to hold back.
             Self::Equalise => Params {
                 confidence: params.margin,
+                gain_cap: 2.0 * params.gain_cap,
                 ..params.clone()
             },
         }

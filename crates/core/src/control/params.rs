@@ -20,7 +20,8 @@ pub struct Params {
     pub step: f64,
     /// Upper bound of that fraction, so that no interval empties a real.
     pub take_max: f64,
-    /// What a real may gain in one interval, as a fraction of its configured weight.
+    /// What a real may gain in one interval, as a fraction of its configured weight; twice
+    /// that under the law `equalise`.
     pub gain_cap: f64,
     /// Lowest effective weight, as a fraction of the configured one. The
     /// trickle that it leaves is what shows a recovery.

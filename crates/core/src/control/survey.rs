@@ -4,7 +4,7 @@
 
 use super::base::{Bases, TOO_FAST_ERRORS};
 use super::controller::{Controlled, Controller};
-use super::tracker::{Estimate, Progress, ratio_error};
+use super::tracker::{Estimate, Progress, chance};
 use super::{Reading, Reason};
 
 /// Estimates that a silent real should have given before it is suspect. If they
@@ -42,6 +42,8 @@ pub(super) struct Survey {
     pub standings: Vec<Standing>,
     /// Whether this interval brought evidence about a real.
     pub renewed: Vec<bool>,
+    /// Whether it brought samples, be they too few for an estimate.
+    pub heard: Vec<bool>,
     /// Which reals are faster than any other has been, if not yet surely.
     pub doubtful: Vec<bool>,
     /// Samples per request among the reals that answer.
@@ -64,6 +66,11 @@ impl Controller {
             }
             renewed.push(progress != Progress::Held);
         }
+        let heard = (0..self.reals.len()).map(|index| {
+            let reading = readings.get(index);
+            reading.is_some_and(|reading| reading.latency_count2 > 0)
+        });
+        let heard = heard.collect();
         let too_fast = self.too_fast(TOO_FAST_ERRORS);
         let doubtful = self.too_fast(0.0);
         for ((real, too_fast), renewed) in self.reals.iter_mut().zip(&too_fast).zip(&renewed) {
@@ -97,6 +104,7 @@ impl Controller {
             lowest,
             standings,
             renewed,
+            heard,
             doubtful,
             yield_ratio,
         }
@@ -181,7 +189,7 @@ impl Controller {
             };
         };
         let ratio = own.latency_ns / lowest.latency_ns;
-        let margin = (self.params.confidence * ratio_error(own, lowest)).exp();
+        let margin = chance(own, lowest, self.params.confidence);
         if ratio > self.params.alpha_high * margin {
             Standing::High
         } else if ratio > self.params.alpha_high && real.slow {

@@ -57,9 +57,13 @@ impl Estimate {
         (self.samples - 2.0).max(0.5).recip().sqrt()
     }
 
-    /// The latency if it were too high by so many standard errors.
+    /// The lowest true mean of which this one is not too high by chance.
     pub(super) fn surely_ns(self, errors: f64) -> f64 {
-        self.latency_ns * (-errors * self.error()).exp()
+        let exact = Self {
+            latency_ns: 1.0,
+            samples: f64::INFINITY,
+        };
+        self.latency_ns / chance(self, exact, errors)
     }
 }
 
@@ -158,6 +162,15 @@ impl Tracker {
         }
     }
 
+    /// The mean of the samples that wait for more, if any.
+    pub(super) fn waiting(&self) -> Option<Estimate> {
+        let samples = self.pending_count2 as f64 / 2.0;
+        (samples > 0.0).then(|| Estimate {
+            latency_ns: self.pending_sum2 as f64 / self.pending_count2 as f64,
+            samples,
+        })
+    }
+
     /// Samples that wait for more.
     pub(super) fn pending(&self) -> u32 {
         u32::try_from(self.pending_count2 / 2).unwrap_or(u32::MAX)
@@ -192,9 +205,38 @@ pub(super) fn ratio_error(a: Estimate, b: Estimate) -> f64 {
     a.error().hypot(b.error())
 }
 
+/// How many times the second mean the first may be by chance alone, were both of
+/// exponential samples with one mean: as seldom more as a normal value is so many standard
+/// errors above its mean.
+///
+/// The ratio has an F distribution, whose quantiles these are by Wilson and Hilferty's cube
+/// root (PNAS 17, 1931; Paulson, Annals of Mathematical Statistics 13, 1942). It is not
+/// symmetric: of three samples a mean 3.6 times too high is as rare as one 14 times too low.
+pub(super) fn chance(high: Estimate, low: Estimate, errors: f64) -> f64 {
+    if errors <= 0.0 {
+        return 1.0;
+    }
+    let (up, down) = ((9.0 * high.samples).recip(), (9.0 * low.samples).recip());
+    let (a, b) = (1.0 - up, 1.0 - down);
+    let squared = errors * errors;
+    let divisor = b * b - squared * down;
+    if a <= 0.0 || b <= 0.0 || divisor <= 0.0 {
+        return f64::INFINITY;
+    }
+    let root = (a * b
+        + (squared * (up * b * b + down * (a * a - squared * up)))
+            .max(0.0)
+            .sqrt())
+        / divisor;
+    root.powi(3).max(1.0)
+}
+
 fn differs(old: Estimate, new: Estimate, errors: f64) -> bool {
-    let distance = (new.latency_ns / old.latency_ns).ln().abs();
-    distance > errors * ratio_error(old, new)
+    let (high, low) = match new.latency_ns > old.latency_ns {
+        true => (new, old),
+        false => (old, new),
+    };
+    high.latency_ns > low.latency_ns * chance(high, low, errors)
 }
 
 /// What is known when of the old samples a part counts beside the new ones.
@@ -204,5 +246,40 @@ fn blend(old: Estimate, new: Estimate, kept: f64) -> Estimate {
     Estimate {
         latency_ns: (kept * old.latency_ns + new.samples * new.latency_ns) / samples,
         samples,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(samples: f64) -> Estimate {
+        Estimate {
+            latency_ns: 1e6,
+            samples,
+        }
+    }
+
+    /// Quantiles of the gamma and the F distribution at the normal one's of 3 (0.99865).
+    #[test]
+    fn chance_is_that_of_means_of_exponential_samples() {
+        let exact = f64::INFINITY;
+        for (high, low, expected) in [
+            (1.0, exact, 6.608),
+            (3.0, exact, 3.624),
+            (10.0, exact, 2.218),
+            (100.0, exact, 1.327),
+            (exact, 4.0, 8.597),
+            (exact, 10.0, 3.242),
+            (10.0, 10.0, 4.098),
+        ] {
+            let found = chance(of(high), of(low), 3.0);
+            assert!(
+                (found / expected - 1.0).abs() < 0.15,
+                "{high} {low}: {found}"
+            );
+        }
+        assert_eq!(chance(of(3.0), of(3.0), 0.0), 1.0);
+        assert_eq!(chance(of(5.0), of(0.5), 3.0), f64::INFINITY);
     }
 }

@@ -11,6 +11,10 @@ use super::world;
 /// Loads that are compared.
 pub const LOADS: [f64; 5] = [0.3, 0.45, 0.6, 0.75, 0.9];
 
+/// Runs that share a trace of capacities: seeds 1 to 5 have the first one, and so on. They
+/// differ by chance alone.
+pub const RUNS_OF_A_TRACE: u64 = 5;
+
 /// The tail of one run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tail {
@@ -49,6 +53,7 @@ pub fn bound(seed: u64, load: f64, seconds: f64, pick: Pick, oracle: Oracle) -> 
 fn scenario(seed: u64, load: f64, seconds: f64) -> Scenario {
     Scenario {
         seed,
+        trace: seed.saturating_sub(1) / RUNS_OF_A_TRACE + 1,
         seconds,
         load,
         traced: true,

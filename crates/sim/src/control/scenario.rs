@@ -84,6 +84,8 @@ pub enum Wait {
 pub struct Scenario {
     /// Source of all chance.
     pub seed: u64,
+    /// Source of the capacities' trace.
+    pub trace: u64,
     /// Length.
     pub seconds: f64,
     /// Requests count from here on.
@@ -131,6 +133,7 @@ impl Default for Scenario {
         };
         Self {
             seed: 1,
+            trace: 1,
             seconds: 20.0,
             warm_up_ns: 2 * S,
             servers: vec![server; 4],
@@ -159,7 +162,7 @@ impl Scenario {
         let spec = self.servers[server];
         let full = spec.capacity / spec.workers as f64;
         match self.traced {
-            true => trace::cpu(self.seed, server, seconds)
+            true => trace::cpu(self.trace, server, seconds)
                 .into_iter()
                 .map(|share| share * full)
                 .collect(),

@@ -13,8 +13,6 @@ use crate::scenario::Context;
 const LOAD: f64 = 0.45;
 /// When something happens.
 const AT_S: f64 = 4.0;
-/// Runs of the step; its figure is their median.
-const STEPS: usize = 3;
 /// How much slower the slow server becomes.
 const FACTOR: f64 = 10.0;
 
@@ -23,7 +21,8 @@ pub fn run(context: &Context, plan: &Plan, world: &mut World) -> Result<Value> {
     let mut result = json!({});
     let mut reactions = Vec::new();
     let mut left = Vec::new();
-    for _ in 0..STEPS {
+    let mut courses = Vec::new();
+    for _ in 0..plan.steps {
         let run = world.steady(
             plan,
             Way::Causeway,
@@ -37,14 +36,16 @@ pub fn run(context: &Context, plan: &Plan, world: &mut World) -> Result<Value> {
             reaction.map_or("the run's end".to_owned(), |ms| format!("{ms:.0} ms"))
         ));
         reactions.push(reaction);
+        courses.push(course(&run, 0));
         left.push(opened_share(&run, 0, run.changed_ns[0] + 1_000_000_000));
     }
     reactions.sort_by(|a, b| {
         a.unwrap_or(f64::INFINITY)
             .total_cmp(&b.unwrap_or(f64::INFINITY))
     });
-    result["reaction_ms"] = json!(reactions[STEPS / 2]);
+    result["reaction_ms"] = json!(reactions.get(plan.steps / 2));
     result["reaction_runs_ms"] = json!(reactions);
+    result["reaction_courses"] = json!(courses);
     result["slow_server_connections_pct"] = json!(left);
 
     let noise = noise(context, plan, world)?;
@@ -139,6 +140,28 @@ fn reaction_ms(run: &Run) -> Option<f64> {
         .iter()
         .find(|epoch| epoch.start_monotonic_ns > step && relative(epoch) <= 0.1)?;
     Some((moved.start_monotonic_ns - step) as f64 / 1e6)
+}
+
+/// What the balancer saw of a server and gave it, from half a second before the first change
+/// to three seconds after it.
+fn course(run: &Run, server: usize) -> Vec<Value> {
+    let Some(&changed) = run.changed_ns.first() else {
+        return Vec::new();
+    };
+    let after_ms = |epoch: &Epoch| (epoch.start_monotonic_ns as f64 - changed as f64) / 1e6;
+    run.epochs[server]
+        .iter()
+        .filter(|epoch| (-500.0..3_000.0).contains(&after_ms(epoch)))
+        .map(|epoch| {
+            json!({
+                "from_ms": after_ms(epoch),
+                "weight": relative(epoch),
+                "latency_ms": epoch.estimate_us.map(|us| us / 1e3),
+                "samples": epoch.samples,
+                "opened": epoch.opened,
+            })
+        })
+        .collect()
 }
 
 /// Share of the connections opened from a time on that a server got.

@@ -47,7 +47,9 @@ impl Way {
 struct Plan {
     seed: u64,
     loads: Vec<f64>,
+    traces: u64,
     rounds: u64,
+    steps: usize,
     seconds: f64,
     warm_up_s: f64,
     users: usize,
@@ -68,7 +70,9 @@ impl Plan {
             loads: loads
                 .map(|word| Ok(word.trim().parse::<f64>()? / 100.0))
                 .collect::<Result<_>>()?,
+            traces: context.param("traces")?,
             rounds: context.param("rounds")?,
+            steps: context.param("steps")?,
             seconds: context.param("seconds")?,
             warm_up_s: context.param("warm_up_s")?,
             users: context.param("users")?,
@@ -82,6 +86,10 @@ impl Plan {
         ensure!(
             plan.loads.iter().all(|load| (0.01..1.0).contains(load)),
             "loads are percents from 1 to 99: what asks for more than all never settles"
+        );
+        ensure!(
+            plan.traces > 0 && plan.rounds > 0,
+            "traces and rounds are at least 1 each: without a run there is nothing to compare"
         );
         ensure!(
             plan.seconds > plan.warm_up_s + 1.0,
@@ -107,7 +115,9 @@ impl Scenario for Control {
     fn params(&self) -> &'static [Param] {
         const PARAMS: &[Param] = &[
             param("loads", "30,45,60,75,90", "percents of the mean capacity"),
-            param("rounds", "5", "runs of each way at each load, by turns"),
+            param("traces", "2", "traces of capacities for each load"),
+            param("rounds", "5", "runs of each way on each trace, by turns"),
+            param("steps", "5", "runs in which a server becomes slow; 0: none"),
             param("seconds", "8", "length of a run"),
             param("warm_up_s", "1.5", "requests count from here on, seconds"),
             param("users", "144", "users of the load generator"),
@@ -139,18 +149,22 @@ impl Scenario for Control {
         let mut loads = Vec::new();
         for (index, &load) in plan.loads.iter().enumerate() {
             let mut figures = LoadFigures::new(load);
-            for round in 0..plan.rounds {
-                // The trace is the round's, the order another one each time.
-                let trace = plan.seed * 10_007 + index as u64 * 101 + round;
+            for (round, number) in (0..plan.rounds)
+                .flat_map(|round| (0..plan.traces).map(move |number| (round, number)))
+            {
+                // A trace is its load's, pages are the round's, the order is another one
+                // each time.
+                let trace = plan.seed * 10_007 + index as u64 * 101 + number;
+                let pages = trace * 1_009 + round;
                 for turn in 0..Way::ALL.len() {
-                    let way = Way::ALL[(turn + round as usize) % Way::ALL.len()];
-                    let run = world.compared(&plan, way, load, trace)?;
+                    let way = Way::ALL[(turn + (round + number) as usize) % Way::ALL.len()];
+                    let run = world.compared(&plan, way, load, trace, pages)?;
                     context.say(format!(
-                        "load {:2.0} %  round {}  {:<8}  p50 {:6.1} ms  p99 {:7.1} ms  {:6} requests  machine {:.0} % busy",
-                        load * 100.0, round + 1, way.name(), run.p50_ms, run.p99_ms, run.requests,
-                        run.cpu * 100.0
+                        "load {:2.0} %  trace {}  round {}  {:<8}  p50 {:6.1} ms  p99 {:7.1} ms  {:6} requests  machine {:.0} % busy",
+                        load * 100.0, number + 1, round + 1, way.name(), run.p50_ms, run.p99_ms,
+                        run.requests, run.cpu * 100.0
                     ));
-                    figures.add(way, run);
+                    figures.add(trace, way, run);
                 }
             }
             loads.push(figures);

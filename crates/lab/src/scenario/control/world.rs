@@ -155,8 +155,16 @@ impl World {
         }
     }
 
-    /// A run of the comparison: capacities follow the trace `trace`.
-    pub fn compared(&mut self, plan: &Plan, way: Way, load: f64, trace: u64) -> Result<Felt> {
+    /// A run of the comparison: capacities follow the trace `trace`, and what the clients
+    /// ask for comes from the seed `pages`.
+    pub fn compared(
+        &mut self,
+        plan: &Plan,
+        way: Way,
+        load: f64,
+        trace: u64,
+        pages: u64,
+    ) -> Result<Felt> {
         let capacities: Vec<Vec<f64>> = (0..SERVERS)
             .map(|server| {
                 let shares = trace::cpu(trace, server, plan.seconds.ceil() as usize + 1);
@@ -170,7 +178,7 @@ impl World {
         let course = Course {
             work: load * mean,
             seconds: plan.seconds,
-            seed: trace,
+            seed: pages,
             capacities,
             changes: &[],
         };
