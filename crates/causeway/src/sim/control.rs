@@ -181,8 +181,7 @@ impl Args {
     }
 
     fn compare(&self, laws: &[Law], params: &Params) -> Vec<LoadRow> {
-        let traces = (self.seeds / LOAD_SEEDS_PART).div_ceil(loads::RUNS_OF_A_TRACE);
-        let seeds = traces * loads::RUNS_OF_A_TRACE;
+        let seeds = load_seeds(self.seeds);
         let mut rows = Vec::new();
         for load in loads::LOADS {
             let seconds = self.seconds.into();
@@ -218,6 +217,11 @@ impl Args {
         }
         rows
     }
+}
+
+/// Seeds of the comparison with hashing, so that each of its traces has all its runs.
+fn load_seeds(seeds: u64) -> u64 {
+    seeds.div_ceil(LOAD_SEEDS_PART * loads::RUNS_OF_A_TRACE) * loads::RUNS_OF_A_TRACE
 }
 
 fn judge(case: &Case, law: Law, params: &Params, seeds: u64) -> Vec<CaseRow> {
@@ -350,4 +354,15 @@ fn load_table(rows: &[LoadRow]) -> Table {
         ]);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn however_few_the_seeds_a_trace_has_all_its_runs() {
+        let seeds = [1, 19, 100, 101, 1000].map(load_seeds);
+        assert_eq!(seeds, [5, 5, 5, 10, 50]);
+    }
 }

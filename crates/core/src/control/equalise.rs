@@ -373,6 +373,10 @@ impl Controller {
         for (index, (&change, real)) in changes.iter().zip(&self.reals).enumerate() {
             let configured = real.member.configured;
             let weight = real.weight + change;
+            if let Some(other_ns) = real.recalled.filter(|_| change > 0.0) {
+                reasons[index] = Reason::Recalled { other_ns };
+                continue;
+            }
             let own = real.tracker.estimate().map(|own| own.latency_ns);
             reasons[index] = match (survey.standings[index], own) {
                 (Standing::Drained, _) => continue,
@@ -386,9 +390,6 @@ impl Controller {
                 ) => Reason::Suspect {
                     requests,
                     silent_ns,
-                },
-                _ if change > 0.0 && real.recalled.is_some() => Reason::Recalled {
-                    other_ns: real.recalled.unwrap_or_default(),
                 },
                 _ if change.abs() <= 1e-9 * configured => match reasons[index] {
                     Reason::Floor | Reason::FewSamples { .. } | Reason::Unknown => continue,

@@ -201,7 +201,7 @@ impl Tracker {
 }
 
 /// Standard error of the logarithm of the ratio of two means.
-pub(super) fn ratio_error(a: Estimate, b: Estimate) -> f64 {
+fn ratio_error(a: Estimate, b: Estimate) -> f64 {
     a.error().hypot(b.error())
 }
 

@@ -14,7 +14,7 @@ use super::{Context, Plan};
 use crate::cpu::{Awake, CpuMeter};
 
 /// What is compared where the machine is the limit.
-const TUNNELS: [&str; 4] = ["causeway", OTHER, "super_packet_tunnel", "packet_tunnel"];
+pub(super) const TUNNELS: [&str; 4] = ["causeway", OTHER, "super_packet_tunnel", "packet_tunnel"];
 /// Another build of Causeway.
 const OTHER: &str = "other";
 

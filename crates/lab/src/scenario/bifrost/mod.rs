@@ -151,6 +151,15 @@ impl Plan {
         setting.engine = words("engine", ';')?;
         setting.lines = words("lines", ';')?;
         let other: String = context.param("other")?;
+        let tunnels = words("tunnels", ',')?;
+        for name in &tunnels {
+            let known = machine::TUNNELS.contains(&name.as_str());
+            ensure!(
+                known,
+                "there is no tunnel `{name}`; choose of {:?}",
+                machine::TUNNELS
+            );
+        }
         Ok(Self {
             other: (!other.is_empty()).then(|| PathBuf::from(other)),
             lasts: seconds("seconds")?,
@@ -158,7 +167,7 @@ impl Plan {
             rounds: context.param("rounds")?,
             losses,
             carriers: words("carriers", ',')?,
-            tunnels: words("tunnels", ',')?,
+            tunnels,
             parts: words("parts", ',')?,
             paths,
             mbit: context.param("mbit")?,
