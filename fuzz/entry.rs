@@ -8,8 +8,13 @@ use std::ops::ControlFlow;
 use causeway_core::capture::{CaptureError, Poll, Reader, Rest, Totals};
 use causeway_core::estimate::{FixedGapConfig, Method, ModesConfig};
 use causeway_core::filter::{Instruction, Program};
-use causeway_core::flow::{Direction, Headers, Meter, Observation, Row, Settings, Sink};
+use causeway_core::flow::{
+    Batch, Direction, FlowState, Headers, Meter, Observation, Place, Row, Settings, Sink,
+};
 use causeway_core::wire::{LinkType, parse, parse_quickly};
+
+/// Of the hash of flows.
+const SEED: u64 = 1;
 
 /// What a reader makes of a file: each packet's time, link and bytes, the counts,
 /// the error.
@@ -38,7 +43,11 @@ pub fn capture(file: &[u8]) {
             meter.observe(*index, seen, rows);
         }
     });
-    let together = measure(|meter, rows| meter.observe_all(&observations, rows));
+    let mut batch = Batch::default();
+    for (index, seen) in &observations {
+        batch.push(*index, seen, Place::of(&seen.key, &FlowState::new(SEED)));
+    }
+    let together = measure(|meter, rows| meter.observe_all(&batch, rows));
     assert_eq!(one_by_one, together);
 }
 
@@ -127,7 +136,7 @@ fn measure(feed: impl FnOnce(&mut Meter<3>, &mut Rows)) -> Vec<(u64, Row)> {
         ],
         direction: Direction::default(),
         max_flows: 3,
-        seed: 1,
+        seed: SEED,
     });
     let mut rows = Rows::default();
     feed(&mut meter, &mut rows);

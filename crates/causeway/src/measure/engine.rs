@@ -1,26 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From the bytes of a capture to rows.
 //!
-//! Without workers one thread does everything. With workers the reading thread
-//! hands packets out, and each worker owns the flows whose hash falls to it.
-//! Packets travel in rounds: a round gives every worker one batch. After some rounds,
-//! the same for all of them, each worker hands over its list of rows, each with the
-//! packet that completed it, and the lists are merged by that. So the output does not
-//! depend on the number of workers, and bounded channels bound the memory.
+//! One thread does everything, or a [`Pool`] does.
 
 use std::io::{self, Read};
 use std::ops::ControlFlow;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
-use std::thread::{self, Scope};
+use std::thread;
 
 use causeway_core::capture::{Packet, Reader, Rest, Visit};
-use causeway_core::flow::{Counts, FlowState, Headers, Measuring, Observation};
+use causeway_core::flow::{Batch, FlowState, Headers, Measuring, Observation, Place};
 use causeway_core::wire::Skip;
 
 use super::args::Filter;
-use super::collect::{Found, Lines, write_lines};
+use super::collect::{Found, write_lines};
 use super::expression::Expression;
 use super::input::Input;
+use super::pool::{Closing, Pool, Rounds, SHARES};
 use super::progress::Progress;
 use super::rows::Rows;
 use super::summary::Summary;
@@ -31,27 +26,18 @@ const TICK: u64 = 1 << 16;
 /// Packets that one thread alone takes up before it estimates: they stay in its
 /// nearest cache.
 const GROUP: usize = 64;
-/// Packets of a round for each worker: what is under way stays in the caches that cores
-/// share, and a thread that waited is woken seldom enough.
-const ROUND: usize = 1 << 12;
-/// Rounds under way for each worker.
-const DEPTH: usize = 4;
-/// Rounds between two lists of rows: to wake the thread that writes them costs more than
-/// most rounds have to write.
-const REPORT: u32 = 16;
-
 /// What to do with a capture.
 pub struct Job<M> {
-    /// What measures: one for this thread, or one for each worker.
+    /// What measures: one for this thread, or one for each share of the flows.
     pub meters: Vec<M>,
-    /// One thread does everything.
-    pub alone: bool,
+    /// Threads that estimate beside the one that reads; 0: one thread does everything.
+    pub threads: usize,
     pub headers: Headers,
     pub filter: Filter,
     pub expression: Option<Expression>,
     /// Groups in the totals at most.
     pub max_groups: usize,
-    /// Seed of the hash that deals flows out to workers.
+    /// Seed of the hash of flows, the meters' own.
     pub seed: u64,
 }
 
@@ -62,9 +48,9 @@ pub fn run<M: Measuring>(
     input: Input,
     rows: &mut Rows,
 ) -> anyhow::Result<(Summary, Option<Totals>)> {
-    match job.alone {
-        true => run_alone(job, input, rows),
-        false => thread::scope(|scope| run_workers(scope, job, input, rows)),
+    match job.threads {
+        0 => run_alone(job, input, rows),
+        _ => run_pool(job, input, rows),
     }
 }
 
@@ -79,7 +65,8 @@ fn run_alone<M: Measuring>(
     };
     let mut alone = Alone {
         meter,
-        waiting: Vec::with_capacity(GROUP),
+        waiting: Batch::with_capacity(GROUP),
+        seed: FlowState::new(job.seed),
         found,
         rows,
     };
@@ -98,7 +85,7 @@ fn run_alone<M: Measuring>(
 }
 
 /// What [`read`] gives packets to.
-trait Consumer {
+pub trait Consumer {
     /// Takes the packet with this number.
     fn packet(&mut self, index: u64, seen: Observation) -> io::Result<()>;
 
@@ -110,6 +97,7 @@ trait Consumer {
 struct Alone<'a, M> {
     meter: M,
     waiting: Batch,
+    seed: FlowState,
     found: Found,
     rows: &'a mut Rows,
 }
@@ -124,7 +112,8 @@ impl<M: Measuring> Alone<'_, M> {
 impl<M: Measuring> Consumer for Alone<'_, M> {
     #[inline(always)]
     fn packet(&mut self, index: u64, seen: Observation) -> io::Result<()> {
-        self.waiting.push((index, seen));
+        let place = Place::of(&seen.key, &self.seed);
+        self.waiting.push(index, &seen, place);
         if self.waiting.len() == GROUP {
             self.flush();
         }
@@ -137,212 +126,48 @@ impl<M: Measuring> Consumer for Alone<'_, M> {
     }
 }
 
-type Batch = Vec<(u64, Observation)>;
-
-/// What a worker sends when there are no more batches.
-struct Closing {
-    lines: Lines,
-    totals: Option<Totals>,
-    counts: Counts,
-}
-
-/// What a worker is to do next.
-struct Order {
-    batch: Batch,
-    /// Hand over the rows so far.
-    report: bool,
-}
-
-/// A worker, as the reading thread sees it.
-struct Lane {
-    /// The round's packets so far.
-    batch: Batch,
-    full: SyncSender<Order>,
-    /// Batches on their way back: new memory for each would cost as much as decoding.
-    emptied: Receiver<Batch>,
-}
-
-struct Worker<'scope> {
-    lines: Receiver<Lines>,
-    thread: thread::ScopedJoinHandle<'scope, Closing>,
-}
-
-fn run_workers<'scope, M: Measuring + 'scope>(
-    scope: &'scope Scope<'scope, '_>,
+fn run_pool<M: Measuring>(
     job: Job<M>,
     input: Input,
     rows: &mut Rows,
 ) -> anyhow::Result<(Summary, Option<Totals>)> {
-    let mut lanes = Vec::new();
-    let mut workers = Vec::new();
-    for meter in job.meters {
-        let (full, orders) = sync_channel(DEPTH);
-        let (empty, emptied) = channel();
-        let (lines_in, lines_out) = sync_channel(DEPTH);
-        let found = Found::new(rows.style(), job.max_groups, job.seed);
-        let thread = scope.spawn(move || work(meter, found, &orders, &empty, &lines_in));
-        lanes.push(Lane {
-            batch: Batch::new(),
-            full,
-            emptied,
+    let Job {
+        meters,
+        threads,
+        headers,
+        filter,
+        expression,
+        max_groups,
+        seed,
+    } = job;
+    let style = rows.style().clone();
+    let found = || Found::new(&style, max_groups, seed);
+    let pool = Pool::new(meters.into_iter().map(|meter| (meter, found())));
+    let (summary, written) = thread::scope(|scope| {
+        let pool = &pool;
+        for worker in 0..threads {
+            scope.spawn(move || pool.work(worker * SHARES));
+        }
+        let reading = scope.spawn(move || {
+            let mut rounds = Rounds::new(pool, FlowState::new(seed), style.endless);
+            let summary = read(input, headers, &filter, expression, &mut rounds);
+            rounds.finish();
+            summary
         });
-        workers.push(Worker {
-            lines: lines_out,
-            thread,
-        });
-    }
-    let seed = FlowState::new(job.seed);
-    let endless = rows.style().endless;
-    let reading = scope.spawn(move || {
-        let mut rounds = Rounds::new(lanes, seed, endless);
-        let summary = read(input, job.headers, &job.filter, job.expression, &mut rounds);
-        // A worker that hung up has no use for the rest; its thread tells why.
-        let _ = rounds.send();
-        summary
+        let written = pool.write(rows);
+        let summary = reading.join();
+        let summary = summary.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (summary, written)
     });
-    let written = merge(&workers, rows);
-    close(workers, reading, written, rows)
-}
-
-/// Deals packets out to workers.
-struct Rounds {
-    lanes: Vec<Lane>,
-    seed: FlowState,
-    waiting: usize,
-    /// Rounds since the last report.
-    unreported: u32,
-    /// Send what waits whenever the input pauses, be the round full or not.
-    eager: bool,
-}
-
-impl Rounds {
-    fn new(lanes: Vec<Lane>, seed: FlowState, eager: bool) -> Self {
-        Self {
-            lanes,
-            seed,
-            waiting: 0,
-            unreported: 0,
-            eager,
-        }
-    }
-
-    #[inline(never)]
-    fn send(&mut self) -> io::Result<()> {
-        self.waiting = 0;
-        self.unreported += 1;
-        let report = self.eager || self.unreported == REPORT;
-        if report {
-            self.unreported = 0;
-        }
-        for lane in &mut self.lanes {
-            let next = lane.emptied.try_recv().unwrap_or_default();
-            let batch = std::mem::replace(&mut lane.batch, next);
-            // A worker hangs up only when its results are no longer wanted.
-            let sent = lane.full.send(Order { batch, report });
-            sent.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
-        }
-        Ok(())
-    }
-}
-
-impl Consumer for Rounds {
-    #[inline(always)]
-    fn packet(&mut self, index: u64, seen: Observation) -> io::Result<()> {
-        let lane = match self.lanes.len() {
-            1 => 0,
-            count => seen.key.shard(&self.seed, count),
-        };
-        self.lanes[lane].batch.push((index, seen));
-        self.waiting += 1;
-        if self.waiting == ROUND * self.lanes.len() {
-            self.send()
-        } else {
-            Ok(())
-        }
-    }
-
-    fn pause(&mut self) -> io::Result<()> {
-        if self.eager && self.waiting > 0 {
-            self.send()
-        } else {
-            Ok(())
-        }
-    }
-}
-
-fn work<M: Measuring>(
-    mut meter: M,
-    mut found: Found,
-    orders: &Receiver<Order>,
-    empty: &Sender<Batch>,
-    lines: &SyncSender<Lines>,
-) -> Closing {
-    for Order { mut batch, report } in orders {
-        meter.observe_all(&batch, &mut found);
-        batch.clear();
-        // At the end nobody needs it any more.
-        let _ = empty.send(batch);
-        if report && lines.send(std::mem::take(&mut found.lines)).is_err() {
-            break;
-        }
-    }
-    // Before the rows of the flows that end now, which stand in another order.
-    let _ = lines.send(std::mem::take(&mut found.lines));
-    meter.finish(&mut found);
-    Closing {
-        lines: found.lines,
-        totals: found.totals,
-        counts: meter.counts(),
-    }
-}
-
-/// Writes the rows of each report in the order of the packets that completed them.
-fn merge(workers: &[Worker<'_>], rows: &mut Rows) -> io::Result<()> {
-    let mut round = Lines::new();
-    loop {
-        for worker in workers {
-            match worker.lines.recv() {
-                Ok(lines) => round.extend(lines),
-                Err(_) => return Ok(()),
-            }
-        }
-        round.sort_by_key(|(at, _)| *at);
-        write_lines(&mut round, rows)?;
-    }
-}
-
-fn close(
-    workers: Vec<Worker<'_>>,
-    reading: thread::ScopedJoinHandle<'_, anyhow::Result<Summary>>,
-    written: io::Result<()>,
-    rows: &mut Rows,
-) -> anyhow::Result<(Summary, Option<Totals>)> {
-    let mut rest = Lines::new();
-    let mut totals: Option<Totals> = None;
-    let mut counts = Counts::default();
-    for Worker { lines, thread } in workers {
-        // Hanging up makes the worker, then the reader, stop.
-        drop(lines);
-        let closing = thread
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        rest.extend(closing.lines);
-        counts.merge(&closing.counts);
-        totals = match (totals, closing.totals) {
-            (Some(mut all), Some(one)) => {
-                all.merge(one);
-                Some(all)
-            }
-            (all, one) => all.or(one),
-        };
-    }
-    let summary = reading
-        .join()
-        .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    let Closing {
+        mut lines,
+        totals,
+        counts,
+    } = pool.into_closing();
     written?;
     let summary = Summary { counts, ..summary? };
-    rest.sort_by_key(|(at, _)| *at);
-    write_lines(&mut rest, rows)?;
+    lines.sort_by_key(|(at, _)| *at);
+    write_lines(&mut lines, rows)?;
     Ok((summary, totals))
 }
 

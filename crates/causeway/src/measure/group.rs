@@ -9,6 +9,7 @@ use causeway_core::wire::proto;
 use serde::Serialize;
 
 use super::names::Per;
+use super::rows::digits::{address, decimal};
 
 /// Lengths of the prefixes that clients are grouped by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,20 +150,29 @@ impl Grouping {
 
     /// The first CSV columns, each with a comma behind.
     pub fn write_csv(&self, key: &FlowKey, out: &mut impl std::io::Write) -> std::io::Result<()> {
-        match self.per {
-            Per::Flow => write!(
-                out,
-                "{},{},{},{},{},",
-                key.proto(),
-                key.src(),
-                key.sport(),
-                key.dst(),
-                key.dport()
-            ),
-            Per::Server => write!(out, "{},{},{},", key.proto(), key.dst(), key.dport()),
-            Per::Prefix => write!(out, "{},", self.client_net(key)),
-            Per::Vip => write!(out, "{},", key.dst()),
+        if matches!(self.per, Per::Flow | Per::Server) {
+            decimal(out, key.proto())?;
+            out.write_all(b",")?;
         }
+        match self.per {
+            Per::Flow => {
+                address(out, key.src())?;
+                out.write_all(b",")?;
+                decimal(out, key.sport())?;
+                out.write_all(b",")?;
+            }
+            Per::Prefix => write!(out, "{},", self.client_net(key))?,
+            Per::Server | Per::Vip => {}
+        }
+        if self.per != Per::Prefix {
+            address(out, key.dst())?;
+            out.write_all(b",")?;
+        }
+        if matches!(self.per, Per::Flow | Per::Server) {
+            decimal(out, key.dport())?;
+            out.write_all(b",")?;
+        }
+        Ok(())
     }
 
     /// The group's name, field by field.

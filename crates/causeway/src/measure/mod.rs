@@ -11,6 +11,7 @@ mod input;
 mod live;
 mod names;
 mod page;
+mod pool;
 mod progress;
 mod rows;
 mod sink;
@@ -25,7 +26,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use causeway_core::estimate::{Method, Technique};
+use causeway_core::estimate::{Method, Technique, Three};
 use causeway_core::flow::{Comparison, Direction, Measuring, Meter, Settings};
 
 pub use args::Args;
@@ -33,6 +34,7 @@ use engine::Job;
 pub use expression::Expression;
 use input::Input;
 use page::Source;
+use pool::SHARES;
 use rows::Rows;
 use sink::Target;
 use summary::Summary;
@@ -50,9 +52,13 @@ impl Args {
         match request_methods(&techniques).as_deref() {
             Some([a]) => self.read(&techniques, |s| Meter::new(with([a.clone()], s))),
             Some([a, b]) => self.read(&techniques, |s| Meter::new(with([a.clone(), b.clone()], s))),
-            Some([a, b, c]) => self.read(&techniques, |s| {
-                Meter::new(with([a.clone(), b.clone(), c.clone()], s))
-            }),
+            Some([a, b, c]) => {
+                let methods = [a.clone(), b.clone(), c.clone()];
+                match Three::takes(&methods) {
+                    true => self.read(&techniques, |s| Meter::of_three(with(methods.clone(), s))),
+                    false => self.read(&techniques, |s| Meter::new(with(methods.clone(), s))),
+                }
+            }
             _ => self.read(&techniques, |s| {
                 let seed = sampling_seed();
                 Comparison::new(s, techniques.clone(), seed)
@@ -69,19 +75,18 @@ impl Args {
         let input = Input::open(path, self.workers() > 0)?;
         let style = self.style(techniques, input.len.is_none());
         let target = Target::new(self.out.as_deref(), style.format)?;
-        let workers = self.workers();
+        let threads = self.workers();
+        let shares = (threads * SHARES).max(1);
         let settings = Settings {
             epoch_ns: self.epoch_ns(),
             methods: [],
             direction: Direction::new(self.client_net.clone()),
-            max_flows: self.max_flows.div_ceil(workers.max(1) as u32),
+            max_flows: self.max_flows.div_ceil(shares as u32),
             seed: RandomState::new().hash_one(0u8),
         };
         let job = Job {
-            meters: (0..workers.max(1))
-                .map(|_| meter(settings.clone()))
-                .collect(),
-            alone: workers == 0,
+            meters: (0..shares).map(|_| meter(settings.clone())).collect(),
+            threads,
             headers: self.headers(),
             filter: self.filter(),
             expression: Expression::new(&self.expression),

@@ -3,6 +3,7 @@
 //! group wants that, then in the format's form.
 
 mod csv;
+pub mod digits;
 mod hdr;
 mod json;
 #[cfg(feature = "parquet")]

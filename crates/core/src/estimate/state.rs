@@ -54,47 +54,6 @@ impl State {
         }
     }
 
-    /// [`State::packet`] of several estimators of one flow, each with its own place in
-    /// the list given to `found`.
-    #[inline]
-    pub fn packet_of_all<const N: usize>(
-        states: &mut [Self; N],
-        methods: &[Method; N],
-        packet: &Packet,
-        mut found: impl FnMut(usize, &Samples),
-    ) {
-        // All there are, in the order of their names: one call for the three.
-        if let (
-            [
-                Self::WindowChain(chain),
-                Self::FixedGap(gap),
-                Self::Modes(modes),
-            ],
-            [_, Method::FixedGap(gap_config), Method::Modes(modes_config)],
-        ) = (&mut states[..], &methods[..])
-        {
-            let three = native::Three {
-                chain,
-                gap: (gap, gap_config),
-                modes: (modes, modes_config),
-            };
-            let mut out = MaybeUninit::uninit();
-            let samples = native::three_step(three, packet, &mut out);
-            for (index, samples) in samples.into_iter().enumerate() {
-                if let Some(samples) = samples {
-                    found(index, samples);
-                }
-            }
-            return;
-        }
-        let mut out = MaybeUninit::uninit();
-        for (index, (state, method)) in states.iter_mut().zip(methods).enumerate() {
-            if let Some(samples) = state.packet(method, packet, &mut out) {
-                found(index, samples);
-            }
-        }
-    }
-
     /// Ends an epoch.
     #[inline]
     pub fn end_epoch(&mut self, method: &Method) -> Option<Samples> {
@@ -111,6 +70,120 @@ impl State {
         match self {
             Self::WindowChain(state) => some(native::window_chain_finish(state)),
             Self::FixedGap(_) | Self::Modes(_) => self.end_epoch(method),
+        }
+    }
+}
+
+/// The states of several estimators of one flow. What each one finds goes by its place in
+/// the list of methods, which is the same in all calls; their order is that of [`State`].
+pub trait Lineup<const N: usize> {
+    /// A flow without packets.
+    fn new(methods: &[Method; N]) -> Self;
+
+    /// [`State::packet`] of all of them.
+    fn packet(
+        &mut self,
+        methods: &[Method; N],
+        packet: &Packet,
+        found: impl FnMut(usize, &Samples),
+    );
+
+    /// [`State::end_epoch`] of one.
+    fn end_epoch(&mut self, index: usize, methods: &[Method; N]) -> Option<Samples>;
+
+    /// [`State::finish`] of one.
+    fn finish(&mut self, index: usize, methods: &[Method; N]) -> Option<Samples>;
+}
+
+impl<const N: usize> Lineup<N> for [State; N] {
+    fn new(methods: &[Method; N]) -> Self {
+        std::array::from_fn(|index| State::new(&methods[index]))
+    }
+
+    #[inline]
+    fn packet(
+        &mut self,
+        methods: &[Method; N],
+        packet: &Packet,
+        mut found: impl FnMut(usize, &Samples),
+    ) {
+        let mut out = MaybeUninit::uninit();
+        for (index, (state, method)) in self.iter_mut().zip(methods).enumerate() {
+            if let Some(samples) = state.packet(method, packet, &mut out) {
+                found(index, samples);
+            }
+        }
+    }
+
+    fn end_epoch(&mut self, index: usize, methods: &[Method; N]) -> Option<Samples> {
+        self[index].end_epoch(&methods[index])
+    }
+
+    fn finish(&mut self, index: usize, methods: &[Method; N]) -> Option<Samples> {
+        self[index].finish(&methods[index])
+    }
+}
+
+/// The states of all three, in the order of [`Method`]: one call for a packet, and no more
+/// memory than they need.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Three {
+    chain: WindowChainState,
+    gap: FixedGapState,
+    modes: ModesState,
+}
+
+const _: () = assert!(size_of::<Three>() == 320);
+
+impl Three {
+    /// Whether these are the methods that it is for.
+    pub fn takes(methods: &[Method; 3]) -> bool {
+        use Method::{FixedGap, Modes, WindowChain};
+        matches!(methods, [WindowChain, FixedGap(_), Modes(_)])
+    }
+}
+
+impl Lineup<3> for Three {
+    fn new(_: &[Method; 3]) -> Self {
+        Self::default()
+    }
+
+    #[inline]
+    fn packet(
+        &mut self,
+        methods: &[Method; 3],
+        packet: &Packet,
+        mut found: impl FnMut(usize, &Samples),
+    ) {
+        let [_, Method::FixedGap(gap_config), Method::Modes(modes_config)] = methods else {
+            return;
+        };
+        let three = native::Three {
+            chain: &mut self.chain,
+            gap: (&mut self.gap, gap_config),
+            modes: (&mut self.modes, modes_config),
+        };
+        let mut out = MaybeUninit::uninit();
+        let samples = native::three_step(three, packet, &mut out);
+        for (index, samples) in samples.into_iter().enumerate() {
+            if let Some(samples) = samples {
+                found(index, samples);
+            }
+        }
+    }
+
+    fn end_epoch(&mut self, index: usize, methods: &[Method; 3]) -> Option<Samples> {
+        match (index, &methods[index]) {
+            (2, Method::Modes(config)) => some(native::modes_end_epoch(&mut self.modes, config)),
+            _ => None,
+        }
+    }
+
+    fn finish(&mut self, index: usize, methods: &[Method; 3]) -> Option<Samples> {
+        match index {
+            0 => some(native::window_chain_finish(&mut self.chain)),
+            _ => self.end_epoch(index, methods),
         }
     }
 }
@@ -160,27 +233,34 @@ mod tests {
                 Method::FixedGap(FixedGapConfig::default()),
                 Method::Modes(ModesConfig::default()),
             ];
-            let mut together = [0, 1, 2].map(|at: usize| State::new(&methods[at]));
-            let mut apart = together.clone();
+            prop_assert!(Three::takes(&methods));
+            let mut together = Three::new(&methods);
+            let mut apart = <[State; 3]>::new(&methods);
             let (mut t_ns, mut seq, mut ack) = (1_000_000_000, 0u32, 0u32);
-            for (gap_ns, packet) in packets {
+            for (step, (gap_ns, packet)) in packets.into_iter().enumerate() {
                 t_ns += gap_ns;
                 seq = seq.wrapping_add(packet.seq);
                 ack = ack.wrapping_add(packet.ack);
                 let packet = Packet { t_ns, seq, ack, ..packet };
-                let mut at_once = Vec::new();
-                State::packet_of_all(&mut together, &methods, &packet, |at, samples| {
-                    at_once.push((at, *samples));
-                });
-                let mut one_by_one = Vec::new();
-                for (at, (state, method)) in apart.iter_mut().zip(&methods).enumerate() {
-                    let mut out = MaybeUninit::uninit();
-                    if let Some(samples) = state.packet(method, &packet, &mut out) {
-                        one_by_one.push((at, *samples));
+                let (mut at_once, mut one_by_one) = (Vec::new(), Vec::new());
+                together.packet(&methods, &packet, |at, samples| at_once.push((at, *samples)));
+                apart.packet(&methods, &packet, |at, samples| one_by_one.push((at, *samples)));
+                if step % 16 == 15 {
+                    for at in 0..3 {
+                        at_once.extend(together.end_epoch(at, &methods).map(|all| (at, all)));
+                        one_by_one.extend(apart.end_epoch(at, &methods).map(|all| (at, all)));
                     }
                 }
                 prop_assert_eq!(at_once, one_by_one);
-                prop_assert_eq!(&together, &apart);
+                let states = [
+                    State::WindowChain(together.chain.clone()),
+                    State::FixedGap(together.gap.clone()),
+                    State::Modes(together.modes.clone()),
+                ];
+                prop_assert_eq!(&states, &apart);
+            }
+            for at in 0..3 {
+                prop_assert_eq!(together.finish(at, &methods), apart.finish(at, &methods));
             }
         }
     }

@@ -7,23 +7,23 @@
 //! at the packets from servers.
 
 use super::meter::{Epochs, put_row};
-use super::{Counts, Evicted, FlowKey, Observation, Sender, Settings, Sink, Table};
-use crate::estimate::{Follower, Samples, Segment, Side, Technique};
+use super::{Batch, Counts, Evicted, FlowKey, Observation, Sender, Settings, Sink, Table};
+use crate::estimate::{Follower, Lineup, Samples, Segment, Side, Technique};
 
 /// What feeds on observations and gives rows: [`Meter`](super::Meter) or
 /// [`Comparison`]. The order of calls is that of the meter.
 pub trait Measuring: Send {
-    /// Takes packets in the order of capture, each with its number in it.
-    fn observe_all(&mut self, packets: &[(u64, Observation)], sink: &mut impl Sink);
+    /// Takes packets in the order of capture, placed with the seed of the settings.
+    fn observe_all(&mut self, packets: &Batch, sink: &mut impl Sink);
     /// Ends all flows, in the order of their first packets.
     fn finish(&mut self, sink: &mut impl Sink);
     /// Counts so far.
     fn counts(&self) -> Counts;
 }
 
-impl<const N: usize> Measuring for super::Meter<N> {
+impl<const N: usize, L: Lineup<N> + Send> Measuring for super::Meter<N, L> {
     #[inline]
-    fn observe_all(&mut self, packets: &[(u64, Observation)], sink: &mut impl Sink) {
+    fn observe_all(&mut self, packets: &Batch, sink: &mut impl Sink) {
         self.observe_all(packets, sink);
     }
 
@@ -71,9 +71,9 @@ impl Comparison {
 }
 
 impl Measuring for Comparison {
-    fn observe_all(&mut self, packets: &[(u64, Observation)], sink: &mut impl Sink) {
-        for (index, seen) in packets {
-            self.observe(*index, seen, sink);
+    fn observe_all(&mut self, packets: &Batch, sink: &mut impl Sink) {
+        for (index, seen) in packets.iter() {
+            self.observe(index, &seen, sink);
         }
     }
 

@@ -27,7 +27,7 @@ impl FlowState {
     }
 
     /// The hash of two words at once: one product for both, one to mix it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn of_two(&self, a: u64, b: u64) -> u64 {
         let both = fold(a ^ self.seed ^ K0, b ^ self.seed.rotate_left(32) ^ K1);
         fold(both ^ K1, K0)

@@ -7,8 +7,8 @@
 //! processor for all their lines at once instead of waiting for one after the
 //! other; with many flows that is most of a packet's cost.
 //!
-//! Open addressing with linear probing, at most half full. A word holds the low
-//! half of the hash, by which it is found and which tells nearly all strangers
+//! Open addressing with linear probing, at most half full. A word holds the
+//! hash, by which it is found and which tells nearly all strangers
 //! apart, and the place. Removal closes the gap (Knuth, "The Art of Computer
 //! Programming", volume 3, section 6.4, algorithm R), so nothing is left behind.
 
@@ -20,7 +20,7 @@ const EMPTY: u64 = 0;
 /// Hash to place. Hashes may repeat; the caller tells flows apart.
 #[derive(Debug)]
 pub(super) struct Index {
-    /// [`EMPTY`], or the hash's low half above the place plus one.
+    /// [`EMPTY`], or the hash above the place plus one.
     words: Vec<u64>,
     len: usize,
 }
@@ -39,13 +39,13 @@ impl Index {
 
     /// Asks for the line that [`Index::find`] will read first.
     #[inline]
-    pub(super) fn prefetch(&self, hash: u64) {
+    pub(super) fn prefetch(&self, hash: u32) {
         prefetch_lines(&self.words[self.home(hash)], 1);
     }
 
     /// The first place under this hash that is the right one.
     #[inline]
-    pub(super) fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+    pub(super) fn find(&self, hash: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let tag = tag(hash);
         let mut at = self.home(hash);
         loop {
@@ -61,7 +61,7 @@ impl Index {
     }
 
     /// Adds a place, which is not [`u32::MAX`].
-    pub(super) fn insert(&mut self, hash: u64, place: u32) {
+    pub(super) fn insert(&mut self, hash: u32, place: u32) {
         if 2 * (self.len + 1) > self.words.len() {
             self.grow();
         }
@@ -70,7 +70,7 @@ impl Index {
     }
 
     /// Removes a place that was added under this hash.
-    pub(super) fn remove(&mut self, hash: u64, place: u32) {
+    pub(super) fn remove(&mut self, hash: u32, place: u32) {
         let mask = self.words.len() - 1;
         let word = tag(hash) | (u64::from(place) + 1);
         let mut hole = self.home(hash);
@@ -90,7 +90,7 @@ impl Index {
                 break;
             }
             // It may move back unless its home lies behind the hole.
-            let home = self.home(word >> 32);
+            let home = self.home((word >> 32) as u32);
             if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
                 self.words[hole] = word;
                 hole = at;
@@ -100,13 +100,13 @@ impl Index {
     }
 
     #[inline]
-    fn home(&self, hash: u64) -> usize {
+    fn home(&self, hash: u32) -> usize {
         hash as usize & (self.words.len() - 1)
     }
 
     fn put(&mut self, word: u64) {
         let mask = self.words.len() - 1;
-        let mut at = self.home(word >> 32);
+        let mut at = self.home((word >> 32) as u32);
         while self.words[at] != EMPTY {
             at = (at + 1) & mask;
         }
@@ -126,8 +126,8 @@ impl Index {
 const TAG: u64 = !0 << 32;
 
 #[inline]
-fn tag(hash: u64) -> u64 {
-    hash << 32
+fn tag(hash: u32) -> u64 {
+    u64::from(hash) << 32
 }
 
 #[inline]
@@ -166,13 +166,13 @@ mod tests {
         /// Few distinct hashes, so that runs are long, wrap around and overlap.
         #[test]
         fn it_holds_what_a_map_holds(
-            steps in proptest::collection::vec((0u64..40, any::<bool>(), any::<bool>()), 0..400),
+            steps in proptest::collection::vec((0u32..40, any::<bool>(), any::<bool>()), 0..400),
         ) {
             let mut index = Index::new();
-            let mut oracle: HashMap<u64, u32> = HashMap::new();
+            let mut oracle: HashMap<u32, u32> = HashMap::new();
             for (next, (name, spread, remove)) in steps.into_iter().enumerate() {
                 // Homes at the end of the index, and anywhere.
-                let hash = if spread { name.wrapping_mul(0x9e37_79b9) } else { 60 + name % 4 + (name << 32) };
+                let hash = if spread { name.wrapping_mul(0x9e37_79b9) } else { 60 + name % 4 + (name << 16) };
                 // Two names with one tag are two flows: the place tells them apart.
                 let known = oracle.get(&hash).copied();
                 match (known, remove) {

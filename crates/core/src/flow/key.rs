@@ -29,6 +29,13 @@ pub struct FlowKey {
     rest: u64,
 }
 
+/// A [`FlowKey`] without the upper halves of its addresses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Packed {
+    addresses: u64,
+    rest: u64,
+}
+
 impl FlowKey {
     /// A five-tuple. Both addresses are of one family; should they not be, the
     /// IPv4 one becomes its mapped form.
@@ -123,14 +130,6 @@ impl FlowKey {
         }
     }
 
-    /// Which of `shards` parts this flow belongs to: the same for both directions.
-    #[inline]
-    pub fn shard(&self, hash: &FlowState, shards: usize) -> usize {
-        let (hash, _) = self.flow_hash(hash);
-        // The upper bits: a table within the shard goes by the lower ones.
-        ((u128::from(hash) * shards as u128) >> 64) as usize
-    }
-
     /// One name for both directions, and whether this is the other one: the
     /// higher port comes first (with equal ports the lower address).
     #[inline]
@@ -139,27 +138,33 @@ impl FlowKey {
         (if swapped { self.reversed() } else { *self }, swapped)
     }
 
-    #[inline]
+    #[inline(always)]
     fn is_swapped(&self) -> bool {
         let (sport, dport) = (self.sport(), self.dport());
         sport < dport || sport == dport && self.src > self.dst
     }
 
     /// The hash of [`FlowKey::canonical`], which it does without, and whether that
-    /// is the other name.
-    #[inline]
+    /// is the other name. Always inlined: a call would have the reader of a packet lay
+    /// out its key in memory first.
+    #[inline(always)]
     pub(super) fn flow_hash(&self, hash: &FlowState) -> (u64, bool) {
+        if self.is_ipv6() {
+            return self.wide_hash(hash);
+        }
         let swapped = self.is_swapped();
         let (addresses, ports) = (self.addresses(), self.rest as u32);
-        if self.is_ipv6() {
-            return (hash.hash_one(self.canonical().0), swapped);
-        }
         let (addresses, ports) = match swapped {
             true => (addresses.rotate_left(32), ports.rotate_left(16)),
             false => (addresses, ports),
         };
         let rest = self.rest >> 32 << 32 | u64::from(ports);
         (hash.of_two(addresses, rest), swapped)
+    }
+
+    #[inline(never)]
+    fn wide_hash(&self, hash: &FlowState) -> (u64, bool) {
+        (hash.hash_one(self.canonical().0), self.is_swapped())
     }
 
     /// Whether a packet is of this flow, sent from the other side where `swapped`.
@@ -177,6 +182,34 @@ impl FlowKey {
         } else {
             is(&packet.src, &packet.dst, packet.rest)
         }
+    }
+
+    /// The key in two words; IPv6 has its addresses in `wide`, and their place there in
+    /// the first word.
+    #[inline(always)]
+    pub(super) fn pack(&self, wide: &mut Vec<[[u64; 2]; 2]>) -> Packed {
+        let addresses = match self.is_ipv6() {
+            true => {
+                wide.push([self.src, self.dst]);
+                wide.len() as u64 - 1
+            }
+            false => self.addresses(),
+        };
+        Packed {
+            addresses,
+            rest: self.rest,
+        }
+    }
+
+    /// What was packed, with the same `wide`.
+    #[inline(always)]
+    pub(super) fn unpack(packed: Packed, wide: &[[[u64; 2]; 2]]) -> FlowKey {
+        let Packed { addresses, rest } = packed;
+        let [src, dst] = match rest & IPV6 {
+            0 => [[0, addresses >> 32], [0, addresses & 0xffff_ffff]],
+            _ => wide[addresses as usize],
+        };
+        FlowKey { src, dst, rest }
     }
 
     /// Both addresses of IPv4 in one word.

@@ -2,8 +2,8 @@
 
 //! Estimators over many flows: packets in, estimates per flow and epoch out.
 
-use super::{Direction, Evicted, FlowKey, Hint, Name, Probe, Sender, Table};
-use crate::estimate::{self, Method, Sample, Samples, State, Tally};
+use super::{Batch, Direction, Evicted, FlowKey, Hint, Name, Probe, Sender, Table};
+use crate::estimate::{self, Lineup, Method, Sample, Samples, State, Tally, Three};
 use crate::wire::{self, Datagram, LinkType, Quick, Skip, Transport, proto};
 
 /// Encapsulated security payload: no ports, nothing to read behind it.
@@ -38,9 +38,6 @@ pub struct Observation {
     /// First byte of a UDP payload, if it was captured.
     pub first_byte: Option<u8>,
 }
-
-// Copied for every packet that goes to another thread.
-const _: () = assert!(size_of::<Observation>() == 80);
 
 impl Observation {
     /// Reduces a frame captured at `time_ns`, of which `wire_len` bytes were on the wire.
@@ -243,9 +240,12 @@ impl Counts {
 /// [`Meter::finish`] once. Rows come out as soon as a flow has samples two
 /// epochs later, so that memory depends on the flows alone; the rest comes with
 /// `finish`, flows in the order of their first packets.
+///
+/// `L` holds their states: any of them, or all in their order as [`Three`], which takes
+/// less time and room.
 #[derive(Debug)]
-pub struct Meter<const N: usize> {
-    table: Table<Flow<N>>,
+pub struct Meter<const N: usize, L = [State; N]> {
+    table: Table<Flow<N, L>>,
     methods: [Method; N],
     epoch_ns: u64,
     counts: Counts,
@@ -254,10 +254,10 @@ pub struct Meter<const N: usize> {
 /// In the order of use: few packets complete a sample, which `epochs` is for.
 #[derive(Debug)]
 #[repr(C)]
-struct Flow<const N: usize> {
+struct Flow<const N: usize, L> {
     /// An epoch before the start of that of the last packet.
     before_ns: u64,
-    states: [State; N],
+    states: L,
     epochs: [Epochs; N],
     /// Index of the first packet.
     born: u64,
@@ -266,6 +266,20 @@ struct Flow<const N: usize> {
 impl<const N: usize> Meter<N> {
     /// A meter that has seen nothing.
     pub fn new(settings: Settings<N>) -> Self {
+        Self::with_lineup(settings)
+    }
+}
+
+impl Meter<3, Three> {
+    /// A meter of all three estimators of the request direction, in the order in which
+    /// [`Method`] names them; with any other list it finds nothing.
+    pub fn of_three(settings: Settings<3>) -> Self {
+        Self::with_lineup(settings)
+    }
+}
+
+impl<const N: usize, L: Lineup<N>> Meter<N, L> {
+    fn with_lineup(settings: Settings<N>) -> Self {
         Self {
             table: Table::new(settings.direction, settings.max_flows, settings.seed),
             methods: settings.methods,
@@ -274,22 +288,23 @@ impl<const N: usize> Meter<N> {
         }
     }
 
-    /// Takes packets in the order of capture, each with its number in it. The same
-    /// as [`Meter::observe`] for each, but faster: the flows of several packets are
-    /// fetched from memory at the same time.
-    pub fn observe_all(&mut self, packets: &[(u64, Observation)], sink: &mut impl Sink) {
+    /// Takes packets in the order of capture. The same as [`Meter::observe`] for each,
+    /// but faster: the flows of several packets are fetched from memory at the same time.
+    pub fn observe_all(&mut self, packets: &Batch, sink: &mut impl Sink) {
         let mut probes = [Probe::default(); AHEAD];
-        for group in packets.chunks(AHEAD) {
-            for (probe, (_, seen)) in probes.iter_mut().zip(group) {
-                *probe = self.table.probe(&seen.key);
+        for group in packets.records().chunks(AHEAD) {
+            for (probe, record) in probes.iter_mut().zip(group) {
+                *probe = Probe::new(record.hash, record.swapped);
                 self.table.prefetch_index(probe);
             }
             for probe in &mut probes[..group.len()] {
                 self.table.prefetch_entry(probe);
             }
-            for (probe, (index, seen)) in probes.iter().zip(group) {
-                sink.packet(*index);
-                self.step(probe, *index, seen, sink);
+            for (probe, record) in probes.iter().zip(group) {
+                let index = packets.index(record);
+                sink.packet(index);
+                let key = packets.key(record);
+                self.step(probe, index, &key, record.hint, &record.packet, sink);
             }
         }
     }
@@ -298,23 +313,34 @@ impl<const N: usize> Meter<N> {
     #[inline]
     pub fn observe(&mut self, index: u64, seen: &Observation, sink: &mut impl Sink) {
         sink.packet(index);
-        self.step(&self.table.probe(&seen.key), index, seen, sink);
+        let Observation {
+            key, hint, packet, ..
+        } = seen;
+        self.step(&self.table.probe(key), index, key, *hint, packet, sink);
     }
 
-    #[inline]
-    fn step(&mut self, probe: &Probe, index: u64, seen: &Observation, sink: &mut impl Sink) {
-        let slot = match self.table.guessed(&seen.key, probe, seen.hint) {
+    #[inline(always)]
+    fn step(
+        &mut self,
+        probe: &Probe,
+        index: u64,
+        key: &FlowKey,
+        hint: Hint,
+        packet: &estimate::Packet,
+        sink: &mut impl Sink,
+    ) {
+        let slot = match self.table.guessed(key, probe, hint) {
             Some(slot) => slot,
-            None => self.search(probe, index, seen, sink),
+            None => self.search(probe, index, key, hint, packet.t_ns, sink),
         };
-        let found = self.table.at(slot, probe, seen.packet.t_ns);
+        let found = self.table.at(slot, probe, packet.t_ns);
         if found.sender == Sender::Server {
             self.counts.from_servers += 1;
             return;
         }
         self.counts.from_clients += 1;
         let (flow, name) = (found.value, found.name);
-        flow.packet(&self.methods, name, &seen.packet, self.epoch_ns, sink);
+        flow.packet(&self.methods, name, packet, self.epoch_ns, sink);
     }
 
     /// The place of a packet's flow, where that was not guessed. Not a part of `step`,
@@ -324,7 +350,9 @@ impl<const N: usize> Meter<N> {
         &mut self,
         probe: &Probe,
         index: u64,
-        seen: &Observation,
+        key: &FlowKey,
+        hint: Hint,
+        t_ns: u64,
         sink: &mut impl Sink,
     ) -> usize {
         let Self {
@@ -333,17 +361,17 @@ impl<const N: usize> Meter<N> {
             epoch_ns,
             counts,
         } = self;
-        let (epoch_ns, t_ns) = (*epoch_ns, seen.packet.t_ns);
+        let epoch_ns = *epoch_ns;
         table.search(
-            &seen.key,
+            key,
             probe,
-            seen.hint,
+            hint,
             t_ns,
             || {
                 counts.flows += 1;
                 Flow::new(methods, index, epoch_before(t_ns, epoch_ns))
             },
-            |old: Evicted<Flow<N>>| old.value.finish(methods, &old.flow, epoch_ns, sink),
+            |old: Evicted<Flow<N, L>>| old.value.finish(methods, &old.flow, epoch_ns, sink),
         )
     }
 
@@ -372,11 +400,11 @@ fn epoch_before(t_ns: u64, epoch_ns: u64) -> u64 {
     (t_ns - t_ns % epoch_ns).saturating_sub(epoch_ns)
 }
 
-impl<const N: usize> Flow<N> {
+impl<const N: usize, L: Lineup<N>> Flow<N, L> {
     fn new(methods: &[Method; N], born: u64, before_ns: u64) -> Self {
         Self {
             before_ns,
-            states: std::array::from_fn(|index| State::new(&methods[index])),
+            states: L::new(methods),
             epochs: [Epochs::default(); N],
             born,
         }
@@ -393,15 +421,15 @@ impl<const N: usize> Flow<N> {
     ) {
         // A little jitter at the edge of an epoch does not end it a second time.
         if packet.t_ns.wrapping_sub(self.before_ns) >= epoch_ns.saturating_mul(2) {
-            for (index, method) in methods.iter().enumerate() {
-                if let Some(samples) = self.states[index].end_epoch(method) {
-                    self.epochs[index].add_all(&name.flow(), index, &samples, epoch_ns, sink);
+            for (index, epochs) in self.epochs.iter_mut().enumerate() {
+                if let Some(samples) = self.states.end_epoch(index, methods) {
+                    epochs.add_all(&name.flow(), index, &samples, epoch_ns, sink);
                 }
             }
             self.before_ns = epoch_before(packet.t_ns, epoch_ns);
         }
         let Self { states, epochs, .. } = self;
-        State::packet_of_all(states, methods, packet, |index, samples| {
+        states.packet(methods, packet, |index, samples| {
             name.tell(|flow| epochs[index].add_all(flow, index, samples, epoch_ns, sink));
         });
     }
@@ -413,11 +441,11 @@ impl<const N: usize> Flow<N> {
         epoch_ns: u64,
         sink: &mut impl Sink,
     ) {
-        for (index, method) in methods.iter().enumerate() {
-            if let Some(samples) = self.states[index].finish(method) {
-                self.epochs[index].add_all(flow, index, &samples, epoch_ns, sink);
+        for (index, epochs) in self.epochs.iter_mut().enumerate() {
+            if let Some(samples) = self.states.finish(index, methods) {
+                epochs.add_all(flow, index, &samples, epoch_ns, sink);
             }
-            for (epoch_ns, tally) in self.epochs[index].rest() {
+            for (epoch_ns, tally) in epochs.rest() {
                 put_row(flow, index, epoch_ns, tally, sink);
             }
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::estimate::{Estimator, FixedGapConfig, Method, Packet, Sample, Tally};
+use crate::estimate::{Estimator, FixedGapConfig, Method, ModesConfig, Packet, Sample, Tally};
 
 const EPOCH_NS: u64 = 200_000_000;
 
@@ -130,6 +130,70 @@ proptest! {
         let counts = meter.counts();
         prop_assert_eq!((counts.from_clients, counts.from_servers), (packets.len() as u64, packets.len() as u64));
         prop_assert!(rows.values().map(|tally| tally.count2).sum::<u64>() <= found.samples);
+    }
+}
+
+/// IPv4 and IPv6, both directions.
+fn packet_of(flow: u16, n: u32, t_ns: u64, from_server: bool) -> Observation {
+    let mut seen = request(40_000 + flow, n, t_ns);
+    if flow.is_multiple_of(3) {
+        let address = |last: u16| [0x2001, 0xdb8, 0, 0, 0, 0, 0, last].into();
+        seen.key = FlowKey::new(17, address(flow), 40_000, address(2), 443);
+        seen.packet.proto = Packet::UDP;
+        seen.first_byte = Some(0x40);
+    }
+    seen.hint = if n == 0 { Hint::Opens } else { Hint::None };
+    if from_server { response(&seen) } else { seen }
+}
+
+proptest! {
+    /// Batches of any size give what single packets give, and the three estimators at
+    /// once what they give one by one.
+    #[test]
+    fn batches_are_packets_one_by_one(
+        steps in proptest::collection::vec((1u64..80_000, 0u16..7, 0u32..3, any::<bool>()), 1..400),
+        size in 1usize..70,
+        max_flows in 2u32..10,
+    ) {
+        let settings = Settings {
+            epoch_ns: EPOCH_NS,
+            methods: [
+                Method::WindowChain,
+                Method::FixedGap(FixedGapConfig::default()),
+                Method::Modes(ModesConfig::default()),
+            ],
+            direction: Direction::default(),
+            max_flows,
+            seed: 5,
+        };
+        let (mut t_ns, mut numbers) = (1_000_000_000, [0; 7]);
+        let mut packets = Vec::new();
+        for (gap_us, flow, advance, from_server) in steps {
+            t_ns += gap_us * 1000;
+            let n = &mut numbers[usize::from(flow)];
+            *n += advance;
+            packets.push(packet_of(flow, *n, t_ns, from_server && *n > 0));
+        }
+        let (mut one_by_one, mut expected) = (Meter::new(settings.clone()), Rows::default());
+        let (mut together, mut found) = (Meter::of_three(settings.clone()), Rows::default());
+        let hash = FlowState::new(settings.seed);
+        let mut batch = Batch::with_capacity(size);
+        for (index, seen) in packets.iter().enumerate() {
+            let index = index as u64 + u64::from(u32::MAX) - 100;
+            one_by_one.observe(index, seen, &mut expected);
+            batch.push(index, seen, Place::of(&seen.key, &hash));
+            prop_assert_eq!(batch.iter().last(), Some((index, *seen)));
+            if batch.len() == size {
+                together.observe_all(&batch, &mut found);
+                batch.clear();
+            }
+        }
+        together.observe_all(&batch, &mut found);
+        one_by_one.finish(&mut expected);
+        together.finish(&mut found);
+        prop_assert_eq!(found.rows, expected.rows);
+        prop_assert_eq!(found.samples, expected.samples);
+        prop_assert_eq!(together.counts(), one_by_one.counts());
     }
 }
 

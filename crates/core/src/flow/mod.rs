@@ -7,6 +7,7 @@
 //! then knows for each packet whether it comes from the client. Traces that
 //! hold the request direction alone need nothing special.
 
+mod batch;
 mod comparison;
 mod direction;
 mod hash;
@@ -15,6 +16,7 @@ mod key;
 mod meter;
 mod table;
 
+pub use batch::{Batch, Place};
 pub use comparison::{Comparison, Measuring};
 pub use direction::{Cidr, CidrError, Direction, Hint};
 pub use hash::{FlowHasher, FlowState};

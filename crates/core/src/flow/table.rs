@@ -15,7 +15,7 @@
 //! recently used without a list that every packet would have to re-link.
 
 use super::index::{Index, prefetch_lines};
-use super::{Direction, FlowKey, FlowState, Hint};
+use super::{Direction, FlowKey, FlowState, Hint, Place};
 
 /// Entries looked at to find one to give up.
 const EVICTION_SAMPLE: usize = 8;
@@ -84,10 +84,22 @@ pub struct Evicted<V> {
 /// Where to look for a packet's flow. The default stands in for one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Probe {
-    hash: u64,
+    hash: u32,
     /// The place that [`Table::prefetch_entry`] found by the hash.
     guess: u32,
     swapped: bool,
+}
+
+impl Probe {
+    /// By the lower half of the hash, and whether the packet's name is the other one.
+    #[inline]
+    pub(super) fn new(hash: u32, swapped: bool) -> Self {
+        Self {
+            hash,
+            guess: u32::MAX,
+            swapped,
+        }
+    }
 }
 
 /// As long as whole cache lines; the first one is all that other flows' packets
@@ -157,12 +169,8 @@ impl<V> Table<V> {
     /// Where to look for the flow of a packet.
     #[inline]
     pub fn probe(&self, packet: &FlowKey) -> Probe {
-        let (hash, swapped) = packet.flow_hash(&self.hash);
-        Probe {
-            hash,
-            guess: u32::MAX,
-            swapped,
-        }
+        let Place { hash, swapped } = Place::of(packet, &self.hash);
+        Probe::new(hash as u32, swapped)
     }
 
     /// Asks for the part of the index that a look-up needs.
@@ -315,7 +323,7 @@ impl<V> Table<V> {
         let old = std::mem::replace(&mut self.entries[slot], entry);
         if known.is_none() {
             let (hash, _) = old.key.flow_hash(&self.hash);
-            self.index.remove(hash, slot as u32);
+            self.index.remove(hash as u32, slot as u32);
             self.index.insert(probe.hash, slot as u32);
             self.evictions += 1;
         }

@@ -4,6 +4,7 @@
 use std::io::{self, BufWriter, Write};
 
 use super::super::totals::quantile_of;
+use super::digits::{decimal, micros};
 use super::{Form, Line, PERCENTILES, Style};
 
 pub struct Csv<W: Write> {
@@ -44,16 +45,22 @@ impl<W: Write> Form for Csv<W> {
         let row = &line.row;
         style.grouping.write_csv(&row.flow, &mut self.out)?;
         let confidence = row.tally.confidence();
-        write!(self.out, "{},", row.epoch_ns)?;
-        micros(&mut self.out, row.tally.mean_ns().unwrap_or_default())?;
-        write!(self.out, ",{}", confidence.samples)?;
+        let out = &mut self.out;
+        decimal(out, row.epoch_ns)?;
+        out.write_all(b",")?;
+        micros(out, row.tally.mean_ns().unwrap_or_default())?;
+        out.write_all(b",")?;
+        decimal(out, confidence.samples)?;
+        out.write_all(b",")?;
         if style.several() {
-            write!(self.out, ",{}", style.label(row.method).name)?;
+            out.write_all(style.label(row.method).name.as_bytes())?;
+            out.write_all(b",")?;
         }
-        match confidence.window {
-            Some(window) => write!(self.out, ",{window},{}", confidence.quality)?,
-            None => write!(self.out, ",,{}", confidence.quality)?,
+        if let Some(window) = confidence.window {
+            decimal(out, window)?;
         }
+        out.write_all(b",")?;
+        out.write_all(confidence.quality.name().as_bytes())?;
         if style.percentiles {
             for (share, ..) in PERCENTILES {
                 self.out.write_all(b",")?;
@@ -62,7 +69,7 @@ impl<W: Write> Form for Csv<W> {
                 }
             }
         }
-        writeln!(self.out)
+        self.out.write_all(b"\n")
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -73,9 +80,4 @@ impl<W: Write> Form for Csv<W> {
         self.header(style)?;
         self.out.flush()
     }
-}
-
-fn micros(out: &mut impl Write, ns: f64) -> io::Result<()> {
-    let ns = ns.round() as u64;
-    write!(out, "{}.{:03}", ns / 1000, ns % 1000)
 }
