@@ -2,7 +2,7 @@
 
 //! A path: what is in flight on it, what has arrived on it, and whether it works.
 
-use crate::config::{Config, MIN_MTU, PathConfig};
+use crate::config::{Config, MIN_MTU, PathConfig, Rto};
 use crate::congestion::Congestion;
 use crate::doubt::Doubt;
 use crate::metrics::{PathMetrics, PathState};
@@ -33,6 +33,9 @@ const CHALLENGE_NS: u64 = 1_000_000;
 /// that is woken every 200 us of a ping-pong, for nothing, makes each message wait.
 const RIDES: u8 = 8;
 const RIDE_NS: u64 = 300_000;
+/// But for a fixed timeout that is shorter: each would send again what has arrived. Both ends
+/// are taken to have the same.
+const RIDE_RTO_NS: u64 = 1_000_000;
 /// After a shrink that nobody announced, the configured MTU is tried this often.
 const RAISE_NS: u64 = 10_000_000_000;
 
@@ -141,7 +144,11 @@ impl Receiving {
 
     /// How long an acknowledgement waits for something to ride on.
     fn patience_ns(&self, config: &Config) -> u64 {
-        let expected = self.rides >= RIDES;
+        let bears = match config.rto {
+            Rto::Adaptive => true,
+            Rto::Fixed(ns) => ns >= RIDE_RTO_NS,
+        };
+        let expected = self.rides >= RIDES && bears;
         config.ack_delay_ns + if expected { RIDE_NS } else { 0 }
     }
 
@@ -535,6 +542,13 @@ mod tests {
         receiving.acknowledged(late_ns, &config);
         arrive(&mut receiving, late_ns);
         assert!(receiving.is_due(late_ns + delay_ns, &config), "none came");
+        // A timeout that would come before it does not bear it.
+        receiving.rides = RIDES;
+        let config = Config {
+            rto: Rto::Fixed(RIDE_RTO_NS - 1),
+            ..config
+        };
+        assert!(receiving.is_due(late_ns + delay_ns, &config));
     }
 
     #[test]
