@@ -22,6 +22,7 @@ const TICKS_PER_SECOND: u64 = 100;
 #[derive(Debug, Clone, Copy)]
 pub struct CpuMeter {
     busy: u64,
+    stolen: u64,
     total: u64,
 }
 
@@ -43,6 +44,7 @@ impl CpuMeter {
         let total = fields.iter().sum();
         Ok(Self {
             busy: total - fields[3] - fields[4],
+            stolen: fields[7],
             total,
         })
     }
@@ -53,6 +55,14 @@ impl CpuMeter {
         let now = Self::start()?;
         let total = now.total.saturating_sub(self.total).max(1);
         Ok(now.busy.saturating_sub(self.busy) as f64 / total as f64)
+    }
+
+    /// Share of all CPUs' time that the hypervisor gave to others since the start, 0 to 1: what
+    /// waited meanwhile says nothing about the program.
+    pub fn stolen(&self) -> Result<f64> {
+        let now = Self::start()?;
+        let total = now.total.saturating_sub(self.total).max(1);
+        Ok(now.stolen.saturating_sub(self.stolen) as f64 / total as f64)
     }
 }
 

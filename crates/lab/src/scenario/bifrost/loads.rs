@@ -21,7 +21,7 @@ use nix::sys::socket::{
 use serde::Serialize;
 
 use crate::clock;
-use crate::cpu::process_clock;
+use crate::cpu::{CpuMeter, process_clock};
 use crate::netns::Netns;
 
 /// A message of the ping-pong, as in sockperf.
@@ -70,10 +70,16 @@ pub struct Latencies {
     pub p999_ms: f64,
     /// The longest.
     pub max_ms: f64,
+    /// How late requests of a timetable began, 99th percentile: clients wait for a CPU, too,
+    /// and whatever does in between.
+    pub late_p99_ms: f64,
+    /// CPU time that the hypervisor gave to others meanwhile, in percent.
+    pub stolen_pct: f64,
 }
 
-/// Times in nanoseconds of a client's requests, and how many of them failed.
-type Part = (Vec<u64>, usize);
+/// A client's requests: their times in nanoseconds, how late they began, and how many of them
+/// failed.
+type Part = (Vec<u64>, Vec<u64>, usize);
 
 /// CPU seconds for a gigabyte.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -109,6 +115,8 @@ impl Latencies {
             p99_ms: quantile(0.99),
             p999_ms: quantile(0.999),
             max_ms: quantile(1.0),
+            late_p99_ms: 0.0,
+            stolen_pct: 0.0,
         })
     }
 }
@@ -219,6 +227,7 @@ where
     C: Fn() -> Result<R> + Clone + Send + 'static,
     R: FnMut() -> io::Result<()>,
 {
+    let meter = CpuMeter::start()?;
     let start = clock::monotonic_ns() + 100_000_000;
     let gap_ns = (1e9 / pace.rate) as u64;
     let count = pace.lasts.as_nanos() as u64 / gap_ns;
@@ -229,14 +238,15 @@ where
             netns.thread(move || {
                 causeway_io::tunnel::precise_timers();
                 let mut request = client()?;
-                let (mut times, mut failed) = (Vec::new(), 0);
+                let (mut times, mut late, mut failed) = (Vec::new(), Vec::new(), 0);
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
                     if number >= count {
-                        return Ok((times, failed));
+                        return Ok((times, late, failed));
                     }
                     let due = start + number * gap_ns;
                     sleep_until(due);
+                    late.push(clock::monotonic_ns().saturating_sub(due));
                     let answered = request();
                     times.push(clock::monotonic_ns() - due);
                     if answered.is_err() {
@@ -247,16 +257,21 @@ where
             })
         })
         .collect();
-    let (mut times, mut failed) = (Vec::new(), 0);
+    let (mut times, mut late, mut failed) = (Vec::new(), Vec::new(), 0);
     for thread in threads {
         let Ok(result) = thread.join() else {
             bail!("a client thread panicked");
         };
-        let (part, broken) = result?;
+        let (part, waits, broken) = result?;
         times.extend(part);
+        late.extend(waits);
         failed += broken;
     }
-    Latencies::of(times, failed)
+    Ok(Latencies {
+        late_p99_ms: Latencies::of(late, 0)?.p99_ms,
+        stolen_pct: 100.0 * meter.stolen()?,
+        ..Latencies::of(times, failed)?
+    })
 }
 
 fn sleep_until(due_ns: u64) {

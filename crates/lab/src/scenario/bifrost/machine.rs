@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::loads::{self, Ends};
 use super::rivals::{Kind, Rival};
-use super::runs::{BULK, Counts, ECHO, WARM_UP, guests, median, merge};
+use super::runs::{BULK, Counts, ECHO, WARM_UP, guests, kept_pct, median, merge};
 use super::tunnel::Tunnel;
 use super::world::{Place, Shape, World};
 use super::{Context, Plan};
@@ -35,24 +35,20 @@ pub(super) fn cpu_bound(context: &Context, plan: &Plan) -> Result<(f64, Value)> 
             let loss = [0.0, 1.0][(index + round) % 2];
             let _injected =
                 world.lose(loss / 100.0, Place::Network, context.seed + round as u64)?;
+            let meter = CpuMeter::start()?;
             let gbps = loads::bulk(&ends, BULK, plan.flows, WARM_UP, plan.bulk)?;
-            context.say(format!("bulk, CPU-bound, {loss} % loss: {gbps:.3} Gbit/s"));
+            context.say(format!(
+                "bulk, CPU-bound, {loss} % loss: {gbps:.3} Gbit/s, {:.1} % of the CPUs stolen",
+                100.0 * meter.stolen()?
+            ));
             runs.push((loss, gbps));
         }
     }
-    let at = |loss: f64| {
-        median(
-            runs.iter()
-                .filter(|run| run.0 == loss)
-                .map(|run| run.1)
-                .collect(),
-        )
-    };
     let counts = Counts::read(&tunnel)?;
     let details = json!({
         "runs_gbps": runs, "chunks_sent": counts.sent, "chunks_resent": counts.resent,
     });
-    Ok((100.0 * at(1.0) / at(0.0), details))
+    Ok((kept_pct(&runs, 1.0), details))
 }
 
 fn idle_p50_us(plan: &Plan, ends: &Ends) -> Result<f64> {

@@ -49,7 +49,7 @@ impl Scenario for Bifrost {
             param("bulk_s", "4", "measured time of each bulk run"),
             param(
                 "rounds",
-                "3",
+                "5",
                 "runs of each tunnel in the throughput comparison",
             ),
             param("loss_pct", "0,0.1,1,2", "losses, joined by commas"),

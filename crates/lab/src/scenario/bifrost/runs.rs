@@ -208,12 +208,20 @@ fn columns(carrier: &str, times: &Latencies) -> Value {
 
 fn say(context: &Context, what: &str, times: &Latencies) {
     context.say(format!(
-        "{what:<24} p50 {:8.3} ms  p99 {:8.3} ms  p99.9 {:8.3} ms  {} requests, {} failed",
-        times.p50_ms, times.p99_ms, times.p999_ms, times.requests, times.failed
+        "{what:<24} p50 {:8.3} ms  p99 {:8.3} ms  p99.9 {:8.3} ms  {} requests, {} failed, \
+         {:.3} ms late at p99, {:.1} % of the CPUs stolen",
+        times.p50_ms,
+        times.p99_ms,
+        times.p999_ms,
+        times.requests,
+        times.failed,
+        times.late_p99_ms,
+        times.stolen_pct
     ));
 }
 
-/// Throughput at losses, as a part of that without, and what is sent again without.
+/// Throughput at losses, as a part of that without in the same round, and what is sent again
+/// without.
 fn kept(context: &Context, plan: &Plan, world: &World, tunnel: &Tunnel) -> Result<(Value, Value)> {
     let ends = guests(world);
     let before = Counts::read(tunnel)?;
@@ -230,33 +238,25 @@ fn kept(context: &Context, plan: &Plan, world: &World, tunnel: &Tunnel) -> Resul
                 world.lose(loss / 100.0, Place::Network, context.seed + round as u64)?;
             let meter = CpuMeter::start()?;
             let gbps = loads::bulk(&ends, BULK, plan.flows, WARM_UP, plan.bulk)?;
-            let (busy, counts) = (meter.share()?, Counts::read(tunnel)?.minus(begin));
+            let (busy, stolen) = (meter.share()?, meter.stolen()?);
+            let counts = Counts::read(tunnel)?.minus(begin);
             if loss == 0.0 {
                 no_loss = no_loss.plus(counts);
             }
             context.say(format!(
-                "bulk {loss} % loss: {gbps:.3} Gbit/s, {:.2} % sent again, {:.3} % twice, {:.0} % of the CPUs busy",
-                counts.retransmit_pct(), counts.duplicate_pct(), 100.0 * busy
+                "bulk {loss} % loss: {gbps:.3} Gbit/s, {:.2} % sent again, {:.3} % twice, {:.0} % of the CPUs busy, {:.1} % stolen",
+                counts.retransmit_pct(), counts.duplicate_pct(), 100.0 * busy, 100.0 * stolen
             ));
             runs.push((loss, gbps));
             runs_in_detail.push(json!({
-                "loss_pct": loss, "gbps": gbps, "machine_busy": busy,
+                "loss_pct": loss, "gbps": gbps, "machine_busy": busy, "stolen": stolen,
                 "retransmit_pct": counts.retransmit_pct(), "duplicate_pct": counts.duplicate_pct(),
             }));
         }
     }
-    let at = |loss: f64| {
-        median(
-            runs.iter()
-                .filter(|run| run.0 == loss)
-                .map(|run| run.1)
-                .collect(),
-        )
-    };
-    let clean = at(0.0);
     let mut kept = serde_json::Map::new();
     for loss in &losses[1..] {
-        kept.insert(loss.to_string(), json!(100.0 * at(*loss) / clean));
+        kept.insert(loss.to_string(), json!(kept_pct(&runs, *loss)));
     }
     let interface = json!({
         "kept_pct": kept,
@@ -268,6 +268,17 @@ fn kept(context: &Context, plan: &Plan, world: &World, tunnel: &Tunnel) -> Resul
         "runs": runs_in_detail, "chunks_sent": all.sent, "chunks_resent": all.resent,
     });
     Ok((interface, details))
+}
+
+/// Throughput at a loss in percent of that without, the median over the rounds. Each round is
+/// compared with itself: a machine whose speed drifts from round to round (its host has other
+/// guests) would else be taken for loss or gain. `runs`: loss and rate, round after round.
+pub(super) fn kept_pct(runs: &[(f64, f64)], loss: f64) -> f64 {
+    let at = |loss: f64| runs.iter().filter(move |run| run.0 == loss);
+    let ratios = at(loss)
+        .zip(at(0.0))
+        .map(|(lossy, clean)| lossy.1 / clean.1);
+    100.0 * median(ratios.collect())
 }
 
 /// What the tunnel's ends count, together.
@@ -406,5 +417,14 @@ mod tests {
         );
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(vec![4.0, 1.0]), 2.5);
+        // A machine that has become twice as fast in the second round.
+        let runs = [
+            (0.0, 10.0),
+            (1.0, 9.0),
+            (1.0, 18.0),
+            (0.0, 20.0),
+            (0.0, 5.0),
+        ];
+        assert_eq!(kept_pct(&runs, 1.0), 90.0);
     }
 }
