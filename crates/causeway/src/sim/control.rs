@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context, Result};
 use causeway_core::control::{Law, Params};
 use causeway_sim::control::cases::{self, Case};
-use causeway_sim::control::loads::{self, Tail};
+use causeway_sim::control::loads::{self, Course, Tail};
 use causeway_sim::control::scenario::{Oracle, Pick};
 use serde::Serialize;
 
@@ -113,6 +113,8 @@ impl CaseRow {
 #[derive(Debug, Clone, Serialize)]
 struct LoadRow {
     load: f64,
+    /// Capacities are quotas; else shares at every instant.
+    quotas: bool,
     law: String,
     p50_ms: f64,
     p99_ms: f64,
@@ -183,35 +185,46 @@ impl Args {
     fn compare(&self, laws: &[Law], params: &Params) -> Vec<LoadRow> {
         let seeds = load_seeds(self.seeds);
         let mut rows = Vec::new();
-        for load in loads::LOADS {
-            let seconds = self.seconds.into();
+        for (load, quotas) in loads::LOADS
+            .into_iter()
+            .flat_map(|load| [(load, false), (load, true)])
+        {
+            let course = |seed| Course {
+                seed,
+                load,
+                seconds: self.seconds.into(),
+                quotas,
+            };
+            let plain = over(seeds, |seed| loads::hashed(course(seed)));
+            let mut add = |law: String, runs: &[Tail]| {
+                rows.push(load_row(load, quotas, law, runs, &plain));
+            };
             let run = |pick, law: Option<Law>| {
                 let control = law.map(|law| (law, params.clone()));
                 over(seeds, |seed| {
-                    loads::run(seed, load, seconds, pick, control.clone())
+                    loads::run(course(seed), pick, control.clone())
                 })
             };
-            let plain = over(seeds, |seed| loads::hashed(seed, load, seconds));
             for (pick, name, by_capacity) in [
                 (Pick::Hash, "maglev", "capacity known"),
                 (Pick::Turn, "turns", "capacity known, turns"),
             ] {
-                rows.push(load_row(load, name.to_owned(), &run(pick, None), &plain));
+                add(name.to_owned(), &run(pick, None));
                 let known = over(seeds, |seed| {
-                    loads::bound(seed, load, seconds, pick, Oracle::Capacity)
+                    loads::bound(course(seed), pick, Oracle::Capacity)
                 });
-                rows.push(load_row(load, by_capacity.to_owned(), &known, &plain));
+                add(by_capacity.to_owned(), &known);
             }
             let known = over(seeds, |seed| {
-                loads::bound(seed, load, seconds, Pick::Turn, Oracle::Backlog)
+                loads::bound(course(seed), Pick::Turn, Oracle::Backlog)
             });
-            rows.push(load_row(load, "queues known".to_owned(), &known, &plain));
+            add("queues known".to_owned(), &known);
             for &law in laws {
                 for (pick, name) in [
                     (Pick::Hash, format!("{law}, maglev")),
                     (Pick::Turn, format!("{law}, turns")),
                 ] {
-                    rows.push(load_row(load, name, &run(pick, Some(law)), &plain));
+                    add(name, &run(pick, Some(law)));
                 }
             }
         }
@@ -247,7 +260,7 @@ fn judge(case: &Case, law: Law, params: &Params, seeds: u64) -> Vec<CaseRow> {
     (0..figures).map(row).collect()
 }
 
-fn load_row(load: f64, law: String, runs: &[Tail], plain: &[Tail]) -> LoadRow {
+fn load_row(load: f64, quotas: bool, law: String, runs: &[Tail], plain: &[Tail]) -> LoadRow {
     let column = |of: fn(&Tail) -> f64| runs.iter().map(of).collect::<Vec<f64>>();
     // Seeds that share a trace follow each other. As many ranges are added up on both sides.
     let spread = |runs: &[Tail]| -> f64 {
@@ -266,6 +279,7 @@ fn load_row(load: f64, law: String, runs: &[Tail], plain: &[Tail]) -> LoadRow {
         .collect();
     LoadRow {
         load,
+        quotas,
         law,
         p50_ms: quantile(&column(|tail| tail.p50_ms), 0.5),
         p99_ms: quantile(&column(|tail| tail.p99_ms), 0.5),
@@ -335,6 +349,7 @@ fn case_table(rows: &[CaseRow]) -> Table {
 fn load_table(rows: &[LoadRow]) -> Table {
     let mut table = Table::new(&[
         "LOAD",
+        "SERVERS",
         "LAW",
         ">P50 MS",
         ">P99 MS",
@@ -345,6 +360,7 @@ fn load_table(rows: &[LoadRow]) -> Table {
     for row in rows {
         table.push(vec![
             format!("{:.0} %", row.load * 100.0),
+            if row.quotas { "quotas" } else { "shares" }.to_owned(),
             row.law.clone(),
             format!("{:.1}", row.p50_ms),
             format!("{:.1}", row.p99_ms),

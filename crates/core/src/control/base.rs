@@ -4,23 +4,43 @@
 use super::tracker::Estimate;
 
 /// Samples from which a latency may count as the lowest that a real has shown.
-const BASE_SAMPLES: f64 = 10.0;
+const BASE_SAMPLES: f64 = 3.0;
 /// Time in which the memory of a real's lowest latency doubles.
 const BASE_DOUBLES_NS: f64 = 60e9;
 /// A real is too fast below this part of the lowest that any other has shown.
 const TOO_FAST: f64 = 0.5;
 /// Standard errors for that.
-pub(super) const TOO_FAST_ERRORS: f64 = 3.0;
+const TOO_FAST_ERRORS: f64 = 3.0;
 /// Others that must have shown what is possible. Of two reals nobody can say
 /// which of them is the odd one.
 const WITNESSES: usize = 2;
+/// Weight of the newest interval in how often a real has been too fast of late.
+const OFTEN: f64 = 0.1;
+/// Part of the intervals of late that were too fast from which the real is, surely, and from
+/// which it is doubtful. One answer in twenty that waits hides any mean, not most of them.
+const OFTEN_SURE: f64 = 0.6;
+const OFTEN_DOUBTFUL: f64 = 0.3;
+
 /// The lowest latency that a real has shown of late.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Base {
     lowest_ns: Option<f64>,
+    too_fast_of_late: f64,
+}
+
+/// How sure it has to be that a real is too fast.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Doubt {
+    Sure,
+    Possible,
 }
 
 impl Base {
+    /// Takes in whether the interval's own mean was too fast.
+    pub(super) fn judge(&mut self, too_fast: bool) {
+        self.too_fast_of_late += OFTEN * (f64::from(u8::from(too_fast)) - self.too_fast_of_late);
+    }
+
     /// Takes in what is known at the end of an interval.
     pub(super) fn observe(&mut self, estimate: Option<Estimate>, interval_ns: u64) {
         let own = estimate
@@ -66,8 +86,9 @@ impl Bases {
         all
     }
 
-    /// Whether real `index` answers faster than any other ever has, by so many errors.
-    pub(super) fn too_fast(&self, index: usize, base: &Base, own: Estimate, errors: f64) -> bool {
+    /// Whether a latency of real `index` is lower than any other real has ever shown, by so
+    /// many errors.
+    pub(super) fn below(&self, index: usize, base: &Base, own: Estimate, errors: f64) -> bool {
         let witnesses = self.known - usize::from(base.lowest_ns.is_some());
         let others = match index == self.lowest.1 {
             true => self.second,
@@ -75,5 +96,14 @@ impl Bases {
         };
         let margin = (errors * own.error()).exp();
         witnesses >= WITNESSES && own.latency_ns * margin < TOO_FAST * others
+    }
+
+    /// Whether it answers faster than any other ever has: by its mean, or in most intervals.
+    pub(super) fn too_fast(&self, index: usize, base: &Base, own: Estimate, doubt: Doubt) -> bool {
+        let (errors, often) = match doubt {
+            Doubt::Sure => (TOO_FAST_ERRORS, OFTEN_SURE),
+            Doubt::Possible => (0.0, OFTEN_DOUBTFUL),
+        };
+        base.too_fast_of_late > often || self.below(index, base, own, errors)
     }
 }

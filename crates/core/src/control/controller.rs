@@ -31,7 +31,7 @@ pub struct Member {
 /// latencies come from: [`Reading`] is all that it gets.
 #[derive(Debug, Clone)]
 pub struct Controller {
-    law: Law,
+    pub(super) law: Law,
     /// As given, and as the law uses them.
     given: Params,
     pub(super) params: Params,

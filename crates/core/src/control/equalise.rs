@@ -127,16 +127,6 @@ impl Controller {
             .map(|(estimate, _)| *estimate)
     }
 
-    /// Variance of single latencies as a part of what those of a queue have: of the reals
-    /// the lower median, as one may just be changing, and 1 at most.
-    fn variance(&self, survey: &Survey) -> f64 {
-        let known = self.known(survey);
-        let mut each: Vec<f64> = known.map(|(_, real, _)| real.tracker.variance()).collect();
-        each.sort_by(f64::total_cmp);
-        let lower = each.get(each.len().saturating_sub(1) / 2);
-        lower.copied().unwrap_or(1.0).clamp(VARIANCE_LEAST, 1.0)
-    }
-
     fn capacities(&self, survey: &Survey) -> Capacities {
         let burst_ns = self.params.burst * self.params.interval_ns as f64;
         let yields = survey.yield_ratio.max(0.01);
@@ -266,7 +256,7 @@ impl Controller {
         let weight: f64 = self.reals.iter().map(|real| real.weight).sum();
         let answered: f64 = capacities.answered.iter().sum();
         let per_weight = answered / weight.max(f64::MIN_POSITIVE);
-        let variance = self.variance(survey);
+        let variance = survey.dispersion.clamp(VARIANCE_LEAST, 1.0);
         let others = self.known(survey).filter(|(index, ..)| {
             let standing = survey.standings[*index];
             matches!(standing, Standing::Low | Standing::Middle)

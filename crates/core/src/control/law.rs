@@ -48,7 +48,7 @@ impl Law {
             // herd to hold back.
             Self::Equalise => Params {
                 confidence: params.margin,
-                gain_cap: 2.0 * params.gain_cap,
+                gain_cap: 3.0 * params.gain_cap,
                 ..params.clone()
             },
         }

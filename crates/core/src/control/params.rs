@@ -20,8 +20,8 @@ pub struct Params {
     pub step: f64,
     /// Upper bound of that fraction, so that no interval empties a real.
     pub take_max: f64,
-    /// What a real may gain in one interval, as a fraction of its configured weight; twice
-    /// that under the law `equalise`.
+    /// What a real may gain in one interval, as a fraction of its configured weight;
+    /// three times that under the law `equalise`.
     pub gain_cap: f64,
     /// Lowest effective weight, as a fraction of the configured one. The
     /// trickle that it leaves is what shows a recovery.
@@ -70,7 +70,7 @@ impl Default for Params {
             confidence: 3.0,
             burst: 8.0,
             tolerance: 0.4,
-            margin: 5.0,
+            margin: 4.0,
             return_rate: 0.02,
         }
     }

@@ -2,14 +2,14 @@
 //! What is found out before any weight moves, whatever the law: who is slow, who
 //! swallows requests, who is too fast to be true.
 
-use super::base::{Bases, TOO_FAST_ERRORS};
+use super::base::{Bases, Doubt};
 use super::controller::{Controlled, Controller};
 use super::tracker::{Estimate, Progress, chance};
-use super::{Reading, Reason};
+use super::{Law, Reading, Reason};
 
 /// Estimates that a silent real should have given before it is suspect. If they
 /// came independently, silence by chance would have probability e^-5.
-const SUSPECT_EXPECTED: f64 = 5.0;
+const SUSPECT_EXPECTED: f64 = 8.0;
 /// Shortest silence of a suspect, in intervals: requests of the interval's end
 /// are answered in the next one.
 const SUSPECT_INTERVALS: u64 = 2;
@@ -48,16 +48,24 @@ pub(super) struct Survey {
     pub doubtful: Vec<bool>,
     /// Samples per request among the reals that answer.
     pub yield_ratio: f64,
+    /// How much latencies vary, as a part of what independent exponential ones do.
+    pub dispersion: f64,
 }
 
 impl Controller {
     /// Updates every measurement and tells slow from fast.
     pub(super) fn survey(&mut self, now_ns: u64, readings: &[Reading]) -> Survey {
         self.stable_for = self.stable_for.saturating_add(1);
+        let dispersion = self.dispersion();
+        let alike = match self.law {
+            // It takes every interval as it is.
+            Law::WatermarkPaper => 1.0,
+            Law::Watermark | Law::Equalise => dispersion.max(1.0),
+        };
         let mut renewed = Vec::with_capacity(self.reals.len());
         for (index, real) in self.reals.iter_mut().enumerate() {
             let reading = readings.get(index).copied().unwrap_or_default();
-            let progress = real.tracker.absorb(now_ns, &reading, &self.params);
+            let progress = real.tracker.absorb(now_ns, &reading, &self.params, alike);
             if real.tracker.expire(now_ns, EXPIRE_NS) {
                 real.slow = false;
             }
@@ -71,8 +79,9 @@ impl Controller {
             reading.is_some_and(|reading| reading.latency_count2 > 0)
         });
         let heard = heard.collect();
-        let too_fast = self.too_fast(TOO_FAST_ERRORS);
-        let doubtful = self.too_fast(0.0);
+        self.judge(&renewed);
+        let too_fast = self.too_fast(Doubt::Sure);
+        let doubtful = self.too_fast(Doubt::Possible);
         for ((real, too_fast), renewed) in self.reals.iter_mut().zip(&too_fast).zip(&renewed) {
             // What may be an error is no example of what is possible.
             if *renewed && !too_fast {
@@ -107,18 +116,43 @@ impl Controller {
             heard,
             doubtful,
             yield_ratio,
+            dispersion,
         }
     }
 
-    /// Which reals answer much faster than any other ever has, so many standard errors
-    /// away. If most of the pool does, its work has changed, and none is.
-    fn too_fast(&self, errors: f64) -> Vec<bool> {
+    /// How much latencies vary: of the reals the lower median, as one may be in trouble.
+    fn dispersion(&self) -> f64 {
+        let reals = self.reals.iter();
+        let mut each: Vec<f64> = reals
+            .filter(|real| real.member.configured > 0.0)
+            .map(|real| real.tracker.dispersion())
+            .collect();
+        each.sort_by(f64::total_cmp);
+        let lower = each.get(each.len().saturating_sub(1) / 2);
+        lower.copied().unwrap_or(1.0)
+    }
+
+    /// Counts the intervals in which reals were faster than any other ever has been.
+    fn judge(&mut self, renewed: &[bool]) {
+        let bases = Bases::of(self.reals.iter().map(|real| &real.base));
+        for (index, real) in self.reals.iter_mut().enumerate() {
+            let newest = real.tracker.newest().filter(|_| renewed[index]);
+            if let Some(newest) = newest {
+                let too_fast = bases.below(index, &real.base, newest, 0.0);
+                real.base.judge(too_fast);
+            }
+        }
+    }
+
+    /// Which reals answer much faster than any other ever has. If most of the pool does, its
+    /// work has changed, and none is.
+    fn too_fast(&self, doubt: Doubt) -> Vec<bool> {
         let bases = Bases::of(self.reals.iter().map(|real| &real.base));
         let reals = self.reals.iter().enumerate();
         let mut too_fast: Vec<bool> = reals
             .map(|(index, real)| {
                 let own = real.tracker.estimate();
-                own.is_some_and(|own| bases.too_fast(index, &real.base, own, errors))
+                own.is_some_and(|own| bases.too_fast(index, &real.base, own, doubt))
             })
             .collect();
         let (mut all, mut flagged) = (0.0, 0.0);

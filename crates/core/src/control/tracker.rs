@@ -11,8 +11,18 @@ const CHANGE_ERRORS: f64 = 3.0;
 /// Weight of the newest interval in the number of answers.
 const ANSWERED: f64 = 0.5;
 
-/// Weight of the newest interval in what is known of how much latencies vary.
+/// Weight of the newest interval in what is known of the dispersion, once some thirty are known.
 const VARIES: f64 = 0.03;
+/// What is taken for known before the first, and as how many intervals. Too much costs a
+/// slow server's connections a tenth of a second; too little moves weights for nothing.
+const VARIES_PRIOR: f64 = 4.0;
+const VARIES_PRIOR_WEIGHT: f64 = 4.0;
+/// What one interval may say at most, however far off it was.
+const VARIES_MOST: f64 = 30.0;
+/// Mean square of the distance of the middle one of three independent normal values from the
+/// median of the three, as a part of their variance: `4/3 - sqrt(3)/pi`, from the moments of
+/// order statistics.
+const MEDIAN_OF_THREE: f64 = 0.782;
 
 /// Smoothed latency and freshness of one real.
 ///
@@ -36,9 +46,38 @@ pub(super) struct Tracker {
     last_sample_ns: u64,
     /// Intervals since the estimate was made or refined.
     waited: i32,
-    /// Square of the distance of an interval from its past, in standard errors: the mean of
-    /// some thirty intervals, if there are any.
-    distance2: Option<f64>,
+    /// The last two intervals' means, as logarithms, with their samples.
+    last: [Option<(f64, f64)>; 2],
+    dispersion: Dispersion,
+}
+
+/// How much the means of intervals vary, as a part of what means of as many independent
+/// exponential samples would.
+///
+/// An interval between two others is compared with the median of the three: a peak between
+/// two low ones counts, a step or a ramp does not, for that is what is to be seen.
+#[derive(Debug, Clone, Copy)]
+struct Dispersion {
+    mean: f64,
+    weight: f64,
+}
+
+impl Default for Dispersion {
+    fn default() -> Self {
+        Self {
+            mean: VARIES_PRIOR,
+            weight: VARIES_PRIOR_WEIGHT,
+        }
+    }
+}
+
+impl Dispersion {
+    fn take(&mut self, before: f64, (middle, samples): (f64, f64), after: f64) {
+        let median = before.max(after).min(before.min(after).max(middle));
+        let squares = ((middle - median).exp() - 1.0).powi(2) * samples / MEDIAN_OF_THREE;
+        self.weight += 1.0;
+        self.mean += (squares.min(VARIES_MOST) - self.mean) * self.weight.recip().max(VARIES);
+    }
 }
 
 /// A mean and what it rests on.
@@ -80,7 +119,14 @@ pub(super) enum Progress {
 
 impl Tracker {
     /// Takes in one interval that ended at `now_ns`.
-    pub(super) fn absorb(&mut self, now_ns: u64, reading: &Reading, params: &Params) -> Progress {
+    /// So many samples count as one, because those of one burst are alike.
+    pub(super) fn absorb(
+        &mut self,
+        now_ns: u64,
+        reading: &Reading,
+        params: &Params,
+        alike: f64,
+    ) -> Progress {
         self.freshen(reading, params);
         self.listen(now_ns, reading, params);
         self.pending_sum2 = self.pending_sum2.saturating_add(reading.latency_sum2_ns);
@@ -91,16 +137,14 @@ impl Tracker {
         }
         let new = Estimate {
             latency_ns: (self.pending_sum2 as f64 / self.pending_count2 as f64).max(1.0),
-            samples: self.pending_count2 as f64 / 2.0,
+            samples: self.pending_count2 as f64 / 2.0 / alike,
         };
+        self.disperse(new.latency_ns.ln(), self.pending_count2 as f64 / 2.0);
         (self.pending_sum2, self.pending_count2) = (0, 0);
         let kept = (1.0 - params.smoothing).powi(self.waited);
         self.waited = 0;
         match self.estimate {
             Some(old) if !differs(old, new, CHANGE_ERRORS) => {
-                let distance = (new.latency_ns / old.latency_ns).ln() / ratio_error(old, new);
-                let known = self.distance2.unwrap_or(1.0);
-                self.distance2 = Some(known + VARIES * (distance * distance - known));
                 self.estimate = Some(blend(old, new, kept));
                 Progress::Refined
             }
@@ -109,6 +153,13 @@ impl Tracker {
                 Progress::Changed
             }
         }
+    }
+
+    fn disperse(&mut self, log: f64, samples: f64) {
+        if let [Some((before, _)), Some(middle)] = self.last {
+            self.dispersion.take(before, middle, log);
+        }
+        self.last = [self.last[1], Some((log, samples))];
     }
 
     fn freshen(&mut self, reading: &Reading, params: &Params) {
@@ -138,10 +189,19 @@ impl Tracker {
         self.estimate
     }
 
-    /// Variance of single latencies as a part of what exponential ones have; 1 as long as
-    /// nothing is known.
-    pub(super) fn variance(&self) -> f64 {
-        self.distance2.unwrap_or(1.0)
+    /// The mean of the last interval that had samples enough.
+    pub(super) fn newest(&self) -> Option<Estimate> {
+        let (log, samples) = self.last[1]?;
+        Some(Estimate {
+            latency_ns: log.exp(),
+            samples,
+        })
+    }
+
+    /// Variance of intervals' means as a part of what means of as many independent exponential
+    /// samples have; 1 as long as nothing is known.
+    pub(super) fn dispersion(&self) -> f64 {
+        self.dispersion.mean
     }
 
     /// Forgets an estimate that no sample has renewed for `age_ns`, and says so.
@@ -200,11 +260,6 @@ impl Tracker {
     }
 }
 
-/// Standard error of the logarithm of the ratio of two means.
-fn ratio_error(a: Estimate, b: Estimate) -> f64 {
-    a.error().hypot(b.error())
-}
-
 /// How many times the second mean the first may be by chance alone, were both of
 /// exponential samples with one mean: as seldom more as a normal value is so many standard
 /// errors above its mean.
@@ -261,6 +316,62 @@ mod tests {
     }
 
     /// Quantiles of the gamma and the F distribution at the normal one's of 3 (0.99865).
+    fn interval(tracker: &mut Tracker, now_ns: &mut u64, latency_ns: f64, samples: u64) {
+        *now_ns += 100_000_000;
+        let reading = Reading {
+            latency_sum2_ns: (latency_ns * 2.0 * samples as f64) as u64,
+            latency_count2: 2 * samples,
+            requests: samples,
+            active: 1,
+        };
+        tracker.absorb(*now_ns, &reading, &Params::default(), 1.0);
+    }
+
+    /// Means of independent exponential samples have a dispersion of 1, means of samples of
+    /// which `alike` each are one and the same have `alike`.
+    #[test]
+    fn dispersion_tells_bursts_from_independent_samples() {
+        for alike in [1_u64, 4] {
+            let mut random = 1_u64;
+            let mut exponential = || {
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                -(((random >> 11) as f64 + 1.0) / (1_u64 << 53) as f64).ln()
+            };
+            let (mut tracker, mut now_ns, mut sum) = (Tracker::default(), 0, 0.0);
+            for count in 0..3_000 {
+                let bursts = 40 / alike;
+                let total: f64 = (0..bursts).map(|_| exponential()).sum();
+                interval(&mut tracker, &mut now_ns, 1e6 * total / bursts as f64, 40);
+                sum += if count < 100 {
+                    0.0
+                } else {
+                    tracker.dispersion()
+                };
+            }
+            let found = sum / 2_900.0 / alike as f64;
+            assert!((0.8..1.25).contains(&found), "{alike}: {found}");
+        }
+    }
+
+    /// A step and a ramp are what is to be seen; a peak says that means are not to be trusted.
+    #[test]
+    fn dispersion_grows_by_peaks_and_not_by_steps_or_ramps() {
+        let after = |latency: fn(u64) -> f64| {
+            let (mut tracker, mut now_ns) = (Tracker::default(), 0);
+            for index in 0..200 {
+                interval(&mut tracker, &mut now_ns, latency(index), 10);
+            }
+            tracker.dispersion()
+        };
+        assert!(after(|_| 1e6) < 0.05);
+        assert!(after(|index| if index < 190 { 1e6 } else { 20e6 }) < 0.05);
+        assert!(after(|index| 1e6 * 1.02_f64.powi(index as i32)) < 0.05);
+        let peaks = after(|index| if index % 10 == 9 { 4e6 } else { 1e6 });
+        assert!((2.0..5.0).contains(&peaks), "{peaks}");
+    }
+
     #[test]
     fn chance_is_that_of_means_of_exponential_samples() {
         let exact = f64::INFINITY;

@@ -205,6 +205,33 @@ pub const ALL: &[Case] = &[
         build: |of| of.load = 0.3,
         judge: |of, out| vec![apart(out), against_hashing(of, out, 1.0, 0.75)],
     },
+    Case {
+        name: "noise_quota",
+        about: "the same on servers with quotas: the requests of a burst are slow together",
+        required: 0.97,
+        build: |of| *of = of.clone().by_quotas(),
+        judge: |of, out| vec![apart(out), against_hashing(of, out, 1.0, 0.75)],
+    },
+    Case {
+        name: "step_quota",
+        about: "one server with a quota becomes 10x slower and stays so",
+        required: 0.95,
+        build: |of| {
+            *of = of.clone().by_quotas();
+            of.troubles = vec![slow(Some(0), 10.0, u64::MAX)];
+        },
+        judge: |_, out| vec![reaction(out), starved(out, &[0])],
+    },
+    Case {
+        name: "fail_fast_quota",
+        about: "one of the servers with quotas answers errors in 0.1 ms",
+        required: 0.99,
+        build: |of| {
+            *of = of.clone().by_quotas();
+            of.troubles = vec![trouble(Some(0), Kind::FailFast, u64::MAX)];
+        },
+        judge: |_, out| vec![gained(out, 0), starved(out, &[])],
+    },
 ];
 
 impl Case {

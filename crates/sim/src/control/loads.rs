@@ -26,40 +26,57 @@ pub struct Tail {
     pub changes_per_s: f64,
 }
 
-/// One run under a load, by a law, or without any.
-pub fn run(seed: u64, load: f64, seconds: f64, pick: Pick, control: Option<(Law, Params)>) -> Tail {
+/// What makes a run, but for who steers.
+#[derive(Debug, Clone, Copy)]
+pub struct Course {
+    /// Source of chance and trace.
+    pub seed: u64,
+    /// Of the mean capacity.
+    pub load: f64,
+    /// Virtual length.
+    pub seconds: f64,
+    /// Capacities are quotas, as the lab's.
+    pub quotas: bool,
+}
+
+/// One run by a law, or without any.
+pub fn run(course: Course, pick: Pick, control: Option<(Law, Params)>) -> Tail {
     of(Scenario {
         control,
         pick,
-        ..scenario(seed, load, seconds)
+        ..scenario(course)
     })
 }
 
 /// The same by plain hashing.
-pub fn hashed(seed: u64, load: f64, seconds: f64) -> Tail {
-    of(scenario(seed, load, seconds).hashed())
+pub fn hashed(course: Course) -> Tail {
+    of(scenario(course).hashed())
 }
 
 /// The same by steering that knows all.
-pub fn bound(seed: u64, load: f64, seconds: f64, pick: Pick, oracle: Oracle) -> Tail {
+pub fn bound(course: Course, pick: Pick, oracle: Oracle) -> Tail {
     of(Scenario {
         control: None,
         pick,
         oracle: Some(oracle),
-        ..scenario(seed, load, seconds)
+        ..scenario(course)
     })
 }
 
-fn scenario(seed: u64, load: f64, seconds: f64) -> Scenario {
-    Scenario {
-        seed,
-        trace: seed.saturating_sub(1) / RUNS_OF_A_TRACE + 1,
-        seconds,
-        load,
+fn scenario(course: Course) -> Scenario {
+    let scenario = Scenario {
+        seed: course.seed,
+        trace: course.seed.saturating_sub(1) / RUNS_OF_A_TRACE + 1,
+        seconds: course.seconds,
+        load: course.load,
         traced: true,
         noise: Noise::WEB,
         warm_up_ns: 2 * S,
         ..Scenario::default()
+    };
+    match course.quotas {
+        true => scenario.by_quotas(),
+        false => scenario,
     }
 }
 

@@ -47,6 +47,13 @@ impl Noise {
         p90: 0.4222,
         yields: 0.5,
     };
+    /// Web pages that come in bursts to servers with quotas: the estimator gives a sample for
+    /// a burst more than for a request, as the lab's `control` has it.
+    pub const BURSTS: Self = Self {
+        name: "bursts",
+        yields: 0.3,
+        ..Self::WEB
+    };
     /// None.
     pub const NONE: Self = Self {
         name: "none",

@@ -94,6 +94,9 @@ pub struct Scenario {
     pub servers: Vec<ServerSpec>,
     /// Whether capacities follow a trace; else they stay.
     pub traced: bool,
+    /// Period in which a worker gets its capacity as a quota: a whole CPU until that is spent,
+    /// then nothing, as in a control group. `None`: its share at every instant.
+    pub quota_ns: Option<u64>,
     /// Offered work as a part of the mean capacity.
     pub load: f64,
     /// Users, each with one connection at a time.
@@ -138,6 +141,7 @@ impl Default for Scenario {
             warm_up_ns: 2 * S,
             servers: vec![server; 4],
             traced: false,
+            quota_ns: None,
             load: 0.45,
             users: 144,
             outstanding: 4,
@@ -184,6 +188,16 @@ impl Scenario {
         let objects = (self.objects.0 + self.objects.1) as f64 / 2.0;
         let work_ns = self.users as f64 * objects * self.work_ns as f64;
         (work_ns / (self.load * self.mean_capacity())) as u64
+    }
+
+    /// The same on servers with quotas, as the lab's are, with the samples that its estimator
+    /// gives there: bursts are slow together.
+    pub fn by_quotas(self) -> Self {
+        Self {
+            quota_ns: Some(10 * MS),
+            noise: Noise::BURSTS,
+            ..self
+        }
     }
 
     /// The same without a controller: plain hashing.

@@ -4,6 +4,7 @@
 use causeway_core::control::{Law, Params};
 
 use super::cases::{self, Figure};
+use super::loads::Course;
 use super::noise::Noise;
 use super::scenario::{Pick, S, Scenario, ServerSpec};
 use super::{loads, world};
@@ -38,21 +39,64 @@ fn the_default_law_passes_every_case() {
 
 #[test]
 fn the_default_law_cuts_the_tail_of_hashing() {
-    let (mut ours, mut hashed, mut plain) = (0.0, 0.0, 0.0);
-    for load in [0.45, 0.6] {
-        for seed in (1..=6).map(|trace| trace * loads::RUNS_OF_A_TRACE) {
-            let control = Some((Law::default(), Params::default()));
-            ours += loads::run(seed, load, 40.0, Pick::Turn, control.clone())
-                .p99_ms
-                .ln();
-            hashed += loads::run(seed, load, 40.0, Pick::Hash, control)
-                .p99_ms
-                .ln();
-            plain += loads::hashed(seed, load, 40.0).p99_ms.ln();
+    for quotas in [false, true] {
+        let (mut ours, mut hashed, mut plain) = (0.0, 0.0, 0.0);
+        for load in [0.45, 0.6] {
+            for seed in (1..=6).map(|trace| trace * loads::RUNS_OF_A_TRACE) {
+                let course = Course {
+                    seed,
+                    load,
+                    seconds: 40.0,
+                    quotas,
+                };
+                let control = Some((Law::default(), Params::default()));
+                ours += loads::run(course, Pick::Turn, control.clone()).p99_ms.ln();
+                hashed += loads::run(course, Pick::Hash, control).p99_ms.ln();
+                plain += loads::hashed(course).p99_ms.ln();
+            }
         }
+        let [ours, hashed] = [ours, hashed].map(|of: f64| ((of - plain) / 12.0).exp());
+        assert!(
+            ours < 0.4 && hashed < 0.75,
+            "quotas {quotas}: {ours}, by hash {hashed}"
+        );
     }
-    let [ours, hashed] = [ours, hashed].map(|of: f64| ((of - plain) / 12.0).exp());
-    assert!(ours < 0.4 && hashed < 0.75, "{ours}, by hash {hashed}");
+}
+
+#[test]
+fn a_quota_is_spent_at_full_speed_and_then_waited_for() {
+    let mut scenario = Scenario {
+        noise: Noise::NONE,
+        load: 0.5,
+        seconds: 60.0,
+        warm_up_ns: 0,
+        users: 1,
+        objects: (40, 40),
+        outstanding: 1,
+        ..Scenario::default().hashed()
+    };
+    scenario.servers.truncate(1);
+    let latencies = |scenario: &Scenario| {
+        let out = world::run(scenario);
+        let work_s = out.requests as f64 * scenario.work_ns as f64 / S as f64;
+        let load = work_s / scenario.seconds / scenario.mean_capacity();
+        assert!((load / 0.5 - 1.0).abs() < 0.05, "{load}");
+        [0.5, 0.99].map(|q| out.latencies.quantile(q).unwrap_or(0) as f64 / scenario.work_ns as f64)
+    };
+    // One request at a time, a fifth of a CPU: five times its work, or its work alone but for
+    // one in six, which waits for the next period.
+    let [median, tail] = latencies(&scenario);
+    assert!(
+        (3.5..6.0).contains(&median) && tail < 20.0,
+        "{median} {tail}"
+    );
+    scenario = scenario.by_quotas();
+    scenario.noise = Noise::NONE;
+    let [median, tail] = latencies(&scenario);
+    assert!(
+        (0.5..1.5).contains(&median) && (20.0..30.0).contains(&tail),
+        "{median} {tail}"
+    );
 }
 
 #[test]

@@ -18,6 +18,9 @@ const S: f64 = 1e9;
 const FANOUT: usize = 4;
 /// What a server that fails fast takes.
 const FAIL_NS: u64 = 100_000;
+/// On servers with quotas, how many of its answers come how much later.
+const FAILS_LATE: f64 = 0.04;
+const FAIL_LATE_NS: u64 = 5_000_000;
 
 /// What came out.
 #[derive(Debug, Default)]
@@ -74,9 +77,18 @@ struct Connection {
 struct Server {
     /// Capacity of a worker in each second, as a part of one CPU.
     capacity: Vec<f64>,
-    /// When each worker will be done.
-    free_ns: Vec<u64>,
+    workers: Vec<Worker>,
+    /// Period of the quotas; `None`: a worker has its share of a CPU at every instant.
+    quota_ns: Option<u64>,
     reading: Reading,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Worker {
+    /// When it will be done.
+    free_ns: u64,
+    /// CPU time that it will have had of its quota in the period in which that is.
+    spent_ns: f64,
 }
 
 struct World<'a> {
@@ -112,7 +124,8 @@ pub fn run(scenario: &Scenario) -> Outcome {
     });
     let servers = (0..scenario.servers.len()).map(|index| Server {
         capacity: scenario.capacity(index),
-        free_ns: vec![0; scenario.servers[index].workers],
+        workers: vec![Worker::default(); scenario.servers[index].workers],
+        quota_ns: scenario.quota_ns,
         ..Server::default()
     });
     let mut world = World {
@@ -254,8 +267,8 @@ impl World<'_> {
         let now = self.queue.now_ns();
         let work = self.scenario.work_ns as f64;
         let answers = |server: &Server| {
-            let (_, begin) = server.next_worker(now);
-            server.finish(begin, work)
+            let (worker, begin) = server.next_worker(now);
+            server.finish(worker, begin, work).free_ns
         };
         let servers = self.servers.iter().enumerate();
         servers
@@ -295,10 +308,15 @@ impl World<'_> {
         let of = &mut self.servers[server];
         of.reading.requests += 1;
         let done = match waits_for {
+            // Not even that comes at once where the CPU is somebody else's for a while.
+            _ if fails && self.scenario.quota_ns.is_some() => {
+                let late = self.rng.random_bool(FAILS_LATE);
+                now + (FAIL_NS as f64 * (1.0 + exponential)) as u64 + u64::from(late) * FAIL_LATE_NS
+            }
             _ if fails => now + FAIL_NS,
             None => {
-                of.free_ns[worker] = of.finish(begin, work * factor);
-                of.free_ns[worker] + delay
+                of.workers[worker] = of.finish(worker, begin, work * factor);
+                of.workers[worker].free_ns + delay
             }
             Some(connection) => {
                 connection.free_ns = begin + (work * factor) as u64;
@@ -379,7 +397,7 @@ impl World<'_> {
             let second = (now as f64 / S) as usize;
             let capacities = self.servers.iter().map(|of| {
                 let last = of.capacity.len() - 1;
-                of.capacity[second.min(last)] * of.free_ns.len() as f64
+                of.capacity[second.min(last)] * of.workers.len() as f64
             });
             let capacities: Vec<f64> = capacities.collect();
             self.weigh(&capacities);
@@ -427,23 +445,70 @@ impl World<'_> {
 impl Server {
     /// The worker that is free first, and when it can begin.
     fn next_worker(&self, now: u64) -> (usize, u64) {
-        let free = self.free_ns.iter().copied().enumerate();
+        let free = self.workers.iter().map(|worker| worker.free_ns).enumerate();
         let (worker, free_ns) = free.min_by_key(|(_, ns)| *ns).unwrap_or_default();
         (worker, free_ns.max(now))
     }
 
-    /// When work that begins at `begin_ns` is done, second by second.
-    fn finish(&self, begin_ns: u64, work_ns: f64) -> u64 {
+    fn capacity_at(&self, at_ns: f64) -> f64 {
+        let second = (at_ns / S) as usize;
+        self.capacity[second.min(self.capacity.len() - 1)]
+    }
+
+    /// How a worker will stand when it is done with what it begins at `begin_ns`.
+    fn finish(&self, worker: usize, begin_ns: u64, work_ns: f64) -> Worker {
+        match self.quota_ns {
+            Some(period_ns) => self.finish_by_quota(worker, begin_ns, work_ns, period_ns as f64),
+            None => Worker {
+                free_ns: self.finish_by_share(begin_ns, work_ns),
+                spent_ns: 0.0,
+            },
+        }
+    }
+
+    /// Second by second.
+    fn finish_by_share(&self, begin_ns: u64, work_ns: f64) -> u64 {
         let (mut at, mut left) = (begin_ns as f64, work_ns);
         loop {
             let second = (at / S) as usize;
-            let capacity = self.capacity[second.min(self.capacity.len() - 1)];
+            let capacity = self.capacity_at(at);
             let end = (second + 1) as f64 * S;
             if left <= (end - at) * capacity || second >= self.capacity.len() {
                 return (at + left / capacity) as u64;
             }
             left -= (end - at) * capacity;
             at = end;
+        }
+    }
+
+    /// A whole CPU until the period's quota is spent, and nothing from there to the period's
+    /// end, as a control group has it.
+    fn finish_by_quota(
+        &self,
+        worker: usize,
+        begin_ns: u64,
+        work_ns: f64,
+        period_ns: f64,
+    ) -> Worker {
+        let before = self.workers[worker];
+        let period_of = |at: f64| (at / period_ns).floor();
+        let (mut at, mut left) = (begin_ns as f64, work_ns);
+        let mut spent = match period_of(before.free_ns as f64) == period_of(at) {
+            true => before.spent_ns,
+            false => 0.0,
+        };
+        loop {
+            let end = (period_of(at) + 1.0) * period_ns;
+            let quota = self.capacity_at(at) * period_ns;
+            let runs = left.min(quota - spent).min(end - at).max(0.0);
+            (at, left, spent) = (at + runs, left - runs, spent + runs);
+            if left <= 0.0 {
+                return Worker {
+                    free_ns: at as u64,
+                    spent_ns: spent,
+                };
+            }
+            (at, spent) = (end, 0.0);
         }
     }
 }

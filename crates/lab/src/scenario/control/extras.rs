@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What can go wrong with one server or all, each by itself, on steady capacities.
 
+use std::ops::Range;
+
 use anyhow::Result;
 use serde_json::{Value, json};
 
@@ -36,7 +38,7 @@ pub fn run(context: &Context, plan: &Plan, world: &mut World) -> Result<Value> {
             reaction.map_or("the run's end".to_owned(), |ms| format!("{ms:.0} ms"))
         ));
         reactions.push(reaction);
-        courses.push(course(&run, 0));
+        courses.push(course(&run, 0, run.changed_ns[0], -500.0..3_000.0));
         left.push(opened_share(&run, 0, run.changed_ns[0] + 1_000_000_000));
     }
     reactions.sort_by(|a, b| {
@@ -61,6 +63,9 @@ pub fn run(context: &Context, plan: &Plan, world: &mut World) -> Result<Value> {
         "most_weight": most,
         "connections_pct": opened_share(&fails, 0, fails.changed_ns[0]),
         "fair_pct": 100.0 / SERVERS as f64,
+        "courses": (0..SERVERS)
+            .map(|server| course(&fails, server, fails.changed_ns[0], -1_000.0..5_000.0))
+            .collect::<Vec<_>>(),
     });
 
     let all = world.steady(plan, Way::Causeway, 0.25, 9.0, &[slow(AT_S, None, 2.5)])?;
@@ -88,28 +93,35 @@ pub fn run(context: &Context, plan: &Plan, world: &mut World) -> Result<Value> {
     Ok(result)
 }
 
-/// Equal servers: how far weights wander, and what that costs.
+/// Equal servers: how far weights wander, and what that costs. A run of ten seconds is a
+/// matter of luck, hence several, all weights of which are taken together.
 fn noise(context: &Context, plan: &Plan, world: &mut World) -> Result<Value> {
-    let ours = world.steady(plan, Way::Causeway, LOAD, 10.0, &[])?;
-    let plain = world.steady(plan, Way::Maglev, LOAD, 10.0, &[])?;
-    let from = ours.start_ns + (plan.warm_up_s * 1e9) as u64;
-    let off: Vec<f64> = (0..SERVERS)
-        .flat_map(|server| weights(&ours, server, from).collect::<Vec<_>>())
-        .map(|weight| (weight - 1.0).abs() * 100.0)
-        .collect();
-    let p95 = quantile(&off, 0.95);
-    context.say(format!(
-        "equal servers: 95 % of the weights within {p95:.1} %, p99 {:.1} ms, under Maglev {:.1} ms",
-        ours.felt.p99_ms, plain.felt.p99_ms
-    ));
-    Ok(json!({
-        "noise_weight_deviation_pct": p95,
-        "noise": {
-            "mean_deviation_pct": off.iter().sum::<f64>() / off.len().max(1) as f64,
+    let (mut all, mut runs) = (Vec::new(), Vec::new());
+    for _ in 0..plan.noises {
+        let ours = world.steady(plan, Way::Causeway, LOAD, 10.0, &[])?;
+        let plain = world.steady(plan, Way::Maglev, LOAD, 10.0, &[])?;
+        let from = ours.start_ns + (plan.warm_up_s * 1e9) as u64;
+        let off = (0..SERVERS).flat_map(|server| weights(&ours, server, from).collect::<Vec<_>>());
+        let off: Vec<f64> = off.map(|weight| (weight - 1.0).abs() * 100.0).collect();
+        let p95 = quantile(&off, 0.95);
+        context.say(format!(
+            "equal servers: 95 % of the weights within {p95:.1} %, p99 {:.1} ms, under Maglev {:.1} ms",
+            ours.felt.p99_ms, plain.felt.p99_ms
+        ));
+        let courses =
+            (0..SERVERS).map(|server| course(&ours, server, ours.start_ns, 0.0..10_000.0));
+        runs.push(json!({
+            "deviation_pct": p95,
             "worst_deviation_pct": quantile(&off, 1.0),
             "causeway_p99_ms": ours.felt.p99_ms,
             "maglev_p99_ms": plain.felt.p99_ms,
-        },
+            "courses": courses.collect::<Vec<_>>(),
+        }));
+        all.extend(off);
+    }
+    Ok(json!({
+        "noise_weight_deviation_pct": (!all.is_empty()).then(|| quantile(&all, 0.95)),
+        "noise": runs,
     }))
 }
 
@@ -142,16 +154,12 @@ fn reaction_ms(run: &Run) -> Option<f64> {
     Some((moved.start_monotonic_ns - step) as f64 / 1e6)
 }
 
-/// What the balancer saw of a server and gave it, from half a second before the first change
-/// to three seconds after it.
-fn course(run: &Run, server: usize) -> Vec<Value> {
-    let Some(&changed) = run.changed_ns.first() else {
-        return Vec::new();
-    };
-    let after_ms = |epoch: &Epoch| (epoch.start_monotonic_ns as f64 - changed as f64) / 1e6;
+/// What the balancer saw of a server and gave it in a span of milliseconds around a time.
+fn course(run: &Run, server: usize, around_ns: u64, span_ms: Range<f64>) -> Vec<Value> {
+    let after_ms = |epoch: &Epoch| (epoch.start_monotonic_ns as f64 - around_ns as f64) / 1e6;
     run.epochs[server]
         .iter()
-        .filter(|epoch| (-500.0..3_000.0).contains(&after_ms(epoch)))
+        .filter(|epoch| span_ms.contains(&after_ms(epoch)))
         .map(|epoch| {
             json!({
                 "from_ms": after_ms(epoch),

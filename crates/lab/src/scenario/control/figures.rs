@@ -93,7 +93,8 @@ fn range(values: &[f64]) -> f64 {
 /// of a load, on whatever trace.
 pub fn summary(loads: &[LoadFigures]) -> Value {
     let mean = |of: &dyn Fn(&LoadFigures) -> f64| {
-        loads.iter().map(of).sum::<f64>() / loads.len().max(1) as f64
+        let sum = loads.iter().map(of).sum::<f64>();
+        (!loads.is_empty()).then(|| sum / loads.len() as f64)
     };
     let cut = |way| mean(&|load| (1.0 - load.ratio(way)) * 100.0);
     let spread = |way| mean(&|load| load.spread(way) / load.spread(Way::Maglev));
@@ -104,7 +105,7 @@ pub fn summary(loads: &[LoadFigures]) -> Value {
         "loads": loads.iter().map(LoadFigures::json).collect::<Vec<_>>(),
         "p99_reduction_pct_mean": cut(Way::Causeway),
         "paper_p99_reduction_pct_mean": cut(Way::Paper),
-        "worst_p99_ratio": worst.fold(0.0, f64::max),
+        "worst_p99_ratio": worst.max_by(f64::total_cmp),
         "spread_ratio": spread(Way::Causeway),
         "paper_spread_ratio": spread(Way::Paper),
         "spread_over_traces_ratio": whole(Way::Causeway),
