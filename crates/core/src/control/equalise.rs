@@ -162,7 +162,10 @@ impl Controller {
     /// latencies are alike because the weights are right, the weights are to stay.
     fn unevenness(&self, survey: &Survey, median: Estimate) -> f64 {
         let kept = (-(self.params.interval_ns as f64) / UNEVEN_HALVES_NS).exp2();
-        let sure = self.known(survey).map(|(_, _, own)| {
+        let confirmed = self
+            .known(survey)
+            .filter(|(_, real, _)| !real.tracker.is_new());
+        let sure = confirmed.map(|(_, _, own)| {
             let distance = (own.latency_ns / median.latency_ns).ln().abs();
             let chance = self.params.tolerance.ln_1p() + self.params.margin * own.error();
             garrote(distance, chance) / distance.max(f64::MIN_POSITIVE)

@@ -32,6 +32,8 @@ const MEDIAN_OF_THREE: f64 = 0.782;
 pub(super) struct Tracker {
     /// Mean latency and effective number of samples.
     estimate: Option<Estimate>,
+    /// What the estimate was until the last interval, which differed from it.
+    forgotten: Option<Estimate>,
     /// Samples that do not make an estimate yet.
     pending_sum2: u64,
     pending_count2: u64,
@@ -143,16 +145,24 @@ impl Tracker {
         (self.pending_sum2, self.pending_count2) = (0, 0);
         let kept = (1.0 - params.smoothing).powi(self.waited);
         self.waited = 0;
-        match self.estimate {
-            Some(old) if !differs(old, new, CHANGE_ERRORS) => {
-                self.estimate = Some(blend(old, new, kept));
-                Progress::Refined
-            }
-            _ => {
-                self.estimate = Some(new);
-                Progress::Changed
-            }
+        let Some(old) = self.estimate else {
+            self.estimate = Some(new);
+            return Progress::Changed;
+        };
+        // One interval alone was a peak, if this one is again more like what was before it.
+        let past = self.forgotten.take();
+        let past = past.filter(|past| apart(new, *past) < apart(new, old));
+        if let Some(past) = past {
+            self.estimate = Some(blend(past, new, kept));
+            return Progress::Changed;
         }
+        if differs(old, new, CHANGE_ERRORS) {
+            self.forgotten = Some(old);
+            self.estimate = Some(new);
+            return Progress::Changed;
+        }
+        self.estimate = Some(blend(old, new, kept));
+        Progress::Refined
     }
 
     fn disperse(&mut self, log: f64, samples: f64) {
@@ -189,6 +199,11 @@ impl Tracker {
         self.estimate
     }
 
+    /// Whether the estimate is of one interval that differed from all before it.
+    pub(super) fn is_new(&self) -> bool {
+        self.forgotten.is_some()
+    }
+
     /// The mean of the last interval that had samples enough.
     pub(super) fn newest(&self) -> Option<Estimate> {
         let (log, samples) = self.last[1]?;
@@ -208,7 +223,7 @@ impl Tracker {
     pub(super) fn expire(&mut self, now_ns: u64, age_ns: u64) -> bool {
         let expired = now_ns.saturating_sub(self.last_sample_ns) > age_ns;
         if expired {
-            self.estimate = None;
+            (self.estimate, self.forgotten) = (None, None);
             (self.pending_sum2, self.pending_count2) = (0, 0);
         }
         expired
@@ -284,6 +299,11 @@ pub(super) fn chance(high: Estimate, low: Estimate, errors: f64) -> f64 {
             .sqrt())
         / divisor;
     root.powi(3).max(1.0)
+}
+
+/// How far two latencies are from each other, as a logarithm.
+fn apart(a: Estimate, b: Estimate) -> f64 {
+    (a.latency_ns / b.latency_ns).ln().abs()
 }
 
 fn differs(old: Estimate, new: Estimate, errors: f64) -> bool {
@@ -370,6 +390,25 @@ mod tests {
         assert!(after(|index| 1e6 * 1.02_f64.powi(index as i32)) < 0.05);
         let peaks = after(|index| if index % 10 == 9 { 4e6 } else { 1e6 });
         assert!((2.0..5.0).contains(&peaks), "{peaks}");
+    }
+
+    /// The estimate follows a peak at once and goes back when the next interval does; of what
+    /// stays it is sure with the second interval.
+    #[test]
+    fn a_peak_of_one_interval_leaves_the_past_as_it_was() {
+        let (mut tracker, mut now_ns) = (Tracker::default(), 0);
+        for _ in 0..20 {
+            interval(&mut tracker, &mut now_ns, 1e6, 10);
+        }
+        let estimate = |tracker: &Tracker| tracker.estimate().map_or(0.0, |of| of.latency_ns);
+        interval(&mut tracker, &mut now_ns, 9e6, 10);
+        assert!(tracker.is_new() && estimate(&tracker) == 9e6);
+        interval(&mut tracker, &mut now_ns, 1.2e6, 4);
+        assert!(!tracker.is_new() && estimate(&tracker) < 1.1e6);
+        for _ in 0..2 {
+            interval(&mut tracker, &mut now_ns, 9e6, 10);
+        }
+        assert!(!tracker.is_new() && estimate(&tracker) == 9e6);
     }
 
     #[test]
