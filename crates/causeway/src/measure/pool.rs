@@ -27,8 +27,8 @@ use super::totals::Totals;
 /// Shares for each estimating thread: so many that the reading thread finds one that
 /// nobody is at, so few that batches are worth their handing over.
 pub const SHARES: usize = 4;
-/// Packets of a batch, at most; the first full one ends the round. What is under way stays in the caches that cores
-/// share, and a thread that waited is woken seldom enough.
+/// Packets of a batch, at most; the first full one ends the round. What is under way stays in
+/// the caches that cores share, and a thread that waited is woken seldom enough.
 const BATCH: usize = 1 << 11;
 /// Rounds that may wait before the reading thread does their work.
 const DEPTH: usize = 2;
