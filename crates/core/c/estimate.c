@@ -15,8 +15,9 @@ static bool any(const struct est_samples *out)
 	return out->group[0].count2 | out->group[1].count2;
 }
 
-NONNULL __attribute__((flatten)) bool causeway_window_chain_packet(struct wc_state *s, const struct est_packet *p,
-			    struct est_samples *out)
+NONNULL __attribute__((flatten)) bool
+causeway_window_chain_packet(struct wc_state *s, const struct est_packet *p,
+			     struct est_samples *out)
 {
 	wc_packet(s, p, out);
 	return any(out);

@@ -26,6 +26,7 @@ const TICK: u64 = 1 << 16;
 /// Packets that one thread alone takes up before it estimates: they stay in its
 /// nearest cache.
 const GROUP: usize = 64;
+
 /// What to do with a capture.
 pub struct Job<M> {
     /// What measures: one for this thread, or one for each share of the flows.

@@ -5,18 +5,9 @@
 use std::io::{self, Write};
 use std::net::IpAddr;
 
-/// Digits of the largest number.
-const MAX: usize = 20;
-
 /// Writes a decimal number.
 pub fn decimal(out: &mut impl Write, number: impl Into<u64>) -> io::Result<()> {
-    let (mut rest, mut digits, mut at) = (number.into(), [b'0'; MAX], MAX);
-    while at == MAX || rest > 0 {
-        at -= 1;
-        digits[at] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-    }
-    out.write_all(&digits[at..])
+    out.write_all(itoa::Buffer::new().format(number.into()).as_bytes())
 }
 
 /// Writes nanoseconds as microseconds with three decimal places.
