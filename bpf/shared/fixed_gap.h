@@ -20,18 +20,12 @@ struct fixed_gap_state {
 };
 _Static_assert(sizeof(struct fixed_gap_state) == 16, "fixed_gap_state");
 
-CW_GLOBAL int fixed_gap_packet(struct fixed_gap_state *s,
-			       const struct fixed_gap_config *config,
-			       const struct est_packet *p, struct est_samples *out)
+/* One packet that may carry a request. The length of a batch that it ended; 0: none. */
+CW_INLINE u64 fixed_gap_request(struct fixed_gap_state *s,
+				const struct fixed_gap_config *config, u64 t_ns)
 {
-	u64 now, gap;
+	u64 now = CW_MAX(t_ns, s->last_ns), gap, batch = 0;
 
-	if (!s || !config || !p || !out)
-		return 0;
-	__builtin_memset(out, 0, sizeof(*out));
-	if (!est_has_request(p))
-		return 0;
-	now = CW_MAX(p->t_ns, s->last_ns);
 	if (!s->last_ns) {
 		s->last_ns = now;
 		s->batch_ns = now;
@@ -39,14 +33,36 @@ CW_GLOBAL int fixed_gap_packet(struct fixed_gap_state *s,
 	}
 	gap = now - s->last_ns;
 	if (gap > config->delta_ns) {
-		if (gap < config->idle_ns) {
-			out->group[0].when_ns = now;
-			out->group[0].sum2_ns = 2 * (now - s->batch_ns);
-			out->group[0].count2 = 2;
-		}
+		if (gap < config->idle_ns)
+			batch = now - s->batch_ns;
 		s->batch_ns = now;
 	}
 	s->last_ns = now;
+	return batch;
+}
+
+CW_INLINE void fixed_gap_sample(const struct fixed_gap_state *s, u64 batch_ns,
+				struct est_samples *out)
+{
+	out->group[0].when_ns = s->last_ns;
+	out->group[0].sum2_ns = 2 * batch_ns;
+	out->group[0].count2 = 2;
+}
+
+CW_GLOBAL int fixed_gap_packet(struct fixed_gap_state *s,
+			       const struct fixed_gap_config *config,
+			       const struct est_packet *p, struct est_samples *out)
+{
+	u64 batch;
+
+	if (!s || !config || !p || !out)
+		return 0;
+	__builtin_memset(out, 0, sizeof(*out));
+	if (!est_has_request(p))
+		return 0;
+	batch = fixed_gap_request(s, config, p->t_ns);
+	if (batch)
+		fixed_gap_sample(s, batch, out);
 	return 0;
 }
 

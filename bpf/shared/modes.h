@@ -52,18 +52,12 @@ struct modes_state {
 };
 _Static_assert(sizeof(struct modes_state) == 176, "modes_state");
 
-CW_INLINE u64 modes_epsilon(const struct modes_config *config, u32 edge)
+/* Whether something so far beyond the edge of a mode is still within epsilon of it. */
+CW_INLINE int modes_reaches(const struct modes_config *config, u32 edge, u32 beyond)
 {
-	u64 absolute = config->epsilon_ns >> MODES_SHIFT;
-	u64 relative = (u64)edge * config->epsilon_permille / 1000;
-
-	return CW_MAX(absolute, relative);
-}
-
-/* The largest gap that the mode takes in, or merges with. */
-CW_INLINE u64 modes_reach(const struct modes_config *config, const struct modes_mode *m)
-{
-	return m->max + modes_epsilon(config, m->max);
+	if (beyond <= config->epsilon_ns >> MODES_SHIFT)
+		return 1;
+	return (u64)beyond * 1000 <= (u64)edge * config->epsilon_permille;
 }
 
 /* Whether the mode takes the gap in; asks for an epsilon only where that decides. */
@@ -71,8 +65,8 @@ CW_INLINE int modes_accepts(const struct modes_config *config,
 			    const struct modes_mode *m, u32 gap)
 {
 	if (gap > m->max)
-		return gap <= modes_reach(config, m);
-	return gap >= m->min || m->min <= gap + modes_epsilon(config, m->min);
+		return modes_reaches(config, m->max, gap - m->max);
+	return gap >= m->min || modes_reaches(config, m->min, m->min - gap);
 }
 
 CW_INLINE struct modes_mode *modes_at(struct modes_state *s, u32 k)
@@ -91,7 +85,8 @@ CW_GLOBAL int modes_merge(struct modes_state *s, const struct modes_config *conf
 	a = modes_at(s, k);
 	b = modes_at(s, k + 1);
 	count = (u32)a->count + b->count;
-	if (modes_reach(config, a) < b->min || count > 0xffff)
+	if (count > 0xffff ||
+	    (b->min > a->max && !modes_reaches(config, a->max, b->min - a->max)))
 		return 0;
 	a->max = CW_MAX(a->max, b->max);
 	a->sum += b->sum;
@@ -173,16 +168,12 @@ CW_INLINE void modes_add(struct modes_state *s, const struct modes_config *confi
 	}
 }
 
-/* One packet. The estimate comes from modes_end_epoch, none from here. */
-CW_GLOBAL int modes_packet(struct modes_state *s, const struct modes_config *config,
-			   const struct est_packet *p)
+/* One packet that may carry a request. */
+CW_INLINE void modes_request(struct modes_state *s, const struct modes_config *config,
+			     const struct est_packet *p)
 {
-	u64 now;
+	u64 now = CW_MAX(p->t_ns, s->last_ns);
 
-	/* Section 3.4, first heuristic: gaps between pure ACKs are one gap. */
-	if (!s || !config || !p || !est_has_request(p))
-		return 0;
-	now = CW_MAX(p->t_ns, s->last_ns);
 	if (s->last_ns) {
 		/* Second heuristic: a client that waits sends less than an MTU. */
 		u32 candidate = s->last_len < config->mtu;
@@ -192,6 +183,16 @@ CW_GLOBAL int modes_packet(struct modes_state *s, const struct modes_config *con
 	s->last_ns = now;
 	s->last_len = (u16)CW_MIN(p->ip_len, 0xffffu);
 	s->tcp = (u8)est_is_tcp(p);
+}
+
+/* One packet. The estimate comes from modes_end_epoch, none from here. */
+CW_GLOBAL int modes_packet(struct modes_state *s, const struct modes_config *config,
+			   const struct est_packet *p)
+{
+	/* Section 3.4, first heuristic: gaps between pure ACKs are one gap. */
+	if (!s || !config || !p || !est_has_request(p))
+		return 0;
+	modes_request(s, config, p);
 	return 0;
 }
 

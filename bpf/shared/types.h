@@ -50,6 +50,7 @@ typedef int64_t s64;
  * an index is small, drops the mask, and leaves a bound that the verifier
  * cannot see.
  */
+#ifdef __bpf__
 #define CW_MASKED(i, mask)                       \
 	({                                       \
 		u32 _cw_i = (u32)(i);            \
@@ -66,6 +67,10 @@ typedef int64_t s64;
 		asm volatile("" : "+r"(_cw_i));                \
 		_cw_i;                                         \
 	})
+#else
+#define CW_MASKED(i, mask) ((u32)(i) & (u32)(mask))
+#define CW_CLAMPED(i, max) CW_MIN((u32)(i), (u32)(max))
+#endif
 
 /* Before a loop whose unrolled form would need more stack than the kernel has. */
 #ifdef __clang__

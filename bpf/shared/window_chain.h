@@ -392,20 +392,18 @@ CW_INLINE u64 wc_now(struct wc_state *s, u64 t_ns)
 	return t_ns;
 }
 
-/* One packet of a flow. */
-CW_GLOBAL int wc_packet(struct wc_state *s, const struct est_packet *p,
-			struct est_samples *out)
+/*
+ * What a packet tells whether it carries a request or not: when it arrived, and how long
+ * the client sat on the data that it echoes; -1: unknown. 0: it tells no more.
+ */
+CW_INLINE int wc_arrive(struct wc_state *s, const struct est_packet *p, u64 *now_ns,
+			s64 *lag_ns)
 {
-	s64 lag = -1;
-	u64 now;
-	int tcp;
+	u64 now = wc_now(s, p->t_ns);
 
-	if (!s || !p || !out)
-		return 0;
-	__builtin_memset(out, 0, sizeof(*out));
-	now = wc_now(s, p->t_ns);
-	tcp = est_is_tcp(p);
-	if (tcp) {
+	*now_ns = now;
+	*lag_ns = -1;
+	if (est_is_tcp(p)) {
 		if (p->tcp_flags & (EST_TCP_FIN | EST_TCP_SYN | EST_TCP_RST)) {
 			if (p->tcp_flags & EST_TCP_SYN)
 				wc_begin(s, now);
@@ -414,10 +412,25 @@ CW_GLOBAL int wc_packet(struct wc_state *s, const struct est_packet *p,
 		if ((s->flags & WC_SYN_SEEN) && (p->tcp_flags & EST_TCP_ACK))
 			wc_first_ack(s, now);
 		if (p->has_ts)
-			lag = wc_echo_lag(s, now, p->tsecr);
-	}
-	if (!tcp)
+			*lag_ns = wc_echo_lag(s, now, p->tsecr);
+	} else {
 		wc_silence(s, now);
+	}
+	return 1;
+}
+
+/* One packet of a flow. */
+CW_GLOBAL int wc_packet(struct wc_state *s, const struct est_packet *p,
+			struct est_samples *out)
+{
+	s64 lag;
+	u64 now;
+
+	if (!s || !p || !out)
+		return 0;
+	__builtin_memset(out, 0, sizeof(*out));
+	if (!wc_arrive(s, p, &now, &lag))
+		return 0;
 	if (est_has_request(p))
 		wc_data(s, p, now, lag, out);
 	else

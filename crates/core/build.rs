@@ -13,7 +13,7 @@ fn main() {
         .include("../../bpf/shared")
         .std("gnu11")
         // Estimators run per packet; unoptimised they would dominate debug tests.
-        .opt_level(2)
+        .opt_level(3)
         // Rust asks for them where it has debug information; here a register is dear.
         .force_frame_pointer(false)
         .warnings(true)

@@ -23,23 +23,55 @@ causeway_window_chain_packet(struct wc_state *s, const struct est_packet *p,
 	return any(out);
 }
 
-// The three estimators at once: what they ask of a packet is asked once, and one call
-// saves its registers once. Answers which of the first two have samples: bits 0 and 1.
-NONNULL __attribute__((flatten)) u32 causeway_three_packet(struct wc_state *restrict chain,
-			  struct fixed_gap_state *restrict gap,
-			  struct modes_state *restrict modes,
-			  const struct fixed_gap_config *restrict gap_config,
-			  const struct modes_config *restrict modes_config,
-			  const struct est_packet *restrict p,
-			  struct est_samples *restrict out)
-{
-	u32 found;
+// The three estimators of a flow: what they know, and what they were told.
+struct three_states {
+	struct wc_state chain;
+	struct fixed_gap_state gap;
+	struct modes_state modes;
+};
 
-	fixed_gap_packet(gap, gap_config, p, &out[1]);
-	found = out[1].group[0].count2 ? 2 : 0;
-	modes_packet(modes, modes_config, p);
-	wc_packet(chain, p, &out[0]);
+struct three_configs {
+	struct fixed_gap_config gap;
+	struct modes_config modes;
+};
+
+static __attribute__((noinline, flatten)) u32
+three_request(struct three_states *restrict s, const struct three_configs *restrict config,
+	      const struct est_packet *restrict p, struct est_samples *restrict out)
+{
+	u64 batch, now;
+	u32 found = 0;
+	s64 lag;
+
+	modes_request(&s->modes, &config->modes, p);
+	batch = fixed_gap_request(&s->gap, &config->gap, p->t_ns);
+	if (batch) {
+		__builtin_memset(&out[1], 0, sizeof(out[1]));
+		fixed_gap_sample(&s->gap, batch, &out[1]);
+		found = 2;
+	}
+	__builtin_memset(&out[0], 0, sizeof(out[0]));
+	if (wc_arrive(&s->chain, p, &now, &lag))
+		wc_data(&s->chain, p, now, lag, &out[0]);
 	return found | any(&out[0]);
+}
+
+// What they ask of a packet is asked once. Answers which of the first two have samples,
+// bits 0 and 1: only then `out` is written. Most packets without a request need few
+// registers, and no call that saves more.
+NONNULL u32 causeway_three_packet(struct three_states *restrict s,
+				  const struct three_configs *restrict config,
+				  const struct est_packet *restrict p,
+				  struct est_samples *restrict out)
+{
+	u64 now;
+	s64 lag;
+
+	if (est_has_request(p))
+		return three_request(s, config, p, out);
+	if (wc_arrive(&s->chain, p, &now, &lag))
+		wc_pure_ack(&s->chain, p, now);
+	return 0;
 }
 
 NONNULL void causeway_window_chain_finish(struct wc_state *s, struct est_samples *out)

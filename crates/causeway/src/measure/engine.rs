@@ -9,7 +9,7 @@ use std::thread;
 
 use causeway_core::capture::{Packet, Reader, Rest, Visit};
 use causeway_core::flow::{Batch, FlowState, Headers, Measuring, Observation, Place};
-use causeway_core::wire::Skip;
+use causeway_core::wire::{Skip, Stamped};
 
 use super::args::Filter;
 use super::collect::{Found, write_lines};
@@ -90,6 +90,15 @@ pub trait Consumer {
     /// Takes the packet with this number.
     fn packet(&mut self, index: u64, seen: Observation) -> io::Result<()>;
 
+    /// [`Consumer::packet`] of a frame captured at `time_ns`.
+    fn stamped(
+        &mut self,
+        index: u64,
+        frame: &Stamped<'_>,
+        time_ns: u64,
+        headers: Headers,
+    ) -> io::Result<()>;
+
     /// The next packet may be long in coming.
     fn pause(&mut self) -> io::Result<()>;
 }
@@ -104,6 +113,7 @@ struct Alone<'a, M> {
 }
 
 impl<M: Measuring> Alone<'_, M> {
+    #[inline(never)]
     fn flush(&mut self) {
         self.meter.observe_all(&self.waiting, &mut self.found);
         self.waiting.clear();
@@ -115,6 +125,23 @@ impl<M: Measuring> Consumer for Alone<'_, M> {
     fn packet(&mut self, index: u64, seen: Observation) -> io::Result<()> {
         let place = Place::of(&seen.key, &self.seed);
         self.waiting.push(index, &seen, place);
+        if self.waiting.len() == GROUP {
+            self.flush();
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn stamped(
+        &mut self,
+        index: u64,
+        frame: &Stamped<'_>,
+        time_ns: u64,
+        headers: Headers,
+    ) -> io::Result<()> {
+        let place = Place::of_stamped(frame, &self.seed);
+        self.waiting
+            .push_stamped(index, frame, time_ns, headers, place);
         if self.waiting.len() == GROUP {
             self.flush();
         }
@@ -246,16 +273,18 @@ impl<C: Consumer> Visit<anyhow::Error> for Gate<'_, C> {
     fn visit(&mut self, packet: &Packet<'_>) -> ControlFlow<anyhow::Error> {
         if self.open
             && let (Some(time_ns), Some(link)) = (packet.time_ns, packet.link)
-            && let Some(seen) =
-                Observation::of_common_frame(link, packet.data, time_ns, self.headers)
+            && let Some(frame) = Stamped::of(link, packet.data)
         {
             self.index += 1;
-            return match self.consumer.packet(self.index - 1, seen) {
+            let (index, headers) = (self.index - 1, self.headers);
+            return match self.consumer.stamped(index, &frame, time_ns, headers) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(error) => ControlFlow::Break(error.into()),
             };
         }
-        match self.examine(packet) {
+        // A copy: the packet itself need not be laid out in memory for the way above.
+        let packet = *packet;
+        match self.less_common(&packet) {
             Ok(()) => ControlFlow::Continue(()),
             Err(error) => ControlFlow::Break(error),
         }
@@ -263,6 +292,21 @@ impl<C: Consumer> Visit<anyhow::Error> for Gate<'_, C> {
 }
 
 impl<C: Consumer> Gate<'_, C> {
+    /// For UDP, and TCP without timestamps.
+    #[inline(never)]
+    fn less_common(&mut self, packet: &Packet<'_>) -> anyhow::Result<()> {
+        if self.open
+            && let (Some(time_ns), Some(link)) = (packet.time_ns, packet.link)
+            && let Some(seen) =
+                Observation::of_common_frame(link, packet.data, time_ns, self.headers)
+        {
+            self.index += 1;
+            self.consumer.packet(self.index - 1, seen)?;
+            return Ok(());
+        }
+        self.examine(packet)
+    }
+
     /// The long way, for what is filtered or not of the commonest sort.
     #[inline(never)]
     fn examine(&mut self, packet: &Packet<'_>) -> anyhow::Result<()> {

@@ -26,7 +26,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use causeway_core::estimate::{Method, Technique, Three};
+use causeway_core::estimate::{Lineup, Method, Technique, Three};
 use causeway_core::flow::{Comparison, Direction, Measuring, Meter, Settings};
 
 pub use args::Args;
@@ -54,9 +54,9 @@ impl Args {
             Some([a, b]) => self.read(&techniques, |s| Meter::new(with([a.clone(), b.clone()], s))),
             Some([a, b, c]) => {
                 let methods = [a.clone(), b.clone(), c.clone()];
-                match Three::takes(&methods) {
-                    true => self.read(&techniques, |s| Meter::of_three(with(methods.clone(), s))),
-                    false => self.read(&techniques, |s| Meter::new(with(methods.clone(), s))),
+                match Three::plan(methods.clone()) {
+                    Some(plan) => self.read(&techniques, |s| Meter::of_three(s, plan)),
+                    None => self.read(&techniques, |s| Meter::new(with(methods.clone(), s))),
                 }
             }
             _ => self.read(&techniques, |s| {

@@ -17,7 +17,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use causeway_core::flow::{Batch, Counts, FlowState, Measuring, Observation, Place};
+use causeway_core::flow::{Batch, Counts, FlowState, Headers, Measuring, Observation, Place};
+use causeway_core::wire::Stamped;
 
 use super::collect::{Found, Lines, write_lines};
 use super::engine::Consumer;
@@ -402,6 +403,25 @@ impl<M: Measuring> Consumer for Rounds<'_, M> {
         let share = place.share(self.batches.len());
         let batch = &mut self.batches[share];
         batch.push(index, &seen, place);
+        if batch.len() == BATCH {
+            self.send()
+        } else {
+            Ok(())
+        }
+    }
+
+    #[inline(always)]
+    fn stamped(
+        &mut self,
+        index: u64,
+        frame: &Stamped<'_>,
+        time_ns: u64,
+        headers: Headers,
+    ) -> io::Result<()> {
+        let place = Place::of_stamped(frame, &self.seed);
+        let share = place.share(self.batches.len());
+        let batch = &mut self.batches[share];
+        batch.push_stamped(index, frame, time_ns, headers, place);
         if batch.len() == BATCH {
             self.send()
         } else {

@@ -19,6 +19,7 @@ mod pcap;
 mod pcapng;
 pub mod write;
 
+use std::hint::cold_path;
 use std::ops::ControlFlow;
 
 use crate::wire::LinkType;
@@ -184,7 +185,10 @@ impl PacketTally {
     fn count(&mut self, time_ns: Option<u64>) {
         self.packets += 1;
         if let Some(time_ns) = time_ns {
-            self.backwards += u64::from(time_ns < self.last_ns);
+            if time_ns < self.last_ns {
+                cold_path();
+                self.backwards += 1;
+            }
             self.last_ns = time_ns;
         }
     }

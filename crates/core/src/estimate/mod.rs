@@ -50,7 +50,7 @@ pub use confidence::{Confidence, Quality};
 pub use fixed_gap::{FixedGap, FixedGapConfig};
 pub use handshake::Handshake;
 pub use modes::{Modes, ModesConfig, ModesIbg};
-pub use native::{FixedGapState, ModesState, WindowChainState};
+pub use native::{FixedGapState, ModesState, ThreeConfigs, WindowChainState};
 pub use sampled::Sampled;
 pub use seq_ack::SeqAck;
 pub use spin::Spin;

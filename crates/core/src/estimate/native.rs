@@ -62,15 +62,13 @@ unsafe extern "C" {
         p: *const Packet,
         out: *mut Samples,
     ) -> bool;
-    // Answers which of the first two have a sample in their `out`: bits 0 and 1.
+    // Answers which of the first two have a sample, which their `out` then holds: bits 0
+    // and 1.
     fn causeway_three_packet(
-        chain: *mut WindowChainState,
-        gap: *mut FixedGapState,
-        modes: *mut ModesState,
-        gap_config: *const FixedGapConfig,
-        modes_config: *const ModesConfig,
+        s: *mut ThreeStates,
+        config: *const ThreeConfigs,
         p: *const Packet,
-        out: *mut [Samples; 2],
+        out: *mut [MaybeUninit<Samples>; 2],
     ) -> u32;
     fn causeway_window_chain_finish(s: *mut WindowChainState, out: *mut Samples);
     fn causeway_fixed_gap_packet(
@@ -105,32 +103,43 @@ pub(super) fn window_chain_step<'a>(
     }
 }
 
-/// What the three estimators' steps need.
-pub(super) struct Three<'a> {
-    pub(super) chain: &'a mut WindowChainState,
-    pub(super) gap: (&'a mut FixedGapState, &'a FixedGapConfig),
-    pub(super) modes: (&'a mut ModesState, &'a ModesConfig),
+/// The states of all three estimators of a flow: `struct three_states`.
+#[repr(C)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ThreeStates {
+    pub(super) chain: WindowChainState,
+    pub(super) gap: FixedGapState,
+    pub(super) modes: ModesState,
+}
+
+const _: () = assert!(size_of::<ThreeStates>() == 320);
+
+/// Their parameters: `struct three_configs`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ThreeConfigs {
+    pub(super) gap: FixedGapConfig,
+    pub(super) modes: ModesConfig,
 }
 
 /// The steps of all three into `out`; `None` where nothing became known. `modes` never
 /// knows anything before its epoch ends.
 #[inline]
 pub(super) fn three_step<'a>(
-    three: Three<'_>,
+    states: &mut ThreeStates,
+    configs: &ThreeConfigs,
     packet: &Packet,
-    out: &'a mut MaybeUninit<[Samples; 2]>,
+    out: &'a mut [MaybeUninit<Samples>; 2],
 ) -> [Option<&'a Samples>; 2] {
-    let Three { chain, gap, modes } = three;
-    // SAFETY: as above; a step writes all of `out`.
-    let (found, out) = unsafe {
-        let to = out.as_mut_ptr();
-        let found = causeway_three_packet(chain, gap.0, modes.0, gap.1, modes.1, packet, to);
-        (found, out.assume_init_ref())
-    };
-    [
-        (found & 1 != 0).then_some(&out[0]),
-        (found & 2 != 0).then_some(&out[1]),
-    ]
+    // SAFETY: as above; a step writes all of an element of `out` before it says that it
+    // has a sample.
+    unsafe {
+        let found = causeway_three_packet(states, configs, packet, out);
+        [
+            (found & 1 != 0).then(|| out[0].assume_init_ref()),
+            (found & 2 != 0).then(|| out[1].assume_init_ref()),
+        ]
+    }
 }
 
 pub(super) fn window_chain_finish(state: &mut WindowChainState) -> Samples {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What one flow needs of an estimator, without what all flows have in common.
 
+use std::fmt;
 use std::mem::MaybeUninit;
 
-use super::native::{self, FixedGapState, ModesState, WindowChainState};
+use super::native::{self, FixedGapState, ModesState, ThreeConfigs, ThreeStates, WindowChainState};
 use super::{Method, Packet, Samples};
 
 /// The state of any estimator for one flow. An [`Estimator`](super::Estimator)
@@ -75,32 +76,39 @@ impl State {
 }
 
 /// The states of several estimators of one flow. What each one finds goes by its place in
-/// the list of methods, which is the same in all calls; their order is that of [`State`].
+/// the list of methods; their order is that of [`State`].
 pub trait Lineup<const N: usize> {
+    /// The methods as the states need them, the same in all calls.
+    type Plan: Clone + fmt::Debug + Send;
+
+    /// `None` where these are not the methods that it is for.
+    fn plan(methods: [Method; N]) -> Option<Self::Plan>;
+
     /// A flow without packets.
-    fn new(methods: &[Method; N]) -> Self;
+    fn new(plan: &Self::Plan) -> Self;
 
     /// [`State::packet`] of all of them.
-    fn packet(
-        &mut self,
-        methods: &[Method; N],
-        packet: &Packet,
-        found: impl FnMut(usize, &Samples),
-    );
+    fn packet(&mut self, plan: &Self::Plan, packet: &Packet, found: impl FnMut(usize, &Samples));
 
     /// [`State::end_epoch`] of one.
-    fn end_epoch(&mut self, index: usize, methods: &[Method; N]) -> Option<Samples>;
+    fn end_epoch(&mut self, index: usize, plan: &Self::Plan) -> Option<Samples>;
 
     /// [`State::finish`] of one.
-    fn finish(&mut self, index: usize, methods: &[Method; N]) -> Option<Samples>;
+    fn finish(&mut self, index: usize, plan: &Self::Plan) -> Option<Samples>;
 }
 
 impl<const N: usize> Lineup<N> for [State; N] {
+    type Plan = [Method; N];
+
+    fn plan(methods: [Method; N]) -> Option<[Method; N]> {
+        Some(methods)
+    }
+
     fn new(methods: &[Method; N]) -> Self {
         std::array::from_fn(|index| State::new(&methods[index]))
     }
 
-    #[inline]
+    #[inline(always)]
     fn packet(
         &mut self,
         methods: &[Method; N],
@@ -127,45 +135,36 @@ impl<const N: usize> Lineup<N> for [State; N] {
 /// The states of all three, in the order of [`Method`]: one call for a packet, and no more
 /// memory than they need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct Three {
-    chain: WindowChainState,
-    gap: FixedGapState,
-    modes: ModesState,
-}
-
-const _: () = assert!(size_of::<Three>() == 320);
-
-impl Three {
-    /// Whether these are the methods that it is for.
-    pub fn takes(methods: &[Method; 3]) -> bool {
-        use Method::{FixedGap, Modes, WindowChain};
-        matches!(methods, [WindowChain, FixedGap(_), Modes(_)])
-    }
-}
+#[repr(transparent)]
+pub struct Three(ThreeStates);
 
 impl Lineup<3> for Three {
-    fn new(_: &[Method; 3]) -> Self {
+    type Plan = ThreeConfigs;
+
+    fn plan(methods: [Method; 3]) -> Option<ThreeConfigs> {
+        match methods {
+            [
+                Method::WindowChain,
+                Method::FixedGap(gap),
+                Method::Modes(modes),
+            ] => Some(ThreeConfigs { gap, modes }),
+            _ => None,
+        }
+    }
+
+    fn new(_: &ThreeConfigs) -> Self {
         Self::default()
     }
 
-    #[inline]
+    #[inline(always)]
     fn packet(
         &mut self,
-        methods: &[Method; 3],
+        configs: &ThreeConfigs,
         packet: &Packet,
         mut found: impl FnMut(usize, &Samples),
     ) {
-        let [_, Method::FixedGap(gap_config), Method::Modes(modes_config)] = methods else {
-            return;
-        };
-        let three = native::Three {
-            chain: &mut self.chain,
-            gap: (&mut self.gap, gap_config),
-            modes: (&mut self.modes, modes_config),
-        };
-        let mut out = MaybeUninit::uninit();
-        let samples = native::three_step(three, packet, &mut out);
+        let mut out = [MaybeUninit::uninit(); 2];
+        let samples = native::three_step(&mut self.0, configs, packet, &mut out);
         for (index, samples) in samples.into_iter().enumerate() {
             if let Some(samples) = samples {
                 found(index, samples);
@@ -173,17 +172,17 @@ impl Lineup<3> for Three {
         }
     }
 
-    fn end_epoch(&mut self, index: usize, methods: &[Method; 3]) -> Option<Samples> {
-        match (index, &methods[index]) {
-            (2, Method::Modes(config)) => some(native::modes_end_epoch(&mut self.modes, config)),
+    fn end_epoch(&mut self, index: usize, configs: &ThreeConfigs) -> Option<Samples> {
+        match index {
+            2 => some(native::modes_end_epoch(&mut self.0.modes, &configs.modes)),
             _ => None,
         }
     }
 
-    fn finish(&mut self, index: usize, methods: &[Method; 3]) -> Option<Samples> {
+    fn finish(&mut self, index: usize, configs: &ThreeConfigs) -> Option<Samples> {
         match index {
-            0 => some(native::window_chain_finish(&mut self.chain)),
-            _ => self.end_epoch(index, methods),
+            0 => some(native::window_chain_finish(&mut self.0.chain)),
+            _ => self.end_epoch(index, configs),
         }
     }
 }
@@ -233,8 +232,8 @@ mod tests {
                 Method::FixedGap(FixedGapConfig::default()),
                 Method::Modes(ModesConfig::default()),
             ];
-            prop_assert!(Three::takes(&methods));
-            let mut together = Three::new(&methods);
+            let plan = Three::plan(methods.clone()).expect("these are its methods");
+            let mut together = Three::new(&plan);
             let mut apart = <[State; 3]>::new(&methods);
             let (mut t_ns, mut seq, mut ack) = (1_000_000_000, 0u32, 0u32);
             for (step, (gap_ns, packet)) in packets.into_iter().enumerate() {
@@ -243,24 +242,24 @@ mod tests {
                 ack = ack.wrapping_add(packet.ack);
                 let packet = Packet { t_ns, seq, ack, ..packet };
                 let (mut at_once, mut one_by_one) = (Vec::new(), Vec::new());
-                together.packet(&methods, &packet, |at, samples| at_once.push((at, *samples)));
+                together.packet(&plan, &packet, |at, samples| at_once.push((at, *samples)));
                 apart.packet(&methods, &packet, |at, samples| one_by_one.push((at, *samples)));
                 if step % 16 == 15 {
                     for at in 0..3 {
-                        at_once.extend(together.end_epoch(at, &methods).map(|all| (at, all)));
+                        at_once.extend(together.end_epoch(at, &plan).map(|all| (at, all)));
                         one_by_one.extend(apart.end_epoch(at, &methods).map(|all| (at, all)));
                     }
                 }
                 prop_assert_eq!(at_once, one_by_one);
                 let states = [
-                    State::WindowChain(together.chain.clone()),
-                    State::FixedGap(together.gap.clone()),
-                    State::Modes(together.modes.clone()),
+                    State::WindowChain(together.0.chain.clone()),
+                    State::FixedGap(together.0.gap.clone()),
+                    State::Modes(together.0.modes.clone()),
                 ];
                 prop_assert_eq!(&states, &apart);
             }
             for at in 0..3 {
-                prop_assert_eq!(together.finish(at, &methods), apart.finish(at, &methods));
+                prop_assert_eq!(together.finish(at, &plan), apart.finish(at, &methods));
             }
         }
     }

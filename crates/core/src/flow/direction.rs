@@ -33,9 +33,16 @@ impl Hint {
     /// The hint of a TCP segment.
     #[inline]
     pub(super) fn of_flags(flags: TcpFlags) -> Hint {
-        if !flags.is_syn() {
+        if flags.is_syn() {
+            Hint::of_syn(flags)
+        } else {
             Hint::None
-        } else if flags.opens() {
+        }
+    }
+
+    #[cold]
+    fn of_syn(flags: TcpFlags) -> Hint {
+        if flags.opens() {
             Hint::Opens
         } else {
             Hint::Answers

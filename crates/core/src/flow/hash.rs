@@ -18,18 +18,23 @@ const K1: u64 = 0x1319_8a2e_0370_7345;
 #[derive(Clone, Copy, Debug)]
 pub struct FlowState {
     seed: u64,
+    /// What [`FlowState::of_two`] needs of it.
+    second: u64,
 }
 
 impl FlowState {
     /// The hash family of `seed`. Equal seeds give equal hashes.
     pub const fn new(seed: u64) -> Self {
-        Self { seed }
+        Self {
+            seed: seed ^ K0,
+            second: seed.rotate_left(32) ^ K1,
+        }
     }
 
     /// The hash of two words at once: one product for both, one to mix it.
     #[inline(always)]
     pub(super) fn of_two(&self, a: u64, b: u64) -> u64 {
-        let both = fold(a ^ self.seed ^ K0, b ^ self.seed.rotate_left(32) ^ K1);
+        let both = fold(a ^ self.seed, b ^ self.second);
         fold(both ^ K1, K0)
     }
 }
@@ -39,7 +44,7 @@ impl BuildHasher for FlowState {
 
     #[inline]
     fn build_hasher(&self) -> FlowHasher {
-        FlowHasher(self.seed ^ K0)
+        FlowHasher(self.seed)
     }
 }
 

@@ -29,11 +29,38 @@ pub struct FlowKey {
     rest: u64,
 }
 
-/// A [`FlowKey`] without the upper halves of its addresses.
-#[derive(Clone, Copy, Debug)]
+/// The name that both directions of a flow share, without the upper halves of its
+/// addresses.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Packed {
+    /// Of IPv6, which [`WIDE`] says, where they stand elsewhere.
     addresses: u64,
     rest: u64,
+}
+
+/// In the words of [`Packed`], which no [`FlowKey`] equals that has this.
+const WIDE: u64 = 1 << 48;
+
+/// With equal ports the lower address comes first.
+#[cold]
+fn lower_comes_last(addresses: u64) -> bool {
+    addresses > addresses.rotate_left(32)
+}
+
+impl Packed {
+    /// Of IPv4: the name, its hash, and whether the packet was sent from the other side.
+    #[inline(always)]
+    pub(super) fn of(addresses: u64, ports: u32, proto: u8, hash: &FlowState) -> (Self, u64, bool) {
+        let (mut addresses, mut ports, other) = (addresses, ports, ports.rotate_left(16));
+        // The higher port comes first, which is the usual client's.
+        let swapped = ports < other || ports == other && lower_comes_last(addresses);
+        if swapped {
+            (addresses, ports) = (addresses.rotate_left(32), other);
+        }
+        let rest = u64::from(proto) << 32 | u64::from(ports);
+        let hash = hash.of_two(addresses, rest);
+        (Self { addresses, rest }, hash, swapped)
+    }
 }
 
 impl FlowKey {
@@ -144,27 +171,24 @@ impl FlowKey {
         sport < dport || sport == dport && self.src > self.dst
     }
 
-    /// The hash of [`FlowKey::canonical`], which it does without, and whether that
-    /// is the other name. Always inlined: a call would have the reader of a packet lay
-    /// out its key in memory first.
+    /// [`FlowKey::canonical`], its hash, and whether that is the other name. Always
+    /// inlined: a call would have the reader of a packet lay out its key in memory first.
     #[inline(always)]
-    pub(super) fn flow_hash(&self, hash: &FlowState) -> (u64, bool) {
+    pub(super) fn name(&self, hash: &FlowState) -> (Packed, u64, bool) {
         if self.is_ipv6() {
-            return self.wide_hash(hash);
+            return self.wide_name(hash);
         }
-        let swapped = self.is_swapped();
-        let (addresses, ports) = (self.addresses(), self.rest as u32);
-        let (addresses, ports) = match swapped {
-            true => (addresses.rotate_left(32), ports.rotate_left(16)),
-            false => (addresses, ports),
-        };
-        let rest = self.rest >> 32 << 32 | u64::from(ports);
-        (hash.of_two(addresses, rest), swapped)
+        Packed::of(self.addresses(), self.rest as u32, self.proto(), hash)
     }
 
     #[inline(never)]
-    fn wide_hash(&self, hash: &FlowState) -> (u64, bool) {
-        (hash.hash_one(self.canonical().0), self.is_swapped())
+    fn wide_name(&self, hash: &FlowState) -> (Packed, u64, bool) {
+        let (key, swapped) = self.canonical();
+        let name = Packed {
+            addresses: 0,
+            rest: key.rest | WIDE,
+        };
+        (name, hash.hash_one(key), swapped)
     }
 
     /// Whether a packet is of this flow, sent from the other side where `swapped`.
@@ -184,32 +208,39 @@ impl FlowKey {
         }
     }
 
-    /// The key in two words; IPv6 has its addresses in `wide`, and their place there in
-    /// the first word.
+    /// The key's name as it is kept: IPv6 has its addresses in `wide`, and their place
+    /// there in the first word.
     #[inline(always)]
-    pub(super) fn pack(&self, wide: &mut Vec<[[u64; 2]; 2]>) -> Packed {
-        let addresses = match self.is_ipv6() {
-            true => {
-                wide.push([self.src, self.dst]);
-                wide.len() as u64 - 1
-            }
-            false => self.addresses(),
-        };
+    pub(super) fn pack(&self, name: Packed, wide: &mut Vec<[[u64; 2]; 2]>) -> Packed {
+        if !self.is_ipv6() {
+            return name;
+        }
+        let (key, _) = self.canonical();
+        wide.push([key.src, key.dst]);
         Packed {
-            addresses,
-            rest: self.rest,
+            addresses: wide.len() as u64 - 1,
+            ..name
         }
     }
 
-    /// What was packed, with the same `wide`.
-    #[inline(always)]
-    pub(super) fn unpack(packed: Packed, wide: &[[[u64; 2]; 2]]) -> FlowKey {
+    /// What was packed, with the same `wide`, of a packet that was sent from the other
+    /// side where `swapped`.
+    #[inline]
+    pub(super) fn unpack(packed: Packed, swapped: bool, wide: &[[[u64; 2]; 2]]) -> FlowKey {
         let Packed { addresses, rest } = packed;
-        let [src, dst] = match rest & IPV6 {
+        let [src, dst] = match rest & WIDE {
             0 => [[0, addresses >> 32], [0, addresses & 0xffff_ffff]],
             _ => wide[addresses as usize],
         };
-        FlowKey { src, dst, rest }
+        let rest = rest & !WIDE;
+        let name = FlowKey { src, dst, rest };
+        if swapped { name.reversed() } else { name }
+    }
+
+    /// Whether this is the name of a flow of IPv4; of IPv6 it is not to be told.
+    #[inline(always)]
+    pub(super) fn has_name(&self, name: Packed) -> bool {
+        self.rest == name.rest && self.addresses() == name.addresses
     }
 
     /// Both addresses of IPv4 in one word.

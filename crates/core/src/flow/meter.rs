@@ -2,8 +2,8 @@
 
 //! Estimators over many flows: packets in, estimates per flow and epoch out.
 
-use super::{Batch, Direction, Evicted, FlowKey, Hint, Name, Probe, Sender, Table};
-use crate::estimate::{self, Lineup, Method, Sample, Samples, State, Tally, Three};
+use super::{Batch, Direction, Evicted, FlowKey, Hint, Name, Sender, Table, table::Probe};
+use crate::estimate::{self, Lineup, Method, Sample, Samples, State, Tally, Three, ThreeConfigs};
 use crate::wire::{self, Datagram, LinkType, Quick, Skip, Transport, proto};
 
 /// Encapsulated security payload: no ports, nothing to read behind it.
@@ -244,11 +244,34 @@ impl Counts {
 /// `L` holds their states: any of them, or all in their order as [`Three`], which takes
 /// less time and room.
 #[derive(Debug)]
-pub struct Meter<const N: usize, L = [State; N]> {
+pub struct Meter<const N: usize, L: Lineup<N> = [State; N]> {
     table: Table<Flow<N, L>>,
-    methods: [Method; N],
-    epoch_ns: u64,
+    plan: L::Plan,
+    clock: Clock,
     counts: Counts,
+}
+
+/// Divides time into epochs.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    epoch_ns: u64,
+    /// Two epochs.
+    two_ns: u64,
+}
+
+impl Clock {
+    fn new(epoch_ns: u64) -> Self {
+        let epoch_ns = epoch_ns.max(1);
+        Self {
+            epoch_ns,
+            two_ns: epoch_ns.saturating_mul(2),
+        }
+    }
+
+    /// The start of the epoch before that of a time.
+    fn before(&self, t_ns: u64) -> u64 {
+        (t_ns - t_ns % self.epoch_ns).saturating_sub(self.epoch_ns)
+    }
 }
 
 /// In the order of use: few packets complete a sample, which `epochs` is for.
@@ -266,24 +289,25 @@ struct Flow<const N: usize, L> {
 impl<const N: usize> Meter<N> {
     /// A meter that has seen nothing.
     pub fn new(settings: Settings<N>) -> Self {
-        Self::with_lineup(settings)
+        let plan = settings.methods.clone();
+        Self::with_lineup(settings, plan)
     }
 }
 
 impl Meter<3, Three> {
     /// A meter of all three estimators of the request direction, in the order in which
-    /// [`Method`] names them; with any other list it finds nothing.
-    pub fn of_three(settings: Settings<3>) -> Self {
-        Self::with_lineup(settings)
+    /// [`Method`] names them.
+    pub fn of_three(settings: Settings<0>, plan: ThreeConfigs) -> Self {
+        Self::with_lineup(settings, plan)
     }
 }
 
 impl<const N: usize, L: Lineup<N>> Meter<N, L> {
-    fn with_lineup(settings: Settings<N>) -> Self {
+    fn with_lineup<const M: usize>(settings: Settings<M>, plan: L::Plan) -> Self {
         Self {
             table: Table::new(settings.direction, settings.max_flows, settings.seed),
-            methods: settings.methods,
-            epoch_ns: settings.epoch_ns.max(1),
+            plan,
+            clock: Clock::new(settings.epoch_ns),
             counts: Counts::default(),
         }
     }
@@ -291,88 +315,78 @@ impl<const N: usize, L: Lineup<N>> Meter<N, L> {
     /// Takes packets in the order of capture. The same as [`Meter::observe`] for each,
     /// but faster: the flows of several packets are fetched from memory at the same time.
     pub fn observe_all(&mut self, packets: &Batch, sink: &mut impl Sink) {
-        let mut probes = [Probe::default(); AHEAD];
+        let mut guesses = [u32::MAX; AHEAD];
         for group in packets.records().chunks(AHEAD) {
-            for (probe, record) in probes.iter_mut().zip(group) {
-                *probe = Probe::new(record.hash, record.swapped);
-                self.table.prefetch_index(probe);
+            for record in group {
+                self.table.prefetch_index(record.hash);
             }
-            for probe in &mut probes[..group.len()] {
-                self.table.prefetch_entry(probe);
+            for (guess, record) in guesses.iter_mut().zip(group) {
+                *guess = self.table.prefetch_entry(record.hash);
             }
-            for (probe, record) in probes.iter().zip(group) {
+            for (&guess, record) in guesses.iter().zip(group) {
                 let index = packets.index(record);
                 sink.packet(index);
-                let key = packets.key(record);
-                self.step(probe, index, &key, record.hint, &record.packet, sink);
+                let (swapped, hint, t_ns) = (record.swapped, record.hint, record.packet.t_ns);
+                let found = self.table.guessed(guess, record.name, swapped, hint, t_ns);
+                let Some(found) = found else {
+                    let seen = (packets.key(record), hint, &record.packet);
+                    self.search(Probe::new(record.hash, swapped), index, seen, sink);
+                    continue;
+                };
+                if found.sender == Sender::Server {
+                    self.counts.from_servers += 1;
+                    continue;
+                }
+                self.counts.from_clients += 1;
+                let (flow, name) = (found.value, found.name);
+                flow.packet(&self.plan, name, &record.packet, &self.clock, sink);
             }
         }
     }
 
     /// Takes the packet with number `index` of the capture.
-    #[inline]
     pub fn observe(&mut self, index: u64, seen: &Observation, sink: &mut impl Sink) {
         sink.packet(index);
-        let Observation {
-            key, hint, packet, ..
-        } = seen;
-        self.step(&self.table.probe(key), index, key, *hint, packet, sink);
+        let probe = self.table.probe(&seen.key);
+        self.search(probe, index, (seen.key, seen.hint, &seen.packet), sink);
     }
 
-    #[inline(always)]
-    fn step(
-        &mut self,
-        probe: &Probe,
-        index: u64,
-        key: &FlowKey,
-        hint: Hint,
-        packet: &estimate::Packet,
-        sink: &mut impl Sink,
-    ) {
-        let slot = match self.table.guessed(key, probe, hint) {
-            Some(slot) => slot,
-            None => self.search(probe, index, key, hint, packet.t_ns, sink),
-        };
-        let found = self.table.at(slot, probe, packet.t_ns);
-        if found.sender == Sender::Server {
-            self.counts.from_servers += 1;
-            return;
-        }
-        self.counts.from_clients += 1;
-        let (flow, name) = (found.value, found.name);
-        flow.packet(&self.methods, name, packet, self.epoch_ns, sink);
-    }
-
-    /// The place of a packet's flow, where that was not guessed. Not a part of `step`,
-    /// which would lay out what the closures need for every packet.
+    /// Takes a packet whose flow was not guessed. Not a part of `observe_all`, which would
+    /// lay out what the closures need for every packet.
     #[inline(never)]
     fn search(
         &mut self,
-        probe: &Probe,
+        probe: Probe,
         index: u64,
-        key: &FlowKey,
-        hint: Hint,
-        t_ns: u64,
+        (key, hint, packet): (FlowKey, Hint, &estimate::Packet),
         sink: &mut impl Sink,
-    ) -> usize {
+    ) {
         let Self {
             table,
-            methods,
-            epoch_ns,
+            plan,
+            clock,
             counts,
         } = self;
-        let epoch_ns = *epoch_ns;
-        table.search(
-            key,
+        let t_ns = packet.t_ns;
+        let found = table.find(
+            &key,
             probe,
             hint,
             t_ns,
             || {
                 counts.flows += 1;
-                Flow::new(methods, index, epoch_before(t_ns, epoch_ns))
+                Flow::new(plan, index, clock.before(t_ns))
             },
-            |old: Evicted<Flow<N, L>>| old.value.finish(methods, &old.flow, epoch_ns, sink),
-        )
+            |old: Evicted<Flow<N, L>>| old.value.finish(plan, &old.flow, clock, sink),
+        );
+        match found.sender {
+            Sender::Server => counts.from_servers += 1,
+            Sender::Client => {
+                counts.from_clients += 1;
+                let (flow, name) = (found.value, found.name);
+                flow.packet(plan, name, packet, clock, sink);
+            }
+        }
     }
 
     /// Ends all flows, in the order of their first packets.
@@ -381,8 +395,7 @@ impl<const N: usize, L: Lineup<N>> Meter<N, L> {
         flows.sort_by_key(|old| old.value.born);
         for old in flows {
             sink.ending(old.value.born);
-            old.value
-                .finish(&self.methods, &old.flow, self.epoch_ns, sink);
+            old.value.finish(&self.plan, &old.flow, &self.clock, sink);
         }
     }
 
@@ -395,55 +408,56 @@ impl<const N: usize, L: Lineup<N>> Meter<N, L> {
     }
 }
 
-/// The start of the epoch before that of a time.
-fn epoch_before(t_ns: u64, epoch_ns: u64) -> u64 {
-    (t_ns - t_ns % epoch_ns).saturating_sub(epoch_ns)
-}
-
 impl<const N: usize, L: Lineup<N>> Flow<N, L> {
-    fn new(methods: &[Method; N], born: u64, before_ns: u64) -> Self {
+    fn new(plan: &L::Plan, born: u64, before_ns: u64) -> Self {
         Self {
             before_ns,
-            states: L::new(methods),
+            states: L::new(plan),
             epochs: [Epochs::default(); N],
             born,
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn packet(
         &mut self,
-        methods: &[Method; N],
+        plan: &L::Plan,
         name: Name<'_>,
         packet: &estimate::Packet,
-        epoch_ns: u64,
+        clock: &Clock,
         sink: &mut impl Sink,
     ) {
         // A little jitter at the edge of an epoch does not end it a second time.
-        if packet.t_ns.wrapping_sub(self.before_ns) >= epoch_ns.saturating_mul(2) {
-            for (index, epochs) in self.epochs.iter_mut().enumerate() {
-                if let Some(samples) = self.states.end_epoch(index, methods) {
-                    epochs.add_all(&name.flow(), index, &samples, epoch_ns, sink);
-                }
-            }
-            self.before_ns = epoch_before(packet.t_ns, epoch_ns);
+        if packet.t_ns.wrapping_sub(self.before_ns) >= clock.two_ns {
+            self.end_epoch(plan, name, packet.t_ns, clock, sink);
         }
         let Self { states, epochs, .. } = self;
-        states.packet(methods, packet, |index, samples| {
-            name.tell(|flow| epochs[index].add_all(flow, index, samples, epoch_ns, sink));
+        states.packet(plan, packet, |index, samples| {
+            epochs[index].add_all(&name, index, samples, clock.epoch_ns, sink);
         });
     }
 
-    fn finish(
-        mut self,
-        methods: &[Method; N],
-        flow: &FlowKey,
-        epoch_ns: u64,
+    #[inline(never)]
+    fn end_epoch(
+        &mut self,
+        plan: &L::Plan,
+        name: Name<'_>,
+        t_ns: u64,
+        clock: &Clock,
         sink: &mut impl Sink,
     ) {
         for (index, epochs) in self.epochs.iter_mut().enumerate() {
-            if let Some(samples) = self.states.finish(index, methods) {
-                epochs.add_all(flow, index, &samples, epoch_ns, sink);
+            if let Some(samples) = self.states.end_epoch(index, plan) {
+                epochs.add_all(&name, index, &samples, clock.epoch_ns, sink);
+            }
+        }
+        self.before_ns = clock.before(t_ns);
+    }
+
+    fn finish(mut self, plan: &L::Plan, flow: &FlowKey, clock: &Clock, sink: &mut impl Sink) {
+        for (index, epochs) in self.epochs.iter_mut().enumerate() {
+            if let Some(samples) = self.states.finish(index, plan) {
+                epochs.add_all(&Name::of(flow), index, &samples, clock.epoch_ns, sink);
             }
             for (epoch_ns, tally) in epochs.rest() {
                 put_row(flow, index, epoch_ns, tally, sink);
@@ -482,11 +496,24 @@ impl Epochs {
     /// Adds a sample and gives the epoch that it completes.
     #[inline]
     pub(super) fn add(&mut self, sample: &Sample, epoch_ns: u64) -> Option<(u64, Tally)> {
-        let since = sample.when_ns.wrapping_sub(self.newer.0);
-        if since < epoch_ns {
-            self.newer.1.add(sample);
-            return None;
+        match self.add_to_newer(sample, epoch_ns) {
+            true => None,
+            false => self.add_elsewhere(sample, epoch_ns),
         }
+    }
+
+    /// Adds a sample if it is of the newer epoch, as nearly all are.
+    #[inline(always)]
+    fn add_to_newer(&mut self, sample: &Sample, epoch_ns: u64) -> bool {
+        let is_newer = sample.when_ns.wrapping_sub(self.newer.0) < epoch_ns;
+        if is_newer {
+            self.newer.1.add(sample);
+        }
+        is_newer
+    }
+
+    #[inline(never)]
+    fn add_elsewhere(&mut self, sample: &Sample, epoch_ns: u64) -> Option<(u64, Tally)> {
         let start = sample.when_ns - sample.when_ns % epoch_ns;
         if start < self.newer.0 {
             if self.older.1.count2 == 0 {
@@ -503,18 +530,21 @@ impl Epochs {
 
     /// Adds what became known of a flow, and gives `sink` the samples and what they
     /// complete.
+    #[inline(always)]
     fn add_all(
         &mut self,
-        flow: &FlowKey,
+        name: &Name<'_>,
         method: usize,
         samples: &Samples,
         epoch_ns: u64,
         sink: &mut impl Sink,
     ) {
         for sample in samples.iter() {
-            sink.sample(flow, method as u8, sample);
-            if let Some((epoch_ns, tally)) = self.add(sample, epoch_ns) {
-                put_row(flow, method, epoch_ns, tally, sink);
+            name.tell(|flow| sink.sample(flow, method as u8, sample));
+            if !self.add_to_newer(sample, epoch_ns)
+                && let Some((epoch_ns, tally)) = self.add_elsewhere(sample, epoch_ns)
+            {
+                put_row(&name.flow(), method, epoch_ns, tally, sink);
             }
         }
     }

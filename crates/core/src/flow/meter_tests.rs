@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::estimate::{Estimator, FixedGapConfig, Method, ModesConfig, Packet, Sample, Tally};
+use crate::estimate::{
+    Estimator, FixedGapConfig, Lineup, Method, ModesConfig, Packet, Sample, Tally, Three,
+};
 
 const EPOCH_NS: u64 = 200_000_000;
 
@@ -175,7 +177,15 @@ proptest! {
             packets.push(packet_of(flow, *n, t_ns, from_server && *n > 0));
         }
         let (mut one_by_one, mut expected) = (Meter::new(settings.clone()), Rows::default());
-        let (mut together, mut found) = (Meter::of_three(settings.clone()), Rows::default());
+        let plan = Three::plan(settings.methods.clone()).expect("these are its methods");
+        let bare = Settings {
+            epoch_ns: EPOCH_NS,
+            methods: [],
+            direction: Direction::default(),
+            max_flows,
+            seed: 5,
+        };
+        let (mut together, mut found) = (Meter::of_three(bare, plan), Rows::default());
         let hash = FlowState::new(settings.seed);
         let mut batch = Batch::with_capacity(size);
         for (index, seen) in packets.iter().enumerate() {

@@ -22,7 +22,7 @@ pub use direction::{Cidr, CidrError, Direction, Hint};
 pub use hash::{FlowHasher, FlowState};
 pub use key::FlowKey;
 pub use meter::{Counts, Headers, Meter, Observation, Row, Settings, Sink};
-pub use table::{Evicted, Lookup, Name, Probe, Sender, Table};
+pub use table::{Evicted, Lookup, Name, Sender, Table};
 
 #[cfg(test)]
 mod meter_tests;

@@ -6,15 +6,16 @@
 //! holds each flow under its higher-port side first, which is also the usual
 //! client, and the entry says when the client is the other side.
 //!
-//! Who knows packets in advance makes a [`Probe`] of each, calls
-//! [`Table::prefetch_index`] for all of them, then [`Table::prefetch_entry`] for
-//! all of them, and only then looks up the first.
+//! Who knows packets in advance calls `prefetch_index` for all of them, then
+//! `prefetch_entry` for all of them, and only then looks up the first, where that one
+//! has guessed it.
 //!
 //! A full table gives up a flow that has been silent for long: of eight
 //! entries in turn the one with the oldest packet. That is close to least
 //! recently used without a list that every packet would have to re-link.
 
 use super::index::{Index, prefetch_lines};
+use super::key::Packed;
 use super::{Direction, FlowKey, FlowState, Hint, Place};
 
 /// Entries looked at to find one to give up.
@@ -51,7 +52,15 @@ pub struct Name<'a> {
     flipped: bool,
 }
 
-impl Name<'_> {
+impl<'a> Name<'a> {
+    /// Of a flow, client first.
+    pub(super) fn of(flow: &'a FlowKey) -> Self {
+        Self {
+            key: flow,
+            flipped: false,
+        }
+    }
+
     /// The flow, client first.
     pub fn flow(&self) -> FlowKey {
         if self.flipped {
@@ -81,12 +90,10 @@ pub struct Evicted<V> {
     pub value: V,
 }
 
-/// Where to look for a packet's flow. The default stands in for one.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Probe {
+/// Where to look for a packet's flow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Probe {
     hash: u32,
-    /// The place that [`Table::prefetch_entry`] found by the hash.
-    guess: u32,
     swapped: bool,
 }
 
@@ -94,11 +101,7 @@ impl Probe {
     /// By the lower half of the hash, and whether the packet's name is the other one.
     #[inline]
     pub(super) fn new(hash: u32, swapped: bool) -> Self {
-        Self {
-            hash,
-            guess: u32::MAX,
-            swapped,
-        }
+        Self { hash, swapped }
     }
 }
 
@@ -115,6 +118,25 @@ struct Entry<V> {
 }
 
 impl<V> Entry<V> {
+    /// A packet came at `now_ns`, under the other name where `swapped`.
+    #[inline(always)]
+    fn seen(&mut self, swapped: bool, now_ns: u64) -> Lookup<'_, V> {
+        self.last_ns = now_ns;
+        let sender = if self.flipped == swapped {
+            Sender::Client
+        } else {
+            Sender::Server
+        };
+        Lookup {
+            sender,
+            name: Name {
+                key: &self.key,
+                flipped: self.flipped,
+            },
+            value: &mut self.value,
+        }
+    }
+
     fn flow(&self) -> FlowKey {
         if self.flipped {
             self.key.reversed()
@@ -166,28 +188,23 @@ impl<V> Table<V> {
         self.evictions
     }
 
-    /// Where to look for the flow of a packet.
+    /// Asks for the part of the index that a look-up by this hash needs.
     #[inline]
-    pub fn probe(&self, packet: &FlowKey) -> Probe {
-        let Place { hash, swapped } = Place::of(packet, &self.hash);
-        Probe::new(hash as u32, swapped)
+    pub(super) fn prefetch_index(&self, hash: u32) {
+        self.index.prefetch(hash);
     }
 
-    /// Asks for the part of the index that a look-up needs.
+    /// Guesses the place of the flow with this hash, and asks for the entry and the part of
+    /// its value behind it that most packets need. [`u32::MAX`]: there is none.
     #[inline]
-    pub fn prefetch_index(&self, probe: &Probe) {
-        self.index.prefetch(probe.hash);
-    }
-
-    /// Asks for the entry, and the part of its value behind it that most packets need.
-    #[inline]
-    pub fn prefetch_entry(&self, probe: &mut Probe) {
+    pub(super) fn prefetch_entry(&self, hash: u32) -> u32 {
         // By the hash alone: to compare the keys would mean to wait.
-        if let Some(slot) = self.index.find(probe.hash, |_| true)
-            && let Some(entry) = self.entries.get(slot as usize)
-        {
-            probe.guess = slot;
-            prefetch_lines(entry, PREFETCH_LINES);
+        match self.index.find(hash, |_| true) {
+            Some(slot) if let Some(entry) = self.entries.get(slot as usize) => {
+                prefetch_lines(entry, PREFETCH_LINES);
+                slot
+            }
+            _ => u32::MAX,
         }
     }
 
@@ -205,55 +222,44 @@ impl<V> Table<V> {
         new: impl FnOnce() -> V,
         evict: impl FnMut(Evicted<V>),
     ) -> Lookup<'_, V> {
-        self.find(packet, &self.probe(packet), hint, now_ns, new, evict)
+        self.find(packet, self.probe(packet), hint, now_ns, new, evict)
+    }
+
+    /// Where to look for the flow of a packet.
+    pub(super) fn probe(&self, packet: &FlowKey) -> Probe {
+        let Place { hash, swapped, .. } = Place::of(packet, &self.hash);
+        Probe::new(hash as u32, swapped)
     }
 
     /// [`Table::look_up`] by a probe of the same packet.
-    #[inline]
-    pub fn find(
+    pub(super) fn find(
         &mut self,
         packet: &FlowKey,
-        probe: &Probe,
+        probe: Probe,
         hint: Hint,
         now_ns: u64,
         new: impl FnOnce() -> V,
         evict: impl FnMut(Evicted<V>),
     ) -> Lookup<'_, V> {
-        let slot = match self.guessed(packet, probe, hint) {
-            Some(slot) => slot,
-            None => self.search(packet, probe, hint, now_ns, new, evict),
-        };
-        self.at(slot, probe, now_ns)
+        let slot = self.search(packet, probe, hint, now_ns, new, evict);
+        self.entries[slot].seen(probe.swapped, now_ns)
     }
 
-    /// The place of a packet's flow, if the probe has guessed it and the packet changes
-    /// nothing in the table.
-    #[inline]
-    pub(super) fn guessed(&self, packet: &FlowKey, probe: &Probe, hint: Hint) -> Option<usize> {
-        // Flows may have come and gone since the guess; the key decides.
-        let entry = self.entries.get(probe.guess as usize)?;
-        let stays = hint != Hint::Opens || entry.flipped == probe.swapped;
-        (stays && entry.key.is(packet, probe.swapped)).then_some(probe.guess as usize)
-    }
-
-    /// The flow at a place, to which a packet at `now_ns` belongs.
-    #[inline]
-    pub(super) fn at(&mut self, slot: usize, probe: &Probe, now_ns: u64) -> Lookup<'_, V> {
-        let entry = &mut self.entries[slot];
-        entry.last_ns = now_ns;
-        let sender = if entry.flipped == probe.swapped {
-            Sender::Client
-        } else {
-            Sender::Server
-        };
-        Lookup {
-            sender,
-            name: Name {
-                key: &entry.key,
-                flipped: entry.flipped,
-            },
-            value: &mut entry.value,
-        }
+    /// The flow of a packet, if it is the one that was guessed and the packet changes
+    /// nothing in the table; of IPv6 that is not to be told.
+    #[inline(always)]
+    pub(super) fn guessed(
+        &mut self,
+        guess: u32,
+        name: Packed,
+        swapped: bool,
+        hint: Hint,
+        now_ns: u64,
+    ) -> Option<Lookup<'_, V>> {
+        // Flows may have come and gone since the guess; the name decides.
+        let entry = self.entries.get_mut(guess as usize)?;
+        let stays = hint != Hint::Opens || entry.flipped == swapped;
+        (stays && entry.key.has_name(name)).then(|| entry.seen(swapped, now_ns))
     }
 
     /// Takes all flows out.
@@ -267,10 +273,10 @@ impl<V> Table<V> {
     }
 
     /// Where the flow of a packet is, or is made.
-    pub(super) fn search(
+    fn search(
         &mut self,
         packet: &FlowKey,
-        probe: &Probe,
+        probe: Probe,
         hint: Hint,
         now_ns: u64,
         new: impl FnOnce() -> V,
@@ -297,7 +303,7 @@ impl<V> Table<V> {
     fn insert(
         &mut self,
         sent: &FlowKey,
-        probe: &Probe,
+        probe: Probe,
         known: Option<u32>,
         hint: Hint,
         now_ns: u64,
@@ -322,7 +328,7 @@ impl<V> Table<V> {
         };
         let old = std::mem::replace(&mut self.entries[slot], entry);
         if known.is_none() {
-            let (hash, _) = old.key.flow_hash(&self.hash);
+            let (_, hash, _) = old.key.name(&self.hash);
             self.index.remove(hash as u32, slot as u32);
             self.index.insert(probe.hash, slot as u32);
             self.evictions += 1;

@@ -9,7 +9,7 @@ use etherparse::{IpNumber, PacketBuilder};
 use proptest::prelude::*;
 
 use super::*;
-use crate::flow::{Headers, Observation};
+use crate::flow::{Batch, FlowState, Headers, Observation, Place};
 
 const V4: ([u8; 4], [u8; 4]) = ([10, 9, 1, 2], [10, 9, 2, 2]);
 
@@ -191,6 +191,18 @@ proptest! {
         }
         let wire_len = frame.len() as u32;
         frame.truncate(cut);
+        if let Some(stamped) = Stamped::of(LinkType::Ethernet, &frame) {
+            let hash = FlowState::new(11);
+            for headers in [Headers::Clear, Headers::Opaque] {
+                let seen = Observation::of_frame(LinkType::Ethernet, &frame, wire_len, 7, headers)
+                    .expect("the slow way reads it");
+                let (mut straight, mut through) = (Batch::default(), Batch::default());
+                straight.push_stamped(3, &stamped, 7, headers, Place::of_stamped(&stamped, &hash));
+                through.push(3, &seen, Place::of(&seen.key, &hash));
+                prop_assert_eq!(straight.iter().next(), Some((3, seen)));
+                prop_assert_eq!(format!("{straight:?}"), format!("{through:?}"));
+            }
+        }
         if let Some(quick) = parse_quickly(LinkType::Ethernet, &frame) {
             let slow = parse(LinkType::Ethernet, &frame, wire_len).expect("the slow way reads it");
             prop_assert_eq!(slow, quick.into());
