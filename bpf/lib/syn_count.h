@@ -22,11 +22,6 @@
 /* Sizes are defaults; the loader sets others before it loads. */
 #define DEFAULT_HALF_OPEN 65536
 #define DEFAULT_CONNECTIONS 131072
-#define SYN_SERVICES 256
-#define SYN_PREFIXES 1024
-#define SYN_DEVICES 16
-#define SYN_ORIGINS 16384
-#define SYN_RETRY_TIMES 4096
 
 const volatile u64 cfg_slot_ns = 250000000;
 const volatile u32 cfg_ring = 512;     /* slots for each category */

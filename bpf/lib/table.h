@@ -26,7 +26,6 @@
 const volatile u32 cfg_buckets4 = DEFAULT_BUCKETS4;
 const volatile u32 cfg_buckets6 = DEFAULT_BUCKETS6;
 
-#define STANDING_MASK 3u
 /* A claimed place: no flow's fingerprint, and no one's victim. */
 #define WORD_CLAIMED ((u32)STANDING_LIVE)
 #define COST_FULL (1 + STANDING_LIVE)

@@ -19,8 +19,6 @@
 
 /* Enough for two VLAN tags, IPv4 with all its options, and ports. */
 #define TAP_HEAD_BYTES 96
-/* Rates are kept in pieces of 67 ms. */
-#define TAP_WINDOW_SHIFT 26
 
 /* A packet under way on this CPU, where there is one at a time. */
 struct tap_pending {

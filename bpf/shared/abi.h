@@ -198,6 +198,7 @@ enum flow_standing {
 	STANDING_OLD = 2,  /* silent since all in its bucket were live; or half closed */
 	STANDING_LIVE = 3,
 };
+#define STANDING_MASK 3u
 
 /*
  * One cache line for 16 flows. A word is a fingerprint of the flow's key, with bit 2
@@ -636,6 +637,13 @@ ABI_SIZE(struct syn_slot, 216);
 /* In the kernel behind a lock. */
 #define SYN_SLOT_LOCKED 224
 
+/* Entries of the accounting's tables. */
+#define SYN_SERVICES 256
+#define SYN_PREFIXES 1024
+#define SYN_DEVICES 16
+#define SYN_ORIGINS 16384
+#define SYN_RETRY_TIMES 4096
+
 /* Connections completed in a slot by how many slots before their SYN was accepted. */
 struct syn_origin {
 	u64 number;
@@ -670,6 +678,8 @@ ABI_SIZE(struct syn_prefix, 20);
 #define TAP_SNAP_MAX 2048
 #define TAP_NO_VIP 0xffffffffu
 #define TAP_NO_RESULT 0xffu
+/* Rates are kept in pieces of 67 ms. */
+#define TAP_WINDOW_SHIFT 26
 
 enum tap_flags {
 	TAP_BY_VIP = 1 << 0,

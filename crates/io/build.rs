@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Compiles `bpf/*.bpf.c`, generates their skeletons, and turns the verdict
-//! lists of `bpf/shared/abi.h` into Rust enums, so that the words exist once.
+//! Compiles `bpf/*.bpf.c`, generates their skeletons, turns the verdict lists of
+//! `bpf/shared/abi.h` into Rust enums and takes the numbers that both sides need from
+//! its headers, so that words and numbers exist once.
 
 use std::env;
 use std::fmt::Write as _;
@@ -43,6 +44,64 @@ const VERDICTS: &[(&str, &str, &str)] = &[
     ),
 ];
 
+/// Headers of `bpf/shared` whose constants user space needs.
+const HEADERS: &[&str] = &["abi.h", "cookie.h", "syn_track.h"];
+
+/// Those constants, macros or members of enums, with the Rust type of each.
+const CONSTANTS: &[(&str, &str)] = &[
+    ("CONN_RING", "u32"),
+    ("CONN_WORD_BITS", "u32"),
+    ("COOKIES_TCP", "u8"),
+    ("COOKIES_UDP", "u8"),
+    ("COOKIE_QUIC", "u8"),
+    ("FLOW_CLOSED", "u8"),
+    ("FLOW_WAYS", "u32"),
+    ("GUE_CHECKSUM_4", "u8"),
+    ("GUE_CHECKSUM_6", "u8"),
+    ("METER_FIXED_GAP", "u32"),
+    ("METER_MODES", "u32"),
+    ("METER_WINDOW_CHAIN", "u32"),
+    ("PICK_HASH", "u32"),
+    ("PICK_TURN", "u32"),
+    ("PICK_TWO", "u32"),
+    ("PROBE_MARK", "u32"),
+    ("PROBE_REAL_MASK", "u32"),
+    ("QUIC_CODEPOINTS", "u32"),
+    ("REAL_GUE", "u8"),
+    ("REAL_L2", "u8"),
+    ("REAL_PRESENT", "u8"),
+    ("RTT_OUTGOING", "u8"),
+    ("RTT_SAMPLED", "u8"),
+    ("RTT_TIMESTAMP", "u8"),
+    ("SOURCE_GROUPS", "u32"),
+    ("STANDING_GONE", "u32"),
+    ("STANDING_LIVE", "u32"),
+    ("STANDING_MASK", "u32"),
+    ("STANDING_NEW", "u32"),
+    ("STANDING_OLD", "u32"),
+    ("SYN_DEVICES", "usize"),
+    ("SYN_MARK_HEARD", "u32"),
+    ("SYN_ORIGINS", "u64"),
+    ("SYN_PREFIXES", "usize"),
+    ("SYN_RETRY_TIMES", "u64"),
+    ("SYN_SERVICES", "usize"),
+    ("SYN_STATE_ANSWERED", "u8"),
+    ("SYN_STATE_LEFT", "u8"),
+    ("SYN_STATE_OFFERED", "u8"),
+    ("TAP_BY_CLIENT", "u8"),
+    ("TAP_BY_VIP", "u8"),
+    ("TAP_NO_VIP", "u32"),
+    ("TAP_SNAP_MAX", "u16"),
+    ("TAP_WINDOW_SHIFT", "u32"),
+    ("VIP_COUNT_LOAD", "u32"),
+    ("VIP_FORGET", "u32"),
+    ("VIP_LIMITED", "u32"),
+    ("VIP_OF_FRAGMENTS", "u8"),
+    ("VIP_PICK_BY_ADDRESS", "u32"),
+    ("VIP_SOURCES", "u32"),
+    ("VIP_STATEFUL", "u32"),
+];
+
 fn main() {
     if let Err(error) = build() {
         // One sentence instead of a panic's backtrace.
@@ -73,7 +132,46 @@ fn build() -> Result<(), String> {
     for (list, name, doc) in VERDICTS {
         rust += &verdict_enum(name, doc, &expand(&clang, &abi, list)?);
     }
-    std::fs::write(out.join("verdicts.rs"), rust).map_err(|e| e.to_string())
+    std::fs::write(out.join("verdicts.rs"), rust).map_err(|e| e.to_string())?;
+    let rust = constants(&clang, &flags, &bpf.join("shared"), &out)?;
+    std::fs::write(out.join("constants.rs"), rust).map_err(|e| e.to_string())
+}
+
+/// The constants as Rust. The compiler evaluates them: each initialises a global variable,
+/// whose value stands in the assembly behind its label.
+fn constants(clang: &str, flags: &[String], shared: &Path, out: &Path) -> Result<String, String> {
+    let shared = shared
+        .canonicalize()
+        .map_err(|e| format!("{}: {e}", shared.display()))?;
+    let mut source = String::new();
+    for header in HEADERS {
+        let _ = writeln!(source, "#include \"{}\"", shared.join(header).display());
+    }
+    for (name, _) in CONSTANTS {
+        let _ = writeln!(source, "const unsigned long long value_{name} = {name};");
+    }
+    let probe = out.join("constants.c");
+    std::fs::write(&probe, source).map_err(|e| e.to_string())?;
+    let run = Command::new(clang)
+        .args(["-target", "bpf", "-S", "-o", "-"])
+        .args(flags)
+        .arg(&probe)
+        .output()
+        .map_err(|e| e.to_string())?;
+    if !run.status.success() {
+        return Err(String::from_utf8_lossy(&run.stderr).replace('\n', " | "));
+    }
+    let assembly = String::from_utf8_lossy(&run.stdout);
+    let mut rust = String::new();
+    for (name, ty) in CONSTANTS {
+        let value = assembly
+            .split_once(&format!("\nvalue_{name}:\n"))
+            .and_then(|(_, behind)| behind.trim_start().strip_prefix(".quad"))
+            .and_then(|behind| behind.split_whitespace().next()?.parse::<u64>().ok())
+            .ok_or_else(|| format!("clang does not tell the value of {name}"))?;
+        let _ = writeln!(rust, "pub const {name}: {ty} = {value};");
+    }
+    Ok(rust)
 }
 
 /// `$CLANG`, or the first of a few names that runs; BPF needs a recent one.

@@ -2,8 +2,8 @@
 //! The structs and verdicts of `bpf/shared/abi.h`, as Rust sees them.
 //!
 //! Structs are written by hand, because map values carry no generated types; a
-//! test compares every size, field and offset with the object's BTF. Verdicts are
-//! generated from the C list by the build script. Fields named `*_be` hold bytes
+//! test compares every size, field and offset with the object's BTF. Verdicts and
+//! numbers are generated from the C headers by the build script. Fields named `*_be` hold bytes
 //! in network order; IPv4 addresses in 16-byte fields are IPv4-mapped.
 
 use std::net::{IpAddr, Ipv6Addr};
@@ -25,6 +25,11 @@ pub enum Action {
 }
 
 include!(concat!(env!("OUT_DIR"), "/verdicts.rs"));
+
+/// The numbers of `bpf/shared`, by their names there.
+pub(crate) mod c {
+    include!(concat!(env!("OUT_DIR"), "/constants.rs"));
+}
 
 /// A struct of plain integers without padding that is the same in C.
 ///
@@ -69,13 +74,13 @@ impl From<&Format> for CookieFormat {
 }
 
 /// `CookieFormat::mode` of a VIP whose cookies are QUIC connection ids.
-pub const COOKIE_QUIC: u8 = 4;
+pub const COOKIE_QUIC: u8 = c::COOKIE_QUIC;
 /// `Ctl::cookies`: a VIP of TCP has cookies.
-pub const COOKIES_TCP: u8 = 1 << 0;
+pub const COOKIES_TCP: u8 = c::COOKIES_TCP;
 /// `Ctl::cookies`: a VIP of UDP has connection ids.
-pub const COOKIES_UDP: u8 = 1 << 1;
+pub const COOKIES_UDP: u8 = c::COOKIES_UDP;
 /// Entries of `quic_configs` for each VIP.
-pub const QUIC_CODEPOINTS: u32 = 8;
+pub const QUIC_CODEPOINTS: u32 = c::QUIC_CODEPOINTS;
 
 impl From<&Route> for QuicLbConfig {
     fn from(route: &Route) -> Self {
@@ -673,51 +678,51 @@ plain! {
 }
 
 /// The mark of a health probe's packets, beside the real's id.
-pub const PROBE_MARK: u32 = 0xca50_0000;
+pub const PROBE_MARK: u32 = c::PROBE_MARK;
 /// Where the real's id stands in that mark.
-pub const PROBE_REAL_MASK: u32 = 0x000f_ffff;
+pub const PROBE_REAL_MASK: u32 = c::PROBE_REAL_MASK;
 /// `Vip::flags`: no flow is remembered.
-pub const VIP_FORGET: u32 = 1 << 0;
+pub const VIP_FORGET: u32 = c::VIP_FORGET;
 /// `Vip::flags`: new flows add to their real's load.
-pub const VIP_COUNT_LOAD: u32 = 1 << 1;
+pub const VIP_COUNT_LOAD: u32 = c::VIP_COUNT_LOAD;
 /// `Vip::pick`: the slot of the tuple's hash.
-pub const PICK_HASH: u32 = 0;
+pub const PICK_HASH: u32 = c::PICK_HASH;
 /// `Vip::pick`: the next slot.
-pub const PICK_TURN: u32 = 1;
+pub const PICK_TURN: u32 = c::PICK_TURN;
 /// `Vip::pick`: of two slots that with less load.
-pub const PICK_TWO: u32 = 2;
+pub const PICK_TWO: u32 = c::PICK_TWO;
 /// `Real::flags`: the slot is in use.
-pub const REAL_PRESENT: u8 = 1 << 0;
+pub const REAL_PRESENT: u8 = c::REAL_PRESENT;
 /// `Real::flags`: forward by rewriting MAC addresses instead of IP in IP.
-pub const REAL_L2: u8 = 1 << 1;
+pub const REAL_L2: u8 = c::REAL_L2;
 /// `Real::flags`: forward in UDP (GUE) instead of IP in IP.
-pub const REAL_GUE: u8 = 1 << 2;
+pub const REAL_GUE: u8 = c::REAL_GUE;
 /// `RttRecord::bits`: from the interface's host to the other end.
-pub const RTT_OUTGOING: u8 = 1 << 0;
+pub const RTT_OUTGOING: u8 = c::RTT_OUTGOING;
 /// `RttRecord::bits`: chosen by the sampling.
-pub const RTT_SAMPLED: u8 = 1 << 1;
+pub const RTT_SAMPLED: u8 = c::RTT_SAMPLED;
 /// `RttRecord::bits`: the timestamps are valid.
-pub const RTT_TIMESTAMP: u8 = 1 << 2;
+pub const RTT_TIMESTAMP: u8 = c::RTT_TIMESTAMP;
 /// `TapCtl::flags`: packets to one VIP alone.
-pub const TAP_BY_VIP: u8 = 1 << 0;
+pub const TAP_BY_VIP: u8 = c::TAP_BY_VIP;
 /// `TapCtl::flags`: packets from one network alone.
-pub const TAP_BY_CLIENT: u8 = 1 << 1;
+pub const TAP_BY_CLIENT: u8 = c::TAP_BY_CLIENT;
 /// `VipKey::kind`: the VIP that takes its address's fragments.
-pub const VIP_OF_FRAGMENTS: u8 = 1;
+pub const VIP_OF_FRAGMENTS: u8 = c::VIP_OF_FRAGMENTS;
 /// `Vip::flags`: picks by the client's address alone.
-pub const VIP_PICK_BY_ADDRESS: u32 = 1 << 2;
+pub const VIP_PICK_BY_ADDRESS: u32 = c::VIP_PICK_BY_ADDRESS;
 /// `Vip::flags`: connections with timestamps get a place of their own.
-pub const VIP_STATEFUL: u32 = 1 << 3;
+pub const VIP_STATEFUL: u32 = c::VIP_STATEFUL;
 /// `Vip::flags`: some clients have reals of their own.
-pub const VIP_SOURCES: u32 = 1 << 4;
+pub const VIP_SOURCES: u32 = c::VIP_SOURCES;
 /// `Vip::flags`: new flows of a client prefix are limited.
-pub const VIP_LIMITED: u32 = 1 << 5;
+pub const VIP_LIMITED: u32 = c::VIP_LIMITED;
 /// Groups of client prefixes that have rings.
-pub const SOURCE_GROUPS: u32 = 256;
+pub const SOURCE_GROUPS: u32 = c::SOURCE_GROUPS;
 /// `Ctl::gue_checksum`: the UDP checksum of GUE over IPv4 is filled in.
-pub const GUE_CHECKSUM_4: u8 = 1 << 0;
+pub const GUE_CHECKSUM_4: u8 = c::GUE_CHECKSUM_4;
 /// `Ctl::gue_checksum`: the same over IPv6.
-pub const GUE_CHECKSUM_6: u8 = 1 << 1;
+pub const GUE_CHECKSUM_6: u8 = c::GUE_CHECKSUM_6;
 
 /// `addr` in the 16 bytes of a key or of a real.
 pub fn addr_bytes(addr: IpAddr) -> [u8; 16] {

@@ -5,10 +5,11 @@ use std::hash::{BuildHasher as _, RandomState};
 
 use libbpf_rs::{OpenMapMut, Result};
 
+use crate::abi::c::FLOW_WAYS;
 use crate::skel::lb::OpenLbSkel;
 
 /// Flows in a bucket.
-pub const WAYS: u32 = 16;
+pub const WAYS: u32 = FLOW_WAYS;
 
 /// Buckets for so many flows, with a quarter more places than flows: fewer than one in
 /// a million of them then finds no place (docs/dataplane.md).

@@ -17,7 +17,7 @@ use libbpf_rs::{MapCore as _, MapFlags, MapHandle, OpenObject};
 
 use crate::abi::{
     FlowKey6, SynEntry, SynOrigin, SynPrefix, SynRetryTime, SynSlot, SynSlotLocked, VipKey,
-    addr_bytes,
+    addr_bytes, c,
 };
 use crate::cookie_hooks::{self, SYN_PRIORITY};
 use crate::error::{Error, Result};
@@ -34,23 +34,10 @@ const FILTERS: [(&str, libbpf_sys::bpf_tc_attach_point); 2] = [
 ];
 /// Pin of the number that stands for the settings.
 const SETTINGS_PIN: &str = "settings";
-/// As in `bpf/lib/syn_count.h`.
-const DEVICES_MAX: usize = 16;
-const SERVICES_MAX: usize = 256;
-const PREFIXES_MAX: usize = 1024;
 /// Another number where fields of slots and entries come to mean something else.
 const COUNTS: u32 = 2;
 /// Bytes of a table's entry beyond key and value, as the kernel allots them.
 const HASH_OVERHEAD: u64 = 48;
-/// As in `bpf/lib/syn_count.h`.
-const ORIGINS: u64 = 16384;
-const RETRY_TIMES: u64 = 4096;
-/// `SYN_STATE_*` of `bpf/shared/syn_track.h`.
-const OFFERED: u8 = 1;
-const ANSWERED: u8 = 2;
-const LEFT: u8 = 6;
-/// `SYN_MARK_HEARD` of the same.
-const HEARD: u32 = 1;
 
 /// How to count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -98,8 +85,8 @@ impl SynMeterOptions {
         let slots = u64::from(self.categories()) * u64::from(self.ring);
         let count = size_of::<u64>();
         attempts * entry(size_of::<FlowKey6>(), size_of::<SynEntry>())
-            + ORIGINS * entry(size_of::<SynOrigin>(), count)
-            + RETRY_TIMES * entry(size_of::<SynRetryTime>(), count)
+            + c::SYN_ORIGINS * entry(size_of::<SynOrigin>(), count)
+            + c::SYN_RETRY_TIMES * entry(size_of::<SynRetryTime>(), count)
             + slots * size_of::<SynSlotLocked>() as u64
     }
 
@@ -108,17 +95,17 @@ impl SynMeterOptions {
             (
                 "the number of interfaces",
                 self.interfaces.len(),
-                DEVICES_MAX,
+                c::SYN_DEVICES,
             ),
             (
                 "the number of services",
                 self.services.len() + 1,
-                SERVICES_MAX,
+                c::SYN_SERVICES,
             ),
             (
                 "the number of client prefixes",
                 self.prefixes.len() + 1,
-                PREFIXES_MAX,
+                c::SYN_PREFIXES,
             ),
         ] {
             if value == 0 || value > max {
@@ -298,9 +285,9 @@ impl SynMeter {
         let attempts = all.filter_map(|(key, entry)| {
             let conn = entry.conn;
             let stage = match conn.state {
-                OFFERED => Stage::Offered,
-                ANSWERED if conn.marks & HEARD != 0 => Stage::Answered,
-                LEFT => Stage::Left(conn.turn_ns),
+                c::SYN_STATE_OFFERED => Stage::Offered,
+                c::SYN_STATE_ANSWERED if conn.marks & c::SYN_MARK_HEARD != 0 => Stage::Answered,
+                c::SYN_STATE_LEFT => Stage::Left(conn.turn_ns),
                 _ => return None,
             };
             Some(Waiting {
@@ -323,7 +310,7 @@ impl SynMeter {
             if let Some(entry) = table.get(key)?
                 && entry.conn.first_syn_ns == first_syn_ns
             {
-                return Ok(![OFFERED, LEFT].contains(&entry.conn.state));
+                return Ok(![c::SYN_STATE_OFFERED, c::SYN_STATE_LEFT].contains(&entry.conn.state));
             }
         }
         Ok(false)

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::{MapHandle, MapType, RingBuffer, RingBufferBuilder};
 
-use crate::abi::{self, CookieResult, Plain as _, TAP_BY_CLIENT, TAP_BY_VIP, TapCtl, TapRecord};
+use crate::abi::{self, CookieResult, Plain as _, TAP_BY_CLIENT, TAP_BY_VIP, TapCtl, TapRecord, c};
 use crate::balancer::{self, Protocol, Real, RealId, Vip, VipId};
 use crate::error::{Error, Result};
 use crate::map::{PerCpu, Table, io_error};
@@ -29,13 +29,11 @@ pub const LEASE: Duration = Duration::from_secs(5);
 /// Time between two renewals.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
 /// Least and most bytes of a frame that are copied.
-pub const SNAP_RANGE: (u16, u16) = (96, 2048);
-/// A piece of time in which rates are kept, ns: `TAP_WINDOW_SHIFT`.
-const WINDOW_NS: u64 = 1 << 26;
+pub const SNAP_RANGE: (u16, u16) = (96, c::TAP_SNAP_MAX);
+/// A piece of time in which rates are kept, ns.
+const WINDOW_NS: u64 = 1 << c::TAP_WINDOW_SHIFT;
 /// Packets that one CPU looks at in a window: 490,000 a second.
 const LOOKED_MAX: u32 = 1 << 15;
-/// `TAP_NO_VIP`.
-const NO_VIP: u32 = u32::MAX;
 
 /// Which packets are wanted, and how many.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -188,7 +186,7 @@ impl Tapped {
         };
         Some(Self {
             t_ns: head.t_ns,
-            vip: (head.vip != NO_VIP).then_some(head.vip),
+            vip: (head.vip != c::TAP_NO_VIP).then_some(head.vip),
             verdict: head.verdict,
             result: CookieResult::ALL.get(usize::from(head.result)).copied(),
             before: frame(head.before_len, before),
@@ -435,7 +433,7 @@ mod tests {
             after_len: 120,
             before_snap: 3,
             after_snap: 4,
-            vip: NO_VIP,
+            vip: c::TAP_NO_VIP,
             result: u8::MAX,
             ..TapRecord::default()
         };

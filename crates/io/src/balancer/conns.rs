@@ -14,16 +14,14 @@ use causeway_core::cookie::Tuple;
 
 use super::RealId;
 use super::directory::PlaceRoute;
-use crate::abi;
+use crate::abi::{self, c};
 use crate::error::Result;
 use crate::mapped::{Mapped, Shared};
 
 /// Bits of the word that a client echoes, second-tier bits included.
-const WORD_BITS: u32 = 15;
+const WORD_BITS: u32 = c::CONN_WORD_BITS;
 /// Entries of a ring.
-const RING: u32 = 1024;
-/// `enum flow_bits`: FIN or RST from the client.
-const CLOSED: u8 = 1 << 1;
+const RING: u32 = c::CONN_RING;
 
 /// A `struct flow`, as words.
 #[repr(C)]
@@ -412,7 +410,7 @@ impl Slot {
     }
 
     fn closed(&self) -> bool {
-        (self.opening.load(Ordering::Relaxed) >> 32) as u8 & CLOSED != 0
+        (self.opening.load(Ordering::Relaxed) >> 32) as u8 & c::FLOW_CLOSED != 0
     }
 
     fn packets(&self) -> u32 {

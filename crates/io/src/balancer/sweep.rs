@@ -19,6 +19,10 @@ use libbpf_rs::MapHandle;
 
 use super::RealId;
 use crate::abi;
+use crate::abi::c::{
+    FLOW_CLOSED, STANDING_GONE as GONE, STANDING_LIVE as LIVE, STANDING_MASK as STANDING,
+    STANDING_NEW as NEW, STANDING_OLD as OLD,
+};
 use crate::error::Result;
 use crate::flow_table::WAYS;
 use crate::mapped::{Mapped, Shared};
@@ -27,16 +31,8 @@ use crate::mapped::{Mapped, Shared};
 const LOOKS: u32 = 8;
 /// The least time in which all places are looked at once.
 const ROUND_MIN: Duration = Duration::from_millis(250);
-/// `STANDING_MASK` of table.h, and `enum flow_standing` in it.
-const STANDING: u32 = 3;
-const GONE: u32 = 0;
-const NEW: u32 = 1;
-const OLD: u32 = 2;
-const LIVE: u32 = 3;
 /// A place that the data plane is writing.
 const CLAIMED: u32 = LIVE;
-/// `enum flow_bits`: FIN or RST from the client.
-const CLOSED: u8 = 1 << 1;
 const UDP: u8 = 17;
 
 /// A `struct flow_bucket`.
@@ -373,7 +369,7 @@ impl Place {
 
     fn is_closed(&self) -> bool {
         let bytes = self.opening.load(Ordering::Relaxed).to_ne_bytes();
-        bytes[4] & CLOSED != 0
+        bytes[4] & FLOW_CLOSED != 0
     }
 }
 

@@ -12,21 +12,16 @@ use libbpf_rs::{MapCore as _, MapFlags, MapType, OpenObject};
 
 use super::failed;
 use super::options::MeterOptions;
-use crate::abi;
+use crate::abi::{self, c};
 use crate::error::{Error, Result};
 use crate::map::errno;
 use crate::skel::meter::{MeterSkel, MeterSkelBuilder, OpenMeterSkel, types};
 
-/// `enum meter_method` of abi.h.
-const WINDOW_CHAIN: u32 = 0;
-const FIXED_GAP: u32 = 1;
-const MODES: u32 = 2;
-
 fn number(method: &Method) -> u32 {
     match method {
-        Method::WindowChain => WINDOW_CHAIN,
-        Method::FixedGap(_) => FIXED_GAP,
-        Method::Modes(_) => MODES,
+        Method::WindowChain => c::METER_WINDOW_CHAIN,
+        Method::FixedGap(_) => c::METER_FIXED_GAP,
+        Method::Modes(_) => c::METER_MODES,
     }
 }
 

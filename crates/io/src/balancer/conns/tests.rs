@@ -110,7 +110,9 @@ fn places_come_back_by_their_connection_s_state() {
     let mut world = World::new();
     let mut table = world.table();
     let [half, closed, open] = [0, 1, 0].map(|cpu| world.open(&table, cpu, 1).expect("a place"));
-    world.write(closed, |flow| (flow.bits, flow.packets) = (CLOSED | 1, 9));
+    world.write(closed, |flow| {
+        (flow.bits, flow.packets) = (c::FLOW_CLOSED | 1, 9)
+    });
     world.write(open, |flow| flow.packets = 9);
     assert_eq!(sweep(&mut table, 0), 0);
     assert_eq!(sweep(&mut table, 29), 0);

@@ -84,7 +84,7 @@ impl World {
             .lookup(&key, MapFlags::ANY)
             .expect("lookup");
         let mut flow = abi::Flow::from_bytes(&old.expect("a flow")).expect("size");
-        flow.bits |= CLOSED;
+        flow.bits |= FLOW_CLOSED;
         self.flows[family]
             .update(&key, flow.as_bytes(), MapFlags::ANY)
             .expect("update");
