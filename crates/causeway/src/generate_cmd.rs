@@ -88,7 +88,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         write_pages(dir.path()).unwrap();
         let read = |page: &str| fs::read_to_string(dir.path().join(page)).expect(page);
-        for page in ["causeway.1", "causeway-lb.1", "causeway-real-drain.1"] {
+        for page in [
+            "causeway.1",
+            "causeway-lb.1",
+            "causeway-agent.1",
+            "causeway-tunnel.1",
+            "causeway-measure.1",
+            "causeway-real-drain.1",
+        ] {
             assert!(read(page).contains(".SH SYNOPSIS"), "{page}");
         }
         // Examples keep their lines.

@@ -5,6 +5,7 @@
 
 #[path = "../../io/tests/sandbox/mod.rs"]
 mod sandbox;
+mod units;
 
 use std::fs;
 use std::io::ErrorKind;
@@ -95,8 +96,13 @@ impl World {
     }
 
     fn agent(&self) -> Agent {
+        self.agent_by(causeway())
+    }
+
+    /// The same by a command that ends in the binary.
+    fn agent_by(&self, mut command: Command) -> Agent {
         let log = fs::File::create(self.dir.path().join("log")).expect("a log");
-        let child = causeway()
+        let child = command
             .args(["agent", "-c"])
             .arg(self.file())
             .stderr(log)
@@ -231,6 +237,29 @@ fn an_agent_decapsulates_also_while_it_is_away() {
         assert!(!has_program());
         assert!(!world.delivers());
         assert!(world.detach().starts_with("nothing was attached"));
+    });
+}
+
+/// As the unit of systemd has it: root with few capabilities, and the accounting of SYNs.
+#[test]
+fn the_units_capabilities_suffice() {
+    Sandbox::run(|sandbox| {
+        let world = World::build(sandbox);
+        let plain = fs::read_to_string(world.file()).expect("the configuration");
+        let dir = world.dir.path().display();
+        let more =
+            format!("[agent.clients]\nhistory = \"{dir}/history\"\nservices = [\"{VIP}:80\"]\n");
+        fs::write(world.file(), plain + &more).expect("write the configuration");
+        for first in [true, false] {
+            let binary = env!("CARGO_BIN_EXE_causeway");
+            let agent = world.agent_by(units::confined("causeway-agent", binary));
+            let took_over = world.log().contains("took over the running data plane");
+            assert_eq!(took_over, !first, "{}", world.log());
+            assert!(world.delivers());
+            assert_eq!(world.count("decapsulated"), 2 - u64::from(first));
+            assert!(!world.log().contains("WARN"), "{}", world.log());
+            agent.terminate();
+        }
     });
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What documents and example files say, against the program.
 
+mod units;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -68,5 +70,49 @@ fn the_example_files_pass_the_check() {
         assert!(output.status.success(), "{said}");
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(said.ends_with(&format!("ok: {expected}\n")), "{said}");
+    }
+}
+
+/// What the units name is what the runbook installs, and starts.
+#[test]
+fn the_units_start_what_the_runbook_installs() {
+    let runbook = std::fs::read_to_string(in_repository("docs/operations.md")).expect("a runbook");
+    for (unit, part, configuration) in [
+        ("causeway-lb", "lb", "causeway.toml"),
+        ("causeway-agent", "agent", "agent.toml"),
+        ("causeway-tunnel", "tunnel", "causeway-tunnel.toml"),
+    ] {
+        assert!(runbook.contains(&format!("({unit}.service)")), "{unit}");
+        let program = "/usr/local/bin/causeway";
+        assert!(runbook.contains("/usr/local/bin/"));
+        let file = format!("/etc/causeway/{configuration}");
+        assert!(runbook.contains(&file), "{file}");
+        let only = |key| units::values(unit, key);
+        assert_eq!(only("ExecStart"), [format!("{program} {part} -c {file}")]);
+        assert_eq!(
+            only("ExecStartPre"),
+            [format!("{program} config check {file}")]
+        );
+        assert_eq!(only("Type"), ["notify"]);
+        assert_eq!(only("Documentation"), [format!("man:causeway-{part}(1)")]);
+
+        // systemd's own opinion, of a copy that names a binary that is there.
+        let dir = tempfile::tempdir().expect("a directory");
+        let text = std::fs::read_to_string(in_repository(&format!("docs/{unit}.service")));
+        let copy = dir.path().join(format!("{unit}.service"));
+        let text = text
+            .expect("a unit")
+            .replace(program, env!("CARGO_BIN_EXE_causeway"));
+        std::fs::write(&copy, text).expect("write");
+        let verified = Command::new("systemd-analyze")
+            .args(["verify", "--man=no"])
+            .arg(&copy)
+            .output()
+            .expect("systemd-analyze, of the package systemd");
+        let said = String::from_utf8_lossy(&verified.stderr);
+        assert!(
+            verified.status.success() && said.is_empty(),
+            "{unit}: {said}"
+        );
     }
 }

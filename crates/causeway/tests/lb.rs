@@ -2,6 +2,8 @@
 //! The daemon as a process, with the real data plane on a veth pair in private
 //! namespaces. These tests need root and BPF.
 
+mod units;
+
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -83,8 +85,13 @@ impl Machine {
 
     /// Starts the daemon and waits until it answers.
     fn start(&self) -> Daemon {
+        self.start_by(Command::new(BINARY))
+    }
+
+    /// The same by a command that ends in the binary.
+    fn start_by(&self, mut command: Command) -> Daemon {
         let log = fs::File::create(self.path("log")).expect("a log");
-        let child = Command::new(BINARY)
+        let child = command
             .args(["lb", "-c"])
             .arg(self.config())
             .stderr(log)
@@ -224,6 +231,31 @@ fn a_daemon_comes_and_goes_and_the_data_plane_stays() {
         let again = machine.detach();
         assert!(again.status.success());
         assert!(String::from_utf8_lossy(&again.stdout).starts_with("nothing was attached"));
+    });
+}
+
+/// As the unit of systemd has it: root with few capabilities, for a first start and for
+/// one that takes over.
+#[test]
+fn the_units_capabilities_suffice() {
+    Machine::run(|machine| {
+        for first in [true, false] {
+            let mut command = units::confined("causeway-lb", BINARY);
+            command.arg("-v");
+            let daemon = machine.start_by(command);
+            assert_eq!(machine.log().contains("took over"), !first);
+            machine.write_config(", { address = \"10.0.0.3\" }");
+            daemon.signal(Signal::SIGHUP);
+            machine.wait_for_log("reloaded: 1 VIP with 3 reals on eth0");
+            // What it cannot do: a ring that is not read is told to those who debug.
+            for word in ["WARN", "is not read"] {
+                assert!(!machine.log().contains(word), "{}", machine.log());
+            }
+            machine.write_config("");
+            daemon.signal(Signal::SIGTERM);
+            assert!(daemon.wait(), "{}", machine.log());
+        }
+        assert!(machine.xdp_is_attached());
     });
 }
 
