@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What holds under every law, for any input.
+
+use causeway_core::control::{Law, Params, Reading};
+use proptest::prelude::*;
+
+use super::{INTERVAL_NS, assert_sound, by, hold, members, reading};
+
+proptest! {
+    #[test]
+    fn weights_keep_their_sum_and_bounds_whatever_comes_in(
+        pool in prop::collection::vec(0u32..100, 1..8),
+        later in prop::collection::vec(0u32..100, 1..8),
+        intervals in prop::collection::vec(
+            prop::collection::vec((any::<u32>(), 0u64..50, 0u64..500, 0u64..50), 0..8),
+            1..60,
+        ),
+    ) {
+        let configured = |pool: &[u32]| -> Vec<f64> { pool.iter().map(|w| f64::from(*w)).collect() };
+        for law in Law::ALL {
+        let mut controller = by(law, &configured(&pool));
+        for (index, interval) in intervals.iter().enumerate() {
+            if index == intervals.len() / 2 {
+                controller.set_members(&members(&configured(&later)));
+                assert_sound(&controller);
+            }
+            let readings: Vec<Reading> = interval
+                .iter()
+                .map(|&(sum, count2, requests, active)| Reading {
+                    latency_sum2_ns: u64::from(sum) * count2,
+                    latency_count2: count2,
+                    requests,
+                    active,
+                })
+                .collect();
+            controller.tick((index as u64 + 1) * INTERVAL_NS, &readings);
+            assert_sound(&controller);
+        }
+        }
+    }
+}
+
+#[test]
+fn no_law_gives_more_to_what_fails_fast_even_while_another_is_slow() {
+    for law in Law::ALL {
+        let mut controller = by(law, &[1.0; 4]);
+        let mut now = 0;
+        hold(&mut controller, &mut now, &[reading(5.0, 50); 4], 20);
+        let mut readings = [reading(5.0, 50); 4];
+        readings[0] = reading(0.1, 2000);
+        readings[1] = reading(50.0, 8);
+        for _ in 0..100 {
+            let decision = hold(&mut controller, &mut now, &readings, 1);
+            assert!(
+                decision.reals[0].weight <= 1.0 + 1e-9,
+                "{law}: {decision:?}"
+            );
+        }
+        let slow = controller.weights().nth(1).map(|(_, weight)| weight);
+        assert!(slow.is_some_and(|weight| weight < 0.3), "{law}: {slow:?}");
+    }
+}
+
+#[test]
+fn many_reals_take_what_one_gives_though_each_takes_little() {
+    for law in Law::ALL {
+        let mut controller = by(law, &[1.0; 200]);
+        let mut now = 0;
+        let mut readings = [reading(5.0, 500); 200];
+        hold(&mut controller, &mut now, &readings, 5);
+        readings[7] = reading(50.0, 500);
+        // The paper's law leads it back again and again.
+        let reached = (0..10)
+            .map(|_| hold(&mut controller, &mut now, &readings, 1).reals[7].weight)
+            .fold(1.0, f64::min);
+        assert!(reached < 0.1, "{law}: {reached}");
+    }
+}
+
+#[test]
+fn a_switch_of_law_goes_on_with_weights_and_latencies() {
+    let mut controller = by(Law::Watermark, &[1.0; 4]);
+    let mut now = 0;
+    let mut readings = [reading(5.0, 500); 4];
+    readings[0] = reading(50.0, 500);
+    let before = hold(&mut controller, &mut now, &readings, 10).reals[0].weight;
+    controller.set_law(Law::Equalise);
+    assert_eq!(
+        controller.weights().next().map(|(_, weight)| weight),
+        Some(before)
+    );
+    let decision = hold(&mut controller, &mut now, &readings, 1);
+    assert_eq!(decision.law, Law::Equalise);
+    assert!(decision.reals[0].samples > 500.0);
+    // One step from there, not from the configured weight.
+    let step = 3.0 * Params::default().gain_cap;
+    assert!(decision.reals[0].weight <= before + step + 1e-9);
+}

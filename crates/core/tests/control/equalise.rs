@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The law `equalise`, on readings made by hand.
+
+use causeway_core::control::{Law, Params, Reading, Reason};
+
+use super::{assert_sound, by, hold, reading, weights};
+
+#[test]
+fn equalising_goes_by_what_reals_can_do() {
+    let mut controller = by(Law::Equalise, &[1.0; 4]);
+    let mut now = 0;
+    let mut readings = [reading(10.0, 50); 4];
+    readings[0] = reading(40.0, 50);
+    readings[1] = reading(11.0, 50);
+    // As far up and down as fifty samples of a queue have it: what hardly varies is none.
+    let mut decision = hold(&mut controller, &mut now, &readings, 1);
+    for interval in 0..30 {
+        let factor = if interval % 2 == 0 { 1.06 } else { 0.94 };
+        let wavering = readings.map(|of| Reading {
+            latency_sum2_ns: (of.latency_sum2_ns as f64 * factor) as u64,
+            ..of
+        });
+        decision = hold(&mut controller, &mut now, &wavering, 1);
+    }
+    let [slow, within, fast, other] = [0, 1, 2, 3].map(|index| decision.reals[index].weight);
+    let burst = Params::default().burst;
+    let can_do = |ms: f64| 50.0 * (1.0 - ms / 500.0) + burst * 100.0 / ms;
+    let meant = can_do(40.0) / can_do(10.0);
+    // A little more: some of the distance is within the margin of error.
+    let ratio = slow / fast;
+    assert!(ratio > meant && ratio < meant.powf(0.6), "{ratio} {meant}");
+    assert!((within / fast - can_do(11.0) / can_do(10.0)).abs() < 0.05);
+    assert!((fast - other).abs() < 1e-6);
+    // Equal again, it comes back without a rule of its own for that.
+    let decision = hold(&mut controller, &mut now, &[reading(10.0, 50); 4], 40);
+    assert!(
+        weights(&decision)
+            .iter()
+            .all(|weight| (weight - 1.0).abs() < 0.05)
+    );
+}
+
+/// Four queues whose latency follows their load at once, one with half the capacity:
+/// weights go to the capacities and stay. (Near saturation, where one step of a weight fills
+/// what is left of a queue, they go round between 0.3 and 0.6: docs/control.md.)
+#[test]
+fn equalising_does_not_ring_where_latency_follows_load() {
+    let capacity = [60.0, 120.0, 120.0, 120.0];
+    for load in [0.3, 0.6, 0.8] {
+        let mut controller = by(Law::Equalise, &[1.0; 4]);
+        let (mut now, mut weights) = (0, vec![1.0; 4]);
+        let mut seen = Vec::new();
+        for _ in 0..100 {
+            let queue = |(capacity, weight): (&f64, &f64)| {
+                let asked = load * 420.0 * weight / 4.0;
+                let left = (capacity - asked).max(1.0);
+                let served = asked.min(*capacity);
+                reading(800.0 / left, served.round() as u64)
+            };
+            let readings: Vec<Reading> = capacity.iter().zip(&weights).map(queue).collect();
+            let decision = hold(&mut controller, &mut now, &readings, 1);
+            weights = self::weights(&decision);
+            seen.push(weights[0]);
+        }
+        let late = &seen[70..];
+        let (low, high) = late.iter().fold((f64::MAX, 0.0_f64), |(low, high), w| {
+            (low.min(*w), high.max(*w))
+        });
+        assert!(high - low < 0.1, "{load}: {late:?}");
+        // What it can do is 0.57 of the mean.
+        assert!(low > 0.4 && high < 0.85, "{load}: {late:?}");
+    }
+}
+
+#[test]
+fn equalising_leaves_the_floor_to_a_slow_real_whose_load_the_others_can_bear() {
+    let after = |samples| {
+        let mut controller = by(Law::Equalise, &[1.0; 4]);
+        let mut now = 0;
+        let mut readings = [reading(10.0, samples); 4];
+        readings[0] = reading(100.0, samples);
+        let weight = hold(&mut controller, &mut now, &readings, 30).reals[0].weight;
+        assert_sound(&controller);
+        let equal = [reading(10.0, samples); 4];
+        let decision = hold(&mut controller, &mut now, &equal, 80);
+        assert!(decision.reals[0].weight > 0.9, "{decision:?}");
+        weight
+    };
+    let floor = Params::default().floor;
+    assert!((after(7) - floor).abs() < 1e-9);
+    // They have no more left than thirty requests an interval.
+    assert!(after(100) > 0.2);
+}
+
+#[test]
+fn equalising_takes_no_queue_for_what_latencies_hardly_vary_by() {
+    // The same load and the same means; in the second pool latencies vary as a queue's do.
+    let after = |swing: f64| {
+        let mut controller = by(Law::Equalise, &[1.0; 4]);
+        let mut now = 0;
+        let pool = |interval: usize, slow_ms: Option<f64>| -> Vec<Reading> {
+            let each = (0..4).map(|real| {
+                let up = (interval + real).is_multiple_of(2);
+                let factor = if up { 1.0 + swing } else { 1.0 - swing };
+                match slow_ms.filter(|_| real == 0) {
+                    Some(slow_ms) => reading(slow_ms * factor, 15),
+                    None => reading(22.0 * factor, 30),
+                }
+            });
+            each.collect()
+        };
+        for interval in 0..60 {
+            hold(&mut controller, &mut now, &pool(interval, None), 1);
+        }
+        let mut weight = 1.0;
+        for interval in 0..12 {
+            let readings = pool(interval, Some(180.0));
+            weight = hold(&mut controller, &mut now, &readings, 1).reals[0].weight;
+        }
+        assert_sound(&controller);
+        weight
+    };
+    assert!(after(0.02) < 0.05, "{}", after(0.02));
+    assert!(after(0.2) > 0.1, "{}", after(0.2));
+}
+
+#[test]
+fn equalising_recalls_what_gave_all_when_another_becomes_slower_still() {
+    let mut controller = by(Law::Equalise, &[1.0; 4]);
+    let mut now = 0;
+    let (slow, fast) = (reading(40.0, 5), reading(5.0, 20));
+    let decision = hold(&mut controller, &mut now, &[slow, fast, slow, fast], 40);
+    assert!(decision.reals[0].weight < 0.05 && decision.reals[2].weight < 0.05);
+    // Now the fourth can do little, and the second has all that its cap allows.
+    let now_slow = reading(400.0, 10);
+    let trickle = reading(40.0, 1);
+    let readings = [trickle, fast, trickle, now_slow];
+    let mut recalled = false;
+    for _ in 0..12 {
+        let decision = hold(&mut controller, &mut now, &readings, 1);
+        recalled |= matches!(decision.reals[0].reason, Reason::Recalled { .. });
+        assert_sound(&controller);
+    }
+    let weights: Vec<f64> = controller.weights().map(|(_, weight)| weight).collect();
+    assert!(recalled && weights[0] > 0.5, "{weights:?}");
+    assert!(weights[3] < 0.9, "{weights:?}");
+}
+
+#[test]
+fn equalising_keeps_a_slow_real_low_that_gives_few_samples() {
+    let mut controller = by(Law::Equalise, &[1.0; 4]);
+    let mut now = 0;
+    hold(&mut controller, &mut now, &[reading(5.0, 10); 4], 10);
+    let mut readings = [reading(5.0, 10); 4];
+    readings[0] = reading(50.0, 10);
+    let decision = hold(&mut controller, &mut now, &readings, 12);
+    assert!(decision.reals[0].weight < 0.1, "{decision:?}");
+    readings[0] = reading(50.0, 1);
+    for _ in 0..100 {
+        let decision = hold(&mut controller, &mut now, &readings, 1);
+        assert!(decision.reals[0].weight < 0.2, "{decision:?}");
+    }
+    readings[0] = reading(5.0, 3);
+    let decision = hold(&mut controller, &mut now, &readings, 60);
+    assert!(decision.reals[0].weight > 0.8, "{decision:?}");
+}
