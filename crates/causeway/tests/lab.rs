@@ -75,6 +75,7 @@ fn list_names_every_scenario() {
         "accuracy-web",
         "bifrost",
         "bifrost-faults",
+        "bifrost-balancer",
         "degrade",
         "packet-cost",
         "agent-cost",
@@ -260,22 +261,39 @@ fn servers_that_fail_leave_the_ring_and_return() {
     assert_eq!(lost(3), "status 200");
 }
 
+/// Times on a busy machine say nothing. That the kernel ran the program once for each packet
+/// that a verdict counts, and that there are samples of latency only with measurement, is
+/// the scenario's to check; here, that there was something to check.
 #[test]
-fn the_kernel_tells_the_cost_of_a_live_packet() {
+fn every_live_packet_is_counted_once_measured_or_not() {
     let report = run("packet-cost", &["seconds=1"]);
     for case in ["measured", "unmeasured"] {
-        assert!(number(&report, &format!("/result/{case}/ns_per_packet")) > 0.0);
+        let of = |key: &str| number(&report, &format!("/result/{case}/{key}"));
+        assert_eq!(of("clients/broken_connections"), 0.0);
+        assert!(of("counted") > 500.0 && of("counted") > of("clients/requests"));
+        assert!(of("ns_per_packet") > 0.0);
     }
+    let samples = |case: &str| number(&report, &format!("/result/{case}/samples"));
+    assert_eq!(samples("unmeasured"), 0.0);
+    // Several requests are outstanding: nearly each answer sets off another packet.
+    let answers = number(&report, "/result/measured/clients/requests");
+    assert!(samples("measured") > 0.3 * answers, "{report}");
 }
 
-/// Rates on a busy machine say nothing; that both servers answer does.
+/// Rates on a busy machine say nothing; what packets carry does. By cookie go all packets
+/// to the server with the agent but SYNs, and none to the other one (the scenario's check).
 #[test]
-fn a_server_is_loaded_with_and_without_cookies() {
+fn cookies_carry_the_load_of_the_agents_server_alone() {
     let report = run("agent-cost", &["seconds=1", "rounds=1"]);
-    for way in ["out", "in"] {
-        assert!(number(&report, &format!("/result/programs/{way}/segments")) > 100.0);
+    let result = |key: &str| number(&report, &format!("/result/{key}"));
+    for side in ["programs", "programs_first"] {
+        // Two loads go to it, of which one was counted.
+        let index = usize::from(side == "programs");
+        let by_cookie = result(&format!("packets_by_cookie/{index}"));
+        let inwards = result(&format!("{side}/in/segments"));
+        assert!(inwards > 100.0 && by_cookie > inwards, "{report}");
     }
-    assert!(number(&report, "/result/rate_ratio") > 0.0);
+    assert!(result("rate_ratio") > 0.0);
 }
 
 /// Estimate and truth come from one run, so a busy machine moves both.
@@ -455,6 +473,82 @@ fn a_tunnel_outlives_losses_restarts_and_hostile_datagrams() {
         assert!(
             number(&report, &format!("/result/{step}/times/requests")) > 0.0,
             "{step}"
+        );
+    }
+}
+
+/// Both ways to encapsulate, over one path and through the tunnel, without loss and with.
+/// The scenario fails where a request does, or where the tunnel carries what should go past
+/// it, or nothing.
+#[test]
+fn a_tunnel_carries_a_balancers_packets_to_its_servers() {
+    let report = run("bifrost-balancer", &["seconds=0.5", "rate=100"]);
+    let runs = report["runs"].as_array().expect("runs");
+    assert_eq!(runs.len(), 8);
+    for run in runs {
+        assert!(number(run, "/times/requests") >= 50.0, "{run}");
+        let through = run["way"] == "tunnel";
+        assert_eq!(number(run, "/frames_carried") > 100.0, through, "{run}");
+    }
+}
+
+/// Figures of the paper in small: a curve of each kind, and a plot that can be opened.
+#[test]
+fn the_papers_figures_have_curves_and_plots() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let out = format!("out={}", dir.path().display());
+    let report = run("paper", &["figures=5,10", "seconds=1", &out]);
+    let figures = report["result"].as_array().expect("figures");
+    let mut numbers: Vec<&str> = figures
+        .iter()
+        .filter_map(|f| f["number"].as_str())
+        .collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, ["10", "5a", "5b"]);
+    for figure in figures {
+        let curves = figure["curves"].as_array().expect("curves");
+        assert!(curves.len() >= 3, "{figure}");
+        for curve in curves {
+            let at = |share| number(curve, share);
+            assert!(0.0 < at("/p10") && at("/p10") <= at("/p50"), "{figure}");
+            assert!(
+                at("/p50") <= at("/p90") && at("/p90") <= at("/p99"),
+                "{figure}"
+            );
+        }
+    }
+    let plots = std::fs::read_dir(dir.path()).expect("plots");
+    let plots: Vec<_> = plots.map(|entry| entry.expect("a plot").path()).collect();
+    assert_eq!(plots.len(), figures.len(), "{plots:?}");
+    for plot in plots {
+        let text = std::fs::read_to_string(&plot).expect("a plot");
+        assert!(
+            text.starts_with("<svg") && text.trim_end().ends_with("</svg>"),
+            "{plot:?}"
+        );
+    }
+}
+
+/// The evaluation of the controller in small, without what happens to single servers: the
+/// keys that outside programs read. The figures are the machine's.
+#[test]
+fn the_evaluation_of_the_controller_has_its_figures() {
+    let small = ["loads=45", "traces=1", "rounds=1", "seconds=4", "extras=0"];
+    let report = run("control", &small);
+    let load = &report["loads"][0];
+    assert_eq!(number(load, "/load"), 0.45);
+    for way in ["maglev", "paper", "causeway"] {
+        assert!(number(load, &format!("/{way}_p99_ms/0")) > 0.0, "{load}");
+    }
+    assert_eq!(number(load, "/broken_connections"), 0.0);
+    let ratio = number(&report, "/worst_p99_ratio");
+    let cut = number(&report, "/p99_reduction_pct_mean");
+    assert!((cut - 100.0 * (1.0 - ratio)).abs() < 1e-6, "{report}");
+    // One run has no spread, and no server became slow.
+    for key in ["spread_ratio", "reaction_ms", "noise_weight_deviation_pct"] {
+        assert!(
+            report.get(key).is_some_and(Value::is_null),
+            "{key}: {report}"
         );
     }
 }

@@ -16,6 +16,7 @@ use super::bench::{Bench, decapsulate, pin_dir};
 use super::cookie_kit::{CookieKit, with_cookies};
 use super::{Context, Param, Scenario, param};
 use crate::agent::Agent;
+use crate::api;
 use crate::balancer::{Forwarding, Settings, Vip};
 use crate::load::wrk::{self, WrkReport};
 
@@ -104,6 +105,7 @@ impl Scenario for AgentCost {
             "ratios": sides.iter().map(Side::ratio).collect::<Vec<_>>(),
             "rate_ratio": ratio, "within_3_pct": ratio >= 0.97,
             "programs": sides[1].programs, "programs_first": sides[0].programs,
+            "packets_by_cookie": sides.iter().map(|s| s.by_cookie).collect::<Vec<_>>(),
             "statistics_floor_ns": floor_ns, "unit": "ns per segment",
         }))
     }
@@ -114,6 +116,8 @@ struct Side {
     rates: Vec<f64>,
     plain_rates: Vec<f64>,
     programs: Value,
+    /// Packets that the balancer sent where their cookie says.
+    by_cookie: u64,
 }
 
 impl Side {
@@ -173,6 +177,19 @@ fn side(
         }
     }
     let programs = program_costs(work, &others, || load(&with))?;
+    let stats = api::stats(&balancer.socket())?;
+    let cookies = |vip: &Vip| {
+        let address = vip.address.to_string();
+        let found = stats.vips.iter().find(|of| of.address == address);
+        let results = found.into_iter().flat_map(|of| &of.cookie.results);
+        let valid = results.filter(|of| of.result.starts_with("epoch"));
+        valid.map(|of| of.packets).sum::<u64>()
+    };
+    let (by_cookie, none) = (cookies(&with), cookies(&without));
+    ensure!(
+        (by_cookie > 0) == matches!(work, Work::Cookies) && none == 0,
+        "{by_cookie} packets to the agent's server have a valid cookie, {none} to the other one"
+    );
     balancer.terminate()?;
     balancer.detach()?;
     if let Some(mut agent) = agent {
@@ -183,6 +200,7 @@ fn side(
         rates,
         plain_rates,
         programs,
+        by_cookie,
     })
 }
 
@@ -241,7 +259,7 @@ fn program_costs(
         Ok(found)
     };
     let before = now()?;
-    load()?;
+    let requests = load()?.requests;
     let after = now()?;
     let cost = |(((side, _), before), after): (((&str, &str), &RunTime), &RunTime)| {
         let runs = after.runs - before.runs;
@@ -255,7 +273,15 @@ fn program_costs(
         .zip(&before)
         .zip(&after)
         .map(cost);
-    Ok(Value::Object(costs.collect()))
+    let costs: serde_json::Map<String, Value> = costs.collect();
+    for (way, cost) in &costs {
+        let segments = cost["segments"].as_u64().unwrap_or(0);
+        ensure!(
+            segments >= requests,
+            "{segments} segments {way} cannot carry {requests} requests and answers"
+        );
+    }
+    Ok(Value::Object(costs))
 }
 
 /// Of an odd number of values, the middle one; NaN of none.

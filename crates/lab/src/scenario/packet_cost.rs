@@ -9,11 +9,14 @@ use causeway_io::{RunTime, RunTimes};
 use serde_json::{Value, json};
 
 use super::{Context, Param, Scenario, bench::Bench, param};
+use crate::api;
 use crate::balancer::{Forwarding, Settings};
 use crate::load::{LoadConfig, report};
 
 /// The balancer's program, by its C name.
 const PROGRAM: &str = "causeway_lb";
+/// Packets of neighbours and of closing connections may come between two readings.
+const UNEVEN: u64 = 32;
 
 pub struct PacketCost;
 
@@ -57,6 +60,7 @@ fn run_once(context: &Context, bench: &Bench, measure: bool) -> Result<Value> {
     let own = |p: &RunTime| !others.contains(&p.program);
     let before = programs().find(own);
     let before = before.context("the balancer's program is not loaded")?;
+    let counted = api::stats(&balancer.socket())?.packets();
     let load = LoadConfig {
         duration_ms: context.param::<u64>("seconds")? * 1000,
         slots: context.param("slots")?,
@@ -66,6 +70,10 @@ fn run_once(context: &Context, bench: &Bench, measure: bool) -> Result<Value> {
     let log = bench.load(&load)?.finish()?;
     let after = programs().find(|p| p.program == before.program);
     let after = after.context("the balancer's program went away")?;
+    let stats = api::stats(&balancer.socket())?;
+    let counted = stats.packets() - counted;
+    let samples = api::history(&balancer.socket())?.series.into_iter();
+    let samples: f64 = samples.flat_map(|s| s.epochs).map(|e| e.samples).sum();
     balancer.terminate()?;
     balancer.detach()?;
     let clients = report::summary(&log, log.start_ns, log.end_ns);
@@ -75,12 +83,25 @@ fn run_once(context: &Context, bench: &Bench, measure: bool) -> Result<Value> {
         "{packets} packets cannot carry {} requests",
         clients.requests
     );
+    // The kernel's count against the verdicts': no packet goes uncounted, none counts twice.
+    ensure!(
+        packets.abs_diff(counted) <= UNEVEN,
+        "the program ran {packets} times, and its verdicts say {counted}"
+    );
+    ensure!(
+        (samples > 0.0) == measure,
+        "{samples} samples of latency, and measurement is {}",
+        if measure { "on" } else { "off" }
+    );
     let ns = (after.run_time_ns - before.run_time_ns) as f64 / packets as f64;
     context.say(format!(
         "{} measurement: {ns:.0} ns per packet over {packets} packets",
         if measure { "with" } else { "without" }
     ));
-    Ok(json!({ "ns_per_packet": ns, "packets": packets, "clients": clients }))
+    Ok(json!({
+        "ns_per_packet": ns, "packets": packets, "counted": counted, "samples": samples,
+        "clients": clients,
+    }))
 }
 
 fn programs() -> impl Iterator<Item = RunTime> {
