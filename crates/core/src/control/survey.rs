@@ -37,7 +37,7 @@ pub(super) enum Standing {
 
 /// What is found out before any weight moves.
 pub(super) struct Survey {
-    /// The real with the lowest latency that is not too fast.
+    /// The real with the lowest latency that is hardly too fast.
     pub lowest: Option<(usize, Estimate)>,
     pub standings: Vec<Standing>,
     /// Whether this interval brought evidence about a real.
@@ -89,7 +89,8 @@ impl Controller {
                 real.base.observe(estimate, self.params.interval_ns);
             }
         }
-        let lowest = self.lowest(&too_fast);
+        // Nobody is slow beside one that perhaps answers errors.
+        let lowest = self.lowest(&doubtful).or_else(|| self.lowest(&too_fast));
         let yield_ratio = self.pool_yield(now_ns);
         let standings: Vec<Standing> = self
             .reals
@@ -168,7 +169,7 @@ impl Controller {
         too_fast
     }
 
-    /// The lowest latency, of those that are not too fast.
+    /// The lowest latency, of those that are not said to be too fast.
     fn lowest(&self, too_fast: &[bool]) -> Option<(usize, Estimate)> {
         self.reals
             .iter()

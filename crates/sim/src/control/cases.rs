@@ -225,9 +225,7 @@ pub const ALL: &[Case] = &[
     Case {
         name: "fail_fast_quota",
         about: "one of the servers with quotas answers errors in 0.1 ms",
-        // On one seed in a hundred it passes for the fastest at first, and another one is taken
-        // for slow beside it, for seconds (docs/control.md).
-        required: 0.98,
+        required: 0.99,
         build: |of| {
             *of = of.clone().by_quotas();
             of.troubles = vec![trouble(Some(0), Kind::FailFast, u64::MAX)];
