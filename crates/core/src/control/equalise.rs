@@ -51,6 +51,8 @@ struct Wish {
     weight: f64,
     low: f64,
     high: f64,
+    /// It gives all that it has, however much that is in one interval.
+    gives: bool,
 }
 
 /// What the reals can do, in requests per interval.
@@ -177,7 +179,12 @@ impl Controller {
         let real = &self.reals[index];
         let configured = real.member.configured;
         let (low, high) = real.bounds(&self.params);
-        let wish = |weight| Wish { weight, low, high };
+        let wish = |weight| Wish {
+            weight,
+            low,
+            high,
+            gives: false,
+        };
         match (survey.standings[index], capacities.each[index]) {
             (Standing::Drained, _) => wish(0.0),
             (Standing::Suspect { .. }, _) => wish(low),
@@ -193,7 +200,7 @@ impl Controller {
                     true => Wish {
                         weight: meant.weight.min(configured),
                         high: configured.max(low),
-                        low,
+                        ..meant
                     },
                     false => meant,
                 }
@@ -205,9 +212,9 @@ impl Controller {
     }
 
     /// Counts how long reals have been slow while the others could bear their load, and
-    /// has those give all. Returns whether there is any such real.
+    /// has those give all, as long as the others can. Returns whether there is any such real.
     fn relieve(&mut self, wishes: &mut [Wish], survey: &Survey, capacities: &Capacities) -> bool {
-        let left = self.left(survey, capacities);
+        let (idle, left) = self.left(survey, capacities);
         let far = self.far(survey, |real| real.tracker.estimate());
         let waiting = self.far(survey, |real| real.tracker.waiting());
         let bearable = |index: usize| capacities.answered[index] <= BEARABLE * left;
@@ -232,10 +239,13 @@ impl Controller {
                 }
                 _ => real.slow_for = 0,
             }
-            if real.slow_for > PATIENCE {
+            // Bounds that leave the others no more weight do not speak against what they have.
+            let borne = capacities.answered[index] <= BEARABLE * idle;
+            if real.slow_for > PATIENCE && borne {
                 let kept = (1.0 - self.params.take_max).powi(RELIEVED_STEPS);
                 wish.weight = (real.weight * kept).max(wish.low);
                 (wish.low, wish.high) = (wish.weight, wish.weight);
+                wish.gives = true;
                 any = true;
             }
         }
@@ -252,9 +262,9 @@ impl Controller {
             .max_by(f64::total_cmp)
     }
 
-    /// Requests per interval that those that are not slow have left, as far as their
-    /// bounds let them take more.
-    fn left(&self, survey: &Survey, capacities: &Capacities) -> f64 {
+    /// Requests per interval that those that are not slow have left, and what of that their
+    /// bounds let them take.
+    fn left(&self, survey: &Survey, capacities: &Capacities) -> (f64, f64) {
         let mean = self.mean_weight();
         let weight: f64 = self.reals.iter().map(|real| real.weight).sum();
         let answered: f64 = capacities.answered.iter().sum();
@@ -269,9 +279,9 @@ impl Controller {
                 let parallel = real.member.configured / mean;
                 let idle = self.params.interval_ns as f64 * parallel / own.latency_ns / variance;
                 let (_, most) = real.bounds(&self.params);
-                idle.min((most - real.weight).max(0.0) * per_weight)
+                (idle, idle.min((most - real.weight).max(0.0) * per_weight))
             })
-            .sum()
+            .fold((0.0, 0.0), |sum, of| (sum.0 + of.0, sum.1 + of.1))
     }
 
     /// Which reals are surely several times slower than the lowest.
@@ -303,7 +313,7 @@ impl Controller {
                 _ if real.recalled.is_some() => false,
                 _ => !renewed,
             };
-            if real.slow_for > PATIENCE {
+            if wish.gives {
                 continue;
             }
             if holds || (wish.weight - before).abs() <= SETTLED * configured {
