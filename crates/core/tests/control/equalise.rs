@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The law `equalise`, on readings made by hand.
 
-use causeway_core::control::{Law, Params, Reading, Reason};
+use causeway_core::control::{Decision, Law, Params, Reading, Reason};
 
 use super::{assert_sound, by, hold, reading, weights};
 
@@ -163,4 +163,47 @@ fn equalising_keeps_a_slow_real_low_that_gives_few_samples() {
     readings[0] = reading(5.0, 3);
     let decision = hold(&mut controller, &mut now, &readings, 60);
     assert!(decision.reals[0].weight > 0.8, "{decision:?}");
+}
+
+#[test]
+fn equalising_has_no_real_give_all_when_the_others_cannot_bear_it_any_more() {
+    let mut controller = by(Law::Equalise, &[1.0; 4]);
+    let mut now = 0;
+    let pool = |slow_ms, others_ms, samples| {
+        let mut readings = [reading(others_ms, samples); 4];
+        readings[0] = reading(slow_ms, 15);
+        readings
+    };
+    hold(&mut controller, &mut now, &pool(5.0, 5.0, 20), 10);
+    let weight = |decision: Decision| decision.reals[0].weight;
+    // As far as the others can bear it, it gives all.
+    let mut before = controller.clone();
+    let slow = pool(300.0, 5.0, 20);
+    assert!(weight(hold(&mut before, &mut now.clone(), &slow, 12)) < 0.03);
+    // Here what it gave at first was too much for them.
+    let gave = weight(hold(&mut controller, &mut now, &slow, 4));
+    assert!(gave < 0.5, "{gave}");
+    let busy = pool(300.0, 60.0, 40);
+    let kept = weight(hold(&mut controller, &mut now, &busy, 20));
+    assert!(kept > 0.1, "{kept}");
+    assert_sound(&controller);
+}
+
+#[test]
+fn equalising_moves_nothing_for_the_peak_of_one_interval() {
+    let mut controller = by(Law::Equalise, &[1.0; 4]);
+    let mut now = 0;
+    let calm = [reading(10.0, 40); 4];
+    hold(&mut controller, &mut now, &calm, 30);
+    let mut peak = calm;
+    peak[2] = reading(60.0, 40);
+    let at_peak = hold(&mut controller, &mut now, &peak, 1);
+    let after = hold(&mut controller, &mut now, &calm, 1);
+    for decision in [at_peak, after] {
+        let moved = weights(&decision).into_iter().map(|w| (w - 1.0).abs());
+        assert!(moved.fold(0.0, f64::max) < 0.02, "{decision:?}");
+    }
+    // Of two intervals running it is more than a peak.
+    let decision = hold(&mut controller, &mut now, &peak, 2);
+    assert!(decision.reals[2].weight < 0.9, "{decision:?}");
 }
