@@ -563,6 +563,7 @@ fn the_evaluation_of_tunnels_has_its_figures() {
             "seconds=0.5",
             "bulk_s=0.5",
             "rounds=1",
+            "kept_rounds=2",
             "rate=100",
             "loss_pct=0,1",
             "parts=tails,kept,flap,gbps,idle",
@@ -586,6 +587,7 @@ fn the_evaluation_of_tunnels_has_its_figures() {
     }
     for pointer in [
         "/kept_pct/1",
+        "/result/more/kept/standard_error_pct/1",
         "/flap/p99_ms",
         "/gbps/causeway",
         "/gbps/super_packet_tunnel",

@@ -27,6 +27,11 @@ pub(crate) use rivals as plain_tunnel;
 
 use super::{Context, Param, Scenario, param};
 
+/// Who may carry loads.
+const CARRIERS: [&str; 3] = ["plain", "mptcp", "causeway"];
+/// What may be run.
+const PARTS: [&str; 7] = ["tails", "kept", "cpu", "flap", "gbps", "idle", "more"];
+
 /// The scenario `bifrost`.
 pub struct Bifrost;
 
@@ -51,6 +56,11 @@ impl Scenario for Bifrost {
                 "rounds",
                 "5",
                 "runs of each tunnel in the throughput comparison",
+            ),
+            param(
+                "kept_rounds",
+                "12",
+                "rounds of throughput kept under loss: a single ratio scatters by 6 %",
             ),
             param("loss_pct", "0,0.1,1,2", "losses, joined by commas"),
             param("carriers", "plain,mptcp,causeway", "joined by commas"),
@@ -109,6 +119,7 @@ pub(super) struct Plan {
     lasts: Duration,
     bulk: Duration,
     rounds: usize,
+    kept_rounds: usize,
     losses: Vec<f64>,
     carriers: Vec<String>,
     parts: Vec<String>,
@@ -152,23 +163,20 @@ impl Plan {
         setting.lines = words("lines", ';')?;
         let other: String = context.param("other")?;
         let tunnels = words("tunnels", ',')?;
-        for name in &tunnels {
-            let known = machine::TUNNELS.contains(&name.as_str());
-            ensure!(
-                known,
-                "there is no tunnel `{name}`; choose of {:?}",
-                machine::TUNNELS
-            );
-        }
+        let (carriers, parts) = (words("carriers", ',')?, words("parts", ',')?);
+        all_known("tunnel", &tunnels, &machine::TUNNELS)?;
+        all_known("carrier", &carriers, &CARRIERS)?;
+        all_known("part", &parts, &PARTS)?;
         Ok(Self {
             other: (!other.is_empty()).then(|| PathBuf::from(other)),
             lasts: seconds("seconds")?,
             bulk: seconds("bulk_s")?,
             rounds: context.param("rounds")?,
+            kept_rounds: context.param("kept_rounds")?,
             losses,
-            carriers: words("carriers", ',')?,
+            carriers,
             tunnels,
-            parts: words("parts", ',')?,
+            parts,
             paths,
             mbit: context.param("mbit")?,
             rate: context.param("rate")?,
@@ -188,7 +196,45 @@ impl Plan {
     }
 }
 
+/// A word that is misspelt would else leave something out in silence.
+fn all_known(what: &str, wanted: &[String], known: &[&str]) -> Result<()> {
+    for name in wanted {
+        ensure!(
+            known.contains(&name.as_str()),
+            "there is no {what} `{name}`; choose of {}",
+            known.join(", ")
+        );
+    }
+    Ok(())
+}
+
 /// Puts what outside programs read at the top of the report.
 fn with_interface(interface: Value, rest: Value) -> Value {
     json!({ super::INTERFACE: interface, "more": rest })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_words_are_refused_with_those_known() {
+        for (what, known) in [("part", &PARTS[..]), ("carrier", &CARRIERS[..])] {
+            let all: Vec<String> = known.iter().map(|name| name.to_string()).collect();
+            assert!(all_known(what, &all, known).is_ok());
+            let error = all_known(what, &["kpet".to_owned()], known).unwrap_err();
+            let expected = format!("there is no {what} `kpet`; choose of {}", all.join(", "));
+            assert_eq!(error.to_string(), expected);
+        }
+        let default = |name: &str| {
+            Bifrost
+                .params()
+                .iter()
+                .find(|p| p.name == name)
+                .unwrap()
+                .default
+        };
+        assert_eq!(default("parts"), PARTS.join(","));
+        assert_eq!(default("carriers"), CARRIERS.join(","));
+    }
 }

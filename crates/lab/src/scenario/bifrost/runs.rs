@@ -230,7 +230,7 @@ fn kept(context: &Context, plan: &Plan, world: &World, tunnel: &Tunnel) -> Resul
     losses.extend(plan.losses.iter().copied().filter(|loss| *loss >= 1.0));
     let mut no_loss = Counts::default();
     let mut runs_in_detail = Vec::new();
-    for round in 0..plan.rounds {
+    for round in 0..plan.kept_rounds {
         for index in 0..losses.len() {
             let loss = losses[(index + round) % losses.len()];
             let begin = Counts::read(tunnel)?;
@@ -254,9 +254,15 @@ fn kept(context: &Context, plan: &Plan, world: &World, tunnel: &Tunnel) -> Resul
             }));
         }
     }
-    let mut kept = serde_json::Map::new();
+    let (mut kept, mut errors) = (serde_json::Map::new(), serde_json::Map::new());
     for loss in &losses[1..] {
-        kept.insert(loss.to_string(), json!(kept_pct(&runs, *loss)));
+        let (middle, error) = (kept_pct(&runs, *loss), kept_error_pct(&runs, *loss));
+        context.say(format!(
+            "kept at {loss} % loss: {middle:.1} %, standard error {error:.1} points, {} rounds",
+            plan.kept_rounds
+        ));
+        kept.insert(loss.to_string(), json!(middle));
+        errors.insert(loss.to_string(), json!(error));
     }
     let interface = json!({
         "kept_pct": kept,
@@ -265,7 +271,7 @@ fn kept(context: &Context, plan: &Plan, world: &World, tunnel: &Tunnel) -> Resul
     });
     let all = Counts::read(tunnel)?.minus(before);
     let details = json!({
-        "runs": runs_in_detail, "chunks_sent": all.sent, "chunks_resent": all.resent,
+        "runs": runs_in_detail, "standard_error_pct": errors, "chunks_sent": all.sent, "chunks_resent": all.resent,
     });
     Ok((interface, details))
 }
@@ -274,11 +280,23 @@ fn kept(context: &Context, plan: &Plan, world: &World, tunnel: &Tunnel) -> Resul
 /// compared with itself: a machine whose speed drifts from round to round (its host has other
 /// guests) would else be taken for loss or gain. `runs`: loss and rate, round after round.
 pub(super) fn kept_pct(runs: &[(f64, f64)], loss: f64) -> f64 {
-    let at = |loss: f64| runs.iter().filter(move |run| run.0 == loss);
-    let ratios = at(loss)
+    100.0 * median(kept_ratios(runs, loss).collect())
+}
+
+fn kept_ratios(runs: &[(f64, f64)], loss: f64) -> impl Iterator<Item = f64> {
+    let at = move |loss: f64| runs.iter().filter(move |run| run.0 == loss);
+    at(loss)
         .zip(at(0.0))
-        .map(|(lossy, clean)| lossy.1 / clean.1);
-    100.0 * median(ratios.collect())
+        .map(|(lossy, clean)| lossy.1 / clean.1)
+}
+
+/// The standard error of these ratios' mean, in percent: how far to trust [`kept_pct`]. NaN
+/// for a single round.
+fn kept_error_pct(runs: &[(f64, f64)], loss: f64) -> f64 {
+    let count = kept_ratios(runs, loss).count() as f64;
+    let mean = kept_ratios(runs, loss).sum::<f64>() / count;
+    let squares: f64 = kept_ratios(runs, loss).map(|r| (r - mean).powi(2)).sum();
+    100.0 * (squares / (count - 1.0) / count).sqrt()
 }
 
 /// What the tunnel's ends count, together.
@@ -426,5 +444,8 @@ mod tests {
             (0.0, 5.0),
         ];
         assert_eq!(kept_pct(&runs, 1.0), 90.0);
+        assert!(kept_error_pct(&runs, 1.0) < 1e-9, "both kept the same");
+        let runs = [(0.0, 10.0), (1.0, 9.0), (0.0, 10.0), (1.0, 11.0)];
+        assert!((kept_error_pct(&runs, 1.0) - 10.0).abs() < 1e-9);
     }
 }
