@@ -4,8 +4,10 @@
 //! lowest RTT, as Swift does (Kumar et al., SIGCOMM 2020, section 3.1): up by a constant
 //! each round trip below the target, down in proportion to the excess above. The delay
 //! of a round is the lowest of its samples, so that an endpoint that was not scheduled
-//! for a while does not look like a queue. Loss is what this transport is there to
-//! bear: it counts only above 15 %.
+//! for a while does not look like a queue; and of those alone that left with half the window
+//! ahead of them, if there are any: the first datagram of a burst finds an empty queue
+//! whatever the window is. Loss is what this transport is there to bear: it counts only
+//! above 15 %.
 
 use crate::rtt::Rtt;
 
@@ -31,7 +33,8 @@ pub(crate) struct Congestion {
     slow_start: bool,
     round_ns: u64,
     round_rtt_ns: u64,
-    round_peak: u64,
+    /// The same of what left with half a window in flight.
+    round_full_ns: u64,
     acked: u32,
     lost: u32,
     rounds_at_floor: u32,
@@ -47,7 +50,7 @@ impl Congestion {
             slow_start: true,
             round_ns: 0,
             round_rtt_ns: u64::MAX,
-            round_peak: 0,
+            round_full_ns: u64::MAX,
             acked: 0,
             lost: 0,
             rounds_at_floor: 0,
@@ -67,22 +70,26 @@ impl Congestion {
         self.lost += 1;
     }
 
-    /// `chunks` of `bytes` were acknowledged while `inflight` were in flight.
+    /// `acked.0` chunks of `acked.1` bytes were acknowledged. The one that `sample_ns` tells
+    /// of left when `ahead` bytes were in flight, itself included.
     pub(crate) fn on_ack(
         &mut self,
         now_ns: u64,
         rtt: &mut Rtt,
         sample_ns: Option<u64>,
         acked: (u32, u64),
-        inflight: u64,
+        ahead: u64,
         target_ns: u64,
     ) {
         self.acked += acked.0;
-        self.round_peak = self.round_peak.max(inflight);
         let Some(sample_ns) = sample_ns else { return };
+        let full = 2 * ahead > self.bytes;
         self.round_rtt_ns = self.round_rtt_ns.min(sample_ns);
+        if full {
+            self.round_full_ns = self.round_full_ns.min(sample_ns);
+        }
         let limit_ns = rtt.lowest_ns() + target_ns;
-        if self.slow_start && sample_ns <= limit_ns && 2 * self.round_peak > self.bytes {
+        if self.slow_start && full && sample_ns <= limit_ns {
             self.grow(acked.1);
         }
         if now_ns.saturating_sub(self.round_ns) >= rtt.smoothed_ns().max(MIN_ROUND_NS) {
@@ -96,8 +103,10 @@ impl Congestion {
     }
 
     fn end_round(&mut self, limit_ns: u64) {
-        let delay = std::mem::replace(&mut self.round_rtt_ns, u64::MAX);
-        let used = 2 * std::mem::take(&mut self.round_peak) > self.bytes;
+        let lowest = std::mem::replace(&mut self.round_rtt_ns, u64::MAX);
+        let full = std::mem::replace(&mut self.round_full_ns, u64::MAX);
+        let used = full != u64::MAX;
+        let delay = if used { full } else { lowest };
         let (acked, lost) = (
             std::mem::take(&mut self.acked),
             std::mem::take(&mut self.lost),
@@ -160,6 +169,28 @@ mod tests {
                 "{delay} ns at {rate}"
             );
         }
+    }
+
+    #[test]
+    fn bursts_into_an_empty_queue_do_not_raise_it_for_ever() {
+        // 250 Mbit/s, 100 us; 55 kB at once, the next when all has come. The first of each
+        // burst never waits.
+        let mut congestion = Congestion::new(1500, 1 << 30);
+        let mut rtt = Rtt::new();
+        let mut start_ns = 1;
+        for _ in 0..2000 {
+            let mut now_ns = start_ns;
+            for number in 1..=36 {
+                let ahead = 1500 * number;
+                now_ns = start_ns + 100_000 + ahead * 32;
+                rtt.sample(now_ns, now_ns - start_ns);
+                let sample = Some(now_ns - start_ns);
+                congestion.on_ack(now_ns, &mut rtt, sample, (1, 1500), ahead, 1_000_000);
+            }
+            start_ns = now_ns;
+        }
+        // What stands half a window deep waits for the target at most: twice 31 kB.
+        assert!(congestion.bytes() < 80_000, "{}", congestion.bytes());
     }
 
     #[test]

@@ -292,7 +292,7 @@ impl Engine {
         let Some(path) = &mut self.paths[of] else {
             return;
         };
-        let inflight = path.sending.inflight();
+        let ahead = path.sending.ahead_of(largest);
         let progress = path
             .sending
             .acknowledge(now_ns, largest, &ack.bits, &mut self.acked);
@@ -315,7 +315,7 @@ impl Engine {
             &mut path.rtt,
             sample_ns,
             (progress.chunks, progress.bytes),
-            inflight,
+            ahead,
             self.config.queue_target_ns,
         );
         let acked = std::mem::take(&mut self.acked);

@@ -33,6 +33,8 @@ enum State {
 pub(crate) struct Sent {
     pub frame: FrameRef,
     pub at_ns: u64,
+    /// Bytes in flight when it left, itself included.
+    ahead: u32,
     /// Bytes of the datagram.
     pub len: u16,
     /// Which chunk of the frame.
@@ -125,16 +127,25 @@ impl Sending {
     }
 
     pub(crate) fn push(&mut self, now_ns: u64, frame: FrameRef, index: u8, tries: u8, len: u16) {
+        self.inflight += u64::from(len);
         self.entries.push_back(Sent {
             frame,
             at_ns: now_ns,
+            ahead: u32::try_from(self.inflight).unwrap_or(u32::MAX),
             len,
             index,
             tries,
             state: State::Flying,
         });
-        self.inflight += u64::from(len);
         self.flying += 1;
+    }
+
+    /// Bytes that were in flight when this packet left, itself included; 0 when it is
+    /// forgotten.
+    pub(crate) fn ahead_of(&self, number: u64) -> u64 {
+        let place = number.checked_sub(self.base);
+        let entry = place.and_then(|place| self.entries.get(place as usize));
+        entry.map_or(0, |entry| entry.ahead.into())
     }
 
     /// When the oldest packet in flight was sent.
