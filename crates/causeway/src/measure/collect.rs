@@ -24,6 +24,8 @@ pub struct Found {
     pub lines: Lines,
     pub totals: Option<Totals>,
     keep_lines: bool,
+    /// Somebody wants single samples: `totals` or `open`.
+    keeps_samples: bool,
     /// Distributions of epochs that are not complete, if rows are to have them.
     open: Option<Open>,
 }
@@ -96,6 +98,7 @@ impl Found {
             lines: Vec::new(),
             totals,
             keep_lines: style.format.is_rows(),
+            keeps_samples: !style.format.is_rows() || style.row_latencies(),
             open: style.row_latencies().then(|| Open {
                 epoch_ns: style.epoch_ns.max(1),
                 flows: HashMap::with_hasher(FlowState::new(seed)),
@@ -110,6 +113,16 @@ impl Found {
             totals: None,
             keep_lines: true,
             ..Self::new(style, max_flows, seed)
+        }
+    }
+
+    #[inline(never)]
+    fn keep(&mut self, flow: &FlowKey, method: u8, sample: &Sample) {
+        if let Some(totals) = &mut self.totals {
+            totals.sample(flow, method, sample);
+        }
+        if let (Some(open), Some(mean_ns)) = (&mut self.open, sample.mean_ns()) {
+            open.add(flow, method, sample, mean_ns as u64);
         }
     }
 
@@ -131,13 +144,10 @@ impl Sink for Found {
         self.at = index;
     }
 
-    #[inline]
+    #[inline(always)]
     fn sample(&mut self, flow: &FlowKey, method: u8, sample: &Sample) {
-        if let Some(totals) = &mut self.totals {
-            totals.sample(flow, method, sample);
-        }
-        if let (Some(open), Some(mean_ns)) = (&mut self.open, sample.mean_ns()) {
-            open.add(flow, method, sample, mean_ns as u64);
+        if self.keeps_samples {
+            self.keep(flow, method, sample);
         }
     }
 

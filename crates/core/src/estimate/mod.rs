@@ -138,6 +138,7 @@ pub struct Samples {
 
 impl Samples {
     /// The groups that hold samples.
+    #[inline]
     pub fn iter(&self) -> impl Iterator<Item = &Sample> {
         self.group.iter().filter(|sample| sample.count2 > 0)
     }
@@ -162,6 +163,7 @@ pub struct Tally {
 
 impl Tally {
     /// Adds a sample.
+    #[inline]
     pub fn add(&mut self, sample: &Sample) {
         self.sum2_ns = self.sum2_ns.saturating_add(sample.sum2_ns);
         self.count2 = self.count2.saturating_add(u64::from(sample.count2));
