@@ -62,6 +62,11 @@ impl Scenario for Bifrost {
                 "12",
                 "rounds of throughput kept under loss: a single ratio scatters by 6 %",
             ),
+            param(
+                "flap_rounds",
+                "5",
+                "rounds of a flapping path, of whose p99s the median counts",
+            ),
             param("loss_pct", "0,0.1,1,2", "losses, joined by commas"),
             param("carriers", "plain,mptcp,causeway", "joined by commas"),
             param(
@@ -120,6 +125,7 @@ pub(super) struct Plan {
     bulk: Duration,
     rounds: usize,
     kept_rounds: usize,
+    flap_rounds: usize,
     losses: Vec<f64>,
     carriers: Vec<String>,
     parts: Vec<String>,
@@ -173,6 +179,7 @@ impl Plan {
             bulk: seconds("bulk_s")?,
             rounds: context.param("rounds")?,
             kept_rounds: context.param("kept_rounds")?,
+            flap_rounds: context.param("flap_rounds")?,
             losses,
             carriers,
             tunnels,
