@@ -603,3 +603,50 @@ fn the_evaluation_of_tunnels_has_its_figures() {
     // that everything goes twice.
     assert!(number(&report, "/retransmit_pct_no_loss") < 5.0);
 }
+
+/// A path with ten times the others' RTT, a ring of one frame in front of the guest, Redis,
+/// each with losses: every request is answered, and the tail is no longer than plain TCP's,
+/// which waits a second for each SYN that is lost.
+#[test]
+fn a_tunnel_answers_everything_where_paths_are_bad() {
+    let report = run(
+        "bifrost",
+        &[
+            "seconds=0.5",
+            "rate=200",
+            "loss_pct=5",
+            "carriers=plain,causeway",
+            "parts=delay,place,redis",
+            "cases=slow,vnic_ring,get",
+        ],
+    );
+    let rows = |part: &str| report[part].as_array().cloned().expect("rows");
+    let all: Vec<Value> = ["delay", "place", "redis"]
+        .into_iter()
+        .flat_map(rows)
+        .collect();
+    let loads: Vec<_> = all.iter().map(|row| (&row["case"], &row["load"])).collect();
+    assert_eq!(
+        json!(loads),
+        json!([
+            ["slow", "short"],
+            ["slow", "rr"],
+            ["vnic_ring", "short"],
+            ["vnic_ring", "rr"],
+            ["get", "redis"],
+        ])
+    );
+    for row in &all {
+        assert_eq!(row["causeway_requests"], 100, "{row}");
+        assert_eq!(row["causeway_failed"], 0, "{row}");
+    }
+    let slow = &all[0];
+    for other in ["/plain_p99_ms", "/plain_bad_p99_ms"] {
+        assert!(
+            number(slow, "/causeway_p99_ms") <= number(slow, other),
+            "{slow}"
+        );
+    }
+    let refused = number(&all[2], "/vnic_full") + number(&all[3], "/vnic_full");
+    assert!(refused > 0.0, "the ring of one frame was never full");
+}

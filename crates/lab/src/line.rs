@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A line with delay, loss and reordering: two TUN devices in two namespaces and
-//! a thread that carries packets between them.
+//! a thread that carries packets between them. TAP devices instead of them are a cable
+//! between two bridges.
 //!
 //! Delay is half the round trip each way. Loss and reordering strike the way from
 //! the near end (the client's) to the far end only: PIRATE, section 5.4, puts them
@@ -13,8 +14,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result};
@@ -44,6 +45,10 @@ pub struct Impairment {
     pub reorder: f64,
     /// Longest time that a packet is held back, uniform from a tenth of it.
     pub hold_us: u64,
+    /// Each packet of either end takes longer by up to this, uniform from 0. Microseconds.
+    pub jitter_us: u64,
+    /// Whether packets overtake each other by that; else they stay in line, as in a queue.
+    pub overtake: bool,
 }
 
 impl Impairment {
@@ -67,18 +72,37 @@ pub struct End {
 pub struct Line {
     stop: Arc<AtomicBool>,
     dropped: Arc<AtomicU64>,
+    impairment: Arc<Mutex<Impairment>>,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl Line {
     /// Makes both devices and starts to carry packets between them.
     pub fn start(near: &End, far: &End, impairment: Impairment, seed: u64) -> Result<Self> {
-        let ends = [open(near)?, open(far)?];
+        Self::between(
+            [open(near, Layer::Packets)?, open(far, Layer::Packets)?],
+            impairment,
+            seed,
+        )
+    }
+
+    /// The same with devices for Ethernet frames (TAP), which may be ports of bridges.
+    pub fn cable(near: &End, far: &End, impairment: Impairment, seed: u64) -> Result<Self> {
+        Self::between(
+            [open(near, Layer::Frames)?, open(far, Layer::Frames)?],
+            impairment,
+            seed,
+        )
+    }
+
+    fn between(ends: [File; 2], impairment: Impairment, seed: u64) -> Result<Self> {
+        let impairment = Arc::new(Mutex::new(impairment));
         let stop = Arc::new(AtomicBool::new(false));
         let dropped = Arc::new(AtomicU64::new(0));
         let mut carrier = Carrier {
             ends,
-            impairment,
+            impairment: impairment.clone(),
+            last_due: [0; 2],
             rng: StdRng::seed_from_u64(seed),
             waiting: BinaryHeap::new(),
             number: 0,
@@ -90,8 +114,17 @@ impl Line {
         Ok(Self {
             stop,
             dropped,
+            impairment,
             thread: Some(thread),
         })
+    }
+
+    /// Changes what the line does to packets that come from now on.
+    pub fn set(&self, impairment: Impairment) {
+        *self
+            .impairment
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = impairment;
     }
 
     /// Packets dropped so far.
@@ -109,13 +142,22 @@ impl Drop for Line {
     }
 }
 
-fn open(end: &End) -> Result<File> {
-    let device = end.device.clone();
-    end.netns
-        .run(move || tun(&device).with_context(|| format!("TUN device {device}")))
+/// What a device carries.
+#[derive(Debug, Clone, Copy)]
+enum Layer {
+    /// IP packets (TUN).
+    Packets,
+    /// Ethernet frames (TAP).
+    Frames,
 }
 
-fn tun(device: &str) -> io::Result<File> {
+fn open(end: &End, layer: Layer) -> Result<File> {
+    let device = end.device.clone();
+    end.netns
+        .run(move || tun(&device, layer).with_context(|| format!("TUN device {device}")))
+}
+
+fn tun(device: &str, layer: Layer) -> io::Result<File> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -129,7 +171,11 @@ fn tun(device: &str) -> io::Result<File> {
     for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
         *to = from as libc::c_char;
     }
-    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
+    let layer = match layer {
+        Layer::Packets => libc::IFF_TUN,
+        Layer::Frames => libc::IFF_TAP,
+    };
+    request.ifr_ifru.ifru_flags = (layer | libc::IFF_NO_PI) as libc::c_short;
     // SAFETY: an open descriptor and a live ifreq, as TUNSETIFF expects.
     if unsafe { libc::ioctl(file.as_raw_fd(), TUNSETIFF, &mut request) } < 0 {
         return Err(io::Error::last_os_error());
@@ -144,7 +190,9 @@ type Waiting = Reverse<(u64, u64, usize, Vec<u8>)>;
 
 struct Carrier {
     ends: [File; 2],
-    impairment: Impairment,
+    impairment: Arc<Mutex<Impairment>>,
+    /// When the last packet from each end is due.
+    last_due: [u64; 2],
     rng: StdRng,
     waiting: BinaryHeap<Waiting>,
     number: u64,
@@ -175,15 +223,28 @@ impl Carrier {
 
     /// Reads all packets that wait at an end.
     fn take(&mut self, from: usize) -> io::Result<()> {
+        let impairment = *self
+            .impairment
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         loop {
             let length = match self.ends[from].read(&mut self.buffer) {
                 Ok(length) => length,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(e) => return Err(e),
             };
-            let mut due = clock::monotonic_ns() + self.impairment.round_trip_us * 500;
+            let mut due = clock::monotonic_ns() + impairment.round_trip_us * 500;
+            if impairment.jitter_us > 0 {
+                due += self.rng.random_range(0..=impairment.jitter_us * 1000);
+                if !impairment.overtake {
+                    due = due.max(self.last_due[from]);
+                }
+                self.last_due[from] = due;
+            }
             if from == 0 {
-                let Some(held) = self.strike() else { continue };
+                let Some(held) = self.strike(impairment) else {
+                    continue;
+                };
                 due += held;
             }
             self.number += 1;
@@ -194,13 +255,13 @@ impl Carrier {
     }
 
     /// How long a packet of the client is held back, in ns; `None`: it is lost.
-    fn strike(&mut self) -> Option<u64> {
+    fn strike(&mut self, impairment: Impairment) -> Option<u64> {
         let Impairment {
             loss,
             reorder,
             hold_us,
             ..
-        } = self.impairment;
+        } = impairment;
         if loss > 0.0 && self.rng.random_bool(loss.min(1.0)) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return None;

@@ -248,6 +248,8 @@ const fn round_trip(ms: u64) -> Impairment {
         loss: 0.0,
         reorder: 0.0,
         hold_us: 0,
+        jitter_us: 0,
+        overtake: false,
     }
 }
 

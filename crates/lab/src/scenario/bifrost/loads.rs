@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, connect,
-    listen, setsockopt, socket, sockopt,
+    getsockopt, listen, setsockopt, socket, sockopt,
 };
 use serde::Serialize;
 
@@ -222,7 +222,7 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
 /// Runs requests by a timetable: whoever of the clients is free takes the next one, and
 /// waits until it is due. `client` makes what sends a request and waits for its answer.
 /// A request that fails counts with the time until it did.
-fn paced<C, R>(netns: &Netns, pace: Pace, client: C) -> Result<Latencies>
+pub(super) fn paced<C, R>(netns: &Netns, pace: Pace, client: C) -> Result<Latencies>
 where
     C: Fn() -> Result<R> + Clone + Send + 'static,
     R: FnMut() -> io::Result<()>,
@@ -456,7 +456,7 @@ fn raw(stack: Stack) -> io::Result<OwnedFd> {
     }
 }
 
-fn open(target: SocketAddr, stack: Stack) -> io::Result<TcpStream> {
+pub(super) fn open(target: SocketAddr, stack: Stack) -> io::Result<TcpStream> {
     let fd = raw(stack)?;
     let patience = nix::sys::time::TimeVal::new(PATIENCE.as_secs() as i64, 0);
     setsockopt(&fd, sockopt::SendTimeout, &patience)?;
@@ -465,6 +465,17 @@ fn open(target: SocketAddr, stack: Stack) -> io::Result<TcpStream> {
     let stream = TcpStream::from(fd);
     stream.set_nodelay(true)?;
     Ok(stream)
+}
+
+/// The congestion control of a new connection.
+pub fn congestion_control(ends: &Ends, port: u16) -> Result<String> {
+    let target: SocketAddr = format!("{}:{port}", ends.address).parse()?;
+    let stack = ends.stack;
+    ends.client.run(move || {
+        let stream = open(target, stack)?;
+        let name = getsockopt(&stream, sockopt::TcpCongestion)?;
+        Ok(name.to_string_lossy().trim_end_matches('\0').to_owned())
+    })
 }
 
 fn listen_in(netns: &Netns, at: SocketAddr, stack: Stack) -> Result<TcpListener> {

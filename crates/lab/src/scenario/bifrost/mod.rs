@@ -4,10 +4,13 @@
 //! Cloud Networks" (Bifrost), on one machine.
 
 mod balancer;
+mod cases;
+mod compare;
 mod faults;
 mod hostile;
 mod loads;
 mod machine;
+mod redis;
 pub(crate) mod rivals;
 mod runs;
 mod table;
@@ -29,8 +32,14 @@ use super::{Context, Param, Scenario, param};
 
 /// Who may carry loads.
 const CARRIERS: [&str; 3] = ["plain", "mptcp", "causeway"];
-/// What may be run.
+/// What is run unless something else is asked for.
 const PARTS: [&str; 7] = ["tails", "kept", "cpu", "flap", "gbps", "idle", "more"];
+
+/// What may be run.
+fn all_parts() -> Vec<&'static str> {
+    let further = cases::PARTS.iter().map(|(name, _)| *name);
+    PARTS.into_iter().chain(further).collect()
+}
 
 /// The scenario `bifrost`.
 pub struct Bifrost;
@@ -72,7 +81,22 @@ impl Scenario for Bifrost {
             param(
                 "parts",
                 "tails,kept,cpu,flap,gbps,idle,more",
-                "joined by commas",
+                "joined by commas; further ones: delay, place, elephant, congestion, redis, nothing",
+            ),
+            param(
+                "case_rounds",
+                "1",
+                "rounds of the further parts, of whose percentiles the medians count",
+            ),
+            param(
+                "cases",
+                "",
+                "of the further parts these alone, joined by commas",
+            ),
+            param(
+                "rtt_us",
+                "500",
+                "round trip of a path in the part delay, before one of them gets worse",
             ),
             param("paths", "4", "paths between the hosts"),
             param(
@@ -129,6 +153,9 @@ pub(super) struct Plan {
     losses: Vec<f64>,
     carriers: Vec<String>,
     parts: Vec<String>,
+    case_rounds: usize,
+    cases: Vec<String>,
+    rtt_us: u64,
     paths: usize,
     mbit: u32,
     rate: f64,
@@ -172,7 +199,9 @@ impl Plan {
         let (carriers, parts) = (words("carriers", ',')?, words("parts", ',')?);
         all_known("tunnel", &tunnels, &machine::TUNNELS)?;
         all_known("carrier", &carriers, &CARRIERS)?;
-        all_known("part", &parts, &PARTS)?;
+        all_known("part", &parts, &all_parts())?;
+        let cases = words("cases", ',')?;
+        all_known("case", &cases, &cases::names())?;
         Ok(Self {
             other: (!other.is_empty()).then(|| PathBuf::from(other)),
             lasts: seconds("seconds")?,
@@ -184,6 +213,9 @@ impl Plan {
             carriers,
             tunnels,
             parts,
+            case_rounds: context.param("case_rounds")?,
+            cases,
+            rtt_us: context.param("rtt_us")?,
             paths,
             mbit: context.param("mbit")?,
             rate: context.param("rate")?,
@@ -196,6 +228,11 @@ impl Plan {
 
     fn wants(&self, part: &str) -> bool {
         self.parts.iter().any(|wanted| wanted == part)
+    }
+
+    /// Whether a case of a further part is wanted.
+    fn has(&self, case: &str) -> bool {
+        self.cases.is_empty() || self.cases.iter().any(|wanted| wanted == case)
     }
 
     fn carries(&self, carrier: &str) -> bool {
@@ -226,7 +263,12 @@ mod tests {
 
     #[test]
     fn unknown_words_are_refused_with_those_known() {
-        for (what, known) in [("part", &PARTS[..]), ("carrier", &CARRIERS[..])] {
+        let (parts, cases) = (all_parts(), cases::names());
+        for (what, known) in [
+            ("part", &parts[..]),
+            ("carrier", &CARRIERS[..]),
+            ("case", &cases[..]),
+        ] {
             let all: Vec<String> = known.iter().map(|name| name.to_string()).collect();
             assert!(all_known(what, &all, known).is_ok());
             let error = all_known(what, &["kpet".to_owned()], known).unwrap_err();
@@ -242,6 +284,9 @@ mod tests {
                 .default
         };
         assert_eq!(default("parts"), PARTS.join(","));
+        let about = Bifrost.params().iter().find(|p| p.name == "parts");
+        let further: Vec<&str> = cases::PARTS.iter().map(|(name, _)| *name).collect();
+        assert!(about.unwrap().about.ends_with(&further.join(", ")));
         assert_eq!(default("carriers"), CARRIERS.join(","));
     }
 }

@@ -74,9 +74,9 @@ impl Rival {
             };
             Player::start_role(&world.hosts[end], ROLE, &serde_json::to_string(&order)?)
         };
-        Ok(Self {
-            ends: [start(0)?, start(1)?],
-        })
+        let ends = [start(0)?, start(1)?];
+        world.guests_connected()?;
+        Ok(Self { ends })
     }
 
     /// The ends' process ids.

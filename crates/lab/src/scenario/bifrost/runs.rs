@@ -10,20 +10,20 @@ use serde_json::{Value, json};
 use super::loads::{self, Ends, Latencies, Pace, Stack};
 use super::tunnel::Tunnel;
 use super::world::{GUESTS, Place, Shape, World};
-use super::{Context, Plan, machine, with_interface};
+use super::{Context, Plan, cases, machine, with_interface};
 use crate::cpu::CpuMeter;
 use crate::nginx::Nginx;
 
-const WEB: u16 = 80;
+pub(super) const WEB: u16 = 80;
 /// The web server that speaks MPTCP.
 const WEB_MPTCP: u16 = 81;
 pub(super) const ECHO: u16 = 7777;
 pub(super) const BULK: u16 = 7778;
 pub(super) const WARM_UP: Duration = Duration::from_secs(1);
 /// Clients: stalls of a second at the usual rate leave most of them free.
-const CLIENTS: usize = 128;
+pub(super) const CLIENTS: usize = 128;
 /// Connections of the ping-pong.
-const PINGERS: usize = 32;
+pub(super) const PINGERS: usize = 32;
 /// The path that flaps is down this long, this often. A period of 1 s would resonate
 /// with the timeout of TCP's SYN.
 const FLAP: (u64, u64) = (1_370_000_000, 100_000_000);
@@ -41,6 +41,13 @@ pub fn all(context: &Context, plan: &Plan) -> Result<Value> {
         set(&mut interface, parts);
         set(&mut more, others);
     }
+    for (part, run) in cases::PARTS {
+        if plan.wants(part) {
+            let (rows, details) = run(context, plan)?;
+            set(&mut interface, keyed(part, rows));
+            set(&mut more, keyed(part, details));
+        }
+    }
     if plan.wants("cpu") {
         let (kept, details) = machine::cpu_bound(context, plan)?;
         set(&mut interface, json!({ "cpu_bound_kept_pct": kept }));
@@ -54,6 +61,10 @@ pub fn all(context: &Context, plan: &Plan) -> Result<Value> {
     Ok(with_interface(interface, more))
 }
 
+fn keyed(key: &str, value: Value) -> Value {
+    Value::Object([(key.to_owned(), value)].into_iter().collect())
+}
+
 pub(super) fn merge(into: &mut Value, from: Value) {
     if let (Some(into), Value::Object(from)) = (into.as_object_mut(), from) {
         into.extend(from);
@@ -61,22 +72,27 @@ pub(super) fn merge(into: &mut Value, from: Value) {
 }
 
 /// Who carries the load, where it runs.
-struct Carrier {
-    name: &'static str,
-    ends: Ends,
-    web: u16,
+#[derive(Debug, Clone)]
+pub(super) struct Carrier {
+    pub name: &'static str,
+    pub ends: Ends,
+    pub web: u16,
 }
 
-fn carriers(plan: &Plan, world: &World) -> Vec<Carrier> {
-    let host = |stack| Ends {
+/// From host to host on a path, without a tunnel.
+pub(super) fn hosts(world: &World, path: usize, stack: Stack) -> Ends {
+    Ends {
         client: world.hosts[0].clone(),
         server: world.hosts[1].clone(),
-        address: "10.9.0.2".to_owned(),
+        address: format!("10.9.{path}.2"),
         stack,
-    };
+    }
+}
+
+pub(super) fn carriers(plan: &Plan, world: &World) -> Vec<Carrier> {
     let all = [
-        ("plain", host(Stack::Tcp), WEB),
-        ("mptcp", host(Stack::Mptcp), WEB_MPTCP),
+        ("plain", hosts(world, 0, Stack::Tcp), WEB),
+        ("mptcp", hosts(world, 0, Stack::Mptcp), WEB_MPTCP),
         ("causeway", guests(world), WEB),
     ];
     let wanted = all.into_iter().filter(|(name, _, _)| plan.carries(name));
@@ -141,7 +157,7 @@ fn rated(context: &Context, plan: &Plan) -> Result<(Value, Value)> {
     Ok((interface, more))
 }
 
-fn pace(plan: &Plan, clients: usize) -> Pace {
+pub(super) fn pace(plan: &Plan, clients: usize) -> Pace {
     Pace {
         rate: plan.rate,
         clients,
@@ -207,7 +223,7 @@ fn columns(carrier: &str, times: &Latencies) -> Value {
     }
 }
 
-fn say(context: &Context, what: &str, times: &Latencies) {
+pub(super) fn say(context: &Context, what: &str, times: &Latencies) {
     context.say(format!(
         "{what:<24} p50 {:8.3} ms  p99 {:8.3} ms  p99.9 {:8.3} ms  {} requests, {} failed, \
          {:.3} ms late at p99, {:.1} % of the CPUs stolen",

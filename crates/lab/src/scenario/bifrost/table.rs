@@ -41,10 +41,92 @@ pub fn of(result: &Value) -> String {
         }
         text.push('\n');
     }
+    for (part, title) in FURTHER {
+        if let Some(rows) = figures[part].as_array() {
+            further(&mut text, title, rows);
+        }
+    }
     for (name, value, target) in verdicts(figures) {
         let _ = writeln!(text, "{name:<52} {value:>16}   {target}");
     }
     text
+}
+
+/// Parts of one form: a row for each case, loss and load, columns for each carrier.
+const FURTHER: [(&str, &str); 6] = [
+    ("delay", "a path with delay or jitter"),
+    ("place", "losses in one place or another"),
+    ("elephant", "bulk beside requests"),
+    ("congestion", "by TCP's congestion control"),
+    ("redis", "Redis, GET of 100 bytes"),
+    ("nothing", "a tunnel that does nothing, one path, all paths"),
+];
+/// Carriers in the order of their columns.
+const COLUMNS: [&str; 6] = [
+    "plain",
+    "plain_bad",
+    "mptcp",
+    "do_nothing",
+    "causeway_one_path",
+    "causeway",
+];
+
+/// p50 and p99 of each carrier, or its rate.
+fn further(text: &mut String, title: &str, rows: &[Value]) {
+    let has = |row: &Value, carrier: &str| {
+        ["p99_ms", "gbps"]
+            .iter()
+            .any(|name| row[format!("{carrier}_{name}")].is_f64())
+    };
+    let columns: Vec<&str> = COLUMNS
+        .into_iter()
+        .filter(|carrier| rows.iter().any(|row| has(row, carrier)))
+        .collect();
+    let _ = write!(
+        text,
+        "{title}: p50 / p99 in ms\n  {:<14} {:<6} {:>6}",
+        "case", "load", "loss %"
+    );
+    for name in &columns {
+        let _ = write!(text, "  {name:>18}");
+    }
+    text.push('\n');
+    for row in rows {
+        let word = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
+        let _ = write!(
+            text,
+            "  {:<14} {:<6} {:>6}",
+            word("case"),
+            word("load"),
+            row["loss_pct"]
+        );
+        for carrier in &columns {
+            let number = |name: &str| row[format!("{carrier}_{name}")].as_f64();
+            let cell = match (number("p50_ms"), number("p99_ms"), number("gbps")) {
+                (Some(p50), Some(p99), _) => format!("{p50:.2} / {p99:.2}"),
+                (_, _, Some(gbps)) => format!("{gbps:.3} Gbit/s"),
+                _ => "-".to_owned(),
+            };
+            let _ = write!(text, "  {cell:>18}");
+        }
+        for (key, about) in [
+            ("vnic_full", "refused by the ring"),
+            ("device_drops", "dropped by the devices"),
+        ] {
+            if let Some(count) = row[key].as_u64() {
+                let _ = write!(text, "  {count} {about}");
+            }
+        }
+        for carrier in &columns {
+            if let Some(failed) = row[format!("{carrier}_failed")].as_u64()
+                && failed > 0
+            {
+                let _ = write!(text, "  {carrier}: {failed} failed");
+            }
+        }
+        text.push('\n');
+    }
+    text.push('\n');
 }
 
 /// Each figure that has a target, with the target and whether it is met.
@@ -192,5 +274,17 @@ mod tests {
         assert!(line("the same over a packet").ends_with("missed"));
         assert!(line("the same over a do-nothing").ends_with("met"));
         assert!(!text.contains("flapping"));
+    }
+    #[test]
+    fn further_parts_have_a_column_for_each_carrier() {
+        let result = json!({ INTERFACE: { "delay": [
+            { "case": "slow", "loss_pct": 1.0, "load": "rr", "plain_p50_ms": 0.5, "plain_p99_ms": 200.0,
+              "causeway_p50_ms": 0.6, "causeway_p99_ms": 2.0, "causeway_failed": 3 },
+        ], "nothing": [{ "case": "x", "loss_pct": 0.0, "load": "bulk", "do_nothing_gbps": 0.25 }] }});
+        let text = of(&result);
+        assert!(text.contains("0.50 / 200.00"), "{text}");
+        assert!(text.contains("causeway: 3 failed"), "{text}");
+        assert!(text.contains("0.250 Gbit/s"), "{text}");
+        assert!(!text.contains("mptcp"), "{text}");
     }
 }

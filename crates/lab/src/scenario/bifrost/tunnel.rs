@@ -74,6 +74,7 @@ impl Tunnel {
             ],
         };
         tunnel.wait_alive(setting.paths.len())?;
+        world.guests_connected()?;
         Ok(tunnel)
     }
 

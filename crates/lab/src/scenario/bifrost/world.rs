@@ -19,6 +19,7 @@ use anyhow::{Context as _, Result};
 use causeway_io::loss::{Direction, LossCounts, LossInjector, LossRule};
 
 use crate::clock;
+use crate::line::{End, Impairment, Line};
 use crate::link;
 use crate::netns::Netns;
 use crate::sandbox::Sandbox;
@@ -50,6 +51,9 @@ pub enum Place {
     Network,
     /// In front of the hosts' cards: what a host hands over, which may be many packets.
     Card,
+    /// Behind the hosts' cards, in front of whoever receives: what the card hands up, which
+    /// may be many packets, too (GRO).
+    Receiver,
 }
 
 /// The namespaces.
@@ -60,6 +64,8 @@ pub struct World {
     pub guests: [Netns; 2],
     net: Netns,
     shape: Shape,
+    /// A congestion control that only routes can choose here.
+    by_route: Option<String>,
 }
 
 /// Losses on every path, both ways, until dropped.
@@ -83,11 +89,12 @@ impl World {
         guests: [Netns; 2],
     ) -> Result<Self> {
         let make = |name: &str| Netns::create(proof, &format!("{tag}-{name}"));
-        let world = Self {
+        let mut world = Self {
             hosts: [make("host-a")?, make("host-b")?],
             guests,
             net: make("net")?,
             shape,
+            by_route: None,
         };
         for path in 0..shape.paths {
             world.join(path)?;
@@ -104,11 +111,39 @@ impl World {
     }
 
     /// TCP's congestion control, of hosts and guests.
-    pub fn set_congestion(&self, name: &str) -> Result<()> {
+    fn set_congestion(&mut self, name: &str) -> Result<()> {
         for netns in self.hosts.iter().chain(&self.guests) {
-            netns.sysctl("net/ipv4/tcp_congestion_control", name)?;
             // What one run learned about the network is nothing to the next.
             netns.sysctl("net/ipv4/tcp_no_metrics_save", "1")?;
+            match netns.sysctl("net/ipv4/tcp_congestion_control", name) {
+                // Namespaces may use what the machine's tcp_allowed_congestion_control has.
+                Err(e) if is_not_permitted(&e) => self.by_route = Some(name.to_owned()),
+                other => other?,
+            }
+        }
+        let Some(name) = &self.by_route else {
+            return Ok(());
+        };
+        for (number, host) in (1..).zip(&self.hosts) {
+            for path in 0..self.shape.paths {
+                host.ip(&format!(
+                    "route replace 10.9.{path}.0/24 dev p{path} scope link \
+                     src 10.9.{path}.{number} congctl {name}\n"
+                ))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The guests have their devices: what is left to be set on them.
+    pub fn guests_connected(&self) -> Result<()> {
+        let Some(name) = &self.by_route else {
+            return Ok(());
+        };
+        for (guest, address) in self.guests.iter().zip(GUESTS) {
+            guest.ip(&format!(
+                "route replace 10.5.0.0/24 dev {DEVICE} scope link src {address} congctl {name}\n"
+            ))?;
         }
         Ok(())
     }
@@ -171,6 +206,38 @@ impl World {
         Ok(())
     }
 
+    /// Puts a line with delay into a path, once: between its two ends stand two bridges and
+    /// a cable. Losses strike in front of it, rates hold behind it.
+    pub fn lengthen(&self, path: usize, impairment: Impairment, seed: u64) -> Result<Line> {
+        let end = |device: String| End {
+            netns: self.net.clone(),
+            device,
+        };
+        let (near, far) = (end(format!("t{path}")), end(format!("u{path}")));
+        let line = Line::cable(&near, &far, impairment, seed)?;
+        let mtu = self.shape.mtu;
+        self.net.ip(&format!(
+            "link add bx{path} type bridge\nlink set bx{path} mtu {mtu} up\n\
+             link set t{path} mtu {mtu} master br{path}\n\
+             link set u{path} mtu {mtu} master bx{path}\n\
+             link set b{path} master bx{path}\n"
+        ))?;
+        Ok(line)
+    }
+
+    /// Packets that a guest's device dropped since nobody took them in time.
+    pub fn device_drops(guest: &Netns) -> Result<u64> {
+        guest.run(|| {
+            let text = std::fs::read_to_string("/proc/thread-self/net/dev")?;
+            let line = text
+                .lines()
+                .find_map(|line| line.trim().strip_prefix(DEVICE)?.strip_prefix(':'));
+            // Eight fields of what came in; of what went out, bytes, packets, errors, drops.
+            let field = line.and_then(|line| line.split_whitespace().nth(11));
+            Ok(field.context("no tunnel device in the guest")?.parse()?)
+        })
+    }
+
     /// Lets MPTCP use every path: the client opens a subflow on each.
     pub fn enable_mptcp(&self) -> Result<()> {
         for (end, host) in self.hosts.iter().enumerate() {
@@ -213,6 +280,10 @@ impl World {
                     Place::Card => {
                         let host = &self.hosts[number as usize];
                         (host, format!("p{path}"), Direction::Out)
+                    }
+                    Place::Receiver => {
+                        let host = &self.hosts[number as usize];
+                        (host, format!("p{path}"), Direction::In)
                     }
                 };
                 injectors.push(netns.run(move || Ok(LossInjector::attach(&port, way, rule)?))?);
@@ -285,6 +356,11 @@ impl World {
             Ok(value.parse()?)
         })
     }
+}
+
+fn is_not_permitted(error: &anyhow::Error) -> bool {
+    let source = error.downcast_ref::<std::io::Error>();
+    source.is_some_and(|source| source.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
 impl Losses {
