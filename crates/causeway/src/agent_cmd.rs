@@ -14,7 +14,7 @@ use crate::client::Target;
 use crate::clients::view::{self, ClientsView, HistoryRow};
 use crate::clients::{Clients, history};
 use crate::config::AgentConfig;
-use crate::daemon::serve::{self, Listeners, Routers};
+use crate::daemon::serve::{self, Listeners, Process, Routers};
 use crate::lb_cmd::{announce_start, describe_detached};
 use crate::output::{Format, Table};
 use crate::stats_cmd::{self, View};
@@ -99,8 +99,9 @@ impl Args {
                 print!("{}", history_text(&file, output, last)?);
                 return Ok(ExitCode::SUCCESS);
             }
-            None => serve::hold_reloads()?,
+            None => {}
         }
+        let process = Process::begin()?;
         let config = match AgentConfig::load(&self.config) {
             Ok(config) => config,
             Err(errors) => {
@@ -110,7 +111,7 @@ impl Args {
         };
         match self.detach {
             true => detach(&config)?,
-            false => run(self.config, config)?,
+            false => run(process, self.config, config)?,
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -181,7 +182,7 @@ fn detach(config: &AgentConfig) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn run(file: PathBuf, config: AgentConfig) -> anyhow::Result<()> {
+fn run(process: Process, file: PathBuf, config: AgentConfig) -> anyhow::Result<()> {
     let listeners = Listeners::bind(&config.socket, config.http)?;
     let (agent, started) = Agent::start(config.clone(), file.clone())?;
     announce_start(
@@ -205,6 +206,7 @@ fn run(file: PathBuf, config: AgentConfig) -> anyhow::Result<()> {
     std::thread::scope(|scope| {
         let measuring = scope.spawn(|| agent.measure(&stopped));
         let served = serve::serve_routers(
+            process,
             routers,
             &listeners,
             || agent.reload(),

@@ -16,7 +16,7 @@ use crate::daemon::engine::Engine;
 use crate::daemon::felt::Ear;
 use crate::daemon::kernel::KernelPlane;
 use crate::daemon::notices::Notices;
-use crate::daemon::serve::{self, Listeners};
+use crate::daemon::serve::{self, Listeners, Process};
 use crate::daemon::view::Status;
 
 /// Arguments of `causeway lb`.
@@ -42,7 +42,7 @@ pub struct Args {
 impl Args {
     /// Runs the command.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        serve::hold_reloads()?;
+        let process = Process::begin()?;
         let config = match Config::load(&self.config) {
             Ok(config) => config,
             Err(errors) => {
@@ -52,7 +52,7 @@ impl Args {
         };
         match self.detach {
             true => detach(&config)?,
-            false => run(self.config, config)?,
+            false => run(process, self.config, config)?,
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -77,7 +77,7 @@ pub fn describe_detached(detached: Detached, interface: &str, pin_dir: &Path) ->
     }
 }
 
-fn run(file: PathBuf, config: Config) -> anyhow::Result<()> {
+fn run(process: Process, file: PathBuf, config: Config) -> anyhow::Result<()> {
     let listeners = Listeners::bind(&config.socket, config.http)?;
     let (plane, started) = KernelPlane::start(&config)?;
     let ear = config.clients.as_ref();
@@ -118,7 +118,7 @@ fn run(file: PathBuf, config: Config) -> anyhow::Result<()> {
         notices.serve(places.clone(), adopting)?;
     }
     let shared = Arc::new(Shared::new(engine, status, file.clone()).with_places(places));
-    serve::serve(shared, listeners)?;
+    serve::serve(process, shared, listeners)?;
     info!(
         "stopped; the data plane goes on forwarding from {}; `causeway lb -c {} --detach` takes it down",
         config.pin_dir.display(),

@@ -9,7 +9,7 @@ use tracing::info;
 
 use crate::client::Target;
 use crate::config::TunnelConfig;
-use crate::daemon::serve::{self, Listeners, Routers};
+use crate::daemon::serve::{self, Listeners, Process, Routers};
 use crate::output::{Format, Table};
 use crate::stats_cmd::View;
 use crate::tunnel::view::{PathView, TunnelStatus};
@@ -64,9 +64,9 @@ impl Args {
         if let Some(Action::Status { socket, view }) = self.action {
             return status(&Target::tunnel(socket), &view);
         }
-        serve::hold_reloads()?;
+        let process = Process::begin()?;
         match TunnelConfig::load(&self.config) {
-            Ok(config) => run(self.config, config).map(|()| ExitCode::SUCCESS),
+            Ok(config) => run(process, self.config, config).map(|()| ExitCode::SUCCESS),
             Err(errors) => {
                 eprintln!("{errors}");
                 Ok(ExitCode::FAILURE)
@@ -75,7 +75,7 @@ impl Args {
     }
 }
 
-fn run(file: PathBuf, config: TunnelConfig) -> anyhow::Result<()> {
+fn run(process: Process, file: PathBuf, config: TunnelConfig) -> anyhow::Result<()> {
     let listeners = Listeners::bind(&config.socket, config.http)?;
     let summary = config.summary();
     let (tunnel, failed) = Tunnel::start(config, file)?;
@@ -86,7 +86,7 @@ fn run(file: PathBuf, config: TunnelConfig) -> anyhow::Result<()> {
         unix: router.clone(),
         tcp: router,
     };
-    let result = serve::serve_routers(routers, &listeners, || tunnel.reload(), failed);
+    let result = serve::serve_routers(process, routers, &listeners, || tunnel.reload(), failed);
     tunnel.stop();
     result
 }

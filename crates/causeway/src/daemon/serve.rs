@@ -19,7 +19,8 @@ use anyhow::{Context, anyhow, bail};
 use axum::Router;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::{Mode, umask};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tracing::{error, info, warn};
@@ -110,23 +111,55 @@ fn bind_unix(path: &Path) -> anyhow::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Keeps a SIGHUP that comes while a daemon starts for when it serves: it would end the
-/// process, or what was changed since the configuration was read would not hold. To be
-/// called before that is read, while the process has one thread.
-pub fn hold_reloads() -> anyhow::Result<()> {
-    hangups()
-        .thread_block()
-        .context("cannot keep SIGHUP waiting")
+/// What a daemon has before anything else: its runtime, and its signals. Those that come
+/// while it starts wait until it serves.
+pub struct Process {
+    runtime: Runtime,
+    signals: Signals,
 }
 
-fn hangups() -> SigSet {
-    let mut set = SigSet::empty();
-    set.add(Signal::SIGHUP);
-    set
+struct Signals {
+    hangup: unix::Signal,
+    terminate: unix::Signal,
+    interrupt: unix::Signal,
+}
+
+impl Process {
+    /// To be called before the configuration is read, while there is one thread: from here
+    /// on SIGTERM and SIGINT leave no socket behind, and SIGHUP reads what was changed since.
+    pub fn begin() -> anyhow::Result<Self> {
+        // One that came between a handler and its listener would be lost.
+        let set: SigSet = Signals::ALL.into_iter().collect();
+        set.thread_block().context("cannot hold signals")?;
+        // Its threads keep them blocked. The others, which start commands, do not.
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .context("cannot start threads")?;
+        let signals = {
+            let _context = runtime.enter();
+            Signals::catch().context("cannot catch signals")?
+        };
+        set.thread_unblock().context("cannot take signals")?;
+        Ok(Self { runtime, signals })
+    }
+}
+
+impl Signals {
+    const ALL: [Signal; 3] = [Signal::SIGHUP, Signal::SIGTERM, Signal::SIGINT];
+
+    fn catch() -> std::io::Result<Self> {
+        Ok(Self {
+            hangup: signal(SignalKind::hangup())?,
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
 }
 
 /// Serves until SIGTERM or SIGINT; SIGHUP reloads. The data plane is left as it is.
-pub fn serve(shared: Arc<Shared>, listeners: Listeners) -> anyhow::Result<()> {
+pub fn serve(process: Process, shared: Arc<Shared>, listeners: Listeners) -> anyhow::Result<()> {
     let (control, failed) = ControlLoop::start(Arc::clone(&shared))?;
     let announcements = Announcements::start(Arc::clone(&shared))?;
     let probes_run = probe::run(Arc::clone(&shared));
@@ -143,7 +176,7 @@ pub fn serve(shared: Arc<Shared>, listeners: Listeners) -> anyhow::Result<()> {
         unix: api::router(Arc::clone(&shared)),
         tcp: api::read_only_router(Arc::clone(&shared), &listeners.socket),
     };
-    let result = serve_routers(routers, &listeners, || shared.reload(), failed);
+    let result = serve_routers(process, routers, &listeners, || shared.reload(), failed);
     announcements.stop();
     control.stop();
     result
@@ -160,21 +193,20 @@ pub struct Routers {
 /// Serves until SIGTERM or SIGINT, or until `failed` gives a reason to end. SIGHUP
 /// calls `reload`, which says what now holds.
 pub fn serve_routers<E: Display>(
+    process: Process,
     routers: Routers,
     listeners: &Listeners,
     reload: impl Fn() -> Result<String, E>,
     failed: impl Future<Output = anyhow::Error>,
 ) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
-    let result = runtime.block_on(serve_async(routers, listeners, reload, failed));
+    let Process { runtime, signals } = process;
+    let result = runtime.block_on(serve_async(signals, routers, listeners, reload, failed));
     runtime.shutdown_timeout(GRACE);
     result
 }
 
 async fn serve_async<E: Display>(
+    mut signals: Signals,
     routers: Routers,
     listeners: &Listeners,
     reload: impl Fn() -> Result<String, E>,
@@ -200,18 +232,12 @@ async fn serve_async<E: Display>(
                 .into_future(),
         );
     }
-    let mut hangup = signal(SignalKind::hangup())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    hangups()
-        .thread_unblock()
-        .context("cannot take SIGHUP again")?;
     notify::ready();
     let result = loop {
         tokio::select! {
-            _ = hangup.recv() => log_reload(&reload),
-            _ = terminate.recv() => break Ok(()),
-            _ = interrupt.recv() => break Ok(()),
+            _ = signals.hangup.recv() => log_reload(&reload),
+            _ = signals.terminate.recv() => break Ok(()),
+            _ = signals.interrupt.recv() => break Ok(()),
             error = &mut failed => break Err(error),
         }
     };

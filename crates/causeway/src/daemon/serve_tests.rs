@@ -17,7 +17,7 @@ use super::api::Shared;
 use super::clock::Moment;
 use super::engine::Engine;
 use super::fake::FakePlane;
-use super::serve::{self, Listeners, Routers};
+use super::serve::{self, Listeners, Process, Routers};
 use super::tests::{MS, START, WEB, config};
 use super::view::Status;
 
@@ -47,7 +47,8 @@ fn a_control_loop_that_fails_ends_the_daemon() {
     let shared = shared(&plane);
     plane.state().panic = true;
     let (tell, told) = mpsc::channel();
-    thread::spawn(move || tell.send(serve::serve(shared, listeners)));
+    let process = Process::begin().unwrap();
+    thread::spawn(move || tell.send(serve::serve(process, shared, listeners)));
     let error = told.recv_timeout(PATIENCE).unwrap().unwrap_err();
     let sentence = error.to_string();
     assert!(
@@ -87,13 +88,14 @@ fn requests_in_progress_are_answered_before_the_end() {
         unix: Router::new().route("/", get(slow)),
         tcp: Router::new(),
     };
+    let process = Process::begin().unwrap();
     let server = thread::spawn(move || {
         let failed = async {
             let _ = stop.recv().await;
             anyhow::anyhow!("the test is over")
         };
         let reload = || Ok::<_, String>(String::new());
-        serve::serve_routers(routers, &listeners, reload, failed)
+        serve::serve_routers(process, routers, &listeners, reload, failed)
     });
     assert!(ask(&path).ends_with("\r\n\r\ndone"));
     assert!(server.join().unwrap().is_err());
@@ -105,7 +107,7 @@ fn a_reload_that_is_asked_for_during_the_start_comes_after_it() {
     let listeners = Listeners::bind(&dir.path().join("lb.sock"), None).unwrap();
     let (tell, told) = mpsc::channel();
     thread::spawn(move || {
-        serve::hold_reloads().unwrap();
+        let process = Process::begin().unwrap();
         raise(Signal::SIGHUP).unwrap();
         let routers = Routers {
             unix: Router::new(),
@@ -117,7 +119,9 @@ fn a_reload_that_is_asked_for_during_the_start_comes_after_it() {
             anyhow::anyhow!("the test is over")
         };
         let reload = || reloaded.send(()).map(|()| String::new());
-        tell.send(serve::serve_routers(routers, &listeners, reload, failed))
+        tell.send(serve::serve_routers(
+            process, routers, &listeners, reload, failed,
+        ))
     });
     let error = told.recv_timeout(PATIENCE).unwrap().unwrap_err();
     assert_eq!(error.to_string(), "the test is over");
