@@ -20,10 +20,10 @@ use crate::output::{Format, Table};
 use crate::stats_cmd::{self, View};
 use crate::{agent_load, agent_notices};
 
-/// Arguments of `causeway agent`.
+/// Run a server's end of the tunnels
 ///
-/// Without `--detach`: takes the outer header off the balancers' packets, in XDP,
-/// until SIGTERM or SIGINT. The data plane works on without the agent.
+/// Takes the outer header off the balancers' packets, in XDP, until SIGTERM or SIGINT; the
+/// data plane works on without the process. SIGHUP reads the configuration again.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {

@@ -14,13 +14,13 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    agent_cmd, bench, capture, config_cmd, conns_cmd, cookie_cmd, explain_cmd, generate_cmd,
-    lb_cmd, measure, rtt, sim, stats_cmd, top_cmd, trace_cmd, tunnel_cmd, vip_cmd,
+    agent_cmd, bench, capture, config_cmd, conns_cmd, cookie_cmd, examples, explain_cmd,
+    generate_cmd, lb_cmd, measure, rtt, sim, stats_cmd, top_cmd, trace_cmd, tunnel_cmd, vip_cmd,
 };
 
 /// A layer-4 load balancer that knows what its clients feel.
 #[derive(Debug, Parser)]
-#[command(name = "causeway", version, propagate_version = true)]
+#[command(name = "causeway", version, propagate_version = true, after_help = examples::CAUSEWAY)]
 pub struct Cli {
     /// Log more: once for debug, twice for trace (CAUSEWAY_LOG takes filters)
     #[arg(short, long, global = true, action = ArgAction::Count)]
@@ -32,42 +32,60 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the balancer
+    #[command(after_help = examples::LB)]
     Lb(lb_cmd::Args),
-    /// Run a server's end of the tunnels
+    #[command(after_help = examples::AGENT)]
     Agent(agent_cmd::Args),
+    #[command(after_help = examples::TUNNEL)]
     Tunnel(tunnel_cmd::Args),
-    /// Measure response latency from the packets that travel from clients to servers
+    #[command(after_help = examples::MEASURE)]
     Measure(Box<measure::Args>),
     Rtt(Box<rtt::Args>),
     /// Show what a running balancer counts and measures
+    #[command(after_help = examples::STATS)]
     Stats(stats_cmd::Args),
     /// Watch a running balancer: VIPs, reals, latencies and weights over time
+    #[command(after_help = examples::TOP)]
     Top(top_cmd::Args),
     /// Say why a real has the weight that it has
+    #[command(after_help = examples::EXPLAIN)]
     Explain(explain_cmd::Args),
     /// Look at and change the VIPs of a running balancer
+    ///
+    /// Changes last until the next reload: the configuration file is what stays.
+    #[command(after_help = examples::VIP)]
     Vip(vip_cmd::VipArgs),
     /// Look at and change the reals of a running balancer
+    ///
+    /// Changes last until the next reload: the configuration file is what stays.
+    #[command(after_help = examples::REAL)]
     Real(vip_cmd::RealArgs),
     /// Look at the connections of stateful VIPs, and move one to another real
+    #[command(after_help = examples::CONNS)]
     Conns(conns_cmd::Args),
     /// Keys and ids of cookies, which keep connections on their reals
+    #[command(after_help = examples::COOKIE)]
     Cookie(cookie_cmd::Args),
+    #[command(after_help = examples::TRACE)]
     Trace(Box<trace_cmd::Args>),
+    #[command(after_help = examples::CAPTURE)]
     Capture(Box<capture::Args>),
     /// Work with configuration files
+    #[command(after_help = examples::CONFIG)]
     Config(config_cmd::Args),
     /// Run models in virtual time, without traffic and without root
+    #[command(after_help = examples::SIM)]
     Sim(sim::Args),
     /// Write shell completions and man pages
     #[command(hide = true)]
     Generate(generate_cmd::Args),
     /// See it all work on this machine: hashing against latency-aware balancing
     #[cfg(feature = "lab")]
+    #[command(after_help = examples::DEMO)]
     Demo(crate::demo::Args),
     /// Run experiments on real traffic in network namespaces
     #[cfg(feature = "lab")]
+    #[command(after_help = examples::LAB)]
     Lab(crate::lab_cmd::Args),
     /// Measure the cost of the data plane itself
     #[command(hide = true)]
@@ -159,10 +177,48 @@ pub fn init_log(verbose: u8) {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use clap::{Command, CommandFactory, Parser};
+
+    use super::Cli;
 
     #[test]
     fn the_command_line_is_consistent() {
-        super::Cli::command().debug_assert();
+        Cli::command().debug_assert();
+    }
+
+    /// What a command has behind its help.
+    fn examples(command: &Command) -> Option<String> {
+        command.get_after_help().map(ToString::to_string)
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        let cli = Cli::command();
+        let visible = cli.get_subcommands().filter(|c| !c.is_hide_set());
+        for command in visible.chain([&cli]) {
+            let text = examples(command).unwrap_or_default();
+            assert!(text.starts_with("Examples:\n"), "{}", command.get_name());
+        }
+    }
+
+    fn check(command: &Command, checked: &mut usize) {
+        let text = examples(command).unwrap_or_default().replace("\\\n", " ");
+        for line in text.lines().skip(1) {
+            let told = line.split('#').next().unwrap_or_default();
+            let at = told.find("causeway ").unwrap_or_else(|| panic!("{line}"));
+            let words = told[at..].split('|').next().unwrap_or_default();
+            if let Err(error) = Cli::try_parse_from(words.split_whitespace()) {
+                panic!("{line}: {error}");
+            }
+            *checked += 1;
+        }
+        command.get_subcommands().for_each(|c| check(c, checked));
+    }
+
+    #[test]
+    fn every_example_is_a_command_line() {
+        let mut checked = 0;
+        check(&Cli::command(), &mut checked);
+        assert!(checked > 60, "{checked}");
     }
 }

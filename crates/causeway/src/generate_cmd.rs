@@ -100,6 +100,8 @@ mod tests {
         }
         // Examples keep their lines.
         for page in [
+            "causeway.1",
+            "causeway-measure.1",
             "causeway-rtt.1",
             "causeway-rtt-serve.1",
             "causeway-rtt-study.1",

@@ -19,10 +19,11 @@ use crate::daemon::notices::Notices;
 use crate::daemon::serve::{self, Listeners, Process};
 use crate::daemon::view::Status;
 
-/// Arguments of `causeway lb`.
+/// Run the balancer
 ///
-/// Without `--detach`: loads the data plane or takes over the running one, then
-/// serves until SIGTERM or SIGINT. The data plane forwards on without the daemon.
+/// Loads the data plane or takes over the running one, then serves until SIGTERM or
+/// SIGINT; the data plane forwards on without the process. SIGHUP reads the configuration
+/// again.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Configuration file

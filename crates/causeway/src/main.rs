@@ -21,6 +21,7 @@ mod cookie_cmd;
 mod daemon;
 #[cfg(feature = "lab")]
 mod demo;
+mod examples;
 mod explain_cmd;
 mod generate_cmd;
 #[cfg(feature = "lab")]

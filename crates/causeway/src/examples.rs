@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The examples that stand behind the help of commands. `rtt` has its own beside its
+//! arguments. A test has every line parsed.
+
+/// For `causeway --help`.
+pub const CAUSEWAY: &str = "\
+Examples:
+  causeway demo                                   # see it work, in network namespaces; as root
+  causeway config check /etc/causeway/causeway.toml
+  causeway lb -c /etc/causeway/causeway.toml      # balance
+  causeway stats                                  # look at the running balancer
+  causeway measure -r dump.pcap                   # what clients of any server feel";
+
+/// For `causeway lb --help`.
+pub const LB: &str = "\
+Examples:
+  causeway lb                                     # with /etc/causeway/causeway.toml
+  causeway lb -c lb.toml
+  causeway lb -c lb.toml --detach                 # after it was stopped: take the data plane down";
+
+/// For `causeway agent --help`.
+pub const AGENT: &str = "\
+Examples:
+  causeway agent                                  # with /etc/causeway/agent.toml
+  causeway agent stats
+  causeway agent stats --clients                  # what clients feel, with [agent.clients]
+  causeway agent history --last 3600 -o csv
+  causeway agent --detach                         # after it was stopped: take the data plane down";
+
+/// For `causeway tunnel --help`.
+pub const TUNNEL: &str = "\
+Examples:
+  causeway config check /etc/causeway/causeway-tunnel.toml
+  causeway tunnel                                 # with that file
+  causeway tunnel -c tunnel.toml
+  causeway tunnel status --watch";
+
+/// For `causeway measure --help`.
+pub const MEASURE: &str = "\
+Examples:
+  causeway measure -i eth0                        # live, a view of servers; as root
+  causeway measure -r dump.pcap.zst               # a line for each flow
+  causeway measure -r dump.pcap --per server --percentiles
+  causeway measure -r dump.pcap dst port 443 and net 192.0.2.0/24
+  causeway measure -r dump.pcap --compare         # with every estimator, side by side
+  causeway measure -r dump.pcap -o html --out report.html
+  causeway measure -i eth0 --serve 127.0.0.1:9471 # metrics for Prometheus
+  tcpdump -i eth0 -s 128 -w - dst port 443 | causeway measure -r - -o csv";
+
+/// For `causeway stats --help`.
+pub const STATS: &str = "\
+Examples:
+  causeway stats
+  causeway stats --watch 2s                       # again every two seconds
+  causeway stats --all                            # also what never happened
+  causeway stats -o csv                           # the reals, for a program
+  causeway stats --clients                        # on a server with an agent";
+
+/// For `causeway top --help`.
+pub const TOP: &str = "\
+Examples:
+  causeway top
+  causeway top --interval 200ms";
+
+/// For `causeway explain --help`.
+pub const EXPLAIN: &str = "\
+Examples:
+  causeway explain web 10.0.0.1                   # a VIP by its name
+  causeway explain 192.0.2.1:80 10.0.0.1 -o json";
+
+/// For `causeway vip --help`.
+pub const VIP: &str = "\
+Examples:
+  causeway vip list
+  causeway vip show web
+  causeway vip add 192.0.2.1:80 --name web --real 10.0.0.1 --real 10.0.0.2=3
+  causeway vip set web --scheduler latency
+  causeway vip set web --control observe          # watch what it would do
+  causeway vip set web --limit 100/200            # new flows of a client prefix, per second
+  causeway vip set web --source 10.1.0.0/16=10.0.0.3
+  causeway vip del web";
+
+/// For `causeway real --help`.
+pub const REAL: &str = "\
+Examples:
+  causeway real list web
+  causeway real drain web 10.0.0.1                # no new connections
+  causeway real drain web 10.0.0.1 --undo
+  causeway real maintenance web 10.0.0.1          # no probes either
+  causeway real weight web 10.0.0.1 3
+  causeway real add web 10.0.0.3 --weight 2
+  causeway real del web 10.0.0.1";
+
+/// For `causeway conns --help`.
+pub const CONNS: &str = "\
+Examples:
+  causeway conns top --count 5
+  causeway conns move 198.51.100.7:40000 192.0.2.1:443 10.0.0.9";
+
+/// For `causeway cookie --help`.
+pub const COOKIE: &str = "\
+Examples:
+  causeway cookie new-keys                        # then copy the file to all
+  causeway cookie agent 10.0.0.1                  # what that server's agent needs to know
+  causeway cookie show
+  causeway cookie rotate --prepare                # copy the file to all, reload them
+  causeway cookie rotate --switch                 # the same again";
+
+/// For `causeway trace --help`.
+pub const TRACE: &str = "\
+Examples:
+  causeway trace 198.51.100.7:4000 192.0.2.1:80 --packet syn
+  causeway trace --live
+  causeway trace --live --vip web --verdict opened --count 10
+  causeway trace --live --json --real 10.0.0.1 --duration 10s";
+
+/// For `causeway capture --help`.
+pub const CAPTURE: &str = "\
+Examples:
+  causeway capture -w packets.pcapng --duration 10s
+  causeway capture --vip web --count 20           # a line each
+  causeway capture -w packets.pcapng --client 198.51.100.0/24 tcp port 443
+  causeway capture -c /etc/causeway/agent.toml    # on a server
+  causeway capture -w - --sample 100 | tcpdump -nnr -";
+
+/// For `causeway config --help`.
+pub const CONFIG: &str = "\
+Examples:
+  causeway config check                           # /etc/causeway/causeway.toml
+  causeway config check /etc/causeway/agent.toml";
+
+/// For `causeway sim --help`.
+pub const SIM: &str = "\
+Examples:
+  causeway sim control --seeds 10
+  causeway sim control --cases loads --laws watermark,equalise
+  causeway sim certes --workloads A,B --html certes.html";
+
+/// For `causeway demo --help`.
+#[cfg(feature = "lab")]
+pub const DEMO: &str = "\
+Examples:
+  causeway demo                                   # as root, about a minute
+  causeway demo --seed 7 --factor 4 --out demo7";
+
+/// For `causeway lab --help`.
+#[cfg(feature = "lab")]
+pub const LAB: &str = "\
+Examples:
+  causeway lab list                               # the scenarios and their parameters
+  causeway lab run takeover                       # as root
+  causeway lab run syn-flood --param seconds=3 --seed 7 --json flood.json";
