@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The balancer under load, on servers that come, go and fail.
+
+use serde_json::json;
+
+use super::{number, run};
+
+#[test]
+fn direct_measures_the_lab_itself() {
+    let report = run("direct", &["seconds=2", "slots=30"]);
+    assert_eq!(number(&report, "/result/clients/broken_connections"), 0.0);
+    assert!(number(&report, "/result/clients/requests") > 500.0);
+    assert_eq!(number(&report, "/result/wrk/socket_errors"), 0.0);
+}
+
+#[test]
+fn smoke_reaches_every_server_every_way() {
+    run("smoke", &[]);
+}
+
+#[test]
+fn takeover_breaks_nothing() {
+    let report = run("takeover", &["up_ms=200", "down_ms=100"]);
+    assert_eq!(number(&report, "/result/kills"), 10.0);
+    assert_eq!(number(&report, "/result/clients/broken_connections"), 0.0);
+}
+
+#[test]
+fn replacing_servers_breaks_nothing() {
+    let report = run("replace", &["step_ms=2000"]);
+    assert_eq!(number(&report, "/result/clients/broken_connections"), 0.0);
+}
+
+/// Turns spread what a hash piles up: that holds on a busy machine too, because only
+/// the modelled servers' queues differ.
+#[test]
+fn turns_complete_flows_sooner_than_a_hash() {
+    let report = run(
+        "fct",
+        &[
+            "schedulers=maglev,round-robin,p2c",
+            "workloads=uniform",
+            "servers=8",
+            "seconds=4",
+            "warm_up_s=1",
+        ],
+    );
+    let runs = report["runs"].as_array().expect("runs");
+    let of = |scheduler: &str| {
+        let run = runs.iter().find(|run| run["scheduler"] == scheduler);
+        let run = run.expect(scheduler);
+        assert_eq!(number(run, "/broken"), 0.0);
+        assert_eq!(
+            (&run["workload"], &run["servers"]),
+            (&json!("uniform"), &json!(8))
+        );
+        (number(run, "/p99_ms"), number(run, "/load_variance"))
+    };
+    let hash = of("maglev");
+    for scheduler in ["round-robin", "p2c"] {
+        let (p99, variance) = of(scheduler);
+        assert!(
+            p99 < hash.0 && variance < hash.1,
+            "{scheduler}: {p99} ms, {variance}; {hash:?}"
+        );
+    }
+}
+
+/// What a probe of the server's own address would not see, and what it would.
+#[test]
+fn servers_that_fail_leave_the_ring_and_return() {
+    let report = run("health", &[]);
+    assert_eq!(number(&report, "/result/clients/broken_connections"), 0.0);
+    let reasons = &report["result"]["reasons"];
+    let lost = |index: usize| reasons[index].as_str().unwrap_or_default().to_owned();
+    assert!(lost(0).starts_with("no answer within"), "{reasons}");
+    assert!(lost(1).starts_with("no answer within"), "{reasons}");
+    assert!(lost(2).contains("refused"), "{reasons}");
+    assert_eq!(lost(3), "status 200");
+}
+
+/// Times on a busy machine say nothing. That the kernel ran the program once for each packet
+/// that a verdict counts, and that there are samples of latency only with measurement, is
+/// the scenario's to check; here, that there was something to check.
+#[test]
+fn every_live_packet_is_counted_once_measured_or_not() {
+    let report = run("packet-cost", &["seconds=1"]);
+    for case in ["measured", "unmeasured"] {
+        let of = |key: &str| number(&report, &format!("/result/{case}/{key}"));
+        assert_eq!(of("clients/broken_connections"), 0.0);
+        assert!(of("counted") > 500.0 && of("counted") > of("clients/requests"));
+        assert!(of("ns_per_packet") > 0.0);
+    }
+    let samples = |case: &str| number(&report, &format!("/result/{case}/samples"));
+    assert_eq!(samples("unmeasured"), 0.0);
+    // Several requests are outstanding: nearly each answer sets off another packet.
+    let answers = number(&report, "/result/measured/clients/requests");
+    assert!(samples("measured") > 0.3 * answers, "{report}");
+}
+
+#[test]
+fn a_syn_flood_breaks_no_connection() {
+    let report = run("syn-flood", &["seconds=1", "rate=20000"]);
+    let runs = report["runs"].as_array().expect("runs");
+    assert_eq!(runs.len(), 3, "a table, cookies, places");
+    for run in runs {
+        assert_eq!(run["under_flood"]["broken_connections"], 0, "{run}");
+        assert!(run["syns_sent"].as_u64() > Some(1000), "{run}");
+    }
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What clients lose before they are connected.
+
+use serde_json::json;
+
+use super::{number, run};
+
+#[test]
+fn the_agent_knows_what_clients_felt() {
+    let runs = ["steady", "restart"];
+    let chosen = format!("runs={}", runs.join(","));
+    let report = run("certes", &[&chosen, "seconds=16", "warm_up_s=4"]);
+    for (index, name) in runs.iter().enumerate() {
+        let of = |key| number(&report, &format!("/runs/{index}/{key}"));
+        assert_eq!(
+            report.pointer(&format!("/runs/{index}/name")),
+            Some(&json!(name))
+        );
+        assert!(of("syn_drop_pct") > 10.0, "the queue is too long: {report}");
+        // Of the whole run, which has no edges, whoever was killed in the middle.
+        let missing = of("all_exact_transactions") / of("all_transactions") - 1.0;
+        assert!(missing.abs() < 0.01, "{report}");
+        assert!(of("all_exact_error_pct").abs() < 2.0, "{report}");
+        assert!(of("syn_to_end_error_pct") < -30.0, "{report}");
+    }
+}
+
+/// The scenario compares every counter by itself.
+#[test]
+fn every_way_to_lose_an_attempt_is_counted() {
+    run("certes-drops", &[]);
+}
+
+/// The scenario compares both kinds of latency by itself.
+#[test]
+fn a_server_that_drops_syns_is_relieved_by_what_clients_feel() {
+    let report = run("client-latency", &["seconds=6", "warm_up_s=6", "rate=420"]);
+    let of = |run, key| number(&report, &format!("/runs/{run}/{key}"));
+    assert!(of(1, "share") < of(0, "share"), "{report}");
+    assert!(of(1, "felt_ms") < 0.5 * of(0, "felt_ms"), "{report}");
+    assert!(of(1, "fallbacks_without_agent") > 0.0, "{report}");
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is measured of responses, and what follows from it.
+
+use serde_json::Value;
+
+use super::{number, run};
+
+/// Estimate and truth come from one run, so a busy machine moves both.
+#[test]
+fn estimates_are_near_what_clients_measure() {
+    let report = run("accuracy-web", &["seconds=6"]);
+    let median = number(&report, "/result/error/median_pct");
+    println!("median error {median} %");
+    assert!(median < 5.0, "median error {median} %");
+    assert!(number(&report, "/result/error/coverage") > 0.95);
+}
+
+#[test]
+fn the_latency_scheduler_leaves_the_slow_server() {
+    let report = run("degrade", &["run_s=16", "degrade_at_s=5"]);
+    let summary = |p: &str| number(&report, &format!("/result/summary/{p}"));
+    assert_eq!(summary("baseline/broken_connections"), 0.0);
+    assert_eq!(summary("latency_aware/broken_connections"), 0.0);
+    println!("p99 fell by {} %", summary("p99_reduction_pct"));
+    let reals = report.pointer("/result/outcome/latency_aware/reals");
+    let reals = reals.and_then(Value::as_array).expect("reals");
+    let weights: Vec<f64> = reals
+        .iter()
+        .map(|real| {
+            let epochs = real["epochs"].as_array().expect("epochs");
+            epochs
+                .last()
+                .and_then(|e| e["weight"].as_f64())
+                .expect("a weight")
+        })
+        .collect();
+    let (slow, others) = weights.split_last().expect("servers");
+    assert!(
+        others.iter().all(|other| *other > 2.0 * slow),
+        "the last server is eight times slower: weights {weights:?}"
+    );
+}
+
+/// The evaluation of the controller in small, without what happens to single servers: the
+/// keys that outside programs read. The figures are the machine's.
+#[test]
+fn the_evaluation_of_the_controller_has_its_figures() {
+    let small = ["loads=45", "traces=1", "rounds=1", "seconds=4", "extras=0"];
+    let report = run("control", &small);
+    let load = &report["loads"][0];
+    assert_eq!(number(load, "/load"), 0.45);
+    for way in ["maglev", "paper", "causeway"] {
+        assert!(number(load, &format!("/{way}_p99_ms/0")) > 0.0, "{load}");
+    }
+    assert_eq!(number(load, "/broken_connections"), 0.0);
+    let ratio = number(&report, "/worst_p99_ratio");
+    let cut = number(&report, "/p99_reduction_pct_mean");
+    assert!((cut - 100.0 * (1.0 - ratio)).abs() < 1e-6, "{report}");
+    // One run has no spread, and no server became slow.
+    for key in ["spread_ratio", "reaction_ms", "noise_weight_deviation_pct"] {
+        assert!(
+            report.get(key).is_some_and(Value::is_null),
+            "{key}: {report}"
+        );
+    }
+}
+
+/// Figures of the paper in small: a curve of each kind, and a plot that can be opened.
+#[test]
+fn the_papers_figures_have_curves_and_plots() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let out = format!("out={}", dir.path().display());
+    let report = run("paper", &["figures=5,10", "seconds=1", &out]);
+    let figures = report["result"].as_array().expect("figures");
+    let mut numbers: Vec<&str> = figures
+        .iter()
+        .filter_map(|f| f["number"].as_str())
+        .collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, ["10", "5a", "5b"]);
+    for figure in figures {
+        let curves = figure["curves"].as_array().expect("curves");
+        assert!(curves.len() >= 3, "{figure}");
+        for curve in curves {
+            let at = |share| number(curve, share);
+            assert!(0.0 < at("/p10") && at("/p10") <= at("/p50"), "{figure}");
+            assert!(
+                at("/p50") <= at("/p90") && at("/p90") <= at("/p99"),
+                "{figure}"
+            );
+        }
+    }
+    let plots = std::fs::read_dir(dir.path()).expect("plots");
+    let plots: Vec<_> = plots.map(|entry| entry.expect("a plot").path()).collect();
+    assert_eq!(plots.len(), figures.len(), "{plots:?}");
+    for plot in plots {
+        let text = std::fs::read_to_string(&plot).expect("a plot");
+        assert!(
+            text.starts_with("<svg") && text.trim_end().ends_with("</svg>"),
+            "{plot:?}"
+        );
+    }
+}
+
+/// Paths with one fault each, and one with none. The scenario fails where a verdict is
+/// wrong; here all of its cases must have been run.
+#[test]
+fn explain_names_the_fault_of_every_path() {
+    let report = run("rtt-explain", &["seconds=1.5"]);
+    let cases = report.pointer("/result/cases").and_then(Value::as_array);
+    let cases = cases.expect("cases");
+    let named: Vec<&str> = cases
+        .iter()
+        .flat_map(|case| case["verdicts"].as_array().expect("verdicts"))
+        .filter_map(Value::as_str)
+        .collect();
+    for verdict in [
+        "network-fine",
+        "delayed-ack",
+        "nagle",
+        "slow-application",
+        "loss",
+        "icmp-rate-limit",
+        "bufferbloat",
+    ] {
+        assert!(
+            named.contains(&verdict),
+            "no path shows {verdict}: {report}"
+        );
+    }
+    assert!(cases.iter().all(|case| case["agree"] == true), "{report}");
+}
