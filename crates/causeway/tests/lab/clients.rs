@@ -40,3 +40,29 @@ fn a_server_that_drops_syns_is_relieved_by_what_clients_feel() {
     assert!(of(1, "felt_ms") < 0.5 * of(0, "felt_ms"), "{report}");
     assert!(of(1, "fallbacks_without_agent") > 0.0, "{report}");
 }
+
+/// Far too short for a rule to settle: both servers are asked, and both limits move as their
+/// rules say, within their bounds.
+#[test]
+fn two_rules_steer_accept_queues_side_by_side() {
+    let short = ["seconds=8", "warm_up_s=4", "period_s=2", "patience_s=3"];
+    let report = run("accept-queue", &short);
+    let pair = &report["result"]["seeds"][0];
+    let limits = pair["limits"].as_array().expect("limits");
+    assert_eq!(limits.len(), 5, "one a period, but at the end: {limits:?}");
+    for key in ["by_clients", "by_queueing"] {
+        let of: Vec<f64> = limits
+            .iter()
+            .map(|l| number(l, &format!("/{key}")))
+            .collect();
+        assert!(of.iter().all(|l| (16.0..=2048.0).contains(l)), "{of:?}");
+        assert!(of.iter().any(|limit| *limit != 128.0), "{key}: {of:?}");
+    }
+    for (index, name) in ["by-clients-0", "by-queueing-0"].iter().enumerate() {
+        let of = |key: &str| number(pair, &format!("/runs/{index}/{key}"));
+        assert_eq!(pair["runs"][index]["name"], *name);
+        assert!(of("transactions") > 100.0, "{pair}");
+        // No client is faster than its server.
+        assert!(of("syn_to_end_error_pct") < 0.0, "{pair}");
+    }
+}

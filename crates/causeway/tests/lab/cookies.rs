@@ -111,3 +111,72 @@ fn subflows_join_the_server_that_advertised_its_port() {
     assert_eq!(number(&report, "/result/advertised/lost"), 0.0);
     assert!(number(&report, "/result/scheduled/lost") > 0.0);
 }
+
+/// Idleness, a stream and an outage longer than the ring of PAWS, which 20 bits make 4 s
+/// short. How long anything stalled is the machine's.
+#[test]
+fn what_waits_for_longer_than_the_ring_goes_on() {
+    let report = run(
+        "cookie-soak",
+        &[
+            "bits=20",
+            "idle_s=5,7",
+            "stream_s=9",
+            "silent_s=6",
+            "outage_s=5",
+            "strict=false",
+        ],
+    );
+    let trials = report.pointer("/result/trials").and_then(Value::as_array);
+    let trials = trials.expect("trials");
+    let what: Vec<&str> = trials.iter().filter_map(|t| t["what"].as_str()).collect();
+    let idle = ["idle"; 6];
+    assert_eq!(what[..6], idle, "two lengths, three kinds of keepalive");
+    assert_eq!(what[6..], ["stream", "server-first", "outage"]);
+    for trial in trials {
+        assert_eq!(trial["broken"], false, "{trial}");
+    }
+    assert_eq!(number(&report, "/result/kernels"), 0.0, "PAWS: {report}");
+}
+
+/// A queue that overflows, without cookies and with them. How often is chance: that the
+/// kernels reject nothing is the scenario's check.
+#[test]
+fn transfers_lose_and_arrive_with_cookies_and_without() {
+    let report = run("cookie-loss", &["rounds=2", "megabytes=5"]);
+    let transfers = report
+        .pointer("/result/transfers")
+        .and_then(Value::as_array);
+    let transfers = transfers.expect("transfers");
+    let modes: Vec<&str> = transfers
+        .iter()
+        .filter_map(|transfer| transfer["mode"].as_str())
+        .collect();
+    assert_eq!(modes, ["none", "timestamp", "none", "timestamp"]);
+    for transfer in transfers {
+        let of = |figure: &str| number(transfer, &format!("/figures/{figure}"));
+        assert!(of("RetransSegs") > 0.0, "the queue is too long: {transfer}");
+        assert!(of("mbit_s") > 0.0 && of("srtt_ms") > 0.0, "{transfer}");
+    }
+}
+
+/// Each stack of clients with each of servers. The scenario fails where a connection
+/// breaks, or a server is asked nothing.
+#[test]
+fn http3_loads_reach_every_server_between_all_stacks() {
+    let report = run("quic-smoke", &["seconds=1", "slots=8"]);
+    let loads = report.pointer("/result/loads").and_then(Value::as_array);
+    let loads = loads.expect("loads");
+    let pairs: Vec<(&str, &str)> = loads
+        .iter()
+        .filter_map(|load| Some((load["client"].as_str()?, load["server"].as_str()?)))
+        .collect();
+    let (a, b) = ("quinn", "quic-go");
+    assert_eq!(pairs, [(a, a), (b, a), (a, b), (b, b)]);
+    for load in loads {
+        assert!(number(load, "/clients/requests") > 8.0, "{load}");
+        let same = load["client"] == load["server"];
+        let ipv4 = load["vip"].as_str().is_some_and(|vip| vip.contains('.'));
+        assert_eq!(ipv4, same, "{load}");
+    }
+}

@@ -130,3 +130,35 @@ fn explain_names_the_fault_of_every_path() {
     }
     assert!(cases.iter().all(|case| case["agree"] == true), "{report}");
 }
+
+/// Who is faster is for a quiet machine to say: here, that each program runs and is read,
+/// and that what is compared is what was run.
+#[test]
+fn peers_of_rtt_are_run_and_read() {
+    for (transport, peers) in [
+        (
+            "tcp",
+            &["ping_pong_c", "sockperf", "causeway_again", "qperf"][..],
+        ),
+        ("udp", &["sockperf", "causeway_again", "qperf"]),
+    ] {
+        let wanted = format!("transport={transport}");
+        let report = run("rtt-peers", &["rounds=1", "seconds=1", &wanted]);
+        let result = &report["result"];
+        let runs = report["runs"].as_object().expect("runs");
+        assert_eq!(runs.len(), 1 + peers.len(), "{result}");
+        for peer in ["causeway"].iter().chain(peers) {
+            let run = &runs[*peer][0];
+            assert!(number(run, "/mean_us") > 0.0 && number(run, "/rate") > 0.0);
+            // qperf tells a mean alone.
+            let tells = run["p50_us"].is_number();
+            assert_eq!(tells, *peer != "qperf", "{run}");
+            assert!(!tells || number(run, "/p50_us") <= number(run, "/p99_us"));
+        }
+        for peer in peers {
+            let against = format!("/{peer}/ours_against_it/mean_us/median");
+            assert!(result.pointer(&against).is_some_and(Value::is_number));
+        }
+        assert!(number(result, "/sampler/not_sampled_ns") > 0.0);
+    }
+}

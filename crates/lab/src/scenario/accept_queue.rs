@@ -54,6 +54,7 @@ impl Scenario for AcceptQueue {
                 "bursts",
                 "bursts of arrivals; or paper: 1000 clients that begin anew, 152 ms away (figure 21)",
             ),
+            param("patience_s", "21", "how long a client tries to connect"),
             param(
                 "seeds",
                 "1",
@@ -245,7 +246,7 @@ fn start(
     let base = Run {
         name,
         backlog: vec![BEGIN as i32],
-        patience: vec![Duration::from_secs(21)],
+        patience: vec![Duration::from_secs(context.param("patience_s")?)],
         // Most clients' stacks double their timeouts from the first.
         linear_timeouts: Some(0),
         ..steady()

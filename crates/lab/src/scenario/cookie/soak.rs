@@ -33,6 +33,7 @@ impl Scenario for CookieSoak {
             param("bits", "0", "cookie_bits; 0: the mode's own"),
             param("idle_s", "70,100,131,140", "lengths of idleness"),
             param("stream_s", "75", "length of the stream"),
+            param("silent_s", "60", "length of a silence that the server ends"),
             param("outage_s", "80", "length of the outage; 0: none"),
             param("strict", "true", "whether a stall of 1 s is an error"),
         ];
@@ -58,7 +59,8 @@ impl Scenario for CookieSoak {
         }
         let stream = Duration::from_secs(context.param("stream_s")?);
         trials.push(streaming(world.client(), vips()[0], stream));
-        trials.push(silent(world.client(), vips()[1], Duration::from_secs(60)));
+        let silence = Duration::from_secs(context.param("silent_s")?);
+        trials.push(silent(world.client(), vips()[1], silence));
         let mut results: Vec<Value> = Vec::new();
         for trial in trials {
             results.push(trial.join().map_err(|_| anyhow!("a client panicked"))??);
@@ -136,7 +138,8 @@ fn silent(client: &Netns, vip: IpAddr, length: Duration) -> Trial {
 /// long as the outage, and 120 s (TCP_RTO_MAX).
 fn outage(world: &World, length: Duration) -> Result<Value> {
     let client = world.client().clone();
-    let count = 6000;
+    // Until the link is back, or half a minute.
+    let count = (200 * (length.as_secs() as usize + 4)).min(6000);
     let reader = thread::spawn(move || {
         let mut connection = Connection::open(&client, vips()[0])?;
         connection.patience(3 * length)?;
