@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One client's attempt, event by event.
+
+use proptest::prelude::*;
+
+use super::MS;
+use crate::certes::*;
+
+fn outcomes(events: &[(u64, Event)]) -> Vec<Outcome> {
+    let mut tracker = Tracker::default();
+    events
+        .iter()
+        .map(|&(at_ms, event)| tracker.step(event, at_ms * MS))
+        .collect()
+}
+
+fn counts(events: &[(u64, Event)]) -> Vec<Count> {
+    outcomes(events)
+        .iter()
+        .map(|outcome| outcome.count)
+        .collect()
+}
+
+#[test]
+fn a_connection_that_got_in_at_its_second_retry() {
+    let all = outcomes(&[
+        (1000, Event::Syn(7)),
+        (4000, Event::Syn(7)),
+        (10_000, Event::Syn(7)),
+        (10_001, Event::SynAck),
+        (10_051, Event::Ack),
+        (10_300, Event::Data),
+        (10_400, Event::Data),
+        (10_450, Event::Ack),
+        (10_500, Event::ClientFin(107)),
+        (10_550, Event::ServerFin),
+    ]);
+    let accepted = all[3];
+    assert_eq!(
+        (accepted.count, accepted.at_ns, accepted.retry),
+        (Count::Accepted, 10_000 * MS, 2)
+    );
+    assert_eq!(
+        (all[4].count, all[4].rtt_ns, all[4].answers),
+        (Count::Established, 50 * MS, 1)
+    );
+    let done = all[8];
+    assert_eq!(done.count, Count::Completed);
+    assert_eq!(done.conn_fail_ns, 9000 * MS);
+    assert_eq!(
+        done.syn_to_end_ns,
+        400 * MS,
+        "to the last data, not to the FIN"
+    );
+    assert_eq!((done.rtt_ns, done.accepted_ns), (50 * MS, 10_000 * MS));
+    assert_eq!(done.at_ns, 10_475 * MS, "its FIN was on the way for 25 ms");
+    assert_eq!(all[9].count, Count::Nothing, "only the first FIN counts");
+}
+
+/// A client has the last data one way after they were sent: the slot is that of its
+/// end, not of the server's.
+#[test]
+fn an_end_counts_when_the_client_felt_it() {
+    let end = |more: &[(u64, Event)]| {
+        let connected = [(0, Event::Syn(1)), (1, Event::SynAck), (101, Event::Ack)];
+        let all = outcomes(&[&connected[..], more].concat());
+        let done = all.iter().find(|of| of.count == Count::Completed);
+        done.map(|of| of.at_ns / MS)
+    };
+    let at_once = [(200, Event::Data), (200, Event::ServerFin)];
+    assert_eq!(end(&at_once), Some(250));
+    let by_the_client = [(200, Event::Data), (300, Event::ClientFin(9))];
+    assert_eq!(end(&by_the_client), Some(250));
+    let kept_open = [(200, Event::Data), (9000, Event::ClientFin(9))];
+    assert_eq!(end(&kept_open), Some(8950));
+}
+
+#[test]
+fn syns_of_an_answered_attempt_are_duplicates_and_another_number_is_another_attempt() {
+    use Count::*;
+    let events = [
+        (0, Event::Syn(1)),
+        (1, Event::SynAck),
+        (1000, Event::Syn(1)),
+        (1001, Event::SynAck),
+        (1100, Event::Ack),
+        (5000, Event::Syn(2)),
+        (5001, Event::SynAck),
+    ];
+    assert_eq!(
+        counts(&events),
+        [
+            Offered,
+            Accepted,
+            Duplicate,
+            Nothing,
+            Established,
+            Offered,
+            Accepted
+        ]
+    );
+    assert_eq!(outcomes(&events)[4].answers, 2, "a round trip was lost");
+    assert_eq!(outcomes(&events)[5].retry, 0);
+}
+
+#[test]
+fn what_never_was_a_connection_is_abandoned() {
+    use Count::*;
+    assert_eq!(
+        counts(&[(0, Event::Syn(1)), (5, Event::ClientReset(2))]),
+        [Offered, Abandoned]
+    );
+    assert_eq!(
+        counts(&[
+            (0, Event::Syn(1)),
+            (1, Event::SynAck),
+            (5, Event::ServerReset)
+        ]),
+        [Offered, Accepted, Abandoned]
+    );
+    assert_eq!(
+        counts(&[
+            (0, Event::Ack),
+            (1, Event::Data),
+            (2, Event::ServerFin),
+            (3, Event::SynAck)
+        ]),
+        [Nothing; 4]
+    );
+}
+
+#[test]
+fn a_client_is_heard_of_once_after_its_first_syn() {
+    let heard = |events: &[Event]| {
+        let mut tracker = Tracker::default();
+        let mut slot = Slot::default();
+        for (at, event) in events.iter().enumerate() {
+            let outcome = tracker.step(*event, at as u64 * MS);
+            slot.count(&outcome);
+            if outcome.heard {
+                slot.hear(&outcome);
+            }
+        }
+        (slot.silent(), slot.silent_answered())
+    };
+    assert_eq!(heard(&[Event::Syn(1)]), (1, 0));
+    assert_eq!(heard(&[Event::Syn(1), Event::SynAck]), (1, 1));
+    assert_eq!(
+        heard(&[Event::Syn(1), Event::SynAck, Event::Syn(1)]),
+        (0, 0)
+    );
+    assert_eq!(heard(&[Event::Syn(1), Event::SynAck, Event::Ack]), (0, 0));
+    let retried = [
+        Event::Syn(1),
+        Event::Syn(1),
+        Event::Syn(1),
+        Event::SynAck,
+        Event::Ack,
+    ];
+    assert_eq!(heard(&retried), (0, 0));
+}
+
+#[test]
+fn a_connection_whose_final_ack_was_dropped_is_stalled() {
+    use Count::*;
+    let connected = [
+        (0, Event::Syn(1)),
+        (1000, Event::Syn(1)),
+        (1001, Event::SynAck),
+        (1002, Event::Ack),
+    ];
+    let after = |more: &[(u64, Event)]| outcomes(&[&connected[..], more].concat()).split_off(4);
+    // The client sends FIN, and again, as nobody acknowledges it.
+    let left = after(&[(9000, Event::ClientFin(102)), (9200, Event::ClientFin(102))]);
+    assert_eq!([left[0].count, left[1].count], [Nothing, Stalled]);
+    assert_eq!(
+        left[1].conn_fail_ns,
+        9000 * MS,
+        "from the first SYN to the first FIN"
+    );
+    assert_eq!(after(&[(5000, Event::ClientReset(102))])[0].count, Stalled);
+    assert_eq!(after(&[(5000, Event::ServerReset)])[0].count, Stalled);
+    // Nothing was asked: a probe that looks whether somebody listens.
+    let looked = after(&[(1500, Event::ClientReset(2))]);
+    assert_eq!(looked[0].count, Abandoned);
+    // An ACK of the server's is enough to tell that it knows the connection.
+    let served = after(&[(1500, Event::Served), (5000, Event::ClientReset(102))]);
+    assert_eq!(served[1].count, Completed);
+}
+
+#[test]
+fn data_after_the_clients_fin_belongs_to_the_transaction() {
+    let all = outcomes(&[
+        (0, Event::Syn(1)),
+        (1, Event::SynAck),
+        (2, Event::Ack),
+        (3, Event::ClientFin(102)),
+        (4, Event::Served),
+        (500, Event::Data),
+        (501, Event::ServerFin),
+    ]);
+    assert_eq!(all[3].count, Count::Nothing);
+    let done = all[6];
+    assert_eq!(
+        (done.count, done.syn_to_end_ns),
+        (Count::Completed, 500 * MS)
+    );
+}
+
+/// The network lost the end of an answer, which the server had sent with its FIN.
+#[test]
+fn data_that_is_sent_again_after_the_servers_fin_makes_the_answer_longer() {
+    let answered = [
+        (0, Event::Syn(1)),
+        (1, Event::SynAck),
+        (151, Event::Ack),
+        (300, Event::Data),
+        (300, Event::ServerFin),
+    ];
+    let after = |more: &[(u64, Event)]| {
+        let all = outcomes(&[&answered[..], more].concat());
+        let mut slot = Slot::default();
+        all.iter().for_each(|outcome| slot.count(outcome));
+        assert_eq!(all[4].count, Count::Completed, "by its FIN");
+        (slot.completed, slot.syn_to_end_ns / MS)
+    };
+    let again = [(600, Event::Data), (600, Event::ServerFin)];
+    assert_eq!(after(&again), (1, 600));
+    let twice = [again[0], (1200, Event::Data), (1290, Event::ClientFin(9))];
+    assert_eq!(after(&twice), (1, 1200));
+    let gone = [again[0], (2601, Event::Data), (2700, Event::Data)];
+    assert_eq!(after(&gone), (1, 600), "nobody is there any more");
+    let had_it = [(460, Event::ClientFin(9)), (600, Event::Data)];
+    assert_eq!(after(&had_it), (1, 300), "the client had closed");
+    // Whose client had said that it sends no more: its last word does not come.
+    let half_closed = outcomes(
+        &[
+            &answered[..3],
+            &[(152, Event::ClientFin(9))],
+            &answered[3..],
+            &[(600, Event::Data)],
+        ]
+        .concat(),
+    );
+    let counts = [&half_closed[5], &half_closed[6]].map(|of| of.count);
+    assert_eq!(counts, [Count::Completed, Count::Nothing]);
+}
+
+/// A RST answers the second SYN-ACK: the client had lost its patience before.
+#[test]
+fn an_attempt_that_is_answered_too_late_was_left_once() {
+    use Count::*;
+    let events = [
+        (0, Event::Syn(1)),
+        (1, Event::SynAck),
+        (1001, Event::SynAck),
+        (1011, Event::ClientReset(2)),
+        (3001, Event::SynAck),
+        (3011, Event::ClientReset(2)),
+    ];
+    assert_eq!(
+        counts(&events),
+        [Offered, Accepted, Nothing, Abandoned, Nothing, Nothing]
+    );
+}
+
+#[test]
+fn a_refused_syn_was_no_offer() {
+    let all = outcomes(&[(0, Event::Syn(1)), (300, Event::ServerReset)]);
+    assert_eq!((all[1].count, all[1].at_ns), (Count::Refused, 0));
+    let mut slot = Slot::default();
+    all.iter().for_each(|outcome| slot.count(outcome));
+    assert_eq!(
+        (slot.offered, slot.first_offered, slot.dropped()),
+        (0, 0, 0)
+    );
+}
+
+proptest! {
+    /// Whatever comes in whatever order: at most as many accepted as offered,
+    /// completed as established, and no time below zero.
+    #[test]
+    fn counters_stay_consistent(
+        events in prop::collection::vec((0_u64..2000, 0_u8..9, 0_u32..3), 0..200)
+    ) {
+        let mut tracker = Tracker::default();
+        let (mut now_ns, mut offered, mut accepted, mut established, mut completed) = (1, 0, 0, 0, 0);
+        for (wait_ms, kind, isn) in events {
+            now_ns += wait_ms * MS;
+            let event = match kind {
+                0 => Event::Syn(isn),
+                1 => Event::SynAck,
+                2 => Event::Ack,
+                3 => Event::Served,
+                4 => Event::Data,
+                5 => Event::ClientFin(isn + 1 + isn % 2),
+                6 => Event::ServerFin,
+                7 => Event::ClientReset(isn + 1),
+                _ => Event::ServerReset,
+            };
+            let outcome = tracker.step(event, now_ns);
+            // One way from now at most.
+            prop_assert!(outcome.at_ns <= now_ns + 500 * MS);
+            offered += u64::from(outcome.count == Count::Offered);
+            accepted += u64::from(outcome.count == Count::Accepted);
+            established += u64::from(outcome.count == Count::Established);
+            completed += u64::from(matches!(outcome.count, Count::Completed | Count::Stalled));
+            if outcome.count == Count::Completed {
+                prop_assert!(outcome.syn_to_end_ns <= now_ns && outcome.conn_fail_ns <= outcome.accepted_ns);
+            }
+            prop_assert!(completed <= established && established <= accepted && accepted <= offered);
+        }
+    }
+}
