@@ -281,7 +281,7 @@ fn check_sizes<K, V>(map: &MapHandle) -> Result<()> {
     }
 }
 
-/// Only a mismatch between the object and `abi.rs`, which a test excludes.
+/// Only a mismatch between the object and `abi`, which a test excludes.
 fn size_error(map: String) -> Error {
     let source = io::Error::new(io::ErrorKind::InvalidData, "keys or values of another size");
     Error::map("use", &map, source)
