@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Connections and attempts, counter by counter.
+
+use super::*;
+
+#[test]
+fn a_connection_from_dropped_syns_to_last_data_counter_by_counter() {
+    for tuple in clients() {
+        let mut kernel = Kernel::new();
+        let prefix = prefix_of(tuple);
+        let mut client = Client {
+            kernel: &mut kernel,
+            tuple,
+            isn: ISN,
+            sent: 0,
+        };
+        client
+            .says(0, SYN, b"")
+            .says(1020, SYN, b"")
+            .says(2045, SYN, b"")
+            .hears(2046, SYN | ACK, b"")
+            .says(2054, ACK, b"")
+            .says(2055, ACK | PSH, b"GET /")
+            .hears(2056, ACK, b"")
+            .hears(2500, ACK | PSH, b"200 OK")
+            .hears(2700, ACK | FIN, b"the rest")
+            .says(2710, ACK | FIN, b"")
+            .hears(2711, ACK, b"");
+        let offered = |retry: usize| {
+            let mut slot = SynSlot::default();
+            slot.offered[retry] = 1;
+            slot
+        };
+        let mut first = offered(0);
+        first.heard = 1;
+        let second = offered(1);
+        let mut third = offered(2);
+        (third.accepted[2], third.established, third.served) = (1, 1, 1);
+        let done = SynSlot {
+            completed: 1,
+            conn_fail_ns: 2045 * MS,
+            syn_to_end_ns: 655 * MS,
+            rtt_ns: 8 * MS,
+            ..SynSlot::default()
+        };
+        assert_eq!(kernel.slot(0, prefix, 0), first);
+        assert_eq!(kernel.slot(0, prefix, 4), second);
+        assert_eq!(kernel.slot(0, prefix, 8), third);
+        assert_eq!(kernel.slot(0, prefix, 10), done);
+        for slot in [1, 2, 3, 5, 6, 7, 9, 11] {
+            assert_eq!(
+                kernel.slot(0, prefix, slot),
+                SynSlot::default(),
+                "slot {slot}"
+            );
+        }
+        assert_eq!(
+            kernel.slot(0, 1 - prefix, 0),
+            SynSlot::default(),
+            "other clients"
+        );
+        let origin = SynOrigin {
+            number: 50,
+            category: prefix,
+            slots_ago: 2,
+        };
+        let origins = &kernel.skel.maps.syn_origins;
+        assert_eq!(read::<u64>(origins, Plain::as_bytes(&origin)), Some(1));
+        let time = SynRetryTime {
+            retry: 2,
+            at_cs: 204,
+        };
+        let times = &kernel.skel.maps.syn_retry_times;
+        assert_eq!(read::<u64>(times, Plain::as_bytes(&time)), Some(1));
+        assert_eq!(kernel.entries(), (0, 0), "nothing is left of it");
+    }
+}
+
+#[test]
+fn what_is_not_ours_or_not_tcp_counts_nowhere() {
+    let mut kernel = Kernel::new();
+    let client = clients()[0];
+    kernel.come(&arriving(&client.udp(b"syn")));
+    kernel.come(&arriving(&client.tcp(Tcp::syn(ISN))[..30]));
+    // Behind a tunnel that nobody opened; TCP of which nothing is known; absurd flags.
+    let inner = client.tcp(Tcp::syn(ISN));
+    let outer = crate::frame::Ip::OUTER;
+    kernel.come(&arriving(&outer.packet(client.src, client.dst, 4, &inner)));
+    for flags in [ACK, ACK | FIN, RST, SYN | FIN, SYN | RST, 0] {
+        let segment = Tcp {
+            flags,
+            seq: ISN,
+            ..Tcp::default()
+        };
+        kernel.come(&arriving(&client.tcp(segment)));
+    }
+    for flags in [SYN, SYN | ACK, ACK, ACK | FIN, RST] {
+        let segment = Tcp {
+            flags,
+            seq: ISN,
+            ack: 3,
+            ..Tcp::default()
+        };
+        kernel.go(&leaving(&client.reversed().tcp(segment)));
+    }
+    assert_eq!(kernel.entries(), (0, 0));
+    for category in 0..4 {
+        assert_eq!(
+            kernel.slot(category / 2, category % 2, 0),
+            SynSlot::default()
+        );
+    }
+    // An interface that is not to be measured.
+    let devices = &kernel.skel.maps.syn_devices;
+    devices.delete(&LOOPBACK.to_ne_bytes()).expect("delete");
+    kernel.at(0).come(&arriving(&client.tcp(Tcp::syn(ISN))));
+    assert_eq!(kernel.entries(), (0, 0));
+}
+
+#[test]
+fn an_acknowledgement_that_guesses_establishes_nothing() {
+    let tuple = clients()[0];
+    let mut kernel = Kernel::new();
+    let mut client = Client {
+        kernel: &mut kernel,
+        tuple,
+        isn: ISN,
+        sent: 0,
+    };
+    client.says(0, SYN, b"").hears(1, SYN | ACK, b"");
+    let guess = Tcp {
+        flags: ACK,
+        seq: ISN + 1,
+        ack: SERVER_ISN - 5,
+        ..Tcp::default()
+    };
+    kernel.at(2).come(&arriving(&tuple.tcp(guess)));
+    assert_eq!(kernel.slot(0, 0, 0).established, 0);
+    assert_eq!(kernel.entries(), (1, 0));
+}
+
+#[test]
+fn another_service_is_another_category_and_a_tuple_used_again_another_attempt() {
+    let mut kernel = Kernel::new();
+    let tuple = Tuple::new("203.0.113.9", 4000, SERVICE4, 443);
+    for isn in [ISN, 5] {
+        let mut client = Client {
+            kernel: &mut kernel,
+            tuple,
+            isn,
+            sent: 0,
+        };
+        client
+            .says(0, SYN, b"")
+            .hears(1, SYN | ACK, b"")
+            .says(2, SYN, b"")
+            .says(3, ACK, b"")
+            .says(4, SYN, b"");
+    }
+    let slot = kernel.slot(1, 1, 0);
+    assert_eq!(
+        (slot.offered[0], slot.accepted[0], slot.duplicates),
+        (2, 2, 4)
+    );
+    assert_eq!(
+        (slot.established, slot.heard, slot.heard_answered),
+        (2, 2, 2)
+    );
+    assert_eq!(kernel.slot(0, 1, 0), SynSlot::default());
+}
+
+#[test]
+fn refused_abandoned_and_stalled_are_told_apart() {
+    let mut kernel = Kernel::new();
+    let connected: [(u64, u8); 3] = [(0, SYN), (1, SYN | ACK), (2, ACK)];
+    let connect = |client: &mut Client<'_>| {
+        for (ms, flags) in connected {
+            match flags & (SYN | ACK) == (SYN | ACK) {
+                true => client.hears(ms, flags, b""),
+                false => client.says(ms, flags, b""),
+            };
+        }
+    };
+    client(&mut kernel, 1)
+        .says(0, SYN, b"")
+        .hears(1, RST | ACK, b"");
+    client(&mut kernel, 2)
+        .says(0, SYN, b"")
+        .hears(1, SYN | ACK, b"")
+        .says(2, RST, b"");
+    let mut stalled = client(&mut kernel, 3);
+    connect(&mut stalled);
+    stalled
+        .says(3, ACK | PSH, b"GET /")
+        .hears(1020, SYN | ACK, b"");
+    stalled
+        .says(1500, ACK | FIN, b"")
+        .says(1700, ACK | FIN, b"");
+    let mut half_closed = client(&mut kernel, 4);
+    connect(&mut half_closed);
+    half_closed
+        .says(3, ACK | FIN, b"GET /")
+        .hears(4, ACK, b"")
+        .hears(1600, ACK | FIN, b"200 OK");
+    let slot = kernel.slot(0, 0, 0);
+    assert_eq!((slot.offered[0], slot.accepted[0]), (3, 3));
+    assert_eq!((slot.refused, slot.abandoned, slot.established), (1, 1, 2));
+    let later = kernel.slot(0, 0, 6);
+    assert_eq!((later.stalled, later.stalled_ns), (1, 1500 * MS));
+    assert_eq!((later.completed, later.syn_to_end_ns), (1, 1600 * MS));
+    assert_eq!(kernel.entries().1, 0);
+}
+
+/// The end of an answer is lost and sent again, with a FIN as before.
+#[test]
+fn what_is_sent_again_behind_a_fin_counts_once_and_lasts_longer() {
+    let mut kernel = Kernel::new();
+    let mut lossy = client(&mut kernel, 1);
+    lossy
+        .says(0, SYN, b"")
+        .hears(1, SYN | ACK, b"")
+        .says(101, ACK, b"")
+        .says(102, ACK | PSH, b"GET /")
+        .hears(1200, ACK | FIN, b"200 OK");
+    assert_eq!(kernel.entries(), (0, 1), "its end may come again");
+    let mut lossy = client(&mut kernel, 1);
+    lossy
+        .hears(1510, ACK | FIN, b"200 OK")
+        .says(1610, ACK | FIN, b"")
+        .hears(1611, ACK, b"");
+    let first = kernel.slot(0, 0, 5);
+    assert_eq!((first.completed, first.syn_to_end_ns), (1, 1200 * MS));
+    let again = SynSlot {
+        syn_to_end_ns: 310 * MS,
+        ..SynSlot::default()
+    };
+    assert_eq!(kernel.slot(0, 0, 6), again);
+    assert_eq!(kernel.entries(), (0, 0));
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Starts that are refused, each with what is wrong.
+
+use super::*;
+
+#[test]
+fn a_changed_table_size_is_refused_and_names_map_and_way_out() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let old = options("lb0", &sandbox.pin_dir("lb"));
+        let lb = start(&old);
+        furnish(&lb);
+        drop(lb);
+        let new = Options {
+            flows_v4: 2048,
+            ..old.clone()
+        };
+        let error = refusal(&new);
+        assert!(
+            matches!(&error, Error::Layout { map, what: "max_entries", pinned: 1280, wanted: 2560, .. } if map == "flows4"),
+            "{error:?}"
+        );
+        let text = error.to_string();
+        assert!(
+            text.contains("flows4") && text.contains("--detach"),
+            "{text}"
+        );
+        // The refusal has changed nothing.
+        let (lb, started) = LoadBalancer::start(&old).expect("a takeover");
+        assert!(started.took_over);
+        assert_eq!(lb.vips().len(), 1);
+    });
+}
+
+#[test]
+fn pins_of_another_layout_are_refused() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let options = options("lb0", &sandbox.pin_dir("lb"));
+        drop(start(&options));
+        let layout = options.pin_dir.join("layout");
+        let map = libbpf_rs::MapHandle::from_pinned_path(&layout).expect("the layout");
+        use libbpf_rs::{MapCore as _, MapFlags};
+        map.update(&[0; 4], &77_u32.to_ne_bytes(), MapFlags::ANY)
+            .expect("another layout");
+        let error = refusal(&options);
+        assert!(matches!(error, Error::AbiVersion { .. }), "{error:?}");
+        assert!(error.to_string().contains("--detach"), "{error}");
+        // Pins that do not say what they are could be anything.
+        std::fs::remove_file(&layout).expect("remove the layout");
+        assert!(refusal(&options).to_string().contains("layout unknown"));
+        LoadBalancer::detach(&options.pin_dir).expect("the way out");
+        start(&options);
+    });
+}
+
+#[test]
+fn one_process_at_a_time() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let options = options("lb0", &sandbox.pin_dir("lb"));
+        let lb = start(&options);
+        assert!(matches!(refusal(&options), Error::Busy(_)));
+        let error = LoadBalancer::detach(&options.pin_dir).expect_err("it is in use");
+        assert!(matches!(error, Error::Busy(_)), "{error:?}");
+        drop(lb);
+        LoadBalancer::detach(&options.pin_dir).expect("a detach");
+    });
+}
+
+#[test]
+fn pins_stay_with_their_interface() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let pin_dir = sandbox.pin_dir("lb");
+        let lb = start(&options("lb0", &pin_dir));
+        furnish(&lb);
+        assert_eq!(lb.hash_key().expect("no key yet"), [0; 2]);
+        lb.set_hash_key([1, 2]).expect("a key");
+        drop(lb);
+        let error = refusal(&options("lo", &pin_dir));
+        assert!(
+            matches!(&error, Error::OtherInterface { pinned, wanted, .. } if pinned == "lb0" && wanted == "lo"),
+            "{error:?}"
+        );
+        // Once the interface is gone its link is dead; the tables are not.
+        ip("link del lb0");
+        let (lb, started) = LoadBalancer::start(&options("lo", &pin_dir)).expect("a new home");
+        assert!(!started.took_over);
+        assert_eq!(lb.vips().len(), 1);
+        assert_eq!(lb.hash_key().expect("the key"), [1, 2]);
+    });
+}
+
+#[test]
+fn impossible_places_and_sizes_are_refused() {
+    Sandbox::run(|sandbox| {
+        let pin_dir = sandbox.pin_dir("lb");
+        let error = refusal(&options("nowhere0", &pin_dir));
+        assert!(
+            matches!(&error, Error::NoInterface(name) if name == "nowhere0"),
+            "{error:?}"
+        );
+        let disk = tempfile::tempdir().expect("a directory");
+        let error = refusal(&options("lo", &disk.path().join("pins")));
+        assert!(matches!(error, Error::NotBpffs(_)), "{error:?}");
+        assert!(error.to_string().contains("mount -t bpf"), "{error}");
+        let none = Options {
+            flows_v6: 0,
+            ..options("lo", &pin_dir)
+        };
+        assert!(matches!(
+            refusal(&none),
+            Error::OutOfRange {
+                what: "flow_table.ipv6",
+                value: 0,
+                ..
+            }
+        ));
+        assert!(!pin_dir.exists(), "a refusal leaves nothing");
+    });
+}
+
+#[test]
+fn without_rights_it_is_one_clear_sentence() {
+    Sandbox::run(|sandbox| {
+        let pin_dir = sandbox.pin_dir("lb");
+        // The system call, unlike the C library's function, changes this thread alone.
+        // SAFETY: a plain system call.
+        let dropped = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+        assert_eq!(dropped, 0);
+        let error = refusal(&options("lo", &pin_dir));
+        assert!(matches!(error, Error::NotPermitted), "{error:?}");
+        assert!(error.to_string().contains("run as root"), "{error}");
+        let error = LoadBalancer::detach(&pin_dir).expect_err("no rights");
+        assert!(matches!(error, Error::NotPermitted), "{error:?}");
+    });
+}
+
+#[test]
+fn a_foreign_program_is_refused_by_name() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let intruder = attach_pass("lb0", c"intruder");
+        let wanted = options("lb0", &sandbox.pin_dir("lb"));
+        let error = refusal(&wanted);
+        assert!(
+            matches!(&error, Error::Foreign { program, .. } if program == "intruder"),
+            "{error:?}"
+        );
+        drop(intruder);
+        // Another test's child may hold a copy of the descriptor until it runs its program.
+        wait_for("the end of the intruder", || {
+            !sandbox::run("ip", "link show lb0").contains("xdp")
+        });
+        let lb = start(&wanted);
+        // A balancer of another pin directory is foreign, too.
+        let error = refusal(&options("lb0", &sandbox.pin_dir("other")));
+        assert!(
+            matches!(&error, Error::Foreign { program, .. } if program == "causeway_lb"),
+            "{error:?}"
+        );
+        drop(lb);
+    });
+}
+
+#[test]
+fn a_driver_that_refuses_is_named_and_not_worked_around() {
+    Sandbox::run(|sandbox| {
+        // Too long for one page, so veth refuses native XDP; generic would do.
+        ip("link add big0 mtu 9000 type veth peer name big1 mtu 9000");
+        ip("link set big0 up");
+        ip("link set big1 up");
+        let mut wanted = options("big0", &sandbox.pin_dir("lb"));
+        let error = refusal(&wanted);
+        assert!(matches!(error, Error::NativeRefused { .. }), "{error:?}");
+        assert!(error.to_string().contains("MTU"), "{error}");
+        wanted.xdp_mode = XdpMode::Generic;
+        let (_lb, started) = LoadBalancer::start(&wanted).expect("generic mode");
+        assert_eq!(started.mode, Mode::Generic);
+    });
+}
