@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Start, stop, takeover, reload, removal, and starts that are refused.
+
+use super::*;
+
+#[test]
+fn a_daemon_comes_and_goes_and_the_data_plane_stays() {
+    Machine::run(|machine| {
+        let daemon = machine.start();
+        let mode = fs::metadata(machine.path("run/lb.sock")).expect("the socket");
+        assert_eq!(mode.permissions().mode() & 0o777, 0o660);
+        let before = machine.json(&["vip", "show", "web"]);
+        assert_eq!(before["reals"][1]["address"], "10.0.0.2");
+        daemon.signal(Signal::SIGTERM);
+        assert!(daemon.wait(), "{}", machine.log());
+        machine.wait_for_log("the data plane goes on forwarding from");
+        assert!(machine.xdp_is_attached());
+        assert!(!machine.path("run/lb.sock").exists());
+
+        let daemon = machine.start();
+        machine.wait_for_log("took over the running data plane of eth0");
+        let after = machine.json(&["vip", "show", "web"]);
+        assert_eq!(
+            (&after["id"], &after["reals"][1]["id"]),
+            (&before["id"], &before["reals"][1]["id"])
+        );
+        daemon.signal(Signal::SIGKILL);
+        assert!(!daemon.wait());
+        assert!(machine.xdp_is_attached());
+        let gone = machine.client(&["stats"]);
+        assert!(stderr(&gone).contains("is gone (the data plane goes on without it)"));
+
+        let daemon = machine.start();
+        drop(daemon);
+        let detached = machine.detach();
+        let said = String::from_utf8_lossy(&detached.stdout).into_owned();
+        assert!(said.starts_with("detached from eth0; "), "{said}");
+        assert!(!machine.xdp_is_attached());
+        assert!(!machine.path("bpf/lb").exists());
+        let again = machine.detach();
+        assert!(again.status.success());
+        assert!(String::from_utf8_lossy(&again.stdout).starts_with("nothing was attached"));
+    });
+}
+
+/// As the unit of systemd has it: root with few capabilities, for a first start and for
+/// one that takes over.
+#[test]
+fn the_units_capabilities_suffice() {
+    Machine::run(|machine| {
+        for first in [true, false] {
+            let mut command = units::confined("causeway-lb", BINARY);
+            command.arg("-v");
+            let daemon = machine.start_by(command);
+            assert_eq!(machine.log().contains("took over"), !first);
+            machine.write_config(", { address = \"10.0.0.3\" }");
+            daemon.signal(Signal::SIGHUP);
+            machine.wait_for_log("reloaded: 1 VIP with 3 reals on eth0");
+            // What it cannot do: a ring that is not read is told to those who debug.
+            for word in ["WARN", "is not read"] {
+                assert!(!machine.log().contains(word), "{}", machine.log());
+            }
+            machine.write_config("");
+            daemon.signal(Signal::SIGTERM);
+            assert!(daemon.wait(), "{}", machine.log());
+        }
+        assert!(machine.xdp_is_attached());
+    });
+}
+
+#[test]
+fn changes_reach_the_data_plane_and_bad_files_do_not() {
+    Machine::run(|machine| {
+        let daemon = machine.start();
+        let drained = machine.client(&["real", "drain", "web", "10.0.0.1"]);
+        assert!(drained.status.success(), "{}", stderr(&drained));
+        assert_eq!(
+            machine.json(&["vip", "show", "web"])["reals"][0]["state"],
+            "drain"
+        );
+
+        machine.write_config(", { address = \"10.0.0.3\", weight = 2 }");
+        daemon.signal(Signal::SIGHUP);
+        machine.wait_for_log("reloaded: 1 VIP with 3 reals on eth0");
+        let vip = machine.json(&["vip", "show", "web"]);
+        assert_eq!(vip["reals"][0]["state"], "active");
+        assert_eq!(vip["reals"][2]["weight"], 2);
+
+        machine.write_config(", { address = \"10.0.0.3\", wieght = 2 }");
+        daemon.signal(Signal::SIGHUP);
+        machine.wait_for_log("unknown key `wieght`; did you mean `weight`?");
+        let vips = machine.json(&["vip", "list"]);
+        assert_eq!(vips[0]["reals"].as_array().map(Vec::len), Some(3));
+        let metrics = http_get("/metrics");
+        assert!(metrics.contains(
+            "causeway_real_weight{vip=\"web\",real=\"10.0.0.3\",kind=\"configured\"} 2.0"
+        ));
+        assert!(metrics.trim_end().ends_with("# EOF"));
+    });
+}
+
+#[test]
+fn what_prevents_a_start_is_one_sentence() {
+    Machine::run(|machine| {
+        let start = |config: &Path| {
+            let mut command = Command::new(BINARY);
+            command.args(["lb", "-c"]).arg(config);
+            command
+        };
+        let refused = |mut command: Command| {
+            let output = command.output().expect("run causeway");
+            assert_eq!(output.status.code(), Some(1));
+            let said = stderr(&output);
+            assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+            said
+        };
+        let daemon = machine.start();
+        let said = refused(start(&machine.config()));
+        assert!(
+            said.contains("cannot listen on http 127.0.0.1:9470")
+                || said.contains("another daemon serves"),
+            "{said}"
+        );
+        drop(daemon);
+
+        let text = fs::read_to_string(machine.config()).expect("the configuration");
+        let other = machine.path("other.toml");
+        let elsewhere = text
+            .replace("\"eth0\"", "\"eth7\"")
+            .replace("bpf/lb", "bpf/other");
+        fs::write(&other, &elsewhere).expect("write");
+        let said = refused(start(&other));
+        assert!(
+            said.contains("there is no network interface eth7"),
+            "{said}"
+        );
+
+        let lonely = text.replace("encap.gateway_mac = \"02:00:00:00:00:01\"\n", "");
+        fs::write(&other, lonely.replace("bpf/lb", "bpf/other")).expect("write");
+        let said = refused(start(&other));
+        assert!(
+            said.contains("has no default route with a gateway"),
+            "{said}"
+        );
+        assert!(!machine.path("bpf/other").exists());
+
+        fs::write(&other, text.replace("latency", "latancy")).expect("write");
+        let said = refused(start(&other));
+        assert!(
+            said.contains("unknown scheduler `latancy`; did you mean `latency`?"),
+            "{said}"
+        );
+
+        machine.detach();
+        let mut nobody = start(&machine.config());
+        nobody.uid(65_534).gid(65_534);
+        for open in [machine.dir.path(), &machine.path("run")] {
+            fs::set_permissions(open, fs::Permissions::from_mode(0o777)).expect("open a directory");
+        }
+        let said = refused(nobody);
+        assert!(said.contains("root"), "{said}");
+    });
+}

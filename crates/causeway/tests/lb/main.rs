@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon as a process, with the real data plane on a veth pair in private
+//! namespaces. These tests need root and BPF.
+
+mod bird;
+mod capture;
+mod life;
+
+#[path = "../units/mod.rs"]
+mod units;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_causeway");
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A machine of its own: network, mounts, BPF file system, one interface.
+struct Machine {
+    dir: tempfile::TempDir,
+}
+
+impl Machine {
+    /// Runs `test` on a thread with its own namespaces; the kernel cleans up.
+    fn run(test: impl FnOnce(&Self) + Send + 'static) {
+        let thread = thread::spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET)
+                .expect("these tests need root: they make namespaces and load BPF programs");
+            let none = None::<&str>;
+            let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+            mount(none, "/", none, private, none).expect("make mounts private");
+            let machine = Self {
+                dir: tempfile::tempdir().expect("a directory"),
+            };
+            fs::create_dir(machine.path("bpf")).expect("a mount point");
+            let flags = MsFlags::empty();
+            mount(none, &machine.path("bpf"), Some("bpf"), flags, none).expect("mount bpffs");
+            ip("link set lo up");
+            ip("link add eth0 type veth peer name peer0");
+            ip("link set peer0 up");
+            ip("link set eth0 up");
+            ip("addr add 10.9.0.2/24 dev eth0");
+            machine.write_config("");
+            test(&machine);
+        });
+        if let Err(panic) = thread.join() {
+            std::panic::resume_unwind(panic);
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn config(&self) -> PathBuf {
+        self.path("lb.toml")
+    }
+
+    /// Writes the configuration; `more` are further reals of the VIP `web`.
+    fn write_config(&self, more: &str) {
+        let dir = self.dir.path().display();
+        let text = format!(
+            "interface = \"eth0\"\n\
+             pin_dir = \"{dir}/bpf/lb\"\n\
+             state_dir = \"{dir}/state\"\n\
+             socket = \"{dir}/run/lb.sock\"\n\
+             encap.gateway_mac = \"02:00:00:00:00:01\"\n\
+             flow_table = {{ ipv4 = 4096, ipv6 = 4096 }}\n\
+             [[vip]]\n\
+             name = \"web\"\n\
+             address = \"192.0.2.1\"\n\
+             port = 80\n\
+             scheduler = \"latency\"\n\
+             real = [{{ address = \"10.0.0.1\" }}, {{ address = \"10.0.0.2\" }}{more}]\n"
+        );
+        fs::write(self.config(), text).expect("write the configuration");
+    }
+
+    /// Starts the daemon and waits until it answers.
+    fn start(&self) -> Daemon {
+        self.start_by(Command::new(BINARY))
+    }
+
+    /// The same by a command that ends in the binary.
+    fn start_by(&self, mut command: Command) -> Daemon {
+        let log = fs::File::create(self.path("log")).expect("a log");
+        let child = command
+            .args(["lb", "-c"])
+            .arg(self.config())
+            .stderr(log)
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("start causeway lb");
+        let daemon = Daemon(child);
+        let deadline = Instant::now() + PATIENCE;
+        while !self.client(&["vip", "list"]).status.success() {
+            assert!(Instant::now() < deadline, "no answer: {}", self.log());
+            thread::sleep(Duration::from_millis(20));
+        }
+        daemon
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    /// Waits until the log holds `text`.
+    fn wait_for_log(&self, text: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.log().contains(text) {
+            assert!(Instant::now() < deadline, "no `{text}` in {}", self.log());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Runs a command that talks to the daemon.
+    fn client(&self, arguments: &[&str]) -> Output {
+        Command::new(BINARY)
+            .args(arguments)
+            .arg("--socket")
+            .arg(self.path("run/lb.sock"))
+            .output()
+            .expect("run causeway")
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.client(&[arguments, &["-o", "json"]].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+
+    fn detach(&self) -> Output {
+        Command::new(BINARY)
+            .args(["lb", "--detach", "-c"])
+            .arg(self.config())
+            .output()
+            .expect("run causeway")
+    }
+
+    fn xdp_is_attached(&self) -> bool {
+        ip("-d link show eth0").contains("prog/xdp")
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // Without this the directory cannot be removed.
+        let _ = umount2(&self.path("bpf"), MntFlags::MNT_DETACH);
+    }
+}
+
+/// A running daemon; killed when dropped, so that none outlives a failed test.
+struct Daemon(Child);
+
+impl Daemon {
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.0.id() as i32), signal).expect("signal the daemon");
+    }
+
+    /// Waits for the end; returns whether it ended with 0.
+    fn wait(mut self) -> bool {
+        self.0.wait().expect("wait for the daemon").success()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn ip(arguments: &str) -> String {
+    let output = Command::new("ip")
+        .args(arguments.split_whitespace())
+        .output()
+        .expect("run ip");
+    assert!(
+        output.status.success(),
+        "ip {arguments}: {}",
+        stderr(&output)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A GET on the loopback address, as any program would.
+fn http_get(path: &str) -> String {
+    let mut stream = std::net::TcpStream::connect("127.0.0.1:9470").expect("the HTTP address");
+    std::io::Write::write_all(
+        &mut stream,
+        format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes(),
+    )
+    .expect("send");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
+    answer
+}
