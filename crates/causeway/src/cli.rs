@@ -7,6 +7,7 @@
 //! Exit codes: 0 done, 1 failed, 2 wrong arguments (clap's own).
 
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::{ArgAction, Parser, Subcommand};
@@ -52,12 +53,12 @@ enum Command {
     Explain(explain_cmd::Args),
     /// Look at and change the VIPs of a running balancer
     ///
-    /// Changes last until the next reload: the configuration file is what stays.
+    /// Changes last until the next reload or restart: the configuration file is what stays.
     #[command(after_help = examples::VIP)]
     Vip(vip_cmd::VipArgs),
     /// Look at and change the reals of a running balancer
     ///
-    /// Changes last until the next reload: the configuration file is what stays.
+    /// Changes last until the next reload or restart: the configuration file is what stays.
     #[command(after_help = examples::REAL)]
     Real(vip_cmd::RealArgs),
     /// Look at the connections of stateful VIPs, and move one to another real
@@ -150,6 +151,13 @@ impl Command {
     }
 }
 
+/// Reads an address with a port.
+pub fn endpoint(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "no address with a port; write for example 192.0.2.1:80 or [2001:db8::1]:443".to_owned()
+    })
+}
+
 /// A reader that goes away (`causeway stats | head`) ends the command quietly, as it
 /// does with other Unix tools. Rust ignores SIGPIPE, and printing then panics.
 fn end_with_reader() {
@@ -213,6 +221,31 @@ mod tests {
             *checked += 1;
         }
         command.get_subcommands().for_each(|c| check(c, checked));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_line_is_told_with_its_mend() {
+        for (line, expected) in [
+            (
+                "causeway measure",
+                "<--read <FILE>|--interface <INTERFACE>>",
+            ),
+            (
+                "causeway vip add 192.0.2.1 -r 10.0.0.1",
+                "write for example 192.0.2.1:80",
+            ),
+            (
+                "causeway trace 192.0.2.7 192.0.2.1:80",
+                "no address with a port",
+            ),
+            (
+                "causeway conns move 192.0.2.7 192.0.2.1:80 10.0.0.1",
+                "no address with a port",
+            ),
+        ] {
+            let error = Cli::try_parse_from(line.split(' ')).expect_err(line);
+            assert!(error.to_string().contains(expected), "{line}: {error}");
+        }
     }
 
     #[test]

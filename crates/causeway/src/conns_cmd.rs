@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::Subcommand;
 use hyper::Method;
 
+use crate::cli::endpoint;
 use crate::client::Target;
 use crate::config::units;
 use crate::daemon::places::{LOOK_MAX, Move, Report};
@@ -42,8 +43,10 @@ enum Action {
     /// the connection.
     Move {
         /// The client's address and port
+        #[arg(value_parser = endpoint)]
         client: SocketAddr,
         /// The VIP's address and port
+        #[arg(value_parser = endpoint)]
         vip: SocketAddr,
         /// Address of a real of the VIP; one with weight 0 gets nothing else
         real: IpAddr,

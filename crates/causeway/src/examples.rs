@@ -44,7 +44,7 @@ Examples:
   causeway measure -r dump.pcap dst port 443 and net 192.0.2.0/24
   causeway measure -r dump.pcap --compare         # with every estimator, side by side
   causeway measure -r dump.pcap -o html --out report.html
-  causeway measure -i eth0 --serve 127.0.0.1:9471 # metrics for Prometheus
+  causeway measure -i eth0 --serve 127.0.0.1:9474 # metrics for Prometheus
   tcpdump -i eth0 -s 128 -w - dst port 443 | causeway measure -r - -o csv";
 
 /// For `causeway stats --help`.

@@ -12,6 +12,7 @@ use clap::ValueEnum;
 use etherparse::PacketBuilder;
 
 use crate::capture::{self, Selection, Style};
+use crate::cli::endpoint;
 use crate::config::Config;
 use crate::daemon::kernel::action_word;
 
@@ -31,10 +32,10 @@ pub struct Args {
     )]
     config: PathBuf,
     /// Client's address and port
-    #[arg(required_unless_present = "live", conflicts_with = "live")]
+    #[arg(required_unless_present = "live", conflicts_with = "live", value_parser = endpoint)]
     client: Option<SocketAddr>,
     /// VIP's address and port
-    #[arg(required_unless_present = "live", conflicts_with = "live")]
+    #[arg(required_unless_present = "live", conflicts_with = "live", value_parser = endpoint)]
     vip: Option<SocketAddr>,
     /// Say it of the packets that come
     #[arg(long, conflicts_with_all = ["packet", "echo", "payload"])]

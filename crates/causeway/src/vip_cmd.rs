@@ -11,6 +11,7 @@ use clap::Subcommand;
 use hyper::Method;
 use serde_json::{Value, json};
 
+use crate::cli::endpoint;
 use crate::client::{Target, segment};
 use crate::daemon::view::{RealChange, VipChange, VipView};
 use crate::output::{Format, Table};
@@ -84,6 +85,7 @@ enum VipAction {
 #[derive(Debug, clap::Args)]
 struct VipAdd {
     /// Address and port: 192.0.2.1:80, [2001:db8::1]:443; port 0 takes every port
+    #[arg(value_parser = endpoint)]
     endpoint: std::net::SocketAddr,
     /// A server, with its weight: 10.0.0.1 or 10.0.0.1=3; may be repeated
     #[arg(short, long = "real", required = true, value_name = "ADDRESS[=WEIGHT]", value_parser = parse_real)]

@@ -6,6 +6,7 @@
 //! What holds a `Config` need not check anything again.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -331,7 +332,13 @@ fn read(path: &Path) -> Result<String, ConfigErrors> {
         file: path.to_owned(),
         faults: vec![Fault {
             line: None,
-            message: format!("cannot be read: {error}"),
+            message: match error.kind() {
+                ErrorKind::NotFound => {
+                    "there is no such file; name yours, or begin with the example in docs/"
+                        .to_owned()
+                }
+                _ => format!("cannot be read: {error}"),
+            },
         }],
     })
 }

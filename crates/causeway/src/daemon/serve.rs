@@ -81,8 +81,12 @@ fn bind_tcp(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
 
 fn bind_unix(path: &Path) -> anyhow::Result<UnixListener> {
     if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent)
-            .with_context(|| format!("cannot make {} for the socket", parent.display()))?;
+        fs::create_dir_all(parent).map_err(|error| {
+            refused(
+                error,
+                format!("cannot make {} for the socket", parent.display()),
+            )
+        })?;
     }
     match UnixStream::connect(path) {
         Ok(_) => bail!(
@@ -106,9 +110,19 @@ fn bind_unix(path: &Path) -> anyhow::Result<UnixListener> {
     let old = umask(Mode::from_bits_truncate(0o117));
     let bound = UnixListener::bind(path);
     umask(old);
-    let listener = bound.with_context(|| format!("cannot listen on {}", path.display()))?;
+    let listener =
+        bound.map_err(|error| refused(error, format!("cannot listen on {}", path.display())))?;
     listener.set_nonblocking(true)?;
     Ok(listener)
+}
+
+/// The error, with the way out where rights are missing.
+fn refused(error: std::io::Error, what: String) -> anyhow::Error {
+    let out = match error.kind() {
+        ErrorKind::PermissionDenied => "; run as root, or set `socket` to another path",
+        _ => "",
+    };
+    anyhow::Error::new(error).context(what + out)
 }
 
 /// What a daemon has before anything else: its runtime, and its signals. Those that come

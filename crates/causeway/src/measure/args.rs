@@ -14,6 +14,7 @@ use clap::ValueEnum as _;
 use super::group::{Grouping, PrefixLen};
 use super::names::{AttachName, EstimatorName, Format, HeadersName, IbgName, Per};
 use super::rows::{Label, Style};
+use crate::cli::endpoint;
 use crate::config::units;
 
 /// Measure response latency from the packets that travel from clients to servers
@@ -22,18 +23,14 @@ use crate::config::units;
 /// the response at the client. One direction is enough: a response shows in the
 /// request that it sets off.
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("source").args(["read", "interface"]).required(true))]
 pub struct Args {
     /// Read packets from this pcap or pcapng file, `-` for standard input; gzip, zstd, xz and lz4 are recognised
-    #[arg(
-        short,
-        long,
-        value_name = "FILE",
-        required_unless_present = "interface"
-    )]
+    #[arg(short, long, value_name = "FILE")]
     pub read: Option<PathBuf>,
 
     /// Measure on this interface, which packets from clients cross, until Ctrl-C (needs root)
-    #[arg(short, long, value_name = "INTERFACE", conflicts_with = "read")]
+    #[arg(short, long, value_name = "INTERFACE")]
     pub interface: Option<String>,
 
     /// Length of an epoch; each gives one estimate, aligned to its multiples since the Unix epoch
@@ -126,7 +123,7 @@ pub struct Args {
     pub top: bool,
 
     /// Live: serve metrics for Prometheus on this loopback address, under /metrics
-    #[arg(long, value_name = "ADDRESS:PORT", requires = "interface")]
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "interface", value_parser = endpoint)]
     pub serve: Option<SocketAddr>,
 
     /// Flows held at once; beyond that, those silent for long are ended early
