@@ -105,7 +105,7 @@ fn a_tunnel_answers_everything_where_paths_are_bad() {
             "loss_pct=5",
             "carriers=plain,causeway",
             "parts=delay,place,redis",
-            "cases=slow,vnic_ring,get",
+            "cases=slow,ring_1,get",
         ],
     );
     let rows = |part: &str| report[part].as_array().cloned().expect("rows");
@@ -119,8 +119,8 @@ fn a_tunnel_answers_everything_where_paths_are_bad() {
         json!([
             ["slow", "short"],
             ["slow", "rr"],
-            ["vnic_ring", "short"],
-            ["vnic_ring", "rr"],
+            ["ring_1", "short"],
+            ["ring_1", "rr"],
             ["get", "redis"],
         ])
     );

@@ -45,9 +45,11 @@ const PLACES: [(&str, Place); 3] = [
 ];
 /// Rings and queues at the guest, beside the carrier's own elephant: the name, a line for
 /// the engine, one for the tunnel.
-const GUEST: [(&str, &str, &str); 3] = [
+const GUEST: [(&str, &str, &str); 5] = [
     ("roomy", "", ""),
-    ("vnic_ring", "vnic_queue = 1", ""),
+    ("ring_16", "vnic_queue = 16", ""),
+    ("ring_4", "vnic_queue = 4", ""),
+    ("ring_1", "vnic_queue = 1", ""),
     ("device_queue", "", "queue = 4"),
 ];
 const ELEPHANTS: [&str; 3] = ["alone", "foreign", "own"];

@@ -332,6 +332,7 @@ pub fn bulk_with(
                                 received.fetch_add(count as u64, Ordering::Relaxed);
                             }
                             Err(e) if is_timeout(&e) => {}
+                            Err(_) if stop.load(Ordering::Relaxed) => {}
                             Err(e) => return Err(e),
                         }
                     }
@@ -356,6 +357,8 @@ pub fn bulk_with(
                     match stream.write(&buffer) {
                         Ok(_) => {}
                         Err(e) if is_timeout(&e) => {}
+                        // A server that was reached late closes at once.
+                        Err(_) if stop.load(Ordering::Relaxed) => {}
                         Err(e) => return Err(e.into()),
                     }
                 }
