@@ -5,14 +5,9 @@
 mod bird;
 mod capture;
 mod life;
-
 #[path = "../units/mod.rs"]
 mod units;
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sched::{CloneFlags, unshare};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use serde_json::Value;
+
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -22,8 +17,13 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const BINARY: &str = env!("CARGO_BIN_EXE_causeway");
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
 
+const BINARY: &str = env!("CARGO_BIN_EXE_causeway");
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A machine of its own: network, mounts, BPF file system, one interface.

@@ -3,20 +3,22 @@
 //! real interfaces in private namespaces.
 
 mod refusals;
+#[path = "../sandbox/mod.rs"]
+mod sandbox;
 mod tables;
 mod takeover;
 
-#[path = "../sandbox/mod.rs"]
-mod sandbox;
+use std::net::{IpAddr, UdpSocket};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
 use causeway_io::abi::Verdict;
 use causeway_io::{
     Error, Forwarding, LoadBalancer, Mode, NextHop, Options, Protocol, Real, Source, SourceRing,
     Vip, XdpMode,
 };
+
 use sandbox::{Netns, Sandbox, attach_pass, ip, wait_for};
-use std::net::{IpAddr, UdpSocket};
-use std::path::Path;
-use std::process::{Command, Stdio};
 
 fn addr(text: &str) -> IpAddr {
     text.parse().expect("an address")

@@ -5,38 +5,30 @@
 mod connections;
 mod tables;
 
-use crate::frame::{ACK, FIN, PSH, RST, SYN, Tcp, Tuple, arriving, ethernet, leaving};
-use crate::rig::{TCP, hex, read, storage, write};
+use std::net::IpAddr;
+
 use causeway_io::abi::{
     Plain, SynEntry, SynOrigin, SynPrefix, SynRetryTime, SynSlot, SynSlotLocked, VipKey, addr_bytes,
 };
 use causeway_io::skel::syn::{SynSkel, SynSkelBuilder};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, ProgramInput, ProgramMut};
-use std::net::IpAddr;
+
+use crate::frame::{ACK, FIN, PSH, RST, SYN, Tcp, Tuple, arriving, ethernet, leaving};
+use crate::rig::{TCP, hex, read, storage, write};
 
 const MS: u64 = 1_000_000;
-
 const SLOT_MS: u64 = 250;
-
 const RING: u32 = 64;
-
 const CLOCK_METADATA: u32 = 1;
-
 const CLOCK_KTIME: u32 = 0;
-
 /// The interface of BPF_PROG_TEST_RUN.
 const LOOPBACK: u32 = 1;
-
 /// TC_ACT_UNSPEC: on to the next filter.
 const GO_ON: u32 = u32::MAX;
-
 const SERVICE4: &str = "192.0.2.10";
-
 const SERVICE6: &str = "2001:db8:1::10";
-
 const ISN: u32 = 0xffff_fff0;
-
 const SERVER_ISN: u32 = 7000;
 
 struct Kernel {
