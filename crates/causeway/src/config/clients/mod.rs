@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `[agent.clients]`: what an agent measures of its server's clients.
 
+mod retry;
+#[cfg(test)]
+mod tests;
+
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use causeway_core::certes::report::SERVICES_MAX;
-use causeway_core::certes::{
-    BSD_S, Error as ModelError, FastModel, LINUX_6_5_S, Mix, RFC_1122_S, RFC_6298_S, RetryClass,
-};
+use causeway_core::certes::{Error as ModelError, FastModel, Mix, RetryClass};
 use toml::Spanned;
 
 use super::error::Faults;
-use super::raw::{CountValue, RawClients, RawRetry, RawThreshold, Text};
+use super::raw::{CountValue, RawClients, RawThreshold, Text};
 use super::stateful::notice_address;
 use super::units;
 use super::validate::{self, text, within};
-use super::words::{AcceptQueue, RetrySchedule, Words};
+use super::words::{AcceptQueue, Words as _};
 
 /// Slots: shorter ones split what belongs together (Certes, figure 9).
 const SLOT: RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_secs(3);
@@ -25,12 +27,8 @@ const SLOT: RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::fro
 const ENTRIES: RangeInclusive<u64> = 256..=16 << 20;
 /// Categories: each has a ring of slots in the kernel and models in the agent.
 const CATEGORIES_MAX: usize = 256;
-/// Begins the names of schedules that the file lists.
-const GIVEN: &str = "given";
 /// What a threshold is called that has no name.
 const THRESHOLD: &str = "client-response-time";
-/// How long clients wait that no `retry` names.
-const PATIENCE: Duration = Duration::from_secs(21);
 
 /// What to measure of clients, and what to do about it.
 #[derive(Debug, Clone, PartialEq)]
@@ -104,7 +102,7 @@ pub(super) fn clients(
         within(units::duration(text)?, &SLOT, "slot", "20ms", "3s")
     });
     let slot = slot.unwrap_or(Duration::from_millis(250));
-    let classes = classes(&raw.retry, faults);
+    let classes = retry::classes(&raw.retry, faults);
     let mix = Mix::new(classes.clone());
     let model = mix.and_then(|mix| FastModel::new(slot.as_secs_f64(), mix, 0.0));
     if let Err(error) = model {
@@ -240,89 +238,6 @@ fn service(text: &str) -> Result<(String, Option<IpAddr>, u16), String> {
     }
 }
 
-fn classes(raw: &[Spanned<RawRetry>], faults: &mut Faults<'_>) -> Vec<RetryClass> {
-    if raw.is_empty() {
-        return vec![RetryClass::new(
-            "linux",
-            LINUX_6_5_S,
-            PATIENCE.as_secs_f64(),
-        )];
-    }
-    let mut classes: Vec<RetryClass> = Vec::new();
-    for spanned in raw {
-        let Some(class) = class(spanned, &classes, faults) else {
-            continue;
-        };
-        classes.push(class);
-    }
-    classes
-}
-
-/// What messages call retries that the file lists: the same list, the same name.
-fn given_name(retries_s: &[f64], before: &[RetryClass]) -> String {
-    let mut lists: Vec<&[f64]> = Vec::new();
-    for class in before.iter().filter(|of| of.name.starts_with(GIVEN)) {
-        if !lists.contains(&&*class.retries_s) {
-            lists.push(&class.retries_s);
-        }
-    }
-    let number = lists.iter().position(|list| *list == retries_s);
-    format!("{GIVEN} {}", 1 + number.unwrap_or(lists.len()))
-}
-
-fn class(
-    spanned: &Spanned<RawRetry>,
-    before: &[RetryClass],
-    faults: &mut Faults<'_>,
-) -> Option<RetryClass> {
-    let raw = spanned.as_ref();
-    let patience = text(raw.patience.as_ref(), faults, |text| {
-        let range = Duration::from_millis(100)..=Duration::from_secs(600);
-        within(units::duration(text)?, &range, "patience", "100ms", "10m")
-    });
-    let schedule = text(raw.schedule.as_ref(), faults, RetrySchedule::from_word);
-    let given: Vec<f64> = raw
-        .retries
-        .iter()
-        .filter_map(|retry| text(Some(retry), faults, units::duration))
-        .map(|at| at.as_secs_f64())
-        .collect();
-    let (name, retries_s) = match (schedule, given.is_empty()) {
-        (Some(schedule), true) => (schedule.to_string(), schedule.retries_s().to_vec()),
-        (None, false) => (given_name(&given, before), given),
-        _ => {
-            faults.at(
-                spanned.span(),
-                "a [[agent.clients.retry]] has either `schedule` or `retries`, the times after the first SYN",
-            );
-            return None;
-        }
-    };
-    let class = RetryClass::new(
-        &name,
-        &retries_s,
-        patience.unwrap_or(PATIENCE).as_secs_f64(),
-    )
-    .with_weight(raw.weight.unwrap_or(1.0));
-    if let Err(error) = Mix::new([class.clone()]) {
-        faults.at(spanned.span(), error.to_string());
-        return None;
-    }
-    Some(class)
-}
-
-impl RetrySchedule {
-    /// When retries come after the first SYN, seconds.
-    pub fn retries_s(self) -> &'static [f64] {
-        match self {
-            Self::Linux => LINUX_6_5_S,
-            Self::Rfc6298 => RFC_6298_S,
-            Self::Rfc1122 => RFC_1122_S,
-            Self::Bsd => BSD_S,
-        }
-    }
-}
-
 fn entries(value: Option<&Spanned<CountValue>>, default: u32, faults: &mut Faults<'_>) -> u32 {
     let Some(spanned) = value else { return default };
     let parsed = validate::count(spanned.as_ref())
@@ -417,140 +332,5 @@ fn backlog(raw: &RawClients, faults: &mut Faults<'_>) -> RangeInclusive<u32> {
             );
             default
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::super::AgentConfig;
-    use super::*;
-
-    const GOOD: &str = r#"
-[agent]
-interface = "eth0"
-accept_queue = "manage"
-[agent.clients]
-services = ["192.0.2.1:80", "*:443"]
-prefixes = ["10.0.0.0/8"]
-slot = "200ms"
-[[agent.clients.retry]]
-schedule = "linux"
-patience = "9s"
-[[agent.clients.threshold]]
-name = "slow"
-service = "*:443"
-above = "2s"
-"#;
-
-    fn parse(text: &str) -> Result<AgentConfig, String> {
-        AgentConfig::parse(Path::new("agent.toml"), text).map_err(|errors| errors.to_string())
-    }
-
-    #[test]
-    fn a_server_without_tunnels_can_be_measured() {
-        let config = parse(GOOD).unwrap();
-        assert!(config.addresses.is_empty());
-        let clients = config.clients.unwrap();
-        assert_eq!(clients.interfaces, ["eth0"]);
-        assert_eq!(clients.accept_queue, AcceptQueue::Manage);
-        assert_eq!(clients.services[1], ("*:443".to_owned(), None, 443));
-        assert_eq!(clients.thresholds[0].below, Duration::from_millis(1600));
-        assert_eq!(
-            clients.classes,
-            [RetryClass::new("linux", LINUX_6_5_S, 9.0)]
-        );
-        let (path, size) = clients.history.unwrap();
-        assert_eq!(
-            (path.to_str().unwrap(), size),
-            ("/var/lib/causeway/clients.history", 64 << 20)
-        );
-    }
-
-    /// By its name the agent finds all retries of a class's schedule.
-    #[test]
-    fn lists_of_retries_have_names_of_their_own() {
-        let retry = |retries, patience| {
-            format!("[[agent.clients.retry]]\nretries = {retries}\npatience = \"{patience}s\"\n")
-        };
-        let lists = [
-            retry(r#"["1s", "3s"]"#, 9),
-            retry(r#"["2s", "6s"]"#, 9),
-            retry(r#"["1s", "3s"]"#, 20),
-        ];
-        let clients = parse(&(GOOD.to_owned() + &lists.concat())).unwrap().clients;
-        let names: Vec<String> = clients
-            .unwrap()
-            .classes
-            .into_iter()
-            .map(|of| of.name)
-            .collect();
-        assert_eq!(names, ["linux", "given 1", "given 2", "given 1"]);
-    }
-
-    #[test]
-    fn each_fault_is_one_sentence_with_its_place() {
-        for (from, to, expected) in [
-            (
-                "slot = \"200ms\"",
-                "slot = \"1.1s\"",
-                "agent.toml:8: a slot of 1.1 s is not shorter than the first retry gap of class `linux` (1.02 s): take a slot below it",
-            ),
-            (
-                "*:443\"]",
-                "*:0\"]",
-                "agent.toml:6: `*:0` is every service: that is what `others` measures",
-            ),
-            (
-                "192.0.2.1:80",
-                "192.0.2.1",
-                "agent.toml:6: `192.0.2.1` is no service; write for example 192.0.2.1:80, [2001:db8::1]:443 or *:8080",
-            ),
-            (
-                "10.0.0.0/8",
-                "10.0.0.1/8",
-                "agent.toml:7: `10.0.0.1/8` has bits behind its length; set them to zero",
-            ),
-            (
-                "schedule = \"linux\"",
-                "schedule = \"linus\"",
-                "agent.toml:10: unknown schedule `linus`; did you mean `linux`?",
-            ),
-            (
-                "service = \"*:443\"",
-                "service = \"*:444\"",
-                "agent.toml:12: threshold slow is for the service `*:444`, which `services` does not name",
-            ),
-            (
-                // One that is wrong by itself does not lend its place to the next.
-                "[[agent.clients.threshold]]",
-                "[[agent.clients.threshold]]\nname = \"first\"\n[[agent.clients.threshold]]\nservice = \"*:9\"\nabove = \"1s\"\n[[agent.clients.threshold]]",
-                "agent.toml:14: threshold client-response-time is for the service `*:9`, which `services` does not name",
-            ),
-            (
-                "above = \"2s\"",
-                "above = \"2s\"\nbelow = \"3s\"",
-                "agent.toml:12: `below` is more than `above`: the threshold would never end",
-            ),
-            (
-                "above = \"2s\"",
-                "above = \"2s\"\nwebhook = \"https://x/\"",
-                "agent.toml:16: `https://x/` is no http:// address; for TLS let `exec` call curl",
-            ),
-            (
-                "slot = \"200ms\"",
-                "backlog = [9, 3]",
-                "agent.toml:8: backlog is a least and a largest limit from 1 to 65535, for example backlog = [16, 4096]",
-            ),
-        ] {
-            let text = parse(&GOOD.replacen(from, to, 1)).expect_err(to);
-            assert!(text.lines().any(|line| line == expected), "{text}");
-        }
-        let alone = "[agent]\ninterface = \"eth0\"\naddresses = [\"10.0.0.1\"]\naccept_queue = \"manage\"\n";
-        assert_eq!(
-            parse(alone).unwrap_err(),
-            "agent.toml:4: `accept_queue` goes by what clients feel; add [agent.clients], which measures it"
-        );
     }
 }
