@@ -112,6 +112,21 @@ impl End {
         self.held.push(u32::from(taken == Ok(Kept::Held)));
     }
 
+    fn give_merged(&mut self, now_ns: u64, path: u8, mut bytes: Vec<u8>, segment: usize) {
+        let slot = self.held.len() as u32;
+        let span = Span {
+            slot,
+            offset: 0,
+            len: bytes.len() as u32,
+        };
+        let (id, from) = (PathId(path), address(path));
+        let datagrams = (&mut bytes[..], segment);
+        let held = self
+            .engine
+            .handle_datagrams(now_ns, id, from, datagrams, span);
+        self.held.push(held);
+    }
+
     fn frame(&mut self, now_ns: u64, len: u32, flow: u64) {
         let slot = self.held.len() as u32;
         let span = Span {
@@ -220,7 +235,8 @@ fn greeted(sealed: bool) -> ([End; 2], u64) {
 /// 4 and a byte: so many times 100 us go by;
 /// 5 and two bytes: the peer sends a frame;
 /// 6 and two bytes: so does the first end;
-/// others: all in flight gets through, for odd ones with a full vNIC.
+/// others: all in flight gets through, with 8 in them to a full vNIC, with 16 merged: each
+/// end's one after the other as if all had the first one's size and path.
 pub fn tunnel(input: &[u8]) {
     let mut bytes = input.iter().copied();
     let sealed = bytes.next().is_some_and(|byte| byte & 1 == 1);
@@ -265,6 +281,10 @@ pub fn tunnel(input: &[u8]) {
                 ends[usize::from(kind == 5)].frame(now_ns, len, low.into());
                 false
             }
+            _ if word & 16 == 16 => {
+                deliver_merged(&mut ends, now_ns, &mut flying);
+                word & 8 == 8
+            }
             _ => {
                 deliver(&mut ends, now_ns, &mut flying);
                 word & 8 == 8
@@ -290,6 +310,21 @@ fn deliver(ends: &mut [End; 2], now_ns: u64, flying: &mut Flying) {
     for (to, path, datagram) in flying.drain(..) {
         ends[to].give(now_ns, path, datagram);
     }
+}
+
+fn deliver_merged(ends: &mut [End; 2], now_ns: u64, flying: &mut Flying) {
+    for (index, end) in ends.iter_mut().enumerate() {
+        let mut own = flying.iter().filter(|(to, ..)| *to == index).peekable();
+        let Some((_, path, first)) = own.peek() else {
+            continue;
+        };
+        let (path, segment) = (*path, first.len());
+        let bytes: Vec<u8> = own
+            .flat_map(|(.., datagram)| datagram.iter().copied())
+            .collect();
+        end.give_merged(now_ns, path, bytes, segment);
+    }
+    flying.clear();
 }
 
 fn step(ends: &mut [End; 2], now_ns: u64, full: bool, flying: &mut Flying) {

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use causeway_bifrost::{
-    Config, Engine, Kept, PathConfig, PathId, Refused, Release, Span, Transmit, Verdict,
+    Config, Engine, PathConfig, PathId, Refused, Release, Span, Transmit, Verdict,
 };
 
 const PATHS: u8 = 4;
@@ -87,20 +87,17 @@ impl End {
     }
 
     fn receive(&mut self, now_ns: u64, datagrams: &mut Vec<(u8, Vec<u8>)>) {
+        let mut merged = merge(datagrams);
         let from = Instant::now();
-        for (path, datagram) in datagrams.iter_mut() {
+        for (path, segment, bytes) in &mut merged {
             let span = Span {
                 slot: 1,
                 offset: 0,
-                len: datagram.len() as u32,
+                len: bytes.len() as u32,
             };
             let (path, peer) = (PathId(*path), address(*path));
-            let taken = self
-                .engine
-                .handle_datagram(now_ns, path, peer, datagram, span);
-            // Two probes of a path within a microsecond have the same answer.
-            let good = matches!(taken, Ok(Kept::Held | Kept::Done) | Err(Refused::Duplicate));
-            assert!(good, "{taken:?}");
+            self.engine
+                .handle_datagrams(now_ns, path, peer, (bytes, *segment), span);
         }
         while let Some(delivery) = self.engine.poll_deliver() {
             let token = delivery.token;
@@ -110,6 +107,26 @@ impl End {
         self.free
             .extend(datagrams.drain(..).map(|(_, datagram)| datagram));
     }
+}
+
+/// As GRO does: datagrams of one path and one size, but for the last, lie in one buffer of at
+/// most 64 KiB.
+fn merge(datagrams: &[(u8, Vec<u8>)]) -> Vec<(u8, usize, Vec<u8>)> {
+    let mut merged: Vec<(u8, usize, Vec<u8>)> = Vec::new();
+    for (path, datagram) in datagrams {
+        match merged.last_mut() {
+            Some((last, segment, bytes))
+                if last == path
+                    && datagram.len() <= *segment
+                    && bytes.len().is_multiple_of(*segment)
+                    && bytes.len() + datagram.len() <= 65_507 =>
+            {
+                bytes.extend_from_slice(datagram);
+            }
+            _ => merged.push((*path, datagram.len(), datagram.clone())),
+        }
+    }
+    merged
 }
 
 fn main() {
@@ -146,6 +163,14 @@ fn main() {
                 ends[index].transmit(now_ns);
             }
         }
+        // Two probes of a path within a microsecond have the same answer.
+        let refused = Refused::ALL
+            .iter()
+            .filter(|why| **why != Refused::Duplicate);
+        let refused: u64 = refused
+            .map(|why| ends[1].engine.metrics().refused(*why))
+            .sum();
+        assert_eq!(refused, 0, "datagrams are refused");
         let chunks = ends[0].engine.metrics().chunks_sent as f64;
         let [sender, receiver] = [0, 1].map(|end| ends[end].spent.as_nanos() as f64 / chunks);
         println!(

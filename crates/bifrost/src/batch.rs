@@ -28,6 +28,15 @@ impl Transmit {
                 && self.total == self.segments.len() as u32 * size)
     }
 
+    /// Datagrams of `len` bytes that may join, once one may.
+    pub(crate) fn room_for(&self, len: u32) -> u32 {
+        if !self.segments.is_empty() && len != u32::from(self.segment_size) {
+            return 1;
+        }
+        let datagrams = (MAX_SEGMENTS - self.segments.len()) as u32;
+        datagrams.min((MAX_BATCH - self.total) / len)
+    }
+
     pub(crate) fn push(&mut self, path: usize, len: u32, header: &[u8], payload: Span) {
         if self.segments.is_empty() {
             self.path = PathId(path as u8);

@@ -15,7 +15,7 @@ use crate::refused::Refused;
 use crate::released::Released;
 use crate::reorder::{Bounds, Drops, Reorder};
 use crate::seal::{Greeter, Sealer};
-use crate::sending::{Acked, Sent};
+use crate::sending::{Acked, Lost};
 use crate::types::{Delivery, Event, PathId, Release, Span, Token, Verdict};
 use crate::virtio::MIN_FRAME_LEN;
 use crate::wire::{MAX_CHUNKS, Room};
@@ -104,7 +104,7 @@ pub struct Engine {
     pub(crate) chunk_room: u16,
     pub(crate) spray_next: usize,
     pub(crate) acked: Vec<Acked>,
-    pub(crate) lost: Vec<Sent>,
+    pub(crate) lost: Vec<Lost>,
     /// Whether a path is in doubt and the peer not heard of since.
     pub(crate) doubts: bool,
     /// The smoothed RTT of the slowest living path, as of the last turn.

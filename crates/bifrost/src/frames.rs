@@ -203,13 +203,13 @@ impl Frames {
         u16::try_from(behind).unwrap_or(u16::MAX)
     }
 
-    /// The peer has this chunk. Gives whether the frame has just become complete.
-    pub(crate) fn acknowledge(&mut self, at: FrameRef, index: u8) -> bool {
+    /// The peer has these chunks. Gives whether the frame has just become complete.
+    pub(crate) fn acknowledge(&mut self, at: FrameRef, chunks: u64) -> bool {
         let Some(frame) = self.get_mut(at) else {
             return false;
         };
         let before = frame.is_complete();
-        frame.acked |= (1 << index) & frame.all();
+        frame.acked |= chunks & frame.all();
         !before && frame.is_complete()
     }
 

@@ -104,6 +104,14 @@ impl Receiving {
         self.urgent |= self.window.has_fresh_gap();
     }
 
+    /// Notes `count` data packets, 1 to 64, of which the first is newer than all before.
+    pub(crate) fn note_run(&mut self, now_ns: u64, number: u64, count: u8, stamp_us: u32) {
+        // A gap shows when the first has come, or not at all.
+        self.note(now_ns, number, stamp_us);
+        self.window.mark_next(u32::from(count) - 1);
+        self.pending = self.pending.saturating_add(u16::from(count) - 1);
+    }
+
     /// When the newest data packet came.
     pub(crate) fn newest_ns(&self) -> u64 {
         self.echo_ns
@@ -280,12 +288,12 @@ impl Path {
     pub(crate) fn has_room(&self, len: u64) -> bool {
         self.is_alive()
             && self.sending.inflight() + len <= self.congestion.bytes()
-            && self.sending.has_room()
+            && self.sending.room() > 0
     }
 
     /// Bytes that may be sent now.
     pub(crate) fn room(&self) -> u64 {
-        if self.is_alive() && self.sending.has_room() {
+        if self.is_alive() && self.sending.room() > 0 {
             self.congestion
                 .bytes()
                 .saturating_sub(self.sending.inflight())

@@ -181,7 +181,7 @@ impl Reorder {
             return Err(Refused::FlowWindow);
         }
         let place = ahead as usize;
-        if self.is_full(span.len, place == 0, bounds) {
+        if self.is_full(1, span.len, place == 0, bounds) {
             return Err(Refused::MemoryCap);
         }
         let at = self.assembly(now_ns, data, place, bounds, drops)?;
@@ -190,22 +190,68 @@ impl Reorder {
         if assembly.got >> index & 1 == 1 {
             return Err(Refused::Again);
         }
-        assembly.got |= 1 << index;
         assembly.spans[index] = span;
-        assembly.bytes += span.len;
+        self.keep(data.flow, place == 0, at, 1 << index, span.len);
+        Ok(())
+    }
+
+    /// Takes `count` chunks of a frame that follow one another, `data` being the first's
+    /// header, with pieces `stride` bytes apart. If that asks for more than keeping them,
+    /// they are not taken, and are to arrive one by one.
+    pub(crate) fn arrive_together(
+        &mut self,
+        now_ns: u64,
+        data: &Data,
+        (count, stride): (u8, u32),
+        span: Span,
+        bounds: &Bounds,
+        drops: &mut Drops<'_>,
+    ) -> bool {
+        self.make_flow(data.flow);
+        self.note_given_up(data);
+        let flow = &self.flows[usize::from(data.flow)];
+        let place = data.sequence.wrapping_sub(flow.next);
+        let (index, size) = (data.index(), usize::from(data.size));
+        let end = data.frame_len().min((index + usize::from(count)) * size);
+        let bytes = (end - index * size) as u32;
+        if place >= FLOW_FRAMES || self.is_full(count.into(), bytes, place == 0, bounds) {
+            return false;
+        }
+        let Ok(at) = self.assembly(now_ns, data, place as usize, bounds, drops) else {
+            return false;
+        };
+        let assembly = &mut self.assemblies[at as usize];
+        let mask = u64::MAX >> (64 - count) << index;
+        if assembly.got & mask != 0 {
+            return false;
+        }
+        let mut piece = span;
+        let mut left = bytes;
+        for place in &mut assembly.spans[index..index + usize::from(count)] {
+            piece.len = left.min(data.size.into());
+            *place = piece;
+            piece.offset += stride;
+            left -= piece.len;
+        }
+        self.keep(data.flow, place == 0, at, mask, bytes);
+        true
+    }
+
+    /// Chunks whose spans stand in the assembly are there.
+    fn keep(&mut self, flow: u16, first: bool, at: u32, mask: u64, bytes: u32) {
+        let assembly = &mut self.assemblies[at as usize];
+        assembly.got |= mask;
+        assembly.bytes += bytes;
         let complete = assembly.is_complete();
         assembly.refused &= !complete;
-        self.held.chunks += 1;
-        self.held.bytes += u64::from(span.len);
+        self.held.chunks += mask.count_ones();
+        self.held.bytes += u64::from(bytes);
         self.held.peak = self.held.peak.max(self.held.chunks);
-        if complete {
-            if place == 0 {
-                self.make_ready(data.flow);
-            } else {
-                self.held.reordered += 1;
-            }
+        if complete && first {
+            self.make_ready(flow);
+        } else if complete {
+            self.held.reordered += 1;
         }
-        Ok(())
     }
 
     fn make_flow(&mut self, flow: u16) {
@@ -218,7 +264,7 @@ impl Reorder {
 
     /// The chunk whose turn it is may use a reserve, or the flow could wait for a chunk
     /// that finds no room because the flow waits.
-    fn is_full(&self, len: u32, first: bool, bounds: &Bounds) -> bool {
+    fn is_full(&self, count: u32, len: u32, first: bool, bounds: &Bounds) -> bool {
         let (chunks, bytes) = if first {
             (bounds.chunks, bounds.bytes)
         } else {
@@ -227,7 +273,7 @@ impl Reorder {
                 bounds.bytes - bounds.bytes / 4,
             )
         };
-        self.held.chunks >= chunks || self.held.bytes + u64::from(len) > bytes
+        self.held.chunks + count > chunks || self.held.bytes + u64::from(len) > bytes
     }
 
     /// What the sender no longer has will not come.

@@ -3,8 +3,11 @@
 //! What one path has in flight, by packet number. Numbers are never used twice, so an
 //! acknowledgement tells exactly which transmission arrived, and how long it took.
 //!
-//! An entry that is taken for lost stays until it has left the bitmap: if it is
-//! acknowledged after all, its chunk need not be sent again, and the path is known to
+//! Chunks of a frame that leave together are one entry, a run, and what has become of
+//! each of them is a bit: bulk is pushed and acknowledged by the run.
+//!
+//! A chunk that is taken for lost stays until it has left the bitmap: if it is
+//! acknowledged after all, it need not be sent again, and the path is known to
 //! reorder.
 
 use std::collections::VecDeque;
@@ -16,43 +19,59 @@ use crate::wire::FIRST_NUMBER;
 /// Later packets that must have arrived before one is taken for lost; at most so many.
 const MIN_THRESHOLD: u32 = 3;
 const MAX_THRESHOLD: u32 = 192;
-/// Entries in the ring, at most. Bounds memory where lost ones pile up.
-const MAX_ENTRIES: usize = 16_384;
-/// A lost entry is kept this long for its late acknowledgement.
+/// Packets that are remembered, at most. Bounds memory where lost ones pile up.
+const MAX_PACKETS: u64 = 16_384;
+/// A lost packet is kept this long for its late acknowledgement.
 const KEEP_LOST_NS: u64 = 1_000_000_000;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Flying,
-    Lost,
-    Done,
+/// Chunks of one frame that left together, with numbers that follow one another. Bit *n*
+/// of a mask is the *n*th of them.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    frame: FrameRef,
+    /// Number of the first.
+    number: u64,
+    at_ns: u64,
+    flying: u64,
+    /// Taken for lost, and not acknowledged since.
+    lost: u64,
+    /// Bytes that were in flight before it left.
+    ahead: u32,
+    pub chunks: Chunks,
 }
 
-/// A chunk on its way.
+/// Chunks of a frame that follow one another, as datagrams.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sent {
-    pub frame: FrameRef,
-    pub at_ns: u64,
-    /// Bytes in flight when it left, itself included.
-    ahead: u32,
-    /// Bytes of the datagram.
+pub(crate) struct Chunks {
+    /// The first, and how many: 1 to 64.
+    pub first: u8,
+    pub count: u8,
+    /// How often they were sent, this time included.
+    pub tries: u8,
+    /// Bytes of each datagram but the last, and of that one.
     pub len: u16,
+    pub last_len: u16,
+}
+
+/// A chunk that was taken for lost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lost {
+    pub frame: FrameRef,
     /// Which chunk of the frame.
     pub index: u8,
-    /// How often it was sent, this time included.
+    /// How often it was sent.
     pub tries: u8,
-    state: State,
 }
 
-/// A chunk that was acknowledged.
+/// Chunks of a frame that were acknowledged, as a mask.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Acked {
     pub frame: FrameRef,
-    pub index: u8,
+    pub chunks: u64,
 }
 
 /// What an acknowledgement brought.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
     pub chunks: u32,
     pub bytes: u64,
@@ -60,14 +79,44 @@ pub(crate) struct Progress {
     pub spurious: u32,
 }
 
+impl Chunks {
+    /// Bytes of the first `count` of them.
+    fn bytes(&self, count: u32) -> u64 {
+        let short = if count == u32::from(self.count) {
+            self.len - self.last_len
+        } else {
+            0
+        };
+        u64::from(count) * u64::from(self.len) - u64::from(short)
+    }
+
+    /// Bytes of those in a mask.
+    fn bytes_of(&self, mask: u64) -> u64 {
+        let last = mask >> (self.count - 1) & 1;
+        let short = last * u64::from(self.len - self.last_len);
+        u64::from(mask.count_ones()) * u64::from(self.len) - short
+    }
+}
+
+impl Run {
+    /// The number after its last.
+    fn end(&self) -> u64 {
+        self.number + u64::from(self.chunks.count)
+    }
+
+    fn first_flying(&self) -> u64 {
+        self.number + u64::from(self.flying.trailing_zeros())
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Sending {
-    entries: VecDeque<Sent>,
-    /// Number of the first entry.
-    base: u64,
-    /// No entry before this number is flying.
-    head: u64,
+    runs: VecDeque<Run>,
+    /// The number that comes next.
+    next: u64,
+    /// No run before this place has anything flying.
+    head: usize,
     inflight: u64,
     flying: u32,
     largest_acked: u64,
@@ -85,9 +134,9 @@ pub(crate) struct Sending {
 impl Sending {
     pub(crate) fn new(first: u64) -> Sending {
         Sending {
-            entries: VecDeque::new(),
-            base: first,
-            head: first,
+            runs: VecDeque::new(),
+            next: first,
+            head: 0,
             inflight: 0,
             flying: 0,
             largest_acked: first - 1,
@@ -106,7 +155,7 @@ impl Sending {
     }
 
     pub(crate) fn next(&self) -> u64 {
-        self.base + self.entries.len() as u64
+        self.next
     }
 
     pub(crate) fn inflight(&self) -> u64 {
@@ -117,8 +166,10 @@ impl Sending {
         self.threshold
     }
 
-    pub(crate) fn has_room(&self) -> bool {
-        self.entries.len() < MAX_ENTRIES
+    /// Packets that may still be sent.
+    pub(crate) fn room(&self) -> u64 {
+        let remembered = self.runs.front().map_or(0, |run| self.next - run.number);
+        MAX_PACKETS.saturating_sub(remembered)
     }
 
     /// Timeouts in a row without progress.
@@ -126,31 +177,36 @@ impl Sending {
         self.backoff
     }
 
-    pub(crate) fn push(&mut self, now_ns: u64, frame: FrameRef, index: u8, tries: u8, len: u16) {
-        self.inflight += u64::from(len);
-        self.entries.push_back(Sent {
+    /// These are on their way; the first one has the number [`Sending::next`].
+    pub(crate) fn push(&mut self, now_ns: u64, frame: FrameRef, chunks: Chunks) {
+        self.runs.push_back(Run {
             frame,
+            number: self.next,
             at_ns: now_ns,
+            flying: u64::MAX >> (64 - chunks.count),
+            lost: 0,
             ahead: u32::try_from(self.inflight).unwrap_or(u32::MAX),
-            len,
-            index,
-            tries,
-            state: State::Flying,
+            chunks,
         });
-        self.flying += 1;
+        self.next += u64::from(chunks.count);
+        self.inflight += chunks.bytes(chunks.count.into());
+        self.flying += u32::from(chunks.count);
     }
 
     /// Bytes that were in flight when this packet left, itself included; 0 when it is
     /// forgotten.
     pub(crate) fn ahead_of(&self, number: u64) -> u64 {
-        let place = number.checked_sub(self.base);
-        let entry = place.and_then(|place| self.entries.get(place as usize));
-        entry.map_or(0, |entry| entry.ahead.into())
+        let place = self.runs.partition_point(|run| run.end() <= number);
+        let run = self.runs.get(place).filter(|run| run.number <= number);
+        run.map_or(0, |run| {
+            let count = (number - run.number) as u32 + 1;
+            u64::from(run.ahead) + run.chunks.bytes(count)
+        })
     }
 
     /// When the oldest packet in flight was sent.
     pub(crate) fn oldest_ns(&self) -> Option<u64> {
-        (self.flying > 0).then(|| self.entries[(self.head - self.base) as usize].at_ns)
+        (self.flying > 0).then(|| self.runs[self.head].at_ns)
     }
 
     /// Takes in an acknowledgement of `largest`, which must have been sent; appends
@@ -163,32 +219,33 @@ impl Sending {
         acked: &mut Vec<Acked>,
     ) -> Progress {
         let mut progress = Progress::default();
-        let first = self.base.max(largest.saturating_sub(WIDTH - 1));
-        for number in first..=largest {
-            let back = largest - number;
-            if bits[(back / 64) as usize] >> (back % 64) & 1 == 0 {
+        let first = largest.saturating_sub(WIDTH - 1);
+        let place = self.runs.partition_point(|run| run.end() <= first);
+        for run in self.runs.range_mut(place..) {
+            if run.number > largest {
+                break;
+            }
+            let arrived = arrived(run, largest, bits) & (run.flying | run.lost);
+            if arrived == 0 {
                 continue;
             }
-            let entry = &mut self.entries[(number - self.base) as usize];
-            match entry.state {
-                State::Done => continue,
-                State::Flying => {
-                    self.inflight -= u64::from(entry.len);
-                    self.flying -= 1;
-                }
-                State::Lost => {
-                    progress.spurious += 1;
-                    let distance = self.largest_acked.saturating_sub(number) as u32 + 1;
-                    self.threshold = self.threshold.max(distance.min(MAX_THRESHOLD));
-                    self.relaxed_ns = now_ns;
-                }
+            let (flying, late) = (arrived & run.flying, arrived & run.lost);
+            self.inflight -= run.chunks.bytes_of(flying);
+            self.flying -= flying.count_ones();
+            if late != 0 {
+                progress.spurious += late.count_ones();
+                let oldest = run.number + u64::from(late.trailing_zeros());
+                let distance = self.largest_acked.saturating_sub(oldest) as u32 + 1;
+                self.threshold = self.threshold.max(distance.min(MAX_THRESHOLD));
+                self.relaxed_ns = now_ns;
             }
-            entry.state = State::Done;
-            progress.chunks += 1;
-            progress.bytes += u64::from(entry.len);
+            run.flying &= !arrived;
+            run.lost &= !arrived;
+            progress.chunks += arrived.count_ones();
+            progress.bytes += run.chunks.bytes_of(arrived);
             acked.push(Acked {
-                frame: entry.frame,
-                index: entry.index,
+                frame: run.frame,
+                chunks: arrived << run.chunks.first,
             });
         }
         self.largest_acked = self.largest_acked.max(largest);
@@ -197,12 +254,12 @@ impl Sending {
             self.timer_from_ns = now_ns;
             self.backoff = 0;
         }
-        self.trim(now_ns);
+        self.tidy(now_ns);
         progress
     }
 
     /// Appends to `lost` what enough later packets have overtaken.
-    pub(crate) fn lose_overtaken(&mut self, now_ns: u64, lost: &mut Vec<Sent>) {
+    pub(crate) fn lose_overtaken(&mut self, now_ns: u64, lost: &mut Vec<Lost>) {
         if now_ns.saturating_sub(self.relaxed_ns) > KEEP_LOST_NS {
             self.relaxed_ns = now_ns;
             self.threshold = (self.threshold / 2).max(MIN_THRESHOLD);
@@ -219,13 +276,15 @@ impl Sending {
     /// with an acknowledgement.
     pub(crate) fn answered(&mut self, now_ns: u64, probe_ns: u64) {
         self.backoff = 0;
-        let earlier = self.entries.partition_point(|entry| entry.at_ns < probe_ns);
-        self.overtaken = self.overtaken.max(self.base + earlier as u64);
+        let earlier = self.runs.partition_point(|run| run.at_ns < probe_ns);
+        let number = self.runs.get(earlier).map_or(self.next, |run| run.number);
+        self.overtaken = self.overtaken.max(number);
         self.note_gap(now_ns);
     }
 
     fn note_gap(&mut self, now_ns: u64) {
-        let gap = self.flying > 0 && self.head < self.overtaken;
+        let oldest = self.runs.get(self.head).filter(|_| self.flying > 0);
+        let gap = oldest.is_some_and(|run| run.first_flying() < self.overtaken);
         self.gap_since_ns = gap.then(|| self.gap_since_ns.unwrap_or(now_ns));
     }
 
@@ -236,7 +295,7 @@ impl Sending {
     }
 
     /// That time has come.
-    pub(crate) fn lose_gap(&mut self, lost: &mut Vec<Sent>) {
+    pub(crate) fn lose_gap(&mut self, lost: &mut Vec<Lost>) {
         self.lose_before(self.overtaken, usize::MAX, lost);
         self.gap_since_ns = None;
     }
@@ -255,89 +314,84 @@ impl Sending {
 
     /// The timeout is believed: the two oldest are taken for lost, the others are waited
     /// for.
-    pub(crate) fn lose_oldest(&mut self, lost: &mut Vec<Sent>) {
-        self.lose_before(self.next(), 2, lost);
+    pub(crate) fn lose_oldest(&mut self, lost: &mut Vec<Lost>) {
+        self.lose_before(self.next, 2, lost);
     }
 
     /// The path is dead.
-    pub(crate) fn lose_all(&mut self, lost: &mut Vec<Sent>) {
-        self.lose_before(self.next(), usize::MAX, lost);
+    pub(crate) fn lose_all(&mut self, lost: &mut Vec<Lost>) {
+        self.lose_before(self.next, usize::MAX, lost);
         self.gap_since_ns = None;
         self.backoff = 0;
     }
 
-    fn lose_before(&mut self, end: u64, most: usize, lost: &mut Vec<Sent>) {
+    fn lose_before(&mut self, end: u64, most: usize, lost: &mut Vec<Lost>) {
         let mut count = 0;
-        while self.flying > 0 && self.head < end && count < most {
-            let entry = &mut self.entries[(self.head - self.base) as usize];
-            if entry.state == State::Flying {
-                entry.state = State::Lost;
-                self.inflight -= u64::from(entry.len);
-                self.flying -= 1;
-                lost.push(*entry);
-                count += 1;
-            }
-            self.head += 1;
-        }
-        self.advance_head();
-    }
-
-    /// Keeps `head` on a flying entry, or at the end.
-    fn advance_head(&mut self) {
-        let flying = |entry: &Sent| entry.state == State::Flying;
-        while self
-            .entries
-            .get((self.head - self.base) as usize)
-            .is_some_and(|e| !flying(e))
-        {
-            self.head += 1;
-        }
-    }
-
-    fn trim(&mut self, now_ns: u64) {
-        while let Some(entry) = self.entries.front() {
-            let gone = match entry.state {
-                State::Flying => false,
-                State::Done => true,
-                State::Lost => {
-                    self.base + WIDTH <= self.largest_acked || entry.at_ns + KEEP_LOST_NS < now_ns
-                }
-            };
-            if !gone {
+        while self.flying > 0 && count < most {
+            let run = &mut self.runs[self.head];
+            let nth = run.flying.trailing_zeros() as u8;
+            if run.number + u64::from(nth) >= end {
                 break;
             }
-            self.entries.pop_front();
-            self.base += 1;
+            let bit = 1 << nth;
+            run.flying &= !bit;
+            run.lost |= bit;
+            self.inflight -= run.chunks.bytes_of(bit);
+            self.flying -= 1;
+            count += 1;
+            lost.push(Lost {
+                frame: run.frame,
+                index: run.chunks.first + nth,
+                tries: run.chunks.tries,
+            });
+            self.advance_head();
         }
-        self.head = self.head.max(self.base);
-        self.advance_head();
     }
 
-    /// Forgets what nobody can acknowledge any more; from time to time.
+    /// Keeps `head` on a run with something flying, or at the end.
+    fn advance_head(&mut self) {
+        while self.runs.get(self.head).is_some_and(|run| run.flying == 0) {
+            self.head += 1;
+        }
+    }
+
+    /// Forgets what nobody can acknowledge any more.
     pub(crate) fn tidy(&mut self, now_ns: u64) {
-        self.trim(now_ns);
+        while let Some(run) = self.runs.front()
+            && run.flying == 0
+            && (run.lost == 0
+                || run.end() + WIDTH <= self.largest_acked + 1
+                || run.at_ns + KEEP_LOST_NS < now_ns)
+        {
+            self.runs.pop_front();
+            self.head = self.head.saturating_sub(1);
+        }
+        self.advance_head();
+    }
+}
+
+/// Which of a run the bitmap names.
+fn arrived(run: &Run, largest: u64, bits: &[u64; 4]) -> u64 {
+    let last = run.end() - 1;
+    // Bit n of the bitmap is number largest - n: the run's last one comes first.
+    let backward = match largest.checked_sub(last) {
+        Some(back) => bits_from(bits, back),
+        None => bits_from(bits, 0) << (last - largest),
+    };
+    let unused = 64 - u32::from(run.chunks.count);
+    (backward << unused).reverse_bits()
+}
+
+/// 64 bits of the bitmap from bit `at` on; it is followed by zeroes.
+fn bits_from(bits: &[u64; 4], at: u64) -> u64 {
+    let (word, rest) = ((at / 64) as usize, at % 64);
+    let word_at = |word: usize| bits.get(word).copied().unwrap_or(0);
+    let low = word_at(word) >> rest;
+    match rest {
+        0 => low,
+        rest => low | word_at(word + 1) << (64 - rest),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::frames::Frames;
-    use crate::types::Span;
-
-    #[test]
-    fn three_later_packets_make_a_loss_and_two_do_not() {
-        let at = Frames::new(1).insert(0, Span::default(), 0, 100, 8);
-        let mut sending = Sending::fresh();
-        for index in 0..4 {
-            sending.push(0, at, index, 1, 100);
-        }
-        let (mut acked, mut lost) = (Vec::new(), Vec::new());
-        for (later, bits, losses) in [(2, 0b011, 0), (3, 0b111, 1)] {
-            sending.acknowledge(later, FIRST_NUMBER + later, &[bits, 0, 0, 0], &mut acked);
-            sending.lose_overtaken(later, &mut lost);
-            assert_eq!(lost.len(), losses, "{later} later ones have arrived");
-        }
-        assert_eq!((lost[0].index, acked.len(), sending.inflight()), (0, 3, 0));
-    }
-}
+mod tests;

@@ -9,6 +9,7 @@ use crate::frames::{FlowSend, FrameRef};
 use crate::path::{Path, Receiving};
 use crate::refused::Refused;
 use crate::seal::{CONTROL, Place};
+use crate::sending::Chunks;
 use crate::types::{PathId, Segment, Span, Transmit};
 use crate::window::expand;
 use crate::wire::{
@@ -337,7 +338,7 @@ impl Engine {
             self.emit(
                 now_ns,
                 again.frame,
-                again.index,
+                (again.index, 1),
                 again.tries + 1,
                 index,
                 out,
@@ -364,9 +365,8 @@ impl Engine {
                 self.drop_frame(at, Refused::GaveUp);
                 continue;
             }
-            let (chunk, path, begun) = (frame.begun, frame.path, frame.begun > 0);
-            let span = frame.chunk(chunk);
-            let len = self.datagram_len(span);
+            let (path, begun) = (frame.path, frame.begun > 0);
+            let len = self.datagram_len(frame.chunk(frame.begun));
             let same = self
                 .path_with_room(path, len.into())
                 .map(|_| usize::from(path));
@@ -386,15 +386,26 @@ impl Engine {
             if !out.has_room(index, len) {
                 return;
             }
-            frame.begun += 1;
+            let (first, left) = (frame.begun, frame.chunks - frame.begun);
+            let Some(path) = &self.paths[index] else {
+                return;
+            };
+            // Of the same length but for the last, for which there is room, too.
+            let room = (path.room() / u64::from(len)).min(path.sending.room());
+            let most = room.min(out.room_for(len).into()).max(1);
+            let count = left.min(u8::try_from(most).unwrap_or(u8::MAX));
+            frame.begun += count;
+            let from = u32::from(first) * u32::from(frame.size);
+            let to = u32::from(frame.begun) * u32::from(frame.size);
+            let bytes = to.min(frame.span.len) - from;
             let (flow, whole) = (usize::from(frame.flow), frame.begun == frame.chunks);
-            self.frames.flows[flow].left -= span.len as i32;
-            self.pending_bytes -= u64::from(span.len);
+            self.frames.flows[flow].left -= bytes as i32;
+            self.pending_bytes -= u64::from(bytes);
             if whole {
                 self.pending.pop_front();
             }
-            self.metrics.chunks_sent += 1;
-            self.emit(now_ns, at, chunk, 1, index, out);
+            self.metrics.chunks_sent += u64::from(count);
+            self.emit(now_ns, at, (first, count), 1, index, out);
         }
     }
 
@@ -402,34 +413,37 @@ impl Engine {
         (DATA_HEADER_LEN + self.tag_len()) as u32 + chunk.len
     }
 
-    /// Puts a chunk into the batch and into flight.
+    /// Puts chunks of a frame, `chunks.1` from `chunks.0` on, into the batch and into
+    /// flight.
     fn emit(
         &mut self,
         now_ns: u64,
         at: FrameRef,
-        chunk: u8,
+        chunks: (u8, u8),
         tries: u8,
         index: usize,
         out: &mut Transmit,
     ) {
+        let (first, count) = chunks;
         let (Some(frame), key, epoch) = (self.frames.get(at), self.key_id(), self.send_epoch)
         else {
             return;
         };
-        let span = frame.chunk(chunk);
-        let len = self.datagram_len(span);
+        let [len, last_len] =
+            [first, first + count - 1].map(|chunk| self.datagram_len(frame.chunk(chunk)));
         let behind = self.frames.behind(frame);
         let Some(path) = &mut self.paths[index] else {
             return;
         };
+        let number = path.sending.next();
         let data = Data {
             prefix: Prefix {
                 kind: Kind::Data,
                 path: index as u8,
                 key,
-                extra: chunk,
+                extra: first,
                 epoch,
-                number: path.sending.next() as u32,
+                number: number as u32,
             },
             stamp_us: micros(now_ns),
             sequence: frame.sequence,
@@ -438,10 +452,26 @@ impl Engine {
             len: (frame.span.len as usize - crate::VNET_HEADER_LEN) as u16,
             behind,
         };
-        out.push(index, len, &data.to_bytes(), span);
-        path.sending.push(now_ns, at, chunk, tries, len as u16);
-        path.stats.sent_chunks += 1;
-        path.stats.sent_bytes += u64::from(len);
+        let mut header = data.to_bytes();
+        for nth in 0..count {
+            Data::renumber(
+                &mut header,
+                first + nth,
+                (number as u32).wrapping_add(nth.into()),
+            );
+            let len = if nth + 1 == count { last_len } else { len };
+            out.push(index, len, &header, frame.chunk(first + nth));
+        }
+        let chunks = Chunks {
+            first,
+            count,
+            tries,
+            len: len as u16,
+            last_len: last_len as u16,
+        };
+        path.sending.push(now_ns, at, chunks);
+        path.stats.sent_chunks += u64::from(count);
+        path.stats.sent_bytes += u64::from(len) * u64::from(count - 1) + u64::from(last_len);
         let (inflight, window) = (path.sending.inflight(), path.congestion.bytes());
         if inflight * 1000 > window * u64::from(path.stats.inflight_peak_permille) {
             path.stats.inflight_peak_permille =

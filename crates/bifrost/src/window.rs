@@ -77,6 +77,13 @@ impl Window {
         }
     }
 
+    /// Notes the `count` numbers after the largest, at most 63.
+    pub(crate) fn mark_next(&mut self, count: u32) {
+        self.shift(count.into());
+        self.largest += u64::from(count);
+        self.bits[0] |= (1 << count) - 1;
+    }
+
     /// Whether one of the last eight numbers is missing.
     pub(crate) fn has_fresh_gap(&self) -> bool {
         self.bits[0] & 0xff != 0xff

@@ -239,6 +239,26 @@ impl Data {
         (self.frame_len() - offset).min(usize::from(self.size))
     }
 
+    /// Makes of a chunk's header that of another chunk of its frame, sent at the same time.
+    pub(crate) fn renumber(header: &mut [u8; DATA_HEADER_LEN], index: u8, number: u32) {
+        header[3] = index;
+        header[8..12].copy_from_slice(&number.to_le_bytes());
+    }
+
+    /// Whether `header` is what [`Data::renumber`] makes of `first`, for the chunk and the
+    /// number that lie `nth` behind.
+    pub(crate) fn follows(
+        header: &[u8; DATA_HEADER_LEN],
+        first: &[u8; DATA_HEADER_LEN],
+        nth: u8,
+    ) -> bool {
+        header[..3] == first[..3]
+            && header[4..8] == first[4..8]
+            && header[12..] == first[12..]
+            && Some(header[3]) == first[3].checked_add(nth)
+            && u32_at(header, 8) == u32_at(first, 8).wrapping_add(nth.into())
+    }
+
     /// The header's bytes.
     pub fn to_bytes(&self) -> [u8; DATA_HEADER_LEN] {
         let mut out = [0; DATA_HEADER_LEN];

@@ -178,7 +178,7 @@ fn many_datagrams_go_and_come_in_one_call() {
         // Loopback hands merged ones over as they were sent.
         assert_eq!(received.len(), 2);
         for message in received {
-            slab.release(message.buffer);
+            slab.release(message.buffer, 1);
         }
         receiver.give_back(&mut slab);
         assert_eq!(slab.used(), 0);

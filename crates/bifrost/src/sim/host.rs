@@ -9,7 +9,7 @@ use crate::{
     TunnelMetrics, VNET_HEADER_LEN, Verdict,
 };
 
-use super::plan::{Plan, VnicPlan};
+use super::plan::{Case, Plan, VnicPlan};
 
 /// Memory with counted references, as the contract asks for.
 #[derive(Debug, Default)]
@@ -146,11 +146,15 @@ pub(super) struct Host {
     /// The most that the engine may ever hold.
     limits: Limits,
     pub record: Record,
+    /// Whether datagrams are merged when they come in, as GRO does.
+    merges: bool,
     batch: Transmit,
 }
 
 /// Datagrams of a guest's queue, at most; more are dropped before the engine sees them.
 const QUEUE: usize = 1000;
+/// Bytes of datagrams that are merged, at most.
+const MERGED_MAX: usize = 65_507;
 
 impl Host {
     pub(super) fn new(engine: Engine, plan: &Plan) -> Host {
@@ -165,6 +169,7 @@ impl Host {
             vnic: plan.vnic.map(|plan| Vnic { plan, free_ns: 0 }),
             limits: plan.config.limits,
             record: Record::default(),
+            merges: (plan.seed / Case::ALL.len() as u64).is_multiple_of(2),
             batch: Transmit::default(),
         }
     }
@@ -186,8 +191,24 @@ impl Host {
         now_ns: u64,
         mut send: impl FnMut(usize, Vec<u8>),
     ) -> Result<(), String> {
-        for (path, datagram) in std::mem::take(&mut self.inbox) {
-            self.take(now_ns, path, datagram);
+        let mut inbox = std::mem::take(&mut self.inbox).into_iter().peekable();
+        while let Some((path, datagram)) = inbox.next() {
+            // An empty one is never merged.
+            if !self.merges || datagram.is_empty() {
+                self.take(now_ns, path, datagram);
+                continue;
+            }
+            let (segment, mut merged) = (datagram.len(), datagram);
+            let joins = |merged: &[u8], next: &(usize, Vec<u8>)| {
+                next.0 == path
+                    && next.1.len() <= segment
+                    && merged.len().is_multiple_of(segment)
+                    && merged.len() + next.1.len() <= MERGED_MAX
+            };
+            while let Some((_, next)) = inbox.next_if(|next| joins(&merged, next)) {
+                merged.extend(next);
+            }
+            self.take_merged(now_ns, path, merged, segment);
         }
         self.engine.handle_timeout(now_ns);
         while self.engine.can_accept()
@@ -251,6 +272,24 @@ impl Host {
                 *self.record.datagrams_refused.entry(reason).or_default() += 1;
             }
         }
+    }
+
+    fn take_merged(&mut self, now_ns: u64, path: usize, mut bytes: Vec<u8>, segment: usize) {
+        let slot = self.slab.put(Vec::new());
+        let span = Span {
+            slot,
+            offset: 0,
+            len: bytes.len() as u32,
+        };
+        let (id, from) = (PathId(path as u8), super::world::address(path));
+        let datagrams = (&mut bytes[..], segment);
+        let held = self
+            .engine
+            .handle_datagrams(now_ns, id, from, datagrams, span);
+        if held == 0 {
+            return self.slab.forget(slot);
+        }
+        self.slab.slots[slot as usize] = (bytes, held);
     }
 
     fn accept(&mut self, now_ns: u64, bytes: Vec<u8>) {

@@ -81,8 +81,13 @@ impl Memory {
     /// Takes references to a slot away.
     pub fn release(&mut self, slot: u32, count: u32) {
         let (place, buffer) = Self::place(slot);
-        for _ in 0..count {
-            self.slabs[place as usize].release(buffer);
+        self.slabs[place as usize].release(buffer, count);
+    }
+
+    /// Takes the references away that a frame's pieces are; those of one slot lie side by side.
+    pub fn release_all(&mut self, pieces: &[Span]) {
+        for pieces in pieces.chunk_by(|a, b| a.slot == b.slot) {
+            self.release(pieces[0].slot, pieces.len() as u32);
         }
     }
 

@@ -3,6 +3,7 @@
 //! path, shared with nobody. It is the only writer of its flows, so their order holds.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
 use std::sync::mpsc::{Receiver as Inbox, Sender, TryRecvError};
 
@@ -213,11 +214,11 @@ impl Shard {
             let length = match self.tun.read(bytes) {
                 Ok(Some(length)) => length,
                 Ok(None) => {
-                    self.memory.slab(Place::Frame).release(buffer);
+                    self.memory.slab(Place::Frame).release(buffer, 1);
                     break;
                 }
                 Err(error) => {
-                    self.memory.slab(Place::Frame).release(buffer);
+                    self.memory.slab(Place::Frame).release(buffer, 1);
                     // EIO: somebody has set it down; anything else is its end.
                     if error.raw_os_error() == Some(libc::EIO) {
                         turn.device_down_until = now + DEVICE_DOWN_NS;
@@ -245,7 +246,7 @@ impl Shard {
         };
         let (place, buffer) = match small {
             Some(small) => {
-                self.memory.slab(Place::Frame).release(buffer);
+                self.memory.slab(Place::Frame).release(buffer, 1);
                 (Place::SmallFrame, small)
             }
             None => (Place::Frame, buffer),
@@ -369,15 +370,38 @@ fn take(
     path: &UdpPath,
     message: Received,
 ) {
+    debug_assert!(message.length <= BUFFER_BYTES);
+    let (buffer, id, from) = (message.buffer, PathId(id), path.remote());
+    if memory.is_short_of_large() || Memory::is_small(message.length) {
+        take_copies(engine, memory, now, (id, from), message);
+    } else {
+        let span = Span {
+            slot: Memory::slot(Place::Datagrams, buffer),
+            offset: 0,
+            len: message.length as u32,
+        };
+        let slab = memory.slab(Place::Datagrams);
+        let bytes = &mut slab.bytes_mut(buffer)[..message.length];
+        let held = engine.handle_datagrams(now, id, from, (bytes, message.segment), span);
+        slab.retain(buffer, held);
+    }
+    memory.slab(Place::Datagrams).release(buffer, 1);
+}
+
+/// The same, with each datagram moved to a small buffer, as long as there are any that it
+/// fits: so that it does not hold 64 KiB.
+fn take_copies(
+    engine: &mut Engine,
+    memory: &mut Memory,
+    now: u64,
+    (id, from): (PathId, SocketAddr),
+    message: Received,
+) {
     let buffer = message.buffer;
-    let copies = memory.is_short_of_large() || Memory::is_small(message.length);
     let mut begin = 0;
     while begin < message.length {
         let end = (begin + message.segment).min(message.length);
-        let copied = match copies {
-            true => memory.copy_small(Place::Datagrams, buffer, begin..end),
-            false => None,
-        };
+        let copied = memory.copy_small(Place::Datagrams, buffer, begin..end);
         let (place, at, offset) = match copied {
             Some(small) => (Place::SmallDatagram, small, 0),
             None => (Place::Datagrams, buffer, begin),
@@ -388,17 +412,15 @@ fn take(
             len: (end - begin) as u32,
         };
         let bytes = &mut memory.slab(place).bytes_mut(at)[offset..offset + end - begin];
-        let kept = engine.handle_datagram(now, PathId(id), path.remote(), bytes, span);
+        let kept = engine.handle_datagram(now, id, from, bytes, span);
         let held = matches!(kept, Ok(bifrost::Kept::Held));
         match (copied, held) {
             // The copy's reference is the engine's now, or nobody's.
             (Some(_), true) => {}
-            (Some(small), false) => memory.slab(Place::SmallDatagram).release(small),
+            (Some(small), false) => memory.slab(Place::SmallDatagram).release(small, 1),
             (None, true) => memory.slab(Place::Datagrams).retain(buffer, 1),
             (None, false) => {}
         }
         begin = end;
     }
-    memory.slab(Place::Datagrams).release(buffer);
-    debug_assert!(message.length <= BUFFER_BYTES);
 }

@@ -55,9 +55,8 @@ impl Vnic {
                 self.ends.push(self.spans.len());
                 Verdict::Ok
             } else {
-                for span in self.spans.drain(begin..) {
-                    memory.release(span.slot, 1);
-                }
+                memory.release_all(&self.spans[begin..]);
+                self.spans.truncate(begin);
                 Verdict::Full
             };
             engine.delivered(now_ns, token, verdict);
@@ -79,9 +78,7 @@ impl Vnic {
                 // Not to the guest's kernel's liking, or the device is down.
                 Err(_) => self.refused += 1,
             }
-            for span in spans {
-                memory.release(span.slot, 1);
-            }
+            memory.release_all(spans);
             begin = end;
         }
         self.spans.clear();

@@ -190,7 +190,7 @@ impl Incoming for UdpReceiver {
                 bytes
                     .chunks(message.segment)
                     .for_each(|datagram| tally.take(datagram));
-                self.slab.release(message.buffer);
+                self.slab.release(message.buffer, 1);
             }
         }
         Ok(())

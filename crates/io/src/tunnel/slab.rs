@@ -63,15 +63,17 @@ impl Slab {
         self.references[id.0 as usize] += count;
     }
 
-    /// Takes a reference away; the last one frees the buffer.
+    /// Takes references away; the last one frees the buffer.
     ///
     /// # Panics
-    /// When the buffer is free already: two owners would write to it.
-    pub fn release(&mut self, id: BufferId) {
-        let count = &mut self.references[id.0 as usize];
-        assert!(*count > 0, "buffer {} is released twice", id.0);
-        *count -= 1;
-        if *count == 0 {
+    /// When there are not so many, as in a buffer that is free already: two owners would
+    /// write to it.
+    pub fn release(&mut self, id: BufferId, count: u32) {
+        let references = &mut self.references[id.0 as usize];
+        assert!(*references >= count, "buffer {} is released twice", id.0);
+        let last = count > 0 && *references == count;
+        *references -= count;
+        if last {
             self.free.push(id);
         }
     }
@@ -113,13 +115,13 @@ mod tests {
         assert_eq!(slab.take(), None);
         slab.bytes_mut(a)[0] = 7;
         slab.retain(a, 2);
-        slab.release(a);
-        slab.release(b);
+        slab.release(a, 1);
+        slab.release(b, 1);
         assert_eq!((slab.used(), slab.available()), (1, 1));
         assert_eq!(slab.bytes(a)[0], 7);
         assert_eq!(slab.take(), Some(b));
-        slab.release(a);
-        slab.release(a);
+        slab.release(a, 0);
+        slab.release(a, 2);
         assert_eq!(slab.take(), Some(a));
     }
 
@@ -128,7 +130,7 @@ mod tests {
     fn a_buffer_has_no_two_owners() {
         let mut slab = Slab::new(1, 64);
         let a = slab.take().unwrap();
-        slab.release(a);
-        slab.release(a);
+        slab.release(a, 1);
+        slab.release(a, 1);
     }
 }

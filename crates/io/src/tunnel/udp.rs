@@ -286,7 +286,7 @@ impl Receiver {
             let length = message.msg_len as usize;
             let truncated = message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
             if length == 0 || truncated {
-                slab.release(buffer);
+                slab.release(buffer, 1);
                 batch.unusable += 1;
                 continue;
             }
@@ -321,7 +321,7 @@ impl Receiver {
     /// Gives the buffers that wait for the next call back.
     pub fn give_back(&mut self, slab: &mut Slab) {
         for buffer in self.buffers.drain(..) {
-            slab.release(buffer);
+            slab.release(buffer, 1);
         }
     }
 }

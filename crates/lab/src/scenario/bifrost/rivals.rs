@@ -213,7 +213,7 @@ impl Carrier {
             // A refused one is lost.
             batch.send(&self.path);
         }
-        self.slab.release(id);
+        self.slab.release(id, 1);
         Ok(())
     }
 
@@ -228,7 +228,7 @@ impl Carrier {
                 .tun
                 .write(&[IoSlice::new(&self.slab.bytes(id)[..length])]);
         }
-        self.slab.release(id);
+        self.slab.release(id, 1);
         Ok(())
     }
 
@@ -237,7 +237,7 @@ impl Carrier {
             let id = self.slab.take().context("a buffer")?;
             let read = self.tun.read(&mut self.slab.bytes_mut(id)[..FRAME_MAX])?;
             let Some(length) = read else {
-                self.slab.release(id);
+                self.slab.release(id, 1);
                 break;
             };
             self.number = self.number.wrapping_add(1);
@@ -255,7 +255,7 @@ impl Carrier {
                 batch.part(piece);
             }
             batch.send(&self.path);
-            self.slab.release(id);
+            self.slab.release(id, 1);
         }
         Ok(())
     }
@@ -271,7 +271,7 @@ impl Carrier {
                 self.piece(message.buffer, at, end);
                 at = end;
             }
-            self.slab.release(message.buffer);
+            self.slab.release(message.buffer, 1);
         }
         self.received = received;
         self.received.clear();
@@ -313,7 +313,7 @@ impl Carrier {
 
     fn forget(&mut self) {
         for (id, _, _) in self.frame.pieces.drain(..) {
-            self.slab.release(id);
+            self.slab.release(id, 1);
         }
         self.frame.have = 0;
     }
