@@ -174,7 +174,8 @@ impl End {
             headers = rest;
             let mut datagram = header.to_vec();
             if segment.payload.len > 0 {
-                datagram.resize(datagram.len() + segment.payload.len as usize, 0);
+                let payload = segment.payload.len as usize + usize::from(segment.padding);
+                datagram.resize(datagram.len() + payload, 0);
                 if segment.payload.offset == 0 {
                     let packet = &mut datagram[wire::DATA_HEADER_LEN + 10..];
                     packet[0] = 0x45;

@@ -69,7 +69,8 @@ impl End {
                 let mut datagram = self.free.pop().unwrap_or_default();
                 datagram.clear();
                 datagram.extend_from_slice(header);
-                let len = header.len() + segment.payload.len as usize;
+                let payload = segment.payload.len as usize + usize::from(segment.padding);
+                let len = header.len() + payload;
                 datagram.resize(len, 0);
                 if segment.payload.len > 0 && segment.payload.offset == 0 {
                     // The least that passes for an IPv4 packet.

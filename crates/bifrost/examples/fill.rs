@@ -212,7 +212,8 @@ impl World {
             let (header, rest) = headers.split_at(segment.header_len.into());
             headers = rest;
             let mut datagram = header.to_vec();
-            datagram.resize(header.len() + segment.payload.len as usize, 0);
+            let len = header.len() + segment.payload.len as usize;
+            datagram.resize(len + usize::from(segment.padding), 0);
             if segment.payload.len > 0 && segment.payload.offset == 0 {
                 // The least that passes for an IPv4 packet.
                 datagram[header.len() + 10] = 0x45;

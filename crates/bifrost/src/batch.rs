@@ -37,7 +37,14 @@ impl Transmit {
         datagrams.min((MAX_BATCH - self.total) / len)
     }
 
-    pub(crate) fn push(&mut self, path: usize, len: u32, header: &[u8], payload: Span) {
+    /// Adds a datagram of `len` bytes, `padding` zeroes and the tag included.
+    pub(crate) fn push(
+        &mut self,
+        path: usize,
+        len: u32,
+        header: &[u8],
+        (payload, padding): (Span, u8),
+    ) {
         if self.segments.is_empty() {
             self.path = PathId(path as u8);
             self.segment_size = len as u16;
@@ -47,6 +54,7 @@ impl Transmit {
         self.segments.push(Segment {
             header_len: header.len() as u16,
             payload,
+            padding,
         });
     }
 
@@ -58,6 +66,7 @@ impl Transmit {
         self.segments.push(Segment {
             header_len: len as u16,
             payload: Span::default(),
+            padding: 0,
         });
     }
 }

@@ -3,7 +3,6 @@
 //! What comes in from the network. Nothing in a datagram is believed before it has
 //! been checked against what this end knows; whatever is dropped has one name.
 
-use std::cmp::Ordering;
 use std::net::SocketAddr;
 
 use crate::engine::{Control, Engine};
@@ -250,12 +249,14 @@ impl Engine {
         let datagram = self.open(&prefix, at, datagram)?;
         let data = Data::parse(prefix, datagram)?;
         let payload = &datagram[DATA_HEADER_LEN..];
-        if payload.len() != data.chunk_len() || data.frame_len() < MIN_FRAME_LEN {
+        let len = data.chunk_len();
+        let padded = data.chunks() > 1 && payload.len() == usize::from(data.size);
+        if !(payload.len() == len || padded) || data.frame_len() < MIN_FRAME_LEN {
             return Err(Refused::Malformed);
         }
         let span = Span {
             offset: span.offset + DATA_HEADER_LEN as u32,
-            len: payload.len() as u32,
+            len: len as u32,
             ..span
         };
         let safe = data.index() > 0 || is_safe(payload, data.frame_len());
@@ -586,13 +587,12 @@ fn run_of(bytes: &[u8], segment: usize) -> Option<(Data, u8)> {
     let mut count = 1;
     for next in datagrams {
         let index = data.index() + usize::from(count);
-        let payload = match index.cmp(&last) {
-            Ordering::Less => size,
-            Ordering::Equal => last_len,
-            Ordering::Greater => break,
+        let fits = match next.len().checked_sub(DATA_HEADER_LEN) {
+            Some(payload) => payload == size || (index == last && payload == last_len),
+            None => false,
         };
         let follows = |header| Data::follows(header, first, count);
-        if next.len() != DATA_HEADER_LEN + payload || !next.first_chunk().is_some_and(follows) {
+        if index > last || !fits || !next.first_chunk().is_some_and(follows) {
             break;
         }
         count += 1;

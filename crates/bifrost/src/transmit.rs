@@ -5,7 +5,7 @@
 
 use crate::config::Config;
 use crate::engine::{AckState, Again, Control, Engine};
-use crate::frames::{FlowSend, FrameRef};
+use crate::frames::{FlowSend, Frame, FrameRef};
 use crate::path::{Path, Receiving};
 use crate::refused::Refused;
 use crate::seal::{CONTROL, Place};
@@ -16,6 +16,16 @@ use crate::wire::{
     ACK_LEN, Ack, DATA_HEADER_LEN, Data, Kind, MAX_REPORTS, PREFIX_LEN, PROBE_CLEAR_LEN, Prefix,
     Probe, REPORT_LEN, Report, ReportKind, Room, TAG_LEN,
 };
+
+/// Chunks of a frame that are to be sent.
+struct Chosen {
+    first: u8,
+    count: u8,
+    /// How often they were sent, this time included.
+    tries: u8,
+    /// Whether the frame's last chunk gets the size of the others.
+    padded: bool,
+}
 
 impl Engine {
     /// Fills `out` with the next batch to send, and says whether there is one. A batch
@@ -71,6 +81,7 @@ impl Engine {
         out.segments.push(Segment {
             header_len: len as u16,
             payload: Span::default(),
+            padding: 0,
         });
     }
 
@@ -323,7 +334,7 @@ impl Engine {
                 self.drop_frame(again.frame, Refused::GaveUp);
                 continue;
             }
-            let len = self.datagram_len(frame.chunk(again.index));
+            let len = self.datagram_len(frame, again.index, false);
             let Some(index) = self.path_for_again(now_ns, &again, len) else {
                 return;
             };
@@ -335,14 +346,13 @@ impl Engine {
             if let Some(path) = &mut self.paths[index] {
                 path.stats.resent_chunks += 1;
             }
-            self.emit(
-                now_ns,
-                again.frame,
-                (again.index, 1),
-                again.tries + 1,
-                index,
-                out,
-            );
+            let chunks = Chosen {
+                first: again.index,
+                count: 1,
+                tries: again.tries + 1,
+                padded: false,
+            };
+            self.emit(now_ns, again.frame, chunks, index, out);
         }
     }
 
@@ -366,7 +376,8 @@ impl Engine {
                 continue;
             }
             let (path, begun) = (frame.path, frame.begun > 0);
-            let len = self.datagram_len(frame.chunk(frame.begun));
+            let padded = self.is_followed(frame);
+            let len = self.datagram_len(frame, frame.begun, padded);
             let same = self
                 .path_with_room(path, len.into())
                 .map(|_| usize::from(path));
@@ -405,32 +416,54 @@ impl Engine {
                 self.pending.pop_front();
             }
             self.metrics.chunks_sent += u64::from(count);
-            self.emit(now_ns, at, (first, count), 1, index, out);
+            let tries = 1;
+            let chunks = Chosen {
+                first,
+                count,
+                tries,
+                padded,
+            };
+            self.emit(now_ns, at, chunks, index, out);
         }
     }
 
-    fn datagram_len(&self, chunk: Span) -> u32 {
-        (DATA_HEADER_LEN + self.tag_len()) as u32 + chunk.len
+    /// Whether the frame that is sent next has chunks of the same size: then they can stand in
+    /// one message with the frame's, if its last one is padded.
+    fn is_followed(&self, frame: &Frame) -> bool {
+        let next = self.pending.get(1).and_then(|next| self.frames.get(*next));
+        frame.chunks > 1 && next.is_some_and(|next| next.size == frame.size)
     }
 
-    /// Puts chunks of a frame, `chunks.1` from `chunks.0` on, into the batch and into
-    /// flight.
+    /// Bytes of a chunk's datagram; a frame's last one may be `padded` to the others' size.
+    fn datagram_len(&self, frame: &Frame, chunk: u8, padded: bool) -> u32 {
+        let overhead = (DATA_HEADER_LEN + self.tag_len()) as u32;
+        match padded {
+            true => overhead + u32::from(frame.size),
+            false => overhead + frame.chunk(chunk).len,
+        }
+    }
+
+    /// Puts chunks of a frame into the batch and into flight.
     fn emit(
         &mut self,
         now_ns: u64,
         at: FrameRef,
-        chunks: (u8, u8),
-        tries: u8,
+        chunks: Chosen,
         index: usize,
         out: &mut Transmit,
     ) {
-        let (first, count) = chunks;
+        let Chosen {
+            first,
+            count,
+            tries,
+            padded,
+        } = chunks;
         let (Some(frame), key, epoch) = (self.frames.get(at), self.key_id(), self.send_epoch)
         else {
             return;
         };
         let [len, last_len] =
-            [first, first + count - 1].map(|chunk| self.datagram_len(frame.chunk(chunk)));
+            [first, first + count - 1].map(|chunk| self.datagram_len(frame, chunk, padded));
         let behind = self.frames.behind(frame);
         let Some(path) = &mut self.paths[index] else {
             return;
@@ -460,7 +493,13 @@ impl Engine {
                 (number as u32).wrapping_add(nth.into()),
             );
             let len = if nth + 1 == count { last_len } else { len };
-            out.push(index, len, &header, frame.chunk(first + nth));
+            let piece = frame.chunk(first + nth);
+            let padding = if padded {
+                frame.size - piece.len as u16
+            } else {
+                0
+            };
+            out.push(index, len, &header, (piece, padding as u8));
         }
         let chunks = Chunks {
             first,

@@ -81,7 +81,7 @@ pub enum Verdict {
     Full,
 }
 
-/// One datagram of a batch: header bytes, then payload bytes.
+/// One datagram of a batch: header bytes, then payload bytes, then zeroes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// Bytes of [`Transmit::headers`] that are this datagram's, following those of
@@ -90,6 +90,9 @@ pub struct Segment {
     /// What follows the header; `len` is 0 for datagrams of the engine's own, one of
     /// which may be the last of a batch of data.
     pub payload: Span,
+    /// Zeroes that follow the payload: with them the last chunk of a frame has the size of the
+    /// others, and the next frame's can follow in the same message.
+    pub padding: u8,
 }
 
 /// A batch for one `sendmsg`: datagrams on one path, equal in size but for the last,

@@ -38,7 +38,8 @@ fn sent(engine: &mut Engine, now_ns: u64) -> Vec<Vec<u8>> {
             let (header, rest) = headers.split_at(segment.header_len.into());
             headers = rest;
             let mut datagram = header.to_vec();
-            datagram.resize(header.len() + segment.payload.len as usize, 0);
+            let len = header.len() + segment.payload.len as usize;
+            datagram.resize(len + usize::from(segment.padding), 0);
             if segment.payload.len > 0 && segment.payload.offset == 0 {
                 datagram[header.len() + VNET_HEADER_LEN] = 0x45;
                 datagram[header.len() + VNET_HEADER_LEN + 3] = 20;

@@ -357,6 +357,7 @@ impl Host {
                     let slot = &self.slab.slots[span.slot as usize].0;
                     let end = (span.offset + span.len) as usize;
                     datagram.extend_from_slice(&slot[span.offset as usize..end]);
+                    datagram.resize(datagram.len() + usize::from(segment.padding), 0);
                     if batch.to_seal {
                         datagram.resize(datagram.len() + crate::wire::TAG_LEN, 0);
                         self.engine.seal(&mut datagram);

@@ -13,6 +13,9 @@ const BATCHES: usize = 32;
 /// What one message can hold: UDP's length field over IPv4.
 const MESSAGE_MAX: usize = 65_507;
 
+/// What the last chunk of a frame is padded with.
+const ZEROES: [u8; 256] = [0; 256];
+
 /// Batches that wait to be sent.
 #[derive(Default)]
 pub struct Outbox {
@@ -78,7 +81,8 @@ impl Batch {
             // The engine's own are sealed already.
             if segment.payload.len > 0 {
                 self.sealed.extend_from_slice(memory.bytes(segment.payload));
-                self.sealed.resize(self.sealed.len() + TAG_LEN, 0);
+                let more = usize::from(segment.padding) + TAG_LEN;
+                self.sealed.resize(self.sealed.len() + more, 0);
                 engine.seal(&mut self.sealed[begin..]);
             }
             header_at = header_end;
@@ -105,6 +109,9 @@ impl Batch {
                 message.part(&self.transmit.headers[header_at..header_end]);
                 if segment.payload.len > 0 {
                     message.part(memory.bytes(segment.payload));
+                }
+                if segment.padding > 0 {
+                    message.part(&ZEROES[..usize::from(segment.padding)]);
                 }
                 header_at = header_end;
             }
