@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 //! The engine: one end of one tunnel. Here: its state, its settings and the guests' side.
-//! `transmit.rs` sends, `receive.rs` takes in, `recover.rs` does what time brings,
-//! `paths.rs` knows what paths there are and `conversation.rs` with whom.
+//! `transmit.rs` sends, `receive.rs` takes in and `together.rs` what was merged, `recover.rs`
+//! does what time brings, `paths.rs` knows what paths there are and `conversation.rs` with whom.
 
 use std::collections::VecDeque;
 

@@ -87,6 +87,7 @@ mod rtt;
 mod schedule;
 mod seal;
 mod sending;
+mod together;
 mod transmit;
 mod types;
 mod virtio;

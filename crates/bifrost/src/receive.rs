@@ -59,105 +59,6 @@ impl Engine {
         taken
     }
 
-    /// Takes datagrams that came in together, as GRO merges them: `bytes` holds them one after
-    /// the other, all of `segment` bytes (at least 1) but for the last, which may have fewer.
-    /// `span` is where they lie, all in one slot. Gives how many references to the slot are
-    /// taken. What is dropped is counted; otherwise as [`Engine::handle_datagram`].
-    pub fn handle_datagrams(
-        &mut self,
-        now_ns: u64,
-        path: PathId,
-        from: SocketAddr,
-        (bytes, segment): (&mut [u8], usize),
-        span: Span,
-    ) -> u32 {
-        self.clock_ns = now_ns;
-        let segment = segment.max(1);
-        let (mut held, mut begin) = (0, 0);
-        while begin < bytes.len() {
-            let rest = &mut bytes[begin..];
-            let span = Span {
-                offset: span.offset + begin as u32,
-                ..span
-            };
-            let together = self.take_together(now_ns, path, from, (rest, segment), span);
-            if together > 0 {
-                held += u32::from(together);
-                begin += usize::from(together) * segment;
-                continue;
-            }
-            let len = segment.min(rest.len());
-            let one = Span {
-                len: len as u32,
-                ..span
-            };
-            let taken = self.handle_datagram(now_ns, path, from, &mut rest[..len], one);
-            held += u32::from(taken == Ok(Kept::Held));
-            begin += len;
-        }
-        held
-    }
-
-    /// Takes the chunks of one frame that `bytes` begins with, if there are several and
-    /// nothing is special about them, and gives how many these are. 0: the first is to be
-    /// looked at by itself.
-    fn take_together(
-        &mut self,
-        now_ns: u64,
-        path: PathId,
-        from: SocketAddr,
-        (bytes, segment): (&[u8], usize),
-        span: Span,
-    ) -> u8 {
-        let index = path.index();
-        let known = self.paths.get(index).and_then(Option::as_ref);
-        let Some(known) = known.filter(|known| known.config.peer == from) else {
-            return 0;
-        };
-        let Some((data, count)) = run_of(bytes, segment) else {
-            return 0;
-        };
-        let prefix = data.prefix;
-        let number = known.receiving.window.expand(prefix.number);
-        if usize::from(prefix.path) != index
-            || prefix.key != 0
-            || self.config.keys.sealed()
-            || self.check_epoch(&prefix).is_err()
-            || number <= known.receiving.window.largest()
-            || data.frame_len() < MIN_FRAME_LEN
-            || (data.index() == 0 && !is_safe(&bytes[DATA_HEADER_LEN..segment], data.frame_len()))
-        {
-            return 0;
-        }
-        let piece = Span {
-            offset: span.offset + DATA_HEADER_LEN as u32,
-            ..span
-        };
-        let bounds = self.bounds();
-        let mut drops = Drops {
-            counters: &mut self.metrics.refused,
-            released: &mut self.released,
-        };
-        let run = (count, segment as u32);
-        if !self
-            .reorder
-            .arrive_together(now_ns, &data, run, piece, &bounds, &mut drops)
-        {
-            return 0;
-        }
-        if let Some(path) = &mut self.paths[index] {
-            path.receiving
-                .note_run(now_ns, number, count, data.stamp_us);
-            let bytes = bytes.len().min(usize::from(count) * segment);
-            path.stats.received_chunks += u64::from(count);
-            path.stats.received_bytes += bytes as u64;
-            self.metrics.chunks_received += u64::from(count);
-        }
-        self.acknowledge_in_batch(now_ns, index);
-        self.hear(now_ns);
-        count
-    }
-
     fn take(
         &mut self,
         now_ns: u64,
@@ -195,7 +96,7 @@ impl Engine {
         taken
     }
 
-    fn check_epoch(&self, prefix: &Prefix) -> Result<(), Refused> {
+    pub(crate) fn check_epoch(&self, prefix: &Prefix) -> Result<(), Refused> {
         if self.peer.is_none() || prefix.epoch != self.receive_epoch {
             return Err(Refused::Epoch);
         }
@@ -309,7 +210,7 @@ impl Engine {
 
     /// At the end of the caller's batch one acknowledgement speaks of all of it, unless the
     /// bitmap could run over before.
-    fn acknowledge_in_batch(&mut self, now_ns: u64, index: usize) {
+    pub(crate) fn acknowledge_in_batch(&mut self, now_ns: u64, index: usize) {
         let pending = self.paths[index]
             .as_ref()
             .map(|path| path.receiving.pending);
@@ -564,38 +465,4 @@ impl Path {
     fn revive(&mut self, config: &crate::config::Config) {
         self.congestion = crate::congestion::Congestion::new(self.mtu, config.limits.path_window);
     }
-}
-
-/// The first header of several chunks of one frame, sent together, that `bytes` begins with,
-/// and how many there are.
-fn run_of(bytes: &[u8], segment: usize) -> Option<(Data, u8)> {
-    let mut datagrams = bytes.chunks(segment);
-    let first = datagrams.next()?;
-    let prefix = Prefix::parse(first).ok()?;
-    if prefix.kind != Kind::Data {
-        return None;
-    }
-    let data = Data::parse(prefix, first).ok()?;
-    // All but a frame's last chunk have the same size.
-    let size = usize::from(data.size);
-    let last = data.chunks() - 1;
-    if data.index() == last || first.len() != DATA_HEADER_LEN + size {
-        return None;
-    }
-    let first = first.first_chunk::<DATA_HEADER_LEN>()?;
-    let last_len = data.frame_len() - last * size;
-    let mut count = 1;
-    for next in datagrams {
-        let index = data.index() + usize::from(count);
-        let fits = match next.len().checked_sub(DATA_HEADER_LEN) {
-            Some(payload) => payload == size || (index == last && payload == last_len),
-            None => false,
-        };
-        let follows = |header| Data::follows(header, first, count);
-        if index > last || !fits || !next.first_chunk().is_some_and(follows) {
-            break;
-        }
-        count += 1;
-    }
-    (count > 1).then_some((data, count))
 }

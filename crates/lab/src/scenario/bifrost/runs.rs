@@ -500,6 +500,7 @@ mod tests {
         let runs = [(0.0, 10.0), (1.0, 9.0), (0.0, 10.0), (1.0, 11.0)];
         assert!((kept_error_pct(&runs, 1.0) - 10.0).abs() < 1e-9);
     }
+
     #[test]
     fn flaps_count_every_timeout_and_the_round_in_the_middle() {
         let round = |p99_ms, inner_rtos| FlapRound {
