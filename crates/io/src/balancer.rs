@@ -195,9 +195,9 @@ impl LoadBalancer {
             &options.pin_dir,
             options.xdp_mode,
         )?;
-        let failed = |source| Error::Load {
+        let failed = |cause| Error::Load {
             program: BLUEPRINT.program,
-            source,
+            cause,
         };
         let mut object = MaybeUninit::uninit();
         let mut skel = LbSkelBuilder::default().open(&mut object).map_err(failed)?;

@@ -130,10 +130,10 @@ fn attach_sockops(hooks: &CookieHooks, program: BorrowedFd<'_>, pins: &PinDir) -
         }
         // The control group is gone; the link never will work again.
         drop(link);
-        fs::remove_file(&pin).map_err(|source| Error::PinDir {
+        fs::remove_file(&pin).map_err(|cause| Error::PinDir {
             doing: "remove",
             path: pin.clone(),
-            source,
+            cause,
         })?;
     }
     let Some(cgroup) = hooks.cgroup.clone().or_else(root_cgroup) else {

@@ -34,9 +34,9 @@ impl DaisyChain {
     /// balancer's rings, `port` that of the service, `hops` the servers' MAC
     /// addresses: tables name servers by their index in it.
     pub fn new(hash_key: [u64; 2], buckets: u32, port: u16, hops: &[[u8; 6]]) -> Result<Self> {
-        let failed = |source| Error::Load {
+        let failed = |cause| Error::Load {
             program: "causeway_daisy",
-            source,
+            cause,
         };
         // The object borrows it for as long as the process lives: one a run.
         let storage: &'static mut MaybeUninit<OpenObject> =

@@ -73,9 +73,9 @@ impl Decapsulator {
             &options.pin_dir,
             options.xdp_mode,
         )?;
-        let failed = |source| Error::Load {
+        let failed = |cause| Error::Load {
             program: BLUEPRINT.program,
-            source,
+            cause,
         };
         let mut object = MaybeUninit::uninit();
         let mut skel = ServerSkelBuilder::default()

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What can go wrong between Causeway and the kernel. Every message says what
 //! failed, where, and how to mend it.
+//!
+//! A message tells its cause where the sentence wants it. The cause is therefore no
+//! `source`: who prints an error with all that lies behind it would print it twice.
 
 use std::io;
 use std::path::PathBuf;
@@ -62,14 +65,14 @@ pub enum Error {
     )]
     NotBpffs(PathBuf),
     /// The pin directory cannot be made, read or removed.
-    #[error("cannot {doing} {}: {source}", .path.display())]
+    #[error("cannot {doing} {}: {cause}", .path.display())]
     PinDir {
         /// What was tried.
         doing: &'static str,
         /// Where.
         path: PathBuf,
         /// Why not.
-        source: io::Error,
+        cause: io::Error,
     },
     /// Another process owns the pins.
     #[error(
@@ -139,13 +142,13 @@ pub enum Error {
     NoNative(String),
     /// The driver has XDP and refuses it as things are.
     #[error(
-        "the driver of {interface} refuses native XDP: {source}. Usual causes: an MTU too large for XDP, large receive offload, too few queues; or set xdp.mode to \"generic\" (slower)"
+        "the driver of {interface} refuses native XDP: {cause}. Usual causes: an MTU too large for XDP, large receive offload, too few queues; or set xdp.mode to \"generic\" (slower)"
     )]
     NativeRefused {
         /// The interface.
         interface: String,
         /// The driver's answer.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The running data plane has another mode.
     #[error(
@@ -159,31 +162,31 @@ pub enum Error {
     },
     /// The verifier or the loader refused an object.
     #[error(
-        "the kernel refused the program {program}: {source}. The verifier's words are in the log at level debug"
+        "the kernel refused the program {program}: {cause:#}. The verifier's words are in the log at level debug"
     )]
     Load {
         /// The object.
         program: &'static str,
         /// Why.
-        source: libbpf_rs::Error,
+        cause: libbpf_rs::Error,
     },
     /// A system call on a link or program failed.
-    #[error("cannot {doing}: {source}")]
+    #[error("cannot {doing}: {cause}")]
     Bpf {
         /// What was tried.
         doing: String,
         /// Why not.
-        source: io::Error,
+        cause: io::Error,
     },
     /// A system call on a map failed.
-    #[error("cannot {doing} the map {map}: {source}")]
+    #[error("cannot {doing} the map {map}: {cause}")]
     Map {
         /// What was tried.
         doing: &'static str,
         /// The map.
         map: String,
         /// Why not.
-        source: io::Error,
+        cause: io::Error,
     },
     /// No room in a table.
     #[error("all {max} {what} are in use: raise {setting}")]
@@ -236,22 +239,55 @@ pub enum Error {
 
 impl Error {
     /// The last system call on a map failed.
-    pub(crate) fn map(doing: &'static str, map: &str, source: impl Into<io::Error>) -> Self {
+    pub(crate) fn map(doing: &'static str, map: &str, cause: impl Into<io::Error>) -> Self {
         Self::Map {
             doing,
             map: map.to_owned(),
-            source: source.into(),
+            cause: cause.into(),
         }
     }
 
     /// The last system call on a link or program failed.
-    pub(crate) fn bpf(doing: impl Into<String>, source: impl Into<io::Error>) -> Self {
+    pub(crate) fn bpf(doing: impl Into<String>, cause: impl Into<io::Error>) -> Self {
         Self::Bpf {
             doing: doing.into(),
-            source: source.into(),
+            cause: cause.into(),
         }
     }
 }
 
 /// The result of an operation on the data plane.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    #[test]
+    fn causes_are_told_once() {
+        let cause = || io::Error::from_raw_os_error(libc::EBUSY);
+        let errors = [
+            Error::PinDir {
+                doing: "make",
+                path: "/sys/fs/bpf/x".into(),
+                cause: cause(),
+            },
+            Error::NativeRefused {
+                interface: "eth0".to_owned(),
+                cause: cause(),
+            },
+            Error::Load {
+                program: "lb.bpf.o",
+                cause: cause().into(),
+            },
+            Error::bpf("attach a link", cause()),
+            Error::map("read", "reals", cause()),
+        ];
+        for error in errors {
+            let told = error.to_string().matches("(os error 16)").count();
+            assert!(told == 1 && error.source().is_none(), "{error}");
+        }
+    }
+}

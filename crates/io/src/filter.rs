@@ -42,12 +42,12 @@ pub enum FilterError {
         message: String,
     },
     /// libpcap compiled it to a program that is none.
-    #[error("libpcap compiled `{expression}` to a bad program: {source}")]
+    #[error("libpcap compiled `{expression}` to a bad program: {cause}")]
     Program {
         /// The expression.
         expression: String,
         /// What is wrong with the program.
-        source: ProgramError,
+        cause: ProgramError,
     },
 }
 
@@ -196,9 +196,9 @@ pub fn compile(expression: &str, link: LinkType, snap_len: u32) -> Result<Progra
     let instructions = Compiler::get()?
         .instructions(&text, link.dlt(), snap_len)
         .map_err(refused)?;
-    Program::new(instructions).map_err(|source| FilterError::Program {
+    Program::new(instructions).map_err(|cause| FilterError::Program {
         expression: expression.to_owned(),
-        source,
+        cause,
     })
 }
 

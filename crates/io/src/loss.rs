@@ -52,9 +52,9 @@ unsafe impl Send for LossInjector {}
 impl LossInjector {
     /// Attaches to an interface of the calling thread's network namespace.
     pub fn attach(interface: &str, direction: Direction, rule: LossRule) -> Result<Self> {
-        let failed = |source| Error::Load {
+        let failed = |cause| Error::Load {
             program: "causeway_loss",
-            source,
+            cause,
         };
         let interface = Interface::find(interface)?;
         // The object borrows it for as long as the process lives: a few in a run.

@@ -283,8 +283,8 @@ fn check_sizes<K, V>(map: &MapHandle) -> Result<()> {
 
 /// Only a mismatch between the object and `abi`, which a test excludes.
 fn size_error(map: String) -> Error {
-    let source = io::Error::new(io::ErrorKind::InvalidData, "keys or values of another size");
-    Error::map("use", &map, source)
+    let cause = io::Error::new(io::ErrorKind::InvalidData, "keys or values of another size");
+    Error::map("use", &map, cause)
 }
 
 /// The error of a libbpf call that returned `-errno`.

@@ -126,12 +126,12 @@ pub enum NextHopError {
         waited: Duration,
     },
     /// The kernel's tables cannot be read.
-    #[error("cannot read the kernel's {table} table: {source}")]
+    #[error("cannot read the kernel's {table} table: {cause}")]
     Netlink {
         /// Which table.
         table: &'static str,
         /// Why not.
-        source: io::Error,
+        cause: io::Error,
     },
 }
 
@@ -251,7 +251,7 @@ fn read<T>(
     request: RouteNetlinkMessage,
     pick: impl FnMut(RouteNetlinkMessage) -> Option<T>,
 ) -> Result<Vec<T>> {
-    dump(request, pick).map_err(|source| NextHopError::Netlink { table, source })
+    dump(request, pick).map_err(|cause| NextHopError::Netlink { table, cause })
 }
 
 fn link_facts(link: &LinkMessage, name: &str) -> Option<InterfaceInfo> {

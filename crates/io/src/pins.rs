@@ -212,10 +212,10 @@ fn check_bpffs(path: &Path) -> Result<()> {
     }
 }
 
-fn dir_error(doing: &'static str, path: &Path, source: io::Error) -> Error {
+fn dir_error(doing: &'static str, path: &Path, cause: io::Error) -> Error {
     Error::PinDir {
         doing,
         path: path.to_owned(),
-        source,
+        cause,
     }
 }

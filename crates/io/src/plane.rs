@@ -269,10 +269,10 @@ fn find_running(
     if info.ifindex == 0 {
         // The interface it was on is gone: a veth deleted, a module reloaded. The
         // maps still hold good; the link never will.
-        std::fs::remove_file(&pin).map_err(|source| Error::PinDir {
+        std::fs::remove_file(&pin).map_err(|cause| Error::PinDir {
             doing: "remove",
             path: pin,
-            source,
+            cause,
         })?;
         return occupant.map_or(Ok(None), |o| Err(interface.foreign(o)));
     }

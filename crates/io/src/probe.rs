@@ -31,9 +31,9 @@ unsafe impl Send for ProbeEgress {}
 impl ProbeEgress {
     /// Puts the program on `interface`, next to `balancer`, whose reals it serves.
     pub fn start(balancer: &LoadBalancer, interface: &str) -> Result<Self> {
-        let failed = |source| Error::Load {
+        let failed = |cause| Error::Load {
             program: "causeway_probe",
-            source,
+            cause,
         };
         // The object borrows it; a daemon starts one.
         let storage: &'static mut MaybeUninit<OpenObject> =

@@ -38,7 +38,7 @@ impl RunTimes {
         if fd < 0 {
             return Err(Error::Bpf {
                 doing: "enable the kernel's run-time statistics of BPF programs".to_owned(),
-                source: errno(fd),
+                cause: errno(fd),
             });
         }
         Ok(Self {

@@ -405,9 +405,9 @@ fn load<'a>(
     pins: &PinDir,
     object: &'a mut MaybeUninit<OpenObject>,
 ) -> Result<SynSkel<'a>> {
-    let failed = |source| Error::Load {
+    let failed = |cause| Error::Load {
         program: "causeway_syn",
-        source,
+        cause,
     };
     let mut open = SynSkelBuilder::default().open(object).map_err(failed)?;
     if let Some(settings) = open.maps.rodata_data.as_deref_mut() {

@@ -259,7 +259,7 @@ fn attach_error(interface: &Interface, error: io::Error, native: bool) -> Error 
         Ok(Some(occupant)) if taken => interface.foreign(occupant),
         _ if native => Error::NativeRefused {
             interface: interface.name.clone(),
-            source: error,
+            cause: error,
         },
         _ => Error::bpf(format!("attach XDP to {}", interface.name), error),
     }

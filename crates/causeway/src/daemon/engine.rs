@@ -47,9 +47,15 @@ pub enum EngineError {
     /// The request makes no sense.
     #[error("{0}")]
     Invalid(String),
-    /// The data plane failed.
+    /// The data plane failed. The message has all causes, so that they are no `source`.
     #[error("{0:#}")]
-    Plane(#[from] anyhow::Error),
+    Plane(anyhow::Error),
+}
+
+impl From<anyhow::Error> for EngineError {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Plane(error)
+    }
 }
 
 /// The balancer's state.

@@ -378,3 +378,24 @@ async fn blocking<T: Send + 'static>(
     let answer = asked.unwrap_or_else(|error| Err(error.into()));
     answer.map_err(|error| problem(StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}")))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_cannot_be_opened_tells_its_cause_once() {
+        // An address for documentation: no machine has it.
+        let path = PathConfig {
+            local: "192.0.2.77:7000".parse().unwrap(),
+            remote: "192.0.2.78:7000".parse().unwrap(),
+            device: None,
+            mtu: None,
+        };
+        let error = open_path(&path, 1).err().unwrap();
+        assert_eq!(
+            format!("{error:#}"),
+            "path 192.0.2.77:7001 to 192.0.2.78:7001: cannot take the local address and port (is it an address of this machine, and the port free?): Cannot assign requested address (os error 99)"
+        );
+    }
+}

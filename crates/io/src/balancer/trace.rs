@@ -63,9 +63,9 @@ pub fn trace(
     frames: &[Vec<u8>],
 ) -> Result<Vec<Traced>> {
     plane::check_kernel()?;
-    let failed = |source| Error::Load {
+    let failed = |cause| Error::Load {
         program: BLUEPRINT.program,
-        source,
+        cause,
     };
     let mut storage: MaybeUninit<OpenObject> = MaybeUninit::uninit();
     let mut skel = LbSkelBuilder::default()

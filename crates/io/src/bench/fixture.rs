@@ -31,7 +31,7 @@ const FLOWS: u32 = 1 << 20;
 const FEW_FLOWS: u32 = 1024;
 
 pub(super) fn failed(doing: &'static str) -> impl Fn(libbpf_rs::Error) -> BenchError {
-    move |source| BenchError::Bpf { doing, source }
+    move |cause| BenchError::Bpf { doing, cause }
 }
 
 /// A balancer with one VIP for TCP and UDP, and with tables of the default size.
@@ -163,7 +163,7 @@ impl<'o> Balancer<'o> {
             &MapHandle::try_from(&self.skel.maps.conn_rings).map_err(failed("opening a map"))?,
             layout,
         )
-        .map_err(|source| BenchError::Places { source })?;
+        .map_err(|cause| BenchError::Places { cause })?;
         table.top_up();
         instrument.select(self.program())?;
         let mut place = Place::default();

@@ -16,7 +16,7 @@ pub fn statistics_floor() -> Result<f64, BenchError> {
     alone(|| {
         let mut storage = MaybeUninit::uninit();
         let instrument = Instrument::load(&mut storage)?;
-        let _on = RunTimes::enable().map_err(|source| BenchError::Attach { source })?;
+        let _on = RunTimes::enable().map_err(|cause| BenchError::Attach { cause })?;
         instrument.run_empty(RUNS)?;
         // Others' benchmarks may have loaded theirs; this one is the newest that ran.
         let mut ran = RunTimes::of("bench_empty").into_iter();

@@ -55,7 +55,7 @@ impl<'o> Instrument<'o> {
         };
         let program = skel.progs.bench_shot.as_fd();
         let (held, _) = Link::attach(program, &loopback, XdpMode::Generic)
-            .map_err(|source| BenchError::Attach { source })?;
+            .map_err(|cause| BenchError::Attach { cause })?;
         Ok(Self { skel, _held: held })
     }
 

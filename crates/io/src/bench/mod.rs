@@ -35,22 +35,22 @@ pub use kept::{Kept, kept};
 #[derive(Debug, Error)]
 pub enum BenchError {
     /// The kernel or libbpf refused something.
-    #[error("{doing}: {source} (the benchmark needs root and BPF)")]
+    #[error("{doing}: {cause:#} (the benchmark needs root and BPF)")]
     Bpf {
         /// What was tried.
         doing: &'static str,
         /// Why it failed.
-        source: libbpf_rs::Error,
+        cause: libbpf_rs::Error,
     },
     /// No network namespace of its own.
     #[error("making a network namespace: {0} (the benchmark needs root)")]
     Namespace(nix::errno::Errno),
     /// The packet maker could not be put on the namespace's loopback, or the kernel's
     /// statistics not switched on.
-    #[error("setting up the benchmark: {source}")]
+    #[error("setting up the benchmark: {cause}")]
     Attach {
         /// Why not.
-        source: crate::Error,
+        cause: crate::Error,
     },
     /// The balancer's object has changed under the benchmark.
     #[error("lb.bpf.o has no map {0}")]
@@ -59,10 +59,10 @@ pub enum BenchError {
     #[error("the benchmark panicked")]
     Panicked,
     /// The places of connections could not be kept.
-    #[error("keeping places of connections: {source}")]
+    #[error("keeping places of connections: {cause}")]
     Places {
         /// Why not.
-        source: crate::Error,
+        cause: crate::Error,
     },
     /// Packets took another way than the case measures.
     #[error("{case} at {flows} flows: {counted} of {shots} packets were {verdict}")]

@@ -25,12 +25,12 @@ pub enum PingError {
     )]
     NotPermitted,
     /// Anything else.
-    #[error("cannot ping {to}: {source}")]
+    #[error("cannot ping {to}: {cause}")]
     Failed {
         /// Whom.
         to: IpAddr,
         /// Why not.
-        source: io::Error,
+        cause: io::Error,
     },
 }
 
@@ -51,9 +51,9 @@ impl Pinger {
     /// # Errors
     /// No right to either; no route.
     pub fn new(to: IpAddr) -> Result<Self, PingError> {
-        let failed = |source: nix::Error| PingError::Failed {
+        let failed = |cause: nix::Error| PingError::Failed {
             to,
-            source: source.into(),
+            cause: cause.into(),
         };
         let ipv6 = to.is_ipv6();
         let family = if ipv6 {

@@ -207,9 +207,9 @@ fn load(options: &SamplerOptions) -> Result<RttSkel<'static>> {
         rodata.cfg_link_header = has_link_header(&options.interface);
         rodata.cfg_port_be = options.port.to_be();
     }
-    open.load().map_err(|source| Error::Load {
+    open.load().map_err(|cause| Error::Load {
         program: "causeway_rtt",
-        source,
+        cause,
     })
 }
 

@@ -50,25 +50,25 @@ pub enum TunnelError {
     #[error("another process has the TUN device {0}: stop it, or choose another `device`")]
     DeviceBusy(String),
     /// The namespace's file cannot be entered.
-    #[error("cannot enter the network namespace {}: {source}", .path.display())]
+    #[error("cannot enter the network namespace {}: {cause}", .path.display())]
     Namespace {
         /// Its file.
         path: PathBuf,
         /// Why not.
-        source: io::Error,
+        cause: io::Error,
     },
     /// Another step with the device failed.
-    #[error("TUN device {device}: cannot {doing}: {source}")]
+    #[error("TUN device {device}: cannot {doing}: {cause}")]
     Device {
         /// Its name.
         device: String,
         /// What was tried.
         doing: &'static str,
         /// Why not.
-        source: io::Error,
+        cause: io::Error,
     },
     /// A step with a path's socket failed.
-    #[error("path {local} to {remote}: cannot {doing}: {source}")]
+    #[error("path {local} to {remote}: cannot {doing}: {cause}")]
     Path {
         /// This end.
         local: SocketAddr,
@@ -77,14 +77,14 @@ pub enum TunnelError {
         /// What was tried.
         doing: &'static str,
         /// Why not.
-        source: io::Error,
+        cause: io::Error,
     },
     /// Sleeping and waking failed.
-    #[error("cannot {doing}: {source}")]
+    #[error("cannot {doing}: {cause}")]
     Wait {
         /// What was tried.
         doing: &'static str,
         /// Why not.
-        source: io::Error,
+        cause: io::Error,
     },
 }

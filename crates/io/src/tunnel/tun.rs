@@ -76,9 +76,9 @@ impl Device {
         let Some(path) = &options.namespace else {
             return open_here(options);
         };
-        let entry = |source| TunnelError::Namespace {
+        let entry = |cause| TunnelError::Namespace {
             path: path.clone(),
-            source,
+            cause,
         };
         let namespace = File::open(path).map_err(entry)?;
         // setns(2) is for the calling thread only.
@@ -144,10 +144,10 @@ pub(super) fn is_transient(error: &io::Error) -> bool {
 fn open_here(options: &DeviceOptions) -> Result<Device, TunnelError> {
     let failed = |doing: &'static str| {
         let device = options.name.clone();
-        move |source| TunnelError::Device {
+        move |cause| TunnelError::Device {
             device,
             doing,
-            source,
+            cause,
         }
     };
     let mut queues = Vec::with_capacity(options.queues);
@@ -180,13 +180,13 @@ fn open_queue(options: &DeviceOptions) -> Result<(Tun, bool), TunnelError> {
         .write(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
         .open("/dev/net/tun");
-    let file = opened.map_err(|source| match source.kind() {
+    let file = opened.map_err(|cause| match cause.kind() {
         io::ErrorKind::NotFound => TunnelError::NoTun,
         io::ErrorKind::PermissionDenied => TunnelError::NotPermitted(name.clone()),
         _ => TunnelError::Device {
             device: name.clone(),
             doing: "open /dev/net/tun",
-            source,
+            cause,
         },
     })?;
     let queue = Tun(file);
@@ -199,22 +199,22 @@ fn open_queue(options: &DeviceOptions) -> Result<(Tun, bool), TunnelError> {
     }
     let failed = |doing| {
         let device = name.clone();
-        move |source| TunnelError::Device {
+        move |cause| TunnelError::Device {
             device,
             doing,
-            source,
+            cause,
         }
     };
     let mut request = address::request(name).map_err(failed("take its name"))?;
     request.ifr_ifru.ifru_flags = flags as libc::c_short;
     // SAFETY: an open descriptor and a live ifreq, as TUNSETIFF expects.
     if unsafe { libc::ioctl(queue.0.as_raw_fd(), TUNSETIFF, &mut request) } < 0 {
-        let source = io::Error::last_os_error();
-        return Err(match source.raw_os_error() {
+        let cause = io::Error::last_os_error();
+        return Err(match cause.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => TunnelError::NotPermitted(name.clone()),
             Some(libc::EBUSY) => TunnelError::DeviceBusy(name.clone()),
             Some(libc::EINVAL) => TunnelError::OtherDevice(name.clone()),
-            _ => failed("make it")(source),
+            _ => failed("make it")(cause),
         });
     }
     let merges_udp = match options.super_packets {

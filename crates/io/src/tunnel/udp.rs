@@ -74,7 +74,7 @@ impl UdpPath {
                 local,
                 remote,
                 doing,
-                source: e.into(),
+                cause: e.into(),
             }
         };
         let family = match local {
@@ -98,11 +98,11 @@ impl UdpPath {
             setsockopt(&fd, sockopt::UdpGroSegment, &true)
                 .map_err(failed("have datagrams merged (UDP_GRO)"))?;
         }
-        never_fragment(&fd, &local).map_err(|source| TunnelError::Path {
+        never_fragment(&fd, &local).map_err(|cause| TunnelError::Path {
             local,
             remote,
             doing: "forbid fragments",
-            source,
+            cause,
         })?;
         bind(fd.as_raw_fd(), &SockaddrStorage::from(local)).map_err(failed(
             "take the local address and port (is it an address of this machine, and the port free?)",

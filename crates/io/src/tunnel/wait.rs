@@ -35,7 +35,7 @@ pub fn random_instance() -> Result<u64, TunnelError> {
             _ => {
                 return Err(TunnelError::Wait {
                     doing: "get random bits",
-                    source: io::Error::last_os_error(),
+                    cause: io::Error::last_os_error(),
                 });
             }
         }
@@ -102,7 +102,7 @@ impl Waiter {
         if fd < 0 {
             return Err(TunnelError::Wait {
                 doing: "make an event descriptor",
-                source: io::Error::last_os_error(),
+                cause: io::Error::last_os_error(),
             });
         }
         // SAFETY: the kernel has just given us this descriptor.
@@ -113,7 +113,7 @@ impl Waiter {
         if fd < 0 {
             return Err(TunnelError::Wait {
                 doing: "make a timer",
-                source: io::Error::last_os_error(),
+                cause: io::Error::last_os_error(),
             });
         }
         // SAFETY: the kernel has just given us this descriptor.
@@ -167,10 +167,10 @@ impl Waiter {
             )
         };
         if count < 0 {
-            let source = io::Error::last_os_error();
-            if source.kind() != io::ErrorKind::Interrupted {
+            let cause = io::Error::last_os_error();
+            if cause.kind() != io::ErrorKind::Interrupted {
                 let doing = "wait for packets";
-                return Err(TunnelError::Wait { doing, source });
+                return Err(TunnelError::Wait { doing, cause });
             }
             self.polled.iter_mut().for_each(|p| p.revents = 0);
         }
@@ -208,7 +208,7 @@ impl Waiter {
         if status < 0 {
             return Err(TunnelError::Wait {
                 doing: "set a timer",
-                source: io::Error::last_os_error(),
+                cause: io::Error::last_os_error(),
             });
         }
         self.rings_ns = Some(at_ns);
