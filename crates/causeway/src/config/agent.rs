@@ -16,8 +16,8 @@ use super::validate::text;
 use super::vip::vip_address;
 use super::words::{CookieKind, Words};
 use super::{
-    AgentLoad, ClientsConfig, ConfigErrors, XdpMode, agent_load, clients, cookie, plural, read,
-    validate,
+    AgentLoad, ClientsConfig, ConfigErrors, XdpMode, agent_load, clients, cookie, document, plural,
+    read, validate,
 };
 
 /// Port of the agent's HTTP API: that of the balancer is free for one beside it.
@@ -81,7 +81,7 @@ impl AgentConfig {
 
     /// Validates the text of a file; `path` only names it in messages.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
-        validate::parse(path, text, |file: RawAgentFile, faults| {
+        document::parse(path, text, |file: RawAgentFile, faults| {
             if file.agent.is_none() {
                 faults.file("`[agent]` is missing; an agent's file has all its keys in that table");
             }

@@ -25,6 +25,7 @@ mod clients_of_tests;
 pub mod cookie;
 #[cfg(test)]
 mod cookie_tests;
+mod document;
 mod error;
 mod hash_key;
 mod health;
@@ -253,7 +254,7 @@ impl Config {
 
     /// Validates the text of a file; `path` only names it in messages.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
-        validate::parse(path, text, |raw, faults| {
+        document::parse(path, text, |raw, faults| {
             let config = validate::config(raw, Beside::NOTHING, faults)?;
             reports::check(&config, faults);
             Some(config)
@@ -262,7 +263,7 @@ impl Config {
 
     /// Checks a text that stands beside a file.
     fn parse_request(text: &str, beside: Beside) -> Result<Self, ConfigErrors> {
-        validate::parse(Path::new("request"), text, |raw, faults| {
+        document::parse(Path::new("request"), text, |raw, faults| {
             validate::config(raw, beside, faults)
         })
     }

@@ -3,22 +3,20 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use causeway_core::control::{Law, Params};
-use serde::de::DeserializeOwned;
 use toml::Spanned;
 
 use super::cookie::Beside;
 use super::error::Faults;
 use super::raw::{CountValue, HttpValue, RawConfig, RawControl, RawEncap, RawFlowTable};
-use super::words::Estimator;
-use super::words::{self, Words};
+use super::words::{Estimator, Words};
 use super::{
-    Config, ConfigErrors, Encap, FlowIdle, GueChecksum, HashKey, Mac, TunnelEnds, Vip, XdpMode,
-    announce, cookie, reports, stateful, units, vip,
+    Config, Encap, FlowIdle, GueChecksum, HashKey, Mac, TunnelEnds, Vip, XdpMode, announce, cookie,
+    reports, stateful, units, vip,
 };
 
 /// Longest interface name that the kernel takes (IFNAMSIZ - 1).
@@ -38,43 +36,6 @@ const FLOW_IDLE: RangeInclusive<Duration> =
 const INTERVAL: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(10);
 /// History: every epoch of every real is kept in memory.
 const HISTORY: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(6 * 3600);
-
-/// Reads a file's text as `R` and makes a `C` of it that cannot be wrong.
-pub(super) fn parse<R: DeserializeOwned, C>(
-    path: &Path,
-    text: &str,
-    check: impl FnOnce(R, &mut Faults<'_>) -> Option<C>,
-) -> Result<C, ConfigErrors> {
-    let mut faults = Faults::new(text);
-    let raw = match toml::from_str(text) {
-        Ok(raw) => raw,
-        Err(error) => {
-            let message = explain(error.message());
-            match error.span() {
-                Some(span) => faults.at(span, message),
-                None => faults.file(message),
-            }
-            return Err(faults.into_errors(path));
-        }
-    };
-    match check(raw, &mut faults) {
-        Some(config) if faults.is_empty() => Ok(config),
-        _ => Err(faults.into_errors(path)),
-    }
-}
-
-/// Rewrites serde's list of fields as a suggestion, where one is near.
-fn explain(message: &str) -> String {
-    let first = message.lines().next().unwrap_or_default();
-    let quoted: Vec<&str> = first.split('`').skip(1).step_by(2).collect();
-    match (first.strip_prefix("unknown field"), quoted.split_first()) {
-        (Some(_), Some((key, known))) => match words::nearest(key, known) {
-            Some(near) => format!("unknown key `{key}`; did you mean `{near}`?"),
-            None => format!("unknown key `{key}`; known here are {}", known.join(", ")),
-        },
-        _ => first.to_owned(),
-    }
-}
 
 /// `beside`: what there is besides what it names.
 pub(super) fn config(raw: RawConfig, beside: Beside, faults: &mut Faults<'_>) -> Option<Config> {

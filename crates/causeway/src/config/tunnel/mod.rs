@@ -18,7 +18,7 @@ use super::error::Faults;
 use super::raw::CountValue;
 use super::validate::{self, text};
 use super::words::{PollMode, TunnelSchedule, Words};
-use super::{ConfigErrors, plural, read, units};
+use super::{ConfigErrors, document, plural, read, units};
 
 /// Port of the HTTP API: those of balancer and agent may be in use on the machine.
 const HTTP_PORT: u16 = 9473;
@@ -109,7 +109,7 @@ impl TunnelConfig {
 
     /// Validates the text of a file; `path` only names it in messages.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
-        validate::parse(path, text, |file: RawFile, faults| {
+        document::parse(path, text, |file: RawFile, faults| {
             if file.tunnel.is_none() {
                 faults
                     .file("`[tunnel]` is missing; a tunnel's file has all its keys in that table");

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From a file's text to its raw keys, with all that serde refuses told at once.
+
+use std::mem;
+use std::ops::Range;
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+use toml::de::{DeArray, DeTable, DeValue, Deserializer, Error};
+
+use super::ConfigErrors;
+use super::error::Faults;
+use super::words;
+
+/// Faults that are looked for in one text: each takes reading it once more.
+const FAULTS_MAX: usize = 100;
+
+/// Reads a file's text as `R` and makes a `C` of it that cannot be wrong.
+pub(super) fn parse<R: DeserializeOwned, C>(
+    path: &Path,
+    text: &str,
+    check: impl FnOnce(R, &mut Faults<'_>) -> Option<C>,
+) -> Result<C, ConfigErrors> {
+    let mut faults = Faults::new(text);
+    match read(text, &mut faults).and_then(|raw| check(raw, &mut faults)) {
+        Some(config) if faults.is_empty() => Ok(config),
+        _ => Err(faults.into_errors(path)),
+    }
+}
+
+/// serde stops at the first key that it does not know or value of another type. So what it
+/// refuses is noted and taken out, and the rest is read again. With any such fault nothing
+/// is checked further: a misspelt key would be missing, too.
+fn read<R: DeserializeOwned>(text: &str, faults: &mut Faults<'_>) -> Option<R> {
+    let parsed = DeTable::parse(text);
+    let mut document = parsed.map_err(|error| note(&error, faults)).ok()?;
+    for _ in 0..FAULTS_MAX {
+        match R::deserialize(Deserializer::from(document.clone())) {
+            Ok(raw) => return faults.is_empty().then_some(raw),
+            Err(error) => {
+                note(&error, faults);
+                if !take_out(document.get_mut(), &error.span()?) {
+                    return None;
+                }
+            }
+        }
+    }
+    None
+}
+
+fn note(error: &Error, faults: &mut Faults<'_>) {
+    let message = explain(error.message());
+    match error.span() {
+        Some(span) => faults.at(span, message),
+        None => faults.file(message),
+    }
+}
+
+/// Rewrites serde's list of fields as a suggestion, where one is near, and Rust's names of
+/// types as words.
+fn explain(message: &str) -> String {
+    let first = message.lines().next().unwrap_or_default();
+    let is_type = first.starts_with("invalid type");
+    if let (true, Some((wrong, name))) = (is_type, first.split_once(", expected ")) {
+        let word = match name {
+            "i64" => "a whole number",
+            "f64" => "a number",
+            "a sequence" => "a list in [ ]",
+            _ => name,
+        };
+        return format!("{wrong}, expected {word}");
+    }
+    let quoted: Vec<&str> = first.split('`').skip(1).step_by(2).collect();
+    match (first.strip_prefix("unknown field"), quoted.split_first()) {
+        (Some(_), Some((key, known))) => match words::nearest(key, known) {
+            Some(near) => format!("unknown key `{key}`; did you mean `{near}`?"),
+            None => format!("unknown key `{key}`; known here are {}", known.join(", ")),
+        },
+        _ => first.to_owned(),
+    }
+}
+
+/// Takes out the innermost entry whose key or value stands at a place of the text, if one
+/// does.
+fn take_out(table: &mut DeTable<'_>, place: &Range<usize>) -> bool {
+    let mut values = table.iter_mut().map(|(_, value)| value.get_mut());
+    if values.any(|value| take_out_of(value, place)) {
+        return true;
+    }
+    let mut entries = table.iter();
+    let entry = entries.find(|(key, value)| key.span() == *place || value.span() == *place);
+    let key = entry.map(|(key, _)| key.get_ref().clone().into_owned());
+    key.is_some_and(|key| table.remove(key.as_str()).is_some())
+}
+
+fn take_out_of(value: &mut DeValue<'_>, place: &Range<usize>) -> bool {
+    match value {
+        DeValue::Table(table) => take_out(table, place),
+        DeValue::Array(array) => {
+            let mut elements = array.iter_mut().map(|element| element.get_mut());
+            if elements.any(|element| take_out_of(element, place)) {
+                return true;
+            }
+            let before = array.len();
+            let elements = mem::replace(array, DeArray::new()).into_iter();
+            *array = elements
+                .filter(|element| element.span() != *place)
+                .collect();
+            array.len() < before
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{AgentConfig, Config, ConfigErrors, TunnelConfig};
+
+    fn lines<C: std::fmt::Debug>(parsed: Result<C, ConfigErrors>) -> Vec<String> {
+        let errors = parsed.unwrap_err().to_string();
+        errors.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn all_unknown_keys_and_wrong_types_of_a_balancers_file_are_told_at_once() {
+        let text = "interfaec = \"eth0\"\nxyz = 1\n[contrl]\ninterval = \"1s\"\n\
+                    [[vip]]\nadress = \"198.51.100.10\"\nport = \"443\"\n\
+                    [[vip.real]]\naddress = 7\nwieght = 3\n[vip.health]\nprob = \"tcp\"\n";
+        let told = lines(Config::parse("lb.toml".as_ref(), text));
+        assert_eq!(
+            told,
+            [
+                "lb.toml:1: unknown key `interfaec`; did you mean `interface`?",
+                "lb.toml:2: unknown key `xyz`; known here are interface, pin_dir, state_dir, socket, http, reconcile, hash_key, xdp, encap, flow_table, stateful, measure, control, cookie, clients, announce, history, vip",
+                "lb.toml:3: unknown key `contrl`; did you mean `control`?",
+                "lb.toml:6: unknown key `adress`; did you mean `address`?",
+                "lb.toml:7: invalid type: string \"443\", expected a whole number",
+                "lb.toml:9: invalid type: integer `7`, expected a string",
+                "lb.toml:10: unknown key `wieght`; did you mean `weight`?",
+                "lb.toml:12: unknown key `prob`; did you mean `probe`?",
+            ]
+        );
+    }
+
+    #[test]
+    fn all_unknown_keys_of_an_agents_file_are_told_at_once() {
+        let text = "[agent]\ninterfac = \"eth0\"\nadresses = []\n[agent.cooky]\n";
+        let told = lines(AgentConfig::parse("agent.toml".as_ref(), text));
+        assert_eq!(
+            told,
+            [
+                "agent.toml:2: unknown key `interfac`; did you mean `interface`?",
+                "agent.toml:3: unknown key `adresses`; did you mean `addresses`?",
+                "agent.toml:4: unknown key `cooky`; did you mean `cookie`?",
+            ]
+        );
+    }
+
+    #[test]
+    fn all_unknown_keys_of_a_tunnels_file_are_told_at_once() {
+        let text = "[tunnel]\ndevise = \"cw0\"\naddresses = [\"10.5.0.1/24\", 5]\n\
+                    tunnel.path = 1\n[tunnel.engin]\nrto = 4\n[[tunnels]]\n";
+        let told = lines(TunnelConfig::parse("tunnel.toml".as_ref(), text));
+        assert_eq!(
+            told,
+            [
+                "tunnel.toml:2: unknown key `devise`; did you mean `device`?",
+                "tunnel.toml:3: invalid type: integer `5`, expected a string",
+                "tunnel.toml:4: unknown key `tunnel`; known here are device, netns, mtu, queue, addresses, persist, threads, poll, keys, socket, http, engine, path",
+                "tunnel.toml:5: unknown key `engin`; did you mean `engine`?",
+                "tunnel.toml:7: unknown key `tunnels`; did you mean `tunnel`?",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_text_full_of_faults_ends() {
+        let text: String = (0..5_000).map(|n| format!("k{n} = {n}\n")).collect();
+        let told = lines(Config::parse("lb.toml".as_ref(), &text));
+        assert_eq!(told.last().unwrap(), "lb.toml: and 80 more faults");
+    }
+}
