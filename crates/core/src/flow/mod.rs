@@ -14,6 +14,7 @@ mod hash;
 mod index;
 mod key;
 mod meter;
+mod observation;
 mod table;
 
 pub use batch::{Batch, Place};
@@ -21,7 +22,8 @@ pub use comparison::{Comparison, Measuring};
 pub use direction::{Cidr, CidrError, Direction, Hint};
 pub use hash::{FlowHasher, FlowState};
 pub use key::FlowKey;
-pub use meter::{Counts, Headers, Meter, Observation, Row, Settings, Sink};
+pub use meter::{Counts, Meter, Row, Settings, Sink};
+pub use observation::{Headers, Observation};
 pub use table::{Evicted, Lookup, Name, Sender, Table};
 
 #[cfg(test)]
