@@ -57,12 +57,54 @@ impl CpuMeter {
         Ok(now.busy.saturating_sub(self.busy) as f64 / total as f64)
     }
 
-    /// Share of all CPUs' time that the hypervisor gave to others since the start, 0 to 1: what
-    /// waited meanwhile says nothing about the program.
-    pub fn stolen(&self) -> Result<f64> {
+    /// What the hypervisor gave to others since the start.
+    pub fn steal(&self) -> Result<Steal> {
         let now = Self::start()?;
-        let total = now.total.saturating_sub(self.total).max(1);
-        Ok(now.stolen.saturating_sub(self.stolen) as f64 / total as f64)
+        Ok(Steal::of(
+            now.stolen.saturating_sub(self.stolen),
+            now.total.saturating_sub(self.total),
+        ))
+    }
+}
+
+/// CPU time that the hypervisor gave to others, over one stretch of time or several: what
+/// waited meanwhile says nothing about the program.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Steal {
+    stolen: u64,
+    total: u64,
+    worst_pct: f64,
+}
+
+impl Steal {
+    /// Of a stretch of so much time of all CPUs, in one unit.
+    pub fn of(stolen: u64, total: u64) -> Self {
+        let mut one = Self {
+            stolen,
+            total,
+            worst_pct: 0.0,
+        };
+        one.worst_pct = one.pct();
+        one
+    }
+
+    /// Both stretches.
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            stolen: self.stolen + other.stolen,
+            total: self.total + other.total,
+            worst_pct: self.worst_pct.max(other.worst_pct),
+        }
+    }
+
+    /// In percent of all CPUs' time.
+    pub fn pct(&self) -> f64 {
+        100.0 * self.stolen as f64 / self.total.max(1) as f64
+    }
+
+    /// The same of the stretch that has most.
+    pub fn worst_pct(&self) -> f64 {
+        self.worst_pct
     }
 }
 
@@ -206,6 +248,14 @@ mod tests {
             .filter(|&cpu| inherited.is_set(cpu) == Ok(true))
             .collect();
         assert_eq!(kept, [first]);
+    }
+
+    #[test]
+    fn stolen_time_is_that_of_all_and_of_the_worst_stretch() {
+        let both = Steal::of(4, 100).and(Steal::of(0, 300));
+        assert_eq!((both.pct(), both.worst_pct()), (1.0, 4.0));
+        assert_eq!(Steal::default().and(both), both);
+        assert_eq!(Steal::of(0, 0).pct(), 0.0);
     }
 
     #[test]

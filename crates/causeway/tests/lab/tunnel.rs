@@ -56,6 +56,10 @@ fn the_evaluation_of_tunnels_has_its_figures() {
             "rate=100",
             "loss_pct=0,1",
             "parts=tails,kept,flap,gbps,idle",
+            // Whatever is stolen has its round played again, once.
+            "stolen_max_pct=0",
+            "replays=1",
+            "replay_s=10",
         ],
     );
     for row in 0..2 {
@@ -87,6 +91,12 @@ fn the_evaluation_of_tunnels_has_its_figures() {
     ] {
         assert!(number(&report, pointer) > 0.0, "{pointer}");
     }
+    // Blocks by load, loss and carrier, and rounds of the other parts.
+    assert_eq!(report["stolen"]["rounds"], 2 * 2 * 3 * 3 + 2 + 2 + 1);
+    let discarded = report["result"]["more"]["stolen"]["discarded"].as_array();
+    let discarded = discarded.expect("tries that do not count");
+    assert_eq!(report["stolen"]["tries_again"], discarded.len());
+    assert_eq!(report["stolen"]["played_again"], discarded.len());
     // Far from the target, so that a busy machine does not fail it; goodput would not show
     // that everything goes twice.
     assert!(number(&report, "/retransmit_pct_no_loss") < 5.0);
@@ -106,6 +116,7 @@ fn a_tunnel_answers_everything_where_paths_are_bad() {
             "carriers=plain,causeway",
             "parts=delay,place,redis",
             "cases=slow,ring_1,get",
+            "replay_s=20",
         ],
     );
     let rows = |part: &str| report[part].as_array().cloned().expect("rows");

@@ -17,7 +17,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::loads::{self, Ends, Latencies, Pace, Stack};
+use super::latencies::Latencies;
+use super::loads::{self, Ends, Pace, Stack};
 use super::tunnel::{Setting, Tunnel};
 use super::world::{DEVICE, GUESTS, Place, Shape, World};
 use super::{Context, Param, Scenario, param};

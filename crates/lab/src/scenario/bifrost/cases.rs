@@ -8,11 +8,12 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::compare::{Comparison, Elephant, Load, Trouble};
 use super::loads::{self, Stack};
 use super::redis::Redis;
+use super::replay::Replays;
 use super::rivals::{Kind, Rival};
 use super::runs::{CLIENTS, Carrier, WEB, carriers, guests, hosts};
 use super::tunnel::{Setting, Tunnel};
@@ -21,7 +22,7 @@ use super::{Context, Plan};
 use crate::line::{Impairment, Line};
 use crate::nginx::Nginx;
 
-type Part = fn(&Context, &Plan) -> Result<(Value, Value)>;
+type Part = fn(&Context, &Plan, &mut Replays<'_>) -> Result<(Value, Value)>;
 
 /// The parts by name.
 pub(super) const PARTS: [(&str, Part); 6] = [
@@ -144,7 +145,7 @@ fn losses(plan: &Plan) -> impl Iterator<Item = f64> + '_ {
 }
 
 /// One path with ten times the RTT or with jitter, and jitter on all.
-fn delay(context: &Context, plan: &Plan) -> Result<(Value, Value)> {
+fn delay(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<(Value, Value)> {
     let mut site = Site::build(context, plan, "delay", &plan.congestion)?;
     let even = Impairment {
         round_trip_us: plan.rtt_us,
@@ -155,7 +156,7 @@ fn delay(context: &Context, plan: &Plan) -> Result<(Value, Value)> {
         .collect::<Result<Vec<Line>>>()?;
     site.connect(context, plan, &plan.setting)?;
     let carriers = site.with_bad_path();
-    let mut comparison = Comparison::new(context, plan);
+    let mut comparison = Comparison::new(context, plan, replays);
     for case in DELAYS.into_iter().filter(|case| plan.has(case)) {
         for (path, line) in lines.iter().enumerate() {
             line.set(delayed(case, path, even));
@@ -194,10 +195,10 @@ fn delayed(case: &str, path: usize, even: Impairment) -> Impairment {
 
 /// Losses in the network, in front of the sending card, behind the receiving one, and in
 /// front of a guest beside an elephant.
-fn place(context: &Context, plan: &Plan) -> Result<(Value, Value)> {
+fn place(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<(Value, Value)> {
     let mut site = Site::build(context, plan, "place", &plan.congestion)?;
     site.connect(context, plan, &plan.setting)?;
-    let mut comparison = Comparison::new(context, plan);
+    let mut comparison = Comparison::new(context, plan, replays);
     for (case, place) in PLACES.into_iter().filter(|(case, _)| plan.has(case)) {
         for loss in losses(plan).filter(|loss| *loss > 0.0) {
             let _injected = site.world.lose(loss / 100.0, place, context.seed)?;
@@ -219,17 +220,15 @@ fn place(context: &Context, plan: &Plan) -> Result<(Value, Value)> {
             ..Trouble::new(case, 0.0)
         };
         for load in [Load::Short, Load::Rr] {
-            let refused = ends.total("vnic_full")?;
-            let resent = ends.total("chunks_resent")?;
-            let dropped = drops(&site.world)?;
-            comparison.run(&trouble, load, &tunnel)?;
-            let columns = json!({
-                "vnic_full": ends.total("vnic_full")? - refused,
-                "chunks_resent": ends.total("chunks_resent")? - resent,
-                "device_drops": drops(&site.world)? - dropped,
-            });
+            let counts = || {
+                Ok([
+                    ("vnic_full", ends.total("vnic_full")?),
+                    ("chunks_resent", ends.total("chunks_resent")?),
+                    ("device_drops", drops(&site.world)?),
+                ])
+            };
+            let columns = comparison.count(&trouble, load, &tunnel, &counts)?;
             context.say(format!("{case}: {columns}"));
-            comparison.note(&trouble, load, columns);
         }
     }
     Ok(comparison.finish())
@@ -243,11 +242,11 @@ fn drops(world: &World) -> Result<u64> {
 
 /// Bulk beside requests: TCP's on one path, towards the clients as the answers are, or the
 /// carrier's own.
-fn elephant(context: &Context, plan: &Plan) -> Result<(Value, Value)> {
+fn elephant(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<(Value, Value)> {
     let mut site = Site::build(context, plan, "elephant", &plan.congestion)?;
     site.connect(context, plan, &plan.setting)?;
     let carriers = site.with_bad_path();
-    let mut comparison = Comparison::new(context, plan);
+    let mut comparison = Comparison::new(context, plan, replays);
     for case in ELEPHANTS.into_iter().filter(|case| plan.has(case)) {
         let elephant = match case {
             "own" => Elephant::Own,
@@ -271,8 +270,8 @@ fn elephant(context: &Context, plan: &Plan) -> Result<(Value, Value)> {
 }
 
 /// Plain TCP, and TCP in the tunnel, by congestion control.
-fn congestion(context: &Context, plan: &Plan) -> Result<(Value, Value)> {
-    let mut comparison = Comparison::new(context, plan);
+fn congestion(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<(Value, Value)> {
+    let mut comparison = Comparison::new(context, plan, replays);
     for case in CONGESTION.into_iter().filter(|case| plan.has(case)) {
         // A listener hands its algorithm on to what it accepts: servers start anew.
         let mut site = Site::build(context, plan, case, case)?;
@@ -295,8 +294,8 @@ fn congestion(context: &Context, plan: &Plan) -> Result<(Value, Value)> {
 }
 
 /// GETs from Redis. Debian's does not speak MPTCP.
-fn redis(context: &Context, plan: &Plan) -> Result<(Value, Value)> {
-    let mut comparison = Comparison::new(context, plan);
+fn redis(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<(Value, Value)> {
+    let mut comparison = Comparison::new(context, plan, replays);
     if plan.has(GET) {
         let mut site = Site::build(context, plan, "redis", &plan.congestion)?;
         let _servers = [
@@ -317,8 +316,8 @@ fn redis(context: &Context, plan: &Plan) -> Result<(Value, Value)> {
 
 /// Plain TCP, a tunnel that does nothing, ours over one path, and over all. The tunnels take
 /// turns at the guests' device.
-fn nothing(context: &Context, plan: &Plan) -> Result<(Value, Value)> {
-    let mut comparison = Comparison::new(context, plan);
+fn nothing(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<(Value, Value)> {
+    let mut comparison = Comparison::new(context, plan, replays);
     if !plan.has(BY_TUNNEL) {
         return Ok(comparison.finish());
     }
@@ -340,7 +339,7 @@ fn nothing(context: &Context, plan: &Plan) -> Result<(Value, Value)> {
         let _injected = site
             .world
             .lose(loss / 100.0, Place::Network, context.seed)?;
-        let all = |comparison: &mut Comparison<'_>, carrier: &[Carrier]| {
+        let all = |comparison: &mut Comparison<'_, '_>, carrier: &[Carrier]| {
             [Load::Short, Load::Rr, Load::Bulk]
                 .into_iter()
                 .try_for_each(|load| comparison.run(&trouble, load, carrier))

@@ -9,7 +9,8 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::hostile::Hostile;
-use super::loads::{self, Ends, Latencies, Pace};
+use super::latencies::Latencies;
+use super::loads::{self, Ends, Pace};
 use super::runs::guests;
 use super::tunnel::{Setting, Tunnel};
 use super::world::{Place, Shape, World};

@@ -13,15 +13,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, connect,
     getsockopt, listen, setsockopt, socket, sockopt,
 };
 use serde::Serialize;
 
+use super::latencies::Latencies;
 use crate::clock;
-use crate::cpu::{CpuMeter, process_clock};
+use crate::cpu::{CpuMeter, Steal, process_clock};
 use crate::netns::Netns;
 
 /// A message of the ping-pong, as in sockperf.
@@ -53,30 +54,6 @@ pub struct Ends {
     pub stack: Stack,
 }
 
-/// Times of requests, in milliseconds.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct Latencies {
-    /// Requests.
-    pub requests: usize,
-    /// Of these, not answered within 20 s, or broken.
-    pub failed: usize,
-    /// Percentiles.
-    pub p50_ms: f64,
-    /// See `p50_ms`.
-    pub p90_ms: f64,
-    /// See `p50_ms`.
-    pub p99_ms: f64,
-    /// See `p50_ms`.
-    pub p999_ms: f64,
-    /// The longest.
-    pub max_ms: f64,
-    /// How late requests of a timetable began, 99th percentile: clients wait for a CPU, too,
-    /// and whatever does in between.
-    pub late_p99_ms: f64,
-    /// CPU time that the hypervisor gave to others meanwhile, in percent.
-    pub stolen_pct: f64,
-}
-
 /// A client's requests: their times in nanoseconds, how late they began, and how many of them
 /// failed.
 type Part = (Vec<u64>, Vec<u64>, usize);
@@ -90,6 +67,19 @@ pub struct Spent {
     pub load: f64,
 }
 
+/// What a bulk load had.
+#[derive(Debug, Clone, Copy)]
+pub struct Bulk {
+    /// What arrived, Gbit/s.
+    pub gbps: f64,
+    /// CPU seconds for a gigabyte.
+    pub spent: Spent,
+    /// Share of all CPUs that was busy meanwhile, 0 to 1.
+    pub busy: f64,
+    /// What the hypervisor gave to others meanwhile.
+    pub steal: Steal,
+}
+
 /// Requests by a timetable.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
@@ -99,26 +89,6 @@ pub struct Pace {
     pub clients: usize,
     /// How long.
     pub lasts: Duration,
-}
-
-impl Latencies {
-    fn of(mut times_ns: Vec<u64>, failed: usize) -> Result<Self> {
-        ensure!(!times_ns.is_empty(), "no request was answered");
-        times_ns.sort_unstable();
-        let last = times_ns.len() - 1;
-        let quantile = |q: f64| times_ns[(last as f64 * q).ceil() as usize] as f64 / 1e6;
-        Ok(Self {
-            requests: times_ns.len(),
-            failed,
-            p50_ms: quantile(0.5),
-            p90_ms: quantile(0.9),
-            p99_ms: quantile(0.99),
-            p999_ms: quantile(0.999),
-            max_ms: quantile(1.0),
-            late_p99_ms: 0.0,
-            stolen_pct: 0.0,
-        })
-    }
 }
 
 /// Short connections: connect, one request, the whole answer, close. The server, nginx,
@@ -166,6 +136,7 @@ pub fn idle_ping_pong(ends: &Ends, port: u16, lasts: Duration) -> Result<Latenci
     ends.client.run(move || {
         let mut stream = open(target, stack)?;
         let mut times = Vec::new();
+        let meter = CpuMeter::start()?;
         let (start, mut message) = (Instant::now(), [7; MESSAGE]);
         while start.elapsed() < lasts {
             let begin = clock::monotonic_ns();
@@ -173,7 +144,7 @@ pub fn idle_ping_pong(ends: &Ends, port: u16, lasts: Duration) -> Result<Latenci
             stream.read_exact(&mut message)?;
             times.push(clock::monotonic_ns() - begin);
         }
-        Latencies::of(times, 0)
+        Latencies::of(times, Vec::new(), 0, meter.steal()?)
     })
 }
 
@@ -257,6 +228,9 @@ where
             })
         })
         .collect();
+    // Later than this only requests that wait for a timeout are out, and CPUs are idle.
+    sleep_until(start + count * gap_ns);
+    let steal = meter.steal()?;
     let (mut times, mut late, mut failed) = (Vec::new(), Vec::new(), 0);
     for thread in threads {
         let Ok(result) = thread.join() else {
@@ -267,11 +241,7 @@ where
         late.extend(waits);
         failed += broken;
     }
-    Ok(Latencies {
-        late_p99_ms: Latencies::of(late, 0)?.p99_ms,
-        stolen_pct: 100.0 * meter.stolen()?,
-        ..Latencies::of(times, failed)?
-    })
+    Latencies::of(times, late, failed, steal)
 }
 
 fn sleep_until(due_ns: u64) {
@@ -281,28 +251,16 @@ fn sleep_until(due_ns: u64) {
     }
 }
 
-/// Bulk from client to server over some connections; what arrived in Gbit/s over the
-/// time after the warm-up.
+/// Bulk from client to server over some connections: what arrived over the time after the
+/// warm-up, and the CPU time that these processes and the load itself took for it. Unlike the
+/// rate that says something on a machine that others use, too.
 pub fn bulk(
     ends: &Ends,
     port: u16,
     flows: usize,
-    warm_up: Duration,
-    lasts: Duration,
-) -> Result<f64> {
-    Ok(bulk_with(ends, port, flows, warm_up, lasts, &[])?.0)
-}
-
-/// The same, and the CPU time that these processes and the load itself took, in seconds for
-/// a gigabyte. Unlike the rate it says something on a machine that others use, too.
-pub fn bulk_with(
-    ends: &Ends,
-    port: u16,
-    flows: usize,
-    warm_up: Duration,
-    lasts: Duration,
+    [warm_up, lasts]: [Duration; 2],
     processes: &[u32],
-) -> Result<(f64, Spent)> {
+) -> Result<Bulk> {
     let own = std::process::id();
     let clocks = || -> Result<[Duration; 2]> {
         let all = processes.iter().map(|&pid| process_clock(pid));
@@ -367,10 +325,12 @@ pub fn bulk_with(
         })
         .collect();
     std::thread::sleep(warm_up);
+    let meter = CpuMeter::start()?;
     let (before, begin, spent) = (received.load(Ordering::Relaxed), Instant::now(), clocks()?);
     std::thread::sleep(lasts);
     let bytes = received.load(Ordering::Relaxed) - before;
     let (seconds, after) = (begin.elapsed().as_secs_f64(), clocks()?);
+    let (busy, steal) = (meter.share()?, meter.steal()?);
     stop.store(true, Ordering::Relaxed);
     for source in sources {
         source
@@ -380,11 +340,15 @@ pub fn bulk_with(
     sink.join()
         .unwrap_or_else(|_| bail!("the server thread panicked"))?;
     let per_gb = |i: usize| (after[i] - spent[i]).as_secs_f64() * 1e9 / bytes.max(1) as f64;
-    let spent = Spent {
-        processes: per_gb(0),
-        load: per_gb(1),
-    };
-    Ok((bytes as f64 * 8.0 / seconds / 1e9, spent))
+    Ok(Bulk {
+        gbps: bytes as f64 * 8.0 / seconds / 1e9,
+        spent: Spent {
+            processes: per_gb(0),
+            load: per_gb(1),
+        },
+        busy,
+        steal,
+    })
 }
 
 fn is_timeout(error: &io::Error) -> bool {

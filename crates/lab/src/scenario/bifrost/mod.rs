@@ -7,26 +7,33 @@ mod balancer;
 mod cases;
 mod compare;
 mod faults;
+mod flap;
 mod hostile;
+mod kept;
+mod latencies;
 mod loads;
 mod machine;
 mod redis;
+mod replay;
 pub(crate) mod rivals;
 mod runs;
 mod table;
+mod tails;
 mod tunnel;
 mod world;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 pub use balancer::BifrostBalancer;
 pub use faults::BifrostFaults;
 /// A process of the lab: one end of a tunnel to compare with.
 pub(crate) use rivals as plain_tunnel;
+
+use replay::Rule;
 
 use super::{Context, Param, Scenario, param};
 
@@ -60,10 +67,15 @@ impl Scenario for Bifrost {
                 "6",
                 "length of each run of short connections and ping-pong",
             ),
+            param(
+                "tail_rounds",
+                "3",
+                "blocks that each such run of the part tails is cut into, by turns; requests are pooled",
+            ),
             param("bulk_s", "4", "measured time of each bulk run"),
             param(
                 "rounds",
-                "5",
+                "9",
                 "runs of each tunnel in the throughput comparison",
             ),
             param(
@@ -129,6 +141,17 @@ impl Scenario for Bifrost {
                 "",
                 "another build's executable, compared like them",
             ),
+            param(
+                "stolen_max_pct",
+                "1",
+                "a round in which the host takes more of all CPU time is played again",
+            ),
+            param("replays", "3", "times that a round may be played again"),
+            param(
+                "replay_s",
+                "300",
+                "time for that in the whole run; parts share it by their lengths",
+            ),
         ];
         PARAMS
     }
@@ -146,6 +169,7 @@ impl Scenario for Bifrost {
 /// The parameters, checked.
 pub(super) struct Plan {
     lasts: Duration,
+    tail_rounds: usize,
     bulk: Duration,
     rounds: usize,
     kept_rounds: usize,
@@ -166,6 +190,7 @@ pub(super) struct Plan {
     tunnels: Vec<String>,
     /// Another build.
     other: Option<PathBuf>,
+    rule: Rule,
 }
 
 impl Plan {
@@ -178,7 +203,24 @@ impl Plan {
                 .filter(|word| !word.is_empty());
             Ok(words.map(str::to_owned).collect())
         };
-        let seconds = |name| Ok::<_, anyhow::Error>(Duration::from_secs_f64(context.param(name)?));
+        let seconds = |name| -> Result<Duration> {
+            let seconds = Duration::try_from_secs_f64(context.param(name)?);
+            seconds.with_context(|| format!("{name} is no length of time"))
+        };
+        let rule = Rule {
+            limit_pct: context.param("stolen_max_pct")?,
+            replays: context.param("replays")?,
+            budget: seconds("replay_s")?,
+        };
+        ensure!(
+            (0.0..=100.0).contains(&rule.limit_pct),
+            "stolen_max_pct lies between 0 and 100"
+        );
+        let tail_rounds = context.param("tail_rounds")?;
+        ensure!(
+            (1..=100).contains(&tail_rounds),
+            "tail_rounds lies between 1 and 100"
+        );
         let losses = words("loss_pct", ',')?;
         let losses: Vec<f64> = losses
             .iter()
@@ -205,6 +247,7 @@ impl Plan {
         Ok(Self {
             other: (!other.is_empty()).then(|| PathBuf::from(other)),
             lasts: seconds("seconds")?,
+            tail_rounds,
             bulk: seconds("bulk_s")?,
             rounds: context.param("rounds")?,
             kept_rounds: context.param("kept_rounds")?,
@@ -223,6 +266,7 @@ impl Plan {
             flows: context.param("flows")?,
             congestion: context.param("congestion")?,
             setting,
+            rule,
         })
     }
 
@@ -237,6 +281,53 @@ impl Plan {
 
     fn carries(&self, carrier: &str) -> bool {
         self.carriers.iter().any(|wanted| wanted == carrier)
+    }
+
+    /// Throughput and idle round trips share their rounds.
+    fn fast(&self) -> Option<&'static str> {
+        match (self.wants("gbps"), self.wants("idle")) {
+            (true, true) => Some("gbps, idle"),
+            (true, false) => Some("gbps"),
+            (false, true) => Some("idle"),
+            (false, false) => None,
+        }
+    }
+
+    /// Parts in the order of play, with the time that they measure: roughly for the further ones.
+    fn lengths(&self) -> Vec<(String, Duration)> {
+        let times = |count: usize, each: Duration| each * u32::try_from(count).unwrap_or(u32::MAX);
+        let bulk = self.bulk + runs::WARM_UP;
+        let carriers = self.carriers.len();
+        let mut parts = vec![
+            ("tails", times(2 * self.losses.len() * carriers, self.lasts)),
+            (
+                "kept",
+                times(self.kept_rounds * kept::losses(self).len(), bulk),
+            ),
+            ("flap", times(2 * self.flap_rounds, self.lasts)),
+            ("more", times(3, self.lasts)),
+        ];
+        for (part, _) in cases::PARTS {
+            parts.push((part, times(24 * self.case_rounds, self.lasts)));
+        }
+        parts.push(("cpu", times(2 * self.rounds, bulk)));
+        parts.retain(|(part, _)| self.wants(part));
+        if let Some(part) = self.fast() {
+            let gbps = times(self.rounds * self.tunnels.len(), bulk);
+            let idle = times(2 * self.rounds, self.bulk);
+            let of = |name, length| {
+                if self.wants(name) {
+                    length
+                } else {
+                    Duration::ZERO
+                }
+            };
+            parts.push((part, of("gbps", gbps) + of("idle", idle)));
+        }
+        let named = parts.into_iter();
+        named
+            .map(|(part, length)| (part.to_owned(), length))
+            .collect()
     }
 }
 

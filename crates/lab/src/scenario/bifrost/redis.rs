@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use tempfile::TempDir;
 
-use super::loads::{self, Ends, Latencies, Pace, Stack};
+use super::latencies::Latencies;
+use super::loads::{self, Ends, Pace, Stack};
 use crate::netns::Netns;
 
 /// Where it listens.
