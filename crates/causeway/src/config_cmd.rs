@@ -17,7 +17,8 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Check a balancer's or an agent's file; each fault is one line with its place and its mend
+    /// Check a balancer's, an agent's or a tunnel's file; each fault is one line with its place and
+    /// its mend
     Check {
         /// The file to check
         #[arg(default_value = "/etc/causeway/causeway.toml")]

@@ -36,11 +36,11 @@ pub struct Args {
 /// How counters are shown.
 #[derive(Debug, clap::Args)]
 pub struct View {
-    /// How to print; a balancer's csv holds the reals
+    /// How to print; csv holds a balancer's reals, a tunnel's paths
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 
-    /// Show every verdict, also those that never happened
+    /// Show every count, also of what never happened
     #[arg(short, long)]
     all: bool,
 

@@ -318,7 +318,7 @@ fn refusals_are_one_sentence() {
         write(&good.replace("pin_dir = \"/", "pin_dir = \"/proc/"));
         refused(&["agent", "-c"], "is not in a BPF file system");
         refused(&["agent", "stats", "--socket"], "is gone");
-        refused(&["lb", "-c"], "unknown key `agent`");
+        refused(&["lb", "-c"], "this is an agent's file");
         assert!(!has_program());
     });
 }

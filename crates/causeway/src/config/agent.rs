@@ -81,10 +81,8 @@ impl AgentConfig {
 
     /// Validates the text of a file; `path` only names it in messages.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
-        document::parse(path, text, |file: RawAgentFile, faults| {
-            if file.agent.is_none() {
-                faults.file("`[agent]` is missing; an agent's file has all its keys in that table");
-            }
+        let kind = ("agent", "an agent's");
+        document::parse_table(path, text, kind, |file: RawAgentFile, faults| {
             config(&file.agent?, faults)
         })
     }
@@ -150,7 +148,7 @@ impl AgentConfig {
 
 /// Whether a file is an agent's and not a balancer's.
 pub(super) fn is_agents(text: &str) -> bool {
-    toml::from_str::<toml::Table>(text).is_ok_and(|file| file.contains_key("agent"))
+    document::has_key(text, "agent")
 }
 
 fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {

@@ -28,6 +28,34 @@ pub(super) fn parse<R: DeserializeOwned, C>(
     }
 }
 
+/// As [`parse`], of a file that has all its keys in one table.
+pub(super) fn parse_table<R: DeserializeOwned, C>(
+    path: &Path,
+    text: &str,
+    (table, whose): (&str, &str),
+    check: impl FnOnce(R, &mut Faults<'_>) -> Option<C>,
+) -> Result<C, ConfigErrors> {
+    // Else each key would be told to be unknown.
+    if is_toml(text) && !has_key(text, table) {
+        let mut faults = Faults::new(text);
+        faults.file(format!(
+            "`[{table}]` is missing; {whose} file has all its keys in that table"
+        ));
+        return Err(faults.into_errors(path));
+    }
+    parse(path, text, check)
+}
+
+/// Whether a text can be read at all.
+pub(super) fn is_toml(text: &str) -> bool {
+    DeTable::parse(text).is_ok()
+}
+
+/// Whether a file has a key or a table of that name, outside of any table.
+pub(super) fn has_key(text: &str, name: &str) -> bool {
+    DeTable::parse(text).is_ok_and(|document| document.get_ref().contains_key(name))
+}
+
 /// serde stops at the first key that it does not know or value of another type. So what it
 /// refuses is noted and taken out, and the rest is read again. With any such fault nothing
 /// is checked further: a misspelt key would be missing, too.
@@ -74,7 +102,10 @@ fn explain(message: &str) -> String {
     match (first.strip_prefix("unknown field"), quoted.split_first()) {
         (Some(_), Some((key, known))) => match words::nearest(key, known) {
             Some(near) => format!("unknown key `{key}`; did you mean `{near}`?"),
-            None => format!("unknown key `{key}`; known here are {}", known.join(", ")),
+            None => match known {
+                [only] => format!("unknown key `{key}`; known here is {only} alone"),
+                _ => format!("unknown key `{key}`; known here are {}", known.join(", ")),
+            },
         },
         _ => first.to_owned(),
     }
@@ -171,6 +202,54 @@ mod tests {
                 "tunnel.toml:7: unknown key `tunnels`; did you mean `tunnel`?",
             ]
         );
+    }
+
+    #[test]
+    fn a_file_of_another_kind_is_told_to_be_one() {
+        let told = lines(TunnelConfig::parse(
+            "x.toml".as_ref(),
+            "device = \"cw0\"\n[[path]]\nid = 0\n",
+        ));
+        assert_eq!(
+            told,
+            ["x.toml: `[tunnel]` is missing; a tunnel's file has all its keys in that table"]
+        );
+        let told = lines(Config::parse(
+            "x.toml".as_ref(),
+            "[xdp]\nmod = 1\nabc = 2\n",
+        ));
+        assert_eq!(
+            told,
+            [
+                "x.toml:2: unknown key `mod`; did you mean `mode`?",
+                "x.toml:3: unknown key `abc`; known here is mode alone",
+            ]
+        );
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("x.toml");
+        for (text, by_lb, by_check) in [
+            (
+                "[tunnel]\n",
+                "this is a tunnel's file; start it with `causeway tunnel -c FILE`",
+                "`device` is missing",
+            ),
+            (
+                "[agent]\n",
+                "this is an agent's file; start it with `causeway agent -c FILE`",
+                "`interface` is missing",
+            ),
+            (
+                "device = \"cw0\"\n",
+                "unknown key `device`",
+                "taken for a balancer's file, as it has neither `[agent]` nor `[tunnel]`",
+            ),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let told = Config::load(&file).unwrap_err().to_string();
+            assert!(told.contains(by_lb), "{told}");
+            let told = crate::config::check(&file).unwrap_err().to_string();
+            assert!(told.contains(by_check), "{told}");
+        }
     }
 
     #[test]

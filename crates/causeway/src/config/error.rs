@@ -25,6 +25,29 @@ pub struct ConfigErrors {
     pub faults: Vec<Fault>,
 }
 
+impl ConfigErrors {
+    /// A fault of a file as a whole.
+    pub(super) fn of_file(file: &Path, message: String) -> Self {
+        Self {
+            file: file.to_owned(),
+            faults: vec![Fault {
+                line: None,
+                message,
+            }],
+        }
+    }
+
+    /// The same with a sentence in front.
+    pub(super) fn beginning_with(mut self, message: &str) -> Self {
+        let first = Fault {
+            line: None,
+            message: message.to_owned(),
+        };
+        self.faults.insert(0, first);
+        self
+    }
+}
+
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, fault) in self.faults.iter().take(SHOWN_MAX).enumerate() {

@@ -51,7 +51,7 @@ pub use causeway_io::{FlowIdle, TunnelEnds};
 pub use clients::{ClientsConfig, Threshold};
 pub use clients_of::{FlowLimit, Source};
 pub use cookie::{Beside, Cookies};
-pub use error::{ConfigErrors, Fault};
+pub use error::ConfigErrors;
 pub use hash_key::HashKey;
 pub use health::{Health, Probe};
 pub use json::{changed_vip, real_from_json, vip_from_json};
@@ -249,7 +249,18 @@ pub const WEIGHT_MAX: u32 = 65_535;
 impl Config {
     /// Reads and validates a file. All faults are reported together.
     pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
-        Self::parse(path, &read(path)?)
+        let text = read(path)?;
+        let other = [("tunnel", "a tunnel's"), ("agent", "an agent's")];
+        let other = other
+            .iter()
+            .find(|(kind, _)| document::has_key(&text, kind));
+        match other {
+            Some((kind, whose)) => Err(ConfigErrors::of_file(
+                path,
+                format!("this is {whose} file; start it with `causeway {kind} -c FILE`"),
+            )),
+            None => Self::parse(path, &text),
+        }
     }
 
     /// Validates the text of a file; `path` only names it in messages.
@@ -311,16 +322,26 @@ impl Config {
     }
 }
 
-/// Reads and validates a file of either kind, and says in one line what it holds.
+/// Reads and validates a file of any kind, and says in one line what it holds.
 pub fn check(path: &Path) -> Result<String, ConfigErrors> {
     let text = read(path)?;
     if tunnel::is_tunnels(&text) {
         return TunnelConfig::parse(path, &text).map(|config| config.summary());
     }
-    match agent::is_agents(&text) {
-        true => AgentConfig::parse(path, &text).map(|config| config.summary()),
-        false => Config::parse(path, &text).map(|config| config.summary()),
+    if agent::is_agents(&text) {
+        return AgentConfig::parse(path, &text).map(|config| config.summary());
     }
+    let balancers = ["interface", "vip"];
+    let is_balancers = balancers.iter().any(|key| document::has_key(&text, key));
+    let config = Config::parse(path, &text).map_err(|errors| {
+        match is_balancers || !document::is_toml(&text) {
+            true => errors,
+            false => errors.beginning_with(
+                "taken for a balancer's file, as it has neither `[agent]` nor `[tunnel]`",
+            ),
+        }
+    });
+    config.map(|config| config.summary())
 }
 
 /// Whether a file is an agent's. One that cannot be read is not: whoever loads it says why.
@@ -329,18 +350,14 @@ pub fn is_agents_file(path: &Path) -> bool {
 }
 
 fn read(path: &Path) -> Result<String, ConfigErrors> {
-    std::fs::read_to_string(path).map_err(|error| ConfigErrors {
-        file: path.to_owned(),
-        faults: vec![Fault {
-            line: None,
-            message: match error.kind() {
-                ErrorKind::NotFound => {
-                    "there is no such file; name yours, or begin with the example in docs/"
-                        .to_owned()
-                }
-                _ => format!("cannot be read: {error}"),
-            },
-        }],
+    std::fs::read_to_string(path).map_err(|error| {
+        let message = match error.kind() {
+            ErrorKind::NotFound => {
+                "there is no such file; name yours, or begin with the example in docs/".to_owned()
+            }
+            _ => format!("cannot be read: {error}"),
+        };
+        ConfigErrors::of_file(path, message)
     })
 }
 

@@ -109,11 +109,8 @@ impl TunnelConfig {
 
     /// Validates the text of a file; `path` only names it in messages.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
-        document::parse(path, text, |file: RawFile, faults| {
-            if file.tunnel.is_none() {
-                faults
-                    .file("`[tunnel]` is missing; a tunnel's file has all its keys in that table");
-            }
+        let kind = ("tunnel", "a tunnel's");
+        document::parse_table(path, text, kind, |file: RawFile, faults| {
             config(&file.tunnel?, faults)
         })
     }
@@ -157,7 +154,7 @@ impl TunnelConfig {
 
 /// Whether a file is a tunnel's.
 pub(super) fn is_tunnels(text: &str) -> bool {
-    toml::from_str::<toml::Table>(text).is_ok_and(|file| file.contains_key("tunnel"))
+    document::has_key(text, "tunnel")
 }
 
 fn config(raw: &RawTunnel, faults: &mut Faults<'_>) -> Option<TunnelConfig> {
