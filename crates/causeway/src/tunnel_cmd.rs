@@ -105,14 +105,20 @@ fn status(target: &Target, view: &View) -> anyhow::Result<ExitCode> {
 fn text(status: &TunnelStatus, all: bool) -> String {
     let totals = &status.totals;
     let mut page = format!(
-        "{}: {} threads, {}\n",
+        "{}: {}, {}\n",
         status.device,
-        status.threads,
+        match status.threads {
+            1 => "1 thread".to_owned(),
+            threads => format!("{threads} threads"),
+        },
         match status.key {
             0 => "in clear".to_owned(),
             key => format!("sealed with key {key}"),
         }
     );
+    if let Some(trouble) = trouble(totals.conversations, &status.paths) {
+        page += &format!("{trouble}\n");
+    }
     if let Some(error) = &status.last_reload_error {
         page += &format!("the last reload was refused: {error}\n");
     }
@@ -143,6 +149,18 @@ fn text(status: &TunnelStatus, all: bool) -> String {
         }
     }
     page + &counts.to_text()
+}
+
+/// Why nothing is carried, if nothing is.
+fn trouble(conversations: u64, paths: &[PathView]) -> Option<&'static str> {
+    let carries = |path: &PathView| ["alive", "partly"].contains(&path.state.as_str());
+    match (conversations, paths.iter().any(carries)) {
+        (_, true) => None,
+        (0, false) => Some(
+            "the other end has not answered yet: is it started, with these paths, keys and as many threads, and do firewalls let UDP pass?",
+        ),
+        (_, false) => Some("no path is alive: nothing is carried until the other end answers"),
+    }
 }
 
 fn paths(paths: &[PathView]) -> Table {
@@ -180,4 +198,22 @@ fn paths(paths: &[PathView]) -> Table {
         ]);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tunnel_that_carries_nothing_says_so() {
+        let path = |state: &str| PathView {
+            state: state.to_owned(),
+            ..PathView::default()
+        };
+        let told = |conversations, states: [&str; 2]| trouble(conversations, &states.map(path));
+        assert!(told(0, ["probing", "probing"]).is_some_and(|t| t.contains("not answered yet")));
+        assert!(told(1, ["dead", "down"]).is_some_and(|t| t.contains("no path is alive")));
+        assert_eq!(told(1, ["dead", "alive"]), None);
+        assert_eq!(told(1, ["partly", "dead"]), None);
+    }
 }
