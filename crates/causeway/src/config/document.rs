@@ -96,7 +96,12 @@ fn explain(message: &str) -> String {
             "a sequence" => "a list in [ ]",
             _ => name,
         };
-        return format!("{wrong}, expected {word}");
+        return match (wrong, name) {
+            ("invalid type: map", "a sequence") => {
+                "there may be several of these tables: write the name in two pairs of brackets, as in [[vip]]".to_owned()
+            }
+            _ => format!("{wrong}, expected {word}"),
+        };
     }
     let quoted: Vec<&str> = first.split('`').skip(1).step_by(2).collect();
     match (first.strip_prefix("unknown field"), quoted.split_first()) {
@@ -169,6 +174,21 @@ mod tests {
                 "lb.toml:9: invalid type: integer `7`, expected a string",
                 "lb.toml:10: unknown key `wieght`; did you mean `weight`?",
                 "lb.toml:12: unknown key `prob`; did you mean `probe`?",
+            ]
+        );
+    }
+
+    #[test]
+    fn wrong_types_are_told_in_words_of_the_file() {
+        let text =
+            "interface = \"eth0\"\nhttp = 9470\n[flow_table]\nipv4 = 1.5\n[vip]\nport = 80\n";
+        let told = lines(Config::parse("lb.toml".as_ref(), text));
+        assert_eq!(
+            told,
+            [
+                "lb.toml:2: neither an address nor false; write for example \"127.0.0.1:9470\"",
+                "lb.toml:4: no count; write a whole number, or for example \"64Ki\"",
+                "lb.toml:5: there may be several of these tables: write the name in two pairs of brackets, as in [[vip]]",
             ]
         );
     }

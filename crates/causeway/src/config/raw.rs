@@ -45,7 +45,10 @@ pub(super) struct RawConfig {
 
 /// `http = "127.0.0.1:9470"`, or `http = false` for none.
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "neither an address nor false; write for example \"127.0.0.1:9470\""
+)]
 pub(super) enum HttpValue {
     Switch(bool),
     Address(String),
@@ -72,7 +75,10 @@ pub(super) struct RawEncap {
 
 /// A count as a number or as text with a multiple.
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "no count; write a whole number, or for example \"64Ki\""
+)]
 pub(super) enum CountValue {
     Number(i64),
     Text(String),
