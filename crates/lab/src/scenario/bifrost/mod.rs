@@ -69,7 +69,7 @@ impl Scenario for Bifrost {
             ),
             param(
                 "tail_rounds",
-                "3",
+                "1",
                 "blocks that each such run of the part tails is cut into, by turns; requests are pooled",
             ),
             param("bulk_s", "4", "measured time of each bulk run"),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Short connections and ping-pong at each loss by each carrier.
 //!
-//! What one carrier bears at one loss is cut into blocks that take turns with the others', and
-//! the percentiles are those of all blocks' requests together: the median of the blocks'
+//! What one carrier bears at one loss is one block, or several that take turns with the
+//! others'. Percentiles are those of all blocks' requests together: the median of the blocks'
 //! would leave out the worst of them for what it measured. A block is what is played again.
 
 use anyhow::Result;
@@ -130,11 +130,10 @@ fn rows(
             let over = found.iter().filter(|one| one.over).count();
             over_limit += over;
             let times = Latencies::pooled(each.iter().copied())?;
-            say(
-                context,
-                &format!("all {load} {loss_pct} % {}", carrier.name),
-                &times,
-            );
+            if each.len() > 1 {
+                let title = format!("all {load} {loss_pct} % {}", carrier.name);
+                say(context, &title, &times);
+            }
             merge(&mut row, columns(carrier.name, &times));
             details.push(json!({
                 "load": load, "loss_pct": loss_pct, "carrier": carrier.name, "times": times,
