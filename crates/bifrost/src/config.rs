@@ -108,6 +108,10 @@ pub struct Config {
     pub ack_delay_ns: u64,
     /// Queueing delay that a path's window aims at, over its lowest RTT.
     pub queue_target_ns: u64,
+    /// Where flows with little to send are beside bulk, so much is read beyond what the windows
+    /// let through, as time that sending it takes (at most an eighth of `limits.frame_bytes`):
+    /// flows take turns in it, so that nobody waits for all that another one has.
+    pub read_ahead_ns: u64,
     /// A gap in a flow is waited for this long, or four times the slowest live path's
     /// RTT if that is longer; then it is skipped.
     pub hold_ns: u64,
@@ -134,6 +138,7 @@ impl Default for Config {
             ack_every: 64,
             ack_delay_ns: 200_000,
             queue_target_ns: 1_000_000,
+            read_ahead_ns: 20_000_000,
             hold_ns: 25_000_000,
             give_up_ns: 200_000_000,
             give_up_tries: 10,
@@ -237,6 +242,7 @@ impl Config {
             ("ack_every", self.ack_every.into(), 1, 128),
             ("ack_delay_ns", self.ack_delay_ns, 0, 10_000_000),
             ("queue_target_ns", self.queue_target_ns, 10_000, SECOND),
+            ("read_ahead_ns", self.read_ahead_ns, 0, SECOND),
             ("hold_ns", self.hold_ns, 100_000, SECOND),
             ("give_up_ns", self.give_up_ns, 1_000_000, 10 * SECOND),
             ("give_up_tries", self.give_up_tries.into(), 1, 255),

@@ -11,6 +11,7 @@ use crate::frames::{FrameRef, Frames};
 use crate::metrics::{PathMetrics, TunnelMetrics};
 use crate::path::{Numbers, Path};
 use crate::paths::cut;
+use crate::pending::Pending;
 use crate::refused::Refused;
 use crate::released::Released;
 use crate::reorder::{Bounds, Drops, Reorder};
@@ -24,6 +25,10 @@ use crate::wire::{MAX_CHUNKS, Room};
 const MAX_FRAME_LEN: u32 = crate::VNET_HEADER_LEN as u32 + 65_535;
 /// Events that wait for the caller; the oldest go when nobody asks.
 const EVENTS: usize = 256;
+/// A small frame comes beside bulk when it comes within this time after some,
+const BESIDE_NS: u64 = 20_000_000;
+/// and others are expected for this long.
+const MIXED_NS: u64 = 10_000_000_000;
 /// Frames wait at most this often for a look whether they are too old.
 pub(crate) const SWEEP_NS: u64 = 10_000_000;
 
@@ -82,8 +87,12 @@ pub struct Engine {
     pub(crate) numbers: [Numbers; PathId::LIMIT],
     pub(crate) frames: Frames,
     /// Frames with chunks that were never sent, and the bytes of these chunks.
-    pub(crate) pending: VecDeque<FrameRef>,
+    pub(crate) pending: Pending,
     pub(crate) pending_bytes: u64,
+    /// The last flow whose frames had several chunks, and when it had one.
+    bulk: Option<(u16, u64)>,
+    /// Until then other flows are expected beside it.
+    mixed_until_ns: u64,
     pub(crate) again: VecDeque<Again>,
     /// Frames that have arrived and are not known to be delivered; since when.
     pub(crate) lingering: VecDeque<(u64, FrameRef)>,
@@ -135,8 +144,10 @@ impl Engine {
             sealer: None,
             paths: [const { None }; PathId::LIMIT],
             numbers: [const { None }; PathId::LIMIT].map(|_: Option<()>| Numbers::new()),
-            pending: VecDeque::new(),
+            pending: Pending::new(),
             pending_bytes: 0,
+            bulk: None,
+            mixed_until_ns: 0,
             again: VecDeque::new(),
             lingering: VecDeque::new(),
             sweep_ns: 0,
@@ -189,9 +200,20 @@ impl Engine {
     /// Whether a frame would be taken now, and sent soon.
     pub fn can_accept(&self) -> bool {
         let waiting = self.pending_bytes + self.again.len() as u64 * u64::from(self.chunk_room);
+        let alive = || self.paths.iter().flatten().filter(|path| path.is_alive());
+        let room = || alive().map(Path::room).sum::<u64>();
+        // A request would else wait in the TUN behind all that bulk flows have put there: here
+        // flows take turns. Bulk alone stays there, as what waits leaves the cache.
+        let ahead = || {
+            let sent = alive().map(|path| path.sends_in(self.config.read_ahead_ns));
+            match self.clock_ns < self.mixed_until_ns {
+                true => sent.sum::<u64>().min(self.config.limits.frame_bytes / 8),
+                false => 0,
+            }
+        };
         self.peer.is_some()
             && self.may_hold(MAX_FRAME_LEN, MAX_CHUNKS as u8)
-            && self.paths.iter().flatten().map(Path::room).sum::<u64>() > waiting
+            && room() + ahead() > waiting
     }
 
     /// Whether another frame may be under way: neither this end nor the peer, which may
@@ -242,15 +264,28 @@ impl Engine {
         {
             return refuse(&mut self.metrics, Refused::FlowFull);
         }
+        self.note_mix(now_ns, flow as u16, chunks);
         let at = self.frames.insert(now_ns, frame, flow as u16, size, chunks);
         if self.pending.is_empty() && self.again.is_empty() {
             self.sweep_ns = now_ns + SWEEP_NS;
         }
-        self.pending.push_back(at);
+        self.pending.push(flow as u16, at);
         self.pending_bytes += u64::from(frame.len);
         self.metrics.frames_in += 1;
         self.metrics.frame_bytes_in += u64::from(frame.len);
         Ok(())
+    }
+
+    /// Whether small frames come beside another flow's bulk.
+    fn note_mix(&mut self, now_ns: u64, flow: u16, chunks: u8) {
+        if chunks > 1 {
+            self.bulk = Some((flow, now_ns));
+        } else if let Some((bulk, at_ns)) = self.bulk
+            && flow != bulk
+            && now_ns < at_ns + BESIDE_NS
+        {
+            self.mixed_until_ns = now_ns + MIXED_NS;
+        }
     }
 
     /// The next frame for the TUN.

@@ -126,6 +126,13 @@ impl Path {
         }
     }
 
+    /// Bytes that the window lets through in a time.
+    pub(crate) fn sends_in(&self, time_ns: u64) -> u64 {
+        // Below 2^32 bytes and 2^20 us: no overflow.
+        let srtt_us = (self.rtt.smoothed_ns() / 1000).max(1);
+        self.congestion.bytes() * (time_ns / 1000) / srtt_us
+    }
+
     /// Expected time until something sent now is there, in ns: the RTT without a queue
     /// of our own, plus what is in flight over the rate, but no less than the age of
     /// the oldest packet that is not acknowledged. The rate is what the window lets

@@ -2,8 +2,6 @@
 
 //! Paths come, go, and become narrower.
 
-use std::collections::VecDeque;
-
 use crate::config::{ConfigError, MIN_MTU, PathConfig};
 use crate::engine::{Engine, SWEEP_NS};
 use crate::metrics::PathState;
@@ -112,7 +110,7 @@ impl Engine {
     }
 
     fn recut(&mut self, now_ns: u64) {
-        let mut anew = VecDeque::new();
+        let mut anew = Vec::new();
         for at in self.frames.all() {
             let Some(frame) = self.frames.get(at) else {
                 continue;
@@ -123,23 +121,22 @@ impl Engine {
             match cut(frame.span.len, self.chunk_room) {
                 Some((size, chunks)) => {
                     if let Some(at) = self.frames.recut(at, size, chunks) {
-                        anew.push_back(at);
+                        anew.push(at);
                     }
                 }
                 None => self.drop_frame(at, Refused::FrameLong),
             }
         }
-        for at in &anew {
-            if let Some(frame) = self.frames.get_mut(*at) {
-                frame.begun = 0;
-            }
-        }
         let frames = &self.frames;
         self.again.retain(|again| frames.get(again.frame).is_some());
-        self.pending.retain(|at| frames.get(*at).is_some());
-        anew.append(&mut self.pending);
-        self.pending = anew;
-        self.pending_bytes = self.pending.iter().map(|at| self.unsent(*at)).sum();
+        self.pending.retain(|at| frames.get(at).is_some());
+        for at in anew.into_iter().rev() {
+            if let Some(frame) = self.frames.get_mut(at) {
+                frame.begun = 0;
+                self.pending.push_front(frame.flow, at);
+            }
+        }
+        self.pending_bytes = self.pending.iter().map(|at| self.unsent(at)).sum();
         self.sweep_ns = now_ns + SWEEP_NS;
     }
 }

@@ -171,7 +171,7 @@ impl Engine {
         let frames = &self.frames;
         let queued = self.again.iter().map(|again| again.frame);
         let old: Vec<FrameRef> = queued
-            .chain(self.pending.iter().copied())
+            .chain(self.pending.iter())
             .filter(|at| {
                 let accepted_ns = frames.get(*at).map(|frame| frame.accepted_ns);
                 accepted_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) > give_up_ns)
@@ -182,6 +182,6 @@ impl Engine {
         }
         let frames = &self.frames;
         self.again.retain(|again| frames.get(again.frame).is_some());
-        self.pending.retain(|at| frames.get(*at).is_some());
+        self.pending.retain(|at| frames.get(at).is_some());
     }
 }

@@ -365,13 +365,13 @@ impl Engine {
     }
 
     fn send_pending(&mut self, now_ns: u64, out: &mut Transmit) {
-        while let Some(at) = self.pending.front().copied() {
+        while let Some(at) = self.pending.front() {
             let Some(frame) = self.frames.get(at) else {
-                self.pending.pop_front();
+                self.pending.pop(0);
                 continue;
             };
             if now_ns.saturating_sub(frame.accepted_ns) > self.config.give_up_ns {
-                self.pending.pop_front();
+                self.pending.pop(0);
                 self.drop_frame(at, Refused::GaveUp);
                 continue;
             }
@@ -410,10 +410,11 @@ impl Engine {
             let to = u32::from(frame.begun) * u32::from(frame.size);
             let bytes = to.min(frame.span.len) - from;
             let (flow, whole) = (usize::from(frame.flow), frame.begun == frame.chunks);
+            let frame_len = frame.span.len;
             self.frames.flows[flow].left -= bytes as i32;
             self.pending_bytes -= u64::from(bytes);
             if whole {
-                self.pending.pop_front();
+                self.pending.pop(frame_len);
             }
             self.metrics.chunks_sent += u64::from(count);
             let tries = 1;
@@ -430,7 +431,7 @@ impl Engine {
     /// Whether the frame that is sent next has chunks of the same size: then they can stand in
     /// one message with the frame's, if its last one is padded.
     fn is_followed(&self, frame: &Frame) -> bool {
-        let next = self.pending.get(1).and_then(|next| self.frames.get(*next));
+        let next = self.pending.second().and_then(|next| self.frames.get(next));
         frame.chunks > 1 && next.is_some_and(|next| next.size == frame.size)
     }
 

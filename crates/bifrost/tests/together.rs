@@ -2,53 +2,12 @@
 
 //! Datagrams that come in merged, as GRO does it, are taken as those that come one by one.
 
-use std::net::SocketAddr;
+mod kit;
 
-use causeway_bifrost::{
-    Config, Engine, PathConfig, PathId, PathMetrics, Span, Transmit, TunnelMetrics,
-    VNET_HEADER_LEN, Verdict,
-};
+use causeway_bifrost::{Engine, PathMetrics, Span, TunnelMetrics, Verdict};
 use proptest::prelude::*;
 
-const PATH: PathId = PathId(0);
-const SLOT: u32 = 7;
-
-fn peer() -> SocketAddr {
-    SocketAddr::from(([192, 0, 2, 1], 7000))
-}
-
-fn engine(instance: u64) -> Engine {
-    let mut engine = Engine::new(Config::default(), instance).expect("defaults are valid");
-    let path = PathConfig {
-        peer: peer(),
-        mtu: 1500,
-    };
-    engine.add_path(0, PATH, path).expect("the path is new");
-    engine
-}
-
-/// What the engine has to send, each datagram with its bytes; payload is made of zeroes, but
-/// for the least that passes for an IPv4 packet.
-fn sent(engine: &mut Engine, now_ns: u64) -> Vec<Vec<u8>> {
-    let mut batch = Transmit::default();
-    let mut out = Vec::new();
-    while engine.poll_transmit(now_ns, &mut batch) {
-        let mut headers = &batch.headers[..];
-        for segment in &batch.segments {
-            let (header, rest) = headers.split_at(segment.header_len.into());
-            headers = rest;
-            let mut datagram = header.to_vec();
-            let len = header.len() + segment.payload.len as usize;
-            datagram.resize(len + usize::from(segment.padding), 0);
-            if segment.payload.len > 0 && segment.payload.offset == 0 {
-                datagram[header.len() + VNET_HEADER_LEN] = 0x45;
-                datagram[header.len() + VNET_HEADER_LEN + 3] = 20;
-            }
-            out.push(datagram);
-        }
-    }
-    out
-}
+use kit::{PATH, SLOT, engine, meet, peer, sent};
 
 fn receive(engine: &mut Engine, now_ns: u64, datagrams: &[Vec<u8>], merged: bool) -> u32 {
     let mut held = 0;
@@ -88,15 +47,7 @@ struct Story {
 fn tell(steps: &[(u32, u64, u64)], merged: bool) -> Story {
     let mut ends = [engine(1), engine(2)];
     let (mut held, mut delivered, mut answers) = (Vec::new(), Vec::new(), Vec::new());
-    let mut now_ns = 0;
-    for _ in 0..4 {
-        for index in 0..2 {
-            now_ns += 20_000;
-            ends[index].handle_timeout(now_ns);
-            let datagrams = sent(&mut ends[index], now_ns);
-            receive(&mut ends[1 - index], now_ns, &datagrams, false);
-        }
-    }
+    let mut now_ns = meet(&mut ends);
     for (len, lost, twice) in steps {
         now_ns += 20_000;
         let span = Span {

@@ -283,6 +283,7 @@ fn engine_config(config: &TunnelConfig, limits: Limits) -> bifrost::Config {
         delta_ns: ns(engine.delta),
         rto: engine.rto,
         queue_target_ns: ns(engine.queue_target),
+        read_ahead_ns: ns(engine.read_ahead),
         hold_ns: ns(engine.hold),
         give_up_ns: ns(engine.give_up),
         give_up_tries: engine.give_up_tries,

@@ -71,6 +71,8 @@ pub struct EngineConfig {
     pub rto: Rto,
     /// Queueing delay that a path's window aims at.
     pub queue_target: Duration,
+    /// How long it takes to send what is read ahead of the windows.
+    pub read_ahead: Duration,
     /// How long a gap is waited for.
     pub hold: Duration,
     /// When a frame is given up.
@@ -223,6 +225,12 @@ fn engine(raw: &RawEngine, faults: &mut Faults<'_>) -> EngineConfig {
         Duration::from_micros(10)..=ms(1000),
         default.queue_target_ns,
     );
+    let read_ahead = time(
+        &raw.read_ahead,
+        "read_ahead",
+        Duration::ZERO..=ms(1000),
+        default.read_ahead_ns,
+    );
     let hold = time(
         &raw.hold,
         "hold",
@@ -257,6 +265,7 @@ fn engine(raw: &RawEngine, faults: &mut Faults<'_>) -> EngineConfig {
         delta,
         rto: rto.unwrap_or(default.rto),
         queue_target,
+        read_ahead,
         hold,
         give_up,
         give_up_tries: number(

@@ -43,6 +43,7 @@ pub(super) struct RawEngine {
     pub delta: Text,
     pub rto: Text,
     pub queue_target: Text,
+    pub read_ahead: Text,
     pub hold: Text,
     pub give_up: Text,
     pub give_up_tries: Option<Spanned<i64>>,

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Two ends without a network.
+
+#![allow(dead_code, reason = "no test uses all of it")]
+
+use std::net::SocketAddr;
+
+use causeway_bifrost::{Config, Engine, PathConfig, PathId, Span, Transmit, VNET_HEADER_LEN};
+
+/// The only path.
+pub const PATH: PathId = PathId(0);
+/// The only slot.
+pub const SLOT: u32 = 7;
+
+/// The other end's address.
+pub fn peer() -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, 1], 7000))
+}
+
+/// One end, with a path.
+pub fn engine(instance: u64) -> Engine {
+    let mut engine = Engine::new(Config::default(), instance).expect("defaults are valid");
+    let path = PathConfig {
+        peer: peer(),
+        mtu: 1500,
+    };
+    engine.add_path(0, PATH, path).expect("the path is new");
+    engine
+}
+
+/// What the engine has to send, each datagram with its bytes; payload is made of zeroes, but
+/// for the least that passes for an IPv4 packet.
+pub fn sent(engine: &mut Engine, now_ns: u64) -> Vec<Vec<u8>> {
+    let mut batch = Transmit::default();
+    let mut out = Vec::new();
+    while engine.poll_transmit(now_ns, &mut batch) {
+        let mut headers = &batch.headers[..];
+        for segment in &batch.segments {
+            let (header, rest) = headers.split_at(segment.header_len.into());
+            headers = rest;
+            let mut datagram = header.to_vec();
+            let len = header.len() + segment.payload.len as usize;
+            datagram.resize(len + usize::from(segment.padding), 0);
+            if segment.payload.len > 0 && segment.payload.offset == 0 {
+                datagram[header.len() + VNET_HEADER_LEN] = 0x45;
+                datagram[header.len() + VNET_HEADER_LEN + 3] = 20;
+            }
+            out.push(datagram);
+        }
+    }
+    out
+}
+
+/// Datagrams come in one by one. Gives the references that are held.
+pub fn receive_all(engine: &mut Engine, now_ns: u64, datagrams: &[Vec<u8>]) -> u32 {
+    let mut held = 0;
+    for datagram in datagrams {
+        let mut bytes = datagram.clone();
+        let (segment, span) = (
+            bytes.len(),
+            Span {
+                slot: SLOT,
+                offset: 0,
+                len: bytes.len() as u32,
+            },
+        );
+        held += engine.handle_datagrams(now_ns, PATH, peer(), (&mut bytes, segment), span);
+    }
+    held
+}
+
+/// The ends get to know each other. Gives the time.
+pub fn meet(ends: &mut [Engine; 2]) -> u64 {
+    let mut now_ns = 0;
+    for _ in 0..4 {
+        for index in 0..2 {
+            now_ns += 20_000;
+            ends[index].handle_timeout(now_ns);
+            let datagrams = sent(&mut ends[index], now_ns);
+            receive_all(&mut ends[1 - index], now_ns, &datagrams);
+        }
+    }
+    now_ns
+}
