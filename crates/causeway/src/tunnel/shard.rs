@@ -28,6 +28,8 @@ const SPIN_NS: u64 = 50_000;
 const FRAMES: usize = 16;
 /// A timer waits no longer for what is unread: a flood must not stop time.
 const LATE_NS: u64 = 2_000_000;
+/// A guest's kernel that had no room for a frame is asked again after this time.
+const GUEST_FULL_NS: u64 = 500_000;
 /// A device that cannot be read is asked again after this time.
 const DEVICE_DOWN_NS: u64 = 20_000_000;
 
@@ -88,6 +90,8 @@ struct Turn {
     socket_errors: u64,
     /// The device cannot be read until then.
     device_down_until: u64,
+    /// Whether the guest got something.
+    wrote: bool,
     stopping: bool,
 }
 
@@ -123,7 +127,11 @@ impl Shard {
                 true => now,
                 false => {
                     let due = self.engine.poll_timeout().unwrap_or(u64::MAX);
-                    due.min(now + SLEEP_MAX_NS)
+                    let sleep = match self.vnic.is_waiting() {
+                        true => GUEST_FULL_NS,
+                        false => SLEEP_MAX_NS,
+                    };
+                    due.min(now + sleep)
                 }
             };
             let ready = self.waiter.wait(now, until)?;
@@ -141,8 +149,14 @@ impl Shard {
             if !more || self.is_late(now) {
                 self.engine.handle_timeout(now);
             }
-            self.vnic.fill(now, &mut self.engine, &mut self.memory);
-            let wrote = self.vnic.drain(&self.tun, &mut self.memory);
+            let wrote = std::mem::take(&mut turn.wrote)
+                | write_up(
+                    now,
+                    &mut self.engine,
+                    &mut self.memory,
+                    &mut self.vnic,
+                    &self.tun,
+                );
             // What the guest's kernel answers to what was written is there by now.
             let read = match from_guest || wrote {
                 true => self.read_guest(now, &mut turn)?,
@@ -190,6 +204,14 @@ impl Shard {
             for message in turn.received.drain(..) {
                 take(&mut self.engine, &mut self.memory, now, *id, path, message);
             }
+            // While it is in the cache, and so that its buffers are the next socket's.
+            turn.wrote |= write_up(
+                now,
+                &mut self.engine,
+                &mut self.memory,
+                &mut self.vnic,
+                &self.tun,
+            );
         }
         more
     }
@@ -358,6 +380,17 @@ impl Shard {
             memory_bytes: self.memory.used_bytes(),
         }
     }
+}
+
+/// Gives the guest's kernel what the engine has for it. Whether it took anything.
+fn write_up(
+    now: u64,
+    engine: &mut Engine,
+    memory: &mut Memory,
+    vnic: &mut Vnic,
+    tun: &Tun,
+) -> bool {
+    vnic.pass(now, engine, memory, |frame| tun.write(frame))
 }
 
 /// Gives the datagrams of a message to the engine. The message's own reference ends

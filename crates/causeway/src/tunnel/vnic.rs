@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The guest's side of a tunnel: a bounded ring of whole frames in front of the TUN
-//! write. What does not fit is refused, and the engine has it sent again: a loss in
-//! front of the guest is a loss like any other.
+//! write. A frame that the guest's kernel has no room for waits in it; what does not fit is
+//! refused, and the engine has it sent again: a loss in front of the guest is a loss like
+//! any other.
 
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 
 use causeway_bifrost::{Engine, Span, Verdict};
-use causeway_io::tunnel::Tun;
 
 use super::memory::Memory;
 
@@ -46,42 +46,94 @@ impl Vnic {
         (self.written, self.refused)
     }
 
-    /// Takes what the engine has to deliver, as far as there is room.
-    pub fn fill(&mut self, now_ns: u64, engine: &mut Engine, memory: &mut Memory) {
-        while let Some(delivery) = engine.poll_deliver() {
-            let (token, begin) = (delivery.token, self.spans.len());
-            self.spans.extend_from_slice(delivery.spans);
-            let verdict = if self.ends.len() < self.room {
-                self.ends.push(self.spans.len());
-                Verdict::Ok
-            } else {
-                memory.release_all(&self.spans[begin..]);
-                self.spans.truncate(begin);
-                Verdict::Full
-            };
-            engine.delivered(now_ns, token, verdict);
+    /// Whether frames wait for room in the guest's kernel.
+    pub fn is_waiting(&self) -> bool {
+        !self.ends.is_empty()
+    }
+
+    /// Writes all that the engine has to deliver by `write`, in order, by turns with filling
+    /// the ring. Whether something was written.
+    pub fn pass(
+        &mut self,
+        now_ns: u64,
+        engine: &mut Engine,
+        memory: &mut Memory,
+        mut write: impl FnMut(&[IoSlice<'_>]) -> io::Result<()>,
+    ) -> bool {
+        let mut wrote = false;
+        loop {
+            let more = self.fill(now_ns, engine);
+            wrote |= self.drain(memory, &mut write);
+            if !more {
+                return wrote;
+            }
+            if self.ends.len() >= self.room {
+                refuse_all(now_ns, engine, memory);
+                return wrote;
+            }
         }
     }
 
-    /// Writes all frames, in order. Whether there were any.
-    pub fn drain(&mut self, tun: &Tun, memory: &mut Memory) -> bool {
-        let any = !self.ends.is_empty();
-        let mut begin = 0;
-        for end in self.ends.drain(..) {
-            let spans = &self.spans[begin..end];
+    /// Takes what the engine has to deliver as far as there is room. Whether there may be
+    /// more.
+    fn fill(&mut self, now_ns: u64, engine: &mut Engine) -> bool {
+        while self.ends.len() < self.room {
+            let Some(delivery) = engine.poll_deliver() else {
+                return false;
+            };
+            let token = delivery.token;
+            self.spans.extend_from_slice(delivery.spans);
+            self.ends.push(self.spans.len());
+            engine.delivered(now_ns, token, Verdict::Ok);
+        }
+        true
+    }
+
+    /// Writes frames until the guest's kernel has no room for one. Whether it took any.
+    fn drain(
+        &mut self,
+        memory: &mut Memory,
+        write: &mut impl FnMut(&[IoSlice<'_>]) -> io::Result<()>,
+    ) -> bool {
+        let (mut begin, mut done, before) = (0, 0, self.written);
+        for end in &self.ends {
+            let spans = &self.spans[begin..*end];
             let mut pieces: [IoSlice<'_>; PIECES] = std::array::from_fn(|_| IoSlice::new(&[]));
             for (piece, span) in pieces.iter_mut().zip(spans) {
                 *piece = IoSlice::new(memory.bytes(*span));
             }
-            match tun.write(&pieces[..spans.len().min(PIECES)]) {
+            match write(&pieces[..spans.len().min(PIECES)]) {
                 Ok(()) => self.written += 1,
+                Err(error) if is_full(&error) => break,
                 // Not to the guest's kernel's liking, or the device is down.
                 Err(_) => self.refused += 1,
             }
             memory.release_all(spans);
-            begin = end;
+            (begin, done) = (*end, done + 1);
         }
-        self.spans.clear();
-        any
+        self.spans.drain(..begin);
+        self.ends.drain(..done);
+        self.ends.iter_mut().for_each(|end| *end -= begin);
+        self.written > before
     }
 }
+
+/// The ring is full: the engine hears of it for each frame, and asks for it again.
+fn refuse_all(now_ns: u64, engine: &mut Engine, memory: &mut Memory) {
+    while let Some(delivery) = engine.poll_deliver() {
+        let token = delivery.token;
+        memory.release_all(delivery.spans);
+        engine.delivered(now_ns, token, Verdict::Full);
+    }
+}
+
+/// Whether the guest's kernel has no room or no memory now, and may have some soon.
+fn is_full(error: &io::Error) -> bool {
+    let no_room = [libc::EAGAIN, libc::ENOBUFS, libc::ENOMEM];
+    error
+        .raw_os_error()
+        .is_some_and(|number| no_room.contains(&number))
+}
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 //! there. Connected, so that the kernel drops what others send, keeps the route, and
 //! reports what the network says about it.
 
+use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::net::SocketAddr;
@@ -18,6 +19,11 @@ use super::tun::is_transient;
 
 /// Messages of one receive call: each holds up to 64 KiB of merged datagrams.
 const MESSAGES: usize = 8;
+/// The same where they are large: what is read stays in the cache until it is written to
+/// the guest.
+const LARGE_MESSAGES: usize = 3;
+/// Messages that are longer than this in the mean are large.
+const LARGE_BYTES: usize = 16 * 1024;
 /// Room for the one control message that is asked for, in words.
 const CONTROL_WORDS: usize = 8;
 const UDP_GRO: libc::c_int = 104;
@@ -219,7 +225,11 @@ pub struct Receiver {
     messages: Box<[libc::mmsghdr; MESSAGES]>,
     vectors: Box<[libc::iovec; MESSAGES]>,
     control: Box<[[u64; CONTROL_WORDS]; MESSAGES]>,
-    buffers: Vec<BufferId>,
+    /// Those that wait for the next call. The one that was freed last comes first: it is
+    /// likely to be in the cache yet.
+    buffers: VecDeque<BufferId>,
+    /// Messages that the next call asks for.
+    ask: usize,
 }
 
 // SAFETY: the pointers inside are set by `prepare` and followed by the call right after
@@ -241,7 +251,8 @@ impl Receiver {
             messages: Box::new(messages),
             vectors: Box::new(vectors),
             control: Box::new([[0; CONTROL_WORDS]; MESSAGES]),
-            buffers: Vec::with_capacity(MESSAGES),
+            buffers: VecDeque::with_capacity(MESSAGES),
+            ask: LARGE_MESSAGES,
         }
     }
 
@@ -253,11 +264,11 @@ impl Receiver {
         slab: &mut Slab,
         received: &mut Vec<Received>,
     ) -> io::Result<Batch> {
-        while self.buffers.len() < MESSAGES {
+        while self.buffers.len() < self.ask {
             let Some(buffer) = slab.take() else { break };
-            self.buffers.push(buffer);
+            self.buffers.push_front(buffer);
         }
-        let wanted = self.buffers.len();
+        let wanted = self.buffers.len().min(self.ask);
         let mut batch = Batch::default();
         if wanted == 0 {
             return Ok(batch);
@@ -298,12 +309,20 @@ impl Receiver {
             });
         }
         batch.more = count == wanted;
+        let bytes: usize = self.messages[..count]
+            .iter()
+            .map(|message| message.msg_len as usize)
+            .sum();
+        self.ask = match bytes > LARGE_BYTES * count {
+            true => LARGE_MESSAGES,
+            false => MESSAGES,
+        };
         Ok(batch)
     }
 
     /// Points the messages at the buffers.
     fn prepare(&mut self, slab: &mut Slab) {
-        for (index, buffer) in self.buffers.iter().enumerate() {
+        for (index, buffer) in self.buffers.iter().take(self.ask).enumerate() {
             let bytes = slab.bytes_mut(*buffer);
             self.vectors[index] = libc::iovec {
                 iov_base: bytes.as_mut_ptr().cast(),
