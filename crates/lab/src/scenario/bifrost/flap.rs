@@ -37,6 +37,7 @@ pub(super) fn flap(
     };
     let (period, down) = FLAP;
     let flapping = world.flap(0, period, down)?;
+    let begun = timeouts()?;
     let counted = replays.rounds(&rounds_named(plan.flap_rounds), |_| {
         let before = timeouts()?;
         let rr = loads::ping_pong(&ends, ECHO, pace(plan, PINGERS))?;
@@ -56,9 +57,10 @@ pub(super) fn flap(
     let lost = flapping.counts().lost_down;
     let rounds: Vec<FlapRound> = counted.into_iter().map(|one| one.figures).collect();
     let mut value = flap_summary(&rounds)?;
+    let all = timeouts()? - begun;
     merge(
         &mut value,
-        json!({ "packets_lost": lost, "rounds": rounds }),
+        json!({ "packets_lost": lost, "inner_rtos_with_discarded": all, "rounds": rounds }),
     );
     Ok(value)
 }

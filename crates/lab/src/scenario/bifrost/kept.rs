@@ -2,6 +2,8 @@
 //! Throughput kept under loss, in rounds of bulk runs with and without: each loss is compared
 //! with none in the same round, and a round is played again as a whole.
 
+use std::f64::consts::FRAC_PI_2;
+
 use anyhow::Result;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -139,12 +141,13 @@ fn kept_error_pct(runs: &[(f64, f64)], loss: f64) -> f64 {
     100.0 * standard_error(&ratios)
 }
 
-/// The standard error of these values' mean; NaN for a single one.
+/// The standard error of these values' median, were they normally distributed: that of the mean
+/// times the root of pi/2. NaN for a single one.
 pub(super) fn standard_error(values: &[f64]) -> f64 {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-    (squares / (count - 1.0) / count).sqrt()
+    (squares / (count - 1.0) / count * FRAC_PI_2).sqrt()
 }
 
 /// What the tunnel's ends count, together.
@@ -222,6 +225,7 @@ mod tests {
         assert_eq!(kept_pct(&runs, 1.0), 90.0);
         assert!(kept_error_pct(&runs, 1.0) < 1e-9, "both kept the same");
         let runs = [(0.0, 10.0), (1.0, 9.0), (0.0, 10.0), (1.0, 11.0)];
-        assert!((kept_error_pct(&runs, 1.0) - 10.0).abs() < 1e-9);
+        let expected = 10.0 * FRAC_PI_2.sqrt();
+        assert!((kept_error_pct(&runs, 1.0) - expected).abs() < 1e-9);
     }
 }
