@@ -109,8 +109,9 @@ pub struct Config {
     /// Queueing delay that a path's window aims at, over its lowest RTT.
     pub queue_target_ns: u64,
     /// Where flows with little to send are beside bulk, so much is read beyond what the windows
-    /// let through, as time that sending it takes (at most an eighth of `limits.frame_bytes`):
-    /// flows take turns in it, so that nobody waits for all that another one has.
+    /// let through, as time that sending it takes (at most a quarter of `give_up_ns`, half of
+    /// `limits.flow_bytes`, and 512 frames): flows take turns in it, so that nobody waits for
+    /// all that another one has.
     pub read_ahead_ns: u64,
     /// A gap in a flow is waited for this long, or four times the slowest live path's
     /// RTT if that is longer; then it is skipped.

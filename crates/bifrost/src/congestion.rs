@@ -13,7 +13,7 @@ use crate::rtt::Rtt;
 
 /// Datagrams: window at the start, how far delay may lower it, growth each round trip.
 const INITIAL: u64 = 32;
-const FLOOR: u64 = 32;
+const FLOOR: u64 = 16;
 /// How far loss may lower it: a queue in the network may be shorter than the floor.
 const LOSS_FLOOR: u64 = 8;
 const STEP: u64 = 4;

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use crate::config::{Config, ConfigError};
-use crate::frames::{FrameRef, Frames};
+use crate::frames::{FLOW_FRAMES, FrameRef, Frames};
 use crate::metrics::{PathMetrics, TunnelMetrics};
 use crate::path::{Numbers, Path};
 use crate::paths::cut;
@@ -25,10 +25,17 @@ use crate::wire::{MAX_CHUNKS, Room};
 const MAX_FRAME_LEN: u32 = crate::VNET_HEADER_LEN as u32 + 65_535;
 /// Events that wait for the caller; the oldest go when nobody asks.
 const EVENTS: usize = 256;
-/// A small frame comes beside bulk when it comes within this time after some,
+/// A flow is bulk with a frame of several chunks, or with so much under way; one with so little
+/// has little to send.
+const BULK_BYTES: u32 = 65_536;
+const LITTLE_BYTES: u32 = 16_384;
+/// It stands beside bulk when it sends within this time after some,
 const BESIDE_NS: u64 = 20_000_000;
-/// and others are expected for this long.
+/// and is expected to go on for this long.
 const MIXED_NS: u64 = 10_000_000_000;
+/// No more frames than this wait for a window when they are read ahead: half of what a flow may
+/// have.
+const AHEAD_FRAMES: usize = FLOW_FRAMES as usize / 2;
 /// Frames wait at most this often for a look whether they are too old.
 pub(crate) const SWEEP_NS: u64 = 10_000_000;
 
@@ -89,7 +96,7 @@ pub struct Engine {
     /// Frames with chunks that were never sent, and the bytes of these chunks.
     pub(crate) pending: Pending,
     pub(crate) pending_bytes: u64,
-    /// The last flow whose frames had several chunks, and when it had one.
+    /// The flow that had bulk last, and when it had it.
     bulk: Option<(u16, u64)>,
     /// Until then other flows are expected beside it.
     mixed_until_ns: u64,
@@ -202,18 +209,28 @@ impl Engine {
         let waiting = self.pending_bytes + self.again.len() as u64 * u64::from(self.chunk_room);
         let alive = || self.paths.iter().flatten().filter(|path| path.is_alive());
         let room = || alive().map(Path::room).sum::<u64>();
-        // A request would else wait in the TUN behind all that bulk flows have put there: here
-        // flows take turns. Bulk alone stays there, as what waits leaves the cache.
-        let ahead = || {
-            let sent = alive().map(|path| path.sends_in(self.config.read_ahead_ns));
-            match self.clock_ns < self.mixed_until_ns {
-                true => sent.sum::<u64>().min(self.config.limits.frame_bytes / 8),
-                false => 0,
-            }
+        let ahead = || match self.reads_ahead() {
+            true => alive()
+                .map(|path| path.sends_in(self.ahead_ns()))
+                .sum::<u64>()
+                .min(self.config.limits.flow_bytes / 2),
+            false => 0,
         };
         self.peer.is_some()
             && self.may_hold(MAX_FRAME_LEN, MAX_CHUNKS as u8)
             && room() + ahead() > waiting
+    }
+
+    /// Whether to read beyond what windows let through. A request would else wait in the TUN
+    /// behind all that bulk flows have put there: here flows take turns. Bulk alone stays
+    /// there, as what waits leaves the cache.
+    fn reads_ahead(&self) -> bool {
+        self.clock_ns < self.mixed_until_ns && self.pending.len() < AHEAD_FRAMES
+    }
+
+    /// What waits for long is given up.
+    fn ahead_ns(&self) -> u64 {
+        self.config.read_ahead_ns.min(self.config.give_up_ns / 4)
     }
 
     /// Whether another frame may be under way: neither this end nor the peer, which may
@@ -264,8 +281,8 @@ impl Engine {
         {
             return refuse(&mut self.metrics, Refused::FlowFull);
         }
-        self.note_mix(now_ns, flow as u16, chunks);
         let at = self.frames.insert(now_ns, frame, flow as u16, size, chunks);
+        self.note_mix(now_ns, flow as u16, chunks);
         if self.pending.is_empty() && self.again.is_empty() {
             self.sweep_ns = now_ns + SWEEP_NS;
         }
@@ -276,12 +293,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether small frames come beside another flow's bulk.
+    /// Notes whether a flow with little to send stands beside another one's bulk.
     fn note_mix(&mut self, now_ns: u64, flow: u16, chunks: u8) {
-        if chunks > 1 {
+        let held = self.frames.flow_holds(flow);
+        if chunks > 1 || held > BULK_BYTES {
             self.bulk = Some((flow, now_ns));
         } else if let Some((bulk, at_ns)) = self.bulk
             && flow != bulk
+            && held <= LITTLE_BYTES
             && now_ns < at_ns + BESIDE_NS
         {
             self.mixed_until_ns = now_ns + MIXED_NS;

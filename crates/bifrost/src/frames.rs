@@ -128,6 +128,11 @@ impl Frames {
         flow.frames < FLOW_FRAMES && u64::from(flow.bytes) + u64::from(len) <= cap
     }
 
+    /// Bytes that the flow has under way.
+    pub(crate) fn flow_holds(&self, flow: u16) -> u32 {
+        self.flows[usize::from(flow)].bytes
+    }
+
     /// Adds a frame at the end of its flow.
     pub(crate) fn insert(
         &mut self,

@@ -36,8 +36,8 @@
 //! [`Engine::delivered`] before the next `poll_deliver`.
 //!
 //! **Backpressure.** Read the TUN only while [`Engine::can_accept`] is true. It is
-//! false when what waits is more than the windows of all live paths and
-//! [`Config::read_ahead_ns`] let through, when the frame table is full and while there is no
+//! false when what waits is more than the windows of all live paths let through (and
+//! [`Config::read_ahead_ns`] beside bulk), when the frame table is full and while there is no
 //! live path: the guest's queue in front of the TUN is then the one that fills, and its TCP
 //! sees that as any full queue. What waits in the engine is sent flow by flow in turns, those
 //! with little to send first.

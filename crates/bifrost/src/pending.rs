@@ -3,7 +3,8 @@
 //! Frames that wait for room in a window. Flows take turns, so that one request does not
 //! wait for all that a bulk flow has put in front of it: deficit round robin (Shreedhar and
 //! Varghese, SIGCOMM 1995), with flows that had nothing waiting served first, as FQ-CoDel
-//! has it (RFC 8290, section 4.2). Nothing is dropped here: who fills the queue stops reading.
+//! has it (RFC 8290, section 4.2). Nothing is dropped for being too much: who fills the queue
+//! stops the reading.
 
 use std::collections::VecDeque;
 
@@ -48,6 +49,11 @@ impl Pending {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Frames, those that are gone meanwhile included.
+    pub(crate) fn len(&self) -> usize {
+        self.len
     }
 
     /// A frame at the end of its flow's queue.
@@ -116,13 +122,17 @@ impl Pending {
         }
     }
 
-    /// The frame that is likely to follow the one in front: the next queue's, or that of the
-    /// same one where no other waits.
-    pub(crate) fn second(&self) -> Option<FrameRef> {
+    /// The frame that follows the one in front, of `bytes`, if nothing comes in between: that
+    /// of the same queue as long as it has credit and where no other waits, or the next one's.
+    pub(crate) fn second(&self, bytes: u32) -> Option<FrameRef> {
         let mut line = self.fresh.iter().chain(&self.served);
         let first = &self.queues[usize::from(*line.next()?)];
+        let own = || first.frames.get(1).copied();
+        if first.credit > i64::from(bytes) && own().is_some() {
+            return own();
+        }
         let next = line.find_map(|number| self.queues[usize::from(*number)].frames.front());
-        next.or_else(|| first.frames.get(1)).copied()
+        next.copied().or_else(own)
     }
 
     /// All frames, flow by flow.

@@ -10,6 +10,9 @@ use crate::engine::Engine;
 use crate::frames::{FlowSend, FrameRef};
 use crate::path::Path;
 
+/// A frame that takes longer than this on a path goes over several, piece by piece.
+const PIECE_NS: u64 = 250_000;
+
 impl Engine {
     /// What the schedule compares: lower is better. A path that has just timed out is
     /// worse than any that has not.
@@ -75,6 +78,26 @@ impl Engine {
         flow.path = chosen as u8;
         flow.left = self.config.group_bytes as i32;
         Some(chosen)
+    }
+
+    /// The path for what is left of a frame that has been begun on path `index`.
+    pub(crate) fn path_for_rest(&self, now_ns: u64, index: u8, len: u64) -> Option<usize> {
+        let current = self.path_with_room(index, len);
+        if current.is_some_and(|path| self.piece_bytes(path).is_none()) {
+            return Some(usize::from(index));
+        }
+        let (best, lowest) = self.best_path(now_ns, len, usize::MAX)?;
+        let limit = lowest.saturating_add(self.config.delta_ns);
+        match current.is_some_and(|path| self.cost(now_ns, path) <= limit) {
+            true => Some(usize::from(index)),
+            false => Some(best),
+        }
+    }
+
+    /// Bytes after which a frame's path is thought over; `None`: it goes whole.
+    pub(crate) fn piece_bytes(&self, path: &Path) -> Option<u64> {
+        let bytes = path.sends_in(PIECE_NS);
+        (bytes < self.config.group_bytes.into()).then_some(bytes)
     }
 
     /// The path that something came in on last and is to be acknowledged, if it is as

@@ -378,18 +378,17 @@ impl Engine {
             let (path, begun) = (frame.path, frame.begun > 0);
             let padded = self.is_followed(frame);
             let len = self.datagram_len(frame, frame.begun, padded);
-            let same = self
-                .path_with_room(path, len.into())
-                .map(|_| usize::from(path));
-            let index = same.or_else(|| {
-                if begun {
-                    self.best_path(now_ns, len.into(), usize::MAX)
-                        .map(|(index, _)| index)
-                } else {
-                    self.path_for(now_ns, at, len.into())
-                }
-            });
+            let index = match begun {
+                true => self.path_for_rest(now_ns, path, len.into()),
+                false => self.path_for(now_ns, at, len.into()),
+            };
             let Some(index) = index else { return };
+            let Some(path) = &self.paths[index] else {
+                return;
+            };
+            let piece = self
+                .piece_bytes(path)
+                .map_or(u64::MAX, |bytes| bytes / u64::from(len));
             let Some(frame) = self.frames.get_mut(at) else {
                 return;
             };
@@ -403,7 +402,7 @@ impl Engine {
             };
             // Of the same length but for the last, for which there is room, too.
             let room = (path.room() / u64::from(len)).min(path.sending.room());
-            let most = room.min(out.room_for(len).into()).max(1);
+            let most = room.min(out.room_for(len).into()).min(piece).max(1);
             let count = left.min(u8::try_from(most).unwrap_or(u8::MAX));
             frame.begun += count;
             let from = u32::from(first) * u32::from(frame.size);
@@ -431,7 +430,10 @@ impl Engine {
     /// Whether the frame that is sent next has chunks of the same size: then they can stand in
     /// one message with the frame's, if its last one is padded.
     fn is_followed(&self, frame: &Frame) -> bool {
-        let next = self.pending.second().and_then(|next| self.frames.get(next));
+        let next = self
+            .pending
+            .second(frame.span.len)
+            .and_then(|next| self.frames.get(next));
         frame.chunks > 1 && next.is_some_and(|next| next.size == frame.size)
     }
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Requests beside bulk: what is read ahead, and who is sent first.
+//! Requests beside bulk: what is read ahead, and who is sent first. Frames that take long go
+//! over several paths.
 
 mod kit;
 
 use causeway_bifrost::{Config, Engine, Span, Transmit, Verdict};
 
-use kit::{PATH, SLOT, engine, meet, receive_all, sent};
+use kit::{PATH, SLOT, engine, engine_with, meet, meet_over, path_of, receive_all, sent};
 
 const BULK: u64 = 1;
 const REQUEST: u64 = 2;
@@ -115,4 +116,31 @@ fn without_time_to_read_ahead_the_window_is_the_limit() {
     while ends[0].poll_transmit(now_ns, &mut batch) {}
     offer(&mut ends[0], now_ns, 200, REQUEST);
     assert_eq!(fill(&mut ends[0], now_ns), 0);
+}
+
+/// The paths of a frame's datagrams, in the order in which they are sent, when a datagram
+/// takes `delay_ns`.
+fn paths_of_a_frame(delay_ns: u64) -> Vec<u8> {
+    let mut ends = [1, 2].map(|instance| engine_with(instance, 2));
+    let mut now_ns = meet_over(&mut ends, delay_ns);
+    // Both paths' windows are as they begin: 32 datagrams of 1500 bytes.
+    now_ns += delay_ns;
+    offer(&mut ends[0], now_ns, 30_000, BULK);
+    let data = |datagram: &Vec<u8>| datagram.len() > 1000;
+    let all = sent(&mut ends[0], now_ns);
+    all.iter()
+        .filter(|one| data(one))
+        .map(|one| path_of(one).0)
+        .collect()
+}
+
+#[test]
+fn a_frame_goes_whole_where_that_is_quick_and_in_pieces_where_it_is_not() {
+    let quick = paths_of_a_frame(10_000);
+    assert_eq!(quick, vec![quick[0]; 21]);
+    // A window of 48 kB in a round trip of 1 ms: 12 kB, eight datagrams, in a quarter of that. The
+    // other path is the better one then.
+    let slow = paths_of_a_frame(1_000_000);
+    let pieces: Vec<usize> = slow.chunk_by(|a, b| a == b).map(<[u8]>::len).collect();
+    assert_eq!(pieces, [8, 13], "{slow:?}");
 }

@@ -55,13 +55,13 @@ fn served(pending: &mut Pending, table: &Table, count: usize) -> Vec<u16> {
 #[test]
 fn a_request_goes_before_bulk_that_came_first() {
     let (mut pending, mut table) = (Pending::new(), Table::new());
-    for _ in 0..4 {
-        pending.push(1, table.frame(1, LONGEST));
+    for _ in 0..12 {
+        pending.push(1, table.frame(1, LONGEST / 3));
     }
-    assert_eq!(served(&mut pending, &table, 1), [1]);
+    // Bulk has had a turn, and is in the midst of the next.
+    assert_eq!(served(&mut pending, &table, 5), [1, 1, 1, 1, 1]);
     pending.push(2, table.frame(2, 100));
-    // Both have nothing more in the first line, then bulk goes on.
-    assert_eq!(served(&mut pending, &table, 9), [2, 1, 1, 1]);
+    assert_eq!(served(&mut pending, &table, 9), [2, 1, 1, 1, 1, 1, 1, 1]);
     assert!(pending.is_empty());
 }
 
@@ -92,17 +92,22 @@ fn table_has(pending: &mut Pending, table: &Table, flow: u16) -> Option<FrameRef
 }
 
 #[test]
-fn the_second_is_the_next_queues_or_ones_own() {
-    let (mut pending, mut table) = (Pending::new(), Table::new());
-    assert_eq!(pending.second(), None);
-    let [a, b] = [1, 1].map(|flow| table.frame(flow, LONGEST));
-    pending.push(1, a);
-    assert_eq!(pending.second(), None);
-    pending.push(1, b);
-    assert_eq!(pending.second(), Some(b));
-    let other = table.frame(2, LONGEST);
-    pending.push(2, other);
-    assert_eq!((pending.front(), pending.second()), (Some(a), Some(other)));
+fn the_second_is_what_is_served_next() {
+    for len in [LONGEST / 4, LONGEST / 2, LONGEST - 1, LONGEST] {
+        for flows in [&[1, 1, 1, 1, 1][..], &[1, 1, 1, 1, 1, 2, 2, 3]] {
+            let (mut pending, mut table) = (Pending::new(), Table::new());
+            for flow in flows {
+                pending.push(*flow, table.frame(*flow, len));
+            }
+            let mut second = pending.front();
+            while let Some(at) = pending.front() {
+                assert_eq!(second, Some(at), "{len} {flows:?}");
+                second = pending.second(len);
+                pending.pop(len);
+            }
+            assert_eq!(second, None);
+        }
+    }
 }
 
 #[test]

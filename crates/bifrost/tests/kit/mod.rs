@@ -6,9 +6,10 @@
 
 use std::net::SocketAddr;
 
+use causeway_bifrost::wire::Prefix;
 use causeway_bifrost::{Config, Engine, PathConfig, PathId, Span, Transmit, VNET_HEADER_LEN};
 
-/// The only path.
+/// The first path.
 pub const PATH: PathId = PathId(0);
 /// The only slot.
 pub const SLOT: u32 = 7;
@@ -20,12 +21,21 @@ pub fn peer() -> SocketAddr {
 
 /// One end, with a path.
 pub fn engine(instance: u64) -> Engine {
+    engine_with(instance, 1)
+}
+
+/// One end, with paths.
+pub fn engine_with(instance: u64, paths: u8) -> Engine {
     let mut engine = Engine::new(Config::default(), instance).expect("defaults are valid");
     let path = PathConfig {
         peer: peer(),
         mtu: 1500,
     };
-    engine.add_path(0, PATH, path).expect("the path is new");
+    for id in 0..paths {
+        engine
+            .add_path(0, PathId(id), path)
+            .expect("the path is new");
+    }
     engine
 }
 
@@ -52,7 +62,12 @@ pub fn sent(engine: &mut Engine, now_ns: u64) -> Vec<Vec<u8>> {
     out
 }
 
-/// Datagrams come in one by one. Gives the references that are held.
+/// The path that a datagram says it is on.
+pub fn path_of(datagram: &[u8]) -> PathId {
+    PathId(Prefix::parse(datagram).expect("it was made here").path)
+}
+
+/// Datagrams come in one by one, on their paths. Gives the references that are held.
 pub fn receive_all(engine: &mut Engine, now_ns: u64, datagrams: &[Vec<u8>]) -> u32 {
     let mut held = 0;
     for datagram in datagrams {
@@ -65,17 +80,23 @@ pub fn receive_all(engine: &mut Engine, now_ns: u64, datagrams: &[Vec<u8>]) -> u
                 len: bytes.len() as u32,
             },
         );
-        held += engine.handle_datagrams(now_ns, PATH, peer(), (&mut bytes, segment), span);
+        let path = path_of(datagram);
+        held += engine.handle_datagrams(now_ns, path, peer(), (&mut bytes, segment), span);
     }
     held
 }
 
 /// The ends get to know each other. Gives the time.
 pub fn meet(ends: &mut [Engine; 2]) -> u64 {
+    meet_over(ends, 20_000)
+}
+
+/// The same where a datagram takes `delay_ns`.
+pub fn meet_over(ends: &mut [Engine; 2], delay_ns: u64) -> u64 {
     let mut now_ns = 0;
     for _ in 0..4 {
         for index in 0..2 {
-            now_ns += 20_000;
+            now_ns += delay_ns;
             ends[index].handle_timeout(now_ns);
             let datagrams = sent(&mut ends[index], now_ns);
             receive_all(&mut ends[1 - index], now_ns, &datagrams);

@@ -12,6 +12,8 @@ use super::memory::Memory;
 
 /// Pieces of a frame at most (64 chunks).
 const PIECES: usize = 64;
+/// A frame that the guest's kernel has had no room for during this time is dropped.
+const STUCK_NS: u64 = 200_000_000;
 
 /// Frames on their way up.
 #[derive(Debug)]
@@ -20,6 +22,8 @@ pub struct Vnic {
     /// Where each frame's spans end.
     ends: Vec<usize>,
     room: usize,
+    /// Since when the guest's kernel has had no room for the first of them.
+    stuck_ns: Option<u64>,
     written: u64,
     refused: u64,
 }
@@ -31,6 +35,7 @@ impl Vnic {
             spans: Vec::new(),
             ends: Vec::new(),
             room,
+            stuck_ns: None,
             written: 0,
             refused: 0,
         }
@@ -62,12 +67,12 @@ impl Vnic {
     ) -> bool {
         let mut wrote = false;
         loop {
-            let more = self.fill(now_ns, engine);
-            wrote |= self.drain(memory, &mut write);
+            let more = self.fill(now_ns, engine, memory);
+            wrote |= self.drain(now_ns, memory, &mut write);
             if !more {
                 return wrote;
             }
-            if self.ends.len() >= self.room {
+            if self.is_full(memory) {
                 refuse_all(now_ns, engine, memory);
                 return wrote;
             }
@@ -76,8 +81,8 @@ impl Vnic {
 
     /// Takes what the engine has to deliver as far as there is room. Whether there may be
     /// more.
-    fn fill(&mut self, now_ns: u64, engine: &mut Engine) -> bool {
-        while self.ends.len() < self.room {
+    fn fill(&mut self, now_ns: u64, engine: &mut Engine, memory: &Memory) -> bool {
+        while !self.is_full(memory) {
             let Some(delivery) = engine.poll_deliver() else {
                 return false;
             };
@@ -89,9 +94,15 @@ impl Vnic {
         true
     }
 
+    /// What waits must leave sockets the memory that they are read into.
+    fn is_full(&self, memory: &Memory) -> bool {
+        self.ends.len() >= self.room || (self.is_waiting() && memory.is_short_of_large())
+    }
+
     /// Writes frames until the guest's kernel has no room for one. Whether it took any.
     fn drain(
         &mut self,
+        now_ns: u64,
         memory: &mut Memory,
         write: &mut impl FnMut(&[IoSlice<'_>]) -> io::Result<()>,
     ) -> bool {
@@ -104,12 +115,18 @@ impl Vnic {
             }
             match write(&pieces[..spans.len().min(PIECES)]) {
                 Ok(()) => self.written += 1,
-                Err(error) if is_full(&error) => break,
-                // Not to the guest's kernel's liking, or the device is down.
+                Err(error)
+                    if has_no_room(&error)
+                        && now_ns < *self.stuck_ns.get_or_insert(now_ns) + STUCK_NS =>
+                {
+                    break;
+                }
+                // Not to the guest's kernel's liking, too old, or the device is down.
                 Err(_) => self.refused += 1,
             }
             memory.release_all(spans);
             (begin, done) = (*end, done + 1);
+            self.stuck_ns = None;
         }
         self.spans.drain(..begin);
         self.ends.drain(..done);
@@ -128,7 +145,7 @@ fn refuse_all(now_ns: u64, engine: &mut Engine, memory: &mut Memory) {
 }
 
 /// Whether the guest's kernel has no room or no memory now, and may have some soon.
-fn is_full(error: &io::Error) -> bool {
+fn has_no_room(error: &io::Error) -> bool {
     let no_room = [libc::EAGAIN, libc::ENOBUFS, libc::ENOMEM];
     error
         .raw_os_error()

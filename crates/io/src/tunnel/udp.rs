@@ -3,6 +3,7 @@
 //! there. Connected, so that the kernel drops what others send, keeps the route, and
 //! reports what the network says about it.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
@@ -48,6 +49,8 @@ pub struct PathOptions {
 pub struct UdpPath {
     fd: OwnedFd,
     remote: SocketAddr,
+    /// Messages that the next receive call asks for.
+    ask: Cell<usize>,
 }
 
 /// One message that came in: one datagram, or several of the same size (but for the
@@ -115,7 +118,8 @@ impl UdpPath {
         ))?;
         connect(fd.as_raw_fd(), &SockaddrStorage::from(remote))
             .map_err(failed("reach the remote address (is there a route?)"))?;
-        let path = Self { fd, remote };
+        let ask = Cell::new(MESSAGES);
+        let path = Self { fd, remote, ask };
         path.forget_strangers();
         Ok(path)
     }
@@ -228,8 +232,6 @@ pub struct Receiver {
     /// Those that wait for the next call. The one that was freed last comes first: it is
     /// likely to be in the cache yet.
     buffers: VecDeque<BufferId>,
-    /// Messages that the next call asks for.
-    ask: usize,
 }
 
 // SAFETY: the pointers inside are set by `prepare` and followed by the call right after
@@ -252,7 +254,6 @@ impl Receiver {
             vectors: Box::new(vectors),
             control: Box::new([[0; CONTROL_WORDS]; MESSAGES]),
             buffers: VecDeque::with_capacity(MESSAGES),
-            ask: LARGE_MESSAGES,
         }
     }
 
@@ -264,16 +265,19 @@ impl Receiver {
         slab: &mut Slab,
         received: &mut Vec<Received>,
     ) -> io::Result<Batch> {
-        while self.buffers.len() < self.ask {
+        let ask = path.ask.get();
+        let held = self.buffers.len();
+        while self.buffers.len() < ask {
             let Some(buffer) = slab.take() else { break };
-            self.buffers.push_front(buffer);
+            self.buffers.push_back(buffer);
         }
-        let wanted = self.buffers.len().min(self.ask);
+        self.buffers.rotate_left(held);
+        let wanted = self.buffers.len().min(ask);
         let mut batch = Batch::default();
         if wanted == 0 {
             return Ok(batch);
         }
-        self.prepare(slab);
+        self.prepare(slab, wanted);
         // SAFETY: `prepare` has set `wanted` messages up with vectors and control
         // buffers of this struct, and with buffers of the slab that only this struct
         // refers to. None of them moves or goes during the call.
@@ -313,16 +317,16 @@ impl Receiver {
             .iter()
             .map(|message| message.msg_len as usize)
             .sum();
-        self.ask = match bytes > LARGE_BYTES * count {
+        path.ask.set(match bytes > LARGE_BYTES * count {
             true => LARGE_MESSAGES,
             false => MESSAGES,
-        };
+        });
         Ok(batch)
     }
 
     /// Points the messages at the buffers.
-    fn prepare(&mut self, slab: &mut Slab) {
-        for (index, buffer) in self.buffers.iter().take(self.ask).enumerate() {
+    fn prepare(&mut self, slab: &mut Slab, wanted: usize) {
+        for (index, buffer) in self.buffers.iter().take(wanted).enumerate() {
             let bytes = slab.bytes_mut(*buffer);
             self.vectors[index] = libc::iovec {
                 iov_base: bytes.as_mut_ptr().cast(),

@@ -191,3 +191,50 @@ fn a_frame_that_the_guest_does_not_like_does_not_hold_up_the_others() {
     assert_eq!((vnic.counts(), bench.refused()), ((2, 1), 0));
     assert_eq!(bench.memory.used_bytes(), 0);
 }
+
+#[test]
+fn a_guest_that_takes_nothing_leaves_sockets_their_memory_and_gets_nothing_stale() {
+    let mut bench = Bench::new();
+    let mut vnic = Vnic::new(1024);
+    let full = |_: &[IoSlice<'_>]| Err(io::Error::from_raw_os_error(libc::ENOMEM));
+    bench.offer(2);
+    // All large buffers but the sockets' reserve are in use.
+    let mut taken = Vec::new();
+    while !bench.memory.is_short_of_large() {
+        taken.extend(bench.memory.slab(Place::Datagrams).take());
+    }
+    bench.pass(&mut vnic, full);
+    assert!(vnic.is_waiting());
+    assert_eq!(bench.refused(), 1);
+    for buffer in taken {
+        bench.memory.slab(Place::Datagrams).release(buffer, 1);
+    }
+    // The first one is dropped when it is too old; a later one has its own time.
+    bench.now_ns += STUCK_NS;
+    bench.pass(&mut vnic, full);
+    assert_eq!(vnic.counts(), (0, 1));
+    assert!(!vnic.is_waiting());
+    bench.offer(1);
+    bench.pass(&mut vnic, full);
+    assert_eq!(vnic.counts(), (0, 1));
+}
+
+#[test]
+fn a_ring_that_becomes_smaller_keeps_what_it_has() {
+    let mut bench = Bench::new();
+    let mut vnic = Vnic::new(4);
+    bench.offer(4);
+    let full = |_: &[IoSlice<'_>]| Err(io::Error::from_raw_os_error(libc::EAGAIN));
+    bench.pass(&mut vnic, full);
+    vnic.set_room(1);
+    bench.offer(1);
+    bench.pass(&mut vnic, full);
+    assert_eq!(bench.refused(), 1);
+    let mut written = Vec::new();
+    bench.pass(&mut vnic, |frame| {
+        written.push(number(frame));
+        Ok(())
+    });
+    assert_eq!(written, [0, 1, 2, 3]);
+    assert_eq!(bench.memory.used_bytes(), 0);
+}
