@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 //! The engine: one end of one tunnel. Here: its state, its settings and the guests' side.
-//! `transmit.rs` sends, `receive.rs` takes in and `together.rs` what was merged, `recover.rs`
-//! does what time brings, `paths.rs` knows what paths there are and `conversation.rs` with whom.
+//! `transmit.rs` sends, `own.rs` what is not the guests', `receive.rs` takes in and
+//! `together.rs` what was merged, `recover.rs` does what time brings, `paths.rs` knows what paths there are and `conversation.rs` with whom.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ use crate::virtio::MIN_FRAME_LEN;
 use crate::wire::{MAX_CHUNKS, Room};
 
 /// The longest frame.
-const MAX_FRAME_LEN: u32 = crate::VNET_HEADER_LEN as u32 + 65_535;
+pub(crate) const MAX_FRAME_LEN: u32 = crate::VNET_HEADER_LEN as u32 + 65_535;
 /// Events that wait for the caller; the oldest go when nobody asks.
 const EVENTS: usize = 256;
 /// A flow is bulk with a frame of several chunks, or with so much under way; one with so little

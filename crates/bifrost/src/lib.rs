@@ -77,6 +77,7 @@ mod engine;
 mod flow;
 mod frames;
 mod metrics;
+mod own;
 mod path;
 mod paths;
 mod pending;

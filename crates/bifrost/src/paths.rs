@@ -3,7 +3,7 @@
 //! Paths come, go, and become narrower.
 
 use crate::config::{ConfigError, MIN_MTU, PathConfig};
-use crate::engine::{Engine, SWEEP_NS};
+use crate::engine::{Engine, MAX_FRAME_LEN, SWEEP_NS};
 use crate::metrics::PathState;
 use crate::path::Path;
 use crate::refused::Refused;
@@ -143,8 +143,7 @@ impl Engine {
 
 /// Size and number of equal chunks of at most `room` bytes.
 pub(crate) fn cut(len: u32, room: u16) -> Option<(u16, u8)> {
-    let most = crate::VNET_HEADER_LEN as u32 + 65_535;
-    if (len as usize) < MIN_FRAME_LEN || len > most {
+    if (len as usize) < MIN_FRAME_LEN || len > MAX_FRAME_LEN {
         return None;
     }
     let size = len.div_ceil(len.div_ceil(u32::from(room)));

@@ -8,12 +8,13 @@
 
 use std::collections::VecDeque;
 
+use crate::engine::MAX_FRAME_LEN;
 use crate::frames::FrameRef;
 
 /// Queues, a power of two: flows with the same number modulo this one share a turn.
 const QUEUES: usize = 1024;
 /// Bytes of a turn: the longest frame, so that a frame goes whole.
-const QUANTUM: i64 = 10 + 65_535;
+const QUANTUM: i64 = MAX_FRAME_LEN as i64;
 
 /// Frames of the flows that share a turn, in the order in which they came.
 #[derive(Clone, Debug, Default)]

@@ -7,11 +7,12 @@ use std::net::SocketAddr;
 
 use crate::engine::{Control, Engine};
 use crate::metrics::PathState;
+use crate::own::{control_place, probe_place};
 use crate::path::Path;
 use crate::refused::Refused;
 use crate::reorder::Drops;
 use crate::seal::Place;
-use crate::transmit::{control_place, micros, probe_place};
+use crate::transmit::micros;
 use crate::types::{Event, Kept, PathId, Span};
 use crate::virtio::{MIN_FRAME_LEN, is_safe};
 use crate::window::{Arrival, WIDTH, expand};
