@@ -3,6 +3,7 @@
 //! Filling a batch: what one `sendmsg` with UDP_SEGMENT takes.
 
 use crate::types::{PathId, Segment, Span, Transmit};
+use crate::wire::DATA_HEADER_LEN;
 
 /// Datagrams of a batch: UDP_MAX_SEGMENTS before Linux 6.10.
 const MAX_SEGMENTS: usize = 64;
@@ -38,12 +39,13 @@ impl Transmit {
     }
 
     /// Adds a datagram of `len` bytes, `padding` zeroes and the tag included.
+    #[inline]
     pub(crate) fn push(
         &mut self,
         path: usize,
         len: u32,
-        header: &[u8],
-        (payload, padding): (Span, u8),
+        header: &[u8; DATA_HEADER_LEN],
+        (payload, padding, again): (Span, u8, bool),
     ) {
         if self.segments.is_empty() {
             self.path = PathId(path as u8);
@@ -55,6 +57,7 @@ impl Transmit {
             header_len: header.len() as u16,
             payload,
             padding,
+            again,
         });
     }
 
@@ -67,6 +70,7 @@ impl Transmit {
             header_len: len as u16,
             payload: Span::default(),
             padding: 0,
+            again: false,
         });
     }
 }

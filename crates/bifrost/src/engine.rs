@@ -2,15 +2,16 @@
 
 //! The engine: one end of one tunnel. Here: its state, its settings and the guests' side.
 //! `transmit.rs` sends, `own.rs` what is not the guests', `receive.rs` takes in and
-//! `together.rs` what was merged, `recover.rs` does what time brings, `paths.rs` knows what paths there are and `conversation.rs` with whom.
+//! `together.rs` what was merged, `recover.rs` does what time brings, `paths.rs` knows what
+//! paths there are, `conversation.rs` with whom, and `cut.rs` how frames are cut.
 
 use std::collections::VecDeque;
 
 use crate::config::{Config, ConfigError};
+use crate::cut::Cutter;
 use crate::frames::{FLOW_FRAMES, FrameRef, Frames};
 use crate::metrics::{PathMetrics, TunnelMetrics};
 use crate::path::{Numbers, Path};
-use crate::paths::cut;
 use crate::pending::Pending;
 use crate::refused::Refused;
 use crate::released::Released;
@@ -118,6 +119,7 @@ pub struct Engine {
     pub(crate) metrics: TunnelMetrics,
     /// The largest chunk that every path lets through.
     pub(crate) chunk_room: u16,
+    cutter: Cutter,
     pub(crate) spray_next: usize,
     pub(crate) acked: Vec<Acked>,
     pub(crate) lost: Vec<Lost>,
@@ -168,6 +170,7 @@ impl Engine {
             events: VecDeque::new(),
             metrics: TunnelMetrics::default(),
             chunk_room: 0,
+            cutter: Cutter::default(),
             spray_next: 0,
             acked: Vec::new(),
             lost: Vec::new(),
@@ -243,6 +246,14 @@ impl Engine {
             && self.frames.held_chunks + u32::from(chunks) <= self.peer_room.chunks
     }
 
+    /// Bytes that the next frame will most likely be cut into, of those that are longer than
+    /// one datagram; 0: none has come. A frame may lie in pieces of this size, each behind room for
+    /// a header, so that datagrams are whole in memory. A guess: each chunk's place is told
+    /// when it is sent ([`crate::Segment::payload`]).
+    pub fn chunk_bytes(&self) -> usize {
+        self.cutter.size().into()
+    }
+
     /// Takes a frame: one read of the TUN. `flow_hash` is [`crate::flow_hash`] of its
     /// packet, or any other number that is the same for packets that must stay in
     /// order. Takes a reference to the slot on success.
@@ -262,7 +273,7 @@ impl Engine {
         if self.peer.is_none() || self.chunk_room == 0 {
             return refuse(&mut self.metrics, Refused::NoPeer);
         }
-        let Some((size, chunks)) = cut(frame.len, self.chunk_room) else {
+        let Some((size, chunks)) = self.cutter.cut(frame.len, self.chunk_room) else {
             let long = frame.len as usize >= MIN_FRAME_LEN;
             let reason = if long {
                 Refused::FrameLong

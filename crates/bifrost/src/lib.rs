@@ -61,7 +61,7 @@
 //!
 //! A frame is what one `read` of a TUN with `IFF_VNET_HDR` gives: ten bytes of
 //! `struct virtio_net_hdr` (little-endian, `TUNSETVNETLE`), then an IP packet of up to 65,535 bytes.
-//! It is cut into at most 64 chunks of equal size, each of which travels in one UDP
+//! It is cut into at most 64 chunks of one size, the last of which may be shorter. Each travels in one UDP
 //! datagram, and is put together and written to the far TUN as it was: nothing is
 //! checksummed or segmented on the way. See [`wire`] for the format.
 
@@ -72,6 +72,7 @@ mod batch;
 mod config;
 mod congestion;
 mod conversation;
+mod cut;
 mod doubt;
 mod engine;
 mod flow;

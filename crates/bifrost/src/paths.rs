@@ -3,13 +3,12 @@
 //! Paths come, go, and become narrower.
 
 use crate::config::{ConfigError, MIN_MTU, PathConfig};
-use crate::engine::{Engine, MAX_FRAME_LEN, SWEEP_NS};
+use crate::cut::cut;
+use crate::engine::{Engine, SWEEP_NS};
 use crate::metrics::PathState;
 use crate::path::Path;
 use crate::refused::Refused;
 use crate::types::{Event, PathId};
-use crate::virtio::MIN_FRAME_LEN;
-use crate::wire::MAX_CHUNKS;
 
 impl Engine {
     /// Adds a path; it is probed at once, and used when it answers.
@@ -139,14 +138,4 @@ impl Engine {
         self.pending_bytes = self.pending.iter().map(|at| self.unsent(at)).sum();
         self.sweep_ns = now_ns + SWEEP_NS;
     }
-}
-
-/// Size and number of equal chunks of at most `room` bytes.
-pub(crate) fn cut(len: u32, room: u16) -> Option<(u16, u8)> {
-    if (len as usize) < MIN_FRAME_LEN || len > MAX_FRAME_LEN {
-        return None;
-    }
-    let size = len.div_ceil(len.div_ceil(u32::from(room)));
-    let chunks = len.div_ceil(size);
-    (chunks as usize <= MAX_CHUNKS).then_some((size as u16, chunks as u8))
 }

@@ -12,7 +12,9 @@ use crate::seal::Place;
 use crate::sending::Chunks;
 use crate::types::{PathId, Segment, Span, Transmit};
 use crate::window::expand;
-use crate::wire::{ACK_LEN, DATA_HEADER_LEN, Data, Kind, MAX_REPORTS, Prefix, REPORT_LEN, TAG_LEN};
+use crate::wire::{
+    ACK_LEN, DATA_HEADER_LEN, Data, Kind, MAX_CHUNKS, MAX_REPORTS, Prefix, REPORT_LEN, TAG_LEN,
+};
 
 /// Chunks of a frame that are to be sent.
 struct Chosen {
@@ -79,6 +81,7 @@ impl Engine {
             header_len: len as u16,
             payload: Span::default(),
             padding: 0,
+            again: false,
         });
     }
 
@@ -223,13 +226,18 @@ impl Engine {
     }
 
     /// Whether the frame that is sent next has chunks of the same size: then they can stand in
-    /// one message with the frame's, if its last one is padded.
+    /// one message with the frame's, if its last one is padded. Not if that takes more
+    /// than what is left over by chunks that are equal.
     fn is_followed(&self, frame: &Frame) -> bool {
+        let missing = u32::from(frame.chunks) * u32::from(frame.size) - frame.span.len;
+        if frame.chunks == 1 || missing >= MAX_CHUNKS as u32 {
+            return false;
+        }
         let next = self
             .pending
             .second(frame.span.len)
             .and_then(|next| self.frames.get(next));
-        frame.chunks > 1 && next.is_some_and(|next| next.size == frame.size)
+        next.is_some_and(|next| next.size == frame.size)
     }
 
     /// Bytes of a chunk's datagram; a frame's last one may be `padded` to the others' size.
@@ -297,7 +305,7 @@ impl Engine {
             } else {
                 0
             };
-            out.push(index, len, &header, (piece, padding as u8));
+            out.push(index, len, &header, (piece, padding as u8, tries > 1));
         }
         let chunks = Chunks {
             first,

@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where payload lies: large buffers for what the kernel hands over in bulk, small ones
 //! for single packets, so that a packet that waits does not hold 64 KiB.
+//!
+//! A frame from the guest is read in pieces of a chunk each, which leave room in front for the
+//! header of the datagram that will carry it: datagrams then lie whole, one behind the other, and
+//! the kernel takes a message of 45 of them as one range in place of 90.
 
-use causeway_bifrost::{Limits, Span};
-use causeway_io::tunnel::{BUFFER_BYTES, BufferId, Slab};
+use std::io::IoSliceMut;
+use std::ops::Range;
+
+use causeway_bifrost::wire::{DATA_HEADER_LEN, MAX_CHUNKS};
+use causeway_bifrost::{Limits, Segment, Span};
+use causeway_io::tunnel::{BUFFER_BYTES, BufferId, FRAME_MAX, Slab};
 
 /// A packet up to this size is moved to a small buffer. Copying it costs less than the
 /// cache misses of a fresh large buffer.
@@ -13,11 +21,36 @@ const LARGE: usize = 512;
 /// Large buffers that must be free before a batch keeps its own.
 const RESERVE: usize = 32;
 
+/// Room in front of each piece of a frame.
+pub const ROOM: usize = DATA_HEADER_LEN;
+/// Size of the pieces of a frame that lies in one.
+const WHOLE: u32 = FRAME_MAX as u32;
+
 /// The slabs of one thread. A slot's number is its slab's number in the top four bits
 /// and the buffer's below.
 #[derive(Debug)]
 pub struct Memory {
     slabs: [Slab; 4],
+    /// Of each large buffer for frames: bytes of the pieces that its frame lies in.
+    pieces: Vec<u32>,
+}
+
+/// A range of the bytes of a slot's buffer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Region {
+    slot: u32,
+    bytes: Range<usize>,
+}
+
+impl Region {
+    /// Makes one of this and `next`, if that lies right behind it.
+    pub fn join(&mut self, next: &Region) -> bool {
+        let joins = self.slot == next.slot && self.bytes.end == next.bytes.start;
+        if joins {
+            self.bytes.end = next.bytes.end;
+        }
+        joins
+    }
 }
 
 /// One of the slabs.
@@ -49,10 +82,11 @@ impl Memory {
         Self {
             slabs: [
                 Slab::new(LARGE, BUFFER_BYTES),
-                Slab::new(frames + 1, SMALL_BYTES),
+                Slab::new(frames + 1, ROOM + SMALL_BYTES),
                 Slab::new(LARGE, BUFFER_BYTES),
                 Slab::new(chunks + 1, SMALL_BYTES.max(datagram_max)),
             ],
+            pieces: vec![WHOLE; LARGE],
         }
     }
 
@@ -71,11 +105,102 @@ impl Memory {
         (place, BufferId(slot & ((1 << SHIFT) - 1)))
     }
 
-    /// The bytes of a span.
+    /// The bytes of a span of what a socket gave.
     pub fn bytes(&self, span: Span) -> &[u8] {
         let (place, buffer) = Self::place(span.slot);
+        debug_assert!(matches!(place, Place::Datagrams | Place::SmallDatagram));
         let from = span.offset as usize;
         &self.slabs[place as usize].bytes(buffer)[from..from + span.len as usize]
+    }
+
+    /// Has a frame read into a buffer, in pieces of `chunk` bytes; those that are too small for
+    /// a long frame, as 0 is, do not count. Gives what `read` gives.
+    pub fn read_frame<T>(
+        &mut self,
+        buffer: BufferId,
+        chunk: usize,
+        read: impl FnOnce(&mut [IoSliceMut<'_>]) -> T,
+    ) -> T {
+        let is_enough = chunk > 0 && FRAME_MAX.div_ceil(chunk) <= MAX_CHUNKS;
+        let size = if is_enough { chunk } else { WHOLE as usize };
+        self.pieces[buffer.0 as usize] = size as u32;
+        let bytes = self.slabs[Place::Frame as usize].bytes_mut(buffer);
+        let mut pieces: [IoSliceMut<'_>; MAX_CHUNKS] =
+            std::array::from_fn(|_| IoSliceMut::new(&mut []));
+        let (mut left, mut count) = (FRAME_MAX, 0);
+        for (piece, bytes) in pieces.iter_mut().zip(bytes.chunks_mut(ROOM + size)) {
+            let end = (ROOM + left).min(bytes.len());
+            *piece = IoSliceMut::new(&mut bytes[ROOM..end]);
+            (left, count) = (left - (end - ROOM), count + 1);
+            if left == 0 {
+                break;
+            }
+        }
+        debug_assert_eq!(left, 0, "a long frame would be cut short");
+        read(&mut pieces[..count])
+    }
+
+    /// Bytes of the pieces that a slot's frame lies in.
+    fn piece_bytes(&self, place: Place, buffer: BufferId) -> u32 {
+        match place {
+            Place::Frame => self.pieces[buffer.0 as usize],
+            _ => WHOLE,
+        }
+    }
+
+    /// Where the bytes of a frame's span lie, range by range.
+    pub fn frame_regions(&self, span: Span) -> impl Iterator<Item = Region> + use<> {
+        let (place, buffer) = Self::place(span.slot);
+        debug_assert!(matches!(place, Place::Frame | Place::SmallFrame));
+        let size = self.piece_bytes(place, buffer);
+        let (mut at, end) = (span.offset, span.offset + span.len);
+        std::iter::from_fn(move || {
+            let (piece, within) = (at / size, at % size);
+            let len = (size - within).min(end - at) as usize;
+            let from = at as usize + (piece as usize + 1) * ROOM;
+            at += len as u32;
+            (len > 0).then_some(Region {
+                slot: span.slot,
+                bytes: from..from + len,
+            })
+        })
+    }
+
+    /// The first bytes of a frame, as many as lie side by side.
+    pub fn head(&self, buffer: BufferId, length: usize) -> &[u8] {
+        let end = length.min(self.piece_bytes(Place::Frame, buffer) as usize);
+        &self.slabs[Place::Frame as usize].bytes(buffer)[ROOM..ROOM + end]
+    }
+
+    /// The bytes of a region.
+    pub fn region(&self, region: &Region) -> &[u8] {
+        let (place, buffer) = Self::place(region.slot);
+        &self.slabs[place as usize].bytes(buffer)[region.bytes.clone()]
+    }
+
+    /// Puts a datagram's header and padding around its payload, and gives where it lies whole;
+    /// `None`: there is no room for them.
+    pub fn complete(&mut self, segment: &Segment, header: &[u8; ROOM]) -> Option<Region> {
+        let (slot, padding) = (segment.payload.slot, usize::from(segment.padding));
+        let (place, buffer) = Self::place(slot);
+        let size = self.piece_bytes(place, buffer);
+        let (at, len) = (segment.payload.offset, segment.payload.len as usize);
+        let (piece, within) = (at / size, at % size);
+        let room = within == 0 && len + padding <= size as usize;
+        if segment.again || !room {
+            return None;
+        }
+        let from = at as usize + (piece as usize + 1) * ROOM;
+        let bytes = from - ROOM..from + len + padding;
+        let datagram = self.slabs[place as usize]
+            .bytes_mut(buffer)
+            .get_mut(bytes.clone())?;
+        *datagram.first_chunk_mut()? = *header;
+        if padding > 0 {
+            let end = datagram.len() - padding;
+            datagram[end..].fill(0);
+        }
+        Some(Region { slot, bytes })
     }
 
     /// Takes references to a slot away.
@@ -91,28 +216,40 @@ impl Memory {
         }
     }
 
-    /// Copies bytes out of a large buffer into a small one; `None`: they do not fit, or
+    /// Copies a datagram out of a large buffer into a small one; `None`: it does not fit, or
     /// there is none.
-    pub fn copy_small(
-        &mut self,
-        from: Place,
-        buffer: BufferId,
-        range: std::ops::Range<usize>,
-    ) -> Option<BufferId> {
-        let to = match from {
-            Place::Frame | Place::SmallFrame => Place::SmallFrame,
-            Place::Datagrams | Place::SmallDatagram => Place::SmallDatagram,
+    pub fn copy_datagram(&mut self, buffer: BufferId, range: Range<usize>) -> Option<BufferId> {
+        let [_, _, large, small] = &mut self.slabs;
+        copy(&large.bytes(buffer)[range], small, 0)
+    }
+
+    /// The span of a frame that was read into a buffer: in a small one, if it is short.
+    pub fn keep_frame(&mut self, buffer: BufferId, length: usize) -> Span {
+        let small = match Self::is_small(length) {
+            true => self.copy_frame(buffer, length),
+            false => None,
         };
-        let (first, second) = self.slabs.split_at_mut(to as usize);
-        let small = second.first_mut()?;
-        let length = range.len();
-        if length > small.buffer_bytes() {
+        let slot = match small {
+            Some(small) => {
+                self.slab(Place::Frame).release(buffer, 1);
+                Self::slot(Place::SmallFrame, small)
+            }
+            None => Self::slot(Place::Frame, buffer),
+        };
+        Span {
+            slot,
+            offset: 0,
+            len: length as u32,
+        }
+    }
+
+    /// Copies a frame into a small buffer, if it lies in one piece.
+    fn copy_frame(&mut self, buffer: BufferId, length: usize) -> Option<BufferId> {
+        if length > self.piece_bytes(Place::Frame, buffer) as usize {
             return None;
         }
-        let id = small.take()?;
-        let source = &first.get(from as usize)?.bytes(buffer)[range];
-        small.bytes_mut(id)[..length].copy_from_slice(source);
-        Some(id)
+        let [large, small, ..] = &mut self.slabs;
+        copy(&large.bytes(buffer)[ROOM..ROOM + length], small, ROOM)
     }
 
     /// Whether a packet of this size is better off in a small buffer.
@@ -135,18 +272,152 @@ impl Memory {
     }
 }
 
+/// Copies bytes to place `at` of a buffer of `small`.
+fn copy(bytes: &[u8], small: &mut Slab, at: usize) -> Option<BufferId> {
+    let end = at + bytes.len();
+    if end > small.buffer_bytes() {
+        return None;
+    }
+    let id = small.take()?;
+    small.bytes_mut(id)[at..end].copy_from_slice(bytes);
+    Some(id)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Reads a frame whose bytes are known, in pieces of `chunk`.
+    fn read(memory: &mut Memory, chunk: usize, length: usize) -> (u32, Vec<u8>) {
+        let buffer = memory.slab(Place::Frame).take().unwrap();
+        let frame: Vec<u8> = (0..length).map(|at| (at * 7 + at / 251) as u8).collect();
+        memory.slab(Place::Frame).bytes_mut(buffer).fill(0xee);
+        memory.read_frame(buffer, chunk, |pieces| {
+            let mut rest = &frame[..];
+            for piece in pieces {
+                let (now, later) = rest.split_at(piece.len().min(rest.len()));
+                piece[..now.len()].copy_from_slice(now);
+                rest = later;
+            }
+            assert_eq!(rest, b"", "the frame does not fit");
+        });
+        let end = length.min(chunk.max(1025));
+        assert_eq!(memory.head(buffer, end), &frame[..end]);
+        (Memory::slot(Place::Frame, buffer), frame)
+    }
+
+    fn segment(slot: u32, offset: usize, len: usize, padding: u8) -> Segment {
+        Segment {
+            header_len: ROOM as u16,
+            payload: Span {
+                slot,
+                offset: offset as u32,
+                len: len as u32,
+            },
+            padding,
+            again: false,
+        }
+    }
+
+    fn lies(memory: &Memory, span: Span) -> Vec<u8> {
+        let regions = memory.frame_regions(span);
+        regions.fold(Vec::new(), |mut all, region| {
+            all.extend_from_slice(memory.region(&region));
+            all
+        })
+    }
+
+    #[test]
+    fn a_frame_is_found_again_however_it_is_cut() {
+        let mut memory = Memory::new(&Limits::default(), 1472);
+        // In one piece (0, and those of which 64 would not hold a frame), and in several; the
+        // last are those of paths with an MTU of 9,000 and of one that takes a whole frame.
+        for chunk in [0, 1, 1024, 1025, 1382, 1418, 1444, 8194, 65_400] {
+            for length in [1, 40, 1500, 29_022, 65_222, FRAME_MAX] {
+                let (slot, frame) = read(&mut memory, chunk, length);
+                for size in [1, 700, 1024, 1300, chunk.max(1), FRAME_MAX] {
+                    for offset in (0..length).step_by(size.max(length / 70)) {
+                        let len = size.min(length - offset);
+                        let span = segment(slot, offset, len, 0).payload;
+                        assert_eq!(lies(&memory, span), frame[offset..offset + len]);
+                    }
+                }
+                memory.release(slot, 1);
+            }
+        }
+    }
+
+    #[test]
+    fn a_datagram_lies_whole_with_its_header_and_padding() {
+        let mut memory = Memory::new(&Limits::default(), 1472);
+        let (slot, frame) = read(&mut memory, 1418, 65_222);
+        let header = [5; ROOM];
+        let mut all: Option<Region> = None;
+        for index in 0..46 {
+            let (offset, padding) = (index * 1418, if index == 45 { 6 } else { 0 });
+            let end = (offset + 1418).min(frame.len());
+            let segment = segment(slot, offset, end - offset, padding);
+            let region = memory.complete(&segment, &header).unwrap();
+            let mut wanted = header.to_vec();
+            wanted.extend_from_slice(&frame[offset..end]);
+            wanted.resize(ROOM + 1418, 0);
+            assert_eq!(memory.region(&region), wanted);
+            match &mut all {
+                Some(all) => assert!(all.join(&region), "chunk {index} lies elsewhere"),
+                None => all = Some(region),
+            }
+        }
+        assert_eq!(memory.region(&all.unwrap()).len(), 46 * (ROOM + 1418));
+        // The frame is what it was.
+        let whole = segment(slot, 0, frame.len(), 0).payload;
+        assert_eq!(lies(&memory, whole), frame);
+    }
+
+    #[test]
+    fn a_header_goes_only_where_there_is_room_and_none_may_be_waiting() {
+        let mut memory = Memory::new(&Limits::default(), 1472);
+        let (slot, frame) = read(&mut memory, 1418, 65_222);
+        let header = [5; ROOM];
+        let fits = segment(slot, 1418, 1418, 0);
+        let again = Segment {
+            again: true,
+            ..fits
+        };
+        let refused = [
+            again,
+            // Cut anew: begins within a piece, goes beyond its end, is padded beyond it.
+            segment(slot, 1300, 1300, 0),
+            segment(slot, 1418, 1419, 0),
+            segment(slot, 1418, 1400, 19),
+        ];
+        for segment in refused {
+            assert_eq!(memory.complete(&segment, &header), None, "{segment:?}");
+        }
+        let whole = segment(slot, 0, frame.len(), 0).payload;
+        assert_eq!(lies(&memory, whole), frame);
+        assert!(memory.complete(&fits, &header).is_some());
+    }
+
+    #[test]
+    fn a_short_frame_moves_with_room_in_front() {
+        let mut memory = Memory::new(&Limits::default(), 1472);
+        let (slot, frame) = read(&mut memory, 1418, 62);
+        let slot = memory.keep_frame(Memory::place(slot).1, 62).slot;
+        assert_eq!(memory.slab(Place::Frame).used(), 0);
+        let region = memory.complete(&segment(slot, 0, 62, 0), &[5; ROOM]);
+        assert_eq!(memory.region(&region.unwrap())[ROOM..], frame);
+        // One that lies in two pieces stays where it is.
+        let (slot, _) = read(&mut memory, 1418, 1419);
+        let kept = memory.keep_frame(Memory::place(slot).1, 1419);
+        assert_eq!((kept.slot, kept.len), (slot, 1419));
+    }
 
     #[test]
     fn slots_lead_back_to_their_bytes() {
         let mut memory = Memory::new(&Limits::default(), 1472);
         let large = memory.slab(Place::Datagrams).take().unwrap();
         memory.slab(Place::Datagrams).bytes_mut(large)[100..104].copy_from_slice(b"abcd");
-        let small = memory
-            .copy_small(Place::Datagrams, large, 100..104)
-            .unwrap();
+        let small = memory.copy_datagram(large, 100..104).unwrap();
         for (place, buffer, offset) in [
             (Place::Datagrams, large, 101),
             (Place::SmallDatagram, small, 1),
@@ -161,6 +432,6 @@ mod tests {
             memory.release(slot, 1);
         }
         assert_eq!(memory.used_bytes(), 0);
-        assert_eq!(memory.copy_small(Place::Datagrams, large, 0..4096), None);
+        assert_eq!(memory.copy_datagram(large, 0..4096), None);
     }
 }

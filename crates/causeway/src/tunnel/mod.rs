@@ -5,6 +5,8 @@
 mod memory;
 mod metrics;
 mod outbox;
+#[cfg(test)]
+mod pair;
 mod shard;
 pub mod view;
 mod vnic;

@@ -2,11 +2,13 @@
 //! What the engine has to send, gathered by path and sent in as few calls as there are
 //! paths.
 
+use std::ops::Range;
+
 use causeway_bifrost::wire::TAG_LEN;
 use causeway_bifrost::{Engine, Transmit};
 use causeway_io::tunnel::{SendBatch, SendBuffers, Sent, UdpPath};
 
-use super::memory::Memory;
+use super::memory::{Memory, Region};
 
 /// Most batches of a turn. More wait for the next: acknowledgements come in between.
 const BATCHES: usize = 32;
@@ -29,11 +31,25 @@ struct Batch {
     transmit: Transmit,
     /// The whole datagrams, where the tunnel has keys.
     sealed: Vec<u8>,
+    /// What its messages are made of, where it has none.
+    parts: Vec<Part>,
+}
+
+/// A part of a batch's messages, in their order.
+enum Part {
+    /// A message begins, with datagrams of this size; 0: it is a single one.
+    Message(u16),
+    /// Headers that stand in the transmit.
+    Header(Range<usize>),
+    /// Payload, or whole datagrams.
+    Region(Region),
+    /// Padding.
+    Zeroes(u8),
 }
 
 impl Outbox {
     /// Takes what the engine has to send; whether there may be more.
-    pub fn fill(&mut self, now_ns: u64, engine: &mut Engine, memory: &Memory) -> bool {
+    pub fn fill(&mut self, now_ns: u64, engine: &mut Engine, memory: &mut Memory) -> bool {
         self.used = 0;
         while self.used < BATCHES {
             if self.used == self.batches.len() {
@@ -43,8 +59,9 @@ impl Outbox {
             if !engine.poll_transmit(now_ns, &mut batch.transmit) {
                 return false;
             }
-            if batch.transmit.to_seal {
-                batch.seal(engine, memory);
+            match batch.transmit.to_seal {
+                true => batch.seal(engine, memory),
+                false => batch.gather(memory),
             }
             self.used += 1;
         }
@@ -80,7 +97,9 @@ impl Batch {
                 .extend_from_slice(&self.transmit.headers[header_at..header_end]);
             // The engine's own are sealed already.
             if segment.payload.len > 0 {
-                self.sealed.extend_from_slice(memory.bytes(segment.payload));
+                for region in memory.frame_regions(segment.payload) {
+                    self.sealed.extend_from_slice(memory.region(&region));
+                }
                 let more = usize::from(segment.padding) + TAG_LEN;
                 self.sealed.resize(self.sealed.len() + more, 0);
                 engine.seal(&mut self.sealed[begin..]);
@@ -98,23 +117,55 @@ impl Batch {
         }
     }
 
-    fn add<'a>(&'a self, message: &mut SendBatch<'a>, memory: &'a Memory) {
+    fn gather(&mut self, memory: &mut Memory) {
+        self.parts.clear();
         let size = self.transmit.segment_size;
         let many = (MESSAGE_MAX / usize::from(size).max(1)).max(1);
         let mut header_at = 0;
         for segments in self.transmit.segments.chunks(many) {
-            message.message(if segments.len() > 1 { size } else { 0 });
+            let size = if segments.len() > 1 { size } else { 0 };
+            self.parts.push(Part::Message(size));
             for segment in segments {
-                let header_end = header_at + usize::from(segment.header_len);
-                message.part(&self.transmit.headers[header_at..header_end]);
-                if segment.payload.len > 0 {
-                    message.part(memory.bytes(segment.payload));
+                let header = header_at..header_at + usize::from(segment.header_len);
+                header_at = header.end;
+                if segment.payload.len == 0 {
+                    self.parts.push(Part::Header(header));
+                    continue;
                 }
+                let bytes = &self.transmit.headers[header.clone()];
+                if let Ok(bytes) = bytes.try_into()
+                    && let Some(datagram) = memory.complete(segment, bytes)
+                {
+                    let joined = match self.parts.last_mut() {
+                        Some(Part::Region(last)) => last.join(&datagram),
+                        _ => false,
+                    };
+                    if !joined {
+                        self.parts.push(Part::Region(datagram));
+                    }
+                    continue;
+                }
+                self.parts.push(Part::Header(header));
+                let regions = memory.frame_regions(segment.payload);
+                self.parts.extend(regions.map(Part::Region));
                 if segment.padding > 0 {
-                    message.part(&ZEROES[..usize::from(segment.padding)]);
+                    self.parts.push(Part::Zeroes(segment.padding));
                 }
-                header_at = header_end;
+            }
+        }
+    }
+
+    fn add<'a>(&'a self, message: &mut SendBatch<'a>, memory: &'a Memory) {
+        for part in &self.parts {
+            match part {
+                Part::Message(size) => message.message(*size),
+                Part::Header(bytes) => message.part(&self.transmit.headers[bytes.clone()]),
+                Part::Region(region) => message.part(memory.region(region)),
+                Part::Zeroes(count) => message.part(&ZEROES[..usize::from(*count)]),
             }
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

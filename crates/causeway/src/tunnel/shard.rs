@@ -10,8 +10,7 @@ use std::sync::mpsc::{Receiver as Inbox, Sender, TryRecvError};
 use anyhow::Context as _;
 use causeway_bifrost::{self as bifrost, Engine, Event, PathId, Span};
 use causeway_io::tunnel::{
-    BUFFER_BYTES, FRAME_MAX, Received, Receiver, Tun, UdpPath, VNET_HEADER, Waiter, Waker,
-    monotonic_ns,
+    BUFFER_BYTES, Received, Receiver, Tun, UdpPath, VNET_HEADER, Waiter, Waker, monotonic_ns,
 };
 use tracing::{info, warn};
 
@@ -232,8 +231,9 @@ impl Shard {
             let Some(buffer) = self.memory.slab(Place::Frame).take() else {
                 break;
             };
-            let bytes = &mut self.memory.slab(Place::Frame).bytes_mut(buffer)[..FRAME_MAX];
-            let length = match self.tun.read(bytes) {
+            let chunk = self.engine.chunk_bytes();
+            let (memory, tun) = (&mut self.memory, &self.tun);
+            let length = match memory.read_frame(buffer, chunk, |pieces| tun.read_pieces(pieces)) {
                 Ok(Some(length)) => length,
                 Ok(None) => {
                     self.memory.slab(Place::Frame).release(buffer, 1);
@@ -256,28 +256,9 @@ impl Shard {
     }
 
     fn take_frame(&mut self, now: u64, buffer: causeway_io::tunnel::BufferId, length: usize) {
-        let packet = self
-            .memory
-            .slab(Place::Frame)
-            .bytes(buffer)
-            .get(VNET_HEADER..length);
+        let packet = self.memory.head(buffer, length).get(VNET_HEADER..);
         let hash = packet.map_or(0, bifrost::flow_hash);
-        let small = match Memory::is_small(length) {
-            true => self.memory.copy_small(Place::Frame, buffer, 0..length),
-            false => None,
-        };
-        let (place, buffer) = match small {
-            Some(small) => {
-                self.memory.slab(Place::Frame).release(buffer, 1);
-                (Place::SmallFrame, small)
-            }
-            None => (Place::Frame, buffer),
-        };
-        let span = Span {
-            slot: Memory::slot(place, buffer),
-            offset: 0,
-            len: length as u32,
-        };
+        let span = self.memory.keep_frame(buffer, length);
         // A refused one is counted there; its slot is ours. The reference of an
         // accepted one is the engine's.
         if self.engine.handle_frame(now, span, hash).is_err() {
@@ -288,7 +269,7 @@ impl Shard {
     fn send(&mut self, outbox: &mut Outbox, turn: &mut Turn) {
         loop {
             let now = monotonic_ns();
-            let more = outbox.fill(now, &mut self.engine, &self.memory);
+            let more = outbox.fill(now, &mut self.engine, &mut self.memory);
             for (id, path) in &self.paths {
                 let Some(sent) = outbox.send(*id, path, &self.memory) else {
                     continue;
@@ -434,7 +415,7 @@ fn take_copies(
     let mut begin = 0;
     while begin < message.length {
         let end = (begin + message.segment).min(message.length);
-        let copied = memory.copy_small(Place::Datagrams, buffer, begin..end);
+        let copied = memory.copy_datagram(buffer, begin..end);
         let (place, at, offset) = match copied {
             Some(small) => (Place::SmallDatagram, small, 0),
             None => (Place::Datagrams, buffer, begin),

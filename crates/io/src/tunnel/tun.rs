@@ -4,7 +4,7 @@
 //! merged on the way.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut, Read as _};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -97,15 +97,15 @@ impl Device {
 impl Tun {
     /// Reads a frame; `None` when there is none.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        // SAFETY: an open descriptor and a live buffer of the given size.
-        let read =
-            unsafe { libc::read(self.0.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) };
-        match usize::try_from(read) {
+        self.read_pieces(&mut [IoSliceMut::new(buffer)])
+    }
+
+    /// Reads a frame into pieces, one after the other; `None` when there is none.
+    pub fn read_pieces(&self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
+        match (&self.0).read_vectored(pieces) {
             Ok(length) => Ok(Some(length)),
-            Err(_) => match io::Error::last_os_error() {
-                e if is_transient(&e) => Ok(None),
-                e => Err(e),
-            },
+            Err(error) if is_transient(&error) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 

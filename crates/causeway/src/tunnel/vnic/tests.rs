@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-use std::net::SocketAddr;
-
-use causeway_bifrost::{Config, Limits, PathConfig, PathId, Transmit, VNET_HEADER_LEN};
+use causeway_bifrost::{Limits, PathId, Transmit, VNET_HEADER_LEN};
 
 use super::super::memory::Place;
+use super::super::pair::{engines, peer};
 use super::*;
 
 const PATH: PathId = PathId(0);
 /// Bytes of a frame: one datagram.
 const FRAME: usize = 200;
-
-fn peer() -> SocketAddr {
-    SocketAddr::from(([192, 0, 2, 1], 7000))
-}
 
 /// Two engines that know each other, and the memory of the second.
 struct Bench {
@@ -27,17 +22,8 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let ends = [1, 2].map(|instance| {
-            let mut engine = Engine::new(Config::default(), instance).unwrap();
-            let path = PathConfig {
-                peer: peer(),
-                mtu: 1500,
-            };
-            engine.add_path(0, PATH, path).unwrap();
-            engine
-        });
         let mut bench = Self {
-            ends,
+            ends: engines(1),
             memory: Memory::new(&Limits::default(), 1472),
             now_ns: 0,
             sent: 0,

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Two engines for tests.
+
+use std::net::SocketAddr;
+
+use causeway_bifrost::{Config, Engine, PathConfig, PathId};
+
+/// Where either comes from, as the other sees it.
+pub fn peer() -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, 1], 7000))
+}
+
+/// Two engines that have not heard of each other, with so many paths of MTU 1500 between.
+pub fn engines(paths: u8) -> [Engine; 2] {
+    [1, 2].map(|instance| {
+        let mut engine = Engine::new(Config::default(), instance).unwrap();
+        for id in 0..paths {
+            let path = PathConfig {
+                peer: peer(),
+                mtu: 1500,
+            };
+            engine.add_path(0, PathId(id), path).unwrap();
+        }
+        engine
+    })
+}
