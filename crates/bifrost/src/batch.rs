@@ -3,10 +3,13 @@
 //! Filling a batch: what one `sendmsg` with UDP_SEGMENT takes.
 
 use crate::types::{PathId, Segment, Span, Transmit};
-use crate::wire::DATA_HEADER_LEN;
+use crate::wire::{DATA_HEADER_LEN, MAX_CHUNKS};
 
 /// Datagrams of a batch: UDP_MAX_SEGMENTS before Linux 6.10.
 const MAX_SEGMENTS: usize = 64;
+/// A frame's last chunk is padded to the size of the others with fewer zeroes than this: no
+/// more are missing where chunks are equal.
+pub(crate) const PADDING_LIMIT: u32 = MAX_CHUNKS as u32;
 /// Bytes of a batch: what one UDP send takes, IPv6 header subtracted.
 const MAX_BATCH: u32 = 65_400;
 
@@ -45,7 +48,7 @@ impl Transmit {
         path: usize,
         len: u32,
         header: &[u8; DATA_HEADER_LEN],
-        (payload, padding, again): (Span, u8, bool),
+        (payload, padding, resent): (Span, u8, bool),
     ) {
         if self.segments.is_empty() {
             self.path = PathId(path as u8);
@@ -57,7 +60,7 @@ impl Transmit {
             header_len: header.len() as u16,
             payload,
             padding,
-            again,
+            resent,
         });
     }
 
@@ -70,7 +73,7 @@ impl Transmit {
             header_len: len as u16,
             payload: Span::default(),
             padding: 0,
-            again: false,
+            resent: false,
         });
     }
 }

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use crate::config::{Config, ConfigError};
-use crate::cut::Cutter;
+use crate::cut::{Cutter, cut};
 use crate::frames::{FLOW_FRAMES, FrameRef, Frames};
 use crate::metrics::{PathMetrics, TunnelMetrics};
 use crate::path::{Numbers, Path};
@@ -246,12 +246,15 @@ impl Engine {
             && self.frames.held_chunks + u32::from(chunks) <= self.peer_room.chunks
     }
 
-    /// Bytes that the next frame will most likely be cut into, of those that are longer than
-    /// one datagram; 0: none has come. A frame may lie in pieces of this size, each behind room for
-    /// a header, so that datagrams are whole in memory. A guess: each chunk's place is told
-    /// when it is sent ([`crate::Segment::payload`]).
+    /// Bytes of the chunks that the next long frame will most likely be cut into; 0: not known,
+    /// or of no use, as sealing copies them. A frame may lie in pieces of this size, each behind room
+    /// for a header, so that datagrams are whole in memory. A guess: each chunk's place
+    /// is told when it is sent ([`crate::Segment::payload`]).
     pub fn chunk_bytes(&self) -> usize {
-        self.cutter.size().into()
+        match self.config.keys.sealed() {
+            true => 0,
+            false => self.cutter.size().into(),
+        }
     }
 
     /// Takes a frame: one read of the TUN. `flow_hash` is [`crate::flow_hash`] of its
@@ -273,7 +276,11 @@ impl Engine {
         if self.peer.is_none() || self.chunk_room == 0 {
             return refuse(&mut self.metrics, Refused::NoPeer);
         }
-        let Some((size, chunks)) = self.cutter.cut(frame.len, self.chunk_room) else {
+        let cut = match self.config.keys.sealed() {
+            true => cut(frame.len, self.chunk_room),
+            false => self.cutter.cut(frame.len, self.chunk_room),
+        };
+        let Some((size, chunks)) = cut else {
             let long = frame.len as usize >= MIN_FRAME_LEN;
             let reason = if long {
                 Refused::FrameLong

@@ -3,6 +3,7 @@
 //! What goes out: first the engine's own datagrams (`own.rs`), then chunks that were lost,
 //! then new ones.
 
+use crate::batch::PADDING_LIMIT;
 use crate::config::Config;
 use crate::engine::{Again, Engine};
 use crate::frames::{FlowSend, Frame, FrameRef};
@@ -12,9 +13,7 @@ use crate::seal::Place;
 use crate::sending::Chunks;
 use crate::types::{PathId, Segment, Span, Transmit};
 use crate::window::expand;
-use crate::wire::{
-    ACK_LEN, DATA_HEADER_LEN, Data, Kind, MAX_CHUNKS, MAX_REPORTS, Prefix, REPORT_LEN, TAG_LEN,
-};
+use crate::wire::{ACK_LEN, DATA_HEADER_LEN, Data, Kind, MAX_REPORTS, Prefix, REPORT_LEN, TAG_LEN};
 
 /// Chunks of a frame that are to be sent.
 struct Chosen {
@@ -81,7 +80,7 @@ impl Engine {
             header_len: len as u16,
             payload: Span::default(),
             padding: 0,
-            again: false,
+            resent: false,
         });
     }
 
@@ -230,7 +229,7 @@ impl Engine {
     /// than what is left over by chunks that are equal.
     fn is_followed(&self, frame: &Frame) -> bool {
         let missing = u32::from(frame.chunks) * u32::from(frame.size) - frame.span.len;
-        if frame.chunks == 1 || missing >= MAX_CHUNKS as u32 {
+        if frame.chunks == 1 || missing >= PADDING_LIMIT {
             return false;
         }
         let next = self

@@ -93,9 +93,10 @@ pub struct Segment {
     /// Zeroes that follow the payload: with them the last chunk of a frame has the size of the
     /// others, and the next frame's can follow in the same message.
     pub padding: u8,
-    /// Whether these bytes were sent before, with another header: one that was put in front
-    /// of them may not have left yet.
-    pub again: bool,
+    /// Whether these bytes are sent again for a loss: what was polled before them, perhaps with a
+    /// header in front of the same bytes, may not have left yet. It must have left before
+    /// anything is polled after the next `handle_*` or `set_*` call.
+    pub resent: bool,
 }
 
 /// A batch for one `sendmsg`: datagrams on one path, equal in size but for the last,

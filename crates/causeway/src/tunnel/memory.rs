@@ -25,6 +25,8 @@ const RESERVE: usize = 32;
 pub const ROOM: usize = DATA_HEADER_LEN;
 /// Size of the pieces of a frame that lies in one.
 const WHOLE: u32 = FRAME_MAX as u32;
+/// The longest frame fits in as many pieces as there may be; TUN would cut it short.
+const _: () = assert!(FRAME_MAX + MAX_CHUNKS * ROOM <= BUFFER_BYTES);
 
 /// The slabs of one thread. A slot's number is its slab's number in the top four bits
 /// and the buffer's below.
@@ -187,7 +189,7 @@ impl Memory {
         let (at, len) = (segment.payload.offset, segment.payload.len as usize);
         let (piece, within) = (at / size, at % size);
         let room = within == 0 && len + padding <= size as usize;
-        if segment.again || !room {
+        if segment.resent || !room {
             return None;
         }
         let from = at as usize + (piece as usize + 1) * ROOM;
@@ -220,7 +222,12 @@ impl Memory {
     /// there is none.
     pub fn copy_datagram(&mut self, buffer: BufferId, range: Range<usize>) -> Option<BufferId> {
         let [_, _, large, small] = &mut self.slabs;
-        copy(&large.bytes(buffer)[range], small, 0)
+        if range.len() > small.buffer_bytes() {
+            return None;
+        }
+        let id = small.take()?;
+        small.bytes_mut(id)[..range.len()].copy_from_slice(&large.bytes(buffer)[range]);
+        Some(id)
     }
 
     /// The span of a frame that was read into a buffer: in a small one, if it is short.
@@ -243,13 +250,23 @@ impl Memory {
         }
     }
 
-    /// Copies a frame into a small buffer, if it lies in one piece.
+    /// Copies a frame into a small buffer, where it lies in one piece.
     fn copy_frame(&mut self, buffer: BufferId, length: usize) -> Option<BufferId> {
-        if length > self.piece_bytes(Place::Frame, buffer) as usize {
-            return None;
-        }
+        let whole = Span {
+            slot: Self::slot(Place::Frame, buffer),
+            offset: 0,
+            len: length as u32,
+        };
+        let regions = self.frame_regions(whole);
         let [large, small, ..] = &mut self.slabs;
-        copy(&large.bytes(buffer)[ROOM..ROOM + length], small, ROOM)
+        let (id, large) = (small.take()?, large.bytes(buffer));
+        let mut rest = &mut small.bytes_mut(id)[ROOM..];
+        for region in regions {
+            let (now, later) = rest.split_at_mut(region.bytes.len());
+            now.copy_from_slice(&large[region.bytes]);
+            rest = later;
+        }
+        Some(id)
     }
 
     /// Whether a packet of this size is better off in a small buffer.
@@ -270,17 +287,6 @@ impl Memory {
             .map(|slab| slab.used() * slab.buffer_bytes());
         used.sum::<usize>() as u64
     }
-}
-
-/// Copies bytes to place `at` of a buffer of `small`.
-fn copy(bytes: &[u8], small: &mut Slab, at: usize) -> Option<BufferId> {
-    let end = at + bytes.len();
-    if end > small.buffer_bytes() {
-        return None;
-    }
-    let id = small.take()?;
-    small.bytes_mut(id)[at..end].copy_from_slice(bytes);
-    Some(id)
 }
 
 #[cfg(test)]
@@ -315,7 +321,7 @@ mod tests {
                 len: len as u32,
             },
             padding,
-            again: false,
+            resent: false,
         }
     }
 
@@ -379,12 +385,12 @@ mod tests {
         let (slot, frame) = read(&mut memory, 1418, 65_222);
         let header = [5; ROOM];
         let fits = segment(slot, 1418, 1418, 0);
-        let again = Segment {
-            again: true,
+        let resent = Segment {
+            resent: true,
             ..fits
         };
         let refused = [
-            again,
+            resent,
             // Cut anew: begins within a piece, goes beyond its end, is padded beyond it.
             segment(slot, 1300, 1300, 0),
             segment(slot, 1418, 1419, 0),
@@ -399,17 +405,19 @@ mod tests {
     }
 
     #[test]
-    fn a_short_frame_moves_with_room_in_front() {
+    fn short_frames_move_with_room_in_front_however_they_lie() {
         let mut memory = Memory::new(&Limits::default(), 1472);
-        let (slot, frame) = read(&mut memory, 1418, 62);
-        let slot = memory.keep_frame(Memory::place(slot).1, 62).slot;
-        assert_eq!(memory.slab(Place::Frame).used(), 0);
-        let region = memory.complete(&segment(slot, 0, 62, 0), &[5; ROOM]);
-        assert_eq!(memory.region(&region.unwrap())[ROOM..], frame);
-        // One that lies in two pieces stays where it is.
-        let (slot, _) = read(&mut memory, 1418, 1419);
-        let kept = memory.keep_frame(Memory::place(slot).1, 1419);
-        assert_eq!((kept.slot, kept.len), (slot, 1419));
+        for length in [1, 62, 1418, 1419, 1438, 1510, 2048] {
+            let (slot, frame) = read(&mut memory, 1418, length);
+            let kept = memory.keep_frame(Memory::place(slot).1, length);
+            assert_eq!(memory.slab(Place::Frame).used(), 0, "{length}");
+            assert_eq!(lies(&memory, kept), frame);
+            let region = memory.complete(&segment(kept.slot, 0, length, 0), &[5; ROOM]);
+            assert_eq!(memory.region(&region.unwrap())[ROOM..], frame);
+            memory.release(kept.slot, 1);
+        }
+        let (slot, _) = read(&mut memory, 1418, 2049);
+        assert_eq!(memory.keep_frame(Memory::place(slot).1, 2049).slot, slot);
     }
 
     #[test]

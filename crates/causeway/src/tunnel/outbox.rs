@@ -12,9 +12,6 @@ use super::memory::{Memory, Region};
 
 /// Most batches of a turn. More wait for the next: acknowledgements come in between.
 const BATCHES: usize = 32;
-/// What one message can hold: UDP's length field over IPv4.
-const MESSAGE_MAX: usize = 65_507;
-
 /// What the last chunk of a frame is padded with.
 const ZEROES: [u8; 256] = [0; 256];
 
@@ -31,14 +28,12 @@ struct Batch {
     transmit: Transmit,
     /// The whole datagrams, where the tunnel has keys.
     sealed: Vec<u8>,
-    /// What its messages are made of, where it has none.
+    /// What its message is made of, where it has none.
     parts: Vec<Part>,
 }
 
-/// A part of a batch's messages, in their order.
+/// A part of a batch's message, in their order.
 enum Part {
-    /// A message begins, with datagrams of this size; 0: it is a single one.
-    Message(u16),
     /// Headers that stand in the transmit.
     Header(Range<usize>),
     /// Payload, or whole datagrams.
@@ -108,61 +103,57 @@ impl Batch {
         }
     }
 
+    /// The size of the datagrams of a message of `bytes`; 0: it is a single one.
+    fn segment(&self, bytes: usize) -> u16 {
+        let size = self.transmit.segment_size;
+        if bytes > size.into() { size } else { 0 }
+    }
+
     fn add_sealed<'a>(&'a self, message: &mut SendBatch<'a>) {
-        let size = usize::from(self.transmit.segment_size).max(1);
-        let many = (MESSAGE_MAX / size).max(1) * size;
-        for part in self.sealed.chunks(many) {
-            message.message(if part.len() > size { size as u16 } else { 0 });
-            message.part(part);
-        }
+        message.message(self.segment(self.sealed.len()));
+        message.part(&self.sealed);
     }
 
     fn gather(&mut self, memory: &mut Memory) {
         self.parts.clear();
-        let size = self.transmit.segment_size;
-        let many = (MESSAGE_MAX / usize::from(size).max(1)).max(1);
         let mut header_at = 0;
-        for segments in self.transmit.segments.chunks(many) {
-            let size = if segments.len() > 1 { size } else { 0 };
-            self.parts.push(Part::Message(size));
-            for segment in segments {
-                let header = header_at..header_at + usize::from(segment.header_len);
-                header_at = header.end;
-                if segment.payload.len == 0 {
-                    self.parts.push(Part::Header(header));
-                    continue;
-                }
-                let bytes = &self.transmit.headers[header.clone()];
-                if let Ok(bytes) = bytes.try_into()
-                    && let Some(datagram) = memory.complete(segment, bytes)
-                {
-                    let joined = match self.parts.last_mut() {
-                        Some(Part::Region(last)) => last.join(&datagram),
-                        _ => false,
-                    };
-                    if !joined {
-                        self.parts.push(Part::Region(datagram));
-                    }
-                    continue;
-                }
+        for segment in &self.transmit.segments {
+            let header = header_at..header_at + usize::from(segment.header_len);
+            header_at = header.end;
+            if segment.payload.len == 0 {
                 self.parts.push(Part::Header(header));
-                let regions = memory.frame_regions(segment.payload);
-                self.parts.extend(regions.map(Part::Region));
-                if segment.padding > 0 {
-                    self.parts.push(Part::Zeroes(segment.padding));
+                continue;
+            }
+            let bytes = &self.transmit.headers[header.clone()];
+            if let Ok(bytes) = bytes.try_into()
+                && let Some(datagram) = memory.complete(segment, bytes)
+            {
+                let joined = match self.parts.last_mut() {
+                    Some(Part::Region(last)) => last.join(&datagram),
+                    _ => false,
+                };
+                if !joined {
+                    self.parts.push(Part::Region(datagram));
                 }
+                continue;
+            }
+            self.parts.push(Part::Header(header));
+            let regions = memory.frame_regions(segment.payload);
+            self.parts.extend(regions.map(Part::Region));
+            if segment.padding > 0 {
+                self.parts.push(Part::Zeroes(segment.padding));
             }
         }
     }
 
     fn add<'a>(&'a self, message: &mut SendBatch<'a>, memory: &'a Memory) {
+        message.message(self.segment(self.transmit.total as usize));
         for part in &self.parts {
-            match part {
-                Part::Message(size) => message.message(*size),
-                Part::Header(bytes) => message.part(&self.transmit.headers[bytes.clone()]),
-                Part::Region(region) => message.part(memory.region(region)),
-                Part::Zeroes(count) => message.part(&ZEROES[..usize::from(*count)]),
-            }
+            message.part(match part {
+                Part::Header(bytes) => &self.transmit.headers[bytes.clone()],
+                Part::Region(region) => memory.region(region),
+                Part::Zeroes(count) => &ZEROES[..usize::from(*count)],
+            });
         }
     }
 }

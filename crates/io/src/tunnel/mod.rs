@@ -6,8 +6,8 @@
 //! Nothing here orders, repeats or drops: that is the engine's.
 //!
 //! The kernel is called directly. Of the crates at hand tun-rs cuts super-packets into
-//! packets by itself, and quinn-udp sends one contiguous buffer; here a header and a
-//! piece of a frame that lies elsewhere make a datagram, without a copy.
+//! packets by itself, and quinn-udp sends one contiguous buffer; here messages are made of
+//! ranges of memory wherever they lie, without a copy.
 
 mod address;
 mod send;

@@ -3,8 +3,8 @@
 
 use std::fmt;
 
-/// Room for whatever a call can give: the largest frame with its virtio header, and the largest batch of
-/// datagrams that the kernel merges (64 KiB).
+/// Room for whatever a call can give: the largest frame with its virtio header, in pieces that leave
+/// room for headers, and the largest batch of datagrams that the kernel merges (64 KiB).
 pub const BUFFER_BYTES: usize = 68 * 1024;
 
 /// A buffer of a [`Slab`].

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use std::collections::BTreeSet;
+
 use causeway_bifrost::{Limits, PathId, Span, VNET_HEADER_LEN, Verdict};
 
 use super::super::memory::Place;
@@ -16,6 +18,8 @@ struct Bench {
     frames: Vec<(u32, Vec<u8>)>,
     /// Of each message of data sent so far: its datagrams, and the ranges that it was made of.
     messages: Vec<(usize, usize)>,
+    /// Sizes of datagrams of frames that were cut.
+    sizes: BTreeSet<u16>,
 }
 
 impl Bench {
@@ -27,6 +31,7 @@ impl Bench {
             now_ns: 0,
             frames: Vec::new(),
             messages: Vec::new(),
+            sizes: BTreeSet::new(),
         };
         for _ in 0..4 {
             bench.send(|_| true);
@@ -78,6 +83,16 @@ impl Bench {
                 let wanted = wanted(batch, &self.frames);
                 let (mut bytes, ranges) = sent(batch, &self.memory);
                 assert!(bytes == wanted.concat(), "{:?}", batch.transmit);
+                let size = batch.transmit.segment_size;
+                let (last, others) = wanted.split_last().unwrap();
+                let full = usize::from(size);
+                assert!(others.iter().all(|datagram| datagram.len() == full));
+                assert!(last.len() <= full && bytes.len() <= MESSAGE_MAX);
+                let segment = if others.is_empty() { 0 } else { size };
+                assert_eq!(batch.segment(bytes.len()), segment);
+                if wanted.len() > 3 {
+                    self.sizes.insert(size);
+                }
                 let is_data = batch.transmit.segments[0].payload.len > 0;
                 if is_data {
                     self.messages.push((wanted.len(), ranges));
@@ -166,11 +181,10 @@ fn sent(batch: &Batch, memory: &Memory) -> (Vec<u8>, usize) {
     let ranges: Vec<&[u8]> = batch
         .parts
         .iter()
-        .filter_map(|part| match part {
-            Part::Message(_) => None,
-            Part::Header(range) => Some(&batch.transmit.headers[range.clone()]),
-            Part::Region(region) => Some(memory.region(region)),
-            Part::Zeroes(count) => Some(&ZEROES[..usize::from(*count)]),
+        .map(|part| match part {
+            Part::Header(range) => &batch.transmit.headers[range.clone()],
+            Part::Region(region) => memory.region(region),
+            Part::Zeroes(count) => &ZEROES[..usize::from(*count)],
         })
         .collect();
     (ranges.concat(), ranges.len())
@@ -223,9 +237,18 @@ fn whatever_is_sent_has_the_frames_bytes() {
         bench.answer();
     }
     let metrics = bench.ends[0].metrics();
+    // Before and after the path became narrower.
+    let narrow = bench.sizes.range(..=1272).count();
+    assert!(
+        narrow > 0 && narrow < bench.sizes.len(),
+        "{:?}",
+        bench.sizes
+    );
     assert!(metrics.chunks_resent > 100, "{}", metrics.chunks_resent);
     assert!(metrics.frames_in > 400, "{}", metrics.frames_in);
 }
 
-/// The longest.
+/// What UDP's length field can say over IPv4.
+const MESSAGE_MAX: usize = 65_507;
+/// The longest frame.
 const FRAME: usize = causeway_io::tunnel::FRAME_MAX;
