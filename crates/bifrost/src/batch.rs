@@ -2,7 +2,7 @@
 
 //! Filling a batch: what one `sendmsg` with UDP_SEGMENT takes.
 
-use crate::types::{PathId, Segment, Span, Transmit};
+use crate::types::{PathId, Segment, Transmit};
 use crate::wire::{DATA_HEADER_LEN, MAX_CHUNKS};
 
 /// Datagrams of a batch: UDP_MAX_SEGMENTS before Linux 6.10.
@@ -48,7 +48,7 @@ impl Transmit {
         path: usize,
         len: u32,
         header: &[u8; DATA_HEADER_LEN],
-        (payload, padding, resent): (Span, u8, bool),
+        segment: Segment,
     ) {
         if self.segments.is_empty() {
             self.path = PathId(path as u8);
@@ -56,12 +56,7 @@ impl Transmit {
         }
         self.total += len;
         self.headers.extend_from_slice(header);
-        self.segments.push(Segment {
-            header_len: header.len() as u16,
-            payload,
-            padding,
-            resent,
-        });
+        self.segments.push(segment);
     }
 
     /// A datagram of the engine's own: it stands in `headers` already.
@@ -71,9 +66,7 @@ impl Transmit {
         (self.segment_size, self.total) = (len as u16, len as u32);
         self.segments.push(Segment {
             header_len: len as u16,
-            payload: Span::default(),
-            padding: 0,
-            resent: false,
+            ..Segment::default()
         });
     }
 }

@@ -11,7 +11,7 @@ use crate::path::{Path, Receiving};
 use crate::refused::Refused;
 use crate::seal::Place;
 use crate::sending::Chunks;
-use crate::types::{PathId, Segment, Span, Transmit};
+use crate::types::{PathId, Segment, Transmit};
 use crate::window::expand;
 use crate::wire::{ACK_LEN, DATA_HEADER_LEN, Data, Kind, MAX_REPORTS, Prefix, REPORT_LEN, TAG_LEN};
 
@@ -78,9 +78,7 @@ impl Engine {
         out.total += len as u32;
         out.segments.push(Segment {
             header_len: len as u16,
-            payload: Span::default(),
-            padding: 0,
-            resent: false,
+            ..Segment::default()
         });
     }
 
@@ -304,7 +302,13 @@ impl Engine {
             } else {
                 0
             };
-            out.push(index, len, &header, (piece, padding as u8, tries > 1));
+            let segment = Segment {
+                header_len: DATA_HEADER_LEN as u16,
+                payload: piece,
+                padding: padding as u8,
+                resent: tries > 1,
+            };
+            out.push(index, len, &header, segment);
         }
         let chunks = Chunks {
             first,

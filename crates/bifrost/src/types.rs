@@ -82,7 +82,7 @@ pub enum Verdict {
 }
 
 /// One datagram of a batch: header bytes, then payload bytes, then zeroes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
     /// Bytes of [`Transmit::headers`] that are this datagram's, following those of
     /// the segment before.

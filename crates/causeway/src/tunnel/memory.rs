@@ -157,9 +157,8 @@ impl Memory {
         let size = self.piece_bytes(place, buffer);
         let (mut at, end) = (span.offset, span.offset + span.len);
         std::iter::from_fn(move || {
-            let (piece, within) = (at / size, at % size);
-            let len = (size - within).min(end - at) as usize;
-            let from = at as usize + (piece as usize + 1) * ROOM;
+            let len = (size - at % size).min(end - at) as usize;
+            let from = behind_rooms(at, size);
             at += len as u32;
             (len > 0).then_some(Region {
                 slot: span.slot,
@@ -187,12 +186,11 @@ impl Memory {
         let (place, buffer) = Self::place(slot);
         let size = self.piece_bytes(place, buffer);
         let (at, len) = (segment.payload.offset, segment.payload.len as usize);
-        let (piece, within) = (at / size, at % size);
-        let room = within == 0 && len + padding <= size as usize;
+        let room = at % size == 0 && len + padding <= size as usize;
         if segment.resent || !room {
             return None;
         }
-        let from = at as usize + (piece as usize + 1) * ROOM;
+        let from = behind_rooms(at, size);
         let bytes = from - ROOM..from + len + padding;
         let datagram = self.slabs[place as usize]
             .bytes_mut(buffer)
@@ -232,32 +230,23 @@ impl Memory {
 
     /// The span of a frame that was read into a buffer: in a small one, if it is short.
     pub fn keep_frame(&mut self, buffer: BufferId, length: usize) -> Span {
-        let small = match Self::is_small(length) {
-            true => self.copy_frame(buffer, length),
-            false => None,
-        };
-        let slot = match small {
-            Some(small) => {
-                self.slab(Place::Frame).release(buffer, 1);
-                Self::slot(Place::SmallFrame, small)
-            }
-            None => Self::slot(Place::Frame, buffer),
-        };
-        Span {
-            slot,
-            offset: 0,
-            len: length as u32,
-        }
-    }
-
-    /// Copies a frame into a small buffer, where it lies in one piece.
-    fn copy_frame(&mut self, buffer: BufferId, length: usize) -> Option<BufferId> {
-        let whole = Span {
+        let mut frame = Span {
             slot: Self::slot(Place::Frame, buffer),
             offset: 0,
             len: length as u32,
         };
-        let regions = self.frame_regions(whole);
+        if Self::is_small(length)
+            && let Some(small) = self.copy_frame(buffer, frame)
+        {
+            self.slab(Place::Frame).release(buffer, 1);
+            frame.slot = Self::slot(Place::SmallFrame, small);
+        }
+        frame
+    }
+
+    /// Copies a frame into a small buffer, where it lies in one piece; `None`: there is none.
+    fn copy_frame(&mut self, buffer: BufferId, frame: Span) -> Option<BufferId> {
+        let regions = self.frame_regions(frame);
         let [large, small, ..] = &mut self.slabs;
         let (id, large) = (small.take()?, large.bytes(buffer));
         let mut rest = &mut small.bytes_mut(id)[ROOM..];
@@ -287,6 +276,11 @@ impl Memory {
             .map(|slab| slab.used() * slab.buffer_bytes());
         used.sum::<usize>() as u64
     }
+}
+
+/// Where byte `at` of a frame lies, in pieces of `size` bytes with room in front of each.
+fn behind_rooms(at: u32, size: u32) -> usize {
+    at as usize + (at / size + 1) as usize * ROOM
 }
 
 #[cfg(test)]

@@ -97,16 +97,12 @@ impl Device {
 impl Tun {
     /// Reads a frame; `None` when there is none.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        self.read_pieces(&mut [IoSliceMut::new(buffer)])
+        none_if_transient((&self.0).read(buffer))
     }
 
     /// Reads a frame into pieces, one after the other; `None` when there is none.
     pub fn read_pieces(&self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
-        match (&self.0).read_vectored(pieces) {
-            Ok(length) => Ok(Some(length)),
-            Err(error) if is_transient(&error) => Ok(None),
-            Err(error) => Err(error),
-        }
+        none_if_transient((&self.0).read_vectored(pieces))
     }
 
     /// Writes a frame out of its pieces. The guest's kernel works on it before this
@@ -130,6 +126,14 @@ impl Tun {
 impl AsFd for Tun {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+fn none_if_transient(read: io::Result<usize>) -> io::Result<Option<usize>> {
+    match read {
+        Ok(length) => Ok(Some(length)),
+        Err(error) if is_transient(&error) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
