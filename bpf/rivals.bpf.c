@@ -16,6 +16,7 @@
 #include "lib/flow.h"
 #include "lib/maps.h"
 #include "lib/parse.h"
+#include "lib/pick.h"
 #include "lib/vip.h"
 
 #define RIVAL_FLOWS 1048576
@@ -81,7 +82,7 @@ int rival_hash(struct xdp_md *ctx)
 	if (!read_tuple(ctx, &pkt))
 		return XDP_ABORTED;
 	vip = find_vip(&pkt, IPV4);
-	if (!vip || !pick_real(&pkt, IPV4, vip, false, &route.real_id))
+	if (!vip || !pick_real(&pkt, IPV4, vip, false, 0, &route.real_id))
 		return leave(V_NO_REAL, pkt.frame_len);
 	route.vip_id = vip->id;
 	return finish(ctx, &pkt, &route);

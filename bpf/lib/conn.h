@@ -17,6 +17,7 @@
 #define CAUSEWAY_CONN_H
 
 #include "flow.h"
+#include "tcp_options.h"
 
 /* Set by the loader. 0 partitions: no VIP is stateful, and nothing is looked up. */
 const volatile u32 cfg_conn_partitions = 0;
@@ -40,16 +41,23 @@ static __always_inline u32 conn_partition(const struct packet *pkt, const int fa
 	return scale(key_hash(pkt, family, seed) >> 32, cfg_conn_partitions);
 }
 
-/* The connection that the packet's timestamp names; NULL if it is not its own. */
-static __always_inline struct flow *
-find_conn(const struct packet *pkt, const int family, u64 seed)
+/* The connection whose place the packet's timestamp names; NULL if that is not its own. */
+static __always_inline struct flow *find_conn(struct xdp_md *ctx, struct packet *pkt, const int family)
 {
-	u32 bits = conn_index_bits(), word = pkt->est.tsecr & CONN_WORD_MASK, index;
+	u32 bits = conn_index_bits(), word, index;
+	struct ctl *control = get_ctl();
 	struct flow *conn;
 
+	if (!control || !is_tcp(pkt))
+		return NULL;
+	if (!pkt->est.has_ts && pkt->options_len)
+		find_timestamp(ctx, pkt);
+	if (!pkt->est.has_ts || is_syn(pkt))
+		return NULL;
+	word = pkt->est.tsecr & CONN_WORD_MASK;
 	if (word >> bits != cfg_tier)
 		return NULL;
-	index = conn_partition(pkt, family, seed) << bits | (word & ((1u << bits) - 1));
+	index = conn_partition(pkt, family, conn_seed(control)) << bits | (word & ((1u << bits) - 1));
 	conn = bpf_map_lookup_elem(&conns, &index);
 	return conn && is_flow_of(conn, pkt, family) ? conn : NULL;
 }

@@ -14,26 +14,11 @@ struct route {
 	u32 real_id;
 	u16 vip_id;
 	u16 verdict; /* enum verdict: whether it goes, and why */
-	u32 place;   /* 1 + the place of a flow that a slow part stored or found; 0: none */
 	u32 word;    /* ROUTE_HAS_WORD and what the server is to be told; 0: nothing */
+	u32 keep;    /* whether the flow is to be remembered in the table */
 };
 
 #define ROUTE_HAS_WORD (1u << 16)
-
-/* Whether a slow part has found no real for the packet, and says why. */
-static __always_inline bool leads_nowhere(const struct route *route)
-{
-	switch (route->verdict) {
-	case V_NOT_VIP:
-	case V_NO_REAL:
-	case V_COOKIE_FORGED:
-	case V_COOKIE_UNKNOWN:
-	case V_RATE_LIMITED:
-		return true;
-	default:
-		return false;
-	}
-}
 
 /* The flow's real; NULL if it was removed, or its slot given to another real. */
 static __always_inline struct real *flow_real(const struct flow *flow)
@@ -56,6 +41,12 @@ static __always_inline bool
 is_on_real(const struct flow *flow, const struct route *route, const struct real *real)
 {
 	return flow->real == route->real_id && flow->real_gen == real->gen;
+}
+
+/* Whether the flow is on the route's real, and that is there. */
+static __always_inline bool is_on(const struct flow *flow, const struct route *route)
+{
+	return flow->real == route->real_id && flow_real(flow);
 }
 
 /* A SYN of a client; SYN-ACKs are none. */
@@ -96,13 +87,28 @@ static __always_inline enum verdict continuation(const struct packet *pkt, const
 }
 
 /*
- * Whether the VIP's scheduler picks for the packet; else its hash does. A client
+ * Whether the VIP's scheduler picks for what opens a flow; else its hash does. A client
  * without timestamps gets no cookie, so on a VIP with cookies it goes by what every
  * balancer with this pool agrees on.
  */
-static __always_inline bool is_scheduled(const struct packet *pkt, const int family, const struct vip *vip)
+static __always_inline bool is_scheduled(const struct packet *pkt, const struct vip *vip)
 {
-	return is_first(pkt, family) && (vip->cookie.mode == COOKIE_NONE || !is_tcp(pkt) || pkt->est.has_ts);
+	return vip->cookie.mode == COOKIE_NONE || !is_tcp(pkt) || pkt->est.has_ts;
+}
+
+/* Whether the flows of a VIP with cookies are in the table all the same. */
+static __always_inline bool is_kept(const struct vip *vip)
+{
+	return cfg_measure && !(vip->flags & VIP_FORGET);
+}
+
+/*
+ * Whether the table is to know nothing of a SYN to a VIP with cookies. A stateful VIP
+ * gives places to those with timestamps, and remembers which.
+ */
+static __always_inline bool goes_without_table(const struct packet *pkt, const struct vip *vip)
+{
+	return is_syn(pkt) && pkt->est.has_ts && !is_kept(vip) && !(vip->flags & VIP_STATEFUL);
 }
 
 /* Why a packet that no valid entry covers gets a real. */
@@ -188,27 +194,28 @@ write_flow(struct flow *flow, const struct packet *pkt, const int family, const 
 	}
 }
 
-/* Remember a flow, in its old place if it has one. Without a place it still goes by the ring. */
-static __always_inline void
-store_flow(const struct packet *pkt, const int family, struct route *route, struct flow *old)
+/*
+ * Writes a flow down, in its old place if it has one. NULL: the table has no place for
+ * it, and it goes on by the ring.
+ */
+static __always_inline struct flow *
+remember(const struct packet *pkt, const int family, const struct route *route, struct flow *old)
 {
 	struct ctl *control = get_ctl();
 	struct entry entry;
 
-	if (cfg_dry)
-		return;
+	if (cfg_dry || !control)
+		return old;
 	if (old) {
 		write_flow(old, pkt, family, route);
-		return;
+		return old;
 	}
-	if (!control)
-		return;
 	entry = claim_place(pkt, family, control->table_seed);
 	if (!entry.flow)
-		return;
+		return NULL;
 	write_flow(entry.flow, pkt, family, route);
 	publish(&entry, STANDING_NEW);
-	route->place = entry.index + 1;
+	return entry.flow;
 }
 
 #endif

@@ -9,7 +9,7 @@
 #define CAUSEWAY_GUE_H
 
 #include "csum.h"
-#include "pick.h"
+#include "maps.h"
 
 /* Source ports of tunnels: the dynamic range of RFC 6335, chosen by the flow. */
 #define GUE_SOURCE_PORTS 0xc000u

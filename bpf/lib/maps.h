@@ -23,6 +23,9 @@
  */
 const volatile bool cfg_dry = false;
 
+/* Whether latencies are measured. */
+const volatile bool cfg_measure = true;
+
 /* The flow table, see table.h. BPF_F_MMAPABLE, so that values begin on cache lines. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -254,5 +257,20 @@ struct {
 	__type(key, u32);
 	__type(value, struct histogram);
 } real_hist SEC(".maps");
+
+static __always_inline struct ctl *get_ctl(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&ctl, &zero);
+}
+
+/* The real with this id, if its slot is in use. */
+static __always_inline struct real *find_real(u32 id)
+{
+	struct real *real = bpf_map_lookup_elem(&reals, &id);
+
+	return real && real->flags & REAL_PRESENT ? real : NULL;
+}
 
 #endif

@@ -10,21 +10,6 @@
 /* Number of the first ring that is no VIP's; set by the loader. */
 const volatile u32 cfg_source_rings = DEFAULT_VIPS;
 
-static __always_inline struct ctl *get_ctl(void)
-{
-	u32 zero = 0;
-
-	return bpf_map_lookup_elem(&ctl, &zero);
-}
-
-/* The real with this id, if its slot is in use. */
-static __always_inline struct real *find_real(u32 id)
-{
-	struct real *real = bpf_map_lookup_elem(&reals, &id);
-
-	return real && real->flags & REAL_PRESENT ? real : NULL;
-}
-
 /* The hash of a flow's key that indexes rings; the same on every balancer with this key. */
 static __always_inline u64 flow_hash(const struct packet *pkt, const int family, const struct ctl *control)
 {
@@ -47,15 +32,6 @@ static __always_inline u64 address_hash(const struct packet *pkt, const int fami
 		key.sport_be = key.dport_be = 0;
 		return siphash24((const u64 *)&key, sizeof(key) / 8, control->hash_key);
 	}
-}
-
-/* What picks the packet's slot in the VIP's ring. */
-static __always_inline u64
-pick_hash(const struct packet *pkt, const int family, const struct vip *vip, const struct ctl *control)
-{
-	if (vip->flags & VIP_PICK_BY_ADDRESS)
-		return address_hash(pkt, family, control);
-	return flow_hash(pkt, family, control);
 }
 
 /* The real's id in a slot of a ring; false if the slot or the real is not there. */
@@ -173,15 +149,15 @@ CW_GLOBAL u64 source_ring6(const struct packet *pkt, const struct vip *vip)
 /*
  * The id of the real for this flow; false if there is none. Only the first packet
  * of a flow goes by the VIP's scheduler. What comes without a memory of one goes by
- * its hash: then at least all its packets meet the same real.
+ * its hash: then at least all its packets meet the same real. `hash` is the flow's, or 0
+ * if it is not known yet.
  */
 static __always_inline MUST_USE bool
-pick_real(const struct packet *pkt, const int family, const struct vip *vip, bool is_first, u32 *real_id)
+pick_real(const struct packet *pkt, const int family, const struct vip *vip, bool is_first, u64 hash, u32 *real_id)
 {
 	u32 ring_id = vip->id, size = vip->ring_size, pick = is_first ? vip->pick : PICK_HASH;
 	struct ctl *control = get_ctl();
 	void *ring;
-	u64 hash;
 
 	if (vip->flags & VIP_SOURCES) {
 		u64 own = family == IPV4 ? source_ring4(pkt, vip) : source_ring6(pkt, vip);
@@ -198,10 +174,24 @@ pick_real(const struct packet *pkt, const int family, const struct vip *vip, boo
 		return false;
 	if (pick == PICK_TURN)
 		return read_slot(ring, (u32)(take_turn(vip) % size), real_id);
-	hash = pick_hash(pkt, family, vip, control);
+	if (vip->flags & VIP_PICK_BY_ADDRESS)
+		hash = address_hash(pkt, family, control);
+	else if (!hash)
+		hash = flow_hash(pkt, family, control);
 	if (pick == PICK_TWO)
 		return pick_of_two(ring, size, hash, real_id);
 	return read_slot(ring, (u32)(hash % size), real_id);
+}
+
+/* Needed behind each of several ways, and so verified once each. */
+CW_GLOBAL int pick4(const struct packet *pkt, const struct vip *vip, u32 is_first, u64 hash, u32 *real_id)
+{
+	return pkt && vip && real_id && pick_real(pkt, IPV4, vip, is_first, hash, real_id);
+}
+
+CW_GLOBAL int pick6(const struct packet *pkt, const struct vip *vip, u32 is_first, u64 hash, u32 *real_id)
+{
+	return pkt && vip && real_id && pick_real(pkt, IPV6, vip, is_first, hash, real_id);
 }
 
 #endif

@@ -111,43 +111,47 @@ read_cid(struct xdp_md *ctx, const struct packet *pkt, const int family, const s
 	return CR_CID;
 }
 
-/*
- * A datagram whose id names nobody. The flow table has it if it is not the first of its
- * tuple: the handshake's packets, those of servers that issue other ids, and those of
- * connections that are older than the VIP's configurations. Only what may open a
- * connection goes by the VIP's scheduler.
- */
-static __always_inline struct route
-admit_by_cid(const struct packet *pkt, const int family, const struct vip *vip, enum cookie_result found)
+/* Whether the packet's token is one that leads to a real. */
+static __always_inline bool is_valid(enum cookie_result found)
 {
-	struct route route = { .vip_id = vip->id };
-	struct flow *flow = find_placed_flow(pkt, family, &route);
+	return found == CR_EPOCH0 || found == CR_EPOCH1 || found == CR_CID || found == CR_TIER;
+}
 
-	if (flow && flow->vip == vip->id && flow_real(flow)) {
-		route.real_id = flow->real;
-		route.verdict = continuation(pkt, family);
-		count_cookie(vip, found == CR_UNKNOWN ? CR_TABLE : found);
-		return route;
+/*
+ * What the packet's token says: a cookie, a connection id, or a first tier's. One that is
+ * valid sets the route, and marks the packet. CR_PLAIN stands for none.
+ */
+static __always_inline enum cookie_result
+read_token(struct xdp_md *ctx, struct packet *pkt, const int family, const struct vip *vip, struct route *route)
+{
+	enum cookie_result found;
+	bool own = is_own(pkt, family);
+
+	if (vip->cookie.mode == COOKIE_QUIC) {
+		found = read_cid(ctx, pkt, family, vip, &route->real_id);
+	} else {
+		if (is_tcp(pkt) && !pkt->est.has_ts && pkt->options_len)
+			find_timestamp(ctx, pkt);
+		if (!pkt->est.has_ts || is_syn(pkt))
+			return CR_PLAIN;
+		found = vip->cookie.mode == COOKIE_TIER ? read_tier(pkt, vip, &route->real_id)
+							: read_cookie(pkt, family, vip, &route->real_id);
 	}
-	count_cookie(vip, found);
-	if (found == CR_UNKNOWN) {
-		route.verdict = V_COOKIE_UNKNOWN;
-		return route;
-	}
-	if (found == CR_CID_NEW && is_refused(pkt, family, vip)) {
-		route.verdict = V_RATE_LIMITED;
-		return route;
-	}
-	if (!pick_real(pkt, family, vip, found == CR_CID_NEW, &route.real_id)) {
-		route.verdict = V_NO_REAL;
-		return route;
-	}
-	route.verdict = admission(pkt, family, flow);
-	if (found == CR_CID_NEW && vip->flags & VIP_COUNT_LOAD)
-		raise_load(route.real_id);
-	if (is_own(pkt, family) && !(vip->flags & VIP_FORGET))
-		store_flow(pkt, family, &route, flow);
-	return route;
+	if (!is_valid(found))
+		return found;
+	pkt->marks |= PKT_COOKIE;
+	route->vip_id = vip->id;
+	route->verdict = own ? V_ESTABLISHED : V_ICMP_ERROR;
+	count_cookie(vip, own ? found : CR_QUOTED);
+	return found;
+}
+
+/* What is counted of a packet to a VIP with cookies that the flow table leads to its real. */
+static __always_inline enum cookie_result followed_as(const struct packet *pkt, enum cookie_result found)
+{
+	if (found == CR_FORGED || found == CR_UNKNOWN || found == CR_TIER_OTHER)
+		return CR_TABLE;
+	return is_syn(pkt) && pkt->est.has_ts ? CR_SYN_AGAIN : found;
 }
 
 #endif

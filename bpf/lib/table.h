@@ -19,7 +19,8 @@
 #ifndef CAUSEWAY_TABLE_H
 #define CAUSEWAY_TABLE_H
 
-#include "pick.h"
+#include "maps.h"
+#include "parse.h"
 #include "../shared/mix.h"
 
 /* Buckets of the two tables, as many as their maps have; set by the loader. */

@@ -7,7 +7,7 @@
 #define CAUSEWAY_TIER_H
 
 #include "decap.h"
-#include "pick.h"
+#include "maps.h"
 
 /* Set by the loader: whether any tunnel ends here. */
 const volatile bool cfg_tunnel_end = false;

@@ -74,9 +74,8 @@ static __always_inline struct vip_words vip_words(const struct packet *pkt, cons
 static __always_inline int learn_vip(const struct packet *pkt, const int family, u32 index)
 {
 	struct vip_seen *seen = bpf_map_lookup_elem(&vips_seen, &index);
-	u32 zero = 0;
-	struct ctl *control = bpf_map_lookup_elem(&ctl, &zero);
 	struct vip_words words = vip_words(pkt, family);
+	struct ctl *control = get_ctl();
 	struct vip *vip;
 	u32 stamp;
 
