@@ -15,12 +15,11 @@
 #include "lib/cookie.h"
 #include "lib/count.h"
 #include "lib/encap.h"
-#include "lib/flow.h"
+#include "lib/flow_table.h"
 #include "lib/icmp.h"
 #include "lib/maps.h"
 #include "lib/measure.h"
 #include "lib/parse.h"
-#include "lib/quic.h"
 #include "lib/tap.h"
 #include "lib/tcp_options.h"
 #include "lib/tier.h"
@@ -101,7 +100,7 @@ follow(const struct packet *pkt, const int family, const struct flow *flow, stru
 	return real;
 }
 
-/* The flow that a packet with a valid token is measured in: the connection's first one makes it. */
+/* The flow that a packet with a valid cookie is measured in: the connection's first one makes it. */
 static __always_inline struct flow *
 measured_flow(const struct packet *pkt, const int family, const struct route *route)
 {
@@ -131,7 +130,7 @@ open_flow(const struct packet *pkt, const int family, const struct vip *vip, enu
 
 /*
  * Where the packet goes, and the flow that it is measured in, if it has one. Its
- * connection's place says it, else its token, else the flow table, else admission. NULL:
+ * connection's place says it, else its cookie, else the flow table, else admission. NULL:
  * nowhere, and the route's verdict says why.
  */
 static __always_inline struct real *
@@ -150,7 +149,7 @@ find_route(struct xdp_md *ctx, struct packet *pkt, const int family, struct flow
 	}
 	vip = cookie_vip(pkt, family);
 	if (vip)
-		found = read_token(ctx, pkt, family, vip, route);
+		found = read_cookie(ctx, pkt, family, vip, route);
 	if (vip && is_valid(found)) {
 		*flow = is_kept(vip) && is_own(pkt, family) ? measured_flow(pkt, family, route) : NULL;
 		return routed_real(route);
@@ -323,7 +322,7 @@ int causeway_lb(struct xdp_md *ctx)
 	if (cfg_tunnel_end) {
 		int ended = open_first_tier(ctx);
 
-		if (ended >= 0)
+		if (ended != GOES_ON)
 			return leave(ended, (u32)((void *)(long)ctx->data_end - (void *)(long)ctx->data));
 	}
 	if (!cfg_dry && is_tapped())

@@ -13,10 +13,10 @@
 
 #include "lib/count.h"
 #include "lib/encap.h"
-#include "lib/flow.h"
+#include "lib/flow_table.h"
 #include "lib/maps.h"
 #include "lib/parse.h"
-#include "lib/pick.h"
+#include "lib/admit.h"
 #include "lib/vip.h"
 
 #define RIVAL_FLOWS 1048576

@@ -16,7 +16,7 @@
 #ifndef CAUSEWAY_CONN_H
 #define CAUSEWAY_CONN_H
 
-#include "flow.h"
+#include "flow_table.h"
 #include "tcp_options.h"
 
 /* Set by the loader. 0 partitions: no VIP is stateful, and nothing is looked up. */

@@ -3,7 +3,7 @@
 #ifndef CAUSEWAY_COUNT_H
 #define CAUSEWAY_COUNT_H
 
-#include "flow.h"
+#include "flow_table.h"
 
 static __always_inline void add_packet(struct packets_bytes *counter, u32 frame_len)
 {

@@ -12,7 +12,7 @@
 #define CAUSEWAY_ENCAP_H
 
 #include "csum.h"
-#include "flow.h"
+#include "flow_table.h"
 #include "gue.h"
 #include "icmp.h"
 
@@ -54,13 +54,16 @@ static __always_inline u32 outer_protocol(const int family, const struct outer *
 	return family == IPV4 ? IPPROTO_IPIP : IPPROTO_IPV6;
 }
 
-static __always_inline void
-write_outer4(struct iphdr *ip, const struct packet *pkt, const int family, const struct real *real,
+/* The outer IPv4 header, for which there is room. */
+static __always_inline MUST_USE bool
+write_outer4(struct iphdr *ip, const void *end, const struct packet *pkt, const int family, const struct real *real,
 	     const struct outer *outer, const struct ctl *control)
 {
 	u32 mask = control->outer4_entropy_be;
 	u32 *words = (u32 *)ip;
 
+	if ((void *)(ip + 1) > end)
+		return false;
 	words[0] = bpf_htonl(0x45000000u | (u32)pkt->tos << 16 | (pkt->est.ip_len + outer->len));
 	words[1] = bpf_htonl(IP_DONT_FRAGMENT); /* id 0: the packet is atomic (RFC 6864) */
 	words[2] = bpf_htonl((u32)OUTER_TTL << 24 | outer_protocol(family, outer) << 16);
@@ -69,16 +72,20 @@ write_outer4(struct iphdr *ip, const struct packet *pkt, const int family, const
 		words[3] = control->word4_be | bpf_htonl(outer->word & 0xffff);
 	__builtin_memcpy(&words[4], &real->addr[12], 4);
 	ip->check = csum_fold(csum_words(words, sizeof(*ip) / 4));
+	return true;
 }
 
-static __always_inline void
-write_outer6(struct ipv6hdr *ip, const struct packet *pkt, const int family, const struct real *real,
+/* The outer IPv6 header, for which there is room. */
+static __always_inline MUST_USE bool
+write_outer6(struct ipv6hdr *ip, const void *end, const struct packet *pkt, const int family, const struct real *real,
 	     const struct outer *outer, const struct ctl *control)
 {
 	u32 mask = control->outer6_entropy_be, entropy = tunnel_entropy(pkt, family);
 	u32 len = pkt->est.ip_len + outer->len - sizeof(*ip);
 	u32 *words = (u32 *)ip;
 
+	if ((void *)(ip + 1) > end)
+		return false;
 	words[0] = bpf_htonl(6u << 28 | (u32)pkt->tos << 20 | (entropy & 0xfffff));
 	words[1] = bpf_htonl(len << 16 | outer_protocol(family, outer) << 8 | OUTER_TTL);
 	__builtin_memcpy(&words[2], control->outer6_be, 16);
@@ -88,6 +95,7 @@ write_outer6(struct ipv6hdr *ip, const struct packet *pkt, const int family, con
 		words[5] |= bpf_htonl(outer->word & 0xffff);
 	}
 	__builtin_memcpy(&words[6], real->addr, 16);
+	return true;
 }
 
 static __always_inline bool has_source(const struct ctl *control, const struct outer *outer)
@@ -104,23 +112,6 @@ static __always_inline bool has_gateway(const struct ctl *control)
 	return mac[0] | mac[1] | mac[2];
 }
 
-/* The outer IP header, for which there is room. */
-static __always_inline MUST_USE bool
-write_outer(void *at, void *end, const struct packet *pkt, const int family, const struct real *real,
-	    const struct outer *outer, const struct ctl *control)
-{
-	if (outer->ipv4) {
-		if (at + sizeof(struct iphdr) > end)
-			return false;
-		write_outer4(at, pkt, family, real, outer, control);
-		return true;
-	}
-	if (at + sizeof(struct ipv6hdr) > end)
-		return false;
-	write_outer6(at, pkt, family, real, outer, control);
-	return true;
-}
-
 static __always_inline u32 gue_families(const int family, const struct outer *outer)
 {
 	return (family == IPV6 ? GUE_INNER_IPV6 : 0) | (outer->ipv4 ? 0 : GUE_OUTER_IPV6);
@@ -133,8 +124,8 @@ encapsulate(struct xdp_md *ctx, const struct packet *pkt, const int family, cons
 {
 	struct ctl *control = get_ctl();
 	struct outer outer = tunnel_of(real, route);
+	void *data, *end, *ip;
 	struct macs macs;
-	void *data, *end;
 
 	if (!control || !has_gateway(control) || !has_source(control, &outer))
 		return V_NO_NEXT_HOP;
@@ -149,7 +140,9 @@ encapsulate(struct xdp_md *ctx, const struct packet *pkt, const int family, cons
 	if (!write_link(data, end, pkt, control->gateway_mac, macs.dest,
 			outer.ipv4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6)))
 		return V_MALFORMED;
-	if (!write_outer(data + (pkt->l2_len & 31), end, pkt, family, real, &outer, control))
+	ip = data + (pkt->l2_len & 31);
+	if (!(outer.ipv4 ? write_outer4(ip, end, pkt, family, real, &outer, control)
+			 : write_outer6(ip, end, pkt, family, real, &outer, control)))
 		return V_MALFORMED;
 	if (outer.gue && !finish_gue(ctx, pkt, gue_families(family, &outer), outer.word))
 		return V_MALFORMED;

@@ -9,7 +9,7 @@
 #ifndef CAUSEWAY_LIMIT_H
 #define CAUSEWAY_LIMIT_H
 
-#include "flow.h"
+#include "flow_table.h"
 
 #define LIMIT_TIME_BITS 40
 #define LIMIT_TIME_MASK ((1ull << LIMIT_TIME_BITS) - 1)

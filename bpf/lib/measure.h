@@ -4,7 +4,7 @@
 #define CAUSEWAY_MEASURE_H
 
 #include "clock.h"
-#include "flow.h"
+#include "flow_table.h"
 #include "../shared/window_chain.h"
 
 /*

@@ -326,4 +326,38 @@ parse_udp(struct cursor *cur, struct packet *pkt, const int family)
 	return PARSED;
 }
 
+static __always_inline bool is_tcp(const struct packet *pkt)
+{
+	return pkt->est.proto == IPPROTO_TCP;
+}
+
+/* A SYN of a client; SYN-ACKs are none. */
+static __always_inline bool is_syn(const struct packet *pkt)
+{
+	return is_tcp(pkt) && (pkt->est.tcp_flags & (EST_TCP_SYN | EST_TCP_ACK)) == EST_TCP_SYN;
+}
+
+static __always_inline bool is_closing(const struct packet *pkt)
+{
+	return is_tcp(pkt) && pkt->est.tcp_flags & (EST_TCP_FIN | EST_TCP_RST);
+}
+
+/* Whether the packet is of the flow itself, not an ICMP error that quotes it. */
+static __always_inline bool is_own(const struct packet *pkt, const int family)
+{
+	return pkt->est.proto == (family == IPV4 ? pkt->key4.proto : pkt->key6.proto);
+}
+
+/* Whether a packet that no valid entry covers begins a flow, as far as one can tell. */
+static __always_inline bool is_first(const struct packet *pkt, const int family)
+{
+	return is_own(pkt, family) && (is_syn(pkt) || !is_tcp(pkt));
+}
+
+/* Whether the packet tells something of its flow: not a fragment, no quote. */
+static __always_inline bool is_measurable(const struct packet *pkt, const int family)
+{
+	return is_own(pkt, family) && !(pkt->marks & PKT_FRAGMENT);
+}
+
 #endif

@@ -12,7 +12,7 @@
 #ifndef CAUSEWAY_LB_QUIC_H
 #define CAUSEWAY_LB_QUIC_H
 
-#include "cookie.h"
+#include "flow_table.h"
 #include "../shared/quic_lb.h"
 
 /*
@@ -109,49 +109,6 @@ read_cid(struct xdp_md *ctx, const struct packet *pkt, const int family, const s
 		return server & QUIC_OPENING_ID ? CR_CID_NEW : CR_UNKNOWN;
 	*real_id = slot->real - 1;
 	return CR_CID;
-}
-
-/* Whether the packet's token is one that leads to a real. */
-static __always_inline bool is_valid(enum cookie_result found)
-{
-	return found == CR_EPOCH0 || found == CR_EPOCH1 || found == CR_CID || found == CR_TIER;
-}
-
-/*
- * What the packet's token says: a cookie, a connection id, or a first tier's. One that is
- * valid sets the route, and marks the packet. CR_PLAIN stands for none.
- */
-static __always_inline enum cookie_result
-read_token(struct xdp_md *ctx, struct packet *pkt, const int family, const struct vip *vip, struct route *route)
-{
-	enum cookie_result found;
-	bool own = is_own(pkt, family);
-
-	if (vip->cookie.mode == COOKIE_QUIC) {
-		found = read_cid(ctx, pkt, family, vip, &route->real_id);
-	} else {
-		if (is_tcp(pkt) && !pkt->est.has_ts && pkt->options_len)
-			find_timestamp(ctx, pkt);
-		if (!pkt->est.has_ts || is_syn(pkt))
-			return CR_PLAIN;
-		found = vip->cookie.mode == COOKIE_TIER ? read_tier(pkt, vip, &route->real_id)
-							: read_cookie(pkt, family, vip, &route->real_id);
-	}
-	if (!is_valid(found))
-		return found;
-	pkt->marks |= PKT_COOKIE;
-	route->vip_id = vip->id;
-	route->verdict = own ? V_ESTABLISHED : V_ICMP_ERROR;
-	count_cookie(vip, own ? found : CR_QUOTED);
-	return found;
-}
-
-/* What is counted of a packet to a VIP with cookies that the flow table leads to its real. */
-static __always_inline enum cookie_result followed_as(const struct packet *pkt, enum cookie_result found)
-{
-	if (found == CR_FORGED || found == CR_UNKNOWN || found == CR_TIER_OTHER)
-		return CR_TABLE;
-	return is_syn(pkt) && pkt->est.has_ts ? CR_SYN_AGAIN : found;
 }
 
 #endif

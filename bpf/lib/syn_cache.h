@@ -9,15 +9,6 @@
 #define CAUSEWAY_SYN_CACHE_H
 
 #include "cookie.h"
-#include "pick.h"
-
-/* Whether the SYN cache is to know the packet's connection; else the flow table alone does. */
-static __always_inline bool uses_syn_cache(const struct packet *pkt, const struct vip *vip)
-{
-	if (vip->cookie.mode == COOKIE_NONE || vip->cookie.mode == COOKIE_QUIC)
-		return false;
-	return !is_syn(pkt) || goes_without_table(pkt, vip);
-}
 
 static __always_inline struct soft_bucket *soft_bucket(u64 hash)
 {

@@ -40,9 +40,12 @@ open_outer(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int
 	return verdict == SV_DECAPSULATED ? strip(ctx, pkt, &tunnel) : verdict;
 }
 
+/* The packet goes on to be balanced. */
+#define GOES_ON -1
+
 /*
- * Takes a first tier's outer header off. The verdict if that is the packet's end; -1 if
- * it goes on, as it came or as its client sent it. A fragmented tunnel packet and what
+ * Takes a first tier's outer header off. The verdict if that is the packet's end; GOES_ON
+ * if it goes on, as it came or as its client sent it. A fragmented tunnel packet and what
  * is no tunnel go on, and no VIP has this address. Global: verified once.
  */
 CW_GLOBAL int open_first_tier(struct xdp_md *ctx)
@@ -53,7 +56,7 @@ CW_GLOBAL int open_first_tier(struct xdp_md *ctx)
 	struct packet pkt = {};
 
 	if (parse_link(&cur, &pkt) != PARSED)
-		return -1;
+		return GOES_ON;
 	if (pkt.ethertype_be == bpf_htons(ETH_P_IP))
 		verdict = open_outer(ctx, &cur, &pkt, IPV4);
 	else if (pkt.ethertype_be == bpf_htons(ETH_P_IPV6))
@@ -64,7 +67,7 @@ CW_GLOBAL int open_first_tier(struct xdp_md *ctx)
 	case SV_CONGESTED:
 		return V_CONGESTED;
 	default:
-		return -1;
+		return GOES_ON;
 	}
 }
 

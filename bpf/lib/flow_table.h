@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * The flow table: arrays in place of a hash map. A bucket is one cache line of 16
+ * Flows: which real a connection is on, and the state that it is measured in. A known
+ * flow costs an established packet one lookup.
+ *
+ * The flow table is arrays in place of a hash map. A bucket is one cache line of 16
  * words, each a fingerprint and a standing; its flows lie at the same places of a
- * second array. A known flow costs the bucket's line and its own.
+ * second array. To find a flow costs the bucket's line and its own.
  *
  * A flow has two buckets. It goes into the second only if the first has few empty
  * places left and the second has more; places are never emptied, so that the second
@@ -16,12 +19,56 @@
  * again. What two CPUs may do to each other is to lose an entry, never to give a flow
  * another one's.
  */
-#ifndef CAUSEWAY_TABLE_H
-#define CAUSEWAY_TABLE_H
+#ifndef CAUSEWAY_FLOW_TABLE_H
+#define CAUSEWAY_FLOW_TABLE_H
 
 #include "maps.h"
 #include "parse.h"
 #include "../shared/mix.h"
+#include "../shared/siphash.h"
+
+/* Where a packet goes. */
+struct route {
+	u32 real_id;
+	u16 vip_id;
+	u16 verdict; /* enum verdict: whether it goes, and why */
+	u32 word;    /* ROUTE_HAS_WORD and what the server is to be told; 0: nothing */
+	u32 keep;    /* whether the flow is to be remembered in the table */
+};
+
+#define ROUTE_HAS_WORD (1u << 16)
+
+/* The flow's real; NULL if it was removed, or its slot given to another real. */
+static __always_inline struct real *flow_real(const struct flow *flow)
+{
+	struct real *real = find_real(flow->real);
+
+	return real && real->gen == flow->real_gen ? real : NULL;
+}
+
+/*
+ * Whether the packet went to the flow's own real. What ends a connection whose
+ * real is gone goes to another one, which knows nothing of it.
+ */
+static __always_inline bool
+is_on_real(const struct flow *flow, const struct route *route, const struct real *real)
+{
+	return flow->real == route->real_id && flow->real_gen == real->gen;
+}
+
+/* Whether the flow is on the route's real, and that is there. */
+static __always_inline bool is_on(const struct flow *flow, const struct route *route)
+{
+	return flow->real == route->real_id && flow_real(flow);
+}
+
+/* What happened to a packet whose flow has an entry. */
+static __always_inline enum verdict continuation(const struct packet *pkt, const int family)
+{
+	if (!is_own(pkt, family))
+		return V_ICMP_ERROR;
+	return pkt->marks & PKT_FRAGMENT ? V_FRAGMENT_SENT : V_ESTABLISHED;
+}
 
 /* Buckets of the two tables, as many as their maps have; set by the loader. */
 const volatile u32 cfg_buckets4 = DEFAULT_BUCKETS4;
@@ -45,6 +92,14 @@ struct spot {
 	u32 bucket[2];
 	u32 fingerprint; /* in the place of a word's, never 0 */
 };
+
+/* The hash of a flow's key that indexes rings; the same on every balancer with this key. */
+static __always_inline u64 flow_hash(const struct packet *pkt, const int family, const struct ctl *control)
+{
+	if (family == IPV4)
+		return siphash24((const u64 *)&pkt->key4, sizeof(pkt->key4) / 8, control->hash_key);
+	return siphash24((const u64 *)&pkt->key6, sizeof(pkt->key6) / 8, control->hash_key);
+}
 
 /* The hash of a packet's key, by a secret seed. */
 static __always_inline u64 key_hash(const struct packet *pkt, const int family, u64 seed)
@@ -162,14 +217,6 @@ static __always_inline bool is_flow_of(const struct flow *flow, const struct pac
 	return !differ;
 }
 
-/* A flow in the table, and the word that stands for it. */
-struct entry {
-	struct flow *flow;
-	u32 *word;
-	u32 seen;  /* what the word was */
-	u32 index; /* of the flow in its array */
-};
-
 /* The place in a bucket that holds the packet's flow; NO_PLACE without one. */
 static __always_inline u32
 search(const struct flow_bucket *bucket, u32 number, u32 fingerprint, const struct packet *pkt, const int family)
@@ -196,49 +243,72 @@ search(const struct flow_bucket *bucket, u32 number, u32 fingerprint, const stru
 SEARCH_SECOND(4, IPV4)
 SEARCH_SECOND(6, IPV6)
 
-/* The entry at a place, if the flow there is really in use. */
-static __always_inline struct entry entry_at(u32 index, const int family)
+/*
+ * What the packet says about how long its flow is to be kept; `seen` is what the flow's
+ * word was. A flow that has ended in one direction may live on in the other.
+ */
+static __always_inline void
+judge(const struct flow *flow, u32 *word, u32 seen, const struct packet *pkt, const int family)
 {
-	struct flow_bucket *bucket = find_bucket(index / FLOW_WAYS, family);
-	struct entry entry = { .flow = flow_at(index, family), .index = index };
+	u32 standing = STANDING_LIVE, wanted;
 
-	if (!bucket)
-		return (struct entry){};
-	entry.word = &bucket->word[CW_MASKED(index, FLOW_WAYS - 1)];
-	entry.seen = *(volatile u32 *)entry.word;
-	return entry;
+	if (cfg_dry || !is_own(pkt, family) || is_syn(pkt))
+		return;
+	if (is_tcp(pkt) && pkt->est.tcp_flags & EST_TCP_RST)
+		standing = STANDING_GONE;
+	else if (flow->bits & FLOW_CLOSED || is_closing(pkt))
+		standing = STANDING_OLD;
+	wanted = (seen & ~STANDING_MASK) | standing;
+	if (wanted != seen)
+		__sync_val_compare_and_swap(word, seen, wanted);
 }
 
-/* The packet's flow; entry.flow is NULL where there is none. */
-static __always_inline struct entry find_entry(const struct packet *pkt, const int family, u64 seed)
+/*
+ * Whether the flow is a datagrams' one that has ended by silence: user space says so
+ * (balancer/sweep.rs), and its next datagram is a first one. A TCP connection whose
+ * place is offered to others in the same way lives on.
+ */
+static __always_inline bool has_expired(u32 seen, const struct packet *pkt, const int family)
 {
-	struct spot spot = find_spot(pkt, family, seed);
-	struct flow_bucket *bucket = find_bucket(spot.bucket[0], family);
-	u32 index;
+	u8 proto = family == IPV4 ? pkt->key4.proto : pkt->key6.proto;
 
+	return proto == IPPROTO_UDP && (seen & STANDING_MASK) == STANDING_GONE;
+}
+
+/*
+ * The packet's flow, or NULL. Its place cannot become another flow's while this
+ * packet is handled, unless that other one had claimed it before: then its word has
+ * changed. Who comes later finds another word than it has read.
+ */
+static __always_inline struct flow *find_flow(const struct packet *pkt, const int family)
+{
+	struct ctl *control = get_ctl();
+	struct flow_bucket *bucket;
+	u32 index, seen, *word;
+	struct flow *flow;
+	struct spot spot;
+
+	if (!control)
+		return NULL;
+	spot = find_spot(pkt, family, control->table_seed);
+	bucket = find_bucket(spot.bucket[0], family);
 	if (!bucket)
-		return (struct entry){};
+		return NULL;
 	index = search(bucket, spot.bucket[0], spot.fingerprint, pkt, family);
-	if (index == NO_PLACE && has_spilt(bucket))
+	if (index == NO_PLACE && has_spilt(bucket)) {
 		index = family == IPV4 ? search_second4(pkt, spot.bucket[1], spot.fingerprint)
 				       : search_second6(pkt, spot.bucket[1], spot.fingerprint);
-	return index == NO_PLACE ? (struct entry){} : entry_at(index, family);
-}
-
-/* Whether the entry is still this flow's: to be asked after reading from it. */
-static __always_inline bool is_still(const struct entry *entry)
-{
-	u32 now = *(volatile u32 *)entry->word;
-
-	return (now & ~STANDING_MASK) == (entry->seen & ~STANDING_MASK);
-}
-
-static __always_inline void set_standing(const struct entry *entry, u32 standing)
-{
-	u32 wanted = (entry->seen & ~STANDING_MASK) | standing;
-
-	if (wanted != entry->seen)
-		__sync_val_compare_and_swap(entry->word, entry->seen, wanted);
+		bucket = find_bucket(spot.bucket[1], family);
+	}
+	flow = index == NO_PLACE ? NULL : flow_at(index, family);
+	if (!flow || !bucket)
+		return NULL;
+	word = &bucket->word[CW_MASKED(index, FLOW_WAYS - 1)];
+	seen = *(volatile u32 *)word;
+	if (has_expired(seen, pkt, family))
+		return NULL;
+	judge(flow, word, seen, pkt, family);
+	return ((*(volatile u32 *)word ^ seen) & ~STANDING_MASK) ? NULL : flow;
 }
 
 #define COST_SHIFT 16
@@ -294,51 +364,71 @@ CW_GLOBAL int age_bucket(struct flow_bucket *bucket)
 	return 0;
 }
 
-/* A place for a flow that is in none: claimed, and to be published. */
-static __always_inline struct entry
-claim_place(const struct packet *pkt, const int family, u64 seed)
+static __always_inline void
+write_flow(struct flow *flow, const struct packet *pkt, const int family, const struct route *route)
 {
-	struct spot spot = find_spot(pkt, family, seed);
-	struct flow_bucket *bucket = find_bucket(spot.bucket[0], family), *other;
-	u32 index = spot.bucket[0], start = spot.fingerprint >> 8, way, found;
-	struct entry entry = {};
+	struct real *real = find_real(route->real_id);
 
-	if (!bucket)
-		return entry;
-	found = cheapest_way(bucket, spot.fingerprint, start);
+	__builtin_memset(flow, 0, sizeof(*flow));
+	if (family == IPV4)
+		__builtin_memcpy(&flow->key, &pkt->key4, sizeof(pkt->key4));
+	else
+		flow->key = pkt->key6;
+	flow->real = route->real_id;
+	flow->real_gen = real ? real->gen : 0;
+	flow->vip = route->vip_id;
+	flow->isn = pkt->est.seq;
+	if (route->word) {
+		flow->bits = FLOW_HAS_WORD;
+		flow->word = (u16)route->word;
+	}
+}
+
+/*
+ * Writes a flow down, in its old place if it has one, else in a place that this claims.
+ * NULL: the table has none for it, and it goes on by the ring.
+ */
+static __always_inline struct flow *
+remember(const struct packet *pkt, const int family, const struct route *route, struct flow *flow)
+{
+	u32 found, way, seen, index, *word;
+	struct ctl *control = get_ctl();
+	struct flow_bucket *bucket;
+	struct spot spot;
+
+	if (cfg_dry || !control)
+		return flow;
+	if (flow) {
+		write_flow(flow, pkt, family, route);
+		return flow;
+	}
+	spot = find_spot(pkt, family, control->table_seed);
+	index = spot.bucket[0];
+	bucket = find_bucket(index, family);
+	found = cheapest_way(bucket, spot.fingerprint, spot.fingerprint >> 8);
 	if (found >> CROWD_SHIFT >= FLOW_WAYS - WAYS_SHARED) {
-		other = find_bucket(spot.bucket[1], family);
-		if (!other)
-			return entry;
-		way = cheapest_way(other, spot.fingerprint, start);
-		if (way >> CROWD_SHIFT < found >> CROWD_SHIFT) {
-			found = way;
+		struct flow_bucket *other = find_bucket(spot.bucket[1], family);
+		u32 in_other = cheapest_way(other, spot.fingerprint, spot.fingerprint >> 8);
+
+		if (in_other >> CROWD_SHIFT < found >> CROWD_SHIFT) {
+			found = in_other;
 			bucket = other;
 			index = spot.bucket[1];
 		}
 	}
-	if (found >> COST_SHIFT > COST_FULL)
-		return entry;
+	if (!bucket || found >> COST_SHIFT > COST_FULL)
+		return NULL;
 	if (found >> COST_SHIFT == COST_FULL)
 		age_bucket(bucket);
 	way = CW_MASKED(found, FLOW_WAYS - 1);
-	entry.word = &bucket->word[way];
-	entry.seen = *(volatile u32 *)entry.word;
-	if (entry.seen == WORD_CLAIMED ||
-	    __sync_val_compare_and_swap(entry.word, entry.seen, WORD_CLAIMED) != entry.seen)
-		return entry; /* another CPU was faster */
-	entry.seen = spot.fingerprint;
-	entry.index = index * FLOW_WAYS + way;
-	entry.flow = flow_at(entry.index, family);
-	if (!entry.flow) /* only if the maps contradict each other */
-		*(volatile u32 *)entry.word = 0;
-	return entry;
-}
-
-/* The flow that was written into a claimed place can be found from now on. */
-static __always_inline void publish(const struct entry *entry, u32 standing)
-{
-	__sync_lock_test_and_set(entry->word, entry->seen | standing);
+	flow = flow_at(index * FLOW_WAYS + way, family);
+	word = &bucket->word[way];
+	seen = *(volatile u32 *)word;
+	if (!flow || seen == WORD_CLAIMED || __sync_val_compare_and_swap(word, seen, WORD_CLAIMED) != seen)
+		return NULL; /* another CPU was faster */
+	write_flow(flow, pkt, family, route);
+	__sync_lock_test_and_set(word, spot.fingerprint | STANDING_NEW); /* from now on it can be found */
+	return flow;
 }
 
 #endif
