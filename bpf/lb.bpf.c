@@ -11,19 +11,19 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "lib/admit.h"
-#include "lib/cookie.h"
-#include "lib/count.h"
-#include "lib/encap.h"
-#include "lib/flow_table.h"
-#include "lib/icmp.h"
-#include "lib/maps.h"
-#include "lib/measure.h"
-#include "lib/parse.h"
+#include "lb/admit.h"
+#include "lb/cookie.h"
+#include "lb/encap.h"
+#include "lb/flow_table.h"
+#include "lb/maps.h"
+#include "lb/measure.h"
+#include "lb/second_tier.h"
+#include "lb/stats.h"
+#include "lb/vip.h"
 #include "lib/tap.h"
-#include "lib/tcp_options.h"
-#include "lib/tier.h"
-#include "lib/vip.h"
+#include "packet/icmp.h"
+#include "packet/parse.h"
+#include "packet/tcp_options.h"
 
 /* Set by the loader before loading; the verifier removes what they switch off. */
 const volatile u32 cfg_clock = CLOCK_KTIME;

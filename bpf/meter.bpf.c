@@ -14,9 +14,9 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "lib/clock.h"
-#include "lib/parse.h"
-#include "lib/tcp_options.h"
+#include "packet/clock.h"
+#include "packet/parse.h"
+#include "packet/tcp_options.h"
 #include "shared/fixed_gap.h"
 #include "shared/hist.h"
 #include "shared/modes.h"

@@ -11,13 +11,13 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "lib/count.h"
-#include "lib/encap.h"
-#include "lib/flow_table.h"
-#include "lib/maps.h"
-#include "lib/parse.h"
-#include "lib/admit.h"
-#include "lib/vip.h"
+#include "lb/admit.h"
+#include "lb/encap.h"
+#include "lb/flow_table.h"
+#include "lb/maps.h"
+#include "lb/stats.h"
+#include "lb/vip.h"
+#include "packet/parse.h"
 
 #define RIVAL_FLOWS 1048576
 #define RIVAL_BUCKETS 65537

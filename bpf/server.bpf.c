@@ -14,7 +14,7 @@
 #include "lib/cookie_in.h"
 #include "lib/cookie_open.h"
 #include "lib/cookie_out.h"
-#include "lib/decap.h"
+#include "packet/decap.h"
 #include "lib/tap.h"
 #include "lib/word.h"
 

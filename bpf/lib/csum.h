@@ -6,7 +6,7 @@
 #ifndef CAUSEWAY_CSUM_H
 #define CAUSEWAY_CSUM_H
 
-#include "parse.h"
+#include "../packet/parse.h"
 
 /* The checksum field for a sum of 16-bit or 32-bit words, fewer than 2^16 of them. */
 static __always_inline u16 csum_fold(u64 sum)

@@ -16,7 +16,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "../shared/abi.h"
-#include "parse.h"
+#include "../packet/parse.h"
 
 #define TCP_CHECK_OFFSET 16
 #define TCP_OPTIONS_LEN_MAX 40

@@ -17,7 +17,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "../shared/abi.h"
-#include "parse.h"
+#include "../packet/parse.h"
 
 #define SYN_HEADERS_MAX (ETH_HLEN + 60 + sizeof(struct tcphdr))
 

@@ -15,7 +15,7 @@
 #ifndef CAUSEWAY_TAP_H
 #define CAUSEWAY_TAP_H
 
-#include "parse.h"
+#include "../packet/parse.h"
 
 /* Enough for two VLAN tags, IPv4 with all its options, and ports. */
 #define TAP_HEAD_BYTES 96

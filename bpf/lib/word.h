@@ -6,7 +6,7 @@
 #ifndef CAUSEWAY_WORD_H
 #define CAUSEWAY_WORD_H
 
-#include "decap.h"
+#include "../packet/decap.h"
 
 #define DEFAULT_WORDS 16384 /* SYNs whose connection is not there yet */
 

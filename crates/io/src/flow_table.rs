@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The size of the flow table (`bpf/lib/flow_table.h`), which its program has to know.
+//! The size of the flow table (`bpf/lb/flow_table.h`), which its program has to know.
 
 use std::hash::{BuildHasher as _, RandomState};
 

@@ -59,7 +59,7 @@ plain! {
         /// The estimator's state, `struct wc_state`.
         chain: [u64; 16],
     }
-    /// One cache line for 16 flows, see `bpf/lib/flow_table.h`.
+    /// One cache line for 16 flows, see `bpf/lb/flow_table.h`.
     "flow_bucket" FlowBucket {
         /// Fingerprint and standing of each.
         word: [u32; 16],

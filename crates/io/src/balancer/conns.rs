@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! User space's half of stateful mode (`bpf/lib/conn.h`): it hands free places to
+//! User space's half of stateful mode (`bpf/lb/conn_table.h`): it hands free places to
 //! the CPUs, and takes back those of connections that have ended.
 //!
 //! Nothing here is called for a packet. Both arrays are mapped into memory. The

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ages the flow table (`bpf/lib/table.h`) from user space: the data plane reads no
+//! Ages the flow table (`bpf/lb/flow_table.h`) from user space: the data plane reads no
 //! clock for a flow, and need not.
 //!
 //! A packet makes its flow's standing `live`. The sweep makes it `old`, and what is

@@ -4,7 +4,7 @@
 #define CAUSEWAY_VIP_H
 
 #include "maps.h"
-#include "parse.h"
+#include "../packet/parse.h"
 
 /* The key of the packet's destination with no port and no protocol: its address. */
 static __always_inline struct vip_key vip_address(const struct packet *pkt, const int family)

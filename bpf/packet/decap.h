@@ -8,7 +8,7 @@
 #ifndef CAUSEWAY_DECAP_H
 #define CAUSEWAY_DECAP_H
 
-#include "csum.h"
+#include "../lib/csum.h"
 #include "link.h"
 #include "parse.h"
 

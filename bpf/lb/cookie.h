@@ -9,7 +9,7 @@
 
 #include "flow_table.h"
 #include "quic.h"
-#include "tcp_options.h"
+#include "../packet/tcp_options.h"
 #include "vip.h"
 #include "../shared/cookie.h"
 

@@ -11,10 +11,10 @@
 #ifndef CAUSEWAY_ENCAP_H
 #define CAUSEWAY_ENCAP_H
 
-#include "csum.h"
+#include "../lib/csum.h"
 #include "flow_table.h"
 #include "gue.h"
-#include "icmp.h"
+#include "../packet/icmp.h"
 
 #define OUTER_TTL 64
 #define DEFAULT_MTU 1500

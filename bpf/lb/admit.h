@@ -7,7 +7,7 @@
 #ifndef CAUSEWAY_ADMIT_H
 #define CAUSEWAY_ADMIT_H
 
-#include "conn.h"
+#include "conn_table.h"
 #include "cookie.h"
 #include "limit.h"
 #include "syn_cache.h"

@@ -23,7 +23,7 @@
 #define CAUSEWAY_FLOW_TABLE_H
 
 #include "maps.h"
-#include "parse.h"
+#include "../packet/parse.h"
 #include "../shared/mix.h"
 #include "../shared/siphash.h"
 

@@ -3,7 +3,7 @@
 #ifndef CAUSEWAY_MEASURE_H
 #define CAUSEWAY_MEASURE_H
 
-#include "clock.h"
+#include "../packet/clock.h"
 #include "flow_table.h"
 #include "../shared/window_chain.h"
 

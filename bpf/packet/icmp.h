@@ -7,7 +7,7 @@
 #define CAUSEWAY_ICMP_H
 
 
-#include "csum.h"
+#include "../lib/csum.h"
 #include "link.h"
 
 /* The UAPI header linux/icmp.h draws in libc; this is all that is needed of it. */

@@ -6,7 +6,7 @@
 #ifndef CAUSEWAY_TIER_H
 #define CAUSEWAY_TIER_H
 
-#include "decap.h"
+#include "../packet/decap.h"
 #include "maps.h"
 
 /* Set by the loader: whether any tunnel ends here. */

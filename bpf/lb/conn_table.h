@@ -17,7 +17,7 @@
 #define CAUSEWAY_CONN_H
 
 #include "flow_table.h"
-#include "tcp_options.h"
+#include "../packet/tcp_options.h"
 
 /* Set by the loader. 0 partitions: no VIP is stateful, and nothing is looked up. */
 const volatile u32 cfg_conn_partitions = 0;

@@ -8,7 +8,7 @@
 #ifndef CAUSEWAY_GUE_H
 #define CAUSEWAY_GUE_H
 
-#include "csum.h"
+#include "../lib/csum.h"
 #include "maps.h"
 
 /* Source ports of tunnels: the dynamic range of RFC 6335, chosen by the flow. */
