@@ -51,17 +51,17 @@ fold(struct real_stats *stats, u32 real_id, const struct est_sample *sample)
 	struct histogram *hist;
 	u64 mean_ns, *bucket;
 
-	if (!sample->count2)
+	if (!sample->weight_halves)
 		return;
-	stats->latency_sum2_ns += sample->sum2_ns;
-	stats->latency_count2 += sample->count2;
+	stats->latency_sum_halves_ns += sample->sum_halves_ns;
+	stats->latency_weight_halves += sample->weight_halves;
 	stats->latency_at_ns = sample->when_ns;
 	hist = bpf_map_lookup_elem(&real_hist, &real_id);
 	if (!hist)
 		return;
-	mean_ns = sample->sum2_ns / sample->count2;
+	mean_ns = sample->sum_halves_ns / sample->weight_halves;
 	bucket = &hist->count[CW_MASKED(hist_bucket(mean_ns), 511) % HIST_BUCKETS];
-	__sync_fetch_and_add(bucket, (sample->count2 + 1) / 2);
+	__sync_fetch_and_add(bucket, (sample->weight_halves + 1) / 2);
 }
 
 /*

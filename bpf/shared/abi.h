@@ -524,9 +524,9 @@ struct real_stats {
 	u64 conns_opened; /* SYNs that picked this real */
 	u64 conns_closed; /* flows with a FIN or RST from the client; at most one each */
 	u64 requests;     /* data packets that start a burst or follow a short one */
-	u64 latency_sum2_ns;  /* latency samples, in half samples: */
-	u64 latency_count2;   /* mean = latency_sum2_ns / latency_count2 */
-	u64 latency_at_ns;    /* when the last sample was committed; the clock of packets */
+	u64 latency_sum_halves_ns; /* as in struct est_sample: the mean latency is */
+	u64 latency_weight_halves; /* latency_sum_halves_ns / latency_weight_halves */
+	u64 latency_at_ns; /* when the last sample was committed; the clock of packets */
 };
 ABI_SIZE(struct real_stats, 64);
 
@@ -548,9 +548,9 @@ enum meter_method {
 struct meter_sums {
 	u64 packets;
 	u64 epoch;   /* the one that the sums are of: time / length of an epoch */
-	u64 sum2_ns; /* in half samples, as struct est_sample */
-	u64 count2;
-	u32 bound2;  /* as struct est_sample */
+	u64 sum_halves_ns; /* this and the next two as in struct est_sample */
+	u64 weight_halves;
+	u32 bound_halves;
 	u8 window;   /* the largest one */
 	u8 pad[3];
 };
@@ -564,9 +564,9 @@ ABI_SIZE(struct meter_sums, 40);
 struct meter_record {
 	struct flow_key6 key; /* IPv4 as IPv4-mapped */
 	u64 epoch;
-	u64 sum2_ns;
-	u64 count2;
-	u32 bound2;
+	u64 sum_halves_ns;
+	u64 weight_halves;
+	u32 bound_halves;
 	u8 window;
 	u8 slot; /* which of the meter's estimators, in their order */
 	u16 pad;

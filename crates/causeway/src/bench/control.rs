@@ -191,8 +191,8 @@ impl Source {
         let sums = self.sums.entry(id).or_default();
         sums.0 += 2 * sum as u64;
         sums.1 += REQUESTS;
-        totals.latency_sum2_ns += sums.0;
-        totals.latency_count2 += 2 * sums.1;
+        totals.latency_sum_halves_ns += sums.0;
+        totals.latency_weight_halves += 2 * sums.1;
         totals.requests += sums.1;
         totals.opened += sums.1 / 4;
         totals.closed += (sums.1 / 4).saturating_sub(20);

@@ -316,8 +316,11 @@ impl Engine {
                 let epoch = Epoch {
                     start_ns: start.realtime_ns,
                     start_monotonic_ns: start.monotonic_ns,
-                    estimate_us: meter::mean_us(delta.latency_sum2_ns, delta.latency_count2),
-                    samples: delta.latency_count2 as f64 / 2.0,
+                    estimate_us: meter::mean_us(
+                        delta.latency_sum_halves_ns,
+                        delta.latency_weight_halves,
+                    ),
+                    samples: delta.latency_weight_halves as f64 / 2.0,
                     requests: delta.requests,
                     opened: delta.opened,
                     active: meter.active(),

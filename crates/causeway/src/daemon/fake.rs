@@ -85,8 +85,8 @@ impl State {
     pub fn respond(&mut self, real: RealId, latency_ms: f64, samples: u64) {
         let ns = (latency_ms * 1e6) as u64;
         let totals = self.totals.entry(real).or_default();
-        totals.latency_sum2_ns += 2 * ns * samples;
-        totals.latency_count2 += 2 * samples;
+        totals.latency_sum_halves_ns += 2 * ns * samples;
+        totals.latency_weight_halves += 2 * samples;
         totals.requests += samples;
         totals.traffic.packets += 2 * samples;
         totals.traffic.bytes += 200 * samples;

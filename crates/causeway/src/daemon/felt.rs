@@ -215,8 +215,8 @@ pub fn go_by_clients(
         });
         let halves = 2.0 * count * share + member.felt_rest;
         member.felt_rest = halves.fract();
-        reading.latency_count2 = halves as u64;
-        reading.latency_sum2_ns = (halves.trunc() * mean_ns) as u64;
+        reading.latency_weight_halves = halves as u64;
+        reading.latency_sum_halves_ns = (halves.trunc() * mean_ns) as u64;
     }
 }
 

@@ -325,8 +325,8 @@ impl DataPlane for KernelPlane {
                     opened: stats.conns_opened,
                     closed: stats.conns_closed,
                     requests: stats.requests,
-                    latency_sum2_ns: stats.latency_sum2_ns,
-                    latency_count2: stats.latency_count2,
+                    latency_sum_halves_ns: stats.latency_sum_halves_ns,
+                    latency_weight_halves: stats.latency_weight_halves,
                 };
                 (id, totals)
             })

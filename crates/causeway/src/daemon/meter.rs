@@ -23,7 +23,7 @@ pub struct Meter {
     delta: RealTotals,
     active: f64,
     last_us: Option<f64>,
-    /// (time, sum2, count2) of recent intervals with samples.
+    /// (time, sum_halves, weight_halves) of recent intervals with samples.
     recent: VecDeque<(u64, u64, u64)>,
     /// The cumulative histogram at the start of the window in use and at the
     /// start of the one that follows it.
@@ -54,10 +54,13 @@ impl Meter {
         self.totals = totals;
         let kept = self.active * (-(interval_ns as f64) / CONNECTION_AGE_NS).exp();
         self.active = (kept + self.delta.opened as f64 - self.delta.closed as f64).max(0.0);
-        let (sum2, count2) = (self.delta.latency_sum2_ns, self.delta.latency_count2);
-        if let Some(mean) = mean_us(sum2, count2) {
+        let (sum_halves, weight_halves) = (
+            self.delta.latency_sum_halves_ns,
+            self.delta.latency_weight_halves,
+        );
+        if let Some(mean) = mean_us(sum_halves, weight_halves) {
             self.last_us = Some(mean);
-            self.recent.push_back((now_ns, sum2, count2));
+            self.recent.push_back((now_ns, sum_halves, weight_halves));
         }
         let oldest = now_ns.saturating_sub(RECENT_NS);
         while self.recent.front().is_some_and(|entry| entry.0 <= oldest) {
@@ -78,8 +81,8 @@ impl Meter {
     /// What the controller wants to know of the last interval.
     pub fn reading(&self) -> Reading {
         Reading {
-            latency_sum2_ns: self.delta.latency_sum2_ns,
-            latency_count2: self.delta.latency_count2,
+            latency_sum_halves_ns: self.delta.latency_sum_halves_ns,
+            latency_weight_halves: self.delta.latency_weight_halves,
             requests: self.delta.requests,
             active: self.active(),
         }
@@ -135,8 +138,8 @@ fn still_open(age_ns: f64) -> f64 {
 }
 
 /// Mean of samples that are counted in halves; `None` without samples.
-pub fn mean_us(sum2_ns: u64, count2: u64) -> Option<f64> {
-    (count2 > 0).then(|| sum2_ns as f64 / count2 as f64 / 1e3)
+pub fn mean_us(sum_halves_ns: u64, weight_halves: u64) -> Option<f64> {
+    (weight_halves > 0).then(|| sum_halves_ns as f64 / weight_halves as f64 / 1e3)
 }
 
 /// Differences; a counter that fell belongs to a slot that was made anew.
@@ -148,8 +151,8 @@ fn since(new: RealTotals, old: RealTotals) -> RealTotals {
     delta.opened = minus(new.opened, old.opened);
     delta.closed = minus(new.closed, old.closed);
     delta.requests = minus(new.requests, old.requests);
-    delta.latency_sum2_ns = minus(new.latency_sum2_ns, old.latency_sum2_ns);
-    delta.latency_count2 = minus(new.latency_count2, old.latency_count2);
+    delta.latency_sum_halves_ns = minus(new.latency_sum_halves_ns, old.latency_sum_halves_ns);
+    delta.latency_weight_halves = minus(new.latency_weight_halves, old.latency_weight_halves);
     delta
 }
 
@@ -159,12 +162,12 @@ mod tests {
 
     const S: u64 = 1_000_000_000;
 
-    fn totals(opened: u64, closed: u64, sum2: u64, count2: u64) -> RealTotals {
+    fn totals(opened: u64, closed: u64, sum_halves: u64, weight_halves: u64) -> RealTotals {
         RealTotals {
             opened,
             closed,
-            latency_sum2_ns: sum2,
-            latency_count2: count2,
+            latency_sum_halves_ns: sum_halves,
+            latency_weight_halves: weight_halves,
             ..RealTotals::default()
         }
     }

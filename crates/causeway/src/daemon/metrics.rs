@@ -138,9 +138,9 @@ impl Latencies {
         let histogram = meter.map_or(&empty, |meter| meter.histogram());
         // The sum is read every interval, the histogram every second: each only
         // grows, and their quotient is off by what came in between.
-        let sum2_ns = meter.map_or(0, |meter| meter.totals().latency_sum2_ns);
+        let sum_halves_ns = meter.map_or(0, |meter| meter.totals().latency_sum_halves_ns);
         Self {
-            sum_s: sum2_ns as f64 / 2e9,
+            sum_s: sum_halves_ns as f64 / 2e9,
             count: histogram.count(),
             buckets: coarse(histogram),
         }

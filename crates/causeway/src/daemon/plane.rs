@@ -90,9 +90,9 @@ pub struct RealTotals {
     /// Requests.
     pub requests: u64,
     /// Sum of latency samples, in half nanoseconds.
-    pub latency_sum2_ns: u64,
+    pub latency_sum_halves_ns: u64,
     /// Number of latency samples, doubled.
-    pub latency_count2: u64,
+    pub latency_weight_halves: u64,
 }
 
 /// One exit of the data plane.

@@ -69,9 +69,9 @@ impl Confidence {
         let many = MANY_PER_REQUEST * u64::from(tally.window.max(1));
         let quality = if samples == 0 {
             Quality::None
-        } else if samples < FEW || tally.bound2 * 100 >= tally.count2 * BOUNDS_LOW {
+        } else if samples < FEW || tally.bound_halves * 100 >= tally.weight_halves * BOUNDS_LOW {
             Quality::Low
-        } else if samples < many || tally.bound2 > 0 {
+        } else if samples < many || tally.bound_halves > 0 {
             Quality::Fair
         } else {
             Quality::High
@@ -90,9 +90,9 @@ mod tests {
 
     fn grade(samples: u64, bounds: u64, window: u8) -> Quality {
         let tally = Tally {
-            sum2_ns: 2 * samples * 1_000_000,
-            count2: 2 * samples,
-            bound2: 2 * bounds,
+            sum_halves_ns: 2 * samples * 1_000_000,
+            weight_halves: 2 * samples,
+            bound_halves: 2 * bounds,
             window,
         };
         tally.confidence().quality
@@ -101,9 +101,9 @@ mod tests {
     #[test]
     fn too_few_samples_give_none_and_no_mean() {
         let half = Tally {
-            sum2_ns: 5_000,
-            count2: 1,
-            bound2: 0,
+            sum_halves_ns: 5_000,
+            weight_halves: 1,
+            bound_halves: 0,
             window: 4,
         };
         assert_eq!(half.mean_ns(), None);
@@ -127,12 +127,12 @@ mod tests {
     #[test]
     fn a_sum_of_flows_has_the_largest_window() {
         let mut sum = Tally {
-            count2: 10,
+            weight_halves: 10,
             window: 2,
             ..Tally::default()
         };
         sum.merge(&Tally {
-            count2: 10,
+            weight_halves: 10,
             window: 6,
             ..Tally::default()
         });

@@ -26,9 +26,9 @@ proptest! {
             }
             let readings: Vec<Reading> = interval
                 .iter()
-                .map(|&(sum, count2, requests, active)| Reading {
-                    latency_sum2_ns: u64::from(sum) * count2,
-                    latency_count2: count2,
+                .map(|&(sum, weight_halves, requests, active)| Reading {
+                    latency_sum_halves_ns: u64::from(sum) * weight_halves,
+                    latency_weight_halves: weight_halves,
                     requests,
                     active,
                 })

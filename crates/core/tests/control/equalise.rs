@@ -17,7 +17,7 @@ fn equalising_goes_by_what_reals_can_do() {
     for interval in 0..30 {
         let factor = if interval % 2 == 0 { 1.06 } else { 0.94 };
         let wavering = readings.map(|of| Reading {
-            latency_sum2_ns: (of.latency_sum2_ns as f64 * factor) as u64,
+            latency_sum_halves_ns: (of.latency_sum_halves_ns as f64 * factor) as u64,
             ..of
         });
         decision = hold(&mut controller, &mut now, &wavering, 1);

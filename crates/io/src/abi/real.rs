@@ -62,9 +62,9 @@ plain! {
         /// Data packets that start a burst or follow a short one.
         requests: u64,
         /// Sum of latency samples in half samples, ns.
-        latency_sum2_ns: u64,
+        latency_sum_halves_ns: u64,
         /// Number of half samples.
-        latency_count2: u64,
+        latency_weight_halves: u64,
         /// Packet time of the last sample, ns.
         latency_at_ns: u64,
     }

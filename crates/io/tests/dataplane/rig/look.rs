@@ -65,8 +65,8 @@ impl Rig {
                 conns_opened: a.conns_opened + b.conns_opened,
                 conns_closed: a.conns_closed + b.conns_closed,
                 requests: a.requests + b.requests,
-                latency_sum2_ns: a.latency_sum2_ns + b.latency_sum2_ns,
-                latency_count2: a.latency_count2 + b.latency_count2,
+                latency_sum_halves_ns: a.latency_sum_halves_ns + b.latency_sum_halves_ns,
+                latency_weight_halves: a.latency_weight_halves + b.latency_weight_halves,
                 latency_at_ns: a.latency_at_ns.max(b.latency_at_ns),
             })
     }
