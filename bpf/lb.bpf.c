@@ -20,7 +20,7 @@
 #include "lb/second_tier.h"
 #include "lb/stats.h"
 #include "lb/vip.h"
-#include "lib/tap.h"
+#include "mirror.h"
 #include "packet/icmp.h"
 #include "packet/parse.h"
 #include "packet/tcp_options.h"
@@ -270,14 +270,14 @@ static __always_inline MUST_USE enum verdict handle(struct xdp_md *ctx, struct p
 
 static __always_inline struct cookie_counts *results_of(u32 vip_id)
 {
-	return vip_id == TAP_NO_VIP ? NULL : bpf_map_lookup_elem(&cookie_counts, &vip_id);
+	return vip_id == MIRROR_NO_VIP ? NULL : bpf_map_lookup_elem(&cookie_counts, &vip_id);
 }
 
-/* Somebody looks at packets: this one, and what its VIP has counted before it. */
-CW_GLOBAL int look(struct xdp_md *ctx)
+/* The mirror is on: the packet as it came, and what its VIP has counted before it. */
+CW_GLOBAL int mirror_before(struct xdp_md *ctx)
 {
-	struct tap_ends ends = {};
-	struct tap_pending *p = tap_begin(ctx, &ends);
+	struct mirror_ends ends = {};
+	struct mirror_pending *p = mirror_begin(ctx, &ends);
 	struct cookie_counts *results;
 	struct vip *vip;
 
@@ -297,11 +297,11 @@ CW_GLOBAL int look(struct xdp_md *ctx)
 }
 
 /* What became of it: the verdict, and the cookie's result that has been counted since. */
-CW_GLOBAL int tell(struct xdp_md *ctx, u32 verdict)
+CW_GLOBAL int mirror_after(struct xdp_md *ctx, u32 verdict)
 {
-	struct tap_pending *p = get_pending();
+	struct mirror_pending *p = get_pending();
 	struct cookie_counts *results;
-	u32 result = TAP_NO_RESULT;
+	u32 result = MIRROR_NO_RESULT;
 
 	if (!p || !p->wanted || verdict >= V_COUNT)
 		return 0;
@@ -309,7 +309,7 @@ CW_GLOBAL int tell(struct xdp_md *ctx, u32 verdict)
 	for (u32 i = 0; results && i < COOKIE_RESULTS_MAX; i++)
 		if (results->packets[i] != p->results[i])
 			result = i;
-	tap_end(ctx, p, verdict, result, lb_actions[verdict] == XDP_TX);
+	mirror_end(ctx, p, verdict, result, lb_actions[verdict] == XDP_TX);
 	return 0;
 }
 
@@ -325,12 +325,12 @@ int causeway_lb(struct xdp_md *ctx)
 		if (ended != GOES_ON)
 			return leave(ended, (u32)((void *)(long)ctx->data_end - (void *)(long)ctx->data));
 	}
-	if (!cfg_dry && is_tapped())
-		look(ctx);
+	if (!cfg_dry && is_mirrored())
+		mirror_before(ctx);
 	verdict = handle(ctx, &pkt);
 	/* Asked again: to remember it would have every path verified twice. */
-	if (!cfg_dry && is_tapped())
-		tell(ctx, verdict);
+	if (!cfg_dry && is_mirrored())
+		mirror_after(ctx, verdict);
 	return leave(verdict, pkt.frame_len);
 }
 

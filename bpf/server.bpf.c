@@ -15,7 +15,7 @@
 #include "lib/cookie_open.h"
 #include "lib/cookie_out.h"
 #include "packet/decap.h"
-#include "lib/tap.h"
+#include "mirror.h"
 #include "lib/word.h"
 
 /* UDP port where GUE arrives; set by the loader. */
@@ -108,20 +108,20 @@ static __always_inline MUST_USE enum server_verdict handle(struct xdp_md *ctx, s
 	return SV_NOT_TUNNEL;
 }
 
-CW_GLOBAL int look(struct xdp_md *ctx)
+CW_GLOBAL int mirror_before(struct xdp_md *ctx)
 {
-	struct tap_ends ends = {};
+	struct mirror_ends ends = {};
 
-	tap_begin(ctx, &ends);
+	mirror_begin(ctx, &ends);
 	return 0;
 }
 
-CW_GLOBAL int tell(struct xdp_md *ctx, u32 verdict)
+CW_GLOBAL int mirror_after(struct xdp_md *ctx, u32 verdict)
 {
-	struct tap_pending *p = get_pending();
+	struct mirror_pending *p = get_pending();
 
 	if (p && p->wanted)
-		tap_end(ctx, p, verdict, TAP_NO_RESULT, false);
+		mirror_end(ctx, p, verdict, MIRROR_NO_RESULT, false);
 	return 0;
 }
 
@@ -131,11 +131,11 @@ int causeway_server(struct xdp_md *ctx)
 	struct packet pkt = {};
 	enum server_verdict verdict;
 
-	if (is_tapped())
-		look(ctx);
+	if (is_mirrored())
+		mirror_before(ctx);
 	verdict = handle(ctx, &pkt);
-	if (is_tapped())
-		tell(ctx, verdict);
+	if (is_mirrored())
+		mirror_after(ctx, verdict);
 	return leave(verdict, pkt.frame_len);
 }
 

@@ -674,59 +674,59 @@ struct syn_prefix {
 };
 ABI_SIZE(struct syn_prefix, 20);
 
-/* Most bytes of a frame that a tap copies, before and after each. */
-#define TAP_SNAP_MAX 2048
-#define TAP_NO_VIP 0xffffffffu
-#define TAP_NO_RESULT 0xffu
+/* Most bytes of a frame that a mirror copies, before and after each. */
+#define MIRROR_SNAP_MAX 2048
+#define MIRROR_NO_VIP 0xffffffffu
+#define MIRROR_NO_RESULT 0xffu
 /* Rates are kept in pieces of 67 ms. */
-#define TAP_WINDOW_SHIFT 26
+#define MIRROR_WINDOW_SHIFT 26
 
-enum tap_flags {
-	TAP_BY_VIP = 1 << 0,
-	TAP_BY_CLIENT = 1 << 1,
+enum mirror_flags {
+	MIRROR_BY_VIP = 1 << 0,
+	MIRROR_BY_CLIENT = 1 << 1,
 };
 
-/* Whether somebody looks at packets, and at which; see lib/tap.h. */
-struct tap_ctl {
-	u64 until_ns;       /* of the kernel's monotonic clock; 0: nobody looks */
+/* Whether the mirror is on, and for which packets; see mirror.h. */
+struct mirror_ctl {
+	u64 until_ns;       /* of the kernel's monotonic clock; 0: off */
 	u64 verdicts;       /* bit mask of those that are wanted */
-	u32 owner;          /* process that looks */
+	u32 owner;          /* process that reads */
 	u32 snap;           /* bytes of a frame that are copied */
 	u32 threshold;      /* a random number up to this samples a packet */
-	u32 taken_max;      /* packets handed on in a window, by all CPUs */
-	u32 looked_max;     /* packets looked at in a window, by each CPU */
+	u32 exported_max;   /* packets exported in a window, by all CPUs */
+	u32 sampled_max;    /* packets sampled in a window, by each CPU */
 	u32 vip_be[4];      /* IPv4 as IPv4-mapped */
 	u32 client_be[4];
 	u32 client_mask_be[4];
 	u16 vip_port_be;    /* 0: any */
 	u8 vip_proto;       /* 0: any */
-	u8 flags;           /* enum tap_flags */
+	u8 flags;           /* enum mirror_flags */
 };
-ABI_SIZE(struct tap_ctl, 88);
+ABI_SIZE(struct mirror_ctl, 88);
 
-/* A packet that went through a tapped program; the frame before and after follow. */
-struct tap_record {
+/* A packet that went through a mirrored program; the frame before and after follow. */
+struct mirror_record {
 	u64 t_ns; /* the kernel's monotonic clock, as it came */
 	u32 before_len;
 	u32 after_len; /* 0: neither sent nor changed in length */
-	u32 vip;       /* its id, or TAP_NO_VIP */
+	u32 vip;       /* its id, or MIRROR_NO_VIP */
 	u16 before_snap;
 	u16 after_snap;
-	u8 verdict; /* of the tapped program */
-	u8 result;  /* enum cookie_result, or TAP_NO_RESULT */
+	u8 verdict; /* of the mirrored program */
+	u8 result;  /* enum cookie_result, or MIRROR_NO_RESULT */
 	u8 pad[6];
 };
-ABI_SIZE(struct tap_record, 32);
+ABI_SIZE(struct mirror_record, 32);
 
-/* What a tap did with packets since its program was loaded first, per CPU. */
-struct tap_counts {
+/* What a mirror did with packets since its program was loaded first, per CPU. */
+struct mirror_counts {
 	u64 seen;
 	u64 matched;   /* of those, wanted by address */
-	u64 unlooked;  /* of those, not looked at: too many a second on this CPU */
-	u64 over_rate; /* wanted, but more than are handed on in a second */
-	u64 lost;      /* no room: user space did not read in time */
-	u64 taken;
+	u64 skipped;   /* of those, not sampled: too many a second on this CPU */
+	u64 over_rate; /* sampled, but more than may be exported in a second */
+	u64 lost;      /* the ring was full: user space did not read in time */
+	u64 exported;
 };
-ABI_SIZE(struct tap_counts, 48);
+ABI_SIZE(struct mirror_counts, 48);
 
 #endif

@@ -6,7 +6,7 @@
 //! - [`Decapsulator`]: its counterpart on a server.
 //! - [`Meter`]: measurement alone, on any interface.
 //! - [`Capture`]: packets of an interface, without BPF programs.
-//! - [`Tap`]: packets of a data plane before and after it, with what it did.
+//! - [`Mirror`]: packets of a data plane before and after it, with what it did.
 //! - [`filter`]: tcpdump's filter language.
 //! - [`rtt`]: clocks, sockets and the sampler behind `causeway rtt`.
 //! - [`tunnel`]: TUN devices, UDP in batches, and memory for `causeway tunnel`.
@@ -28,6 +28,7 @@ pub mod loss;
 mod map;
 mod mapped;
 pub mod meter;
+pub mod mirror;
 mod netlink;
 mod next_hop;
 mod pins;
@@ -37,7 +38,6 @@ mod rings;
 pub mod rtt;
 mod run_time;
 pub mod syn_meter;
-pub mod tap;
 mod tc;
 pub mod tunnel;
 mod words;
@@ -59,6 +59,9 @@ pub use in_flight::in_flight;
 pub use meter::{
     Attach, Meter, MeterOptions, MeterSample, MeteredFlow, Network, Place, ServerLatencies,
 };
+pub use mirror::{
+    Mirror, MirrorCounts, MirrorMaps, MirrorOptions, MirrorVip, MirroredFrame, MirroredPacket, Pool,
+};
 pub use next_hop::{
     Gateway, Gue, InterfaceInfo, Mac, NextHop, NextHopError, Source, find_gateway, interface_info,
     resolve_next_hop,
@@ -66,7 +69,6 @@ pub use next_hop::{
 pub use plane::{Detached, Started};
 pub use run_time::{RunTime, RunTimes};
 pub use syn_meter::{SynMeter, SynMeterOptions};
-pub use tap::{Pool, Tap, TapCounts, TapMaps, TapOptions, TapVip, Tapped, TappedFrame};
 pub use words::{Changes, WordEvents, WordOf, Words};
 pub use xdp::{Mode, XdpMode};
 

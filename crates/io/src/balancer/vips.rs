@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::map::io_error;
-use crate::tap::Pool;
+use crate::mirror::Pool;
 
 /// A VIP's number: index of its ring and counters. Given out by the data plane,
 /// lowest first, and kept over restarts.

@@ -290,9 +290,9 @@ impl Rig {
         self.real(id, tunnel_real(addr));
     }
 
-    pub fn set_tap_ctl(&self, value: TapCtl) {
+    pub fn set_mirror_ctl(&self, value: MirrorCtl) {
         write(
-            &self.skel.maps.tap_ctl,
+            &self.skel.maps.mirror_ctl,
             &0u32.to_ne_bytes(),
             Plain::as_bytes(&value),
         );

@@ -147,7 +147,7 @@ impl Rig {
     }
 
     /// Who looks at packets, and until when.
-    pub fn tap_ctl(&self) -> TapCtl {
-        read(&self.skel.maps.tap_ctl, &0u32.to_ne_bytes()).expect("index")
+    pub fn mirror_ctl(&self) -> MirrorCtl {
+        read(&self.skel.maps.mirror_ctl, &0u32.to_ne_bytes()).expect("index")
     }
 }

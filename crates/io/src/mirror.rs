@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Packets of a running data plane, before and after it, with what it did: user
-//! space's half of `bpf/lib/tap.h`.
+//! space's half of `bpf/mirror.h`.
 //!
-//! A tap is opened by the pins; the process that owns the data plane need not live. One
-//! at a time: it holds the program's attention by a deadline that [`Tap::take`] moves
+//! A mirror is opened by the pins; the process that owns the data plane need not live. One
+//! at a time: it holds the program's attention by a deadline that [`Mirror::take`] moves
 //! on, so that one that is killed is forgotten after [`LEASE`].
 
 use std::cell::RefCell;
@@ -16,30 +16,32 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::{MapHandle, MapType, RingBuffer, RingBufferBuilder};
 
-use crate::abi::{self, CookieResult, Plain as _, TAP_BY_CLIENT, TAP_BY_VIP, TapCtl, TapRecord, c};
+use crate::abi::{
+    self, CookieResult, MIRROR_BY_CLIENT, MIRROR_BY_VIP, MirrorCtl, MirrorRecord, Plain as _, c,
+};
 use crate::balancer::{self, Protocol, Real, RealId, Vip, VipId};
 use crate::error::{Error, Result};
 use crate::map::{PerCpu, Table, io_error};
 use crate::monotonic_ns;
 
-pub use crate::abi::TapCounts;
+pub use crate::abi::MirrorCounts;
 
 /// How long a program looks on when nobody asks any more.
 pub const LEASE: Duration = Duration::from_secs(5);
 /// Time between two renewals.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
 /// Least and most bytes of a frame that are copied.
-pub const SNAP_RANGE: (u16, u16) = (96, c::TAP_SNAP_MAX);
+pub const SNAP_RANGE: (u16, u16) = (96, c::MIRROR_SNAP_MAX);
 /// A piece of time in which rates are kept, ns.
-const WINDOW_NS: u64 = 1 << c::TAP_WINDOW_SHIFT;
+const WINDOW_NS: u64 = 1 << c::MIRROR_WINDOW_SHIFT;
 /// Packets that one CPU looks at in a window: 490,000 a second.
-const LOOKED_MAX: u32 = 1 << 15;
+const SAMPLED_MAX: u32 = 1 << 15;
 
 /// Which packets are wanted, and how many.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TapOptions {
+pub struct MirrorOptions {
     /// Only packets to this VIP, and ICMP to its address.
-    pub vip: Option<TapVip>,
+    pub vip: Option<MirrorVip>,
     /// Only packets from these clients: an address and the length of its prefix.
     pub client: Option<(IpAddr, u8)>,
     /// Only packets with one of these verdicts: a bit for each.
@@ -50,11 +52,11 @@ pub struct TapOptions {
     pub one_in: u32,
     /// Packets a second at most, by all CPUs together; at least 15.
     pub rate_pps: u32,
-    /// Bytes that wait for [`Tap::take`]: a power of two, 4096 at least.
+    /// Bytes that wait for [`Mirror::take`]: a power of two, 4096 at least.
     pub buffer: u32,
 }
 
-impl Default for TapOptions {
+impl Default for MirrorOptions {
     /// Every packet, 256 bytes of it, 10,000 a second at most, 4 MiB of waiting.
     fn default() -> Self {
         Self {
@@ -71,7 +73,7 @@ impl Default for TapOptions {
 
 /// A VIP, or several of one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TapVip {
+pub struct MirrorVip {
     /// The address.
     pub address: IpAddr,
     /// The port; any without one.
@@ -80,7 +82,7 @@ pub struct TapVip {
     pub protocol: Option<Protocol>,
 }
 
-impl TapOptions {
+impl MirrorOptions {
     fn check(&self) -> Result<()> {
         let (least, most) = SNAP_RANGE;
         let ranges = [
@@ -103,25 +105,25 @@ impl TapOptions {
     }
 
     /// The settings, with nobody looking yet.
-    fn value(&self) -> TapCtl {
+    fn value(&self) -> MirrorCtl {
         let per_window = u64::from(self.rate_pps) * WINDOW_NS / 1_000_000_000;
-        let mut value = TapCtl {
+        let mut value = MirrorCtl {
             verdicts: self.verdicts,
             owner: std::process::id(),
             snap: self.snap.into(),
             threshold: u32::MAX / self.one_in.max(1),
-            taken_max: per_window.max(1) as u32,
-            looked_max: LOOKED_MAX,
-            ..TapCtl::default()
+            exported_max: per_window.max(1) as u32,
+            sampled_max: SAMPLED_MAX,
+            ..MirrorCtl::default()
         };
         if let Some(vip) = self.vip {
-            value.flags |= TAP_BY_VIP;
+            value.flags |= MIRROR_BY_VIP;
             value.vip_be = abi::addr_bytes(vip.address);
             value.vip_port_be = vip.port.unwrap_or(0).to_be_bytes();
             value.vip_proto = vip.protocol.map_or(0, |protocol| protocol as u8);
         }
         if let Some((address, bits)) = self.client {
-            value.flags |= TAP_BY_CLIENT;
+            value.flags |= MIRROR_BY_CLIENT;
             value.client_mask_be = mask(address, bits);
             value.client_be = abi::addr_bytes(address);
             for (byte, mask) in value.client_be.iter_mut().zip(value.client_mask_be) {
@@ -144,14 +146,14 @@ fn mask(address: IpAddr, bits: u8) -> [u8; 16] {
 
 /// A frame as far as it was copied.
 #[derive(Clone, PartialEq, Eq)]
-pub struct TappedFrame {
+pub struct MirroredFrame {
     /// Bytes of the whole frame.
     pub len: u32,
     /// Its first bytes, from the Ethernet header on.
     pub data: Vec<u8>,
 }
 
-impl fmt::Debug for TappedFrame {
+impl fmt::Debug for MirroredFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {} bytes", self.data.len(), self.len)
     }
@@ -159,7 +161,7 @@ impl fmt::Debug for TappedFrame {
 
 /// A packet that went through the data plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tapped {
+pub struct MirroredPacket {
     /// When it came, by the kernel's monotonic clock.
     pub t_ns: u64,
     /// Whose it was, if a VIP's.
@@ -169,24 +171,24 @@ pub struct Tapped {
     /// What was found out about its cookie, where VIPs have some.
     pub result: Option<CookieResult>,
     /// As it came.
-    pub before: TappedFrame,
+    pub before: MirroredFrame,
     /// As it left; `None` if it was neither sent nor changed in length.
-    pub after: Option<TappedFrame>,
+    pub after: Option<MirroredFrame>,
 }
 
-impl Tapped {
+impl MirroredPacket {
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (head, frames) = bytes.split_at_checked(size_of::<TapRecord>())?;
-        let head = TapRecord::from_bytes(head)?;
+        let (head, frames) = bytes.split_at_checked(size_of::<MirrorRecord>())?;
+        let head = MirrorRecord::from_bytes(head)?;
         let (before, after) = frames.split_at_checked(head.before_snap.into())?;
         let after = after.get(..head.after_snap.into())?;
-        let frame = |len, data: &[u8]| TappedFrame {
+        let frame = |len, data: &[u8]| MirroredFrame {
             len,
             data: data.to_vec(),
         };
         Some(Self {
             t_ns: head.t_ns,
-            vip: (head.vip != c::TAP_NO_VIP).then_some(head.vip),
+            vip: (head.vip != c::MIRROR_NO_VIP).then_some(head.vip),
             verdict: head.verdict,
             result: CookieResult::ALL.get(usize::from(head.result)).copied(),
             before: frame(head.before_len, before),
@@ -195,69 +197,69 @@ impl Tapped {
     }
 }
 
-/// The maps of a program with a tap.
+/// The maps of a program with a mirror.
 #[derive(Debug)]
-pub struct TapMaps {
-    /// `tap_ctl`.
+pub struct MirrorMaps {
+    /// `mirror_ctl`.
     pub ctl: MapHandle,
-    /// `tap_counts`.
+    /// `mirror_counts`.
     pub counts: MapHandle,
-    /// `tap_ring`.
+    /// `mirror_ring`.
     pub ring: MapHandle,
 }
 
-impl TapMaps {
+impl MirrorMaps {
     /// Those of the data plane pinned in `pin_dir`.
     ///
     /// # Errors
-    /// [`Error::NoTap`] if there is none, or one of a build without a tap.
+    /// [`Error::NoMirror`] if there is none, or one of a build without a mirror.
     pub fn pinned(pin_dir: &Path) -> Result<Self> {
         let open = |name: &str| match MapHandle::from_pinned_path(pin_dir.join(name)) {
             Err(e) if e.kind() == libbpf_rs::ErrorKind::NotFound => {
-                Err(Error::NoTap(pin_dir.to_owned()))
+                Err(Error::NoMirror(pin_dir.to_owned()))
             }
             opened => opened.map_err(|e| Error::map("open the pin of", name, io_error(&e))),
         };
         Ok(Self {
-            ctl: open("tap_ctl")?,
-            counts: open("tap_counts")?,
-            ring: open("tap_ring")?,
+            ctl: open("mirror_ctl")?,
+            counts: open("mirror_counts")?,
+            ring: open("mirror_ring")?,
         })
     }
 }
 
 /// A look at a data plane. It ends when this is dropped.
-pub struct Tap {
-    ctl: Table<u32, TapCtl>,
-    counts: PerCpu<TapCounts>,
+pub struct Mirror {
+    ctl: Table<u32, MirrorCtl>,
+    counts: PerCpu<MirrorCounts>,
     outer: Table<u32, u32>,
-    settings: TapCtl,
+    settings: MirrorCtl,
     /// What the counters had before.
-    before: TapCounts,
+    before: MirrorCounts,
     renewed: Instant,
     reader: RingBuffer<'static>,
-    records: Rc<RefCell<Vec<Tapped>>>,
+    records: Rc<RefCell<Vec<MirroredPacket>>>,
 }
 
-impl fmt::Debug for Tap {
+impl fmt::Debug for Mirror {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tap").finish_non_exhaustive()
+        f.debug_struct("Mirror").finish_non_exhaustive()
     }
 }
 
-impl Tap {
+impl Mirror {
     /// Begins to look.
     ///
     /// # Errors
-    /// [`Error::TapBusy`] while another process looks.
-    pub fn open(maps: TapMaps, options: &TapOptions) -> Result<Self> {
+    /// [`Error::MirrorBusy`] while another process looks.
+    pub fn open(maps: MirrorMaps, options: &MirrorOptions) -> Result<Self> {
         crate::plane::check_kernel()?;
         options.check()?;
         let ctl = Table::new(maps.ctl)?;
-        let held: TapCtl = ctl.get(&0)?.unwrap_or_default();
+        let held: MirrorCtl = ctl.get(&0)?.unwrap_or_default();
         let settings = options.value();
         if held.until_ns > monotonic_ns() && held.owner != settings.owner {
-            return Err(Error::TapBusy(held.owner));
+            return Err(Error::MirrorBusy(held.owner));
         }
         let counts = PerCpu::new(maps.counts)?;
         let outer = Table::new(maps.ring)?;
@@ -266,7 +268,7 @@ impl Tap {
         let reader = reader(&ring, records.clone())?;
         ctl.put(&0, &settings)?;
         outer.put(&0, &(ring.as_fd().as_raw_fd() as u32))?;
-        let mut tap = Self {
+        let mut mirror = Self {
             before: sum(&counts)?,
             ctl,
             counts,
@@ -276,40 +278,40 @@ impl Tap {
             reader,
             records,
         };
-        tap.renew()?;
-        Ok(tap)
+        mirror.renew()?;
+        Ok(mirror)
     }
 
     /// All packets since the last call, in the order in which they were handed on. Does
     /// not wait. To be called often: what finds no room is lost, and counted.
     ///
     /// # Errors
-    /// [`Error::TapBusy`] if another process has taken over, after this one had slept
+    /// [`Error::MirrorBusy`] if another process has taken over, after this one had slept
     /// for longer than [`LEASE`].
-    pub fn take(&mut self) -> Result<Vec<Tapped>> {
+    pub fn take(&mut self) -> Result<Vec<MirroredPacket>> {
         if self.renewed.elapsed() >= RENEW_EVERY {
             let held = self.ctl.get(&0)?.unwrap_or_default();
             if held.owner != self.settings.owner {
-                return Err(Error::TapBusy(held.owner));
+                return Err(Error::MirrorBusy(held.owner));
             }
             self.renew()?;
         }
         self.reader
             .consume()
-            .map_err(|e| Error::bpf("read the tap's packets", io_error(&e)))?;
+            .map_err(|e| Error::bpf("read the mirror's packets", io_error(&e)))?;
         Ok(self.records.take())
     }
 
-    /// What the program counted since the tap was opened.
-    pub fn counts(&self) -> Result<TapCounts> {
+    /// What the program counted since the mirror was opened.
+    pub fn counts(&self) -> Result<MirrorCounts> {
         let (now, before) = (sum(&self.counts)?, &self.before);
-        Ok(TapCounts {
+        Ok(MirrorCounts {
             seen: now.seen - before.seen,
             matched: now.matched - before.matched,
-            unlooked: now.unlooked - before.unlooked,
+            skipped: now.skipped - before.skipped,
             over_rate: now.over_rate - before.over_rate,
             lost: now.lost - before.lost,
-            taken: now.taken - before.taken,
+            exported: now.exported - before.exported,
         })
     }
 
@@ -321,12 +323,12 @@ impl Tap {
     }
 }
 
-impl Drop for Tap {
+impl Drop for Mirror {
     fn drop(&mut self) {
         let held = self.ctl.get(&0).ok().flatten().unwrap_or_default();
         if held.owner == self.settings.owner {
             // Whoever cannot be told stops by itself after the lease.
-            let _ = self.ctl.put(&0, &TapCtl::default());
+            let _ = self.ctl.put(&0, &MirrorCtl::default());
             let _ = self.outer.remove(&0);
         }
     }
@@ -357,26 +359,26 @@ fn new_ring(bytes: u32) -> Result<MapHandle> {
         .map_err(|e| Error::map("make", "cw_tap", io_error(&e)))
 }
 
-fn reader(ring: &MapHandle, sink: Rc<RefCell<Vec<Tapped>>>) -> Result<RingBuffer<'static>> {
-    let failed = |e: libbpf_rs::Error| Error::bpf("read the tap's ring", io_error(&e));
+fn reader(ring: &MapHandle, sink: Rc<RefCell<Vec<MirroredPacket>>>) -> Result<RingBuffer<'static>> {
+    let failed = |e: libbpf_rs::Error| Error::bpf("read the mirror's ring", io_error(&e));
     let mut builder = RingBufferBuilder::new();
     builder
         .add(ring, move |bytes| {
-            sink.borrow_mut().extend(Tapped::from_bytes(bytes));
+            sink.borrow_mut().extend(MirroredPacket::from_bytes(bytes));
             0
         })
         .map_err(failed)?;
     builder.build().map_err(failed)
 }
 
-fn sum(counts: &PerCpu<TapCounts>) -> Result<TapCounts> {
+fn sum(counts: &PerCpu<MirrorCounts>) -> Result<MirrorCounts> {
     let all = counts.first(1, |sum, cpu| {
         sum.seen += cpu.seen;
         sum.matched += cpu.matched;
-        sum.unlooked += cpu.unlooked;
+        sum.skipped += cpu.skipped;
         sum.over_rate += cpu.over_rate;
         sum.lost += cpu.lost;
-        sum.taken += cpu.taken;
+        sum.exported += cpu.exported;
     })?;
     Ok(all.first().copied().unwrap_or_default())
 }
@@ -396,9 +398,9 @@ mod tests {
         assert_eq!(bits("2001:db8::1", 0), 0);
         assert_eq!(bits("2001:db8::1", 48), 48);
         assert_eq!(bits("2001:db8::1", 128), 128);
-        let options = TapOptions {
+        let options = MirrorOptions {
             client: Some(("198.51.100.77".parse().unwrap(), 24)),
-            ..TapOptions::default()
+            ..MirrorOptions::default()
         };
         let expected = abi::addr_bytes("198.51.100.0".parse().unwrap());
         assert_eq!(options.value().client_be, expected);
@@ -407,17 +409,17 @@ mod tests {
     #[test]
     fn rates_are_kept_in_windows() {
         let taken = |rate_pps| {
-            let options = TapOptions {
+            let options = MirrorOptions {
                 rate_pps,
-                ..TapOptions::default()
+                ..MirrorOptions::default()
             };
-            options.value().taken_max
+            options.value().exported_max
         };
         assert_eq!(taken(15), 1);
         assert_eq!(taken(10_000), 671);
-        let refused = TapOptions {
+        let refused = MirrorOptions {
             rate_pps: 14,
-            ..TapOptions::default()
+            ..MirrorOptions::default()
         }
         .check();
         assert_eq!(
@@ -428,23 +430,23 @@ mod tests {
 
     #[test]
     fn records_that_are_cut_are_none() {
-        let head = TapRecord {
+        let head = MirrorRecord {
             before_len: 100,
             after_len: 120,
             before_snap: 3,
             after_snap: 4,
-            vip: c::TAP_NO_VIP,
+            vip: c::MIRROR_NO_VIP,
             result: u8::MAX,
-            ..TapRecord::default()
+            ..MirrorRecord::default()
         };
         let bytes = [head.as_bytes(), b"abcABCD"].concat();
-        let tapped = Tapped::from_bytes(&bytes).unwrap();
-        assert_eq!(tapped.before.data, b"abc");
-        let after = tapped.after.unwrap();
+        let mirrored = MirroredPacket::from_bytes(&bytes).unwrap();
+        assert_eq!(mirrored.before.data, b"abc");
+        let after = mirrored.after.unwrap();
         assert_eq!((after.len, &*after.data), (120, &b"ABCD"[..]));
-        assert_eq!((tapped.vip, tapped.result), (None, None));
+        assert_eq!((mirrored.vip, mirrored.result), (None, None));
         for len in 0..bytes.len() {
-            assert_eq!(Tapped::from_bytes(&bytes[..len]), None, "{len}");
+            assert_eq!(MirroredPacket::from_bytes(&bytes[..len]), None, "{len}");
         }
     }
 }

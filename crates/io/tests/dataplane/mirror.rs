@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a tap tells of packets, which it takes, and that it takes no more than it may.
+//! What a mirror tells of packets, which it takes, and that it takes no more than it may.
 
 use std::collections::HashSet;
 
 use causeway_core::cookie::{Epoch, Key, Keys};
-use causeway_io::abi::{CookieResult, ServerVerdict, TapCtl, Verdict};
-use causeway_io::{Error, Protocol, TapOptions, TapVip, Tapped, monotonic_ns};
+use causeway_io::abi::{CookieResult, MirrorCtl, ServerVerdict, Verdict};
+use causeway_io::{Error, MirrorOptions, MirrorVip, MirroredPacket, Protocol, monotonic_ns};
 
 use crate::frame::{Ip, OWN, ROUTER, Tags, Tcp, Tuple, arriving, ethernet, icmp, timestamp};
 use crate::rig::{Rig, TCP, UDP};
@@ -16,10 +16,10 @@ const VIP6: &str = "2001:db8:1::10";
 /// One that no test reaches.
 const PLENTY: u32 = 1_000_000;
 
-fn options() -> TapOptions {
-    TapOptions {
+fn options() -> MirrorOptions {
+    MirrorOptions {
         rate_pps: PLENTY,
-        ..TapOptions::default()
+        ..MirrorOptions::default()
     }
 }
 
@@ -61,15 +61,15 @@ fn icmp4(from: &str, kind: u8, rest: [u8; 4], body: &[u8]) -> Vec<u8> {
     Ip::CLIENT.packet(from, to, 1, &message)
 }
 
-fn verdicts(tapped: &[Tapped]) -> Vec<Verdict> {
-    let verdict = |it: &Tapped| Verdict::ALL[usize::from(it.verdict)];
-    tapped.iter().map(verdict).collect()
+fn verdicts(mirrored: &[MirroredPacket]) -> Vec<Verdict> {
+    let verdict = |it: &MirroredPacket| Verdict::ALL[usize::from(it.verdict)];
+    mirrored.iter().map(verdict).collect()
 }
 
 #[test]
 fn it_tells_both_frames_and_the_verdict() {
     let mut rig = rig();
-    let mut tap = rig.tap(&options()).expect("a tap");
+    let mut mirror = rig.mirror(&options()).expect("a mirror");
     let ping = icmp4("198.51.100.7", 8, [0, 1, 0, 1], b"are you there?");
     let elsewhere = Tuple::new("198.51.100.7", 1, "192.0.2.99", 80).tcp(Tcp::syn(1));
     let frames = [
@@ -82,7 +82,7 @@ fn it_tells_both_frames_and_the_verdict() {
     ];
     let began = monotonic_ns();
     let out: Vec<Vec<u8>> = frames.iter().map(|frame| rig.send(frame).1).collect();
-    let tapped = tap.take().expect("packets");
+    let mirrored = mirror.take().expect("packets");
     let expected = [
         Verdict::Opened,
         Verdict::SynAgain,
@@ -91,33 +91,33 @@ fn it_tells_both_frames_and_the_verdict() {
         Verdict::FirstDatagram,
         Verdict::Malformed,
     ];
-    assert_eq!(verdicts(&tapped), expected);
-    let results: Vec<_> = tapped.iter().map(|it| it.result).collect();
+    assert_eq!(verdicts(&mirrored), expected);
+    let results: Vec<_> = mirrored.iter().map(|it| it.result).collect();
     assert_eq!(results[0], Some(CookieResult::Syn));
     assert_eq!(results[1], Some(CookieResult::SynAgain));
     assert_eq!(results[2..], [None; 4]);
-    let vips: Vec<_> = tapped.iter().map(|it| it.vip).collect();
+    let vips: Vec<_> = mirrored.iter().map(|it| it.vip).collect();
     assert_eq!(vips, [Some(3), Some(3), None, None, Some(4), None]);
-    for ((tapped, frame), out) in tapped.iter().zip(&frames).zip(&out) {
-        assert_eq!(tapped.before.len as usize, frame.len());
-        assert_eq!(&tapped.before.data, frame);
-        assert!((began..monotonic_ns()).contains(&tapped.t_ns));
-        let sent = Verdict::ALL[usize::from(tapped.verdict)].action() as u32 == 3;
-        let after = tapped.after.as_ref();
+    for ((mirrored, frame), out) in mirrored.iter().zip(&frames).zip(&out) {
+        assert_eq!(mirrored.before.len as usize, frame.len());
+        assert_eq!(&mirrored.before.data, frame);
+        assert!((began..monotonic_ns()).contains(&mirrored.t_ns));
+        let sent = Verdict::ALL[usize::from(mirrored.verdict)].action() as u32 == 3;
+        let after = mirrored.after.as_ref();
         assert_eq!(after.map(|after| &after.data), sent.then_some(out));
     }
-    let counts = tap.counts().expect("counts");
-    assert_eq!((counts.seen, counts.matched, counts.taken), (6, 6, 6));
-    drop(tap);
+    let counts = mirror.counts().expect("counts");
+    assert_eq!((counts.seen, counts.matched, counts.exported), (6, 6, 6));
+    drop(mirror);
     rig.send(&syn(4001));
-    assert_eq!(rig.tap_ctl(), TapCtl::default());
+    assert_eq!(rig.mirror_ctl(), MirrorCtl::default());
 }
 
 #[test]
 fn it_takes_what_is_wanted() {
     let mut rig = rig();
-    let mut taken = |options: TapOptions| {
-        let mut tap = rig.tap(&options).expect("a tap");
+    let mut taken = |options: MirrorOptions| {
+        let mut mirror = rig.mirror(&options).expect("a mirror");
         let quoted = Ip::CLIENT.packet(
             VIP.parse().unwrap(),
             "198.51.100.7".parse().unwrap(),
@@ -135,7 +135,7 @@ fn it_takes_what_is_wanted() {
         ] {
             rig.send(&frame);
         }
-        let ids: Vec<_> = tap
+        let ids: Vec<_> = mirror
             .take()
             .expect("packets")
             .iter()
@@ -143,8 +143,8 @@ fn it_takes_what_is_wanted() {
             .collect();
         ids
     };
-    let vip = |address: &str, port, protocol| TapOptions {
-        vip: Some(TapVip {
+    let vip = |address: &str, port, protocol| MirrorOptions {
+        vip: Some(MirrorVip {
             address: address.parse().unwrap(),
             port,
             protocol,
@@ -160,7 +160,7 @@ fn it_takes_what_is_wanted() {
     assert_eq!(taken(vip(VIP, Some(80), Some(Protocol::Udp))), [None]);
     assert_eq!(taken(vip(VIP, None, None)), [Some(3), None, None]);
     assert_eq!(taken(vip(VIP6, Some(53), None)), [Some(4), Some(4)]);
-    let from = |net: &str, bits| TapOptions {
+    let from = |net: &str, bits| MirrorOptions {
         client: Some((net.parse().unwrap(), bits)),
         ..options()
     };
@@ -168,7 +168,7 @@ fn it_takes_what_is_wanted() {
     assert_eq!(taken(from("203.0.113.5", 32)), [None]);
     assert_eq!(taken(from("2001:db8:c::", 48)), [Some(4), Some(4)]);
     assert_eq!(taken(from("0.0.0.0", 0)).len(), 3);
-    let sorts = |wanted: &[Verdict]| TapOptions {
+    let sorts = |wanted: &[Verdict]| MirrorOptions {
         verdicts: wanted.iter().map(|verdict| 1 << *verdict as u64).sum(),
         ..options()
     };
@@ -179,47 +179,47 @@ fn it_takes_what_is_wanted() {
 #[test]
 fn it_takes_no_more_than_it_may() {
     let mut rig = rig();
-    let mut tap = rig
-        .tap(&TapOptions {
+    let mut mirror = rig
+        .mirror(&MirrorOptions {
             rate_pps: 15,
-            ..TapOptions::default()
+            ..MirrorOptions::default()
         })
-        .expect("a tap");
+        .expect("a mirror");
     for port in 0..500 {
         rig.send(&syn(1024 + port));
     }
-    let tapped = tap.take().expect("packets");
-    let windows: HashSet<u64> = tapped.iter().map(|it| it.t_ns >> 26).collect();
-    assert_eq!(windows.len(), tapped.len(), "one in 67 ms");
-    let counts = tap.counts().expect("counts");
-    assert_eq!(counts.taken as usize, tapped.len());
-    assert_eq!(counts.taken + counts.over_rate, 500);
-    drop(tap);
+    let mirrored = mirror.take().expect("packets");
+    let windows: HashSet<u64> = mirrored.iter().map(|it| it.t_ns >> 26).collect();
+    assert_eq!(windows.len(), mirrored.len(), "one in 67 ms");
+    let counts = mirror.counts().expect("counts");
+    assert_eq!(counts.exported as usize, mirrored.len());
+    assert_eq!(counts.exported + counts.over_rate, 500);
+    drop(mirror);
 
-    let small = TapOptions {
+    let small = MirrorOptions {
         buffer: 4096,
         ..options()
     };
-    let mut tap = rig.tap(&small).expect("a tap");
+    let mut mirror = rig.mirror(&small).expect("a mirror");
     for port in 0..100 {
         rig.send(&syn(1024 + port));
     }
-    let tapped = tap.take().expect("packets");
-    let counts = tap.counts().expect("counts");
+    let mirrored = mirror.take().expect("packets");
+    let counts = mirror.counts().expect("counts");
     assert!(counts.lost > 0, "4 KiB cannot hold a hundred packets");
-    assert_eq!(counts.taken as usize, tapped.len());
-    assert_eq!(counts.taken + counts.lost, 100);
-    drop(tap);
+    assert_eq!(counts.exported as usize, mirrored.len());
+    assert_eq!(counts.exported + counts.lost, 100);
+    drop(mirror);
 
-    let one_in_ten = TapOptions {
+    let one_in_ten = MirrorOptions {
         one_in: 10,
         ..options()
     };
-    let mut tap = rig.tap(&one_in_ten).expect("a tap");
+    let mut mirror = rig.mirror(&one_in_ten).expect("a mirror");
     for port in 0..2000 {
         rig.send(&syn(1024 + port));
     }
-    let taken = tap.take().expect("packets").len();
+    let taken = mirror.take().expect("packets").len();
     // 200 on the mean; a deviation of 13.
     assert!((100..300).contains(&taken), "{taken} of 2000");
 }
@@ -234,10 +234,15 @@ fn long_frames_are_cut() {
     };
     let frame = arriving(&client(4000).tcp(tcp));
     for snap in [96, 256, 2048] {
-        let mut tap = rig.tap(&TapOptions { snap, ..options() }).expect("a tap");
+        let mut mirror = rig
+            .mirror(&MirrorOptions { snap, ..options() })
+            .expect("a mirror");
         let (_, out) = rig.send(&frame);
-        let tapped = tap.take().expect("packets");
-        let (before, after) = (&tapped[0].before, tapped[0].after.as_ref().expect("sent"));
+        let mirrored = mirror.take().expect("packets");
+        let (before, after) = (
+            &mirrored[0].before,
+            mirrored[0].after.as_ref().expect("sent"),
+        );
         let cut = |frame: &[u8]| frame[..frame.len().min(snap.into())].to_vec();
         assert_eq!(
             (before.len as usize, &before.data),
@@ -246,7 +251,9 @@ fn long_frames_are_cut() {
         assert_eq!((after.len as usize, &after.data), (out.len(), &cut(&out)));
     }
     for snap in [95, 2049] {
-        let refused = rig.tap(&TapOptions { snap, ..options() }).unwrap_err();
+        let refused = rig
+            .mirror(&MirrorOptions { snap, ..options() })
+            .unwrap_err();
         let said = format!("snaplen must be from 96 to 2048, not {snap}");
         assert_eq!(refused.to_string(), said);
     }
@@ -255,44 +262,44 @@ fn long_frames_are_cut() {
 #[test]
 fn one_looks_at_a_time_and_not_for_ever() {
     let mut rig = rig();
-    let other = TapCtl {
+    let other = MirrorCtl {
         until_ns: monotonic_ns() + 60_000_000_000,
         owner: std::process::id() + 1,
         snap: 96,
-        ..TapCtl::default()
+        ..MirrorCtl::default()
     };
-    rig.set_tap_ctl(other);
-    let refused = rig.tap(&options()).unwrap_err();
-    assert!(matches!(refused, Error::TapBusy(owner) if owner == other.owner));
+    rig.set_mirror_ctl(other);
+    let refused = rig.mirror(&options()).unwrap_err();
+    assert!(matches!(refused, Error::MirrorBusy(owner) if owner == other.owner));
     // Whoever was killed is forgotten, by the program itself.
-    rig.set_tap_ctl(TapCtl {
+    rig.set_mirror_ctl(MirrorCtl {
         until_ns: monotonic_ns() - 1,
         ..other
     });
     rig.send(&syn(4000));
-    assert_eq!(rig.tap_ctl().until_ns, 0);
-    drop(rig.tap(&options()).expect("a tap"));
+    assert_eq!(rig.mirror_ctl().until_ns, 0);
+    drop(rig.mirror(&options()).expect("a mirror"));
     // One that has slept too long finds that another looks, and leaves it alone.
-    let mut slow = rig.tap(&options()).expect("a tap");
-    rig.set_tap_ctl(other);
+    let mut slow = rig.mirror(&options()).expect("a mirror");
+    rig.set_mirror_ctl(other);
     std::thread::sleep(std::time::Duration::from_millis(1_050));
-    assert!(matches!(slow.take(), Err(Error::TapBusy(_))));
+    assert!(matches!(slow.take(), Err(Error::MirrorBusy(_))));
     drop(slow);
-    assert_eq!(rig.tap_ctl(), other);
+    assert_eq!(rig.mirror_ctl(), other);
 }
 
 #[test]
 fn a_servers_tunnels_are_seen_open() {
     let mut server = Server::new();
-    let mut tap = server.tap(&options()).expect("a tap");
+    let mut mirror = server.mirror(&options()).expect("a mirror");
     let inner = client(4000).tcp(Tcp::syn(1));
     let outer =
         |to: &str| Ip::OUTER.packet("10.9.0.1".parse().unwrap(), to.parse().unwrap(), 4, &inner);
     let out = server.send(&arriving(&outer("10.1.0.10")));
     server.send(&arriving(&outer("10.1.0.99")));
     server.send(&arriving(&inner));
-    let tapped = tap.take().expect("packets");
-    let seen: Vec<_> = tapped
+    let mirrored = mirror.take().expect("packets");
+    let seen: Vec<_> = mirrored
         .iter()
         .map(|it| {
             (

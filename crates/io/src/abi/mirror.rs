@@ -3,14 +3,14 @@
 
 use super::{Plain, c, plain};
 
-/// `TapCtl::flags`: packets to one VIP alone.
-pub const TAP_BY_VIP: u8 = c::TAP_BY_VIP;
-/// `TapCtl::flags`: packets from one network alone.
-pub const TAP_BY_CLIENT: u8 = c::TAP_BY_CLIENT;
+/// `MirrorCtl::flags`: packets to one VIP alone.
+pub const MIRROR_BY_VIP: u8 = c::MIRROR_BY_VIP;
+/// `MirrorCtl::flags`: packets from one network alone.
+pub const MIRROR_BY_CLIENT: u8 = c::MIRROR_BY_CLIENT;
 
 plain! {
     /// Whether somebody looks at packets, and at which.
-    "tap_ctl" TapCtl {
+    "mirror_ctl" MirrorCtl {
         /// Monotonic clock, ns; 0: nobody looks.
         until_ns: u64,
         /// Bit mask of the verdicts that are wanted.
@@ -22,9 +22,9 @@ plain! {
         /// A random number up to this samples a packet.
         threshold: u32,
         /// Packets handed on in a window, by all CPUs.
-        taken_max: u32,
-        /// Packets looked at in a window, by each CPU.
-        looked_max: u32,
+        exported_max: u32,
+        /// Packets sampled in a window, by each CPU.
+        sampled_max: u32,
         /// Address of the VIP; IPv4 as IPv4-mapped.
         vip_be: [u8; 16],
         /// Network of the clients; IPv4 as IPv4-mapped.
@@ -35,11 +35,11 @@ plain! {
         vip_port_be: [u8; 2],
         /// Protocol of the VIP; 0: any.
         vip_proto: u8,
-        /// See `enum tap_flags`.
+        /// See `enum mirror_flags`.
         flags: u8,
     }
-    /// A packet that went through a tapped program; the frame before and after follow.
-    "tap_record" TapRecord {
+    /// A packet that went through a mirrored program; the frame before and after follow.
+    "mirror_record" MirrorRecord {
         /// Monotonic clock as it came.
         t_ns: u64,
         /// Bytes of the frame that came.
@@ -59,19 +59,19 @@ plain! {
         /// Zero.
         pad: [u8; 6],
     }
-    /// What a tap did with packets since its program was loaded first.
-    "tap_counts" TapCounts {
-        /// Packets that came while somebody looked.
+    /// What a mirror did with packets since its program was loaded first.
+    "mirror_counts" MirrorCounts {
+        /// Packets that came while the mirror was on.
         seen: u64,
         /// Of those, wanted by address.
         matched: u64,
-        /// Of those, not looked at: too many a second on their CPU.
-        unlooked: u64,
-        /// Wanted, but more than are handed on in a second.
+        /// Of those, not sampled: too many a second on their CPU.
+        skipped: u64,
+        /// Sampled, but more than may be exported in a second.
         over_rate: u64,
         /// No room: they were not read in time.
         lost: u64,
-        /// Handed on.
-        taken: u64,
+        /// Exported.
+        exported: u64,
     }
 }
