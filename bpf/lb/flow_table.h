@@ -3,21 +3,20 @@
  * Flows: which real a connection is on, and the state that it is measured in. A known
  * flow costs an established packet one lookup.
  *
- * The flow table is arrays in place of a hash map. A bucket is one cache line of 16
- * words, each a fingerprint and a standing; its flows lie at the same places of a
- * second array. To find a flow costs the bucket's line and its own.
+ * The flow table is two arrays instead of a hash map. A bucket is one cache line of 16
+ * tags, each a fingerprint and an age class; the flows that they stand for lie in the
+ * same slots of a second array. To find a flow costs the bucket's line and its own.
  *
- * A flow has two buckets. It goes into the second only if the first has few empty
- * places left and the second has more; places are never emptied, so that the second
- * need not be searched while the first has more than those few. When both are full
- * the flow with the lowest standing goes: what the client reset, then what was never
- * heard of again after its first packet, then what has been silent for long; of two
- * alike the one among fewer live ones. A flood of SYNs therefore pushes out its own.
+ * A flow has two buckets. It goes into the second only if the first has few empty slots
+ * left and the second has more; slots are never emptied, so that the second need not be
+ * searched while the first has more than those few. When both are full a flow of the
+ * lowest age class is evicted: one that the client has reset, then one that nothing was
+ * heard of after its first packet, then one that has been silent for long; of two alike
+ * the one in the bucket with fewer live ones. A flood of SYNs therefore evicts its own.
  *
- * No locks. A place is claimed by an atomic exchange of its word, written, and
- * published by another; a reader compares the whole key and then looks at the word
- * again. What two CPUs may do to each other is to lose an entry, never to give a flow
- * another one's.
+ * No locks. A slot is claimed by an atomic exchange of its tag, written, and published
+ * by another; a reader compares the whole key and then reads the tag again. What two
+ * CPUs may do to each other is to lose an entry, never to give a flow another one's.
  */
 #ifndef CAUSEWAY_FLOW_TABLE_H
 #define CAUSEWAY_FLOW_TABLE_H
@@ -74,23 +73,23 @@ static __always_inline enum verdict continuation(const struct packet *pkt, const
 const volatile u32 cfg_buckets4 = DEFAULT_BUCKETS4;
 const volatile u32 cfg_buckets6 = DEFAULT_BUCKETS6;
 
-/* A claimed place: no flow's fingerprint, and no one's victim. */
-#define WORD_CLAIMED ((u32)STANDING_LIVE)
-#define COST_FULL (1 + STANDING_LIVE)
+/* A claimed slot: no flow's fingerprint, and never evicted. */
+#define TAG_CLAIMED ((u32)AGE_LIVE)
+#define COST_FULL (1 + AGE_LIVE)
 
 /*
- * The first bucket's places that are only taken if the second bucket is no emptier.
- * With none kept, 16 places for 12.8 flows lose one of 200 of them; with four, fewer
+ * The first bucket's slots that are only taken if the second bucket is no emptier.
+ * With none kept, 16 slots for 12.8 flows lose one of 200 of them; with four, fewer
  * than one in a million (docs/dataplane.md), and one of nine is in its second bucket.
  */
 #define WAYS_SHARED 4
 
-#define NO_PLACE CW_U32_MAX
+#define NO_SLOT CW_U32_MAX
 
 /* Where a flow may be. */
 struct spot {
 	u32 bucket[2];
-	u32 fingerprint; /* in the place of a word's, never 0 */
+	u32 fingerprint; /* in the bits of a tag's, never 0 */
 };
 
 /* The hash of a flow's key that indexes rings; the same on every balancer with this key. */
@@ -116,7 +115,7 @@ static __always_inline struct spot find_spot(const struct packet *pkt, const int
 
 	return (struct spot){
 		.bucket = { scale(hash >> 32, buckets), scale((u32)(hash * 0xbf58476d1ce4e5b9ull >> 32), buckets) },
-		.fingerprint = ((u32)hash & ~STANDING_MASK) | (STANDING_MASK + 1),
+		.fingerprint = ((u32)hash & ~AGE_MASK) | (AGE_MASK + 1),
 	};
 }
 
@@ -134,24 +133,24 @@ static __always_inline struct flow *flow_at(u32 index, const int family)
 	return bpf_map_lookup_elem(&flows6, &index);
 }
 
-#define BOTH_WORDS(word) ((u64)(word) << 32 | (word))
+#define BOTH_TAGS(tag) ((u64)(tag) << 32 | (tag))
 
 /*
- * The places whose word equals `word` in the bits of `mask`: bit p of the result is
- * the word (p & 7) * 2 + (p >> 3). Two words at a time and without a branch: the
+ * The ways whose tag equals `tag` in the bits of `mask`: bit p of the result is
+ * the way (p & 7) * 2 + (p >> 3). Two tags at a time and without a branch: the
  * processor would guess it wrong, and the verifier follow all sixteen.
  */
-static __always_inline u32 places_with(const struct flow_bucket *bucket, u32 word, u32 mask)
+static __always_inline u32 ways_with(const struct flow_bucket *bucket, u32 tag, u32 mask)
 {
-	const u64 *pairs = (const u64 *)bucket->word;
+	const u64 *pairs = (const u64 *)bucket->tag;
 	u64 found = 0;
 
 #pragma unroll
 	for (u32 i = 0; i < FLOW_WAYS / 2; i++) {
-		u64 differ = (pairs[i] ^ BOTH_WORDS(word)) & BOTH_WORDS(mask);
-		u64 some = ((differ & BOTH_WORDS(0x7fffffffu)) + BOTH_WORDS(0x7fffffffu)) | differ;
+		u64 differ = (pairs[i] ^ BOTH_TAGS(tag)) & BOTH_TAGS(mask);
+		u64 some = ((differ & BOTH_TAGS(0x7fffffffu)) + BOTH_TAGS(0x7fffffffu)) | differ;
 
-		found |= (~some & BOTH_WORDS(0x80000000u)) >> (31 - i);
+		found |= (~some & BOTH_TAGS(0x80000000u)) >> (31 - i);
 	}
 	return (u32)(found | found >> 24) & 0xffff;
 }
@@ -175,10 +174,10 @@ static __always_inline u32 lowest_bit(u64 rest)
 	return at + none_of(rest, 1);
 }
 
-/* The word of the first of some places from bit `from` on, around; at least one is set. */
-static __always_inline u32 first_place(u32 places, u32 from)
+/* The first of some ways, by their bits from `from` on, around; at least one is set. */
+static __always_inline u32 first_way(u32 ways, u32 from)
 {
-	u32 turned = (places | places << FLOW_WAYS) >> (from & (FLOW_WAYS - 1)), bit;
+	u32 turned = (ways | ways << FLOW_WAYS) >> (from & (FLOW_WAYS - 1)), bit;
 
 	bit = lowest_bit(turned & 0xffff) + from;
 	return CW_MASKED(((bit & 7) << 1) + (bit >> 3 & 1), FLOW_WAYS - 1);
@@ -187,7 +186,7 @@ static __always_inline u32 first_place(u32 places, u32 from)
 /* Whether flows whose first bucket this is may be in their second one. */
 static __always_inline bool has_spilt(const struct flow_bucket *bucket)
 {
-	u32 empty = places_with(bucket, 0, ~0u);
+	u32 empty = ways_with(bucket, 0, ~0u);
 
 #pragma unroll
 	for (u32 i = 0; i < WAYS_SHARED; i++)
@@ -195,13 +194,13 @@ static __always_inline bool has_spilt(const struct flow_bucket *bucket)
 	return !empty;
 }
 
-/* How many places of a bucket, of 16 (Warren, Hacker's Delight, figure 5-2). */
-static __always_inline u32 count_places(u32 places)
+/* How many ways of a bucket, of 16 (Warren, Hacker's Delight, figure 5-2). */
+static __always_inline u32 count_ways(u32 ways)
 {
-	places -= places >> 1 & 0x5555;
-	places = (places & 0x3333) + (places >> 2 & 0x3333);
-	places = (places + (places >> 4)) & 0x0f0f;
-	return (places + (places >> 8)) & 0x1f;
+	ways -= ways >> 1 & 0x5555;
+	ways = (ways & 0x3333) + (ways >> 2 & 0x3333);
+	ways = (ways + (ways >> 4)) & 0x0f0f;
+	return (ways + (ways >> 8)) & 0x1f;
 }
 
 static __always_inline bool is_flow_of(const struct flow *flow, const struct packet *pkt, const int family)
@@ -217,18 +216,18 @@ static __always_inline bool is_flow_of(const struct flow *flow, const struct pac
 	return !differ;
 }
 
-/* The place in a bucket that holds the packet's flow; NO_PLACE without one. */
+/* The slot in a bucket that holds the packet's flow; NO_SLOT without one. */
 static __always_inline u32
 search(const struct flow_bucket *bucket, u32 number, u32 fingerprint, const struct packet *pkt, const int family)
 {
-	u32 places = places_with(bucket, fingerprint, ~STANDING_MASK), index;
+	u32 ways = ways_with(bucket, fingerprint, ~AGE_MASK), index;
 	struct flow *flow;
 
-	if (!places)
-		return NO_PLACE;
-	index = number * FLOW_WAYS + first_place(places, 0);
+	if (!ways)
+		return NO_SLOT;
+	index = number * FLOW_WAYS + first_way(ways, 0);
 	flow = flow_at(index, family);
-	return flow && is_flow_of(flow, pkt, family) ? index : NO_PLACE;
+	return flow && is_flow_of(flow, pkt, family) ? index : NO_SLOT;
 }
 
 /* The same for a flow's second bucket: seldom needed, and so verified once for all. */
@@ -237,7 +236,7 @@ search(const struct flow_bucket *bucket, u32 number, u32 fingerprint, const stru
 	{                                                                                      \
 		struct flow_bucket *bucket = find_bucket(number, FAMILY);                      \
                                                                                                \
-		return pkt && bucket ? search(bucket, number, fingerprint, pkt, FAMILY) : NO_PLACE; \
+		return pkt && bucket ? search(bucket, number, fingerprint, pkt, FAMILY) : NO_SLOT; \
 	}
 
 SEARCH_SECOND(4, IPV4)
@@ -245,46 +244,46 @@ SEARCH_SECOND(6, IPV6)
 
 /*
  * What the packet says about how long its flow is to be kept; `seen` is what the flow's
- * word was. A flow that has ended in one direction may live on in the other.
+ * tag was. A flow that has ended in one direction may live on in the other.
  */
 static __always_inline void
-judge(const struct flow *flow, u32 *word, u32 seen, const struct packet *pkt, const int family)
+update_age_class(const struct flow *flow, u32 *tag, u32 seen, const struct packet *pkt, const int family)
 {
-	u32 standing = STANDING_LIVE, wanted;
+	u32 age = AGE_LIVE, wanted;
 
 	if (cfg_dry || !is_own(pkt, family) || is_syn(pkt))
 		return;
 	if (is_tcp(pkt) && pkt->est.tcp_flags & EST_TCP_RST)
-		standing = STANDING_GONE;
+		age = AGE_GONE;
 	else if (flow->bits & FLOW_CLOSED || is_closing(pkt))
-		standing = STANDING_OLD;
-	wanted = (seen & ~STANDING_MASK) | standing;
+		age = AGE_OLD;
+	wanted = (seen & ~AGE_MASK) | age;
 	if (wanted != seen)
-		__sync_val_compare_and_swap(word, seen, wanted);
+		__sync_val_compare_and_swap(tag, seen, wanted);
 }
 
 /*
  * Whether the flow is a datagrams' one that has ended by silence: user space says so
  * (balancer/sweep.rs), and its next datagram is a first one. A TCP connection whose
- * place is offered to others in the same way lives on.
+ * slot is offered to others in the same way lives on.
  */
 static __always_inline bool has_expired(u32 seen, const struct packet *pkt, const int family)
 {
 	u8 proto = family == IPV4 ? pkt->key4.proto : pkt->key6.proto;
 
-	return proto == IPPROTO_UDP && (seen & STANDING_MASK) == STANDING_GONE;
+	return proto == IPPROTO_UDP && (seen & AGE_MASK) == AGE_GONE;
 }
 
 /*
- * The packet's flow, or NULL. Its place cannot become another flow's while this
- * packet is handled, unless that other one had claimed it before: then its word has
- * changed. Who comes later finds another word than it has read.
+ * The packet's flow, or NULL. Its slot cannot become another flow's while this packet
+ * is handled, unless another CPU had claimed it before: then its tag has changed. A CPU
+ * that claims it later finds another tag than it has read.
  */
 static __always_inline struct flow *find_flow(const struct packet *pkt, const int family)
 {
 	struct ctl *control = get_ctl();
 	struct flow_bucket *bucket;
-	u32 index, seen, *word;
+	u32 index, seen, *tag;
 	struct flow *flow;
 	struct spot spot;
 
@@ -295,58 +294,58 @@ static __always_inline struct flow *find_flow(const struct packet *pkt, const in
 	if (!bucket)
 		return NULL;
 	index = search(bucket, spot.bucket[0], spot.fingerprint, pkt, family);
-	if (index == NO_PLACE && has_spilt(bucket)) {
+	if (index == NO_SLOT && has_spilt(bucket)) {
 		index = family == IPV4 ? search_second4(pkt, spot.bucket[1], spot.fingerprint)
 				       : search_second6(pkt, spot.bucket[1], spot.fingerprint);
 		bucket = find_bucket(spot.bucket[1], family);
 	}
-	flow = index == NO_PLACE ? NULL : flow_at(index, family);
+	flow = index == NO_SLOT ? NULL : flow_at(index, family);
 	if (!flow || !bucket)
 		return NULL;
-	word = &bucket->word[CW_MASKED(index, FLOW_WAYS - 1)];
-	seen = *(volatile u32 *)word;
+	tag = &bucket->tag[CW_MASKED(index, FLOW_WAYS - 1)];
+	seen = *(volatile u32 *)tag;
 	if (has_expired(seen, pkt, family))
 		return NULL;
-	judge(flow, word, seen, pkt, family);
-	return ((*(volatile u32 *)word ^ seen) & ~STANDING_MASK) ? NULL : flow;
+	update_age_class(flow, tag, seen, pkt, family);
+	return ((*(volatile u32 *)tag ^ seen) & ~AGE_MASK) ? NULL : flow;
 }
 
 #define COST_SHIFT 16
-#define CROWD_SHIFT 8
+#define OCCUPANCY_SHIFT 8
 
-static __always_inline u32 offer(u32 cost, u32 crowd, u32 places, u32 start)
+static __always_inline u32 offer(u32 cost, u32 occupancy, u32 ways, u32 start)
 {
-	return cost << COST_SHIFT | crowd << CROWD_SHIFT | first_place(places, start);
+	return cost << COST_SHIFT | occupancy << OCCUPANCY_SHIFT | first_way(ways, start);
 }
 
 /*
- * The way of a bucket that costs least to take, and what it costs: 0 an empty place
- * or the same fingerprint's, then one more than the standing. Ways are tried from
- * `start` on, so that not always the same one goes. Between them the crowd: how many
- * places are taken, if one costs nothing, else how many are live.
- * Cost << 16 | crowd << 8 | way.
+ * The way of a bucket that costs least to take, and what it costs: 0 an empty slot
+ * or the same fingerprint's, then one more than the age. Ways are tried from
+ * `start` on, so that not always the same one goes. Between them the occupancy: how many
+ * slots are taken, if one costs nothing, else how many are live.
+ * Cost << 16 | occupancy << 8 | way.
  */
 CW_GLOBAL u32 cheapest_way(const struct flow_bucket *bucket, u32 fingerprint, u32 start)
 {
-	u32 empty, same, live, crowd;
+	u32 empty, same, live, occupancy;
 
 	if (!bucket)
 		return CW_U32_MAX;
-	empty = places_with(bucket, 0, ~0u);
-	same = places_with(bucket, fingerprint, ~STANDING_MASK);
+	empty = ways_with(bucket, 0, ~0u);
+	same = ways_with(bucket, fingerprint, ~AGE_MASK);
 	if (empty | same)
-		return offer(0, FLOW_WAYS - count_places(empty), empty | same, start);
-	live = places_with(bucket, STANDING_LIVE, STANDING_MASK);
-	crowd = count_places(live);
+		return offer(0, FLOW_WAYS - count_ways(empty), empty | same, start);
+	live = ways_with(bucket, AGE_LIVE, AGE_MASK);
+	occupancy = count_ways(live);
 #pragma unroll
-	for (u32 standing = STANDING_GONE; standing < STANDING_LIVE; standing++) {
-		u32 places = places_with(bucket, standing, STANDING_MASK);
+	for (u32 age = AGE_GONE; age < AGE_LIVE; age++) {
+		u32 ways = ways_with(bucket, age, AGE_MASK);
 
-		if (places)
-			return offer(1 + standing, crowd, places, start);
+		if (ways)
+			return offer(1 + age, occupancy, ways, start);
 	}
-	live &= ~places_with(bucket, WORD_CLAIMED, ~0u);
-	return live ? offer(COST_FULL, crowd, live, start) : CW_U32_MAX;
+	live &= ~ways_with(bucket, TAG_CLAIMED, ~0u);
+	return live ? offer(COST_FULL, occupancy, live, start) : CW_U32_MAX;
 }
 
 /* All have been heard of lately: from now on they have to be heard of again. */
@@ -356,10 +355,10 @@ CW_GLOBAL int age_bucket(struct flow_bucket *bucket)
 		return 0;
 #pragma unroll
 	for (u32 i = 0; i < FLOW_WAYS; i++) {
-		u32 word = bucket->word[i];
+		u32 tag = bucket->tag[i];
 
-		if ((word & STANDING_MASK) == STANDING_LIVE && word != WORD_CLAIMED)
-			__sync_val_compare_and_swap(&bucket->word[i], word, word - 1);
+		if ((tag & AGE_MASK) == AGE_LIVE && tag != TAG_CLAIMED)
+			__sync_val_compare_and_swap(&bucket->tag[i], tag, tag - 1);
 	}
 	return 0;
 }
@@ -385,13 +384,13 @@ write_flow(struct flow *flow, const struct packet *pkt, const int family, const 
 }
 
 /*
- * Writes a flow down, in its old place if it has one, else in a place that this claims.
- * NULL: the table has none for it, and it goes on by the ring.
+ * Writes a flow down, in its old slot if it has one, else in one that this claims. NULL:
+ * the table has none for it, and it goes on by the ring.
  */
 static __always_inline struct flow *
 remember(const struct packet *pkt, const int family, const struct route *route, struct flow *flow)
 {
-	u32 found, way, seen, index, *word;
+	u32 found, way, seen, index, *tag;
 	struct ctl *control = get_ctl();
 	struct flow_bucket *bucket;
 	struct spot spot;
@@ -406,11 +405,11 @@ remember(const struct packet *pkt, const int family, const struct route *route, 
 	index = spot.bucket[0];
 	bucket = find_bucket(index, family);
 	found = cheapest_way(bucket, spot.fingerprint, spot.fingerprint >> 8);
-	if (found >> CROWD_SHIFT >= FLOW_WAYS - WAYS_SHARED) {
+	if (found >> OCCUPANCY_SHIFT >= FLOW_WAYS - WAYS_SHARED) {
 		struct flow_bucket *other = find_bucket(spot.bucket[1], family);
 		u32 in_other = cheapest_way(other, spot.fingerprint, spot.fingerprint >> 8);
 
-		if (in_other >> CROWD_SHIFT < found >> CROWD_SHIFT) {
+		if (in_other >> OCCUPANCY_SHIFT < found >> OCCUPANCY_SHIFT) {
 			found = in_other;
 			bucket = other;
 			index = spot.bucket[1];
@@ -422,12 +421,12 @@ remember(const struct packet *pkt, const int family, const struct route *route, 
 		age_bucket(bucket);
 	way = CW_MASKED(found, FLOW_WAYS - 1);
 	flow = flow_at(index * FLOW_WAYS + way, family);
-	word = &bucket->word[way];
-	seen = *(volatile u32 *)word;
-	if (!flow || seen == WORD_CLAIMED || __sync_val_compare_and_swap(word, seen, WORD_CLAIMED) != seen)
+	tag = &bucket->tag[way];
+	seen = *(volatile u32 *)tag;
+	if (!flow || seen == TAG_CLAIMED || __sync_val_compare_and_swap(tag, seen, TAG_CLAIMED) != seen)
 		return NULL; /* another CPU was faster */
 	write_flow(flow, pkt, family, route);
-	__sync_lock_test_and_set(word, spot.fingerprint | STANDING_NEW); /* from now on it can be found */
+	__sync_lock_test_and_set(tag, spot.fingerprint | AGE_NEW); /* from now on it can be found */
 	return flow;
 }
 

@@ -191,23 +191,23 @@ struct flow {
 };
 ABI_SIZE(struct flow, 192);
 
-/* How much a flow deserves its place in the table. */
-enum flow_standing {
-	STANDING_GONE = 0, /* the client has reset it, or user space found it silent for long */
-	STANDING_NEW = 1,  /* one packet so far */
-	STANDING_OLD = 2,  /* silent since all in its bucket were live; or half closed */
-	STANDING_LIVE = 3,
+/* Which flow of a full bucket is evicted: one of the lowest class. */
+enum age_class {
+	AGE_GONE = 0, /* the client has reset it, or user space found it silent for long */
+	AGE_NEW = 1,  /* one packet so far */
+	AGE_OLD = 2,  /* silent since all in its bucket were live; or half closed */
+	AGE_LIVE = 3,
 };
-#define STANDING_MASK 3u
+#define AGE_MASK 3u
 
 /*
- * One cache line for 16 flows. A word is a fingerprint of the flow's key, with bit 2
- * always set, and an enum flow_standing in the two lowest bits; 0 is an empty place.
- * The flow of word w in bucket b is number b * 16 + w of the flows.
+ * One cache line for 16 flows. A tag is a fingerprint of the flow's key, with bit 2
+ * always set, and an enum age_class in the two lowest bits; 0 is an empty slot. The flow
+ * of tag w in bucket b is number b * 16 + w of the flows.
  */
 #define FLOW_WAYS 16
 struct flow_bucket {
-	u32 word[FLOW_WAYS];
+	u32 tag[FLOW_WAYS];
 };
 ABI_SIZE(struct flow_bucket, 64);
 

@@ -61,8 +61,8 @@ plain! {
     }
     /// One cache line for 16 flows, see `bpf/lb/flow_table.h`.
     "flow_bucket" FlowBucket {
-        /// Fingerprint and standing of each.
-        word: [u32; 16],
+        /// Fingerprint and age class of each.
+        tag: [u32; 16],
     }
     /// Entry of a server's `word_events`.
     "word_event" WordEvent {

@@ -46,10 +46,10 @@ impl Rig {
         for bucket in 0..map.max_entries() {
             let key = bucket.to_ne_bytes();
             let old = map.lookup(&key, MapFlags::ANY).expect("lookup");
-            let mut words = old.expect("a bucket");
-            // The standing is in the lowest bits of each word.
-            words.chunks_mut(4).for_each(|word| word[0] &= !3);
-            write(map, &key, &words);
+            let mut tags = old.expect("a bucket");
+            // The age class is in the lowest bits of each tag.
+            tags.chunks_mut(4).for_each(|tag| tag[0] &= !3);
+            write(map, &key, &tags);
         }
     }
 
