@@ -111,7 +111,7 @@ measured_flow(const struct packet *pkt, const int family, const struct route *ro
 	return remember(pkt, family, route, flow);
 }
 
-/* The packet's flow gets a real, and its place in the table if it is to have one. */
+/* The packet's flow gets a real, and its slot in the table if it is to have one. */
 static __always_inline struct real *
 open_flow(const struct packet *pkt, const int family, const struct vip *vip, enum cookie_result found,
 	  struct flow **flow, struct route *route)
@@ -130,7 +130,7 @@ open_flow(const struct packet *pkt, const int family, const struct vip *vip, enu
 
 /*
  * Where the packet goes, and the flow that it is measured in, if it has one. Its
- * connection's place says it, else its cookie, else the flow table, else admission. NULL:
+ * connection's slot says it, else its cookie, else the flow table, else admission. NULL:
  * nowhere, and the route's verdict says why.
  */
 static __always_inline struct real *

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Stateful mode (Cheetah, section 3.2): a connection is a place in an array, and
- * every packet of it names the place. The balancer gives out a free index with the
+ * Stateful mode (Cheetah, section 3.2): a connection has a slot in an array, and every
+ * packet of it names the slot. The balancer gives out a free index with the
  * SYN and tells the server, which writes it into the timestamps that the client
- * echoes. Routing, measurement and counters are then one place away, and no hash
+ * echoes. Routing, measurement and counters are then one lookup away, and no hash
  * table is searched.
  *
  * The index has at most 15 bits; the tuple's hash says in which of several partitions
@@ -30,7 +30,7 @@ static __always_inline u32 conn_index_bits(void)
 	return CONN_WORD_BITS - (cfg_tier_bits & 7);
 }
 
-/* Balancers that share VIPs share it: a word means the same place to all of them. */
+/* Balancers that share VIPs share it: a word means the same slot to all of them. */
 static __always_inline u64 conn_seed(const struct ctl *control)
 {
 	return control->hash_key[1];
@@ -41,7 +41,7 @@ static __always_inline u32 conn_partition(const struct packet *pkt, const int fa
 	return scale(key_hash(pkt, family, seed) >> 32, cfg_conn_partitions);
 }
 
-/* The connection whose place the packet's timestamp names; NULL if that is not its own. */
+/* The connection whose slot the packet's timestamp names; NULL if that is not its own. */
 static __always_inline struct flow *find_conn(struct xdp_md *ctx, struct packet *pkt, const int family)
 {
 	u32 bits = conn_index_bits(), word, index;
@@ -58,7 +58,7 @@ static __always_inline struct flow *find_conn(struct xdp_md *ctx, struct packet 
 	if (word >> bits != cfg_tier)
 		return NULL;
 	index = conn_partition(pkt, family, conn_seed(control)) << bits | (word & ((1u << bits) - 1));
-	conn = bpf_map_lookup_elem(&conns, &index);
+	conn = bpf_map_lookup_elem(&conn_slots, &index);
 	return conn && is_flow_of(conn, pkt, family) ? conn : NULL;
 }
 
@@ -73,7 +73,7 @@ static __always_inline void count_conn_packet(struct flow *conn)
 static __always_inline MUST_USE bool take_index(u32 partition, u32 *index)
 {
 	u32 ring_id = bpf_get_smp_processor_id() * cfg_conn_partitions + partition;
-	struct conn_ring *ring = bpf_map_lookup_elem(&conn_rings, &ring_id);
+	struct conn_free_ring *ring = bpf_map_lookup_elem(&conn_free_slots, &ring_id);
 	u32 head;
 
 	if (!ring)
@@ -89,13 +89,13 @@ static __always_inline MUST_USE bool take_index(u32 partition, u32 *index)
 }
 
 /*
- * Give a new connection a place, if there is one, and its route the word that says
+ * Give a new connection a slot, if there is one, and its route the word that says
  * where. The flow table has the connection, too, for what carries no timestamp.
  */
 static __always_inline void
 open_conn(const struct packet *pkt, const int family, struct route *route)
 {
-	u32 bits = conn_index_bits(), partition, index, place;
+	u32 bits = conn_index_bits(), partition, index, slot;
 	struct ctl *control = get_ctl();
 	struct flow *conn;
 
@@ -105,8 +105,8 @@ open_conn(const struct packet *pkt, const int family, struct route *route)
 	if (!take_index(partition, &index))
 		return;
 	index &= (1u << bits) - 1;
-	place = partition << bits | index;
-	conn = bpf_map_lookup_elem(&conns, &place);
+	slot = partition << bits | index;
+	conn = bpf_map_lookup_elem(&conn_slots, &slot);
 	if (!conn)
 		return;
 	write_flow(conn, pkt, family, route);

@@ -137,7 +137,7 @@ static __always_inline bool is_kept(const struct vip *vip)
 
 /*
  * Whether the table is to know nothing of a SYN to a VIP with cookies. A stateful VIP
- * gives places to those with timestamps, and remembers which.
+ * gives slots to those with timestamps, and remembers which.
  */
 static __always_inline bool goes_without_table(const struct packet *pkt, const struct vip *vip)
 {

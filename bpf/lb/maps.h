@@ -66,15 +66,15 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, u32);
 	__type(value, struct flow);
-} conns SEC(".maps");
+} conn_slots SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, u32);
-	__type(value, struct conn_ring);
-} conn_rings SEC(".maps");
+	__type(value, struct conn_free_ring);
+} conn_free_slots SEC(".maps");
 
 /* Up to three entries a VIP: the VIP itself, its address, and its address's fragments. */
 struct {

@@ -28,7 +28,7 @@ struct {
 	__type(value, u32);
 } held SEC(".maps");
 
-/* struct word_event each. Full, ends are lost, and places come back by ageing. */
+/* struct word_event each. Full, ends are lost, and slots come back by ageing. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 256 * 1024);

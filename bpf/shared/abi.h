@@ -184,8 +184,8 @@ struct flow {
 	u32 isn;      /* sequence number of the SYN */
 	u8 bits;      /* enum flow_bits */
 	u8 pad;
-	u16 word;     /* what its timestamps end in, see struct conn_ring */
-	u32 packets;  /* of a connection in its own place, after the SYN */
+	u16 word;     /* what its timestamps end in, see struct conn_free_ring */
+	u32 packets;  /* of a connection in its own slot, after the SYN */
 	u32 pad2;
 	struct wc_state chain; /* the estimator's */
 };
@@ -203,7 +203,7 @@ enum age_class {
 /*
  * One cache line for 16 flows. A tag is a fingerprint of the flow's key, with bit 2
  * always set, and an enum age_class in the two lowest bits; 0 is an empty slot. The flow
- * of tag w in bucket b is number b * 16 + w of the flows.
+ * of tag i in bucket b is number b * 16 + i of the flows.
  */
 #define FLOW_WAYS 16
 struct flow_bucket {
@@ -212,14 +212,14 @@ struct flow_bucket {
 ABI_SIZE(struct flow_bucket, 64);
 
 /*
- * Stateful mode: a connection's place is told by the 15 low bits of its timestamps,
- * second-tier balancer first, and by its partition. Free places of a partition lie in
+ * Stateful mode: a connection's slot is told by the 15 low bits of its timestamps,
+ * second-tier balancer first, and by its partition. Free slots of a partition lie in
  * one ring for each CPU: head is the CPU's, tail is user space's.
  */
 #define CONN_WORD_BITS 15
 #define CONN_WORD_MASK 0x7fffu
 #define CONN_RING 1024
-struct conn_ring {
+struct conn_free_ring {
 	u32 head;  /* taken so far, modulo 2^32 */
 	u32 empty; /* SYNs that found none */
 	u32 pad[14];
@@ -227,7 +227,7 @@ struct conn_ring {
 	u32 pad2[15];
 	u16 index[CONN_RING];
 };
-ABI_SIZE(struct conn_ring, 128 + 2 * CONN_RING);
+ABI_SIZE(struct conn_free_ring, 128 + 2 * CONN_RING);
 
 /* A connection with a word has opened or ended at its server. */
 struct word_event {
@@ -287,7 +287,7 @@ enum vip_flags {
 	/* Picks by client address and protocol alone, so that fragments, which have no
 	 * ports, meet the packets that were not fragmented. */
 	VIP_PICK_BY_ADDRESS = 1 << 2,
-	VIP_STATEFUL = 1 << 3, /* connections with timestamps get a place of their own */
+	VIP_STATEFUL = 1 << 3, /* connections with timestamps get a slot of their own */
 	VIP_SOURCES = 1 << 4,  /* some clients have reals of their own, see struct source_key */
 	VIP_LIMITED = 1 << 5,  /* new flows of a client prefix are limited, see struct vip_limit */
 };

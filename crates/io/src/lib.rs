@@ -44,9 +44,9 @@ mod words;
 mod xdp;
 
 pub use balancer::{
-    Adopted, ConnLayout, ConnTable, Connection, CookieId, CookieTotals, Directory, FlowIdle,
-    FlowSweep, FlowTotals, Forwarding, LoadBalancer, LoadTerms, Options, Patience, Pick, Picking,
-    PlaceRoute, Protocol, Real, RealId, RealStats, Swept, Traced, TunnelEnds, Vip, VipId,
+    Adopted, ConnLayout, ConnTable, ConnTimeouts, Connection, CookieId, CookieTotals, Directory,
+    FlowIdle, FlowSweep, FlowTotals, Forwarding, LoadBalancer, LoadTerms, Options, Pick, Picking,
+    Protocol, Real, RealId, RealStats, SlotRoute, Swept, Traced, TunnelEnds, Vip, VipId,
     VipOptions, destination_of, trace,
 };
 pub use balancer::{FlowLimit, Prefix, SourceRing};

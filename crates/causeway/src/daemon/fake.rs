@@ -355,7 +355,7 @@ impl DataPlane for FakePlane {
 
     fn flow_totals(&self) -> FlowTotals {
         FlowTotals {
-            places: 1024,
+            slots: 1024,
             flows: 7,
             udp_idle: 3,
             ..FlowTotals::default()

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use causeway_core::cookie::Keys;
 use causeway_core::cookie::notice::Notice;
-use causeway_io::{Adopted, ConnTable, Connection, Directory, Patience, RealId};
+use causeway_io::{Adopted, ConnTable, ConnTimeouts, Connection, Directory, RealId};
 use serde::{Deserialize, Serialize};
 
 /// A ring holds 1024 places of a partition; so often it is filled up.
@@ -105,22 +105,22 @@ impl Places {
             directory: Arc::new(directory),
         };
         let kept = places.clone();
-        let patience = Patience {
+        let timeouts = ConnTimeouts {
             open: idle,
-            ..Patience::default()
+            ..ConnTimeouts::default()
         };
         thread::Builder::new()
             .name("places".to_owned())
-            .spawn(move || kept.run(&patience, adopting))?;
+            .spawn(move || kept.run(&timeouts, adopting))?;
         Ok(places)
     }
 
-    fn run(&self, patience: &Patience, adopting: Duration) {
+    fn run(&self, timeouts: &ConnTimeouts, adopting: Duration) {
         let start = Instant::now();
         loop {
             let mut keeper = self.keeper();
-            let share = keeper.table.places().div_ceil(TICKS_OF_A_SWEEP);
-            keeper.table.sweep(start.elapsed(), share, patience);
+            let share = keeper.table.slots().div_ceil(TICKS_OF_A_SWEEP);
+            keeper.table.sweep(start.elapsed(), share, timeouts);
             if start.elapsed() >= adopting {
                 keeper.table.top_up();
             }
@@ -153,7 +153,7 @@ impl Places {
     /// Puts connections that another balancer kept into their places.
     pub fn adopt(&self, notices: &[Notice]) {
         // A map that cannot be read is as good as a server that is not there.
-        let seed = self.directory.place_seed().ok();
+        let seed = self.directory.slot_seed().ok();
         for notice in notices {
             let route = self.directory.route(notice.vip, notice.id).ok().flatten();
             let mut keeper = self.keeper();
@@ -218,7 +218,7 @@ impl Places {
 type Identity = (u32, SocketAddr, SocketAddr);
 
 fn identity(connection: &Connection) -> Identity {
-    (connection.place, connection.client, connection.vip)
+    (connection.slot, connection.client, connection.vip)
 }
 
 /// The `count` heaviest senders of `now`, whose packets were counted `seconds` before.
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn a_place_that_changed_hands_counts_for_its_new_connection_alone() {
         let connection = |place, client: u8, packets| Connection {
-            place,
+            slot: place,
             client: ([192, 0, 2, client], 4000).into(),
             vip: ([198, 51, 100, 1], 80).into(),
             real: 7,

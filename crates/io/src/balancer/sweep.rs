@@ -94,8 +94,8 @@ impl FlowIdle {
 /// What a flow table holds, and what became of flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowTotals {
-    /// Places, IPv4 and IPv6.
-    pub places: u64,
+    /// Slots, IPv4 and IPv6.
+    pub slots: u64,
     /// Flows in the last round that was looked at whole, those that are gone left out.
     pub flows: u64,
     /// UDP flows that ended by silence, since the start of this process.
@@ -155,7 +155,7 @@ impl FlowSweep {
     pub(super) fn new(v4: [&MapHandle; 2], v6: [&MapHandle; 2]) -> Result<Self> {
         // struct flow_key4 and struct flow_key6.
         let tables = [Table::new(v4, (1, 4))?, Table::new(v6, (4, 4))?];
-        let places = tables.iter().map(|table| table.seen.len() as u64).sum();
+        let slots = tables.iter().map(|table| table.seen.len() as u64).sum();
         Ok(Self {
             tables,
             cursor: 0,
@@ -165,7 +165,7 @@ impl FlowSweep {
             owed: 0.0,
             drains: HashMap::new(),
             totals: FlowTotals {
-                places,
+                slots,
                 ..FlowTotals::default()
             },
         })
@@ -297,14 +297,14 @@ impl Table {
             return Judged::Empty;
         }
         let former = self.seen[at];
-        let place = &self.flows[at];
+        let flow = &self.flows[at];
         // The kind is the flow's as long as the fingerprint is.
         let kind = match former.tag & !AGE_MASK == tag & !AGE_MASK {
             true => former.kind,
             false => Kind::Unknown,
         };
         let kind = match kind {
-            Kind::Unknown if place.proto(self.proto_at) == UDP => Kind::Udp,
+            Kind::Unknown if flow.proto(self.proto_at) == UDP => Kind::Udp,
             Kind::Unknown => Kind::Tcp,
             known => known,
         };
@@ -313,13 +313,13 @@ impl Table {
             true => former.silent.saturating_add(1),
             false => 0,
         };
-        let closed = kind == Kind::Tcp && age != LIVE && place.is_closed();
+        let closed = kind == Kind::Tcp && age != LIVE && flow.is_closed();
         let (limit, end) = match kind {
             Kind::Udp => (limits.udp, Judged::UdpIdle),
             _ if closed || age == NEW => (limits.ended, Judged::TcpEnded),
             _ => (limits.tcp, Judged::TcpIdle),
         };
-        let is_drained = kind == Kind::Udp && drained.is_some_and(|drained| drained(place.real()));
+        let is_drained = kind == Kind::Udp && drained.is_some_and(|drained| drained(flow.real()));
         if is_drained || silent >= limit {
             self.seen[at] = Seen::default();
             // A packet that comes this very moment wins.

@@ -58,9 +58,9 @@ pub enum BenchError {
     /// The thread that measures has panicked.
     #[error("the benchmark panicked")]
     Panicked,
-    /// The places of connections could not be kept.
-    #[error("keeping places of connections: {cause}")]
-    Places {
+    /// The slots of connections could not be kept.
+    #[error("keeping slots of connections: {cause}")]
+    ConnSlots {
         /// Why not.
         cause: crate::Error,
     },

@@ -8,7 +8,7 @@ use super::*;
 use crate::abi::Plain as _;
 
 const BUCKETS: u32 = 4;
-const PLACES: u64 = 2 * BUCKETS as u64 * WAYS as u64;
+const SLOTS: u64 = 2 * BUCKETS as u64 * WAYS as u64;
 const IDLE: FlowIdle = FlowIdle {
     udp: Duration::from_secs(80),
     ended: Duration::from_secs(40),
@@ -59,7 +59,7 @@ impl World {
         }
     }
 
-    /// A flow in place `at` of a family's table, as its first packet leaves it.
+    /// A flow in slot `at` of a family's table, as its first packet leaves it.
     fn open(&self, family: usize, at: usize, proto: u8, real: RealId) {
         let mut flow = abi::Flow {
             real,
@@ -116,7 +116,7 @@ impl World {
         }
     }
 
-    /// The same, with a packet to each place once a round.
+    /// The same, with a packet to each slot once a round.
     fn wait_busily(&mut self, time: Duration, family: usize, places: &[usize]) {
         let end = self.now + time;
         while self.now < end {
@@ -145,8 +145,8 @@ fn a_udp_flow_ends_by_silence_alone() {
         assert_eq!([0, 17, 40].map(|at| world.age(family, at)), [GONE; 3]);
         let totals = world.sweep.totals();
         // Number 40 had ended, too, came back, and ended again.
-        assert_eq!((totals.udp_idle, totals.places), (4, PLACES));
-        // The place is found by its fingerprint still, and taken first.
+        assert_eq!((totals.udp_idle, totals.slots), (4, SLOTS));
+        // The slot is found by its fingerprint still, and taken first.
         assert_eq!(
             world.tag(family, 0).load(Ordering::Relaxed),
             FINGERPRINT | GONE

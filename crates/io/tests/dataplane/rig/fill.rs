@@ -19,7 +19,7 @@ impl Rig {
 
     /// Puts free places into every ring: of each CPU others, so that no place is in two.
     pub fn fill_rings(&self, places: &[u16]) {
-        let map = &self.skel.maps.conn_rings;
+        let map = &self.skel.maps.conn_free_slots;
         for ring in 0..map.max_entries() {
             let mut value = vec![0u8; map.value_size() as usize];
             let cpu = (ring / PARTITIONS) as u16;

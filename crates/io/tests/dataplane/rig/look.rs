@@ -6,7 +6,7 @@ use super::*;
 impl Rig {
     /// SYNs that found no free place.
     pub fn places_refused(&self) -> u32 {
-        let map = &self.skel.maps.conn_rings;
+        let map = &self.skel.maps.conn_free_slots;
         let ring = |n: u32| {
             map.lookup(&n.to_ne_bytes(), MapFlags::ANY)
                 .expect("lookup")
@@ -24,7 +24,7 @@ impl Rig {
 
     /// The connection with its partition.
     pub fn placed(&self, tuple: Tuple, word: u16) -> Option<(u32, Flow)> {
-        let map = &self.skel.maps.conns;
+        let map = &self.skel.maps.conn_slots;
         let size = map.max_entries() / PARTITIONS;
         let mut found = (0..PARTITIONS).filter_map(|partition| {
             let index = partition * size + u32::from(word) % size;

@@ -175,11 +175,11 @@ impl Rig {
             ) = (PARTITIONS, tier_bits, tier);
             let cpus = libbpf_rs::num_possible_cpus().expect("CPUs") as u32;
             open.maps
-                .conns
+                .conn_slots
                 .set_max_entries(PARTITIONS << (15 - tier_bits))
                 .expect("size");
             open.maps
-                .conn_rings
+                .conn_free_slots
                 .set_max_entries(PARTITIONS * cpus)
                 .expect("size");
         })
