@@ -15,7 +15,7 @@
 #define DEFAULT_REALS 4096
 #define DEFAULT_RING 65537
 #define DEFAULT_COOKIE_VIPS 64
-#define SOFT_BUCKETS 16384 /* 1 MiB; a power of two */
+#define SYN_CACHE_BUCKETS 16384 /* 1 MiB; a power of two */
 
 /*
  * Whether the program is to say what it would do with a packet, on the maps of one
@@ -237,10 +237,10 @@ struct {
 /* By hash of the tuple. An array: an LRU hash that must evict costs 600 ns a SYN. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, SOFT_BUCKETS);
+	__uint(max_entries, SYN_CACHE_BUCKETS);
 	__type(key, u32);
-	__type(value, struct soft_bucket);
-} soft_flows SEC(".maps");
+	__type(value, struct syn_cache_bucket);
+} syn_cache SEC(".maps");
 
 /*
  * Latency histograms, one per real. Shared by the CPUs and added to atomically: a

@@ -60,7 +60,7 @@
 	RESULT(SYN_AGAIN, syn_again, XDP_TX, "a repeated SYN with timestamps: sent where the first one went") \
 	RESULT(PLAIN, plain, XDP_TX, "of a client without timestamps: by the flow table, else by hash") \
 	RESULT(TABLE, table, XDP_TX, "no valid cookie, but the flow table knows the connection") \
-	RESULT(SOFT, soft, XDP_TX, "no valid cookie: sent where the connection's SYN went") \
+	RESULT(SYN_CACHE, syn_cache, XDP_TX, "no valid cookie: sent where the connection's SYN went") \
 	RESULT(QUOTED, quoted, XDP_TX, "an ICMP error whose quote has the cookie") \
 	RESULT(GUESSED, guessed, XDP_TX, "a RST, FIN or ICMP error without a cookie, of a connection that nothing is known of: by hash") \
 	RESULT(FORGED, forged, XDP_DROP, "the check does not fit, and no table knows the connection") \
@@ -388,21 +388,21 @@ struct server_vip {
 ABI_SIZE(struct server_vip, 8);
 
 /*
- * Where the SYN of a tuple went, so that its repetition goes there too, and a RST or
- * an ICMP error that has no cookie. Soft: newer ones take its place, and nothing
- * breaks without it. Each half names the tuple, so that two CPUs which write one
- * entry at a time leave none that is wrong.
+ * Where the SYN of a tuple went, so that its retransmission goes there too, and a RST
+ * or an ICMP error that has no cookie. Newer entries evict it, and nothing breaks
+ * without it. Each half names the tuple, so that two CPUs which write one entry at a
+ * time leave none that is wrong.
  */
-struct soft_entry {
+struct syn_cache_entry {
 	u64 syn;   /* high half of the tuple's hash, sequence number of the SYN */
 	u64 where; /* low half of the tuple's hash, index into reals plus one */
 };
 
-#define SOFT_WAYS 4
-struct soft_bucket {
-	struct soft_entry entry[SOFT_WAYS];
+#define SYN_CACHE_WAYS 4
+struct syn_cache_bucket {
+	struct syn_cache_entry entry[SYN_CACHE_WAYS];
 };
-ABI_SIZE(struct soft_bucket, 64);
+ABI_SIZE(struct syn_cache_bucket, 64);
 
 enum real_flags {
 	REAL_PRESENT = 1 << 0, /* the slot is in use */
