@@ -83,7 +83,7 @@ static __always_inline struct real *routed_real(struct route *route)
 /*
  * The packet is of a known flow, whose real this sets as its route. NULL if that real is
  * gone, or if the packet opens another connection. A SYN that is sent again tells the
- * server its word again, too.
+ * server its token again, too.
  */
 static __always_inline struct real *
 follow(const struct packet *pkt, const int family, const struct flow *flow, struct route *route)
@@ -95,8 +95,8 @@ follow(const struct packet *pkt, const int family, const struct flow *flow, stru
 	route->real_id = flow->real;
 	route->vip_id = flow->vip;
 	route->verdict = is_syn(pkt) ? V_SYN_AGAIN : continuation(pkt, family);
-	if (is_syn(pkt) && flow->bits & FLOW_HAS_WORD)
-		route->word = ROUTE_HAS_WORD | flow->word;
+	if (is_syn(pkt) && flow->bits & FLOW_HAS_TOKEN)
+		route->token = ROUTE_HAS_TOKEN | flow->token;
 	return real;
 }
 

@@ -137,7 +137,7 @@ int rival_daisy(struct xdp_md *ctx)
 		return leave(V_NO_REAL, pkt.frame_len);
 	route.vip_id = vip->id;
 	route.real_id = bucket->now;
-	route.word = ROUTE_HAS_WORD | bucket->before;
+	route.token = ROUTE_HAS_TOKEN | bucket->before;
 	return finish(ctx, &pkt, &route);
 }
 

@@ -86,9 +86,9 @@ handle_ip(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int 
 		return SV_NOT_OURS;
 	if (verdict != SV_DECAPSULATED)
 		return verdict;
-	if (!tunnel.has_word)
-		read_source_word(pkt, family, &tunnel);
-	remember_word(*cur, &tunnel);
+	if (!tunnel.has_token)
+		read_source_token(pkt, family, &tunnel);
+	remember_token(*cur, &tunnel);
 	verdict = check_inner(cur, pkt, &tunnel);
 	return verdict == SV_DECAPSULATED ? strip(ctx, pkt, &tunnel) : verdict;
 }

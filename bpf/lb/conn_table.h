@@ -27,10 +27,10 @@ const volatile u32 cfg_tier = 0;
 
 static __always_inline u32 conn_index_bits(void)
 {
-	return CONN_WORD_BITS - (cfg_tier_bits & 7);
+	return CONN_TOKEN_BITS - (cfg_tier_bits & 7);
 }
 
-/* Balancers that share VIPs share it: a word means the same slot to all of them. */
+/* Balancers that share VIPs share it: a token means the same slot to all of them. */
 static __always_inline u64 conn_seed(const struct ctl *control)
 {
 	return control->hash_key[1];
@@ -44,7 +44,7 @@ static __always_inline u32 conn_partition(const struct packet *pkt, const int fa
 /* The connection whose slot the packet's timestamp names; NULL if that is not its own. */
 static __always_inline struct flow *find_conn(struct xdp_md *ctx, struct packet *pkt, const int family)
 {
-	u32 bits = conn_index_bits(), word, index;
+	u32 bits = conn_index_bits(), token, index;
 	struct ctl *control = get_ctl();
 	struct flow *conn;
 
@@ -54,10 +54,10 @@ static __always_inline struct flow *find_conn(struct xdp_md *ctx, struct packet 
 		find_timestamp(ctx, pkt);
 	if (!pkt->est.has_ts || is_syn(pkt))
 		return NULL;
-	word = pkt->est.tsecr & CONN_WORD_MASK;
-	if (word >> bits != cfg_tier)
+	token = pkt->est.tsecr & CONN_TOKEN_MASK;
+	if (token >> bits != cfg_tier)
 		return NULL;
-	index = conn_partition(pkt, family, conn_seed(control)) << bits | (word & ((1u << bits) - 1));
+	index = conn_partition(pkt, family, conn_seed(control)) << bits | (token & ((1u << bits) - 1));
 	conn = bpf_map_lookup_elem(&conn_slots, &index);
 	return conn && is_flow_of(conn, pkt, family) ? conn : NULL;
 }
@@ -89,7 +89,7 @@ static __always_inline MUST_USE bool take_index(u32 partition, u32 *index)
 }
 
 /*
- * Give a new connection a slot, if there is one, and its route the word that says
+ * Give a new connection a slot, if there is one, and its route the token that says
  * where. The flow table has the connection, too, for what carries no timestamp.
  */
 static __always_inline void
@@ -111,7 +111,7 @@ open_conn(const struct packet *pkt, const int family, struct route *route)
 		return;
 	write_flow(conn, pkt, family, route);
 	conn->bits = FLOW_OPENED; /* the table's entry counts the opening */
-	route->word = ROUTE_HAS_WORD | cfg_tier << bits | index;
+	route->token = ROUTE_HAS_TOKEN | cfg_tier << bits | index;
 }
 
 #endif

@@ -46,8 +46,8 @@ cookie_hash(const struct packet *pkt, const int family, const struct cookie_keys
 }
 
 /*
- * A first tier: the second-tier balancer whose number heads the word in the timestamp.
- * What is no word, a cookie for one, leads to any of them, and each knows what to do.
+ * A first tier: the second-tier balancer whose number heads the connection token in the timestamp.
+ * What is no token, a cookie for one, leads to any of them, and each knows what to do.
  */
 static __always_inline MUST_USE enum cookie_result
 read_tier(const struct packet *pkt, const struct vip *vip, u32 *real_id)

@@ -27,7 +27,7 @@ static __always_inline u32 link_mtu(const struct ctl *control)
 /* The real's tunnel, read once: user space may change the real meanwhile. */
 struct outer {
 	u32 len;  /* bytes that it puts in front of a packet */
-	u32 word; /* what the server is told, see struct route */
+	u32 token; /* what the server is told, see struct route */
 	bool ipv4;
 	bool gue;
 };
@@ -35,14 +35,14 @@ struct outer {
 static __always_inline struct outer tunnel_of(const struct real *real, const struct route *route)
 {
 	struct outer outer = {
-		.word = route->word,
+		.token = route->token,
 		.ipv4 = real->family == IPV4,
 		.gue = real->flags & REAL_GUE,
 	};
 
 	outer.len = outer.ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	if (outer.gue)
-		outer.len += gue_len(outer.word);
+		outer.len += gue_len(outer.token);
 	return outer;
 }
 
@@ -68,8 +68,8 @@ write_outer4(struct iphdr *ip, const void *end, const struct packet *pkt, const 
 	words[1] = bpf_htonl(IP_DONT_FRAGMENT); /* id 0: the packet is atomic (RFC 6864) */
 	words[2] = bpf_htonl((u32)OUTER_TTL << 24 | outer_protocol(family, outer) << 16);
 	words[3] = (control->outer4_be & ~mask) | (tunnel_entropy(pkt, family) & mask);
-	if (outer->word && !outer->gue && control->word4_be)
-		words[3] = control->word4_be | bpf_htonl(outer->word & 0xffff);
+	if (outer->token && !outer->gue && control->token4_be)
+		words[3] = control->token4_be | bpf_htonl(outer->token & 0xffff);
 	__builtin_memcpy(&words[4], &real->addr[12], 4);
 	ip->check = csum_fold(csum_words(words, sizeof(*ip) / 4));
 	return true;
@@ -90,9 +90,9 @@ write_outer6(struct ipv6hdr *ip, const void *end, const struct packet *pkt, cons
 	words[1] = bpf_htonl(len << 16 | outer_protocol(family, outer) << 8 | OUTER_TTL);
 	__builtin_memcpy(&words[2], control->outer6_be, 16);
 	words[5] = (words[5] & ~mask) | (entropy & mask);
-	if (outer->word && !outer->gue && control->word6_be[0]) {
-		__builtin_memcpy(&words[2], control->word6_be, 16);
-		words[5] |= bpf_htonl(outer->word & 0xffff);
+	if (outer->token && !outer->gue && control->token6_be[0]) {
+		__builtin_memcpy(&words[2], control->token6_be, 16);
+		words[5] |= bpf_htonl(outer->token & 0xffff);
 	}
 	__builtin_memcpy(&words[6], real->addr, 16);
 	return true;
@@ -144,7 +144,7 @@ encapsulate(struct xdp_md *ctx, const struct packet *pkt, const int family, cons
 	if (!(outer.ipv4 ? write_outer4(ip, end, pkt, family, real, &outer, control)
 			 : write_outer6(ip, end, pkt, family, real, &outer, control)))
 		return V_MALFORMED;
-	if (outer.gue && !finish_gue(ctx, pkt, gue_families(family, &outer), outer.word))
+	if (outer.gue && !finish_gue(ctx, pkt, gue_families(family, &outer), outer.token))
 		return V_MALFORMED;
 	return route->verdict;
 }

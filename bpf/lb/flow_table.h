@@ -31,11 +31,11 @@ struct route {
 	u32 real_id;
 	u16 vip_id;
 	u16 verdict; /* enum verdict: whether it goes, and why */
-	u32 word;    /* ROUTE_HAS_WORD and what the server is to be told; 0: nothing */
+	u32 token;   /* ROUTE_HAS_TOKEN and what the server is to be told; 0: nothing */
 	u32 keep;    /* whether the flow is to be remembered in the table */
 };
 
-#define ROUTE_HAS_WORD (1u << 16)
+#define ROUTE_HAS_TOKEN (1u << 16)
 
 /* The flow's real; NULL if it was removed, or its slot given to another real. */
 static __always_inline struct real *flow_real(const struct flow *flow)
@@ -377,9 +377,9 @@ write_flow(struct flow *flow, const struct packet *pkt, const int family, const 
 	flow->real_gen = real ? real->gen : 0;
 	flow->vip = route->vip_id;
 	flow->isn = pkt->est.seq;
-	if (route->word) {
-		flow->bits = FLOW_HAS_WORD;
-		flow->word = (u16)route->word;
+	if (route->token) {
+		flow->bits = FLOW_HAS_TOKEN;
+		flow->token = (u16)route->token;
 	}
 }
 

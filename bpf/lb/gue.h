@@ -65,39 +65,39 @@ sums_gue(const struct packet *pkt, const int family, const struct ctl *control, 
 }
 
 /* Bytes between the outer IP header and the inner one. */
-static __always_inline u32 gue_len(u32 word)
+static __always_inline u32 gue_len(u32 token)
 {
-	return sizeof(struct udphdr) + (word ? sizeof(struct gue_private) : 0);
+	return sizeof(struct udphdr) + (token ? sizeof(struct gue_private) : 0);
 }
 
-/* One word of private data. */
-static __always_inline void write_private(struct gue_private *head, const int family, u32 word)
+/* The private data: the connection token. */
+static __always_inline void write_private(struct gue_private *head, const int family, u32 token)
 {
 	head->variant_hlen = 1;
 	head->proto = family == IPV4 ? IPPROTO_IPIP : IPPROTO_IPV6;
 	head->flags_be = 0;
-	head->kind_be = bpf_htons(GUE_CONN_WORD);
-	head->word_be = bpf_htons((u16)word);
+	head->kind_be = bpf_htons(GUE_CONN_TOKEN);
+	head->token_be = bpf_htons((u16)token);
 }
 
 /* The UDP header behind the outer IP header, which is there already. */
 static __always_inline MUST_USE bool
 write_gue(const void *outer, void *end, const struct packet *pkt, const int family,
-	  const struct ctl *control, const int outer_family, u32 word)
+	  const struct ctl *control, const int outer_family, u32 token)
 {
 	const u32 ip_len = outer_family == IPV4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	const u32 *addresses = outer + (outer_family == IPV4 ? 12 : 8);
-	u16 len_be = bpf_htons(pkt->est.ip_len + gue_len(word));
+	u16 len_be = bpf_htons(pkt->est.ip_len + gue_len(token));
 	struct udphdr *udp = (void *)(long)outer + ip_len;
 	void *inner = udp + 1;
 	u64 sum = 0;
 
-	if (word) {
+	if (token) {
 		struct gue_private *head = inner;
 
 		if ((void *)(head + 1) > end)
 			return false;
-		write_private(head, family, word);
+		write_private(head, family, token);
 		sum = csum_words(head, 2);
 		inner = head + 1;
 	}
@@ -130,7 +130,7 @@ enum gue_families {
  * it is verified once and not behind each way to a real. 0 if the frame is too short,
  * which the caller has excluded.
  */
-CW_GLOBAL int finish_gue(struct xdp_md *ctx, const struct packet *pkt, u32 families, u32 word)
+CW_GLOBAL int finish_gue(struct xdp_md *ctx, const struct packet *pkt, u32 families, u32 token)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end, *outer;
 	struct ctl *control = get_ctl();
@@ -142,13 +142,13 @@ CW_GLOBAL int finish_gue(struct xdp_md *ctx, const struct packet *pkt, u32 famil
 		return 0;
 	switch (families) {
 	case 0:
-		return write_gue(outer, end, pkt, IPV4, control, IPV4, word);
+		return write_gue(outer, end, pkt, IPV4, control, IPV4, token);
 	case GUE_INNER_IPV6:
-		return write_gue(outer, end, pkt, IPV6, control, IPV4, word);
+		return write_gue(outer, end, pkt, IPV6, control, IPV4, token);
 	case GUE_OUTER_IPV6:
-		return write_gue(outer, end, pkt, IPV4, control, IPV6, word);
+		return write_gue(outer, end, pkt, IPV4, control, IPV6, token);
 	default:
-		return write_gue(outer, end, pkt, IPV6, control, IPV6, word);
+		return write_gue(outer, end, pkt, IPV6, control, IPV6, token);
 	}
 }
 

@@ -2,9 +2,8 @@
 /*
  * How many new flows a client prefix may open at a VIP. The generic cell rate algorithm
  * (ITU-T I.371): a prefix has a time when its next flow is due; each flow moves it on by
- * an interval, and one that comes too early for the tolerance is not let in. One word a
- * prefix, in an array of the newest 65,536: what a full bucket forgets is who is nearest
- * to having nothing to answer for.
+ * an interval, and one that comes too early for the tolerance is not let in. One entry
+ * a prefix, in an array of 65,536: a full bucket evicts the one with the least debt.
  */
 #ifndef CAUSEWAY_LIMIT_H
 #define CAUSEWAY_LIMIT_H
@@ -22,7 +21,7 @@ static __always_inline s64 limit_ahead(u64 a, u64 b)
 	return (s64)((a - b) << (64 - LIMIT_TIME_BITS)) >> (64 - LIMIT_TIME_BITS);
 }
 
-/* The `bits` first bits of four words in network byte order. */
+/* The `bits` first bits of four integers in network byte order. */
 static __always_inline void keep_prefix(u32 addr_be[4], u32 bits)
 {
 #pragma unroll
@@ -53,7 +52,7 @@ prefix_hash(const struct packet *pkt, const int family, u32 vip_id, const struct
 	return mix_words(words, 3, seed);
 }
 
-/* The word of a prefix, else the one that owes least. */
+/* The way of a prefix, else of the entry with the least debt. */
 static __always_inline u32 limit_way(const struct limit_bucket *bucket, u64 tag, u64 now)
 {
 	s64 least = 0x7fffffffffffffffll;
@@ -61,10 +60,10 @@ static __always_inline u32 limit_way(const struct limit_bucket *bucket, u64 tag,
 
 #pragma unroll
 	for (u32 i = 0; i < LIMIT_WAYS; i++) {
-		u64 word = bucket->word[i];
-		s64 ahead = word ? limit_ahead(word & LIMIT_TIME_MASK, now) : -0x7fffffffffffffffll;
+		u64 entry = bucket->entry[i];
+		s64 ahead = entry ? limit_ahead(entry & LIMIT_TIME_MASK, now) : -0x7fffffffffffffffll;
 
-		if (word >> LIMIT_TIME_BITS == tag)
+		if (entry >> LIMIT_TIME_BITS == tag)
 			ahead = -0x7fffffffffffffffll - 1;
 		if (ahead < least) {
 			least = ahead;
@@ -78,7 +77,7 @@ static __always_inline u32 limit_way(const struct limit_bucket *bucket, u64 tag,
 static __always_inline int is_beyond_limit(const struct packet *pkt, const int family, u32 vip_id)
 {
 	struct vip_limit *limit = bpf_map_lookup_elem(&vip_limits, &vip_id);
-	u64 hash, tag, now, word, due;
+	u64 hash, tag, now, entry, due;
 	struct limit_bucket *bucket;
 	struct ctl *control = get_ctl();
 	u32 index, way;
@@ -94,19 +93,19 @@ static __always_inline int is_beyond_limit(const struct packet *pkt, const int f
 	tag = hash >> LIMIT_TIME_BITS ?: 1;
 	now = bpf_ktime_get_coarse_ns() >> LIMIT_UNIT_SHIFT & LIMIT_TIME_MASK;
 	way = CW_MASKED(limit_way(bucket, tag, now), LIMIT_WAYS - 1);
-	word = *(volatile u64 *)&bucket->word[way];
+	entry = *(volatile u64 *)&bucket->entry[way];
 	due = now;
-	if (word >> LIMIT_TIME_BITS == tag) {
-		ahead = limit_ahead(word & LIMIT_TIME_MASK, now);
+	if (entry >> LIMIT_TIME_BITS == tag) {
+		ahead = limit_ahead(entry & LIMIT_TIME_MASK, now);
 		/* More than that it cannot owe: the limit was another, or the time went round. */
 		if (ahead > 0 && ahead <= (s64)limit->tolerance + limit->interval)
-			due = word & LIMIT_TIME_MASK;
+			due = entry & LIMIT_TIME_MASK;
 	}
 	if (limit_ahead(due, now) > (s64)limit->tolerance)
 		return 1;
 	/* Two CPUs at once may count one flow for two. */
 	if (!cfg_dry)
-		__sync_val_compare_and_swap(&bucket->word[way], word,
+		__sync_val_compare_and_swap(&bucket->entry[way], entry,
 					    tag << LIMIT_TIME_BITS | ((due + limit->interval) & LIMIT_TIME_MASK));
 	return 0;
 }

@@ -50,20 +50,20 @@ static __always_inline struct vip *find_vip(const struct packet *pkt, const int 
 	return bpf_map_lookup_elem(&vips, &key);
 }
 
-struct vip_words {
-	u64 word[3];
+struct vip_tuple {
+	u64 part[3];
 };
 
 /* All that find_vip goes by. */
-static __always_inline struct vip_words vip_words(const struct packet *pkt, const int family)
+static __always_inline struct vip_tuple vip_tuple(const struct packet *pkt, const int family)
 {
 	u64 kind = family | (pkt->marks & PKT_FRAGMENT ? 0x80 : 0);
 
 	if (family == IPV4)
-		return (struct vip_words){ {
+		return (struct vip_tuple){ {
 			kind << 56 | (u64)pkt->key4.proto << 48 | (u64)pkt->key4.dport_be << 32 | pkt->key4.daddr_be,
 		} };
-	return (struct vip_words){ {
+	return (struct vip_tuple){ {
 		kind << 56 | (u64)pkt->key6.proto << 48 | (u64)pkt->key6.dport_be << 32,
 		(u64)pkt->key6.daddr_be[0] << 32 | pkt->key6.daddr_be[1],
 		(u64)pkt->key6.daddr_be[2] << 32 | pkt->key6.daddr_be[3],
@@ -74,7 +74,7 @@ static __always_inline struct vip_words vip_words(const struct packet *pkt, cons
 static __always_inline int learn_vip(const struct packet *pkt, const int family, u32 index)
 {
 	struct vip_seen *seen = bpf_map_lookup_elem(&vips_seen, &index);
-	struct vip_words words = vip_words(pkt, family);
+	struct vip_tuple tuple = vip_tuple(pkt, family);
 	struct ctl *control = get_ctl();
 	struct vip *vip;
 	u32 stamp;
@@ -87,7 +87,7 @@ static __always_inline int learn_vip(const struct packet *pkt, const int family,
 	if (!vip)
 		return 0;
 	seen->vip = *vip;
-	__builtin_memcpy(seen->words, words.word, sizeof(seen->words));
+	__builtin_memcpy(seen->tuple, tuple.part, sizeof(seen->tuple));
 	seen->stamp = stamp;
 	return 1;
 }
@@ -106,8 +106,8 @@ CW_GLOBAL int learn_vip6(const struct packet *pkt, u32 index)
 static __always_inline struct vip *
 known_vip(const struct packet *pkt, const int family, const struct ctl *control)
 {
-	struct vip_words words = vip_words(pkt, family);
-	u64 mixed = (words.word[0] ^ words.word[1] ^ words.word[2]) * 0x9e3779b97f4a7c15ull;
+	struct vip_tuple tuple = vip_tuple(pkt, family);
+	u64 mixed = (tuple.part[0] ^ tuple.part[1] ^ tuple.part[2]) * 0x9e3779b97f4a7c15ull;
 	u32 index = mixed >> 56;
 	struct vip_seen *seen;
 	u64 differ;
@@ -118,8 +118,8 @@ known_vip(const struct packet *pkt, const int family, const struct ctl *control)
 	seen = bpf_map_lookup_elem(&vips_seen, &index);
 	if (!seen)
 		return NULL;
-	differ = (words.word[0] ^ seen->words[0]) | (words.word[1] ^ seen->words[1]) |
-		 (words.word[2] ^ seen->words[2]) | (seen->stamp ^ (control->vips_version + 1));
+	differ = (tuple.part[0] ^ seen->tuple[0]) | (tuple.part[1] ^ seen->tuple[1]) |
+		 (tuple.part[2] ^ seen->tuple[2]) | (seen->stamp ^ (control->vips_version + 1));
 	if (differ && !(family == IPV4 ? learn_vip4(pkt, index) : learn_vip6(pkt, index)))
 		return NULL;
 	return &seen->vip;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * What a stateful balancer tells a server with a SYN: the word that the connection's
+ * What a stateful balancer tells a server with a SYN: the token that the connection's
  * timestamps shall end in. Kept by the connection's tuple until its socket is there.
  */
 #ifndef CAUSEWAY_WORD_H
@@ -17,9 +17,9 @@ struct {
 	__type(value, u32);
 } words SEC(".maps");
 
-#define DEFAULT_HELD 262144 /* open connections with words */
+#define DEFAULT_HELD 262144 /* open connections with tokens */
 
-/* Connections with words, from their handshakes to their ends: user space tells of them. */
+/* Connections with tokens, from their handshakes to their ends: user space tells of them. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -37,28 +37,28 @@ struct {
 /* Keeps the struct in the object's BTF, which a test compares with Rust's. */
 const struct word_event *word_event_type __attribute__((unused));
 
-/* Addresses that IP-in-IP balancers send words from, without their last 16 bits. */
-const volatile u32 cfg_word4_be = 0;
-const volatile u32 cfg_word6_be[4] = {};
+/* Addresses that IP-in-IP balancers send tokens from, without their last 16 bits. */
+const volatile u32 cfg_token4_be = 0;
+const volatile u32 cfg_token6_be[4] = {};
 
-/* The word in an outer source address, if it is one of those. */
-static __always_inline void read_source_word(const struct packet *outer, const int family, struct tunnel *tunnel)
+/* The token in an outer source address, if it is one of those. */
+static __always_inline void read_source_token(const struct packet *outer, const int family, struct tunnel *tunnel)
 {
 	u32 last;
 
 	if (family == IPV4) {
 		last = bpf_ntohl(outer->key4.saddr_be);
-		if (!cfg_word4_be || (last ^ bpf_ntohl(cfg_word4_be)) >> 16)
+		if (!cfg_token4_be || (last ^ bpf_ntohl(cfg_token4_be)) >> 16)
 			return;
 	} else {
 		last = bpf_ntohl(outer->key6.saddr_be[3]);
-		if (!cfg_word6_be[0] || outer->key6.saddr_be[0] != cfg_word6_be[0] ||
-		    outer->key6.saddr_be[1] != cfg_word6_be[1] ||
-		    outer->key6.saddr_be[2] != cfg_word6_be[2] || (last ^ bpf_ntohl(cfg_word6_be[3])) >> 16)
+		if (!cfg_token6_be[0] || outer->key6.saddr_be[0] != cfg_token6_be[0] ||
+		    outer->key6.saddr_be[1] != cfg_token6_be[1] ||
+		    outer->key6.saddr_be[2] != cfg_token6_be[2] || (last ^ bpf_ntohl(cfg_token6_be[3])) >> 16)
 			return;
 	}
-	tunnel->has_word = 1;
-	tunnel->word = (u16)last;
+	tunnel->has_token = 1;
+	tunnel->token = (u16)last;
 }
 
 /* The inner packet's tuple; false if it is not plain TCP. */
@@ -92,12 +92,12 @@ static __always_inline MUST_USE bool inner_key(struct cursor *cur, const struct 
 }
 
 /* `cur` is at the inner packet. */
-static __always_inline void remember_word(struct cursor cur, const struct tunnel *tunnel)
+static __always_inline void remember_token(struct cursor cur, const struct tunnel *tunnel)
 {
 	struct flow_key6 key = {};
-	u32 word = tunnel->word;
+	u32 word = tunnel->token;
 
-	if (tunnel->has_word && inner_key(&cur, tunnel, &key))
+	if (tunnel->has_token && inner_key(&cur, tunnel, &key))
 		bpf_map_update_elem(&words, &key, &word, BPF_ANY);
 }
 

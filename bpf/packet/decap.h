@@ -20,8 +20,8 @@
 struct tunnel {
 	u16 outer_len; /* bytes from the outer IP header to the inner one */
 	u8 inner;      /* IPV4 or IPV6 */
-	u8 has_word;
-	u16 word; /* what the balancer says with a SYN, see struct gue_private */
+	u8 has_token;
+	u16 token; /* what the balancer says with a SYN, see struct gue_private */
 };
 
 #define GUE_CONTROL 0x20
@@ -94,9 +94,9 @@ static __always_inline MUST_USE enum server_verdict open_gue(struct cursor *cur,
 	if (gue->proto != IPPROTO_IPIP && gue->proto != IPPROTO_IPV6)
 		return SV_GUE_UNKNOWN;
 	hlen = 4 + (gue->variant_hlen & GUE_HLEN) * 4u;
-	if (hlen == sizeof(*gue) && gue->kind_be == bpf_htons(GUE_CONN_WORD)) {
-		tunnel->has_word = 1;
-		tunnel->word = bpf_ntohs(gue->word_be);
+	if (hlen == sizeof(*gue) && gue->kind_be == bpf_htons(GUE_CONN_TOKEN)) {
+		tunnel->has_token = 1;
+		tunnel->token = bpf_ntohs(gue->token_be);
 	}
 	tunnel->inner = gue->proto == IPPROTO_IPIP ? IPV4 : IPV6;
 	tunnel->outer_len += hlen;

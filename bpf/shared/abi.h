@@ -5,8 +5,8 @@
  * Fields named *_be are in network byte order. IPv4 addresses in 16-byte fields
  * are IPv4-mapped (::ffff:a.b.c.d).
  *
- * Pinned maps outlive the build that made them. Whoever changes what bytes in them
- * mean, the estimators' states included, raises LAYOUT in crates/io/src/pins.rs.
+ * Pinned maps outlive the build that made them. Raise LAYOUT in crates/io/src/pins.rs
+ * when the meaning of any byte in them changes, the estimators' states included.
  */
 #ifndef CAUSEWAY_ABI_H
 #define CAUSEWAY_ABI_H
@@ -27,7 +27,7 @@
 #define LB_VERDICTS(VERDICT) \
 	VERDICT(ESTABLISHED, established, XDP_TX, "sent to the real its flow is on") \
 	VERDICT(OPENED, opened, XDP_TX, "a new connection (SYN): a real was picked") \
-	VERDICT(SYN_AGAIN, syn_again, XDP_TX, "a repeated SYN: sent to the real picked before") \
+	VERDICT(SYN_AGAIN, syn_again, XDP_TX, "a retransmitted SYN: sent to the real picked before") \
 	VERDICT(FIRST_DATAGRAM, first_datagram, XDP_TX, "the first packet of a UDP flow: a real was picked") \
 	VERDICT(ADOPTED, adopted, XDP_TX, "TCP without a SYN and without an entry: picked by hash") \
 	VERDICT(MOVED, moved, XDP_TX, "the flow's real is gone: another one was picked") \
@@ -57,7 +57,7 @@
 	RESULT(EPOCH0, epoch0, XDP_TX, "a valid cookie of key epoch 0") \
 	RESULT(EPOCH1, epoch1, XDP_TX, "a valid cookie of key epoch 1") \
 	RESULT(SYN, syn, XDP_TX, "a SYN with timestamps: a real was picked") \
-	RESULT(SYN_AGAIN, syn_again, XDP_TX, "a repeated SYN with timestamps: sent where the first one went") \
+	RESULT(SYN_AGAIN, syn_again, XDP_TX, "a retransmitted SYN with timestamps: sent where the first one went") \
 	RESULT(PLAIN, plain, XDP_TX, "of a client without timestamps: by the flow table, else by hash") \
 	RESULT(TABLE, table, XDP_TX, "no valid cookie, but the flow table knows the connection") \
 	RESULT(SYN_CACHE, syn_cache, XDP_TX, "no valid cookie: sent where the connection's SYN went") \
@@ -169,7 +169,7 @@ ABI_SIZE(struct flow_key6, 40);
 enum flow_bits {
 	FLOW_OPENED = 1 << 0, /* its SYN was sent on: counted in conns_opened */
 	FLOW_CLOSED = 1 << 1, /* FIN or RST from the client: counted in conns_closed if opened */
-	FLOW_HAS_WORD = 1 << 2, /* its server was given `word` with the SYN */
+	FLOW_HAS_TOKEN = 1 << 2, /* its server was given `token` with the SYN */
 };
 
 /*
@@ -184,7 +184,7 @@ struct flow {
 	u32 isn;      /* sequence number of the SYN */
 	u8 bits;      /* enum flow_bits */
 	u8 pad;
-	u16 word;     /* what its timestamps end in, see struct conn_free_ring */
+	u16 token;    /* what its timestamps end in, see struct conn_free_ring */
 	u32 packets;  /* of a connection in its own slot, after the SYN */
 	u32 pad2;
 	struct wc_state chain; /* the estimator's */
@@ -216,8 +216,8 @@ ABI_SIZE(struct flow_bucket, 64);
  * second-tier balancer first, and by its partition. Free slots of a partition lie in
  * one ring for each CPU: head is the CPU's, tail is user space's.
  */
-#define CONN_WORD_BITS 15
-#define CONN_WORD_MASK 0x7fffu
+#define CONN_TOKEN_BITS 15
+#define CONN_TOKEN_MASK 0x7fffu
 #define CONN_RING 1024
 struct conn_free_ring {
 	u32 head;  /* taken so far, modulo 2^32 */
@@ -229,7 +229,7 @@ struct conn_free_ring {
 };
 ABI_SIZE(struct conn_free_ring, 128 + 2 * CONN_RING);
 
-/* A connection with a word has opened or ended at its server. */
+/* A connection with a token has opened or ended at its server. */
 struct word_event {
 	struct flow_key6 key; /* client to VIP; IPv4 as IPv4-mapped */
 	u32 word;
@@ -238,11 +238,11 @@ struct word_event {
 ABI_SIZE(struct word_event, 48);
 
 /*
- * How a server is told a connection's word: with its SYN, as private data of GUE
+ * How a server is told a connection's token: with its SYN, as private data of GUE
  * variant 0.
  */
 enum gue_private_kind {
-	GUE_CONN_WORD = 0x4357,
+	GUE_CONN_TOKEN = 0x4357,
 };
 
 struct gue_private {
@@ -250,7 +250,7 @@ struct gue_private {
 	u8 proto;
 	u16 flags_be;
 	u16 kind_be; /* enum gue_private_kind */
-	u16 word_be;
+	u16 token_be;
 };
 ABI_SIZE(struct gue_private, 8);
 
@@ -321,8 +321,8 @@ struct source_key {
 ABI_SIZE(struct source_key, 24);
 
 /*
- * The reals of some prefixes: ring number SOURCE_RINGS_AT + the group's number, counted
- * from the end of the VIPs' own rings.
+ * The reals of some prefixes. Their rings are those behind the VIPs' own: ring number
+ * cfg_source_rings + the group's number (lb/admit.h).
  */
 #define SOURCE_GROUPS 256
 struct source_group {
@@ -345,13 +345,13 @@ struct vip_limit {
 ABI_SIZE(struct vip_limit, 16);
 
 /*
- * Client prefixes of late, eight to a cache line: 24 bits of a hash, and when the next
- * flow is due in 40 bits of time. 0: nobody.
+ * Recent client prefixes, eight to a cache line: 24 bits of a hash, and when the next
+ * flow is due in 40 bits of time. 0: none.
  */
 #define LIMIT_BUCKETS 8192
 #define LIMIT_WAYS 8
 struct limit_bucket {
-	u64 word[LIMIT_WAYS];
+	u64 entry[LIMIT_WAYS];
 };
 ABI_SIZE(struct limit_bucket, 64);
 
@@ -374,7 +374,7 @@ ABI_SIZE(struct cookie_counts, 256);
  * packets of its connections may still come.
  */
 struct cookie_slot {
-	u32 real;    /* index into reals, plus one; 0: nobody has this id */
+	u32 real;    /* index into reals, plus one; 0: no real has this id */
 	u32 freed_s; /* seconds since 1970 when the id was taken away; 0: it never was */
 	u8 addr[16]; /* of the real that has or had it; user space alone reads it */
 };
@@ -444,7 +444,7 @@ enum gue_checksum {
 /*
  * How busy a real is, in units of its VIP's choice. User space sets it, and the
  * data plane corrects it meanwhile: else all new flows of an interval would go to
- * whoever was idle at its start.
+ * the real that was idle at its start.
  */
 struct real_load {
 	s64 load;   /* may fall below 0 for a moment: a flow from before may end */
@@ -485,10 +485,10 @@ struct ctl {
 	u8 cookies;          /* enum ctl_cookies */
 	u64 hash_key[2];     /* SipHash key of the pick; balancers that share VIPs share it */
 	u64 table_seed;      /* of this balancer's flow table alone */
-	/* Sources of IP-in-IP headers whose last 16 bits are a connection's word: with
+	/* Sources of IP-in-IP headers whose last 16 bits are a connection's token: with
 	 * SYNs of stateful VIPs. 0: not known, and such a SYN carries none. */
-	u32 word4_be;
-	u32 word6_be[4];
+	u32 token4_be;
+	u32 token6_be[4];
 	u32 vips_version; /* another one after each change of vips, see struct vip_seen */
 	/* Own addresses where tunnels of a first tier end; 0: none of the family. */
 	u32 tunnel4_be;
@@ -498,12 +498,12 @@ struct ctl {
 ABI_SIZE(struct ctl, 128);
 
 /*
- * A VIP that a CPU has met, in one cache line: a lookup in a hash map costs 30 ns.
+ * A VIP that a CPU has looked up, in one cache line: a lookup in a hash map costs 30 ns.
  * Valid as long as its stamp is that of the VIPs' version.
  */
 #define VIPS_SEEN 256
 struct vip_seen {
-	u64 words[3]; /* family, protocol, port, address; 0: none */
+	u64 tuple[3]; /* family, protocol, port, address; 0: none */
 	u32 stamp;    /* vips_version + 1 when it was looked up */
 	u32 fills;
 	struct vip vip;

@@ -50,7 +50,7 @@ const HEADERS: &[&str] = &["abi.h", "cookie.h", "syn_track.h"];
 /// Those constants, macros or members of enums, with the Rust type of each.
 const CONSTANTS: &[(&str, &str)] = &[
     ("CONN_RING", "u32"),
-    ("CONN_WORD_BITS", "u32"),
+    ("CONN_TOKEN_BITS", "u32"),
     ("COOKIES_TCP", "u8"),
     ("COOKIES_UDP", "u8"),
     ("COOKIE_QUIC", "u8"),

@@ -17,7 +17,7 @@ use axum::{Json, Router};
 use causeway_core::cookie::Keys;
 use causeway_core::select::report::ServerLoad;
 use causeway_io::{
-    CookieHooks, Decapsulator, DecapsulatorOptions, Protocol, Started, Vip, Words, boot_id,
+    ConnTokens, CookieHooks, Decapsulator, DecapsulatorOptions, Protocol, Started, Vip, boot_id,
 };
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
@@ -184,8 +184,8 @@ impl Agent {
     }
 
     /// What it takes to tell balancers of connections.
-    pub fn words(&self) -> anyhow::Result<Words> {
-        Ok(self.decapsulator.words()?)
+    pub fn tokens(&self) -> anyhow::Result<ConnTokens> {
+        Ok(self.decapsulator.tokens()?)
     }
 
     /// Stateful balancers and the keys that they trust; none without cookies.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use causeway_core::cookie::Keys;
 use causeway_core::cookie::notice::{DATAGRAM_MAX, Message, NOTICES_MAX, Notice};
-use causeway_io::{WordEvents, WordOf, Words};
+use causeway_io::{ConnTokens, TokenEvents, TokenOf};
 use tracing::warn;
 
 use crate::agent::Agent;
@@ -36,11 +36,11 @@ pub fn start(agent: Arc<Agent>) -> anyhow::Result<()> {
     if agent.balancers().is_none() {
         return Ok(());
     }
-    let words = agent.words()?;
+    let tokens = agent.tokens()?;
     thread::Builder::new()
         .name("notices".to_owned())
-        .spawn(move || match words.events() {
-            Ok(events) => Teller::new(&agent, &words).run(&events),
+        .spawn(move || match tokens.events() {
+            Ok(events) => Teller::new(&agent, &tokens).run(&events),
             Err(error) => warn!("balancers will not hear of connections' ends: {error}"),
         })?;
     Ok(())
@@ -48,7 +48,7 @@ pub fn start(agent: Arc<Agent>) -> anyhow::Result<()> {
 
 struct Teller<'a> {
     agent: &'a Agent,
-    words: &'a Words,
+    tokens: &'a ConnTokens,
     /// By whether it is for IPv6.
     sockets: BTreeMap<bool, UdpSocket>,
     last_here: Option<Instant>,
@@ -57,17 +57,17 @@ struct Teller<'a> {
 }
 
 impl<'a> Teller<'a> {
-    fn new(agent: &'a Agent, words: &'a Words) -> Self {
+    fn new(agent: &'a Agent, tokens: &'a ConnTokens) -> Self {
         Self {
             agent,
-            words,
+            tokens,
             sockets: BTreeMap::new(),
             last_here: None,
             asked: BTreeMap::new(),
         }
     }
 
-    fn run(mut self, events: &WordEvents) {
+    fn run(mut self, events: &TokenEvents) {
         loop {
             let told = self.agent.balancers().filter(|(all, _)| !all.is_empty());
             let Some((balancers, keys)) = told else {
@@ -94,21 +94,21 @@ impl<'a> Teller<'a> {
 
     /// Connections as notices; those of VIPs that this agent no longer serves are
     /// nobody's.
-    fn notices(&self, words: &[WordOf]) -> Vec<Notice> {
-        let notice = |of: &WordOf| {
+    fn notices(&self, tokens: &[TokenOf]) -> Vec<Notice> {
+        let notice = |of: &TokenOf| {
             Some(Notice {
                 client: of.client,
                 vip: of.vip,
-                word: of.word,
+                word: of.token,
                 id: self.agent.id_in(of.vip)?,
             })
         };
-        words.iter().filter_map(notice).collect()
+        tokens.iter().filter_map(notice).collect()
     }
 
     fn answer(&mut self, asker: SocketAddr, keys: &Keys) {
         self.asked.insert(asker, Instant::now());
-        match self.words.open() {
+        match self.tokens.open() {
             Ok(open) => {
                 let open = self.notices(&open);
                 self.tell(&[asker], keys, &open, Message::Open);

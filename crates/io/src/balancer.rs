@@ -318,13 +318,13 @@ impl LoadBalancer {
         Ok(())
     }
 
-    /// Sets the networks whose last 16 bits carry the words of connections, with SYNs
+    /// Sets the networks whose last 16 bits carry the tokens of connections, with SYNs
     /// that are sent in bare IP.
-    pub fn set_word_sources(&self, v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>) -> Result<()> {
+    pub fn set_token_sources(&self, v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>) -> Result<()> {
         let _changing = self.book();
         let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
-        ctl.word4_be = v4.map_or([0; 4], |v4| v4.octets());
-        ctl.word6_be = v6.map_or([0; 16], |v6| v6.octets());
+        ctl.token4_be = v4.map_or([0; 4], |v4| v4.octets());
+        ctl.token6_be = v6.map_or([0; 16], |v6| v6.octets());
         self.ctl.put(&0, &ctl)
     }
 

@@ -16,6 +16,7 @@ pub mod abi;
 mod balancer;
 pub mod bench;
 pub mod capture;
+mod conn_tokens;
 mod cookie_hooks;
 pub mod daisy;
 mod decapsulator;
@@ -40,7 +41,6 @@ mod run_time;
 pub mod syn_meter;
 mod tc;
 pub mod tunnel;
-mod words;
 mod xdp;
 
 pub use balancer::{
@@ -51,6 +51,7 @@ pub use balancer::{
 };
 pub use balancer::{FlowLimit, Prefix, SourceRing};
 pub use capture::{Capture, CaptureCounts, Frame};
+pub use conn_tokens::{Changes, ConnTokens, TokenEvents, TokenOf};
 pub use cookie_hooks::CookieHooks;
 pub use decapsulator::{Decapsulator, DecapsulatorOptions};
 pub use error::{Error, Result};
@@ -69,7 +70,6 @@ pub use next_hop::{
 pub use plane::{Detached, Started};
 pub use run_time::{RunTime, RunTimes};
 pub use syn_meter::{SynMeter, SynMeterOptions};
-pub use words::{Changes, WordEvents, WordOf, Words};
 pub use xdp::{Mode, XdpMode};
 
 /// CLOCK_MONOTONIC, nanoseconds: the clock of the programs in the kernel.

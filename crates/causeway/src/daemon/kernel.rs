@@ -53,7 +53,7 @@ impl KernelPlane {
         options.tunnel_ends = config.tunnel_ends;
         let (balancer, started) = LoadBalancer::start(&options)?;
         choose_hash_key(&balancer, config.hash_key)?;
-        balancer.set_word_sources(
+        balancer.set_token_sources(
             config.stateful.word_source_v4,
             config.stateful.word_source_v6,
         )?;

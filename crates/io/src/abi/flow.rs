@@ -51,7 +51,7 @@ plain! {
         /// Zero.
         pad: u8,
         /// What its timestamps end in, in stateful mode.
-        word: u16,
+        token: u16,
         /// Packets after the SYN, in stateful mode.
         packets: u32,
         /// Zero.

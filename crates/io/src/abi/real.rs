@@ -93,9 +93,9 @@ plain! {
         /// Of this balancer's flow table alone.
         table_seed: u64,
         /// Source of IP-in-IP headers that end in a connection's word; 0: none.
-        word4_be: [u8; 4],
+        token4_be: [u8; 4],
         /// The same for outer IPv6 headers.
-        word6_be: [u8; 16],
+        token6_be: [u8; 16],
         /// Another one after each change of a VIP: CPUs keep copies.
         vips_version: u32,
         /// Own IPv4 address where tunnels of a first tier end; 0: none do.

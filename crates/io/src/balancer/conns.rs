@@ -18,8 +18,8 @@ use crate::abi::{self, c};
 use crate::error::Result;
 use crate::mapped::{Mapped, Shared};
 
-/// Bits of the word that a client echoes, second-tier bits included.
-const WORD_BITS: u32 = c::CONN_WORD_BITS;
+/// Bits of the token that a client echoes, second-tier bits included.
+const TOKEN_BITS: u32 = c::CONN_TOKEN_BITS;
 /// Entries of a ring.
 const RING: u32 = c::CONN_RING;
 
@@ -29,7 +29,7 @@ struct Slot {
     key: [AtomicU64; 5],
     /// Real, its generation, VIP.
     route: AtomicU64,
-    /// Sequence number of the SYN, bits, word.
+    /// Sequence number of the SYN, bits, token.
     opening: AtomicU64,
     /// Packets after the SYN, and the time of the last.
     traffic: AtomicU64,
@@ -54,13 +54,13 @@ unsafe impl Shared for Slot {}
 unsafe impl Shared for Ring {}
 const _: () = assert!(size_of::<Slot>() == size_of::<abi::Flow>());
 
-/// How many slots there are, and who else gives out words; by default there is no
+/// How many slots there are, and who else gives out tokens; by default there is no
 /// stateful mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnLayout {
     /// Slots wanted; rounded up to whole partitions. 0: no stateful mode.
     pub connections: u32,
-    /// How many bits of a word name the second-tier balancer; 0 without one.
+    /// How many bits of a token name the second-tier balancer; 0 without one.
     pub tier_bits: u8,
     /// This balancer's number among them.
     pub tier: u8,
@@ -69,7 +69,7 @@ pub struct ConnLayout {
 impl ConnLayout {
     /// Slots of one partition.
     pub(crate) fn partition_size(&self) -> u32 {
-        1 << (WORD_BITS - u32::from(self.tier_bits))
+        1 << (TOKEN_BITS - u32::from(self.tier_bits))
     }
 
     /// Partitions, each with indices of its own; 0 without stateful mode.
@@ -124,7 +124,7 @@ pub enum Adopted {
     Placed,
     /// It was there already.
     Known,
-    /// The slot is another connection's, or on its way to one; or the word names no
+    /// The slot is another connection's, or on its way to one; or the token names no
     /// slot of this balancer's.
     Taken,
 }
@@ -283,32 +283,32 @@ impl ConnTable {
         ours
     }
 
-    /// The slot of a connection that has this word, by its tuple.
-    pub fn find(&self, client: SocketAddr, vip: SocketAddr, word: u16) -> Option<Connection> {
-        let index = self.index_of(word)?;
+    /// The slot of a connection that has this token, by its tuple.
+    pub fn find(&self, client: SocketAddr, vip: SocketAddr, token: u16) -> Option<Connection> {
+        let index = self.index_of(token)?;
         let size = self.layout.partition_size();
         let numbers = (0..self.layout.partitions()).map(|partition| partition * size + index);
         let mut found = numbers.filter_map(|number| self.connection(number));
         found.find(|held| held.client == client && held.vip == vip)
     }
 
-    /// The index within a partition that a word names; `None` for one of another
+    /// The index within a partition that a token names; `None` for one of another
     /// second-tier balancer.
-    fn index_of(&self, word: u16) -> Option<u32> {
-        let (word, size) = (u32::from(word), self.layout.partition_size());
-        (word / size == u32::from(self.layout.tier)).then_some(word % size)
+    fn index_of(&self, token: u16) -> Option<u32> {
+        let (token, size) = (u32::from(token), self.layout.partition_size());
+        (token / size == u32::from(self.layout.tier)).then_some(token % size)
     }
 
-    /// Puts a connection that another balancer gave `word` into the slot that it names
+    /// Puts a connection that another balancer gave `token` into the slot that it names
     /// here. `seed` is [`super::Directory::slot_seed`].
     pub fn adopt(
         &mut self,
         seed: u64,
         (client, vip): (SocketAddr, SocketAddr),
-        word: u16,
+        token: u16,
         route: &SlotRoute,
     ) -> Adopted {
-        let Some(index) = self.index_of(word) else {
+        let Some(index) = self.index_of(token) else {
             return Adopted::Taken;
         };
         let tuple = Tuple::tcp(client, vip);
@@ -328,7 +328,7 @@ impl ConnTable {
             return Adopted::Taken;
         };
         reserve.remove(at);
-        self.slots[number as usize].write(&tuple, word, route);
+        self.slots[number as usize].write(&tuple, token, route);
         self.ages[number as usize] = Age::default();
         Adopted::Placed
     }
@@ -425,11 +425,11 @@ impl Slot {
     }
 
     /// The kernel finds it from the last store on: it compares the whole key.
-    fn write(&self, tuple: &Tuple, word: u16, route: &SlotRoute) {
+    fn write(&self, tuple: &Tuple, token: u16, route: &SlotRoute) {
         let relaxed = Ordering::Relaxed;
         let to = u64::from(route.generation) << 32 | u64::from(route.vip) << 48;
         self.route.store(to | u64::from(route.real), relaxed);
-        self.opening.store(u64::from(word) << 48, relaxed);
+        self.opening.store(u64::from(token) << 48, relaxed);
         self.traffic.store(1, relaxed); // it has been open before
         for (to, from) in self.key.iter().zip(tuple.words()) {
             to.store(*from, Ordering::Release);

@@ -151,7 +151,7 @@ impl<'o> Balancer<'o> {
         Ok(balancer)
     }
 
-    /// Opens every client's connection; the word that each server was told.
+    /// Opens every client's connection; the token that each server was told.
     pub(super) fn open_all(
         &self,
         instrument: &mut Instrument<'_>,
@@ -175,12 +175,12 @@ impl<'o> Balancer<'o> {
             table.top_up();
             left -= count;
         }
-        let mut words = vec![0; flows as usize];
+        let mut tokens = vec![0; flows as usize];
         let mut opened = 0;
         for connection in table.connections() {
             let number = client_number(connection.client).map_or(usize::MAX, |n| n as usize);
-            if let Some(word) = words.get_mut(number) {
-                *word = (connection.slot % layout.partition_size()) as u16;
+            if let Some(token) = tokens.get_mut(number) {
+                *token = (connection.slot % layout.partition_size()) as u16;
                 opened += 1;
             }
         }
@@ -193,7 +193,7 @@ impl<'o> Balancer<'o> {
                 verdict: "opened",
             });
         }
-        Ok(words)
+        Ok(tokens)
     }
 
     fn give_cookies(&self) -> libbpf_rs::Result<()> {

@@ -138,7 +138,7 @@ enum Shot {
     Tcp = 0,
     Syn = 1,
     Udp = 2,
-    Word = 3,
+    Token = 3,
     Open = 4,
     Cookie = 5,
     CookieSyn = 6,
@@ -311,8 +311,8 @@ fn run_level(plan: &Plan, flows: u32) -> Result<Vec<Row>, BenchError> {
     ] {
         instrument.fill(program, shot, flows)?;
     }
-    let words = slot_measured.open_all(&mut instrument, flows)?;
-    instrument.set_clients(&shuffled(flows, 0x5eed), &words)?;
+    let tokens = slot_measured.open_all(&mut instrument, flows)?;
+    instrument.set_clients(&shuffled(flows, 0x5eed), &tokens)?;
 
     let established = Verdict::Established;
     let mut cases = [
@@ -335,10 +335,10 @@ fn run_level(plan: &Plan, flows: u32) -> Result<Vec<Row>, BenchError> {
         ),
         Case::of("tcp_cookie_syn", Shot::CookieSyn, &cookie, Verdict::Opened),
         Case::of("gue_cookie", Shot::Cookie, &gue, established),
-        Case::of("tcp_conn_slot", Shot::Word, &slot, established),
+        Case::of("tcp_conn_slot", Shot::Token, &slot, established),
         Case::of(
             "tcp_conn_slot_measured",
-            Shot::Word,
+            Shot::Token,
             &slot_measured,
             established,
         ),

@@ -59,7 +59,7 @@ impl<'o> Rivals<'o> {
 
     fn configure(&self, pool: Ctl) -> libbpf_rs::Result<()> {
         let ctl = Ctl {
-            word4_be: [10, 9, 0, 0],
+            token4_be: [10, 9, 0, 0],
             ..pool
         };
         let maps = &self.skel.maps;

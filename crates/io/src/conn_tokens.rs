@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The connections of a server whose balancer keeps them in places: which are open,
+//! The connections of a server whose balancer keeps them in slots: which are open,
 //! and which have opened or ended (`bpf/lib/word.h`).
 
 use std::cell::RefCell;
@@ -13,26 +13,26 @@ use crate::abi::{self, Plain as _};
 use crate::error::{Error, Result};
 use crate::map::Table;
 
-/// A connection that has a word.
+/// A connection that has a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WordOf {
+pub struct TokenOf {
     /// The client.
     pub client: SocketAddr,
     /// The VIP.
     pub vip: SocketAddr,
     /// What its timestamps end in.
-    pub word: u16,
+    pub token: u16,
 }
 
 /// Reads both; to be sent to the thread that will.
 #[derive(Debug)]
-pub struct Words {
+pub struct ConnTokens {
     held: Table<abi::FlowKey6, u32>,
     events: MapHandle,
 }
 
 /// Connections as they open and end. It stays on its thread.
-pub struct WordEvents {
+pub struct TokenEvents {
     ring: RingBuffer<'static>,
     found: Rc<RefCell<Changes>>,
 }
@@ -41,12 +41,12 @@ pub struct WordEvents {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Connections that opened; some may have ended since.
-    pub opened: Vec<WordOf>,
+    pub opened: Vec<TokenOf>,
     /// Those that ended.
-    pub ended: Vec<WordOf>,
+    pub ended: Vec<TokenOf>,
 }
 
-impl Words {
+impl ConnTokens {
     pub(crate) fn new(held: MapHandle, events: MapHandle) -> Result<Self> {
         Ok(Self {
             held: Table::new(held)?,
@@ -64,13 +64,15 @@ impl Words {
     }
 
     /// All that are open.
-    pub fn open(&self) -> Result<Vec<WordOf>> {
+    pub fn open(&self) -> Result<Vec<TokenOf>> {
         let entries = self.held.entries()?.into_iter();
-        Ok(entries.map(|(key, word)| WordOf::new(&key, word)).collect())
+        Ok(entries
+            .map(|(key, token)| TokenOf::new(&key, token))
+            .collect())
     }
 
     /// Begins to listen for changes. One reader at a time.
-    pub fn events(&self) -> Result<WordEvents> {
+    pub fn events(&self) -> Result<TokenEvents> {
         let failed = |e: libbpf_rs::Error| {
             Error::bpf(
                 "read the ring buffer of connections",
@@ -89,13 +91,13 @@ impl Words {
             })
             .map_err(failed)?;
         let ring = builder.build().map_err(failed)?;
-        Ok(WordEvents { ring, found })
+        Ok(TokenEvents { ring, found })
     }
 }
 
 impl Changes {
     fn push(&mut self, event: &abi::WordEvent) {
-        let of = WordOf::new(&event.key, event.word);
+        let of = TokenOf::new(&event.key, event.word);
         match event.opened {
             0 => self.ended.push(of),
             _ => self.opened.push(of),
@@ -103,7 +105,7 @@ impl Changes {
     }
 }
 
-impl WordEvents {
+impl TokenEvents {
     /// What has changed since the last call; waits at most `patience` for something.
     pub fn wait(&self, patience: Duration) -> Changes {
         // A signal may end the wait early; what has come is taken all the same.
@@ -112,8 +114,8 @@ impl WordEvents {
     }
 }
 
-impl WordOf {
-    fn new(key: &abi::FlowKey6, word: u32) -> Self {
+impl TokenOf {
+    fn new(key: &abi::FlowKey6, token: u32) -> Self {
         let end = |address: [u8; 16], port: [u8; 2]| {
             let address = IpAddr::from(address).to_canonical();
             (address, u16::from_be_bytes(port)).into()
@@ -121,7 +123,7 @@ impl WordOf {
         Self {
             client: end(key.saddr_be, key.sport_be),
             vip: end(key.daddr_be, key.dport_be),
-            word: word as u16,
+            token: token as u16,
         }
     }
 }
