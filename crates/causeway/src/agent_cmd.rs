@@ -10,6 +10,7 @@ use causeway_io::Decapsulator;
 use tracing::info;
 
 use crate::agent::{self, Agent, AgentStats};
+use crate::agent_report;
 use crate::client::Target;
 use crate::clients::view::{self, ClientsView, HistoryRow};
 use crate::clients::{Clients, history};
@@ -18,7 +19,6 @@ use crate::daemon::serve::{self, Listeners, Process, Routers};
 use crate::lb_cmd::{announce_start, describe_detached};
 use crate::output::{Format, Table};
 use crate::stats_cmd::{self, View};
-use crate::{agent_load, agent_notices};
 
 /// Run a server's end of the tunnels
 ///
@@ -195,8 +195,7 @@ fn run(process: Process, file: PathBuf, config: AgentConfig) -> anyhow::Result<(
     agent::warn_of_missing_timestamps(&config);
     listeners.announce();
     let agent = Arc::new(agent);
-    agent_notices::start(Arc::clone(&agent))?;
-    agent_load::start(Arc::clone(&agent))?;
+    agent_report::start(Arc::clone(&agent))?;
     let router = agent::router(Arc::clone(&agent));
     let routers = Routers {
         unix: router.clone(),

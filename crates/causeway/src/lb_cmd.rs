@@ -10,12 +10,11 @@ use causeway_io::{Detached, LoadBalancer, Mode, Started};
 use tracing::{info, warn};
 
 use crate::config::{Config, XdpMode};
+use crate::daemon::agent_reports::ReportListener;
 use crate::daemon::api::Shared;
 use crate::daemon::clock::Moment;
 use crate::daemon::engine::Engine;
-use crate::daemon::felt::Ear;
 use crate::daemon::kernel::KernelPlane;
-use crate::daemon::notices::Notices;
 use crate::daemon::serve::{self, Listeners, Process};
 use crate::daemon::view::Status;
 
@@ -81,20 +80,15 @@ pub fn describe_detached(detached: Detached, interface: &str, pin_dir: &Path) ->
 fn run(process: Process, file: PathBuf, config: Config) -> anyhow::Result<()> {
     let listeners = Listeners::bind(&config.socket, config.http)?;
     let (plane, started) = KernelPlane::start(&config)?;
-    let ear = config.clients.as_ref();
-    let ear = ear.map(|clients| Ear::bind(clients.listen)).transpose()?;
-    let notices = config.stateful.listen.map(Notices::bind).transpose()?;
-    if notices.is_some() && config.cookies.is_none() {
-        warn!(
-            "agents are heard by their signature, and there are no keys: name the keys file under [cookie], or places come back by ageing alone"
-        );
-    }
-    // Only an empty balancer has something to learn, and only by notices.
-    let adopting = match started.took_over || notices.is_none() {
+    let reports = config.agent_reports.as_ref();
+    let reports = reports.map(|reports| ReportListener::bind(reports.listen));
+    let reports = reports.transpose()?;
+    // Only an empty balancer has something to learn, and only of agents.
+    let learning = match started.took_over || reports.is_none() {
         true => Duration::ZERO,
         false => config.stateful.adopt,
     };
-    let places = plane.keep_places(config.stateful.idle, adopting)?;
+    let places = plane.keep_places(config.stateful.idle, learning)?;
     let status = status(&file, &config, &started);
     let engine = match Engine::start(Box::new(plane), config.clone(), Moment::now()) {
         Ok(engine) => engine,
@@ -112,11 +106,8 @@ fn run(process: Process, file: PathBuf, config: Config) -> anyhow::Result<()> {
         &config.summary(),
     );
     listeners.announce();
-    if let Some(ear) = ear {
-        ear.serve(engine.reports().clone())?;
-    }
-    if let (Some(notices), Some(places)) = (notices, &places) {
-        notices.serve(places.clone(), adopting)?;
+    if let Some(reports) = reports {
+        reports.serve(engine.reports().clone(), places.clone(), learning)?;
     }
     let shared = Arc::new(Shared::new(engine, status, file.clone()).with_places(places));
     serve::serve(process, shared, listeners)?;

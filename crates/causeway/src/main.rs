@@ -7,8 +7,7 @@ use clap::Parser;
 
 mod agent;
 mod agent_cmd;
-mod agent_load;
-mod agent_notices;
+mod agent_report;
 mod bench;
 mod capture;
 mod cli;

@@ -3,6 +3,7 @@
 //! back values, so that the kernel, the pcap reader, the simulator and the
 //! tests run the same code.
 
+pub mod agent_report;
 pub mod announce;
 pub mod capture;
 pub mod certes;

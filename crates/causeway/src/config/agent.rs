@@ -9,15 +9,16 @@ use causeway_core::cookie::{Format, Keys};
 use causeway_io::{Protocol, Vip};
 use toml::Spanned;
 
+use super::agent_report::Sources;
 use super::error::Faults;
 use super::raw::{RawAgent, RawAgentCookie, RawAgentFile, RawAgentVip};
-use super::stateful::{notice_address, word_source_v4, word_source_v6};
+use super::stateful::{word_source_v4, word_source_v6};
 use super::validate::text;
 use super::vip::vip_address;
 use super::words::{CookieKind, Words};
 use super::{
-    AgentLoad, ClientsConfig, ConfigErrors, XdpMode, agent_load, clients, cookie, document, plural,
-    read, validate,
+    AgentReport, ClientsConfig, ConfigErrors, XdpMode, agent_report, clients, cookie, document,
+    plural, read, validate,
 };
 
 /// Port of the agent's HTTP API: that of the balancer is free for one beside it.
@@ -48,10 +49,8 @@ pub struct AgentConfig {
     pub cookies: Option<AgentCookies>,
     /// What is measured of clients; `None`: nothing.
     pub clients: Option<ClientsConfig>,
-    /// What reports of clients to balancers are signed with, where there are any.
-    pub report_keys: Option<Keys>,
-    /// Who is told of this server's load; `None`: nobody.
-    pub load: Option<AgentLoad>,
+    /// To whom it reports, and what; `None`: nothing.
+    pub report: Option<AgentReport>,
 }
 
 /// What a server needs to know to write cookies.
@@ -63,8 +62,6 @@ pub struct AgentCookies {
     pub cgroup: Option<PathBuf>,
     /// By VIP, this server's id and how cookies are made.
     pub vips: BTreeMap<Vip, (u16, Format)>,
-    /// Stateful balancers to tell of connections' ends.
-    pub balancers: Vec<SocketAddr>,
     /// Source of IP-in-IP headers whose last 16 bits are a connection's word.
     pub word_source_v4: Option<Ipv4Addr>,
     /// The same over IPv6.
@@ -103,7 +100,7 @@ impl AgentConfig {
             ),
             ("cookie.cgroup", self.cgroup() == running.cgroup()),
             ("clients", self.clients == running.clients),
-            ("load", self.load.is_some() == running.load.is_some()),
+            ("report", self.reported() == running.reported()),
             (
                 "cookie.word_source",
                 self.word_sources() == running.word_sources(),
@@ -122,6 +119,10 @@ impl AgentConfig {
     /// Longest IP packet that the tunnels carry, if SYN-ACKs are to say so.
     pub fn inner_mtu(&self) -> Option<u16> {
         self.cookies.as_ref()?.inner_mtu
+    }
+
+    fn reported(&self) -> Option<(bool, bool, bool)> {
+        self.report.as_ref().map(AgentReport::features)
     }
 
     fn cgroup(&self) -> Option<&Path> {
@@ -185,17 +186,21 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
         }
     }
     let mode = validate::text(raw.xdp.mode.as_ref(), faults, XdpMode::from_word);
-    let report_keys = report_keys(raw, cookies.as_ref(), &addresses, faults);
-    let load = raw.load.as_ref().map(|raw| {
-        let keys = cookies.as_ref().and_then(Option::as_ref);
-        let keys = keys.map(|cookies| cookies.keys);
-        agent_load::load(raw, keys, &addresses, &vips, faults)
-    });
+    let sources = Sources {
+        addresses: &addresses,
+        vips: &vips,
+        cookies: cookies.as_ref().and_then(Option::as_ref),
+        clients: clients.as_ref(),
+    };
+    // What a fault elsewhere has left out is no fault here.
+    let is_whole = raw.cookie.is_none() == sources.cookies.is_none()
+        && raw.clients.is_none() == clients.is_none();
+    let report = raw.report.as_ref().filter(|_| is_whole);
+    let report = report.map(|raw| agent_report::report(raw, &sources, faults));
     Some(AgentConfig {
-        report_keys,
-        load: match load {
+        report: match report {
             None => None,
-            Some(load) => Some(load?),
+            Some(report) => Some(report?),
         },
         interface: interface?,
         addresses,
@@ -214,41 +219,6 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
             Some(_) => Some(clients?),
         },
     })
-}
-
-/// The keys file that `[agent.clients]` names, else the cookies'. Balancers that are told of
-/// clients must know whom it is about, and from whom it is.
-fn report_keys(
-    raw: &RawAgent,
-    cookies: Option<&Option<AgentCookies>>,
-    addresses: &BTreeSet<IpAddr>,
-    faults: &mut Faults<'_>,
-) -> Option<Keys> {
-    let clients = raw.clients.as_ref()?;
-    let first = clients.balancers.first()?;
-    if addresses.is_empty() {
-        faults.at(
-            first.span(),
-            "`balancers` know this server by its `addresses`; name them under [agent]",
-        );
-    }
-    if clients.services.is_empty() {
-        faults.at(
-            first.span(),
-            "`balancers` are told of `services`: name their VIPs, for example services = [\"192.0.2.1:80\"]",
-        );
-    }
-    match (&clients.keys, cookies) {
-        (Some(_), _) => cookie::keys_of(clients.keys.as_ref(), faults).map(|(_, keys)| keys),
-        (None, Some(cookies)) => Some(cookies.as_ref()?.keys),
-        (None, None) => {
-            faults.at(
-                first.span(),
-                "what `balancers` are told is signed: name the keys file with `keys`, the same as under [clients] there",
-            );
-            None
-        }
-    }
 }
 
 /// A server that is reached by `l2` alone, or by no balancer at all, has no tunnels, but
@@ -291,14 +261,10 @@ fn cookies(raw: &RawAgentCookie, faults: &mut Faults<'_>) -> Option<AgentCookies
             faults.at(spanned.span(), format!("vip {vip} is given twice"));
         }
     }
-    let balancers = raw.balancers.iter();
-    let balancers = balancers.filter_map(|one| text(Some(one), faults, notice_address));
-    let balancers = balancers.collect();
     Some(AgentCookies {
         keys: keys?.1,
         cgroup,
         vips,
-        balancers,
         word_source_v4: text(raw.word_source.as_ref(), faults, word_source_v4),
         word_source_v6: text(raw.word_source6.as_ref(), faults, word_source_v6),
         inner_mtu: inner_mtu(raw.inner_mtu.as_ref(), faults),

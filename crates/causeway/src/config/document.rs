@@ -10,7 +10,7 @@ use toml::de::{DeArray, DeTable, DeValue, Deserializer, Error};
 
 use super::ConfigErrors;
 use super::error::Faults;
-use super::words;
+use super::{renamed, words};
 
 /// Faults that are looked for in one text: each takes reading it once more.
 const FAULTS_MAX: usize = 100;
@@ -66,7 +66,13 @@ fn read<R: DeserializeOwned>(text: &str, faults: &mut Faults<'_>) -> Option<R> {
         match R::deserialize(Deserializer::from(document.clone())) {
             Ok(raw) => return faults.is_empty().then_some(raw),
             Err(error) => {
-                note(&error, faults);
+                let renamed = error.span().map(|at| renamed::at(document.get_ref(), &at));
+                match renamed.filter(|renamed| !renamed.is_empty()) {
+                    Some(renamed) => renamed
+                        .into_iter()
+                        .for_each(|(at, message)| faults.at(at, message)),
+                    None => note(&error, faults),
+                }
                 if !take_out(document.get_mut(), &error.span()?) {
                     return None;
                 }
@@ -167,7 +173,7 @@ mod tests {
             told,
             [
                 "lb.toml:1: unknown key `interfaec`; did you mean `interface`?",
-                "lb.toml:2: unknown key `xyz`; known here are interface, pin_dir, state_dir, socket, http, reconcile, hash_key, xdp, encap, flow_table, stateful, measure, control, cookie, clients, announce, history, vip",
+                "lb.toml:2: unknown key `xyz`; known here are interface, pin_dir, state_dir, socket, http, reconcile, hash_key, xdp, encap, flow_table, stateful, measure, control, cookie, agent_reports, announce, history, vip",
                 "lb.toml:3: unknown key `contrl`; did you mean `control`?",
                 "lb.toml:6: unknown key `adress`; did you mean `address`?",
                 "lb.toml:7: invalid type: string \"443\", expected a whole number",

@@ -16,7 +16,7 @@ use causeway_core::cookie::quic::Route;
 use causeway_core::cookie::{Format, Mode};
 
 mod agent;
-mod agent_load;
+mod agent_report;
 mod announce;
 mod clients;
 mod clients_of;
@@ -34,6 +34,7 @@ pub mod quic;
 #[cfg(test)]
 mod quic_tests;
 mod raw;
+mod renamed;
 mod reports;
 mod stateful;
 #[cfg(test)]
@@ -45,7 +46,7 @@ mod vip;
 mod words;
 
 pub use agent::AgentConfig;
-pub use agent_load::AgentLoad;
+pub use agent_report::AgentReport;
 pub use announce::Announce;
 pub use causeway_io::{FlowIdle, TunnelEnds};
 pub use clients::{ClientsConfig, Threshold};
@@ -55,7 +56,7 @@ pub use error::ConfigErrors;
 pub use hash_key::HashKey;
 pub use health::{Health, Probe};
 pub use json::{changed_vip, real_from_json, vip_from_json};
-pub use reports::ClientReports;
+pub use reports::AgentReports;
 pub use stateful::Stateful;
 pub use tunnel::TunnelConfig;
 pub(crate) use vip::endpoint;
@@ -107,8 +108,8 @@ pub struct Config {
     pub cookies: Option<Cookies>,
     /// How routers hear of VIPs that are ready, if they do.
     pub announce: Option<Announce>,
-    /// Where agents tell what their clients feel; `None`: nowhere.
-    pub clients: Option<ClientReports>,
+    /// Where agents report; `None`: nowhere.
+    pub agent_reports: Option<AgentReports>,
     /// How much history per real the daemon keeps.
     pub history: Duration,
     /// The virtual services, in the file's order.
@@ -295,13 +296,16 @@ impl Config {
             ("stateful", self.stateful == running.stateful),
             ("encap.tunnel_ends", self.tunnel_ends == running.tunnel_ends),
             ("measure", self.measure == running.measure),
-            ("clients.listen", self.reports_at() == running.reports_at()),
+            (
+                "agent_reports.listen",
+                self.reports_at() == running.reports_at(),
+            ),
         ];
         same.iter().find(|(_, same)| !same).map(|(key, _)| *key)
     }
 
     fn reports_at(&self) -> Option<SocketAddr> {
-        self.clients.as_ref().map(|clients| clients.listen)
+        self.agent_reports.as_ref().map(|reports| reports.listen)
     }
 
     /// Whether a VIP's packets get an outer header, and so need a gateway.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Validation of `[stateful]`, and of what it asks of the VIPs that use it.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
@@ -38,9 +38,6 @@ pub struct Stateful {
     pub tier: u32,
     /// How long an open connection may be silent.
     pub idle: Duration,
-    /// UDP address where agents tell of connections' ends; `None`: places come back by
-    /// ageing alone.
-    pub listen: Option<SocketAddr>,
     /// How long a balancer that begins empty asks agents for open connections, and gives
     /// out no places meanwhile.
     pub adopt: Duration,
@@ -84,18 +81,7 @@ pub(super) fn stateful(raw: &RawStateful, faults: &mut Faults<'_>) -> Stateful {
         tiers,
         tier,
         idle: idle.unwrap_or(Duration::from_secs(3600)),
-        listen: text(raw.listen.as_ref(), faults, notice_address),
     }
-}
-
-/// Where notices of connections go: an address and a port.
-pub(super) fn notice_address(text: &str) -> Result<SocketAddr, String> {
-    let address = SocketAddr::from_str(text).ok();
-    address.filter(|address| address.port() != 0).ok_or_else(|| {
-        format!(
-            "`{text}` is no address with a port; write for example 192.0.2.1:9471 or [2001:db8::1]:9471"
-        )
-    })
 }
 
 fn number(

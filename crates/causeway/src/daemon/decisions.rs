@@ -118,7 +118,11 @@ pub fn explain(engine: &Engine, vip: &str, real: &str) -> Result<Explanation, En
         latency_fallbacks: pool.latency().fallbacks,
         report_age_s: engine
             .last_tick()
-            .and_then(|now| engine.reports().age_ns(own.address, now.monotonic_ns))
+            .and_then(|now| {
+                engine
+                    .reports()
+                    .latency_age_ns(own.address, now.monotonic_ns)
+            })
             .map(|ns| ns as f64 / 1e9),
         decisions: member.decisions.0.iter().cloned().collect(),
     })

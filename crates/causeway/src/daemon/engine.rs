@@ -12,8 +12,9 @@ use std::time::Duration;
 use causeway_core::health::{Check, Silence};
 use tracing::{debug, info};
 
+use super::agent_reports::AgentReports;
+use super::client_latency;
 use super::clock::Moment;
-use super::felt::{self, Reports};
 use super::meter::{self, Meter};
 use super::plane::{DataPlane, RealId, RealTotals, Route, VipAddress};
 use super::pool::{self, Pool};
@@ -74,8 +75,8 @@ pub struct Engine {
     pub(super) offered: Option<Way>,
     /// VIPs that are to be removed from the data plane.
     pub(super) gone: HashSet<VipAddress>,
-    /// What agents say of their clients.
-    pub(super) reports: Reports,
+    /// What agents have reported.
+    pub(super) reports: AgentReports,
     /// Settles who begins in rings of turns, for balancers not to begin alike.
     pub(super) seed: u64,
     /// VIP addresses that routers have been told of.
@@ -107,7 +108,7 @@ impl Engine {
             way: None,
             offered: None,
             gone: HashSet::new(),
-            reports: Reports::default(),
+            reports: AgentReports::default(),
             last_tick: None,
             last_histograms_ns: 0,
             last_window_ns: 0,
@@ -181,8 +182,8 @@ impl Engine {
         self.last_tick
     }
 
-    /// What agents say of their clients, to add to.
-    pub fn reports(&self) -> &Reports {
+    /// What agents have reported, to add to.
+    pub fn reports(&self) -> &AgentReports {
         &self.reports
     }
 
@@ -334,17 +335,17 @@ impl Engine {
 
     fn decide(&mut self, now: Moment, interval_ns: u64) {
         for pool in &mut self.pools {
-            let mut readings: Vec<_> = pool
+            let responses: Vec<_> = pool
                 .members()
                 .map(|(_, member)| self.meters.get(&member.id).map(Meter::reading))
                 .map(Option::unwrap_or_default)
                 .collect();
-            felt::go_by_clients(
+            let readings = client_latency::readings(
                 pool,
                 &self.reports,
                 now.monotonic_ns,
                 interval_ns,
-                &mut readings,
+                responses,
             );
             let reasons = reasons(pool);
             pool.tick(now, &readings);
@@ -390,9 +391,9 @@ impl Engine {
     }
 
     fn can_control(&self, vip: &Vip) -> Result<(), EngineError> {
-        if vip.latency == LatencySource::Client && self.config.clients.is_none() {
+        if vip.latency == LatencySource::Client && self.config.agent_reports.is_none() {
             return Err(EngineError::Conflict(
-                "latency = \"client\" goes by what agents tell, and this daemon listens to none; add [clients] with `listen` to its file and restart".to_owned(),
+                "latency = \"client\" goes by what agents tell, and this daemon listens to none; add [agent_reports] with `listen` to its file and restart".to_owned(),
             ));
         }
         match vip.control != Control::Off && !self.config.measure {

@@ -83,11 +83,11 @@ impl Engine {
                 LoadSource::Bytes => Some(rate(meter.delta().traffic.bytes, member.load)),
                 // A server that is silent counts as average.
                 LoadSource::Cpu => {
-                    let told = reports.load_of(real.address, now_ns);
+                    let told = reports.load(real.address, now_ns);
                     told.map(|load| f64::from(load.cpu_milli) / MILLI)
                 }
                 LoadSource::InFlight => {
-                    let told = reports.load_of(real.address, now_ns);
+                    let told = reports.load(real.address, now_ns);
                     told.map(|load| f64::from(load.in_flight))
                 }
             };

@@ -196,19 +196,14 @@ impl Page {
         Ok(())
     }
 
-    fn client_reports(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let counts = &self.stats.client_reports;
-        let help = "What agents told of their clients, by what became of it";
+    fn agent_reports(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Reports of agents, by what became of them";
         let mut family =
-            encoder.encode_descriptor("client_reports", help, None, MetricType::Counter)?;
-        for (result, count) in [
-            ("taken", counts.taken),
-            ("old", counts.old),
-            ("refused", counts.refused),
-        ] {
+            encoder.encode_descriptor("agent_reports", help, None, MetricType::Counter)?;
+        for (result, count) in &self.stats.agent_reports {
             family
-                .encode_family(&[("result", result)])?
-                .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+                .encode_family(&[("result", result.as_str())])?
+                .encode_counter::<NoLabelSet, _, u64>(count, None)?;
         }
         Ok(())
     }
@@ -447,7 +442,7 @@ impl Collector for Page {
         packets(&self.stats.verdicts, &mut encoder)?;
         self.flow_table(&mut encoder)?;
         self.vip_counters(&mut encoder)?;
-        self.client_reports(&mut encoder)?;
+        self.agent_reports(&mut encoder)?;
         self.cookies(&mut encoder)?;
         self.sources(&mut encoder)?;
         self.real_counters(&mut encoder)?;

@@ -4,12 +4,16 @@
 //! `plane` is what it needs of the kernel, `engine` its state, `api` and
 //! `metrics` how others see it, `serve` the process around it.
 
+pub mod agent_reports;
 mod announce;
 pub mod api;
 #[cfg(test)]
 mod api_tests;
 #[cfg(test)]
 mod change_tests;
+mod client_latency;
+#[cfg(test)]
+mod client_latency_tests;
 mod client_metrics;
 pub mod clock;
 pub mod cookies;
@@ -19,9 +23,6 @@ mod decisions;
 pub mod engine;
 #[cfg(test)]
 mod fake;
-pub mod felt;
-#[cfg(test)]
-mod felt_tests;
 pub mod health;
 #[cfg(test)]
 mod health_tests;
@@ -31,7 +32,6 @@ mod loads;
 mod loads_tests;
 mod meter;
 pub mod metrics;
-pub mod notices;
 mod notify;
 pub mod places;
 pub mod plane;

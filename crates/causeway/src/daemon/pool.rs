@@ -58,7 +58,7 @@ struct InRingMember {
 /// What a controller goes by, and since when it had to do without its agents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Latency {
-    /// Whether the last interval went by what clients felt.
+    /// Whether the last interval went by the latency of clients.
     pub by_clients: bool,
     /// Intervals that went by responses, although the configuration says clients.
     pub fallbacks: u64,
@@ -76,7 +76,7 @@ pub struct PoolMember {
     /// Load by the last interval; `None` if it is not known or of no interest.
     pub load: Option<f64>,
     /// Part of a half sample of its clients that is left for the next interval.
-    pub felt_rest: f64,
+    pub latency_rest: f64,
     /// Part of a flow that ageing has still to take off its load.
     pub aged: f64,
     /// What happened, oldest epoch first.
@@ -106,7 +106,7 @@ impl Pool {
                 weight: configured(real),
                 fit: former.is_none_or(|former| former.is_fit(id)),
                 load: None,
-                felt_rest: 0.0,
+                latency_rest: 0.0,
                 aged: 0.0,
                 history: VecDeque::new(),
                 decisions: Decisions::default(),

@@ -31,7 +31,7 @@ pub fn stats(engine: &Engine, at: Moment) -> anyhow::Result<Stats> {
             })
             .collect(),
         flow_table: flow_table(engine),
-        client_reports: engine.reports().counts(),
+        agent_reports: engine.reports().counts(),
         vips: vips(engine)?,
     })
 }

@@ -242,7 +242,7 @@ impl Engine {
         let used: HashSet<RealId> = real_ids(&staged.pools).collect();
         self.meters.retain(|id, _| used.contains(id));
         self.pools = staged.pools;
-        let keys = config.clients.as_ref().map(|clients| clients.keys);
+        let keys = config.agent_reports.as_ref().map(|reports| reports.keys);
         self.reports.set_keys(keys);
         self.config = config;
         if let Some(way) = way {

@@ -2,10 +2,11 @@
 //! The API's JSON, in both directions: the daemon writes these types and the
 //! command line reads them. Documented for others in docs/api.md.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::clock::Moment;
-use super::felt::ReportCounts;
 
 /// Answer of `GET /v1/status`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -40,9 +41,9 @@ pub struct Stats {
     /// The flow table; a daemon before this one does not tell.
     #[serde(default)]
     pub flow_table: FlowTableView,
-    /// Reports of what clients feel, by agents, since the daemon's start.
+    /// Reports of agents since the daemon's start, by what became of them.
     #[serde(default)]
-    pub client_reports: ReportCounts,
+    pub agent_reports: BTreeMap<String, u64>,
     /// Every VIP, in the configuration's order.
     pub vips: Vec<VipView>,
 }

@@ -5,18 +5,16 @@ mod retry;
 #[cfg(test)]
 mod tests;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use causeway_core::certes::report::SERVICES_MAX;
 use causeway_core::certes::{Error as ModelError, FastModel, Mix, RetryClass};
 use toml::Spanned;
 
 use super::error::Faults;
 use super::raw::{CountValue, RawClients, RawThreshold, Text};
-use super::stateful::notice_address;
 use super::units;
 use super::validate::{self, text, within};
 use super::words::{AcceptQueue, Words as _};
@@ -62,8 +60,6 @@ pub struct ClientsConfig {
     pub backlog: RangeInclusive<u32>,
     /// How long a limit is tried.
     pub backlog_period: Duration,
-    /// Balancers that are told what clients feel.
-    pub balancers: Vec<SocketAddr>,
 }
 
 /// A mean client response time at which to tell somebody.
@@ -150,7 +146,6 @@ pub(super) fn clients(
             )
         })
         .unwrap_or(Duration::from_secs(10)),
-        balancers: named(&raw.balancers, faults, notice_address),
     };
     check(raw, &config, faults);
     Some(config)
@@ -166,12 +161,6 @@ fn check(raw: &RawClients, config: &ClientsConfig, faults: &mut Faults<'_>) {
     if categories > CATEGORIES_MAX {
         faults.file(format!(
             "[agent.clients] makes {categories} categories of its interfaces, services and prefixes; there is room for {CATEGORIES_MAX}"
-        ));
-    }
-    if !config.balancers.is_empty() && config.services.len() > SERVICES_MAX {
-        faults.file(format!(
-            "[agent.clients] names {} services; `balancers` can be told of {SERVICES_MAX}",
-            config.services.len()
         ));
     }
     for spanned in &raw.threshold {
