@@ -24,7 +24,6 @@ use crate::clients::{Clients, LatencySlot};
 use crate::config::{AgentConfig, AgentReport};
 use crate::daemon::api::{openmetrics, problem};
 use crate::daemon::clock::Moment;
-use crate::daemon::kernel::action_word;
 use crate::daemon::metrics;
 use crate::daemon::view::VerdictView;
 use crate::lb_cmd;
@@ -116,7 +115,7 @@ impl Agent {
         let (decapsulator, started) = Decapsulator::start(&DecapsulatorOptions {
             interface: config.interface.clone(),
             pin_dir: config.pin_dir.clone(),
-            xdp_mode: config.xdp_mode.into(),
+            xdp_mode: config.xdp_mode,
             gue_port: config.gue_port,
             cookies: config.cookies.as_ref().map(|cookies| CookieHooks {
                 cgroup: cookies.cgroup.clone(),
@@ -246,7 +245,7 @@ impl Agent {
         Ok(verdicts
             .map(|(verdict, counter)| VerdictView {
                 verdict: verdict.as_str().to_owned(),
-                action: action_word(verdict.action()).to_owned(),
+                action: verdict.action().as_str().to_owned(),
                 packets: counter.packets,
                 bytes: counter.bytes,
             })

@@ -8,6 +8,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
+use causeway_io::{RealId, RealStats};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::time::{ClockId, clock_gettime};
@@ -19,7 +20,6 @@ use crate::config::Config;
 use crate::daemon::clock::Moment;
 use crate::daemon::engine::Engine;
 use crate::daemon::kernel::KernelPlane;
-use crate::daemon::plane::{RealId, RealTotals};
 use crate::output::Table;
 
 /// Requests of a real in an interval, and their mean latency.
@@ -181,7 +181,7 @@ impl Source {
     }
 
     /// Adds an interval to a real's totals: exponential latencies around the mean.
-    fn add(&mut self, id: RealId, totals: &mut RealTotals, troubled: usize) {
+    fn add(&mut self, id: RealId, totals: &mut RealStats, troubled: usize) {
         let second = self.interval / 10;
         let slow = troubled > 0 && (u64::from(id) + second).is_multiple_of(troubled as u64);
         let mean = if slow { 10.0 * LATENCY_NS } else { LATENCY_NS };
@@ -194,8 +194,8 @@ impl Source {
         totals.latency_sum2_ns += sums.0;
         totals.latency_count2 += 2 * sums.1;
         totals.requests += sums.1;
-        totals.opened += sums.1 / 4;
-        totals.closed += (sums.1 / 4).saturating_sub(20);
+        totals.conns_opened += sums.1 / 4;
+        totals.conns_closed += (sums.1 / 4).saturating_sub(20);
     }
 }
 

@@ -9,7 +9,6 @@ use causeway_io::{Tapped, abi::Action};
 use serde::Serialize;
 
 use super::plane::Plane;
-use crate::daemon::kernel::action_word;
 
 /// What there is to say of a packet.
 #[derive(Debug, Serialize)]
@@ -78,7 +77,7 @@ impl Line {
             vip: tapped.vip.map(|id| plane.vip_name(id)),
             verdict: outcome.verdict,
             meaning: outcome.meaning,
-            action: action_word(outcome.action),
+            action: outcome.action.as_str(),
             cookie: tapped.result.map(|result| result.as_str()),
             cookie_meaning: tapped.result.map(|result| result.meaning()),
             sent_to: sent.map(|(_, address)| address),

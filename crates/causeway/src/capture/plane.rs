@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use causeway_io::abi::{Action, ServerVerdict, Verdict};
-use causeway_io::{Forwarding, Pool, Protocol, RealId, Tapped, Vip, VipId, destination_of};
+use causeway_io::{Forwarding, Pool, RealId, Tapped, Vip, VipId, destination_of};
 
 use crate::config::{self, AgentConfig, Config};
 
@@ -55,15 +55,7 @@ impl Plane {
             });
         }
         let config = Config::load(file).map_err(|errors| anyhow::anyhow!("{errors}"))?;
-        let vip = |vip: &config::Vip| Vip {
-            address: vip.address,
-            port: vip.port,
-            protocol: match vip.protocol {
-                config::Protocol::Tcp => Protocol::Tcp,
-                config::Protocol::Udp => Protocol::Udp,
-            },
-        };
-        let names = config.vips.iter().map(|it| (it.name.clone(), vip(it)));
+        let names = config.vips.iter().map(|vip| (vip.name.clone(), vip.key()));
         Ok(Self::Balancer {
             names: names.collect(),
             pin_dir: config.pin_dir,
@@ -164,7 +156,7 @@ impl Plane {
 
 #[cfg(test)]
 pub mod tests {
-    use causeway_io::{Real, TappedFrame};
+    use causeway_io::{Protocol, Real, TappedFrame};
 
     use super::*;
 

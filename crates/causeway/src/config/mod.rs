@@ -205,6 +205,15 @@ pub struct Real {
 }
 
 impl Vip {
+    /// What identifies it in the data plane.
+    pub fn key(&self) -> causeway_io::Vip {
+        causeway_io::Vip {
+            address: self.address,
+            port: self.port,
+            protocol: self.protocol,
+        }
+    }
+
     /// Whether a real is for some clients alone.
     pub fn is_reserved(&self, real: &Real) -> bool {
         let mut exclusive = self.sources.iter().filter(|source| source.exclusive);

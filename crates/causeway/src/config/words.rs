@@ -4,6 +4,7 @@
 use std::fmt;
 
 use causeway_core::control::Law;
+pub use causeway_io::{Protocol, XdpMode};
 
 /// A closed set of words.
 pub trait Words: Copy + 'static {
@@ -44,16 +45,23 @@ pub fn nearest<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str> {
         .map(|(_, candidate)| candidate)
 }
 
+/// The words of a type of another crate.
+macro_rules! words_of {
+    ($name:ident, $kind:literal, { $($variant:ident = $word:literal,)+ }) => {
+        impl Words for $name {
+            const KIND: &'static str = $kind;
+            const ALL: &'static [(&'static str, Self)] = &[$(($word, Self::$variant),)+];
+        }
+    };
+}
+
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident, $kind:literal, { $($(#[$vdoc:meta])* $variant:ident = $word:literal,)+ }) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum $name { $($(#[$vdoc])* $variant,)+ }
 
-        impl Words for $name {
-            const KIND: &'static str = $kind;
-            const ALL: &'static [(&'static str, Self)] = &[$(($word, Self::$variant),)+];
-        }
+        words_of! { $name, $kind, { $($variant = $word,)+ } }
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -63,17 +71,9 @@ macro_rules! words {
     };
 }
 
-words! {
-    /// How the XDP program is attached.
-    XdpMode, "XDP mode", {
-        /// Native, else generic with a message.
-        Auto = "auto",
-        /// In the driver, or not at all.
-        Native = "native",
-        /// In the kernel's generic hook: slower, works everywhere.
-        Generic = "generic",
-    }
-}
+words_of! { XdpMode, "XDP mode", { Auto = "auto", Native = "native", Generic = "generic", } }
+
+words_of! { Protocol, "protocol", { Tcp = "tcp", Udp = "udp", } }
 
 words! {
     /// What an agent does about listeners' accept queues.
@@ -106,16 +106,6 @@ words! {
         Rfc1122 = "rfc1122",
         /// BSD and macOS.
         Bsd = "bsd",
-    }
-}
-
-words! {
-    /// Transport protocol of a VIP.
-    Protocol, "protocol", {
-        /// TCP.
-        Tcp = "tcp",
-        /// UDP, QUIC included.
-        Udp = "udp",
     }
 }
 

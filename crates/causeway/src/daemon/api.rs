@@ -13,12 +13,13 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router, middleware};
+use causeway_io::RealId;
 use serde::Deserialize;
 
 use super::clock::Moment;
 use super::engine::{Engine, EngineError, GATEWAY_PATIENCE};
 use super::places::{self, Places};
-use super::plane::{RealId, Route};
+use super::plane::Route;
 use super::pool::Pool;
 use super::sync::Way;
 use super::view::{Problem, RealChange, Status, VipChange, VipView};

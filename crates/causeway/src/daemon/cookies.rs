@@ -9,11 +9,10 @@ use anyhow::{Context, bail};
 use causeway_core::cookie::ids::{self, Held, Wanted};
 use causeway_core::cookie::quic::Route;
 use causeway_core::cookie::{Format, Keys};
-use causeway_io::CookieTotals;
+use causeway_io::{CookieTotals, RealId, VipId};
 
 use super::engine::Engine;
-use super::kernel::{KernelPlane, action_word};
-use super::plane::{RealId, VipId};
+use super::kernel::KernelPlane;
 use super::view::{CookieResultView, CookieView};
 use crate::config::{Config, Vip, cookie, quic};
 
@@ -183,7 +182,7 @@ pub fn view(vip: &Vip, totals: Option<&CookieTotals>) -> CookieView {
             .flatten()
             .map(|(result, packets)| CookieResultView {
                 result: result.as_str().to_owned(),
-                action: action_word(result.action()).to_owned(),
+                action: result.action().as_str().to_owned(),
                 packets: *packets,
             })
             .collect(),

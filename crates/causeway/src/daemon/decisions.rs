@@ -10,7 +10,7 @@ use causeway_core::control::{Decision, RealDecision};
 
 use super::clock::Moment;
 use super::engine::{Engine, EngineError};
-use super::meter::Meter;
+use super::real_counters::RealCounters;
 use super::view::{DecisionView, Explanation};
 use crate::config::{Control, LatencySource};
 
@@ -113,7 +113,7 @@ pub fn explain(engine: &Engine, vip: &str, real: &str) -> Result<Explanation, En
             (true, true) => "active",
         }
         .to_owned(),
-        connections_active: engine.meter(member.id).map_or(0, Meter::active),
+        connections_active: engine.counters(member.id).map_or(0, RealCounters::active),
         latency: pool.vip().latency.to_string(),
         latency_fallbacks: pool.latency().fallbacks,
         report_age_s: engine

@@ -5,10 +5,10 @@ use std::io::Write as _;
 
 use causeway_core::agent_report::{Body, Boot, Datagram, ServerLoad};
 use causeway_core::cookie::{Epoch, Keys};
+use causeway_io::{LoadTerms, Pick};
 use serde_json::json;
 
 use super::engine::EngineError;
-use super::plane::{LoadTerms, Pick};
 use super::tests::{Bench, WEB};
 use crate::config;
 
@@ -22,7 +22,7 @@ fn interval(bench: &mut Bench, open: [i64; 4], opened: u64) {
     for (real, open) in open.into_iter().enumerate() {
         let mut state = bench.plane.state();
         state.loads.insert(real as u32, open);
-        state.totals.entry(real as u32).or_default().opened += opened;
+        state.totals.entry(real as u32).or_default().conns_opened += opened;
     }
     bench.run(1, &[]);
 }
@@ -81,8 +81,8 @@ fn other_loads_are_written_with_the_part_of_a_flow() {
         for real in 0..4 {
             let mut state = bench.plane.state();
             let totals = state.totals.entry(real).or_default();
-            totals.traffic.bytes += 1000 * u64::from(real);
-            totals.opened += 1;
+            totals.bytes += 1000 * u64::from(real);
+            totals.conns_opened += 1;
         }
         bench.run(1, &[]);
     }
@@ -181,7 +181,7 @@ fn busy_servers_get_fewer_turns_and_no_herd_runs_to_the_idle_one() {
     let (mut bench, keys) = told("least-loaded", "cpu");
     for real in 0..4 {
         let mut state = bench.plane.state();
-        state.totals.entry(real).or_default().opened += 25;
+        state.totals.entry(real).or_default().conns_opened += 25;
     }
     let idle = [Some((0, 0)), Some((500, 0)), Some((500, 0)), Some((500, 0))];
     tell(&bench, &keys, idle);

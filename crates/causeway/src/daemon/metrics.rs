@@ -133,12 +133,12 @@ struct Latencies {
 
 impl Latencies {
     fn of(engine: &Engine, real: &RealView) -> Self {
-        let meter = engine.meter(real.id);
+        let counters = engine.counters(real.id);
         let empty = Histogram::new();
-        let histogram = meter.map_or(&empty, |meter| meter.histogram());
+        let histogram = counters.map_or(&empty, |counters| counters.histogram());
         // The sum is read every interval, the histogram every second: each only
         // grows, and their quotient is off by what came in between.
-        let sum2_ns = meter.map_or(0, |meter| meter.totals().latency_sum2_ns);
+        let sum2_ns = counters.map_or(0, |counters| counters.totals().latency_sum2_ns);
         Self {
             sum_s: sum2_ns as f64 / 2e9,
             count: histogram.count(),

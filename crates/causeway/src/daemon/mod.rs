@@ -30,14 +30,15 @@ pub mod kernel;
 mod loads;
 #[cfg(test)]
 mod loads_tests;
-mod meter;
 pub mod metrics;
 mod notify;
 pub mod places;
 pub mod plane;
 mod pool;
 mod probe;
+mod real_counters;
 mod report;
+mod rings;
 pub mod serve;
 #[cfg(test)]
 mod serve_tests;
