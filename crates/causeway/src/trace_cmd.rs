@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
+use causeway_balancer::Config;
 use causeway_io::{ConnLayout, trace};
+use causeway_service::config::socket_address as endpoint;
 use clap::ValueEnum;
 use etherparse::PacketBuilder;
 
 use crate::capture::{self, Selection, Style};
-use crate::cli::endpoint;
-use crate::config::Config;
 
 /// Say what a running balancer would do with a packet, and why; with --live, what it does
 ///

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
 use causeway_core::wire::{Datagram, LinkType, TcpFlags, Transport, parse};
-use causeway_io::{Tapped, abi::Action};
+use causeway_io::Tapped;
+use causeway_io::abi::Action;
 use serde::Serialize;
 
 use super::plane::Plane;

@@ -38,7 +38,8 @@ pub enum Action {
 }
 
 impl Action {
-    /// Its word.
+    /// The word of APIs, metrics and tables.
+    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Drop => "drop",
