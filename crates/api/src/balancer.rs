@@ -3,6 +3,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Moment, VerdictView};
@@ -40,9 +42,9 @@ pub struct Stats {
     /// The flow table; a daemon before this one does not tell.
     #[serde(default)]
     pub flow_table: FlowTableView,
-    /// Reports of what clients feel, by agents, since the daemon's start.
+    /// Reports of agents since the daemon's start, by what became of them.
     #[serde(default)]
-    pub client_reports: ReportCounts,
+    pub agent_reports: BTreeMap<String, u64>,
     /// Every VIP, in the configuration's order.
     pub vips: Vec<VipView>,
 }
@@ -431,17 +433,6 @@ pub struct SourceView {
     pub exclusive: bool,
     /// New flows that went by these prefixes, since the group was made.
     pub picked: u64,
-}
-
-/// What became of reports, since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReportCounts {
-    /// Taken for a server's newest.
-    pub taken: u64,
-    /// Older than one that was there: late, or replayed.
-    pub old: u64,
-    /// Not signed with a key of ours, no report at all, or of one server too many.
-    pub refused: u64,
 }
 
 /// What agents have told, since the start.

@@ -2,8 +2,8 @@
 //! The reals' health in the engine, on a clock of the test's own.
 
 use causeway_core::health::State;
+use causeway_io::RealId;
 
-use super::plane::RealId;
 use super::tests::{Bench, MS, WEB, config};
 
 const CHECK: &str =
@@ -146,7 +146,13 @@ fn least_loaded_and_awrr_leave_out_who_is_down() {
     for scheduler in ["least-loaded", "awrr"] {
         let mut bench = Bench::new(&text(scheduler));
         probes(&mut bench, 3, &[2], &[]);
-        bench.plane.state().totals.entry(0).or_default().opened += 10;
+        bench
+            .plane
+            .state()
+            .totals
+            .entry(0)
+            .or_default()
+            .conns_opened += 10;
         bench.run(1, &[]);
         let shares = shares(&bench);
         assert!(

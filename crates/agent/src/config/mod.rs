@@ -2,8 +2,8 @@
 //! The configuration of `causeway agent`, which serves one server.
 
 mod clients;
-mod load;
 mod raw;
+mod report;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,20 +13,31 @@ use std::path::{Path, PathBuf};
 use causeway_core::cookie::{Format, Keys};
 use causeway_io::{Protocol, Vip, XdpMode};
 use causeway_service::config::{
-    self, ConfigErrors, CookieKind, Faults, Words, notice_address, plural, read, text, vip_address,
+    self, ConfigErrors, CookieKind, Faults, Renamed, Words, plural, read, text, vip_address,
     word_source_v4, word_source_v6,
 };
 use toml::Spanned;
 
 pub use self::clients::{ClientsConfig, Threshold};
-pub use self::load::AgentLoad;
 use self::raw::{RawAgent, RawAgentCookie, RawAgentFile, RawAgentVip};
+pub use self::report::AgentReport;
 pub use self::words::AcceptQueue;
 
 /// Port of the agent's HTTP API: that of the balancer is free for one beside it.
 const HTTP_PORT: u16 = 9471;
 /// Room in the data plane's table.
 const ADDRESSES_MAX: usize = 256;
+
+/// Keys that had other names.
+const RENAMED: &Renamed = &[
+    ("agent.cookie.balancers", "agent.report.to"),
+    ("agent.clients.balancers", "agent.report.to"),
+    ("agent.clients.keys", "agent.report.keys"),
+    ("agent.load", "agent.report.load"),
+    ("agent.load.balancers", "agent.report.to"),
+    ("agent.load.interval", "agent.report.load_interval"),
+    ("agent.load.keys", "agent.report.keys"),
+];
 
 /// Everything `causeway agent` needs to know.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,10 +62,8 @@ pub struct AgentConfig {
     pub cookies: Option<AgentCookies>,
     /// What is measured of clients; `None`: nothing.
     pub clients: Option<ClientsConfig>,
-    /// What reports of clients to balancers are signed with, where there are any.
-    pub report_keys: Option<Keys>,
-    /// Who is told of this server's load; `None`: nobody.
-    pub load: Option<AgentLoad>,
+    /// To whom it reports, and what; `None`: nothing.
+    pub report: Option<AgentReport>,
 }
 
 /// What a server needs to know to write cookies.
@@ -66,8 +75,6 @@ pub struct AgentCookies {
     pub cgroup: Option<PathBuf>,
     /// By VIP, this server's id and how cookies are made.
     pub vips: BTreeMap<Vip, (u16, Format)>,
-    /// Stateful balancers to tell of connections' ends.
-    pub balancers: Vec<SocketAddr>,
     /// Source of IP-in-IP headers whose last 16 bits are a connection's word.
     pub word_source_v4: Option<Ipv4Addr>,
     /// The same over IPv6.
@@ -85,7 +92,7 @@ impl AgentConfig {
     /// Validates the text of a file; `path` only names it in messages.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
         let kind = ("agent", "an agent's");
-        config::parse_table(path, text, kind, |file: RawAgentFile, faults| {
+        config::parse_table(path, text, kind, RENAMED, |file: RawAgentFile, faults| {
             config(&file.agent?, faults)
         })
     }
@@ -106,7 +113,7 @@ impl AgentConfig {
             ),
             ("cookie.cgroup", self.cgroup() == running.cgroup()),
             ("clients", self.clients == running.clients),
-            ("load", self.load.is_some() == running.load.is_some()),
+            ("report", self.reported() == running.reported()),
             (
                 "cookie.word_source",
                 self.word_sources() == running.word_sources(),
@@ -125,6 +132,10 @@ impl AgentConfig {
     /// Longest IP packet that the tunnels carry, if SYN-ACKs are to say so.
     pub fn inner_mtu(&self) -> Option<u16> {
         self.cookies.as_ref()?.inner_mtu
+    }
+
+    fn reported(&self) -> Option<(bool, bool, bool)> {
+        self.report.as_ref().map(AgentReport::features)
     }
 
     fn cgroup(&self) -> Option<&Path> {
@@ -190,17 +201,21 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
     let mode = config::text(raw.xdp.mode.as_ref(), faults, |word| {
         config::one_of("XDP mode", &XdpMode::WORDS, word)
     });
-    let report_keys = report_keys(raw, cookies.as_ref(), &addresses, faults);
-    let load = raw.load.as_ref().map(|raw| {
-        let keys = cookies.as_ref().and_then(Option::as_ref);
-        let keys = keys.map(|cookies| cookies.keys);
-        load::load(raw, keys, &addresses, &vips, faults)
-    });
+    let sources = report::Sources {
+        addresses: &addresses,
+        vips: &vips,
+        cookies: cookies.as_ref().and_then(Option::as_ref),
+        clients: clients.as_ref(),
+    };
+    // What a fault elsewhere has left out is no fault here.
+    let is_whole = raw.cookie.is_none() == sources.cookies.is_none()
+        && raw.clients.is_none() == clients.is_none();
+    let report = raw.report.as_ref().filter(|_| is_whole);
+    let report = report.map(|raw| report::report(raw, &sources, faults));
     Some(AgentConfig {
-        report_keys,
-        load: match load {
+        report: match report {
             None => None,
-            Some(load) => Some(load?),
+            Some(report) => Some(report?),
         },
         interface: interface?,
         addresses,
@@ -219,41 +234,6 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
             Some(_) => Some(clients?),
         },
     })
-}
-
-/// The keys file that `[agent.clients]` names, else the cookies'. Balancers that are told of
-/// clients must know whom it is about, and from whom it is.
-fn report_keys(
-    raw: &RawAgent,
-    cookies: Option<&Option<AgentCookies>>,
-    addresses: &BTreeSet<IpAddr>,
-    faults: &mut Faults<'_>,
-) -> Option<Keys> {
-    let clients = raw.clients.as_ref()?;
-    let first = clients.balancers.first()?;
-    if addresses.is_empty() {
-        faults.at(
-            first.span(),
-            "`balancers` know this server by its `addresses`; name them under [agent]",
-        );
-    }
-    if clients.services.is_empty() {
-        faults.at(
-            first.span(),
-            "`balancers` are told of `services`: name their VIPs, for example services = [\"192.0.2.1:80\"]",
-        );
-    }
-    match (&clients.keys, cookies) {
-        (Some(_), _) => config::keys_of(clients.keys.as_ref(), faults).map(|(_, keys)| keys),
-        (None, Some(cookies)) => Some(cookies.as_ref()?.keys),
-        (None, None) => {
-            faults.at(
-                first.span(),
-                "what `balancers` are told is signed: name the keys file with `keys`, the same as under [clients] there",
-            );
-            None
-        }
-    }
 }
 
 /// A server that is reached by `l2` alone, or by no balancer at all, has no tunnels, but
@@ -296,14 +276,10 @@ fn cookies(raw: &RawAgentCookie, faults: &mut Faults<'_>) -> Option<AgentCookies
             faults.at(spanned.span(), format!("vip {vip} is given twice"));
         }
     }
-    let balancers = raw.balancers.iter();
-    let balancers = balancers.filter_map(|one| text(Some(one), faults, notice_address));
-    let balancers = balancers.collect();
     Some(AgentCookies {
         keys: keys?.1,
         cgroup,
         vips,
-        balancers,
         word_source_v4: text(raw.word_source.as_ref(), faults, word_source_v4),
         word_source_v6: text(raw.word_source6.as_ref(), faults, word_source_v6),
         inner_mtu: inner_mtu(raw.inner_mtu.as_ref(), faults),

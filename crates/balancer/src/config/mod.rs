@@ -36,8 +36,8 @@ mod validate;
 mod vip;
 mod words;
 
-pub use causeway_io::{FlowIdle, TunnelEnds, XdpMode};
-use causeway_service::config::{ConfigErrors, plural, read};
+pub use causeway_io::{FlowIdle, Protocol, TunnelEnds, XdpMode};
+use causeway_service::config::{ConfigErrors, Renamed, plural, read};
 
 pub use announce::Announce;
 pub use clients_of::{FlowLimit, Source};
@@ -45,12 +45,20 @@ pub use cookie::{Beside, Cookies};
 pub use hash_key::HashKey;
 pub use health::{Health, Probe};
 pub use json::{changed_vip, real_from_json, vip_from_json};
-pub use reports::ClientReports;
+pub use reports::AgentReports;
 pub use stateful::Stateful;
 pub use words::{
     Control, Forwarding, Fragments, GueChecksum, LatencySource, LoadSource, OnStop, Otherwise,
-    Protocol, Scheduler,
+    Scheduler,
 };
+
+/// Keys that had other names.
+const RENAMED: &Renamed = &[
+    ("clients", "agent_reports"),
+    ("clients.listen", "agent_reports.listen"),
+    ("clients.keys", "agent_reports.keys"),
+    ("stateful.listen", "agent_reports.listen"),
+];
 
 /// Everything `causeway lb` needs to know.
 #[derive(Debug, Clone, PartialEq)]
@@ -94,8 +102,8 @@ pub struct Config {
     pub cookies: Option<Cookies>,
     /// How routers hear of VIPs that are ready, if they do.
     pub announce: Option<Announce>,
-    /// Where agents tell what their clients feel; `None`: nowhere.
-    pub clients: Option<ClientReports>,
+    /// Where agents report; `None`: nowhere.
+    pub agent_reports: Option<AgentReports>,
     /// How much history per real the daemon keeps.
     pub history: Duration,
     /// The virtual services, in the file's order.
@@ -191,6 +199,15 @@ pub struct Real {
 }
 
 impl Vip {
+    /// What identifies it in the data plane.
+    pub fn key(&self) -> causeway_io::Vip {
+        causeway_io::Vip {
+            address: self.address,
+            port: self.port,
+            protocol: self.protocol,
+        }
+    }
+
     /// Whether a real is for some clients alone.
     pub fn is_reserved(&self, real: &Real) -> bool {
         let mut exclusive = self.sources.iter().filter(|source| source.exclusive);
@@ -252,7 +269,7 @@ impl Config {
 
     /// Validates the text of a file; `path` only names it in messages.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
-        causeway_service::config::parse(path, text, |raw, faults| {
+        causeway_service::config::parse(path, text, RENAMED, |raw, faults| {
             let config = validate::config(raw, Beside::NOTHING, faults)?;
             reports::check(&config, faults);
             Some(config)
@@ -261,7 +278,7 @@ impl Config {
 
     /// Checks a text that stands beside a file.
     fn parse_request(text: &str, beside: Beside) -> Result<Self, ConfigErrors> {
-        causeway_service::config::parse(Path::new("request"), text, |raw, faults| {
+        causeway_service::config::parse(Path::new("request"), text, &[], |raw, faults| {
             validate::config(raw, beside, faults)
         })
     }
@@ -282,13 +299,16 @@ impl Config {
             ("stateful", self.stateful == running.stateful),
             ("encap.tunnel_ends", self.tunnel_ends == running.tunnel_ends),
             ("measure", self.measure == running.measure),
-            ("clients.listen", self.reports_at() == running.reports_at()),
+            (
+                "agent_reports.listen",
+                self.reports_at() == running.reports_at(),
+            ),
         ];
         same.iter().find(|(_, same)| !same).map(|(key, _)| *key)
     }
 
     fn reports_at(&self) -> Option<SocketAddr> {
-        self.clients.as_ref().map(|clients| clients.listen)
+        self.agent_reports.as_ref().map(|reports| reports.listen)
     }
 
     /// Whether a VIP's packets get an outer header, and so need a gateway.

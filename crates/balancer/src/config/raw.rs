@@ -34,7 +34,7 @@ pub(super) struct RawConfig {
     pub control: RawControl,
     #[serde(default)]
     pub cookie: RawCookie,
-    pub clients: Option<RawReports>,
+    pub agent_reports: Option<RawReports>,
     #[serde(default)]
     pub announce: RawAnnounce,
     #[serde(default)]
@@ -76,11 +76,10 @@ pub(super) struct RawStateful {
     pub tier: Option<Spanned<i64>>,
     pub tiers: Option<Spanned<i64>>,
     pub idle: Text,
-    pub listen: Text,
     pub adopt: Text,
 }
 
-/// Where agents tell what their clients feel.
+/// Where agents report.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawReports {

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Validation of `[stateful]`, and of what it asks of the VIPs that use it.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use causeway_service::config::{
-    CountValue, Faults, notice_address, text, units, word_source_v4, word_source_v6,
-};
+use causeway_service::config::{CountValue, Faults, text, units, word_source_v4, word_source_v6};
 use toml::Spanned;
 
 use super::raw::RawStateful;
@@ -38,9 +36,6 @@ pub struct Stateful {
     pub tier: u32,
     /// How long an open connection may be silent.
     pub idle: Duration,
-    /// UDP address where agents tell of connections' ends; `None`: places come back by
-    /// ageing alone.
-    pub listen: Option<SocketAddr>,
     /// How long a balancer that begins empty asks agents for open connections, and gives
     /// out no places meanwhile.
     pub adopt: Duration,
@@ -84,7 +79,6 @@ pub(super) fn stateful(raw: &RawStateful, faults: &mut Faults<'_>) -> Stateful {
         tiers,
         tier,
         idle: idle.unwrap_or(Duration::from_secs(3600)),
-        listen: text(raw.listen.as_ref(), faults, notice_address),
     }
 }
 

@@ -364,18 +364,10 @@ fn stateful_vips_need_places_a_tunnel_and_a_way_to_tell() {
         (1 << 20, true)
     );
     with(&format!("{places}\nword_source = \"10.8.0.0/16\""), "").unwrap();
-    assert_eq!(config.stateful.listen, None);
     let gue = "forwarding = \"gue\"";
-    let listen = |address: &str| format!("{places}\nlisten = \"{address}\"");
-    let config = with(&listen("[fd00::2]:9472"), gue).unwrap();
-    assert_eq!(
-        config.stateful.listen,
-        Some("[fd00::2]:9472".parse().unwrap())
-    );
     assert_eq!(config.stateful.adopt, Duration::from_secs(10));
     let hour = format!("{places}\nadopt = \"1h\"");
     assert!(refused(&hour, gue).contains("adopt must lie between 0s and 10m"));
-    assert!(refused(&listen("10.0.0.2"), gue).contains("`10.0.0.2` is no address with a port"));
 }
 
 #[test]

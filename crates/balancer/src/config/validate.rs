@@ -52,8 +52,8 @@ pub(super) fn config(raw: RawConfig, beside: Beside, faults: &mut Faults<'_>) ->
     text(raw.measure.estimator.as_ref(), faults, estimator);
     let measure = raw.measure.enabled.unwrap_or(true);
     let cookies = cookie::cookies(&raw.cookie, faults);
-    let clients = raw.clients.as_ref();
-    let clients = clients.map(|raw| reports::reports(raw, cookies.as_ref(), faults));
+    let agent_reports = raw.agent_reports.as_ref();
+    let agent_reports = agent_reports.map(|raw| reports::reports(raw, cookies.as_ref(), faults));
     let stateful = stateful::stateful(&raw.stateful, faults);
     let beside = Beside {
         has_keys: beside.has_keys || cookies.is_some(),
@@ -92,7 +92,7 @@ pub(super) fn config(raw: RawConfig, beside: Beside, faults: &mut Faults<'_>) ->
         law,
         cookies,
         announce: announce::announce(&raw.announce, faults),
-        clients: clients.flatten(),
+        agent_reports: agent_reports.flatten(),
         history: history.unwrap_or(Duration::from_secs(600)),
         vips,
     })

@@ -8,7 +8,7 @@ use std::ops::Range;
 use causeway_core::control::Law;
 use causeway_core::cookie::{Format, Mode};
 use causeway_service::config::{
-    Faults, Words, cookie_id, endpoint, host_address, text, vip_address,
+    Faults, Words, cookie_id, endpoint, host_address, one_of, text, vip_address,
 };
 use toml::Spanned;
 
@@ -95,8 +95,10 @@ fn vip(
     }
     let address = text(raw.address.as_ref(), faults, vip_address);
     let port = port(raw, spanned.span(), faults);
-    let protocol =
-        text(raw.protocol.as_ref(), faults, Protocol::from_word).unwrap_or(Protocol::Tcp);
+    let protocol = text(raw.protocol.as_ref(), faults, |word| {
+        one_of("protocol", &Protocol::WORDS, word)
+    })
+    .unwrap_or(Protocol::Tcp);
     let scheduler =
         text(raw.scheduler.as_ref(), faults, Scheduler::from_word).unwrap_or(Scheduler::Maglev);
     let forwarding =

@@ -15,16 +15,6 @@ words! {
 }
 
 words! {
-    /// Transport protocol of a VIP.
-    Protocol, "protocol", {
-        /// TCP.
-        Tcp = "tcp",
-        /// UDP, QUIC included.
-        Udp = "udp",
-    }
-}
-
-words! {
     /// How a new connection picks its real.
     Scheduler, "scheduler", {
         /// Weighted Maglev hashing with the configured weights.

@@ -15,6 +15,7 @@ mod base;
 mod controller;
 mod decision;
 mod equalise;
+mod evidence;
 mod law;
 pub mod merge;
 mod params;

@@ -170,8 +170,8 @@ pub fn cookie_format(
     }
 }
 
-/// Where notices of connections go: an address and a port.
-pub fn notice_address(text: &str) -> Result<SocketAddr, String> {
+/// Where reports go: an address and a port.
+pub fn report_address(text: &str) -> Result<SocketAddr, String> {
     let address = SocketAddr::from_str(text).ok();
     address.filter(|address| address.port() != 0).ok_or_else(|| {
         format!(

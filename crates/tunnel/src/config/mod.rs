@@ -112,7 +112,7 @@ impl TunnelConfig {
     /// Validates the text of a file; `path` only names it in messages.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
         let kind = ("tunnel", "a tunnel's");
-        config::parse_table(path, text, kind, |file: RawFile, faults| {
+        config::parse_table(path, text, kind, &[], |file: RawFile, faults| {
             config(&file.tunnel?, faults)
         })
     }

@@ -19,8 +19,8 @@ use crate::crowd::{Crowd, CrowdConfig, Server, ServerConfig, Transaction};
 use crate::topology::{Shape, Topology, vip4};
 
 const PORT: u16 = 80;
-/// Where the balancer hears of clients.
-const REPORTS_PORT: u16 = 9473;
+/// Where agents report.
+const REPORTS_PORT: u16 = 9472;
 /// How long the balancer may take to see that an agent is gone: a report holds for 3 s.
 const SEEN: Duration = Duration::from_secs(8);
 
@@ -102,7 +102,7 @@ fn run(context: &Context, source: &'static str) -> Result<Row> {
         )?);
         let lines = format!(
             "[agent.clients]\nservices = [\"{vip}\"]\nhistory = \"\"\n\
-             balancers = [\"{listen}\"]\nkeys = \"{}\"\n",
+             [agent.report]\nclient_latency = true\nto = [\"{listen}\"]\nkeys = \"{}\"\n",
             keys.display()
         );
         let pins = Path::new("/sys/fs/bpf").join(node.netns.name());
@@ -123,7 +123,7 @@ fn run(context: &Context, source: &'static str) -> Result<Row> {
                 .collect(),
         }],
         head: vec![format!(
-            "[clients]\nlisten = \"{listen}\"\nkeys = \"{}\"",
+            "[agent_reports]\nlisten = \"{listen}\"\nkeys = \"{}\"",
             keys.display()
         )],
         ..Settings::default()

@@ -1,39 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tells balancers of this server's load some times a second, for VIPs with
-//! `load = "cpu"` or `"in-flight"`.
+//! How busy this server is.
 
-use std::collections::BTreeMap;
-use std::net::UdpSocket;
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::IpAddr;
 use std::time::Instant;
-use std::{fs, thread};
 
-use causeway_core::select::report::{LoadReport, ServerLoad};
-use causeway_io::{boot_id, in_flight, monotonic_ns};
+use causeway_core::agent_report::{Boot, ServerLoad};
+use causeway_io::{boot_id, in_flight};
 use tracing::warn;
 
-use crate::agent::Agent;
-use crate::notices::open_socket;
-
 /// Connections are counted for at most this part of the time: a server with very many is
-/// asked more seldom, and told of as it was then.
+/// asked more seldom, and reports what was found then.
 const COUNTING_PART: u32 = 20;
 
-/// Tells from now on, on a thread that ends with the process, if anybody is to be told.
-pub fn start(agent: Arc<Agent>) -> std::io::Result<()> {
-    if agent.load_plan().is_none() {
-        return Ok(());
-    }
-    thread::Builder::new()
-        .name("load".to_owned())
-        .spawn(move || Teller::default().run(&agent))?;
-    Ok(())
-}
-
+/// Reads the kernel's figures.
 #[derive(Default)]
-struct Teller {
-    /// By whether it is for IPv6.
-    sockets: BTreeMap<bool, UdpSocket>,
+pub struct LoadReader {
     cpu: CpuTimes,
     load: ServerLoad,
     /// When connections may be counted again.
@@ -41,37 +24,19 @@ struct Teller {
     is_warned: bool,
 }
 
-impl Teller {
-    fn run(mut self, agent: &Agent) {
-        let boot = boot_id();
-        let mut next = Instant::now();
-        // A reload may change whom to tell, not whether.
-        while let Some(plan) = agent.load_plan() {
-            self.look(&plan.vips);
-            agent.set_load(self.load);
-            for &server in &plan.servers {
-                let report = LoadReport {
-                    server,
-                    boot,
-                    at_ns: monotonic_ns(),
-                    load: self.load,
-                };
-                let datagram = report.encode(&plan.load.keys);
-                for balancer in &plan.load.balancers {
-                    self.send(&datagram, *balancer);
-                }
-            }
-            next = (next + plan.load.interval).max(Instant::now());
-            thread::sleep(next.saturating_duration_since(Instant::now()));
-        }
-    }
-
-    fn look(&mut self, vips: &std::collections::BTreeSet<std::net::IpAddr>) {
+impl LoadReader {
+    /// The load since the last reading; connections to `vips` count.
+    pub fn read(&mut self, vips: &BTreeSet<IpAddr>) -> ServerLoad {
         let busy = fs::read_to_string("/proc/stat")
             .ok()
             .and_then(|text| CpuTimes::parse(&text))
             .and_then(|now| std::mem::replace(&mut self.cpu, now).busy_milli(&now));
         self.load.cpu_milli = busy.unwrap_or(self.load.cpu_milli);
+        self.count(vips);
+        self.load
+    }
+
+    fn count(&mut self, vips: &BTreeSet<IpAddr>) {
         let began = Instant::now();
         if self.count_at.is_some_and(|at| at > began) {
             return;
@@ -86,19 +51,20 @@ impl Teller {
         }
         self.count_at = Some(began + began.elapsed() * COUNTING_PART);
     }
+}
 
-    /// A balancer that is not there takes this server for an average one.
-    fn send(&mut self, datagram: &[u8], balancer: std::net::SocketAddr) {
-        let ipv6 = balancer.is_ipv6();
-        if !self.sockets.contains_key(&ipv6)
-            && let Ok(socket) = open_socket(ipv6)
-        {
-            self.sockets.insert(ipv6, socket);
-        }
-        if let Some(socket) = self.sockets.get(&ipv6) {
-            let _ = socket.send_to(datagram, balancer);
-        }
+/// This boot of the machine.
+pub fn boot() -> Boot {
+    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+    Boot {
+        time_s: boot_time_s(&text).unwrap_or(0),
+        id: boot_id() as u32,
     }
+}
+
+fn boot_time_s(stat: &str) -> Option<u32> {
+    let mut lines = stat.lines();
+    lines.find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())
 }
 
 /// Ticks of all CPUs since the boot.
@@ -136,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_busy_share_is_of_the_time_between_two_looks() {
+    fn the_busy_share_is_of_the_time_between_two_readings() {
         let at = |text: &str| CpuTimes::parse(text).expect("a line");
         let first = at("cpu  100 0 50 800 50 0 0 0 7 0\ncpu0 1 2 3\n");
         assert_eq!(
@@ -153,5 +119,15 @@ mod tests {
         for text in ["", "cpu0 1 2 3 4 5", "cpu  1 2 x 4 5", "cpu  1 2 3"] {
             assert_eq!(CpuTimes::parse(text), None, "{text:?}");
         }
+    }
+
+    #[test]
+    fn the_boots_time_is_read() {
+        assert_eq!(
+            boot_time_s("cpu  1 2\nbtime 1700000000\nprocesses 3\n"),
+            Some(1_700_000_000)
+        );
+        assert_eq!(boot_time_s("cpu  1 2\n"), None);
+        assert!(boot().time_s > 1_000_000_000);
     }
 }

@@ -7,8 +7,7 @@ use std::time::Duration;
 use causeway_api::balancer::LatencyView;
 use causeway_core::control::Reading;
 use causeway_core::hist::Histogram;
-
-use super::plane::RealTotals;
+use causeway_io::RealStats;
 
 /// Span of the recent mean.
 const RECENT_NS: u64 = 10_000_000_000;
@@ -18,9 +17,9 @@ pub(super) const CONNECTION_AGE_NS: f64 = 900e9;
 
 /// One real's counters, made into differences.
 #[derive(Debug)]
-pub struct Meter {
-    totals: RealTotals,
-    delta: RealTotals,
+pub struct RealCounters {
+    totals: RealStats,
+    delta: RealStats,
     active: f64,
     last_us: Option<f64>,
     /// (time, sum_halves, weight_halves) of recent intervals with samples.
@@ -32,13 +31,13 @@ pub struct Meter {
     latest: Histogram,
 }
 
-impl Meter {
+impl RealCounters {
     /// Starts from the totals that the data plane has counted for `age`.
-    pub fn new(totals: RealTotals, histogram: Histogram, age: Duration) -> Self {
-        let unended = totals.opened.saturating_sub(totals.closed) as f64;
+    pub fn new(totals: RealStats, histogram: Histogram, age: Duration) -> Self {
+        let unended = totals.conns_opened.saturating_sub(totals.conns_closed) as f64;
         Self {
             totals,
-            delta: RealTotals::default(),
+            delta: RealStats::default(),
             active: unended * still_open(age.as_nanos() as f64),
             last_us: None,
             recent: VecDeque::new(),
@@ -49,11 +48,12 @@ impl Meter {
     }
 
     /// Takes in the totals at the end of an interval of `interval_ns`.
-    pub fn advance(&mut self, now_ns: u64, interval_ns: u64, totals: RealTotals) {
+    pub fn advance(&mut self, now_ns: u64, interval_ns: u64, totals: RealStats) {
         self.delta = since(totals, self.totals);
         self.totals = totals;
         let kept = self.active * (-(interval_ns as f64) / CONNECTION_AGE_NS).exp();
-        self.active = (kept + self.delta.opened as f64 - self.delta.closed as f64).max(0.0);
+        self.active =
+            (kept + self.delta.conns_opened as f64 - self.delta.conns_closed as f64).max(0.0);
         let (sum_halves, weight_halves) = (
             self.delta.latency_sum_halves_ns,
             self.delta.latency_weight_halves,
@@ -89,12 +89,12 @@ impl Meter {
     }
 
     /// The last interval's difference.
-    pub fn delta(&self) -> &RealTotals {
+    pub fn delta(&self) -> &RealStats {
         &self.delta
     }
 
     /// Totals since the slot was made.
-    pub fn totals(&self) -> &RealTotals {
+    pub fn totals(&self) -> &RealStats {
         &self.totals
     }
 
@@ -143,17 +143,18 @@ pub fn mean_us(sum_halves_ns: u64, weight_halves: u64) -> Option<f64> {
 }
 
 /// Differences; a counter that fell belongs to a slot that was made anew.
-fn since(new: RealTotals, old: RealTotals) -> RealTotals {
+fn since(new: RealStats, old: RealStats) -> RealStats {
     let minus = |new: u64, old: u64| new.checked_sub(old).unwrap_or(new);
-    let mut delta = new;
-    delta.traffic.packets = minus(new.traffic.packets, old.traffic.packets);
-    delta.traffic.bytes = minus(new.traffic.bytes, old.traffic.bytes);
-    delta.opened = minus(new.opened, old.opened);
-    delta.closed = minus(new.closed, old.closed);
-    delta.requests = minus(new.requests, old.requests);
-    delta.latency_sum_halves_ns = minus(new.latency_sum_halves_ns, old.latency_sum_halves_ns);
-    delta.latency_weight_halves = minus(new.latency_weight_halves, old.latency_weight_halves);
-    delta
+    RealStats {
+        packets: minus(new.packets, old.packets),
+        bytes: minus(new.bytes, old.bytes),
+        conns_opened: minus(new.conns_opened, old.conns_opened),
+        conns_closed: minus(new.conns_closed, old.conns_closed),
+        requests: minus(new.requests, old.requests),
+        latency_sum_halves_ns: minus(new.latency_sum_halves_ns, old.latency_sum_halves_ns),
+        latency_weight_halves: minus(new.latency_weight_halves, old.latency_weight_halves),
+        latency_at_ns: new.latency_at_ns,
+    }
 }
 
 #[cfg(test)]
@@ -162,34 +163,35 @@ mod tests {
 
     const S: u64 = 1_000_000_000;
 
-    fn totals(opened: u64, closed: u64, sum_halves: u64, weight_halves: u64) -> RealTotals {
-        RealTotals {
-            opened,
-            closed,
+    fn totals(opened: u64, closed: u64, sum_halves: u64, weight_halves: u64) -> RealStats {
+        RealStats {
+            conns_opened: opened,
+            conns_closed: closed,
             latency_sum_halves_ns: sum_halves,
             latency_weight_halves: weight_halves,
-            ..RealTotals::default()
+            ..RealStats::default()
         }
     }
 
     #[test]
     fn connections_are_opened_minus_closed_and_age() {
-        let mut meter = Meter::new(totals(10, 4, 0, 0), Histogram::new(), Duration::ZERO);
-        assert_eq!(meter.active(), 6);
-        meter.advance(S, S, totals(12, 5, 0, 0));
-        assert_eq!(meter.active(), 7);
-        meter.advance(2 * S, S, totals(12, 30, 0, 0));
-        assert_eq!(meter.active(), 0);
-        let mut meter = Meter::new(totals(100, 0, 0, 0), Histogram::new(), Duration::ZERO);
-        meter.advance(1_800 * S, 1_800 * S, totals(100, 0, 0, 0));
-        assert_eq!(meter.active(), 14);
+        let mut counters = RealCounters::new(totals(10, 4, 0, 0), Histogram::new(), Duration::ZERO);
+        assert_eq!(counters.active(), 6);
+        counters.advance(S, S, totals(12, 5, 0, 0));
+        assert_eq!(counters.active(), 7);
+        counters.advance(2 * S, S, totals(12, 30, 0, 0));
+        assert_eq!(counters.active(), 0);
+        let mut counters =
+            RealCounters::new(totals(100, 0, 0, 0), Histogram::new(), Duration::ZERO);
+        counters.advance(1_800 * S, 1_800 * S, totals(100, 0, 0, 0));
+        assert_eq!(counters.active(), 14);
     }
 
     #[test]
     fn connections_from_before_the_start_have_aged() {
         let active = |age_s| {
             let totals = totals(1_000_000, 100_000, 0, 0);
-            Meter::new(totals, Histogram::new(), Duration::from_secs(age_s)).active()
+            RealCounters::new(totals, Histogram::new(), Duration::from_secs(age_s)).active()
         };
         assert_eq!(active(0), 900_000);
         assert_eq!(
@@ -206,35 +208,36 @@ mod tests {
 
     #[test]
     fn means_are_of_the_last_interval_and_of_ten_seconds() {
-        let mut meter = Meter::new(totals(0, 0, 0, 0), Histogram::new(), Duration::ZERO);
-        meter.advance(S, S, totals(0, 0, 8_000, 4));
-        meter.advance(2 * S, S, totals(0, 0, 20_000, 6));
-        assert_eq!(meter.latency().last_us, Some(6.0));
-        assert_eq!(meter.latency().mean_us, Some(20_000.0 / 6.0 / 1e3));
-        assert_eq!(meter.latency().samples, 3);
-        meter.advance(11 * S, S, totals(0, 0, 20_000, 6));
-        assert_eq!(meter.latency().mean_us, Some(6.0));
-        meter.advance(12 * S, S, totals(0, 0, 20_000, 6));
-        assert_eq!(meter.latency().mean_us, None);
+        let mut counters = RealCounters::new(totals(0, 0, 0, 0), Histogram::new(), Duration::ZERO);
+        counters.advance(S, S, totals(0, 0, 8_000, 4));
+        counters.advance(2 * S, S, totals(0, 0, 20_000, 6));
+        assert_eq!(counters.latency().last_us, Some(6.0));
+        assert_eq!(counters.latency().mean_us, Some(20_000.0 / 6.0 / 1e3));
+        assert_eq!(counters.latency().samples, 3);
+        counters.advance(11 * S, S, totals(0, 0, 20_000, 6));
+        assert_eq!(counters.latency().mean_us, Some(6.0));
+        counters.advance(12 * S, S, totals(0, 0, 20_000, 6));
+        assert_eq!(counters.latency().mean_us, None);
     }
 
     #[test]
     fn a_slot_made_anew_counts_from_zero() {
-        let mut meter = Meter::new(totals(50, 0, 0, 0), Histogram::new(), Duration::ZERO);
-        meter.advance(S, S, totals(3, 0, 0, 0));
-        assert_eq!(meter.delta().opened, 3);
+        let mut counters = RealCounters::new(totals(50, 0, 0, 0), Histogram::new(), Duration::ZERO);
+        counters.advance(S, S, totals(3, 0, 0, 0));
+        assert_eq!(counters.delta().conns_opened, 3);
     }
 
     #[test]
     fn percentiles_forget() {
         let mut histogram = Histogram::new();
-        let mut meter = Meter::new(RealTotals::default(), histogram.clone(), Duration::ZERO);
+        let mut counters =
+            RealCounters::new(RealStats::default(), histogram.clone(), Duration::ZERO);
         histogram.record_n(1_000_000, 100);
-        meter.observe_histogram(histogram.clone());
-        let p50 = meter.latency().p50_us.unwrap();
+        counters.observe_histogram(histogram.clone());
+        let p50 = counters.latency().p50_us.unwrap();
         assert!((p50 - 1000.0).abs() < 50.0);
-        meter.rotate();
-        meter.rotate();
-        assert_eq!(meter.latency().p50_us, None);
+        counters.rotate();
+        counters.rotate();
+        assert_eq!(counters.latency().p50_us, None);
     }
 }
