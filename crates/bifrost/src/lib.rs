@@ -65,7 +65,6 @@
 //! datagram, and is put together and written to the far TUN as it was: nothing is
 //! checksummed or segmented on the way. See [`wire`] for the format.
 
-pub mod sim;
 pub mod wire;
 
 mod batch;

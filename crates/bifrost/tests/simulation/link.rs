@@ -5,7 +5,7 @@
 use rand::Rng;
 use rand_pcg::Pcg64Mcg;
 
-use crate::wire::{Kind, Prefix};
+use causeway_bifrost::wire::{Kind, Prefix};
 
 /// What a link does to datagrams. Probabilities are of one datagram.
 #[derive(Clone, Copy, Debug)]

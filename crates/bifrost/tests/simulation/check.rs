@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use crate::{PathMetrics, Refused, TunnelMetrics};
+use causeway_bifrost::{PathMetrics, Refused, TunnelMetrics};
 
 use super::host::Host;
 use super::plan::{Case, Plan};
@@ -26,7 +26,7 @@ impl fmt::Display for Failure {
         let (seed, case, what) = (self.seed, self.case.name(), &self.what);
         write!(
             f,
-            "{case}: {what}; again: cargo run -p causeway-bifrost --example soak -- --seed {seed}"
+            "{case}: {what}; again: SEEDS={seed} cargo test -p causeway-bifrost --test simulation"
         )
     }
 }

@@ -9,7 +9,7 @@ use rand_pcg::Pcg64Mcg;
 use super::super::host::MIN_FRAME;
 use super::super::link::LinkSettings;
 use super::{Case, Expected, Fault, MS, Offer, Plan, US};
-use crate::{Config, Key, Rto, Schedule};
+use causeway_bifrost::{Config, Key, Rto, Schedule};
 
 /// A plan in the making.
 pub(super) struct Draft {

@@ -7,7 +7,7 @@ use rand::seq::IndexedRandom;
 
 use super::draft::{Draft, key};
 use super::{Case, Expected, Fault, MS, US, VnicPlan};
-use crate::{Config, Keys};
+use causeway_bifrost::{Config, Keys};
 
 impl Draft {
     /// That of the plan's case.

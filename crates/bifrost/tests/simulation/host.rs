@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::{
+use causeway_bifrost::{
     Engine, Event, Kept, Limits, PathId, PathMetrics, Refused, Release, Span, Transmit,
     TunnelMetrics, VNET_HEADER_LEN, Verdict,
 };
@@ -359,7 +359,7 @@ impl Host {
                     datagram.extend_from_slice(&slot[span.offset as usize..end]);
                     datagram.resize(datagram.len() + usize::from(segment.padding), 0);
                     if batch.to_seal {
-                        datagram.resize(datagram.len() + crate::wire::TAG_LEN, 0);
+                        datagram.resize(datagram.len() + causeway_bifrost::wire::TAG_LEN, 0);
                         self.engine.seal(&mut datagram);
                     }
                 }
@@ -369,7 +369,7 @@ impl Host {
                     return Err(format!("a batch of {size} bytes has a datagram of {len}"));
                 }
                 total += len;
-                send(batch.path.index(), datagram);
+                send(batch.path.0.into(), datagram);
             }
             if total != batch.total as usize {
                 return Err(format!("a batch of {} bytes has {total}", batch.total));

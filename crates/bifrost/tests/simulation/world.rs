@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use crate::{Config, Engine, PathConfig, PathId};
+use causeway_bifrost::{Config, Engine, PathConfig, PathId};
 
 use super::host::{Content, Host, frame};
 use super::link::Link;

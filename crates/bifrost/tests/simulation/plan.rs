@@ -5,7 +5,7 @@
 mod draft;
 mod trouble;
 
-use crate::Config;
+use causeway_bifrost::Config;
 
 use super::link::LinkSettings;
 use draft::Draft;
