@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use causeway_bifrost::{PathMetrics, Refused, TunnelMetrics};
+use causeway_bifrost::{DropReason, PathMetrics, TunnelMetrics};
 
 use super::host::Host;
 use super::plan::{Case, Plan};
@@ -120,8 +120,8 @@ pub(super) fn check(plan: &Plan, world: &World) -> Result<Summary, String> {
         summary.delivered += delivered;
         summary.lost += accepted - delivered;
         summary.sent += sum(&lives[from], |tunnel| tunnel.chunks_sent);
-        summary.resent += sum(&lives[from], |tunnel| tunnel.chunks_resent);
-        summary.again += sum(&lives[from], |tunnel| tunnel.refused(Refused::Again));
+        summary.resent += sum(&lives[from], |tunnel| tunnel.chunks_retransmitted);
+        summary.again += sum(&lives[from], |tunnel| tunnel.drops(DropReason::Redundant));
         summary.slowest_ns = summary.slowest_ns.max(slowest_ns);
     }
     let (permille, more) = plan.expected.resent;
@@ -137,10 +137,14 @@ pub(super) fn check(plan: &Plan, world: &World) -> Result<Summary, String> {
 /// endpoint that was started anew.
 fn may_be_lost(sender: &Lives, receiver: &Lives) -> u64 {
     let dropped = |tunnel: &TunnelMetrics| {
-        [Refused::GaveUp, Refused::PeerRestart, Refused::FrameLong]
-            .map(|reason| tunnel.refused(reason))
-            .iter()
-            .sum::<u64>()
+        [
+            DropReason::Abandoned,
+            DropReason::PeerRestart,
+            DropReason::FrameLong,
+        ]
+        .map(|reason| tunnel.drops(reason))
+        .iter()
+        .sum::<u64>()
     };
     let ended = |lives: &Lives| lives[..lives.len() - 1].to_vec();
     sum(sender, dropped)
@@ -156,14 +160,14 @@ fn acknowledged_have_come(sender: &Lives, receiver: &Lives) -> Result<(), String
     let acknowledged: u64 = paths.map(|path| path.acked_chunks).sum();
     let came = sum(receiver, |tunnel| {
         let useless = [
-            Refused::Again,
-            Refused::Late,
-            Refused::Recut,
-            Refused::Virtio,
+            DropReason::Redundant,
+            DropReason::Late,
+            DropReason::Resegmented,
+            DropReason::Virtio,
         ];
         tunnel.chunks_received
             + useless
-                .map(|reason| tunnel.refused(reason))
+                .map(|reason| tunnel.drops(reason))
                 .iter()
                 .sum::<u64>()
     });
@@ -187,7 +191,7 @@ fn nothing_is_left(host: &Host) -> Result<(), String> {
 
 fn drops_are_counted(host: &Host, lives: &Lives) -> Result<(), String> {
     for (reason, count) in &host.record.datagrams_refused {
-        let counted = sum(lives, |tunnel| tunnel.refused(*reason));
+        let counted = sum(lives, |tunnel| tunnel.drops(*reason));
         // Chunks that were held and then dropped are counted besides.
         require(counted >= *count, || {
             format!("{count} datagrams were refused as {reason}, {counted} are counted")

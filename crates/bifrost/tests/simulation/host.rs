@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use causeway_bifrost::{
-    Engine, Event, Kept, Limits, PathId, PathMetrics, Refused, Release, Span, Transmit,
-    TunnelMetrics, VNET_HEADER_LEN, Verdict,
+    DeliveryVerdict, DropReason, Limits, PathId, PathMetrics, Release, SlotReference, Span,
+    Transmit, TransportEngine, TunnelEvent, TunnelMetrics, VNET_HEADER_LEN,
 };
 
 use super::plan::{Case, Plan, VnicPlan};
@@ -122,19 +122,19 @@ pub(super) struct Record {
     pub refused: u64,
     pub delivered: u64,
     /// Datagrams refused, by the engine's own answers.
-    pub datagrams_refused: BTreeMap<Refused, u64>,
+    pub datagrams_refused: BTreeMap<DropReason, u64>,
     /// The newest frame of each guest flow that was delivered.
     newest: BTreeMap<u32, u32>,
     pub slowest_ns: u64,
     pub last_delivered_ns: u64,
-    pub events: Vec<Event>,
+    pub events: Vec<TunnelEvent>,
     /// Metrics of former lives.
     pub former: Vec<(TunnelMetrics, Vec<PathMetrics>)>,
 }
 
 /// See the module.
 pub(super) struct Host {
-    pub engine: Engine,
+    pub engine: TransportEngine,
     pub slab: Slab,
     pub stalled_until_ns: u64,
     pub wake_ns: u64,
@@ -157,7 +157,7 @@ const QUEUE: usize = 1000;
 const MERGED_MAX: usize = 65_507;
 
 impl Host {
-    pub(super) fn new(engine: Engine, plan: &Plan) -> Host {
+    pub(super) fn new(engine: TransportEngine, plan: &Plan) -> Host {
         Host {
             engine,
             slab: Slab::default(),
@@ -262,11 +262,11 @@ impl Host {
             .engine
             .handle_datagram(now_ns, id, from, &mut datagram, span);
         match taken {
-            Ok(Kept::Held) => {
+            Ok(SlotReference::Taken) => {
                 self.slab.slots[slot as usize].0 = datagram;
                 self.slab.hold(slot);
             }
-            Ok(Kept::Done) => self.slab.forget(slot),
+            Ok(SlotReference::NotTaken) => self.slab.forget(slot),
             Err(reason) => {
                 self.slab.forget(slot);
                 *self.record.datagrams_refused.entry(reason).or_default() += 1;
@@ -330,8 +330,8 @@ impl Host {
             let verdict = self
                 .vnic
                 .as_mut()
-                .map_or(Verdict::Ok, |vnic| vnic.offer(now_ns));
-            if verdict == Verdict::Ok {
+                .map_or(DeliveryVerdict::Ok, |vnic| vnic.offer(now_ns));
+            if verdict == DeliveryVerdict::Ok {
                 self.record.note(now_ns, content(&bytes)?)?;
             }
             self.engine.delivered(now_ns, token, verdict);
@@ -348,7 +348,7 @@ impl Host {
             let batch = &self.batch;
             let mut headers = &batch.headers[..];
             let mut total = 0;
-            for (index, segment) in batch.segments.iter().enumerate() {
+            for (index, segment) in batch.datagrams.iter().enumerate() {
                 let (header, rest) = headers.split_at(segment.header_len.into());
                 headers = rest;
                 let mut datagram = header.to_vec();
@@ -364,7 +364,7 @@ impl Host {
                     }
                 }
                 let (len, size) = (datagram.len(), usize::from(batch.segment_size));
-                let last = index + 1 == batch.segments.len();
+                let last = index + 1 == batch.datagrams.len();
                 if len > size || (len < size && !last) {
                     return Err(format!("a batch of {size} bytes has a datagram of {len}"));
                 }
@@ -379,7 +379,7 @@ impl Host {
     }
 
     /// The endpoint is started anew: its memory is gone, its guests stay.
-    pub(super) fn restart(&mut self, engine: Engine, paths: usize) {
+    pub(super) fn restart(&mut self, engine: TransportEngine, paths: usize) {
         let old = std::mem::replace(&mut self.engine, engine);
         self.record.former.push(metrics(&old, paths));
         self.slab = Slab::default();
@@ -394,19 +394,19 @@ impl Host {
     }
 }
 
-fn metrics(engine: &Engine, paths: usize) -> (TunnelMetrics, Vec<PathMetrics>) {
+fn metrics(engine: &TransportEngine, paths: usize) -> (TunnelMetrics, Vec<PathMetrics>) {
     let paths = (0..paths).filter_map(|index| engine.path_metrics(PathId(index as u8)));
     (engine.metrics(), paths.collect())
 }
 
 impl Vnic {
-    fn offer(&mut self, now_ns: u64) -> Verdict {
+    fn offer(&mut self, now_ns: u64) -> DeliveryVerdict {
         let waiting_ns = self.free_ns.saturating_sub(now_ns);
         if waiting_ns / self.plan.frame_ns >= self.plan.frames {
-            return Verdict::Full;
+            return DeliveryVerdict::Full;
         }
         self.free_ns = self.free_ns.max(now_ns) + self.plan.frame_ns;
-        Verdict::Ok
+        DeliveryVerdict::Ok
     }
 }
 

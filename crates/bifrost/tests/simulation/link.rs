@@ -5,7 +5,7 @@
 use rand::Rng;
 use rand_pcg::Pcg64Mcg;
 
-use causeway_bifrost::wire::{Kind, Prefix};
+use causeway_bifrost::wire::{CommonHeader, PacketKind};
 
 /// What a link does to datagrams. Probabilities are of one datagram.
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +106,8 @@ impl Link {
         } else {
             self.bursting = chance(set.burst, rng);
         }
-        let is_ack = Prefix::parse(datagram).is_ok_and(|prefix| prefix.kind == Kind::Ack);
+        let is_ack =
+            CommonHeader::parse(datagram).is_ok_and(|prefix| prefix.kind == PacketKind::Ack);
         if self.bursting || chance(set.loss, rng) || (is_ack && chance(set.ack_loss, rng)) {
             return [None; 2];
         }

@@ -5,7 +5,7 @@
 mod draft;
 mod trouble;
 
-use causeway_bifrost::Config;
+use causeway_bifrost::TransportConfig;
 
 use super::link::LinkSettings;
 use draft::Draft;
@@ -82,7 +82,7 @@ cases! {
     Enemy = "enemy",
     /// Datagrams arrive after their frame was skipped.
     LateAfterSkip = "late-after-skip",
-    /// Keys are rotated.
+    /// TunnelKeys are rotated.
     Rotation = "rotation",
     /// Paths are taken away, added, and their links go down and up.
     PathChanges = "path-changes",
@@ -121,7 +121,7 @@ pub enum Fault {
     /// Host, path.
     Add(usize, usize),
     /// Host, its new settings.
-    Config(usize, Box<Config>),
+    TransportConfig(usize, Box<TransportConfig>),
     /// So many datagrams of an enemy.
     Enemy(u32),
 }
@@ -154,7 +154,7 @@ pub struct Plan {
     /// Its kind.
     pub case: Case,
     /// Settings of both ends.
-    pub config: Config,
+    pub config: TransportConfig,
     /// The clock's first value.
     pub start_ns: u64,
     /// For each path, the link from host 0 and that from host 1.

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use causeway_bifrost::{Config, Engine, PathConfig, PathId};
+use causeway_bifrost::{PathConfig, PathId, TransportConfig, TransportEngine};
 
 use super::host::{Content, Host, frame};
 use super::link::Link;
@@ -37,7 +37,7 @@ pub(super) struct World {
     pub links: Vec<[Link; 2]>,
     pub now_ns: u64,
     pub paths: usize,
-    configs: [Config; 2],
+    configs: [TransportConfig; 2],
     instances: u64,
     agenda: BinaryHeap<Reverse<(u64, usize)>>,
     /// What the entries of the agenda mean, by their number.
@@ -60,8 +60,9 @@ impl World {
         let mut rng = Pcg64Mcg::seed_from_u64(plan.seed ^ 0x5eed);
         let instances: u64 = rng.random();
         let host = |side: u64| {
-            let mut engine = Engine::new(plan.config.clone(), instances.wrapping_add(side + 1))
-                .expect("plans have valid settings");
+            let mut engine =
+                TransportEngine::new(plan.config.clone(), instances.wrapping_add(side + 1))
+                    .expect("plans have valid settings");
             add_paths(&mut engine, plan.start_ns, plan);
             Host::new(engine, plan)
         };
@@ -213,7 +214,7 @@ impl World {
             Fault::Stall(host, ns) => self.hosts[*host].stalled_until_ns = now_ns + ns,
             Fault::Restart(host) => {
                 self.instances += 1;
-                let mut engine = Engine::new(self.configs[*host].clone(), self.instances)
+                let mut engine = TransportEngine::new(self.configs[*host].clone(), self.instances)
                     .expect("plans have valid settings");
                 add_paths(&mut engine, now_ns, plan);
                 self.hosts[*host].restart(engine, plan.links.len());
@@ -240,7 +241,7 @@ impl World {
                     .add_path(now_ns, PathId(*path as u8), config);
                 added.expect("the plan has removed it before");
             }
-            Fault::Config(host, config) => {
+            Fault::TransportConfig(host, config) => {
                 self.configs[*host] = (**config).clone();
                 let changed = self.hosts[*host]
                     .engine
@@ -307,7 +308,7 @@ fn path_config(path: usize) -> PathConfig {
     }
 }
 
-fn add_paths(engine: &mut Engine, now_ns: u64, plan: &Plan) {
+fn add_paths(engine: &mut TransportEngine, now_ns: u64, plan: &Plan) {
     for path in 0..plan.links.len() {
         let added = engine.add_path(now_ns, PathId(path as u8), path_config(path));
         added.expect("paths have different numbers");

@@ -10,7 +10,7 @@ use std::io::IoSliceMut;
 use std::ops::Range;
 
 use causeway_bifrost::wire::{DATA_HEADER_LEN, MAX_CHUNKS};
-use causeway_bifrost::{Limits, Segment, Span};
+use causeway_bifrost::{DatagramParts, Limits, Span};
 use causeway_io::tunnel::{BUFFER_BYTES, BufferId, FRAME_MAX, Slab};
 
 /// A packet up to this size is moved to a small buffer. Copying it costs less than the
@@ -181,13 +181,13 @@ impl Memory {
 
     /// Puts a datagram's header and padding around its payload, and gives where it lies whole;
     /// `None`: there is no room for them.
-    pub fn complete(&mut self, segment: &Segment, header: &[u8; ROOM]) -> Option<Region> {
+    pub fn complete(&mut self, segment: &DatagramParts, header: &[u8; ROOM]) -> Option<Region> {
         let (slot, padding) = (segment.payload.slot, usize::from(segment.padding));
         let (place, buffer) = Self::place(slot);
         let size = self.piece_bytes(place, buffer);
         let (at, len) = (segment.payload.offset, segment.payload.len as usize);
         let room = at % size == 0 && len + padding <= size as usize;
-        if segment.resent || !room {
+        if segment.retransmitted || !room {
             return None;
         }
         let from = behind_rooms(at, size);
@@ -306,8 +306,8 @@ mod tests {
         (Memory::slot(Place::Frame, buffer), frame)
     }
 
-    fn segment(slot: u32, offset: usize, len: usize, padding: u8) -> Segment {
-        Segment {
+    fn segment(slot: u32, offset: usize, len: usize, padding: u8) -> DatagramParts {
+        DatagramParts {
             header_len: ROOM as u16,
             payload: Span {
                 slot,
@@ -315,7 +315,7 @@ mod tests {
                 len: len as u32,
             },
             padding,
-            resent: false,
+            retransmitted: false,
         }
     }
 
@@ -379,8 +379,8 @@ mod tests {
         let (slot, frame) = read(&mut memory, 1418, 65_222);
         let header = [5; ROOM];
         let fits = segment(slot, 1418, 1418, 0);
-        let resent = Segment {
-            resent: true,
+        let resent = DatagramParts {
+            retransmitted: true,
             ..fits
         };
         let refused = [

@@ -25,7 +25,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::get;
 use axum::{Json, Router};
-use causeway_bifrost::{self as bifrost, Engine, Limits, PathId};
+use causeway_bifrost::{self as bifrost, Limits, PathId, TransportEngine};
 use causeway_io::tunnel::{
     Device, DeviceOptions, PathOptions, UdpPath, Waiter, monotonic_ns, random_instance,
 };
@@ -70,7 +70,7 @@ impl Tunnel {
         let mut handles = Vec::new();
         let mut shards = Vec::new();
         for (number, tun) in device.queues.into_iter().enumerate() {
-            let mut engine = Engine::new(engine_config.clone(), random_instance()?)?;
+            let mut engine = TransportEngine::new(engine_config.clone(), random_instance()?)?;
             let mut paths = BTreeMap::new();
             let now = monotonic_ns();
             for (id, path) in &config.paths {
@@ -220,7 +220,7 @@ fn spawn(
 fn change(
     running: &TunnelConfig,
     wanted: &TunnelConfig,
-    engine: &bifrost::Config,
+    engine: &bifrost::TransportConfig,
     number: usize,
 ) -> anyhow::Result<Change> {
     let mut add = BTreeMap::new();
@@ -276,22 +276,22 @@ fn limits() -> Limits {
     Limits::default()
 }
 
-fn engine_config(config: &TunnelConfig, limits: Limits) -> bifrost::Config {
+fn engine_config(config: &TunnelConfig, limits: Limits) -> bifrost::TransportConfig {
     let ns = |time: Duration| time.as_nanos() as u64;
     let engine = &config.engine;
-    bifrost::Config {
+    bifrost::TransportConfig {
         schedule: engine.schedule,
         group_bytes: engine.group_bytes,
-        delta_ns: ns(engine.delta),
+        switch_gain_ns: ns(engine.delta),
         rto: engine.rto,
         queue_target_ns: ns(engine.queue_target),
         read_ahead_ns: ns(engine.read_ahead),
-        hold_ns: ns(engine.hold),
-        give_up_ns: ns(engine.give_up),
-        give_up_tries: engine.give_up_tries,
+        reorder_timeout_ns: ns(engine.hold),
+        frame_lifetime_ns: ns(engine.give_up),
+        max_transmissions: engine.give_up_tries,
         keys: config.keys.clone(),
         limits,
-        ..bifrost::Config::default()
+        ..bifrost::TransportConfig::default()
     }
 }
 

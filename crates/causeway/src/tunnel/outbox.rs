@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use causeway_bifrost::wire::TAG_LEN;
-use causeway_bifrost::{Engine, Transmit};
+use causeway_bifrost::{Transmit, TransportEngine};
 use causeway_io::tunnel::{SendBatch, SendBuffers, Sent, UdpPath};
 
 use super::memory::{Memory, Region};
@@ -44,7 +44,7 @@ enum Part {
 
 impl Outbox {
     /// Takes what the engine has to send; whether there may be more.
-    pub fn fill(&mut self, now_ns: u64, engine: &mut Engine, memory: &mut Memory) -> bool {
+    pub fn fill(&mut self, now_ns: u64, engine: &mut TransportEngine, memory: &mut Memory) -> bool {
         self.used = 0;
         while self.used < BATCHES {
             if self.used == self.batches.len() {
@@ -82,10 +82,10 @@ impl Outbox {
 }
 
 impl Batch {
-    fn seal(&mut self, engine: &Engine, memory: &Memory) {
+    fn seal(&mut self, engine: &TransportEngine, memory: &Memory) {
         self.sealed.clear();
         let mut header_at = 0;
-        for segment in &self.transmit.segments {
+        for segment in &self.transmit.datagrams {
             let begin = self.sealed.len();
             let header_end = header_at + usize::from(segment.header_len);
             self.sealed
@@ -117,7 +117,7 @@ impl Batch {
     fn gather(&mut self, memory: &mut Memory) {
         self.parts.clear();
         let mut header_at = 0;
-        for segment in &self.transmit.segments {
+        for segment in &self.transmit.datagrams {
             let header = header_at..header_at + usize::from(segment.header_len);
             header_at = header.end;
             if segment.payload.len == 0 {

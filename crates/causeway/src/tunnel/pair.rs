@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use causeway_bifrost::{Config, Engine, PathConfig, PathId};
+use causeway_bifrost::{PathConfig, PathId, TransportConfig, TransportEngine};
 
 /// Where either comes from, as the other sees it.
 pub fn peer() -> SocketAddr {
@@ -11,9 +11,9 @@ pub fn peer() -> SocketAddr {
 }
 
 /// Two engines that have not heard of each other, with so many paths of MTU 1500 between.
-pub fn engines(paths: u8) -> [Engine; 2] {
+pub fn engines(paths: u8) -> [TransportEngine; 2] {
     [1, 2].map(|instance| {
-        let mut engine = Engine::new(Config::default(), instance).unwrap();
+        let mut engine = TransportEngine::new(TransportConfig::default(), instance).unwrap();
         for id in 0..paths {
             let path = PathConfig {
                 peer: peer(),

@@ -8,7 +8,7 @@ use std::os::fd::AsFd as _;
 use std::sync::mpsc::{Receiver as Inbox, Sender, TryRecvError};
 
 use anyhow::Context as _;
-use causeway_bifrost::{self as bifrost, Engine, Event, PathId, Span};
+use causeway_bifrost::{self as bifrost, PathId, Span, TransportEngine, TunnelEvent};
 use causeway_io::tunnel::{
     BUFFER_BYTES, Received, Receiver, Tun, UdpPath, VNET_HEADER, Waiter, Waker, monotonic_ns,
 };
@@ -35,7 +35,7 @@ const DEVICE_DOWN_NS: u64 = 20_000_000;
 /// What a thread runs with.
 pub struct Shard {
     pub number: usize,
-    pub engine: Engine,
+    pub engine: TransportEngine,
     pub tun: Tun,
     pub paths: BTreeMap<u8, UdpPath>,
     pub memory: Memory,
@@ -58,7 +58,7 @@ pub enum Command {
 /// New settings; nothing in it can fail any more but by the engine's own check, which
 /// has been made.
 pub struct Change {
-    pub config: bifrost::Config,
+    pub config: bifrost::TransportConfig,
     pub vnic_queue: usize,
     pub poll: PollMode,
     pub remove: Vec<u8>,
@@ -300,11 +300,13 @@ impl Shard {
         while let Some(event) = self.engine.poll_event() {
             let thread = self.number;
             match event {
-                Event::PeerUp => info!(thread, "the other end answers"),
-                Event::PeerRestarted => info!(thread, "the other end was started anew"),
-                Event::PathAlive(id) => info!(thread, "path {id} is alive"),
-                Event::PathDead(id) => warn!(thread, "path {id} is dead"),
-                Event::PathMtu(id, mtu) => info!(thread, "path {id} lets {mtu} bytes through"),
+                TunnelEvent::PeerUp => info!(thread, "the other end answers"),
+                TunnelEvent::PeerRestarted => info!(thread, "the other end was started anew"),
+                TunnelEvent::PathAlive(id) => info!(thread, "path {id} is alive"),
+                TunnelEvent::PathDead(id) => warn!(thread, "path {id} is dead"),
+                TunnelEvent::PathMtu(id, mtu) => {
+                    info!(thread, "path {id} lets {mtu} bytes through")
+                }
             }
         }
     }
@@ -366,7 +368,7 @@ impl Shard {
 /// Gives the guest's kernel what the engine has for it. Whether it took anything.
 fn write_up(
     now: u64,
-    engine: &mut Engine,
+    engine: &mut TransportEngine,
     memory: &mut Memory,
     vnic: &mut Vnic,
     tun: &Tun,
@@ -377,7 +379,7 @@ fn write_up(
 /// Gives the datagrams of a message to the engine. The message's own reference ends
 /// here.
 fn take(
-    engine: &mut Engine,
+    engine: &mut TransportEngine,
     memory: &mut Memory,
     now: u64,
     id: u8,
@@ -405,7 +407,7 @@ fn take(
 /// The same, with each datagram moved to a small buffer, as long as there are any that it
 /// fits: so that it does not hold 64 KiB.
 fn take_copies(
-    engine: &mut Engine,
+    engine: &mut TransportEngine,
     memory: &mut Memory,
     now: u64,
     (id, from): (PathId, SocketAddr),
@@ -427,7 +429,7 @@ fn take_copies(
         };
         let bytes = &mut memory.slab(place).bytes_mut(at)[offset..offset + end - begin];
         let kept = engine.handle_datagram(now, id, from, bytes, span);
-        let held = matches!(kept, Ok(bifrost::Kept::Held));
+        let held = matches!(kept, Ok(bifrost::SlotReference::Taken));
         match (copied, held) {
             // The copy's reference is the engine's now, or nobody's.
             (Some(_), true) => {}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a tunnel tells about itself, over all its threads.
 
-use causeway_bifrost::{PathMetrics, PathState, Refused};
+use causeway_bifrost::{DropReason, PathMetrics, PathState};
 use serde::{Deserialize, Serialize};
 
 use super::shard::ShardReport;
@@ -153,7 +153,7 @@ pub fn totals(reports: &[ShardReport]) -> Totals {
         all.frames_out += one.frames_out;
         all.frame_bytes_out += one.frame_bytes_out;
         all.chunks_sent += one.chunks_sent;
-        all.chunks_resent += one.chunks_resent;
+        all.chunks_resent += one.chunks_retransmitted;
         all.chunks_received += one.chunks_received;
         all.frames_skipped += one.frames_skipped;
         all.frames_reordered += one.frames_reordered;
@@ -161,7 +161,7 @@ pub fn totals(reports: &[ShardReport]) -> Totals {
         all.guest_refused += report.written.1;
         all.unsent += report.unsent;
         all.socket_errors += report.socket_errors;
-        all.conversations += one.conversations;
+        all.conversations += one.sessions;
         all.frames_held += u64::from(one.frames_held);
         all.chunks_held += u64::from(one.chunks_held);
         all.memory_bytes += report.memory_bytes;
@@ -171,8 +171,8 @@ pub fn totals(reports: &[ShardReport]) -> Totals {
 
 /// All reasons, in the order of the engine's counters.
 pub fn refused(reports: &[ShardReport]) -> Vec<RefusedView> {
-    let count = |reason| reports.iter().map(|r| r.tunnel.refused(reason)).sum();
-    Refused::ALL
+    let count = |reason| reports.iter().map(|r| r.tunnel.drops(reason)).sum();
+    DropReason::ALL
         .iter()
         .map(|reason| RefusedView {
             reason: reason.name().to_owned(),
@@ -222,16 +222,16 @@ fn view(threads: &[PathMetrics]) -> PathView {
         inflight_bytes: sum(|path| path.inflight_bytes),
         sent_chunks: sum(|path| path.sent_chunks),
         sent_bytes: sum(|path| path.sent_bytes),
-        resent_chunks: sum(|path| path.resent_chunks),
+        resent_chunks: sum(|path| path.retransmitted_chunks),
         received_chunks: sum(|path| path.received_chunks),
         received_bytes: sum(|path| path.received_bytes),
         lost_by_gap: sum(|path| path.lost_by_gap),
         lost_by_timeout: sum(|path| path.lost_by_timeout),
-        lost_by_death: sum(|path| path.lost_by_death),
+        lost_by_death: sum(|path| path.lost_by_failure),
         spurious: sum(|path| path.spurious),
         timeouts: sum(|path| path.timeouts),
-        moves: sum(|path| path.moves),
-        deaths: sum(|path| path.deaths),
+        moves: sum(|path| path.switches),
+        deaths: sum(|path| path.failures),
         acks_sent: sum(|path| path.acks_sent),
         ..PathView::default()
     }

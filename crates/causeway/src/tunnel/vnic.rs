@@ -6,7 +6,7 @@
 
 use std::io::{self, IoSlice};
 
-use causeway_bifrost::{Engine, Span, Verdict};
+use causeway_bifrost::{DeliveryVerdict, Span, TransportEngine};
 
 use super::memory::Memory;
 
@@ -61,7 +61,7 @@ impl Vnic {
     pub fn pass(
         &mut self,
         now_ns: u64,
-        engine: &mut Engine,
+        engine: &mut TransportEngine,
         memory: &mut Memory,
         mut write: impl FnMut(&[IoSlice<'_>]) -> io::Result<()>,
     ) -> bool {
@@ -81,7 +81,7 @@ impl Vnic {
 
     /// Takes what the engine has to deliver as far as there is room. Whether there may be
     /// more.
-    fn fill(&mut self, now_ns: u64, engine: &mut Engine, memory: &Memory) -> bool {
+    fn fill(&mut self, now_ns: u64, engine: &mut TransportEngine, memory: &Memory) -> bool {
         while !self.is_full(memory) {
             let Some(delivery) = engine.poll_deliver() else {
                 return false;
@@ -89,7 +89,7 @@ impl Vnic {
             let token = delivery.token;
             self.spans.extend_from_slice(delivery.spans);
             self.ends.push(self.spans.len());
-            engine.delivered(now_ns, token, Verdict::Ok);
+            engine.delivered(now_ns, token, DeliveryVerdict::Ok);
         }
         true
     }
@@ -136,11 +136,11 @@ impl Vnic {
 }
 
 /// The ring is full: the engine hears of it for each frame, and asks for it again.
-fn refuse_all(now_ns: u64, engine: &mut Engine, memory: &mut Memory) {
+fn refuse_all(now_ns: u64, engine: &mut TransportEngine, memory: &mut Memory) {
     while let Some(delivery) = engine.poll_deliver() {
         let token = delivery.token;
         memory.release_all(delivery.spans);
-        engine.delivered(now_ns, token, Verdict::Full);
+        engine.delivered(now_ns, token, DeliveryVerdict::Full);
     }
 }
 

@@ -9,7 +9,7 @@ use rand_pcg::Pcg64Mcg;
 use super::super::host::MIN_FRAME;
 use super::super::link::LinkSettings;
 use super::{Case, Expected, Fault, MS, Offer, Plan, US};
-use causeway_bifrost::{Config, Key, Rto, Schedule};
+use causeway_bifrost::{Rto, Schedule, TransportConfig, TunnelKey};
 
 /// A plan in the making.
 pub(super) struct Draft {
@@ -27,14 +27,14 @@ pub(super) struct Draft {
 impl Draft {
     pub(super) fn new(seed: u64, case: Case) -> Draft {
         let mut rng = Pcg64Mcg::seed_from_u64(seed);
-        let mut config = Config {
+        let mut config = TransportConfig {
             flows: 256,
             schedule: match rng.random_range(0..8) {
                 0 => Schedule::LowestRtt,
                 1 => Schedule::Spray,
                 _ => Schedule::Completion,
             },
-            ..Config::default()
+            ..TransportConfig::default()
         };
         if rng.random_bool(0.15) {
             config.rto = Rto::Fixed(4 * MS);
@@ -153,8 +153,8 @@ impl Draft {
     }
 }
 
-pub(super) fn key(id: u8) -> Key {
-    Key {
+pub(super) fn key(id: u8) -> TunnelKey {
+    TunnelKey {
         id,
         secret: [id; 32],
     }

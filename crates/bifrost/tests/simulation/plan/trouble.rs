@@ -7,7 +7,7 @@ use rand::seq::IndexedRandom;
 
 use super::draft::{Draft, key};
 use super::{Case, Expected, Fault, MS, US, VnicPlan};
-use causeway_bifrost::{Config, Keys};
+use causeway_bifrost::{TransportConfig, TunnelKeys};
 
 impl Draft {
     /// That of the plan's case.
@@ -261,7 +261,7 @@ impl Draft {
             // The cap comes while more than that may be under way.
             for host in 0..2 {
                 let at_ns = self.meanwhile();
-                let fault = Fault::Config(host, Box::new(small.clone()));
+                let fault = Fault::TransportConfig(host, Box::new(small.clone()));
                 self.plan.faults.push((at_ns, fault));
             }
         } else {
@@ -311,7 +311,7 @@ impl Draft {
     }
 
     fn late_after_skip(&mut self) {
-        self.plan.config.hold_ns = self.rng.random_range(200 * US..MS);
+        self.plan.config.reorder_timeout_ns = self.rng.random_range(200 * US..MS);
         let (straggler, ns) = (
             self.rng.random_range(0.005..0.05),
             self.rng.random_range(MS..60 * MS),
@@ -327,11 +327,11 @@ impl Draft {
     fn rotation(&mut self) {
         let config = self.plan.config.clone();
         let with = |send, also| {
-            let keys = Keys {
+            let keys = TunnelKeys {
                 send: Some(key(send)),
                 also,
             };
-            Box::new(Config {
+            Box::new(TransportConfig {
                 keys,
                 ..config.clone()
             })
@@ -341,7 +341,7 @@ impl Draft {
         for (stage, (send, also)) in stages.into_iter().enumerate() {
             for host in 0..2 {
                 let at_ns = (1 + stage as u64) * 10 * MS + self.rng.random_range(0..2 * MS);
-                let fault = Fault::Config(host, with(send, also.map(key)));
+                let fault = Fault::TransportConfig(host, with(send, also.map(key)));
                 self.plan.faults.push((at_ns, fault));
             }
         }

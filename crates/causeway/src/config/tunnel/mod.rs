@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use causeway_bifrost::{Keys, PathId, Rto, Schedule};
+use causeway_bifrost::{PathId, Rto, Schedule, TunnelKeys};
 use toml::Spanned;
 
 use self::raw::{RawEngine, RawFile, RawPath, RawTunnel};
@@ -47,7 +47,7 @@ pub struct TunnelConfig {
     /// How threads wait.
     pub poll: PollMode,
     /// Keys; empty: datagrams travel in clear.
-    pub keys: Keys,
+    pub keys: TunnelKeys,
     /// Unix socket of the API.
     pub socket: PathBuf,
     /// Loopback address of the read-only HTTP API, if any.
@@ -197,7 +197,7 @@ fn config(raw: &RawTunnel, faults: &mut Faults<'_>) -> Option<TunnelConfig> {
 }
 
 fn engine(raw: &RawEngine, faults: &mut Faults<'_>) -> EngineConfig {
-    let default = causeway_bifrost::Config::default();
+    let default = causeway_bifrost::TransportConfig::default();
     let ms = Duration::from_millis;
     let mut time = |value: &Option<Spanned<String>>, what, range: RangeInclusive<Duration>, ns| {
         let checked = text(value.as_ref(), faults, |text| {
@@ -217,7 +217,7 @@ fn engine(raw: &RawEngine, faults: &mut Faults<'_>) -> EngineConfig {
         &raw.delta,
         "delta",
         Duration::ZERO..=ms(1000),
-        default.delta_ns,
+        default.switch_gain_ns,
     );
     let queue_target = time(
         &raw.queue_target,
@@ -235,13 +235,13 @@ fn engine(raw: &RawEngine, faults: &mut Faults<'_>) -> EngineConfig {
         &raw.hold,
         "hold",
         Duration::from_micros(100)..=ms(1000),
-        default.hold_ns,
+        default.reorder_timeout_ns,
     );
     let give_up = time(
         &raw.give_up,
         "give_up",
         ms(1)..=ms(10_000),
-        default.give_up_ns,
+        default.frame_lifetime_ns,
     );
     let rto = text(raw.rto.as_ref(), faults, |word| {
         if word == "adaptive" {
@@ -272,7 +272,7 @@ fn engine(raw: &RawEngine, faults: &mut Faults<'_>) -> EngineConfig {
             raw.give_up_tries.as_ref(),
             "give_up_tries",
             1..=255,
-            i64::from(default.give_up_tries),
+            i64::from(default.max_transmissions),
             faults,
         ) as u8,
         vnic_queue: number(

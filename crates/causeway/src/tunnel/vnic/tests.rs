@@ -12,7 +12,7 @@ const FRAME: usize = 200;
 
 /// Two engines that know each other, and the memory of the second.
 struct Bench {
-    ends: [Engine; 2],
+    ends: [TransportEngine; 2],
     memory: Memory,
     now_ns: u64,
     /// Frames sent so far, and references to them that came back.
@@ -42,7 +42,7 @@ impl Bench {
         let mut batch = Transmit::default();
         while self.ends[from].poll_transmit(self.now_ns, &mut batch) {
             let mut headers = &batch.headers[..];
-            for segment in &batch.segments {
+            for segment in &batch.datagrams {
                 let (header, rest) = headers.split_at(segment.header_len.into());
                 headers = rest;
                 let mut datagram = header.to_vec();

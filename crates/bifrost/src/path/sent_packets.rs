@@ -3,28 +3,27 @@
 //! What one path has in flight, by packet number. Numbers are never used twice, so an
 //! acknowledgement tells exactly which transmission arrived, and how long it took.
 //!
-//! Chunks of a frame that leave together are one entry, a run, and what has become of
+//! ChunkRun of a frame that leave together are one entry, a run, and what has become of
 //! each of them is a bit: bulk is pushed and acknowledged by the run.
 //!
 //! A chunk that is taken for lost stays until it has left the bitmap: if it is
-//! acknowledged after all, it need not be sent again, and the path is known to
+//! acknowledged after all, it need not be retransmitted, and the path is known to
 //! reorder.
 
 use std::collections::VecDeque;
 
-use crate::frames::FrameRef;
-use crate::window::WIDTH;
-use crate::wire::FIRST_NUMBER;
+use super::replay_window::WIDTH;
+use crate::send_buffer::FrameRef;
 
-/// Later packets that must have arrived before one is taken for lost; at most so many.
+/// Later packets that must have arrived before one is taken for lost: at least, at most.
 const MIN_THRESHOLD: u32 = 3;
 const MAX_THRESHOLD: u32 = 192;
 /// Packets that are remembered, at most. Bounds memory where lost ones pile up.
 const MAX_PACKETS: u64 = 16_384;
 /// A lost packet is kept this long for its late acknowledgement.
-const KEEP_LOST_NS: u64 = 1_000_000_000;
+const LOST_KEPT_NS: u64 = 1_000_000_000;
 
-/// Chunks of one frame that left together, with numbers that follow one another. Bit *n*
+/// ChunkRun of one frame that left together, with numbers that follow one another. Bit *n*
 /// of a mask is the *n*th of them.
 #[derive(Clone, Copy, Debug)]
 struct Run {
@@ -37,17 +36,17 @@ struct Run {
     lost: u64,
     /// Bytes that were in flight before it left.
     ahead: u32,
-    pub chunks: Chunks,
+    pub chunks: ChunkRun,
 }
 
-/// Chunks of a frame that follow one another, as datagrams.
+/// ChunkRun of a frame that follow one another, as datagrams.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Chunks {
+pub(crate) struct ChunkRun {
     /// The first, and how many: 1 to 64.
     pub first: u8,
     pub count: u8,
     /// How often they were sent, this time included.
-    pub tries: u8,
+    pub transmissions: u8,
     /// Bytes of each datagram but the last, and of that one.
     pub len: u16,
     pub last_len: u16,
@@ -55,17 +54,17 @@ pub(crate) struct Chunks {
 
 /// A chunk that was taken for lost.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lost {
+pub(crate) struct LostChunk {
     pub frame: FrameRef,
     /// Which chunk of the frame.
     pub index: u8,
     /// How often it was sent.
-    pub tries: u8,
+    pub transmissions: u8,
 }
 
-/// Chunks of a frame that were acknowledged, as a mask.
+/// ChunkRun of a frame that were acknowledged, as a mask.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Acked {
+pub(crate) struct AckedChunks {
     pub frame: FrameRef,
     pub chunks: u64,
 }
@@ -79,7 +78,7 @@ pub(crate) struct Progress {
     pub spurious: u32,
 }
 
-impl Chunks {
+impl ChunkRun {
     /// Bytes of the first `count` of them.
     fn bytes(&self, count: u32) -> u64 {
         let short = if count == u32::from(self.count) {
@@ -109,9 +108,9 @@ impl Run {
     }
 }
 
-/// See the module.
+/// The packets of a path that are not settled yet.
 #[derive(Debug)]
-pub(crate) struct Sending {
+pub(crate) struct SentPackets {
     runs: VecDeque<Run>,
     /// The number that comes next.
     next: u64,
@@ -131,9 +130,9 @@ pub(crate) struct Sending {
     backoff: u32,
 }
 
-impl Sending {
-    pub(crate) fn new(first: u64) -> Sending {
-        Sending {
+impl SentPackets {
+    pub(crate) fn new(first: u64) -> SentPackets {
+        SentPackets {
             runs: VecDeque::new(),
             next: first,
             head: 0,
@@ -149,11 +148,6 @@ impl Sending {
         }
     }
 
-    /// Of a conversation that begins.
-    pub(crate) fn fresh() -> Sending {
-        Sending::new(FIRST_NUMBER)
-    }
-
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
@@ -166,8 +160,8 @@ impl Sending {
         self.threshold
     }
 
-    /// Packets that may still be sent.
-    pub(crate) fn room(&self) -> u64 {
+    /// Packets that may still be sent before the oldest one that is remembered has gone.
+    pub(crate) fn packets_left(&self) -> u64 {
         let remembered = self.runs.front().map_or(0, |run| self.next - run.number);
         MAX_PACKETS.saturating_sub(remembered)
     }
@@ -177,8 +171,8 @@ impl Sending {
         self.backoff
     }
 
-    /// These are on their way; the first one has the number [`Sending::next`].
-    pub(crate) fn push(&mut self, now_ns: u64, frame: FrameRef, chunks: Chunks) {
+    /// These are on their way; the first one has the number [`SentPackets::next`].
+    pub(crate) fn push(&mut self, now_ns: u64, frame: FrameRef, chunks: ChunkRun) {
         self.runs.push_back(Run {
             frame,
             number: self.next,
@@ -216,7 +210,7 @@ impl Sending {
         now_ns: u64,
         largest: u64,
         bits: &[u64; 4],
-        acked: &mut Vec<Acked>,
+        acked: &mut Vec<AckedChunks>,
     ) -> Progress {
         let mut progress = Progress::default();
         let first = largest.saturating_sub(WIDTH - 1);
@@ -243,7 +237,7 @@ impl Sending {
             run.lost &= !arrived;
             progress.chunks += arrived.count_ones();
             progress.bytes += run.chunks.bytes_of(arrived);
-            acked.push(Acked {
+            acked.push(AckedChunks {
                 frame: run.frame,
                 chunks: arrived << run.chunks.first,
             });
@@ -259,8 +253,8 @@ impl Sending {
     }
 
     /// Appends to `lost` what enough later packets have overtaken.
-    pub(crate) fn lose_overtaken(&mut self, now_ns: u64, lost: &mut Vec<Lost>) {
-        if now_ns.saturating_sub(self.relaxed_ns) > KEEP_LOST_NS {
+    pub(crate) fn lose_overtaken(&mut self, now_ns: u64, lost: &mut Vec<LostChunk>) {
+        if now_ns.saturating_sub(self.relaxed_ns) > LOST_KEPT_NS {
             self.relaxed_ns = now_ns;
             self.threshold = (self.threshold / 2).max(MIN_THRESHOLD);
         }
@@ -274,7 +268,7 @@ impl Sending {
     /// The path has answered a probe that was sent at `probe_ns`: it works, and what
     /// was sent before that and is not acknowledged soon is lost. The answer comes
     /// with an acknowledgement.
-    pub(crate) fn answered(&mut self, now_ns: u64, probe_ns: u64) {
+    pub(crate) fn on_probe_answered(&mut self, now_ns: u64, probe_ns: u64) {
         self.backoff = 0;
         let earlier = self.runs.partition_point(|run| run.at_ns < probe_ns);
         let number = self.runs.get(earlier).map_or(self.next, |run| run.number);
@@ -295,7 +289,7 @@ impl Sending {
     }
 
     /// That time has come.
-    pub(crate) fn lose_gap(&mut self, lost: &mut Vec<Lost>) {
+    pub(crate) fn lose_gap(&mut self, lost: &mut Vec<LostChunk>) {
         self.lose_before(self.overtaken, usize::MAX, lost);
         self.gap_since_ns = None;
     }
@@ -306,26 +300,26 @@ impl Sending {
         Some(from + (rto_ns << self.backoff.min(6)))
     }
 
-    /// It has: the next one comes after twice the time.
+    /// The timeout has come: the next one comes after twice the time.
     pub(crate) fn back_off(&mut self, now_ns: u64) {
         self.timer_from_ns = now_ns;
         self.backoff += 1;
     }
 
-    /// The timeout is believed: the two oldest are taken for lost, the others are waited
+    /// The timeout means loss: the two oldest are taken for lost, the others are waited
     /// for.
-    pub(crate) fn lose_oldest(&mut self, lost: &mut Vec<Lost>) {
+    pub(crate) fn lose_oldest(&mut self, lost: &mut Vec<LostChunk>) {
         self.lose_before(self.next, 2, lost);
     }
 
-    /// The path is dead.
-    pub(crate) fn lose_all(&mut self, lost: &mut Vec<Lost>) {
+    /// The path is dead: all of it is lost.
+    pub(crate) fn lose_all(&mut self, lost: &mut Vec<LostChunk>) {
         self.lose_before(self.next, usize::MAX, lost);
         self.gap_since_ns = None;
         self.backoff = 0;
     }
 
-    fn lose_before(&mut self, end: u64, most: usize, lost: &mut Vec<Lost>) {
+    fn lose_before(&mut self, end: u64, most: usize, lost: &mut Vec<LostChunk>) {
         let mut count = 0;
         while self.flying > 0 && count < most {
             let run = &mut self.runs[self.head];
@@ -339,10 +333,10 @@ impl Sending {
             self.inflight -= run.chunks.bytes_of(bit);
             self.flying -= 1;
             count += 1;
-            lost.push(Lost {
+            lost.push(LostChunk {
                 frame: run.frame,
                 index: run.chunks.first + nth,
-                tries: run.chunks.tries,
+                transmissions: run.chunks.transmissions,
             });
             self.advance_head();
         }
@@ -355,13 +349,13 @@ impl Sending {
         }
     }
 
-    /// Forgets what nobody can acknowledge any more.
+    /// Forgets what cannot be acknowledged any more.
     pub(crate) fn tidy(&mut self, now_ns: u64) {
         while let Some(run) = self.runs.front()
             && run.flying == 0
             && (run.lost == 0
                 || run.end() + WIDTH <= self.largest_acked + 1
-                || run.at_ns + KEEP_LOST_NS < now_ns)
+                || run.at_ns + LOST_KEPT_NS < now_ns)
         {
             self.runs.pop_front();
             self.head = self.head.saturating_sub(1);

@@ -4,7 +4,7 @@
 //! table with a free list, and for each flow the frames in its order.
 
 use crate::types::{Release, Span};
-use crate::wire::{FIRST_SEQUENCE, MAX_CHUNKS};
+use crate::wire::{FIRST_SEQUENCE, FLOW_WINDOW, MAX_CHUNKS};
 
 const NONE: u32 = u32::MAX;
 
@@ -20,8 +20,8 @@ pub(crate) struct FrameRef {
 pub(crate) struct Frame {
     pub span: Span,
     pub accepted_ns: u64,
-    /// When it was last sent again as a whole.
-    pub again_ns: u64,
+    /// When it was last retransmitted as a whole.
+    pub retransmitted_ns: u64,
     /// A bit for each chunk that the peer has.
     acked: u64,
     pub sequence: u32,
@@ -51,6 +51,11 @@ impl Frame {
         self.acked == self.all()
     }
 
+    /// The peer has dropped all of it.
+    pub(crate) fn forget_acknowledgements(&mut self) {
+        self.acked = 0;
+    }
+
     /// The bytes of chunk `index`.
     pub(crate) fn chunk(&self, index: u8) -> Span {
         let offset = u32::from(index) * u32::from(self.size);
@@ -64,8 +69,8 @@ impl Frame {
 
 /// Sending side of a flow.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FlowSend {
-    /// The path of the current group; [`FlowSend::NO_PATH`] before the first.
+pub(crate) struct SendFlow {
+    /// The path of the current group; [`SendFlow::NO_PATH`] before the first.
     pub path: u8,
     /// Bytes that the group may still have.
     pub left: i32,
@@ -78,12 +83,12 @@ pub(crate) struct FlowSend {
     bytes: u32,
 }
 
-impl FlowSend {
+impl SendFlow {
     pub(crate) const NO_PATH: u8 = u8::MAX;
 
-    fn new() -> FlowSend {
-        FlowSend {
-            path: FlowSend::NO_PATH,
+    fn new() -> SendFlow {
+        SendFlow {
+            path: SendFlow::NO_PATH,
             left: 0,
             next: FIRST_SEQUENCE,
             delivered: FIRST_SEQUENCE,
@@ -95,37 +100,34 @@ impl FlowSend {
     }
 }
 
-/// Frames of a flow that may be under way: what the receiver's window holds.
-pub(crate) const FLOW_FRAMES: u32 = 1024;
-
-/// See the module.
+/// All frames under way.
 #[derive(Debug)]
-pub(crate) struct Frames {
+pub(crate) struct SendBuffer {
     table: Vec<Frame>,
     free: Vec<u32>,
-    pub flows: Vec<FlowSend>,
+    pub flows: Vec<SendFlow>,
     pub held: u32,
     pub held_bytes: u64,
     /// Chunks that they are cut into.
     pub held_chunks: u32,
 }
 
-impl Frames {
-    pub(crate) fn new(flows: u32) -> Frames {
-        Frames {
+impl SendBuffer {
+    pub(crate) fn new(flows: u32) -> SendBuffer {
+        SendBuffer {
             table: Vec::new(),
             free: Vec::new(),
-            flows: vec![FlowSend::new(); flows as usize],
+            flows: vec![SendFlow::new(); flows as usize],
             held: 0,
             held_bytes: 0,
             held_chunks: 0,
         }
     }
 
-    /// Whether the flow may have another frame of so many bytes under way.
-    pub(crate) fn flow_has_room(&self, flow: u16, len: u32, cap: u64) -> bool {
+    /// Whether the flow may have another frame of `len` bytes under way.
+    pub(crate) fn flow_accepts(&self, flow: u16, len: u32, cap: u64) -> bool {
         let flow = &self.flows[usize::from(flow)];
-        flow.frames < FLOW_FRAMES && u64::from(flow.bytes) + u64::from(len) <= cap
+        flow.frames < FLOW_WINDOW && u64::from(flow.bytes) + u64::from(len) <= cap
     }
 
     /// Bytes that the flow has under way.
@@ -151,7 +153,7 @@ impl Frames {
         let frame = Frame {
             span,
             accepted_ns: now_ns,
-            again_ns: now_ns,
+            retransmitted_ns: now_ns,
             acked: 0,
             sequence: flow.next,
             generation,
@@ -161,7 +163,7 @@ impl Frames {
             size,
             chunks,
             begun: 0,
-            path: FlowSend::NO_PATH,
+            path: SendFlow::NO_PATH,
         };
         flow.next = flow.next.wrapping_add(1);
         flow.frames += 1;
@@ -200,6 +202,14 @@ impl Frames {
             .is_some_and(|frame| self.flows[usize::from(frame.flow)].first == at.index)
     }
 
+    /// Bytes of the frame that were never sent; 0 for one that is gone.
+    pub(crate) fn unsent(&self, at: FrameRef) -> u64 {
+        self.get(at).map_or(0, |frame| {
+            let sent = u64::from(frame.begun) * u64::from(frame.size);
+            u64::from(frame.span.len).saturating_sub(sent)
+        })
+    }
+
     /// How far back in its flow the oldest frame under way lies.
     pub(crate) fn behind(&self, frame: &Frame) -> u16 {
         let first = self.flows[usize::from(frame.flow)].first;
@@ -216,13 +226,6 @@ impl Frames {
         let before = frame.is_complete();
         frame.acked |= chunks & frame.all();
         !before && frame.is_complete()
-    }
-
-    /// The peer lost the whole frame.
-    pub(crate) fn forget_acks(&mut self, at: FrameRef) {
-        if let Some(frame) = self.get_mut(at) {
-            frame.acked = 0;
-        }
     }
 
     /// Takes the frame out; its slot's reference goes back.
@@ -255,7 +258,7 @@ impl Frames {
     }
 
     /// The flow's frames before `sequence` are delivered: gives the first of them, for
-    /// [`Frames::remove`], until none is left. Watermarks that lie outside of what was
+    /// [`SendBuffer::remove`], until none is left. Watermarks that lie outside of what was
     /// sent, or go back, say nothing.
     pub(crate) fn first_delivered(&mut self, flow: u16, sequence: u32) -> Option<FrameRef> {
         let flow = self.flows.get_mut(usize::from(flow))?;
@@ -274,8 +277,7 @@ impl Frames {
         None
     }
 
-    /// Whether the peer has said that the frame is delivered. (Then it is gone; of use
-    /// for one that is not.)
+    /// The frame of a flow with this number, if it is still under way.
     pub(crate) fn find(&self, flow: u16, sequence: u32) -> Option<FrameRef> {
         let mut index = self.flows.get(usize::from(flow))?.first;
         while let Some(frame) = self.table.get(index as usize) {
@@ -290,7 +292,7 @@ impl Frames {
         None
     }
 
-    /// All frames, for a conversation that ends; flows begin anew.
+    /// Removes all frames, for a session that ends; flows begin anew.
     pub(crate) fn clear(&mut self, mut released: impl FnMut(Release)) {
         for flow in &mut self.flows {
             let mut index = flow.first;
@@ -303,12 +305,12 @@ impl Frames {
                 self.free.push(index);
                 index = frame.after;
             }
-            *flow = FlowSend::new();
+            *flow = SendFlow::new();
         }
         (self.held, self.held_bytes, self.held_chunks) = (0, 0, 0);
     }
 
-    /// Every frame under way, for a path MTU that has changed.
+    /// Every frame under way.
     pub(crate) fn all(&self) -> Vec<FrameRef> {
         let mut all = Vec::new();
         for flow in &self.flows {
@@ -324,12 +326,13 @@ impl Frames {
         all
     }
 
-    /// Cuts the frame anew: chunks acknowledged and sent so far count for nothing. The
+    /// Segments the frame anew: chunks acknowledged and sent so far count for nothing. The
     /// generation changes, so that what is in flight no longer speaks of it.
-    pub(crate) fn recut(&mut self, at: FrameRef, size: u16, chunks: u8) -> Option<FrameRef> {
+    pub(crate) fn resegment(&mut self, at: FrameRef, size: u16, chunks: u8) -> Option<FrameRef> {
         let frame = self.get_mut(at)?;
         frame.generation = frame.generation.wrapping_add(1);
         frame.acked = 0;
+        frame.begun = 0;
         let before = std::mem::replace(&mut frame.chunks, chunks);
         frame.size = size;
         let generation = frame.generation;

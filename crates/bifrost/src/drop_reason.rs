@@ -5,22 +5,24 @@
 
 use std::fmt;
 
+use crate::wire::Malformed;
+
 macro_rules! reasons {
     ($($(#[doc = $doc:literal])* $variant:ident = $name:literal,)*) => {
         /// The reason for a drop.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[must_use]
-        pub enum Refused {
+        pub enum DropReason {
             $($(#[doc = $doc])* $variant,)*
         }
 
-        impl Refused {
+        impl DropReason {
             /// All reasons, in the order of the counters.
-            pub const ALL: &[Refused] = &[$(Refused::$variant,)*];
+            pub const ALL: &[DropReason] = &[$(DropReason::$variant,)*];
 
             /// The counter's, metric's and command's word.
             pub fn name(self) -> &'static str {
-                match self { $(Refused::$variant => $name,)* }
+                match self { $(DropReason::$variant => $name,)* }
             }
         }
     };
@@ -29,23 +31,23 @@ macro_rules! reasons {
 reasons! {
     /// Frame: the peer has not answered yet, or no path is alive.
     NoPeer = "no-peer",
-    /// Frame: the windows or the frame table are full; `can_accept` was not asked.
-    NoRoom = "no-room",
-    /// Frame: its flow has as many frames under way as a flow may have.
+    /// Frame: this end or the peer holds as much as it may; `can_accept` was not asked.
+    Backpressure = "backpressure",
+    /// Frame: its flow has as much under way as a flow may have.
     FlowFull = "flow-full",
     /// Frame: too short for a virtio header and an IP header.
     FrameShort = "frame-short",
     /// Frame: more than 64 chunks at the paths' MTU.
     FrameLong = "frame-long",
-    /// Frame: given up after ten tries or 200 ms.
-    GaveUp = "gave-up",
+    /// Frame: its lifetime is over, or a chunk of it was sent as often as allowed.
+    Abandoned = "abandoned",
     /// Frame: under way when the peer was started anew.
     PeerRestart = "peer-restart",
     /// Datagram: for a path that is not configured, or on another than it names.
     Path = "path",
     /// Datagram: not from the path's peer address.
     Address = "address",
-    /// Datagram: of another conversation: an old instance's, a stranger's, or early.
+    /// Datagram: of another session: of an earlier instance, of an unknown one, or early.
     Epoch = "epoch",
     /// Datagram: sealed with an unknown key, not sealed, or sealed without need.
     Key = "key",
@@ -58,13 +60,13 @@ reasons! {
     Duplicate = "duplicate",
     /// Chunk: its packet number lies behind the bitmap. Reply: to a probe of long ago.
     Old = "old",
-    /// Chunk: arrived twice, under two packet numbers: sent again without need.
-    Again = "again",
+    /// Chunk: arrived twice, under two packet numbers: retransmitted without need.
+    Redundant = "redundant",
     /// Chunk: of a frame that was delivered or skipped.
     Late = "late",
-    /// Chunk: of a frame that was cut anew since, for a smaller MTU.
-    Recut = "recut",
-    /// Chunk: too far ahead in its flow.
+    /// Chunk: of a frame that was segmented anew since, for a smaller MTU.
+    Resegmented = "resegmented",
+    /// Chunk: beyond its flow's window.
     FlowWindow = "flow-window",
     /// Chunk: the tunnel holds as much as it may.
     MemoryCap = "memory-cap",
@@ -72,17 +74,23 @@ reasons! {
     Virtio = "virtio",
     /// Chunk: of an unfinished frame that was skipped, so that the flow goes on.
     Skipped = "skipped",
-    /// Chunk: of a frame that the vNIC had no room for; asked for again.
+    /// Chunk: of a frame that the vNIC dropped; it is asked for again.
     VnicFull = "vnic-full",
     /// Probe: more than can be answered at once.
     Flood = "flood",
 }
 
-impl Refused {
-    pub(crate) const COUNT: usize = Refused::ALL.len();
+impl From<Malformed> for DropReason {
+    fn from(_: Malformed) -> DropReason {
+        DropReason::Malformed
+    }
 }
 
-impl fmt::Display for Refused {
+impl DropReason {
+    pub(crate) const COUNT: usize = DropReason::ALL.len();
+}
+
+impl fmt::Display for DropReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -90,20 +98,20 @@ impl fmt::Display for Refused {
 
 /// One counter for each reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Counters([u64; Refused::COUNT]);
+pub(crate) struct DropCounters([u64; DropReason::COUNT]);
 
-impl Default for Counters {
+impl Default for DropCounters {
     fn default() -> Self {
-        Counters([0; Refused::COUNT])
+        DropCounters([0; DropReason::COUNT])
     }
 }
 
-impl Counters {
-    pub(crate) fn add(&mut self, reason: Refused, n: u64) {
+impl DropCounters {
+    pub(crate) fn add(&mut self, reason: DropReason, n: u64) {
         self.0[reason as usize] += n;
     }
 
-    pub(crate) fn get(&self, reason: Refused) -> u64 {
+    pub(crate) fn get(&self, reason: DropReason) -> u64 {
         self.0[reason as usize]
     }
 }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Frames that wait for room in a window. Flows take turns, so that one request does not
+//! Frames that wait for a path's window. Flows take turns, so that one request does not
 //! wait for all that a bulk flow has put in front of it: deficit round robin (Shreedhar and
 //! Varghese, SIGCOMM 1995), with flows that had nothing waiting served first, as FQ-CoDel
-//! has it (RFC 8290, section 4.2). Nothing is dropped for being too much: who fills the queue
-//! stops the reading.
+//! has it (RFC 8290, section 4.2). Nothing is dropped when the queue is long: the TUN is then
+//! not read.
 
 use std::collections::VecDeque;
 
-use crate::engine::MAX_FRAME_LEN;
-use crate::frames::FrameRef;
+use crate::send_buffer::FrameRef;
+use crate::virtio::MAX_FRAME_LEN;
 
 /// Queues, a power of two: flows with the same number modulo this one share a turn.
 const QUEUES: usize = 1024;
@@ -22,13 +22,13 @@ struct Queue {
     frames: VecDeque<FrameRef>,
     /// Bytes that it may still send in its turn.
     credit: i64,
-    /// Whether it stands in a line.
-    lined: bool,
+    /// Whether it stands in `fresh` or `served`.
+    is_queued: bool,
 }
 
-/// See the module.
+/// Frames of all flows that wait.
 #[derive(Debug)]
-pub(crate) struct Pending {
+pub(crate) struct FairQueue {
     queues: Vec<Queue>,
     /// Queues that were empty before: they come first.
     fresh: VecDeque<u16>,
@@ -38,9 +38,9 @@ pub(crate) struct Pending {
     len: usize,
 }
 
-impl Pending {
-    pub(crate) fn new() -> Pending {
-        Pending {
+impl FairQueue {
+    pub(crate) fn new() -> FairQueue {
+        FairQueue {
             queues: vec![Queue::default(); QUEUES],
             fresh: VecDeque::new(),
             served: VecDeque::new(),
@@ -62,7 +62,7 @@ impl Pending {
         let number = queue_of(flow);
         self.queues[usize::from(number)].frames.push_back(at);
         self.len += 1;
-        self.line_up(number);
+        self.activate(number);
     }
 
     /// A frame in front of its flow's queue.
@@ -70,18 +70,18 @@ impl Pending {
         let number = queue_of(flow);
         self.queues[usize::from(number)].frames.push_front(at);
         self.len += 1;
-        self.line_up(number);
+        self.activate(number);
     }
 
-    fn line_up(&mut self, number: u16) {
+    fn activate(&mut self, number: u16) {
         let queue = &mut self.queues[usize::from(number)];
-        if !queue.lined {
-            (queue.lined, queue.credit) = (true, QUANTUM);
+        if !queue.is_queued {
+            (queue.is_queued, queue.credit) = (true, QUANTUM);
             self.fresh.push_back(number);
         }
     }
 
-    /// The frame whose turn it is; it stays until [`Pending::pop`].
+    /// The frame whose turn it is; it stays until [`FairQueue::pop`].
     pub(crate) fn front(&mut self) -> Option<FrameRef> {
         loop {
             let is_fresh = !self.fresh.is_empty();
@@ -105,12 +105,12 @@ impl Pending {
                 // Else a flow with one frame at a time would always be the first.
                 self.served.push_back(number);
             } else {
-                queue.lined = false;
+                queue.is_queued = false;
             }
         }
     }
 
-    /// Takes the frame out that [`Pending::front`] gave, when its `bytes` have been sent, or
+    /// Takes the frame out that [`FairQueue::front`] gave, when its `bytes` have been sent, or
     /// 0 of them.
     pub(crate) fn pop(&mut self, bytes: u32) {
         let line = self.fresh.front().or(self.served.front());

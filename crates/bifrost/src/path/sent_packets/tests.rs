@@ -3,16 +3,17 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::frames::Frames;
+use crate::send_buffer::SendBuffer;
 use crate::types::Span;
+use crate::wire::FIRST_NUMBER;
 
 const LEN: u16 = 100;
 
-fn chunks(first: u8, count: u8, last_len: u16) -> Chunks {
-    Chunks {
+fn chunks(first: u8, count: u8, last_len: u16) -> ChunkRun {
+    ChunkRun {
         first,
         count,
-        tries: 1,
+        transmissions: 1,
         len: LEN,
         last_len,
     }
@@ -20,18 +21,18 @@ fn chunks(first: u8, count: u8, last_len: u16) -> Chunks {
 
 #[test]
 fn three_later_packets_make_a_loss_and_two_do_not() {
-    let at = Frames::new(1).insert(0, Span::default(), 0, 100, 8);
-    let mut sending = Sending::fresh();
-    sending.push(0, at, chunks(0, 4, LEN));
+    let at = SendBuffer::new(1).insert(0, Span::default(), 0, 100, 8);
+    let mut sent = SentPackets::new(FIRST_NUMBER);
+    sent.push(0, at, chunks(0, 4, LEN));
     let (mut acked, mut lost) = (Vec::new(), Vec::new());
     for (later, bits, losses) in [(2, 0b011, 0), (3, 0b111, 1)] {
-        sending.acknowledge(later, FIRST_NUMBER + later, &[bits, 0, 0, 0], &mut acked);
-        sending.lose_overtaken(later, &mut lost);
+        sent.acknowledge(later, FIRST_NUMBER + later, &[bits, 0, 0, 0], &mut acked);
+        sent.lose_overtaken(later, &mut lost);
         assert_eq!(lost.len(), losses, "{later} later ones have arrived");
     }
     let arrived: Vec<u64> = acked.iter().map(|run| run.chunks).collect();
     assert_eq!(
-        (lost[0].index, arrived, sending.inflight()),
+        (lost[0].index, arrived, sent.inflight()),
         (0, vec![0b0110, 0b1000], 0)
     );
 }
@@ -65,7 +66,7 @@ impl Model {
         all.filter(|(_, packet)| packet.flying)
     }
 
-    fn push(&mut self, at_ns: u64, chunks: Chunks) {
+    fn push(&mut self, at_ns: u64, chunks: ChunkRun) {
         for nth in 0..chunks.count {
             let last = nth + 1 == chunks.count;
             let len = u64::from(if last { chunks.last_len } else { chunks.len });
@@ -145,7 +146,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn chunks_of(acked: &[Acked]) -> Vec<u8> {
+fn chunks_of(acked: &[AckedChunks]) -> Vec<u8> {
     let bits = |mask: u64| (0..64).filter(move |bit| mask >> bit & 1 == 1);
     acked.iter().flat_map(|run| bits(run.chunks)).collect()
 }
@@ -155,15 +156,15 @@ proptest! {
     /// forgotten, a late one would tell the model more.
     #[test]
     fn runs_agree_with_single_packets(steps in prop::collection::vec(step(), 1..60)) {
-        let at = Frames::new(1).insert(0, Span::default(), 0, 100, 64);
-        let mut sending = Sending::fresh();
+        let at = SendBuffer::new(1).insert(0, Span::default(), 0, 100, 64);
+        let mut sent = SentPackets::new(FIRST_NUMBER);
         let mut model = Model { threshold: MIN_THRESHOLD as usize, ..Model::default() };
         for (now_ns, step) in (0..).zip(steps) {
             let (mut acked, mut lost) = (Vec::new(), Vec::new());
             let mut expected = Vec::new();
             match step {
                 Step::Push { first, count, last_len } => {
-                    sending.push(now_ns, at, chunks(first, count, last_len));
+                    sent.push(now_ns, at, chunks(first, count, last_len));
                     model.push(now_ns, chunks(first, count, last_len));
                 }
                 Step::Acknowledge { ahead, bits } => {
@@ -171,33 +172,33 @@ proptest! {
                     let Some(most) = model.packets.len().checked_sub(1) else { continue };
                     let largest = (least + ahead).min(most);
                     let number = FIRST_NUMBER + largest as u64;
-                    let known = sending.ahead_of(number);
+                    let known = sent.ahead_of(number);
                     prop_assert!(known == 0 || known == model.packets[largest].ahead);
-                    let progress = sending.acknowledge(now_ns, number, &bits, &mut acked);
+                    let progress = sent.acknowledge(now_ns, number, &bits, &mut acked);
                     let (arrived, same) = model.acknowledge(largest, &bits);
                     prop_assert_eq!((chunks_of(&acked), progress), (arrived, same));
-                    prop_assert_eq!(sending.threshold() as usize, model.threshold);
-                    sending.lose_overtaken(now_ns, &mut lost);
+                    prop_assert_eq!(sent.threshold() as usize, model.threshold);
+                    sent.lose_overtaken(now_ns, &mut lost);
                     let end = (model.largest_acked.unwrap() + 1).saturating_sub(model.threshold);
                     expected = model.lose_before(end, usize::MAX);
                     let gap = model.flying().next().is_some_and(|(n, _)| n < model.largest_acked.unwrap());
-                    prop_assert_eq!(sending.gap_deadline(0).is_some(), gap);
+                    prop_assert_eq!(sent.gap_deadline(0).is_some(), gap);
                 }
                 Step::LoseOldest => {
-                    sending.lose_oldest(&mut lost);
+                    sent.lose_oldest(&mut lost);
                     expected = model.lose_before(usize::MAX, 2);
                 }
                 Step::LoseAll => {
-                    sending.lose_all(&mut lost);
+                    sent.lose_all(&mut lost);
                     expected = model.lose_before(usize::MAX, usize::MAX);
                 }
             }
             let lost: Vec<u8> = lost.iter().map(|lost| lost.index).collect();
             prop_assert_eq!(lost, expected);
-            prop_assert_eq!(sending.inflight(), model.inflight());
+            prop_assert_eq!(sent.inflight(), model.inflight());
             let oldest = model.flying().next().map(|(_, packet)| packet.at_ns);
-            prop_assert_eq!(sending.oldest_ns(), oldest);
-            prop_assert_eq!(sending.next(), FIRST_NUMBER + model.packets.len() as u64);
+            prop_assert_eq!(sent.oldest_ns(), oldest);
+            prop_assert_eq!(sent.next(), FIRST_NUMBER + model.packets.len() as u64);
         }
     }
 }

@@ -4,12 +4,12 @@
 
 mod kit;
 
-use causeway_bifrost::{Engine, PathMetrics, Span, TunnelMetrics, Verdict};
+use causeway_bifrost::{DeliveryVerdict, PathMetrics, Span, TransportEngine, TunnelMetrics};
 use proptest::prelude::*;
 
 use kit::{PATH, SLOT, engine, meet, peer, sent};
 
-fn receive(engine: &mut Engine, now_ns: u64, datagrams: &[Vec<u8>], merged: bool) -> u32 {
+fn receive(engine: &mut TransportEngine, now_ns: u64, datagrams: &[Vec<u8>], merged: bool) -> u32 {
     let mut held = 0;
     let mut rest = datagrams;
     while let Some(first) = rest.first() {
@@ -72,7 +72,7 @@ fn tell(steps: &[(u32, u64, u64)], merged: bool) -> Story {
         while let Some(delivery) = ends[1].poll_deliver() {
             delivered.push((delivery.len, delivery.spans.len()));
             let token = delivery.token;
-            ends[1].delivered(now_ns, token, Verdict::Ok);
+            ends[1].delivered(now_ns, token, DeliveryVerdict::Ok);
         }
         ends[1].handle_timeout(now_ns);
         let back = sent(&mut ends[1], now_ns);

@@ -23,17 +23,17 @@ pub(crate) enum Arrival {
     Old,
 }
 
-/// See the module.
+/// The largest number received, and which of the 256 up to it have come.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Window {
+pub(crate) struct ReplayWindow {
     largest: u64,
     bits: [u64; 4],
 }
 
-impl Window {
+impl ReplayWindow {
     /// Numbers before the first count as received.
-    pub(crate) fn new() -> Window {
-        Window {
+    pub(crate) fn new() -> ReplayWindow {
+        ReplayWindow {
             largest: FIRST_NUMBER - 1,
             bits: [u64::MAX; 4],
         }
@@ -65,7 +65,7 @@ impl Window {
         }
     }
 
-    /// Notes a number that [`Window::check`] called new.
+    /// Notes a number that [`ReplayWindow::check`] called new.
     pub(crate) fn mark(&mut self, number: u64) {
         if number > self.largest {
             self.shift(number - self.largest);
@@ -130,7 +130,7 @@ mod tests {
         /// Against a set of all numbers seen.
         #[test]
         fn agrees_with_a_set(steps in prop::collection::vec(-300i64..300, 1..400)) {
-            let mut window = Window::new();
+            let mut window = ReplayWindow::new();
             let mut seen = BTreeSet::new();
             for step in steps {
                 let number = window.largest().wrapping_add_signed(step);

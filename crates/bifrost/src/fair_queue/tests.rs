@@ -5,20 +5,20 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::frames::Frames;
+use crate::send_buffer::SendBuffer;
 use crate::types::Span;
 
 const LONGEST: u32 = QUANTUM as u32;
 
 /// A table that gives names of frames with their flow and length.
 struct Table {
-    frames: Frames,
+    frames: SendBuffer,
 }
 
 impl Table {
     fn new() -> Table {
         Table {
-            frames: Frames::new(16_384),
+            frames: SendBuffer::new(16_384),
         }
     }
 
@@ -41,7 +41,7 @@ impl Table {
 }
 
 /// The flows of so many frames, in the order in which they are served.
-fn served(pending: &mut Pending, table: &Table, count: usize) -> Vec<u16> {
+fn served(pending: &mut FairQueue, table: &Table, count: usize) -> Vec<u16> {
     let mut flows = Vec::new();
     while flows.len() < count
         && let Some(at) = pending.front()
@@ -54,7 +54,7 @@ fn served(pending: &mut Pending, table: &Table, count: usize) -> Vec<u16> {
 
 #[test]
 fn a_request_goes_before_bulk_that_came_first() {
-    let (mut pending, mut table) = (Pending::new(), Table::new());
+    let (mut pending, mut table) = (FairQueue::new(), Table::new());
     for _ in 0..12 {
         pending.push(1, table.frame(1, LONGEST / 3));
     }
@@ -67,7 +67,7 @@ fn a_request_goes_before_bulk_that_came_first() {
 
 #[test]
 fn requests_without_end_do_not_stop_bulk() {
-    let (mut pending, mut table) = (Pending::new(), Table::new());
+    let (mut pending, mut table) = (FairQueue::new(), Table::new());
     for _ in 0..4 {
         pending.push(1, table.frame(1, LONGEST));
     }
@@ -86,7 +86,7 @@ fn requests_without_end_do_not_stop_bulk() {
     assert_eq!(bulk, 3);
 }
 
-fn table_has(pending: &mut Pending, table: &Table, flow: u16) -> Option<FrameRef> {
+fn table_has(pending: &mut FairQueue, table: &Table, flow: u16) -> Option<FrameRef> {
     let mut all = pending.iter();
     all.find(|at| table.flow(*at) == flow)
 }
@@ -95,7 +95,7 @@ fn table_has(pending: &mut Pending, table: &Table, flow: u16) -> Option<FrameRef
 fn the_second_is_what_is_served_next() {
     for len in [LONGEST / 4, LONGEST / 2, LONGEST - 1, LONGEST] {
         for flows in [&[1, 1, 1, 1, 1][..], &[1, 1, 1, 1, 1, 2, 2, 3]] {
-            let (mut pending, mut table) = (Pending::new(), Table::new());
+            let (mut pending, mut table) = (FairQueue::new(), Table::new());
             for flow in flows {
                 pending.push(*flow, table.frame(*flow, len));
             }
@@ -112,7 +112,7 @@ fn the_second_is_what_is_served_next() {
 
 #[test]
 fn what_is_not_kept_is_not_counted() {
-    let (mut pending, mut table) = (Pending::new(), Table::new());
+    let (mut pending, mut table) = (FairQueue::new(), Table::new());
     for flow in 0..8 {
         pending.push(flow, table.frame(flow, 1000));
     }
@@ -128,7 +128,7 @@ proptest! {
     /// Every frame is served once, those of a flow in their order, whatever comes in between.
     #[test]
     fn a_flow_keeps_its_order(steps in proptest::collection::vec((0u16..5, 50u32..LONGEST, any::<bool>()), 1..200)) {
-        let (mut pending, mut table) = (Pending::new(), Table::new());
+        let (mut pending, mut table) = (FairQueue::new(), Table::new());
         let (mut waiting, mut count) = (BTreeMap::<u16, VecDeque<FrameRef>>::new(), 0);
         for (flow, len, serve) in steps {
             // Two of these share a queue.
@@ -158,7 +158,7 @@ proptest! {
     /// frames of the longest.
     #[test]
     fn flows_share_alike(lens in proptest::collection::vec(50u32..LONGEST, 2..6), turns in 50usize..300) {
-        let (mut pending, mut table) = (Pending::new(), Table::new());
+        let (mut pending, mut table) = (FairQueue::new(), Table::new());
         for (flow, len) in (0u16..).zip(&lens) {
             pending.push(flow, table.frame(flow, *len));
         }

@@ -6,28 +6,28 @@
 use crate::config::Rto;
 
 /// After this long a path's lowest RTT is measured anew.
-const LONG_NS: u64 = 5_000_000_000;
-/// Over this span the lowest RTT shows the queue of others, not one's own bursts.
-const RECENT_NS: u64 = 10_000_000;
+const LOWEST_SPAN_NS: u64 = 5_000_000_000;
+/// Over this span the lowest RTT shows other senders' queues, not bursts of this one.
+const RECENT_SPAN_NS: u64 = 10_000_000;
 /// Before the first sample.
 const INITIAL_NS: u64 = 1_000_000;
-/// A sample counts as no more than this above what an answer hardly takes longer than. One
-/// datagram that straggles must not stretch timeouts to its own delay; a path that has
-/// become longer is known by the samples that follow.
-const SURPRISE_NS: u64 = 4_000_000;
+/// A sample counts as no more than this above srtt + 4 var. One datagram that straggles
+/// must not stretch timeouts to its own delay; a path that has become longer is known by
+/// the samples that follow.
+const MAX_EXCESS_NS: u64 = 4_000_000;
 
 /// A minimum over the last one to two spans.
 #[derive(Clone, Copy, Debug)]
-struct Floor {
+struct WindowedMin {
     span_ns: u64,
     since_ns: u64,
     current: u64,
     before: u64,
 }
 
-impl Floor {
-    fn new(span_ns: u64) -> Floor {
-        Floor {
+impl WindowedMin {
+    fn new(span_ns: u64) -> WindowedMin {
+        WindowedMin {
             span_ns,
             since_ns: 0,
             current: u64::MAX,
@@ -62,26 +62,26 @@ impl Floor {
     }
 }
 
-/// See the module.
+/// The round-trip time of a path.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rtt {
+pub(crate) struct RttEstimator {
     smoothed_ns: u64,
     deviation_ns: u64,
-    long: Floor,
-    recent: Floor,
+    long: WindowedMin,
+    recent: WindowedMin,
     /// The last known lowest, when both spans have run out.
     lowest_ns: u64,
-    /// So far; two stand for more.
+    /// Samples so far; two stand for more.
     samples: u8,
 }
 
-impl Rtt {
-    pub(crate) fn new() -> Rtt {
-        Rtt {
+impl RttEstimator {
+    pub(crate) fn new() -> RttEstimator {
+        RttEstimator {
             smoothed_ns: INITIAL_NS,
             deviation_ns: INITIAL_NS / 2,
-            long: Floor::new(LONG_NS),
-            recent: Floor::new(RECENT_NS),
+            long: WindowedMin::new(LOWEST_SPAN_NS),
+            recent: WindowedMin::new(RECENT_SPAN_NS),
             lowest_ns: INITIAL_NS,
             samples: 0,
         }
@@ -90,7 +90,7 @@ impl Rtt {
     pub(crate) fn sample(&mut self, now_ns: u64, rtt_ns: u64) {
         let straggled_first = self.samples == 1 && rtt_ns < self.smoothed_ns / 2;
         if self.samples > 0 && !straggled_first {
-            let counted_ns = rtt_ns.min(self.spread_ns() + SURPRISE_NS);
+            let counted_ns = rtt_ns.min(self.spread_ns() + MAX_EXCESS_NS);
             let error = self.smoothed_ns.abs_diff(counted_ns);
             self.deviation_ns = (3 * self.deviation_ns + error) / 4;
             self.smoothed_ns = (7 * self.smoothed_ns + counted_ns) / 8;
@@ -117,7 +117,7 @@ impl Rtt {
         self.deviation_ns
     }
 
-    /// What an answer hardly takes longer than: srtt + 4 var (RFC 6298, section 2.3).
+    /// srtt + 4 var (RFC 6298, section 2.3): an answer hardly takes longer.
     pub(crate) fn spread_ns(&self) -> u64 {
         self.smoothed_ns + 4 * self.deviation_ns
     }
@@ -133,10 +133,10 @@ impl Rtt {
         self.recent.get(now_ns).unwrap_or(self.lowest_ns)
     }
 
-    /// The path itself has become longer: forget what it was.
-    pub(crate) fn relearn(&mut self, now_ns: u64) {
+    /// The path itself has become longer: its lowest RTT is learnt anew.
+    pub(crate) fn forget_lowest(&mut self, now_ns: u64) {
         let recent = self.recent_ns(now_ns);
-        self.long = Floor::new(LONG_NS);
+        self.long = WindowedMin::new(LOWEST_SPAN_NS);
         self.long.sample(now_ns, recent);
         self.lowest_ns = recent;
     }
@@ -162,19 +162,26 @@ mod tests {
 
     #[test]
     fn the_lowest_is_forgotten_after_its_span() {
-        let mut rtt = Rtt::new();
+        let mut rtt = RttEstimator::new();
         rtt.sample(1, 100);
         assert_eq!((rtt.recent_ns(1), rtt.lowest_ns()), (100, 100));
-        rtt.sample(RECENT_NS * 3, 900);
-        assert_eq!((rtt.recent_ns(RECENT_NS * 3), rtt.lowest_ns()), (900, 100));
-        assert_eq!(rtt.recent_ns(RECENT_NS * 6), 100, "unused: worth a try");
-        rtt.relearn(RECENT_NS * 4);
+        rtt.sample(RECENT_SPAN_NS * 3, 900);
+        assert_eq!(
+            (rtt.recent_ns(RECENT_SPAN_NS * 3), rtt.lowest_ns()),
+            (900, 100)
+        );
+        assert_eq!(
+            rtt.recent_ns(RECENT_SPAN_NS * 6),
+            100,
+            "unused: worth a try"
+        );
+        rtt.forget_lowest(RECENT_SPAN_NS * 4);
         assert_eq!(rtt.lowest_ns(), 900);
     }
 
     #[test]
     fn one_that_straggles_does_not_stretch_the_timeout() {
-        let mut rtt = Rtt::new();
+        let mut rtt = RttEstimator::new();
         for step in 0..20 {
             rtt.sample(step, 200_000);
         }
@@ -186,7 +193,7 @@ mod tests {
         }
         assert!(rtt.spread_ns() > 60_000_000, "{rtt:?}");
         // Nor does the first one, if a second tells otherwise.
-        let mut rtt = Rtt::new();
+        let mut rtt = RttEstimator::new();
         rtt.sample(1, 60_000_000);
         assert_eq!(rtt.smoothed_ns(), 60_000_000);
         rtt.sample(2, 300_000);
@@ -195,7 +202,7 @@ mod tests {
 
     #[test]
     fn timeouts_keep_their_bounds() {
-        let mut rtt = Rtt::new();
+        let mut rtt = RttEstimator::new();
         for step in 0..100 {
             rtt.sample(step, 100_000);
         }

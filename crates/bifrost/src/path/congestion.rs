@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! The window of a path, in bytes in flight. It aims at a queueing delay over the
+//! The congestion window of a path, in bytes in flight. It aims at a queueing delay over the
 //! lowest RTT, as Swift does (Kumar et al., SIGCOMM 2020, section 3.1): up by a constant
 //! each round trip below the target, down in proportion to the excess above. The delay
 //! of a round is the lowest of its samples, so that an endpoint that was not scheduled
@@ -9,22 +9,22 @@
 //! whatever the window is. Loss is what this transport is there to bear: it counts only
 //! above 15 %.
 
-use crate::rtt::Rtt;
+use super::rtt::RttEstimator;
 
 /// Datagrams: window at the start, how far delay may lower it, growth each round trip.
-const INITIAL: u64 = 32;
-const FLOOR: u64 = 16;
+const INITIAL_DATAGRAMS: u64 = 32;
+const FLOOR_DATAGRAMS: u64 = 16;
 /// How far loss may lower it: a queue in the network may be shorter than the floor.
-const LOSS_FLOOR: u64 = 8;
-const STEP: u64 = 4;
+const LOSS_FLOOR_DATAGRAMS: u64 = 8;
+const STEP_DATAGRAMS: u64 = 4;
 /// The shortest round.
 const MIN_ROUND_NS: u64 = 500_000;
 /// At the floor for this many rounds and still slow: the path itself is.
-const PATIENCE: u32 = 8;
+const MAX_ROUNDS_AT_FLOOR: u32 = 8;
 /// Fewer losses than this in a round say nothing.
-const FEW: u32 = 8;
+const MIN_LOSSES: u32 = 8;
 
-/// See the module.
+/// The congestion window of a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Congestion {
     bytes: u64,
@@ -44,7 +44,7 @@ impl Congestion {
     pub(crate) fn new(mtu: u16, limit: u64) -> Congestion {
         let datagram = u64::from(mtu);
         Congestion {
-            bytes: (INITIAL * datagram).min(limit),
+            bytes: (INITIAL_DATAGRAMS * datagram).min(limit),
             datagram,
             limit,
             slow_start: true,
@@ -66,8 +66,8 @@ impl Congestion {
         self.bytes = self.bytes.min(limit);
     }
 
-    pub(crate) fn on_lost(&mut self) {
-        self.lost += 1;
+    pub(crate) fn on_lost(&mut self, chunks: u32) {
+        self.lost += chunks;
     }
 
     /// `acked.0` chunks of `acked.1` bytes were acknowledged. The one that `sample_ns` tells
@@ -75,7 +75,7 @@ impl Congestion {
     pub(crate) fn on_ack(
         &mut self,
         now_ns: u64,
-        rtt: &mut Rtt,
+        rtt: &mut RttEstimator,
         sample_ns: Option<u64>,
         acked: (u32, u64),
         ahead: u64,
@@ -95,9 +95,9 @@ impl Congestion {
         if now_ns.saturating_sub(self.round_ns) >= rtt.smoothed_ns().max(MIN_ROUND_NS) {
             self.end_round(limit_ns);
             self.round_ns = now_ns;
-            if self.rounds_at_floor > PATIENCE {
+            if self.rounds_at_floor > MAX_ROUNDS_AT_FLOOR {
                 self.rounds_at_floor = 0;
-                rtt.relearn(now_ns);
+                rtt.forget_lowest(now_ns);
             }
         }
     }
@@ -112,9 +112,9 @@ impl Congestion {
             std::mem::take(&mut self.lost),
         );
         let floor = self.floor();
-        if lost > FEW && lost * 100 > 15 * (acked + lost) {
+        if lost > MIN_LOSSES && lost * 100 > 15 * (acked + lost) {
             self.slow_start = false;
-            let floor = (LOSS_FLOOR * self.datagram).min(self.limit);
+            let floor = (LOSS_FLOOR_DATAGRAMS * self.datagram).min(self.limit);
             self.bytes = (self.bytes * 7 / 10).max(floor);
         } else if delay > limit_ns {
             self.slow_start = false;
@@ -125,13 +125,13 @@ impl Congestion {
         } else {
             self.rounds_at_floor = 0;
             if used && !self.slow_start {
-                self.grow(STEP * self.datagram);
+                self.grow(STEP_DATAGRAMS * self.datagram);
             }
         }
     }
 
     fn floor(&self) -> u64 {
-        (FLOOR * self.datagram).min(self.limit)
+        (FLOOR_DATAGRAMS * self.datagram).min(self.limit)
     }
 
     fn grow(&mut self, by: u64) {
@@ -146,7 +146,7 @@ mod tests {
     /// A link of `rate` bytes a nanosecond with an endless queue, seen once a round.
     fn settle(rate: f64, base_ns: u64, rounds: u32) -> (Congestion, u64) {
         let mut congestion = Congestion::new(1500, 1 << 30);
-        let mut rtt = Rtt::new();
+        let mut rtt = RttEstimator::new();
         let (mut now, mut delay) = (1, base_ns);
         for _ in 0..rounds {
             let bytes = congestion.bytes();
@@ -176,7 +176,7 @@ mod tests {
         // 250 Mbit/s, 100 us; 55 kB at once, the next when all has come. The first of each
         // burst never waits.
         let mut congestion = Congestion::new(1500, 1 << 30);
-        let mut rtt = Rtt::new();
+        let mut rtt = RttEstimator::new();
         let mut start_ns = 1;
         for _ in 0..2000 {
             let mut now_ns = start_ns;
@@ -197,7 +197,7 @@ mod tests {
     fn loss_lowers_it_only_above_fifteen_percent() {
         for (lost, lowered) in [(10, false), (30, true)] {
             let mut congestion = Congestion::new(1500, 1 << 30);
-            let mut rtt = Rtt::new();
+            let mut rtt = RttEstimator::new();
             rtt.sample(1, 200_000);
             let mut ack = |congestion: &mut Congestion, now_ns, acked| {
                 let inflight = congestion.bytes();
@@ -205,7 +205,7 @@ mod tests {
             };
             ack(&mut congestion, 2, (64, 96_000));
             let before = congestion.bytes();
-            (0..lost).for_each(|_| congestion.on_lost());
+            congestion.on_lost(lost);
             ack(&mut congestion, 10_000_000, (100 - 64 - lost, 0));
             assert_eq!(congestion.bytes() < before, lowered, "{lost} %");
         }
