@@ -82,7 +82,7 @@ impl AgentConfig {
     /// Validates the text of a file; `path` only names it in messages.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
         let kind = ("agent", "an agent's");
-        document::parse_table(path, text, kind, |file: RawAgentFile, faults| {
+        document::parse_table(path, text, kind, &[], |file: RawAgentFile, faults| {
             config(&file.agent?, faults)
         })
     }

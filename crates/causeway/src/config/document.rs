@@ -15,14 +15,19 @@ use super::words;
 /// Faults that are looked for in one text: each takes reading it once more.
 const FAULTS_MAX: usize = 100;
 
+/// Keys that had another name before: where they stand, as in `tunnel.engine.hold` with
+/// the names of tables in front, and what they are called now.
+pub(super) type Renamed = [(&'static str, &'static str)];
+
 /// Reads a file's text as `R` and makes a `C` of it that cannot be wrong.
 pub(super) fn parse<R: DeserializeOwned, C>(
     path: &Path,
     text: &str,
+    renamed: &Renamed,
     check: impl FnOnce(R, &mut Faults<'_>) -> Option<C>,
 ) -> Result<C, ConfigErrors> {
     let mut faults = Faults::new(text);
-    match read(text, &mut faults).and_then(|raw| check(raw, &mut faults)) {
+    match read(text, renamed, &mut faults).and_then(|raw| check(raw, &mut faults)) {
         Some(config) if faults.is_empty() => Ok(config),
         _ => Err(faults.into_errors(path)),
     }
@@ -33,6 +38,7 @@ pub(super) fn parse_table<R: DeserializeOwned, C>(
     path: &Path,
     text: &str,
     (table, whose): (&str, &str),
+    renamed: &Renamed,
     check: impl FnOnce(R, &mut Faults<'_>) -> Option<C>,
 ) -> Result<C, ConfigErrors> {
     // Else each key would be told to be unknown.
@@ -43,7 +49,7 @@ pub(super) fn parse_table<R: DeserializeOwned, C>(
         ));
         return Err(faults.into_errors(path));
     }
-    parse(path, text, check)
+    parse(path, text, renamed, check)
 }
 
 /// Whether a text can be read at all.
@@ -59,14 +65,25 @@ pub(super) fn has_key(text: &str, name: &str) -> bool {
 /// serde stops at the first key that it does not know or value of another type. So what it
 /// refuses is noted and taken out, and the rest is read again. With any such fault nothing
 /// is checked further: a misspelt key would be missing, too.
-fn read<R: DeserializeOwned>(text: &str, faults: &mut Faults<'_>) -> Option<R> {
+fn read<R: DeserializeOwned>(text: &str, renamed: &Renamed, faults: &mut Faults<'_>) -> Option<R> {
     let parsed = DeTable::parse(text);
     let mut document = parsed.map_err(|error| note(&error, faults)).ok()?;
     for _ in 0..FAULTS_MAX {
         match R::deserialize(Deserializer::from(document.clone())) {
             Ok(raw) => return faults.is_empty().then_some(raw),
             Err(error) => {
-                note(&error, faults);
+                let new_name = error.span().and_then(|place| {
+                    let key = key_at(document.get_ref(), &place)?;
+                    let (_, new) = renamed.iter().find(|(old, _)| *old == key)?;
+                    Some((place, key, *new))
+                });
+                match new_name {
+                    Some((place, key, new)) => {
+                        let key = key.rsplit('.').next().unwrap_or_default();
+                        faults.at(place, format!("`{key}` is called `{new}` now"));
+                    }
+                    None => note(&error, faults),
+                }
                 if !take_out(document.get_mut(), &error.span()?) {
                     return None;
                 }
@@ -113,6 +130,27 @@ fn explain(message: &str) -> String {
             },
         },
         _ => first.to_owned(),
+    }
+}
+
+/// The key that stands at a place of the text, with the names of its tables in front.
+fn key_at(table: &DeTable<'_>, place: &Range<usize>) -> Option<String> {
+    table.iter().find_map(|(key, value)| {
+        if key.span() == *place {
+            return Some(key.get_ref().to_string());
+        }
+        let rest = key_within(value.get_ref(), place)?;
+        Some(format!("{}.{rest}", key.get_ref()))
+    })
+}
+
+fn key_within(value: &DeValue<'_>, place: &Range<usize>) -> Option<String> {
+    match value {
+        DeValue::Table(table) => key_at(table, place),
+        DeValue::Array(array) => array
+            .iter()
+            .find_map(|element| key_within(element.get_ref(), place)),
+        _ => None,
     }
 }
 
@@ -220,6 +258,23 @@ mod tests {
                 "tunnel.toml:4: unknown key `tunnel`; known here are device, netns, mtu, queue, addresses, persist, threads, poll, keys, socket, http, engine, path",
                 "tunnel.toml:5: unknown key `engin`; did you mean `engine`?",
                 "tunnel.toml:7: unknown key `tunnels`; did you mean `tunnel`?",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_key_that_had_another_name_is_told_its_new_one() {
+        let text = "[tunnel]\ndevice = \"cw0\"\nhold = \"1ms\"\n[tunnel.engine]\n\
+                    hold = \"25ms\"\ndelta = \"1ms\"\ngive_up = \"1s\"\ngive_up_tries = 3\n";
+        let told = lines(TunnelConfig::parse("tunnel.toml".as_ref(), text));
+        assert_eq!(
+            told,
+            [
+                "tunnel.toml:3: unknown key `hold`; known here are device, netns, mtu, queue, addresses, persist, threads, poll, keys, socket, http, engine, path",
+                "tunnel.toml:5: `hold` is called `reorder_timeout` now",
+                "tunnel.toml:6: `delta` is called `switch_gain` now",
+                "tunnel.toml:7: `give_up` is called `frame_lifetime` now",
+                "tunnel.toml:8: `give_up_tries` is called `max_transmissions` now",
             ]
         );
     }

@@ -265,7 +265,7 @@ impl Config {
 
     /// Validates the text of a file; `path` only names it in messages.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
-        document::parse(path, text, |raw, faults| {
+        document::parse(path, text, &[], |raw, faults| {
             let config = validate::config(raw, Beside::NOTHING, faults)?;
             reports::check(&config, faults);
             Some(config)
@@ -274,7 +274,7 @@ impl Config {
 
     /// Checks a text that stands beside a file.
     fn parse_request(text: &str, beside: Beside) -> Result<Self, ConfigErrors> {
-        document::parse(Path::new("request"), text, |raw, faults| {
+        document::parse(Path::new("request"), text, &[], |raw, faults| {
             validate::config(raw, beside, faults)
         })
     }

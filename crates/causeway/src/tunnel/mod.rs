@@ -36,7 +36,7 @@ use self::shard::{Change, Command, Handle, Shard, ShardReport};
 use self::view::TunnelStatus;
 use self::vnic::Vnic;
 use crate::config::TunnelConfig;
-use crate::config::tunnel::PathConfig;
+use crate::config::tunnel::TunnelPathConfig;
 use crate::daemon::api::{openmetrics, problem};
 use crate::daemon::clock::Moment;
 
@@ -282,13 +282,13 @@ fn engine_config(config: &TunnelConfig, limits: Limits) -> bifrost::TransportCon
     bifrost::TransportConfig {
         schedule: engine.schedule,
         group_bytes: engine.group_bytes,
-        switch_gain_ns: ns(engine.delta),
+        switch_gain_ns: ns(engine.switch_gain),
         rto: engine.rto,
         queue_target_ns: ns(engine.queue_target),
         read_ahead_ns: ns(engine.read_ahead),
-        reorder_timeout_ns: ns(engine.hold),
-        frame_lifetime_ns: ns(engine.give_up),
-        max_transmissions: engine.give_up_tries,
+        reorder_timeout_ns: ns(engine.reorder_timeout),
+        frame_lifetime_ns: ns(engine.frame_lifetime),
+        max_transmissions: engine.max_transmissions,
         keys: config.keys.clone(),
         limits,
         ..bifrost::TransportConfig::default()
@@ -302,7 +302,7 @@ fn counted_up(mut address: SocketAddr, number: usize) -> SocketAddr {
 }
 
 /// The socket of the thread with this number.
-fn open_path(path: &PathConfig, number: usize) -> anyhow::Result<UdpPath> {
+fn open_path(path: &TunnelPathConfig, number: usize) -> anyhow::Result<UdpPath> {
     Ok(UdpPath::open(&PathOptions {
         local: counted_up(path.local, number),
         remote: counted_up(path.remote, number),
@@ -313,7 +313,7 @@ fn open_path(path: &PathConfig, number: usize) -> anyhow::Result<UdpPath> {
 }
 
 fn path_config(
-    path: &PathConfig,
+    path: &TunnelPathConfig,
     socket: &UdpPath,
     number: usize,
 ) -> anyhow::Result<bifrost::PathConfig> {
@@ -389,7 +389,7 @@ mod tests {
     #[test]
     fn a_path_that_cannot_be_opened_tells_its_cause_once() {
         // An address for documentation: no machine has it.
-        let path = PathConfig {
+        let path = TunnelPathConfig {
             local: "192.0.2.77:7000".parse().unwrap(),
             remote: "192.0.2.78:7000".parse().unwrap(),
             device: None,

@@ -244,7 +244,11 @@ fn whatever_is_sent_has_the_frames_bytes() {
         "{:?}",
         bench.sizes
     );
-    assert!(metrics.chunks_retransmitted > 100, "{}", metrics.chunks_retransmitted);
+    assert!(
+        metrics.chunks_retransmitted > 100,
+        "{}",
+        metrics.chunks_retransmitted
+    );
     assert!(metrics.frames_in > 400, "{}", metrics.frames_in);
 }
 
