@@ -8,7 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::view::{PathView, Totals, TunnelStatus};
+use super::view::{PathView, TunnelStatus, TunnelTotals};
 
 /// The page that a Prometheus server scrapes.
 pub fn page(status: TunnelStatus) -> anyhow::Result<String> {
@@ -22,7 +22,7 @@ pub fn page(status: TunnelStatus) -> anyhow::Result<String> {
 #[derive(Debug)]
 struct Page(TunnelStatus);
 
-type OfTotals = fn(&Totals) -> u64;
+type OfTotals = fn(&TunnelTotals) -> u64;
 type OfPath = fn(&PathView) -> u64;
 type GaugeOfPath = fn(&PathView) -> f64;
 
@@ -52,8 +52,8 @@ const COUNTERS: &[(&str, &str, Option<Unit>, OfTotals)] = &[
     ("chunks_sent", "Chunks sent for the first time", None, |t| {
         t.chunks_sent
     }),
-    ("chunks_resent", "Chunks sent again", None, |t| {
-        t.chunks_resent
+    ("chunks_retransmitted", "Chunks retransmitted", None, |t| {
+        t.chunks_retransmitted
     }),
     (
         "chunks_received",
@@ -86,10 +86,10 @@ const COUNTERS: &[(&str, &str, Option<Unit>, OfTotals)] = &[
         |t| t.guest_refused,
     ),
     (
-        "unsent",
+        "send_errors",
         "Messages that the kernel did not take for sending",
         None,
-        |t| t.unsent,
+        |t| t.send_errors,
     ),
     (
         "socket_errors",
@@ -97,12 +97,9 @@ const COUNTERS: &[(&str, &str, Option<Unit>, OfTotals)] = &[
         None,
         |t| t.socket_errors,
     ),
-    (
-        "conversations",
-        "Conversations begun with the other end",
-        None,
-        |t| t.conversations,
-    ),
+    ("sessions", "Sessions begun with the other end", None, |t| {
+        t.sessions
+    }),
 ];
 
 const GAUGES: &[(&str, &str, Option<Unit>, OfTotals)] = &[
@@ -128,22 +125,22 @@ const PATH_COUNTERS: &[(&str, &str, Option<Unit>, OfPath)] = &[
     }),
     (
         "path_sent_chunks",
-        "Chunks sent, again included",
+        "Chunks sent, retransmissions included",
         None,
         |p| p.sent_chunks,
     ),
     (
-        "path_resent_chunks",
-        "Chunks sent again on this path",
+        "path_retransmitted_chunks",
+        "Chunks retransmitted on this path",
         None,
-        |p| p.resent_chunks,
+        |p| p.retransmitted_chunks,
     ),
     ("path_received_chunks", "Chunks received", None, |p| {
         p.received_chunks
     }),
     (
         "path_spurious",
-        "Chunks taken for lost that were not",
+        "Chunks taken for lost and acknowledged afterwards",
         None,
         |p| p.spurious,
     ),
@@ -151,16 +148,16 @@ const PATH_COUNTERS: &[(&str, &str, Option<Unit>, OfPath)] = &[
         p.timeouts
     }),
     (
-        "path_moves",
-        "Flows that left for another path",
+        "path_switches",
+        "Flows that switched to another path",
         None,
-        |p| p.moves,
+        |p| p.switches,
     ),
     (
-        "path_deaths",
+        "path_failures",
         "Times that the path stopped answering",
         None,
-        |p| p.deaths,
+        |p| p.failures,
     ),
     ("path_acks_sent", "Acknowledgements sent", None, |p| {
         p.acks_sent
@@ -217,11 +214,11 @@ impl Collector for Page {
                 .encode_gauge(&of(&status.totals))?;
         }
         let help = "Frames and chunks that went no further, by reason";
-        let mut family = encoder.encode_descriptor("refused", help, None, MetricType::Counter)?;
-        for refused in &status.refused {
+        let mut family = encoder.encode_descriptor("drops", help, None, MetricType::Counter)?;
+        for drops in &status.drops {
             family
-                .encode_family(&[("reason", refused.reason.as_str())])?
-                .encode_counter::<NoLabelSet, _, u64>(&refused.count, None)?;
+                .encode_family(&[("reason", drops.reason.as_str())])?
+                .encode_counter::<NoLabelSet, _, u64>(&drops.count, None)?;
         }
         self.paths(&mut encoder)?;
         self.lost(&mut encoder)?;
@@ -261,14 +258,14 @@ impl Page {
     }
 
     fn lost(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Chunks taken for lost, by what told";
+        let help = "Chunks taken for lost, by what showed it";
         let mut family =
             encoder.encode_descriptor("path_lost_chunks", help, None, MetricType::Counter)?;
         for path in &self.0.paths {
             for (by, count) in [
                 ("gap", path.lost_by_gap),
                 ("timeout", path.lost_by_timeout),
-                ("death", path.lost_by_death),
+                ("failure", path.lost_by_failure),
             ] {
                 let id = path.id.to_string();
                 family

@@ -32,7 +32,7 @@ use causeway_io::tunnel::{
 use tokio::sync::oneshot;
 
 use self::memory::Memory;
-use self::shard::{Change, Command, Handle, Shard, ShardReport};
+use self::shard::{Shard, ShardChange, ShardCommand, ShardHandle, ShardReport};
 use self::view::TunnelStatus;
 use self::vnic::Vnic;
 use crate::config::TunnelConfig;
@@ -43,12 +43,12 @@ use crate::daemon::clock::Moment;
 /// Socket buffers: what a path carries while the thread does something else, 8 MiB.
 const SOCKET_BYTES: usize = 8 << 20;
 /// How long a thread may take to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A running end.
 pub struct Tunnel {
     config: Mutex<TunnelConfig>,
-    handles: Vec<Handle>,
+    handles: Vec<ShardHandle>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     merges_udp: bool,
     started: Moment,
@@ -79,9 +79,9 @@ impl Tunnel {
                 paths.insert(*id, socket);
             }
             let waiter = Waiter::new()?;
-            let (orders, inbox) = mpsc::channel();
+            let (commands, inbox) = mpsc::channel();
             let waker = waiter.waker();
-            handles.push(Handle { orders, waker });
+            handles.push(ShardHandle { commands, waker });
             shards.push(Shard {
                 number,
                 engine,
@@ -114,7 +114,7 @@ impl Tunnel {
 
     /// Ends the threads. What is under way is lost, as on any link that goes down.
     pub fn stop(&self) {
-        self.handles.iter().for_each(|h| h.send(Command::Stop));
+        self.handles.iter().for_each(|h| h.send(ShardCommand::Stop));
         for thread in lock(&self.threads).drain(..) {
             // A panic in it has been printed.
             let _ = thread.join();
@@ -140,12 +140,12 @@ impl Tunnel {
         let engine = engine_config(&wanted, limits());
         engine.check().map_err(|error| error.to_string())?;
         // Everything that can fail comes before the first thread changes.
-        let changes: Vec<Change> = (0..self.handles.len())
+        let changes: Vec<ShardChange> = (0..self.handles.len())
             .map(|number| change(&running, &wanted, &engine, number))
             .collect::<anyhow::Result<_>>()
             .map_err(|error| format!("{error:#}"))?;
         for (handle, change) in self.handles.iter().zip(changes) {
-            handle.send(Command::Change(Box::new(change)));
+            handle.send(ShardCommand::Change(Box::new(change)));
         }
         *running = wanted;
         Ok(running.summary())
@@ -154,15 +154,15 @@ impl Tunnel {
     fn reports(&self) -> anyhow::Result<Vec<ShardReport>> {
         let (reply, replies) = mpsc::channel();
         for handle in &self.handles {
-            handle.send(Command::Report(reply.clone()));
+            handle.send(ShardCommand::Report(reply.clone()));
         }
         drop(reply);
-        let report = |_| replies.recv_timeout(PATIENCE).ok();
+        let report = |_| replies.recv_timeout(ANSWER_TIMEOUT).ok();
         let reports: Option<Vec<ShardReport>> = self.handles.iter().map(report).collect();
         reports.context("a thread of the tunnel does not answer")
     }
 
-    /// How things are.
+    /// The status over all threads.
     pub fn status(&self) -> anyhow::Result<TunnelStatus> {
         let reports = self.reports()?;
         let config = lock(&self.config);
@@ -181,7 +181,7 @@ impl Tunnel {
             merges_udp: self.merges_udp,
             totals: view::totals(&reports),
             paths: view::paths(&config, &reports),
-            refused: view::refused(&reports),
+            drops: view::drops(&reports),
         })
     }
 }
@@ -206,7 +206,7 @@ fn spawn(
                     Err(_) => anyhow!("a thread of the tunnel panicked"),
                 };
                 if let Some(ended) = lock(&ended).take() {
-                    // Nobody listens once the daemon is about to end.
+                    // There is no receiver once the daemon is about to end.
                     let _ = ended.send(error);
                 }
             })
@@ -222,7 +222,7 @@ fn change(
     wanted: &TunnelConfig,
     engine: &bifrost::TransportConfig,
     number: usize,
-) -> anyhow::Result<Change> {
+) -> anyhow::Result<ShardChange> {
     let mut add = BTreeMap::new();
     for (id, path) in &wanted.paths {
         let before = running.paths.get(id);
@@ -249,7 +249,7 @@ fn change(
         .paths
         .keys()
         .filter(|id| !wanted.paths.contains_key(id));
-    Ok(Change {
+    Ok(ShardChange {
         config: engine.clone(),
         vnic_queue: wanted.engine.vnic_queue,
         poll: wanted.poll,

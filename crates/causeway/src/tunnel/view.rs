@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a tunnel tells about itself, over all its threads.
+//! The status of a tunnel, over all its threads.
 
 use causeway_bifrost::{DropReason, PathMetrics, PathState};
 use serde::{Deserialize, Serialize};
@@ -34,16 +34,16 @@ pub struct TunnelStatus {
     /// Whether the guests' UDP comes merged (Linux 6.2 and newer).
     pub merges_udp: bool,
     /// Counts over all paths.
-    pub totals: Totals,
+    pub totals: TunnelTotals,
     /// The paths, by id.
     pub paths: Vec<PathView>,
     /// Frames and chunks that went no further, by reason.
-    pub refused: Vec<RefusedView>,
+    pub drops: Vec<DropView>,
 }
 
 /// Counts of a tunnel since its start, and what it holds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Totals {
+pub struct TunnelTotals {
     /// Frames that came from the guests, and their bytes.
     pub frames_in: u64,
     /// See `frames_in`.
@@ -52,10 +52,10 @@ pub struct Totals {
     pub frames_out: u64,
     /// See `frames_out`.
     pub frame_bytes_out: u64,
-    /// Chunks that were sent for the first time, and again.
+    /// Chunks that were sent for the first time, and retransmitted.
     pub chunks_sent: u64,
     /// See `chunks_sent`.
-    pub chunks_resent: u64,
+    pub chunks_retransmitted: u64,
     /// Chunks that came in and were new.
     pub chunks_received: u64,
     /// Frames that a flow went on without.
@@ -67,12 +67,11 @@ pub struct Totals {
     /// Frames that the guest's kernel did not take.
     pub guest_refused: u64,
     /// Messages that the kernel did not take for sending.
-    pub unsent: u64,
-    /// What sockets reported: nobody listens, no route; and empty datagrams.
+    pub send_errors: u64,
+    /// What sockets reported (connection refused, no route), and empty datagrams.
     pub socket_errors: u64,
-    /// Conversations that began: one a thread, and one more with each restart of the
-    /// other end.
-    pub conversations: u64,
+    /// Sessions that began: one a thread, and one more with each restart of the other end.
+    pub sessions: u64,
     /// Frames under way, and chunks that wait for others.
     pub frames_held: u64,
     /// See `frames_held`.
@@ -106,37 +105,37 @@ pub struct PathView {
     pub inflight_bytes: u64,
     /// Part of all bytes sent that went here, 0 to 1.
     pub share: f64,
-    /// Chunks sent, again included, and their bytes.
+    /// Chunks sent, retransmissions included, and their bytes.
     pub sent_chunks: u64,
     /// See `sent_chunks`.
     pub sent_bytes: u64,
-    /// Chunks sent again, on this path.
-    pub resent_chunks: u64,
+    /// Chunks retransmitted on this path.
+    pub retransmitted_chunks: u64,
     /// Chunks that came in, and their bytes.
     pub received_chunks: u64,
     /// See `received_chunks`.
     pub received_bytes: u64,
-    /// Chunks taken for lost: by a gap, by a timeout, because the path died.
+    /// Chunks taken for lost: by a gap, by a timeout, because the path stopped answering.
     pub lost_by_gap: u64,
     /// See `lost_by_gap`.
     pub lost_by_timeout: u64,
     /// See `lost_by_gap`.
-    pub lost_by_death: u64,
-    /// Of these, not lost after all.
+    pub lost_by_failure: u64,
+    /// Of these, acknowledged afterwards: taken for lost spuriously.
     pub spurious: u64,
     /// Timeouts.
     pub timeouts: u64,
-    /// Flows that left for another path.
-    pub moves: u64,
-    /// Deaths.
-    pub deaths: u64,
+    /// Flows that switched to another path.
+    pub switches: u64,
+    /// Times that the path stopped answering.
+    pub failures: u64,
     /// Acknowledgements sent.
     pub acks_sent: u64,
 }
 
-/// One reason for a loss inside.
+/// One reason for drops.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct RefusedView {
+pub struct DropView {
     /// Its word.
     pub reason: String,
     /// How often.
@@ -144,8 +143,8 @@ pub struct RefusedView {
 }
 
 /// Adds the threads up.
-pub fn totals(reports: &[ShardReport]) -> Totals {
-    let mut all = Totals::default();
+pub fn totals(reports: &[ShardReport]) -> TunnelTotals {
+    let mut all = TunnelTotals::default();
     for report in reports {
         let one = &report.tunnel;
         all.frames_in += one.frames_in;
@@ -153,15 +152,15 @@ pub fn totals(reports: &[ShardReport]) -> Totals {
         all.frames_out += one.frames_out;
         all.frame_bytes_out += one.frame_bytes_out;
         all.chunks_sent += one.chunks_sent;
-        all.chunks_resent += one.chunks_retransmitted;
+        all.chunks_retransmitted += one.chunks_retransmitted;
         all.chunks_received += one.chunks_received;
         all.frames_skipped += one.frames_skipped;
         all.frames_reordered += one.frames_reordered;
         all.vnic_full += one.vnic_full;
         all.guest_refused += report.written.1;
-        all.unsent += report.unsent;
+        all.send_errors += report.send_errors;
         all.socket_errors += report.socket_errors;
-        all.conversations += one.sessions;
+        all.sessions += one.sessions;
         all.frames_held += u64::from(one.frames_held);
         all.chunks_held += u64::from(one.chunks_held);
         all.memory_bytes += report.memory_bytes;
@@ -170,11 +169,11 @@ pub fn totals(reports: &[ShardReport]) -> Totals {
 }
 
 /// All reasons, in the order of the engine's counters.
-pub fn refused(reports: &[ShardReport]) -> Vec<RefusedView> {
+pub fn drops(reports: &[ShardReport]) -> Vec<DropView> {
     let count = |reason| reports.iter().map(|r| r.tunnel.drops(reason)).sum();
     DropReason::ALL
         .iter()
-        .map(|reason| RefusedView {
+        .map(|reason| DropView {
             reason: reason.name().to_owned(),
             count: count(*reason),
         })
@@ -222,16 +221,16 @@ fn view(threads: &[PathMetrics]) -> PathView {
         inflight_bytes: sum(|path| path.inflight_bytes),
         sent_chunks: sum(|path| path.sent_chunks),
         sent_bytes: sum(|path| path.sent_bytes),
-        resent_chunks: sum(|path| path.retransmitted_chunks),
+        retransmitted_chunks: sum(|path| path.retransmitted_chunks),
         received_chunks: sum(|path| path.received_chunks),
         received_bytes: sum(|path| path.received_bytes),
         lost_by_gap: sum(|path| path.lost_by_gap),
         lost_by_timeout: sum(|path| path.lost_by_timeout),
-        lost_by_death: sum(|path| path.lost_by_failure),
+        lost_by_failure: sum(|path| path.lost_by_failure),
         spurious: sum(|path| path.spurious),
         timeouts: sum(|path| path.timeouts),
-        moves: sum(|path| path.switches),
-        deaths: sum(|path| path.failures),
+        switches: sum(|path| path.switches),
+        failures: sum(|path| path.failures),
         acks_sent: sum(|path| path.acks_sent),
         ..PathView::default()
     }

@@ -88,7 +88,7 @@ impl Slab {
         &mut self.buffers[id.0 as usize]
     }
 
-    /// Buffers that somebody refers to.
+    /// Buffers with a reference.
     pub fn used(&self) -> usize {
         self.buffers.len() - self.free.len()
     }

@@ -67,7 +67,7 @@ pub struct Received {
 
 /// What a receive call brought besides.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Batch {
+pub struct ReceiveStatus {
     /// Whether there may be more.
     pub more: bool,
     /// Messages that were empty or did not fit their buffer; they are gone.
@@ -264,7 +264,7 @@ impl Receiver {
         path: &UdpPath,
         slab: &mut Slab,
         received: &mut Vec<Received>,
-    ) -> io::Result<Batch> {
+    ) -> io::Result<ReceiveStatus> {
         let ask = path.ask.get();
         let held = self.buffers.len();
         while self.buffers.len() < ask {
@@ -273,7 +273,7 @@ impl Receiver {
         }
         self.buffers.rotate_left(held);
         let wanted = self.buffers.len().min(ask);
-        let mut batch = Batch::default();
+        let mut batch = ReceiveStatus::default();
         if wanted == 0 {
             return Ok(batch);
         }

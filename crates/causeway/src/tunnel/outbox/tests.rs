@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use causeway_bifrost::{DeliveryVerdict, Limits, PathId, Span, VNET_HEADER_LEN};
 
-use super::super::memory::Place;
+use super::super::memory::SlabKind;
 use super::super::pair::{engines, peer};
 use super::*;
 
@@ -43,7 +43,7 @@ impl Bench {
     /// A frame of the guest's; whether it is taken.
     fn offer(&mut self, length: usize) -> bool {
         let number = self.frames.len();
-        let Some(buffer) = self.memory.slab(Place::Frame).take() else {
+        let Some(buffer) = self.memory.slab(SlabKind::Frame).take() else {
             return false;
         };
         let mut frame: Vec<u8> = (0..length).map(|at| (at * 7 + number) as u8).collect();
