@@ -74,7 +74,7 @@ reasons! {
     Virtio = "virtio",
     /// Chunk: of an unfinished frame that was skipped, so that the flow goes on.
     Skipped = "skipped",
-    /// Chunk: of a frame that the vNIC dropped; it is asked for again.
+    /// Chunk: of a frame that the vNIC dropped; its retransmission is asked for.
     VnicFull = "vnic-full",
     /// Probe: more than can be answered at once.
     Flood = "flood",

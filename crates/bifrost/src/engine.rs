@@ -224,7 +224,7 @@ impl TransportEngine {
     /// Bytes of the chunks that the next long frame will most likely be segmented into; 0: not
     /// known, or of no use, as sealing copies them. A frame may lie in pieces of this size, each
     /// behind room for a header, so that datagrams are whole in memory. A guess: where each
-    /// chunk lies is told when it is sent ([`crate::DatagramParts::payload`]).
+    /// chunk lies is known when it is sent ([`crate::DatagramParts::payload`]).
     pub fn chunk_bytes(&self) -> usize {
         match self.session.is_sealed() {
             true => 0,

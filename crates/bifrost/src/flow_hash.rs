@@ -6,8 +6,8 @@
 /// and ports, or for fragments and other protocols what there is of these. Fragments
 /// of a datagram share a number, its unfragmented neighbours have another. IP in IP (RFC
 /// 2003, RFC 2473, RFC 4213) is told apart by the inner packet, too: between a balancer
-/// and a server the outer one is the same for all. Not secret: whoever chooses ports can
-/// make two flows share a number, which costs them order that they do not need.
+/// and a server the outer one is the same for all. Not secret: a sender that chooses its
+/// ports can make two flows share a number, which costs them order that they do not need.
 pub fn flow_hash(packet: &[u8]) -> u64 {
     of(packet, 1).unwrap_or(0)
 }

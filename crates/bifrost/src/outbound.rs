@@ -286,7 +286,7 @@ impl Outbound {
     fn sweep(&mut self, now_ns: u64, lifetime_ns: u64, released: &mut ReleaseQueue) {
         self.sweep_ns = now_ns + SWEEP_NS;
         let frames = &self.frames;
-        let queued = self.retransmissions.iter().map(|again| again.frame);
+        let queued = self.retransmissions.iter().map(|chunk| chunk.frame);
         let old: Vec<FrameRef> = queued
             .chain(self.pending.iter())
             .filter(|at| {

@@ -20,7 +20,7 @@ struct Assembly {
     len: u32,
     size: u16,
     chunks: u8,
-    /// The vNIC dropped it; it is asked for until it is whole again.
+    /// The vNIC dropped it; its retransmission is asked for until it is whole.
     refused: bool,
 }
 
@@ -156,7 +156,7 @@ impl Reassembly {
         self.get(at).is_complete()
     }
 
-    /// Whether the vNIC dropped the frame, and not all of it has come again.
+    /// Whether the vNIC dropped the frame, and not all of its retransmission has come.
     pub(crate) fn is_refused(&self, at: AssemblyRef) -> bool {
         self.get(at).refused
     }

@@ -151,7 +151,7 @@ impl Reorder {
     ///
     /// # Errors
     /// None of them is kept. [`DropReason::FlowWindow`] and [`DropReason::MemoryCap`] mean
-    /// that a chunk should come again; with all others the sender may stop. Several are to
+    /// that a chunk should be retransmitted; with all others the sender may stop. Several are to
     /// be given one by one then.
     pub(crate) fn arrive(
         &mut self,
@@ -386,7 +386,7 @@ impl Reorder {
                 continue;
             }
             let due_ns = flow.gap_ns + limits.timeout_ns;
-            let mut again_ns = due_ns;
+            let mut next_ns = due_ns;
             if due_ns <= now_ns {
                 let is_complete =
                     |at: &Option<AssemblyRef>| at.is_some_and(|at| self.frames.is_complete(at));
@@ -399,9 +399,9 @@ impl Reorder {
                     flow.gap_ns = now_ns;
                     self.make_ready(index);
                 }
-                again_ns = now_ns + limits.timeout_ns;
+                next_ns = now_ns + limits.timeout_ns;
             }
-            self.gaps.push(Reverse((again_ns, index)));
+            self.gaps.push(Reverse((next_ns, index)));
         }
     }
 
@@ -434,7 +434,7 @@ impl Reorder {
         })
     }
 
-    /// A frame to ask for again.
+    /// A frame that is to be retransmitted.
     fn next_refusal(&mut self, now_ns: u64) -> Option<FlowReport> {
         while let Some(refusal) = self.refusals.front().copied()
             && refusal.report_ns <= now_ns

@@ -86,7 +86,7 @@ pub struct DataHeader {
     pub size: u16,
     /// Bytes of the frame without its virtio header.
     pub len: u16,
-    /// How far back in the flow lies the oldest frame that may still come (again).
+    /// How far back in the flow lies the oldest frame that may still come, new or retransmitted.
     /// 65,535 also stands for more.
     pub behind: u16,
 }
@@ -97,7 +97,7 @@ pub enum FlowReportKind {
     /// The delivered watermark: all frames before `sequence` are delivered or skipped.
     Delivered = 1,
     /// A gap in front of the guest: frame `sequence` had arrived and the vNIC had no
-    /// room for it. Send it again.
+    /// room for it. It is to be retransmitted.
     Gap = 2,
 }
 

@@ -180,7 +180,7 @@ impl TransportEngine {
                 SlotReference::NotTaken
             }
             PacketKind::Probe => {
-                // Each is answered, whoever sent it: it does not show that the peer is awake.
+                // Each is answered, from any sender: it does not show that the peer is awake.
                 self.on_probe(now_ns, index, header, datagram)?;
                 return Ok(SlotReference::NotTaken);
             }
@@ -319,8 +319,8 @@ impl TransportEngine {
                     .on_delivered(flow, sequence, &mut self.released);
             }
             FlowReportKind::Gap => {
-                let again = self.outbound.on_guest_drop(now_ns, flow, sequence);
-                self.metrics.frames_retransmitted += u64::from(again);
+                let all = self.outbound.on_guest_drop(now_ns, flow, sequence);
+                self.metrics.frames_retransmitted += u64::from(all);
             }
         }
     }

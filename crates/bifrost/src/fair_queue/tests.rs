@@ -40,7 +40,7 @@ impl Table {
     }
 }
 
-/// The flows of so many frames, in the order in which they are served.
+/// The flows of `count` frames, in the order in which they are served.
 fn served(pending: &mut FairQueue, table: &Table, count: usize) -> Vec<u16> {
     let mut flows = Vec::new();
     while flows.len() < count

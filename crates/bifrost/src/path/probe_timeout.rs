@@ -26,7 +26,7 @@ struct Pending {
     confirmed: bool,
 }
 
-/// Whether a path waits for what its probes tell about a timeout.
+/// Whether a path waits for an answer about a timeout.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ProbeTimeout(Option<Pending>);
 

@@ -42,11 +42,11 @@ pub struct Summary {
     pub delivered: u64,
     /// Chunks sent for the first time.
     pub sent: u64,
-    /// Chunks sent again.
+    /// Chunks retransmitted.
     pub resent: u64,
-    /// Of all sent again, those that need not have been.
+    /// Of these, those that had arrived.
     pub again: u64,
-    /// Frames that were skipped or given up.
+    /// Frames that were skipped or abandoned.
     pub lost: u64,
     /// The slowest frame.
     pub slowest_ns: u64,
@@ -107,7 +107,7 @@ pub(super) fn check(plan: &Plan, world: &World) -> Result<Summary, String> {
             let newest = receiver.record.newest_of(*flow);
             require(*host != from || newest == Some(*number), || {
                 format!(
-                    "host {from}: flow {flow} does not go on after the trouble: frame {number} \
+                    "host {from}: flow {flow} does not go on after the faults: frame {number} \
                      is missing, {newest:?} was the last"
                 )
             })?;
@@ -128,12 +128,12 @@ pub(super) fn check(plan: &Plan, world: &World) -> Result<Summary, String> {
     let most = summary.sent * permille / 1000 + more;
     require(summary.resent <= most, || {
         let (sent, resent) = (summary.sent, summary.resent);
-        format!("{resent} of {sent} chunks were sent again, {most} would do")
+        format!("{resent} of {sent} chunks were retransmitted, {most} would do")
     })?;
     Ok(summary)
 }
 
-/// Frames that are not delivered must have been given up, skipped, or been with an
+/// Frames that are not delivered must have been abandoned, skipped, or been with an
 /// endpoint that was started anew.
 fn may_be_lost(sender: &Lives, receiver: &Lives) -> u64 {
     let dropped = |tunnel: &TunnelMetrics| {

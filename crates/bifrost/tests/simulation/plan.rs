@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What a seed stands for: one kind of trouble, with random strength.
+//! What a seed stands for: one kind of fault, with random strength.
 
 mod draft;
-mod trouble;
+mod faults;
 
 use causeway_bifrost::TransportConfig;
 
@@ -15,7 +15,7 @@ const US: u64 = 1_000;
 
 macro_rules! cases {
     ($($(#[doc = $doc:literal])* $variant:ident = $name:literal,)*) => {
-        /// The kinds of trouble.
+        /// The kinds of fault.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Case { $($(#[doc = $doc])* $variant,)* }
 
@@ -74,12 +74,12 @@ cases! {
     VnicFull = "vnic-full",
     /// The engine may hold little.
     MemoryCap = "memory-cap",
-    /// Paths become narrower, and somebody says so.
+    /// Paths become narrower, with notice.
     MtuShrink = "mtu-shrink",
-    /// Nobody says so.
+    /// The same without notice.
     SilentMtuShrink = "silent-mtu-shrink",
-    /// An enemy sends all sorts of datagrams.
-    Enemy = "enemy",
+    /// An attacker sends all sorts of datagrams.
+    Attacker = "attacker",
     /// Datagrams arrive after their frame was skipped.
     LateAfterSkip = "late-after-skip",
     /// TunnelKeys are rotated.
@@ -122,8 +122,8 @@ pub enum Fault {
     Add(usize, usize),
     /// Host, its new settings.
     TransportConfig(usize, Box<TransportConfig>),
-    /// So many datagrams of an enemy.
-    Enemy(u32),
+    /// This many datagrams of an attacker.
+    Attacker(u32),
 }
 
 /// A vNIC's ring.
@@ -142,7 +142,7 @@ pub struct Expected {
     pub lossless: bool,
     /// The slowest frame took no longer, from the guest to the other guest.
     pub slowest_ns: u64,
-    /// Chunks sent again, in thousandths of those sent, and so many more.
+    /// Retransmissions: in thousandths of the chunks sent, and this many more.
     pub resent: (u64, u64),
 }
 
@@ -165,7 +165,7 @@ pub struct Plan {
     pub faults: Vec<(u64, Fault)>,
     /// The vNICs of both ends, if they can be full.
     pub vnic: Option<VnicPlan>,
-    /// From here on there is no more trouble; every flow sends one more frame, which
+    /// From here on there are no more faults; every flow sends one more frame, which
     /// must arrive.
     pub quiet_ns: u64,
     /// The end.
@@ -179,7 +179,7 @@ impl Plan {
     pub fn of(seed: u64) -> Plan {
         let case = Case::ALL[(seed % Case::ALL.len() as u64) as usize];
         let mut draft = Draft::new(seed, case);
-        draft.trouble();
+        draft.add_faults();
         draft.finish()
     }
 }

@@ -44,7 +44,7 @@ struct Totals {
     lost: u64,
     slowest_ns: u64,
     steps: u64,
-    /// The largest share of chunks sent again, in thousandths, and its seed.
+    /// The largest share of chunks retransmitted, in thousandths, and its seed.
     worst: (u64, u64),
 }
 
@@ -107,7 +107,7 @@ impl Played {
         lines.join("\n")
     }
 
-    /// One clean run's bound leaves room for a few chunks sent again; all together must do
+    /// One clean run's bound leaves room for a few retransmissions; all together must do
     /// with less.
     pub fn clean_bounds_hold(&self) {
         let Some(clean) = self.cases.get(&Case::Clean) else {
@@ -119,7 +119,7 @@ impl Played {
         }
         assert!(
             resent * 1000 < sent,
-            "{resent} of {sent} sent again without loss"
+            "{resent} of {sent} retransmitted without loss"
         );
         assert!(
             again * 2000 < sent,

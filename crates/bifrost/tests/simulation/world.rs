@@ -47,7 +47,7 @@ pub(super) struct World {
     numbers: BTreeMap<(usize, u32), u32>,
     /// Of each flow, the last frame that was offered once the faults had ended.
     pub closing: BTreeMap<(usize, u32), u32>,
-    /// Datagrams of the conversation, kept to be sent again by an enemy.
+    /// Datagrams of the session, kept for an attacker to replay.
     overheard: Vec<(usize, usize, Vec<u8>)>,
     pub steps: u64,
 }
@@ -248,17 +248,17 @@ impl World {
                     .reconfigure(now_ns, (**config).clone());
                 changed.expect("plans have valid settings");
             }
-            Fault::Enemy(count) => self.enemy(*count),
+            Fault::Attacker(count) => self.attacker(*count),
         }
         for host in 0..2 {
             self.wake(host, now_ns);
         }
     }
 
-    /// Datagrams of somebody who has overheard some: as they were, changed, cut, sent
-    /// back, or made up. Without keys he is not on the path: he does not know the
-    /// conversation, so what is right in his datagrams is taken out.
-    fn enemy(&mut self, count: u32) {
+    /// Datagrams of an attacker who has overheard some: as they were, changed, cut, sent
+    /// back, or made up. Without keys the attacker is not on the path and does not know the
+    /// epoch, so a right one is taken out.
+    fn attacker(&mut self, count: u32) {
         let sealed = self.configs[0].keys.send.is_some();
         for _ in 0..count {
             let rng = &mut self.rng;

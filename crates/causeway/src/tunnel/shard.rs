@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One thread of a tunnel: an engine, a queue of the TUN device and a socket on every
-//! path, shared with nobody. It is the only writer of its flows, so their order holds.
+//! path, which no other thread shares. It is the only writer of its flows, so their order
+//! holds.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -418,18 +419,18 @@ fn take_copies(
     while begin < message.length {
         let end = (begin + message.segment).min(message.length);
         let copied = memory.copy_datagram(buffer, begin..end);
-        let (place, at, offset) = match copied {
+        let (kind, at, offset) = match copied {
             Some(small) => (SlabKind::SmallDatagram, small, 0),
             None => (SlabKind::Datagrams, buffer, begin),
         };
         let span = Span {
-            slot: Memory::slot(place, at),
+            slot: Memory::slot(kind, at),
             offset: offset as u32,
             len: (end - begin) as u32,
         };
-        let bytes = &mut memory.slab(place).bytes_mut(at)[offset..offset + end - begin];
-        let kept = engine.handle_datagram(now, id, from, bytes, span);
-        let held = matches!(kept, Ok(bifrost::SlotReference::Taken));
+        let bytes = &mut memory.slab(kind).bytes_mut(at)[offset..offset + end - begin];
+        let reference = engine.handle_datagram(now, id, from, bytes, span);
+        let held = matches!(reference, Ok(bifrost::SlotReference::Taken));
         match (copied, held) {
             // The engine has taken the copy's reference, or it is given back.
             (Some(_), true) => {}

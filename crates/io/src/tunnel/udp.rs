@@ -235,7 +235,7 @@ pub struct Receiver {
 }
 
 // SAFETY: the pointers inside are set by `prepare` and followed by the call right after
-// it; between calls nobody looks at them.
+// it; between calls they are not followed.
 unsafe impl Send for Receiver {}
 
 impl Default for Receiver {

@@ -196,7 +196,7 @@ impl Waiter {
             tv_sec: (at_ns / 1_000_000_000) as libc::time_t,
             tv_nsec: (at_ns % 1_000_000_000) as _,
         };
-        // SAFETY: an open timer and a live time; nobody wants the old one.
+        // SAFETY: an open timer and a live time; the old one is not asked for.
         let status = unsafe {
             libc::timerfd_settime(
                 self.timer.as_raw_fd(),

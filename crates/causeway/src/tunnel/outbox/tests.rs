@@ -231,7 +231,7 @@ fn whatever_is_sent_has_the_frames_bytes() {
                 bench.offer(lengths[(turn + step) % lengths.len()]);
             }
         }
-        // Some are lost, and sent again.
+        // Some are lost, and retransmitted.
         bench.send(|count| (count + turn) % 11 != 0);
         bench.now_ns += 300_000;
         bench.answer();

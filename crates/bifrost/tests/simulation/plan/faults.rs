@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What each kind of trouble does to a plan, and what must hold nevertheless.
+//! What each kind of fault does to a plan, and what must hold nevertheless.
 
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -11,7 +11,7 @@ use causeway_bifrost::{TransportConfig, TunnelKeys};
 
 impl Draft {
     /// That of the plan's case.
-    pub(super) fn trouble(&mut self) {
+    pub(super) fn add_faults(&mut self) {
         match self.plan.case {
             Case::Clean => {}
             Case::RandomLoss => self.random_loss(0.001, 0.05),
@@ -49,7 +49,7 @@ impl Draft {
             Case::MemoryCap => self.memory_cap(),
             Case::MtuShrink => self.mtu_shrink(true),
             Case::SilentMtuShrink => self.mtu_shrink(false),
-            Case::Enemy => self.enemy(),
+            Case::Attacker => self.attacker(),
             Case::LateAfterSkip => self.late_after_skip(),
             Case::Rotation => self.rotation(),
             Case::PathChanges => self.path_changes(),
@@ -299,13 +299,13 @@ impl Draft {
         }
     }
 
-    fn enemy(&mut self) {
+    fn attacker(&mut self) {
         if self.rng.random_bool(0.5) {
             self.plan.config.keys.send = Some(key(1));
         }
         for _ in 0..self.rng.random_range(2..20) {
             let (at_ns, count) = (self.meanwhile(), self.rng.random_range(1..60));
-            self.plan.faults.push((at_ns, Fault::Enemy(count)));
+            self.plan.faults.push((at_ns, Fault::Attacker(count)));
         }
         self.plan.expected.resent = (10, 40);
     }
@@ -397,7 +397,7 @@ impl Draft {
         if self.rng.random_bool(0.3) {
             self.plan.faults.push((at_ns, Fault::Mtu(host, 0, 1300)));
         }
-        self.plan.faults.push((at_ns, Fault::Enemy(20)));
+        self.plan.faults.push((at_ns, Fault::Attacker(20)));
         if self.rng.random_bool(0.3) {
             self.vnic_full();
         }
