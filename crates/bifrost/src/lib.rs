@@ -2,7 +2,7 @@
 
 //! The multipath transport under the tenants' TCP, as a sans-IO engine.
 //!
-//! An [`TransportEngine`] is one end of one tunnel. It knows neither sockets nor clocks nor
+//! A [`TransportEngine`] is one end of one tunnel. It knows neither sockets nor clocks nor
 //! payload: it takes the time, headers and handles, and gives back headers, handles
 //! and a deadline. The guests' packets stay in the caller's memory from the socket
 //! to the vNIC.
@@ -17,8 +17,8 @@
 //!
 //! * [`TransportEngine::handle_frame`] that returns `Ok` takes one reference to the frame's
 //!   slot. The frame's bytes must not change until it comes back.
-//! * [`TransportEngine::handle_datagram`] that returns [`SlotReference::Taken`] takes one reference to the
-//!   datagram's slot; several datagrams of one receive buffer take one each.
+//! * [`TransportEngine::handle_datagram`] that returns [`SlotReference::Taken`] takes one
+//!   reference to the datagram's slot; several datagrams of one receive buffer take one each.
 //! * [`TransportEngine::poll_release`] gives references back, those of frames and of
 //!   datagrams alike: the caller tells them apart by its slot numbers.
 //! * [`TransportEngine::poll_deliver`] hands the references of its spans to the caller, one for
@@ -32,14 +32,14 @@
 //! drain `poll_deliver`, then `poll_transmit`, `poll_release` and `poll_event`; that
 //! order lets an acknowledgement say what the same batch delivered. Then sleep until a
 //! socket or the TUN is readable or [`TransportEngine::poll_timeout`] is reached, and call
-//! [`TransportEngine::handle_timeout`] (the time may be reached already). Each delivery gets its verdict by
-//! [`TransportEngine::delivered`] before the next `poll_deliver`.
+//! [`TransportEngine::handle_timeout`] (the time may be reached already). Each delivery gets
+//! its verdict by [`TransportEngine::delivered`] before the next `poll_deliver`.
 //!
 //! **Backpressure.** Read the TUN only while [`TransportEngine::can_accept`] is true. It is
 //! false when what waits is more than the windows of all live paths let through (and
-//! [`TransportConfig::read_ahead_ns`] beside bulk), when the frame table is full and while there is no
-//! live path: the guest's queue in front of the TUN is then the one that fills, and its TCP
-//! sees that as any full queue. What waits in the engine is sent flow by flow in turns, those
+//! [`TransportConfig::read_ahead_ns`] beside bulk), when this end or the peer holds as much as
+//! it may and while there is no live path: the guest's queue in front of the TUN is then the
+//! one that fills, and its TCP sees that as any full queue. What waits in the engine is sent flow by flow in turns, those
 //! with little to send first.
 //!
 //! # A loop
@@ -60,10 +60,10 @@
 //! # Frames
 //!
 //! A frame is what one `read` of a TUN with `IFF_VNET_HDR` gives: ten bytes of
-//! `struct virtio_net_hdr` (little-endian, `TUNSETVNETLE`), then an IP packet of up to 65,535 bytes.
-//! It is segmented into at most 64 chunks of one size, the last of which may be shorter. Each travels in one UDP
-//! datagram, and is put together and written to the far TUN as it was: nothing is
-//! checksummed or segmented on the way. See [`wire`] for the format.
+//! `struct virtio_net_hdr` (little-endian, `TUNSETVNETLE`), then an IP packet of up to 65,535
+//! bytes. It is segmented into at most 64 chunks of one size, the last of which may be shorter.
+//! Each travels in one UDP datagram; the frame is reassembled and written to the far TUN as it
+//! was: the guests' packets are neither checksummed nor segmented on the way. See [`wire`] for the format.
 
 pub mod wire;
 

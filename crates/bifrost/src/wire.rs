@@ -27,7 +27,7 @@ pub const PROBE_LEN: usize = 44;
 pub const PROBE_CLEAR_LEN: usize = 20;
 /// Bytes of an AEAD tag (AES-256-GCM).
 pub const TAG_LEN: usize = 16;
-/// Chunks that a frame is cut into, at most.
+/// Chunks of a frame, at most.
 pub const MAX_CHUNKS: usize = 64;
 /// Chunks of a frame with several are at least this long, so that the first one holds
 /// the virtio header and the IP header.

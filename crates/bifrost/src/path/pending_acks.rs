@@ -89,6 +89,7 @@ impl PendingAcks {
         }
     }
 
+    /// An acknowledgement has been written.
     pub(crate) fn acknowledged(&mut self, now_ns: u64, config: &TransportConfig) {
         if self.has_waited(now_ns, config) {
             self.piggybacked = 0;
