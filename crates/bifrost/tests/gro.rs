@@ -35,7 +35,7 @@ fn receive(engine: &mut TransportEngine, now_ns: u64, datagrams: &[Vec<u8>], mer
 /// References held after each step, what was delivered, what the receiver answered, and the
 /// counters.
 #[derive(Debug, PartialEq)]
-struct Story {
+struct Outcome {
     held: Vec<u32>,
     delivered: Vec<(u32, usize)>,
     answers: Vec<Vec<u8>>,
@@ -44,7 +44,7 @@ struct Story {
 }
 
 /// Each step: the length of a frame, and which of its datagrams are lost and come twice.
-fn tell(steps: &[(u32, u64, u64)], merged: bool) -> Story {
+fn play(steps: &[(u32, u64, u64)], merged: bool) -> Outcome {
     let mut ends = [engine(1), engine(2)];
     let (mut held, mut delivered, mut answers) = (Vec::new(), Vec::new(), Vec::new());
     let mut now_ns = meet(&mut ends);
@@ -55,7 +55,7 @@ fn tell(steps: &[(u32, u64, u64)], merged: bool) -> Story {
             offset: 0,
             len: *len,
         };
-        // A frame that finds no room is not sent in either story.
+        // A frame that is refused is not sent in either run.
         let _ = ends[0].handle_frame(now_ns, span, 0);
         ends[0].handle_timeout(now_ns);
         let bit = |mask: u64, nth: usize| mask >> (nth % 64) & 1 == 1;
@@ -79,7 +79,7 @@ fn tell(steps: &[(u32, u64, u64)], merged: bool) -> Story {
         receive(&mut ends[0], now_ns, &back, false);
         answers.extend(back);
     }
-    Story {
+    Outcome {
         held,
         delivered,
         answers,
@@ -90,10 +90,10 @@ fn tell(steps: &[(u32, u64, u64)], merged: bool) -> Story {
 
 #[test]
 fn a_frame_whose_datagrams_are_merged_is_delivered() {
-    let story = tell(&[(40_000, 0, 0)], true);
-    assert_eq!(story.delivered, [(40_000, 28)]);
-    assert_eq!(story.held, [28]);
-    assert_eq!(story.tunnel.chunks_received, 28);
+    let outcome = play(&[(40_000, 0, 0)], true);
+    assert_eq!(outcome.delivered, [(40_000, 28)]);
+    assert_eq!(outcome.held, [28]);
+    assert_eq!(outcome.tunnel.chunks_received, 28);
 }
 
 fn masks() -> impl Strategy<Value = u64> {
@@ -106,6 +106,6 @@ proptest! {
     fn merged_or_not_is_the_same(
         steps in prop::collection::vec((100_u32..65_000, masks(), masks()), 1..12),
     ) {
-        prop_assert_eq!(tell(&steps, true), tell(&steps, false));
+        prop_assert_eq!(play(&steps, true), play(&steps, false));
     }
 }

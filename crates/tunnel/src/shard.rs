@@ -135,12 +135,12 @@ impl Shard {
                 }
             };
             let ready = self.waiter.wait(now, until)?;
-            let (called, from_guest) = (ready.called(), ready.is(0));
+            let (woken, from_guest) = (ready.is_woken(), ready.is(0));
             let from_paths: u32 = (0..self.paths.len())
                 .filter(|index| ready.is(index + 1))
                 .fold(0, |bits, index| bits | 1 << index);
             let now = monotonic_ns();
-            if called {
+            if woken {
                 self.handle_commands(now, &mut turn);
             }
             // A timer says nothing while what it waits for has come and lies unread.

@@ -124,8 +124,8 @@ impl UdpPath {
         Ok(path)
     }
 
-    /// Drops what came between bind and connect: it may be anybody's, and from then on
-    /// whatever comes counts as the other end's.
+    /// Drops what came between bind and connect: it may come from any address, and from then
+    /// on all that comes counts as the other end's.
     fn forget_strangers(&self) {
         // No more than the largest buffer holds; after that the other end is sending.
         for _ in 0..1 << 16 {
@@ -192,9 +192,9 @@ impl AsFd for UdpPath {
     }
 }
 
-/// Sets DF, and does not believe small MTUs from anybody on the way, who may be lying: a
-/// datagram that is too large there is lost, which the engine sees. One that is too large
-/// for this machine's device is refused.
+/// Sets DF, and ignores ICMP's smaller MTUs, which may be forged: a datagram that is too
+/// large for a hop is lost, which the engine sees. One that is too large for this machine's
+/// device is refused.
 fn never_fragment(fd: &OwnedFd, local: &SocketAddr) -> io::Result<()> {
     let (level, name, value) = match local {
         SocketAddr::V4(_) => (
