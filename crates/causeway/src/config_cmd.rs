@@ -148,6 +148,23 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_had_another_name_is_told_its_new_one() {
+        let text = "[tunnel]\ndevice = \"cw0\"\nhold = \"1ms\"\n[tunnel.engine]\n\
+                    hold = \"25ms\"\ndelta = \"1ms\"\ngive_up = \"1s\"\ngive_up_tries = 3\n";
+        let told = lines(TunnelConfig::parse("tunnel.toml".as_ref(), text));
+        assert_eq!(
+            told,
+            [
+                "tunnel.toml:3: unknown key `hold`; known here are device, netns, mtu, queue, addresses, persist, threads, poll, keys, socket, http, engine, path",
+                "tunnel.toml:5: `hold` is called `reorder_timeout` now",
+                "tunnel.toml:6: `delta` is called `switch_gain` now",
+                "tunnel.toml:7: `give_up` is called `frame_lifetime` now",
+                "tunnel.toml:8: `give_up_tries` is called `max_transmissions` now",
+            ]
+        );
+    }
+
+    #[test]
     fn a_file_of_another_kind_is_told_to_be_one() {
         let told = lines(TunnelConfig::parse(
             "x.toml".as_ref(),

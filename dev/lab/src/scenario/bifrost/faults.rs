@@ -117,7 +117,10 @@ impl Steps<'_> {
     fn loss(&mut self) -> Result<()> {
         let losses = self.world.lose(0.02, Place::Network, self.context.seed)?;
         let times = self.traffic()?;
-        let (lost, resent) = (losses.counts().lost, self.tunnel.total("chunks_resent")?);
+        let (lost, resent) = (
+            losses.counts().lost,
+            self.tunnel.total("chunks_retransmitted")?,
+        );
         ensure!(
             lost > 0 && resent > 0,
             "{lost} packets lost, {resent} chunks sent again"
