@@ -33,7 +33,7 @@ const volatile u32 cfg_buckets6 = DEFAULT_BUCKETS6;
 /*
  * The first bucket's places that are only taken if the second bucket is no emptier.
  * With none kept, 16 places for 12.8 flows lose one of 200 of them; with four, fewer
- * than one in a million (docs/dataplane.md), and one of nine is in its second bucket.
+ * than one in a million (docs/design/data-plane.md), and one of nine is in its second bucket.
  */
 #define WAYS_SHARED 4
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What agents and stateful balancers tell each other about connections in places
-//! (docs/cookies.md, "Stateful mode"): datagrams of one kind each.
+//! (docs/explanation/cookies.md, "Stateful mode"): datagrams of one kind each.
 //!
 //! They carry a SipHash-2-4 tag under the cookies' key. A forged notice could free the
 //! place of an open connection, or send one to a server of the forger's choice; and a
