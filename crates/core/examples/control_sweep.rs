@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sweeps the controller's constants over the closed-loop simulation and
-//! prints one line per choice; docs/control.md quotes its output.
+//! prints one line per choice; docs/design/steering-figures.md quotes its output.
 //!
 //! `cargo run --release -p causeway-core --example control_sweep`
 

@@ -16,7 +16,7 @@ pub mod units;
 mod values;
 mod words;
 
-pub use document::{Renamed, has_key, is_toml, parse, parse_table};
+pub use document::{has_key, is_toml, parse, parse_table};
 pub use error::{ConfigErrors, Fault, Faults};
 pub use renamed::Renamed;
 pub use shared::*;
@@ -28,7 +28,7 @@ pub fn read(path: &Path) -> Result<String, ConfigErrors> {
     std::fs::read_to_string(path).map_err(|error| {
         let message = match error.kind() {
             ErrorKind::NotFound => {
-                "there is no such file; name yours, or begin with the example in docs/".to_owned()
+                "there is no such file; name yours, or begin with the example in packaging/etc/".to_owned()
             }
             _ => format!("cannot be read: {error}"),
         };
