@@ -61,7 +61,7 @@ impl Agent {
             cookies: config.cookies.as_ref().map(|cookies| CookieHooks {
                 cgroup: cookies.cgroup.clone(),
             }),
-            word_sources: config.word_sources(),
+            token_sources: config.token_sources(),
             inner_mtu: config.inner_mtu(),
         })?;
         if config.cookies.is_some() && !decapsulator.sees_opening() {

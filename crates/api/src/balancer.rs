@@ -109,7 +109,7 @@ pub struct VipView {
     /// Reals that are up, or not probed; those that drain do not count.
     pub reals_up: usize,
     /// Reals that must be up for the service to be offered.
-    pub need: usize,
+    pub min_healthy: usize,
     /// Whether that many are.
     pub ready: bool,
     /// Whether routers have been told of its address.
@@ -428,7 +428,7 @@ pub struct SourceView {
     /// The reals.
     pub reals: Vec<String>,
     /// `pool` or `drop`: what becomes of them without these.
-    pub otherwise: String,
+    pub fallback: String,
     /// Whether these reals are for them alone.
     pub exclusive: bool,
     /// New flows that went by these prefixes, since the group was made.

@@ -7,7 +7,7 @@ use causeway_io::RealId;
 use super::tests::{Bench, MS, WEB, config};
 
 const CHECK: &str =
-    "need = 3\nhealth = { interval = \"1s\", timeout = \"500ms\", rise = 2, fall = 2 }";
+    "min_healthy = 3\nhealth = { interval = \"1s\", timeout = \"500ms\", rise = 2, fall = 2 }";
 
 fn text(scheduler: &str) -> String {
     WEB.replace(

@@ -54,8 +54,8 @@ impl KernelPlane {
         let (balancer, started) = LoadBalancer::start(&options)?;
         choose_hash_key(&balancer, config.hash_key)?;
         balancer.set_token_sources(
-            config.stateful.word_source_v4,
-            config.stateful.word_source_v6,
+            config.stateful.token_source_v4,
+            config.stateful.token_source_v6,
         )?;
         let plane = Self {
             sweep: balancer.flow_sweep()?,

@@ -11,7 +11,7 @@ use causeway_io::{Pick, Picking, RealId, SourceRing, VipId};
 
 use super::decisions::Decisions;
 use super::rings;
-use crate::config::{Control, LoadSource, Otherwise, Real, Scheduler, Source, Vip};
+use crate::config::{Control, Fallback, LoadSource, Real, Scheduler, Source, Vip};
 
 /// Turns that a plan of the least loaded reals holds, as a multiple of the flows of
 /// the last interval and of the number of reals, and at most.
@@ -422,7 +422,7 @@ impl Pool {
         let ring = |source: &Source| SourceRing {
             prefixes: source.from.clone(),
             ring: self.source_ring(source),
-            strict: source.otherwise == Otherwise::Drop,
+            strict: source.fallback == Fallback::Drop,
         };
         self.vip.sources.iter().map(ring).collect()
     }

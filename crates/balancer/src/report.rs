@@ -76,7 +76,7 @@ fn source_view(source: &Source, picked: u64) -> SourceView {
     SourceView {
         from: source.from.iter().map(prefix).collect(),
         reals: source.reals.iter().map(ToString::to_string).collect(),
-        otherwise: source.otherwise.to_string(),
+        fallback: source.fallback.to_string(),
         exclusive: source.exclusive,
         picked,
     }
@@ -103,8 +103,8 @@ fn vip(
         latency: vip.latency.to_string(),
         latency_fallbacks: pool.latency().fallbacks,
         reals_up: engine.reals_up(pool),
-        need: vip.need,
-        ready: engine.reals_up(pool) >= vip.need,
+        min_healthy: vip.min_healthy,
+        ready: engine.reals_up(pool) >= vip.min_healthy,
         announced: engine.is_announced(vip.address),
         packets: traffic.packets,
         bytes: traffic.bytes,

@@ -35,7 +35,7 @@ pub fn run(process: Process, file: PathBuf, config: Config) -> anyhow::Result<()
     // Only an empty balancer has something to learn, and only of agents.
     let learning = match started.took_over || reports.is_none() {
         true => Duration::ZERO,
-        false => config.stateful.adopt,
+        false => config.stateful.learn_period,
     };
     let places = plane.keep_places(config.stateful.idle, learning)?;
     let status = status(&file, &config, &started);

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use causeway_core::cookie::{Format, Keys};
 use causeway_io::{Protocol, Vip, XdpMode};
 use causeway_service::config::{
-    self, ConfigErrors, CookieKind, Faults, Renamed, Words, plural, read, text, vip_address,
-    word_source_v4, word_source_v6,
+    self, ConfigErrors, CookieKind, Faults, Renamed, Words, plural, read, text, token_source_v4,
+    token_source_v6, vip_address,
 };
 use toml::Spanned;
 
@@ -37,6 +37,8 @@ const RENAMED: &Renamed = &[
     ("agent.load.balancers", "agent.report.to"),
     ("agent.load.interval", "agent.report.load_interval"),
     ("agent.load.keys", "agent.report.keys"),
+    ("agent.cookie.word_source", "token_source"),
+    ("agent.cookie.word_source6", "token_source6"),
 ];
 
 /// Everything `causeway agent` needs to know.
@@ -76,9 +78,9 @@ pub struct AgentCookies {
     /// By VIP, this server's id and how cookies are made.
     pub vips: BTreeMap<Vip, (u16, Format)>,
     /// Source of IP-in-IP headers whose last 16 bits are a connection's word.
-    pub word_source_v4: Option<Ipv4Addr>,
+    pub token_source_v4: Option<Ipv4Addr>,
     /// The same over IPv6.
-    pub word_source_v6: Option<Ipv6Addr>,
+    pub token_source_v6: Option<Ipv6Addr>,
     /// Longest IP packet that the tunnels carry.
     pub inner_mtu: Option<u16>,
 }
@@ -115,8 +117,8 @@ impl AgentConfig {
             ("clients", self.clients == running.clients),
             ("report", self.reported() == running.reported()),
             (
-                "cookie.word_source",
-                self.word_sources() == running.word_sources(),
+                "cookie.token_source",
+                self.token_sources() == running.token_sources(),
             ),
             ("cookie.inner_mtu", self.inner_mtu() == running.inner_mtu()),
         ];
@@ -124,9 +126,9 @@ impl AgentConfig {
     }
 
     /// Networks that bare IP tunnels with words come from.
-    pub fn word_sources(&self) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
+    pub fn token_sources(&self) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
         let cookies = self.cookies.as_ref();
-        cookies.map_or((None, None), |c| (c.word_source_v4, c.word_source_v6))
+        cookies.map_or((None, None), |c| (c.token_source_v4, c.token_source_v6))
     }
 
     /// Longest IP packet that the tunnels carry, if SYN-ACKs are to say so.
@@ -280,8 +282,8 @@ fn cookies(raw: &RawAgentCookie, faults: &mut Faults<'_>) -> Option<AgentCookies
         keys: keys?.1,
         cgroup,
         vips,
-        word_source_v4: text(raw.word_source.as_ref(), faults, word_source_v4),
-        word_source_v6: text(raw.word_source6.as_ref(), faults, word_source_v6),
+        token_source_v4: text(raw.token_source.as_ref(), faults, token_source_v4),
+        token_source_v6: text(raw.token_source6.as_ref(), faults, token_source_v6),
         inner_mtu: inner_mtu(raw.inner_mtu.as_ref(), faults),
     })
 }

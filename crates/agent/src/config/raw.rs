@@ -101,8 +101,8 @@ pub(super) struct RawAgentCookie {
     pub keys: Text,
     pub cgroup: Text,
     pub inner_mtu: Option<Spanned<i64>>,
-    pub word_source: Text,
-    pub word_source6: Text,
+    pub token_source: Text,
+    pub token_source6: Text,
     #[serde(default)]
     pub vip: Vec<Spanned<RawAgentVip>>,
 }

@@ -48,7 +48,7 @@ pub use json::{changed_vip, real_from_json, vip_from_json};
 pub use reports::AgentReports;
 pub use stateful::Stateful;
 pub use words::{
-    Control, Forwarding, Fragments, GueChecksum, LatencySource, LoadSource, OnStop, Otherwise,
+    Control, Fallback, Forwarding, Fragments, GueChecksum, LatencySource, LoadSource, OnStop,
     Scheduler,
 };
 
@@ -58,6 +58,14 @@ const RENAMED: &Renamed = &[
     ("clients.listen", "agent_reports.listen"),
     ("clients.keys", "agent_reports.keys"),
     ("stateful.listen", "agent_reports.listen"),
+    ("stateful.adopt", "learn_period"),
+    ("stateful.word_source", "token_source"),
+    ("stateful.word_source6", "token_source6"),
+    ("flow_table.ended", "closed_idle"),
+    ("control.take_max", "max_decrease"),
+    ("control.gain_cap", "max_increase"),
+    ("vip.need", "min_healthy"),
+    ("vip.source.otherwise", "fallback"),
 ];
 
 /// Everything `causeway lb` needs to know.
@@ -170,7 +178,7 @@ pub struct Vip {
     /// How the reals' health is probed; not at all without it.
     pub health: Option<Health>,
     /// Reals that must be up for the service to be offered.
-    pub need: usize,
+    pub min_healthy: usize,
     /// How many new flows a client prefix may open.
     pub limit: Option<FlowLimit>,
     /// Clients that have reals of their own.

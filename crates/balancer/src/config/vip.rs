@@ -131,7 +131,7 @@ fn vip(
     let health = raw.health.as_ref();
     let health = health.and_then(|raw| health::health(raw, protocol, port, measured, faults));
     let reals = reals(raw, address, forwarding, cookie.as_ref(), faults);
-    let need = need(raw, reals.len(), faults);
+    let min_healthy = min_healthy(raw, reals.len(), faults);
     quic::check_ids(raw, &reals, &quic, faults);
     let limit = clients_of::limit(raw.limit.as_ref(), faults);
     let sources = clients_of::sources(raw, address, scheduler, &reals, faults);
@@ -163,7 +163,7 @@ fn vip(
         latency,
         cookie,
         health,
-        need,
+        min_healthy,
         limit,
         sources,
         quic,
@@ -192,15 +192,17 @@ fn port(raw: &RawVip, vip: Range<usize>, faults: &mut Faults<'_>) -> Option<u16>
     value
 }
 
-fn need(raw: &RawVip, reals: usize, faults: &mut Faults<'_>) -> usize {
-    let Some(need) = &raw.need else { return 1 };
+fn min_healthy(raw: &RawVip, reals: usize, faults: &mut Faults<'_>) -> usize {
+    let Some(need) = &raw.min_healthy else {
+        return 1;
+    };
     match usize::try_from(*need.as_ref()) {
         Ok(count) if count <= reals.max(1) => count,
         _ => {
             faults.at(
                 need.span(),
                 format!(
-                    "need {} is out of range; use 0 to {reals}, the number of reals",
+                    "min_healthy {} is out of range; use 0 to {reals}, the number of reals",
                     need.as_ref()
                 ),
             );

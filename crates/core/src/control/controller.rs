@@ -212,7 +212,7 @@ impl Controlled {
     /// What the real may gain in one interval.
     pub(super) fn room_up(&self, params: &Params) -> f64 {
         let to_cap = self.bounds(params).1 - self.weight;
-        to_cap.min(params.gain_cap * self.member.configured)
+        to_cap.min(params.max_increase * self.member.configured)
     }
 
     fn decision(&self, before: f64, reason: Reason, standing: Standing) -> RealDecision {

@@ -23,7 +23,7 @@ use super::tracker::Estimate;
 /// small real, with fewer workers, swings as much wider as it is smaller than the mean.
 const FAR: f64 = 2.0;
 const FAR_ERRORS: f64 = 3.0;
-/// So many times `take_max` it gives per interval then.
+/// So many times `max_decrease` it gives per interval then.
 const RELIEVED_STEPS: i32 = 2;
 /// Part of what the others have left that its load may take. They leave `1 / W` each as far
 /// as their latencies vary as those of queues do; what is constant in them is no queue.
@@ -231,7 +231,7 @@ impl Controller {
             // Bounds that leave the others no more weight do not speak against what they have.
             let borne = capacities.answered[index] <= BEARABLE * idle;
             if real.relief.gives() && borne {
-                let kept = (1.0 - self.params.take_max).powi(RELIEVED_STEPS);
+                let kept = (1.0 - self.params.max_decrease).powi(RELIEVED_STEPS);
                 wish.weight = (real.weight * kept).max(wish.low);
                 (wish.low, wish.high) = (wish.weight, wish.weight);
                 wish.gives = true;
@@ -317,8 +317,8 @@ impl Controller {
                 let certain = (1.0 - error * error / UNSURE).max(self.params.return_rate);
                 meant = before + certain * (meant - before);
             }
-            let least = before * (1.0 - self.params.take_max);
-            let most = before + self.params.gain_cap * configured;
+            let least = before * (1.0 - self.params.max_decrease);
+            let most = before + self.params.max_increase * configured;
             wish.weight = meant.clamp(least, most).clamp(wish.low, wish.high);
         }
     }

@@ -48,7 +48,7 @@ impl Law {
             // herd to hold back.
             Self::Equalise => Params {
                 confidence: params.margin,
-                gain_cap: 3.0 * params.gain_cap,
+                max_increase: 3.0 * params.max_increase,
                 ..params.clone()
             },
         }

@@ -216,7 +216,7 @@ impl<'a> World<'a> {
                 format!(
                     "[agent_reports]\nlisten = \"0.0.0.0:{REPORTS_PORT}\"\n\
                      [stateful]\nconnections = \"128Ki\"\ntiers = 2\ntier = {number}\n\
-                     adopt = \"{adopt}s\""
+                     learn_period = \"{adopt}s\""
                 ),
             ],
             encap: vec![format!(

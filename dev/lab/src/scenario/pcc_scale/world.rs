@@ -309,7 +309,7 @@ impl World {
             let adopt = if pool.adopts { 5 } else { 0 };
             head.push(format!(
                 "[agent_reports]\nlisten = \"0.0.0.0:{REPORTS_PORT}\"\n\
-                 [stateful]\nconnections = \"{PLACES}\"\nadopt = \"{adopt}s\""
+                 [stateful]\nconnections = \"{PLACES}\"\nlearn_period = \"{adopt}s\""
             ));
         }
         Ok(Settings {
