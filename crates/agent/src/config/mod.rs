@@ -472,7 +472,7 @@ mode = "generic"
         let keys = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(
             keys.path(),
-            "current = 0\nkey0 = \"000102030405060708090a0b0c0d0e0f\"\n".to_string(),
+            "current = 0\nkey0 = \"000102030405060708090a0b0c0d0e0f\"\n",
         )
         .unwrap();
         let agent = |entry: &str| {
