@@ -54,10 +54,13 @@ fn the_cookies_page_explains_every_result_and_event() {
 #[test]
 fn the_example_files_pass_the_check() {
     for (file, expected) in [
-        ("docs/causeway.toml", "4 VIPs with 6 reals on eth0"),
-        ("docs/agent.toml", "1 tunnel address and 1 VIP on eth0"),
+        ("packaging/etc/causeway.toml", "4 VIPs with 6 reals on eth0"),
         (
-            "docs/causeway-tunnel.toml",
+            "packaging/etc/agent.toml",
+            "1 tunnel address and 1 VIP on eth0",
+        ),
+        (
+            "packaging/etc/causeway-tunnel.toml",
             "cw0 with 2 paths and 1 thread, in clear",
         ),
     ] {
@@ -98,7 +101,8 @@ fn the_units_start_what_the_runbook_installs() {
 
         // systemd's own opinion, of a copy that names a binary that is there.
         let dir = tempfile::tempdir().expect("a directory");
-        let text = std::fs::read_to_string(in_repository(&format!("docs/{unit}.service")));
+        let text =
+            std::fs::read_to_string(in_repository(&format!("packaging/systemd/{unit}.service")));
         let copy = dir.path().join(format!("{unit}.service"));
         let text = text
             .expect("a unit")

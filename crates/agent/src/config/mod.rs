@@ -472,7 +472,7 @@ mode = "generic"
 
     #[test]
     fn the_example_is_valid_and_its_comments_name_the_defaults() {
-        let example = include_str!("../../../../docs/agent.toml");
+        let example = include_str!("../../../../packaging/etc/agent.toml");
         let uncommented: Vec<&str> = example
             .lines()
             .map(|line| line.strip_prefix("#: ").unwrap_or(line))

@@ -398,7 +398,7 @@ fn a_tunnel_must_carry_the_least_ipv6_packet() {
 
 #[test]
 fn the_example_is_valid_and_its_comments_name_the_defaults() {
-    let example = include_str!("../../../../docs/causeway.toml");
+    let example = include_str!("../../../../packaging/etc/causeway.toml");
     let as_is = parse(example).unwrap();
     assert_eq!(as_is.vips.len(), 4);
     // Every line that is commented out is a key with its default.
@@ -442,7 +442,7 @@ fn a_missing_file_is_one_sentence() {
     let errors = Config::load(Path::new("/nonexistent/lb.toml")).unwrap_err();
     assert_eq!(
         errors.to_string(),
-        "/nonexistent/lb.toml: there is no such file; name yours, or begin with the example in docs/"
+        "/nonexistent/lb.toml: there is no such file; name yours, or begin with the example in packaging/etc/"
     );
 }
 

@@ -26,7 +26,8 @@ pub fn read(path: &Path) -> Result<String, ConfigErrors> {
     std::fs::read_to_string(path).map_err(|error| {
         let message = match error.kind() {
             ErrorKind::NotFound => {
-                "there is no such file; name yours, or begin with the example in docs/".to_owned()
+                "there is no such file; name yours, or begin with the example in packaging/etc/"
+                    .to_owned()
             }
             _ => format!("cannot be read: {error}"),
         };
