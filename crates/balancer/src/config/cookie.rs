@@ -81,7 +81,7 @@ impl Beside {
     };
 }
 
-/// Why not at the balancer: docs/decisions.md, 73.
+/// Why not at the balancer: docs/decisions, 73.
 fn cookie_at(word: &str) -> Result<CookieAt, String> {
     match word {
         "balancer" => Err("cookie_at = \"balancer\" would need responses that pass the balancer, and servers answer past it; use \"agent\", which runs on each server".to_owned()),
