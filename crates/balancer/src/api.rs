@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The HTTP API, on the Unix socket and, read-only, on a loopback address.
-//! docs/api.md describes it for others.
+//! docs/reference/api.md describes it for others.
 
 use std::net::IpAddr;
 use std::path::PathBuf;

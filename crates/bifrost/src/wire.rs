@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 //! The wire format: what is in a UDP datagram of the tunnel. All integers are
-//! little-endian. `docs/bifrost.md` has the tables.
+//! little-endian. `docs/design/bifrost.md` has the tables.
 //!
 //! Every datagram begins with a [`Prefix`] of twelve bytes. With a key, the headers
 //! stay readable and are authenticated, what follows is encrypted, and a tag of

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a server's clients feel, SYN drops included: reads what the kernel counts, slot
-//! by slot, and runs both estimators for every category (docs/clients.md).
+//! by slot, and runs both estimators for every category (docs/explanation/syn-loss.md).
 
 mod category;
 mod gave_up;

@@ -6,7 +6,7 @@
 //! queue that requests reach `burst` at a time that is exact: its latency is
 //! `burst / (mu - x)`. An overloaded real shows its capacity by `x`, an idle one by `W`, and
 //! between them the estimate does not depend on how much load the real has: the weights
-//! that it asks for do not change when they are given (docs/control.md).
+//! that it asks for do not change when they are given (docs/explanation/steering.md).
 //!
 //! As long as all latencies could be one and chance, the configured weights stand; the
 //! surer it is that they differ, the more of the estimate counts. And a real that stays

@@ -9,7 +9,7 @@
 //! each has measured ([`merge`]).
 //!
 //! What the paper leaves open, the laws compared, and what an operator must be able to
-//! rely on, is in docs/control.md.
+//! rely on, is in docs/explanation/steering.md.
 
 mod base;
 mod controller;

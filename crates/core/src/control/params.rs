@@ -2,10 +2,10 @@
 //! The constants of the controller.
 
 /// What a [`Controller`](super::Controller) is tuned by; which law uses what stands in
-/// docs/control.md.
+/// docs/explanation/steering.md.
 ///
 /// The watermarks and `regress_after` are the paper's; the rest was chosen by
-/// simulation, see docs/control.md.
+/// simulation, see docs/explanation/steering.md.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Params {
     /// Length of an interval in nanoseconds.

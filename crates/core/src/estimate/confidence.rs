@@ -16,7 +16,7 @@ const BOUNDS_LOW: u64 = 10;
 /// One word for how far to trust an estimate, ordered from worst to best.
 ///
 /// How often estimates of each grade are within 10 % of what the clients
-/// measured, by workload, stands in `docs/accuracy.md`.
+/// measured, by workload, stands in `docs/design/accuracy.md`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Quality {
     /// Not one whole sample: there is no estimate.

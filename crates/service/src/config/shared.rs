@@ -88,7 +88,7 @@ pub fn read_keys(path: &Path) -> Result<Keys, String> {
 pub fn write_keys(path: &Path, keys: &Keys) -> std::io::Result<()> {
     let mut text = format!(
         "# Keys of Causeway's cookies, the same on all balancers and servers. Secret.\n\
-         # `causeway cookie rotate` changes them; docs/cookies.md says in which order.\n\
+         # `causeway cookie rotate` changes them; docs/how-to/keep-connections.md says in which order.\n\
          current = {}\n",
         keys.current().index()
     );

@@ -35,7 +35,7 @@ fn chart<R>(rows: &[R], wait_ms: fn(&R) -> f64, curves: Vec<Curve<'_, R>>) -> Ch
     }
 }
 
-/// Every method by interval: the picture of docs/methods.md.
+/// Every method by interval: the picture of docs/design/latency-study.md.
 pub fn intervals(measured: &Measured) -> Chart {
     let mut chart = chart(
         &measured.intervals,

@@ -196,7 +196,7 @@ impl Steps<'_> {
         Ok(())
     }
 
-    /// A new key, in the order that docs/bifrost.md gives.
+    /// A new key, in the order that docs/design/bifrost.md gives.
     fn rotation(&mut self) -> Result<()> {
         let ends = self.ends.clone();
         let pace = Pace {

@@ -34,7 +34,7 @@ const PLACES: &str = "128Ki";
 /// Where balancers hear of connections' ends.
 const NOTICES_PORT: u16 = 9472;
 /// Until when an empty stateful balancer has learnt from agents what is open
-/// (docs/cookies.md).
+/// (docs/explanation/cookies.md).
 const LEARNING: Duration = Duration::from_millis(2_500);
 /// Octets of the nonces in connection ids.
 const NONCE: u8 = 8;
@@ -225,7 +225,7 @@ impl World {
         )
     }
 
-    /// Gives cookies a new key in two steps, as docs/cookies.md has it: first everybody
+    /// Gives cookies a new key in two steps, as docs/how-to/keep-connections.md has it: first everybody
     /// learns it, then it is used.
     fn rotate_cookies(&self, balancer: &Balancer, agents: &[Agent]) -> Result<()> {
         for step in ["--prepare", "--switch"] {
