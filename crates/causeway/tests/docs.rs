@@ -143,6 +143,33 @@ fn every_link_leads_somewhere_and_every_named_file_exists() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
+/// Every key of an example file is in the reference.
+#[test]
+fn the_reference_has_every_configuration_key() {
+    for (file, page) in [
+        ("packaging/etc/causeway.toml", "docs/reference/balancer.md"),
+        ("packaging/etc/agent.toml", "docs/reference/agent.md"),
+        (
+            "packaging/etc/causeway-tunnel.toml",
+            "docs/reference/tunnel.md",
+        ),
+    ] {
+        let reference = read(page);
+        let example = read(file);
+        for line in example.lines() {
+            let Some((key, _)) = line.trim_start_matches(['#', ':', ' ']).split_once(" = ") else {
+                continue;
+            };
+            let is_key = key
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c == '_' || c.is_numeric());
+            let named = [format!("`{key}`"), format!(".{key}`")];
+            let named = named.iter().any(|name| reference.contains(name));
+            assert!(!is_key || named, "{page} does not have `{key}` of {file}");
+        }
+    }
+}
+
 /// Every option of a command in a code block is in that command's help.
 #[test]
 fn the_options_of_commands_exist() {
