@@ -80,7 +80,6 @@ impl Beside {
     };
 }
 
-/// Why not at the balancer: docs/decisions, 73.
 /// A VIP's format. TCP VIPs have cookies as soon as there are keys.
 pub(super) fn of_vip(
     raw: &RawVip,
