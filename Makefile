@@ -9,7 +9,7 @@ CARGO ?= cargo
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 export CLANG ?= clang-19
 
-.PHONY: help setup build demo test lint bench bench-dataplane bench-reader soak fuzz gen clean
+.PHONY: help setup build build-dev demo lab sim test lint bench bench-dataplane bench-reader soak fuzz gen clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,31 +20,41 @@ setup: ## install what is missing (Debian packages) and check root, BPF and carg
 build: setup ## build the release binary, target/release/causeway
 	$(CARGO) build --release --locked --package causeway
 
-demo: build ## the whole thing on this machine; results in target/demo/
-	$(SUDO) target/release/causeway demo --out target/demo
+build-dev: setup # the laboratory's binary, too
+	$(CARGO) build --release --locked --package causeway --package causeway-lab
+
+demo: build-dev ## the whole thing on this machine; results in target/demo/
+	$(SUDO) target/release/causeway-lab demo --out target/demo
+
+lab: build-dev ## the laboratory: make lab ARGS="run NAME --json FILE"; without ARGS, its scenarios
+	$(SUDO) target/release/causeway-lab $(or $(ARGS),list)
+
+sim: build-dev ## models in virtual time: make sim ARGS="control --seeds 3"
+	target/release/causeway-lab sim $(or $(ARGS),--help)
 
 test: setup ## build and run every test (needs root and BPF)
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) test --workspace --locked --no-run
+	scripts/layers
 	CARGO="$(CARGO)" $(SUDO) scripts/test
 
-lint: setup ## format, clippy, licences and sources of dependencies
+lint: setup ## format, clippy, who may know whom, licences and sources of dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	scripts/layers
 	@command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked
 	$(CARGO) deny --all-features check bans licenses sources
 
 bench: bench-dataplane bench-reader ## all benchmarks; results in bench/out/
 
-bench-dataplane: build ## cost per packet, repeated and live; bench/out/dataplane.json
+bench-dataplane: build-dev ## cost per packet, repeated and live; bench/out/dataplane.json
 	mkdir -p bench/out
-	$(SUDO) target/release/causeway bench dataplane --json bench/out/dataplane.json
-	$(SUDO) target/release/causeway lab run packet-cost --json bench/out/packet-cost.json
+	$(SUDO) target/release/causeway-lab bench dataplane --json bench/out/dataplane.json
+	$(SUDO) target/release/causeway-lab run packet-cost --json bench/out/packet-cost.json
 
-bench-reader: setup ## packets per second of `causeway measure`; bench/out/reader.json
+bench-reader: build-dev ## packets per second of `causeway measure`; bench/out/reader.json
 	@scripts/setup bench
-	$(CARGO) bench --locked --package causeway --bench reader
+	$(CARGO) bench --locked --package causeway-bench --bench reader
 
 soak: setup ## a million seeds of the multipath transport's simulation
 	$(CARGO) run --profile quick --locked --package causeway-bifrost --example soak -- --seeds 0..1000000 --cases
@@ -53,7 +63,6 @@ fuzz: ## fuzz the parsers, a minute each; needs cargo-fuzz and a nightly toolcha
 	for target in capture frame filter wire tunnel; do $(CARGO) +nightly fuzz run --fuzz-dir fuzz $$target -- -max_total_time=60; done
 
 gen: setup ## regenerate committed files; leaves a clean tree when they are current
-	$(CARGO) test --workspace --locked --no-run
 	CARGO="$(CARGO)" $(SUDO) scripts/gen
 
 clean: ## remove build products and results

@@ -8,12 +8,10 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use libbpf_cargo::SkeletonBuilder;
+use causeway_bpf_build::{find_clang, flags, skeletons};
 
 /// Each object with its skeleton: `bpf/NAME.bpf.c` becomes `NAME.skel.rs`.
-const OBJECTS: &[&str] = &[
-    "lb", "meter", "rtt", "server", "bench", "rivals", "daisy", "probe", "loss", "syn",
-];
+const OBJECTS: &[&str] = &["lb", "meter", "rtt", "server", "probe", "syn"];
 
 /// Each verdict list of abi.h with the Rust enum made of it.
 const VERDICTS: &[(&str, &str, &str)] = &[
@@ -113,20 +111,11 @@ fn main() {
 fn build() -> Result<(), String> {
     let bpf = Path::new("../../bpf");
     let out = PathBuf::from(env::var("OUT_DIR").map_err(|e| e.to_string())?);
-    println!("cargo::rerun-if-changed={}", bpf.display());
-    println!("cargo::rerun-if-env-changed=CLANG");
-
+    skeletons(bpf, OBJECTS, &out)?;
+    // What the packet tests need besides.
+    skeletons(Path::new("tests/dataplane"), &["no_headroom"], &out)?;
     let clang = find_clang()?;
     let flags = flags()?;
-    for name in OBJECTS {
-        SkeletonBuilder::new()
-            .source(bpf.join(format!("{name}.bpf.c")))
-            .obj(out.join(format!("{name}.bpf.o")))
-            .clang(&clang)
-            .clang_args(&flags)
-            .build_and_generate(out.join(format!("{name}.skel.rs")))
-            .map_err(|e| format!("bpf/{name}.bpf.c: {e:#}").replace('\n', " | "))?;
-    }
     let abi = bpf.join("shared/abi.h");
     let mut rust = String::new();
     for (list, name, doc) in VERDICTS {
@@ -172,44 +161,6 @@ fn constants(clang: &str, flags: &[String], shared: &Path, out: &Path) -> Result
         let _ = writeln!(rust, "pub const {name}: {ty} = {value};");
     }
     Ok(rust)
-}
-
-/// `$CLANG`, or the first of a few names that runs; BPF needs a recent one.
-fn find_clang() -> Result<String, String> {
-    let candidates = match env::var("CLANG") {
-        Ok(clang) => vec![clang],
-        Err(_) => ["clang-19", "clang-20", "clang-21", "clang"]
-            .map(String::from)
-            .to_vec(),
-    };
-    let runs = |clang: &String| {
-        Command::new(clang)
-            .arg("--version")
-            .output()
-            .is_ok_and(|o| o.status.success())
-    };
-    candidates.into_iter().find(runs).ok_or_else(|| {
-        "no clang for the BPF programs: install clang-19 (`make setup` does) or set CLANG to one.".to_owned()
-    })
-}
-
-/// Compiler flags. UAPI headers include `asm/types.h`, which Debian keeps in the
-/// multiarch folder that clang does not search for the BPF target.
-fn flags() -> Result<Vec<String>, String> {
-    let arch = env::var("CARGO_CFG_TARGET_ARCH").map_err(|e| e.to_string())?;
-    // Keys are hashed as words and headers written as words, as the kernel does it.
-    let mut flags: Vec<String> = [
-        "-mcpu=v3",
-        "-fno-strict-aliasing",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-Wcast-qual",
-    ]
-    .map(String::from)
-    .to_vec();
-    flags.push(format!("-I/usr/include/{arch}-linux-gnu"));
-    Ok(flags)
 }
 
 struct Row {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+#![warn(missing_docs)]
+
 //! The multipath transport under the tenants' TCP, as a sans-IO engine.
 //!
 //! An [`Engine`] is one end of one tunnel. It knows neither sockets nor clocks nor

@@ -3,22 +3,16 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use causeway_io::Decapsulator;
-use tracing::info;
+use causeway_agent::clients::{history, view};
+use causeway_agent::{AgentConfig, detach, run};
+use causeway_api::agent::{AgentStats, ClientsView, HistoryRow};
+use causeway_report::table::{Format, Table};
+use causeway_service::process::Process;
 
-use crate::agent::{self, Agent, AgentStats};
 use crate::client::Target;
-use crate::clients::view::{self, ClientsView, HistoryRow};
-use crate::clients::{Clients, history};
-use crate::config::AgentConfig;
-use crate::daemon::serve::{self, Listeners, Process, Routers};
-use crate::lb_cmd::{announce_start, describe_detached};
-use crate::output::{Format, Table};
+use crate::clients_table;
 use crate::stats_cmd::{self, View};
-use crate::{agent_load, agent_notices};
 
 /// Run a server's end of the tunnels
 ///
@@ -137,9 +131,9 @@ pub fn clients(target: &Target, view: &View) -> anyhow::Result<ExitCode> {
     view.show(|output, _| {
         let clients: ClientsView = target.get("/v1/clients")?;
         Ok(match output {
-            Format::Table => view::text(&clients),
+            Format::Table => clients_table::text(&clients),
             Format::Json => serde_json::to_string_pretty(&clients)? + "\n",
-            Format::Csv => view::table(&clients).to_csv(),
+            Format::Csv => clients_table::table(&clients).to_csv(),
         })
     })
 }
@@ -150,11 +144,11 @@ fn history_text(file: &Path, output: Format, last: Option<u64>) -> anyhow::Resul
         let (boot, from) = (newest.boot, newest.second.saturating_sub(last));
         records.retain(|record| record.boot == boot && record.second > from);
     }
-    let rows: Vec<HistoryRow> = records.iter().map(HistoryRow::from).collect();
+    let rows: Vec<HistoryRow> = records.iter().map(view::history_row).collect();
     Ok(match output {
         Format::Json => serde_json::to_string_pretty(&rows)? + "\n",
-        Format::Table => view::history(&rows).to_text(),
-        Format::Csv => view::history(&rows).to_csv(),
+        Format::Table => clients_table::history(&rows).to_text(),
+        Format::Csv => clients_table::history(&rows).to_csv(),
     })
 }
 
@@ -170,56 +164,4 @@ fn cookies(stats: &AgentStats, all: bool) -> String {
         true => String::new(),
         false => format!("\n{}", table.to_text()),
     }
-}
-
-fn detach(config: &AgentConfig) -> anyhow::Result<()> {
-    Clients::detach(&config.pin_dir)?;
-    let detached = Decapsulator::detach(&config.pin_dir)?;
-    println!(
-        "{}",
-        describe_detached(detached, &config.interface, &config.pin_dir)
-    );
-    Ok(())
-}
-
-fn run(process: Process, file: PathBuf, config: AgentConfig) -> anyhow::Result<()> {
-    let listeners = Listeners::bind(&config.socket, config.http)?;
-    let (agent, started) = Agent::start(config.clone(), file.clone())?;
-    announce_start(
-        &started,
-        &config.interface,
-        config.xdp_mode,
-        &config.summary(),
-    );
-    agent::warn_of_missing_vips(&config);
-    agent::warn_of_missing_timestamps(&config);
-    listeners.announce();
-    let agent = Arc::new(agent);
-    agent_notices::start(Arc::clone(&agent))?;
-    agent_load::start(Arc::clone(&agent))?;
-    let router = agent::router(Arc::clone(&agent));
-    let routers = Routers {
-        unix: router.clone(),
-        tcp: router,
-    };
-    let stopped = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let measuring = scope.spawn(|| agent.measure(&stopped));
-        let served = serve::serve_routers(
-            process,
-            routers,
-            &listeners,
-            || agent.reload(),
-            std::future::pending(),
-        );
-        stopped.store(true, Ordering::Relaxed);
-        measuring.thread().unpark();
-        served
-    })?;
-    info!(
-        "stopped; the data plane goes on decapsulating from {}; `causeway agent -c {} --detach` takes it down",
-        config.pin_dir.display(),
-        file.display()
-    );
-    Ok(())
 }

@@ -7,7 +7,6 @@
 //! Exit codes: 0 done, 1 failed, 2 wrong arguments (clap's own).
 
 use std::io::IsTerminal;
-use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::{ArgAction, Parser, Subcommand};
@@ -15,8 +14,8 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    agent_cmd, bench, capture, config_cmd, conns_cmd, cookie_cmd, examples, explain_cmd,
-    generate_cmd, lb_cmd, measure, rtt, sim, stats_cmd, top_cmd, trace_cmd, tunnel_cmd, vip_cmd,
+    agent_cmd, capture, config_cmd, conns_cmd, cookie_cmd, examples, explain_cmd, generate_cmd,
+    lb_cmd, stats_cmd, top_cmd, trace_cmd, tunnel_cmd, vip_cmd,
 };
 
 /// A layer-4 load balancer that knows what its clients feel.
@@ -40,8 +39,8 @@ enum Command {
     #[command(after_help = examples::TUNNEL)]
     Tunnel(tunnel_cmd::Args),
     #[command(after_help = examples::MEASURE)]
-    Measure(Box<measure::Args>),
-    Rtt(Box<rtt::Args>),
+    Measure(Box<causeway_measure::Args>),
+    Rtt(Box<causeway_rtt::Args>),
     /// Show what a running balancer counts and measures
     #[command(after_help = examples::STATS)]
     Stats(stats_cmd::Args),
@@ -74,23 +73,9 @@ enum Command {
     /// Work with configuration files
     #[command(after_help = examples::CONFIG)]
     Config(config_cmd::Args),
-    /// Run models in virtual time, without traffic and without root
-    #[command(after_help = examples::SIM)]
-    Sim(sim::Args),
     /// Write shell completions and man pages
     #[command(hide = true)]
     Generate(generate_cmd::Args),
-    /// See it all work on this machine: hashing against latency-aware balancing
-    #[cfg(feature = "lab")]
-    #[command(after_help = examples::DEMO)]
-    Demo(crate::demo::Args),
-    /// Run experiments on real traffic in network namespaces
-    #[cfg(feature = "lab")]
-    #[command(after_help = examples::LAB)]
-    Lab(crate::lab_cmd::Args),
-    /// Measure the cost of the data plane itself
-    #[command(hide = true)]
-    Bench(bench::Args),
 }
 
 impl Cli {
@@ -115,13 +100,7 @@ impl Cli {
             Command::Trace(args) => args.run(),
             Command::Capture(args) => args.run(),
             Command::Config(args) => args.run(),
-            Command::Sim(args) => args.run(),
             Command::Generate(args) => args.run(),
-            Command::Bench(args) => args.run(),
-            #[cfg(feature = "lab")]
-            Command::Demo(args) => args.run(),
-            #[cfg(feature = "lab")]
-            Command::Lab(args) => args.run(),
         }
     }
 }
@@ -130,9 +109,7 @@ impl Command {
     /// Whether the command serves nobody: it prints and ends.
     fn only_prints(&self) -> bool {
         match self {
-            Self::Lb(_) | Self::Agent(_) | Self::Measure(_) | Self::Rtt(_) | Self::Bench(_) => {
-                false
-            }
+            Self::Lb(_) | Self::Agent(_) | Self::Measure(_) | Self::Rtt(_) => false,
             // It takes its hands off the data plane first.
             Self::Capture(_) => false,
             Self::Trace(args) => !args.is_live(),
@@ -142,20 +119,9 @@ impl Command {
             Self::Stats(_) | Self::Vip(_) | Self::Real(_) => true,
             Self::Conns(_) => true,
             Self::Cookie(_) | Self::Config(_) => true,
-            Self::Generate(_) | Self::Sim(_) => true,
-            #[cfg(feature = "lab")]
-            Self::Demo(_) => false,
-            #[cfg(feature = "lab")]
-            Self::Lab(args) => args.only_prints(),
+            Self::Generate(_) => true,
         }
     }
-}
-
-/// Reads an address with a port.
-pub fn endpoint(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| {
-        "no address with a port; write for example 192.0.2.1:80 or [2001:db8::1]:443".to_owned()
-    })
 }
 
 /// A reader that goes away (`causeway stats | head`) ends the command quietly, as it

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use causeway_api::Problem;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
@@ -13,8 +14,6 @@ use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
-
-use crate::daemon::view::Problem;
 
 /// How long a daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `causeway config`: look at a configuration without touching the machine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use causeway_agent::AgentConfig;
+use causeway_balancer::Config;
+use causeway_service::config::{ConfigErrors, has_key, is_toml, read};
+use causeway_tunnel::TunnelConfig;
 use clap::Subcommand;
-
-use crate::config;
 
 /// Arguments of `causeway config`.
 #[derive(Debug, clap::Args)]
@@ -30,7 +32,7 @@ impl Args {
     /// Runs the command; a faulty file gives exit code 1.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let Action::Check { file } = self.action;
-        match config::check(&file) {
+        match check(&file) {
             Ok(summary) => {
                 println!("{}: ok: {summary}", file.display());
                 Ok(ExitCode::SUCCESS)
@@ -40,5 +42,163 @@ impl Args {
                 Ok(ExitCode::FAILURE)
             }
         }
+    }
+}
+
+/// Reads and validates a file of any kind, and says in one line what it holds.
+fn check(path: &Path) -> Result<String, ConfigErrors> {
+    let text = read(path)?;
+    if causeway_tunnel::config::is_tunnels(&text) {
+        return TunnelConfig::parse(path, &text).map(|config| config.summary());
+    }
+    if causeway_agent::config::is_agents(&text) {
+        return AgentConfig::parse(path, &text).map(|config| config.summary());
+    }
+    let balancers = ["interface", "vip"];
+    let is_balancers = balancers.iter().any(|key| has_key(&text, key));
+    let config =
+        Config::parse(path, &text).map_err(|errors| match is_balancers || !is_toml(&text) {
+            true => errors,
+            false => errors.beginning_with(
+                "taken for a balancer's file, as it has neither `[agent]` nor `[tunnel]`",
+            ),
+        });
+    config.map(|config| config.summary())
+}
+
+/// Whether a file is an agent's. One that cannot be read is not: whoever loads it says why.
+pub fn is_agents_file(path: &Path) -> bool {
+    read(path).is_ok_and(|text| causeway_agent::config::is_agents(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines<C: std::fmt::Debug>(parsed: Result<C, ConfigErrors>) -> Vec<String> {
+        let errors = parsed.unwrap_err().to_string();
+        errors.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn all_unknown_keys_and_wrong_types_of_a_balancers_file_are_told_at_once() {
+        let text = "interfaec = \"eth0\"\nxyz = 1\n[contrl]\ninterval = \"1s\"\n\
+                    [[vip]]\nadress = \"198.51.100.10\"\nport = \"443\"\n\
+                    [[vip.real]]\naddress = 7\nwieght = 3\n[vip.health]\nprob = \"tcp\"\n";
+        let told = lines(Config::parse("lb.toml".as_ref(), text));
+        assert_eq!(
+            told,
+            [
+                "lb.toml:1: unknown key `interfaec`; did you mean `interface`?",
+                "lb.toml:2: unknown key `xyz`; known here are interface, pin_dir, state_dir, socket, http, reconcile, hash_key, xdp, encap, flow_table, stateful, measure, control, cookie, clients, announce, history, vip",
+                "lb.toml:3: unknown key `contrl`; did you mean `control`?",
+                "lb.toml:6: unknown key `adress`; did you mean `address`?",
+                "lb.toml:7: invalid type: string \"443\", expected a whole number",
+                "lb.toml:9: invalid type: integer `7`, expected a string",
+                "lb.toml:10: unknown key `wieght`; did you mean `weight`?",
+                "lb.toml:12: unknown key `prob`; did you mean `probe`?",
+            ]
+        );
+    }
+
+    #[test]
+    fn wrong_types_are_told_in_words_of_the_file() {
+        let text =
+            "interface = \"eth0\"\nhttp = 9470\n[flow_table]\nipv4 = 1.5\n[vip]\nport = 80\n";
+        let told = lines(Config::parse("lb.toml".as_ref(), text));
+        assert_eq!(
+            told,
+            [
+                "lb.toml:2: neither an address nor false; write for example \"127.0.0.1:9470\"",
+                "lb.toml:4: no count; write a whole number, or for example \"64Ki\"",
+                "lb.toml:5: there may be several of these tables: write the name in two pairs of brackets, as in [[vip]]",
+            ]
+        );
+    }
+
+    #[test]
+    fn all_unknown_keys_of_an_agents_file_are_told_at_once() {
+        let text = "[agent]\ninterfac = \"eth0\"\nadresses = []\n[agent.cooky]\n";
+        let told = lines(AgentConfig::parse("agent.toml".as_ref(), text));
+        assert_eq!(
+            told,
+            [
+                "agent.toml:2: unknown key `interfac`; did you mean `interface`?",
+                "agent.toml:3: unknown key `adresses`; did you mean `addresses`?",
+                "agent.toml:4: unknown key `cooky`; did you mean `cookie`?",
+            ]
+        );
+    }
+
+    #[test]
+    fn all_unknown_keys_of_a_tunnels_file_are_told_at_once() {
+        let text = "[tunnel]\ndevise = \"cw0\"\naddresses = [\"10.5.0.1/24\", 5]\n\
+                    tunnel.path = 1\n[tunnel.engin]\nrto = 4\n[[tunnels]]\n";
+        let told = lines(TunnelConfig::parse("tunnel.toml".as_ref(), text));
+        assert_eq!(
+            told,
+            [
+                "tunnel.toml:2: unknown key `devise`; did you mean `device`?",
+                "tunnel.toml:3: invalid type: integer `5`, expected a string",
+                "tunnel.toml:4: unknown key `tunnel`; known here are device, netns, mtu, queue, addresses, persist, threads, poll, keys, socket, http, engine, path",
+                "tunnel.toml:5: unknown key `engin`; did you mean `engine`?",
+                "tunnel.toml:7: unknown key `tunnels`; did you mean `tunnel`?",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_file_of_another_kind_is_told_to_be_one() {
+        let told = lines(TunnelConfig::parse(
+            "x.toml".as_ref(),
+            "device = \"cw0\"\n[[path]]\nid = 0\n",
+        ));
+        assert_eq!(
+            told,
+            ["x.toml: `[tunnel]` is missing; a tunnel's file has all its keys in that table"]
+        );
+        let told = lines(Config::parse(
+            "x.toml".as_ref(),
+            "[xdp]\nmod = 1\nabc = 2\n",
+        ));
+        assert_eq!(
+            told,
+            [
+                "x.toml:2: unknown key `mod`; did you mean `mode`?",
+                "x.toml:3: unknown key `abc`; known here is mode alone",
+            ]
+        );
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("x.toml");
+        for (text, by_lb, by_check) in [
+            (
+                "[tunnel]\n",
+                "this is a tunnel's file; start it with `causeway tunnel -c FILE`",
+                "`device` is missing",
+            ),
+            (
+                "[agent]\n",
+                "this is an agent's file; start it with `causeway agent -c FILE`",
+                "`interface` is missing",
+            ),
+            (
+                "device = \"cw0\"\n",
+                "unknown key `device`",
+                "taken for a balancer's file, as it has neither `[agent]` nor `[tunnel]`",
+            ),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let told = Config::load(&file).unwrap_err().to_string();
+            assert!(told.contains(by_lb), "{told}");
+            let told = check(&file).unwrap_err().to_string();
+            assert!(told.contains(by_check), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_text_full_of_faults_ends() {
+        let text: String = (0..5_000).map(|n| format!("k{n} = {n}\n")).collect();
+        let told = lines(Config::parse("lb.toml".as_ref(), &text));
+        assert_eq!(told.last().unwrap(), "lb.toml: and 80 more faults");
     }
 }

@@ -5,14 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use causeway_api::balancer::{Connections, MoveConnection};
+use causeway_balancer::places::LOOK_MAX;
+use causeway_report::table::{Format, Table};
+use causeway_service::config::{socket_address as endpoint, units};
 use clap::Subcommand;
 use hyper::Method;
 
-use crate::cli::endpoint;
 use crate::client::Target;
-use crate::config::units;
-use crate::daemon::places::{LOOK_MAX, Move, Report};
-use crate::output::{Format, Table};
 
 /// Arguments of `causeway conns`.
 #[derive(Debug, clap::Args)]
@@ -71,7 +71,7 @@ impl Args {
                 output,
             } => {
                 let path = format!("/v1/connections?count={count}&ms={}", apart.as_millis());
-                let report: Report = self.target.get(&path)?;
+                let report: Connections = self.target.get(&path)?;
                 match output {
                     Format::Table => print!("{}\n{}", summary(&report), senders(&report).to_text()),
                     Format::Csv => print!("{}", senders(&report).to_csv()),
@@ -79,7 +79,7 @@ impl Args {
                 }
             }
             Action::Move { client, vip, real } => {
-                let body = Move { client, vip, real };
+                let body = MoveConnection { client, vip, real };
                 self.target
                     .send(Method::POST, "/v1/connections/move", &body)?;
                 println!("moved {client} to {vip}: its packets go to {real} now");
@@ -89,7 +89,7 @@ impl Args {
     }
 }
 
-fn summary(report: &Report) -> String {
+fn summary(report: &Connections) -> String {
     let told = &report.told;
     format!(
         "{} connections with places; {} SYNs found none; agents told of {} ends, {} openings elsewhere ({} not taken)\n",
@@ -97,7 +97,7 @@ fn summary(report: &Report) -> String {
     )
 }
 
-fn senders(report: &Report) -> Table {
+fn senders(report: &Connections) -> Table {
     let mut table = Table::new(&["CLIENT", "VIP", "REAL", ">PACKETS/S", ">PACKETS", "STATE"]);
     for sender in &report.heaviest {
         table.push(vec![
@@ -114,12 +114,13 @@ fn senders(report: &Report) -> Table {
 
 #[cfg(test)]
 mod tests {
+    use causeway_api::balancer::{HeavyConnection, Notified};
+
     use super::*;
-    use crate::daemon::places::{Sender, Told};
 
     #[test]
     fn senders_are_rows() {
-        let sender = |closed| Sender {
+        let sender = |closed| HeavyConnection {
             client: "192.0.2.7:4000".into(),
             vip: "198.51.100.1:80".into(),
             real_id: 3,
@@ -128,10 +129,10 @@ mod tests {
             packets: 99,
             closed,
         };
-        let report = Report {
+        let report = Connections {
             open: 2,
             refused: 1,
-            told: Told::default(),
+            told: Notified::default(),
             heaviest: vec![sender(false), sender(true)],
         };
         let text = senders(&report).to_text();
@@ -152,7 +153,8 @@ mod tests {
         );
         assert_eq!(rows[2][5], "closed");
         assert!(summary(&report).starts_with("2 connections with places; 1 SYNs"));
-        let again: Report = serde_json::from_value(serde_json::to_value(&report).unwrap()).unwrap();
+        let again: Connections =
+            serde_json::from_value(serde_json::to_value(&report).unwrap()).unwrap();
         assert_eq!(again.heaviest[1].packets, 99);
     }
 

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use causeway_api::balancer::{Stats, VipView};
 use causeway_core::cookie::{Epoch, Key, Keys};
+use causeway_report::table::{Format, Table};
+use causeway_service::config::{read_keys, write_keys};
 use clap::Subcommand;
 
 use crate::client::Target;
-use crate::config::cookie::{read_keys, write_keys};
-use crate::daemon::view::{Stats, VipView};
-use crate::output::{Format, Table};
 use crate::stats_cmd;
 
 const KEYS: &str = "/etc/causeway/cookie.keys";
@@ -126,7 +126,7 @@ fn agent_toml(stats: &Stats, real: IpAddr, keys: &Path) -> anyhow::Result<String
     let mut text = format!("[agent.cookie]\nkeys = \"{}\"\n", keys.display());
     let mut entries = 0;
     for vip in &stats.vips {
-        let is_real = |view: &&crate::daemon::view::RealView| view.address == real.to_string();
+        let is_real = |view: &&causeway_api::balancer::RealView| view.address == real.to_string();
         let Some(id) = vip
             .reals
             .iter()

@@ -5,7 +5,6 @@
 /// For `causeway --help`.
 pub const CAUSEWAY: &str = "\
 Examples:
-  causeway demo                                   # see it work, in network namespaces; as root
   causeway config check /etc/causeway/causeway.toml
   causeway lb -c /etc/causeway/causeway.toml      # balance
   causeway stats                                  # look at the running balancer
@@ -128,25 +127,3 @@ pub const CONFIG: &str = "\
 Examples:
   causeway config check                           # /etc/causeway/causeway.toml
   causeway config check /etc/causeway/agent.toml";
-
-/// For `causeway sim --help`.
-pub const SIM: &str = "\
-Examples:
-  causeway sim control --seeds 10
-  causeway sim control --cases loads --laws watermark,equalise
-  causeway sim certes --workloads A,B --html certes.html";
-
-/// For `causeway demo --help`.
-#[cfg(feature = "lab")]
-pub const DEMO: &str = "\
-Examples:
-  causeway demo                                   # as root, about a minute
-  causeway demo --seed 7 --factor 4 --out demo7";
-
-/// For `causeway lab --help`.
-#[cfg(feature = "lab")]
-pub const LAB: &str = "\
-Examples:
-  causeway lab list                               # the scenarios and their parameters
-  causeway lab run takeover                       # as root
-  causeway lab run syn-flood --param seconds=3 --seed 7 --json flood.json";

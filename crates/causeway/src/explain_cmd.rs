@@ -4,9 +4,10 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
+use causeway_api::balancer::{DecisionView, Explanation};
+use causeway_report::table::{Format, Table, ms, weight};
+
 use crate::client::{Target, segment};
-use crate::daemon::view::{DecisionView, Explanation};
-use crate::output::{Format, Table, ms, weight};
 
 /// Arguments of `causeway explain`.
 #[derive(Debug, clap::Args)]
@@ -130,8 +131,9 @@ fn table(decisions: &[DecisionView]) -> Table {
 
 #[cfg(test)]
 mod tests {
+    use causeway_api::Moment;
+
     use super::*;
-    use crate::daemon::clock::Moment;
 
     #[test]
     fn it_says_why_with_figures() {

@@ -104,7 +104,6 @@ mod tests {
             "causeway-measure.1",
             "causeway-rtt.1",
             "causeway-rtt-serve.1",
-            "causeway-rtt-study.1",
         ] {
             let text = read(page);
             assert!(text.contains(".SH EXAMPLES\n.nf\n  "), "{page}: {text}");

@@ -7,11 +7,13 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
+use causeway_api::VerdictView;
+use causeway_api::balancer::{FlowTableView, RealView, Stats, VipView};
+use causeway_report::table::{Format, Table, ms, weight};
+use causeway_service::config::units;
+
 use crate::agent_cmd;
 use crate::client::Target;
-use crate::config::units;
-use crate::daemon::view::{FlowTableView, RealView, Stats, VerdictView, VipView};
-use crate::output::{Format, Table, ms, weight};
 
 /// Arguments of `causeway stats`.
 #[derive(Debug, clap::Args)]
@@ -260,4 +262,22 @@ fn row(vip: &VipView, real: &RealView) -> Vec<String> {
         ms(real.latency.p99_us),
         reason(real),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a daemon answers, as the balancer's tests hold it.
+    const STATS: &str = include_str!("../../balancer/testdata/stats.json");
+
+    #[test]
+    fn the_table_of_stats_is_this() {
+        let stats: Stats = serde_json::from_str(STATS).unwrap();
+        let expected = include_str!("../testdata/stats.txt");
+        let shown = table(&stats, false);
+        assert_eq!(shown, expected, "\n{shown}");
+        let csv = reals(&stats.vips).to_csv();
+        assert!(csv.starts_with("vip,real,state,weight,effective,packets,opened,active,requests,mean_ms,p50_ms,p90_ms,p99_ms,reason\nweb,10.0.0.1,active,1,0.020,"));
+    }
 }

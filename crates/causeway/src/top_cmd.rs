@@ -7,6 +7,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use causeway_api::balancer::{History, Moves, RealView, Stats, VipView};
+use causeway_report::table::{course, ms, weight};
+use causeway_service::config::units;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style, Stylize as _};
@@ -15,9 +18,6 @@ use ratatui::widgets::{Paragraph, Row, Table, TableState};
 use ratatui::{DefaultTerminal, Frame};
 
 use crate::client::Target;
-use crate::config::units;
-use crate::daemon::view::{History, Moves, RealView, Stats, VipView};
-use crate::output::{course, ms, weight};
 
 /// Points of a course: one a refresh.
 const POINTS: usize = 40;
@@ -311,11 +311,11 @@ fn push(values: &mut Vec<Option<f64>>, value: Option<f64>) {
 
 #[cfg(test)]
 mod tests {
+    use causeway_api::balancer::{Epoch, Series};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
     use super::*;
-    use crate::daemon::view::{Epoch, Series};
 
     const STATS: &str = r#"{
         "at": AT,

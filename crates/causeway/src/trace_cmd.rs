@@ -7,14 +7,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
+use causeway_balancer::Config;
 use causeway_io::{ConnLayout, trace};
+use causeway_service::config::socket_address as endpoint;
 use clap::ValueEnum;
 use etherparse::PacketBuilder;
 
 use crate::capture::{self, Selection, Style};
-use crate::cli::endpoint;
-use crate::config::Config;
-use crate::daemon::kernel::action_word;
 
 /// Say what a running balancer would do with a packet, and why; with --live, what it does
 ///
@@ -115,7 +114,7 @@ impl Args {
         for traced in traced {
             println!("verdict   {}", traced.verdict.as_str());
             println!("reason    {}", traced.verdict.meaning());
-            println!("action    {}", action_word(traced.verdict.action()));
+            println!("action    {}", traced.verdict.action().as_str());
             if let Some(destination) = traced.destination() {
                 println!("sent to   {destination}, {} bytes", traced.frame.len());
             }

@@ -3,17 +3,14 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
-use tracing::info;
+use causeway_api::tunnel::{PathView, TunnelStatus};
+use causeway_report::table::{Format, Table};
+use causeway_service::process::Process;
+use causeway_tunnel::{TunnelConfig, run};
 
 use crate::client::Target;
-use crate::config::TunnelConfig;
-use crate::daemon::serve::{self, Listeners, Process, Routers};
-use crate::output::{Format, Table};
 use crate::stats_cmd::View;
-use crate::tunnel::view::{PathView, TunnelStatus};
-use crate::tunnel::{self, Tunnel};
 
 /// Run one end of a tunnel that keeps loss and bad paths from the guests' TCP
 ///
@@ -73,22 +70,6 @@ impl Args {
             }
         }
     }
-}
-
-fn run(process: Process, file: PathBuf, config: TunnelConfig) -> anyhow::Result<()> {
-    let listeners = Listeners::bind(&config.socket, config.http)?;
-    let summary = config.summary();
-    let (tunnel, failed) = Tunnel::start(config, file)?;
-    info!("carrying {summary}");
-    listeners.announce();
-    let router = tunnel::router(Arc::clone(&tunnel));
-    let routers = Routers {
-        unix: router.clone(),
-        tcp: router,
-    };
-    let result = serve::serve_routers(process, routers, &listeners, || tunnel.reload(), failed);
-    tunnel.stop();
-    result
 }
 
 fn status(target: &Target, view: &View) -> anyhow::Result<ExitCode> {

@@ -7,14 +7,14 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
+use causeway_api::balancer::{RealChange, VipChange, VipView};
+use causeway_report::table::{Format, Table};
+use causeway_service::config::socket_address as endpoint;
 use clap::Subcommand;
 use hyper::Method;
 use serde_json::{Value, json};
 
-use crate::cli::endpoint;
 use crate::client::{Target, segment};
-use crate::daemon::view::{RealChange, VipChange, VipView};
-use crate::output::{Format, Table};
 use crate::stats_cmd;
 
 const NOT_LASTING: &str = "until the next reload or restart; change the file to keep it";

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+
 use sandbox::{Netns, Sandbox, ip, wait_for};
 
 const VIP: &str = "192.0.2.1";

@@ -5,16 +5,16 @@
 #[path = "../../io/tests/sandbox/mod.rs"]
 mod sandbox;
 
-use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+
 use sandbox::{Sandbox, ip};
 
 /// Starts that are ended at the line that says where the daemon serves.

@@ -3,6 +3,8 @@
 //! back values, so that the kernel, the pcap reader, the simulator and the
 //! tests run the same code.
 
+#![warn(missing_docs)]
+
 pub mod announce;
 pub mod capture;
 pub mod certes;

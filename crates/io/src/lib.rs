@@ -12,19 +12,18 @@
 //! - [`tunnel`]: TUN devices, UDP in batches, and memory for `causeway tunnel`.
 //! - [`resolve_next_hop`]: where its packets go, asked of the kernel's tables.
 
+#![warn(missing_docs)]
+
 pub mod abi;
 mod balancer;
-pub mod bench;
 pub mod capture;
 mod cookie_hooks;
-pub mod daisy;
 mod decapsulator;
 mod error;
 pub mod filter;
 pub mod flow_table;
 mod in_flight;
 pub mod listener;
-pub mod loss;
 mod map;
 mod mapped;
 pub mod meter;
@@ -67,8 +66,9 @@ pub use plane::{Detached, Started};
 pub use run_time::{RunTime, RunTimes};
 pub use syn_meter::{SynMeter, SynMeterOptions};
 pub use tap::{Pool, Tap, TapCounts, TapMaps, TapOptions, TapVip, Tapped, TappedFrame};
+pub use tc::{Direction as TcDirection, TcLink};
 pub use words::{Changes, WordEvents, WordOf, Words};
-pub use xdp::{Mode, XdpMode};
+pub use xdp::{Interface, Link, Mode, XdpMode};
 
 /// CLOCK_MONOTONIC, nanoseconds: the clock of the programs in the kernel.
 #[must_use]
@@ -120,24 +120,8 @@ pub mod skel {
     pub mod probe {
         include!(concat!(env!("OUT_DIR"), "/probe.skel.rs"));
     }
-    /// Loses packets, for the lab.
-    pub mod loss {
-        include!(concat!(env!("OUT_DIR"), "/loss.skel.rs"));
-    }
-    /// Daisy chaining, for comparison in the lab.
-    pub mod daisy {
-        include!(concat!(env!("OUT_DIR"), "/daisy.skel.rs"));
-    }
     /// The sampler of `causeway rtt`.
     pub mod rtt {
         include!(concat!(env!("OUT_DIR"), "/rtt.skel.rs"));
-    }
-    /// Other ways to find a packet's real, for comparison in benchmarks.
-    pub mod rivals {
-        include!(concat!(env!("OUT_DIR"), "/rivals.skel.rs"));
-    }
-    /// Reference programs and packet preparation for benchmarks; never attached.
-    pub mod bench {
-        include!(concat!(env!("OUT_DIR"), "/bench.skel.rs"));
     }
 }

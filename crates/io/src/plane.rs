@@ -33,6 +33,8 @@ use libbpf_rs::{MapCore as _, MapHandle, MapType, Object, OpenObject, PrintLevel
 use crate::error::{Error, Result};
 use crate::map::io_error;
 use crate::pins::{Kind, PinDir};
+use tracing::{info, warn};
+
 use crate::xdp::{Interface, Link, Mode, XdpMode};
 
 /// What happened at a start.
@@ -51,6 +53,39 @@ pub struct Detached {
     pub was_attached: bool,
     /// How many pins were removed.
     pub pins: usize,
+}
+
+impl Started {
+    /// Logs how a data plane came up on `interface`, which `wanted` asked for.
+    pub fn log(&self, interface: &str, wanted: XdpMode, summary: &str) {
+        let what = match self.took_over {
+            true => "took over the running data plane of",
+            false => "attached to",
+        };
+        info!("{what} {interface} in {} mode: {summary}", self.mode);
+        if wanted == XdpMode::Auto && self.mode == Mode::Generic {
+            warn!(
+                "the driver of {interface} has no native XDP: generic mode works, and costs more per packet"
+            );
+        }
+    }
+}
+
+impl Detached {
+    /// What the removal did, in one sentence.
+    #[must_use]
+    pub fn describe(&self, interface: &str, pin_dir: &Path) -> String {
+        let pin_dir = pin_dir.display();
+        match (self.was_attached, self.pins) {
+            (true, pins) => {
+                format!("detached from {interface}; {pins} pins removed from {pin_dir}")
+            }
+            (false, 0) => format!("nothing was attached: there are no pins in {pin_dir}"),
+            (false, pins) => {
+                format!("no program was attached; {pins} pins removed from {pin_dir}")
+            }
+        }
+    }
 }
 
 /// What distinguishes one kind of data plane from another.

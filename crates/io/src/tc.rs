@@ -25,14 +25,19 @@ pub enum Direction {
 
 /// A program on a hook; dropped, it leaves.
 #[derive(Debug)]
-pub(crate) enum TcLink {
-    Link { _link: OwnedFd },
+pub enum TcLink {
+    /// By a link.
+    Link {
+        /// Held, not used.
+        _link: OwnedFd,
+    },
+    /// By a filter of clsact.
     Filter(TcHook),
 }
 
 impl TcLink {
     /// Attaches `program`, behind those that are there.
-    pub(crate) fn attach(
+    pub fn attach(
         program: BorrowedFd<'_>,
         interface: &Interface,
         direction: Direction,

@@ -27,6 +27,15 @@ pub enum XdpMode {
     Generic,
 }
 
+impl XdpMode {
+    /// Each with its word in configuration files.
+    pub const WORDS: [(&'static str, Self); 3] = [
+        ("auto", Self::Auto),
+        ("native", Self::Native),
+        ("generic", Self::Generic),
+    ];
+}
+
 /// How the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -47,13 +56,16 @@ impl fmt::Display for Mode {
 
 /// An interface by name and number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Interface {
-    pub(crate) name: String,
-    pub(crate) index: u32,
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its number in this network namespace.
+    pub index: u32,
 }
 
 impl Interface {
-    pub(crate) fn find(name: &str) -> Result<Self> {
+    /// Looks an interface up in the calling thread's network namespace.
+    pub fn find(name: &str) -> Result<Self> {
         nix::net::if_::if_nametoindex(name)
             .map(|index| Self {
                 name: name.to_owned(),
@@ -107,7 +119,7 @@ impl Occupant {
 /// A link that holds a program where it runs. Dropping it closes the handle;
 /// the program stays as long as the link is pinned.
 #[derive(Debug)]
-pub(crate) struct Link(OwnedFd);
+pub struct Link(OwnedFd);
 
 /// What the kernel says about a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +134,7 @@ pub(crate) struct LinkInfo {
 impl Link {
     /// Attaches `program`. In mode `Auto` an interface without native XDP gets the
     /// generic one; a driver that has it but refuses is an error.
-    pub(crate) fn attach(
+    pub fn attach(
         program: BorrowedFd<'_>,
         interface: &Interface,
         mode: XdpMode,

@@ -7,7 +7,6 @@ use std::io::IoSlice;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd as _;
 
-use causeway_io::loss::{Direction, LossInjector, LossRule};
 use causeway_io::tunnel::{
     BUFFER_BYTES, Device, DeviceOptions, FRAME_MAX, PathOptions, Receiver, SendBuffers, Slab,
     TunnelError, UdpPath, VNET_HEADER, Waiter, monotonic_ns,
@@ -212,44 +211,5 @@ fn what_does_not_fit_and_who_does_not_listen_is_told() {
             error.starts_with("path 127.0.0.1:7000 to 127.0.0.1:7002: cannot take the local"),
             "{error}"
         );
-    });
-}
-
-#[test]
-fn the_same_packets_are_lost_again() {
-    Sandbox::run(|_| {
-        let lost = |seed| {
-            let rule = LossRule {
-                share: 0.1,
-                seed,
-                ..LossRule::default()
-            };
-            let injector = LossInjector::attach("lo", Direction::In, rule).expect("attach");
-            let (a, b) = (
-                UdpPath::open(&path(7000, 7001)).expect("a path"),
-                UdpPath::open(&path(7001, 7000)).expect("a path"),
-            );
-            let mut buffers = SendBuffers::default();
-            let mut arrived = Vec::new();
-            let mut buffer = [0; 16];
-            for number in 0..2000_u32 {
-                let bytes = number.to_le_bytes();
-                let mut batch = buffers.batch();
-                batch.message(0);
-                batch.part(&bytes);
-                batch.send(&a);
-                while let Some(length) = b.receive_one(&mut buffer).expect("receive") {
-                    arrived.push(buffer[..length].to_vec());
-                }
-            }
-            let counts = injector.counts();
-            assert_eq!(counts.packets, 2000);
-            assert_eq!(counts.lost as usize, 2000 - arrived.len());
-            arrived
-        };
-        let (first, again, other) = (lost(1), lost(1), lost(2));
-        assert!((1700..1900).contains(&first.len()), "{}", first.len());
-        assert_eq!(first, again);
-        assert_ne!(first, other);
     });
 }

@@ -34,6 +34,8 @@
 //! None of them makes ids unforgeable. Whoever holds a valid id can send packets to
 //! the server that it names; a server drops those that are not of its connections.
 
+#![warn(missing_docs)]
+
 mod codec;
 mod config;
 mod id;

@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
 use causeway_core::wire::{Datagram, LinkType, TcpFlags, Transport, parse};
-use causeway_io::{Tapped, abi::Action};
+use causeway_io::Tapped;
+use causeway_io::abi::Action;
 use serde::Serialize;
 
 use super::plane::Plane;
-use crate::daemon::kernel::action_word;
 
 /// What there is to say of a packet.
 #[derive(Debug, Serialize)]
@@ -78,7 +78,7 @@ impl Line {
             vip: tapped.vip.map(|id| plane.vip_name(id)),
             verdict: outcome.verdict,
             meaning: outcome.meaning,
-            action: action_word(outcome.action),
+            action: outcome.action.as_str(),
             cookie: tapped.result.map(|result| result.as_str()),
             cookie_meaning: tapped.result.map(|result| result.meaning()),
             sent_to: sent.map(|(_, address)| address),

@@ -16,9 +16,9 @@ use anyhow::{Context as _, Result};
 use causeway_core::capture::Packet;
 use causeway_core::wire::LinkType;
 use causeway_io::{Tap, TapMaps, Tapped, monotonic_ns};
+use causeway_measure::Expression;
+use causeway_service::stop;
 
-use crate::measure::Expression;
-use crate::rtt::stop;
 use line::Line;
 use output::Output;
 pub use output::Style;

@@ -5,10 +5,12 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
+use causeway_agent::AgentConfig;
+use causeway_balancer::{Config, config};
 use causeway_io::abi::{Action, ServerVerdict, Verdict};
 use causeway_io::{Forwarding, Pool, Protocol, RealId, Tapped, Vip, VipId, destination_of};
 
-use crate::config::{self, AgentConfig, Config};
+use crate::config_cmd::is_agents_file;
 
 /// A balancer or a server on this machine, by its configuration.
 #[derive(Debug)]
@@ -47,7 +49,7 @@ pub struct Outcome {
 impl Plane {
     /// Reads the configuration, which says itself whose it is.
     pub fn load(file: &Path) -> Result<Self> {
-        if config::is_agents_file(file) {
+        if is_agents_file(file) {
             let config = AgentConfig::load(file).map_err(|errors| anyhow::anyhow!("{errors}"))?;
             return Ok(Self::Server {
                 pin_dir: config.pin_dir,

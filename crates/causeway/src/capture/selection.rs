@@ -8,9 +8,9 @@ use anyhow::{Result, bail};
 use causeway_core::flow::Cidr;
 use causeway_io::abi::{ServerVerdict, Verdict};
 use causeway_io::{Protocol, TapOptions, TapVip};
+use causeway_service::config::{nearest, units};
 
 use super::plane::Plane;
-use crate::config::{nearest, units};
 
 /// The packets that are wanted, and how many.
 #[derive(Debug, Clone, clap::Args)]

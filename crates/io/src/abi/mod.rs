@@ -37,6 +37,18 @@ pub enum Action {
     Tx = 3,
 }
 
+impl Action {
+    /// The word of APIs, metrics and tables.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Drop => "drop",
+            Self::Pass => "pass",
+            Self::Tx => "tx",
+        }
+    }
+}
+
 include!(concat!(env!("OUT_DIR"), "/verdicts.rs"));
 
 /// The numbers of `bpf/shared`, by their names there.

@@ -68,12 +68,12 @@ pub struct ConnLayout {
 
 impl ConnLayout {
     /// Places of one partition.
-    pub(crate) fn partition_size(&self) -> u32 {
+    pub fn partition_size(&self) -> u32 {
         1 << (WORD_BITS - u32::from(self.tier_bits))
     }
 
     /// Partitions, each with indices of its own; 0 without stateful mode.
-    pub(crate) fn partitions(&self) -> u32 {
+    pub fn partitions(&self) -> u32 {
         self.connections.div_ceil(self.partition_size())
     }
 }
@@ -163,7 +163,7 @@ impl ConnTable {
     /// Wraps the arrays and finds out which places are free: whatever is neither in
     /// use nor in a ring, as after a predecessor that was killed half-way. CPUs get
     /// theirs by [`ConnTable::top_up`].
-    pub(crate) fn new(
+    pub fn new(
         conns: &libbpf_rs::MapHandle,
         rings: &libbpf_rs::MapHandle,
         layout: ConnLayout,

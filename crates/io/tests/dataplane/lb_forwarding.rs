@@ -7,11 +7,10 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
 use causeway_io::abi::{REAL_L2, REAL_PRESENT, Real, Verdict};
-use causeway_io::skel::bench::BenchSkelBuilder;
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::MapCore as _;
 
 use crate::frame::{ACK, Ip, OWN, ROUTER, Tags, Tcp, Tuple, arriving, ethernet, icmp, leaving};
-use crate::rig::{Rig, TCP, TUNNEL_SOURCE4, TUNNEL_SOURCE6, UDP, run_alone, storage, write};
+use crate::rig::{Rig, TCP, TUNNEL_SOURCE4, TUNNEL_SOURCE6, UDP, no_headroom, run_alone, write};
 use crate::verdict_tests;
 
 const VIP4: &str = "192.0.2.10";
@@ -262,12 +261,13 @@ verdict_tests! { Rig, Verdict:
     }
     NoHeadroom a_frame_with_no_room_before_it_is_dropped(rig) {
         serve(rig, VIP4, REAL4);
-        let mover = BenchSkelBuilder::default().open(storage()).expect("open").load().expect("load");
+        let mover = no_headroom();
         let program = rig.program().as_fd().as_raw_fd();
-        write(&mover.maps.under_test, &0u32.to_ne_bytes(), &program.to_ne_bytes());
+        let table = mover.maps().find(|map| map.name() == "under_test").expect("map");
+        write(&table, &0u32.to_ne_bytes(), &program.to_ne_bytes());
         let frame = arriving(&client(VIP4).tcp(Tcp::syn(1)));
         let before = rig.counters();
-        let (action, _) = run_alone(&mover.progs.bench_no_headroom, &frame);
+        let (action, _) = run_alone(&mover.progs_mut().next().expect("program"), &frame);
         assert_eq!(rig.counters(), before.plus(Verdict::NoHeadroom as usize, frame.len()));
         assert_eq!(action, Verdict::NoHeadroom.action() as u32);
     }

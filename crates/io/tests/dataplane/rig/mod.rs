@@ -39,6 +39,13 @@ const COOKIE_BASE: u32 = 1024;
 pub const PARTITIONS: u32 = 2;
 
 /// Storage that the object borrows; it lives as long as the test process.
+/// Loads the program that hands frames on without headroom; build.rs compiles it.
+pub fn no_headroom() -> libbpf_rs::Object {
+    let object = include_bytes!(concat!(env!("OUT_DIR"), "/no_headroom.bpf.o"));
+    let open = libbpf_rs::ObjectBuilder::default().open_memory(object);
+    open.expect("open").load().expect("load")
+}
+
 pub fn storage() -> &'static mut MaybeUninit<OpenObject> {
     Box::leak(Box::new(MaybeUninit::uninit()))
 }

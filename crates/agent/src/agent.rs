@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The agent on a server: owns the decapsulation and shows what it counts.
+
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::get;
+use axum::{Json, Router};
+use causeway_api::agent::{AgentStats, AgentStatus, ClientsView, CookieEventView, LoadView};
+use causeway_api::{Moment, VerdictView};
+use causeway_core::cookie::Keys;
+use causeway_core::select::report::ServerLoad;
+use causeway_io::{
+    CookieHooks, Decapsulator, DecapsulatorOptions, Protocol, Started, Vip, Words, boot_id,
+};
+use causeway_service::http::{openmetrics, problem};
+use tracing::{info, warn};
+
+use crate::clients::{Clients, Reporter};
+use crate::config::{AgentConfig, AgentLoad, ClientsConfig};
+use crate::metrics;
+
+/// Whom to tell of a server's load, and what of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoadPlan {
+    /// Who is told, and how.
+    pub load: AgentLoad,
+    /// This server as balancers know it.
+    pub servers: Vec<IpAddr>,
+    /// Addresses whose connections count.
+    pub vips: BTreeSet<IpAddr>,
+}
+
+/// A running agent.
+pub struct Agent {
+    decapsulator: Decapsulator,
+    clients: Option<Mutex<Clients>>,
+    config: Mutex<AgentConfig>,
+    status: Mutex<AgentStatus>,
+    load: Mutex<ServerLoad>,
+    file: PathBuf,
+}
+
+impl Agent {
+    /// Attaches the data plane, or takes over the running one, and sets what
+    /// `config` says. `file` is where the configuration was read.
+    pub fn start(config: AgentConfig, file: PathBuf) -> anyhow::Result<(Self, Started)> {
+        let (decapsulator, started) = Decapsulator::start(&DecapsulatorOptions {
+            interface: config.interface.clone(),
+            pin_dir: config.pin_dir.clone(),
+            xdp_mode: config.xdp_mode,
+            gue_port: config.gue_port,
+            cookies: config.cookies.as_ref().map(|cookies| CookieHooks {
+                cgroup: cookies.cgroup.clone(),
+            }),
+            word_sources: config.word_sources(),
+            inner_mtu: config.inner_mtu(),
+        })?;
+        if config.cookies.is_some() && !decapsulator.sees_opening() {
+            warn!(
+                "this machine has no control group of version 2: connections get their clock at the first segment that the server sends, not when they open"
+            );
+        }
+        apply(&decapsulator, &config)?;
+        let clients = config.clients.as_ref();
+        let clients = clients
+            .map(|clients| Clients::start(clients, &config.pin_dir, reporter(clients, &config)))
+            .transpose()?;
+        let status = AgentStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            interface: config.interface.clone(),
+            mode: started.mode.to_string(),
+            took_over: started.took_over,
+            pid: std::process::id(),
+            started: Moment::now(),
+            config_file: file.display().to_string(),
+            last_reload_error: None,
+        };
+        let agent = Self {
+            decapsulator,
+            clients: clients.map(Mutex::new),
+            config: Mutex::new(config),
+            status: Mutex::new(status),
+            load: Mutex::default(),
+            file,
+        };
+        Ok((agent, started))
+    }
+
+    /// Reads the configuration file again. A bad one changes nothing, and the
+    /// status says so until a good one comes.
+    pub fn reload(&self) -> Result<String, String> {
+        let outcome = self.try_reload();
+        lock(&self.status).last_reload_error = outcome.as_ref().err().cloned();
+        outcome
+    }
+
+    fn try_reload(&self) -> Result<String, String> {
+        let wanted = AgentConfig::load(&self.file).map_err(|errors| errors.to_string())?;
+        let mut running = lock(&self.config);
+        if let Some(key) = wanted.needs_restart(&running) {
+            return Err(format!(
+                "`{key}` cannot change while the agent runs; restart it"
+            ));
+        }
+        apply(&self.decapsulator, &wanted).map_err(|error| error.to_string())?;
+        warn_of_missing_vips(&wanted);
+        warn_of_missing_timestamps(&wanted);
+        if let (Some(clients), Some(keys)) = (&self.clients, wanted.report_keys) {
+            lock(clients).set_report(servers(&wanted), keys);
+        }
+        *running = wanted;
+        Ok(running.summary())
+    }
+
+    /// What it takes to tell balancers of connections.
+    pub fn words(&self) -> anyhow::Result<Words> {
+        Ok(self.decapsulator.words()?)
+    }
+
+    /// Stateful balancers and the keys that they trust; none without cookies.
+    pub fn balancers(&self) -> Option<(Vec<SocketAddr>, Keys)> {
+        let config = lock(&self.config);
+        let cookies = config.cookies.as_ref()?;
+        Some((cookies.balancers.clone(), cookies.keys))
+    }
+
+    /// Whom to tell of this server's load; nobody unless the file says so.
+    pub fn load_plan(&self) -> Option<LoadPlan> {
+        let config = lock(&self.config);
+        Some(LoadPlan {
+            load: config.load.clone()?,
+            servers: servers(&config),
+            vips: config.vips.clone(),
+        })
+    }
+
+    /// Takes note of what balancers are told.
+    pub fn set_load(&self, load: ServerLoad) {
+        *lock(&self.load) = load;
+    }
+
+    /// This server's id in a VIP.
+    pub fn id_in(&self, vip: SocketAddr) -> Option<u16> {
+        let config = lock(&self.config);
+        let vips = &config.cookies.as_ref()?.vips;
+        let of_port = |port| {
+            vips.get(&Vip {
+                address: vip.ip(),
+                port,
+                protocol: Protocol::Tcp,
+            })
+        };
+        let found = of_port(vip.port()).or_else(|| of_port(0));
+        found.map(|(id, _)| *id)
+    }
+
+    fn cookies(&self) -> anyhow::Result<Vec<CookieEventView>> {
+        if lock(&self.config).cookies.is_none() {
+            return Ok(Vec::new());
+        }
+        let events = self.decapsulator.cookie_events()?.into_iter();
+        Ok(events
+            .map(|(event, segments)| CookieEventView {
+                event: event.as_str().to_owned(),
+                segments,
+            })
+            .collect())
+    }
+
+    fn verdicts(&self) -> anyhow::Result<Vec<VerdictView>> {
+        let verdicts = self.decapsulator.verdicts()?.into_iter();
+        Ok(verdicts
+            .map(|(verdict, counter)| VerdictView {
+                verdict: verdict.as_str().to_owned(),
+                action: verdict.action().as_str().to_owned(),
+                packets: counter.packets,
+                bytes: counter.bytes,
+            })
+            .collect())
+    }
+
+    fn stats(&self) -> anyhow::Result<AgentStats> {
+        Ok(AgentStats {
+            at: Moment::now(),
+            addresses: self.decapsulator.addresses()?,
+            verdicts: self.verdicts()?,
+            cookies: self.cookies()?,
+            clients: self.clients(),
+            load: self.load(),
+        })
+    }
+
+    fn load(&self) -> Option<LoadView> {
+        lock(&self.config).load.as_ref()?;
+        let load = *lock(&self.load);
+        Some(LoadView {
+            cpu: f64::from(load.cpu_milli) / 1000.0,
+            in_flight: load.in_flight,
+        })
+    }
+
+    /// What clients feel; `None` where it is not measured.
+    fn clients(&self) -> Option<ClientsView> {
+        self.clients.as_ref().map(|clients| lock(clients).view())
+    }
+
+    /// Follows what clients do until `stopped`; at once where nothing is measured.
+    pub fn measure(&self, stopped: &AtomicBool) {
+        let Some(clients) = &self.clients else { return };
+        let mut last_error = None;
+        while !stopped.load(Ordering::Relaxed) {
+            let pause = lock(clients).next_tick();
+            thread::park_timeout(pause);
+            let error = lock(clients).tick().err().map(|error| format!("{error:#}"));
+            if error != last_error {
+                match &error {
+                    Some(error) => warn!(
+                        "clients cannot be measured, what was counted waits in the kernel: {error}"
+                    ),
+                    None => info!("clients are measured again"),
+                }
+                last_error = error;
+            }
+        }
+    }
+}
+
+/// Tells balancers of clients, where there are some to tell.
+fn reporter(clients: &ClientsConfig, config: &AgentConfig) -> Option<Reporter> {
+    let keys = config.report_keys?;
+    let balancers = clients.balancers.clone();
+    (!balancers.is_empty()).then(|| Reporter::new(balancers, servers(config), keys, boot_id()))
+}
+
+/// This server as balancers know it.
+fn servers(config: &AgentConfig) -> Vec<IpAddr> {
+    config.addresses.iter().copied().collect()
+}
+
+/// Makes the data plane follow the configuration. Keys come before the VIPs whose
+/// connections need them.
+fn apply(decapsulator: &Decapsulator, config: &AgentConfig) -> causeway_io::Result<()> {
+    decapsulator.set_addresses(&config.addresses)?;
+    if let Some(cookies) = &config.cookies {
+        decapsulator.set_cookie_keys(Some(&cookies.keys))?;
+        decapsulator.set_cookie_vips(&cookies.vips)?;
+    }
+    Ok(())
+}
+
+/// What the locks guard is whole after every statement.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A packet to an address that the kernel does not hold is dropped without a word
+/// once it is decapsulated: the fault that everybody meets once.
+pub fn warn_of_missing_vips(config: &AgentConfig) {
+    for vip in &config.vips {
+        let bound = UdpSocket::bind((*vip, 0));
+        if bound.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable) {
+            let length = if vip.is_ipv4() { 32 } else { 128 };
+            warn!(
+                "this server does not hold the VIP {vip}, so the kernel will drop its packets; `ip addr add {vip}/{length} dev lo` adds it"
+            );
+        }
+    }
+}
+
+/// Without timestamps there is nothing to carry a cookie.
+pub fn warn_of_missing_timestamps(config: &AgentConfig) {
+    let setting = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_timestamps");
+    if config.cookies.is_some() && setting.is_ok_and(|value| value.trim() == "0") {
+        warn!(
+            "net.ipv4.tcp_timestamps is 0 here, so connections carry no cookies and balancers keep them by their flow tables; `sysctl net.ipv4.tcp_timestamps=1` mends it"
+        );
+    }
+}
+
+type Api = State<Arc<Agent>>;
+type Answer<T> = Result<T, Response>;
+
+/// The agent's API; it has no writes.
+pub fn router(agent: Arc<Agent>) -> Router {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/stats", get(stats))
+        .route("/v1/clients", get(clients))
+        .route("/metrics", get(metrics_page))
+        .fallback(no_route)
+        .with_state(agent)
+}
+
+async fn no_route(request: Request) -> Response {
+    let path = request.uri().path();
+    problem(
+        StatusCode::NOT_FOUND,
+        format!("there is nothing at {path}; see /v1/status, /v1/stats, /v1/clients, /metrics"),
+    )
+}
+
+async fn status(State(agent): Api) -> Json<AgentStatus> {
+    Json(lock(&agent.status).clone())
+}
+
+async fn stats(State(agent): Api) -> Answer<Json<AgentStats>> {
+    agent.stats().map(Json).map_err(failed)
+}
+
+async fn clients(State(agent): Api) -> Answer<Json<ClientsView>> {
+    agent.clients().map(Json).ok_or_else(|| {
+        problem(
+            StatusCode::NOT_FOUND,
+            "clients are not measured here; [agent.clients] in the agent's file turns it on"
+                .to_owned(),
+        )
+    })
+}
+
+async fn metrics_page(State(agent): Api) -> Answer<Response> {
+    let page = agent.stats().and_then(metrics::agent_page);
+    page.map(openmetrics).map_err(failed)
+}
+
+fn failed(error: anyhow::Error) -> Response {
+    problem(StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}"))
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What clients feel, in an agent's `/metrics`.
+
+use std::fmt;
+
+use causeway_api::agent::{CategoryView, ClientsView};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Unit;
+
+/// What clients feel: counters of all categories, means of the last seconds.
+#[derive(Debug)]
+pub(super) struct ClientsPage(pub ClientsView);
+
+impl Collector for ClientsPage {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        type Count = fn(&CategoryView) -> f64;
+        let counters: [(&str, &str, Option<Unit>, Count); 12] = [
+            (
+                "syns_offered",
+                "SYNs that came and had not been answered",
+                None,
+                |of| of.totals.offered as f64,
+            ),
+            ("syns_accepted", "SYNs that were answered", None, |of| {
+                of.totals.accepted as f64
+            }),
+            ("syns_refused", "SYNs answered with a RST", None, |of| {
+                of.totals.refused as f64
+            }),
+            (
+                "syns_duplicate",
+                "SYNs that had been answered",
+                None,
+                |of| of.totals.duplicates as f64,
+            ),
+            ("established", "Clients whose first ACK came", None, |of| {
+                of.totals.established as f64
+            }),
+            (
+                "abandoned",
+                "Attempts that their clients ended before they asked for anything",
+                None,
+                |of| of.totals.abandoned as f64,
+            ),
+            ("completed", "Connections that ended", None, |of| {
+                of.totals.completed as f64
+            }),
+            (
+                "gave_up",
+                "Clients that gave up before they were connected",
+                None,
+                |of| of.totals.gave_up as f64,
+            ),
+            (
+                "stalled",
+                "Connections that the server never served",
+                None,
+                |of| of.totals.stalled as f64,
+            ),
+            (
+                "lost",
+                "Time lost before connections",
+                Some(Unit::Seconds),
+                |of| of.totals.lost_s,
+            ),
+            (
+                "server",
+                "Time at the server, from the answered SYN to the last data",
+                Some(Unit::Seconds),
+                |of| of.totals.server_s,
+            ),
+            (
+                "network",
+                "Round trips of handshakes",
+                Some(Unit::Seconds),
+                |of| of.totals.network_s,
+            ),
+        ];
+        for (name, help, unit, value) in counters {
+            let mut family =
+                encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
+            for of in &self.0.categories {
+                family
+                    .encode_family(&client_labels(of))?
+                    .encode_counter::<NoLabelSet, _, u64>(&value(of), None)?;
+            }
+        }
+        type Mean = fn(&CategoryView) -> Option<f64>;
+        let means: [(&str, &str, Mean); 3] = [
+            (
+                "response_exact",
+                "Mean client response time by the tracker, over the last seconds",
+                |of| of.exact.mean_s,
+            ),
+            (
+                "response_model",
+                "Mean client response time by the model, over the last seconds",
+                |of| of.model.mean_s,
+            ),
+            (
+                "response_syn_to_end",
+                "Mean SYN-to-END, the server's own view, over the last seconds",
+                |of| of.syn_to_end_s,
+            ),
+        ];
+        for (name, help, value) in means {
+            let mut family =
+                encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?;
+            for of in &self.0.categories {
+                if let Some(value) = value(of) {
+                    family
+                        .encode_family(&client_labels(of))?
+                        .encode_gauge(&value)?;
+                }
+            }
+        }
+        let help = "Share of first SYNs that are of a flood";
+        let mut family = encoder.encode_descriptor("flood_ratio", help, None, MetricType::Gauge)?;
+        for of in &self.0.categories {
+            family
+                .encode_family(&client_labels(of))?
+                .encode_gauge(&of.flood_share)?;
+        }
+        Ok(())
+    }
+}
+
+fn client_labels(of: &CategoryView) -> [(&'static str, &str); 3] {
+    [
+        ("service", of.service.as_str()),
+        ("clients", of.clients.as_str()),
+        ("device", of.device.as_str()),
+    ]
+}

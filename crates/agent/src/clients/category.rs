@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is counted together, and what is shown and remembered of it.
+
+use causeway_api::agent::{CategoryView, ClassView, ClientTotals};
+use causeway_core::certes::{Estimate, Observer, Origin, RetryClass, Slot};
+use causeway_io::abi::SynSlot;
+
+use super::history::Record;
+use super::threshold::Watch;
+use super::view;
+
+/// A service, a group of clients, a device: what is counted together.
+pub(super) struct Category {
+    pub service: String,
+    pub clients: String,
+    pub device: String,
+    pub observer: Observer,
+    pub totals: ClientTotals,
+    pub watches: Vec<Watch>,
+}
+
+impl Category {
+    /// In history, log and notifications.
+    pub fn name(&self) -> String {
+        format!("{} {} {}", self.service, self.clients, self.device)
+    }
+
+    /// Both estimates of the last `slots`, SYNs offered and accepted in them.
+    pub fn window(&self, slots: usize) -> (Estimate, Estimate, u64, u64) {
+        let mut sums = (Estimate::default(), Estimate::default(), 0, 0);
+        for of in self.observer.recent().rev().take(slots) {
+            sums.0 += of.exact;
+            sums.1 += of.model;
+            sums.2 += of.slot.offered;
+            sums.3 += of.slot.accepted;
+        }
+        sums
+    }
+
+    /// What the history keeps of a second of the monotonic clock.
+    pub fn second(&self, second: u64, slot_ns: u64) -> Record {
+        let standing = self.observer.standing();
+        let mut record = Record {
+            second,
+            category: self.name(),
+            flood: standing.flood,
+            odds_ratio: standing.odds_ratio.unwrap_or(0.0),
+            ..Record::default()
+        };
+        // A slot belongs to the second in which it begins.
+        for of in self.observer.recent() {
+            if of.number * slot_ns / 1_000_000_000 == second {
+                record.offered += of.slot.offered;
+                record.accepted += of.slot.accepted;
+                record.exact += of.exact;
+                record.model += of.model;
+            }
+        }
+        record
+    }
+
+    /// What is shown, over the last `slots`.
+    pub fn view(&self, slots: usize, slot_s: f64) -> CategoryView {
+        let standing = self.observer.standing();
+        let (exact, model, offered, accepted) = self.window(slots);
+        let second = 0..(1.0 / slot_s).round().max(1.0) as usize;
+        CategoryView {
+            service: self.service.clone(),
+            clients: self.clients.clone(),
+            device: self.device.clone(),
+            totals: self.totals,
+            syn_drop_pct: (offered > 0)
+                .then(|| 100.0 * offered.saturating_sub(accepted) as f64 / offered as f64),
+            exact: view::estimate(&exact),
+            model: view::estimate(&model),
+            syn_to_end_s: exact.syn_to_end_mean_s(),
+            drops: standing.confidence.as_str().to_owned(),
+            drop_odds_ratio: standing.odds_ratio,
+            network_loss: standing.loss,
+            flood_share: standing.flood,
+            forecast_retries: second.map(|ahead| self.observer.forecast(ahead)).sum(),
+        }
+    }
+}
+
+/// A class of clients as it is shown.
+pub(super) fn class_view(class: &RetryClass) -> ClassView {
+    ClassView {
+        name: class.name.clone(),
+        share: class.weight,
+        patience_s: class.fto_s,
+    }
+}
+
+/// A slot as the kernel counts it, with where its accepted retries came from (eq. 12).
+pub(super) fn to_slot(of: &SynSlot, origins: Option<Vec<Origin>>) -> Slot {
+    let sum = |counts: &[u32]| counts.iter().map(|&n| u64::from(n)).sum();
+    Slot {
+        offered: sum(&of.offered),
+        accepted: sum(&of.accepted),
+        completed: of.completed.into(),
+        syn_to_end_ns: of.syn_to_end_ns,
+        rtt_ns: of.rtt_ns,
+        conn_fail_ns: of.conn_fail_ns,
+        first_offered: of.offered[0].into(),
+        first_accepted: of.accepted[0].into(),
+        heard: of.heard.into(),
+        heard_answered: of.heard_answered.into(),
+        established: of.established.into(),
+        established_late: of.established_late.into(),
+        established_first: of.established_first.into(),
+        served: of.served.into(),
+        served_first: of.served_first.into(),
+        stalled: of.stalled.into(),
+        stalled_ns: of.stalled_ns,
+        origins: origins.unwrap_or_default(),
+    }
+}

@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who gave up: attempts of which no SYN came any more.
+//!
+//! A verdict can be wrong. Clients are more patient than the configuration says, and on a
+//! busy machine a retry may be later than any timer allows. So an attempt that was judged is
+//! looked at again: if its client came after all, what was counted is taken back.
+
+use std::collections::HashMap;
+
+use causeway_core::certes::{Judge, Verdict};
+use causeway_io::abi::FlowKey6;
+use causeway_io::syn_meter::{Stage, Waiting};
+
+use super::category::Category;
+
+/// An attempt whose client was taken to have given up.
+#[derive(Clone, Copy, Debug)]
+struct Judged {
+    category: usize,
+    last_syn_ns: u64,
+    /// The second in which it gave up, on the monotonic clock.
+    second: u64,
+    waited_s: f64,
+    /// The slot in which it counts; `None`: that is forgotten.
+    slot: Option<u64>,
+    /// Whether it is in the totals.
+    counted: bool,
+}
+
+/// Attempts that were judged and are not in the history yet. They stay in the kernel until
+/// then: an agent that is started meanwhile must find them.
+#[derive(Debug)]
+pub(super) struct GaveUp {
+    judged: HashMap<(FlowKey6, u64), Judged>,
+    slot_ns: u64,
+}
+
+impl GaveUp {
+    /// For slots of this length.
+    pub fn new(slot_ns: u64) -> Self {
+        Self {
+            judged: HashMap::new(),
+            slot_ns,
+        }
+    }
+
+    /// Looks at the attempts that wait, once a second. Gives back those that the kernel can
+    /// forget: a SYN that comes of one from then on is a first one. With a history, those
+    /// stay that gave up after the second `keep_after`. `answered` tells of an attempt that
+    /// waits no more whether it was; if not, its tuple came again, or it gave way to others.
+    pub fn review(
+        &mut self,
+        waiting: Vec<Waiting>,
+        now_ns: u64,
+        judge: &Judge,
+        keep_after: Option<u64>,
+        answered: impl Fn(&FlowKey6, u64) -> bool,
+        categories: &mut [Category],
+    ) -> Vec<Waiting> {
+        let mut gone = Vec::new();
+        let mut before = std::mem::take(&mut self.judged);
+        for attempt in waiting {
+            match before.remove(&attempt.attempt()) {
+                Some(of) if of.last_syn_ns == attempt.last_syn_ns => {
+                    if !of.counted && is_of_flood(&attempt, categories) {
+                        take_back(&of, categories);
+                        gone.push(attempt);
+                        continue;
+                    }
+                    let of = count(of, categories);
+                    match keep_after.is_some_and(|recorded| of.second > recorded) {
+                        true => drop(self.judged.insert(attempt.attempt(), of)),
+                        false => gone.push(attempt),
+                    }
+                    continue;
+                }
+                Some(of) => take_back(&of, categories),
+                None => {}
+            }
+            let flood = is_of_flood(&attempt, categories);
+            if let Some(category) = categories.get_mut(attempt.category as usize)
+                && self.judge(&attempt, now_ns, judge, (category, flood))
+            {
+                gone.push(attempt);
+            }
+        }
+        for ((key, first_syn_ns), of) in before {
+            match answered(&key, first_syn_ns) {
+                true => take_back(&of, categories),
+                false => drop(count(of, categories)),
+            }
+        }
+        gone
+    }
+
+    /// Judges an attempt; whether it can be forgotten at once.
+    fn judge(
+        &mut self,
+        attempt: &Waiting,
+        now_ns: u64,
+        judge: &Judge,
+        (category, flood): (&mut Category, bool),
+    ) -> bool {
+        let s = |to_ns: u64| to_ns.saturating_sub(attempt.first_syn_ns) as f64 / 1e9;
+        let standing = category.observer.standing();
+        let last_s = s(attempt.last_syn_ns);
+        let waited_s = match (attempt.stage, judge.judge(last_s, s(now_ns), standing.loss)) {
+            // Nobody was there when it was answered: too late, or of no client of ours.
+            (Stage::Left(at_ns), _) => match judge.left(last_s, s(at_ns)) {
+                Some(waited_s) => waited_s,
+                None => return true,
+            },
+            (_, Verdict::GaveUp(waited_s)) => waited_s,
+            (_, Verdict::Waits) => return false,
+        };
+        if flood {
+            return true;
+        }
+        let ended_ns = attempt.first_syn_ns + (waited_s * 1e9) as u64;
+        let slot = ended_ns / self.slot_ns;
+        let judged = Judged {
+            category: attempt.category as usize,
+            last_syn_ns: attempt.last_syn_ns,
+            second: ended_ns / 1_000_000_000,
+            waited_s,
+            slot: category.observer.gave_up(slot, waited_s),
+            counted: false,
+        };
+        self.judged.insert(attempt.attempt(), judged);
+        false
+    }
+}
+
+/// Of a flood nobody gives up. It is known for one only when its first SYNs are overdue, so
+/// that a verdict may be a moment older.
+fn is_of_flood(attempt: &Waiting, categories: &[Category]) -> bool {
+    let category = categories.get(attempt.category as usize);
+    attempt.retry == 0 && category.is_some_and(|of| of.observer.standing().flood > 0.0)
+}
+
+/// A second later nothing has been heard: that is in the totals for good.
+fn count(of: Judged, categories: &mut [Category]) -> Judged {
+    if let Some(category) = categories.get_mut(of.category)
+        && !of.counted
+    {
+        category.totals.gave_up += 1;
+        category.totals.lost_s += of.waited_s;
+    }
+    Judged {
+        counted: true,
+        ..of
+    }
+}
+
+fn take_back(of: &Judged, categories: &mut [Category]) {
+    if let (Some(slot), Some(category)) = (of.slot, categories.get_mut(of.category)) {
+        category.observer.take_back(slot, of.waited_s);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use causeway_api::agent::ClientTotals;
+    use causeway_core::certes::{LINUX_6_5_S, Mix, Observer, RetryClass, Slot};
+
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+    const SLOT: u64 = S / 4;
+    /// When the attempts' first SYN came.
+    const FIRST: u64 = 100 * S;
+
+    /// Clients of Linux with 9 s of patience, and slots up to 120 s.
+    struct Bench {
+        gave_up: GaveUp,
+        judge: Judge,
+        categories: Vec<Category>,
+        /// Whether those that wait no more were answered.
+        answered: bool,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let mix = Mix::new([RetryClass::new("linux", LINUX_6_5_S, 9.0)]).unwrap();
+            let mut observer = Observer::new(0.25, &mix, 200).unwrap();
+            let slots: Vec<(u64, Slot)> = (360..480).map(|n| (n, Slot::default())).collect();
+            observer.feed(&slots, &[]).unwrap();
+            Self {
+                gave_up: GaveUp::new(SLOT),
+                judge: Judge::new(&mix, &[LINUX_6_5_S.to_vec()]),
+                categories: vec![Category {
+                    service: "*:80".to_owned(),
+                    clients: "all".to_owned(),
+                    device: "eth0".to_owned(),
+                    observer,
+                    totals: ClientTotals::default(),
+                    watches: Vec::new(),
+                }],
+                answered: true,
+            }
+        }
+
+        /// Looks so long after the first SYN; how many can be forgotten.
+        fn look(&mut self, at_s: f64, attempts: &[Waiting], keep_after: Option<u64>) -> usize {
+            let answered = self.answered;
+            let now_ns = FIRST + (at_s * 1e9) as u64;
+            let gone = self.gave_up.review(
+                attempts.to_vec(),
+                now_ns,
+                &self.judge,
+                keep_after,
+                |_, first_syn_ns| answered && first_syn_ns == FIRST,
+                &mut self.categories,
+            );
+            gone.len()
+        }
+
+        /// Clients that gave up and what they waited: estimated, and in the totals.
+        fn counts(&self) -> [(f64, f64); 2] {
+            let category = &self.categories[0];
+            let recent = category.observer.recent();
+            let estimated = recent.fold((0.0, 0.0), |sum, of| {
+                (sum.0 + of.exact.gave_up, sum.1 + of.exact.give_up_s)
+            });
+            let totals = (category.totals.gave_up as f64, category.totals.lost_s);
+            [estimated, totals]
+        }
+    }
+
+    fn attempt(port: u16, last_s: f64, retry: u8) -> Waiting {
+        Waiting {
+            key: FlowKey6 {
+                sport_be: port.to_be_bytes(),
+                ..FlowKey6::default()
+            },
+            category: 0,
+            first_syn_ns: FIRST,
+            last_syn_ns: FIRST + (last_s * 1e9) as u64,
+            retry,
+            stage: Stage::Offered,
+        }
+    }
+
+    const NOBODY: [(f64, f64); 2] = [(0.0, 0.0); 2];
+
+    #[test]
+    fn who_stays_away_counts_at_once_in_the_estimate_and_a_second_later_in_the_totals() {
+        let mut bench = Bench::new();
+        let waits = [attempt(1, 7.13, 6)];
+        assert_eq!(bench.look(9.0, &waits, Some(90)), 0);
+        assert_eq!(bench.counts(), NOBODY);
+        for (at_s, total) in [(9.7, (0.0, 0.0)), (10.7, (1.0, 9.0)), (11.7, (1.0, 9.0))] {
+            assert_eq!(
+                bench.look(at_s, &waits, Some(90)),
+                0,
+                "not in the history yet"
+            );
+            assert_eq!(bench.counts(), [(1.0, 9.0), total], "{at_s}");
+        }
+        assert_eq!(bench.look(24.0, &waits, Some(109)), 1, "now it is");
+        bench.answered = false;
+        assert_eq!(bench.look(25.0, &[], Some(110)), 0);
+        assert_eq!(bench.counts(), [(1.0, 9.0); 2], "and stays so");
+    }
+
+    #[test]
+    fn without_a_history_nobody_is_kept() {
+        let mut bench = Bench::new();
+        let waits = [attempt(1, 7.13, 6)];
+        assert_eq!(bench.look(9.7, &waits, None), 0);
+        assert_eq!(bench.look(10.7, &waits, None), 1);
+        assert_eq!(bench.counts(), [(1.0, 9.0); 2]);
+    }
+
+    /// The first retry is half a second late.
+    #[test]
+    fn who_comes_late_did_not_give_up() {
+        let mut bench = Bench::new();
+        bench.look(1.3, &[attempt(1, 0.0, 0)], Some(90));
+        assert_eq!(bench.counts()[0], (1.0, 0.51));
+        bench.look(2.0, &[attempt(1, 1.5, 1)], Some(90));
+        assert_eq!(bench.counts(), NOBODY, "it came again");
+        bench.look(3.0, &[attempt(1, 1.5, 1)], Some(90));
+        assert_eq!(bench.counts()[0].0, 1.0, "and now stays away");
+        bench.look(4.0, &[], Some(90));
+        assert_eq!(bench.counts(), NOBODY, "but was answered in the end");
+    }
+
+    #[test]
+    fn of_a_flood_nobody_gives_up_also_before_it_is_known_for_one() {
+        let mut bench = Bench::new();
+        bench.look(1.3, &[attempt(1, 0.0, 0), attempt(2, 1.02, 1)], Some(90));
+        assert_eq!(bench.counts()[0].0, 1.0);
+        let silent = Slot {
+            offered: 1000,
+            first_offered: 1000,
+            ..Slot::default()
+        };
+        let observer = &mut bench.categories[0].observer;
+        observer.feed(&[(480, silent)], &[]).unwrap();
+        let waits = [attempt(1, 0.0, 0), attempt(3, 0.0, 0), attempt(2, 1.02, 1)];
+        assert_eq!(bench.look(2.3, &waits, Some(90)), 2, "forgotten");
+        let [(estimated, _), (total, _)] = bench.counts();
+        assert_eq!((estimated, total), (1.0, 0.0), "who had come again");
+    }
+
+    /// Its last SYN was answered, and the network lost the answer.
+    #[test]
+    fn whose_answer_came_too_late_had_given_up() {
+        let mut bench = Bench::new();
+        let answered = Waiting {
+            stage: Stage::Answered,
+            ..attempt(1, 7.13, 6)
+        };
+        bench.look(8.0, &[answered], Some(90));
+        assert_eq!(bench.counts(), NOBODY, "it may still connect");
+        let left_at = |s: f64| Waiting {
+            stage: Stage::Left(FIRST + (s * 1e9) as u64),
+            ..answered
+        };
+        assert_eq!(bench.look(10.2, &[left_at(10.13)], Some(90)), 0);
+        assert_eq!(bench.counts()[0], (1.0, 9.0));
+        assert_eq!(bench.look(24.0, &[left_at(10.13)], Some(109)), 1);
+        assert_eq!(bench.counts(), [(1.0, 9.0); 2]);
+        // Of somebody who looks for open ports nothing but a RST comes, at once.
+        let scan = Waiting {
+            stage: Stage::Left(FIRST + S / 100),
+            ..attempt(2, 0.0, 0)
+        };
+        assert_eq!(bench.look(25.0, &[scan], Some(110)), 1, "forgotten");
+        assert_eq!(bench.counts(), [(1.0, 9.0); 2]);
+    }
+
+    /// Clients' ports come again before the history has their former attempts.
+    #[test]
+    fn whose_tuple_came_again_had_given_up() {
+        let mut bench = Bench::new();
+        bench.answered = false;
+        bench.look(9.7, &[attempt(1, 7.13, 6)], Some(90));
+        let another = Waiting {
+            first_syn_ns: FIRST + 10 * S,
+            last_syn_ns: FIRST + 10 * S,
+            ..attempt(1, 0.0, 0)
+        };
+        for at_s in [10.7, 11.0] {
+            bench.look(at_s, &[another], Some(90));
+            assert_eq!(bench.counts(), [(1.0, 9.0); 2]);
+        }
+    }
+}

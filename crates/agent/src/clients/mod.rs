@@ -1,0 +1,505 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a server's clients feel, SYN drops included: reads what the kernel counts, slot
+//! by slot, and runs both estimators for every category (docs/clients.md).
+
+mod category;
+mod gave_up;
+pub mod history;
+mod learn;
+mod notify;
+mod queues;
+mod report;
+mod threshold;
+pub mod view;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use causeway_api::Moment;
+use causeway_api::agent::{ClientTotals, ClientsView};
+use causeway_core::certes::report::Felt;
+use causeway_core::certes::{
+    Estimate, Judge, Mix, MixLearner, Observer, Origin, PatienceLearner, RetryClass,
+};
+use causeway_core::cookie::Keys;
+use causeway_io::abi::{FlowKey6, SynSlot};
+use causeway_io::{SynMeter, SynMeterOptions, boot_id, monotonic_ns};
+use tracing::{info, warn};
+
+use crate::config::ClientsConfig;
+use category::Category;
+use gave_up::GaveUp;
+use history::{History, Record};
+use notify::{Event, Notifier, Recipients};
+use queues::Queues;
+pub use report::Reporter;
+use threshold::{Change, Watch};
+
+/// What live means are over.
+const WINDOW_S: f64 = 10.0;
+/// Slots that the kernel keeps for each category.
+const RING: u32 = 512;
+/// Of those the ones that are surely not overwritten while they are read: ends count up
+/// to half a second ahead, which is 25 slots of the shortest.
+const SURE: u64 = RING as u64 - 40;
+/// How long a slot is left alone after its end: answers to its last SYNs count in it.
+const GRACE: Duration = Duration::from_millis(50);
+/// Between two looks at what clients are like.
+const LEARN_EVERY_S: u64 = 30;
+/// How long ago what clients were like counts for a third of what they are like now.
+const LEARN_MEMORY_S: f64 = 3600.0;
+
+/// Reads, estimates, remembers and tells.
+pub struct Clients {
+    meter: SynMeter,
+    config: ClientsConfig,
+    slot_s: f64,
+    categories: Vec<Category>,
+    mix: Mix,
+    judge: Judge,
+    learner: MixLearner,
+    patience: PatienceLearner,
+    origins: HashMap<(u32, u64), Vec<Origin>>,
+    gave_up: GaveUp,
+    /// The first slot that is read: all of the ring where counting went on, else the
+    /// one in which it began.
+    begin: u64,
+    /// The last second that was worked on, on the monotonic clock.
+    second: u64,
+    /// When clients were last looked at, on the same clock.
+    learned: u64,
+    history: Option<History>,
+    /// The last second that is in the history.
+    recorded: u64,
+    boot: u64,
+    notifier: Notifier,
+    queues: Queues,
+    reporter: Option<Reporter>,
+}
+
+impl Clients {
+    /// Starts to count, or goes on where another agent left off. The maps are pinned
+    /// beside those of `pin_dir`.
+    pub fn start(
+        config: &ClientsConfig,
+        pin_dir: &Path,
+        reporter: Option<Reporter>,
+    ) -> Result<Self> {
+        let meter = SynMeter::start(&options(config, pin_dir))?;
+        let slot_s = config.slot.as_secs_f64();
+        let mix = config.mix()?;
+        let judge = Judge::new(&mix, &schedules(&mix, &config.classes));
+        let history = config.history.as_ref();
+        let history = history
+            .map(|(path, bound)| History::open(path, *bound))
+            .transpose()?;
+        let now = meter.current_slot();
+        let begin = match meter.took_over() {
+            true => now.saturating_sub(SURE),
+            false => now.saturating_sub(1),
+        };
+        let mut clients = Self {
+            slot_s,
+            categories: Vec::new(),
+            judge,
+            learner: MixLearner::new(config.classes.clone())?,
+            patience: PatienceLearner::default(),
+            origins: HashMap::new(),
+            gave_up: GaveUp::new(config.slot.as_nanos() as u64),
+            begin,
+            second: monotonic_ns() / 1_000_000_000,
+            learned: monotonic_ns() / 1_000_000_000,
+            recorded: 0,
+            boot: boot_id(),
+            history,
+            notifier: Notifier::start()?,
+            queues: Queues::new(config),
+            reporter,
+            config: config.clone(),
+            mix,
+            meter,
+        };
+        for number in 0..clients.meter.options().categories() {
+            let category = clients.category(number)?;
+            clients.categories.push(category);
+        }
+        clients.recorded = clients.recorded_before();
+        if clients.meter.took_over() {
+            info!("the accounting of SYNs went on while no agent ran");
+        }
+        if let Some(torn) = clients
+            .history
+            .as_ref()
+            .map(History::torn)
+            .filter(|&torn| torn > 0)
+        {
+            warn!("{torn} bytes at the end of the history were torn by a crash and are cut off");
+        }
+        Ok(clients)
+    }
+
+    /// Takes the accounting down.
+    pub fn detach(pin_dir: &Path) -> Result<()> {
+        SynMeter::detach(&pins(pin_dir))?;
+        Ok(())
+    }
+
+    fn category(&self, number: u32) -> Result<Category> {
+        let options = self.meter.options();
+        let prefix = (number % options.prefixes()) as usize;
+        let service = (number / options.prefixes() % options.services()) as usize;
+        let device = (number / options.prefixes() / options.services()) as usize;
+        let service = match self.config.services.get(service) {
+            Some((name, _, _)) => name.clone(),
+            None => "others".to_owned(),
+        };
+        let clients = match self.config.prefixes.get(prefix) {
+            Some((address, length)) => format!("{address}/{length}"),
+            None if self.config.prefixes.is_empty() => "all".to_owned(),
+            None => "others".to_owned(),
+        };
+        let watches = self.config.thresholds.iter();
+        let watches = watches.filter(|of| of.service.as_ref().is_none_or(|name| *name == service));
+        Ok(Category {
+            watches: watches.cloned().map(Watch::new).collect(),
+            observer: Observer::new(self.slot_s, &self.mix, self.keep_slots())?,
+            totals: ClientTotals::default(),
+            device: self.config.interfaces[device].clone(),
+            service,
+            clients,
+        })
+    }
+
+    /// Slots to remember: the window, and what `exact` is not done with; for a history as
+    /// many as the kernel has, so that it is whole behind an agent that was not there.
+    fn keep_slots(&self) -> usize {
+        let needed = (WINDOW_S + 2.0 * self.judge.longest_s() + 5.0) / self.slot_s;
+        match self.history {
+            Some(_) => needed.max(SURE as f64) as usize,
+            None => needed as usize,
+        }
+    }
+
+    /// The second behind which recording begins. What was recorded before by an agent of
+    /// this boot is not recorded again, and of the time before the first slot nothing is
+    /// known; the second of that slot is recorded as far as it is known.
+    fn recorded_before(&self) -> u64 {
+        let before = (self.begin * self.slot_ns() / 1_000_000_000).saturating_sub(1);
+        let last = self.history.as_ref().and_then(History::last);
+        match last {
+            Some((boot, second)) if boot == self.boot => second.max(before),
+            _ => before,
+        }
+    }
+
+    fn slot_ns(&self) -> u64 {
+        self.meter.options().slot_ns
+    }
+
+    /// How long until the next slot can be read.
+    pub fn next_tick(&self) -> Duration {
+        let now_ns = monotonic_ns();
+        let next_ns = (now_ns / self.slot_ns() + 1) * self.slot_ns();
+        Duration::from_nanos(next_ns - now_ns) + GRACE
+    }
+
+    /// Works off what is new: once per slot; after a pause, all slots that were missed.
+    pub fn tick(&mut self) -> Result<()> {
+        let now = self.meter.current_slot();
+        for (origin, completed) in self.meter.take_origins()? {
+            let of = self
+                .origins
+                .entry((origin.category, origin.number))
+                .or_default();
+            of.push(Origin {
+                slots_ago: origin.slots_ago,
+                completed,
+            });
+        }
+        let settled_until = now.saturating_sub(1 + Observer::settle_slots(self.slot_s, &self.mix));
+        for number in 0..self.categories.len() {
+            self.feed(number, settled_until, now)?;
+        }
+        self.origins.retain(|(_, slot), _| *slot > settled_until);
+        let second = monotonic_ns() / 1_000_000_000;
+        if second != self.second {
+            self.second = second;
+            self.each_second(second)?;
+        }
+        Ok(())
+    }
+
+    fn feed(&mut self, number: usize, settled_until: u64, now: u64) -> Result<()> {
+        let next = self.categories[number].observer.next();
+        // What is older than the ring is lost; the model takes it for a quiet time.
+        let from = next.unwrap_or(self.begin).max(now.saturating_sub(SURE));
+        let mut settled = Vec::new();
+        let mut fresh = Vec::new();
+        let mut tries = Vec::new();
+        for slot in from..now {
+            let counted = self.meter.slot(number as u32, slot)?;
+            let origins = self.origins.get(&(number as u32, slot)).cloned();
+            if slot <= settled_until {
+                self.total(number, &counted);
+                tries.push((counted.offered, counted.accepted));
+                settled.push((slot, category::to_slot(&counted, origins)));
+            } else {
+                fresh.push((slot, category::to_slot(&counted, origins)));
+            }
+        }
+        let observer = &mut self.categories[number].observer;
+        observer.feed(&settled, &fresh)?;
+        // Whoever floods does not come again, and would pass for clients without patience.
+        if observer.standing().flood == 0.0 {
+            for (offered, accepted) in tries {
+                let by_retry = offered.into_iter().zip(accepted);
+                self.patience
+                    .add(by_retry.map(|(n, of)| (n.into(), of.into())));
+            }
+        }
+        Ok(())
+    }
+
+    /// Each slot once, when it is settled.
+    fn total(&mut self, number: usize, slot: &SynSlot) {
+        let sum = |counts: &[u32]| counts.iter().map(|&n| u64::from(n)).sum::<u64>();
+        let s = |ns: u64| ns as f64 / 1e9;
+        let totals = &mut self.categories[number].totals;
+        totals.offered += sum(&slot.offered);
+        totals.accepted += sum(&slot.accepted);
+        totals.refused += u64::from(slot.refused);
+        totals.completed += u64::from(slot.completed);
+        totals.stalled += u64::from(slot.stalled);
+        totals.duplicates += u64::from(slot.duplicates);
+        totals.established += u64::from(slot.established);
+        totals.abandoned += u64::from(slot.abandoned);
+        totals.lost_s += s(slot.conn_fail_ns) + s(slot.stalled_ns);
+        totals.server_s += s(slot.syn_to_end_ns);
+        totals.network_s += s(slot.rtt_ns);
+    }
+
+    fn each_second(&mut self, second: u64) -> Result<()> {
+        self.judge_waiting()?;
+        for (time, count) in self.meter.take_retry_times()? {
+            let at_s = f64::from(time.at_cs) / 100.0;
+            self.learner.observe_many(time.retry as usize, at_s, count);
+        }
+        if self.config.learn && second >= self.learned + LEARN_EVERY_S {
+            self.learned = second;
+            self.learn()?;
+        }
+        self.watch();
+        self.manage_queues();
+        self.report(second);
+        self.record(second)
+    }
+
+    /// Finds out who gave up.
+    fn judge_waiting(&mut self) -> Result<()> {
+        let now_ns = monotonic_ns();
+        let waiting = self.meter.waiting()?;
+        let keep_after = self.history.as_ref().map(|_| self.recorded);
+        // Of what cannot be read nothing is taken back.
+        let answered = |key: &FlowKey6, first_syn_ns| {
+            let found = self.meter.is_answered(key, first_syn_ns);
+            found.unwrap_or(false)
+        };
+        let gone = self.gave_up.review(
+            waiting,
+            now_ns,
+            &self.judge,
+            keep_after,
+            answered,
+            &mut self.categories,
+        );
+        self.meter.forget(&gone)?;
+        Ok(())
+    }
+
+    fn watch(&mut self) {
+        let slots = self.window_slots();
+        for category in &mut self.categories {
+            let mean_s = category.window(slots).1.mean_s();
+            let names = (
+                category.service.clone(),
+                category.clients.clone(),
+                category.device.clone(),
+            );
+            for watch in &mut category.watches {
+                let Some(change) = watch.step(self.second as f64, mean_s) else {
+                    continue;
+                };
+                let threshold = watch.threshold();
+                let (state, limit) = match change {
+                    Change::Exceeded => ("exceeded", threshold.above),
+                    Change::Recovered => ("recovered", threshold.below),
+                };
+                let (service, clients, device) = names.clone();
+                let event = Event {
+                    threshold: threshold.name.clone(),
+                    state: state.to_owned(),
+                    service,
+                    clients,
+                    device,
+                    mean_s: mean_s.unwrap_or_default(),
+                    limit_s: limit.as_secs_f64(),
+                    unix_ms: Moment::now().realtime_ns / 1_000_000,
+                };
+                let recipients = Recipients {
+                    webhook: threshold.webhook.clone(),
+                    exec: threshold.exec.clone(),
+                };
+                self.notifier.tell(event, recipients);
+            }
+        }
+    }
+
+    /// Gives the listeners' queues what clients of all devices and prefixes felt.
+    fn manage_queues(&mut self) {
+        let slots = second_slots(self.slot_s);
+        let mut by_service: HashMap<&str, queues::Second> = HashMap::new();
+        for category in &self.categories {
+            let of = by_service.entry(&category.service).or_default();
+            let (_, model, offered, accepted) = category.window(slots);
+            of.estimate += model;
+            of.offered += offered;
+            of.accepted += accepted;
+        }
+        self.queues.step(self.second, &by_service);
+    }
+
+    /// Tells balancers what clients of each service felt in the last second.
+    fn report(&mut self, second: u64) {
+        let Some(reporter) = &mut self.reporter else {
+            return;
+        };
+        let slots = second_slots(self.slot_s);
+        let services = self.config.services.iter().map(|(name, address, port)| {
+            let mut sum = Estimate::default();
+            for category in self.categories.iter().filter(|of| of.service == *name) {
+                sum += category.window(slots).1;
+            }
+            report::felt(*address, *port, &sum)
+        });
+        let services: Vec<Felt> = services.collect();
+        reporter.tell(second, &services);
+    }
+
+    /// Tells balancers of these addresses, signed with these keys, from now on.
+    pub fn set_report(&mut self, servers: Vec<IpAddr>, keys: Keys) {
+        if let Some(reporter) = &mut self.reporter {
+            reporter.set(servers, keys);
+        }
+    }
+
+    fn window_slots(&self) -> usize {
+        (WINDOW_S / self.slot_s).round() as usize
+    }
+
+    /// Writes the seconds that `exact` is done with.
+    fn record(&mut self, second: u64) -> Result<()> {
+        let slot_ns = self.slot_ns();
+        let Some(history) = &mut self.history else {
+            return Ok(());
+        };
+        let settles = self.judge.longest_s()
+            + 2.0
+            + Observer::settle_slots(self.slot_s, &self.mix) as f64 * self.slot_s;
+        let until = second.saturating_sub(settles.ceil() as u64);
+        let moment = Moment::now();
+        let mut records = Vec::new();
+        // While the disk is full, what the models forget is lost.
+        let remembered = self.categories.iter();
+        let remembered = remembered.filter_map(|of| of.observer.recent().next());
+        let oldest = remembered.map(|of| of.number * slot_ns / 1_000_000_000);
+        let from = (self.recorded + 1).max(oldest.min().unwrap_or(until));
+        for at in from..=until {
+            let ago_ns = moment.monotonic_ns.saturating_sub(at * 1_000_000_000);
+            let unix_ms = moment.before(ago_ns).realtime_ns / 1_000_000;
+            for category in &self.categories {
+                let record = category.second(at, slot_ns);
+                if record.offered > 0
+                    || record.exact.transactions() + record.model.transactions() > 0.0
+                {
+                    records.push(Record {
+                        boot: self.boot,
+                        unix_ms,
+                        ..record
+                    });
+                }
+            }
+        }
+        history.append(&records)?;
+        self.recorded = self.recorded.max(until);
+        Ok(())
+    }
+
+    /// What clients feel now.
+    pub fn view(&self) -> ClientsView {
+        let slots = self.window_slots();
+        ClientsView {
+            at: Moment::now(),
+            slot_s: self.slot_s,
+            window_s: WINDOW_S,
+            exact_settles_s: self.judge.longest_s() + 1.0,
+            recorded_s: self.history.as_ref().map(|_| self.recorded),
+            memory_bytes: self.meter.options().memory_bytes(),
+            mix: self
+                .mix
+                .classes()
+                .iter()
+                .map(category::class_view)
+                .collect(),
+            unknown_retries: self.learner.unknown_share(),
+            categories: self
+                .categories
+                .iter()
+                .filter(|category| category.totals != ClientTotals::default())
+                .map(|category| category.view(slots, self.slot_s))
+                .collect(),
+            accept_queues: self.queues.view(),
+        }
+    }
+}
+
+/// Slots of a second, as far as they fit: one at least.
+fn second_slots(slot_s: f64) -> usize {
+    (1.0 / slot_s).round().max(1.0) as usize
+}
+
+/// The accounting's pins: beside the agent's own, which may be taken down alone.
+fn pins(pin_dir: &Path) -> std::path::PathBuf {
+    let mut name = pin_dir.as_os_str().to_owned();
+    name.push("-clients");
+    name.into()
+}
+
+fn options(config: &ClientsConfig, pin_dir: &Path) -> SynMeterOptions {
+    SynMeterOptions {
+        interfaces: config.interfaces.clone(),
+        pin_dir: pins(pin_dir),
+        slot_ns: config.slot.as_nanos() as u64,
+        ring: RING,
+        half_open: config.half_open,
+        connections: config.connections,
+        services: config
+            .services
+            .iter()
+            .map(|(_, address, port)| (*address, *port))
+            .collect(),
+        others: config.others,
+        prefixes: config.prefixes.clone(),
+    }
+}
+
+/// All retries of each class's stack, also beyond its patience.
+fn schedules(mix: &Mix, classes: &[RetryClass]) -> Vec<Vec<f64>> {
+    let of = |class: &RetryClass| {
+        let found = classes.iter().find(|known| known.name == class.name);
+        found.map_or_else(|| class.retries_s.clone(), |known| known.retries_s.clone())
+    };
+    mix.classes().iter().map(of).collect()
+}

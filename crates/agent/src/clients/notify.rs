@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Telling somebody: the log, a program, a web address. On a thread of its own, so that
+//! nobody who is slow to listen holds up the measurement; what waits is bounded.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
+use tracing::{info, warn};
+
+/// How long a web address or a program may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Events that may wait; more are dropped with a warning.
+const WAITING: usize = 64;
+
+/// What is told: the body of a webhook and the standard input of a program.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Name of the threshold.
+    pub threshold: String,
+    /// `exceeded` or `recovered`.
+    pub state: String,
+    /// The service that it is about.
+    pub service: String,
+    /// The group of clients.
+    pub clients: String,
+    /// The interface.
+    pub device: String,
+    /// Mean client response time, seconds.
+    pub mean_s: f64,
+    /// What it was compared with, seconds.
+    pub limit_s: f64,
+    /// Time of day, milliseconds since the Unix epoch.
+    pub unix_ms: u64,
+}
+
+/// Where to.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Recipients {
+    /// An `http://` address.
+    pub webhook: Option<String>,
+    /// A program with its arguments.
+    pub exec: Vec<String>,
+}
+
+/// The way to the thread that tells. Dropped, it ends when all is told.
+#[derive(Debug)]
+pub struct Notifier {
+    events: SyncSender<(Event, Recipients)>,
+}
+
+impl Notifier {
+    /// Starts the thread.
+    pub fn start() -> Result<Self> {
+        let (events, inbox) = sync_channel(WAITING);
+        thread::Builder::new()
+            .name("notify".to_owned())
+            .spawn(move || run(&inbox))?;
+        Ok(Self { events })
+    }
+
+    /// Logs the event and passes it on; never waits.
+    pub fn tell(&self, event: Event, recipients: Recipients) {
+        let text = format!(
+            "{}: the mean client response time of {} ({} on {}) is {:.3} s, {} {:.3} s",
+            event.threshold,
+            event.service,
+            event.clients,
+            event.device,
+            event.mean_s,
+            if event.state == "exceeded" {
+                "above"
+            } else {
+                "below"
+            },
+            event.limit_s
+        );
+        match event.state.as_str() {
+            "exceeded" => warn!("{text}"),
+            _ => info!("{text}"),
+        }
+        if recipients == Recipients::default() {
+            return;
+        }
+        match self.events.try_send((event, recipients)) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_)) => {
+                warn!("{WAITING} notifications wait; one more is dropped")
+            }
+            Err(TrySendError::Disconnected(_)) => warn!("the notifier has ended"),
+        }
+    }
+}
+
+fn run(inbox: &Receiver<(Event, Recipients)>) {
+    while let Ok((event, recipients)) = inbox.recv() {
+        let Ok(body) = serde_json::to_string(&event) else {
+            continue;
+        };
+        if let Some(address) = &recipients.webhook
+            && let Err(error) = post(address, &body)
+        {
+            warn!("the webhook {address} was not told: {error:#}");
+        }
+        if let Some((program, arguments)) = recipients.exec.split_first()
+            && let Err(error) = execute(program, arguments, &body)
+        {
+            warn!("{program} was not told: {error:#}");
+        }
+    }
+}
+
+/// POSTs a body; any answer of 200 to 299 will do.
+fn post(address: &str, body: &str) -> Result<()> {
+    let rest = address
+        .strip_prefix("http://")
+        .context("not an http:// address")?;
+    let (host, path) = rest.find('/').map_or((rest, "/"), |at| rest.split_at(at));
+    let with_port = match host.rsplit_once(':') {
+        Some((_, port)) if port.parse::<u16>().is_ok() => host.to_owned(),
+        _ => format!("{host}:80"),
+    };
+    let to = with_port
+        .to_socket_addrs()?
+        .next()
+        .context("no address of that name")?;
+    let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    write!(
+        stream,
+        "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )?;
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).context("no answer")?;
+    match &status {
+        [b'H', b'T', b'T', b'P', b'/', _, _, _, _, b'2', _, _] => Ok(()),
+        _ => bail!("answered {}", String::from_utf8_lossy(&status)),
+    }
+}
+
+/// Runs a program with a body on its standard input, and waits for it.
+fn execute(program: &str, arguments: &[String], body: &str) -> Result<()> {
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A program that does not read may have ended already.
+        let _ = stdin.write_all(body.as_bytes());
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        if let Some(status) = child.try_wait()? {
+            return match status.success() {
+                true => Ok(()),
+                false => bail!("ended with {status}"),
+            };
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    child.kill()?;
+    child.wait()?;
+    bail!("did not end within {} s and was killed", PATIENCE.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn event() -> Event {
+        Event {
+            threshold: "slow".to_owned(),
+            state: "exceeded".to_owned(),
+            service: "*:80".to_owned(),
+            clients: "all".to_owned(),
+            device: "eth0".to_owned(),
+            mean_s: 2.5,
+            limit_s: 2.0,
+            unix_ms: 1,
+        }
+    }
+
+    #[test]
+    fn a_webhook_gets_the_event_and_a_program_too() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}/hook", listener.local_addr().unwrap());
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("told");
+        let notifier = Notifier::start().unwrap();
+        let script = format!("cat > {}.new && mv {0}.new {0}", file.display());
+        let exec = ["sh", "-c", &script].map(str::to_owned).to_vec();
+        let webhook = Some(address);
+        notifier.tell(event(), Recipients { webhook, exec });
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = Vec::new();
+        let mut buffer = [0; 1024];
+        while !request.ends_with(b"}") {
+            let got = stream.read(&mut buffer).unwrap();
+            assert_ne!(got, 0);
+            request.extend(&buffer[..got]);
+        }
+        stream
+            .write_all(b"HTTP/1.1 204 No Content\r\n\r\n")
+            .unwrap();
+        let request = String::from_utf8(request).unwrap();
+        let (head, body) = request.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("POST /hook HTTP/1.1\r\n"), "{head}");
+        assert_eq!(serde_json::from_str::<Event>(body).unwrap(), event());
+        let deadline = Instant::now() + PATIENCE;
+        while !file.exists() {
+            assert!(Instant::now() < deadline, "the program was not told");
+            thread::sleep(Duration::from_millis(10));
+        }
+        let told = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(serde_json::from_str::<Event>(&told).unwrap(), event());
+    }
+
+    #[test]
+    fn what_fails_is_said() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let closed = listener.local_addr().unwrap();
+        drop(listener);
+        assert!(post(&format!("http://{closed}"), "{}").is_err());
+        let failed = execute("false", &[], "{}").unwrap_err();
+        assert!(failed.to_string().starts_with("ended with"), "{failed}");
+    }
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The accept queues of the services' listeners: shown, and where the configuration
+//! says so, managed by what clients feel.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+
+use causeway_api::agent::QueueView;
+use causeway_core::certes::{ClientRule, Estimate, Trial};
+use causeway_io::listener::{self, Listener};
+use tracing::{info, warn};
+
+use crate::config::{AcceptQueue, ClientsConfig};
+
+/// How often listeners are looked for: services come and go, and duplicates of their
+/// sockets must not outlive them.
+const LOOK_EVERY_S: u64 = 5;
+
+/// Its name, address (`None`: any) and port (0: any).
+type Service = (String, Option<IpAddr>, u16);
+
+/// The listeners of the configured services.
+pub struct Queues {
+    services: Vec<Service>,
+    mode: AcceptQueue,
+    limits: RangeInclusive<u32>,
+    period_s: u64,
+    begun_s: Option<u64>,
+    looked_s: u64,
+    services_state: HashMap<String, Managed>,
+    shown: Vec<QueueView>,
+    failed: Option<String>,
+}
+
+struct Managed {
+    rule: Option<ClientRule>,
+    trial: Trial,
+    offered: f64,
+    dropped: f64,
+}
+
+/// What a service's clients did in one second.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Second {
+    pub estimate: Estimate,
+    pub offered: u64,
+    pub accepted: u64,
+}
+
+impl Queues {
+    /// For the services of the configuration; the others' listeners are left alone.
+    pub fn new(config: &ClientsConfig) -> Self {
+        Self {
+            services: config.services.clone(),
+            mode: config.accept_queue,
+            limits: config.backlog.clone(),
+            period_s: config.backlog_period.as_secs().max(1),
+            begun_s: None,
+            looked_s: 0,
+            services_state: HashMap::new(),
+            shown: Vec::new(),
+            failed: None,
+        }
+    }
+
+    /// The queues as they were last seen.
+    pub fn view(&self) -> Vec<QueueView> {
+        self.shown.clone()
+    }
+
+    /// Once a second, with what clients of each service did in the last one.
+    pub fn step(&mut self, second: u64, seconds: &HashMap<&str, Second>) {
+        for (service, of) in seconds {
+            let state = self.services_state.entry((*service).to_owned());
+            let state = state.or_insert_with(Managed::new);
+            state.add(of);
+        }
+        let begun_s = *self.begun_s.get_or_insert(second);
+        let over = second >= begun_s + self.period_s;
+        if over || second >= self.looked_s + LOOK_EVERY_S {
+            self.looked_s = second;
+            let manage = over && self.mode == AcceptQueue::Manage;
+            let outcome = self.look(manage);
+            self.say(outcome.err());
+        }
+        if over {
+            self.begun_s = Some(second);
+        }
+    }
+
+    /// Each failure once, and that it is over.
+    fn say(&mut self, error: Option<std::io::Error>) {
+        let error = error.map(|error| error.to_string());
+        if error != self.failed {
+            match &error {
+                Some(error) => warn!("accept queues cannot be seen to: {error}"),
+                None => info!("accept queues are seen to again"),
+            }
+            self.failed = error;
+        }
+    }
+
+    /// Listeners come and go: the trouble of one is not the others'.
+    fn look(&mut self, manage: bool) -> std::io::Result<()> {
+        let mut shown = Vec::new();
+        let mut trouble = None;
+        let found = listener::find(|of| owner(&self.services, of).is_some())?;
+        let mut of_services: Vec<Vec<Listener>> = Vec::new();
+        of_services.resize_with(self.services.len(), Vec::new);
+        for listener in found {
+            if let Some(service) = owner(&self.services, listener.address) {
+                of_services[service].push(listener);
+            }
+        }
+        for (service, listeners) in of_services.iter().enumerate() {
+            if manage {
+                let name = self.services[service].0.clone();
+                trouble = self.manage(&name, listeners).err().or(trouble);
+            }
+            for listener in listeners {
+                match listener.queue() {
+                    Ok(queue) => shown.push(QueueView {
+                        address: listener.address.to_string(),
+                        length: queue.length,
+                        limit: queue.limit,
+                        mode: self.mode.to_string(),
+                    }),
+                    Err(error) => trouble = Some(error),
+                }
+            }
+        }
+        self.shown = shown;
+        trouble.map_or(Ok(()), Err)
+    }
+
+    /// One limit for all listeners of a service.
+    fn manage(&mut self, service: &str, listeners: &[Listener]) -> std::io::Result<()> {
+        let Some(first) = listeners.first() else {
+            return Ok(());
+        };
+        let in_force = first.queue()?.limit;
+        let limits = self.limits.clone();
+        let state = self
+            .services_state
+            .entry(service.to_owned())
+            .or_insert_with(Managed::new);
+        let rule = state
+            .rule
+            .get_or_insert_with(|| ClientRule::new(limits, in_force));
+        let trial = Trial {
+            dropped: if state.offered > 0.0 {
+                state.dropped / state.offered
+            } else {
+                0.0
+            },
+            ..state.trial
+        };
+        let limit = rule.step(trial);
+        (state.trial, state.offered, state.dropped) = (Trial::default(), 0.0, 0.0);
+        if limit == in_force {
+            return Ok(());
+        }
+        for listener in listeners {
+            listener.set_limit(limit)?;
+        }
+        info!("accept queue of {service}: {in_force} to {limit} connections");
+        Ok(())
+    }
+}
+
+/// The service that a listener belongs to. One that listens on any address may serve
+/// several: the first of them manages it, since it has one queue.
+fn owner(services: &[Service], listener: SocketAddr) -> Option<usize> {
+    let any = listener.ip().is_unspecified();
+    services.iter().position(|(_, address, port)| {
+        (*port == 0 || *port == listener.port())
+            && address.is_none_or(|address| any || listener.ip().to_canonical() == address)
+    })
+}
+
+impl Managed {
+    fn new() -> Self {
+        Self {
+            rule: None,
+            trial: Trial::default(),
+            offered: 0.0,
+            dropped: 0.0,
+        }
+    }
+
+    fn add(&mut self, of: &Second) {
+        let transactions = of.estimate.transactions();
+        self.trial.transactions += transactions;
+        self.trial.response_s += of.estimate.mean_s().unwrap_or(0.0) * transactions;
+        self.trial.served_s += of.estimate.syn_to_end_s;
+        self.trial.completed += of.estimate.completed;
+        self.offered += of.offered as f64;
+        self.dropped += of.offered.saturating_sub(of.accepted) as f64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_on_any_address_belongs_to_the_first_of_its_services() {
+        let service = |address: Option<&str>, port| {
+            let address = address.map(|text| text.parse().unwrap());
+            (format!("{address:?} {port}"), address, port)
+        };
+        let services = [
+            service(Some("192.0.2.1"), 80),
+            service(Some("192.0.2.2"), 80),
+            service(Some("192.0.2.2"), 0),
+            service(None, 443),
+        ];
+        for (listener, expected) in [
+            ("0.0.0.0:80", Some(0)),
+            ("[::]:80", Some(0)),
+            ("192.0.2.2:80", Some(1)),
+            ("[::ffff:192.0.2.2]:80", Some(1)),
+            ("192.0.2.2:8080", Some(2)),
+            // The third service has every port of its address.
+            ("0.0.0.0:443", Some(2)),
+            ("192.0.2.3:443", Some(3)),
+            ("192.0.2.3:80", None),
+        ] {
+            let found = owner(&services, listener.parse().unwrap());
+            assert_eq!(found, expected, "{listener}");
+        }
+    }
+}

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `[agent.clients]`: what an agent measures of its server's clients.
+
+mod retry;
+#[cfg(test)]
+mod tests;
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use causeway_core::certes::report::SERVICES_MAX;
+use causeway_core::certes::{Error as ModelError, FastModel, Mix, RetryClass};
+use causeway_service::config::{
+    self, CountValue, Faults, Text, Words as _, notice_address, text, units, within,
+};
+use toml::Spanned;
+
+use super::raw::{RawClients, RawThreshold};
+use super::words::AcceptQueue;
+
+/// Slots: shorter ones split what belongs together (Certes, figure 9).
+const SLOT: RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_secs(3);
+/// Entries of the kernel's tables.
+const ENTRIES: RangeInclusive<u64> = 256..=16 << 20;
+/// Categories: each has a ring of slots in the kernel and models in the agent.
+const CATEGORIES_MAX: usize = 256;
+/// What a threshold is called that has no name.
+const THRESHOLD: &str = "client-response-time";
+
+/// What to measure of clients, and what to do about it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClientsConfig {
+    /// Where clients' packets come and go.
+    pub interfaces: Vec<String>,
+    /// Services that are told apart: what to call them, address (`None`: any) and port
+    /// (0: any).
+    pub services: Vec<(String, Option<IpAddr>, u16)>,
+    /// Whether all other services are measured too, as one.
+    pub others: bool,
+    /// Groups of clients that are told apart.
+    pub prefixes: Vec<(IpAddr, u8)>,
+    /// Length of a slot.
+    pub slot: Duration,
+    /// Room for attempts that are not connected.
+    pub half_open: u32,
+    /// Room for connections.
+    pub connections: u32,
+    /// Clients, with all retries that their stacks can make.
+    pub classes: Vec<RetryClass>,
+    /// Whether weights and patience follow what is seen.
+    pub learn: bool,
+    /// Where the history is kept, and how many bytes of it; `None`: nowhere.
+    pub history: Option<(PathBuf, u64)>,
+    /// When to tell somebody.
+    pub thresholds: Vec<Threshold>,
+    /// What is done about listeners' queues.
+    pub accept_queue: AcceptQueue,
+    /// Limits within which a managed queue is kept.
+    pub backlog: RangeInclusive<u32>,
+    /// How long a limit is tried.
+    pub backlog_period: Duration,
+    /// Balancers that are told what clients feel.
+    pub balancers: Vec<SocketAddr>,
+}
+
+/// A mean client response time at which to tell somebody.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Threshold {
+    /// What to call it.
+    pub name: String,
+    /// Name of the service; `None`: each of them.
+    pub service: Option<String>,
+    /// Begins above this mean,
+    pub above: Duration,
+    /// and ends below this one,
+    pub below: Duration,
+    /// each once it has held for so long.
+    pub lasting: Duration,
+    /// `http://` address that gets the event as JSON.
+    pub webhook: Option<String>,
+    /// Program with arguments that gets the event as JSON on its standard input.
+    pub exec: Vec<String>,
+}
+
+impl ClientsConfig {
+    /// The mix of clients before anything is learned.
+    pub fn mix(&self) -> Result<Mix, ModelError> {
+        Mix::new(self.classes.clone())
+    }
+}
+
+pub(super) fn clients(
+    raw: &RawClients,
+    interface: Option<&str>,
+    accept_queue: &Text,
+    faults: &mut Faults<'_>,
+) -> Option<ClientsConfig> {
+    let slot = text(raw.slot.as_ref(), faults, |text| {
+        within(units::duration(text)?, &SLOT, "slot", "20ms", "3s")
+    });
+    let slot = slot.unwrap_or(Duration::from_millis(250));
+    let classes = retry::classes(&raw.retry, faults);
+    let mix = Mix::new(classes.clone());
+    let model = mix.and_then(|mix| FastModel::new(slot.as_secs_f64(), mix, 0.0));
+    if let Err(error) = model {
+        match &raw.slot {
+            Some(slot) => faults.at(slot.span(), error.to_string()),
+            None => faults.file(format!("[agent.clients]: {error}")),
+        }
+    }
+    let interfaces = match raw.interfaces.is_empty() {
+        true => vec![interface?.to_owned()],
+        false => {
+            let named = raw.interfaces.iter();
+            named
+                .filter_map(|name| config::interface(Some(name), "clients'", faults))
+                .collect()
+        }
+    };
+    let config = ClientsConfig {
+        interfaces,
+        services: named(&raw.services, faults, service),
+        others: raw.others.unwrap_or(true),
+        prefixes: named(&raw.prefixes, faults, config::network),
+        slot,
+        half_open: entries(raw.half_open.as_ref(), 64 << 10, faults),
+        connections: entries(raw.connections.as_ref(), 128 << 10, faults),
+        classes,
+        learn: raw.learn.unwrap_or(true),
+        history: history(raw, faults),
+        thresholds: raw
+            .threshold
+            .iter()
+            .filter_map(|raw| threshold(raw, faults))
+            .collect(),
+        accept_queue: text(accept_queue.as_ref(), faults, AcceptQueue::from_word)
+            .unwrap_or(AcceptQueue::Observe),
+        backlog: backlog(raw, faults),
+        backlog_period: text(raw.backlog_period.as_ref(), faults, |text| {
+            let range = Duration::from_secs(1)..=Duration::from_secs(600);
+            within(
+                units::duration(text)?,
+                &range,
+                "backlog_period",
+                "1s",
+                "10m",
+            )
+        })
+        .unwrap_or(Duration::from_secs(10)),
+        balancers: named(&raw.balancers, faults, notice_address),
+    };
+    check(raw, &config, faults);
+    Some(config)
+}
+
+/// What depends on several keys.
+fn check(raw: &RawClients, config: &ClientsConfig, faults: &mut Faults<'_>) {
+    let services = config.services.len() + usize::from(config.others);
+    let categories = config.interfaces.len() * services * (config.prefixes.len() + 1);
+    if services == 0 {
+        faults.file("[agent.clients] measures nothing: name `services`, or leave `others` true");
+    }
+    if categories > CATEGORIES_MAX {
+        faults.file(format!(
+            "[agent.clients] makes {categories} categories of its interfaces, services and prefixes; there is room for {CATEGORIES_MAX}"
+        ));
+    }
+    if !config.balancers.is_empty() && config.services.len() > SERVICES_MAX {
+        faults.file(format!(
+            "[agent.clients] names {} services; `balancers` can be told of {SERVICES_MAX}",
+            config.services.len()
+        ));
+    }
+    for spanned in &raw.threshold {
+        let threshold = spanned.as_ref();
+        let Some(service) = &threshold.service else {
+            continue;
+        };
+        if !config.services.iter().any(|(name, _, _)| name == service) {
+            faults.at(
+                spanned.span(),
+                format!(
+                    "threshold {} is for the service `{service}`, which `services` does not name",
+                    threshold.name.as_deref().unwrap_or(THRESHOLD)
+                ),
+            );
+        }
+    }
+}
+
+/// Parses each of a list; what is given twice is a fault.
+fn named<T: PartialEq>(
+    raw: &[Spanned<String>],
+    faults: &mut Faults<'_>,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Vec<T> {
+    let mut found = Vec::new();
+    for spanned in raw {
+        let Some(value) = text(Some(spanned), faults, &parse) else {
+            continue;
+        };
+        if found.contains(&value) {
+            faults.at(
+                spanned.span(),
+                format!("{} is given twice", spanned.as_ref()),
+            );
+        }
+        found.push(value);
+    }
+    found
+}
+
+/// `ADDRESS:PORT`, with `*` for any address and 0 for any port.
+fn service(text: &str) -> Result<(String, Option<IpAddr>, u16), String> {
+    let wrong = || {
+        format!(
+            "`{text}` is no service; write for example 192.0.2.1:80, [2001:db8::1]:443 or *:8080"
+        )
+    };
+    let (address, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+    let bare = address
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    let address = match (address, bare) {
+        ("*", _) => None,
+        (_, Some(v6)) => Some(IpAddr::V6(v6.parse().map_err(|_| wrong())?)),
+        (v4, None) => Some(IpAddr::V4(v4.parse().map_err(|_| wrong())?)),
+    };
+    let port: u16 = port.parse().map_err(|_| wrong())?;
+    match address.is_none() && port == 0 {
+        true => Err(format!(
+            "`{text}` is every service: that is what `others` measures"
+        )),
+        false => Ok((text.to_owned(), address, port)),
+    }
+}
+
+fn entries(value: Option<&Spanned<CountValue>>, default: u32, faults: &mut Faults<'_>) -> u32 {
+    let Some(spanned) = value else { return default };
+    let parsed = config::count(spanned.as_ref())
+        .and_then(|count| within(count, &ENTRIES, "a table's size", "256", "16Mi"));
+    match parsed {
+        Ok(count) => count as u32,
+        Err(message) => {
+            faults.at(spanned.span(), message);
+            default
+        }
+    }
+}
+
+fn history(raw: &RawClients, faults: &mut Faults<'_>) -> Option<(PathBuf, u64)> {
+    let size = match &raw.history_size {
+        None => 64 << 20,
+        Some(spanned) => {
+            let range = 1 << 16..=1_u64 << 40;
+            let parsed = config::count(spanned.as_ref())
+                .and_then(|count| within(count, &range, "history_size", "64Ki", "1048576Mi"));
+            parsed.unwrap_or_else(|message| {
+                faults.at(spanned.span(), message);
+                64 << 20
+            })
+        }
+    };
+    match raw.history.as_ref().map(|text| text.as_ref().as_str()) {
+        Some("") => None,
+        _ => {
+            let default = "/var/lib/causeway/clients.history";
+            Some((
+                config::directory(raw.history.as_ref(), default, faults),
+                size,
+            ))
+        }
+    }
+}
+
+fn threshold(spanned: &Spanned<RawThreshold>, faults: &mut Faults<'_>) -> Option<Threshold> {
+    let raw = spanned.as_ref();
+    let above = text(raw.above.as_ref(), faults, units::duration);
+    if raw.above.is_none() {
+        faults.at(
+            spanned.span(),
+            "the threshold has no `above`; write for example above = \"2s\"",
+        );
+    }
+    let above = above?;
+    let below = text(raw.below.as_ref(), faults, units::duration).unwrap_or(above.mul_f64(0.8));
+    if below > above {
+        faults.at(
+            spanned.span(),
+            "`below` is more than `above`: the threshold would never end",
+        );
+    }
+    let webhook = text(raw.webhook.as_ref(), faults, |address| {
+        let host = address
+            .strip_prefix("http://")
+            .and_then(|rest| rest.split('/').next());
+        match host.is_some_and(|host| !host.is_empty()) {
+            true => Ok(address.to_owned()),
+            false => Err(format!(
+                "`{address}` is no http:// address; for TLS let `exec` call curl"
+            )),
+        }
+    });
+    Some(Threshold {
+        name: raw.name.clone().unwrap_or_else(|| THRESHOLD.to_owned()),
+        service: raw.service.clone(),
+        above,
+        below,
+        lasting: text(raw.lasting.as_ref(), faults, units::duration)
+            .unwrap_or(Duration::from_secs(5)),
+        webhook,
+        exec: raw.exec.clone(),
+    })
+}
+
+fn backlog(raw: &RawClients, faults: &mut Faults<'_>) -> RangeInclusive<u32> {
+    let default = 16..=4096;
+    let Some(spanned) = &raw.backlog else {
+        return default;
+    };
+    match spanned.as_ref().as_slice() {
+        [low, high] if (1..=65_535).contains(low) && low <= high && *high <= 65_535 => {
+            *low as u32..=*high as u32
+        }
+        _ => {
+            faults.at(
+                spanned.span(),
+                "backlog is a least and a largest limit from 1 to 65535, for example backlog = [16, 4096]",
+            );
+            default
+        }
+    }
+}

@@ -1,0 +1,529 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The configuration of `causeway agent`, which serves one server.
+
+mod clients;
+mod load;
+mod raw;
+mod words;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use causeway_core::cookie::{Format, Keys};
+use causeway_io::{Protocol, Vip, XdpMode};
+use causeway_service::config::{
+    self, ConfigErrors, CookieKind, Faults, Words, notice_address, plural, read, text, vip_address,
+    word_source_v4, word_source_v6,
+};
+use toml::Spanned;
+
+pub use self::clients::{ClientsConfig, Threshold};
+pub use self::load::AgentLoad;
+use self::raw::{RawAgent, RawAgentCookie, RawAgentFile, RawAgentVip};
+pub use self::words::AcceptQueue;
+
+/// Port of the agent's HTTP API: that of the balancer is free for one beside it.
+const HTTP_PORT: u16 = 9471;
+/// Room in the data plane's table.
+const ADDRESSES_MAX: usize = 256;
+
+/// Everything `causeway agent` needs to know.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AgentConfig {
+    /// Interface where the balancers' packets arrive.
+    pub interface: String,
+    /// This server's addresses as balancers know it; never empty.
+    pub addresses: BTreeSet<IpAddr>,
+    /// The VIPs that this server serves; the kernel must hold them.
+    pub vips: BTreeSet<IpAddr>,
+    /// Directory on a bpffs that holds maps and link.
+    pub pin_dir: PathBuf,
+    /// Unix socket of the API.
+    pub socket: PathBuf,
+    /// Loopback address of the read-only HTTP API, if any.
+    pub http: Option<SocketAddr>,
+    /// How to attach the XDP program.
+    pub xdp_mode: XdpMode,
+    /// UDP port where GUE arrives.
+    pub gue_port: u16,
+    /// Cookies of the VIPs; `None`: none are written.
+    pub cookies: Option<AgentCookies>,
+    /// What is measured of clients; `None`: nothing.
+    pub clients: Option<ClientsConfig>,
+    /// What reports of clients to balancers are signed with, where there are any.
+    pub report_keys: Option<Keys>,
+    /// Who is told of this server's load; `None`: nobody.
+    pub load: Option<AgentLoad>,
+}
+
+/// What a server needs to know to write cookies.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AgentCookies {
+    /// The keys, the same as the balancers'.
+    pub keys: Keys,
+    /// A control group that the services run in; `None`: the root.
+    pub cgroup: Option<PathBuf>,
+    /// By VIP, this server's id and how cookies are made.
+    pub vips: BTreeMap<Vip, (u16, Format)>,
+    /// Stateful balancers to tell of connections' ends.
+    pub balancers: Vec<SocketAddr>,
+    /// Source of IP-in-IP headers whose last 16 bits are a connection's word.
+    pub word_source_v4: Option<Ipv4Addr>,
+    /// The same over IPv6.
+    pub word_source_v6: Option<Ipv6Addr>,
+    /// Longest IP packet that the tunnels carry.
+    pub inner_mtu: Option<u16>,
+}
+
+impl AgentConfig {
+    /// Reads and validates a file. All faults are reported together.
+    pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
+        Self::parse(path, &read(path)?)
+    }
+
+    /// Validates the text of a file; `path` only names it in messages.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
+        let kind = ("agent", "an agent's");
+        config::parse_table(path, text, kind, |file: RawAgentFile, faults| {
+            config(&file.agent?, faults)
+        })
+    }
+
+    /// The first key that differs from `running` and cannot change while the
+    /// agent runs.
+    pub fn needs_restart(&self, running: &Self) -> Option<&'static str> {
+        let same = [
+            ("interface", self.interface == running.interface),
+            ("pin_dir", self.pin_dir == running.pin_dir),
+            ("socket", self.socket == running.socket),
+            ("http", self.http == running.http),
+            ("xdp.mode", self.xdp_mode == running.xdp_mode),
+            ("gue_port", self.gue_port == running.gue_port),
+            (
+                "cookie",
+                self.cookies.is_some() == running.cookies.is_some(),
+            ),
+            ("cookie.cgroup", self.cgroup() == running.cgroup()),
+            ("clients", self.clients == running.clients),
+            ("load", self.load.is_some() == running.load.is_some()),
+            (
+                "cookie.word_source",
+                self.word_sources() == running.word_sources(),
+            ),
+            ("cookie.inner_mtu", self.inner_mtu() == running.inner_mtu()),
+        ];
+        same.iter().find(|(_, same)| !same).map(|(key, _)| *key)
+    }
+
+    /// Networks that bare IP tunnels with words come from.
+    pub fn word_sources(&self) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
+        let cookies = self.cookies.as_ref();
+        cookies.map_or((None, None), |c| (c.word_source_v4, c.word_source_v6))
+    }
+
+    /// Longest IP packet that the tunnels carry, if SYN-ACKs are to say so.
+    pub fn inner_mtu(&self) -> Option<u16> {
+        self.cookies.as_ref()?.inner_mtu
+    }
+
+    fn cgroup(&self) -> Option<&Path> {
+        self.cookies.as_ref()?.cgroup.as_deref()
+    }
+
+    /// One line for people.
+    pub fn summary(&self) -> String {
+        let what = match self.addresses.len() {
+            1 => "1 tunnel address".to_owned(),
+            count => format!("{count} tunnel addresses"),
+        };
+        let cookies = match &self.cookies {
+            Some(cookies) => format!(", {} of them with cookies,", cookies.vips.len()),
+            None => String::new(),
+        };
+        format!(
+            "{what} and {}{cookies} on {}",
+            plural(self.vips.len(), "VIP"),
+            self.interface
+        )
+    }
+}
+
+/// Whether a file is an agent's and not a balancer's.
+pub fn is_agents(text: &str) -> bool {
+    config::has_key(text, "agent")
+}
+
+fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
+    let interface = config::interface(raw.interface.as_ref(), "the balancers'", faults);
+    let cookies: Option<Option<AgentCookies>> = raw.cookie.as_ref().map(|raw| cookies(raw, faults));
+    let clients = match &raw.clients {
+        Some(clients) => {
+            let interface = interface.as_deref();
+            clients::clients(clients, interface, &raw.accept_queue, faults)
+        }
+        None => {
+            if let Some(mode) = &raw.accept_queue {
+                faults.at(
+                    mode.span(),
+                    "`accept_queue` goes by what clients feel; add [agent.clients], which measures it",
+                );
+            }
+            None
+        }
+    };
+    let tunnels = raw.cookie.is_none() && raw.clients.is_none();
+    let addresses = addresses(&raw.addresses, !tunnels, faults);
+    let vips = addresses_of(&raw.vips, faults);
+    for address in &raw.vips {
+        let parsed = address.as_ref().parse::<IpAddr>();
+        if parsed.is_ok_and(|parsed| addresses.contains(&parsed)) {
+            faults.at(
+                address.span(),
+                format!(
+                    "vip {} is among `addresses` too; those are the server's own",
+                    address.as_ref()
+                ),
+            );
+        }
+    }
+    let mode = config::text(raw.xdp.mode.as_ref(), faults, |word| {
+        config::one_of("XDP mode", &XdpMode::WORDS, word)
+    });
+    let report_keys = report_keys(raw, cookies.as_ref(), &addresses, faults);
+    let load = raw.load.as_ref().map(|raw| {
+        let keys = cookies.as_ref().and_then(Option::as_ref);
+        let keys = keys.map(|cookies| cookies.keys);
+        load::load(raw, keys, &addresses, &vips, faults)
+    });
+    Some(AgentConfig {
+        report_keys,
+        load: match load {
+            None => None,
+            Some(load) => Some(load?),
+        },
+        interface: interface?,
+        addresses,
+        vips,
+        pin_dir: config::directory(raw.pin_dir.as_ref(), "/sys/fs/bpf/causeway-agent", faults),
+        socket: config::directory(raw.socket.as_ref(), "/run/causeway/agent.sock", faults),
+        http: config::http(raw.http.as_ref(), HTTP_PORT, faults),
+        xdp_mode: mode.unwrap_or(XdpMode::Auto),
+        gue_port: config::gue_port(raw.gue_port.as_ref(), faults),
+        cookies: match cookies {
+            None => None,
+            Some(cookies) => Some(cookies?),
+        },
+        clients: match raw.clients {
+            None => None,
+            Some(_) => Some(clients?),
+        },
+    })
+}
+
+/// The keys file that `[agent.clients]` names, else the cookies'. Balancers that are told of
+/// clients must know whom it is about, and from whom it is.
+fn report_keys(
+    raw: &RawAgent,
+    cookies: Option<&Option<AgentCookies>>,
+    addresses: &BTreeSet<IpAddr>,
+    faults: &mut Faults<'_>,
+) -> Option<Keys> {
+    let clients = raw.clients.as_ref()?;
+    let first = clients.balancers.first()?;
+    if addresses.is_empty() {
+        faults.at(
+            first.span(),
+            "`balancers` know this server by its `addresses`; name them under [agent]",
+        );
+    }
+    if clients.services.is_empty() {
+        faults.at(
+            first.span(),
+            "`balancers` are told of `services`: name their VIPs, for example services = [\"192.0.2.1:80\"]",
+        );
+    }
+    match (&clients.keys, cookies) {
+        (Some(_), _) => config::keys_of(clients.keys.as_ref(), faults).map(|(_, keys)| keys),
+        (None, Some(cookies)) => Some(cookies.as_ref()?.keys),
+        (None, None) => {
+            faults.at(
+                first.span(),
+                "what `balancers` are told is signed: name the keys file with `keys`, the same as under [clients] there",
+            );
+            None
+        }
+    }
+}
+
+/// A server that is reached by `l2` alone, or by no balancer at all, has no tunnels, but
+/// may have cookies or be measured.
+fn addresses(
+    raw: &[Spanned<String>],
+    has_other_work: bool,
+    faults: &mut Faults<'_>,
+) -> BTreeSet<IpAddr> {
+    if raw.is_empty() && !has_other_work {
+        faults.file("`addresses` is missing; name the addresses that balancers know this server by, for example addresses = [\"10.0.0.1\"]");
+    }
+    if let Some(surplus) = raw.get(ADDRESSES_MAX) {
+        faults.at(
+            surplus.span(),
+            format!("there is room for {ADDRESSES_MAX} addresses"),
+        );
+    }
+    addresses_of(raw, faults)
+}
+
+fn cookies(raw: &RawAgentCookie, faults: &mut Faults<'_>) -> Option<AgentCookies> {
+    if raw.keys.is_none() {
+        faults.file("`keys` is missing under [agent.cookie]; name the keys file, which is the same on all balancers and servers");
+    }
+    let keys = config::keys_of(raw.keys.as_ref(), faults);
+    let cgroup = text(raw.cgroup.as_ref(), faults, |path| {
+        match path.starts_with('/') {
+            true => Ok(PathBuf::from(path)),
+            false => Err(format!(
+                "`{path}` is not an absolute path; begin it with `/`"
+            )),
+        }
+    });
+    let mut vips = BTreeMap::new();
+    for spanned in &raw.vip {
+        if let Some((vip, value)) = cookie_vip(spanned, faults)
+            && vips.insert(vip, value).is_some()
+        {
+            faults.at(spanned.span(), format!("vip {vip} is given twice"));
+        }
+    }
+    let balancers = raw.balancers.iter();
+    let balancers = balancers.filter_map(|one| text(Some(one), faults, notice_address));
+    let balancers = balancers.collect();
+    Some(AgentCookies {
+        keys: keys?.1,
+        cgroup,
+        vips,
+        balancers,
+        word_source_v4: text(raw.word_source.as_ref(), faults, word_source_v4),
+        word_source_v6: text(raw.word_source6.as_ref(), faults, word_source_v6),
+        inner_mtu: inner_mtu(raw.inner_mtu.as_ref(), faults),
+    })
+}
+
+fn inner_mtu(value: Option<&Spanned<i64>>, faults: &mut Faults<'_>) -> Option<u16> {
+    let value = value?;
+    let mtu = u16::try_from(*value.as_ref()).ok();
+    let mtu = mtu.filter(|mtu| (1280..=9216).contains(mtu));
+    if mtu.is_none() {
+        faults.at(
+            value.span(),
+            "inner_mtu must lie between 1280 and 9216; it is the path's MTU less the outer header, 20 to 48 bytes",
+        );
+    }
+    mtu
+}
+
+fn cookie_vip(
+    spanned: &Spanned<RawAgentVip>,
+    faults: &mut Faults<'_>,
+) -> Option<(Vip, (u16, Format))> {
+    let raw = spanned.as_ref();
+    let hint = "`causeway cookie agent ADDRESS` on the balancer prints the whole entry";
+    for (key, missing) in [
+        ("address", raw.address.is_none()),
+        ("port", raw.port.is_none()),
+        ("id", raw.id.is_none()),
+    ] {
+        if missing {
+            faults.at(spanned.span(), format!("the vip has no `{key}`; {hint}"));
+        }
+    }
+    let address = text(raw.address.as_ref(), faults, vip_address);
+    let kind = text(raw.cookie.as_ref(), faults, CookieKind::from_word);
+    let kind = kind.unwrap_or(CookieKind::Timestamp);
+    if kind == CookieKind::None {
+        faults.at(
+            spanned.span(),
+            "a vip with cookie = \"none\" needs no entry here; remove it",
+        );
+        return None;
+    }
+    if kind == CookieKind::Tier {
+        faults.at(
+            spanned.span(),
+            "cookie = \"tier\" is a first-tier balancer's; a server writes what the second tier has, say \"timestamp\"",
+        );
+        return None;
+    }
+    let format = config::cookie_format(
+        kind,
+        raw.cookie_bits.as_ref(),
+        raw.cookie_id_bits.as_ref(),
+        faults,
+    );
+    let id = config::cookie_id(raw.id.as_ref(), format.as_ref(), faults);
+    let place = raw.port.as_ref()?;
+    let port = u16::try_from(*place.as_ref());
+    if port.is_err() {
+        faults.at(
+            place.span(),
+            format!(
+                "port {} is out of range; use 1 to 65535, or 0 for every port",
+                place.as_ref()
+            ),
+        );
+    }
+    let vip = Vip {
+        address: address?,
+        port: port.ok()?,
+        protocol: Protocol::Tcp,
+    };
+    Some((vip, (id?, format?)))
+}
+
+fn addresses_of(raw: &[Spanned<String>], faults: &mut Faults<'_>) -> BTreeSet<IpAddr> {
+    let mut found = BTreeSet::new();
+    for spanned in raw {
+        let Some(address) = config::text(Some(spanned), faults, vip_address) else {
+            continue;
+        };
+        if !found.insert(address) {
+            faults.at(spanned.span(), format!("{address} is given twice"));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"
+[agent]
+interface = "eth0"
+addresses = ["10.0.0.1", "2001:db8::1"]
+vips = ["192.0.2.1"]
+[agent.xdp]
+mode = "generic"
+"#;
+
+    fn parse(text: &str) -> Result<AgentConfig, ConfigErrors> {
+        AgentConfig::parse(Path::new("agent.toml"), text)
+    }
+
+    #[test]
+    fn a_good_file_gives_its_values() {
+        let config = parse(GOOD).unwrap();
+        assert_eq!(config.summary(), "2 tunnel addresses and 1 VIP on eth0");
+        assert_eq!(config.xdp_mode, XdpMode::Generic);
+        assert_eq!(config.pin_dir, Path::new("/sys/fs/bpf/causeway-agent"));
+        assert_eq!(config.http, Some("127.0.0.1:9471".parse().unwrap()));
+        assert_eq!(config.needs_restart(&config), None);
+    }
+
+    #[test]
+    fn each_fault_is_one_sentence_with_its_place() {
+        for (from, to, expected) in [
+            (
+                "interface = \"eth0\"",
+                "",
+                "agent.toml: `interface` is missing; name the interface that the balancers' packets enter by, for example interface = \"eth0\"",
+            ),
+            (
+                "addresses = [\"10.0.0.1\", \"2001:db8::1\"]",
+                "",
+                "agent.toml: `addresses` is missing; name the addresses that balancers know this server by, for example addresses = [\"10.0.0.1\"]",
+            ),
+            (
+                "addresses =",
+                "adresses =",
+                "agent.toml:4: unknown key `adresses`; did you mean `addresses`?",
+            ),
+            (
+                "10.0.0.1",
+                "10.0.0",
+                "agent.toml:4: `10.0.0` is no IP address; write for example 192.0.2.1 or 2001:db8::1",
+            ),
+            (
+                "2001:db8::1",
+                "10.0.0.1",
+                "agent.toml:4: 10.0.0.1 is given twice",
+            ),
+            (
+                "192.0.2.1",
+                "10.0.0.1",
+                "agent.toml:5: vip 10.0.0.1 is among `addresses` too; those are the server's own",
+            ),
+            (
+                "generic",
+                "genric",
+                "agent.toml:7: unknown XDP mode `genric`; did you mean `generic`?",
+            ),
+        ] {
+            let errors = parse(&GOOD.replacen(from, to, 1)).expect_err(to);
+            let text = errors.to_string();
+            assert!(text.lines().any(|line| line == expected), "{text}");
+        }
+        assert_eq!(
+            parse("").unwrap_err().to_string(),
+            "agent.toml: `[agent]` is missing; an agent's file has all its keys in that table"
+        );
+    }
+
+    #[test]
+    fn the_example_is_valid_and_its_comments_name_the_defaults() {
+        let example = include_str!("../../../../docs/agent.toml");
+        let uncommented: Vec<&str> = example
+            .lines()
+            .map(|line| line.strip_prefix("#: ").unwrap_or(line))
+            .collect();
+        assert_ne!(uncommented.join("\n"), example);
+        assert_eq!(parse(&uncommented.join("\n")), parse(example));
+        assert!(parse(example).is_ok());
+    }
+
+    #[test]
+    fn the_two_kinds_of_file_are_told_apart() {
+        assert!(is_agents(GOOD));
+        assert!(!is_agents("interface = \"eth0\"\n"));
+        assert!(!is_agents("[agent"));
+    }
+
+    #[test]
+    fn an_agent_knows_its_ids() {
+        let keys = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(
+            keys.path(),
+            "current = 0\nkey0 = \"000102030405060708090a0b0c0d0e0f\"\n".to_string(),
+        )
+        .unwrap();
+        let agent = |entry: &str| {
+            let text = format!(
+                "[agent]\ninterface = \"eth0\"\nvips = [\"192.0.2.1\"]\n[agent.cookie]\n\
+                 keys = \"{}\"\n[[agent.cookie.vip]]\n{entry}\n",
+                keys.path().display()
+            );
+            AgentConfig::parse(Path::new("agent.toml"), &text).map_err(|e| e.to_string())
+        };
+        let config = agent("address = \"192.0.2.1\"\nport = 80\nid = 7\ncookie_bits = 14").unwrap();
+        let cookies = config.cookies.unwrap();
+        let (vip, (id, format)) = cookies.vips.first_key_value().unwrap();
+        assert_eq!(vip.to_string(), "192.0.2.1:80/tcp");
+        assert_eq!((*id, format.bits()), (7, 14));
+        for (entry, expected) in [
+            ("address = \"192.0.2.1\"\nport = 80", "the vip has no `id`"),
+            ("address = \"192.0.2.1\"\nid = 7", "the vip has no `port`"),
+            (
+                "address = \"192.0.2.1\"\nport = 80\nid = 1024",
+                "id 1024 is out of range",
+            ),
+            (
+                "address = \"192.0.2.1\"\nport = 80\nid = 1\ncookie = \"none\"",
+                "needs no entry",
+            ),
+        ] {
+            let error = agent(entry).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

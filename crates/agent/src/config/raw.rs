@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The file as it is written: every key optional, every value still text.
+
+use causeway_service::config::{CountValue, HttpValue, RawXdp, Text};
+use serde::Deserialize;
+use toml::Spanned;
+
+/// The file of `causeway agent`. A table of its own tells it from a balancer's.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawAgentFile {
+    pub agent: Option<RawAgent>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawAgent {
+    pub interface: Text,
+    #[serde(default)]
+    pub addresses: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub vips: Vec<Spanned<String>>,
+    pub pin_dir: Text,
+    pub socket: Text,
+    pub http: Option<Spanned<HttpValue>>,
+    pub gue_port: Option<Spanned<i64>>,
+    #[serde(default)]
+    pub xdp: RawXdp,
+    pub cookie: Option<RawAgentCookie>,
+    pub clients: Option<RawClients>,
+    pub load: Option<RawLoad>,
+    pub accept_queue: Text,
+}
+
+/// Who is told of a server's load.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawLoad {
+    #[serde(default)]
+    pub balancers: Vec<Spanned<String>>,
+    pub interval: Text,
+    pub keys: Text,
+}
+
+/// What an agent measures of clients.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawClients {
+    #[serde(default)]
+    pub interfaces: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub services: Vec<Spanned<String>>,
+    pub others: Option<bool>,
+    #[serde(default)]
+    pub prefixes: Vec<Spanned<String>>,
+    pub slot: Text,
+    pub half_open: Option<Spanned<CountValue>>,
+    pub connections: Option<Spanned<CountValue>>,
+    pub learn: Option<bool>,
+    pub history: Text,
+    pub history_size: Option<Spanned<CountValue>>,
+    pub backlog: Option<Spanned<Vec<i64>>>,
+    pub backlog_period: Text,
+    #[serde(default)]
+    pub balancers: Vec<Spanned<String>>,
+    pub keys: Text,
+    #[serde(default)]
+    pub retry: Vec<Spanned<RawRetry>>,
+    #[serde(default)]
+    pub threshold: Vec<Spanned<RawThreshold>>,
+}
+
+/// Clients that behave alike.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawRetry {
+    pub schedule: Text,
+    #[serde(default)]
+    pub retries: Vec<Spanned<String>>,
+    pub patience: Text,
+    pub weight: Option<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawThreshold {
+    pub name: Option<String>,
+    pub service: Option<String>,
+    pub above: Text,
+    pub below: Text,
+    #[serde(rename = "for")]
+    pub lasting: Text,
+    pub webhook: Text,
+    #[serde(default)]
+    pub exec: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawAgentCookie {
+    pub keys: Text,
+    pub cgroup: Text,
+    #[serde(default)]
+    pub balancers: Vec<Spanned<String>>,
+    pub inner_mtu: Option<Spanned<i64>>,
+    pub word_source: Text,
+    pub word_source6: Text,
+    #[serde(default)]
+    pub vip: Vec<Spanned<RawAgentVip>>,
+}
+
+/// One VIP of a server, with the server's id in it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawAgentVip {
+    pub address: Text,
+    pub port: Option<Spanned<i64>>,
+    pub id: Option<Spanned<i64>>,
+    pub cookie: Text,
+    pub cookie_bits: Option<Spanned<i64>>,
+    pub cookie_id_bits: Option<Spanned<i64>>,
+}

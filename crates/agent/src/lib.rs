@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The agent on a server: takes the outer header off the balancers' packets, writes cookies
+//! into what the server answers, and knows what clients feel.
+//!
+//! [`AgentConfig`] is what a file says, [`Agent`] the state behind its API, [`run`] the
+//! daemon from start to end. It tells balancers what it knows by datagrams and otherwise
+//! knows nothing of them.
+
+mod agent;
+mod client_metrics;
+pub mod clients;
+pub mod config;
+mod load;
+mod metrics;
+mod notices;
+mod run;
+
+pub use agent::Agent;
+pub use config::AgentConfig;
+pub use run::{detach, run};

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The agent's process from start to end.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use causeway_io::Decapsulator;
+use causeway_service::process::{Listeners, Process, Routers, serve_routers};
+use tracing::info;
+
+use crate::agent::{self, Agent};
+use crate::clients::Clients;
+use crate::{AgentConfig, load, notices};
+
+/// Takes the data plane down.
+pub fn detach(config: &AgentConfig) -> anyhow::Result<()> {
+    Clients::detach(&config.pin_dir)?;
+    let detached = Decapsulator::detach(&config.pin_dir)?;
+    println!("{}", detached.describe(&config.interface, &config.pin_dir));
+    Ok(())
+}
+
+/// Serves until SIGTERM or SIGINT; the data plane works on without the process.
+pub fn run(process: Process, file: PathBuf, config: AgentConfig) -> anyhow::Result<()> {
+    let listeners = Listeners::bind(&config.socket, config.http)?;
+    let (agent, started) = Agent::start(config.clone(), file.clone())?;
+    started.log(&config.interface, config.xdp_mode, &config.summary());
+    agent::warn_of_missing_vips(&config);
+    agent::warn_of_missing_timestamps(&config);
+    listeners.announce();
+    let agent = Arc::new(agent);
+    notices::start(Arc::clone(&agent))?;
+    load::start(Arc::clone(&agent))?;
+    let router = agent::router(Arc::clone(&agent));
+    let routers = Routers {
+        unix: router.clone(),
+        tcp: router,
+    };
+    let stopped = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let measuring = scope.spawn(|| agent.measure(&stopped));
+        let served = serve_routers(
+            process,
+            routers,
+            &listeners,
+            || agent.reload(),
+            std::future::pending(),
+        );
+        stopped.store(true, Ordering::Relaxed);
+        measuring.thread().unpark();
+        served
+    })?;
+    info!(
+        "stopped; the data plane goes on decapsulating from {}; `causeway agent -c {} --detach` takes it down",
+        config.pin_dir.display(),
+        file.display()
+    );
+    Ok(())
+}

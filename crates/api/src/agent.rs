@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The agent's answers.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Moment, VerdictView};
+
+/// Answer of an agent's `GET /v1/status`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AgentStatus {
+    /// Version of the agent.
+    pub version: String,
+    /// Interface that it decapsulates on.
+    pub interface: String,
+    /// `native` or `generic`.
+    pub mode: String,
+    /// Whether it took over a running data plane.
+    pub took_over: bool,
+    /// Process id.
+    pub pid: u32,
+    /// When it started.
+    pub started: Moment,
+    /// Configuration file.
+    pub config_file: String,
+    /// Why the last reload was refused, if it was; the state before it holds.
+    pub last_reload_error: Option<String>,
+}
+
+/// Answer of an agent's `GET /v1/stats`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AgentStats {
+    /// When it was read.
+    pub at: Moment,
+    /// Tunnel addresses in force.
+    pub addresses: BTreeSet<IpAddr>,
+    /// Every exit of the data plane.
+    pub verdicts: Vec<VerdictView>,
+    /// What was done with timestamps; empty without cookies.
+    pub cookies: Vec<CookieEventView>,
+    /// What clients feel; `None` where it is not measured.
+    #[serde(default)]
+    pub clients: Option<ClientsView>,
+    /// What balancers were told last of this server's load; `None` where nobody is.
+    #[serde(default)]
+    pub load: Option<LoadView>,
+}
+
+/// A server's load.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct LoadView {
+    /// Busy share of all CPUs, 0 to 1.
+    pub cpu: f64,
+    /// Connections whose client waits for an answer.
+    pub in_flight: u32,
+}
+
+/// One thing that is done with the timestamp of a segment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CookieEventView {
+    /// Its word.
+    pub event: String,
+    /// Segments since the data plane was loaded; merged ones count once.
+    pub segments: u64,
+}
+
+/// Answer of an agent's `GET /v1/clients`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClientsView {
+    /// When it was made.
+    pub at: Moment,
+    /// Length of a slot, seconds.
+    pub slot_s: f64,
+    /// What means are over: the seconds before `at`.
+    pub window_s: f64,
+    /// How late `exact` knows of clients that gave up, seconds.
+    pub exact_settles_s: f64,
+    /// The last second of the monotonic clock that is in the history; null without one.
+    #[serde(default)]
+    pub recorded_s: Option<u64>,
+    /// What the kernel sets aside for tables and rings, bytes.
+    pub memory_bytes: u64,
+    /// The clients as the model takes them now.
+    pub mix: Vec<ClassView>,
+    /// Share of the retries that were answered that fit no schedule.
+    pub unknown_retries: f64,
+    /// Each service, group of clients and device that anybody came to.
+    pub categories: Vec<CategoryView>,
+    /// Queues of the services' listeners.
+    pub accept_queues: Vec<QueueView>,
+}
+
+/// Clients that behave alike.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClassView {
+    /// Its schedule.
+    pub name: String,
+    /// Its share.
+    pub share: f64,
+    /// How long they try, seconds.
+    pub patience_s: f64,
+}
+
+/// One category: counts since it was first seen, means over the window.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct CategoryView {
+    /// Address and port; `others`.
+    pub service: String,
+    /// Their prefix; `all` where there is none, `others` beside some.
+    pub clients: String,
+    /// The interface.
+    pub device: String,
+    /// SYNs since the agent counts.
+    pub totals: ClientTotals,
+    /// SYNs dropped in the window, percent of those that came.
+    pub syn_drop_pct: Option<f64>,
+    /// By the tracker, in the window.
+    pub exact: EstimateView,
+    /// By the model, in the window.
+    pub model: EstimateView,
+    /// The server's own view: mean SYN-to-END, seconds.
+    pub syn_to_end_s: Option<f64>,
+    /// `even`, `uneven` or `unknown`: whether retries are dropped like first SYNs.
+    pub drops: String,
+    /// Odds of a retry's drop over a first SYN's.
+    pub drop_odds_ratio: Option<f64>,
+    /// Share of packets that the network loses, one way.
+    pub network_loss: f64,
+    /// Share of first SYNs that are of a flood.
+    pub flood_share: f64,
+    /// SYNs that are expected as retries in the next second.
+    pub forecast_retries: f64,
+}
+
+/// Sums since the agent counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClientTotals {
+    /// SYNs that came and had not been answered.
+    pub offered: u64,
+    /// Of those the ones that were answered.
+    pub accepted: u64,
+    /// SYNs answered with a RST.
+    pub refused: u64,
+    /// SYNs that had been answered.
+    pub duplicates: u64,
+    /// Clients whose first ACK came.
+    pub established: u64,
+    /// Connections that ended.
+    pub completed: u64,
+    /// Connections that their clients had and the server never served.
+    pub stalled: u64,
+    /// Attempts that their clients ended before they asked for anything.
+    pub abandoned: u64,
+    /// Clients that gave up before they were connected.
+    pub gave_up: u64,
+    /// Sums of times, seconds: lost before the connection, at the server, on the network.
+    pub lost_s: f64,
+    /// SYN-to-END.
+    pub server_s: f64,
+    /// Round trips.
+    pub network_s: f64,
+}
+
+/// A mean in parts, over the window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct EstimateView {
+    /// Transactions: completed, given up, stalled.
+    pub transactions: f64,
+    /// Of those the ones that were given up.
+    pub gave_up: f64,
+    /// Mean client response time, seconds.
+    pub mean_s: Option<f64>,
+    /// Lost before the connection.
+    pub lost_s: Option<f64>,
+    /// At the server.
+    pub server_s: Option<f64>,
+    /// On the network.
+    pub network_s: Option<f64>,
+}
+
+/// The accept queue of a listener.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct QueueView {
+    /// Where it listens.
+    pub address: String,
+    /// Connections that wait in it.
+    pub length: u32,
+    /// How many may.
+    pub limit: u32,
+    /// `observe` or `manage`.
+    pub mode: String,
+}
+
+/// One second of one category, out of the history.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct HistoryRow {
+    /// Time of day of its begin, milliseconds since the Unix epoch.
+    pub unix_ms: u64,
+    /// The same on the machine's monotonic clock, seconds.
+    pub second: u64,
+    /// Service, clients and device.
+    pub category: String,
+    /// SYNs that came and had not been answered.
+    pub offered: u64,
+    /// Of those the ones that were.
+    pub accepted: u64,
+    /// Connections that ended.
+    pub completed: f64,
+    /// Connections that were never served.
+    pub stalled: f64,
+    /// Clients that gave up, by the tracker.
+    pub gave_up: f64,
+    /// By the model.
+    pub model_gave_up: f64,
+    /// Mean response time by the tracker, seconds.
+    pub exact_s: Option<f64>,
+    /// By the model.
+    pub model_s: Option<f64>,
+    /// Mean SYN-to-END.
+    pub syn_to_end_s: Option<f64>,
+    /// Share of first SYNs that was taken for a flood.
+    pub flood_share: f64,
+    /// Odds of a retry's drop over a first SYN's; 0: unknown.
+    pub drop_odds_ratio: f64,
+}

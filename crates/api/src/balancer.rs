@@ -1,0 +1,502 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The balancer's answers and the requests that it takes.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Moment, VerdictView};
+
+/// Answer of `GET /v1/status`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of the daemon.
+    pub version: String,
+    /// Interface that it balances on.
+    pub interface: String,
+    /// `native` or `generic`.
+    pub mode: String,
+    /// Whether it took over a running data plane.
+    pub took_over: bool,
+    /// Process id.
+    pub pid: u32,
+    /// When it started.
+    pub started: Moment,
+    /// Length of a control interval.
+    pub interval_ns: u64,
+    /// Configuration file.
+    pub config_file: String,
+    /// Why the last reload was refused, if it was; the state before it holds.
+    pub last_reload_error: Option<String>,
+}
+
+/// Answer of `GET /v1/stats`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Stats {
+    /// When it was read.
+    pub at: Moment,
+    /// Every exit of the data plane.
+    pub verdicts: Vec<VerdictView>,
+    /// The flow table; a daemon before this one does not tell.
+    #[serde(default)]
+    pub flow_table: FlowTableView,
+    /// Reports of what clients feel, by agents, since the daemon's start.
+    #[serde(default)]
+    pub client_reports: ReportCounts,
+    /// Every VIP, in the configuration's order.
+    pub vips: Vec<VipView>,
+}
+
+/// What the flow table holds, and what became of flows since the daemon's start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowTableView {
+    /// Places, IPv4 and IPv6.
+    pub places: u64,
+    /// Flows, as the last whole look found them.
+    pub flows: u64,
+    /// UDP flows that ended by silence.
+    pub udp_idle: u64,
+    /// UDP flows that were taken off draining reals.
+    pub udp_drained: u64,
+    /// TCP connections whose places were offered after they had ended, or had never been
+    /// completed.
+    pub tcp_ended: u64,
+    /// The same after a long silence.
+    pub tcp_idle: u64,
+}
+
+impl FlowTableView {
+    /// Why flows ended, and how many did.
+    pub fn ended(&self) -> [(&'static str, u64); 4] {
+        [
+            ("udp_idle", self.udp_idle),
+            ("udp_drained", self.udp_drained),
+            ("tcp_ended", self.tcp_ended),
+            ("tcp_idle", self.tcp_idle),
+        ]
+    }
+}
+
+/// One VIP with its reals.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VipView {
+    /// Name.
+    pub name: String,
+    /// Index in the data plane.
+    pub id: u32,
+    /// Address.
+    pub address: String,
+    /// Port; 0 means every port.
+    pub port: u16,
+    /// `tcp` or `udp`.
+    pub protocol: String,
+    /// How a new connection picks its real; the configuration's word.
+    pub scheduler: String,
+    /// What the scheduler takes for a real's load; absent if it looks at none.
+    pub load: Option<String>,
+    /// `ipip` or `l2`.
+    pub forwarding: String,
+    /// `off`, `observe`, `equalise`, `watermark` or `watermark-paper`.
+    pub control: String,
+    /// What its controller is to go by: `response` or `client`.
+    #[serde(default)]
+    pub latency: String,
+    /// Intervals that went by responses for want of agents' reports.
+    #[serde(default)]
+    pub latency_fallbacks: u64,
+    /// Reals that are up, or not probed; those that drain do not count.
+    pub reals_up: usize,
+    /// Reals that must be up for the service to be offered.
+    pub need: usize,
+    /// Whether that many are.
+    pub ready: bool,
+    /// Whether routers have been told of its address.
+    #[serde(default)]
+    pub announced: bool,
+    /// Packets since the VIP was made.
+    pub packets: u64,
+    /// Bytes of their frames.
+    pub bytes: u64,
+    /// What keeps its connections on their reals.
+    pub cookie: CookieView,
+    /// Most new flows per second and client prefix, if there is a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<f64>,
+    /// Clients that have reals of their own.
+    #[serde(default)]
+    pub sources: Vec<SourceView>,
+    /// The reals, in the configuration's order.
+    pub reals: Vec<RealView>,
+}
+
+/// A VIP's cookies.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct CookieView {
+    /// `none`, `timestamp`, `timestamp-light`, `timestamp-msb` or `quic`.
+    pub mode: String,
+    /// Bits of a cookie; 0 without cookies.
+    pub bits: u8,
+    /// Of them the server's id.
+    pub id_bits: u8,
+    /// What became of its packets; empty without cookies.
+    pub results: Vec<CookieResultView>,
+}
+
+/// What a packet's cookie, or the lack of one, led to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CookieResultView {
+    /// Its word.
+    pub result: String,
+    /// `tx` or `drop`.
+    pub action: String,
+    /// Packets since the VIP was made.
+    pub packets: u64,
+}
+
+/// One real of a VIP.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RealView {
+    /// Index in the data plane.
+    pub id: u32,
+    /// Address.
+    pub address: String,
+    /// Ethernet address, with forwarding `l2`.
+    pub mac: Option<String>,
+    /// Its ids in cookies; the last one that was given is that of new connections.
+    pub cookie_ids: Vec<u16>,
+    /// `active`, `drain`, `maintenance`, or `down` by its health.
+    pub state: String,
+    /// What its probes say; absent if there are none.
+    pub health: Option<HealthView>,
+    /// Configured weight.
+    pub weight: u32,
+    /// Weight in force, in the same units.
+    pub effective_weight: f64,
+    /// What the controller would set; differs from `effective_weight` when it
+    /// only observes.
+    pub wanted_weight: f64,
+    /// Word for the controller's last decision; `off` without a controller.
+    pub reason: String,
+    /// The same as a sentence with figures.
+    pub reason_text: String,
+    /// Packets since the real was made.
+    pub packets: u64,
+    /// Bytes of their frames.
+    pub bytes: u64,
+    /// Connections that picked it.
+    pub connections_opened: u64,
+    /// Connections that the client closed.
+    pub connections_closed: u64,
+    /// Estimate of connections open now.
+    pub connections_active: u64,
+    /// Load by the VIP's measure, in its unit; absent if it is not known.
+    pub load: Option<f64>,
+    /// Requests.
+    pub requests: u64,
+    /// Response latency.
+    pub latency: LatencyView,
+}
+
+/// What the probes of a real say.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HealthView {
+    /// `unknown`, `up` or `down`.
+    pub state: String,
+    /// Since when, CLOCK_MONOTONIC.
+    pub since_monotonic_ns: u64,
+    /// What the last probe saw.
+    pub reason: String,
+    /// Probes that succeeded.
+    pub succeeded: u64,
+    /// Probes that failed.
+    pub failed: u64,
+}
+
+/// Response latency of a real; absent values had no samples.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct LatencyView {
+    /// Mean of the last epoch with samples.
+    pub last_us: Option<f64>,
+    /// Mean over the last ten seconds.
+    pub mean_us: Option<f64>,
+    /// Samples over the last ten seconds.
+    pub samples: u64,
+    /// Median of the last 10 to 20 s.
+    pub p50_us: Option<f64>,
+    /// 90th percentile of the last 10 to 20 s.
+    pub p90_us: Option<f64>,
+    /// 99th percentile of the last 10 to 20 s.
+    pub p99_us: Option<f64>,
+}
+
+/// Answer of `GET /v1/history`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct History {
+    /// Length of an epoch.
+    pub epoch_ns: u64,
+    /// One series per VIP and real.
+    pub series: Vec<Series>,
+    /// Where the next page begins, CLOCK_MONOTONIC; null if this is the last.
+    pub next_since_monotonic_ns: Option<u64>,
+}
+
+/// One real of one VIP over time, oldest epoch first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// Name of the VIP.
+    pub vip: String,
+    /// Index of the real in the data plane.
+    pub id: u32,
+    /// Address of the real.
+    pub real: String,
+    /// The epochs.
+    pub epochs: Vec<Epoch>,
+}
+
+/// One epoch of one real.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Epoch {
+    /// Start, CLOCK_REALTIME.
+    pub start_ns: u64,
+    /// Start, CLOCK_MONOTONIC.
+    pub start_monotonic_ns: u64,
+    /// Mean latency of the epoch's samples.
+    pub estimate_us: Option<f64>,
+    /// Samples; halves occur.
+    pub samples: f64,
+    /// Requests that went in.
+    pub requests: u64,
+    /// Connections that picked the real.
+    pub opened: u64,
+    /// Estimate of open connections at the end.
+    pub active: u64,
+    /// Configured weight; 0 while draining.
+    pub configured: f64,
+    /// Weight in force during the epoch.
+    pub weight: f64,
+}
+
+/// Answer of `GET /v1/moves`: changes of weight, oldest first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Moves {
+    /// The last thousand or so.
+    pub moves: Vec<Move>,
+}
+
+/// One change of one weight.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Move {
+    /// When.
+    pub at: Moment,
+    /// Name of the VIP.
+    pub vip: String,
+    /// Address of the real.
+    pub real: String,
+    /// Weight before.
+    pub before: f64,
+    /// Weight after.
+    pub after: f64,
+    /// Latency that the decision rests on.
+    pub latency_us: Option<f64>,
+    /// Word for the reason.
+    pub reason: String,
+    /// The reason as a sentence.
+    pub reason_text: String,
+    /// Whether it was only computed (`control = "observe"`).
+    pub observed: bool,
+}
+
+/// Answer of `GET /v1/vips/{vip}/reals/{real}/decisions`: why it has its weight.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// Name of the VIP.
+    pub vip: String,
+    /// Address of the real.
+    pub real: String,
+    /// How the VIP picks.
+    pub scheduler: String,
+    /// What its controller does.
+    pub control: String,
+    /// The law that decides; absent without a controller.
+    pub law: Option<String>,
+    /// Configured weight.
+    pub weight: u32,
+    /// Weight in force.
+    pub effective_weight: f64,
+    /// Whether it gets new connections at all, half a sentence.
+    pub state: String,
+    /// Estimate of connections open now.
+    pub connections_active: u64,
+    /// What its controller is to go by: `response` or `client`.
+    #[serde(default)]
+    pub latency: String,
+    /// Intervals of its VIP that went by responses for want of agents' reports.
+    #[serde(default)]
+    pub latency_fallbacks: u64,
+    /// How long ago this real's agent told of its clients, seconds.
+    #[serde(default)]
+    pub report_age_s: Option<f64>,
+    /// The last decisions, oldest first.
+    pub decisions: Vec<DecisionView>,
+}
+
+/// Decisions in a row that had the same reason and changed nothing, or one that did.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DecisionView {
+    /// When the first and the last of them were taken.
+    pub first: Moment,
+    /// See `first`.
+    pub last: Moment,
+    /// How many.
+    pub intervals: u64,
+    /// The law's word.
+    pub law: String,
+    /// Weight before the first of them.
+    pub before: f64,
+    /// Weight after the last.
+    pub after: f64,
+    /// The latency that they rest on: the last, as the other figures.
+    pub latency_us: Option<f64>,
+    /// What it is of: `response` or `client`.
+    #[serde(default)]
+    pub latency_kind: String,
+    /// The lowest of the pool.
+    pub lowest_us: Option<f64>,
+    /// Effective number of samples behind the latency.
+    pub samples: f64,
+    /// Standard error of the latency, percent.
+    pub error_pct: Option<f64>,
+    /// Requests per active connection and interval.
+    pub freshness: f64,
+    /// Word for the reason.
+    pub reason: String,
+    /// The reason as a sentence.
+    pub reason_text: String,
+    /// Whether they were only computed.
+    pub observed: bool,
+}
+
+/// Body of `PATCH /v1/vips/{vip}/reals/{real}`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RealChange {
+    /// New configured weight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
+    /// Start or end draining.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain: Option<bool>,
+    /// Start or end maintenance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub maintenance: Option<bool>,
+}
+
+/// Body of `PATCH /v1/vips/{vip}`: the keys of the file, with new values.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VipChange {
+    /// New scheduler.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheduler: Option<String>,
+    /// New measure of load.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load: Option<String>,
+    /// New controller.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub control: Option<String>,
+    /// What it goes by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency: Option<String>,
+    /// Whether connections are remembered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flow_table: Option<bool>,
+    /// New limit of new flows; `{"rate": 0}` for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<serde_json::Value>,
+    /// All clients that have reals of their own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<Vec<serde_json::Value>>,
+}
+
+/// Clients of a VIP that have reals of their own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SourceView {
+    /// Their prefixes.
+    pub from: Vec<String>,
+    /// The reals.
+    pub reals: Vec<String>,
+    /// `pool` or `drop`: what becomes of them without these.
+    pub otherwise: String,
+    /// Whether these reals are for them alone.
+    pub exclusive: bool,
+    /// New flows that went by these prefixes, since the group was made.
+    pub picked: u64,
+}
+
+/// What became of reports, since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportCounts {
+    /// Taken for a server's newest.
+    pub taken: u64,
+    /// Older than one that was there: late, or replayed.
+    pub old: u64,
+    /// Not signed with a key of ours, no report at all, or of one server too many.
+    pub refused: u64,
+}
+
+/// What agents have told, since the start.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Notified {
+    /// Connections that ended, whose places are free by that.
+    pub ended: u64,
+    /// Connections of another balancer, which have places here now.
+    pub adopted: u64,
+    /// The same without a place: it is another's, or their server is not here.
+    pub not_adopted: u64,
+}
+
+/// A connection and what it sends.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct HeavyConnection {
+    /// The client.
+    pub client: String,
+    /// The VIP.
+    pub vip: String,
+    /// Number of the real.
+    pub real_id: u32,
+    /// Its address; empty if it is there no more.
+    #[serde(default)]
+    pub real: String,
+    /// Packets per second.
+    pub rate_pps: f64,
+    /// Packets since its SYN, modulo 2^32.
+    pub packets: u32,
+    /// The client has ended it.
+    pub closed: bool,
+}
+
+/// Body of `POST /v1/connections/move`.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MoveConnection {
+    /// The client.
+    pub client: SocketAddr,
+    /// The VIP.
+    pub vip: SocketAddr,
+    /// The real that its packets shall go to.
+    pub real: IpAddr,
+}
+
+/// Connections that hold places, and those that send most.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Connections {
+    /// Places in use.
+    pub open: usize,
+    /// SYNs that found no free place and went by the flow table, since the start.
+    pub refused: u64,
+    /// What agents have told.
+    #[serde(flatten)]
+    pub told: Notified,
+    /// The senders, heaviest first.
+    pub heaviest: Vec<HeavyConnection>,
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The JSON of the daemons' APIs.
+//!
+//! Each type is written by a daemon and read by whoever asks it: the command line, the
+//! tests, other programs. So the shape of an answer is declared once, here. Nothing in
+//! this crate decides or does anything; it knows no other crate of Causeway.
+
+#![warn(missing_docs)]
+
+pub mod agent;
+pub mod balancer;
+mod moment;
+pub mod tunnel;
+
+use serde::{Deserialize, Serialize};
+
+pub use moment::Moment;
+
+/// Body of every refusal.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Problem {
+    /// One sentence.
+    pub error: String,
+}
+
+/// One exit of the data plane.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VerdictView {
+    /// Its word.
+    pub verdict: String,
+    /// `tx`, `pass` or `drop`.
+    pub action: String,
+    /// Packets since the data plane was loaded.
+    pub packets: u64,
+    /// Bytes of their frames.
+    pub bytes: u64,
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The tunnel's answers.
+
+use serde::{Deserialize, Serialize};
+
+use super::Moment;
+
+/// Answer of a tunnel's `GET /v1/status`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TunnelStatus {
+    /// Version of the tunnel.
+    pub version: String,
+    /// Process id.
+    pub pid: u32,
+    /// When it started.
+    pub started: Moment,
+    /// When this was read.
+    pub at: Moment,
+    /// Configuration file.
+    pub config_file: String,
+    /// Why the last reload was refused, if it was; the state before it holds.
+    pub last_reload_error: Option<String>,
+    /// The TUN device.
+    pub device: String,
+    /// Threads.
+    pub threads: usize,
+    /// Whether datagrams are encrypted.
+    pub sealed: bool,
+    /// Id of the key that this end sends with; 0 without keys.
+    pub key: u8,
+    /// Whether the guests' UDP comes merged (Linux 6.2 and newer).
+    pub merges_udp: bool,
+    /// Counts over all paths.
+    pub totals: TunnelTotals,
+    /// The paths, by id.
+    pub paths: Vec<PathView>,
+    /// Frames and chunks that went no further, by reason.
+    pub refused: Vec<RefusedView>,
+}
+
+/// Counts of a tunnel since its start, and what it holds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TunnelTotals {
+    /// Frames that came from the guests, and their bytes.
+    pub frames_in: u64,
+    /// See `frames_in`.
+    pub frame_bytes_in: u64,
+    /// Frames that went up to the guests, and their bytes.
+    pub frames_out: u64,
+    /// See `frames_out`.
+    pub frame_bytes_out: u64,
+    /// Chunks that were sent for the first time, and again.
+    pub chunks_sent: u64,
+    /// See `chunks_sent`.
+    pub chunks_resent: u64,
+    /// Chunks that came in and were new.
+    pub chunks_received: u64,
+    /// Frames that a flow went on without.
+    pub frames_skipped: u64,
+    /// Frames that were whole before an earlier one of their flow.
+    pub frames_reordered: u64,
+    /// Frames that the ring in front of the guest had no room for.
+    pub vnic_full: u64,
+    /// Frames that the guest's kernel did not take.
+    pub guest_refused: u64,
+    /// Messages that the kernel did not take for sending.
+    pub unsent: u64,
+    /// What sockets reported: nobody listens, no route; and empty datagrams.
+    pub socket_errors: u64,
+    /// Conversations that began: one a thread, and one more with each restart of the
+    /// other end.
+    pub conversations: u64,
+    /// Frames under way, and chunks that wait for others.
+    pub frames_held: u64,
+    /// See `frames_held`.
+    pub chunks_held: u64,
+    /// Memory for payload that is in use.
+    pub memory_bytes: u64,
+}
+
+/// A path over all threads.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct PathView {
+    /// Its id.
+    pub id: u8,
+    /// Address and first port here.
+    pub local: String,
+    /// Address and first port there.
+    pub remote: String,
+    /// `alive`, `dead`, `probing`, `down`, or `partly` where threads differ.
+    pub state: String,
+    /// Largest IP packet in use.
+    pub mtu: u16,
+    /// Smoothed RTT, mean over the threads that have one.
+    pub rtt_us: f64,
+    /// Lowest RTT of the last seconds.
+    pub min_rtt_us: f64,
+    /// Retransmission timeout, the longest.
+    pub rto_us: f64,
+    /// Windows and what is in flight, sums.
+    pub window_bytes: u64,
+    /// See `window_bytes`.
+    pub inflight_bytes: u64,
+    /// Part of all bytes sent that went here, 0 to 1.
+    pub share: f64,
+    /// Chunks sent, again included, and their bytes.
+    pub sent_chunks: u64,
+    /// See `sent_chunks`.
+    pub sent_bytes: u64,
+    /// Chunks sent again, on this path.
+    pub resent_chunks: u64,
+    /// Chunks that came in, and their bytes.
+    pub received_chunks: u64,
+    /// See `received_chunks`.
+    pub received_bytes: u64,
+    /// Chunks taken for lost: by a gap, by a timeout, because the path died.
+    pub lost_by_gap: u64,
+    /// See `lost_by_gap`.
+    pub lost_by_timeout: u64,
+    /// See `lost_by_gap`.
+    pub lost_by_death: u64,
+    /// Of these, not lost after all.
+    pub spurious: u64,
+    /// Timeouts.
+    pub timeouts: u64,
+    /// Flows that left for another path.
+    pub moves: u64,
+    /// Deaths.
+    pub deaths: u64,
+    /// Acknowledgements sent.
+    pub acks_sent: u64,
+}
+
+/// One reason for a loss inside.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RefusedView {
+    /// Its word.
+    pub reason: String,
+    /// How often.
+    pub count: u64,
+}

@@ -1,0 +1,476 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The API's routes, and what the commands print of their answers.
+
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::{Request, StatusCode};
+use causeway_api::Moment;
+use causeway_api::balancer::Status;
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+use super::api::{self, Shared};
+use super::engine::Engine;
+use super::fake::FakePlane;
+use super::tests::{MS, START, WEB, config};
+
+struct Daemon {
+    plane: FakePlane,
+    intervals: Cell<u64>,
+    shared: Arc<Shared>,
+    dir: tempfile::TempDir,
+}
+
+impl Daemon {
+    fn new(text: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("lb.toml");
+        fs::write(&file, format!("interface = \"eth0\"\n{text}")).unwrap();
+        let plane = FakePlane::default();
+        let engine = Engine::start(Box::new(plane.clone()), config(text), START).unwrap();
+        let status = Status {
+            version: "1.2.3".to_owned(),
+            interface: "eth0".to_owned(),
+            mode: "native".to_owned(),
+            took_over: true,
+            pid: 7,
+            started: Moment::default(),
+            interval_ns: 100 * MS,
+            config_file: file.display().to_string(),
+            last_reload_error: None,
+        };
+        let shared = Arc::new(Shared::new(engine, status, file));
+        Self {
+            plane,
+            intervals: Cell::new(0),
+            shared,
+            dir,
+        }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.dir.path().join("lb.toml")
+    }
+
+    /// Runs intervals of 100 ms; each real answers 50 times at its latency.
+    fn run(&self, intervals: u64, latencies_ms: &[f64]) {
+        for _ in 0..intervals {
+            let interval = self.intervals.get() + 1;
+            self.intervals.set(interval);
+            for (id, latency_ms) in latencies_ms.iter().enumerate() {
+                self.plane.state().respond(id as u32, *latency_ms, 50);
+            }
+            let now = Moment {
+                monotonic_ns: 60_000 * MS + interval * 100 * MS,
+                realtime_ns: 1_700_000_000_000 * MS + interval * 100 * MS,
+            };
+            self.shared.engine().tick(now).unwrap();
+        }
+    }
+
+    async fn call(&self, method: &str, path: &str, body: Value) -> (StatusCode, Value) {
+        request(api::router(Arc::clone(&self.shared)), method, path, body).await
+    }
+
+    async fn get(&self, path: &str) -> Value {
+        let (status, body) = self.call("GET", path, Value::Null).await;
+        assert_eq!(status, StatusCode::OK, "{path}: {body}");
+        body
+    }
+}
+
+async fn request(router: Router, method: &str, path: &str, body: Value) -> (StatusCode, Value) {
+    let body = match body {
+        Value::Null => Body::empty(),
+        body => Body::from(body.to_string()),
+    };
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .body(body)
+        .unwrap();
+    let answer = router.oneshot(request).await.unwrap();
+    let status = answer.status();
+    let bytes = to_bytes(answer.into_body(), 1 << 20).await.unwrap();
+    let text = String::from_utf8(bytes.to_vec()).unwrap();
+    (
+        status,
+        serde_json::from_str(&text).unwrap_or(Value::String(text)),
+    )
+}
+
+#[tokio::test]
+async fn a_request_that_waits_for_the_engine_keeps_no_other_waiting() {
+    let daemon = Daemon::new(WEB);
+    for (method, path, body) in [
+        ("GET", "/v1/stats", Value::Null),
+        ("POST", "/v1/reload", Value::Null),
+        ("PATCH", "/v1/vips/web", json!({ "control": "observe" })),
+    ] {
+        let (taken, is_taken) = mpsc::channel();
+        let (let_go, is_let_go) = mpsc::channel();
+        let shared = Arc::clone(&daemon.shared);
+        let holder = thread::spawn(move || {
+            let _engine = shared.engine();
+            taken.send(()).unwrap();
+            is_let_go.recv_timeout(Duration::from_secs(5))
+        });
+        is_taken.recv().unwrap();
+        // Polled after the request: it runs while that waits, or not at all.
+        let other = async { let_go.send(()) };
+        let ((code, answer), sent) = tokio::join!(daemon.call(method, path, body), other);
+        assert_eq!(code, StatusCode::OK, "{answer}");
+        let held = holder.join().expect("the thread that holds the engine");
+        assert!(sent.is_ok() && held.is_ok(), "{path} kept others waiting");
+    }
+}
+
+#[tokio::test]
+async fn stats_show_counters_latency_and_reasons() {
+    let daemon = Daemon::new(WEB);
+    daemon.run(12, &[5.0, 6.0, 5.0, 5.0]);
+    let stats = daemon.get("/v1/stats").await;
+    assert_eq!(stats["verdicts"][1]["verdict"], "not_vip");
+    let real = &stats["vips"][0]["reals"][1];
+    assert_eq!(real["address"], "10.0.0.2");
+    assert_eq!(real["requests"], 600);
+    assert_eq!(real["latency"]["mean_us"], 6000.0);
+    assert_eq!(real["latency"]["samples"], 600);
+    assert_eq!(real["reason"], "steady");
+    let p50 = real["latency"]["p50_us"].as_f64().unwrap();
+    assert!((p50 / 6000.0 - 1.0).abs() < 0.04);
+}
+
+#[tokio::test]
+async fn history_can_begin_later() {
+    let daemon = Daemon::new(WEB);
+    daemon.run(10, &[5.0; 4]);
+    let all = daemon.get("/v1/history").await;
+    assert_eq!(all["epoch_ns"], 100 * MS);
+    let epochs = all["series"][0]["epochs"].as_array().unwrap();
+    assert_eq!(epochs.len(), 10);
+    let since = epochs[7]["start_ns"].as_u64().unwrap();
+    let late = daemon.get(&format!("/v1/history?since_ns={since}")).await;
+    assert_eq!(late["series"][3]["epochs"].as_array().unwrap().len(), 3);
+}
+
+#[tokio::test]
+async fn history_comes_in_pages_that_miss_nothing() {
+    let daemon = Daemon::new(WEB);
+    daemon.run(4, &[5.0; 4]);
+    // A real that comes later has fewer epochs.
+    let body = json!({ "address": "10.0.0.9" });
+    daemon.call("POST", "/v1/vips/web/reals", body).await;
+    daemon.run(5, &[5.0; 5]);
+    let all = daemon.get("/v1/history").await;
+    assert_eq!(all["next_since_monotonic_ns"], Value::Null);
+    let mut epochs = vec![Vec::new(); 5];
+    let (mut next, mut pages) = (0, 0);
+    loop {
+        let path = format!("/v1/history?limit=10&since_monotonic_ns={next}");
+        let page = daemon.get(&path).await;
+        for (all, series) in epochs.iter_mut().zip(page["series"].as_array().unwrap()) {
+            all.extend_from_slice(series["epochs"].as_array().unwrap());
+        }
+        pages += 1;
+        match page["next_since_monotonic_ns"].as_u64() {
+            Some(ns) => next = ns,
+            None => break,
+        }
+    }
+    assert_eq!(pages, 5);
+    for (paged, series) in epochs.iter().zip(all["series"].as_array().unwrap()) {
+        assert_eq!(paged, series["epochs"].as_array().unwrap());
+    }
+    assert_eq!((epochs[0].len(), epochs[4].len()), (9, 5));
+}
+
+#[tokio::test]
+async fn history_is_found_although_the_clock_was_set_back() {
+    let daemon = Daemon::new(WEB);
+    daemon.run(10, &[5.0; 4]);
+    // An hour back; then five more intervals.
+    let hour_ns = 3_600_000 * MS;
+    for interval in 11..16 {
+        let now = Moment {
+            monotonic_ns: 60_000 * MS + interval * 100 * MS,
+            realtime_ns: 1_700_000_000_000 * MS + interval * 100 * MS - hour_ns,
+        };
+        daemon.shared.engine().tick(now).unwrap();
+    }
+    let since = 1_700_000_000_000 * MS + 1_200 * MS - hour_ns;
+    let late = daemon.get(&format!("/v1/history?since_ns={since}")).await;
+    assert_eq!(late["series"][0]["epochs"].as_array().unwrap().len(), 3);
+}
+
+#[tokio::test]
+async fn reals_are_added_changed_and_removed() {
+    let daemon = Daemon::new(WEB);
+    let real = "/v1/vips/web/reals/10.0.0.2";
+    let (status, vip) = daemon.call("PATCH", real, json!({ "weight": 3 })).await;
+    assert_eq!(
+        (status, &vip["reals"][1]["weight"]),
+        (StatusCode::OK, &json!(3))
+    );
+    let (_, vip) = daemon.call("PATCH", real, json!({ "drain": true })).await;
+    assert_eq!(vip["reals"][1]["state"], "drain");
+    assert_eq!(daemon.plane.state().share(0, 1), 0.0);
+    let body = json!({ "address": "10.0.0.9", "weight": 2 });
+    let (_, vip) = daemon
+        .call("POST", "/v1/vips/192.0.2.1%3A80/reals", body)
+        .await;
+    assert_eq!(vip["reals"][4]["address"], "10.0.0.9");
+    let (status, _) = daemon.call("DELETE", real, Value::Null).await;
+    assert_eq!(status, StatusCode::NO_CONTENT);
+    assert_eq!(daemon.plane.state().reals.len(), 4);
+}
+
+#[tokio::test]
+async fn vips_are_added_and_removed() {
+    let daemon = Daemon::new(WEB);
+    let body = json!({
+        "name": "api", "address": "2001:db8::1", "port": 443,
+        "real": [{ "address": "2001:db8::9" }],
+    });
+    let (status, vip) = daemon.call("POST", "/v1/vips", body.clone()).await;
+    assert_eq!(
+        (status, &vip["scheduler"]),
+        (StatusCode::CREATED, &json!("maglev"))
+    );
+    let (status, problem) = daemon.call("POST", "/v1/vips", body).await;
+    assert_eq!(status, StatusCode::CONFLICT);
+    assert!(
+        problem["error"]
+            .as_str()
+            .unwrap()
+            .starts_with("vip api exists already")
+    );
+    let (status, _) = daemon.call("DELETE", "/v1/vips/api", Value::Null).await;
+    assert_eq!(status, StatusCode::NO_CONTENT);
+    assert_eq!(daemon.get("/v1/vips").await.as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn refusals_are_sentences() {
+    let daemon = Daemon::new(WEB);
+    let web = "/v1/vips/web/reals/10.0.0.1";
+    let cases = [
+        (
+            "GET",
+            "/v1/vips/nix",
+            json!(null),
+            404,
+            "there is no vip `nix`; there are web",
+        ),
+        (
+            "DELETE",
+            "/v1/vips/web/reals/10.0.0.7",
+            json!(null),
+            404,
+            "vip web has no real `10.0.0.7`; it has 10.0.0.1, 10.0.0.2, 10.0.0.3, 10.0.0.4",
+        ),
+        (
+            "PATCH",
+            web,
+            json!({ "weight": 70_000 }),
+            422,
+            "weight 70000 is out of range; use 0 (no new connections) to 65535",
+        ),
+        (
+            "PATCH",
+            web,
+            json!({ "wait": 1 }),
+            422,
+            "the body is not what is expected: unknown field `wait`, expected one of `weight`, `drain`, `maintenance` at line 1 column 7",
+        ),
+        (
+            "POST",
+            "/v1/vips/web/reals",
+            json!({ "address": "10.0.0.1" }),
+            422,
+            "vip web has real 10.0.0.1 already; change its weight instead",
+        ),
+        (
+            "POST",
+            "/v1/vips/web/reals",
+            json!({ "address": "x" }),
+            422,
+            "`x` is no IP address; write for example 192.0.2.1 or 2001:db8::1",
+        ),
+        (
+            "POST",
+            "/v1/vips",
+            json!({ "address": "192.0.2.9", "port": 1, "sheduler": "hash" }),
+            422,
+            "unknown key `sheduler`; did you mean `scheduler`?",
+        ),
+        (
+            "PUT",
+            "/v1/vips",
+            json!(null),
+            405,
+            "/v1/vips does not take PUT",
+        ),
+        (
+            "GET",
+            "/v2",
+            json!(null),
+            404,
+            "there is nothing at /v2; see /v1/status, /v1/stats, /v1/vips, /v1/history, /v1/moves, /metrics",
+        ),
+    ];
+    for (method, path, body, code, sentence) in cases {
+        let (status, problem) = daemon.call(method, path, body).await;
+        assert_eq!(
+            (status.as_u16(), &problem["error"]),
+            (code, &json!(sentence)),
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_tcp_address_only_reads() {
+    let daemon = Daemon::new(WEB);
+    let router = || api::read_only_router(Arc::clone(&daemon.shared), Path::new("/run/x.sock"));
+    let (status, _) = request(router(), "GET", "/v1/stats", Value::Null).await;
+    assert_eq!(status, StatusCode::OK);
+    for (method, path) in [
+        ("POST", "/v1/reload"),
+        ("DELETE", "/v1/vips/web"),
+        ("PUT", "/x"),
+    ] {
+        let (status, problem) = request(router(), method, path, Value::Null).await;
+        assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
+        let sentence = problem["error"].as_str().unwrap();
+        assert!(
+            sentence.starts_with(
+                "this address is read-only; write through the Unix socket /run/x.sock"
+            )
+        );
+    }
+    assert_eq!(daemon.plane.state().vips.len(), 1);
+}
+
+#[tokio::test]
+async fn a_reload_takes_a_good_file_and_keeps_a_bad_one_out() {
+    let daemon = Daemon::new(WEB);
+    let good = format!(
+        "interface = \"eth0\"\n{}",
+        WEB.replace("10.0.0.4", "10.0.0.5")
+    );
+    fs::write(daemon.file(), &good).unwrap();
+    let (status, summary) = daemon.call("POST", "/v1/reload", Value::Null).await;
+    assert_eq!(
+        (status, summary),
+        (StatusCode::OK, json!("1 VIP with 4 reals on eth0"))
+    );
+    assert_eq!(
+        daemon.get("/v1/vips/web").await["reals"][3]["address"],
+        "10.0.0.5"
+    );
+    fs::write(daemon.file(), good.replace("latency", "latincy")).unwrap();
+    let (status, problem) = daemon.call("POST", "/v1/reload", Value::Null).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+    let sentence = problem["error"].as_str().unwrap();
+    assert!(sentence.ends_with("lb.toml:7: unknown scheduler `latincy`; did you mean `latency`?"));
+    assert_eq!(
+        daemon.get("/v1/status").await["last_reload_error"],
+        problem["error"]
+    );
+    assert_eq!(daemon.get("/v1/vips/web").await["scheduler"], "latency");
+    fs::write(daemon.file(), &good).unwrap();
+    daemon.call("POST", "/v1/reload", Value::Null).await;
+    assert_eq!(
+        daemon.get("/v1/status").await["last_reload_error"],
+        Value::Null
+    );
+}
+
+#[test]
+fn a_slow_gateway_holds_nobody_up() {
+    let daemon = Daemon::new(WEB);
+    daemon.plane.state().gateway_delay = Duration::from_secs(2);
+    let text = format!("interface = \"eth0\"\n[encap]\nmtu = 1400\n{WEB}");
+    fs::write(daemon.file(), text).unwrap();
+    let shared = Arc::clone(&daemon.shared);
+    let reload = thread::spawn(move || shared.reload());
+    thread::sleep(Duration::from_millis(300));
+    let asked = Instant::now();
+    daemon.run(1, &[5.0; 4]);
+    assert!(asked.elapsed() < Duration::from_secs(1));
+    reload.join().unwrap().unwrap();
+    assert_eq!(daemon.plane.state().next_hop.unwrap().mtu, 1400);
+}
+
+#[tokio::test]
+async fn metrics_are_open_metrics_text() {
+    let daemon = Daemon::new(WEB);
+    daemon.run(11, &[5.0; 4]);
+    let page = daemon.get("/metrics").await;
+    let page = page.as_str().unwrap();
+    for line in [
+        "# TYPE causeway_packets counter",
+        "causeway_packets_total{verdict=\"not_vip\",action=\"pass\"} 7",
+        "causeway_packet_bytes_total{verdict=\"established\",action=\"tx\"} 100000",
+        "causeway_vip_packets_total{vip=\"web\"} 40",
+        "causeway_real_requests_total{vip=\"web\",real=\"10.0.0.3\"} 550",
+        "causeway_real_weight{vip=\"web\",real=\"10.0.0.1\",kind=\"effective\"} 1.0",
+        "# TYPE causeway_real_response_latency_seconds histogram",
+        "causeway_real_response_latency_seconds_sum{vip=\"web\",real=\"10.0.0.1\"} 2.75",
+        "causeway_real_response_latency_seconds_bucket{le=\"0.004194304\",vip=\"web\",real=\"10.0.0.1\"} 0",
+        "causeway_real_response_latency_seconds_bucket{le=\"0.006291456\",vip=\"web\",real=\"10.0.0.1\"} 550",
+        "causeway_real_response_latency_seconds_bucket{le=\"+Inf\",vip=\"web\",real=\"10.0.0.1\"} 550",
+        "# EOF",
+    ] {
+        assert!(
+            page.lines().any(|found| found == line),
+            "{line} is missing in\n{page}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_sum_of_latencies_never_falls() {
+    let daemon = Daemon::new(WEB);
+    let scrape = async || {
+        let page = daemon.get("/metrics").await;
+        let value = |name: &str| -> f64 {
+            let name = format!("causeway_real_response_latency_seconds_{name}{{vip=\"web\",");
+            let mut lines = page.as_str().unwrap().lines();
+            let line = lines.find(|line| line.starts_with(&name)).unwrap();
+            line.rsplit_once(' ').unwrap().1.parse().unwrap()
+        };
+        (value("sum"), value("count"))
+    };
+    daemon.run(11, &[100.0; 4]);
+    let slow = scrape().await;
+    assert_eq!(slow, (55.0, 550.0));
+    // The mean falls while the histogram is not read anew.
+    daemon.run(5, &[1.0; 4]);
+    let fast = scrape().await;
+    assert!(
+        (fast.0 - 55.25).abs() < 1e-9 && fast.1 >= slow.1,
+        "{fast:?}"
+    );
+}
+
+/// The answer, field by field; the command line's tests make tables of it.
+#[tokio::test]
+async fn the_answer_of_stats_is_this() {
+    let text = WEB.replace("\"latency\"", "\"latency\"\ncontrol = \"watermark\"");
+    let daemon = Daemon::new(&text);
+    daemon.run(12, &[5.0; 4]);
+    daemon.run(22, &[100.0, 5.0, 5.0, 5.0]);
+    let mut answer = daemon.get("/v1/stats").await;
+    answer["at"] = serde_json::json!({ "monotonic_ns": 0, "realtime_ns": 0 });
+    let answer = serde_json::to_string_pretty(&answer).unwrap() + "\n";
+    let expected = include_str!("../testdata/stats.json");
+    assert_eq!(answer, expected, "\n{answer}");
+}

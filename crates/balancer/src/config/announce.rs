@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Validation of `[announce]`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use causeway_service::config::{Faults, Words, directory, text, units};
+
+use super::raw::RawAnnounce;
+use super::words::OnStop;
+
+/// Longer than a start takes, shorter than anybody waits for.
+const DELAY: Duration = Duration::from_secs(3);
+const DELAY_MAX: Duration = Duration::from_secs(3600);
+
+/// How the routers hear of VIPs that are ready.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Announce {
+    /// File that BIRD includes.
+    pub bird: PathBuf,
+    /// Command that has BIRD read it again; empty: none.
+    pub configure: Vec<String>,
+    /// How long a VIP has been ready before it is announced.
+    pub delay: Duration,
+    /// What becomes of the routes when the process stops.
+    pub on_stop: OnStop,
+}
+
+pub(super) fn announce(raw: &RawAnnounce, faults: &mut Faults<'_>) -> Option<Announce> {
+    let Some(bird) = &raw.bird else {
+        let unused = [&raw.delay, &raw.on_stop].into_iter().flatten().next();
+        if unused.is_some() || raw.configure.is_some() {
+            faults.file("[announce] needs `bird`, the file that BIRD includes; add for example bird = \"/run/causeway/bird.conf\"");
+        }
+        return None;
+    };
+    let delay = text(raw.delay.as_ref(), faults, |text| {
+        let delay = units::duration(text)?;
+        match delay <= DELAY_MAX {
+            true => Ok(delay),
+            false => Err("delay must lie between 0s and 1h".to_owned()),
+        }
+    });
+    let default = || ["birdc", "configure"].map(str::to_owned).to_vec();
+    Some(Announce {
+        bird: directory(Some(bird), "", faults),
+        configure: raw.configure.clone().unwrap_or_else(default),
+        delay: delay.unwrap_or(DELAY),
+        on_stop: text(raw.on_stop.as_ref(), faults, OnStop::from_word).unwrap_or(OnStop::Withdraw),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::Config;
+    use super::*;
+
+    fn parse(announce: &str) -> Result<Option<Announce>, String> {
+        let text = format!(
+            "interface = \"eth0\"\n[announce]\n{announce}\n[[vip]]\naddress = \"192.0.2.1\"\nport = 80\nreal = [{{ address = \"10.0.0.1\" }}]\n"
+        );
+        let config = Config::parse(Path::new("lb.toml"), &text);
+        config
+            .map(|config| config.announce)
+            .map_err(|errors| errors.faults[0].message.clone())
+    }
+
+    #[test]
+    fn announcements_have_defaults_and_bounds() {
+        assert_eq!(parse("").unwrap(), None);
+        let announce = parse("bird = \"/run/bird.conf\"").unwrap().unwrap();
+        assert_eq!(announce.configure, ["birdc", "configure"]);
+        assert_eq!(announce.delay, DELAY);
+        assert_eq!(announce.on_stop, OnStop::Withdraw);
+        for (announce, expected) in [
+            ("delay = \"1s\"", "[announce] needs `bird`"),
+            (
+                "bird = \"bird.conf\"",
+                "`bird.conf` is not an absolute path",
+            ),
+            (
+                "bird = \"/b\"\ndelay = \"2h\"",
+                "delay must lie between 0s and 1h",
+            ),
+            ("bird = \"/b\"\non_stop = \"stay\"", "unknown stop `stay`"),
+        ] {
+            let said = parse(announce).unwrap_err();
+            assert!(said.starts_with(expected), "{said}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a VIP does by the client's prefix: reals of their own, and a limit of new flows.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use causeway_io::Prefix;
+use causeway_service::config::{Faults, Words as _, network, text};
+use serde_json::{Value, json};
+use toml::Spanned;
+
+use super::raw::{RawLimit, RawSource, RawVip};
+use super::{Otherwise, Real, Scheduler};
+
+/// Groups of prefixes that the data plane has rings for, over all VIPs.
+pub(super) const SOURCES_MAX: usize = causeway_io::abi::SOURCE_GROUPS as usize;
+
+/// Clients that have reals of their own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// Their prefixes, of the VIP's family.
+    pub from: Vec<Prefix>,
+    /// The reals, which are among the VIP's.
+    pub reals: Vec<IpAddr>,
+    /// What becomes of them without these.
+    pub otherwise: Otherwise,
+    /// Whether these reals are for them alone.
+    pub exclusive: bool,
+}
+
+/// How many new flows a client prefix may open.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FlowLimit {
+    /// Flows per second; 0: no limit.
+    pub rate: f64,
+    /// Flows at once.
+    pub burst: u32,
+    /// Bits of an IPv4 client's address that count.
+    pub prefix4: u8,
+    /// The same of IPv6.
+    pub prefix6: u8,
+}
+
+// The rate comes from a file and is no NaN.
+impl Eq for FlowLimit {}
+
+impl FlowLimit {
+    /// As the data plane has it; `None` for no limit.
+    pub fn in_force(self) -> Option<causeway_io::FlowLimit> {
+        causeway_io::FlowLimit::new(self.rate, self.burst, self.prefix4, self.prefix6)
+    }
+}
+
+pub(super) fn limit(raw: Option<&Spanned<RawLimit>>, faults: &mut Faults<'_>) -> Option<FlowLimit> {
+    let spanned = raw?;
+    let raw = spanned.as_ref();
+    let Some(rate) = &raw.rate else {
+        faults.at(
+            spanned.span(),
+            "the limit has no `rate`, new flows per second of a client prefix; add for example rate = 100",
+        );
+        return None;
+    };
+    let rate_is = *rate.as_ref();
+    if !(0.0..=causeway_io::FlowLimit::RATE_MAX).contains(&rate_is) {
+        faults.at(
+            rate.span(),
+            format!(
+                "rate must lie between 0 (no limit) and {} new flows per second",
+                causeway_io::FlowLimit::RATE_MAX
+            ),
+        );
+        return None;
+    }
+    let mut number = |value: Option<&Spanned<i64>>, default: i64, max: i64, key: &str| {
+        let Some(value) = value else { return default };
+        if !(1..=max).contains(value.as_ref()) {
+            faults.at(value.span(), format!("{key} must lie between 1 and {max}"));
+            return default;
+        }
+        *value.as_ref()
+    };
+    // A second's worth, and at least what a page load opens.
+    let burst = (rate_is.ceil() as i64).max(10);
+    let limit = FlowLimit {
+        rate: rate_is,
+        burst: number(raw.burst.as_ref(), burst, 1 << 24, "burst") as u32,
+        prefix4: number(raw.prefix4.as_ref(), 32, 32, "prefix4") as u8,
+        prefix6: number(raw.prefix6.as_ref(), 64, 128, "prefix6") as u8,
+    };
+    if limit.rate > 0.0 && limit.in_force().is_none() {
+        faults.at(
+            spanned.span(),
+            format!(
+                "a burst of {} at {} per second takes more than {} s to be paid off; lower burst, or raise rate",
+                limit.burst,
+                limit.rate,
+                causeway_io::FlowLimit::BURST_SECONDS_MAX
+            ),
+        );
+        return None;
+    }
+    (limit.rate > 0.0).then_some(limit)
+}
+
+pub(super) fn sources(
+    raw: &RawVip,
+    vip: IpAddr,
+    scheduler: Scheduler,
+    reals: &[Real],
+    faults: &mut Faults<'_>,
+) -> Vec<Source> {
+    let mut seen: HashMap<Prefix, usize> = HashMap::new();
+    let mut sources = Vec::with_capacity(raw.source.len());
+    for spanned in &raw.source {
+        if scheduler == Scheduler::LeastLoaded {
+            faults.at(
+                spanned.span(),
+                "scheduler = \"least-loaded\" plans for all clients alike; with `source` use p2c, awrr or another",
+            );
+        }
+        let line = faults.line(&spanned.span());
+        let source = source(spanned, vip, reals, faults);
+        for prefix in &source.from {
+            if let Some(first) = seen.insert(*prefix, line) {
+                let (address, length) = prefix;
+                faults.at(
+                    spanned.span(),
+                    format!("{address}/{length} is given twice, first on line {first}; a prefix has one set of reals"),
+                );
+            }
+        }
+        sources.push(source);
+    }
+    let exclusive = |real: &Real| {
+        let mut all = sources.iter();
+        all.any(|source| source.exclusive && source.reals.contains(&real.address))
+    };
+    if let (Some(first), true) = (raw.source.first(), reals.iter().all(exclusive)) {
+        faults.at(
+            first.span(),
+            "all reals are exclusive, and other clients have none; leave one to them",
+        );
+    }
+    sources
+}
+
+fn source(
+    spanned: &Spanned<RawSource>,
+    vip: IpAddr,
+    known: &[Real],
+    faults: &mut Faults<'_>,
+) -> Source {
+    let raw = spanned.as_ref();
+    for (key, empty, example) in [
+        ("from", raw.from.is_empty(), "from = [\"10.0.0.0/8\"]"),
+        ("reals", raw.reals.is_empty(), "reals = [\"10.0.0.1\"]"),
+    ] {
+        if empty {
+            faults.at(
+                spanned.span(),
+                format!("the source has no `{key}`; add for example {example}"),
+            );
+        }
+    }
+    let mut from = Vec::with_capacity(raw.from.len());
+    for place in &raw.from {
+        from.extend(text(Some(place), faults, |text| {
+            let (address, length) = network(text)?;
+            match address.is_ipv4() == vip.is_ipv4() {
+                true => Ok((address, length)),
+                false => Err(format!(
+                    "`{text}` is of another family than {vip}; its clients cannot come to this vip"
+                )),
+            }
+        }));
+    }
+    let mut reals = Vec::with_capacity(raw.reals.len());
+    for place in &raw.reals {
+        reals.extend(text(Some(place), faults, |text| {
+            let address = text.parse().ok();
+            let real = known.iter().find(|real| Some(real.address) == address);
+            real.map(|real| real.address)
+                .ok_or_else(|| format!("`{text}` is no real of this vip; add it as one first"))
+        }));
+    }
+    Source {
+        from,
+        reals,
+        otherwise: text(raw.otherwise.as_ref(), faults, Otherwise::from_word)
+            .unwrap_or(Otherwise::Pool),
+        exclusive: raw.exclusive.unwrap_or(false),
+    }
+}
+
+/// As a request has it.
+pub(super) fn source_to_json(source: &Source) -> Value {
+    let prefix = |(address, length): &Prefix| format!("{address}/{length}");
+    let from: Vec<String> = source.from.iter().map(prefix).collect();
+    let reals: Vec<String> = source.reals.iter().map(IpAddr::to_string).collect();
+    json!({
+        "from": from, "reals": reals,
+        "otherwise": source.otherwise.to_string(), "exclusive": source.exclusive,
+    })
+}
+
+/// The same of a limit.
+pub(super) fn limit_to_json(limit: &FlowLimit) -> Value {
+    json!({
+        "rate": limit.rate, "burst": limit.burst,
+        "prefix4": limit.prefix4, "prefix6": limit.prefix6,
+    })
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Cookies: the keys file, and how a VIP's are made.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use causeway_core::cookie::{Format, Keys, Mode};
+use causeway_service::config::{CookieKind, Faults, Words, cookie_format, keys_of, text, units};
+use toml::Spanned;
+
+use super::Protocol;
+use super::raw::{RawCookie, RawVip};
+use super::words::CookieAt;
+
+/// How long an id rests that was taken away: connections of a server that is gone
+/// give up before (Linux: after 15 retransmissions, 924 s, or sooner).
+pub const QUARANTINE: Duration = Duration::from_secs(15 * 60);
+const QUARANTINE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// What cookies need beside the VIPs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cookies {
+    /// The keys file.
+    pub file: PathBuf,
+    /// What it holds.
+    pub keys: Keys,
+    /// How long an id rests before another real gets it.
+    pub quarantine: Duration,
+}
+
+pub(super) fn cookies(raw: &RawCookie, faults: &mut Faults<'_>) -> Option<Cookies> {
+    let quarantine = text(raw.quarantine.as_ref(), faults, |text| {
+        let quarantine = units::duration(text)?;
+        match quarantine <= QUARANTINE_MAX {
+            true => Ok(quarantine),
+            false => Err("quarantine must lie between 0s and 168h".to_owned()),
+        }
+    });
+    let (file, keys) = keys_of(raw.keys.as_ref(), faults)?;
+    Some(Cookies {
+        file,
+        keys,
+        quarantine: quarantine.unwrap_or(QUARANTINE),
+    })
+}
+
+/// What a VIP's cookies need beside the VIP.
+#[derive(Debug, Clone, Copy)]
+pub struct Beside {
+    /// There are keys.
+    pub has_keys: bool,
+    /// How many second-tier balancers there are, a power of two.
+    pub tiers: u32,
+    /// What the VIP's cookies are, where it does not say.
+    pub kept: Option<Format>,
+}
+
+impl Beside {
+    /// Of a balancer that runs by `config`.
+    pub fn of(config: &super::Config) -> Self {
+        Self {
+            has_keys: config.cookies.is_some(),
+            tiers: config.stateful.tiers,
+            kept: None,
+        }
+    }
+
+    /// The cookies that a VIP has, and goes on with.
+    pub fn keeping(kept: Option<Format>) -> Self {
+        Self {
+            kept,
+            ..Self::NOTHING
+        }
+    }
+
+    /// Nothing: for a whole file.
+    pub const NOTHING: Self = Self {
+        has_keys: false,
+        tiers: 1,
+        kept: None,
+    };
+}
+
+/// Why not at the balancer: docs/decisions.md, 73.
+fn cookie_at(word: &str) -> Result<CookieAt, String> {
+    match word {
+        "balancer" => Err("cookie_at = \"balancer\" would need responses that pass the balancer, and servers answer past it; use \"agent\", which runs on each server".to_owned()),
+        word => CookieAt::from_word(word),
+    }
+}
+
+/// A VIP's format. TCP VIPs have cookies as soon as there are keys.
+pub(super) fn of_vip(
+    raw: &RawVip,
+    protocol: Protocol,
+    beside: Beside,
+    faults: &mut Faults<'_>,
+) -> Option<Format> {
+    if raw.cookie.is_none() && beside.kept.is_some() {
+        return beside.kept;
+    }
+    let kind = text(raw.cookie.as_ref(), faults, CookieKind::from_word);
+    text(raw.cookie_at.as_ref(), faults, cookie_at);
+    let default = match protocol == Protocol::Tcp && beside.has_keys {
+        true => CookieKind::Timestamp,
+        false => CookieKind::None,
+    };
+    if let (Some(kind), Some(place)) = (kind.filter(|kind| *kind != CookieKind::None), &raw.cookie)
+    {
+        if protocol != Protocol::Tcp {
+            faults.at(
+                place.span(),
+                format!(
+                    "cookie = \"{kind}\" needs TCP, whose timestamps carry it; a UDP vip has none"
+                ),
+            );
+            return None;
+        }
+        if kind == CookieKind::Tier {
+            return of_first_tier(raw, place, beside.tiers, faults);
+        }
+        if !beside.has_keys {
+            faults.at(place.span(), format!("cookie = \"{kind}\" needs keys; name their file under [cookie], and make it with `causeway cookie new-keys`"));
+            return None;
+        }
+    }
+    cookie_format(
+        kind.unwrap_or(default),
+        raw.cookie_bits.as_ref(),
+        raw.cookie_id_bits.as_ref(),
+        faults,
+    )
+}
+
+/// The words of second-tier balancers, as a first tier reads them: the reals are those
+/// balancers, and their ids the numbers.
+fn of_first_tier(
+    raw: &RawVip,
+    place: &Spanned<String>,
+    tiers: u32,
+    faults: &mut Faults<'_>,
+) -> Option<Format> {
+    if tiers < 2 {
+        faults.at(place.span(), "cookie = \"tier\" needs the number of second-tier balancers: set tiers under [stateful], the same as in their files");
+        return None;
+    }
+    if let Some(bits) = raw.cookie_bits.as_ref().or(raw.cookie_id_bits.as_ref()) {
+        faults.at(bits.span(), "cookie = \"tier\" reads words, whose parts [stateful] tiers gives; remove cookie_bits and cookie_id_bits");
+    }
+    for real in raw.real.iter().filter(|real| real.as_ref().id.is_none()) {
+        faults.at(real.span(), "with cookie = \"tier\" each real is a second-tier balancer and needs its number; add id, which is `tier` under [stateful] in its file");
+    }
+    let format = Format::default_of(Mode::Tier);
+    Format::new(Mode::Tier, format.bits(), tiers.trailing_zeros() as u8).ok()
+}
+
+/// The word of a format's mode.
+pub fn word(format: Option<&Format>) -> &'static str {
+    match format.map(Format::mode) {
+        None => "none",
+        Some(Mode::Timestamp) => "timestamp",
+        Some(Mode::Light) => "timestamp-light",
+        Some(Mode::Msb) => "timestamp-msb",
+        Some(Mode::Tier) => "tier",
+    }
+}

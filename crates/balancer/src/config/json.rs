@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//! VIPs and reals that come in through the API.
+//!
+//! They have the same keys as in the file and pass the same validation: the
+//! value is written as a file with one VIP, and read back.
+
+use causeway_service::config::Words;
+use serde_json::{Value, json};
+
+use super::{Beside, Config, Control, Real, Scheduler, Vip, clients_of, health};
+
+/// Validates one VIP, for a balancer that has `beside` for it. The error is one sentence.
+pub fn vip_from_json(vip: Value, beside: Beside) -> Result<Vip, String> {
+    let file = json!({ "interface": "api", "vip": [vip] });
+    let text = toml::to_string(&file).map_err(|error| format!("not a vip: {error}"))?;
+    let config = Config::parse_request(&text, beside).map_err(|errors| {
+        let first = errors.faults.into_iter().next();
+        first.map_or_else(String::new, |fault| fault.message)
+    })?;
+    let vip = config.vips.into_iter().next();
+    vip.ok_or_else(|| "the request has no vip".to_owned())
+}
+
+/// Validates a VIP with other values of some keys. The error is one sentence.
+pub fn changed_vip(vip: &Vip, change: &Value) -> Result<Vip, String> {
+    let mut whole = vip_to_json(vip);
+    for (key, value) in change.as_object().into_iter().flatten() {
+        whole[key] = value.clone();
+    }
+    // What belongs to the scheduler that was goes with it, unless it is named.
+    let is_named = |key: &str| change.get(key).is_some();
+    let scheduler = whole["scheduler"].as_str().unwrap_or_default();
+    let follows_load = Scheduler::from_word(scheduler)?.follows_load();
+    if is_named("scheduler") && !is_named("control") {
+        remove(&mut whole, "control");
+    }
+    if whole.get("control").is_none_or(|word| word == "off") && !is_named("latency") {
+        remove(&mut whole, "latency");
+    }
+    if !follows_load && !is_named("load") {
+        remove(&mut whole, "load");
+    }
+    // Places, cookies, keys of connection ids and reals belong to the file, or have
+    // requests of their own: they stay as they are.
+    Ok(Vip {
+        stateful: vip.stateful,
+        cookie: vip.cookie,
+        quic: vip.quic.clone(),
+        reals: vip.reals.clone(),
+        ..vip_from_json(whole, Beside::keeping(vip.cookie))?
+    })
+}
+
+fn remove(object: &mut Value, key: &str) {
+    if let Some(object) = object.as_object_mut() {
+        object.remove(key);
+    }
+}
+
+fn vip_to_json(vip: &Vip) -> Value {
+    let reals: Vec<Value> = vip.reals.iter().map(real_to_json).collect();
+    let mut whole = json!({
+        "name": vip.name,
+        "address": vip.address.to_string(),
+        "port": vip.port,
+        "protocol": vip.protocol.to_string(),
+        "scheduler": vip.scheduler.to_string(),
+        "flow_table": vip.flow_table,
+        "forwarding": vip.forwarding.to_string(),
+        "fragments": vip.fragments.to_string(),
+        "control": vip.control.to_string(),
+        "need": vip.need,
+        "real": reals,
+    });
+    if let Some(health) = &vip.health {
+        whole["health"] = health::to_json(health);
+    }
+    let sources = vip.sources.iter().map(clients_of::source_to_json);
+    whole["source"] = sources.collect();
+    if let Some(limit) = &vip.limit {
+        whole["limit"] = clients_of::limit_to_json(limit);
+    }
+    if vip.control != Control::Off {
+        whole["latency"] = json!(vip.latency.to_string());
+    }
+    if vip.scheduler.follows_load() {
+        whole["load"] = json!(vip.load.to_string());
+    }
+    whole
+}
+
+/// Validates one more real of `vip`. The error is one sentence.
+pub fn real_from_json(vip: &Vip, real: Value) -> Result<Real, String> {
+    let address = real.get("address").and_then(Value::as_str);
+    let known = |known: &&Real| address.is_some_and(|text| text.parse() == Ok(known.address));
+    if let Some(known) = vip.reals.iter().find(known) {
+        return Err(format!(
+            "vip {} has real {} already; change its weight instead",
+            vip.name, known.address
+        ));
+    }
+    let mut whole = vip_to_json(vip);
+    if let Some(reals) = whole["real"].as_array_mut() {
+        reals.push(real);
+    }
+    let mut reals = vip_from_json(whole, Beside::keeping(vip.cookie))?.reals;
+    reals
+        .pop()
+        .ok_or_else(|| "the request has no real".to_owned())
+}
+
+fn real_to_json(real: &Real) -> Value {
+    let mut value = json!({
+        "address": real.address.to_string(),
+        "weight": real.weight,
+        "drain": real.drain,
+        "maintenance": real.maintenance,
+    });
+    if let Some(id) = real.id {
+        value["id"] = json!(id);
+    }
+    if let Some(mac) = real.mac {
+        value["mac"] = json!(mac.to_string());
+    }
+    value
+}

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The balancer's configuration: values that cannot be wrong.
+//!
+//! A file goes text -> [`raw`] (serde, unknown keys refused) -> [`validate`]
+//! (everything that two keys can contradict each other in) -> [`Config`].
+//! What holds a `Config` need not check anything again.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use causeway_core::control::{Law, Params};
+use causeway_core::cookie::quic::Route;
+use causeway_core::cookie::{Format, Mode};
+
+mod announce;
+mod clients_of;
+#[cfg(test)]
+mod clients_of_tests;
+pub mod cookie;
+#[cfg(test)]
+mod cookie_tests;
+mod hash_key;
+mod health;
+mod json;
+pub mod quic;
+#[cfg(test)]
+mod quic_tests;
+mod raw;
+mod reports;
+mod stateful;
+#[cfg(test)]
+mod tests;
+mod validate;
+mod vip;
+mod words;
+
+pub use causeway_io::{FlowIdle, TunnelEnds, XdpMode};
+use causeway_service::config::{ConfigErrors, plural, read};
+
+pub use announce::Announce;
+pub use clients_of::{FlowLimit, Source};
+pub use cookie::{Beside, Cookies};
+pub use hash_key::HashKey;
+pub use health::{Health, Probe};
+pub use json::{changed_vip, real_from_json, vip_from_json};
+pub use reports::ClientReports;
+pub use stateful::Stateful;
+pub use words::{
+    Control, Forwarding, Fragments, GueChecksum, LatencySource, LoadSource, OnStop, Otherwise,
+    Protocol, Scheduler,
+};
+
+/// Everything `causeway lb` needs to know.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Interface that the XDP program is attached to.
+    pub interface: String,
+    /// Directory on a bpffs that holds maps and link.
+    pub pin_dir: PathBuf,
+    /// Directory for what outlives the daemon and is not in the kernel. Nothing is,
+    /// so far.
+    pub state_dir: PathBuf,
+    /// Unix socket of the API.
+    pub socket: PathBuf,
+    /// Loopback address of the read-only HTTP API, if any.
+    pub http: Option<SocketAddr>,
+    /// Remove VIPs and reals that the pinned maps hold and the file does not name.
+    pub reconcile: bool,
+    /// Key of the hash that picks reals; `None` keeps the running one, or makes one.
+    pub hash_key: Option<HashKey>,
+    /// How to attach the XDP program.
+    pub xdp_mode: XdpMode,
+    /// Outer header of encapsulated packets.
+    pub encap: Encap,
+    /// Most IPv4 and IPv6 flows remembered.
+    pub flows_v4: u32,
+    /// See `flows_v4`.
+    pub flows_v6: u32,
+    /// How long the flow table keeps silent flows.
+    pub flow_idle: FlowIdle,
+    /// Places for connections of stateful VIPs.
+    pub stateful: Stateful,
+    /// Own addresses where tunnels of a first tier end.
+    pub tunnel_ends: TunnelEnds,
+    /// Whether the data plane measures latency.
+    pub measure: bool,
+    /// Constants of the controller.
+    pub control: Params,
+    /// The law that `control = "observe"` computes by.
+    pub law: Law,
+    /// Keys of cookies; `None`: no VIP has cookies.
+    pub cookies: Option<Cookies>,
+    /// How routers hear of VIPs that are ready, if they do.
+    pub announce: Option<Announce>,
+    /// Where agents tell what their clients feel; `None`: nowhere.
+    pub clients: Option<ClientReports>,
+    /// How much history per real the daemon keeps.
+    pub history: Duration,
+    /// The virtual services, in the file's order.
+    pub vips: Vec<Vip>,
+}
+
+/// The outer header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Encap {
+    /// Source of outer IPv4 headers; host bits of the prefix carry entropy.
+    pub source_v4: Option<(Ipv4Addr, u8)>,
+    /// Source of outer IPv6 headers; as `source_v4`.
+    pub source_v6: Option<(Ipv6Addr, u8)>,
+    /// Next hop; `None` resolves the default route's neighbour.
+    pub gateway_mac: Option<Mac>,
+    /// Largest packet, outer header included, that the path to the reals carries.
+    pub mtu: Option<u16>,
+    /// UDP port of the reals' tunnel ends, with forwarding `gue`.
+    pub gue_port: u16,
+    /// When the UDP checksum is filled in, with forwarding `gue`.
+    pub gue_checksum: GueChecksum,
+}
+
+/// An Ethernet address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Mac(pub [u8; 6]);
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// A virtual service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Vip {
+    /// Name for people; the address and port where the file gives none.
+    pub name: String,
+    /// Address that clients connect to.
+    pub address: IpAddr,
+    /// Port; 0 means every port.
+    pub port: u16,
+    /// Transport protocol.
+    pub protocol: Protocol,
+    /// How a new connection picks its real.
+    pub scheduler: Scheduler,
+    /// What the scheduler takes for a real's load, if it looks at loads.
+    pub load: LoadSource,
+    /// Whether connections are remembered. Without that, every packet goes by the ring.
+    pub flow_table: bool,
+    /// How packets reach the real.
+    pub forwarding: Forwarding,
+    /// What becomes of IP fragments.
+    pub fragments: Fragments,
+    /// Whether connections get places of their own.
+    pub stateful: bool,
+    /// Whether latency moves the weights.
+    pub control: Control,
+    /// What it takes for a real's latency.
+    pub latency: LatencySource,
+    /// How its connections' cookies are made, if they have any.
+    pub cookie: Option<Format>,
+    /// How the reals' health is probed; not at all without it.
+    pub health: Option<Health>,
+    /// Reals that must be up for the service to be offered.
+    pub need: usize,
+    /// How many new flows a client prefix may open.
+    pub limit: Option<FlowLimit>,
+    /// Clients that have reals of their own.
+    pub sources: Vec<Source>,
+    /// How QUIC connection ids carry a server's id; empty: they do not.
+    pub quic: Vec<Route>,
+    /// The servers, in the file's order; never empty.
+    pub reals: Vec<Real>,
+}
+
+/// A server of a VIP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Real {
+    /// Address of the server.
+    pub address: IpAddr,
+    /// Configured weight, at most [`WEIGHT_MAX`]; 0 takes no new connections.
+    pub weight: u32,
+    /// Ethernet address; always there when the VIP forwards by `l2`.
+    pub mac: Option<Mac>,
+    /// Takes no new connections, keeps those it has.
+    pub drain: bool,
+    /// Its id in cookies, if the file names one.
+    pub id: Option<u16>,
+    /// Is being worked on: as `drain`, and not probed.
+    pub maintenance: bool,
+}
+
+impl Vip {
+    /// Whether a real is for some clients alone.
+    pub fn is_reserved(&self, real: &Real) -> bool {
+        let mut exclusive = self.sources.iter().filter(|source| source.exclusive);
+        exclusive.any(|source| source.reals.contains(&real.address))
+    }
+
+    /// Whether its reals are stateful balancers, which have the connections.
+    pub fn is_first_tier(&self) -> bool {
+        self.cookie
+            .is_some_and(|cookie| cookie.mode() == Mode::Tier)
+    }
+}
+
+impl Real {
+    /// Whether an operator wants it to get new connections.
+    pub fn is_wanted(&self) -> bool {
+        !self.drain && !self.maintenance
+    }
+}
+
+impl Forwarding {
+    /// Whether packets get an outer header.
+    pub fn encapsulates(self) -> bool {
+        match self {
+            Self::Ipip | Self::Gue => true,
+            Self::L2 => false,
+        }
+    }
+
+    /// Bytes that an IPv6 tunnel puts in front of a packet.
+    fn overhead_v6(self) -> u16 {
+        match self {
+            Self::Ipip => 40,
+            Self::Gue => 48,
+            Self::L2 => 0,
+        }
+    }
+}
+
+/// Largest configured weight.
+pub const WEIGHT_MAX: u32 = 65_535;
+
+impl Config {
+    /// Reads and validates a file. All faults are reported together.
+    pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
+        let text = read(path)?;
+        let other = [("tunnel", "a tunnel's"), ("agent", "an agent's")];
+        let other = other
+            .iter()
+            .find(|(kind, _)| causeway_service::config::has_key(&text, kind));
+        match other {
+            Some((kind, whose)) => Err(ConfigErrors::of_file(
+                path,
+                format!("this is {whose} file; start it with `causeway {kind} -c FILE`"),
+            )),
+            None => Self::parse(path, &text),
+        }
+    }
+
+    /// Validates the text of a file; `path` only names it in messages.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
+        causeway_service::config::parse(path, text, |raw, faults| {
+            let config = validate::config(raw, Beside::NOTHING, faults)?;
+            reports::check(&config, faults);
+            Some(config)
+        })
+    }
+
+    /// Checks a text that stands beside a file.
+    fn parse_request(text: &str, beside: Beside) -> Result<Self, ConfigErrors> {
+        causeway_service::config::parse(Path::new("request"), text, |raw, faults| {
+            validate::config(raw, beside, faults)
+        })
+    }
+
+    /// The first key that differs from `running` and cannot change while the
+    /// daemon runs.
+    pub fn needs_restart(&self, running: &Self) -> Option<&'static str> {
+        let same = [
+            ("interface", self.interface == running.interface),
+            ("pin_dir", self.pin_dir == running.pin_dir),
+            ("state_dir", self.state_dir == running.state_dir),
+            ("socket", self.socket == running.socket),
+            ("http", self.http == running.http),
+            ("hash_key", self.hash_key == running.hash_key),
+            ("xdp.mode", self.xdp_mode == running.xdp_mode),
+            ("flow_table.ipv4", self.flows_v4 == running.flows_v4),
+            ("flow_table.ipv6", self.flows_v6 == running.flows_v6),
+            ("stateful", self.stateful == running.stateful),
+            ("encap.tunnel_ends", self.tunnel_ends == running.tunnel_ends),
+            ("measure", self.measure == running.measure),
+            ("clients.listen", self.reports_at() == running.reports_at()),
+        ];
+        same.iter().find(|(_, same)| !same).map(|(key, _)| *key)
+    }
+
+    fn reports_at(&self) -> Option<SocketAddr> {
+        self.clients.as_ref().map(|clients| clients.listen)
+    }
+
+    /// Whether a VIP's packets get an outer header, and so need a gateway.
+    pub fn encapsulates(&self) -> bool {
+        let mut vips = self.vips.iter();
+        vips.any(|vip| vip.forwarding.encapsulates())
+    }
+
+    /// One line for people.
+    pub fn summary(&self) -> String {
+        let reals: usize = self.vips.iter().map(|vip| vip.reals.len()).sum();
+        format!(
+            "{} with {} on {}",
+            plural(self.vips.len(), "VIP"),
+            plural(reals, "real"),
+            self.interface
+        )
+    }
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The file as it is written: every key optional, every value still text.
+//!
+//! Nothing outside `config` sees these types. They exist so that an unknown
+//! key is refused by serde and every other fault can name its line.
+
+use causeway_service::config::{CountValue, HttpValue, RawXdp, Text};
+use serde::Deserialize;
+use toml::Spanned;
+
+type Number = Option<Spanned<f64>>;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawConfig {
+    pub interface: Text,
+    pub pin_dir: Text,
+    pub state_dir: Text,
+    pub socket: Text,
+    pub http: Option<Spanned<HttpValue>>,
+    pub reconcile: Option<bool>,
+    pub hash_key: Text,
+    #[serde(default)]
+    pub xdp: RawXdp,
+    #[serde(default)]
+    pub encap: RawEncap,
+    #[serde(default)]
+    pub flow_table: RawFlowTable,
+    #[serde(default)]
+    pub stateful: RawStateful,
+    #[serde(default)]
+    pub measure: RawMeasure,
+    #[serde(default)]
+    pub control: RawControl,
+    #[serde(default)]
+    pub cookie: RawCookie,
+    pub clients: Option<RawReports>,
+    #[serde(default)]
+    pub announce: RawAnnounce,
+    #[serde(default)]
+    pub history: RawHistory,
+    #[serde(default)]
+    pub vip: Vec<Spanned<RawVip>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawEncap {
+    pub source: Text,
+    pub source6: Text,
+    pub gateway_mac: Text,
+    pub mtu: Option<Spanned<i64>>,
+    pub gue_port: Option<Spanned<i64>>,
+    pub gue_checksum: Text,
+    #[serde(default)]
+    pub tunnel_ends: Vec<Spanned<String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawFlowTable {
+    pub ipv4: Option<Spanned<CountValue>>,
+    pub ipv6: Option<Spanned<CountValue>>,
+    pub udp_idle: Text,
+    pub ended: Text,
+    pub tcp_idle: Text,
+    pub udp_drain: Text,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawStateful {
+    pub connections: Option<Spanned<CountValue>>,
+    pub word_source: Text,
+    pub word_source6: Text,
+    pub tier: Option<Spanned<i64>>,
+    pub tiers: Option<Spanned<i64>>,
+    pub idle: Text,
+    pub listen: Text,
+    pub adopt: Text,
+}
+
+/// Where agents tell what their clients feel.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawReports {
+    pub listen: Text,
+    pub keys: Text,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawAnnounce {
+    pub bird: Text,
+    pub configure: Option<Vec<String>>,
+    pub delay: Text,
+    pub on_stop: Text,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawMeasure {
+    pub enabled: Option<bool>,
+    pub estimator: Text,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawControl {
+    pub interval: Text,
+    pub law: Text,
+    pub alpha_high: Number,
+    pub alpha_low: Number,
+    pub step: Number,
+    pub take_max: Number,
+    pub gain_cap: Number,
+    pub floor: Number,
+    pub cap: Number,
+    pub regress_after: Option<Spanned<i64>>,
+    pub regress_rate: Number,
+    pub smoothing: Number,
+    pub min_samples: Option<Spanned<i64>>,
+    pub confidence: Number,
+    pub burst: Number,
+    pub tolerance: Number,
+    pub margin: Number,
+    pub return_rate: Number,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawCookie {
+    pub keys: Text,
+    pub quarantine: Text,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawHistory {
+    pub length: Text,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawVip {
+    pub name: Text,
+    pub address: Text,
+    pub port: Option<Spanned<i64>>,
+    pub protocol: Text,
+    pub scheduler: Text,
+    pub load: Text,
+    pub flow_table: Option<Spanned<bool>>,
+    pub forwarding: Text,
+    pub fragments: Text,
+    pub stateful: Option<Spanned<bool>>,
+    pub control: Text,
+    pub latency: Text,
+    pub cookie: Text,
+    pub cookie_at: Text,
+    pub cookie_bits: Option<Spanned<i64>>,
+    pub cookie_id_bits: Option<Spanned<i64>>,
+    pub health: Option<Spanned<RawHealth>>,
+    pub need: Option<Spanned<i64>>,
+    pub limit: Option<Spanned<RawLimit>>,
+    #[serde(default)]
+    pub source: Vec<Spanned<RawSource>>,
+    #[serde(default)]
+    pub quic_cid: Vec<Spanned<RawQuicCid>>,
+    #[serde(default)]
+    pub real: Vec<Spanned<RawReal>>,
+}
+
+/// How many new flows a client prefix may open.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawLimit {
+    pub rate: Number,
+    pub burst: Option<Spanned<i64>>,
+    pub prefix4: Option<Spanned<i64>>,
+    pub prefix6: Option<Spanned<i64>>,
+}
+
+/// Clients that have reals of their own.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawSource {
+    #[serde(default)]
+    pub from: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub reals: Vec<Spanned<String>>,
+    pub otherwise: Text,
+    pub exclusive: Option<bool>,
+}
+
+/// One configuration of QUIC connection ids.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawQuicCid {
+    pub config: Option<Spanned<i64>>,
+    pub algorithm: Text,
+    pub key: Text,
+    pub server_id_length: Option<Spanned<i64>>,
+    pub nonce_length: Option<Spanned<i64>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawHealth {
+    pub probe: Text,
+    pub port: Option<Spanned<i64>>,
+    pub interval: Text,
+    pub timeout: Text,
+    pub rise: Option<Spanned<i64>>,
+    pub fall: Option<Spanned<i64>>,
+    pub path: Text,
+    pub host: Text,
+    pub status: Option<Spanned<i64>>,
+    pub name: Text,
+    pub alpn: Text,
+    pub passive: Option<Spanned<bool>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawReal {
+    pub address: Text,
+    pub weight: Option<Spanned<i64>>,
+    pub mac: Text,
+    pub drain: Option<bool>,
+    pub id: Option<Spanned<i64>>,
+    pub maintenance: Option<bool>,
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `[clients]` of a balancer: where agents tell what their clients feel, and what it asks
+//! of the VIPs that go by it.
+
+use std::net::SocketAddr;
+
+use causeway_core::cookie::Keys;
+use causeway_service::config::{Faults, Words as _, keys_of, notice_address, text};
+
+use super::raw::{RawReports, RawVip};
+use super::words::LatencySource;
+use super::{Config, Control, Cookies, Protocol};
+
+/// Where reports of agents come in, and whose are believed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClientReports {
+    /// UDP address.
+    pub listen: SocketAddr,
+    /// The keys that they are signed with.
+    pub keys: Keys,
+}
+
+pub(super) fn reports(
+    raw: &RawReports,
+    cookies: Option<&Cookies>,
+    faults: &mut Faults<'_>,
+) -> Option<ClientReports> {
+    if raw.listen.is_none() {
+        faults.file("`listen` is missing under [clients]; name an address for agents' reports, for example listen = \"10.0.0.254:9473\"");
+    }
+    let listen = text(raw.listen.as_ref(), faults, notice_address);
+    let keys = match (&raw.keys, cookies) {
+        (None, Some(cookies)) => Some(cookies.keys),
+        (None, None) => {
+            faults.file("agents sign what they say of clients: name a keys file with `keys` under [clients] (`causeway cookie new-keys` makes one), or the cookies' under [cookie]");
+            None
+        }
+        (Some(_), _) => keys_of(raw.keys.as_ref(), faults).map(|(_, keys)| keys),
+    };
+    Some(ClientReports {
+        listen: listen?,
+        keys: keys?,
+    })
+}
+
+/// What a VIP's controller goes by.
+pub(super) fn of_vip(
+    raw: &RawVip,
+    protocol: Protocol,
+    control: Control,
+    faults: &mut Faults<'_>,
+) -> LatencySource {
+    let source = text(raw.latency.as_ref(), faults, LatencySource::from_word);
+    let source = source.unwrap_or(LatencySource::Response);
+    let Some(place) = &raw.latency else {
+        return source;
+    };
+    if control == Control::Off {
+        faults.at(place.span(), "`latency` has no meaning without a controller; use scheduler = \"latency\", or set `control`");
+    }
+    if source == LatencySource::Client && protocol != Protocol::Tcp {
+        faults.at(
+            place.span(),
+            "latency = \"client\" needs TCP: agents count connection attempts; a udp vip has none",
+        );
+    }
+    source
+}
+
+/// A VIP cannot go by what nobody tells.
+pub(super) fn check(config: &Config, faults: &mut Faults<'_>) {
+    if config.clients.is_some() {
+        return;
+    }
+    for vip in &config.vips {
+        let key = match (vip.latency, vip.load) {
+            (LatencySource::Client, _) => "latency = \"client\"".to_owned(),
+            (_, load) if load.is_told() => format!("load = \"{load}\""),
+            _ => continue,
+        };
+        faults.file(format!(
+            "vip {}: {key} goes by what agents tell; name an address for them under [clients], for example listen = \"10.0.0.254:9473\"",
+            vip.name
+        ));
+        return;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::path::Path;
+
+    use super::*;
+
+    const FILE: &str = r#"
+interface = "eth0"
+[clients]
+listen = "10.0.0.254:9473"
+keys = "KEYS"
+[[vip]]
+name = "web"
+address = "192.0.2.1"
+port = 80
+scheduler = "latency"
+latency = "client"
+real = [{ address = "10.0.0.1" }]
+"#;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        let mut keys = tempfile::NamedTempFile::new().unwrap();
+        let key = "7".repeat(32);
+        write!(keys, "current = 0\nkey0 = \"{key}\"\n").unwrap();
+        let text = text.replace("KEYS", &keys.path().display().to_string());
+        Config::parse(Path::new("lb.toml"), &text).map_err(|errors| errors.to_string())
+    }
+
+    #[test]
+    fn a_vip_may_go_by_what_agents_tell() {
+        let config = parse(FILE).unwrap();
+        assert_eq!(config.vips[0].latency, LatencySource::Client);
+        let listen = config.clients.unwrap().listen;
+        assert_eq!(listen.to_string(), "10.0.0.254:9473");
+        let text = FILE.replace("latency = \"client\"\n", "");
+        assert_eq!(
+            parse(&text).unwrap().vips[0].latency,
+            LatencySource::Response
+        );
+    }
+
+    #[test]
+    fn cookies_keys_do_where_there_are_some() {
+        let text = FILE.replace("[clients]", "[cookie]\nkeys = \"KEYS\"\n[clients]");
+        let text = text.replace("9473\"\nkeys = \"KEYS\"", "9473\"");
+        let config = parse(&text).unwrap();
+        assert_eq!(config.clients.unwrap().keys, config.cookies.unwrap().keys);
+    }
+
+    #[test]
+    fn each_fault_is_one_sentence() {
+        for (from, to, expected) in [
+            (
+                "listen = \"10.0.0.254:9473\"\n",
+                "",
+                "`listen` is missing under [clients]",
+            ),
+            ("10.0.0.254:9473", "10.0.0.254", "is no address with a port"),
+            (
+                "keys = \"KEYS\"\n",
+                "",
+                "name a keys file with `keys` under [clients]",
+            ),
+            (
+                "scheduler = \"latency\"\n",
+                "",
+                "has no meaning without a controller",
+            ),
+            ("port = 80", "port = 80\nprotocol = \"udp\"", "needs TCP"),
+            (
+                "[clients]\nlisten = \"10.0.0.254:9473\"\nkeys = \"KEYS\"\n",
+                "",
+                "vip web: latency = \"client\" goes by what agents tell",
+            ),
+            (
+                "[clients]\nlisten = \"10.0.0.254:9473\"\nkeys = \"KEYS\"\n[[vip]]\nname = \"web\"\naddress = \"192.0.2.1\"\nport = 80\nscheduler = \"latency\"\nlatency = \"client\"\n",
+                "[[vip]]\nname = \"web\"\naddress = \"192.0.2.1\"\nport = 80\nscheduler = \"p2c\"\nload = \"in-flight\"\n",
+                "vip web: load = \"in-flight\" goes by what agents tell",
+            ),
+        ] {
+            let error = parse(&FILE.replacen(from, to, 1)).expect_err(expected);
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Validation of `[stateful]`, and of what it asks of the VIPs that use it.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use causeway_service::config::{
+    CountValue, Faults, notice_address, text, units, word_source_v4, word_source_v6,
+};
+use toml::Spanned;
+
+use super::raw::RawStateful;
+use super::{Forwarding, Vip};
+
+/// Places: more would take 3 GB and more.
+const CONNECTIONS: RangeInclusive<u64> = 1..=16 << 20;
+/// Agents are heard every second, so a balancer knows what is open after two; traffic
+/// shall come to it well before the end, so that it also hears of what its predecessor
+/// opens until then.
+const ADOPT: Duration = Duration::from_secs(10);
+const ADOPT_MAX: Duration = Duration::from_secs(600);
+/// Second-tier balancers: each takes a part of the 32,768 places of a partition.
+const TIERS_MAX: i64 = 16;
+
+/// Places for connections.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stateful {
+    /// How many; 0 without stateful VIPs.
+    pub connections: u32,
+    /// Source of IP-in-IP headers whose last 16 bits are a connection's word.
+    pub word_source_v4: Option<Ipv4Addr>,
+    /// The same over IPv6.
+    pub word_source_v6: Option<Ipv6Addr>,
+    /// How many second-tier balancers there are, a power of two.
+    pub tiers: u32,
+    /// Which of them this is, from 0.
+    pub tier: u32,
+    /// How long an open connection may be silent.
+    pub idle: Duration,
+    /// UDP address where agents tell of connections' ends; `None`: places come back by
+    /// ageing alone.
+    pub listen: Option<SocketAddr>,
+    /// How long a balancer that begins empty asks agents for open connections, and gives
+    /// out no places meanwhile.
+    pub adopt: Duration,
+}
+
+pub(super) fn stateful(raw: &RawStateful, faults: &mut Faults<'_>) -> Stateful {
+    let tiers = number(raw.tiers.as_ref(), 1, faults, |tiers| {
+        match (1..=TIERS_MAX).contains(&tiers) && (tiers as u64).is_power_of_two() {
+            true => Ok(tiers),
+            false => Err(format!("tiers must be 1, 2, 4, 8 or {TIERS_MAX}")),
+        }
+    });
+    let tier = number(raw.tier.as_ref(), 0, faults, |tier| {
+        match (0..i64::from(tiers)).contains(&tier) {
+            true => Ok(tier),
+            false => Err(format!(
+                "tier must lie between 0 and {}, one below tiers",
+                tiers - 1
+            )),
+        }
+    });
+    let idle = text(raw.idle.as_ref(), faults, |text| {
+        let idle = units::duration(text)?;
+        match (Duration::from_secs(60)..=Duration::from_secs(7 * 86_400)).contains(&idle) {
+            true => Ok(idle),
+            false => Err("idle must lie between 60s and 168h".to_owned()),
+        }
+    });
+    let adopt = text(raw.adopt.as_ref(), faults, |text| {
+        let adopt = units::duration(text)?;
+        match adopt <= ADOPT_MAX {
+            true => Ok(adopt),
+            false => Err("adopt must lie between 0s and 10m".to_owned()),
+        }
+    });
+    Stateful {
+        adopt: adopt.unwrap_or(ADOPT),
+        connections: connections(raw.connections.as_ref(), faults),
+        word_source_v4: text(raw.word_source.as_ref(), faults, word_source_v4),
+        word_source_v6: text(raw.word_source6.as_ref(), faults, word_source_v6),
+        tiers,
+        tier,
+        idle: idle.unwrap_or(Duration::from_secs(3600)),
+        listen: text(raw.listen.as_ref(), faults, notice_address),
+    }
+}
+
+fn number(
+    value: Option<&Spanned<i64>>,
+    default: u32,
+    faults: &mut Faults<'_>,
+    check: impl FnOnce(i64) -> Result<i64, String>,
+) -> u32 {
+    let Some(value) = value else { return default };
+    match check(*value.as_ref()) {
+        Ok(number) => u32::try_from(number).unwrap_or(default),
+        Err(message) => {
+            faults.at(value.span(), message);
+            default
+        }
+    }
+}
+
+fn connections(value: Option<&Spanned<CountValue>>, faults: &mut Faults<'_>) -> u32 {
+    let Some(value) = value else { return 0 };
+    let parsed = match value.as_ref() {
+        CountValue::Number(number) => {
+            u64::try_from(*number).map_err(|_| format!("`{number}` is no count"))
+        }
+        CountValue::Text(text) => units::count(text),
+    };
+    let checked = parsed.and_then(|count| match CONNECTIONS.contains(&count) {
+        true => u32::try_from(count).map_err(|error| error.to_string()),
+        false => Err("connections must lie between 1 and 16Mi".to_owned()),
+    });
+    checked.unwrap_or_else(|message| {
+        faults.at(value.span(), message);
+        0
+    })
+}
+
+/// What keeps a VIP from being stateful; `None` for nothing.
+pub(super) fn obstacle(vip: &Vip, stateful: &Stateful) -> Option<String> {
+    let reals = |v4: bool| vip.reals.iter().any(|real| real.address.is_ipv4() == v4);
+    let mute = |v4: bool, source: bool| reals(v4) && !source;
+    if vip.protocol != super::Protocol::Tcp {
+        return Some(
+            "stateful is for tcp: the places of connections are told by its timestamps".to_owned(),
+        );
+    }
+    if vip.is_first_tier() {
+        return Some(
+            "a first tier (cookie = \"tier\") keeps nothing of connections; stateful is for the second".to_owned(),
+        );
+    }
+    if stateful.connections == 0 {
+        return Some(
+            "stateful needs places: set connections under [stateful], for example \"1Mi\""
+                .to_owned(),
+        );
+    }
+    match vip.forwarding {
+        Forwarding::L2 => Some("stateful needs a tunnel, which tells the server; use forwarding = \"gue\"".to_owned()),
+        Forwarding::Ipip if mute(true, stateful.word_source_v4.is_some()) => Some(
+            "stateful over ipip needs word_source under [stateful], for example \"10.8.0.0/16\"; or use forwarding = \"gue\"".to_owned(),
+        ),
+        Forwarding::Ipip if mute(false, stateful.word_source_v6.is_some()) => Some(
+            "stateful over ipip needs word_source6 under [stateful], for example \"fd00:8::/112\"; or use forwarding = \"gue\"".to_owned(),
+        ),
+        Forwarding::Ipip | Forwarding::Gue => None,
+    }
+}

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From what the file says to what the daemon may rely on.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+use std::time::Duration;
+
+use causeway_core::control::Params;
+use causeway_io::XdpMode;
+use causeway_service::config::{
+    CountValue, Faults, Words, count, directory, gue_port, http, interface, one_of, text, units,
+    vip_address, within,
+};
+use toml::Spanned;
+
+use super::cookie::{self, Beside};
+use super::raw::{RawConfig, RawControl, RawEncap, RawFlowTable};
+use super::words::{Estimator, LAWS};
+use super::{
+    Config, Encap, FlowIdle, GueChecksum, HashKey, Mac, TunnelEnds, Vip, announce, reports,
+    stateful, vip,
+};
+
+/// The least MTU of IPv6 (RFC 8200, section 5).
+const IPV6_MTU_MIN: u16 = 1280;
+/// Port of the balancer's HTTP API.
+const HTTP_PORT: u16 = 9470;
+/// Flow tables: smaller ones evict at once, larger ones are 2 GB and more.
+const FLOWS: RangeInclusive<u64> = 1024..=16 << 20;
+/// Silent flows: shorter times end flows whose packets are on their way.
+const FLOW_IDLE: RangeInclusive<Duration> =
+    Duration::from_secs(2)..=Duration::from_secs(7 * 86_400);
+/// Intervals: shorter ones see no samples, longer ones no longer react.
+const INTERVAL: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(10);
+/// History: every epoch of every real is kept in memory.
+const HISTORY: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(6 * 3600);
+
+/// `beside`: what there is besides what it names.
+pub(super) fn config(raw: RawConfig, beside: Beside, faults: &mut Faults<'_>) -> Option<Config> {
+    let interface = interface(raw.interface.as_ref(), "clients'", faults);
+    let law = text(raw.control.law.as_ref(), faults, |word| {
+        one_of("law", &LAWS, word)
+    })
+    .unwrap_or_default();
+    let control = control(&raw.control, faults);
+    let encap = encap(&raw.encap, faults);
+    let history = text(raw.history.length.as_ref(), faults, |text| {
+        let length = units::duration(text)?;
+        within(length, &HISTORY, "history length", "1s", "6h")
+    });
+    text(raw.measure.estimator.as_ref(), faults, estimator);
+    let measure = raw.measure.enabled.unwrap_or(true);
+    let cookies = cookie::cookies(&raw.cookie, faults);
+    let clients = raw.clients.as_ref();
+    let clients = clients.map(|raw| reports::reports(raw, cookies.as_ref(), faults));
+    let stateful = stateful::stateful(&raw.stateful, faults);
+    let beside = Beside {
+        has_keys: beside.has_keys || cookies.is_some(),
+        tiers: beside.tiers.max(stateful.tiers),
+        ..beside
+    };
+    let vips = vip::vips(&raw.vip, measure, beside, faults);
+    for vip in vips.iter().filter(|vip| vip.stateful) {
+        if let Some(message) = stateful::obstacle(vip, &stateful) {
+            faults.file(format!("vip {}: {message}", vip.name));
+        }
+    }
+    if let (Some(place), Some(mtu)) = (&raw.encap.mtu, encap.mtu) {
+        room_for_ipv6(mtu, place, &vips, faults);
+    }
+    Some(Config {
+        interface: interface?,
+        pin_dir: directory(raw.pin_dir.as_ref(), "/sys/fs/bpf/causeway", faults),
+        state_dir: directory(raw.state_dir.as_ref(), "/var/lib/causeway", faults),
+        socket: directory(raw.socket.as_ref(), "/run/causeway/lb.sock", faults),
+        http: http(raw.http.as_ref(), HTTP_PORT, faults),
+        reconcile: raw.reconcile.unwrap_or(true),
+        hash_key: text(raw.hash_key.as_ref(), faults, HashKey::from_str),
+        xdp_mode: text(raw.xdp.mode.as_ref(), faults, |word| {
+            one_of("XDP mode", &XdpMode::WORDS, word)
+        })
+        .unwrap_or(XdpMode::Auto),
+        encap,
+        flows_v4: flows(raw.flow_table.ipv4.as_ref(), 1 << 20, faults),
+        flows_v6: flows(raw.flow_table.ipv6.as_ref(), 1 << 18, faults),
+        flow_idle: flow_idle(&raw.flow_table, faults),
+        stateful,
+        measure,
+        tunnel_ends: tunnel_ends(&raw.encap.tunnel_ends, faults),
+        control,
+        law,
+        cookies,
+        announce: announce::announce(&raw.announce, faults),
+        clients: clients.flatten(),
+        history: history.unwrap_or(Duration::from_secs(600)),
+        vips,
+    })
+}
+
+/// The balancer measures by one estimator, which may be named.
+fn estimator(word: &str) -> Result<(), String> {
+    match Estimator::from_word(word)? {
+        Estimator::WindowChain => Ok(()),
+        other => Err(format!(
+            "the balancer measures by window-chain; {other} is for `causeway measure`"
+        )),
+    }
+}
+
+fn flows(value: Option<&Spanned<CountValue>>, default: u32, faults: &mut Faults<'_>) -> u32 {
+    let Some(spanned) = value else {
+        return default;
+    };
+    let checked = count(spanned.as_ref())
+        .and_then(|count| within(count, &FLOWS, "flow table size", "1Ki", "16Mi"))
+        .and_then(|count| u32::try_from(count).map_err(|error| error.to_string()));
+    checked.unwrap_or_else(|message| {
+        faults.at(spanned.span(), message);
+        default
+    })
+}
+
+fn flow_idle(raw: &RawFlowTable, faults: &mut Faults<'_>) -> FlowIdle {
+    let mut length = |value: Option<&Spanned<String>>, key: &str| {
+        text(value, faults, |text| {
+            let length = units::duration(text)?;
+            within(length, &FLOW_IDLE, key, "2s", "168h")
+        })
+    };
+    let default = FlowIdle::default();
+    FlowIdle {
+        udp: length(raw.udp_idle.as_ref(), "udp_idle").unwrap_or(default.udp),
+        ended: length(raw.ended.as_ref(), "ended").unwrap_or(default.ended),
+        tcp: length(raw.tcp_idle.as_ref(), "tcp_idle").unwrap_or(default.tcp),
+        udp_drain: length(raw.udp_drain.as_ref(), "udp_drain"),
+    }
+}
+
+fn encap(raw: &RawEncap, faults: &mut Faults<'_>) -> Encap {
+    let mtu = raw
+        .mtu
+        .as_ref()
+        .and_then(|mtu| match u16::try_from(*mtu.as_ref()) {
+            Ok(value) if (1280..=9216).contains(&value) => Some(value),
+            _ => {
+                faults.at(mtu.span(), "mtu must lie between 1280 and 9216");
+                None
+            }
+        });
+    Encap {
+        source_v4: text(raw.source.as_ref(), faults, |source| {
+            prefix::<Ipv4Addr>(source, 32, "10.0.0.1 or 10.1.0.0/16")
+        }),
+        source_v6: text(raw.source6.as_ref(), faults, |source| {
+            prefix::<Ipv6Addr>(source, 128, "fd00::1 or fd00:1::/64")
+        }),
+        gateway_mac: text(raw.gateway_mac.as_ref(), faults, mac),
+        mtu,
+        gue_port: gue_port(raw.gue_port.as_ref(), faults),
+        gue_checksum: text(raw.gue_checksum.as_ref(), faults, GueChecksum::from_word)
+            .unwrap_or(GueChecksum::Auto),
+    }
+}
+
+/// One address of each family at most.
+fn tunnel_ends(raw: &[Spanned<String>], faults: &mut Faults<'_>) -> TunnelEnds {
+    let mut ends = TunnelEnds::default();
+    for place in raw {
+        let Some(address) = text(Some(place), faults, vip_address) else {
+            continue;
+        };
+        let former = match address {
+            IpAddr::V4(v4) => ends.v4.replace(v4).map(IpAddr::from),
+            IpAddr::V6(v6) => ends.v6.replace(v6).map(IpAddr::from),
+        };
+        if let Some(former) = former {
+            faults.at(
+                place.span(),
+                format!("tunnels end at {former} already; give one address of each family"),
+            );
+        }
+    }
+    ends
+}
+
+/// An IPv6 packet of 1280 bytes must fit the tunnel: no sender can be told less.
+fn room_for_ipv6(mtu: u16, place: &Spanned<i64>, vips: &[Vip], faults: &mut Faults<'_>) {
+    let needs = |vip: &Vip| IPV6_MTU_MIN + vip.forwarding.overhead_v6();
+    let tunnelled = |vip: &&Vip| vip.address.is_ipv6() && vip.forwarding.encapsulates();
+    let mut tunnelled = vips.iter().filter(tunnelled);
+    if let Some(vip) = tunnelled.find(|vip| mtu < needs(vip)) {
+        faults.at(
+            place.span(),
+            format!(
+                "mtu {mtu} leaves no room for vip {}, whose IPv6 packets of {IPV6_MTU_MIN} bytes take {} in {}; raise it, or use forwarding = \"l2\"",
+                vip.name,
+                needs(vip),
+                vip.forwarding
+            ),
+        );
+    }
+}
+
+fn prefix<A: FromStr>(text: &str, bits: u8, example: &str) -> Result<(A, u8), String> {
+    let (address, length) = text
+        .split_once('/')
+        .map_or((text, None), |(a, l)| (a, Some(l)));
+    let length = match length {
+        None => Some(bits),
+        Some(length) => u8::from_str(length).ok().filter(|length| *length <= bits),
+    };
+    match (A::from_str(address), length) {
+        (Ok(address), Some(length)) => Ok((address, length)),
+        _ => Err(format!(
+            "`{text}` is no source; write for example {example}"
+        )),
+    }
+}
+
+pub(super) fn mac(text: &str) -> Result<Mac, String> {
+    let wrong = || format!("`{text}` is no Ethernet address; write for example 02:00:00:00:00:01");
+    let mut bytes = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut bytes {
+        let part = parts
+            .next()
+            .filter(|part| part.len() == 2)
+            .ok_or_else(wrong)?;
+        *byte = u8::from_str_radix(part, 16).map_err(|_| wrong())?;
+    }
+    match (parts.next(), bytes[0] & 1) {
+        (None, 0) => Ok(Mac(bytes)),
+        (None, _) => Err(format!(
+            "`{text}` is a group address; a next hop has a unicast one"
+        )),
+        _ => Err(wrong()),
+    }
+}
+
+fn control(raw: &RawControl, faults: &mut Faults<'_>) -> Params {
+    let mut params = Params::default();
+    let interval = text(raw.interval.as_ref(), faults, |text| {
+        let interval = units::duration(text)?;
+        within(interval, &INTERVAL, "control interval", "10ms", "10s")
+    });
+    if let Some(interval) = interval {
+        params.interval_ns = interval.as_nanos() as u64;
+    }
+    for (value, target, key, low, high) in [
+        (
+            &raw.alpha_high,
+            &mut params.alpha_high,
+            "alpha_high",
+            1.0,
+            100.0,
+        ),
+        (
+            &raw.alpha_low,
+            &mut params.alpha_low,
+            "alpha_low",
+            1.0,
+            100.0,
+        ),
+        (&raw.step, &mut params.step, "step", 0.001, 1.0),
+        (&raw.take_max, &mut params.take_max, "take_max", 0.01, 0.9),
+        (&raw.gain_cap, &mut params.gain_cap, "gain_cap", 0.01, 10.0),
+        (&raw.floor, &mut params.floor, "floor", 0.001, 1.0),
+        (&raw.cap, &mut params.cap, "cap", 1.0, 100.0),
+        (
+            &raw.regress_rate,
+            &mut params.regress_rate,
+            "regress_rate",
+            0.0,
+            1.0,
+        ),
+        (
+            &raw.smoothing,
+            &mut params.smoothing,
+            "smoothing",
+            0.01,
+            1.0,
+        ),
+        (
+            &raw.confidence,
+            &mut params.confidence,
+            "confidence",
+            0.0,
+            10.0,
+        ),
+        (&raw.burst, &mut params.burst, "burst", 0.1, 1000.0),
+        (
+            &raw.tolerance,
+            &mut params.tolerance,
+            "tolerance",
+            0.0,
+            10.0,
+        ),
+        (&raw.margin, &mut params.margin, "margin", 0.0, 10.0),
+        (
+            &raw.return_rate,
+            &mut params.return_rate,
+            "return_rate",
+            0.0,
+            1.0,
+        ),
+    ] {
+        let Some(value) = value else { continue };
+        match within(
+            *value.as_ref(),
+            &(low..=high),
+            key,
+            &low.to_string(),
+            &high.to_string(),
+        ) {
+            Ok(number) => *target = number,
+            Err(message) => faults.at(value.span(), message),
+        }
+    }
+    for (value, target, key) in [
+        (
+            &raw.regress_after,
+            &mut params.regress_after,
+            "regress_after",
+        ),
+        (&raw.min_samples, &mut params.min_samples, "min_samples"),
+    ] {
+        let Some(value) = value else { continue };
+        match u32::try_from(*value.as_ref()) {
+            Ok(number) if (1..=100_000).contains(&number) => *target = number,
+            _ => faults.at(value.span(), format!("{key} must lie between 1 and 100000")),
+        }
+    }
+    if params.alpha_low > params.alpha_high {
+        let place = raw.alpha_low.as_ref().or(raw.alpha_high.as_ref());
+        let message = format!(
+            "alpha_low ({}) is above alpha_high ({}); a real would give and receive at once",
+            params.alpha_low, params.alpha_high
+        );
+        if let Some(place) = place {
+            faults.at(place.span(), message);
+        }
+    }
+    params
+}

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Validation of `[[vip]]` and `[[vip.real]]`.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::ops::Range;
+
+use causeway_core::control::Law;
+use causeway_core::cookie::{Format, Mode};
+use causeway_service::config::{
+    Faults, Words, cookie_id, endpoint, host_address, text, vip_address,
+};
+use toml::Spanned;
+
+use super::cookie::{self, Beside};
+use super::raw::{RawReal, RawVip};
+use super::validate::mac;
+use super::{
+    Control, Forwarding, Fragments, LoadSource, Protocol, Real, Scheduler, Vip, WEIGHT_MAX,
+    clients_of, health, quic, reports,
+};
+
+pub(super) fn vips(
+    raw: &[Spanned<RawVip>],
+    measured: bool,
+    beside: Beside,
+    faults: &mut Faults<'_>,
+) -> Vec<Vip> {
+    let mut seen: HashMap<(IpAddr, u16, Protocol), usize> = HashMap::new();
+    let mut names: HashMap<String, usize> = HashMap::new();
+    let mut takers: HashMap<(IpAddr, Protocol), usize> = HashMap::new();
+    let mut vips = Vec::with_capacity(raw.len());
+    for spanned in raw {
+        let Some(vip) = vip(spanned, measured, beside, faults) else {
+            continue;
+        };
+        let line = faults.line(&spanned.span());
+        if let Some(first) = seen.insert((vip.address, vip.port, vip.protocol), line) {
+            faults.at(
+                spanned.span(),
+                format!(
+                    "vip {} {} is given twice, first on line {first}; merge the two",
+                    endpoint(vip.address, vip.port),
+                    vip.protocol
+                ),
+            );
+        }
+        if vip.fragments == Fragments::Forward
+            && let Some(first) = takers.insert((vip.address, vip.protocol), line)
+        {
+            faults.at(
+                spanned.span(),
+                format!(
+                    "two vips of {} take {} fragments, the first on line {first}; fragments have no port, so that one vip of an address and protocol may have fragments = \"forward\"",
+                    vip.address, vip.protocol
+                ),
+            );
+        }
+        if let Some(first) = names.insert(vip.name.clone(), line) {
+            faults.at(
+                spanned.span(),
+                format!(
+                    "the name `{}` is used twice, first on line {first}; names tell VIPs apart",
+                    vip.name
+                ),
+            );
+        }
+        let groups: usize = vips.iter().map(|vip: &Vip| vip.sources.len()).sum();
+        if groups + vip.sources.len() > clients_of::SOURCES_MAX {
+            faults.at(
+                spanned.span(),
+                format!(
+                    "there are more than {} sources in all; put prefixes with the same reals together",
+                    clients_of::SOURCES_MAX
+                ),
+            );
+        }
+        vips.push(vip);
+    }
+    vips
+}
+
+fn vip(
+    spanned: &Spanned<RawVip>,
+    measured: bool,
+    beside: Beside,
+    faults: &mut Faults<'_>,
+) -> Option<Vip> {
+    let raw = spanned.as_ref();
+    if raw.address.is_none() {
+        faults.at(
+            spanned.span(),
+            "the vip has no `address`; add for example address = \"192.0.2.1\"",
+        );
+    }
+    let address = text(raw.address.as_ref(), faults, vip_address);
+    let port = port(raw, spanned.span(), faults);
+    let protocol =
+        text(raw.protocol.as_ref(), faults, Protocol::from_word).unwrap_or(Protocol::Tcp);
+    let scheduler =
+        text(raw.scheduler.as_ref(), faults, Scheduler::from_word).unwrap_or(Scheduler::Maglev);
+    let forwarding =
+        text(raw.forwarding.as_ref(), faults, Forwarding::from_word).unwrap_or(Forwarding::Ipip);
+    let fragments =
+        text(raw.fragments.as_ref(), faults, Fragments::from_word).unwrap_or(Fragments::Drop);
+    if let (Some(place), Fragments::Forward) = (&raw.fragments, fragments)
+        && !scheduler.is_hash()
+        && scheduler != Scheduler::Latency
+    {
+        faults.at(
+            place.span(),
+            format!("fragments = \"forward\" goes by the client's address, which scheduler = \"{scheduler}\" does not; use maglev, hash or latency"),
+        );
+    }
+    let load = load_source(raw, scheduler, faults);
+    let cookie = cookie::of_vip(raw, protocol, beside, faults);
+    let first_tier = cookie.is_some_and(|cookie| cookie.mode() == Mode::Tier);
+    let flow_table = flow_table(raw, scheduler, first_tier, faults);
+    let control = vip_control(raw, scheduler, measured, spanned.span(), faults);
+    let latency = reports::of_vip(raw, protocol, control, faults);
+    if control.law().is_some() && !flow_table && cookie.is_none() {
+        faults.at(
+            spanned.span(),
+            format!("control = \"{control}\" moves weights, and with flow_table = false and no cookies connections would move with them; keep the flow table, or give the vip cookies"),
+        );
+    }
+    let quic = quic::of_vip(raw, protocol, faults);
+    let (address, port) = (address?, port?);
+    let health = raw.health.as_ref();
+    let health = health.and_then(|raw| health::health(raw, protocol, port, measured, faults));
+    let reals = reals(raw, address, forwarding, cookie.as_ref(), faults);
+    let need = need(raw, reals.len(), faults);
+    quic::check_ids(raw, &reals, &quic, faults);
+    let limit = clients_of::limit(raw.limit.as_ref(), faults);
+    let sources = clients_of::sources(raw, address, scheduler, &reals, faults);
+    if raw.real.is_empty() {
+        faults.at(
+            spanned.span(),
+            format!(
+                "vip {} has no reals; add a [[vip.real]] with an address",
+                endpoint(address, port)
+            ),
+        );
+    }
+    let name = raw.name.as_ref().map(|name| name.as_ref().clone());
+    Some(Vip {
+        name: name.unwrap_or_else(|| format!("{}/{protocol}", endpoint(address, port))),
+        address,
+        port,
+        protocol,
+        scheduler,
+        load,
+        flow_table,
+        forwarding,
+        fragments,
+        stateful: raw
+            .stateful
+            .as_ref()
+            .is_some_and(|stateful| *stateful.as_ref()),
+        control,
+        latency,
+        cookie,
+        health,
+        need,
+        limit,
+        sources,
+        quic,
+        reals,
+    })
+}
+
+fn port(raw: &RawVip, vip: Range<usize>, faults: &mut Faults<'_>) -> Option<u16> {
+    let Some(port) = &raw.port else {
+        faults.at(
+            vip,
+            "the vip has no `port`; add for example port = 80, or port = 0 for every port",
+        );
+        return None;
+    };
+    let value = u16::try_from(*port.as_ref()).ok();
+    if value.is_none() {
+        faults.at(
+            port.span(),
+            format!(
+                "port {} is out of range; use 1 to 65535, or 0 for every port",
+                port.as_ref()
+            ),
+        );
+    }
+    value
+}
+
+fn need(raw: &RawVip, reals: usize, faults: &mut Faults<'_>) -> usize {
+    let Some(need) = &raw.need else { return 1 };
+    match usize::try_from(*need.as_ref()) {
+        Ok(count) if count <= reals.max(1) => count,
+        _ => {
+            faults.at(
+                need.span(),
+                format!(
+                    "need {} is out of range; use 0 to {reals}, the number of reals",
+                    need.as_ref()
+                ),
+            );
+            1
+        }
+    }
+}
+
+fn load_source(raw: &RawVip, scheduler: Scheduler, faults: &mut Faults<'_>) -> LoadSource {
+    let load = text(raw.load.as_ref(), faults, LoadSource::from_word);
+    if let Some(place) = raw.load.as_ref().filter(|_| !scheduler.follows_load()) {
+        faults.at(
+            place.span(),
+            format!("`load` has no meaning with scheduler = \"{scheduler}\"; remove it, or use p2c, least-loaded or awrr"),
+        );
+    }
+    load.unwrap_or(LoadSource::Connections)
+}
+
+/// A first tier needs none: what is not told by timestamps goes by hash.
+fn flow_table(
+    raw: &RawVip,
+    scheduler: Scheduler,
+    first_tier: bool,
+    faults: &mut Faults<'_>,
+) -> bool {
+    let Some(place) = &raw.flow_table else {
+        return !first_tier || !scheduler.is_hash();
+    };
+    if !place.as_ref() && !scheduler.is_hash() {
+        faults.at(
+            place.span(),
+            format!("flow_table = false needs a scheduler that finds the same real for each packet of a connection; {scheduler} does not, use maglev or hash"),
+        );
+    }
+    *place.as_ref()
+}
+
+fn vip_control(
+    raw: &RawVip,
+    scheduler: Scheduler,
+    measured: bool,
+    vip: Range<usize>,
+    faults: &mut Faults<'_>,
+) -> Control {
+    let place = raw
+        .control
+        .as_ref()
+        .or(raw.scheduler.as_ref())
+        .map_or(vip, Spanned::span);
+    let default = match scheduler {
+        Scheduler::Latency => Control::by(Law::default()),
+        _ => Control::Off,
+    };
+    let control = text(raw.control.as_ref(), faults, Control::from_word).unwrap_or(default);
+    if scheduler == Scheduler::Latency && control == Control::Off {
+        faults.at(place, "scheduler = \"latency\" needs control = \"equalise\", \"watermark\", \"watermark-paper\" or \"observe\"; for fixed weights use scheduler = \"maglev\"");
+    } else if control.law().is_some() && !scheduler.follows_weights() {
+        faults.at(place, format!("control = \"{control}\" moves weights, which scheduler = \"{scheduler}\" does not take from it; use scheduler = \"latency\", \"maglev\" or \"weighted-round-robin\", or control = \"observe\""));
+    } else if control != Control::Off && !measured {
+        faults.at(
+            place,
+            "the controller needs measured latency; set enabled = true under [measure]",
+        );
+    }
+    control
+}
+
+fn reals(
+    raw: &RawVip,
+    vip: IpAddr,
+    forwarding: Forwarding,
+    cookie: Option<&Format>,
+    faults: &mut Faults<'_>,
+) -> Vec<Real> {
+    let mut seen: HashMap<IpAddr, usize> = HashMap::new();
+    let mut reals = Vec::with_capacity(raw.real.len());
+    for spanned in &raw.real {
+        let Some(real) = real(spanned, vip, forwarding, cookie, faults) else {
+            continue;
+        };
+        let line = faults.line(&spanned.span());
+        if let Some(first) = seen.insert(real.address, line) {
+            faults.at(
+                spanned.span(),
+                format!(
+                    "real {} is given twice in one vip, first on line {first}; add up the weights in one entry",
+                    real.address
+                ),
+            );
+        }
+        reals.push(real);
+    }
+    reals
+}
+
+fn real(
+    spanned: &Spanned<RawReal>,
+    vip: IpAddr,
+    forwarding: Forwarding,
+    cookie: Option<&Format>,
+    faults: &mut Faults<'_>,
+) -> Option<Real> {
+    let raw = spanned.as_ref();
+    let Some(place) = &raw.address else {
+        faults.at(
+            spanned.span(),
+            "the real has no `address`; add for example address = \"10.0.0.1\"",
+        );
+        return None;
+    };
+    let address = text(Some(place), faults, host_address)?;
+    if address == vip {
+        faults.at(
+            place.span(),
+            format!("real {address} is the vip's own address; give the server's"),
+        );
+    }
+    let mac = text(raw.mac.as_ref(), faults, mac);
+    if raw.mac.is_none() && forwarding == Forwarding::L2 {
+        faults.at(
+            spanned.span(),
+            format!("real {address} has no `mac`, which forwarding = \"l2\" needs; add mac = \"02:00:00:00:00:01\""),
+        );
+    }
+    if let (Some(place), true) = (&raw.mac, forwarding.encapsulates()) {
+        faults.at(
+            place.span(),
+            format!("real {address} has a `mac`, which forwarding = \"{forwarding}\" does not use; remove it or use \"l2\""),
+        );
+    }
+    let weight = weight(raw.weight.as_ref(), faults);
+    Some(Real {
+        address,
+        weight,
+        mac,
+        drain: raw.drain.unwrap_or(false),
+        id: cookie_id(raw.id.as_ref(), cookie, faults),
+        maintenance: raw.maintenance.unwrap_or(false),
+    })
+}
+
+fn weight(value: Option<&Spanned<i64>>, faults: &mut Faults<'_>) -> u32 {
+    let Some(value) = value else { return 1 };
+    match u32::try_from(*value.as_ref()) {
+        Ok(weight) if weight <= WEIGHT_MAX => weight,
+        _ => {
+            faults.at(
+                value.span(),
+                format!(
+                    "weight {} is out of range; use 0 (no new connections) to {WEIGHT_MAX}",
+                    value.as_ref()
+                ),
+            );
+            1
+        }
+    }
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The words that a key may hold, each list in one place.
+
+use causeway_core::control::Law;
+use causeway_service::words;
+
+words! {
+    /// What a controller takes for a real's latency.
+    LatencySource, "latency", {
+        /// From request to response, as the balancer measures it.
+        Response = "response",
+        /// What clients feel, connection attempts included, as the reals' agents tell.
+        Client = "client",
+    }
+}
+
+words! {
+    /// Transport protocol of a VIP.
+    Protocol, "protocol", {
+        /// TCP.
+        Tcp = "tcp",
+        /// UDP, QUIC included.
+        Udp = "udp",
+    }
+}
+
+words! {
+    /// How a new connection picks its real.
+    Scheduler, "scheduler", {
+        /// Weighted Maglev hashing with the configured weights.
+        Maglev = "maglev",
+        /// Uniform hashing; weights other than 0 count alike.
+        Hash = "hash",
+        /// One after another; weights other than 0 count alike.
+        RoundRobin = "round-robin",
+        /// One after another, each as often as its weight says.
+        WeightedRoundRobin = "weighted-round-robin",
+        /// Of two by chance, the one with less load for its weight.
+        P2c = "p2c",
+        /// The one with the least load for its weight.
+        LeastLoaded = "least-loaded",
+        /// Weighted round robin with weights that follow the load.
+        Awrr = "awrr",
+        /// Maglev hashing with weights that follow the measured latency.
+        Latency = "latency",
+    }
+}
+
+impl Scheduler {
+    /// Whether picks depend on the reals' load.
+    pub fn follows_load(self) -> bool {
+        matches!(self, Self::P2c | Self::LeastLoaded | Self::Awrr)
+    }
+
+    /// Whether rings are built from weights that a controller may move.
+    pub fn follows_weights(self) -> bool {
+        matches!(
+            self,
+            Self::Maglev | Self::WeightedRoundRobin | Self::Latency
+        )
+    }
+
+    /// Whether another balancer, or this one without a memory, picks the same real
+    /// for a flow as long as the pool is the same.
+    pub fn is_hash(self) -> bool {
+        matches!(self, Self::Maglev | Self::Hash)
+    }
+}
+
+words! {
+    /// What a real's load is.
+    LoadSource, "load", {
+        /// Connections open now.
+        Connections = "connections",
+        /// Packets per second to the real.
+        Packets = "packets",
+        /// Bytes per second to the real.
+        Bytes = "bytes",
+        /// Busy share of the server's CPUs, by its agent.
+        Cpu = "cpu",
+        /// Connections whose client waits for an answer, by the server's agent.
+        InFlight = "in-flight",
+    }
+}
+
+impl LoadSource {
+    /// Whether agents tell it.
+    pub fn is_told(self) -> bool {
+        matches!(self, Self::Cpu | Self::InFlight)
+    }
+}
+
+words! {
+    /// How a real's health is probed.
+    HealthProbe, "probe", {
+        /// By opening a connection.
+        Tcp = "tcp",
+        /// By asking for a page.
+        Http = "http",
+        /// By asking for a page within TLS.
+        Https = "https",
+        /// By asking for a name.
+        Dns = "dns",
+        /// By a handshake.
+        Quic = "quic",
+    }
+}
+
+words! {
+    /// What becomes of announced routes when the process stops.
+    OnStop, "stop", {
+        /// They are withdrawn.
+        Withdraw = "withdraw",
+        /// They stay, as the data plane does.
+        Keep = "keep",
+    }
+}
+
+words! {
+    /// How packets reach the real.
+    Forwarding, "forwarding", {
+        /// Encapsulated in an outer IP header.
+        Ipip = "ipip",
+        /// Encapsulated in UDP behind an outer IP header (GUE).
+        Gue = "gue",
+        /// By rewriting the Ethernet destination.
+        L2 = "l2",
+    }
+}
+
+words! {
+    /// What becomes of IP fragments to a VIP.
+    Fragments, "fragments policy", {
+        /// Dropped and counted.
+        Drop = "drop",
+        /// Sent to the real of the client's address.
+        Forward = "forward",
+    }
+}
+
+words! {
+    /// What becomes of clients whose own reals are all gone.
+    Otherwise, "otherwise", {
+        /// They go to the VIP's other reals.
+        Pool = "pool",
+        /// Their new flows are dropped.
+        Drop = "drop",
+    }
+}
+
+words! {
+    /// How a server's id is hidden in QUIC connection ids.
+    QuicAlgorithm, "algorithm of connection ids", {
+        /// Not at all.
+        Plain = "plain",
+        /// Causeway's: four passes with SipHash.
+        Siphash = "siphash",
+        /// The draft's.
+        Aes = "aes",
+    }
+}
+
+words! {
+    /// Whether GUE's UDP checksum is filled in.
+    GueChecksum, "gue_checksum", {
+        /// Over IPv6 alone.
+        Auto = "auto",
+        /// Never.
+        Zero = "zero",
+        /// Always.
+        Full = "full",
+    }
+}
+
+words! {
+    /// Who writes cookies into the answers.
+    CookieAt, "place of cookies", {
+        /// The agent on each server: answers need not pass the balancer.
+        Agent = "agent",
+    }
+}
+
+words! {
+    /// What the controller does for a VIP.
+    Control, "control", {
+        /// Nothing.
+        Off = "off",
+        /// Computes and shows weights, does not set them.
+        Observe = "observe",
+        /// Moves weights by the watermark rule, as the paper has it.
+        WatermarkPaper = "watermark-paper",
+        /// Moves weights by the watermark rule with Causeway's additions.
+        Watermark = "watermark",
+        /// Moves weights in proportion to what each real can do.
+        Equalise = "equalise",
+    }
+}
+
+impl Control {
+    /// The law that moves the weights, if one does.
+    pub fn law(self) -> Option<Law> {
+        match self {
+            Self::Off | Self::Observe => None,
+            Self::WatermarkPaper => Some(Law::WatermarkPaper),
+            Self::Watermark => Some(Law::Watermark),
+            Self::Equalise => Some(Law::Equalise),
+        }
+    }
+
+    /// What has the controller act by a law.
+    pub fn by(law: Law) -> Self {
+        match law {
+            Law::WatermarkPaper => Self::WatermarkPaper,
+            Law::Watermark => Self::Watermark,
+            Law::Equalise => Self::Equalise,
+        }
+    }
+}
+
+/// The laws by their words, for keys that name one without acting.
+pub const LAWS: [(&str, Law); 3] = [
+    ("watermark-paper", Law::WatermarkPaper),
+    ("watermark", Law::Watermark),
+    ("equalise", Law::Equalise),
+];
+
+words! {
+    /// Latency estimator. The balancer runs the window chain; the others are for
+    /// `causeway measure`, and named here so that a refusal can say so.
+    Estimator, "estimator", {
+        /// Window chain.
+        WindowChain = "window-chain",
+        /// Gap detection with a fixed threshold.
+        FixedGap = "fixed-gap",
+        /// Modes of the gap distribution.
+        Modes = "modes",
+    }
+}

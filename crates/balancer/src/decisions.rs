@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the controller decided about each real, for `causeway explain`.
+//!
+//! Every interval brings a decision, most of them like the one before. Those in a row
+//! that have the same reason and change nothing are kept as one, with their number.
+
+use std::collections::VecDeque;
+
+use causeway_api::Moment;
+use causeway_api::balancer::{DecisionView, Explanation};
+use causeway_core::control::{Decision, RealDecision};
+
+use super::engine::{Engine, EngineError};
+use super::meter::Meter;
+use crate::config::{Control, LatencySource};
+
+/// Decisions that are remembered for each real.
+const KEPT: usize = 32;
+
+/// The last decisions about one real, oldest first.
+#[derive(Debug, Default)]
+pub struct Decisions(VecDeque<DecisionView>);
+
+impl Decisions {
+    /// Takes in what was decided at the end of an interval.
+    pub fn note(
+        &mut self,
+        at: Moment,
+        all: &Decision,
+        own: &RealDecision,
+        (observed, by_clients): (bool, bool),
+    ) {
+        let kind = match by_clients {
+            true => LatencySource::Client,
+            false => LatencySource::Response,
+        };
+        let new = DecisionView {
+            first: at,
+            last: at,
+            intervals: 1,
+            law: all.law.word().to_owned(),
+            before: own.before,
+            after: own.weight,
+            latency_us: own.latency_ns.map(|ns| ns / 1e3),
+            latency_kind: kind.to_string(),
+            lowest_us: all.lowest_ns.map(|ns| ns / 1e3),
+            samples: own.samples,
+            error_pct: own.error().map(|error| error * 100.0),
+            freshness: own.freshness,
+            reason: own.reason.word().to_owned(),
+            reason_text: own.reason.to_string(),
+            observed,
+        };
+        match self.0.back_mut() {
+            Some(last)
+                if last.reason == new.reason
+                    && last.law == new.law
+                    && last.latency_kind == new.latency_kind
+                    && !own.changed() =>
+            {
+                *last = DecisionView {
+                    first: last.first,
+                    intervals: last.intervals + 1,
+                    before: last.before,
+                    ..new
+                };
+            }
+            _ => {
+                while self.0.len() >= KEPT {
+                    self.0.pop_front();
+                }
+                self.0.push_back(new);
+            }
+        }
+    }
+}
+
+/// Why a real has the weight that it has.
+pub fn explain(engine: &Engine, vip: &str, real: &str) -> Result<Explanation, EngineError> {
+    let index = engine.find_vip(vip)?;
+    let name = engine.config().vips[index].name.clone();
+    let pool = engine.pools().iter().find(|pool| pool.vip().name == name);
+    let pool = pool.ok_or_else(|| EngineError::NotFound(format!("vip {name} is not at work")))?;
+    let address = real.parse().ok();
+    let found = pool.members().find(|(own, _)| Some(own.address) == address);
+    let (own, member) = found.ok_or_else(|| {
+        let known: Vec<String> = pool
+            .members()
+            .map(|(real, _)| real.address.to_string())
+            .collect();
+        EngineError::NotFound(format!(
+            "vip {name} has no real `{real}`; it has {}",
+            known.join(", ")
+        ))
+    })?;
+    let control = pool.vip().control;
+    Ok(Explanation {
+        vip: name,
+        real: own.address.to_string(),
+        scheduler: pool.vip().scheduler.to_string(),
+        control: control.to_string(),
+        law: match control {
+            Control::Off => None,
+            _ => pool
+                .decision()
+                .map(|decision| decision.law.word().to_owned()),
+        },
+        weight: own.weight,
+        effective_weight: member.weight,
+        state: match (own.is_wanted(), member.fit) {
+            (false, _) => "takes no new connections by configuration",
+            (true, false) => "down by its health",
+            (true, true) => "active",
+        }
+        .to_owned(),
+        connections_active: engine.meter(member.id).map_or(0, Meter::active),
+        latency: pool.vip().latency.to_string(),
+        latency_fallbacks: pool.latency().fallbacks,
+        report_age_s: engine
+            .last_tick()
+            .and_then(|now| engine.reports().age_ns(own.address, now.monotonic_ns))
+            .map(|ns| ns as f64 / 1e9),
+        decisions: member.decisions.0.iter().cloned().collect(),
+    })
+}

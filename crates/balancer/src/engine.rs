@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon's state and everything that changes it.
+//!
+//! One `Engine` sits behind a mutex. The control loop calls [`Engine::tick`]
+//! once per interval; the API and signals call the rest. It does no I/O of its
+//! own but through the [`DataPlane`], and takes the time as an argument.
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use causeway_api::Moment;
+use causeway_api::balancer::{Epoch, Move};
+use causeway_core::health::{Check, Silence};
+use tracing::{debug, info};
+
+use super::felt::{self, Reports};
+use super::meter::{self, Meter};
+use super::plane::{DataPlane, RealId, RealTotals, Route, VipAddress};
+use super::pool::{self, Pool};
+use super::sync::{Way, real_ids};
+use crate::config::{Config, Control, LatencySource, Mac, Vip};
+
+/// Changes of weight that are remembered.
+const MOVES_MAX: usize = 1000;
+/// Epochs that are remembered over all reals: about 300 MB.
+const EPOCHS_MAX: usize = 4 << 20;
+/// How often histograms are read, and how long a window of percentiles is.
+const HISTOGRAM_NS: u64 = 1_000_000_000;
+const WINDOW_NS: u64 = 10_000_000_000;
+/// How long the default route's neighbour may take to answer when it is new.
+pub const GATEWAY_PATIENCE: Duration = Duration::from_secs(3);
+/// How often the gateway's address is looked up again.
+const NEXT_HOP_NS: u64 = 5_000_000_000;
+/// Changes of weight below this part of the configured weight are not recorded.
+const MOVE_MIN: f64 = 0.001;
+
+/// Why a request was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// No such VIP or real.
+    #[error("{0}")]
+    NotFound(String),
+    /// The state does not allow it.
+    #[error("{0}")]
+    Conflict(String),
+    /// The request makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// The data plane failed. The message has all causes, so that they are no `source`.
+    #[error("{0:#}")]
+    Plane(anyhow::Error),
+}
+
+impl From<anyhow::Error> for EngineError {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Plane(error)
+    }
+}
+
+/// The balancer's state.
+pub struct Engine {
+    pub(super) plane: Box<dyn DataPlane>,
+    pub(super) config: Config,
+    pub(super) pools: Vec<Pool>,
+    pub(super) meters: HashMap<RealId, Meter>,
+    /// Health of the reals that are probed.
+    pub(super) checks: HashMap<RealId, Check>,
+    /// What clients of probed reals say, where it is asked for.
+    pub(super) silences: HashMap<RealId, Silence>,
+    /// `None` before the first configuration.
+    pub(super) way: Option<Way>,
+    /// A way that the next change may want.
+    pub(super) offered: Option<Way>,
+    /// VIPs that are to be removed from the data plane.
+    pub(super) gone: HashSet<VipAddress>,
+    /// What agents say of their clients.
+    pub(super) reports: Reports,
+    /// Settles who begins in rings of turns, for balancers not to begin alike.
+    pub(super) seed: u64,
+    /// VIP addresses that routers have been told of.
+    announced: BTreeSet<IpAddr>,
+    moves: VecDeque<Move>,
+    /// Rings that intervals have set, and the slots of these.
+    pub(super) rings_set: (u64, u64),
+    last_tick: Option<Moment>,
+    last_histograms_ns: u64,
+    last_window_ns: u64,
+    last_next_hop_ns: u64,
+}
+
+impl Engine {
+    /// Takes a loaded data plane and makes it follow `config`. Weights that a
+    /// former daemon found out are read off its rings.
+    pub fn start(plane: Box<dyn DataPlane>, config: Config, now: Moment) -> anyhow::Result<Self> {
+        let mut engine = Self {
+            plane,
+            config: config.clone(),
+            pools: Vec::new(),
+            meters: HashMap::new(),
+            checks: HashMap::new(),
+            seed: now.realtime_ns,
+            announced: BTreeSet::new(),
+            silences: HashMap::new(),
+            moves: VecDeque::new(),
+            rings_set: (0, 0),
+            way: None,
+            offered: None,
+            gone: HashSet::new(),
+            reports: Reports::default(),
+            last_tick: None,
+            last_histograms_ns: 0,
+            last_window_ns: 0,
+            last_next_hop_ns: 0,
+        };
+        engine.sync(config, Some(now.monotonic_ns))?;
+        Ok(engine)
+    }
+
+    /// The configuration in force, changes at run time included.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The data plane, to read counters.
+    pub fn plane(&self) -> &dyn DataPlane {
+        self.plane.as_ref()
+    }
+
+    /// The VIPs at work, in the configuration's order.
+    pub fn pools(&self) -> &[Pool] {
+        &self.pools
+    }
+
+    /// Whether the way for `route` is in force.
+    pub fn has_way(&self, route: &Route) -> bool {
+        self.way.as_ref().is_some_and(|way| way.route == *route)
+    }
+
+    /// Takes a way that was found while nobody held the engine.
+    pub fn offer(&mut self, way: Way) {
+        self.offered = Some(way);
+    }
+
+    /// Whether routers have been told of this VIP address.
+    pub fn is_announced(&self, address: IpAddr) -> bool {
+        self.announced.contains(&address)
+    }
+
+    /// Takes which VIP addresses routers have been told of.
+    pub fn set_announced(&mut self, announced: BTreeSet<IpAddr>) {
+        self.announced = announced;
+    }
+
+    /// CLOCK_MONOTONIC when CLOCK_REALTIME was `realtime_ns`, by how they stood
+    /// at the last interval: the latter may have been set since.
+    pub fn monotonic(&self, realtime_ns: u64) -> u64 {
+        let Some(last) = self.last_tick else {
+            return 0;
+        };
+        match last.realtime_ns.checked_sub(realtime_ns) {
+            Some(ago) => last.monotonic_ns.saturating_sub(ago),
+            None => last
+                .monotonic_ns
+                .saturating_add(realtime_ns - last.realtime_ns),
+        }
+    }
+
+    /// The counters of a real.
+    pub fn meter(&self, id: RealId) -> Option<&Meter> {
+        self.meters.get(&id)
+    }
+
+    /// Rings set at the end of intervals since the start, and the slots written for them.
+    pub fn rings_set(&self) -> (u64, u64) {
+        self.rings_set
+    }
+
+    /// When the last interval ended.
+    pub fn last_tick(&self) -> Option<Moment> {
+        self.last_tick
+    }
+
+    /// What agents say of their clients, to add to.
+    pub fn reports(&self) -> &Reports {
+        &self.reports
+    }
+
+    /// Recent changes of weight, oldest first.
+    pub fn moves(&self) -> impl Iterator<Item = &Move> {
+        self.moves.iter()
+    }
+
+    /// Replaces the configuration as a whole, or leaves everything as it was.
+    /// Counters, flows, and the measurements of reals that stay are kept.
+    pub fn reload(&mut self, config: Config) -> Result<(), EngineError> {
+        if let Some(key) = config.needs_restart(&self.config) {
+            return Err(EngineError::Conflict(format!(
+                "a change of `{key}` needs a restart of the daemon; the data plane keeps forwarding meanwhile"
+            )));
+        }
+        self.replace(config)?;
+        // The next interval looks whether the gateway is another.
+        self.last_next_hop_ns = 0;
+        Ok(())
+    }
+
+    fn replace(&mut self, config: Config) -> Result<(), EngineError> {
+        Ok(self.sync(config, None)?)
+    }
+
+    /// Ends an interval at `now`: reads counters, lets the controllers decide,
+    /// sets rings, records history.
+    pub fn tick(&mut self, now: Moment) -> anyhow::Result<()> {
+        self.tick_with(now, |_, _| {})
+    }
+
+    /// The same with what `add` adds to the counters that the data plane has.
+    pub fn tick_with(
+        &mut self,
+        now: Moment,
+        mut add: impl FnMut(RealId, &mut RealTotals),
+    ) -> anyhow::Result<()> {
+        let interval_ns = match self.last_tick {
+            Some(last) => now.monotonic_ns.saturating_sub(last.monotonic_ns),
+            None => self.config.control.interval_ns,
+        };
+        self.sweep_flows(now.monotonic_ns);
+        let totals = self.plane.real_totals()?;
+        self.read_histograms(now.monotonic_ns)?;
+        // An interval that could not be read is part of the next one.
+        self.last_tick = Some(now);
+        for (id, mut totals) in totals {
+            add(id, &mut totals);
+            if let Some(meter) = self.meters.get_mut(&id) {
+                meter.advance(now.monotonic_ns, interval_ns, totals);
+            }
+        }
+        self.record(now.before(interval_ns));
+        self.decide(now, interval_ns);
+        self.follow_loads(now.monotonic_ns, interval_ns)?;
+        self.set_rings()?;
+        self.follow_gateway(now.monotonic_ns)
+    }
+
+    fn sweep_flows(&mut self, now_ns: u64) {
+        let members = self.pools.iter().flat_map(Pool::members);
+        let draining: Vec<RealId> = members
+            .filter(|(real, _)| !real.is_wanted())
+            .map(|(_, member)| member.id)
+            .collect();
+        self.plane
+            .sweep_flows(now_ns, &self.config.flow_idle, &draining);
+    }
+
+    /// Looks now and then whether the next hop is another, and follows it.
+    fn follow_gateway(&mut self, now_ns: u64) -> anyhow::Result<()> {
+        if now_ns.saturating_sub(self.last_next_hop_ns) < NEXT_HOP_NS {
+            return Ok(());
+        }
+        self.last_next_hop_ns = now_ns;
+        let Some(way) = &mut self.way else {
+            return Ok(());
+        };
+        // A gateway that is silent for now keeps its last address.
+        let Ok(next_hop) = self.plane.resolver().resolve(&way.route, Duration::ZERO) else {
+            return Ok(());
+        };
+        if way.next_hop != next_hop {
+            self.plane.set_next_hop(&next_hop)?;
+            let mac = Mac(next_hop.gateway_mac);
+            info!("the next hop is now {mac}, MTU {}", next_hop.mtu);
+            way.next_hop = next_hop;
+        }
+        Ok(())
+    }
+
+    fn read_histograms(&mut self, now_ns: u64) -> anyhow::Result<()> {
+        if now_ns.saturating_sub(self.last_histograms_ns) < HISTOGRAM_NS {
+            return Ok(());
+        }
+        let histograms: Vec<_> = self
+            .meters
+            .keys()
+            .map(|id| self.plane.histogram(*id).map(|histogram| (*id, histogram)))
+            .collect::<anyhow::Result<_>>()?;
+        self.last_histograms_ns = now_ns;
+        let rotate = now_ns.saturating_sub(self.last_window_ns) >= WINDOW_NS;
+        if rotate {
+            self.last_window_ns = now_ns;
+        }
+        for (id, histogram) in histograms {
+            let Some(meter) = self.meters.get_mut(&id) else {
+                continue;
+            };
+            meter.observe_histogram(histogram);
+            if rotate {
+                meter.rotate();
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the interval that began at `start` into the history, with the
+    /// weights that were in force during it.
+    fn record(&mut self, start: Moment) {
+        let reals = real_ids(&self.pools).count().max(1);
+        let epochs = self.config.history.as_nanos() / u128::from(self.config.control.interval_ns);
+        let keep = (epochs as usize).clamp(1, (EPOCHS_MAX / reals).max(1));
+        for pool in &mut self.pools {
+            for (real, member) in pool.members_mut() {
+                let Some(meter) = self.meters.get(&member.id) else {
+                    continue;
+                };
+                let delta = meter.delta();
+                let epoch = Epoch {
+                    start_ns: start.realtime_ns,
+                    start_monotonic_ns: start.monotonic_ns,
+                    estimate_us: meter::mean_us(delta.latency_sum2_ns, delta.latency_count2),
+                    samples: delta.latency_count2 as f64 / 2.0,
+                    requests: delta.requests,
+                    opened: delta.opened,
+                    active: meter.active(),
+                    configured: pool::configured(real),
+                    weight: member.weight,
+                };
+                while member.history.len() >= keep {
+                    member.history.pop_front();
+                }
+                member.history.push_back(epoch);
+            }
+        }
+    }
+
+    fn decide(&mut self, now: Moment, interval_ns: u64) {
+        for pool in &mut self.pools {
+            let mut readings: Vec<_> = pool
+                .members()
+                .map(|(_, member)| self.meters.get(&member.id).map(Meter::reading))
+                .map(Option::unwrap_or_default)
+                .collect();
+            felt::go_by_clients(
+                pool,
+                &self.reports,
+                now.monotonic_ns,
+                interval_ns,
+                &mut readings,
+            );
+            let reasons = reasons(pool);
+            pool.tick(now, &readings);
+            for (index, change) in moves(pool, now) {
+                let line = format!(
+                    "{} {}: weight {:.3} -> {:.3}: {}{}",
+                    change.vip,
+                    change.real,
+                    change.before,
+                    change.after,
+                    change.reason_text,
+                    if change.observed { " (observed)" } else { "" }
+                );
+                // The first of a row of moves is news, the rest is detail; so is what a
+                // move of one real means for all others.
+                let follows = matches!(change.reason.as_str(), "received" | "gave" | "regressed");
+                match follows || reasons.get(index) == Some(&change.reason) {
+                    true => debug!("{line}"),
+                    false => info!("{line}"),
+                }
+                while self.moves.len() >= MOVES_MAX {
+                    self.moves.pop_front();
+                }
+                self.moves.push_back(change);
+            }
+        }
+    }
+
+    /// Adds a VIP at run time; it lasts until the next reload or restart.
+    pub fn add_vip(&mut self, vip: Vip) -> Result<(), EngineError> {
+        let address = VipAddress::of(&vip);
+        let taken = |other: &Vip| other.name == vip.name || VipAddress::of(other) == address;
+        if let Some(other) = self.config.vips.iter().find(|other| taken(other)) {
+            return Err(EngineError::Conflict(format!(
+                "vip {} exists already; remove it first, or change its reals",
+                other.name
+            )));
+        }
+        self.can_control(&vip)?;
+        let mut config = self.config.clone();
+        config.vips.push(vip);
+        self.replace(config)
+    }
+
+    fn can_control(&self, vip: &Vip) -> Result<(), EngineError> {
+        if vip.latency == LatencySource::Client && self.config.clients.is_none() {
+            return Err(EngineError::Conflict(
+                "latency = \"client\" goes by what agents tell, and this daemon listens to none; add [clients] with `listen` to its file and restart".to_owned(),
+            ));
+        }
+        match vip.control != Control::Off && !self.config.measure {
+            false => Ok(()),
+            true => Err(EngineError::Conflict(
+                "the controller needs measured latency, and this daemon runs without it; set enabled = true under [measure] and restart".to_owned(),
+            )),
+        }
+    }
+
+    /// Removes a VIP until the next reload or restart.
+    pub fn remove_vip(&mut self, name: &str) -> Result<(), EngineError> {
+        let index = self.find_vip(name)?;
+        let mut config = self.config.clone();
+        config.vips.remove(index);
+        self.replace(config)
+    }
+
+    /// Changes a VIP or its reals until the next reload or restart.
+    pub fn change_vip(
+        &mut self,
+        name: &str,
+        change: impl FnOnce(&mut Vip) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        let index = self.find_vip(name)?;
+        let mut config = self.config.clone();
+        change(&mut config.vips[index])?;
+        self.can_control(&config.vips[index])?;
+        self.replace(config)
+    }
+
+    /// Index of the VIP of this name, or of this `address:port[/protocol]`.
+    pub fn find_vip(&self, name: &str) -> Result<usize, EngineError> {
+        let vips = &self.config.vips;
+        let by_name = vips.iter().position(|vip| vip.name == name);
+        let by_address = || {
+            vips.iter().position(|vip| {
+                let endpoint = causeway_service::config::endpoint(vip.address, vip.port);
+                endpoint == name || format!("{endpoint}/{}", vip.protocol) == name
+            })
+        };
+        by_name.or_else(by_address).ok_or_else(|| {
+            let known: Vec<&str> = vips.iter().map(|vip| vip.name.as_str()).collect();
+            EngineError::NotFound(match known.is_empty() {
+                true => format!("there is no vip `{name}`; there are none at all"),
+                false => format!("there is no vip `{name}`; there are {}", known.join(", ")),
+            })
+        })
+    }
+}
+
+/// The words of the last decision, by real.
+fn reasons(pool: &Pool) -> Vec<String> {
+    let reals = pool.decision().map(|decision| &decision.reals[..]);
+    let words = reals.unwrap_or_default().iter();
+    words.map(|real| real.reason.word().to_owned()).collect()
+}
+
+/// The changes of weight of the last decision, with the real's index.
+fn moves(pool: &Pool, at: Moment) -> Vec<(usize, Move)> {
+    let Some(decision) = pool.decision() else {
+        return Vec::new();
+    };
+    let mut moves = Vec::new();
+    for (index, ((real, _), own)) in pool.members().zip(&decision.reals).enumerate() {
+        if (own.weight - own.before).abs() <= MOVE_MIN * own.configured {
+            continue;
+        }
+        let change = Move {
+            at,
+            vip: pool.vip().name.clone(),
+            real: real.address.to_string(),
+            before: own.before,
+            after: own.weight,
+            latency_us: own.latency_ns.map(|ns| ns / 1e3),
+            reason: own.reason.word().to_owned(),
+            reason_text: own.reason.to_string(),
+            observed: pool.vip().control == Control::Observe,
+        };
+        moves.push((index, change));
+    }
+    moves
+}

@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A data plane in memory, for tests: keeps what it is told, and counts what a
+//! test writes into it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use causeway_core::cookie::ids::Held;
+use causeway_core::cookie::{Format, Keys, quic};
+use causeway_core::hist::Histogram;
+use causeway_io::CookieTotals;
+use causeway_io::abi::CookieResult;
+
+use super::cookies::{CookiePlane, Ids};
+use super::plane::*;
+use crate::config::Mac;
+
+/// What the fake holds; tests read and write it while the engine runs.
+#[derive(Default)]
+pub struct State {
+    pub next_hop: Option<NextHop>,
+    /// The gateway that is found; without one, it does not answer.
+    pub gateway: Option<Mac>,
+    pub vips: BTreeMap<VipId, VipAddress>,
+    pub reals: BTreeMap<RealId, RealSpec>,
+    pub rings: BTreeMap<VipId, Vec<RealId>>,
+    pub options: BTreeMap<VipId, VipOptions>,
+    pub picking: BTreeMap<VipId, Picking>,
+    pub turns: BTreeMap<VipId, u64>,
+    /// How often the sending of probes was prepared.
+    pub probes_prepared: usize,
+    pub loads: BTreeMap<RealId, i64>,
+    pub terms: BTreeMap<RealId, LoadTerms>,
+    pub totals: BTreeMap<RealId, RealTotals>,
+    pub histograms: BTreeMap<RealId, Histogram>,
+    /// Rings set since the start.
+    pub ring_swaps: usize,
+    /// Whether the next reading of totals panics.
+    pub panic: bool,
+    /// Whether the next reading of totals fails.
+    pub unreadable: bool,
+    /// How long the data plane has counted.
+    pub age: Duration,
+    /// How long the gateway takes to answer.
+    pub gateway_delay: Duration,
+    /// Sets of rings that are refused from now on.
+    pub refuse_rings: usize,
+    /// Most reals; more are refused.
+    pub max_reals: Option<usize>,
+    /// Rings of client prefixes.
+    pub sources: BTreeMap<VipId, Vec<SourceRing>>,
+    /// When flows were swept, and which reals drained then.
+    pub swept: Vec<(u64, Vec<RealId>)>,
+    /// Keys of cookies.
+    pub cookie_keys: Option<Keys>,
+    /// VIPs with QUIC connection ids.
+    pub quic_ids: BTreeMap<VipId, Vec<quic::Route>>,
+    /// VIPs with cookies.
+    pub cookie_formats: BTreeMap<VipId, Format>,
+    /// Ids of reals, those that rest among them.
+    pub cookie_ids: BTreeMap<(VipId, u16), (Held, Option<RealId>)>,
+    /// What the clock says, seconds since 1970.
+    pub now_s: u64,
+}
+
+impl State {
+    /// The id of the real with this address.
+    pub fn real(&self, address: &str) -> RealId {
+        let wanted: std::net::IpAddr = address.parse().unwrap();
+        let found = self.reals.iter().find(|(_, real)| real.address == wanted);
+        *found.expect("a real").0
+    }
+
+    /// Part of a VIP's ring that points at a real.
+    pub fn share(&self, vip: VipId, real: RealId) -> f64 {
+        let ring = &self.rings[&vip];
+        ring.iter().filter(|id| **id == real).count() as f64 / ring.len() as f64
+    }
+
+    /// Adds responses of one latency, with as many requests.
+    pub fn respond(&mut self, real: RealId, latency_ms: f64, samples: u64) {
+        let ns = (latency_ms * 1e6) as u64;
+        let totals = self.totals.entry(real).or_default();
+        totals.latency_sum2_ns += 2 * ns * samples;
+        totals.latency_count2 += 2 * samples;
+        totals.requests += samples;
+        totals.traffic.packets += 2 * samples;
+        totals.traffic.bytes += 200 * samples;
+        let histogram = self.histograms.entry(real).or_default();
+        histogram.record_n(ns, samples);
+    }
+}
+
+/// A handle; clones share the state.
+#[derive(Clone)]
+pub struct FakePlane(Arc<Mutex<State>>);
+
+impl Default for FakePlane {
+    fn default() -> Self {
+        let state = State {
+            gateway: Some(Mac([2, 0, 0, 0, 0, 1])),
+            ..State::default()
+        };
+        Self(Arc::new(Mutex::new(state)))
+    }
+}
+
+impl Resolve for FakePlane {
+    fn resolve(&self, route: &Route, patience: Duration) -> anyhow::Result<NextHop> {
+        let delay = self.state().gateway_delay;
+        std::thread::sleep(delay.min(patience));
+        let found = match route.encapsulates {
+            true => self.state().gateway.context("the gateway is silent")?,
+            false => Mac([0; 6]),
+        };
+        Ok(NextHop {
+            gateway_mac: route.encap.gateway_mac.unwrap_or(found).0,
+            mtu: route.encap.mtu.unwrap_or(1500),
+            source_v4: None,
+            source_v6: None,
+            gue: causeway_io::Gue::default(),
+        })
+    }
+}
+
+impl FakePlane {
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+}
+
+fn free_id<V>(map: &BTreeMap<u32, V>) -> u32 {
+    (0..).find(|id| !map.contains_key(id)).unwrap()
+}
+
+impl CookiePlane for FakePlane {
+    fn set_cookie_keys(&mut self, keys: Option<&Keys>) -> anyhow::Result<()> {
+        self.state().cookie_keys = keys.copied();
+        Ok(())
+    }
+
+    fn set_cookie_format(&mut self, vip: VipId, format: Option<&Format>) -> anyhow::Result<()> {
+        let mut state = self.state();
+        match format {
+            Some(format) => drop(state.cookie_formats.insert(vip, *format)),
+            None => {
+                state.cookie_formats.remove(&vip);
+                state.cookie_ids.retain(|(of, _), _| *of != vip);
+            }
+        }
+        Ok(())
+    }
+
+    fn set_quic_ids(&mut self, vip: VipId, routes: &[quic::Route]) -> anyhow::Result<()> {
+        self.state().quic_ids.insert(vip, routes.to_vec());
+        Ok(())
+    }
+
+    fn cookie_ids(&self, vip: VipId) -> anyhow::Result<Ids> {
+        let state = self.state();
+        let ids = state.cookie_ids.iter().filter(|((of, _), _)| *of == vip);
+        Ok(Ids {
+            now_s: state.now_s,
+            held: ids.map(|(_, held)| *held).collect(),
+        })
+    }
+
+    fn set_cookie_id(&mut self, vip: VipId, id: u16, real: RealId) -> anyhow::Result<()> {
+        let mut state = self.state();
+        assert!(
+            state.cookie_formats.contains_key(&vip) || state.quic_ids.contains_key(&vip),
+            "a VIP without cookies"
+        );
+        let address = state.reals[&real].address;
+        let held = Held {
+            id,
+            address,
+            freed_s: None,
+        };
+        state.cookie_ids.insert((vip, id), (held, Some(real)));
+        Ok(())
+    }
+
+    fn cookie_totals(&self) -> anyhow::Result<Vec<(VipId, CookieTotals)>> {
+        let state = self.state();
+        let totals = vec![(CookieResult::Epoch0, 5), (CookieResult::Forged, 1)];
+        let vips = state.cookie_formats.keys();
+        Ok(vips.map(|vip| (*vip, totals.clone())).collect())
+    }
+}
+
+impl DataPlane for FakePlane {
+    fn resolver(&self) -> Arc<dyn Resolve> {
+        Arc::new(self.clone())
+    }
+
+    fn set_next_hop(&mut self, next_hop: &NextHop) -> anyhow::Result<()> {
+        self.state().next_hop = Some(*next_hop);
+        Ok(())
+    }
+
+    fn vips(&self) -> anyhow::Result<Vec<(VipId, VipAddress)>> {
+        Ok(self
+            .state()
+            .vips
+            .iter()
+            .map(|(id, vip)| (*id, *vip))
+            .collect())
+    }
+
+    fn set_vip(&mut self, vip: VipAddress) -> anyhow::Result<VipId> {
+        let mut state = self.state();
+        if let Some((id, _)) = state.vips.iter().find(|(_, known)| **known == vip) {
+            return Ok(*id);
+        }
+        let id = free_id(&state.vips);
+        state.vips.insert(id, vip);
+        Ok(id)
+    }
+
+    fn set_vip_options(&mut self, id: VipId, options: VipOptions) -> anyhow::Result<()> {
+        self.state().options.insert(id, options);
+        Ok(())
+    }
+
+    fn remove_vip(&mut self, id: VipId) -> anyhow::Result<()> {
+        let mut state = self.state();
+        state.rings.remove(&id);
+        state.reals.retain(|_, real| real.vip != id);
+        match state.vips.remove(&id) {
+            Some(_) => Ok(()),
+            None => bail!("no such vip"),
+        }
+    }
+
+    fn reals(&self) -> anyhow::Result<Vec<(RealId, RealSpec)>> {
+        Ok(self
+            .state()
+            .reals
+            .iter()
+            .map(|(id, real)| (*id, *real))
+            .collect())
+    }
+
+    fn set_real(&mut self, real: RealSpec) -> anyhow::Result<RealId> {
+        let mut state = self.state();
+        let same = |known: &RealSpec| known.vip == real.vip && known.address == real.address;
+        if let Some((id, known)) = state.reals.iter_mut().find(|(_, known)| same(known)) {
+            known.path = real.path;
+            return Ok(*id);
+        }
+        if state.max_reals.is_some_and(|max| state.reals.len() >= max) {
+            bail!("the table of reals is full");
+        }
+        let id = free_id(&state.reals);
+        state.reals.insert(id, real);
+        state.totals.insert(id, RealTotals::default());
+        Ok(id)
+    }
+
+    fn remove_real(&mut self, id: RealId) -> anyhow::Result<()> {
+        let mut state = self.state();
+        let in_use = state.rings.values().any(|ring| ring.contains(&id));
+        assert!(!in_use, "real {id} is still in a ring");
+        state.totals.remove(&id);
+        let now_s = state.now_s;
+        for (held, owner) in state.cookie_ids.values_mut() {
+            if owner.take_if(|owner| *owner == id).is_some() {
+                held.freed_s = Some(now_s);
+            }
+        }
+        state
+            .reals
+            .remove(&id)
+            .map(|_| ())
+            .ok_or_else(|| anyhow::anyhow!("no such real"))
+    }
+
+    fn set_rings(&mut self, rings: &[(VipId, Vec<RealId>)]) -> anyhow::Result<()> {
+        let mut state = self.state();
+        if state.refuse_rings > 0 {
+            state.refuse_rings -= 1;
+            bail!("no memory for rings");
+        }
+        for (vip, ring) in rings {
+            assert!(state.vips.contains_key(vip));
+            assert!(ring.iter().all(|id| state.reals.contains_key(id)));
+            state.rings.insert(*vip, ring.clone());
+            state.ring_swaps += 1;
+        }
+        Ok(())
+    }
+
+    fn set_sources(&mut self, vip: VipId, sources: &[SourceRing]) -> anyhow::Result<()> {
+        self.state().sources.insert(vip, sources.to_vec());
+        Ok(())
+    }
+
+    fn source_picks(&self, vip: VipId) -> anyhow::Result<Vec<u64>> {
+        let state = self.state();
+        Ok(vec![5; state.sources.get(&vip).map_or(0, Vec::len)])
+    }
+
+    fn set_picking(&mut self, vip: VipId, picking: Picking) -> anyhow::Result<()> {
+        let mut state = self.state();
+        assert!(state.vips.contains_key(&vip));
+        state.picking.insert(vip, picking);
+        Ok(())
+    }
+
+    fn set_turn(&mut self, vip: VipId, turn: u64) -> anyhow::Result<()> {
+        self.state().turns.insert(vip, turn);
+        Ok(())
+    }
+
+    fn load(&self, real: RealId) -> anyhow::Result<i64> {
+        Ok(self.state().loads.get(&real).copied().unwrap_or(0))
+    }
+
+    fn set_load(&mut self, real: RealId, load: i64) -> anyhow::Result<()> {
+        self.state().loads.insert(real, load);
+        Ok(())
+    }
+
+    fn add_load(&mut self, real: RealId, change: i64) -> anyhow::Result<()> {
+        *self.state().loads.entry(real).or_default() += change;
+        Ok(())
+    }
+
+    fn set_load_terms(&mut self, real: RealId, terms: LoadTerms) -> anyhow::Result<()> {
+        self.state().terms.insert(real, terms);
+        Ok(())
+    }
+
+    fn prepare_probes(&mut self) -> anyhow::Result<()> {
+        self.state().probes_prepared += 1;
+        Ok(())
+    }
+
+    fn ring(&self, vip: VipId) -> anyhow::Result<Vec<RealId>> {
+        Ok(self.state().rings.get(&vip).cloned().unwrap_or_default())
+    }
+
+    fn age(&self) -> Duration {
+        self.state().age
+    }
+
+    fn sweep_flows(&mut self, now_ns: u64, _idle: &FlowIdle, draining: &[RealId]) {
+        self.state().swept.push((now_ns, draining.to_vec()));
+    }
+
+    fn flow_totals(&self) -> FlowTotals {
+        FlowTotals {
+            places: 1024,
+            flows: 7,
+            udp_idle: 3,
+            ..FlowTotals::default()
+        }
+    }
+
+    fn verdicts(&self) -> anyhow::Result<Vec<VerdictTotals>> {
+        let verdict = |word, action, packets| VerdictTotals {
+            word,
+            action,
+            traffic: Traffic {
+                packets,
+                bytes: 100 * packets,
+            },
+        };
+        Ok(vec![
+            verdict("established", "tx", 1000),
+            verdict("not_vip", "pass", 7),
+            verdict("no_real", "drop", 0),
+        ])
+    }
+
+    fn vip_totals(&self) -> anyhow::Result<Vec<(VipId, Traffic)>> {
+        let traffic = Traffic {
+            packets: 40,
+            bytes: 4000,
+        };
+        Ok(self.state().vips.keys().map(|id| (*id, traffic)).collect())
+    }
+
+    fn real_totals(&self) -> anyhow::Result<Vec<(RealId, RealTotals)>> {
+        let panic = std::mem::take(&mut self.state().panic);
+        assert!(!panic, "a test wants this panic");
+        if std::mem::take(&mut self.state().unreadable) {
+            bail!("totals cannot be read");
+        }
+        Ok(self
+            .state()
+            .totals
+            .iter()
+            .map(|(id, totals)| (*id, *totals))
+            .collect())
+    }
+
+    fn histogram(&self, id: RealId) -> anyhow::Result<Histogram> {
+        Ok(self
+            .state()
+            .histograms
+            .get(&id)
+            .cloned()
+            .unwrap_or_default())
+    }
+}

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The kernel's data plane behind [`DataPlane`].
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::net::Ipv6Addr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use causeway_core::hist::Histogram;
+use causeway_io::probe::ProbeEgress;
+use causeway_io::{self as io, FlowSweep, LoadBalancer, Source, Started};
+
+use super::engine::GATEWAY_PATIENCE;
+use super::places::Places;
+use super::plane::{
+    DataPlane, FlowIdle, FlowTotals, LoadTerms, NextHop, Path, Picking, RealId, RealSpec,
+    RealTotals, Resolve, Route, SourceRing, Traffic, VerdictTotals, VipAddress, VipId, VipOptions,
+};
+use crate::config::{Config, GueChecksum, HashKey, Mac};
+
+/// A loaded and attached data plane.
+pub struct KernelPlane {
+    pub(super) balancer: LoadBalancer,
+    pin_dir: PathBuf,
+    resolver: Arc<Resolver>,
+    /// There once a VIP wants health probes.
+    probes: Option<ProbeEgress>,
+    sweep: FlowSweep,
+}
+
+impl KernelPlane {
+    /// Loads the data plane, or takes over the running one.
+    pub fn start(config: &Config) -> anyhow::Result<(Self, Started)> {
+        // Before anything is attached: what cannot forward shall not start.
+        let resolver = Resolver {
+            interface: config.interface.clone(),
+        };
+        resolver.resolve(&Route::of(config), GATEWAY_PATIENCE)?;
+        let mut options = io::Options::new(&config.interface, &config.pin_dir);
+        options.xdp_mode = config.xdp_mode;
+        options.flows_v4 = config.flows_v4;
+        options.flows_v6 = config.flows_v6;
+        options.measure = config.measure;
+        options.conns = io::ConnLayout {
+            connections: config.stateful.connections,
+            tier_bits: config.stateful.tiers.trailing_zeros() as u8,
+            tier: config.stateful.tier as u8,
+        };
+        options.tunnel_ends = config.tunnel_ends;
+        let (balancer, started) = LoadBalancer::start(&options)?;
+        choose_hash_key(&balancer, config.hash_key)?;
+        balancer.set_word_sources(
+            config.stateful.word_source_v4,
+            config.stateful.word_source_v6,
+        )?;
+        let plane = Self {
+            sweep: balancer.flow_sweep()?,
+            balancer,
+            pin_dir: config.pin_dir.clone(),
+            resolver: Arc::new(resolver),
+            probes: None,
+        };
+        Ok((plane, started))
+    }
+
+    /// Keeps the places of stateful VIPs' connections, if there are any. None is given
+    /// out for the first `adopting`.
+    pub fn keep_places(
+        &self,
+        idle: Duration,
+        adopting: Duration,
+    ) -> anyhow::Result<Option<Places>> {
+        let Some(table) = self.balancer.connections()? else {
+            return Ok(None);
+        };
+        let directory = self.balancer.directory()?;
+        Ok(Some(Places::keep(table, directory, idle, adopting)?))
+    }
+
+    fn vip_id(&self, wanted: io::Vip) -> Option<VipId> {
+        let mut vips = self.balancer.vips().into_iter();
+        vips.find(|(_, vip)| *vip == wanted).map(|(id, _)| id)
+    }
+}
+
+/// Reads the kernel's tables about one interface.
+struct Resolver {
+    interface: String,
+}
+
+impl Resolve for Resolver {
+    /// What the configuration says, the rest from the kernel's tables. A balancer
+    /// that never encapsulates needs no gateway.
+    fn resolve(&self, route: &Route, patience: Duration) -> anyhow::Result<NextHop> {
+        let encap = &route.encap;
+        let info = io::interface_info(&self.interface)?;
+        let gateway = match encap.gateway_mac {
+            Some(mac) => mac.0,
+            None if !route.encapsulates => [0; 6],
+            None => io::find_gateway(&info, patience)?.mac,
+        };
+        let mut next_hop = info.next_hop(gateway);
+        next_hop.gue = io::Gue {
+            port: encap.gue_port,
+            checksum_v4: encap.gue_checksum == GueChecksum::Full,
+            checksum_v6: encap.gue_checksum != GueChecksum::Zero,
+        };
+        if let Some(mtu) = encap.mtu {
+            next_hop.mtu = mtu;
+        }
+        if let Some((address, length)) = encap.source_v4 {
+            next_hop.source_v4 = Some(Source {
+                address,
+                entropy_bits: 32 - length,
+            });
+        }
+        if let Some((address, length)) = encap.source_v6 {
+            next_hop.source_v6 = Some(source_v6(address, length));
+        }
+        Ok(next_hop)
+    }
+}
+
+/// Without a key in the configuration the pinned maps keep theirs, or get one.
+fn choose_hash_key(balancer: &LoadBalancer, wanted: Option<HashKey>) -> anyhow::Result<()> {
+    let running = balancer.hash_key()?;
+    let key = match wanted {
+        Some(HashKey(key)) => key,
+        None if running == [0; 2] => random_key()?,
+        None => return Ok(()),
+    };
+    if key != running {
+        balancer.set_hash_key(key)?;
+    }
+    Ok(())
+}
+
+/// A secret for the hash that picks reals, so that no client can aim at one. It
+/// stays in the pinned maps.
+fn random_key() -> anyhow::Result<[u64; 2]> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .context("cannot read /dev/urandom")?;
+    let whole = u128::from_ne_bytes(bytes);
+    Ok([whole as u64, (whole >> 64) as u64])
+}
+
+impl DataPlane for KernelPlane {
+    fn resolver(&self) -> Arc<dyn Resolve> {
+        Arc::clone(&self.resolver) as Arc<dyn Resolve>
+    }
+
+    fn set_next_hop(&mut self, next_hop: &NextHop) -> anyhow::Result<()> {
+        Ok(self.balancer.set_next_hop(next_hop)?)
+    }
+
+    fn vips(&self) -> anyhow::Result<Vec<(VipId, VipAddress)>> {
+        let vips = self.balancer.vips().into_iter();
+        Ok(vips
+            .map(|(id, vip)| {
+                let address = VipAddress {
+                    address: vip.address,
+                    port: vip.port,
+                    protocol: vip.protocol as u8,
+                };
+                (id, address)
+            })
+            .collect())
+    }
+
+    fn set_vip(&mut self, vip: VipAddress) -> anyhow::Result<VipId> {
+        let protocol = match vip.protocol {
+            6 => io::Protocol::Tcp,
+            17 => io::Protocol::Udp,
+            other => bail!("IP protocol {other} has no ports"),
+        };
+        let vip = io::Vip {
+            address: vip.address,
+            port: vip.port,
+            protocol,
+        };
+        match self.vip_id(vip) {
+            Some(id) => Ok(id),
+            None => Ok(self.balancer.add_vip(&vip)?),
+        }
+    }
+
+    fn set_vip_options(&mut self, id: VipId, options: VipOptions) -> anyhow::Result<()> {
+        Ok(self.balancer.set_vip_options(id, options)?)
+    }
+
+    fn remove_vip(&mut self, id: VipId) -> anyhow::Result<()> {
+        Ok(self.balancer.remove_vip(id)?)
+    }
+
+    fn reals(&self) -> anyhow::Result<Vec<(RealId, RealSpec)>> {
+        let reals = self.balancer.reals().into_iter();
+        Ok(reals.map(|(id, real)| (id, spec(&real))).collect())
+    }
+
+    fn set_real(&mut self, real: RealSpec) -> anyhow::Result<RealId> {
+        let forwarding = match real.path {
+            Path::Ipip => io::Forwarding::Ipip,
+            Path::Gue => io::Forwarding::Gue,
+            Path::L2(mac) => io::Forwarding::L2(mac.0),
+        };
+        let mut known = self.balancer.reals().into_iter();
+        match known.find(|(_, other)| other.vip == real.vip && other.address == real.address) {
+            Some((id, other)) if other.forwarding == forwarding => Ok(id),
+            Some((id, _)) => {
+                self.balancer.set_forwarding(id, forwarding)?;
+                Ok(id)
+            }
+            None => Ok(self.balancer.add_real(&io::Real {
+                vip: real.vip,
+                address: real.address,
+                forwarding,
+            })?),
+        }
+    }
+
+    fn remove_real(&mut self, id: RealId) -> anyhow::Result<()> {
+        Ok(self.balancer.remove_real(id)?)
+    }
+
+    fn set_rings(&mut self, rings: &[(VipId, Vec<RealId>)]) -> anyhow::Result<()> {
+        let rings: Vec<(VipId, &[RealId])> =
+            rings.iter().map(|(id, ring)| (*id, &ring[..])).collect();
+        Ok(self.balancer.set_rings(&rings)?)
+    }
+
+    fn set_sources(&mut self, vip: VipId, sources: &[SourceRing]) -> anyhow::Result<()> {
+        Ok(self.balancer.set_sources(vip, sources)?)
+    }
+
+    fn source_picks(&self, vip: VipId) -> anyhow::Result<Vec<u64>> {
+        Ok(self.balancer.source_picks(vip)?)
+    }
+
+    fn set_picking(&mut self, vip: VipId, picking: Picking) -> anyhow::Result<()> {
+        Ok(self.balancer.set_picking(vip, picking)?)
+    }
+
+    fn set_turn(&mut self, vip: VipId, turn: u64) -> anyhow::Result<()> {
+        Ok(self.balancer.set_turn(vip, turn)?)
+    }
+
+    fn load(&self, real: RealId) -> anyhow::Result<i64> {
+        Ok(self.balancer.load(real)?)
+    }
+
+    fn set_load(&mut self, real: RealId, load: i64) -> anyhow::Result<()> {
+        Ok(self.balancer.set_load(real, load)?)
+    }
+
+    fn add_load(&mut self, real: RealId, change: i64) -> anyhow::Result<()> {
+        Ok(self.balancer.add_load(real, change)?)
+    }
+
+    fn set_load_terms(&mut self, real: RealId, terms: LoadTerms) -> anyhow::Result<()> {
+        Ok(self.balancer.set_load_terms(real, terms)?)
+    }
+
+    fn prepare_probes(&mut self) -> anyhow::Result<()> {
+        if self.probes.is_none() {
+            self.probes = Some(ProbeEgress::start(
+                &self.balancer,
+                &self.resolver.interface,
+            )?);
+        }
+        Ok(())
+    }
+
+    fn sweep_flows(&mut self, now_ns: u64, idle: &FlowIdle, draining: &[RealId]) {
+        let now = Duration::from_nanos(now_ns);
+        self.sweep.step(now, idle, draining);
+    }
+
+    fn flow_totals(&self) -> FlowTotals {
+        self.sweep.totals()
+    }
+
+    fn ring(&self, vip: VipId) -> anyhow::Result<Vec<RealId>> {
+        Ok(self.balancer.ring(vip)?)
+    }
+
+    /// The age of the oldest pin: maps are pinned when they are made.
+    fn age(&self) -> Duration {
+        let pins = fs::read_dir(&self.pin_dir).into_iter().flatten().flatten();
+        let made = pins.filter_map(|pin| pin.metadata().ok()?.modified().ok());
+        made.min()
+            .and_then(|made| made.elapsed().ok())
+            .unwrap_or_default()
+    }
+
+    fn verdicts(&self) -> anyhow::Result<Vec<VerdictTotals>> {
+        let verdicts = self.balancer.verdicts()?.into_iter();
+        Ok(verdicts
+            .map(|(verdict, counter)| VerdictTotals {
+                word: verdict.as_str(),
+                action: verdict.action().as_str(),
+                traffic: traffic(counter.packets, counter.bytes),
+            })
+            .collect())
+    }
+
+    fn vip_totals(&self) -> anyhow::Result<Vec<(VipId, Traffic)>> {
+        let vips = self.balancer.vip_stats()?.into_iter();
+        Ok(vips
+            .map(|(id, counter)| (id, traffic(counter.packets, counter.bytes)))
+            .collect())
+    }
+
+    fn real_totals(&self) -> anyhow::Result<Vec<(RealId, RealTotals)>> {
+        let reals = self.balancer.real_stats()?.into_iter();
+        Ok(reals
+            .map(|(id, stats)| {
+                let totals = RealTotals {
+                    traffic: traffic(stats.packets, stats.bytes),
+                    opened: stats.conns_opened,
+                    closed: stats.conns_closed,
+                    requests: stats.requests,
+                    latency_sum2_ns: stats.latency_sum2_ns,
+                    latency_count2: stats.latency_count2,
+                };
+                (id, totals)
+            })
+            .collect())
+    }
+
+    fn histogram(&self, id: RealId) -> anyhow::Result<Histogram> {
+        Ok(self.balancer.real_histogram(id)?)
+    }
+}
+
+fn traffic(packets: u64, bytes: u64) -> Traffic {
+    Traffic { packets, bytes }
+}
+
+fn spec(real: &io::Real) -> RealSpec {
+    RealSpec {
+        vip: real.vip,
+        address: real.address,
+        path: match real.forwarding {
+            io::Forwarding::Ipip => Path::Ipip,
+            io::Forwarding::Gue => Path::Gue,
+            io::Forwarding::L2(mac) => Path::L2(Mac(mac)),
+        },
+    }
+}
+
+/// The data plane fills at most the last 32 bits.
+fn source_v6(address: Ipv6Addr, length: u8) -> Source<Ipv6Addr> {
+    Source {
+        address,
+        entropy_bits: (128 - length).min(32),
+    }
+}

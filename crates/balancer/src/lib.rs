@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The balancer daemon.
+//!
+//! [`Config`] is what a file says, `plane` what the daemon needs of the kernel, `engine` its
+//! state, `api` and `metrics` how others see it, `serve` the process around it. [`run`] is
+//! the daemon from start to end. It knows the data plane, the control laws of `core` and
+//! what daemons share; it knows neither agents' nor tunnels' daemons.
+
+mod announce;
+pub mod api;
+#[cfg(test)]
+mod api_tests;
+#[cfg(test)]
+mod change_tests;
+pub mod config;
+pub mod cookies;
+#[cfg(test)]
+mod cookies_tests;
+mod decisions;
+pub mod engine;
+#[cfg(test)]
+mod fake;
+pub mod felt;
+#[cfg(test)]
+mod felt_tests;
+pub mod health;
+#[cfg(test)]
+mod health_tests;
+pub mod kernel;
+mod loads;
+#[cfg(test)]
+mod loads_tests;
+mod meter;
+pub mod metrics;
+pub mod notices;
+pub mod places;
+pub mod plane;
+mod pool;
+mod probe;
+mod report;
+mod run;
+pub mod serve;
+#[cfg(test)]
+mod serve_tests;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+pub use config::Config;
+pub use run::{detach, run};

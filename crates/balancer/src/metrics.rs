@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `/metrics`: what the engine knows, in Prometheus' text format.
+
+use std::fmt;
+
+use causeway_api::Moment;
+use causeway_api::balancer::{RealView, Stats, VipView};
+use causeway_core::hist::Histogram;
+use causeway_service::metrics::{build_info, packets};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::engine::Engine;
+use super::report;
+
+/// Bounds of the latency histogram: 2^k and 1.5 * 2^k ns from 65 us to 26 s.
+/// They are bounds of the data plane's buckets too, so that counts are exact.
+const FIRST_POWER: u32 = 16;
+const LAST_POWER: u32 = 34;
+
+/// The page that a Prometheus server scrapes.
+pub fn page(engine: &Engine, at: Moment) -> anyhow::Result<String> {
+    let stats = report::stats(engine, at)?;
+    let histograms = stats
+        .vips
+        .iter()
+        .flat_map(|vip| &vip.reals)
+        .map(|real| Latencies::of(engine, real))
+        .collect();
+    let mut registry = Registry::with_prefix("causeway");
+    registry.register_collector(Box::new(Page { stats, histograms }));
+    let mut page = String::new();
+    text::encode(&mut page, &registry)?;
+    Ok(page)
+}
+
+#[derive(Debug)]
+struct Page {
+    stats: Stats,
+    /// One per real, in the order of `stats`.
+    histograms: Vec<Latencies>,
+}
+
+/// One real's histogram, ready to be written.
+#[derive(Debug)]
+struct Latencies {
+    sum_s: f64,
+    count: u64,
+    buckets: Vec<(f64, u64)>,
+}
+
+impl Latencies {
+    fn of(engine: &Engine, real: &RealView) -> Self {
+        let meter = engine.meter(real.id);
+        let empty = Histogram::new();
+        let histogram = meter.map_or(&empty, |meter| meter.histogram());
+        // The sum is read every interval, the histogram every second: each only
+        // grows, and their quotient is off by what came in between.
+        let sum2_ns = meter.map_or(0, |meter| meter.totals().latency_sum2_ns);
+        Self {
+            sum_s: sum2_ns as f64 / 2e9,
+            count: histogram.count(),
+            buckets: coarse(histogram),
+        }
+    }
+}
+
+/// Counts between neighbouring bounds, not cumulative.
+fn coarse(histogram: &Histogram) -> Vec<(f64, u64)> {
+    let bounds: Vec<u64> = (FIRST_POWER..=LAST_POWER)
+        .flat_map(|power| [1 << power, 3 << (power - 1)])
+        .collect();
+    let mut buckets: Vec<(f64, u64)> = bounds.iter().map(|ns| (*ns as f64 / 1e9, 0)).collect();
+    buckets.push((f64::INFINITY, 0));
+    for bucket in histogram.buckets() {
+        let index = bounds.partition_point(|bound| *bound < bucket.to_ns);
+        buckets[index].1 += bucket.count;
+    }
+    buckets
+}
+
+impl Page {
+    fn reals(&self) -> impl Iterator<Item = (&VipView, &RealView)> {
+        let vips = self.stats.vips.iter();
+        vips.flat_map(|vip| vip.reals.iter().map(move |real| (vip, real)))
+    }
+
+    fn vip_counters(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        type Value = fn(&VipView) -> u64;
+        let families: [(&str, &str, Option<Unit>, Value); 3] = [
+            ("vip_packets", "Packets to a VIP", None, |vip| vip.packets),
+            (
+                "vip",
+                "Bytes of frames to a VIP",
+                Some(Unit::Bytes),
+                |vip| vip.bytes,
+            ),
+            (
+                "vip_latency_fallback_intervals",
+                "Intervals by responses' latency for want of agents' reports",
+                None,
+                |vip| vip.latency_fallbacks,
+            ),
+        ];
+        for (name, help, unit, value) in families {
+            let mut family =
+                encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
+            for vip in &self.stats.vips {
+                family
+                    .encode_family(&[("vip", vip.name.as_str())])?
+                    .encode_counter::<NoLabelSet, _, u64>(&value(vip), None)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn client_reports(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let counts = &self.stats.client_reports;
+        let help = "What agents told of their clients, by what became of it";
+        let mut family =
+            encoder.encode_descriptor("client_reports", help, None, MetricType::Counter)?;
+        for (result, count) in [
+            ("taken", counts.taken),
+            ("old", counts.old),
+            ("refused", counts.refused),
+        ] {
+            family
+                .encode_family(&[("result", result)])?
+                .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+        }
+        Ok(())
+    }
+
+    /// Zeros too, so that the first of them is a rise.
+    fn cookies(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Packets of a VIP with cookies by what their cookies said";
+        let mut family =
+            encoder.encode_descriptor("cookie_packets", help, None, MetricType::Counter)?;
+        for vip in &self.stats.vips {
+            for result in &vip.cookie.results {
+                let labels = [
+                    ("vip", vip.name.as_str()),
+                    ("result", result.result.as_str()),
+                ];
+                family
+                    .encode_family(&labels)?
+                    .encode_counter::<NoLabelSet, _, u64>(&result.packets, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn real_counters(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        type Value = fn(&RealView) -> u64;
+        let families: [(&str, &str, Option<Unit>, Value); 5] = [
+            ("real_packets", "Packets to a real", None, |real| {
+                real.packets
+            }),
+            (
+                "real",
+                "Bytes of frames to a real",
+                Some(Unit::Bytes),
+                |real| real.bytes,
+            ),
+            (
+                "real_connections_opened",
+                "Connections that picked a real",
+                None,
+                |real| real.connections_opened,
+            ),
+            (
+                "real_connections_closed",
+                "Connections of a real that the client closed or reset",
+                None,
+                |real| real.connections_closed,
+            ),
+            ("real_requests", "Requests to a real", None, |real| {
+                real.requests
+            }),
+        ];
+        for (name, help, unit, value) in families {
+            let mut family =
+                encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
+            for (vip, real) in self.reals() {
+                family
+                    .encode_family(&labels(vip, real))?
+                    .encode_counter::<NoLabelSet, _, u64>(&value(real), None)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn real_gauges(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut family = encoder.encode_descriptor(
+            "real_connections",
+            "Estimate of a real's open connections",
+            None,
+            MetricType::Gauge,
+        )?;
+        for (vip, real) in self.reals() {
+            let value = real.connections_active as f64;
+            family
+                .encode_family(&labels(vip, real))?
+                .encode_gauge(&value)?;
+        }
+        let mut family = encoder.encode_descriptor(
+            "real_weight",
+            "Weight of a real: configured, effective (in force), wanted by the controller",
+            None,
+            MetricType::Gauge,
+        )?;
+        for (vip, real) in self.reals() {
+            for (kind, value) in [
+                ("configured", f64::from(real.weight)),
+                ("effective", real.effective_weight),
+                ("wanted", real.wanted_weight),
+            ] {
+                let [vip, real] = labels(vip, real);
+                family
+                    .encode_family(&[vip, real, ("kind", kind)])?
+                    .encode_gauge(&value)?;
+            }
+        }
+        let mut family = encoder.encode_descriptor(
+            "real_control_state",
+            "1 for the reason of the controller's last decision",
+            None,
+            MetricType::Gauge,
+        )?;
+        for (vip, real) in self.reals() {
+            let [vip, address] = labels(vip, real);
+            family
+                .encode_family(&[vip, address, ("reason", real.reason.as_str())])?
+                .encode_gauge(&1.0)?;
+        }
+        Ok(())
+    }
+
+    fn sources(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "New flows of clients that have reals of their own";
+        let mut family =
+            encoder.encode_descriptor("vip_source_flows", help, None, MetricType::Counter)?;
+        for vip in &self.stats.vips {
+            for source in &vip.sources {
+                let from = source.from.join(",");
+                family
+                    .encode_family(&[("vip", vip.name.as_str()), ("from", from.as_str())])?
+                    .encode_counter::<NoLabelSet, _, u64>(&source.picked, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn flow_table(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let table = &self.stats.flow_table;
+        let gauges = [
+            (
+                "flow_table_places",
+                "Places of the flow table",
+                table.places,
+            ),
+            (
+                "flow_table_flows",
+                "Flows in it, by the last whole look",
+                table.flows,
+            ),
+        ];
+        for (name, help, value) in gauges {
+            encoder
+                .encode_descriptor(name, help, None, MetricType::Gauge)?
+                .encode_gauge(&(value as f64))?;
+        }
+        let help = "Flows that were ended by the time since their last packet";
+        let mut family =
+            encoder.encode_descriptor("flow_table_ended", help, None, MetricType::Counter)?;
+        for (reason, flows) in table.ended() {
+            family
+                .encode_family(&[("reason", reason)])?
+                .encode_counter::<NoLabelSet, _, u64>(&flows, None)?;
+        }
+        Ok(())
+    }
+
+    fn health(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        type Holds = fn(&VipView) -> bool;
+        let states: [(&str, &str, Holds); 2] = [
+            (
+                "vip_ready",
+                "1 if as many reals are up as the VIP needs",
+                |vip| vip.ready,
+            ),
+            (
+                "vip_announced",
+                "1 if routers have been told of the VIP's address",
+                |vip| vip.announced,
+            ),
+        ];
+        for (name, help, holds) in states {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for vip in &self.stats.vips {
+                family
+                    .encode_family(&[("vip", vip.name.as_str())])?
+                    .encode_gauge(&f64::from(u8::from(holds(vip))))?;
+            }
+        }
+        let mut family = encoder.encode_descriptor(
+            "real_health",
+            "1 for what the probes of a real say: unknown, up or down",
+            None,
+            MetricType::Gauge,
+        )?;
+        for (vip, real) in self.reals() {
+            if let Some(health) = &real.health {
+                let [vip, address] = labels(vip, real);
+                family
+                    .encode_family(&[vip, address, ("state", health.state.as_str())])?
+                    .encode_gauge(&1.0)?;
+            }
+        }
+        let mut family = encoder.encode_descriptor(
+            "real_probes",
+            "Health probes of a real by outcome",
+            None,
+            MetricType::Counter,
+        )?;
+        for (vip, real) in self.reals() {
+            let Some(health) = &real.health else { continue };
+            for (outcome, count) in [("success", health.succeeded), ("failure", health.failed)] {
+                let [vip, address] = labels(vip, real);
+                family
+                    .encode_family(&[vip, address, ("outcome", outcome)])?
+                    .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn latency(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut family = encoder.encode_descriptor(
+            "real_response_latency",
+            "Response latency as the clients of a real feel it",
+            Some(&Unit::Seconds),
+            MetricType::Histogram,
+        )?;
+        for ((vip, real), latencies) in self.reals().zip(&self.histograms) {
+            family
+                .encode_family(&labels(vip, real))?
+                .encode_histogram::<NoLabelSet>(
+                    latencies.sum_s,
+                    latencies.count,
+                    &latencies.buckets,
+                    None,
+                )?;
+        }
+        Ok(())
+    }
+}
+
+fn labels<'a>(vip: &'a VipView, real: &'a RealView) -> [(&'static str, &'a str); 2] {
+    [("vip", &vip.name), ("real", &real.address)]
+}
+
+impl Collector for Page {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        packets(&self.stats.verdicts, &mut encoder)?;
+        self.flow_table(&mut encoder)?;
+        self.vip_counters(&mut encoder)?;
+        self.client_reports(&mut encoder)?;
+        self.cookies(&mut encoder)?;
+        self.sources(&mut encoder)?;
+        self.real_counters(&mut encoder)?;
+        self.real_gauges(&mut encoder)?;
+        self.health(&mut encoder)?;
+        self.latency(&mut encoder)?;
+        build_info(&mut encoder)
+    }
+}

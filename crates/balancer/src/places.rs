@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Keeps the places of stateful VIPs' connections: a thread that hands free ones to
+//! the CPUs and takes back those of connections that have ended.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use causeway_api::balancer::{Connections, HeavyConnection, Notified};
+use causeway_core::cookie::Keys;
+use causeway_core::cookie::notice::Notice;
+use causeway_io::{Adopted, ConnTable, Connection, Directory, Patience, RealId};
+
+/// A ring holds 1024 places of a partition; so often it is filled up.
+const TICK: Duration = Duration::from_millis(20);
+/// Ticks in which every place is looked at once: five seconds.
+const TICKS_OF_A_SWEEP: usize = 250;
+/// Longest time between the two looks of [`Places::heaviest`].
+pub const LOOK_MAX: Duration = Duration::from_secs(10);
+
+/// A handle; clones share the table. The thread ends with the process: places are
+/// needed as long as packets flow.
+#[derive(Clone)]
+pub struct Places {
+    keeper: Arc<Mutex<Keeper>>,
+    directory: Arc<Directory>,
+}
+
+struct Keeper {
+    table: ConnTable,
+    told: Notified,
+}
+
+impl Places {
+    /// Takes the table into care. For the first `adopting` no place is given out: those
+    /// of connections that agents tell of must be free.
+    pub fn keep(
+        table: ConnTable,
+        directory: Directory,
+        idle: Duration,
+        adopting: Duration,
+    ) -> std::io::Result<Self> {
+        let told = Notified::default();
+        let places = Self {
+            keeper: Arc::new(Mutex::new(Keeper { table, told })),
+            directory: Arc::new(directory),
+        };
+        let kept = places.clone();
+        let patience = Patience {
+            open: idle,
+            ..Patience::default()
+        };
+        thread::Builder::new()
+            .name("places".to_owned())
+            .spawn(move || kept.run(&patience, adopting))?;
+        Ok(places)
+    }
+
+    fn run(&self, patience: &Patience, adopting: Duration) {
+        let start = Instant::now();
+        loop {
+            let mut keeper = self.keeper();
+            let share = keeper.table.places().div_ceil(TICKS_OF_A_SWEEP);
+            keeper.table.sweep(start.elapsed(), share, patience);
+            if start.elapsed() >= adopting {
+                keeper.table.top_up();
+            }
+            drop(keeper);
+            thread::sleep(TICK);
+        }
+    }
+
+    /// The table is whole after every step, so that a panic elsewhere does not spoil it.
+    fn keeper(&self) -> MutexGuard<'_, Keeper> {
+        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The keys of cookies, by which agents sign.
+    pub fn keys(&self) -> causeway_io::Result<Option<Keys>> {
+        self.directory.keys()
+    }
+
+    /// Takes back the places of connections that have ended at their servers.
+    pub fn end(&self, notices: &[Notice]) {
+        let mut keeper = self.keeper();
+        for notice in notices {
+            let found = keeper.table.find(notice.client, notice.vip, notice.word);
+            if found.is_some_and(|found| keeper.table.release(&found)) {
+                keeper.told.ended += 1;
+            }
+        }
+    }
+
+    /// Puts connections that another balancer kept into their places.
+    pub fn adopt(&self, notices: &[Notice]) {
+        // A map that cannot be read is as good as a server that is not there.
+        let seed = self.directory.place_seed().ok();
+        for notice in notices {
+            let route = self.directory.route(notice.vip, notice.id).ok().flatten();
+            let mut keeper = self.keeper();
+            let adopted = match (route, seed) {
+                (Some(route), Some(seed)) => {
+                    let ends = (notice.client, notice.vip);
+                    keeper.table.adopt(seed, ends, notice.word, &route)
+                }
+                _ => Adopted::Taken,
+            };
+            match adopted {
+                Adopted::Placed => keeper.told.adopted += 1,
+                Adopted::Known => {}
+                Adopted::Taken => keeper.told.not_adopted += 1,
+            }
+        }
+    }
+
+    /// Sends a connection's packets to another real from now on; `false` if it has no
+    /// place here.
+    pub fn move_to(
+        &self,
+        client: SocketAddr,
+        vip: SocketAddr,
+        real: RealId,
+    ) -> causeway_io::Result<bool> {
+        let keeper = self.keeper();
+        let mut connections = keeper.table.connections();
+        let found = connections.find(|held| held.client == client && held.vip == vip);
+        match found {
+            Some(found) => self.directory.reroute(&keeper.table, &found, real),
+            None => Ok(false),
+        }
+    }
+
+    /// The connections that send most, by two looks `apart`. Blocks that long.
+    pub fn heaviest(&self, count: usize, apart: Duration) -> Connections {
+        let before: HashMap<Identity, u32> = self
+            .keeper()
+            .table
+            .connections()
+            .map(|connection| (identity(&connection), connection.packets))
+            .collect();
+        let start = Instant::now();
+        thread::sleep(apart.min(LOOK_MAX));
+        let seconds = start.elapsed().as_secs_f64();
+        let keeper = self.keeper();
+        let now: Vec<Connection> = keeper.table.connections().collect();
+        let (refused, told) = (keeper.table.refused(), keeper.told);
+        // Whoever sorts a million connections does not keep places from the CPUs.
+        drop(keeper);
+        Connections {
+            open: now.len(),
+            refused,
+            told,
+            heaviest: heaviest(&before, now, count, seconds),
+        }
+    }
+}
+
+/// Which connection it is: a place may be another's by the second look.
+type Identity = (u32, SocketAddr, SocketAddr);
+
+fn identity(connection: &Connection) -> Identity {
+    (connection.place, connection.client, connection.vip)
+}
+
+/// The `count` heaviest senders of `now`, whose packets were counted `seconds` before.
+/// One that was not there then has sent all its packets since.
+fn heaviest(
+    before: &HashMap<Identity, u32>,
+    now: Vec<Connection>,
+    count: usize,
+    seconds: f64,
+) -> Vec<HeavyConnection> {
+    let rate = |connection: &Connection| {
+        let old = before.get(&identity(connection)).copied().unwrap_or(0);
+        f64::from(connection.packets.wrapping_sub(old)) / seconds
+    };
+    let mut senders: Vec<(f64, Connection)> = now.into_iter().map(|c| (rate(&c), c)).collect();
+    senders.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let sender = |(rate_pps, connection): (f64, Connection)| HeavyConnection {
+        client: connection.client.to_string(),
+        vip: connection.vip.to_string(),
+        real_id: connection.real,
+        real: String::new(),
+        rate_pps,
+        packets: connection.packets,
+        closed: connection.closed,
+    };
+    senders.into_iter().take(count).map(sender).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_changed_hands_counts_for_its_new_connection_alone() {
+        let connection = |place, client: u8, packets| Connection {
+            place,
+            client: ([192, 0, 2, client], 4000).into(),
+            vip: ([198, 51, 100, 1], 80).into(),
+            real: 7,
+            packets,
+            closed: false,
+        };
+        let before = [connection(1, 1, 1_000), connection(2, 2, u32::MAX - 9)];
+        let before = before.iter().map(|c| (identity(c), c.packets)).collect();
+        // The first has ended and left its place to a third; the second's count wrapped.
+        let now = vec![connection(1, 3, 30), connection(2, 2, 10)];
+        let heaviest = heaviest(&before, now, 5, 2.0);
+        let rates: Vec<_> = heaviest.iter().map(|s| (&*s.client, s.rate_pps)).collect();
+        assert_eq!(rates, [("192.0.2.3:4000", 15.0), ("192.0.2.2:4000", 10.0)]);
+    }
+}

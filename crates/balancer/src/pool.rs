@@ -1,0 +1,520 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One VIP at work: its reals, its controller, its ring.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use causeway_api::Moment;
+use causeway_api::balancer::Epoch;
+use causeway_core::control::{Controller, Decision, Law, Member, Params, Reading};
+use causeway_core::select::{self, Awrr, Loaded, RealKey, RingSize};
+
+use super::decisions::Decisions;
+use super::plane::{Pick, Picking, RealId, SourceRing, VipId};
+use crate::config::{Control, Fragments, LoadSource, Otherwise, Real, Scheduler, Source, Vip};
+
+/// Rings take whole numbers: one unit of configured weight is this many.
+const RING_UNIT: f64 = 1000.0;
+/// Turns that a plan of the least loaded reals holds, as a multiple of the flows of
+/// the last interval and of the number of reals, and at most.
+const PLAN_AHEAD: usize = 4;
+const PLAN_MAX: usize = 16_384;
+/// A ring is built anew when a weight is further from the one it was built
+/// with, relative to the configured weight.
+const RING_TOLERANCE: f64 = 0.01;
+
+/// A VIP in the data plane.
+#[derive(Debug)]
+pub struct Pool {
+    vip: Vip,
+    id: VipId,
+    members: Vec<PoolMember>,
+    controller: Option<Controller>,
+    decision: Option<Decision>,
+    /// What the ring in the data plane was built from; `None` before the first.
+    in_ring: Option<InRing>,
+    /// The next picks of the least loaded real, with [`Scheduler::LeastLoaded`].
+    plan: Vec<RealId>,
+    plan_is_new: bool,
+    /// What the controller goes by.
+    latency: Latency,
+    /// Settles who begins in rings of turns.
+    seed: u64,
+}
+
+#[derive(Debug, Clone)]
+struct InRing {
+    scheduler: Scheduler,
+    pick: Pick,
+    members: Vec<InRingMember>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct InRingMember {
+    id: RealId,
+    configured: f64,
+    weight: f64,
+}
+
+/// What a controller goes by, and since when it had to do without its agents.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Latency {
+    /// Whether the last interval went by what clients felt.
+    pub by_clients: bool,
+    /// Intervals that went by responses, although the configuration says clients.
+    pub fallbacks: u64,
+}
+
+/// A real of a pool.
+#[derive(Debug)]
+pub struct PoolMember {
+    /// Index in the data plane.
+    pub id: RealId,
+    /// Weight in force.
+    pub weight: f64,
+    /// Whether its health lets it get new connections.
+    pub fit: bool,
+    /// Load by the last interval; `None` if it is not known or of no interest.
+    pub load: Option<f64>,
+    /// Part of a half sample of its clients that is left for the next interval.
+    pub felt_rest: f64,
+    /// Part of a flow that ageing has still to take off its load.
+    pub aged: f64,
+    /// What happened, oldest epoch first.
+    pub history: VecDeque<Epoch>,
+    /// What the controller decided about it.
+    pub decisions: Decisions,
+}
+
+impl Pool {
+    /// A pool of `vip`, whose reals have these ids, in the same order. `former` is
+    /// the pool that it is to replace: what its controller knows carries over; its
+    /// history follows with [`take_history`](Self::take_history). `observed` is the law
+    /// of a controller that only observes.
+    pub fn new(
+        vip: Vip,
+        id: VipId,
+        reals: &[RealId],
+        (params, observed): (&Params, Law),
+        former: Option<&Self>,
+        seed: u64,
+    ) -> Self {
+        let members: Vec<PoolMember> = reals
+            .iter()
+            .zip(&vip.reals)
+            .map(|(&id, real)| PoolMember {
+                id,
+                weight: configured(real),
+                fit: former.is_none_or(|former| former.is_fit(id)),
+                load: None,
+                felt_rest: 0.0,
+                aged: 0.0,
+                history: VecDeque::new(),
+                decisions: Decisions::default(),
+            })
+            .collect();
+        let mut pool = Self {
+            vip,
+            id,
+            members,
+            controller: None,
+            decision: None,
+            in_ring: former.and_then(|former| former.in_ring.clone()),
+            plan: Vec::new(),
+            plan_is_new: false,
+            latency: former.map(|former| former.latency).unwrap_or_default(),
+            seed,
+        };
+        if pool.vip.control != Control::Off {
+            let law = pool.vip.control.law().unwrap_or(observed);
+            let known = former.and_then(|former| former.controller.clone());
+            let mut controller = known.unwrap_or_else(|| Controller::new(law, params.clone()));
+            controller.set_params(params.clone());
+            // A switch goes on with the weights and latencies that there are.
+            if controller.law() != law {
+                controller.set_law(law);
+            }
+            pool.controller = Some(controller);
+        }
+        pool.reset_weights();
+        pool
+    }
+
+    /// Gives every member the weight it is meant to have; a controller goes on from
+    /// what it knows.
+    fn reset_weights(&mut self) {
+        let meant = self.meant();
+        for (member, meant) in self.members.iter_mut().zip(&meant) {
+            member.weight = *meant;
+        }
+        if let Some(controller) = &mut self.controller {
+            let controlled: Vec<Member> = self
+                .members
+                .iter()
+                .zip(meant)
+                .map(|(member, configured)| Member {
+                    id: member.id,
+                    configured,
+                })
+                .collect();
+            controller.set_members(&controlled);
+        }
+        self.take_weights();
+    }
+
+    /// The weight that each member is meant to have: as configured, and none for those
+    /// whose health forbids it. If that forbids all, the fault may be the probes', and
+    /// nothing is lost by trying: then it counts for none.
+    fn meant(&self) -> Vec<f64> {
+        let anyone = self
+            .members()
+            .any(|(real, member)| member.fit && configured(real) > 0.0);
+        self.members()
+            .map(|(real, member)| match member.fit || !anyone {
+                true => configured(real),
+                false => 0.0,
+            })
+            .collect()
+    }
+
+    fn is_fit(&self, id: RealId) -> bool {
+        self.members
+            .iter()
+            .all(|member| member.id != id || member.fit)
+    }
+
+    /// Takes these members out of the pool, and all others back; whether that changed
+    /// anything.
+    pub fn set_unfit(&mut self, unfit: &HashSet<RealId>) -> bool {
+        let mut changed = false;
+        for member in &mut self.members {
+            let fit = !unfit.contains(&member.id);
+            changed |= fit != member.fit;
+            member.fit = fit;
+        }
+        if changed {
+            self.plan.clear();
+            self.reset_weights();
+        }
+        changed
+    }
+
+    /// Takes over the history of the pool that this one replaces.
+    pub fn take_history(&mut self, former: Self) {
+        let mut known: HashMap<RealId, (VecDeque<Epoch>, Decisions)> = former
+            .members
+            .into_iter()
+            .map(|member| (member.id, (member.history, member.decisions)))
+            .collect();
+        for member in &mut self.members {
+            (member.history, member.decisions) = known.remove(&member.id).unwrap_or_default();
+        }
+    }
+
+    /// The configured VIP.
+    pub fn vip(&self) -> &Vip {
+        &self.vip
+    }
+
+    /// Index in the data plane.
+    pub fn id(&self) -> VipId {
+        self.id
+    }
+
+    /// The reals, with their configuration.
+    pub fn members(&self) -> impl Iterator<Item = (&Real, &PoolMember)> {
+        self.vip.reals.iter().zip(&self.members)
+    }
+
+    /// The reals, to append to their history.
+    pub fn members_mut(&mut self) -> impl Iterator<Item = (&Real, &mut PoolMember)> {
+        self.vip.reals.iter().zip(&mut self.members)
+    }
+
+    /// What the controller goes by.
+    pub fn latency(&self) -> Latency {
+        self.latency
+    }
+
+    /// Sets what the controller goes by from the interval on that ends now. Latencies of
+    /// one kind say nothing about those of the other.
+    pub fn set_latency(&mut self, latency: Latency, now_ns: u64) {
+        if latency.by_clients != self.latency.by_clients
+            && let Some(controller) = &mut self.controller
+        {
+            controller.forget_latencies(now_ns);
+        }
+        self.latency = latency;
+    }
+
+    /// The controller's last decision.
+    pub fn decision(&self) -> Option<&Decision> {
+        self.decision.as_ref()
+    }
+
+    /// Lets the controller decide on an interval; weights change if it acts.
+    pub fn tick(&mut self, now: Moment, readings: &[Reading]) {
+        if let Some(controller) = &mut self.controller {
+            let decision = controller.tick(now.monotonic_ns, readings);
+            let observed = self.vip.control == Control::Observe;
+            for (member, own) in self.members.iter_mut().zip(&decision.reals) {
+                let by_clients = self.latency.by_clients;
+                member
+                    .decisions
+                    .note(now, &decision, own, (observed, by_clients));
+            }
+            self.decision = Some(decision);
+            self.take_weights();
+        }
+    }
+
+    /// How the data plane is to give out new flows.
+    pub fn picking(&self) -> Picking {
+        let scheduler = self.vip.scheduler;
+        let counts = scheduler.follows_load();
+        Picking {
+            pick: match scheduler {
+                Scheduler::Maglev | Scheduler::Hash => Pick::Hash,
+                Scheduler::Latency if goes_by_address(&self.vip) => Pick::Hash,
+                Scheduler::RoundRobin | Scheduler::WeightedRoundRobin => Pick::Turn,
+                Scheduler::Latency | Scheduler::Awrr | Scheduler::LeastLoaded => Pick::Turn,
+                Scheduler::P2c => Pick::Two,
+            },
+            remember: self.vip.flow_table,
+            count_load: counts && (scheduler == Scheduler::P2c || self.counts_connections()),
+        }
+    }
+
+    /// Whether the data plane counts open connections for the scheduler.
+    pub fn counts_connections(&self) -> bool {
+        self.vip.scheduler.follows_load() && self.vip.load == LoadSource::Connections
+    }
+
+    /// Lets a scheduler that follows loads act on those of the members. A flow adds
+    /// `rise`; `arrivals` flows came in the last interval.
+    pub fn follow_loads(&mut self, rise: f64, arrivals: u64) {
+        match self.vip.scheduler {
+            Scheduler::Awrr => {
+                let awrr = Awrr::default();
+                let slots = awrr.slots(&self.loaded());
+                let meant = self.meant();
+                for ((member, meant), slots) in self.members.iter_mut().zip(meant).zip(slots) {
+                    member.weight = meant * f64::from(slots) / awrr.slots;
+                }
+            }
+            Scheduler::LeastLoaded => {
+                let flows = self.members.len().max(arrivals as usize);
+                let length = (PLAN_AHEAD * flows).min(PLAN_MAX);
+                let plan = select::least_loaded(&self.loaded(), rise, length);
+                self.plan_is_new |= arrivals > 0 || plan != self.plan;
+                self.plan = plan;
+            }
+            _ => {}
+        }
+    }
+
+    /// The members as configured, with their loads.
+    fn loaded(&self) -> Vec<Loaded> {
+        let members = self.members().zip(self.meant());
+        members
+            .map(|((real, member), meant)| Loaded {
+                member: select::Member {
+                    key: RealKey::from(real.address),
+                    id: member.id,
+                    weight: meant as u32,
+                },
+                load: member.load,
+            })
+            .collect()
+    }
+
+    /// Whether turns begin anew with the ring.
+    pub fn begins_anew(&self) -> bool {
+        self.vip.scheduler == Scheduler::LeastLoaded
+    }
+
+    /// Whether the ring tells what a controller had found out.
+    pub fn follows_latency(&self) -> bool {
+        self.vip.control.law().is_some()
+    }
+
+    /// Goes on with the weights that `ring` was built from by a daemon that ended.
+    pub fn resume(&mut self, now_ns: u64, ring: &[RealId]) {
+        let Some(controller) = &mut self.controller else {
+            return;
+        };
+        let mut slots: HashMap<RealId, f64> = HashMap::new();
+        for id in ring {
+            *slots.entry(*id).or_default() += 1.0;
+        }
+        // Reals that are new begin as configured.
+        let members = || self.vip.reals.iter().zip(&self.members);
+        let known: f64 = members()
+            .filter(|(_, member)| slots.contains_key(&member.id))
+            .map(|(real, _)| configured(real))
+            .sum();
+        let taken: f64 = slots.values().sum();
+        let weights: Vec<f64> = members()
+            .map(|(real, member)| match slots.get(&member.id) {
+                Some(slots) => slots / taken * known,
+                None => configured(real),
+            })
+            .collect();
+        controller.resume(now_ns, &weights);
+        self.take_weights();
+    }
+
+    fn take_weights(&mut self) {
+        let Some(controller) = &self.controller else {
+            return;
+        };
+        if self.vip.control.law().is_some() {
+            for (member, (_, weight)) in self.members.iter_mut().zip(controller.weights()) {
+                member.weight = weight;
+            }
+        }
+    }
+
+    /// Whether the data plane's ring is not that of the members and weights in force.
+    pub fn ring_is_stale(&self) -> bool {
+        let Some(in_ring) = &self.in_ring else {
+            return true;
+        };
+        let wanted = self.wanted_ring();
+        self.plan_is_new
+            || (wanted.scheduler, wanted.pick) != (in_ring.scheduler, in_ring.pick)
+            || wanted.members.len() != in_ring.members.len()
+            || wanted
+                .members
+                .iter()
+                .zip(&in_ring.members)
+                .any(|(now, then)| {
+                    now.id != then.id
+                        || now.configured != then.configured
+                        || (now.weight - then.weight).abs() > RING_TOLERANCE * now.configured
+                })
+    }
+
+    fn wanted_ring(&self) -> InRing {
+        let members = self.members().zip(self.meant());
+        let members = members.map(|((_, member), configured)| InRingMember {
+            id: member.id,
+            configured,
+            weight: member.weight,
+        });
+        InRing {
+            scheduler: self.vip.scheduler,
+            pick: self.picking().pick,
+            members: members.collect(),
+        }
+    }
+
+    /// Builds the ring for the weights in force; empty if no real takes connections.
+    pub fn ring(&self) -> Vec<RealId> {
+        if !self.plan.is_empty() {
+            return self.plan.clone();
+        }
+        let members = self.members.iter();
+        let members = members.map(|member| (member.id, member.weight));
+        build_ring(&self.vip, members, self.seed)
+    }
+
+    /// The rings of client prefixes, for the weights in force.
+    pub fn source_rings(&self) -> Vec<SourceRing> {
+        let ring = |source: &Source| SourceRing {
+            prefixes: source.from.clone(),
+            ring: self.source_ring(source),
+            strict: source.otherwise == Otherwise::Drop,
+        };
+        self.vip.sources.iter().map(ring).collect()
+    }
+
+    fn source_ring(&self, source: &Source) -> Vec<RealId> {
+        let own = |real: &Real| source.reals.contains(&real.address);
+        let members = self.members();
+        let weights = members.map(|(real, member)| match own(real) {
+            // One that its health forbids has no weight, unless all of the VIP have none.
+            true => (member.id, member.weight),
+            false => (member.id, 0.0),
+        });
+        ring_of(&self.vip, weights, self.seed)
+    }
+
+    /// Builds the ring that was set last once more.
+    pub fn ring_set(&self) -> Vec<RealId> {
+        let Some(in_ring) = &self.in_ring else {
+            return self.ring();
+        };
+        let members = in_ring.members.iter();
+        let members = members.map(|member| (member.id, member.weight));
+        build_ring(&self.vip, members, self.seed)
+    }
+
+    /// Notes that the data plane has the ring of the weights in force.
+    pub fn ring_is_set(&mut self) {
+        self.in_ring = Some(self.wanted_ring());
+        self.plan_is_new = false;
+    }
+
+    /// Notes that nobody knows which ring the data plane has.
+    pub fn ring_is_unknown(&mut self) {
+        self.in_ring = None;
+    }
+}
+
+/// The ring of a VIP that begins with its configured weights, as indices of its
+/// reals: it can be built before the data plane has given them ids.
+pub fn first_ring(vip: &Vip, seed: u64) -> Vec<u32> {
+    build_ring(vip, (0..).zip(vip.reals.iter().map(configured)), seed)
+}
+
+/// The VIP's own ring: without the reals that some clients have for themselves.
+fn build_ring(vip: &Vip, reals: impl Iterator<Item = (u32, f64)>, seed: u64) -> Vec<u32> {
+    let shared =
+        vip.reals
+            .iter()
+            .zip(reals)
+            .map(|(real, (id, weight))| match vip.is_reserved(real) {
+                true => (id, 0.0),
+                false => (id, weight),
+            });
+    ring_of(vip, shared, seed)
+}
+
+/// A ring of these ids and weights, which are in the order of the VIP's reals.
+fn ring_of(vip: &Vip, reals: impl Iterator<Item = (u32, f64)>, seed: u64) -> Vec<u32> {
+    let size = RingSize::for_pool(vip.reals.len());
+    let pool: Vec<select::Member> = vip
+        .reals
+        .iter()
+        .zip(reals)
+        .map(|(real, (id, weight))| select::Member {
+            key: RealKey::from(real.address),
+            id,
+            weight: (weight * RING_UNIT).round() as u32,
+        })
+        .collect();
+    match vip.scheduler {
+        Scheduler::Hash => select::uniform(&pool, size),
+        Scheduler::Maglev => select::maglev(&pool, size),
+        Scheduler::Latency if goes_by_address(vip) => select::maglev(&pool, size),
+        Scheduler::RoundRobin => select::equal_turns(&pool, seed),
+        Scheduler::Latency
+        | Scheduler::WeightedRoundRobin
+        | Scheduler::P2c
+        | Scheduler::Awrr
+        | Scheduler::LeastLoaded => select::turns(&pool, seed),
+    }
+}
+
+/// Whether fragments have to find the real of their first packet, by addresses alone.
+fn goes_by_address(vip: &Vip) -> bool {
+    vip.fragments == Fragments::Forward
+}
+
+/// The weight that a real is meant to have: none while it drains.
+pub fn configured(real: &Real) -> f64 {
+    match real.is_wanted() {
+        true => f64::from(real.weight),
+        false => 0.0,
+    }
+}

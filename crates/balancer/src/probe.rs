@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sends health probes: ordinary sockets to the VIP, whose packets the data plane sends
+//! to one real.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use causeway_api::Moment;
+use causeway_io::probe::aim_at;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream, UdpSocket};
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+use super::api::Shared;
+use super::health::Order;
+use crate::config::Probe;
+
+mod tls;
+
+/// Longest sleep: how late a new configuration is noticed.
+const NAP: Duration = Duration::from_millis(100);
+/// Enough of an HTTP answer to see its status, and of a DNS answer its head.
+const HEAD: usize = 512;
+/// Head of a DNS message (RFC 1035, section 4.1.1).
+const DNS_HEAD: usize = 12;
+const DNS_RESPONSE: u8 = 0x80;
+const DNS_RECURSION_DESIRED: u8 = 0x01;
+const DNS_RCODE: u8 = 0x0f;
+const DNS_NXDOMAIN: u8 = 3;
+
+type Outcome = Result<String, String>;
+
+/// Probes for as long as it is polled; it never ends by itself.
+pub async fn run(shared: Arc<Shared>) {
+    let (done, mut outcomes) = mpsc::unbounded_channel();
+    loop {
+        // What has come in counts before what is overdue: whoever waited for the engine
+        // was late, not the real.
+        while let Ok((real, number, outcome)) = outcomes.try_recv() {
+            let now_ns = Moment::now().monotonic_ns;
+            shared
+                .engine()
+                .health_outcome(now_ns, real, number, outcome);
+        }
+        let now_ns = Moment::now().monotonic_ns;
+        let (orders, next_ns) = shared.engine().poll_health(now_ns);
+        for order in orders {
+            let done = done.clone();
+            tokio::spawn(async move {
+                let left = order.deadline_ns.saturating_sub(now_ns);
+                // Without an outcome the check itself ends the probe at its deadline.
+                if let Ok(outcome) = timeout(Duration::from_nanos(left), send(&order)).await {
+                    let _ = done.send((order.real, order.number, outcome));
+                }
+            });
+        }
+        let nap = Duration::from_nanos(next_ns.saturating_sub(now_ns)).min(NAP);
+        tokio::select! {
+            () = sleep(nap) => {}
+            Some((real, number, outcome)) = outcomes.recv() => {
+                let now_ns = Moment::now().monotonic_ns;
+                shared.engine().health_outcome(now_ns, real, number, outcome);
+            }
+        }
+    }
+}
+
+async fn send(order: &Order) -> Outcome {
+    let outcome = match &order.probe {
+        Probe::Tcp => connect(order).await.map(|_| "connected".to_owned()),
+        Probe::Http {
+            tls,
+            path,
+            host,
+            status,
+        } => {
+            let name = host.clone().unwrap_or_else(|| order.target.to_string());
+            http(order, *tls, path, &name, *status).await
+        }
+        Probe::Quic { host, alpn } => tls::quic(order, host.as_deref(), alpn).await,
+        Probe::Dns { name } => dns(order, name).await,
+    };
+    outcome.map_err(|error| format!("{error:#}"))
+}
+
+async fn connect(order: &Order) -> anyhow::Result<TcpStream> {
+    let socket = match order.target {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    aim_at(&socket, order.real)?;
+    // The reason is the kernel's word alone: refused, unreachable.
+    Ok(socket.connect(order.target).await?)
+}
+
+async fn http(
+    order: &Order,
+    tls: bool,
+    path: &str,
+    host: &str,
+    status: u16,
+) -> anyhow::Result<String> {
+    let stream = connect(order).await?;
+    match tls {
+        true => get(tls::wrap(stream, host).await?, path, host, status).await,
+        false => get(stream, path, host, status).await,
+    }
+}
+
+/// Asks for a page, and looks at the answer's status.
+async fn get(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    path: &str,
+    host: &str,
+    status: u16,
+) -> anyhow::Result<String> {
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: causeway\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await?;
+    stream.flush().await?;
+    let mut head = Vec::with_capacity(HEAD);
+    while !head.contains(&b'\n') && head.len() < HEAD {
+        if stream.read_buf(&mut head).await? == 0 {
+            break;
+        }
+    }
+    let got = parse_status(&head).context("the answer is not HTTP")?;
+    anyhow::ensure!(got == status, "status {got} instead of {status}");
+    Ok(format!("status {got}"))
+}
+
+/// The status of an answer that begins with these bytes.
+fn parse_status(head: &[u8]) -> Option<u16> {
+    let line = std::str::from_utf8(head.split(|c| *c == b'\r' || *c == b'\n').next()?).ok()?;
+    let (version, rest) = line.split_once(' ')?;
+    let digits = rest.get(..3)?;
+    match version.starts_with("HTTP/1.") {
+        true => digits.parse().ok(),
+        false => None,
+    }
+}
+
+async fn dns(order: &Order, name: &str) -> anyhow::Result<String> {
+    let any: SocketAddr = match order.target {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(any).await?;
+    aim_at(&socket, order.real)?;
+    socket.connect(order.target).await?;
+    // The port, new for each probe, is what tells answers apart; the id is a second word.
+    let id = (order.number as u16).to_be_bytes();
+    socket.send(&dns_query(id, name)).await?;
+    let mut answer = [0; HEAD];
+    loop {
+        let length = socket.recv(&mut answer).await?;
+        if let Some(code) = dns_code(&answer[..length], id) {
+            anyhow::ensure!(
+                code == 0 || code == DNS_NXDOMAIN,
+                "the answer is code {code}"
+            );
+            return Ok("answered".to_owned());
+        }
+    }
+}
+
+/// A question for a name's IPv4 address.
+fn dns_query(id: [u8; 2], name: &str) -> Vec<u8> {
+    let mut query = vec![
+        id[0],
+        id[1],
+        DNS_RECURSION_DESIRED,
+        0,
+        0,
+        1,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+    ];
+    for label in name.split('.').filter(|label| !label.is_empty()) {
+        query.push(label.len() as u8);
+        query.extend(label.as_bytes());
+    }
+    // The root; type A, class IN.
+    query.extend([0, 0, 1, 0, 1]);
+    query
+}
+
+/// The response code of an answer to `id`; `None` if it is none.
+fn dns_code(answer: &[u8], id: [u8; 2]) -> Option<u8> {
+    let head = answer.get(..DNS_HEAD)?;
+    (head[..2] == id && head[2] & DNS_RESPONSE != 0).then_some(head[3] & DNS_RCODE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_line_is_read_and_nothing_else() {
+        assert_eq!(parse_status(b"HTTP/1.1 204 No Content\r\nA: b"), Some(204));
+        assert_eq!(parse_status(b"HTTP/1.0 503\n"), Some(503));
+        for bad in [
+            &b""[..],
+            b"HTTP/2 200",
+            b"SSH-2.0-x",
+            b"HTTP/1.1 2",
+            b"HTTP/1.1 \xff\xff\xff",
+        ] {
+            assert_eq!(parse_status(bad), None);
+        }
+    }
+
+    #[test]
+    fn a_query_is_what_rfc_1035_says() {
+        assert_eq!(
+            dns_query([0x12, 0x34], "a.example."),
+            b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x01a\x07example\x00\x00\x01\x00\x01"
+        );
+        assert_eq!(dns_query([0, 0], ".").len(), 12 + 5);
+        let answer = |id, flags| [id, 0x34, flags, 0x83, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(dns_code(&answer(0x12, 0x80), [0x12, 0x34]), Some(3));
+        assert_eq!(dns_code(&answer(0x13, 0x80), [0x12, 0x34]), None);
+        assert_eq!(dns_code(&answer(0x12, 0x00), [0x12, 0x34]), None);
+        assert_eq!(dns_code(b"short", [0x12, 0x34]), None);
+    }
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From the engine's state to the API's types.
+
+use std::collections::HashMap;
+
+use causeway_api::balancer::{
+    CookieView, FlowTableView, HealthView, History, LatencyView, Moves, RealView, Series,
+    SourceView, Stats, VipView,
+};
+use causeway_api::{Moment, VerdictView};
+use causeway_io::CookieTotals;
+
+use super::cookies::{self, Ids};
+use super::engine::Engine;
+use super::meter::Meter;
+use super::plane::{RealTotals, Traffic, VipId};
+use super::pool::{Pool, PoolMember};
+use crate::config::{Control, Real, Source};
+
+/// Everything that `causeway stats` shows.
+pub fn stats(engine: &Engine, at: Moment) -> anyhow::Result<Stats> {
+    let verdicts = engine.plane().verdicts()?.into_iter();
+    Ok(Stats {
+        at,
+        verdicts: verdicts
+            .map(|verdict| VerdictView {
+                verdict: verdict.word.to_owned(),
+                action: verdict.action.to_owned(),
+                packets: verdict.traffic.packets,
+                bytes: verdict.traffic.bytes,
+            })
+            .collect(),
+        flow_table: flow_table(engine),
+        client_reports: engine.reports().counts(),
+        vips: vips(engine)?,
+    })
+}
+
+fn flow_table(engine: &Engine) -> FlowTableView {
+    let totals = engine.plane().flow_totals();
+    FlowTableView {
+        places: totals.places,
+        flows: totals.flows,
+        udp_idle: totals.udp_idle,
+        udp_drained: totals.udp_drained,
+        tcp_ended: totals.tcp_ended,
+        tcp_idle: totals.tcp_idle,
+    }
+}
+
+/// The VIPs with their reals.
+pub fn vips(engine: &Engine) -> anyhow::Result<Vec<VipView>> {
+    let traffic: HashMap<VipId, Traffic> = engine.plane().vip_totals()?.into_iter().collect();
+    let totals: HashMap<VipId, CookieTotals> =
+        engine.plane().cookie_totals()?.into_iter().collect();
+    let pools = engine.pools().iter();
+    pools
+        .map(|pool| {
+            let traffic = traffic.get(&pool.id()).copied().unwrap_or_default();
+            let ids = engine.plane().cookie_ids(pool.id())?;
+            let cookie = cookies::view(pool.vip(), totals.get(&pool.id()));
+            let picks = engine.plane().source_picks(pool.id())?;
+            let sources = pool.vip().sources.iter().zip(picks);
+            Ok(VipView {
+                sources: sources
+                    .map(|(source, picked)| source_view(source, picked))
+                    .collect(),
+                ..vip(engine, pool, traffic, cookie, &ids)
+            })
+        })
+        .collect()
+}
+
+fn source_view(source: &Source, picked: u64) -> SourceView {
+    let prefix = |(address, length): &(std::net::IpAddr, u8)| format!("{address}/{length}");
+    SourceView {
+        from: source.from.iter().map(prefix).collect(),
+        reals: source.reals.iter().map(ToString::to_string).collect(),
+        otherwise: source.otherwise.to_string(),
+        exclusive: source.exclusive,
+        picked,
+    }
+}
+
+fn vip(engine: &Engine, pool: &Pool, traffic: Traffic, cookie: CookieView, ids: &Ids) -> VipView {
+    let vip = pool.vip();
+    VipView {
+        name: vip.name.clone(),
+        id: pool.id(),
+        address: vip.address.to_string(),
+        port: vip.port,
+        protocol: vip.protocol.to_string(),
+        scheduler: vip.scheduler.to_string(),
+        load: vip.scheduler.follows_load().then(|| vip.load.to_string()),
+        forwarding: vip.forwarding.to_string(),
+        control: vip.control.to_string(),
+        latency: vip.latency.to_string(),
+        latency_fallbacks: pool.latency().fallbacks,
+        reals_up: engine.reals_up(pool),
+        need: vip.need,
+        ready: engine.reals_up(pool) >= vip.need,
+        announced: engine.is_announced(vip.address),
+        packets: traffic.packets,
+        bytes: traffic.bytes,
+        cookie,
+        limit: vip.limit.map(|limit| limit.rate),
+        sources: Vec::new(),
+        reals: pool
+            .members()
+            .enumerate()
+            .map(|(index, (config, member))| RealView {
+                cookie_ids: cookies::ids_of(ids, member.id),
+                ..real(engine, pool, index, config, member)
+            })
+            .collect(),
+    }
+}
+
+fn real(
+    engine: &Engine,
+    pool: &Pool,
+    index: usize,
+    config: &Real,
+    member: &PoolMember,
+) -> RealView {
+    let meter = engine.meter(member.id);
+    let totals = meter.map_or_else(RealTotals::default, |meter| *meter.totals());
+    let decision = pool.decision().and_then(|all| all.reals.get(index));
+    let idle = match pool.vip().control {
+        Control::Off => ("off", "no controller"),
+        _ => ("unknown", "no interval yet"),
+    };
+    RealView {
+        id: member.id,
+        address: config.address.to_string(),
+        mac: config.mac.map(|mac| mac.to_string()),
+        cookie_ids: Vec::new(),
+        state: match (config.is_wanted(), member.fit) {
+            (false, _) if config.maintenance => "maintenance",
+            (false, _) => "drain",
+            (true, true) => "active",
+            (true, false) => "down",
+        }
+        .to_owned(),
+        health: engine.check(member.id).map(|check| HealthView {
+            state: check.state().word().to_owned(),
+            since_monotonic_ns: check.since_ns(),
+            reason: check.reason().to_owned(),
+            succeeded: check.counts().0,
+            failed: check.counts().1,
+        }),
+        weight: config.weight,
+        effective_weight: member.weight,
+        wanted_weight: decision.map_or(member.weight, |own| own.weight),
+        reason: decision.map_or(idle.0, |own| own.reason.word()).to_owned(),
+        reason_text: decision.map_or_else(|| idle.1.to_owned(), |own| own.reason.to_string()),
+        packets: totals.traffic.packets,
+        bytes: totals.traffic.bytes,
+        connections_opened: totals.opened,
+        connections_closed: totals.closed,
+        connections_active: meter.map_or(0, Meter::active),
+        load: member.load,
+        requests: totals.requests,
+        latency: meter.map_or_else(LatencyView::default, Meter::latency),
+    }
+}
+
+/// The history of every real, from the epoch that starts at or after `since_ns`
+/// (CLOCK_MONOTONIC) on: of all reals together at most `limit` epochs, or one of
+/// each. What does not fit begins at `next_since_monotonic_ns`.
+pub fn history(engine: &Engine, since_ns: u64, limit: usize) -> History {
+    let members = || {
+        let pools = engine.pools().iter();
+        pools.flat_map(|pool| pool.members().map(move |member| (pool, member)))
+    };
+    let at = |member: &PoolMember, ns: u64| {
+        let epochs = &member.history;
+        epochs.partition_point(|epoch| epoch.start_monotonic_ns < ns)
+    };
+    // All series end at the same time, so that the next page misses nothing.
+    let each = (limit / members().count().max(1)).max(1);
+    let end_ns = members()
+        .filter_map(|(_, (_, member))| member.history.get(at(member, since_ns) + each))
+        .map(|epoch| epoch.start_monotonic_ns)
+        .min();
+    let series = members().map(|(pool, (config, member))| {
+        let end = end_ns.map_or(member.history.len(), |end_ns| at(member, end_ns));
+        let range = at(member, since_ns)..end;
+        Series {
+            vip: pool.vip().name.clone(),
+            id: member.id,
+            real: config.address.to_string(),
+            epochs: member.history.range(range).copied().collect(),
+        }
+    });
+    History {
+        epoch_ns: engine.config().control.interval_ns,
+        series: series.collect(),
+        next_since_monotonic_ns: end_ns,
+    }
+}
+
+/// Recent changes of weight.
+pub fn moves(engine: &Engine) -> Moves {
+    Moves {
+        moves: engine.moves().cloned().collect(),
+    }
+}

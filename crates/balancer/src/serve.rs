@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The process around the engine: the control loop and what runs beside it.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::anyhow;
+use causeway_api::Moment;
+use causeway_service::process::{Listeners, Process, Routers, serve_routers};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tracing::{info, warn};
+
+use super::announce::Announcements;
+use super::api::{self, Shared};
+use super::probe;
+
+/// Serves until SIGTERM or SIGINT; SIGHUP reloads. The data plane is left as it is.
+pub fn serve(process: Process, shared: Arc<Shared>, listeners: Listeners) -> anyhow::Result<()> {
+    let (control, failed) = ControlLoop::start(Arc::clone(&shared))?;
+    let announcements = Announcements::start(Arc::clone(&shared))?;
+    let probes_run = probe::run(Arc::clone(&shared));
+    let failed = async {
+        // On its own: a reload keeps the task of the signals for as long as it takes.
+        let mut probes = JoinSet::new();
+        probes.spawn(probes_run);
+        tokio::select! {
+            error = failed => error,
+            _ = probes.join_next() => anyhow!("the health probes have ended"),
+        }
+    };
+    let routers = Routers {
+        unix: api::router(Arc::clone(&shared)),
+        tcp: api::read_only_router(Arc::clone(&shared), listeners.socket()),
+    };
+    let result = serve_routers(process, routers, &listeners, || shared.reload(), failed);
+    announcements.stop();
+    control.stop();
+    result
+}
+
+/// Calls the engine once per interval, on a thread of its own: its work blocks
+/// and must not wait for the API's.
+struct ControlLoop {
+    thread: JoinHandle<()>,
+    stop: Arc<AtomicBool>,
+}
+
+impl ControlLoop {
+    /// Also gives what resolves if the loop ends without being told to.
+    fn start(shared: Arc<Shared>) -> anyhow::Result<(Self, impl Future<Output = anyhow::Error>)> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let (alive, ended) = oneshot::channel::<Infallible>();
+        let thread = thread::Builder::new()
+            .name("control".to_owned())
+            .spawn(move || {
+                let _alive = alive;
+                run(&shared, &stopped);
+            })?;
+        let failed = async {
+            let _ = ended.await;
+            anyhow!(
+                "the control loop has failed, see above; the data plane forwards on with the weights it has: start the daemon again"
+            )
+        };
+        Ok((Self { thread, stop }, failed))
+    }
+
+    fn stop(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.thread().unpark();
+        // A panic in it is what ended the daemon, and was reported.
+        let _ = self.thread.join();
+    }
+}
+
+fn run(shared: &Shared, stopped: &AtomicBool) {
+    let mut next = Instant::now();
+    let mut last_error = None;
+    loop {
+        let interval = Duration::from_nanos(shared.engine().config().control.interval_ns);
+        next += interval;
+        // After a stall: skip what was missed.
+        if next < Instant::now() {
+            next = Instant::now() + interval;
+        }
+        while !stopped.load(Ordering::Relaxed) && Instant::now() < next {
+            thread::park_timeout(next - Instant::now());
+        }
+        if stopped.load(Ordering::Relaxed) {
+            return;
+        }
+        let error = shared.engine().tick(Moment::now()).err();
+        let error = error.map(|error| format!("{error:#}"));
+        if error != last_error {
+            match &error {
+                Some(error) => warn!("control interval failed, weights are held: {error}"),
+                None => info!("control works again"),
+            }
+            last_error = error;
+        }
+    }
+}

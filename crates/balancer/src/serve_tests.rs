@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The process around the engine: what ends it, and what it leaves alone.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use std::{fs, thread};
+
+use axum::Router;
+use axum::routing::get;
+use causeway_api::Moment;
+use causeway_api::balancer::Status;
+use causeway_service::process::{self, Listeners, Process, Routers};
+use nix::sys::signal::{Signal, raise};
+
+use super::api::Shared;
+use super::engine::Engine;
+use super::fake::FakePlane;
+use super::serve;
+use super::tests::{MS, START, WEB, config};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn shared(plane: &FakePlane) -> Arc<Shared> {
+    let engine = Engine::start(Box::new(plane.clone()), config(WEB), START).unwrap();
+    let status = Status {
+        version: String::new(),
+        interface: "eth0".to_owned(),
+        mode: "native".to_owned(),
+        took_over: false,
+        pid: 0,
+        started: Moment::default(),
+        interval_ns: 100 * MS,
+        config_file: String::new(),
+        last_reload_error: None,
+    };
+    Arc::new(Shared::new(engine, status, "lb.toml".into()))
+}
+
+#[test]
+fn a_control_loop_that_fails_ends_the_daemon() {
+    let dir = tempfile::tempdir().unwrap();
+    let listeners = Listeners::bind(&dir.path().join("lb.sock"), None).unwrap();
+    let plane = FakePlane::default();
+    let shared = shared(&plane);
+    plane.state().panic = true;
+    let (tell, told) = mpsc::channel();
+    let process = Process::begin().unwrap();
+    thread::spawn(move || tell.send(serve::serve(process, shared, listeners)));
+    let error = told.recv_timeout(PATIENCE).unwrap().unwrap_err();
+    let sentence = error.to_string();
+    assert!(
+        sentence.starts_with("the control loop has failed"),
+        "{sentence}"
+    );
+}
+
+#[test]
+fn a_file_in_the_place_of_the_socket_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notes.txt");
+    fs::write(&path, "mine").unwrap();
+    let error = Listeners::bind(&path, None).err().unwrap();
+    assert!(
+        error
+            .to_string()
+            .ends_with("is no socket; set `socket` to another path")
+    );
+    assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+}
+
+#[test]
+fn requests_in_progress_are_answered_before_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("lb.sock");
+    let listeners = Listeners::bind(&path, None).unwrap();
+    let (asked, mut stop) = tokio::sync::mpsc::unbounded_channel();
+    let slow = move || {
+        let _ = asked.send(());
+        async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            "done"
+        }
+    };
+    let routers = Routers {
+        unix: Router::new().route("/", get(slow)),
+        tcp: Router::new(),
+    };
+    let process = Process::begin().unwrap();
+    let server = thread::spawn(move || {
+        let failed = async {
+            let _ = stop.recv().await;
+            anyhow::anyhow!("the test is over")
+        };
+        let reload = || Ok::<_, String>(String::new());
+        process::serve_routers(process, routers, &listeners, reload, failed)
+    });
+    assert!(ask(&path).ends_with("\r\n\r\ndone"));
+    assert!(server.join().unwrap().is_err());
+}
+
+#[test]
+fn a_reload_that_is_asked_for_during_the_start_comes_after_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let listeners = Listeners::bind(&dir.path().join("lb.sock"), None).unwrap();
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
+        let process = Process::begin().unwrap();
+        raise(Signal::SIGHUP).unwrap();
+        let routers = Routers {
+            unix: Router::new(),
+            tcp: Router::new(),
+        };
+        let (reloaded, mut stop) = tokio::sync::mpsc::unbounded_channel();
+        let failed = async {
+            let _ = stop.recv().await;
+            anyhow::anyhow!("the test is over")
+        };
+        let reload = || reloaded.send(()).map(|()| String::new());
+        tell.send(process::serve_routers(
+            process, routers, &listeners, reload, failed,
+        ))
+    });
+    let error = told.recv_timeout(PATIENCE).unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "the test is over");
+}
+
+fn ask(socket: &Path) -> String {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET / HTTP/1.0\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}

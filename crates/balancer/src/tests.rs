@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The engine against a data plane in memory.
+
+use std::path::Path;
+
+use causeway_api::Moment;
+use causeway_core::control::Law;
+
+use super::decisions;
+use super::engine::{Engine, EngineError};
+use super::fake::FakePlane;
+use super::plane::{DataPlane, Path as RealPath, Pick, RealSpec, VipAddress};
+use crate::config::{Config, Control, Fragments};
+
+pub const MS: u64 = 1_000_000;
+
+pub fn config(text: &str) -> Config {
+    let text = format!("interface = \"eth0\"\n{text}");
+    Config::parse(Path::new("lb.toml"), &text).unwrap()
+}
+
+pub const WEB: &str = r#"
+[[vip]]
+name = "web"
+address = "192.0.2.1"
+port = 80
+scheduler = "latency"
+real = [
+  { address = "10.0.0.1" }, { address = "10.0.0.2" },
+  { address = "10.0.0.3" }, { address = "10.0.0.4" },
+]
+"#;
+
+/// When every engine of these tests starts.
+pub const START: Moment = Moment {
+    monotonic_ns: 1_000 * MS,
+    realtime_ns: 1_700_000_000_000 * MS,
+};
+
+/// An engine with its data plane and a clock.
+pub struct Bench {
+    pub plane: FakePlane,
+    pub engine: Engine,
+    pub now: Moment,
+}
+
+impl Bench {
+    pub fn new(text: &str) -> Self {
+        Self::on(FakePlane::default(), text)
+    }
+
+    pub fn on(plane: FakePlane, text: &str) -> Self {
+        let engine = Engine::start(Box::new(plane.clone()), config(text), START).unwrap();
+        Self {
+            plane,
+            engine,
+            now: START,
+        }
+    }
+
+    /// Runs intervals of 100 ms in which each real answers at its latency.
+    /// Clients wait for a slow real, and ask it less.
+    pub fn run(&mut self, intervals: usize, latencies_ms: &[f64]) {
+        let samples = |latency_ms: f64| if latency_ms > 50.0 { 10 } else { 50 };
+        self.run_at(intervals, latencies_ms, samples);
+    }
+
+    /// The same with so many responses of a real at its latency.
+    pub fn run_at(&mut self, intervals: usize, latencies_ms: &[f64], samples: impl Fn(f64) -> u64) {
+        for _ in 0..intervals {
+            for (index, latency_ms) in latencies_ms.iter().enumerate() {
+                self.plane
+                    .state()
+                    .respond(index as u32, *latency_ms, samples(*latency_ms));
+            }
+            self.now.monotonic_ns += 100 * MS;
+            self.now.realtime_ns += 100 * MS;
+            self.engine.tick(self.now).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_start_fills_the_data_plane() {
+    let bench = Bench::new(WEB);
+    let state = bench.plane.state();
+    assert_eq!(state.vips.len(), 1);
+    assert_eq!(state.reals.len(), 4);
+    for id in 0..4 {
+        assert!((state.share(0, id) - 0.25).abs() < 0.01);
+    }
+}
+
+#[test]
+fn some_clients_have_rings_of_their_own() {
+    let text = |health: &str| {
+        format!(
+            "[[vip]]\nname = \"web\"\naddress = \"192.0.2.1\"\nport = 80\nlimit = {{ rate = 5.0 }}\n\
+             real = [{{ address = \"10.0.0.1\" }}, {{ address = \"10.0.0.2\" }}, {{ address = \"10.0.0.3\"{health} }}]\n\
+             source = [{{ from = [\"10.1.0.0/16\"], reals = [\"10.0.0.3\"], exclusive = true }}]\n"
+        )
+    };
+    let mut bench = Bench::new(&text(""));
+    let of = |bench: &Bench, host: u8| bench.plane.state().real(&format!("10.0.0.{host}"));
+    let own = of(&bench, 3);
+    let sources = bench.plane.state().sources[&0].clone();
+    assert_eq!(sources.len(), 1);
+    assert!(sources[0].ring.iter().all(|real| *real == own) && !sources[0].ring.is_empty());
+    // It is for them alone.
+    assert_eq!(bench.plane.state().share(0, own), 0.0);
+    let first = of(&bench, 1);
+    assert!((bench.plane.state().share(0, first) - 0.5).abs() < 0.01);
+    // Drained, it leaves that ring, too.
+    bench
+        .engine
+        .reload(config(&text(", drain = true")))
+        .unwrap();
+    assert!(bench.plane.state().sources[&0][0].ring.is_empty());
+    let stats = super::report::stats(&bench.engine, bench.now).unwrap();
+    assert_eq!(stats.vips[0].sources[0].from, ["10.1.0.0/16"]);
+    assert_eq!(stats.vips[0].limit, Some(5.0));
+    let page = super::metrics::page(&bench.engine, bench.now).unwrap();
+    let line = "causeway_vip_source_flows_total{vip=\"web\",from=\"10.1.0.0/16\"} 5";
+    assert!(page.contains(line), "{page}");
+}
+
+#[test]
+fn each_interval_ages_the_flow_table_and_tells_it_who_drains() {
+    let mut bench = Bench::new(WEB);
+    bench.run(2, &[1.0; 4]);
+    let second = bench.plane.state().real("10.0.0.2");
+    bench
+        .engine
+        .change_vip("web", |vip| {
+            vip.reals[1].drain = true;
+            Ok(())
+        })
+        .unwrap();
+    bench.run(1, &[1.0; 4]);
+    let swept = bench.plane.state().swept.clone();
+    let at = |n: u64| START.monotonic_ns + 100 * n * MS;
+    assert_eq!(
+        swept,
+        [(at(1), vec![]), (at(2), vec![]), (at(3), vec![second])]
+    );
+    let page = super::metrics::page(&bench.engine, bench.now).unwrap();
+    for line in [
+        "causeway_flow_table_places 1024.0",
+        "causeway_flow_table_flows 7.0",
+        "causeway_flow_table_ended_total{reason=\"udp_idle\"} 3",
+        "causeway_flow_table_ended_total{reason=\"tcp_ended\"} 0",
+    ] {
+        assert!(page.contains(line), "{line} is not in {page}");
+    }
+}
+
+#[test]
+fn a_slow_real_leaves_the_ring_and_returns() {
+    let mut bench = Bench::new(WEB);
+    bench.run(10, &[5.0; 4]);
+    assert_eq!(bench.plane.state().ring_swaps, 1);
+    bench.run(20, &[100.0, 5.0, 5.0, 5.0]);
+    assert!(bench.plane.state().share(0, 0) < 0.03);
+    let reasons: Vec<&str> = bench.engine.moves().map(|m| m.reason.as_str()).collect();
+    assert!(
+        reasons.contains(&"above") && reasons.contains(&"received"),
+        "{reasons:?}"
+    );
+    bench.run(60, &[5.0; 4]);
+    assert!((bench.plane.state().share(0, 0) - 0.25).abs() < 0.02);
+}
+
+#[test]
+fn latency_gives_turns_and_fragments_want_a_hash() {
+    let mut bench = Bench::new(WEB);
+    assert_eq!(bench.plane.state().picking[&0].pick, Pick::Turn);
+    let real = |bench: &Bench, slot: usize| bench.plane.state().rings[&0][slot];
+    // One period of equal weights: nobody comes twice in a row.
+    assert!((0..3).all(|slot| real(&bench, slot) != real(&bench, slot + 1)));
+    let change = |vip: &mut crate::config::Vip| {
+        vip.fragments = Fragments::Forward;
+        Ok(())
+    };
+    bench.engine.change_vip("web", change).unwrap();
+    assert_eq!(bench.plane.state().picking[&0].pick, Pick::Hash);
+    // The ring follows, though no weight has moved.
+    assert!(bench.plane.state().rings[&0].len() > 60_000);
+}
+
+/// Where its requests do not become fewer, as in an open loop: all others together have no
+/// more left than it takes, so it keeps what it can do beside them.
+#[test]
+fn a_slow_real_whose_load_nobody_can_bear_keeps_what_it_can_do() {
+    let mut bench = Bench::new(WEB);
+    // They vary as much as those of queues: by constant ones nobody would queue.
+    let mut run_varying = |intervals, latencies_ms: [f64; 4]| {
+        for interval in 0..intervals {
+            let factor = |real| if (interval + real) % 2 == 0 { 1.2 } else { 0.8 };
+            let varied: [f64; 4] = std::array::from_fn(|real| latencies_ms[real] * factor(real));
+            bench.run_at(1, &varied, |_| 50);
+        }
+    };
+    run_varying(40, [5.0; 4]);
+    run_varying(40, [100.0, 5.0, 5.0, 5.0]);
+    let share = bench.plane.state().share(0, 0);
+    assert!(share > 0.03 && share < 0.15, "{share}");
+}
+
+#[test]
+fn every_law_drives_every_scheduler_that_goes_by_weights() {
+    for law in ["equalise", "watermark", "watermark-paper"] {
+        for scheduler in ["latency", "maglev", "weighted-round-robin"] {
+            let keys = format!("\"{scheduler}\"\ncontrol = \"{law}\"");
+            let mut bench = Bench::new(&WEB.replace("\"latency\"", &keys));
+            bench.run(10, &[5.0; 4]);
+            bench.run(20, &[100.0, 5.0, 5.0, 5.0]);
+            let share = bench.plane.state().share(0, 0);
+            assert!(share < 0.1, "{law} {scheduler}: {share}");
+        }
+    }
+}
+
+#[test]
+fn a_switch_of_law_goes_on_and_off_gives_the_configured_weights_back() {
+    let mut bench = Bench::new(WEB);
+    bench.run(10, &[5.0; 4]);
+    bench.run(20, &[100.0, 5.0, 5.0, 5.0]);
+    let switch = |bench: &mut Bench, control| {
+        let change = |vip: &mut crate::config::Vip| {
+            vip.control = control;
+            Ok(())
+        };
+        bench.engine.change_vip("web", change).unwrap();
+    };
+    switch(&mut bench, Control::Watermark);
+    assert!(bench.plane.state().share(0, 0) < 0.03);
+    bench.run(1, &[100.0, 5.0, 5.0, 5.0]);
+    let decision = bench.engine.pools()[0].decision().unwrap();
+    assert_eq!(decision.law, Law::Watermark);
+    assert!(decision.reals[0].samples > 10.0);
+    switch(&mut bench, Control::Observe);
+    bench.run(2, &[100.0, 5.0, 5.0, 5.0]);
+    assert!((bench.plane.state().share(0, 0) - 0.25).abs() < 0.01);
+}
+
+#[test]
+fn it_explains_why_a_real_has_its_weight() {
+    let mut bench = Bench::new(WEB);
+    bench.run(10, &[5.0; 4]);
+    bench.run(20, &[100.0, 5.0, 5.0, 5.0]);
+    let why = decisions::explain(&bench.engine, "web", "10.0.0.1").unwrap();
+    assert!(why.effective_weight < 0.1);
+    assert_eq!(why.law.as_deref(), Some("equalise"));
+    let moved: Vec<_> = why
+        .decisions
+        .iter()
+        .filter(|d| d.reason == "above")
+        .collect();
+    assert!(!moved.is_empty() && moved.iter().all(|d| d.after < d.before));
+    assert!(
+        moved
+            .iter()
+            .all(|d| d.latency_us > d.lowest_us && d.error_pct.is_some())
+    );
+    let intervals: u64 = why.decisions.iter().map(|d| d.intervals).sum();
+    assert_eq!(intervals, 30);
+    let unknown = decisions::explain(&bench.engine, "web", "10.0.0.99").unwrap_err();
+    assert!(
+        unknown
+            .to_string()
+            .starts_with("vip web has no real `10.0.0.99`; it has 10.0.0.1")
+    );
+}
+
+#[test]
+fn observe_computes_and_does_not_act() {
+    let text = WEB.replace("\"latency\"", "\"maglev\"\ncontrol = \"observe\"");
+    let mut bench = Bench::new(&text);
+    bench.run(10, &[5.0; 4]);
+    bench.run(20, &[100.0, 5.0, 5.0, 5.0]);
+    assert_eq!(bench.plane.state().ring_swaps, 1);
+    assert!((bench.plane.state().share(0, 0) - 0.25).abs() < 0.01);
+    let decision = bench.engine.pools()[0].decision().unwrap();
+    assert!(decision.reals[0].weight < 0.1);
+    assert!(bench.engine.moves().all(|change| change.observed));
+}
+
+#[test]
+fn a_restart_keeps_ids_and_removes_what_the_file_no_longer_names() {
+    let bench = Bench::new(WEB);
+    let mut plane = bench.plane.clone();
+    drop(bench);
+    let stray = RealSpec {
+        vip: 0,
+        address: "10.0.0.9".parse().unwrap(),
+        path: RealPath::Ipip,
+    };
+    plane.set_real(stray).unwrap();
+    let third = plane.state().real("10.0.0.3");
+    let text = WEB.replace("{ address = \"10.0.0.1\" },", "");
+    Engine::start(Box::new(plane.clone()), config(&text), START).unwrap();
+    let state = plane.state();
+    assert_eq!(state.real("10.0.0.3"), third);
+    assert_eq!(state.reals.len(), 3);
+}
+
+#[test]
+fn a_restart_goes_on_with_the_weights_in_the_rings() {
+    let mut bench = Bench::new(WEB);
+    bench.run(10, &[5.0; 4]);
+    bench.run(30, &[100.0, 5.0, 5.0, 5.0]);
+    let before = bench.plane.state().share(0, 0);
+    assert!(before < 0.03);
+    bench.engine = Engine::start(Box::new(bench.plane.clone()), config(WEB), bench.now).unwrap();
+    assert!((bench.plane.state().share(0, 0) - before).abs() < 0.002);
+    // The slow one is silent: nothing says that it is well again.
+    for _ in 0..30 {
+        for id in 1..4 {
+            bench.plane.state().respond(id, 5.0, 50);
+        }
+        bench.run(1, &[]);
+    }
+    assert!(bench.plane.state().share(0, 0) < 0.03);
+    bench.run(60, &[5.0; 4]);
+    assert!((bench.plane.state().share(0, 0) - 0.25).abs() < 0.02);
+}
+
+#[test]
+fn without_reconcile_strangers_stay() {
+    let mut plane = FakePlane::default();
+    let stranger = VipAddress {
+        address: "192.0.2.9".parse().unwrap(),
+        port: 9,
+        protocol: 6,
+    };
+    plane.set_vip(stranger).unwrap();
+    let text = format!("reconcile = false\n{WEB}");
+    Engine::start(Box::new(plane.clone()), config(&text), START).unwrap();
+    assert_eq!(plane.state().vips.len(), 2);
+}
+
+#[test]
+fn a_reload_keeps_measurements_and_weights() {
+    let mut bench = Bench::new(WEB);
+    bench.run(10, &[5.0; 4]);
+    bench.run(20, &[100.0, 5.0, 5.0, 5.0]);
+    let text = WEB.replace(
+        "{ address = \"10.0.0.4\" }",
+        "{ address = \"10.0.0.4\" }, { address = \"10.0.0.5\" }",
+    );
+    bench.engine.reload(config(&text)).unwrap();
+    assert!(bench.plane.state().share(0, 0) < 0.03);
+    assert!(bench.plane.state().share(0, 4) > 0.15);
+    let (_, member) = bench.engine.pools()[0].members().next().unwrap();
+    assert_eq!(member.history.len(), 30);
+}
+
+#[test]
+fn a_reload_that_fails_leaves_everything_as_it_was() {
+    let mut bench = Bench::new(WEB);
+    bench.plane.state().max_reals = Some(4);
+    let before = bench.engine.config().clone();
+    let text = WEB.replace("10.0.0.4", "10.0.0.5");
+    let error = bench.engine.reload(config(&text)).unwrap_err();
+    assert_eq!(error.to_string(), "the table of reals is full");
+    assert_eq!(*bench.engine.config(), before);
+    assert!((bench.plane.state().share(0, 3) - 0.25).abs() < 0.01);
+    let text = format!("pin_dir = \"/sys/fs/bpf/other\"\n{WEB}");
+    let error = bench.engine.reload(config(&text)).unwrap_err();
+    assert!(matches!(error, EngineError::Conflict(_)));
+    assert!(
+        error
+            .to_string()
+            .starts_with("a change of `pin_dir` needs a restart")
+    );
+}
+
+#[test]
+fn draining_takes_a_real_out_of_the_ring_only() {
+    let mut bench = Bench::new(WEB);
+    bench
+        .engine
+        .change_vip("192.0.2.1:80", |vip| {
+            vip.reals[1].drain = true;
+            Ok(())
+        })
+        .unwrap();
+    let state = bench.plane.state();
+    assert_eq!(state.share(0, 1), 0.0);
+    assert_eq!(state.reals.len(), 4);
+}
+
+#[test]
+fn history_is_bounded_and_holds_the_epochs_figures() {
+    let text = format!("history.length = \"1s\"\n{WEB}");
+    let mut bench = Bench::new(&text);
+    bench.run(15, &[5.0, 6.0, 7.0, 8.0]);
+    let (_, member) = bench.engine.pools()[0].members().nth(1).unwrap();
+    assert_eq!(member.history.len(), 10);
+    let last = member.history.back().unwrap();
+    assert_eq!(last.estimate_us, Some(6000.0));
+    assert_eq!((last.samples, last.requests), (50.0, 50));
+    assert_eq!(last.start_monotonic_ns, bench.now.monotonic_ns - 100 * MS);
+    assert_eq!(last.start_ns, bench.now.realtime_ns - 100 * MS);
+}
+
+#[test]
+fn vips_come_and_go_at_run_time() {
+    let mut bench = Bench::new(WEB);
+    let other = config(&WEB.replace("\"web\"", "\"api\"").replace("80", "81"));
+    bench.engine.add_vip(other.vips[0].clone()).unwrap();
+    assert_eq!(bench.plane.state().vips.len(), 2);
+    assert_eq!(bench.plane.state().reals.len(), 8);
+    assert_eq!(bench.plane.state().ring_swaps, 2);
+    let twice = bench.engine.add_vip(other.vips[0].clone()).unwrap_err();
+    assert!(twice.to_string().starts_with("vip api exists already"));
+    bench.engine.remove_vip("api").unwrap();
+    assert_eq!(bench.plane.state().vips.len(), 1);
+    let none = bench.engine.remove_vip("api").unwrap_err();
+    assert_eq!(none.to_string(), "there is no vip `api`; there are web");
+}
+
+#[test]
+fn an_interval_that_cannot_be_read_is_part_of_the_next() {
+    let mut bench = Bench::new(WEB);
+    bench.run(1, &[5.0; 4]);
+    let first = bench.now;
+    bench.plane.state().respond(0, 5.0, 50);
+    bench.plane.state().unreadable = true;
+    bench.now.monotonic_ns += 100 * MS;
+    bench.now.realtime_ns += 100 * MS;
+    bench.engine.tick(bench.now).unwrap_err();
+    bench.run(1, &[5.0; 4]);
+    let (_, member) = bench.engine.pools()[0].members().next().unwrap();
+    let last = member.history.back().unwrap();
+    assert_eq!(last.start_monotonic_ns, first.monotonic_ns);
+    assert_eq!((member.history.len(), last.requests), (2, 100));
+}
+
+#[test]
+fn a_restart_does_not_take_old_connections_for_open_ones() {
+    let bench = Bench::new(WEB);
+    {
+        let mut state = bench.plane.state();
+        state.totals.get_mut(&0).unwrap().opened = 96_000;
+        state.age = std::time::Duration::from_secs(86_400);
+    }
+    let plane = bench.plane.clone();
+    let bench = Bench::on(plane, WEB);
+    assert_eq!(bench.engine.meter(0).unwrap().active(), 1_000);
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Compiles BPF programs for build scripts: one place for the compiler, its flags and the
+//! skeletons, so that what the product and its laboratory load is compiled alike.
+
+use std::env;
+use std::path::Path;
+use std::process::Command;
+
+use libbpf_cargo::SkeletonBuilder;
+
+/// Compiles `DIR/NAME.bpf.c` for each name and writes `NAME.skel.rs` to `out`. The error is
+/// one line.
+pub fn skeletons(dir: &Path, names: &[&str], out: &Path) -> Result<(), String> {
+    println!("cargo::rerun-if-changed={}", dir.display());
+    println!("cargo::rerun-if-env-changed=CLANG");
+    let clang = find_clang()?;
+    let flags = flags()?;
+    for name in names {
+        let source = dir.join(format!("{name}.bpf.c"));
+        SkeletonBuilder::new()
+            .source(&source)
+            .obj(out.join(format!("{name}.bpf.o")))
+            .clang(&clang)
+            .clang_args(&flags)
+            .build_and_generate(out.join(format!("{name}.skel.rs")))
+            .map_err(|e| format!("{}: {e:#}", source.display()).replace('\n', " | "))?;
+    }
+    Ok(())
+}
+
+/// `$CLANG`, or the first of a few names that runs; BPF needs a recent one.
+pub fn find_clang() -> Result<String, String> {
+    let candidates = match env::var("CLANG") {
+        Ok(clang) => vec![clang],
+        Err(_) => ["clang-19", "clang-20", "clang-21", "clang"]
+            .map(String::from)
+            .to_vec(),
+    };
+    let runs = |clang: &String| {
+        Command::new(clang)
+            .arg("--version")
+            .output()
+            .is_ok_and(|o| o.status.success())
+    };
+    candidates.into_iter().find(runs).ok_or_else(|| {
+        "no clang for the BPF programs: install clang-19 (`make setup` does) or set CLANG to one.".to_owned()
+    })
+}
+
+/// Compiler flags. UAPI headers include `asm/types.h`, which Debian keeps in the
+/// multiarch folder that clang does not search for the BPF target.
+pub fn flags() -> Result<Vec<String>, String> {
+    let arch = env::var("CARGO_CFG_TARGET_ARCH").map_err(|e| e.to_string())?;
+    // Keys are hashed as words and headers written as words, as the kernel does it.
+    let mut flags: Vec<String> = [
+        "-mcpu=v3",
+        "-fno-strict-aliasing",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-Wcast-qual",
+    ]
+    .map(String::from)
+    .to_vec();
+    flags.push(format!("-I/usr/include/{arch}-linux-gnu"));
+    Ok(flags)
+}

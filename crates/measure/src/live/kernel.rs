@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Estimates that the kernel makes: its records become rows.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use causeway_core::estimate::{Method, Tally};
+use causeway_core::flow::{FlowKey, Headers, Row};
+use causeway_core::hist::Latencies;
+use causeway_io::{Meter, MeterOptions, MeterSample, Place};
+
+use super::super::args::{Args, Filter};
+use super::super::names::Per;
+use super::super::rows::{Line, Style};
+use super::super::totals::Totals;
+use super::{Counters, Source, State};
+
+/// How long after its end an epoch may still get records, before its rows are written.
+const GRACE_NS: u64 = 1_000_000_000;
+/// Servers whose distributions the kernel keeps: 3.5 KiB each, for each estimator.
+const MAX_SERVERS: u32 = 1024;
+
+/// The meter in the kernel.
+pub struct Kernel {
+    meter: Meter,
+    epoch_ns: u64,
+    filter: Filter,
+    open: Epochs,
+}
+
+/// Records on their way to rows: parts of one flow and epoch add up.
+#[derive(Default)]
+struct Epochs(BTreeMap<(u64, FlowKey, u8), Tally>);
+
+impl Epochs {
+    fn add(&mut self, sample: &MeterSample, flow: FlowKey) {
+        let key = (sample.epoch_start_ns, flow, sample.slot);
+        self.0.entry(key).or_default().merge(&sample.tally);
+    }
+
+    /// The epochs that began before `until_ns`, in their order.
+    fn take_before(&mut self, until_ns: u64) -> impl Iterator<Item = Row> {
+        let mut taken = std::mem::take(&mut self.0);
+        let least = FlowKey::new(0, [0, 0, 0, 0].into(), 0, [0, 0, 0, 0].into(), 0);
+        if until_ns < u64::MAX {
+            self.0 = taken.split_off(&(until_ns, least, 0));
+        }
+        taken
+            .into_iter()
+            .map(|((epoch_ns, flow, method), tally)| Row {
+                flow,
+                method,
+                epoch_ns,
+                tally,
+            })
+    }
+}
+
+impl Kernel {
+    /// Loads the meter and puts it on the interface.
+    pub fn start(
+        args: &Args,
+        interface: &str,
+        methods: &[Method],
+        style: &Style,
+    ) -> anyhow::Result<Self> {
+        let Some((method, more)) = methods.split_first() else {
+            anyhow::bail!("name an estimator");
+        };
+        let servers = matches!(style.grouping.per, Per::Server | Per::Vip);
+        let options = MeterOptions {
+            attach: args.attach.into(),
+            method: method.clone(),
+            more: more.to_vec(),
+            opaque: args.headers() == Headers::Opaque,
+            epoch: args.epoch,
+            max_flows: args.max_flows,
+            max_servers: if servers { MAX_SERVERS } else { 0 },
+            client_nets: args
+                .client_net
+                .iter()
+                .map(|net| (net.address(), net.prefix_len()))
+                .collect(),
+            next: args.next_program.clone(),
+            ..MeterOptions::new(interface)
+        };
+        Ok(Self {
+            meter: Meter::start(&options)?,
+            epoch_ns: args.epoch_ns(),
+            filter: args.filter(),
+            open: Epochs::default(),
+        })
+    }
+
+    /// Where the program runs.
+    pub fn place(&self) -> Place {
+        self.meter.place()
+    }
+
+    fn add(&mut self, samples: &[MeterSample]) {
+        for sample in samples {
+            let (client, server) = (sample.flow.client, sample.flow.server);
+            let flow = FlowKey::new(
+                sample.flow.proto,
+                client.ip(),
+                client.port(),
+                server.ip(),
+                server.port(),
+            );
+            if self.filter.passes(&flow) {
+                self.open.add(sample, flow);
+            }
+        }
+    }
+
+    fn write_before(&mut self, until_ns: u64, state: &mut State) -> io::Result<()> {
+        self.open.take_before(until_ns).try_for_each(|row| {
+            state.line(Line {
+                row,
+                latencies: Latencies::default(),
+            })
+        })
+    }
+}
+
+impl Source for Kernel {
+    fn poll(&mut self, timeout: Duration, state: &mut State) -> anyhow::Result<()> {
+        let samples = self.meter.poll(timeout)?;
+        self.add(&samples);
+        let until_ns = now_ns().saturating_sub(self.epoch_ns.saturating_add(GRACE_NS));
+        Ok(self.write_before(until_ns, state)?)
+    }
+
+    fn distributions(&mut self, totals: &mut Totals) -> anyhow::Result<()> {
+        totals.forget_latencies();
+        for found in self.meter.servers()? {
+            let (ip, port) = (found.server.ip(), found.server.port());
+            let none: std::net::IpAddr = match ip.is_ipv4() {
+                true => [0, 0, 0, 0].into(),
+                false => [0u16; 8].into(),
+            };
+            let server = FlowKey::new(found.proto, none, 0, ip, port);
+            if self.filter.passes(&server) {
+                let latencies = Latencies::from(&found.histogram);
+                totals.latencies(&server, found.slot, &latencies);
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, state: &mut State) -> anyhow::Result<()> {
+        let mut samples = self.meter.poll(Duration::ZERO)?;
+        samples.extend(self.meter.open_epochs()?);
+        self.add(&samples);
+        Ok(self.write_before(u64::MAX, state)?)
+    }
+
+    fn counters(&mut self) -> anyhow::Result<Counters> {
+        let verdicts = self.meter.verdicts()?;
+        let packets = verdicts
+            .iter()
+            .map(|(verdict, count)| (verdict.as_str().to_owned(), count.packets));
+        Ok(Counters {
+            packets: packets.collect(),
+            lost: Some((
+                self.meter.lost_records(),
+                "records were lost: too many flows for this epoch",
+            )),
+            evicted: None,
+        })
+    }
+}
+
+fn now_ns() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use causeway_io::MeteredFlow;
+
+    use super::*;
+
+    /// A day of records from flows that come and go: what is kept is what is open.
+    #[test]
+    fn memory_depends_on_open_epochs_alone() {
+        let mut open = Epochs::default();
+        let (epoch_ns, mut rows, mut samples) = (200_000_000, 0, 0);
+        for epoch in 0..432_000u64 {
+            let flow = FlowKey::new(
+                6,
+                [10, 0, 0, 1].into(),
+                epoch as u16,
+                [10, 0, 0, 2].into(),
+                80,
+            );
+            let sample = MeterSample {
+                flow: MeteredFlow {
+                    proto: 6,
+                    client: "10.0.0.1:1".parse().unwrap(),
+                    server: "10.0.0.2:80".parse().unwrap(),
+                },
+                slot: 0,
+                epoch_start_ns: epoch * epoch_ns,
+                tally: Tally {
+                    sum2_ns: 2_000_000,
+                    count2: 2,
+                    ..Tally::default()
+                },
+            };
+            // Each record comes in two parts.
+            open.add(&sample, flow);
+            open.add(&sample, flow);
+            let until_ns = (epoch * epoch_ns).saturating_sub(epoch_ns + GRACE_NS);
+            for row in open.take_before(until_ns) {
+                assert!(row.epoch_ns < until_ns);
+                (rows, samples) = (rows + 1, samples + row.tally.samples());
+            }
+            assert!(open.0.len() <= 8, "{} epochs are open", open.0.len());
+        }
+        rows += open.take_before(u64::MAX).count();
+        assert_eq!(rows, 432_000);
+        assert!(samples >= 2 * (432_000 - 8) && open.0.is_empty());
+    }
+}

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A client's run: opens the session and its streams, lets every method measure
+//! at once, asks the server what it has seen, and prints.
+
+use std::collections::HashSet;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _, UdpSocket};
+use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use std::{io, thread};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use causeway_core::rtt::{Latencies, Limit, Method, Value};
+use causeway_io::rtt::{Pinger, clock, connect, interface_of, set_timeouts};
+use causeway_service::stop;
+
+use super::args::{ClientArgs, Transport};
+use super::echoes::{self, Echoes};
+use super::hdr_log::HdrLog;
+use super::observing::Observing;
+use super::protocol::{self, Ask, Hello, LINE_MAX, Report, VERSION, Welcome};
+use super::records::Records;
+use super::result::{Conditions, Outcome, Point};
+use super::streams::{self, Streams};
+use super::{output, page};
+
+/// How long the server may take to answer on the control connection.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Points of the report's curves; beyond, every second one is dropped.
+const POINTS: usize = 2048;
+
+/// Runs the client and prints.
+pub fn run(args: &ClientArgs) -> Result<ExitCode> {
+    args.check()?;
+    stop::catch_signals().context("cannot catch signals")?;
+    let outcome = measure(args)?;
+    if let Some(path) = &args.html {
+        std::fs::write(path, page::render(&outcome))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    match output::print(args, &outcome) {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {}
+        result => result.context("standard output")?,
+    }
+    Ok(match outcome.is_empty() {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    })
+}
+
+/// A session at the server.
+struct Control {
+    stream: TcpStream,
+    welcome: Welcome,
+}
+
+/// Measures, without printing.
+pub fn measure(args: &ClientArgs) -> Result<Outcome> {
+    let methods = args.methods();
+    let host = args.host.as_deref().context("name a host")?;
+    let address = resolve(args, host)?;
+    let records = Arc::new(Records::new(&methods));
+    let pinger = match methods.contains(&Method::Ping) {
+        true => Some(Pinger::new(address.ip())?),
+        false => None,
+    };
+    // Before the streams: it sees them being opened.
+    let own = Arc::new(OnceLock::new());
+    let observing = observe(args, address, &records, own.clone())?;
+    let needs_server = methods.iter().any(|m| *m != Method::Ping);
+    let (control, streams) = if needs_server {
+        let sockets = streams::udp_sockets(args, address)?;
+        let control = open(args, host, address, &sockets)?;
+        let streams = Streams::open(args, address, &control.welcome, sockets)?;
+        let _ = own.set(streams.addresses());
+        (Some(control), Some(streams))
+    } else {
+        (None, None)
+    };
+    let log = match &args.hdr_log {
+        Some(path) => Some(HdrLog::create(path)?),
+        None => None,
+    };
+    let conditions = Conditions::new(args, host, address, control.as_ref().map(|c| &c.welcome));
+    Running {
+        args,
+        records,
+        log,
+        points: Vec::new(),
+        thinned: 1,
+    }
+    .go(conditions, control, streams, pinger, observing)
+}
+
+struct Running<'a> {
+    args: &'a ClientArgs,
+    records: Arc<Records>,
+    log: Option<HdrLog>,
+    points: Vec<Point>,
+    /// One in so many intervals is kept for the curves.
+    thinned: usize,
+}
+
+impl Running<'_> {
+    fn go(
+        mut self,
+        conditions: Conditions,
+        control: Option<Control>,
+        streams: Option<Streams>,
+        pinger: Option<Pinger>,
+        observing: Option<Observing>,
+    ) -> Result<Outcome> {
+        let start_ns = clock::now_ns();
+        let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let pings = pinger.map(|pinger| {
+            let end_ns = match (self.args.limit, &streams) {
+                (Limit::Time(ns), _) => start_ns.saturating_add(ns),
+                (Limit::Count(_), Some(_)) => u64::MAX,
+                (Limit::Count(count), None) => start_ns.saturating_add(
+                    count.saturating_mul(self.args.ping_interval.as_nanos() as u64),
+                ),
+            };
+            let plan = echoes::Plan {
+                interval_ns: self.args.ping_interval.as_nanos() as u64,
+                end_ns,
+                done: done.clone(),
+            };
+            echoes::start(pinger, plan, self.records.clone())
+        });
+        let running = streams.map(|s| s.start(self.args, start_ns, &self.records));
+        self.follow(start_ns, || {
+            running.as_ref().is_some_and(|r| !r.is_finished())
+                || (running.is_none() && pings.as_ref().is_some_and(|p| !p.is_finished()))
+        })?;
+        let ended = running.map(streams::Running::join).transpose()?;
+        let elapsed_ns = clock::now_ns() - start_ns;
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        let echoes: Option<Echoes> = pings.map(join).transpose()?;
+        let lost = observing.map(Observing::end).transpose()?;
+        self.interval(elapsed_ns, elapsed_ns)?;
+        let report = control.map(report).transpose()?;
+        self.server_log(report.as_ref(), elapsed_ns)?;
+        Ok(Outcome {
+            conditions,
+            elapsed_ns: ended.as_ref().map_or(elapsed_ns, |e| e.elapsed_ns),
+            methods: self.totals(),
+            ended,
+            echoes,
+            lost,
+            server: report,
+            points: self.points,
+        })
+    }
+
+    /// Ends intervals until nothing runs any more.
+    fn follow(&mut self, start_ns: u64, runs: impl Fn() -> bool) -> Result<()> {
+        let interval_ns = self.args.interval.as_nanos() as u64;
+        let mut from_ns = start_ns;
+        while runs() {
+            let end_ns = from_ns + interval_ns;
+            let now = clock::now_ns();
+            if now < end_ns {
+                // Short looks, so that a short run is not held up by its interval.
+                clock::sleep_until(end_ns.min(now + 20_000_000));
+                continue;
+            }
+            self.interval(now - start_ns, now - from_ns)?;
+            from_ns = now;
+        }
+        Ok(())
+    }
+
+    /// Ends an interval at `at_ns` after the start.
+    fn interval(&mut self, at_ns: u64, length_ns: u64) -> Result<()> {
+        let ended = self.records.end_interval();
+        if let Some(log) = &mut self.log {
+            for (method, latencies) in &ended {
+                log.write(method.as_str(), latencies.histogram(), at_ns, length_ns)?;
+            }
+        }
+        if self.args.html.is_some() {
+            let at_s = at_ns as f64 / 1e9;
+            let point = |(method, latencies): &(Method, Latencies)| {
+                latencies.summary().map(|summary| Point {
+                    at_s,
+                    method: *method,
+                    summary,
+                })
+            };
+            self.points.extend(ended.iter().filter_map(point));
+            self.thin();
+        }
+        Ok(())
+    }
+
+    /// Keeps the curves' points bounded, however long a run.
+    fn thin(&mut self) {
+        if self.points.len() > POINTS * self.records.methods().count().max(1) {
+            self.thinned *= 2;
+            let mut times: Vec<f64> = self.points.iter().map(|p| p.at_s).collect();
+            times.dedup();
+            let kept: Vec<f64> = times.into_iter().step_by(2).collect();
+            self.points
+                .retain(|p| kept.binary_search_by(|t| t.total_cmp(&p.at_s)).is_ok());
+        }
+    }
+
+    /// What the server has measured goes into the log as one interval.
+    fn server_log(&mut self, report: Option<&Report>, elapsed_ns: u64) -> Result<()> {
+        let (Some(log), Some(report)) = (&mut self.log, report) else {
+            return Ok(());
+        };
+        for (word, text) in &report.histograms {
+            if let Some(histogram) = protocol::decode(text) {
+                let tag = format!("server-{}", word.0);
+                log.write(&tag, &histogram, elapsed_ns, elapsed_ns)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn totals(&self) -> Vec<(Method, Latencies)> {
+        let methods = self.records.methods();
+        let total = |method| self.records.total(method).map(|total| (method, total));
+        methods.filter_map(total).collect()
+    }
+}
+
+fn join<T>(handle: thread::JoinHandle<T>) -> Result<T> {
+    handle
+        .join()
+        .map_err(|_| anyhow::anyhow!("a thread ended by a panic"))
+}
+
+/// The address to measure to: the first that is wanted.
+fn resolve(args: &ClientArgs, host: &str) -> Result<SocketAddr> {
+    let found = (host, args.port)
+        .to_socket_addrs()
+        .with_context(|| format!("cannot find the host {host}"))?;
+    let mut wanted = found.filter(|address| args.wants(address.ip()));
+    wanted.next().with_context(|| {
+        let version = if args.ipv6 { 6 } else { 4 };
+        format!("{host} has no IPv{version} address")
+    })
+}
+
+/// Starts the sampler if a method needs it. It sees all connections to the server's
+/// port; only those in `own` count. Until that is set, values wait.
+fn observe(
+    args: &ClientArgs,
+    address: SocketAddr,
+    records: &Arc<Records>,
+    own: Arc<OnceLock<HashSet<SocketAddr>>>,
+) -> Result<Option<Observing>> {
+    let Some(mut options) = args.sampler(String::new()) else {
+        return Ok(None);
+    };
+    options.interface = match &args.interface {
+        Some(name) => name.clone(),
+        None => leads_to(address)?,
+    };
+    let records = records.clone();
+    let mut early: Vec<Value> = Vec::new();
+    let tell = move |value: Value| {
+        let Some(own) = own.get() else {
+            early.push(value);
+            return;
+        };
+        for value in early.drain(..).chain([value]) {
+            if own.contains(&value.flow.local) {
+                records.record(value.method, value.ns, value.count);
+            }
+        }
+    };
+    Observing::start(options, args.sample_memory.as_nanos() as u64, tell).map(Some)
+}
+
+/// The interface that packets to an address leave by.
+fn leads_to(address: SocketAddr) -> Result<String> {
+    let any: SocketAddr = match address {
+        SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
+        SocketAddr::V6(_) => ([0; 8], 0).into(),
+    };
+    // Connecting a datagram socket sends nothing and asks for the route.
+    let socket = UdpSocket::bind(any)?;
+    let own = socket.connect(address).and_then(|()| socket.local_addr());
+    let own = own.with_context(|| format!("there is no way to {}", address.ip()))?;
+    interface_of(own.ip())
+        .with_context(|| format!("no interface has the address {}: name it with -i", own.ip()))
+}
+
+/// Opens the session.
+fn open(
+    args: &ClientArgs,
+    host: &str,
+    address: SocketAddr,
+    sockets: &[UdpSocket],
+) -> Result<Control> {
+    let port = address.port();
+    let mut stream = connect(address, PATIENCE, false, None).with_context(|| {
+        format!(
+            "no `causeway rtt serve` answers at {host} port {port} (start it there, or measure by -m ping alone)"
+        )
+    })?;
+    set_timeouts(&stream, Some(PATIENCE))?;
+    let udp_ports = sockets
+        .iter()
+        .map(|socket| socket.local_addr().map(|a| a.port()))
+        .collect::<io::Result<_>>()?;
+    let hello = Hello {
+        causeway_rtt: VERSION,
+        request: args.request.request,
+        response: args.request.response,
+        udp_ports,
+    };
+    protocol::write_line(&mut stream, &hello)?;
+    let what = || format!("what listens at {host} port {port} is no `causeway rtt serve`");
+    let line = protocol::read_line(&mut stream, LINE_MAX)
+        .with_context(what)?
+        .with_context(what)?;
+    let welcome: Welcome = serde_json::from_str(&line).with_context(what)?;
+    if let Some(error) = welcome.error {
+        bail!("the server at {host} refuses: {error}");
+    }
+    let wanted = if args.transport == Transport::Udp {
+        sockets.len()
+    } else {
+        0
+    };
+    ensure!(welcome.udp_ports.len() == wanted, what());
+    Ok(Control { stream, welcome })
+}
+
+fn report(mut control: Control) -> Result<Report> {
+    protocol::write_line(&mut control.stream, &Ask::Report)?;
+    let line = protocol::read_line(&mut control.stream, LINE_MAX)
+        .context("the server's report")?
+        .context("the server has ended before its report")?;
+    serde_json::from_str(&line).context("the server's report")
+}

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Printing a run: table, CSV, JSON, netperf's selectors.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use causeway_core::rtt::{Method, Selector, bucket_ms, decades};
+use causeway_report::table::Table;
+use serde_json::{Value, json};
+
+use super::args::{ClientArgs, Output};
+use super::observing::Lost;
+use super::protocol::{Measured, Tcp};
+use super::result::{End, Outcome, Row};
+
+/// Prints as the arguments ask.
+pub fn print(args: &ClientArgs, outcome: &Outcome) -> io::Result<()> {
+    let mut text = match (&args.keyval, &args.output) {
+        (Some(selectors), _) => keyval(outcome, &selectors.0),
+        (None, Output::Selected(selectors)) => selected(outcome, selectors, args.banner == 1),
+        (None, Output::Csv) => csv(outcome, args.banner == 1),
+        (None, Output::Json) => {
+            serde_json::to_string_pretty(&to_json(outcome, args.explain))
+                .map_err(io::Error::from)?
+                + "\n"
+        }
+        (None, Output::Table) => table(outcome, args.explain),
+    };
+    if args.histogram {
+        text += &histogram(outcome);
+    }
+    io::stdout().lock().write_all(text.as_bytes())
+}
+
+fn command_line() -> String {
+    let words: Vec<String> = std::env::args().collect();
+    words.join(" ")
+}
+
+fn keyval(outcome: &Outcome, selectors: &[Selector]) -> String {
+    let figures = outcome.figures(command_line());
+    let lines = selectors
+        .iter()
+        .map(|s| format!("{}={}\n", s.name(), s.value(&figures)));
+    lines.collect()
+}
+
+fn selected(outcome: &Outcome, selectors: &[Selector], banner: bool) -> String {
+    let figures = outcome.figures(command_line());
+    let join = |cells: Vec<String>| cells.join(",") + "\n";
+    let mut text = String::new();
+    if banner {
+        text += &join(selectors.iter().map(|s| s.heading().to_owned()).collect());
+    }
+    // A value with a comma of its own is quoted, which netperf does not do: else
+    // its reader counts columns wrongly.
+    let cell = |s: &Selector| match s.value(&figures) {
+        value if value.contains([',', '"']) => format!("\"{}\"", value.replace('"', "\"\"")),
+        value => value,
+    };
+    text + &join(selectors.iter().map(cell).collect())
+}
+
+fn csv(outcome: &Outcome, banner: bool) -> String {
+    let mut table = Table::new(&[
+        "METHOD",
+        "END",
+        "COUNT",
+        "MIN US",
+        "MEAN US",
+        "P50 US",
+        "P90 US",
+        "P99 US",
+        "MAX US",
+        "STDDEV US",
+    ]);
+    for row in outcome.rows() {
+        let figures = Measured::new(row.method, &row.summary);
+        let mut cells = vec![
+            row.method.to_string(),
+            row.end.as_str().to_owned(),
+            figures.count.to_string(),
+        ];
+        let us = [
+            figures.min_us,
+            figures.mean_us,
+            figures.p50_us,
+            figures.p90_us,
+            figures.p99_us,
+            figures.max_us,
+            figures.stddev_us,
+        ];
+        cells.extend(us.map(|us| format!("{us:.3}")));
+        table.push(cells);
+    }
+    let text = table.to_csv();
+    match (banner, text.split_once('\n')) {
+        (false, Some((_, rows))) => rows.to_owned(),
+        _ => text,
+    }
+}
+
+/// What one should know of a row's number.
+fn note(row: &Row, outcome: &Outcome) -> String {
+    match (row.method, row.end) {
+        (Method::Rr, _) => format!("{:.1} transactions/s", rate(outcome)),
+        (Method::Sampled, _) => {
+            let ms = bucket_ms(row.summary.p50_ns);
+            let n = match row.end {
+                End::Client => outcome.conditions.sample,
+                End::Server => outcome.conditions.server_sample,
+            };
+            format!("1 in {n}; in buckets of 1 ms the median is {ms} ms")
+        }
+        (method, End::Client) => method.meaning().to_owned(),
+        (Method::Synack, End::Server) => "SYN+ACK to our ACK: the kernels alone".to_owned(),
+        (Method::Causal, End::Server) => {
+            "the same estimate from the requests as they arrive".to_owned()
+        }
+        (_, End::Server) => "the same at the server: its segments, acknowledged by us".to_owned(),
+    }
+}
+
+fn rate(outcome: &Outcome) -> f64 {
+    let count = outcome.summary(Method::Rr).map_or(0, |s| s.count);
+    count as f64 / (outcome.elapsed_ns as f64 / 1e9)
+}
+
+fn table(outcome: &Outcome, explain: bool) -> String {
+    let c = &outcome.conditions;
+    let mut text = format!(
+        "{} to {} ({}) port {}, {} B requests, {} B responses, {} stream{}\n{}\n\n",
+        c.transport,
+        c.host,
+        c.address,
+        c.port,
+        c.request_bytes,
+        c.response_bytes,
+        c.streams,
+        if c.streams == 1 { "" } else { "s" },
+        c.loop_text(),
+    );
+    let mut table = Table::new(&[
+        "METHOD", "END", ">COUNT", ">MIN", ">MEAN", ">P50", ">P90", ">P99", ">MAX", ">STDDEV",
+        "NOTE",
+    ]);
+    for row in outcome.rows() {
+        let s = row.summary;
+        let mut cells = vec![
+            row.method.to_string(),
+            row.end.as_str().to_owned(),
+            s.count.to_string(),
+        ];
+        let ns = [
+            s.min_ns as f64,
+            s.mean_ns,
+            s.p50_ns as f64,
+            s.p90_ns as f64,
+            s.p99_ns as f64,
+            s.max_ns as f64,
+            s.stddev_ns,
+        ];
+        cells.extend(ns.map(|ns| format!("{:.1}", ns / 1e3)));
+        cells.push(note(&row, outcome));
+        table.push(cells);
+    }
+    text += &table.to_text();
+    text += "times in microseconds; clock: ";
+    let _ = writeln!(text, "{} of {} us", c.clock, c.busy_us);
+    text += &tcp_lines(outcome);
+    text += &ping_lines(outcome);
+    text += &trouble(outcome);
+    if explain {
+        text.push('\n');
+        for sentence in outcome.verdicts().1 {
+            let _ = writeln!(text, "{sentence}");
+        }
+    }
+    text
+}
+
+/// Requests that got no answer, or left late; packets that nobody saw.
+fn trouble(outcome: &Outcome) -> String {
+    let mut text = String::new();
+    if let Some(lost) = outcome.lost.filter(|l| *l != Lost::default()) {
+        let _ = writeln!(
+            text,
+            "the sampler missed {} packets for lack of room and {} of connections beyond its bound",
+            lost.records, lost.refused
+        );
+    }
+    let Some(ended) = &outcome.ended else {
+        return text;
+    };
+    if ended.timeouts > 0 {
+        let _ = writeln!(text, "{} requests got no response in time", ended.timeouts);
+    }
+    if ended.late > 0 {
+        let _ = writeln!(
+            text,
+            "{} requests left more than 0.1 ms after their time; their latency counts from it",
+            ended.late
+        );
+    }
+    text
+}
+
+/// The kernels' view, in the words of `ss -i`.
+fn tcp_lines(outcome: &Outcome) -> String {
+    if outcome.latencies(Method::Tcp).is_none() {
+        return String::new();
+    }
+    let client = outcome.ended.as_ref().and_then(|e| e.tcp.as_ref());
+    let congestion = outcome.ended.as_ref().and_then(|e| e.congestion.as_deref());
+    let server = outcome.server.as_ref().and_then(|s| s.tcp.as_ref());
+    let mut text = String::new();
+    for (name, tcp, congestion) in [("client", client, congestion), ("server", server, None)] {
+        if let Some(tcp) = tcp {
+            let _ = writeln!(
+                text,
+                "{name}: {}{}",
+                congestion.map_or_else(String::new, |c| format!("{c} ")),
+                ss(tcp)
+            );
+        }
+    }
+    text
+}
+
+fn ss(tcp: &Tcp) -> String {
+    let ms = |us: f64| format!("{:.3}", us / 1e3);
+    format!(
+        "rto:{:.0} rtt:{}/{} ato:{:.0} mss:{} cwnd:{} data_segs_out:{} delivered:{} retrans:0/{} bytes_retrans:{} dsack_dups:{} minrtt:{}",
+        f64::from(tcp.rto_us) / 1e3,
+        ms(tcp.rtt_us.into()),
+        ms(tcp.rttvar_us.into()),
+        f64::from(tcp.ato_us) / 1e3,
+        tcp.mss,
+        tcp.cwnd,
+        tcp.data_segs_out,
+        tcp.delivered,
+        tcp.retrans,
+        tcp.bytes_retrans,
+        tcp.dsack_dups,
+        ms(tcp.minrtt_us),
+    )
+}
+
+/// ping's closing lines.
+fn ping_lines(outcome: &Outcome) -> String {
+    let Some(echoes) = outcome.echoes else {
+        return String::new();
+    };
+    let lost = echoes.transmitted.saturating_sub(echoes.received);
+    let percent = 100.0 * lost as f64 / (echoes.transmitted.max(1)) as f64;
+    let percent = format!("{percent:.4}");
+    let percent = percent.trim_end_matches('0').trim_end_matches('.');
+    let mut text = format!(
+        "--- {} ping statistics ---\n{} packets transmitted, {} received, {percent}% packet loss, time {}ms\n",
+        outcome.conditions.host,
+        echoes.transmitted,
+        echoes.received,
+        echoes.elapsed_ns / 1_000_000,
+    );
+    if let Some(s) = outcome.summary(Method::Ping) {
+        let ms = |ns: f64| format!("{:.3}", ns / 1e6);
+        let _ = writeln!(
+            text,
+            "rtt min/avg/max/mdev = {}/{}/{}/{} ms",
+            ms(s.min_ns as f64),
+            ms(s.mean_ns),
+            ms(s.max_ns as f64),
+            ms(s.stddev_ns)
+        );
+    }
+    if echoes.unsent > 0 {
+        let _ = writeln!(text, "{} echo requests could not be sent", echoes.unsent);
+    }
+    text
+}
+
+/// netperf's histogram of verbosity 2.
+fn histogram(outcome: &Outcome) -> String {
+    let Some(latencies) = outcome.latencies(Method::Rr) else {
+        return String::new();
+    };
+    let mut text = "\nHistogram of request/response times\n".to_owned();
+    let (rows, longer) = decades(latencies);
+    for row in rows {
+        let _ = write!(text, "{:<14}:", row.name);
+        for count in row.buckets {
+            let _ = write!(text, " {count:>4}:");
+        }
+        text.pop();
+        text.push('\n');
+    }
+    let _ = writeln!(text, "{:<14}: {longer:>4}", ">100_SECS");
+    let _ = writeln!(text, "HIST_TOTAL:      {:>4}", latencies.count());
+    text
+}
+
+/// Everything, for programs.
+pub fn to_json(outcome: &Outcome, explain: bool) -> Value {
+    let rows: Vec<Value> = outcome.rows().iter().map(row_json).collect();
+    let mut value = json!({
+        "conditions": outcome.conditions,
+        "elapsed_s": outcome.elapsed_ns as f64 / 1e9,
+        "transaction_rate": rate(outcome),
+        "methods": rows,
+        "tcp": {
+            "client": outcome.ended.as_ref().and_then(|e| e.tcp.as_ref()),
+            "server": outcome.server.as_ref().and_then(|s| s.tcp.as_ref()),
+            "congestion": outcome.ended.as_ref().and_then(|e| e.congestion.as_deref()),
+        },
+        "ping": outcome.echoes.map(|e| json!({
+            "transmitted": e.transmitted, "received": e.received, "unsent": e.unsent,
+            "elapsed_ms": e.elapsed_ns / 1_000_000,
+        })),
+        "timeouts": outcome.ended.as_ref().map_or(0, |e| e.timeouts),
+        "late": outcome.ended.as_ref().map_or(0, |e| e.late),
+        "server_app_p50_us": outcome.server.as_ref().and_then(|s| s.app_p50_ns).map(|ns| ns as f64 / 1e3),
+        "server_transactions": outcome.server.as_ref().map(|s| s.transactions),
+    });
+    if explain {
+        let (findings, sentences) = outcome.verdicts();
+        let words: Vec<_> = findings.iter().map(|f| f.word()).collect();
+        value["explain"] = json!({ "verdicts": words, "sentences": sentences });
+    }
+    value
+}
+
+fn row_json(row: &Row) -> Value {
+    let mut value = json!(Measured::new(row.method, &row.summary));
+    value["end"] = json!(row.end);
+    if row.method == Method::Sampled {
+        value["bucket_p50_ms"] = json!(bucket_ms(row.summary.p50_ns));
+    }
+    value
+}

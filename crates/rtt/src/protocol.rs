@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What client and server of `causeway rtt` say to each other.
+//!
+//! One TCP port. A connection begins with one line: `{...}` opens a session (the
+//! control connection), `rr TOKEN` joins one as a stream of requests. The server
+//! answers with one line each time. A session ends with its control connection.
+
+use std::io::{self, ErrorKind, Read, Write};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use causeway_core::rtt::{Method, Summary};
+use causeway_io::rtt::TcpInfo;
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::{Deserializer, Serializer as _, V2DeflateSerializer};
+use serde::{Deserialize, Serialize};
+
+/// The protocol's version: both ends must have the same.
+pub const VERSION: u32 = 1;
+/// Where the server listens unless told otherwise.
+pub const PORT: u16 = 9472;
+/// The longest line that either end reads: a report with its histograms.
+pub const LINE_MAX: usize = 1 << 20;
+/// The longest line that a server reads.
+pub const REQUEST_LINE_MAX: usize = 1 << 10;
+/// Bytes of the largest request and response.
+pub const SIZE_MAX: u32 = 1 << 20;
+
+/// First line of a control connection.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`VERSION`].
+    pub causeway_rtt: u32,
+    /// Bytes of a request.
+    pub request: u32,
+    /// Bytes of a response.
+    pub response: u32,
+    /// The client's UDP ports, one for each stream; empty for TCP.
+    #[serde(default)]
+    pub udp_ports: Vec<u16>,
+}
+
+/// The server's answer to it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// What TCP streams begin with.
+    #[serde(default)]
+    pub token: String,
+    /// The server's UDP ports, in the order of the client's.
+    #[serde(default)]
+    pub udp_ports: Vec<u16>,
+    /// The server's kernel.
+    #[serde(default)]
+    pub kernel: String,
+    /// 1 in so many packets is sampled there; 0: none.
+    #[serde(default)]
+    pub sample: u32,
+    /// Why not; then all else is empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Later lines of a control connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ask {
+    /// What the server has measured so far.
+    Report,
+}
+
+/// The server's side of the measurement.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Transactions answered.
+    pub transactions: u64,
+    /// The kernel's view of its streams.
+    pub tcp: Option<Tcp>,
+    /// Time from a request's last byte received to the response's send(): median,
+    /// by the server's clock.
+    pub app_p50_ns: Option<u64>,
+    /// By method, what the server measured itself.
+    pub methods: Vec<Measured>,
+    /// The values again, as HdrHistograms (V2 deflated, base64), for logs.
+    pub histograms: Vec<(Word, String)>,
+}
+
+/// A method by its word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Word(pub Method);
+
+impl Serialize for Word {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Word {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let word = String::deserialize(deserializer)?;
+        let found = Method::ALL.into_iter().find(|m| m.as_str() == word);
+        found
+            .map(Word)
+            .ok_or_else(|| serde::de::Error::custom(format!("no method {word:?}")))
+    }
+}
+
+/// One method's figures.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// Which.
+    pub method: Word,
+    /// How many values.
+    pub count: u64,
+    /// The least, microseconds; so are the others.
+    pub min_us: f64,
+    /// Mean.
+    pub mean_us: f64,
+    /// Median.
+    pub p50_us: f64,
+    /// 90th percentile.
+    pub p90_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// The largest.
+    pub max_us: f64,
+    /// Standard deviation.
+    pub stddev_us: f64,
+}
+
+impl Measured {
+    /// The figures of a summary.
+    pub fn new(method: Method, summary: &Summary) -> Self {
+        let us = |ns: u64| ns as f64 / 1e3;
+        Self {
+            method: Word(method),
+            count: summary.count,
+            min_us: us(summary.min_ns),
+            mean_us: summary.mean_ns / 1e3,
+            p50_us: us(summary.p50_ns),
+            p90_us: us(summary.p90_ns),
+            p99_us: us(summary.p99_ns),
+            max_us: us(summary.max_ns),
+            stddev_us: summary.stddev_ns / 1e3,
+        }
+    }
+
+    /// Back to nanoseconds.
+    pub fn summary(&self) -> Summary {
+        let ns = |us: f64| (us * 1e3).round() as u64;
+        Summary {
+            count: self.count,
+            min_ns: ns(self.min_us),
+            mean_ns: self.mean_us * 1e3,
+            p50_ns: ns(self.p50_us),
+            p90_ns: ns(self.p90_us),
+            p99_ns: ns(self.p99_us),
+            max_ns: ns(self.max_us),
+            stddev_ns: self.stddev_us * 1e3,
+        }
+    }
+}
+
+/// The kernel's view of all streams of one end: sums, and the last stream's state.
+/// Names are those of `ss -i`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tcp {
+    /// Smoothed round-trip time at the end of the run, microseconds.
+    pub rtt_us: u32,
+    /// Its mean deviation.
+    pub rttvar_us: u32,
+    /// Least round-trip time of any stream, microseconds; 0: not known.
+    pub minrtt_us: f64,
+    /// Retransmission timeout, microseconds.
+    pub rto_us: u32,
+    /// Delayed-ACK timeout, microseconds.
+    pub ato_us: u32,
+    /// Largest segment, bytes.
+    pub mss: u32,
+    /// Congestion window, segments.
+    pub cwnd: u32,
+    /// Segments with data sent, all streams.
+    pub data_segs_out: u64,
+    /// Of which sent again.
+    pub retrans: u64,
+    /// Segments with data that arrived at the other end.
+    pub delivered: u64,
+    /// Bytes sent again.
+    pub bytes_retrans: u64,
+    /// Duplicates that the other end reported (spurious retransmissions).
+    pub dsack_dups: u64,
+}
+
+impl Tcp {
+    /// Sums up streams; `None` without any.
+    pub fn sum(streams: &[TcpInfo]) -> Option<Self> {
+        let last = streams.last()?;
+        let sum = |of: fn(&TcpInfo) -> u64| streams.iter().map(of).sum();
+        let least = streams.iter().map(TcpInfo::min_rtt_ns).filter(|ns| *ns > 0);
+        Some(Self {
+            rtt_us: last.rtt_us,
+            rttvar_us: last.rttvar_us,
+            minrtt_us: least.min().unwrap_or(0) as f64 / 1e3,
+            rto_us: last.rto_us,
+            ato_us: last.ato_us,
+            mss: last.snd_mss,
+            cwnd: last.snd_cwnd,
+            data_segs_out: sum(|i| i.data_segs_out.into()),
+            retrans: sum(|i| i.total_retrans.into()),
+            delivered: sum(|i| i.delivered.into()),
+            bytes_retrans: sum(|i| i.bytes_retrans),
+            dsack_dups: sum(|i| i.dsack_dups.into()),
+        })
+    }
+}
+
+/// A histogram as text.
+pub fn encode(histogram: &Histogram<u64>) -> Option<String> {
+    let mut bytes = Vec::new();
+    V2DeflateSerializer::new()
+        .serialize(histogram, &mut bytes)
+        .ok()?;
+    Some(STANDARD.encode(bytes))
+}
+
+/// The histogram of such a text; `None` where it is none.
+pub fn decode(text: &str) -> Option<Histogram<u64>> {
+    let bytes = STANDARD.decode(text).ok()?;
+    Deserializer::new().deserialize(&mut &bytes[..]).ok()
+}
+
+/// Reads a line of at most `max` bytes, byte by byte: what follows it may belong to
+/// somebody else. Without its end; `None` where the peer closed before it began.
+pub fn read_line(from: &mut impl Read, max: usize) -> io::Result<Option<String>> {
+    let mut line = Vec::new();
+    let mut byte = [0];
+    loop {
+        match from.read(&mut byte) {
+            Ok(0) if line.is_empty() => return Ok(None),
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(_) if byte[0] == b'\n' => break,
+            Ok(_) if line.len() >= max => {
+                return Err(io::Error::new(
+                    ErrorKind::InvalidData,
+                    format!("a line of more than {max} bytes"),
+                ));
+            }
+            Ok(_) => line.push(byte[0]),
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    String::from_utf8(line)
+        .map(Some)
+        .map_err(|_| io::Error::new(ErrorKind::InvalidData, "a line that is no text"))
+}
+
+/// Writes a message as one line.
+pub fn write_line(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_string(message)?;
+    line.push('\n');
+    to.write_all(line.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use causeway_core::rtt::Latencies;
+
+    use super::*;
+
+    #[test]
+    fn lines_end_where_they_end_and_have_a_bound() {
+        let mut bytes = &b"one\ntwo"[..];
+        assert_eq!(read_line(&mut bytes, 10).unwrap().as_deref(), Some("one"));
+        assert!(read_line(&mut bytes, 10).is_err(), "cut off");
+        assert_eq!(read_line(&mut &b""[..], 10).unwrap(), None);
+        assert!(read_line(&mut &b"12345678901\n"[..], 10).is_err());
+        assert!(read_line(&mut &b"\xff\xfe\n"[..], 10).is_err());
+    }
+
+    #[test]
+    fn histograms_travel() {
+        let mut latencies = Latencies::new();
+        (1..1000).for_each(|i| latencies.record(i * 1_700));
+        let text = encode(latencies.histogram()).unwrap();
+        assert!(text.len() < LINE_MAX / 8, "{}", text.len());
+        assert_eq!(&decode(&text).unwrap(), latencies.histogram());
+        assert!(decode("AAAA").is_none() && decode("!").is_none());
+    }
+
+    #[test]
+    fn figures_travel_without_loss() {
+        let mut latencies = Latencies::new();
+        (1..100).for_each(|i| latencies.record(i * 12_345));
+        let summary = latencies.summary().unwrap();
+        let measured = Measured::new(Method::Rr, &summary);
+        let text = serde_json::to_string(&measured).unwrap();
+        let back: Measured = serde_json::from_str(&text).unwrap();
+        assert_eq!(back, measured);
+        assert_eq!(back.summary().p99_ns, summary.p99_ns);
+    }
+}

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The streams of requests: one thread each, timed at the system calls.
+
+use std::collections::HashSet;
+use std::io;
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use anyhow::{Context as _, Result};
+use causeway_core::rtt::{Method, Pace};
+use causeway_io::rtt::{Channel, TcpInfo, clock, connect, read_exactly, set_timeouts};
+
+use super::args::{ClientArgs, Transport};
+use super::protocol::{Tcp, Welcome};
+use super::records::Records;
+use super::session::TCP_EVERY_NS;
+use super::wait;
+
+const STACK_BYTES: usize = 128 << 10;
+/// A request of the open loop that leaves this long after its time counts as late.
+const LATE_NS: u64 = 100_000;
+/// The longest UDP payload over IPv4.
+const DATAGRAM_MAX: u32 = 65_507;
+
+/// All streams, open and quiet.
+pub struct Streams {
+    channels: Vec<Channel>,
+}
+
+/// What the streams have left to say at their end.
+#[derive(Clone, Debug, Default)]
+pub struct Ended {
+    /// From the start to the end of the last stream.
+    pub elapsed_ns: u64,
+    /// Requests without a response in time.
+    pub timeouts: u64,
+    /// Requests of an open loop sent late.
+    pub late: u64,
+    /// The kernel's view of the connections.
+    pub tcp: Option<Tcp>,
+    /// The first stream's own address.
+    pub source: Option<SocketAddr>,
+    /// Congestion control of the connections.
+    pub congestion: Option<String>,
+}
+
+/// One thread's part of it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    timeouts: u64,
+    late: u64,
+    tcp: Option<TcpInfo>,
+    end_ns: u64,
+}
+
+/// The client's UDP ports, which the server must know before it opens its own.
+pub fn udp_sockets(args: &ClientArgs, server: SocketAddr) -> Result<Vec<UdpSocket>> {
+    if args.transport == Transport::Tcp {
+        return Ok(Vec::new());
+    }
+    anyhow::ensure!(
+        args.request.request.max(args.request.response) <= DATAGRAM_MAX,
+        "a datagram holds at most {DATAGRAM_MAX} bytes: -r"
+    );
+    let any: SocketAddr = match server {
+        SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
+        SocketAddr::V6(_) => ([0; 8], 0).into(),
+    };
+    let bind = |_| UdpSocket::bind(any).context("cannot open a UDP port");
+    (0..args.streams).map(bind).collect()
+}
+
+impl Streams {
+    /// Opens them.
+    pub fn open(
+        args: &ClientArgs,
+        server: SocketAddr,
+        welcome: &Welcome,
+        sockets: Vec<UdpSocket>,
+    ) -> Result<Self> {
+        let channels: Result<Vec<Channel>> = match args.transport {
+            Transport::Tcp => (0..args.streams)
+                .map(|_| tcp(args, server, &welcome.token))
+                .collect(),
+            Transport::Udp => sockets
+                .into_iter()
+                .zip(&welcome.udp_ports)
+                .map(|(socket, port)| {
+                    let mut to = server;
+                    to.set_port(*port);
+                    socket.connect(to)?;
+                    socket.set_read_timeout(Some(args.timeout))?;
+                    Ok(Channel::Udp {
+                        socket,
+                        sequence: 0,
+                    })
+                })
+                .collect(),
+        };
+        Ok(Self {
+            channels: channels?,
+        })
+    }
+
+    /// Their own addresses.
+    pub fn addresses(&self) -> HashSet<SocketAddr> {
+        let streams = self.channels.iter().filter_map(Channel::stream);
+        streams.filter_map(|s| s.local_addr().ok()).collect()
+    }
+
+    /// Starts one thread a stream. Streams with a wait begin spread over it.
+    pub fn start(self, args: &ClientArgs, start_ns: u64, records: &Arc<Records>) -> Running {
+        let first = self.channels.first().and_then(Channel::stream);
+        let source = first.and_then(|s| s.local_addr().ok());
+        let congestion = first.and_then(congestion);
+        let count = self.channels.len() as u64;
+        let wait_ns = match args.rate {
+            Some(rate) => (1e9 / rate) as u64,
+            None => args.wait.as_nanos() as u64,
+        };
+        let handles = (0..).zip(self.channels).map(|(i, channel)| {
+            let stream = Stream {
+                channel,
+                pace: Pace::new(args.pacing(), args.limit, start_ns + i * wait_ns / count),
+                busy_ns: args.busy.as_nanos() as u64,
+                request: vec![b'r'; args.request.request as usize],
+                response: vec![0; args.request.response as usize],
+                records: records.clone(),
+                tally: Tally::default(),
+                read_ns: 0,
+            };
+            thread::Builder::new()
+                .name("rtt-stream".to_owned())
+                .stack_size(STACK_BYTES)
+                .spawn(move || stream.run())
+        });
+        Running {
+            handles: handles.collect(),
+            start_ns,
+            source,
+            congestion,
+        }
+    }
+}
+
+/// Opens a connection and joins the session with it.
+fn tcp(args: &ClientArgs, server: SocketAddr, token: &str) -> Result<Channel> {
+    use std::io::Write as _;
+    let mut stream = connect(server, args.timeout, args.split, args.congestion.as_deref())
+        .with_context(|| match &args.congestion {
+            Some(name) => format!("cannot open a stream with congestion control {name}"),
+            None => "cannot open a stream".to_owned(),
+        })?;
+    set_timeouts(&stream, Some(args.timeout))?;
+    stream.write_all(format!("rr {token}\n").as_bytes())?;
+    let mut answer = [0; 3];
+    read_exactly(&mut stream, &mut answer).context("the server did not accept a stream")?;
+    anyhow::ensure!(answer == *b"ok\n", "the server refused a stream");
+    Ok(Channel::Tcp {
+        stream,
+        split: args.split,
+    })
+}
+
+fn congestion(stream: &TcpStream) -> Option<String> {
+    let name = nix::sys::socket::getsockopt(stream, nix::sys::socket::sockopt::TcpCongestion);
+    let name = name.ok()?.into_string().ok()?;
+    Some(name.trim_end_matches('\0').to_owned())
+}
+
+/// Streams at work.
+pub struct Running {
+    handles: Vec<io::Result<JoinHandle<Result<Tally>>>>,
+    start_ns: u64,
+    source: Option<SocketAddr>,
+    congestion: Option<String>,
+}
+
+impl Running {
+    /// Whether all have ended.
+    pub fn is_finished(&self) -> bool {
+        let running = self.handles.iter().flatten();
+        running.into_iter().all(JoinHandle::is_finished)
+    }
+
+    /// Waits for all of them.
+    ///
+    /// # Errors
+    /// The first stream's that broke.
+    pub fn join(self) -> Result<Ended> {
+        let mut ended = Ended {
+            source: self.source,
+            congestion: self.congestion,
+            ..Ended::default()
+        };
+        let mut infos = Vec::new();
+        for handle in self.handles {
+            let joined = handle.context("cannot start a thread")?.join();
+            let tally = joined.map_err(|_| anyhow::anyhow!("a stream ended by a panic"))??;
+            ended.timeouts += tally.timeouts;
+            ended.late += tally.late;
+            ended.elapsed_ns = ended
+                .elapsed_ns
+                .max(tally.end_ns.saturating_sub(self.start_ns));
+            infos.extend(tally.tcp);
+        }
+        ended.tcp = Tcp::sum(&infos);
+        Ok(ended)
+    }
+}
+
+struct Stream {
+    channel: Channel,
+    pace: Pace,
+    busy_ns: u64,
+    request: Vec<u8>,
+    response: Vec<u8>,
+    records: Arc<Records>,
+    tally: Tally,
+    /// When tcp_info was last read.
+    read_ns: u64,
+}
+
+impl Stream {
+    fn run(mut self) -> Result<Tally> {
+        clock::set_least_timer_slack();
+        while let Some(due) = self.pace.next() {
+            if wait::wait_until(due.at_ns, self.busy_ns).is_none() {
+                break;
+            }
+            let exchanged = self.channel.exchange(&mut self.request, &mut self.response);
+            let exchange = match exchanged {
+                Ok(Some(exchange)) => exchange,
+                Ok(None) => {
+                    self.tally.timeouts += 1;
+                    self.pace.completed(clock::now_ns());
+                    continue;
+                }
+                Err(e) if e.kind() == io::ErrorKind::TimedOut => {
+                    self.tally.timeouts += 1;
+                    break;
+                }
+                Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
+                    anyhow::bail!("the server has closed a stream");
+                }
+                Err(e) => return Err(e).context("a stream broke"),
+            };
+            let from_ns = if due.intended {
+                self.tally.late += u64::from(exchange.sent_ns > due.at_ns + LATE_NS);
+                due.at_ns
+            } else {
+                exchange.sent_ns
+            };
+            self.records
+                .record(Method::Rr, exchange.received_ns - from_ns, 1);
+            self.pace.completed(exchange.received_ns);
+            if exchange.received_ns >= self.read_ns + TCP_EVERY_NS {
+                self.read_ns = exchange.received_ns;
+                self.read_tcp();
+            }
+        }
+        self.read_tcp();
+        self.tally.end_ns = clock::now_ns();
+        Ok(self.tally)
+    }
+
+    fn read_tcp(&mut self) {
+        let info = self.channel.stream().map(TcpInfo::of);
+        if let Some(Ok(info)) = info {
+            self.records
+                .record(Method::Tcp, u64::from(info.rtt_us) * 1_000, 1);
+            self.tally.tcp = Some(info);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From a file's text to its raw keys, with all that serde refuses told at once.
+
+use std::mem;
+use std::ops::Range;
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+use toml::de::{DeArray, DeTable, DeValue, Deserializer, Error};
+
+use super::error::Faults;
+use super::{ConfigErrors, words};
+
+/// Faults that are looked for in one text: each takes reading it once more.
+const FAULTS_MAX: usize = 100;
+
+/// Reads a file's text as `R` and makes a `C` of it that cannot be wrong.
+pub fn parse<R: DeserializeOwned, C>(
+    path: &Path,
+    text: &str,
+    check: impl FnOnce(R, &mut Faults<'_>) -> Option<C>,
+) -> Result<C, ConfigErrors> {
+    let mut faults = Faults::new(text);
+    match read(text, &mut faults).and_then(|raw| check(raw, &mut faults)) {
+        Some(config) if faults.is_empty() => Ok(config),
+        _ => Err(faults.into_errors(path)),
+    }
+}
+
+/// As [`parse`], of a file that has all its keys in one table.
+pub fn parse_table<R: DeserializeOwned, C>(
+    path: &Path,
+    text: &str,
+    (table, whose): (&str, &str),
+    check: impl FnOnce(R, &mut Faults<'_>) -> Option<C>,
+) -> Result<C, ConfigErrors> {
+    // Else each key would be told to be unknown.
+    if is_toml(text) && !has_key(text, table) {
+        let mut faults = Faults::new(text);
+        faults.file(format!(
+            "`[{table}]` is missing; {whose} file has all its keys in that table"
+        ));
+        return Err(faults.into_errors(path));
+    }
+    parse(path, text, check)
+}
+
+/// Whether a text can be read at all.
+pub fn is_toml(text: &str) -> bool {
+    DeTable::parse(text).is_ok()
+}
+
+/// Whether a file has a key or a table of that name, outside of any table.
+pub fn has_key(text: &str, name: &str) -> bool {
+    DeTable::parse(text).is_ok_and(|document| document.get_ref().contains_key(name))
+}
+
+/// serde stops at the first key that it does not know or value of another type. So what it
+/// refuses is noted and taken out, and the rest is read again. With any such fault nothing
+/// is checked further: a misspelt key would be missing, too.
+fn read<R: DeserializeOwned>(text: &str, faults: &mut Faults<'_>) -> Option<R> {
+    let parsed = DeTable::parse(text);
+    let mut document = parsed.map_err(|error| note(&error, faults)).ok()?;
+    for _ in 0..FAULTS_MAX {
+        match R::deserialize(Deserializer::from(document.clone())) {
+            Ok(raw) => return faults.is_empty().then_some(raw),
+            Err(error) => {
+                note(&error, faults);
+                if !take_out(document.get_mut(), &error.span()?) {
+                    return None;
+                }
+            }
+        }
+    }
+    None
+}
+
+fn note(error: &Error, faults: &mut Faults<'_>) {
+    let message = explain(error.message());
+    match error.span() {
+        Some(span) => faults.at(span, message),
+        None => faults.file(message),
+    }
+}
+
+/// Rewrites serde's list of fields as a suggestion, where one is near, and Rust's names of
+/// types as words.
+fn explain(message: &str) -> String {
+    let first = message.lines().next().unwrap_or_default();
+    let is_type = first.starts_with("invalid type");
+    if let (true, Some((wrong, name))) = (is_type, first.split_once(", expected ")) {
+        let word = match name {
+            "i64" => "a whole number",
+            "f64" => "a number",
+            "a sequence" => "a list in [ ]",
+            _ => name,
+        };
+        return match (wrong, name) {
+            ("invalid type: map", "a sequence") => {
+                "there may be several of these tables: write the name in two pairs of brackets, as in [[vip]]".to_owned()
+            }
+            _ => format!("{wrong}, expected {word}"),
+        };
+    }
+    let quoted: Vec<&str> = first.split('`').skip(1).step_by(2).collect();
+    match (first.strip_prefix("unknown field"), quoted.split_first()) {
+        (Some(_), Some((key, known))) => match words::nearest(key, known) {
+            Some(near) => format!("unknown key `{key}`; did you mean `{near}`?"),
+            None => match known {
+                [only] => format!("unknown key `{key}`; known here is {only} alone"),
+                _ => format!("unknown key `{key}`; known here are {}", known.join(", ")),
+            },
+        },
+        _ => first.to_owned(),
+    }
+}
+
+/// Takes out the innermost entry whose key or value stands at a place of the text, if one
+/// does.
+fn take_out(table: &mut DeTable<'_>, place: &Range<usize>) -> bool {
+    let mut values = table.iter_mut().map(|(_, value)| value.get_mut());
+    if values.any(|value| take_out_of(value, place)) {
+        return true;
+    }
+    let mut entries = table.iter();
+    let entry = entries.find(|(key, value)| key.span() == *place || value.span() == *place);
+    let key = entry.map(|(key, _)| key.get_ref().clone().into_owned());
+    key.is_some_and(|key| table.remove(key.as_str()).is_some())
+}
+
+fn take_out_of(value: &mut DeValue<'_>, place: &Range<usize>) -> bool {
+    match value {
+        DeValue::Table(table) => take_out(table, place),
+        DeValue::Array(array) => {
+            let mut elements = array.iter_mut().map(|element| element.get_mut());
+            if elements.any(|element| take_out_of(element, place)) {
+                return true;
+            }
+            let before = array.len();
+            let elements = mem::replace(array, DeArray::new()).into_iter();
+            *array = elements
+                .filter(|element| element.span() != *place)
+                .collect();
+            array.len() < before
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Faults of a configuration file, each with its place.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// At most this many faults are listed; the rest is one count.
+const SHOWN_MAX: usize = 20;
+
+/// One fault: where it is, what is wrong and how to mend it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// Line in the file, from 1; `None` when the file as a whole is meant.
+    pub line: Option<usize>,
+    /// One sentence.
+    pub message: String,
+}
+
+/// Every fault found in a file, in the order of its lines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigErrors {
+    /// The file that was read.
+    pub file: PathBuf,
+    /// At least one fault.
+    pub faults: Vec<Fault>,
+}
+
+impl ConfigErrors {
+    /// A fault of a file as a whole.
+    pub fn of_file(file: &Path, message: String) -> Self {
+        Self {
+            file: file.to_owned(),
+            faults: vec![Fault {
+                line: None,
+                message,
+            }],
+        }
+    }
+
+    /// The same with a sentence in front.
+    pub fn beginning_with(mut self, message: &str) -> Self {
+        let first = Fault {
+            line: None,
+            message: message.to_owned(),
+        };
+        self.faults.insert(0, first);
+        self
+    }
+}
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, fault) in self.faults.iter().take(SHOWN_MAX).enumerate() {
+            if index > 0 {
+                writeln!(f)?;
+            }
+            match fault.line {
+                Some(line) => write!(f, "{}:{line}: {}", self.file.display(), fault.message)?,
+                None => write!(f, "{}: {}", self.file.display(), fault.message)?,
+            }
+        }
+        match self.faults.len().checked_sub(SHOWN_MAX) {
+            None | Some(0) => Ok(()),
+            Some(more) => write!(f, "\n{}: and {more} more faults", self.file.display()),
+        }
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+/// Gathers faults while a file is checked, so that one run shows them all.
+pub struct Faults<'a> {
+    text: &'a str,
+    found: Vec<Fault>,
+}
+
+impl<'a> Faults<'a> {
+    pub fn new(text: &'a str) -> Self {
+        Self {
+            text,
+            found: Vec::new(),
+        }
+    }
+
+    /// Records a fault at a byte range of the text.
+    pub fn at(&mut self, span: std::ops::Range<usize>, message: impl Into<String>) {
+        let line = line_of(self.text, span.start);
+        self.found.push(Fault {
+            line: Some(line),
+            message: message.into(),
+        });
+    }
+
+    /// Records a fault of the file as a whole.
+    pub fn file(&mut self, message: impl Into<String>) {
+        self.found.push(Fault {
+            line: None,
+            message: message.into(),
+        });
+    }
+
+    /// The line, from 1, at which a byte range begins.
+    pub fn line(&self, span: &std::ops::Range<usize>) -> usize {
+        line_of(self.text, span.start)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    pub fn into_errors(mut self, file: &Path) -> ConfigErrors {
+        self.found.sort_by_key(|fault| fault.line);
+        ConfigErrors {
+            file: file.to_owned(),
+            faults: self.found,
+        }
+    }
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    let end = offset.min(text.len());
+    1 + text.as_bytes()[..end]
+        .iter()
+        .filter(|&&byte| byte == b'\n')
+        .count()
+}

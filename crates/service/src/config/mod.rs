@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From a configuration file's text to checked values.
+//!
+//! A file goes text -> raw keys ([`parse`]: serde, unknown keys refused with the nearest
+//! known one) -> the daemon's own checks, which add what is wrong to [`Faults`] -> a value
+//! that cannot be wrong. All faults are reported together, each with its line.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+mod document;
+mod error;
+mod shared;
+pub mod units;
+mod values;
+mod words;
+
+pub use document::{has_key, is_toml, parse, parse_table};
+pub use error::{ConfigErrors, Fault, Faults};
+pub use shared::*;
+pub use values::*;
+pub use words::{Words, nearest, one_of};
+
+/// Reads a file. The error names the file and the way out.
+pub fn read(path: &Path) -> Result<String, ConfigErrors> {
+    std::fs::read_to_string(path).map_err(|error| {
+        let message = match error.kind() {
+            ErrorKind::NotFound => {
+                "there is no such file; name yours, or begin with the example in docs/".to_owned()
+            }
+            _ => format!("cannot be read: {error}"),
+        };
+        ConfigErrors::of_file(path, message)
+    })
+}
+
+/// `1 real`, `2 reals`.
+pub fn plural(count: usize, noun: &str) -> String {
+    match count {
+        1 => format!("1 {noun}"),
+        _ => format!("{count} {noun}s"),
+    }
+}

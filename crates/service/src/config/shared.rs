@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Keys that the balancer's and the agent's files share: cookies, addresses, XDP.
+
+use std::fs;
+use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use causeway_core::cookie::{Epoch, Format, Key, Keys, Mode};
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::error::Faults;
+use super::values::{Text, text};
+use crate::words;
+
+words! {
+    /// What keeps a connection on its real, whatever changes.
+    CookieKind, "cookie", {
+        /// Nothing but the flow table.
+        None = "none",
+        /// In the low bits of TCP timestamps, with a clock of its own above.
+        Timestamp = "timestamp",
+        /// The same with the natural clock: no state at the server, no echo for it.
+        TimestampLight = "timestamp-light",
+        /// In the high bits, as the paper has it.
+        TimestampMsb = "timestamp-msb",
+        /// None of its own: a first tier that reads the words of stateful balancers.
+        Tier = "tier",
+    }
+}
+
+/// UDP port of GUE (draft-ietf-intarea-gue-09).
+const GUE_PORT: u16 = 6080;
+
+/// The UDP port of GUE.
+pub fn gue_port(value: Option<&Spanned<i64>>, faults: &mut Faults<'_>) -> u16 {
+    let Some(value) = value else { return GUE_PORT };
+    match u16::try_from(*value.as_ref()) {
+        Ok(port) if port != 0 => port,
+        _ => {
+            faults.at(value.span(), "gue_port must lie between 1 and 65535");
+            GUE_PORT
+        }
+    }
+}
+
+/// `[xdp]`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawXdp {
+    /// How to attach.
+    pub mode: Text,
+}
+
+/// The keys file as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawKeys {
+    current: u8,
+    key0: Option<String>,
+    key1: Option<String>,
+}
+
+/// Reads a keys file. The error is one sentence without the file's name.
+pub fn read_keys(path: &Path) -> Result<Keys, String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"))?;
+    let raw: RawKeys = toml::from_str(&text).map_err(|error| error.message().to_owned())?;
+    let key = |name: &str, text: Option<String>| match text {
+        None => Ok(None),
+        Some(text) => Key::from_str(&text)
+            .map(Some)
+            .map_err(|error| format!("{name}: {error}")),
+    };
+    let (zero, one) = (key("key0", raw.key0)?, key("key1", raw.key1)?);
+    let (current, wanted, other) = match raw.current {
+        0 => (Epoch::Zero, zero, one),
+        1 => (Epoch::One, one, zero),
+        n => return Err(format!("current = {n} is no epoch; use 0 or 1")),
+    };
+    let missing = format!("key{0} is missing, which current = {0} names", raw.current);
+    Ok(Keys::new(current, wanted.ok_or(missing)?, other))
+}
+
+/// Writes a keys file for its owner alone, in one step.
+pub fn write_keys(path: &Path, keys: &Keys) -> std::io::Result<()> {
+    let mut text = format!(
+        "# Keys of Causeway's cookies, the same on all balancers and servers. Secret.\n\
+         # `causeway cookie rotate` changes them; docs/cookies.md says in which order.\n\
+         current = {}\n",
+        keys.current().index()
+    );
+    for epoch in Epoch::ALL {
+        if let Some(key) = keys.get(epoch) {
+            text += &format!("key{} = \"{}\"\n", epoch.index(), key.to_hex());
+        }
+    }
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    let new = PathBuf::from(name);
+    // One that an earlier attempt left may have other permissions.
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&new)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&new, path)
+}
+
+/// The keys that a file names; a fault at that place if they cannot be read.
+pub fn keys_of(
+    place: Option<&Spanned<String>>,
+    faults: &mut Faults<'_>,
+) -> Option<(PathBuf, Keys)> {
+    text(place, faults, |path| {
+        if !path.starts_with('/') {
+            return Err(format!(
+                "`{path}` is not an absolute path; begin it with `/`"
+            ));
+        }
+        let path = PathBuf::from(path);
+        let keys = read_keys(&path).map_err(|error| {
+            format!(
+                "keys file {}: {error}; `causeway cookie new-keys` makes one",
+                path.display()
+            )
+        })?;
+        Ok((path, keys))
+    })
+}
+
+/// A format from its keys: what is not given is the mode's own.
+pub fn cookie_format(
+    kind: CookieKind,
+    bits: Option<&Spanned<i64>>,
+    id_bits: Option<&Spanned<i64>>,
+    faults: &mut Faults<'_>,
+) -> Option<Format> {
+    let mode = match kind {
+        CookieKind::None => return None,
+        CookieKind::Timestamp => Mode::Timestamp,
+        CookieKind::TimestampLight => Mode::Light,
+        CookieKind::TimestampMsb => Mode::Msb,
+        CookieKind::Tier => Mode::Tier,
+    };
+    let default = Format::default_of(mode);
+    let number = |value: Option<&Spanned<i64>>, default: u8| match value {
+        None => default,
+        Some(value) => u8::try_from(*value.as_ref()).unwrap_or(u8::MAX),
+    };
+    let wanted = (
+        number(bits, default.bits()),
+        number(id_bits, default.id_bits()),
+    );
+    match Format::new(mode, wanted.0, wanted.1) {
+        Ok(format) => Some(format),
+        Err(error) => {
+            let place = bits.or(id_bits).map(Spanned::span);
+            faults.at(place.unwrap_or_default(), error.to_string());
+            None
+        }
+    }
+}
+
+/// Where notices of connections go: an address and a port.
+pub fn notice_address(text: &str) -> Result<SocketAddr, String> {
+    let address = SocketAddr::from_str(text).ok();
+    address.filter(|address| address.port() != 0).ok_or_else(|| {
+        format!(
+            "`{text}` is no address with a port; write for example 192.0.2.1:9471 or [2001:db8::1]:9471"
+        )
+    })
+}
+
+pub fn word_source_v4(text: &str) -> Result<Ipv4Addr, String> {
+    let address = text
+        .strip_suffix("/16")
+        .and_then(|address| Ipv4Addr::from_str(address).ok());
+    address
+        .filter(|address| u32::from(*address) & 0xffff == 0 && !address.is_unspecified())
+        .ok_or_else(|| format!("`{text}` is no source of words; write a network of 16 bits, for example 10.8.0.0/16"))
+}
+
+pub fn word_source_v6(text: &str) -> Result<Ipv6Addr, String> {
+    let address = text
+        .strip_suffix("/112")
+        .and_then(|address| Ipv6Addr::from_str(address).ok());
+    address
+        .filter(|address| address.segments()[7] == 0 && address.segments()[0] != 0)
+        .ok_or_else(|| format!("`{text}` is no source of words; write a network of 16 bits, for example fd00:8::/112"))
+}
+
+/// `192.0.2.1:80`, `[2001:db8::1]:80`, and `:*` for every port.
+pub fn endpoint(address: IpAddr, port: u16) -> String {
+    match (address, port) {
+        (IpAddr::V4(address), 0) => format!("{address}:*"),
+        (IpAddr::V6(address), 0) => format!("[{address}]:*"),
+        _ => SocketAddr::new(address, port).to_string(),
+    }
+}
+
+pub fn vip_address(text: &str) -> Result<IpAddr, String> {
+    let address = host_address(text)?;
+    match address {
+        IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => Err(format!(
+            "`{text}` is an IPv4 address in IPv6 clothes; write it as IPv4"
+        )),
+        _ => Ok(address),
+    }
+}
+
+/// An address of one host.
+pub fn host_address(text: &str) -> Result<IpAddr, String> {
+    let address = IpAddr::from_str(text).map_err(|_| match SocketAddr::from_str(text) {
+        Ok(_) => format!("`{text}` holds a port; give the address alone (reals get the VIP's port, direct server return cannot remap it)"),
+        Err(_) => format!("`{text}` is no IP address; write for example 192.0.2.1 or 2001:db8::1"),
+    })?;
+    match address.is_multicast() || address.is_unspecified() {
+        true => Err(format!("`{text}` is no address of one host")),
+        false => Ok(address),
+    }
+}
+
+/// A server's id in a VIP.
+pub fn cookie_id(
+    value: Option<&Spanned<i64>>,
+    format: Option<&Format>,
+    faults: &mut Faults<'_>,
+) -> Option<u16> {
+    let value = value?;
+    let ids = format.map_or(causeway_core::cookie::IDS, Format::ids);
+    match u16::try_from(*value.as_ref()) {
+        Ok(id) if id < ids => Some(id),
+        _ => {
+            faults.at(
+                value.span(),
+                format!(
+                    "id {} is out of range; use 0 to {}",
+                    value.as_ref(),
+                    ids - 1
+                ),
+            );
+            None
+        }
+    }
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Keys that many files have: how each is written, and what is wrong with one that is not.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::error::Faults;
+use super::units;
+
+/// A key with text, or none.
+pub type Text = Option<Spanned<String>>;
+
+/// `http = "127.0.0.1:9470"`, or `http = false` for none.
+#[derive(Debug, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "neither an address nor false; write for example \"127.0.0.1:9470\""
+)]
+pub enum HttpValue {
+    Switch(bool),
+    Address(String),
+}
+
+/// A count as a number or as text with a multiple.
+#[derive(Debug, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "no count; write a whole number, or for example \"64Ki\""
+)]
+pub enum CountValue {
+    Number(i64),
+    Text(String),
+}
+
+/// Longest interface name that the kernel takes (IFNAMSIZ - 1).
+const INTERFACE_NAME_MAX: usize = 15;
+
+/// Parses an optional text; a fault is recorded at its place and gives `None`.
+pub fn text<T>(
+    value: Option<&Spanned<String>>,
+    faults: &mut Faults<'_>,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Option<T> {
+    let value = value?;
+    match parse(value.as_ref()) {
+        Ok(parsed) => Some(parsed),
+        Err(message) => {
+            faults.at(value.span(), message);
+            None
+        }
+    }
+}
+
+pub fn within<T: PartialOrd>(
+    value: T,
+    range: &RangeInclusive<T>,
+    what: &str,
+    low: &str,
+    high: &str,
+) -> Result<T, String> {
+    match range.contains(&value) {
+        true => Ok(value),
+        false => Err(format!("{what} must lie between {low} and {high}")),
+    }
+}
+
+/// The interface that `whose` packets enter by.
+pub fn interface(
+    value: Option<&Spanned<String>>,
+    whose: &str,
+    faults: &mut Faults<'_>,
+) -> Option<String> {
+    if value.is_none() {
+        faults.file(format!("`interface` is missing; name the interface that {whose} packets enter by, for example interface = \"eth0\""));
+    }
+    text(value, faults, |name| {
+        let fits = (1..=INTERFACE_NAME_MAX).contains(&name.len());
+        match fits && !name.contains(|c: char| c == '/' || c.is_whitespace()) {
+            true => Ok(name.to_owned()),
+            false => Err(format!(
+                "`{name}` is no interface name; it must have 1 to {INTERFACE_NAME_MAX} characters without `/` and blanks"
+            )),
+        }
+    })
+}
+
+/// An absolute path.
+pub fn directory(
+    value: Option<&Spanned<String>>,
+    default: &str,
+    faults: &mut Faults<'_>,
+) -> PathBuf {
+    text(value, faults, |path| match path.starts_with('/') {
+        true => Ok(PathBuf::from(path)),
+        false => Err(format!(
+            "`{path}` is not an absolute path; begin it with `/`"
+        )),
+    })
+    .unwrap_or_else(|| PathBuf::from(default))
+}
+
+/// A loopback address; the default's port is `port`.
+pub fn http(
+    value: Option<&Spanned<HttpValue>>,
+    port: u16,
+    faults: &mut Faults<'_>,
+) -> Option<SocketAddr> {
+    let default = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let Some(spanned) = value else {
+        return Some(default);
+    };
+    let message = match spanned.as_ref() {
+        HttpValue::Switch(false) => return None,
+        HttpValue::Switch(true) => return Some(default),
+        HttpValue::Address(address) => match SocketAddr::from_str(address) {
+            Ok(address) if address.ip().is_loopback() => return Some(address),
+            Ok(address) => format!(
+                "http on {address} needs TLS and a token, which are not built yet; use a loopback address such as 127.0.0.1:{}",
+                address.port()
+            ),
+            Err(_) => format!(
+                "`{address}` is no address with a port; write for example \"{default}\", or false for none"
+            ),
+        },
+    };
+    faults.at(spanned.span(), message);
+    None
+}
+
+/// A number, or text with a unit.
+pub fn count(value: &CountValue) -> Result<u64, String> {
+    match value {
+        CountValue::Number(number) => {
+            u64::try_from(*number).map_err(|_| format!("`{number}` is no count"))
+        }
+        CountValue::Text(text) => units::count(text),
+    }
+}
+
+/// An address with a prefix length, the rest of its bits zero.
+pub fn network(text: &str) -> Result<(IpAddr, u8), String> {
+    let wrong = || format!("`{text}` is no prefix; write for example 10.0.0.0/8 or 2001:db8::/32");
+    let (address, length) = text.split_once('/').ok_or_else(wrong)?;
+    let address: IpAddr = address.parse().map_err(|_| wrong())?;
+    let length: u8 = length.parse().map_err(|_| wrong())?;
+    let (value, bits) = match address {
+        IpAddr::V4(v4) => (u128::from(u32::from(v4)) << 96, 32),
+        IpAddr::V6(v6) => (u128::from(v6), 128),
+    };
+    if length > bits {
+        return Err(wrong());
+    }
+    match value.checked_shl(length.into()).unwrap_or(0) {
+        0 => Ok((address, length)),
+        _ => Err(format!(
+            "`{text}` has bits behind its length; set them to zero"
+        )),
+    }
+}
+
+/// Reads an address with a port.
+pub fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "no address with a port; write for example 192.0.2.1:80 or [2001:db8::1]:443".to_owned()
+    })
+}

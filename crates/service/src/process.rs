@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The process of a daemon: signals, the sockets of its API, and how it ends.
+
+use std::fmt::Display;
+use std::fs;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use axum::Router;
+use causeway_api::Moment;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::stat::{Mode, umask};
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{self, SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tracing::{error, info};
+
+use super::notify;
+
+/// How long answers in progress may take once the daemon stops.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// The sockets of the API, bound before anything else is touched.
+pub struct Listeners {
+    socket: PathBuf,
+    unix: UnixListener,
+    tcp: Option<std::net::TcpListener>,
+}
+
+impl Listeners {
+    /// Binds what the configuration names. The socket of a daemon that is gone
+    /// is replaced, that of a running one is an error.
+    pub fn bind(socket: &Path, http: Option<SocketAddr>) -> anyhow::Result<Self> {
+        let tcp = http.map(bind_tcp).transpose()?;
+        let unix = bind_unix(socket)?;
+        Ok(Self {
+            socket: socket.to_owned(),
+            unix,
+            tcp,
+        })
+    }
+
+    /// The Unix socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Logs where the API is.
+    pub fn announce(&self) {
+        let socket = self.socket.display();
+        match self.tcp.as_ref().and_then(|tcp| tcp.local_addr().ok()) {
+            Some(http) => info!("serving on {socket} and http://{http}"),
+            None => info!("serving on {socket}"),
+        }
+    }
+}
+
+impl Drop for Listeners {
+    fn drop(&mut self) {
+        // A file that cannot be removed is replaced by the next start.
+        let _ = fs::remove_file(&self.socket);
+    }
+}
+
+fn bind_tcp(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
+    let listener = std::net::TcpListener::bind(address).with_context(|| {
+        format!("cannot listen on http {address}; set `http` to another port, or to false")
+    })?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+fn bind_unix(path: &Path) -> anyhow::Result<UnixListener> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).map_err(|error| {
+            refused(
+                error,
+                format!("cannot make {} for the socket", parent.display()),
+            )
+        })?;
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => bail!(
+            "another daemon serves {}; stop it first, or set `socket` and `pin_dir` to others",
+            path.display()
+        ),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            let is_socket = fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
+            if !is_socket {
+                bail!(
+                    "{} is no socket; set `socket` to another path",
+                    path.display()
+                );
+            }
+            fs::remove_file(path)
+                .with_context(|| format!("cannot replace the old socket {}", path.display()))?;
+        }
+        Err(_) => {}
+    }
+    // The socket must never be open to all, not even between bind and chmod.
+    let old = umask(Mode::from_bits_truncate(0o117));
+    let bound = UnixListener::bind(path);
+    umask(old);
+    let listener =
+        bound.map_err(|error| refused(error, format!("cannot listen on {}", path.display())))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// The error, with the way out where rights are missing.
+fn refused(error: std::io::Error, what: String) -> anyhow::Error {
+    let out = match error.kind() {
+        ErrorKind::PermissionDenied => "; run as root, or set `socket` to another path",
+        _ => "",
+    };
+    anyhow::Error::new(error).context(what + out)
+}
+
+/// What a daemon has before anything else: its runtime, and its signals. Those that come
+/// while it starts wait until it serves.
+pub struct Process {
+    runtime: Runtime,
+    signals: Signals,
+}
+
+struct Signals {
+    hangup: unix::Signal,
+    terminate: unix::Signal,
+    interrupt: unix::Signal,
+}
+
+impl Process {
+    /// To be called before the configuration is read, while there is one thread: from here
+    /// on SIGTERM and SIGINT leave no socket behind, and SIGHUP reads what was changed since.
+    pub fn begin() -> anyhow::Result<Self> {
+        // One that came between a handler and its listener would be lost.
+        let set: SigSet = Signals::ALL.into_iter().collect();
+        set.thread_block().context("cannot hold signals")?;
+        // Its threads keep them blocked. The others, which start commands, do not.
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .context("cannot start threads")?;
+        let signals = {
+            let _context = runtime.enter();
+            Signals::catch().context("cannot catch signals")?
+        };
+        set.thread_unblock().context("cannot take signals")?;
+        Ok(Self { runtime, signals })
+    }
+}
+
+impl Signals {
+    const ALL: [Signal; 3] = [Signal::SIGHUP, Signal::SIGTERM, Signal::SIGINT];
+
+    fn catch() -> std::io::Result<Self> {
+        Ok(Self {
+            hangup: signal(SignalKind::hangup())?,
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+}
+
+/// What to serve where.
+pub struct Routers {
+    /// On the Unix socket.
+    pub unix: Router,
+    /// On the loopback address: reads only.
+    pub tcp: Router,
+}
+
+/// Serves until SIGTERM or SIGINT, or until `failed` gives a reason to end. SIGHUP
+/// calls `reload`, which says what now holds.
+pub fn serve_routers<E: Display>(
+    process: Process,
+    routers: Routers,
+    listeners: &Listeners,
+    reload: impl Fn() -> Result<String, E>,
+    failed: impl Future<Output = anyhow::Error>,
+) -> anyhow::Result<()> {
+    let Process { runtime, signals } = process;
+    let result = runtime.block_on(serve_async(signals, routers, listeners, reload, failed));
+    runtime.shutdown_timeout(GRACE);
+    result
+}
+
+async fn serve_async<E: Display>(
+    mut signals: Signals,
+    routers: Routers,
+    listeners: &Listeners,
+    reload: impl Fn() -> Result<String, E>,
+    failed: impl Future<Output = anyhow::Error>,
+) -> anyhow::Result<()> {
+    let mut servers = JoinSet::new();
+    let mut failed = pin!(failed);
+    let (stop, stopped) = watch::channel(());
+    let wait = |mut stopped: watch::Receiver<()>| async move {
+        let _ = stopped.changed().await;
+    };
+    let unix = tokio::net::UnixListener::from_std(listeners.unix.try_clone()?)?;
+    servers.spawn(
+        axum::serve(unix, routers.unix)
+            .with_graceful_shutdown(wait(stopped.clone()))
+            .into_future(),
+    );
+    if let Some(tcp) = &listeners.tcp {
+        let tcp = tokio::net::TcpListener::from_std(tcp.try_clone()?)?;
+        servers.spawn(
+            axum::serve(tcp, routers.tcp)
+                .with_graceful_shutdown(wait(stopped))
+                .into_future(),
+        );
+    }
+    notify::ready();
+    let result = loop {
+        tokio::select! {
+            _ = signals.hangup.recv() => log_reload(&reload),
+            _ = signals.terminate.recv() => break Ok(()),
+            _ = signals.interrupt.recv() => break Ok(()),
+            error = &mut failed => break Err(error),
+        }
+    };
+    notify::stopping();
+    drop(stop);
+    // Requests in progress get their answers, as far as they come in time.
+    let answered = async { while servers.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(GRACE, answered).await;
+    result
+}
+
+fn log_reload<E: Display>(reload: &impl Fn() -> Result<String, E>) {
+    notify::reloading(Moment::now().monotonic_ns);
+    match reload() {
+        Ok(summary) => info!("reloaded: {summary}"),
+        Err(error) => error!("reload refused, the former configuration stays: {error}"),
+    }
+    notify::ready();
+}

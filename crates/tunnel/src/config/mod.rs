@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The configuration of `causeway tunnel`, one end of a tunnel.
+
+mod keys;
+mod raw;
+mod words;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use causeway_bifrost::{Keys, PathId, Rto, Schedule};
+use causeway_service::config::{
+    self, ConfigErrors, CountValue, Faults, Words, plural, read, text, units,
+};
+use toml::Spanned;
+
+use self::raw::{RawEngine, RawFile, RawPath, RawTunnel};
+pub use self::words::{PollMode, TunnelSchedule};
+
+/// Port of the HTTP API: those of balancer and agent may be in use on the machine.
+const HTTP_PORT: u16 = 9473;
+/// Threads: each has a socket on every path, and a port of its own at both ends.
+const THREADS_MAX: i64 = 64;
+/// Frames that the ring in front of the guest takes.
+const VNIC_QUEUE: usize = 1024;
+
+/// Everything that one end of a tunnel needs to know.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TunnelConfig {
+    /// Name of the TUN device.
+    pub device: String,
+    /// File of the network namespace that it stands in; `None`: the tunnel's own.
+    pub netns: Option<PathBuf>,
+    /// Its MTU: what the guests' packets may have at most.
+    pub mtu: u32,
+    /// Packets that may wait in it for the tunnel; `None`: as the kernel has it.
+    pub queue: Option<u32>,
+    /// Its addresses.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// Whether it stays when the tunnel ends.
+    pub persist: bool,
+    /// Threads, each with a queue of the device and a socket on every path.
+    pub threads: usize,
+    /// How threads wait.
+    pub poll: PollMode,
+    /// Keys; empty: datagrams travel in clear.
+    pub keys: Keys,
+    /// Unix socket of the API.
+    pub socket: PathBuf,
+    /// Loopback address of the read-only HTTP API, if any.
+    pub http: Option<SocketAddr>,
+    /// What the engine does.
+    pub engine: EngineConfig,
+    /// The paths by their ids; never empty.
+    pub paths: BTreeMap<u8, PathConfig>,
+}
+
+/// How paths are chosen and losses mended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineConfig {
+    /// How a group of packets gets its path.
+    pub schedule: Schedule,
+    /// Bytes of a group.
+    pub group_bytes: u32,
+    /// How much better a path must be for a flow to move there.
+    pub delta: Duration,
+    /// The retransmission timeout.
+    pub rto: Rto,
+    /// Queueing delay that a path's window aims at.
+    pub queue_target: Duration,
+    /// How long it takes to send what is read ahead of the windows.
+    pub read_ahead: Duration,
+    /// How long a gap is waited for.
+    pub hold: Duration,
+    /// When a frame is given up.
+    pub give_up: Duration,
+    /// See `give_up`: or after that many tries.
+    pub give_up_tries: u8,
+    /// Frames that the ring in front of the guest takes.
+    pub vnic_queue: usize,
+}
+
+/// One path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PathConfig {
+    /// Address and port here, of the first thread; further threads have the next ports.
+    pub local: SocketAddr,
+    /// Address and port there.
+    pub remote: SocketAddr,
+    /// Device that packets go out of; `None`: as routes say.
+    pub device: Option<String>,
+    /// Largest IP packet; `None`: the MTU that the kernel knows.
+    pub mtu: Option<u16>,
+}
+
+impl PathConfig {
+    /// Whether the other can go on with this one's sockets.
+    pub fn has_socket_of(&self, other: &Self) -> bool {
+        (self.local, self.remote, &self.device) == (other.local, other.remote, &other.device)
+    }
+}
+
+impl TunnelConfig {
+    /// Reads and validates a file. All faults are reported together.
+    pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
+        Self::parse(path, &read(path)?)
+    }
+
+    /// Validates the text of a file; `path` only names it in messages.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
+        let kind = ("tunnel", "a tunnel's");
+        config::parse_table(path, text, kind, |file: RawFile, faults| {
+            config(&file.tunnel?, faults)
+        })
+    }
+
+    /// The first key that differs from `running` and cannot change while the tunnel
+    /// runs.
+    pub fn needs_restart(&self, running: &Self) -> Option<&'static str> {
+        let same = [
+            ("device", self.device == running.device),
+            ("netns", self.netns == running.netns),
+            ("mtu", self.mtu == running.mtu),
+            ("queue", self.queue == running.queue),
+            ("addresses", self.addresses == running.addresses),
+            ("persist", self.persist == running.persist),
+            ("threads", self.threads == running.threads),
+            ("socket", self.socket == running.socket),
+            ("http", self.http == running.http),
+            // Both ends would have to change in the same instant.
+            (
+                "keys",
+                self.keys.send.is_some() == running.keys.send.is_some(),
+            ),
+        ];
+        same.iter().find(|(_, same)| !same).map(|(key, _)| *key)
+    }
+
+    /// One line for people.
+    pub fn summary(&self) -> String {
+        let sealed = match self.keys.send {
+            Some(_) => "sealed",
+            None => "in clear",
+        };
+        format!(
+            "{} with {} and {}, {sealed}",
+            self.device,
+            plural(self.paths.len(), "path"),
+            plural(self.threads, "thread"),
+        )
+    }
+}
+
+/// Whether a file is a tunnel's.
+/// Whether a file is a tunnel's.
+pub fn is_tunnels(text: &str) -> bool {
+    config::has_key(text, "tunnel")
+}
+
+fn config(raw: &RawTunnel, faults: &mut Faults<'_>) -> Option<TunnelConfig> {
+    if raw.device.is_none() {
+        faults.file("`device` is missing; name the TUN device that guests are routed to, for example device = \"cw0\"");
+    }
+    let device = text(raw.device.as_ref(), faults, device_name);
+    let addresses = raw
+        .addresses
+        .iter()
+        .filter_map(|address| text(Some(address), faults, prefix))
+        .collect();
+    let threads = number(raw.threads.as_ref(), "threads", 1..=THREADS_MAX, 1, faults) as usize;
+    let queue = raw
+        .queue
+        .as_ref()
+        .map(|queue| number(Some(queue), "queue", 1..=65_536, 1000, faults) as u32);
+    let netns = text(raw.netns.as_ref(), faults, absolute);
+    let keys = text(raw.keys.as_ref(), faults, |path| {
+        let file = absolute(path)?;
+        keys::read(&file).map_err(|error| format!("keys file {path}: {error}"))
+    });
+    Some(TunnelConfig {
+        netns,
+        mtu: number(raw.mtu.as_ref(), "mtu", 1280..=65_535, 1500, faults) as u32,
+        queue,
+        addresses,
+        persist: raw.persist.unwrap_or(false),
+        threads,
+        poll: text(raw.poll.as_ref(), faults, PollMode::from_word).unwrap_or(PollMode::Sleep),
+        keys: keys.unwrap_or_default(),
+        socket: config::directory(raw.socket.as_ref(), "/run/causeway/tunnel.sock", faults),
+        http: config::http(raw.http.as_ref(), HTTP_PORT, faults),
+        engine: engine(&raw.engine, faults),
+        paths: paths(&raw.path, threads, faults)?,
+        device: device?,
+    })
+}
+
+fn engine(raw: &RawEngine, faults: &mut Faults<'_>) -> EngineConfig {
+    let default = causeway_bifrost::Config::default();
+    let ms = Duration::from_millis;
+    let mut time = |value: &Option<Spanned<String>>, what, range: RangeInclusive<Duration>, ns| {
+        let checked = text(value.as_ref(), faults, |text| {
+            let time = units::duration(text)?;
+            match range.contains(&time) {
+                true => Ok(time),
+                false => Err(format!(
+                    "{what} must lie between {:?} and {:?}",
+                    range.start(),
+                    range.end()
+                )),
+            }
+        });
+        checked.unwrap_or(Duration::from_nanos(ns))
+    };
+    let delta = time(
+        &raw.delta,
+        "delta",
+        Duration::ZERO..=ms(1000),
+        default.delta_ns,
+    );
+    let queue_target = time(
+        &raw.queue_target,
+        "queue_target",
+        Duration::from_micros(10)..=ms(1000),
+        default.queue_target_ns,
+    );
+    let read_ahead = time(
+        &raw.read_ahead,
+        "read_ahead",
+        Duration::ZERO..=ms(1000),
+        default.read_ahead_ns,
+    );
+    let hold = time(
+        &raw.hold,
+        "hold",
+        Duration::from_micros(100)..=ms(1000),
+        default.hold_ns,
+    );
+    let give_up = time(
+        &raw.give_up,
+        "give_up",
+        ms(1)..=ms(10_000),
+        default.give_up_ns,
+    );
+    let rto = text(raw.rto.as_ref(), faults, |word| {
+        if word == "adaptive" {
+            return Ok(Rto::Adaptive);
+        }
+        let wrong = || {
+            format!(
+                "rto = \"{word}\" is neither \"adaptive\" nor a time from 100us to 1s, such as \"4ms\""
+            )
+        };
+        let time = units::duration(word).map_err(|_| wrong())?;
+        match (Duration::from_micros(100)..=ms(1000)).contains(&time) {
+            true => Ok(Rto::Fixed(time.as_nanos() as u64)),
+            false => Err(wrong()),
+        }
+    });
+    let schedule = text(raw.schedule.as_ref(), faults, TunnelSchedule::from_word);
+    EngineConfig {
+        schedule: schedule.map_or(default.schedule, Into::into),
+        group_bytes: group(raw.group.as_ref(), default.group_bytes, faults),
+        delta,
+        rto: rto.unwrap_or(default.rto),
+        queue_target,
+        read_ahead,
+        hold,
+        give_up,
+        give_up_tries: number(
+            raw.give_up_tries.as_ref(),
+            "give_up_tries",
+            1..=255,
+            i64::from(default.give_up_tries),
+            faults,
+        ) as u8,
+        vnic_queue: number(
+            raw.vnic_queue.as_ref(),
+            "vnic_queue",
+            1..=65_536,
+            VNIC_QUEUE as i64,
+            faults,
+        ) as usize,
+    }
+}
+
+fn group(value: Option<&Spanned<CountValue>>, default: u32, faults: &mut Faults<'_>) -> u32 {
+    let Some(spanned) = value else {
+        return default;
+    };
+    let parsed = match spanned.as_ref() {
+        CountValue::Number(number) => u64::try_from(*number).ok(),
+        CountValue::Text(text) => units::count(text).ok(),
+    };
+    let bytes = parsed.filter(|bytes| (1..=1 << 30).contains(bytes));
+    match bytes {
+        Some(bytes) => bytes as u32,
+        None => {
+            faults.at(
+                spanned.span(),
+                "group is a number of bytes from 1 to 1 GiB; write for example \"64Ki\"",
+            );
+            default
+        }
+    }
+}
+
+fn paths(
+    raw: &[Spanned<RawPath>],
+    threads: usize,
+    faults: &mut Faults<'_>,
+) -> Option<BTreeMap<u8, PathConfig>> {
+    if raw.is_empty() {
+        faults.file(
+            "there is no [[tunnel.path]]; a tunnel needs one at least, with id, local and remote",
+        );
+    }
+    let mut paths: BTreeMap<u8, PathConfig> = BTreeMap::new();
+    let mut complete = !raw.is_empty();
+    for spanned in raw {
+        let Some((id, path)) = path(spanned, threads, faults) else {
+            complete = false;
+            continue;
+        };
+        let overlaps = |other: &PathConfig| {
+            let distance = other.local.port().abs_diff(path.local.port());
+            other.local.ip() == path.local.ip() && usize::from(distance) < threads
+        };
+        if let Some((other, _)) = paths.iter().find(|(_, other)| overlaps(other)) {
+            faults.at(
+                spanned.span(),
+                format!(
+                    "path {id} and path {other} share local ports: each takes {}, from its own on",
+                    plural(threads, "port")
+                ),
+            );
+        }
+        if paths.insert(id, path).is_some() {
+            faults.at(spanned.span(), format!("path {id} is given twice"));
+        }
+    }
+    complete.then_some(paths)
+}
+
+fn path(
+    spanned: &Spanned<RawPath>,
+    threads: usize,
+    faults: &mut Faults<'_>,
+) -> Option<(u8, PathConfig)> {
+    let raw = spanned.as_ref();
+    for (key, missing) in [
+        ("id", raw.id.is_none()),
+        ("local", raw.local.is_none()),
+        ("remote", raw.remote.is_none()),
+    ] {
+        if missing {
+            let mend = "a path has id = 0, local = \"ADDRESS:PORT\" and remote = \"ADDRESS:PORT\"";
+            faults.at(spanned.span(), format!("the path has no `{key}`; {mend}"));
+        }
+    }
+    let last = PathId::LIMIT as i64 - 1;
+    let id = raw
+        .id
+        .as_ref()
+        .map(|id| number(Some(id), "id", 0..=last, 0, faults) as u8);
+    let end = |value: Option<&Spanned<String>>, faults: &mut Faults<'_>| {
+        text(value, faults, |text| endpoint(text, threads))
+    };
+    let local = end(raw.local.as_ref(), faults);
+    let remote = end(raw.remote.as_ref(), faults);
+    let device = text(raw.device.as_ref(), faults, device_name);
+    let mtu = raw
+        .mtu
+        .as_ref()
+        .map(|mtu| number(Some(mtu), "mtu", 1280..=65_535, 1500, faults) as u16);
+    let path = PathConfig {
+        local: local?,
+        remote: remote?,
+        device,
+        mtu,
+    };
+    if path.local.is_ipv4() != path.remote.is_ipv4() {
+        faults.at(
+            spanned.span(),
+            format!(
+                "local {} and remote {} are not of one family",
+                path.local, path.remote
+            ),
+        );
+    }
+    Some((id?, path))
+}
+
+/// An address with a port that leaves room for those of all threads.
+fn endpoint(text: &str, threads: usize) -> Result<SocketAddr, String> {
+    let address: SocketAddr = text.parse().map_err(|_| {
+        format!("`{text}` is no address with a port; write for example 192.0.2.1:7000 or [2001:db8::1]:7000")
+    })?;
+    if address.ip().is_unspecified() || address.ip().is_multicast() {
+        return Err(format!(
+            "`{text}` is no single address; a path needs one at each end"
+        ));
+    }
+    let last = usize::from(address.port()) + threads - 1;
+    match address.port() > 0 && last <= usize::from(u16::MAX) {
+        true => Ok(address),
+        false => Err(format!(
+            "`{text}`: the threads take ports from {} to {last}, which must lie between 1 and 65535",
+            address.port()
+        )),
+    }
+}
+
+fn device_name(name: &str) -> Result<String, String> {
+    let fits = (1..=15).contains(&name.len());
+    match fits && !name.contains(|c: char| c == '/' || c.is_whitespace() || c == '%') {
+        true => Ok(name.to_owned()),
+        false => Err(format!(
+            "`{name}` is no device name; it must have 1 to 15 characters without `/`, `%` and blanks"
+        )),
+    }
+}
+
+fn prefix(text: &str) -> Result<(IpAddr, u8), String> {
+    let parsed = text.split_once('/').and_then(|(address, length)| {
+        let address: IpAddr = address.parse().ok()?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let length = length.parse().ok().filter(|length| *length <= most)?;
+        Some((address, length))
+    });
+    parsed.ok_or_else(|| {
+        format!("`{text}` is no address with a prefix length; write for example 10.5.0.1/24")
+    })
+}
+
+fn absolute(path: &str) -> Result<PathBuf, String> {
+    match path.starts_with('/') {
+        true => Ok(PathBuf::from(path)),
+        false => Err(format!(
+            "`{path}` is not an absolute path; begin it with `/`"
+        )),
+    }
+}
+
+fn number(
+    value: Option<&Spanned<i64>>,
+    what: &str,
+    range: RangeInclusive<i64>,
+    default: i64,
+    faults: &mut Faults<'_>,
+) -> i64 {
+    let Some(value) = value else { return default };
+    match range.contains(value.as_ref()) {
+        true => *value.as_ref(),
+        false => {
+            let (low, high) = range.into_inner();
+            faults.at(
+                value.span(),
+                format!("{what} must lie between {low} and {high}"),
+            );
+            default
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The file of `causeway tunnel` as it is written.
+
+use causeway_service::config::{CountValue, HttpValue};
+use serde::Deserialize;
+use toml::Spanned;
+
+type Text = Option<Spanned<String>>;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawFile {
+    pub tunnel: Option<RawTunnel>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawTunnel {
+    pub device: Text,
+    pub netns: Text,
+    pub mtu: Option<Spanned<i64>>,
+    pub queue: Option<Spanned<i64>>,
+    #[serde(default)]
+    pub addresses: Vec<Spanned<String>>,
+    pub persist: Option<bool>,
+    pub threads: Option<Spanned<i64>>,
+    pub poll: Text,
+    pub keys: Text,
+    pub socket: Text,
+    pub http: Option<Spanned<HttpValue>>,
+    #[serde(default)]
+    pub engine: RawEngine,
+    #[serde(default)]
+    pub path: Vec<Spanned<RawPath>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawEngine {
+    pub schedule: Text,
+    pub group: Option<Spanned<CountValue>>,
+    pub delta: Text,
+    pub rto: Text,
+    pub queue_target: Text,
+    pub read_ahead: Text,
+    pub hold: Text,
+    pub give_up: Text,
+    pub give_up_tries: Option<Spanned<i64>>,
+    pub vnic_queue: Option<Spanned<i64>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawPath {
+    pub id: Option<Spanned<i64>>,
+    pub local: Text,
+    pub remote: Text,
+    pub device: Text,
+    pub mtu: Option<Spanned<i64>>,
+}

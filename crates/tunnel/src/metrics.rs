@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `/metrics` of a tunnel, in Prometheus' text format.
+
+use std::fmt;
+
+use causeway_api::tunnel::{PathView, TunnelStatus, TunnelTotals};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+
+/// The page that a Prometheus server scrapes.
+pub fn page(status: TunnelStatus) -> anyhow::Result<String> {
+    let mut registry = Registry::with_prefix("causeway_tunnel");
+    registry.register_collector(Box::new(Page(status)));
+    let mut page = String::new();
+    text::encode(&mut page, &registry)?;
+    Ok(page)
+}
+
+#[derive(Debug)]
+struct Page(TunnelStatus);
+
+type OfTotals = fn(&TunnelTotals) -> u64;
+type OfPath = fn(&PathView) -> u64;
+type GaugeOfPath = fn(&PathView) -> f64;
+
+/// Counters of the whole tunnel.
+const COUNTERS: &[(&str, &str, Option<Unit>, OfTotals)] = &[
+    ("frames_in", "Frames that came from the guests", None, |t| {
+        t.frames_in
+    }),
+    (
+        "frames_in",
+        "Bytes of frames that came from the guests",
+        Some(Unit::Bytes),
+        |t| t.frame_bytes_in,
+    ),
+    (
+        "frames_out",
+        "Frames that went up to the guests",
+        None,
+        |t| t.frames_out,
+    ),
+    (
+        "frames_out",
+        "Bytes of frames that went up to the guests",
+        Some(Unit::Bytes),
+        |t| t.frame_bytes_out,
+    ),
+    ("chunks_sent", "Chunks sent for the first time", None, |t| {
+        t.chunks_sent
+    }),
+    ("chunks_resent", "Chunks sent again", None, |t| {
+        t.chunks_resent
+    }),
+    (
+        "chunks_received",
+        "Chunks that came in and were new",
+        None,
+        |t| t.chunks_received,
+    ),
+    (
+        "frames_skipped",
+        "Frames that a flow went on without",
+        None,
+        |t| t.frames_skipped,
+    ),
+    (
+        "frames_reordered",
+        "Frames that were whole before an earlier one",
+        None,
+        |t| t.frames_reordered,
+    ),
+    (
+        "vnic_full",
+        "Frames that the ring in front of the guest had no room for",
+        None,
+        |t| t.vnic_full,
+    ),
+    (
+        "guest_refused",
+        "Frames that the guest's kernel did not take",
+        None,
+        |t| t.guest_refused,
+    ),
+    (
+        "unsent",
+        "Messages that the kernel did not take for sending",
+        None,
+        |t| t.unsent,
+    ),
+    (
+        "socket_errors",
+        "Errors that sockets reported, and empty datagrams",
+        None,
+        |t| t.socket_errors,
+    ),
+    (
+        "conversations",
+        "Conversations begun with the other end",
+        None,
+        |t| t.conversations,
+    ),
+];
+
+const GAUGES: &[(&str, &str, Option<Unit>, OfTotals)] = &[
+    ("frames_held", "Frames under way", None, |t| t.frames_held),
+    ("chunks_held", "Chunks that wait for others", None, |t| {
+        t.chunks_held
+    }),
+    (
+        "memory",
+        "Memory for payload in use",
+        Some(Unit::Bytes),
+        |t| t.memory_bytes,
+    ),
+];
+
+/// Counters of a path.
+const PATH_COUNTERS: &[(&str, &str, Option<Unit>, OfPath)] = &[
+    ("path_sent", "Bytes sent", Some(Unit::Bytes), |p| {
+        p.sent_bytes
+    }),
+    ("path_received", "Bytes received", Some(Unit::Bytes), |p| {
+        p.received_bytes
+    }),
+    (
+        "path_sent_chunks",
+        "Chunks sent, again included",
+        None,
+        |p| p.sent_chunks,
+    ),
+    (
+        "path_resent_chunks",
+        "Chunks sent again on this path",
+        None,
+        |p| p.resent_chunks,
+    ),
+    ("path_received_chunks", "Chunks received", None, |p| {
+        p.received_chunks
+    }),
+    (
+        "path_spurious",
+        "Chunks taken for lost that were not",
+        None,
+        |p| p.spurious,
+    ),
+    ("path_timeouts", "Retransmission timeouts", None, |p| {
+        p.timeouts
+    }),
+    (
+        "path_moves",
+        "Flows that left for another path",
+        None,
+        |p| p.moves,
+    ),
+    (
+        "path_deaths",
+        "Times that the path stopped answering",
+        None,
+        |p| p.deaths,
+    ),
+    ("path_acks_sent", "Acknowledgements sent", None, |p| {
+        p.acks_sent
+    }),
+];
+
+const PATH_GAUGES: &[(&str, &str, Option<Unit>, GaugeOfPath)] = &[
+    ("path_up", "1: alive in every thread", None, |p| {
+        f64::from(u8::from(p.state == "alive"))
+    }),
+    (
+        "path_rtt",
+        "Smoothed round trip time",
+        Some(Unit::Seconds),
+        |p| p.rtt_us / 1e6,
+    ),
+    (
+        "path_min_rtt",
+        "Lowest round trip time",
+        Some(Unit::Seconds),
+        |p| p.min_rtt_us / 1e6,
+    ),
+    ("path_window", "Congestion window", Some(Unit::Bytes), |p| {
+        p.window_bytes as f64
+    }),
+    (
+        "path_inflight",
+        "Sent and not acknowledged",
+        Some(Unit::Bytes),
+        |p| p.inflight_bytes as f64,
+    ),
+    ("path_mtu", "Largest IP packet", Some(Unit::Bytes), |p| {
+        f64::from(p.mtu)
+    }),
+    (
+        "path_share",
+        "Part of all bytes sent",
+        Some(Unit::Ratios),
+        |p| p.share,
+    ),
+];
+
+impl Collector for Page {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Self(status) = self;
+        for (name, help, unit, of) in COUNTERS {
+            encoder
+                .encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?
+                .encode_counter::<NoLabelSet, _, u64>(&of(&status.totals), None)?;
+        }
+        for (name, help, unit, of) in GAUGES {
+            encoder
+                .encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?
+                .encode_gauge(&of(&status.totals))?;
+        }
+        let help = "Frames and chunks that went no further, by reason";
+        let mut family = encoder.encode_descriptor("refused", help, None, MetricType::Counter)?;
+        for refused in &status.refused {
+            family
+                .encode_family(&[("reason", refused.reason.as_str())])?
+                .encode_counter::<NoLabelSet, _, u64>(&refused.count, None)?;
+        }
+        self.paths(&mut encoder)?;
+        self.lost(&mut encoder)?;
+        encoder
+            .encode_descriptor(
+                "build_info",
+                "Version of the tunnel",
+                None,
+                MetricType::Gauge,
+            )?
+            .encode_family(&[("version", status.version.as_str())])?
+            .encode_gauge(&1.0)
+    }
+}
+
+impl Page {
+    fn paths(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        for (name, help, unit, of) in PATH_COUNTERS {
+            let mut family =
+                encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
+            for path in &self.0.paths {
+                family
+                    .encode_family(&[("path", path.id.to_string())])?
+                    .encode_counter::<NoLabelSet, _, u64>(&of(path), None)?;
+            }
+        }
+        for (name, help, unit, of) in PATH_GAUGES {
+            let mut family =
+                encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
+            for path in &self.0.paths {
+                family
+                    .encode_family(&[("path", path.id.to_string())])?
+                    .encode_gauge(&of(path))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn lost(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Chunks taken for lost, by what told";
+        let mut family =
+            encoder.encode_descriptor("path_lost_chunks", help, None, MetricType::Counter)?;
+        for path in &self.0.paths {
+            for (by, count) in [
+                ("gap", path.lost_by_gap),
+                ("timeout", path.lost_by_timeout),
+                ("death", path.lost_by_death),
+            ] {
+                let id = path.id.to_string();
+                family
+                    .encode_family(&[("path", id.as_str()), ("by", by)])?
+                    .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+            }
+        }
+        Ok(())
+    }
+}

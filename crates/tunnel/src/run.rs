@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The tunnel's process from start to end.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use causeway_service::process::{Listeners, Process, Routers, serve_routers};
+use tracing::info;
+
+use crate::TunnelConfig;
+use crate::tunnel::{self, Tunnel};
+
+/// Serves until SIGTERM or SIGINT.
+pub fn run(process: Process, file: PathBuf, config: TunnelConfig) -> anyhow::Result<()> {
+    let listeners = Listeners::bind(&config.socket, config.http)?;
+    let summary = config.summary();
+    let (tunnel, failed) = Tunnel::start(config, file)?;
+    info!("carrying {summary}");
+    listeners.announce();
+    let router = tunnel::router(Arc::clone(&tunnel));
+    let routers = Routers {
+        unix: router.clone(),
+        tcp: router,
+    };
+    let result = serve_routers(process, routers, &listeners, || tunnel.reload(), failed);
+    tunnel.stop();
+    result
+}

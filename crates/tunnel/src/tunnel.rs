@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One end of a tunnel: threads that share nothing, and what starts, changes, watches
+//! and ends them.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::get;
+use axum::{Json, Router};
+use causeway_api::Moment;
+use causeway_api::tunnel::TunnelStatus;
+use causeway_bifrost::{self as bifrost, Engine, Limits, PathId};
+use causeway_io::tunnel::{
+    Device, DeviceOptions, PathOptions, UdpPath, Waiter, monotonic_ns, random_instance,
+};
+use causeway_service::http::{openmetrics, problem};
+use tokio::sync::oneshot;
+
+use crate::config::{PathConfig, TunnelConfig};
+use crate::memory::Memory;
+use crate::shard::{Change, Command, Handle, Shard, ShardReport};
+use crate::vnic::Vnic;
+use crate::{metrics, view};
+
+/// Socket buffers: what a path carries while the thread does something else, 8 MiB.
+const SOCKET_BYTES: usize = 8 << 20;
+/// How long a thread may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A running end.
+pub struct Tunnel {
+    config: Mutex<TunnelConfig>,
+    handles: Vec<Handle>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    merges_udp: bool,
+    started: Moment,
+    file: PathBuf,
+    last_reload_error: Mutex<Option<String>>,
+}
+
+impl Tunnel {
+    /// Opens the device and the paths, and starts the threads. `file` is where the
+    /// configuration was read. The second value resolves when a thread ends by itself.
+    pub fn start(
+        config: TunnelConfig,
+        file: PathBuf,
+    ) -> anyhow::Result<(Arc<Self>, impl Future<Output = anyhow::Error>)> {
+        let limits = limits();
+        let engine_config = engine_config(&config, limits);
+        engine_config.check()?;
+        let device = Device::open(&device_options(&config))?;
+        let mut handles = Vec::new();
+        let mut shards = Vec::new();
+        for (number, tun) in device.queues.into_iter().enumerate() {
+            let mut engine = Engine::new(engine_config.clone(), random_instance()?)?;
+            let mut paths = BTreeMap::new();
+            let now = monotonic_ns();
+            for (id, path) in &config.paths {
+                let socket = open_path(path, number)?;
+                engine.add_path(now, PathId(*id), path_config(path, &socket, number)?)?;
+                paths.insert(*id, socket);
+            }
+            let waiter = Waiter::new()?;
+            let (orders, inbox) = mpsc::channel();
+            let waker = waiter.waker();
+            handles.push(Handle { orders, waker });
+            shards.push(Shard {
+                number,
+                engine,
+                tun,
+                memory: Memory::new(&limits, datagram_max(&config)),
+                vnic: Vnic::new(config.engine.vnic_queue),
+                poll: config.poll,
+                paths,
+                waiter,
+                inbox,
+            });
+        }
+        let (ended, end) = oneshot::channel::<anyhow::Error>();
+        let threads = spawn(shards, ended)?;
+        let tunnel = Arc::new(Self {
+            config: Mutex::new(config),
+            handles,
+            threads: Mutex::new(threads),
+            merges_udp: device.merges_udp,
+            started: Moment::now(),
+            file,
+            last_reload_error: Mutex::new(None),
+        });
+        let failed = async {
+            end.await
+                .unwrap_or_else(|_| anyhow!("a thread of the tunnel has ended"))
+        };
+        Ok((tunnel, failed))
+    }
+
+    /// Ends the threads. What is under way is lost, as on any link that goes down.
+    pub fn stop(&self) {
+        self.handles.iter().for_each(|h| h.send(Command::Stop));
+        for thread in lock(&self.threads).drain(..) {
+            // A panic in it has been printed.
+            let _ = thread.join();
+        }
+    }
+
+    /// Reads configuration and keys again. A bad file changes nothing, and the status
+    /// says so until a good one comes.
+    pub fn reload(&self) -> Result<String, String> {
+        let outcome = self.try_reload();
+        *lock(&self.last_reload_error) = outcome.as_ref().err().cloned();
+        outcome
+    }
+
+    fn try_reload(&self) -> Result<String, String> {
+        let wanted = TunnelConfig::load(&self.file).map_err(|errors| errors.to_string())?;
+        let mut running = lock(&self.config);
+        if let Some(key) = wanted.needs_restart(&running) {
+            return Err(format!(
+                "`{key}` cannot change while the tunnel runs; restart it"
+            ));
+        }
+        let engine = engine_config(&wanted, limits());
+        engine.check().map_err(|error| error.to_string())?;
+        // Everything that can fail comes before the first thread changes.
+        let changes: Vec<Change> = (0..self.handles.len())
+            .map(|number| change(&running, &wanted, &engine, number))
+            .collect::<anyhow::Result<_>>()
+            .map_err(|error| format!("{error:#}"))?;
+        for (handle, change) in self.handles.iter().zip(changes) {
+            handle.send(Command::Change(Box::new(change)));
+        }
+        *running = wanted;
+        Ok(running.summary())
+    }
+
+    fn reports(&self) -> anyhow::Result<Vec<ShardReport>> {
+        let (reply, replies) = mpsc::channel();
+        for handle in &self.handles {
+            handle.send(Command::Report(reply.clone()));
+        }
+        drop(reply);
+        let report = |_| replies.recv_timeout(PATIENCE).ok();
+        let reports: Option<Vec<ShardReport>> = self.handles.iter().map(report).collect();
+        reports.context("a thread of the tunnel does not answer")
+    }
+
+    /// How things are.
+    pub fn status(&self) -> anyhow::Result<TunnelStatus> {
+        let reports = self.reports()?;
+        let config = lock(&self.config);
+        let key = config.keys.send.as_ref();
+        Ok(TunnelStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            started: self.started,
+            at: Moment::now(),
+            config_file: self.file.display().to_string(),
+            last_reload_error: lock(&self.last_reload_error).clone(),
+            device: config.device.clone(),
+            threads: config.threads,
+            sealed: key.is_some(),
+            key: key.map_or(0, |key| key.id),
+            merges_udp: self.merges_udp,
+            totals: view::totals(&reports),
+            paths: view::paths(&config, &reports),
+            refused: view::refused(&reports),
+        })
+    }
+}
+
+fn spawn(
+    shards: Vec<Shard>,
+    ended: oneshot::Sender<anyhow::Error>,
+) -> anyhow::Result<Vec<JoinHandle<()>>> {
+    let ended = Arc::new(Mutex::new(Some(ended)));
+    let mut threads = Vec::new();
+    for shard in shards {
+        let ended = Arc::clone(&ended);
+        let thread = std::thread::Builder::new()
+            .name(format!("tunnel{}", shard.number))
+            .spawn(move || {
+                // One thread that panics must not leave the others to carry on as if
+                // all were well.
+                let result = catch_unwind(AssertUnwindSafe(|| shard.run()));
+                let error = match result {
+                    Ok(Ok(())) => return,
+                    Ok(Err(error)) => error,
+                    Err(_) => anyhow!("a thread of the tunnel panicked"),
+                };
+                if let Some(ended) = lock(&ended).take() {
+                    // Nobody listens once the daemon is about to end.
+                    let _ = ended.send(error);
+                }
+            })
+            .context("cannot start a thread")?;
+        threads.push(thread);
+    }
+    Ok(threads)
+}
+
+/// What has to change in one thread.
+fn change(
+    running: &TunnelConfig,
+    wanted: &TunnelConfig,
+    engine: &bifrost::Config,
+    number: usize,
+) -> anyhow::Result<Change> {
+    let mut add = BTreeMap::new();
+    for (id, path) in &wanted.paths {
+        let before = running.paths.get(id);
+        if before == Some(path) {
+            continue;
+        }
+        if let (Some(before), Some(mtu)) = (before, path.mtu)
+            && before.has_socket_of(path)
+        {
+            let peer = counted_up(path.remote, number);
+            add.insert(*id, (bifrost::PathConfig { peer, mtu }, None));
+            continue;
+        }
+        if before.is_some_and(|before| before.local == path.local) {
+            bail!(
+                "path {id} keeps its local port {} and changes otherwise: give it another local port, or restart the tunnel",
+                path.local
+            );
+        }
+        let socket = open_path(path, number)?;
+        add.insert(*id, (path_config(path, &socket, number)?, Some(socket)));
+    }
+    let gone = running
+        .paths
+        .keys()
+        .filter(|id| !wanted.paths.contains_key(id));
+    Ok(Change {
+        config: engine.clone(),
+        vnic_queue: wanted.engine.vnic_queue,
+        poll: wanted.poll,
+        remove: gone.copied().collect(),
+        add,
+    })
+}
+
+fn device_options(config: &TunnelConfig) -> DeviceOptions {
+    DeviceOptions {
+        name: config.device.clone(),
+        queues: config.threads,
+        namespace: config.netns.clone(),
+        mtu: config.mtu,
+        queue_packets: config.queue,
+        addresses: config.addresses.clone(),
+        persist: config.persist,
+        super_packets: true,
+    }
+}
+
+/// What a thread may hold. Frames: twice what four paths of 10 Gbit/s hold at 1 ms.
+fn limits() -> Limits {
+    Limits::default()
+}
+
+fn engine_config(config: &TunnelConfig, limits: Limits) -> bifrost::Config {
+    let ns = |time: Duration| time.as_nanos() as u64;
+    let engine = &config.engine;
+    bifrost::Config {
+        schedule: engine.schedule,
+        group_bytes: engine.group_bytes,
+        delta_ns: ns(engine.delta),
+        rto: engine.rto,
+        queue_target_ns: ns(engine.queue_target),
+        read_ahead_ns: ns(engine.read_ahead),
+        hold_ns: ns(engine.hold),
+        give_up_ns: ns(engine.give_up),
+        give_up_tries: engine.give_up_tries,
+        keys: config.keys.clone(),
+        limits,
+        ..bifrost::Config::default()
+    }
+}
+
+/// An address of the first thread, for the thread with this number: ports count up.
+fn counted_up(mut address: SocketAddr, number: usize) -> SocketAddr {
+    address.set_port(address.port() + number as u16);
+    address
+}
+
+/// The socket of the thread with this number.
+fn open_path(path: &PathConfig, number: usize) -> anyhow::Result<UdpPath> {
+    Ok(UdpPath::open(&PathOptions {
+        local: counted_up(path.local, number),
+        remote: counted_up(path.remote, number),
+        device: path.device.clone(),
+        buffer_bytes: SOCKET_BYTES,
+        merge: true,
+    })?)
+}
+
+fn path_config(
+    path: &PathConfig,
+    socket: &UdpPath,
+    number: usize,
+) -> anyhow::Result<bifrost::PathConfig> {
+    let peer = socket.remote();
+    let mtu = match path.mtu {
+        Some(mtu) => mtu,
+        None => {
+            let overhead = if peer.is_ipv4() { 28 } else { 48 };
+            let payload = socket.payload_max().context("the MTU of a path")?;
+            u16::try_from(payload + overhead).unwrap_or(u16::MAX)
+        }
+    };
+    debug_assert_eq!(peer, counted_up(path.remote, number));
+    Ok(bifrost::PathConfig { peer, mtu })
+}
+
+/// The largest datagram that paths of this configuration bring, and those that a reload
+/// may add.
+fn datagram_max(config: &TunnelConfig) -> usize {
+    const JUMBO: u16 = 9216;
+    let mtus = config.paths.values().filter_map(|path| path.mtu);
+    usize::from(mtus.max().unwrap_or(JUMBO).max(JUMBO))
+}
+
+/// What the locks guard is whole after every statement.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+type Api = State<Arc<Tunnel>>;
+type Answer<T> = Result<T, Response>;
+
+/// The tunnel's API; it has no writes.
+pub fn router(tunnel: Arc<Tunnel>) -> Router {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/metrics", get(metrics_page))
+        .fallback(no_route)
+        .with_state(tunnel)
+}
+
+async fn no_route(request: Request) -> Response {
+    let path = request.uri().path();
+    problem(
+        StatusCode::NOT_FOUND,
+        format!("there is nothing at {path}; see /v1/status, /metrics"),
+    )
+}
+
+async fn status(State(tunnel): Api) -> Answer<Json<TunnelStatus>> {
+    blocking(tunnel, |tunnel| tunnel.status()).await.map(Json)
+}
+
+async fn metrics_page(State(tunnel): Api) -> Answer<Response> {
+    let page = blocking(tunnel, |tunnel| tunnel.status().and_then(metrics::page));
+    page.await.map(openmetrics)
+}
+
+/// The threads answer within a turn of their loops, but that may be a while.
+async fn blocking<T: Send + 'static>(
+    tunnel: Arc<Tunnel>,
+    ask: impl FnOnce(&Tunnel) -> anyhow::Result<T> + Send + 'static,
+) -> Answer<T> {
+    let asked = tokio::task::spawn_blocking(move || ask(&tunnel)).await;
+    let answer = asked.unwrap_or_else(|error| Err(error.into()));
+    answer.map_err(|error| problem(StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_cannot_be_opened_tells_its_cause_once() {
+        // An address for documentation: no machine has it.
+        let path = PathConfig {
+            local: "192.0.2.77:7000".parse().unwrap(),
+            remote: "192.0.2.78:7000".parse().unwrap(),
+            device: None,
+            mtu: None,
+        };
+        let error = open_path(&path, 1).err().unwrap();
+        assert_eq!(
+            format!("{error:#}"),
+            "path 192.0.2.77:7001 to 192.0.2.78:7001: cannot take the local address and port (is it an address of this machine, and the port free?): Cannot assign requested address (os error 99)"
+        );
+    }
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a tunnel tells about itself, over all its threads.
+
+use causeway_api::tunnel::{PathView, RefusedView, TunnelTotals};
+use causeway_bifrost::{PathMetrics, PathState, Refused};
+
+use super::shard::ShardReport;
+use crate::config::TunnelConfig;
+
+/// Adds the threads up.
+pub fn totals(reports: &[ShardReport]) -> TunnelTotals {
+    let mut all = TunnelTotals::default();
+    for report in reports {
+        let one = &report.tunnel;
+        all.frames_in += one.frames_in;
+        all.frame_bytes_in += one.frame_bytes_in;
+        all.frames_out += one.frames_out;
+        all.frame_bytes_out += one.frame_bytes_out;
+        all.chunks_sent += one.chunks_sent;
+        all.chunks_resent += one.chunks_resent;
+        all.chunks_received += one.chunks_received;
+        all.frames_skipped += one.frames_skipped;
+        all.frames_reordered += one.frames_reordered;
+        all.vnic_full += one.vnic_full;
+        all.guest_refused += report.written.1;
+        all.unsent += report.unsent;
+        all.socket_errors += report.socket_errors;
+        all.conversations += one.conversations;
+        all.frames_held += u64::from(one.frames_held);
+        all.chunks_held += u64::from(one.chunks_held);
+        all.memory_bytes += report.memory_bytes;
+    }
+    all
+}
+
+/// All reasons, in the order of the engine's counters.
+pub fn refused(reports: &[ShardReport]) -> Vec<RefusedView> {
+    let count = |reason| reports.iter().map(|r| r.tunnel.refused(reason)).sum();
+    Refused::ALL
+        .iter()
+        .map(|reason| RefusedView {
+            reason: reason.name().to_owned(),
+            count: count(*reason),
+        })
+        .collect()
+}
+
+/// The paths of a configuration over the threads.
+pub fn paths(config: &TunnelConfig, reports: &[ShardReport]) -> Vec<PathView> {
+    let mut views: Vec<PathView> = config
+        .paths
+        .iter()
+        .map(|(id, path)| {
+            let of_path: Vec<PathMetrics> = reports
+                .iter()
+                .filter_map(|report| report.paths.get(id).copied())
+                .collect();
+            PathView {
+                id: *id,
+                local: path.local.to_string(),
+                remote: path.remote.to_string(),
+                ..view(&of_path)
+            }
+        })
+        .collect();
+    let sent: u64 = views.iter().map(|path| path.sent_bytes).sum();
+    for path in &mut views {
+        path.share = path.sent_bytes as f64 / sent.max(1) as f64;
+    }
+    views
+}
+
+fn view(threads: &[PathMetrics]) -> PathView {
+    let sum = |of: fn(&PathMetrics) -> u64| threads.iter().map(of).sum::<u64>();
+    let measured = || threads.iter().filter(|path| path.srtt_ns > 0);
+    let count = measured().count().max(1) as f64;
+    let mean_us =
+        |of: fn(&PathMetrics) -> u64| measured().map(of).sum::<u64>() as f64 / count / 1e3;
+    PathView {
+        state: state(threads).to_owned(),
+        mtu: threads.iter().map(|path| path.mtu).min().unwrap_or(0),
+        rtt_us: mean_us(|path| path.srtt_ns),
+        min_rtt_us: mean_us(|path| path.min_rtt_ns),
+        rto_us: threads.iter().map(|path| path.rto_ns).max().unwrap_or(0) as f64 / 1e3,
+        window_bytes: sum(|path| path.window_bytes),
+        inflight_bytes: sum(|path| path.inflight_bytes),
+        sent_chunks: sum(|path| path.sent_chunks),
+        sent_bytes: sum(|path| path.sent_bytes),
+        resent_chunks: sum(|path| path.resent_chunks),
+        received_chunks: sum(|path| path.received_chunks),
+        received_bytes: sum(|path| path.received_bytes),
+        lost_by_gap: sum(|path| path.lost_by_gap),
+        lost_by_timeout: sum(|path| path.lost_by_timeout),
+        lost_by_death: sum(|path| path.lost_by_death),
+        spurious: sum(|path| path.spurious),
+        timeouts: sum(|path| path.timeouts),
+        moves: sum(|path| path.moves),
+        deaths: sum(|path| path.deaths),
+        acks_sent: sum(|path| path.acks_sent),
+        ..PathView::default()
+    }
+}
+
+fn state(threads: &[PathMetrics]) -> &'static str {
+    let Some(first) = threads.first() else {
+        return PathState::Probing.name();
+    };
+    match threads.iter().all(|path| path.state == first.state) {
+        true => first.state.name(),
+        false => "partly",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(state: PathState, srtt_ns: u64, sent_bytes: u64) -> PathMetrics {
+        PathMetrics {
+            state,
+            srtt_ns,
+            sent_bytes,
+            ..PathMetrics::default()
+        }
+    }
+
+    #[test]
+    fn threads_add_up() {
+        let both = [
+            path(PathState::Alive, 100_000, 5),
+            path(PathState::Alive, 300_000, 7),
+        ];
+        let sum = view(&both);
+        assert_eq!(
+            (sum.state.as_str(), sum.rtt_us, sum.sent_bytes),
+            ("alive", 200.0, 12)
+        );
+        // One that has not measured yet does not count as fast.
+        let one = view(&[both[0], path(PathState::Dead, 0, 0)]);
+        assert_eq!((one.state.as_str(), one.rtt_us), ("partly", 100.0));
+        assert_eq!(view(&[]).state, "probing");
+    }
+}

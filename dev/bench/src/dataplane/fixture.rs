@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Balancers that a benchmark runs, with one VIP and a hundred reals.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+
+use causeway_core::cookie::quic::Route;
+use causeway_core::cookie::{Epoch, Format, Keys, Mode};
+use causeway_io::abi::{
+    COOKIE_QUIC, COOKIES_TCP, COOKIES_UDP, CookieFormat, CookieKeys, CookieSlot, Ctl, PacketsBytes,
+    Plain, QuicLbConfig, REAL_PRESENT, Real, VIP_STATEFUL, Verdict, Vip, VipKey, addr_bytes,
+};
+use causeway_io::skel::lb::{LbSkel, LbSkelBuilder, OpenLbSkel};
+use causeway_io::{ConnLayout, ConnTable, flow_table};
+use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
+use libbpf_rs::{Map, MapCore, MapFlags, MapHandle, MapType, OpenObject};
+
+use super::instrument::{Instrument, cid_config, client_number, cookie_id, cookie_key};
+use super::{BenchError, Place, Shot};
+
+/// VIP of `bpf/reference.bpf.c`.
+pub(super) const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
+pub(super) const PORT: u16 = 443;
+pub(super) const REALS: u32 = 100;
+const RING: u32 = 65_537;
+/// IPv4 flows of a flow table that is used: the default.
+const FLOWS: u32 = 1 << 20;
+/// Of one that is not.
+const FEW_FLOWS: u32 = 1024;
+
+pub(super) fn failed(doing: &'static str) -> impl Fn(libbpf_rs::Error) -> BenchError {
+    move |cause| BenchError::Bpf { doing, cause }
+}
+
+/// A balancer with one VIP for TCP and UDP, and with tables of the default size.
+pub(super) struct Balancer<'o> {
+    skel: LbSkel<'o>,
+}
+
+impl<'o> Balancer<'o> {
+    /// With a flow table of the default size for IPv4, measuring.
+    pub(super) fn load(storage: &'o mut MaybeUninit<OpenObject>) -> Result<Self, BenchError> {
+        Self::start(storage, FLOWS, |_| Ok(()))
+    }
+
+    /// With a flow table for so many IPv4 flows.
+    pub(super) fn with_table(
+        storage: &'o mut MaybeUninit<OpenObject>,
+        flows: u32,
+    ) -> Result<Self, BenchError> {
+        Self::start(storage, flows, |_| Ok(()))
+    }
+
+    /// With a place for every flow, and a small flow table: measuring.
+    pub(super) fn stateful(
+        storage: &'o mut MaybeUninit<OpenObject>,
+        flows: u32,
+    ) -> Result<Self, BenchError> {
+        let layout = places(flows);
+        let cpus = libbpf_rs::num_possible_cpus().map_err(failed("counting the CPUs"))? as u32;
+        let balancer = Self::start(storage, FEW_FLOWS, |open| {
+            if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
+                rodata.cfg_conn_partitions = layout.partitions();
+            }
+            let places = layout.partitions() * layout.partition_size();
+            open.maps.conns.set_max_entries(places)?;
+            open.maps
+                .conn_rings
+                .set_max_entries(layout.partitions() * cpus)
+        })?;
+        balancer
+            .change_vips(|vip| vip.flags |= VIP_STATEFUL)
+            .map_err(failed("configuring the balancer"))?;
+        Ok(balancer)
+    }
+
+    /// The same balancer, its tables included, that does not measure.
+    pub(super) fn unmeasured(
+        storage: &'o mut MaybeUninit<OpenObject>,
+        other: &Balancer<'_>,
+    ) -> Result<Self, BenchError> {
+        let mut open = LbSkelBuilder::default()
+            .open(storage)
+            .map_err(failed("opening lb.bpf.o"))?;
+        let theirs = other.skel.maps.rodata_data;
+        if let (Some(ours), Some(theirs)) = (open.maps.rodata_data.as_deref_mut(), theirs) {
+            *ours = *theirs;
+            ours.cfg_measure = false;
+        }
+        for mut map in open.open_object_mut().maps_mut() {
+            let object = other.skel.object();
+            let same = object.maps().find(|theirs| theirs.name() == map.name());
+            // .rodata and .bss are the program's own; their names have a dot.
+            if let Some(same) = same.filter(|same| !same.name().to_string_lossy().contains('.')) {
+                map.reuse_fd(same.as_fd())
+                    .map_err(failed("sharing a map"))?;
+            }
+        }
+        let skel = open.load().map_err(failed("loading lb.bpf.o"))?;
+        Ok(Self { skel })
+    }
+
+    /// With cookies of the default format; reals have the flags `forwarding` besides.
+    /// Without measurement nothing is remembered.
+    pub(super) fn with_cookies(
+        storage: &'o mut MaybeUninit<OpenObject>,
+        measure: bool,
+        forwarding: u8,
+    ) -> Result<Self, BenchError> {
+        let flows = if measure { FLOWS } else { FEW_FLOWS };
+        let balancer = Self::start(storage, flows, |open| {
+            if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
+                rodata.cfg_measure = measure;
+            }
+            Ok(())
+        })?;
+        balancer
+            .give_cookies()
+            .and_then(|()| balancer.change_reals(|real| real.flags |= forwarding))
+            .map_err(failed("configuring the balancer"))?;
+        Ok(balancer)
+    }
+
+    /// With QUIC connection ids of the default kind.
+    pub(super) fn with_cids(storage: &'o mut MaybeUninit<OpenObject>) -> Result<Self, BenchError> {
+        let balancer = Self::start(storage, FEW_FLOWS, |_| Ok(()))?;
+        balancer
+            .give_cids()
+            .map_err(failed("configuring the balancer"))?;
+        Ok(balancer)
+    }
+
+    fn start(
+        storage: &'o mut MaybeUninit<OpenObject>,
+        flows: u32,
+        set: impl FnOnce(&mut OpenLbSkel<'_>) -> libbpf_rs::Result<()>,
+    ) -> Result<Self, BenchError> {
+        let mut open = LbSkelBuilder::default()
+            .open(storage)
+            .map_err(failed("opening lb.bpf.o"))?;
+        flow_table::set_size(&mut open, flows, FEW_FLOWS)
+            .and_then(|()| set(&mut open))
+            .map_err(failed("sizing the tables"))?;
+        let skel = open.load().map_err(failed("loading lb.bpf.o"))?;
+        let balancer = Self { skel };
+        balancer
+            .configure(&new_ring()?)
+            .map_err(failed("configuring the balancer"))?;
+        Ok(balancer)
+    }
+
+    /// Opens every client's connection; the word that each server was told.
+    pub(super) fn open_all(
+        &self,
+        instrument: &mut Instrument<'_>,
+        flows: u32,
+    ) -> Result<Vec<u16>, BenchError> {
+        let layout = places(flows);
+        let mut table = ConnTable::new(
+            &MapHandle::try_from(&self.skel.maps.conns).map_err(failed("opening a map"))?,
+            &MapHandle::try_from(&self.skel.maps.conn_rings).map_err(failed("opening a map"))?,
+            layout,
+        )
+        .map_err(|cause| BenchError::Places { cause })?;
+        table.top_up();
+        instrument.select(self.program())?;
+        let mut place = Place::default();
+        let mut left = flows;
+        while left > 0 {
+            let count = left.min(OPEN_AT_ONCE);
+            instrument.batch(Shot::Open, flows, &mut place, count)?;
+            table.top_up();
+            left -= count;
+        }
+        let mut words = vec![0; flows as usize];
+        let mut opened = 0;
+        for connection in table.connections() {
+            let number = client_number(connection.client).map_or(usize::MAX, |n| n as usize);
+            if let Some(word) = words.get_mut(number) {
+                *word = (connection.place % layout.partition_size()) as u16;
+                opened += 1;
+            }
+        }
+        if opened < flows {
+            return Err(BenchError::WrongVerdict {
+                case: "opening connections in places",
+                flows,
+                counted: opened.into(),
+                shots: flows.into(),
+                verdict: "opened",
+            });
+        }
+        Ok(words)
+    }
+
+    fn give_cookies(&self) -> libbpf_rs::Result<()> {
+        let (maps, zero) = (&self.skel.maps, 0u32.to_ne_bytes());
+        self.give_ids(COOKIES_TCP)?;
+        let keys = Keys::new(Epoch::Zero, cookie_key(), None);
+        let keys = CookieKeys::from(Some(&keys));
+        maps.cookie_keys
+            .update(&zero, keys.as_bytes(), MapFlags::ANY)?;
+        let format = Format::default_of(Mode::Timestamp);
+        self.change_vips(|vip| vip.cookie = CookieFormat::from(&format))
+    }
+
+    fn give_cids(&self) -> libbpf_rs::Result<()> {
+        self.give_ids(COOKIES_UDP)?;
+        let route = Route::new(&cid_config()).map_err(|e| io::Error::other(e.to_string()))?;
+        let config = QuicLbConfig::from(&route);
+        let configs = &self.skel.maps.quic_configs;
+        configs.update(&0u32.to_ne_bytes(), config.as_bytes(), MapFlags::ANY)?;
+        self.change_vips(|vip| vip.cookie.mode = COOKIE_QUIC)
+    }
+
+    /// Each real's id; packets of these protocols are asked for one.
+    fn give_ids(&self, cookies: u8) -> libbpf_rs::Result<()> {
+        let (maps, zero) = (&self.skel.maps, 0u32.to_ne_bytes());
+        let old = maps.ctl.lookup(&zero, MapFlags::ANY)?.unwrap_or_default();
+        let ctl = Ctl {
+            cookies,
+            ..Ctl::from_bytes(&old).unwrap_or_default()
+        };
+        maps.ctl.update(&zero, ctl.as_bytes(), MapFlags::ANY)?;
+        for real in 0..REALS {
+            let slot = CookieSlot {
+                real: real + 1,
+                ..CookieSlot::default()
+            };
+            let id = u32::from(cookie_id(real));
+            maps.cookie_slots
+                .update(&id.to_ne_bytes(), slot.as_bytes(), MapFlags::ANY)?;
+        }
+        Ok(())
+    }
+
+    fn change_reals(&self, change: impl Fn(&mut Real)) -> libbpf_rs::Result<()> {
+        let reals = &self.skel.maps.reals;
+        for id in 0..REALS {
+            let value = reals.lookup(&id.to_ne_bytes(), MapFlags::ANY)?;
+            let mut real = Real::from_bytes(&value.unwrap_or_default()).unwrap_or_default();
+            change(&mut real);
+            reals.update(&id.to_ne_bytes(), real.as_bytes(), MapFlags::ANY)?;
+        }
+        Ok(())
+    }
+
+    fn change_vips(&self, change: impl Fn(&mut Vip)) -> libbpf_rs::Result<()> {
+        let vips = &self.skel.maps.vips;
+        for key in vips.keys() {
+            let value = vips.lookup(&key, MapFlags::ANY)?.unwrap_or_default();
+            let mut vip = Vip::from_bytes(&value).unwrap_or_default();
+            change(&mut vip);
+            vips.update(&key, vip.as_bytes(), MapFlags::ANY)?;
+        }
+        Ok(())
+    }
+
+    fn configure(&self, ring: &MapHandle) -> libbpf_rs::Result<()> {
+        let maps = &self.skel.maps;
+        let ctl = Ctl {
+            gateway_mac: [2, 0, 0, 0, 0, 1],
+            outer4_be: [10, 9, 0, 1],
+            hash_key: [1, 2],
+            table_seed: 3,
+            ..Ctl::default()
+        };
+        maps.ctl
+            .update(&0u32.to_ne_bytes(), ctl.as_bytes(), MapFlags::ANY)?;
+        for id in 0..REALS {
+            let addr = addr_bytes(Ipv4Addr::from(0x0a01_0000 + id).into());
+            let real = Real {
+                flags: REAL_PRESENT,
+                family: 4,
+                addr,
+                ..Real::default()
+            };
+            maps.reals
+                .update(&id.to_ne_bytes(), real.as_bytes(), MapFlags::ANY)?;
+        }
+        let ring = ring.as_fd().as_raw_fd();
+        maps.rings
+            .update(&0u32.to_ne_bytes(), &ring.to_ne_bytes(), MapFlags::ANY)?;
+        self.write_vips(Vip {
+            ring_size: RING,
+            ..Vip::default()
+        })
+    }
+
+    /// Sets how the VIPs pick, and their flags.
+    pub(super) fn set_vips(&self, pick: u32, flags: u32) -> Result<(), BenchError> {
+        let vip = Vip {
+            ring_size: RING,
+            flags,
+            pick,
+            ..Vip::default()
+        };
+        self.write_vips(vip).map_err(failed("setting the VIPs"))
+    }
+
+    fn write_vips(&self, vip: Vip) -> libbpf_rs::Result<()> {
+        for proto in [6, 17] {
+            let key = VipKey {
+                addr: addr_bytes(VIP.into()),
+                port_be: PORT.to_be_bytes(),
+                proto,
+                kind: 0,
+            };
+            let vips = &self.skel.maps.vips;
+            vips.update(key.as_bytes(), vip.as_bytes(), MapFlags::ANY)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn program(&self) -> i32 {
+        self.skel.progs.causeway_lb.as_fd().as_raw_fd()
+    }
+
+    /// One of its maps.
+    pub(super) fn map(&self, name: &'static str) -> Result<Map<'_>, BenchError> {
+        let object = self.skel.object();
+        let found = object.maps().find(|map| map.name() == name);
+        found.ok_or(BenchError::NoMap(name))
+    }
+
+    pub(super) fn ctl(&self) -> Result<Ctl, BenchError> {
+        let value = self
+            .skel
+            .maps
+            .ctl
+            .lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
+        let value = value.map_err(failed("reading the settings"))?;
+        Ok(Ctl::from_bytes(&value.unwrap_or_default()).unwrap_or_default())
+    }
+}
+
+/// What counts its packets by verdict.
+pub(super) trait Counter {
+    /// Packets that had this verdict, on all CPUs.
+    fn count(&self, verdict: Verdict) -> Result<u64, BenchError>;
+}
+
+impl Counter for Balancer<'_> {
+    fn count(&self, verdict: Verdict) -> Result<u64, BenchError> {
+        packets(&self.skel.maps.verdicts, verdict)
+    }
+}
+
+/// Sum over all CPUs of an entry of `verdicts`.
+pub(super) fn packets(verdicts: &impl MapCore, verdict: Verdict) -> Result<u64, BenchError> {
+    let cpus = verdicts
+        .lookup_percpu(&(verdict as u32).to_ne_bytes(), MapFlags::ANY)
+        .map_err(failed("reading the verdicts"))?;
+    let counters = cpus
+        .iter()
+        .flatten()
+        .filter_map(|cpu| PacketsBytes::from_bytes(cpu));
+    Ok(counters.map(|counter| counter.packets).sum())
+}
+
+/// SYNs between two fillings of the CPUs' rings of free places.
+const OPEN_AT_ONCE: u32 = 1000;
+
+/// Half as many places again as flows: a few partitions have more flows than others.
+fn places(flows: u32) -> ConnLayout {
+    ConnLayout {
+        connections: flows + flows / 2,
+        ..ConnLayout::default()
+    }
+}
+
+/// All reals in turn.
+fn new_ring() -> Result<MapHandle, BenchError> {
+    let options = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+        map_flags: libbpf_sys::BPF_F_INNER_MAP | libbpf_sys::BPF_F_MMAPABLE,
+        ..Default::default()
+    };
+    let ring = MapHandle::create(MapType::Array, Some("ring"), 4, 4, RING, &options)
+        .map_err(failed("making a ring"))?;
+    let keys: Vec<u8> = (0..RING).flat_map(u32::to_ne_bytes).collect();
+    let values: Vec<u8> = (0..RING)
+        .flat_map(|slot| (slot % REALS).to_ne_bytes())
+        .collect();
+    ring.update_batch(&keys, &values, RING, MapFlags::ANY, MapFlags::ANY)
+        .map_err(failed("filling a ring"))?;
+    Ok(ring)
+}

@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the balancer's program costs per packet, beside programs that do less.
+//!
+//! A batch is one BPF_PROG_TEST_RUN of many repeats; before each one `bench_shot`
+//! (bpf/reference.bpf.c) restores the packet and writes the next flow's into it, so
+//! that nothing is encapsulated twice and no flow is hot by accident. Flows come in
+//! another order than they were inserted. A round runs every case once, each time
+//! starting with another one; a round's figure is the 5 % trimmed mean of its
+//! batches, and net is gross minus the empty program of the same round. Medians
+//! over the rounds are given. Every batch's verdict is checked.
+
+mod baselines;
+mod fixture;
+mod floor;
+mod instrument;
+mod kept;
+mod picks;
+
+use std::mem::MaybeUninit;
+
+use causeway_io::abi::{REAL_GUE, Verdict};
+use libbpf_rs::OpenObject;
+use nix::sched::{CloneFlags, unshare};
+use thiserror::Error;
+
+use baselines::Baselines;
+use fixture::{Balancer, Counter};
+pub use floor::statistics_floor;
+use instrument::{Instrument, shuffled};
+pub use kept::{Kept, kept};
+
+/// A benchmark that could not be run, or did not run what it should.
+#[derive(Debug, Error)]
+pub enum BenchError {
+    /// The kernel or libbpf refused something.
+    #[error("{doing}: {cause:#} (the benchmark needs root and BPF)")]
+    Bpf {
+        /// What was tried.
+        doing: &'static str,
+        /// Why it failed.
+        cause: libbpf_rs::Error,
+    },
+    /// No network namespace of its own.
+    #[error("making a network namespace: {0} (the benchmark needs root)")]
+    Namespace(nix::errno::Errno),
+    /// The packet maker could not be put on the namespace's loopback, or the kernel's
+    /// statistics not switched on.
+    #[error("setting up the benchmark: {cause}")]
+    Attach {
+        /// Why not.
+        cause: causeway_io::Error,
+    },
+    /// The balancer's object has changed under the benchmark.
+    #[error("lb.bpf.o has no map {0}")]
+    NoMap(&'static str),
+    /// The thread that measures has panicked.
+    #[error("the benchmark panicked")]
+    Panicked,
+    /// The places of connections could not be kept.
+    #[error("keeping places of connections: {cause}")]
+    Places {
+        /// Why not.
+        cause: causeway_io::Error,
+    },
+    /// Packets took another way than the case measures.
+    #[error("{case} at {flows} flows: {counted} of {shots} packets were {verdict}")]
+    WrongVerdict {
+        /// The case.
+        case: &'static str,
+        /// Its number of flows.
+        flows: u32,
+        /// Packets with the right verdict.
+        counted: u64,
+        /// Packets sent.
+        shots: u64,
+        /// The right verdict.
+        verdict: &'static str,
+    },
+}
+
+/// How much to measure.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Numbers of flows, each up to 1,000,000.
+    pub flows: Vec<u32>,
+    /// Rounds for each number of flows.
+    pub rounds: u32,
+    /// Batches of a case in a round.
+    pub batches: u32,
+    /// Packets in a batch.
+    pub batch: u32,
+}
+
+impl Plan {
+    /// What is quoted: about a minute.
+    pub fn full() -> Self {
+        Self {
+            flows: vec![1, 10_000, 1_000_000],
+            rounds: 9,
+            batches: 60,
+            batch: 1000,
+        }
+    }
+
+    /// Enough to see that everything runs: a few seconds.
+    pub fn tiny() -> Self {
+        Self {
+            flows: vec![1, 1000],
+            rounds: 2,
+            batches: 4,
+            batch: 500,
+        }
+    }
+}
+
+/// One case at one number of flows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// The case's name.
+    pub case: &'static str,
+    /// Distinct flows that its packets, and the table, are of.
+    pub flows: u32,
+    /// Time of one packet with its preparation, ns.
+    pub gross_ns: f64,
+    /// The same without what the empty program takes, ns.
+    pub net_ns: f64,
+    /// Rounds that the medians are of.
+    pub rounds: u32,
+    /// What happened to every packet.
+    pub verdict: &'static str,
+}
+
+/// Which packets `bench_shot` writes; `enum shot_kind`.
+#[derive(Clone, Copy, Debug)]
+enum Shot {
+    Tcp = 0,
+    Syn = 1,
+    Udp = 2,
+    Word = 3,
+    Open = 4,
+    Cookie = 5,
+    CookieSyn = 6,
+    Cid = 7,
+    End = 8,
+}
+
+/// Where `bench_shot` stands in a case's sequence of packets.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    position: u32,
+    pass: u32,
+    syns: u32,
+}
+
+/// A program, the packets that it gets, and what must become of them.
+struct Case<'a> {
+    name: &'static str,
+    shot: Shot,
+    program: i32,
+    /// Who counts, and the verdict; reference programs only give XDP_TX.
+    verdict: Option<(&'a dyn Counter, Verdict)>,
+    place: Place,
+    rounds_ns: Vec<f64>,
+}
+
+impl<'a> Case<'a> {
+    fn new(name: &'static str, shot: Shot, program: i32) -> Self {
+        Self {
+            name,
+            shot,
+            program,
+            verdict: None,
+            place: Place::default(),
+            rounds_ns: Vec::new(),
+        }
+    }
+
+    fn of(name: &'static str, shot: Shot, balancer: &'a Balancer<'a>, verdict: Verdict) -> Self {
+        Self {
+            verdict: Some((balancer, verdict)),
+            ..Self::new(name, shot, balancer.program())
+        }
+    }
+
+    fn rival(name: &'static str, shot: Shot, program: i32, rivals: &'a Baselines<'a>) -> Self {
+        Self {
+            verdict: Some((rivals, Verdict::Established)),
+            ..Self::new(name, shot, program)
+        }
+    }
+
+    /// One round of this case.
+    fn round(
+        &mut self,
+        instrument: &mut Instrument<'_>,
+        plan: &Plan,
+        flows: u32,
+    ) -> Result<(), BenchError> {
+        let before = self.counted()?;
+        instrument.select(self.program)?;
+        let mut batches_ns = Vec::with_capacity(plan.batches as usize);
+        let mut transmitted = true;
+        for _ in 0..plan.batches {
+            let batch = instrument.batch(self.shot, flows, &mut self.place, plan.batch)?;
+            transmitted &= batch.transmitted;
+            batches_ns.push(batch.packet_ns);
+        }
+        let shots = u64::from(plan.batches) * u64::from(plan.batch);
+        let counted = match self.counted()? {
+            Some(after) => after - before.unwrap_or(0),
+            None => {
+                if transmitted {
+                    shots
+                } else {
+                    0
+                }
+            }
+        };
+        if counted != shots {
+            return Err(BenchError::WrongVerdict {
+                case: self.name,
+                flows,
+                counted,
+                shots,
+                verdict: self.verdict_word(),
+            });
+        }
+        self.rounds_ns.push(trimmed_mean(&mut batches_ns));
+        Ok(())
+    }
+
+    fn counted(&self) -> Result<Option<u64>, BenchError> {
+        self.verdict
+            .map(|(counter, verdict)| counter.count(verdict))
+            .transpose()
+    }
+
+    fn verdict_word(&self) -> &'static str {
+        self.verdict
+            .map_or("XDP_TX", |(_, verdict)| verdict.as_str())
+    }
+}
+
+/// Runs the plan; `progress` hears of each number of flows before it is measured.
+pub fn run(plan: &Plan, progress: impl FnMut(u32) + Send) -> Result<Vec<Row>, BenchError> {
+    let mut progress = progress;
+    alone(|| {
+        let mut rows = Vec::new();
+        for &flows in &plan.flows {
+            progress(flows);
+            rows.extend(run_level(plan, flows)?);
+            rows.extend(picks::run(plan, flows)?);
+        }
+        Ok(rows)
+    })
+}
+
+/// Does the work in a thread with a network namespace of its own.
+fn alone<T: Send>(work: impl FnOnce() -> Result<T, BenchError> + Send) -> Result<T, BenchError> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET).map_err(BenchError::Namespace)?;
+            work()
+        });
+        thread.join().unwrap_or(Err(BenchError::Panicked))
+    })
+}
+
+/// All cases at one number of flows.
+fn run_level(plan: &Plan, flows: u32) -> Result<Vec<Row>, BenchError> {
+    let mut storage: [MaybeUninit<OpenObject>; 12] = [const { MaybeUninit::uninit() }; 12];
+    let [
+        instrument,
+        measured,
+        plain,
+        syn,
+        udp,
+        slot_measured,
+        slot,
+        cookie,
+        cookie_measured,
+        gue,
+        cid,
+        rivals,
+    ] = &mut storage;
+    let mut instrument = Instrument::load(instrument)?;
+    let measured = Balancer::load(measured)?;
+    let plain = Balancer::unmeasured(plain, &measured)?;
+    let syn = Balancer::load(syn)?;
+    let udp = Balancer::load(udp)?;
+    let slot_measured = Balancer::stateful(slot_measured, flows)?;
+    let slot = Balancer::unmeasured(slot, &slot_measured)?;
+    let cookie = Balancer::with_cookies(cookie, false, 0)?;
+    let cookie_measured = Balancer::with_cookies(cookie_measured, true, 0)?;
+    let gue = Balancer::with_cookies(gue, false, REAL_GUE)?;
+    let cid = Balancer::with_cids(cid)?;
+    let rivals = Baselines::load(rivals, &cookie)?;
+
+    // Fill in one order, measure in another.
+    let order: Vec<u32> = (0..flows).collect();
+    instrument.set_clients(&order, &[])?;
+    for (program, shot) in [
+        (instrument.min_fill(), Shot::Tcp),
+        (rivals.table_fill(), Shot::Tcp),
+        (measured.program(), Shot::Tcp),
+        (syn.program(), Shot::Tcp),
+        (udp.program(), Shot::Udp),
+        (cookie_measured.program(), Shot::Cookie),
+    ] {
+        instrument.fill(program, shot, flows)?;
+    }
+    let words = slot_measured.open_all(&mut instrument, flows)?;
+    instrument.set_clients(&shuffled(flows, 0x5eed), &words)?;
+
+    let established = Verdict::Established;
+    let mut cases = [
+        Case::new("empty", Shot::Tcp, instrument.empty()),
+        Case::new("macswap", Shot::Tcp, instrument.macswap()),
+        Case::new("min", Shot::Tcp, instrument.min()),
+        Case::of("tcp_established", Shot::Tcp, &plain, established),
+        Case::of(
+            "tcp_established_measured",
+            Shot::Tcp,
+            &measured,
+            established,
+        ),
+        Case::of("tcp_cookie", Shot::Cookie, &cookie, established),
+        Case::of(
+            "tcp_cookie_measured",
+            Shot::Cookie,
+            &cookie_measured,
+            established,
+        ),
+        Case::of("tcp_cookie_syn", Shot::CookieSyn, &cookie, Verdict::Opened),
+        Case::of("gue_cookie", Shot::Cookie, &gue, established),
+        Case::of("tcp_conn_slot", Shot::Word, &slot, established),
+        Case::of(
+            "tcp_conn_slot_measured",
+            Shot::Word,
+            &slot_measured,
+            established,
+        ),
+        Case::of("tcp_syn", Shot::Syn, &syn, Verdict::Opened),
+        Case::of("udp", Shot::Udp, &udp, established),
+        Case::of("quic_cid", Shot::Cid, &cid, established),
+        Case::rival("hash", Shot::Tcp, rivals.hash(), &rivals),
+        Case::rival("hash_table", Shot::Tcp, rivals.table(), &rivals),
+        Case::rival("daisy", Shot::Tcp, rivals.daisy(), &rivals),
+    ];
+    let count = cases.len();
+    for round in 0..plan.rounds as usize {
+        for index in 0..count {
+            cases[(round + index) % count].round(&mut instrument, plan, flows)?;
+        }
+    }
+    let empty_ns = cases[0].rounds_ns.clone();
+    Ok(cases
+        .iter()
+        .map(|case| row(case, &empty_ns, flows))
+        .collect())
+}
+
+fn row(case: &Case<'_>, empty_ns: &[f64], flows: u32) -> Row {
+    let mut net_ns: Vec<f64> = case
+        .rounds_ns
+        .iter()
+        .zip(empty_ns)
+        .map(|(gross, empty)| gross - empty)
+        .collect();
+    Row {
+        case: case.name,
+        flows,
+        gross_ns: median(&mut case.rounds_ns.clone()),
+        net_ns: median(&mut net_ns),
+        rounds: case.rounds_ns.len() as u32,
+        verdict: case.verdict_word(),
+    }
+}
+
+/// The mean without the lowest and the highest 5 %; 0 of nothing.
+fn trimmed_mean(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let cut = values.len() / 20;
+    let kept = &values[cut..values.len() - cut];
+    kept.iter().sum::<f64>() / kept.len().max(1) as f64
+}
+
+/// The middle value, or the mean of the two in the middle; 0 of nothing.
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        len if len % 2 == 1 => values[len / 2],
+        len => (values[len / 2 - 1] + values[len / 2]) / 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trimming_takes_a_twentieth_at_each_end() {
+        let mut values: Vec<f64> = (0..40).map(f64::from).collect();
+        values[39] = 1e9;
+        assert_eq!(
+            trimmed_mean(&mut values),
+            (2..38).sum::<i32>() as f64 / 36.0
+        );
+        assert_eq!(trimmed_mean(&mut []), 0.0);
+    }
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&mut [4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+}

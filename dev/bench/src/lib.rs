@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The laboratory's BPF programs, which no balancer loads, and the benchmarks on them: the
+//! cost of a packet in the balancer's program beside references that do less
+//! ([`dataplane`]), a packet dropper ([`loss`]) and daisy chaining ([`daisy_chain`]), and where the
+//! product's binary is ([`product`]).
+
+pub mod daisy_chain;
+pub mod dataplane;
+pub mod loss;
+pub mod product;
+
+/// Generated skeletons: open, set sizes and flags, load.
+#[allow(
+    clippy::all,
+    clippy::pedantic,
+    clippy::undocumented_unsafe_blocks,
+    clippy::unwrap_used
+)]
+mod skel {
+    pub(crate) mod reference {
+        include!(concat!(env!("OUT_DIR"), "/reference.skel.rs"));
+    }
+    pub(crate) mod baselines {
+        include!(concat!(env!("OUT_DIR"), "/baselines.skel.rs"));
+    }
+    pub(crate) mod daisy_chain {
+        include!(concat!(env!("OUT_DIR"), "/daisy_chain.skel.rs"));
+    }
+    pub(crate) mod loss {
+        include!(concat!(env!("OUT_DIR"), "/loss.skel.rs"));
+    }
+}

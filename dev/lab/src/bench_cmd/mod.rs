@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `causeway-lab bench`: the data plane's own cost. For developers, hence hidden.
+
+mod control;
+
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use causeway_bench::dataplane::{Plan, Row, run};
+use causeway_report::table::Table;
+use clap::Subcommand;
+use serde::Serialize;
+
+/// Arguments of `causeway-lab bench`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: BenchCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum BenchCommand {
+    /// Time of one packet in the balancer, and in programs that do less; needs root
+    Dataplane(DataplaneArgs),
+    /// CPU time of the latency controller and what it writes, on real maps; needs root
+    Control(control::ControlArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct DataplaneArgs {
+    /// Write the rows to FILE, too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Numbers of flows
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = Plan::full().flows,
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    flows: Vec<u32>,
+    /// Measure little: to see that it runs, not for figures
+    #[arg(long)]
+    tiny: bool,
+}
+
+/// A row of dataplane.json.
+#[derive(Debug, Serialize)]
+struct JsonRow {
+    case: &'static str,
+    flows: u32,
+    gross_ns: f64,
+    net_ns: f64,
+    rounds: u32,
+    verdict: &'static str,
+    unit: &'static str,
+}
+
+impl From<&Row> for JsonRow {
+    fn from(row: &Row) -> Self {
+        Self {
+            case: row.case,
+            flows: row.flows,
+            gross_ns: tenths(row.gross_ns),
+            net_ns: tenths(row.net_ns),
+            rounds: row.rounds,
+            verdict: row.verdict,
+            unit: "ns/packet",
+        }
+    }
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self) -> Result<ExitCode> {
+        match self.command {
+            BenchCommand::Dataplane(args) => args.run()?,
+            BenchCommand::Control(args) => args.run()?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl DataplaneArgs {
+    fn run(self) -> Result<()> {
+        let plan = match self.tiny {
+            true => Plan::tiny(),
+            false => Plan {
+                flows: self.flows,
+                ..Plan::full()
+            },
+        };
+        let rows = run(&plan, |flows| eprintln!("measuring with {flows} flows"))?;
+        if let Some(path) = &self.json {
+            write_json(path, &rows).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        print!("{}", table(&rows).to_text());
+        Ok(())
+    }
+}
+
+fn write_json(path: &Path, rows: &[Row]) -> Result<()> {
+    let mut file = BufWriter::new(File::create(path)?);
+    let rows: Vec<JsonRow> = rows.iter().map(JsonRow::from).collect();
+    serde_json::to_writer_pretty(&mut file, &rows)?;
+    writeln!(file)?;
+    file.flush()?;
+    Ok(())
+}
+
+/// Net also as a multiple of `min`, the least that a stateful balancer does.
+fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new(&[
+        "Case",
+        ">Flows",
+        ">Gross ns",
+        ">Net ns",
+        ">x min",
+        "Verdict",
+    ]);
+    for row in rows {
+        let min_ns = rows
+            .iter()
+            .find(|min| min.case == "min" && min.flows == row.flows)
+            .map(|min| min.net_ns);
+        let ratio = min_ns
+            .filter(|min_ns| *min_ns > 0.0)
+            .map(|min_ns| format!("{:.2}", row.net_ns / min_ns));
+        table.push(vec![
+            row.case.to_owned(),
+            row.flows.to_string(),
+            format!("{:.1}", row.gross_ns),
+            format!("{:.1}", row.net_ns),
+            ratio.unwrap_or_default(),
+            row.verdict.to_owned(),
+        ]);
+    }
+    table
+}
+
+fn tenths(ns: f64) -> f64 {
+    (ns * 10.0).round() / 10.0
+}

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the agent's cookies, or its accounting of clients, cost a server: nginx's request
+//! rate with and without them, by turns, and the time of each program by the kernel's own
+//! statistics.
+//!
+//! Two servers, each with a VIP of its own, so that a turn needs no change of anything:
+//! one has the agent, the other only takes the tunnel's header off. Two servers on one
+//! machine differ by more than an agent costs; so each has the agent once, and the ratio
+//! is the geometric mean of both.
+
+use anyhow::{Context as _, Result, ensure};
+use causeway_bench::dataplane::statistics_floor;
+use causeway_io::{RunTime, RunTimes};
+use serde_json::{Value, json};
+
+use super::bench::{Bench, decapsulate, pin_dir};
+use super::cookie_kit::{CookieKit, with_cookies};
+use super::{Context, Param, Scenario, param};
+use crate::agent::Agent;
+use crate::api;
+use crate::balancer::{Forwarding, Settings, Vip};
+use crate::load::wrk::{self, WrkReport};
+
+/// What an agent does for a server.
+#[derive(Clone, Copy, PartialEq)]
+enum Work {
+    Cookies,
+    Clients,
+    /// To see what the two servers differ by without it.
+    Nothing,
+}
+
+impl Work {
+    /// Programs by what they see, and by the kernel's name: 15 octets. Programs of one
+    /// name are in the order of their source.
+    fn programs(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Cookies => &[("out", "causeway_cookie"), ("in", "causeway_cookie")],
+            Self::Clients => &[("out", "causeway_syn_ou"), ("in", "causeway_syn_in")],
+            Self::Nothing => &[],
+        }
+    }
+}
+
+pub struct AgentCost;
+
+impl Scenario for AgentCost {
+    fn name(&self) -> &'static str {
+        "agent-cost"
+    }
+
+    fn about(&self) -> &'static str {
+        "nginx's request rate with and without the agent's work, and what its programs cost"
+    }
+
+    fn params(&self) -> &'static [Param] {
+        const PARAMS: &[Param] = &[
+            param("seconds", "4", "length of each run of wrk"),
+            param(
+                "rounds",
+                "3",
+                "runs of each kind, by turns, with the agent on each server",
+            ),
+            param("connections", "32", "connections of wrk"),
+            param(
+                "work",
+                "cookies",
+                "what the agent does: cookies, clients (accounting of SYNs), or nothing",
+            ),
+        ];
+        PARAMS
+    }
+
+    fn run(&self, context: &Context) -> Result<Value> {
+        let floor_ns = statistics_floor()?;
+        let work = match context.param::<String>("work")?.as_str() {
+            "cookies" => Work::Cookies,
+            "clients" => Work::Clients,
+            "nothing" => Work::Nothing,
+            other => anyhow::bail!("an agent does cookies, clients or nothing, not {other:?}"),
+        };
+        let bench = Bench::build(context.sandbox, 1, 2)?;
+        let kit = CookieKit::new(&context.binary)?;
+        let mut sides = Vec::new();
+        for server in 0..2 {
+            sides.push(side(context, &bench, &kit, work, server)?);
+        }
+        let ratio = sides.iter().map(Side::ratio).product::<f64>().sqrt();
+        for (server, side) in sides.iter().enumerate() {
+            context.say(format!(
+                "agent on server {server}: {:.0} requests per second with its work, {:.0} without: {:.3}; {}",
+                median(&side.rates),
+                median(&side.plain_rates),
+                side.ratio(),
+                side.programs
+            ));
+        }
+        context.say(format!(
+            "ratio {ratio:.3}; {floor_ns:.0} ns of each program are the statistics' own"
+        ));
+        let all = |of: fn(&Side) -> &Vec<f64>| sides.iter().flat_map(of).copied().collect();
+        let (rates, plain_rates): (Vec<f64>, Vec<f64>) =
+            (all(|s| &s.rates), all(|s| &s.plain_rates));
+        Ok(json!({
+            "rps_with": rates, "rps_without": plain_rates,
+            "ratios": sides.iter().map(Side::ratio).collect::<Vec<_>>(),
+            "rate_ratio": ratio, "within_3_pct": ratio >= 0.97,
+            "programs": sides[1].programs, "programs_first": sides[0].programs,
+            "packets_by_cookie": sides.iter().map(|s| s.by_cookie).collect::<Vec<_>>(),
+            "statistics_floor_ns": floor_ns, "unit": "ns per segment",
+        }))
+    }
+}
+
+/// What was measured with the agent on one of the servers.
+struct Side {
+    rates: Vec<f64>,
+    plain_rates: Vec<f64>,
+    programs: Value,
+    /// Packets that the balancer sent where their cookie says.
+    by_cookie: u64,
+}
+
+impl Side {
+    fn ratio(&self) -> f64 {
+        median(&self.rates) / median(&self.plain_rates)
+    }
+}
+
+/// Rates by turns with the agent on `server`, which then is as it was before.
+fn side(
+    context: &Context,
+    bench: &Bench,
+    kit: &CookieKit,
+    work: Work,
+    server: usize,
+) -> Result<Side> {
+    let vip = |i| bench.vip4(i, "maglev", Forwarding::Ipip);
+    let plain = |i| Vip {
+        keys: vec!["cookie = \"none\"".to_owned()],
+        ..only(vip(i), i)
+    };
+    let with = match work {
+        Work::Cookies => only(with_cookies(vip(server)), server),
+        Work::Clients | Work::Nothing => plain(server),
+    };
+    let without = plain(1 - server);
+    let others = programs_now(work);
+    let agent = match work {
+        Work::Cookies => Some(kit.agent(bench, server, with.address)?),
+        Work::Clients => {
+            let server = &bench.topology.servers[server];
+            let lines = "[agent.clients]\nhistory = \"\"\n";
+            let pins = pin_dir(server);
+            Some(Agent::start_with(&context.binary, server, &pins, lines)?)
+        }
+        Work::Nothing => None,
+    };
+    let settings = Settings {
+        vips: vec![with.clone(), without.clone()],
+        measure: Some(false),
+        head: vec![kit.balancer_lines()],
+        ..Settings::default()
+    };
+    let mut balancer = bench.balancer(&context.binary, &settings)?;
+    let load = |vip: &Vip| load(context, bench, vip);
+
+    let (mut rates, mut plain_rates) = (Vec::new(), Vec::new());
+    for round in 0..context.param::<usize>("rounds")? {
+        // Whoever is second finds the machine as the first has left it.
+        let order = [(&with, true), (&without, false)];
+        for &(vip, has_agent) in order.iter().cycle().skip(round % 2).take(2) {
+            let rate = load(vip)?.rps;
+            match has_agent {
+                true => rates.push(rate),
+                false => plain_rates.push(rate),
+            }
+        }
+    }
+    let programs = program_costs(work, &others, || load(&with))?;
+    let stats = api::stats(&balancer.socket())?;
+    let cookies = |vip: &Vip| {
+        let address = vip.address.to_string();
+        let found = stats.vips.iter().find(|of| of.address == address);
+        let results = found.into_iter().flat_map(|of| &of.cookie.results);
+        let valid = results.filter(|of| of.result.starts_with("epoch"));
+        valid.map(|of| of.packets).sum::<u64>()
+    };
+    let (by_cookie, none) = (cookies(&with), cookies(&without));
+    ensure!(
+        (by_cookie > 0) == matches!(work, Work::Cookies) && none == 0,
+        "{by_cookie} packets to the agent's server have a valid cookie, {none} to the other one"
+    );
+    balancer.terminate()?;
+    balancer.detach()?;
+    if let Some(mut agent) = agent {
+        agent.detach()?;
+        decapsulate(&bench.topology.servers[server])?;
+    }
+    Ok(Side {
+        rates,
+        plain_rates,
+        programs,
+        by_cookie,
+    })
+}
+
+/// The VIP with one of its reals.
+fn only(mut vip: Vip, real: usize) -> Vip {
+    vip.reals = vec![vip.reals.swap_remove(real)];
+    vip
+}
+
+fn load(context: &Context, bench: &Bench, vip: &Vip) -> Result<WrkReport> {
+    let client = &bench.topology.clients[0].netns;
+    let url = format!("http://{}:{}/who", vip.address, vip.port);
+    let report = wrk::run(
+        client,
+        &url,
+        context.param("connections")?,
+        context.param("seconds")?,
+    )?;
+    ensure!(
+        report.socket_errors == 0 && report.bad_status == 0,
+        "wrk met {} errors and {} bad answers",
+        report.socket_errors,
+        report.bad_status
+    );
+    Ok(report)
+}
+
+/// Ids of the programs of those names that there are, which are nobody's here.
+fn programs_now(work: Work) -> Vec<u32> {
+    let names = work.programs();
+    let all = names.iter().flat_map(|&(_, name)| RunTimes::of(name));
+    all.map(|program| program.program).collect()
+}
+
+/// Nanoseconds a segment in each program while `load` runs, the statistics' own
+/// included.
+fn program_costs(
+    work: Work,
+    others: &[u32],
+    load: impl FnOnce() -> Result<WrkReport>,
+) -> Result<Value> {
+    let _statistics = RunTimes::enable()?;
+    let own = |name: &str| -> Vec<RunTime> {
+        let all = RunTimes::of(name).into_iter();
+        all.filter(|p| !others.contains(&p.program)).collect()
+    };
+    let now = || -> Result<Vec<RunTime>> {
+        let mut taken: Vec<u32> = Vec::new();
+        let mut found = Vec::new();
+        for &(_, name) in work.programs() {
+            let program = own(name).into_iter().find(|p| !taken.contains(&p.program));
+            let program = program.with_context(|| format!("there is no program {name}"))?;
+            taken.push(program.program);
+            found.push(program);
+        }
+        Ok(found)
+    };
+    let before = now()?;
+    let requests = load()?.requests;
+    let after = now()?;
+    let cost = |(((side, _), before), after): (((&str, &str), &RunTime), &RunTime)| {
+        let runs = after.runs - before.runs;
+        let ns = (after.run_time_ns - before.run_time_ns) as f64 / runs.max(1) as f64;
+        (side.to_owned(), json!({ "ns": ns, "segments": runs }))
+    };
+    let costs = work
+        .programs()
+        .iter()
+        .copied()
+        .zip(&before)
+        .zip(&after)
+        .map(cost);
+    let costs: serde_json::Map<String, Value> = costs.collect();
+    for (way, cost) in &costs {
+        let segments = cost["segments"].as_u64().unwrap_or(0);
+        ensure!(
+            segments >= requests,
+            "{segments} segments {way} cannot carry {requests} requests and answers"
+        );
+    }
+    Ok(Value::Object(costs))
+}
+
+/// Of an odd number of values, the middle one; NaN of none.
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Connections stay on their server, whatever happens to balancers, servers, keys and
+//! agents; and the kernels at both ends do not notice that their timestamps carry
+//! something. `cookie` is short, `cookie-soak` takes as long as real idleness and
+//! wraps do, `cookie-loss` and `cookie-uploads` compare with transfers without cookies.
+
+mod checks;
+mod loss;
+mod mptcp;
+mod service;
+mod soak;
+mod tiers;
+mod uploads;
+mod world;
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+
+use self::checks::Checks;
+use self::world::{Cookies, World, members};
+use super::{Context, Param, Scenario, param};
+pub use loss::CookieLoss;
+pub use mptcp::Mptcp;
+pub use soak::CookieSoak;
+pub use tiers::Tiers;
+pub use uploads::CookieUploads;
+
+pub struct Cookie;
+
+impl Scenario for Cookie {
+    fn name(&self) -> &'static str {
+        "cookie"
+    }
+
+    fn about(&self) -> &'static str {
+        "long-lived connections while servers, balancers, keys and agents change"
+    }
+
+    fn params(&self) -> &'static [Param] {
+        const PARAMS: &[Param] = &[
+            param("connections", "6", "connections to each VIP at each step"),
+            param("mode", "timestamp", "the VIPs' cookie"),
+            param(
+                "bits",
+                "20",
+                "cookie_bits; 20 make the ring of PAWS 4 s short (0: the mode's own)",
+            ),
+            param("measure", "false", "whether the balancer measures"),
+            param(
+                "outage",
+                "false",
+                "whether the client's link loses all for longer than the ring",
+            ),
+        ];
+        PARAMS
+    }
+
+    fn run(&self, context: &Context) -> Result<Value> {
+        let bits: u8 = context.param("bits")?;
+        let cookies = Cookies {
+            mode: context.param("mode")?,
+            bits: (bits > 0).then_some(bits),
+            measure: context.param("measure")?,
+        };
+        let world = World::build(context, 4, &members(0..3), cookies.clone())?;
+        let mut checks = Checks::new(context, world, context.param("connections")?)?;
+        checks.pool_changes()?;
+        checks.keys_rotate()?;
+        checks.balancer_is_swapped()?;
+        checks.agents_restart()?;
+        checks.syn_cookies()?;
+        checks.lost_syn_ack()?;
+        checks.late_syn_acks()?;
+        checks.ends_reach_the_server()?;
+        checks.time_wait_answers()?;
+        checks.offloads()?;
+        checks.clients_without_timestamps()?;
+        if cookies.mode != "timestamp-msb" {
+            let ring = Duration::from_millis(if bits == 20 { 4096 } else { 6000 });
+            checks.idle_and_streaming(ring)?;
+            if context.param("outage")? {
+                checks.outage(ring)?;
+            }
+        }
+        checks.finish()
+    }
+}
+
+/// What every run must show beside its own figures.
+fn ensure_unnoticed(before: &Counts, after: &Counts) -> Result<Value> {
+    let names = ["PAWSEstab", "TSEcrRejected", "PAWSActive"];
+    let rise = |name: &str| {
+        let at = |counts: &Counts| counts.get(name).copied().unwrap_or_default();
+        at(after) - at(before)
+    };
+    for name in names {
+        ensure!(rise(name) == 0, "{name} rose by {}", rise(name));
+    }
+    Ok(json!({
+        "paws_estab": rise("PAWSEstab"),
+        "tsecr_rejected": rise("TSEcrRejected"),
+        "retransmitted": rise("RetransSegs"),
+    }))
+}
+
+type Counts = std::collections::BTreeMap<String, u64>;

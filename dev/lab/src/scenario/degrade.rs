@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One of four servers becomes slow half-way; the same load under two
+//! schedulers. What `causeway-lab demo` shows.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::bench::Bench;
+use super::{Context, Param, Scenario, param};
+use crate::api::{self, History};
+use crate::balancer::{Forwarding, Settings};
+use crate::cgroup::Cgroup;
+use crate::cpu::CpuMeter;
+use crate::load::log::Log;
+use crate::load::{LoadConfig, Running, report};
+use crate::nginx::Nginx;
+use crate::outcome::{Conditions, Outcome, Run};
+use crate::sandbox::Sandbox;
+use crate::{clock, series};
+
+/// Period of a CPU quota; long periods would make the server stand still.
+const QUOTA_PERIOD: Duration = Duration::from_millis(10);
+
+/// Everything that makes the experiment.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Config {
+    /// Source of all chance.
+    pub seed: u64,
+    /// Length of each of the two runs.
+    pub run_s: f64,
+    /// When the server becomes slow.
+    pub degrade_at_s: f64,
+    /// Requests count from this long after.
+    pub settle_s: f64,
+    /// Interval of estimates and truths.
+    pub epoch_s: f64,
+    /// How many servers; the last one becomes slow.
+    pub servers: usize,
+    /// Its service times are multiplied by this.
+    pub factor: f64,
+    /// Share of one CPU that it keeps, if that is to be limited too.
+    pub quota: Option<f64>,
+    /// The load, but for its target, seed and length.
+    pub slots: usize,
+    /// Time between the pages of a user.
+    pub page_interval_ms: u64,
+    /// Requests per connection.
+    pub outstanding: usize,
+    /// Connections live at most this long.
+    pub max_age_ms: u64,
+    /// The two schedulers, in order.
+    pub schedulers: [String; 2],
+    /// How packets reach servers.
+    pub l2: bool,
+    /// Lines for the `[control]` table.
+    pub control: Vec<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            run_s: 20.0,
+            degrade_at_s: 10.0,
+            settle_s: 2.0,
+            epoch_s: 0.5,
+            servers: 4,
+            factor: 8.0,
+            quota: None,
+            slots: 40,
+            page_interval_ms: 1_000,
+            outstanding: 4,
+            max_age_ms: 2_000,
+            schedulers: ["maglev".into(), "latency".into()],
+            l2: false,
+            control: Vec::new(),
+        }
+    }
+}
+
+/// What is to be seen while a run is under way.
+#[derive(Debug, Clone)]
+pub struct Live {
+    /// The scheduler of this run.
+    pub scheduler: String,
+    /// Since the run's start.
+    pub at_s: f64,
+    /// Whether the slow server is slow already.
+    pub degraded: bool,
+    /// Answers per second since the last call.
+    pub requests_per_s: f64,
+    /// Mean latency of these.
+    pub mean_ms: f64,
+    /// Broken connections so far.
+    pub broken: u64,
+}
+
+/// Runs both schedulers and returns everything. `progress` is called about once
+/// per second.
+pub fn run(
+    sandbox: Sandbox,
+    binary: &std::path::Path,
+    config: &Config,
+    progress: &dyn Fn(&Live),
+) -> Result<Outcome> {
+    ensure!(
+        config.degrade_at_s + config.settle_s < config.run_s,
+        "a run must be longer than the time to its degradation and settling"
+    );
+    let bench = Bench::build(sandbox, 2, config.servers)?;
+    let [first, second] = &config.schedulers;
+    let baseline = run_once(&bench, binary, config, first, progress)?;
+    let latency_aware = run_once(&bench, binary, config, second, progress)?;
+    Ok(Outcome {
+        baseline,
+        latency_aware,
+        conditions: conditions(config, &bench),
+    })
+}
+
+fn run_once(
+    bench: &Bench,
+    binary: &std::path::Path,
+    config: &Config,
+    scheduler: &str,
+    progress: &dyn Fn(&Live),
+) -> Result<Run> {
+    let forwarding = if config.l2 {
+        Forwarding::L2
+    } else {
+        Forwarding::Ipip
+    };
+    let vip = bench.vip4(0, scheduler, forwarding);
+    let target = (vip.address, vip.port).into();
+    let settings = Settings {
+        vips: vec![vip],
+        control: config.control.clone(),
+        ..Settings::default()
+    };
+    let mut balancer = bench.balancer(binary, &settings)?;
+    let load = LoadConfig {
+        duration_ms: (config.run_s * 1000.0) as u64,
+        slots: config.slots,
+        page_interval_ms: config.page_interval_ms,
+        outstanding: config.outstanding,
+        max_age_ms: config.max_age_ms,
+        ..LoadConfig::new(target, config.seed)
+    };
+    let slow = bench.servers.last().context("no server")?;
+    slow.set_factor(1.0)?;
+    let cpu = CpuMeter::start()?;
+    let running = bench.load(&load)?;
+    let cgroup = watch(bench, config, scheduler, &running, slow, progress)?;
+    let log = running.finish()?;
+    let history = api::history(&balancer.socket())?;
+    let cpu_busy_pct = cpu.share()? * 100.0;
+    drop(cgroup);
+    slow.set_factor(1.0)?;
+    balancer.terminate()?;
+    balancer.detach()?;
+    Ok(assemble(
+        bench,
+        config,
+        scheduler,
+        &log,
+        &history,
+        cpu_busy_pct,
+    ))
+}
+
+/// Degrades the slow server when its time has come, and reports.
+fn watch(
+    bench: &Bench,
+    config: &Config,
+    scheduler: &str,
+    running: &Running,
+    slow: &Nginx,
+    progress: &dyn Fn(&Live),
+) -> Result<Option<Cgroup>> {
+    let mut cgroup = None;
+    let mut degraded = false;
+    let (mut last_at_s, mut last_requests, mut last_latency_ns) = (0.0, 0, 0);
+    while running.is_active() {
+        let now = clock::monotonic_ns();
+        let at_s = now.saturating_sub(running.start_ns()) as f64 / 1e9;
+        if !degraded && at_s >= config.degrade_at_s {
+            slow.set_factor(config.factor)?;
+            cgroup = limit(bench, config, slow)?;
+            degraded = true;
+        }
+        if at_s - last_at_s >= 1.0 {
+            let (requests, latency_ns) = (
+                running.progress().requests(),
+                running.progress().latency_ns(),
+            );
+            let new = (requests - last_requests) as f64;
+            progress(&Live {
+                scheduler: scheduler.to_owned(),
+                at_s,
+                degraded,
+                requests_per_s: new / (at_s - last_at_s),
+                mean_ms: (latency_ns - last_latency_ns) as f64 / 1e6 / new.max(1.0),
+                broken: running.progress().broken(),
+            });
+            (last_at_s, last_requests, last_latency_ns) = (at_s, requests, latency_ns);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(cgroup)
+}
+
+fn limit(bench: &Bench, config: &Config, slow: &Nginx) -> Result<Option<Cgroup>> {
+    let Some(quota) = config.quota else {
+        return Ok(None);
+    };
+    let group = Cgroup::create(bench.sandbox)?;
+    group.set_cpu(Some(quota), QUOTA_PERIOD)?;
+    slow.join(&group)?;
+    Ok(Some(group))
+}
+
+fn assemble(
+    bench: &Bench,
+    config: &Config,
+    scheduler: &str,
+    log: &Log,
+    history: &History,
+    cpu_busy_pct: f64,
+) -> Run {
+    let from_ns = log.start_ns + ((config.degrade_at_s + config.settle_s) * 1e9) as u64;
+    let epoch_ns = (config.epoch_s * 1e9) as u64;
+    let counted = report::summary(log, from_ns, log.end_ns);
+    Run {
+        scheduler: scheduler.to_owned(),
+        p50_ms: counted.p50_ms,
+        p90_ms: counted.p90_ms,
+        p99_ms: counted.p99_ms,
+        requests: counted.requests,
+        requests_per_s: counted.rps,
+        broken_connections: counted.broken_connections,
+        cpu_busy_pct,
+        client_cpu_pct: counted.generator.cores * 100.0,
+        send_delay_p50_us: counted.generator.send_delay_p50_us,
+        seconds: report::seconds(log),
+        quantiles: report::quantiles(log, from_ns, log.end_ns),
+        reals: series::tracks(log, history, &bench.real_names4(), epoch_ns),
+    }
+}
+
+fn conditions(config: &Config, bench: &Bench) -> Conditions {
+    let names = bench.real_names4();
+    let slow = names.last().cloned().unwrap_or_default();
+    let quota = config
+        .quota
+        .map(|q| format!(" and it keeps {:.0} % of one CPU", q * 100.0))
+        .unwrap_or_default();
+    let load = LoadConfig {
+        slots: config.slots,
+        page_interval_ms: config.page_interval_ms,
+        ..LoadConfig::new(([0, 0, 0, 0], 0).into(), config.seed)
+    };
+    Conditions {
+        seed: config.seed,
+        degradation: format!(
+            "service times of {slow} are multiplied by {} from {} s on{quota}",
+            config.factor, config.degrade_at_s
+        ),
+        degraded_real: slow,
+        factor: config.factor,
+        load: format!(
+            "{} users, each a page of {} to {} objects every {} ms (about {:.0} requests/s in \
+             all), at most {} requests outstanding per connection, connections of at most {} ms, \
+             service of {:.0} ms (median; at least {:.0} ms)",
+            load.slots,
+            load.page.objects.0,
+            load.page.objects.1,
+            load.page_interval_ms,
+            load.offered_rps(),
+            config.outstanding,
+            config.max_age_ms,
+            load.page.service_median_us / 1000.0,
+            f64::from(load.page.service_min_us) / 1000.0,
+        ),
+        run_s: config.run_s,
+        degraded_at_s: config.degrade_at_s,
+        settle_s: config.settle_s,
+        epoch_s: config.epoch_s,
+    }
+}
+
+/// The scenario `degrade`.
+pub struct Degrade;
+
+impl Scenario for Degrade {
+    fn name(&self) -> &'static str {
+        "degrade"
+    }
+
+    fn about(&self) -> &'static str {
+        "one of four servers becomes slow half-way; the same load under two schedulers"
+    }
+
+    fn params(&self) -> &'static [Param] {
+        const PARAMS: &[Param] = &[
+            param("run_s", "20", "length of each of the two runs, seconds"),
+            param(
+                "degrade_at_s",
+                "10",
+                "when the last server becomes slow, seconds",
+            ),
+            param(
+                "settle_s",
+                "2",
+                "requests count from this long after, seconds",
+            ),
+            param(
+                "epoch_s",
+                "0.5",
+                "interval of estimates and truths, seconds",
+            ),
+            param("servers", "4", "nginx servers"),
+            param(
+                "factor",
+                "8",
+                "service times of the slow server are multiplied by this",
+            ),
+            param(
+                "quota",
+                "1",
+                "share of one CPU that the slow server keeps; 1: no limit",
+            ),
+            param("slots", "40", "users of the load generator"),
+            param("interval_ms", "1000", "time between the pages of a user"),
+            param("outstanding", "4", "requests per connection"),
+            param("max_age_ms", "2000", "longest life of a connection"),
+            param("first", "maglev", "scheduler of the first run"),
+            param("second", "latency", "scheduler of the second run"),
+            param("forwarding", "ipip", "ipip or l2"),
+            param(
+                "control",
+                "",
+                "lines for the [control] table, with ; between them",
+            ),
+        ];
+        PARAMS
+    }
+
+    fn run(&self, context: &Context) -> Result<Value> {
+        let quota: f64 = context.param("quota")?;
+        let control: String = context.param("control")?;
+        let lines = control.split(';').map(str::trim).filter(|l| !l.is_empty());
+        let config = Config {
+            seed: context.seed,
+            run_s: context.param("run_s")?,
+            degrade_at_s: context.param("degrade_at_s")?,
+            settle_s: context.param("settle_s")?,
+            epoch_s: context.param("epoch_s")?,
+            servers: context.param("servers")?,
+            factor: context.param("factor")?,
+            quota: (quota < 1.0).then_some(quota),
+            slots: context.param("slots")?,
+            page_interval_ms: context.param("interval_ms")?,
+            outstanding: context.param("outstanding")?,
+            max_age_ms: context.param("max_age_ms")?,
+            schedulers: [context.param("first")?, context.param("second")?],
+            l2: context.param::<String>("forwarding")? == "l2",
+            control: lines.map(str::to_owned).collect(),
+        };
+        let outcome = run(context.sandbox, &context.binary, &config, &|live| {
+            context.say(format!(
+                "{:<8} {:5.1} s  {:6.0} requests/s  mean {:6.1} ms  broken {}{}",
+                live.scheduler,
+                live.at_s,
+                live.requests_per_s,
+                live.mean_ms,
+                live.broken,
+                if live.degraded { "  (degraded)" } else { "" }
+            ));
+        })?;
+        Ok(serde_json::json!({ "summary": outcome.summary(), "outcome": outcome }))
+    }
+}

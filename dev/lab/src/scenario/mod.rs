@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Scenarios: named experiments on real traffic, reproducible from their seed
+//! and parameters, each with a result in JSON.
+
+mod accept_queue;
+mod accuracy;
+mod accuracy_web;
+mod agent_cost;
+mod bench;
+mod bifrost;
+mod certes;
+mod client_latency;
+mod control;
+mod cookie;
+mod cookie_kit;
+pub mod degrade;
+mod direct;
+mod fct;
+mod health;
+mod packet_cost;
+mod paper;
+mod pcc_scale;
+mod quic_cid;
+mod quic_smoke;
+mod replace;
+mod rtt_explain;
+mod rtt_peers;
+mod rtt_study;
+mod smoke;
+mod syn_flood;
+mod takeover;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::{Context as _, Result, bail};
+use serde::Serialize;
+use serde_json::Value;
+
+pub(crate) use self::bifrost::plain_tunnel;
+use crate::sandbox::Sandbox;
+
+/// One experiment.
+pub trait Scenario: Sync {
+    /// Word that names it on the command line.
+    fn name(&self) -> &'static str;
+    /// One sentence.
+    fn about(&self) -> &'static str;
+    /// What can be set.
+    fn params(&self) -> &'static [Param];
+    /// Runs it. An error means that it could not be run or that what it checks
+    /// does not hold; figures without a verdict go into the value.
+    fn run(&self, context: &Context) -> Result<Value>;
+    /// A result of [`Scenario::run`] as a table for people, where there is one.
+    fn table(&self, _result: &Value) -> Option<String> {
+        None
+    }
+}
+
+/// A parameter of a scenario.
+#[derive(Debug, Clone, Copy)]
+pub struct Param {
+    /// Word before the `=`.
+    pub name: &'static str,
+    /// Used when it is not given.
+    pub default: &'static str,
+    /// Half a sentence, with the unit.
+    pub about: &'static str,
+}
+
+/// Shorthand for tables of parameters.
+const fn param(name: &'static str, default: &'static str, about: &'static str) -> Param {
+    Param {
+        name,
+        default,
+        about,
+    }
+}
+
+/// What a scenario gets.
+pub struct Context {
+    /// Proof that the scenario may build things.
+    pub sandbox: Sandbox,
+    /// The `causeway` binary under test.
+    pub binary: PathBuf,
+    /// Source of all chance.
+    pub seed: u64,
+    params: BTreeMap<&'static str, String>,
+    progress: Box<dyn Fn(&str)>,
+}
+
+impl Context {
+    /// A parameter's value.
+    ///
+    /// # Errors
+    /// When it cannot be read as a `T`, or the scenario has no such parameter.
+    pub fn param<T: FromStr>(&self, name: &str) -> Result<T> {
+        let text = self
+            .params
+            .get(name)
+            .with_context(|| format!("no parameter {name}"))?;
+        text.parse()
+            .ok()
+            .with_context(|| format!("{name} = {text:?} cannot be read"))
+    }
+
+    /// Tells whoever watches what is going on.
+    pub fn say(&self, message: impl AsRef<str>) {
+        (self.progress)(message.as_ref());
+    }
+}
+
+/// A scenario's result with everything that is needed to run it again.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// The scenario's name.
+    pub scenario: &'static str,
+    /// Every parameter, also those left at their defaults.
+    pub parameters: BTreeMap<&'static str, String>,
+    /// The seed.
+    pub seed: u64,
+    /// What the scenario found.
+    pub result: Value,
+    /// Its runs, where it makes several of one form: for outside programs, at the top.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runs: Option<Value>,
+    /// Figures under names that outside programs rely on, at the top as well.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<serde_json::Map<String, Value>>,
+}
+
+/// The key of a result under which [`Report::interface`] stands.
+const INTERFACE: &str = "interface";
+
+/// All scenarios, by name.
+pub fn all() -> &'static [&'static dyn Scenario] {
+    &[
+        &direct::Direct,
+        &smoke::Smoke,
+        &takeover::Takeover,
+        &replace::Replace,
+        &accuracy::Accuracy,
+        &accuracy_web::AccuracyWeb,
+        &bifrost::Bifrost,
+        &bifrost::BifrostFaults,
+        &bifrost::BifrostBalancer,
+        &degrade::Degrade,
+        &control::Control,
+        &rtt_explain::RttExplain,
+        &rtt_peers::RttPeers,
+        &rtt_study::RttStudy,
+        &packet_cost::PacketCost,
+        &certes::Certes,
+        &certes::CertesDrops,
+        &accept_queue::AcceptQueue,
+        &client_latency::ClientLatency,
+        &agent_cost::AgentCost,
+        &pcc_scale::PccScale,
+        &fct::Fct,
+        &cookie::Cookie,
+        &cookie::CookieSoak,
+        &cookie::CookieLoss,
+        &cookie::CookieUploads,
+        &cookie::Mptcp,
+        &cookie::Tiers,
+        &health::Health,
+        &paper::Paper,
+        &quic_cid::QuicCid,
+        &quic_smoke::QuicSmoke,
+        &syn_flood::SynFlood,
+    ]
+}
+
+/// A request to run a scenario.
+pub struct Request {
+    /// Its name.
+    pub name: String,
+    /// Source of all chance.
+    pub seed: u64,
+    /// Parameters that differ from their defaults.
+    pub params: Vec<(String, String)>,
+    /// The `causeway` binary under test.
+    pub binary: PathBuf,
+    /// Takes progress messages.
+    pub progress: Box<dyn Fn(&str)>,
+}
+
+/// Runs one scenario.
+///
+/// # Errors
+/// When there is no such scenario or parameter, or the scenario fails.
+pub fn execute(sandbox: Sandbox, request: Request) -> Result<Report> {
+    let scenario = find(&request.name)?;
+    let params = merge(scenario, request.params)?;
+    let context = Context {
+        sandbox,
+        binary: request.binary,
+        seed: request.seed,
+        params,
+        progress: request.progress,
+    };
+    let mut result = scenario
+        .run(&context)
+        .with_context(|| format!("scenario {} (seed {})", scenario.name(), context.seed))?;
+    let runs = result.as_object_mut().and_then(|all| all.remove("runs"));
+    let mut interface = result.get(INTERFACE).and_then(Value::as_object).cloned();
+    if let Some(interface) = &mut interface {
+        // The report has it already.
+        interface.remove("seed");
+    }
+    Ok(Report {
+        scenario: scenario.name(),
+        parameters: context.params,
+        seed: context.seed,
+        result,
+        runs,
+        interface,
+    })
+}
+
+/// The scenario of that name.
+///
+/// # Errors
+/// When there is none; the message lists those that exist.
+pub fn find(name: &str) -> Result<&'static dyn Scenario> {
+    if let Some(found) = all().iter().find(|s| s.name() == name) {
+        return Ok(*found);
+    }
+    let names: Vec<_> = all().iter().map(|s| s.name()).collect();
+    bail!(
+        "there is no scenario {name:?}; choose one of {}",
+        names.join(", ")
+    )
+}
+
+fn merge(
+    scenario: &dyn Scenario,
+    given: Vec<(String, String)>,
+) -> Result<BTreeMap<&'static str, String>> {
+    let known = scenario.params();
+    let mut values: BTreeMap<_, _> = known
+        .iter()
+        .map(|p| (p.name, p.default.to_owned()))
+        .collect();
+    for (name, value) in given {
+        let Some(param) = known.iter().find(|p| p.name == name) else {
+            let names: Vec<_> = known.iter().map(|p| p.name).collect();
+            bail!(
+                "{} has no parameter {name:?}; it has {}",
+                scenario.name(),
+                names.join(", ")
+            );
+        };
+        values.insert(param.name, value);
+    }
+    Ok(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_parameters_are_unique() {
+        for (i, scenario) in all().iter().enumerate() {
+            assert!(all()[..i].iter().all(|s| s.name() != scenario.name()));
+            let params = scenario.params();
+            for (j, param) in params.iter().enumerate() {
+                assert!(params[..j].iter().all(|p| p.name != param.name));
+            }
+        }
+    }
+
+    #[test]
+    fn unknown_words_are_refused_with_those_known() {
+        let unknown = find("direkt")
+            .err()
+            .map(|e| e.to_string())
+            .unwrap_or_default();
+        assert!(unknown.contains("direct"), "{unknown}");
+        let bad = merge(&direct::Direct, vec![("slot".into(), "1".into())]).err();
+        assert!(
+            bad.map(|e| e.to_string())
+                .unwrap_or_default()
+                .contains("slots")
+        );
+    }
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the balancer costs per packet on live traffic, by the kernel's own
+//! statistics, with and without measurement. The benchmark beside it
+//! (`make bench-dataplane`) repeats single packets; here they come as they come,
+//! and the cache holds what else the machine does.
+
+use anyhow::{Context as _, Result, ensure};
+use causeway_io::{RunTime, RunTimes};
+use serde_json::{Value, json};
+
+use super::bench::Bench;
+use super::{Context, Param, Scenario, param};
+use crate::api;
+use crate::balancer::{Forwarding, Settings};
+use crate::load::{LoadConfig, report};
+
+/// The balancer's program, by its C name.
+const PROGRAM: &str = "causeway_lb";
+/// Packets of neighbours and of closing connections may come between two readings.
+const UNEVEN: u64 = 32;
+
+pub struct PacketCost;
+
+impl Scenario for PacketCost {
+    fn name(&self) -> &'static str {
+        "packet-cost"
+    }
+
+    fn about(&self) -> &'static str {
+        "what the balancer costs per packet on live traffic, with and without measurement"
+    }
+
+    fn params(&self) -> &'static [Param] {
+        const PARAMS: &[Param] = &[
+            param("seconds", "5", "length of each of the two runs"),
+            param("slots", "40", "users of the load generator"),
+            param("interval_ms", "400", "time between the pages of a user"),
+        ];
+        PARAMS
+    }
+
+    fn run(&self, context: &Context) -> Result<Value> {
+        let bench = Bench::build(context.sandbox, 2, 2)?;
+        let _statistics = RunTimes::enable()?;
+        let measured = run_once(context, &bench, true)?;
+        let unmeasured = run_once(context, &bench, false)?;
+        Ok(json!({ "measured": measured, "unmeasured": unmeasured, "unit": "ns per packet" }))
+    }
+}
+
+fn run_once(context: &Context, bench: &Bench, measure: bool) -> Result<Value> {
+    let vip = bench.vip4(0, "maglev", Forwarding::Ipip);
+    let target = (vip.address, vip.port).into();
+    let others: Vec<u32> = programs().map(|p| p.program).collect();
+    let settings = Settings {
+        vips: vec![vip],
+        measure: Some(measure),
+        ..Settings::default()
+    };
+    let mut balancer = bench.balancer(&context.binary, &settings)?;
+    let own = |p: &RunTime| !others.contains(&p.program);
+    let before = programs().find(own);
+    let before = before.context("the balancer's program is not loaded")?;
+    let counted = api::stats(&balancer.socket())?.packets();
+    let load = LoadConfig {
+        duration_ms: context.param::<u64>("seconds")? * 1000,
+        slots: context.param("slots")?,
+        page_interval_ms: context.param("interval_ms")?,
+        ..LoadConfig::new(target, context.seed)
+    };
+    let log = bench.load(&load)?.finish()?;
+    let after = programs().find(|p| p.program == before.program);
+    let after = after.context("the balancer's program went away")?;
+    let stats = api::stats(&balancer.socket())?;
+    let counted = stats.packets() - counted;
+    let samples = api::history(&balancer.socket())?.series.into_iter();
+    let samples: f64 = samples.flat_map(|s| s.epochs).map(|e| e.samples).sum();
+    balancer.terminate()?;
+    balancer.detach()?;
+    let clients = report::summary(&log, log.start_ns, log.end_ns);
+    let packets = after.runs - before.runs;
+    ensure!(
+        packets > clients.requests,
+        "{packets} packets cannot carry {} requests",
+        clients.requests
+    );
+    // The kernel's count against the verdicts': no packet goes uncounted, none counts twice.
+    ensure!(
+        packets.abs_diff(counted) <= UNEVEN,
+        "the program ran {packets} times, and its verdicts say {counted}"
+    );
+    ensure!(
+        (samples > 0.0) == measure,
+        "{samples} samples of latency, and measurement is {}",
+        if measure { "on" } else { "off" }
+    );
+    let ns = (after.run_time_ns - before.run_time_ns) as f64 / packets as f64;
+    context.say(format!(
+        "{} measurement: {ns:.0} ns per packet over {packets} packets",
+        if measure { "with" } else { "without" }
+    ));
+    Ok(json!({
+        "ns_per_packet": ns, "packets": packets, "counted": counted, "samples": samples,
+        "clients": clients,
+    }))
+}
+
+fn programs() -> impl Iterator<Item = RunTime> {
+    RunTimes::of(PROGRAM).into_iter()
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Figures 3, 5, 6, 7, 9, 10 and 11 of PIRATE on this machine: each workload is
+//! recorded as in the accuracy matrix, and every curve of the paper's is redone
+//! with window-chain and with the paper's own Algorithm 2 beside it.
+//!
+//! Figures 1, 2, 4 and 8 are left out: figure 1 is figure 5 (c) again, figure 2
+//! shows a made-up distribution, figure 4 classifies errors of PIRATE's, and
+//! figure 8 is the load balancer's (`causeway-lab run degrade`).
+
+mod curves;
+mod figures;
+mod rtt;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Context, Param, Scenario, param};
+use crate::plot::{self, Plot};
+
+pub struct Paper;
+
+/// One plot with the figures that a table shows.
+#[derive(Debug, Serialize)]
+pub struct Figure {
+    /// Number in the paper, with the part.
+    pub number: &'static str,
+    pub title: String,
+    /// Unit of the values below.
+    pub unit: &'static str,
+    pub curves: Vec<Summary>,
+    #[serde(skip)]
+    plot: Plot,
+}
+
+/// What a table says of one curve.
+#[derive(Debug, Serialize)]
+pub struct Summary {
+    pub name: String,
+    pub p10: f64,
+    pub p50: f64,
+    pub p90: f64,
+    pub p99: f64,
+}
+
+impl Figure {
+    /// A figure whose lines are cumulative distributions.
+    fn of_distributions(
+        number: &'static str,
+        title: &str,
+        unit: &'static str,
+        x_log: bool,
+        lines: Vec<plot::Line>,
+    ) -> Self {
+        let curves = lines.iter().map(|line| {
+            let at = |share| plot::quantile(&line.points, share).unwrap_or(f64::NAN);
+            Summary {
+                name: line.name.clone(),
+                p10: at(0.1),
+                p50: at(0.5),
+                p90: at(0.9),
+                p99: at(0.99),
+            }
+        });
+        Self {
+            number,
+            title: title.to_owned(),
+            unit,
+            curves: curves.collect(),
+            plot: Plot {
+                title: format!("{number}: {title}"),
+                x_label: unit.to_owned(),
+                x_log,
+                y_label: "share".to_owned(),
+                lines,
+            },
+        }
+    }
+
+    /// A figure whose lines are drawn as they are; the table shows their values.
+    fn of_lines(number: &'static str, title: &str, x_label: &str, lines: Vec<plot::Line>) -> Self {
+        let by_value = |line: &plot::Line| plot::Line {
+            name: line.name.clone(),
+            points: plot::cdf(&line.points.iter().map(|p| (p.1, 1.0)).collect::<Vec<_>>()),
+        };
+        let distributions = lines.iter().map(by_value).collect();
+        let figure = Self::of_distributions(number, title, "ms", false, distributions);
+        Self {
+            plot: Plot {
+                x_label: x_label.to_owned(),
+                y_label: "ms".to_owned(),
+                lines,
+                ..figure.plot
+            },
+            ..figure
+        }
+    }
+}
+
+impl Scenario for Paper {
+    fn name(&self) -> &'static str {
+        "paper"
+    }
+
+    fn about(&self) -> &'static str {
+        "figures 3, 5, 6, 7, 9, 10 and 11 of the PIRATE paper, redone as plots and tables"
+    }
+
+    fn params(&self) -> &'static [Param] {
+        const PARAMS: &[Param] = &[
+            param("seconds", "8", "length of each load"),
+            param("out", "", "directory for the plots (SVG); empty: none"),
+            param("figures", "", "numbers, comma-separated; empty: all"),
+        ];
+        PARAMS
+    }
+
+    fn run(&self, context: &Context) -> Result<Value> {
+        let figures = figures::all(context)?;
+        let out: String = context.param("out")?;
+        if !out.is_empty() {
+            let out = PathBuf::from(out);
+            let failed = || format!("cannot write plots to {}", out.display());
+            fs::create_dir_all(&out).with_context(failed)?;
+            for figure in &figures {
+                let file = format!("figure-{}.svg", figure.number);
+                fs::write(out.join(file), figure.plot.svg()?).with_context(failed)?;
+            }
+        }
+        Ok(serde_json::to_value(figures)?)
+    }
+
+    fn table(&self, result: &Value) -> Option<String> {
+        let mut text = String::new();
+        for figure in result.as_array()? {
+            let word = |name: &str| figure.get(name).and_then(Value::as_str);
+            let (number, title, unit) = (word("number")?, word("title")?, word("unit")?);
+            writeln!(text, "figure {number}: {title} [{unit}]").ok()?;
+            writeln!(
+                text,
+                "  {:<28} {:>9} {:>9} {:>9} {:>9}",
+                "", "p10", "p50", "p90", "p99"
+            )
+            .ok()?;
+            for curve in figure.get("curves")?.as_array()? {
+                let at = |name: &str| curve.get(name).and_then(Value::as_f64);
+                write!(text, "  {:<28}", curve.get("name")?.as_str()?).ok()?;
+                for name in ["p10", "p50", "p90", "p99"] {
+                    write!(text, " {:>9.3}", at(name).unwrap_or(f64::NAN)).ok()?;
+                }
+                text.push('\n');
+            }
+        }
+        Some(text)
+    }
+}

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+//! QUIC connections on real stacks, whose ids carry their server's: clients move, NATs
+//! give other ports, the pool changes, the balancer is swapped for an empty one, and
+//! keys are rotated. Beside it the same load on the balancer's table and hash alone.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+
+use super::bench::Bench;
+use super::{Context, Param, Scenario, param};
+use crate::api;
+use crate::balancer::{Balancer, Forwarding, Settings, Vip};
+use crate::load::log::Log;
+use crate::load::{LoadConfig, Running, report};
+use crate::quic::client::Options;
+use crate::quic::{self, Cid, Server, ServerConfig, Stack};
+use crate::scenario::bench::QUIC_PORT;
+
+const SERVERS: usize = 4;
+/// Octets of the nonce: ids of all configurations have one length.
+const NONCE: u8 = 8;
+
+pub struct QuicCid;
+
+impl Scenario for QuicCid {
+    fn name(&self) -> &'static str {
+        "quic-cid"
+    }
+
+    fn about(&self) -> &'static str {
+        "QUIC connections on quinn and quic-go stay on their servers, whatever changes"
+    }
+
+    fn params(&self) -> &'static [Param] {
+        const PARAMS: &[Param] = &[
+            param("step_ms", "4000", "time between two changes"),
+            param("slots", "12", "users of each of the three kinds of clients"),
+            param(
+                "servers",
+                "quinn,quic-go",
+                "stacks of the servers, by turns",
+            ),
+            param("algorithm", "siphash", "siphash, aes or plain"),
+            param("beside", "true", "whether to run the same without ids"),
+        ];
+        PARAMS
+    }
+
+    fn run(&self, context: &Context) -> Result<Value> {
+        let bench = Bench::bare(context.sandbox, 3, SERVERS)?;
+        let mut runs = vec![one(context, &bench, true)?];
+        let broken = |run: &Value| run["broken_connections"].as_u64().unwrap_or(u64::MAX);
+        if context.param("beside")? {
+            runs.push(one(context, &bench, false)?);
+            ensure!(
+                broken(&runs[1]) > 0,
+                "without ids nothing broke either: this shows nothing"
+            );
+        }
+        ensure!(
+            broken(&runs[0]) == 0,
+            "broken connections: {}",
+            runs[0]["broken_by"]
+        );
+        Ok(json!({ "runs": runs }))
+    }
+}
+
+/// The world of one run.
+struct World<'a> {
+    context: &'a Context,
+    bench: &'a Bench,
+    stacks: Vec<Stack>,
+    servers: Vec<Server>,
+    /// The service over IPv4 and over IPv6.
+    vips: [Vip; 2],
+    algorithm: String,
+    with_ids: bool,
+}
+
+fn one(context: &Context, bench: &Bench, with_ids: bool) -> Result<Value> {
+    let mut vips = [
+        bench.quic_vip4(0, "round-robin", Forwarding::Ipip),
+        bench.quic_vip6(0, "round-robin", Forwarding::Ipip),
+    ];
+    for vip in &mut vips {
+        for (id, real) in vip.reals.iter_mut().enumerate() {
+            real.keys
+                .extend(with_ids.then(|| format!("id = {}", id_of(id))));
+        }
+    }
+    let servers: String = context.param("servers")?;
+    let mut world = World {
+        context,
+        bench,
+        stacks: servers.split(',').map(str::parse).collect::<Result<_>>()?,
+        servers: Vec::new(),
+        vips,
+        algorithm: context.param("algorithm")?,
+        with_ids,
+    };
+    world.start_servers()?;
+    world.run()
+}
+
+/// Ids that have nothing to do with the order of servers.
+fn id_of(server: usize) -> u16 {
+    [700, 1, 1023, 12][server % SERVERS]
+}
+
+/// A key of a configuration; any will do.
+fn key_of(number: u8) -> String {
+    format!("{:02x}", 0x51 + number).repeat(16)
+}
+
+impl World<'_> {
+    fn start_servers(&mut self) -> Result<()> {
+        for (i, node) in self.bench.topology.servers.iter().enumerate() {
+            let config = ServerConfig {
+                cid: self.with_ids.then(|| self.cid(0, i)),
+                ..ServerConfig::new(&node.ipv4.to_string(), QUIC_PORT)?
+            };
+            self.servers
+                .push(Server::start(&node.netns, self.stack_of(i), &config)?);
+        }
+        Ok(())
+    }
+
+    fn stack_of(&self, server: usize) -> Stack {
+        self.stacks[server % self.stacks.len()]
+    }
+
+    fn cid(&self, number: u8, server: usize) -> Cid {
+        Cid {
+            number,
+            algorithm: self.algorithm.clone(),
+            server_id_len: 2,
+            nonce_len: NONCE,
+            key: key_of(number),
+            server: id_of(server).into(),
+        }
+    }
+
+    /// What the balancer gets: reals with their states, and these configurations.
+    fn settings(&self, reals: usize, drained: Option<usize>, numbers: &[u8]) -> Result<Settings> {
+        let mut vips = self.vips.clone();
+        let configs: Vec<String> = numbers
+            .iter()
+            .map(|&number| self.quic_cid(number))
+            .collect::<Result<_>>()?;
+        for vip in &mut vips {
+            vip.reals.truncate(reals);
+            if let Some(drained) = drained {
+                vip.reals[drained].drain = true;
+            }
+            if self.with_ids {
+                vip.keys = vec![format!("quic_cid = [{}]", configs.join(", "))];
+            }
+        }
+        Ok(Settings {
+            vips: vips.to_vec(),
+            // Then nothing but the ids knows where a connection is.
+            measure: Some(false),
+            ..Settings::default()
+        })
+    }
+
+    fn quic_cid(&self, number: u8) -> Result<String> {
+        let algorithm = &self.algorithm;
+        let lengths = format!("server_id_length = 2, nonce_length = {NONCE}");
+        if algorithm == "plain" {
+            return Ok(format!(
+                "{{ config = {number}, algorithm = \"plain\", {lengths} }}"
+            ));
+        }
+        let file = std::env::temp_dir().join(format!("quic-{number}.key"));
+        fs::write(&file, key_of(number))?;
+        Ok(format!(
+            "{{ config = {number}, algorithm = \"{algorithm}\", key = \"{}\", {lengths} }}",
+            file.display()
+        ))
+    }
+
+    fn run(&mut self) -> Result<Value> {
+        let step = Duration::from_millis(self.context.param("step_ms")?);
+        let name = if self.with_ids { "quic-cid" } else { "hash" };
+        let say = |what: &str| self.context.say(format!("{name}: {what}"));
+        let three = self.settings(SERVERS - 1, None, &[0])?;
+        let mut balancer = self.balancer(&three)?;
+        let loads = self.loads(step * 6)?;
+        sleep(step);
+        say("adding a server");
+        balancer.apply(&self.settings(SERVERS, None, &[0])?)?;
+        sleep(step);
+        say("draining a server");
+        let drained = self.settings(SERVERS, Some(0), &[0])?;
+        balancer.apply(&drained)?;
+        sleep(step);
+        say("swapping the balancer for an empty one");
+        balancer.kill()?;
+        balancer.detach()?;
+        balancer = self.balancer(&drained)?;
+        sleep(step);
+        if self.with_ids {
+            say("rotating keys");
+            self.rotate(&balancer)?;
+        }
+        let mut log = Log::default();
+        let mut broken = BTreeMap::new();
+        for (kind, load) in loads {
+            let part = load.finish()?;
+            self.count_broken(&kind, &part, &mut broken);
+            (log.start_ns, log.end_ns) = (part.start_ns, part.end_ns);
+            log.append(part);
+        }
+        let stats = api::stats(&balancer.socket())?;
+        let mut result = self.report(name, &log, &stats)?;
+        result["broken_by"] = json!(broken);
+        balancer.terminate()?;
+        balancer.detach()?;
+        Ok(result)
+    }
+
+    /// Another configuration: the balancer learns it before servers issue by it.
+    fn rotate(&mut self, balancer: &Balancer) -> Result<()> {
+        balancer.write_config(&self.settings(SERVERS, Some(0), &[0, 1])?)?;
+        balancer.reload_now()?;
+        let next: Vec<Cid> = (0..SERVERS).map(|server| self.cid(1, server)).collect();
+        let mut servers = self.servers.iter_mut().zip(&next);
+        servers.try_for_each(|(server, cid)| server.rotate(cid))
+    }
+
+    /// Broken connections of a kind of clients, by their server's stack and the reason.
+    fn count_broken(&self, kind: &str, log: &Log, broken: &mut BTreeMap<String, u64>) {
+        let nodes = &self.bench.topology.servers;
+        for connection in &log.connections {
+            let Some(fault) = connection.fault else {
+                continue;
+            };
+            let name = connection.real.and_then(|r| log.reals.get(usize::from(r)));
+            let server = name.and_then(|n| nodes.iter().position(|s| s.ipv4.to_string() == *n));
+            let stack = server.map_or("no server yet", |server| self.stack_of(server).name());
+            *broken
+                .entry(format!("{kind} to {stack}: {}", fault.name()))
+                .or_default() += 1;
+        }
+    }
+
+    fn balancer(&self, settings: &Settings) -> Result<Balancer> {
+        self.bench.balancer(&self.context.binary, settings)
+    }
+
+    /// Clients of both stacks that migrate, and clients behind NATs; half of each by
+    /// IPv6. Kinds have names.
+    fn loads(&self, length: Duration) -> Result<Vec<(String, Running)>> {
+        let namespaces = self.bench.client_namespaces();
+        let kinds = [
+            ("quinn that migrates", Stack::Quinn, Some(700), None),
+            ("quinn behind a NAT", Stack::Quinn, None, Some(900)),
+            ("quic-go that migrates", Stack::QuicGo, Some(800), None),
+        ];
+        let slots: usize = self.context.param("slots")?;
+        ensure!(slots > 1, "at least two slots: one of each family");
+        let mut loads = Vec::new();
+        for (i, (kind, stack, migrate_ms, nat_ms)) in kinds.into_iter().enumerate() {
+            for (family, vip) in ["IPv4", "IPv6"].into_iter().zip(&self.vips) {
+                let config = LoadConfig {
+                    duration_ms: length.as_millis() as u64,
+                    slots: slots / 2,
+                    // Some live through every change, others are made after it.
+                    max_age_ms: length.as_millis() as u64 * 2,
+                    page_interval_ms: 400,
+                    // While the balancer is swapped there is none for a moment, and a
+                    // client's first packets are repeated after 1, 3 and 7 s.
+                    timeout_ms: 10_000,
+                    ..LoadConfig::new((vip.address, QUIC_PORT).into(), self.context.seed)
+                };
+                let options = Options { migrate_ms, nat_ms };
+                let clients = std::slice::from_ref(&namespaces[i]);
+                let load = quic::load(stack, clients, &config, &options)?;
+                loads.push((format!("{kind}, {family}"), load));
+            }
+        }
+        Ok(loads)
+    }
+
+    fn report(&self, name: &str, log: &Log, stats: &api::Stats) -> Result<Value> {
+        let clients = report::summary(log, log.start_ns, log.end_ns);
+        let lost: u64 = log.connections.iter().map(|c| u64::from(c.lost)).sum();
+        self.context.say(format!(
+            "{name}: {} connections, {} moves, {} broken",
+            clients.connections, log.migrations, clients.broken_connections
+        ));
+        ensure!(
+            log.migrations > 0 && clients.requests > 0,
+            "nothing moved: {clients:?}"
+        );
+        let results: BTreeMap<_, _> = stats
+            .vips
+            .iter()
+            .flat_map(|vip| &vip.cookie.results)
+            .filter(|result| result.packets > 0)
+            .map(|result| (&result.result, result.packets))
+            .collect();
+        Ok(json!({
+            "name": name, "transport": "quic", "algorithm": self.algorithm,
+            "connections": clients.connections,
+            "broken_connections": clients.broken_connections,
+            "requests": clients.requests, "broken_requests": lost,
+            "client_moves": log.migrations, "faults": clients.faults,
+            "p50_ms": clients.p50_ms, "p99_ms": clients.p99_ms,
+            "verdicts": stats.verdicts(),
+            "cookie_results": results,
+        }))
+    }
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `causeway-lab sim`: models in virtual time. No root, no traffic; the same seed gives
+//! the same result on every machine.
+
+mod certes;
+mod control;
+mod figures;
+mod page;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+/// Arguments of `causeway-lab sim`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: SimCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum SimCommand {
+    /// What clients lose before they are connected: the sixteen workloads of Certes
+    Certes(certes::Args),
+    /// The latency controller's laws in closed loop, against plain hashing
+    Control(control::Args),
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self) -> Result<ExitCode> {
+        match self.command {
+            SimCommand::Certes(args) => args.run(),
+            SimCommand::Control(args) => args.run(),
+        }
+    }
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The product on real traffic: each scenario of the lab, kept short. Needs
+//! root, nginx and BPF; without them these tests fail.
+
+mod balancer;
+mod clients;
+mod commands;
+mod cookies;
+mod latency;
+mod tunnel;
+
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::Value;
+
+/// One scenario at a time: they measure time, and two cores are not much.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+fn lab() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_causeway-lab"));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Runs a scenario and returns its whole report.
+fn run(scenario: &str, params: &[&str]) -> Value {
+    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let file = tempfile::NamedTempFile::new().expect("result file");
+    let mut command = lab();
+    command
+        .args(["run", scenario, "--seed", "7", "--json"])
+        .arg(file.path());
+    for param in params {
+        command.args(["--param", param]);
+    }
+    let output = command.output().expect("causeway-lab runs");
+    let messages = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.success(),
+        "{scenario}: {}\n{messages}",
+        output.status
+    );
+    println!("{messages}");
+    let text = std::fs::read_to_string(file.path()).expect("result");
+    let report: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(report["scenario"], scenario);
+    assert_eq!(report["seed"], 7);
+    assert!(report["parameters"].is_object());
+    report
+}
+
+fn number(report: &Value, pointer: &str) -> f64 {
+    let value = report.pointer(pointer).and_then(Value::as_f64);
+    value.unwrap_or_else(|| panic!("no number at {pointer}"))
+}
