@@ -145,9 +145,11 @@ static __always_inline struct bpf_sock *own_socket(struct __sk_buff *skb, const 
  * TSval by the connection's clock. A clock that is lent comes back, as its end or the
  * lease's is near, or it was pushed out.
  */
-static __noinline int clock_tsval(const struct segment *seg, struct cookie_socket *state, u32 *tsval)
+static __noinline int
+clock_tsval(struct __sk_buff *skb, const struct segment *seg, struct cookie_socket *state, u32 *tsval)
 {
 	bool was_lent = state->is_lent;
+	enum cookie_segment kind;
 	u32 t, bits, cookie;
 
 	if (was_lent && !take_clock_back(state, seg->tsval)) {
@@ -159,8 +161,9 @@ static __noinline int clock_tsval(const struct segment *seg, struct cookie_socke
 		*tsval = *(volatile u32 *)&quick->clock.t << (state->clock.bits & 31) | state->cookie;
 		return 1;
 	}
+	kind = segment_kind(skb, seg, &state->clock);
 	bpf_spin_lock(&state->lock);
-	t = cookie_clock_stamp_ack(&state->clock, seg->tsval, seg->ack, seg->is_bare);
+	t = cookie_clock_stamp_kind(&state->clock, seg->tsval, kind);
 	bits = state->clock.bits;
 	cookie = state->cookie;
 	bpf_spin_unlock(&state->lock);
@@ -252,7 +255,7 @@ static __always_inline void cookie_out(struct __sk_buff *skb)
 	state = own_clock(skb, &seg);
 	if (!state)
 		state = first_clock(skb, &seg);
-	if (!state || !seg.ts_offset || !state->clock.bits || !clock_tsval(&seg, state, &tsval))
+	if (!state || !seg.ts_offset || !state->clock.bits || !clock_tsval(skb, &seg, state, &tsval))
 		return;
 	count_event(SC_STAMPED);
 	write_tsval(skb, &seg, tsval);

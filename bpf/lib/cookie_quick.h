@@ -281,14 +281,35 @@ static __always_inline void write_tsval(struct __sk_buff *skb, const struct segm
 	write_timestamp(skb, seg, seg->ts_offset, seg->tsval, tsval);
 }
 
+/*
+ * What the segment may do to T. The socket says more, which costs: data ask it only while
+ * it matters. The kernel counts data as sent when they are.
+ */
+__noinline int segment_kind(struct __sk_buff *skb, const struct segment *seg, const struct cookie_clock *clock)
+{
+	struct bpf_sock *sk = skb->sk;
+	struct tcp_sock *tp;
+
+	if (!seg || !clock)
+		return COOKIE_MOVES;
+	if (!seg->is_bare && !cookie_clock_is_busy(clock, seg->tsval))
+		return COOKIE_MOVES;
+	tp = sk ? bpf_skc_to_tcp_sock(sk) : NULL;
+	if (seg->is_bare)
+		return tp && is_receiving_cpu(tp) ? COOKIE_RECEIVING_ACK : COOKIE_ACK;
+	return tp && seg->seq == tp->snd_nxt ? COOKIE_DATA : COOKIE_MOVES;
+}
+
 /* The same way out: T by the clock in the line, as far as the lease goes. */
 static __always_inline MUST_USE bool stamp_quickly(struct __sk_buff *skb, const struct segment *seg, u64 name)
 {
 	struct quick_clock *quick = quick_of(name);
 	u32 t, bits, cookie;
+	enum cookie_segment kind;
 
 	if (!quick || !seg->ts_offset || seg->tcp_flags & (EST_TCP_SYN | EST_TCP_FIN | EST_TCP_RST))
 		return false;
+	kind = segment_kind(skb, seg, &quick->clock);
 	if (!claim_of(quick, name))
 		return false;
 	bits = quick->clock.bits & 31;
@@ -297,7 +318,7 @@ static __always_inline MUST_USE bool stamp_quickly(struct __sk_buff *skb, const 
 		return false;
 	}
 	take_echo(quick);
-	t = cookie_clock_stamp_ack(&quick->clock, seg->tsval, seg->ack, seg->is_bare);
+	t = cookie_clock_stamp_kind(&quick->clock, seg->tsval, kind);
 	cookie = quick->cookie;
 	quick->asked = 0;
 	release(quick);

@@ -38,7 +38,7 @@ struct segment {
 	};
 	u32 tsval;
 	u32 tsecr;
-	u32 ack;
+	u32 seq;
 	u16 tcp_offset;
 	u16 ts_offset; /* of TSval; 0: there is no timestamp */
 	u8 tcp_flags;
@@ -139,7 +139,7 @@ parse_tcp_header(struct cursor *cur, struct segment *seg, void *start, enum dire
 		seg->key6.proto = IPPROTO_TCP;
 	}
 	seg->tcp_offset = (u16)((void *)tcp - start);
-	seg->ack = bpf_ntohl(tcp->ack_seq);
+	seg->seq = bpf_ntohl(tcp->seq);
 	seg->tcp_flags = ((u8 *)tcp)[13];
 	seg->options_len = tcp->doff * 4 - sizeof(*tcp);
 	if (seg->options_len)
