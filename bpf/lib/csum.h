@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * Internet checksums (RFC 1071) by plain arithmetic: a helper call costs more than
- * the twenty bytes do. ConnTokens are summed in network byte order.
+ * the twenty bytes do. Words are summed in network byte order.
  */
 #ifndef CAUSEWAY_CSUM_H
 #define CAUSEWAY_CSUM_H
