@@ -167,7 +167,7 @@ int causeway_cookie_open(struct bpf_sock_ops *ops)
 	if (opens)
 		cookie_open(ops);
 	else
-		word_state(ops);
+		token_state(ops);
 	return 1;
 }
 
