@@ -8,13 +8,13 @@
  * VIP's host and adds no hop. The outer header has a TTL of its own, never
  * fragments, and carries the inner packet's DSCP and ECN (RFC 6040).
  */
-#ifndef CAUSEWAY_ENCAP_H
-#define CAUSEWAY_ENCAP_H
+#ifndef CAUSEWAY_LB_ENCAP_H
+#define CAUSEWAY_LB_ENCAP_H
 
-#include "../lib/csum.h"
+#include "../packet/icmp.h"
+#include "../packet/write.h"
 #include "flow_table.h"
 #include "gue.h"
-#include "../packet/icmp.h"
 
 #define OUTER_TTL 64
 #define DEFAULT_MTU 1500

@@ -182,7 +182,12 @@ impl<'a> Case<'a> {
         }
     }
 
-    fn baseline(name: &'static str, shot: Shot, program: i32, baselines: &'a Baselines<'a>) -> Self {
+    fn baseline(
+        name: &'static str,
+        shot: Shot,
+        program: i32,
+        baselines: &'a Baselines<'a>,
+    ) -> Self {
         Self {
             verdict: Some((baselines, Verdict::Established)),
             ..Self::new(name, shot, program)

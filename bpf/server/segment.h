@@ -3,8 +3,8 @@
  * A TCP segment as traffic control sees it: at a server, behind the tunnel, merged or
  * not yet split. Only its headers need be in one piece.
  */
-#ifndef CAUSEWAY_SEGMENT_H
-#define CAUSEWAY_SEGMENT_H
+#ifndef CAUSEWAY_SERVER_SEGMENT_H
+#define CAUSEWAY_SERVER_SEGMENT_H
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -15,8 +15,8 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "../shared/abi.h"
 #include "../packet/parse.h"
+#include "../shared/abi.h"
 
 #define TCP_CHECK_OFFSET 16
 #define TCP_OPTIONS_LEN_MAX 40

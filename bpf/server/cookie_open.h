@@ -3,10 +3,10 @@
  * A connection is established: its clock begins behind what the SYN-ACK carried. If a
  * stateful balancer gave it a token, its end is noticed, too.
  */
-#ifndef CAUSEWAY_COOKIE_OPEN_H
-#define CAUSEWAY_COOKIE_OPEN_H
+#ifndef CAUSEWAY_SERVER_COOKIE_OPEN_H
+#define CAUSEWAY_SERVER_COOKIE_OPEN_H
 
-#include "cookie_quick.h"
+#include "timestamp_cache.h"
 
 #define FAMILY_IPV4 2
 #define FAMILY_IPV6 10

@@ -3,8 +3,8 @@
  * What a stateful balancer tells a server with a SYN: the token that the connection's
  * timestamps shall end in. Kept by the connection's tuple until its socket is there.
  */
-#ifndef CAUSEWAY_WORD_H
-#define CAUSEWAY_WORD_H
+#ifndef CAUSEWAY_SERVER_CONN_TOKEN_H
+#define CAUSEWAY_SERVER_CONN_TOKEN_H
 
 #include "../packet/decap.h"
 

@@ -6,12 +6,12 @@
  * whatever comes back has the value restored that the kernel had put there, because
  * the kernel checks it (TSEcrRejected) and measures round trips by it.
  */
-#ifndef CAUSEWAY_COOKIE_SERVER_H
-#define CAUSEWAY_COOKIE_SERVER_H
+#ifndef CAUSEWAY_SERVER_COOKIE_H
+#define CAUSEWAY_SERVER_COOKIE_H
 
+#include "conn_token.h"
 #include "segment.h"
 #include "tcp_sock.h"
-#include "word.h"
 #include "../shared/cookie_clock.h"
 
 #define SERVER_VIPS 1024
@@ -26,7 +26,7 @@ const volatile u64 cfg_name_seed = 1;
 struct cookie_socket {
 	struct bpf_spin_lock lock; /* out and in may run on two CPUs */
 	u32 cookie;
-	u64 name; /* under which the clock is lent, see cookie_quick.h */
+	u64 name; /* under which the clock is lent, see timestamp_cache.h */
 	struct cookie_clock clock; /* bits 0: opened by this server, not its VIP's client */
 	u32 lease_t; /* as far as the clock runs while it is lent */
 	u32 is_lent;

@@ -4,8 +4,8 @@
  * where the running kernel has them. Kernels differ: 6.7 brought timestamps in
  * microseconds, 6.15 the check of the handshake's echo.
  */
-#ifndef CAUSEWAY_TCP_SOCK_H
-#define CAUSEWAY_TCP_SOCK_H
+#ifndef CAUSEWAY_SERVER_TCP_SOCK_H
+#define CAUSEWAY_SERVER_TCP_SOCK_H
 
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
