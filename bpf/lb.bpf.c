@@ -220,20 +220,6 @@ handle_fragment(struct cursor *cur, struct packet *pkt, const int family, enum v
 	return find_vip(pkt, family) != NULL;
 }
 
-/* Whether the packet's transport header is sound. */
-static __always_inline MUST_USE bool
-handle_transport(struct cursor *cur, struct packet *pkt, const int family, enum verdict *verdict)
-{
-	enum parsed parsed = PARSED_OTHER;
-
-	if (pkt->est.proto == IPPROTO_TCP)
-		parsed = parse_tcp(cur, pkt, family);
-	else if (pkt->est.proto == IPPROTO_UDP)
-		parsed = parse_udp(cur, pkt, family);
-	*verdict = parsed == PARSED_MALFORMED ? V_MALFORMED : V_NOT_VIP;
-	return parsed == PARSED;
-}
-
 /* One IP packet, behind the link header: parsed, given the key of its flow, balanced. */
 static __always_inline MUST_USE enum verdict
 handle_ip(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int family)
@@ -242,14 +228,20 @@ handle_ip(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int 
 	enum verdict verdict;
 	bool goes_on;
 
-	if (parsed == PARSED_FRAGMENT)
+	if (parsed == PARSED_FRAGMENT) {
 		goes_on = handle_fragment(cur, pkt, family, &verdict);
-	else if (parsed != PARSED)
-		return parsed == PARSED_MALFORMED ? V_MALFORMED : V_NOT_VIP;
-	else if (is_icmp(pkt, family))
+	} else if (parsed == PARSED && is_icmp(pkt, family)) {
 		goes_on = handle_icmp(ctx, cur, pkt, family, &verdict);
-	else
-		goes_on = handle_transport(cur, pkt, family, &verdict);
+	} else {
+		if (parsed == PARSED && pkt->est.proto == IPPROTO_TCP)
+			parsed = parse_tcp(cur, pkt, family);
+		else if (parsed == PARSED && pkt->est.proto == IPPROTO_UDP)
+			parsed = parse_udp(cur, pkt, family);
+		else if (parsed == PARSED)
+			parsed = PARSED_OTHER;
+		goes_on = parsed == PARSED;
+		verdict = parsed == PARSED_MALFORMED ? V_MALFORMED : V_NOT_VIP;
+	}
 	return goes_on ? balance(ctx, pkt, family) : verdict;
 }
 

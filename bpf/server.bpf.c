@@ -11,12 +11,12 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "lib/cookie_in.h"
-#include "lib/cookie_open.h"
-#include "lib/cookie_out.h"
-#include "packet/decap.h"
 #include "mirror.h"
-#include "lib/word.h"
+#include "packet/decap.h"
+#include "server/conn_token.h"
+#include "server/cookie_in.h"
+#include "server/cookie_open.h"
+#include "server/cookie_out.h"
 
 /* UDP port where GUE arrives; set by the loader. */
 const volatile u16 cfg_gue_port = GUE_PORT;
@@ -167,7 +167,7 @@ int causeway_cookie_open(struct bpf_sock_ops *ops)
 	if (opens)
 		cookie_open(ops);
 	else
-		word_state(ops);
+		token_state(ops);
 	return 1;
 }
 

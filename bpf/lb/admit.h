@@ -4,8 +4,8 @@
  * neither a token nor the flow table leads to one: what opens a flow, what is of a flow
  * that nothing is known of, and what is of one whose real is gone.
  */
-#ifndef CAUSEWAY_ADMIT_H
-#define CAUSEWAY_ADMIT_H
+#ifndef CAUSEWAY_LB_ADMIT_H
+#define CAUSEWAY_LB_ADMIT_H
 
 #include "conn_table.h"
 #include "cookie.h"

@@ -13,11 +13,11 @@
  * no lock: the CPU takes, user space alone puts back. An empty ring is no failure:
  * the connection goes without, by the flow table.
  */
-#ifndef CAUSEWAY_CONN_H
-#define CAUSEWAY_CONN_H
+#ifndef CAUSEWAY_LB_CONN_TABLE_H
+#define CAUSEWAY_LB_CONN_TABLE_H
 
-#include "flow_table.h"
 #include "../packet/tcp_options.h"
+#include "flow_table.h"
 
 /* Set by the loader. 0 partitions: no VIP is stateful, and nothing is looked up. */
 const volatile u32 cfg_conn_partitions = 0;

@@ -7,9 +7,9 @@
 #ifndef CAUSEWAY_LB_COOKIE_H
 #define CAUSEWAY_LB_COOKIE_H
 
+#include "../packet/tcp_options.h"
 #include "flow_table.h"
 #include "quic.h"
-#include "../packet/tcp_options.h"
 #include "vip.h"
 #include "../shared/cookie.h"
 

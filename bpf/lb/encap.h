@@ -8,13 +8,13 @@
  * VIP's host and adds no hop. The outer header has a TTL of its own, never
  * fragments, and carries the inner packet's DSCP and ECN (RFC 6040).
  */
-#ifndef CAUSEWAY_ENCAP_H
-#define CAUSEWAY_ENCAP_H
+#ifndef CAUSEWAY_LB_ENCAP_H
+#define CAUSEWAY_LB_ENCAP_H
 
-#include "../lib/csum.h"
+#include "../packet/icmp.h"
+#include "../packet/write.h"
 #include "flow_table.h"
 #include "gue.h"
-#include "../packet/icmp.h"
 
 #define OUTER_TTL 64
 #define DEFAULT_MTU 1500
@@ -117,16 +117,37 @@ static __always_inline u32 gue_families(const int family, const struct outer *ou
 	return (family == IPV6 ? GUE_INNER_IPV6 : 0) | (outer->ipv4 ? 0 : GUE_OUTER_IPV6);
 }
 
-/* In front of the packet, an outer header of the real's family. */
+/* The packet as it came, to the real's MAC address. */
 static __always_inline MUST_USE enum verdict
-encapsulate(struct xdp_md *ctx, const struct packet *pkt, const int family, const struct real *real,
-	    const struct route *route)
+forward_l2(struct xdp_md *ctx, const struct real *real, enum verdict verdict)
 {
-	struct ctl *control = get_ctl();
-	struct outer outer = tunnel_of(real, route);
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct ethhdr *eth = data;
+
+	if ((void *)(eth + 1) > end)
+		return V_MALFORMED;
+	__builtin_memcpy(eth->h_source, eth->h_dest, ETH_ALEN);
+	__builtin_memcpy(eth->h_dest, real->mac, ETH_ALEN);
+	return verdict;
+}
+
+/*
+ * Send the packet to the real, behind an outer header of the real's family or by its MAC
+ * address: the route's verdict, or why that was not possible.
+ */
+static __always_inline MUST_USE enum verdict
+forward(struct xdp_md *ctx, const struct packet *pkt, const int family, const struct real *real,
+	const struct route *route)
+{
 	void *data, *end, *ip;
+	struct ctl *control;
+	struct outer outer;
 	struct macs macs;
 
+	if (real->flags & REAL_L2)
+		return forward_l2(ctx, real, route->verdict);
+	control = get_ctl();
+	outer = tunnel_of(real, route);
 	if (!control || !has_gateway(control) || !has_source(control, &outer))
 		return V_NO_NEXT_HOP;
 	if (pkt->est.ip_len + outer.len > link_mtu(control))
@@ -147,30 +168,6 @@ encapsulate(struct xdp_md *ctx, const struct packet *pkt, const int family, cons
 	if (outer.gue && !finish_gue(ctx, pkt, gue_families(family, &outer), outer.token))
 		return V_MALFORMED;
 	return route->verdict;
-}
-
-/* The packet as it came, to the real's MAC address. */
-static __always_inline MUST_USE enum verdict
-forward_l2(struct xdp_md *ctx, const struct real *real, enum verdict verdict)
-{
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct ethhdr *eth = data;
-
-	if ((void *)(eth + 1) > end)
-		return V_MALFORMED;
-	__builtin_memcpy(eth->h_source, eth->h_dest, ETH_ALEN);
-	__builtin_memcpy(eth->h_dest, real->mac, ETH_ALEN);
-	return verdict;
-}
-
-/* Send the packet to the real: the route's verdict, or why that was not possible. */
-static __always_inline MUST_USE enum verdict
-forward(struct xdp_md *ctx, const struct packet *pkt, const int family, const struct real *real,
-	const struct route *route)
-{
-	if (real->flags & REAL_L2)
-		return forward_l2(ctx, real, route->verdict);
-	return encapsulate(ctx, pkt, family, real, route);
 }
 
 #endif

@@ -18,11 +18,11 @@
  * by another; a reader compares the whole key and then reads the tag again. What two
  * CPUs may do to each other is to lose an entry, never to give a flow another one's.
  */
-#ifndef CAUSEWAY_FLOW_TABLE_H
-#define CAUSEWAY_FLOW_TABLE_H
+#ifndef CAUSEWAY_LB_FLOW_TABLE_H
+#define CAUSEWAY_LB_FLOW_TABLE_H
 
-#include "maps.h"
 #include "../packet/parse.h"
+#include "maps.h"
 #include "../shared/mix.h"
 #include "../shared/siphash.h"
 

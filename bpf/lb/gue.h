@@ -5,10 +5,10 @@
  * module (`ip fou add port 6080 gue`) and Katran's reals take it. Variant 0, with a
  * header between the two, where the server has to be told something.
  */
-#ifndef CAUSEWAY_GUE_H
-#define CAUSEWAY_GUE_H
+#ifndef CAUSEWAY_LB_GUE_H
+#define CAUSEWAY_LB_GUE_H
 
-#include "../lib/csum.h"
+#include "../packet/write.h"
 #include "maps.h"
 
 /* Source ports of tunnels: the dynamic range of RFC 6335, chosen by the flow. */

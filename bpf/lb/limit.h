@@ -5,8 +5,8 @@
  * an interval, and one that comes too early for the tolerance is not let in. One entry
  * a prefix, in an array of 65,536: a full bucket evicts the one with the least debt.
  */
-#ifndef CAUSEWAY_LIMIT_H
-#define CAUSEWAY_LIMIT_H
+#ifndef CAUSEWAY_LB_LIMIT_H
+#define CAUSEWAY_LB_LIMIT_H
 
 #include "flow_table.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* The balancer's maps. Sizes are defaults; the loader may set others before it loads. */
-#ifndef CAUSEWAY_MAPS_H
-#define CAUSEWAY_MAPS_H
+#ifndef CAUSEWAY_LB_MAPS_H
+#define CAUSEWAY_LB_MAPS_H
 
 #include <stdbool.h>
 #include <linux/bpf.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* What a packet of a flow says about its real: connections, requests, latency. */
-#ifndef CAUSEWAY_MEASURE_H
-#define CAUSEWAY_MEASURE_H
+#ifndef CAUSEWAY_LB_MEASURE_H
+#define CAUSEWAY_LB_MEASURE_H
 
 #include "../packet/clock.h"
 #include "flow_table.h"

@@ -3,8 +3,8 @@
  * The second of two tiers: what a first-tier balancer has sent here in a tunnel becomes
  * the client's packet again, and is then balanced as if it had come by itself.
  */
-#ifndef CAUSEWAY_TIER_H
-#define CAUSEWAY_TIER_H
+#ifndef CAUSEWAY_LB_SECOND_TIER_H
+#define CAUSEWAY_LB_SECOND_TIER_H
 
 #include "../packet/decap.h"
 #include "maps.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* Counters. Per CPU, so plain additions. */
-#ifndef CAUSEWAY_COUNT_H
-#define CAUSEWAY_COUNT_H
+#ifndef CAUSEWAY_LB_STATS_H
+#define CAUSEWAY_LB_STATS_H
 
 #include "flow_table.h"
 

@@ -5,8 +5,8 @@
  * server, and leads the packets of servers that write no cookies. Newer entries evict
  * older ones, and nothing breaks without them.
  */
-#ifndef CAUSEWAY_SYN_CACHE_H
-#define CAUSEWAY_SYN_CACHE_H
+#ifndef CAUSEWAY_LB_SYN_CACHE_H
+#define CAUSEWAY_LB_SYN_CACHE_H
 
 #include "cookie.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* Which VIP a packet belongs to. */
-#ifndef CAUSEWAY_VIP_H
-#define CAUSEWAY_VIP_H
+#ifndef CAUSEWAY_LB_VIP_H
+#define CAUSEWAY_LB_VIP_H
 
-#include "maps.h"
 #include "../packet/parse.h"
+#include "maps.h"
 
 /* The key of the packet's destination with no port and no protocol: its address. */
 static __always_inline struct vip_key vip_address(const struct packet *pkt, const int family)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* What time it is. */
-#ifndef CAUSEWAY_CLOCK_H
-#define CAUSEWAY_CLOCK_H
+#ifndef CAUSEWAY_PACKET_CLOCK_H
+#define CAUSEWAY_PACKET_CLOCK_H
 
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>

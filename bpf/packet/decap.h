@@ -5,12 +5,11 @@
  * outer UDP checksum is not looked at: what it protects has checksums of its own,
  * and the kernel checks those (RFC 6936, section 3).
  */
-#ifndef CAUSEWAY_DECAP_H
-#define CAUSEWAY_DECAP_H
+#ifndef CAUSEWAY_PACKET_DECAP_H
+#define CAUSEWAY_PACKET_DECAP_H
 
-#include "../lib/csum.h"
-#include "link.h"
 #include "parse.h"
+#include "write.h"
 
 #define ECN_MASK 3
 #define ECN_NOT_ECT 0

@@ -3,12 +3,11 @@
  * ICMP and ICMPv6: echo requests to a VIP are answered, errors are steered by the
  * flow they quote, and packets too long for the tunnel are answered with the MTU.
  */
-#ifndef CAUSEWAY_ICMP_H
-#define CAUSEWAY_ICMP_H
+#ifndef CAUSEWAY_PACKET_ICMP_H
+#define CAUSEWAY_PACKET_ICMP_H
 
 
-#include "../lib/csum.h"
-#include "link.h"
+#include "write.h"
 
 /* The UAPI header linux/icmp.h draws in libc; this is all that is needed of it. */
 struct icmp_header {

@@ -4,8 +4,8 @@
  * and moves the cursor past it. What the rest of the program needs goes into
  * struct packet as values: pointers do not survive bpf_xdp_adjust_head.
  */
-#ifndef CAUSEWAY_PARSE_H
-#define CAUSEWAY_PARSE_H
+#ifndef CAUSEWAY_PACKET_PARSE_H
+#define CAUSEWAY_PACKET_PARSE_H
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>

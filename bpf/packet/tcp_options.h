@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* The TCP timestamp option where parse_tcp did not look for it. */
-#ifndef CAUSEWAY_TCP_OPTIONS_H
-#define CAUSEWAY_TCP_OPTIONS_H
+#ifndef CAUSEWAY_PACKET_TCP_OPTIONS_H
+#define CAUSEWAY_PACKET_TCP_OPTIONS_H
 
 #include "parse.h"
 

@@ -230,12 +230,12 @@ struct conn_free_ring {
 ABI_SIZE(struct conn_free_ring, 128 + 2 * CONN_RING);
 
 /* A connection with a token has opened or ended at its server. */
-struct word_event {
+struct token_event {
 	struct flow_key6 key; /* client to VIP; IPv4 as IPv4-mapped */
-	u32 word;
+	u32 token;
 	u32 opened; /* 0: it has ended */
 };
-ABI_SIZE(struct word_event, 48);
+ABI_SIZE(struct token_event, 48);
 
 /*
  * How a server is told a connection's token: with its SYN, as private data of GUE

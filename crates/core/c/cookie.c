@@ -46,9 +46,9 @@ u32 causeway_cookie_clock_stamp(struct cookie_clock *clock, u32 o)
 	return cookie_clock_stamp(clock, o);
 }
 
-u32 causeway_cookie_clock_stamp_ack(struct cookie_clock *clock, u32 o, u32 ack, u32 bare)
+u32 causeway_cookie_clock_stamp_kind(struct cookie_clock *clock, u32 o, u32 kind)
 {
-	return cookie_clock_stamp_ack(clock, o, ack, bare);
+	return cookie_clock_stamp_kind(clock, o, kind);
 }
 
 u32 causeway_cookie_clock_lease(const struct cookie_clock *clock)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The connections of a server whose balancer keeps them in slots: which are open,
-//! and which have opened or ended (`bpf/lib/word.h`).
+//! and which have opened or ended (`bpf/server/conn_token.h`).
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
@@ -84,7 +84,7 @@ impl ConnTokens {
         let mut builder = RingBufferBuilder::new();
         builder
             .add(&self.events, move |bytes| {
-                if let Some(event) = abi::WordEvent::from_bytes(bytes) {
+                if let Some(event) = abi::TokenEvent::from_bytes(bytes) {
                     sink.borrow_mut().push(&event);
                 }
                 0
@@ -96,8 +96,8 @@ impl ConnTokens {
 }
 
 impl Changes {
-    fn push(&mut self, event: &abi::WordEvent) {
-        let of = TokenOf::new(&event.key, event.word);
+    fn push(&mut self, event: &abi::TokenEvent) {
+        let of = TokenOf::new(&event.key, event.token);
         match event.opened {
             0 => self.ended.push(of),
             _ => self.opened.push(of),

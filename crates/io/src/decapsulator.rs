@@ -107,7 +107,10 @@ impl Decapsulator {
             cookie_keys: Table::new(plane.take_map("cookie_keys")?)?,
             cookie_vips: Table::new(plane.take_map("cookie_vips")?)?,
             cookie_events: PerCpu::new(plane.take_map("cookie_events")?)?,
-            tokens: ConnTokens::new(plane.take_map("held")?, plane.take_map("word_events")?)?,
+            tokens: ConnTokens::new(
+                plane.take_map("held_tokens")?,
+                plane.take_map("token_events")?,
+            )?,
             sees_opening,
             _plane: plane,
         };

@@ -14,8 +14,8 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "../../../bpf/packet/link.h"
 #include "../../../bpf/packet/parse.h"
+#include "../../../bpf/packet/write.h"
 
 #define BENCH_MAX_FLOWS 1048576
 #define BENCH_VIP_BE bpf_htonl(0xc000020a) /* 192.0.2.10 */

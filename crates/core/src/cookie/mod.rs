@@ -13,7 +13,7 @@ pub mod quic;
 #[cfg(test)]
 mod tests;
 
-pub use clock::Clock;
+pub use clock::{Clock, Kind};
 pub use format::{Format, FormatError, Mode};
 pub use key::{Epoch, Key, KeyError, Keys};
 

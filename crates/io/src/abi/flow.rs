@@ -64,12 +64,12 @@ plain! {
         /// Fingerprint and age class of each.
         tag: [u32; 16],
     }
-    /// Entry of a server's `word_events`.
-    "word_event" WordEvent {
+    /// Entry of a server's `token_events`.
+    "token_event" TokenEvent {
         /// Client to VIP; IPv4 as IPv4-mapped.
         key: FlowKey6,
         /// What its timestamps end in.
-        word: u32,
+        token: u32,
         /// 0: it has ended.
         opened: u32,
     }

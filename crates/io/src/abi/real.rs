@@ -92,7 +92,7 @@ plain! {
         hash_key: [u64; 2],
         /// Of this balancer's flow table alone.
         table_seed: u64,
-        /// Source of IP-in-IP headers that end in a connection's word; 0: none.
+        /// Source of IP-in-IP headers that end in a connection's token; 0: none.
         token4_be: [u8; 4],
         /// The same for outer IPv6 headers.
         token6_be: [u8; 16],

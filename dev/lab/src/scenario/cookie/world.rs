@@ -19,6 +19,7 @@ use tempfile::TempDir;
 
 use super::service::{self, Connection};
 use crate::api;
+use crate::link;
 use crate::netns::Netns;
 use crate::scenario::Context;
 use crate::topology::{BACK_MTU, DEVICE, Node, Shape, Topology, vip4, vip6};
@@ -133,6 +134,21 @@ impl World {
     /// The namespace of the client.
     pub fn client(&self) -> &Netns {
         &self.topology.clients[0].netns
+    }
+
+    /// Offloads of segmentation, of merging and of checksums, at both ends. What clients
+    /// send has its checksum in any case: a veth that sends back loses the note that one is
+    /// still to be written.
+    pub fn set_offloads(&self, on: bool) -> Result<()> {
+        for server in &self.topology.servers {
+            server
+                .netns
+                .run(move || link::set_offloads(DEVICE, on).context("a server's offloads"))?;
+        }
+        self.client().run(move || {
+            link::set_segmentation(DEVICE, on)?;
+            link::set_gro(DEVICE, on).context("the client's offloads")
+        })
     }
 
     /// Opens `count` connections to each VIP.

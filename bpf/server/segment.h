@@ -3,8 +3,8 @@
  * A TCP segment as traffic control sees it: at a server, behind the tunnel, merged or
  * not yet split. Only its headers need be in one piece.
  */
-#ifndef CAUSEWAY_SEGMENT_H
-#define CAUSEWAY_SEGMENT_H
+#ifndef CAUSEWAY_SERVER_SEGMENT_H
+#define CAUSEWAY_SERVER_SEGMENT_H
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -15,8 +15,8 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "../shared/abi.h"
 #include "../packet/parse.h"
+#include "../shared/abi.h"
 
 #define TCP_CHECK_OFFSET 16
 #define TCP_OPTIONS_LEN_MAX 40
@@ -38,7 +38,7 @@ struct segment {
 	};
 	u32 tsval;
 	u32 tsecr;
-	u32 ack;
+	u32 seq;
 	u16 tcp_offset;
 	u16 ts_offset; /* of TSval; 0: there is no timestamp */
 	u8 tcp_flags;
@@ -139,7 +139,7 @@ parse_tcp_header(struct cursor *cur, struct segment *seg, void *start, enum dire
 		seg->key6.proto = IPPROTO_TCP;
 	}
 	seg->tcp_offset = (u16)((void *)tcp - start);
-	seg->ack = bpf_ntohl(tcp->ack_seq);
+	seg->seq = bpf_ntohl(tcp->seq);
 	seg->tcp_flags = ((u8 *)tcp)[13];
 	seg->options_len = tcp->doff * 4 - sizeof(*tcp);
 	if (seg->options_len)

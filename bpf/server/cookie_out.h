@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* Segments from a server to a client: the cookie goes into TSval. */
-#ifndef CAUSEWAY_COOKIE_OUT_H
-#define CAUSEWAY_COOKIE_OUT_H
+#ifndef CAUSEWAY_SERVER_COOKIE_OUT_H
+#define CAUSEWAY_SERVER_COOKIE_OUT_H
 
-#include "cookie_quick.h"
 #include "mss.h"
+#include "timestamp_cache.h"
 
 /* TSval of the modes without a clock of their own (see docs/explanation/cookies.md). */
 static __always_inline u32 natural_tsval(u32 o, u32 cookie, const struct cookie_format *format)
@@ -54,7 +54,7 @@ stateless_tsval(struct __sk_buff *skb, const struct segment *seg, const struct s
 }
 
 /*
- * A connection whose clock nobody knows: it is older than the agent, and the client
+ * A connection whose clock is not known: it is older than the agent, and the client
  * has echoed nothing since. Any timestamp could be one too old for its PAWS check. A
  * segment without one passes it, and the answer tells (RFC 7323 lets receivers drop
  * such a segment; then a later segment of the client tells).
@@ -145,22 +145,25 @@ static __always_inline struct bpf_sock *own_socket(struct __sk_buff *skb, const 
  * TSval by the connection's clock. A clock that is lent comes back, as its end or the
  * lease's is near, or it was pushed out.
  */
-static __noinline int clock_tsval(const struct segment *seg, struct cookie_socket *state, u32 *tsval)
+static __noinline int
+clock_tsval(struct __sk_buff *skb, const struct segment *seg, struct cookie_socket *state, u32 *tsval)
 {
 	bool was_lent = state->is_lent;
+	enum cookie_segment kind;
 	u32 t, bits, cookie;
 
 	if (was_lent && !take_clock_back(state, seg->tsval)) {
-		struct quick_clock *quick = quick_line(state->name);
+		struct timestamp_cache_line *line = cache_line(state->name);
 
 		/* Another CPU has the line: what it sends is as new as this. */
-		if (!quick)
+		if (!line)
 			return 0;
-		*tsval = *(volatile u32 *)&quick->clock.t << (state->clock.bits & 31) | state->cookie;
+		*tsval = *(volatile u32 *)&line->clock.t << (state->clock.bits & 31) | state->cookie;
 		return 1;
 	}
+	kind = segment_kind(skb, seg, &state->clock);
 	bpf_spin_lock(&state->lock);
-	t = cookie_clock_stamp_ack(&state->clock, seg->tsval, seg->ack, seg->is_bare);
+	t = cookie_clock_stamp_kind(&state->clock, seg->tsval, kind);
 	bits = state->clock.bits;
 	cookie = state->cookie;
 	bpf_spin_unlock(&state->lock);
@@ -247,12 +250,12 @@ static __always_inline void cookie_out(struct __sk_buff *skb)
 
 	if (!parse_segment(skb, &seg, TO_CLIENT))
 		return;
-	if (stamp_quickly(skb, &seg, segment_name(&seg)))
+	if (stamp_by_cache(skb, &seg, segment_name(&seg)))
 		return;
 	state = own_clock(skb, &seg);
 	if (!state)
 		state = first_clock(skb, &seg);
-	if (!state || !seg.ts_offset || !state->clock.bits || !clock_tsval(&seg, state, &tsval))
+	if (!state || !seg.ts_offset || !state->clock.bits || !clock_tsval(skb, &seg, state, &tsval))
 		return;
 	count_event(SC_STAMPED);
 	write_tsval(skb, &seg, tsval);

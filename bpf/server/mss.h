@@ -4,10 +4,10 @@
  * asks for segments that fit its own link. A SYN-ACK that asks for less spares each
  * client the round trip of a packet that is too big.
  */
-#ifndef CAUSEWAY_MSS_H
-#define CAUSEWAY_MSS_H
+#ifndef CAUSEWAY_SERVER_MSS_H
+#define CAUSEWAY_SERVER_MSS_H
 
-#include "cookie_server.h"
+#include "cookie.h"
 
 #define TCP_OPTION_MSS 2
 #define TCP_OPTION_MSS_LEN 4

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Ethernet headers with the packet's VLAN tags, written anew in front of a packet. */
-#ifndef CAUSEWAY_LINK_H
-#define CAUSEWAY_LINK_H
+/*
+ * What headers in front of a packet are written with: Ethernet with the packet's VLAN
+ * tags, and Internet checksums (RFC 1071). Those are plain arithmetic: a helper call costs
+ * more than the twenty bytes do. Words are summed in network byte order.
+ */
+#ifndef CAUSEWAY_PACKET_WRITE_H
+#define CAUSEWAY_PACKET_WRITE_H
 
 #include "parse.h"
 
@@ -52,6 +56,33 @@ write_link(void *data, void *end, const struct packet *pkt, const u8 *dest, cons
 	*(u32 *)(data + 16) = pkt->tag_be[1];
 	*(u16 *)(data + 20) = ethertype_be;
 	return true;
+}
+
+/* The checksum field for a sum of 16-bit or 32-bit words, fewer than 2^16 of them. */
+static __always_inline u16 csum_fold(u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (u16)~sum;
+}
+
+/* The sum of `words` 32-bit words; a constant, so that the loop unrolls. */
+static __always_inline u64 csum_words(const void *data, const u32 words)
+{
+	const u32 *word = data;
+	u64 sum = 0;
+
+	for (u32 i = 0; i < words; i++)
+		sum += word[i];
+	return sum;
+}
+
+/* The checksum after one 16-bit word changed (RFC 1624, equation 3). */
+static __always_inline u16 csum_replace(u16 check_be, u16 old_be, u16 new_be)
+{
+	return csum_fold((u64)(u16)~check_be + (u16)~old_be + new_be);
 }
 
 #endif

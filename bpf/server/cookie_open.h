@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * A connection is established: its clock begins behind what the SYN-ACK carried. If a
- * stateful balancer gave it a word, its end is noticed, too.
+ * stateful balancer gave it a token, its end is noticed, too.
  */
-#ifndef CAUSEWAY_COOKIE_OPEN_H
-#define CAUSEWAY_COOKIE_OPEN_H
+#ifndef CAUSEWAY_SERVER_COOKIE_OPEN_H
+#define CAUSEWAY_SERVER_COOKIE_OPEN_H
 
-#include "cookie_quick.h"
+#include "timestamp_cache.h"
 
 #define FAMILY_IPV4 2
 #define FAMILY_IPV6 10
 
-/* Word by word: the context cannot be read otherwise, whatever the compiler prefers. */
+/* Integer by integer: the context cannot be read otherwise, whatever the compiler prefers. */
 static __always_inline void read_address(u32 to[4], const volatile __u32 *from)
 {
 	to[0] = from[0];
@@ -72,53 +72,53 @@ static __always_inline u32 opening_t(struct tcp_sock *tp, u32 o, u32 unit, u32 b
 	return echoed_t + CW_MIN(since, cookie_gap(bits));
 }
 
-static __always_inline void report_word(const struct flow_key6 *key, u32 word, u32 opened)
+static __always_inline void report_token(const struct flow_key6 *key, u32 token, u32 opened)
 {
-	struct word_event *event = bpf_ringbuf_reserve(&word_events, sizeof(*event), 0);
+	struct token_event *event = bpf_ringbuf_reserve(&token_events, sizeof(*event), 0);
 
 	if (!event)
 		return;
 	event->key = *key;
-	event->word = word;
+	event->token = token;
 	event->opened = opened;
 	bpf_ringbuf_submit(event, 0);
 }
 
-/* A connection with a word: user space can tell balancers of it, and will of its end. */
-static __always_inline void hold_word(struct bpf_sock_ops *ops, const struct segment *seg)
+/* A connection with a token: user space can tell balancers of it, and will of its end. */
+static __always_inline void hold_token(struct bpf_sock_ops *ops, const struct segment *seg)
 {
 	struct flow_key6 key = echo_key(seg);
-	u32 *told = bpf_map_lookup_elem(&words, &key), word;
+	u32 *told = bpf_map_lookup_elem(&conn_tokens, &key), token;
 
 	if (!told)
 		return;
-	word = *told;
-	if (bpf_map_update_elem(&held, &key, &word, BPF_ANY))
+	token = *told;
+	if (bpf_map_update_elem(&held_tokens, &key, &token, BPF_ANY))
 		return;
 	bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG);
-	report_word(&key, word, true);
+	report_token(&key, token, true);
 }
 
 /*
- * A connection with a word enters another state. It ends when it is closed in both
+ * A connection with a token enters another state. It ends when it is closed in both
  * directions, or reset; what the client may still repeat to a socket in TIME_WAIT needs
  * no place. The tuple may come again: nothing of it is kept.
  */
-static __always_inline void word_state(struct bpf_sock_ops *ops)
+static __always_inline void token_state(struct bpf_sock_ops *ops)
 {
 	struct segment seg = {};
 	struct flow_key6 key;
-	u32 *word;
+	u32 *token;
 
 	if (ops->args[1] != BPF_TCP_CLOSE || !socket_key(ops, &seg))
 		return;
 	key = echo_key(&seg);
-	word = bpf_map_lookup_elem(&held, &key);
-	if (!word)
+	token = bpf_map_lookup_elem(&held_tokens, &key);
+	if (!token)
 		return;
-	report_word(&key, *word, false);
-	bpf_map_delete_elem(&held, &key);
-	bpf_map_delete_elem(&words, &key);
+	report_token(&key, *token, false);
+	bpf_map_delete_elem(&held_tokens, &key);
+	bpf_map_delete_elem(&conn_tokens, &key);
 }
 
 static __always_inline void cookie_open(struct bpf_sock_ops *ops)
@@ -155,7 +155,7 @@ static __always_inline void cookie_open(struct bpf_sock_ops *ops)
 	cookie_clock_start(&state->clock, o, t, unit, bits);
 	bpf_spin_unlock(&state->lock);
 	count_event(SC_OPENED);
-	hold_word(ops, &seg);
+	hold_token(ops, &seg);
 }
 
 #endif

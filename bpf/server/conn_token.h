@@ -3,19 +3,19 @@
  * What a stateful balancer tells a server with a SYN: the token that the connection's
  * timestamps shall end in. Kept by the connection's tuple until its socket is there.
  */
-#ifndef CAUSEWAY_WORD_H
-#define CAUSEWAY_WORD_H
+#ifndef CAUSEWAY_SERVER_CONN_TOKEN_H
+#define CAUSEWAY_SERVER_CONN_TOKEN_H
 
 #include "../packet/decap.h"
 
-#define DEFAULT_WORDS 16384 /* SYNs whose connection is not there yet */
+#define DEFAULT_TOKENS 16384 /* SYNs whose connection is not there yet */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, DEFAULT_WORDS);
+	__uint(max_entries, DEFAULT_TOKENS);
 	__type(key, struct flow_key6); /* client to VIP; IPv4 as IPv4-mapped */
 	__type(value, u32);
-} words SEC(".maps");
+} conn_tokens SEC(".maps");
 
 #define DEFAULT_HELD 262144 /* open connections with tokens */
 
@@ -26,16 +26,16 @@ struct {
 	__uint(max_entries, DEFAULT_HELD);
 	__type(key, struct flow_key6);
 	__type(value, u32);
-} held SEC(".maps");
+} held_tokens SEC(".maps");
 
-/* struct word_event each. Full, ends are lost, and slots come back by ageing. */
+/* struct token_event each. Full, ends are lost, and slots come back by ageing. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 256 * 1024);
-} word_events SEC(".maps");
+} token_events SEC(".maps");
 
 /* Keeps the struct in the object's BTF, which a test compares with Rust's. */
-const struct word_event *word_event_type __attribute__((unused));
+const struct token_event *token_event_type __attribute__((unused));
 
 /* Addresses that IP-in-IP balancers send tokens from, without their last 16 bits. */
 const volatile u32 cfg_token4_be = 0;
@@ -95,10 +95,10 @@ static __always_inline MUST_USE bool inner_key(struct cursor *cur, const struct 
 static __always_inline void remember_token(struct cursor cur, const struct tunnel *tunnel)
 {
 	struct flow_key6 key = {};
-	u32 word = tunnel->token;
+	u32 token = tunnel->token;
 
 	if (tunnel->has_token && inner_key(&cur, tunnel, &key))
-		bpf_map_update_elem(&words, &key, &word, BPF_ANY);
+		bpf_map_update_elem(&conn_tokens, &key, &token, BPF_ANY);
 }
 
 #endif

@@ -6,12 +6,12 @@
  * whatever comes back has the value restored that the kernel had put there, because
  * the kernel checks it (TSEcrRejected) and measures round trips by it.
  */
-#ifndef CAUSEWAY_COOKIE_SERVER_H
-#define CAUSEWAY_COOKIE_SERVER_H
+#ifndef CAUSEWAY_SERVER_COOKIE_H
+#define CAUSEWAY_SERVER_COOKIE_H
 
+#include "conn_token.h"
 #include "segment.h"
 #include "tcp_sock.h"
-#include "word.h"
 #include "../shared/cookie_clock.h"
 
 #define SERVER_VIPS 1024
@@ -26,7 +26,7 @@ const volatile u64 cfg_name_seed = 1;
 struct cookie_socket {
 	struct bpf_spin_lock lock; /* out and in may run on two CPUs */
 	u32 cookie;
-	u64 name; /* under which the clock is lent, see cookie_quick.h */
+	u64 name; /* under which the clock is lent, see timestamp_cache.h */
 	struct cookie_clock clock; /* bits 0: opened by this server, not its VIP's client */
 	u32 lease_t; /* as far as the clock runs while it is lent */
 	u32 is_lent;
@@ -150,11 +150,11 @@ static __always_inline struct flow_key6 echo_key(const struct segment *seg)
 }
 
 /* What a stateful balancer told this server to write for the connection; NULL: nothing. */
-static __always_inline u32 *told_word(const struct segment *seg)
+static __always_inline u32 *told_token(const struct segment *seg)
 {
 	struct flow_key6 key = echo_key(seg);
 
-	return bpf_map_lookup_elem(&words, &key);
+	return bpf_map_lookup_elem(&conn_tokens, &key);
 }
 
 /*
@@ -163,11 +163,11 @@ static __always_inline u32 *told_word(const struct segment *seg)
  */
 static __noinline int make_cookie(const struct segment *seg, const struct server_vip *vip, u32 *cookie)
 {
-	u32 zero = 0, epoch, *word = told_word(seg);
+	u32 zero = 0, epoch, *token = told_token(seg);
 	struct cookie_keys *keys;
 
-	if (word) {
-		*cookie = *word;
+	if (token) {
+		*cookie = *token;
 		return true;
 	}
 	keys = bpf_map_lookup_elem(&cookie_keys, &zero);
@@ -185,9 +185,9 @@ static __noinline int is_own_cookie(const struct segment *seg, const struct serv
 {
 	u32 zero = 0, epoch = cookie_epoch(cookie, &vip->cookie);
 	struct cookie_keys *keys = bpf_map_lookup_elem(&cookie_keys, &zero);
-	u32 *word = told_word(seg);
+	u32 *token = told_token(seg);
 
-	if (word && *word == cookie)
+	if (token && *token == cookie)
 		return true;
 	if (!keys || !(keys->present >> epoch & 1))
 		return false;

@@ -8,8 +8,8 @@
  * connected and connections each have a table of fixed size, in which the one that
  * was silent longest gives way: a flood fills the first and leaves the second alone.
  */
-#ifndef CAUSEWAY_SYN_COUNT_H
-#define CAUSEWAY_SYN_COUNT_H
+#ifndef CAUSEWAY_SERVER_SYN_COUNT_H
+#define CAUSEWAY_SERVER_SYN_COUNT_H
 
 #include <stdbool.h>
 #include <linux/in.h>

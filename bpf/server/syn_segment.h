@@ -4,8 +4,8 @@
  * plain headers, behind the tunnel if there was one. Nothing is written, so that the
  * packet may be shared, merged or not yet split.
  */
-#ifndef CAUSEWAY_SYN_SEGMENT_H
-#define CAUSEWAY_SYN_SEGMENT_H
+#ifndef CAUSEWAY_SERVER_SYN_SEGMENT_H
+#define CAUSEWAY_SERVER_SYN_SEGMENT_H
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -16,8 +16,8 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "../shared/abi.h"
 #include "../packet/parse.h"
+#include "../shared/abi.h"
 
 #define SYN_HEADERS_MAX (ETH_HLEN + 60 + sizeof(struct tcphdr))
 

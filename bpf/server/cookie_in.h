@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* Segments from a client to a server: TSecr becomes what the kernel sent. */
-#ifndef CAUSEWAY_COOKIE_IN_H
-#define CAUSEWAY_COOKIE_IN_H
+#ifndef CAUSEWAY_SERVER_COOKIE_IN_H
+#define CAUSEWAY_SERVER_COOKIE_IN_H
 
-#include "cookie_quick.h"
+#include "timestamp_cache.h"
 
 void *bpf_rdonly_cast(const void *object, u32 btf_id) __ksym __weak;
 
@@ -128,8 +128,8 @@ static __always_inline u32 echo_of_listener(const struct segment *seg, const str
 	return seg->tsecr >> (vip->cookie.bits & 31) ?: 1;
 }
 
-/* For nobody, or for TIME_WAIT, which reads only TSval: the answer must come behind it. */
-static __always_inline u32 echo_of_nobody(const struct segment *seg, const struct server_vip *vip)
+/* For no connection, or for TIME_WAIT, which reads only TSval: the answer must come behind it. */
+static __always_inline u32 echo_without_connection(const struct segment *seg, const struct server_vip *vip)
 {
 	struct flow_key6 key = echo_key(seg);
 	u32 echo = seg->tsecr;
@@ -170,14 +170,14 @@ restored_echo(struct __sk_buff *skb, const struct segment *seg, const struct ser
 
 	sk = find_socket(skb, seg);
 	if (!sk)
-		return echo_of_nobody(seg, vip);
+		return echo_without_connection(seg, vip);
 	switch (sk->state) {
 	case STATE_NEW_SYN_RECV:
 		request = as_request(sk);
 		echo = request ? echo_of_request(seg, vip, request) : seg->tsecr;
 		break;
 	case STATE_TIME_WAIT:
-		echo = echo_of_nobody(seg, vip);
+		echo = echo_without_connection(seg, vip);
 		break;
 	case STATE_LISTEN:
 		echo = echo_of_listener(seg, vip);
@@ -198,7 +198,7 @@ static __always_inline void cookie_in_segment(struct __sk_buff *skb)
 
 	if (!parse_segment(skb, &seg, FROM_CLIENT))
 		return;
-	if (restore_quickly(skb, &seg, segment_name(&seg)))
+	if (restore_by_cache(skb, &seg, segment_name(&seg)))
 		return;
 	if (!seg.ts_offset || !seg.tsecr || is_opening(&seg))
 		return;

@@ -4,8 +4,8 @@
  * where the running kernel has them. Kernels differ: 6.7 brought timestamps in
  * microseconds, 6.15 the check of the handshake's echo.
  */
-#ifndef CAUSEWAY_TCP_SOCK_H
-#define CAUSEWAY_TCP_SOCK_H
+#ifndef CAUSEWAY_SERVER_TCP_SOCK_H
+#define CAUSEWAY_SERVER_TCP_SOCK_H
 
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
@@ -31,9 +31,27 @@ struct tcp_options_received {
 	u16 tstamp_ok : 1;
 };
 
+struct sock_common {
+	int skc_incoming_cpu;
+};
+
+struct sock {
+	struct sock_common __sk_common;
+};
+
+struct inet_sock {
+	struct sock sk;
+};
+
+struct inet_connection_sock {
+	struct inet_sock icsk_inet;
+};
+
 struct tcp_sock {
+	struct inet_connection_sock inet_conn;
 	u32 tsoffset;
 	u32 segs_out;
+	u32 snd_nxt;
 	struct tcp_options_received rx_opt;
 };
 
@@ -68,6 +86,12 @@ static __always_inline u32 socket_unit(struct tcp_sock *tp)
 	if (!bpf_core_field_exists(usec->tcp_usec_ts))
 		return UNIT_MS;
 	return BPF_CORE_READ_BITFIELD(usec, tcp_usec_ts) ? UNIT_US : UNIT_MS;
+}
+
+/* Whether this CPU is the one that takes the connection's segments in. */
+static __always_inline bool is_receiving_cpu(struct tcp_sock *tp)
+{
+	return tp->inet_conn.icsk_inet.sk.__sk_common.skc_incoming_cpu == (int)bpf_get_smp_processor_id();
 }
 
 static __always_inline u32 request_unit(struct tcp_request_sock *request)
