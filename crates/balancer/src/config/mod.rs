@@ -75,9 +75,6 @@ pub struct Config {
     pub interface: String,
     /// Directory on a bpffs that holds maps and link.
     pub pin_dir: PathBuf,
-    /// Directory for what outlives the daemon and is not in the kernel. Nothing is,
-    /// so far.
-    pub state_dir: PathBuf,
     /// Unix socket of the API.
     pub socket: PathBuf,
     /// Loopback address of the read-only HTTP API, if any.
@@ -297,7 +294,6 @@ impl Config {
         let same = [
             ("interface", self.interface == running.interface),
             ("pin_dir", self.pin_dir == running.pin_dir),
-            ("state_dir", self.state_dir == running.state_dir),
             ("socket", self.socket == running.socket),
             ("http", self.http == running.http),
             ("hash_key", self.hash_key == running.hash_key),

@@ -71,7 +71,6 @@ pub(super) fn config(raw: RawConfig, beside: Beside, faults: &mut Faults<'_>) ->
     Some(Config {
         interface: interface?,
         pin_dir: directory(raw.pin_dir.as_ref(), "/sys/fs/bpf/causeway", faults),
-        state_dir: directory(raw.state_dir.as_ref(), "/var/lib/causeway", faults),
         socket: directory(raw.socket.as_ref(), "/run/causeway/lb.sock", faults),
         http: http(raw.http.as_ref(), HTTP_PORT, faults),
         reconcile: raw.reconcile.unwrap_or(true),

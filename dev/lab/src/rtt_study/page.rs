@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The study's report and picture.
 
-use causeway_core::rtt::study::{Beyond, Interval, Lossy, Measured};
+use super::judge::{Beyond, Interval, Lossy, Measured};
 use causeway_report::chart::{Along, Chart, Scale, Series};
 use causeway_rtt::page::{figure, page};
 use maud::{Markup, html};

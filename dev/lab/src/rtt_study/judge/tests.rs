@@ -25,7 +25,7 @@ fn write_up() -> Measured {
                 rr_p99_us: p99,
                 client_tcp_rtt_us: 150.0,
                 server_tcp_rtt_us: server_ms * 1e3,
-                sampled_p50_ms: Some(super::super::bucket_ms((server_ms * 1e6) as u64)),
+                sampled_p50_ms: Some(causeway_core::rtt::bucket_ms((server_ms * 1e6) as u64)),
                 client_sampled_p50_ms: Some(0.5),
                 ping_p50_us: Some(120.0),
                 // The write-up knows no such estimate; here it is what rr is.
