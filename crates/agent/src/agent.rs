@@ -17,7 +17,7 @@ use axum::{Json, Router};
 use causeway_api::agent::{AgentStats, AgentStatus, ClientsView, CookieEventView, LoadView};
 use causeway_api::{Moment, VerdictView};
 use causeway_core::agent_report::{ServerLoad, ServiceLatency};
-use causeway_io::{
+use causeway_dataplane::{
     ConnTokens, CookieHooks, Decapsulator, DecapsulatorOptions, Protocol, Started, Vip,
 };
 use causeway_service::http::{openmetrics, problem};
@@ -241,7 +241,7 @@ impl Agent {
 
 /// Makes the data plane follow the configuration. Keys come before the VIPs whose
 /// connections need them.
-fn apply(decapsulator: &Decapsulator, config: &AgentConfig) -> causeway_io::Result<()> {
+fn apply(decapsulator: &Decapsulator, config: &AgentConfig) -> causeway_dataplane::Result<()> {
     decapsulator.set_addresses(&config.addresses)?;
     if let Some(cookies) = &config.cookies {
         decapsulator.set_cookie_keys(Some(&cookies.keys))?;

@@ -7,7 +7,7 @@ use causeway_api::Moment;
 use causeway_api::balancer::Epoch;
 use causeway_core::control::{Controller, Decision, Law, Member, Params, Reading};
 use causeway_core::select::{self, Awrr, Loaded, RealKey};
-use causeway_io::{Pick, Picking, RealId, SourceRing, VipId};
+use causeway_dataplane::{Pick, Picking, RealId, SourceRing, VipId};
 
 use super::decisions::Decisions;
 use super::rings;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use causeway_api::Moment;
-use causeway_io::probe::aim_at;
+use causeway_dataplane::probe::aim_at;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::sync::mpsc;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use causeway_api::balancer::LatencyView;
 use causeway_core::control::Reading;
 use causeway_core::hist::Histogram;
-use causeway_io::RealStats;
+use causeway_dataplane::RealStats;
 
 /// Span of the recent mean.
 const RECENT_NS: u64 = 10_000_000_000;

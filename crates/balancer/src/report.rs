@@ -8,8 +8,8 @@ use causeway_api::balancer::{
     SourceView, Stats, VipView,
 };
 use causeway_api::{Moment, VerdictView};
-use causeway_io::abi::PacketsBytes;
-use causeway_io::{CookieTotals, RealStats, VipId};
+use causeway_dataplane::abi::PacketsBytes;
+use causeway_dataplane::{CookieTotals, RealStats, VipId};
 
 use super::cookies::{self, Ids};
 use super::engine::Engine;

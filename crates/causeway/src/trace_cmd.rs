@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use causeway_balancer::Config;
-use causeway_io::{ConnLayout, trace};
+use causeway_dataplane::{ConnLayout, trace};
 use causeway_service::config::socket_address as endpoint;
 use clap::ValueEnum;
 use etherparse::PacketBuilder;

@@ -11,7 +11,8 @@ use std::{io, thread};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use causeway_core::rtt::{Latencies, Limit, Method, Value};
-use causeway_io::rtt::{Pinger, clock, connect, interface_of, set_timeouts};
+use causeway_dataplane::interface_of;
+use causeway_netio::rtt::{Pinger, clock, connect, set_timeouts};
 use causeway_service::stop;
 
 use super::args::{ClientArgs, Transport};

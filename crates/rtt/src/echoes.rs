@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use causeway_core::rtt::Method;
-use causeway_io::rtt::{Pinger, clock};
+use causeway_netio::rtt::{Pinger, clock};
 use causeway_service::stop;
 
 use super::records::Records;

@@ -7,7 +7,8 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::{Context as _, Result};
 use causeway_core::rtt::{Observer, Value};
-use causeway_io::rtt::{Sampler, SamplerOptions, clock};
+use causeway_dataplane::{Sampler, SamplerOptions};
+use causeway_netio::rtt::clock;
 
 /// How often the sampler is read. The kernel keeps what comes in between.
 const EVERY_NS: u64 = 20_000_000;

@@ -10,7 +10,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use causeway_core::rtt::{Method, Summary};
-use causeway_io::rtt::TcpInfo;
+use causeway_netio::rtt::TcpInfo;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer as _, V2DeflateSerializer};
 use serde::{Deserialize, Serialize};

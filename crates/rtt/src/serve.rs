@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use causeway_core::rtt::Method;
-use causeway_io::rtt::{SamplerOptions, set_timeouts};
+use causeway_dataplane::SamplerOptions;
+use causeway_netio::rtt::set_timeouts;
 use causeway_service::config::units;
 use clap::ValueEnum;
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use causeway_core::rtt::{Latencies, Method, Value};
-use causeway_io::rtt::{TcpInfo, clock, set_timeouts};
+use causeway_netio::rtt::{TcpInfo, clock, set_timeouts};
 
 use super::protocol::{
     self, Ask, Hello, Measured, REQUEST_LINE_MAX, Report, SIZE_MAX, Tcp, VERSION, Welcome, Word,

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::{Context as _, Result};
 use causeway_core::rtt::{Method, Pace};
-use causeway_io::rtt::{Channel, TcpInfo, clock, connect, read_exactly, set_timeouts};
+use causeway_netio::rtt::{Channel, TcpInfo, clock, connect, read_exactly, set_timeouts};
 
 use super::args::{ClientArgs, Transport};
 use super::protocol::{Tcp, Welcome};

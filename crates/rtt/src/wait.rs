@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Waiting that ends with Ctrl-C.
 
-use causeway_io::rtt::clock;
+use causeway_netio::rtt::clock;
 use causeway_service::stop::stopped;
 
 /// A long wait is cut into pieces of this length, to look for Ctrl-C.

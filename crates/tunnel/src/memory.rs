@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use causeway_bifrost::wire::{DATA_HEADER_LEN, MAX_CHUNKS};
 use causeway_bifrost::{DatagramParts, Limits, Span};
-use causeway_io::tunnel::{BUFFER_BYTES, BufferId, FRAME_MAX, Slab};
+use causeway_netio::tunnel::{BUFFER_BYTES, BufferId, FRAME_MAX, Slab};
 
 /// A packet up to this size is moved to a small buffer. Copying it costs less than the
 /// cache misses of a fresh large buffer.

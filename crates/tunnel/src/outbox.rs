@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use causeway_bifrost::wire::TAG_LEN;
 use causeway_bifrost::{Transmit, TransportEngine};
-use causeway_io::tunnel::{SendBatch, SendBuffers, Sent, UdpPath};
+use causeway_netio::tunnel::{SendBatch, SendBuffers, Sent, UdpPath};
 
 use super::memory::{Memory, Region};
 

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver as Inbox, Sender, TryRecvError};
 
 use anyhow::Context as _;
 use causeway_bifrost::{self as bifrost, PathId, Span, TransportEngine, TunnelEvent};
-use causeway_io::tunnel::{
+use causeway_netio::tunnel::{
     BUFFER_BYTES, Received, Receiver, Tun, UdpPath, VNET_HEADER, Waiter, Waker, monotonic_ns,
 };
 use tracing::{info, warn};
@@ -256,7 +256,7 @@ impl Shard {
         Ok(any)
     }
 
-    fn take_frame(&mut self, now: u64, buffer: causeway_io::tunnel::BufferId, length: usize) {
+    fn take_frame(&mut self, now: u64, buffer: causeway_netio::tunnel::BufferId, length: usize) {
         let packet = self.memory.head(buffer, length).get(VNET_HEADER..);
         let hash = packet.map_or(0, bifrost::flow_hash);
         let span = self.memory.keep_frame(buffer, length);

@@ -19,7 +19,7 @@ use axum::{Json, Router};
 use causeway_api::Moment;
 use causeway_api::tunnel::TunnelStatus;
 use causeway_bifrost::{self as bifrost, Limits, PathId, TransportEngine};
-use causeway_io::tunnel::{
+use causeway_netio::tunnel::{
     Device, DeviceOptions, PathOptions, UdpPath, Waiter, monotonic_ns, random_instance,
 };
 use causeway_service::http::{openmetrics, problem};

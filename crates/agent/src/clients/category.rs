@@ -3,7 +3,7 @@
 
 use causeway_api::agent::{CategoryView, ClassView, ClientTotals};
 use causeway_core::certes::{Estimate, Observer, Origin, RetryClass, Slot};
-use causeway_io::abi::SynSlot;
+use causeway_dataplane::abi::SynSlot;
 
 use super::history::Record;
 use super::threshold::Watch;

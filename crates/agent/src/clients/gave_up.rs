@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 
 use causeway_core::certes::{Judge, Verdict};
-use causeway_io::abi::FlowKey6;
-use causeway_io::syn_meter::{Stage, Waiting};
+use causeway_dataplane::abi::FlowKey6;
+use causeway_dataplane::syn_meter::{Stage, Waiting};
 
 use super::category::Category;
 

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 
 use causeway_api::agent::QueueView;
 use causeway_core::certes::{ClientRule, Estimate, Trial};
-use causeway_io::listener::{self, Listener};
+use causeway_netio::listener::{self, Listener};
 use tracing::{info, warn};
 
 use crate::config::{AcceptQueue, ClientsConfig};

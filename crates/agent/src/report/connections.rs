@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use causeway_core::agent_report::ConnectionNotice;
-use causeway_io::{Changes, ConnTokens, TokenEvents, TokenOf};
+use causeway_dataplane::{Changes, ConnTokens, TokenEvents, TokenOf};
 use tracing::warn;
 
 use crate::agent::Agent;
@@ -28,7 +28,7 @@ pub struct Connections<'a> {
 
 impl<'a> Connections<'a> {
     /// Begins to listen for changes.
-    pub fn start(agent: &'a Agent, tokens: ConnTokens) -> causeway_io::Result<Self> {
+    pub fn start(agent: &'a Agent, tokens: ConnTokens) -> causeway_dataplane::Result<Self> {
         Ok(Self {
             agent,
             events: tokens.events()?,

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use causeway_core::agent_report::{Boot, ServerLoad};
-use causeway_io::{boot_id, in_flight};
+use causeway_netio::{boot_id, in_flight};
 use tracing::warn;
 
 /// Connections are counted for at most this part of the time: a server with very many is

@@ -11,7 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use causeway_core::agent_report::{Body, ConnectionNotice, NOTICES_MAX, Sender};
-use causeway_io::{ConnTokens, monotonic_ns};
+use causeway_dataplane::ConnTokens;
+use causeway_netio::monotonic_ns;
 use tracing::warn;
 
 use crate::agent::{Agent, ReportPlan};

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
 use causeway_core::wire::{Datagram, LinkType, TcpFlags, Transport, parse};
-use causeway_io::MirroredPacket;
-use causeway_io::abi::Action;
+use causeway_dataplane::MirroredPacket;
+use causeway_dataplane::abi::Action;
 use serde::Serialize;
 
 use super::plane::Plane;
@@ -179,7 +179,7 @@ fn clock(time_ns: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use causeway_io::abi::{CookieResult, Verdict};
+    use causeway_dataplane::abi::{CookieResult, Verdict};
 
     use super::super::plane::tests::{balancer, frame, mirrored};
     use super::*;

@@ -15,8 +15,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result};
 use causeway_core::capture::Packet;
 use causeway_core::wire::LinkType;
-use causeway_io::{Mirror, MirrorMaps, MirroredPacket, monotonic_ns};
+use causeway_dataplane::{Mirror, MirrorMaps, MirroredPacket};
 use causeway_measure::Expression;
+use causeway_netio::monotonic_ns;
 use causeway_service::stop;
 
 use line::Line;
@@ -108,7 +109,7 @@ pub fn trace_live(
         output: Output::lines(style),
         written: 0,
     }
-    .run(causeway_io::mirror::SNAP_RANGE.0 * 2)
+    .run(causeway_dataplane::mirror::SNAP_RANGE.0 * 2)
 }
 
 struct Session<'a> {

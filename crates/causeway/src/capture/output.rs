@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result, bail};
 use causeway_core::capture::write::{
     Entry, Statistics, Way, interface, packet, section, statistics,
 };
-use causeway_io::abi::Action;
-use causeway_io::{MirrorCounts, MirroredPacket};
+use causeway_dataplane::abi::Action;
+use causeway_dataplane::{MirrorCounts, MirroredPacket};
 
 use super::line::Line;
 

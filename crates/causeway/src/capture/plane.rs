@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use causeway_agent::AgentConfig;
 use causeway_balancer::Config;
-use causeway_io::abi::{Action, ServerVerdict, Verdict};
-use causeway_io::{Forwarding, MirroredPacket, Pool, RealId, Vip, VipId, destination_of};
+use causeway_dataplane::abi::{Action, ServerVerdict, Verdict};
+use causeway_dataplane::{Forwarding, MirroredPacket, Pool, RealId, Vip, VipId, destination_of};
 
 use crate::config_cmd::is_agents_file;
 
@@ -158,7 +158,7 @@ impl Plane {
 
 #[cfg(test)]
 pub mod tests {
-    use causeway_io::{MirroredFrame, Protocol, Real};
+    use causeway_dataplane::{MirroredFrame, Protocol, Real};
 
     use super::*;
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use causeway_core::flow::Cidr;
-use causeway_io::abi::{ServerVerdict, Verdict};
-use causeway_io::{MirrorOptions, MirrorVip, Protocol};
+use causeway_dataplane::abi::{ServerVerdict, Verdict};
+use causeway_dataplane::{MirrorOptions, MirrorVip, Protocol};
 use causeway_service::config::{nearest, units};
 
 use super::plane::Plane;

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use causeway_core::estimate::{Method, Tally};
 use causeway_core::flow::{FlowKey, Headers, Row};
 use causeway_core::hist::Latencies;
-use causeway_io::{Meter, MeterOptions, MeterSample, Place};
+use causeway_dataplane::{Meter, MeterOptions, MeterSample, Place};
 
 use super::super::args::{Args, Filter};
 use super::super::names::Per;
@@ -180,7 +180,7 @@ fn now_ns() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use causeway_io::MeteredFlow;
+    use causeway_dataplane::MeteredFlow;
 
     use super::*;
 

@@ -11,8 +11,7 @@ use causeway_core::flow::{
     Comparison, Direction, FlowKey, Headers, Measuring, Observation, Row, Settings, Sink,
 };
 use causeway_core::wire::{self, SkipCounts};
-use causeway_io::capture::SNAP_LEN;
-use causeway_io::{Capture, Frame, filter};
+use causeway_netio::{Capture, Frame, SNAP_LEN, filter};
 
 use super::super::args::{Args, Filter};
 use super::super::collect::Found;

@@ -3,7 +3,7 @@
 
 use std::mem::MaybeUninit;
 
-use causeway_io::abi::Verdict;
+use causeway_dataplane::abi::Verdict;
 
 use super::fixture::{Balancer, Counter as _};
 use super::instrument::Instrument;

@@ -18,7 +18,7 @@ mod picks;
 
 use std::mem::MaybeUninit;
 
-use causeway_io::abi::{REAL_GUE, Verdict};
+use causeway_dataplane::abi::{REAL_GUE, Verdict};
 use libbpf_rs::OpenObject;
 use nix::sched::{CloneFlags, unshare};
 use thiserror::Error;
@@ -48,7 +48,7 @@ pub enum BenchError {
     #[error("setting up the benchmark: {cause}")]
     Attach {
         /// Why not.
-        cause: causeway_io::Error,
+        cause: causeway_dataplane::Error,
     },
     /// The balancer's object has changed under the benchmark.
     #[error("lb.bpf.o has no map {0}")]
@@ -60,7 +60,7 @@ pub enum BenchError {
     #[error("keeping slots of connections: {cause}")]
     ConnSlots {
         /// Why not.
-        cause: causeway_io::Error,
+        cause: causeway_dataplane::Error,
     },
     /// Packets took another way than the case measures.
     #[error("{case} at {flows} flows: {counted} of {shots} packets were {verdict}")]

@@ -4,7 +4,9 @@
 
 use std::mem::MaybeUninit;
 
-use causeway_io::abi::{PICK_HASH, PICK_TURN, PICK_TWO, VIP_COUNT_LOAD, VIP_FORGET, Verdict};
+use causeway_dataplane::abi::{
+    PICK_HASH, PICK_TURN, PICK_TWO, VIP_COUNT_LOAD, VIP_FORGET, Verdict,
+};
 use libbpf_rs::OpenObject;
 
 use super::fixture::Balancer;

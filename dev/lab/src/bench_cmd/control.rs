@@ -12,7 +12,7 @@ use causeway_api::Moment;
 use causeway_balancer::Config;
 use causeway_balancer::engine::Engine;
 use causeway_balancer::kernel::KernelPlane;
-use causeway_io::{RealId, RealStats};
+use causeway_dataplane::{RealId, RealStats};
 use causeway_report::table::Table;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use causeway_io::Decapsulator;
+use causeway_dataplane::Decapsulator;
 use serde_json::{Value, json};
 
 use super::bench::{self, Bench, PORT};

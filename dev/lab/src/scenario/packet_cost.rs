@@ -5,7 +5,7 @@
 //! and the cache holds what else the machine does.
 
 use anyhow::{Context as _, Result, ensure};
-use causeway_io::{RunTime, RunTimes};
+use causeway_dataplane::{RunTime, RunTimes};
 use serde_json::{Value, json};
 
 use super::bench::Bench;

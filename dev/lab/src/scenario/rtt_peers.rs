@@ -23,7 +23,7 @@ mod figures;
 mod programs;
 
 use anyhow::{Context as _, Result, ensure};
-use causeway_io::rtt::sampler_cost;
+use causeway_dataplane::sampler_cost;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;

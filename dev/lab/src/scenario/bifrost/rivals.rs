@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use anyhow::{Context as _, Result};
-use causeway_io::tunnel::{
+use causeway_netio::tunnel::{
     BUFFER_BYTES, BufferId, Device, DeviceOptions, FRAME_MAX, PathOptions, Received, Receiver,
     SendBuffers, Slab, Tun, UdpPath, Waiter, monotonic_ns,
 };

@@ -86,7 +86,7 @@ impl World {
             let pins = bench::pin_dir(server);
             let detached = server
                 .netns
-                .run(move || Ok(causeway_io::Decapsulator::detach(&pins)?));
+                .run(move || Ok(causeway_dataplane::Decapsulator::detach(&pins)?));
             if let Err(error) = detached {
                 tracing::warn!("{} keeps its data plane: {error:#}", server.netns.name());
             }
