@@ -257,7 +257,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A packet to an address that the kernel does not hold is dropped without a word
 /// once it is decapsulated: the fault that everybody meets once.
-pub fn warn_of_missing_vips(config: &AgentConfig) {
+pub(crate) fn warn_of_missing_vips(config: &AgentConfig) {
     for vip in &config.vips {
         let bound = UdpSocket::bind((*vip, 0));
         if bound.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable) {
@@ -270,7 +270,7 @@ pub fn warn_of_missing_vips(config: &AgentConfig) {
 }
 
 /// Without timestamps there is nothing to carry a cookie.
-pub fn warn_of_missing_timestamps(config: &AgentConfig) {
+pub(crate) fn warn_of_missing_timestamps(config: &AgentConfig) {
     let setting = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_timestamps");
     if config.cookies.is_some() && setting.is_ok_and(|value| value.trim() == "0") {
         warn!(
@@ -283,7 +283,7 @@ type Api = State<Arc<Agent>>;
 type Answer<T> = Result<T, Response>;
 
 /// The agent's API; it has no writes.
-pub fn router(agent: Arc<Agent>) -> Router {
+pub(crate) fn router(agent: Arc<Agent>) -> Router {
     Router::new()
         .route("/v1/status", get(status))
         .route("/v1/stats", get(stats))

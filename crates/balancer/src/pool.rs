@@ -461,7 +461,7 @@ impl Pool {
 }
 
 /// The weight that a real is meant to have: none while it drains.
-pub fn configured(real: &Real) -> f64 {
+pub(crate) fn configured(real: &Real) -> f64 {
     match real.is_wanted() {
         true => f64::from(real.weight),
         false => 0.0,

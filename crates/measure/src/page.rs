@@ -36,7 +36,7 @@ figure{margin:0}figcaption{color:var(--dim);font-size:.85rem;margin-bottom:.3rem
 
 /// What the page says of its input.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub(crate) struct Source {
     /// File or interface.
     pub name: String,
     /// The closing line: packets, flows, what was skipped.
@@ -44,7 +44,7 @@ pub struct Source {
 }
 
 /// Writes the page.
-pub fn write(
+pub(crate) fn write(
     totals: &Totals,
     style: &Style,
     source: &Source,

@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const POINTS: usize = 2048;
 
 /// Runs the client and prints.
-pub fn run(args: &ClientArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &ClientArgs) -> Result<ExitCode> {
     args.check()?;
     stop::catch_signals().context("cannot catch signals")?;
     let outcome = measure(args)?;

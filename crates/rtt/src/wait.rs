@@ -8,7 +8,7 @@ use causeway_service::stop::stopped;
 const PIECE_NS: u64 = 100_000_000;
 
 /// Waits until `at_ns` as [`clock::wait_until`] does; `None` if a signal came.
-pub fn wait_until(at_ns: u64, busy_ns: u64) -> Option<u64> {
+pub(crate) fn wait_until(at_ns: u64, busy_ns: u64) -> Option<u64> {
     loop {
         if stopped() {
             return None;

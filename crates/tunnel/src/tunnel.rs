@@ -338,7 +338,7 @@ type Api = State<Arc<Tunnel>>;
 type Answer<T> = Result<T, Response>;
 
 /// The tunnel's API; it has no writes.
-pub fn router(tunnel: Arc<Tunnel>) -> Router {
+pub(crate) fn router(tunnel: Arc<Tunnel>) -> Router {
     Router::new()
         .route("/v1/status", get(status))
         .route("/metrics", get(metrics_page))

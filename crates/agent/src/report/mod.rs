@@ -30,7 +30,7 @@ const BURST: usize = 8;
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Reports from now on, on a thread that ends with the process, if the file says so.
-pub fn start(agent: Arc<Agent>) -> anyhow::Result<()> {
+pub(crate) fn start(agent: Arc<Agent>) -> anyhow::Result<()> {
     let Some(plan) = agent.report_plan() else {
         return Ok(());
     };

@@ -22,9 +22,9 @@ use causeway_service::stop;
 
 use line::Line;
 use output::Output;
-pub use output::Style;
+pub(crate) use output::Style;
 use plane::Plane;
-pub use selection::Selection;
+pub(crate) use selection::Selection;
 
 /// The packets of a moment wait for so long.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -44,7 +44,7 @@ const REFRESH_EVERY: Duration = Duration::from_secs(1);
 ///
 /// While nobody captures, this costs the data plane two reads of a word for each packet.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Configuration of the running balancer, or of a server's agent
     #[arg(
         short,
@@ -71,7 +71,7 @@ pub struct Args {
 
 impl Args {
     /// Runs the command.
-    pub fn run(self) -> Result<ExitCode> {
+    pub(crate) fn run(self) -> Result<ExitCode> {
         let style = match self.json {
             true => Style::Json,
             false => Style::Lines,
@@ -97,7 +97,7 @@ impl Args {
 }
 
 /// `causeway trace --live`.
-pub fn trace_live(
+pub(crate) fn trace_live(
     config: &std::path::Path,
     style: Style,
     selection: &Selection,

@@ -24,7 +24,7 @@ use super::{Counters, Source, State};
 const RING_BYTES: usize = 64 << 20;
 
 /// A socket and the estimators.
-pub struct Socket {
+pub(super) struct Socket {
     capture: Capture,
     meter: Comparison,
     found: Found,
@@ -37,7 +37,7 @@ pub struct Socket {
 
 impl Socket {
     /// Opens the socket; packets arrive from now on.
-    pub fn open(
+    pub(super) fn open(
         args: &Args,
         interface: &str,
         techniques: &[Technique],
