@@ -6,7 +6,7 @@
 #include "mss.h"
 #include "timestamp_cache.h"
 
-/* TSval of the modes without a clock of their own (see docs/cookies.md). */
+/* TSval of the modes without a clock of their own (see docs/explanation/cookies.md). */
 static __always_inline u32 natural_tsval(u32 o, u32 cookie, const struct cookie_format *format)
 {
 	u32 mask = cookie_mask(format->bits) << (format->shift & 31);

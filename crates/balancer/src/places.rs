@@ -9,8 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use causeway_api::balancer::{Connections, HeavyConnection, Notified};
-use causeway_core::cookie::Keys;
-use causeway_core::cookie::notice::Notice;
+use causeway_core::agent_report::ConnectionNotice;
 use causeway_io::{Adopted, ConnTable, ConnTimeouts, Connection, Directory, RealId};
 
 /// A ring holds 1024 places of a partition; so often it is filled up.
@@ -77,16 +76,11 @@ impl Places {
         self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The keys of cookies, by which agents sign.
-    pub fn keys(&self) -> causeway_io::Result<Option<Keys>> {
-        self.directory.keys()
-    }
-
     /// Takes back the places of connections that have ended at their servers.
-    pub fn end(&self, notices: &[Notice]) {
+    pub fn end(&self, notices: &[ConnectionNotice]) {
         let mut keeper = self.keeper();
         for notice in notices {
-            let found = keeper.table.find(notice.client, notice.vip, notice.word);
+            let found = keeper.table.find(notice.client, notice.vip, notice.token);
             if found.is_some_and(|found| keeper.table.release(&found)) {
                 keeper.told.ended += 1;
             }
@@ -94,7 +88,7 @@ impl Places {
     }
 
     /// Puts connections that another balancer kept into their places.
-    pub fn adopt(&self, notices: &[Notice]) {
+    pub fn adopt(&self, notices: &[ConnectionNotice]) {
         // A map that cannot be read is as good as a server that is not there.
         let seed = self.directory.slot_seed().ok();
         for notice in notices {
@@ -103,7 +97,7 @@ impl Places {
             let adopted = match (route, seed) {
                 (Some(route), Some(seed)) => {
                     let ends = (notice.client, notice.vip);
-                    keeper.table.adopt(seed, ends, notice.word, &route)
+                    keeper.table.adopt(seed, ends, notice.token, &route)
                 }
                 _ => Adopted::Taken,
             };

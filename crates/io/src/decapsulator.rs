@@ -43,7 +43,7 @@ pub struct DecapsulatorOptions {
     /// Where cookies are written and restored; `None`: nowhere.
     pub cookies: Option<CookieHooks>,
     /// Networks of 16 bits that stateful balancers send tokens from, in bare IP tunnels.
-    pub word_sources: (Option<Ipv4Addr>, Option<Ipv6Addr>),
+    pub token_sources: (Option<Ipv4Addr>, Option<Ipv6Addr>),
     /// Longest IP packet that the tunnels carry, with cookies alone: SYN-ACKs ask
     /// clients for segments that fit. `None`: they are left as they are.
     pub inner_mtu: Option<u16>,
@@ -84,7 +84,7 @@ impl Decapsulator {
         if let Some(settings) = skel.maps.rodata_data.as_deref_mut() {
             settings.cfg_gue_port = options.gue_port;
             settings.cfg_netns_cookie = cookie_hooks::netns_cookie()?;
-            let (v4, v6) = options.word_sources;
+            let (v4, v6) = options.token_sources;
             settings.cfg_token4_be = v4.map_or(0, |v4| u32::from_ne_bytes(v4.octets()));
             settings.cfg_token6_be = v6.map_or([0; 4], words_be);
             settings.cfg_inner_mtu = options.inner_mtu.unwrap_or(0);

@@ -145,7 +145,7 @@ impl Planes {
                 xdp_mode: XdpMode::Auto,
                 gue_port: causeway_io::Gue::default().port,
                 cookies: None,
-                word_sources: (None, None),
+                token_sources: (None, None),
                 inner_mtu: None,
             };
             Decapsulator::start(&options).expect("a decapsulator").0

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use causeway_agent::AgentConfig;
-use causeway_balancer::{Config, config};
+use causeway_balancer::Config;
 use causeway_io::abi::{Action, ServerVerdict, Verdict};
-use causeway_io::{Forwarding, MirroredPacket, Pool, Protocol, RealId, Vip, VipId, destination_of};
+use causeway_io::{Forwarding, MirroredPacket, Pool, RealId, Vip, VipId, destination_of};
 
 use crate::config_cmd::is_agents_file;
 
@@ -57,15 +57,7 @@ impl Plane {
             });
         }
         let config = Config::load(file).map_err(|errors| anyhow::anyhow!("{errors}"))?;
-        let vip = |vip: &config::Vip| Vip {
-            address: vip.address,
-            port: vip.port,
-            protocol: match vip.protocol {
-                config::Protocol::Tcp => Protocol::Tcp,
-                config::Protocol::Udp => Protocol::Udp,
-            },
-        };
-        let names = config.vips.iter().map(|it| (it.name.clone(), vip(it)));
+        let names = config.vips.iter().map(|vip| (vip.name.clone(), vip.key()));
         Ok(Self::Balancer {
             names: names.collect(),
             pin_dir: config.pin_dir,
@@ -166,7 +158,7 @@ impl Plane {
 
 #[cfg(test)]
 pub mod tests {
-    use causeway_io::{MirroredFrame, Real};
+    use causeway_io::{MirroredFrame, Protocol, Real};
 
     use super::*;
 

@@ -9,12 +9,13 @@
 //! each has measured ([`merge`]).
 //!
 //! What the paper leaves open, the laws compared, and what an operator must be able to
-//! rely on, is in docs/control.md.
+//! rely on, is in docs/explanation/steering.md.
 
 mod base;
 mod controller;
 mod decision;
 mod equalise;
+mod evidence;
 mod law;
 pub mod merge;
 mod params;

@@ -9,7 +9,6 @@ mod clock;
 mod format;
 pub mod ids;
 mod key;
-pub mod notice;
 pub mod quic;
 #[cfg(test)]
 mod tests;
@@ -79,9 +78,7 @@ impl Tuple {
 
     /// SipHash-2-4 of the tuple as it lies in a flow key.
     pub fn hash(&self, key: &Key) -> u64 {
-        let key = key.words();
-        // SAFETY: `count` words and two of the key are there to read.
-        unsafe { causeway_cookie_hash(self.words.as_ptr(), self.count, key.as_ptr()) }
+        siphash(&self.words[..self.count as usize], key)
     }
 
     /// Which of several partitions of a stateful balancer's places it falls into.
@@ -94,6 +91,13 @@ impl Tuple {
     pub fn words(&self) -> &[u64; 5] {
         &self.words
     }
+}
+
+/// SipHash-2-4 of words as they lie in memory.
+pub(crate) fn siphash(words: &[u64], key: &Key) -> u64 {
+    let key = key.words();
+    // SAFETY: `words` and the two of the key are there to read.
+    unsafe { causeway_cookie_hash(words.as_ptr(), words.len() as u32, key.as_ptr()) }
 }
 
 fn octets6(address: IpAddr) -> [u8; 16] {

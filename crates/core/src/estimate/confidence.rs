@@ -16,7 +16,7 @@ const BOUNDS_LOW: u64 = 10;
 /// One word for how far to trust an estimate, ordered from worst to best.
 ///
 /// How often estimates of each grade are within 10 % of what the clients
-/// measured, by workload, stands in `docs/accuracy.md`.
+/// measured, by workload, stands in `docs/design/accuracy.md`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Quality {
     /// Not one whole sample: there is no estimate.
@@ -27,19 +27,19 @@ pub enum Quality {
     Low,
     /// Too few samples to average out that one request of the window is
     /// mistaken for another now and then.
-    Fair,
+    Medium,
     /// Eight samples or more for each request that the client keeps outstanding,
     /// none of them an upper bound.
     High,
 }
 
 impl Quality {
-    /// The word for it in output: `none`, `low`, `fair`, `high`.
+    /// The word for it in output: `none`, `low`, `medium`, `high`.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::Low => "low",
-            Self::Fair => "fair",
+            Self::Medium => "medium",
             Self::High => "high",
         }
     }
@@ -72,7 +72,7 @@ impl Confidence {
         } else if samples < FEW || tally.bound_halves * 100 >= tally.weight_halves * BOUNDS_LOW {
             Quality::Low
         } else if samples < many || tally.bound_halves > 0 {
-            Quality::Fair
+            Quality::Medium
         } else {
             Quality::High
         };
@@ -115,11 +115,11 @@ mod tests {
     fn grades_follow_samples_window_and_bounds() {
         assert_eq!(grade(1, 0, 1), Quality::Low);
         assert_eq!(grade(4, 0, 1), Quality::Low);
-        assert_eq!(grade(5, 0, 1), Quality::Fair);
+        assert_eq!(grade(5, 0, 1), Quality::Medium);
         assert_eq!(grade(8, 0, 1), Quality::High);
-        assert_eq!(grade(8, 0, 4), Quality::Fair);
+        assert_eq!(grade(8, 0, 4), Quality::Medium);
         assert_eq!(grade(32, 0, 4), Quality::High);
-        assert_eq!(grade(32, 1, 4), Quality::Fair);
+        assert_eq!(grade(32, 1, 4), Quality::Medium);
         assert_eq!(grade(32, 4, 4), Quality::Low);
         assert_eq!(grade(1000, 0, 0), Quality::High);
     }

@@ -326,7 +326,7 @@ impl Compared {
                 within10_pct: share_pct(of.iter().filter(|e| e.abs() < 10.0).count(), of.len()),
             }
         };
-        [Quality::Low, Quality::Fair, Quality::High]
+        [Quality::Low, Quality::Medium, Quality::High]
             .map(grade)
             .into()
     }
