@@ -223,7 +223,7 @@ CW_INLINE u32 cookie_clock_stamp_kind(struct cookie_clock *clock, u32 o, enum co
 }
 
 /*
- * How far somebody may run a copy of the clock: an eighth of what the room can be. The
+ * How far a copy of the clock may run: an eighth of what the room can be. The
  * same as `t` where there is not room enough to be worth it.
  */
 CW_INLINE u32 cookie_clock_lease(const struct cookie_clock *clock)

@@ -10,8 +10,8 @@ u64 causeway_cookie_hash(const u64 *words, u32 count, const u64 *key)
 	return siphash24(words, count, key);
 }
 
-/* conn_partition of bpf/lib/conn.h. */
-u32 causeway_place_partition(const u64 *words, u32 count, u64 seed, u32 partitions)
+/* conn_partition of bpf/lb/conn_table.h. */
+u32 causeway_conn_partition(const u64 *words, u32 count, u64 seed, u32 partitions)
 {
 	return scale(mix_words(words, count, seed) >> 32, partitions);
 }

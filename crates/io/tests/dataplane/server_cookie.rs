@@ -301,7 +301,7 @@ fn what_is_not_the_vips_stays_as_it_is() {
     assert_eq!(hex(&server.out(&short)), hex(&short));
 }
 
-/// `segment_name` of `bpf/lib/cookie_server.h` with the seed that nobody has set.
+/// `segment_name` of `bpf/server/cookie.h` with a seed that is not set.
 fn name_of(client: Tuple) -> u64 {
     let ports = u64::from(client.sport.to_be()) | u64::from(client.dport.to_be()) << 16;
     let tail = ports | u64::from(TCP) << 32;
@@ -362,7 +362,7 @@ fn line_of(client: Tuple, cookie: u32) -> ([u8; 4], Vec<u8>) {
 
 impl Server {
     fn line(&self, index: [u8; 4]) -> Vec<u8> {
-        let line = self.skel.maps.quick_clocks.lookup(&index, MapFlags::ANY);
+        let line = self.skel.maps.timestamp_cache.lookup(&index, MapFlags::ANY);
         line.expect("lookup").expect("index")
     }
 }
@@ -385,7 +385,7 @@ fn an_open_connection_is_stamped_without_its_socket() {
     for client in clients() {
         let cookie = server.cookie(client);
         let wire = |t: u32| t << 16 | cookie;
-        let clocks = &server.skel.maps.quick_clocks;
+        let clocks = &server.skel.maps.timestamp_cache;
         let (index, line) = line_of(client, cookie);
         write(clocks, &index, &line);
         for (at, (before, after)) in layouts(LAST_O + 5, TSECR)
@@ -452,7 +452,7 @@ fn an_open_connections_echo_is_restored_without_its_socket() {
     let (mut quickly, mut remembered) = (0, 0);
     for client in clients() {
         let cookie = server.cookie(client);
-        let clocks = &server.skel.maps.quick_clocks;
+        let clocks = &server.skel.maps.timestamp_cache;
         let (index, line) = line_of(client, cookie);
         write(clocks, &index, &line);
         for (t, o) in [(1000, 5_000_000), (1200, 5_000_200), (950, 3_999_950)] {

@@ -192,12 +192,11 @@ impl World {
     fn write_config(&self, pool: &[Member], named: Option<(usize, u16)>) -> Result<()> {
         let node = &self.topology.balancer;
         let mut text = format!(
-            "interface = \"{DEVICE}\"\npin_dir = \"/sys/fs/bpf/lb\"\nstate_dir = \"{}\"\n\
+            "interface = \"{DEVICE}\"\npin_dir = \"/sys/fs/bpf/lb\"\n\
              socket = \"{}\"\nhttp = false\nhash_key = \"{}\"\n\
              [encap]\nsource = \"{}\"\nsource6 = \"{}\"\nmtu = {BACK_MTU}\n\
              [cookie]\nkeys = \"{}\"\n[measure]\nenabled = {}\n\
              [flow_table]\nipv4 = 65536\nipv6 = 65536\n",
-            self.path("state"),
             self.path("lb.sock"),
             "5e".repeat(16),
             node.ipv4,
