@@ -11,9 +11,9 @@
 
 pub mod client;
 pub mod clock;
-pub mod farm;
 mod go_load;
 mod gotool;
+pub mod modelled_servers;
 mod nat;
 pub mod serve;
 pub mod server;

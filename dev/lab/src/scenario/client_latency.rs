@@ -15,7 +15,9 @@ use super::{Context, Param, Scenario, param};
 use crate::agent::Agent;
 use crate::api;
 use crate::balancer::{Balancer, Forwarding, Protocol, Real, Settings, Vip};
-use crate::crowd::{Crowd, CrowdConfig, Server, ServerConfig, Transaction};
+use crate::impatient_clients::{
+    ImpatientClients, ImpatientClientsConfig, Server, ServerConfig, Transaction,
+};
 use crate::topology::{Shape, Topology, vip4};
 
 const PORT: u16 = 80;
@@ -132,7 +134,7 @@ fn run(context: &Context, source: &'static str) -> Result<Row> {
 
     let (warm_up_s, seconds): (u64, u64) = (context.param("warm_up_s")?, context.param("seconds")?);
     let rate: f64 = context.param("rate")?;
-    let crowd = CrowdConfig {
+    let clients = ImpatientClientsConfig {
         target: vip,
         clients: 4000,
         requests: 1,
@@ -143,11 +145,11 @@ fn run(context: &Context, source: &'static str) -> Result<Row> {
         http: None,
         seed: context.seed,
     };
-    let crowd = Crowd::start(&topology.clients[0].netns, crowd);
+    let clients = ImpatientClients::start(&topology.clients[0].netns, clients);
     std::thread::sleep(Duration::from_secs(warm_up_s + seconds));
     let (share, response_ms) = first(&balancer)?;
     let fallbacks_at_end = fallbacks(&balancer)?;
-    let truth = crowd.finish()?;
+    let truth = clients.finish()?;
     drop(agents.pop());
     let fallbacks_without_agent = match source {
         "client" => wait_fallback(&balancer)?,

@@ -23,8 +23,8 @@ use rand::{Rng, SeedableRng};
 
 use super::workload::{Server, Workload};
 use crate::cgroup::Cgroup;
-use crate::line::{End, Line};
 use crate::link;
+use crate::link_emulator::{LinkEmulator, LinkEnd};
 use crate::load::log::Log;
 use crate::load::page::SIZE_STEP;
 use crate::load::protocol::Protocol;
@@ -35,7 +35,7 @@ use crate::quic::client::Options;
 use crate::quic::{self, ServerConfig, Stack};
 use crate::record::{Directions, Recorder};
 use crate::sandbox::Sandbox;
-use crate::web::{Drift, Wander, Web};
+use crate::timed_http_server::{Drift, DriftProcess, TimedHttpServer};
 
 const PORT: u16 = 80;
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 51, 0, 2);
@@ -62,7 +62,7 @@ struct Rig {
     client: Netns,
     vantage: Netns,
     server: Netns,
-    line: Option<Line>,
+    link: Option<LinkEmulator>,
 }
 
 /// Runs one workload in namespaces of its own.
@@ -96,7 +96,7 @@ pub fn record(sandbox: Sandbox, workload: &Workload) -> Result<Recording> {
         pcap,
         both,
         log,
-        lost: rig.line.as_ref().map_or(0, Line::dropped),
+        lost: rig.link.as_ref().map_or(0, LinkEmulator::dropped),
     })
 }
 
@@ -140,18 +140,23 @@ impl Rig {
             client: make("client")?,
             vantage: make("vantage")?,
             server: make("server")?,
-            line: None,
+            link: None,
         };
         rig.vantage.sysctl("net/ipv4/ip_forward", "1")?;
         if workload.path.is_none() {
             rig.veth("c0", &rig.client)?;
         } else {
-            let end = |netns: &Netns, device: &str| End {
+            let end = |netns: &Netns, device: &str| LinkEnd {
                 netns: netns.clone(),
                 device: device.into(),
             };
             let (near, far) = (end(&rig.client, "eth0"), end(&rig.vantage, "c0"));
-            rig.line = Some(Line::start(&near, &far, workload.path, workload.seed)?);
+            rig.link = Some(LinkEmulator::start(
+                &near,
+                &far,
+                workload.path,
+                workload.seed,
+            )?);
         }
         rig.veth("s0", &rig.server)?;
         rig.client.ip(
@@ -181,7 +186,7 @@ impl Rig {
                 link::set_offloads(device, on).with_context(|| format!("offloads of {device}"))
             })
         };
-        if self.line.is_none() {
+        if self.link.is_none() {
             set(&self.client, "eth0")?;
             set(&self.vantage, "c0")?;
         }
@@ -192,7 +197,7 @@ impl Rig {
 
 /// A running server; dropped, it ends.
 enum Running {
-    Web(#[expect(dead_code)] Web),
+    Timed(#[expect(dead_code)] TimedHttpServer),
     Changing {
         stop: Arc<AtomicBool>,
         thread: Option<JoinHandle<Result<()>>>,
@@ -204,7 +209,7 @@ impl Running {
     fn start(sandbox: Sandbox, netns: &Netns, workload: &Workload) -> Result<Self> {
         let user = ["-u", "root"];
         match workload.server {
-            Server::Web(behaviour) => Ok(Self::Web(Web::start(
+            Server::Timed(behaviour) => Ok(Self::Timed(TimedHttpServer::start(
                 netns,
                 PORT,
                 behaviour,
@@ -248,7 +253,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         match self {
-            Self::Web(_) => {}
+            Self::Timed(_) => {}
             Self::Changing { stop, thread } => {
                 stop.store(true, Ordering::Relaxed);
                 if let Some(thread) = thread.take() {
@@ -286,10 +291,10 @@ fn throttled(
 
 /// A QUIC server whose factor on service times keeps changing.
 fn drifting(mut server: quic::Server, drift: Drift, seed: u64) -> Running {
-    let mut wander = Wander::new(drift, seed);
+    let mut drift = DriftProcess::new(drift, seed);
     changing(move || {
-        server.set_factor(wander.next_factor())?;
-        Ok(wander.next_rest())
+        server.set_factor(drift.next_factor())?;
+        Ok(drift.next_rest())
     })
 }
 

@@ -11,18 +11,19 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::Serialize;
 
-use crate::line::Impairment;
+use crate::link_emulator::Impairment;
 use crate::load::page::PageShape;
 use crate::load::protocol::Protocol;
 use crate::quic::{Order, Stack};
-use crate::web::{Behaviour, Discipline, Drift};
+use crate::timed_http_server::{Discipline, Drift, ServiceBehaviour};
 
 /// The server of a workload.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Server {
     /// The lab's own web server.
-    Web(Behaviour),
+    #[serde(rename = "web")]
+    Timed(ServiceBehaviour),
     /// nginx under a CPU quota, handed out every 10 ms; the share of a CPU is
     /// drawn anew every so often, uniform between two bounds.
     Throttled { shares: (f64, f64), every_ms: u64 },
@@ -125,7 +126,7 @@ impl Draw {
             service_min_us: (median_us / 6.0) as u32,
             ..PageShape::default()
         };
-        let behaviour = Behaviour {
+        let behaviour = ServiceBehaviour {
             discipline: Discipline::Parallel,
             drift: Drift {
                 sigma: rng.random_range(0.2..0.5),
@@ -138,7 +139,7 @@ impl Draw {
             about,
             seed: rng.random(),
             seconds: self.seconds,
-            server: Server::Web(behaviour),
+            server: Server::Timed(behaviour),
             protocol: Protocol::Http,
             path: Impairment::default(),
             offloads: false,
@@ -159,7 +160,7 @@ impl Draw {
 
 impl Workload {
     fn discipline(&mut self, discipline: Discipline) -> &mut Self {
-        if let Server::Web(behaviour) = &mut self.server {
+        if let Server::Timed(behaviour) = &mut self.server {
             behaviour.discipline = discipline;
         }
         self
@@ -167,7 +168,7 @@ impl Workload {
 
     fn drift(&mut self, drift: Drift) -> &mut Self {
         match &mut self.server {
-            Server::Web(behaviour) => behaviour.drift = drift,
+            Server::Timed(behaviour) => behaviour.drift = drift,
             Server::Quic { drift: of, .. } => *of = drift,
             _ => {}
         }
@@ -176,7 +177,7 @@ impl Workload {
 
     /// The same over HTTP/3.
     fn quic(&mut self, stack: Stack, order: Order) -> &mut Self {
-        if let Server::Web(Behaviour { drift, .. }) = self.server {
+        if let Server::Timed(ServiceBehaviour { drift, .. }) = self.server {
             self.server = Server::Quic {
                 stack,
                 order,

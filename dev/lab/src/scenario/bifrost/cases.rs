@@ -12,14 +12,14 @@ use serde_json::Value;
 
 use super::compare::{Comparison, Elephant, Load, Trouble};
 use super::loads::{self, Stack};
+use super::plain_tunnel::{PlainTunnel, PlainTunnelKind};
 use super::redis::Redis;
 use super::replay::Replays;
-use super::rivals::{Kind, Rival};
 use super::runs::{CLIENTS, Carrier, WEB, carriers, guests, hosts};
 use super::tunnel::{Setting, Tunnel};
 use super::world::{Place, Shape, World};
 use super::{Context, Plan};
-use crate::line::{Impairment, Line};
+use crate::link_emulator::{Impairment, LinkEmulator};
 use crate::nginx::Nginx;
 
 type Part = fn(&Context, &Plan, &mut Replays<'_>) -> Result<(Value, Value)>;
@@ -153,7 +153,7 @@ fn delay(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<(V
     };
     let lines = (0..plan.paths)
         .map(|path| site.world.lengthen(path, even, context.seed ^ path as u64))
-        .collect::<Result<Vec<Line>>>()?;
+        .collect::<Result<Vec<LinkEmulator>>>()?;
     site.connect(context, plan, &plan.setting)?;
     let carriers = site.with_bad_path();
     let mut comparison = Comparison::new(context, plan, replays);
@@ -348,9 +348,11 @@ fn nothing(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<
         for tunnel in &tunnels {
             // One device, one tunnel: the one before goes first.
             site.tunnel = None;
-            let _rival;
+            let _plain;
             match tunnel.name {
-                "do_nothing" => _rival = Rival::start(&site.world, Kind::SuperPacket)?,
+                "do_nothing" => {
+                    _plain = PlainTunnel::start(&site.world, PlainTunnelKind::SuperPacket)?
+                }
                 "causeway_one_path" => {
                     let mut setting = plan.setting.clone();
                     setting.paths.truncate(1);

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::kept::{Counts, bulk_rounds, kept_pct, rates, standard_error};
 use super::latencies::Latencies;
 use super::loads::{self, Ends};
+use super::plain_tunnel::{PlainTunnel, PlainTunnelKind};
 use super::replay::Replays;
-use super::rivals::{Kind, Rival};
 use super::runs::{BULK, ECHO, WARM_UP, guests, median, merge, rounds_named};
 use super::tunnel::Tunnel;
 use super::world::{Shape, World};
@@ -110,15 +110,15 @@ fn one(context: &Context, plan: &Plan, world: &World, name: &'static str) -> Res
         OTHER => plan.other.as_ref(),
         _ => Some(&context.binary),
     };
-    let (_tunnel, _rival);
+    let (_tunnel, _plain);
     let pids = match (name, binary) {
         ("super_packet_tunnel", _) => {
-            _rival = Rival::start(world, Kind::SuperPacket)?;
-            _rival.pids()
+            _plain = PlainTunnel::start(world, PlainTunnelKind::SuperPacket)?;
+            _plain.pids()
         }
         ("packet_tunnel", _) | (_, None) => {
-            _rival = Rival::start(world, Kind::Packet)?;
-            _rival.pids()
+            _plain = PlainTunnel::start(world, PlainTunnelKind::Packet)?;
+            _plain.pids()
         }
         (_, Some(binary)) => {
             _tunnel = Tunnel::start(world, binary, &plan.setting)?;

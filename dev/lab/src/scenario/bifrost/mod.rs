@@ -13,9 +13,9 @@ mod kept;
 mod latencies;
 mod loads;
 mod machine;
+pub(crate) mod plain_tunnel;
 mod redis;
 mod replay;
-pub(crate) mod rivals;
 mod runs;
 mod table;
 mod tails;
@@ -32,8 +32,6 @@ use super::{Context, Param, Scenario, param};
 pub use balancer::BifrostBalancer;
 pub use faults::BifrostFaults;
 use replay::Rule;
-/// A process of the lab: one end of a tunnel to compare with.
-pub(crate) use rivals as plain_tunnel;
 
 /// Who may carry loads.
 const CARRIERS: [&str; 3] = ["plain", "mptcp", "causeway"];

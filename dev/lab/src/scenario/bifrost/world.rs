@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use causeway_bench::loss::{Direction, LossCounts, LossInjector, LossRule};
 
-use crate::line::{End, Impairment, Line};
+use crate::link_emulator::{Impairment, LinkEmulator, LinkEnd};
 use crate::netns::Netns;
 use crate::sandbox::Sandbox;
 use crate::{clock, link};
@@ -205,15 +205,15 @@ impl World {
         Ok(())
     }
 
-    /// Puts a line with delay into a path, once: between its two ends stand two bridges and
-    /// a cable. Losses strike in front of it, rates hold behind it.
-    pub fn lengthen(&self, path: usize, impairment: Impairment, seed: u64) -> Result<Line> {
-        let end = |device: String| End {
+    /// Puts an emulated link with delay into a path, once: between its two ends stand two bridges and
+    /// an emulated link. Losses strike in front of it, rates hold behind it.
+    pub fn lengthen(&self, path: usize, impairment: Impairment, seed: u64) -> Result<LinkEmulator> {
+        let end = |device: String| LinkEnd {
             netns: self.net.clone(),
             device,
         };
         let (near, far) = (end(format!("t{path}")), end(format!("u{path}")));
-        let line = Line::cable(&near, &far, impairment, seed)?;
+        let link = LinkEmulator::between_bridges(&near, &far, impairment, seed)?;
         let mtu = self.shape.mtu;
         self.net.ip(&format!(
             "link add bx{path} type bridge\nlink set bx{path} mtu {mtu} up\n\
@@ -221,7 +221,7 @@ impl World {
              link set u{path} mtu {mtu} master bx{path}\n\
              link set b{path} master bx{path}\n"
         ))?;
-        Ok(line)
+        Ok(link)
     }
 
     /// Packets that a guest's device dropped since nobody took them in time.

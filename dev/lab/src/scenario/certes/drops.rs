@@ -19,7 +19,7 @@ use super::runs::{Run, steady};
 use crate::agent::Agent;
 use crate::scenario::{Context, Param, Scenario};
 use crate::topology::DEVICE;
-use crate::{crowd, link};
+use crate::{impatient_clients, link};
 
 /// Shorter than the first retry gap: one SYN each.
 const ONCE: Duration = Duration::from_millis(600);
@@ -207,7 +207,7 @@ fn with_listener(net: &Net, backlog: i32, clients: fn(SocketAddrV4) -> Result<()
     let listener = net
         .server
         .netns
-        .run(move || crowd::listen_on(address, backlog))?;
+        .run(move || impatient_clients::listen_on(address, backlog))?;
     let result = run_in(net, clients);
     // A listener that ends resets what is in its queue, and a client's own end may still
     // be on its way.

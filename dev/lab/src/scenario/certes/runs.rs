@@ -11,7 +11,9 @@ use super::net::Net;
 use super::score::{self, Score};
 use crate::agent::Agent;
 use crate::clock;
-use crate::crowd::{Crowd, CrowdConfig, Served, Server, ServerConfig};
+use crate::impatient_clients::{
+    ImpatientClients, ImpatientClientsConfig, Served, Server, ServerConfig,
+};
 use crate::load::flood::Flood;
 use crate::nginx::Nginx;
 
@@ -207,7 +209,7 @@ impl Backend {
 /// A run under way.
 pub struct Running {
     run: Run,
-    crowd: Crowd,
+    clients: ImpatientClients,
     server: Backend,
     agent: Agent,
     flood: Option<Flood>,
@@ -275,7 +277,7 @@ impl Run {
             _ => Agent::start_with,
         };
         let agent = start(binary, &net.server, Path::new(&pins), &self.agent_lines())?;
-        let crowd = CrowdConfig {
+        let clients = ImpatientClientsConfig {
             target: net.target(),
             clients: self.clients,
             requests: self.requests,
@@ -286,11 +288,11 @@ impl Run {
             http: self.nginx.then_some(self.service),
             seed,
         };
-        let crowd = Crowd::start(&net.client, crowd);
+        let clients = ImpatientClients::start(&net.client, clients);
         let flood = (self.flood > 0).then(|| Flood::start(&net.client, net.target(), self.flood));
         Ok(Running {
             run: self.clone(),
-            crowd,
+            clients,
             server,
             agent,
             flood,
@@ -333,7 +335,7 @@ impl Running {
 
     /// Waits for the last client and for the agent to be done with it.
     pub fn finish(self, warm_up: Duration, counts: Duration) -> Result<Score> {
-        let truth = self.crowd.finish()?;
+        let truth = self.clients.finish()?;
         if let Some(flood) = self.flood {
             flood.finish()?;
         }

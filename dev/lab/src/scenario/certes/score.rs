@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::runs::Run;
 use crate::agent::HistoryRow;
 use crate::clock;
-use crate::crowd::{End, Served, Transaction};
+use crate::impatient_clients::{End, Served, Transaction};
 
 const SECOND_NS: u64 = 1_000_000_000;
 

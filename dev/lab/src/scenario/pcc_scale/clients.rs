@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::session::{Service, Session};
 use super::tally::Tally;
-use crate::farm;
+use crate::modelled_servers;
 use crate::netns::Netns;
 
 /// Longest wait for the next byte of an answer. Retransmissions of what was lost come
@@ -142,7 +142,11 @@ async fn run(load: Load, tally: Arc<Tally>) -> Result<()> {
         let lasts = Duration::from_secs_f64(lasts).min(load.lasts / 4);
         sleep_until(start + at).await;
         if let Some(service) = service() {
-            clients.spawn_local(web(service, farm::spread(size, lasts), Arc::clone(&tally)));
+            clients.spawn_local(web(
+                service,
+                modelled_servers::spread(size, lasts),
+                Arc::clone(&tally),
+            ));
         }
         while clients.try_join_next().is_some() {}
     }
@@ -177,7 +181,7 @@ async fn stream(service: Service, begin: Instant, end: Instant, tally: Arc<Tally
             let mut session = Session::open(&service, PATIENCE, &tally).await?;
             while due < end {
                 session
-                    .get(&farm::spread(STREAM_SIZE, Duration::ZERO))
+                    .get(&modelled_servers::spread(STREAM_SIZE, Duration::ZERO))
                     .await?;
                 tally.answered();
                 due = (due + STREAM_EVERY).max(Instant::now());
@@ -197,7 +201,7 @@ async fn idle_between(service: Service, begin: Instant, idle: Duration, tally: A
     const KIND: &str = "idle";
     sleep_until(begin).await;
     tally.connection(KIND);
-    let path = farm::spread(STREAM_SIZE, Duration::ZERO);
+    let path = modelled_servers::spread(STREAM_SIZE, Duration::ZERO);
     let result = async {
         let mut session = Session::open(&service, PATIENCE, &tally).await?;
         session.get(&path).await?;

@@ -28,7 +28,7 @@ use self::plan::Plan;
 use self::ways::Way;
 use self::world::World;
 use super::{Context, Param, Scenario, param};
-use crate::farm;
+use crate::modelled_servers;
 use crate::sandbox::Sandbox;
 
 pub struct PccScale;
@@ -83,7 +83,7 @@ impl Scenario for PccScale {
         };
         let jobs = context.param::<usize>("jobs")?.min(queue.ways.len());
         ensure!((1..=4).contains(&jobs), "jobs must lie between 1 and 4");
-        farm::check_limits(16_384)?;
+        modelled_servers::raise_fd_limit(16_384)?;
         context.say(format!("{names}: {:?} each", queue.plan.lasts));
         let (done, results) = channel();
         let mut runs: Vec<Option<Value>> = vec![None; queue.ways.len()];

@@ -18,9 +18,9 @@ use super::tally::Tally;
 use super::ways::{Memory, Way};
 use crate::agent::Agent;
 use crate::balancer::{Balancer, Real, Settings, Vip};
-use crate::farm::Farm;
+use crate::modelled_servers::ModelledServers;
 use crate::quic::Cid;
-use crate::quic::farm::QuicFarm;
+use crate::quic::modelled_servers::QuicModelledServers;
 use crate::sandbox::Sandbox;
 use crate::scenario::bench::{self, PORT, QUIC_PORT};
 use crate::topology::{self, Shape, Topology};
@@ -44,7 +44,7 @@ pub struct World {
     binary: PathBuf,
     topology: Topology,
     balancers: [topology::Node; 2],
-    _farm: Farm,
+    _servers: ModelledServers,
     /// Of keys.
     directory: TempDir,
 }
@@ -71,7 +71,7 @@ impl World {
         let second = topology.add_balancer(sandbox)?;
         Ok(Self {
             binary: binary.to_owned(),
-            _farm: Farm::start(&topology.servers, PORT)?,
+            _servers: ModelledServers::start(&topology.servers, PORT)?,
             balancers: [topology.balancer.clone(), second],
             topology,
             directory: tempfile::Builder::new().prefix("pcc-").tempdir()?,
@@ -101,7 +101,7 @@ impl World {
         }
         let mut agents = self.agents(way)?;
         let quic = match way.is_quic() {
-            true => Some(self.quic_farm(plan.silence())?),
+            true => Some(self.quic_servers(plan.silence())?),
             false => None,
         };
         let mut pool = Pool {
@@ -187,8 +187,8 @@ impl World {
         Ok(run)
     }
 
-    fn quic_farm(&self, silence: Duration) -> Result<QuicFarm> {
-        QuicFarm::start(&self.topology.servers, QUIC_PORT, silence, |s| cid(0, s))
+    fn quic_servers(&self, silence: Duration) -> Result<QuicModelledServers> {
+        QuicModelledServers::start(&self.topology.servers, QUIC_PORT, silence, |s| cid(0, s))
     }
 
     fn agents(&self, way: &Way) -> Result<Vec<Agent>> {

@@ -2,10 +2,10 @@
 //! The rows themselves, by what they are about.
 
 use super::{Draw, Server};
-use crate::line::Impairment;
+use crate::link_emulator::Impairment;
 use crate::load::protocol::Protocol;
 use crate::quic::{Order, Stack};
-use crate::web::Discipline;
+use crate::timed_http_server::Discipline;
 
 const fn round_trip(ms: u64) -> Impairment {
     Impairment {

@@ -62,7 +62,7 @@ pub struct Transaction {
 
 /// What the clients do.
 #[derive(Debug, Clone)]
-pub struct CrowdConfig {
+pub struct ImpatientClientsConfig {
     /// The server.
     pub target: SocketAddrV4,
     /// How many begin anew as soon as they are done; or as many as there are at most
@@ -87,11 +87,11 @@ pub struct CrowdConfig {
 }
 
 /// Clients at work.
-pub struct Crowd(JoinHandle<Result<Vec<Transaction>>>);
+pub struct ImpatientClients(JoinHandle<Result<Vec<Transaction>>>);
 
-impl Crowd {
+impl ImpatientClients {
     /// Starts them in `netns`.
-    pub fn start(netns: &Netns, config: CrowdConfig) -> Self {
+    pub fn start(netns: &Netns, config: ImpatientClientsConfig) -> Self {
         Self(netns.thread(move || {
             cpu::go_first().context("the clients cannot go first")?;
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -112,7 +112,7 @@ impl Crowd {
 
 type Log = Arc<Mutex<Vec<Transaction>>>;
 
-async fn run(config: CrowdConfig) -> Vec<Transaction> {
+async fn run(config: ImpatientClientsConfig) -> Vec<Transaction> {
     let log: Log = Arc::default();
     let start = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
@@ -129,14 +129,14 @@ async fn run(config: CrowdConfig) -> Vec<Transaction> {
 }
 
 /// Until when all clients pause, if they do now.
-fn pause_until(config: &CrowdConfig, start: Instant) -> Option<Instant> {
+fn pause_until(config: &ImpatientClientsConfig, start: Instant) -> Option<Instant> {
     let (on, off) = config.on_off?;
     let phase = start.elapsed().as_secs_f64() % (on + off).as_secs_f64();
     (phase > on.as_secs_f64())
         .then(|| Instant::now() + (on + off).saturating_sub(Duration::from_secs_f64(phase)))
 }
 
-async fn closed(config: CrowdConfig, number: usize, start: Instant, log: Log) {
+async fn closed(config: ImpatientClientsConfig, number: usize, start: Instant, log: Log) {
     let mut rng = StdRng::seed_from_u64(config.seed ^ (number as u64).wrapping_mul(0x9e37_79b9));
     let patience = config.patience[number % config.patience.len()];
     sleep(Duration::from_secs_f64(rng.random_range(0.0..1.0))).await;
@@ -153,7 +153,7 @@ async fn closed(config: CrowdConfig, number: usize, start: Instant, log: Log) {
 }
 
 async fn arrive(
-    config: &CrowdConfig,
+    config: &ImpatientClientsConfig,
     (on_rate, off_rate): (f64, f64),
     start: Instant,
     tasks: &mut tokio::task::JoinSet<()>,
@@ -184,7 +184,12 @@ async fn arrive(
     }
 }
 
-async fn transact(config: &CrowdConfig, patience: Duration, rng: &mut StdRng, log: &Log) -> End {
+async fn transact(
+    config: &ImpatientClientsConfig,
+    patience: Duration,
+    rng: &mut StdRng,
+    log: &Log,
+) -> End {
     let begin_ns = monotonic_ns();
     let connecting = async { TcpSocket::new_v4()?.connect(config.target.into()).await };
     let end = match timeout(patience, connecting).await {
@@ -226,7 +231,7 @@ async fn transact(config: &CrowdConfig, patience: Duration, rng: &mut StdRng, lo
 /// One request after the other; the last one says that it is.
 async fn ask(
     stream: &mut TcpStream,
-    config: &CrowdConfig,
+    config: &ImpatientClientsConfig,
     rng: &mut StdRng,
 ) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
@@ -258,7 +263,7 @@ async fn ask_by_http(
 ) -> std::io::Result<()> {
     let connection = if last { "close" } else { "keep-alive" };
     let text = format!(
-        "GET /b/{ANSWER}/{} HTTP/1.1\r\nHost: crowd\r\nConnection: {connection}\r\n\r\n",
+        "GET /b/{ANSWER}/{} HTTP/1.1\r\nHost: clients\r\nConnection: {connection}\r\n\r\n",
         service.as_micros()
     );
     stream.write_all(text.as_bytes()).await?;

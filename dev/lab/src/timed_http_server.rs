@@ -60,12 +60,12 @@ pub struct Drift {
 
 /// A drift under way, from its own source of chance.
 #[derive(Debug)]
-pub struct Wander {
+pub struct DriftProcess {
     drift: Drift,
     rng: StdRng,
 }
 
-impl Wander {
+impl DriftProcess {
     /// The drift's course for a seed.
     pub fn new(drift: Drift, seed: u64) -> Self {
         Self {
@@ -100,7 +100,7 @@ impl Wander {
 
 /// What a server does.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Behaviour {
+pub struct ServiceBehaviour {
     /// See [`Discipline`].
     pub discipline: Discipline,
     /// See [`Drift`].
@@ -109,15 +109,15 @@ pub struct Behaviour {
 
 /// A running server; dropped, it ends.
 #[derive(Debug)]
-pub struct Web {
+pub struct TimedHttpServer {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
-impl Web {
+impl TimedHttpServer {
     /// Starts a server in `netns` on all IPv4 addresses. It accepts connections
     /// when this returns.
-    pub fn start(netns: &Netns, port: u16, behaviour: Behaviour, seed: u64) -> Result<Self> {
+    pub fn start(netns: &Netns, port: u16, behaviour: ServiceBehaviour, seed: u64) -> Result<Self> {
         let listener = netns.run(move || {
             let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?;
             listener.set_nonblocking(true)?;
@@ -137,7 +137,7 @@ impl Web {
     }
 }
 
-impl Drop for Web {
+impl Drop for TimedHttpServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -163,8 +163,8 @@ struct Connection {
 struct Server {
     listener: TcpListener,
     poll: Poll,
-    behaviour: Behaviour,
-    wander: Wander,
+    behaviour: ServiceBehaviour,
+    drift: DriftProcess,
     factor: f64,
     /// When the factor changes next.
     change_ns: u64,
@@ -175,14 +175,14 @@ struct Server {
 }
 
 impl Server {
-    fn new(listener: TcpListener, behaviour: Behaviour, seed: u64) -> Result<Self> {
+    fn new(listener: TcpListener, behaviour: ServiceBehaviour, seed: u64) -> Result<Self> {
         let poll = Poll::new()?;
         poll.add(listener.as_raw_fd(), LISTENER, Interest::Read)?;
         Ok(Self {
             listener,
             poll,
             behaviour,
-            wander: Wander::new(behaviour.drift, seed),
+            drift: DriftProcess::new(behaviour.drift, seed),
             factor: 1.0,
             change_ns: 0,
             connections: Vec::new(),
@@ -289,8 +289,8 @@ impl Server {
 
     fn factor(&mut self, now: u64) -> f64 {
         if now >= self.change_ns {
-            self.factor = self.wander.next_factor();
-            self.change_ns = now + self.wander.next_rest().as_nanos() as u64;
+            self.factor = self.drift.next_factor();
+            self.change_ns = now + self.drift.next_rest().as_nanos() as u64;
         }
         self.factor
     }

@@ -60,7 +60,7 @@ impl Impairment {
 
 /// One end of a line: a TUN device, up, without an address.
 #[derive(Debug, Clone)]
-pub struct End {
+pub struct LinkEnd {
     /// Where the device lives.
     pub netns: Netns,
     /// Its name.
@@ -69,16 +69,16 @@ pub struct End {
 
 /// A line that is carrying; dropped, it stops.
 #[derive(Debug)]
-pub struct Line {
+pub struct LinkEmulator {
     stop: Arc<AtomicBool>,
     dropped: Arc<AtomicU64>,
     impairment: Arc<Mutex<Impairment>>,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
-impl Line {
+impl LinkEmulator {
     /// Makes both devices and starts to carry packets between them.
-    pub fn start(near: &End, far: &End, impairment: Impairment, seed: u64) -> Result<Self> {
+    pub fn start(near: &LinkEnd, far: &LinkEnd, impairment: Impairment, seed: u64) -> Result<Self> {
         Self::between(
             [open(near, Layer::Packets)?, open(far, Layer::Packets)?],
             impairment,
@@ -87,7 +87,12 @@ impl Line {
     }
 
     /// The same with devices for Ethernet frames (TAP), which may be ports of bridges.
-    pub fn cable(near: &End, far: &End, impairment: Impairment, seed: u64) -> Result<Self> {
+    pub fn between_bridges(
+        near: &LinkEnd,
+        far: &LinkEnd,
+        impairment: Impairment,
+        seed: u64,
+    ) -> Result<Self> {
         Self::between(
             [open(near, Layer::Frames)?, open(far, Layer::Frames)?],
             impairment,
@@ -133,7 +138,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for LinkEmulator {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -151,7 +156,7 @@ enum Layer {
     Frames,
 }
 
-fn open(end: &End, layer: Layer) -> Result<File> {
+fn open(end: &LinkEnd, layer: Layer) -> Result<File> {
     let device = end.device.clone();
     end.netns
         .run(move || tun(&device, layer).with_context(|| format!("TUN device {device}")))
