@@ -7,8 +7,10 @@
 //! servers and cgroups ask for the sandbox as proof, so that nothing of the
 //! lab can be built on the host by mistake.
 
+pub mod accept_queue_server;
 pub mod agent;
 pub mod api;
+pub mod background;
 pub mod balancer;
 pub mod cgroup;
 pub mod clock;

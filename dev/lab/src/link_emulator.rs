@@ -16,13 +16,13 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::Serialize;
 
+use crate::background::Background;
 use crate::clock;
 use crate::load::poll::{Interest, Poll};
 use crate::netns::Netns;
@@ -70,10 +70,9 @@ pub struct LinkEnd {
 /// A line that is carrying; dropped, it stops.
 #[derive(Debug)]
 pub struct LinkEmulator {
-    stop: Arc<AtomicBool>,
     dropped: Arc<AtomicU64>,
     impairment: Arc<Mutex<Impairment>>,
-    thread: Option<JoinHandle<io::Result<()>>>,
+    _thread: Background,
 }
 
 impl LinkEmulator {
@@ -102,7 +101,6 @@ impl LinkEmulator {
 
     fn between(ends: [File; 2], impairment: Impairment, seed: u64) -> Result<Self> {
         let impairment = Arc::new(Mutex::new(impairment));
-        let stop = Arc::new(AtomicBool::new(false));
         let dropped = Arc::new(AtomicU64::new(0));
         let mut carrier = Carrier {
             ends,
@@ -114,13 +112,10 @@ impl LinkEmulator {
             buffer: vec![0; MAX_PACKET],
             dropped: dropped.clone(),
         };
-        let stopping = stop.clone();
-        let thread = thread::spawn(move || carrier.run(&stopping));
         Ok(Self {
-            stop,
             dropped,
             impairment,
-            thread: Some(thread),
+            _thread: Background::spawn(move |stop| Ok(carrier.run(stop)?)),
         })
     }
 
@@ -135,15 +130,6 @@ impl LinkEmulator {
     /// Packets dropped so far.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for LinkEmulator {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 

@@ -19,7 +19,6 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -29,15 +28,17 @@ use nix::sys::socket::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
+use crate::background::Background;
 use crate::topology::Node;
 
 /// Longest request that is accepted.
 const REQUEST_MAX: usize = 4096;
 /// Time between two pieces of a spread answer.
 const SPREAD_STEP: Duration = Duration::from_millis(200);
+/// Limit of an accept queue that shall not be the limit.
+const BACKLOG: i32 = 4096;
 /// Largest answer.
 const SIZE_MAX: usize = 1 << 20;
 
@@ -45,8 +46,7 @@ const SIZE_MAX: usize = 1 << 20;
 #[derive(Debug)]
 pub struct ModelledServers {
     gauges: Vec<Arc<ServerGauge>>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _tasks: Background,
 }
 
 /// What a server is doing.
@@ -102,25 +102,16 @@ impl ModelledServers {
             ] {
                 let listener = node
                     .netns
-                    .run(move || listen_on(address).context("a server's socket"))?;
+                    .run(move || listen_on(address, BACKLOG).context("a server's socket"))?;
                 let _inside = runtime.enter();
                 let listener = TcpListener::from_std(listener)?;
                 runtime.spawn(accept(listener, Arc::clone(&gauge)));
             }
             gauges.push(gauge);
         }
-        let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::Builder::new()
-            .name("servers".to_owned())
-            .spawn(move || {
-                // Either way the servers are to end.
-                let _ = runtime.block_on(stopped);
-                runtime.shutdown_background();
-            })?;
         Ok(Self {
             gauges,
-            stop: Some(stop),
-            thread: Some(thread),
+            _tasks: Background::run_tasks(runtime),
         })
     }
 
@@ -130,18 +121,8 @@ impl ModelledServers {
     }
 }
 
-impl Drop for ModelledServers {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // A panic in it has been printed.
-            let _ = thread.join();
-        }
-    }
-}
-
-/// A listening socket of one family, as most servers have them.
-fn listen_on(address: SocketAddr) -> Result<std::net::TcpListener> {
+/// A listening socket of one family, with this limit of its accept queue.
+pub(crate) fn listen_on(address: SocketAddr, backlog: i32) -> Result<std::net::TcpListener> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::Inet,
         SocketAddr::V6(_) => AddressFamily::Inet6,
@@ -152,8 +133,8 @@ fn listen_on(address: SocketAddr) -> Result<std::net::TcpListener> {
     if address.is_ipv6() {
         setsockopt(&fd, sockopt::Ipv6V6Only, &true)?;
     }
-    bind(fd.as_raw_fd(), &SockaddrStorage::from(address))?;
-    listen(&fd, Backlog::new(4096)?)?;
+    bind(fd.as_raw_fd(), &SockaddrStorage::from(address)).context("binding a server")?;
+    listen(&fd, Backlog::new(backlog)?)?;
     Ok(fd.into())
 }
 
@@ -181,7 +162,8 @@ pub(crate) enum ModelledRequest {
 async fn serve(mut stream: TcpStream, gauge: &ServerGauge) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = Vec::new();
-    while let Some(wanted) = next_request(&mut stream, &mut buffer).await? {
+    while let Some(head) = next_head(&mut stream, &mut buffer).await? {
+        let wanted = parse(&head).ok_or(io::ErrorKind::InvalidData)?;
         gauge.in_flight.fetch_add(1, Ordering::Relaxed);
         let answered = answer(&mut stream, gauge, wanted).await;
         gauge.in_flight.fetch_sub(1, Ordering::Relaxed);
@@ -191,16 +173,16 @@ async fn serve(mut stream: TcpStream, gauge: &ServerGauge) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads up to the end of one request; `None` when the client has closed.
-async fn next_request(
+/// Reads the head of one request; `None` when the client has closed.
+pub(crate) async fn next_head(
     stream: &mut TcpStream,
     buffer: &mut Vec<u8>,
-) -> io::Result<Option<ModelledRequest>> {
+) -> io::Result<Option<String>> {
     loop {
         if let Some(end) = buffer.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
             let head: Vec<u8> = buffer.drain(..end + 4).collect();
-            let wanted = parse(&head).ok_or(io::ErrorKind::InvalidData)?;
-            return Ok(Some(wanted));
+            let head = String::from_utf8(head).map_err(|_| io::ErrorKind::InvalidData)?;
+            return Ok(Some(head));
         }
         if buffer.len() > REQUEST_MAX {
             return Err(io::ErrorKind::InvalidData.into());
@@ -211,9 +193,8 @@ async fn next_request(
     }
 }
 
-fn parse(head: &[u8]) -> Option<ModelledRequest> {
-    let text = std::str::from_utf8(head).ok()?;
-    parse_path(text.strip_prefix("GET ")?.split(' ').next()?)
+fn parse(head: &str) -> Option<ModelledRequest> {
+    parse_path(head.strip_prefix("GET ")?.split(' ').next()?)
 }
 
 /// What a path asks for; `None` for one that is no path of these servers.
@@ -247,10 +228,17 @@ async fn answer(
         }
         ModelledRequest::Spread { size, over } => (size, over),
     };
-    let head = format!(
-        "HTTP/1.1 200 OK\r\nContent-Length: {size}\r\nX-Real: {}\r\n\r\n",
-        gauge.name
-    );
+    write_answer(stream, &gauge.name, size, over).await
+}
+
+/// Writes an answer of `size` bytes by the server `name`, spread over a time.
+pub(crate) async fn write_answer(
+    stream: &mut TcpStream,
+    name: &str,
+    size: usize,
+    over: Duration,
+) -> io::Result<()> {
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {size}\r\nX-Real: {name}\r\n\r\n");
     let mut bytes = head.into_bytes();
     let start = Instant::now();
     for (after, share) in pieces(size, over) {
@@ -306,7 +294,7 @@ mod tests {
 
     #[test]
     fn paths_are_read_as_they_are_written() {
-        let head = |path: String| format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").into_bytes();
+        let head = |path: String| format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
         assert_eq!(
             parse(&head(queued(8192, Duration::from_micros(1500)))),
             Some(ModelledRequest::Queued {

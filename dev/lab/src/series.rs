@@ -6,10 +6,10 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::{Epoch, History};
 use crate::load::log::Log;
 use crate::load::report::{self, EpochTruth};
 use crate::outcome::{RealEpoch, RealTrack};
+use causeway_api::balancer::{Epoch, History};
 
 /// Some of the daemon's epochs put together, from the start of the first to the
 /// start of the one after the last.
@@ -152,8 +152,8 @@ fn quantile(values: &[f64], q: f64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::Series;
     use crate::load::log::Response;
+    use causeway_api::balancer::Series;
 
     const MS: u64 = 1_000_000;
 
@@ -171,8 +171,10 @@ mod tests {
     fn epochs_are_put_together_and_truth_is_cut_at_the_same_moments() {
         let epochs = (0..5).map(|i| epoch(1000 + i * 101, 5_000.0 + i as f64 * 1000.0, 2.0));
         let history = History {
+            epoch_ns: 0,
             series: vec![Series {
                 vip: "web".into(),
+                id: 0,
                 real: "s0".into(),
                 epochs: epochs.collect(),
             }],

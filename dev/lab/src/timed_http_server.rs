@@ -12,9 +12,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -22,6 +20,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::Serialize;
 
+use crate::background::Background;
 use crate::clock;
 use crate::load::poll::{Interest, Poll};
 use crate::netns::Netns;
@@ -110,8 +109,7 @@ pub struct ServiceBehaviour {
 /// A running server; dropped, it ends.
 #[derive(Debug)]
 pub struct TimedHttpServer {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<()>>>,
+    _thread: Background,
 }
 
 impl TimedHttpServer {
@@ -123,26 +121,12 @@ impl TimedHttpServer {
             listener.set_nonblocking(true)?;
             Ok(listener)
         })?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopping = stop.clone();
-        let thread = std::thread::spawn(move || {
+        let thread = Background::spawn(move |stop| {
             Server::new(listener, behaviour, seed)?
-                .run(&stopping)
-                .context("web server")
+                .run(stop)
+                .context("timed HTTP server")
         });
-        Ok(Self {
-            stop,
-            thread: Some(thread),
-        })
-    }
-}
-
-impl Drop for TimedHttpServer {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        Ok(Self { _thread: thread })
     }
 }
 
@@ -157,7 +141,7 @@ struct Connection {
     input: Vec<u8>,
     output: VecDeque<u8>,
     waiting: VecDeque<Waiting>,
-    wants_room: bool,
+    wants_to_write: bool,
 }
 
 struct Server {
@@ -234,7 +218,7 @@ impl Server {
                 input: Vec::new(),
                 output: VecDeque::new(),
                 waiting: VecDeque::new(),
-                wants_room: false,
+                wants_to_write: false,
             }));
         }
     }
@@ -326,10 +310,10 @@ impl Server {
                 Err(e) => return Err(e),
             }
         }
-        let wants_room = !connection.output.is_empty();
-        if wants_room != connection.wants_room {
-            connection.wants_room = wants_room;
-            let interest = if wants_room {
+        let wants_to_write = !connection.output.is_empty();
+        if wants_to_write != connection.wants_to_write {
+            connection.wants_to_write = wants_to_write;
+            let interest = if wants_to_write {
                 Interest::Both
             } else {
                 Interest::Read

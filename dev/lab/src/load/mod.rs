@@ -21,7 +21,7 @@ pub(crate) mod poll;
 pub mod protocol;
 pub mod report;
 mod slot;
-mod socket;
+pub(crate) mod socket;
 pub mod wrk;
 
 use std::net::SocketAddr;

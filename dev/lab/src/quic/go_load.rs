@@ -21,7 +21,7 @@ use crate::role::Player;
 /// Random streams of a slot beside those of its pages.
 const STREAM_PHASE: u64 = 1 << 41;
 /// How long the log may take after the last page.
-const PATIENCE: Duration = Duration::from_secs(30);
+const END_TIMEOUT: Duration = Duration::from_secs(30);
 const PROTO_UDP: u8 = 17;
 
 #[derive(Serialize)]
@@ -115,7 +115,7 @@ pub fn start(clients: &[Netns], config: &LoadConfig, migrate_ms: Option<u64>) ->
             let mut player =
                 Player::start(command, "quic-go load", &serde_json::to_string(&plan)?)?;
             let run = Duration::from_millis(config.duration_ms + config.timeout_ms);
-            let answer = player.answer(run + PATIENCE)?;
+            let answer = player.answer(run + END_TIMEOUT)?;
             take(
                 config.target,
                 serde_json::from_str(&answer).context("log of quic-go")?,

@@ -5,7 +5,6 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -13,11 +12,11 @@ use bytes::Bytes;
 use causeway_quic_lb::quinn::Generator;
 use http::{Response, StatusCode};
 use quinn::{Endpoint, EndpointConfig, TokioRuntime, TransportConfig, VarInt};
-use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use super::server::Cid;
 use super::{serve, tls};
+use crate::background::Background;
 use crate::modelled_servers::{self, ModelledRequest};
 use crate::topology::Node;
 
@@ -27,8 +26,7 @@ type Resolver = h3::server::RequestResolver<h3_quinn::Connection, Bytes>;
 pub struct QuicModelledServers {
     /// Of each server, shared by its endpoints.
     generators: Vec<Generator>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _tasks: Background,
 }
 
 impl QuicModelledServers {
@@ -62,18 +60,9 @@ impl QuicModelledServers {
             }
             generators.push(generator);
         }
-        let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::Builder::new()
-            .name("quic-servers".to_owned())
-            .spawn(move || {
-                // Either way the servers are to end.
-                let _ = runtime.block_on(stopped);
-                runtime.shutdown_background();
-            })?;
         Ok(Self {
             generators,
-            stop: Some(stop),
-            thread: Some(thread),
+            _tasks: Background::run_tasks(runtime),
         })
     }
 
@@ -83,16 +72,6 @@ impl QuicModelledServers {
             generator.rotate(cid(index).issuer()?)?;
         }
         Ok(())
-    }
-}
-
-impl Drop for QuicModelledServers {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // A panic in it has been printed.
-            let _ = thread.join();
-        }
     }
 }
 

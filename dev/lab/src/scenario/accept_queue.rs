@@ -6,6 +6,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use causeway_api::agent::ClientTotals;
 use causeway_core::certes::{QueueingRule, Trial};
 use serde_json::{Value, json};
 
@@ -138,9 +139,9 @@ impl Pair {
     /// Applies the usual rule to its server, and notes both limits.
     fn step(&mut self, at_s: f64) -> Result<()> {
         let live = self.by_queueing.agent().clients()?;
-        let totals = &live["categories"][0]["totals"];
-        let of = |key: &str| totals[key].as_f64().unwrap_or(0.0);
-        let now = (of("completed"), of("server_s"));
+        let first = live.categories.first();
+        let totals = first.map_or_else(ClientTotals::default, |of| of.totals);
+        let now = (totals.completed as f64, totals.server_s);
         let limit = self.rule.step(Trial {
             completed: now.0 - self.before.0,
             served_s: now.1 - self.before.1,
@@ -151,7 +152,7 @@ impl Pair {
         let live = self.by_clients.agent().clients()?;
         self.limits.push(Limits {
             at_s,
-            by_clients: live["accept_queues"][0]["limit"].as_u64().unwrap_or(0) as u32,
+            by_clients: live.accept_queues.first().map_or(0, |of| of.limit),
             by_queueing: limit,
         });
         Ok(())

@@ -12,12 +12,11 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{Context, Param, Scenario, param};
+use crate::accept_queue_server::{AcceptQueueConfig, AcceptQueueServer};
 use crate::agent::Agent;
 use crate::api;
 use crate::balancer::{Balancer, Forwarding, Protocol, Real, Settings, Vip};
-use crate::impatient_clients::{
-    ImpatientClients, ImpatientClientsConfig, Server, ServerConfig, Transaction,
-};
+use crate::impatient_clients::{ImpatientClients, ImpatientClientsConfig, Transaction};
 use crate::topology::{Shape, Topology, vip4};
 
 const PORT: u16 = 80;
@@ -98,7 +97,7 @@ fn run(context: &Context, source: &'static str) -> Result<Row> {
     let mut agents = Vec::new();
     let mut servers = Vec::new();
     for (index, node) in topology.servers.iter().enumerate() {
-        servers.push(Server::start(
+        servers.push(AcceptQueueServer::start(
             &node.netns,
             server(vip, index, context.seed),
         )?);
@@ -138,11 +137,11 @@ fn run(context: &Context, source: &'static str) -> Result<Row> {
         target: vip,
         clients: 4000,
         requests: 1,
-        patience: vec![Duration::from_secs(9)],
+        connect_timeouts: vec![Duration::from_secs(9)],
         on_off: None,
         arrivals: Some((rate, rate)),
         duration: Duration::from_secs(warm_up_s + seconds),
-        http: None,
+        service: Duration::ZERO,
         seed: context.seed,
     };
     let clients = ImpatientClients::start(&topology.clients[0].netns, clients);
@@ -172,12 +171,12 @@ fn run(context: &Context, source: &'static str) -> Result<Row> {
 
 /// The first is fast and has room for three connections, the others are slower and have
 /// room for all.
-fn server(vip: SocketAddrV4, index: usize, seed: u64) -> ServerConfig {
+fn server(vip: SocketAddrV4, index: usize, seed: u64) -> AcceptQueueConfig {
     let (workers, service_ms, backlog) = match index {
         0 => (2, 10, 0),
         _ => (64, 40, 1024),
     };
-    ServerConfig {
+    AcceptQueueConfig {
         address: vip,
         workers,
         service: Duration::from_millis(service_ms),
@@ -189,21 +188,18 @@ fn server(vip: SocketAddrV4, index: usize, seed: u64) -> ServerConfig {
 
 /// Weight of the first real as a share of all, and its response latency.
 fn first(balancer: &Balancer) -> Result<(f64, f64)> {
-    let stats: Value = api::get(&balancer.socket(), "/v1/stats")?;
-    let reals = stats["vips"][0]["reals"].as_array().context("no reals")?;
-    let weight = |real: &Value| real["effective_weight"].as_f64().unwrap_or(0.0);
-    let all: f64 = reals.iter().map(weight).sum();
-    let latency_us = reals[0]["latency"]["mean_us"].as_f64();
-    Ok((
-        weight(&reals[0]) / all,
-        latency_us.unwrap_or(f64::NAN) / 1e3,
-    ))
+    let stats = api::stats(&balancer.socket())?;
+    let reals = stats.vips.first().map_or(&[][..], |vip| &vip.reals);
+    let first = reals.first().context("no reals")?;
+    let all: f64 = reals.iter().map(|real| real.effective_weight).sum();
+    let latency_us = first.latency.mean_us.unwrap_or(f64::NAN);
+    Ok((first.effective_weight / all, latency_us / 1e3))
 }
 
 fn fallbacks(balancer: &Balancer) -> Result<u64> {
-    let stats: Value = api::get(&balancer.socket(), "/v1/stats")?;
-    let count = stats["vips"][0]["latency_fallbacks"].as_u64();
-    count.context("no count of fallbacks")
+    let stats = api::stats(&balancer.socket())?;
+    let vip = stats.vips.first().context("no VIP")?;
+    Ok(vip.latency_fallbacks)
 }
 
 /// Waits until the balancer goes by responses again; intervals that did.

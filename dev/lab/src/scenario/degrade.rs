@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::bench::Bench;
 use super::{Context, Param, Scenario, param};
-use crate::api::{self, History};
+use crate::api;
 use crate::balancer::{Forwarding, Settings};
 use crate::cgroup::Cgroup;
 use crate::cpu::CpuMeter;
@@ -20,6 +20,7 @@ use crate::nginx::Nginx;
 use crate::outcome::{Conditions, Outcome, Run};
 use crate::sandbox::Sandbox;
 use crate::{clock, series};
+use causeway_api::balancer::History;
 
 /// Period of a CPU quota; long periods would make the server stand still.
 const QUOTA_PERIOD: Duration = Duration::from_millis(10);

@@ -25,7 +25,7 @@ use super::bench::{self, PORT};
 use super::{Context, Param, Scenario, param};
 use crate::balancer::{Balancer, Forwarding, Protocol, Real, Settings, Vip};
 use crate::cpu::CpuMeter;
-use crate::load::get::Session;
+use crate::load::get::HttpSession;
 use crate::modelled_servers::{self, ModelledServers};
 use crate::topology::{self, Shape, Topology};
 
@@ -38,7 +38,7 @@ const LONG: Duration = Duration::from_millis(500);
 const SHORT: Duration = Duration::from_micros(500);
 const LONG_SHARE: f64 = 0.1;
 /// A queue that takes longer is not one to measure.
-const PATIENCE: Duration = Duration::from_secs(30);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two looks at what the servers are doing.
 const SAMPLE: Duration = Duration::from_millis(50);
 /// Namespaces of clients: one has some 28,000 ports, each of use once a minute.
@@ -337,7 +337,12 @@ impl Source {
             let (target, times) = (self.target, Arc::clone(&times));
             requests.spawn(async move {
                 let begin = Instant::now();
-                let answer = async { Session::open(target, PATIENCE).await?.get(&path).await };
+                let answer = async {
+                    HttpSession::open(target, RESPONSE_TIMEOUT)
+                        .await?
+                        .get(&path)
+                        .await
+                };
                 let answered = answer.await.is_ok();
                 let mut times = times.lock().unwrap_or_else(PoisonError::into_inner);
                 match answered {

@@ -289,7 +289,12 @@ impl World<'_> {
         Ok(loads)
     }
 
-    fn report(&self, name: &str, log: &Log, stats: &api::Stats) -> Result<Value> {
+    fn report(
+        &self,
+        name: &str,
+        log: &Log,
+        stats: &causeway_api::balancer::Stats,
+    ) -> Result<Value> {
         let clients = report::summary(log, log.start_ns, log.end_ns);
         let lost: u64 = log.connections.iter().map(|c| u64::from(c.lost)).sum();
         self.context.say(format!(
@@ -314,7 +319,7 @@ impl World<'_> {
             "requests": clients.requests, "broken_requests": lost,
             "client_moves": log.migrations, "faults": clients.faults,
             "p50_ms": clients.p50_ms, "p99_ms": clients.p99_ms,
-            "verdicts": stats.verdicts(),
+            "verdicts": api::occurred(&stats.verdicts),
             "cookie_results": results,
         }))
     }

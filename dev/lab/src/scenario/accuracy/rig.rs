@@ -11,10 +11,8 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::process::{Child, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::process::Stdio;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -22,6 +20,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::workload::{Server, Workload};
+use crate::background::{Background, KilledOnDrop};
 use crate::cgroup::Cgroup;
 use crate::link;
 use crate::link_emulator::{LinkEmulator, LinkEnd};
@@ -198,11 +197,8 @@ impl Rig {
 /// A running server; dropped, it ends.
 enum Running {
     Timed(#[expect(dead_code)] TimedHttpServer),
-    Changing {
-        stop: Arc<AtomicBool>,
-        thread: Option<JoinHandle<Result<()>>>,
-    },
-    Process(Child),
+    Changing(#[expect(dead_code)] Background),
+    Process(#[expect(dead_code)] KilledOnDrop),
 }
 
 impl Running {
@@ -250,24 +246,6 @@ impl Running {
     }
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        match self {
-            Self::Timed(_) => {}
-            Self::Changing { stop, thread } => {
-                stop.store(true, Ordering::Relaxed);
-                if let Some(thread) = thread.take() {
-                    let _ = thread.join();
-                }
-            }
-            Self::Process(child) => {
-                let _ = child.kill();
-                let _ = child.wait();
-            }
-        }
-    }
-}
-
 /// nginx in a control group whose share of a CPU keeps changing.
 fn throttled(
     sandbox: Sandbox,
@@ -301,21 +279,15 @@ fn drifting(mut server: quic::Server, drift: Drift, seed: u64) -> Running {
 /// Calls `step` again and again, each time after the rest that it asked for. What
 /// the step owns lives until the end.
 fn changing(mut step: impl FnMut() -> Result<Duration> + Send + 'static) -> Running {
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopping = stop.clone();
-    let thread = std::thread::spawn(move || {
-        while !stopping.load(Ordering::Relaxed) {
+    Running::Changing(Background::spawn(move |stop| {
+        while !stop.load(Ordering::Relaxed) {
             let until = Instant::now() + step()?;
-            while !stopping.load(Ordering::Relaxed) && Instant::now() < until {
+            while !stop.load(Ordering::Relaxed) && Instant::now() < until {
                 std::thread::sleep(TICK.min(until.saturating_duration_since(Instant::now())));
             }
         }
         Ok(())
-    });
-    Running::Changing {
-        stop,
-        thread: Some(thread),
-    }
+    }))
 }
 
 /// A server of Debian's; waits until it accepts connections.
@@ -328,16 +300,14 @@ fn process(netns: &Netns, program: &str, arguments: &[&str]) -> Result<Running> 
         .stderr(Stdio::null())
         .spawn()
         .with_context(|| format!("cannot run {program} (Debian package {program})"))?;
-    let mut running = Running::Process(child);
+    let mut child = KilledOnDrop(child);
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         let connects = netns.run(|| Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, PORT)).is_ok()))?;
         if connects {
-            return Ok(running);
+            return Ok(Running::Process(child));
         }
-        if let Running::Process(child) = &mut running
-            && let Some(status) = child.try_wait()?
-        {
+        if let Some(status) = child.try_wait()? {
             bail!("{program} ended at its start: {status}");
         }
         ensure!(

@@ -180,7 +180,7 @@ impl Site {
 
     /// Frames that both ends of the tunnel have taken from their guests.
     fn carried(&self) -> Result<u64> {
-        self.tunnel.total("frames_in")
+        self.tunnel.total(|of| of.frames_in)
     }
 
     fn decapsulated(&self) -> Result<Vec<u64>> {

@@ -222,8 +222,8 @@ fn place(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<(V
         for load in [Load::Short, Load::Rr] {
             let counts = || {
                 Ok([
-                    ("vnic_full", ends.total("vnic_full")?),
-                    ("chunks_resent", ends.total("chunks_resent")?),
+                    ("vnic_full", ends.total(|of| of.vnic_full)?),
+                    ("chunks_resent", ends.total(|of| of.chunks_resent)?),
                     ("device_drops", drops(&site.world)?),
                 ])
             };

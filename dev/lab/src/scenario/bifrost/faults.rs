@@ -117,7 +117,10 @@ impl Steps<'_> {
     fn loss(&mut self) -> Result<()> {
         let losses = self.world.lose(0.02, Place::Network, self.context.seed)?;
         let times = self.traffic()?;
-        let (lost, resent) = (losses.counts().lost, self.tunnel.total("chunks_resent")?);
+        let (lost, resent) = (
+            losses.counts().lost,
+            self.tunnel.total(|of| of.chunks_resent)?,
+        );
         ensure!(
             lost > 0 && resent > 0,
             "{lost} packets lost, {resent} chunks sent again"
@@ -224,7 +227,7 @@ impl Steps<'_> {
             "{refused} datagrams were refused in the rotation"
         );
         for end in &self.tunnel.ends {
-            ensure!(end.status()?["key"] == 2, "the new key is not in use");
+            ensure!(end.status()?.key == 2, "the new key is not in use");
         }
         self.done("rotation", &times, json!({}));
         Ok(())
@@ -289,8 +292,8 @@ impl Steps<'_> {
     fn end(&mut self) -> Result<()> {
         let times = self.traffic()?;
         std::thread::sleep(Duration::from_millis(300));
-        let held = self.tunnel.total("chunks_held")?;
-        let frames = self.tunnel.total("frames_held")?;
+        let held = self.tunnel.total(|of| of.chunks_held)?;
+        let frames = self.tunnel.total(|of| of.frames_held)?;
         ensure!(
             held == 0 && frames == 0,
             "{held} chunks and {frames} frames are held for ever"

@@ -161,9 +161,9 @@ pub(super) struct Counts {
 impl Counts {
     pub(super) fn read(tunnel: &Tunnel) -> Result<Self> {
         Ok(Self {
-            sent: tunnel.total("chunks_sent")?,
-            resent: tunnel.total("chunks_resent")?,
-            received: tunnel.total("chunks_received")?,
+            sent: tunnel.total(|of| of.chunks_sent)?,
+            resent: tunnel.total(|of| of.chunks_resent)?,
+            received: tunnel.total(|of| of.chunks_received)?,
             twice: tunnel.refused("again")?
                 + tunnel.refused("duplicate")?
                 + tunnel.refused("late")?,

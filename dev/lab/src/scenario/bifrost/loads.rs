@@ -21,6 +21,7 @@ use nix::sys::socket::{
 use serde::Serialize;
 
 use super::latencies::Latencies;
+use crate::background::Background;
 use crate::clock;
 use crate::cpu::{CpuMeter, Steal, process_clock};
 use crate::netns::Netns;
@@ -28,7 +29,7 @@ use crate::netns::Netns;
 /// A message of the ping-pong, as in sockperf.
 const MESSAGE: usize = 14;
 /// How long a client waits before it gives a request up.
-const PATIENCE: Duration = Duration::from_secs(20);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes of a write of the bulk load.
 const CHUNK: usize = 256 * 1024;
 
@@ -174,7 +175,7 @@ pub fn serve_web(ends: &Ends, port: u16, threads: usize) -> Result<()> {
 
 fn answer(mut stream: TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
     let (mut request, mut buffer) = (Vec::new(), [0; 2048]);
     while !request.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
         match stream.read(&mut buffer)? {
@@ -356,24 +357,11 @@ fn is_timeout(error: &io::Error) -> bool {
 }
 
 /// An echo server; dropped, it ends with its connections.
-struct Echo(Arc<AtomicBool>, Option<JoinHandle<Result<()>>>);
-
-impl Drop for Echo {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.1.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-fn echo_server(ends: &Ends, target: SocketAddr) -> Result<Echo> {
+fn echo_server(ends: &Ends, target: SocketAddr) -> Result<Background> {
     let listener = listen_in(&ends.server, target, ends.stack)?;
     listener.set_nonblocking(true)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopping = Arc::clone(&stop);
-    let thread = ends.server.thread(move || {
-        while !stopping.load(Ordering::Relaxed) {
+    Ok(Background::spawn_in(&ends.server, move |stop| {
+        while !stop.load(Ordering::Relaxed) {
             match listener.accept() {
                 // Ends when the client closes.
                 Ok((stream, _)) => drop(std::thread::spawn(move || echo(stream))),
@@ -382,8 +370,7 @@ fn echo_server(ends: &Ends, target: SocketAddr) -> Result<Echo> {
             }
         }
         Ok(())
-    });
-    Ok(Echo(stop, Some(thread)))
+    }))
 }
 
 fn echo(mut stream: TcpStream) -> io::Result<()> {
@@ -425,9 +412,9 @@ fn raw(stack: Stack) -> io::Result<OwnedFd> {
 
 pub(super) fn open(target: SocketAddr, stack: Stack) -> io::Result<TcpStream> {
     let fd = raw(stack)?;
-    let patience = nix::sys::time::TimeVal::new(PATIENCE.as_secs() as i64, 0);
-    setsockopt(&fd, sockopt::SendTimeout, &patience)?;
-    setsockopt(&fd, sockopt::ReceiveTimeout, &patience)?;
+    let timeout = nix::sys::time::TimeVal::new(REQUEST_TIMEOUT.as_secs() as i64, 0);
+    setsockopt(&fd, sockopt::SendTimeout, &timeout)?;
+    setsockopt(&fd, sockopt::ReceiveTimeout, &timeout)?;
     connect(fd.as_raw_fd(), &SockaddrStorage::from(target))?;
     let stream = TcpStream::from(fd);
     stream.set_nodelay(true)?;

@@ -3,7 +3,7 @@
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::SocketAddr;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use super::latencies::Latencies;
 use super::loads::{self, Ends, Pace, Stack};
+use crate::background::KilledOnDrop;
 use crate::netns::Netns;
 
 /// Where it listens.
@@ -21,7 +22,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A running server; dropped, it is killed.
 pub struct Redis {
-    child: Child,
+    child: KilledOnDrop,
     _directory: TempDir,
 }
 
@@ -42,7 +43,7 @@ impl Redis {
             .spawn()
             .context("cannot run redis-server (Debian package redis-server)")?;
         let mut server = Self {
-            child,
+            child: KilledOnDrop(child),
             _directory: directory,
         };
         netns.ip("link set lo up\n")?;
@@ -58,13 +59,6 @@ impl Redis {
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(server)
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

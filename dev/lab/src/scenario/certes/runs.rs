@@ -9,11 +9,10 @@ use causeway_core::certes::LINUX_6_5_S;
 
 use super::net::Net;
 use super::score::{self, Score};
+use crate::accept_queue_server::{AcceptQueueConfig, AcceptQueueServer, Served};
 use crate::agent::Agent;
 use crate::clock;
-use crate::impatient_clients::{
-    ImpatientClients, ImpatientClientsConfig, Served, Server, ServerConfig,
-};
+use crate::impatient_clients::{ImpatientClients, ImpatientClientsConfig};
 use crate::load::flood::Flood;
 use crate::nginx::Nginx;
 
@@ -164,7 +163,7 @@ pub fn matrix() -> Vec<Run> {
 
 /// Who serves.
 enum Backend {
-    Own(Server),
+    Own(AcceptQueueServer),
     Nginx(Nginx),
 }
 
@@ -176,7 +175,7 @@ impl Backend {
             let nginx = Nginx::start_with(netns, &run.name, net.target().port(), workers, &listen)?;
             return Ok(Self::Nginx(nginx));
         }
-        let config = ServerConfig {
+        let config = AcceptQueueConfig {
             address: net.target(),
             workers: run.workers,
             service: run.service,
@@ -184,7 +183,7 @@ impl Backend {
             period: BACKLOG_PERIOD / run.scale,
             seed,
         };
-        Server::start(&net.server.netns, config).map(Self::Own)
+        AcceptQueueServer::start(&net.server.netns, config).map(Self::Own)
     }
 
     /// What its own log says.
@@ -281,11 +280,11 @@ impl Run {
             target: net.target(),
             clients: self.clients,
             requests: self.requests,
-            patience: self.patience.clone(),
+            connect_timeouts: self.patience.clone(),
             on_off: self.on_off,
             arrivals: self.arrivals,
             duration,
-            http: self.nginx.then_some(self.service),
+            service: self.service,
             seed,
         };
         let clients = ImpatientClients::start(&net.client, clients);

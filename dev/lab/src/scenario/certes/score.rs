@@ -7,13 +7,13 @@ use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
+use causeway_api::agent::{ClientsView, HistoryRow};
 use serde::Serialize;
-use serde_json::Value;
 
 use super::runs::Run;
-use crate::agent::HistoryRow;
+use crate::accept_queue_server::Served;
 use crate::clock;
-use crate::impatient_clients::{End, Served, Transaction};
+use crate::impatient_clients::{Transaction, TransactionEnd};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -48,14 +48,14 @@ pub struct Ends {
 
 impl Ends {
     fn felt(truth: &[Transaction]) -> Self {
-        let of = |ends: &[End]| {
+        let of = |ends: &[TransactionEnd]| {
             let of = truth.iter().filter(|of| ends.contains(&of.end));
             of.count() as f64
         };
         Self {
-            done: of(&[End::Done]),
-            gave_up: of(&[End::GaveUp]),
-            unserved: of(&[End::Unserved, End::Broken]),
+            done: of(&[TransactionEnd::Done]),
+            gave_up: of(&[TransactionEnd::GaveUp]),
+            unserved: of(&[TransactionEnd::Unserved, TransactionEnd::Broken]),
         }
     }
 
@@ -127,7 +127,7 @@ impl Score {
         truth: &[Transaction],
         served: &[Served],
         history: &[HistoryRow],
-        live: &Value,
+        live: &ClientsView,
     ) -> Result<Self> {
         let felt = felt(truth);
         let begin = begin_ns(truth)? / SECOND_NS;
@@ -192,14 +192,14 @@ impl Score {
         let gave_up = truth
             .iter()
             .filter(within)
-            .filter(|of| of.end == End::GaveUp)
+            .filter(|of| of.end == TransactionEnd::GaveUp)
             .count();
         let broken = truth
             .iter()
             .filter(within)
-            .filter(|of| of.end == End::Broken)
+            .filter(|of| of.end == TransactionEnd::Broken)
             .count();
-        let category = &live["categories"][0];
+        let category = live.categories.first().cloned().unwrap_or_default();
         Ok(Self {
             name: run.name.clone(),
             truth_mean_s: mean_s,
@@ -214,10 +214,10 @@ impl Score {
             application_error_pct: error_pct(application),
             exact_mae_pct: per_second_pct(&felt, &exact, range.clone(), mean_s),
             model_mae_pct: per_second_pct(&felt, &model, range.clone(), mean_s),
-            drops: category["drops"].as_str().unwrap_or_default().to_owned(),
-            drop_odds_ratio: category["drop_odds_ratio"].as_f64(),
-            network_loss_pct: 100.0 * category["network_loss"].as_f64().unwrap_or(0.0),
-            flood_share: category["flood_share"].as_f64().unwrap_or(0.0),
+            drops: category.drops,
+            drop_odds_ratio: category.drop_odds_ratio,
+            network_loss_pct: 100.0 * category.network_loss,
+            flood_share: category.flood_share,
             transactions: all.count,
             exact_transactions: by_exact.count,
             all_transactions: all_felt.count,

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::world::{Change, Run, SERVERS, World};
 use super::{Plan, Way};
-use crate::api::Epoch;
 use crate::scenario::Context;
+use causeway_api::balancer::Epoch;
 
 /// Load of these runs.
 const LOAD: f64 = 0.45;

@@ -9,7 +9,7 @@ use causeway_sim::control::trace;
 use serde::Serialize;
 
 use super::{Plan, Way};
-use crate::api::{self, Epoch, History};
+use crate::api;
 use crate::balancer::{Balancer, Forwarding, Settings};
 use crate::cgroup::Cgroup;
 use crate::clock;
@@ -19,6 +19,7 @@ use crate::load::page::PageShape;
 use crate::load::{LoadConfig, Running, report};
 use crate::scenario::Context;
 use crate::scenario::bench::Bench;
+use causeway_api::balancer::{Epoch, History};
 
 /// Servers of the pool.
 pub const SERVERS: usize = 4;

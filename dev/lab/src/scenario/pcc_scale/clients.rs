@@ -19,7 +19,7 @@ use crate::netns::Netns;
 
 /// Longest wait for the next byte of an answer. Retransmissions of what was lost come
 /// after 0.2, 0.6, 1.4, 3.0 and 6.2 s: who has heard nothing by then will not.
-const PATIENCE: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Sizes and durations of web answers are log-normal: medians, the standard deviation
 /// of the logarithm, and the largest. Most are short; the mean duration is five times
 /// the median, and those that last are what a change of the pool can break.
@@ -159,7 +159,7 @@ async fn web(service: Service, path: String, tally: Arc<Tally>) {
     const KIND: &str = "web";
     tally.connection(KIND);
     let answer = async {
-        Session::open(&service, PATIENCE, &tally)
+        Session::open(&service, READ_TIMEOUT, &tally)
             .await?
             .get(&path)
             .await
@@ -178,7 +178,7 @@ async fn stream(service: Service, begin: Instant, end: Instant, tally: Arc<Tally
         sleep_until(due).await;
         tally.connection(KIND);
         let result = async {
-            let mut session = Session::open(&service, PATIENCE, &tally).await?;
+            let mut session = Session::open(&service, READ_TIMEOUT, &tally).await?;
             while due < end {
                 session
                     .get(&modelled_servers::spread(STREAM_SIZE, Duration::ZERO))
@@ -203,7 +203,7 @@ async fn idle_between(service: Service, begin: Instant, idle: Duration, tally: A
     tally.connection(KIND);
     let path = modelled_servers::spread(STREAM_SIZE, Duration::ZERO);
     let result = async {
-        let mut session = Session::open(&service, PATIENCE, &tally).await?;
+        let mut session = Session::open(&service, READ_TIMEOUT, &tally).await?;
         session.get(&path).await?;
         tally.answered();
         sleep_until(Instant::now() + idle).await;

@@ -45,25 +45,25 @@ impl Service {
 
 /// A connection.
 pub enum Session {
-    Tcp(get::Session),
+    Tcp(get::HttpSession),
     Quic(quic::Session),
 }
 
 impl Session {
-    /// Connects; `patience` is the longest wait for this and for every next byte.
+    /// Connects; `wait` is the longest wait for this and for every next byte.
     pub async fn open(
         service: &Service,
-        patience: Duration,
+        wait: Duration,
         tally: &Arc<Tally>,
     ) -> Result<Self, Fault> {
         let Some((client, moves)) = &service.quic else {
-            return get::Session::open(service.target, patience)
+            return get::HttpSession::open(service.target, wait)
                 .await
                 .map(Self::Tcp);
         };
         let tally = Arc::clone(tally);
         let moved = move || tally.moved();
-        quic::Session::open(client, service.target, patience, *moves, moved)
+        quic::Session::open(client, service.target, wait, *moves, moved)
             .await
             .map(Self::Quic)
     }

@@ -134,11 +134,11 @@ impl World {
                 Event::Drain => pool.drained += 1,
                 Event::Swap => {
                     pool.adopts = way.memory == Memory::Places && plan.adopt;
-                    let patience = match pool.adopts {
+                    let overlap = match pool.adopts {
                         true => LEARNING,
                         false => Duration::ZERO,
                     };
-                    balancer = self.swap(balancer, &settings(pool)?, patience)?;
+                    balancer = self.swap(balancer, &settings(pool)?, overlap)?;
                     continue;
                 }
                 Event::RestartAgents => {
@@ -177,7 +177,7 @@ impl World {
         let mut run = serde_json::to_value(&totals)?;
         run["name"] = json!(way.name);
         run["transport"] = json!(way.transport);
-        run["verdicts_of_last_balancer"] = json!(stats.verdicts());
+        run["verdicts_of_last_balancer"] = json!(crate::api::occurred(&stats.verdicts));
         if !places.is_null() {
             run["places_of_last_balancer"] = places;
         }
@@ -257,11 +257,11 @@ impl World {
         Ok(())
     }
 
-    /// Starts another balancer, routes the VIPs to it after `patience`, and ends the
+    /// Starts another balancer, routes the VIPs to it after `overlap`, and ends the
     /// former one.
-    fn swap(&self, mut old: Balancer, settings: &Settings, patience: Duration) -> Result<Balancer> {
+    fn swap(&self, mut old: Balancer, settings: &Settings, overlap: Duration) -> Result<Balancer> {
         let new = Balancer::start(&self.binary, &self.balancers[1], settings)?;
-        sleep(patience);
+        sleep(overlap);
         self.topology.route_vips(&self.balancers[1])?;
         // What is under way to the old one is still sent on.
         sleep(Duration::from_millis(100));

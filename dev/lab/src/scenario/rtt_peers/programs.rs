@@ -2,7 +2,7 @@
 //! The programs that are compared, how each is run, and what it says.
 
 use std::path::{Path as FilePath, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use super::figures::Run;
+use crate::background::KilledOnDrop;
 use crate::netns::Netns;
 use crate::path::{PORT, Path};
 use crate::scenario::Context;
@@ -68,22 +69,16 @@ fn pinned(netns: &Netns, cpu: u32, program: &str) -> Command {
 }
 
 /// A server; dropped, it ends.
-pub(super) struct Server(Child);
+pub(super) struct PeerServer(#[expect(dead_code)] KilledOnDrop);
 
-impl Server {
+impl PeerServer {
     fn start(command: &mut Command) -> Result<Self> {
         let child = command.stdout(Stdio::null()).spawn();
-        let server = Self(child.context("cannot run taskset (Debian package util-linux)")?);
+        let child = child.context("cannot run taskset (Debian package util-linux)")?;
+        let server = Self(KilledOnDrop(child));
         // None of the three says when it listens.
         sleep(Duration::from_millis(300));
         Ok(server)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -134,16 +129,16 @@ impl Plan {
     }
 
     /// All servers, for the whole run: a fresh one would be compared with a warm one.
-    pub(super) fn serve(&self, context: &Context, path: &Path) -> Result<[Server; 3]> {
+    pub(super) fn serve(&self, context: &Context, path: &Path) -> Result<[PeerServer; 3]> {
         let at = |program: &str| pinned(&path.server, 1, program);
         let port = PORT.to_string();
         let mut ours = at(&context.binary.to_string_lossy());
         let mut sockperf = at("sockperf");
         sockperf.arg("server").args(self.sockperf_at());
         Ok([
-            Server::start(ours.args(["rtt", "serve", "-p", &port]))?,
-            Server::start(&mut sockperf)?,
-            Server::start(&mut at("qperf"))?,
+            PeerServer::start(ours.args(["rtt", "serve", "-p", &port]))?,
+            PeerServer::start(&mut sockperf)?,
+            PeerServer::start(&mut at("qperf"))?,
         ])
     }
 
