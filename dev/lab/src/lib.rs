@@ -32,6 +32,7 @@ pub mod rtt_study;
 pub mod sandbox;
 pub mod scenario;
 pub mod series;
+pub mod statistics;
 pub mod syn_timeout;
 pub mod timed_http_server;
 pub mod topology;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::load::log::Log;
 use crate::load::report::{self, EpochTruth};
 use crate::outcome::{RealEpoch, RealTrack};
+use crate::statistics::quantile;
 use causeway_api::balancer::{Epoch, History};
 
 /// Some of the daemon's epochs put together, from the start of the first to the
@@ -133,26 +134,19 @@ pub fn error(tracks: &[RealTrack], min_samples: u64) -> EstimateError {
         .map(|e| e.abs())
         .collect();
     EstimateError {
-        median_pct: quantile(&absolute, 0.5).unwrap_or(f64::NAN),
-        p90_pct: quantile(&absolute, 0.9).unwrap_or(f64::NAN),
-        bias_pct: quantile(&signed, 0.5).unwrap_or(f64::NAN),
-        proxy_floor_pct: quantile(&floor, 0.5),
+        median_pct: quantile(&absolute, 0.5),
+        p90_pct: quantile(&absolute, 0.9),
+        bias_pct: quantile(&signed, 0.5),
+        proxy_floor_pct: (!floor.is_empty()).then(|| quantile(&floor, 0.5)),
         coverage: signed.len() as f64 / counted.len().max(1) as f64,
         intervals: counted.len(),
     }
 }
 
-fn quantile(values: &[f64], q: f64) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let last = sorted.len().checked_sub(1)?;
-    sorted.get((last as f64 * q).round() as usize).copied()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::log::Response;
+    use crate::load::log::LoggedResponse;
     use causeway_api::balancer::Series;
 
     const MS: u64 = 1_000_000;
@@ -180,7 +174,7 @@ mod tests {
             }],
             next_since_monotonic_ns: None,
         };
-        let response = |last_ms: u64, latency_ms: u64| Response {
+        let response = |last_ms: u64, latency_ms: u64| LoggedResponse {
             connection: 0,
             page: 0,
             id: last_ms as u32,

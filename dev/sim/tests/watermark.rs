@@ -4,22 +4,22 @@
 
 use causeway_core::control::{Law, Params};
 use causeway_sim::control::noise::Noise;
-use causeway_sim::control::scenario::{Kind, MS, Pick, S, Scenario, ServerSpec, Trouble};
-use causeway_sim::control::world::{Outcome, run};
+use causeway_sim::control::scenario::{Experiment, MS, Pick, S, ServerSpec, Trouble, TroubleKind};
+use causeway_sim::control::world::{ControlOutcome, run};
 
 const SEEDS: u64 = 10;
 /// Server 0 is in trouble from here on, and until there.
 const FROM_NS: u64 = 4 * S;
 const TO_NS: u64 = 14 * S;
 
-fn scenario(seed: u64, users: usize, seconds: f64) -> Scenario {
+fn scenario(seed: u64, users: usize, seconds: f64) -> Experiment {
     let (workers, work_ns, pace_ns) = (4, 5 * MS, 50 * MS);
     let server = ServerSpec {
         weight: 1.0,
         capacity: workers as f64,
         workers,
     };
-    Scenario {
+    Experiment {
         seed,
         seconds,
         warm_up_ns: 0,
@@ -33,11 +33,11 @@ fn scenario(seed: u64, users: usize, seconds: f64) -> Scenario {
         noise: Noise::NONE,
         control: Some((Law::Watermark, Params::default())),
         pick: Pick::Hash,
-        ..Scenario::default()
+        ..Experiment::default()
     }
 }
 
-fn troubled(kind: Kind, scenario: Scenario) -> Scenario {
+fn troubled(kind: TroubleKind, scenario: Experiment) -> Experiment {
     let trouble = Trouble {
         server: Some(0),
         from_ns: FROM_NS,
@@ -45,22 +45,22 @@ fn troubled(kind: Kind, scenario: Scenario) -> Scenario {
         period_ns: 0,
         kind,
     };
-    Scenario {
+    Experiment {
         troubles: vec![trouble],
         ..scenario
     }
 }
 
 /// 99th percentiles with the law and by plain hashing, sums over the seeds.
-fn p99s(of: impl Fn(u64) -> Scenario) -> (f64, f64) {
-    let p99 = |scenario: &Scenario| run(scenario).latencies.quantile(0.99).unwrap_or(0) as f64;
+fn p99s(of: impl Fn(u64) -> Experiment) -> (f64, f64) {
+    let p99 = |scenario: &Experiment| run(scenario).latencies.quantile(0.99).unwrap_or(0) as f64;
     (1..=SEEDS).map(of).fold((0.0, 0.0), |(ours, plain), of| {
         (ours + p99(&of), plain + p99(&of.hashed()))
     })
 }
 
 /// How long after `from_ns` the weight of server 0 is first one that `is` so.
-fn reached_ns(outcome: &Outcome, from_ns: u64, is: impl Fn(f32) -> bool) -> Option<u64> {
+fn reached_ns(outcome: &ControlOutcome, from_ns: u64, is: impl Fn(f32) -> bool) -> Option<u64> {
     let mut after = outcome
         .weights
         .iter()
@@ -73,7 +73,7 @@ fn reached_ns(outcome: &Outcome, from_ns: u64, is: impl Fn(f32) -> bool) -> Opti
 fn ten_times_slower_loses_nine_tenths_within_a_second_and_comes_back() {
     let mut came_back = 0;
     for seed in 1..=SEEDS {
-        let outcome = run(&troubled(Kind::Slow(10.0), scenario(seed, 64, 34.0)));
+        let outcome = run(&troubled(TroubleKind::Slow(10.0), scenario(seed, 64, 34.0)));
         let gone = reached_ns(&outcome, FROM_NS, |weight| weight <= 0.1);
         assert!(gone.is_some_and(|ns| ns <= S), "seed {seed}: {gone:?}");
         came_back += u32::from(reached_ns(&outcome, TO_NS, |weight| weight >= 0.9).is_some());
@@ -86,9 +86,9 @@ fn ten_times_slower_loses_nine_tenths_within_a_second_and_comes_back() {
 #[test]
 fn a_delayed_server_no_longer_shows_in_the_tail() {
     for delay_ns in [50 * MS, 200 * MS] {
-        let (ours, plain) = p99s(|seed| Scenario {
+        let (ours, plain) = p99s(|seed| Experiment {
             warm_up_ns: FROM_NS + 2 * S,
-            ..troubled(Kind::Delay(delay_ns), scenario(seed, 64, 14.0))
+            ..troubled(TroubleKind::Delay(delay_ns), scenario(seed, 64, 14.0))
         });
         assert!(ours < 0.63 * plain, "{delay_ns}: {ours} against {plain}");
     }

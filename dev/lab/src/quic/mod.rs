@@ -23,7 +23,7 @@ pub mod tls;
 
 use anyhow::{Result, ensure};
 
-use crate::load::{LoadConfig, Running};
+use crate::load::{LoadConfig, RunningLoad};
 use crate::netns::Netns;
 pub use server::{Cid, Order, Server, ServerConfig, Stack};
 
@@ -37,7 +37,7 @@ pub fn load(
     clients: &[Netns],
     config: &LoadConfig,
     options: &client::Options,
-) -> Result<Running> {
+) -> Result<RunningLoad> {
     match stack {
         Stack::Quinn => client::start(clients, config, options),
         Stack::QuicGo => {

@@ -32,11 +32,11 @@ pub enum Moves {
 
 /// What all connections of a thread share.
 #[derive(Clone)]
-pub struct Client {
+pub struct QuicClient {
     config: quinn::ClientConfig,
 }
 
-impl Client {
+impl QuicClient {
     /// A client that trusts the lab's servers. Connections may be silent for `idle`.
     pub fn new(idle: Duration) -> Result<Self> {
         let mut transport = TransportConfig::default();
@@ -49,7 +49,7 @@ impl Client {
 }
 
 /// A connection to a service. Dropped, it is closed.
-pub struct Session {
+pub struct QuicSession {
     connection: quinn::Connection,
     sender: Sender,
     nat: Option<AbortHandle>,
@@ -59,12 +59,12 @@ pub struct Session {
     timeout: Duration,
 }
 
-impl Session {
+impl QuicSession {
     /// Connects; `wait` is the longest wait for this and for every next byte.
     /// `moved` is called whenever the client has another address. To be called in a
     /// `LocalSet`.
     pub async fn open(
-        client: &Client,
+        client: &QuicClient,
         target: SocketAddr,
         wait: Duration,
         moves: Moves,
@@ -95,7 +95,7 @@ impl Session {
     }
 
     async fn connect(
-        client: &Client,
+        client: &QuicClient,
         to: SocketAddr,
         wait: Duration,
     ) -> Result<(quinn::Endpoint, quinn::Connection, Sender), Fault> {
@@ -173,7 +173,7 @@ fn abort(nat: Option<&AbortHandle>) {
     }
 }
 
-impl Drop for Session {
+impl Drop for QuicSession {
     fn drop(&mut self) {
         let code = h3::error::Code::H3_NO_ERROR.value() as u32;
         self.connection.close(code.into(), b"");

@@ -20,6 +20,7 @@ use crate::agent::Agent;
 use crate::api;
 use crate::balancer::{Forwarding, Settings, Vip};
 use crate::load::wrk::{self, WrkReport};
+use crate::statistics::median;
 
 /// What an agent does for a server.
 #[derive(Clone, Copy, PartialEq)]
@@ -283,11 +284,4 @@ fn program_costs(
         );
     }
     Ok(Value::Object(costs))
-}
-
-/// Of an odd number of values, the middle one; NaN of none.
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }

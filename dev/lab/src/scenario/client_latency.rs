@@ -157,7 +157,7 @@ fn run(context: &Context, source: &'static str) -> Result<Row> {
     balancer.terminate()?;
     balancer.detach()?;
     drop(servers);
-    let (felt_ms, retried_pct) = felt(&truth, warm_up_s)?;
+    let (felt_ms, retried_pct) = client_latency(&truth, warm_up_s)?;
     Ok(Row {
         name: source,
         felt_ms,
@@ -221,7 +221,7 @@ fn wait_fallback(balancer: &Balancer) -> Result<u64> {
 
 /// Mean response time of what ended after the warm-up, milliseconds; percent that took
 /// longer than the first retry.
-fn felt(truth: &[Transaction], warm_up_s: u64) -> Result<(f64, f64)> {
+fn client_latency(truth: &[Transaction], warm_up_s: u64) -> Result<(f64, f64)> {
     let begun = truth.iter().map(|of| of.begin_ns).min();
     let from_ns = begun.context("no client began")? + warm_up_s * 1_000_000_000;
     let took_s = truth.iter().filter(|of| of.end_ns >= from_ns);

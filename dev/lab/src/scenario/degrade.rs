@@ -15,7 +15,7 @@ use crate::balancer::{Forwarding, Settings};
 use crate::cgroup::Cgroup;
 use crate::cpu::CpuMeter;
 use crate::load::log::Log;
-use crate::load::{LoadConfig, Running, report};
+use crate::load::{LoadConfig, RunningLoad, report};
 use crate::nginx::Nginx;
 use crate::outcome::{Conditions, Outcome, Run};
 use crate::sandbox::Sandbox;
@@ -177,7 +177,7 @@ fn watch(
     bench: &Bench,
     config: &Config,
     scheduler: &str,
-    running: &Running,
+    running: &RunningLoad,
     slow: &Nginx,
     progress: &dyn Fn(&Live),
 ) -> Result<Option<Cgroup>> {

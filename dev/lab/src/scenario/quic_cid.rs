@@ -16,7 +16,7 @@ use super::{Context, Param, Scenario, param};
 use crate::api;
 use crate::balancer::{Balancer, Forwarding, Settings, Vip};
 use crate::load::log::Log;
-use crate::load::{LoadConfig, Running, report};
+use crate::load::{LoadConfig, RunningLoad, report};
 use crate::quic::client::Options;
 use crate::quic::{self, Cid, Server, ServerConfig, Stack};
 use crate::scenario::bench::QUIC_PORT;
@@ -257,7 +257,7 @@ impl World<'_> {
 
     /// Clients of both stacks that migrate, and clients behind NATs; half of each by
     /// IPv6. Kinds have names.
-    fn loads(&self, length: Duration) -> Result<Vec<(String, Running)>> {
+    fn loads(&self, length: Duration) -> Result<Vec<(String, RunningLoad)>> {
         let namespaces = self.bench.client_namespaces();
         let kinds = [
             ("quinn that migrates", Stack::Quinn, Some(700), None),

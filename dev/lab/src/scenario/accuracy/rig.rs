@@ -19,14 +19,14 @@ use anyhow::{Context, Result, bail, ensure};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::workload::{Server, Workload};
+use super::workload::{AccuracyWorkload, ServerKind};
 use crate::background::{Background, KilledOnDrop};
 use crate::cgroup::Cgroup;
 use crate::link;
 use crate::link_emulator::{LinkEmulator, LinkEnd};
 use crate::load::log::Log;
 use crate::load::page::SIZE_STEP;
-use crate::load::protocol::Protocol;
+use crate::load::protocol::AppProtocol;
 use crate::load::{self, LoadConfig};
 use crate::netns::Netns;
 use crate::nginx::Nginx;
@@ -65,11 +65,11 @@ struct Rig {
 }
 
 /// Runs one workload in namespaces of its own.
-pub fn record(sandbox: Sandbox, workload: &Workload) -> Result<Recording> {
+pub fn record(sandbox: Sandbox, workload: &AccuracyWorkload) -> Result<Recording> {
     let rig = Rig::build(sandbox, workload)?;
     let _server = Running::start(sandbox, &rig.server, workload)?;
     let target = SocketAddr::from((SERVER, PORT));
-    if workload.protocol != Protocol::Http {
+    if workload.protocol != AppProtocol::Http {
         let protocol = workload.protocol;
         rig.client.run(move || fill(protocol, target))?;
     }
@@ -81,7 +81,7 @@ pub fn record(sandbox: Sandbox, workload: &Workload) -> Result<Recording> {
     let config = load_config(workload, target);
     let clients = std::slice::from_ref(&rig.client);
     let load = match workload.server {
-        Server::Quic { stack, .. } => quic::load(stack, clients, &config, &Options::default())?,
+        ServerKind::Quic { stack, .. } => quic::load(stack, clients, &config, &Options::default())?,
         _ => load::start(clients, &config)?,
     };
     let log = load.finish()?;
@@ -103,10 +103,10 @@ pub fn record(sandbox: Sandbox, workload: &Workload) -> Result<Recording> {
 /// the load begins: so soon after each other that clients always have one to ask for.
 const TIMETABLE_MS: u64 = 10;
 
-fn load_config(workload: &Workload, target: SocketAddr) -> LoadConfig {
+fn load_config(workload: &AccuracyWorkload, target: SocketAddr) -> LoadConfig {
     let duration_ms = (workload.seconds * 1000.0) as u64;
     let page_interval_ms = match workload.server {
-        Server::Quic {
+        ServerKind::Quic {
             stack: Stack::QuicGo,
             ..
         } => TIMETABLE_MS,
@@ -133,7 +133,7 @@ fn load_config(workload: &Workload, target: SocketAddr) -> LoadConfig {
 }
 
 impl Rig {
-    fn build(sandbox: Sandbox, workload: &Workload) -> Result<Self> {
+    fn build(sandbox: Sandbox, workload: &AccuracyWorkload) -> Result<Self> {
         let make = |what: &str| Netns::create(sandbox, &format!("{}-{what}", workload.name));
         let mut rig = Self {
             client: make("client")?,
@@ -202,19 +202,19 @@ enum Running {
 }
 
 impl Running {
-    fn start(sandbox: Sandbox, netns: &Netns, workload: &Workload) -> Result<Self> {
+    fn start(sandbox: Sandbox, netns: &Netns, workload: &AccuracyWorkload) -> Result<Self> {
         let user = ["-u", "root"];
         match workload.server {
-            Server::Timed(behaviour) => Ok(Self::Timed(TimedHttpServer::start(
+            ServerKind::Timed(behaviour) => Ok(Self::Timed(TimedHttpServer::start(
                 netns,
                 PORT,
                 behaviour,
                 workload.seed,
             )?)),
-            Server::Throttled { shares, every_ms } => {
+            ServerKind::Throttled { shares, every_ms } => {
                 throttled(sandbox, netns, workload.seed, shares, every_ms)
             }
-            Server::Quic {
+            ServerKind::Quic {
                 stack,
                 order,
                 drift,
@@ -226,11 +226,11 @@ impl Running {
                 let server = quic::Server::start(netns, stack, &config)?;
                 Ok(drifting(server, drift, workload.seed))
             }
-            Server::Memcached => {
+            ServerKind::Memcached => {
                 let options = ["-p", "80", "-U", "0", "-l", "0.0.0.0", "-t", "1"];
                 process(netns, "memcached", &[&options[..], &user].concat())
             }
-            Server::Redis => {
+            ServerKind::Redis => {
                 let options = ["--port", "80", "--bind", "0.0.0.0", "--save", ""];
                 let more = [
                     "--protected-mode",
@@ -319,7 +319,7 @@ fn process(netns: &Netns, program: &str, arguments: &[&str]) -> Result<Running> 
 }
 
 /// Puts a value of every size into a key-value store.
-fn fill(protocol: Protocol, target: SocketAddr) -> Result<()> {
+fn fill(protocol: AppProtocol, target: SocketAddr) -> Result<()> {
     let mut stream = TcpStream::connect(target).context("filling the store")?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     let mut parser = protocol.parser();

@@ -14,7 +14,7 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, RngCore as _, SeedableRng as _};
 
 use super::tunnel::PORT;
-use super::world::World;
+use super::world::TunnelWorld;
 use crate::background::Background;
 
 /// A sender; dropped, it ends.
@@ -24,7 +24,7 @@ pub struct Hostile {
 
 impl Hostile {
     /// Sends from the first host to the second, on the first path.
-    pub fn start(world: &World, seed: u64) -> Result<Self> {
+    pub fn start(world: &TunnelWorld, seed: u64) -> Result<Self> {
         let thread = Background::spawn_in(&world.hosts[0], move |stop| {
             let fd = socket(
                 AddressFamily::Inet,

@@ -20,7 +20,7 @@ use nix::sys::socket::{
 };
 use serde::Serialize;
 
-use super::latencies::Latencies;
+use super::latencies::RequestTimes;
 use crate::background::Background;
 use crate::clock;
 use crate::cpu::{CpuMeter, Steal, process_clock};
@@ -35,7 +35,7 @@ const CHUNK: usize = 256 * 1024;
 
 /// Whether connections are TCP's or MPTCP's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stack {
+pub enum TcpStack {
     /// Plain TCP.
     Tcp,
     /// RFC 8684.
@@ -52,7 +52,7 @@ pub struct Ends {
     /// Its address.
     pub address: String,
     /// What they speak.
-    pub stack: Stack,
+    pub stack: TcpStack,
 }
 
 /// A client's requests: their times in nanoseconds, how late they began, and how many of them
@@ -94,7 +94,7 @@ pub struct Pace {
 
 /// Short connections: connect, one request, the whole answer, close. The server, nginx,
 /// must be there.
-pub fn short(ends: &Ends, port: u16, bytes: u32, pace: Pace) -> Result<Latencies> {
+pub fn short(ends: &Ends, port: u16, bytes: u32, pace: Pace) -> Result<RequestTimes> {
     let target: SocketAddr = format!("{}:{port}", ends.address).parse()?;
     let stack = ends.stack;
     paced(&ends.client, pace, move || {
@@ -115,7 +115,7 @@ pub fn short(ends: &Ends, port: u16, bytes: u32, pace: Pace) -> Result<Latencies
 }
 
 /// Ping-pong with 14 bytes each way on connections that stay.
-pub fn ping_pong(ends: &Ends, port: u16, pace: Pace) -> Result<Latencies> {
+pub fn ping_pong(ends: &Ends, port: u16, pace: Pace) -> Result<RequestTimes> {
     let target: SocketAddr = format!("{}:{port}", ends.address).parse()?;
     let stack = ends.stack;
     let _server = echo_server(ends, target)?;
@@ -130,7 +130,7 @@ pub fn ping_pong(ends: &Ends, port: u16, pace: Pace) -> Result<Latencies> {
 }
 
 /// The same without a pause between messages, one client: what is on the way alone.
-pub fn idle_ping_pong(ends: &Ends, port: u16, lasts: Duration) -> Result<Latencies> {
+pub fn idle_ping_pong(ends: &Ends, port: u16, lasts: Duration) -> Result<RequestTimes> {
     let target: SocketAddr = format!("{}:{port}", ends.address).parse()?;
     let stack = ends.stack;
     let _server = echo_server(ends, target)?;
@@ -145,7 +145,7 @@ pub fn idle_ping_pong(ends: &Ends, port: u16, lasts: Duration) -> Result<Latenci
             stream.read_exact(&mut message)?;
             times.push(clock::monotonic_ns() - begin);
         }
-        Latencies::of(times, Vec::new(), 0, meter.steal()?)
+        RequestTimes::of(times, Vec::new(), 0, meter.steal()?)
     })
 }
 
@@ -194,7 +194,7 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
 /// Runs requests by a timetable: whoever of the clients is free takes the next one, and
 /// waits until it is due. `client` makes what sends a request and waits for its answer.
 /// A request that fails counts with the time until it did.
-pub(super) fn paced<C, R>(netns: &Netns, pace: Pace, client: C) -> Result<Latencies>
+pub(super) fn paced<C, R>(netns: &Netns, pace: Pace, client: C) -> Result<RequestTimes>
 where
     C: Fn() -> Result<R> + Clone + Send + 'static,
     R: FnMut() -> io::Result<()>,
@@ -242,7 +242,7 @@ where
         late.extend(waits);
         failed += broken;
     }
-    Latencies::of(times, late, failed, steal)
+    RequestTimes::of(times, late, failed, steal)
 }
 
 fn sleep_until(due_ns: u64) {
@@ -385,10 +385,10 @@ fn echo(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-fn raw(stack: Stack) -> io::Result<OwnedFd> {
+fn raw(stack: TcpStack) -> io::Result<OwnedFd> {
     let protocol = match stack {
-        Stack::Tcp => Some(SockProtocol::Tcp),
-        Stack::Mptcp => None,
+        TcpStack::Tcp => Some(SockProtocol::Tcp),
+        TcpStack::Mptcp => None,
     };
     match protocol {
         Some(protocol) => Ok(socket(
@@ -410,7 +410,7 @@ fn raw(stack: Stack) -> io::Result<OwnedFd> {
     }
 }
 
-pub(super) fn open(target: SocketAddr, stack: Stack) -> io::Result<TcpStream> {
+pub(super) fn open(target: SocketAddr, stack: TcpStack) -> io::Result<TcpStream> {
     let fd = raw(stack)?;
     let timeout = nix::sys::time::TimeVal::new(REQUEST_TIMEOUT.as_secs() as i64, 0);
     setsockopt(&fd, sockopt::SendTimeout, &timeout)?;
@@ -432,7 +432,7 @@ pub fn congestion_control(ends: &Ends, port: u16) -> Result<String> {
     })
 }
 
-fn listen_in(netns: &Netns, at: SocketAddr, stack: Stack) -> Result<TcpListener> {
+fn listen_in(netns: &Netns, at: SocketAddr, stack: TcpStack) -> Result<TcpListener> {
     netns.run(move || {
         let fd = raw(stack)?;
         setsockopt(&fd, sockopt::ReuseAddr, &true)?;

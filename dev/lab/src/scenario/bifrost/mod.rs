@@ -153,7 +153,7 @@ impl Scenario for Bifrost {
     }
 
     fn run(&self, context: &Context) -> Result<Value> {
-        let plan = Plan::read(context)?;
+        let plan = BifrostPlan::read(context)?;
         runs::all(context, &plan)
     }
 
@@ -163,7 +163,7 @@ impl Scenario for Bifrost {
 }
 
 /// The parameters, checked.
-pub(super) struct Plan {
+pub(super) struct BifrostPlan {
     lasts: Duration,
     tail_rounds: usize,
     bulk: Duration,
@@ -189,7 +189,7 @@ pub(super) struct Plan {
     rule: Rule,
 }
 
-impl Plan {
+impl BifrostPlan {
     fn read(context: &Context) -> Result<Self> {
         let words = |name: &str, by: char| -> Result<Vec<String>> {
             let text: String = context.param(name)?;

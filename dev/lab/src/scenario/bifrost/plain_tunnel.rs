@@ -22,7 +22,7 @@ use causeway_io::tunnel::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::world::{DEVICE, GUESTS, World};
+use super::world::{DEVICE, GUESTS, TunnelWorld};
 use crate::role::{self, Player};
 
 const PORT: u16 = 7900;
@@ -64,7 +64,7 @@ struct Order {
 
 impl PlainTunnel {
     /// Starts both ends on the first path.
-    pub fn start(world: &World, kind: PlainTunnelKind) -> Result<Self> {
+    pub fn start(world: &TunnelWorld, kind: PlainTunnelKind) -> Result<Self> {
         let start = |end: usize| {
             let order = Order {
                 kind,

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use tempfile::TempDir;
 
-use super::latencies::Latencies;
-use super::loads::{self, Ends, Pace, Stack};
+use super::latencies::RequestTimes;
+use super::loads::{self, Ends, Pace, TcpStack};
 use crate::background::KilledOnDrop;
 use crate::netns::Netns;
 
@@ -63,7 +63,7 @@ impl Redis {
 }
 
 fn store() -> Result<()> {
-    let mut stream = loads::open(SocketAddr::from(([127, 0, 0, 1], PORT)), Stack::Tcp)?;
+    let mut stream = loads::open(SocketAddr::from(([127, 0, 0, 1], PORT)), TcpStack::Tcp)?;
     let value = "v".repeat(VALUE);
     write!(
         stream,
@@ -76,7 +76,7 @@ fn store() -> Result<()> {
 }
 
 /// GETs of the value by a timetable, on connections that stay.
-pub fn gets(ends: &Ends, pace: Pace) -> Result<Latencies> {
+pub fn gets(ends: &Ends, pace: Pace) -> Result<RequestTimes> {
     let target: SocketAddr = format!("{}:{PORT}", ends.address).parse()?;
     let stack = ends.stack;
     let expected = format!("${VALUE}\r\n{}\r\n", "v".repeat(VALUE)).into_bytes();

@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use super::world::{DEVICE, GUESTS, World};
+use super::world::{DEVICE, GUESTS, TunnelWorld};
 use crate::api;
 use crate::background::KilledOnDrop;
 use crate::netns::Netns;
@@ -52,11 +52,11 @@ impl Setting {
 /// Both ends. Dropped, they are killed.
 pub struct Tunnel {
     /// The ends.
-    pub ends: [End; 2],
+    pub ends: [TunnelEnd; 2],
 }
 
 /// One end.
-pub struct End {
+pub struct TunnelEnd {
     child: KilledOnDrop,
     directory: TempDir,
     binary: PathBuf,
@@ -67,11 +67,11 @@ pub struct End {
 
 impl Tunnel {
     /// Starts both ends and waits until all paths are alive.
-    pub fn start(world: &World, binary: &Path, setting: &Setting) -> Result<Self> {
+    pub fn start(world: &TunnelWorld, binary: &Path, setting: &Setting) -> Result<Self> {
         let tunnel = Self {
             ends: [
-                End::start(world, binary, setting, 0)?,
-                End::start(world, binary, setting, 1)?,
+                TunnelEnd::start(world, binary, setting, 0)?,
+                TunnelEnd::start(world, binary, setting, 1)?,
             ],
         };
         tunnel.wait_alive(setting.paths.len())?;
@@ -86,7 +86,7 @@ impl Tunnel {
             let alive = self
                 .ends
                 .iter()
-                .map(End::alive)
+                .map(TunnelEnd::alive)
                 .collect::<Result<Vec<_>>>()?;
             if alive.iter().all(|alive| *alive == paths) {
                 return Ok(());
@@ -141,8 +141,8 @@ impl Tunnel {
     }
 }
 
-impl End {
-    fn start(world: &World, binary: &Path, setting: &Setting, number: usize) -> Result<Self> {
+impl TunnelEnd {
+    fn start(world: &TunnelWorld, binary: &Path, setting: &Setting, number: usize) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("tunnel-").tempdir()?;
         let guest = world.guest_file(number);
         write_files(directory.path(), &guest, setting, number)?;

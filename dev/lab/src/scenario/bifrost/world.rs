@@ -56,7 +56,7 @@ pub enum Place {
 }
 
 /// The namespaces.
-pub struct World {
+pub struct TunnelWorld {
     /// The hosts, where tunnels run.
     pub hosts: [Netns; 2],
     /// The guests.
@@ -70,7 +70,7 @@ pub struct World {
 /// Losses on every path, both ways, until dropped.
 pub struct Losses(Vec<LossInjector>);
 
-impl World {
+impl TunnelWorld {
     /// Builds it; nothing is lost yet.
     /// `tag` begins the namespaces' names: a sandbox may hold several worlds.
     pub fn build(proof: Sandbox, tag: &str, shape: Shape, congestion: &str) -> Result<Self> {

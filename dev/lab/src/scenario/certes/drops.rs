@@ -14,7 +14,7 @@ use tokio::net::TcpSocket;
 use tokio::time::timeout;
 
 use super::net::Net;
-use super::runs::{Run, steady};
+use super::runs::{CertesRun, steady};
 use crate::agent::Agent;
 use crate::link;
 use crate::load::socket::reset_on_close;
@@ -47,7 +47,7 @@ impl Scenario for CertesDrops {
     }
 
     fn run(&self, context: &Context) -> Result<Value> {
-        let run = Run {
+        let run = CertesRun {
             name: "drops".to_owned(),
             // Several SYNs are answered before the first ACK comes back.
             round_trip_us: 100_000,

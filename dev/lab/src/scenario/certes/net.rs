@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use anyhow::{Context as _, Result};
 
-use super::runs::Run;
+use super::runs::CertesRun;
 use crate::link::{self, Loss, SynPolice};
 use crate::link_emulator::{Impairment, LinkEmulator, LinkEnd};
 use crate::load::flood;
@@ -26,7 +26,7 @@ pub struct Net {
 }
 
 impl Net {
-    pub fn build(proof: Sandbox, run: &Run, seed: u64) -> Result<Self> {
+    pub fn build(proof: Sandbox, run: &CertesRun, seed: u64) -> Result<Self> {
         let make = |what: &str| Netns::create(proof, &format!("{}-{what}", run.name));
         let (client, server) = (make("client")?, make("server")?);
         // Of a flood nothing comes back, and nobody asks where from it came.
@@ -79,7 +79,7 @@ impl Net {
     }
 
     /// A router in between: the line to the clients has the delay, both its ports lose.
-    fn route(&mut self, router: Netns, run: &Run, seed: u64) -> Result<()> {
+    fn route(&mut self, router: Netns, run: &CertesRun, seed: u64) -> Result<()> {
         let end = |netns: &Netns, device: &str| LinkEnd {
             netns: netns.clone(),
             device: device.into(),

@@ -24,9 +24,9 @@ use std::time::Instant;
 use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
 
-use self::plan::Plan;
+use self::plan::PccPlan;
 use self::ways::Way;
-use self::world::World;
+use self::world::PccWorld;
 use super::{Context, Param, Scenario, param};
 use crate::modelled_servers;
 use crate::sandbox::Sandbox;
@@ -76,7 +76,7 @@ impl Scenario for PccScale {
     fn run(&self, context: &Context) -> Result<Value> {
         let names: String = context.param("names")?;
         let queue = Queue {
-            plan: Plan::read(context)?,
+            plan: PccPlan::read(context)?,
             ways: plan::ways(&names)?,
             next: AtomicUsize::new(0),
             binary: context.binary.clone(),
@@ -110,7 +110,7 @@ impl Scenario for PccScale {
 
 /// The ways that are still to run.
 struct Queue {
-    plan: Plan,
+    plan: PccPlan,
     ways: Vec<&'static Way>,
     next: AtomicUsize,
     binary: PathBuf,
@@ -123,7 +123,7 @@ impl Queue {
             0 => String::new(),
             _ => format!("{job}-"),
         };
-        let world = World::build(sandbox, &self.binary, self.plan.to, &prefix);
+        let world = PccWorld::build(sandbox, &self.binary, self.plan.to, &prefix);
         let world = match world {
             Ok(world) => world,
             Err(error) => return drop(done.send((0, Err(error)))),

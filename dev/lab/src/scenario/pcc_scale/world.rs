@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::chain::Chain;
-use super::clients::Running;
-use super::plan::{Event, Plan};
+use super::clients::RunningClients;
+use super::plan::{Event, PccPlan};
 use super::tally::Tally;
 use super::ways::{Memory, Way};
 use crate::agent::Agent;
@@ -40,7 +40,7 @@ const LEARNING: Duration = Duration::from_millis(2_500);
 const NONCE: u8 = 8;
 
 /// One laboratory; several may stand side by side.
-pub struct World {
+pub struct PccWorld {
     binary: PathBuf,
     topology: Topology,
     balancers: [topology::Node; 2],
@@ -60,7 +60,7 @@ struct Pool {
     adopts: bool,
 }
 
-impl World {
+impl PccWorld {
     /// Builds it for `servers`; the names of its namespaces begin with `prefix`.
     pub fn build(sandbox: Sandbox, binary: &Path, servers: usize, prefix: &str) -> Result<Self> {
         let shape = Shape {
@@ -79,7 +79,7 @@ impl World {
     }
 
     /// Runs the plan with one way to keep connections.
-    pub fn run(&self, plan: &Plan, way: &Way) -> Result<Value> {
+    pub fn run(&self, plan: &PccPlan, way: &Way) -> Result<Value> {
         let result = self.try_run(plan, way);
         // The next way starts from nothing. What the run found is worth more than this.
         for server in &self.topology.servers {
@@ -94,7 +94,7 @@ impl World {
         result
     }
 
-    fn try_run(&self, plan: &Plan, way: &Way) -> Result<Value> {
+    fn try_run(&self, plan: &PccPlan, way: &Way) -> Result<Value> {
         let topology = &self.topology;
         if way.has_cookies() {
             self.causeway(&["cookie", "new-keys"])?;
@@ -124,7 +124,7 @@ impl World {
         let mut balancer = Balancer::start(&self.binary, &self.balancers[0], &settings(pool)?)?;
         let clients: Vec<_> = topology.clients.iter().map(|c| c.netns.clone()).collect();
         let tally = Arc::new(Tally::new());
-        let running = Running::start(&clients, &plan.load(way), &tally);
+        let running = RunningClients::start(&clients, &plan.load(way), &tally);
         let start = Instant::now();
         let mut restarted = 0;
         for (at, event) in plan.events() {

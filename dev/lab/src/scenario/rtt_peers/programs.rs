@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use super::figures::Run;
+use super::figures::PeerRun;
 use crate::background::KilledOnDrop;
 use crate::netns::Netns;
 use crate::path::{PORT, Path};
@@ -52,7 +52,7 @@ pub(super) fn compile(into: &FilePath) -> Result<PathBuf> {
     Ok(binary)
 }
 
-pub(super) struct Plan {
+pub(super) struct PeersPlan {
     pub(super) address: String,
     pub(super) seconds: u32,
     pub(super) transport: String,
@@ -105,7 +105,7 @@ fn number(text: &str, before: &str) -> Result<f64> {
         .with_context(|| format!("no number behind {before:?} in:\n{text}"))
 }
 
-impl Plan {
+impl PeersPlan {
     pub(super) fn programs(&self) -> Vec<Program> {
         let mut programs = vec![
             Program::Causeway,
@@ -119,7 +119,7 @@ impl Plan {
         programs
     }
 
-    pub(super) fn run(&self, program: Program, context: &Context, path: &Path) -> Result<Run> {
+    pub(super) fn run(&self, program: Program, context: &Context, path: &Path) -> Result<PeerRun> {
         match program {
             Program::Causeway | Program::Again => self.causeway(context, path),
             Program::PingPong => self.ping_pong(path),
@@ -150,7 +150,7 @@ impl Plan {
         at
     }
 
-    fn ping_pong(&self, path: &Path) -> Result<Run> {
+    fn ping_pong(&self, path: &Path) -> Result<PeerRun> {
         let mut client = pinned(&path.client, 0, &self.ping_pong.to_string_lossy());
         client.args([
             &self.address,
@@ -163,7 +163,7 @@ impl Plan {
         let Some([mean_us, p50_us, p99_us, rate]) = figures.as_deref() else {
             anyhow::bail!("the client in C says {text:?}");
         };
-        Ok(Run {
+        Ok(PeerRun {
             mean_us: *mean_us,
             p50_us: *p50_us,
             p99_us: *p99_us,
@@ -171,7 +171,7 @@ impl Plan {
         })
     }
 
-    fn causeway(&self, context: &Context, path: &Path) -> Result<Run> {
+    fn causeway(&self, context: &Context, path: &Path) -> Result<PeerRun> {
         let binary = context.binary.to_string_lossy().into_owned();
         let port = PORT.to_string();
         let mut client = pinned(&path.client, 0, &binary);
@@ -182,7 +182,7 @@ impl Plan {
         let report: Value = serde_json::from_str(&output(&mut client, "causeway rtt")?)?;
         let rr = &report["methods"][0];
         let figure = |value: &Value| value.as_f64().context("a figure of causeway rtt");
-        Ok(Run {
+        Ok(PeerRun {
             mean_us: figure(&rr["mean_us"])?,
             p50_us: figure(&rr["p50_us"])?,
             p99_us: figure(&rr["p99_us"])?,
@@ -190,7 +190,7 @@ impl Plan {
         })
     }
 
-    fn sockperf(&self, path: &Path) -> Result<Run> {
+    fn sockperf(&self, path: &Path) -> Result<PeerRun> {
         let mut client = pinned(&path.client, 0, "sockperf");
         client.arg("ping-pong").args(self.sockperf_at()).args([
             "-m",
@@ -201,7 +201,7 @@ impl Plan {
         ]);
         let text = output(&mut client, "sockperf")?;
         let mean_us = number(&text, "avg-rtt")?;
-        Ok(Run {
+        Ok(PeerRun {
             mean_us,
             p50_us: number(&text, "percentile 50.000")?,
             p99_us: number(&text, "percentile 99.000")?,
@@ -210,7 +210,7 @@ impl Plan {
         })
     }
 
-    fn qperf(&self, path: &Path) -> Result<Run> {
+    fn qperf(&self, path: &Path) -> Result<PeerRun> {
         let mut client = pinned(&path.client, 0, "qperf");
         client
             .args([&self.address, "-t", &self.seconds.to_string(), "-m", BYTES])
@@ -226,7 +226,7 @@ impl Plan {
             Some("sec") => half * 1e6,
             unit => anyhow::bail!("qperf's unit {unit:?}"),
         };
-        Ok(Run {
+        Ok(PeerRun {
             mean_us: 2.0 * us,
             p50_us: f64::NAN,
             p99_us: f64::NAN,

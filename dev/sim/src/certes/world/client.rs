@@ -5,11 +5,11 @@ use causeway_core::certes::Tracker;
 use rand::Rng as _;
 
 use super::{
-    Attempt, Client, Completion, DATA_RTO_S, DATA_TRIES, Event, Id, NOBODY, SECOND_NS, STALLED_S,
-    World, ns, pick_class,
+    Attempt, CertesWorld, Client, Completion, DATA_RTO_S, DATA_TRIES, Event, Id, NOBODY, SECOND_NS,
+    STALLED_S, ns, pick_class,
 };
 
-impl<'a> World<'a> {
+impl<'a> CertesWorld<'a> {
     /// The client's next transaction: after its think time, when its time is on.
     pub(super) fn think(&mut self, client: u32) {
         let think_s = self.exponential(self.of.think_s);

@@ -4,10 +4,10 @@
 use causeway_core::certes::{Count, Event as Seen};
 use rand::Rng as _;
 
-use super::{Completion, Event, Id, NOBODY, SECOND_NS, SYN_ACK_AGAIN_S, World, ns};
+use super::{CertesWorld, Completion, Event, Id, NOBODY, SECOND_NS, SYN_ACK_AGAIN_S, ns};
 use crate::certes::workload::Backlog;
 
-impl<'a> World<'a> {
+impl<'a> CertesWorld<'a> {
     /// An event of the connection at the server's interface: into the counters.
     pub(super) fn measure(&mut self, id: Id, seen: Seen) {
         let now_ns = self.queue.now_ns();
