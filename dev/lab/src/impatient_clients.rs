@@ -40,7 +40,7 @@ pub enum TransactionEnd {
     Broken,
 }
 
-/// A transaction as its client felt it. CLOCK_MONOTONIC.
+/// A transaction in its client's log. CLOCK_MONOTONIC.
 #[derive(Debug, Clone, Copy)]
 pub struct Transaction {
     /// connect(2).

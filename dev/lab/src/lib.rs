@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The laboratory: network namespaces, real servers, clients that log what
-//! they felt, and scenarios built from them. Needs root; development only.
+//! they measured, and scenarios built from them. Needs root; development only.
 //!
 //! Everything runs inside a [`sandbox::Sandbox`]: fresh mount, PID and network
 //! namespaces that the kernel takes down whatever happens to us. Namespaces,

@@ -270,7 +270,7 @@ pub fn spread(size: u32, over: Duration) -> String {
     format!("/s/{size}/{}", over.as_millis())
 }
 
-/// Whether `nodes` have room: file descriptors are what runs out.
+/// Raises the limit of open files to this many connections.
 pub fn raise_fd_limit(connections: u64) -> Result<()> {
     let (soft, hard) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE)?;
     if soft < connections {

@@ -11,7 +11,7 @@
 //! The MTU is 1460, as in Google's network: a request of 1409 bytes then takes two
 //! segments (1408 bytes each with timestamps), as in the write-up that
 //! `causeway-lab rtt-study` follows. Offloads are off at both ends: with them the two
-//! segments would be one buffer, and one packet to whoever samples.
+//! segments would be one buffer, and one packet to a sampler.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::IpAddr;

@@ -24,7 +24,7 @@ use serde::Serialize;
 /// Requests of a real in an interval, and their mean latency.
 const REQUESTS: u64 = 20;
 const LATENCY_NS: f64 = 5e6;
-/// Of the reals with trouble, one in so many is ten times slower for a second.
+/// One in this many reals is ten times slower for a second.
 const TROUBLED: usize = 20;
 
 #[derive(Debug, clap::Args)]

@@ -106,7 +106,7 @@ enum Store {
 enum Line {
     /// Nothing: the response is complete.
     Done,
-    /// A value of so many bytes.
+    /// A value with this many bytes.
     Value(u64),
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! HTTP/3 in the lab: servers, and clients that log what they felt.
+//! HTTP/3 in the lab: servers, and clients that log what they measured.
 //!
 //! A server answers `GET /r/SIZE/SERVICE_US` as nginx does in this lab
 //! ([`crate::nginx`]), over HTTP/3. There are two stacks: quinn with the h3 crate,

@@ -168,7 +168,7 @@ fn side(
 
     let (mut rates, mut plain_rates) = (Vec::new(), Vec::new());
     for round in 0..context.param::<usize>("rounds")? {
-        // Whoever is second finds the machine as the first has left it.
+        // The second run finds the machine as the first has left it: take turns.
         let order = [(&with, true), (&without, false)];
         for &(vip, has_agent) in order.iter().cycle().skip(round % 2).take(2) {
             let rate = load(vip)?.rps;
@@ -230,7 +230,7 @@ fn load(context: &Context, bench: &Bench, vip: &Vip) -> Result<WrkReport> {
     Ok(report)
 }
 
-/// Ids of the programs of those names that there are, which are nobody's here.
+/// Ids of loaded programs of these names, which are not this scenario's.
 fn programs_now(work: Work) -> Vec<u32> {
     let names = work.programs();
     let all = names.iter().flat_map(|&(_, name)| RunTimes::of(name));

@@ -50,7 +50,7 @@ impl Scenario for ClientLatency {
         for source in ["response", "client"] {
             let row = run(context, source)?;
             context.say(format!(
-                "by {source}: clients felt {:.0} ms, the server that drops has {:.2} of the weight, responses of it take {:.0} ms",
+                "by {source}: client latency {:.0} ms, the server that drops has {:.2} of the weight, responses of it take {:.0} ms",
                 row.felt_ms, row.share, row.response_ms
             ));
             rows.push(row);

@@ -83,7 +83,7 @@ impl Scenario for RttPeers {
         let mut order: Vec<usize> = (0..programs.len()).collect();
         let mut random = StdRng::seed_from_u64(context.seed);
         for round in 0..rounds {
-            // Nobody always follows the same program.
+            // A random order: no program always follows the same one.
             order.shuffle(&mut random);
             for &index in &order {
                 runs[index].push(plan.run(programs[index], context, &path)?);

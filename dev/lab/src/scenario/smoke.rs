@@ -127,7 +127,7 @@ fn upload_beyond_mtu(context: &Context, bench: &Bench, mut settings: Settings) -
     let verdicts = api::occurred(&stats.verdicts);
     ensure!(
         answered >= settings.vips.len() as u64,
-        "nobody was told the MTU: {verdicts:?}"
+        "no client was told the MTU: {verdicts:?}"
     );
     context.say(format!("{answered} packets too big were answered"));
     Ok(answered)

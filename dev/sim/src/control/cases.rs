@@ -334,7 +334,7 @@ fn drifted(out: &ControlOutcome) -> CaseFigure {
     figure("mean weight off by", off.fold(0.0, f32::max).into(), 0.15)
 }
 
-/// What a server that nobody should trust had more than configured, at most.
+/// What a server that fails fast had more than configured, at most.
 fn gained(out: &ControlOutcome, server: usize) -> CaseFigure {
     let after = out.weights.iter().filter(|(at, _)| *at > STEP_NS + S);
     let most = after

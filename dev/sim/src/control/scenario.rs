@@ -25,9 +25,9 @@ pub struct ServerSpec {
 /// What is wrong with a server.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum TroubleKind {
-    /// Every request takes so many times its work.
+    /// Every request takes this many times its work.
     Slow(f64),
-    /// Every answer comes so many ns later, at no cost.
+    /// Every answer comes this many ns later, at no cost.
     Delay(u64),
     /// Answers come within 0.1 ms, and are of no use.
     FailFast,
@@ -122,7 +122,7 @@ pub struct Experiment {
     pub pick: Pick,
     /// Steering that knows all, in the controller's stead.
     pub oracle: Option<Oracle>,
-    /// The first user's requests take so many times the work, one page after another.
+    /// The first user's requests take this many times the work, one page after another.
     pub hog: Option<f64>,
 }
 

@@ -308,7 +308,7 @@ impl World<'_> {
         let of = &mut self.servers[server];
         of.reading.requests += 1;
         let done = match waits_for {
-            // Not even that comes at once where the CPU is somebody else's for a while.
+            // Not even that comes at once while the quota is spent.
             _ if fails && self.scenario.quota_ns.is_some() => {
                 let late = self.rng.random_bool(FAILS_LATE);
                 now + (FAIL_NS as f64 * (1.0 + exponential)) as u64 + u64::from(late) * FAIL_LATE_NS

@@ -47,7 +47,7 @@ pub(super) enum Elephant {
     None,
     /// By the carrier itself.
     Own,
-    /// Between these, whoever carries the load.
+    /// Between these, for every carrier.
     Foreign(Ends),
 }
 
@@ -56,7 +56,7 @@ pub(super) enum Elephant {
 pub(super) struct CaseTrouble {
     /// Its name in rows.
     pub case: &'static str,
-    /// Packets lost; somebody else sees to that.
+    /// Packets lost; the caller injects the loss.
     pub loss_pct: f64,
     /// Bulk beside it.
     pub elephant: Elephant,

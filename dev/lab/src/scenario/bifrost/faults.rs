@@ -123,7 +123,7 @@ impl Steps<'_> {
         );
         ensure!(
             lost > 0 && resent > 0,
-            "{lost} packets lost, {resent} chunks sent again"
+            "{lost} packets lost, {resent} chunks retransmitted"
         );
         self.done("loss", &times, json!({ "lost": lost, "resent": resent }));
         Ok(())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Datagrams that nobody asked for, as fast as one thread can send them, under the
+//! Forged and malformed datagrams, as fast as one thread can send them, under the
 //! peer's own address: so they pass the kernel's check and reach the engine.
 
 use std::net::Ipv4Addr;

@@ -58,7 +58,7 @@ pub(super) fn bulk_rounds(
                 counts,
             };
             context.say(format!(
-                "{what} {loss} % loss: {:.3} Gbit/s, {:.2} % sent again, {:.3} % twice, {:.0} % of the CPUs busy, {:.1} % stolen",
+                "{what} {loss} % loss: {:.3} Gbit/s, {:.2} % retransmitted, {:.3} % duplicated, {:.0} % of the CPUs busy, {:.1} % stolen",
                 run.gbps, run.retransmit_pct, run.duplicate_pct, 100.0 * run.machine_busy, run.stolen_pct
             ));
             steal = steal.and(bulk.steal);
@@ -72,7 +72,7 @@ pub(super) fn bulk_rounds(
     Ok(runs.collect())
 }
 
-/// Throughput at losses, as a part of that without in the same round, and what is sent again
+/// Throughput at losses, as a part of that without in the same round, and what is retransmitted
 /// without.
 pub(super) fn kept(
     context: &Context,

@@ -42,7 +42,7 @@ pub(super) struct Samples {
 
 impl RequestTimes {
     /// Of requests' times and how late they began (nothing where there is no timetable), in
-    /// nanoseconds, of which so many failed.
+    /// nanoseconds, and how many failed.
     pub fn of(
         mut times_ns: Vec<u64>,
         mut late_ns: Vec<u64>,

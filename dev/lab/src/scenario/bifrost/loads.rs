@@ -191,7 +191,7 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
     stream.write_all(&bytes)
 }
 
-/// Runs requests by a timetable: whoever of the clients is free takes the next one, and
+/// Runs requests by a timetable: the next free client takes the next one, and
 /// waits until it is due. `client` makes what sends a request and waits for its answer.
 /// A request that fails counts with the time until it did.
 pub(super) fn paced<C, R>(netns: &Netns, pace: Pace, client: C) -> Result<RequestTimes>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Two tunnels to compare with, both over one path and as small as can be: nothing is
-//! ordered, acknowledged or sent again.
+//! ordered, acknowledged or retransmitted.
 //!
 //! [`PlainTunnelKind::Packet`] reads a packet, sends a datagram, receives a datagram, writes a
 //! packet: one system call each. [`PlainTunnelKind::SuperPacket`] moves frames of up to 64 KiB with

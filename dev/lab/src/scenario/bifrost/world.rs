@@ -50,7 +50,7 @@ pub enum Place {
     Network,
     /// In front of the hosts' cards: what a host hands over, which may be many packets.
     Card,
-    /// Behind the hosts' cards, in front of whoever receives: what the card hands up, which
+    /// Behind the hosts' cards, in front of the receiver: what the card hands up, which
     /// may be many packets, too (GRO).
     Receiver,
 }
@@ -205,8 +205,8 @@ impl TunnelWorld {
         Ok(())
     }
 
-    /// Puts an emulated link with delay into a path, once: between its two ends stand two bridges and
-    /// an emulated link. Losses strike in front of it, rates hold behind it.
+    /// Puts an emulated link with delay into a path, once: it joins two bridges. Losses
+    /// strike in front of it, rates hold behind it.
     pub fn lengthen(&self, path: usize, impairment: Impairment, seed: u64) -> Result<LinkEmulator> {
         let end = |device: String| LinkEnd {
             netns: self.net.clone(),
@@ -224,7 +224,7 @@ impl TunnelWorld {
         Ok(link)
     }
 
-    /// Packets that a guest's device dropped since nobody took them in time.
+    /// Packets that a guest's device dropped because its queue was full.
     pub fn device_drops(guest: &Netns) -> Result<u64> {
         guest.run(|| {
             let text = std::fs::read_to_string("/proc/thread-self/net/dev")?;

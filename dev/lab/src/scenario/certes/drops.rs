@@ -203,7 +203,7 @@ enum Then {
     Keep,
 }
 
-/// Runs `clients` in the clients' namespace while a server listens that accepts nobody.
+/// Runs `clients` in the clients' namespace while a server listens and never accepts.
 fn with_listener(net: &Net, backlog: i32, clients: fn(SocketAddrV4) -> Result<()>) -> Result<()> {
     let address = net.target();
     let listener = net
@@ -223,7 +223,7 @@ fn run_in(net: &Net, clients: fn(SocketAddrV4) -> Result<()>) -> Result<()> {
     net.client.run(move || clients(target))
 }
 
-/// So many clients at once.
+/// Starts this many clients at once.
 fn attempt(target: SocketAddrV4, count: usize, then: Then) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

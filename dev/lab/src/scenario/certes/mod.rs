@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What clients felt, and what their server made of it: real clients, real queues, the
+//! Client latency with SYNs dropped, as clients and as their server have it: real clients, real queues, the
 //! agent's two estimators beside what the server and its application see.
 
 mod drops;
@@ -27,7 +27,7 @@ impl Scenario for Certes {
     }
 
     fn about(&self) -> &'static str {
-        "client response time with SYNs dropped: what clients felt against what the agent says"
+        "client response time with SYNs dropped: client latency against what the agent says"
     }
 
     fn params(&self) -> &'static [Param] {

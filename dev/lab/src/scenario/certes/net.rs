@@ -29,7 +29,7 @@ impl Net {
     pub fn build(proof: Sandbox, run: &CertesRun, seed: u64) -> Result<Self> {
         let make = |what: &str| Netns::create(proof, &format!("{}-{what}", run.name));
         let (client, server) = (make("client")?, make("server")?);
-        // Of a flood nothing comes back, and nobody asks where from it came.
+        // Of a flood nothing comes back, and its sources are not checked.
         for netns in [&client, &server] {
             netns.sysctl("net/ipv4/conf/all/rp_filter", "0")?;
             netns.sysctl("net/ipv4/ip_forward", "0")?;

@@ -36,7 +36,7 @@ pub struct CertesRun {
     pub round_trip_us: u64,
     /// Share of packets lost, each way.
     pub loss: f64,
-    /// SYNs of nobody, per second.
+    /// SYNs of a flood, per second.
     pub flood: u64,
     /// `net.ipv4.tcp_syn_linear_timeouts` of the clients, where it is not the kernel's.
     pub linear_timeouts: Option<u32>,

@@ -35,7 +35,7 @@ pub struct Change {
     pub at_s: f64,
     /// Which server; `None`: all.
     pub server: Option<usize>,
-    /// Its requests take so many times their work; 0 answers at once.
+    /// Its requests take this many times their work; 0 answers at once.
     pub factor: f64,
 }
 

@@ -5,7 +5,7 @@ use causeway_core::certes::Tracker;
 use rand::Rng as _;
 
 use super::{
-    Attempt, CertesWorld, Client, Completion, DATA_RTO_S, DATA_TRIES, Event, Id, NOBODY, SECOND_NS,
+    Attempt, CertesWorld, Client, Completion, DATA_RTO_S, DATA_TRIES, Event, Id, FLOOD_CLIENT, SECOND_NS,
     STALLED_S, ns, pick_class,
 };
 
@@ -105,7 +105,7 @@ impl<'a> CertesWorld<'a> {
         else {
             return;
         };
-        if attempt.client == NOBODY {
+        if attempt.client == FLOOD_CLIENT {
             return;
         }
         let new = attempt.state == Client::Trying;
@@ -149,7 +149,7 @@ impl<'a> CertesWorld<'a> {
         self.send_data_later(id);
     }
 
-    /// A connected client that nobody served goes away and begins again.
+    /// A connected client that was not served goes away and begins again.
     pub(super) fn stalled(&mut self, id: Id) {
         let Some(attempt) = self.live(id) else { return };
         if attempt.queued || attempt.state != Client::Connected {
@@ -183,13 +183,13 @@ impl<'a> CertesWorld<'a> {
         self.think(client);
     }
 
-    /// A SYN of nobody, and the time of the next.
+    /// A SYN of the flood, and the time of the next.
     pub(super) fn flood(&mut self) {
         let gap_s = self.exponential(1.0 / self.of.flood_pps);
         self.queue.after(ns(gap_s), Event::Flood);
         let attempt = Attempt {
             generation: 0,
-            client: NOBODY,
+            client: FLOOD_CLIENT,
             class: 0,
             began_ns: self.queue.now_ns(),
             isn: self.rng.random(),

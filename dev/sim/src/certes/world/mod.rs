@@ -307,7 +307,7 @@ impl<'a> CertesWorld<'a> {
 }
 
 /// The client of a flood's SYNs.
-const NOBODY: u32 = u32::MAX;
+const FLOOD_CLIENT: u32 = u32::MAX;
 
 fn pick_class(of: &Workload, random: f64) -> usize {
     let total: f64 = of.clients_are.iter().map(|class| class.weight).sum();

@@ -4,7 +4,7 @@
 use causeway_core::certes::{Count, Event as Seen};
 use rand::Rng as _;
 
-use super::{CertesWorld, Completion, Event, Id, NOBODY, SECOND_NS, SYN_ACK_AGAIN_S, ns};
+use super::{CertesWorld, Completion, Event, Id, FLOOD_CLIENT, SECOND_NS, SYN_ACK_AGAIN_S, ns};
 use crate::certes::workload::Backlog;
 
 impl<'a> CertesWorld<'a> {
@@ -107,7 +107,7 @@ impl<'a> CertesWorld<'a> {
     pub(super) fn syn_ack_again(&mut self, id: Id) {
         if self
             .live(id)
-            .is_some_and(|attempt| !attempt.queued && attempt.client != NOBODY)
+            .is_some_and(|attempt| !attempt.queued && attempt.client != FLOOD_CLIENT)
         {
             self.answer(id);
             self.answer_again_later(id);
@@ -121,7 +121,7 @@ impl<'a> CertesWorld<'a> {
             return;
         };
         attempt.queued = true;
-        // The kernel acknowledges the request, whoever accepts the connection later.
+        // The kernel acknowledges the request, before anything accepts the connection.
         self.measure(id, Seen::Served);
         self.accept_queue.push_back(id);
         self.serve();
