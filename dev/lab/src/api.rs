@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads the daemons' API (docs/api.md) as any outside program would, by HTTP and JSON on
+//! Reads the daemons' API (docs/reference/api.md) as any outside program would, by HTTP and JSON on
 //! the Unix socket.
 
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The study's report and picture.
 
-use causeway_core::rtt::study::{Beyond, Interval, Lossy, Measured};
+use super::judge::{Beyond, Interval, Lossy, Measured};
 use causeway_report::chart::{Along, Chart, Scale, Series};
 use causeway_rtt::page::{figure, page};
 use maud::{Markup, html};
@@ -35,7 +35,7 @@ fn chart<R>(rows: &[R], wait_ms: fn(&R) -> f64, curves: Vec<Curve<'_, R>>) -> Ch
     }
 }
 
-/// Every method by interval: the picture of docs/methods.md.
+/// Every method by interval: the picture of docs/design/latency-study.md.
 pub fn intervals(measured: &Measured) -> Chart {
     let mut chart = chart(
         &measured.intervals,

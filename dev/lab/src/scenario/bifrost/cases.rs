@@ -231,7 +231,7 @@ fn place(
             let counts = || {
                 Ok([
                     ("vnic_full", ends.total(|of| of.vnic_full)?),
-                    ("chunks_resent", ends.total(|of| of.chunks_resent)?),
+                    ("chunks_resent", ends.total(|of| of.chunks_retransmitted)?),
                     ("device_drops", drops(&site.world)?),
                 ])
             };

@@ -119,7 +119,7 @@ impl Steps<'_> {
         let times = self.traffic()?;
         let (lost, resent) = (
             losses.counts().lost,
-            self.tunnel.total(|of| of.chunks_resent)?,
+            self.tunnel.total(|of| of.chunks_retransmitted)?,
         );
         ensure!(
             lost > 0 && resent > 0,
@@ -199,7 +199,7 @@ impl Steps<'_> {
         Ok(())
     }
 
-    /// A new key, in the order that docs/bifrost.md gives.
+    /// A new key, in the order that docs/design/bifrost.md gives.
     fn rotation(&mut self) -> Result<()> {
         let ends = self.ends.clone();
         let pace = Pace {

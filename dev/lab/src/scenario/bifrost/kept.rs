@@ -163,9 +163,9 @@ impl Counts {
     pub(super) fn read(tunnel: &Tunnel) -> Result<Self> {
         Ok(Self {
             sent: tunnel.total(|of| of.chunks_sent)?,
-            resent: tunnel.total(|of| of.chunks_resent)?,
+            resent: tunnel.total(|of| of.chunks_retransmitted)?,
             received: tunnel.total(|of| of.chunks_received)?,
-            twice: tunnel.refused("again")?
+            twice: tunnel.refused("redundant")?
                 + tunnel.refused("duplicate")?
                 + tunnel.refused("late")?,
         })

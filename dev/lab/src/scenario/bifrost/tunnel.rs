@@ -128,7 +128,7 @@ impl Tunnel {
     pub fn refused(&self, reason: &str) -> Result<u64> {
         let mut sum = 0;
         for end in &self.ends {
-            let list = end.status()?.refused;
+            let list = end.status()?.drops;
             let entry = list.iter().find(|entry| entry.reason == reason);
             sum += entry.with_context(|| format!("no reason {reason}"))?.count;
         }
@@ -179,7 +179,7 @@ impl TunnelEnd {
 
     /// Conversations that have begun.
     pub fn conversations(&self) -> Result<u64> {
-        Ok(self.status()?.totals.conversations)
+        Ok(self.status()?.totals.sessions)
     }
 
     /// Changes the files and has them read again; one setting may differ between ends
