@@ -45,7 +45,7 @@ impl<'o> Balancer<'o> {
         Self::start(storage, FLOWS, |_| Ok(()))
     }
 
-    /// With a flow table for so many IPv4 flows.
+    /// With a flow table for this many IPv4 flows.
     pub(super) fn with_table(
         storage: &'o mut MaybeUninit<OpenObject>,
         flows: u32,

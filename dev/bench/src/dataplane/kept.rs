@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a flow table that is made for so many flows holds them.
+//! Whether a flow table holds as many flows as it is made for.
 
 use std::mem::MaybeUninit;
 

@@ -6,10 +6,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use causeway_api::agent::ClientTotals;
 use causeway_core::certes::{QueueingRule, Trial};
 use serde_json::{Value, json};
 
-use super::certes::{Net, Run, Running, Score, steady};
+use super::certes::{CertesRun, Net, RunningCertes, Score, steady};
 use super::{Context, Param, Scenario, param};
 use crate::plot::{Line, Plot};
 
@@ -111,8 +112,8 @@ impl Scenario for AcceptQueue {
 /// Two servers that meet the same arrivals, one under each rule.
 struct Pair {
     seed: u64,
-    by_clients: Running,
-    by_queueing: Running,
+    by_clients: RunningCertes,
+    by_queueing: RunningCertes,
     rule: QueueingRule,
     /// Connections completed and their SYN-to-END, seconds, when the rule was last asked.
     before: (f64, f64),
@@ -138,9 +139,9 @@ impl Pair {
     /// Applies the usual rule to its server, and notes both limits.
     fn step(&mut self, at_s: f64) -> Result<()> {
         let live = self.by_queueing.agent().clients()?;
-        let totals = &live["categories"][0]["totals"];
-        let of = |key: &str| totals[key].as_f64().unwrap_or(0.0);
-        let now = (of("completed"), of("server_s"));
+        let first = live.categories.first();
+        let totals = first.map_or_else(ClientTotals::default, |of| of.totals);
+        let now = (totals.completed as f64, totals.server_s);
         let limit = self.rule.step(Trial {
             completed: now.0 - self.before.0,
             served_s: now.1 - self.before.1,
@@ -151,7 +152,7 @@ impl Pair {
         let live = self.by_clients.agent().clients()?;
         self.limits.push(Limits {
             at_s,
-            by_clients: live["accept_queues"][0]["limit"].as_u64().unwrap_or(0) as u32,
+            by_clients: live.accept_queues.first().map_or(0, |of| of.limit),
             by_queueing: limit,
         });
         Ok(())
@@ -197,7 +198,7 @@ impl Outcome {
         })
     }
 
-    /// What clients felt and what the servers saw, second by second, and the limits.
+    /// Client latency and what the servers saw, second by second, and the limits.
     fn plot(&self) -> Result<String> {
         let line = |name: &str, points: Vec<(f64, f64)>| Line {
             name: name.to_owned(),
@@ -215,8 +216,14 @@ impl Outcome {
             x_log: false,
             y_label: "seconds; limits: log2".to_owned(),
             lines: vec![
-                line("clients, by clients", self.by_clients.felt.clone()),
-                line("clients, by queueing", self.by_queueing.felt.clone()),
+                line(
+                    "clients, by clients",
+                    self.by_clients.client_latency.clone(),
+                ),
+                line(
+                    "clients, by queueing",
+                    self.by_queueing.client_latency.clone(),
+                ),
                 line(
                     "server's view, by queueing",
                     self.by_queueing.served.clone(),
@@ -242,8 +249,8 @@ fn start(
     agent: &str,
     length: Duration,
     seed: u64,
-) -> Result<Running> {
-    let base = Run {
+) -> Result<RunningCertes> {
+    let base = CertesRun {
         name,
         backlog: vec![BEGIN as i32],
         patience: vec![Duration::from_secs(context.param("patience_s")?)],
@@ -255,13 +262,13 @@ fn start(
     let (burst, between): (f64, f64) = (context.param("burst")?, context.param("between")?);
     let period: u64 = context.param("period_s")?;
     let run = match context.param::<String>("load")?.as_str() {
-        "bursts" => Run {
+        "bursts" => CertesRun {
             clients: 4000,
             on_off: Some((Duration::from_secs(4), Duration::from_secs(6))),
             arrivals: Some((burst * capacity, between * capacity)),
             ..base
         },
-        "paper" => Run {
+        "paper" => CertesRun {
             clients: 1000,
             workers: 64,
             round_trip_us: 152_000,
@@ -269,7 +276,7 @@ fn start(
         },
         other => bail!("the load is bursts or paper, not {other:?}"),
     };
-    let run = Run {
+    let run = CertesRun {
         agent: (
             agent.to_owned(),
             format!(

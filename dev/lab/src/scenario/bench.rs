@@ -8,7 +8,7 @@ use causeway_dataplane::{Decapsulator, DecapsulatorOptions, XdpMode};
 
 use crate::agent::Agent;
 use crate::balancer::{Balancer, Forwarding, Protocol, Real, Settings, Vip};
-use crate::load::{self, LoadConfig, Running};
+use crate::load::{self, LoadConfig, RunningLoad};
 use crate::netns::Netns;
 use crate::nginx::Nginx;
 use crate::quic::{self, Order, Stack};
@@ -114,7 +114,7 @@ impl Bench {
     }
 
     /// Starts a load from all clients.
-    pub fn load(&self, config: &LoadConfig) -> Result<Running> {
+    pub fn load(&self, config: &LoadConfig) -> Result<RunningLoad> {
         load::start(&self.client_namespaces(), config)
     }
 

@@ -10,7 +10,7 @@ use causeway_core::flow::{FlowKey, Headers};
 use super::super::Context;
 use super::super::accuracy::judge::{self, Estimates, Flow};
 use super::super::accuracy::rig::{self, Recording};
-use super::super::accuracy::workload::Workload;
+use super::super::accuracy::workload::AccuracyWorkload;
 use crate::plot::{self, Line};
 
 /// Epochs of Algorithm 2: the paper's example is 100 ms.
@@ -29,7 +29,7 @@ type Values = Vec<(f64, f64)>;
 
 impl Recorded {
     /// Runs and records a workload.
-    pub fn new(context: &Context, workload: &Workload) -> Result<Self> {
+    pub fn new(context: &Context, workload: &AccuracyWorkload) -> Result<Self> {
         context.say(format!("{}: {}", workload.name, workload.about));
         let recording = rig::record(context.sandbox, workload)?;
         let truth = judge::truth(&recording.log);

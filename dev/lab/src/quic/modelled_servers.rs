@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The servers of [`crate::farm`] over HTTP/3: many in one thread, each with its own
+//! The servers of [`crate::modelled_servers`] over HTTP/3: many in one thread, each with its own
 //! namespace, addresses, sockets and connection ids, on quinn.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -13,25 +12,24 @@ use bytes::Bytes;
 use causeway_quic_lb::quinn::Generator;
 use http::{Response, StatusCode};
 use quinn::{Endpoint, EndpointConfig, TokioRuntime, TransportConfig, VarInt};
-use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use super::server::Cid;
 use super::{serve, tls};
-use crate::farm::{self, Wanted};
+use crate::background::Background;
+use crate::modelled_servers::{self, ModelledRequest};
 use crate::topology::Node;
 
 type Resolver = h3::server::RequestResolver<h3_quinn::Connection, Bytes>;
 
 /// Running servers; dropped, they end.
-pub struct QuicFarm {
+pub struct QuicModelledServers {
     /// Of each server, shared by its endpoints.
     generators: Vec<Generator>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _tasks: Background,
 }
 
-impl QuicFarm {
+impl QuicModelledServers {
     /// Starts a server on each node, on `port` of all its addresses, whose ids are made
     /// by `cid` of its number. Servers name themselves by the node's IPv4 address.
     /// Connections may be silent for `idle`.
@@ -62,18 +60,9 @@ impl QuicFarm {
             }
             generators.push(generator);
         }
-        let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::Builder::new()
-            .name("quic-farm".to_owned())
-            .spawn(move || {
-                // Either way the servers are to end.
-                let _ = runtime.block_on(stopped);
-                runtime.shutdown_background();
-            })?;
         Ok(Self {
             generators,
-            stop: Some(stop),
-            thread: Some(thread),
+            _tasks: Background::run_tasks(runtime),
         })
     }
 
@@ -83,16 +72,6 @@ impl QuicFarm {
             generator.rotate(cid(index).issuer()?)?;
         }
         Ok(())
-    }
-}
-
-impl Drop for QuicFarm {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // A panic in it has been printed.
-            let _ = thread.join();
-        }
     }
 }
 
@@ -141,10 +120,12 @@ async fn serve_connection(connection: quinn::Connection, name: Arc<str>) -> Resu
     Ok(())
 }
 
-/// Answers `GET /s/SIZE/MS` as the farm over TCP does.
+/// Answers `GET /s/SIZE/MS` as the servers over TCP do.
 async fn answer(request: Resolver, name: &str) -> Result<()> {
     let (request, mut stream) = request.resolve_request().await?;
-    let Some(Wanted::Spread { size, over }) = farm::parse_path(request.uri().path()) else {
+    let Some(ModelledRequest::Spread { size, over }) =
+        modelled_servers::parse_path(request.uri().path())
+    else {
         let missing = Response::builder().status(StatusCode::NOT_FOUND).body(())?;
         stream.send_response(missing).await?;
         return Ok(stream.finish().await?);
@@ -155,7 +136,7 @@ async fn answer(request: Resolver, name: &str) -> Result<()> {
         .body(())?;
     stream.send_response(head).await?;
     let start = Instant::now();
-    for (after, share) in farm::pieces(size, over) {
+    for (after, share) in modelled_servers::pieces(size, over) {
         sleep_until(start + after).await;
         stream.send_data(Bytes::from(vec![b'c'; share])).await?;
     }

@@ -16,13 +16,13 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::Serialize;
 
+use crate::background::Background;
 use crate::clock;
 use crate::load::poll::{Interest, Poll};
 use crate::netns::Netns;
@@ -60,7 +60,7 @@ impl Impairment {
 
 /// One end of a line: a TUN device, up, without an address.
 #[derive(Debug, Clone)]
-pub struct End {
+pub struct LinkEnd {
     /// Where the device lives.
     pub netns: Netns,
     /// Its name.
@@ -69,16 +69,15 @@ pub struct End {
 
 /// A line that is carrying; dropped, it stops.
 #[derive(Debug)]
-pub struct Line {
-    stop: Arc<AtomicBool>,
+pub struct LinkEmulator {
     dropped: Arc<AtomicU64>,
     impairment: Arc<Mutex<Impairment>>,
-    thread: Option<JoinHandle<io::Result<()>>>,
+    _thread: Background,
 }
 
-impl Line {
+impl LinkEmulator {
     /// Makes both devices and starts to carry packets between them.
-    pub fn start(near: &End, far: &End, impairment: Impairment, seed: u64) -> Result<Self> {
+    pub fn start(near: &LinkEnd, far: &LinkEnd, impairment: Impairment, seed: u64) -> Result<Self> {
         Self::between(
             [open(near, Layer::Packets)?, open(far, Layer::Packets)?],
             impairment,
@@ -87,7 +86,12 @@ impl Line {
     }
 
     /// The same with devices for Ethernet frames (TAP), which may be ports of bridges.
-    pub fn cable(near: &End, far: &End, impairment: Impairment, seed: u64) -> Result<Self> {
+    pub fn between_bridges(
+        near: &LinkEnd,
+        far: &LinkEnd,
+        impairment: Impairment,
+        seed: u64,
+    ) -> Result<Self> {
         Self::between(
             [open(near, Layer::Frames)?, open(far, Layer::Frames)?],
             impairment,
@@ -97,7 +101,6 @@ impl Line {
 
     fn between(ends: [File; 2], impairment: Impairment, seed: u64) -> Result<Self> {
         let impairment = Arc::new(Mutex::new(impairment));
-        let stop = Arc::new(AtomicBool::new(false));
         let dropped = Arc::new(AtomicU64::new(0));
         let mut carrier = Carrier {
             ends,
@@ -109,13 +112,10 @@ impl Line {
             buffer: vec![0; MAX_PACKET],
             dropped: dropped.clone(),
         };
-        let stopping = stop.clone();
-        let thread = thread::spawn(move || carrier.run(&stopping));
         Ok(Self {
-            stop,
             dropped,
             impairment,
-            thread: Some(thread),
+            _thread: Background::spawn(move |stop| Ok(carrier.run(stop)?)),
         })
     }
 
@@ -133,15 +133,6 @@ impl Line {
     }
 }
 
-impl Drop for Line {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
 /// What a device carries.
 #[derive(Debug, Clone, Copy)]
 enum Layer {
@@ -151,7 +142,7 @@ enum Layer {
     Frames,
 }
 
-fn open(end: &End, layer: Layer) -> Result<File> {
+fn open(end: &LinkEnd, layer: Layer) -> Result<File> {
     let device = end.device.clone();
     end.netns
         .run(move || tun(&device, layer).with_context(|| format!("TUN device {device}")))

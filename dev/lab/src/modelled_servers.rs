@@ -19,7 +19,6 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -29,29 +28,30 @@ use nix::sys::socket::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
+use crate::background::Background;
 use crate::topology::Node;
 
 /// Longest request that is accepted.
 const REQUEST_MAX: usize = 4096;
 /// Time between two pieces of a spread answer.
-const PIECE: Duration = Duration::from_millis(200);
+const SPREAD_STEP: Duration = Duration::from_millis(200);
+/// Limit of an accept queue that shall not be the limit.
+const BACKLOG: i32 = 4096;
 /// Largest answer.
 const SIZE_MAX: usize = 1 << 20;
 
 /// Running servers; dropped, they end.
 #[derive(Debug)]
-pub struct Farm {
-    gauges: Vec<Arc<Gauge>>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+pub struct ModelledServers {
+    gauges: Vec<Arc<ServerGauge>>,
+    _tasks: Background,
 }
 
 /// What a server is doing.
 #[derive(Debug)]
-pub struct Gauge {
+pub struct ServerGauge {
     name: String,
     in_flight: AtomicU32,
     served: AtomicU64,
@@ -59,7 +59,7 @@ pub struct Gauge {
     busy_until: Mutex<Instant>,
 }
 
-impl Gauge {
+impl ServerGauge {
     /// Requests that wait or are worked on.
     pub fn in_flight(&self) -> u32 {
         self.in_flight.load(Ordering::Relaxed)
@@ -81,7 +81,7 @@ impl Gauge {
     }
 }
 
-impl Farm {
+impl ModelledServers {
     /// Starts a server on each node, on `port` of all its addresses. Servers name
     /// themselves by the node's IPv4 address.
     pub fn start(nodes: &[Node], port: u16) -> Result<Self> {
@@ -90,7 +90,7 @@ impl Farm {
             .build()?;
         let mut gauges = Vec::with_capacity(nodes.len());
         for node in nodes {
-            let gauge = Arc::new(Gauge {
+            let gauge = Arc::new(ServerGauge {
                 name: node.ipv4.to_string(),
                 in_flight: AtomicU32::new(0),
                 served: AtomicU64::new(0),
@@ -102,46 +102,27 @@ impl Farm {
             ] {
                 let listener = node
                     .netns
-                    .run(move || listen_on(address).context("a server's socket"))?;
+                    .run(move || listen_on(address, BACKLOG).context("a server's socket"))?;
                 let _inside = runtime.enter();
                 let listener = TcpListener::from_std(listener)?;
                 runtime.spawn(accept(listener, Arc::clone(&gauge)));
             }
             gauges.push(gauge);
         }
-        let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::Builder::new()
-            .name("farm".to_owned())
-            .spawn(move || {
-                // Either way the servers are to end.
-                let _ = runtime.block_on(stopped);
-                runtime.shutdown_background();
-            })?;
         Ok(Self {
             gauges,
-            stop: Some(stop),
-            thread: Some(thread),
+            _tasks: Background::run_tasks(runtime),
         })
     }
 
     /// What each server is doing, in the order of the nodes.
-    pub fn gauges(&self) -> &[Arc<Gauge>] {
+    pub fn gauges(&self) -> &[Arc<ServerGauge>] {
         &self.gauges
     }
 }
 
-impl Drop for Farm {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // A panic in it has been printed.
-            let _ = thread.join();
-        }
-    }
-}
-
-/// A listening socket of one family, as most servers have them.
-fn listen_on(address: SocketAddr) -> Result<std::net::TcpListener> {
+/// A listening socket of one family, with this limit of its accept queue.
+pub(crate) fn listen_on(address: SocketAddr, backlog: i32) -> Result<std::net::TcpListener> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::Inet,
         SocketAddr::V6(_) => AddressFamily::Inet6,
@@ -152,12 +133,12 @@ fn listen_on(address: SocketAddr) -> Result<std::net::TcpListener> {
     if address.is_ipv6() {
         setsockopt(&fd, sockopt::Ipv6V6Only, &true)?;
     }
-    bind(fd.as_raw_fd(), &SockaddrStorage::from(address))?;
-    listen(&fd, Backlog::new(4096)?)?;
+    bind(fd.as_raw_fd(), &SockaddrStorage::from(address)).context("binding a server")?;
+    listen(&fd, Backlog::new(backlog)?)?;
     Ok(fd.into())
 }
 
-async fn accept(listener: TcpListener, gauge: Arc<Gauge>) {
+async fn accept(listener: TcpListener, gauge: Arc<ServerGauge>) {
     loop {
         // Errors are of one connection, or pass.
         let Ok((stream, _)) = listener.accept().await else {
@@ -173,15 +154,16 @@ async fn accept(listener: TcpListener, gauge: Arc<Gauge>) {
 
 /// What a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum ModelledRequest {
     Queued { size: usize, work: Duration },
     Spread { size: usize, over: Duration },
 }
 
-async fn serve(mut stream: TcpStream, gauge: &Gauge) -> io::Result<()> {
+async fn serve(mut stream: TcpStream, gauge: &ServerGauge) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = Vec::new();
-    while let Some(wanted) = next_request(&mut stream, &mut buffer).await? {
+    while let Some(head) = next_head(&mut stream, &mut buffer).await? {
+        let wanted = parse(&head).ok_or(io::ErrorKind::InvalidData)?;
         gauge.in_flight.fetch_add(1, Ordering::Relaxed);
         let answered = answer(&mut stream, gauge, wanted).await;
         gauge.in_flight.fetch_sub(1, Ordering::Relaxed);
@@ -191,13 +173,16 @@ async fn serve(mut stream: TcpStream, gauge: &Gauge) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads up to the end of one request; `None` when the client has closed.
-async fn next_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Result<Option<Wanted>> {
+/// Reads the head of one request; `None` when the client has closed.
+pub(crate) async fn next_head(
+    stream: &mut TcpStream,
+    buffer: &mut Vec<u8>,
+) -> io::Result<Option<String>> {
     loop {
         if let Some(end) = buffer.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
             let head: Vec<u8> = buffer.drain(..end + 4).collect();
-            let wanted = parse(&head).ok_or(io::ErrorKind::InvalidData)?;
-            return Ok(Some(wanted));
+            let head = String::from_utf8(head).map_err(|_| io::ErrorKind::InvalidData)?;
+            return Ok(Some(head));
         }
         if buffer.len() > REQUEST_MAX {
             return Err(io::ErrorKind::InvalidData.into());
@@ -208,23 +193,22 @@ async fn next_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> io::Resul
     }
 }
 
-fn parse(head: &[u8]) -> Option<Wanted> {
-    let text = std::str::from_utf8(head).ok()?;
-    parse_path(text.strip_prefix("GET ")?.split(' ').next()?)
+fn parse(head: &str) -> Option<ModelledRequest> {
+    parse_path(head.strip_prefix("GET ")?.split(' ').next()?)
 }
 
-/// What a path asks for; `None` for one that is no path of a farm.
-pub(crate) fn parse_path(path: &str) -> Option<Wanted> {
+/// What a path asks for; `None` for one that is no path of these servers.
+pub(crate) fn parse_path(path: &str) -> Option<ModelledRequest> {
     let mut parts = path.strip_prefix('/')?.split('/');
     let (kind, size, time) = (parts.next()?, parts.next()?, parts.next()?);
     let size = size.parse::<usize>().ok()?.min(SIZE_MAX);
     let time: u64 = time.parse().ok()?;
     match (kind, parts.next()) {
-        ("q", None) => Some(Wanted::Queued {
+        ("q", None) => Some(ModelledRequest::Queued {
             size,
             work: Duration::from_micros(time),
         }),
-        ("s", None) => Some(Wanted::Spread {
+        ("s", None) => Some(ModelledRequest::Spread {
             size,
             over: Duration::from_millis(time),
         }),
@@ -232,18 +216,29 @@ pub(crate) fn parse_path(path: &str) -> Option<Wanted> {
     }
 }
 
-async fn answer(stream: &mut TcpStream, gauge: &Gauge, wanted: Wanted) -> io::Result<()> {
+async fn answer(
+    stream: &mut TcpStream,
+    gauge: &ServerGauge,
+    wanted: ModelledRequest,
+) -> io::Result<()> {
     let (size, over) = match wanted {
-        Wanted::Queued { size, work } => {
+        ModelledRequest::Queued { size, work } => {
             sleep_until(gauge.queue(work)).await;
             (size, Duration::ZERO)
         }
-        Wanted::Spread { size, over } => (size, over),
+        ModelledRequest::Spread { size, over } => (size, over),
     };
-    let head = format!(
-        "HTTP/1.1 200 OK\r\nContent-Length: {size}\r\nX-Real: {}\r\n\r\n",
-        gauge.name
-    );
+    write_answer(stream, &gauge.name, size, over).await
+}
+
+/// Writes an answer of `size` bytes by the server `name`, spread over a time.
+pub(crate) async fn write_answer(
+    stream: &mut TcpStream,
+    name: &str,
+    size: usize,
+    over: Duration,
+) -> io::Result<()> {
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {size}\r\nX-Real: {name}\r\n\r\n");
     let mut bytes = head.into_bytes();
     let start = Instant::now();
     for (after, share) in pieces(size, over) {
@@ -257,7 +252,7 @@ async fn answer(stream: &mut TcpStream, gauge: &Gauge, wanted: Wanted) -> io::Re
 
 /// When after the beginning how many bytes of an answer are sent.
 pub(crate) fn pieces(size: usize, over: Duration) -> impl Iterator<Item = (Duration, usize)> {
-    let pieces = (over.as_nanos() / PIECE.as_nanos()) as usize + 1;
+    let pieces = (over.as_nanos() / SPREAD_STEP.as_nanos()) as usize + 1;
     let last = (pieces - 1).max(1);
     (0..pieces).map(move |piece| {
         let share = size * (piece + 1) / pieces - size * piece / pieces;
@@ -275,8 +270,8 @@ pub fn spread(size: u32, over: Duration) -> String {
     format!("/s/{size}/{}", over.as_millis())
 }
 
-/// Whether `nodes` have room: file descriptors are what runs out.
-pub fn check_limits(connections: u64) -> Result<()> {
+/// Raises the limit of open files to this many connections.
+pub fn raise_fd_limit(connections: u64) -> Result<()> {
     let (soft, hard) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE)?;
     if soft < connections {
         if hard < connections {
@@ -299,17 +294,17 @@ mod tests {
 
     #[test]
     fn paths_are_read_as_they_are_written() {
-        let head = |path: String| format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").into_bytes();
+        let head = |path: String| format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
         assert_eq!(
             parse(&head(queued(8192, Duration::from_micros(1500)))),
-            Some(Wanted::Queued {
+            Some(ModelledRequest::Queued {
                 size: 8192,
                 work: Duration::from_micros(1500)
             })
         );
         assert_eq!(
             parse(&head(spread(9, Duration::from_secs(2)))),
-            Some(Wanted::Spread {
+            Some(ModelledRequest::Spread {
                 size: 9,
                 over: Duration::from_secs(2)
             })
@@ -333,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_queue_is_worked_off_one_by_one() {
-        let gauge = Gauge {
+        let gauge = ServerGauge {
             name: String::new(),
             in_flight: AtomicU32::new(0),
             served: AtomicU64::new(0),

@@ -12,9 +12,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -22,6 +20,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::Serialize;
 
+use crate::background::Background;
 use crate::clock;
 use crate::load::poll::{Interest, Poll};
 use crate::netns::Netns;
@@ -60,12 +59,12 @@ pub struct Drift {
 
 /// A drift under way, from its own source of chance.
 #[derive(Debug)]
-pub struct Wander {
+pub struct DriftProcess {
     drift: Drift,
     rng: StdRng,
 }
 
-impl Wander {
+impl DriftProcess {
     /// The drift's course for a seed.
     pub fn new(drift: Drift, seed: u64) -> Self {
         Self {
@@ -100,7 +99,7 @@ impl Wander {
 
 /// What a server does.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Behaviour {
+pub struct ServiceBehaviour {
     /// See [`Discipline`].
     pub discipline: Discipline,
     /// See [`Drift`].
@@ -109,40 +108,25 @@ pub struct Behaviour {
 
 /// A running server; dropped, it ends.
 #[derive(Debug)]
-pub struct Web {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<()>>>,
+pub struct TimedHttpServer {
+    _thread: Background,
 }
 
-impl Web {
+impl TimedHttpServer {
     /// Starts a server in `netns` on all IPv4 addresses. It accepts connections
     /// when this returns.
-    pub fn start(netns: &Netns, port: u16, behaviour: Behaviour, seed: u64) -> Result<Self> {
+    pub fn start(netns: &Netns, port: u16, behaviour: ServiceBehaviour, seed: u64) -> Result<Self> {
         let listener = netns.run(move || {
             let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?;
             listener.set_nonblocking(true)?;
             Ok(listener)
         })?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopping = stop.clone();
-        let thread = std::thread::spawn(move || {
+        let thread = Background::spawn(move |stop| {
             Server::new(listener, behaviour, seed)?
-                .run(&stopping)
-                .context("web server")
+                .run(stop)
+                .context("timed HTTP server")
         });
-        Ok(Self {
-            stop,
-            thread: Some(thread),
-        })
-    }
-}
-
-impl Drop for Web {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        Ok(Self { _thread: thread })
     }
 }
 
@@ -157,14 +141,14 @@ struct Connection {
     input: Vec<u8>,
     output: VecDeque<u8>,
     waiting: VecDeque<Waiting>,
-    wants_room: bool,
+    wants_to_write: bool,
 }
 
 struct Server {
     listener: TcpListener,
     poll: Poll,
-    behaviour: Behaviour,
-    wander: Wander,
+    behaviour: ServiceBehaviour,
+    drift: DriftProcess,
     factor: f64,
     /// When the factor changes next.
     change_ns: u64,
@@ -175,14 +159,14 @@ struct Server {
 }
 
 impl Server {
-    fn new(listener: TcpListener, behaviour: Behaviour, seed: u64) -> Result<Self> {
+    fn new(listener: TcpListener, behaviour: ServiceBehaviour, seed: u64) -> Result<Self> {
         let poll = Poll::new()?;
         poll.add(listener.as_raw_fd(), LISTENER, Interest::Read)?;
         Ok(Self {
             listener,
             poll,
             behaviour,
-            wander: Wander::new(behaviour.drift, seed),
+            drift: DriftProcess::new(behaviour.drift, seed),
             factor: 1.0,
             change_ns: 0,
             connections: Vec::new(),
@@ -234,7 +218,7 @@ impl Server {
                 input: Vec::new(),
                 output: VecDeque::new(),
                 waiting: VecDeque::new(),
-                wants_room: false,
+                wants_to_write: false,
             }));
         }
     }
@@ -289,8 +273,8 @@ impl Server {
 
     fn factor(&mut self, now: u64) -> f64 {
         if now >= self.change_ns {
-            self.factor = self.wander.next_factor();
-            self.change_ns = now + self.wander.next_rest().as_nanos() as u64;
+            self.factor = self.drift.next_factor();
+            self.change_ns = now + self.drift.next_rest().as_nanos() as u64;
         }
         self.factor
     }
@@ -326,10 +310,10 @@ impl Server {
                 Err(e) => return Err(e),
             }
         }
-        let wants_room = !connection.output.is_empty();
-        if wants_room != connection.wants_room {
-            connection.wants_room = wants_room;
-            let interest = if wants_room {
+        let wants_to_write = !connection.output.is_empty();
+        if wants_to_write != connection.wants_to_write {
+            connection.wants_to_write = wants_to_write;
+            let interest = if wants_to_write {
                 Interest::Both
             } else {
                 Interest::Read

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Two tunnels to compare with, both over one path and as small as can be: nothing is
-//! ordered, acknowledged or sent again.
+//! ordered, acknowledged or retransmitted.
 //!
-//! [`Kind::Packet`] reads a packet, sends a datagram, receives a datagram, writes a
-//! packet: one system call each. [`Kind::SuperPacket`] moves frames of up to 64 KiB with
+//! [`PlainTunnelKind::Packet`] reads a packet, sends a datagram, receives a datagram, writes a
+//! packet: one system call each. [`PlainTunnelKind::SuperPacket`] moves frames of up to 64 KiB with
 //! the same calls as `causeway tunnel`, and does nothing else with them: what reliability
 //! and several paths cost is the difference to it.
 
@@ -22,7 +22,7 @@ use causeway_netio::tunnel::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::world::{DEVICE, GUESTS, World};
+use super::world::{DEVICE, GUESTS, TunnelWorld};
 use crate::role::{self, Player};
 
 const PORT: u16 = 7900;
@@ -36,7 +36,7 @@ const TICK_NS: u64 = 100_000_000;
 
 /// Which of the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
+pub enum PlainTunnelKind {
     /// One packet per system call.
     Packet,
     /// Whole frames, cut and merged by the kernel.
@@ -46,7 +46,7 @@ pub enum Kind {
 /// Both ends, each a process of its own as a tunnel is: threads of one process would
 /// hand over to each other, and to the loads, more cheaply. Dropped, they end and their
 /// devices go.
-pub struct Rival {
+pub struct PlainTunnel {
     ends: [Player; 2],
 }
 
@@ -56,15 +56,15 @@ pub(crate) const ROLE: &str = "plain-tunnel";
 /// What an end is told.
 #[derive(Debug, Serialize, Deserialize)]
 struct Order {
-    kind: Kind,
+    kind: PlainTunnelKind,
     end: u8,
     guest: PathBuf,
     mtu: u32,
 }
 
-impl Rival {
+impl PlainTunnel {
     /// Starts both ends on the first path.
-    pub fn start(world: &World, kind: Kind) -> Result<Self> {
+    pub fn start(world: &TunnelWorld, kind: PlainTunnelKind) -> Result<Self> {
         let start = |end: usize| {
             let order = Order {
                 kind,
@@ -90,7 +90,7 @@ pub(crate) fn play() -> Result<()> {
     let mut commands = role::commands();
     let first = commands.blocking_recv().context("no configuration")?;
     let order: Order = serde_json::from_str(&first).context("configuration")?;
-    let mut carrier = Carrier::open(&order)?;
+    let mut carrier = Forwarder::open(&order)?;
     role::answer("ready")?;
     let waker = carrier.waiter.waker();
     let stop = Arc::new(AtomicBool::new(false));
@@ -101,13 +101,17 @@ pub(crate) fn play() -> Result<()> {
         waker.wake();
     });
     match order.kind {
-        Kind::Packet => carrier.run(&stop, Carrier::packets_out, Carrier::packets_in),
-        Kind::SuperPacket => carrier.run(&stop, Carrier::frames_out, Carrier::frames_in),
+        PlainTunnelKind::Packet => {
+            carrier.run(&stop, Forwarder::packets_out, Forwarder::packets_in)
+        }
+        PlainTunnelKind::SuperPacket => {
+            carrier.run(&stop, Forwarder::frames_out, Forwarder::frames_in)
+        }
     }
 }
 
 /// One end.
-struct Carrier {
+struct Forwarder {
     tun: Tun,
     path: UdpPath,
     waiter: Waiter,
@@ -131,7 +135,7 @@ struct Frame {
     pieces: Vec<(BufferId, usize, usize)>,
 }
 
-impl Carrier {
+impl Forwarder {
     fn open(order: &Order) -> Result<Self> {
         let end = usize::from(order.end);
         let address = GUESTS.get(end).context("there are two ends")?;
@@ -141,13 +145,13 @@ impl Carrier {
             namespace: Some(order.guest.clone()),
             // A packet and its outer headers must fit; frames are cut.
             mtu: match order.kind {
-                Kind::Packet => order.mtu - 28,
-                Kind::SuperPacket => 1500,
+                PlainTunnelKind::Packet => order.mtu - 28,
+                PlainTunnelKind::SuperPacket => 1500,
             },
             queue_packets: Some(1000),
             addresses: vec![(address.parse()?, 24)],
             persist: false,
-            super_packets: order.kind == Kind::SuperPacket,
+            super_packets: order.kind == PlainTunnelKind::SuperPacket,
         })?;
         let at = |host: u8| SocketAddr::from(([10, 9, 0, host + 1], PORT));
         let path = UdpPath::open(&PathOptions {
@@ -155,7 +159,7 @@ impl Carrier {
             remote: at(1 - order.end),
             device: None,
             buffer_bytes: 8 << 20,
-            merge: order.kind == Kind::SuperPacket,
+            merge: order.kind == PlainTunnelKind::SuperPacket,
         })?;
         let tun = device.queues.pop().context("a queue")?;
         let mut waiter = Waiter::new()?;
@@ -284,9 +288,9 @@ impl Carrier {
         let Some((head, piece)) = bytes.split_at_checked(HEADER) else {
             return;
         };
-        let word =
+        let field =
             |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        let (number, length, place) = (word(0), word(4) as usize, word(8) as usize);
+        let (number, length, place) = (field(0), field(4) as usize, field(8) as usize);
         let piece_len = piece.len();
         if place == 0 {
             self.forget();
@@ -321,11 +325,11 @@ impl Carrier {
 
 fn header(number: u32, length: usize, place: usize) -> [u8; HEADER] {
     let mut bytes = [0; HEADER];
-    for (to, word) in bytes
+    for (to, field) in bytes
         .chunks_exact_mut(4)
         .zip([number, length as u32, place as u32])
     {
-        to.copy_from_slice(&word.to_le_bytes());
+        to.copy_from_slice(&field.to_le_bytes());
     }
     bytes
 }
