@@ -5,8 +5,8 @@ use causeway_core::certes::Tracker;
 use rand::Rng as _;
 
 use super::{
-    Attempt, CertesWorld, Client, Completion, DATA_RTO_S, DATA_TRIES, Event, Id, FLOOD_CLIENT, SECOND_NS,
-    STALLED_S, ns, pick_class,
+    Attempt, CertesWorld, Client, Completion, DATA_RTO_S, DATA_TRIES, Event, FLOOD_CLIENT, Id,
+    SECOND_NS, STALLED_S, ns, pick_class,
 };
 
 impl<'a> CertesWorld<'a> {

@@ -4,7 +4,7 @@
 use causeway_core::certes::{Count, Event as Seen};
 use rand::Rng as _;
 
-use super::{CertesWorld, Completion, Event, Id, FLOOD_CLIENT, SECOND_NS, SYN_ACK_AGAIN_S, ns};
+use super::{CertesWorld, Completion, Event, FLOOD_CLIENT, Id, SECOND_NS, SYN_ACK_AGAIN_S, ns};
 use crate::certes::workload::Backlog;
 
 impl<'a> CertesWorld<'a> {
