@@ -12,7 +12,10 @@ use crate::config::{Fragments, Scheduler, Vip};
 const RING_UNIT: f64 = 1000.0;
 
 /// Gives the data plane the rings that it lacks; how many there were, and their slots.
-pub(crate) fn set_stale(plane: &mut dyn DataPlane, pools: &mut [Pool]) -> anyhow::Result<(u64, u64)> {
+pub(crate) fn set_stale(
+    plane: &mut dyn DataPlane,
+    pools: &mut [Pool],
+) -> anyhow::Result<(u64, u64)> {
     let stale = pools.iter().filter(|pool| pool.ring_is_stale());
     let rings: Vec<_> = stale.map(|pool| (pool.id(), pool.ring())).collect();
     if rings.is_empty() {
@@ -53,7 +56,11 @@ pub(crate) fn of_vip(vip: &Vip, reals: impl Iterator<Item = (u32, f64)>, seed: u
 }
 
 /// A ring of these ids and weights, which are in the order of the VIP's reals.
-pub(crate) fn of_members(vip: &Vip, reals: impl Iterator<Item = (u32, f64)>, seed: u64) -> Vec<u32> {
+pub(crate) fn of_members(
+    vip: &Vip,
+    reals: impl Iterator<Item = (u32, f64)>,
+    seed: u64,
+) -> Vec<u32> {
     let size = RingSize::for_pool(vip.reals.len());
     let pool: Vec<select::Member> = vip
         .reals

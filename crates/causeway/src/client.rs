@@ -59,7 +59,12 @@ impl Target {
     }
 
     /// `method path` with a JSON body; the answer is not looked at.
-    pub(crate) fn send(&self, method: Method, path: &str, body: &impl Serialize) -> anyhow::Result<()> {
+    pub(crate) fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: &impl Serialize,
+    ) -> anyhow::Result<()> {
         let body = serde_json::to_vec(body)?;
         self.call(method, path, Some(body)).map(drop)
     }

@@ -225,7 +225,11 @@ impl Memory {
 
     /// Copies a datagram out of a large buffer into a small one; `None`: it does not fit, or
     /// there is none.
-    pub(crate) fn copy_datagram(&mut self, buffer: BufferId, range: Range<usize>) -> Option<BufferId> {
+    pub(crate) fn copy_datagram(
+        &mut self,
+        buffer: BufferId,
+        range: Range<usize>,
+    ) -> Option<BufferId> {
         let [_, _, large, small] = &mut self.slabs;
         if range.len() > small.buffer_bytes() {
             return None;

@@ -44,7 +44,12 @@ enum Part {
 
 impl Outbox {
     /// Takes what the engine has to send; whether there may be more.
-    pub(crate) fn fill(&mut self, now_ns: u64, engine: &mut TransportEngine, memory: &mut Memory) -> bool {
+    pub(crate) fn fill(
+        &mut self,
+        now_ns: u64,
+        engine: &mut TransportEngine,
+        memory: &mut Memory,
+    ) -> bool {
         self.used = 0;
         while self.used < BATCHES_PER_TURN {
             if self.used == self.batches.len() {

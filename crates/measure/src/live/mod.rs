@@ -112,7 +112,11 @@ impl State {
 }
 
 /// Measures on an interface until SIGINT, SIGTERM or `q`.
-pub(crate) fn run(args: &Args, interface: &str, techniques: &[Technique]) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(
+    args: &Args,
+    interface: &str,
+    techniques: &[Technique],
+) -> anyhow::Result<ExitCode> {
     let style = style(args, techniques);
     let screen =
         args.top || args.output.is_none() && args.out.is_none() && io::stdout().is_terminal();
