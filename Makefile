@@ -57,7 +57,7 @@ bench-reader: build-dev ## packets per second of `causeway measure`; bench/out/r
 	$(CARGO) bench --locked --package causeway-bench --bench reader
 
 soak: setup ## a million seeds of the multipath transport's simulation
-	$(CARGO) run --profile quick --locked --package causeway-bifrost --example soak -- --seeds 0..1000000 --cases
+	SEEDS=0..1000000 $(CARGO) test --profile quick --locked --package causeway-bifrost --test simulation -- --nocapture
 
 fuzz: ## fuzz the parsers, a minute each; needs cargo-fuzz and a nightly toolchain
 	for target in capture frame filter wire tunnel; do $(CARGO) +nightly fuzz run --fuzz-dir fuzz $$target -- -max_total_time=60; done

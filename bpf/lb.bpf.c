@@ -11,142 +11,63 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "lib/admit.h"
-#include "lib/cookie.h"
-#include "lib/count.h"
-#include "lib/encap.h"
-#include "lib/flow.h"
-#include "lib/icmp.h"
-#include "lib/maps.h"
-#include "lib/measure.h"
-#include "lib/parse.h"
-#include "lib/quic.h"
-#include "lib/tap.h"
-#include "lib/tcp_options.h"
-#include "lib/tier.h"
-#include "lib/vip.h"
+#include "lb/admit.h"
+#include "lb/cookie.h"
+#include "lb/encap.h"
+#include "lb/flow_table.h"
+#include "lb/maps.h"
+#include "lb/measure.h"
+#include "lb/second_tier.h"
+#include "lb/stats.h"
+#include "lb/vip.h"
+#include "mirror.h"
+#include "packet/icmp.h"
+#include "packet/parse.h"
+#include "packet/tcp_options.h"
 
 /* Set by the loader before loading; the verifier removes what they switch off. */
-const volatile bool cfg_measure = true;
 const volatile u32 cfg_clock = CLOCK_KTIME;
 
-/* What the table path did with a SYN to a VIP with cookies, if it sent it on. */
-static __always_inline void
-count_opening(const struct packet *pkt, const int family, const struct route *route)
+/* The timestamp of the TCP segment that an ICMP error quotes, whose ports were read. */
+static __always_inline void parse_quoted_timestamp(struct cursor *cur, struct packet *pkt)
 {
-	struct ctl *control = get_ctl();
-	struct vip *vip;
+	struct { u32 rest[3], kind_be, tsval_be; } *quoted = cur->pos;
 
-	if (!control || leads_nowhere(route) || !is_syn(pkt) || !may_have_cookies(pkt, family, control))
+	if ((void *)(quoted + 1) > cur->end || quoted->kind_be != TCP_NOP_NOP_TS)
 		return;
-	vip = find_vip(pkt, family);
-	if (!vip || vip->cookie.mode == COOKIE_NONE)
-		return;
-	if (!pkt->est.has_ts)
-		count_cookie(vip, CR_PLAIN);
-	else
-		count_cookie(vip, route->verdict == V_SYN_AGAIN ? CR_SYN_AGAIN : CR_SYN);
+	pkt->est.has_ts = 1;
+	pkt->est.tsecr = bpf_ntohl(quoted->tsval_be); /* the server sent it, with its cookie */
 }
 
 /*
- * Two instances of each slow part, out of the way of the fast one. Global, so that
- * they are verified once; the verifier then wants their pointers tested.
+ * ICMP: whether it goes on to a real, as errors do, with the key of the flow that they
+ * quote. Else the verdict says what became of it.
  */
-CW_GLOBAL int admit4(const struct packet *pkt, struct flow *flow, struct route *route)
-{
-	if (!pkt || !route)
-		return 0;
-	*route = admit(pkt, IPV4, flow);
-	count_opening(pkt, IPV4, route);
-	return 0;
-}
-
-CW_GLOBAL int admit_by_cookie4(const struct packet *pkt, const struct vip *vip, u32 found, struct route *route)
-{
-	if (pkt && vip && route)
-		*route = admit_by_cookie(pkt, IPV4, vip, found);
-	return 0;
-}
-
-CW_GLOBAL int admit_by_cid4(const struct packet *pkt, const struct vip *vip, u32 found, struct route *route)
-{
-	if (pkt && vip && route)
-		*route = admit_by_cid(pkt, IPV4, vip, found);
-	return 0;
-}
-
-CW_GLOBAL int remember4(const struct packet *pkt, struct flow *flow, struct route *route)
-{
-	if (pkt && route)
-		store_flow(pkt, IPV4, route, flow);
-	return 0;
-}
-
-CW_GLOBAL int admit6(const struct packet *pkt, struct flow *flow, struct route *route)
-{
-	if (!pkt || !route)
-		return 0;
-	*route = admit(pkt, IPV6, flow);
-	count_opening(pkt, IPV6, route);
-	return 0;
-}
-
-CW_GLOBAL int admit_by_cookie6(const struct packet *pkt, const struct vip *vip, u32 found, struct route *route)
-{
-	if (pkt && vip && route)
-		*route = admit_by_cookie(pkt, IPV6, vip, found);
-	return 0;
-}
-
-CW_GLOBAL int admit_by_cid6(const struct packet *pkt, const struct vip *vip, u32 found, struct route *route)
-{
-	if (pkt && vip && route)
-		*route = admit_by_cid(pkt, IPV6, vip, found);
-	return 0;
-}
-
-CW_GLOBAL int remember6(const struct packet *pkt, struct flow *flow, struct route *route)
-{
-	if (pkt && route)
-		store_flow(pkt, IPV6, route, flow);
-	return 0;
-}
-
-/* The packet's transport header, or the one that an ICMP error quotes. */
-static __always_inline MUST_USE enum parsed
-parse_transport(struct cursor *cur, struct packet *pkt, const int family)
-{
-	switch (pkt->est.proto) {
-	case IPPROTO_TCP:
-		return parse_tcp(cur, pkt, family);
-	case IPPROTO_UDP:
-		return parse_udp(cur, pkt, family);
-	default:
-		return PARSED_OTHER;
-	}
-}
-
-/* Echo requests end here; errors get the key of the flow that they quote, and go on. */
-static __always_inline MUST_USE enum verdict
-handle_icmp(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int family)
+static __always_inline MUST_USE bool
+handle_icmp(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int family, enum verdict *verdict)
 {
 	struct icmp_header *icmp = take(cur, sizeof(*icmp));
 	enum parsed quote = PARSED_OTHER;
 
+	*verdict = V_NOT_VIP;
 	if (!is_vip_address(pkt, family))
-		return V_NOT_VIP;
+		return false;
+	*verdict = V_MALFORMED;
 	if (!icmp)
-		return V_MALFORMED;
-	if (icmp->type == (family == IPV4 ? ICMP4_ECHO_REQUEST : ICMP6_ECHO_REQUEST))
-		return answer_echo(ctx, icmp, pkt, family);
+		return false;
+	if (icmp->type == (family == IPV4 ? ICMP4_ECHO_REQUEST : ICMP6_ECHO_REQUEST)) {
+		*verdict = answer_echo(ctx, icmp, pkt, family);
+		return false;
+	}
 	if (family == IPV4 && is_icmp4_error(icmp->type))
 		quote = parse_quote4(cur, pkt);
 	if (family == IPV6 && is_icmp6_error(icmp->type))
 		quote = parse_quote6(cur, pkt);
+	*verdict = V_ICMP_OTHER;
 	if (quote != PARSED)
-		return V_ICMP_OTHER;
+		return false;
 	parse_quoted_timestamp(cur, pkt);
-	return V_COUNT;
+	return true;
 }
 
 /* The real that was found for a packet; NULL, with the reason, if it has been removed since. */
@@ -159,169 +80,88 @@ static __always_inline struct real *routed_real(struct route *route)
 	return real;
 }
 
-/* Whether the flows of a VIP with cookies are in the table all the same. */
-static __always_inline bool is_kept(const struct vip *vip)
+/*
+ * The packet is of a known flow, whose real this sets as its route. NULL if that real is
+ * gone, or if the packet opens another connection. A SYN that is sent again tells the
+ * server its token again, too.
+ */
+static __always_inline struct real *
+follow(const struct packet *pkt, const int family, const struct flow *flow, struct route *route)
 {
-	return cfg_measure && !(vip->flags & VIP_FORGET);
+	struct real *real = flow_real(flow);
+
+	if (!real || (is_syn(pkt) && flow->isn != pkt->est.seq))
+		return NULL;
+	route->real_id = flow->real;
+	route->vip_id = flow->vip;
+	route->verdict = is_syn(pkt) ? V_SYN_AGAIN : continuation(pkt, family);
+	if (is_syn(pkt) && flow->bits & FLOW_HAS_TOKEN)
+		route->token = ROUTE_HAS_TOKEN | flow->token;
+	return real;
 }
 
-/* A packet of a VIP with cookies that has none, or no valid one. */
-static __always_inline struct real *
-route_without_cookie(const struct packet *pkt, const int family, const struct vip *vip,
-		     enum cookie_result found, struct flow **flow, struct route *route)
+/* The flow that a packet with a valid cookie is measured in: the connection's first one makes it. */
+static __always_inline struct flow *
+measured_flow(const struct packet *pkt, const int family, const struct route *route)
 {
-	if (vip->cookie.mode == COOKIE_QUIC && family == IPV4)
-		admit_by_cid4(pkt, vip, found, route);
-	else if (vip->cookie.mode == COOKIE_QUIC)
-		admit_by_cid6(pkt, vip, found, route);
-	else if (family == IPV4)
-		admit_by_cookie4(pkt, vip, found, route);
-	else
-		admit_by_cookie6(pkt, vip, found, route);
-	if (leads_nowhere(route))
+	struct flow *flow = find_flow(pkt, family);
+
+	if ((flow && is_on(flow, route)) || is_closing(pkt))
+		return flow;
+	return remember(pkt, family, route, flow);
+}
+
+/* The packet's flow gets a real, and its slot in the table if it is to have one. */
+static __always_inline struct real *
+open_flow(const struct packet *pkt, const int family, const struct vip *vip, enum cookie_result found,
+	  struct flow **flow, struct route *route)
+{
+	route->verdict = V_NOT_VIP;
+	if (!vip)
+		vip = find_vip(pkt, family);
+	if (!vip)
 		return NULL;
-	if (route->place)
-		*flow = flow_at(route->place - 1, family);
+	if (!(family == IPV4 ? admit4(pkt, vip, found, *flow, route) : admit6(pkt, vip, found, *flow, route)))
+		return NULL;
+	if (route->keep)
+		*flow = remember(pkt, family, route, *flow);
 	return routed_real(route);
 }
 
 /*
- * Whether nothing is remembered of a SYN. A stateful VIP gives places to those with
- * timestamps, and remembers which.
- */
-static __always_inline bool goes_without_table(const struct packet *pkt, const struct vip *vip)
-{
-	return pkt->est.has_ts && !is_kept(vip) && !(vip->flags & VIP_STATEFUL);
-}
-
-/*
- * The flow that a connection with a cookie is measured in: made by its first valid
- * cookie, or anew by that of another connection.
- */
-static __always_inline void
-keep_measured(const struct packet *pkt, const int family, struct flow **flow, struct route *route)
-{
-	if (is_measured(*flow, route) || is_closing(pkt))
-		return;
-	if (family == IPV4)
-		remember4(pkt, *flow, route);
-	else
-		remember6(pkt, *flow, route);
-	if (route->place)
-		*flow = flow_at(route->place - 1, family);
-}
-
-/*
- * The packet's connection and its real, if a stateful VIP gave it a place. NULL:
- * nothing is known by its timestamp.
- */
-static __always_inline struct real *
-find_place_of(struct xdp_md *ctx, struct packet *pkt, const int family, struct flow **flow, struct route *route)
-{
-	struct ctl *control = get_ctl();
-	struct real *real;
-	struct flow *conn;
-
-	if (!control || !is_tcp(pkt))
-		return NULL;
-	if (!pkt->est.has_ts && pkt->options_len)
-		find_timestamp(ctx, pkt);
-	if (!pkt->est.has_ts || is_syn(pkt))
-		return NULL;
-	conn = find_conn(pkt, family, conn_seed(control));
-	if (!conn)
-		return NULL;
-	real = flow_real(conn);
-	if (!real)
-		return NULL;
-	count_conn_packet(conn);
-	pkt->marks |= PKT_COOKIE;
-	*flow = conn;
-	route->real_id = conn->real;
-	route->vip_id = conn->vip;
-	route->verdict = V_ESTABLISHED;
-	return real;
-}
-
-/*
- * What the packet's cookie says, and where that leads: one that is valid is marked.
- * CR_PLAIN stands for none.
- */
-static __always_inline enum cookie_result
-ask_cookie(struct xdp_md *ctx, struct packet *pkt, const int family, const struct vip *vip, struct route *route)
-{
-	enum cookie_result found;
-	bool own = is_own(pkt, family);
-
-	if (vip->cookie.mode == COOKIE_QUIC) {
-		found = read_cid(ctx, pkt, family, vip, &route->real_id);
-	} else {
-		if (is_tcp(pkt) && !pkt->est.has_ts && pkt->options_len)
-			find_timestamp(ctx, pkt);
-		if (!pkt->est.has_ts || is_syn(pkt))
-			return CR_PLAIN;
-		found = vip->cookie.mode == COOKIE_TIER ? read_tier(pkt, vip, &route->real_id)
-							: read_cookie(pkt, family, vip, &route->real_id);
-	}
-	if (found != CR_EPOCH0 && found != CR_EPOCH1 && found != CR_CID && found != CR_TIER)
-		return found;
-	pkt->marks |= PKT_COOKIE;
-	route->vip_id = vip->id;
-	route->verdict = own ? V_ESTABLISHED : V_ICMP_ERROR;
-	count_cookie(vip, own ? found : CR_QUOTED);
-	return found;
-}
-
-/*
- * Where the packet goes. A valid cookie says it without a table, unless the flow is
- * measured. Else, for a flow that is known and whose real is there, that is one
- * lookup; everything more is the slow parts'. NULL: nowhere, and the route's verdict
- * says why.
+ * Where the packet goes, and the flow that it is measured in, if it has one. Its
+ * connection's slot says it, else its cookie, else the flow table, else admission. NULL:
+ * nowhere, and the route's verdict says why.
  */
 static __always_inline struct real *
 find_route(struct xdp_md *ctx, struct packet *pkt, const int family, struct flow **flow, struct route *route)
 {
+	enum cookie_result found = CR_PLAIN;
 	struct real *real;
 	struct vip *vip;
 
-	if (cfg_conn_partitions) {
-		real = find_place_of(ctx, pkt, family, flow, route);
-		if (real)
-			return real;
+	*flow = cfg_conn_partitions ? find_conn(ctx, pkt, family) : NULL;
+	real = *flow ? follow(pkt, family, *flow, route) : NULL;
+	if (real) {
+		count_conn_packet(*flow);
+		pkt->marks |= PKT_COOKIE;
+		return real;
 	}
 	vip = cookie_vip(pkt, family);
-	if (vip) {
-		enum cookie_result found = ask_cookie(ctx, pkt, family, vip, route);
-
-		if (pkt->marks & PKT_COOKIE && !(is_kept(vip) && is_own(pkt, family)))
-			return routed_real(route);
-		/* A SYN with timestamps is in the table for its measurement alone. */
-		if (!(pkt->marks & PKT_COOKIE) && (!is_syn(pkt) || goes_without_table(pkt, vip)))
-			return route_without_cookie(pkt, family, vip, found, flow, route);
-	}
-	*flow = find_flow(pkt, family);
-	if (pkt->marks & PKT_COOKIE) {
-		keep_measured(pkt, family, flow, route);
+	if (vip)
+		found = read_cookie(ctx, pkt, family, vip, route);
+	if (vip && is_valid(found)) {
+		*flow = is_kept(vip) && is_own(pkt, family) ? measured_flow(pkt, family, route) : NULL;
 		return routed_real(route);
 	}
-	if (*flow && !is_syn(pkt)) {
-		real = flow_real(*flow);
-		if (real) {
-			route->real_id = (*flow)->real;
-			route->vip_id = (*flow)->vip;
-			route->verdict = continuation(pkt, family);
-			return real;
-		}
+	*flow = vip && goes_without_table(pkt, vip) ? NULL : find_flow(pkt, family);
+	real = *flow ? follow(pkt, family, *flow, route) : NULL;
+	if (real) {
+		if (vip)
+			count_cookie(vip, followed_as(pkt, found));
+		return real;
 	}
-	if (family == IPV4)
-		admit4(pkt, *flow, route);
-	else
-		admit6(pkt, *flow, route);
-	if (leads_nowhere(route))
-		return NULL;
-	if (route->place)
-		*flow = flow_at(route->place - 1, family);
-	return routed_real(route);
+	return open_flow(pkt, family, vip, found, flow, route);
 }
 
 /* What the estimator needs, as long as the packet is as it came. */
@@ -364,45 +204,45 @@ balance(struct xdp_md *ctx, struct packet *pkt, const int family)
 }
 
 /*
- * An IP fragment: dropped, or to the real of its addresses and protocol if a VIP
+ * An IP fragment: whether it goes on, to the real of its addresses and protocol, as a VIP
  * of its address takes fragments.
  */
-static __always_inline MUST_USE enum verdict
-handle_fragment(struct cursor *cur, struct packet *pkt, const int family)
+static __always_inline MUST_USE bool
+handle_fragment(struct cursor *cur, struct packet *pkt, const int family, enum verdict *verdict)
 {
+	*verdict = V_NOT_VIP;
 	if (!is_vip_address(pkt, family))
-		return V_NOT_VIP;
+		return false;
+	*verdict = V_MALFORMED;
 	if (parse_fragment(cur, pkt, family) != PARSED)
-		return V_MALFORMED;
-	return find_vip(pkt, family) ? V_COUNT : V_FRAGMENT;
+		return false;
+	*verdict = V_FRAGMENT;
+	return find_vip(pkt, family) != NULL;
 }
 
-/*
- * One IP packet, behind the link header: parsed, and given the key of its flow.
- * V_COUNT says that it goes on to a real; all else is the end of it.
- */
-static __always_inline MUST_USE enum verdict
-classify(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int family)
-{
-	enum parsed parsed = family == IPV4 ? parse_ipv4(cur, pkt) : parse_ipv6(cur, pkt);
-
-	if (parsed == PARSED_FRAGMENT)
-		return handle_fragment(cur, pkt, family);
-	if (parsed == PARSED && is_icmp(pkt, family))
-		return handle_icmp(ctx, cur, pkt, family);
-	if (parsed == PARSED)
-		parsed = parse_transport(cur, pkt, family);
-	if (parsed == PARSED)
-		return V_COUNT;
-	return parsed == PARSED_MALFORMED ? V_MALFORMED : V_NOT_VIP;
-}
-
+/* One IP packet, behind the link header: parsed, given the key of its flow, balanced. */
 static __always_inline MUST_USE enum verdict
 handle_ip(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int family)
 {
-	enum verdict verdict = classify(ctx, cur, pkt, family);
+	enum parsed parsed = family == IPV4 ? parse_ipv4(cur, pkt) : parse_ipv6(cur, pkt);
+	enum verdict verdict;
+	bool goes_on;
 
-	return verdict == V_COUNT ? balance(ctx, pkt, family) : verdict;
+	if (parsed == PARSED_FRAGMENT) {
+		goes_on = handle_fragment(cur, pkt, family, &verdict);
+	} else if (parsed == PARSED && is_icmp(pkt, family)) {
+		goes_on = handle_icmp(ctx, cur, pkt, family, &verdict);
+	} else {
+		if (parsed == PARSED && pkt->est.proto == IPPROTO_TCP)
+			parsed = parse_tcp(cur, pkt, family);
+		else if (parsed == PARSED && pkt->est.proto == IPPROTO_UDP)
+			parsed = parse_udp(cur, pkt, family);
+		else if (parsed == PARSED)
+			parsed = PARSED_OTHER;
+		goes_on = parsed == PARSED;
+		verdict = parsed == PARSED_MALFORMED ? V_MALFORMED : V_NOT_VIP;
+	}
+	return goes_on ? balance(ctx, pkt, family) : verdict;
 }
 
 static __always_inline MUST_USE enum verdict handle(struct xdp_md *ctx, struct packet *pkt)
@@ -422,14 +262,14 @@ static __always_inline MUST_USE enum verdict handle(struct xdp_md *ctx, struct p
 
 static __always_inline struct cookie_counts *results_of(u32 vip_id)
 {
-	return vip_id == TAP_NO_VIP ? NULL : bpf_map_lookup_elem(&cookie_counts, &vip_id);
+	return vip_id == MIRROR_NO_VIP ? NULL : bpf_map_lookup_elem(&cookie_counts, &vip_id);
 }
 
-/* Somebody looks at packets: this one, and what its VIP has counted before it. */
-CW_GLOBAL int look(struct xdp_md *ctx)
+/* The mirror is on: the packet as it came, and what its VIP has counted before it. */
+CW_GLOBAL int mirror_before(struct xdp_md *ctx)
 {
-	struct tap_ends ends = {};
-	struct tap_pending *p = tap_begin(ctx, &ends);
+	struct mirror_ends ends = {};
+	struct mirror_pending *p = mirror_begin(ctx, &ends);
 	struct cookie_counts *results;
 	struct vip *vip;
 
@@ -449,11 +289,11 @@ CW_GLOBAL int look(struct xdp_md *ctx)
 }
 
 /* What became of it: the verdict, and the cookie's result that has been counted since. */
-CW_GLOBAL int tell(struct xdp_md *ctx, u32 verdict)
+CW_GLOBAL int mirror_after(struct xdp_md *ctx, u32 verdict)
 {
-	struct tap_pending *p = get_pending();
+	struct mirror_pending *p = get_pending();
 	struct cookie_counts *results;
-	u32 result = TAP_NO_RESULT;
+	u32 result = MIRROR_NO_RESULT;
 
 	if (!p || !p->wanted || verdict >= V_COUNT)
 		return 0;
@@ -461,7 +301,7 @@ CW_GLOBAL int tell(struct xdp_md *ctx, u32 verdict)
 	for (u32 i = 0; results && i < COOKIE_RESULTS_MAX; i++)
 		if (results->packets[i] != p->results[i])
 			result = i;
-	tap_end(ctx, p, verdict, result, lb_actions[verdict] == XDP_TX);
+	mirror_end(ctx, p, verdict, result, lb_actions[verdict] == XDP_TX);
 	return 0;
 }
 
@@ -474,15 +314,15 @@ int causeway_lb(struct xdp_md *ctx)
 	if (cfg_tunnel_end) {
 		int ended = open_first_tier(ctx);
 
-		if (ended >= 0)
+		if (ended != GOES_ON)
 			return leave(ended, (u32)((void *)(long)ctx->data_end - (void *)(long)ctx->data));
 	}
-	if (!cfg_dry && is_tapped())
-		look(ctx);
+	if (!cfg_dry && is_mirrored())
+		mirror_before(ctx);
 	verdict = handle(ctx, &pkt);
 	/* Asked again: to remember it would have every path verified twice. */
-	if (!cfg_dry && is_tapped())
-		tell(ctx, verdict);
+	if (!cfg_dry && is_mirrored())
+		mirror_after(ctx, verdict);
 	return leave(verdict, pkt.frame_len);
 }
 

@@ -14,9 +14,9 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "lib/clock.h"
-#include "lib/parse.h"
-#include "lib/tcp_options.h"
+#include "packet/clock.h"
+#include "packet/parse.h"
+#include "packet/tcp_options.h"
 #include "shared/fixed_gap.h"
 #include "shared/hist.h"
 #include "shared/modes.h"
@@ -151,9 +151,9 @@ report(const struct flow_key6 *key, const struct meter_sums *sums, u8 slot)
 	}
 	record->key = *key;
 	record->epoch = sums->epoch;
-	record->sum2_ns = sums->sum2_ns;
-	record->count2 = sums->count2;
-	record->bound2 = sums->bound2;
+	record->sum_halves_ns = sums->sum_halves_ns;
+	record->weight_halves = sums->weight_halves;
+	record->bound_halves = sums->bound_halves;
 	record->window = sums->window;
 	record->slot = slot;
 	record->pad = 0;
@@ -161,7 +161,7 @@ report(const struct flow_key6 *key, const struct meter_sums *sums, u8 slot)
 }
 
 /* A sample goes into its server's distribution. Global, so that it is verified once. */
-CW_GLOBAL int count_latency(const struct flow_key6 *key, u64 mean_ns, u32 count2, u32 slot)
+CW_GLOBAL int count_latency(const struct flow_key6 *key, u64 mean_ns, u32 weight_halves, u32 slot)
 {
 	static const struct meter_histogram empty;
 	struct meter_server server = {};
@@ -180,7 +180,7 @@ CW_GLOBAL int count_latency(const struct flow_key6 *key, u64 mean_ns, u32 count2
 	}
 	if (hist)
 		__sync_fetch_and_add(&hist->count[CW_MASKED(hist_bucket(mean_ns), 511) % HIST_BUCKETS],
-				     count2);
+				     weight_halves);
 	return 0;
 }
 
@@ -189,21 +189,21 @@ add_sample(const struct flow_key6 *key, struct meter_sums *sums, const struct es
 {
 	u64 epoch = cfg_epoch_ns ? sample->when_ns / cfg_epoch_ns : 0;
 
-	if (!sample->count2)
+	if (!sample->weight_halves)
 		return;
 	if (cfg_histograms)
-		count_latency(key, sample->sum2_ns / sample->count2, sample->count2, slot);
-	if (sums->count2 && sums->epoch != epoch) {
+		count_latency(key, sample->sum_halves_ns / sample->weight_halves, sample->weight_halves, slot);
+	if (sums->weight_halves && sums->epoch != epoch) {
 		report(key, sums, slot);
-		sums->sum2_ns = 0;
-		sums->count2 = 0;
-		sums->bound2 = 0;
+		sums->sum_halves_ns = 0;
+		sums->weight_halves = 0;
+		sums->bound_halves = 0;
 		sums->window = 0;
 	}
 	sums->epoch = epoch;
-	sums->sum2_ns += sample->sum2_ns;
-	sums->count2 += sample->count2;
-	sums->bound2 += sample->bound2;
+	sums->sum_halves_ns += sample->sum_halves_ns;
+	sums->weight_halves += sample->weight_halves;
+	sums->bound_halves += sample->bound_halves;
 	if (sums->window < sample->window)
 		sums->window = sample->window;
 }

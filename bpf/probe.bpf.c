@@ -17,7 +17,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "lib/csum.h"
+#include "packet/write.h"
 #include "shared/abi.h"
 
 #define OUTER_TTL 64

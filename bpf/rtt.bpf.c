@@ -46,7 +46,7 @@ struct {
 } records SEC(".maps");
 
 /* Where a TCP segment stands in its packet, and what is around it. */
-struct place {
+struct tcp_position {
 	u32 tcp;     /* offset of the TCP header */
 	u32 end;     /* offset of the end of the IP packet */
 	u32 ip;      /* offset of the IP header */
@@ -94,7 +94,7 @@ static __always_inline u32 end_of(const struct __sk_buff *skb, u32 offset, u32 l
 	return length ? offset + length : skb->len;
 }
 
-static __always_inline bool find_tcp4(const struct __sk_buff *skb, struct place *at)
+static __always_inline bool find_tcp4(const struct __sk_buff *skb, struct tcp_position *at)
 {
 	struct iphdr ip;
 
@@ -109,7 +109,7 @@ static __always_inline bool find_tcp4(const struct __sk_buff *skb, struct place 
 }
 
 /* IPv6 without extension headers: TCP's packets have none. */
-static __always_inline bool find_tcp6(const struct __sk_buff *skb, struct place *at)
+static __always_inline bool find_tcp6(const struct __sk_buff *skb, struct tcp_position *at)
 {
 	struct ipv6hdr ip;
 
@@ -123,7 +123,7 @@ static __always_inline bool find_tcp6(const struct __sk_buff *skb, struct place 
 
 /* Addresses in the order of the packet: source to `from`, destination to `to`. */
 static __always_inline bool
-copy_addresses(const struct __sk_buff *skb, const struct place *at, u8 *from, u8 *to)
+copy_addresses(const struct __sk_buff *skb, const struct tcp_position *at, u8 *from, u8 *to)
 {
 	u32 source = at->ip + (at->ipv6 ? offsetof(struct ipv6hdr, saddr) : offsetof(struct iphdr, saddr));
 
@@ -136,7 +136,7 @@ copy_addresses(const struct __sk_buff *skb, const struct place *at, u8 *from, u8
 
 /* The timestamp option where it nearly always is, behind two NOPs. */
 static __always_inline void
-copy_timestamp(const struct __sk_buff *skb, const struct place *at, struct rtt_record *record)
+copy_timestamp(const struct __sk_buff *skb, const struct tcp_position *at, struct rtt_record *record)
 {
 	struct { u32 kind_be, tsval_be, tsecr_be; } option;
 
@@ -153,7 +153,7 @@ copy_timestamp(const struct __sk_buff *skb, const struct place *at, struct rtt_r
 static __always_inline bool
 describe(const struct __sk_buff *skb, struct rtt_record *record, const bool outgoing)
 {
-	struct place at = {};
+	struct tcp_position at = {};
 	struct tcphdr tcp;
 	u16 type_be = find_ip(skb, &at.ip);
 	u32 header;

@@ -11,12 +11,12 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "lib/cookie_in.h"
-#include "lib/cookie_open.h"
-#include "lib/cookie_out.h"
-#include "lib/decap.h"
-#include "lib/tap.h"
-#include "lib/word.h"
+#include "mirror.h"
+#include "packet/decap.h"
+#include "server/conn_token.h"
+#include "server/cookie_in.h"
+#include "server/cookie_open.h"
+#include "server/cookie_out.h"
 
 /* UDP port where GUE arrives; set by the loader. */
 const volatile u16 cfg_gue_port = GUE_PORT;
@@ -86,9 +86,9 @@ handle_ip(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int 
 		return SV_NOT_OURS;
 	if (verdict != SV_DECAPSULATED)
 		return verdict;
-	if (!tunnel.has_word)
-		read_source_word(pkt, family, &tunnel);
-	remember_word(*cur, &tunnel);
+	if (!tunnel.has_token)
+		read_source_token(pkt, family, &tunnel);
+	remember_token(*cur, &tunnel);
 	verdict = check_inner(cur, pkt, &tunnel);
 	return verdict == SV_DECAPSULATED ? strip(ctx, pkt, &tunnel) : verdict;
 }
@@ -108,20 +108,20 @@ static __always_inline MUST_USE enum server_verdict handle(struct xdp_md *ctx, s
 	return SV_NOT_TUNNEL;
 }
 
-CW_GLOBAL int look(struct xdp_md *ctx)
+CW_GLOBAL int mirror_before(struct xdp_md *ctx)
 {
-	struct tap_ends ends = {};
+	struct mirror_ends ends = {};
 
-	tap_begin(ctx, &ends);
+	mirror_begin(ctx, &ends);
 	return 0;
 }
 
-CW_GLOBAL int tell(struct xdp_md *ctx, u32 verdict)
+CW_GLOBAL int mirror_after(struct xdp_md *ctx, u32 verdict)
 {
-	struct tap_pending *p = get_pending();
+	struct mirror_pending *p = get_pending();
 
 	if (p && p->wanted)
-		tap_end(ctx, p, verdict, TAP_NO_RESULT, false);
+		mirror_end(ctx, p, verdict, MIRROR_NO_RESULT, false);
 	return 0;
 }
 
@@ -131,11 +131,11 @@ int causeway_server(struct xdp_md *ctx)
 	struct packet pkt = {};
 	enum server_verdict verdict;
 
-	if (is_tapped())
-		look(ctx);
+	if (is_mirrored())
+		mirror_before(ctx);
 	verdict = handle(ctx, &pkt);
-	if (is_tapped())
-		tell(ctx, verdict);
+	if (is_mirrored())
+		mirror_after(ctx, verdict);
 	return leave(verdict, pkt.frame_len);
 }
 
@@ -167,7 +167,7 @@ int causeway_cookie_open(struct bpf_sock_ops *ops)
 	if (opens)
 		cookie_open(ops);
 	else
-		word_state(ops);
+		token_state(ops);
 	return 1;
 }
 

@@ -15,8 +15,8 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "lib/syn_count.h"
-#include "lib/syn_segment.h"
+#include "server/syn_count.h"
+#include "server/syn_segment.h"
 
 #define TC_GO_ON -1 /* TC_ACT_UNSPEC: the next filter, if there is one */
 

@@ -7,19 +7,20 @@
 use std::net::SocketAddr;
 use std::sync::LazyLock;
 
-use causeway_bifrost::wire::{self, Ack, Data, Kind, Prefix, Probe};
+use causeway_bifrost::wire::{self, AckHeader, CommonHeader, DataHeader, PacketKind, ProbeHeader};
 use causeway_bifrost::{
-    Config, Engine, Kept, Key, Limits, PathConfig, PathId, Span, Transmit, Verdict,
+    DeliveryVerdict, Limits, PathConfig, PathId, SlotReference, Span, Transmit, TransportConfig,
+    TransportEngine, TunnelKey,
 };
 
 /// One datagram, through the codec and back.
 pub fn wire(datagram: &[u8]) {
-    let Ok(prefix) = Prefix::parse(datagram) else {
+    let Ok(prefix) = CommonHeader::parse(datagram) else {
         return;
     };
     match prefix.kind {
-        Kind::Data => {
-            let Ok(data) = Data::parse(prefix, datagram) else {
+        PacketKind::Data => {
+            let Ok(data) = DataHeader::parse(prefix, datagram) else {
                 return;
             };
             assert_eq!(data.to_bytes()[..], datagram[..wire::DATA_HEADER_LEN]);
@@ -28,8 +29,8 @@ pub fn wire(datagram: &[u8]) {
             assert!((1..=usize::from(data.size)).contains(&data.chunk_len()));
             assert!(before + data.chunk_len() <= data.frame_len());
         }
-        Kind::Ack => {
-            let Ok((ack, rest)) = Ack::parse(prefix, datagram) else {
+        PacketKind::Ack => {
+            let Ok((ack, rest)) = AckHeader::parse(prefix, datagram) else {
                 return;
             };
             let mut written = Vec::new();
@@ -41,13 +42,13 @@ pub fn wire(datagram: &[u8]) {
                 assert_eq!(wire::reports(&written).next(), Some(report));
             }
         }
-        Kind::Probe | Kind::Reply => {
-            let Ok(probe) = Probe::parse(prefix, datagram) else {
+        PacketKind::Probe | PacketKind::Reply => {
+            let Ok(probe) = ProbeHeader::parse(prefix, datagram) else {
                 return;
             };
             let mut written = Vec::new();
             probe.write(&mut written);
-            let again = Prefix::parse(&written).and_then(|p| Probe::parse(p, &written));
+            let again = CommonHeader::parse(&written).and_then(|p| ProbeHeader::parse(p, &written));
             assert_eq!(again, Ok(probe));
         }
     }
@@ -61,7 +62,7 @@ fn address(path: u8) -> SocketAddr {
 
 /// An end with what its caller has to count.
 struct End {
-    engine: Engine,
+    engine: TransportEngine,
     /// References out, by slot.
     held: Vec<u32>,
     batch: Transmit,
@@ -69,20 +70,20 @@ struct End {
 
 impl End {
     fn new(instance: u64, sealed: bool) -> End {
-        let mut config = Config {
+        let mut config = TransportConfig {
             flows: 4,
             limits: Limits {
                 chunks: 256,
                 frames: 8,
                 ..Limits::default()
             },
-            ..Config::default()
+            ..TransportConfig::default()
         };
-        config.keys.send = sealed.then_some(Key {
+        config.keys.send = sealed.then_some(TunnelKey {
             id: 1,
             secret: [7; 32],
         });
-        let mut engine = Engine::new(config, instance).expect("the settings are valid");
+        let mut engine = TransportEngine::new(config, instance).expect("the settings are valid");
         for path in 0..PATHS {
             let config = PathConfig {
                 peer: address(path),
@@ -109,7 +110,7 @@ impl End {
         let taken = self
             .engine
             .handle_datagram(now_ns, PathId(path), from, &mut datagram, span);
-        self.held.push(u32::from(taken == Ok(Kept::Held)));
+        self.held.push(u32::from(taken == Ok(SlotReference::Taken)));
     }
 
     fn give_merged(&mut self, now_ns: u64, path: u8, mut bytes: Vec<u8>, segment: usize) {
@@ -148,7 +149,11 @@ impl End {
             for slot in slots {
                 self.release(slot, 1);
             }
-            let verdict = if full { Verdict::Full } else { Verdict::Ok };
+            let verdict = if full {
+                DeliveryVerdict::Full
+            } else {
+                DeliveryVerdict::Ok
+            };
             self.engine.delivered(now_ns, token, verdict);
         }
         let mut sent = Vec::new();
@@ -169,7 +174,7 @@ impl End {
     fn datagrams(&self) -> Vec<(u8, Vec<u8>)> {
         let mut headers = &self.batch.headers[..];
         let mut all = Vec::new();
-        for segment in &self.batch.segments {
+        for segment in &self.batch.datagrams {
             let (header, rest) = headers.split_at(segment.header_len.into());
             headers = rest;
             let mut datagram = header.to_vec();
@@ -205,13 +210,13 @@ static EPOCH: LazyLock<[u8; 4]> = LazyLock::new(|| {
     let sent = ends[1].work(now_ns, false);
     let (_, data) = sent
         .iter()
-        .find(|(_, datagram)| kind(datagram) == Some(Kind::Data))
+        .find(|(_, datagram)| kind(datagram) == Some(PacketKind::Data))
         .expect("ends that know each other send data");
     [data[4], data[5], data[6], data[7]]
 });
 
-fn kind(datagram: &[u8]) -> Option<Kind> {
-    Prefix::parse(datagram).ok().map(|prefix| prefix.kind)
+fn kind(datagram: &[u8]) -> Option<PacketKind> {
+    CommonHeader::parse(datagram).ok().map(|prefix| prefix.kind)
 }
 
 /// Two ends that know each other, and the time.

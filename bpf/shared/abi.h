@@ -5,8 +5,8 @@
  * Fields named *_be are in network byte order. IPv4 addresses in 16-byte fields
  * are IPv4-mapped (::ffff:a.b.c.d).
  *
- * Pinned maps outlive the build that made them. Whoever changes what bytes in them
- * mean, the estimators' states included, raises LAYOUT in crates/io/src/pins.rs.
+ * Pinned maps outlive the build that made them. Raise LAYOUT in crates/io/src/pins.rs
+ * when the meaning of any byte in them changes, the estimators' states included.
  */
 #ifndef CAUSEWAY_ABI_H
 #define CAUSEWAY_ABI_H
@@ -27,7 +27,7 @@
 #define LB_VERDICTS(VERDICT) \
 	VERDICT(ESTABLISHED, established, XDP_TX, "sent to the real its flow is on") \
 	VERDICT(OPENED, opened, XDP_TX, "a new connection (SYN): a real was picked") \
-	VERDICT(SYN_AGAIN, syn_again, XDP_TX, "a repeated SYN: sent to the real picked before") \
+	VERDICT(SYN_AGAIN, syn_again, XDP_TX, "a retransmitted SYN: sent to the real picked before") \
 	VERDICT(FIRST_DATAGRAM, first_datagram, XDP_TX, "the first packet of a UDP flow: a real was picked") \
 	VERDICT(ADOPTED, adopted, XDP_TX, "TCP without a SYN and without an entry: picked by hash") \
 	VERDICT(MOVED, moved, XDP_TX, "the flow's real is gone: another one was picked") \
@@ -57,10 +57,10 @@
 	RESULT(EPOCH0, epoch0, XDP_TX, "a valid cookie of key epoch 0") \
 	RESULT(EPOCH1, epoch1, XDP_TX, "a valid cookie of key epoch 1") \
 	RESULT(SYN, syn, XDP_TX, "a SYN with timestamps: a real was picked") \
-	RESULT(SYN_AGAIN, syn_again, XDP_TX, "a repeated SYN with timestamps: sent where the first one went") \
+	RESULT(SYN_AGAIN, syn_again, XDP_TX, "a retransmitted SYN with timestamps: sent where the first one went") \
 	RESULT(PLAIN, plain, XDP_TX, "of a client without timestamps: by the flow table, else by hash") \
 	RESULT(TABLE, table, XDP_TX, "no valid cookie, but the flow table knows the connection") \
-	RESULT(SOFT, soft, XDP_TX, "no valid cookie: sent where the connection's SYN went") \
+	RESULT(SYN_CACHE, syn_cache, XDP_TX, "no valid cookie: sent where the connection's SYN went") \
 	RESULT(QUOTED, quoted, XDP_TX, "an ICMP error whose quote has the cookie") \
 	RESULT(GUESSED, guessed, XDP_TX, "a RST, FIN or ICMP error without a cookie, of a connection that nothing is known of: by hash") \
 	RESULT(FORGED, forged, XDP_DROP, "the check does not fit, and no table knows the connection") \
@@ -169,7 +169,7 @@ ABI_SIZE(struct flow_key6, 40);
 enum flow_bits {
 	FLOW_OPENED = 1 << 0, /* its SYN was sent on: counted in conns_opened */
 	FLOW_CLOSED = 1 << 1, /* FIN or RST from the client: counted in conns_closed if opened */
-	FLOW_HAS_WORD = 1 << 2, /* its server was given `word` with the SYN */
+	FLOW_HAS_TOKEN = 1 << 2, /* its server was given `token` with the SYN */
 };
 
 /*
@@ -184,42 +184,42 @@ struct flow {
 	u32 isn;      /* sequence number of the SYN */
 	u8 bits;      /* enum flow_bits */
 	u8 pad;
-	u16 word;     /* what its timestamps end in, see struct conn_ring */
-	u32 packets;  /* of a connection in its own place, after the SYN */
+	u16 token;    /* what its timestamps end in, see struct conn_free_ring */
+	u32 packets;  /* of a connection in its own slot, after the SYN */
 	u32 pad2;
 	struct wc_state chain; /* the estimator's */
 };
 ABI_SIZE(struct flow, 192);
 
-/* How much a flow deserves its place in the table. */
-enum flow_standing {
-	STANDING_GONE = 0, /* the client has reset it, or user space found it silent for long */
-	STANDING_NEW = 1,  /* one packet so far */
-	STANDING_OLD = 2,  /* silent since all in its bucket were live; or half closed */
-	STANDING_LIVE = 3,
+/* Which flow of a full bucket is evicted: one of the lowest class. */
+enum age_class {
+	AGE_GONE = 0, /* the client has reset it, or user space found it silent for long */
+	AGE_NEW = 1,  /* one packet so far */
+	AGE_OLD = 2,  /* silent since all in its bucket were live; or half closed */
+	AGE_LIVE = 3,
 };
-#define STANDING_MASK 3u
+#define AGE_MASK 3u
 
 /*
- * One cache line for 16 flows. A word is a fingerprint of the flow's key, with bit 2
- * always set, and an enum flow_standing in the two lowest bits; 0 is an empty place.
- * The flow of word w in bucket b is number b * 16 + w of the flows.
+ * One cache line for 16 flows. A tag is a fingerprint of the flow's key, with bit 2
+ * always set, and an enum age_class in the two lowest bits; 0 is an empty slot. The flow
+ * of tag i in bucket b is number b * 16 + i of the flows.
  */
 #define FLOW_WAYS 16
 struct flow_bucket {
-	u32 word[FLOW_WAYS];
+	u32 tag[FLOW_WAYS];
 };
 ABI_SIZE(struct flow_bucket, 64);
 
 /*
- * Stateful mode: a connection's place is told by the 15 low bits of its timestamps,
- * second-tier balancer first, and by its partition. Free places of a partition lie in
+ * Stateful mode: a connection's slot is told by the 15 low bits of its timestamps,
+ * second-tier balancer first, and by its partition. Free slots of a partition lie in
  * one ring for each CPU: head is the CPU's, tail is user space's.
  */
-#define CONN_WORD_BITS 15
-#define CONN_WORD_MASK 0x7fffu
+#define CONN_TOKEN_BITS 15
+#define CONN_TOKEN_MASK 0x7fffu
 #define CONN_RING 1024
-struct conn_ring {
+struct conn_free_ring {
 	u32 head;  /* taken so far, modulo 2^32 */
 	u32 empty; /* SYNs that found none */
 	u32 pad[14];
@@ -227,22 +227,22 @@ struct conn_ring {
 	u32 pad2[15];
 	u16 index[CONN_RING];
 };
-ABI_SIZE(struct conn_ring, 128 + 2 * CONN_RING);
+ABI_SIZE(struct conn_free_ring, 128 + 2 * CONN_RING);
 
-/* A connection with a word has opened or ended at its server. */
-struct word_event {
+/* A connection with a token has opened or ended at its server. */
+struct token_event {
 	struct flow_key6 key; /* client to VIP; IPv4 as IPv4-mapped */
-	u32 word;
+	u32 token;
 	u32 opened; /* 0: it has ended */
 };
-ABI_SIZE(struct word_event, 48);
+ABI_SIZE(struct token_event, 48);
 
 /*
- * How a server is told a connection's word: with its SYN, as private data of GUE
+ * How a server is told a connection's token: with its SYN, as private data of GUE
  * variant 0.
  */
 enum gue_private_kind {
-	GUE_CONN_WORD = 0x4357,
+	GUE_CONN_TOKEN = 0x4357,
 };
 
 struct gue_private {
@@ -250,7 +250,7 @@ struct gue_private {
 	u8 proto;
 	u16 flags_be;
 	u16 kind_be; /* enum gue_private_kind */
-	u16 word_be;
+	u16 token_be;
 };
 ABI_SIZE(struct gue_private, 8);
 
@@ -287,7 +287,7 @@ enum vip_flags {
 	/* Picks by client address and protocol alone, so that fragments, which have no
 	 * ports, meet the packets that were not fragmented. */
 	VIP_PICK_BY_ADDRESS = 1 << 2,
-	VIP_STATEFUL = 1 << 3, /* connections with timestamps get a place of their own */
+	VIP_STATEFUL = 1 << 3, /* connections with timestamps get a slot of their own */
 	VIP_SOURCES = 1 << 4,  /* some clients have reals of their own, see struct source_key */
 	VIP_LIMITED = 1 << 5,  /* new flows of a client prefix are limited, see struct vip_limit */
 };
@@ -321,8 +321,8 @@ struct source_key {
 ABI_SIZE(struct source_key, 24);
 
 /*
- * The reals of some prefixes: ring number SOURCE_RINGS_AT + the group's number, counted
- * from the end of the VIPs' own rings.
+ * The reals of some prefixes. Their rings are those behind the VIPs' own: ring number
+ * cfg_source_rings + the group's number (lb/admit.h).
  */
 #define SOURCE_GROUPS 256
 struct source_group {
@@ -345,13 +345,13 @@ struct vip_limit {
 ABI_SIZE(struct vip_limit, 16);
 
 /*
- * Client prefixes of late, eight to a cache line: 24 bits of a hash, and when the next
- * flow is due in 40 bits of time. 0: nobody.
+ * Recent client prefixes, eight to a cache line: 24 bits of a hash, and when the next
+ * flow is due in 40 bits of time. 0: none.
  */
 #define LIMIT_BUCKETS 8192
 #define LIMIT_WAYS 8
 struct limit_bucket {
-	u64 word[LIMIT_WAYS];
+	u64 entry[LIMIT_WAYS];
 };
 ABI_SIZE(struct limit_bucket, 64);
 
@@ -374,7 +374,7 @@ ABI_SIZE(struct cookie_counts, 256);
  * packets of its connections may still come.
  */
 struct cookie_slot {
-	u32 real;    /* index into reals, plus one; 0: nobody has this id */
+	u32 real;    /* index into reals, plus one; 0: no real has this id */
 	u32 freed_s; /* seconds since 1970 when the id was taken away; 0: it never was */
 	u8 addr[16]; /* of the real that has or had it; user space alone reads it */
 };
@@ -388,21 +388,21 @@ struct server_vip {
 ABI_SIZE(struct server_vip, 8);
 
 /*
- * Where the SYN of a tuple went, so that its repetition goes there too, and a RST or
- * an ICMP error that has no cookie. Soft: newer ones take its place, and nothing
- * breaks without it. Each half names the tuple, so that two CPUs which write one
- * entry at a time leave none that is wrong.
+ * Where the SYN of a tuple went, so that its retransmission goes there too, and a RST
+ * or an ICMP error that has no cookie. Newer entries evict it, and nothing breaks
+ * without it. Each half names the tuple, so that two CPUs which write one entry at a
+ * time leave none that is wrong.
  */
-struct soft_entry {
+struct syn_cache_entry {
 	u64 syn;   /* high half of the tuple's hash, sequence number of the SYN */
 	u64 where; /* low half of the tuple's hash, index into reals plus one */
 };
 
-#define SOFT_WAYS 4
-struct soft_bucket {
-	struct soft_entry entry[SOFT_WAYS];
+#define SYN_CACHE_WAYS 4
+struct syn_cache_bucket {
+	struct syn_cache_entry entry[SYN_CACHE_WAYS];
 };
-ABI_SIZE(struct soft_bucket, 64);
+ABI_SIZE(struct syn_cache_bucket, 64);
 
 enum real_flags {
 	REAL_PRESENT = 1 << 0, /* the slot is in use */
@@ -444,7 +444,7 @@ enum gue_checksum {
 /*
  * How busy a real is, in units of its VIP's choice. User space sets it, and the
  * data plane corrects it meanwhile: else all new flows of an interval would go to
- * whoever was idle at its start.
+ * the real that was idle at its start.
  */
 struct real_load {
 	s64 load;   /* may fall below 0 for a moment: a flow from before may end */
@@ -485,10 +485,10 @@ struct ctl {
 	u8 cookies;          /* enum ctl_cookies */
 	u64 hash_key[2];     /* SipHash key of the pick; balancers that share VIPs share it */
 	u64 table_seed;      /* of this balancer's flow table alone */
-	/* Sources of IP-in-IP headers whose last 16 bits are a connection's word: with
+	/* Sources of IP-in-IP headers whose last 16 bits are a connection's token: with
 	 * SYNs of stateful VIPs. 0: not known, and such a SYN carries none. */
-	u32 word4_be;
-	u32 word6_be[4];
+	u32 token4_be;
+	u32 token6_be[4];
 	u32 vips_version; /* another one after each change of vips, see struct vip_seen */
 	/* Own addresses where tunnels of a first tier end; 0: none of the family. */
 	u32 tunnel4_be;
@@ -498,12 +498,12 @@ struct ctl {
 ABI_SIZE(struct ctl, 128);
 
 /*
- * A VIP that a CPU has met, in one cache line: a lookup in a hash map costs 30 ns.
+ * A VIP that a CPU has looked up, in one cache line: a lookup in a hash map costs 30 ns.
  * Valid as long as its stamp is that of the VIPs' version.
  */
 #define VIPS_SEEN 256
 struct vip_seen {
-	u64 words[3]; /* family, protocol, port, address; 0: none */
+	u64 tuple[3]; /* family, protocol, port, address; 0: none */
 	u32 stamp;    /* vips_version + 1 when it was looked up */
 	u32 fills;
 	struct vip vip;
@@ -524,9 +524,9 @@ struct real_stats {
 	u64 conns_opened; /* SYNs that picked this real */
 	u64 conns_closed; /* flows with a FIN or RST from the client; at most one each */
 	u64 requests;     /* data packets that start a burst or follow a short one */
-	u64 latency_sum2_ns;  /* latency samples, in half samples: */
-	u64 latency_count2;   /* mean = latency_sum2_ns / latency_count2 */
-	u64 latency_at_ns;    /* when the last sample was committed; the clock of packets */
+	u64 latency_sum_halves_ns; /* as in struct est_sample: the mean latency is */
+	u64 latency_weight_halves; /* latency_sum_halves_ns / latency_weight_halves */
+	u64 latency_at_ns; /* when the last sample was committed; the clock of packets */
 };
 ABI_SIZE(struct real_stats, 64);
 
@@ -548,9 +548,9 @@ enum meter_method {
 struct meter_sums {
 	u64 packets;
 	u64 epoch;   /* the one that the sums are of: time / length of an epoch */
-	u64 sum2_ns; /* in half samples, as struct est_sample */
-	u64 count2;
-	u32 bound2;  /* as struct est_sample */
+	u64 sum_halves_ns; /* this and the next two as in struct est_sample */
+	u64 weight_halves;
+	u32 bound_halves;
 	u8 window;   /* the largest one */
 	u8 pad[3];
 };
@@ -564,9 +564,9 @@ ABI_SIZE(struct meter_sums, 40);
 struct meter_record {
 	struct flow_key6 key; /* IPv4 as IPv4-mapped */
 	u64 epoch;
-	u64 sum2_ns;
-	u64 count2;
-	u32 bound2;
+	u64 sum_halves_ns;
+	u64 weight_halves;
+	u32 bound_halves;
 	u8 window;
 	u8 slot; /* which of the meter's estimators, in their order */
 	u16 pad;
@@ -674,59 +674,59 @@ struct syn_prefix {
 };
 ABI_SIZE(struct syn_prefix, 20);
 
-/* Most bytes of a frame that a tap copies, before and after each. */
-#define TAP_SNAP_MAX 2048
-#define TAP_NO_VIP 0xffffffffu
-#define TAP_NO_RESULT 0xffu
+/* Most bytes of a frame that a mirror copies, before and after each. */
+#define MIRROR_SNAP_MAX 2048
+#define MIRROR_NO_VIP 0xffffffffu
+#define MIRROR_NO_RESULT 0xffu
 /* Rates are kept in pieces of 67 ms. */
-#define TAP_WINDOW_SHIFT 26
+#define MIRROR_WINDOW_SHIFT 26
 
-enum tap_flags {
-	TAP_BY_VIP = 1 << 0,
-	TAP_BY_CLIENT = 1 << 1,
+enum mirror_flags {
+	MIRROR_BY_VIP = 1 << 0,
+	MIRROR_BY_CLIENT = 1 << 1,
 };
 
-/* Whether somebody looks at packets, and at which; see lib/tap.h. */
-struct tap_ctl {
-	u64 until_ns;       /* of the kernel's monotonic clock; 0: nobody looks */
+/* Whether the mirror is on, and for which packets; see mirror.h. */
+struct mirror_ctl {
+	u64 until_ns;       /* of the kernel's monotonic clock; 0: off */
 	u64 verdicts;       /* bit mask of those that are wanted */
-	u32 owner;          /* process that looks */
+	u32 owner;          /* process that reads */
 	u32 snap;           /* bytes of a frame that are copied */
 	u32 threshold;      /* a random number up to this samples a packet */
-	u32 taken_max;      /* packets handed on in a window, by all CPUs */
-	u32 looked_max;     /* packets looked at in a window, by each CPU */
+	u32 exported_max;   /* packets exported in a window, by all CPUs */
+	u32 sampled_max;    /* packets sampled in a window, by each CPU */
 	u32 vip_be[4];      /* IPv4 as IPv4-mapped */
 	u32 client_be[4];
 	u32 client_mask_be[4];
 	u16 vip_port_be;    /* 0: any */
 	u8 vip_proto;       /* 0: any */
-	u8 flags;           /* enum tap_flags */
+	u8 flags;           /* enum mirror_flags */
 };
-ABI_SIZE(struct tap_ctl, 88);
+ABI_SIZE(struct mirror_ctl, 88);
 
-/* A packet that went through a tapped program; the frame before and after follow. */
-struct tap_record {
+/* A packet that went through a mirrored program; the frame before and after follow. */
+struct mirror_record {
 	u64 t_ns; /* the kernel's monotonic clock, as it came */
 	u32 before_len;
 	u32 after_len; /* 0: neither sent nor changed in length */
-	u32 vip;       /* its id, or TAP_NO_VIP */
+	u32 vip;       /* its id, or MIRROR_NO_VIP */
 	u16 before_snap;
 	u16 after_snap;
-	u8 verdict; /* of the tapped program */
-	u8 result;  /* enum cookie_result, or TAP_NO_RESULT */
+	u8 verdict; /* of the mirrored program */
+	u8 result;  /* enum cookie_result, or MIRROR_NO_RESULT */
 	u8 pad[6];
 };
-ABI_SIZE(struct tap_record, 32);
+ABI_SIZE(struct mirror_record, 32);
 
-/* What a tap did with packets since its program was loaded first, per CPU. */
-struct tap_counts {
+/* What a mirror did with packets since its program was loaded first, per CPU. */
+struct mirror_counts {
 	u64 seen;
 	u64 matched;   /* of those, wanted by address */
-	u64 unlooked;  /* of those, not looked at: too many a second on this CPU */
-	u64 over_rate; /* wanted, but more than are handed on in a second */
-	u64 lost;      /* no room: user space did not read in time */
-	u64 taken;
+	u64 skipped;   /* of those, not sampled: too many a second on this CPU */
+	u64 over_rate; /* sampled, but more than may be exported in a second */
+	u64 lost;      /* the ring was full: user space did not read in time */
+	u64 exported;
 };
-ABI_SIZE(struct tap_counts, 48);
+ABI_SIZE(struct mirror_counts, 48);
 
 #endif

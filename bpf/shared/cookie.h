@@ -39,7 +39,7 @@ enum cookie_mode {
 	COOKIE_TIMESTAMP_LIGHT = 2, /* low bits of TSval, the natural clock above, no echo */
 	COOKIE_TIMESTAMP_MSB = 3,   /* the paper's: high bits of TSval, appendix C */
 	COOKIE_QUIC = 4,            /* QUIC connection ids: quic_lb.h has their format */
-	COOKIE_TIER = 5,            /* a stateful balancer's number, at the head of its words */
+	COOKIE_TIER = 5,            /* a stateful balancer's number, at the head of its tokens */
 };
 
 /* How a VIP's cookies are made: the same at both ends. */
@@ -106,12 +106,12 @@ CW_INLINE u32 cookie_decode(u64 hash, u32 cookie, const struct cookie_format *fo
 	return id;
 }
 
-/* The number of the second-tier balancer that gave out the word in a timestamp. */
+/* The number of the second-tier balancer that gave out the token in a timestamp. */
 CW_INLINE u32 cookie_tier(u32 timestamp, const struct cookie_format *format)
 {
-	u32 word = timestamp & cookie_mask(format->bits);
+	u32 token = timestamp & cookie_mask(format->bits);
 
-	return word >> ((format->bits - format->id_bits) & 31);
+	return token >> ((format->bits - format->id_bits) & 31);
 }
 
 /* C out of a timestamp. */

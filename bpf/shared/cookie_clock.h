@@ -15,12 +15,17 @@
  * last echoed: keepalive probes and retransmissions do not renew the client's
  * TS.Recent, however many there are.
  *
- * For bare acknowledgements T moves seldom. Those overtake each other between CPUs, and
- * Linux lets an older one pass whose timestamp is older by 1 (TCP_PAWS_WINDOW), or, if it
- * repeats a number, by what a retransmission takes (tcp_disordered_ack). It reckons in
- * milliseconds, and any step of T is worth 2^bits of them. So there is none between two of
- * one number, and else only after half a gap. What a receiver measures by them stays
- * right: it takes the first echo of each T, which is of the segment that moved it.
+ * A segment that moves T must not overtake another. The CPU that takes a connection's
+ * segments in acknowledges some of them, and these acknowledgements may wait there until
+ * what came with them is dealt with; what the application's CPU sends meanwhile overtakes
+ * them. Linux lets one pass whose timestamp is older by 1 (TCP_PAWS_WINDOW). It reckons in
+ * milliseconds, of which any step of T is 2^bits. So T moves only some milliseconds after
+ * the receiving CPU's last bare acknowledgement. Where these do not cease, one of them
+ * moves T once in a gap, because receivers measure round trips by T: it comes behind the
+ * others of its CPU. A retransmission always moves T, else its echo would read like one of
+ * the original (RFC 3522), and a bare acknowledgement an eighth of a gap after its last
+ * step at the earliest. What a receiver measures stays right: it takes the first echo of
+ * each T, which is of the segment that moved it.
  *
  * The way back: T is piecewise affine in O, with slope one and a jump in O after each
  * pause. Two segments are kept, the newest (`now`) and the one before (`past`). Their
@@ -36,7 +41,17 @@
 #include "cookie.h"
 
 /* Most that T moves from one segment to the next, ms; less where the ring is short. */
-#define COOKIE_GAP_MS 64
+#define COOKIE_GAP_MS 256
+/* How long an acknowledgement may wait on the CPU that takes segments in, ms. */
+#define COOKIE_QUIET_MS 4
+
+/* What a segment may do to T. */
+enum cookie_segment {
+	COOKIE_MOVES,         /* a retransmission, or where it does not matter */
+	COOKIE_DATA,          /* new data */
+	COOKIE_ACK,           /* a bare acknowledgement */
+	COOKIE_RECEIVING_ACK, /* the same, from the CPU that takes the connection's segments in */
+};
 
 /* T and the kernel's TSval at one instant. */
 struct cookie_anchor {
@@ -54,7 +69,7 @@ struct cookie_clock {
 	u8 adopted;   /* what was sent before `past` is not known */
 	struct cookie_anchor now;
 	struct cookie_anchor past;
-	u32 acked;    /* the newest segment's acknowledgement number */
+	u32 acked_o;  /* the kernel's TSval at the receiving CPU's last bare acknowledgement */
 };
 
 CW_INLINE u32 cookie_t_mask(u32 bits)
@@ -70,7 +85,7 @@ CW_INLINE s32 cookie_t_diff(u32 a, u32 b, u32 bits)
 
 CW_INLINE u32 cookie_gap(u32 bits)
 {
-	u32 part = cookie_t_mask(bits) >> 8;
+	u32 part = cookie_t_mask(bits) >> 6;
 
 	return part < COOKIE_GAP_MS ? part + 1 : COOKIE_GAP_MS;
 }
@@ -98,7 +113,7 @@ cookie_clock_start(struct cookie_clock *clock, u32 o, u32 t, u32 unit, u32 bits)
 	clock->now.o = o;
 	clock->now.t = clock->t;
 	clock->past = clock->now;
-	clock->acked = 0;
+	clock->acked_o = o;
 }
 
 /*
@@ -173,18 +188,42 @@ CW_INLINE u32 cookie_clock_stamp(struct cookie_clock *clock, u32 o)
 	return clock->t;
 }
 
-/* The same for a segment with this acknowledgement number; `bare`: it has nothing else. */
-CW_INLINE u32 cookie_clock_stamp_ack(struct cookie_clock *clock, u32 o, u32 ack, u32 bare)
+/* Whether the receiving CPU may still have a bare acknowledgement. */
+CW_INLINE u32 cookie_clock_is_busy(const struct cookie_clock *clock, u32 o)
 {
-	u32 rest = cookie_gap(clock->bits) / 2 * (clock->unit ? clock->unit : 1);
-	u32 stays = ack == clock->acked || (s32)(o - clock->last_o) < (s32)rest;
+	u32 quiet = COOKIE_QUIET_MS * (clock->unit ? clock->unit : 1);
 
-	clock->acked = ack;
-	return bare && stays ? clock->t : cookie_clock_stamp(clock, o);
+	/* Either way: another CPU's may be stamped a little earlier. */
+	return o - clock->acked_o + quiet < 2 * quiet;
+}
+
+/* Whether a segment of this kind leaves T where it is. */
+CW_INLINE u32 cookie_clock_stays(const struct cookie_clock *clock, u32 o, enum cookie_segment kind)
+{
+	u32 gap = cookie_gap(clock->bits) * (clock->unit ? clock->unit : 1);
+	s32 since = (s32)(o - clock->last_o);
+
+	if (kind == COOKIE_MOVES)
+		return 0;
+	if (kind >= COOKIE_ACK && since < (s32)(gap / 8))
+		return 1;
+	if (kind == COOKIE_RECEIVING_ACK && since >= (s32)gap)
+		return 0;
+	return cookie_clock_is_busy(clock, o);
+}
+
+/* T for a segment of this kind. */
+CW_INLINE u32 cookie_clock_stamp_kind(struct cookie_clock *clock, u32 o, enum cookie_segment kind)
+{
+	u32 stays = cookie_clock_stays(clock, o, kind);
+
+	if (kind == COOKIE_RECEIVING_ACK)
+		clock->acked_o = o;
+	return stays ? clock->t : cookie_clock_stamp(clock, o);
 }
 
 /*
- * How far somebody may run a copy of the clock: an eighth of what the room can be. The
+ * How far a copy of the clock may run: an eighth of what the room can be. The
  * same as `t` where there is not room enough to be worth it.
  */
 CW_INLINE u32 cookie_clock_lease(const struct cookie_clock *clock)

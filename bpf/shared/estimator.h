@@ -35,18 +35,19 @@ struct est_packet {
 _Static_assert(sizeof(struct est_packet) == 32, "est_packet");
 
 /*
- * Latencies that became known in one step. A sample weighs two halves, so
- * that an estimator can give a less certain one half the weight:
- * mean = sum2_ns / count2. count2 = 0 means that there is none.
+ * Latencies that became known in one step. Weights count in halves: a sample has a
+ * weight of two of them, a less certain one may have one. sum_halves_ns adds up latency
+ * times weight, so that the mean is sum_halves_ns / weight_halves. A weight of 0 means
+ * that there is none.
  *
  * Some samples are upper bounds only: the client may have been idle for a part
- * of the time, and nothing it sent tells. bound2 is their share of count2.
+ * of the time, and nothing it sent tells. bound_halves is their share of weight_halves.
  */
 struct est_sample {
 	u64 when_ns; /* the time that they belong to; it picks the epoch */
-	u64 sum2_ns;
-	u32 count2;
-	u16 bound2;
+	u64 sum_halves_ns;
+	u32 weight_halves;
+	u16 bound_halves;
 	u8 window; /* requests outstanding at most, as inferred so far; 0: unknown */
 	u8 pad;
 };

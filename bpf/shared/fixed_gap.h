@@ -45,8 +45,8 @@ CW_INLINE void fixed_gap_sample(const struct fixed_gap_state *s, u64 batch_ns,
 				struct est_samples *out)
 {
 	out->group[0].when_ns = s->last_ns;
-	out->group[0].sum2_ns = 2 * batch_ns;
-	out->group[0].count2 = 2;
+	out->group[0].sum_halves_ns = 2 * batch_ns;
+	out->group[0].weight_halves = 2;
 }
 
 CW_GLOBAL int fixed_gap_packet(struct fixed_gap_state *s,

@@ -234,8 +234,8 @@ CW_GLOBAL int modes_end_epoch(struct modes_state *s, const struct modes_config *
 	}
 	if (count) {
 		out->group[0].when_ns = s->last_ns;
-		out->group[0].sum2_ns = 2 * (sum << MODES_SHIFT);
-		out->group[0].count2 = 2 * count;
+		out->group[0].sum_halves_ns = 2 * (sum << MODES_SHIFT);
+		out->group[0].weight_halves = 2 * count;
 	}
 	s->len = 0;
 	return 0;

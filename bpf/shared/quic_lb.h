@@ -13,7 +13,7 @@
  * - QUIC_LB_SIPHASH, ours: the same network with SipHash-1-3 as its function, for
  *   blocks of 6 to 12 octets of even number. A pass has 5 rounds of a few
  *   instructions where AES without hardware has 160 table look-ups. What that means
- *   for security stands in docs/quic.md.
+ *   for security stands in docs/explanation/quic.md.
  *
  * The server id is a number below 2^32 in network byte order, and short enough to lie
  * within the left half of the network, which spares the fourth pass.

@@ -66,8 +66,8 @@ CW_GLOBAL int wc_root(struct wc_state *s, const struct wc_burst *b,
 	wc_commit(s, out, done, newest, 1);
 	if (others) {
 		weight = wc_trusts_silence(s) ? 2 : 1;
-		out->sum2_ns += weight * others;
-		out->count2 += weight * m;
+		out->sum_halves_ns += weight * others;
+		out->weight_halves += weight * m;
 		wc_track(s, others / m);
 	}
 	wc_ring_clear(s);

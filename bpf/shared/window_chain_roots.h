@@ -30,7 +30,7 @@
 /*
  * Weights of the evidence where the clock of the ACKs says nothing, in 1/128 of
  * the logarithm of the odds: a logistic regression on 80,000 held bursts with
- * known truth (docs/accuracy.md), constant and habit then chosen for the smallest
+ * known truth (docs/design/accuracy.md), constant and habit then chosen for the smallest
  * errors of the estimates. The first three are for each eighth of an octave.
  */
 #define WC_ODDS_BYTES 8

@@ -210,11 +210,11 @@ CW_INLINE void wc_commit(struct wc_state *s, struct est_sample *out, u64 when_ns
 	wc_track(s, count == 1 ? total_ns : total_ns / count);
 	out->when_ns = when_ns;
 	out->window = s->window;
-	out->sum2_ns += 2 * total_ns;
-	out->count2 += 2 * count;
+	out->sum_halves_ns += 2 * total_ns;
+	out->weight_halves += 2 * count;
 	if (s->flags & WC_BOUND) {
 		s->flags &= (u8)~WC_BOUND;
-		out->bound2 = (u16)(out->bound2 + 2);
+		out->bound_halves = (u16)(out->bound_halves + 2);
 	}
 }
 

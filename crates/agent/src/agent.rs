@@ -16,23 +16,22 @@ use axum::routing::get;
 use axum::{Json, Router};
 use causeway_api::agent::{AgentStats, AgentStatus, ClientsView, CookieEventView, LoadView};
 use causeway_api::{Moment, VerdictView};
-use causeway_core::cookie::Keys;
-use causeway_core::select::report::ServerLoad;
+use causeway_core::agent_report::{ServerLoad, ServiceLatency};
 use causeway_io::{
-    CookieHooks, Decapsulator, DecapsulatorOptions, Protocol, Started, Vip, Words, boot_id,
+    ConnTokens, CookieHooks, Decapsulator, DecapsulatorOptions, Protocol, Started, Vip,
 };
 use causeway_service::http::{openmetrics, problem};
 use tracing::{info, warn};
 
-use crate::clients::{Clients, Reporter};
-use crate::config::{AgentConfig, AgentLoad, ClientsConfig};
+use crate::clients::{Clients, LatencySlot};
+use crate::config::{AgentConfig, AgentReport};
 use crate::metrics;
 
-/// Whom to tell of a server's load, and what of.
+/// What is reported, to whom, and of what.
 #[derive(Debug, Clone, PartialEq)]
-pub struct LoadPlan {
-    /// Who is told, and how.
-    pub load: AgentLoad,
+pub struct ReportPlan {
+    /// As the file has it.
+    pub report: AgentReport,
     /// This server as balancers know it.
     pub servers: Vec<IpAddr>,
     /// Addresses whose connections count.
@@ -46,6 +45,7 @@ pub struct Agent {
     config: Mutex<AgentConfig>,
     status: Mutex<AgentStatus>,
     load: Mutex<ServerLoad>,
+    latencies: LatencySlot,
     file: PathBuf,
 }
 
@@ -61,7 +61,7 @@ impl Agent {
             cookies: config.cookies.as_ref().map(|cookies| CookieHooks {
                 cgroup: cookies.cgroup.clone(),
             }),
-            word_sources: config.word_sources(),
+            token_sources: config.token_sources(),
             inner_mtu: config.inner_mtu(),
         })?;
         if config.cookies.is_some() && !decapsulator.sees_opening() {
@@ -70,9 +70,18 @@ impl Agent {
             );
         }
         apply(&decapsulator, &config)?;
+        let latencies = LatencySlot::default();
+        let reported = config.report.as_ref();
+        let reported = reported.is_some_and(|report| report.client_latency);
         let clients = config.clients.as_ref();
         let clients = clients
-            .map(|clients| Clients::start(clients, &config.pin_dir, reporter(clients, &config)))
+            .map(|clients| {
+                Clients::start(
+                    clients,
+                    &config.pin_dir,
+                    reported.then(|| latencies.clone()),
+                )
+            })
             .transpose()?;
         let status = AgentStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -90,6 +99,7 @@ impl Agent {
             config: Mutex::new(config),
             status: Mutex::new(status),
             load: Mutex::default(),
+            latencies,
             file,
         };
         Ok((agent, started))
@@ -114,33 +124,28 @@ impl Agent {
         apply(&self.decapsulator, &wanted).map_err(|error| error.to_string())?;
         warn_of_missing_vips(&wanted);
         warn_of_missing_timestamps(&wanted);
-        if let (Some(clients), Some(keys)) = (&self.clients, wanted.report_keys) {
-            lock(clients).set_report(servers(&wanted), keys);
-        }
         *running = wanted;
         Ok(running.summary())
     }
 
-    /// What it takes to tell balancers of connections.
-    pub fn words(&self) -> anyhow::Result<Words> {
-        Ok(self.decapsulator.words()?)
+    /// What it takes to report connections.
+    pub fn tokens(&self) -> anyhow::Result<ConnTokens> {
+        Ok(self.decapsulator.tokens()?)
     }
 
-    /// Stateful balancers and the keys that they trust; none without cookies.
-    pub fn balancers(&self) -> Option<(Vec<SocketAddr>, Keys)> {
+    /// What to report, as the file has it now; nothing unless it says so.
+    pub fn report_plan(&self) -> Option<ReportPlan> {
         let config = lock(&self.config);
-        let cookies = config.cookies.as_ref()?;
-        Some((cookies.balancers.clone(), cookies.keys))
-    }
-
-    /// Whom to tell of this server's load; nobody unless the file says so.
-    pub fn load_plan(&self) -> Option<LoadPlan> {
-        let config = lock(&self.config);
-        Some(LoadPlan {
-            load: config.load.clone()?,
-            servers: servers(&config),
+        Some(ReportPlan {
+            report: config.report.clone()?,
+            servers: config.addresses.iter().copied().collect(),
             vips: config.vips.clone(),
         })
+    }
+
+    /// What clients of services waited for in the last second, once.
+    pub fn take_latencies(&self) -> Option<Vec<ServiceLatency>> {
+        self.latencies.take()
     }
 
     /// Takes note of what balancers are told.
@@ -200,7 +205,7 @@ impl Agent {
     }
 
     fn load(&self) -> Option<LoadView> {
-        lock(&self.config).load.as_ref()?;
+        lock(&self.config).report.as_ref()?.load?;
         let load = *lock(&self.load);
         Some(LoadView {
             cpu: f64::from(load.cpu_milli) / 1000.0,
@@ -232,18 +237,6 @@ impl Agent {
             }
         }
     }
-}
-
-/// Tells balancers of clients, where there are some to tell.
-fn reporter(clients: &ClientsConfig, config: &AgentConfig) -> Option<Reporter> {
-    let keys = config.report_keys?;
-    let balancers = clients.balancers.clone();
-    (!balancers.is_empty()).then(|| Reporter::new(balancers, servers(config), keys, boot_id()))
-}
-
-/// This server as balancers know it.
-fn servers(config: &AgentConfig) -> Vec<IpAddr> {
-    config.addresses.iter().copied().collect()
 }
 
 /// Makes the data plane follow the configuration. Keys come before the VIPs whose

@@ -3,16 +3,15 @@
 //! into what the server answers, and knows what clients feel.
 //!
 //! [`AgentConfig`] is what a file says, [`Agent`] the state behind its API, [`run`] the
-//! daemon from start to end. It tells balancers what it knows by datagrams and otherwise
+//! daemon from start to end. It reports to balancers by datagrams and otherwise
 //! knows nothing of them.
 
 mod agent;
 mod client_metrics;
 pub mod clients;
 pub mod config;
-mod load;
 mod metrics;
-mod notices;
+mod report;
 mod run;
 
 pub use agent::Agent;

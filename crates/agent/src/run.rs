@@ -11,7 +11,7 @@ use tracing::info;
 
 use crate::agent::{self, Agent};
 use crate::clients::Clients;
-use crate::{AgentConfig, load, notices};
+use crate::{AgentConfig, report};
 
 /// Takes the data plane down.
 pub fn detach(config: &AgentConfig) -> anyhow::Result<()> {
@@ -30,8 +30,7 @@ pub fn run(process: Process, file: PathBuf, config: AgentConfig) -> anyhow::Resu
     agent::warn_of_missing_timestamps(&config);
     listeners.announce();
     let agent = Arc::new(agent);
-    notices::start(Arc::clone(&agent))?;
-    load::start(Arc::clone(&agent))?;
+    report::start(Arc::clone(&agent))?;
     let router = agent::router(Arc::clone(&agent));
     let routers = Routers {
         unix: router.clone(),

@@ -3,6 +3,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Moment, VerdictView};
@@ -40,9 +42,9 @@ pub struct Stats {
     /// The flow table; a daemon before this one does not tell.
     #[serde(default)]
     pub flow_table: FlowTableView,
-    /// Reports of what clients feel, by agents, since the daemon's start.
+    /// Reports of agents since the daemon's start, by what became of them.
     #[serde(default)]
-    pub client_reports: ReportCounts,
+    pub agent_reports: BTreeMap<String, u64>,
     /// Every VIP, in the configuration's order.
     pub vips: Vec<VipView>,
 }
@@ -107,7 +109,7 @@ pub struct VipView {
     /// Reals that are up, or not probed; those that drain do not count.
     pub reals_up: usize,
     /// Reals that must be up for the service to be offered.
-    pub need: usize,
+    pub min_healthy: usize,
     /// Whether that many are.
     pub ready: bool,
     /// Whether routers have been told of its address.
@@ -426,22 +428,11 @@ pub struct SourceView {
     /// The reals.
     pub reals: Vec<String>,
     /// `pool` or `drop`: what becomes of them without these.
-    pub otherwise: String,
+    pub fallback: String,
     /// Whether these reals are for them alone.
     pub exclusive: bool,
     /// New flows that went by these prefixes, since the group was made.
     pub picked: u64,
-}
-
-/// What became of reports, since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReportCounts {
-    /// Taken for a server's newest.
-    pub taken: u64,
-    /// Older than one that was there: late, or replayed.
-    pub old: u64,
-    /// Not signed with a key of ours, no report at all, or of one server too many.
-    pub refused: u64,
 }
 
 /// What agents have told, since the start.

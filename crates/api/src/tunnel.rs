@@ -35,7 +35,7 @@ pub struct TunnelStatus {
     /// The paths, by id.
     pub paths: Vec<PathView>,
     /// Frames and chunks that went no further, by reason.
-    pub refused: Vec<RefusedView>,
+    pub drops: Vec<DropView>,
 }
 
 /// Counts of a tunnel since its start, and what it holds.
@@ -49,10 +49,10 @@ pub struct TunnelTotals {
     pub frames_out: u64,
     /// See `frames_out`.
     pub frame_bytes_out: u64,
-    /// Chunks that were sent for the first time, and again.
+    /// Chunks that were sent for the first time, and retransmitted.
     pub chunks_sent: u64,
     /// See `chunks_sent`.
-    pub chunks_resent: u64,
+    pub chunks_retransmitted: u64,
     /// Chunks that came in and were new.
     pub chunks_received: u64,
     /// Frames that a flow went on without.
@@ -64,12 +64,11 @@ pub struct TunnelTotals {
     /// Frames that the guest's kernel did not take.
     pub guest_refused: u64,
     /// Messages that the kernel did not take for sending.
-    pub unsent: u64,
-    /// What sockets reported: nobody listens, no route; and empty datagrams.
+    pub send_errors: u64,
+    /// What sockets reported (connection refused, no route), and empty datagrams.
     pub socket_errors: u64,
-    /// Conversations that began: one a thread, and one more with each restart of the
-    /// other end.
-    pub conversations: u64,
+    /// Sessions that began: one a thread, and one more with each restart of the other end.
+    pub sessions: u64,
     /// Frames under way, and chunks that wait for others.
     pub frames_held: u64,
     /// See `frames_held`.
@@ -103,37 +102,37 @@ pub struct PathView {
     pub inflight_bytes: u64,
     /// Part of all bytes sent that went here, 0 to 1.
     pub share: f64,
-    /// Chunks sent, again included, and their bytes.
+    /// Chunks sent, retransmissions included, and their bytes.
     pub sent_chunks: u64,
     /// See `sent_chunks`.
     pub sent_bytes: u64,
-    /// Chunks sent again, on this path.
-    pub resent_chunks: u64,
+    /// Chunks retransmitted on this path.
+    pub retransmitted_chunks: u64,
     /// Chunks that came in, and their bytes.
     pub received_chunks: u64,
     /// See `received_chunks`.
     pub received_bytes: u64,
-    /// Chunks taken for lost: by a gap, by a timeout, because the path died.
+    /// Chunks taken for lost: by a gap, by a timeout, because the path stopped answering.
     pub lost_by_gap: u64,
     /// See `lost_by_gap`.
     pub lost_by_timeout: u64,
     /// See `lost_by_gap`.
-    pub lost_by_death: u64,
-    /// Of these, not lost after all.
+    pub lost_by_failure: u64,
+    /// Of these, acknowledged afterwards: taken for lost spuriously.
     pub spurious: u64,
     /// Timeouts.
     pub timeouts: u64,
-    /// Flows that left for another path.
-    pub moves: u64,
-    /// Deaths.
-    pub deaths: u64,
+    /// Flows that switched to another path.
+    pub switches: u64,
+    /// Times that the path stopped answering.
+    pub failures: u64,
     /// Acknowledgements sent.
     pub acks_sent: u64,
 }
 
-/// One reason for a loss inside.
+/// One reason for drops.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct RefusedView {
+pub struct DropView {
     /// Its word.
     pub reason: String,
     /// How often.

@@ -137,7 +137,7 @@ impl Herald {
 /// Each VIP's address, and how it stands.
 fn services(engine: &Engine) -> Vec<(IpAddr, Standing)> {
     let standing = |pool: &Pool| {
-        let (up, need) = (engine.reals_up(pool), pool.vip().need);
+        let (up, need) = (engine.reals_up(pool), pool.vip().min_healthy);
         match up + engine.reals_unknown(pool) {
             _ if up >= need => Standing::Ready,
             at_best if at_best >= need => Standing::Unknown,

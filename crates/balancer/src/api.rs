@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The HTTP API, on the Unix socket and, read-only, on a loopback address.
-//! docs/api.md describes it for others.
+//! docs/reference/api.md describes it for others.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -15,13 +15,14 @@ use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use causeway_api::Moment;
 use causeway_api::balancer::{Connections, MoveConnection, RealChange, Status, VipChange, VipView};
+use causeway_io::RealId;
 use causeway_service::config::ConfigErrors;
 use causeway_service::http::{openmetrics, problem};
 use serde::Deserialize;
 
 use super::engine::{Engine, EngineError, GATEWAY_PATIENCE};
 use super::places::Places;
-use super::plane::{RealId, Route};
+use super::plane::Route;
 use super::pool::Pool;
 use super::sync::Way;
 use super::{metrics, report};

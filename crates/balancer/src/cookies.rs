@@ -10,11 +10,10 @@ use causeway_api::balancer::{CookieResultView, CookieView};
 use causeway_core::cookie::ids::{self, Held, Wanted};
 use causeway_core::cookie::quic::Route;
 use causeway_core::cookie::{Format, Keys};
-use causeway_io::CookieTotals;
+use causeway_io::{CookieTotals, RealId, VipId};
 
 use super::engine::Engine;
 use super::kernel::KernelPlane;
-use super::plane::{RealId, VipId};
 use crate::config::{Config, Vip, cookie, quic};
 
 /// The ids of one VIP in the data plane.

@@ -11,7 +11,7 @@ use causeway_api::balancer::{DecisionView, Explanation};
 use causeway_core::control::{Decision, RealDecision};
 
 use super::engine::{Engine, EngineError};
-use super::meter::Meter;
+use super::real_counters::RealCounters;
 use crate::config::{Control, LatencySource};
 
 /// Decisions that are remembered for each real.
@@ -113,12 +113,16 @@ pub fn explain(engine: &Engine, vip: &str, real: &str) -> Result<Explanation, En
             (true, true) => "active",
         }
         .to_owned(),
-        connections_active: engine.meter(member.id).map_or(0, Meter::active),
+        connections_active: engine.counters(member.id).map_or(0, RealCounters::active),
         latency: pool.vip().latency.to_string(),
         latency_fallbacks: pool.latency().fallbacks,
         report_age_s: engine
             .last_tick()
-            .and_then(|now| engine.reports().age_ns(own.address, now.monotonic_ns))
+            .and_then(|now| {
+                engine
+                    .reports()
+                    .latency_age_ns(own.address, now.monotonic_ns)
+            })
             .map(|ns| ns as f64 / 1e9),
         decisions: member.decisions.0.iter().cloned().collect(),
     })

@@ -12,12 +12,15 @@ use std::time::Duration;
 use causeway_api::Moment;
 use causeway_api::balancer::{Epoch, Move};
 use causeway_core::health::{Check, Silence};
+use causeway_io::{self as io, RealId, RealStats};
 use tracing::{debug, info};
 
-use super::felt::{self, Reports};
-use super::meter::{self, Meter};
-use super::plane::{DataPlane, RealId, RealTotals, Route, VipAddress};
+use super::agent_reports::AgentReports;
+use super::client_latency;
+use super::plane::{DataPlane, Route};
 use super::pool::{self, Pool};
+use super::real_counters::{RealCounters, mean_us};
+use super::rings;
 use super::sync::{Way, real_ids};
 use crate::config::{Config, Control, LatencySource, Mac, Vip};
 
@@ -63,7 +66,7 @@ pub struct Engine {
     pub(super) plane: Box<dyn DataPlane>,
     pub(super) config: Config,
     pub(super) pools: Vec<Pool>,
-    pub(super) meters: HashMap<RealId, Meter>,
+    pub(super) counters: HashMap<RealId, RealCounters>,
     /// Health of the reals that are probed.
     pub(super) checks: HashMap<RealId, Check>,
     /// What clients of probed reals say, where it is asked for.
@@ -73,16 +76,16 @@ pub struct Engine {
     /// A way that the next change may want.
     pub(super) offered: Option<Way>,
     /// VIPs that are to be removed from the data plane.
-    pub(super) gone: HashSet<VipAddress>,
-    /// What agents say of their clients.
-    pub(super) reports: Reports,
+    pub(super) gone: HashSet<io::Vip>,
+    /// What agents have reported.
+    pub(super) reports: AgentReports,
     /// Settles who begins in rings of turns, for balancers not to begin alike.
     pub(super) seed: u64,
     /// VIP addresses that routers have been told of.
     announced: BTreeSet<IpAddr>,
     moves: VecDeque<Move>,
     /// Rings that intervals have set, and the slots of these.
-    pub(super) rings_set: (u64, u64),
+    rings_set: (u64, u64),
     last_tick: Option<Moment>,
     last_histograms_ns: u64,
     last_window_ns: u64,
@@ -97,7 +100,7 @@ impl Engine {
             plane,
             config: config.clone(),
             pools: Vec::new(),
-            meters: HashMap::new(),
+            counters: HashMap::new(),
             checks: HashMap::new(),
             seed: now.realtime_ns,
             announced: BTreeSet::new(),
@@ -107,7 +110,7 @@ impl Engine {
             way: None,
             offered: None,
             gone: HashSet::new(),
-            reports: Reports::default(),
+            reports: AgentReports::default(),
             last_tick: None,
             last_histograms_ns: 0,
             last_window_ns: 0,
@@ -167,8 +170,8 @@ impl Engine {
     }
 
     /// The counters of a real.
-    pub fn meter(&self, id: RealId) -> Option<&Meter> {
-        self.meters.get(&id)
+    pub fn counters(&self, id: RealId) -> Option<&RealCounters> {
+        self.counters.get(&id)
     }
 
     /// Rings set at the end of intervals since the start, and the slots written for them.
@@ -181,8 +184,8 @@ impl Engine {
         self.last_tick
     }
 
-    /// What agents say of their clients, to add to.
-    pub fn reports(&self) -> &Reports {
+    /// What agents have reported, to add to.
+    pub fn reports(&self) -> &AgentReports {
         &self.reports
     }
 
@@ -219,21 +222,21 @@ impl Engine {
     pub fn tick_with(
         &mut self,
         now: Moment,
-        mut add: impl FnMut(RealId, &mut RealTotals),
+        mut add: impl FnMut(RealId, &mut RealStats),
     ) -> anyhow::Result<()> {
         let interval_ns = match self.last_tick {
             Some(last) => now.monotonic_ns.saturating_sub(last.monotonic_ns),
             None => self.config.control.interval_ns,
         };
         self.sweep_flows(now.monotonic_ns);
-        let totals = self.plane.real_totals()?;
+        let totals = self.plane.real_stats()?;
         self.read_histograms(now.monotonic_ns)?;
         // An interval that could not be read is part of the next one.
         self.last_tick = Some(now);
         for (id, mut totals) in totals {
             add(id, &mut totals);
-            if let Some(meter) = self.meters.get_mut(&id) {
-                meter.advance(now.monotonic_ns, interval_ns, totals);
+            if let Some(counters) = self.counters.get_mut(&id) {
+                counters.advance(now.monotonic_ns, interval_ns, totals);
             }
         }
         self.record(now.before(interval_ns));
@@ -241,6 +244,14 @@ impl Engine {
         self.follow_loads(now.monotonic_ns, interval_ns)?;
         self.set_rings()?;
         self.follow_gateway(now.monotonic_ns)
+    }
+
+    /// Gives the data plane the rings that it lacks.
+    pub(super) fn set_rings(&mut self) -> anyhow::Result<()> {
+        let (rings, slots) = rings::set_stale(self.plane.as_mut(), &mut self.pools)?;
+        self.rings_set.0 += rings;
+        self.rings_set.1 += slots;
+        Ok(())
     }
 
     fn sweep_flows(&mut self, now_ns: u64) {
@@ -280,7 +291,7 @@ impl Engine {
             return Ok(());
         }
         let histograms: Vec<_> = self
-            .meters
+            .counters
             .keys()
             .map(|id| self.plane.histogram(*id).map(|histogram| (*id, histogram)))
             .collect::<anyhow::Result<_>>()?;
@@ -290,12 +301,12 @@ impl Engine {
             self.last_window_ns = now_ns;
         }
         for (id, histogram) in histograms {
-            let Some(meter) = self.meters.get_mut(&id) else {
+            let Some(counters) = self.counters.get_mut(&id) else {
                 continue;
             };
-            meter.observe_histogram(histogram);
+            counters.observe_histogram(histogram);
             if rotate {
-                meter.rotate();
+                counters.rotate();
             }
         }
         Ok(())
@@ -309,18 +320,18 @@ impl Engine {
         let keep = (epochs as usize).clamp(1, (EPOCHS_MAX / reals).max(1));
         for pool in &mut self.pools {
             for (real, member) in pool.members_mut() {
-                let Some(meter) = self.meters.get(&member.id) else {
+                let Some(counters) = self.counters.get(&member.id) else {
                     continue;
                 };
-                let delta = meter.delta();
+                let delta = counters.delta();
                 let epoch = Epoch {
                     start_ns: start.realtime_ns,
                     start_monotonic_ns: start.monotonic_ns,
-                    estimate_us: meter::mean_us(delta.latency_sum2_ns, delta.latency_count2),
-                    samples: delta.latency_count2 as f64 / 2.0,
+                    estimate_us: mean_us(delta.latency_sum_halves_ns, delta.latency_weight_halves),
+                    samples: delta.latency_weight_halves as f64 / 2.0,
                     requests: delta.requests,
-                    opened: delta.opened,
-                    active: meter.active(),
+                    opened: delta.conns_opened,
+                    active: counters.active(),
                     configured: pool::configured(real),
                     weight: member.weight,
                 };
@@ -334,17 +345,17 @@ impl Engine {
 
     fn decide(&mut self, now: Moment, interval_ns: u64) {
         for pool in &mut self.pools {
-            let mut readings: Vec<_> = pool
+            let responses: Vec<_> = pool
                 .members()
-                .map(|(_, member)| self.meters.get(&member.id).map(Meter::reading))
+                .map(|(_, member)| self.counters.get(&member.id).map(RealCounters::reading))
                 .map(Option::unwrap_or_default)
                 .collect();
-            felt::go_by_clients(
+            let readings = client_latency::readings(
                 pool,
                 &self.reports,
                 now.monotonic_ns,
                 interval_ns,
-                &mut readings,
+                responses,
             );
             let reasons = reasons(pool);
             pool.tick(now, &readings);
@@ -375,8 +386,7 @@ impl Engine {
 
     /// Adds a VIP at run time; it lasts until the next reload or restart.
     pub fn add_vip(&mut self, vip: Vip) -> Result<(), EngineError> {
-        let address = VipAddress::of(&vip);
-        let taken = |other: &Vip| other.name == vip.name || VipAddress::of(other) == address;
+        let taken = |other: &Vip| other.name == vip.name || other.key() == vip.key();
         if let Some(other) = self.config.vips.iter().find(|other| taken(other)) {
             return Err(EngineError::Conflict(format!(
                 "vip {} exists already; remove it first, or change its reals",
@@ -390,9 +400,9 @@ impl Engine {
     }
 
     fn can_control(&self, vip: &Vip) -> Result<(), EngineError> {
-        if vip.latency == LatencySource::Client && self.config.clients.is_none() {
+        if vip.latency == LatencySource::Client && self.config.agent_reports.is_none() {
             return Err(EngineError::Conflict(
-                "latency = \"client\" goes by what agents tell, and this daemon listens to none; add [clients] with `listen` to its file and restart".to_owned(),
+                "latency = \"client\" goes by what agents tell, and this daemon listens to none; add [agent_reports] with `listen` to its file and restart".to_owned(),
             ));
         }
         match vip.control != Control::Off && !self.config.measure {

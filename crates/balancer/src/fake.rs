@@ -10,11 +10,14 @@ use anyhow::{Context, bail};
 use causeway_core::cookie::ids::Held;
 use causeway_core::cookie::{Format, Keys, quic};
 use causeway_core::hist::Histogram;
-use causeway_io::CookieTotals;
-use causeway_io::abi::CookieResult;
+use causeway_io::abi::{CookieResult, PacketsBytes, Verdict};
+use causeway_io::{
+    CookieTotals, FlowIdle, FlowTotals, LoadTerms, NextHop, Picking, Real, RealId, RealStats,
+    SourceRing, Vip, VipId, VipOptions,
+};
 
 use super::cookies::{CookiePlane, Ids};
-use super::plane::*;
+use super::plane::{DataPlane, Resolve, Route};
 use crate::config::Mac;
 
 /// What the fake holds; tests read and write it while the engine runs.
@@ -23,8 +26,8 @@ pub struct State {
     pub next_hop: Option<NextHop>,
     /// The gateway that is found; without one, it does not answer.
     pub gateway: Option<Mac>,
-    pub vips: BTreeMap<VipId, VipAddress>,
-    pub reals: BTreeMap<RealId, RealSpec>,
+    pub vips: BTreeMap<VipId, Vip>,
+    pub reals: BTreeMap<RealId, Real>,
     pub rings: BTreeMap<VipId, Vec<RealId>>,
     pub options: BTreeMap<VipId, VipOptions>,
     pub picking: BTreeMap<VipId, Picking>,
@@ -33,7 +36,7 @@ pub struct State {
     pub probes_prepared: usize,
     pub loads: BTreeMap<RealId, i64>,
     pub terms: BTreeMap<RealId, LoadTerms>,
-    pub totals: BTreeMap<RealId, RealTotals>,
+    pub totals: BTreeMap<RealId, RealStats>,
     pub histograms: BTreeMap<RealId, Histogram>,
     /// Rings set since the start.
     pub ring_swaps: usize,
@@ -83,11 +86,11 @@ impl State {
     pub fn respond(&mut self, real: RealId, latency_ms: f64, samples: u64) {
         let ns = (latency_ms * 1e6) as u64;
         let totals = self.totals.entry(real).or_default();
-        totals.latency_sum2_ns += 2 * ns * samples;
-        totals.latency_count2 += 2 * samples;
+        totals.latency_sum_halves_ns += 2 * ns * samples;
+        totals.latency_weight_halves += 2 * samples;
         totals.requests += samples;
-        totals.traffic.packets += 2 * samples;
-        totals.traffic.bytes += 200 * samples;
+        totals.packets += 2 * samples;
+        totals.bytes += 200 * samples;
         let histogram = self.histograms.entry(real).or_default();
         histogram.record_n(ns, samples);
     }
@@ -201,7 +204,7 @@ impl DataPlane for FakePlane {
         Ok(())
     }
 
-    fn vips(&self) -> anyhow::Result<Vec<(VipId, VipAddress)>> {
+    fn vips(&self) -> anyhow::Result<Vec<(VipId, Vip)>> {
         Ok(self
             .state()
             .vips
@@ -210,7 +213,7 @@ impl DataPlane for FakePlane {
             .collect())
     }
 
-    fn set_vip(&mut self, vip: VipAddress) -> anyhow::Result<VipId> {
+    fn set_vip(&mut self, vip: Vip) -> anyhow::Result<VipId> {
         let mut state = self.state();
         if let Some((id, _)) = state.vips.iter().find(|(_, known)| **known == vip) {
             return Ok(*id);
@@ -235,7 +238,7 @@ impl DataPlane for FakePlane {
         }
     }
 
-    fn reals(&self) -> anyhow::Result<Vec<(RealId, RealSpec)>> {
+    fn reals(&self) -> anyhow::Result<Vec<(RealId, Real)>> {
         Ok(self
             .state()
             .reals
@@ -244,11 +247,11 @@ impl DataPlane for FakePlane {
             .collect())
     }
 
-    fn set_real(&mut self, real: RealSpec) -> anyhow::Result<RealId> {
+    fn set_real(&mut self, real: Real) -> anyhow::Result<RealId> {
         let mut state = self.state();
-        let same = |known: &RealSpec| known.vip == real.vip && known.address == real.address;
+        let same = |known: &Real| known.vip == real.vip && known.address == real.address;
         if let Some((id, known)) = state.reals.iter_mut().find(|(_, known)| same(known)) {
-            known.path = real.path;
+            known.forwarding = real.forwarding;
             return Ok(*id);
         }
         if state.max_reals.is_some_and(|max| state.reals.len() >= max) {
@@ -256,7 +259,7 @@ impl DataPlane for FakePlane {
         }
         let id = free_id(&state.reals);
         state.reals.insert(id, real);
-        state.totals.insert(id, RealTotals::default());
+        state.totals.insert(id, RealStats::default());
         Ok(id)
     }
 
@@ -353,38 +356,37 @@ impl DataPlane for FakePlane {
 
     fn flow_totals(&self) -> FlowTotals {
         FlowTotals {
-            places: 1024,
+            slots: 1024,
             flows: 7,
             udp_idle: 3,
             ..FlowTotals::default()
         }
     }
 
-    fn verdicts(&self) -> anyhow::Result<Vec<VerdictTotals>> {
-        let verdict = |word, action, packets| VerdictTotals {
-            word,
-            action,
-            traffic: Traffic {
-                packets,
-                bytes: 100 * packets,
-            },
+    fn verdicts(&self) -> anyhow::Result<Vec<(Verdict, PacketsBytes)>> {
+        let verdicts = [
+            (Verdict::Established, 1000),
+            (Verdict::NotVip, 7),
+            (Verdict::NoReal, 0),
+        ];
+        let counter = |packets| PacketsBytes {
+            packets,
+            bytes: 100 * packets,
         };
-        Ok(vec![
-            verdict("established", "tx", 1000),
-            verdict("not_vip", "pass", 7),
-            verdict("no_real", "drop", 0),
-        ])
+        Ok(verdicts
+            .map(|(verdict, packets)| (verdict, counter(packets)))
+            .to_vec())
     }
 
-    fn vip_totals(&self) -> anyhow::Result<Vec<(VipId, Traffic)>> {
-        let traffic = Traffic {
+    fn vip_totals(&self) -> anyhow::Result<Vec<(VipId, PacketsBytes)>> {
+        let counter = PacketsBytes {
             packets: 40,
             bytes: 4000,
         };
-        Ok(self.state().vips.keys().map(|id| (*id, traffic)).collect())
+        Ok(self.state().vips.keys().map(|id| (*id, counter)).collect())
     }
 
-    fn real_totals(&self) -> anyhow::Result<Vec<(RealId, RealTotals)>> {
+    fn real_stats(&self) -> anyhow::Result<Vec<(RealId, RealStats)>> {
         let panic = std::mem::take(&mut self.state().panic);
         assert!(!panic, "a test wants this panic");
         if std::mem::take(&mut self.state().unreadable) {

@@ -6,10 +6,10 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use causeway_core::health::{Check, Counts, Silence, State};
+use causeway_io::RealId;
 use tracing::{info, warn};
 
 use super::engine::Engine;
-use super::plane::RealId;
 use super::pool::Pool;
 use crate::config::{Health, Probe};
 
@@ -60,11 +60,11 @@ impl Engine {
                     continue;
                 };
                 check.handle_timeout(now_ns);
-                if let Some(meter) = self.meters.get(&member.id).filter(|_| health.passive) {
+                if let Some(counters) = self.counters.get(&member.id).filter(|_| health.passive) {
                     let window_ns = window_ns(health);
-                    let totals = meter.totals();
+                    let totals = counters.totals();
                     let counts = Counts {
-                        opened: totals.opened,
+                        opened: totals.conns_opened,
                         requests: totals.requests,
                     };
                     let silence = self.silences.entry(member.id);

@@ -2,12 +2,12 @@
 //! The reals' health in the engine, on a clock of the test's own.
 
 use causeway_core::health::State;
+use causeway_io::RealId;
 
-use super::plane::RealId;
 use super::tests::{Bench, MS, WEB, config};
 
 const CHECK: &str =
-    "need = 3\nhealth = { interval = \"1s\", timeout = \"500ms\", rise = 2, fall = 2 }";
+    "min_healthy = 3\nhealth = { interval = \"1s\", timeout = \"500ms\", rise = 2, fall = 2 }";
 
 fn text(scheduler: &str) -> String {
     WEB.replace(
@@ -146,7 +146,13 @@ fn least_loaded_and_awrr_leave_out_who_is_down() {
     for scheduler in ["least-loaded", "awrr"] {
         let mut bench = Bench::new(&text(scheduler));
         probes(&mut bench, 3, &[2], &[]);
-        bench.plane.state().totals.entry(0).or_default().opened += 10;
+        bench
+            .plane
+            .state()
+            .totals
+            .entry(0)
+            .or_default()
+            .conns_opened += 10;
         bench.run(1, &[]);
         let shares = shares(&bench);
         assert!(

@@ -8,18 +8,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use causeway_core::hist::Histogram;
+use causeway_io::abi::{PacketsBytes, Verdict};
 use causeway_io::probe::ProbeEgress;
-use causeway_io::{self as io, FlowSweep, LoadBalancer, Source, Started};
+use causeway_io::{
+    self as io, FlowIdle, FlowSweep, FlowTotals, LoadBalancer, LoadTerms, NextHop, Picking, Real,
+    RealId, RealStats, Source, SourceRing, Started, Vip, VipId, VipOptions,
+};
 
 use super::engine::GATEWAY_PATIENCE;
 use super::places::Places;
-use super::plane::{
-    DataPlane, FlowIdle, FlowTotals, LoadTerms, NextHop, Path, Picking, RealId, RealSpec,
-    RealTotals, Resolve, Route, SourceRing, Traffic, VerdictTotals, VipAddress, VipId, VipOptions,
-};
-use crate::config::{Config, GueChecksum, HashKey, Mac};
+use super::plane::{DataPlane, Resolve, Route};
+use crate::config::{Config, GueChecksum, HashKey};
 
 /// A loaded and attached data plane.
 pub struct KernelPlane {
@@ -52,9 +53,9 @@ impl KernelPlane {
         options.tunnel_ends = config.tunnel_ends;
         let (balancer, started) = LoadBalancer::start(&options)?;
         choose_hash_key(&balancer, config.hash_key)?;
-        balancer.set_word_sources(
-            config.stateful.word_source_v4,
-            config.stateful.word_source_v6,
+        balancer.set_token_sources(
+            config.stateful.token_source_v4,
+            config.stateful.token_source_v6,
         )?;
         let plane = Self {
             sweep: balancer.flow_sweep()?,
@@ -78,11 +79,6 @@ impl KernelPlane {
         };
         let directory = self.balancer.directory()?;
         Ok(Some(Places::keep(table, directory, idle, adopting)?))
-    }
-
-    fn vip_id(&self, wanted: io::Vip) -> Option<VipId> {
-        let mut vips = self.balancer.vips().into_iter();
-        vips.find(|(_, vip)| *vip == wanted).map(|(id, _)| id)
     }
 }
 
@@ -158,33 +154,14 @@ impl DataPlane for KernelPlane {
         Ok(self.balancer.set_next_hop(next_hop)?)
     }
 
-    fn vips(&self) -> anyhow::Result<Vec<(VipId, VipAddress)>> {
-        let vips = self.balancer.vips().into_iter();
-        Ok(vips
-            .map(|(id, vip)| {
-                let address = VipAddress {
-                    address: vip.address,
-                    port: vip.port,
-                    protocol: vip.protocol as u8,
-                };
-                (id, address)
-            })
-            .collect())
+    fn vips(&self) -> anyhow::Result<Vec<(VipId, Vip)>> {
+        Ok(self.balancer.vips())
     }
 
-    fn set_vip(&mut self, vip: VipAddress) -> anyhow::Result<VipId> {
-        let protocol = match vip.protocol {
-            6 => io::Protocol::Tcp,
-            17 => io::Protocol::Udp,
-            other => bail!("IP protocol {other} has no ports"),
-        };
-        let vip = io::Vip {
-            address: vip.address,
-            port: vip.port,
-            protocol,
-        };
-        match self.vip_id(vip) {
-            Some(id) => Ok(id),
+    fn set_vip(&mut self, vip: Vip) -> anyhow::Result<VipId> {
+        let mut known = self.balancer.vips().into_iter();
+        match known.find(|(_, other)| *other == vip) {
+            Some((id, _)) => Ok(id),
             None => Ok(self.balancer.add_vip(&vip)?),
         }
     }
@@ -197,29 +174,19 @@ impl DataPlane for KernelPlane {
         Ok(self.balancer.remove_vip(id)?)
     }
 
-    fn reals(&self) -> anyhow::Result<Vec<(RealId, RealSpec)>> {
-        let reals = self.balancer.reals().into_iter();
-        Ok(reals.map(|(id, real)| (id, spec(&real))).collect())
+    fn reals(&self) -> anyhow::Result<Vec<(RealId, Real)>> {
+        Ok(self.balancer.reals())
     }
 
-    fn set_real(&mut self, real: RealSpec) -> anyhow::Result<RealId> {
-        let forwarding = match real.path {
-            Path::Ipip => io::Forwarding::Ipip,
-            Path::Gue => io::Forwarding::Gue,
-            Path::L2(mac) => io::Forwarding::L2(mac.0),
-        };
+    fn set_real(&mut self, real: Real) -> anyhow::Result<RealId> {
         let mut known = self.balancer.reals().into_iter();
         match known.find(|(_, other)| other.vip == real.vip && other.address == real.address) {
-            Some((id, other)) if other.forwarding == forwarding => Ok(id),
+            Some((id, other)) if other.forwarding == real.forwarding => Ok(id),
             Some((id, _)) => {
-                self.balancer.set_forwarding(id, forwarding)?;
+                self.balancer.set_forwarding(id, real.forwarding)?;
                 Ok(id)
             }
-            None => Ok(self.balancer.add_real(&io::Real {
-                vip: real.vip,
-                address: real.address,
-                forwarding,
-            })?),
+            None => Ok(self.balancer.add_real(&real)?),
         }
     }
 
@@ -297,59 +264,20 @@ impl DataPlane for KernelPlane {
             .unwrap_or_default()
     }
 
-    fn verdicts(&self) -> anyhow::Result<Vec<VerdictTotals>> {
-        let verdicts = self.balancer.verdicts()?.into_iter();
-        Ok(verdicts
-            .map(|(verdict, counter)| VerdictTotals {
-                word: verdict.as_str(),
-                action: verdict.action().as_str(),
-                traffic: traffic(counter.packets, counter.bytes),
-            })
-            .collect())
+    fn verdicts(&self) -> anyhow::Result<Vec<(Verdict, PacketsBytes)>> {
+        Ok(self.balancer.verdicts()?)
     }
 
-    fn vip_totals(&self) -> anyhow::Result<Vec<(VipId, Traffic)>> {
-        let vips = self.balancer.vip_stats()?.into_iter();
-        Ok(vips
-            .map(|(id, counter)| (id, traffic(counter.packets, counter.bytes)))
-            .collect())
+    fn vip_totals(&self) -> anyhow::Result<Vec<(VipId, PacketsBytes)>> {
+        Ok(self.balancer.vip_stats()?)
     }
 
-    fn real_totals(&self) -> anyhow::Result<Vec<(RealId, RealTotals)>> {
-        let reals = self.balancer.real_stats()?.into_iter();
-        Ok(reals
-            .map(|(id, stats)| {
-                let totals = RealTotals {
-                    traffic: traffic(stats.packets, stats.bytes),
-                    opened: stats.conns_opened,
-                    closed: stats.conns_closed,
-                    requests: stats.requests,
-                    latency_sum2_ns: stats.latency_sum2_ns,
-                    latency_count2: stats.latency_count2,
-                };
-                (id, totals)
-            })
-            .collect())
+    fn real_stats(&self) -> anyhow::Result<Vec<(RealId, RealStats)>> {
+        Ok(self.balancer.real_stats()?)
     }
 
     fn histogram(&self, id: RealId) -> anyhow::Result<Histogram> {
         Ok(self.balancer.real_histogram(id)?)
-    }
-}
-
-fn traffic(packets: u64, bytes: u64) -> Traffic {
-    Traffic { packets, bytes }
-}
-
-fn spec(real: &io::Real) -> RealSpec {
-    RealSpec {
-        vip: real.vip,
-        address: real.address,
-        path: match real.forwarding {
-            io::Forwarding::Ipip => Path::Ipip,
-            io::Forwarding::Gue => Path::Gue,
-            io::Forwarding::L2(mac) => Path::L2(Mac(mac)),
-        },
     }
 }
 

@@ -6,12 +6,16 @@
 //! the daemon from start to end. It knows the data plane, the control laws of `core` and
 //! what daemons share; it knows neither agents' nor tunnels' daemons.
 
+pub mod agent_reports;
 mod announce;
 pub mod api;
 #[cfg(test)]
 mod api_tests;
 #[cfg(test)]
 mod change_tests;
+mod client_latency;
+#[cfg(test)]
+mod client_latency_tests;
 pub mod config;
 pub mod cookies;
 #[cfg(test)]
@@ -20,9 +24,6 @@ mod decisions;
 pub mod engine;
 #[cfg(test)]
 mod fake;
-pub mod felt;
-#[cfg(test)]
-mod felt_tests;
 pub mod health;
 #[cfg(test)]
 mod health_tests;
@@ -30,14 +31,14 @@ pub mod kernel;
 mod loads;
 #[cfg(test)]
 mod loads_tests;
-mod meter;
 pub mod metrics;
-pub mod notices;
 pub mod places;
 pub mod plane;
 mod pool;
 mod probe;
+mod real_counters;
 mod report;
+mod rings;
 mod run;
 pub mod serve;
 #[cfg(test)]

@@ -6,10 +6,11 @@
 //! power of two choices; the flows of the interval then add their estimated part, until
 //! the next reading.
 
+use causeway_io::LoadTerms;
+
 use super::engine::Engine;
-use super::meter::{CONNECTION_AGE_NS, Meter};
-use super::plane::LoadTerms;
 use super::pool::Pool;
+use super::real_counters::{CONNECTION_AGE_NS, RealCounters};
 use crate::config::{LoadSource, Scheduler};
 
 /// Loads that are no counts reach the data plane in thousandths.
@@ -32,7 +33,10 @@ impl Engine {
                 };
                 self.plane.set_load_terms(member.id, terms)?;
                 if self.plane.load(member.id)? == 0 {
-                    let open = self.meters.get(&member.id).map_or(0, Meter::active);
+                    let open = self
+                        .counters
+                        .get(&member.id)
+                        .map_or(0, RealCounters::active);
                     self.plane.add_load(member.id, open as i64)?;
                 }
             }
@@ -61,11 +65,11 @@ impl Engine {
         let (mut open, mut arrivals) = (0, 0);
         let reports = self.reports.clone();
         for (real, member) in pool.members_mut() {
-            let Some(meter) = self.meters.get(&member.id) else {
+            let Some(counters) = self.counters.get(&member.id) else {
                 continue;
             };
-            open += meter.active();
-            arrivals += meter.delta().opened;
+            open += counters.active();
+            arrivals += counters.delta().conns_opened;
             let seconds = interval_ns as f64 / 1e9;
             let rate = |count: u64, before: Option<f64>| {
                 let rate = count as f64 / seconds.max(1e-9);
@@ -79,15 +83,15 @@ impl Engine {
                     self.plane.add_load(member.id, change)?;
                     Some((load + change) as f64)
                 }
-                LoadSource::Packets => Some(rate(meter.delta().traffic.packets, member.load)),
-                LoadSource::Bytes => Some(rate(meter.delta().traffic.bytes, member.load)),
+                LoadSource::Packets => Some(rate(counters.delta().packets, member.load)),
+                LoadSource::Bytes => Some(rate(counters.delta().bytes, member.load)),
                 // A server that is silent counts as average.
                 LoadSource::Cpu => {
-                    let told = reports.load_of(real.address, now_ns);
+                    let told = reports.load(real.address, now_ns);
                     told.map(|load| f64::from(load.cpu_milli) / MILLI)
                 }
                 LoadSource::InFlight => {
-                    let told = reports.load_of(real.address, now_ns);
+                    let told = reports.load(real.address, now_ns);
                     told.map(|load| f64::from(load.in_flight))
                 }
             };

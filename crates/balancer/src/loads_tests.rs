@@ -3,12 +3,12 @@
 
 use std::io::Write as _;
 
+use causeway_core::agent_report::{Body, Boot, Datagram, ServerLoad};
 use causeway_core::cookie::{Epoch, Keys};
-use causeway_core::select::report::{LoadReport, ServerLoad};
+use causeway_io::{LoadTerms, Pick};
 use serde_json::json;
 
 use super::engine::EngineError;
-use super::plane::{LoadTerms, Pick};
 use super::tests::{Bench, WEB};
 use crate::config;
 
@@ -22,7 +22,7 @@ fn interval(bench: &mut Bench, open: [i64; 4], opened: u64) {
     for (real, open) in open.into_iter().enumerate() {
         let mut state = bench.plane.state();
         state.loads.insert(real as u32, open);
-        state.totals.entry(real as u32).or_default().opened += opened;
+        state.totals.entry(real as u32).or_default().conns_opened += opened;
     }
     bench.run(1, &[]);
 }
@@ -81,8 +81,8 @@ fn other_loads_are_written_with_the_part_of_a_flow() {
         for real in 0..4 {
             let mut state = bench.plane.state();
             let totals = state.totals.entry(real).or_default();
-            totals.traffic.bytes += 1000 * u64::from(real);
-            totals.opened += 1;
+            totals.bytes += 1000 * u64::from(real);
+            totals.conns_opened += 1;
         }
         bench.run(1, &[]);
     }
@@ -108,7 +108,7 @@ fn told(scheduler: &str, load: &str) -> (Bench, Keys) {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     write!(file, "current = 0\nkey0 = \"{digits}\"\n").unwrap();
     let clients = format!(
-        "[clients]\nlisten = \"127.0.0.1:9473\"\nkeys = \"{}\"\n",
+        "[agent_reports]\nlisten = \"127.0.0.1:9472\"\nkeys = \"{}\"\n",
         file.path().display()
     );
     let words = format!("\"{scheduler}\"\nload = \"{load}\"");
@@ -123,17 +123,17 @@ fn tell(bench: &Bench, keys: &Keys, loads: [Option<(u32, u32)>; 4]) {
         let Some((cpu_milli, in_flight)) = load else {
             continue;
         };
-        let at_ns = bench.now.monotonic_ns;
-        let report = LoadReport {
-            server: [10, 0, 0, n].into(),
-            boot: 1,
-            at_ns,
-            load: ServerLoad {
+        let now_ns = bench.now.monotonic_ns;
+        let report = Datagram {
+            sender: [10, 0, 0, n].into(),
+            boot: Boot { time_s: 1, id: 1 },
+            sequence: now_ns,
+            bodies: vec![Body::Load(ServerLoad {
                 cpu_milli,
                 in_flight,
-            },
+            })],
         };
-        bench.engine.reports().hear(&report.encode(keys), at_ns);
+        bench.engine.reports().receive(&report.encode(keys), now_ns);
     }
 }
 
@@ -154,12 +154,12 @@ fn agents_tell_of_loads_and_who_is_silent_counts_as_average() {
         bench.run(1, &[]);
     }
     assert_eq!(loads(&bench), [6000, 2000, 4000, 4000]);
-    // By somebody else's key it is none.
+    // By another key it is none.
     let other = Keys::new(Epoch::Zero, "8".repeat(32).parse().unwrap(), None);
     tell(&bench, &other, [Some((0, 60)); 4]);
     bench.run(1, &[]);
     assert_eq!(loads(&bench), [6000, 2000, 4000, 4000]);
-    assert_eq!(bench.engine.reports().counts().refused, 4);
+    assert_eq!(bench.engine.reports().counts()["forged"], 4);
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn busy_servers_get_fewer_turns_and_no_herd_runs_to_the_idle_one() {
     let (mut bench, keys) = told("least-loaded", "cpu");
     for real in 0..4 {
         let mut state = bench.plane.state();
-        state.totals.entry(real).or_default().opened += 25;
+        state.totals.entry(real).or_default().conns_opened += 25;
     }
     let idle = [Some((0, 0)), Some((500, 0)), Some((500, 0)), Some((500, 0))];
     tell(&bench, &keys, idle);

@@ -53,14 +53,14 @@ struct Latencies {
 
 impl Latencies {
     fn of(engine: &Engine, real: &RealView) -> Self {
-        let meter = engine.meter(real.id);
+        let counters = engine.counters(real.id);
         let empty = Histogram::new();
-        let histogram = meter.map_or(&empty, |meter| meter.histogram());
+        let histogram = counters.map_or(&empty, |counters| counters.histogram());
         // The sum is read every interval, the histogram every second: each only
         // grows, and their quotient is off by what came in between.
-        let sum2_ns = meter.map_or(0, |meter| meter.totals().latency_sum2_ns);
+        let sum_halves_ns = counters.map_or(0, |counters| counters.totals().latency_sum_halves_ns);
         Self {
-            sum_s: sum2_ns as f64 / 2e9,
+            sum_s: sum_halves_ns as f64 / 2e9,
             count: histogram.count(),
             buckets: coarse(histogram),
         }
@@ -116,19 +116,14 @@ impl Page {
         Ok(())
     }
 
-    fn client_reports(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let counts = &self.stats.client_reports;
-        let help = "What agents told of their clients, by what became of it";
+    fn agent_reports(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Reports of agents, by what became of them";
         let mut family =
-            encoder.encode_descriptor("client_reports", help, None, MetricType::Counter)?;
-        for (result, count) in [
-            ("taken", counts.taken),
-            ("old", counts.old),
-            ("refused", counts.refused),
-        ] {
+            encoder.encode_descriptor("agent_reports", help, None, MetricType::Counter)?;
+        for (result, count) in &self.stats.agent_reports {
             family
-                .encode_family(&[("result", result)])?
-                .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+                .encode_family(&[("result", result.as_str())])?
+                .encode_counter::<NoLabelSet, _, u64>(count, None)?;
         }
         Ok(())
     }
@@ -367,7 +362,7 @@ impl Collector for Page {
         packets(&self.stats.verdicts, &mut encoder)?;
         self.flow_table(&mut encoder)?;
         self.vip_counters(&mut encoder)?;
-        self.client_reports(&mut encoder)?;
+        self.agent_reports(&mut encoder)?;
         self.cookies(&mut encoder)?;
         self.sources(&mut encoder)?;
         self.real_counters(&mut encoder)?;

@@ -9,9 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use causeway_api::balancer::{Connections, HeavyConnection, Notified};
-use causeway_core::cookie::Keys;
-use causeway_core::cookie::notice::Notice;
-use causeway_io::{Adopted, ConnTable, Connection, Directory, Patience, RealId};
+use causeway_core::agent_report::ConnectionNotice;
+use causeway_io::{Adopted, ConnTable, ConnTimeouts, Connection, Directory, RealId};
 
 /// A ring holds 1024 places of a partition; so often it is filled up.
 const TICK: Duration = Duration::from_millis(20);
@@ -48,22 +47,22 @@ impl Places {
             directory: Arc::new(directory),
         };
         let kept = places.clone();
-        let patience = Patience {
+        let timeouts = ConnTimeouts {
             open: idle,
-            ..Patience::default()
+            ..ConnTimeouts::default()
         };
         thread::Builder::new()
             .name("places".to_owned())
-            .spawn(move || kept.run(&patience, adopting))?;
+            .spawn(move || kept.run(&timeouts, adopting))?;
         Ok(places)
     }
 
-    fn run(&self, patience: &Patience, adopting: Duration) {
+    fn run(&self, timeouts: &ConnTimeouts, adopting: Duration) {
         let start = Instant::now();
         loop {
             let mut keeper = self.keeper();
-            let share = keeper.table.places().div_ceil(TICKS_OF_A_SWEEP);
-            keeper.table.sweep(start.elapsed(), share, patience);
+            let share = keeper.table.slots().div_ceil(TICKS_OF_A_SWEEP);
+            keeper.table.sweep(start.elapsed(), share, timeouts);
             if start.elapsed() >= adopting {
                 keeper.table.top_up();
             }
@@ -77,16 +76,11 @@ impl Places {
         self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The keys of cookies, by which agents sign.
-    pub fn keys(&self) -> causeway_io::Result<Option<Keys>> {
-        self.directory.keys()
-    }
-
     /// Takes back the places of connections that have ended at their servers.
-    pub fn end(&self, notices: &[Notice]) {
+    pub fn end(&self, notices: &[ConnectionNotice]) {
         let mut keeper = self.keeper();
         for notice in notices {
-            let found = keeper.table.find(notice.client, notice.vip, notice.word);
+            let found = keeper.table.find(notice.client, notice.vip, notice.token);
             if found.is_some_and(|found| keeper.table.release(&found)) {
                 keeper.told.ended += 1;
             }
@@ -94,16 +88,16 @@ impl Places {
     }
 
     /// Puts connections that another balancer kept into their places.
-    pub fn adopt(&self, notices: &[Notice]) {
+    pub fn adopt(&self, notices: &[ConnectionNotice]) {
         // A map that cannot be read is as good as a server that is not there.
-        let seed = self.directory.place_seed().ok();
+        let seed = self.directory.slot_seed().ok();
         for notice in notices {
             let route = self.directory.route(notice.vip, notice.id).ok().flatten();
             let mut keeper = self.keeper();
             let adopted = match (route, seed) {
                 (Some(route), Some(seed)) => {
                     let ends = (notice.client, notice.vip);
-                    keeper.table.adopt(seed, ends, notice.word, &route)
+                    keeper.table.adopt(seed, ends, notice.token, &route)
                 }
                 _ => Adopted::Taken,
             };
@@ -161,7 +155,7 @@ impl Places {
 type Identity = (u32, SocketAddr, SocketAddr);
 
 fn identity(connection: &Connection) -> Identity {
-    (connection.place, connection.client, connection.vip)
+    (connection.slot, connection.client, connection.vip)
 }
 
 /// The `count` heaviest senders of `now`, whose packets were counted `seconds` before.
@@ -197,7 +191,7 @@ mod tests {
     #[test]
     fn a_place_that_changed_hands_counts_for_its_new_connection_alone() {
         let connection = |place, client: u8, packets| Connection {
-            place,
+            slot: place,
             client: ([192, 0, 2, client], 4000).into(),
             vip: ([198, 51, 100, 1], 80).into(),
             real: 7,

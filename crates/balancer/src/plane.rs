@@ -2,109 +2,20 @@
 //! What the daemon needs of a data plane.
 //!
 //! The engine is written against [`DataPlane`], so that its tests run without
-//! a kernel; `kernel.rs` puts the real one behind it.
+//! a kernel; `kernel.rs` puts the real one behind it. Both speak the types of `io`.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use causeway_core::hist::Histogram;
-pub use causeway_io::{
-    FlowIdle, FlowTotals, LoadTerms, NextHop, Pick, Picking, SourceRing, VipOptions,
+use causeway_io::abi::{PacketsBytes, Verdict};
+use causeway_io::{
+    FlowIdle, FlowTotals, LoadTerms, NextHop, Picking, Real, RealId, RealStats, SourceRing, Vip,
+    VipId, VipOptions,
 };
 
 use super::cookies::CookiePlane;
-use crate::config::{Config, Encap, Mac, Protocol};
-
-/// Index of a VIP in the data plane; stable across restarts.
-pub type VipId = u32;
-/// Index of a real in the data plane; stable across restarts.
-pub type RealId = u32;
-
-/// What identifies a VIP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct VipAddress {
-    /// Address that clients connect to.
-    pub address: IpAddr,
-    /// Port; 0 means every port.
-    pub port: u16,
-    /// IP protocol number.
-    pub protocol: u8,
-}
-
-impl VipAddress {
-    /// The address of a configured VIP.
-    pub fn of(vip: &crate::config::Vip) -> Self {
-        Self {
-            address: vip.address,
-            port: vip.port,
-            protocol: match vip.protocol {
-                Protocol::Tcp => 6,
-                Protocol::Udp => 17,
-            },
-        }
-    }
-}
-
-/// One server of one VIP. A machine that serves two VIPs is two reals, each
-/// measured and weighted for itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct RealSpec {
-    /// The VIP that it serves; with the address, what identifies it.
-    pub vip: VipId,
-    /// Address of the server.
-    pub address: IpAddr,
-    /// How packets reach it.
-    pub path: Path,
-}
-
-/// How packets reach a real.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Path {
-    /// In an outer IP header to its address.
-    Ipip,
-    /// In UDP behind an outer IP header to its address.
-    Gue,
-    /// In a frame to this address.
-    L2(Mac),
-}
-
-/// Packets and the bytes of their frames.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// Packets.
-    pub packets: u64,
-    /// Bytes of whole frames.
-    pub bytes: u64,
-}
-
-/// Totals of one real since its slot was made, over all CPUs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RealTotals {
-    /// Packets to the real.
-    pub traffic: Traffic,
-    /// Connections that picked it.
-    pub opened: u64,
-    /// Connections that the client closed or reset.
-    pub closed: u64,
-    /// Requests.
-    pub requests: u64,
-    /// Sum of latency samples, in half nanoseconds.
-    pub latency_sum2_ns: u64,
-    /// Number of latency samples, doubled.
-    pub latency_count2: u64,
-}
-
-/// One exit of the data plane.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct VerdictTotals {
-    /// Its word.
-    pub word: &'static str,
-    /// What became of the packets: `tx`, `pass` or `drop`.
-    pub action: &'static str,
-    /// How much left by it.
-    pub traffic: Traffic,
-}
+use crate::config::{Config, Encap};
 
 /// Finds the next hop in the kernel's tables.
 pub trait Resolve: Send + Sync {
@@ -138,17 +49,17 @@ pub trait DataPlane: CookiePlane + Send {
     /// Sets where encapsulated packets go, and the outer header.
     fn set_next_hop(&mut self, next_hop: &NextHop) -> anyhow::Result<()>;
     /// Every VIP that the data plane knows.
-    fn vips(&self) -> anyhow::Result<Vec<(VipId, VipAddress)>>;
+    fn vips(&self) -> anyhow::Result<Vec<(VipId, Vip)>>;
     /// Adds a VIP, or finds it. A new one has no ring and drops its packets.
-    fn set_vip(&mut self, vip: VipAddress) -> anyhow::Result<VipId>;
+    fn set_vip(&mut self, vip: Vip) -> anyhow::Result<VipId>;
     /// Sets what a VIP has besides its ring.
     fn set_vip_options(&mut self, id: VipId, options: VipOptions) -> anyhow::Result<()>;
     /// Removes a VIP with its reals; its packets go to the kernel from now on.
     fn remove_vip(&mut self, id: VipId) -> anyhow::Result<()>;
     /// Every real that the data plane knows.
-    fn reals(&self) -> anyhow::Result<Vec<(RealId, RealSpec)>>;
-    /// Adds a real, or finds it and gives it this path.
-    fn set_real(&mut self, real: RealSpec) -> anyhow::Result<RealId>;
+    fn reals(&self) -> anyhow::Result<Vec<(RealId, Real)>>;
+    /// Adds a real, or finds it and has packets reach it in this way.
+    fn set_real(&mut self, real: Real) -> anyhow::Result<RealId>;
     /// Removes a real, which must not be in a ring; its flows are picked anew.
     fn remove_real(&mut self, id: RealId) -> anyhow::Result<()>;
     /// Replaces the rings of VIPs; each at once, none of them empty for a moment.
@@ -182,11 +93,11 @@ pub trait DataPlane: CookiePlane + Send {
     /// How long it has counted, the time of former daemons included.
     fn age(&self) -> Duration;
     /// Totals of every exit, in the data plane's order.
-    fn verdicts(&self) -> anyhow::Result<Vec<VerdictTotals>>;
+    fn verdicts(&self) -> anyhow::Result<Vec<(Verdict, PacketsBytes)>>;
     /// Totals of the VIPs, by id.
-    fn vip_totals(&self) -> anyhow::Result<Vec<(VipId, Traffic)>>;
+    fn vip_totals(&self) -> anyhow::Result<Vec<(VipId, PacketsBytes)>>;
     /// Totals of the reals, by id.
-    fn real_totals(&self) -> anyhow::Result<Vec<(RealId, RealTotals)>>;
+    fn real_stats(&self) -> anyhow::Result<Vec<(RealId, RealStats)>>;
     /// Latency histogram of a real since its slot was made.
     fn histogram(&self, id: RealId) -> anyhow::Result<Histogram>;
 }

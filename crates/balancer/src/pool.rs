@@ -6,14 +6,13 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use causeway_api::Moment;
 use causeway_api::balancer::Epoch;
 use causeway_core::control::{Controller, Decision, Law, Member, Params, Reading};
-use causeway_core::select::{self, Awrr, Loaded, RealKey, RingSize};
+use causeway_core::select::{self, Awrr, Loaded, RealKey};
+use causeway_io::{Pick, Picking, RealId, SourceRing, VipId};
 
 use super::decisions::Decisions;
-use super::plane::{Pick, Picking, RealId, SourceRing, VipId};
-use crate::config::{Control, Fragments, LoadSource, Otherwise, Real, Scheduler, Source, Vip};
+use super::rings;
+use crate::config::{Control, Fallback, LoadSource, Real, Scheduler, Source, Vip};
 
-/// Rings take whole numbers: one unit of configured weight is this many.
-const RING_UNIT: f64 = 1000.0;
 /// Turns that a plan of the least loaded reals holds, as a multiple of the flows of
 /// the last interval and of the number of reals, and at most.
 const PLAN_AHEAD: usize = 4;
@@ -58,7 +57,7 @@ struct InRingMember {
 /// What a controller goes by, and since when it had to do without its agents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Latency {
-    /// Whether the last interval went by what clients felt.
+    /// Whether the last interval went by the latency of clients.
     pub by_clients: bool,
     /// Intervals that went by responses, although the configuration says clients.
     pub fallbacks: u64,
@@ -76,7 +75,7 @@ pub struct PoolMember {
     /// Load by the last interval; `None` if it is not known or of no interest.
     pub load: Option<f64>,
     /// Part of a half sample of its clients that is left for the next interval.
-    pub felt_rest: f64,
+    pub latency_rest: f64,
     /// Part of a flow that ageing has still to take off its load.
     pub aged: f64,
     /// What happened, oldest epoch first.
@@ -106,7 +105,7 @@ impl Pool {
                 weight: configured(real),
                 fit: former.is_none_or(|former| former.is_fit(id)),
                 load: None,
-                felt_rest: 0.0,
+                latency_rest: 0.0,
                 aged: 0.0,
                 history: VecDeque::new(),
                 decisions: Decisions::default(),
@@ -274,7 +273,7 @@ impl Pool {
         Picking {
             pick: match scheduler {
                 Scheduler::Maglev | Scheduler::Hash => Pick::Hash,
-                Scheduler::Latency if goes_by_address(&self.vip) => Pick::Hash,
+                Scheduler::Latency if rings::goes_by_address(&self.vip) => Pick::Hash,
                 Scheduler::RoundRobin | Scheduler::WeightedRoundRobin => Pick::Turn,
                 Scheduler::Latency | Scheduler::Awrr | Scheduler::LeastLoaded => Pick::Turn,
                 Scheduler::P2c => Pick::Two,
@@ -415,7 +414,7 @@ impl Pool {
         }
         let members = self.members.iter();
         let members = members.map(|member| (member.id, member.weight));
-        build_ring(&self.vip, members, self.seed)
+        rings::of_vip(&self.vip, members, self.seed)
     }
 
     /// The rings of client prefixes, for the weights in force.
@@ -423,7 +422,7 @@ impl Pool {
         let ring = |source: &Source| SourceRing {
             prefixes: source.from.clone(),
             ring: self.source_ring(source),
-            strict: source.otherwise == Otherwise::Drop,
+            strict: source.fallback == Fallback::Drop,
         };
         self.vip.sources.iter().map(ring).collect()
     }
@@ -436,7 +435,7 @@ impl Pool {
             true => (member.id, member.weight),
             false => (member.id, 0.0),
         });
-        ring_of(&self.vip, weights, self.seed)
+        rings::of_members(&self.vip, weights, self.seed)
     }
 
     /// Builds the ring that was set last once more.
@@ -446,7 +445,7 @@ impl Pool {
         };
         let members = in_ring.members.iter();
         let members = members.map(|member| (member.id, member.weight));
-        build_ring(&self.vip, members, self.seed)
+        rings::of_vip(&self.vip, members, self.seed)
     }
 
     /// Notes that the data plane has the ring of the weights in force.
@@ -459,56 +458,6 @@ impl Pool {
     pub fn ring_is_unknown(&mut self) {
         self.in_ring = None;
     }
-}
-
-/// The ring of a VIP that begins with its configured weights, as indices of its
-/// reals: it can be built before the data plane has given them ids.
-pub fn first_ring(vip: &Vip, seed: u64) -> Vec<u32> {
-    build_ring(vip, (0..).zip(vip.reals.iter().map(configured)), seed)
-}
-
-/// The VIP's own ring: without the reals that some clients have for themselves.
-fn build_ring(vip: &Vip, reals: impl Iterator<Item = (u32, f64)>, seed: u64) -> Vec<u32> {
-    let shared =
-        vip.reals
-            .iter()
-            .zip(reals)
-            .map(|(real, (id, weight))| match vip.is_reserved(real) {
-                true => (id, 0.0),
-                false => (id, weight),
-            });
-    ring_of(vip, shared, seed)
-}
-
-/// A ring of these ids and weights, which are in the order of the VIP's reals.
-fn ring_of(vip: &Vip, reals: impl Iterator<Item = (u32, f64)>, seed: u64) -> Vec<u32> {
-    let size = RingSize::for_pool(vip.reals.len());
-    let pool: Vec<select::Member> = vip
-        .reals
-        .iter()
-        .zip(reals)
-        .map(|(real, (id, weight))| select::Member {
-            key: RealKey::from(real.address),
-            id,
-            weight: (weight * RING_UNIT).round() as u32,
-        })
-        .collect();
-    match vip.scheduler {
-        Scheduler::Hash => select::uniform(&pool, size),
-        Scheduler::Maglev => select::maglev(&pool, size),
-        Scheduler::Latency if goes_by_address(vip) => select::maglev(&pool, size),
-        Scheduler::RoundRobin => select::equal_turns(&pool, seed),
-        Scheduler::Latency
-        | Scheduler::WeightedRoundRobin
-        | Scheduler::P2c
-        | Scheduler::Awrr
-        | Scheduler::LeastLoaded => select::turns(&pool, seed),
-    }
-}
-
-/// Whether fragments have to find the real of their first packet, by addresses alone.
-fn goes_by_address(vip: &Vip) -> bool {
-    vip.fragments == Fragments::Forward
 }
 
 /// The weight that a real is meant to have: none while it drains.

@@ -8,13 +8,13 @@ use causeway_api::balancer::{
     SourceView, Stats, VipView,
 };
 use causeway_api::{Moment, VerdictView};
-use causeway_io::CookieTotals;
+use causeway_io::abi::PacketsBytes;
+use causeway_io::{CookieTotals, RealStats, VipId};
 
 use super::cookies::{self, Ids};
 use super::engine::Engine;
-use super::meter::Meter;
-use super::plane::{RealTotals, Traffic, VipId};
 use super::pool::{Pool, PoolMember};
+use super::real_counters::RealCounters;
 use crate::config::{Control, Real, Source};
 
 /// Everything that `causeway stats` shows.
@@ -23,15 +23,15 @@ pub fn stats(engine: &Engine, at: Moment) -> anyhow::Result<Stats> {
     Ok(Stats {
         at,
         verdicts: verdicts
-            .map(|verdict| VerdictView {
-                verdict: verdict.word.to_owned(),
-                action: verdict.action.to_owned(),
-                packets: verdict.traffic.packets,
-                bytes: verdict.traffic.bytes,
+            .map(|(verdict, counter)| VerdictView {
+                verdict: verdict.as_str().to_owned(),
+                action: verdict.action().as_str().to_owned(),
+                packets: counter.packets,
+                bytes: counter.bytes,
             })
             .collect(),
         flow_table: flow_table(engine),
-        client_reports: engine.reports().counts(),
+        agent_reports: engine.reports().counts(),
         vips: vips(engine)?,
     })
 }
@@ -39,7 +39,7 @@ pub fn stats(engine: &Engine, at: Moment) -> anyhow::Result<Stats> {
 fn flow_table(engine: &Engine) -> FlowTableView {
     let totals = engine.plane().flow_totals();
     FlowTableView {
-        places: totals.places,
+        places: totals.slots,
         flows: totals.flows,
         udp_idle: totals.udp_idle,
         udp_drained: totals.udp_drained,
@@ -50,7 +50,7 @@ fn flow_table(engine: &Engine) -> FlowTableView {
 
 /// The VIPs with their reals.
 pub fn vips(engine: &Engine) -> anyhow::Result<Vec<VipView>> {
-    let traffic: HashMap<VipId, Traffic> = engine.plane().vip_totals()?.into_iter().collect();
+    let traffic: HashMap<VipId, PacketsBytes> = engine.plane().vip_totals()?.into_iter().collect();
     let totals: HashMap<VipId, CookieTotals> =
         engine.plane().cookie_totals()?.into_iter().collect();
     let pools = engine.pools().iter();
@@ -76,13 +76,19 @@ fn source_view(source: &Source, picked: u64) -> SourceView {
     SourceView {
         from: source.from.iter().map(prefix).collect(),
         reals: source.reals.iter().map(ToString::to_string).collect(),
-        otherwise: source.otherwise.to_string(),
+        fallback: source.fallback.to_string(),
         exclusive: source.exclusive,
         picked,
     }
 }
 
-fn vip(engine: &Engine, pool: &Pool, traffic: Traffic, cookie: CookieView, ids: &Ids) -> VipView {
+fn vip(
+    engine: &Engine,
+    pool: &Pool,
+    traffic: PacketsBytes,
+    cookie: CookieView,
+    ids: &Ids,
+) -> VipView {
     let vip = pool.vip();
     VipView {
         name: vip.name.clone(),
@@ -97,8 +103,8 @@ fn vip(engine: &Engine, pool: &Pool, traffic: Traffic, cookie: CookieView, ids: 
         latency: vip.latency.to_string(),
         latency_fallbacks: pool.latency().fallbacks,
         reals_up: engine.reals_up(pool),
-        need: vip.need,
-        ready: engine.reals_up(pool) >= vip.need,
+        min_healthy: vip.min_healthy,
+        ready: engine.reals_up(pool) >= vip.min_healthy,
         announced: engine.is_announced(vip.address),
         packets: traffic.packets,
         bytes: traffic.bytes,
@@ -123,8 +129,8 @@ fn real(
     config: &Real,
     member: &PoolMember,
 ) -> RealView {
-    let meter = engine.meter(member.id);
-    let totals = meter.map_or_else(RealTotals::default, |meter| *meter.totals());
+    let counters = engine.counters(member.id);
+    let totals = counters.map_or_else(RealStats::default, |counters| *counters.totals());
     let decision = pool.decision().and_then(|all| all.reals.get(index));
     let idle = match pool.vip().control {
         Control::Off => ("off", "no controller"),
@@ -154,14 +160,14 @@ fn real(
         wanted_weight: decision.map_or(member.weight, |own| own.weight),
         reason: decision.map_or(idle.0, |own| own.reason.word()).to_owned(),
         reason_text: decision.map_or_else(|| idle.1.to_owned(), |own| own.reason.to_string()),
-        packets: totals.traffic.packets,
-        bytes: totals.traffic.bytes,
-        connections_opened: totals.opened,
-        connections_closed: totals.closed,
-        connections_active: meter.map_or(0, Meter::active),
+        packets: totals.packets,
+        bytes: totals.bytes,
+        connections_opened: totals.conns_opened,
+        connections_closed: totals.conns_closed,
+        connections_active: counters.map_or(0, RealCounters::active),
         load: member.load,
         requests: totals.requests,
-        latency: meter.map_or_else(LatencyView::default, Meter::latency),
+        latency: counters.map_or_else(LatencyView::default, RealCounters::latency),
     }
 }
 

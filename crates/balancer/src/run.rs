@@ -9,14 +9,13 @@ use causeway_api::Moment;
 use causeway_api::balancer::Status;
 use causeway_io::{LoadBalancer, Started};
 use causeway_service::process::{Listeners, Process};
-use tracing::{info, warn};
+use tracing::info;
 
+use crate::agent_reports::ReportListener;
 use crate::api::Shared;
 use crate::config::Config;
 use crate::engine::Engine;
-use crate::felt::Ear;
 use crate::kernel::KernelPlane;
-use crate::notices::Notices;
 use crate::serve;
 
 /// Takes the data plane down.
@@ -30,20 +29,15 @@ pub fn detach(config: &Config) -> anyhow::Result<()> {
 pub fn run(process: Process, file: PathBuf, config: Config) -> anyhow::Result<()> {
     let listeners = Listeners::bind(&config.socket, config.http)?;
     let (plane, started) = KernelPlane::start(&config)?;
-    let ear = config.clients.as_ref();
-    let ear = ear.map(|clients| Ear::bind(clients.listen)).transpose()?;
-    let notices = config.stateful.listen.map(Notices::bind).transpose()?;
-    if notices.is_some() && config.cookies.is_none() {
-        warn!(
-            "agents are heard by their signature, and there are no keys: name the keys file under [cookie], or places come back by ageing alone"
-        );
-    }
-    // Only an empty balancer has something to learn, and only by notices.
-    let adopting = match started.took_over || notices.is_none() {
+    let reports = config.agent_reports.as_ref();
+    let reports = reports.map(|reports| ReportListener::bind(reports.listen));
+    let reports = reports.transpose()?;
+    // Only an empty balancer has something to learn, and only of agents.
+    let learning = match started.took_over || reports.is_none() {
         true => Duration::ZERO,
-        false => config.stateful.adopt,
+        false => config.stateful.learn_period,
     };
-    let places = plane.keep_places(config.stateful.idle, adopting)?;
+    let places = plane.keep_places(config.stateful.idle, learning)?;
     let status = status(&file, &config, &started);
     let engine = match Engine::start(Box::new(plane), config.clone(), Moment::now()) {
         Ok(engine) => engine,
@@ -56,11 +50,8 @@ pub fn run(process: Process, file: PathBuf, config: Config) -> anyhow::Result<()
     };
     started.log(&config.interface, config.xdp_mode, &config.summary());
     listeners.announce();
-    if let Some(ear) = ear {
-        ear.serve(engine.reports().clone())?;
-    }
-    if let (Some(notices), Some(places)) = (notices, &places) {
-        notices.serve(places.clone(), adopting)?;
+    if let Some(reports) = reports {
+        reports.serve(engine.reports().clone(), places.clone(), learning)?;
     }
     let shared = Arc::new(Shared::new(engine, status, file.clone()).with_places(places));
     serve::serve(process, shared, listeners)?;

@@ -8,12 +8,14 @@
 use std::collections::{HashMap, HashSet};
 
 use anyhow::Context;
+use causeway_io::{self as io, NextHop, RealId, VipId, VipOptions};
 use tracing::debug;
 
 use super::engine::{Engine, GATEWAY_PATIENCE};
-use super::meter::Meter;
-use super::plane::{NextHop, Path, RealId, RealSpec, Route, VipAddress, VipId, VipOptions};
-use super::pool::{self, Pool};
+use super::plane::Route;
+use super::pool::Pool;
+use super::real_counters::RealCounters;
+use super::rings;
 use crate::config::{Config, FlowLimit, Forwarding, Fragments, Real, Vip};
 
 /// The way to the reals in force.
@@ -34,8 +36,8 @@ struct Done {
     /// VIPs whose options may be others.
     options: Vec<VipId>,
     reals: Vec<RealId>,
-    /// Reals whose path was another, with that.
-    paths: Vec<RealSpec>,
+    /// Reals that packets reached in another way, with that.
+    ways: Vec<io::Real>,
     /// VIPs that were there and may pick otherwise now.
     picking: bool,
     /// VIPs whose rings may have been swapped.
@@ -47,13 +49,13 @@ struct Done {
 /// A state to come.
 struct Staged {
     pools: Vec<Pool>,
-    meters: HashMap<RealId, Meter>,
+    counters: HashMap<RealId, RealCounters>,
 }
 
 /// What the data plane holds before a change.
 struct Present {
-    vips: HashMap<VipAddress, VipId>,
-    reals: HashMap<(VipId, std::net::IpAddr), (RealId, RealSpec)>,
+    vips: HashMap<io::Vip, VipId>,
+    reals: HashMap<(VipId, std::net::IpAddr), (RealId, io::Real)>,
 }
 
 impl Engine {
@@ -110,12 +112,12 @@ impl Engine {
         let mut rings = Vec::new();
         // A VIP drops packets from when it is there until it has a ring. So the
         // rings of new ones are built first, and new ones come last.
-        let is_new = |vip: &&Vip| !present.vips.contains_key(&VipAddress::of(vip));
+        let is_new = |vip: &&Vip| !present.vips.contains_key(&vip.key());
         let first_rings: Vec<_> = config
             .vips
             .iter()
             .filter(is_new)
-            .map(|vip| pool::first_ring(vip, self.seed))
+            .map(|vip| rings::first(vip, self.seed))
             .collect();
         for vip in config.vips.iter().filter(|vip| !is_new(vip)) {
             let mut pool = self.stage_pool(config, vip, &present, done)?;
@@ -134,7 +136,7 @@ impl Engine {
             ));
             pools.push(pool);
         }
-        let meters = self.new_meters(&pools)?;
+        let counters = self.new_counters(&pools)?;
         if !rings.is_empty() {
             done.rings = rings.iter().map(|(id, _)| *id).collect();
             self.plane.set_rings(&rings)?;
@@ -146,10 +148,9 @@ impl Engine {
                 pool.ring_is_set();
             }
         }
-        let order: HashMap<VipAddress, usize> =
-            config.vips.iter().map(VipAddress::of).zip(0..).collect();
-        pools.sort_by_key(|pool| order.get(&VipAddress::of(pool.vip())).copied());
-        Ok(Staged { pools, meters })
+        let order: HashMap<io::Vip, usize> = config.vips.iter().map(Vip::key).zip(0..).collect();
+        pools.sort_by_key(|pool| order.get(&pool.vip().key()).copied());
+        Ok(Staged { pools, counters })
     }
 
     fn present(&self) -> anyhow::Result<Present> {
@@ -170,7 +171,7 @@ impl Engine {
         present: &Present,
         done: &mut Done,
     ) -> anyhow::Result<Pool> {
-        let address = VipAddress::of(vip);
+        let address = vip.key();
         let id = self.plane.set_vip(address)?;
         if !present.vips.contains_key(&address) {
             done.vips.push(id);
@@ -183,13 +184,13 @@ impl Engine {
             let real = self.plane.set_real(wanted)?;
             match present.reals.get(&(id, wanted.address)) {
                 None => done.reals.push(real),
-                Some((_, before)) if *before != wanted => done.paths.push(*before),
+                Some((_, before)) if *before != wanted => done.ways.push(*before),
                 Some(_) => {}
             }
             reals.push(real);
         }
         self.stage_cookies(config, vip, id, &reals)?;
-        let same = |pool: &&Pool| VipAddress::of(pool.vip()) == address;
+        let same = |pool: &&Pool| pool.vip().key() == address;
         let former = self.pools.iter().find(same);
         let rules = (&config.control, config.law);
         let pool = Pool::new(vip.clone(), id, &reals, rules, former, self.seed);
@@ -210,39 +211,42 @@ impl Engine {
         }
     }
 
-    /// Meters of the reals that have none yet.
-    fn new_meters(&self, pools: &[Pool]) -> anyhow::Result<HashMap<RealId, Meter>> {
-        let totals: HashMap<_, _> = self.plane.real_totals()?.into_iter().collect();
+    /// Counters of the reals that have none yet.
+    fn new_counters(&self, pools: &[Pool]) -> anyhow::Result<HashMap<RealId, RealCounters>> {
+        let totals: HashMap<_, _> = self.plane.real_stats()?.into_iter().collect();
         let former: HashSet<RealId> = real_ids(&self.pools).collect();
         let age = self.plane.age();
         real_ids(pools)
             .filter(|id| !former.contains(id))
             .map(|id| {
                 let totals = totals.get(&id).copied().unwrap_or_default();
-                Ok((id, Meter::new(totals, self.plane.histogram(id)?, age)))
+                Ok((
+                    id,
+                    RealCounters::new(totals, self.plane.histogram(id)?, age),
+                ))
             })
             .collect()
     }
 
     /// Takes the new state; nothing here can fail.
     fn commit(&mut self, config: Config, way: Option<Way>, mut staged: Staged) {
-        let mut former: HashMap<VipAddress, Pool> = std::mem::take(&mut self.pools)
+        let mut former: HashMap<io::Vip, Pool> = std::mem::take(&mut self.pools)
             .into_iter()
-            .map(|pool| (VipAddress::of(pool.vip()), pool))
+            .map(|pool| (pool.vip().key(), pool))
             .collect();
         for pool in &mut staged.pools {
-            let address = VipAddress::of(pool.vip());
+            let address = pool.vip().key();
             self.gone.remove(&address);
             if let Some(former) = former.remove(&address) {
                 pool.take_history(former);
             }
         }
         self.gone.extend(former.into_keys());
-        self.meters.extend(staged.meters);
+        self.counters.extend(staged.counters);
         let used: HashSet<RealId> = real_ids(&staged.pools).collect();
-        self.meters.retain(|id, _| used.contains(id));
+        self.counters.retain(|id, _| used.contains(id));
         self.pools = staged.pools;
-        let keys = config.clients.as_ref().map(|clients| clients.keys);
+        let keys = config.agent_reports.as_ref().map(|reports| reports.keys);
         self.reports.set_keys(keys);
         self.config = config;
         if let Some(way) = way {
@@ -259,7 +263,7 @@ impl Engine {
         if done.keys {
             self.stage_cookie_keys(&self.config.clone())?;
         }
-        for real in done.paths {
+        for real in done.ways {
             self.plane.set_real(real)?;
         }
         self.restore_numbers()?;
@@ -305,7 +309,7 @@ impl Engine {
     /// Removes the VIPs that are gone, the reals that our VIPs no longer have and,
     /// when the file is to be the whole truth, every VIP that it does not name.
     fn remove_others(&mut self) -> anyhow::Result<()> {
-        let wanted: HashSet<VipAddress> = self.config.vips.iter().map(VipAddress::of).collect();
+        let wanted: HashSet<io::Vip> = self.config.vips.iter().map(Vip::key).collect();
         for (id, vip) in self.plane.vips()? {
             if self.gone.contains(&vip) || (self.config.reconcile && !wanted.contains(&vip)) {
                 self.plane.remove_vip(id)?;
@@ -317,29 +321,6 @@ impl Engine {
         for (id, real) in self.plane.reals()? {
             if ours.contains(&real.vip) && !used.contains(&id) {
                 self.plane.remove_real(id)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives the data plane the rings that it lacks.
-    pub(super) fn set_rings(&mut self) -> anyhow::Result<()> {
-        let stale = || self.pools.iter().filter(|pool| pool.ring_is_stale());
-        let rings: Vec<_> = stale().map(|pool| (pool.id(), pool.ring())).collect();
-        if rings.is_empty() {
-            return Ok(());
-        }
-        self.plane.set_rings(&rings)?;
-        self.rings_set.0 += rings.len() as u64;
-        self.rings_set.1 += rings.iter().map(|(_, ring)| ring.len() as u64).sum::<u64>();
-        for pool in self.pools.iter_mut().filter(|pool| pool.ring_is_stale()) {
-            let sources = pool.source_rings();
-            if !sources.is_empty() {
-                self.plane.set_sources(pool.id(), &sources)?;
-            }
-            pool.ring_is_set();
-            if pool.begins_anew() {
-                self.plane.set_turn(pool.id(), 0)?;
             }
         }
         Ok(())
@@ -360,14 +341,14 @@ fn vip_options(vip: &Vip) -> VipOptions {
     }
 }
 
-fn real_spec(vip: VipId, forwarding: Forwarding, real: &Real) -> RealSpec {
-    RealSpec {
+fn real_spec(vip: VipId, forwarding: Forwarding, real: &Real) -> io::Real {
+    io::Real {
         vip,
         address: real.address,
-        path: match (forwarding, real.mac) {
-            (Forwarding::Gue, _) => Path::Gue,
-            (_, Some(mac)) => Path::L2(mac),
-            (_, None) => Path::Ipip,
+        forwarding: match (forwarding, real.mac) {
+            (Forwarding::Gue, _) => io::Forwarding::Gue,
+            (_, Some(mac)) => io::Forwarding::L2(mac.0),
+            (_, None) => io::Forwarding::Ipip,
         },
     }
 }

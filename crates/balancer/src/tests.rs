@@ -5,11 +5,12 @@ use std::path::Path;
 
 use causeway_api::Moment;
 use causeway_core::control::Law;
+use causeway_io::Pick;
 
 use super::decisions;
 use super::engine::{Engine, EngineError};
 use super::fake::FakePlane;
-use super::plane::{DataPlane, Path as RealPath, Pick, RealSpec, VipAddress};
+use super::plane::DataPlane;
 use crate::config::{Config, Control, Fragments};
 
 pub const MS: u64 = 1_000_000;
@@ -290,10 +291,10 @@ fn a_restart_keeps_ids_and_removes_what_the_file_no_longer_names() {
     let bench = Bench::new(WEB);
     let mut plane = bench.plane.clone();
     drop(bench);
-    let stray = RealSpec {
+    let stray = causeway_io::Real {
         vip: 0,
         address: "10.0.0.9".parse().unwrap(),
-        path: RealPath::Ipip,
+        forwarding: causeway_io::Forwarding::Ipip,
     };
     plane.set_real(stray).unwrap();
     let third = plane.state().real("10.0.0.3");
@@ -328,10 +329,10 @@ fn a_restart_goes_on_with_the_weights_in_the_rings() {
 #[test]
 fn without_reconcile_strangers_stay() {
     let mut plane = FakePlane::default();
-    let stranger = VipAddress {
+    let stranger = causeway_io::Vip {
         address: "192.0.2.9".parse().unwrap(),
         port: 9,
-        protocol: 6,
+        protocol: causeway_io::Protocol::Tcp,
     };
     plane.set_vip(stranger).unwrap();
     let text = format!("reconcile = false\n{WEB}");
@@ -442,10 +443,10 @@ fn a_restart_does_not_take_old_connections_for_open_ones() {
     let bench = Bench::new(WEB);
     {
         let mut state = bench.plane.state();
-        state.totals.get_mut(&0).unwrap().opened = 96_000;
+        state.totals.get_mut(&0).unwrap().conns_opened = 96_000;
         state.age = std::time::Duration::from_secs(86_400);
     }
     let plane = bench.plane.clone();
     let bench = Bench::on(plane, WEB);
-    assert_eq!(bench.engine.meter(0).unwrap().active(), 1_000);
+    assert_eq!(bench.engine.counters(0).unwrap().active(), 1_000);
 }

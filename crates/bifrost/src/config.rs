@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use crate::types::PathId;
-use crate::wire::{DATA_HEADER_LEN, TAG_LEN};
+use crate::wire::{Credit, DATA_HEADER_LEN, TAG_LEN};
 
 /// How a group of a flow's packets gets its path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,16 +34,16 @@ pub enum Rto {
 
 /// A shared secret. Its id travels in each datagram.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Key {
+pub struct TunnelKey {
     /// 1 to 255.
     pub id: u8,
     /// 32 random bytes.
     pub secret: [u8; 32],
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for TunnelKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Key {{ id: {}, secret: hidden }}", self.id)
+        write!(f, "TunnelKey {{ id: {}, secret: hidden }}", self.id)
     }
 }
 
@@ -53,14 +53,14 @@ impl fmt::Debug for Key {
 /// To rotate: give both ends the new key as `also`, then make it `send` at both (the
 /// old one `also`), then remove the old one. No packet is lost on the way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Keys {
+pub struct TunnelKeys {
     /// Seals, and opens.
-    pub send: Option<Key>,
+    pub send: Option<TunnelKey>,
     /// Opens only.
-    pub also: Option<Key>,
+    pub also: Option<TunnelKey>,
 }
 
-/// What the engine may hold on to.
+/// What the engine may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Frames under way, sent but not known to be delivered: references to the
@@ -91,15 +91,27 @@ impl Default for Limits {
     }
 }
 
-/// A tunnel's settings. [`Config::default`] is what an operator should run.
+impl Limits {
+    /// What is granted to the peer. A quarter is a reserve: for what the peer has abandoned
+    /// and this end has not, and for the chunk whose turn it is.
+    pub(crate) fn credit(&self) -> Credit {
+        let kib = (self.chunk_bytes - self.chunk_bytes / 4) / 1024;
+        Credit {
+            chunks: self.chunks - self.chunks / 4,
+            kib: u32::try_from(kib).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+/// A tunnel's settings. [`TransportConfig::default`] is what an operator should run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct TransportConfig {
     /// How paths are chosen.
     pub schedule: Schedule,
-    /// Bytes of a flow after which its path is thought over again.
+    /// Bytes of a flow after which its path is chosen anew.
     pub group_bytes: u32,
-    /// A flow changes its path only for one that is better by more than this.
-    pub delta_ns: u64,
+    /// A flow switches its path only for one that is better by more than this.
+    pub switch_gain_ns: u64,
     /// The retransmission timeout.
     pub rto: Rto,
     /// An acknowledgement is sent after this many chunks, 1 to 128,
@@ -108,44 +120,44 @@ pub struct Config {
     pub ack_delay_ns: u64,
     /// Queueing delay that a path's window aims at, over its lowest RTT.
     pub queue_target_ns: u64,
-    /// Where flows with little to send are beside bulk, so much is read beyond what the windows
-    /// let through, as time that sending it takes (at most a quarter of `give_up_ns`, half of
-    /// `limits.flow_bytes`, and 512 frames): flows take turns in it, so that nobody waits for
+    /// Where flows with little to send are beside bulk, this much is read beyond what the windows
+    /// let through, as time that sending it takes (at most a quarter of `frame_lifetime_ns`, half of
+    /// `limits.flow_bytes`, and 512 frames): flows take turns in it, so that none waits for
     /// all that another one has.
     pub read_ahead_ns: u64,
     /// A gap in a flow is waited for this long, or four times the slowest live path's
     /// RTT if that is longer; then it is skipped.
-    pub hold_ns: u64,
-    /// A frame is given up this long after it was read,
-    pub give_up_ns: u64,
-    /// or after one of its chunks was sent this often.
-    pub give_up_tries: u8,
+    pub reorder_timeout_ns: u64,
+    /// A frame is abandoned this long after it was read,
+    pub frame_lifetime_ns: u64,
+    /// or when one of its chunks was sent this often and is lost again.
+    pub max_transmissions: u8,
     /// Flows are told apart by this many numbers, a power of two up to 65,536. Two
     /// guests' flows with the same number share one order.
     pub flows: u32,
     /// Caps.
     pub limits: Limits,
-    /// Keys, if any.
-    pub keys: Keys,
+    /// TunnelKeys, if any.
+    pub keys: TunnelKeys,
 }
 
-impl Default for Config {
+impl Default for TransportConfig {
     fn default() -> Self {
-        Config {
+        TransportConfig {
             schedule: Schedule::default(),
             group_bytes: 65_536,
-            delta_ns: 100_000,
+            switch_gain_ns: 100_000,
             rto: Rto::default(),
             ack_every: 64,
             ack_delay_ns: 200_000,
             queue_target_ns: 1_000_000,
             read_ahead_ns: 20_000_000,
-            hold_ns: 25_000_000,
-            give_up_ns: 200_000_000,
-            give_up_tries: 10,
+            reorder_timeout_ns: 25_000_000,
+            frame_lifetime_ns: 200_000_000,
+            max_transmissions: 10,
             flows: 16_384,
             limits: Limits::default(),
-            keys: Keys::default(),
+            keys: TunnelKeys::default(),
         }
     }
 }
@@ -169,17 +181,18 @@ impl PathConfig {
         if self.peer.is_ipv4() { 28 } else { 48 }
     }
 
-    pub(crate) fn chunk_room(&self, mtu: u16, sealed: bool) -> u16 {
+    /// The largest chunk that fits an IP packet of `mtu` bytes.
+    pub(crate) fn max_chunk(&self, mtu: u16, sealed: bool) -> u16 {
         let tag = if sealed { TAG_LEN } else { 0 };
         mtu - self.ip_overhead() - (DATA_HEADER_LEN + tag) as u16
     }
 
-    pub(crate) fn check(&self, id: PathId) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self, id: PathId) -> Result<(), TransportConfigError> {
         if id.index() >= PathId::LIMIT {
-            return Err(ConfigError::PathId(id.0));
+            return Err(TransportConfigError::PathId(id.0));
         }
         if self.mtu < MIN_MTU {
-            return Err(ConfigError::Mtu(id.0, self.mtu));
+            return Err(TransportConfigError::Mtu(id.0, self.mtu));
         }
         Ok(())
     }
@@ -187,7 +200,7 @@ impl PathConfig {
 
 /// A setting that makes no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigError {
+pub enum TransportConfigError {
     /// Path number out of range.
     #[error("path {0}: numbers go from 0 to 15")]
     PathId(u8),
@@ -218,18 +231,18 @@ pub enum ConfigError {
     /// A second key without a first.
     #[error("keys: `also` without `send`; a tunnel with keys needs one to send with")]
     NoSendKey,
-    /// Key id 0, or twice the same.
+    /// TunnelKey id 0, or twice the same.
     #[error("keys: ids are 1 to 255 and differ from each other, not {0}")]
     KeyId(u8),
 }
 
-impl Config {
+impl TransportConfig {
     /// # Errors
     /// The first setting that is out of range.
-    pub fn check(&self) -> Result<(), ConfigError> {
+    pub fn check(&self) -> Result<(), TransportConfigError> {
         const SECOND: u64 = 1_000_000_000;
         if !self.flows.is_power_of_two() || self.flows > 65_536 {
-            return Err(ConfigError::Flows(self.flows));
+            return Err(TransportConfigError::Flows(self.flows));
         }
         let rto = match self.rto {
             Rto::Adaptive => 4_000_000,
@@ -238,15 +251,25 @@ impl Config {
         let limits = &self.limits;
         for (name, value, from, to) in [
             ("group_bytes", self.group_bytes.into(), 1, 1 << 30),
-            ("delta_ns", self.delta_ns, 0, SECOND),
+            ("switch_gain_ns", self.switch_gain_ns, 0, SECOND),
             ("rto_ns", rto, 100_000, SECOND),
             ("ack_every", self.ack_every.into(), 1, 128),
             ("ack_delay_ns", self.ack_delay_ns, 0, 10_000_000),
             ("queue_target_ns", self.queue_target_ns, 10_000, SECOND),
             ("read_ahead_ns", self.read_ahead_ns, 0, SECOND),
-            ("hold_ns", self.hold_ns, 100_000, SECOND),
-            ("give_up_ns", self.give_up_ns, 1_000_000, 10 * SECOND),
-            ("give_up_tries", self.give_up_tries.into(), 1, 255),
+            (
+                "reorder_timeout_ns",
+                self.reorder_timeout_ns,
+                100_000,
+                SECOND,
+            ),
+            (
+                "frame_lifetime_ns",
+                self.frame_lifetime_ns,
+                1_000_000,
+                10 * SECOND,
+            ),
+            ("max_transmissions", self.max_transmissions.into(), 1, 255),
             ("frames", limits.frames.into(), 8, 1 << 20),
             ("frame_bytes", limits.frame_bytes, 1 << 17, 1 << 40),
             ("flow_bytes", limits.flow_bytes, 1 << 17, 1 << 40),
@@ -255,7 +278,7 @@ impl Config {
             ("path_window", limits.path_window, 1 << 17, 1 << 32),
         ] {
             if !(from..=to).contains(&value) {
-                return Err(ConfigError::Range {
+                return Err(TransportConfigError::Range {
                     name,
                     value,
                     from,
@@ -267,16 +290,18 @@ impl Config {
     }
 }
 
-impl Keys {
+impl TunnelKeys {
     pub(crate) fn sealed(&self) -> bool {
         self.send.is_some()
     }
 
-    fn check(&self) -> Result<(), ConfigError> {
+    fn check(&self) -> Result<(), TransportConfigError> {
         match (&self.send, &self.also) {
-            (None, Some(_)) => Err(ConfigError::NoSendKey),
-            (Some(key), _) if key.id == 0 => Err(ConfigError::KeyId(0)),
-            (Some(a), Some(b)) if b.id == 0 || a.id == b.id => Err(ConfigError::KeyId(b.id)),
+            (None, Some(_)) => Err(TransportConfigError::NoSendKey),
+            (Some(key), _) if key.id == 0 => Err(TransportConfigError::KeyId(0)),
+            (Some(a), Some(b)) if b.id == 0 || a.id == b.id => {
+                Err(TransportConfigError::KeyId(b.id))
+            }
             _ => Ok(()),
         }
     }

@@ -1,259 +1,234 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! The engine: one end of one tunnel. Here: its state, its settings and the guests' side.
-//! `transmit.rs` sends, `own.rs` what is not the guests', `receive.rs` takes in and
-//! `together.rs` what was merged, `recover.rs` does what time brings, `paths.rs` knows what
-//! paths there are, `conversation.rs` with whom, and `cut.rs` how frames are cut.
+//! The engine: one end of one tunnel. It owns the parts and has each do its own; here are
+//! settings, paths, the guests' side and timeouts, in `engine/transmit.rs` what goes to the
+//! network and in `engine/receive.rs` what comes from it.
 
-use std::collections::VecDeque;
+mod receive;
+mod transmit;
 
-use crate::config::{Config, ConfigError};
-use crate::cut::{Cutter, cut};
-use crate::frames::{FLOW_FRAMES, FrameRef, Frames};
-use crate::metrics::{PathMetrics, TunnelMetrics};
-use crate::path::{Numbers, Path};
-use crate::pending::Pending;
-use crate::refused::Refused;
-use crate::released::Released;
-use crate::reorder::{Bounds, Drops, Reorder};
-use crate::seal::{Greeter, Sealer};
-use crate::sending::{Acked, Lost};
-use crate::types::{Delivery, Event, PathId, Release, Span, Token, Verdict};
-use crate::virtio::MIN_FRAME_LEN;
-use crate::wire::{MAX_CHUNKS, Room};
-
-/// The longest frame.
-pub(crate) const MAX_FRAME_LEN: u32 = crate::VNET_HEADER_LEN as u32 + 65_535;
-/// Events that wait for the caller; the oldest go when nobody asks.
-const EVENTS: usize = 256;
-/// A flow is bulk with a frame of several chunks, or with so much under way; one with so little
-/// has little to send.
-const BULK_BYTES: u32 = 65_536;
-const LITTLE_BYTES: u32 = 16_384;
-/// It stands beside bulk when it sends within this time after some,
-const BESIDE_NS: u64 = 20_000_000;
-/// and is expected to go on for this long.
-const MIXED_NS: u64 = 10_000_000_000;
-/// No more frames than this wait for a window when they are read ahead: half of what a flow may
-/// have.
-const AHEAD_FRAMES: usize = FLOW_FRAMES as usize / 2;
-/// Frames wait at most this often for a look whether they are too old.
-pub(crate) const SWEEP_NS: u64 = 10_000_000;
-
-/// A chunk that is to be sent again.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Again {
-    pub frame: FrameRef,
-    pub index: u8,
-    pub tries: u8,
-    /// The path that lost it, [`PathId::LIMIT`] for none.
-    pub from: u8,
-}
-
-/// A datagram of the engine's own that waits to be sent.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Control {
-    Ack(AckState),
-    Probe {
-        path: u8,
-        size: u16,
-    },
-    Reply {
-        path: u8,
-        peer: u64,
-        stamp_us: u32,
-        size: u16,
-    },
-}
-
-/// What an acknowledgement says of a path.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AckState {
-    pub of: u8,
-    pub largest: u64,
-    pub bits: [u64; 4],
-    pub echo_us: u32,
-    pub delay_us: u32,
-}
+use crate::config::{MIN_MTU, PathConfig, TransportConfig, TransportConfigError};
+use crate::control::{Control, ControlQueue};
+use crate::drop_reason::DropReason;
+use crate::events::{EventQueue, TunnelEvent};
+use crate::metrics::{PathMetrics, PathState, TunnelMetrics};
+use crate::outbound::Outbound;
+use crate::path::{AckedChunks, LostChunk, Path};
+use crate::path_table::PathTable;
+use crate::read_ahead::ReadAhead;
+use crate::release_queue::ReleaseQueue;
+use crate::reorder::{Reorder, ReorderLimits};
+use crate::scheduler::Scheduler;
+use crate::segmentation::{Segmenter, segment};
+use crate::session::Session;
+use crate::types::{Delivery, DeliveryToken, DeliveryVerdict, PathId, Release, Span};
+use crate::virtio::{MAX_FRAME_LEN, MIN_FRAME_LEN};
+use crate::wire::MAX_CHUNKS;
 
 /// One end of one tunnel. See the [crate's documentation](crate) for the contract.
-pub struct Engine {
-    pub(crate) config: Config,
-    pub(crate) instance: u64,
-    pub(crate) peer: Option<u64>,
-    pub(crate) former: VecDeque<u64>,
-    /// When the conversation began.
-    pub(crate) begun_ns: u64,
-    /// What the peer can hold.
-    pub(crate) peer_room: Room,
-    pub(crate) send_epoch: u32,
-    pub(crate) receive_epoch: u32,
-    pub(crate) sealer: Option<Sealer>,
-    pub(crate) greeter: Greeter,
-    pub(crate) paths: [Option<Path>; PathId::LIMIT],
-    /// Numbers of paths that were removed.
-    pub(crate) numbers: [Numbers; PathId::LIMIT],
-    pub(crate) frames: Frames,
-    /// Frames with chunks that were never sent, and the bytes of these chunks.
-    pub(crate) pending: Pending,
-    pub(crate) pending_bytes: u64,
-    /// The flow that had bulk last, and when it had it.
-    bulk: Option<(u16, u64)>,
-    /// Until then other flows are expected beside it.
-    mixed_until_ns: u64,
-    pub(crate) again: VecDeque<Again>,
-    /// Frames that have arrived and are not known to be delivered; since when.
-    pub(crate) lingering: VecDeque<(u64, FrameRef)>,
-    pub(crate) sweep_ns: u64,
-    pub(crate) control: VecDeque<Control>,
-    /// Whether the last batch was one of data.
-    pub(crate) behind_data: bool,
-    pub(crate) reorder: Reorder,
-    /// Token, flow, assembly and bytes of the delivery that waits for its verdict.
-    pub(crate) verdict: Option<(u64, u16, u32, u32)>,
-    deliveries: u64,
-    /// The newest time that was heard of.
-    pub(crate) clock_ns: u64,
-    pub(crate) released: Released,
-    pub(crate) events: VecDeque<Event>,
-    pub(crate) metrics: TunnelMetrics,
+pub struct TransportEngine {
+    config: TransportConfig,
+    session: Session,
+    paths: PathTable,
+    scheduler: Scheduler,
+    segmenter: Segmenter,
+    read_ahead: ReadAhead,
+    outbound: Outbound,
+    reorder: Reorder,
+    control: ControlQueue,
+    released: ReleaseQueue,
+    events: EventQueue,
+    metrics: TunnelMetrics,
     /// The largest chunk that every path lets through.
-    pub(crate) chunk_room: u16,
-    cutter: Cutter,
-    pub(crate) spray_next: usize,
-    pub(crate) acked: Vec<Acked>,
-    pub(crate) lost: Vec<Lost>,
-    /// Whether a path is in doubt and the peer not heard of since.
-    pub(crate) doubts: bool,
-    /// The smoothed RTT of the slowest living path, as of the last turn.
-    slowest_ns: u64,
+    max_chunk: u16,
+    /// Whether the last batch was one of data.
+    behind_data: bool,
+    /// The newest time that a call has brought.
+    clock_ns: u64,
+    /// The smoothed RTT of the slowest living path, as of the last timeout.
+    slowest_rtt_ns: u64,
+    /// Kept for their memory; empty between calls.
+    acked: Vec<AckedChunks>,
+    lost: Vec<LostChunk>,
 }
 
-impl Engine {
+impl TransportEngine {
     /// A tunnel without paths. `instance` tells this start of the endpoint from all
     /// others: 64 random bits from the operating system (0 counts as 1). With keys,
     /// sealing is safe only as long as no two starts share an instance.
     ///
     /// # Errors
     /// A setting that makes no sense.
-    pub fn new(config: Config, instance: u64) -> Result<Engine, ConfigError> {
+    pub fn new(
+        config: TransportConfig,
+        instance: u64,
+    ) -> Result<TransportEngine, TransportConfigError> {
         config.check()?;
-        let instance = instance.max(1);
-        Ok(Engine {
-            greeter: Greeter::new(&config.keys, instance),
-            frames: Frames::new(config.flows),
+        Ok(TransportEngine {
+            session: Session::new(instance, &config.keys),
+            outbound: Outbound::new(config.flows),
             config,
-            instance,
-            peer: None,
-            former: VecDeque::new(),
-            begun_ns: 0,
-            peer_room: Room::MOST,
-            send_epoch: 0,
-            receive_epoch: 0,
-            sealer: None,
-            paths: [const { None }; PathId::LIMIT],
-            numbers: [const { None }; PathId::LIMIT].map(|_: Option<()>| Numbers::new()),
-            pending: Pending::new(),
-            pending_bytes: 0,
-            bulk: None,
-            mixed_until_ns: 0,
-            again: VecDeque::new(),
-            lingering: VecDeque::new(),
-            sweep_ns: 0,
-            control: VecDeque::new(),
-            behind_data: false,
-            reorder: Reorder::new(),
-            verdict: None,
-            deliveries: 0,
-            clock_ns: 0,
-            released: Released::default(),
-            events: VecDeque::new(),
+            paths: PathTable::new(),
+            scheduler: Scheduler::default(),
+            segmenter: Segmenter::default(),
+            read_ahead: ReadAhead::default(),
+            reorder: Reorder::default(),
+            control: ControlQueue::default(),
+            released: ReleaseQueue::default(),
+            events: EventQueue::default(),
             metrics: TunnelMetrics::default(),
-            chunk_room: 0,
-            cutter: Cutter::default(),
-            spray_next: 0,
+            max_chunk: 0,
+            behind_data: false,
+            clock_ns: 0,
+            slowest_rtt_ns: 0,
             acked: Vec::new(),
             lost: Vec::new(),
-            doubts: false,
-            slowest_ns: 0,
         })
     }
 
     /// Changes settings while running; `flows` cannot change. Keys: see
-    /// [`crate::Keys`].
+    /// [`crate::TunnelKeys`].
     ///
     /// # Errors
     /// A setting that makes no sense; then nothing is changed.
-    pub fn reconfigure(&mut self, now_ns: u64, config: Config) -> Result<(), ConfigError> {
+    pub fn reconfigure(
+        &mut self,
+        now_ns: u64,
+        config: TransportConfig,
+    ) -> Result<(), TransportConfigError> {
         config.check()?;
         if config.flows != self.config.flows {
-            return Err(ConfigError::FlowsFixed);
+            return Err(TransportConfigError::FlowsFixed);
         }
-        if config.keys != self.config.keys {
-            self.greeter = Greeter::new(&config.keys, self.instance);
-            self.sealer = self
-                .peer
-                .map(|peer| Sealer::new(&config.keys, self.instance, peer));
-        }
-        let told = Room::of(&self.config.limits) != Room::of(&config.limits);
-        for path in self.paths.iter_mut().flatten() {
-            path.congestion.set_limit(config.limits.path_window);
-            if told {
-                path.ask(now_ns);
+        self.session.set_keys(&config.keys);
+        let granted = self.config.limits.credit() != config.limits.credit();
+        for (_, path) in self.paths.iter_mut() {
+            path.set_window_limit(config.limits.path_window);
+            if granted {
+                path.request_probe(now_ns);
             }
         }
         self.config = config;
-        self.note_chunk_room(now_ns);
+        self.update_max_chunk(now_ns);
         Ok(())
+    }
+
+    /// Adds a path; it is probed at once, and used when it answers.
+    ///
+    /// # Errors
+    /// The number is out of range or taken, or the MTU is too small.
+    pub fn add_path(
+        &mut self,
+        now_ns: u64,
+        id: PathId,
+        path: PathConfig,
+    ) -> Result<(), TransportConfigError> {
+        path.check(id)?;
+        self.paths.add(now_ns, id, path, &self.config)?;
+        self.update_max_chunk(now_ns);
+        Ok(())
+    }
+
+    /// Removes a path; what is in flight on it is retransmitted on others. Does nothing
+    /// to a path that does not exist.
+    pub fn remove_path(&mut self, now_ns: u64, id: PathId) {
+        if self.paths.get(id.index()).is_some() {
+            self.stop_path(now_ns, id.index(), PathState::Down);
+            self.paths.remove(id.index());
+            self.update_max_chunk(now_ns);
+        }
+    }
+
+    /// The path's link went down or came up. Down: as a dead path, without probes. Up:
+    /// it is probed, and used when it answers.
+    pub fn set_path_link(&mut self, now_ns: u64, id: PathId, up: bool) {
+        let Some(path) = self.paths.get_mut(id.index()) else {
+            return;
+        };
+        let down = path.state() == PathState::Down;
+        if up && down {
+            path.become_state(now_ns, PathState::Probing);
+        } else if !up && !down {
+            self.stop_path(now_ns, id.index(), PathState::Down);
+        }
+    }
+
+    /// The path's MTU is known to have changed (`EMSGSIZE`, `IP_MTU`), in bytes with IP
+    /// header; raised to 1280 if smaller, lowered to the path's setting if larger. Frames
+    /// that were segmented larger are segmented anew. The engine finds out itself, more
+    /// slowly, where this is not called, and when the MTU has become larger again.
+    pub fn set_path_mtu(&mut self, now_ns: u64, id: PathId, mtu: u16) {
+        if let Some(path) = self.paths.get_mut(id.index()) {
+            let mtu = mtu.clamp(MIN_MTU, path.config.mtu);
+            if path.set_mtu(now_ns, mtu) {
+                self.events.push(TunnelEvent::PathMtu(id, mtu));
+                self.update_max_chunk(now_ns);
+            }
+        }
+    }
+
+    /// Takes a path out of use; what is in flight on it goes elsewhere.
+    fn stop_path(&mut self, now_ns: u64, index: usize, state: PathState) {
+        let Some(path) = self.paths.get_mut(index) else {
+            return;
+        };
+        if path.stop(now_ns, state, &mut self.lost) {
+            self.events.push(TunnelEvent::PathDead(PathId(index as u8)));
+        }
+        self.queue_lost(now_ns, index);
+    }
+
+    /// What path `index` has lost is to be retransmitted.
+    fn queue_lost(&mut self, now_ns: u64, index: usize) {
+        if self.lost.is_empty() {
+            return;
+        }
+        if let Some(path) = self.paths.get_mut(index) {
+            path.on_lost(self.lost.len() as u32);
+        }
+        self.outbound.on_lost(now_ns, index as u8, &self.lost);
+        self.lost.clear();
+    }
+
+    /// Recomputes what every path lets through, and segments frames anew that are too
+    /// large for it.
+    fn update_max_chunk(&mut self, now_ns: u64) {
+        let before = self.max_chunk;
+        self.max_chunk = self.paths.max_chunk(self.session.is_sealed());
+        if self.max_chunk > 0 && self.max_chunk < before {
+            self.outbound
+                .resegment(now_ns, self.max_chunk, &mut self.released);
+        }
     }
 
     /// Whether a frame would be taken now, and sent soon.
     pub fn can_accept(&self) -> bool {
-        let waiting = self.pending_bytes + self.again.len() as u64 * u64::from(self.chunk_room);
-        let alive = || self.paths.iter().flatten().filter(|path| path.is_alive());
-        let room = || alive().map(Path::room).sum::<u64>();
-        let ahead = || match self.reads_ahead() {
-            true => alive()
-                .map(|path| path.sends_in(self.ahead_ns()))
-                .sum::<u64>()
-                .min(self.config.limits.flow_bytes / 2),
-            false => 0,
-        };
-        self.peer.is_some()
-            && self.may_hold(MAX_FRAME_LEN, MAX_CHUNKS as u8)
-            && room() + ahead() > waiting
-    }
-
-    /// Whether to read beyond what windows let through. A request would else wait in the TUN
-    /// behind all that bulk flows have put there: here flows take turns. Bulk alone stays
-    /// there, as what waits leaves the cache.
-    fn reads_ahead(&self) -> bool {
-        self.clock_ns < self.mixed_until_ns && self.pending.len() < AHEAD_FRAMES
-    }
-
-    /// What waits for long is given up.
-    fn ahead_ns(&self) -> u64 {
-        self.config.read_ahead_ns.min(self.config.give_up_ns / 4)
-    }
-
-    /// Whether another frame may be under way: neither this end nor the peer, which may
-    /// have to keep all of it until an earlier frame of its flow has come, is full.
-    fn may_hold(&self, len: u32, chunks: u8) -> bool {
         let limits = &self.config.limits;
-        self.frames.held < limits.frames
-            && self.frames.held_bytes < limits.frame_bytes
-            && self.frames.held_bytes + u64::from(len) <= self.peer_room.bytes()
-            && self.frames.held_chunks + u32::from(chunks) <= self.peer_room.chunks
+        let windows = || self.paths.iter().map(|(_, path)| path.window_left());
+        let ahead = || {
+            let frames = self.outbound.waiting_frames();
+            let sends_in = |time_ns| {
+                let paths = self.paths.alive();
+                paths.map(|(_, path)| path.sends_in(time_ns)).sum()
+            };
+            self.read_ahead
+                .bytes(self.clock_ns, frames, &self.config, sends_in)
+        };
+        self.session.is_established()
+            && self
+                .outbound
+                .accepts(MAX_FRAME_LEN, MAX_CHUNKS as u8, limits, self.session.credit)
+            && windows().sum::<u64>() + ahead() > self.outbound.waiting_bytes(self.max_chunk)
     }
 
-    /// Bytes of the chunks that the next long frame will most likely be cut into; 0: not known,
-    /// or of no use, as sealing copies them. A frame may lie in pieces of this size, each behind room
-    /// for a header, so that datagrams are whole in memory. A guess: each chunk's place
-    /// is told when it is sent ([`crate::Segment::payload`]).
+    /// Bytes of the chunks that the next long frame will most likely be segmented into; 0: not
+    /// known, or of no use, as sealing copies them. A frame may lie in pieces of this size, each
+    /// behind room for a header, so that datagrams are whole in memory. A guess: where each
+    /// chunk lies is known when it is sent ([`crate::DatagramParts::payload`]).
     pub fn chunk_bytes(&self) -> usize {
-        match self.config.keys.sealed() {
+        match self.session.is_sealed() {
             true => 0,
-            false => self.cutter.size().into(),
+            false => self.segmenter.size().into(),
         }
     }
 
@@ -268,104 +243,59 @@ impl Engine {
         now_ns: u64,
         frame: Span,
         flow_hash: u64,
-    ) -> Result<(), Refused> {
-        let refuse = |metrics: &mut TunnelMetrics, reason| {
-            metrics.refused.add(reason, 1);
-            Err(reason)
-        };
-        if self.peer.is_none() || self.chunk_room == 0 {
-            return refuse(&mut self.metrics, Refused::NoPeer);
+    ) -> Result<(), DropReason> {
+        let taken = self.take_frame(now_ns, frame, flow_hash);
+        if let Err(reason) = taken {
+            self.released.drops.add(reason, 1);
         }
-        let cut = match self.config.keys.sealed() {
-            true => cut(frame.len, self.chunk_room),
-            false => self.cutter.cut(frame.len, self.chunk_room),
+        taken
+    }
+
+    fn take_frame(&mut self, now_ns: u64, frame: Span, flow_hash: u64) -> Result<(), DropReason> {
+        if !self.session.is_established() || self.max_chunk == 0 {
+            return Err(DropReason::NoPeer);
+        }
+        let chunks = match self.session.is_sealed() {
+            true => segment(frame.len, self.max_chunk),
+            false => self.segmenter.segment(frame.len, self.max_chunk),
         };
-        let Some((size, chunks)) = cut else {
-            let long = frame.len as usize >= MIN_FRAME_LEN;
-            let reason = if long {
-                Refused::FrameLong
-            } else {
-                Refused::FrameShort
-            };
-            return refuse(&mut self.metrics, reason);
-        };
+        let long = frame.len as usize >= MIN_FRAME_LEN;
+        let (size, chunks) = chunks.ok_or(match long {
+            true => DropReason::FrameLong,
+            false => DropReason::FrameShort,
+        })?;
         let flow = (flow_hash ^ (flow_hash >> 32)) as u32 & (self.config.flows - 1);
-        if !self.may_hold(frame.len, chunks) {
-            return refuse(&mut self.metrics, Refused::NoRoom);
+        let flow = flow as u16;
+        let (limits, credit) = (&self.config.limits, self.session.credit);
+        if !self.outbound.accepts(frame.len, chunks, limits, credit) {
+            return Err(DropReason::Backpressure);
         }
-        if !self
-            .frames
-            .flow_has_room(flow as u16, frame.len, self.config.limits.flow_bytes)
-        {
-            return refuse(&mut self.metrics, Refused::FlowFull);
+        let frames = &self.outbound.frames;
+        if !frames.flow_accepts(flow, frame.len, limits.flow_bytes) {
+            return Err(DropReason::FlowFull);
         }
-        let at = self.frames.insert(now_ns, frame, flow as u16, size, chunks);
-        self.note_mix(now_ns, flow as u16, chunks);
-        if self.pending.is_empty() && self.again.is_empty() {
-            self.sweep_ns = now_ns + SWEEP_NS;
-        }
-        self.pending.push(flow as u16, at);
-        self.pending_bytes += u64::from(frame.len);
+        self.outbound.push(now_ns, frame, flow, (size, chunks));
+        let held = self.outbound.frames.flow_holds(flow);
+        self.read_ahead.on_frame(now_ns, flow, chunks, held);
         self.metrics.frames_in += 1;
         self.metrics.frame_bytes_in += u64::from(frame.len);
         Ok(())
     }
 
-    /// Notes whether a flow with little to send stands beside another one's bulk.
-    fn note_mix(&mut self, now_ns: u64, flow: u16, chunks: u8) {
-        let held = self.frames.flow_holds(flow);
-        if chunks > 1 || held > BULK_BYTES {
-            self.bulk = Some((flow, now_ns));
-        } else if let Some((bulk, at_ns)) = self.bulk
-            && flow != bulk
-            && held <= LITTLE_BYTES
-            && now_ns < at_ns + BESIDE_NS
-        {
-            self.mixed_until_ns = now_ns + MIXED_NS;
-        }
-    }
-
     /// The next frame for the TUN.
     pub fn poll_deliver(&mut self) -> Option<Delivery<'_>> {
-        if let Some((token, ..)) = self.verdict {
-            self.delivered(self.clock_ns, Token(token), Verdict::Ok);
+        if let Some(token) = self.reorder.outstanding() {
+            self.delivered(self.clock_ns, token, DeliveryVerdict::Ok);
         }
-        let mut drops = Drops {
-            counters: &mut self.metrics.refused,
-            released: &mut self.released,
-        };
-        let (flow, _, len, at) = self.reorder.next(&mut drops)?;
-        self.deliveries += 1;
-        self.verdict = Some((self.deliveries, flow, at, len));
-        Some(Delivery {
-            token: Token(self.deliveries),
-            flow,
-            len,
-            spans: self.reorder.spans(at),
-        })
+        self.reorder.poll_deliver(&mut self.released)
     }
 
     /// The vNIC's verdict on a delivery, before the next `poll_deliver`. A delivery
     /// without verdict counts as taken.
-    pub fn delivered(&mut self, now_ns: u64, token: Token, verdict: Verdict) {
-        let Some((_, flow, at, len)) = self.verdict.take_if(|verdict| verdict.0 == token.0) else {
-            return;
-        };
-        match verdict {
-            Verdict::Ok => {
-                self.metrics.frames_out += 1;
-                self.metrics.frame_bytes_out += u64::from(len);
-                self.reorder.delivered(now_ns, flow, at);
-            }
-            Verdict::Full => {
-                self.metrics.vnic_full += 1;
-                let mut drops = Drops {
-                    counters: &mut self.metrics.refused,
-                    released: &mut self.released,
-                };
-                self.reorder.refused(now_ns, flow, at, &mut drops);
-            }
-        }
+    pub fn delivered(&mut self, now_ns: u64, token: DeliveryToken, verdict: DeliveryVerdict) {
+        let (released, metrics) = (&mut self.released, &mut self.metrics);
+        self.reorder
+            .on_verdict(now_ns, token, verdict, released, metrics);
     }
 
     /// The next references that come back.
@@ -373,79 +303,99 @@ impl Engine {
         self.released.pop()
     }
 
-    /// The next event. Those that nobody asks for are forgotten, the oldest first.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+    /// The next event. Those that are not polled are dropped, the oldest first.
+    pub fn poll_event(&mut self) -> Option<TunnelEvent> {
+        self.events.pop()
+    }
+
+    /// When to call [`TransportEngine::handle_timeout`], in nanoseconds of the caller's clock.
+    pub fn poll_timeout(&self) -> Option<u64> {
+        let paths = self.paths.iter();
+        let paths = paths.filter_map(|(_, path)| path.deadline(&self.config));
+        // No report can be sent before a path is alive.
+        let report = self.reorder.report_deadline();
+        let report = report.filter(|_| self.paths.any_alive());
+        let deadlines = [
+            paths.min(),
+            self.outbound.deadline(),
+            self.reorder.deadline(),
+            report,
+        ];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// Does what has become due; cheap when nothing has. `poll_deliver` and
+    /// `poll_transmit` give its results.
+    pub fn handle_timeout(&mut self, now_ns: u64) {
+        self.clock_ns = now_ns;
+        self.slowest_rtt_ns = self.paths.slowest_rtt_ns();
+        for index in 0..PathId::LIMIT {
+            self.handle_path_timeout(now_ns, index);
+        }
+        if self.reorder.deadline().is_some_and(|at_ns| at_ns <= now_ns) {
+            let limits = self.reorder_limits();
+            self.reorder.handle_timeout(now_ns, &limits);
+        }
+        let lifetime_ns = self.config.frame_lifetime_ns;
+        self.outbound
+            .handle_timeout(now_ns, lifetime_ns, &mut self.released);
+    }
+
+    fn handle_path_timeout(&mut self, now_ns: u64, index: usize) {
+        let Some(path) = self.paths.get_mut(index) else {
+            return;
+        };
+        let timeout_ns = path.timeout_ns(&self.config);
+        let timeout = (timeout_ns, self.config.rto);
+        let outcome = path.handle_timers(now_ns, timeout, &mut self.lost);
+        if outcome.probe_others {
+            self.paths.probe_others(now_ns, index);
+        }
+        self.queue_lost(now_ns, index);
+        if outcome.dead {
+            self.stop_path(now_ns, index, PathState::Dead);
+        }
+        let alone = !self.paths.any_alive();
+        let probe = self
+            .paths
+            .get_mut(index)
+            .map(|path| path.probe_due(now_ns, timeout_ns, alone));
+        match probe {
+            Some(Ok(Some(size))) => self.control.push(Control::Probe {
+                path: index as u8,
+                size,
+            }),
+            Some(Err(_)) => self.stop_path(now_ns, index, PathState::Dead),
+            Some(Ok(None)) | None => {}
+        }
     }
 
     /// The tunnel's counters.
     pub fn metrics(&self) -> TunnelMetrics {
-        TunnelMetrics {
-            frames_held: self.frames.held,
-            frame_bytes_held: self.frames.held_bytes,
-            chunks_held: self.reorder.held.chunks,
-            chunk_bytes_held: self.reorder.held.bytes,
-            chunks_held_peak: self.reorder.held.peak,
-            frames_reordered: self.reorder.held.reordered,
-            frames_skipped: self.reorder.held.skipped,
+        let frames = &self.outbound.frames;
+        let mut metrics = TunnelMetrics {
+            frames_held: frames.held,
+            frame_bytes_held: frames.held_bytes,
+            drops: self.released.drops,
             ..self.metrics
-        }
+        };
+        self.reorder.add_metrics(&mut metrics);
+        metrics
     }
 
     /// The path's counters; `None` if there is no such path.
     pub fn path_metrics(&self, id: PathId) -> Option<PathMetrics> {
-        let path = self.paths.get(id.index())?.as_ref()?;
-        let known = |value| if path.rtt.is_known() { value } else { 0 };
-        Some(PathMetrics {
-            state: path.state,
-            mtu: path.mtu,
-            srtt_ns: known(path.rtt.smoothed_ns()),
-            min_rtt_ns: known(path.rtt.lowest_ns()),
-            rtt_var_ns: known(path.rtt.deviation_ns()),
-            rto_ns: path.timeout_ns(&self.config),
-            window_bytes: path.congestion.bytes(),
-            inflight_bytes: path.sending.inflight(),
-            reorder_threshold: path.sending.threshold(),
-            ..path.stats
-        })
+        let path: &Path = self.paths.get(id.index())?;
+        Some(path.metrics(&self.config))
     }
 
-    pub(crate) fn event(&mut self, event: Event) {
-        if self.events.len() == EVENTS {
-            self.events.pop_front();
-        }
-        self.events.push_back(event);
-    }
-
-    pub(crate) fn note_slowest(&mut self) {
-        let alive = self.paths.iter().flatten().filter(|path| path.is_alive());
-        self.slowest_ns = alive.map(|path| path.rtt.smoothed_ns()).max().unwrap_or(0);
-    }
-
-    pub(crate) fn bounds(&self) -> Bounds {
-        Bounds {
-            chunks: self.config.limits.chunks,
-            bytes: self.config.limits.chunk_bytes,
-            hold_ns: self.config.hold_ns.max(4 * self.slowest_ns),
-            give_up_ns: self.config.give_up_ns,
-        }
-    }
-
-    /// Bytes of a frame that were never sent.
-    pub(crate) fn unsent(&self, at: FrameRef) -> u64 {
-        let unsent = |frame: &crate::frames::Frame| {
-            let sent = u64::from(frame.begun) * u64::from(frame.size);
-            u64::from(frame.span.len).saturating_sub(sent)
-        };
-        self.frames.get(at).map_or(0, unsent)
-    }
-
-    /// Takes a frame out of everything, for a reason.
-    pub(crate) fn drop_frame(&mut self, at: FrameRef, reason: Refused) {
-        self.pending_bytes = self.pending_bytes.saturating_sub(self.unsent(at));
-        if let Some(release) = self.frames.remove(at) {
-            self.released.push(release);
-            self.metrics.refused.add(reason, 1);
+    fn reorder_limits(&self) -> ReorderLimits {
+        let config = &self.config;
+        ReorderLimits {
+            chunks: config.limits.chunks,
+            bytes: config.limits.chunk_bytes,
+            timeout_ns: config.reorder_timeout_ns.max(4 * self.slowest_rtt_ns),
+            frame_lifetime_ns: config.frame_lifetime_ns,
         }
     }
 }

@@ -4,7 +4,7 @@
 
 //! The multipath transport under the tenants' TCP, as a sans-IO engine.
 //!
-//! An [`Engine`] is one end of one tunnel. It knows neither sockets nor clocks nor
+//! A [`TransportEngine`] is one end of one tunnel. It knows neither sockets nor clocks nor
 //! payload: it takes the time, headers and handles, and gives back headers, handles
 //! and a deadline. The guests' packets stay in the caller's memory from the socket
 //! to the vNIC.
@@ -17,13 +17,13 @@
 //! **Memory.** Payload lies in slots of the caller, named by opaque numbers; a
 //! [`Span`] is a range in a slot. The caller counts references to each slot:
 //!
-//! * [`Engine::handle_frame`] that returns `Ok` takes one reference to the frame's
+//! * [`TransportEngine::handle_frame`] that returns `Ok` takes one reference to the frame's
 //!   slot. The frame's bytes must not change until it comes back.
-//! * [`Engine::handle_datagram`] that returns [`Kept::Held`] takes one reference to the
-//!   datagram's slot; several datagrams of one receive buffer take one each.
-//! * [`Engine::poll_release`] gives references back, those of frames and of
+//! * [`TransportEngine::handle_datagram`] that returns [`SlotReference::Taken`] takes one
+//!   reference to the datagram's slot; several datagrams of one receive buffer take one each.
+//! * [`TransportEngine::poll_release`] gives references back, those of frames and of
 //!   datagrams alike: the caller tells them apart by its slot numbers.
-//! * [`Engine::poll_deliver`] hands the references of its spans to the caller, one for
+//! * [`TransportEngine::poll_deliver`] hands the references of its spans to the caller, one for
 //!   each span, whatever the verdict will be. The engine does not release those.
 //!
 //! Never are more references out than [`Limits::frames`] for frames and
@@ -33,15 +33,15 @@
 //! **Order of calls.** Any, with three rules. After each batch of `handle_*` calls,
 //! drain `poll_deliver`, then `poll_transmit`, `poll_release` and `poll_event`; that
 //! order lets an acknowledgement say what the same batch delivered. Then sleep until a
-//! socket or the TUN is readable or [`Engine::poll_timeout`] is reached, and call
-//! [`Engine::handle_timeout`] (the time may be reached already). Each delivery gets its verdict by
-//! [`Engine::delivered`] before the next `poll_deliver`.
+//! socket or the TUN is readable or [`TransportEngine::poll_timeout`] is reached, and call
+//! [`TransportEngine::handle_timeout`] (the time may be reached already). Each delivery gets
+//! its verdict by [`TransportEngine::delivered`] before the next `poll_deliver`.
 //!
-//! **Backpressure.** Read the TUN only while [`Engine::can_accept`] is true. It is
+//! **Backpressure.** Read the TUN only while [`TransportEngine::can_accept`] is true. It is
 //! false when what waits is more than the windows of all live paths let through (and
-//! [`Config::read_ahead_ns`] beside bulk), when the frame table is full and while there is no
-//! live path: the guest's queue in front of the TUN is then the one that fills, and its TCP
-//! sees that as any full queue. What waits in the engine is sent flow by flow in turns, those
+//! [`TransportConfig::read_ahead_ns`] beside bulk), when this end or the peer holds as much as
+//! it may and while there is no live path: the guest's queue in front of the TUN is then the
+//! one that fills, and its TCP sees that as any full queue. What waits in the engine is sent flow by flow in turns, those
 //! with little to send first.
 //!
 //! # A loop
@@ -62,48 +62,46 @@
 //! # Frames
 //!
 //! A frame is what one `read` of a TUN with `IFF_VNET_HDR` gives: ten bytes of
-//! `struct virtio_net_hdr` (little-endian, `TUNSETVNETLE`), then an IP packet of up to 65,535 bytes.
-//! It is cut into at most 64 chunks of one size, the last of which may be shorter. Each travels in one UDP
-//! datagram, and is put together and written to the far TUN as it was: nothing is
-//! checksummed or segmented on the way. See [`wire`] for the format.
+//! `struct virtio_net_hdr` (little-endian, `TUNSETVNETLE`), then an IP packet of up to 65,535
+//! bytes. It is segmented into at most 64 chunks of one size, the last of which may be shorter.
+//! Each travels in one UDP datagram; the frame is reassembled and written to the far TUN as it
+//! was: the guests' packets are neither checksummed nor segmented on the way. See [`wire`] for the format.
 
-pub mod sim;
 pub mod wire;
 
 mod batch;
 mod config;
-mod congestion;
-mod conversation;
-mod cut;
-mod doubt;
+mod control;
+mod drop_reason;
 mod engine;
-mod flow;
-mod frames;
+mod events;
+mod fair_queue;
+mod flow_hash;
+mod gro;
 mod metrics;
-mod own;
+mod outbound;
 mod path;
-mod paths;
-mod pending;
-mod receive;
-mod recover;
-mod refused;
-mod released;
+mod path_table;
+mod read_ahead;
+mod reassembly;
+mod release_queue;
 mod reorder;
-mod room;
-mod rtt;
-mod schedule;
+mod scheduler;
 mod seal;
-mod sending;
-mod together;
-mod transmit;
+mod segmentation;
+mod send_buffer;
+mod session;
 mod types;
 mod virtio;
-mod window;
 
-pub use config::{Config, ConfigError, Key, Keys, Limits, PathConfig, Rto, Schedule};
-pub use engine::Engine;
-pub use flow::flow_hash;
+pub use batch::{DatagramParts, Transmit};
+pub use config::{
+    Limits, PathConfig, Rto, Schedule, TransportConfig, TransportConfigError, TunnelKey, TunnelKeys,
+};
+pub use drop_reason::DropReason;
+pub use engine::TransportEngine;
+pub use events::TunnelEvent;
+pub use flow_hash::flow_hash;
 pub use metrics::{PathMetrics, PathState, TunnelMetrics};
-pub use refused::Refused;
-pub use types::{Delivery, Event, Kept, PathId, Release, Segment, Span, Token, Transmit, Verdict};
+pub use types::{Delivery, DeliveryToken, DeliveryVerdict, PathId, Release, SlotReference, Span};
 pub use virtio::VNET_HEADER_LEN;

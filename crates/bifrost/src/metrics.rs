@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Counters and gauges. Counters only grow, also over a restart of the peer.
+//! DropCounters and gauges. DropCounters only grow, also over a restart of the peer.
 
-use crate::refused::{Counters, Refused};
+use crate::drop_reason::{DropCounters, DropReason};
 
 /// What a path can be used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl PathState {
     }
 }
 
-/// One path, as [`crate::Engine::path_metrics`] gives it.
+/// One path, as [`crate::TransportEngine::path_metrics`] gives it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathMetrics {
     /// Its state.
@@ -52,12 +52,12 @@ pub struct PathMetrics {
     /// The largest `inflight_bytes` right after a send, as a share of the window that
     /// stood then, in thousandths: never above 1000.
     pub inflight_peak_permille: u32,
-    /// Chunks sent, those sent again included.
+    /// Chunks sent, retransmissions included.
     pub sent_chunks: u64,
     /// Bytes of these, with headers.
     pub sent_bytes: u64,
-    /// Chunks that were sent again, on this path.
-    pub resent_chunks: u64,
+    /// Chunks retransmitted on this path.
+    pub retransmitted_chunks: u64,
     /// Data datagrams received and taken.
     pub received_chunks: u64,
     /// Bytes of these, with headers.
@@ -68,16 +68,16 @@ pub struct PathMetrics {
     pub lost_by_gap: u64,
     /// by a timeout,
     pub lost_by_timeout: u64,
-    /// because the path died.
-    pub lost_by_death: u64,
-    /// Of all these, acknowledged afterwards: they were not lost.
+    /// because the path stopped answering.
+    pub lost_by_failure: u64,
+    /// Of all these, acknowledged afterwards: taken for lost spuriously.
     pub spurious: u64,
     /// Timeouts.
     pub timeouts: u64,
     /// Flows that left this path for another.
-    pub moves: u64,
-    /// Deaths.
-    pub deaths: u64,
+    pub switches: u64,
+    /// Times that the path stopped answering.
+    pub failures: u64,
     /// Acknowledgements sent and received.
     pub acks_sent: u64,
     /// See above.
@@ -91,7 +91,7 @@ pub struct PathMetrics {
     pub reorder_threshold: u32,
 }
 
-/// The tunnel, as [`crate::Engine::metrics`] gives it.
+/// The tunnel, as [`crate::TransportEngine::metrics`] gives it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TunnelMetrics {
     /// Frames taken from the TUN.
@@ -102,16 +102,16 @@ pub struct TunnelMetrics {
     pub frames_out: u64,
     /// Bytes of these.
     pub frame_bytes_out: u64,
-    /// Frames that the vNIC had no room for.
+    /// Frames that the vNIC dropped.
     pub vnic_full: u64,
-    /// Frames that were known to have arrived and were asked for again.
-    pub frames_again: u64,
+    /// Frames that had arrived and were retransmitted because the vNIC had dropped them.
+    pub frames_retransmitted: u64,
     /// Frames that a flow went on without: they had not arrived in time.
     pub frames_skipped: u64,
     /// Chunks sent for the first time,
     pub chunks_sent: u64,
-    /// and again.
-    pub chunks_resent: u64,
+    /// and retransmitted.
+    pub chunks_retransmitted: u64,
     /// Chunks received and new.
     pub chunks_received: u64,
     /// Frames under way.
@@ -126,14 +126,14 @@ pub struct TunnelMetrics {
     pub chunks_held_peak: u32,
     /// Frames that arrived whole and had to wait for an earlier one of their flow.
     pub frames_reordered: u64,
-    /// Conversations begun: 1, and one more with each restart of the peer.
-    pub conversations: u64,
-    pub(crate) refused: Counters,
+    /// Sessions begun: 1, and one more with each restart of the peer.
+    pub sessions: u64,
+    pub(crate) drops: DropCounters,
 }
 
 impl TunnelMetrics {
     /// How often something was dropped for this reason.
-    pub fn refused(&self, reason: Refused) -> u64 {
-        self.refused.get(reason)
+    pub fn drops(&self, reason: DropReason) -> u64 {
+        self.drops.get(reason)
     }
 }

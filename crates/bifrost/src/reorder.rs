@@ -1,64 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! The receiving side of flows: chunks become frames, frames wait until it is their
-//! turn. Only descriptors are kept and ordered; the payload stays where the network
-//! put it.
+//! The order of received flows: frames wait until it is their turn.
 //!
 //! A flow never waits for ever. It goes on without a frame when the sender says that
-//! it has given it up (`behind`), when later frames do not fit the flow's window, and
-//! when the oldest gap has been open for the hold time.
-
-mod arrive;
+//! it has abandoned it (`behind`), when later frames do not fit the flow's window, and
+//! when the oldest gap has been open for the reorder timeout.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use crate::refused::{Counters, Refused};
-use crate::types::{Release, Span};
-use crate::wire::{FIRST_SEQUENCE, MAX_CHUNKS};
+use crate::drop_reason::DropReason;
+use crate::metrics::TunnelMetrics;
+use crate::reassembly::{AssemblyRef, Reassembly};
+use crate::release_queue::ReleaseQueue;
+use crate::types::{Delivery, DeliveryToken, DeliveryVerdict, Span};
+use crate::wire::{DataHeader, FIRST_SEQUENCE, FLOW_WINDOW, FlowReport, FlowReportKind};
 
-const NONE: u32 = u32::MAX;
-
-/// A frame on its way to being whole.
-#[derive(Clone, Debug)]
-struct Assembly {
-    spans: [Span; MAX_CHUNKS],
-    got: u64,
-    bytes: u32,
-    len: u32,
-    size: u16,
-    chunks: u8,
-    /// The vNIC had no room for it; it is asked for again until it is whole.
-    refused: bool,
-}
-
-impl Assembly {
-    fn is_complete(&self) -> bool {
-        self.got == u64::MAX >> (MAX_CHUNKS - usize::from(self.chunks))
-    }
-}
+/// A frame that the vNIC dropped is reported this long after it, so that the vNIC can make
+/// room, and again after `REPEAT_NS` while the frame has not come.
+const REPORT_NS: u64 = 500_000;
+const REPEAT_NS: u64 = 4_000_000;
+/// Frames that a flow with nothing held keeps memory for.
+const IDLE_CAPACITY: usize = 32;
 
 #[derive(Clone, Debug)]
-struct FlowReceive {
+struct ReceiveFlow {
     /// The frame whose turn it is.
     next: u32,
     /// Frames before this one are not waited for.
     skip_to: u32,
     /// When the frame whose turn it is began to be waited for.
-    hole_ns: u64,
-    /// From `next` on, an assembly or [`NONE`].
-    held: VecDeque<u32>,
+    gap_ns: u64,
+    /// From `next` on.
+    held: VecDeque<Option<AssemblyRef>>,
+    /// Whether the flow stands in `ready`, `gaps` and `dirty`.
     ready: bool,
     timed: bool,
     dirty: bool,
 }
 
-impl FlowReceive {
-    fn new() -> FlowReceive {
-        FlowReceive {
+impl ReceiveFlow {
+    fn new() -> ReceiveFlow {
+        ReceiveFlow {
             next: FIRST_SEQUENCE,
             skip_to: FIRST_SEQUENCE,
-            hole_ns: 0,
+            gap_ns: 0,
             held: VecDeque::new(),
             ready: false,
             timed: false,
@@ -69,19 +55,23 @@ impl FlowReceive {
     fn is_before(&self, sequence: u32) -> bool {
         (self.next.wrapping_sub(sequence) as i32) < 0
     }
+
+    /// The frame whose turn it is, if something of it has come.
+    fn first(&self) -> Option<AssemblyRef> {
+        self.held.front().copied().flatten()
+    }
+
+    /// Frames before `sequence` are not waited for; whether that is news.
+    fn skip_to(&mut self, sequence: u32) -> bool {
+        let later = (self.skip_to.wrapping_sub(sequence) as i32) < 0;
+        if later {
+            self.skip_to = sequence;
+        }
+        later
+    }
 }
 
-/// Counts that this module changes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Held {
-    pub chunks: u32,
-    pub bytes: u64,
-    pub peak: u32,
-    pub reordered: u64,
-    pub skipped: u64,
-}
-
-/// A frame that the vNIC refused.
+/// A frame that the vNIC dropped.
 #[derive(Clone, Copy, Debug)]
 struct Refusal {
     flow: u16,
@@ -89,12 +79,42 @@ struct Refusal {
     report_ns: u64,
 }
 
-/// See the module.
-#[derive(Debug)]
+/// A delivery that waits for its verdict.
+#[derive(Clone, Copy, Debug)]
+struct Outstanding {
+    token: u64,
+    flow: u16,
+    at: AssemblyRef,
+    len: u32,
+}
+
+/// Bounds and times that come from the configuration.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReorderLimits {
+    pub chunks: u32,
+    pub bytes: u64,
+    pub timeout_ns: u64,
+    pub frame_lifetime_ns: u64,
+}
+
+impl ReorderLimits {
+    /// Whether more may not be held. The chunk whose turn it is may use a reserve, or the
+    /// flow could wait for a chunk that finds no room because the flow waits.
+    fn is_exceeded(&self, held: (u32, u64), more: (u32, u32), first: bool) -> bool {
+        let (chunks, bytes) = if first {
+            (self.chunks, self.bytes)
+        } else {
+            (self.chunks - self.chunks / 4, self.bytes - self.bytes / 4)
+        };
+        held.0 + more.0 > chunks || held.1 + u64::from(more.1) > bytes
+    }
+}
+
+/// Frames of all flows that have not been delivered.
+#[derive(Debug, Default)]
 pub(crate) struct Reorder {
-    flows: Vec<FlowReceive>,
-    assemblies: Vec<Assembly>,
-    free: Vec<u32>,
+    flows: Vec<ReceiveFlow>,
+    frames: Reassembly,
     /// Flows whose next frame may be given out.
     ready: VecDeque<u16>,
     /// Deadlines of gaps, one entry for each flow that waits.
@@ -102,67 +122,123 @@ pub(crate) struct Reorder {
     /// Flows whose watermark has moved since it was last reported.
     dirty: VecDeque<u16>,
     refusals: VecDeque<Refusal>,
-    pub held: Held,
+    outstanding: Option<Outstanding>,
+    deliveries: u64,
+    reordered: u64,
+    skipped: u64,
 }
-
-/// Bounds and times that come from the configuration.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
-    pub chunks: u32,
-    pub bytes: u64,
-    pub hold_ns: u64,
-    pub give_up_ns: u64,
-}
-
-/// A refusal is reported this long after it, so that the vNIC can make room, and again
-/// after `REPEAT_NS` while the frame has not come.
-const REPORT_NS: u64 = 500_000;
-const REPEAT_NS: u64 = 4_000_000;
-/// Places that a flow without frames keeps its memory for.
-const IDLE_PLACES: usize = 32;
 
 impl Reorder {
-    pub(crate) fn new() -> Reorder {
-        Reorder {
-            flows: Vec::new(),
-            assemblies: Vec::new(),
-            free: Vec::new(),
-            ready: VecDeque::new(),
-            gaps: BinaryHeap::new(),
-            dirty: VecDeque::new(),
-            refusals: VecDeque::new(),
-            held: Held::default(),
-        }
-    }
-
-    /// Forgets everything, for a conversation that ends.
-    pub(crate) fn clear(&mut self, mut released: impl FnMut(Release)) {
+    /// Forgets everything, for a session that ends.
+    pub(crate) fn clear(&mut self, released: &mut ReleaseQueue) {
         for flow in &self.flows {
-            for &at in flow.held.iter().filter(|at| **at != NONE) {
-                let assembly = &self.assemblies[at as usize];
-                bits(assembly.got).for_each(|index| released(one(assembly.spans[index])));
+            for at in flow.held.iter().flatten() {
+                self.frames.release(*at, released);
             }
         }
-        let held = Held {
-            chunks: 0,
-            bytes: 0,
-            ..self.held
+        self.frames.clear();
+        *self = Reorder {
+            frames: std::mem::take(&mut self.frames),
+            deliveries: self.deliveries,
+            reordered: self.reordered,
+            skipped: self.skipped,
+            ..Reorder::default()
         };
-        *self = Reorder::new();
-        self.held = held;
     }
 
-    /// Drops the chunks of an assembly.
-    fn empty(&mut self, at: u32, reason: Refused, drops: &mut Drops<'_>) {
-        let assembly = &mut self.assemblies[at as usize];
-        for index in bits(assembly.got) {
-            drops.released.push(one(assembly.spans[index]));
+    /// Takes `count` chunks of a frame that follow one another, `data` being the first's
+    /// header, with pieces `stride` bytes apart. Header and lengths have been checked.
+    ///
+    /// # Errors
+    /// None of them is kept. [`DropReason::FlowWindow`] and [`DropReason::MemoryCap`] mean
+    /// that a chunk should be retransmitted; with all others the sender may stop. Several are to
+    /// be given one by one then.
+    pub(crate) fn arrive(
+        &mut self,
+        now_ns: u64,
+        data: &DataHeader,
+        (count, stride): (u8, u32),
+        span: Span,
+        limits: &ReorderLimits,
+        released: &mut ReleaseQueue,
+    ) -> Result<(), DropReason> {
+        self.make_flow(data.flow);
+        self.note_abandoned(data);
+        let flow = &mut self.flows[usize::from(data.flow)];
+        let ahead = data.sequence.wrapping_sub(flow.next);
+        if (ahead as i32) < 0 {
+            return Err(DropReason::Late);
         }
-        let chunks = assembly.got.count_ones();
-        drops.counters.add(reason, u64::from(chunks));
-        self.held.chunks -= chunks;
-        self.held.bytes -= u64::from(assembly.bytes);
-        (assembly.got, assembly.bytes) = (0, 0);
+        if ahead >= FLOW_WINDOW {
+            if count > 1 {
+                return Err(DropReason::FlowWindow);
+            }
+            // What lies a window back is not coming any more.
+            flow.skip_to(data.sequence.wrapping_sub(FLOW_WINDOW - 1));
+            self.make_ready(data.flow);
+            return Err(DropReason::FlowWindow);
+        }
+        let (index, size) = (data.index(), usize::from(data.size));
+        let end = data.frame_len().min((index + usize::from(count)) * size);
+        let bytes = (end - index * size) as u32;
+        let (first, held) = (ahead == 0, self.frames.held());
+        if limits.is_exceeded((held.chunks, held.bytes), (count.into(), bytes), first) {
+            return Err(DropReason::MemoryCap);
+        }
+        let at = self.assembly(now_ns, data, ahead as usize, limits, released)?;
+        match self.frames.add(at, (index, count), (span, stride), bytes) {
+            None => return Err(DropReason::Redundant),
+            Some(true) if first => self.make_ready(data.flow),
+            Some(complete) => self.reordered += u64::from(complete),
+        }
+        Ok(())
+    }
+
+    fn make_flow(&mut self, flow: u16) {
+        let len = usize::from(flow) + 1;
+        if self.flows.len() < len {
+            self.flows
+                .resize(len.next_power_of_two(), ReceiveFlow::new());
+        }
+    }
+
+    /// What the sender no longer has will not come.
+    fn note_abandoned(&mut self, data: &DataHeader) {
+        let flow = &mut self.flows[usize::from(data.flow)];
+        let oldest = data.sequence.wrapping_sub(u32::from(data.behind));
+        if data.behind < u16::MAX && flow.is_before(oldest) && flow.skip_to(oldest) {
+            self.make_ready(data.flow);
+        }
+    }
+
+    /// The assembly of a chunk's frame, begun if there is none.
+    fn assembly(
+        &mut self,
+        now_ns: u64,
+        data: &DataHeader,
+        ahead: usize,
+        limits: &ReorderLimits,
+        released: &mut ReleaseQueue,
+    ) -> Result<AssemblyRef, DropReason> {
+        let flow = &mut self.flows[usize::from(data.flow)];
+        if flow.held.len() <= ahead {
+            flow.held.resize(ahead + 1, None);
+        }
+        if let Some(at) = flow.held[ahead] {
+            self.frames.admit(at, data, released)?;
+            return Ok(at);
+        }
+        if flow.held.len() == ahead + 1 && flow.held.iter().all(Option::is_none) {
+            flow.gap_ns = now_ns;
+        }
+        if !flow.timed {
+            flow.timed = true;
+            let due_ns = now_ns + limits.timeout_ns;
+            self.gaps.push(Reverse((due_ns, data.flow)));
+        }
+        let at = self.frames.begin(data);
+        flow.held[ahead] = Some(at);
+        Ok(at)
     }
 
     fn make_ready(&mut self, flow: u16) {
@@ -173,11 +249,76 @@ impl Reorder {
         }
     }
 
-    /// The next frame in the order of its flow: flow, sequence, bytes, pieces.
-    pub(crate) fn next(&mut self, drops: &mut Drops<'_>) -> Option<(u16, u32, u32, u32)> {
+    /// The next frame in the order of its flow.
+    pub(crate) fn poll_deliver(&mut self, released: &mut ReleaseQueue) -> Option<Delivery<'_>> {
+        let (flow, at) = self.next_frame(released)?;
+        let len = self.frames.len(at);
+        self.deliveries += 1;
+        self.outstanding = Some(Outstanding {
+            token: self.deliveries,
+            flow,
+            at,
+            len,
+        });
+        Some(Delivery {
+            token: DeliveryToken(self.deliveries),
+            flow,
+            len,
+            spans: self.frames.spans(at),
+        })
+    }
+
+    /// The delivery that waits for its verdict.
+    pub(crate) fn outstanding(&self) -> Option<DeliveryToken> {
+        self.outstanding.map(|one| DeliveryToken(one.token))
+    }
+
+    /// The verdict on the delivery that waits for it.
+    pub(crate) fn on_verdict(
+        &mut self,
+        now_ns: u64,
+        token: DeliveryToken,
+        verdict: DeliveryVerdict,
+        released: &mut ReleaseQueue,
+        metrics: &mut TunnelMetrics,
+    ) {
+        let Some(one) = self.outstanding.take_if(|one| one.token == token.0) else {
+            return;
+        };
+        match verdict {
+            DeliveryVerdict::Ok => {
+                metrics.frames_out += 1;
+                metrics.frame_bytes_out += u64::from(one.len);
+                self.frames.finish(one.at);
+                self.advance(one.flow);
+                self.flows[usize::from(one.flow)].gap_ns = now_ns;
+            }
+            DeliveryVerdict::Full => {
+                metrics.vnic_full += 1;
+                let chunks = self.frames.refuse(one.at);
+                let reason = DropReason::VnicFull;
+                released.drops.add(reason, u64::from(chunks));
+                self.note_refusal(now_ns, one.flow);
+            }
+        }
+    }
+
+    fn note_refusal(&mut self, now_ns: u64, index: u16) {
+        let flow = &mut self.flows[usize::from(index)];
+        flow.gap_ns = now_ns;
+        // One for each flow: its next frame is the only one that the vNIC can drop.
+        self.refusals.retain(|refusal| refusal.flow != index);
+        self.refusals.push_back(Refusal {
+            flow: index,
+            sequence: flow.next,
+            report_ns: now_ns + REPORT_NS,
+        });
+    }
+
+    fn next_frame(&mut self, released: &mut ReleaseQueue) -> Option<(u16, AssemblyRef)> {
         while let Some(&index) = self.ready.front() {
-            if let Some((sequence, at)) = self.next_of(index, drops) {
-                return Some((index, sequence, self.assemblies[at as usize].len, at));
+            if let Some(at) = self.next_of(index, released) {
+                return Some((index, at));
             }
             self.flows[usize::from(index)].ready = false;
             self.ready.pop_front();
@@ -185,30 +326,27 @@ impl Reorder {
         None
     }
 
-    fn next_of(&mut self, index: u16, drops: &mut Drops<'_>) -> Option<(u32, u32)> {
+    fn next_of(&mut self, index: u16, released: &mut ReleaseQueue) -> Option<AssemblyRef> {
         loop {
             let flow = &mut self.flows[usize::from(index)];
-            let at = flow.held.front().copied();
-            if let Some(at) = at.filter(|at| *at != NONE)
-                && self.assemblies[at as usize].is_complete()
-            {
-                return Some((flow.next, at));
+            let first = flow.first();
+            if let Some(at) = first.filter(|at| self.frames.is_complete(*at)) {
+                return Some(at);
             }
             if !flow.is_before(flow.skip_to) {
                 return None;
             }
-            self.held.skipped += 1;
-            if at.is_none() {
+            self.skipped += 1;
+            if flow.held.is_empty() {
                 // Nothing is held: all that is missing is skipped at once.
                 let missing = flow.skip_to.wrapping_sub(flow.next);
-                self.held.skipped += u64::from(missing - 1);
+                self.skipped += u64::from(missing - 1);
                 flow.next = flow.skip_to;
                 self.mark_dirty(index);
                 return None;
             }
-            if let Some(at) = at.filter(|at| *at != NONE) {
-                self.empty(at, Refused::Skipped, drops);
-                self.free.push(at);
+            if let Some(at) = first {
+                self.frames.discard(at, DropReason::Skipped, released);
             }
             self.advance(index);
         }
@@ -229,52 +367,13 @@ impl Reorder {
         }
     }
 
-    /// The pieces of a frame that [`Reorder::next`] named.
-    pub(crate) fn spans(&self, at: u32) -> &[Span] {
-        let assembly = &self.assemblies[at as usize];
-        &assembly.spans[..usize::from(assembly.chunks)]
-    }
-
-    /// The frame that [`Reorder::next`] named is with the caller now.
-    pub(crate) fn delivered(&mut self, now_ns: u64, index: u16, at: u32) {
-        self.hand_over(at);
-        self.free.push(at);
-        self.advance(index);
-        self.flows[usize::from(index)].hole_ns = now_ns;
-    }
-
-    /// The vNIC has dropped it.
-    pub(crate) fn refused(&mut self, now_ns: u64, index: u16, at: u32, drops: &mut Drops<'_>) {
-        let chunks = self.hand_over(at);
-        drops.counters.add(Refused::VnicFull, u64::from(chunks));
-        self.assemblies[at as usize].refused = true;
-        let flow = &mut self.flows[usize::from(index)];
-        flow.hole_ns = now_ns;
-        // One for each flow: its next frame is the only one that it can refuse.
-        self.refusals.retain(|refusal| refusal.flow != index);
-        self.refusals.push_back(Refusal {
-            flow: index,
-            sequence: flow.next,
-            report_ns: now_ns + REPORT_NS,
-        });
-    }
-
-    fn hand_over(&mut self, at: u32) -> u32 {
-        let assembly = &mut self.assemblies[at as usize];
-        let chunks = assembly.got.count_ones();
-        self.held.chunks -= chunks;
-        self.held.bytes -= u64::from(assembly.bytes);
-        (assembly.got, assembly.bytes) = (0, 0);
-        chunks
-    }
-
-    /// When the next gap is to be looked at.
+    /// When [`Reorder::handle_timeout`] has something to do.
     pub(crate) fn deadline(&self) -> Option<u64> {
         self.gaps.peek().map(|Reverse((at_ns, _))| *at_ns)
     }
 
     /// Lets flows whose gap has been open too long go on.
-    pub(crate) fn handle_timeout(&mut self, now_ns: u64, bounds: &Bounds) {
+    pub(crate) fn handle_timeout(&mut self, now_ns: u64, limits: &ReorderLimits) {
         while let Some(&Reverse((at_ns, index))) = self.gaps.peek()
             && at_ns <= now_ns
         {
@@ -283,27 +382,26 @@ impl Reorder {
             if flow.held.is_empty() {
                 flow.timed = false;
                 // A wide gap once is no reason to keep its memory for each flow for ever.
-                flow.held.shrink_to(IDLE_PLACES);
+                flow.held.shrink_to(IDLE_CAPACITY);
                 continue;
             }
-            let due_ns = flow.hole_ns + bounds.hold_ns;
-            let mut again_ns = due_ns;
+            let due_ns = flow.gap_ns + limits.timeout_ns;
+            let mut next_ns = due_ns;
             if due_ns <= now_ns {
-                let complete = flow
-                    .held
-                    .iter()
-                    .position(|at| *at != NONE && self.assemblies[*at as usize].is_complete());
-                // Without a whole frame to go on to, nobody waits: pieces are kept
-                // until their sender must have given them up.
-                let hopeless = now_ns >= due_ns + bounds.give_up_ns;
+                let is_complete =
+                    |at: &Option<AssemblyRef>| at.is_some_and(|at| self.frames.is_complete(at));
+                let complete = flow.held.iter().position(is_complete);
+                // Without a whole frame to go on to, nothing waits: pieces are kept
+                // until their sender must have abandoned them.
+                let hopeless = now_ns >= due_ns + limits.frame_lifetime_ns;
                 if let Some(skip) = complete.or(hopeless.then_some(flow.held.len())) {
                     flow.skip_to = flow.next.wrapping_add(skip as u32);
-                    flow.hole_ns = now_ns;
+                    flow.gap_ns = now_ns;
                     self.make_ready(index);
                 }
-                again_ns = now_ns + bounds.hold_ns;
+                next_ns = now_ns + limits.timeout_ns;
             }
-            self.gaps.push(Reverse((again_ns, index)));
+            self.gaps.push(Reverse((next_ns, index)));
         }
     }
 
@@ -313,62 +411,59 @@ impl Reorder {
         self.dirty.len() + self.refusals.iter().take_while(due).count()
     }
 
-    /// A flow whose watermark has moved, for a report.
-    pub(crate) fn next_watermark(&mut self) -> Option<(u16, u32)> {
-        let index = self.dirty.pop_front()?;
-        let flow = &mut self.flows[usize::from(index)];
-        flow.dirty = false;
-        Some((index, flow.next))
-    }
-
-    /// When the next refusal is to be reported.
-    pub(crate) fn refusal_deadline(&self) -> Option<u64> {
+    /// When a frame that the vNIC dropped is to be reported.
+    pub(crate) fn report_deadline(&self) -> Option<u64> {
         self.refusals.front().map(|refusal| refusal.report_ns)
     }
 
-    /// A frame to ask for again.
-    pub(crate) fn next_refusal(&mut self, now_ns: u64) -> Option<(u16, u32)> {
+    /// The next report for an acknowledgement; it counts as sent.
+    pub(crate) fn next_report(&mut self, now_ns: u64) -> Option<FlowReport> {
+        let gap = self.next_refusal(now_ns);
+        gap.or_else(|| self.next_watermark())
+    }
+
+    /// A flow whose watermark has moved.
+    fn next_watermark(&mut self) -> Option<FlowReport> {
+        let index = self.dirty.pop_front()?;
+        let flow = &mut self.flows[usize::from(index)];
+        flow.dirty = false;
+        Some(FlowReport {
+            kind: FlowReportKind::Delivered,
+            flow: index,
+            sequence: flow.next,
+        })
+    }
+
+    /// A frame that is to be retransmitted.
+    fn next_refusal(&mut self, now_ns: u64) -> Option<FlowReport> {
         while let Some(refusal) = self.refusals.front().copied()
             && refusal.report_ns <= now_ns
         {
             self.refusals.pop_front();
             let flow = &self.flows[usize::from(refusal.flow)];
-            let waits = flow.next == refusal.sequence
-                && flow
-                    .held
-                    .front()
-                    .is_some_and(|at| *at != NONE && self.assemblies[*at as usize].refused);
-            if waits {
+            let is_refused = |at| self.frames.is_refused(at);
+            if flow.next == refusal.sequence && flow.first().is_some_and(is_refused) {
                 self.refusals.push_back(Refusal {
                     report_ns: now_ns + REPEAT_NS,
                     ..refusal
                 });
-                return Some((refusal.flow, refusal.sequence));
+                return Some(FlowReport {
+                    kind: FlowReportKind::Gap,
+                    flow: refusal.flow,
+                    sequence: refusal.sequence,
+                });
             }
         }
         None
     }
-}
 
-/// Where dropped chunks go.
-pub(crate) struct Drops<'a> {
-    pub counters: &'a mut Counters,
-    pub released: &'a mut crate::released::Released,
-}
-
-fn one(span: Span) -> Release {
-    Release {
-        slot: span.slot,
-        count: 1,
+    /// Adds what is held and was reordered to the tunnel's counters.
+    pub(crate) fn add_metrics(&self, metrics: &mut TunnelMetrics) {
+        let held = self.frames.held();
+        metrics.chunks_held = held.chunks;
+        metrics.chunk_bytes_held = held.bytes;
+        metrics.chunks_held_peak = held.peak_chunks;
+        metrics.frames_reordered = self.reordered;
+        metrics.frames_skipped = self.skipped;
     }
-}
-
-fn bits(mut word: u64) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        (word != 0).then(|| {
-            let bit = word.trailing_zeros() as usize;
-            word &= word - 1;
-            bit
-        })
-    })
 }

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
 //! Sealing: AES-256-GCM (RFC 5116) by keys that HKDF-SHA256 (RFC 5869) derives from the
-//! shared secret and the instances of both ends. A conversation has its own key in each
-//! direction, so its packet numbers may begin where every conversation's do, and what
+//! shared secret and the instances of both ends. A session has its own key in each
+//! direction, so its packet numbers may begin where every session's do, and what
 //! was recorded of an earlier one opens nothing. The nonce is epoch, path and packet
 //! number; acknowledgements and probes number themselves, marked by the top bit.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hkdf::{HKDF_SHA256, Salt};
 
-use crate::config::{Key, Keys};
-use crate::wire::TAG_LEN;
+use crate::config::{TunnelKey, TunnelKeys};
+use crate::wire::{COMMON_HEADER_LEN, CommonHeader, DATA_HEADER_LEN, PROBE_CLEAR_LEN, TAG_LEN};
 
 const SALT: &[u8] = b"causeway bifrost 1";
 
-/// Set in the number of whatever is not data.
-pub(crate) const CONTROL: u64 = 1 << 55;
+/// Set in the number of each datagram that is not data.
+const CONTROL: u64 = 1 << 55;
 
 fn derive(secret: &[u8; 32], label: &[u8], from: u64, to: u64) -> LessSafeKey {
     let secret = Salt::new(HKDF_SHA256, SALT).extract(secret);
@@ -55,82 +55,112 @@ fn open(key: &LessSafeKey, nonce: Nonce, clear: usize, datagram: &mut [u8]) -> b
     key.open_in_place(nonce, Aad::from(&*head), body).is_ok()
 }
 
-struct Pair {
+struct KeyPair {
     id: u8,
     send: LessSafeKey,
     receive: LessSafeKey,
 }
 
-/// The live keys of a conversation; the first one seals.
-pub(crate) struct Sealer {
-    pairs: Vec<Pair>,
+/// The live keys of a session; the first one seals.
+pub(crate) struct SessionKeys {
+    pairs: Vec<KeyPair>,
 }
 
-/// Where in a conversation a datagram stands.
+/// What makes the nonce and the authenticated bytes of a datagram.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
-    pub epoch: u32,
-    pub path: u8,
-    /// 56 bits, or with [`CONTROL`].
-    pub number: u64,
+pub(crate) struct AeadInput {
+    epoch: u32,
+    path: u8,
+    /// 55 bits, or with [`CONTROL`].
+    number: u64,
     /// Bytes in front that stay readable.
-    pub clear: usize,
+    clear: usize,
 }
 
-impl Place {
+impl AeadInput {
+    /// Data; `number` is the packet number in full.
+    pub(crate) fn data(header: &CommonHeader, number: u64) -> AeadInput {
+        AeadInput {
+            epoch: header.epoch,
+            path: header.path,
+            number,
+            clear: DATA_HEADER_LEN,
+        }
+    }
+
+    /// An acknowledgement; `number` is its own, in full.
+    pub(crate) fn ack(header: &CommonHeader, number: u64) -> AeadInput {
+        AeadInput {
+            epoch: header.epoch,
+            path: header.path,
+            number: number | CONTROL,
+            clear: COMMON_HEADER_LEN,
+        }
+    }
+
+    /// A probe or reply. These number themselves in 64 bits, in the fields of epoch and
+    /// number.
+    pub(crate) fn probe(header: &CommonHeader) -> AeadInput {
+        AeadInput {
+            epoch: header.epoch,
+            path: header.path,
+            number: u64::from(header.number) | CONTROL,
+            clear: PROBE_CLEAR_LEN,
+        }
+    }
+
     fn nonce(self) -> Nonce {
         nonce(self.epoch, self.path, self.number)
     }
 }
 
-impl Sealer {
-    pub(crate) fn new(keys: &Keys, own: u64, peer: u64) -> Sealer {
-        let pair = |key: &Key| Pair {
+impl SessionKeys {
+    pub(crate) fn new(keys: &TunnelKeys, own: u64, peer: u64) -> SessionKeys {
+        let pair = |key: &TunnelKey| KeyPair {
             id: key.id,
             send: derive(&key.secret, b"talk", own, peer),
             receive: derive(&key.secret, b"talk", peer, own),
         };
         let keys = keys.send.iter().chain(&keys.also);
-        Sealer {
+        SessionKeys {
             pairs: keys.map(pair).collect(),
         }
     }
 
-    pub(crate) fn seal(&self, at: Place, datagram: &mut [u8]) {
+    pub(crate) fn seal(&self, at: AeadInput, datagram: &mut [u8]) {
         if let Some(pair) = self.pairs.first() {
             seal(&pair.send, at.nonce(), at.clear, datagram);
         }
     }
 
     /// `None`: no such key.
-    pub(crate) fn open(&self, id: u8, at: Place, datagram: &mut [u8]) -> Option<bool> {
+    pub(crate) fn open(&self, id: u8, at: AeadInput, datagram: &mut [u8]) -> Option<bool> {
         let pair = self.pairs.iter().find(|pair| pair.id == id)?;
         Some(open(&pair.receive, at.nonce(), at.clear, datagram))
     }
 }
 
-/// Seals probes and replies, which begin a conversation and so cannot use its keys:
-/// theirs come from the secret and the instance of whoever sends them.
-pub(crate) struct Greeter {
-    keys: Keys,
+/// Keys of probes and replies, which begin a session and so cannot use its keys: theirs
+/// come from the secret and the instance of their sender.
+pub(crate) struct HandshakeKeys {
     own: Option<LessSafeKey>,
-    /// Of the instances heard of last; deriving a key costs microseconds.
+    /// Of the peer's instances, the newest last; deriving a key costs microseconds.
     known: Vec<(u8, u64, LessSafeKey)>,
 }
 
+/// Instances whose handshake keys are kept.
 const KNOWN: usize = 4;
 
-impl Greeter {
-    pub(crate) fn new(keys: &Keys, instance: u64) -> Greeter {
-        let own = |key: &Key| derive(&key.secret, b"greet", instance, 0);
-        Greeter {
-            keys: keys.clone(),
+impl HandshakeKeys {
+    pub(crate) fn new(keys: &TunnelKeys, instance: u64) -> HandshakeKeys {
+        let own = |key: &TunnelKey| derive(&key.secret, b"greet", instance, 0);
+        HandshakeKeys {
             own: keys.send.as_ref().map(own),
             known: Vec::new(),
         }
     }
 
-    pub(crate) fn seal(&self, at: Place, datagram: &mut [u8]) {
+    pub(crate) fn seal(&self, at: AeadInput, datagram: &mut [u8]) {
         if let Some(key) = &self.own {
             seal(key, at.nonce(), at.clear, datagram);
         }
@@ -139,16 +169,16 @@ impl Greeter {
     /// `None`: no such key.
     pub(crate) fn open(
         &mut self,
-        id: u8,
-        instance: u64,
-        at: Place,
+        keys: &TunnelKeys,
+        (id, instance): (u8, u64),
+        at: AeadInput,
         datagram: &mut [u8],
     ) -> Option<bool> {
         let known = |known: &(u8, u64, LessSafeKey)| known.0 == id && known.1 == instance;
         if let Some((_, _, key)) = self.known.iter().find(|entry| known(entry)) {
             return Some(open(key, at.nonce(), at.clear, datagram));
         }
-        let mut keys = self.keys.send.iter().chain(&self.keys.also);
+        let mut keys = keys.send.iter().chain(&keys.also);
         let secret = keys.find(|key| key.id == id)?.secret;
         let key = derive(&secret, b"greet", instance, 0);
         let authentic = open(&key, at.nonce(), at.clear, datagram);
@@ -166,25 +196,25 @@ impl Greeter {
 mod tests {
     use super::*;
 
-    fn keys(send: u8, also: Option<u8>) -> Keys {
-        let key = |id| Key {
+    fn keys(send: u8, also: Option<u8>) -> TunnelKeys {
+        let key = |id| TunnelKey {
             id,
             secret: [id; 32],
         };
-        Keys {
+        TunnelKeys {
             send: Some(key(send)),
             also: also.map(key),
         }
     }
 
-    const AT: Place = Place {
+    const AT: AeadInput = AeadInput {
         epoch: 5,
         path: 1,
         number: 77,
         clear: 4,
     };
 
-    fn sealed(by: &Sealer) -> Vec<u8> {
+    fn sealed(by: &SessionKeys) -> Vec<u8> {
         let mut datagram = b"headpayload".to_vec();
         datagram.resize(11 + TAG_LEN, 0);
         by.seal(AT, &mut datagram);
@@ -194,16 +224,16 @@ mod tests {
     }
 
     #[test]
-    fn what_one_end_seals_the_other_opens_and_nobody_else() {
+    fn what_one_end_seals_only_the_other_opens() {
         let (one, two) = (
-            Sealer::new(&keys(1, None), 10, 20),
-            Sealer::new(&keys(1, None), 20, 10),
+            SessionKeys::new(&keys(1, None), 10, 20),
+            SessionKeys::new(&keys(1, None), 20, 10),
         );
         let datagram = sealed(&one);
         let mut opened = datagram.clone();
         assert_eq!(two.open(1, AT, &mut opened), Some(true));
         assert_eq!(opened[..11], *b"headpayload");
-        let refused = |by: &Sealer, at: Place, change: usize| {
+        let refused = |by: &SessionKeys, at: AeadInput, change: usize| {
             let mut datagram = datagram.clone();
             datagram[change] ^= u8::from(change > 0);
             by.open(1, at, &mut datagram) == Some(false)
@@ -211,13 +241,13 @@ mod tests {
         assert!(refused(&one, AT, 0), "sent back");
         assert!((1..27).all(|byte| refused(&two, AT, byte)), "changed");
         assert!(
-            refused(&two, Place { number: 78, ..AT }, 0),
+            refused(&two, AeadInput { number: 78, ..AT }, 0),
             "another number"
         );
         assert!(
             refused(
                 &two,
-                Place {
+                AeadInput {
                     number: 77 | CONTROL,
                     ..AT
                 },
@@ -225,19 +255,22 @@ mod tests {
             ),
             "another kind"
         );
-        assert!(refused(&two, Place { path: 2, ..AT }, 0), "another path");
-        let restarted = Sealer::new(&keys(1, None), 20, 11);
-        assert!(refused(&restarted, AT, 0), "another conversation");
+        assert!(
+            refused(&two, AeadInput { path: 2, ..AT }, 0),
+            "another path"
+        );
+        let restarted = SessionKeys::new(&keys(1, None), 20, 11);
+        assert!(refused(&restarted, AT, 0), "another session");
         assert_eq!(two.open(2, AT, &mut datagram.clone()), None, "unknown key");
     }
 
     #[test]
     fn two_keys_live_during_rotation() {
-        let old = Sealer::new(&keys(1, Some(2)), 10, 20);
-        let new = Sealer::new(&keys(2, Some(1)), 20, 10);
+        let old = SessionKeys::new(&keys(1, Some(2)), 10, 20);
+        let new = SessionKeys::new(&keys(2, Some(1)), 20, 10);
         assert_eq!(new.open(1, AT, &mut sealed(&old)), Some(true));
         assert_eq!(old.open(2, AT, &mut sealed(&new)), Some(true));
-        let last = Sealer::new(&keys(2, None), 10, 20);
+        let last = SessionKeys::new(&keys(2, None), 10, 20);
         assert_eq!(
             last.open(1, AT, &mut sealed(&old)),
             None,

@@ -8,8 +8,10 @@
 /// Bytes of `struct virtio_net_hdr` in front of each packet.
 pub const VNET_HEADER_LEN: usize = 10;
 
-/// The shortest frame: header and IPv4 header.
+/// The shortest frame: virtio header and IPv4 header.
 pub(crate) const MIN_FRAME_LEN: usize = VNET_HEADER_LEN + 20;
+/// The longest frame.
+pub(crate) const MAX_FRAME_LEN: u32 = VNET_HEADER_LEN as u32 + 65_535;
 
 const NEEDS_CSUM: u8 = 1;
 const DATA_VALID: u8 = 2;

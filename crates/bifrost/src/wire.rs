@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
 //! The wire format: what is in a UDP datagram of the tunnel. All integers are
-//! little-endian. `docs/bifrost.md` has the tables.
+//! little-endian. `docs/design/bifrost.md` has the tables.
 //!
-//! Every datagram begins with a [`Prefix`] of twelve bytes. With a key, the headers
+//! Every datagram begins with a [`CommonHeader`] of twelve bytes. With a key, the headers
 //! stay readable and are authenticated, what follows is encrypted, and a tag of
 //! [`TAG_LEN`] bytes ends the datagram.
 
-pub use crate::room::Room;
+use crate::virtio::VNET_HEADER_LEN;
 
 /// The version, in the upper half of the first byte.
 pub const VERSION: u8 = 1;
-/// Bytes of the prefix.
-pub const PREFIX_LEN: usize = 12;
+/// Bytes of the common header.
+pub const COMMON_HEADER_LEN: usize = 12;
 /// Bytes of a data datagram's header.
 pub const DATA_HEADER_LEN: usize = 28;
 /// Bytes of an acknowledgement without flow reports.
@@ -27,11 +27,14 @@ pub const PROBE_LEN: usize = 44;
 pub const PROBE_CLEAR_LEN: usize = 20;
 /// Bytes of an AEAD tag (AES-256-GCM).
 pub const TAG_LEN: usize = 16;
-/// Chunks that a frame is cut into, at most.
+/// Chunks of a frame, at most.
 pub const MAX_CHUNKS: usize = 64;
 /// Chunks of a frame with several are at least this long, so that the first one holds
 /// the virtio header and the IP header.
 pub const MIN_CHUNK: u16 = 64;
+/// Frames of a flow that may be under way: how far ahead of the frame whose turn it is the
+/// receiver keeps frames.
+pub(crate) const FLOW_WINDOW: u32 = 1024;
 /// Packet numbers and flow sequences begin shortly before they wrap, so that the wrap
 /// is met in each tunnel's first second and not after months.
 pub const FIRST_NUMBER: u64 = 0xffff_ff00;
@@ -40,39 +43,39 @@ pub const FIRST_SEQUENCE: u32 = 0xffff_ffc0;
 
 /// What a datagram is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PacketKind {
     /// A chunk of a frame.
     Data = 1,
-    /// What has arrived.
+    /// An acknowledgement: what has arrived.
     Ack = 2,
-    /// Is there somebody?
+    /// Asks whether the path works and who the peer is.
     Probe = 3,
-    /// There is.
+    /// Answers a probe.
     Reply = 4,
 }
 
 /// The first twelve bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Prefix {
+pub struct CommonHeader {
     /// What follows.
-    pub kind: Kind,
+    pub kind: PacketKind,
     /// The path that the datagram travels on.
     pub path: u8,
     /// The key's id, 0 for none.
     pub key: u8,
     /// Data: the chunk's index. Ack: the path that it speaks of.
     pub extra: u8,
-    /// Data, Ack: the conversation. Probe, Reply: upper half of the number.
+    /// Data, Ack: the session. Probe, Reply: upper half of the number.
     pub epoch: u32,
     /// Data: the packet number. Ack, Probe, Reply: a number of their own. Lower half.
     pub number: u32,
 }
 
-/// A data header; `prefix.extra` is the chunk's index.
+/// A data header; `common.extra` is the chunk's index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Data {
+pub struct DataHeader {
     /// The first twelve bytes.
-    pub prefix: Prefix,
+    pub common: CommonHeader,
     /// Sender's clock in microseconds.
     pub stamp_us: u32,
     /// Place of the frame in its flow.
@@ -83,38 +86,38 @@ pub struct Data {
     pub size: u16,
     /// Bytes of the frame without its virtio header.
     pub len: u16,
-    /// How far back in the flow lies the oldest frame that may still come (again).
+    /// How far back in the flow lies the oldest frame that may still come, new or retransmitted.
     /// 65,535 also stands for more.
     pub behind: u16,
 }
 
 /// What a flow report says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReportKind {
+pub enum FlowReportKind {
     /// The delivered watermark: all frames before `sequence` are delivered or skipped.
     Delivered = 1,
     /// A gap in front of the guest: frame `sequence` had arrived and the vNIC had no
-    /// room for it. Send it again.
+    /// room for it. It is to be retransmitted.
     Gap = 2,
 }
 
 /// A flow report, in an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct FlowReport {
     /// What it says.
-    pub kind: ReportKind,
+    pub kind: FlowReportKind,
     /// Of which flow.
     pub flow: u16,
     /// Up to, or which.
     pub sequence: u32,
 }
 
-/// An acknowledgement; `prefix.extra` is the path whose chunks it speaks of. Reports
+/// An acknowledgement; `common.extra` is the path whose chunks it speaks of. Reports
 /// follow, as many as the datagram has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ack {
+pub struct AckHeader {
     /// The first twelve bytes.
-    pub prefix: Prefix,
+    pub common: CommonHeader,
     /// The largest packet number received, lower half.
     pub largest: u32,
     /// Stamp of the newest chunk taken.
@@ -127,9 +130,9 @@ pub struct Ack {
 
 /// A probe or a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Probe {
+pub struct ProbeHeader {
     /// The first twelve bytes.
-    pub prefix: Prefix,
+    pub common: CommonHeader,
     /// The sender's instance.
     pub instance: u64,
     /// The receiver's instance as the sender knows it, 0 for none.
@@ -138,14 +141,49 @@ pub struct Probe {
     pub stamp_us: u32,
     /// Bytes of the probe's IP packet: what the path has let through.
     pub size: u16,
-    /// What the sender can hold of frames that are not its guest's turn yet.
-    pub room: Room,
+    /// What the sender of this can hold of frames whose turn has not come.
+    pub credit: Credit,
+}
+
+/// How much an endpoint can hold of frames whose turn has not come: its peer has no more
+/// under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credit {
+    /// Chunks.
+    pub chunks: u32,
+    /// Their bytes, in units of 1024.
+    pub kib: u32,
+}
+
+impl Credit {
+    /// Before the peer has granted any.
+    pub(crate) const UNLIMITED: Credit = Credit {
+        chunks: u32::MAX,
+        kib: u32::MAX,
+    };
+
+    /// No less than a frame, whatever the peer grants: a frame would wait for ever.
+    pub(crate) fn at_least_a_frame(self) -> Credit {
+        Credit {
+            chunks: self.chunks.max(MAX_CHUNKS as u32),
+            kib: self.kib.max(65),
+        }
+    }
+
+    pub(crate) fn bytes(self) -> u64 {
+        u64::from(self.kib) * 1024
+    }
 }
 
 /// The datagram is not of this format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a datagram of this version of the tunnel")]
 pub struct Malformed;
+
+/// The clock on the wire.
+pub(crate) fn stamp_us(now_ns: u64) -> u32 {
+    (now_ns / 1000) as u32
+}
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
@@ -159,22 +197,24 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
-impl Prefix {
+impl CommonHeader {
     /// # Errors
     /// Too short, of another version or kind.
-    pub fn parse(datagram: &[u8]) -> Result<Prefix, Malformed> {
-        let bytes = datagram.first_chunk::<PREFIX_LEN>().ok_or(Malformed)?;
+    pub fn parse(datagram: &[u8]) -> Result<CommonHeader, Malformed> {
+        let bytes = datagram
+            .first_chunk::<COMMON_HEADER_LEN>()
+            .ok_or(Malformed)?;
         if bytes[0] >> 4 != VERSION {
             return Err(Malformed);
         }
         let kind = match bytes[0] & 15 {
-            1 => Kind::Data,
-            2 => Kind::Ack,
-            3 => Kind::Probe,
-            4 => Kind::Reply,
+            1 => PacketKind::Data,
+            2 => PacketKind::Ack,
+            3 => PacketKind::Probe,
+            4 => PacketKind::Reply,
             _ => return Err(Malformed),
         };
-        Ok(Prefix {
+        Ok(CommonHeader {
             kind,
             path: bytes[1],
             key: bytes[2],
@@ -194,15 +234,15 @@ impl Prefix {
     }
 }
 
-impl Data {
-    /// Reads the header behind `prefix`, which was parsed from the same bytes.
+impl DataHeader {
+    /// Reads the header behind `common`, which was parsed from the same bytes.
     ///
     /// # Errors
     /// Too short, or fields that contradict each other.
-    pub fn parse(prefix: Prefix, datagram: &[u8]) -> Result<Data, Malformed> {
+    pub fn parse(common: CommonHeader, datagram: &[u8]) -> Result<DataHeader, Malformed> {
         let bytes = datagram.first_chunk::<DATA_HEADER_LEN>().ok_or(Malformed)?;
-        let data = Data {
-            prefix,
+        let data = DataHeader {
+            common,
             stamp_us: u32_at(bytes, 12),
             sequence: u32_at(bytes, 16),
             flow: u16_at(bytes, 20),
@@ -220,7 +260,7 @@ impl Data {
 
     /// Bytes of the frame, virtio header included.
     pub fn frame_len(&self) -> usize {
-        usize::from(self.len) + crate::VNET_HEADER_LEN
+        usize::from(self.len) + VNET_HEADER_LEN
     }
 
     /// Chunks of the frame.
@@ -230,7 +270,7 @@ impl Data {
 
     /// Which of them this is.
     pub fn index(&self) -> usize {
-        usize::from(self.prefix.extra)
+        usize::from(self.common.extra)
     }
 
     /// Bytes that this chunk must have.
@@ -245,7 +285,7 @@ impl Data {
         header[8..12].copy_from_slice(&number.to_le_bytes());
     }
 
-    /// Whether `header` is what [`Data::renumber`] makes of `first`, for the chunk and the
+    /// Whether `header` is what [`DataHeader::renumber`] makes of `first`, for the chunk and the
     /// number that lie `nth` behind.
     pub(crate) fn follows(
         header: &[u8; DATA_HEADER_LEN],
@@ -262,7 +302,7 @@ impl Data {
     /// The header's bytes.
     pub fn to_bytes(&self) -> [u8; DATA_HEADER_LEN] {
         let mut out = [0; DATA_HEADER_LEN];
-        self.prefix.write(&mut out);
+        self.common.write(&mut out);
         out[12..16].copy_from_slice(&self.stamp_us.to_le_bytes());
         out[16..20].copy_from_slice(&self.sequence.to_le_bytes());
         out[20..22].copy_from_slice(&self.flow.to_le_bytes());
@@ -273,19 +313,19 @@ impl Data {
     }
 }
 
-impl Ack {
+impl AckHeader {
     /// Reads the acknowledgement and gives the bytes of its reports, for [`reports`].
     /// Trailing bytes that are no report make it malformed.
     ///
     /// # Errors
     /// Too short, too long, or a bitmap without its own largest number.
-    pub fn parse(prefix: Prefix, datagram: &[u8]) -> Result<(Ack, &[u8]), Malformed> {
+    pub fn parse(common: CommonHeader, datagram: &[u8]) -> Result<(AckHeader, &[u8]), Malformed> {
         let (bytes, rest) = datagram.split_first_chunk::<ACK_LEN>().ok_or(Malformed)?;
         if rest.len() % REPORT_LEN != 0 || rest.len() > MAX_REPORTS * REPORT_LEN {
             return Err(Malformed);
         }
-        let ack = Ack {
-            prefix,
+        let ack = AckHeader {
+            common,
             largest: u32_at(bytes, 12),
             echo_us: u32_at(bytes, 16),
             delay_us: u32_at(bytes, 20),
@@ -302,7 +342,7 @@ impl Ack {
         let start = out.len();
         out.resize(start + ACK_LEN, 0);
         let bytes = &mut out[start..];
-        self.prefix.write(bytes);
+        self.common.write(bytes);
         bytes[12..16].copy_from_slice(&self.largest.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.echo_us.to_le_bytes());
         bytes[20..24].copy_from_slice(&self.delay_us.to_le_bytes());
@@ -312,7 +352,7 @@ impl Ack {
     }
 }
 
-impl Report {
+impl FlowReport {
     /// Appends the report to `out`.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.extend(self.flow.to_le_bytes());
@@ -322,14 +362,14 @@ impl Report {
 }
 
 /// The reports behind an acknowledgement; those of unknown kind are passed over.
-pub fn reports(bytes: &[u8]) -> impl Iterator<Item = Report> {
+pub fn reports(bytes: &[u8]) -> impl Iterator<Item = FlowReport> {
     bytes.chunks_exact(REPORT_LEN).filter_map(|bytes| {
         let kind = match bytes[2] {
-            1 => ReportKind::Delivered,
-            2 => ReportKind::Gap,
+            1 => FlowReportKind::Delivered,
+            2 => FlowReportKind::Gap,
             _ => return None,
         };
-        Some(Report {
+        Some(FlowReport {
             kind,
             flow: u16_at(bytes, 0),
             sequence: u32_at(bytes, 4),
@@ -337,20 +377,20 @@ pub fn reports(bytes: &[u8]) -> impl Iterator<Item = Report> {
     })
 }
 
-impl Probe {
+impl ProbeHeader {
     /// Reads a probe or a reply; what follows is padding.
     ///
     /// # Errors
-    /// Too short, or from nobody.
-    pub fn parse(prefix: Prefix, datagram: &[u8]) -> Result<Probe, Malformed> {
+    /// Too short, or without an instance.
+    pub fn parse(common: CommonHeader, datagram: &[u8]) -> Result<ProbeHeader, Malformed> {
         let bytes = datagram.first_chunk::<PROBE_LEN>().ok_or(Malformed)?;
-        let probe = Probe {
-            prefix,
+        let probe = ProbeHeader {
+            common,
             instance: u64_at(bytes, 12),
             peer: u64_at(bytes, 20),
             stamp_us: u32_at(bytes, 28),
             size: u16_at(bytes, 32),
-            room: Room {
+            credit: Credit {
                 chunks: u32_at(bytes, 36),
                 kib: u32_at(bytes, 40),
             },
@@ -364,7 +404,7 @@ impl Probe {
     /// The sender's instance, which stays readable in a sealed probe.
     pub(crate) fn instance_of(datagram: &[u8]) -> Result<u64, Malformed> {
         let bytes = datagram.first_chunk::<PROBE_CLEAR_LEN>().ok_or(Malformed)?;
-        Ok(u64_at(bytes, PREFIX_LEN))
+        Ok(u64_at(bytes, COMMON_HEADER_LEN))
     }
 
     /// Appends the probe or reply, without padding, to `out`.
@@ -372,13 +412,13 @@ impl Probe {
         let start = out.len();
         out.resize(start + PROBE_LEN, 0);
         let bytes = &mut out[start..];
-        self.prefix.write(bytes);
+        self.common.write(bytes);
         bytes[12..20].copy_from_slice(&self.instance.to_le_bytes());
         bytes[20..28].copy_from_slice(&self.peer.to_le_bytes());
         bytes[28..32].copy_from_slice(&self.stamp_us.to_le_bytes());
         bytes[32..34].copy_from_slice(&self.size.to_le_bytes());
-        bytes[36..40].copy_from_slice(&self.room.chunks.to_le_bytes());
-        bytes[40..44].copy_from_slice(&self.room.kib.to_le_bytes());
+        bytes[36..40].copy_from_slice(&self.credit.chunks.to_le_bytes());
+        bytes[40..44].copy_from_slice(&self.credit.kib.to_le_bytes());
     }
 }
 
@@ -386,8 +426,8 @@ impl Probe {
 mod tests {
     use super::*;
 
-    fn prefix(kind: Kind) -> Prefix {
-        Prefix {
+    fn common(kind: PacketKind) -> CommonHeader {
+        CommonHeader {
             kind,
             path: 2,
             key: 3,
@@ -401,8 +441,8 @@ mod tests {
 
     #[test]
     fn data_bytes() {
-        let data = Data {
-            prefix: prefix(Kind::Data),
+        let data = DataHeader {
+            common: common(PacketKind::Data),
             stamp_us: 0x100f_0e0d,
             sequence: 0x1413_1211,
             flow: 0x1615,
@@ -415,22 +455,22 @@ mod tests {
         expected.extend([13, 14, 15, 16, 17, 18, 19, 20, 0x15, 0x16]);
         expected.extend([0x18, 2, 0x19, 10, 0x1b, 0x1c]);
         assert_eq!(data.to_bytes()[..], expected);
-        assert_eq!(Data::parse(data.prefix, &expected), Ok(data));
+        assert_eq!(DataHeader::parse(data.common, &expected), Ok(data));
         // 2595 bytes in chunks of 536: the last, the fifth, has 451.
         assert_eq!((data.chunks(), data.chunk_len()), (5, 451));
     }
 
     #[test]
     fn ack_bytes() {
-        let ack = Ack {
-            prefix: prefix(Kind::Ack),
+        let ack = AckHeader {
+            common: common(PacketKind::Ack),
             largest: 1,
             echo_us: 2,
             delay_us: 3,
             bits: [5, 6, 7, 8],
         };
-        let report = Report {
-            kind: ReportKind::Gap,
+        let report = FlowReport {
+            kind: FlowReportKind::Gap,
             flow: 0x0201,
             sequence: 0x0605_0403,
         };
@@ -443,19 +483,19 @@ mod tests {
         ack.write(&mut written);
         report.write(&mut written);
         assert_eq!(written, expected);
-        let (read, rest) = Ack::parse(ack.prefix, &written).unwrap();
+        let (read, rest) = AckHeader::parse(ack.common, &written).unwrap();
         assert_eq!((read, reports(rest).collect()), (ack, vec![report]));
     }
 
     #[test]
     fn probe_bytes() {
-        let probe = Probe {
-            prefix: prefix(Kind::Probe),
+        let probe = ProbeHeader {
+            common: common(PacketKind::Probe),
             instance: 1,
             peer: 2,
             stamp_us: 3,
             size: 1500,
-            room: Room {
+            credit: Credit {
                 chunks: 0x0403_0201,
                 kib: 0x0807_0605,
             },
@@ -468,16 +508,16 @@ mod tests {
         let mut written = Vec::new();
         probe.write(&mut written);
         assert_eq!(written, expected);
-        assert_eq!(Probe::parse(probe.prefix, &written), Ok(probe));
+        assert_eq!(ProbeHeader::parse(probe.common, &written), Ok(probe));
     }
 
     #[test]
     fn contradictions_are_refused() {
         let data = |size: u16, len: u16, index: u8| {
-            let header = Data {
-                prefix: Prefix {
+            let header = DataHeader {
+                common: CommonHeader {
                     extra: index,
-                    ..prefix(Kind::Data)
+                    ..common(PacketKind::Data)
                 },
                 stamp_us: 0,
                 sequence: 0,
@@ -486,22 +526,22 @@ mod tests {
                 len,
                 behind: 0,
             };
-            Data::parse(header.prefix, &header.to_bytes()).is_ok()
+            DataHeader::parse(header.common, &header.to_bytes()).is_ok()
         };
         assert!(data(1500, 1490, 0) && data(1025, 65_535, 63));
         assert!(!data(0, 100, 0), "chunks of nothing");
         assert!(!data(63, 100, 0), "chunks too small for the headers");
         assert!(!data(1500, 1490, 1), "index behind the frame");
         assert!(!data(1024, 65_535, 0), "more than 64 chunks");
-        assert!(Prefix::parse(&[0x21; 12]).is_err(), "another version");
-        assert!(Prefix::parse(&[0x15; 12]).is_err(), "unknown kind");
+        assert!(CommonHeader::parse(&[0x21; 12]).is_err(), "another version");
+        assert!(CommonHeader::parse(&[0x15; 12]).is_err(), "unknown kind");
         assert!(
-            Ack::parse(prefix(Kind::Ack), &[1; ACK_LEN + 3]).is_err(),
+            AckHeader::parse(common(PacketKind::Ack), &[1; ACK_LEN + 3]).is_err(),
             "half a report"
         );
-        assert!(Ack::parse(prefix(Kind::Ack), &[1; ACK_LEN + REPORT_LEN]).is_ok());
+        assert!(AckHeader::parse(common(PacketKind::Ack), &[1; ACK_LEN + REPORT_LEN]).is_ok());
         assert!(
-            Ack::parse(prefix(Kind::Ack), &[2; ACK_LEN]).is_err(),
+            AckHeader::parse(common(PacketKind::Ack), &[2; ACK_LEN]).is_err(),
             "a largest number that has not arrived"
         );
     }

@@ -5,14 +5,14 @@
 
 mod kit;
 
-use causeway_bifrost::{Config, Engine, Span, Transmit, Verdict};
+use causeway_bifrost::{DeliveryVerdict, Span, Transmit, TransportConfig, TransportEngine};
 
 use kit::{PATH, SLOT, engine, engine_with, meet, meet_over, path_of, receive_all, sent};
 
 const BULK: u64 = 1;
 const REQUEST: u64 = 2;
 
-fn offer(engine: &mut Engine, now_ns: u64, len: u32, flow: u64) {
+fn offer(engine: &mut TransportEngine, now_ns: u64, len: u32, flow: u64) {
     let span = Span {
         slot: SLOT,
         offset: 0,
@@ -24,7 +24,7 @@ fn offer(engine: &mut Engine, now_ns: u64, len: u32, flow: u64) {
 }
 
 /// Bulk as long as it is taken. Gives the number of frames.
-fn fill(engine: &mut Engine, now_ns: u64) -> u32 {
+fn fill(engine: &mut TransportEngine, now_ns: u64) -> u32 {
     let mut count = 0;
     while engine.can_accept() {
         offer(engine, now_ns, 60_000, BULK);
@@ -35,7 +35,7 @@ fn fill(engine: &mut Engine, now_ns: u64) -> u32 {
 
 /// Two ends of which the first has sent all that its window lets through, and how many frames
 /// it took until it took no more.
-fn filled(config: Config) -> ([Engine; 2], u64, u32) {
+fn filled(config: TransportConfig) -> ([TransportEngine; 2], u64, u32) {
     let mut ends = [1, 2].map(engine);
     ends[0]
         .reconfigure(0, config)
@@ -51,7 +51,7 @@ fn filled(config: Config) -> ([Engine; 2], u64, u32) {
             receive_all(&mut ends[1 - index], now_ns, &datagrams);
             while let Some(delivery) = ends[1 - index].poll_deliver() {
                 let token = delivery.token;
-                ends[1 - index].delivered(now_ns, token, Verdict::Ok);
+                ends[1 - index].delivered(now_ns, token, DeliveryVerdict::Ok);
             }
         }
     }
@@ -61,7 +61,7 @@ fn filled(config: Config) -> ([Engine; 2], u64, u32) {
 
 #[test]
 fn bulk_alone_is_not_read_ahead() {
-    let (mut ends, now_ns, _) = filled(Config::default());
+    let (mut ends, now_ns, _) = filled(TransportConfig::default());
     let mut batch = Transmit::default();
     while ends[0].poll_transmit(now_ns, &mut batch) {}
     let path = ends[0].path_metrics(PATH).expect("there is a path");
@@ -76,7 +76,7 @@ fn bulk_alone_is_not_read_ahead() {
 
 #[test]
 fn beside_requests_bulk_is_read_ahead_and_requests_go_first() {
-    let (mut ends, mut now_ns, _) = filled(Config::default());
+    let (mut ends, mut now_ns, _) = filled(TransportConfig::default());
     let mut batch = Transmit::default();
     while ends[0].poll_transmit(now_ns, &mut batch) {}
     offer(&mut ends[0], now_ns, 200, REQUEST);
@@ -98,7 +98,7 @@ fn beside_requests_bulk_is_read_ahead_and_requests_go_first() {
     receive_all(&mut ends[0], now_ns, &answers);
     let mut sizes = Vec::new();
     while ends[0].poll_transmit(now_ns, &mut batch) {
-        let payload = batch.segments.iter().map(|segment| segment.payload.len);
+        let payload = batch.datagrams.iter().map(|segment| segment.payload.len);
         sizes.extend(payload.filter(|len| *len > 0));
     }
     assert_eq!(sizes.get(..2), Some(&[200, 300][..]), "{sizes:?}");
@@ -107,9 +107,9 @@ fn beside_requests_bulk_is_read_ahead_and_requests_go_first() {
 
 #[test]
 fn without_time_to_read_ahead_the_window_is_the_limit() {
-    let config = Config {
+    let config = TransportConfig {
         read_ahead_ns: 0,
-        ..Config::default()
+        ..TransportConfig::default()
     };
     let (mut ends, now_ns, _) = filled(config);
     let mut batch = Transmit::default();

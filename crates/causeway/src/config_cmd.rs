@@ -90,7 +90,7 @@ mod tests {
             told,
             [
                 "lb.toml:1: unknown key `interfaec`; did you mean `interface`?",
-                "lb.toml:2: unknown key `xyz`; known here are interface, pin_dir, state_dir, socket, http, reconcile, hash_key, xdp, encap, flow_table, stateful, measure, control, cookie, clients, announce, history, vip",
+                "lb.toml:2: unknown key `xyz`; known here are interface, pin_dir, socket, http, reconcile, hash_key, xdp, encap, flow_table, stateful, measure, control, cookie, agent_reports, announce, history, vip",
                 "lb.toml:3: unknown key `contrl`; did you mean `control`?",
                 "lb.toml:6: unknown key `adress`; did you mean `address`?",
                 "lb.toml:7: invalid type: string \"443\", expected a whole number",
@@ -148,6 +148,23 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_had_another_name_is_told_its_new_one() {
+        let text = "[tunnel]\ndevice = \"cw0\"\nhold = \"1ms\"\n[tunnel.engine]\n\
+                    hold = \"25ms\"\ndelta = \"1ms\"\ngive_up = \"1s\"\ngive_up_tries = 3\n";
+        let told = lines(TunnelConfig::parse("tunnel.toml".as_ref(), text));
+        assert_eq!(
+            told,
+            [
+                "tunnel.toml:3: unknown key `hold`; known here are device, netns, mtu, queue, addresses, persist, threads, poll, keys, socket, http, engine, path",
+                "tunnel.toml:5: `hold` is called `reorder_timeout` now",
+                "tunnel.toml:6: `delta` is called `switch_gain` now",
+                "tunnel.toml:7: `give_up` is called `frame_lifetime` now",
+                "tunnel.toml:8: `give_up_tries` is called `max_transmissions` now",
+            ]
+        );
+    }
+
+    #[test]
     fn a_file_of_another_kind_is_told_to_be_one() {
         let told = lines(TunnelConfig::parse(
             "x.toml".as_ref(),
@@ -200,5 +217,41 @@ mod tests {
         let text: String = (0..5_000).map(|n| format!("k{n} = {n}\n")).collect();
         let told = lines(Config::parse("lb.toml".as_ref(), &text));
         assert_eq!(told.last().unwrap(), "lb.toml: and 80 more faults");
+    }
+
+    #[test]
+    fn old_keys_of_a_balancers_file_are_told_with_their_new_names() {
+        let text = "[clients]\nlisten = \"10.0.0.254:9472\"\nkeys = \"/keys\"\n\
+                    [stateful]\nlisten = \"10.0.0.254:9472\"\n";
+        assert_eq!(
+            lines(Config::parse("lb.toml".as_ref(), text)),
+            [
+                "lb.toml:2: `clients.listen` is called `agent_reports.listen` now",
+                "lb.toml:3: `clients.keys` is called `agent_reports.keys` now",
+                "lb.toml:5: `stateful.listen` is called `agent_reports.listen` now",
+            ]
+        );
+        assert_eq!(
+            lines(Config::parse("lb.toml".as_ref(), "[clients]\n")),
+            ["lb.toml:1: `clients` is called `agent_reports` now"]
+        );
+    }
+
+    #[test]
+    fn old_keys_of_an_agents_file_are_told_with_their_new_names() {
+        let text = "[agent.cookie]\nbalancers = []\n[agent.clients]\nbalancers = []\n\
+                    keys = \"/keys\"\n[agent.load]\nbalancers = []\ninterval = \"1s\"\n\
+                    keys = \"/keys\"\n";
+        assert_eq!(
+            lines(AgentConfig::parse("agent.toml".as_ref(), text)),
+            [
+                "agent.toml:2: `agent.cookie.balancers` is called `agent.report.to` now",
+                "agent.toml:4: `agent.clients.balancers` is called `agent.report.to` now",
+                "agent.toml:5: `agent.clients.keys` is called `agent.report.keys` now",
+                "agent.toml:7: `agent.load.balancers` is called `agent.report.to` now",
+                "agent.toml:8: `agent.load.interval` is called `agent.report.load_interval` now",
+                "agent.toml:9: `agent.load.keys` is called `agent.report.keys` now",
+            ]
+        );
     }
 }

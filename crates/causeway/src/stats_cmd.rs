@@ -129,7 +129,7 @@ fn sources(vips: &[VipView]) -> Table {
                 vip.name.clone(),
                 source.from.join(" "),
                 source.reals.join(" "),
-                source.otherwise.clone(),
+                source.fallback.clone(),
                 source.picked.to_string(),
             ]);
         }

@@ -326,7 +326,7 @@ mod tests {
         "vips": [{
             "name": "web", "id": 0, "address": "192.0.2.1", "port": 80, "protocol": "tcp",
             "scheduler": "latency", "load": null, "forwarding": "ipip", "control": "equalise",
-            "reals_up": 1, "need": 1, "ready": true, "packets": PACKETS, "bytes": 1,
+            "reals_up": 1, "min_healthy": 1, "ready": true, "packets": PACKETS, "bytes": 1,
             "cookie": {"mode": "none", "bits": 0, "id_bits": 0, "results": []},
             "reals": [{
                 "id": 0, "address": "10.0.0.1", "mac": null, "cookie_ids": [], "state": "active",

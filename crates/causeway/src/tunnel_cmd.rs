@@ -97,7 +97,7 @@ fn text(status: &TunnelStatus, all: bool) -> String {
             key => format!("sealed with key {key}"),
         }
     );
-    if let Some(trouble) = trouble(totals.conversations, &status.paths) {
+    if let Some(trouble) = trouble(totals.sessions, &status.paths) {
         page += &format!("{trouble}\n");
     }
     if let Some(error) = &status.last_reload_error {
@@ -109,33 +109,33 @@ fn text(status: &TunnelStatus, all: bool) -> String {
         ("frames from guests", totals.frames_in),
         ("frames to guests", totals.frames_out),
         ("chunks sent", totals.chunks_sent),
-        ("chunks sent again", totals.chunks_resent),
+        ("chunks retransmitted", totals.chunks_retransmitted),
         ("chunks received", totals.chunks_received),
         ("frames out of order", totals.frames_reordered),
         ("frames skipped", totals.frames_skipped),
         ("ring to guests full", totals.vnic_full),
         ("refused by guests' kernel", totals.guest_refused),
-        ("unsent", totals.unsent),
+        ("send errors", totals.send_errors),
         ("socket errors", totals.socket_errors),
-        ("conversations", totals.conversations),
+        ("sessions", totals.sessions),
     ] {
         if all || value > 0 {
             counts.push(vec![name.to_owned(), value.to_string()]);
         }
     }
-    for refused in &status.refused {
-        if all || refused.count > 0 {
-            let name = format!("refused: {}", refused.reason);
-            counts.push(vec![name, refused.count.to_string()]);
+    for drops in &status.drops {
+        if all || drops.count > 0 {
+            let name = format!("dropped: {}", drops.reason);
+            counts.push(vec![name, drops.count.to_string()]);
         }
     }
     page + &counts.to_text()
 }
 
 /// Why nothing is carried, if nothing is.
-fn trouble(conversations: u64, paths: &[PathView]) -> Option<&'static str> {
+fn trouble(sessions: u64, paths: &[PathView]) -> Option<&'static str> {
     let carries = |path: &PathView| ["alive", "partly"].contains(&path.state.as_str());
-    match (conversations, paths.iter().any(carries)) {
+    match (sessions, paths.iter().any(carries)) {
         (_, true) => None,
         (0, false) => Some(
             "the other end has not answered yet: is it started, with these paths, keys and as many threads, and do firewalls let UDP pass?",
@@ -157,11 +157,11 @@ fn paths(paths: &[PathView]) -> Table {
         ">SENT",
         ">LOST",
         ">TIMEOUTS",
-        ">MOVES",
-        ">DEATHS",
+        ">SWITCHES",
+        ">FAILURES",
     ]);
     for path in paths {
-        let lost = path.lost_by_gap + path.lost_by_timeout + path.lost_by_death;
+        let lost = path.lost_by_gap + path.lost_by_timeout + path.lost_by_failure;
         table.push(vec![
             path.id.to_string(),
             path.state.clone(),
@@ -174,8 +174,8 @@ fn paths(paths: &[PathView]) -> Table {
             path.sent_chunks.to_string(),
             lost.to_string(),
             path.timeouts.to_string(),
-            path.moves.to_string(),
-            path.deaths.to_string(),
+            path.switches.to_string(),
+            path.failures.to_string(),
         ]);
     }
     table
@@ -191,7 +191,7 @@ mod tests {
             state: state.to_owned(),
             ..PathView::default()
         };
-        let told = |conversations, states: [&str; 2]| trouble(conversations, &states.map(path));
+        let told = |sessions, states: [&str; 2]| trouble(sessions, &states.map(path));
         assert!(told(0, ["probing", "probing"]).is_some_and(|t| t.contains("not answered yet")));
         assert!(told(1, ["dead", "down"]).is_some_and(|t| t.contains("no path is alive")));
         assert_eq!(told(1, ["dead", "alive"]), None);

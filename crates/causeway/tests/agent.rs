@@ -15,6 +15,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use causeway_core::agent_report::{DATAGRAM_MAX, Outcome, Receiver};
+use causeway_core::cookie::{Epoch, Keys};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -290,6 +292,43 @@ fn a_reload_changes_addresses_and_refuses_what_it_cannot() {
         });
         assert!(world.delivers());
         agent.terminate();
+    });
+}
+
+/// On the wire, and by an agent that was started again.
+#[test]
+fn a_balancer_takes_each_report_once() {
+    Sandbox::run(|sandbox| {
+        let world = World::build(sandbox);
+        let keys = world.dir.path().join("keys");
+        let digits = "7".repeat(32);
+        fs::write(&keys, format!("current = 0\nkey0 = \"{digits}\"\n")).expect("write the keys");
+        let plain = fs::read_to_string(world.file()).expect("the configuration");
+        let more = format!(
+            "[agent.report]\nto = [\"10.7.0.2:9472\"]\nkeys = \"{}\"\nload = true\n\
+             load_interval = \"20ms\"\n",
+            keys.display()
+        );
+        fs::write(world.file(), plain + &more).expect("write the configuration");
+        let bind = || UdpSocket::bind("10.7.0.2:9472").expect("a socket");
+        let listener = world.balancer.run(bind);
+        let timeout = Some(Duration::from_secs(5));
+        listener.set_read_timeout(timeout).expect("a timeout");
+        let keys = Keys::new(Epoch::Zero, digits.parse().expect("a key"), None);
+        let mut receiver = Receiver::default();
+        for _ in 0..2 {
+            let agent = world.agent();
+            for _ in 0..20 {
+                let mut buffer = [0; DATAGRAM_MAX];
+                let length = listener.recv(&mut buffer).expect("a report");
+                let mut receive = || receiver.receive(&buffer[..length], Some(&keys), 0);
+                assert!(receive().is_ok());
+                assert_eq!(receive(), Err(Outcome::Replayed));
+            }
+            agent.terminate();
+        }
+        let server = SERVER.parse().expect("an address");
+        assert!(receiver.load(server, 0).is_some());
     });
 }
 

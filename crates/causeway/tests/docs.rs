@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What documents and example files say, against the program.
 
+mod pages;
 mod units;
 
 use std::path::{Path, PathBuf};
@@ -14,6 +15,10 @@ fn in_repository(path: &str) -> PathBuf {
         .join(path)
 }
 
+fn read(path: &str) -> String {
+    std::fs::read_to_string(in_repository(path)).expect("a page")
+}
+
 /// A row of a table of verdicts.
 fn row(word: &str, action: Action, meaning: &str) -> String {
     let action = format!("{action:?}").to_lowercase();
@@ -21,24 +26,24 @@ fn row(word: &str, action: Action, meaning: &str) -> String {
 }
 
 #[test]
-fn the_runbook_explains_every_verdict() {
+fn the_reference_explains_every_verdict() {
     let balancers = Verdict::ALL.map(|v| row(v.as_str(), v.action(), v.meaning()));
     let servers = ServerVerdict::ALL.map(|v| row(v.as_str(), v.action(), v.meaning()));
-    let runbook = std::fs::read_to_string(in_repository("docs/operations.md")).expect("a runbook");
+    let page = read("docs/reference/metrics.md");
     for rows in [balancers.concat(), servers.concat()] {
         let table = format!("| verdict | action | |\n| --- | --- | --- |\n{rows}\n");
         assert!(
-            runbook.contains(&table),
-            "docs/operations.md should hold:\n{table}"
+            page.contains(&table),
+            "docs/reference/metrics.md should hold:\n{table}"
         );
     }
 }
 
 #[test]
-fn the_cookies_page_explains_every_result_and_event() {
+fn the_reference_explains_every_result_and_event_of_cookies() {
     let results = CookieResult::ALL.map(|r| row(r.as_str(), r.action(), r.meaning()));
     let events = ServerCookie::ALL.map(|e| format!("| `{}` | {} |\n", e.as_str(), e.meaning()));
-    let page = std::fs::read_to_string(in_repository("docs/cookies.md")).expect("a page");
+    let page = read("docs/reference/metrics.md");
     for (head, rows) in [
         ("| result | | |\n| --- | --- | --- |\n", results.concat()),
         ("| event | |\n| --- | --- |\n", events.concat()),
@@ -46,7 +51,7 @@ fn the_cookies_page_explains_every_result_and_event() {
         let table = format!("{head}{rows}\n");
         assert!(
             page.contains(&table),
-            "docs/cookies.md should hold:\n{table}"
+            "docs/reference/metrics.md should hold:\n{table}"
         );
     }
 }
@@ -54,10 +59,13 @@ fn the_cookies_page_explains_every_result_and_event() {
 #[test]
 fn the_example_files_pass_the_check() {
     for (file, expected) in [
-        ("docs/causeway.toml", "4 VIPs with 6 reals on eth0"),
-        ("docs/agent.toml", "1 tunnel address and 1 VIP on eth0"),
+        ("packaging/etc/causeway.toml", "4 VIPs with 6 reals on eth0"),
         (
-            "docs/causeway-tunnel.toml",
+            "packaging/etc/agent.toml",
+            "1 tunnel address and 1 VIP on eth0",
+        ),
+        (
+            "packaging/etc/causeway-tunnel.toml",
             "cw0 with 2 paths and 1 thread, in clear",
         ),
     ] {
@@ -73,20 +81,20 @@ fn the_example_files_pass_the_check() {
     }
 }
 
-/// What the units name is what the runbook installs, and starts.
+/// What the units name is what the page on installing installs, and starts.
 #[test]
-fn the_units_start_what_the_runbook_installs() {
-    let runbook = std::fs::read_to_string(in_repository("docs/operations.md")).expect("a runbook");
+fn the_units_start_what_is_installed() {
+    let page = read("docs/how-to/install.md");
     for (unit, part, configuration) in [
         ("causeway-lb", "lb", "causeway.toml"),
         ("causeway-agent", "agent", "agent.toml"),
         ("causeway-tunnel", "tunnel", "causeway-tunnel.toml"),
     ] {
-        assert!(runbook.contains(&format!("({unit}.service)")), "{unit}");
+        assert!(page.contains(&format!("/{unit}.service)")), "{unit}");
         let program = "/usr/local/bin/causeway";
-        assert!(runbook.contains("/usr/local/bin/"));
+        assert!(page.contains("/usr/local/bin/"));
         let file = format!("/etc/causeway/{configuration}");
-        assert!(runbook.contains(&file), "{file}");
+        assert!(page.contains(&file), "{file}");
         let only = |key| units::values(unit, key);
         assert_eq!(only("ExecStart"), [format!("{program} {part} -c {file}")]);
         assert_eq!(
@@ -98,7 +106,8 @@ fn the_units_start_what_the_runbook_installs() {
 
         // systemd's own opinion, of a copy that names a binary that is there.
         let dir = tempfile::tempdir().expect("a directory");
-        let text = std::fs::read_to_string(in_repository(&format!("docs/{unit}.service")));
+        let text =
+            std::fs::read_to_string(in_repository(&format!("packaging/systemd/{unit}.service")));
         let copy = dir.path().join(format!("{unit}.service"));
         let text = text
             .expect("a unit")
@@ -114,5 +123,81 @@ fn the_units_start_what_the_runbook_installs() {
             verified.status.success() && said.is_empty(),
             "{unit}: {said}"
         );
+    }
+}
+
+#[test]
+fn every_link_leads_somewhere_and_every_named_file_exists() {
+    let root = in_repository("");
+    let mut faults = Vec::new();
+    for page in pages::all(&root) {
+        let name = page.path.strip_prefix(&root).expect("within").display();
+        faults.extend(
+            page.dead_links()
+                .iter()
+                .map(|l| format!("{name}: link {l}")),
+        );
+        let missing = page.missing_files(&root);
+        faults.extend(missing.iter().map(|f| format!("{name}: file {f}")));
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// Every key of an example file is in the reference.
+#[test]
+fn the_reference_has_every_configuration_key() {
+    for (file, page) in [
+        ("packaging/etc/causeway.toml", "docs/reference/balancer.md"),
+        ("packaging/etc/agent.toml", "docs/reference/agent.md"),
+        (
+            "packaging/etc/causeway-tunnel.toml",
+            "docs/reference/tunnel.md",
+        ),
+    ] {
+        let reference = read(page);
+        let example = read(file);
+        for line in example.lines() {
+            let Some((key, _)) = line.trim_start_matches(['#', ':', ' ']).split_once(" = ") else {
+                continue;
+            };
+            let is_key = key
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c == '_' || c.is_numeric());
+            let named = [format!("`{key}`"), format!(".{key}`")];
+            let named = named.iter().any(|name| reference.contains(name));
+            assert!(!is_key || named, "{page} does not have `{key}` of {file}");
+        }
+    }
+}
+
+/// Every option of a command in a code block is in that command's help.
+#[test]
+fn the_options_of_commands_exist() {
+    for page in pages::all(&in_repository("")) {
+        for call in page.calls() {
+            let commands: Vec<&str> = call
+                .iter()
+                .copied()
+                .take_while(|w| !w.starts_with('-'))
+                .collect();
+            let help = (0..=commands.len().min(2)).rev().find_map(|n| {
+                let mut causeway = Command::new(env!("CARGO_BIN_EXE_causeway"));
+                let output = causeway.args(&commands[..n]).arg("--help").output();
+                let output = output.expect("run causeway");
+                output
+                    .status
+                    .success()
+                    .then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+            });
+            let help = help.expect("causeway has help");
+            for word in &call {
+                let option = word.split('=').next().unwrap_or_default();
+                assert!(
+                    !option.starts_with("--") || help.contains(option),
+                    "{}: {call:?} has {option}",
+                    page.path.display()
+                );
+            }
+        }
     }
 }

@@ -97,7 +97,7 @@ fn every_technique_measures_what_it_says() {
     for row in &rows {
         assert!(row["needs"] == "client to server" || row["needs"] == "both directions");
         assert!(row["measures"].as_str().unwrap().len() > 20);
-        assert!(["low", "fair", "high"].contains(&row["quality"].as_str().unwrap()));
+        assert!(["low", "medium", "high"].contains(&row["quality"].as_str().unwrap()));
     }
 }
 

@@ -7,7 +7,7 @@ use std::process::Command;
 fn a_reader_that_is_gone_ends_a_command_quietly() {
     for arguments in [
         "generate completions bash",
-        "config check ../../docs/causeway.toml",
+        "config check ../../packaging/etc/causeway.toml",
     ] {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);

@@ -10,8 +10,8 @@ u64 causeway_cookie_hash(const u64 *words, u32 count, const u64 *key)
 	return siphash24(words, count, key);
 }
 
-/* conn_partition of bpf/lib/conn.h. */
-u32 causeway_place_partition(const u64 *words, u32 count, u64 seed, u32 partitions)
+/* conn_partition of bpf/lb/conn_table.h. */
+u32 causeway_conn_partition(const u64 *words, u32 count, u64 seed, u32 partitions)
 {
 	return scale(mix_words(words, count, seed) >> 32, partitions);
 }
@@ -46,9 +46,9 @@ u32 causeway_cookie_clock_stamp(struct cookie_clock *clock, u32 o)
 	return cookie_clock_stamp(clock, o);
 }
 
-u32 causeway_cookie_clock_stamp_ack(struct cookie_clock *clock, u32 o, u32 ack, u32 bare)
+u32 causeway_cookie_clock_stamp_kind(struct cookie_clock *clock, u32 o, u32 kind)
 {
-	return cookie_clock_stamp_ack(clock, o, ack, bare);
+	return cookie_clock_stamp_kind(clock, o, kind);
 }
 
 u32 causeway_cookie_clock_lease(const struct cookie_clock *clock)

@@ -12,7 +12,7 @@
 
 static bool any(const struct est_samples *out)
 {
-	return out->group[0].count2 | out->group[1].count2;
+	return out->group[0].weight_halves | out->group[1].weight_halves;
 }
 
 NONNULL __attribute__((flatten)) bool

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sweeps the controller's constants over the closed-loop simulation and
-//! prints one line per choice; docs/control.md quotes its output.
+//! prints one line per choice; docs/design/steering-figures.md quotes its output.
 //!
 //! `cargo run --release -p causeway-core --example control_sweep`
 
@@ -66,8 +66,8 @@ fn choices() -> Vec<(String, Params)> {
         p.interval_ns = (v * 1e6) as u64;
     });
     vary("step", &[0.03, 0.12, 0.2], |p, v| p.step = v);
-    vary("take_max", &[0.3, 0.7], |p, v| p.take_max = v);
-    vary("gain_cap", &[0.05, 0.3], |p, v| p.gain_cap = v);
+    vary("max_decrease", &[0.3, 0.7], |p, v| p.max_decrease = v);
+    vary("max_increase", &[0.05, 0.3], |p, v| p.max_increase = v);
     vary("floor", &[0.005, 0.01, 0.05, 0.1], |p, v| p.floor = v);
     vary("regress_rate", &[0.02, 0.05, 0.1], |p, v| {
         p.regress_rate = v

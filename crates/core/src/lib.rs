@@ -5,6 +5,7 @@
 
 #![warn(missing_docs)]
 
+pub mod agent_report;
 pub mod announce;
 pub mod capture;
 pub mod certes;

@@ -33,9 +33,9 @@ mod sweep;
 mod trace;
 mod vips;
 
-pub use conns::{Adopted, ConnLayout, ConnTable, Connection, Patience, Swept};
+pub use conns::{Adopted, ConnLayout, ConnTable, ConnTimeouts, Connection, Swept};
 pub use cookies::{CookieId, CookieTotals};
-pub use directory::{Directory, PlaceRoute};
+pub use directory::{Directory, SlotRoute};
 pub use loads::LoadTerms;
 pub use reals::{Forwarding, Real, RealId};
 pub use sources::{Prefix, SourceRing};
@@ -167,7 +167,7 @@ pub struct LoadBalancer {
     /// Buckets and flows, of IPv4 and of IPv6.
     flow_maps: [[MapHandle; 2]; 2],
     conns: MapHandle,
-    conn_rings: MapHandle,
+    conn_free_slots: MapHandle,
     conn_layout: ConnLayout,
     /// What the tables hold, so that readers need not scan them.
     book: Mutex<Book>,
@@ -214,10 +214,10 @@ impl LoadBalancer {
         let cpus = libbpf_rs::num_possible_cpus().map_err(failed)? as u32;
         let sizes = [
             (
-                "conns",
+                "conn_slots",
                 (partitions * options.conns.partition_size()).max(1),
             ),
-            ("conn_rings", (partitions * cpus).max(1)),
+            ("conn_free_slots", (partitions * cpus).max(1)),
             ("vips", 3 * options.max_vips),
             ("rings", options.max_vips + abi::SOURCE_GROUPS),
             ("vip_limits", options.max_vips),
@@ -270,8 +270,8 @@ impl LoadBalancer {
                 [plane.take_map("buckets4")?, plane.take_map("flows4")?],
                 [plane.take_map("buckets6")?, plane.take_map("flows6")?],
             ],
-            conns: plane.take_map("conns")?,
-            conn_rings: plane.take_map("conn_rings")?,
+            conns: plane.take_map("conn_slots")?,
+            conn_free_slots: plane.take_map("conn_free_slots")?,
             conn_layout,
             plane,
             book: Mutex::default(),
@@ -318,13 +318,13 @@ impl LoadBalancer {
         Ok(())
     }
 
-    /// Sets the networks whose last 16 bits carry the words of connections, with SYNs
+    /// Sets the networks whose last 16 bits carry the tokens of connections, with SYNs
     /// that are sent in bare IP.
-    pub fn set_word_sources(&self, v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>) -> Result<()> {
+    pub fn set_token_sources(&self, v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>) -> Result<()> {
         let _changing = self.book();
         let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
-        ctl.word4_be = v4.map_or([0; 4], |v4| v4.octets());
-        ctl.word6_be = v6.map_or([0; 16], |v6| v6.octets());
+        ctl.token4_be = v4.map_or([0; 4], |v4| v4.octets());
+        ctl.token6_be = v6.map_or([0; 16], |v6| v6.octets());
         self.ctl.put(&0, &ctl)
     }
 
@@ -343,7 +343,7 @@ impl LoadBalancer {
         if self.conn_layout.partitions() == 0 {
             return Ok(None);
         }
-        ConnTable::new(&self.conns, &self.conn_rings, self.conn_layout).map(Some)
+        ConnTable::new(&self.conns, &self.conn_free_slots, self.conn_layout).map(Some)
     }
 
     /// What ages the flow table. There must be one only, and it wants to be called often

@@ -13,6 +13,7 @@ use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 
 use crate::abi::{self, CookieFormat, PacketsBytes, ServerCookie, ServerVerdict};
 use crate::balancer::Vip;
+use crate::conn_tokens::ConnTokens;
 use crate::cookie_hooks::{self, CookieHooks};
 use crate::error::{Error, Result};
 use crate::flow_table;
@@ -20,7 +21,6 @@ use crate::map::{PerCpu, Table};
 use crate::pins::Kind;
 use crate::plane::{self, Blueprint, Detached, Plane, Started, Startup};
 use crate::skel::server::ServerSkelBuilder;
-use crate::words::Words;
 use crate::xdp::XdpMode;
 
 const BLUEPRINT: Blueprint = Blueprint {
@@ -42,8 +42,8 @@ pub struct DecapsulatorOptions {
     pub gue_port: u16,
     /// Where cookies are written and restored; `None`: nowhere.
     pub cookies: Option<CookieHooks>,
-    /// Networks of 16 bits that stateful balancers send words from, in bare IP tunnels.
-    pub word_sources: (Option<Ipv4Addr>, Option<Ipv6Addr>),
+    /// Networks of 16 bits that stateful balancers send tokens from, in bare IP tunnels.
+    pub token_sources: (Option<Ipv4Addr>, Option<Ipv6Addr>),
     /// Longest IP packet that the tunnels carry, with cookies alone: SYN-ACKs ask
     /// clients for segments that fit. `None`: they are left as they are.
     pub inner_mtu: Option<u16>,
@@ -59,7 +59,7 @@ pub struct Decapsulator {
     cookie_keys: Table<u32, abi::CookieKeys>,
     cookie_vips: Table<abi::VipKey, abi::ServerVip>,
     cookie_events: PerCpu<u64>,
-    words: Words,
+    tokens: ConnTokens,
     sees_opening: bool,
 }
 
@@ -84,9 +84,9 @@ impl Decapsulator {
         if let Some(settings) = skel.maps.rodata_data.as_deref_mut() {
             settings.cfg_gue_port = options.gue_port;
             settings.cfg_netns_cookie = cookie_hooks::netns_cookie()?;
-            let (v4, v6) = options.word_sources;
-            settings.cfg_word4_be = v4.map_or(0, |v4| u32::from_ne_bytes(v4.octets()));
-            settings.cfg_word6_be = v6.map_or([0; 4], words_be);
+            let (v4, v6) = options.token_sources;
+            settings.cfg_token4_be = v4.map_or(0, |v4| u32::from_ne_bytes(v4.octets()));
+            settings.cfg_token6_be = v6.map_or([0; 4], words_be);
             settings.cfg_inner_mtu = options.inner_mtu.unwrap_or(0);
             settings.cfg_name_seed = flow_table::new_seed();
         }
@@ -107,7 +107,10 @@ impl Decapsulator {
             cookie_keys: Table::new(plane.take_map("cookie_keys")?)?,
             cookie_vips: Table::new(plane.take_map("cookie_vips")?)?,
             cookie_events: PerCpu::new(plane.take_map("cookie_events")?)?,
-            words: Words::new(plane.take_map("held")?, plane.take_map("word_events")?)?,
+            tokens: ConnTokens::new(
+                plane.take_map("held_tokens")?,
+                plane.take_map("token_events")?,
+            )?,
             sees_opening,
             _plane: plane,
         };
@@ -121,8 +124,8 @@ impl Decapsulator {
 
     /// The connections that stateful balancers keep in places. Without
     /// [`Decapsulator::sees_opening`] there are none.
-    pub fn words(&self) -> Result<Words> {
-        self.words.another()
+    pub fn tokens(&self) -> Result<ConnTokens> {
+        self.tokens.another()
     }
 
     /// Whether connections with cookies are seen while they open; without a control

@@ -226,12 +226,12 @@ pub enum Error {
         "no data plane that can be looked at is pinned in {}: is it started, and is this its pin_dir? One of an older build can after a restart of its process",
         .0.display()
     )]
-    NoTap(PathBuf),
+    NoMirror(PathBuf),
     /// One at a time looks at packets.
     #[error(
         "process {0} looks at the packets of this data plane already: wait for its end, or stop it"
     )]
-    TapBusy(u32),
+    MirrorBusy(u32),
     /// One address and port cannot be two VIPs.
     #[error("{0} is a VIP already")]
     DuplicateVip(String),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The size of the flow table (`bpf/lib/table.h`), which its program has to know.
+//! The size of the flow table (`bpf/lb/flow_table.h`), which its program has to know.
 
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -12,7 +12,7 @@ use crate::skel::lb::OpenLbSkel;
 pub const WAYS: u32 = FLOW_WAYS;
 
 /// Buckets for so many flows, with a quarter more places than flows: fewer than one in
-/// a million of them then finds no place (docs/dataplane.md).
+/// a million of them then finds no place (docs/design/data-plane.md).
 pub fn buckets(flows: u32) -> u32 {
     let places = u64::from(flows) * 5 / 4;
     u32::try_from(places.div_ceil(WAYS.into())).unwrap_or(u32::MAX / WAYS)

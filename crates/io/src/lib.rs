@@ -6,7 +6,7 @@
 //! - [`Decapsulator`]: its counterpart on a server.
 //! - [`Meter`]: measurement alone, on any interface.
 //! - [`Capture`]: packets of an interface, without BPF programs.
-//! - [`Tap`]: packets of a data plane before and after it, with what it did.
+//! - [`Mirror`]: packets of a data plane before and after it, with what it did.
 //! - [`filter`]: tcpdump's filter language.
 //! - [`rtt`]: clocks, sockets and the sampler behind `causeway rtt`.
 //! - [`tunnel`]: TUN devices, UDP in batches, and memory for `causeway tunnel`.
@@ -17,6 +17,7 @@
 pub mod abi;
 mod balancer;
 pub mod capture;
+mod conn_tokens;
 mod cookie_hooks;
 mod decapsulator;
 mod error;
@@ -27,6 +28,7 @@ pub mod listener;
 mod map;
 mod mapped;
 pub mod meter;
+pub mod mirror;
 mod netlink;
 mod next_hop;
 mod pins;
@@ -36,20 +38,19 @@ mod rings;
 pub mod rtt;
 mod run_time;
 pub mod syn_meter;
-pub mod tap;
 mod tc;
 pub mod tunnel;
-mod words;
 mod xdp;
 
 pub use balancer::{
-    Adopted, ConnLayout, ConnTable, Connection, CookieId, CookieTotals, Directory, FlowIdle,
-    FlowSweep, FlowTotals, Forwarding, LoadBalancer, LoadTerms, Options, Patience, Pick, Picking,
-    PlaceRoute, Protocol, Real, RealId, RealStats, Swept, Traced, TunnelEnds, Vip, VipId,
+    Adopted, ConnLayout, ConnTable, ConnTimeouts, Connection, CookieId, CookieTotals, Directory,
+    FlowIdle, FlowSweep, FlowTotals, Forwarding, LoadBalancer, LoadTerms, Options, Pick, Picking,
+    Protocol, Real, RealId, RealStats, SlotRoute, Swept, Traced, TunnelEnds, Vip, VipId,
     VipOptions, destination_of, trace,
 };
 pub use balancer::{FlowLimit, Prefix, SourceRing};
 pub use capture::{Capture, CaptureCounts, Frame};
+pub use conn_tokens::{Changes, ConnTokens, TokenEvents, TokenOf};
 pub use cookie_hooks::CookieHooks;
 pub use decapsulator::{Decapsulator, DecapsulatorOptions};
 pub use error::{Error, Result};
@@ -58,6 +59,9 @@ pub use in_flight::in_flight;
 pub use meter::{
     Attach, Meter, MeterOptions, MeterSample, MeteredFlow, Network, Place, ServerLatencies,
 };
+pub use mirror::{
+    Mirror, MirrorCounts, MirrorMaps, MirrorOptions, MirrorVip, MirroredFrame, MirroredPacket, Pool,
+};
 pub use next_hop::{
     Gateway, Gue, InterfaceInfo, Mac, NextHop, NextHopError, Source, find_gateway, interface_info,
     resolve_next_hop,
@@ -65,9 +69,7 @@ pub use next_hop::{
 pub use plane::{Detached, Started};
 pub use run_time::{RunTime, RunTimes};
 pub use syn_meter::{SynMeter, SynMeterOptions};
-pub use tap::{Pool, Tap, TapCounts, TapMaps, TapOptions, TapVip, Tapped, TappedFrame};
 pub use tc::{Direction as TcDirection, TcLink};
-pub use words::{Changes, WordEvents, WordOf, Words};
 pub use xdp::{Interface, Link, Mode, XdpMode};
 
 /// CLOCK_MONOTONIC, nanoseconds: the clock of the programs in the kernel.

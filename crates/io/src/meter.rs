@@ -193,9 +193,9 @@ impl Meter {
             slot: r.slot,
             epoch_start_ns: r.epoch.saturating_mul(self.epoch_ns),
             tally: Tally {
-                sum2_ns: r.sum2_ns,
-                count2: r.count2,
-                bound2: r.bound2.into(),
+                sum_halves_ns: r.sum_halves_ns,
+                weight_halves: r.weight_halves,
+                bound_halves: r.bound_halves.into(),
                 window: r.window,
             },
         };
@@ -216,15 +216,15 @@ impl Meter {
                 else {
                     continue;
                 };
-                if sums.count2 > 0 {
+                if sums.weight_halves > 0 {
                     samples.push(MeterSample {
                         flow: (&key).into(),
                         slot: *slot,
                         epoch_start_ns: sums.epoch.saturating_mul(self.epoch_ns),
                         tally: Tally {
-                            sum2_ns: sums.sum2_ns,
-                            count2: sums.count2,
-                            bound2: sums.bound2.into(),
+                            sum_halves_ns: sums.sum_halves_ns,
+                            weight_halves: sums.weight_halves,
+                            bound_halves: sums.bound_halves.into(),
                             window: sums.window,
                         },
                     });

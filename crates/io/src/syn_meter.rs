@@ -496,7 +496,7 @@ fn detach_filters_of(ifindex: u32) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// docs/clients.md states both figures.
+    /// docs/explanation/syn-loss.md states both figures.
     #[test]
     fn memory_is_what_the_manual_says() {
         let of = |services| SynMeterOptions {

@@ -145,7 +145,7 @@ impl Planes {
                 xdp_mode: XdpMode::Auto,
                 gue_port: causeway_io::Gue::default().port,
                 cookies: None,
-                word_sources: (None, None),
+                token_sources: (None, None),
                 inner_mtu: None,
             };
             Decapsulator::start(&options).expect("a decapsulator").0
@@ -338,8 +338,8 @@ fn the_balancer_feels_what_the_client_waits_for() {
         server.join().expect("the server");
         let (real, stats) = planes.lb.real_stats().expect("counters")[0];
         assert!(stats.requests >= 39, "{stats:?}");
-        assert!(stats.latency_count2 >= 20, "{stats:?}");
-        let mean_ns = stats.latency_sum2_ns as f64 / stats.latency_count2 as f64;
+        assert!(stats.latency_weight_halves >= 20, "{stats:?}");
+        let mean_ns = stats.latency_sum_halves_ns as f64 / stats.latency_weight_halves as f64;
         let felt_ns = waited.iter().sum::<f64>() / 40.0;
         let error = (mean_ns / felt_ns - 1.0).abs();
         assert!(error < 0.1, "estimate {mean_ns} ns, clients {felt_ns} ns");

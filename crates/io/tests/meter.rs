@@ -165,8 +165,8 @@ fn check(method: Method) {
         assert_eq!(sample.flow.client.ip().to_string(), "10.3.0.2");
         let start = Duration::from_nanos(sample.epoch_start_ns);
         assert!(start < now && now - start < Duration::from_secs(30));
-        sum.sum2_ns += sample.tally.sum2_ns;
-        sum.count2 += sample.tally.count2;
+        sum.sum_halves_ns += sample.tally.sum_halves_ns;
+        sum.weight_halves += sample.tally.weight_halves;
     }
     let mean_ns = sum.mean_ns().expect("an estimate");
     truth.assert_near(mean_ns, "all epochs");
@@ -284,7 +284,7 @@ fn estimators_run_side_by_side_in_the_kernel() {
                 (SERVER.to_owned(), 17)
             );
             let sum = tally(samples, slot);
-            assert_eq!(mine[0].histogram.count(), sum.count2, "slot {slot}");
+            assert_eq!(mine[0].histogram.count(), sum.weight_halves, "slot {slot}");
             let median_ns = mine[0].histogram.quantile(0.5).expect("a median") as f64;
             assert!(
                 (median_ns / truth.median_ns - 1.0).abs() < 0.1,

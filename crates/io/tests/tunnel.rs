@@ -199,7 +199,7 @@ fn what_does_not_fit_and_who_does_not_listen_is_told() {
         let sent = batch.send(&a);
         assert_eq!((sent.messages, sent.refused, sent.too_large), (1, 1, true));
         assert_eq!(a.payload_max().expect("MTU"), 1472);
-        // Nobody listens: the next datagram goes all the same.
+        // No socket listens: the next datagram goes all the same.
         let mut batch = buffers.batch();
         batch.message(0);
         batch.part(b"again");

@@ -52,7 +52,7 @@ impl Open {
             epochs.push((start_ns, Latencies::default()));
             epochs.len() - 1
         });
-        epochs[at].1.record_n(mean_ns, sample.count2.into());
+        epochs[at].1.record_n(mean_ns, sample.weight_halves.into());
         if self.flows.len() >= self.sweep_at {
             let fresh = |(start, _): &(u64, _)| start.saturating_add(STALE_NS) > start_ns;
             self.flows.retain(|_, epochs| epochs.iter().any(fresh));

@@ -69,7 +69,7 @@ fn listing(totals: &Totals, style: &Style) -> Markup {
             p.note {
                 "A percentile needs one sample beyond it. W is the number of requests that a client keeps "
                 "outstanding at most, as far as the estimator infers it. Quality says how far to trust a mean: "
-                "none, low (fewer than five samples, or upper bounds among them), fair, high."
+                "none, low (fewer than five samples, or upper bounds among them), medium, high."
             }
         }
     }
@@ -80,7 +80,7 @@ fn line(style: &Style, key: &FlowKey, method: u8, total: &Total) -> Markup {
     let trust = match confidence.quality {
         Quality::None => "dim",
         Quality::Low => "bad",
-        Quality::Fair | Quality::High => "",
+        Quality::Medium | Quality::High => "",
     };
     html! {
         tr {

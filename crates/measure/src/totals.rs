@@ -98,7 +98,7 @@ impl Series {
 
 impl Total {
     fn add_row(&mut self, row: &Row, mean_ns: f64) {
-        let first = self.tally.count2 == 0;
+        let first = self.tally.weight_halves == 0;
         self.tally.merge(&row.tally);
         self.slowest_ns = self.slowest_ns.max(mean_ns);
         self.fastest_ns = match first {
@@ -108,8 +108,8 @@ impl Total {
     }
 
     fn merge(&mut self, other: &Total) {
-        if other.tally.count2 > 0 {
-            self.fastest_ns = match self.tally.count2 {
+        if other.tally.weight_halves > 0 {
+            self.fastest_ns = match self.tally.weight_halves {
                 0 => other.fastest_ns,
                 _ => self.fastest_ns.min(other.fastest_ns),
             };
@@ -151,7 +151,7 @@ impl Totals {
             let total = self.total(flow, method);
             total
                 .latencies
-                .record_n(mean_ns as u64, sample.count2.into());
+                .record_n(mean_ns as u64, sample.weight_halves.into());
         }
     }
 
@@ -240,8 +240,8 @@ mod tests {
             method: 0,
             epoch_ns: epoch * 1_000_000,
             tally: Tally {
-                sum2_ns: mean_us * 20_000,
-                count2: 20,
+                sum_halves_ns: mean_us * 20_000,
+                weight_halves: 20,
                 ..Tally::default()
             },
         }
@@ -274,7 +274,14 @@ mod tests {
                 (one.fastest_ns, one.slowest_ns),
                 (both.fastest_ns, both.slowest_ns)
             );
-            let sum = |total: &Total| total.series.points.values().map(|t| t.count2).sum::<u64>();
+            let sum = |total: &Total| {
+                total
+                    .series
+                    .points
+                    .values()
+                    .map(|t| t.weight_halves)
+                    .sum::<u64>()
+            };
             assert_eq!(sum(one), sum(both));
         }
     }

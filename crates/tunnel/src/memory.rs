@@ -10,7 +10,7 @@ use std::io::IoSliceMut;
 use std::ops::Range;
 
 use causeway_bifrost::wire::{DATA_HEADER_LEN, MAX_CHUNKS};
-use causeway_bifrost::{Limits, Segment, Span};
+use causeway_bifrost::{DatagramParts, Limits, Span};
 use causeway_io::tunnel::{BUFFER_BYTES, BufferId, FRAME_MAX, Slab};
 
 /// A packet up to this size is moved to a small buffer. Copying it costs less than the
@@ -22,11 +22,11 @@ const LARGE: usize = 512;
 const RESERVE: usize = 32;
 
 /// Room in front of each piece of a frame.
-pub const ROOM: usize = DATA_HEADER_LEN;
+pub const HEADER_ROOM: usize = DATA_HEADER_LEN;
 /// Size of the pieces of a frame that lies in one.
 const WHOLE: u32 = FRAME_MAX as u32;
 /// The longest frame fits in as many pieces as there may be; TUN would cut it short.
-const _: () = assert!(FRAME_MAX + MAX_CHUNKS * ROOM <= BUFFER_BYTES);
+const _: () = assert!(FRAME_MAX + MAX_CHUNKS * HEADER_ROOM <= BUFFER_BYTES);
 
 /// The slabs of one thread. A slot's number is its slab's number in the top four bits
 /// and the buffer's below.
@@ -57,7 +57,7 @@ impl Region {
 
 /// One of the slabs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum SlabKind {
     /// Frames as the TUN gave them.
     Frame = 0,
     /// Short ones.
@@ -68,11 +68,11 @@ pub enum Place {
     SmallDatagram = 3,
 }
 
-const PLACES: [Place; 4] = [
-    Place::Frame,
-    Place::SmallFrame,
-    Place::Datagrams,
-    Place::SmallDatagram,
+const KINDS: [SlabKind; 4] = [
+    SlabKind::Frame,
+    SlabKind::SmallFrame,
+    SlabKind::Datagrams,
+    SlabKind::SmallDatagram,
 ];
 const SHIFT: u32 = 28;
 
@@ -84,7 +84,7 @@ impl Memory {
         Self {
             slabs: [
                 Slab::new(LARGE, BUFFER_BYTES),
-                Slab::new(frames + 1, ROOM + SMALL_BYTES),
+                Slab::new(frames + 1, HEADER_ROOM + SMALL_BYTES),
                 Slab::new(LARGE, BUFFER_BYTES),
                 Slab::new(chunks + 1, SMALL_BYTES.max(datagram_max)),
             ],
@@ -92,27 +92,30 @@ impl Memory {
         }
     }
 
-    /// The slab of a place.
-    pub fn slab(&mut self, place: Place) -> &mut Slab {
-        &mut self.slabs[place as usize]
+    /// One of the slabs.
+    pub fn slab(&mut self, kind: SlabKind) -> &mut Slab {
+        &mut self.slabs[kind as usize]
     }
 
     /// The name of a buffer for the engine.
-    pub fn slot(place: Place, buffer: BufferId) -> u32 {
-        (place as u32) << SHIFT | buffer.0
+    pub fn slot(kind: SlabKind, buffer: BufferId) -> u32 {
+        (kind as u32) << SHIFT | buffer.0
     }
 
-    fn place(slot: u32) -> (Place, BufferId) {
-        let place = PLACES[(slot >> SHIFT) as usize & 3];
-        (place, BufferId(slot & ((1 << SHIFT) - 1)))
+    fn buffer_of(slot: u32) -> (SlabKind, BufferId) {
+        let kind = KINDS[(slot >> SHIFT) as usize & 3];
+        (kind, BufferId(slot & ((1 << SHIFT) - 1)))
     }
 
     /// The bytes of a span of what a socket gave.
     pub fn bytes(&self, span: Span) -> &[u8] {
-        let (place, buffer) = Self::place(span.slot);
-        debug_assert!(matches!(place, Place::Datagrams | Place::SmallDatagram));
+        let (kind, buffer) = Self::buffer_of(span.slot);
+        debug_assert!(matches!(
+            kind,
+            SlabKind::Datagrams | SlabKind::SmallDatagram
+        ));
         let from = span.offset as usize;
-        &self.slabs[place as usize].bytes(buffer)[from..from + span.len as usize]
+        &self.slabs[kind as usize].bytes(buffer)[from..from + span.len as usize]
     }
 
     /// Has a frame read into a buffer, in pieces of `chunk` bytes; those that are too small for
@@ -126,14 +129,14 @@ impl Memory {
         let is_enough = chunk > 0 && FRAME_MAX.div_ceil(chunk) <= MAX_CHUNKS;
         let size = if is_enough { chunk } else { WHOLE as usize };
         self.pieces[buffer.0 as usize] = size as u32;
-        let bytes = self.slabs[Place::Frame as usize].bytes_mut(buffer);
+        let bytes = self.slabs[SlabKind::Frame as usize].bytes_mut(buffer);
         let mut pieces: [IoSliceMut<'_>; MAX_CHUNKS] =
             std::array::from_fn(|_| IoSliceMut::new(&mut []));
         let (mut left, mut count) = (FRAME_MAX, 0);
-        for (piece, bytes) in pieces.iter_mut().zip(bytes.chunks_mut(ROOM + size)) {
-            let end = (ROOM + left).min(bytes.len());
-            *piece = IoSliceMut::new(&mut bytes[ROOM..end]);
-            (left, count) = (left - (end - ROOM), count + 1);
+        for (piece, bytes) in pieces.iter_mut().zip(bytes.chunks_mut(HEADER_ROOM + size)) {
+            let end = (HEADER_ROOM + left).min(bytes.len());
+            *piece = IoSliceMut::new(&mut bytes[HEADER_ROOM..end]);
+            (left, count) = (left - (end - HEADER_ROOM), count + 1);
             if left == 0 {
                 break;
             }
@@ -143,22 +146,22 @@ impl Memory {
     }
 
     /// Bytes of the pieces that a slot's frame lies in.
-    fn piece_bytes(&self, place: Place, buffer: BufferId) -> u32 {
-        match place {
-            Place::Frame => self.pieces[buffer.0 as usize],
+    fn piece_bytes(&self, kind: SlabKind, buffer: BufferId) -> u32 {
+        match kind {
+            SlabKind::Frame => self.pieces[buffer.0 as usize],
             _ => WHOLE,
         }
     }
 
     /// Where the bytes of a frame's span lie, range by range.
     pub fn frame_regions(&self, span: Span) -> impl Iterator<Item = Region> + use<> {
-        let (place, buffer) = Self::place(span.slot);
-        debug_assert!(matches!(place, Place::Frame | Place::SmallFrame));
-        let size = self.piece_bytes(place, buffer);
+        let (kind, buffer) = Self::buffer_of(span.slot);
+        debug_assert!(matches!(kind, SlabKind::Frame | SlabKind::SmallFrame));
+        let size = self.piece_bytes(kind, buffer);
         let (mut at, end) = (span.offset, span.offset + span.len);
         std::iter::from_fn(move || {
             let len = (size - at % size).min(end - at) as usize;
-            let from = behind_rooms(at, size);
+            let from = offset_in_buffer(at, size);
             at += len as u32;
             (len > 0).then_some(Region {
                 slot: span.slot,
@@ -169,30 +172,34 @@ impl Memory {
 
     /// The first bytes of a frame, as many as lie side by side.
     pub fn head(&self, buffer: BufferId, length: usize) -> &[u8] {
-        let end = length.min(self.piece_bytes(Place::Frame, buffer) as usize);
-        &self.slabs[Place::Frame as usize].bytes(buffer)[ROOM..ROOM + end]
+        let end = length.min(self.piece_bytes(SlabKind::Frame, buffer) as usize);
+        &self.slabs[SlabKind::Frame as usize].bytes(buffer)[HEADER_ROOM..HEADER_ROOM + end]
     }
 
     /// The bytes of a region.
     pub fn region(&self, region: &Region) -> &[u8] {
-        let (place, buffer) = Self::place(region.slot);
-        &self.slabs[place as usize].bytes(buffer)[region.bytes.clone()]
+        let (kind, buffer) = Self::buffer_of(region.slot);
+        &self.slabs[kind as usize].bytes(buffer)[region.bytes.clone()]
     }
 
     /// Puts a datagram's header and padding around its payload, and gives where it lies whole;
     /// `None`: there is no room for them.
-    pub fn complete(&mut self, segment: &Segment, header: &[u8; ROOM]) -> Option<Region> {
+    pub fn complete_datagram(
+        &mut self,
+        segment: &DatagramParts,
+        header: &[u8; HEADER_ROOM],
+    ) -> Option<Region> {
         let (slot, padding) = (segment.payload.slot, usize::from(segment.padding));
-        let (place, buffer) = Self::place(slot);
-        let size = self.piece_bytes(place, buffer);
+        let (kind, buffer) = Self::buffer_of(slot);
+        let size = self.piece_bytes(kind, buffer);
         let (at, len) = (segment.payload.offset, segment.payload.len as usize);
         let room = at % size == 0 && len + padding <= size as usize;
-        if segment.resent || !room {
+        if segment.retransmitted || !room {
             return None;
         }
-        let from = behind_rooms(at, size);
-        let bytes = from - ROOM..from + len + padding;
-        let datagram = self.slabs[place as usize]
+        let from = offset_in_buffer(at, size);
+        let bytes = from - HEADER_ROOM..from + len + padding;
+        let datagram = self.slabs[kind as usize]
             .bytes_mut(buffer)
             .get_mut(bytes.clone())?;
         *datagram.first_chunk_mut()? = *header;
@@ -205,8 +212,8 @@ impl Memory {
 
     /// Takes references to a slot away.
     pub fn release(&mut self, slot: u32, count: u32) {
-        let (place, buffer) = Self::place(slot);
-        self.slabs[place as usize].release(buffer, count);
+        let (kind, buffer) = Self::buffer_of(slot);
+        self.slabs[kind as usize].release(buffer, count);
     }
 
     /// Takes the references away that a frame's pieces are; those of one slot lie side by side.
@@ -231,15 +238,15 @@ impl Memory {
     /// The span of a frame that was read into a buffer: in a small one, if it is short.
     pub fn keep_frame(&mut self, buffer: BufferId, length: usize) -> Span {
         let mut frame = Span {
-            slot: Self::slot(Place::Frame, buffer),
+            slot: Self::slot(SlabKind::Frame, buffer),
             offset: 0,
             len: length as u32,
         };
         if Self::is_small(length)
             && let Some(small) = self.copy_frame(buffer, frame)
         {
-            self.slab(Place::Frame).release(buffer, 1);
-            frame.slot = Self::slot(Place::SmallFrame, small);
+            self.slab(SlabKind::Frame).release(buffer, 1);
+            frame.slot = Self::slot(SlabKind::SmallFrame, small);
         }
         frame
     }
@@ -249,7 +256,7 @@ impl Memory {
         let regions = self.frame_regions(frame);
         let [large, small, ..] = &mut self.slabs;
         let (id, large) = (small.take()?, large.bytes(buffer));
-        let mut rest = &mut small.bytes_mut(id)[ROOM..];
+        let mut rest = &mut small.bytes_mut(id)[HEADER_ROOM..];
         for region in regions {
             let (now, later) = rest.split_at_mut(region.bytes.len());
             now.copy_from_slice(&large[region.bytes]);
@@ -265,10 +272,10 @@ impl Memory {
 
     /// Whether large buffers of received datagrams run short.
     pub fn is_short_of_large(&self) -> bool {
-        self.slabs[Place::Datagrams as usize].available() < RESERVE
+        self.slabs[SlabKind::Datagrams as usize].available() < RESERVE
     }
 
-    /// Bytes that somebody refers to, buffers counted whole.
+    /// Bytes of the buffers in use.
     pub fn used_bytes(&self) -> u64 {
         let used = self
             .slabs
@@ -279,8 +286,8 @@ impl Memory {
 }
 
 /// Where byte `at` of a frame lies, in pieces of `size` bytes with room in front of each.
-fn behind_rooms(at: u32, size: u32) -> usize {
-    at as usize + (at / size + 1) as usize * ROOM
+fn offset_in_buffer(at: u32, size: u32) -> usize {
+    at as usize + (at / size + 1) as usize * HEADER_ROOM
 }
 
 #[cfg(test)]
@@ -289,9 +296,9 @@ mod tests {
 
     /// Reads a frame whose bytes are known, in pieces of `chunk`.
     fn read(memory: &mut Memory, chunk: usize, length: usize) -> (u32, Vec<u8>) {
-        let buffer = memory.slab(Place::Frame).take().unwrap();
+        let buffer = memory.slab(SlabKind::Frame).take().unwrap();
         let frame: Vec<u8> = (0..length).map(|at| (at * 7 + at / 251) as u8).collect();
-        memory.slab(Place::Frame).bytes_mut(buffer).fill(0xee);
+        memory.slab(SlabKind::Frame).bytes_mut(buffer).fill(0xee);
         memory.read_frame(buffer, chunk, |pieces| {
             let mut rest = &frame[..];
             for piece in pieces {
@@ -303,19 +310,19 @@ mod tests {
         });
         let end = length.min(chunk.max(1025));
         assert_eq!(memory.head(buffer, end), &frame[..end]);
-        (Memory::slot(Place::Frame, buffer), frame)
+        (Memory::slot(SlabKind::Frame, buffer), frame)
     }
 
-    fn segment(slot: u32, offset: usize, len: usize, padding: u8) -> Segment {
-        Segment {
-            header_len: ROOM as u16,
+    fn segment(slot: u32, offset: usize, len: usize, padding: u8) -> DatagramParts {
+        DatagramParts {
+            header_len: HEADER_ROOM as u16,
             payload: Span {
                 slot,
                 offset: offset as u32,
                 len: len as u32,
             },
             padding,
-            resent: false,
+            retransmitted: false,
         }
     }
 
@@ -351,23 +358,26 @@ mod tests {
     fn a_datagram_lies_whole_with_its_header_and_padding() {
         let mut memory = Memory::new(&Limits::default(), 1472);
         let (slot, frame) = read(&mut memory, 1418, 65_222);
-        let header = [5; ROOM];
+        let header = [5; HEADER_ROOM];
         let mut all: Option<Region> = None;
         for index in 0..46 {
             let (offset, padding) = (index * 1418, if index == 45 { 6 } else { 0 });
             let end = (offset + 1418).min(frame.len());
             let segment = segment(slot, offset, end - offset, padding);
-            let region = memory.complete(&segment, &header).unwrap();
+            let region = memory.complete_datagram(&segment, &header).unwrap();
             let mut wanted = header.to_vec();
             wanted.extend_from_slice(&frame[offset..end]);
-            wanted.resize(ROOM + 1418, 0);
+            wanted.resize(HEADER_ROOM + 1418, 0);
             assert_eq!(memory.region(&region), wanted);
             match &mut all {
                 Some(all) => assert!(all.join(&region), "chunk {index} lies elsewhere"),
                 None => all = Some(region),
             }
         }
-        assert_eq!(memory.region(&all.unwrap()).len(), 46 * (ROOM + 1418));
+        assert_eq!(
+            memory.region(&all.unwrap()).len(),
+            46 * (HEADER_ROOM + 1418)
+        );
         // The frame is what it was.
         let whole = segment(slot, 0, frame.len(), 0).payload;
         assert_eq!(lies(&memory, whole), frame);
@@ -377,10 +387,10 @@ mod tests {
     fn a_header_goes_only_where_there_is_room_and_none_may_be_waiting() {
         let mut memory = Memory::new(&Limits::default(), 1472);
         let (slot, frame) = read(&mut memory, 1418, 65_222);
-        let header = [5; ROOM];
+        let header = [5; HEADER_ROOM];
         let fits = segment(slot, 1418, 1418, 0);
-        let resent = Segment {
-            resent: true,
+        let resent = DatagramParts {
+            retransmitted: true,
             ..fits
         };
         let refused = [
@@ -391,11 +401,15 @@ mod tests {
             segment(slot, 1418, 1400, 19),
         ];
         for segment in refused {
-            assert_eq!(memory.complete(&segment, &header), None, "{segment:?}");
+            assert_eq!(
+                memory.complete_datagram(&segment, &header),
+                None,
+                "{segment:?}"
+            );
         }
         let whole = segment(slot, 0, frame.len(), 0).payload;
         assert_eq!(lies(&memory, whole), frame);
-        assert!(memory.complete(&fits, &header).is_some());
+        assert!(memory.complete_datagram(&fits, &header).is_some());
     }
 
     #[test]
@@ -403,28 +417,32 @@ mod tests {
         let mut memory = Memory::new(&Limits::default(), 1472);
         for length in [1, 62, 1418, 1419, 1438, 1510, 2048] {
             let (slot, frame) = read(&mut memory, 1418, length);
-            let kept = memory.keep_frame(Memory::place(slot).1, length);
-            assert_eq!(memory.slab(Place::Frame).used(), 0, "{length}");
+            let kept = memory.keep_frame(Memory::buffer_of(slot).1, length);
+            assert_eq!(memory.slab(SlabKind::Frame).used(), 0, "{length}");
             assert_eq!(lies(&memory, kept), frame);
-            let region = memory.complete(&segment(kept.slot, 0, length, 0), &[5; ROOM]);
-            assert_eq!(memory.region(&region.unwrap())[ROOM..], frame);
+            let region =
+                memory.complete_datagram(&segment(kept.slot, 0, length, 0), &[5; HEADER_ROOM]);
+            assert_eq!(memory.region(&region.unwrap())[HEADER_ROOM..], frame);
             memory.release(kept.slot, 1);
         }
         let (slot, _) = read(&mut memory, 1418, 2049);
-        assert_eq!(memory.keep_frame(Memory::place(slot).1, 2049).slot, slot);
+        assert_eq!(
+            memory.keep_frame(Memory::buffer_of(slot).1, 2049).slot,
+            slot
+        );
     }
 
     #[test]
     fn slots_lead_back_to_their_bytes() {
         let mut memory = Memory::new(&Limits::default(), 1472);
-        let large = memory.slab(Place::Datagrams).take().unwrap();
-        memory.slab(Place::Datagrams).bytes_mut(large)[100..104].copy_from_slice(b"abcd");
+        let large = memory.slab(SlabKind::Datagrams).take().unwrap();
+        memory.slab(SlabKind::Datagrams).bytes_mut(large)[100..104].copy_from_slice(b"abcd");
         let small = memory.copy_datagram(large, 100..104).unwrap();
-        for (place, buffer, offset) in [
-            (Place::Datagrams, large, 101),
-            (Place::SmallDatagram, small, 1),
+        for (kind, buffer, offset) in [
+            (SlabKind::Datagrams, large, 101),
+            (SlabKind::SmallDatagram, small, 1),
         ] {
-            let slot = Memory::slot(place, buffer);
+            let slot = Memory::slot(kind, buffer);
             let span = Span {
                 slot,
                 offset,

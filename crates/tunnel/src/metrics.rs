@@ -51,8 +51,8 @@ const COUNTERS: &[(&str, &str, Option<Unit>, OfTotals)] = &[
     ("chunks_sent", "Chunks sent for the first time", None, |t| {
         t.chunks_sent
     }),
-    ("chunks_resent", "Chunks sent again", None, |t| {
-        t.chunks_resent
+    ("chunks_retransmitted", "Chunks retransmitted", None, |t| {
+        t.chunks_retransmitted
     }),
     (
         "chunks_received",
@@ -85,10 +85,10 @@ const COUNTERS: &[(&str, &str, Option<Unit>, OfTotals)] = &[
         |t| t.guest_refused,
     ),
     (
-        "unsent",
+        "send_errors",
         "Messages that the kernel did not take for sending",
         None,
-        |t| t.unsent,
+        |t| t.send_errors,
     ),
     (
         "socket_errors",
@@ -96,12 +96,9 @@ const COUNTERS: &[(&str, &str, Option<Unit>, OfTotals)] = &[
         None,
         |t| t.socket_errors,
     ),
-    (
-        "conversations",
-        "Conversations begun with the other end",
-        None,
-        |t| t.conversations,
-    ),
+    ("sessions", "Sessions begun with the other end", None, |t| {
+        t.sessions
+    }),
 ];
 
 const GAUGES: &[(&str, &str, Option<Unit>, OfTotals)] = &[
@@ -127,22 +124,22 @@ const PATH_COUNTERS: &[(&str, &str, Option<Unit>, OfPath)] = &[
     }),
     (
         "path_sent_chunks",
-        "Chunks sent, again included",
+        "Chunks sent, retransmissions included",
         None,
         |p| p.sent_chunks,
     ),
     (
-        "path_resent_chunks",
-        "Chunks sent again on this path",
+        "path_retransmitted_chunks",
+        "Chunks retransmitted on this path",
         None,
-        |p| p.resent_chunks,
+        |p| p.retransmitted_chunks,
     ),
     ("path_received_chunks", "Chunks received", None, |p| {
         p.received_chunks
     }),
     (
         "path_spurious",
-        "Chunks taken for lost that were not",
+        "Chunks taken for lost and acknowledged afterwards",
         None,
         |p| p.spurious,
     ),
@@ -150,16 +147,16 @@ const PATH_COUNTERS: &[(&str, &str, Option<Unit>, OfPath)] = &[
         p.timeouts
     }),
     (
-        "path_moves",
-        "Flows that left for another path",
+        "path_switches",
+        "Flows that switched to another path",
         None,
-        |p| p.moves,
+        |p| p.switches,
     ),
     (
-        "path_deaths",
+        "path_failures",
         "Times that the path stopped answering",
         None,
-        |p| p.deaths,
+        |p| p.failures,
     ),
     ("path_acks_sent", "Acknowledgements sent", None, |p| {
         p.acks_sent
@@ -216,11 +213,11 @@ impl Collector for Page {
                 .encode_gauge(&of(&status.totals))?;
         }
         let help = "Frames and chunks that went no further, by reason";
-        let mut family = encoder.encode_descriptor("refused", help, None, MetricType::Counter)?;
-        for refused in &status.refused {
+        let mut family = encoder.encode_descriptor("drops", help, None, MetricType::Counter)?;
+        for drops in &status.drops {
             family
-                .encode_family(&[("reason", refused.reason.as_str())])?
-                .encode_counter::<NoLabelSet, _, u64>(&refused.count, None)?;
+                .encode_family(&[("reason", drops.reason.as_str())])?
+                .encode_counter::<NoLabelSet, _, u64>(&drops.count, None)?;
         }
         self.paths(&mut encoder)?;
         self.lost(&mut encoder)?;
@@ -260,14 +257,14 @@ impl Page {
     }
 
     fn lost(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Chunks taken for lost, by what told";
+        let help = "Chunks taken for lost, by what showed it";
         let mut family =
             encoder.encode_descriptor("path_lost_chunks", help, None, MetricType::Counter)?;
         for path in &self.0.paths {
             for (by, count) in [
                 ("gap", path.lost_by_gap),
                 ("timeout", path.lost_by_timeout),
-                ("death", path.lost_by_death),
+                ("failure", path.lost_by_failure),
             ] {
                 let id = path.id.to_string();
                 family

@@ -5,13 +5,13 @@
 use std::ops::Range;
 
 use causeway_bifrost::wire::TAG_LEN;
-use causeway_bifrost::{Engine, Transmit};
+use causeway_bifrost::{Transmit, TransportEngine};
 use causeway_io::tunnel::{SendBatch, SendBuffers, Sent, UdpPath};
 
 use super::memory::{Memory, Region};
 
 /// Most batches of a turn. More wait for the next: acknowledgements come in between.
-const BATCHES: usize = 32;
+const BATCHES_PER_TURN: usize = 32;
 /// What the last chunk of a frame is padded with.
 const ZEROES: [u8; 256] = [0; 256];
 
@@ -44,9 +44,9 @@ enum Part {
 
 impl Outbox {
     /// Takes what the engine has to send; whether there may be more.
-    pub fn fill(&mut self, now_ns: u64, engine: &mut Engine, memory: &mut Memory) -> bool {
+    pub fn fill(&mut self, now_ns: u64, engine: &mut TransportEngine, memory: &mut Memory) -> bool {
         self.used = 0;
-        while self.used < BATCHES {
+        while self.used < BATCHES_PER_TURN {
             if self.used == self.batches.len() {
                 self.batches.push(Batch::default());
             }
@@ -82,15 +82,15 @@ impl Outbox {
 }
 
 impl Batch {
-    fn seal(&mut self, engine: &Engine, memory: &Memory) {
+    fn seal(&mut self, engine: &TransportEngine, memory: &Memory) {
         self.sealed.clear();
         let mut header_at = 0;
-        for segment in &self.transmit.segments {
+        for segment in &self.transmit.datagrams {
             let begin = self.sealed.len();
             let header_end = header_at + usize::from(segment.header_len);
             self.sealed
                 .extend_from_slice(&self.transmit.headers[header_at..header_end]);
-            // The engine's own are sealed already.
+            // Control datagrams are sealed already.
             if segment.payload.len > 0 {
                 for region in memory.frame_regions(segment.payload) {
                     self.sealed.extend_from_slice(memory.region(&region));
@@ -117,7 +117,7 @@ impl Batch {
     fn gather(&mut self, memory: &mut Memory) {
         self.parts.clear();
         let mut header_at = 0;
-        for segment in &self.transmit.segments {
+        for segment in &self.transmit.datagrams {
             let header = header_at..header_at + usize::from(segment.header_len);
             header_at = header.end;
             if segment.payload.len == 0 {
@@ -126,7 +126,7 @@ impl Batch {
             }
             let bytes = &self.transmit.headers[header.clone()];
             if let Ok(bytes) = bytes.try_into()
-                && let Some(datagram) = memory.complete(segment, bytes)
+                && let Some(datagram) = memory.complete_datagram(segment, bytes)
             {
                 let joined = match self.parts.last_mut() {
                     Some(Part::Region(last)) => last.join(&datagram),

@@ -3,17 +3,17 @@
 
 use std::net::SocketAddr;
 
-use causeway_bifrost::{Config, Engine, PathConfig, PathId};
+use causeway_bifrost::{PathConfig, PathId, TransportConfig, TransportEngine};
 
-/// Where either comes from, as the other sees it.
+/// The address of either, as the other sees it.
 pub fn peer() -> SocketAddr {
     SocketAddr::from(([192, 0, 2, 1], 7000))
 }
 
-/// Two engines that have not heard of each other, with so many paths of MTU 1500 between.
-pub fn engines(paths: u8) -> [Engine; 2] {
+/// Two engines without a session, with this many paths of MTU 1500 between them.
+pub fn engines(paths: u8) -> [TransportEngine; 2] {
     [1, 2].map(|instance| {
-        let mut engine = Engine::new(Config::default(), instance).unwrap();
+        let mut engine = TransportEngine::new(TransportConfig::default(), instance).unwrap();
         for id in 0..paths {
             let path = PathConfig {
                 peer: peer(),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One thread of a tunnel: an engine, a queue of the TUN device and a socket on every
-//! path, shared with nobody. It is the only writer of its flows, so their order holds.
+//! path, which no other thread shares. It is the only writer of its flows, so their order
+//! holds.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -8,23 +9,23 @@ use std::os::fd::AsFd as _;
 use std::sync::mpsc::{Receiver as Inbox, Sender, TryRecvError};
 
 use anyhow::Context as _;
-use causeway_bifrost::{self as bifrost, Engine, Event, PathId, Span};
+use causeway_bifrost::{self as bifrost, PathId, Span, TransportEngine, TunnelEvent};
 use causeway_io::tunnel::{
     BUFFER_BYTES, Received, Receiver, Tun, UdpPath, VNET_HEADER, Waiter, Waker, monotonic_ns,
 };
 use tracing::{info, warn};
 
-use super::memory::{Memory, Place};
+use super::memory::{Memory, SlabKind};
 use super::outbox::Outbox;
 use super::vnic::Vnic;
 use crate::config::PollMode;
 
 /// Longest sleep: time of a path that goes silent is counted by the engine's deadlines.
 const SLEEP_MAX_NS: u64 = 1_000_000_000;
-/// How long a thread looks on before it sleeps, with poll = "spin".
+/// How long a thread polls before it sleeps, with poll = "spin".
 const SPIN_NS: u64 = 50_000;
-/// Frames that are read before what came in is looked at again.
-const FRAMES: usize = 16;
+/// Frames that are read before sockets are read again.
+const FRAMES_PER_TURN: usize = 16;
 /// A timer waits no longer for what is unread: a flood must not stop time.
 const LATE_NS: u64 = 2_000_000;
 /// A guest's kernel that had no room for a frame is asked again after this time.
@@ -35,30 +36,30 @@ const DEVICE_DOWN_NS: u64 = 20_000_000;
 /// What a thread runs with.
 pub struct Shard {
     pub number: usize,
-    pub engine: Engine,
+    pub engine: TransportEngine,
     pub tun: Tun,
     pub paths: BTreeMap<u8, UdpPath>,
     pub memory: Memory,
     pub vnic: Vnic,
     pub poll: PollMode,
     pub waiter: Waiter,
-    pub inbox: Inbox<Command>,
+    pub inbox: Inbox<ShardCommand>,
 }
 
-/// What another thread may ask for.
-pub enum Command {
+/// What the daemon may ask of a thread.
+pub enum ShardCommand {
     /// New settings, paths that are new or changed with their sockets, and those that go.
-    Change(Box<Change>),
-    /// How things are.
+    Change(Box<ShardChange>),
+    /// The counters.
     Report(Sender<ShardReport>),
-    /// The end.
+    /// To end.
     Stop,
 }
 
 /// New settings; nothing in it can fail any more but by the engine's own check, which
 /// has been made.
-pub struct Change {
-    pub config: bifrost::Config,
+pub struct ShardChange {
+    pub config: bifrost::TransportConfig,
     pub vnic_queue: usize,
     pub poll: PollMode,
     pub remove: Vec<u8>,
@@ -66,7 +67,7 @@ pub struct Change {
     pub add: BTreeMap<u8, (bifrost::PathConfig, Option<UdpPath>)>,
 }
 
-/// How a thread is doing.
+/// The counters of a thread.
 #[derive(Debug, Clone, Default)]
 pub struct ShardReport {
     pub tunnel: bifrost::TunnelMetrics,
@@ -74,18 +75,18 @@ pub struct ShardReport {
     /// Frames that the guest's kernel took and refused.
     pub written: (u64, u64),
     /// Messages that the kernel did not take.
-    pub unsent: u64,
-    /// What sockets reported: nobody listens, no route; and empty datagrams.
+    pub send_errors: u64,
+    /// What sockets reported (connection refused, no route), and empty datagrams.
     pub socket_errors: u64,
     /// Memory in use.
     pub memory_bytes: u64,
 }
 
-/// A thread's doings between turns.
+/// What a thread keeps from turn to turn.
 #[derive(Default)]
 struct Turn {
     received: Vec<Received>,
-    unsent: u64,
+    send_errors: u64,
     socket_errors: u64,
     /// The device cannot be read until then.
     device_down_until: u64,
@@ -94,17 +95,17 @@ struct Turn {
     stopping: bool,
 }
 
-/// Gives orders to a shard.
-pub struct Handle {
-    pub orders: Sender<Command>,
+/// Sends commands to a shard.
+pub struct ShardHandle {
+    pub commands: Sender<ShardCommand>,
     pub waker: Waker,
 }
 
-impl Handle {
-    /// Sends an order; one to a thread that has ended is lost, and its end is noticed
+impl ShardHandle {
+    /// Sends a command; one to a thread that has ended is lost, and its end is noticed
     /// elsewhere.
-    pub fn send(&self, command: Command) {
-        if self.orders.send(command).is_ok() {
+    pub fn send(&self, command: ShardCommand) {
+        if self.commands.send(command).is_ok() {
             self.waker.wake();
         }
     }
@@ -134,13 +135,13 @@ impl Shard {
                 }
             };
             let ready = self.waiter.wait(now, until)?;
-            let (called, from_guest) = (ready.called(), ready.is(0));
+            let (woken, from_guest) = (ready.is_woken(), ready.is(0));
             let from_paths: u32 = (0..self.paths.len())
                 .filter(|index| ready.is(index + 1))
                 .fold(0, |bits, index| bits | 1 << index);
             let now = monotonic_ns();
-            if called {
-                self.obey(now, &mut turn);
+            if woken {
+                self.handle_commands(now, &mut turn);
             }
             // A timer says nothing while what it waits for has come and lies unread.
             let more = self.receive(from_paths, &mut receiver, &mut turn);
@@ -162,12 +163,12 @@ impl Shard {
                 false => false,
             };
             self.send(&mut outbox, &mut turn);
-            self.settle();
+            self.take_releases_and_events();
             if self.poll == PollMode::Spin && (read || wrote || from_paths != 0) {
                 awake_until = monotonic_ns() + SPIN_NS;
             }
         }
-        receiver.give_back(self.memory.slab(Place::Datagrams));
+        receiver.give_back(self.memory.slab(SlabKind::Datagrams));
         Ok(())
     }
 
@@ -189,7 +190,7 @@ impl Shard {
             if ready & 1 << index == 0 {
                 continue;
             }
-            let slab = self.memory.slab(Place::Datagrams);
+            let slab = self.memory.slab(SlabKind::Datagrams);
             match receiver.receive(path, slab, &mut turn.received) {
                 Ok(batch) => {
                     more |= batch.more;
@@ -218,17 +219,17 @@ impl Shard {
     /// Whether a frame would be taken, and has a buffer to be read into. Without, a
     /// device with packets would keep the thread awake for nothing.
     fn can_read(&mut self) -> bool {
-        self.engine.can_accept() && self.memory.slab(Place::Frame).available() > 0
+        self.engine.can_accept() && self.memory.slab(SlabKind::Frame).available() > 0
     }
 
     /// Whether a frame was read.
     fn read_guest(&mut self, now: u64, turn: &mut Turn) -> anyhow::Result<bool> {
         let mut any = false;
-        for _ in 0..FRAMES {
+        for _ in 0..FRAMES_PER_TURN {
             if !self.can_read() {
                 break;
             }
-            let Some(buffer) = self.memory.slab(Place::Frame).take() else {
+            let Some(buffer) = self.memory.slab(SlabKind::Frame).take() else {
                 break;
             };
             let chunk = self.engine.chunk_bytes();
@@ -236,12 +237,12 @@ impl Shard {
             let length = match memory.read_frame(buffer, chunk, |pieces| tun.read_pieces(pieces)) {
                 Ok(Some(length)) => length,
                 Ok(None) => {
-                    self.memory.slab(Place::Frame).release(buffer, 1);
+                    self.memory.slab(SlabKind::Frame).release(buffer, 1);
                     break;
                 }
                 Err(error) => {
-                    self.memory.slab(Place::Frame).release(buffer, 1);
-                    // EIO: somebody has set it down; anything else is its end.
+                    self.memory.slab(SlabKind::Frame).release(buffer, 1);
+                    // EIO: the device was set down; anything else is its end.
                     if error.raw_os_error() == Some(libc::EIO) {
                         turn.device_down_until = now + DEVICE_DOWN_NS;
                         break;
@@ -259,8 +260,8 @@ impl Shard {
         let packet = self.memory.head(buffer, length).get(VNET_HEADER..);
         let hash = packet.map_or(0, bifrost::flow_hash);
         let span = self.memory.keep_frame(buffer, length);
-        // A refused one is counted there; its slot is ours. The reference of an
-        // accepted one is the engine's.
+        // A frame that is not taken is counted there, and its slot stays this thread's. The
+        // reference of one that is taken is the engine's.
         if self.engine.handle_frame(now, span, hash).is_err() {
             self.memory.release(span.slot, 1);
         }
@@ -274,7 +275,7 @@ impl Shard {
                 let Some(sent) = outbox.send(*id, path, &self.memory) else {
                     continue;
                 };
-                turn.unsent += sent.refused as u64;
+                turn.send_errors += sent.refused as u64;
                 if sent.too_large
                     && let Ok(payload) = path.payload_max()
                 {
@@ -293,29 +294,31 @@ impl Shard {
     }
 
     /// Takes back what is free, and tells what happened.
-    fn settle(&mut self) {
+    fn take_releases_and_events(&mut self) {
         while let Some(release) = self.engine.poll_release() {
             self.memory.release(release.slot, release.count);
         }
         while let Some(event) = self.engine.poll_event() {
             let thread = self.number;
             match event {
-                Event::PeerUp => info!(thread, "the other end answers"),
-                Event::PeerRestarted => info!(thread, "the other end was started anew"),
-                Event::PathAlive(id) => info!(thread, "path {id} is alive"),
-                Event::PathDead(id) => warn!(thread, "path {id} is dead"),
-                Event::PathMtu(id, mtu) => info!(thread, "path {id} lets {mtu} bytes through"),
+                TunnelEvent::PeerUp => info!(thread, "the other end answers"),
+                TunnelEvent::PeerRestarted => info!(thread, "the other end was started anew"),
+                TunnelEvent::PathAlive(id) => info!(thread, "path {id} is alive"),
+                TunnelEvent::PathDead(id) => warn!(thread, "path {id} is dead"),
+                TunnelEvent::PathMtu(id, mtu) => {
+                    info!(thread, "path {id} lets {mtu} bytes through")
+                }
             }
         }
     }
 
-    fn obey(&mut self, now: u64, turn: &mut Turn) {
+    fn handle_commands(&mut self, now: u64, turn: &mut Turn) {
         loop {
             match self.inbox.try_recv() {
-                Ok(Command::Change(change)) => self.change(now, *change),
-                // Whoever asked may have gone.
-                Ok(Command::Report(reply)) => drop(reply.send(self.report(turn))),
-                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => {
+                Ok(ShardCommand::Change(change)) => self.change(now, *change),
+                // The daemon may have stopped waiting.
+                Ok(ShardCommand::Report(reply)) => drop(reply.send(self.report(turn))),
+                Ok(ShardCommand::Stop) | Err(TryRecvError::Disconnected) => {
                     turn.stopping = true;
                     return;
                 }
@@ -324,12 +327,12 @@ impl Shard {
         }
     }
 
-    fn change(&mut self, now: u64, change: Change) {
+    fn change(&mut self, now: u64, change: ShardChange) {
         let thread = self.number;
         if let Err(error) = self.engine.reconfigure(now, change.config) {
             warn!(thread, "the engine keeps its settings: {error}");
         }
-        self.vnic.set_room(change.vnic_queue);
+        self.vnic.set_capacity(change.vnic_queue);
         self.poll = change.poll;
         for id in change.remove {
             self.engine.remove_path(now, PathId(id));
@@ -356,7 +359,7 @@ impl Shard {
             tunnel: self.engine.metrics(),
             paths: paths.collect(),
             written: self.vnic.counts(),
-            unsent: turn.unsent,
+            send_errors: turn.send_errors,
             socket_errors: turn.socket_errors,
             memory_bytes: self.memory.used_bytes(),
         }
@@ -366,7 +369,7 @@ impl Shard {
 /// Gives the guest's kernel what the engine has for it. Whether it took anything.
 fn write_up(
     now: u64,
-    engine: &mut Engine,
+    engine: &mut TransportEngine,
     memory: &mut Memory,
     vnic: &mut Vnic,
     tun: &Tun,
@@ -377,7 +380,7 @@ fn write_up(
 /// Gives the datagrams of a message to the engine. The message's own reference ends
 /// here.
 fn take(
-    engine: &mut Engine,
+    engine: &mut TransportEngine,
     memory: &mut Memory,
     now: u64,
     id: u8,
@@ -390,22 +393,22 @@ fn take(
         take_copies(engine, memory, now, (id, from), message);
     } else {
         let span = Span {
-            slot: Memory::slot(Place::Datagrams, buffer),
+            slot: Memory::slot(SlabKind::Datagrams, buffer),
             offset: 0,
             len: message.length as u32,
         };
-        let slab = memory.slab(Place::Datagrams);
+        let slab = memory.slab(SlabKind::Datagrams);
         let bytes = &mut slab.bytes_mut(buffer)[..message.length];
         let held = engine.handle_datagrams(now, id, from, (bytes, message.segment), span);
         slab.retain(buffer, held);
     }
-    memory.slab(Place::Datagrams).release(buffer, 1);
+    memory.slab(SlabKind::Datagrams).release(buffer, 1);
 }
 
 /// The same, with each datagram moved to a small buffer, as long as there are any that it
 /// fits: so that it does not hold 64 KiB.
 fn take_copies(
-    engine: &mut Engine,
+    engine: &mut TransportEngine,
     memory: &mut Memory,
     now: u64,
     (id, from): (PathId, SocketAddr),
@@ -416,23 +419,23 @@ fn take_copies(
     while begin < message.length {
         let end = (begin + message.segment).min(message.length);
         let copied = memory.copy_datagram(buffer, begin..end);
-        let (place, at, offset) = match copied {
-            Some(small) => (Place::SmallDatagram, small, 0),
-            None => (Place::Datagrams, buffer, begin),
+        let (kind, at, offset) = match copied {
+            Some(small) => (SlabKind::SmallDatagram, small, 0),
+            None => (SlabKind::Datagrams, buffer, begin),
         };
         let span = Span {
-            slot: Memory::slot(place, at),
+            slot: Memory::slot(kind, at),
             offset: offset as u32,
             len: (end - begin) as u32,
         };
-        let bytes = &mut memory.slab(place).bytes_mut(at)[offset..offset + end - begin];
-        let kept = engine.handle_datagram(now, id, from, bytes, span);
-        let held = matches!(kept, Ok(bifrost::Kept::Held));
+        let bytes = &mut memory.slab(kind).bytes_mut(at)[offset..offset + end - begin];
+        let reference = engine.handle_datagram(now, id, from, bytes, span);
+        let held = matches!(reference, Ok(bifrost::SlotReference::Taken));
         match (copied, held) {
-            // The copy's reference is the engine's now, or nobody's.
+            // The engine has taken the copy's reference, or it is given back.
             (Some(_), true) => {}
-            (Some(small), false) => memory.slab(Place::SmallDatagram).release(small, 1),
-            (None, true) => memory.slab(Place::Datagrams).retain(buffer, 1),
+            (Some(small), false) => memory.slab(SlabKind::SmallDatagram).release(small, 1),
+            (None, true) => memory.slab(SlabKind::Datagrams).retain(buffer, 1),
             (None, false) => {}
         }
         begin = end;

@@ -18,28 +18,28 @@ use axum::routing::get;
 use axum::{Json, Router};
 use causeway_api::Moment;
 use causeway_api::tunnel::TunnelStatus;
-use causeway_bifrost::{self as bifrost, Engine, Limits, PathId};
+use causeway_bifrost::{self as bifrost, Limits, PathId, TransportEngine};
 use causeway_io::tunnel::{
     Device, DeviceOptions, PathOptions, UdpPath, Waiter, monotonic_ns, random_instance,
 };
 use causeway_service::http::{openmetrics, problem};
 use tokio::sync::oneshot;
 
-use crate::config::{PathConfig, TunnelConfig};
+use crate::config::{TunnelConfig, TunnelPathConfig};
 use crate::memory::Memory;
-use crate::shard::{Change, Command, Handle, Shard, ShardReport};
+use crate::shard::{Shard, ShardChange, ShardCommand, ShardHandle, ShardReport};
 use crate::vnic::Vnic;
 use crate::{metrics, view};
 
 /// Socket buffers: what a path carries while the thread does something else, 8 MiB.
 const SOCKET_BYTES: usize = 8 << 20;
 /// How long a thread may take to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A running end.
 pub struct Tunnel {
     config: Mutex<TunnelConfig>,
-    handles: Vec<Handle>,
+    handles: Vec<ShardHandle>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     merges_udp: bool,
     started: Moment,
@@ -61,7 +61,7 @@ impl Tunnel {
         let mut handles = Vec::new();
         let mut shards = Vec::new();
         for (number, tun) in device.queues.into_iter().enumerate() {
-            let mut engine = Engine::new(engine_config.clone(), random_instance()?)?;
+            let mut engine = TransportEngine::new(engine_config.clone(), random_instance()?)?;
             let mut paths = BTreeMap::new();
             let now = monotonic_ns();
             for (id, path) in &config.paths {
@@ -70,9 +70,9 @@ impl Tunnel {
                 paths.insert(*id, socket);
             }
             let waiter = Waiter::new()?;
-            let (orders, inbox) = mpsc::channel();
+            let (commands, inbox) = mpsc::channel();
             let waker = waiter.waker();
-            handles.push(Handle { orders, waker });
+            handles.push(ShardHandle { commands, waker });
             shards.push(Shard {
                 number,
                 engine,
@@ -105,7 +105,7 @@ impl Tunnel {
 
     /// Ends the threads. What is under way is lost, as on any link that goes down.
     pub fn stop(&self) {
-        self.handles.iter().for_each(|h| h.send(Command::Stop));
+        self.handles.iter().for_each(|h| h.send(ShardCommand::Stop));
         for thread in lock(&self.threads).drain(..) {
             // A panic in it has been printed.
             let _ = thread.join();
@@ -131,12 +131,12 @@ impl Tunnel {
         let engine = engine_config(&wanted, limits());
         engine.check().map_err(|error| error.to_string())?;
         // Everything that can fail comes before the first thread changes.
-        let changes: Vec<Change> = (0..self.handles.len())
+        let changes: Vec<ShardChange> = (0..self.handles.len())
             .map(|number| change(&running, &wanted, &engine, number))
             .collect::<anyhow::Result<_>>()
             .map_err(|error| format!("{error:#}"))?;
         for (handle, change) in self.handles.iter().zip(changes) {
-            handle.send(Command::Change(Box::new(change)));
+            handle.send(ShardCommand::Change(Box::new(change)));
         }
         *running = wanted;
         Ok(running.summary())
@@ -145,15 +145,15 @@ impl Tunnel {
     fn reports(&self) -> anyhow::Result<Vec<ShardReport>> {
         let (reply, replies) = mpsc::channel();
         for handle in &self.handles {
-            handle.send(Command::Report(reply.clone()));
+            handle.send(ShardCommand::Report(reply.clone()));
         }
         drop(reply);
-        let report = |_| replies.recv_timeout(PATIENCE).ok();
+        let report = |_| replies.recv_timeout(ANSWER_TIMEOUT).ok();
         let reports: Option<Vec<ShardReport>> = self.handles.iter().map(report).collect();
         reports.context("a thread of the tunnel does not answer")
     }
 
-    /// How things are.
+    /// The status over all threads.
     pub fn status(&self) -> anyhow::Result<TunnelStatus> {
         let reports = self.reports()?;
         let config = lock(&self.config);
@@ -172,7 +172,7 @@ impl Tunnel {
             merges_udp: self.merges_udp,
             totals: view::totals(&reports),
             paths: view::paths(&config, &reports),
-            refused: view::refused(&reports),
+            drops: view::drops(&reports),
         })
     }
 }
@@ -197,7 +197,7 @@ fn spawn(
                     Err(_) => anyhow!("a thread of the tunnel panicked"),
                 };
                 if let Some(ended) = lock(&ended).take() {
-                    // Nobody listens once the daemon is about to end.
+                    // There is no receiver once the daemon is about to end.
                     let _ = ended.send(error);
                 }
             })
@@ -211,9 +211,9 @@ fn spawn(
 fn change(
     running: &TunnelConfig,
     wanted: &TunnelConfig,
-    engine: &bifrost::Config,
+    engine: &bifrost::TransportConfig,
     number: usize,
-) -> anyhow::Result<Change> {
+) -> anyhow::Result<ShardChange> {
     let mut add = BTreeMap::new();
     for (id, path) in &wanted.paths {
         let before = running.paths.get(id);
@@ -240,7 +240,7 @@ fn change(
         .paths
         .keys()
         .filter(|id| !wanted.paths.contains_key(id));
-    Ok(Change {
+    Ok(ShardChange {
         config: engine.clone(),
         vnic_queue: wanted.engine.vnic_queue,
         poll: wanted.poll,
@@ -267,22 +267,22 @@ fn limits() -> Limits {
     Limits::default()
 }
 
-fn engine_config(config: &TunnelConfig, limits: Limits) -> bifrost::Config {
+fn engine_config(config: &TunnelConfig, limits: Limits) -> bifrost::TransportConfig {
     let ns = |time: Duration| time.as_nanos() as u64;
     let engine = &config.engine;
-    bifrost::Config {
+    bifrost::TransportConfig {
         schedule: engine.schedule,
         group_bytes: engine.group_bytes,
-        delta_ns: ns(engine.delta),
+        switch_gain_ns: ns(engine.switch_gain),
         rto: engine.rto,
         queue_target_ns: ns(engine.queue_target),
         read_ahead_ns: ns(engine.read_ahead),
-        hold_ns: ns(engine.hold),
-        give_up_ns: ns(engine.give_up),
-        give_up_tries: engine.give_up_tries,
+        reorder_timeout_ns: ns(engine.reorder_timeout),
+        frame_lifetime_ns: ns(engine.frame_lifetime),
+        max_transmissions: engine.max_transmissions,
         keys: config.keys.clone(),
         limits,
-        ..bifrost::Config::default()
+        ..bifrost::TransportConfig::default()
     }
 }
 
@@ -293,7 +293,7 @@ fn counted_up(mut address: SocketAddr, number: usize) -> SocketAddr {
 }
 
 /// The socket of the thread with this number.
-fn open_path(path: &PathConfig, number: usize) -> anyhow::Result<UdpPath> {
+fn open_path(path: &TunnelPathConfig, number: usize) -> anyhow::Result<UdpPath> {
     Ok(UdpPath::open(&PathOptions {
         local: counted_up(path.local, number),
         remote: counted_up(path.remote, number),
@@ -304,7 +304,7 @@ fn open_path(path: &PathConfig, number: usize) -> anyhow::Result<UdpPath> {
 }
 
 fn path_config(
-    path: &PathConfig,
+    path: &TunnelPathConfig,
     socket: &UdpPath,
     number: usize,
 ) -> anyhow::Result<bifrost::PathConfig> {
@@ -380,7 +380,7 @@ mod tests {
     #[test]
     fn a_path_that_cannot_be_opened_tells_its_cause_once() {
         // An address for documentation: no machine has it.
-        let path = PathConfig {
+        let path = TunnelPathConfig {
             local: "192.0.2.77:7000".parse().unwrap(),
             remote: "192.0.2.78:7000".parse().unwrap(),
             device: None,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a tunnel tells about itself, over all its threads.
+//! The status of a tunnel, over all its threads.
 
-use causeway_api::tunnel::{PathView, RefusedView, TunnelTotals};
-use causeway_bifrost::{PathMetrics, PathState, Refused};
+use causeway_api::tunnel::{DropView, PathView, TunnelTotals};
+use causeway_bifrost::{DropReason, PathMetrics, PathState};
 
 use super::shard::ShardReport;
 use crate::config::TunnelConfig;
@@ -17,15 +17,15 @@ pub fn totals(reports: &[ShardReport]) -> TunnelTotals {
         all.frames_out += one.frames_out;
         all.frame_bytes_out += one.frame_bytes_out;
         all.chunks_sent += one.chunks_sent;
-        all.chunks_resent += one.chunks_resent;
+        all.chunks_retransmitted += one.chunks_retransmitted;
         all.chunks_received += one.chunks_received;
         all.frames_skipped += one.frames_skipped;
         all.frames_reordered += one.frames_reordered;
         all.vnic_full += one.vnic_full;
         all.guest_refused += report.written.1;
-        all.unsent += report.unsent;
+        all.send_errors += report.send_errors;
         all.socket_errors += report.socket_errors;
-        all.conversations += one.conversations;
+        all.sessions += one.sessions;
         all.frames_held += u64::from(one.frames_held);
         all.chunks_held += u64::from(one.chunks_held);
         all.memory_bytes += report.memory_bytes;
@@ -34,11 +34,11 @@ pub fn totals(reports: &[ShardReport]) -> TunnelTotals {
 }
 
 /// All reasons, in the order of the engine's counters.
-pub fn refused(reports: &[ShardReport]) -> Vec<RefusedView> {
-    let count = |reason| reports.iter().map(|r| r.tunnel.refused(reason)).sum();
-    Refused::ALL
+pub fn drops(reports: &[ShardReport]) -> Vec<DropView> {
+    let count = |reason| reports.iter().map(|r| r.tunnel.drops(reason)).sum();
+    DropReason::ALL
         .iter()
-        .map(|reason| RefusedView {
+        .map(|reason| DropView {
             reason: reason.name().to_owned(),
             count: count(*reason),
         })
@@ -86,16 +86,16 @@ fn view(threads: &[PathMetrics]) -> PathView {
         inflight_bytes: sum(|path| path.inflight_bytes),
         sent_chunks: sum(|path| path.sent_chunks),
         sent_bytes: sum(|path| path.sent_bytes),
-        resent_chunks: sum(|path| path.resent_chunks),
+        retransmitted_chunks: sum(|path| path.retransmitted_chunks),
         received_chunks: sum(|path| path.received_chunks),
         received_bytes: sum(|path| path.received_bytes),
         lost_by_gap: sum(|path| path.lost_by_gap),
         lost_by_timeout: sum(|path| path.lost_by_timeout),
-        lost_by_death: sum(|path| path.lost_by_death),
+        lost_by_failure: sum(|path| path.lost_by_failure),
         spurious: sum(|path| path.spurious),
         timeouts: sum(|path| path.timeouts),
-        moves: sum(|path| path.moves),
-        deaths: sum(|path| path.deaths),
+        switches: sum(|path| path.switches),
+        failures: sum(|path| path.failures),
         acks_sent: sum(|path| path.acks_sent),
         ..PathView::default()
     }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The guest's side of a tunnel: a bounded ring of whole frames in front of the TUN
 //! write. A frame that the guest's kernel has no room for waits in it; what does not fit is
-//! refused, and the engine has it sent again: a loss in front of the guest is a loss like
+//! refused, and the engine has it retransmitted: a loss in front of the guest is a loss like
 //! any other.
 
 use std::io::{self, IoSlice};
 
-use causeway_bifrost::{Engine, Span, Verdict};
+use causeway_bifrost::{DeliveryVerdict, Span, TransportEngine};
 
 use super::memory::Memory;
 
@@ -21,7 +21,7 @@ pub struct Vnic {
     spans: Vec<Span>,
     /// Where each frame's spans end.
     ends: Vec<usize>,
-    room: usize,
+    capacity: usize,
     /// Since when the guest's kernel has had no room for the first of them.
     stuck_ns: Option<u64>,
     written: u64,
@@ -29,21 +29,21 @@ pub struct Vnic {
 }
 
 impl Vnic {
-    /// A ring for `room` frames.
-    pub fn new(room: usize) -> Self {
+    /// A ring for `capacity` frames.
+    pub fn new(capacity: usize) -> Self {
         Self {
             spans: Vec::new(),
             ends: Vec::new(),
-            room,
+            capacity,
             stuck_ns: None,
             written: 0,
             refused: 0,
         }
     }
 
-    /// Changes the room.
-    pub fn set_room(&mut self, room: usize) {
-        self.room = room;
+    /// Changes how many frames it takes.
+    pub fn set_capacity(&mut self, capacity: usize) {
+        self.capacity = capacity;
     }
 
     /// Frames that the guest's kernel took, and those that it refused.
@@ -61,7 +61,7 @@ impl Vnic {
     pub fn pass(
         &mut self,
         now_ns: u64,
-        engine: &mut Engine,
+        engine: &mut TransportEngine,
         memory: &mut Memory,
         mut write: impl FnMut(&[IoSlice<'_>]) -> io::Result<()>,
     ) -> bool {
@@ -81,7 +81,7 @@ impl Vnic {
 
     /// Takes what the engine has to deliver as far as there is room. Whether there may be
     /// more.
-    fn fill(&mut self, now_ns: u64, engine: &mut Engine, memory: &Memory) -> bool {
+    fn fill(&mut self, now_ns: u64, engine: &mut TransportEngine, memory: &Memory) -> bool {
         while !self.is_full(memory) {
             let Some(delivery) = engine.poll_deliver() else {
                 return false;
@@ -89,14 +89,14 @@ impl Vnic {
             let token = delivery.token;
             self.spans.extend_from_slice(delivery.spans);
             self.ends.push(self.spans.len());
-            engine.delivered(now_ns, token, Verdict::Ok);
+            engine.delivered(now_ns, token, DeliveryVerdict::Ok);
         }
         true
     }
 
     /// What waits must leave sockets the memory that they are read into.
     fn is_full(&self, memory: &Memory) -> bool {
-        self.ends.len() >= self.room || (self.is_waiting() && memory.is_short_of_large())
+        self.ends.len() >= self.capacity || (self.is_waiting() && memory.is_short_of_large())
     }
 
     /// Writes frames until the guest's kernel has no room for one. Whether it took any.
@@ -121,7 +121,7 @@ impl Vnic {
                 {
                     break;
                 }
-                // Not to the guest's kernel's liking, too old, or the device is down.
+                // The guest's kernel rejects it, it is too old, or the device is down.
                 Err(_) => self.refused += 1,
             }
             memory.release_all(spans);
@@ -135,12 +135,12 @@ impl Vnic {
     }
 }
 
-/// The ring is full: the engine hears of it for each frame, and asks for it again.
-fn refuse_all(now_ns: u64, engine: &mut Engine, memory: &mut Memory) {
+/// The ring is full: the engine is told for each frame, and has it retransmitted.
+fn refuse_all(now_ns: u64, engine: &mut TransportEngine, memory: &mut Memory) {
     while let Some(delivery) = engine.poll_deliver() {
         let token = delivery.token;
         memory.release_all(delivery.spans);
-        engine.delivered(now_ns, token, Verdict::Full);
+        engine.delivered(now_ns, token, DeliveryVerdict::Full);
     }
 }
 

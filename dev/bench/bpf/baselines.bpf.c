@@ -11,36 +11,37 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "../../../bpf/lib/count.h"
-#include "../../../bpf/lib/encap.h"
-#include "../../../bpf/lib/flow.h"
-#include "../../../bpf/lib/maps.h"
-#include "../../../bpf/lib/parse.h"
-#include "../../../bpf/lib/vip.h"
+#include "../../../bpf/lb/admit.h"
+#include "../../../bpf/lb/encap.h"
+#include "../../../bpf/lb/flow_table.h"
+#include "../../../bpf/lb/maps.h"
+#include "../../../bpf/lb/stats.h"
+#include "../../../bpf/lb/vip.h"
+#include "../../../bpf/packet/parse.h"
 
-#define RIVAL_FLOWS 1048576
-#define RIVAL_BUCKETS 65537
+#define BASELINE_FLOWS 1048576
+#define BASELINE_BUCKETS 65537
 
 /* Connections in the kernel's hash map: tuple to real plus one. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, RIVAL_FLOWS);
+	__uint(max_entries, BASELINE_FLOWS);
 	__type(key, struct flow_key4);
 	__type(value, u32);
-} rival_flows SEC(".maps");
+} baseline_flows SEC(".maps");
 
 /* Beamer (Olteanu et al., NSDI 2018): who has a bucket now, and who had it before. */
-struct rival_bucket {
+struct baseline_bucket {
 	u32 now;
 	u32 before;
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, RIVAL_BUCKETS);
+	__uint(max_entries, BASELINE_BUCKETS);
 	__type(key, u32);
-	__type(value, struct rival_bucket);
-} rival_buckets SEC(".maps");
+	__type(value, struct baseline_bucket);
+} baseline_buckets SEC(".maps");
 
 /* The tuple of a TCP packet over IPv4; false for all else. */
 static __always_inline MUST_USE bool read_tuple(struct xdp_md *ctx, struct packet *pkt)
@@ -72,7 +73,7 @@ static __always_inline int finish(struct xdp_md *ctx, const struct packet *pkt, 
 
 /* A hash of the tuple, modulo a ring: nothing is remembered. */
 SEC("xdp")
-int rival_hash(struct xdp_md *ctx)
+int baseline_hash(struct xdp_md *ctx)
 {
 	struct packet pkt = {};
 	struct route route = {};
@@ -81,14 +82,14 @@ int rival_hash(struct xdp_md *ctx)
 	if (!read_tuple(ctx, &pkt))
 		return XDP_ABORTED;
 	vip = find_vip(&pkt, IPV4);
-	if (!vip || !pick_real(&pkt, IPV4, vip, false, &route.real_id))
+	if (!vip || !pick_real(&pkt, IPV4, vip, false, 0, &route.real_id))
 		return leave(V_NO_REAL, pkt.frame_len);
 	route.vip_id = vip->id;
 	return finish(ctx, &pkt, &route);
 }
 
 SEC("xdp")
-int rival_table(struct xdp_md *ctx)
+int baseline_table(struct xdp_md *ctx)
 {
 	struct packet pkt = {};
 	struct route route = {};
@@ -96,7 +97,7 @@ int rival_table(struct xdp_md *ctx)
 
 	if (!read_tuple(ctx, &pkt))
 		return XDP_ABORTED;
-	real = bpf_map_lookup_elem(&rival_flows, &pkt.key4);
+	real = bpf_map_lookup_elem(&baseline_flows, &pkt.key4);
 	if (!real || !*real)
 		return leave(V_NO_REAL, pkt.frame_len);
 	route.real_id = *real - 1;
@@ -105,7 +106,7 @@ int rival_table(struct xdp_md *ctx)
 
 /* Puts the packet's connection into the table. */
 SEC("xdp")
-int rival_table_fill(struct xdp_md *ctx)
+int baseline_table_fill(struct xdp_md *ctx)
 {
 	struct packet pkt = {};
 	u32 real;
@@ -113,15 +114,15 @@ int rival_table_fill(struct xdp_md *ctx)
 	if (!read_tuple(ctx, &pkt))
 		return XDP_ABORTED;
 	real = 1 + bpf_ntohs(pkt.key4.sport_be) % 100;
-	return bpf_map_update_elem(&rival_flows, &pkt.key4, &real, BPF_ANY) ? XDP_ABORTED : XDP_TX;
+	return bpf_map_update_elem(&baseline_flows, &pkt.key4, &real, BPF_ANY) ? XDP_ABORTED : XDP_TX;
 }
 
 /* The packet names the server that its bucket had before: 16 bits of the outer source. */
 SEC("xdp")
-int rival_daisy(struct xdp_md *ctx)
+int baseline_daisy_chain(struct xdp_md *ctx)
 {
 	struct ctl *control = get_ctl();
-	struct rival_bucket *bucket;
+	struct baseline_bucket *bucket;
 	struct packet pkt = {};
 	struct route route = {};
 	struct vip *vip;
@@ -130,13 +131,13 @@ int rival_daisy(struct xdp_md *ctx)
 	if (!control || !read_tuple(ctx, &pkt))
 		return XDP_ABORTED;
 	vip = find_vip(&pkt, IPV4);
-	index = (u32)(flow_hash(&pkt, IPV4, control) % RIVAL_BUCKETS);
-	bucket = bpf_map_lookup_elem(&rival_buckets, &index);
+	index = (u32)(flow_hash(&pkt, IPV4, control) % BASELINE_BUCKETS);
+	bucket = bpf_map_lookup_elem(&baseline_buckets, &index);
 	if (!vip || !bucket || !find_real(bucket->before))
 		return leave(V_NO_REAL, pkt.frame_len);
 	route.vip_id = vip->id;
 	route.real_id = bucket->now;
-	route.word = ROUTE_HAS_WORD | bucket->before;
+	route.token = ROUTE_HAS_TOKEN | bucket->before;
 	return finish(ctx, &pkt, &route);
 }
 

@@ -14,8 +14,8 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "../../../bpf/lib/link.h"
-#include "../../../bpf/lib/parse.h"
+#include "../../../bpf/packet/parse.h"
+#include "../../../bpf/packet/write.h"
 
 #define BENCH_MAX_FLOWS 1048576
 #define BENCH_VIP_BE bpf_htonl(0xc000020a) /* 192.0.2.10 */
@@ -25,9 +25,9 @@ enum shot_kind {
 	SHOT_TCP = 0, /* requests and pure ACKs by turns, with a timestamp */
 	SHOT_SYN = 1, /* each of a new tuple */
 	SHOT_UDP = 2,
-	SHOT_WORD = 3, /* as SHOT_TCP; the echoed timestamps end in the client's word */
+	SHOT_TOKEN = 3, /* as SHOT_TCP; the echoed timestamps end in the client's token */
 	SHOT_OPEN = 4, /* each client's SYN, with a timestamp */
-	SHOT_COOKIE = 5, /* as SHOT_WORD, with the client's cookie */
+	SHOT_COOKIE = 5, /* as SHOT_TOKEN, with the client's cookie */
 	SHOT_COOKIE_SYN = 6, /* as SHOT_SYN, with the options that Linux sends */
 	SHOT_CID = 7, /* QUIC's short header with the client's connection id */
 	SHOT_END = 8, /* as SHOT_TCP, with a FIN */
@@ -48,7 +48,7 @@ struct shots shots;
 struct client {
 	u32 addr_be;
 	u16 port_be;
-	u16 word;   /* what its server writes into timestamps in stateful mode */
+	u16 token;  /* what its server writes into timestamps in stateful mode */
 	u16 cookie; /* what it writes with cookies */
 	u8 cid[CID_LEN]; /* what it issues with QUIC */
 	u8 pad[3];
@@ -122,8 +122,8 @@ write_head(struct shot_ip *head, u8 proto, u32 ip_len, const struct client *clie
 static __always_inline u32 echo_of(const struct client *client, u32 pass)
 {
 	switch (shots.kind) {
-	case SHOT_WORD:
-		return pass << 16 | client->word;
+	case SHOT_TOKEN:
+		return pass << 16 | client->token;
 	case SHOT_COOKIE:
 		return pass << 16 | client->cookie;
 	default:

@@ -49,7 +49,7 @@ fn every_case_has_its_verdict_and_its_rows() {
 
 #[test]
 fn a_flow_table_holds_the_flows_that_it_is_made_for() {
-    // Fewer than one in a million is lost (docs/dataplane.md); of these, none.
+    // Fewer than one in a million is lost (docs/design/data-plane.md); of these, none.
     let flows = 100_000;
     let kept = kept(flows).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!((kept.at_first, kept.after_change), (flows, flows));

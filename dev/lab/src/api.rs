@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the lab reads of the daemon's API (docs/api.md): as any outside program
+//! What the lab reads of the daemon's API (docs/reference/api.md): as any outside program
 //! would, by HTTP and JSON, on the Unix socket.
 
 use std::collections::BTreeMap;

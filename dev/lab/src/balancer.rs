@@ -338,7 +338,6 @@ impl Balancer {
         let mut s = format!(
             "interface = \"{DEVICE}\"\n\
              pin_dir = \"{}\"\n\
-             state_dir = \"{at}/state\"\n\
              socket = \"{at}/lb.sock\"\n\
              reconcile = true\n\
              {}\

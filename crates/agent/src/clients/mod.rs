@@ -1,30 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a server's clients feel, SYN drops included: reads what the kernel counts, slot
-//! by slot, and runs both estimators for every category (docs/clients.md).
+//! by slot, and runs both estimators for every category (docs/explanation/syn-loss.md).
 
 mod category;
 mod gave_up;
 pub mod history;
+mod latency_slot;
 mod learn;
 mod notify;
 mod queues;
-mod report;
 mod threshold;
 pub mod view;
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
 use causeway_api::Moment;
 use causeway_api::agent::{ClientTotals, ClientsView};
-use causeway_core::certes::report::Felt;
 use causeway_core::certes::{
     Estimate, Judge, Mix, MixLearner, Observer, Origin, PatienceLearner, RetryClass,
 };
-use causeway_core::cookie::Keys;
 use causeway_io::abi::{FlowKey6, SynSlot};
 use causeway_io::{SynMeter, SynMeterOptions, boot_id, monotonic_ns};
 use tracing::{info, warn};
@@ -33,9 +30,9 @@ use crate::config::ClientsConfig;
 use category::Category;
 use gave_up::GaveUp;
 use history::{History, Record};
+pub use latency_slot::LatencySlot;
 use notify::{Event, Notifier, Recipients};
 use queues::Queues;
-pub use report::Reporter;
 use threshold::{Change, Watch};
 
 /// What live means are over.
@@ -77,7 +74,8 @@ pub struct Clients {
     boot: u64,
     notifier: Notifier,
     queues: Queues,
-    reporter: Option<Reporter>,
+    /// Where balancers' reports are made from; `None`: nothing is reported.
+    reported: Option<LatencySlot>,
 }
 
 impl Clients {
@@ -86,7 +84,7 @@ impl Clients {
     pub fn start(
         config: &ClientsConfig,
         pin_dir: &Path,
-        reporter: Option<Reporter>,
+        reported: Option<LatencySlot>,
     ) -> Result<Self> {
         let meter = SynMeter::start(&options(config, pin_dir))?;
         let slot_s = config.slot.as_secs_f64();
@@ -117,7 +115,7 @@ impl Clients {
             history,
             notifier: Notifier::start()?,
             queues: Queues::new(config),
-            reporter,
+            reported,
             config: config.clone(),
             mix,
             meter,
@@ -293,7 +291,7 @@ impl Clients {
         }
         self.watch();
         self.manage_queues();
-        self.report(second);
+        self.report();
         self.record(second)
     }
 
@@ -371,9 +369,9 @@ impl Clients {
         self.queues.step(self.second, &by_service);
     }
 
-    /// Tells balancers what clients of each service felt in the last second.
-    fn report(&mut self, second: u64) {
-        let Some(reporter) = &mut self.reporter else {
+    /// Leaves for balancers what clients of each service waited for in the last second.
+    fn report(&self) {
+        let Some(reported) = &self.reported else {
             return;
         };
         let slots = second_slots(self.slot_s);
@@ -382,17 +380,9 @@ impl Clients {
             for category in self.categories.iter().filter(|of| of.service == *name) {
                 sum += category.window(slots).1;
             }
-            report::felt(*address, *port, &sum)
+            latency_slot::service(*address, *port, &sum)
         });
-        let services: Vec<Felt> = services.collect();
-        reporter.tell(second, &services);
-    }
-
-    /// Tells balancers of these addresses, signed with these keys, from now on.
-    pub fn set_report(&mut self, servers: Vec<IpAddr>, keys: Keys) {
-        if let Some(reporter) = &mut self.reporter {
-            reporter.set(servers, keys);
-        }
+        reported.set(services.collect());
     }
 
     fn window_slots(&self) -> usize {

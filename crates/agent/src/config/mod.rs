@@ -2,8 +2,8 @@
 //! The configuration of `causeway agent`, which serves one server.
 
 mod clients;
-mod load;
 mod raw;
+mod report;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,20 +13,33 @@ use std::path::{Path, PathBuf};
 use causeway_core::cookie::{Format, Keys};
 use causeway_io::{Protocol, Vip, XdpMode};
 use causeway_service::config::{
-    self, ConfigErrors, CookieKind, Faults, Words, notice_address, plural, read, text, vip_address,
-    word_source_v4, word_source_v6,
+    self, ConfigErrors, CookieKind, Faults, Renamed, Words, plural, read, text, token_source_v4,
+    token_source_v6, vip_address,
 };
 use toml::Spanned;
 
 pub use self::clients::{ClientsConfig, Threshold};
-pub use self::load::AgentLoad;
 use self::raw::{RawAgent, RawAgentCookie, RawAgentFile, RawAgentVip};
+pub use self::report::AgentReport;
 pub use self::words::AcceptQueue;
 
 /// Port of the agent's HTTP API: that of the balancer is free for one beside it.
 const HTTP_PORT: u16 = 9471;
 /// Room in the data plane's table.
 const ADDRESSES_MAX: usize = 256;
+
+/// Keys that had other names.
+const RENAMED: &Renamed = &[
+    ("agent.cookie.balancers", "agent.report.to"),
+    ("agent.clients.balancers", "agent.report.to"),
+    ("agent.clients.keys", "agent.report.keys"),
+    ("agent.load", "agent.report.load"),
+    ("agent.load.balancers", "agent.report.to"),
+    ("agent.load.interval", "agent.report.load_interval"),
+    ("agent.load.keys", "agent.report.keys"),
+    ("agent.cookie.word_source", "token_source"),
+    ("agent.cookie.word_source6", "token_source6"),
+];
 
 /// Everything `causeway agent` needs to know.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,10 +64,8 @@ pub struct AgentConfig {
     pub cookies: Option<AgentCookies>,
     /// What is measured of clients; `None`: nothing.
     pub clients: Option<ClientsConfig>,
-    /// What reports of clients to balancers are signed with, where there are any.
-    pub report_keys: Option<Keys>,
-    /// Who is told of this server's load; `None`: nobody.
-    pub load: Option<AgentLoad>,
+    /// To whom it reports, and what; `None`: nothing.
+    pub report: Option<AgentReport>,
 }
 
 /// What a server needs to know to write cookies.
@@ -66,12 +77,10 @@ pub struct AgentCookies {
     pub cgroup: Option<PathBuf>,
     /// By VIP, this server's id and how cookies are made.
     pub vips: BTreeMap<Vip, (u16, Format)>,
-    /// Stateful balancers to tell of connections' ends.
-    pub balancers: Vec<SocketAddr>,
     /// Source of IP-in-IP headers whose last 16 bits are a connection's word.
-    pub word_source_v4: Option<Ipv4Addr>,
+    pub token_source_v4: Option<Ipv4Addr>,
     /// The same over IPv6.
-    pub word_source_v6: Option<Ipv6Addr>,
+    pub token_source_v6: Option<Ipv6Addr>,
     /// Longest IP packet that the tunnels carry.
     pub inner_mtu: Option<u16>,
 }
@@ -85,7 +94,7 @@ impl AgentConfig {
     /// Validates the text of a file; `path` only names it in messages.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
         let kind = ("agent", "an agent's");
-        config::parse_table(path, text, kind, |file: RawAgentFile, faults| {
+        config::parse_table(path, text, kind, RENAMED, |file: RawAgentFile, faults| {
             config(&file.agent?, faults)
         })
     }
@@ -106,10 +115,10 @@ impl AgentConfig {
             ),
             ("cookie.cgroup", self.cgroup() == running.cgroup()),
             ("clients", self.clients == running.clients),
-            ("load", self.load.is_some() == running.load.is_some()),
+            ("report", self.reported() == running.reported()),
             (
-                "cookie.word_source",
-                self.word_sources() == running.word_sources(),
+                "cookie.token_source",
+                self.token_sources() == running.token_sources(),
             ),
             ("cookie.inner_mtu", self.inner_mtu() == running.inner_mtu()),
         ];
@@ -117,14 +126,18 @@ impl AgentConfig {
     }
 
     /// Networks that bare IP tunnels with words come from.
-    pub fn word_sources(&self) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
+    pub fn token_sources(&self) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
         let cookies = self.cookies.as_ref();
-        cookies.map_or((None, None), |c| (c.word_source_v4, c.word_source_v6))
+        cookies.map_or((None, None), |c| (c.token_source_v4, c.token_source_v6))
     }
 
     /// Longest IP packet that the tunnels carry, if SYN-ACKs are to say so.
     pub fn inner_mtu(&self) -> Option<u16> {
         self.cookies.as_ref()?.inner_mtu
+    }
+
+    fn reported(&self) -> Option<(bool, bool, bool)> {
+        self.report.as_ref().map(AgentReport::features)
     }
 
     fn cgroup(&self) -> Option<&Path> {
@@ -190,17 +203,21 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
     let mode = config::text(raw.xdp.mode.as_ref(), faults, |word| {
         config::one_of("XDP mode", &XdpMode::WORDS, word)
     });
-    let report_keys = report_keys(raw, cookies.as_ref(), &addresses, faults);
-    let load = raw.load.as_ref().map(|raw| {
-        let keys = cookies.as_ref().and_then(Option::as_ref);
-        let keys = keys.map(|cookies| cookies.keys);
-        load::load(raw, keys, &addresses, &vips, faults)
-    });
+    let sources = report::Sources {
+        addresses: &addresses,
+        vips: &vips,
+        cookies: cookies.as_ref().and_then(Option::as_ref),
+        clients: clients.as_ref(),
+    };
+    // What a fault elsewhere has left out is no fault here.
+    let is_whole = raw.cookie.is_none() == sources.cookies.is_none()
+        && raw.clients.is_none() == clients.is_none();
+    let report = raw.report.as_ref().filter(|_| is_whole);
+    let report = report.map(|raw| report::report(raw, &sources, faults));
     Some(AgentConfig {
-        report_keys,
-        load: match load {
+        report: match report {
             None => None,
-            Some(load) => Some(load?),
+            Some(report) => Some(report?),
         },
         interface: interface?,
         addresses,
@@ -219,41 +236,6 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
             Some(_) => Some(clients?),
         },
     })
-}
-
-/// The keys file that `[agent.clients]` names, else the cookies'. Balancers that are told of
-/// clients must know whom it is about, and from whom it is.
-fn report_keys(
-    raw: &RawAgent,
-    cookies: Option<&Option<AgentCookies>>,
-    addresses: &BTreeSet<IpAddr>,
-    faults: &mut Faults<'_>,
-) -> Option<Keys> {
-    let clients = raw.clients.as_ref()?;
-    let first = clients.balancers.first()?;
-    if addresses.is_empty() {
-        faults.at(
-            first.span(),
-            "`balancers` know this server by its `addresses`; name them under [agent]",
-        );
-    }
-    if clients.services.is_empty() {
-        faults.at(
-            first.span(),
-            "`balancers` are told of `services`: name their VIPs, for example services = [\"192.0.2.1:80\"]",
-        );
-    }
-    match (&clients.keys, cookies) {
-        (Some(_), _) => config::keys_of(clients.keys.as_ref(), faults).map(|(_, keys)| keys),
-        (None, Some(cookies)) => Some(cookies.as_ref()?.keys),
-        (None, None) => {
-            faults.at(
-                first.span(),
-                "what `balancers` are told is signed: name the keys file with `keys`, the same as under [clients] there",
-            );
-            None
-        }
-    }
 }
 
 /// A server that is reached by `l2` alone, or by no balancer at all, has no tunnels, but
@@ -296,16 +278,12 @@ fn cookies(raw: &RawAgentCookie, faults: &mut Faults<'_>) -> Option<AgentCookies
             faults.at(spanned.span(), format!("vip {vip} is given twice"));
         }
     }
-    let balancers = raw.balancers.iter();
-    let balancers = balancers.filter_map(|one| text(Some(one), faults, notice_address));
-    let balancers = balancers.collect();
     Some(AgentCookies {
         keys: keys?.1,
         cgroup,
         vips,
-        balancers,
-        word_source_v4: text(raw.word_source.as_ref(), faults, word_source_v4),
-        word_source_v6: text(raw.word_source6.as_ref(), faults, word_source_v6),
+        token_source_v4: text(raw.token_source.as_ref(), faults, token_source_v4),
+        token_source_v6: text(raw.token_source6.as_ref(), faults, token_source_v6),
         inner_mtu: inner_mtu(raw.inner_mtu.as_ref(), faults),
     })
 }
@@ -472,7 +450,7 @@ mode = "generic"
 
     #[test]
     fn the_example_is_valid_and_its_comments_name_the_defaults() {
-        let example = include_str!("../../../../docs/agent.toml");
+        let example = include_str!("../../../../packaging/etc/agent.toml");
         let uncommented: Vec<&str> = example
             .lines()
             .map(|line| line.strip_prefix("#: ").unwrap_or(line))
@@ -494,7 +472,7 @@ mode = "generic"
         let keys = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(
             keys.path(),
-            "current = 0\nkey0 = \"000102030405060708090a0b0c0d0e0f\"\n".to_string(),
+            "current = 0\nkey0 = \"000102030405060708090a0b0c0d0e0f\"\n",
         )
         .unwrap();
         let agent = |entry: &str| {

@@ -28,18 +28,21 @@ pub(super) struct RawAgent {
     pub xdp: RawXdp,
     pub cookie: Option<RawAgentCookie>,
     pub clients: Option<RawClients>,
-    pub load: Option<RawLoad>,
+    pub report: Option<RawAgentReport>,
     pub accept_queue: Text,
 }
 
-/// Who is told of a server's load.
+/// To whom an agent reports, and what.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawLoad {
+pub(super) struct RawAgentReport {
     #[serde(default)]
-    pub balancers: Vec<Spanned<String>>,
-    pub interval: Text,
+    pub to: Vec<Spanned<String>>,
     pub keys: Text,
+    pub connections: Option<bool>,
+    pub client_latency: Option<bool>,
+    pub load: Option<bool>,
+    pub load_interval: Text,
 }
 
 /// What an agent measures of clients.
@@ -61,9 +64,6 @@ pub(super) struct RawClients {
     pub history_size: Option<Spanned<CountValue>>,
     pub backlog: Option<Spanned<Vec<i64>>>,
     pub backlog_period: Text,
-    #[serde(default)]
-    pub balancers: Vec<Spanned<String>>,
-    pub keys: Text,
     #[serde(default)]
     pub retry: Vec<Spanned<RawRetry>>,
     #[serde(default)]
@@ -100,11 +100,9 @@ pub(super) struct RawThreshold {
 pub(super) struct RawAgentCookie {
     pub keys: Text,
     pub cgroup: Text,
-    #[serde(default)]
-    pub balancers: Vec<Spanned<String>>,
     pub inner_mtu: Option<Spanned<i64>>,
-    pub word_source: Text,
-    pub word_source6: Text,
+    pub token_source: Text,
+    pub token_source6: Text,
     #[serde(default)]
     pub vip: Vec<Spanned<RawAgentVip>>,
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use toml::Spanned;
 
 use super::raw::{RawLimit, RawSource, RawVip};
-use super::{Otherwise, Real, Scheduler};
+use super::{Fallback, Real, Scheduler};
 
 /// Groups of prefixes that the data plane has rings for, over all VIPs.
 pub(super) const SOURCES_MAX: usize = causeway_io::abi::SOURCE_GROUPS as usize;
@@ -23,7 +23,7 @@ pub struct Source {
     /// The reals, which are among the VIP's.
     pub reals: Vec<IpAddr>,
     /// What becomes of them without these.
-    pub otherwise: Otherwise,
+    pub fallback: Fallback,
     /// Whether these reals are for them alone.
     pub exclusive: bool,
 }
@@ -187,8 +187,8 @@ fn source(
     Source {
         from,
         reals,
-        otherwise: text(raw.otherwise.as_ref(), faults, Otherwise::from_word)
-            .unwrap_or(Otherwise::Pool),
+        fallback: text(raw.fallback.as_ref(), faults, Fallback::from_word)
+            .unwrap_or(Fallback::Pool),
         exclusive: raw.exclusive.unwrap_or(false),
     }
 }
@@ -200,7 +200,7 @@ pub(super) fn source_to_json(source: &Source) -> Value {
     let reals: Vec<String> = source.reals.iter().map(IpAddr::to_string).collect();
     json!({
         "from": from, "reals": reals,
-        "otherwise": source.otherwise.to_string(), "exclusive": source.exclusive,
+        "fallback": source.fallback.to_string(), "exclusive": source.exclusive,
     })
 }
 

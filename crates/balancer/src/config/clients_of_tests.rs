@@ -15,14 +15,14 @@ fn vip(lines: &str) -> Result<Vip, String> {
 #[test]
 fn clients_have_reals_of_their_own() {
     let own = vip(
-        "source = [{ from = [\"10.1.0.0/16\", \"10.2.0.0/16\"], reals = [\"10.0.0.2\"], exclusive = true, otherwise = \"drop\" }]",
+        "source = [{ from = [\"10.1.0.0/16\", \"10.2.0.0/16\"], reals = [\"10.0.0.2\"], exclusive = true, fallback = \"drop\" }]",
     )
     .unwrap();
     let source = &own.sources[0];
     assert_eq!(source.from.len(), 2);
     assert_eq!(source.from[0], ("10.1.0.0".parse().unwrap(), 16));
     assert_eq!(source.reals, [own.reals[1].address]);
-    assert_eq!(source.otherwise, Otherwise::Drop);
+    assert_eq!(source.fallback, Fallback::Drop);
     assert!(own.is_reserved(&own.reals[1]) && !own.is_reserved(&own.reals[0]));
     // A change of something else leaves it as it is, and a change of it is one.
     let change = serde_json::json!({ "scheduler": "hash" });
@@ -88,7 +88,7 @@ fn faults_say_how_to_mend_them() {
             "leave one to them",
         ),
         (
-            source("from = [\"10.1.0.0/16\"], reals = [\"10.0.0.2\"], otherwise = \"dorp\""),
+            source("from = [\"10.1.0.0/16\"], reals = [\"10.0.0.2\"], fallback = \"dorp\""),
             "did you mean `drop`?",
         ),
         (

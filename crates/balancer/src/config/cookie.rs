@@ -10,7 +10,6 @@ use toml::Spanned;
 
 use super::Protocol;
 use super::raw::{RawCookie, RawVip};
-use super::words::CookieAt;
 
 /// How long an id rests that was taken away: connections of a server that is gone
 /// give up before (Linux: after 15 retransmissions, 924 s, or sooner).
@@ -81,14 +80,6 @@ impl Beside {
     };
 }
 
-/// Why not at the balancer: docs/decisions.md, 73.
-fn cookie_at(word: &str) -> Result<CookieAt, String> {
-    match word {
-        "balancer" => Err("cookie_at = \"balancer\" would need responses that pass the balancer, and servers answer past it; use \"agent\", which runs on each server".to_owned()),
-        word => CookieAt::from_word(word),
-    }
-}
-
 /// A VIP's format. TCP VIPs have cookies as soon as there are keys.
 pub(super) fn of_vip(
     raw: &RawVip,
@@ -100,7 +91,6 @@ pub(super) fn of_vip(
         return beside.kept;
     }
     let kind = text(raw.cookie.as_ref(), faults, CookieKind::from_word);
-    text(raw.cookie_at.as_ref(), faults, cookie_at);
     let default = match protocol == Protocol::Tcp && beside.has_keys {
         true => CookieKind::Timestamp,
         false => CookieKind::None,

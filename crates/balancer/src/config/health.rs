@@ -9,8 +9,9 @@ use causeway_service::config::{Faults, Words, text, units};
 use serde_json::{Value, json};
 use toml::Spanned;
 
+use super::Protocol;
 use super::raw::RawHealth;
-use super::words::{HealthProbe, Protocol};
+use super::words::HealthProbe;
 
 /// Shorter ones would be a load of their own, longer ones no check.
 const INTERVAL: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);

@@ -69,7 +69,7 @@ fn vip_to_json(vip: &Vip) -> Value {
         "forwarding": vip.forwarding.to_string(),
         "fragments": vip.fragments.to_string(),
         "control": vip.control.to_string(),
-        "need": vip.need,
+        "min_healthy": vip.min_healthy,
         "real": reals,
     });
     if let Some(health) = &vip.health {

@@ -36,8 +36,8 @@ mod validate;
 mod vip;
 mod words;
 
-pub use causeway_io::{FlowIdle, TunnelEnds, XdpMode};
-use causeway_service::config::{ConfigErrors, plural, read};
+pub use causeway_io::{FlowIdle, Protocol, TunnelEnds, XdpMode};
+use causeway_service::config::{ConfigErrors, Renamed, plural, read};
 
 pub use announce::Announce;
 pub use clients_of::{FlowLimit, Source};
@@ -45,12 +45,28 @@ pub use cookie::{Beside, Cookies};
 pub use hash_key::HashKey;
 pub use health::{Health, Probe};
 pub use json::{changed_vip, real_from_json, vip_from_json};
-pub use reports::ClientReports;
+pub use reports::AgentReports;
 pub use stateful::Stateful;
 pub use words::{
-    Control, Forwarding, Fragments, GueChecksum, LatencySource, LoadSource, OnStop, Otherwise,
-    Protocol, Scheduler,
+    Control, Fallback, Forwarding, Fragments, GueChecksum, LatencySource, LoadSource, OnStop,
+    Scheduler,
 };
+
+/// Keys that had other names.
+const RENAMED: &Renamed = &[
+    ("clients", "agent_reports"),
+    ("clients.listen", "agent_reports.listen"),
+    ("clients.keys", "agent_reports.keys"),
+    ("stateful.listen", "agent_reports.listen"),
+    ("stateful.adopt", "learn_period"),
+    ("stateful.word_source", "token_source"),
+    ("stateful.word_source6", "token_source6"),
+    ("flow_table.ended", "closed_idle"),
+    ("control.take_max", "max_decrease"),
+    ("control.gain_cap", "max_increase"),
+    ("vip.need", "min_healthy"),
+    ("vip.source.otherwise", "fallback"),
+];
 
 /// Everything `causeway lb` needs to know.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,9 +75,6 @@ pub struct Config {
     pub interface: String,
     /// Directory on a bpffs that holds maps and link.
     pub pin_dir: PathBuf,
-    /// Directory for what outlives the daemon and is not in the kernel. Nothing is,
-    /// so far.
-    pub state_dir: PathBuf,
     /// Unix socket of the API.
     pub socket: PathBuf,
     /// Loopback address of the read-only HTTP API, if any.
@@ -94,8 +107,8 @@ pub struct Config {
     pub cookies: Option<Cookies>,
     /// How routers hear of VIPs that are ready, if they do.
     pub announce: Option<Announce>,
-    /// Where agents tell what their clients feel; `None`: nowhere.
-    pub clients: Option<ClientReports>,
+    /// Where agents report; `None`: nowhere.
+    pub agent_reports: Option<AgentReports>,
     /// How much history per real the daemon keeps.
     pub history: Duration,
     /// The virtual services, in the file's order.
@@ -162,7 +175,7 @@ pub struct Vip {
     /// How the reals' health is probed; not at all without it.
     pub health: Option<Health>,
     /// Reals that must be up for the service to be offered.
-    pub need: usize,
+    pub min_healthy: usize,
     /// How many new flows a client prefix may open.
     pub limit: Option<FlowLimit>,
     /// Clients that have reals of their own.
@@ -191,6 +204,15 @@ pub struct Real {
 }
 
 impl Vip {
+    /// What identifies it in the data plane.
+    pub fn key(&self) -> causeway_io::Vip {
+        causeway_io::Vip {
+            address: self.address,
+            port: self.port,
+            protocol: self.protocol,
+        }
+    }
+
     /// Whether a real is for some clients alone.
     pub fn is_reserved(&self, real: &Real) -> bool {
         let mut exclusive = self.sources.iter().filter(|source| source.exclusive);
@@ -252,7 +274,7 @@ impl Config {
 
     /// Validates the text of a file; `path` only names it in messages.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
-        causeway_service::config::parse(path, text, |raw, faults| {
+        causeway_service::config::parse(path, text, RENAMED, |raw, faults| {
             let config = validate::config(raw, Beside::NOTHING, faults)?;
             reports::check(&config, faults);
             Some(config)
@@ -261,7 +283,7 @@ impl Config {
 
     /// Checks a text that stands beside a file.
     fn parse_request(text: &str, beside: Beside) -> Result<Self, ConfigErrors> {
-        causeway_service::config::parse(Path::new("request"), text, |raw, faults| {
+        causeway_service::config::parse(Path::new("request"), text, &[], |raw, faults| {
             validate::config(raw, beside, faults)
         })
     }
@@ -272,7 +294,6 @@ impl Config {
         let same = [
             ("interface", self.interface == running.interface),
             ("pin_dir", self.pin_dir == running.pin_dir),
-            ("state_dir", self.state_dir == running.state_dir),
             ("socket", self.socket == running.socket),
             ("http", self.http == running.http),
             ("hash_key", self.hash_key == running.hash_key),
@@ -282,13 +303,16 @@ impl Config {
             ("stateful", self.stateful == running.stateful),
             ("encap.tunnel_ends", self.tunnel_ends == running.tunnel_ends),
             ("measure", self.measure == running.measure),
-            ("clients.listen", self.reports_at() == running.reports_at()),
+            (
+                "agent_reports.listen",
+                self.reports_at() == running.reports_at(),
+            ),
         ];
         same.iter().find(|(_, same)| !same).map(|(key, _)| *key)
     }
 
     fn reports_at(&self) -> Option<SocketAddr> {
-        self.clients.as_ref().map(|clients| clients.listen)
+        self.agent_reports.as_ref().map(|reports| reports.listen)
     }
 
     /// Whether a VIP's packets get an outer header, and so need a gateway.

@@ -15,7 +15,6 @@ type Number = Option<Spanned<f64>>;
 pub(super) struct RawConfig {
     pub interface: Text,
     pub pin_dir: Text,
-    pub state_dir: Text,
     pub socket: Text,
     pub http: Option<Spanned<HttpValue>>,
     pub reconcile: Option<bool>,
@@ -34,7 +33,7 @@ pub(super) struct RawConfig {
     pub control: RawControl,
     #[serde(default)]
     pub cookie: RawCookie,
-    pub clients: Option<RawReports>,
+    pub agent_reports: Option<RawReports>,
     #[serde(default)]
     pub announce: RawAnnounce,
     #[serde(default)]
@@ -62,7 +61,7 @@ pub(super) struct RawFlowTable {
     pub ipv4: Option<Spanned<CountValue>>,
     pub ipv6: Option<Spanned<CountValue>>,
     pub udp_idle: Text,
-    pub ended: Text,
+    pub closed_idle: Text,
     pub tcp_idle: Text,
     pub udp_drain: Text,
 }
@@ -71,16 +70,15 @@ pub(super) struct RawFlowTable {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawStateful {
     pub connections: Option<Spanned<CountValue>>,
-    pub word_source: Text,
-    pub word_source6: Text,
+    pub token_source: Text,
+    pub token_source6: Text,
     pub tier: Option<Spanned<i64>>,
     pub tiers: Option<Spanned<i64>>,
     pub idle: Text,
-    pub listen: Text,
-    pub adopt: Text,
+    pub learn_period: Text,
 }
 
-/// Where agents tell what their clients feel.
+/// Where agents report.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawReports {
@@ -101,7 +99,6 @@ pub(super) struct RawAnnounce {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawMeasure {
     pub enabled: Option<bool>,
-    pub estimator: Text,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -112,8 +109,8 @@ pub(super) struct RawControl {
     pub alpha_high: Number,
     pub alpha_low: Number,
     pub step: Number,
-    pub take_max: Number,
-    pub gain_cap: Number,
+    pub max_decrease: Number,
+    pub max_increase: Number,
     pub floor: Number,
     pub cap: Number,
     pub regress_after: Option<Spanned<i64>>,
@@ -156,11 +153,10 @@ pub(super) struct RawVip {
     pub control: Text,
     pub latency: Text,
     pub cookie: Text,
-    pub cookie_at: Text,
     pub cookie_bits: Option<Spanned<i64>>,
     pub cookie_id_bits: Option<Spanned<i64>>,
     pub health: Option<Spanned<RawHealth>>,
-    pub need: Option<Spanned<i64>>,
+    pub min_healthy: Option<Spanned<i64>>,
     pub limit: Option<Spanned<RawLimit>>,
     #[serde(default)]
     pub source: Vec<Spanned<RawSource>>,
@@ -188,7 +184,7 @@ pub(super) struct RawSource {
     pub from: Vec<Spanned<String>>,
     #[serde(default)]
     pub reals: Vec<Spanned<String>>,
-    pub otherwise: Text,
+    pub fallback: Text,
     pub exclusive: Option<bool>,
 }
 

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `[clients]` of a balancer: where agents tell what their clients feel, and what it asks
-//! of the VIPs that go by it.
+//! `[agent_reports]` of a balancer: where agents report, and which VIPs need that.
 
 use std::net::SocketAddr;
 
 use causeway_core::cookie::Keys;
-use causeway_service::config::{Faults, Words as _, keys_of, notice_address, text};
+use causeway_service::config::{Faults, Words as _, keys_of, report_address, text};
 
 use super::raw::{RawReports, RawVip};
 use super::words::LatencySource;
 use super::{Config, Control, Cookies, Protocol};
 
-/// Where reports of agents come in, and whose are believed.
+/// Where agents report, and whose reports are believed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ClientReports {
+pub struct AgentReports {
     /// UDP address.
     pub listen: SocketAddr,
     /// The keys that they are signed with.
@@ -24,20 +23,20 @@ pub(super) fn reports(
     raw: &RawReports,
     cookies: Option<&Cookies>,
     faults: &mut Faults<'_>,
-) -> Option<ClientReports> {
+) -> Option<AgentReports> {
     if raw.listen.is_none() {
-        faults.file("`listen` is missing under [clients]; name an address for agents' reports, for example listen = \"10.0.0.254:9473\"");
+        faults.file("`listen` is missing under [agent_reports]; name an address for agents' reports, for example listen = \"10.0.0.254:9472\"");
     }
-    let listen = text(raw.listen.as_ref(), faults, notice_address);
+    let listen = text(raw.listen.as_ref(), faults, report_address);
     let keys = match (&raw.keys, cookies) {
         (None, Some(cookies)) => Some(cookies.keys),
         (None, None) => {
-            faults.file("agents sign what they say of clients: name a keys file with `keys` under [clients] (`causeway cookie new-keys` makes one), or the cookies' under [cookie]");
+            faults.file("agents sign their reports: name a keys file with `keys` under [agent_reports] (`causeway cookie new-keys` makes one), or the cookies' under [cookie]");
             None
         }
         (Some(_), _) => keys_of(raw.keys.as_ref(), faults).map(|(_, keys)| keys),
     };
-    Some(ClientReports {
+    Some(AgentReports {
         listen: listen?,
         keys: keys?,
     })
@@ -69,7 +68,7 @@ pub(super) fn of_vip(
 
 /// A VIP cannot go by what nobody tells.
 pub(super) fn check(config: &Config, faults: &mut Faults<'_>) {
-    if config.clients.is_some() {
+    if config.agent_reports.is_some() {
         return;
     }
     for vip in &config.vips {
@@ -79,7 +78,7 @@ pub(super) fn check(config: &Config, faults: &mut Faults<'_>) {
             _ => continue,
         };
         faults.file(format!(
-            "vip {}: {key} goes by what agents tell; name an address for them under [clients], for example listen = \"10.0.0.254:9473\"",
+            "vip {}: {key} goes by what agents tell; name an address for them under [agent_reports], for example listen = \"10.0.0.254:9472\"",
             vip.name
         ));
         return;
@@ -95,8 +94,8 @@ mod tests {
 
     const FILE: &str = r#"
 interface = "eth0"
-[clients]
-listen = "10.0.0.254:9473"
+[agent_reports]
+listen = "10.0.0.254:9472"
 keys = "KEYS"
 [[vip]]
 name = "web"
@@ -119,8 +118,8 @@ real = [{ address = "10.0.0.1" }]
     fn a_vip_may_go_by_what_agents_tell() {
         let config = parse(FILE).unwrap();
         assert_eq!(config.vips[0].latency, LatencySource::Client);
-        let listen = config.clients.unwrap().listen;
-        assert_eq!(listen.to_string(), "10.0.0.254:9473");
+        let listen = config.agent_reports.unwrap().listen;
+        assert_eq!(listen.to_string(), "10.0.0.254:9472");
         let text = FILE.replace("latency = \"client\"\n", "");
         assert_eq!(
             parse(&text).unwrap().vips[0].latency,
@@ -130,25 +129,31 @@ real = [{ address = "10.0.0.1" }]
 
     #[test]
     fn cookies_keys_do_where_there_are_some() {
-        let text = FILE.replace("[clients]", "[cookie]\nkeys = \"KEYS\"\n[clients]");
-        let text = text.replace("9473\"\nkeys = \"KEYS\"", "9473\"");
+        let text = FILE.replace(
+            "[agent_reports]",
+            "[cookie]\nkeys = \"KEYS\"\n[agent_reports]",
+        );
+        let text = text.replace("9472\"\nkeys = \"KEYS\"", "9472\"");
         let config = parse(&text).unwrap();
-        assert_eq!(config.clients.unwrap().keys, config.cookies.unwrap().keys);
+        assert_eq!(
+            config.agent_reports.unwrap().keys,
+            config.cookies.unwrap().keys
+        );
     }
 
     #[test]
     fn each_fault_is_one_sentence() {
         for (from, to, expected) in [
             (
-                "listen = \"10.0.0.254:9473\"\n",
+                "listen = \"10.0.0.254:9472\"\n",
                 "",
-                "`listen` is missing under [clients]",
+                "`listen` is missing under [agent_reports]",
             ),
-            ("10.0.0.254:9473", "10.0.0.254", "is no address with a port"),
+            ("10.0.0.254:9472", "10.0.0.254", "is no address with a port"),
             (
                 "keys = \"KEYS\"\n",
                 "",
-                "name a keys file with `keys` under [clients]",
+                "name a keys file with `keys` under [agent_reports]",
             ),
             (
                 "scheduler = \"latency\"\n",
@@ -157,12 +162,12 @@ real = [{ address = "10.0.0.1" }]
             ),
             ("port = 80", "port = 80\nprotocol = \"udp\"", "needs TCP"),
             (
-                "[clients]\nlisten = \"10.0.0.254:9473\"\nkeys = \"KEYS\"\n",
+                "[agent_reports]\nlisten = \"10.0.0.254:9472\"\nkeys = \"KEYS\"\n",
                 "",
                 "vip web: latency = \"client\" goes by what agents tell",
             ),
             (
-                "[clients]\nlisten = \"10.0.0.254:9473\"\nkeys = \"KEYS\"\n[[vip]]\nname = \"web\"\naddress = \"192.0.2.1\"\nport = 80\nscheduler = \"latency\"\nlatency = \"client\"\n",
+                "[agent_reports]\nlisten = \"10.0.0.254:9472\"\nkeys = \"KEYS\"\n[[vip]]\nname = \"web\"\naddress = \"192.0.2.1\"\nport = 80\nscheduler = \"latency\"\nlatency = \"client\"\n",
                 "[[vip]]\nname = \"web\"\naddress = \"192.0.2.1\"\nport = 80\nscheduler = \"p2c\"\nload = \"in-flight\"\n",
                 "vip web: load = \"in-flight\" goes by what agents tell",
             ),

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Validation of `[stateful]`, and of what it asks of the VIPs that use it.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use causeway_service::config::{
-    CountValue, Faults, notice_address, text, units, word_source_v4, word_source_v6,
-};
+use causeway_service::config::{CountValue, Faults, text, token_source_v4, token_source_v6, units};
 use toml::Spanned;
 
 use super::raw::RawStateful;
@@ -29,21 +27,18 @@ pub struct Stateful {
     /// How many; 0 without stateful VIPs.
     pub connections: u32,
     /// Source of IP-in-IP headers whose last 16 bits are a connection's word.
-    pub word_source_v4: Option<Ipv4Addr>,
+    pub token_source_v4: Option<Ipv4Addr>,
     /// The same over IPv6.
-    pub word_source_v6: Option<Ipv6Addr>,
+    pub token_source_v6: Option<Ipv6Addr>,
     /// How many second-tier balancers there are, a power of two.
     pub tiers: u32,
     /// Which of them this is, from 0.
     pub tier: u32,
     /// How long an open connection may be silent.
     pub idle: Duration,
-    /// UDP address where agents tell of connections' ends; `None`: places come back by
-    /// ageing alone.
-    pub listen: Option<SocketAddr>,
     /// How long a balancer that begins empty asks agents for open connections, and gives
     /// out no places meanwhile.
-    pub adopt: Duration,
+    pub learn_period: Duration,
 }
 
 pub(super) fn stateful(raw: &RawStateful, faults: &mut Faults<'_>) -> Stateful {
@@ -69,22 +64,21 @@ pub(super) fn stateful(raw: &RawStateful, faults: &mut Faults<'_>) -> Stateful {
             false => Err("idle must lie between 60s and 168h".to_owned()),
         }
     });
-    let adopt = text(raw.adopt.as_ref(), faults, |text| {
+    let adopt = text(raw.learn_period.as_ref(), faults, |text| {
         let adopt = units::duration(text)?;
         match adopt <= ADOPT_MAX {
             true => Ok(adopt),
-            false => Err("adopt must lie between 0s and 10m".to_owned()),
+            false => Err("learn_period must lie between 0s and 10m".to_owned()),
         }
     });
     Stateful {
-        adopt: adopt.unwrap_or(ADOPT),
+        learn_period: adopt.unwrap_or(ADOPT),
         connections: connections(raw.connections.as_ref(), faults),
-        word_source_v4: text(raw.word_source.as_ref(), faults, word_source_v4),
-        word_source_v6: text(raw.word_source6.as_ref(), faults, word_source_v6),
+        token_source_v4: text(raw.token_source.as_ref(), faults, token_source_v4),
+        token_source_v6: text(raw.token_source6.as_ref(), faults, token_source_v6),
         tiers,
         tier,
         idle: idle.unwrap_or(Duration::from_secs(3600)),
-        listen: text(raw.listen.as_ref(), faults, notice_address),
     }
 }
 
@@ -144,11 +138,11 @@ pub(super) fn obstacle(vip: &Vip, stateful: &Stateful) -> Option<String> {
     }
     match vip.forwarding {
         Forwarding::L2 => Some("stateful needs a tunnel, which tells the server; use forwarding = \"gue\"".to_owned()),
-        Forwarding::Ipip if mute(true, stateful.word_source_v4.is_some()) => Some(
-            "stateful over ipip needs word_source under [stateful], for example \"10.8.0.0/16\"; or use forwarding = \"gue\"".to_owned(),
+        Forwarding::Ipip if mute(true, stateful.token_source_v4.is_some()) => Some(
+            "stateful over ipip needs token_source under [stateful], for example \"10.8.0.0/16\"; or use forwarding = \"gue\"".to_owned(),
         ),
-        Forwarding::Ipip if mute(false, stateful.word_source_v6.is_some()) => Some(
-            "stateful over ipip needs word_source6 under [stateful], for example \"fd00:8::/112\"; or use forwarding = \"gue\"".to_owned(),
+        Forwarding::Ipip if mute(false, stateful.token_source_v6.is_some()) => Some(
+            "stateful over ipip needs token_source6 under [stateful], for example \"fd00:8::/112\"; or use forwarding = \"gue\"".to_owned(),
         ),
         Forwarding::Ipip | Forwarding::Gue => None,
     }

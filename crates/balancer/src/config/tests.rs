@@ -314,18 +314,8 @@ const BAD: &[(&str, &str, &str)] = &[
     ),
     (
         "[control]",
-        "[stateful]\nword_source = \"10.8.1.0/16\"\n[control]",
-        "lb.toml:4: `10.8.1.0/16` is no source of words; write a network of 16 bits, for example 10.8.0.0/16",
-    ),
-    (
-        "[control]",
-        "[measure]\nestimator = \"windowchain\"\n[control]",
-        "lb.toml:4: unknown estimator `windowchain`; did you mean `window-chain`?",
-    ),
-    (
-        "[control]",
-        "[measure]\nestimator = \"modes\"\n[control]",
-        "lb.toml:4: the balancer measures by window-chain; modes is for `causeway measure`",
+        "[stateful]\ntoken_source = \"10.8.1.0/16\"\n[control]",
+        "lb.toml:4: `10.8.1.0/16` is no source of tokens; write a network of 16 bits, for example 10.8.0.0/16",
     ),
 ];
 
@@ -354,7 +344,7 @@ fn stateful_vips_need_places_a_tunnel_and_a_way_to_tell() {
     let places = "connections = \"1Mi\"";
     let refused = |table: &str, keys: &str| with(table, keys).expect_err(keys).to_string();
     assert!(refused("", "").contains("vip web: stateful needs places"));
-    assert!(refused(places, "").contains("stateful over ipip needs word_source "));
+    assert!(refused(places, "").contains("stateful over ipip needs token_source "));
     assert!(refused(places, "protocol = \"udp\"").contains("stateful is for tcp"));
     let l2 = "forwarding = \"l2\"";
     assert!(refused(places, l2).contains("stateful needs a tunnel"));
@@ -363,19 +353,11 @@ fn stateful_vips_need_places_a_tunnel_and_a_way_to_tell() {
         (config.stateful.connections, config.vips[0].stateful),
         (1 << 20, true)
     );
-    with(&format!("{places}\nword_source = \"10.8.0.0/16\""), "").unwrap();
-    assert_eq!(config.stateful.listen, None);
+    with(&format!("{places}\ntoken_source = \"10.8.0.0/16\""), "").unwrap();
     let gue = "forwarding = \"gue\"";
-    let listen = |address: &str| format!("{places}\nlisten = \"{address}\"");
-    let config = with(&listen("[fd00::2]:9472"), gue).unwrap();
-    assert_eq!(
-        config.stateful.listen,
-        Some("[fd00::2]:9472".parse().unwrap())
-    );
-    assert_eq!(config.stateful.adopt, Duration::from_secs(10));
-    let hour = format!("{places}\nadopt = \"1h\"");
-    assert!(refused(&hour, gue).contains("adopt must lie between 0s and 10m"));
-    assert!(refused(&listen("10.0.0.2"), gue).contains("`10.0.0.2` is no address with a port"));
+    assert_eq!(config.stateful.learn_period, Duration::from_secs(10));
+    let hour = format!("{places}\nlearn_period = \"1h\"");
+    assert!(refused(&hour, gue).contains("learn_period must lie between 0s and 10m"));
 }
 
 #[test]
@@ -398,7 +380,7 @@ fn a_tunnel_must_carry_the_least_ipv6_packet() {
 
 #[test]
 fn the_example_is_valid_and_its_comments_name_the_defaults() {
-    let example = include_str!("../../../../docs/causeway.toml");
+    let example = include_str!("../../../../packaging/etc/causeway.toml");
     let as_is = parse(example).unwrap();
     assert_eq!(as_is.vips.len(), 4);
     // Every line that is commented out is a key with its default.
@@ -442,7 +424,7 @@ fn a_missing_file_is_one_sentence() {
     let errors = Config::load(Path::new("/nonexistent/lb.toml")).unwrap_err();
     assert_eq!(
         errors.to_string(),
-        "/nonexistent/lb.toml: there is no such file; name yours, or begin with the example in docs/"
+        "/nonexistent/lb.toml: there is no such file; name yours, or begin with the example in packaging/etc/"
     );
 }
 
@@ -452,8 +434,9 @@ fn silent_flows_have_their_time() {
     let parse = |lines: &str| Config::parse(Path::new("lb.toml"), &text(lines));
     let idle = parse("").unwrap().flow_idle;
     assert_eq!((idle, idle.udp_drain), (FlowIdle::default(), None));
-    let idle = parse("udp_idle = \"30s\"\nended = \"5s\"\ntcp_idle = \"2h\"\nudp_drain = \"10m\"")
-        .unwrap();
+    let idle =
+        parse("udp_idle = \"30s\"\nclosed_idle = \"5s\"\ntcp_idle = \"2h\"\nudp_drain = \"10m\"")
+            .unwrap();
     let seconds = Duration::from_secs;
     assert_eq!(
         idle.flow_idle,
@@ -468,5 +451,19 @@ fn silent_flows_have_their_time() {
     assert!(
         error.contains("udp_idle must lie between 2s and 168h"),
         "{error}"
+    );
+}
+
+#[test]
+fn a_key_with_another_name_is_told_its_new_one() {
+    let text = "interface = \"eth0\"\n[control]\ntake_max = 0.4\n[stateful]\nadopt = \"1s\"\n\
+                [[vip]]\naddress = \"192.0.2.1\"\nport = 80\nneed = 1\n\
+                [[vip.real]]\naddress = \"10.0.0.1\"\n";
+    let told = Config::parse(Path::new("lb.toml"), text).unwrap_err();
+    assert_eq!(
+        told.to_string(),
+        "lb.toml:3: `take_max` is called `max_decrease` now\n\
+         lb.toml:5: `adopt` is called `learn_period` now\n\
+         lb.toml:9: `need` is called `min_healthy` now"
     );
 }

@@ -16,7 +16,7 @@ use toml::Spanned;
 
 use super::cookie::{self, Beside};
 use super::raw::{RawConfig, RawControl, RawEncap, RawFlowTable};
-use super::words::{Estimator, LAWS};
+use super::words::LAWS;
 use super::{
     Config, Encap, FlowIdle, GueChecksum, HashKey, Mac, TunnelEnds, Vip, announce, reports,
     stateful, vip,
@@ -49,11 +49,10 @@ pub(super) fn config(raw: RawConfig, beside: Beside, faults: &mut Faults<'_>) ->
         let length = units::duration(text)?;
         within(length, &HISTORY, "history length", "1s", "6h")
     });
-    text(raw.measure.estimator.as_ref(), faults, estimator);
     let measure = raw.measure.enabled.unwrap_or(true);
     let cookies = cookie::cookies(&raw.cookie, faults);
-    let clients = raw.clients.as_ref();
-    let clients = clients.map(|raw| reports::reports(raw, cookies.as_ref(), faults));
+    let agent_reports = raw.agent_reports.as_ref();
+    let agent_reports = agent_reports.map(|raw| reports::reports(raw, cookies.as_ref(), faults));
     let stateful = stateful::stateful(&raw.stateful, faults);
     let beside = Beside {
         has_keys: beside.has_keys || cookies.is_some(),
@@ -72,7 +71,6 @@ pub(super) fn config(raw: RawConfig, beside: Beside, faults: &mut Faults<'_>) ->
     Some(Config {
         interface: interface?,
         pin_dir: directory(raw.pin_dir.as_ref(), "/sys/fs/bpf/causeway", faults),
-        state_dir: directory(raw.state_dir.as_ref(), "/var/lib/causeway", faults),
         socket: directory(raw.socket.as_ref(), "/run/causeway/lb.sock", faults),
         http: http(raw.http.as_ref(), HTTP_PORT, faults),
         reconcile: raw.reconcile.unwrap_or(true),
@@ -92,20 +90,10 @@ pub(super) fn config(raw: RawConfig, beside: Beside, faults: &mut Faults<'_>) ->
         law,
         cookies,
         announce: announce::announce(&raw.announce, faults),
-        clients: clients.flatten(),
+        agent_reports: agent_reports.flatten(),
         history: history.unwrap_or(Duration::from_secs(600)),
         vips,
     })
-}
-
-/// The balancer measures by one estimator, which may be named.
-fn estimator(word: &str) -> Result<(), String> {
-    match Estimator::from_word(word)? {
-        Estimator::WindowChain => Ok(()),
-        other => Err(format!(
-            "the balancer measures by window-chain; {other} is for `causeway measure`"
-        )),
-    }
 }
 
 fn flows(value: Option<&Spanned<CountValue>>, default: u32, faults: &mut Faults<'_>) -> u32 {
@@ -131,7 +119,7 @@ fn flow_idle(raw: &RawFlowTable, faults: &mut Faults<'_>) -> FlowIdle {
     let default = FlowIdle::default();
     FlowIdle {
         udp: length(raw.udp_idle.as_ref(), "udp_idle").unwrap_or(default.udp),
-        ended: length(raw.ended.as_ref(), "ended").unwrap_or(default.ended),
+        ended: length(raw.closed_idle.as_ref(), "closed_idle").unwrap_or(default.ended),
         tcp: length(raw.tcp_idle.as_ref(), "tcp_idle").unwrap_or(default.tcp),
         udp_drain: length(raw.udp_drain.as_ref(), "udp_drain"),
     }
@@ -263,8 +251,20 @@ fn control(raw: &RawControl, faults: &mut Faults<'_>) -> Params {
             100.0,
         ),
         (&raw.step, &mut params.step, "step", 0.001, 1.0),
-        (&raw.take_max, &mut params.take_max, "take_max", 0.01, 0.9),
-        (&raw.gain_cap, &mut params.gain_cap, "gain_cap", 0.01, 10.0),
+        (
+            &raw.max_decrease,
+            &mut params.max_decrease,
+            "max_decrease",
+            0.01,
+            0.9,
+        ),
+        (
+            &raw.max_increase,
+            &mut params.max_increase,
+            "max_increase",
+            0.01,
+            10.0,
+        ),
         (&raw.floor, &mut params.floor, "floor", 0.001, 1.0),
         (&raw.cap, &mut params.cap, "cap", 1.0, 100.0),
         (

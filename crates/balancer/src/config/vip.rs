@@ -8,7 +8,7 @@ use std::ops::Range;
 use causeway_core::control::Law;
 use causeway_core::cookie::{Format, Mode};
 use causeway_service::config::{
-    Faults, Words, cookie_id, endpoint, host_address, text, vip_address,
+    Faults, Words, cookie_id, endpoint, host_address, one_of, text, vip_address,
 };
 use toml::Spanned;
 
@@ -95,8 +95,10 @@ fn vip(
     }
     let address = text(raw.address.as_ref(), faults, vip_address);
     let port = port(raw, spanned.span(), faults);
-    let protocol =
-        text(raw.protocol.as_ref(), faults, Protocol::from_word).unwrap_or(Protocol::Tcp);
+    let protocol = text(raw.protocol.as_ref(), faults, |word| {
+        one_of("protocol", &Protocol::WORDS, word)
+    })
+    .unwrap_or(Protocol::Tcp);
     let scheduler =
         text(raw.scheduler.as_ref(), faults, Scheduler::from_word).unwrap_or(Scheduler::Maglev);
     let forwarding =
@@ -129,7 +131,7 @@ fn vip(
     let health = raw.health.as_ref();
     let health = health.and_then(|raw| health::health(raw, protocol, port, measured, faults));
     let reals = reals(raw, address, forwarding, cookie.as_ref(), faults);
-    let need = need(raw, reals.len(), faults);
+    let min_healthy = min_healthy(raw, reals.len(), faults);
     quic::check_ids(raw, &reals, &quic, faults);
     let limit = clients_of::limit(raw.limit.as_ref(), faults);
     let sources = clients_of::sources(raw, address, scheduler, &reals, faults);
@@ -161,7 +163,7 @@ fn vip(
         latency,
         cookie,
         health,
-        need,
+        min_healthy,
         limit,
         sources,
         quic,
@@ -190,15 +192,17 @@ fn port(raw: &RawVip, vip: Range<usize>, faults: &mut Faults<'_>) -> Option<u16>
     value
 }
 
-fn need(raw: &RawVip, reals: usize, faults: &mut Faults<'_>) -> usize {
-    let Some(need) = &raw.need else { return 1 };
+fn min_healthy(raw: &RawVip, reals: usize, faults: &mut Faults<'_>) -> usize {
+    let Some(need) = &raw.min_healthy else {
+        return 1;
+    };
     match usize::try_from(*need.as_ref()) {
         Ok(count) if count <= reals.max(1) => count,
         _ => {
             faults.at(
                 need.span(),
                 format!(
-                    "need {} is out of range; use 0 to {reals}, the number of reals",
+                    "min_healthy {} is out of range; use 0 to {reals}, the number of reals",
                     need.as_ref()
                 ),
             );

@@ -15,16 +15,6 @@ words! {
 }
 
 words! {
-    /// Transport protocol of a VIP.
-    Protocol, "protocol", {
-        /// TCP.
-        Tcp = "tcp",
-        /// UDP, QUIC included.
-        Udp = "udp",
-    }
-}
-
-words! {
     /// How a new connection picks its real.
     Scheduler, "scheduler", {
         /// Weighted Maglev hashing with the configured weights.
@@ -140,7 +130,7 @@ words! {
 
 words! {
     /// What becomes of clients whose own reals are all gone.
-    Otherwise, "otherwise", {
+    Fallback, "fallback", {
         /// They go to the VIP's other reals.
         Pool = "pool",
         /// Their new flows are dropped.
@@ -169,14 +159,6 @@ words! {
         Zero = "zero",
         /// Always.
         Full = "full",
-    }
-}
-
-words! {
-    /// Who writes cookies into the answers.
-    CookieAt, "place of cookies", {
-        /// The agent on each server: answers need not pass the balancer.
-        Agent = "agent",
     }
 }
 
@@ -223,16 +205,3 @@ pub const LAWS: [(&str, Law); 3] = [
     ("watermark", Law::Watermark),
     ("equalise", Law::Equalise),
 ];
-
-words! {
-    /// Latency estimator. The balancer runs the window chain; the others are for
-    /// `causeway measure`, and named here so that a refusal can say so.
-    Estimator, "estimator", {
-        /// Window chain.
-        WindowChain = "window-chain",
-        /// Gap detection with a fixed threshold.
-        FixedGap = "fixed-gap",
-        /// Modes of the gap distribution.
-        Modes = "modes",
-    }
-}

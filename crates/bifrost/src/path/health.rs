@@ -2,35 +2,41 @@
 
 //! Whether a path works: probes, what their replies say, and its MTU.
 
-use super::Path;
 use crate::config::MIN_MTU;
 use crate::metrics::PathState;
 
 /// Probes of a path that does not answer.
 const PROBE_NS: u64 = 10_000_000;
-/// The same while no path is alive and all traffic waits, for as long as it may.
+/// The same while no path is alive and all traffic waits, for up to `ALONE_FOR_NS`.
 const ALONE_PROBE_NS: u64 = 2_000_000;
-const URGENT_NS: u64 = 1_000_000_000;
-/// After a path has been dead for `PATIENT_NS`.
+const ALONE_FOR_NS: u64 = 1_000_000_000;
+/// After a path has been dead for `LONG_DEAD_NS`.
 const SLOW_PROBE_NS: u64 = 50_000_000;
-const PATIENT_NS: u64 = 10_000_000_000;
+const LONG_DEAD_NS: u64 = 10_000_000_000;
 /// A living path without traffic is probed this often.
 const KEEPALIVE_NS: u64 = 100_000_000;
-/// An idle path that leaves this many probes unanswered is dead.
+/// A path without traffic that leaves this many probes unanswered is dead.
 const UNANSWERED: u32 = 3;
 /// Replies that revive a dead path.
 const REVIVING: u32 = 2;
-/// Probes for strangers to answer come no closer: theirs may be small and forged, and
-/// this is what the peer's address gets for them.
+/// Probes for an unknown instance to answer come no closer: its own may be small and forged,
+/// and this is what the peer's address gets for them.
 const CHALLENGE_NS: u64 = 1_000_000;
-/// After a shrink that nobody announced, the configured MTU is tried this often.
+/// After a shrink without notice, the configured MTU is tried this often.
 const RAISE_NS: u64 = 10_000_000_000;
 
-/// Probing.
+/// The state of a path, its MTU, and what probes tell of both.
 #[derive(Debug)]
-pub(crate) struct Health {
+pub(crate) struct PathHealth {
+    state: PathState,
+    /// As configured.
+    max_mtu: u16,
+    /// In use; below the configured one after a shrink.
+    mtu: u16,
+    /// When it was last set from outside.
+    mtu_set_ns: u64,
     /// When the next probe is due.
-    pub next_ns: u64,
+    next_ns: u64,
     /// Probes since the last sign of life; one more when it was asked for a reason.
     unanswered: u32,
     /// When the last of them was sent.
@@ -52,178 +58,24 @@ pub(crate) struct Health {
 
 /// What a reply has changed.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Change {
+pub(crate) struct ReplyOutcome {
     pub revived: bool,
     pub mtu: Option<u16>,
     /// The reply is newer than all before.
     pub fresh: bool,
 }
 
-impl Path {
-    pub(crate) fn note_progress(&mut self, now_ns: u64) {
-        self.health.evidence_ns = now_ns;
-        self.health.unanswered = 0;
-        self.doubt = None;
-    }
-
-    /// A timeout: probe it at once.
-    pub(crate) fn suspect(&mut self, now_ns: u64) {
-        self.health.next_ns = now_ns;
-        self.health.unanswered = self.health.unanswered.max(1);
-    }
-
-    /// Probes it at once, unless a probe is under way.
-    pub(crate) fn ask(&mut self, now_ns: u64) {
-        if self.health.unanswered == 0 {
-            self.suspect(now_ns);
-        }
-    }
-
-    /// Whether two timeouts and a probe have brought nothing.
-    pub(crate) fn is_silent(&self) -> bool {
-        self.sending.backoff() >= 2 && self.health.unanswered >= 2
-    }
-
-    /// The path changes to `state`, and is probed from now on.
-    pub(crate) fn become_state(&mut self, now_ns: u64, state: PathState) {
-        let answered_us = self.health.answered_us;
-        self.state = state;
-        self.doubt = None;
-        self.health = Health::new(now_ns);
-        self.health.answered_us = answered_us;
-    }
-
-    /// A probe is due: gives its size in bytes, IP header included. Or the path has
-    /// left too many unanswered. `alone`: no path is alive.
-    pub(crate) fn probe_due(
-        &mut self,
-        now_ns: u64,
-        timeout_ns: u64,
-        alone: bool,
-    ) -> Result<Option<u16>, Silent> {
-        let health = &mut self.health;
-        if self.state == PathState::Down || now_ns < health.next_ns {
-            return Ok(None);
-        }
-        if self.state == PathState::Alive {
-            let quiet = now_ns.saturating_sub(health.evidence_ns) >= KEEPALIVE_NS;
-            let raise = self.mtu < self.config.mtu && now_ns >= health.raise_ns;
-            if health.unanswered == 0 && !quiet && !raise {
-                health.next_ns = health.evidence_ns + KEEPALIVE_NS;
-                return Ok(None);
-            }
-            if health.unanswered > UNANSWERED {
-                return Err(Silent);
-            }
-            // A raise that fails says nothing about the path.
-            if raise && health.unanswered == 0 && !quiet {
-                health.raise_ns = now_ns + RAISE_NS;
-                health.next_ns = now_ns + PROBE_NS;
-                return Ok(Some(self.config.mtu));
-            }
-            health.unanswered += 1;
-            health.probed_ns = now_ns;
-            health.next_ns = now_ns + timeout_ns.max(PROBE_NS / 2);
-            return Ok(Some(self.mtu));
-        }
-        health.probes = health.probes.wrapping_add(1);
-        health.next_ns = now_ns
-            + match now_ns.saturating_sub(health.since_ns) {
-                dead_ns if dead_ns > PATIENT_NS => SLOW_PROBE_NS,
-                dead_ns if alone && dead_ns < URGENT_NS => ALONE_PROBE_NS,
-                _ => PROBE_NS,
-            };
-        // Each third one is small: the path may have become narrow, not dead.
-        let small = health.probes.is_multiple_of(3);
-        Ok(Some(if small { MIN_MTU } else { self.config.mtu }))
-    }
-
-    /// A probe, in bytes, for an instance that is not the peer's, to answer.
-    pub(crate) fn challenge(&mut self, now_ns: u64) -> Option<u16> {
-        if self.state == PathState::Down || now_ns < self.health.challenge_ns {
-            return None;
-        }
-        self.health.challenge_ns = now_ns + CHALLENGE_NS;
-        Some(self.mtu)
-    }
-
-    /// The path's MTU is known; whether it has changed.
-    pub(crate) fn set_mtu(&mut self, now_ns: u64, mtu: u16) -> bool {
-        self.health.raise_ns = now_ns + RAISE_NS;
-        self.mtu_known_ns = now_ns;
-        std::mem::replace(&mut self.mtu, mtu) != mtu
-    }
-
-    /// A reply to a probe of `size` bytes that was sent at `stamp_us`, `age_ns` ago.
-    pub(crate) fn on_reply(
-        &mut self,
-        now_ns: u64,
-        age_ns: u64,
-        stamp_us: u32,
-        size: u16,
-    ) -> Change {
-        let health = &mut self.health;
-        let newer = |last: u32| (stamp_us.wrapping_sub(last) as i32) > 0;
-        if !health.answered_us.is_none_or(newer) {
-            return Change::default();
-        }
-        health.answered_us = Some(stamp_us);
-        health.evidence_ns = now_ns;
-        health.unanswered = 0;
-        self.doubt = None;
-        let mut change = Change {
-            fresh: true,
-            ..Change::default()
-        };
-        if size >= self.mtu {
-            health.replies += 1;
-        } else {
-            health.small_replies += 1;
-        }
-        // What passed before it became narrower says nothing.
-        let since = now_ns.saturating_sub(age_ns) >= self.mtu_known_ns;
-        if size > self.mtu && size <= self.config.mtu && since {
-            self.mtu = size;
-            change.mtu = Some(size);
-        }
-        let wanted = match self.state {
-            PathState::Probing => 1,
-            PathState::Dead => REVIVING,
-            PathState::Alive | PathState::Down => return change,
-        };
-        if health.replies >= wanted {
-            change.revived = true;
-        } else if health.small_replies >= REVIVING && health.replies == 0 && self.mtu > MIN_MTU {
-            self.mtu = MIN_MTU;
-            change.mtu = Some(MIN_MTU);
-            change.revived = true;
-            health.raise_ns = now_ns + RAISE_NS;
-        }
-        if change.revived {
-            let raise_ns = self.health.raise_ns;
-            self.become_state(now_ns, PathState::Alive);
-            self.health.raise_ns = raise_ns;
-            self.note_progress(now_ns);
-        } else {
-            // The confirming probe follows at once.
-            self.health.next_ns = now_ns;
-        }
-        change
-    }
-}
-
 /// A living path that answers no probes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Silent;
+pub(crate) struct Unresponsive;
 
-impl Health {
-    /// When the probe was sent that a living path has not answered.
-    pub(crate) fn unanswered_since(&self) -> Option<u64> {
-        (self.unanswered > 0 && self.probed_ns > 0).then_some(self.probed_ns)
-    }
-
-    pub(super) fn new(now_ns: u64) -> Health {
-        Health {
+impl PathHealth {
+    pub(super) fn new(now_ns: u64, mtu: u16) -> PathHealth {
+        PathHealth {
+            state: PathState::Probing,
+            max_mtu: mtu,
+            mtu,
+            mtu_set_ns: 0,
             next_ns: now_ns,
             unanswered: 0,
             probed_ns: 0,
@@ -237,26 +89,206 @@ impl Health {
             challenge_ns: 0,
         }
     }
+
+    pub(super) fn state(&self) -> PathState {
+        self.state
+    }
+
+    pub(super) fn mtu(&self) -> u16 {
+        self.mtu
+    }
+
+    /// When the next probe is due.
+    pub(super) fn deadline(&self) -> Option<u64> {
+        (self.state != PathState::Down).then_some(self.next_ns)
+    }
+
+    /// A session begins: what was learnt of the path but its MTU is forgotten.
+    pub(super) fn begin_session(&mut self, now_ns: u64) {
+        if self.state != PathState::Down {
+            *self = self.anew(now_ns, PathState::Probing);
+        }
+    }
+
+    /// The path changes to `state`, and is probed from now on.
+    pub(super) fn become_state(&mut self, now_ns: u64, state: PathState) {
+        let answered_us = self.answered_us;
+        *self = PathHealth {
+            answered_us,
+            ..self.anew(now_ns, state)
+        };
+    }
+
+    fn anew(&self, now_ns: u64, state: PathState) -> PathHealth {
+        PathHealth {
+            state,
+            mtu: self.mtu,
+            mtu_set_ns: self.mtu_set_ns,
+            ..PathHealth::new(now_ns, self.max_mtu)
+        }
+    }
+
+    /// An acknowledgement has brought something.
+    pub(super) fn on_progress(&mut self, now_ns: u64) {
+        self.evidence_ns = now_ns;
+        self.unanswered = 0;
+    }
+
+    /// A timeout: it is probed at once.
+    pub(super) fn suspect(&mut self, now_ns: u64) {
+        self.next_ns = now_ns;
+        self.unanswered = self.unanswered.max(1);
+    }
+
+    /// Probes it at once, unless a probe is under way.
+    pub(super) fn request_probe(&mut self, now_ns: u64) {
+        if self.unanswered == 0 {
+            self.suspect(now_ns);
+        }
+    }
+
+    /// Whether a probe has brought nothing.
+    pub(super) fn is_silent(&self) -> bool {
+        self.unanswered >= 2
+    }
+
+    /// When the probe was sent that a living path has not answered.
+    pub(super) fn unanswered_since(&self) -> Option<u64> {
+        (self.unanswered > 0 && self.probed_ns > 0).then_some(self.probed_ns)
+    }
+
+    /// The size in bytes of a probe that is due, IP header included. Or the path has
+    /// left too many unanswered. `alone`: no path is alive.
+    pub(super) fn probe_due(
+        &mut self,
+        now_ns: u64,
+        timeout_ns: u64,
+        alone: bool,
+    ) -> Result<Option<u16>, Unresponsive> {
+        if self.state == PathState::Down || now_ns < self.next_ns {
+            return Ok(None);
+        }
+        if self.state == PathState::Alive {
+            let quiet = now_ns.saturating_sub(self.evidence_ns) >= KEEPALIVE_NS;
+            let raise = self.mtu < self.max_mtu && now_ns >= self.raise_ns;
+            if self.unanswered == 0 && !quiet && !raise {
+                self.next_ns = self.evidence_ns + KEEPALIVE_NS;
+                return Ok(None);
+            }
+            if self.unanswered > UNANSWERED {
+                return Err(Unresponsive);
+            }
+            // A raise that fails says nothing about the path.
+            if raise && self.unanswered == 0 && !quiet {
+                self.raise_ns = now_ns + RAISE_NS;
+                self.next_ns = now_ns + PROBE_NS;
+                return Ok(Some(self.max_mtu));
+            }
+            self.unanswered += 1;
+            self.probed_ns = now_ns;
+            self.next_ns = now_ns + timeout_ns.max(PROBE_NS / 2);
+            return Ok(Some(self.mtu));
+        }
+        self.probes = self.probes.wrapping_add(1);
+        self.next_ns = now_ns
+            + match now_ns.saturating_sub(self.since_ns) {
+                dead_ns if dead_ns > LONG_DEAD_NS => SLOW_PROBE_NS,
+                dead_ns if alone && dead_ns < ALONE_FOR_NS => ALONE_PROBE_NS,
+                _ => PROBE_NS,
+            };
+        // Each third one is small: the path may have become narrow, not dead.
+        let small = self.probes.is_multiple_of(3);
+        Ok(Some(if small { MIN_MTU } else { self.max_mtu }))
+    }
+
+    /// The size of a probe for an instance that is not the peer's, to answer.
+    pub(super) fn challenge(&mut self, now_ns: u64) -> Option<u16> {
+        if self.state == PathState::Down || now_ns < self.challenge_ns {
+            return None;
+        }
+        self.challenge_ns = now_ns + CHALLENGE_NS;
+        Some(self.mtu)
+    }
+
+    /// The path's MTU is known; whether it has changed.
+    pub(super) fn set_mtu(&mut self, now_ns: u64, mtu: u16) -> bool {
+        self.raise_ns = now_ns + RAISE_NS;
+        self.mtu_set_ns = now_ns;
+        std::mem::replace(&mut self.mtu, mtu) != mtu
+    }
+
+    /// A reply to a probe of `size` bytes that was sent at `stamp_us`, `age_ns` ago.
+    pub(super) fn on_reply(
+        &mut self,
+        now_ns: u64,
+        age_ns: u64,
+        stamp_us: u32,
+        size: u16,
+    ) -> ReplyOutcome {
+        let newer = |last: u32| (stamp_us.wrapping_sub(last) as i32) > 0;
+        if !self.answered_us.is_none_or(newer) {
+            return ReplyOutcome::default();
+        }
+        self.answered_us = Some(stamp_us);
+        self.on_progress(now_ns);
+        let mut outcome = ReplyOutcome {
+            fresh: true,
+            ..ReplyOutcome::default()
+        };
+        if size >= self.mtu {
+            self.replies += 1;
+        } else {
+            self.small_replies += 1;
+        }
+        // What passed before it became narrower says nothing.
+        let since = now_ns.saturating_sub(age_ns) >= self.mtu_set_ns;
+        if size > self.mtu && size <= self.max_mtu && since {
+            self.mtu = size;
+            outcome.mtu = Some(size);
+        }
+        let wanted = match self.state {
+            PathState::Probing => 1,
+            PathState::Dead => REVIVING,
+            PathState::Alive | PathState::Down => return outcome,
+        };
+        if self.replies >= wanted {
+            outcome.revived = true;
+        } else if self.small_replies >= REVIVING && self.replies == 0 && self.mtu > MIN_MTU {
+            self.mtu = MIN_MTU;
+            outcome.mtu = Some(MIN_MTU);
+            outcome.revived = true;
+            self.raise_ns = now_ns + RAISE_NS;
+        }
+        if outcome.revived {
+            let raise_ns = self.raise_ns;
+            self.become_state(now_ns, PathState::Alive);
+            self.raise_ns = raise_ns;
+        } else {
+            // The confirming probe follows at once.
+            self.next_ns = now_ns;
+        }
+        outcome
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Numbers;
     use super::*;
-    use crate::config::{Config, PathConfig};
 
     #[test]
     fn two_replies_revive_a_dead_path() {
-        let config = PathConfig {
-            peer: ([192, 0, 2, 1], 7000).into(),
-            mtu: 1500,
-        };
-        let mut path = Path::new(1, config, &Config::default(), &Numbers::new());
-        assert!(path.on_reply(2, 0, 1, 1500).revived, "a new one needs one");
-        path.become_state(3, PathState::Dead);
-        assert!(!path.on_reply(4, 0, 2, 1500).revived);
-        assert!(!path.on_reply(5, 0, 2, 1500).revived, "the same once more");
-        assert!(path.on_reply(6, 0, 3, 1500).revived);
-        assert!(path.is_alive());
+        let mut health = PathHealth::new(1, 1500);
+        assert!(
+            health.on_reply(2, 0, 1, 1500).revived,
+            "a new one needs one"
+        );
+        health.become_state(3, PathState::Dead);
+        assert!(!health.on_reply(4, 0, 2, 1500).revived);
+        assert!(
+            !health.on_reply(5, 0, 2, 1500).revived,
+            "the same once more"
+        );
+        assert!(health.on_reply(6, 0, 3, 1500).revived);
+        assert_eq!(health.state(), PathState::Alive);
     }
 }

@@ -6,8 +6,10 @@
 
 use std::net::SocketAddr;
 
-use causeway_bifrost::wire::Prefix;
-use causeway_bifrost::{Config, Engine, PathConfig, PathId, Span, Transmit, VNET_HEADER_LEN};
+use causeway_bifrost::wire::CommonHeader;
+use causeway_bifrost::{
+    PathConfig, PathId, Span, Transmit, TransportConfig, TransportEngine, VNET_HEADER_LEN,
+};
 
 /// The first path.
 pub const PATH: PathId = PathId(0);
@@ -20,13 +22,14 @@ pub fn peer() -> SocketAddr {
 }
 
 /// One end, with a path.
-pub fn engine(instance: u64) -> Engine {
+pub fn engine(instance: u64) -> TransportEngine {
     engine_with(instance, 1)
 }
 
 /// One end, with paths.
-pub fn engine_with(instance: u64, paths: u8) -> Engine {
-    let mut engine = Engine::new(Config::default(), instance).expect("defaults are valid");
+pub fn engine_with(instance: u64, paths: u8) -> TransportEngine {
+    let mut engine =
+        TransportEngine::new(TransportConfig::default(), instance).expect("defaults are valid");
     let path = PathConfig {
         peer: peer(),
         mtu: 1500,
@@ -41,12 +44,12 @@ pub fn engine_with(instance: u64, paths: u8) -> Engine {
 
 /// What the engine has to send, each datagram with its bytes; payload is made of zeroes, but
 /// for the least that passes for an IPv4 packet.
-pub fn sent(engine: &mut Engine, now_ns: u64) -> Vec<Vec<u8>> {
+pub fn sent(engine: &mut TransportEngine, now_ns: u64) -> Vec<Vec<u8>> {
     let mut batch = Transmit::default();
     let mut out = Vec::new();
     while engine.poll_transmit(now_ns, &mut batch) {
         let mut headers = &batch.headers[..];
-        for segment in &batch.segments {
+        for segment in &batch.datagrams {
             let (header, rest) = headers.split_at(segment.header_len.into());
             headers = rest;
             let mut datagram = header.to_vec();
@@ -64,11 +67,15 @@ pub fn sent(engine: &mut Engine, now_ns: u64) -> Vec<Vec<u8>> {
 
 /// The path that a datagram says it is on.
 pub fn path_of(datagram: &[u8]) -> PathId {
-    PathId(Prefix::parse(datagram).expect("it was made here").path)
+    PathId(
+        CommonHeader::parse(datagram)
+            .expect("it was made here")
+            .path,
+    )
 }
 
 /// Datagrams come in one by one, on their paths. Gives the references that are held.
-pub fn receive_all(engine: &mut Engine, now_ns: u64, datagrams: &[Vec<u8>]) -> u32 {
+pub fn receive_all(engine: &mut TransportEngine, now_ns: u64, datagrams: &[Vec<u8>]) -> u32 {
     let mut held = 0;
     for datagram in datagrams {
         let mut bytes = datagram.clone();
@@ -87,12 +94,12 @@ pub fn receive_all(engine: &mut Engine, now_ns: u64, datagrams: &[Vec<u8>]) -> u
 }
 
 /// The ends get to know each other. Gives the time.
-pub fn meet(ends: &mut [Engine; 2]) -> u64 {
+pub fn meet(ends: &mut [TransportEngine; 2]) -> u64 {
     meet_over(ends, 20_000)
 }
 
 /// The same where a datagram takes `delay_ns`.
-pub fn meet_over(ends: &mut [Engine; 2], delay_ns: u64) -> u64 {
+pub fn meet_over(ends: &mut [TransportEngine; 2], delay_ns: u64) -> u64 {
     let mut now_ns = 0;
     for _ in 0..4 {
         for index in 0..2 {

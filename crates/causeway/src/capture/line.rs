@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
 use causeway_core::wire::{Datagram, LinkType, TcpFlags, Transport, parse};
-use causeway_io::Tapped;
+use causeway_io::MirroredPacket;
 use causeway_io::abi::Action;
 use serde::Serialize;
 
@@ -55,12 +55,12 @@ pub struct Line {
 
 impl Line {
     /// `None` for a verdict of another build.
-    pub fn new(plane: &Plane, tapped: &Tapped, time_ns: u64) -> Option<Self> {
-        let outcome = plane.outcome(tapped.verdict)?;
-        let before = &tapped.before;
+    pub fn new(plane: &Plane, mirrored: &MirroredPacket, time_ns: u64) -> Option<Self> {
+        let outcome = plane.outcome(mirrored.verdict)?;
+        let before = &mirrored.before;
         let inner = parse(LinkType::Ethernet, &before.data, before.len).ok();
         let sent = plane
-            .sent_to(tapped)
+            .sent_to(mirrored)
             .filter(|_| outcome.action == Action::Tx);
         let ends = |of: fn(&Datagram) -> (IpAddr, u16)| {
             let (address, port) = of(inner.as_ref()?);
@@ -75,15 +75,15 @@ impl Line {
             to: ends(|it| (it.dst, it.transport.ports().1)),
             packet: inner.as_ref().map(|it| kind(&it.transport)),
             bytes: before.len,
-            vip: tapped.vip.map(|id| plane.vip_name(id)),
+            vip: mirrored.vip.map(|id| plane.vip_name(id)),
             verdict: outcome.verdict,
             meaning: outcome.meaning,
             action: outcome.action.as_str(),
-            cookie: tapped.result.map(|result| result.as_str()),
-            cookie_meaning: tapped.result.map(|result| result.meaning()),
+            cookie: mirrored.result.map(|result| result.as_str()),
+            cookie_meaning: mirrored.result.map(|result| result.meaning()),
             sent_to: sent.map(|(_, address)| address),
             real_id: sent.and_then(|(real, _)| real),
-            bytes_after: tapped.after.as_ref().map(|after| after.len),
+            bytes_after: mirrored.after.as_ref().map(|after| after.len),
         })
     }
 
@@ -181,14 +181,14 @@ fn clock(time_ns: u64) -> String {
 mod tests {
     use causeway_io::abi::{CookieResult, Verdict};
 
-    use super::super::plane::tests::{balancer, frame, tapped};
+    use super::super::plane::tests::{balancer, frame, mirrored};
     use super::*;
 
     const NOON_NS: u64 = (12 * 3600 + 62) * 1_000_000_000 + 345_678_901;
 
     #[test]
     fn a_line_says_where_and_why() {
-        let mut packet = tapped(Some(frame(1, [10, 0, 0, 1])));
+        let mut packet = mirrored(Some(frame(1, [10, 0, 0, 1])));
         packet.result = Some(CookieResult::Syn);
         let line = Line::new(&balancer(), &packet, NOON_NS).unwrap();
         assert_eq!(
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_packet_that_goes_nowhere_says_so() {
-        let mut packet = tapped(None);
+        let mut packet = mirrored(None);
         packet.verdict = Verdict::NoReal as u8;
         packet.before.data.truncate(20);
         let line = Line::new(&balancer(), &packet, 0).unwrap();

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result};
 use causeway_core::capture::Packet;
 use causeway_core::wire::LinkType;
-use causeway_io::{Tap, TapMaps, Tapped, monotonic_ns};
+use causeway_io::{Mirror, MirrorMaps, MirroredPacket, monotonic_ns};
 use causeway_measure::Expression;
 use causeway_service::stop;
 
@@ -108,7 +108,7 @@ pub fn trace_live(
         output: Output::lines(style),
         written: 0,
     }
-    .run(causeway_io::tap::SNAP_RANGE.0 * 2)
+    .run(causeway_io::mirror::SNAP_RANGE.0 * 2)
 }
 
 struct Session<'a> {
@@ -122,26 +122,26 @@ struct Session<'a> {
 impl Session<'_> {
     fn run(mut self, snap: u16) -> Result<ExitCode> {
         let options = self.selection.options(&self.plane, snap)?;
-        let maps = TapMaps::pinned(self.plane.pin_dir())?;
+        let maps = MirrorMaps::pinned(self.plane.pin_dir())?;
         self.plane.refresh()?;
-        let mut tap = Tap::open(maps, &options)?;
+        let mut mirror = Mirror::open(maps, &options)?;
         stop::catch_signals().context("cannot catch signals")?;
-        let ended = self.follow(&mut tap);
-        let counts = tap.counts()?;
-        drop(tap);
+        let ended = self.follow(&mut mirror);
+        let counts = mirror.counts()?;
+        drop(mirror);
         if !ended? {
             return Ok(ExitCode::SUCCESS);
         }
         self.output.end(&counts, wall_ns(monotonic_ns()))?;
         eprintln!(
             "causeway: {} of {} packets; {} more than --rate, {} not looked at, {} lost",
-            self.written, counts.matched, counts.over_rate, counts.unlooked, counts.lost
+            self.written, counts.matched, counts.over_rate, counts.skipped, counts.lost
         );
         Ok(ExitCode::SUCCESS)
     }
 
     /// Writes packets until there are enough, or a signal comes. `false`: nobody reads.
-    fn follow(&mut self, tap: &mut Tap) -> Result<bool> {
+    fn follow(&mut self, mirror: &mut Mirror) -> Result<bool> {
         let start = Instant::now();
         let mut refreshed = start;
         loop {
@@ -151,7 +151,7 @@ impl Session<'_> {
                     .selection
                     .duration
                     .is_some_and(|d| start.elapsed() >= d);
-            for tapped in tap.take()? {
+            for mirrored in mirror.take()? {
                 if self
                     .selection
                     .count
@@ -159,7 +159,7 @@ impl Session<'_> {
                 {
                     return Ok(true);
                 }
-                if !self.write(&tapped)? {
+                if !self.write(&mirrored)? {
                     return Ok(false);
                 }
             }
@@ -183,35 +183,35 @@ impl Session<'_> {
     }
 
     /// Writes a packet if it is wanted. `false`: nobody reads any more.
-    fn write(&mut self, tapped: &Tapped) -> Result<bool> {
+    fn write(&mut self, mirrored: &MirroredPacket) -> Result<bool> {
         if let Some(expression) = &mut self.expression {
             let packet = Packet {
                 time_ns: None,
                 link: Some(LinkType::Ethernet),
-                wire_len: tapped.before.len,
-                data: &tapped.before.data,
+                wire_len: mirrored.before.len,
+                data: &mirrored.before.data,
             };
             if !expression.matches(LinkType::Ethernet, &packet)? {
                 return Ok(true);
             }
         }
         if let Some(real) = self.selection.real {
-            let sent = self.plane.sent_to(tapped);
+            let sent = self.plane.sent_to(mirrored);
             if !sent.is_some_and(|(id, address)| id.is_some() && address == real) {
                 return Ok(true);
             }
         }
-        let time_ns = wall_ns(tapped.t_ns);
-        let Some(line) = Line::new(&self.plane, tapped, time_ns) else {
+        let time_ns = wall_ns(mirrored.t_ns);
+        let Some(line) = Line::new(&self.plane, mirrored, time_ns) else {
             return Ok(true);
         };
         let action = self
             .plane
-            .outcome(tapped.verdict)
+            .outcome(mirrored.verdict)
             .map(|outcome| outcome.action);
         self.written += 1;
         self.output
-            .packet(&line, tapped, time_ns, self.written, action)
+            .packet(&line, mirrored, time_ns, self.written, action)
     }
 }
 

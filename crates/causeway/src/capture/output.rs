@@ -11,7 +11,7 @@ use causeway_core::capture::write::{
     Entry, Statistics, Way, interface, packet, section, statistics,
 };
 use causeway_io::abi::Action;
-use causeway_io::{TapCounts, Tapped};
+use causeway_io::{MirrorCounts, MirroredPacket};
 
 use super::line::Line;
 
@@ -87,7 +87,7 @@ impl Output {
     pub fn packet(
         &mut self,
         line: &Line,
-        tapped: &Tapped,
+        mirrored: &MirroredPacket,
         time_ns: u64,
         id: u64,
         action: Option<Action>,
@@ -101,15 +101,15 @@ impl Output {
                 let before = Entry {
                     interface: BEFORE,
                     time_ns,
-                    wire_len: tapped.before.len,
-                    data: &tapped.before.data,
+                    wire_len: mirrored.before.len,
+                    data: &mirrored.before.data,
                     comment: &comment,
                     way: Way::In,
                     id,
                     xdp_action: action.map(|action| action as u64),
                 };
                 let mut blocks = packet(&before);
-                if let Some(after) = &tapped.after {
+                if let Some(after) = &mirrored.after {
                     blocks.extend(packet(&Entry {
                         interface: AFTER,
                         wire_len: after.len,
@@ -125,13 +125,13 @@ impl Output {
     }
 
     /// What a file says at its end: what is not in it.
-    pub fn end(&mut self, counts: &TapCounts, time_ns: u64) -> Result<()> {
+    pub fn end(&mut self, counts: &MirrorCounts, time_ns: u64) -> Result<()> {
         if self.style.is_none() {
             let counts = Statistics {
                 time_ns,
                 received: counts.seen,
                 filtered: counts.matched,
-                dropped: counts.lost + counts.over_rate + counts.unlooked,
+                dropped: counts.lost + counts.over_rate + counts.skipped,
             };
             self.put(&statistics(BEFORE, &counts))?;
         }

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use causeway_agent::AgentConfig;
-use causeway_balancer::{Config, config};
+use causeway_balancer::Config;
 use causeway_io::abi::{Action, ServerVerdict, Verdict};
-use causeway_io::{Forwarding, Pool, Protocol, RealId, Tapped, Vip, VipId, destination_of};
+use causeway_io::{Forwarding, MirroredPacket, Pool, RealId, Vip, VipId, destination_of};
 
 use crate::config_cmd::is_agents_file;
 
@@ -57,15 +57,7 @@ impl Plane {
             });
         }
         let config = Config::load(file).map_err(|errors| anyhow::anyhow!("{errors}"))?;
-        let vip = |vip: &config::Vip| Vip {
-            address: vip.address,
-            port: vip.port,
-            protocol: match vip.protocol {
-                config::Protocol::Tcp => Protocol::Tcp,
-                config::Protocol::Udp => Protocol::Udp,
-            },
-        };
-        let names = config.vips.iter().map(|it| (it.name.clone(), vip(it)));
+        let names = config.vips.iter().map(|vip| (vip.name.clone(), vip.key()));
         Ok(Self::Balancer {
             names: names.collect(),
             pin_dir: config.pin_dir,
@@ -92,7 +84,7 @@ impl Plane {
     pub fn refresh(&mut self) -> Result<()> {
         let pins = self.pin_dir();
         ensure!(
-            pins.join("tap_ctl").exists(),
+            pins.join("mirror_ctl").exists(),
             "the data plane in {} was taken down",
             pins.display()
         );
@@ -142,17 +134,17 @@ impl Plane {
     }
 
     /// Where a packet was sent: the real, if it is one of its VIP's, and the address.
-    pub fn sent_to(&self, tapped: &Tapped) -> Option<(Option<RealId>, IpAddr)> {
+    pub fn sent_to(&self, mirrored: &MirroredPacket) -> Option<(Option<RealId>, IpAddr)> {
         let Self::Balancer { pool, .. } = self else {
             return None;
         };
-        let frame = &tapped.after.as_ref()?.data;
+        let frame = &mirrored.after.as_ref()?.data;
         let destination = destination_of(frame)?;
         let mac: [u8; 6] = *frame.first_chunk()?;
         let mut reals = pool
             .reals
             .iter()
-            .filter(|(_, real)| Some(real.vip) == tapped.vip);
+            .filter(|(_, real)| Some(real.vip) == mirrored.vip);
         let found = reals.find(|(_, real)| match real.forwarding {
             Forwarding::L2(own) => own == mac,
             _ => real.address == destination,
@@ -166,7 +158,7 @@ impl Plane {
 
 #[cfg(test)]
 pub mod tests {
-    use causeway_io::{Real, TappedFrame};
+    use causeway_io::{MirroredFrame, Protocol, Real};
 
     use super::*;
 
@@ -197,7 +189,7 @@ pub mod tests {
     }
 
     /// An IPv4 packet to `to`, in a frame to `mac`.
-    pub fn frame(mac: u8, to: [u8; 4]) -> TappedFrame {
+    pub fn frame(mac: u8, to: [u8; 4]) -> MirroredFrame {
         let mut data = vec![0; 14 + 20 + 20];
         data[..6].copy_from_slice(&[2, 0, 0, 0, 0, mac]);
         data[12..15].copy_from_slice(&[8, 0, 0x45]);
@@ -208,14 +200,14 @@ pub mod tests {
         data[34..38].copy_from_slice(&[0x0f, 0xa0, 0, 80]);
         data[46] = 0x50;
         data[47] = 0x02;
-        TappedFrame {
+        MirroredFrame {
             len: data.len() as u32,
             data,
         }
     }
 
-    pub fn tapped(after: Option<TappedFrame>) -> Tapped {
-        Tapped {
+    pub fn mirrored(after: Option<MirroredFrame>) -> MirroredPacket {
+        MirroredPacket {
             t_ns: 5,
             vip: Some(3),
             verdict: Verdict::Opened as u8,
@@ -228,13 +220,13 @@ pub mod tests {
     #[test]
     fn a_real_is_known_by_its_tunnel_or_by_its_link() {
         let plane = balancer();
-        let to = |mac, address| plane.sent_to(&tapped(Some(frame(mac, address))));
+        let to = |mac, address| plane.sent_to(&mirrored(Some(frame(mac, address))));
         let address = |text: &str| text.parse::<IpAddr>().unwrap();
         assert_eq!(to(1, [10, 0, 0, 1]), Some((Some(7), address("10.0.0.1"))));
         assert_eq!(to(8, [192, 0, 2, 1]), Some((Some(8), address("10.0.0.2"))));
         let client = (None, address("198.51.100.7"));
         assert_eq!(to(1, [198, 51, 100, 7]), Some(client));
-        assert_eq!(plane.sent_to(&tapped(None)), None);
+        assert_eq!(plane.sent_to(&mirrored(None)), None);
         assert_eq!(plane.vip_name(3), "web");
         assert_eq!(plane.vip_name(4), "vip 4");
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use causeway_core::flow::Cidr;
 use causeway_io::abi::{ServerVerdict, Verdict};
-use causeway_io::{Protocol, TapOptions, TapVip};
+use causeway_io::{MirrorOptions, MirrorVip, Protocol};
 use causeway_service::config::{nearest, units};
 
 use super::plane::Plane;
@@ -54,8 +54,8 @@ impl Selection {
     }
 
     /// What the data plane is asked for. `real` and an expression are tried here.
-    pub fn options(&self, plane: &Plane, snap: u16) -> Result<TapOptions> {
-        Ok(TapOptions {
+    pub fn options(&self, plane: &Plane, snap: u16) -> Result<MirrorOptions> {
+        Ok(MirrorOptions {
             vip: self
                 .vip
                 .as_deref()
@@ -66,16 +66,16 @@ impl Selection {
             snap,
             one_in: self.sample,
             rate_pps: self.rate,
-            ..TapOptions::default()
+            ..MirrorOptions::default()
         })
     }
 }
 
 /// By name in the file, else by address.
-fn find_vip(plane: &Plane, text: &str) -> Result<TapVip> {
+fn find_vip(plane: &Plane, text: &str) -> Result<MirrorVip> {
     let named = plane.names().find(|(name, _)| *name == text);
     if let Some((_, vip)) = named {
-        return Ok(TapVip {
+        return Ok(MirrorVip {
             address: vip.address,
             port: Some(vip.port).filter(|port| *port != 0),
             protocol: Some(vip.protocol),
@@ -99,7 +99,7 @@ fn find_vip(plane: &Plane, text: &str) -> Result<TapVip> {
             }
         }
     };
-    Ok(TapVip {
+    Ok(MirrorVip {
         address,
         port,
         protocol,

@@ -53,7 +53,7 @@ fn bird_announces_a_vip_that_is_ready() {
             let text = fs::read_to_string(machine.config()).expect("the configuration");
             let announce = format!(
                 "[announce]\nbird = \"{dir}/bird.conf\"\ndelay = \"{delay}\"\n\
-                 configure = [\"birdc\", \"-s\", \"{dir}/bird.ctl\", \"configure\"]\n[[vip]]\nneed = {need}\n"
+                 configure = [\"birdc\", \"-s\", \"{dir}/bird.ctl\", \"configure\"]\n[[vip]]\nmin_healthy = {need}\n"
             );
             fs::write(machine.config(), text.replace("[[vip]]\n", &announce)).expect("write");
         };

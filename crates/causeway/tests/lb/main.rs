@@ -72,7 +72,6 @@ impl Machine {
         let text = format!(
             "interface = \"eth0\"\n\
              pin_dir = \"{dir}/bpf/lb\"\n\
-             state_dir = \"{dir}/state\"\n\
              socket = \"{dir}/run/lb.sock\"\n\
              encap.gateway_mac = \"02:00:00:00:00:01\"\n\
              flow_table = {{ ipv4 = 4096, ipv6 = 4096 }}\n\

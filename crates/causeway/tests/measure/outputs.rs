@@ -111,7 +111,7 @@ fn rows_of_a_pipe_come_as_they_are_complete() {
 #[test]
 fn the_manual_shows_what_the_program_prints() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let manual = fs::read_to_string(root.join("docs/measure.md")).unwrap();
+    let manual = fs::read_to_string(root.join("docs/reference/measure.md")).unwrap();
     let mut examples = 0;
     for block in manual.split("```console\n$ causeway ").skip(1) {
         let (example, _) = block.split_once("```").unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! systemd's units of docs/, and how they start the binary, without systemd.
+//! systemd's units of packaging/systemd/, and how they start the binary, without systemd.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,8 @@ use std::process::Command;
 /// The values of a key of a unit, in their order.
 #[allow(dead_code, reason = "not every test that uses this module asks for it")]
 pub fn values(unit: &str, key: &str) -> Vec<String> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../docs/{unit}.service"));
+    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join(format!("../../packaging/systemd/{unit}.service"));
     let text = fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
     let values = text
         .lines()

@@ -32,7 +32,6 @@ mod flood;
 mod observer;
 mod patience;
 mod reference;
-pub mod report;
 mod schedule;
 mod slot;
 #[cfg(test)]

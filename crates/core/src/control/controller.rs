@@ -2,6 +2,7 @@
 //! The controller of one VIP: members, measurements, bounds, and one of the laws.
 
 use super::base::Base;
+use super::evidence::{Relief, Unevenness};
 use super::share;
 use super::survey::Standing;
 use super::tracker::Tracker;
@@ -38,8 +39,8 @@ pub struct Controller {
     pub(super) reals: Vec<Controlled>,
     /// Intervals since a latency changed or weight was taken.
     pub(super) stable_for: u32,
-    /// The law `equalise`: how sure it is that the reals differ, from 0 to 1.
-    pub(super) uneven: f64,
+    /// What the law `equalise` remembers of the pool.
+    pub(super) unevenness: Unevenness,
 }
 
 #[derive(Debug, Clone)]
@@ -51,12 +52,8 @@ pub(super) struct Controlled {
     pub slow: bool,
     /// The lowest latency that it has shown of late.
     pub base: Base,
-    /// The law `equalise`: intervals of evidence in which it was slow and the others
-    /// could have borne its load.
-    pub slow_for: u32,
-    /// The law `equalise`: gave all that it had, and is wanted back for one whose latency
-    /// is this.
-    pub recalled: Option<f64>,
+    /// What the law `equalise` remembers of it.
+    pub relief: Relief,
 }
 
 impl Controller {
@@ -68,7 +65,7 @@ impl Controller {
             given: params,
             reals: Vec::new(),
             stable_for: 0,
-            uneven: 0.0,
+            unevenness: Unevenness::default(),
         }
     }
 
@@ -121,8 +118,7 @@ impl Controller {
                         tracker: Tracker::default(),
                         slow: false,
                         base: Base::default(),
-                        slow_for: 0,
-                        recalled: None,
+                        relief: Relief::default(),
                     },
                 }
             })
@@ -140,7 +136,7 @@ impl Controller {
             real.tracker = Tracker::resumed(now_ns);
             let configured = real.member.configured;
             if (weight - configured).abs() > RESUMED_OFF * configured {
-                self.uneven = 1.0;
+                self.unevenness = Unevenness::CERTAIN;
             }
         }
         self.refit();
@@ -151,11 +147,10 @@ impl Controller {
         for real in &mut self.reals {
             real.tracker = Tracker::resumed(now_ns);
             real.base = Base::default();
-            real.slow_for = 0;
-            real.recalled = None;
+            real.relief = Relief::default();
         }
         self.stable_for = 0;
-        self.uneven = 0.0;
+        self.unevenness = Unevenness::default();
     }
 
     /// The effective weights, in the members' order.
@@ -217,7 +212,7 @@ impl Controlled {
     /// What the real may gain in one interval.
     pub(super) fn room_up(&self, params: &Params) -> f64 {
         let to_cap = self.bounds(params).1 - self.weight;
-        to_cap.min(params.gain_cap * self.member.configured)
+        to_cap.min(params.max_increase * self.member.configured)
     }
 
     fn decision(&self, before: f64, reason: Reason, standing: Standing) -> RealDecision {

@@ -6,7 +6,7 @@
 //! queue that requests reach `burst` at a time that is exact: its latency is
 //! `burst / (mu - x)`. An overloaded real shows its capacity by `x`, an idle one by `W`, and
 //! between them the estimate does not depend on how much load the real has: the weights
-//! that it asks for do not change when they are given (docs/control.md).
+//! that it asks for do not change when they are given (docs/explanation/steering.md).
 //!
 //! As long as all latencies could be one and chance, the configured weights stand; the
 //! surer it is that they differ, the more of the estimate counts. And a real that stays
@@ -19,18 +19,12 @@ use super::controller::{Controlled, Controller};
 use super::survey::{Standing, Survey};
 use super::tracker::Estimate;
 
-/// Intervals of evidence for which a real must have been slow, and the others able to bear
-/// its load, before it gives all.
-const PATIENCE: u32 = 1;
 /// Times the lowest latency that it must have shown, and so many standard errors more. A
 /// small real, with fewer workers, swings as much wider as it is smaller than the mean.
 const FAR: f64 = 2.0;
 const FAR_ERRORS: f64 = 3.0;
-/// So many times `take_max` it gives per interval then.
+/// So many times `max_decrease` it gives per interval then.
 const RELIEVED_STEPS: i32 = 2;
-/// Part of the latency of a real that nobody can help below which one that gave all is
-/// wanted back.
-const RECALLED: f64 = 0.5;
 /// Part of what the others have left that its load may take. They leave `1 / W` each as far
 /// as their latencies vary as those of queues do; what is constant in them is no queue.
 const BEARABLE: f64 = 0.5;
@@ -38,8 +32,6 @@ const BEARABLE: f64 = 0.5;
 const VARIANCE_LEAST: f64 = 0.25;
 /// Time in which a queue should drain.
 const DRAIN_NS: f64 = 5e8;
-/// Time in which the certainty that reals differ halves.
-const UNEVEN_HALVES_NS: f64 = 3e9;
 /// Distance to the meant weight, relative to the configured one, not worth a new ring.
 const SETTLED: f64 = 0.02;
 /// Standard error squared at which an estimate is worth nothing for a return.
@@ -72,7 +64,8 @@ impl Controller {
             return 0.0;
         };
         let capacities = self.capacities(survey);
-        self.uneven = self.unevenness(survey, median);
+        let sure = self.sure_to_differ(survey, median);
+        self.unevenness.step(sure, self.params.interval_ns);
         let mut wishes: Vec<Wish> = (0..self.reals.len())
             .map(|index| self.wish(index, survey, &capacities))
             .collect();
@@ -160,10 +153,8 @@ impl Controller {
         (sum / self.reals.len().max(1) as f64).max(f64::MIN_POSITIVE)
     }
 
-    /// How sure it is that the reals differ, from 0 to 1. It is forgotten slowly: when all
-    /// latencies are alike because the weights are right, the weights are to stay.
-    fn unevenness(&self, survey: &Survey, median: Estimate) -> f64 {
-        let kept = (-(self.params.interval_ns as f64) / UNEVEN_HALVES_NS).exp2();
+    /// How sure it is by this interval that the reals differ, from 0 to 1.
+    fn sure_to_differ(&self, survey: &Survey, median: Estimate) -> f64 {
         let confirmed = self
             .known(survey)
             .filter(|(_, real, _)| !real.tracker.is_new());
@@ -172,7 +163,7 @@ impl Controller {
             let chance = self.params.tolerance.ln_1p() + self.params.margin * own.error();
             garrote(distance, chance) / distance.max(f64::MIN_POSITIVE)
         });
-        sure.fold(self.uneven * kept, f64::max)
+        sure.fold(0.0, f64::max)
     }
 
     fn wish(&self, index: usize, survey: &Survey, capacities: &Capacities) -> Wish {
@@ -194,7 +185,7 @@ impl Controller {
             },
             (_, Some(can_do)) => {
                 let ratio = can_do / (configured * capacities.per_weight);
-                let meant = wish(configured * ratio.max(1e-6).powf(self.uneven));
+                let meant = wish(configured * ratio.max(1e-6).powf(self.unevenness.degree()));
                 match survey.doubtful[index] {
                     // Perhaps it answers errors: it is not to gain by that.
                     true => Wish {
@@ -221,28 +212,26 @@ impl Controller {
         let helpless_ns = self.helpless_ns(&far, bearable);
         let mut any = false;
         for (index, (real, wish)) in self.reals.iter_mut().zip(wishes).enumerate() {
-            let gave = real.recalled.is_some() || real.slow_for > PATIENCE;
-            let own = real.tracker.estimate();
-            real.recalled = helpless_ns.filter(|helpless_ns| {
-                gave && own.is_some_and(|own| own.latency_ns < RECALLED * helpless_ns)
-            });
+            let own_ns = real.tracker.estimate().map(|own| own.latency_ns);
+            real.relief.recall(helpless_ns, own_ns);
             match survey.standings[index] {
-                _ if real.recalled.is_some() => real.slow_for = 0,
+                _ if real.relief.recalled_for_ns().is_some() => real.relief.end(),
                 // With little load few samples come, and certainty is not to be had.
                 Standing::Lingering => {}
                 Standing::High => {
                     // What was slow once needs no whole estimate to be slow again.
-                    let again = real.slow_for > 0 && survey.heard[index] && waiting[index];
+                    let again = real.relief.has_begun() && survey.heard[index] && waiting[index];
                     let evidence = survey.renewed[index] || again;
-                    let counts = u32::from(evidence && bearable(index) && far[index]);
-                    real.slow_for = real.slow_for.saturating_add(counts);
+                    if evidence && bearable(index) && far[index] {
+                        real.relief.observe_slow();
+                    }
                 }
-                _ => real.slow_for = 0,
+                _ => real.relief.end(),
             }
             // Bounds that leave the others no more weight do not speak against what they have.
             let borne = capacities.answered[index] <= BEARABLE * idle;
-            if real.slow_for > PATIENCE && borne {
-                let kept = (1.0 - self.params.take_max).powi(RELIEVED_STEPS);
+            if real.relief.gives() && borne {
+                let kept = (1.0 - self.params.max_decrease).powi(RELIEVED_STEPS);
                 wish.weight = (real.weight * kept).max(wish.low);
                 (wish.low, wish.high) = (wish.weight, wish.weight);
                 wish.gives = true;
@@ -256,7 +245,7 @@ impl Controller {
     fn helpless_ns(&self, far: &[bool], bearable: impl Fn(usize) -> bool) -> Option<f64> {
         let reals = self.reals.iter().zip(far).enumerate();
         reals
-            .filter(|(index, (real, far))| **far && real.slow_for <= PATIENCE && !bearable(*index))
+            .filter(|(index, (real, far))| **far && !real.relief.gives() && !bearable(*index))
             .filter_map(|(_, (real, _))| real.tracker.estimate())
             .map(|own| own.latency_ns)
             .max_by(f64::total_cmp)
@@ -310,7 +299,7 @@ impl Controller {
             let holds = match standing {
                 Standing::Unknown => real.tracker.pending() > 0,
                 Standing::TooFast => false,
-                _ if real.recalled.is_some() => false,
+                _ if real.relief.recalled_for_ns().is_some() => false,
                 _ => !renewed,
             };
             if wish.gives {
@@ -328,8 +317,8 @@ impl Controller {
                 let certain = (1.0 - error * error / UNSURE).max(self.params.return_rate);
                 meant = before + certain * (meant - before);
             }
-            let least = before * (1.0 - self.params.take_max);
-            let most = before + self.params.gain_cap * configured;
+            let least = before * (1.0 - self.params.max_decrease);
+            let most = before + self.params.max_increase * configured;
             wish.weight = meant.clamp(least, most).clamp(wish.low, wish.high);
         }
     }
@@ -376,7 +365,7 @@ impl Controller {
         for (index, (&change, real)) in changes.iter().zip(&self.reals).enumerate() {
             let configured = real.member.configured;
             let weight = real.weight + change;
-            if let Some(other_ns) = real.recalled.filter(|_| change > 0.0) {
+            if let Some(other_ns) = real.relief.recalled_for_ns().filter(|_| change > 0.0) {
                 reasons[index] = Reason::Recalled { other_ns };
                 continue;
             }

@@ -6,7 +6,7 @@ use std::fmt;
 use super::Params;
 
 /// A law of the [`Controller`](super::Controller). All of them keep its rules of
-/// safety; docs/control.md compares them.
+/// safety; docs/explanation/steering.md compares them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Law {
     /// The watermark rule as PIRATE's paper has it (section 4): every interval
@@ -48,7 +48,7 @@ impl Law {
             // herd to hold back.
             Self::Equalise => Params {
                 confidence: params.margin,
-                gain_cap: 3.0 * params.gain_cap,
+                max_increase: 3.0 * params.max_increase,
                 ..params.clone()
             },
         }

@@ -34,9 +34,9 @@ pub struct Share {
     /// When it was read, in ns of a clock that the balancers agree on to about a second.
     pub at_ns: u64,
     /// Sum of the latency samples, in half nanoseconds.
-    pub latency_sum2_ns: u64,
+    pub latency_sum_halves_ns: u64,
     /// Number of samples, doubled.
-    pub latency_count2: u64,
+    pub latency_weight_halves: u64,
     /// Requests that went in.
     pub requests: u64,
     /// Connections that picked the real.
@@ -115,8 +115,8 @@ impl Share {
         let [
             epoch,
             at_ns,
-            latency_sum2_ns,
-            latency_count2,
+            latency_sum_halves_ns,
+            latency_weight_halves,
             requests,
             opened,
             active,
@@ -126,8 +126,8 @@ impl Share {
         Ok(Self {
             epoch,
             at_ns,
-            latency_sum2_ns,
-            latency_count2,
+            latency_sum_halves_ns,
+            latency_weight_halves,
             requests,
             opened,
             active,
@@ -140,8 +140,8 @@ impl Share {
         [
             self.epoch,
             self.at_ns,
-            self.latency_sum2_ns,
-            self.latency_count2,
+            self.latency_sum_halves_ns,
+            self.latency_weight_halves,
             self.requests,
             self.opened,
             self.active,
@@ -205,14 +205,14 @@ impl Merged {
                 *sum = sum.saturating_add(now.saturating_sub(then));
             };
             add(
-                &mut reading.latency_sum2_ns,
-                now.latency_sum2_ns,
-                then.latency_sum2_ns,
+                &mut reading.latency_sum_halves_ns,
+                now.latency_sum_halves_ns,
+                then.latency_sum_halves_ns,
             );
             add(
-                &mut reading.latency_count2,
-                now.latency_count2,
-                then.latency_count2,
+                &mut reading.latency_weight_halves,
+                now.latency_weight_halves,
+                then.latency_weight_halves,
             );
             add(&mut reading.requests, now.requests, then.requests);
         }
@@ -246,8 +246,8 @@ mod tests {
         Share {
             epoch,
             at_ns,
-            latency_sum2_ns: 2 * samples * latency_ns,
-            latency_count2: 2 * samples,
+            latency_sum_halves_ns: 2 * samples * latency_ns,
+            latency_weight_halves: 2 * samples,
             requests: samples,
             opened: 3,
             active: 2,
@@ -315,8 +315,8 @@ mod tests {
         ]);
         let reading = now.since(&before);
         assert_eq!(reading.requests, 60 + 20);
-        assert_eq!(reading.latency_count2, 2 * 80);
-        assert_eq!(reading.latency_sum2_ns, 2 * (60 * 5_000 + 20 * 8_000));
+        assert_eq!(reading.latency_weight_halves, 2 * 80);
+        assert_eq!(reading.latency_sum_halves_ns, 2 * (60 * 5_000 + 20 * 8_000));
         assert_eq!(reading.active, 6);
         assert_eq!(now.histogram().count(), 1_180);
         let mut later = now;

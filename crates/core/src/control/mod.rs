@@ -9,12 +9,13 @@
 //! each has measured ([`merge`]).
 //!
 //! What the paper leaves open, the laws compared, and what an operator must be able to
-//! rely on, is in docs/control.md.
+//! rely on, is in docs/explanation/steering.md.
 
 mod base;
 mod controller;
 mod decision;
 mod equalise;
+mod evidence;
 mod law;
 pub mod merge;
 mod params;
@@ -31,10 +32,10 @@ pub use params::Params;
 /// What the data plane counted for one real during one interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// Sum of the latency samples, in half nanoseconds (`mean = sum2 / count2`).
-    pub latency_sum2_ns: u64,
+    /// Sum of the latency samples, in half nanoseconds (`mean = sum_halves / weight_halves`).
+    pub latency_sum_halves_ns: u64,
     /// Number of samples, doubled.
-    pub latency_count2: u64,
+    pub latency_weight_halves: u64,
     /// Requests that went in.
     pub requests: u64,
     /// Connections open at the interval's end.

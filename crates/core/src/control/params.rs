@@ -2,10 +2,10 @@
 //! The constants of the controller.
 
 /// What a [`Controller`](super::Controller) is tuned by; which law uses what stands in
-/// docs/control.md.
+/// docs/explanation/steering.md.
 ///
 /// The watermarks and `regress_after` are the paper's; the rest was chosen by
-/// simulation, see docs/control.md.
+/// simulation, see docs/explanation/steering.md.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Params {
     /// Length of an interval in nanoseconds.
@@ -19,10 +19,10 @@ pub struct Params {
     /// `(10 - alpha_high) * step`.
     pub step: f64,
     /// Upper bound of that fraction, so that no interval empties a real.
-    pub take_max: f64,
+    pub max_decrease: f64,
     /// What a real may gain in one interval, as a fraction of its configured weight;
     /// three times that under the law `equalise`.
-    pub gain_cap: f64,
+    pub max_increase: f64,
     /// Lowest effective weight, as a fraction of the configured one. The
     /// trickle that it leaves is what shows a recovery.
     pub floor: f64,
@@ -59,8 +59,8 @@ impl Default for Params {
             alpha_high: 1.5,
             alpha_low: 1.2,
             step: 0.06,
-            take_max: 0.5,
-            gain_cap: 0.1,
+            max_decrease: 0.5,
+            max_increase: 0.1,
             floor: 0.02,
             cap: 2.0,
             regress_after: 3,

@@ -76,7 +76,7 @@ impl Controller {
         }
         let heard = (0..self.reals.len()).map(|index| {
             let reading = readings.get(index);
-            reading.is_some_and(|reading| reading.latency_count2 > 0)
+            reading.is_some_and(|reading| reading.latency_weight_halves > 0)
         });
         let heard = heard.collect();
         self.judge(&renewed);

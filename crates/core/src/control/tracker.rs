@@ -35,8 +35,8 @@ pub(super) struct Tracker {
     /// What the estimate was until the last interval, which differed from it.
     forgotten: Option<Estimate>,
     /// Samples that do not make an estimate yet.
-    pending_sum2: u64,
-    pending_count2: u64,
+    pending_sum_halves: u64,
+    pending_weight_halves: u64,
     /// Requests since the last sample, and the time of the first of them.
     silent_requests: u64,
     silent_since_ns: Option<u64>,
@@ -131,18 +131,23 @@ impl Tracker {
     ) -> Progress {
         self.freshen(reading, params);
         self.listen(now_ns, reading, params);
-        self.pending_sum2 = self.pending_sum2.saturating_add(reading.latency_sum2_ns);
-        self.pending_count2 = self.pending_count2.saturating_add(reading.latency_count2);
+        self.pending_sum_halves = self
+            .pending_sum_halves
+            .saturating_add(reading.latency_sum_halves_ns);
+        self.pending_weight_halves = self
+            .pending_weight_halves
+            .saturating_add(reading.latency_weight_halves);
         self.waited = self.waited.saturating_add(1);
-        if self.pending_count2 < 2 * u64::from(params.min_samples.max(1)) {
+        if self.pending_weight_halves < 2 * u64::from(params.min_samples.max(1)) {
             return Progress::Held;
         }
         let new = Estimate {
-            latency_ns: (self.pending_sum2 as f64 / self.pending_count2 as f64).max(1.0),
-            samples: self.pending_count2 as f64 / 2.0 / alike,
+            latency_ns: (self.pending_sum_halves as f64 / self.pending_weight_halves as f64)
+                .max(1.0),
+            samples: self.pending_weight_halves as f64 / 2.0 / alike,
         };
-        self.disperse(new.latency_ns.ln(), self.pending_count2 as f64 / 2.0);
-        (self.pending_sum2, self.pending_count2) = (0, 0);
+        self.disperse(new.latency_ns.ln(), self.pending_weight_halves as f64 / 2.0);
+        (self.pending_sum_halves, self.pending_weight_halves) = (0, 0);
         let kept = (1.0 - params.smoothing).powi(self.waited);
         self.waited = 0;
         let Some(old) = self.estimate else {
@@ -177,13 +182,13 @@ impl Tracker {
         let smooth = |old: f64, new: u64| keep * old + params.smoothing * new as f64;
         self.requests = smooth(self.requests, reading.requests);
         self.active = smooth(self.active, reading.active);
-        let samples = reading.latency_count2 / 2;
+        let samples = reading.latency_weight_halves / 2;
         self.samples_seen = smooth(self.samples_seen, samples);
         self.answered += ANSWERED * (samples as f64 - self.answered);
     }
 
     fn listen(&mut self, now_ns: u64, reading: &Reading, params: &Params) {
-        if reading.latency_count2 > 0 {
+        if reading.latency_weight_halves > 0 {
             self.last_sample_ns = now_ns;
             self.silent_requests = 0;
             self.silent_since_ns = None;
@@ -224,7 +229,7 @@ impl Tracker {
         let expired = now_ns.saturating_sub(self.last_sample_ns) > age_ns;
         if expired {
             (self.estimate, self.forgotten) = (None, None);
-            (self.pending_sum2, self.pending_count2) = (0, 0);
+            (self.pending_sum_halves, self.pending_weight_halves) = (0, 0);
         }
         expired
     }
@@ -239,16 +244,16 @@ impl Tracker {
 
     /// The mean of the samples that wait for more, if any.
     pub(super) fn waiting(&self) -> Option<Estimate> {
-        let samples = self.pending_count2 as f64 / 2.0;
+        let samples = self.pending_weight_halves as f64 / 2.0;
         (samples > 0.0).then(|| Estimate {
-            latency_ns: self.pending_sum2 as f64 / self.pending_count2 as f64,
+            latency_ns: self.pending_sum_halves as f64 / self.pending_weight_halves as f64,
             samples,
         })
     }
 
     /// Samples that wait for more.
     pub(super) fn pending(&self) -> u32 {
-        u32::try_from(self.pending_count2 / 2).unwrap_or(u32::MAX)
+        u32::try_from(self.pending_weight_halves / 2).unwrap_or(u32::MAX)
     }
 
     /// Requests received per active connection and interval, smoothed.
@@ -339,8 +344,8 @@ mod tests {
     fn interval(tracker: &mut Tracker, now_ns: &mut u64, latency_ns: f64, samples: u64) {
         *now_ns += 100_000_000;
         let reading = Reading {
-            latency_sum2_ns: (latency_ns * 2.0 * samples as f64) as u64,
-            latency_count2: 2 * samples,
+            latency_sum_halves_ns: (latency_ns * 2.0 * samples as f64) as u64,
+            latency_weight_halves: 2 * samples,
             requests: samples,
             active: 1,
         };

@@ -83,7 +83,7 @@ impl Controller {
                 };
                 let excess = latency_ns / lowest.latency_ns - self.params.alpha_high;
                 let part = self.params.step * excess;
-                let take = real.weight * part.min(self.params.take_max);
+                let take = real.weight * part.min(self.params.max_decrease);
                 take.min(real.room_down(&self.params)).max(0.0)
             })
             .collect()

@@ -10,6 +10,19 @@ struct Anchor {
     t: u32,
 }
 
+/// `enum cookie_segment`: what a segment may do to T.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A retransmission, or where it does not matter.
+    Moves,
+    /// New data.
+    Data,
+    /// A bare acknowledgement.
+    Ack,
+    /// The same, from the CPU that takes the connection's segments in.
+    ReceivingAck,
+}
+
 /// `struct cookie_clock`: what one connection's timestamps read. See the C header
 /// for how it runs and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,7 +36,7 @@ pub struct Clock {
     adopted: u8,
     now: Anchor,
     past: Anchor,
-    acked: u32,
+    acked_o: u32,
 }
 
 unsafe extern "C" {
@@ -31,7 +44,7 @@ unsafe extern "C" {
     pub(super) safe fn causeway_cookie_clock_size() -> u32;
     safe fn causeway_cookie_clock_start(clock: &mut Clock, o: u32, t: u32, unit: u32, bits: u32);
     safe fn causeway_cookie_clock_stamp(clock: &mut Clock, o: u32) -> u32;
-    safe fn causeway_cookie_clock_stamp_ack(clock: &mut Clock, o: u32, ack: u32, bare: u32) -> u32;
+    safe fn causeway_cookie_clock_stamp_kind(clock: &mut Clock, o: u32, kind: u32) -> u32;
     safe fn causeway_cookie_clock_lease(clock: &Clock) -> u32;
     safe fn causeway_cookie_clock_resume(clock: &mut Clock, o: u32, t: u32);
     safe fn causeway_cookie_clock_echo(clock: &mut Clock, t: u32, now_o: u32) -> u32;
@@ -52,10 +65,9 @@ impl Clock {
         causeway_cookie_clock_stamp(self, o)
     }
 
-    /// The same for a segment with this acknowledgement number: a bare one that repeats
-    /// the number repeats T.
-    pub fn stamp_ack(&mut self, o: u32, ack: u32, is_bare: bool) -> u32 {
-        causeway_cookie_clock_stamp_ack(self, o, ack, is_bare.into())
+    /// The same, as far as a segment of this kind may move T.
+    pub fn stamp_kind(&mut self, o: u32, kind: Kind) -> u32 {
+        causeway_cookie_clock_stamp_kind(self, o, kind as u32)
     }
 
     /// The T that somebody who runs a copy of the clock may reach; the clock's own where

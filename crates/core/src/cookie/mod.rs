@@ -9,12 +9,11 @@ mod clock;
 mod format;
 pub mod ids;
 mod key;
-pub mod notice;
 pub mod quic;
 #[cfg(test)]
 mod tests;
 
-pub use clock::Clock;
+pub use clock::{Clock, Kind};
 pub use format::{Format, FormatError, Mode};
 pub use key::{Epoch, Key, KeyError, Keys};
 
@@ -30,7 +29,7 @@ const TCP: u8 = 6;
 
 unsafe extern "C" {
     fn causeway_cookie_hash(words: *const u64, count: u32, key: *const u64) -> u64;
-    fn causeway_place_partition(words: *const u64, count: u32, seed: u64, partitions: u32) -> u32;
+    fn causeway_conn_partition(words: *const u64, count: u32, seed: u64, partitions: u32) -> u32;
     safe fn causeway_cookie_encode(hash: u64, epoch: u32, id: u32, format: RawFormat) -> u32;
     safe fn causeway_cookie_decode(hash: u64, cookie: u32, format: RawFormat) -> u32;
     safe fn causeway_cookie_epoch(cookie: u32, format: RawFormat) -> u32;
@@ -79,21 +78,26 @@ impl Tuple {
 
     /// SipHash-2-4 of the tuple as it lies in a flow key.
     pub fn hash(&self, key: &Key) -> u64 {
-        let key = key.words();
-        // SAFETY: `count` words and two of the key are there to read.
-        unsafe { causeway_cookie_hash(self.words.as_ptr(), self.count, key.as_ptr()) }
+        siphash(&self.words[..self.count as usize], key)
     }
 
     /// Which of several partitions of a stateful balancer's places it falls into.
     pub fn partition(&self, seed: u64, partitions: u32) -> u32 {
         // SAFETY: `count` words are there to read.
-        unsafe { causeway_place_partition(self.words.as_ptr(), self.count, seed, partitions) }
+        unsafe { causeway_conn_partition(self.words.as_ptr(), self.count, seed, partitions) }
     }
 
     /// As it lies in a flow key; words that an IPv4 key has not are zero.
     pub fn words(&self) -> &[u64; 5] {
         &self.words
     }
+}
+
+/// SipHash-2-4 of words as they lie in memory.
+pub(crate) fn siphash(words: &[u64], key: &Key) -> u64 {
+    let key = key.words();
+    // SAFETY: `words` and the two of the key are there to read.
+    unsafe { causeway_cookie_hash(words.as_ptr(), words.len() as u32, key.as_ptr()) }
 }
 
 fn octets6(address: IpAddr) -> [u8; 16] {

@@ -220,7 +220,7 @@ impl Model {
     }
 
     fn gap(&self) -> u32 {
-        64.min(((self.mask() + 1) / 256).max(1))
+        256.min(((self.mask() + 1) / 64).max(1))
     }
 
     fn ahead(&self, t: u32, of: u32) -> i32 {
@@ -331,28 +331,56 @@ fn late_stamps_go_back_on_the_same_segment() {
 
 #[test]
 fn bare_acknowledgements_move_the_clock_seldom() {
+    use Kind::{Ack, Data, Moves};
     let mut clock = Clock::start(1000, 5, 1, 16);
-    let data = clock.stamp_ack(1010, 77, false);
-    // Between two CPUs the later may arrive first: PAWS must not see a difference.
-    assert_eq!(clock.stamp_ack(1011, 77, true), data);
-    assert_eq!(clock.stamp_ack(1020, 78, true), data);
-    assert_eq!(clock.stamp_ack(1041, 79, true), data);
-    // After half a gap it moves, by all that has passed; data move it at once.
-    assert_eq!(clock.stamp_ack(1042, 80, true), data + 32);
-    assert_eq!(clock.stamp_ack(1043, 80, false), data + 33);
-    assert_eq!(clock.stamp_ack(1060, 81, true), data + 33);
+    let data = clock.stamp_kind(1010, Data);
+    assert_eq!(clock.stamp_kind(1011, Ack), data);
+    assert_eq!(clock.stamp_kind(1041, Ack), data);
+    // After an eighth of a gap one moves it, by all that has passed; data do at once.
+    assert_eq!(clock.stamp_kind(1042, Ack), data + 32);
+    assert_eq!(clock.stamp_kind(1043, Data), data + 33);
+    assert_eq!(clock.stamp_kind(1060, Ack), data + 33);
+    assert_eq!(clock.stamp_kind(1061, Moves), data + 51);
     // What is echoed is the time of the one that moved it.
     assert_eq!(clock.echo(data + 33, 1070), 1043);
-    // A number that is repeated moves nothing, however long and often; then it is one pause.
-    for o in 2000..4000 {
-        assert_eq!(clock.stamp_ack(o, 81, true), data + 33);
-    }
-    assert_eq!(clock.stamp_ack(4000, 82, true), data + 33 + 64);
+    // After a pause it moves by a gap at most.
+    assert_eq!(clock.stamp_kind(4000, Ack), data + 51 + 256);
     // In microseconds and on a short ring the same.
     let mut clock = Clock::start(1_000_000, 5, 1000, 20);
-    let data = clock.stamp_ack(1_000_000, 1, false);
-    assert_eq!(clock.stamp_ack(1_007_999, 2, true), data);
-    assert_eq!(clock.stamp_ack(1_008_000, 3, true), data + 8);
+    let data = clock.stamp_kind(1_000_000, Moves);
+    assert_eq!(clock.stamp_kind(1_007_999, Ack), data);
+    assert_eq!(clock.stamp_kind(1_008_000, Ack), data + 8);
+}
+
+#[test]
+fn nothing_that_waits_on_the_receiving_cpu_is_overtaken() {
+    use Kind::{Ack, Data, Moves, ReceivingAck};
+    for unit in [1, 1000] {
+        let start = u32::MAX - 500 * u32::from(unit); // through the wrap
+        let at = |ms: u32| start.wrapping_add(ms * u32::from(unit));
+        let mut clock = Clock::start(start, 5, unit, 16);
+        let first = clock.stamp_kind(at(10), Data);
+        // An upload: the receiving CPU acknowledges some, the application's the others.
+        for ms in 11..265 {
+            assert_eq!(clock.stamp_kind(at(ms), Ack), first);
+            assert_eq!(clock.stamp_kind(at(ms), ReceivingAck), first);
+            assert_eq!(clock.stamp_kind(at(ms), Data), first);
+        }
+        // Once in a gap it moves, behind the others of the same CPU.
+        assert_eq!(clock.stamp_kind(at(266), Ack), first);
+        let moved = clock.stamp_kind(at(266), ReceivingAck);
+        assert_eq!(moved, first + 256);
+        assert_eq!(clock.stamp_kind(at(266), Ack), moved);
+        assert_eq!(clock.echo(moved, at(267)), at(266));
+        // A retransmission has an echo of its own.
+        let again = clock.stamp_kind(at(269), Moves);
+        assert_eq!(again, moved + 3);
+        assert_eq!(clock.echo(again, at(270)), at(269));
+        // Some milliseconds after the last of the receiving CPU all may move it.
+        assert_eq!(clock.stamp_kind(at(269), Data), again);
+        assert_eq!(clock.stamp_kind(at(270), Data), again + 1);
+        assert_eq!(clock.stamp_kind(at(302), Ack), again + 33);
+    }
 }
 
 proptest! {

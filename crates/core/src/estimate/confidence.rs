@@ -16,7 +16,7 @@ const BOUNDS_LOW: u64 = 10;
 /// One word for how far to trust an estimate, ordered from worst to best.
 ///
 /// How often estimates of each grade are within 10 % of what the clients
-/// measured, by workload, stands in `docs/accuracy.md`.
+/// measured, by workload, stands in `docs/design/accuracy.md`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Quality {
     /// Not one whole sample: there is no estimate.
@@ -27,19 +27,19 @@ pub enum Quality {
     Low,
     /// Too few samples to average out that one request of the window is
     /// mistaken for another now and then.
-    Fair,
+    Medium,
     /// Eight samples or more for each request that the client keeps outstanding,
     /// none of them an upper bound.
     High,
 }
 
 impl Quality {
-    /// The word for it in output: `none`, `low`, `fair`, `high`.
+    /// The word for it in output: `none`, `low`, `medium`, `high`.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::Low => "low",
-            Self::Fair => "fair",
+            Self::Medium => "medium",
             Self::High => "high",
         }
     }
@@ -69,10 +69,10 @@ impl Confidence {
         let many = MANY_PER_REQUEST * u64::from(tally.window.max(1));
         let quality = if samples == 0 {
             Quality::None
-        } else if samples < FEW || tally.bound2 * 100 >= tally.count2 * BOUNDS_LOW {
+        } else if samples < FEW || tally.bound_halves * 100 >= tally.weight_halves * BOUNDS_LOW {
             Quality::Low
-        } else if samples < many || tally.bound2 > 0 {
-            Quality::Fair
+        } else if samples < many || tally.bound_halves > 0 {
+            Quality::Medium
         } else {
             Quality::High
         };
@@ -90,9 +90,9 @@ mod tests {
 
     fn grade(samples: u64, bounds: u64, window: u8) -> Quality {
         let tally = Tally {
-            sum2_ns: 2 * samples * 1_000_000,
-            count2: 2 * samples,
-            bound2: 2 * bounds,
+            sum_halves_ns: 2 * samples * 1_000_000,
+            weight_halves: 2 * samples,
+            bound_halves: 2 * bounds,
             window,
         };
         tally.confidence().quality
@@ -101,9 +101,9 @@ mod tests {
     #[test]
     fn too_few_samples_give_none_and_no_mean() {
         let half = Tally {
-            sum2_ns: 5_000,
-            count2: 1,
-            bound2: 0,
+            sum_halves_ns: 5_000,
+            weight_halves: 1,
+            bound_halves: 0,
             window: 4,
         };
         assert_eq!(half.mean_ns(), None);
@@ -115,11 +115,11 @@ mod tests {
     fn grades_follow_samples_window_and_bounds() {
         assert_eq!(grade(1, 0, 1), Quality::Low);
         assert_eq!(grade(4, 0, 1), Quality::Low);
-        assert_eq!(grade(5, 0, 1), Quality::Fair);
+        assert_eq!(grade(5, 0, 1), Quality::Medium);
         assert_eq!(grade(8, 0, 1), Quality::High);
-        assert_eq!(grade(8, 0, 4), Quality::Fair);
+        assert_eq!(grade(8, 0, 4), Quality::Medium);
         assert_eq!(grade(32, 0, 4), Quality::High);
-        assert_eq!(grade(32, 1, 4), Quality::Fair);
+        assert_eq!(grade(32, 1, 4), Quality::Medium);
         assert_eq!(grade(32, 4, 4), Quality::Low);
         assert_eq!(grade(1000, 0, 0), Quality::High);
     }
@@ -127,12 +127,12 @@ mod tests {
     #[test]
     fn a_sum_of_flows_has_the_largest_window() {
         let mut sum = Tally {
-            count2: 10,
+            weight_halves: 10,
             window: 2,
             ..Tally::default()
         };
         sum.merge(&Tally {
-            count2: 10,
+            weight_halves: 10,
             window: 6,
             ..Tally::default()
         });

@@ -110,12 +110,12 @@ pub struct Sample {
     /// The time that they belong to; it decides the epoch. Nanoseconds.
     pub when_ns: u64,
     /// Sum of the latencies times their weight in halves. Nanoseconds.
-    pub sum2_ns: u64,
+    pub sum_halves_ns: u64,
     /// Sum of the weights in halves. 0: no sample.
-    pub count2: u32,
-    /// How much of `count2` are upper bounds: the client may have been idle for
+    pub weight_halves: u32,
+    /// How much of `weight_halves` are upper bounds: the client may have been idle for
     /// a part of that time.
-    pub bound2: u16,
+    pub bound_halves: u16,
     /// Requests that the client keeps outstanding at most, as inferred so far;
     /// 0 where the estimator does not know.
     pub window: u8,
@@ -125,7 +125,7 @@ pub struct Sample {
 impl Sample {
     /// Their mean latency in nanoseconds; `None` where there is no sample.
     pub fn mean_ns(&self) -> Option<f64> {
-        (self.count2 > 0).then(|| self.sum2_ns as f64 / f64::from(self.count2))
+        (self.weight_halves > 0).then(|| self.sum_halves_ns as f64 / f64::from(self.weight_halves))
     }
 }
 
@@ -140,7 +140,7 @@ impl Samples {
     /// The groups that hold samples.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = &Sample> {
-        self.group.iter().filter(|sample| sample.count2 > 0)
+        self.group.iter().filter(|sample| sample.weight_halves > 0)
     }
 }
 
@@ -151,12 +151,12 @@ const _: () = assert!(size_of::<Samples>() == 48);
 /// The sum of many samples, of an epoch, a flow or a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// As [`Sample::sum2_ns`].
-    pub sum2_ns: u64,
-    /// As [`Sample::count2`].
-    pub count2: u64,
-    /// As [`Sample::bound2`].
-    pub bound2: u64,
+    /// As [`Sample::sum_halves_ns`].
+    pub sum_halves_ns: u64,
+    /// As [`Sample::weight_halves`].
+    pub weight_halves: u64,
+    /// As [`Sample::bound_halves`].
+    pub bound_halves: u64,
     /// The largest [`Sample::window`].
     pub window: u8,
 }
@@ -165,28 +165,32 @@ impl Tally {
     /// Adds a sample.
     #[inline]
     pub fn add(&mut self, sample: &Sample) {
-        self.sum2_ns = self.sum2_ns.saturating_add(sample.sum2_ns);
-        self.count2 = self.count2.saturating_add(u64::from(sample.count2));
-        self.bound2 = self.bound2.saturating_add(u64::from(sample.bound2));
+        self.sum_halves_ns = self.sum_halves_ns.saturating_add(sample.sum_halves_ns);
+        self.weight_halves = self
+            .weight_halves
+            .saturating_add(u64::from(sample.weight_halves));
+        self.bound_halves = self
+            .bound_halves
+            .saturating_add(u64::from(sample.bound_halves));
         self.window = self.window.max(sample.window);
     }
 
     /// Adds another sum.
     pub fn merge(&mut self, other: &Self) {
-        self.sum2_ns = self.sum2_ns.saturating_add(other.sum2_ns);
-        self.count2 = self.count2.saturating_add(other.count2);
-        self.bound2 = self.bound2.saturating_add(other.bound2);
+        self.sum_halves_ns = self.sum_halves_ns.saturating_add(other.sum_halves_ns);
+        self.weight_halves = self.weight_halves.saturating_add(other.weight_halves);
+        self.bound_halves = self.bound_halves.saturating_add(other.bound_halves);
         self.window = self.window.max(other.window);
     }
 
     /// Whole samples; a lone half does not count.
     pub fn samples(&self) -> u64 {
-        self.count2 / 2
+        self.weight_halves / 2
     }
 
     /// Mean latency in nanoseconds, from at least one whole sample.
     pub fn mean_ns(&self) -> Option<f64> {
-        (self.count2 >= 2).then(|| self.sum2_ns as f64 / self.count2 as f64)
+        (self.weight_halves >= 2).then(|| self.sum_halves_ns as f64 / self.weight_halves as f64)
     }
 
     /// How far to trust [`Tally::mean_ns`].

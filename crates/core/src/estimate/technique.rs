@@ -73,8 +73,8 @@ pub(super) fn known(latency_ns: u64, when_ns: u64) -> Samples {
 pub(super) fn several(sum_ns: u64, count: u32, when_ns: u64) -> Samples {
     let sample = Sample {
         when_ns,
-        sum2_ns: sum_ns.saturating_mul(2),
-        count2: count * 2,
+        sum_halves_ns: sum_ns.saturating_mul(2),
+        weight_halves: count * 2,
         ..Sample::default()
     };
     Samples {

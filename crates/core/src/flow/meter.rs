@@ -360,7 +360,7 @@ impl Epochs {
     fn add_elsewhere(&mut self, sample: &Sample, epoch_ns: u64) -> Option<(u64, Tally)> {
         let start = sample.when_ns - sample.when_ns % epoch_ns;
         if start < self.newer.0 {
-            if self.older.1.count2 == 0 {
+            if self.older.1.weight_halves == 0 {
                 self.older.0 = start;
             }
             self.older.1.add(sample);

@@ -19,7 +19,6 @@ mod observe;
 mod pace;
 mod pairs;
 mod selectors;
-pub mod study;
 
 pub use decades::{DECADES, Decade, decades};
 pub use latencies::{Latencies, Summary};

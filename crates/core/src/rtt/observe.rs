@@ -277,7 +277,7 @@ impl State {
 fn each(samples: &Samples, mut tell: impl FnMut(u64, u32)) {
     for sample in samples.iter() {
         if let Some(ns) = sample.mean_ns() {
-            tell(ns as u64, (sample.count2 / 2).max(1));
+            tell(ns as u64, (sample.weight_halves / 2).max(1));
         }
     }
 }

@@ -24,7 +24,6 @@
 
 mod load;
 mod maglev;
-pub mod report;
 mod size;
 #[cfg(test)]
 mod tests;

@@ -273,8 +273,8 @@ impl Simulation<'_> {
         let latency = now - sent_ns;
         self.outcome.requests.push((sent_ns, server, latency));
         let reading = &mut self.servers[server].reading;
-        reading.latency_sum2_ns += 2 * latency;
-        reading.latency_count2 += 2;
+        reading.latency_sum_halves_ns += 2 * latency;
+        reading.latency_weight_halves += 2;
         let next = now.max(sent_ns + self.scenario.pace_ns) + self.uniform_ns(MS);
         self.at(next, Event::Send { connection });
     }

@@ -26,9 +26,9 @@ proptest! {
             }
             let readings: Vec<Reading> = interval
                 .iter()
-                .map(|&(sum, count2, requests, active)| Reading {
-                    latency_sum2_ns: u64::from(sum) * count2,
-                    latency_count2: count2,
+                .map(|&(sum, weight_halves, requests, active)| Reading {
+                    latency_sum_halves_ns: u64::from(sum) * weight_halves,
+                    latency_weight_halves: weight_halves,
                     requests,
                     active,
                 })
@@ -93,6 +93,6 @@ fn a_switch_of_law_goes_on_with_weights_and_latencies() {
     assert_eq!(decision.law, Law::Equalise);
     assert!(decision.reals[0].samples > 500.0);
     // One step from there, not from the configured weight.
-    let step = 3.0 * Params::default().gain_cap;
+    let step = 3.0 * Params::default().max_increase;
     assert!(decision.reals[0].weight <= before + step + 1e-9);
 }

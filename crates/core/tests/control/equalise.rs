@@ -17,7 +17,7 @@ fn equalising_goes_by_what_reals_can_do() {
     for interval in 0..30 {
         let factor = if interval % 2 == 0 { 1.06 } else { 0.94 };
         let wavering = readings.map(|of| Reading {
-            latency_sum2_ns: (of.latency_sum2_ns as f64 * factor) as u64,
+            latency_sum_halves_ns: (of.latency_sum_halves_ns as f64 * factor) as u64,
             ..of
         });
         decision = hold(&mut controller, &mut now, &wavering, 1);
@@ -42,7 +42,7 @@ fn equalising_goes_by_what_reals_can_do() {
 
 /// Four queues whose latency follows their load at once, one with half the capacity:
 /// weights go to the capacities and stay. (Near saturation, where one step of a weight fills
-/// what is left of a queue, they go round between 0.3 and 0.6: docs/control.md.)
+/// what is left of a queue, they go round between 0.3 and 0.6: docs/explanation/steering.md.)
 #[test]
 fn equalising_does_not_ring_where_latency_follows_load() {
     let capacity = [60.0, 120.0, 120.0, 120.0];

@@ -38,8 +38,8 @@ fn members(configured: &[f64]) -> Vec<Member> {
 /// `samples` responses of `latency_ms`, as many requests, ten connections.
 fn reading(latency_ms: f64, samples: u64) -> Reading {
     Reading {
-        latency_sum2_ns: (2.0 * latency_ms * 1e6) as u64 * samples,
-        latency_count2: 2 * samples,
+        latency_sum_halves_ns: (2.0 * latency_ms * 1e6) as u64 * samples,
+        latency_weight_halves: 2 * samples,
         requests: samples,
         active: 10,
     }

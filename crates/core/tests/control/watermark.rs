@@ -17,7 +17,7 @@ fn a_slow_real_gives_in_proportion_to_its_latency_and_weight() {
     let params = Params::default();
     assert!((first(10.0) - 0.5 * params.step).abs() < 1e-9);
     assert!((first(20.0) - 2.5 * params.step).abs() < 1e-9);
-    assert!((first(5000.0) - params.take_max).abs() < 1e-9);
+    assert!((first(5000.0) - params.max_decrease).abs() < 1e-9);
     assert_eq!(first(7.0), 0.0);
 }
 

@@ -16,10 +16,10 @@ const EPOCH_NS: u64 = 200_000_000;
 /// Half-sample sums by epoch.
 pub type Epochs = BTreeMap<u64, (u64, u64)>;
 
-fn add(epochs: &mut Epochs, when_ns: u64, sum2: u64, count2: u64) {
+fn add(epochs: &mut Epochs, when_ns: u64, sum_halves: u64, weight_halves: u64) {
     let epoch = epochs.entry(when_ns / EPOCH_NS).or_default();
-    epoch.0 += sum2;
-    epoch.1 += count2;
+    epoch.0 += sum_halves;
+    epoch.1 += weight_halves;
 }
 
 pub fn by_the_c(packets: &[Packet]) -> Epochs {
@@ -31,8 +31,8 @@ pub fn by_the_c(packets: &[Packet]) -> Epochs {
         add(
             &mut epochs,
             sample.when_ns,
-            sample.sum2_ns,
-            u64::from(sample.count2),
+            sample.sum_halves_ns,
+            u64::from(sample.weight_halves),
         );
     }
     epochs
@@ -43,8 +43,8 @@ pub fn by_the_oracle(packets: &[Packet]) -> Epochs {
     packets.iter().for_each(|p| oracle.packet(p));
     oracle.finish(packets[0].proto == Packet::TCP);
     let mut epochs = Epochs::new();
-    for (when, sum2, count2) in oracle.committed {
-        add(&mut epochs, when, sum2, count2);
+    for (when, sum_halves, weight_halves) in oracle.committed {
+        add(&mut epochs, when, sum_halves, weight_halves);
     }
     epochs
 }
@@ -122,11 +122,15 @@ fn nonsense_neither_crashes_nor_gives_absurd_latencies() {
     for _ in 0..200 {
         let packets = nonsense(&mut rng, 1_700_000_000_000_000_000, 2_000);
         let first = packets.iter().map(|p| p.t_ns).min().expect("packets");
-        for (epoch, (sum2, count2)) in by_the_c(&packets) {
+        for (epoch, (sum_halves, weight_halves)) in by_the_c(&packets) {
             assert!(epoch >= first / EPOCH_NS);
-            assert!(count2 > 0);
+            assert!(weight_halves > 0);
             // The ring holds 258 s; requests may come up to 69 s after their burst's start.
-            assert!(sum2 / count2 < 327_000_000_000, "{} ns", sum2 / count2);
+            assert!(
+                sum_halves / weight_halves < 327_000_000_000,
+                "{} ns",
+                sum_halves / weight_halves
+            );
         }
     }
 }

@@ -208,7 +208,7 @@ fn a_request_lost_on_its_way_is_as_old_as_the_clients_timer() {
     let off = off_pct(&tally, (61.0 * 2.0 + lost_ms) / 64.0);
     assert!(off.abs() < 1.0, "{off} %");
     // That the client was idle for just that long cannot be ruled out.
-    assert_eq!((tally.samples(), tally.bound2), (64, 2 * 3));
+    assert_eq!((tally.samples(), tally.bound_halves), (64, 2 * 3));
 }
 
 #[test]
@@ -216,5 +216,5 @@ fn a_client_that_pauses_for_any_time_is_idle_also_for_200_ms() {
     let tally = with_pauses(&[330, 90, 204, 120, 203, 700]);
     let off = off_pct(&tally, 2.0);
     assert!(off.abs() < 1.0, "{off} %");
-    assert_eq!(tally.bound2, 0);
+    assert_eq!(tally.bound_halves, 0);
 }

@@ -97,7 +97,10 @@ fn gaps_beyond_the_last_mode_are_discarded_and_counted() {
     assert_eq!(flow.discarded(), 2);
     let samples = flow.end_epoch();
     let first = samples.iter().next().expect("an estimate");
-    assert_eq!((first.sum2_ns, first.count2), (2 * 400 * US, 2));
+    assert_eq!(
+        (first.sum_halves_ns, first.weight_halves),
+        (2 * 400 * US, 2)
+    );
 }
 
 #[test]
@@ -119,7 +122,10 @@ fn only_gaps_after_a_packet_below_the_mtu_separate_batches() {
         let mut flow = Modes::new(config);
         packets.iter().for_each(|p| flow.packet(p));
         let samples = flow.end_epoch();
-        samples.iter().next().map(|s| (s.sum2_ns / 2, s.count2 / 2))
+        samples
+            .iter()
+            .next()
+            .map(|s| (s.sum_halves_ns / 2, s.weight_halves / 2))
     };
     assert_eq!(estimate(1500), Some((2 * 200 * US, 2)));
     assert_eq!(estimate(0), Some((2 * 200 * US + 6 * 300 * US, 6)));
@@ -135,7 +141,7 @@ fn an_epoch_forgets_its_modes_but_not_its_last_packet() {
     flow.packet(&datagram(5 * MS, 200));
     let samples = flow.end_epoch();
     let first = samples.iter().next().expect("an estimate");
-    assert_eq!((first.when_ns, first.sum2_ns), (5 * MS, 6 * MS));
+    assert_eq!((first.when_ns, first.sum_halves_ns), (5 * MS, 6 * MS));
 }
 
 #[test]
@@ -152,7 +158,7 @@ fn fixed_gap_gives_the_time_between_batches() {
         seen.extend(
             samples
                 .iter()
-                .map(|s| (s.when_ns - MS, s.sum2_ns / 2, s.count2)),
+                .map(|s| (s.when_ns - MS, s.sum_halves_ns / 2, s.weight_halves)),
         );
     }
     let expected: Vec<_> = [(1000, 1000), (3000, 2000), (104_000, 1000)]
@@ -167,7 +173,7 @@ fn fixed_gap_does_not_see_pure_acks() {
     flow.packet(&tcp_request(MS, 1, 100, 1));
     flow.packet(&tcp_ack(3 * MS, 101, 1001));
     let samples = flow.packet(&tcp_request(4 * MS, 101, 100, 1001));
-    assert_eq!(samples.iter().next().map(|s| s.sum2_ns), Some(6 * MS));
+    assert_eq!(samples.iter().next().map(|s| s.sum_halves_ns), Some(6 * MS));
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn samples(packets: &[Packet]) -> Vec<(f64, u32)> {
     packets
         .iter()
         .flat_map(|p| flow.packet(p).iter().copied().collect::<Vec<_>>())
-        .filter_map(|s| Some((s.mean_ns()? / MS as f64, s.count2)))
+        .filter_map(|s| Some((s.mean_ns()? / MS as f64, s.weight_halves)))
         .collect()
 }
 
@@ -84,10 +84,13 @@ fn the_oracle_measures_uploads_alike() {
             c.keys().collect::<Vec<_>>(),
             oracle.keys().collect::<Vec<_>>()
         );
-        for (epoch, (sum2, count2)) in c {
-            let (oracle_sum2, oracle_count2) = oracle[&epoch];
-            assert_eq!(count2, oracle_count2, "{segments} segments of {len} bytes");
-            let off = sum2.abs_diff(oracle_sum2) / count2;
+        for (epoch, (sum_halves, weight_halves)) in c {
+            let (oracle_sum_halves, oracle_weight_halves) = oracle[&epoch];
+            assert_eq!(
+                weight_halves, oracle_weight_halves,
+                "{segments} segments of {len} bytes"
+            );
+            let off = sum_halves.abs_diff(oracle_sum_halves) / weight_halves;
             assert!(
                 off < 131_072,
                 "{segments} segments of {len} bytes: {off} ns"

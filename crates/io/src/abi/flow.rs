@@ -51,7 +51,7 @@ plain! {
         /// Zero.
         pad: u8,
         /// What its timestamps end in, in stateful mode.
-        word: u16,
+        token: u16,
         /// Packets after the SYN, in stateful mode.
         packets: u32,
         /// Zero.
@@ -59,17 +59,17 @@ plain! {
         /// The estimator's state, `struct wc_state`.
         chain: [u64; 16],
     }
-    /// One cache line for 16 flows, see `bpf/lib/table.h`.
+    /// One cache line for 16 flows, see `bpf/lb/flow_table.h`.
     "flow_bucket" FlowBucket {
-        /// Fingerprint and standing of each.
-        word: [u32; 16],
+        /// Fingerprint and age class of each.
+        tag: [u32; 16],
     }
-    /// Entry of a server's `word_events`.
-    "word_event" WordEvent {
+    /// Entry of a server's `token_events`.
+    "token_event" TokenEvent {
         /// Client to VIP; IPv4 as IPv4-mapped.
         key: FlowKey6,
         /// What its timestamps end in.
-        word: u32,
+        token: u32,
         /// 0: it has ended.
         opened: u32,
     }

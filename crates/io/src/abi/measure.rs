@@ -49,11 +49,11 @@ plain! {
         /// The epoch that the sums are of: time / length of an epoch.
         epoch: u64,
         /// Sum of latency samples in half samples, ns.
-        sum2_ns: u64,
+        sum_halves_ns: u64,
         /// Number of half samples.
-        count2: u64,
-        /// How much of `count2` are upper bounds only.
-        bound2: u32,
+        weight_halves: u64,
+        /// How much of `weight_halves` are upper bounds only.
+        bound_halves: u32,
         /// The largest window of requests inferred; 0: unknown.
         window: u8,
         /// Zero.
@@ -66,11 +66,11 @@ plain! {
         /// Time / length of an epoch.
         epoch: u64,
         /// Sum of latency samples in half samples, ns.
-        sum2_ns: u64,
+        sum_halves_ns: u64,
         /// Number of half samples.
-        count2: u64,
-        /// How much of `count2` are upper bounds only.
-        bound2: u32,
+        weight_halves: u64,
+        /// How much of `weight_halves` are upper bounds only.
+        bound_halves: u32,
         /// The largest window of requests inferred; 0: unknown.
         window: u8,
         /// Which of the meter's estimators, in their order.

@@ -9,9 +9,9 @@
 mod cookie;
 mod flow;
 mod measure;
+mod mirror;
 mod real;
 mod syn;
-mod tap;
 mod vip;
 
 use std::net::{IpAddr, Ipv6Addr};
@@ -20,9 +20,9 @@ use std::ptr;
 pub use cookie::*;
 pub use flow::*;
 pub use measure::*;
+pub use mirror::*;
 pub use real::*;
 pub use syn::*;
-pub use tap::*;
 pub use vip::*;
 
 /// What XDP does with a packet after a verdict.
@@ -161,7 +161,7 @@ mod tests {
             measure::layouts(),
             real::layouts(),
             syn::layouts(),
-            tap::layouts(),
+            mirror::layouts(),
             vip::layouts(),
         ];
         for (name, size, fields) in mirrors.into_iter().flatten() {

@@ -62,9 +62,9 @@ plain! {
         /// Data packets that start a burst or follow a short one.
         requests: u64,
         /// Sum of latency samples in half samples, ns.
-        latency_sum2_ns: u64,
+        latency_sum_halves_ns: u64,
         /// Number of half samples.
-        latency_count2: u64,
+        latency_weight_halves: u64,
         /// Packet time of the last sample, ns.
         latency_at_ns: u64,
     }
@@ -92,10 +92,10 @@ plain! {
         hash_key: [u64; 2],
         /// Of this balancer's flow table alone.
         table_seed: u64,
-        /// Source of IP-in-IP headers that end in a connection's word; 0: none.
-        word4_be: [u8; 4],
+        /// Source of IP-in-IP headers that end in a connection's token; 0: none.
+        token4_be: [u8; 4],
         /// The same for outer IPv6 headers.
-        word6_be: [u8; 16],
+        token6_be: [u8; 16],
         /// Another one after each change of a VIP: CPUs keep copies.
         vips_version: u32,
         /// Own IPv4 address where tunnels of a first tier end; 0: none do.

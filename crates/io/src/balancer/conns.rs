@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! User space's half of stateful mode (`bpf/lib/conn.h`): it hands free places to
+//! User space's half of stateful mode (`bpf/lb/conn_table.h`): it hands free slots to
 //! the CPUs, and takes back those of connections that have ended.
 //!
 //! Nothing here is called for a packet. Both arrays are mapped into memory. The
@@ -13,13 +13,13 @@ use std::time::Duration;
 use causeway_core::cookie::Tuple;
 
 use super::RealId;
-use super::directory::PlaceRoute;
+use super::directory::SlotRoute;
 use crate::abi::{self, c};
 use crate::error::Result;
 use crate::mapped::{Mapped, Shared};
 
-/// Bits of the word that a client echoes, second-tier bits included.
-const WORD_BITS: u32 = c::CONN_WORD_BITS;
+/// Bits of the token that a client echoes, second-tier bits included.
+const TOKEN_BITS: u32 = c::CONN_TOKEN_BITS;
 /// Entries of a ring.
 const RING: u32 = c::CONN_RING;
 
@@ -29,7 +29,7 @@ struct Slot {
     key: [AtomicU64; 5],
     /// Real, its generation, VIP.
     route: AtomicU64,
-    /// Sequence number of the SYN, bits, word.
+    /// Sequence number of the SYN, bits, token.
     opening: AtomicU64,
     /// Packets after the SYN, and the time of the last.
     traffic: AtomicU64,
@@ -37,7 +37,7 @@ struct Slot {
     _chain: [u64; 16],
 }
 
-/// A `struct conn_ring`.
+/// A `struct conn_free_ring`.
 #[repr(C)]
 struct Ring {
     head: AtomicU32,
@@ -54,22 +54,22 @@ unsafe impl Shared for Slot {}
 unsafe impl Shared for Ring {}
 const _: () = assert!(size_of::<Slot>() == size_of::<abi::Flow>());
 
-/// How many places there are, and who else gives out words; by default there is no
+/// How many slots there are, and who else gives out tokens; by default there is no
 /// stateful mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnLayout {
-    /// Places wanted; rounded up to whole partitions. 0: no stateful mode.
+    /// Slots wanted; rounded up to whole partitions. 0: no stateful mode.
     pub connections: u32,
-    /// How many bits of a word name the second-tier balancer; 0 without one.
+    /// How many bits of a token name the second-tier balancer; 0 without one.
     pub tier_bits: u8,
     /// This balancer's number among them.
     pub tier: u8,
 }
 
 impl ConnLayout {
-    /// Places of one partition.
+    /// Slots of one partition.
     pub fn partition_size(&self) -> u32 {
-        1 << (WORD_BITS - u32::from(self.tier_bits))
+        1 << (TOKEN_BITS - u32::from(self.tier_bits))
     }
 
     /// Partitions, each with indices of its own; 0 without stateful mode.
@@ -78,9 +78,9 @@ impl ConnLayout {
     }
 }
 
-/// How long a place is kept for a connection that is silent.
+/// How long a slot is kept for a connection that is silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct ConnTimeouts {
     /// After its SYN, before anything else has come.
     pub half_open: Duration,
     /// After the client has ended it.
@@ -89,7 +89,7 @@ pub struct Patience {
     pub open: Duration,
 }
 
-impl Default for Patience {
+impl Default for ConnTimeouts {
     /// 30 s, 60 s (TIME_WAIT), one hour.
     fn default() -> Self {
         Self {
@@ -100,11 +100,11 @@ impl Default for Patience {
     }
 }
 
-/// A connection in its place.
+/// A connection in its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
-    /// Its place; given to another one only after this has ended.
-    pub place: u32,
+    /// Its slot; given to another one only after this has ended.
+    pub slot: u32,
     /// The client.
     pub client: SocketAddr,
     /// The VIP.
@@ -117,37 +117,37 @@ pub struct Connection {
     pub closed: bool,
 }
 
-/// What became of a connection that another balancer had in a place.
+/// What became of a connection that another balancer had in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Adopted {
-    /// It is in its place now.
+    /// It is in its slot now.
     Placed,
     /// It was there already.
     Known,
-    /// The place is another connection's, or on its way to one; or the word names no
-    /// place of this balancer's.
+    /// The slot is another connection's, or on its way to one; or the token names no
+    /// slot of this balancer's.
     Taken,
 }
 
 /// What a sweep did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Places looked at.
+    /// Slots looked at.
     pub seen: u32,
     /// Of them, in use.
     pub used: u32,
-    /// Places taken back.
+    /// Slots taken back.
     pub freed: u32,
 }
 
-/// When a place last changed.
+/// When a slot last changed.
 #[derive(Clone, Copy, Default)]
 struct Age {
     traffic: u32,
     since_ms: u32,
 }
 
-/// The places of all connections. One per balancer: it is what the rings' other side
+/// The slots of all connections. One per balancer: it is what the rings' other side
 /// relies on.
 pub struct ConnTable {
     slots: Mapped<Slot>,
@@ -160,7 +160,7 @@ pub struct ConnTable {
 }
 
 impl ConnTable {
-    /// Wraps the arrays and finds out which places are free: whatever is neither in
+    /// Wraps the arrays and finds out which slots are free: whatever is neither in
     /// use nor in a ring, as after a predecessor that was killed half-way. CPUs get
     /// theirs by [`ConnTable::top_up`].
     pub fn new(
@@ -202,13 +202,13 @@ impl ConnTable {
         self.reserve = taken.chunks(size).map(free).collect();
     }
 
-    /// How many places there are.
-    pub fn places(&self) -> usize {
+    /// How many slots there are.
+    pub fn slots(&self) -> usize {
         self.slots.len()
     }
 
     /// Fills the CPUs' rings from the reserve, the emptiest first. To be called often:
-    /// a ring holds 1024 places of a partition, and a CPU without any goes on by the
+    /// a ring holds 1024 slots of a partition, and a CPU without any goes on by the
     /// flow table.
     pub fn top_up(&mut self) {
         let partitions = self.reserve.len().max(1);
@@ -233,22 +233,22 @@ impl ConnTable {
         }
     }
 
-    /// Looks at the next `count` places and takes back those that have been silent for
-    /// longer than `patience`. `now` is on any clock that does not go back.
-    pub fn sweep(&mut self, now: Duration, count: usize, patience: &Patience) -> Swept {
+    /// Looks at the next `count` slots and takes back those that have been silent for
+    /// longer than `timeouts`. `now` is on any clock that does not go back.
+    pub fn sweep(&mut self, now: Duration, count: usize, timeouts: &ConnTimeouts) -> Swept {
         let now_ms = now.as_millis() as u32;
         let mut swept = Swept::default();
         for _ in 0..count.min(self.slots.len()) {
-            let place = self.cursor;
-            self.cursor = (place + 1) % self.slots.len();
+            let number = self.cursor;
+            self.cursor = (number + 1) % self.slots.len();
             swept.seen += 1;
-            let Some(slot) = self.slots.get(place).filter(|slot| slot.in_use()) else {
-                self.ages[place] = Age::default();
+            let Some(slot) = self.slots.get(number).filter(|slot| slot.in_use()) else {
+                self.ages[number] = Age::default();
                 continue;
             };
             swept.used += 1;
             let traffic = slot.packets();
-            let age = &mut self.ages[place];
+            let age = &mut self.ages[number];
             if age.since_ms == 0 || age.traffic != traffic {
                 *age = Age {
                     traffic,
@@ -258,63 +258,63 @@ impl ConnTable {
             }
             let silent = Duration::from_millis(now_ms.wrapping_sub(age.since_ms).into());
             let limit = match (slot.closed(), traffic) {
-                (true, _) => patience.closed,
-                (false, 0) => patience.half_open,
-                (false, _) => patience.open,
+                (true, _) => timeouts.closed,
+                (false, 0) => timeouts.half_open,
+                (false, _) => timeouts.open,
             };
             if silent >= limit {
-                self.free(place);
+                self.free(number);
                 swept.freed += 1;
             }
         }
         swept
     }
 
-    /// Takes a place back at once, if it still is this connection's: the server has
+    /// Takes a slot back at once, if it still is this connection's: the server has
     /// seen the end of it in both directions.
     pub fn release(&mut self, connection: &Connection) -> bool {
-        let held = self.connection(connection.place);
+        let held = self.connection(connection.slot);
         let same =
             |held: Connection| held.client == connection.client && held.vip == connection.vip;
         let ours = held.is_some_and(same);
         if ours {
-            self.free(connection.place as usize);
+            self.free(connection.slot as usize);
         }
         ours
     }
 
-    /// The place of a connection that has this word, by its tuple.
-    pub fn find(&self, client: SocketAddr, vip: SocketAddr, word: u16) -> Option<Connection> {
-        let index = self.index_of(word)?;
+    /// The slot of a connection that has this token, by its tuple.
+    pub fn find(&self, client: SocketAddr, vip: SocketAddr, token: u16) -> Option<Connection> {
+        let index = self.index_of(token)?;
         let size = self.layout.partition_size();
-        let places = (0..self.layout.partitions()).map(|partition| partition * size + index);
-        let mut found = places.filter_map(|place| self.connection(place));
+        let numbers = (0..self.layout.partitions()).map(|partition| partition * size + index);
+        let mut found = numbers.filter_map(|number| self.connection(number));
         found.find(|held| held.client == client && held.vip == vip)
     }
 
-    /// The index within a partition that a word names; `None` for one of another
+    /// The index within a partition that a token names; `None` for one of another
     /// second-tier balancer.
-    fn index_of(&self, word: u16) -> Option<u32> {
-        let (word, size) = (u32::from(word), self.layout.partition_size());
-        (word / size == u32::from(self.layout.tier)).then_some(word % size)
+    fn index_of(&self, token: u16) -> Option<u32> {
+        let (token, size) = (u32::from(token), self.layout.partition_size());
+        (token / size == u32::from(self.layout.tier)).then_some(token % size)
     }
 
-    /// Puts a connection that another balancer gave `word` into the place that it names
-    /// here. `seed` is [`super::Directory::place_seed`].
+    /// Puts a connection that another balancer gave `token` into the slot that it names
+    /// here. `seed` is [`super::Directory::slot_seed`].
     pub fn adopt(
         &mut self,
         seed: u64,
         (client, vip): (SocketAddr, SocketAddr),
-        word: u16,
-        route: &PlaceRoute,
+        token: u16,
+        route: &SlotRoute,
     ) -> Adopted {
-        let Some(index) = self.index_of(word) else {
+        let Some(index) = self.index_of(token) else {
             return Adopted::Taken;
         };
         let tuple = Tuple::tcp(client, vip);
         let partition = tuple.partition(seed, self.layout.partitions());
-        let place = partition * self.layout.partition_size() + index;
-        if let Some(held) = self.connection(place) {
+        let number = partition * self.layout.partition_size() + index;
+        if let Some(held) = self.connection(number) {
             return match held.client == client && held.vip == vip {
                 true => Adopted::Known,
                 false => Adopted::Taken,
@@ -328,43 +328,43 @@ impl ConnTable {
             return Adopted::Taken;
         };
         reserve.remove(at);
-        self.slots[place as usize].write(&tuple, word, route);
-        self.ages[place as usize] = Age::default();
+        self.slots[number as usize].write(&tuple, token, route);
+        self.ages[number as usize] = Age::default();
         Adopted::Placed
     }
 
-    fn free(&mut self, place: usize) {
+    fn free(&mut self, number: usize) {
         let size = self.layout.partition_size() as usize;
-        self.slots[place].clear();
-        self.ages[place] = Age::default();
-        self.reserve[place / size].push((place % size) as u16);
+        self.slots[number].clear();
+        self.ages[number] = Age::default();
+        self.reserve[number / size].push((number % size) as u16);
     }
 
-    /// Places that are in use, found by a look at each of them.
+    /// Slots that are in use, found by a look at each of them.
     pub fn connections(&self) -> impl Iterator<Item = Connection> {
-        (0..self.slots.len() as u32).filter_map(|place| self.connection(place))
+        (0..self.slots.len() as u32).filter_map(|number| self.connection(number))
     }
 
-    /// The connection in a place.
-    pub fn connection(&self, place: u32) -> Option<Connection> {
-        self.slots.get(place as usize)?.connection(place)
+    /// The connection in a slot.
+    pub fn connection(&self, number: u32) -> Option<Connection> {
+        self.slots.get(number as usize)?.connection(number)
     }
 
-    /// SYNs that found no free place and went by the flow table instead.
+    /// SYNs that found no free slot and went by the flow table instead.
     pub fn refused(&self) -> u64 {
         let empty = |ring: &Ring| u64::from(ring.empty.load(Ordering::Relaxed));
         self.rings.iter().map(empty).sum()
     }
 
     /// Sends a connection's packets to another real from now on: to a scrubber, say.
-    /// The old real's end of the connection is lost by that. `false` if the place is
+    /// The old real's end of the connection is lost by that. `false` if the slot is
     /// another connection's by now.
     pub(crate) fn reroute(&self, connection: &Connection, real: RealId, generation: u16) -> bool {
-        let Some(slot) = self.slots.get(connection.place as usize) else {
+        let Some(slot) = self.slots.get(connection.slot as usize) else {
             return false;
         };
         let ours = slot
-            .connection(connection.place)
+            .connection(connection.slot)
             .is_some_and(|held| held.client == connection.client && held.vip == connection.vip);
         let old = slot.route.load(Ordering::Relaxed);
         let new = old & !0xffff_ffff_ffff | u64::from(generation) << 32 | u64::from(real);
@@ -425,25 +425,25 @@ impl Slot {
     }
 
     /// The kernel finds it from the last store on: it compares the whole key.
-    fn write(&self, tuple: &Tuple, word: u16, route: &PlaceRoute) {
+    fn write(&self, tuple: &Tuple, token: u16, route: &SlotRoute) {
         let relaxed = Ordering::Relaxed;
         let to = u64::from(route.generation) << 32 | u64::from(route.vip) << 48;
         self.route.store(to | u64::from(route.real), relaxed);
-        self.opening.store(u64::from(word) << 48, relaxed);
+        self.opening.store(u64::from(token) << 48, relaxed);
         self.traffic.store(1, relaxed); // it has been open before
         for (to, from) in self.key.iter().zip(tuple.words()) {
             to.store(*from, Ordering::Release);
         }
     }
 
-    fn connection(&self, place: u32) -> Option<Connection> {
+    fn connection(&self, number: u32) -> Option<Connection> {
         if !self.in_use() {
             return None;
         }
         let bytes: Vec<u8> = (0..5).flat_map(|at| self.word(at).to_ne_bytes()).collect();
         let (client, vip) = endpoints(&bytes)?;
         Some(Connection {
-            place,
+            slot: number,
             client,
             vip,
             real: self.route.load(Ordering::Relaxed) as u32,

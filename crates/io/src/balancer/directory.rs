@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What it takes to put a connection into a place that another balancer gave it: its
+//! What it takes to put a connection into a slot that another balancer gave it: its
 //! server's number here, and the keys of those who tell.
 
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ pub struct Directory {
 
 /// Where the packets of a connection go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlaceRoute {
+pub struct SlotRoute {
     pub(crate) real: RealId,
     pub(crate) generation: u16,
     pub(crate) vip: u16,
@@ -51,7 +51,7 @@ fn another(map: &MapHandle) -> Result<MapHandle> {
 impl Directory {
     /// Where the connections of server `id` of a stateful VIP go; `None` if nobody has
     /// that id here.
-    pub fn route(&self, vip: SocketAddr, id: u16) -> Result<Option<PlaceRoute>> {
+    pub fn route(&self, vip: SocketAddr, id: u16) -> Result<Option<SlotRoute>> {
         let of_port = |port| {
             let vip = Vip {
                 address: vip.ip(),
@@ -74,7 +74,7 @@ impl Directory {
         };
         let present = self.reals.get(&real)?;
         let present = present.filter(|real| real.flags & abi::REAL_PRESENT != 0);
-        Ok(present.map(|value| PlaceRoute {
+        Ok(present.map(|value| SlotRoute {
             real,
             generation: value.r#gen,
             vip: found.id as u16,
@@ -82,7 +82,7 @@ impl Directory {
     }
 
     /// Sends a connection's packets to another real from now on: to a scrubber, say. The
-    /// old real's end of the connection is lost by that. `false` if its place is another
+    /// old real's end of the connection is lost by that. `false` if its slot is another
     /// connection's by now, or the real is not there.
     pub fn reroute(
         &self,
@@ -112,7 +112,7 @@ impl Directory {
     }
 
     /// The seed by which tuples fall into partitions.
-    pub fn place_seed(&self) -> Result<u64> {
+    pub fn slot_seed(&self) -> Result<u64> {
         Ok(self.ctl.get(&0)?.unwrap_or_default().hash_key[1])
     }
 }

@@ -76,8 +76,8 @@ impl RealStats {
         self.conns_opened += more.conns_opened;
         self.conns_closed += more.conns_closed;
         self.requests += more.requests;
-        self.latency_sum2_ns += more.latency_sum2_ns;
-        self.latency_count2 += more.latency_count2;
+        self.latency_sum_halves_ns += more.latency_sum_halves_ns;
+        self.latency_weight_halves += more.latency_weight_halves;
         self.latency_at_ns = self.latency_at_ns.max(more.latency_at_ns);
     }
 }

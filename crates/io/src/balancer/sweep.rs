@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ages the flow table (`bpf/lib/table.h`) from user space: the data plane reads no
+//! Ages the flow table (`bpf/lb/flow_table.h`) from user space: the data plane reads no
 //! clock for a flow, and need not.
 //!
-//! A packet makes its flow's standing `live`. The sweep makes it `old`, and what is
+//! A packet makes its flow's age class `live`. The sweep makes it `old`, and what is
 //! still `old` when it comes again has been silent meanwhile. What has been silent for
-//! long becomes `gone`: newcomers take such places first, so that a table full of ended
-//! flows does not let them push each other out. To the data plane a datagram of a flow
+//! long becomes `gone`: such slots are taken first, so that a table full of ended
+//! flows does not make new ones evict each other. To the data plane a datagram of a flow
 //! that is `gone` is a first one, and the VIP's scheduler picks; a TCP segment brings its
 //! flow back to life.
 //!
-//! Places are never emptied: what lies in a second bucket would not be found then.
+//! Slots are never emptied: what lies in a second bucket would not be found then.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -20,25 +20,24 @@ use libbpf_rs::MapHandle;
 use super::RealId;
 use crate::abi;
 use crate::abi::c::{
-    FLOW_CLOSED, STANDING_GONE as GONE, STANDING_LIVE as LIVE, STANDING_MASK as STANDING,
-    STANDING_NEW as NEW, STANDING_OLD as OLD,
+    AGE_GONE as GONE, AGE_LIVE as LIVE, AGE_MASK, AGE_NEW as NEW, AGE_OLD as OLD, FLOW_CLOSED,
 };
 use crate::error::Result;
 use crate::flow_table::WAYS;
 use crate::mapped::{Mapped, Shared};
 
-/// Looks at a place in the shortest of the times after which something ends.
+/// Looks at a slot in the shortest of the times after which something ends.
 const LOOKS: u32 = 8;
-/// The least time in which all places are looked at once.
+/// The least time in which all slots are looked at once.
 const ROUND_MIN: Duration = Duration::from_millis(250);
-/// A place that the data plane is writing.
+/// A slot that the data plane is writing.
 const CLAIMED: u32 = LIVE;
 const UDP: u8 = 17;
 
 /// A `struct flow_bucket`.
 #[repr(C)]
 struct Bucket {
-    word: [AtomicU32; WAYS as usize],
+    tag: [AtomicU32; WAYS as usize],
 }
 
 /// A `struct flow`, as words.
@@ -66,7 +65,7 @@ pub struct FlowIdle {
     pub udp: Duration,
     /// A TCP connection that the client has ended, or of which only a SYN came.
     pub ended: Duration,
-    /// Any other TCP connection. Only its place is offered to others.
+    /// Any other TCP connection. Only its slot is offered to others.
     pub tcp: Duration,
     /// A UDP flow on a real that drains, silent or not, since the sweep learnt of the
     /// drain; `None` lets it stay.
@@ -86,7 +85,7 @@ impl Default for FlowIdle {
 }
 
 impl FlowIdle {
-    /// In which time all places are looked at once.
+    /// In which time all slots are looked at once.
     fn round(&self) -> Duration {
         (self.udp.min(self.ended).min(self.tcp) / LOOKS).max(ROUND_MIN)
     }
@@ -95,25 +94,25 @@ impl FlowIdle {
 /// What a flow table holds, and what became of flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowTotals {
-    /// Places, IPv4 and IPv6.
-    pub places: u64,
+    /// Slots, IPv4 and IPv6.
+    pub slots: u64,
     /// Flows in the last round that was looked at whole, those that are gone left out.
     pub flows: u64,
     /// UDP flows that ended by silence, since the start of this process.
     pub udp_idle: u64,
     /// UDP flows taken off draining reals.
     pub udp_drained: u64,
-    /// TCP connections whose places were offered after they had ended, or had never
+    /// TCP connections whose slots were offered after they had ended, or had never
     /// been completed.
     pub tcp_ended: u64,
-    /// TCP connections whose places were offered after a long silence.
+    /// TCP connections whose slots were offered after a long silence.
     pub tcp_idle: u64,
 }
 
-/// What is remembered of a place.
+/// What is remembered of a slot.
 #[derive(Clone, Copy, Default)]
 struct Seen {
-    word: u32,
+    tag: u32,
     /// Rounds without a packet.
     silent: u16,
     kind: Kind,
@@ -156,7 +155,7 @@ impl FlowSweep {
     pub(super) fn new(v4: [&MapHandle; 2], v6: [&MapHandle; 2]) -> Result<Self> {
         // struct flow_key4 and struct flow_key6.
         let tables = [Table::new(v4, (1, 4))?, Table::new(v6, (4, 4))?];
-        let places = tables.iter().map(|table| table.seen.len() as u64).sum();
+        let slots = tables.iter().map(|table| table.seen.len() as u64).sum();
         Ok(Self {
             tables,
             cursor: 0,
@@ -166,7 +165,7 @@ impl FlowSweep {
             owed: 0.0,
             drains: HashMap::new(),
             totals: FlowTotals {
-                places,
+                slots,
                 ..FlowTotals::default()
             },
         })
@@ -281,7 +280,7 @@ impl Table {
         })
     }
 
-    /// Looks at one place.
+    /// Looks at one slot.
     fn judge(
         &mut self,
         bucket: usize,
@@ -290,59 +289,59 @@ impl Table {
         drained: Option<&impl Fn(RealId) -> bool>,
     ) -> Judged {
         let at = bucket * WAYS as usize + way;
-        let slot = &self.buckets[bucket].word[way];
-        let word = slot.load(Ordering::Acquire);
-        let standing = word & STANDING;
-        if word == 0 || word == CLAIMED || standing == GONE {
+        let slot = &self.buckets[bucket].tag[way];
+        let tag = slot.load(Ordering::Acquire);
+        let age = tag & AGE_MASK;
+        if tag == 0 || tag == CLAIMED || age == GONE {
             self.seen[at] = Seen::default();
             return Judged::Empty;
         }
         let former = self.seen[at];
-        let place = &self.flows[at];
+        let flow = &self.flows[at];
         // The kind is the flow's as long as the fingerprint is.
-        let kind = match former.word & !STANDING == word & !STANDING {
+        let kind = match former.tag & !AGE_MASK == tag & !AGE_MASK {
             true => former.kind,
             false => Kind::Unknown,
         };
         let kind = match kind {
-            Kind::Unknown if place.proto(self.proto_at) == UDP => Kind::Udp,
+            Kind::Unknown if flow.proto(self.proto_at) == UDP => Kind::Udp,
             Kind::Unknown => Kind::Tcp,
             known => known,
         };
         // A live one may have been heard of, again and again.
-        let silent = match word == former.word && standing != LIVE {
+        let silent = match tag == former.tag && age != LIVE {
             true => former.silent.saturating_add(1),
             false => 0,
         };
-        let closed = kind == Kind::Tcp && standing != LIVE && place.is_closed();
+        let closed = kind == Kind::Tcp && age != LIVE && flow.is_closed();
         let (limit, end) = match kind {
             Kind::Udp => (limits.udp, Judged::UdpIdle),
-            _ if closed || standing == NEW => (limits.ended, Judged::TcpEnded),
+            _ if closed || age == NEW => (limits.ended, Judged::TcpEnded),
             _ => (limits.tcp, Judged::TcpIdle),
         };
-        let is_drained = kind == Kind::Udp && drained.is_some_and(|drained| drained(place.real()));
+        let is_drained = kind == Kind::Udp && drained.is_some_and(|drained| drained(flow.real()));
         if is_drained || silent >= limit {
             self.seen[at] = Seen::default();
             // A packet that comes this very moment wins.
-            return match exchange(slot, word, GONE) {
+            return match exchange(slot, tag, GONE) {
                 false => Judged::Kept,
                 true if is_drained => Judged::UdpDrained,
                 true => end,
             };
         }
         // The next packet is to show: it makes a live flow live again, a closed one old.
-        let asked = match (kind, standing) {
+        let asked = match (kind, age) {
             (Kind::Udp, LIVE) => OLD,
             (Kind::Tcp, LIVE) if limits.asks_tcp => OLD,
             (Kind::Tcp, OLD) if closed => NEW,
-            _ => standing,
+            _ => age,
         };
-        let now = match asked == standing || exchange(slot, word, asked) {
-            true => word & !STANDING | asked,
+        let now = match asked == age || exchange(slot, tag, asked) {
+            true => tag & !AGE_MASK | asked,
             false => 0,
         };
         self.seen[at] = Seen {
-            word: now,
+            tag: now,
             silent,
             kind,
         };
@@ -350,10 +349,10 @@ impl Table {
     }
 }
 
-/// Gives a place another standing, unless the data plane has just changed it.
-fn exchange(slot: &AtomicU32, word: u32, standing: u32) -> bool {
-    let wanted = word & !STANDING | standing;
-    slot.compare_exchange(word, wanted, Ordering::AcqRel, Ordering::Relaxed)
+/// Gives a slot another age class, unless the data plane has just changed it.
+fn exchange(slot: &AtomicU32, tag: u32, age: u32) -> bool {
+    let wanted = tag & !AGE_MASK | age;
+    slot.compare_exchange(tag, wanted, Ordering::AcqRel, Ordering::Relaxed)
         .is_ok()
 }
 

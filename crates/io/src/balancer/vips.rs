@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::map::io_error;
-use crate::tap::Pool;
+use crate::mirror::Pool;
 
 /// A VIP's number: index of its ring and counters. Given out by the data plane,
 /// lowest first, and kept over restarts.
@@ -20,6 +20,9 @@ pub enum Protocol {
 }
 
 impl Protocol {
+    /// Each with its word in configuration files.
+    pub const WORDS: [(&'static str, Self); 2] = [("tcp", Self::Tcp), ("udp", Self::Udp)];
+
     fn from_number(number: u8) -> Option<Self> {
         match number {
             6 => Some(Self::Tcp),

@@ -3,7 +3,7 @@
 //! takes whole super-packets, UDP sockets that send and receive many datagrams in one
 //! call, and the memory that payload stays in on its way between them.
 //!
-//! Nothing here orders, repeats or drops: that is the engine's.
+//! Nothing here orders, retransmits or drops: that is the transport's.
 //!
 //! The kernel is called directly. Of the crates at hand tun-rs cuts super-packets into
 //! packets by itself, and quinn-udp sends one contiguous buffer; here messages are made of
@@ -25,7 +25,7 @@ use thiserror::Error;
 pub use send::{SendBatch, SendBuffers, Sent};
 pub use slab::{BUFFER_BYTES, BufferId, Slab};
 pub use tun::{Device, DeviceOptions, FRAME_MAX, Tun, VNET_HEADER};
-pub use udp::{Batch, PathOptions, Received, Receiver, UdpPath};
+pub use udp::{PathOptions, ReceiveStatus, Received, Receiver, UdpPath};
 pub use wait::{Ready, Waiter, Waker, monotonic_ns, precise_timers, random_instance};
 
 /// Why a tunnel's device or path cannot be used.

@@ -77,7 +77,7 @@ impl<'a> SendBatch<'a> {
     }
 
     /// Sends all of it. What the kernel refuses is counted and gone: a full queue is a
-    /// loss like any other, and the engine sends again.
+    /// loss like any other, and the transport retransmits.
     pub fn send(self, path: &UdpPath) -> Sent {
         let buffers = self.buffers;
         buffers.headers.clear();

@@ -66,7 +66,7 @@ impl Slab {
     /// Takes references away; the last one frees the buffer.
     ///
     /// # Panics
-    /// When there are not so many, as in a buffer that is free already: two owners would
+    /// When there are fewer, as in a buffer that is free already: two owners would
     /// write to it.
     pub fn release(&mut self, id: BufferId, count: u32) {
         let references = &mut self.references[id.0 as usize];
@@ -88,7 +88,7 @@ impl Slab {
         &mut self.buffers[id.0 as usize]
     }
 
-    /// Buffers that somebody refers to.
+    /// Buffers with a reference.
     pub fn used(&self) -> usize {
         self.buffers.len() - self.free.len()
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! TUN devices with virtio headers: what TCP hands down as one buffer of up to 64 KiB is
-//! read as one frame, and goes up as one at the other end, without being cut, summed or
-//! merged on the way.
+//! read as one frame, and goes up as one at the other end, without being segmented,
+//! checksummed or merged on the way.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut, Read as _};

@@ -67,7 +67,7 @@ pub struct Received {
 
 /// What a receive call brought besides.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Batch {
+pub struct ReceiveStatus {
     /// Whether there may be more.
     pub more: bool,
     /// Messages that were empty or did not fit their buffer; they are gone.
@@ -124,8 +124,8 @@ impl UdpPath {
         Ok(path)
     }
 
-    /// Drops what came between bind and connect: it may be anybody's, and from then on
-    /// whatever comes counts as the other end's.
+    /// Drops what came between bind and connect: it may come from any address, and from then
+    /// on all that comes counts as the other end's.
     fn forget_strangers(&self) {
         // No more than the largest buffer holds; after that the other end is sending.
         for _ in 0..1 << 16 {
@@ -192,9 +192,9 @@ impl AsFd for UdpPath {
     }
 }
 
-/// Sets DF, and does not believe small MTUs from anybody on the way, who may be lying: a
-/// datagram that is too large there is lost, which the engine sees. One that is too large
-/// for this machine's device is refused.
+/// Sets DF, and ignores ICMP's smaller MTUs, which may be forged: a datagram that is too
+/// large for a hop is lost, which the engine sees. One that is too large for this machine's
+/// device is refused.
 fn never_fragment(fd: &OwnedFd, local: &SocketAddr) -> io::Result<()> {
     let (level, name, value) = match local {
         SocketAddr::V4(_) => (
@@ -235,7 +235,7 @@ pub struct Receiver {
 }
 
 // SAFETY: the pointers inside are set by `prepare` and followed by the call right after
-// it; between calls nobody looks at them.
+// it; between calls they are not followed.
 unsafe impl Send for Receiver {}
 
 impl Default for Receiver {
@@ -264,7 +264,7 @@ impl Receiver {
         path: &UdpPath,
         slab: &mut Slab,
         received: &mut Vec<Received>,
-    ) -> io::Result<Batch> {
+    ) -> io::Result<ReceiveStatus> {
         let ask = path.ask.get();
         let held = self.buffers.len();
         while self.buffers.len() < ask {
@@ -273,7 +273,7 @@ impl Receiver {
         }
         self.buffers.rotate_left(held);
         let wanted = self.buffers.len().min(ask);
-        let mut batch = Batch::default();
+        let mut batch = ReceiveStatus::default();
         if wanted == 0 {
             return Ok(batch);
         }

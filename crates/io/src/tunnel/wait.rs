@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sleeping until a descriptor can be read, a time has come, or another thread calls.
+//! Sleeping until a descriptor can be read, a time has come, or another thread wakes it.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -17,7 +17,8 @@ pub fn monotonic_ns() -> u64 {
     })
 }
 
-/// Has the calling thread's sleeps end when they are due: the kernel else adds 50 us.
+/// Sets the calling thread's timer slack to its minimum: by default the kernel may end sleeps
+/// 50 us late.
 pub fn precise_timers() {
     // SAFETY: PR_SET_TIMERSLACK takes one integer.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };
@@ -58,7 +59,7 @@ impl Waker {
 
 /// Descriptors to wait for, by index, and a [`Waker`].
 ///
-/// Its timer is set to an earlier time, or to a later one when it would soon ring for nothing,
+/// Its timer is set to an earlier time, or to a later one when it would soon expire too early,
 /// which costs an interrupt and a turn of the caller's loop. A sleep with a timeout of its own,
 /// which something else ends, would set the CPU's clock twice: in a virtual machine, two
 /// exits to the hypervisor.
@@ -66,12 +67,12 @@ impl Waker {
 pub struct Waiter {
     event: Arc<OwnedFd>,
     timer: OwnedFd,
-    /// When the timer rings; `None`: it has, or was never set.
-    rings_ns: Option<u64>,
+    /// When the timer expires; `None`: it has, or was never set.
+    expires_ns: Option<u64>,
     polled: Vec<libc::pollfd>,
 }
 
-/// A timer that would ring as soon as this is put off if nothing is due for as long after.
+/// A timer that would expire within this time is put off if nothing is due for as long after.
 const SOON_NS: u64 = 150_000;
 /// Of the descriptors polled the first two are the waiter's own.
 const OWN: usize = 2;
@@ -88,8 +89,8 @@ impl Ready<'_> {
         self.polled.get(index + OWN).is_some_and(|p| p.revents != 0)
     }
 
-    /// Whether another thread has called.
-    pub fn called(&self) -> bool {
+    /// Whether a [`Waker`] was used.
+    pub fn is_woken(&self) -> bool {
         self.polled.first().is_some_and(|p| p.revents != 0)
     }
 }
@@ -122,7 +123,7 @@ impl Waiter {
         Ok(Self {
             event,
             timer,
-            rings_ns: None,
+            expires_ns: None,
             polled,
         })
     }
@@ -138,7 +139,7 @@ impl Waiter {
         self.polled.extend(descriptors.map(pollfd));
     }
 
-    /// Looks at the `index`th descriptor or not.
+    /// Whether the `index`th descriptor is waited for.
     pub fn set_watched(&mut self, index: usize, watched: bool) {
         if let Some(p) = self.polled.get_mut(index + OWN) {
             p.events = if watched { libc::POLLIN } else { 0 };
@@ -149,8 +150,8 @@ impl Waiter {
     /// a time that is over (0, say) means not at all.
     pub fn wait(&mut self, now_ns: u64, until_ns: u64) -> Result<Ready<'_>, TunnelError> {
         let sleeps = until_ns > now_ns;
-        let serves = |rings_ns| serves(now_ns, rings_ns, until_ns);
-        if sleeps && !self.rings_ns.is_some_and(serves) {
+        let serves = |expires_ns| serves(now_ns, expires_ns, until_ns);
+        if sleeps && !self.expires_ns.is_some_and(serves) {
             self.set_timer(until_ns)?;
         }
         let no_time = libc::timespec {
@@ -174,14 +175,14 @@ impl Waiter {
             }
             self.polled.iter_mut().for_each(|p| p.revents = 0);
         }
-        // Setting it again is what silences it.
+        // Setting it once more makes the descriptor unreadable.
         if self.polled[1].revents != 0 {
-            self.rings_ns = None;
+            self.expires_ns = None;
         }
         let ready = Ready {
             polled: &self.polled,
         };
-        if ready.called() {
+        if ready.is_woken() {
             let mut counter = [0; 8];
             // SAFETY: an open eventfd and eight live bytes; it empties the counter.
             unsafe { libc::read(self.event.as_raw_fd(), counter.as_mut_ptr().cast(), 8) };
@@ -196,7 +197,7 @@ impl Waiter {
             tv_sec: (at_ns / 1_000_000_000) as libc::time_t,
             tv_nsec: (at_ns % 1_000_000_000) as _,
         };
-        // SAFETY: an open timer and a live time; nobody wants the old one.
+        // SAFETY: an open timer and a live time; the old one is not asked for.
         let status = unsafe {
             libc::timerfd_settime(
                 self.timer.as_raw_fd(),
@@ -211,16 +212,16 @@ impl Waiter {
                 cause: io::Error::last_os_error(),
             });
         }
-        self.rings_ns = Some(at_ns);
+        self.expires_ns = Some(at_ns);
         Ok(())
     }
 }
 
-/// Whether a timer that rings at `rings_ns` serves one who sleeps until `until_ns`: not too
-/// late, and not so early and so soon that it would wake for nothing.
-fn serves(now_ns: u64, rings_ns: u64, until_ns: u64) -> bool {
-    let soon = rings_ns < now_ns + SOON_NS && rings_ns + SOON_NS < until_ns;
-    rings_ns <= until_ns && !soon
+/// Whether a timer that expires at `expires_ns` will do for a sleep until `until_ns`: not too
+/// late, and not so early and so soon that it would wake the thread for nothing.
+fn serves(now_ns: u64, expires_ns: u64, until_ns: u64) -> bool {
+    let soon = expires_ns < now_ns + SOON_NS && expires_ns + SOON_NS < until_ns;
+    expires_ns <= until_ns && !soon
 }
 
 fn pollfd(fd: BorrowedFd<'_>) -> libc::pollfd {
@@ -243,34 +244,34 @@ mod tests {
         let start = monotonic_ns();
         waiter.wait(start, start + MS).unwrap();
         assert!(monotonic_ns() >= start + MS);
-        assert_eq!(waiter.rings_ns, None, "it has rung");
+        assert_eq!(waiter.expires_ns, None, "it has rung");
 
         let now = monotonic_ns();
-        for (until_ns, rings_ns) in [
+        for (until_ns, expires_ns) in [
             (now + 9000 * MS, now + 9000 * MS),
             (now + 9999 * MS, now + 9000 * MS),
             (now + 8000 * MS, now + 8000 * MS),
             (now, now + 8000 * MS),
         ] {
             waiter.waker().wake();
-            assert!(waiter.wait(now, until_ns).unwrap().called());
-            assert_eq!(waiter.rings_ns, Some(rings_ns), "until {until_ns}");
+            assert!(waiter.wait(now, until_ns).unwrap().is_woken());
+            assert_eq!(waiter.expires_ns, Some(expires_ns), "until {until_ns}");
         }
-        // Shortly before it rings, as times go here.
+        // Shortly before it expires.
         let soon = now + 8000 * MS - SOON_NS / 2;
-        for (until_ns, rings_ns) in [
+        for (until_ns, expires_ns) in [
             (now + 8000 * MS + SOON_NS / 4, now + 8000 * MS),
             (now + 8001 * MS, now + 8001 * MS),
         ] {
             waiter.waker().wake();
-            assert!(waiter.wait(soon, until_ns).unwrap().called());
-            assert_eq!(waiter.rings_ns, Some(rings_ns), "put off to {until_ns}");
+            assert!(waiter.wait(soon, until_ns).unwrap().is_woken());
+            assert_eq!(waiter.expires_ns, Some(expires_ns), "put off to {until_ns}");
         }
 
         let soon = monotonic_ns() + 2 * MS;
         waiter.wait(now, soon).unwrap();
         assert!(monotonic_ns() >= soon);
-        // What has rung is silent after the next setting.
+        // A timer that has expired is quiet after the next setting.
         let later = monotonic_ns() + 2 * MS;
         waiter.wait(soon, later).unwrap();
         assert!(monotonic_ns() >= later);

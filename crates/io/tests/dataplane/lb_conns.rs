@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stateful mode: a SYN gets a place, its server is told, and from then on the word
+//! Stateful mode: a SYN gets a slot, its server is told, and from then on the token
 //! in the echoed timestamp finds the connection without the flow table.
 
 use causeway_core::cookie;
@@ -17,9 +17,9 @@ const VIPS: [(&str, &str); 2] = [
 ];
 const REAL0: &str = "10.1.0.10";
 const REAL1: &str = "10.1.0.11";
-const WORD_SOURCE4: [u8; 4] = [10, 8, 0, 0];
+const TOKEN_SOURCE4: [u8; 4] = [10, 8, 0, 0];
 
-/// A stateful balancer whose CPUs have `places` free places in each partition.
+/// A stateful balancer whose CPUs have `slots` free slots in each partition.
 pub struct Stateful(Rig);
 
 impl Stateful {
@@ -38,7 +38,7 @@ impl Stateful {
     }
 }
 
-/// Free places lie with a CPU, and a test counts them.
+/// Free slots lie with a CPU, and a test counts them.
 fn stay_on_this_cpu() {
     let mut here = CpuSet::new();
     here.set(getcpu().expect("a CPU")).expect("a CPU");
@@ -73,9 +73,9 @@ fn syn(tuple: Tuple) -> Vec<u8> {
     })
 }
 
-/// A packet whose timestamp echoes one that ends in `word`.
-fn echo(tuple: Tuple, word: u16, flags: u8) -> Vec<u8> {
-    let options = timestamp(101, 0x0123_0000 | u32::from(word));
+/// A packet whose timestamp echoes one that ends in `token`.
+fn echo(tuple: Tuple, token: u16, flags: u8) -> Vec<u8> {
+    let options = timestamp(101, 0x0123_0000 | u32::from(token));
     tuple.tcp(Tcp {
         flags,
         seq: 1001,
@@ -85,8 +85,8 @@ fn echo(tuple: Tuple, word: u16, flags: u8) -> Vec<u8> {
     })
 }
 
-/// The word that the server of a tunnelled SYN is told: GUE variant 0 over IPv4.
-fn word_of(frame: &[u8]) -> Option<u16> {
+/// The token that the server of a tunnelled SYN is told: GUE variant 0 over IPv4.
+fn token_of(frame: &[u8]) -> Option<u16> {
     let gue = &frame[14 + 20 + 8..];
     (gue[0] == 1).then(|| {
         assert_eq!(gue[2..6], [0, 0, 0x43, 0x57], "no flags, the kind of data");
@@ -111,7 +111,7 @@ fn wrapped(real: &str, frame: &[u8], head: &[u8], inner: &[u8]) -> Vec<u8> {
 
 fn open(rig: &mut Rig, tuple: Tuple) -> u16 {
     let (_, frame) = rig.send(&arriving(&syn(tuple)));
-    word_of(&frame).expect("a word")
+    token_of(&frame).expect("a token")
 }
 
 fn expect_at(rig: &mut Rig, verdict: Verdict, real: &str, packet: &[u8]) {
@@ -124,22 +124,22 @@ fn expect_at(rig: &mut Rig, verdict: Verdict, real: &str, packet: &[u8]) {
 }
 
 verdict_tests! { Stateful, Verdict:
-    Opened a_syn_takes_a_place_and_its_server_is_told(stateful) {
+    Opened a_syn_takes_a_slot_and_its_server_is_told(stateful) {
         let rig = &mut stateful.0;
         for (_, vip) in VIPS {
             let tuple = client(vip);
             let packet = syn(tuple);
             let (_, probe) = rig.send(&arriving(&syn(Tuple { sport: 1, ..tuple })));
-            let first = word_of(&probe).expect("a word");
-            assert!([7, 9, 11, 13].contains(&(first & 0xff)), "a place that was free: {first}");
-            let word = open(rig, tuple);
+            let first = token_of(&probe).expect("a token");
+            assert!([7, 9, 11, 13].contains(&(first & 0xff)), "a slot that was free: {first}");
+            let token = open(rig, tuple);
             let proto = if tuple.src.is_ipv4() { 4 } else { 41 };
-            let head = [&[1, proto, 0, 0, 0x43, 0x57][..], &word.to_be_bytes()].concat();
-            // The same SYN again: the same place, the same word.
+            let head = [&[1, proto, 0, 0, 0x43, 0x57][..], &token.to_be_bytes()].concat();
+            // The same SYN again: the same slot, the same token.
             let (_, probe) = rig.send(&arriving(&packet));
             rig.expect(Verdict::SynAgain, &arriving(&packet), &wrapped(REAL0, &probe, &head, &packet));
-            let place = rig.conn(tuple, word).expect("a place");
-            assert_eq!((place.real, place.vip, place.isn), (3, 5, 1000));
+            let slot = rig.conn(tuple, token).expect("a slot");
+            assert_eq!((slot.real, slot.vip, slot.isn), (3, 5, 1000));
         }
         let one = client(VIPS[0].1);
         let packet = syn(Tuple { sport: 2, ..one });
@@ -153,8 +153,8 @@ verdict_tests! { Stateful, Verdict:
         for (n, (_, vip)) in VIPS.into_iter().cycle().take(6).enumerate() {
             let tuple = Tuple { sport: 7000 + n as u16, ..client(vip) };
             let (_, frame) = rig.send(&arriving(&syn(tuple)));
-            let Some(word) = word_of(&frame) else { continue };
-            let (partition, _) = rig.placed(tuple, word).expect("a place");
+            let Some(token) = token_of(&frame) else { continue };
+            let (partition, _) = rig.placed(tuple, token).expect("a slot");
             let ends = ((tuple.src, tuple.sport).into(), (tuple.dst, tuple.dport).into());
             let known = cookie::Tuple::tcp(ends.0, ends.1).partition(HASH_KEY[1], PARTITIONS);
             assert_eq!(known, partition, "{ends:?}");
@@ -162,39 +162,39 @@ verdict_tests! { Stateful, Verdict:
         }
         assert!(seen.iter().all(|count| *count > 0), "{seen:?}: both partitions");
     }
-    Established a_word_finds_its_connection_without_the_table(stateful) {
+    Established a_token_finds_its_connection_without_the_table(stateful) {
         let rig = &mut stateful.0;
         for (_, vip) in VIPS {
             let tuple = client(vip);
-            let word = open(rig, tuple);
+            let token = open(rig, tuple);
             serve(rig, vip, REAL1);
             rig.forget_flows();
-            // The epoch bit, and whatever is above it, are not the place's.
-            for word in [word, word | 0x8000] {
-                expect_at(rig, Verdict::Established, REAL0, &echo(tuple, word, ACK));
+            // The epoch bit, and whatever is above it, are not the slot's.
+            for token in [token, token | 0x8000] {
+                expect_at(rig, Verdict::Established, REAL0, &echo(tuple, token, ACK));
             }
-            let place = rig.conn(tuple, word).expect("a place");
-            assert_eq!(place.packets, 4);
+            let slot = rig.conn(tuple, token).expect("a slot");
+            assert_eq!(slot.packets, 4);
             // Options in another order, which are walked.
-            let options = [&[1u8, 1, 1, 1][..], &[8, 10, 0, 0, 0, 1, 0, 0], &word.to_be_bytes(), &[1, 1]].concat();
+            let options = [&[1u8, 1, 1, 1][..], &[8, 10, 0, 0, 0, 1, 0, 0], &token.to_be_bytes(), &[1, 1]].concat();
             let packet = tuple.tcp(Tcp { flags: ACK, seq: 1001, ack: 1, options: &options, payload: b"x" });
             expect_at(rig, Verdict::Established, REAL0, &packet);
             serve(rig, vip, REAL0);
         }
     }
-    Adopted a_word_of_another_is_no_use(stateful) {
+    Adopted a_token_of_another_is_no_use(stateful) {
         let rig = &mut stateful.0;
         for (_, vip) in VIPS {
             let tuple = client(vip);
-            let word = open(rig, tuple);
+            let token = open(rig, tuple);
             serve(rig, vip, REAL1);
             rig.forget_flows();
-            for (other, word) in [
-                (Tuple { sport: 4001, ..tuple }, word),
-                (Tuple { sport: 4002, ..tuple }, word ^ 1),
+            for (other, token) in [
+                (Tuple { sport: 4001, ..tuple }, token),
+                (Tuple { sport: 4002, ..tuple }, token ^ 1),
                 (Tuple { sport: 4003, ..tuple }, 0x7fff),
             ] {
-                let packet = echo(other, word, ACK);
+                let packet = echo(other, token, ACK);
                 rig.send(&arriving(&packet));
                 expect_at(rig, Verdict::Established, REAL1, &packet);
             }
@@ -209,21 +209,21 @@ verdict_tests! { Stateful, Verdict:
         let (_, probe) = rig.send(&arriving(&packet));
         assert_eq!(probe, wrapped(REAL0, &probe, &[], &packet));
     }
-    Opened without_a_free_place_the_flow_table_serves(stateful) {
+    Opened without_a_free_slot_the_flow_table_serves(stateful) {
         let rig = &mut stateful.0;
         let tuple = client(VIPS[0].1);
-        let places: Vec<u16> = (0..100).filter_map(|n| {
+        let slots: Vec<u16> = (0..100).filter_map(|n| {
             let (_, frame) = rig.send(&arriving(&syn(Tuple { sport: 100 + n, ..tuple })));
-            word_of(&frame)
+            token_of(&frame)
         }).collect();
-        // Two partitions of four places each, and none is given out twice.
-        assert_eq!(places.len(), 8);
+        // Two partitions of four slots each, and none is given out twice.
+        assert_eq!(slots.len(), 8);
         assert_eq!(rig.places_refused(), 92);
         serve(rig, VIPS[0].1, REAL1);
         let late = Tuple { sport: 199, ..tuple };
         expect_at(rig, Verdict::Established, REAL0, &echo(late, 7, ACK));
     }
-    Opened clients_without_timestamps_take_no_place(stateful) {
+    Opened clients_without_timestamps_take_no_slot(stateful) {
         let rig = &mut stateful.0;
         let tuple = client(VIPS[0].1);
         let packet = tuple.tcp(Tcp::syn(1000));
@@ -232,32 +232,32 @@ verdict_tests! { Stateful, Verdict:
         serve(rig, VIPS[0].1, REAL1);
         expect_at(rig, Verdict::Established, REAL0, &tuple.tcp(Tcp::ack(1001, 1)));
     }
-    Established the_place_holds_the_measurement(stateful) {
+    Established the_slot_holds_the_measurement(stateful) {
         let rig = &mut stateful.0;
         let tuple = client(VIPS[0].1);
-        let word = open(rig, tuple);
+        let token = open(rig, tuple);
         rig.forget_flows();
         for n in 0..5u32 {
             rig.now_ns += 5_000_000;
-            let options = timestamp(101 + n, 0x0123_0000 | u32::from(word));
+            let options = timestamp(101 + n, 0x0123_0000 | u32::from(token));
             let packet = tuple.tcp(Tcp { flags: ACK, seq: 1001 + 5 * n, ack: 1 + 100 * n, options: &options, payload: b"GET /" });
             rig.send(&arriving(&packet));
         }
         let stats = rig.real_stats(3);
         assert!(stats.requests > 0);
-        assert_ne!(rig.conn(tuple, word).expect("a place").chain, [0; 16]);
-        rig.send(&arriving(&echo(tuple, word, FIN | ACK)));
-        rig.send(&arriving(&echo(tuple, word, FIN | ACK)));
+        assert_ne!(rig.conn(tuple, token).expect("a slot").chain, [0; 16]);
+        rig.send(&arriving(&echo(tuple, token, FIN | ACK)));
+        rig.send(&arriving(&echo(tuple, token, FIN | ACK)));
         assert_eq!((rig.real_stats(3).conns_opened, rig.real_stats(3).conns_closed), (1, 1));
-        assert_eq!(rig.conn(tuple, word).expect("a place").bits & 2, 2, "closed, for user space to see");
+        assert_eq!(rig.conn(tuple, token).expect("a slot").bits & 2, 2, "closed, for user space to see");
     }
     Moved a_place_on_a_removed_real_is_left(stateful) {
         let rig = &mut stateful.0;
         let tuple = client(VIPS[0].1);
-        let word = open(rig, tuple);
+        let token = open(rig, tuple);
         serve(rig, VIPS[0].1, REAL1);
         rig.real(3, Real::default());
-        let packet = echo(tuple, word, ACK);
+        let packet = echo(tuple, token, ACK);
         let (_, probe) = rig.send(&arriving(&packet));
         assert_eq!(probe, wrapped(REAL1, &probe, &[], &packet));
         expect_at(rig, Verdict::Established, REAL1, &packet);
@@ -265,40 +265,40 @@ verdict_tests! { Stateful, Verdict:
     Opened over_ip_in_ip_the_source_address_tells(stateful) {
         let rig = &mut stateful.0;
         rig.tunnel_real(3, REAL0);
-        rig.set_ctl(|ctl| ctl.word4_be = WORD_SOURCE4);
+        rig.set_ctl(|ctl| ctl.token4_be = TOKEN_SOURCE4);
         let tuple = client(VIPS[0].1);
         let packet = syn(tuple);
         let (_, frame) = rig.send(&arriving(&packet));
         let source: [u8; 4] = frame[26..30].try_into().unwrap();
-        assert_eq!(source[..2], WORD_SOURCE4[..2]);
-        let word = u16::from_be_bytes([source[2], source[3]]);
+        assert_eq!(source[..2], TOKEN_SOURCE4[..2]);
+        let token = u16::from_be_bytes([source[2], source[3]]);
         let outer = Ip::OUTER.packet(source.into(), REAL0.parse().unwrap(), 4, &packet);
         rig.expect(Verdict::SynAgain, &arriving(&packet), &leaving(&outer));
         rig.forget_flows();
-        let packet = echo(tuple, word, ACK);
+        let packet = echo(tuple, token, ACK);
         let outer = Ip::OUTER.packet(TUNNEL_SOURCE4.parse().unwrap(), REAL0.parse().unwrap(), 4, &packet);
         rig.expect(Verdict::Established, &arriving(&packet), &leaving(&outer));
     }
 }
 
 #[test]
-fn words_of_second_tier_balancers_begin_with_their_number() {
+fn tokens_of_second_tier_balancers_begin_with_their_number() {
     let mut rig = Rig::stateful(2, 3);
     serve(&mut rig, VIPS[0].1, REAL0);
     rig.fill_rings(&[7, 9]);
     let tuple = client(VIPS[0].1);
-    let word = open(&mut rig, tuple);
-    assert_eq!(word >> 13, 3);
+    let token = open(&mut rig, tuple);
+    assert_eq!(token >> 13, 3);
     serve(&mut rig, VIPS[0].1, REAL1);
     rig.forget_flows();
     expect_at(
         &mut rig,
         Verdict::Established,
         REAL0,
-        &echo(tuple, word, ACK),
+        &echo(tuple, token, ACK),
     );
-    // Another balancer's word: nothing here.
-    let packet = echo(tuple, word ^ 0x2000, ACK);
+    // Another balancer's token: nothing here.
+    let packet = echo(tuple, token ^ 0x2000, ACK);
     rig.send(&arriving(&packet));
     expect_at(&mut rig, Verdict::Established, REAL1, &packet);
 }

@@ -232,14 +232,14 @@ verdict_tests! { Unmeasured, Verdict:
         let rig = &mut world.0;
         let opening = syn(client(4000), 1000, SYN_OPTIONS[0]);
         rig.expect(Verdict::Opened, &arriving(&opening), &tunnelled(0, &opening));
-        // Its timestamps are no cookies. The soft entry knows where the SYN went.
+        // Its timestamps are no cookies. The SYN cache knows where the SYN went.
         let plain = 0x1234_0000 | (echo_of(client(4000), Epoch::Zero, 700) & 0xffff ^ 1);
         let first = segment(client(4000), ACK, 1001, plain);
         rig.expect(Verdict::Established, &arriving(&first), &tunnelled(0, &first));
         assert!(rig.flow(client(4000), TCP).is_some());
         let second = segment(client(4000), ACK, 1002, plain);
         rig.expect(Verdict::Established, &arriving(&second), &tunnelled(0, &second));
-        let counts = [(CookieResult::Syn, 1), (CookieResult::Table, 1), (CookieResult::Soft, 1)];
+        let counts = [(CookieResult::Syn, 1), (CookieResult::Table, 1), (CookieResult::SynCache, 1)];
         assert_eq!(rig.cookie_counts(5), counts);
         // One that answers without timestamps, too.
         let opening = syn(client(4001), 1000, SYN_OPTIONS[0]);

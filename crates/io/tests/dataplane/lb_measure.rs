@@ -64,12 +64,12 @@ verdict_tests! { Rig, Verdict:
         ask_in_turn(rig, 50, 5 * MS, |_| Vec::new());
         let stats = rig.real_stats(1);
         assert_eq!(stats.requests, 50);
-        let mean_ns = stats.latency_sum2_ns / stats.latency_count2;
-        assert!(stats.latency_count2 >= 2 * 40, "{} half samples", stats.latency_count2);
+        let mean_ns = stats.latency_sum_halves_ns / stats.latency_weight_halves;
+        assert!(stats.latency_weight_halves >= 2 * 40, "{} half samples", stats.latency_weight_halves);
         assert!(mean_ns.abs_diff(5 * MS) < 5 * MS / 100, "mean {mean_ns} ns");
         let histogram = rig.histogram(1);
         let samples: u64 = histogram.iter().sum();
-        assert!(samples.abs_diff(stats.latency_count2 / 2) <= 1, "{samples} samples");
+        assert!(samples.abs_diff(stats.latency_weight_halves / 2) <= 1, "{samples} samples");
         // 5 ms lies in octave 22 (4.19 ms), sub-bucket 3 of 16.
         let bucket = (22 - HIST_MIN_BITS) * 16 + 3;
         assert!(histogram[bucket] >= samples * 9 / 10, "{histogram:?}");
@@ -199,6 +199,6 @@ fn without_measurement_nothing_is_estimated() {
     ask_in_turn(&mut rig, 20, 5 * MS, |turn| timestamp(turn, turn));
     let stats = rig.real_stats(1);
     assert_eq!((stats.packets, stats.conns_opened), (21, 1));
-    assert_eq!((stats.requests, stats.latency_count2), (0, 0));
+    assert_eq!((stats.requests, stats.latency_weight_halves), (0, 0));
     assert_eq!(rig.flow(client(), TCP).expect("entry").chain, [0; 16]);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Two tiers: a first-tier balancer sends by the number at the head of a word, and a
+//! Two tiers: a first-tier balancer sends by the number at the head of a token, and a
 //! second-tier balancer takes what it sends out of the tunnel.
 
 use std::net::IpAddr;
@@ -44,13 +44,13 @@ fn client(vip: &str, sport: u16) -> Tuple {
     Tuple::new(client, sport, vip, 80)
 }
 
-/// A segment whose timestamp echoes one that ends in `word`.
-fn echo(tuple: Tuple, word: u32, flags: u8) -> Vec<u8> {
+/// A segment whose timestamp echoes one that ends in `token`.
+fn echo(tuple: Tuple, token: u32, flags: u8) -> Vec<u8> {
     tuple.tcp(Tcp {
         flags,
         seq: 1001,
         ack: 1,
-        options: &timestamp(101, 0x0123_0000 | word),
+        options: &timestamp(101, 0x0123_0000 | token),
         payload: b"GET /",
     })
 }
@@ -79,21 +79,21 @@ fn expect_to(rig: &mut Rig, verdict: Verdict, to: &str, packet: &[u8]) {
 }
 
 verdict_tests! { First, Verdict:
-    Established a_word_leads_to_the_balancer_that_gave_it(first) {
+    Established a_token_leads_to_the_balancer_that_gave_it(first) {
         let rig = &mut first.0;
         for (_, vip) in VIPS {
             for ((number, _), to) in NUMBERS.into_iter().zip(BALANCERS) {
-                for place in [0, 1, 0x1fff] {
-                    // Whatever is above the word, the epoch's bit among it, is not its own.
+                for slot in [0, 1, 0x1fff] {
+                    // Whatever is above the token, the epoch's bit among it, is not its own.
                     for above in [0, 0x8000] {
-                        let word = u32::from(number) << 13 | place | above;
-                        expect_to(rig, Verdict::Established, to, &echo(client(vip, 4000), word, ACK));
-                        expect_to(rig, Verdict::Established, to, &echo(client(vip, 4001), word, RST));
+                        let token = u32::from(number) << 13 | slot | above;
+                        expect_to(rig, Verdict::Established, to, &echo(client(vip, 4000), token, ACK));
+                        expect_to(rig, Verdict::Established, to, &echo(client(vip, 4001), token, RST));
                     }
                 }
                 // Options in another order, which are walked.
-                let word = (number << 13 | 5).to_be_bytes();
-                let options = [&[1u8, 1, 1, 1][..], &[8, 10, 0, 0, 0, 1, 0, 0], &word, &[1, 1]].concat();
+                let token = (number << 13 | 5).to_be_bytes();
+                let options = [&[1u8, 1, 1, 1][..], &[8, 10, 0, 0, 0, 1, 0, 0], &token, &[1, 1]].concat();
                 let packet = client(vip, 4002).tcp(Tcp { flags: ACK, seq: 1, ack: 1, options: &options, payload: b"x" });
                 expect_to(rig, Verdict::Established, to, &packet);
             }
@@ -126,7 +126,7 @@ verdict_tests! { First, Verdict:
             rig.vip(5, vip, 80, TCP, &[5]);
             rig.tier((vip, 80), 2, &NUMBERS);
             expect_to(rig, Verdict::SynAgain, BALANCERS[0], &syn);
-            // Nor does a segment that carries no word yet miss it.
+            // Nor does a segment that carries no token yet miss it.
             expect_to(rig, Verdict::Adopted, BALANCERS[1], &client(vip, 4009).tcp(Tcp::ack(1001, 1)));
             expect_to(rig, Verdict::Established, BALANCERS[0], &tuple.tcp(Tcp::ack(1001, 1)));
             rig.vip(5, vip, 80, TCP, &[4]);

@@ -23,11 +23,11 @@ mod lb_measure;
 mod lb_pick;
 mod lb_quic;
 mod lb_tier;
+mod mirror;
 mod rig;
 mod server;
 mod server_cookie;
 mod syn;
-mod tap;
 
 use std::collections::HashSet;
 

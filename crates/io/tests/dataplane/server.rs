@@ -3,7 +3,7 @@
 
 use causeway_io::abi::{self, Action, Plain, ServerVerdict};
 use causeway_io::skel::server::{ServerSkel, ServerSkelBuilder};
-use causeway_io::{Tap, TapMaps, TapOptions};
+use causeway_io::{Mirror, MirrorMaps, MirrorOptions};
 use libbpf_rs::MapHandle;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
@@ -42,11 +42,11 @@ impl Server {
     }
 
     /// Looks at the packets to come.
-    pub fn tap(&self, options: &TapOptions) -> causeway_io::Result<Tap> {
+    pub fn mirror(&self, options: &MirrorOptions) -> causeway_io::Result<Mirror> {
         let maps = &self.0.maps;
-        let [ctl, counts, ring] = [&maps.tap_ctl, &maps.tap_counts, &maps.tap_ring]
+        let [ctl, counts, ring] = [&maps.mirror_ctl, &maps.mirror_counts, &maps.mirror_ring]
             .map(|map| MapHandle::try_from(map).expect("a map"));
-        Tap::open(TapMaps { ctl, counts, ring }, options)
+        Mirror::open(MirrorMaps { ctl, counts, ring }, options)
     }
 
     pub fn send(&mut self, frame: &[u8]) -> Vec<u8> {

@@ -56,9 +56,9 @@ impl Native {
             self.records.extend(record.map(|sums| MeterRecord {
                 key: flow.key(),
                 epoch: sums.epoch,
-                sum2_ns: sums.sum2_ns,
-                count2: sums.count2,
-                bound2: sums.bound2,
+                sum_halves_ns: sums.sum_halves_ns,
+                weight_halves: sums.weight_halves,
+                bound_halves: sums.bound_halves,
                 window: sums.window,
                 ..MeterRecord::default()
             }));
@@ -94,14 +94,19 @@ fn counts(packet: &Packet) -> bool {
 /// Adds a sample; gives the sums of an epoch that it ends.
 fn add(sums: &mut MeterSums, sample: &Sample, epoch_ns: u64) -> Option<MeterSums> {
     let epoch = sample.when_ns / epoch_ns;
-    let ended = (sums.count2 > 0 && sums.epoch != epoch).then_some(*sums);
+    let ended = (sums.weight_halves > 0 && sums.epoch != epoch).then_some(*sums);
     if ended.is_some() {
-        (sums.sum2_ns, sums.count2, sums.bound2, sums.window) = (0, 0, 0, 0);
+        (
+            sums.sum_halves_ns,
+            sums.weight_halves,
+            sums.bound_halves,
+            sums.window,
+        ) = (0, 0, 0, 0);
     }
     sums.epoch = epoch;
-    sums.sum2_ns += sample.sum2_ns;
-    sums.count2 += u64::from(sample.count2);
-    sums.bound2 += u32::from(sample.bound2);
+    sums.sum_halves_ns += sample.sum_halves_ns;
+    sums.weight_halves += u64::from(sample.weight_halves);
+    sums.bound_halves += u32::from(sample.bound_halves);
     sums.window = sums.window.max(sample.window);
     ended
 }

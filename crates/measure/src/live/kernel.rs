@@ -206,8 +206,8 @@ mod tests {
                 slot: 0,
                 epoch_start_ns: epoch * epoch_ns,
                 tally: Tally {
-                    sum2_ns: 2_000_000,
-                    count2: 2,
+                    sum_halves_ns: 2_000_000,
+                    weight_halves: 2,
                     ..Tally::default()
                 },
             };

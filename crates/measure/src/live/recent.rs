@@ -48,7 +48,7 @@ impl Recent {
             if ticks.len() > TICKS {
                 ticks.pop_front();
             }
-            ticks.iter().any(|tally| tally.count2 > 0)
+            ticks.iter().any(|tally| tally.weight_halves > 0)
         });
     }
 
@@ -84,8 +84,8 @@ mod tests {
             method: 0,
             epoch_ns: 0,
             tally: Tally {
-                sum2_ns: 8_000_000,
-                count2: 2,
+                sum_halves_ns: 8_000_000,
+                weight_halves: 2,
                 ..Tally::default()
             },
         }

@@ -416,8 +416,8 @@ mod tests {
                 method: 0,
                 epoch_ns: 0,
                 tally: Tally {
-                    sum2_ns: mean_ns * 2 * samples,
-                    count2: 2 * samples,
+                    sum_halves_ns: mean_ns * 2 * samples,
+                    weight_halves: 2 * samples,
                     ..Tally::default()
                 },
             };

@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use toml::de::{DeArray, DeTable, DeValue, Deserializer, Error};
 
 use super::error::Faults;
+use super::renamed::{self, Renamed};
 use super::{ConfigErrors, words};
 
 /// Faults that are looked for in one text: each takes reading it once more.
@@ -18,10 +19,11 @@ const FAULTS_MAX: usize = 100;
 pub fn parse<R: DeserializeOwned, C>(
     path: &Path,
     text: &str,
+    renamed: &Renamed,
     check: impl FnOnce(R, &mut Faults<'_>) -> Option<C>,
 ) -> Result<C, ConfigErrors> {
     let mut faults = Faults::new(text);
-    match read(text, &mut faults).and_then(|raw| check(raw, &mut faults)) {
+    match read(text, renamed, &mut faults).and_then(|raw| check(raw, &mut faults)) {
         Some(config) if faults.is_empty() => Ok(config),
         _ => Err(faults.into_errors(path)),
     }
@@ -32,6 +34,7 @@ pub fn parse_table<R: DeserializeOwned, C>(
     path: &Path,
     text: &str,
     (table, whose): (&str, &str),
+    renamed: &Renamed,
     check: impl FnOnce(R, &mut Faults<'_>) -> Option<C>,
 ) -> Result<C, ConfigErrors> {
     // Else each key would be told to be unknown.
@@ -42,7 +45,7 @@ pub fn parse_table<R: DeserializeOwned, C>(
         ));
         return Err(faults.into_errors(path));
     }
-    parse(path, text, check)
+    parse(path, text, renamed, check)
 }
 
 /// Whether a text can be read at all.
@@ -58,14 +61,21 @@ pub fn has_key(text: &str, name: &str) -> bool {
 /// serde stops at the first key that it does not know or value of another type. So what it
 /// refuses is noted and taken out, and the rest is read again. With any such fault nothing
 /// is checked further: a misspelt key would be missing, too.
-fn read<R: DeserializeOwned>(text: &str, faults: &mut Faults<'_>) -> Option<R> {
+fn read<R: DeserializeOwned>(text: &str, renamed: &Renamed, faults: &mut Faults<'_>) -> Option<R> {
     let parsed = DeTable::parse(text);
     let mut document = parsed.map_err(|error| note(&error, faults)).ok()?;
     for _ in 0..FAULTS_MAX {
         match R::deserialize(Deserializer::from(document.clone())) {
             Ok(raw) => return faults.is_empty().then_some(raw),
             Err(error) => {
-                note(&error, faults);
+                let new_names = error.span();
+                let new_names = new_names.map(|at| renamed::at(renamed, document.get_ref(), &at));
+                match new_names.filter(|names| !names.is_empty()) {
+                    Some(names) => names
+                        .into_iter()
+                        .for_each(|(at, message)| faults.at(at, message)),
+                    None => note(&error, faults),
+                }
                 if !take_out(document.get_mut(), &error.span()?) {
                     return None;
                 }

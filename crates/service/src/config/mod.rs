@@ -10,6 +10,7 @@ use std::path::Path;
 
 mod document;
 mod error;
+mod renamed;
 mod shared;
 pub mod units;
 mod values;
@@ -17,6 +18,7 @@ mod words;
 
 pub use document::{has_key, is_toml, parse, parse_table};
 pub use error::{ConfigErrors, Fault, Faults};
+pub use renamed::Renamed;
 pub use shared::*;
 pub use values::*;
 pub use words::{Words, nearest, one_of};
@@ -26,7 +28,8 @@ pub fn read(path: &Path) -> Result<String, ConfigErrors> {
     std::fs::read_to_string(path).map_err(|error| {
         let message = match error.kind() {
             ErrorKind::NotFound => {
-                "there is no such file; name yours, or begin with the example in docs/".to_owned()
+                "there is no such file; name yours, or begin with the example in packaging/etc/"
+                    .to_owned()
             }
             _ => format!("cannot be read: {error}"),
         };

@@ -88,7 +88,7 @@ pub fn read_keys(path: &Path) -> Result<Keys, String> {
 pub fn write_keys(path: &Path, keys: &Keys) -> std::io::Result<()> {
     let mut text = format!(
         "# Keys of Causeway's cookies, the same on all balancers and servers. Secret.\n\
-         # `causeway cookie rotate` changes them; docs/cookies.md says in which order.\n\
+         # `causeway cookie rotate` changes them; docs/how-to/keep-connections.md says in which order.\n\
          current = {}\n",
         keys.current().index()
     );
@@ -170,8 +170,8 @@ pub fn cookie_format(
     }
 }
 
-/// Where notices of connections go: an address and a port.
-pub fn notice_address(text: &str) -> Result<SocketAddr, String> {
+/// Where reports go: an address and a port.
+pub fn report_address(text: &str) -> Result<SocketAddr, String> {
     let address = SocketAddr::from_str(text).ok();
     address.filter(|address| address.port() != 0).ok_or_else(|| {
         format!(
@@ -180,22 +180,22 @@ pub fn notice_address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-pub fn word_source_v4(text: &str) -> Result<Ipv4Addr, String> {
+pub fn token_source_v4(text: &str) -> Result<Ipv4Addr, String> {
     let address = text
         .strip_suffix("/16")
         .and_then(|address| Ipv4Addr::from_str(address).ok());
     address
         .filter(|address| u32::from(*address) & 0xffff == 0 && !address.is_unspecified())
-        .ok_or_else(|| format!("`{text}` is no source of words; write a network of 16 bits, for example 10.8.0.0/16"))
+        .ok_or_else(|| format!("`{text}` is no source of tokens; write a network of 16 bits, for example 10.8.0.0/16"))
 }
 
-pub fn word_source_v6(text: &str) -> Result<Ipv6Addr, String> {
+pub fn token_source_v6(text: &str) -> Result<Ipv6Addr, String> {
     let address = text
         .strip_suffix("/112")
         .and_then(|address| Ipv6Addr::from_str(address).ok());
     address
         .filter(|address| address.segments()[7] == 0 && address.segments()[0] != 0)
-        .ok_or_else(|| format!("`{text}` is no source of words; write a network of 16 bits, for example fd00:8::/112"))
+        .ok_or_else(|| format!("`{text}` is no source of tokens; write a network of 16 bits, for example fd00:8::/112"))
 }
 
 /// `192.0.2.1:80`, `[2001:db8::1]:80`, and `:*` for every port.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use causeway_bifrost::{Key, Keys};
+use causeway_bifrost::{TunnelKey, TunnelKeys};
 use serde::Deserialize;
 
 const MAKE: &str = "make one with `openssl rand -hex 32`";
@@ -19,18 +19,18 @@ struct RawKeys {
 }
 
 /// Reads a keys file. The error is one sentence without the file's name.
-pub(super) fn read(path: &Path) -> Result<Keys, String> {
+pub(super) fn read(path: &Path) -> Result<TunnelKeys, String> {
     let text = fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"))?;
     parse(&text)
 }
 
-fn parse(text: &str) -> Result<Keys, String> {
+fn parse(text: &str) -> Result<TunnelKeys, String> {
     let raw: RawKeys = toml::from_str(text).map_err(|error| error.message().to_owned())?;
     let mut keys = Vec::new();
     for (id, secret) in &raw.keys {
         let id = id.parse().ok().filter(|id| *id > 0);
         let id: u8 = id.ok_or("ids of keys are 1 to 255")?;
-        keys.push(Key {
+        keys.push(TunnelKey {
             id,
             secret: secret_of(secret).map_err(|error| format!("key {id}: {error}"))?,
         });
@@ -38,10 +38,10 @@ fn parse(text: &str) -> Result<Keys, String> {
     if keys.len() > 2 {
         return Err("there are more than two keys; remove those that no end sends with".to_owned());
     }
-    let (mut send, mut also): (Vec<Key>, Vec<Key>) =
+    let (mut send, mut also): (Vec<TunnelKey>, Vec<TunnelKey>) =
         keys.into_iter().partition(|key| key.id == raw.send);
     match send.pop() {
-        Some(key) => Ok(Keys {
+        Some(key) => Ok(TunnelKeys {
             send: Some(key),
             also: also.pop(),
         }),

@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use causeway_bifrost::{Keys, PathId, Rto, Schedule};
+use causeway_bifrost::{PathId, Rto, Schedule, TunnelKeys};
 use causeway_service::config::{
     self, ConfigErrors, CountValue, Faults, Words, plural, read, text, units,
 };
@@ -26,6 +26,14 @@ const HTTP_PORT: u16 = 9473;
 const THREADS_MAX: i64 = 64;
 /// Frames that the ring in front of the guest takes.
 const VNIC_QUEUE: usize = 1024;
+
+/// Keys that a file of an earlier version may have.
+const RENAMED: &config::Renamed = &[
+    ("tunnel.engine.delta", "switch_gain"),
+    ("tunnel.engine.hold", "reorder_timeout"),
+    ("tunnel.engine.give_up", "frame_lifetime"),
+    ("tunnel.engine.give_up_tries", "max_transmissions"),
+];
 
 /// Everything that one end of a tunnel needs to know.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,7 +55,7 @@ pub struct TunnelConfig {
     /// How threads wait.
     pub poll: PollMode,
     /// Keys; empty: datagrams travel in clear.
-    pub keys: Keys,
+    pub keys: TunnelKeys,
     /// Unix socket of the API.
     pub socket: PathBuf,
     /// Loopback address of the read-only HTTP API, if any.
@@ -55,7 +63,7 @@ pub struct TunnelConfig {
     /// What the engine does.
     pub engine: EngineConfig,
     /// The paths by their ids; never empty.
-    pub paths: BTreeMap<u8, PathConfig>,
+    pub paths: BTreeMap<u8, TunnelPathConfig>,
 }
 
 /// How paths are chosen and losses mended.
@@ -65,8 +73,8 @@ pub struct EngineConfig {
     pub schedule: Schedule,
     /// Bytes of a group.
     pub group_bytes: u32,
-    /// How much better a path must be for a flow to move there.
-    pub delta: Duration,
+    /// How much better a path must be for a flow to switch to it.
+    pub switch_gain: Duration,
     /// The retransmission timeout.
     pub rto: Rto,
     /// Queueing delay that a path's window aims at.
@@ -74,18 +82,18 @@ pub struct EngineConfig {
     /// How long it takes to send what is read ahead of the windows.
     pub read_ahead: Duration,
     /// How long a gap is waited for.
-    pub hold: Duration,
-    /// When a frame is given up.
-    pub give_up: Duration,
-    /// See `give_up`: or after that many tries.
-    pub give_up_tries: u8,
+    pub reorder_timeout: Duration,
+    /// The age at which a frame is abandoned.
+    pub frame_lifetime: Duration,
+    /// How often a chunk is sent at most; then its frame is abandoned.
+    pub max_transmissions: u8,
     /// Frames that the ring in front of the guest takes.
     pub vnic_queue: usize,
 }
 
 /// One path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PathConfig {
+pub struct TunnelPathConfig {
     /// Address and port here, of the first thread; further threads have the next ports.
     pub local: SocketAddr,
     /// Address and port there.
@@ -96,7 +104,7 @@ pub struct PathConfig {
     pub mtu: Option<u16>,
 }
 
-impl PathConfig {
+impl TunnelPathConfig {
     /// Whether the other can go on with this one's sockets.
     pub fn has_socket_of(&self, other: &Self) -> bool {
         (self.local, self.remote, &self.device) == (other.local, other.remote, &other.device)
@@ -112,7 +120,7 @@ impl TunnelConfig {
     /// Validates the text of a file; `path` only names it in messages.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
         let kind = ("tunnel", "a tunnel's");
-        config::parse_table(path, text, kind, |file: RawFile, faults| {
+        config::parse_table(path, text, kind, RENAMED, |file: RawFile, faults| {
             config(&file.tunnel?, faults)
         })
     }
@@ -198,7 +206,7 @@ fn config(raw: &RawTunnel, faults: &mut Faults<'_>) -> Option<TunnelConfig> {
 }
 
 fn engine(raw: &RawEngine, faults: &mut Faults<'_>) -> EngineConfig {
-    let default = causeway_bifrost::Config::default();
+    let default = causeway_bifrost::TransportConfig::default();
     let ms = Duration::from_millis;
     let mut time = |value: &Option<Spanned<String>>, what, range: RangeInclusive<Duration>, ns| {
         let checked = text(value.as_ref(), faults, |text| {
@@ -214,11 +222,11 @@ fn engine(raw: &RawEngine, faults: &mut Faults<'_>) -> EngineConfig {
         });
         checked.unwrap_or(Duration::from_nanos(ns))
     };
-    let delta = time(
-        &raw.delta,
-        "delta",
+    let switch_gain = time(
+        &raw.switch_gain,
+        "switch_gain",
         Duration::ZERO..=ms(1000),
-        default.delta_ns,
+        default.switch_gain_ns,
     );
     let queue_target = time(
         &raw.queue_target,
@@ -232,17 +240,17 @@ fn engine(raw: &RawEngine, faults: &mut Faults<'_>) -> EngineConfig {
         Duration::ZERO..=ms(1000),
         default.read_ahead_ns,
     );
-    let hold = time(
-        &raw.hold,
-        "hold",
+    let reorder_timeout = time(
+        &raw.reorder_timeout,
+        "reorder_timeout",
         Duration::from_micros(100)..=ms(1000),
-        default.hold_ns,
+        default.reorder_timeout_ns,
     );
-    let give_up = time(
-        &raw.give_up,
-        "give_up",
+    let frame_lifetime = time(
+        &raw.frame_lifetime,
+        "frame_lifetime",
         ms(1)..=ms(10_000),
-        default.give_up_ns,
+        default.frame_lifetime_ns,
     );
     let rto = text(raw.rto.as_ref(), faults, |word| {
         if word == "adaptive" {
@@ -263,17 +271,17 @@ fn engine(raw: &RawEngine, faults: &mut Faults<'_>) -> EngineConfig {
     EngineConfig {
         schedule: schedule.map_or(default.schedule, Into::into),
         group_bytes: group(raw.group.as_ref(), default.group_bytes, faults),
-        delta,
+        switch_gain,
         rto: rto.unwrap_or(default.rto),
         queue_target,
         read_ahead,
-        hold,
-        give_up,
-        give_up_tries: number(
-            raw.give_up_tries.as_ref(),
-            "give_up_tries",
+        reorder_timeout,
+        frame_lifetime,
+        max_transmissions: number(
+            raw.max_transmissions.as_ref(),
+            "max_transmissions",
             1..=255,
-            i64::from(default.give_up_tries),
+            i64::from(default.max_transmissions),
             faults,
         ) as u8,
         vnic_queue: number(
@@ -311,20 +319,20 @@ fn paths(
     raw: &[Spanned<RawPath>],
     threads: usize,
     faults: &mut Faults<'_>,
-) -> Option<BTreeMap<u8, PathConfig>> {
+) -> Option<BTreeMap<u8, TunnelPathConfig>> {
     if raw.is_empty() {
         faults.file(
             "there is no [[tunnel.path]]; a tunnel needs one at least, with id, local and remote",
         );
     }
-    let mut paths: BTreeMap<u8, PathConfig> = BTreeMap::new();
+    let mut paths: BTreeMap<u8, TunnelPathConfig> = BTreeMap::new();
     let mut complete = !raw.is_empty();
     for spanned in raw {
         let Some((id, path)) = path(spanned, threads, faults) else {
             complete = false;
             continue;
         };
-        let overlaps = |other: &PathConfig| {
+        let overlaps = |other: &TunnelPathConfig| {
             let distance = other.local.port().abs_diff(path.local.port());
             other.local.ip() == path.local.ip() && usize::from(distance) < threads
         };
@@ -348,7 +356,7 @@ fn path(
     spanned: &Spanned<RawPath>,
     threads: usize,
     faults: &mut Faults<'_>,
-) -> Option<(u8, PathConfig)> {
+) -> Option<(u8, TunnelPathConfig)> {
     let raw = spanned.as_ref();
     for (key, missing) in [
         ("id", raw.id.is_none()),
@@ -375,7 +383,7 @@ fn path(
         .mtu
         .as_ref()
         .map(|mtu| number(Some(mtu), "mtu", 1280..=65_535, 1500, faults) as u16);
-    let path = PathConfig {
+    let path = TunnelPathConfig {
         local: local?,
         remote: remote?,
         device,

@@ -39,13 +39,13 @@ pub(super) struct RawTunnel {
 pub(super) struct RawEngine {
     pub schedule: Text,
     pub group: Option<Spanned<CountValue>>,
-    pub delta: Text,
+    pub switch_gain: Text,
     pub rto: Text,
     pub queue_target: Text,
     pub read_ahead: Text,
-    pub hold: Text,
-    pub give_up: Text,
-    pub give_up_tries: Option<Spanned<i64>>,
+    pub reorder_timeout: Text,
+    pub frame_lifetime: Text,
+    pub max_transmissions: Option<Spanned<i64>>,
     pub vnic_queue: Option<Spanned<i64>>,
 }
 

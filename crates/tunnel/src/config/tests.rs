@@ -123,7 +123,7 @@ fn each_fault_is_one_sentence_with_its_place() {
 
 #[test]
 fn the_example_is_valid_and_its_comments_name_the_defaults() {
-    let example = include_str!("../../../../docs/causeway-tunnel.toml");
+    let example = include_str!("../../../../packaging/etc/causeway-tunnel.toml");
     let uncommented: Vec<&str> = example
         .lines()
         .map(|line| line.strip_prefix("#: ").unwrap_or(line))

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use causeway_bifrost::{Limits, PathId, Span, VNET_HEADER_LEN, Verdict};
+use causeway_bifrost::{DeliveryVerdict, Limits, PathId, Span, VNET_HEADER_LEN};
 
-use super::super::memory::Place;
+use super::super::memory::SlabKind;
 use super::super::pair::{engines, peer};
 use super::*;
 
 /// Two engines that know each other, and the memory of the first.
 struct Bench {
-    ends: [Engine; 2],
+    ends: [TransportEngine; 2],
     memory: Memory,
     outbox: Outbox,
     now_ns: u64,
@@ -43,7 +43,7 @@ impl Bench {
     /// A frame of the guest's; whether it is taken.
     fn offer(&mut self, length: usize) -> bool {
         let number = self.frames.len();
-        let Some(buffer) = self.memory.slab(Place::Frame).take() else {
+        let Some(buffer) = self.memory.slab(SlabKind::Frame).take() else {
             return false;
         };
         let mut frame: Vec<u8> = (0..length).map(|at| (at * 7 + number) as u8).collect();
@@ -93,7 +93,7 @@ impl Bench {
                 if wanted.len() > 3 {
                     self.sizes.insert(size);
                 }
-                let is_data = batch.transmit.segments[0].payload.len > 0;
+                let is_data = batch.transmit.datagrams[0].payload.len > 0;
                 if is_data {
                     self.messages.push((wanted.len(), ranges));
                 }
@@ -137,7 +137,7 @@ impl Bench {
         self.ends[1].handle_timeout(self.now_ns);
         while let Some(delivery) = self.ends[1].poll_deliver() {
             let token = delivery.token;
-            self.ends[1].delivered(self.now_ns, token, Verdict::Ok);
+            self.ends[1].delivered(self.now_ns, token, DeliveryVerdict::Ok);
         }
         while self.ends[1].poll_release().is_some() {}
         let mut batch = Transmit::default();
@@ -157,7 +157,7 @@ impl Bench {
 /// The datagrams of a batch, by the engine's account of it.
 fn wanted(batch: &Batch, frames: &[(u32, Vec<u8>)]) -> Vec<Vec<u8>> {
     let mut headers = &batch.transmit.headers[..];
-    let datagrams = batch.transmit.segments.iter().map(|segment| {
+    let datagrams = batch.transmit.datagrams.iter().map(|segment| {
         let (header, rest) = headers.split_at(segment.header_len.into());
         headers = rest;
         let mut datagram = header.to_vec();
@@ -231,7 +231,7 @@ fn whatever_is_sent_has_the_frames_bytes() {
                 bench.offer(lengths[(turn + step) % lengths.len()]);
             }
         }
-        // Some are lost, and sent again.
+        // Some are lost, and retransmitted.
         bench.send(|count| (count + turn) % 11 != 0);
         bench.now_ns += 300_000;
         bench.answer();
@@ -244,7 +244,11 @@ fn whatever_is_sent_has_the_frames_bytes() {
         "{:?}",
         bench.sizes
     );
-    assert!(metrics.chunks_resent > 100, "{}", metrics.chunks_resent);
+    assert!(
+        metrics.chunks_retransmitted > 100,
+        "{}",
+        metrics.chunks_retransmitted
+    );
     assert!(metrics.frames_in > 400, "{}", metrics.frames_in);
 }
 

@@ -2,7 +2,7 @@
 
 use causeway_bifrost::{Limits, PathId, Transmit, VNET_HEADER_LEN};
 
-use super::super::memory::Place;
+use super::super::memory::SlabKind;
 use super::super::pair::{engines, peer};
 use super::*;
 
@@ -12,7 +12,7 @@ const FRAME: usize = 200;
 
 /// Two engines that know each other, and the memory of the second.
 struct Bench {
-    ends: [Engine; 2],
+    ends: [TransportEngine; 2],
     memory: Memory,
     now_ns: u64,
     /// Frames sent so far, and references to them that came back.
@@ -42,7 +42,7 @@ impl Bench {
         let mut batch = Transmit::default();
         while self.ends[from].poll_transmit(self.now_ns, &mut batch) {
             let mut headers = &batch.headers[..];
-            for segment in &batch.segments {
+            for segment in &batch.datagrams {
                 let (header, rest) = headers.split_at(segment.header_len.into());
                 headers = rest;
                 let mut datagram = header.to_vec();
@@ -63,18 +63,18 @@ impl Bench {
     }
 
     fn arrive(&mut self, at: usize, datagram: &mut [u8]) {
-        let slab = self.memory.slab(Place::SmallDatagram);
+        let slab = self.memory.slab(SlabKind::SmallDatagram);
         let buffer = slab.take().unwrap();
         slab.bytes_mut(buffer)[..datagram.len()].copy_from_slice(datagram);
         let span = Span {
-            slot: Memory::slot(Place::SmallDatagram, buffer),
+            slot: Memory::slot(SlabKind::SmallDatagram, buffer),
             offset: 0,
             len: datagram.len() as u32,
         };
         let segment = datagram.len();
         let end = &mut self.ends[at];
         let held = end.handle_datagrams(self.now_ns, PATH, peer(), (datagram, segment), span);
-        let slab = self.memory.slab(Place::SmallDatagram);
+        let slab = self.memory.slab(SlabKind::SmallDatagram);
         slab.retain(buffer, held);
         slab.release(buffer, 1);
     }
@@ -187,13 +187,13 @@ fn a_guest_that_takes_nothing_leaves_sockets_their_memory_and_gets_nothing_stale
     // All large buffers but the sockets' reserve are in use.
     let mut taken = Vec::new();
     while !bench.memory.is_short_of_large() {
-        taken.extend(bench.memory.slab(Place::Datagrams).take());
+        taken.extend(bench.memory.slab(SlabKind::Datagrams).take());
     }
     bench.pass(&mut vnic, full);
     assert!(vnic.is_waiting());
     assert_eq!(bench.refused(), 1);
     for buffer in taken {
-        bench.memory.slab(Place::Datagrams).release(buffer, 1);
+        bench.memory.slab(SlabKind::Datagrams).release(buffer, 1);
     }
     // The first one is dropped when it is too old; a later one has its own time.
     bench.now_ns += STUCK_NS;
@@ -212,7 +212,7 @@ fn a_ring_that_becomes_smaller_keeps_what_it_has() {
     bench.offer(4);
     let full = |_: &[IoSlice<'_>]| Err(io::Error::from_raw_os_error(libc::EAGAIN));
     bench.pass(&mut vnic, full);
-    vnic.set_room(1);
+    vnic.set_capacity(1);
     bench.offer(1);
     bench.pass(&mut vnic, full);
     assert_eq!(bench.refused(), 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Other ways to find a packet's real (`bpf/rivals.bpf.c`), on the pool of a balancer.
+//! Other ways to find a packet's real (`bpf/baselines.bpf.c`), on the pool of a balancer.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -15,7 +15,7 @@ use crate::skel::baselines::{BaselinesSkel, BaselinesSkelBuilder};
 /// Buckets of the daisy chain, as many as a ring has slots.
 const BUCKETS: u32 = 65_537;
 
-/// The programs of `bpf/rivals.bpf.c`.
+/// The programs of `bpf/baselines.bpf.c`.
 pub(super) struct Baselines<'o> {
     skel: BaselinesSkel<'o>,
 }
@@ -28,7 +28,7 @@ impl<'o> Baselines<'o> {
     ) -> Result<Self, BenchError> {
         let mut open = BaselinesSkelBuilder::default()
             .open(storage)
-            .map_err(failed("opening rivals.bpf.o"))?;
+            .map_err(failed("opening baselines.bpf.o"))?;
         let maps = &mut open.maps;
         for (map, theirs) in [
             (&mut maps.vips, pool.map("vips")?),
@@ -49,17 +49,17 @@ impl<'o> Baselines<'o> {
             map.set_autocreate(false)
                 .map_err(failed("leaving out a map"))?;
         }
-        let skel = open.load().map_err(failed("loading rivals.bpf.o"))?;
-        let rivals = Self { skel };
-        rivals
+        let skel = open.load().map_err(failed("loading baselines.bpf.o"))?;
+        let baselines = Self { skel };
+        baselines
             .configure(pool.ctl()?)
-            .map_err(failed("configuring the rivals"))?;
-        Ok(rivals)
+            .map_err(failed("configuring the baselines"))?;
+        Ok(baselines)
     }
 
     fn configure(&self, pool: Ctl) -> libbpf_rs::Result<()> {
         let ctl = Ctl {
-            word4_be: [10, 9, 0, 0],
+            token4_be: [10, 9, 0, 0],
             ..pool
         };
         let maps = &self.skel.maps;
@@ -70,24 +70,24 @@ impl<'o> Baselines<'o> {
             .flat_map(|bucket| [bucket % REALS, (bucket + 1) % REALS])
             .flat_map(u32::to_ne_bytes)
             .collect();
-        let (buckets, any) = (&maps.rival_buckets, MapFlags::ANY);
+        let (buckets, any) = (&maps.baseline_buckets, MapFlags::ANY);
         buckets.update_batch(&keys, &values, BUCKETS, any, any)
     }
 
     pub(super) fn hash(&self) -> i32 {
-        self.skel.progs.rival_hash.as_fd().as_raw_fd()
+        self.skel.progs.baseline_hash.as_fd().as_raw_fd()
     }
 
     pub(super) fn table(&self) -> i32 {
-        self.skel.progs.rival_table.as_fd().as_raw_fd()
+        self.skel.progs.baseline_table.as_fd().as_raw_fd()
     }
 
     pub(super) fn table_fill(&self) -> i32 {
-        self.skel.progs.rival_table_fill.as_fd().as_raw_fd()
+        self.skel.progs.baseline_table_fill.as_fd().as_raw_fd()
     }
 
     pub(super) fn daisy(&self) -> i32 {
-        self.skel.progs.rival_daisy.as_fd().as_raw_fd()
+        self.skel.progs.baseline_daisy_chain.as_fd().as_raw_fd()
     }
 }
 

@@ -65,9 +65,9 @@ impl<'o> Balancer<'o> {
                 rodata.cfg_conn_partitions = layout.partitions();
             }
             let places = layout.partitions() * layout.partition_size();
-            open.maps.conns.set_max_entries(places)?;
+            open.maps.conn_slots.set_max_entries(places)?;
             open.maps
-                .conn_rings
+                .conn_free_slots
                 .set_max_entries(layout.partitions() * cpus)
         })?;
         balancer
@@ -151,7 +151,7 @@ impl<'o> Balancer<'o> {
         Ok(balancer)
     }
 
-    /// Opens every client's connection; the word that each server was told.
+    /// Opens every client's connection; the token that each server was told.
     pub(super) fn open_all(
         &self,
         instrument: &mut Instrument<'_>,
@@ -159,11 +159,12 @@ impl<'o> Balancer<'o> {
     ) -> Result<Vec<u16>, BenchError> {
         let layout = places(flows);
         let mut table = ConnTable::new(
-            &MapHandle::try_from(&self.skel.maps.conns).map_err(failed("opening a map"))?,
-            &MapHandle::try_from(&self.skel.maps.conn_rings).map_err(failed("opening a map"))?,
+            &MapHandle::try_from(&self.skel.maps.conn_slots).map_err(failed("opening a map"))?,
+            &MapHandle::try_from(&self.skel.maps.conn_free_slots)
+                .map_err(failed("opening a map"))?,
             layout,
         )
-        .map_err(|cause| BenchError::Places { cause })?;
+        .map_err(|cause| BenchError::ConnSlots { cause })?;
         table.top_up();
         instrument.select(self.program())?;
         let mut place = Place::default();
@@ -174,12 +175,12 @@ impl<'o> Balancer<'o> {
             table.top_up();
             left -= count;
         }
-        let mut words = vec![0; flows as usize];
+        let mut tokens = vec![0; flows as usize];
         let mut opened = 0;
         for connection in table.connections() {
             let number = client_number(connection.client).map_or(usize::MAX, |n| n as usize);
-            if let Some(word) = words.get_mut(number) {
-                *word = (connection.place % layout.partition_size()) as u16;
+            if let Some(token) = tokens.get_mut(number) {
+                *token = (connection.slot % layout.partition_size()) as u16;
                 opened += 1;
             }
         }
@@ -192,7 +193,7 @@ impl<'o> Balancer<'o> {
                 verdict: "opened",
             });
         }
-        Ok(words)
+        Ok(tokens)
     }
 
     fn give_cookies(&self) -> libbpf_rs::Result<()> {

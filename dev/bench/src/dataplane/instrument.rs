@@ -86,15 +86,15 @@ impl<'o> Instrument<'o> {
         self.skel.progs.bench_min_fill.as_fd().as_raw_fd()
     }
 
-    /// The clients in this order; each one's number is its place in `words`, if there
+    /// The clients in this order; each one's number is its place in `tokens`, if there
     /// are any.
-    pub(super) fn set_clients(&self, order: &[u32], words: &[u16]) -> Result<(), BenchError> {
+    pub(super) fn set_clients(&self, order: &[u32], tokens: &[u16]) -> Result<(), BenchError> {
         let flows = order.len() as u32;
         let codec = cid_codec();
         let keys: Vec<u8> = (0..flows).flat_map(u32::to_ne_bytes).collect();
         let values: Vec<u8> = order
             .iter()
-            .flat_map(|&index| client(index, words.get(index as usize).copied(), &codec))
+            .flat_map(|&index| client(index, tokens.get(index as usize).copied(), &codec))
             .collect();
         self.skel
             .maps
@@ -166,11 +166,11 @@ pub(super) fn shuffled(flows: u32, mut seed: u64) -> Vec<u32> {
 }
 
 /// `struct client` number `index`: an address of 10.0.0.0/8 and a port.
-fn client(index: u32, word: Option<u16>, codec: &Codec) -> [u8; CLIENT_LEN] {
+fn client(index: u32, token: Option<u16>, codec: &Codec) -> [u8; CLIENT_LEN] {
     let mut client = [0; CLIENT_LEN];
     client[..4].copy_from_slice(&(0x0a00_0000 + index / 50).to_be_bytes());
     client[4..6].copy_from_slice(&(1024 + (index % 50 * 1237) as u16).to_be_bytes());
-    client[6..8].copy_from_slice(&word.unwrap_or(0).to_ne_bytes());
+    client[6..8].copy_from_slice(&token.unwrap_or(0).to_ne_bytes());
     client[8..10].copy_from_slice(&cookie(index).to_ne_bytes());
     let nonce = [&[0; 4][..], &index.to_be_bytes()].concat();
     if let Ok(id) = codec.encode(&cookie_id(index).to_be_bytes(), &nonce, 0) {

@@ -56,9 +56,9 @@ pub enum BenchError {
     /// The thread that measures has panicked.
     #[error("the benchmark panicked")]
     Panicked,
-    /// The places of connections could not be kept.
-    #[error("keeping places of connections: {cause}")]
-    Places {
+    /// The slots of connections could not be kept.
+    #[error("keeping slots of connections: {cause}")]
+    ConnSlots {
         /// Why not.
         cause: causeway_io::Error,
     },
@@ -136,7 +136,7 @@ enum Shot {
     Tcp = 0,
     Syn = 1,
     Udp = 2,
-    Word = 3,
+    Token = 3,
     Open = 4,
     Cookie = 5,
     CookieSyn = 6,
@@ -182,9 +182,14 @@ impl<'a> Case<'a> {
         }
     }
 
-    fn rival(name: &'static str, shot: Shot, program: i32, rivals: &'a Baselines<'a>) -> Self {
+    fn baseline(
+        name: &'static str,
+        shot: Shot,
+        program: i32,
+        baselines: &'a Baselines<'a>,
+    ) -> Self {
         Self {
-            verdict: Some((rivals, Verdict::Established)),
+            verdict: Some((baselines, Verdict::Established)),
             ..Self::new(name, shot, program)
         }
     }
@@ -281,7 +286,7 @@ fn run_level(plan: &Plan, flows: u32) -> Result<Vec<Row>, BenchError> {
         cookie_measured,
         gue,
         cid,
-        rivals,
+        baselines,
     ] = &mut storage;
     let mut instrument = Instrument::load(instrument)?;
     let measured = Balancer::load(measured)?;
@@ -294,14 +299,14 @@ fn run_level(plan: &Plan, flows: u32) -> Result<Vec<Row>, BenchError> {
     let cookie_measured = Balancer::with_cookies(cookie_measured, true, 0)?;
     let gue = Balancer::with_cookies(gue, false, REAL_GUE)?;
     let cid = Balancer::with_cids(cid)?;
-    let rivals = Baselines::load(rivals, &cookie)?;
+    let baselines = Baselines::load(baselines, &cookie)?;
 
     // Fill in one order, measure in another.
     let order: Vec<u32> = (0..flows).collect();
     instrument.set_clients(&order, &[])?;
     for (program, shot) in [
         (instrument.min_fill(), Shot::Tcp),
-        (rivals.table_fill(), Shot::Tcp),
+        (baselines.table_fill(), Shot::Tcp),
         (measured.program(), Shot::Tcp),
         (syn.program(), Shot::Tcp),
         (udp.program(), Shot::Udp),
@@ -309,8 +314,8 @@ fn run_level(plan: &Plan, flows: u32) -> Result<Vec<Row>, BenchError> {
     ] {
         instrument.fill(program, shot, flows)?;
     }
-    let words = slot_measured.open_all(&mut instrument, flows)?;
-    instrument.set_clients(&shuffled(flows, 0x5eed), &words)?;
+    let tokens = slot_measured.open_all(&mut instrument, flows)?;
+    instrument.set_clients(&shuffled(flows, 0x5eed), &tokens)?;
 
     let established = Verdict::Established;
     let mut cases = [
@@ -333,19 +338,19 @@ fn run_level(plan: &Plan, flows: u32) -> Result<Vec<Row>, BenchError> {
         ),
         Case::of("tcp_cookie_syn", Shot::CookieSyn, &cookie, Verdict::Opened),
         Case::of("gue_cookie", Shot::Cookie, &gue, established),
-        Case::of("tcp_conn_slot", Shot::Word, &slot, established),
+        Case::of("tcp_conn_slot", Shot::Token, &slot, established),
         Case::of(
             "tcp_conn_slot_measured",
-            Shot::Word,
+            Shot::Token,
             &slot_measured,
             established,
         ),
         Case::of("tcp_syn", Shot::Syn, &syn, Verdict::Opened),
         Case::of("udp", Shot::Udp, &udp, established),
         Case::of("quic_cid", Shot::Cid, &cid, established),
-        Case::rival("hash", Shot::Tcp, rivals.hash(), &rivals),
-        Case::rival("hash_table", Shot::Tcp, rivals.table(), &rivals),
-        Case::rival("daisy", Shot::Tcp, rivals.daisy(), &rivals),
+        Case::baseline("hash", Shot::Tcp, baselines.hash(), &baselines),
+        Case::baseline("hash_table", Shot::Tcp, baselines.table(), &baselines),
+        Case::baseline("daisy", Shot::Tcp, baselines.daisy(), &baselines),
     ];
     let count = cases.len();
     for round in 0..plan.rounds as usize {

@@ -12,7 +12,7 @@ use causeway_api::Moment;
 use causeway_balancer::Config;
 use causeway_balancer::engine::Engine;
 use causeway_balancer::kernel::KernelPlane;
-use causeway_balancer::plane::{RealId, RealTotals};
+use causeway_io::{RealId, RealStats};
 use causeway_report::table::Table;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -180,7 +180,7 @@ impl Source {
     }
 
     /// Adds an interval to a real's totals: exponential latencies around the mean.
-    fn add(&mut self, id: RealId, totals: &mut RealTotals, troubled: usize) {
+    fn add(&mut self, id: RealId, totals: &mut RealStats, troubled: usize) {
         let second = self.interval / 10;
         let slow = troubled > 0 && (u64::from(id) + second).is_multiple_of(troubled as u64);
         let mean = if slow { 10.0 * LATENCY_NS } else { LATENCY_NS };
@@ -190,11 +190,11 @@ impl Source {
         let sums = self.sums.entry(id).or_default();
         sums.0 += 2 * sum as u64;
         sums.1 += REQUESTS;
-        totals.latency_sum2_ns += sums.0;
-        totals.latency_count2 += 2 * sums.1;
+        totals.latency_sum_halves_ns += sums.0;
+        totals.latency_weight_halves += 2 * sums.1;
         totals.requests += sums.1;
-        totals.opened += sums.1 / 4;
-        totals.closed += (sums.1 / 4).saturating_sub(20);
+        totals.conns_opened += sums.1 / 4;
+        totals.conns_closed += (sums.1 / 4).saturating_sub(20);
     }
 }
 

@@ -2,6 +2,7 @@
 //! `causeway-lab rtt-study`: the experiments of "A Brief Look at Round Trip Time",
 //! again, on this kernel, with the expected shape of each curve judged.
 
+mod judge;
 mod output;
 mod page;
 
@@ -9,11 +10,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
-use causeway_core::rtt::study::{Beyond, Interval, Lossy, Lost, Measured, Verdict, judge};
 use causeway_core::rtt::{Method, bucket_ms};
 use causeway_rtt::{ClientArgs, Outcome, PORT, kernel, measure};
 use causeway_service::stop;
 use clap::Parser as _;
+use judge::{Beyond, Interval, Lossy, Lost, Measured, Verdict, judge};
 use serde_json::{Value, json};
 
 use crate::cpu;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Printing the study.
 
-use causeway_core::rtt::study::{Beyond, Lossy};
+use super::judge::{Beyond, Lossy};
 use causeway_report::table::Table;
 use serde_json::{Value, json};
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The study's report and picture.
 
-use causeway_core::rtt::study::{Beyond, Interval, Lossy, Measured};
 use causeway_report::chart::{Chart, Scale, Series};
 use causeway_report::page::{figure, page};
 use maud::{Markup, html};
 use serde_json::Value;
 
 use super::Study;
+use super::judge::{Beyond, Interval, Lossy, Measured};
 use super::output::cell;
 
 /// A method's name, its colour, and what it measured in a row, microseconds.
@@ -29,7 +29,7 @@ fn chart<R>(title: &str, rows: &[R], wait_ms: fn(&R) -> f64, curves: Vec<Curve<'
     )
 }
 
-/// Every method by interval: the picture of docs/methods.md.
+/// Every method by interval: the picture of docs/design/latency-study.md.
 pub fn intervals(measured: &Measured) -> Chart {
     chart(
         "Medians. The server's TCP RTT, and the sampler with it, is the client's pause until the ACK timer; nobody waits for it.",

@@ -157,7 +157,7 @@ pub fn decapsulate(server: &topology::Node) -> Result<()> {
         xdp_mode: XdpMode::Auto,
         gue_port: causeway_io::Gue::default().port,
         cookies: None,
-        word_sources: (None, None),
+        token_sources: (None, None),
         inner_mtu: None,
     };
     let addresses = [server.ipv4.into(), server.ipv6.into()].into();

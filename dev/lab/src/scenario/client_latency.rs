@@ -19,8 +19,10 @@ use crate::crowd::{Crowd, CrowdConfig, Server, ServerConfig, Transaction};
 use crate::topology::{Shape, Topology, vip4};
 
 const PORT: u16 = 80;
-/// Where the balancer hears of clients.
-const REPORTS_PORT: u16 = 9473;
+/// Where agents report.
+const REPORTS_PORT: u16 = 9472;
+/// How often the weights are read.
+const LOOKS_PER_S: u64 = 4;
 /// How long the balancer may take to see that an agent is gone: a report holds for 3 s.
 const SEEN: Duration = Duration::from_secs(8);
 
@@ -69,7 +71,7 @@ struct Row {
     /// Mean over all transactions, and the share of those that lost a SYN or more.
     felt_ms: f64,
     retried_pct: f64,
-    /// Weight of the server that drops, as a share of all, at the end.
+    /// Weight of the server that drops, as a share of all, on the mean after the warm-up.
     share: f64,
     /// Its mean response latency, as the balancer measures it.
     response_ms: f64,
@@ -102,7 +104,7 @@ fn run(context: &Context, source: &'static str) -> Result<Row> {
         )?);
         let lines = format!(
             "[agent.clients]\nservices = [\"{vip}\"]\nhistory = \"\"\n\
-             balancers = [\"{listen}\"]\nkeys = \"{}\"\n",
+             [agent.report]\nclient_latency = true\nto = [\"{listen}\"]\nkeys = \"{}\"\n",
             keys.display()
         );
         let pins = Path::new("/sys/fs/bpf").join(node.netns.name());
@@ -123,7 +125,7 @@ fn run(context: &Context, source: &'static str) -> Result<Row> {
                 .collect(),
         }],
         head: vec![format!(
-            "[clients]\nlisten = \"{listen}\"\nkeys = \"{}\"",
+            "[agent_reports]\nlisten = \"{listen}\"\nkeys = \"{}\"",
             keys.display()
         )],
         ..Settings::default()
@@ -144,8 +146,18 @@ fn run(context: &Context, source: &'static str) -> Result<Row> {
         seed: context.seed,
     };
     let crowd = Crowd::start(&topology.clients[0].netns, crowd);
-    std::thread::sleep(Duration::from_secs(warm_up_s + seconds));
-    let (share, response_ms) = first(&balancer)?;
+    std::thread::sleep(Duration::from_secs(warm_up_s));
+    // On the mean: where the server drops nothing for a while it gets weight back, until it
+    // drops again.
+    let looks = (seconds * LOOKS_PER_S).max(1);
+    let (mut shares, mut response_ms) = (0.0, f64::NAN);
+    for _ in 0..looks {
+        std::thread::sleep(Duration::from_secs(1) / LOOKS_PER_S as u32);
+        let (share, latency_ms) = first(&balancer)?;
+        shares += share;
+        response_ms = latency_ms;
+    }
+    let share = shares / looks as f64;
     let fallbacks_at_end = fallbacks(&balancer)?;
     let truth = crowd.finish()?;
     drop(agents.pop());

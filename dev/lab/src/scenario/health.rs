@@ -47,7 +47,7 @@ impl Scenario for Health {
         balancer_netns.run(|| Ok(link::set_tx_checksum(DEVICE, false)?))?;
         let mut vip = bench.vip4(0, "maglev", Forwarding::Ipip);
         vip.keys = vec![
-            format!("need = {NEEDED}"),
+            format!("min_healthy = {NEEDED}"),
             format!(
                 "health = {{ probe = \"http\", path = \"/who\", interval = \"{interval_ms}ms\", \
                  timeout = \"{interval_ms}ms\", rise = 2, fall = 2 }}"

@@ -161,6 +161,7 @@ pub fn all() -> &'static [&'static dyn Scenario] {
         &cookie::Cookie,
         &cookie::CookieSoak,
         &cookie::CookieLoss,
+        &cookie::CookieUploads,
         &cookie::Mptcp,
         &cookie::Tiers,
         &health::Health,

@@ -33,7 +33,7 @@ pub struct Args {
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u32).range(10..=864_000))]
     seconds: u32,
     /// Try another constant: burst, tolerance, margin, smoothing, floor, cap, step,
-    /// gain_cap, take_max, confidence or interval_ms
+    /// max_increase, max_decrease, confidence or interval_ms
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = constant)]
     set: Vec<(String, f64)>,
     /// Write the figures as JSON to FILE
@@ -67,8 +67,8 @@ fn apply(params: &mut Params, name: &str, value: f64) -> Result<(), String> {
         "floor" => &mut params.floor,
         "cap" => &mut params.cap,
         "step" => &mut params.step,
-        "gain_cap" => &mut params.gain_cap,
-        "take_max" => &mut params.take_max,
+        "max_increase" => &mut params.max_increase,
+        "max_decrease" => &mut params.max_decrease,
         "confidence" => &mut params.confidence,
         "interval_ms" => {
             params.interval_ns = (value * 1e6) as u64;

@@ -37,6 +37,7 @@ fn list_names_every_scenario() {
         "cookie",
         "cookie-soak",
         "cookie-loss",
+        "cookie-uploads",
         "mptcp",
         "tiers",
         "quic-cid",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How far the estimator is off, as docs/accuracy.md has measured it.
+//! How far the estimator is off, as docs/design/accuracy.md has measured it.
 
 use rand::Rng;
 use rand_distr::{Distribution, StandardNormal};

@@ -347,8 +347,8 @@ impl World<'_> {
             .any(|kind| kind == Kind::Blind);
         if !blind && self.scenario.noise.samples(&mut self.rng) {
             let reading = &mut self.servers[server].reading;
-            reading.latency_sum2_ns += 2 * latency;
-            reading.latency_count2 += 2;
+            reading.latency_sum_halves_ns += 2 * latency;
+            reading.latency_weight_halves += 2;
         }
         let of = &mut self.users[user];
         if let Some(connection) = of.connection.as_mut() {
@@ -385,7 +385,7 @@ impl World<'_> {
         for server in &mut self.servers {
             let factor = self.scenario.noise.factor(&mut self.rng);
             let mut reading = server.reading;
-            reading.latency_sum2_ns = (reading.latency_sum2_ns as f64 * factor) as u64;
+            reading.latency_sum_halves_ns = (reading.latency_sum_halves_ns as f64 * factor) as u64;
             readings.push(reading);
             server.reading = Reading {
                 active: server.reading.active,

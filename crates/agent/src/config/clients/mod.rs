@@ -5,16 +5,13 @@ mod retry;
 #[cfg(test)]
 mod tests;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use causeway_core::certes::report::SERVICES_MAX;
 use causeway_core::certes::{Error as ModelError, FastModel, Mix, RetryClass};
-use causeway_service::config::{
-    self, CountValue, Faults, Text, Words as _, notice_address, text, units, within,
-};
+use causeway_service::config::{self, CountValue, Faults, Text, Words as _, text, units, within};
 use toml::Spanned;
 
 use super::raw::{RawClients, RawThreshold};
@@ -61,8 +58,6 @@ pub struct ClientsConfig {
     pub backlog: RangeInclusive<u32>,
     /// How long a limit is tried.
     pub backlog_period: Duration,
-    /// Balancers that are told what clients feel.
-    pub balancers: Vec<SocketAddr>,
 }
 
 /// A mean client response time at which to tell somebody.
@@ -149,7 +144,6 @@ pub(super) fn clients(
             )
         })
         .unwrap_or(Duration::from_secs(10)),
-        balancers: named(&raw.balancers, faults, notice_address),
     };
     check(raw, &config, faults);
     Some(config)
@@ -165,12 +159,6 @@ fn check(raw: &RawClients, config: &ClientsConfig, faults: &mut Faults<'_>) {
     if categories > CATEGORIES_MAX {
         faults.file(format!(
             "[agent.clients] makes {categories} categories of its interfaces, services and prefixes; there is room for {CATEGORIES_MAX}"
-        ));
-    }
-    if !config.balancers.is_empty() && config.services.len() > SERVICES_MAX {
-        faults.file(format!(
-            "[agent.clients] names {} services; `balancers` can be told of {SERVICES_MAX}",
-            config.services.len()
         ));
     }
     for spanned in &raw.threshold {

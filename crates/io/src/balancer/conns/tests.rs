@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Places and their rings on real maps. Needs root; fails without.
+//! Slots and their rings on real maps. Needs root; fails without.
 
 use std::collections::HashSet;
 
@@ -34,7 +34,7 @@ impl World {
     fn new() -> Self {
         assert_eq!((LAYOUT.partitions(), LAYOUT.partition_size()), (2, 2048));
         Self {
-            conns: array("conns", size_of::<Slot>(), 4096),
+            conns: array("conn_slots", size_of::<Slot>(), 4096),
             rings: array("rings", size_of::<Ring>(), 2 * CPUS),
         }
     }
@@ -45,12 +45,12 @@ impl World {
         table
     }
 
-    /// The CPUs have no places yet.
+    /// The CPUs have no slots yet.
     fn unfilled(&self) -> ConnTable {
         ConnTable::new(&self.conns, &self.rings, LAYOUT).expect("the table")
     }
 
-    /// Takes a place as the data plane does, and opens a connection in it.
+    /// Takes a slot as the data plane does, and opens a connection in it.
     fn open(&mut self, table: &ConnTable, cpu: usize, partition: usize) -> Option<u32> {
         let ring = &table.rings[cpu * 2 + partition];
         let head = ring.head.load(Ordering::Relaxed);
@@ -59,24 +59,24 @@ impl World {
         }
         let index = ring.index[(head % RING) as usize].load(Ordering::Relaxed);
         ring.head.store(head.wrapping_add(1), Ordering::Release);
-        let place = partition as u32 * 2048 + u32::from(index);
-        self.write(place, |flow| {
+        let number = partition as u32 * 2048 + u32::from(index);
+        self.write(number, |flow| {
             flow.key.saddr_be[8..12].copy_from_slice(&[0x20, 0, 0, 80]);
             flow.key.saddr_be[12] = 6;
-            flow.key.saddr_be[..4].copy_from_slice(&place.to_be_bytes());
+            flow.key.saddr_be[..4].copy_from_slice(&number.to_be_bytes());
         });
-        Some(place)
+        Some(number)
     }
 
-    fn write(&self, place: u32, change: impl FnOnce(&mut abi::Flow)) {
+    fn write(&self, number: u32, change: impl FnOnce(&mut abi::Flow)) {
         let old = self
             .conns
-            .lookup(&place.to_ne_bytes(), MapFlags::ANY)
+            .lookup(&number.to_ne_bytes(), MapFlags::ANY)
             .expect("lookup");
-        let mut flow = abi::Flow::from_bytes(&old.expect("a place")).expect("size");
+        let mut flow = abi::Flow::from_bytes(&old.expect("a slot")).expect("size");
         change(&mut flow);
         self.conns
-            .update(&place.to_ne_bytes(), flow.as_bytes(), MapFlags::ANY)
+            .update(&number.to_ne_bytes(), flow.as_bytes(), MapFlags::ANY)
             .expect("update");
     }
 }
@@ -86,7 +86,9 @@ fn at(seconds: u64) -> Duration {
 }
 
 fn sweep(table: &mut ConnTable, seconds: u64) -> u32 {
-    table.sweep(at(seconds), 4096, &Patience::default()).freed
+    table
+        .sweep(at(seconds), 4096, &ConnTimeouts::default())
+        .freed
 }
 
 #[test]
@@ -96,7 +98,7 @@ fn every_place_is_given_out_once() {
     let mut seen = HashSet::new();
     for turn in 0..100_000 {
         match world.open(&table, turn % 2, turn / 2 % 2) {
-            Some(place) => assert!(seen.insert(place), "{place} twice"),
+            Some(number) => assert!(seen.insert(number), "{number} twice"),
             None => table.top_up(),
         }
     }
@@ -109,7 +111,7 @@ fn every_place_is_given_out_once() {
 fn places_come_back_by_their_connection_s_state() {
     let mut world = World::new();
     let mut table = world.table();
-    let [half, closed, open] = [0, 1, 0].map(|cpu| world.open(&table, cpu, 1).expect("a place"));
+    let [half, closed, open] = [0, 1, 0].map(|cpu| world.open(&table, cpu, 1).expect("a slot"));
     world.write(closed, |flow| {
         (flow.bits, flow.packets) = (c::FLOW_CLOSED | 1, 9)
     });
@@ -128,16 +130,16 @@ fn places_come_back_by_their_connection_s_state() {
     assert_eq!(sweep(&mut table, 3601), 1);
     assert_eq!(table.connections().count(), 0);
     // All of them can be had again.
-    let mut places = HashSet::new();
+    let mut numbers = HashSet::new();
     for _ in 0..20 {
         table.top_up();
         (0..2).for_each(|cpu| {
-            while let Some(place) = world.open(&table, cpu, 1) {
-                assert!(places.insert(place));
+            while let Some(number) = world.open(&table, cpu, 1) {
+                assert!(numbers.insert(number));
             }
         });
     }
-    assert_eq!(places.len(), 2048);
+    assert_eq!(numbers.len(), 2048);
 }
 
 #[test]
@@ -150,14 +152,14 @@ fn a_successor_finds_what_is_free() {
     drop(table);
     let mut table = world.table();
     assert_eq!(
-        table.connections().map(|c| c.place).collect::<HashSet<_>>(),
+        table.connections().map(|c| c.slot).collect::<HashSet<_>>(),
         kept
     );
     let mut seen = kept;
     for _ in 0..20 {
         for (cpu, partition) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-            while let Some(place) = world.open(&table, cpu, partition) {
-                assert!(seen.insert(place), "{place} twice");
+            while let Some(number) = world.open(&table, cpu, partition) {
+                assert!(seen.insert(number), "{number} twice");
             }
         }
         table.top_up();
@@ -169,7 +171,7 @@ fn a_successor_finds_what_is_free() {
 fn a_connection_keeps_its_word_at_another_balancer() {
     let mut world = World::new();
     let mut table = world.unfilled();
-    let route = PlaceRoute {
+    let route = SlotRoute {
         real: 77,
         generation: 3,
         vip: 2,
@@ -189,20 +191,20 @@ fn a_connection_keeps_its_word_at_another_balancer() {
     assert_eq!(table.adopt(9, ends(3), 5 | 1 << 11, &route), Adopted::Taken);
     for (client, vip) in [ends(1), six(2)] {
         let word = if client.is_ipv4() { 5 } else { 6 };
-        let held = table.find(client, vip, word).expect("in its place");
+        let held = table.find(client, vip, word).expect("in its slot");
         assert_eq!((held.real, held.packets, held.closed), (77, 1, false));
         assert_eq!(table.find(client, vip, 7), None);
     }
     assert_eq!(table.find(ends(2).0, ends(2).1, 5), None);
-    // Nobody else gets these places.
-    let taken: HashSet<u32> = table.connections().map(|held| held.place).collect();
+    // Nobody else gets these slots.
+    let taken: HashSet<u32> = table.connections().map(|held| held.slot).collect();
     assert_eq!(taken.len(), 2);
     let mut given = 0;
     for _ in 0..20 {
         table.top_up();
         for (cpu, partition) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-            while let Some(place) = world.open(&table, cpu, partition) {
-                assert!(!taken.contains(&place));
+            while let Some(number) = world.open(&table, cpu, partition) {
+                assert!(!taken.contains(&number));
                 given += 1;
             }
         }
@@ -218,12 +220,12 @@ fn a_connection_keeps_its_word_at_another_balancer() {
 fn a_connection_is_released_and_rerouted_by_its_tuple() {
     let mut world = World::new();
     let mut table = world.table();
-    let place = world.open(&table, 0, 0).expect("a place");
-    let connection = table.connection(place).expect("a connection");
+    let number = world.open(&table, 0, 0).expect("a slot");
+    let connection = table.connection(number).expect("a connection");
     assert_eq!(connection.client.port(), 0x2000);
     assert_eq!(connection.vip.port(), 80);
     assert!(table.reroute(&connection, 77, 5));
-    let rerouted = table.connection(place).expect("a connection");
+    let rerouted = table.connection(number).expect("a connection");
     assert_eq!(
         rerouted,
         Connection {
@@ -239,5 +241,5 @@ fn a_connection_is_released_and_rerouted_by_its_tuple() {
     other.vip.set_port(81);
     assert!(!table.release(&other) && !table.reroute(&other, 78, 5));
     assert!(table.release(&connection) && !table.release(&connection));
-    assert!(table.connection(place).is_none());
+    assert!(table.connection(number).is_none());
 }

@@ -8,7 +8,7 @@ use super::*;
 use crate::abi::Plain as _;
 
 const BUCKETS: u32 = 4;
-const PLACES: u64 = 2 * BUCKETS as u64 * WAYS as u64;
+const SLOTS: u64 = 2 * BUCKETS as u64 * WAYS as u64;
 const IDLE: FlowIdle = FlowIdle {
     udp: Duration::from_secs(80),
     ended: Duration::from_secs(40),
@@ -59,7 +59,7 @@ impl World {
         }
     }
 
-    /// A flow in place `at` of a family's table, as its first packet leaves it.
+    /// A flow in slot `at` of a family's table, as its first packet leaves it.
     fn open(&self, family: usize, at: usize, proto: u8, real: RealId) {
         let mut flow = abi::Flow {
             real,
@@ -73,7 +73,7 @@ impl World {
         self.flows[family]
             .update(&key, flow.as_bytes(), MapFlags::ANY)
             .expect("update");
-        self.word(family, at)
+        self.tag(family, at)
             .store(FINGERPRINT | NEW, Ordering::Relaxed);
     }
 
@@ -91,20 +91,20 @@ impl World {
         self.packet(family, at, OLD);
     }
 
-    /// A packet that gives its flow this standing.
-    fn packet(&self, family: usize, at: usize, standing: u32) {
-        let word = self.word(family, at);
-        let now = word.load(Ordering::Relaxed) & !STANDING | standing;
-        word.store(now, Ordering::Relaxed);
+    /// A packet that gives its flow this age.
+    fn packet(&self, family: usize, at: usize, age: u32) {
+        let tag = self.tag(family, at);
+        let now = tag.load(Ordering::Relaxed) & !AGE_MASK | age;
+        tag.store(now, Ordering::Relaxed);
     }
 
-    fn word(&self, family: usize, at: usize) -> &AtomicU32 {
+    fn tag(&self, family: usize, at: usize) -> &AtomicU32 {
         let ways = WAYS as usize;
-        &self.sweep.tables[family].buckets[at / ways].word[at % ways]
+        &self.sweep.tables[family].buckets[at / ways].tag[at % ways]
     }
 
-    fn standing(&self, family: usize, at: usize) -> u32 {
-        self.word(family, at).load(Ordering::Relaxed) & STANDING
+    fn age(&self, family: usize, at: usize) -> u32 {
+        self.tag(family, at).load(Ordering::Relaxed) & AGE_MASK
     }
 
     /// Lets this time pass, in steps as the daemon takes them.
@@ -116,7 +116,7 @@ impl World {
         }
     }
 
-    /// The same, with a packet to each place once a round.
+    /// The same, with a packet to each slot once a round.
     fn wait_busily(&mut self, time: Duration, family: usize, places: &[usize]) {
         let end = self.now + time;
         while self.now < end {
@@ -136,19 +136,19 @@ fn a_udp_flow_ends_by_silence_alone() {
         world.wait_busily(Duration::from_secs(400), family, &[0]);
         // Silent after its first datagram, and after its second.
         world.packet(family, 40, LIVE);
-        assert_eq!(world.standing(family, 17), GONE);
-        assert_ne!(world.standing(family, 0), GONE);
+        assert_eq!(world.age(family, 17), GONE);
+        assert_ne!(world.age(family, 0), GONE);
         world.packet(family, 0, LIVE);
         world.wait(IDLE.udp - ROUND);
-        assert_ne!(world.standing(family, 0), GONE, "not before its time");
+        assert_ne!(world.age(family, 0), GONE, "not before its time");
         world.wait(3 * ROUND);
-        assert_eq!([0, 17, 40].map(|at| world.standing(family, at)), [GONE; 3]);
+        assert_eq!([0, 17, 40].map(|at| world.age(family, at)), [GONE; 3]);
         let totals = world.sweep.totals();
         // Number 40 had ended, too, came back, and ended again.
-        assert_eq!((totals.udp_idle, totals.places), (4, PLACES));
-        // The place is found by its fingerprint still, and taken first.
+        assert_eq!((totals.udp_idle, totals.slots), (4, SLOTS));
+        // The slot is found by its fingerprint still, and taken first.
         assert_eq!(
-            world.word(family, 0).load(Ordering::Relaxed),
+            world.tag(family, 0).load(Ordering::Relaxed),
             FINGERPRINT | GONE
         );
     }
@@ -165,13 +165,13 @@ fn a_tcp_connection_s_place_is_offered_after_its_end_or_long_silence() {
         world.close(family, 2);
         // Number 0 is a SYN alone, 1 open and silent, 2 closed, 3 open and busy.
         world.wait_busily(IDLE.ended + 3 * ROUND, family, &[3]);
-        assert_eq!([0, 2].map(|at| world.standing(family, at)), [GONE; 2]);
-        assert!([1, 3].iter().all(|at| world.standing(family, *at) != GONE));
+        assert_eq!([0, 2].map(|at| world.age(family, at)), [GONE; 2]);
+        assert!([1, 3].iter().all(|at| world.age(family, *at) != GONE));
         assert_eq!(world.sweep.totals().tcp_ended, 2);
         world.wait_busily(IDLE.tcp, family, &[3]);
         world.wait_busily(IDLE.tcp / 4, family, &[3]);
-        assert_eq!(world.standing(family, 1), GONE);
-        assert_ne!(world.standing(family, 3), GONE);
+        assert_eq!(world.age(family, 1), GONE);
+        assert_ne!(world.age(family, 3), GONE);
         let totals = world.sweep.totals();
         assert_eq!((totals.tcp_idle, totals.flows, totals.udp_idle), (1, 1, 0));
     }
@@ -187,9 +187,9 @@ fn one_that_the_client_has_closed_lives_on_while_it_is_heard_of() {
         // Acknowledgements of what the server still sends.
         world.packet(0, 5, OLD);
     }
-    assert_ne!(world.standing(0, 5), GONE);
+    assert_ne!(world.age(0, 5), GONE);
     world.wait(IDLE.ended + 3 * ROUND);
-    assert_eq!(world.standing(0, 5), GONE);
+    assert_eq!(world.age(0, 5), GONE);
 }
 
 #[test]
@@ -200,24 +200,24 @@ fn what_still_sends_to_a_draining_real_is_taken_off_it() {
     world.open(0, 2, TCP, 3);
     world.draining = vec![3];
     world.wait_busily(Duration::from_secs(600), 0, &[0, 1, 2]);
-    assert_ne!(world.standing(0, 0), GONE, "never, unless it is told to");
+    assert_ne!(world.age(0, 0), GONE, "never, unless it is told to");
     world.idle.udp_drain = Some(Duration::from_secs(300));
     world.draining.clear();
     world.wait(ROUND);
     world.draining = vec![3];
     world.wait_busily(Duration::from_secs(295), 0, &[0, 1, 2]);
-    assert_ne!(world.standing(0, 0), GONE);
+    assert_ne!(world.age(0, 0), GONE);
     world.wait_busily(Duration::from_secs(10), 0, &[1, 2]);
-    assert_eq!(world.standing(0, 0), GONE);
-    assert!([1, 2].iter().all(|at| world.standing(0, *at) != GONE));
+    assert_eq!(world.age(0, 0), GONE);
+    assert!([1, 2].iter().all(|at| world.age(0, *at) != GONE));
     assert_eq!(world.sweep.totals().udp_drained, 1);
 }
 
 #[test]
 fn what_the_data_plane_is_writing_is_left_alone() {
     let mut world = World::new();
-    world.word(1, 9).store(CLAIMED, Ordering::Relaxed);
+    world.tag(1, 9).store(CLAIMED, Ordering::Relaxed);
     world.wait(Duration::from_secs(3000));
-    assert_eq!(world.word(1, 9).load(Ordering::Relaxed), CLAIMED);
+    assert_eq!(world.tag(1, 9).load(Ordering::Relaxed), CLAIMED);
     assert_eq!(world.sweep.totals().flows, 0);
 }

@@ -19,7 +19,7 @@ impl Rig {
 
     /// Puts free places into every ring: of each CPU others, so that no place is in two.
     pub fn fill_rings(&self, places: &[u16]) {
-        let map = &self.skel.maps.conn_rings;
+        let map = &self.skel.maps.conn_free_slots;
         for ring in 0..map.max_entries() {
             let mut value = vec![0u8; map.value_size() as usize];
             let cpu = (ring / PARTITIONS) as u16;
@@ -46,10 +46,10 @@ impl Rig {
         for bucket in 0..map.max_entries() {
             let key = bucket.to_ne_bytes();
             let old = map.lookup(&key, MapFlags::ANY).expect("lookup");
-            let mut words = old.expect("a bucket");
-            // The standing is in the lowest bits of each word.
-            words.chunks_mut(4).for_each(|word| word[0] &= !3);
-            write(map, &key, &words);
+            let mut tags = old.expect("a bucket");
+            // The age class is in the lowest bits of each tag.
+            tags.chunks_mut(4).for_each(|tag| tag[0] &= !3);
+            write(map, &key, &tags);
         }
     }
 
@@ -290,9 +290,9 @@ impl Rig {
         self.real(id, tunnel_real(addr));
     }
 
-    pub fn set_tap_ctl(&self, value: TapCtl) {
+    pub fn set_mirror_ctl(&self, value: MirrorCtl) {
         write(
-            &self.skel.maps.tap_ctl,
+            &self.skel.maps.mirror_ctl,
             &0u32.to_ne_bytes(),
             Plain::as_bytes(&value),
         );

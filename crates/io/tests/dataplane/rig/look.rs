@@ -6,7 +6,7 @@ use super::*;
 impl Rig {
     /// SYNs that found no free place.
     pub fn places_refused(&self) -> u32 {
-        let map = &self.skel.maps.conn_rings;
+        let map = &self.skel.maps.conn_free_slots;
         let ring = |n: u32| {
             map.lookup(&n.to_ne_bytes(), MapFlags::ANY)
                 .expect("lookup")
@@ -24,7 +24,7 @@ impl Rig {
 
     /// The connection with its partition.
     pub fn placed(&self, tuple: Tuple, word: u16) -> Option<(u32, Flow)> {
-        let map = &self.skel.maps.conns;
+        let map = &self.skel.maps.conn_slots;
         let size = map.max_entries() / PARTITIONS;
         let mut found = (0..PARTITIONS).filter_map(|partition| {
             let index = partition * size + u32::from(word) % size;
@@ -65,8 +65,8 @@ impl Rig {
                 conns_opened: a.conns_opened + b.conns_opened,
                 conns_closed: a.conns_closed + b.conns_closed,
                 requests: a.requests + b.requests,
-                latency_sum2_ns: a.latency_sum2_ns + b.latency_sum2_ns,
-                latency_count2: a.latency_count2 + b.latency_count2,
+                latency_sum_halves_ns: a.latency_sum_halves_ns + b.latency_sum_halves_ns,
+                latency_weight_halves: a.latency_weight_halves + b.latency_weight_halves,
                 latency_at_ns: a.latency_at_ns.max(b.latency_at_ns),
             })
     }
@@ -147,7 +147,7 @@ impl Rig {
     }
 
     /// Who looks at packets, and until when.
-    pub fn tap_ctl(&self) -> TapCtl {
-        read(&self.skel.maps.tap_ctl, &0u32.to_ne_bytes()).expect("index")
+    pub fn mirror_ctl(&self) -> MirrorCtl {
+        read(&self.skel.maps.mirror_ctl, &0u32.to_ne_bytes()).expect("index")
     }
 }

@@ -16,12 +16,12 @@ use causeway_core::cookie::{Format, Keys, Mode};
 use causeway_io::FlowLimit;
 use causeway_io::abi::{
     self, Action, CookieCounts, CookieFormat, CookieKeys, CookieResult, CookieSlot, Ctl, Flow,
-    FlowKey4, FlowKey6, PacketsBytes, Plain, QuicLbConfig, Real, RealLoad, RealStats, SourceGroup,
-    SourceKey, TapCtl, Verdict, Vip, VipKey,
+    FlowKey4, FlowKey6, MirrorCtl, PacketsBytes, Plain, QuicLbConfig, Real, RealLoad, RealStats,
+    SourceGroup, SourceKey, Verdict, Vip, VipKey,
 };
 use causeway_io::flow_table::{self, WAYS};
 use causeway_io::skel::lb::{LbSkel, LbSkelBuilder, OpenLbSkel};
-use causeway_io::{Tap, TapMaps, TapOptions};
+use causeway_io::{Mirror, MirrorMaps, MirrorOptions};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, OpenObject, ProgramInput, ProgramMut};
 
@@ -182,11 +182,11 @@ impl Rig {
             ) = (PARTITIONS, tier_bits, tier);
             let cpus = libbpf_rs::num_possible_cpus().expect("CPUs") as u32;
             open.maps
-                .conns
+                .conn_slots
                 .set_max_entries(PARTITIONS << (15 - tier_bits))
                 .expect("size");
             open.maps
-                .conn_rings
+                .conn_free_slots
                 .set_max_entries(PARTITIONS * cpus)
                 .expect("size");
         })
@@ -271,11 +271,11 @@ impl Rig {
     }
 
     /// Looks at the packets to come.
-    pub fn tap(&self, options: &TapOptions) -> causeway_io::Result<Tap> {
+    pub fn mirror(&self, options: &MirrorOptions) -> causeway_io::Result<Mirror> {
         let maps = &self.skel.maps;
-        let [ctl, counts, ring] = [&maps.tap_ctl, &maps.tap_counts, &maps.tap_ring]
+        let [ctl, counts, ring] = [&maps.mirror_ctl, &maps.mirror_counts, &maps.mirror_ring]
             .map(|map| MapHandle::try_from(map).expect("a map"));
-        Tap::open(TapMaps { ctl, counts, ring }, options)
+        Mirror::open(MirrorMaps { ctl, counts, ring }, options)
     }
 
     /// The program itself, for others to call.

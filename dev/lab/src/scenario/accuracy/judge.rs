@@ -132,7 +132,7 @@ pub struct Timed {
     /// Their mean.
     pub mean_ns: f64,
     /// Their weight in half samples.
-    pub count2: u32,
+    pub weight_halves: u32,
 }
 
 /// What estimators found in a recording, for each of them.
@@ -151,7 +151,7 @@ impl<const N: usize> Sink for Estimates<N> {
             samples.or_default().push(Timed {
                 when_ns: sample.when_ns,
                 mean_ns,
-                count2: sample.count2,
+                weight_halves: sample.weight_halves,
             });
         }
     }
@@ -326,7 +326,7 @@ impl Compared {
                 within10_pct: share_pct(of.iter().filter(|e| e.abs() < 10.0).count(), of.len()),
             }
         };
-        [Quality::Low, Quality::Fair, Quality::High]
+        [Quality::Low, Quality::Medium, Quality::High]
             .map(grade)
             .into()
     }

@@ -223,7 +223,7 @@ fn place(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<(V
             let counts = || {
                 Ok([
                     ("vnic_full", ends.total("vnic_full")?),
-                    ("chunks_resent", ends.total("chunks_resent")?),
+                    ("chunks_resent", ends.total("chunks_retransmitted")?),
                     ("device_drops", drops(&site.world)?),
                 ])
             };

@@ -117,7 +117,10 @@ impl Steps<'_> {
     fn loss(&mut self) -> Result<()> {
         let losses = self.world.lose(0.02, Place::Network, self.context.seed)?;
         let times = self.traffic()?;
-        let (lost, resent) = (losses.counts().lost, self.tunnel.total("chunks_resent")?);
+        let (lost, resent) = (
+            losses.counts().lost,
+            self.tunnel.total("chunks_retransmitted")?,
+        );
         ensure!(
             lost > 0 && resent > 0,
             "{lost} packets lost, {resent} chunks sent again"
@@ -196,7 +199,7 @@ impl Steps<'_> {
         Ok(())
     }
 
-    /// A new key, in the order that docs/bifrost.md gives.
+    /// A new key, in the order that docs/design/bifrost.md gives.
     fn rotation(&mut self) -> Result<()> {
         let ends = self.ends.clone();
         let pace = Pace {

@@ -162,9 +162,9 @@ impl Counts {
     pub(super) fn read(tunnel: &Tunnel) -> Result<Self> {
         Ok(Self {
             sent: tunnel.total("chunks_sent")?,
-            resent: tunnel.total("chunks_resent")?,
+            resent: tunnel.total("chunks_retransmitted")?,
             received: tunnel.total("chunks_received")?,
-            twice: tunnel.refused("again")?
+            twice: tunnel.refused("redundant")?
                 + tunnel.refused("duplicate")?
                 + tunnel.refused("late")?,
         })

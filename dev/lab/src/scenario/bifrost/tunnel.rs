@@ -135,7 +135,7 @@ impl Tunnel {
         let mut sum = 0;
         for end in &self.ends {
             let value = end.status()?;
-            let list = value["refused"].as_array().context("no list of reasons")?;
+            let list = value["drops"].as_array().context("no list of reasons")?;
             let entry = list.iter().find(|entry| entry["reason"] == reason);
             let count = entry.and_then(|entry| entry["count"].as_u64());
             sum += count.with_context(|| format!("no reason {reason}"))?;
@@ -189,7 +189,7 @@ impl End {
     /// Conversations that have begun.
     pub fn conversations(&self) -> Result<u64> {
         let status = self.status()?;
-        let count = status.pointer("/totals/conversations");
+        let count = status.pointer("/totals/sessions");
         count
             .and_then(Value::as_u64)
             .context("no count of conversations")

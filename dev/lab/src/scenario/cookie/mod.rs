@@ -2,7 +2,7 @@
 //! Connections stay on their server, whatever happens to balancers, servers, keys and
 //! agents; and the kernels at both ends do not notice that their timestamps carry
 //! something. `cookie` is short, `cookie-soak` takes as long as real idleness and
-//! wraps do, `cookie-loss` compares lossy transfers with and without cookies.
+//! wraps do, `cookie-loss` and `cookie-uploads` compare with transfers without cookies.
 
 mod checks;
 mod loss;
@@ -10,6 +10,7 @@ mod mptcp;
 mod service;
 mod soak;
 mod tiers;
+mod uploads;
 mod world;
 
 use std::time::Duration;
@@ -24,6 +25,7 @@ pub use loss::CookieLoss;
 pub use mptcp::Mptcp;
 pub use soak::CookieSoak;
 pub use tiers::Tiers;
+pub use uploads::CookieUploads;
 
 pub struct Cookie;
 

@@ -2,8 +2,9 @@
 //! A service that does what a line tells it, and clients that notice whom they talk
 //! to: connections that live long, which HTTP load generators do not have.
 //!
-//! `id` answers the server's name; `get N` N bytes; `put N` takes N bytes and answers it; `tick N MS` a byte every MS
-//! milliseconds, N times; `later MS` a byte after that; `keepalive S` turns probes on;
+//! `id` answers the server's name; `get N` N bytes; `put N` takes N bytes and answers it;
+//! `chat N` also answers a few bytes to whatever it reads of them; `tick N MS` a byte every
+//! MS milliseconds, N times; `later MS` a byte after that; `keepalive S` turns probes on;
 //! `close` ends the connection from the server's side.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -12,7 +13,7 @@ use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::netns::Netns;
@@ -103,6 +104,10 @@ fn answer(stream: TcpStream, name: &str) -> Result<()> {
                 ensure!(taken == count, "{taken} of {count} bytes came");
                 writeln!(out, "{name}")?;
             }
+            "chat" => {
+                chat(&mut input, &mut out, number())?;
+                writeln!(out, "{name}")?;
+            }
             "tick" => {
                 let (count, pause) = (number(), Duration::from_millis(number()));
                 for _ in 0..count {
@@ -124,6 +129,19 @@ fn answer(stream: TcpStream, name: &str) -> Result<()> {
             }
             _ => bail!("no command {command:?}"),
         }
+    }
+    Ok(())
+}
+
+/// Takes so many bytes, and says something to whatever comes of them at once.
+fn chat(input: &mut impl Read, out: &mut TcpStream, mut bytes: u64) -> Result<()> {
+    let mut block = vec![0; 65536];
+    while bytes > 0 {
+        let most = bytes.min(block.len() as u64) as usize;
+        let read = input.read(&mut block[..most])?;
+        ensure!(read > 0, "{bytes} bytes did not come");
+        bytes -= read as u64;
+        out.write_all(&[b'.'; 100])?;
     }
     Ok(())
 }
@@ -244,6 +262,20 @@ impl Connection {
         let mut line = String::new();
         self.stream.read_line(&mut line)?;
         ensure!(line.trim_end() == self.server, "the answer was {line:?}");
+        Ok(())
+    }
+
+    /// The same while the server answers all the time.
+    pub fn chat(&mut self, bytes: usize) -> Result<()> {
+        writeln!(self.stream.get_mut(), "chat {bytes}")?;
+        let mut out = self.stream.get_ref().try_clone()?;
+        let sender = thread::spawn(move || send(&mut out, bytes as u64));
+        let mut line = String::new();
+        self.stream.read_line(&mut line)?;
+        let sent = sender.join().map_err(|_| anyhow!("the sender panicked"))?;
+        sent?;
+        let name = line.trim_start_matches('.').trim_end();
+        ensure!(name == self.server, "the answer was {line:?}");
         Ok(())
     }
 

@@ -20,8 +20,8 @@ use crate::balancer::{Balancer, Forwarding, Real, Settings, Vip};
 use crate::scenario::{Context, Param, Scenario, bench, param};
 use crate::topology::{Node, Shape, Topology};
 
-/// Where second-tier balancers hear of connections.
-const NOTICES_PORT: u16 = 9472;
+/// Where agents report to second-tier balancers.
+const REPORTS_PORT: u16 = 9472;
 /// Until when an empty one has learnt what is open (docs/cookies.md).
 const LEARNING: Duration = Duration::from_millis(2_500);
 
@@ -129,9 +129,9 @@ impl<'a> World<'a> {
     }
 
     fn agents(&self) -> Result<Vec<Agent>> {
-        let notices: Vec<String> = self.nodes[2..]
+        let reports: Vec<String> = self.nodes[2..]
             .iter()
-            .map(|node| format!("{}:{NOTICES_PORT}", node.ipv4))
+            .map(|node| format!("{}:{REPORTS_PORT}", node.ipv4))
             .collect();
         let servers = self.topology.servers.iter().enumerate();
         servers
@@ -143,7 +143,8 @@ impl<'a> World<'a> {
                     )
                 };
                 let lines = format!(
-                    "[agent.cookie]\nkeys = \"{}\"\nbalancers = {notices:?}\n{}{}",
+                    "[agent.report]\nconnections = true\nto = {reports:?}\n\
+                     [agent.cookie]\nkeys = \"{}\"\n{}{}",
                     self.keys().display(),
                     vip(vips()[0]),
                     vip(vips()[1])
@@ -213,8 +214,9 @@ impl<'a> World<'a> {
                 hash_key(),
                 format!("[cookie]\nkeys = \"{}\"", self.keys().display()),
                 format!(
-                    "[stateful]\nconnections = \"128Ki\"\ntiers = 2\ntier = {number}\n\
-                     listen = \"0.0.0.0:{NOTICES_PORT}\"\nadopt = \"{adopt}s\""
+                    "[agent_reports]\nlisten = \"0.0.0.0:{REPORTS_PORT}\"\n\
+                     [stateful]\nconnections = \"128Ki\"\ntiers = 2\ntier = {number}\n\
+                     learn_period = \"{adopt}s\""
                 ),
             ],
             encap: vec![format!(

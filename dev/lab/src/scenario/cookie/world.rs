@@ -19,6 +19,7 @@ use tempfile::TempDir;
 
 use super::service::{self, Connection};
 use crate::api;
+use crate::link;
 use crate::netns::Netns;
 use crate::scenario::Context;
 use crate::topology::{BACK_MTU, DEVICE, Node, Shape, Topology, vip4, vip6};
@@ -135,6 +136,21 @@ impl World {
         &self.topology.clients[0].netns
     }
 
+    /// Offloads of segmentation, of merging and of checksums, at both ends. What clients
+    /// send has its checksum in any case: a veth that sends back loses the note that one is
+    /// still to be written.
+    pub fn set_offloads(&self, on: bool) -> Result<()> {
+        for server in &self.topology.servers {
+            server
+                .netns
+                .run(move || link::set_offloads(DEVICE, on).context("a server's offloads"))?;
+        }
+        self.client().run(move || {
+            link::set_segmentation(DEVICE, on)?;
+            link::set_gro(DEVICE, on).context("the client's offloads")
+        })
+    }
+
     /// Opens `count` connections to each VIP.
     pub fn open(&self, count: usize) -> Result<Vec<Connection>> {
         let mut connections = Vec::new();
@@ -176,12 +192,11 @@ impl World {
     fn write_config(&self, pool: &[Member], named: Option<(usize, u16)>) -> Result<()> {
         let node = &self.topology.balancer;
         let mut text = format!(
-            "interface = \"{DEVICE}\"\npin_dir = \"/sys/fs/bpf/lb\"\nstate_dir = \"{}\"\n\
+            "interface = \"{DEVICE}\"\npin_dir = \"/sys/fs/bpf/lb\"\n\
              socket = \"{}\"\nhttp = false\nhash_key = \"{}\"\n\
              [encap]\nsource = \"{}\"\nsource6 = \"{}\"\nmtu = {BACK_MTU}\n\
              [cookie]\nkeys = \"{}\"\n[measure]\nenabled = {}\n\
              [flow_table]\nipv4 = 65536\nipv6 = 65536\n",
-            self.path("state"),
             self.path("lb.sock"),
             "5e".repeat(16),
             node.ipv4,

@@ -71,7 +71,7 @@ impl Recorded {
 
     fn samples(&self, method: usize) -> Values {
         let all = self.estimates.samples[method].values().flatten();
-        all.map(|s| (s.mean_ns / 1e6, f64::from(s.count2)))
+        all.map(|s| (s.mean_ns / 1e6, f64::from(s.weight_halves)))
             .collect()
     }
 
@@ -154,8 +154,10 @@ impl Recorded {
             errors[0].push(((truth - proxy) / truth * 100.0, 1.0));
             let samples = self.estimates.samples[0].get(key);
             if let Some(samples) = samples.filter(|s| !s.is_empty()) {
-                let weight: f64 = samples.iter().map(|s| f64::from(s.count2)).sum();
-                let sum = samples.iter().map(|s| s.mean_ns * f64::from(s.count2));
+                let weight: f64 = samples.iter().map(|s| f64::from(s.weight_halves)).sum();
+                let sum = samples
+                    .iter()
+                    .map(|s| s.mean_ns * f64::from(s.weight_halves));
                 let estimate = sum.sum::<f64>() / weight;
                 errors[1].push(((truth - estimate) / truth * 100.0, 1.0));
             }

@@ -31,10 +31,10 @@ const HASH_KEY: [u64; 2] = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
 const RELOAD: Duration = Duration::from_millis(500);
 /// Places of stateful mode: four partitions.
 const PLACES: &str = "128Ki";
-/// Where balancers hear of connections' ends.
-const NOTICES_PORT: u16 = 9472;
+/// Where agents report.
+const REPORTS_PORT: u16 = 9472;
 /// Until when an empty stateful balancer has learnt from agents what is open
-/// (docs/cookies.md).
+/// (docs/explanation/cookies.md).
 const LEARNING: Duration = Duration::from_millis(2_500);
 /// Octets of the nonces in connection ids.
 const NONCE: u8 = 8;
@@ -213,19 +213,20 @@ impl World {
                 server_id(index)
             )
         };
-        let notices = self.balancers.each_ref().map(|balancer| {
+        let reports = self.balancers.each_ref().map(|balancer| {
             let address = balancer.ipv4;
-            format!("{address}:{NOTICES_PORT}")
+            format!("{address}:{REPORTS_PORT}")
         });
         format!(
-            "[agent.cookie]\nkeys = \"{}\"\nbalancers = {notices:?}\n{}{}",
+            "[agent.report]\nconnections = true\nto = {reports:?}\n\
+             [agent.cookie]\nkeys = \"{}\"\n{}{}",
             self.keys().display(),
             vip(topology::vip4(0).into()),
             vip(topology::vip6(0).into())
         )
     }
 
-    /// Gives cookies a new key in two steps, as docs/cookies.md has it: first everybody
+    /// Gives cookies a new key in two steps, as docs/how-to/keep-connections.md has it: first everybody
     /// learns it, then it is used.
     fn rotate_cookies(&self, balancer: &Balancer, agents: &[Agent]) -> Result<()> {
         for step in ["--prepare", "--switch"] {
@@ -307,8 +308,8 @@ impl World {
         if way.memory == Memory::Places {
             let adopt = if pool.adopts { 5 } else { 0 };
             head.push(format!(
-                "[stateful]\nconnections = \"{PLACES}\"\nlisten = \"0.0.0.0:{NOTICES_PORT}\"\n\
-                 adopt = \"{adopt}s\""
+                "[agent_reports]\nlisten = \"0.0.0.0:{REPORTS_PORT}\"\n\
+                 [stateful]\nconnections = \"{PLACES}\"\nlearn_period = \"{adopt}s\""
             ));
         }
         Ok(Settings {

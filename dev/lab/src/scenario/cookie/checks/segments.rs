@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Steps about single segments that come late, again, large, or to nobody.
 
-use std::net::IpAddr;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use serde_json::json;
 
-use super::super::Counts;
 use super::super::service::Connection;
 use super::super::world::vips;
 use super::Checks;
@@ -18,11 +16,8 @@ use crate::topology::{DEVICE, format_mac};
 /// Longer than the first retransmission of a SYN takes (RFC 6298: 1 s), shorter than
 /// the second and than the kernel's patience with a neighbour.
 const LATE: Duration = Duration::from_millis(1400);
-/// Bytes of a transfer to and from a server.
+/// Bytes of a transfer from a server.
 const DOWN: usize = 4_000_000;
-const UP: usize = 1_000_000;
-/// Uploads to each VIP with cookies, and as many without.
-const UPLOADS: usize = 16;
 
 impl Checks<'_> {
     /// SYN-ACKs wait at the servers until the SYN has come again and was answered
@@ -105,76 +100,27 @@ impl Checks<'_> {
         self.step("FIN in TIME_WAIT")
     }
 
-    /// Transfers both ways with and without the offloads of segmentation, of merging and
-    /// of checksums. The agent meets large segments in any case: the kernel cuts them
-    /// behind it where the device does not. What clients send has its checksum in any case: a veth that sends
-    /// back loses the note that one is still to be written.
+    /// Transfers with and without the offloads of segmentation, of merging and of checksums.
+    /// The agent meets large segments in any case: the kernel cuts them behind it where the
+    /// device does not.
     pub fn offloads(&mut self) -> Result<()> {
-        let servers = self.world.topology.servers.clone();
         let client = self.world.client().clone();
-        let (mut stamped, mut rejected) = (Vec::new(), [0; 2]);
+        let mut stamped = Vec::new();
         for on in [false, true] {
-            for server in &servers {
-                server
-                    .netns
-                    .run(move || link::set_offloads(DEVICE, on).context("a server's offloads"))?;
-            }
-            client.run(move || {
-                link::set_segmentation(DEVICE, on)?;
-                link::set_gro(DEVICE, on).context("the client's offloads")
-            })?;
+            self.world.set_offloads(on)?;
             let before = self.world.events()?["stamped"];
             for vip in vips() {
                 let mut connection = Connection::open(&client, vip)?;
                 connection.read(&format!("get {DOWN}"), DOWN)?;
                 self.connections.push(connection);
-                for (rejected, by_turns) in rejected.iter_mut().zip(self.uploads(vip)?) {
-                    *rejected += by_turns;
-                }
             }
             stamped.push(self.world.events()?["stamped"] - before);
         }
-        let [with, without] = rejected;
         self.steps.insert(
             "segments of transfers".into(),
-            json!({
-                "without_offloads": stamped[0], "with": stamped[1],
-                "uploads": 4 * UPLOADS, "paws_estab": with, "paws_estab_without_cookies": without,
-            }),
+            json!({ "without_offloads": stamped[0], "with": stamped[1] }),
         );
-        // Each is some independent events; 1 in 60 uploads without cookies.
-        ensure!(
-            with <= 2 * without + 6,
-            "PAWS rejected {with} segments of {} uploads with cookies, {without} without",
-            4 * UPLOADS
-        );
-        // Those have been judged.
-        *self.before.entry("PAWSEstab".to_owned()).or_default() += with + without;
         self.step("offloads")
-    }
-
-    /// Uploads with and without cookies by turns: how many segments PAWS rejected of
-    /// each. Acknowledgements overtake each other between CPUs, and the client rejects
-    /// the older one if its number and its timestamp are both older.
-    fn uploads(&mut self, vip: IpAddr) -> Result<[u64; 2]> {
-        let client = self.world.client().clone();
-        let paws = |counts: Counts| counts.get("PAWSEstab").copied().unwrap_or_default();
-        let mut rejected = [0; 2];
-        for turn in 0..UPLOADS {
-            for kind in [turn % 2, 1 - turn % 2] {
-                let before = paws(self.world.counters()?);
-                let mut connection = match kind {
-                    0 => Connection::open(&client, vip)?,
-                    _ => Connection::open_plain(&client, vip)?,
-                };
-                connection.put(UP)?;
-                rejected[kind] += paws(self.world.counters()?) - before;
-                if kind == 0 && turn == 0 {
-                    self.connections.push(connection);
-                }
-            }
-        }
-        Ok(rejected)
     }
 
     /// The client's link loses all for longer than the clock's ring, while data flows.

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Admission: the one place where a flow gets a real. Here come the packets that
+ * neither a token nor the flow table leads to one: what opens a flow, what is of a flow
+ * that nothing is known of, and what is of one whose real is gone.
+ */
+#ifndef CAUSEWAY_LB_ADMIT_H
+#define CAUSEWAY_LB_ADMIT_H
+
+#include "conn_table.h"
+#include "cookie.h"
+#include "limit.h"
+#include "syn_cache.h"
+
+/* Number of the first ring that is no VIP's; set by the loader. */
+const volatile u32 cfg_source_rings = DEFAULT_VIPS;
+
+/* The same of addresses and protocol alone: of a packet and of its fragments. */
+static __always_inline u64 address_hash(const struct packet *pkt, const int family, const struct ctl *control)
+{
+	if (family == IPV4) {
+		struct flow_key4 key = pkt->key4;
+
+		key.sport_be = key.dport_be = 0;
+		return siphash24((const u64 *)&key, sizeof(key) / 8, control->hash_key);
+	} else {
+		struct flow_key6 key = pkt->key6;
+
+		key.sport_be = key.dport_be = 0;
+		return siphash24((const u64 *)&key, sizeof(key) / 8, control->hash_key);
+	}
+}
+
+/* The real's id in a slot of a ring; false if the slot or the real is not there. */
+static __always_inline MUST_USE bool read_slot(void *ring, u32 index, u32 *real_id)
+{
+	u32 *slot = bpf_map_lookup_elem(ring, &index);
+
+	if (!slot || !find_real(*slot))
+		return false;
+	*real_id = *slot;
+	return true;
+}
+
+/* The number of this turn: each is given out once, so that shares are exact. */
+static __always_inline u64 take_turn(const struct vip *vip)
+{
+	u32 vip_id = vip->id;
+	struct turns *of_vip = bpf_map_lookup_elem(&turns, &vip_id);
+
+	if (cfg_dry)
+		return of_vip ? of_vip->taken : 0;
+	return of_vip ? __sync_fetch_and_add(&of_vip->taken, 1) : 0;
+}
+
+/* A new flow has gone to the real, or one has ended. */
+static __always_inline void raise_load(u32 real_id)
+{
+	struct real_load *load = bpf_map_lookup_elem(&real_loads, &real_id);
+
+	if (load && !cfg_dry)
+		__sync_fetch_and_add(&load->load, (s64)load->rise);
+}
+
+static __always_inline void lower_load(u32 real_id)
+{
+	struct real_load *load = bpf_map_lookup_elem(&real_loads, &real_id);
+
+	if (load && load->fall && !cfg_dry)
+		__sync_fetch_and_add(&load->load, -(s64)load->fall);
+}
+
+/*
+ * Whether `a`, with one more flow, would carry no more for its weight than `b`:
+ * load / weight, multiplied out.
+ */
+static __always_inline bool is_no_busier(u32 a, u32 b)
+{
+	struct real_load *of_a = bpf_map_lookup_elem(&real_loads, &a);
+	struct real_load *of_b = bpf_map_lookup_elem(&real_loads, &b);
+
+	if (!of_a || !of_b)
+		return true;
+	return (of_a->load + of_a->rise) * (s64)(of_b->weight ?: 1) <=
+	       (of_b->load + of_b->rise) * (s64)(of_a->weight ?: 1);
+}
+
+/*
+ * Power of two choices (Mitzenmacher 2001). Both slots come from the flow's hash,
+ * which is keyed: no call for random numbers, and no client can foresee them.
+ */
+static __always_inline MUST_USE bool pick_of_two(void *ring, u32 size, u64 hash, u32 *real_id)
+{
+	u32 first = (u32)hash % size, second = size > 1 ? (u32)(hash >> 32) % (size - 1) : 0, other;
+
+	if (size > 1 && second >= first)
+		second += 1; /* another slot, all of them alike */
+	if (!read_slot(ring, first, real_id))
+		return read_slot(ring, second, real_id);
+	if (read_slot(ring, second, &other) && !is_no_busier(*real_id, other))
+		*real_id = other;
+	return true;
+}
+
+/*
+ * The ring of the packet's client, if the VIP has one for its prefix: its number << 32 |
+ * its size. 0: the VIP's own.
+ */
+static __always_inline u64 source_ring(const struct packet *pkt, const int family, const struct vip *vip)
+{
+	struct source_key key = { .length = 32 + 128, .vip = vip->id };
+	struct source_group *found;
+	u32 *group, number;
+	u64 *picks;
+
+	if (family == IPV4) {
+		key.addr[10] = key.addr[11] = 0xff;
+		__builtin_memcpy(&key.addr[12], &pkt->key4.saddr_be, 4);
+	} else {
+		__builtin_memcpy(key.addr, pkt->key6.saddr_be, 16);
+	}
+	group = bpf_map_lookup_elem(&sources, &key);
+	if (!group)
+		return 0;
+	number = *group;
+	found = bpf_map_lookup_elem(&source_groups, &number);
+	if (!found || (!found->ring_size && !found->strict))
+		return 0;
+	picks = bpf_map_lookup_elem(&source_picks, &number);
+	if (picks && !cfg_dry)
+		*picks += 1;
+	return (u64)(cfg_source_rings + number) << 32 | found->ring_size;
+}
+
+/* Seldom asked for, and so verified once each. */
+CW_GLOBAL u64 source_ring4(const struct packet *pkt, const struct vip *vip)
+{
+	return pkt && vip ? source_ring(pkt, IPV4, vip) : 0;
+}
+
+CW_GLOBAL u64 source_ring6(const struct packet *pkt, const struct vip *vip)
+{
+	return pkt && vip ? source_ring(pkt, IPV6, vip) : 0;
+}
+
+/*
+ * The id of the real for this flow; false if there is none. Only the first packet
+ * of a flow goes by the VIP's scheduler. What comes without a memory of one goes by
+ * its hash: then at least all its packets meet the same real. `hash` is the flow's, or 0
+ * if it is not known yet.
+ */
+static __always_inline MUST_USE bool
+pick_real(const struct packet *pkt, const int family, const struct vip *vip, bool is_first, u64 hash, u32 *real_id)
+{
+	u32 ring_id = vip->id, size = vip->ring_size, pick = is_first ? vip->pick : PICK_HASH;
+	struct ctl *control = get_ctl();
+	void *ring;
+
+	if (vip->flags & VIP_SOURCES) {
+		u64 own = family == IPV4 ? source_ring4(pkt, vip) : source_ring6(pkt, vip);
+
+		if (own) {
+			ring_id = own >> 32;
+			size = (u32)own;
+		}
+	}
+	if (!control || !size)
+		return false;
+	ring = bpf_map_lookup_elem(&rings, &ring_id);
+	if (!ring)
+		return false;
+	if (pick == PICK_TURN)
+		return read_slot(ring, (u32)(take_turn(vip) % size), real_id);
+	if (vip->flags & VIP_PICK_BY_ADDRESS)
+		hash = address_hash(pkt, family, control);
+	else if (!hash)
+		hash = flow_hash(pkt, family, control);
+	if (pick == PICK_TWO)
+		return pick_of_two(ring, size, hash, real_id);
+	return read_slot(ring, (u32)(hash % size), real_id);
+}
+
+/* Needed behind each of several ways, and so verified once each. */
+CW_GLOBAL int pick4(const struct packet *pkt, const struct vip *vip, u32 is_first, u64 hash, u32 *real_id)
+{
+	return pkt && vip && real_id && pick_real(pkt, IPV4, vip, is_first, hash, real_id);
+}
+
+CW_GLOBAL int pick6(const struct packet *pkt, const struct vip *vip, u32 is_first, u64 hash, u32 *real_id)
+{
+	return pkt && vip && real_id && pick_real(pkt, IPV6, vip, is_first, hash, real_id);
+}
+
+/*
+ * Whether the VIP's scheduler picks for what opens a flow; else its hash does. A client
+ * without timestamps gets no cookie, so on a VIP with cookies it goes by what every
+ * balancer with this pool agrees on.
+ */
+static __always_inline bool is_scheduled(const struct packet *pkt, const struct vip *vip)
+{
+	return vip->cookie.mode == COOKIE_NONE || !is_tcp(pkt) || pkt->est.has_ts;
+}
+
+/* Why a packet that no valid entry covers gets a real. */
+static __always_inline enum verdict
+admission(const struct packet *pkt, const int family, const struct flow *flow)
+{
+	if (!is_own(pkt, family))
+		return V_ICMP_ERROR;
+	if (pkt->marks & PKT_FRAGMENT)
+		return V_FRAGMENT_SENT;
+	if (is_syn(pkt))
+		return V_OPENED;
+	if (flow)
+		return V_MOVED;
+	return is_tcp(pkt) ? V_ADOPTED : V_FIRST_DATAGRAM;
+}
+
+/*
+ * Whether a new connection on a known tuple stays on the flow's real. A SYN is
+ * easily forged: as long as the client has not ended the connection before, one
+ * with another sequence number must not take that to another server. The new
+ * connection is served there as well as elsewhere. A drained real may so get one
+ * more connection; that takes a client that reuses a port without FIN or RST, and
+ * is the smaller evil: connections on a drained real want protection too.
+ */
+static __always_inline bool keeps_real(const struct packet *pkt, const struct flow *flow, const struct vip *vip)
+{
+	return is_syn(pkt) && !(flow->bits & FLOW_CLOSED) && flow->vip == vip->id && flow_real(flow);
+}
+
+/* Whether the packet may open a flow: such a one is limited, scheduled, and adds to the load. */
+static __always_inline bool
+may_open(const struct packet *pkt, const int family, const struct vip *vip, enum cookie_result found)
+{
+	return vip->cookie.mode == COOKIE_QUIC ? found == CR_CID_NEW : is_first(pkt, family);
+}
+
+/* What is counted of an admitted packet to a VIP with cookies. */
+static __always_inline enum cookie_result admitted_as(const struct packet *pkt, bool lasting, enum cookie_result found)
+{
+	if (found == CR_CID_NEW || found == CR_CID_OTHER || found == CR_TIER_OTHER)
+		return found;
+	if (is_syn(pkt))
+		return pkt->est.has_ts ? CR_SYN : CR_PLAIN;
+	return lasting ? CR_PLAIN : CR_GUESSED;
+}
+
+/* The packet goes nowhere, for a reason that its token has given. */
+static __always_inline bool
+refuse(const struct vip *vip, struct route *route, enum verdict verdict, enum cookie_result result)
+{
+	route->verdict = verdict;
+	count_cookie(vip, result);
+	return false;
+}
+
+/*
+ * Sets the route of a packet that nothing leads to a real; false if it is to go to none,
+ * and the verdict says why. `found` is what its token said, `flow` what the table has of
+ * its tuple: a flow whose real is gone, or an earlier connection. Each rule for new flows
+ * stands here, and nowhere else.
+ *
+ * What ends a connection or only quotes one is not remembered: it would push out live
+ * flows. A VIP that forgets has no flows at all.
+ */
+static __always_inline bool
+admit(const struct packet *pkt, const int family, const struct vip *vip, enum cookie_result found,
+      const struct flow *flow, struct route *route)
+{
+	bool own = is_own(pkt, family), lasting = own && !is_closing(pkt);
+	bool opens = may_open(pkt, family, vip, found), cached = uses_syn_cache(pkt, vip);
+	bool scheduled = opens && is_scheduled(pkt, vip);
+	struct ctl *control = get_ctl();
+	u64 hash;
+
+	route->vip_id = vip->id;
+	route->verdict = V_NO_REAL;
+	if (!control)
+		return false;
+	hash = cached ? flow_hash(pkt, family, control) : 0;
+	if (found == CR_UNKNOWN)
+		return refuse(vip, route, V_COOKIE_UNKNOWN, CR_UNKNOWN);
+	if (cached && find_cached_syn(pkt, family, vip, hash, route)) {
+		route->keep = lasting && !is_syn(pkt) && !(vip->flags & VIP_FORGET);
+		return true;
+	}
+	if (found == CR_FORGED && own && !(vip->flags & VIP_STATEFUL))
+		return refuse(vip, route, V_COOKIE_FORGED, CR_FORGED);
+	route->verdict = V_RATE_LIMITED;
+	if (opens && is_refused(pkt, family, vip))
+		return false;
+	route->verdict = V_NO_REAL;
+	if (flow && keeps_real(pkt, flow, vip))
+		route->real_id = flow->real;
+	else if (!(family == IPV4 ? pick4(pkt, vip, scheduled, hash, &route->real_id)
+				  : pick6(pkt, vip, scheduled, hash, &route->real_id)))
+		return false;
+	route->verdict = admission(pkt, family, flow);
+	if (opens && vip->flags & VIP_COUNT_LOAD)
+		raise_load(route->real_id);
+	if (cfg_conn_partitions && vip->flags & VIP_STATEFUL && is_syn(pkt))
+		open_conn(pkt, family, route);
+	if (cached && is_syn(pkt))
+		cache_syn(hash, pkt->est.seq, route->real_id);
+	else
+		route->keep = lasting && !(vip->flags & VIP_FORGET);
+	if (vip->cookie.mode != COOKIE_NONE)
+		count_cookie(vip, admitted_as(pkt, lasting, found));
+	return true;
+}
+
+/* Seldom needed, and so verified once for each family. */
+CW_GLOBAL int admit4(const struct packet *pkt, const struct vip *vip, u32 found, const struct flow *flow,
+		     struct route *route)
+{
+	return pkt && vip && route && admit(pkt, IPV4, vip, found, flow, route);
+}
+
+CW_GLOBAL int admit6(const struct packet *pkt, const struct vip *vip, u32 found, const struct flow *flow,
+		     struct route *route)
+{
+	return pkt && vip && route && admit(pkt, IPV6, vip, found, flow, route);
+}
+
+#endif

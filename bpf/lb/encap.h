@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Sending a packet on: in an outer IP header through the gateway (RFC 2003, RFC
+ * 2473), in UDP behind one (gue.h), or to the real's MAC address. Either way it
+ * leaves where it came in.
+ *
+ * The inner packet stays as it is, TTL included: the balancer stands for the
+ * VIP's host and adds no hop. The outer header has a TTL of its own, never
+ * fragments, and carries the inner packet's DSCP and ECN (RFC 6040).
+ */
+#ifndef CAUSEWAY_LB_ENCAP_H
+#define CAUSEWAY_LB_ENCAP_H
+
+#include "../packet/icmp.h"
+#include "../packet/write.h"
+#include "flow_table.h"
+#include "gue.h"
+
+#define OUTER_TTL 64
+#define DEFAULT_MTU 1500
+
+static __always_inline u32 link_mtu(const struct ctl *control)
+{
+	return control->mtu ? control->mtu : DEFAULT_MTU;
+}
+
+/* The real's tunnel, read once: user space may change the real meanwhile. */
+struct outer {
+	u32 len;  /* bytes that it puts in front of a packet */
+	u32 token; /* what the server is told, see struct route */
+	bool ipv4;
+	bool gue;
+};
+
+static __always_inline struct outer tunnel_of(const struct real *real, const struct route *route)
+{
+	struct outer outer = {
+		.token = route->token,
+		.ipv4 = real->family == IPV4,
+		.gue = real->flags & REAL_GUE,
+	};
+
+	outer.len = outer.ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+	if (outer.gue)
+		outer.len += gue_len(outer.token);
+	return outer;
+}
+
+/* The protocol of what follows the outer IP header. */
+static __always_inline u32 outer_protocol(const int family, const struct outer *outer)
+{
+	if (outer->gue)
+		return IPPROTO_UDP;
+	return family == IPV4 ? IPPROTO_IPIP : IPPROTO_IPV6;
+}
+
+/* The outer IPv4 header, for which there is room. */
+static __always_inline MUST_USE bool
+write_outer4(struct iphdr *ip, const void *end, const struct packet *pkt, const int family, const struct real *real,
+	     const struct outer *outer, const struct ctl *control)
+{
+	u32 mask = control->outer4_entropy_be;
+	u32 *words = (u32 *)ip;
+
+	if ((void *)(ip + 1) > end)
+		return false;
+	words[0] = bpf_htonl(0x45000000u | (u32)pkt->tos << 16 | (pkt->est.ip_len + outer->len));
+	words[1] = bpf_htonl(IP_DONT_FRAGMENT); /* id 0: the packet is atomic (RFC 6864) */
+	words[2] = bpf_htonl((u32)OUTER_TTL << 24 | outer_protocol(family, outer) << 16);
+	words[3] = (control->outer4_be & ~mask) | (tunnel_entropy(pkt, family) & mask);
+	if (outer->token && !outer->gue && control->token4_be)
+		words[3] = control->token4_be | bpf_htonl(outer->token & 0xffff);
+	__builtin_memcpy(&words[4], &real->addr[12], 4);
+	ip->check = csum_fold(csum_words(words, sizeof(*ip) / 4));
+	return true;
+}
+
+/* The outer IPv6 header, for which there is room. */
+static __always_inline MUST_USE bool
+write_outer6(struct ipv6hdr *ip, const void *end, const struct packet *pkt, const int family, const struct real *real,
+	     const struct outer *outer, const struct ctl *control)
+{
+	u32 mask = control->outer6_entropy_be, entropy = tunnel_entropy(pkt, family);
+	u32 len = pkt->est.ip_len + outer->len - sizeof(*ip);
+	u32 *words = (u32 *)ip;
+
+	if ((void *)(ip + 1) > end)
+		return false;
+	words[0] = bpf_htonl(6u << 28 | (u32)pkt->tos << 20 | (entropy & 0xfffff));
+	words[1] = bpf_htonl(len << 16 | outer_protocol(family, outer) << 8 | OUTER_TTL);
+	__builtin_memcpy(&words[2], control->outer6_be, 16);
+	words[5] = (words[5] & ~mask) | (entropy & mask);
+	if (outer->token && !outer->gue && control->token6_be[0]) {
+		__builtin_memcpy(&words[2], control->token6_be, 16);
+		words[5] |= bpf_htonl(outer->token & 0xffff);
+	}
+	__builtin_memcpy(&words[6], real->addr, 16);
+	return true;
+}
+
+static __always_inline bool has_source(const struct ctl *control, const struct outer *outer)
+{
+	if (outer->ipv4)
+		return control->outer4_be != 0;
+	return control->outer6_be[0] | control->outer6_be[1] | control->outer6_be[2] | control->outer6_be[3];
+}
+
+static __always_inline bool has_gateway(const struct ctl *control)
+{
+	const u16 *mac = (const u16 *)control->gateway_mac;
+
+	return mac[0] | mac[1] | mac[2];
+}
+
+static __always_inline u32 gue_families(const int family, const struct outer *outer)
+{
+	return (family == IPV6 ? GUE_INNER_IPV6 : 0) | (outer->ipv4 ? 0 : GUE_OUTER_IPV6);
+}
+
+/* The packet as it came, to the real's MAC address. */
+static __always_inline MUST_USE enum verdict
+forward_l2(struct xdp_md *ctx, const struct real *real, enum verdict verdict)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct ethhdr *eth = data;
+
+	if ((void *)(eth + 1) > end)
+		return V_MALFORMED;
+	__builtin_memcpy(eth->h_source, eth->h_dest, ETH_ALEN);
+	__builtin_memcpy(eth->h_dest, real->mac, ETH_ALEN);
+	return verdict;
+}
+
+/*
+ * Send the packet to the real, behind an outer header of the real's family or by its MAC
+ * address: the route's verdict, or why that was not possible.
+ */
+static __always_inline MUST_USE enum verdict
+forward(struct xdp_md *ctx, const struct packet *pkt, const int family, const struct real *real,
+	const struct route *route)
+{
+	void *data, *end, *ip;
+	struct ctl *control;
+	struct outer outer;
+	struct macs macs;
+
+	if (real->flags & REAL_L2)
+		return forward_l2(ctx, real, route->verdict);
+	control = get_ctl();
+	outer = tunnel_of(real, route);
+	if (!control || !has_gateway(control) || !has_source(control, &outer))
+		return V_NO_NEXT_HOP;
+	if (pkt->est.ip_len + outer.len > link_mtu(control))
+		return answer_too_big(ctx, pkt, family, link_mtu(control) - outer.len);
+	if (!read_macs(ctx, &macs))
+		return V_MALFORMED;
+	if (bpf_xdp_adjust_head(ctx, -(int)outer.len))
+		return V_NO_HEADROOM;
+	data = (void *)(long)ctx->data;
+	end = (void *)(long)ctx->data_end;
+	if (!write_link(data, end, pkt, control->gateway_mac, macs.dest,
+			outer.ipv4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6)))
+		return V_MALFORMED;
+	ip = data + (pkt->l2_len & 31);
+	if (!(outer.ipv4 ? write_outer4(ip, end, pkt, family, real, &outer, control)
+			 : write_outer6(ip, end, pkt, family, real, &outer, control)))
+		return V_MALFORMED;
+	if (outer.gue && !finish_gue(ctx, pkt, gue_families(family, &outer), outer.token))
+		return V_MALFORMED;
+	return route->verdict;
+}
+
+#endif

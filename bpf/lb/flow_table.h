@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Flows: which real a connection is on, and the state that it is measured in. A known
+ * flow costs an established packet one lookup.
+ *
+ * The flow table is two arrays instead of a hash map. A bucket is one cache line of 16
+ * tags, each a fingerprint and an age class; the flows that they stand for lie in the
+ * same slots of a second array. To find a flow costs the bucket's line and its own.
+ *
+ * A flow has two buckets. It goes into the second only if the first has few empty slots
+ * left and the second has more; slots are never emptied, so that the second need not be
+ * searched while the first has more than those few. When both are full a flow of the
+ * lowest age class is evicted: one that the client has reset, then one that nothing was
+ * heard of after its first packet, then one that has been silent for long; of two alike
+ * the one in the bucket with fewer live ones. A flood of SYNs therefore evicts its own.
+ *
+ * No locks. A slot is claimed by an atomic exchange of its tag, written, and published
+ * by another; a reader compares the whole key and then reads the tag again. What two
+ * CPUs may do to each other is to lose an entry, never to give a flow another one's.
+ */
+#ifndef CAUSEWAY_LB_FLOW_TABLE_H
+#define CAUSEWAY_LB_FLOW_TABLE_H
+
+#include "../packet/parse.h"
+#include "maps.h"
+#include "../shared/mix.h"
+#include "../shared/siphash.h"
+
+/* Where a packet goes. */
+struct route {
+	u32 real_id;
+	u16 vip_id;
+	u16 verdict; /* enum verdict: whether it goes, and why */
+	u32 token;   /* ROUTE_HAS_TOKEN and what the server is to be told; 0: nothing */
+	u32 keep;    /* whether the flow is to be remembered in the table */
+};
+
+#define ROUTE_HAS_TOKEN (1u << 16)
+
+/* The flow's real; NULL if it was removed, or its slot given to another real. */
+static __always_inline struct real *flow_real(const struct flow *flow)
+{
+	struct real *real = find_real(flow->real);
+
+	return real && real->gen == flow->real_gen ? real : NULL;
+}
+
+/*
+ * Whether the packet went to the flow's own real. What ends a connection whose
+ * real is gone goes to another one, which knows nothing of it.
+ */
+static __always_inline bool
+is_on_real(const struct flow *flow, const struct route *route, const struct real *real)
+{
+	return flow->real == route->real_id && flow->real_gen == real->gen;
+}
+
+/* Whether the flow is on the route's real, and that is there. */
+static __always_inline bool is_on(const struct flow *flow, const struct route *route)
+{
+	return flow->real == route->real_id && flow_real(flow);
+}
+
+/* What happened to a packet whose flow has an entry. */
+static __always_inline enum verdict continuation(const struct packet *pkt, const int family)
+{
+	if (!is_own(pkt, family))
+		return V_ICMP_ERROR;
+	return pkt->marks & PKT_FRAGMENT ? V_FRAGMENT_SENT : V_ESTABLISHED;
+}
+
+/* Buckets of the two tables, as many as their maps have; set by the loader. */
+const volatile u32 cfg_buckets4 = DEFAULT_BUCKETS4;
+const volatile u32 cfg_buckets6 = DEFAULT_BUCKETS6;
+
+/* A claimed slot: no flow's fingerprint, and never evicted. */
+#define TAG_CLAIMED ((u32)AGE_LIVE)
+#define COST_FULL (1 + AGE_LIVE)
+
+/*
+ * The first bucket's slots that are only taken if the second bucket is no emptier.
+ * With none kept, 16 slots for 12.8 flows lose one of 200 of them; with four, fewer
+ * than one in a million (docs/dataplane.md), and one of nine is in its second bucket.
+ */
+#define WAYS_SHARED 4
+
+#define NO_SLOT CW_U32_MAX
+
+/* Where a flow may be. */
+struct spot {
+	u32 bucket[2];
+	u32 fingerprint; /* in the bits of a tag's, never 0 */
+};
+
+/* The hash of a flow's key that indexes rings; the same on every balancer with this key. */
+static __always_inline u64 flow_hash(const struct packet *pkt, const int family, const struct ctl *control)
+{
+	if (family == IPV4)
+		return siphash24((const u64 *)&pkt->key4, sizeof(pkt->key4) / 8, control->hash_key);
+	return siphash24((const u64 *)&pkt->key6, sizeof(pkt->key6) / 8, control->hash_key);
+}
+
+/* The hash of a packet's key, by a secret seed. */
+static __always_inline u64 key_hash(const struct packet *pkt, const int family, u64 seed)
+{
+	if (family == IPV4)
+		return mix_words((const u64 *)&pkt->key4, sizeof(pkt->key4) / 8, seed);
+	return mix_words((const u64 *)&pkt->key6, sizeof(pkt->key6) / 8, seed);
+}
+
+static __always_inline struct spot find_spot(const struct packet *pkt, const int family, u64 seed)
+{
+	u32 buckets = family == IPV4 ? cfg_buckets4 : cfg_buckets6;
+	u64 hash = key_hash(pkt, family, seed);
+
+	return (struct spot){
+		.bucket = { scale(hash >> 32, buckets), scale((u32)(hash * 0xbf58476d1ce4e5b9ull >> 32), buckets) },
+		.fingerprint = ((u32)hash & ~AGE_MASK) | (AGE_MASK + 1),
+	};
+}
+
+static __always_inline struct flow_bucket *find_bucket(u32 index, const int family)
+{
+	if (family == IPV4)
+		return bpf_map_lookup_elem(&buckets4, &index);
+	return bpf_map_lookup_elem(&buckets6, &index);
+}
+
+static __always_inline struct flow *flow_at(u32 index, const int family)
+{
+	if (family == IPV4)
+		return bpf_map_lookup_elem(&flows4, &index);
+	return bpf_map_lookup_elem(&flows6, &index);
+}
+
+#define BOTH_TAGS(tag) ((u64)(tag) << 32 | (tag))
+
+/*
+ * The ways whose tag equals `tag` in the bits of `mask`: bit p of the result is
+ * the way (p & 7) * 2 + (p >> 3). Two tags at a time and without a branch: the
+ * processor would guess it wrong, and the verifier follow all sixteen.
+ */
+static __always_inline u32 ways_with(const struct flow_bucket *bucket, u32 tag, u32 mask)
+{
+	const u64 *pairs = (const u64 *)bucket->tag;
+	u64 found = 0;
+
+#pragma unroll
+	for (u32 i = 0; i < FLOW_WAYS / 2; i++) {
+		u64 differ = (pairs[i] ^ BOTH_TAGS(tag)) & BOTH_TAGS(mask);
+		u64 some = ((differ & BOTH_TAGS(0x7fffffffu)) + BOTH_TAGS(0x7fffffffu)) | differ;
+
+		found |= (~some & BOTH_TAGS(0x80000000u)) >> (31 - i);
+	}
+	return (u32)(found | found >> 24) & 0xffff;
+}
+
+/* 1 if none of the low `bits` bits is set, else 0; hidden from a compiler that knows branches. */
+static __always_inline u64 none_of(u64 value, u32 bits)
+{
+	value &= (1u << bits) - 1;
+	asm volatile("" : "+r"(value));
+	return (value - 1) >> 63;
+}
+
+/* The lowest bit that is set of 16, of which at least one is. */
+static __always_inline u32 lowest_bit(u64 rest)
+{
+	u64 skip, at = 0;
+
+	skip = none_of(rest, 8) << 3, at += skip, rest >>= skip;
+	skip = none_of(rest, 4) << 2, at += skip, rest >>= skip;
+	skip = none_of(rest, 2) << 1, at += skip, rest >>= skip;
+	return at + none_of(rest, 1);
+}
+
+/* The first of some ways, by their bits from `from` on, around; at least one is set. */
+static __always_inline u32 first_way(u32 ways, u32 from)
+{
+	u32 turned = (ways | ways << FLOW_WAYS) >> (from & (FLOW_WAYS - 1)), bit;
+
+	bit = lowest_bit(turned & 0xffff) + from;
+	return CW_MASKED(((bit & 7) << 1) + (bit >> 3 & 1), FLOW_WAYS - 1);
+}
+
+/* Whether flows whose first bucket this is may be in their second one. */
+static __always_inline bool has_spilt(const struct flow_bucket *bucket)
+{
+	u32 empty = ways_with(bucket, 0, ~0u);
+
+#pragma unroll
+	for (u32 i = 0; i < WAYS_SHARED; i++)
+		empty &= empty - 1; /* without its lowest one; 0 stays 0 */
+	return !empty;
+}
+
+/* How many ways of a bucket, of 16 (Warren, Hacker's Delight, figure 5-2). */
+static __always_inline u32 count_ways(u32 ways)
+{
+	ways -= ways >> 1 & 0x5555;
+	ways = (ways & 0x3333) + (ways >> 2 & 0x3333);
+	ways = (ways + (ways >> 4)) & 0x0f0f;
+	return (ways + (ways >> 8)) & 0x1f;
+}
+
+static __always_inline bool is_flow_of(const struct flow *flow, const struct packet *pkt, const int family)
+{
+	const u64 *theirs = (const u64 *)&flow->key;
+	const u64 *ours = family == IPV4 ? (const u64 *)&pkt->key4 : (const u64 *)&pkt->key6;
+	const u32 count = family == IPV4 ? sizeof(pkt->key4) / 8 : sizeof(pkt->key6) / 8;
+	u64 differ = 0;
+
+#pragma unroll
+	for (u32 i = 0; i < count; i++)
+		differ |= theirs[i] ^ ours[i];
+	return !differ;
+}
+
+/* The slot in a bucket that holds the packet's flow; NO_SLOT without one. */
+static __always_inline u32
+search(const struct flow_bucket *bucket, u32 number, u32 fingerprint, const struct packet *pkt, const int family)
+{
+	u32 ways = ways_with(bucket, fingerprint, ~AGE_MASK), index;
+	struct flow *flow;
+
+	if (!ways)
+		return NO_SLOT;
+	index = number * FLOW_WAYS + first_way(ways, 0);
+	flow = flow_at(index, family);
+	return flow && is_flow_of(flow, pkt, family) ? index : NO_SLOT;
+}
+
+/* The same for a flow's second bucket: seldom needed, and so verified once for all. */
+#define SEARCH_SECOND(family, FAMILY)                                                          \
+	CW_GLOBAL u32 search_second##family(const struct packet *pkt, u32 number, u32 fingerprint) \
+	{                                                                                      \
+		struct flow_bucket *bucket = find_bucket(number, FAMILY);                      \
+                                                                                               \
+		return pkt && bucket ? search(bucket, number, fingerprint, pkt, FAMILY) : NO_SLOT; \
+	}
+
+SEARCH_SECOND(4, IPV4)
+SEARCH_SECOND(6, IPV6)
+
+/*
+ * What the packet says about how long its flow is to be kept; `seen` is what the flow's
+ * tag was. A flow that has ended in one direction may live on in the other.
+ */
+static __always_inline void
+update_age_class(const struct flow *flow, u32 *tag, u32 seen, const struct packet *pkt, const int family)
+{
+	u32 age = AGE_LIVE, wanted;
+
+	if (cfg_dry || !is_own(pkt, family) || is_syn(pkt))
+		return;
+	if (is_tcp(pkt) && pkt->est.tcp_flags & EST_TCP_RST)
+		age = AGE_GONE;
+	else if (flow->bits & FLOW_CLOSED || is_closing(pkt))
+		age = AGE_OLD;
+	wanted = (seen & ~AGE_MASK) | age;
+	if (wanted != seen)
+		__sync_val_compare_and_swap(tag, seen, wanted);
+}
+
+/*
+ * Whether the flow is a datagrams' one that has ended by silence: user space says so
+ * (balancer/sweep.rs), and its next datagram is a first one. A TCP connection whose
+ * slot is offered to others in the same way lives on.
+ */
+static __always_inline bool has_expired(u32 seen, const struct packet *pkt, const int family)
+{
+	u8 proto = family == IPV4 ? pkt->key4.proto : pkt->key6.proto;
+
+	return proto == IPPROTO_UDP && (seen & AGE_MASK) == AGE_GONE;
+}
+
+/*
+ * The packet's flow, or NULL. Its slot cannot become another flow's while this packet
+ * is handled, unless another CPU had claimed it before: then its tag has changed. A CPU
+ * that claims it later finds another tag than it has read.
+ */
+static __always_inline struct flow *find_flow(const struct packet *pkt, const int family)
+{
+	struct ctl *control = get_ctl();
+	struct flow_bucket *bucket;
+	u32 index, seen, *tag;
+	struct flow *flow;
+	struct spot spot;
+
+	if (!control)
+		return NULL;
+	spot = find_spot(pkt, family, control->table_seed);
+	bucket = find_bucket(spot.bucket[0], family);
+	if (!bucket)
+		return NULL;
+	index = search(bucket, spot.bucket[0], spot.fingerprint, pkt, family);
+	if (index == NO_SLOT && has_spilt(bucket)) {
+		index = family == IPV4 ? search_second4(pkt, spot.bucket[1], spot.fingerprint)
+				       : search_second6(pkt, spot.bucket[1], spot.fingerprint);
+		bucket = find_bucket(spot.bucket[1], family);
+	}
+	flow = index == NO_SLOT ? NULL : flow_at(index, family);
+	if (!flow || !bucket)
+		return NULL;
+	tag = &bucket->tag[CW_MASKED(index, FLOW_WAYS - 1)];
+	seen = *(volatile u32 *)tag;
+	if (has_expired(seen, pkt, family))
+		return NULL;
+	update_age_class(flow, tag, seen, pkt, family);
+	return ((*(volatile u32 *)tag ^ seen) & ~AGE_MASK) ? NULL : flow;
+}
+
+#define COST_SHIFT 16
+#define OCCUPANCY_SHIFT 8
+
+static __always_inline u32 offer(u32 cost, u32 occupancy, u32 ways, u32 start)
+{
+	return cost << COST_SHIFT | occupancy << OCCUPANCY_SHIFT | first_way(ways, start);
+}
+
+/*
+ * The way of a bucket that costs least to take, and what it costs: 0 an empty slot
+ * or the same fingerprint's, then one more than the age. Ways are tried from
+ * `start` on, so that not always the same one goes. Between them the occupancy: how many
+ * slots are taken, if one costs nothing, else how many are live.
+ * Cost << 16 | occupancy << 8 | way.
+ */
+CW_GLOBAL u32 cheapest_way(const struct flow_bucket *bucket, u32 fingerprint, u32 start)
+{
+	u32 empty, same, live, occupancy;
+
+	if (!bucket)
+		return CW_U32_MAX;
+	empty = ways_with(bucket, 0, ~0u);
+	same = ways_with(bucket, fingerprint, ~AGE_MASK);
+	if (empty | same)
+		return offer(0, FLOW_WAYS - count_ways(empty), empty | same, start);
+	live = ways_with(bucket, AGE_LIVE, AGE_MASK);
+	occupancy = count_ways(live);
+#pragma unroll
+	for (u32 age = AGE_GONE; age < AGE_LIVE; age++) {
+		u32 ways = ways_with(bucket, age, AGE_MASK);
+
+		if (ways)
+			return offer(1 + age, occupancy, ways, start);
+	}
+	live &= ~ways_with(bucket, TAG_CLAIMED, ~0u);
+	return live ? offer(COST_FULL, occupancy, live, start) : CW_U32_MAX;
+}
+
+/* All have been heard of lately: from now on they have to be heard of again. */
+CW_GLOBAL int age_bucket(struct flow_bucket *bucket)
+{
+	if (!bucket)
+		return 0;
+#pragma unroll
+	for (u32 i = 0; i < FLOW_WAYS; i++) {
+		u32 tag = bucket->tag[i];
+
+		if ((tag & AGE_MASK) == AGE_LIVE && tag != TAG_CLAIMED)
+			__sync_val_compare_and_swap(&bucket->tag[i], tag, tag - 1);
+	}
+	return 0;
+}
+
+static __always_inline void
+write_flow(struct flow *flow, const struct packet *pkt, const int family, const struct route *route)
+{
+	struct real *real = find_real(route->real_id);
+
+	__builtin_memset(flow, 0, sizeof(*flow));
+	if (family == IPV4)
+		__builtin_memcpy(&flow->key, &pkt->key4, sizeof(pkt->key4));
+	else
+		flow->key = pkt->key6;
+	flow->real = route->real_id;
+	flow->real_gen = real ? real->gen : 0;
+	flow->vip = route->vip_id;
+	flow->isn = pkt->est.seq;
+	if (route->token) {
+		flow->bits = FLOW_HAS_TOKEN;
+		flow->token = (u16)route->token;
+	}
+}
+
+/*
+ * Writes a flow down, in its old slot if it has one, else in one that this claims. NULL:
+ * the table has none for it, and it goes on by the ring.
+ */
+static __always_inline struct flow *
+remember(const struct packet *pkt, const int family, const struct route *route, struct flow *flow)
+{
+	u32 found, way, seen, index, *tag;
+	struct ctl *control = get_ctl();
+	struct flow_bucket *bucket;
+	struct spot spot;
+
+	if (cfg_dry || !control)
+		return flow;
+	if (flow) {
+		write_flow(flow, pkt, family, route);
+		return flow;
+	}
+	spot = find_spot(pkt, family, control->table_seed);
+	index = spot.bucket[0];
+	bucket = find_bucket(index, family);
+	found = cheapest_way(bucket, spot.fingerprint, spot.fingerprint >> 8);
+	if (found >> OCCUPANCY_SHIFT >= FLOW_WAYS - WAYS_SHARED) {
+		struct flow_bucket *other = find_bucket(spot.bucket[1], family);
+		u32 in_other = cheapest_way(other, spot.fingerprint, spot.fingerprint >> 8);
+
+		if (in_other >> OCCUPANCY_SHIFT < found >> OCCUPANCY_SHIFT) {
+			found = in_other;
+			bucket = other;
+			index = spot.bucket[1];
+		}
+	}
+	if (!bucket || found >> COST_SHIFT > COST_FULL)
+		return NULL;
+	if (found >> COST_SHIFT == COST_FULL)
+		age_bucket(bucket);
+	way = CW_MASKED(found, FLOW_WAYS - 1);
+	flow = flow_at(index * FLOW_WAYS + way, family);
+	tag = &bucket->tag[way];
+	seen = *(volatile u32 *)tag;
+	if (!flow || seen == TAG_CLAIMED || __sync_val_compare_and_swap(tag, seen, TAG_CLAIMED) != seen)
+		return NULL; /* another CPU was faster */
+	write_flow(flow, pkt, family, route);
+	__sync_lock_test_and_set(tag, spot.fingerprint | AGE_NEW); /* from now on it can be found */
+	return flow;
+}
+
+#endif

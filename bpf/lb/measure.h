@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* What a packet of a flow says about its real: connections, requests, latency. */
+#ifndef CAUSEWAY_LB_MEASURE_H
+#define CAUSEWAY_LB_MEASURE_H
+
+#include "../packet/clock.h"
+#include "flow_table.h"
+#include "../shared/window_chain.h"
+
+/*
+ * Connections as the client opens and closes them; a flow counts once each way. A
+ * SYN that could not be sent on has opened nothing: a repeated one does.
+ */
+static __always_inline void
+count_connection(struct real_stats *stats, struct flow *flow, const struct packet *pkt)
+{
+	u8 bits = flow->bits;
+
+	if (is_syn(pkt) && !(bits & FLOW_OPENED)) {
+		flow->bits = bits | FLOW_OPENED;
+		stats->conns_opened += 1;
+	}
+	if (is_closing(pkt) && !(bits & FLOW_CLOSED)) {
+		flow->bits = bits | FLOW_CLOSED;
+		if (bits & FLOW_OPENED) {
+			stats->conns_closed += 1;
+			lower_load(flow->real);
+		}
+	}
+}
+
+/*
+ * The same where no flow is remembered. A FIN that is sent again, and a RST behind
+ * it, count again.
+ */
+static __always_inline void
+count_unremembered(struct real_stats *stats, const struct route *route, const struct packet *pkt)
+{
+	if (route->verdict == V_OPENED)
+		stats->conns_opened += 1;
+	if (!is_closing(pkt) || route->verdict != V_ESTABLISHED)
+		return;
+	stats->conns_closed += 1;
+	lower_load(route->real_id);
+}
+
+/* What the estimator has learnt goes into its real's sums and histogram. */
+static __always_inline void
+fold(struct real_stats *stats, u32 real_id, const struct est_sample *sample)
+{
+	struct histogram *hist;
+	u64 mean_ns, *bucket;
+
+	if (!sample->weight_halves)
+		return;
+	stats->latency_sum_halves_ns += sample->sum_halves_ns;
+	stats->latency_weight_halves += sample->weight_halves;
+	stats->latency_at_ns = sample->when_ns;
+	hist = bpf_map_lookup_elem(&real_hist, &real_id);
+	if (!hist)
+		return;
+	mean_ns = sample->sum_halves_ns / sample->weight_halves;
+	bucket = &hist->count[CW_MASKED(hist_bucket(mean_ns), 511) % HIST_BUCKETS];
+	__sync_fetch_and_add(bucket, (sample->weight_halves + 1) / 2);
+}
+
+/*
+ * One estimator step. A request is a data packet that starts a burst, or follows
+ * a packet shorter than the longest: that one ended the request before it.
+ */
+static __always_inline void
+measure(struct real_stats *stats, struct flow *flow, struct packet *pkt)
+{
+	struct wc_state *chain = &flow->chain;
+	bool after_short = !(chain->flags & WC_LAST_FULL);
+
+	wc_packet(chain, &pkt->est, &pkt->samples);
+	if (est_has_request(&pkt->est) && (after_short || chain->cur_age == 0))
+		stats->requests += 1;
+#pragma unroll
+	for (u32 i = 0; i < 2; i++)
+		fold(stats, flow->real, &pkt->samples.group[i]);
+}
+
+#endif

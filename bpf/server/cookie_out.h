@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Segments from a server to a client: the cookie goes into TSval. */
+#ifndef CAUSEWAY_SERVER_COOKIE_OUT_H
+#define CAUSEWAY_SERVER_COOKIE_OUT_H
+
+#include "mss.h"
+#include "timestamp_cache.h"
+
+/* TSval of the modes without a clock of their own (see docs/explanation/cookies.md). */
+static __always_inline u32 natural_tsval(u32 o, u32 cookie, const struct cookie_format *format)
+{
+	u32 mask = cookie_mask(format->bits) << (format->shift & 31);
+	u32 kept = o & ~mask;
+
+	if (format->mode != COOKIE_TIMESTAMP_MSB)
+		return kept | cookie;
+	/* Bit 31 has the version of what the cookie hides: the bit above those kept. */
+	return (o >> format->shift & 1) << 31 | cookie << (format->shift & 31) |
+	       (o & cookie_mask(format->shift));
+}
+
+/* The unit of the timestamps of the socket that a segment without a full one is of. */
+static __always_inline u32 sender_unit(struct __sk_buff *skb)
+{
+	struct bpf_sock *sk = skb->sk;
+	struct tcp_request_sock *request;
+
+	if (!sk)
+		return UNIT_MS;
+	request = bpf_skc_to_tcp_request_sock(sk);
+	return request ? request_unit(request) : UNIT_MS;
+}
+
+/*
+ * A segment without a connection's clock: a SYN-ACK, which reads the low bits of the
+ * kernel's clock, or an answer from TIME_WAIT, which reads later than the last echo.
+ */
+static __always_inline u32
+stateless_tsval(struct __sk_buff *skb, const struct segment *seg, const struct server_vip *vip, u32 cookie)
+{
+	u32 bits = vip->cookie.bits;
+
+	if (!is_syn_ack(seg)) {
+		struct flow_key6 key = echo_key(seg);
+		u32 *echo = bpf_map_lookup_elem(&cookie_echoes, &key);
+
+		count_event(SC_ANSWERED);
+		if (echo)
+			return *echo + (1u << (bits & 31));
+		return cookie_t_stateless(seg->tsval, UNIT_MS, bits) << (bits & 31) | cookie;
+	}
+	count_event(SC_SYN_ACK);
+	return cookie_t_stateless(seg->tsval, sender_unit(skb), bits) << (bits & 31) | cookie;
+}
+
+/*
+ * A connection whose clock is not known: it is older than the agent, and the client
+ * has echoed nothing since. Any timestamp could be one too old for its PAWS check. A
+ * segment without one passes it, and the answer tells (RFC 7323 lets receivers drop
+ * such a segment; then a later segment of the client tells).
+ */
+static __always_inline void blank(struct __sk_buff *skb, const struct segment *seg)
+{
+	u32 from[3] = { bpf_htonl(0x0101080a), bpf_htonl(seg->tsval), bpf_htonl(seg->tsecr) };
+	u32 to[3] = { 0x01010101, 0x01010101, 0x01010101 };
+	s64 change = bpf_csum_diff(from, sizeof(from), to, sizeof(to), 0);
+
+	if (seg->ts_offset != seg->tcp_offset + sizeof(struct tcphdr) + 4)
+		return; /* no kernel lays an established connection's options out otherwise */
+	count_event(SC_BLANKED);
+	if (bpf_skb_store_bytes(skb, seg->ts_offset - 4, to, sizeof(to), 0))
+		return;
+	bpf_l4_csum_replace(skb, seg->tcp_offset + TCP_CHECK_OFFSET, 0, change, 0);
+}
+
+/* Whether this is the first segment that the socket sends. */
+static __always_inline bool is_fresh(struct __sk_buff *skb, struct tcp_sock *tp)
+{
+	u32 segments = skb->gso_segs ? skb->gso_segs : 1;
+
+	return tp->segs_out <= segments;
+}
+
+/*
+ * A full socket without a clock: sockops has not seen it open. Its first segment can
+ * begin one as sockops would; else only an echo can.
+ */
+static __noinline int
+begin_clock(struct __sk_buff *skb, const struct segment *seg, const struct server_vip *vip,
+	    struct bpf_sock *sk)
+{
+	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
+	struct cookie_socket *state;
+	u32 bits = vip->cookie.bits, unit, cookie;
+
+	if (!tp)
+		return 0;
+	if (!is_opening(seg) && !is_fresh(skb, tp)) {
+		blank(skb, seg);
+		return 0;
+	}
+	if (!make_cookie(seg, vip, &cookie))
+		return 0;
+	unit = socket_unit(tp);
+	state = bpf_sk_storage_get(&cookie_sockets, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!state)
+		return 0;
+	if (is_opening(seg)) {
+		count_event(SC_OUTGOING); /* the zeros say so from now on */
+		return 0;
+	}
+	empty_line(segment_name(seg));
+	bpf_spin_lock(&state->lock);
+	state->cookie = cookie;
+	state->is_lent = 0;
+	cookie_clock_start(&state->clock, seg->tsval, cookie_t_stateless(seg->tsval, unit, bits), unit, bits);
+	bpf_spin_unlock(&state->lock);
+	count_event(SC_OPENED);
+	return 1;
+}
+
+/* Whether the socket is the segment's own connection's, by its ports. */
+static __always_inline bool is_of_socket(const struct segment *seg, const struct bpf_sock *sk)
+{
+	u16 vip_be = seg->family == IPV4 ? seg->key4.dport_be : seg->key6.dport_be;
+	u16 client_be = seg->family == IPV4 ? seg->key4.sport_be : seg->key6.sport_be;
+
+	return sk->src_port == bpf_ntohs(vip_be) && sk->dst_port == client_be;
+}
+
+/* The segment's own connection, not a socket that the kernel answers others by. */
+static __always_inline struct bpf_sock *own_socket(struct __sk_buff *skb, const struct segment *seg)
+{
+	struct bpf_sock *sk = skb->sk;
+
+	if (!sk)
+		return NULL;
+	sk = bpf_sk_fullsock(sk);
+	if (!sk || sk->state == STATE_LISTEN || !is_of_socket(seg, sk))
+		return NULL;
+	return sk;
+}
+
+/*
+ * TSval by the connection's clock. A clock that is lent comes back, as its end or the
+ * lease's is near, or it was pushed out.
+ */
+static __noinline int
+clock_tsval(struct __sk_buff *skb, const struct segment *seg, struct cookie_socket *state, u32 *tsval)
+{
+	bool was_lent = state->is_lent;
+	enum cookie_segment kind;
+	u32 t, bits, cookie;
+
+	if (was_lent && !take_clock_back(state, seg->tsval)) {
+		struct timestamp_cache_line *line = cache_line(state->name);
+
+		/* Another CPU has the line: what it sends is as new as this. */
+		if (!line)
+			return 0;
+		*tsval = *(volatile u32 *)&line->clock.t << (state->clock.bits & 31) | state->cookie;
+		return 1;
+	}
+	kind = segment_kind(skb, seg, &state->clock);
+	bpf_spin_lock(&state->lock);
+	t = cookie_clock_stamp_kind(&state->clock, seg->tsval, kind);
+	bits = state->clock.bits;
+	cookie = state->cookie;
+	bpf_spin_unlock(&state->lock);
+	*tsval = t << (bits & 31) | cookie;
+	if (was_lent && !(seg->tcp_flags & (EST_TCP_FIN | EST_TCP_RST)))
+		lend_clock(state, segment_name(seg));
+	return 1;
+}
+
+/* A segment without a clock of its own connection, or of a mode without clocks. */
+static __noinline int
+stamp_without_clock(struct __sk_buff *skb, const struct segment *seg, const struct server_vip *vip)
+{
+	u32 cookie;
+
+	if (!make_cookie(seg, vip, &cookie))
+		return 0;
+	if (vip->cookie.mode == COOKIE_TIMESTAMP) {
+		write_timestamp(skb, seg, seg->ts_offset, seg->tsval, stateless_tsval(skb, seg, vip, cookie));
+		return 0;
+	}
+	count_event(is_syn_ack(seg) ? SC_SYN_ACK : SC_STAMPED);
+	write_timestamp(skb, seg, seg->ts_offset, seg->tsval, natural_tsval(seg->tsval, cookie, &vip->cookie));
+	return 0;
+}
+
+/* Whether the paper's mode meets timestamps in microseconds: its ring would be 65 ms. */
+static __always_inline bool is_too_fine(struct bpf_sock *sk, const struct server_vip *vip)
+{
+	struct tcp_sock *tp;
+
+	if (!sk || vip->cookie.mode != COOKIE_TIMESTAMP_MSB)
+		return false;
+	tp = bpf_skc_to_tcp_sock(sk);
+	return tp && socket_unit(tp) == UNIT_US;
+}
+
+/*
+ * The clock of the segment's connection; NULL without one. Requests and TIME_WAIT have
+ * no storage, so that they need not be told from connections first.
+ */
+static __always_inline struct cookie_socket *own_clock(struct __sk_buff *skb, const struct segment *seg)
+{
+	struct bpf_sock *sk = skb->sk;
+
+	if (!sk || !is_of_socket(seg, sk))
+		return NULL;
+	return bpf_sk_storage_get(&cookie_sockets, sk, NULL, 0);
+}
+
+/* The clock of a segment whose connection had none so far; NULL: it is dealt with. */
+static __always_inline struct cookie_socket *
+first_clock(struct __sk_buff *skb, const struct segment *seg)
+{
+	struct bpf_sock *sk = own_socket(skb, seg);
+	struct server_vip *vip = segment_vip(seg);
+
+	if (!vip)
+		return NULL;
+	if (cfg_inner_mtu && is_syn_ack(seg))
+		lower_mss(skb, seg);
+	if (!seg->ts_offset) {
+		count_event(SC_PLAIN);
+		return NULL;
+	}
+	if (is_too_fine(sk, vip)) {
+		count_event(SC_REFUSED);
+		return NULL;
+	}
+	if (!sk || is_syn_ack(seg) || vip->cookie.mode != COOKIE_TIMESTAMP) {
+		stamp_without_clock(skb, seg, vip);
+		return NULL;
+	}
+	if (!begin_clock(skb, seg, vip, sk))
+		return NULL;
+	return bpf_sk_storage_get(&cookie_sockets, sk, NULL, 0);
+}
+
+static __always_inline void cookie_out(struct __sk_buff *skb)
+{
+	struct cookie_socket *state;
+	struct segment seg = {};
+	u32 tsval;
+
+	if (!parse_segment(skb, &seg, TO_CLIENT))
+		return;
+	if (stamp_by_cache(skb, &seg, segment_name(&seg)))
+		return;
+	state = own_clock(skb, &seg);
+	if (!state)
+		state = first_clock(skb, &seg);
+	if (!state || !seg.ts_offset || !state->clock.bits || !clock_tsval(skb, &seg, state, &tsval))
+		return;
+	count_event(SC_STAMPED);
+	write_tsval(skb, &seg, tsval);
+}
+
+#endif

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Where SYNs and connections are counted: one ring of slots of time for each
+ * category of clients. A slot is time / length; whoever comes first with a newer
+ * time empties it, under the slot's lock, so that nothing is counted in between.
+ *
+ * Memory: slots are 224 bytes; a category has cfg_ring of them. Attempts that are not
+ * connected and connections each have a table of fixed size, in which the one that
+ * was silent longest gives way: a flood fills the first and leaves the second alone.
+ */
+#ifndef CAUSEWAY_SERVER_SYN_COUNT_H
+#define CAUSEWAY_SERVER_SYN_COUNT_H
+
+#include <stdbool.h>
+#include <linux/in.h>
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "../shared/abi.h"
+#include "../shared/syn_track.h"
+
+/* Sizes are defaults; the loader sets others before it loads. */
+#define DEFAULT_HALF_OPEN 65536
+#define DEFAULT_CONNECTIONS 131072
+
+const volatile u64 cfg_slot_ns = 250000000;
+const volatile u32 cfg_ring = 512;     /* slots for each category */
+const volatile u32 cfg_services = 1;   /* how many; the last one is every other */
+const volatile u32 cfg_prefixes = 1;   /* likewise */
+const volatile bool cfg_all_services;  /* whether every other service is counted */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, DEFAULT_HALF_OPEN);
+	__type(key, struct flow_key6);
+	__type(value, struct syn_entry);
+} syn_half_open SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, DEFAULT_CONNECTIONS);
+	__type(key, struct flow_key6);
+	__type(value, struct syn_entry);
+} syn_connections SEC(".maps");
+
+struct syn_slot_locked {
+	struct bpf_spin_lock lock;
+	u32 pad;
+	struct syn_slot slot;
+};
+_Static_assert(sizeof(struct syn_slot_locked) == SYN_SLOT_LOCKED, "struct syn_slot_locked");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct syn_slot_locked);
+} syn_slots SEC(".maps");
+
+/* ACCEPTED[p, i] of Certes, eq. 7: completed connections by the slot of their SYN. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, SYN_ORIGINS);
+	__type(key, struct syn_origin);
+	__type(value, u64);
+} syn_origins SEC(".maps");
+
+/* When the retries came that were answered: what the clients' schedules are told by. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, SYN_RETRY_TIMES);
+	__type(key, struct syn_retry_time);
+	__type(value, u64);
+} syn_retry_times SEC(".maps");
+
+/* Services by address and port; an address or port of zeroes is any. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, SYN_SERVICES);
+	__type(key, struct vip_key);
+	__type(value, u32);
+} syn_services SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, SYN_PREFIXES);
+	__type(key, struct syn_prefix);
+	__type(value, u32);
+} syn_prefixes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, SYN_DEVICES);
+	__type(key, u32);
+	__type(value, u32);
+} syn_devices SEC(".maps");
+
+/* Number of the service, from 0; cfg_services: it is none of ours. */
+static __always_inline u32 find_service(const struct flow_key6 *conn)
+{
+	struct vip_key key = { .proto = IPPROTO_TCP, .port_be = conn->dport_be };
+	u32 *found;
+
+	if (cfg_services == cfg_all_services)
+		return cfg_all_services ? 0 : cfg_services;
+	__builtin_memcpy(key.addr, conn->daddr_be, sizeof(key.addr));
+	found = bpf_map_lookup_elem(&syn_services, &key);
+	if (found)
+		return *found;
+	key.port_be = 0;
+	found = bpf_map_lookup_elem(&syn_services, &key);
+	if (found)
+		return *found;
+	__builtin_memset(key.addr, 0, sizeof(key.addr));
+	key.port_be = conn->dport_be;
+	found = bpf_map_lookup_elem(&syn_services, &key);
+	if (found)
+		return *found;
+	return cfg_all_services ? cfg_services - 1 : cfg_services;
+}
+
+/* The category of a client's connection; false: it is not to be counted. */
+static __always_inline bool find_category(const struct flow_key6 *conn, u32 ifindex, u32 *category)
+{
+	struct syn_prefix client = { .length = 128 };
+	u32 *device = bpf_map_lookup_elem(&syn_devices, &ifindex);
+	u32 service = find_service(conn), prefix = cfg_prefixes - 1;
+
+	if (!device || service >= cfg_services)
+		return false;
+	if (cfg_prefixes > 1) {
+		u32 *found;
+
+		__builtin_memcpy(client.addr, conn->saddr_be, sizeof(client.addr));
+		found = bpf_map_lookup_elem(&syn_prefixes, &client);
+		prefix = found ? *found : prefix;
+	}
+	*category = (*device * cfg_services + service) * cfg_prefixes + prefix;
+	return true;
+}
+
+/* The slot of a time; NULL where the category has none. */
+static __always_inline struct syn_slot_locked *find_slot(u32 category, u64 number)
+{
+	u32 index = category * cfg_ring + (u32)(number % cfg_ring);
+
+	return bpf_map_lookup_elem(&syn_slots, &index);
+}
+
+/* With the lock held: false if the ring has moved on past that slot. */
+static __always_inline bool enter_slot(struct syn_slot *slot, u64 number)
+{
+	if (slot->number > number)
+		return false;
+	if (slot->number < number) {
+		__builtin_memset(slot, 0, sizeof(*slot));
+		slot->number = number;
+	}
+	return true;
+}
+
+static __always_inline void add_outcome(struct syn_slot *slot, const struct syn_outcome *out, u32 retry)
+{
+	switch (out->count) {
+	case SYN_COUNT_OFFERED:
+		slot->offered[retry] += 1;
+		break;
+	case SYN_COUNT_ACCEPTED:
+		slot->accepted[retry] += 1;
+		break;
+	case SYN_COUNT_REFUSED:
+		slot->offered[retry] -= slot->offered[retry] > 0;
+		slot->refused += 1;
+		break;
+	case SYN_COUNT_DUPLICATE:
+		slot->duplicates += 1;
+		break;
+	case SYN_COUNT_ESTABLISHED:
+		slot->established += 1;
+		slot->established_first += !retry;
+		slot->established_late += out->answers > 1;
+		break;
+	case SYN_COUNT_COMPLETED:
+		slot->completed += 1;
+		slot->conn_fail_ns += out->conn_fail_ns;
+		slot->syn_to_end_ns += out->syn_to_end_ns;
+		slot->rtt_ns += out->rtt_ns;
+		break;
+	case SYN_COUNT_SERVED:
+		slot->served += 1;
+		slot->served_first += !retry;
+		break;
+	case SYN_COUNT_RESENT:
+		slot->syn_to_end_ns += out->syn_to_end_ns;
+		break;
+	case SYN_COUNT_STALLED:
+		slot->stalled += 1;
+		slot->stalled_ns += out->conn_fail_ns;
+		break;
+	case SYN_COUNT_ABANDONED:
+		slot->abandoned += 1;
+		break;
+	}
+}
+
+static __always_inline void count_in_slot(u32 category, const struct syn_outcome *out)
+{
+	u64 number = out->at_ns / cfg_slot_ns;
+	struct syn_slot_locked *locked = find_slot(category, number);
+	u32 retry = CW_MASKED(out->retry, SYN_RETRY_MAX);
+
+	if (!locked)
+		return;
+	bpf_spin_lock(&locked->lock);
+	if (enter_slot(&locked->slot, number))
+		add_outcome(&locked->slot, out, retry);
+	bpf_spin_unlock(&locked->lock);
+}
+
+/* A first SYN turned out to be of somebody, in its own slot. */
+static __always_inline void count_heard(u32 category, const struct syn_outcome *out)
+{
+	u64 number = out->first_syn_ns / cfg_slot_ns;
+	struct syn_slot_locked *locked = find_slot(category, number);
+
+	if (!locked)
+		return;
+	bpf_spin_lock(&locked->lock);
+	if (locked->slot.number == number) {
+		locked->slot.heard += 1;
+		locked->slot.heard_answered += out->count != SYN_COUNT_OFFERED && !out->retry;
+	}
+	bpf_spin_unlock(&locked->lock);
+}
+
+static __always_inline void add_one(void *map, const void *key)
+{
+	u64 one = 1, *count = bpf_map_lookup_elem(map, key);
+
+	/* Two that come first at once: the second finds the first one's. */
+	if (!count && bpf_map_update_elem(map, key, &one, BPF_NOEXIST) == 0)
+		return;
+	if (!count)
+		count = bpf_map_lookup_elem(map, key);
+	if (count)
+		__sync_fetch_and_add(count, 1);
+}
+
+static __always_inline void count_origin(u32 category, const struct syn_outcome *out)
+{
+	u64 number = out->at_ns / cfg_slot_ns;
+	struct syn_origin key = {
+		.number = number,
+		.category = category,
+		.slots_ago = (u32)(number - out->accepted_ns / cfg_slot_ns),
+	};
+
+	add_one(&syn_origins, &key);
+}
+
+static __always_inline void count_retry_time(const struct syn_outcome *out)
+{
+	struct syn_retry_time key = {
+		.retry = out->retry,
+		.at_cs = cw_sat32(out->conn_fail_ns / (10 * CW_MS_NS)),
+	};
+
+	add_one(&syn_retry_times, &key);
+}
+
+/* Counts what came of an event, wherever it belongs. */
+static __always_inline void count_outcome(u32 category, const struct syn_outcome *out)
+{
+	if (out->count != SYN_COUNT_NOTHING)
+		count_in_slot(category, out);
+	if (out->heard)
+		count_heard(category, out);
+	if (out->count == SYN_COUNT_COMPLETED)
+		count_origin(category, out);
+	if (out->count == SYN_COUNT_ACCEPTED && out->retry)
+		count_retry_time(out);
+}
+
+#endif

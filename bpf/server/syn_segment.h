@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * What the accounting of SYNs reads of a TCP segment at a server's traffic control:
+ * plain headers, behind the tunnel if there was one. Nothing is written, so that the
+ * packet may be shared, merged or not yet split.
+ */
+#ifndef CAUSEWAY_SERVER_SYN_SEGMENT_H
+#define CAUSEWAY_SERVER_SYN_SEGMENT_H
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "../packet/parse.h"
+#include "../shared/abi.h"
+
+#define SYN_HEADERS_MAX (ETH_HLEN + 60 + sizeof(struct tcphdr))
+
+struct syn_segment {
+	struct flow_key6 key; /* client to service; IPv4 as IPv4-mapped */
+	u32 seq;
+	u32 ack;
+	u32 payload_len;
+	u8 flags;
+	u8 pad[3];
+};
+
+static __always_inline MUST_USE bool
+read_syn_tcp(struct cursor *cur, struct syn_segment *seg, u32 skb_len, const void *start, const bool in)
+{
+	struct tcphdr *tcp = take(cur, sizeof(*tcp));
+	u32 headers_len;
+
+	if (!tcp || tcp->doff < 5)
+		return false;
+	seg->key.sport_be = in ? tcp->source : tcp->dest;
+	seg->key.dport_be = in ? tcp->dest : tcp->source;
+	seg->key.proto = IPPROTO_TCP;
+	seg->seq = bpf_ntohl(tcp->seq);
+	seg->ack = bpf_ntohl(tcp->ack_seq);
+	seg->flags = ((u8 *)tcp)[13];
+	headers_len = (u32)((void *)tcp - start) + tcp->doff * 4u;
+	seg->payload_len = skb_len > headers_len ? skb_len - headers_len : 0;
+	return true;
+}
+
+static __always_inline MUST_USE bool
+read_syn4(struct cursor *cur, struct syn_segment *seg, u32 skb_len, const void *start, const bool in)
+{
+	struct iphdr *ip = take(cur, sizeof(*ip));
+
+	if (!ip || ip->version != 4 || ip->ihl < 5 || ip->protocol != IPPROTO_TCP)
+		return false;
+	if (ip->frag_off & bpf_htons(IP_MORE_FRAGMENTS | IP_OFFSET))
+		return false;
+	if (ip->ihl > 5 && !take_variable(cur, ip->ihl * 4u - sizeof(*ip)))
+		return false;
+	/* What comes in may be padded; what goes out, merged, may have no length. */
+	if (in)
+		skb_len = ETH_HLEN + bpf_ntohs(ip->tot_len);
+	seg->key.saddr_be[2] = seg->key.daddr_be[2] = bpf_htonl(0xffff);
+	seg->key.saddr_be[3] = in ? ip->saddr : ip->daddr;
+	seg->key.daddr_be[3] = in ? ip->daddr : ip->saddr;
+	return read_syn_tcp(cur, seg, skb_len, start, in);
+}
+
+static __always_inline MUST_USE bool
+read_syn6(struct cursor *cur, struct syn_segment *seg, u32 skb_len, const void *start, const bool in)
+{
+	struct ipv6hdr *ip = take(cur, sizeof(*ip));
+
+	if (!ip || ip->version != 6 || ip->nexthdr != IPPROTO_TCP)
+		return false;
+	if (in)
+		skb_len = ETH_HLEN + sizeof(*ip) + bpf_ntohs(ip->payload_len);
+	__builtin_memcpy(seg->key.saddr_be, in ? &ip->saddr : &ip->daddr, sizeof(ip->saddr));
+	__builtin_memcpy(seg->key.daddr_be, in ? &ip->daddr : &ip->saddr, sizeof(ip->daddr));
+	return read_syn_tcp(cur, seg, skb_len, start, in);
+}
+
+static __always_inline MUST_USE bool
+read_syn_headers(struct __sk_buff *skb, struct syn_segment *seg, const bool in)
+{
+	void *start = (void *)(long)skb->data;
+	struct cursor cur = { .pos = start, .end = (void *)(long)skb->data_end };
+
+	if (!take(&cur, ETH_HLEN))
+		return false;
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		return read_syn4(&cur, seg, skb->len, start, in);
+	return read_syn6(&cur, seg, skb->len, start, in);
+}
+
+/* Whether it is a TCP segment. A driver may leave headers in pages: they are moved once. */
+static __always_inline MUST_USE bool
+read_syn_segment(struct __sk_buff *skb, struct syn_segment *seg, const bool in)
+{
+	u32 linear;
+
+	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
+		return false;
+	if (read_syn_headers(skb, seg, in))
+		return true;
+	linear = skb->data_end - skb->data;
+	if (!in || linear >= SYN_HEADERS_MAX || linear >= skb->len)
+		return false;
+	if (bpf_skb_pull_data(skb, skb->len < SYN_HEADERS_MAX ? skb->len : SYN_HEADERS_MAX))
+		return false;
+	return read_syn_headers(skb, seg, in);
+}
+
+#endif

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Open connections without their sockets. To find a segment's socket and its storage
+ * costs more than all else that is done to the segment. What an open connection needs
+ * is therefore lent out into an array, one cache line by tuple, where both ways read
+ * and write it; the socket's storage has it before and after. What is not there, or
+ * not sure, goes by the socket.
+ *
+ * A line belongs to the connection that came first, as long as that sends. A connection
+ * that is evicted loses what its clock did meanwhile. Hence the lease: how far T may run
+ * before the storage has to be told. A connection that finds its line taken goes on
+ * behind the lease, which no segment has passed, and echoes from before count for none.
+ *
+ * A line whose connection is gone does no harm: without a socket the kernel answers
+ * with a reset whatever the echo is, and what opens a connection empties the line.
+ */
+#ifndef CAUSEWAY_SERVER_TIMESTAMP_CACHE_H
+#define CAUSEWAY_SERVER_TIMESTAMP_CACHE_H
+
+#include <bpf/bpf_core_read.h>
+
+#include "../packet/write.h"
+#include "cookie.h"
+
+#define TIMESTAMP_CACHE_LINES 65536 /* 4 MiB; a power of two */
+/* Times that others ask for a line before a connection that sends nothing is evicted. */
+#define EVICT_AFTER 64
+/* A line is written within some ten nanoseconds, unless the CPU is taken away. */
+#define CLAIM_TRIES 16
+
+/* One cache line. */
+struct timestamp_cache_line {
+	u64 name;   /* of the connection, see segment_name; 0: free */
+	u32 change; /* odd while a CPU writes */
+	u32 cookie;
+	struct cookie_clock clock;
+	u32 echoed_t; /* newest T that has come back this way */
+	u32 lease_t;  /* T may run to here */
+	u32 asked;    /* others that would have had the line since the last segment out */
+};
+_Static_assert(sizeof(struct timestamp_cache_line) == 64, "one cache line");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE); /* so that values begin on cache lines */
+	__uint(max_entries, TIMESTAMP_CACHE_LINES);
+	__type(key, u32);
+	__type(value, struct timestamp_cache_line);
+} timestamp_cache SEC(".maps");
+
+static __always_inline struct timestamp_cache_line *cache_line(u64 name)
+{
+	u32 index = (u32)name & (TIMESTAMP_CACHE_LINES - 1);
+
+	return bpf_map_lookup_elem(&timestamp_cache, &index);
+}
+
+/* The line of the connection with this name; NULL if it has none. */
+static __always_inline struct timestamp_cache_line *cache_line_of(u64 name)
+{
+	struct timestamp_cache_line *line = cache_line(name);
+
+	return line && *(volatile u64 *)&line->name == name ? line : NULL;
+}
+
+/* The line is this CPU's alone until it is released; false: another has it for long. */
+static __always_inline MUST_USE bool claim(struct timestamp_cache_line *line)
+{
+	for (u32 i = 0; i < CLAIM_TRIES; i++) {
+		u32 change = *(volatile u32 *)&line->change;
+
+		if (!(change & 1) && __sync_val_compare_and_swap(&line->change, change, change + 1) == change)
+			return true;
+	}
+	return false;
+}
+
+/* An exchange orders what was written before it; an addition without a result does not. */
+static __always_inline void release(struct timestamp_cache_line *line)
+{
+	__sync_lock_test_and_set(&line->change, line->change + 1);
+}
+
+/* Claims the line if it is this connection's: it may have become another's since it was found. */
+static __always_inline MUST_USE bool claim_of(struct timestamp_cache_line *line, u64 name)
+{
+	if (!claim(line))
+		return false;
+	if (*(volatile u64 *)&line->name == name)
+		return true;
+	release(line);
+	return false;
+}
+
+/* The newest T that the client has echoed, for the clock. */
+static __always_inline void take_echo(struct timestamp_cache_line *line)
+{
+	struct cookie_clock *clock = &line->clock;
+	u32 t = *(volatile u32 *)&line->echoed_t;
+
+	if (cookie_t_diff(t, clock->echoed_t, clock->bits) > 0 && cookie_t_diff(clock->t, t, clock->bits) >= 0)
+		clock->echoed_t = t;
+}
+
+/* Lends an open connection's clock to its line, unless another is at work there. */
+static __noinline int lend_clock(struct cookie_socket *state, u64 name)
+{
+	struct timestamp_cache_line *line = cache_line(name);
+	struct cookie_clock clock;
+	u32 cookie, lease_t;
+	u64 there;
+
+	if (!line)
+		return 0;
+	there = *(volatile u64 *)&line->name;
+	if (there && there != name) {
+		line->asked += 1;
+		if (line->asked < EVICT_AFTER)
+			return 0;
+	}
+	if (!claim(line))
+		return 0;
+	bpf_spin_lock(&state->lock);
+	clock = state->clock;
+	cookie = state->cookie;
+	lease_t = cookie_clock_lease(&clock);
+	if (state->is_lent || lease_t == clock.t) {
+		bpf_spin_unlock(&state->lock);
+		release(line);
+		return 0;
+	}
+	state->name = name; /* an agent before this one may have named it otherwise */
+	state->lease_t = lease_t;
+	state->is_lent = 1;
+	bpf_spin_unlock(&state->lock);
+	line->name = 0;
+	line->clock = clock;
+	line->cookie = cookie;
+	line->echoed_t = clock.echoed_t;
+	line->lease_t = lease_t;
+	line->asked = 0;
+	*(volatile u64 *)&line->name = name;
+	release(line);
+	return 0;
+}
+
+/*
+ * Brings a clock that was lent back into its socket's storage; false: the line is being
+ * written, for longer than one can wait. `now_o`: the kernel's TSval now.
+ */
+static __noinline int take_clock_back(struct cookie_socket *state, u32 now_o)
+{
+	struct timestamp_cache_line *line = cache_line(state->name);
+	u32 lease_t = *(volatile u32 *)&state->lease_t;
+	struct cookie_clock clock;
+
+	if (!line)
+		return 0;
+	if (claim_of(line, state->name)) {
+		take_echo(line);
+		clock = line->clock;
+		bpf_spin_lock(&state->lock);
+		state->clock = clock;
+		state->is_lent = 0;
+		bpf_spin_unlock(&state->lock);
+		*(volatile u64 *)&line->name = 0;
+		release(line);
+		return 1;
+	}
+	if (*(volatile u64 *)&line->name == state->name)
+		return 0;
+	bpf_spin_lock(&state->lock);
+	if (state->is_lent && state->lease_t == lease_t) { /* else another CPU was faster */
+		cookie_clock_resume(&state->clock, now_o, lease_t);
+		state->is_lent = 0;
+	}
+	bpf_spin_unlock(&state->lock);
+	return 1;
+}
+
+/* A connection begins, or there is none: what the line says of it is another's. */
+static __always_inline void empty_line(u64 name)
+{
+	struct timestamp_cache_line *line = cache_line_of(name);
+
+	if (!line || !claim_of(line, name))
+		return;
+	*(volatile u64 *)&line->name = 0;
+	release(line);
+}
+
+/* The kernel's TSval that the segment echoes; 0 if the line does not tell for sure. */
+static __always_inline u32 cached_echo(struct timestamp_cache_line *line, u64 name, u32 tsecr)
+{
+	u32 change = *(volatile u32 *)&line->change;
+	struct cookie_clock clock = line->clock;
+	u32 bits = clock.bits & 31, t = tsecr >> bits, o;
+
+	if (!bits || change & 1 || (tsecr & cookie_mask(bits)) != line->cookie)
+		return 0;
+	if (cookie_t_diff(t, clock.t, bits) > 0)
+		return 0; /* never sent */
+	o = cookie_clock_echo(&clock, t, clock.last_o);
+	asm volatile("" ::: "memory");
+	if (*(volatile u32 *)&line->change != change || *(volatile u64 *)&line->name != name)
+		return 0;
+	if (cookie_t_diff(t, line->echoed_t, bits) > 0)
+		line->echoed_t = t;
+	return o;
+}
+
+/*
+ * Writes one half of the timestamp and mends the checksum, both in the headers that
+ * have been parsed: half the cost of the helpers. A checksum that is still to be filled
+ * in does not cover the options.
+ */
+static __always_inline MUST_USE bool
+write_in_place(struct __sk_buff *skb, const struct segment *seg, u32 offset, u32 old, u32 new, bool is_summed)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	u8 *at = data + CW_MASKED(offset, 0xff);
+	u16 *check = data + CW_MASKED(seg->tcp_offset + TCP_CHECK_OFFSET, 0xff);
+	u32 old_be = bpf_htonl(old), new_be = bpf_htonl(new);
+
+	if ((void *)(at + 4) > end || (void *)(check + 1) > end)
+		return false;
+	__builtin_memcpy(at, &new_be, sizeof(new_be));
+	if (!is_summed)
+		return true;
+	if ((offset ^ seg->tcp_offset) & 1) { /* see write_timestamp */
+		old_be = old_be << 8 | old_be >> 24;
+		new_be = new_be << 8 | new_be >> 24;
+	}
+	*check = csum_fold((u64)(u16)~*check + (u16)~old_be + (u16)~(old_be >> 16) + (u16)new_be + (new_be >> 16));
+	return true;
+}
+
+/* The segment of an open connection that is known here. */
+static __always_inline MUST_USE bool restore_by_cache(struct __sk_buff *skb, const struct segment *seg, u64 name)
+{
+	struct timestamp_cache_line *line = cache_line_of(name);
+	u32 echo;
+
+	if (!line)
+		return false;
+	if (seg->tcp_flags & EST_TCP_SYN)
+		empty_line(name);
+	if (seg->tcp_flags & (EST_TCP_SYN | EST_TCP_FIN | EST_TCP_RST) || !seg->ts_offset || !seg->tsecr)
+		return false;
+	echo = cached_echo(line, name, seg->tsecr);
+	/* A checksum that the card would still fill in is not looked at on this machine any more. */
+	if (!echo || !write_in_place(skb, seg, seg->ts_offset + 4, seg->tsecr, echo, true))
+		return false;
+	count_event(SC_RESTORED_QUICKLY);
+	return true;
+}
+
+#define CHECKSUM_PARTIAL 3
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+struct sk_buff {
+	__u8 ip_summed : 2;
+};
+#pragma clang attribute pop
+
+void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
+
+/*
+ * Puts TSval into a segment that a full socket sends. Its checksum is nearly always
+ * still to be filled in; kernels before 6.2 do not tell, and their helpers have to.
+ */
+static __always_inline void write_tsval(struct __sk_buff *skb, const struct segment *seg, u32 tsval)
+{
+	if (bpf_cast_to_kern_ctx) {
+		struct sk_buff *kernels = bpf_cast_to_kern_ctx(skb);
+		bool is_summed = BPF_CORE_READ_BITFIELD(kernels, ip_summed) != CHECKSUM_PARTIAL;
+
+		if (write_in_place(skb, seg, seg->ts_offset, seg->tsval, tsval, is_summed))
+			return;
+	}
+	write_timestamp(skb, seg, seg->ts_offset, seg->tsval, tsval);
+}
+
+/*
+ * What the segment may do to T. The socket says more, which costs: data ask it only while
+ * it matters. The kernel counts data as sent when they are.
+ */
+__noinline int segment_kind(struct __sk_buff *skb, const struct segment *seg, const struct cookie_clock *clock)
+{
+	struct bpf_sock *sk = skb->sk;
+	struct tcp_sock *tp;
+
+	if (!seg || !clock)
+		return COOKIE_MOVES;
+	if (!seg->is_bare && !cookie_clock_is_busy(clock, seg->tsval))
+		return COOKIE_MOVES;
+	tp = sk ? bpf_skc_to_tcp_sock(sk) : NULL;
+	if (seg->is_bare)
+		return tp && is_receiving_cpu(tp) ? COOKIE_RECEIVING_ACK : COOKIE_ACK;
+	return tp && seg->seq == tp->snd_nxt ? COOKIE_DATA : COOKIE_MOVES;
+}
+
+/* The same way out: T by the clock in the line, as far as the lease goes. */
+static __always_inline MUST_USE bool stamp_by_cache(struct __sk_buff *skb, const struct segment *seg, u64 name)
+{
+	struct timestamp_cache_line *line = cache_line_of(name);
+	u32 t, bits, cookie;
+	enum cookie_segment kind;
+
+	if (!line || !seg->ts_offset || seg->tcp_flags & (EST_TCP_SYN | EST_TCP_FIN | EST_TCP_RST))
+		return false;
+	kind = segment_kind(skb, seg, &line->clock);
+	if (!claim_of(line, name))
+		return false;
+	bits = line->clock.bits & 31;
+	if (cookie_t_diff(line->lease_t, line->clock.t, bits) < (s32)cookie_gap(bits)) {
+		release(line);
+		return false;
+	}
+	take_echo(line);
+	t = cookie_clock_stamp_kind(&line->clock, seg->tsval, kind);
+	cookie = line->cookie;
+	line->asked = 0;
+	release(line);
+	write_tsval(skb, seg, t << bits | cookie);
+	count_event(SC_STAMPED);
+	return true;
+}
+
+#endif

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `[agent.report]`: balancers, and what an agent reports to them.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use causeway_core::agent_report::SERVICES_MAX;
+use causeway_core::cookie::Keys;
+use causeway_service::config::{Faults, keys_of, report_address, text, units};
+
+use super::raw::RawAgentReport;
+use super::{AgentCookies, ClientsConfig};
+
+/// How often the load may be reported: none of the balancers acts more often.
+const LOAD_INTERVAL: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(10)..=Duration::from_millis(300);
+
+/// To whom an agent reports, and what.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AgentReport {
+    /// `agent_reports.listen` of the balancers.
+    pub to: Vec<SocketAddr>,
+    /// What reports are signed with.
+    pub keys: Keys,
+    /// Whether connections are reported as they open and close.
+    pub connections: bool,
+    /// Whether it is reported what clients of services wait for.
+    pub client_latency: bool,
+    /// Time between two reports of the server's load; `None`: it is not reported.
+    pub load: Option<Duration>,
+}
+
+impl AgentReport {
+    /// What cannot change while the agent runs.
+    pub(super) fn features(&self) -> (bool, bool, bool) {
+        (self.connections, self.client_latency, self.load.is_some())
+    }
+}
+
+/// What of the rest of the file a report is made from.
+pub(super) struct Sources<'a> {
+    pub addresses: &'a BTreeSet<IpAddr>,
+    pub vips: &'a BTreeSet<IpAddr>,
+    pub cookies: Option<&'a AgentCookies>,
+    pub clients: Option<&'a ClientsConfig>,
+}
+
+pub(super) fn report(
+    raw: &RawAgentReport,
+    sources: &Sources<'_>,
+    faults: &mut Faults<'_>,
+) -> Option<AgentReport> {
+    let to = raw.to.iter();
+    let to: Vec<SocketAddr> = to
+        .filter_map(|one| text(Some(one), faults, report_address))
+        .collect();
+    let on = |switch: Option<bool>| switch.unwrap_or(false);
+    let (connections, client_latency, load) =
+        (on(raw.connections), on(raw.client_latency), on(raw.load));
+    let services = sources.clients.map_or(0, |clients| clients.services.len());
+    for (wrong, message) in [
+        (
+            raw.to.is_empty(),
+            "`to` is missing under [agent.report]; name the `agent_reports.listen` of each balancer, for example to = [\"10.0.0.254:9472\"]",
+        ),
+        (
+            sources.addresses.is_empty(),
+            "[agent.report]: balancers know this server by its `addresses`; name them under [agent]",
+        ),
+        (
+            !(connections || client_latency || load),
+            "[agent.report] reports nothing; set one of connections, client_latency and load to true",
+        ),
+        (
+            connections && sources.cookies.is_none(),
+            "[agent.report] connections: those with cookies are reported; add [agent.cookie]",
+        ),
+        (
+            client_latency && services == 0,
+            "[agent.report] client_latency: clients of services are reported; name their VIPs under [agent.clients], for example services = [\"192.0.2.1:80\"]",
+        ),
+        (
+            load && sources.vips.is_empty(),
+            "[agent.report] load: connections to `vips` are counted; name them under [agent]",
+        ),
+        (
+            !load && raw.load_interval.is_some(),
+            "[agent.report] load_interval has no meaning without load = true",
+        ),
+    ] {
+        if wrong {
+            faults.file(message);
+        }
+    }
+    if client_latency && services > SERVICES_MAX {
+        faults.file(format!(
+            "[agent.clients] names {services} services; balancers can be told of {SERVICES_MAX}"
+        ));
+    }
+    let interval = text(raw.load_interval.as_ref(), faults, |text| {
+        let interval = units::duration(text)?;
+        match LOAD_INTERVAL.contains(&interval) {
+            true => Ok(interval),
+            false => Err(format!(
+                "load_interval {text} is out of range; use 10ms to 300ms: a load holds for a second"
+            )),
+        }
+    });
+    let keys = match (&raw.keys, sources.cookies) {
+        (Some(_), _) => keys_of(raw.keys.as_ref(), faults).map(|(_, keys)| keys),
+        (None, Some(cookies)) => Some(cookies.keys),
+        (None, None) => {
+            faults.file("reports are signed: name the keys file with `keys` under [agent.report], the same as under [agent_reports] on balancers");
+            None
+        }
+    };
+    Some(AgentReport {
+        to,
+        keys: keys?,
+        connections,
+        client_latency,
+        load: load.then(|| interval.unwrap_or(Duration::from_millis(100))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::path::Path;
+
+    use super::super::AgentConfig;
+    use super::*;
+
+    const FILE: &str = r#"
+[agent]
+interface = "eth0"
+addresses = ["10.0.0.1"]
+vips = ["192.0.2.1"]
+[agent.clients]
+services = ["192.0.2.1:80"]
+[agent.report]
+to = ["10.0.0.254:9472"]
+keys = "KEYS"
+client_latency = true
+load = true
+"#;
+
+    fn parse(text: &str) -> Result<AgentConfig, String> {
+        let mut keys = tempfile::NamedTempFile::new().unwrap();
+        let key = "7".repeat(32);
+        write!(keys, "current = 0\nkey0 = \"{key}\"\n").unwrap();
+        let text = text.replace("KEYS", &keys.path().display().to_string());
+        AgentConfig::parse(Path::new("agent.toml"), &text).map_err(|errors| errors.to_string())
+    }
+
+    #[test]
+    fn what_is_reported_is_switched_on_one_by_one() {
+        let config = parse(FILE).unwrap();
+        let report = config.report.clone().unwrap();
+        assert_eq!(report.to, ["10.0.0.254:9472".parse().unwrap()]);
+        assert_eq!(report.load, Some(Duration::from_millis(100)));
+        assert!(report.client_latency && !report.connections);
+        let often = parse(&format!("{FILE}load_interval = \"10ms\"\n")).unwrap();
+        assert_eq!(often.report.unwrap().load, Some(Duration::from_millis(10)));
+        let with_cookies = FILE.replace(
+            "[agent.report]",
+            "[agent.cookie]\nkeys = \"KEYS\"\n[agent.report]\nconnections = true",
+        );
+        let with_cookies = with_cookies.replace("9472\"]\nkeys = \"KEYS\"", "9472\"]");
+        let with_cookies = parse(&with_cookies).unwrap();
+        assert!(with_cookies.report.as_ref().unwrap().connections);
+        // Whom to tell may change at any time, what of only with the agent's restart.
+        let elsewhere = parse(&FILE.replace("9472", "9474")).unwrap();
+        assert_eq!(elsewhere.needs_restart(&config), None);
+        let less = parse(&FILE.replace("load = true", "load = false")).unwrap();
+        assert_eq!(less.needs_restart(&config), Some("report"));
+    }
+
+    #[test]
+    fn each_fault_is_one_sentence() {
+        for (from, to, expected) in [
+            (
+                "to = [\"10.0.0.254:9472\"]\n",
+                "",
+                "`to` is missing under [agent.report]",
+            ),
+            ("10.0.0.254:9472", "10.0.0.254", "is no address with a port"),
+            (
+                "addresses = [\"10.0.0.1\"]\n",
+                "",
+                "balancers know this server by its `addresses`",
+            ),
+            (
+                "vips = [\"192.0.2.1\"]\n",
+                "",
+                "[agent.report] load: connections to `vips` are counted",
+            ),
+            (
+                "services = [\"192.0.2.1:80\"]\n",
+                "",
+                "[agent.report] client_latency: clients of services are reported",
+            ),
+            ("load = true", "connections = true", "add [agent.cookie]"),
+            (
+                "client_latency = true\nload = true\n",
+                "",
+                "[agent.report] reports nothing",
+            ),
+            (
+                "keys = \"KEYS\"\n",
+                "",
+                "name the keys file with `keys` under [agent.report]",
+            ),
+            (
+                "load = true\n",
+                "load = true\nload_interval = \"1s\"\n",
+                "load_interval 1s is out of range; use 10ms to 300ms",
+            ),
+            (
+                "load = true\n",
+                "load_interval = \"50ms\"\n",
+                "load_interval has no meaning without load = true",
+            ),
+        ] {
+            let error = parse(&FILE.replacen(from, to, 1)).expect_err(expected);
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

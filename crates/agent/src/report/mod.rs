@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reports to balancers (`[agent.report]`): one task, which sends whatever is due.
+
+mod connections;
+mod load;
+mod sockets;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use causeway_core::agent_report::{Body, ConnectionNotice, NOTICES_MAX, Sender};
+use causeway_io::{ConnTokens, monotonic_ns};
+use tracing::warn;
+
+use crate::agent::{Agent, ReportPlan};
+use connections::Connections;
+use load::LoadReader;
+use sockets::Sockets;
+
+/// Longest time from a connection's end to its notice, from a second's end to what its
+/// clients waited for, and from a question to its answer.
+const TICK: Duration = Duration::from_millis(50);
+/// Time between two signs of life, where nothing else is sent.
+const ALIVE_EVERY: Duration = Duration::from_secs(1);
+/// Datagrams in one go, then a pause: a receiver's buffer holds more.
+const BURST: usize = 8;
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Reports from now on, on a thread that ends with the process, if the file says so.
+pub fn start(agent: Arc<Agent>) -> anyhow::Result<()> {
+    let Some(plan) = agent.report_plan() else {
+        return Ok(());
+    };
+    let tokens = plan
+        .report
+        .connections
+        .then(|| agent.tokens())
+        .transpose()?;
+    thread::Builder::new()
+        .name("reports".to_owned())
+        .spawn(move || Reporter::new(&agent, tokens).run())?;
+    Ok(())
+}
+
+struct Reporter<'a> {
+    agent: &'a Agent,
+    sender: Sender,
+    sockets: Sockets,
+    load: LoadReader,
+    load_at: Instant,
+    connections: Option<Connections<'a>>,
+    sent_at: Option<Instant>,
+}
+
+impl<'a> Reporter<'a> {
+    fn new(agent: &'a Agent, tokens: Option<ConnTokens>) -> Self {
+        let connections = tokens.map(|tokens| Connections::start(agent, tokens));
+        let connections = connections.transpose().unwrap_or_else(|error| {
+            warn!("balancers will not hear of connections' ends: {error}");
+            None
+        });
+        Self {
+            agent,
+            sender: Sender::new(load::boot(), monotonic_ns()),
+            sockets: Sockets::default(),
+            load: LoadReader::default(),
+            load_at: Instant::now(),
+            connections,
+            sent_at: None,
+        }
+    }
+
+    /// A reload may change whom to tell, not what of.
+    fn run(mut self) {
+        while let Some(plan) = self.agent.report_plan() {
+            self.wait(&plan);
+            self.report_state(&plan);
+            self.report_connections(&plan);
+            if self.sent_at.is_none_or(|at| at.elapsed() >= ALIVE_EVERY) {
+                self.send(&plan, &plan.report.to, Vec::new());
+            }
+        }
+    }
+
+    fn wait(&mut self, plan: &ReportPlan) {
+        let until_load = self.load_at.saturating_duration_since(Instant::now());
+        let timeout = match plan.report.load {
+            Some(_) => until_load.min(TICK),
+            None => TICK,
+        };
+        match &mut self.connections {
+            Some(connections) => connections.wait(timeout),
+            None => thread::sleep(timeout),
+        }
+    }
+
+    /// Load and latency, when they are due: of each address that balancers may know this
+    /// server by.
+    fn report_state(&mut self, plan: &ReportPlan) {
+        let mut bodies = Vec::new();
+        let interval = plan.report.load;
+        if let Some(interval) = interval.filter(|_| self.load_at <= Instant::now()) {
+            self.load_at = (self.load_at + interval).max(Instant::now());
+            let load = self.load.read(&plan.vips);
+            self.agent.set_load(load);
+            bodies.push(Body::Load(load));
+        }
+        let latencies = self.agent.take_latencies();
+        bodies.extend(latencies.map(Body::Latency));
+        if bodies.is_empty() {
+            return;
+        }
+        for server in &plan.servers {
+            let datagram = self
+                .sender
+                .datagram(*server, bodies.clone(), &plan.report.keys);
+            self.sockets.send(&plan.report.to, &datagram);
+        }
+        self.sent_at = Some(Instant::now());
+    }
+
+    fn report_connections(&mut self, plan: &ReportPlan) {
+        let Some(connections) = &mut self.connections else {
+            return;
+        };
+        let (opened, closed) = connections.take_changes();
+        let learning = connections.learning();
+        self.notify(plan, &learning, &opened, Body::Opened);
+        self.notify(plan, &plan.report.to, &closed, Body::Closed);
+        for balancer in self.questions(plan) {
+            let connections = self.connections.as_mut();
+            let open = connections.map(|connections| connections.answer(balancer));
+            self.notify(plan, &[balancer], &open.unwrap_or_default(), Body::Opened);
+        }
+    }
+
+    /// Each datagram is signed once, for all that it goes to.
+    fn notify(
+        &mut self,
+        plan: &ReportPlan,
+        to: &[SocketAddr],
+        notices: &[ConnectionNotice],
+        body: impl Fn(Vec<ConnectionNotice>) -> Body,
+    ) {
+        if to.is_empty() {
+            return;
+        }
+        for (count, some) in notices.chunks(NOTICES_MAX).enumerate() {
+            if count % BURST == BURST - 1 {
+                thread::sleep(PAUSE);
+            }
+            self.send(plan, to, vec![body(some.to_vec())]);
+        }
+    }
+
+    /// In the name of the first address: what it says is of no other's concern.
+    fn send(&mut self, plan: &ReportPlan, to: &[SocketAddr], bodies: Vec<Body>) {
+        let Some(server) = plan.servers.first() else {
+            return;
+        };
+        let datagram = self.sender.datagram(*server, bodies, &plan.report.keys);
+        self.sockets.send(to, &datagram);
+        self.sent_at = Some(Instant::now());
+    }
+
+    /// Balancers of the configuration that have asked since the last look.
+    fn questions(&mut self, plan: &ReportPlan) -> Vec<SocketAddr> {
+        let (sender, keys) = (&mut self.sender, &plan.report.keys);
+        let servers: &[IpAddr] = &plan.servers;
+        self.sockets
+            .questions(&plan.report.to, |datagram, balancer| {
+                sender.is_asked(datagram, balancer, servers, keys)
+            })
+    }
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The sockets that reports leave by and questions arrive at, one for each family of
+//! addresses. They never wait.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use causeway_core::agent_report::DATAGRAM_MAX;
+
+/// Datagrams read from a socket at one look; the rest waits for the next.
+const LOOKS_MAX: usize = 1024;
+
+/// By whether it is for IPv6.
+#[derive(Debug, Default)]
+pub struct Sockets(BTreeMap<bool, UdpSocket>);
+
+impl Sockets {
+    /// Sends a datagram to these balancers. One that is not there is told again soon, or
+    /// goes by what it sees itself.
+    pub fn send(&mut self, to: &[SocketAddr], datagram: &[u8]) {
+        for balancer in to {
+            let ipv6 = balancer.is_ipv6();
+            if !self.0.contains_key(&ipv6)
+                && let Ok(socket) = open(ipv6)
+            {
+                self.0.insert(ipv6, socket);
+            }
+            if let Some(socket) = self.0.get(&ipv6) {
+                let _ = socket.send_to(datagram, balancer);
+            }
+        }
+    }
+
+    /// Which of `balancers` have sent something that `asks`. A datagram is looked into only
+    /// if one of them seems to have sent it, and a flood keeps the agent from nothing else.
+    pub fn questions(
+        &self,
+        balancers: &[SocketAddr],
+        mut asks: impl FnMut(&[u8], SocketAddr) -> bool,
+    ) -> Vec<SocketAddr> {
+        let mut askers = Vec::new();
+        let mut buffer = [0; DATAGRAM_MAX + 1];
+        for socket in self.0.values() {
+            for _ in 0..LOOKS_MAX {
+                // Nothing there, or the news that a balancer is not: neither is a question.
+                let Ok((length, from)) = socket.recv_from(&mut buffer) else {
+                    break;
+                };
+                let may_ask = balancers.contains(&from) && !askers.contains(&from);
+                if may_ask && asks(&buffer[..length], from) {
+                    askers.push(from);
+                }
+            }
+        }
+        askers
+    }
+}
+
+fn open(ipv6: bool) -> io::Result<UdpSocket> {
+    let any: SocketAddr = match ipv6 {
+        true => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        false => (Ipv4Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(any)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use causeway_core::agent_report::{Boot, Receiver, Sender};
+    use causeway_core::cookie::{Epoch, Keys};
+
+    use super::*;
+
+    const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+
+    #[test]
+    fn a_question_counts_once_and_from_a_balancer_alone() {
+        let keys = Keys::new(Epoch::Zero, "7".repeat(32).parse().expect("a key"), None);
+        let mut sender = Sender::new(Boot { time_s: 1, id: 1 }, 0);
+        let mut sockets = Sockets::default();
+        let [balancer, stranger] =
+            [(); 2].map(|()| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket"));
+        let address = balancer.local_addr().expect("its address");
+        let report = sender.datagram(SERVER, Vec::new(), &keys);
+        sockets.send(&[address], &report);
+        let mut buffer = [0; DATAGRAM_MAX];
+        let (length, agent) = balancer.recv_from(&mut buffer).expect("the report");
+        let agent = SocketAddr::from((Ipv4Addr::LOCALHOST, agent.port()));
+        let mut receiver = Receiver::default();
+        let received = receiver.receive(&buffer[..length], Some(&keys), 0);
+        let received = received.expect("a report");
+        let question = receiver.ask(&received, &keys, 0).expect("a question");
+        let mut questions = |from: &UdpSocket, what: &[u8]| {
+            from.send_to(what, agent).expect("send");
+            sockets.questions(&[address], |datagram, balancer| {
+                sender.is_asked(datagram, balancer, &[SERVER], &keys)
+            })
+        };
+        assert_eq!(questions(&stranger, &question), []);
+        assert_eq!(questions(&balancer, &report), []);
+        assert_eq!(questions(&balancer, &question), [address]);
+        assert_eq!(questions(&balancer, &question), []);
+    }
+}

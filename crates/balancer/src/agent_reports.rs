@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where agents report (`[agent_reports]`), and what is known by them: the load of
+//! servers, the latency of their clients, and connections that open and close.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use causeway_api::Moment;
+use causeway_core::agent_report::{DATAGRAM_MAX, Received, Receiver, ServerLoad, ServiceLatency};
+use causeway_core::cookie::Keys;
+use tracing::warn;
+
+use super::places::Places;
+
+/// Pause after an error, so that a lasting one does not keep a core busy.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What agents have reported; clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct AgentReports(Arc<Mutex<Inner>>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    keys: Option<Keys>,
+    receiver: Receiver,
+}
+
+impl AgentReports {
+    /// Believes reports that are signed with these keys from now on; none without.
+    pub fn set_keys(&self, keys: Option<Keys>) {
+        self.inner().keys = keys;
+    }
+
+    /// Takes a datagram in that came at `now_ns`; what it says of connections, if it
+    /// counts.
+    pub fn receive(&self, datagram: &[u8], now_ns: u64) -> Option<Received> {
+        let Inner { keys, receiver } = &mut *self.inner();
+        receiver.receive(datagram, keys.as_ref(), now_ns).ok()
+    }
+
+    /// The answer to a datagram by which its agent is asked for all open connections,
+    /// unless it was asked just now.
+    pub fn ask(&self, received: &Received, now_ns: u64) -> Option<Vec<u8>> {
+        let Inner { keys, receiver } = &mut *self.inner();
+        receiver.ask(received, keys.as_ref()?, now_ns)
+    }
+
+    /// A server's load, as long as what its agent said of it holds.
+    pub fn load(&self, server: IpAddr, now_ns: u64) -> Option<ServerLoad> {
+        self.inner().receiver.load(server, now_ns)
+    }
+
+    /// What clients of a service at this server waited for in the last second, if that
+    /// is known.
+    pub fn latency(
+        &self,
+        server: IpAddr,
+        service: (IpAddr, u16),
+        now_ns: u64,
+    ) -> Option<ServiceLatency> {
+        self.inner().receiver.latency(server, service, now_ns)
+    }
+
+    /// How long ago a server's agent last told of the latency of its clients.
+    pub fn latency_age_ns(&self, server: IpAddr, now_ns: u64) -> Option<u64> {
+        self.inner().receiver.latency_age_ns(server, now_ns)
+    }
+
+    /// What became of datagrams since the start, by its name.
+    pub fn counts(&self) -> BTreeMap<String, u64> {
+        let inner = self.inner();
+        let counts = inner.receiver.counts();
+        counts
+            .map(|(outcome, count)| (outcome.as_str().to_owned(), count))
+            .collect()
+    }
+
+    /// Whole after every statement.
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The socket where reports arrive.
+pub struct ReportListener {
+    socket: UdpSocket,
+}
+
+impl ReportListener {
+    /// Takes the address.
+    ///
+    /// # Errors
+    /// If it is not this machine's, or taken.
+    pub fn bind(address: SocketAddr) -> anyhow::Result<Self> {
+        let socket = UdpSocket::bind(address).with_context(|| {
+            format!("cannot listen for agents on {address} (agent_reports.listen)")
+        })?;
+        Ok(Self { socket })
+    }
+
+    /// Listens from now on, on a thread that ends with the process. What is said of
+    /// connections goes to `places`; for the first `learning`, agents are asked which are
+    /// open.
+    pub fn serve(
+        self,
+        reports: AgentReports,
+        places: Option<Places>,
+        learning: Duration,
+    ) -> std::io::Result<()> {
+        let until = Instant::now() + learning;
+        thread::Builder::new()
+            .name("reports".to_owned())
+            .spawn(move || self.run(&reports, places.as_ref(), until))?;
+        Ok(())
+    }
+
+    fn run(&self, reports: &AgentReports, places: Option<&Places>, until: Instant) {
+        // One byte more than the longest: a longer datagram is seen to be one.
+        let mut buffer = [0; DATAGRAM_MAX + 1];
+        loop {
+            let (length, from) = match self.socket.recv_from(&mut buffer) {
+                Ok(got) => got,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    // An agent that is gone answers with an ICMP error: no news.
+                    if error.kind() != ErrorKind::ConnectionRefused {
+                        warn!("reports of agents: {error}");
+                    }
+                    thread::sleep(PAUSE);
+                    continue;
+                }
+            };
+            let now_ns = Moment::now().monotonic_ns;
+            let received = reports.receive(&buffer[..length], now_ns);
+            let (Some(received), Some(places)) = (received, places) else {
+                continue;
+            };
+            places.end(&received.closed);
+            places.adopt(&received.opened);
+            if Instant::now() < until
+                && let Some(question) = reports.ask(&received, now_ns)
+            {
+                // Lost, it is asked again at the agent's next report.
+                let _ = self.socket.send_to(&question, from);
+            }
+        }
+    }
+}

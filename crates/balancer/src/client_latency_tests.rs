@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A controller that goes by what agents tell, on a data plane in memory.
+
+use std::io::Write as _;
+use std::net::IpAddr;
+
+use causeway_core::agent_report::{Body, Boot, Datagram, ServiceLatency};
+use causeway_core::cookie::{Epoch, Keys};
+
+use super::decisions;
+use super::tests::{Bench, MS, WEB};
+
+const KEY: &str = "77777777777777777777777777777777";
+const REALS: [&str; 4] = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"];
+
+fn keys(digits: &str) -> Keys {
+    Keys::new(Epoch::Zero, digits.parse().unwrap(), None)
+}
+
+/// A balancer that is to go by the latency of clients, and the seconds of agents.
+struct Told {
+    bench: Bench,
+    second: u64,
+}
+
+impl Told {
+    fn new() -> Self {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        write!(file, "current = 0\nkey0 = \"{KEY}\"\n").unwrap();
+        let clients = format!(
+            "[agent_reports]\nlisten = \"127.0.0.1:9472\"\nkeys = \"{}\"\n",
+            file.path().display()
+        );
+        let vip = WEB.replace("\"latency\"", "\"latency\"\nlatency = \"client\"");
+        Self {
+            bench: Bench::new(&(clients + &vip)),
+            second: 1,
+        }
+    }
+
+    fn report(&self, real: &str, latency_s: f64) -> Datagram {
+        Datagram {
+            sender: real.parse().unwrap(),
+            boot: Boot { time_s: 1, id: 1 },
+            sequence: self.second,
+            bodies: vec![Body::Latency(vec![ServiceLatency {
+                address: Some(IpAddr::from([192, 0, 2, 1])),
+                port: 80,
+                transactions_milli: 200_000,
+                response_ns: (200.0 * latency_s * 1e9) as u64,
+            }])],
+        }
+    }
+
+    /// Seconds in which servers answer within 5 ms, and clients wait this long; `None`: the
+    /// agent says nothing.
+    fn run(&mut self, seconds: usize, latencies_s: [Option<f64>; 4]) {
+        for _ in 0..seconds {
+            self.second += 1;
+            for (real, latency_s) in REALS.iter().zip(latencies_s) {
+                if let Some(latency_s) = latency_s {
+                    let datagram = self.report(real, latency_s).encode(&keys(KEY));
+                    let now_ns = self.bench.now.monotonic_ns;
+                    self.bench.engine.reports().receive(&datagram, now_ns);
+                }
+            }
+            self.bench.run(10, &[5.0; 4]);
+        }
+    }
+
+    fn share(&self, real: u32) -> f64 {
+        self.bench.plane.state().share(0, real)
+    }
+
+    /// Word and figure of the last decision about the first real, fallbacks so far.
+    fn last(&self) -> (String, f64, u64) {
+        let explained = decisions::explain(&self.bench.engine, "web", REALS[0]).unwrap();
+        let last = explained.decisions.last().unwrap();
+        (
+            last.latency_kind.clone(),
+            last.latency_us.unwrap_or(0.0) / 1e3,
+            explained.latency_fallbacks,
+        )
+    }
+}
+
+#[test]
+fn a_real_that_drops_syns_loses_weight_although_it_answers_fast() {
+    let mut told = Told::new();
+    told.run(3, [Some(0.01); 4]);
+    assert!((told.share(0) - 0.25).abs() < 0.01, "{}", told.share(0));
+    told.run(5, [Some(1.2), Some(0.01), Some(0.01), Some(0.01)]);
+    assert!(told.share(0) < 0.1, "{}", told.share(0));
+    let (kind, latency_ms, fallbacks) = told.last();
+    assert_eq!((kind.as_str(), fallbacks), ("client", 0));
+    assert!((latency_ms - 1200.0).abs() < 60.0, "{latency_ms}");
+    // The same servers by their answers alone: nothing is wrong with them.
+    let mut alone = Bench::new(WEB);
+    alone.run(80, &[5.0; 4]);
+    assert!((alone.plane.state().share(0, 0) - 0.25).abs() < 0.01);
+}
+
+#[test]
+fn where_an_agent_is_silent_all_go_by_responses_and_it_shows() {
+    let mut told = Told::new();
+    told.run(5, [Some(1.2), Some(0.01), Some(0.01), Some(0.01)]);
+    assert!(told.share(0) < 0.1);
+    // What was told holds for three seconds, then nothing of the clients' latency is left.
+    told.run(2, [Some(1.2), Some(0.01), Some(0.01), None]);
+    assert_eq!(told.last().0, "client");
+    told.run(1, [Some(1.2), Some(0.01), Some(0.01), None]);
+    let (kind, latency_ms, fallbacks) = told.last();
+    assert_eq!((kind.as_str(), fallbacks > 0), ("response", true));
+    assert!((latency_ms - 5.0).abs() < 0.5, "{latency_ms}");
+    told.run(6, [Some(1.2), Some(0.01), Some(0.01), None]);
+    assert!(told.share(0) > 0.2, "{}", told.share(0));
+    // It speaks again.
+    told.run(5, [Some(1.2), Some(0.01), Some(0.01), Some(0.01)]);
+    assert_eq!(told.last().0, "client");
+    assert!(told.share(0) < 0.1, "{}", told.share(0));
+}
+
+#[test]
+fn a_silent_agent_of_a_real_that_gets_nothing_new_is_no_matter() {
+    let mut told = Told::new();
+    let drain = |vip: &mut crate::config::Vip| {
+        vip.reals[3].drain = true;
+        Ok(())
+    };
+    told.bench.engine.change_vip("web", drain).unwrap();
+    told.run(5, [Some(1.2), Some(0.01), Some(0.01), None]);
+    assert_eq!(told.last().0, "client");
+    assert_eq!(told.last().2, 0);
+}
+
+#[test]
+fn nobody_else_is_believed_and_nothing_twice() {
+    let mut told = Told::new();
+    told.run(2, [Some(0.01); 4]);
+    let now_ns = told.bench.now.monotonic_ns;
+    let reports = told.bench.engine.reports();
+    let report = told.report(REALS[0], 9.0);
+    reports.receive(&report.encode(&keys(&"8".repeat(32))), now_ns);
+    reports.receive(b"no report", now_ns);
+    reports.receive(&report.encode(&keys(KEY)), now_ns);
+    let mut counts = reports.counts();
+    counts.retain(|_, count| *count > 0);
+    let expected = [
+        ("forged", 1),
+        ("malformed", 1),
+        ("replayed", 1),
+        ("taken", 8),
+    ];
+    let expected = expected.map(|(outcome, count)| (outcome.to_owned(), count));
+    assert_eq!(counts, expected.into());
+}
+
+#[test]
+fn a_vip_cannot_be_made_to_go_by_what_nobody_tells() {
+    let mut bench = Bench::new(WEB);
+    let change = |vip: &mut crate::config::Vip| {
+        vip.latency = crate::config::LatencySource::Client;
+        Ok(())
+    };
+    let error = bench.engine.change_vip("web", change).unwrap_err();
+    assert!(error.to_string().contains("listens to none"), "{error}");
+    assert_eq!(bench.now.monotonic_ns, 1_000 * MS);
+}

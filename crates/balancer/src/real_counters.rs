@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From the totals of one real to what happened lately.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use causeway_api::balancer::LatencyView;
+use causeway_core::control::Reading;
+use causeway_core::hist::Histogram;
+use causeway_io::RealStats;
+
+/// Span of the recent mean.
+const RECENT_NS: u64 = 10_000_000_000;
+/// Time after which a connection whose end nobody saw counts as gone, on
+/// average. The balancer sees no response and no server-side close.
+pub(super) const CONNECTION_AGE_NS: f64 = 900e9;
+
+/// One real's counters, made into differences.
+#[derive(Debug)]
+pub struct RealCounters {
+    totals: RealStats,
+    delta: RealStats,
+    active: f64,
+    last_us: Option<f64>,
+    /// (time, sum_halves, weight_halves) of recent intervals with samples.
+    recent: VecDeque<(u64, u64, u64)>,
+    /// The cumulative histogram at the start of the window in use and at the
+    /// start of the one that follows it.
+    window: Histogram,
+    next_window: Histogram,
+    latest: Histogram,
+}
+
+impl RealCounters {
+    /// Starts from the totals that the data plane has counted for `age`.
+    pub fn new(totals: RealStats, histogram: Histogram, age: Duration) -> Self {
+        let unended = totals.conns_opened.saturating_sub(totals.conns_closed) as f64;
+        Self {
+            totals,
+            delta: RealStats::default(),
+            active: unended * still_open(age.as_nanos() as f64),
+            last_us: None,
+            recent: VecDeque::new(),
+            window: histogram.clone(),
+            next_window: histogram.clone(),
+            latest: histogram,
+        }
+    }
+
+    /// Takes in the totals at the end of an interval of `interval_ns`.
+    pub fn advance(&mut self, now_ns: u64, interval_ns: u64, totals: RealStats) {
+        self.delta = since(totals, self.totals);
+        self.totals = totals;
+        let kept = self.active * (-(interval_ns as f64) / CONNECTION_AGE_NS).exp();
+        self.active =
+            (kept + self.delta.conns_opened as f64 - self.delta.conns_closed as f64).max(0.0);
+        let (sum_halves, weight_halves) = (
+            self.delta.latency_sum_halves_ns,
+            self.delta.latency_weight_halves,
+        );
+        if let Some(mean) = mean_us(sum_halves, weight_halves) {
+            self.last_us = Some(mean);
+            self.recent.push_back((now_ns, sum_halves, weight_halves));
+        }
+        let oldest = now_ns.saturating_sub(RECENT_NS);
+        while self.recent.front().is_some_and(|entry| entry.0 <= oldest) {
+            self.recent.pop_front();
+        }
+    }
+
+    /// Takes in the cumulative histogram, without moving the window.
+    pub fn observe_histogram(&mut self, histogram: Histogram) {
+        self.latest = histogram;
+    }
+
+    /// Begins a new window: percentiles reach back to the start of the previous one.
+    pub fn rotate(&mut self) {
+        self.window = std::mem::replace(&mut self.next_window, self.latest.clone());
+    }
+
+    /// What the controller wants to know of the last interval.
+    pub fn reading(&self) -> Reading {
+        Reading {
+            latency_sum_halves_ns: self.delta.latency_sum_halves_ns,
+            latency_weight_halves: self.delta.latency_weight_halves,
+            requests: self.delta.requests,
+            active: self.active(),
+        }
+    }
+
+    /// The last interval's difference.
+    pub fn delta(&self) -> &RealStats {
+        &self.delta
+    }
+
+    /// Totals since the slot was made.
+    pub fn totals(&self) -> &RealStats {
+        &self.totals
+    }
+
+    /// The cumulative histogram as last read.
+    pub fn histogram(&self) -> &Histogram {
+        &self.latest
+    }
+
+    /// Estimate of open connections.
+    pub fn active(&self) -> u64 {
+        self.active.round() as u64
+    }
+
+    /// Latency for people.
+    pub fn latency(&self) -> LatencyView {
+        let sums = self
+            .recent
+            .iter()
+            .fold((0, 0), |sum, entry| (sum.0 + entry.1, sum.1 + entry.2));
+        let lately = self.latest.since(&self.window);
+        let quantile_us = |q| lately.quantile(q).map(|ns| ns as f64 / 1e3);
+        LatencyView {
+            last_us: self.last_us,
+            mean_us: mean_us(sums.0, sums.1),
+            samples: sums.1 / 2,
+            p50_us: quantile_us(0.50),
+            p90_us: quantile_us(0.90),
+            p99_us: quantile_us(0.99),
+        }
+    }
+}
+
+/// Part of the connections without an end that ageing would have left by now, had
+/// they come evenly over `age_ns`.
+fn still_open(age_ns: f64) -> f64 {
+    let ages = age_ns / CONNECTION_AGE_NS;
+    match ages > 1e-6 {
+        true => -(-ages).exp_m1() / ages,
+        false => 1.0,
+    }
+}
+
+/// Mean of samples that are counted in halves; `None` without samples.
+pub fn mean_us(sum_halves_ns: u64, weight_halves: u64) -> Option<f64> {
+    (weight_halves > 0).then(|| sum_halves_ns as f64 / weight_halves as f64 / 1e3)
+}
+
+/// Differences; a counter that fell belongs to a slot that was made anew.
+fn since(new: RealStats, old: RealStats) -> RealStats {
+    let minus = |new: u64, old: u64| new.checked_sub(old).unwrap_or(new);
+    RealStats {
+        packets: minus(new.packets, old.packets),
+        bytes: minus(new.bytes, old.bytes),
+        conns_opened: minus(new.conns_opened, old.conns_opened),
+        conns_closed: minus(new.conns_closed, old.conns_closed),
+        requests: minus(new.requests, old.requests),
+        latency_sum_halves_ns: minus(new.latency_sum_halves_ns, old.latency_sum_halves_ns),
+        latency_weight_halves: minus(new.latency_weight_halves, old.latency_weight_halves),
+        latency_at_ns: new.latency_at_ns,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    fn totals(opened: u64, closed: u64, sum_halves: u64, weight_halves: u64) -> RealStats {
+        RealStats {
+            conns_opened: opened,
+            conns_closed: closed,
+            latency_sum_halves_ns: sum_halves,
+            latency_weight_halves: weight_halves,
+            ..RealStats::default()
+        }
+    }
+
+    #[test]
+    fn connections_are_opened_minus_closed_and_age() {
+        let mut counters = RealCounters::new(totals(10, 4, 0, 0), Histogram::new(), Duration::ZERO);
+        assert_eq!(counters.active(), 6);
+        counters.advance(S, S, totals(12, 5, 0, 0));
+        assert_eq!(counters.active(), 7);
+        counters.advance(2 * S, S, totals(12, 30, 0, 0));
+        assert_eq!(counters.active(), 0);
+        let mut counters =
+            RealCounters::new(totals(100, 0, 0, 0), Histogram::new(), Duration::ZERO);
+        counters.advance(1_800 * S, 1_800 * S, totals(100, 0, 0, 0));
+        assert_eq!(counters.active(), 14);
+    }
+
+    #[test]
+    fn connections_from_before_the_start_have_aged() {
+        let active = |age_s| {
+            let totals = totals(1_000_000, 100_000, 0, 0);
+            RealCounters::new(totals, Histogram::new(), Duration::from_secs(age_s)).active()
+        };
+        assert_eq!(active(0), 900_000);
+        assert_eq!(
+            active(900),
+            (900_000.0 * (1.0 - (-1.0f64).exp())).round() as u64
+        );
+        // What a daemon that had run all the month would say: 15 minutes' worth.
+        let month_s = 30 * 86_400;
+        assert_eq!(
+            active(month_s),
+            (900_000.0 * 900.0 / month_s as f64).round() as u64
+        );
+    }
+
+    #[test]
+    fn means_are_of_the_last_interval_and_of_ten_seconds() {
+        let mut counters = RealCounters::new(totals(0, 0, 0, 0), Histogram::new(), Duration::ZERO);
+        counters.advance(S, S, totals(0, 0, 8_000, 4));
+        counters.advance(2 * S, S, totals(0, 0, 20_000, 6));
+        assert_eq!(counters.latency().last_us, Some(6.0));
+        assert_eq!(counters.latency().mean_us, Some(20_000.0 / 6.0 / 1e3));
+        assert_eq!(counters.latency().samples, 3);
+        counters.advance(11 * S, S, totals(0, 0, 20_000, 6));
+        assert_eq!(counters.latency().mean_us, Some(6.0));
+        counters.advance(12 * S, S, totals(0, 0, 20_000, 6));
+        assert_eq!(counters.latency().mean_us, None);
+    }
+
+    #[test]
+    fn a_slot_made_anew_counts_from_zero() {
+        let mut counters = RealCounters::new(totals(50, 0, 0, 0), Histogram::new(), Duration::ZERO);
+        counters.advance(S, S, totals(3, 0, 0, 0));
+        assert_eq!(counters.delta().conns_opened, 3);
+    }
+
+    #[test]
+    fn percentiles_forget() {
+        let mut histogram = Histogram::new();
+        let mut counters =
+            RealCounters::new(RealStats::default(), histogram.clone(), Duration::ZERO);
+        histogram.record_n(1_000_000, 100);
+        counters.observe_histogram(histogram.clone());
+        let p50 = counters.latency().p50_us.unwrap();
+        assert!((p50 - 1000.0).abs() < 50.0);
+        counters.rotate();
+        counters.rotate();
+        assert_eq!(counters.latency().p50_us, None);
+    }
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What agents report to balancers: a server's load, the latency of its clients, and the
+//! connections that open and close there. One authenticated datagram carries all of it.
+//!
+//! ```text
+//!  0  magic "CWAR"        8  tag: SipHash-2-4 of all other bytes, by a key of the file
+//!  4  version            16  sender: the server's address, IPv4 as ::ffff:a.b.c.d
+//!  5  epoch of the key   32  boot of the sender: when (s since 1970), and a number of it
+//!  6  length, bytes      40  sequence number
+//! 48  bodies, each: kind (1), zero (1), length of an entry (2), entries (2), zero (2); entries
+//! ```
+//!
+//! Numbers are big-endian. All lengths are multiples of eight bytes, so that all is signed.
+//! A datagram without a body is a sign of life.
+//!
+//! A source address proves nothing where one host may send for another, and a forged
+//! report would move a service's weights or free the slot of an open connection: hence the
+//! tag. A replayed one would bring an old time back: hence boot and sequence number, by
+//! which a [`Receiver`] takes each datagram once, and of load and latency the newest alone.
+//! Of two boots the later one counts; a former one only when the server has been silent.
+//!
+//! Versions one apart understand each other. A version may add kinds of bodies, which the
+//! one before skips, and lengthen entries at their end, which it reads as far as it knows
+//! them; it may change nothing else, and leaves out only what the version before it did
+//! not need any more.
+//!
+//! A balancer that wants to learn which connections are open answers a report by a
+//! datagram that asks. It repeats sender, boot and sequence number of that report, so that
+//! the agent can take it once, too.
+
+mod datagram;
+mod receiver;
+mod sender;
+#[cfg(test)]
+mod tests;
+
+pub use datagram::{
+    Body, Boot, ConnectionNotice, DATAGRAM_MAX, Datagram, NOTICES_MAX, SERVICES_MAX, ServerLoad,
+    ServiceLatency,
+};
+pub use receiver::{LATENCY_FRESH_NS, LOAD_FRESH_NS, Outcome, Received, Receiver};
+pub use sender::Sender;

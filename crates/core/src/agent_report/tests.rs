@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use super::datagram::{VERSION, seal};
+use super::receiver::SENDERS_MAX;
+use super::*;
+use crate::cookie::{Epoch, Keys};
+
+const S: u64 = 1_000_000_000;
+const SERVER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+
+fn keys(current: Epoch, digits: [&str; 2]) -> Keys {
+    let [first, second] = digits.map(|digit| digit.repeat(32).parse().expect("a key"));
+    Keys::new(current, first, Some(second))
+}
+
+fn ours() -> Keys {
+    keys(Epoch::Zero, ["7", "8"])
+}
+
+fn datagram(sequence: u64, bodies: Vec<Body>) -> Datagram {
+    Datagram {
+        sender: SERVER,
+        boot: Boot {
+            time_s: 1_000,
+            id: 7,
+        },
+        sequence,
+        bodies,
+    }
+}
+
+fn load(cpu_milli: u32) -> Body {
+    Body::Load(ServerLoad {
+        cpu_milli,
+        in_flight: 0x0102_0304,
+    })
+}
+
+fn latency(count: usize) -> Body {
+    let service = |n: usize| ServiceLatency {
+        address: match n % 3 {
+            0 => Some(IpAddr::from([192, 0, 2, n as u8])),
+            1 => Some(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, n as u16).into()),
+            _ => None,
+        },
+        port: 80 + n as u16,
+        transactions_milli: 1_500 * n as u64,
+        response_ns: 7_000_000_000 * n as u64,
+    };
+    Body::Latency((0..count).map(service).collect())
+}
+
+fn notices(count: usize) -> Vec<ConnectionNotice> {
+    let ends = |n: u16| match n % 2 {
+        0 => (
+            SocketAddr::from(([192, 0, 2, n as u8], 1024 + n)),
+            SocketAddr::from(([198, 51, 100, 1], 443)),
+        ),
+        _ => (
+            SocketAddr::from((Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, n), 1024)),
+            SocketAddr::from((Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 1), 443)),
+        ),
+    };
+    (0..count as u16)
+        .map(|n| ConnectionNotice {
+            client: ends(n).0,
+            vip: ends(n).1,
+            token: 0x7fff - n,
+            id: n,
+        })
+        .collect()
+}
+
+/// A receiver, and what it makes of datagrams at a time.
+#[derive(Default)]
+struct Balancer(Receiver);
+
+impl Balancer {
+    fn receive(&mut self, bytes: &[u8], now_ns: u64) -> Outcome {
+        let keys = ours();
+        let received = self.0.receive(bytes, Some(&keys), now_ns);
+        received.err().unwrap_or(Outcome::Taken)
+    }
+
+    fn take(&mut self, datagram: &Datagram, now_ns: u64) -> Outcome {
+        self.receive(&datagram.encode(&ours()), now_ns)
+    }
+
+    fn cpu_milli(&self, now_ns: u64) -> Option<u32> {
+        self.0.load(SERVER, now_ns).map(|load| load.cpu_milli)
+    }
+
+    /// Counters that are not zero.
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        let counts = self.0.counts().filter(|(_, count)| *count > 0);
+        counts
+            .map(|(outcome, count)| (outcome.as_str(), count))
+            .collect()
+    }
+}
+
+#[test]
+fn datagrams_are_read_as_they_were_written_by_either_key_and_no_other() {
+    for bodies in [
+        vec![],
+        vec![load(750), latency(SERVICES_MAX)],
+        vec![latency(0), Body::Ask],
+        vec![Body::Opened(notices(NOTICES_MAX))],
+        vec![Body::Closed(notices(3)), Body::Opened(notices(2)), load(1)],
+    ] {
+        for sender in [SERVER, "2001:db8::1".parse().expect("an address")] {
+            let sent = Datagram {
+                sender,
+                ..datagram(9, bodies.clone())
+            };
+            let bytes = sent.encode(&ours());
+            assert!(bytes.len() <= DATAGRAM_MAX);
+            let switched = keys(Epoch::One, ["8", "7"]);
+            let read = Datagram::decode(&bytes, Some(&switched));
+            assert_eq!(read.as_ref(), Ok(&sent));
+            let others = keys(Epoch::Zero, ["8", "9"]);
+            let read = Datagram::decode(&bytes, Some(&others));
+            assert_eq!(read, Err(Outcome::Forged));
+            assert_eq!(Datagram::decode(&bytes, None), Err(Outcome::NoKey));
+        }
+    }
+    let one = Keys::new(Epoch::One, "7".repeat(32).parse().expect("a key"), None);
+    let bytes = datagram(9, vec![]).encode(&ours());
+    let read = Datagram::decode(&bytes, Some(&one));
+    assert_eq!(read, Err(Outcome::NoKey), "of an epoch without a key");
+}
+
+#[test]
+fn what_does_not_fit_is_left_out() {
+    let sent = datagram(9, vec![load(1), Body::Closed(notices(100)), load(2)]);
+    let bytes = sent.encode(&ours());
+    assert!(bytes.len() <= DATAGRAM_MAX);
+    let read = Datagram::decode(&bytes, Some(&ours())).expect("a datagram");
+    assert_eq!(read.bodies, [load(1), Body::Closed(notices(29))]);
+}
+
+#[test]
+fn no_bit_can_be_changed_and_no_byte_added_or_left_out() {
+    let bytes = datagram(9, vec![load(1), latency(1), Body::Closed(notices(1))]).encode(&ours());
+    let mut balancer = Balancer::default();
+    for bit in 0..bytes.len() * 8 {
+        let mut other = bytes.clone();
+        other[bit / 8] ^= 1 << (bit % 8);
+        assert_ne!(balancer.receive(&other, S), Outcome::Taken, "bit {bit}");
+    }
+    for len in 4..bytes.len() {
+        let outcome = balancer.receive(&bytes[..len], S);
+        assert_eq!(outcome, Outcome::Truncated, "{len} bytes");
+    }
+    for junk in [&b""[..], b"CWA", b"no report", &[0; 2 * DATAGRAM_MAX]] {
+        assert_eq!(balancer.receive(junk, S), Outcome::Malformed);
+    }
+    let longer = [&bytes[..], &[0; 8]].concat();
+    assert_eq!(balancer.receive(&longer, S), Outcome::Malformed);
+    assert_eq!(balancer.0.load(SERVER, S), None);
+}
+
+#[test]
+fn a_length_that_a_body_does_not_have_is_refused_although_it_is_signed() {
+    for (at, value) in [(48 + 3, 9), (48 + 3, 0xff), (48 + 5, 2)] {
+        let mut bytes = datagram(9, vec![load(1)]).encode(&ours());
+        bytes[at] = value;
+        seal(&mut bytes, &ours());
+        let read = Datagram::decode(&bytes, Some(&ours()));
+        assert_eq!(read, Err(Outcome::Malformed), "{value} at {at}");
+    }
+}
+
+#[test]
+fn versions_one_apart_are_understood_with_what_they_add() {
+    let mut balancer = Balancer::default();
+    // A kind that is not known yet, and a longer entry of one that is.
+    let mut bytes = datagram(1, vec![]).encode_as(VERSION + 1, &ours());
+    bytes.extend([200, 0, 0, 16, 0, 1, 0, 0]);
+    bytes.extend([0xff; 16]);
+    bytes.extend([1, 0, 0, 16, 0, 1, 0, 0]);
+    bytes.extend([0, 0, 0, 5, 0, 0, 0, 6, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
+    seal(&mut bytes, &ours());
+    assert_eq!(balancer.receive(&bytes, S), Outcome::Taken);
+    assert_eq!(
+        balancer.0.load(SERVER, S),
+        Some(ServerLoad {
+            cpu_milli: 5,
+            in_flight: 6
+        })
+    );
+    let older = datagram(2, vec![load(3)]).encode_as(VERSION - 1, &ours());
+    assert_eq!(balancer.receive(&older, S), Outcome::Taken);
+    let far = datagram(3, vec![load(4)]).encode_as(VERSION + 2, &ours());
+    assert_eq!(balancer.receive(&far, S), Outcome::Version);
+    assert_eq!(balancer.cpu_milli(S), Some(3));
+    assert_eq!(balancer.counts(), [("taken", 2), ("version", 1)]);
+}
+
+#[test]
+fn what_is_replayed_is_not_believed() {
+    let mut balancer = Balancer::default();
+    let first = datagram(100, vec![load(1)]);
+    assert_eq!(balancer.take(&first, 0), Outcome::Taken);
+    assert_eq!(balancer.take(&first, 1), Outcome::Replayed);
+    // Too old to tell: the window has gone on.
+    assert_eq!(balancer.take(&datagram(164, vec![]), 2), Outcome::Taken);
+    assert_eq!(
+        balancer.take(&datagram(100, vec![load(2)]), 3),
+        Outcome::Replayed
+    );
+    assert_eq!(balancer.take(&datagram(0, vec![]), 3), Outcome::Replayed);
+    // Nor is it after a silence.
+    assert_eq!(balancer.take(&first, 60 * S), Outcome::Replayed);
+    assert_eq!(
+        balancer.take(&datagram(u64::MAX, vec![]), 60 * S),
+        Outcome::Taken
+    );
+    assert_eq!(
+        balancer.take(&datagram(165, vec![]), 60 * S),
+        Outcome::Replayed
+    );
+    assert_eq!(balancer.counts(), [("taken", 3), ("replayed", 5)]);
+}
+
+#[test]
+fn of_what_is_reordered_each_connection_counts_once_and_of_loads_the_newest() {
+    let mut balancer = Balancer::default();
+    let closed = |sequence| datagram(sequence, vec![Body::Closed(notices(1))]);
+    assert_eq!(
+        balancer.take(&datagram(10, vec![load(10)]), 0),
+        Outcome::Taken
+    );
+    assert_eq!(balancer.take(&datagram(8, vec![load(8)]), 1), Outcome::Late);
+    assert_eq!(balancer.take(&closed(7), 2), Outcome::Taken);
+    assert_eq!(balancer.take(&closed(7), 3), Outcome::Replayed);
+    // A latency that a load has overtaken is the newest of its kind.
+    assert_eq!(
+        balancer.take(&datagram(9, vec![latency(1)]), 4),
+        Outcome::Taken
+    );
+    assert_eq!(balancer.cpu_milli(5), Some(10));
+    let counts = [("taken", 3), ("late", 1), ("replayed", 1)];
+    assert_eq!(balancer.counts(), counts);
+}
+
+/// Against a set of all numbers that were taken.
+#[test]
+fn a_window_takes_each_number_once_in_any_order() {
+    let mut balancer = Balancer::default();
+    let (mut taken, mut newest) = (HashSet::new(), 0);
+    let mut random: u64 = 1;
+    for _ in 0..20_000 {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let sequence = (newest + (random >> 33) % 90).saturating_sub(75);
+        let is_in_window = sequence > newest || newest - sequence < 64;
+        let expected = match is_in_window && taken.insert(sequence) {
+            true => Outcome::Taken,
+            false => Outcome::Replayed,
+        };
+        let is_first = newest == 0 && taken.len() == 1;
+        let outcome = balancer.take(&datagram(sequence, vec![]), 0);
+        assert_eq!(outcome, expected, "{sequence} after {newest}");
+        newest = match is_first {
+            true => sequence,
+            false => newest.max(sequence),
+        };
+    }
+    assert!(taken.len() > 5_000);
+}
+
+#[test]
+fn a_later_boot_counts_at_once_and_a_former_one_when_the_server_is_silent() {
+    let mut balancer = Balancer::default();
+    let boot = |time_s, id, cpu_milli| Datagram {
+        boot: Boot { time_s, id },
+        ..datagram(5, vec![load(cpu_milli)])
+    };
+    assert_eq!(balancer.take(&boot(1_000, 1, 1), 0), Outcome::Taken);
+    assert_eq!(balancer.take(&boot(2_000, 2, 2), 1), Outcome::Taken);
+    assert_eq!(balancer.take(&boot(1_000, 1, 3), 2), Outcome::FormerBoot);
+    assert_eq!(balancer.cpu_milli(3), Some(2));
+    // Its clock was ahead in the boot before.
+    assert_eq!(
+        balancer.take(&boot(10, 3, 4), 3 * S + 1),
+        Outcome::FormerBoot
+    );
+    assert_eq!(balancer.take(&boot(10, 3, 4), 3 * S + 2), Outcome::Taken);
+    assert_eq!(balancer.cpu_milli(3 * S + 2), Some(4));
+    assert_eq!(balancer.counts(), [("taken", 3), ("former_boot", 2)]);
+}
+
+#[test]
+fn loads_hold_for_a_second_and_latencies_for_three() {
+    let mut balancer = Balancer::default();
+    balancer.take(&datagram(1, vec![load(1), latency(1)]), 5);
+    let service = (IpAddr::from([192, 0, 2, 0]), 80);
+    let latency = |balancer: &Balancer, at| balancer.0.latency(SERVER, service, at).is_some();
+    assert!(balancer.cpu_milli(5 + S).is_some() && balancer.cpu_milli(6 + S).is_none());
+    assert!(latency(&balancer, 5 + 3 * S) && !latency(&balancer, 6 + 3 * S));
+    assert_eq!(balancer.0.load(IpAddr::from([10, 0, 0, 2]), 5), None);
+}
+
+#[test]
+fn a_service_is_found_as_agents_find_it() {
+    let address = IpAddr::from([192, 0, 2, 1]);
+    let other = IpAddr::from([192, 0, 2, 2]);
+    let service = |address, port, transactions_milli| ServiceLatency {
+        address,
+        port,
+        transactions_milli,
+        response_ns: 10 * transactions_milli,
+    };
+    let services = vec![
+        service(None, 80, 1),
+        service(Some(address), 0, 2),
+        service(Some(address), 80, 4),
+    ];
+    let mut balancer = Balancer::default();
+    balancer.take(&datagram(1, vec![Body::Latency(services)]), 0);
+    let of = |address, port| {
+        let found = balancer.0.latency(SERVER, (address, port), 0);
+        found.map(|of| of.transactions_milli)
+    };
+    assert_eq!(of(address, 80), Some(4));
+    assert_eq!(of(address, 443), Some(2));
+    assert_eq!(of(address, 0), Some(6));
+    assert_eq!(of(other, 80), Some(1));
+    assert_eq!(of(other, 443), None);
+    assert_eq!(of(other, 0), None);
+}
+
+#[test]
+fn servers_without_end_are_not_remembered() {
+    let mut balancer = Balancer::default();
+    let of = |n: u32| Datagram {
+        sender: IpAddr::from((n << 8).to_be_bytes()),
+        ..datagram(1, vec![])
+    };
+    for n in 0..SENDERS_MAX as u32 {
+        assert_eq!(balancer.take(&of(n), 0), Outcome::Taken);
+    }
+    let next = SENDERS_MAX as u32;
+    assert_eq!(balancer.take(&of(next), 3 * S), Outcome::Full);
+    assert_eq!(balancer.take(&of(next), 3 * S + 1), Outcome::Taken);
+}
+
+#[test]
+fn an_agent_that_starts_again_goes_on_above_its_last_number() {
+    let boot = Boot { time_s: 9, id: 9 };
+    let mut balancer = Balancer::default();
+    for start_ns in [5 * S, 6 * S, 7 * S] {
+        let mut sender = Sender::new(boot, start_ns);
+        for _ in 0..100 {
+            let bytes = sender.datagram(SERVER, vec![load(1)], &ours());
+            assert_eq!(balancer.receive(&bytes, start_ns), Outcome::Taken);
+        }
+    }
+}
+
+#[test]
+fn a_question_answers_a_report_and_counts_once_for_each_balancer() {
+    let boot = Boot { time_s: 9, id: 9 };
+    let mut agent = Sender::new(boot, S);
+    let [first, second] = [1, 2].map(|n| SocketAddr::from(([10, 0, 1, n], 9472)));
+    let mut receiver = Receiver::default();
+    let mut question = |agent: &mut Sender, now_ns| {
+        let report = agent.datagram(SERVER, vec![], &ours());
+        let received = receiver.receive(&report, Some(&ours()), now_ns);
+        receiver.ask(&received.expect("a report"), &ours(), now_ns)
+    };
+    let asked = question(&mut agent, 0).expect("a question");
+    assert_eq!(question(&mut agent, S / 2), None, "it has just asked");
+    let later = question(&mut agent, S).expect("another question");
+    let servers = [SERVER];
+    let mut is_asked =
+        |bytes: &[u8], from, keys: &Keys| agent.is_asked(bytes, from, &servers, keys);
+    assert!(!is_asked(&asked, first, &keys(Epoch::Zero, ["8", "9"])));
+    assert!(is_asked(&asked, first, &ours()));
+    assert!(!is_asked(&asked, first, &ours()), "played again");
+    assert!(is_asked(&later, first, &ours()));
+    assert!(!is_asked(&asked, first, &ours()), "an older one");
+    assert!(is_asked(&asked, second, &ours()));
+    let others = [IpAddr::from([10, 0, 0, 9])];
+    assert!(!Sender::new(boot, 0).is_asked(&asked, first, &others, &ours()));
+    // The agent that was there before sent that report.
+    assert!(!Sender::new(boot, 2 * S).is_asked(&later, first, &servers, &ours()));
+    // A report asks nothing.
+    let report = agent.datagram(SERVER, vec![], &ours());
+    assert!(!agent.is_asked(&report, first, &servers, &ours()));
+}
