@@ -9,7 +9,7 @@ CARGO ?= cargo
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 export CLANG ?= clang-19
 
-.PHONY: help setup build build-dev demo lab sim test lint bench bench-dataplane bench-reader soak fuzz gen clean
+.PHONY: help setup build build-dev demo lab sim test test-long lint bench bench-dataplane bench-reader soak fuzz gen clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ test: setup ## build and run every test (needs root and BPF)
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	scripts/layers
 	CARGO="$(CARGO)" $(SUDO) scripts/test
+
+test-long: build-dev ## the campaigns of which `make test` runs a slice, at full length: hours
+	CARGO="$(CARGO)" $(SUDO) scripts/test-long $(ARGS)
 
 lint: setup ## format, clippy, who may know whom, licences and sources of dependencies
 	$(CARGO) fmt --all --check

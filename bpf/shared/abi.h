@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * Every struct and enum that crosses the kernel boundary. Fixed widths, explicit
- * padding, sizes asserted; crates/io checks its mirrors against the object's BTF.
+ * padding, sizes asserted; crates/dataplane checks its mirrors against the object's BTF.
  * Fields named *_be are in network byte order. IPv4 addresses in 16-byte fields
  * are IPv4-mapped (::ffff:a.b.c.d).
  *
- * Pinned maps outlive the build that made them. Raise LAYOUT in crates/io/src/pins.rs
+ * Pinned maps outlive the build that made them. Raise LAYOUT in crates/dataplane/src/pins.rs
  * when the meaning of any byte in them changes, the estimators' states included.
  */
 #ifndef CAUSEWAY_ABI_H

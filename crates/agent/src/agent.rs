@@ -17,7 +17,7 @@ use axum::{Json, Router};
 use causeway_api::agent::{AgentStats, AgentStatus, ClientsView, CookieEventView, LoadView};
 use causeway_api::{Moment, VerdictView};
 use causeway_core::agent_report::{ServerLoad, ServiceLatency};
-use causeway_io::{
+use causeway_dataplane::{
     ConnTokens, CookieHooks, Decapsulator, DecapsulatorOptions, Protocol, Started, Vip,
 };
 use causeway_service::http::{openmetrics, problem};
@@ -241,7 +241,7 @@ impl Agent {
 
 /// Makes the data plane follow the configuration. Keys come before the VIPs whose
 /// connections need them.
-fn apply(decapsulator: &Decapsulator, config: &AgentConfig) -> causeway_io::Result<()> {
+fn apply(decapsulator: &Decapsulator, config: &AgentConfig) -> causeway_dataplane::Result<()> {
     decapsulator.set_addresses(&config.addresses)?;
     if let Some(cookies) = &config.cookies {
         decapsulator.set_cookie_keys(Some(&cookies.keys))?;
@@ -257,7 +257,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A packet to an address that the kernel does not hold is dropped without a word
 /// once it is decapsulated: the fault that everybody meets once.
-pub fn warn_of_missing_vips(config: &AgentConfig) {
+pub(crate) fn warn_of_missing_vips(config: &AgentConfig) {
     for vip in &config.vips {
         let bound = UdpSocket::bind((*vip, 0));
         if bound.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable) {
@@ -270,7 +270,7 @@ pub fn warn_of_missing_vips(config: &AgentConfig) {
 }
 
 /// Without timestamps there is nothing to carry a cookie.
-pub fn warn_of_missing_timestamps(config: &AgentConfig) {
+pub(crate) fn warn_of_missing_timestamps(config: &AgentConfig) {
     let setting = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_timestamps");
     if config.cookies.is_some() && setting.is_ok_and(|value| value.trim() == "0") {
         warn!(
@@ -283,7 +283,7 @@ type Api = State<Arc<Agent>>;
 type Answer<T> = Result<T, Response>;
 
 /// The agent's API; it has no writes.
-pub fn router(agent: Arc<Agent>) -> Router {
+pub(crate) fn router(agent: Arc<Agent>) -> Router {
     Router::new()
         .route("/v1/status", get(status))
         .route("/v1/stats", get(stats))

@@ -13,7 +13,7 @@ use prometheus_client::registry::Registry;
 use super::client_metrics::ClientsPage;
 
 /// The page of an agent, whose metrics have a prefix of their own.
-pub fn agent_page(stats: AgentStats) -> anyhow::Result<String> {
+pub(crate) fn agent_page(stats: AgentStats) -> anyhow::Result<String> {
     let mut registry = Registry::with_prefix("causeway_agent");
     let clients = stats.clients.clone();
     registry.register_collector(Box::new(AgentPage(stats)));

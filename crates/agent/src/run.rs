@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use causeway_io::Decapsulator;
+use causeway_dataplane::Decapsulator;
 use causeway_service::process::{Listeners, Process, Routers, serve_routers};
 use tracing::info;
 

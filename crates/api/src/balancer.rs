@@ -256,7 +256,7 @@ pub struct Series {
 }
 
 /// One epoch of one real.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Epoch {
     /// Start, CLOCK_REALTIME.
     pub start_ns: u64,

@@ -30,14 +30,14 @@ const AGAIN_AFTER: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Announces for as long as it lives, if the configuration says so.
-pub struct Announcements {
+pub(crate) struct Announcements {
     thread: JoinHandle<()>,
     stop: Arc<AtomicBool>,
 }
 
 impl Announcements {
     /// Begins, on a thread of its own: BIRD may be slow.
-    pub fn start(shared: Arc<Shared>) -> std::io::Result<Self> {
+    pub(crate) fn start(shared: Arc<Shared>) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = thread::Builder::new()
@@ -47,7 +47,7 @@ impl Announcements {
     }
 
     /// Ends; withdraws everything if the configuration wants that at a stop.
-    pub fn stop(self) {
+    pub(crate) fn stop(self) {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.thread().unpark();
         // A panic in it was reported; what BIRD announces is as it was.

@@ -15,7 +15,7 @@ use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use causeway_api::Moment;
 use causeway_api::balancer::{Connections, MoveConnection, RealChange, Status, VipChange, VipView};
-use causeway_io::RealId;
+use causeway_dataplane::RealId;
 use causeway_service::config::ConfigErrors;
 use causeway_service::http::{openmetrics, problem};
 use serde::Deserialize;

@@ -157,10 +157,10 @@ fn only_rings_that_change_are_swapped() {
 #[test]
 fn a_stranger_that_was_there_survives_a_refusal() {
     let mut plane = FakePlane::default();
-    let stranger = causeway_io::Vip {
+    let stranger = causeway_dataplane::Vip {
         address: "192.0.2.9".parse().unwrap(),
         port: 9,
-        protocol: causeway_io::Protocol::Tcp,
+        protocol: causeway_dataplane::Protocol::Tcp,
     };
     let id = plane.set_vip(stranger).unwrap();
     let mut bench = Bench::on(plane, &format!("reconcile = false\n{WEB}"));

@@ -16,7 +16,7 @@ use crate::config::{Control, LatencySource};
 /// responses, or in their place those of clients, where the VIP wants that and agents of
 /// all reals that get new connections tell. Where one is silent, all go by responses: what
 /// its clients wait for cannot be compared with what others' servers take.
-pub fn readings(
+pub(crate) fn readings(
     pool: &mut Pool,
     reports: &AgentReports,
     now_ns: u64,

@@ -10,7 +10,7 @@ use causeway_api::balancer::{CookieResultView, CookieView};
 use causeway_core::cookie::ids::{self, Held, Wanted};
 use causeway_core::cookie::quic::Route;
 use causeway_core::cookie::{Format, Keys};
-use causeway_io::{CookieTotals, RealId, VipId};
+use causeway_dataplane::{CookieTotals, RealId, VipId};
 
 use super::engine::Engine;
 use super::kernel::KernelPlane;

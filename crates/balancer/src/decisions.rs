@@ -76,7 +76,7 @@ impl Decisions {
 }
 
 /// Why a real has the weight that it has.
-pub fn explain(engine: &Engine, vip: &str, real: &str) -> Result<Explanation, EngineError> {
+pub(crate) fn explain(engine: &Engine, vip: &str, real: &str) -> Result<Explanation, EngineError> {
     let index = engine.find_vip(vip)?;
     let name = engine.config().vips[index].name.clone();
     let pool = engine.pools().iter().find(|pool| pool.vip().name == name);

@@ -12,16 +12,15 @@ use std::time::Duration;
 use causeway_api::Moment;
 use causeway_api::balancer::{Epoch, Move};
 use causeway_core::health::{Check, Silence};
-use causeway_io::{self as io, RealId, RealStats};
+use causeway_dataplane::{self as io, RealId, RealStats};
 use tracing::{debug, info};
 
 use super::agent_reports::AgentReports;
-use super::client_latency;
 use super::plane::{DataPlane, Route};
 use super::pool::{self, Pool};
 use super::real_counters::{RealCounters, mean_us};
-use super::rings;
 use super::sync::{Way, real_ids};
+use super::{client_latency, rings};
 use crate::config::{Config, Control, LatencySource, Mac, Vip};
 
 /// Changes of weight that are remembered.

@@ -10,11 +10,12 @@ use anyhow::{Context, bail};
 use causeway_core::cookie::ids::Held;
 use causeway_core::cookie::{Format, Keys, quic};
 use causeway_core::hist::Histogram;
-use causeway_io::abi::{CookieResult, PacketsBytes, Verdict};
-use causeway_io::{
-    CookieTotals, FlowIdle, FlowTotals, LoadTerms, NextHop, Picking, Real, RealId, RealStats,
-    SourceRing, Vip, VipId, VipOptions,
+use causeway_dataplane::abi::{CookieResult, PacketsBytes, Verdict};
+use causeway_dataplane::{
+    CookieTotals, FlowIdle, FlowTotals, LoadTerms, Picking, Real, RealId, RealStats, SourceRing,
+    Vip, VipId, VipOptions,
 };
+use causeway_netio::NextHop;
 
 use super::cookies::{CookiePlane, Ids};
 use super::plane::{DataPlane, Resolve, Route};
@@ -123,7 +124,7 @@ impl Resolve for FakePlane {
             mtu: route.encap.mtu.unwrap_or(1500),
             source_v4: None,
             source_v6: None,
-            gue: causeway_io::Gue::default(),
+            gue: causeway_netio::Gue::default(),
         })
     }
 }

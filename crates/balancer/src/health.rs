@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use causeway_core::health::{Check, Counts, Silence, State};
-use causeway_io::RealId;
+use causeway_dataplane::RealId;
 use tracing::{info, warn};
 
 use super::engine::Engine;

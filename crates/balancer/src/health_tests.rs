@@ -2,7 +2,7 @@
 //! The reals' health in the engine, on a clock of the test's own.
 
 use causeway_core::health::State;
-use causeway_io::RealId;
+use causeway_dataplane::RealId;
 
 use super::tests::{Bench, MS, WEB, config};
 

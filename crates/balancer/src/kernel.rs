@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use causeway_core::hist::Histogram;
-use causeway_io::abi::{PacketsBytes, Verdict};
-use causeway_io::probe::ProbeEgress;
-use causeway_io::{
-    self as io, FlowIdle, FlowSweep, FlowTotals, LoadBalancer, LoadTerms, NextHop, Picking, Real,
-    RealId, RealStats, Source, SourceRing, Started, Vip, VipId, VipOptions,
+use causeway_dataplane::abi::{PacketsBytes, Verdict};
+use causeway_dataplane::probe::ProbeEgress;
+use causeway_dataplane::{
+    self as io, FlowIdle, FlowSweep, FlowTotals, LoadBalancer, LoadTerms, Picking, Real, RealId,
+    RealStats, SourceRing, Started, Vip, VipId, VipOptions,
 };
+use causeway_netio::{NextHop, Source};
 
 use super::engine::GATEWAY_PATIENCE;
 use super::places::Places;
@@ -92,14 +93,14 @@ impl Resolve for Resolver {
     /// that never encapsulates needs no gateway.
     fn resolve(&self, route: &Route, patience: Duration) -> anyhow::Result<NextHop> {
         let encap = &route.encap;
-        let info = io::interface_info(&self.interface)?;
+        let info = causeway_netio::interface_info(&self.interface)?;
         let gateway = match encap.gateway_mac {
             Some(mac) => mac.0,
             None if !route.encapsulates => [0; 6],
-            None => io::find_gateway(&info, patience)?.mac,
+            None => causeway_netio::find_gateway(&info, patience)?.mac,
         };
         let mut next_hop = info.next_hop(gateway);
-        next_hop.gue = io::Gue {
+        next_hop.gue = causeway_netio::Gue {
             port: encap.gue_port,
             checksum_v4: encap.gue_checksum == GueChecksum::Full,
             checksum_v6: encap.gue_checksum != GueChecksum::Zero,

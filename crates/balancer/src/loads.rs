@@ -6,7 +6,7 @@
 //! power of two choices; the flows of the interval then add their estimated part, until
 //! the next reading.
 
-use causeway_io::LoadTerms;
+use causeway_dataplane::LoadTerms;
 
 use super::engine::Engine;
 use super::pool::Pool;

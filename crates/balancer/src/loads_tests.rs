@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use causeway_core::agent_report::{Body, Boot, Datagram, ServerLoad};
 use causeway_core::cookie::{Epoch, Keys};
-use causeway_io::{LoadTerms, Pick};
+use causeway_dataplane::{LoadTerms, Pick};
 use serde_json::json;
 
 use super::engine::EngineError;

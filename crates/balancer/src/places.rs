@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use causeway_api::balancer::{Connections, HeavyConnection, Notified};
 use causeway_core::agent_report::ConnectionNotice;
-use causeway_io::{Adopted, ConnTable, ConnTimeouts, Connection, Directory, RealId};
+use causeway_dataplane::{Adopted, ConnTable, ConnTimeouts, Connection, Directory, RealId};
 
 /// A ring holds 1024 places of a partition; so often it is filled up.
 const TICK: Duration = Duration::from_millis(20);
@@ -116,7 +116,7 @@ impl Places {
         client: SocketAddr,
         vip: SocketAddr,
         real: RealId,
-    ) -> causeway_io::Result<bool> {
+    ) -> causeway_dataplane::Result<bool> {
         let keeper = self.keeper();
         let mut connections = keeper.table.connections();
         let found = connections.find(|held| held.client == client && held.vip == vip);

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use causeway_core::hist::Histogram;
-use causeway_io::abi::{PacketsBytes, Verdict};
-use causeway_io::{
-    FlowIdle, FlowTotals, LoadTerms, NextHop, Picking, Real, RealId, RealStats, SourceRing, Vip,
-    VipId, VipOptions,
+use causeway_dataplane::abi::{PacketsBytes, Verdict};
+use causeway_dataplane::{
+    FlowIdle, FlowTotals, LoadTerms, Picking, Real, RealId, RealStats, SourceRing, Vip, VipId,
+    VipOptions,
 };
+use causeway_netio::NextHop;
 
 use super::cookies::CookiePlane;
 use crate::config::{Config, Encap};

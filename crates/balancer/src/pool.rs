@@ -7,7 +7,7 @@ use causeway_api::Moment;
 use causeway_api::balancer::Epoch;
 use causeway_core::control::{Controller, Decision, Law, Member, Params, Reading};
 use causeway_core::select::{self, Awrr, Loaded, RealKey};
-use causeway_io::{Pick, Picking, RealId, SourceRing, VipId};
+use causeway_dataplane::{Pick, Picking, RealId, SourceRing, VipId};
 
 use super::decisions::Decisions;
 use super::rings;
@@ -461,7 +461,7 @@ impl Pool {
 }
 
 /// The weight that a real is meant to have: none while it drains.
-pub fn configured(real: &Real) -> f64 {
+pub(crate) fn configured(real: &Real) -> f64 {
     match real.is_wanted() {
         true => f64::from(real.weight),
         false => 0.0,

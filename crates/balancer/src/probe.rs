@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use causeway_api::Moment;
-use causeway_io::probe::aim_at;
+use causeway_dataplane::probe::aim_at;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::sync::mpsc;
@@ -34,7 +34,7 @@ const DNS_NXDOMAIN: u8 = 3;
 type Outcome = Result<String, String>;
 
 /// Probes for as long as it is polled; it never ends by itself.
-pub async fn run(shared: Arc<Shared>) {
+pub(crate) async fn run(shared: Arc<Shared>) {
     let (done, mut outcomes) = mpsc::unbounded_channel();
     loop {
         // What has come in counts before what is overdue: whoever waited for the engine

@@ -7,7 +7,7 @@ use std::time::Duration;
 use causeway_api::balancer::LatencyView;
 use causeway_core::control::Reading;
 use causeway_core::hist::Histogram;
-use causeway_io::RealStats;
+use causeway_dataplane::RealStats;
 
 /// Span of the recent mean.
 const RECENT_NS: u64 = 10_000_000_000;
@@ -138,7 +138,7 @@ fn still_open(age_ns: f64) -> f64 {
 }
 
 /// Mean of samples that are counted in halves; `None` without samples.
-pub fn mean_us(sum_halves_ns: u64, weight_halves: u64) -> Option<f64> {
+pub(crate) fn mean_us(sum_halves_ns: u64, weight_halves: u64) -> Option<f64> {
     (weight_halves > 0).then(|| sum_halves_ns as f64 / weight_halves as f64 / 1e3)
 }
 

@@ -8,8 +8,8 @@ use causeway_api::balancer::{
     SourceView, Stats, VipView,
 };
 use causeway_api::{Moment, VerdictView};
-use causeway_io::abi::PacketsBytes;
-use causeway_io::{CookieTotals, RealStats, VipId};
+use causeway_dataplane::abi::PacketsBytes;
+use causeway_dataplane::{CookieTotals, RealStats, VipId};
 
 use super::cookies::{self, Ids};
 use super::engine::Engine;
@@ -18,7 +18,7 @@ use super::real_counters::RealCounters;
 use crate::config::{Control, Real, Source};
 
 /// Everything that `causeway stats` shows.
-pub fn stats(engine: &Engine, at: Moment) -> anyhow::Result<Stats> {
+pub(crate) fn stats(engine: &Engine, at: Moment) -> anyhow::Result<Stats> {
     let verdicts = engine.plane().verdicts()?.into_iter();
     Ok(Stats {
         at,
@@ -49,7 +49,7 @@ fn flow_table(engine: &Engine) -> FlowTableView {
 }
 
 /// The VIPs with their reals.
-pub fn vips(engine: &Engine) -> anyhow::Result<Vec<VipView>> {
+pub(crate) fn vips(engine: &Engine) -> anyhow::Result<Vec<VipView>> {
     let traffic: HashMap<VipId, PacketsBytes> = engine.plane().vip_totals()?.into_iter().collect();
     let totals: HashMap<VipId, CookieTotals> =
         engine.plane().cookie_totals()?.into_iter().collect();
@@ -174,7 +174,7 @@ fn real(
 /// The history of every real, from the epoch that starts at or after `since_ns`
 /// (CLOCK_MONOTONIC) on: of all reals together at most `limit` epochs, or one of
 /// each. What does not fit begins at `next_since_monotonic_ns`.
-pub fn history(engine: &Engine, since_ns: u64, limit: usize) -> History {
+pub(crate) fn history(engine: &Engine, since_ns: u64, limit: usize) -> History {
     let members = || {
         let pools = engine.pools().iter();
         pools.flat_map(|pool| pool.members().map(move |member| (pool, member)))
@@ -207,7 +207,7 @@ pub fn history(engine: &Engine, since_ns: u64, limit: usize) -> History {
 }
 
 /// Recent changes of weight.
-pub fn moves(engine: &Engine) -> Moves {
+pub(crate) fn moves(engine: &Engine) -> Moves {
     Moves {
         moves: engine.moves().cloned().collect(),
     }

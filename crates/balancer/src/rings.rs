@@ -12,7 +12,10 @@ use crate::config::{Fragments, Scheduler, Vip};
 const RING_UNIT: f64 = 1000.0;
 
 /// Gives the data plane the rings that it lacks; how many there were, and their slots.
-pub fn set_stale(plane: &mut dyn DataPlane, pools: &mut [Pool]) -> anyhow::Result<(u64, u64)> {
+pub(crate) fn set_stale(
+    plane: &mut dyn DataPlane,
+    pools: &mut [Pool],
+) -> anyhow::Result<(u64, u64)> {
     let stale = pools.iter().filter(|pool| pool.ring_is_stale());
     let rings: Vec<_> = stale.map(|pool| (pool.id(), pool.ring())).collect();
     if rings.is_empty() {
@@ -35,12 +38,12 @@ pub fn set_stale(plane: &mut dyn DataPlane, pools: &mut [Pool]) -> anyhow::Resul
 
 /// The ring of a VIP that begins with its configured weights, as indices of its
 /// reals: it can be built before the data plane has given them ids.
-pub fn first(vip: &Vip, seed: u64) -> Vec<u32> {
+pub(crate) fn first(vip: &Vip, seed: u64) -> Vec<u32> {
     of_vip(vip, (0..).zip(vip.reals.iter().map(configured)), seed)
 }
 
 /// The VIP's own ring: without the reals that some clients have for themselves.
-pub fn of_vip(vip: &Vip, reals: impl Iterator<Item = (u32, f64)>, seed: u64) -> Vec<u32> {
+pub(crate) fn of_vip(vip: &Vip, reals: impl Iterator<Item = (u32, f64)>, seed: u64) -> Vec<u32> {
     let shared =
         vip.reals
             .iter()
@@ -53,7 +56,11 @@ pub fn of_vip(vip: &Vip, reals: impl Iterator<Item = (u32, f64)>, seed: u64) -> 
 }
 
 /// A ring of these ids and weights, which are in the order of the VIP's reals.
-pub fn of_members(vip: &Vip, reals: impl Iterator<Item = (u32, f64)>, seed: u64) -> Vec<u32> {
+pub(crate) fn of_members(
+    vip: &Vip,
+    reals: impl Iterator<Item = (u32, f64)>,
+    seed: u64,
+) -> Vec<u32> {
     let size = RingSize::for_pool(vip.reals.len());
     let pool: Vec<select::Member> = vip
         .reals
@@ -79,6 +86,6 @@ pub fn of_members(vip: &Vip, reals: impl Iterator<Item = (u32, f64)>, seed: u64)
 }
 
 /// Whether fragments have to find the real of their first packet, by addresses alone.
-pub fn goes_by_address(vip: &Vip) -> bool {
+pub(crate) fn goes_by_address(vip: &Vip) -> bool {
     vip.fragments == Fragments::Forward
 }

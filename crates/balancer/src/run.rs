@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use causeway_api::Moment;
 use causeway_api::balancer::Status;
-use causeway_io::{LoadBalancer, Started};
+use causeway_dataplane::{LoadBalancer, Started};
 use causeway_service::process::{Listeners, Process};
 use tracing::info;
 

@@ -8,7 +8,8 @@
 use std::collections::{HashMap, HashSet};
 
 use anyhow::Context;
-use causeway_io::{self as io, NextHop, RealId, VipId, VipOptions};
+use causeway_dataplane::{self as io, RealId, VipId, VipOptions};
+use causeway_netio::NextHop;
 use tracing::debug;
 
 use super::engine::{Engine, GATEWAY_PATIENCE};

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use causeway_api::Moment;
 use causeway_core::control::Law;
-use causeway_io::Pick;
+use causeway_dataplane::Pick;
 
 use super::decisions;
 use super::engine::{Engine, EngineError};
@@ -291,10 +291,10 @@ fn a_restart_keeps_ids_and_removes_what_the_file_no_longer_names() {
     let bench = Bench::new(WEB);
     let mut plane = bench.plane.clone();
     drop(bench);
-    let stray = causeway_io::Real {
+    let stray = causeway_dataplane::Real {
         vip: 0,
         address: "10.0.0.9".parse().unwrap(),
-        forwarding: causeway_io::Forwarding::Ipip,
+        forwarding: causeway_dataplane::Forwarding::Ipip,
     };
     plane.set_real(stray).unwrap();
     let third = plane.state().real("10.0.0.3");
@@ -329,10 +329,10 @@ fn a_restart_goes_on_with_the_weights_in_the_rings() {
 #[test]
 fn without_reconcile_strangers_stay() {
     let mut plane = FakePlane::default();
-    let stranger = causeway_io::Vip {
+    let stranger = causeway_dataplane::Vip {
         address: "192.0.2.9".parse().unwrap(),
         port: 9,
-        protocol: causeway_io::Protocol::Tcp,
+        protocol: causeway_dataplane::Protocol::Tcp,
     };
     plane.set_vip(stranger).unwrap();
     let text = format!("reconcile = false\n{WEB}");

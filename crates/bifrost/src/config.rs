@@ -173,7 +173,7 @@ pub struct PathConfig {
 
 /// The smallest MTU of a path: that of IPv6 (RFC 8200, section 5). A frame of 64 KiB
 /// then fits in 64 chunks.
-pub const MIN_MTU: u16 = 1280;
+pub(crate) const MIN_MTU: u16 = 1280;
 
 impl PathConfig {
     /// Bytes of IP and UDP headers on this path.

@@ -20,7 +20,7 @@ use crate::stats_cmd::{self, View};
 /// data plane works on without the process. SIGHUP reads the configuration again.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     action: Option<Action>,
 
@@ -73,7 +73,7 @@ enum Action {
 
 impl Args {
     /// Runs the command.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.action {
             Some(Action::Stats {
                 socket,
@@ -127,7 +127,7 @@ fn stats(target: &Target, view: &View) -> anyhow::Result<ExitCode> {
 }
 
 /// What clients feel, of a running agent.
-pub fn clients(target: &Target, view: &View) -> anyhow::Result<ExitCode> {
+pub(crate) fn clients(target: &Target, view: &View) -> anyhow::Result<ExitCode> {
     view.show(|output, _| {
         let clients: ClientsView = target.get("/v1/clients")?;
         Ok(match output {

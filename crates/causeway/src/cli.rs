@@ -21,7 +21,7 @@ use crate::{
 /// A layer-4 load balancer that knows what its clients feel.
 #[derive(Debug, Parser)]
 #[command(name = "causeway", version, propagate_version = true, after_help = examples::CAUSEWAY)]
-pub struct Cli {
+pub(crate) struct Cli {
     /// Log more: once for debug, twice for trace (CAUSEWAY_LOG takes filters)
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
@@ -80,7 +80,7 @@ enum Command {
 
 impl Cli {
     /// Runs the chosen command.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         if self.command.only_prints() {
             end_with_reader();
         }
@@ -133,7 +133,7 @@ fn end_with_reader() {
 }
 
 /// Sends log lines to standard error, so that standard output stays data.
-pub fn init_log(verbose: u8) {
+pub(crate) fn init_log(verbose: u8) {
     let default = match verbose {
         0 => "info",
         1 => "debug",

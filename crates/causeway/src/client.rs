@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Where the daemon listens; part of every command that talks to it.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Target {
+pub(crate) struct Target {
     /// Unix socket of the daemon
     #[arg(
         short,
@@ -38,7 +38,7 @@ pub struct Target {
 
 impl Target {
     /// The agent at `socket`.
-    pub fn agent(socket: PathBuf) -> Self {
+    pub(crate) fn agent(socket: PathBuf) -> Self {
         Self {
             socket,
             command: "agent",
@@ -46,7 +46,7 @@ impl Target {
     }
 
     /// The tunnel at `socket`.
-    pub fn tunnel(socket: PathBuf) -> Self {
+    pub(crate) fn tunnel(socket: PathBuf) -> Self {
         Self {
             socket,
             command: "tunnel",
@@ -54,18 +54,23 @@ impl Target {
     }
 
     /// `GET path`.
-    pub fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+    pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         parse(&self.call(Method::GET, path, None)?)
     }
 
     /// `method path` with a JSON body; the answer is not looked at.
-    pub fn send(&self, method: Method, path: &str, body: &impl Serialize) -> anyhow::Result<()> {
+    pub(crate) fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: &impl Serialize,
+    ) -> anyhow::Result<()> {
         let body = serde_json::to_vec(body)?;
         self.call(method, path, Some(body)).map(drop)
     }
 
     /// `DELETE path`.
-    pub fn delete(&self, path: &str) -> anyhow::Result<()> {
+    pub(crate) fn delete(&self, path: &str) -> anyhow::Result<()> {
         self.call(Method::DELETE, path, None).map(drop)
     }
 
@@ -149,7 +154,7 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> anyhow::Result<T> {
 
 /// A path segment with everything but unreserved characters encoded (RFC 3986,
 /// section 2.3).
-pub fn segment(text: &str) -> String {
+pub(crate) fn segment(text: &str) -> String {
     let encode = |byte: u8| match byte {
         b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
             char::from(byte).to_string()

@@ -5,7 +5,7 @@ use causeway_api::agent::{ClientsView, HistoryRow};
 use causeway_report::table::Table;
 
 /// One row per category.
-pub fn table(view: &ClientsView) -> Table {
+pub(crate) fn table(view: &ClientsView) -> Table {
     let mut table = Table::new(&[
         "SERVICE",
         "CLIENTS",
@@ -56,7 +56,7 @@ pub fn table(view: &ClientsView) -> Table {
 }
 
 /// One row per second and category.
-pub fn history(rows: &[HistoryRow]) -> Table {
+pub(crate) fn history(rows: &[HistoryRow]) -> Table {
     let mut table = Table::new(&[
         ">UNIX MS",
         ">SECOND",
@@ -90,7 +90,7 @@ pub fn history(rows: &[HistoryRow]) -> Table {
 }
 
 /// The table with what holds for all of it.
-pub fn text(view: &ClientsView) -> String {
+pub(crate) fn text(view: &ClientsView) -> String {
     let mix = view.mix.iter().map(|class| {
         format!(
             "{:.0} % {} with {} s of patience",

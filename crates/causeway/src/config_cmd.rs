@@ -12,7 +12,7 @@ use clap::Subcommand;
 
 /// Arguments of `causeway config`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     action: Action,
 }
@@ -30,7 +30,7 @@ enum Action {
 
 impl Args {
     /// Runs the command; a faulty file gives exit code 1.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let Action::Check { file } = self.action;
         match check(&file) {
             Ok(summary) => {
@@ -67,7 +67,7 @@ fn check(path: &Path) -> Result<String, ConfigErrors> {
 }
 
 /// Whether a file is an agent's. One that cannot be read is not: whoever loads it says why.
-pub fn is_agents_file(path: &Path) -> bool {
+pub(crate) fn is_agents_file(path: &Path) -> bool {
     read(path).is_ok_and(|text| causeway_agent::config::is_agents(&text))
 }
 

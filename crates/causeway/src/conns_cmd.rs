@@ -16,7 +16,7 @@ use crate::client::Target;
 
 /// Arguments of `causeway conns`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     target: Target,
     #[command(subcommand)]
@@ -63,7 +63,7 @@ fn look(text: &str) -> Result<Duration, String> {
 
 impl Args {
     /// Runs the command.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.action {
             Action::Top {
                 count,

@@ -22,7 +22,7 @@ const KEYS: &str = "/etc/causeway/cookie.keys";
 
 /// Arguments of `causeway cookie`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     action: Action,
 }
@@ -76,7 +76,7 @@ struct Step {
 
 impl Args {
     /// Runs the command.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.action {
             Action::Show { target, output } => show(&target, output)?,
             Action::Agent { target, real, keys } => {

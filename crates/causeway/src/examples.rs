@@ -3,7 +3,7 @@
 //! arguments. A test has every line parsed.
 
 /// For `causeway --help`.
-pub const CAUSEWAY: &str = "\
+pub(crate) const CAUSEWAY: &str = "\
 Examples:
   causeway config check /etc/causeway/causeway.toml
   causeway lb -c /etc/causeway/causeway.toml      # balance
@@ -11,14 +11,14 @@ Examples:
   causeway measure -r dump.pcap                   # what clients of any server feel";
 
 /// For `causeway lb --help`.
-pub const LB: &str = "\
+pub(crate) const LB: &str = "\
 Examples:
   causeway lb                                     # with /etc/causeway/causeway.toml
   causeway lb -c lb.toml
   causeway lb -c lb.toml --detach                 # after it was stopped: take the data plane down";
 
 /// For `causeway agent --help`.
-pub const AGENT: &str = "\
+pub(crate) const AGENT: &str = "\
 Examples:
   causeway agent                                  # with /etc/causeway/agent.toml
   causeway agent stats
@@ -27,7 +27,7 @@ Examples:
   causeway agent --detach                         # after it was stopped: take the data plane down";
 
 /// For `causeway tunnel --help`.
-pub const TUNNEL: &str = "\
+pub(crate) const TUNNEL: &str = "\
 Examples:
   causeway config check /etc/causeway/causeway-tunnel.toml
   causeway tunnel                                 # with that file
@@ -35,7 +35,7 @@ Examples:
   causeway tunnel status --watch";
 
 /// For `causeway measure --help`.
-pub const MEASURE: &str = "\
+pub(crate) const MEASURE: &str = "\
 Examples:
   causeway measure -i eth0                        # live, a view of servers; as root
   causeway measure -r dump.pcap.zst               # a line for each flow
@@ -47,7 +47,7 @@ Examples:
   tcpdump -i eth0 -s 128 -w - dst port 443 | causeway measure -r - -o csv";
 
 /// For `causeway stats --help`.
-pub const STATS: &str = "\
+pub(crate) const STATS: &str = "\
 Examples:
   causeway stats
   causeway stats --watch 2s                       # again every two seconds
@@ -56,19 +56,19 @@ Examples:
   causeway stats --clients                        # on a server with an agent";
 
 /// For `causeway top --help`.
-pub const TOP: &str = "\
+pub(crate) const TOP: &str = "\
 Examples:
   causeway top
   causeway top --interval 200ms";
 
 /// For `causeway explain --help`.
-pub const EXPLAIN: &str = "\
+pub(crate) const EXPLAIN: &str = "\
 Examples:
   causeway explain web 10.0.0.1                   # a VIP by its name
   causeway explain 192.0.2.1:80 10.0.0.1 -o json";
 
 /// For `causeway vip --help`.
-pub const VIP: &str = "\
+pub(crate) const VIP: &str = "\
 Examples:
   causeway vip list
   causeway vip show web
@@ -80,7 +80,7 @@ Examples:
   causeway vip del web";
 
 /// For `causeway real --help`.
-pub const REAL: &str = "\
+pub(crate) const REAL: &str = "\
 Examples:
   causeway real list web
   causeway real drain web 10.0.0.1                # no new connections
@@ -91,13 +91,13 @@ Examples:
   causeway real del web 10.0.0.1";
 
 /// For `causeway conns --help`.
-pub const CONNS: &str = "\
+pub(crate) const CONNS: &str = "\
 Examples:
   causeway conns top --count 5
   causeway conns move 198.51.100.7:40000 192.0.2.1:443 10.0.0.9";
 
 /// For `causeway cookie --help`.
-pub const COOKIE: &str = "\
+pub(crate) const COOKIE: &str = "\
 Examples:
   causeway cookie new-keys                        # then copy the file to all
   causeway cookie agent 10.0.0.1                  # what that server's agent needs to know
@@ -106,7 +106,7 @@ Examples:
   causeway cookie rotate --switch                 # the same again";
 
 /// For `causeway trace --help`.
-pub const TRACE: &str = "\
+pub(crate) const TRACE: &str = "\
 Examples:
   causeway trace 198.51.100.7:4000 192.0.2.1:80 --packet syn
   causeway trace --live
@@ -114,7 +114,7 @@ Examples:
   causeway trace --live --json --real 10.0.0.1 --duration 10s";
 
 /// For `causeway capture --help`.
-pub const CAPTURE: &str = "\
+pub(crate) const CAPTURE: &str = "\
 Examples:
   causeway capture -w packets.pcapng --duration 10s
   causeway capture --vip web --count 20           # a line each
@@ -123,7 +123,7 @@ Examples:
   causeway capture -w - --sample 100 | tcpdump -nnr -";
 
 /// For `causeway config --help`.
-pub const CONFIG: &str = "\
+pub(crate) const CONFIG: &str = "\
 Examples:
   causeway config check                           # /etc/causeway/causeway.toml
   causeway config check /etc/causeway/agent.toml";

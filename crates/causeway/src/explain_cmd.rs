@@ -11,7 +11,7 @@ use crate::client::{Target, segment};
 
 /// Arguments of `causeway explain`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     target: Target,
     /// The VIP: its name, or address:port
@@ -25,7 +25,7 @@ pub struct Args {
 
 impl Args {
     /// Runs the command.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let (vip, real) = (segment(&self.vip), segment(&self.real));
         let path = format!("/v1/vips/{vip}/reals/{real}/decisions");
         let explanation: Explanation = self.target.get(&path)?;

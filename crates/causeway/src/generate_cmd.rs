@@ -14,7 +14,7 @@ use crate::cli::Cli;
 
 /// Arguments of `causeway generate`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     what: What,
 }
@@ -35,7 +35,7 @@ enum What {
 
 impl Args {
     /// Runs the command.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.what {
             What::Completions { shell } => {
                 let mut out = std::io::stdout().lock();

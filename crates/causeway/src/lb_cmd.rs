@@ -13,7 +13,7 @@ use causeway_service::process::Process;
 /// SIGINT; the data plane forwards on without the process. SIGHUP reads the configuration
 /// again.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Configuration file
     #[arg(
         short,
@@ -30,7 +30,7 @@ pub struct Args {
 
 impl Args {
     /// Runs the command.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let process = Process::begin()?;
         let config = match Config::load(&self.config) {
             Ok(config) => config,

@@ -17,7 +17,7 @@ use crate::client::Target;
 
 /// Arguments of `causeway stats`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     target: Target,
     /// Show what clients feel instead, as the agent of this server measures it
@@ -37,7 +37,7 @@ pub struct Args {
 
 /// How counters are shown.
 #[derive(Debug, clap::Args)]
-pub struct View {
+pub(crate) struct View {
     /// How to print; csv holds a balancer's reals, a tunnel's paths
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
@@ -53,7 +53,7 @@ pub struct View {
 
 impl Args {
     /// Runs the command.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         if self.clients {
             return agent_cmd::clients(&Target::agent(self.agent), &self.view);
         }
@@ -70,7 +70,7 @@ impl Args {
 
 impl View {
     /// Prints what `read(format, all)` gives, once or until stopped.
-    pub fn show(
+    pub(crate) fn show(
         &self,
         read: impl Fn(Format, bool) -> anyhow::Result<String>,
     ) -> anyhow::Result<ExitCode> {
@@ -92,7 +92,7 @@ impl View {
 }
 
 /// Verdicts, VIPs and reals, one table each; cookies where there are some.
-pub fn table(stats: &Stats, all: bool) -> String {
+pub(crate) fn table(stats: &Stats, all: bool) -> String {
     let mut tables = vec![
         verdicts(&stats.verdicts, all).to_text(),
         flow_table(&stats.flow_table, all).to_text(),
@@ -138,7 +138,7 @@ fn sources(vips: &[VipView]) -> Table {
 }
 
 /// One row per VIP and result of its cookies; those that never happened only if `all`.
-pub fn cookies(vips: &[VipView], all: bool) -> Table {
+pub(crate) fn cookies(vips: &[VipView], all: bool) -> Table {
     let mut table = Table::new(&["VIP", "COOKIE", "ACTION", ">PACKETS"]);
     for vip in vips {
         for result in &vip.cookie.results {
@@ -156,7 +156,7 @@ pub fn cookies(vips: &[VipView], all: bool) -> Table {
 }
 
 /// One row per verdict; those that never happened only if `all`.
-pub fn verdicts(verdicts: &[VerdictView], all: bool) -> Table {
+pub(crate) fn verdicts(verdicts: &[VerdictView], all: bool) -> Table {
     let mut table = Table::new(&["VERDICT", "ACTION", ">PACKETS", ">BYTES"]);
     for verdict in verdicts {
         if all || verdict.packets > 0 {
@@ -172,7 +172,7 @@ pub fn verdicts(verdicts: &[VerdictView], all: bool) -> Table {
 }
 
 /// One row per VIP.
-pub fn vips(vips: &[VipView]) -> Table {
+pub(crate) fn vips(vips: &[VipView]) -> Table {
     let mut table = Table::new(&[
         "VIP",
         "ADDRESS",
@@ -220,7 +220,7 @@ fn reason(real: &RealView) -> String {
 }
 
 /// One row per real.
-pub fn reals(vips: &[VipView]) -> Table {
+pub(crate) fn reals(vips: &[VipView]) -> Table {
     let mut table = Table::new(&[
         "VIP",
         "REAL",

@@ -27,7 +27,7 @@ const SPACING: u16 = 2;
 
 /// Arguments of `causeway top`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     target: Target,
     /// Time between two looks
@@ -37,7 +37,7 @@ pub struct Args {
 
 impl Args {
     /// Runs the command.
-    pub fn run(self) -> Result<ExitCode> {
+    pub(crate) fn run(self) -> Result<ExitCode> {
         if !std::io::stdout().is_terminal() {
             bail!(
                 "top needs a terminal; causeway stats prints the same once, for programs with -o json"

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use causeway_balancer::Config;
-use causeway_io::{ConnLayout, trace};
+use causeway_dataplane::{ConnLayout, trace};
 use causeway_service::config::socket_address as endpoint;
 use clap::ValueEnum;
 use etherparse::PacketBuilder;
@@ -21,7 +21,7 @@ use crate::capture::{self, Selection, Style};
 /// nobody sends: nothing is changed by it. `causeway trace --live` prints each packet
 /// that comes, what became of it, and why, until it is stopped.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Configuration of the running balancer
     #[arg(
         short,
@@ -87,12 +87,12 @@ fn number(text: &str) -> Result<u32, String> {
 
 impl Args {
     /// Whether it looks at packets that come.
-    pub fn is_live(&self) -> bool {
+    pub(crate) fn is_live(&self) -> bool {
         self.live
     }
 
     /// Runs the command.
-    pub fn run(self) -> Result<ExitCode> {
+    pub(crate) fn run(self) -> Result<ExitCode> {
         if self.live {
             let style = match self.selection.json {
                 true => Style::Json,

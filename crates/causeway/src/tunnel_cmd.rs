@@ -18,7 +18,7 @@ use crate::stats_cmd::View;
 /// once, until SIGTERM or SIGINT. SIGHUP reads the configuration and the keys again.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     action: Option<Action>,
 
@@ -52,12 +52,12 @@ enum Action {
 
 impl Args {
     /// Whether the command prints and ends.
-    pub fn only_prints(&self) -> bool {
+    pub(crate) fn only_prints(&self) -> bool {
         self.action.is_some()
     }
 
     /// Runs the command.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         if let Some(Action::Status { socket, view }) = self.action {
             return status(&Target::tunnel(socket), &view);
         }

@@ -21,7 +21,7 @@ const NOT_LASTING: &str = "until the next reload or restart; change the file to 
 
 /// Arguments of `causeway vip`.
 #[derive(Debug, clap::Args)]
-pub struct VipArgs {
+pub(crate) struct VipArgs {
     #[command(flatten)]
     target: Target,
     #[command(subcommand)]
@@ -106,7 +106,7 @@ struct VipAdd {
 
 /// Arguments of `causeway real`.
 #[derive(Debug, clap::Args)]
-pub struct RealArgs {
+pub(crate) struct RealArgs {
     #[command(flatten)]
     target: Target,
     #[command(subcommand)]
@@ -225,7 +225,7 @@ fn print(format: Format, json: &Value, table: &Table) -> anyhow::Result<()> {
 
 impl VipArgs {
     /// Runs the command.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let target = &self.target;
         match self.action {
             VipAction::List { output } => {
@@ -309,7 +309,7 @@ impl VipAdd {
 
 impl RealArgs {
     /// Runs the command.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let target = &self.target;
         match self.action {
             RealAction::List { vip, output } => {

@@ -3,7 +3,7 @@
 //! start, stop, takeover, reload, removal, and files with faults. Needs root;
 //! fails without.
 
-#[path = "../../io/tests/sandbox/mod.rs"]
+#[path = "../../dataplane/tests/sandbox/mod.rs"]
 mod sandbox;
 mod units;
 

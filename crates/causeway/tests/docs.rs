@@ -7,7 +7,7 @@ mod units;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use causeway_io::abi::{Action, CookieResult, ServerCookie, ServerVerdict, Verdict};
+use causeway_dataplane::abi::{Action, CookieResult, ServerCookie, ServerVerdict, Verdict};
 
 fn in_repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -2,7 +2,7 @@
 //! A signal at any instant of a daemon's start ends it cleanly: it leaves no socket
 //! behind. Needs root; fails without.
 
-#[path = "../../io/tests/sandbox/mod.rs"]
+#[path = "../../dataplane/tests/sandbox/mod.rs"]
 mod sandbox;
 
 use std::io::{BufRead as _, BufReader};

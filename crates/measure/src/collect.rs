@@ -14,11 +14,11 @@ use super::rows::{Line, Rows, Style};
 use super::totals::{Totals, Wanted};
 
 /// Lines, each with the number of the packet that completed it.
-pub type Lines = Vec<(u64, Line)>;
+pub(crate) type Lines = Vec<(u64, Line)>;
 
 /// Takes what a meter finds in a batch.
 #[derive(Debug)]
-pub struct Found {
+pub(crate) struct Found {
     /// Number of the packet under way.
     pub at: u64,
     pub lines: Lines,
@@ -83,7 +83,7 @@ impl Open {
 
 impl Found {
     /// Finds what the style needs.
-    pub fn new(style: &Style, max_groups: usize, seed: u64) -> Self {
+    pub(crate) fn new(style: &Style, max_groups: usize, seed: u64) -> Self {
         let totals = (!style.format.is_rows()).then(|| {
             Totals::new(Wanted {
                 grouping: style.grouping,
@@ -108,7 +108,7 @@ impl Found {
     }
 
     /// Finds rows alone, whatever the format; sums are somebody else's affair.
-    pub fn lines_alone(style: &Style, max_flows: usize, seed: u64) -> Self {
+    pub(crate) fn lines_alone(style: &Style, max_flows: usize, seed: u64) -> Self {
         Self {
             totals: None,
             keep_lines: true,
@@ -127,13 +127,13 @@ impl Found {
     }
 
     /// Hands the lines on.
-    pub fn write(&mut self, rows: &mut Rows) -> io::Result<()> {
+    pub(crate) fn write(&mut self, rows: &mut Rows) -> io::Result<()> {
         write_lines(&mut self.lines, rows)
     }
 }
 
 /// Hands lines on, in their order.
-pub fn write_lines(lines: &mut Lines, rows: &mut Rows) -> io::Result<()> {
+pub(crate) fn write_lines(lines: &mut Lines, rows: &mut Rows) -> io::Result<()> {
     lines.drain(..).try_for_each(|(_, line)| rows.line(line))?;
     rows.pause()
 }

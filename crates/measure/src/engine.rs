@@ -28,7 +28,7 @@ const TICK: u64 = 1 << 16;
 const GROUP: usize = 64;
 
 /// What to do with a capture.
-pub struct Job<M> {
+pub(crate) struct Job<M> {
     /// What measures: one for this thread, or one for each share of the flows.
     pub meters: Vec<M>,
     /// Threads that estimate beside the one that reads; 0: one thread does everything.
@@ -44,7 +44,7 @@ pub struct Job<M> {
 
 /// Reads a capture to its end and gives the rows to `rows`, the sums for the end
 /// back.
-pub fn run<M: Measuring>(
+pub(crate) fn run<M: Measuring>(
     job: Job<M>,
     input: Input,
     rows: &mut Rows,
@@ -86,7 +86,7 @@ fn run_alone<M: Measuring>(
 }
 
 /// What [`read`] gives packets to.
-pub trait Consumer {
+pub(crate) trait Consumer {
     /// Takes the packet with this number.
     fn packet(&mut self, index: u64, seen: Observation) -> io::Result<()>;
 

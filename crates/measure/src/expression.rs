@@ -4,7 +4,7 @@
 use causeway_core::capture::Packet;
 use causeway_core::filter::Program;
 use causeway_core::wire::LinkType;
-use causeway_io::{FilterError, filter};
+use causeway_netio::{FilterError, filter};
 
 /// Longer than any frame: programs for files need no other snapshot length.
 const SNAP_LEN: u32 = 262_144;

@@ -30,7 +30,7 @@ const DICTIONARY_KIB: u32 = 128 << 10;
 const PIECES_AHEAD: usize = 4;
 
 /// An open capture.
-pub struct Input {
+pub(crate) struct Input {
     /// The capture, decompressed.
     pub bytes: Box<dyn Read + Send>,
     /// How much of the file has been read, before decompression.
@@ -42,7 +42,7 @@ pub struct Input {
 impl Input {
     /// Opens `path`, or standard input for `-`. With `ahead`, decompression has a
     /// thread of its own.
-    pub fn open(path: &Path, ahead: bool) -> anyhow::Result<Self> {
+    pub(crate) fn open(path: &Path, ahead: bool) -> anyhow::Result<Self> {
         let name = || path.display().to_string();
         if path == Path::new("-") {
             return Self::new(io::stdin(), None, ahead).context("standard input");

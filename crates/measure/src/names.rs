@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The words of the command line: what may be chosen.
 
-use causeway_io::Attach;
+use causeway_dataplane::Attach;
 use clap::ValueEnum;
 
 /// What an estimate is for.

@@ -20,7 +20,7 @@ const LISTED: usize = 1000;
 
 /// What the page says of its input.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub(crate) struct Source {
     /// File or interface.
     pub name: String,
     /// The closing line: packets, flows, what was skipped.
@@ -28,7 +28,7 @@ pub struct Source {
 }
 
 /// Writes the page.
-pub fn write(
+pub(crate) fn write(
     totals: &Totals,
     style: &Style,
     source: &Source,

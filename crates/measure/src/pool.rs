@@ -27,7 +27,7 @@ use super::totals::Totals;
 
 /// Shares for each estimating thread: so many that the reading thread finds one that
 /// nobody is at, so few that batches are worth their handing over.
-pub const SHARES: usize = 4;
+pub(crate) const SHARES: usize = 4;
 /// Packets of a batch, at most; the first full one ends the round. What is under way stays in
 /// the caches that cores share, and a thread that waited is woken seldom enough.
 const BATCH: usize = 1 << 11;
@@ -89,14 +89,14 @@ struct Board<M> {
 
 /// What shares give at their end.
 #[derive(Default)]
-pub struct Closing {
+pub(crate) struct Closing {
     pub lines: Lines,
     pub totals: Option<Totals>,
     pub counts: Counts,
 }
 
 /// The board, and where threads wait for it to change.
-pub struct Pool<M> {
+pub(crate) struct Pool<M> {
     board: Mutex<Board<M>>,
     /// For orders.
     work: Condvar,
@@ -119,7 +119,7 @@ impl<M> Drop for Watch<'_, M> {
 
 impl<M> Pool<M> {
     /// A pool of one share for each meter.
-    pub fn new(shares: impl Iterator<Item = (M, Found)>) -> Self {
+    pub(crate) fn new(shares: impl Iterator<Item = (M, Found)>) -> Self {
         let desk = |(meter, found)| Desk {
             orders: VecDeque::new(),
             round: 0,
@@ -156,7 +156,7 @@ impl<M> Pool<M> {
     }
 
     /// What the shares gave at their end.
-    pub fn into_closing(self) -> Closing {
+    pub(crate) fn into_closing(self) -> Closing {
         let board = self.board.into_inner();
         board.unwrap_or_else(PoisonError::into_inner).closing
     }
@@ -184,7 +184,7 @@ impl<M> Board<M> {
 
 impl<M: Measuring> Pool<M> {
     /// Estimates until there is nothing left to do.
-    pub fn work(&self, home: usize) {
+    pub(crate) fn work(&self, home: usize) {
         let _watch = Watch(self);
         let mut board = self.board();
         while !board.done() {
@@ -267,7 +267,7 @@ impl<M: Measuring> Pool<M> {
     }
 
     /// Writes the rows of each report in the order of the packets that completed them.
-    pub fn write(&self, rows: &mut Rows) -> io::Result<()> {
+    pub(crate) fn write(&self, rows: &mut Rows) -> io::Result<()> {
         let _watch = Watch(self);
         let mut board = self.board();
         loop {
@@ -304,7 +304,7 @@ impl Closing {
 }
 
 /// Deals packets out to shares.
-pub struct Rounds<'a, M: Measuring> {
+pub(crate) struct Rounds<'a, M: Measuring> {
     pool: &'a Pool<M>,
     /// The round's packets so far, by share.
     batches: Vec<Batch>,
@@ -317,7 +317,7 @@ pub struct Rounds<'a, M: Measuring> {
 }
 
 impl<'a, M: Measuring> Rounds<'a, M> {
-    pub fn new(pool: &'a Pool<M>, seed: FlowState, eager: bool) -> Self {
+    pub(crate) fn new(pool: &'a Pool<M>, seed: FlowState, eager: bool) -> Self {
         let shares = pool.board().desks.len();
         Self {
             pool,
@@ -386,7 +386,7 @@ impl<'a, M: Measuring> Rounds<'a, M> {
     }
 
     /// Ends all shares, with what is left.
-    pub fn finish(mut self) {
+    pub(crate) fn finish(mut self) {
         // Before the rows of the flows that end now, which stand in another order.
         let sent = self.post(true, false).and_then(|()| self.post(false, true));
         // Broken off: nobody wants the rest.

@@ -13,7 +13,7 @@ const DELAY: Duration = Duration::from_millis(500);
 const RENEWED_PER_S: u8 = 5;
 
 /// The line; silent when standard error is no terminal.
-pub struct Progress {
+pub(crate) struct Progress {
     position: Arc<AtomicU64>,
     len: Option<u64>,
     started: Instant,
@@ -24,7 +24,7 @@ pub struct Progress {
 
 impl Progress {
     /// For a file of `len` bytes, of which `position` have been read.
-    pub fn new(position: Arc<AtomicU64>, len: Option<u64>) -> Self {
+    pub(crate) fn new(position: Arc<AtomicU64>, len: Option<u64>) -> Self {
         Self {
             position,
             len,
@@ -35,7 +35,7 @@ impl Progress {
     }
 
     /// Renews the line when it is time. Call it often.
-    pub fn tick(&mut self, packets: u64) {
+    pub(crate) fn tick(&mut self, packets: u64) {
         if self.silent || self.bar.is_none() && self.started.elapsed() < DELAY {
             return;
         }

@@ -3,7 +3,7 @@
 //! group wants that, then in the format's form.
 
 mod csv;
-pub mod digits;
+pub(crate) mod digits;
 mod hdr;
 mod json;
 #[cfg(feature = "parquet")]
@@ -20,7 +20,7 @@ use super::group::Grouping;
 use super::names::{Format, Per};
 
 /// The percentiles of all outputs: share, name in tables, column in CSV and JSON.
-pub const PERCENTILES: [(f64, &str, &str); 5] = [
+pub(crate) const PERCENTILES: [(f64, &str, &str); 5] = [
     (0.5, "P50", "p50_us"),
     (0.9, "P90", "p90_us"),
     (0.95, "P95", "p95_us"),
@@ -92,7 +92,7 @@ impl Style {
 
 /// An estimate of one flow or group, epoch and estimator.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Line {
+pub(crate) struct Line {
     pub row: Row,
     /// Distribution of its samples in half counts, if it was wanted.
     pub latencies: Latencies,
@@ -107,7 +107,7 @@ trait Form {
 }
 
 /// Where rows go.
-pub struct Rows {
+pub(crate) struct Rows {
     style: Style,
     form: Option<Box<dyn Form>>,
     epochs: Option<Epochs>,
@@ -118,7 +118,7 @@ impl Rows {
     ///
     /// # Errors
     /// A format that this build does not have.
-    pub fn new(style: Style, out: impl Write + Send + 'static) -> anyhow::Result<Self> {
+    pub(crate) fn new(style: Style, out: impl Write + Send + 'static) -> anyhow::Result<Self> {
         let form: Option<Box<dyn Form>> = match style.format {
             Format::Csv => Some(Box::new(csv::Csv::new(out))),
             Format::Json => Some(Box::new(json::Json::new(out))),
@@ -149,12 +149,12 @@ impl Rows {
     }
 
     /// What the results look like.
-    pub fn style(&self) -> &Style {
+    pub(crate) fn style(&self) -> &Style {
         &self.style
     }
 
     /// Takes the next row.
-    pub fn line(&mut self, mut line: Line) -> io::Result<()> {
+    pub(crate) fn line(&mut self, mut line: Line) -> io::Result<()> {
         let Some(form) = &mut self.form else {
             return Ok(());
         };
@@ -170,7 +170,7 @@ impl Rows {
     }
 
     /// Hands rows on to whoever reads them, where the input may never end.
-    pub fn pause(&mut self) -> io::Result<()> {
+    pub(crate) fn pause(&mut self) -> io::Result<()> {
         match &mut self.form {
             Some(form) if self.style.endless => form.flush(),
             _ => Ok(()),
@@ -178,7 +178,7 @@ impl Rows {
     }
 
     /// Writes what is left.
-    pub fn finish(mut self) -> io::Result<()> {
+    pub(crate) fn finish(mut self) -> io::Result<()> {
         let Some(form) = &mut self.form else {
             return Ok(());
         };

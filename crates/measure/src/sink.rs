@@ -16,7 +16,7 @@ use super::totals::Totals;
 /// The place, and a file open from the start: whatever is wrong with it shows
 /// before hours of measuring.
 #[derive(Debug)]
-pub struct Target {
+pub(crate) struct Target {
     file: Option<(PathBuf, File)>,
 }
 
@@ -25,7 +25,7 @@ impl Target {
     ///
     /// # Errors
     /// A file that cannot be written; binary data for a terminal.
-    pub fn new(path: Option<&Path>, format: Format) -> anyhow::Result<Self> {
+    pub(crate) fn new(path: Option<&Path>, format: Format) -> anyhow::Result<Self> {
         let Some(path) = path.filter(|path| *path != Path::new("-")) else {
             anyhow::ensure!(
                 format != Format::Parquet || !io::stdout().is_terminal(),
@@ -41,7 +41,7 @@ impl Target {
     }
 
     /// A writer of rows.
-    pub fn writer(&self) -> anyhow::Result<Box<dyn Write + Send>> {
+    pub(crate) fn writer(&self) -> anyhow::Result<Box<dyn Write + Send>> {
         Ok(match &self.file {
             None => Box::new(io::stdout()),
             Some((path, file)) => Box::new(file.try_clone().with_context(|| self.name(path))?),
@@ -49,7 +49,7 @@ impl Target {
     }
 
     /// Writes what is left: rows, and the totals as a table or page.
-    pub fn finish(
+    pub(crate) fn finish(
         self,
         rows: Rows,
         totals: Option<&Totals>,

@@ -9,7 +9,7 @@ use causeway_core::wire::SkipCounts;
 
 /// Counts of a whole capture. Its `Display` is the closing line.
 #[derive(Debug, Default)]
-pub struct Summary {
+pub(crate) struct Summary {
     /// Of the file.
     pub totals: Totals,
     /// Packets that could not be read, by reason.

@@ -17,7 +17,7 @@ use super::totals::{Total, Totals};
 const STRIP: usize = 24;
 
 /// Writes the table, ordered by its first columns.
-pub fn write(totals: &Totals, style: &Style, out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn write(totals: &Totals, style: &Style, out: &mut impl Write) -> io::Result<()> {
     let groups = totals.groups();
     let rest: Vec<(u8, &Total)> = totals.rest().collect();
     let all = groups.iter().map(|group| group.2);
@@ -55,7 +55,7 @@ pub fn write(totals: &Totals, style: &Style, out: &mut impl Write) -> io::Result
 type Group<'a> = (FlowKey, u8, &'a Total);
 
 /// Splits what is ordered by group into the groups.
-pub fn by_group<'a, 'b>(
+pub(crate) fn by_group<'a, 'b>(
     groups: &'b [Group<'a>],
 ) -> impl Iterator<Item = (FlowKey, &'b [Group<'a>])> {
     let same = |a: &Group, b: &Group| a.0 == b.0;
@@ -63,7 +63,7 @@ pub fn by_group<'a, 'b>(
 }
 
 /// Whether an estimator could say anything of a group, by its protocol.
-pub fn applies(style: &Style, method: u8, key: &FlowKey) -> bool {
+pub(crate) fn applies(style: &Style, method: u8, key: &FlowKey) -> bool {
     let needs = style.label(method).protocol;
     match key.proto() {
         proto::TCP => !needs.starts_with("QUIC"),
@@ -225,7 +225,7 @@ impl Axis {
 }
 
 /// A latency with the unit that suits it.
-pub fn latency(ns: Option<f64>) -> String {
+pub(crate) fn latency(ns: Option<f64>) -> String {
     match ns {
         None => "-".to_owned(),
         Some(ns) if ns < 1e6 => format!("{:.1} us", ns / 1e3),

@@ -15,7 +15,7 @@ const MAX_POINTS: usize = 1024;
 
 /// What the totals are to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     /// How flows fall into groups.
     pub grouping: Grouping,
     /// Distributions, for percentiles.
@@ -30,7 +30,7 @@ pub struct Wanted {
 
 /// Sums. Those of several threads merge.
 #[derive(Debug)]
-pub struct Totals {
+pub(crate) struct Totals {
     wanted: Wanted,
     groups: HashMap<(FlowKey, u8), Total, FlowState>,
     /// Estimates of groups beyond the bound, by estimator.
@@ -39,7 +39,7 @@ pub struct Totals {
 
 /// The sum of one group and estimator.
 #[derive(Clone, Debug, Default)]
-pub struct Total {
+pub(crate) struct Total {
     /// All samples.
     pub tally: Tally,
     /// Mean of the fastest epoch of a flow.
@@ -54,7 +54,7 @@ pub struct Total {
 
 /// Sums by time, as many as a picture can show.
 #[derive(Clone, Debug, Default)]
-pub struct Series {
+pub(crate) struct Series {
     points: BTreeMap<u64, Tally>,
     /// Least distance of two epochs so far.
     step_ns: u64,
@@ -90,7 +90,7 @@ impl Series {
     }
 
     /// Start in ns since the Unix epoch, and the mean there.
-    pub fn points(&self) -> impl Iterator<Item = (u64, f64)> + '_ {
+    pub(crate) fn points(&self) -> impl Iterator<Item = (u64, f64)> + '_ {
         let mean = |(&at, tally): (&u64, &Tally)| Some((at, tally.mean_ns()?));
         self.points.iter().filter_map(mean)
     }
@@ -124,20 +124,20 @@ impl Total {
 
     /// The latency in ns that a share of `quantile` of the samples does not exceed.
     /// `None` where they are too few to tell: one at least must lie beyond it.
-    pub fn quantile(&self, quantile: f64) -> Option<u64> {
+    pub(crate) fn quantile(&self, quantile: f64) -> Option<u64> {
         quantile_of(&self.latencies, self.tally.samples(), quantile)
     }
 }
 
 /// See [`Total::quantile`].
-pub fn quantile_of(latencies: &Latencies, samples: u64, quantile: f64) -> Option<u64> {
+pub(crate) fn quantile_of(latencies: &Latencies, samples: u64, quantile: f64) -> Option<u64> {
     let told = samples as f64 * (1.0 - quantile) >= 1.0 - 1e-9;
     told.then(|| latencies.quantile(quantile)).flatten()
 }
 
 impl Totals {
     /// Nothing so far.
-    pub fn new(wanted: Wanted) -> Self {
+    pub(crate) fn new(wanted: Wanted) -> Self {
         Self {
             wanted,
             groups: HashMap::with_hasher(FlowState::new(wanted.seed)),
@@ -146,7 +146,7 @@ impl Totals {
     }
 
     /// Adds a sample to the distributions.
-    pub fn sample(&mut self, flow: &FlowKey, method: u8, sample: &Sample) {
+    pub(crate) fn sample(&mut self, flow: &FlowKey, method: u8, sample: &Sample) {
         if let (true, Some(mean_ns)) = (self.wanted.latencies, sample.mean_ns()) {
             let total = self.total(flow, method);
             total
@@ -156,7 +156,7 @@ impl Totals {
     }
 
     /// Adds an epoch of a flow.
-    pub fn row(&mut self, row: &Row) {
+    pub(crate) fn row(&mut self, row: &Row) {
         let Some(mean_ns) = row.tally.mean_ns() else {
             return;
         };
@@ -169,13 +169,13 @@ impl Totals {
     }
 
     /// Forgets the distributions, for those who bring them anew each time.
-    pub fn forget_latencies(&mut self) {
+    pub(crate) fn forget_latencies(&mut self) {
         let totals = self.groups.values_mut().chain(self.rest.values_mut());
         totals.for_each(|total| total.latencies = Latencies::default());
     }
 
     /// Adds a distribution of one group.
-    pub fn latencies(&mut self, flow: &FlowKey, method: u8, latencies: &Latencies) {
+    pub(crate) fn latencies(&mut self, flow: &FlowKey, method: u8, latencies: &Latencies) {
         self.total(flow, method).latencies.merge(latencies);
     }
 
@@ -188,7 +188,7 @@ impl Totals {
     }
 
     /// Adds another thread's sums.
-    pub fn merge(&mut self, other: Totals) {
+    pub(crate) fn merge(&mut self, other: Totals) {
         for (key, total) in other.groups {
             self.groups.entry(key).or_default().merge(&total);
         }
@@ -198,7 +198,7 @@ impl Totals {
     }
 
     /// All groups with an estimate, ordered by their names, and their estimators.
-    pub fn groups(&self) -> Vec<(FlowKey, u8, &Total)> {
+    pub(crate) fn groups(&self) -> Vec<(FlowKey, u8, &Total)> {
         let whole = self
             .groups
             .iter()
@@ -211,7 +211,7 @@ impl Totals {
     }
 
     /// Estimates beyond the bound on groups, by estimator.
-    pub fn rest(&self) -> impl Iterator<Item = (u8, &Total)> {
+    pub(crate) fn rest(&self) -> impl Iterator<Item = (u8, &Total)> {
         self.rest.iter().map(|(method, total)| (*method, total))
     }
 }

@@ -9,9 +9,9 @@ use thiserror::Error;
 /// The highest number of a configuration; 7 says that there is none (draft, 3.2).
 pub const MAX_CONFIG: u8 = 6;
 /// Longest server id and nonce together, octets: QUIC version 1 has ids of 20.
-pub const MAX_BLOCK: u8 = 19;
+pub(crate) const MAX_BLOCK: u8 = 19;
 /// Shortest nonce, octets (draft, 5.3).
-pub const MIN_NONCE: u8 = 4;
+pub(crate) const MIN_NONCE: u8 = 4;
 /// Longest block for [`Algorithm::SipHash`].
 const MAX_SIPHASH_BLOCK: u8 = 12;
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Deref;
 
 /// Longest connection id of QUIC version 1 (RFC 9000, section 17.2), octets.
-pub const MAX_LEN: usize = 20;
+pub(crate) const MAX_LEN: usize = 20;
 
 /// A connection id of 6 to 20 octets; reads as a slice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -34,7 +34,7 @@ th{font-weight:600;color:var(--dim)}th:first-child,td:first-child,.l{text-align:
 figure{container-type:inline-size}figcaption{color:var(--dim);font-size:.88rem;margin-bottom:.5rem}\
 .drawn{display:flex;flex-wrap:wrap;gap:.5rem 1.2rem}\
 .chart{flex:1 1 30rem;width:100%;max-width:50rem;height:auto}\
-.keys{flex:0 1 auto;display:flex;flex-wrap:wrap;gap:.2rem 1.1rem;font-size:.88rem}\
+.keys{flex:0 1 auto;display:flex;flex-wrap:wrap;gap:.2rem 1.1rem;font-size:.88rem}.card>.keys{margin-top:.6rem}\
 .key{display:inline-block;width:1.6em;border-top:3px solid;vertical-align:middle;margin-right:.45em}.key.dashed{border-top-style:dashed}\
 @container(max-width:26rem){.chart text{font-size:17px}}\
 @container(min-width:44rem){.chart text{font-size:10.5px}.keys{flex-direction:column;max-width:16rem;padding-top:2rem}}\

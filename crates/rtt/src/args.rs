@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use causeway_core::rtt::{Limit, Method, Pacing, Selector};
-use causeway_io::rtt::SamplerOptions;
+use causeway_dataplane::SamplerOptions;
 use causeway_service::config::units;
 use clap::ValueEnum;
 

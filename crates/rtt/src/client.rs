@@ -11,7 +11,8 @@ use std::{io, thread};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use causeway_core::rtt::{Latencies, Limit, Method, Value};
-use causeway_io::rtt::{Pinger, clock, connect, interface_of, set_timeouts};
+use causeway_dataplane::interface_of;
+use causeway_netio::rtt::{Pinger, clock, connect, set_timeouts};
 use causeway_service::stop;
 
 use super::args::{ClientArgs, Transport};
@@ -30,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const POINTS: usize = 2048;
 
 /// Runs the client and prints.
-pub fn run(args: &ClientArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &ClientArgs) -> Result<ExitCode> {
     args.check()?;
     stop::catch_signals().context("cannot catch signals")?;
     let outcome = measure(args)?;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use causeway_core::rtt::Method;
-use causeway_io::rtt::{Pinger, clock};
+use causeway_netio::rtt::{Pinger, clock};
 use causeway_service::stop;
 
 use super::records::Records;
@@ -21,7 +21,7 @@ const LAST_NS: u64 = 1_000_000_000;
 const OPEN: usize = 8192;
 
 /// When to send.
-pub struct Plan {
+pub(crate) struct Plan {
     /// Time between two requests.
     pub interval_ns: u64,
     /// No request after this time, CLOCK_MONOTONIC.
@@ -44,7 +44,7 @@ pub struct Echoes {
 }
 
 /// Sends until the plan's end; round-trip times go to `records`.
-pub fn start(pinger: Pinger, plan: Plan, records: Arc<Records>) -> JoinHandle<Echoes> {
+pub(crate) fn start(pinger: Pinger, plan: Plan, records: Arc<Records>) -> JoinHandle<Echoes> {
     thread::spawn(move || {
         clock::set_least_timer_slack();
         let mut sender = Sender {

@@ -14,14 +14,14 @@ use hdrhistogram::Histogram;
 use super::protocol;
 
 /// An open log.
-pub struct HdrLog {
+pub(crate) struct HdrLog {
     path: PathBuf,
     file: BufWriter<File>,
 }
 
 impl HdrLog {
     /// Begins a log.
-    pub fn create(path: &Path) -> Result<Self> {
+    pub(crate) fn create(path: &Path) -> Result<Self> {
         let created = || -> io::Result<_> {
             let mut file = BufWriter::new(File::create(path)?);
             let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -43,7 +43,7 @@ impl HdrLog {
     }
 
     /// Writes an interval of `length_ns` that ended `end_ns` after the start.
-    pub fn write(
+    pub(crate) fn write(
         &mut self,
         tag: &str,
         histogram: &Histogram<u64>,

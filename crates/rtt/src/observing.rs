@@ -7,7 +7,8 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::{Context as _, Result};
 use causeway_core::rtt::{Observer, Value};
-use causeway_io::rtt::{Sampler, SamplerOptions, clock};
+use causeway_dataplane::{Sampler, SamplerOptions};
+use causeway_netio::rtt::clock;
 
 /// How often the sampler is read. The kernel keeps what comes in between.
 const EVERY_NS: u64 = 20_000_000;
@@ -15,7 +16,7 @@ const EVERY_NS: u64 = 20_000_000;
 const FLOWS: usize = 4096;
 
 /// A running sampler.
-pub struct Observing {
+pub(crate) struct Observing {
     done: Arc<AtomicBool>,
     thread: JoinHandle<Result<Lost>>,
 }
@@ -35,7 +36,7 @@ impl Observing {
     ///
     /// # Errors
     /// Those of [`Sampler::start`].
-    pub fn start(
+    pub(crate) fn start(
         options: SamplerOptions,
         memory_ns: u64,
         tell: impl FnMut(Value) + Send + 'static,
@@ -66,7 +67,7 @@ impl Observing {
     }
 
     /// Takes the sampler off and gives what it missed.
-    pub fn end(self) -> Result<Lost> {
+    pub(crate) fn end(self) -> Result<Lost> {
         self.done.store(true, Ordering::Release);
         self.thread
             .join()

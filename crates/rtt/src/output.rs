@@ -14,7 +14,7 @@ use super::protocol::{Measured, Tcp};
 use super::result::{End, Outcome, Row};
 
 /// Prints as the arguments ask.
-pub fn print(args: &ClientArgs, outcome: &Outcome) -> io::Result<()> {
+pub(crate) fn print(args: &ClientArgs, outcome: &Outcome) -> io::Result<()> {
     let mut text = match (&args.keyval, &args.output) {
         (Some(selectors), _) => keyval(outcome, &selectors.0),
         (None, Output::Selected(selectors)) => selected(outcome, selectors, args.banner == 1),
@@ -300,7 +300,7 @@ fn histogram(outcome: &Outcome) -> String {
 }
 
 /// Everything, for programs.
-pub fn to_json(outcome: &Outcome, explain: bool) -> Value {
+pub(crate) fn to_json(outcome: &Outcome, explain: bool) -> Value {
     let rows: Vec<Value> = outcome.rows().iter().map(row_json).collect();
     let mut value = json!({
         "conditions": outcome.conditions,

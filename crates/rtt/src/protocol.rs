@@ -10,25 +10,25 @@ use std::io::{self, ErrorKind, Read, Write};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use causeway_core::rtt::{Method, Summary};
-use causeway_io::rtt::TcpInfo;
+use causeway_netio::rtt::TcpInfo;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer as _, V2DeflateSerializer};
 use serde::{Deserialize, Serialize};
 
 /// The protocol's version: both ends must have the same.
-pub const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 /// Where the server listens unless told otherwise.
 pub const PORT: u16 = 9472;
 /// The longest line that either end reads: a report with its histograms.
-pub const LINE_MAX: usize = 1 << 20;
+pub(crate) const LINE_MAX: usize = 1 << 20;
 /// The longest line that a server reads.
-pub const REQUEST_LINE_MAX: usize = 1 << 10;
+pub(crate) const REQUEST_LINE_MAX: usize = 1 << 10;
 /// Bytes of the largest request and response.
-pub const SIZE_MAX: u32 = 1 << 20;
+pub(crate) const SIZE_MAX: u32 = 1 << 20;
 
 /// First line of a control connection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Hello {
+pub(crate) struct Hello {
     /// [`VERSION`].
     pub causeway_rtt: u32,
     /// Bytes of a request.
@@ -63,7 +63,7 @@ pub struct Welcome {
 /// Later lines of a control connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ask {
+pub(crate) enum Ask {
     /// What the server has measured so far.
     Report,
 }
@@ -214,7 +214,7 @@ impl Tcp {
 }
 
 /// A histogram as text.
-pub fn encode(histogram: &Histogram<u64>) -> Option<String> {
+pub(crate) fn encode(histogram: &Histogram<u64>) -> Option<String> {
     let mut bytes = Vec::new();
     V2DeflateSerializer::new()
         .serialize(histogram, &mut bytes)
@@ -223,14 +223,14 @@ pub fn encode(histogram: &Histogram<u64>) -> Option<String> {
 }
 
 /// The histogram of such a text; `None` where it is none.
-pub fn decode(text: &str) -> Option<Histogram<u64>> {
+pub(crate) fn decode(text: &str) -> Option<Histogram<u64>> {
     let bytes = STANDARD.decode(text).ok()?;
     Deserializer::new().deserialize(&mut &bytes[..]).ok()
 }
 
 /// Reads a line of at most `max` bytes, byte by byte: what follows it may belong to
 /// somebody else. Without its end; `None` where the peer closed before it began.
-pub fn read_line(from: &mut impl Read, max: usize) -> io::Result<Option<String>> {
+pub(crate) fn read_line(from: &mut impl Read, max: usize) -> io::Result<Option<String>> {
     let mut line = Vec::new();
     let mut byte = [0];
     loop {
@@ -255,7 +255,7 @@ pub fn read_line(from: &mut impl Read, max: usize) -> io::Result<Option<String>>
 }
 
 /// Writes a message as one line.
-pub fn write_line(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+pub(crate) fn write_line(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_string(message)?;
     line.push('\n');
     to.write_all(line.as_bytes())

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use causeway_core::rtt::{Latencies, Method};
 
 /// A mutex that a panic elsewhere does not close.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -20,13 +20,13 @@ struct Recorder {
 
 /// Latencies by method: two histograms each, whatever the length of a run.
 #[derive(Debug)]
-pub struct Records {
+pub(crate) struct Records {
     methods: Vec<(Method, Mutex<Recorder>)>,
 }
 
 impl Records {
     /// For these methods; what others measure is dropped.
-    pub fn new(methods: &[Method]) -> Self {
+    pub(crate) fn new(methods: &[Method]) -> Self {
         Self {
             methods: methods.iter().map(|m| (*m, Mutex::default())).collect(),
         }
@@ -38,14 +38,14 @@ impl Records {
     }
 
     /// Adds a latency.
-    pub fn record(&self, method: Method, ns: u64, count: u32) {
+    pub(crate) fn record(&self, method: Method, ns: u64, count: u32) {
         if let Some(mut recorder) = self.of(method) {
             (0..count).for_each(|_| recorder.open.record(ns));
         }
     }
 
     /// Ends the open interval of every method and gives it.
-    pub fn end_interval(&self) -> Vec<(Method, Latencies)> {
+    pub(crate) fn end_interval(&self) -> Vec<(Method, Latencies)> {
         let methods = self.methods.iter().map(|(method, recorder)| {
             let mut recorder = lock(recorder);
             let interval = std::mem::take(&mut recorder.open);
@@ -56,7 +56,7 @@ impl Records {
     }
 
     /// Everything so far; `None` for a method that is not measured.
-    pub fn total(&self, method: Method) -> Option<Latencies> {
+    pub(crate) fn total(&self, method: Method) -> Option<Latencies> {
         let recorder = self.of(method)?;
         let mut total = recorder.ended.clone();
         total.merge(&recorder.open);
@@ -64,7 +64,7 @@ impl Records {
     }
 
     /// The methods measured.
-    pub fn methods(&self) -> impl Iterator<Item = Method> + '_ {
+    pub(crate) fn methods(&self) -> impl Iterator<Item = Method> + '_ {
         self.methods.iter().map(|(method, _)| *method)
     }
 }

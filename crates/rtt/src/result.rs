@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use causeway_core::rtt::explain::{self, Evidence, Finding, Ping};
 use causeway_core::rtt::{Figures, Latencies, Limit, Method, Summary};
-use causeway_io::rtt::clock;
+use causeway_netio::rtt::clock;
 use serde::Serialize;
 
 use super::args::ClientArgs;

@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use causeway_core::rtt::Method;
-use causeway_io::rtt::{SamplerOptions, set_timeouts};
+use causeway_dataplane::SamplerOptions;
+use causeway_netio::rtt::set_timeouts;
 use causeway_service::config::units;
 use clap::ValueEnum;
 
@@ -40,7 +41,7 @@ Examples:
 /// Answer requests of `causeway rtt` clients until Ctrl-C
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct ServeArgs {
+pub(crate) struct ServeArgs {
     /// Address to listen on [default: all, IPv4 and IPv6]
     #[arg(short = 'L', long, value_name = "ADDRESS")]
     pub listen: Option<IpAddr>,
@@ -84,7 +85,7 @@ pub struct ServeArgs {
 
 /// A method of the server's interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Watched {
+pub(crate) enum Watched {
     /// Data of the server to its ACK, where 1-in-N sampling met both
     Sampled,
     /// SYN+ACK to the client's ACK
@@ -108,7 +109,7 @@ impl Watched {
 
 impl ServeArgs {
     /// Runs the server.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         anyhow::ensure!(
             self.service <= Duration::from_secs(60),
             "--service must be at most 60s"

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use causeway_core::rtt::{Latencies, Method, Value};
-use causeway_io::rtt::{TcpInfo, clock, set_timeouts};
+use causeway_netio::rtt::{TcpInfo, clock, set_timeouts};
 
 use super::protocol::{
     self, Ask, Hello, Measured, REQUEST_LINE_MAX, Report, SIZE_MAX, Tcp, VERSION, Welcome, Word,
@@ -27,7 +27,7 @@ const STREAMS: usize = 1000;
 /// A stream or a session without a word for so long is over.
 const SILENT: Duration = Duration::from_secs(120);
 /// tcp_info is read at most this often.
-pub const TCP_EVERY_NS: u64 = 10_000_000;
+pub(crate) const TCP_EVERY_NS: u64 = 10_000_000;
 /// Data is moved in pieces of this size.
 const PIECE: usize = 64 << 10;
 /// Handshakes seen of connections that have not said what they are.
@@ -35,7 +35,7 @@ const STRANGERS: usize = 1024;
 
 /// All sessions of a server.
 #[derive(Debug)]
-pub struct Sessions {
+pub(crate) struct Sessions {
     service: Duration,
     unread: bool,
     /// 1 in so many packets is sampled; 0: none.
@@ -61,11 +61,11 @@ struct Peers {
 }
 
 /// One of the things of which only so many may be at once.
-pub struct Place(Arc<AtomicUsize>);
+pub(crate) struct Place(Arc<AtomicUsize>);
 
 impl Place {
     /// A place among `most`; `None` when all are taken.
-    pub fn take(places: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
+    pub(crate) fn take(places: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
         if places.fetch_add(1, Ordering::AcqRel) >= most {
             places.fetch_sub(1, Ordering::AcqRel);
             return None;
@@ -82,7 +82,7 @@ impl Drop for Place {
 
 /// One client's.
 #[derive(Debug)]
-pub struct Session {
+pub(crate) struct Session {
     request: usize,
     response: usize,
     service: Duration,
@@ -109,7 +109,7 @@ impl Sessions {
     /// A server that waits `service` before each response, or before it reads a request
     /// if `unread`, samples 1 packet in `sample`, and has values of the `watched`
     /// methods from its interface.
-    pub fn new(service: Duration, unread: bool, sample: u32, watched: Vec<Method>) -> Self {
+    pub(crate) fn new(service: Duration, unread: bool, sample: u32, watched: Vec<Method>) -> Self {
         Self {
             service,
             unread,
@@ -124,12 +124,12 @@ impl Sessions {
     }
 
     /// 1 in so many packets is sampled; 0: none.
-    pub fn sample(&self) -> u32 {
+    pub(crate) fn sample(&self) -> u32 {
         self.sample
     }
 
     /// Serves a control connection, whose first line has been read.
-    pub fn control(&self, line: &str, stream: &mut TcpStream) -> Result<()> {
+    pub(crate) fn control(&self, line: &str, stream: &mut TcpStream) -> Result<()> {
         let hello: Hello = serde_json::from_str(line).context(
             "this is causeway rtt serve, and the first line is none of its protocol: use `causeway rtt HOST`",
         )?;
@@ -241,7 +241,7 @@ impl Sessions {
     }
 
     /// Serves a stream of requests over TCP.
-    pub fn stream(&self, token: &str, stream: &mut TcpStream) -> Result<()> {
+    pub(crate) fn stream(&self, token: &str, stream: &mut TcpStream) -> Result<()> {
         let found = lock(&self.open).get(token).cloned();
         let session = found.context("no such session: it has ended, or the token is wrong")?;
         let index = session.join(stream)?;
@@ -257,7 +257,7 @@ impl Sessions {
     }
 
     /// A value from the interface.
-    pub fn observed(&self, value: &Value) {
+    pub(crate) fn observed(&self, value: &Value) {
         if self.watched.contains(&value.method) {
             lock(&self.peers).observed(value);
         }

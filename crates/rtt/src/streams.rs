@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::{Context as _, Result};
 use causeway_core::rtt::{Method, Pace};
-use causeway_io::rtt::{Channel, TcpInfo, clock, connect, read_exactly, set_timeouts};
+use causeway_netio::rtt::{Channel, TcpInfo, clock, connect, read_exactly, set_timeouts};
 
 use super::args::{ClientArgs, Transport};
 use super::protocol::{Tcp, Welcome};
@@ -24,7 +24,7 @@ const LATE_NS: u64 = 100_000;
 const DATAGRAM_MAX: u32 = 65_507;
 
 /// All streams, open and quiet.
-pub struct Streams {
+pub(crate) struct Streams {
     channels: Vec<Channel>,
 }
 
@@ -55,7 +55,7 @@ struct Tally {
 }
 
 /// The client's UDP ports, which the server must know before it opens its own.
-pub fn udp_sockets(args: &ClientArgs, server: SocketAddr) -> Result<Vec<UdpSocket>> {
+pub(crate) fn udp_sockets(args: &ClientArgs, server: SocketAddr) -> Result<Vec<UdpSocket>> {
     if args.transport == Transport::Tcp {
         return Ok(Vec::new());
     }
@@ -73,7 +73,7 @@ pub fn udp_sockets(args: &ClientArgs, server: SocketAddr) -> Result<Vec<UdpSocke
 
 impl Streams {
     /// Opens them.
-    pub fn open(
+    pub(crate) fn open(
         args: &ClientArgs,
         server: SocketAddr,
         welcome: &Welcome,
@@ -104,13 +104,13 @@ impl Streams {
     }
 
     /// Their own addresses.
-    pub fn addresses(&self) -> HashSet<SocketAddr> {
+    pub(crate) fn addresses(&self) -> HashSet<SocketAddr> {
         let streams = self.channels.iter().filter_map(Channel::stream);
         streams.filter_map(|s| s.local_addr().ok()).collect()
     }
 
     /// Starts one thread a stream. Streams with a wait begin spread over it.
-    pub fn start(self, args: &ClientArgs, start_ns: u64, records: &Arc<Records>) -> Running {
+    pub(crate) fn start(self, args: &ClientArgs, start_ns: u64, records: &Arc<Records>) -> Running {
         let first = self.channels.first().and_then(Channel::stream);
         let source = first.and_then(|s| s.local_addr().ok());
         let congestion = first.and_then(congestion);
@@ -170,7 +170,7 @@ fn congestion(stream: &TcpStream) -> Option<String> {
 }
 
 /// Streams at work.
-pub struct Running {
+pub(crate) struct Running {
     handles: Vec<io::Result<JoinHandle<Result<Tally>>>>,
     start_ns: u64,
     source: Option<SocketAddr>,
@@ -179,7 +179,7 @@ pub struct Running {
 
 impl Running {
     /// Whether all have ended.
-    pub fn is_finished(&self) -> bool {
+    pub(crate) fn is_finished(&self) -> bool {
         let running = self.handles.iter().flatten();
         running.into_iter().all(JoinHandle::is_finished)
     }
@@ -188,7 +188,7 @@ impl Running {
     ///
     /// # Errors
     /// The first stream's that broke.
-    pub fn join(self) -> Result<Ended> {
+    pub(crate) fn join(self) -> Result<Ended> {
         let mut ended = Ended {
             source: self.source,
             congestion: self.congestion,

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use causeway_bifrost::wire::{DATA_HEADER_LEN, MAX_CHUNKS};
 use causeway_bifrost::{DatagramParts, Limits, Span};
-use causeway_io::tunnel::{BUFFER_BYTES, BufferId, FRAME_MAX, Slab};
+use causeway_netio::tunnel::{BUFFER_BYTES, BufferId, FRAME_MAX, Slab};
 
 /// A packet up to this size is moved to a small buffer. Copying it costs less than the
 /// cache misses of a fresh large buffer.
@@ -22,7 +22,7 @@ const LARGE: usize = 512;
 const RESERVE: usize = 32;
 
 /// Room in front of each piece of a frame.
-pub const HEADER_ROOM: usize = DATA_HEADER_LEN;
+pub(crate) const HEADER_ROOM: usize = DATA_HEADER_LEN;
 /// Size of the pieces of a frame that lies in one.
 const WHOLE: u32 = FRAME_MAX as u32;
 /// The longest frame fits in as many pieces as there may be; TUN would cut it short.
@@ -31,7 +31,7 @@ const _: () = assert!(FRAME_MAX + MAX_CHUNKS * HEADER_ROOM <= BUFFER_BYTES);
 /// The slabs of one thread. A slot's number is its slab's number in the top four bits
 /// and the buffer's below.
 #[derive(Debug)]
-pub struct Memory {
+pub(crate) struct Memory {
     slabs: [Slab; 4],
     /// Of each large buffer for frames: bytes of the pieces that its frame lies in.
     pieces: Vec<u32>,
@@ -39,14 +39,14 @@ pub struct Memory {
 
 /// A range of the bytes of a slot's buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Region {
+pub(crate) struct Region {
     slot: u32,
     bytes: Range<usize>,
 }
 
 impl Region {
     /// Makes one of this and `next`, if that lies right behind it.
-    pub fn join(&mut self, next: &Region) -> bool {
+    pub(crate) fn join(&mut self, next: &Region) -> bool {
         let joins = self.slot == next.slot && self.bytes.end == next.bytes.start;
         if joins {
             self.bytes.end = next.bytes.end;
@@ -57,7 +57,7 @@ impl Region {
 
 /// One of the slabs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SlabKind {
+pub(crate) enum SlabKind {
     /// Frames as the TUN gave them.
     Frame = 0,
     /// Short ones.
@@ -79,7 +79,7 @@ const SHIFT: u32 = 28;
 impl Memory {
     /// Room for all that an engine with these limits holds. Datagrams have at most
     /// `datagram_max` bytes.
-    pub fn new(limits: &Limits, datagram_max: usize) -> Self {
+    pub(crate) fn new(limits: &Limits, datagram_max: usize) -> Self {
         let (frames, chunks) = (limits.frames as usize, limits.chunks as usize);
         Self {
             slabs: [
@@ -93,12 +93,12 @@ impl Memory {
     }
 
     /// One of the slabs.
-    pub fn slab(&mut self, kind: SlabKind) -> &mut Slab {
+    pub(crate) fn slab(&mut self, kind: SlabKind) -> &mut Slab {
         &mut self.slabs[kind as usize]
     }
 
     /// The name of a buffer for the engine.
-    pub fn slot(kind: SlabKind, buffer: BufferId) -> u32 {
+    pub(crate) fn slot(kind: SlabKind, buffer: BufferId) -> u32 {
         (kind as u32) << SHIFT | buffer.0
     }
 
@@ -108,7 +108,7 @@ impl Memory {
     }
 
     /// The bytes of a span of what a socket gave.
-    pub fn bytes(&self, span: Span) -> &[u8] {
+    pub(crate) fn bytes(&self, span: Span) -> &[u8] {
         let (kind, buffer) = Self::buffer_of(span.slot);
         debug_assert!(matches!(
             kind,
@@ -120,7 +120,7 @@ impl Memory {
 
     /// Has a frame read into a buffer, in pieces of `chunk` bytes; those that are too small for
     /// a long frame, as 0 is, do not count. Gives what `read` gives.
-    pub fn read_frame<T>(
+    pub(crate) fn read_frame<T>(
         &mut self,
         buffer: BufferId,
         chunk: usize,
@@ -154,7 +154,7 @@ impl Memory {
     }
 
     /// Where the bytes of a frame's span lie, range by range.
-    pub fn frame_regions(&self, span: Span) -> impl Iterator<Item = Region> + use<> {
+    pub(crate) fn frame_regions(&self, span: Span) -> impl Iterator<Item = Region> + use<> {
         let (kind, buffer) = Self::buffer_of(span.slot);
         debug_assert!(matches!(kind, SlabKind::Frame | SlabKind::SmallFrame));
         let size = self.piece_bytes(kind, buffer);
@@ -171,20 +171,20 @@ impl Memory {
     }
 
     /// The first bytes of a frame, as many as lie side by side.
-    pub fn head(&self, buffer: BufferId, length: usize) -> &[u8] {
+    pub(crate) fn head(&self, buffer: BufferId, length: usize) -> &[u8] {
         let end = length.min(self.piece_bytes(SlabKind::Frame, buffer) as usize);
         &self.slabs[SlabKind::Frame as usize].bytes(buffer)[HEADER_ROOM..HEADER_ROOM + end]
     }
 
     /// The bytes of a region.
-    pub fn region(&self, region: &Region) -> &[u8] {
+    pub(crate) fn region(&self, region: &Region) -> &[u8] {
         let (kind, buffer) = Self::buffer_of(region.slot);
         &self.slabs[kind as usize].bytes(buffer)[region.bytes.clone()]
     }
 
     /// Puts a datagram's header and padding around its payload, and gives where it lies whole;
     /// `None`: there is no room for them.
-    pub fn complete_datagram(
+    pub(crate) fn complete_datagram(
         &mut self,
         segment: &DatagramParts,
         header: &[u8; HEADER_ROOM],
@@ -211,13 +211,13 @@ impl Memory {
     }
 
     /// Takes references to a slot away.
-    pub fn release(&mut self, slot: u32, count: u32) {
+    pub(crate) fn release(&mut self, slot: u32, count: u32) {
         let (kind, buffer) = Self::buffer_of(slot);
         self.slabs[kind as usize].release(buffer, count);
     }
 
     /// Takes the references away that a frame's pieces are; those of one slot lie side by side.
-    pub fn release_all(&mut self, pieces: &[Span]) {
+    pub(crate) fn release_all(&mut self, pieces: &[Span]) {
         for pieces in pieces.chunk_by(|a, b| a.slot == b.slot) {
             self.release(pieces[0].slot, pieces.len() as u32);
         }
@@ -225,7 +225,11 @@ impl Memory {
 
     /// Copies a datagram out of a large buffer into a small one; `None`: it does not fit, or
     /// there is none.
-    pub fn copy_datagram(&mut self, buffer: BufferId, range: Range<usize>) -> Option<BufferId> {
+    pub(crate) fn copy_datagram(
+        &mut self,
+        buffer: BufferId,
+        range: Range<usize>,
+    ) -> Option<BufferId> {
         let [_, _, large, small] = &mut self.slabs;
         if range.len() > small.buffer_bytes() {
             return None;
@@ -236,7 +240,7 @@ impl Memory {
     }
 
     /// The span of a frame that was read into a buffer: in a small one, if it is short.
-    pub fn keep_frame(&mut self, buffer: BufferId, length: usize) -> Span {
+    pub(crate) fn keep_frame(&mut self, buffer: BufferId, length: usize) -> Span {
         let mut frame = Span {
             slot: Self::slot(SlabKind::Frame, buffer),
             offset: 0,
@@ -266,17 +270,17 @@ impl Memory {
     }
 
     /// Whether a packet of this size is better off in a small buffer.
-    pub fn is_small(length: usize) -> bool {
+    pub(crate) fn is_small(length: usize) -> bool {
         length <= SMALL_BYTES
     }
 
     /// Whether large buffers of received datagrams run short.
-    pub fn is_short_of_large(&self) -> bool {
+    pub(crate) fn is_short_of_large(&self) -> bool {
         self.slabs[SlabKind::Datagrams as usize].available() < RESERVE
     }
 
     /// Bytes of the buffers in use.
-    pub fn used_bytes(&self) -> u64 {
+    pub(crate) fn used_bytes(&self) -> u64 {
         let used = self
             .slabs
             .iter()

@@ -10,7 +10,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 /// The page that a Prometheus server scrapes.
-pub fn page(status: TunnelStatus) -> anyhow::Result<String> {
+pub(crate) fn page(status: TunnelStatus) -> anyhow::Result<String> {
     let mut registry = Registry::with_prefix("causeway_tunnel");
     registry.register_collector(Box::new(Page(status)));
     let mut page = String::new();

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use causeway_bifrost::wire::TAG_LEN;
 use causeway_bifrost::{Transmit, TransportEngine};
-use causeway_io::tunnel::{SendBatch, SendBuffers, Sent, UdpPath};
+use causeway_netio::tunnel::{SendBatch, SendBuffers, Sent, UdpPath};
 
 use super::memory::{Memory, Region};
 
@@ -17,7 +17,7 @@ const ZEROES: [u8; 256] = [0; 256];
 
 /// Batches that wait to be sent.
 #[derive(Default)]
-pub struct Outbox {
+pub(crate) struct Outbox {
     batches: Vec<Batch>,
     used: usize,
     buffers: SendBuffers,
@@ -44,7 +44,12 @@ enum Part {
 
 impl Outbox {
     /// Takes what the engine has to send; whether there may be more.
-    pub fn fill(&mut self, now_ns: u64, engine: &mut TransportEngine, memory: &mut Memory) -> bool {
+    pub(crate) fn fill(
+        &mut self,
+        now_ns: u64,
+        engine: &mut TransportEngine,
+        memory: &mut Memory,
+    ) -> bool {
         self.used = 0;
         while self.used < BATCHES_PER_TURN {
             if self.used == self.batches.len() {
@@ -64,7 +69,7 @@ impl Outbox {
     }
 
     /// Sends what is for the path with this id.
-    pub fn send(&mut self, id: u8, path: &UdpPath, memory: &Memory) -> Option<Sent> {
+    pub(crate) fn send(&mut self, id: u8, path: &UdpPath, memory: &Memory) -> Option<Sent> {
         let mut batches = self.batches[..self.used]
             .iter()
             .filter(|batch| batch.transmit.path.0 == id)

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver as Inbox, Sender, TryRecvError};
 
 use anyhow::Context as _;
 use causeway_bifrost::{self as bifrost, PathId, Span, TransportEngine, TunnelEvent};
-use causeway_io::tunnel::{
+use causeway_netio::tunnel::{
     BUFFER_BYTES, Received, Receiver, Tun, UdpPath, VNET_HEADER, Waiter, Waker, monotonic_ns,
 };
 use tracing::{info, warn};
@@ -34,7 +34,7 @@ const GUEST_FULL_NS: u64 = 500_000;
 const DEVICE_DOWN_NS: u64 = 20_000_000;
 
 /// What a thread runs with.
-pub struct Shard {
+pub(crate) struct Shard {
     pub number: usize,
     pub engine: TransportEngine,
     pub tun: Tun,
@@ -47,7 +47,7 @@ pub struct Shard {
 }
 
 /// What the daemon may ask of a thread.
-pub enum ShardCommand {
+pub(crate) enum ShardCommand {
     /// New settings, paths that are new or changed with their sockets, and those that go.
     Change(Box<ShardChange>),
     /// The counters.
@@ -58,7 +58,7 @@ pub enum ShardCommand {
 
 /// New settings; nothing in it can fail any more but by the engine's own check, which
 /// has been made.
-pub struct ShardChange {
+pub(crate) struct ShardChange {
     pub config: bifrost::TransportConfig,
     pub vnic_queue: usize,
     pub poll: PollMode,
@@ -96,7 +96,7 @@ struct Turn {
 }
 
 /// Sends commands to a shard.
-pub struct ShardHandle {
+pub(crate) struct ShardHandle {
     pub commands: Sender<ShardCommand>,
     pub waker: Waker,
 }
@@ -104,7 +104,7 @@ pub struct ShardHandle {
 impl ShardHandle {
     /// Sends a command; one to a thread that has ended is lost, and its end is noticed
     /// elsewhere.
-    pub fn send(&self, command: ShardCommand) {
+    pub(crate) fn send(&self, command: ShardCommand) {
         if self.commands.send(command).is_ok() {
             self.waker.wake();
         }
@@ -113,7 +113,7 @@ impl ShardHandle {
 
 impl Shard {
     /// Runs until it is told to stop.
-    pub fn run(mut self) -> anyhow::Result<()> {
+    pub(crate) fn run(mut self) -> anyhow::Result<()> {
         let mut receiver = Receiver::new();
         let mut outbox = Outbox::default();
         let mut turn = Turn::default();
@@ -256,7 +256,7 @@ impl Shard {
         Ok(any)
     }
 
-    fn take_frame(&mut self, now: u64, buffer: causeway_io::tunnel::BufferId, length: usize) {
+    fn take_frame(&mut self, now: u64, buffer: causeway_netio::tunnel::BufferId, length: usize) {
         let packet = self.memory.head(buffer, length).get(VNET_HEADER..);
         let hash = packet.map_or(0, bifrost::flow_hash);
         let span = self.memory.keep_frame(buffer, length);

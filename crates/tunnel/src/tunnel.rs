@@ -19,7 +19,7 @@ use axum::{Json, Router};
 use causeway_api::Moment;
 use causeway_api::tunnel::TunnelStatus;
 use causeway_bifrost::{self as bifrost, Limits, PathId, TransportEngine};
-use causeway_io::tunnel::{
+use causeway_netio::tunnel::{
     Device, DeviceOptions, PathOptions, UdpPath, Waiter, monotonic_ns, random_instance,
 };
 use causeway_service::http::{openmetrics, problem};
@@ -338,7 +338,7 @@ type Api = State<Arc<Tunnel>>;
 type Answer<T> = Result<T, Response>;
 
 /// The tunnel's API; it has no writes.
-pub fn router(tunnel: Arc<Tunnel>) -> Router {
+pub(crate) fn router(tunnel: Arc<Tunnel>) -> Router {
     Router::new()
         .route("/v1/status", get(status))
         .route("/metrics", get(metrics_page))

@@ -17,7 +17,7 @@ const STUCK_NS: u64 = 200_000_000;
 
 /// Frames on their way up.
 #[derive(Debug)]
-pub struct Vnic {
+pub(crate) struct Vnic {
     spans: Vec<Span>,
     /// Where each frame's spans end.
     ends: Vec<usize>,
@@ -30,7 +30,7 @@ pub struct Vnic {
 
 impl Vnic {
     /// A ring for `capacity` frames.
-    pub fn new(capacity: usize) -> Self {
+    pub(crate) fn new(capacity: usize) -> Self {
         Self {
             spans: Vec::new(),
             ends: Vec::new(),
@@ -42,23 +42,23 @@ impl Vnic {
     }
 
     /// Changes how many frames it takes.
-    pub fn set_capacity(&mut self, capacity: usize) {
+    pub(crate) fn set_capacity(&mut self, capacity: usize) {
         self.capacity = capacity;
     }
 
     /// Frames that the guest's kernel took, and those that it refused.
-    pub fn counts(&self) -> (u64, u64) {
+    pub(crate) fn counts(&self) -> (u64, u64) {
         (self.written, self.refused)
     }
 
     /// Whether frames wait for room in the guest's kernel.
-    pub fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         !self.ends.is_empty()
     }
 
     /// Writes all that the engine has to deliver by `write`, in order, by turns with filling
     /// the ring. Whether something was written.
-    pub fn pass(
+    pub(crate) fn pass(
         &mut self,
         now_ns: u64,
         engine: &mut TransportEngine,

@@ -40,7 +40,7 @@ const SOURCE: usize = 16 + 14 + 12;
 /// Offset of the source port, behind an IPv4 header without options. The destination's
 /// follows.
 const SOURCE_PORT: usize = 16 + 14 + 20;
-/// Ports of clients, from here on and so many.
+/// Ports of clients, from here on, this many.
 const FIRST_PORT: u16 = 40_000;
 const PORTS: u32 = 20_000;
 /// Packets of the file that tshark reads; all would take it minutes.

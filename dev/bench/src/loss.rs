@@ -5,8 +5,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd as _;
 
 use anyhow::{Context as _, Result};
-pub use causeway_io::TcDirection as Direction;
-use causeway_io::{Interface, TcLink};
+pub use causeway_dataplane::TcDirection as Direction;
+use causeway_dataplane::TcLink;
+use causeway_netio::Interface;
 use libbpf_rs::OpenObject;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 

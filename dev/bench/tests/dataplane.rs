@@ -2,11 +2,11 @@
 //! The benchmark runs, small: every case gets the packets it should and every
 //! packet the right verdict. Needs root; fails without.
 
-use causeway_bench::dataplane::{Plan, kept, run};
+use causeway_bench::dataplane::{BenchPlan, kept, run};
 
 #[test]
 fn every_case_has_its_verdict_and_its_rows() {
-    let plan = Plan::tiny();
+    let plan = BenchPlan::tiny();
     let rows = run(&plan, |_| ()).unwrap_or_else(|e| panic!("{e}"));
     let cases = [
         ("empty", "XDP_TX"),

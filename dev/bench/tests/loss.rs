@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The packet dropper loses the same packets for the same seed. Needs root; fails without.
 
-#[path = "../../../crates/io/tests/sandbox/mod.rs"]
+#[path = "../../../crates/dataplane/tests/sandbox/mod.rs"]
 mod sandbox;
 
 use std::net::UdpSocket;

@@ -3,52 +3,27 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use causeway_api::agent::{AgentStats, ClientsView, HistoryRow};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use crate::api;
+use crate::background::KilledOnDrop;
 use crate::topology::{DEVICE, Node, VIPS, vip4, vip6};
 
 /// Name of the history in an agent's directory.
 const HISTORY: &str = "clients.history";
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// One second of one category of clients, as far as the lab reads it.
-#[derive(Debug, Clone, serde::Deserialize)]
-pub struct HistoryRow {
-    /// CLOCK_MONOTONIC.
-    pub second: u64,
-    /// Time of day of its begin, milliseconds since the Unix epoch.
-    pub unix_ms: u64,
-    /// SYNs that came and had not been answered.
-    pub offered: u64,
-    /// Of those the ones that were.
-    pub accepted: u64,
-    /// Connections that ended.
-    pub completed: f64,
-    /// Connections that were never served.
-    pub stalled: f64,
-    /// Clients that gave up, by the tracker.
-    pub gave_up: f64,
-    /// By the model.
-    pub model_gave_up: f64,
-    /// Mean response time by the tracker, seconds.
-    pub exact_s: Option<f64>,
-    /// By the model.
-    pub model_s: Option<f64>,
-    /// Mean SYN-to-END.
-    pub syn_to_end_s: Option<f64>,
-}
-
 /// A running agent. Dropped, it is killed; its data plane stays.
 #[derive(Debug)]
 pub struct Agent {
-    child: Child,
+    child: KilledOnDrop,
     directory: TempDir,
     binary: PathBuf,
     server: Node,
@@ -119,8 +94,7 @@ impl Agent {
 
     /// Kills the agent (SIGKILL) and starts it again; its data plane works on.
     pub fn restart(&mut self) -> Result<()> {
-        self.child.kill()?;
-        self.child.wait()?;
+        self.child.kill_and_wait()?;
         self.child = spawn(
             &self.binary,
             &self.server,
@@ -132,8 +106,7 @@ impl Agent {
 
     /// Ends the agent and takes everything off its server that it had put there.
     pub fn detach(&mut self) -> Result<()> {
-        self.child.kill()?;
-        self.child.wait()?;
+        self.child.kill_and_wait()?;
         let mut command = self.server.netns.command(&self.binary);
         command.args(["agent", "--detach", "-c"]);
         let output = command
@@ -156,11 +129,15 @@ impl Agent {
 
     /// Packets of a verdict.
     pub fn verdict(&self, word: &str) -> Result<u64> {
-        Ok(api::stats(&self.socket())?.verdict(word))
+        Ok(api::verdict(&self.stats()?.verdicts, word))
     }
 
-    /// What its clients feel now: `GET /v1/clients`.
-    pub fn clients(&self) -> Result<serde_json::Value> {
+    fn stats(&self) -> Result<AgentStats> {
+        api::get(&self.socket(), "/v1/stats")
+    }
+
+    /// Its clients' latency now: `GET /v1/clients`.
+    pub fn clients(&self) -> Result<ClientsView> {
         api::get(&self.socket(), "/v1/clients")
     }
 
@@ -181,10 +158,10 @@ impl Agent {
     }
 
     /// Waits until this second of the monotonic clock is in the history.
-    pub fn wait_recorded(&self, second: u64, patience: Duration) -> Result<()> {
-        let deadline = Instant::now() + patience;
+    pub fn wait_recorded(&self, second: u64, timeout: Duration) -> Result<()> {
+        let deadline = Instant::now() + timeout;
         while Instant::now() < deadline {
-            let recorded = self.clients()?["recorded_s"].as_u64();
+            let recorded = self.clients()?.recorded_s;
             if recorded.is_some_and(|recorded| recorded >= second) {
                 return Ok(());
             }
@@ -202,7 +179,7 @@ impl Agent {
             if let Some(status) = self.child.try_wait()? {
                 bail!("causeway agent ended ({status}): {}", self.messages());
             }
-            if api::stats(&self.socket()).is_ok() {
+            if self.stats().is_ok() {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -219,14 +196,6 @@ impl Agent {
     }
 }
 
-impl Drop for Agent {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// What fakes the time of day of a process.
 fn fake_time() -> PathBuf {
     let arch = std::env::consts::ARCH;
@@ -240,7 +209,7 @@ fn set_clock(directory: &Path, offset: &str) -> Result<()> {
     Ok(fs::rename(new, directory.join("clock"))?)
 }
 
-fn spawn(binary: &Path, server: &Node, directory: &Path, faked: bool) -> Result<Child> {
+fn spawn(binary: &Path, server: &Node, directory: &Path, faked: bool) -> Result<KilledOnDrop> {
     let log = File::options()
         .create(true)
         .append(true)
@@ -260,6 +229,7 @@ fn spawn(binary: &Path, server: &Node, directory: &Path, faked: bool) -> Result<
         .stdout(log.try_clone()?)
         .stderr(log)
         .spawn()
+        .map(KilledOnDrop)
         .with_context(|| format!("cannot run {}", binary.display()))
 }
 

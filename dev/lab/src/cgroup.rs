@@ -3,7 +3,7 @@
 //!
 //! Control groups are not part of any namespace we make, so they outlive a
 //! killed sandbox. Each group is therefore locked (`flock`) by its owner for
-//! as long as it lives; [`sweep`] removes those that nobody holds.
+//! as long as it lives; [`sweep`] removes those without an owner.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -109,7 +109,7 @@ impl Steal {
 }
 
 /// As long as it lives, no CPU sleeps: a thread of the lowest policy (SCHED_IDLE) runs
-/// on each and gives way to whatever else wants to. A wake-up then costs no exit from
+/// on each and yields to everything else. A wake-up then costs no exit from
 /// an idle state and, in a virtual machine, no wait for the hypervisor to run the CPU
 /// again.
 #[derive(Debug)]
@@ -133,7 +133,7 @@ impl Awake {
             awake.threads.push(thread::spawn(move || {
                 let set = give_way(cpu);
                 let usable = set.is_ok();
-                // Whoever started us waits for this.
+                // `keep` waits for this.
                 let _ = ready.send(set);
                 while usable && !done.load(Ordering::Relaxed) {
                     hint::spin_loop();
@@ -259,13 +259,13 @@ mod tests {
     }
 
     #[test]
-    fn whoever_keeps_cpus_awake_gives_way_and_ends() {
+    fn threads_that_keep_cpus_awake_end_when_dropped() {
         let awake = Awake::keep().unwrap();
         assert!(!awake.threads.is_empty());
         assert!(awake.threads.iter().all(|thread| !thread.is_finished()));
         let done = awake.done.clone();
         drop(awake);
-        // Joined: nobody else holds it.
+        // Joined: this is the only reference.
         assert_eq!(Arc::strong_count(&done), 1);
     }
 }

@@ -68,7 +68,7 @@ fn ethtool(interface: &str, command: u32, value: u32) -> io::Result<()> {
     ioctl(&socket, SIOCETHTOOL, &mut request)
 }
 
-/// Turns transmit checksum offload on or off. Off means that whoever sends
+/// Turns transmit checksum offload on or off. Off means that the sender
 /// through this interface writes complete checksums, as on a real wire: an XDP
 /// program behind a veth sees them, and they survive `XDP_TX`.
 pub fn set_tx_checksum(interface: &str, on: bool) -> io::Result<()> {

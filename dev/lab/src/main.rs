@@ -47,16 +47,16 @@ Examples:
 #[derive(Debug, Subcommand)]
 enum Command {
     /// See it all work on this machine: hashing against latency-aware balancing
-    Demo(demo::Args),
+    Demo(demo::DemoArgs),
     /// List the scenarios and what can be set
     List,
     /// Run a scenario; needs root, leaves nothing behind
     Run(lab_cmd::RunArgs),
     RttStudy(causeway_lab::rtt_study::StudyArgs),
     /// Run models in virtual time, without traffic and without root
-    Sim(sim_cmd::Args),
+    Sim(sim_cmd::SimArgs),
     /// Measure the cost of the data plane itself
-    Bench(bench_cmd::Args),
+    Bench(bench_cmd::BenchArgs),
 }
 
 impl Cli {

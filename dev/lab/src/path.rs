@@ -11,15 +11,16 @@
 //! The MTU is 1460, as in Google's network: a request of 1409 bytes then takes two
 //! segments (1408 bytes each with timestamps), as in the write-up that
 //! `causeway-lab rtt-study` follows. Offloads are off at both ends: with them the two
-//! segments would be one buffer, and one packet to whoever samples.
+//! segments would be one buffer, and one packet to a sampler.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::IpAddr;
 use std::path::Path as FilePath;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::background::KilledOnDrop;
 use crate::cpu::keep_command_to;
 use crate::link::{self, Loss};
 use crate::netns::Netns;
@@ -135,12 +136,17 @@ impl Path {
     }
 
     /// Starts `causeway rtt serve` on the server, its sampler on eth0, on one CPU if told.
-    pub fn serve(&self, binary: &FilePath, options: &[&str], cpu: Option<usize>) -> Result<Server> {
+    pub fn serve(
+        &self,
+        binary: &FilePath,
+        options: &[&str],
+        cpu: Option<usize>,
+    ) -> Result<KilledOnDrop> {
         let mut command = self.server.command(binary);
         if let Some(cpu) = cpu {
             keep_command_to(&mut command, cpu);
         }
-        let mut child = command
+        let child = command
             .args(["rtt", "serve", "-p", &PORT.to_string(), "-i", "eth0"])
             .args(options)
             .stdin(Stdio::null())
@@ -148,27 +154,15 @@ impl Path {
             .stderr(Stdio::piped())
             .spawn()
             .context("cannot start causeway rtt serve")?;
+        let mut server = KilledOnDrop(child);
         let mut line = String::new();
-        let stderr = child.stderr.take().context("stderr of the server")?;
+        let stderr = server.stderr.take().context("stderr of the server")?;
         BufReader::new(stderr).read_line(&mut line)?;
-        let server = Server(child);
         ensure!(
             line.contains("listening"),
             "causeway rtt serve: {}",
             line.trim()
         );
         Ok(server)
-    }
-}
-
-/// A running server; dropped, it ends.
-#[derive(Debug)]
-pub struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing to do.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }

@@ -4,13 +4,12 @@
 //! arrival in nanoseconds of wall time.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::{io, mem};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
+use crate::background::Background;
 use crate::netns::Netns;
 
 /// Bytes kept of each packet: all headers.
@@ -35,10 +34,7 @@ pub enum Directions {
 
 /// A recording under way.
 #[derive(Debug)]
-pub struct Recorder {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<Result<Vec<u8>>>,
-}
+pub struct Recorder(Background<Vec<u8>>);
 
 impl Recorder {
     /// Begins to record at `interface` of `netns`. When this returns, nothing is
@@ -48,10 +44,7 @@ impl Recorder {
         let socket = netns.run(move || {
             open(&name, directions).with_context(|| format!("cannot record from interface {name}"))
         })?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopping = stop.clone();
-        let thread = std::thread::spawn(move || record(&socket, &stopping));
-        Ok(Self { stop, thread })
+        Ok(Self(Background::spawn(move |stop| record(&socket, stop))))
     }
 
     /// Ends it and gives the file.
@@ -59,10 +52,7 @@ impl Recorder {
     /// # Errors
     /// When the kernel had to drop packets: the recording has holes.
     pub fn finish(self) -> Result<Vec<u8>> {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread
-            .join()
-            .unwrap_or_else(|_| bail!("the recording thread panicked"))
+        self.0.finish()
     }
 }
 

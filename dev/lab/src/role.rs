@@ -7,19 +7,20 @@
 //!
 //! Parent and child speak in lines. The child's first line of input is its
 //! configuration, each further one a command; it answers each with one line that
-//! begins with [`MARK`]. Other output is for whoever watches. The end of its input
+//! begins with [`MARK`]. Other output is for people. The end of its input
 //! ends the child. Servers that are no Rust (the one built on quic-go) speak the
 //! same way.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{self, Child, ChildStdin, Command, Stdio};
+use std::process::{self, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 use std::{env, thread};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::background::KilledOnDrop;
 use crate::cgroup::Cgroup;
 use crate::netns::Netns;
 use crate::quic;
@@ -30,7 +31,7 @@ const ROLE: &str = "CAUSEWAY_LAB_ROLE";
 pub const MARK: &str = "lab: ";
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 type Play = fn() -> Result<()>;
 
@@ -59,7 +60,7 @@ pub(crate) fn play_if_asked() {
 /// A child that speaks in lines. Dropped, it is killed.
 #[derive(Debug)]
 pub struct Player {
-    child: Child,
+    child: KilledOnDrop,
     input: Option<ChildStdin>,
     answers: Receiver<String>,
     name: String,
@@ -77,11 +78,12 @@ impl Player {
 
     /// The same for any command.
     pub fn start(mut command: Command, name: &str, configuration: &str) -> Result<Self> {
-        let mut child = command
+        let child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot run {name}"))?;
+        let mut child = KilledOnDrop(child);
         let input = child.stdin.take().context("no pipe to the child")?;
         let output = child.stdout.take().context("no pipe from the child")?;
         let (answer, answers) = channel();
@@ -115,18 +117,18 @@ impl Player {
         let name = self.name.clone();
         let input = self.input.as_mut().context("the input is closed")?;
         writeln!(input, "{line}").with_context(|| format!("{name} has ended"))?;
-        self.answer(PATIENCE)
+        self.answer(ANSWER_TIMEOUT)
     }
 
     /// Waits for one more answer.
-    pub fn answer(&mut self, patience: Duration) -> Result<String> {
-        match self.answers.recv_timeout(patience) {
+    pub fn answer(&mut self, timeout: Duration) -> Result<String> {
+        match self.answers.recv_timeout(timeout) {
             Ok(answer) => match answer.strip_prefix("error:") {
                 Some(reason) => bail!("{}: {}", self.name, reason.trim()),
                 None => Ok(answer),
             },
             Err(RecvTimeoutError::Timeout) => {
-                bail!("{} has not answered for {patience:?}", self.name)
+                bail!("{} has not answered for {timeout:?}", self.name)
             }
             Err(RecvTimeoutError::Disconnected) => {
                 let status = self.child.wait()?;
@@ -143,14 +145,6 @@ impl Player {
     /// The child's process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
-    }
-}
-
-impl Drop for Player {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -6,10 +6,11 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::{Epoch, History};
 use crate::load::log::Log;
 use crate::load::report::{self, EpochTruth};
 use crate::outcome::{RealEpoch, RealTrack};
+use crate::statistics::quantile;
+use causeway_api::balancer::{Epoch, History};
 
 /// Some of the daemon's epochs put together, from the start of the first to the
 /// start of the one after the last.
@@ -133,27 +134,20 @@ pub fn error(tracks: &[RealTrack], min_samples: u64) -> EstimateError {
         .map(|e| e.abs())
         .collect();
     EstimateError {
-        median_pct: quantile(&absolute, 0.5).unwrap_or(f64::NAN),
-        p90_pct: quantile(&absolute, 0.9).unwrap_or(f64::NAN),
-        bias_pct: quantile(&signed, 0.5).unwrap_or(f64::NAN),
-        proxy_floor_pct: quantile(&floor, 0.5),
+        median_pct: quantile(&absolute, 0.5),
+        p90_pct: quantile(&absolute, 0.9),
+        bias_pct: quantile(&signed, 0.5),
+        proxy_floor_pct: (!floor.is_empty()).then(|| quantile(&floor, 0.5)),
         coverage: signed.len() as f64 / counted.len().max(1) as f64,
         intervals: counted.len(),
     }
 }
 
-fn quantile(values: &[f64], q: f64) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let last = sorted.len().checked_sub(1)?;
-    sorted.get((last as f64 * q).round() as usize).copied()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::Series;
-    use crate::load::log::Response;
+    use crate::load::log::LoggedResponse;
+    use causeway_api::balancer::Series;
 
     const MS: u64 = 1_000_000;
 
@@ -171,14 +165,16 @@ mod tests {
     fn epochs_are_put_together_and_truth_is_cut_at_the_same_moments() {
         let epochs = (0..5).map(|i| epoch(1000 + i * 101, 5_000.0 + i as f64 * 1000.0, 2.0));
         let history = History {
+            epoch_ns: 0,
             series: vec![Series {
                 vip: "web".into(),
+                id: 0,
                 real: "s0".into(),
                 epochs: epochs.collect(),
             }],
             next_since_monotonic_ns: None,
         };
-        let response = |last_ms: u64, latency_ms: u64| Response {
+        let response = |last_ms: u64, latency_ms: u64| LoggedResponse {
             connection: 0,
             page: 0,
             id: last_ms as u32,

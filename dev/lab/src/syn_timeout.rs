@@ -100,7 +100,7 @@ fn root_cgroup() -> Result<File> {
 }
 
 /// `if netns_cookie == cookie && ops.op == TIMEOUT_INIT { ops.reply = jiffies }`, as
-/// bytecode; `reply` is the kernel's default, 0, where nobody sets it.
+/// bytecode; `reply` is the kernel's default, 0, unless a program sets it.
 fn load(cookie: u64, jiffies: u32) -> std::io::Result<OwnedFd> {
     let code: [u64; 11] = [
         0x0000_0000_0000_16bf,                                 // r6 = r1

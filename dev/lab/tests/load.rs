@@ -98,7 +98,7 @@ fn the_same_seed_asks_for_the_same() {
             ..bench.config.clone()
         };
         let asked = |log: &Log| {
-            let slot = |r: &load::log::Response| log.connections[r.connection as usize].slot;
+            let slot = |r: &load::log::LoggedResponse| log.connections[r.connection as usize].slot;
             let mut all: Vec<_> = log
                 .responses
                 .iter()

@@ -3,7 +3,7 @@
 //!
 //! A world is a queue of events and a seed. It runs the code that the product runs
 //! (`causeway-core`), knows the truth as well, and gives the same result for the
-//! same seed. It cannot reach `causeway-io`: no clock, no socket, no thread.
+//! same seed. It cannot reach `causeway-netio`: no clock, no socket, no thread.
 
 pub mod certes;
 pub mod control;

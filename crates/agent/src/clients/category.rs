@@ -3,7 +3,7 @@
 
 use causeway_api::agent::{CategoryView, ClassView, ClientTotals};
 use causeway_core::certes::{Estimate, Observer, Origin, RetryClass, Slot};
-use causeway_io::abi::SynSlot;
+use causeway_dataplane::abi::SynSlot;
 
 use super::history::Record;
 use super::threshold::Watch;
@@ -21,12 +21,12 @@ pub(super) struct Category {
 
 impl Category {
     /// In history, log and notifications.
-    pub fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         format!("{} {} {}", self.service, self.clients, self.device)
     }
 
     /// Both estimates of the last `slots`, SYNs offered and accepted in them.
-    pub fn window(&self, slots: usize) -> (Estimate, Estimate, u64, u64) {
+    pub(super) fn window(&self, slots: usize) -> (Estimate, Estimate, u64, u64) {
         let mut sums = (Estimate::default(), Estimate::default(), 0, 0);
         for of in self.observer.recent().rev().take(slots) {
             sums.0 += of.exact;
@@ -38,7 +38,7 @@ impl Category {
     }
 
     /// What the history keeps of a second of the monotonic clock.
-    pub fn second(&self, second: u64, slot_ns: u64) -> Record {
+    pub(super) fn second(&self, second: u64, slot_ns: u64) -> Record {
         let standing = self.observer.standing();
         let mut record = Record {
             second,
@@ -60,7 +60,7 @@ impl Category {
     }
 
     /// What is shown, over the last `slots`.
-    pub fn view(&self, slots: usize, slot_s: f64) -> CategoryView {
+    pub(super) fn view(&self, slots: usize, slot_s: f64) -> CategoryView {
         let standing = self.observer.standing();
         let (exact, model, offered, accepted) = self.window(slots);
         let second = 0..(1.0 / slot_s).round().max(1.0) as usize;

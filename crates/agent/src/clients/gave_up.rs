@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 
 use causeway_core::certes::{Judge, Verdict};
-use causeway_io::abi::FlowKey6;
-use causeway_io::syn_meter::{Stage, Waiting};
+use causeway_dataplane::abi::FlowKey6;
+use causeway_dataplane::syn_meter::{Stage, Waiting};
 
 use super::category::Category;
 
@@ -37,7 +37,7 @@ pub(super) struct GaveUp {
 
 impl GaveUp {
     /// For slots of this length.
-    pub fn new(slot_ns: u64) -> Self {
+    pub(super) fn new(slot_ns: u64) -> Self {
         Self {
             judged: HashMap::new(),
             slot_ns,
@@ -48,7 +48,7 @@ impl GaveUp {
     /// forget: a SYN that comes of one from then on is a first one. With a history, those
     /// stay that gave up after the second `keep_after`. `answered` tells of an attempt that
     /// waits no more whether it was; if not, its tuple came again, or it gave way to others.
-    pub fn review(
+    pub(super) fn review(
         &mut self,
         waiting: Vec<Waiting>,
         now_ns: u64,

@@ -22,8 +22,9 @@ use causeway_api::agent::{ClientTotals, ClientsView};
 use causeway_core::certes::{
     Estimate, Judge, Mix, MixLearner, Observer, Origin, PatienceLearner, RetryClass,
 };
-use causeway_io::abi::{FlowKey6, SynSlot};
-use causeway_io::{SynMeter, SynMeterOptions, boot_id, monotonic_ns};
+use causeway_dataplane::abi::{FlowKey6, SynSlot};
+use causeway_dataplane::{SynMeter, SynMeterOptions};
+use causeway_netio::{boot_id, monotonic_ns};
 use tracing::{info, warn};
 
 use crate::config::ClientsConfig;

@@ -20,7 +20,7 @@ const WAITING: usize = 64;
 
 /// What is told: the body of a webhook and the standard input of a program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Event {
+pub(super) struct Event {
     /// Name of the threshold.
     pub threshold: String,
     /// `exceeded` or `recovered`.
@@ -41,7 +41,7 @@ pub struct Event {
 
 /// Where to.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Recipients {
+pub(super) struct Recipients {
     /// An `http://` address.
     pub webhook: Option<String>,
     /// A program with its arguments.
@@ -50,13 +50,13 @@ pub struct Recipients {
 
 /// The way to the thread that tells. Dropped, it ends when all is told.
 #[derive(Debug)]
-pub struct Notifier {
+pub(super) struct Notifier {
     events: SyncSender<(Event, Recipients)>,
 }
 
 impl Notifier {
     /// Starts the thread.
-    pub fn start() -> Result<Self> {
+    pub(super) fn start() -> Result<Self> {
         let (events, inbox) = sync_channel(WAITING);
         thread::Builder::new()
             .name("notify".to_owned())
@@ -65,7 +65,7 @@ impl Notifier {
     }
 
     /// Logs the event and passes it on; never waits.
-    pub fn tell(&self, event: Event, recipients: Recipients) {
+    pub(super) fn tell(&self, event: Event, recipients: Recipients) {
         let text = format!(
             "{}: the mean client response time of {} ({} on {}) is {:.3} s, {} {:.3} s",
             event.threshold,

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 
 use causeway_api::agent::QueueView;
 use causeway_core::certes::{ClientRule, Estimate, Trial};
-use causeway_io::listener::{self, Listener};
+use causeway_netio::listener::{self, Listener};
 use tracing::{info, warn};
 
 use crate::config::{AcceptQueue, ClientsConfig};
@@ -21,7 +21,7 @@ const LOOK_EVERY_S: u64 = 5;
 type Service = (String, Option<IpAddr>, u16);
 
 /// The listeners of the configured services.
-pub struct Queues {
+pub(super) struct Queues {
     services: Vec<Service>,
     mode: AcceptQueue,
     limits: RangeInclusive<u32>,
@@ -42,7 +42,7 @@ struct Managed {
 
 /// What a service's clients did in one second.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Second {
+pub(super) struct Second {
     pub estimate: Estimate,
     pub offered: u64,
     pub accepted: u64,
@@ -50,7 +50,7 @@ pub struct Second {
 
 impl Queues {
     /// For the services of the configuration; the others' listeners are left alone.
-    pub fn new(config: &ClientsConfig) -> Self {
+    pub(super) fn new(config: &ClientsConfig) -> Self {
         Self {
             services: config.services.clone(),
             mode: config.accept_queue,
@@ -65,12 +65,12 @@ impl Queues {
     }
 
     /// The queues as they were last seen.
-    pub fn view(&self) -> Vec<QueueView> {
+    pub(super) fn view(&self) -> Vec<QueueView> {
         self.shown.clone()
     }
 
     /// Once a second, with what clients of each service did in the last one.
-    pub fn step(&mut self, second: u64, seconds: &HashMap<&str, Second>) {
+    pub(super) fn step(&mut self, second: u64, seconds: &HashMap<&str, Second>) {
         for (service, of) in seconds {
             let state = self.services_state.entry((*service).to_owned());
             let state = state.or_insert_with(Managed::new);

@@ -7,7 +7,7 @@ use crate::config::Threshold;
 
 /// A change of a threshold's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub(super) enum Change {
     /// The mean has been above for as long as was asked.
     Exceeded,
     /// It has been below for as long again.
@@ -16,7 +16,7 @@ pub enum Change {
 
 /// One threshold on one category.
 #[derive(Debug, Clone)]
-pub struct Watch {
+pub(super) struct Watch {
     threshold: Threshold,
     exceeded: bool,
     /// Since when the mean has been on the other side, seconds of the caller's clock.
@@ -25,7 +25,7 @@ pub struct Watch {
 
 impl Watch {
     /// Begins in peace.
-    pub fn new(threshold: Threshold) -> Self {
+    pub(super) fn new(threshold: Threshold) -> Self {
         Self {
             threshold,
             exceeded: false,
@@ -34,13 +34,13 @@ impl Watch {
     }
 
     /// What it watches for.
-    pub fn threshold(&self) -> &Threshold {
+    pub(super) fn threshold(&self) -> &Threshold {
         &self.threshold
     }
 
     /// Takes in a mean, `None` where nobody came: that neither begins nor ends anything.
     /// `now_s` must not go back.
-    pub fn step(&mut self, now_s: f64, mean_s: Option<f64>) -> Option<Change> {
+    pub(super) fn step(&mut self, now_s: f64, mean_s: Option<f64>) -> Option<Change> {
         let mean_s = mean_s?;
         let other_side = match self.exceeded {
             false => mean_s > self.threshold.above.as_secs_f64(),

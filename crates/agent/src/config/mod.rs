@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use causeway_core::cookie::{Format, Keys};
-use causeway_io::{Protocol, Vip, XdpMode};
+use causeway_dataplane::{Protocol, Vip, XdpMode};
 use causeway_service::config::{
     self, ConfigErrors, CookieKind, Faults, Renamed, Words, plural, read, text, token_source_v4,
     token_source_v6, vip_address,

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use causeway_core::agent_report::ConnectionNotice;
-use causeway_io::{Changes, ConnTokens, TokenEvents, TokenOf};
+use causeway_dataplane::{Changes, ConnTokens, TokenEvents, TokenOf};
 use tracing::warn;
 
 use crate::agent::Agent;
@@ -17,7 +17,7 @@ use crate::agent::Agent;
 const LEARN_WINDOW: Duration = Duration::from_millis(2_500);
 
 /// It stays on its thread.
-pub struct Connections<'a> {
+pub(super) struct Connections<'a> {
     agent: &'a Agent,
     tokens: ConnTokens,
     events: TokenEvents,
@@ -28,7 +28,7 @@ pub struct Connections<'a> {
 
 impl<'a> Connections<'a> {
     /// Begins to listen for changes.
-    pub fn start(agent: &'a Agent, tokens: ConnTokens) -> causeway_io::Result<Self> {
+    pub(super) fn start(agent: &'a Agent, tokens: ConnTokens) -> causeway_dataplane::Result<Self> {
         Ok(Self {
             agent,
             events: tokens.events()?,
@@ -39,24 +39,24 @@ impl<'a> Connections<'a> {
     }
 
     /// Waits for a change, at most so long.
-    pub fn wait(&mut self, timeout: Duration) {
+    pub(super) fn wait(&mut self, timeout: Duration) {
         self.changes = self.events.wait(timeout);
     }
 
     /// Connections that have opened and those that have closed, as of the last wait.
-    pub fn take_changes(&mut self) -> (Vec<ConnectionNotice>, Vec<ConnectionNotice>) {
+    pub(super) fn take_changes(&mut self) -> (Vec<ConnectionNotice>, Vec<ConnectionNotice>) {
         let changes = std::mem::take(&mut self.changes);
         (self.notices(&changes.opened), self.notices(&changes.ended))
     }
 
     /// Balancers that are told of connections that open.
-    pub fn learning(&mut self) -> Vec<SocketAddr> {
+    pub(super) fn learning(&mut self) -> Vec<SocketAddr> {
         self.asked.retain(|_, at| at.elapsed() < LEARN_WINDOW);
         self.asked.keys().copied().collect()
     }
 
     /// All that are open, for a balancer that has asked.
-    pub fn answer(&mut self, balancer: SocketAddr) -> Vec<ConnectionNotice> {
+    pub(super) fn answer(&mut self, balancer: SocketAddr) -> Vec<ConnectionNotice> {
         self.asked.insert(balancer, Instant::now());
         match self.tokens.open() {
             Ok(open) => self.notices(&open),

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use causeway_core::agent_report::{Boot, ServerLoad};
-use causeway_io::{boot_id, in_flight};
+use causeway_netio::{boot_id, in_flight};
 use tracing::warn;
 
 /// Connections are counted for at most this part of the time: a server with very many is
@@ -16,7 +16,7 @@ const COUNTING_PART: u32 = 20;
 
 /// Reads the kernel's figures.
 #[derive(Default)]
-pub struct LoadReader {
+pub(super) struct LoadReader {
     cpu: CpuTimes,
     load: ServerLoad,
     /// When connections may be counted again.
@@ -26,7 +26,7 @@ pub struct LoadReader {
 
 impl LoadReader {
     /// The load since the last reading; connections to `vips` count.
-    pub fn read(&mut self, vips: &BTreeSet<IpAddr>) -> ServerLoad {
+    pub(super) fn read(&mut self, vips: &BTreeSet<IpAddr>) -> ServerLoad {
         let busy = fs::read_to_string("/proc/stat")
             .ok()
             .and_then(|text| CpuTimes::parse(&text))
@@ -54,7 +54,7 @@ impl LoadReader {
 }
 
 /// This boot of the machine.
-pub fn boot() -> Boot {
+pub(super) fn boot() -> Boot {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     Boot {
         time_s: boot_time_s(&text).unwrap_or(0),

@@ -11,7 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use causeway_core::agent_report::{Body, ConnectionNotice, NOTICES_MAX, Sender};
-use causeway_io::{ConnTokens, monotonic_ns};
+use causeway_dataplane::ConnTokens;
+use causeway_netio::monotonic_ns;
 use tracing::warn;
 
 use crate::agent::{Agent, ReportPlan};
@@ -29,7 +30,7 @@ const BURST: usize = 8;
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Reports from now on, on a thread that ends with the process, if the file says so.
-pub fn start(agent: Arc<Agent>) -> anyhow::Result<()> {
+pub(crate) fn start(agent: Arc<Agent>) -> anyhow::Result<()> {
     let Some(plan) = agent.report_plan() else {
         return Ok(());
     };

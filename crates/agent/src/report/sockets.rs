@@ -13,12 +13,12 @@ const LOOKS_MAX: usize = 1024;
 
 /// By whether it is for IPv6.
 #[derive(Debug, Default)]
-pub struct Sockets(BTreeMap<bool, UdpSocket>);
+pub(super) struct Sockets(BTreeMap<bool, UdpSocket>);
 
 impl Sockets {
     /// Sends a datagram to these balancers. One that is not there is told again soon, or
     /// goes by what it sees itself.
-    pub fn send(&mut self, to: &[SocketAddr], datagram: &[u8]) {
+    pub(super) fn send(&mut self, to: &[SocketAddr], datagram: &[u8]) {
         for balancer in to {
             let ipv6 = balancer.is_ipv6();
             if !self.0.contains_key(&ipv6)
@@ -34,7 +34,7 @@ impl Sockets {
 
     /// Which of `balancers` have sent something that `asks`. A datagram is looked into only
     /// if one of them seems to have sent it, and a flood keeps the agent from nothing else.
-    pub fn questions(
+    pub(super) fn questions(
         &self,
         balancers: &[SocketAddr],
         mut asks: impl FnMut(&[u8], SocketAddr) -> bool,

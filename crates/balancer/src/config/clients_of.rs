@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use causeway_io::Prefix;
+use causeway_dataplane::Prefix;
 use causeway_service::config::{Faults, Words as _, network, text};
 use serde_json::{Value, json};
 use toml::Spanned;
@@ -13,7 +13,7 @@ use super::raw::{RawLimit, RawSource, RawVip};
 use super::{Fallback, Real, Scheduler};
 
 /// Groups of prefixes that the data plane has rings for, over all VIPs.
-pub(super) const SOURCES_MAX: usize = causeway_io::abi::SOURCE_GROUPS as usize;
+pub(super) const SOURCES_MAX: usize = causeway_dataplane::abi::SOURCE_GROUPS as usize;
 
 /// Clients that have reals of their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,8 +46,8 @@ impl Eq for FlowLimit {}
 
 impl FlowLimit {
     /// As the data plane has it; `None` for no limit.
-    pub fn in_force(self) -> Option<causeway_io::FlowLimit> {
-        causeway_io::FlowLimit::new(self.rate, self.burst, self.prefix4, self.prefix6)
+    pub fn in_force(self) -> Option<causeway_dataplane::FlowLimit> {
+        causeway_dataplane::FlowLimit::new(self.rate, self.burst, self.prefix4, self.prefix6)
     }
 }
 
@@ -62,12 +62,12 @@ pub(super) fn limit(raw: Option<&Spanned<RawLimit>>, faults: &mut Faults<'_>) ->
         return None;
     };
     let rate_is = *rate.as_ref();
-    if !(0.0..=causeway_io::FlowLimit::RATE_MAX).contains(&rate_is) {
+    if !(0.0..=causeway_dataplane::FlowLimit::RATE_MAX).contains(&rate_is) {
         faults.at(
             rate.span(),
             format!(
                 "rate must lie between 0 (no limit) and {} new flows per second",
-                causeway_io::FlowLimit::RATE_MAX
+                causeway_dataplane::FlowLimit::RATE_MAX
             ),
         );
         return None;
@@ -95,7 +95,7 @@ pub(super) fn limit(raw: Option<&Spanned<RawLimit>>, faults: &mut Faults<'_>) ->
                 "a burst of {} at {} per second takes more than {} s to be paid off; lower burst, or raise rate",
                 limit.burst,
                 limit.rate,
-                causeway_io::FlowLimit::BURST_SECONDS_MAX
+                causeway_dataplane::FlowLimit::BURST_SECONDS_MAX
             ),
         );
         return None;

@@ -36,7 +36,7 @@ mod validate;
 mod vip;
 mod words;
 
-pub use causeway_io::{FlowIdle, Protocol, TunnelEnds, XdpMode};
+pub use causeway_dataplane::{FlowIdle, Protocol, TunnelEnds, XdpMode};
 use causeway_service::config::{ConfigErrors, Renamed, plural, read};
 
 pub use announce::Announce;
@@ -205,8 +205,8 @@ pub struct Real {
 
 impl Vip {
     /// What identifies it in the data plane.
-    pub fn key(&self) -> causeway_io::Vip {
-        causeway_io::Vip {
+    pub fn key(&self) -> causeway_dataplane::Vip {
+        causeway_dataplane::Vip {
             address: self.address,
             port: self.port,
             protocol: self.protocol,

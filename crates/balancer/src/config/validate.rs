@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use causeway_core::control::Params;
-use causeway_io::XdpMode;
+use causeway_dataplane::XdpMode;
 use causeway_service::config::{
     CountValue, Faults, Words, count, directory, gue_port, http, interface, one_of, text, units,
     vip_address, within,

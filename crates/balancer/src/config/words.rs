@@ -200,7 +200,7 @@ impl Control {
 }
 
 /// The laws by their words, for keys that name one without acting.
-pub const LAWS: [(&str, Law); 3] = [
+pub(super) const LAWS: [(&str, Law); 3] = [
     ("watermark-paper", Law::WatermarkPaper),
     ("watermark", Law::Watermark),
     ("equalise", Law::Equalise),

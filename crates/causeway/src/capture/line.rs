@@ -5,15 +5,15 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
 use causeway_core::wire::{Datagram, LinkType, TcpFlags, Transport, parse};
-use causeway_io::MirroredPacket;
-use causeway_io::abi::Action;
+use causeway_dataplane::MirroredPacket;
+use causeway_dataplane::abi::Action;
 use serde::Serialize;
 
 use super::plane::Plane;
 
 /// What there is to say of a packet.
 #[derive(Debug, Serialize)]
-pub struct Line {
+pub(super) struct Line {
     /// When it came, nanoseconds since the Unix epoch.
     time_ns: u64,
     /// Source of the innermost packet, with its port.
@@ -55,7 +55,7 @@ pub struct Line {
 
 impl Line {
     /// `None` for a verdict of another build.
-    pub fn new(plane: &Plane, mirrored: &MirroredPacket, time_ns: u64) -> Option<Self> {
+    pub(super) fn new(plane: &Plane, mirrored: &MirroredPacket, time_ns: u64) -> Option<Self> {
         let outcome = plane.outcome(mirrored.verdict)?;
         let before = &mirrored.before;
         let inner = parse(LinkType::Ethernet, &before.data, before.len).ok();
@@ -88,7 +88,7 @@ impl Line {
     }
 
     /// A line for people; time of day in UTC.
-    pub fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let mut text = clock(self.time_ns);
         // Writing to a String does not fail.
         if let (Some(from), Some(to)) = (&self.from, &self.to) {
@@ -120,7 +120,7 @@ impl Line {
     }
 
     /// Why: the verdict's meaning, and the cookie's.
-    pub fn reasons(&self) -> String {
+    pub(super) fn reasons(&self) -> String {
         match (self.cookie, self.cookie_meaning) {
             (Some(cookie), Some(meaning)) => {
                 format!("{}; cookie {cookie}: {meaning}", self.meaning)
@@ -130,7 +130,7 @@ impl Line {
     }
 
     /// The packet comment of a capture file: all of it, in one line.
-    pub fn comment(&self) -> String {
+    pub(super) fn comment(&self) -> String {
         let mut text = format!("verdict={} action={}", self.verdict, self.action);
         if let Some(vip) = &self.vip {
             let _ = write!(text, " vip={vip}");
@@ -179,7 +179,7 @@ fn clock(time_ns: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use causeway_io::abi::{CookieResult, Verdict};
+    use causeway_dataplane::abi::{CookieResult, Verdict};
 
     use super::super::plane::tests::{balancer, frame, mirrored};
     use super::*;

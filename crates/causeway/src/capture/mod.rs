@@ -15,15 +15,16 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result};
 use causeway_core::capture::Packet;
 use causeway_core::wire::LinkType;
-use causeway_io::{Mirror, MirrorMaps, MirroredPacket, monotonic_ns};
+use causeway_dataplane::{Mirror, MirrorMaps, MirroredPacket};
 use causeway_measure::Expression;
+use causeway_netio::monotonic_ns;
 use causeway_service::stop;
 
 use line::Line;
 use output::Output;
-pub use output::Style;
+pub(crate) use output::Style;
 use plane::Plane;
-pub use selection::Selection;
+pub(crate) use selection::Selection;
 
 /// The packets of a moment wait for so long.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -43,7 +44,7 @@ const REFRESH_EVERY: Duration = Duration::from_secs(1);
 ///
 /// While nobody captures, this costs the data plane two reads of a word for each packet.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Configuration of the running balancer, or of a server's agent
     #[arg(
         short,
@@ -70,7 +71,7 @@ pub struct Args {
 
 impl Args {
     /// Runs the command.
-    pub fn run(self) -> Result<ExitCode> {
+    pub(crate) fn run(self) -> Result<ExitCode> {
         let style = match self.json {
             true => Style::Json,
             false => Style::Lines,
@@ -96,7 +97,7 @@ impl Args {
 }
 
 /// `causeway trace --live`.
-pub fn trace_live(
+pub(crate) fn trace_live(
     config: &std::path::Path,
     style: Style,
     selection: &Selection,
@@ -108,7 +109,7 @@ pub fn trace_live(
         output: Output::lines(style),
         written: 0,
     }
-    .run(causeway_io::mirror::SNAP_RANGE.0 * 2)
+    .run(causeway_dataplane::mirror::SNAP_RANGE.0 * 2)
 }
 
 struct Session<'a> {

@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result, bail};
 use causeway_core::capture::write::{
     Entry, Statistics, Way, interface, packet, section, statistics,
 };
-use causeway_io::abi::Action;
-use causeway_io::{MirrorCounts, MirroredPacket};
+use causeway_dataplane::abi::Action;
+use causeway_dataplane::{MirrorCounts, MirroredPacket};
 
 use super::line::Line;
 
@@ -21,7 +21,7 @@ const AFTER: u32 = 1;
 
 /// How lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Style {
+pub(crate) enum Style {
     /// What and where, a line a packet.
     Lines,
     /// The same, and why.
@@ -31,7 +31,7 @@ pub enum Style {
 }
 
 /// Where packets go.
-pub struct Output {
+pub(super) struct Output {
     sink: BufWriter<Box<dyn Write>>,
     /// What to call it in messages.
     name: String,
@@ -41,7 +41,7 @@ pub struct Output {
 
 impl Output {
     /// Lines on standard output.
-    pub fn lines(style: Style) -> Self {
+    pub(super) fn lines(style: Style) -> Self {
         Self {
             sink: BufWriter::new(Box::new(io::stdout())),
             name: "standard output".to_owned(),
@@ -50,7 +50,7 @@ impl Output {
     }
 
     /// A file with its head; `-` is standard output, if that is no terminal.
-    pub fn pcapng(file: &Path, device: &str, snaplen: u16) -> Result<Self> {
+    pub(super) fn pcapng(file: &Path, device: &str, snaplen: u16) -> Result<Self> {
         let sink: Box<dyn Write> = match file == Path::new("-") {
             true if io::stdout().is_terminal() => bail!(
                 "packets in binary would spoil the terminal: name a file with -w, or pipe to a reader (`causeway capture -w - | tcpdump -r -`)"
@@ -84,7 +84,7 @@ impl Output {
     }
 
     /// Writes a packet. `false`: nobody reads any more.
-    pub fn packet(
+    pub(super) fn packet(
         &mut self,
         line: &Line,
         mirrored: &MirroredPacket,
@@ -125,7 +125,7 @@ impl Output {
     }
 
     /// What a file says at its end: what is not in it.
-    pub fn end(&mut self, counts: &MirrorCounts, time_ns: u64) -> Result<()> {
+    pub(super) fn end(&mut self, counts: &MirrorCounts, time_ns: u64) -> Result<()> {
         if self.style.is_none() {
             let counts = Statistics {
                 time_ns,
@@ -139,7 +139,7 @@ impl Output {
     }
 
     /// Hands on what was written. `false`: nobody reads any more.
-    pub fn flush(&mut self) -> Result<bool> {
+    pub(super) fn flush(&mut self) -> Result<bool> {
         let flushed = self.sink.flush();
         self.told(flushed)
     }

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use causeway_agent::AgentConfig;
 use causeway_balancer::Config;
-use causeway_io::abi::{Action, ServerVerdict, Verdict};
-use causeway_io::{Forwarding, MirroredPacket, Pool, RealId, Vip, VipId, destination_of};
+use causeway_dataplane::abi::{Action, ServerVerdict, Verdict};
+use causeway_dataplane::{Forwarding, MirroredPacket, Pool, RealId, Vip, VipId, destination_of};
 
 use crate::config_cmd::is_agents_file;
 
 /// A balancer or a server on this machine, by its configuration.
 #[derive(Debug)]
-pub enum Plane {
+pub(crate) enum Plane {
     /// A balancer.
     Balancer {
         /// Where its maps are.
@@ -37,7 +37,7 @@ pub enum Plane {
 
 /// A verdict, of either kind of data plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// Its word.
     pub verdict: &'static str,
     /// What it means.
@@ -48,7 +48,7 @@ pub struct Outcome {
 
 impl Plane {
     /// Reads the configuration, which says itself whose it is.
-    pub fn load(file: &Path) -> Result<Self> {
+    pub(crate) fn load(file: &Path) -> Result<Self> {
         if is_agents_file(file) {
             let config = AgentConfig::load(file).map_err(|errors| anyhow::anyhow!("{errors}"))?;
             return Ok(Self::Server {
@@ -67,21 +67,21 @@ impl Plane {
     }
 
     /// Where its maps are pinned.
-    pub fn pin_dir(&self) -> &Path {
+    pub(crate) fn pin_dir(&self) -> &Path {
         match self {
             Self::Balancer { pin_dir, .. } | Self::Server { pin_dir, .. } => pin_dir,
         }
     }
 
     /// The interface that its program is on.
-    pub fn interface(&self) -> &str {
+    pub(crate) fn interface(&self) -> &str {
         match self {
             Self::Balancer { interface, .. } | Self::Server { interface, .. } => interface,
         }
     }
 
     /// Reads again which VIPs and reals there are.
-    pub fn refresh(&mut self) -> Result<()> {
+    pub(crate) fn refresh(&mut self) -> Result<()> {
         let pins = self.pin_dir();
         ensure!(
             pins.join("mirror_ctl").exists(),
@@ -96,7 +96,7 @@ impl Plane {
     }
 
     /// VIPs by their names in the file.
-    pub fn names(&self) -> impl Iterator<Item = (&str, Vip)> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = (&str, Vip)> {
         let names: &[_] = match self {
             Self::Balancer { names, .. } => names,
             Self::Server { .. } => &[],
@@ -105,7 +105,7 @@ impl Plane {
     }
 
     /// What the number of a verdict stands for; `None` for one of another build.
-    pub fn outcome(&self, verdict: u8) -> Option<Outcome> {
+    pub(crate) fn outcome(&self, verdict: u8) -> Option<Outcome> {
         let at = usize::from(verdict);
         match self {
             Self::Balancer { .. } => Verdict::ALL.get(at).map(|verdict| Outcome {
@@ -122,7 +122,7 @@ impl Plane {
     }
 
     /// A VIP's name; its address where the file has none.
-    pub fn vip_name(&self, id: VipId) -> String {
+    pub(crate) fn vip_name(&self, id: VipId) -> String {
         let Self::Balancer { names, pool, .. } = self else {
             return String::new();
         };
@@ -134,7 +134,7 @@ impl Plane {
     }
 
     /// Where a packet was sent: the real, if it is one of its VIP's, and the address.
-    pub fn sent_to(&self, mirrored: &MirroredPacket) -> Option<(Option<RealId>, IpAddr)> {
+    pub(crate) fn sent_to(&self, mirrored: &MirroredPacket) -> Option<(Option<RealId>, IpAddr)> {
         let Self::Balancer { pool, .. } = self else {
             return None;
         };
@@ -158,7 +158,7 @@ impl Plane {
 
 #[cfg(test)]
 pub mod tests {
-    use causeway_io::{MirroredFrame, Protocol, Real};
+    use causeway_dataplane::{MirroredFrame, Protocol, Real};
 
     use super::*;
 

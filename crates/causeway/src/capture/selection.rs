@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use causeway_core::flow::Cidr;
-use causeway_io::abi::{ServerVerdict, Verdict};
-use causeway_io::{MirrorOptions, MirrorVip, Protocol};
+use causeway_dataplane::abi::{ServerVerdict, Verdict};
+use causeway_dataplane::{MirrorOptions, MirrorVip, Protocol};
 use causeway_service::config::{nearest, units};
 
 use super::plane::Plane;
 
 /// The packets that are wanted, and how many.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Selection {
+pub(crate) struct Selection {
     /// Only packets to this VIP, by its name, address, or address and port; ICMP to its address among them
     #[arg(id = "to_vip", long = "vip", value_name = "VIP")]
     vip: Option<String>,
@@ -46,7 +46,7 @@ const RATE: u32 = 10_000;
 
 impl Selection {
     /// Whether nothing was chosen.
-    pub fn is_everything(&self) -> bool {
+    pub(crate) fn is_everything(&self) -> bool {
         let chosen = self.vip.is_some() || self.client.is_some() || self.real.is_some();
         let bounded = self.count.is_some() || self.duration.is_some();
         let usual = self.sample == 1 && self.rate == RATE && self.verdict.is_empty();
@@ -54,7 +54,7 @@ impl Selection {
     }
 
     /// What the data plane is asked for. `real` and an expression are tried here.
-    pub fn options(&self, plane: &Plane, snap: u16) -> Result<MirrorOptions> {
+    pub(crate) fn options(&self, plane: &Plane, snap: u16) -> Result<MirrorOptions> {
         Ok(MirrorOptions {
             vip: self
                 .vip

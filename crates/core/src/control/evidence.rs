@@ -12,16 +12,16 @@ pub(super) struct Unevenness(f64);
 
 impl Unevenness {
     /// They surely differ.
-    pub const CERTAIN: Self = Self(1.0);
+    pub(super) const CERTAIN: Self = Self(1.0);
 
     /// From 0 to 1.
-    pub fn degree(self) -> f64 {
+    pub(super) fn degree(self) -> f64 {
         self.0
     }
 
     /// Takes in how sure an interval makes it. It is forgotten slowly: when all latencies
     /// are alike because the weights are right, the weights are to stay.
-    pub fn step(&mut self, sure: f64, interval_ns: u64) {
+    pub(super) fn step(&mut self, sure: f64, interval_ns: u64) {
         let kept = (-(interval_ns as f64) / UNEVEN_HALVES_NS).exp2();
         self.0 = sure.max(self.0 * kept);
     }
@@ -45,23 +45,23 @@ pub(super) struct Relief {
 
 impl Relief {
     /// Whether it has been slow for long enough to give all.
-    pub fn gives(&self) -> bool {
+    pub(super) fn gives(&self) -> bool {
         self.slow_for > SLOW_INTERVALS
     }
 
     /// Whether there has been evidence.
-    pub fn has_begun(&self) -> bool {
+    pub(super) fn has_begun(&self) -> bool {
         self.slow_for > 0
     }
 
     /// The latency of the real that it is wanted back for, if it is.
-    pub fn recalled_for_ns(&self) -> Option<f64> {
+    pub(super) fn recalled_for_ns(&self) -> Option<f64> {
         self.recalled_for_ns
     }
 
     /// One that gave all is wanted back while another, which no other can help, is slower
     /// still.
-    pub fn recall(&mut self, helpless_ns: Option<f64>, own_ns: Option<f64>) {
+    pub(super) fn recall(&mut self, helpless_ns: Option<f64>, own_ns: Option<f64>) {
         let gave = self.recalled_for_ns.is_some() || self.gives();
         self.recalled_for_ns = helpless_ns.filter(|helpless_ns| {
             gave && own_ns.is_some_and(|own_ns| own_ns < RECALLED * helpless_ns)
@@ -69,12 +69,12 @@ impl Relief {
     }
 
     /// An interval brought evidence.
-    pub fn observe_slow(&mut self) {
+    pub(super) fn observe_slow(&mut self) {
         self.slow_for = self.slow_for.saturating_add(1);
     }
 
     /// It is slow no longer, or is wanted back.
-    pub fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         self.slow_for = 0;
     }
 }

@@ -2,7 +2,7 @@
 
 //! Classic BPF programs: what tcpdump's filter language compiles to.
 //!
-//! libpcap's compiler makes the program (`causeway-io` calls it); this runs it, so
+//! libpcap's compiler makes the program (`causeway-netio` calls it); this runs it, so
 //! that no byte of a capture is interpreted outside safe code. [`Program::new`]
 //! checks a program once, by the rules of the kernel's `bpf_check_classic`:
 //! every jump goes forward and stays inside, every path ends in a return. So

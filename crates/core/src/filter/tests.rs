@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 //! Programs by hand, and what must be refused. That compiled expressions match
-//! what libpcap matches is tested where libpcap is (`causeway-io`).
+//! what libpcap matches is tested where libpcap is (`causeway-netio`).
 
 use proptest::prelude::*;
 

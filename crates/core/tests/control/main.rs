@@ -1,20 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The controller: what holds for any input, single rules on readings made by hand, and
-//! whole runs against simulated servers.
-
-// The example `control_sweep` uses what these tests do not.
-#[allow(dead_code)]
-#[path = "../closed_loop/mod.rs"]
-mod closed_loop;
+//! The controller: what holds for any input, and single rules on readings made by hand.
+//! Whole runs against simulated servers are in dev/sim.
 
 mod any_law;
 mod equalise;
-mod queues;
 mod watermark;
 
 use causeway_core::control::{Controller, Decision, Law, Member, Params, Reading};
-use closed_loop::MS;
 
+const MS: u64 = 1_000_000;
 const INTERVAL_NS: u64 = 100 * MS;
 
 fn controller(configured: &[f64]) -> Controller {

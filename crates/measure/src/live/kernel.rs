@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use causeway_core::estimate::{Method, Tally};
 use causeway_core::flow::{FlowKey, Headers, Row};
 use causeway_core::hist::Latencies;
-use causeway_io::{Meter, MeterOptions, MeterSample, Place};
+use causeway_dataplane::{Meter, MeterOptions, MeterSample, Place};
 
 use super::super::args::{Args, Filter};
 use super::super::names::Per;
@@ -22,7 +22,7 @@ const GRACE_NS: u64 = 1_000_000_000;
 const MAX_SERVERS: u32 = 1024;
 
 /// The meter in the kernel.
-pub struct Kernel {
+pub(super) struct Kernel {
     meter: Meter,
     epoch_ns: u64,
     filter: Filter,
@@ -59,7 +59,7 @@ impl Epochs {
 
 impl Kernel {
     /// Loads the meter and puts it on the interface.
-    pub fn start(
+    pub(super) fn start(
         args: &Args,
         interface: &str,
         methods: &[Method],
@@ -94,7 +94,7 @@ impl Kernel {
     }
 
     /// Where the program runs.
-    pub fn place(&self) -> Place {
+    pub(super) fn place(&self) -> Place {
         self.meter.place()
     }
 
@@ -180,7 +180,7 @@ fn now_ns() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use causeway_io::MeteredFlow;
+    use causeway_dataplane::MeteredFlow;
 
     use super::*;
 

@@ -20,7 +20,7 @@ const FIRST_POWER: u32 = 14;
 const LAST_POWER: u32 = 35;
 
 /// The page, as things are.
-pub fn page(totals: &Totals, style: &Style, counters: &Counters) -> anyhow::Result<String> {
+pub(super) fn page(totals: &Totals, style: &Style, counters: &Counters) -> anyhow::Result<String> {
     let groups = totals.groups();
     let latencies = groups.iter().map(|(key, method, total)| Group {
         labels: labels(style, key, *method),

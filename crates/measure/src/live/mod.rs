@@ -57,7 +57,7 @@ trait Source {
 
 /// Packets by what became of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub(crate) struct Counters {
     /// By their words.
     pub packets: Vec<(String, u64)>,
     /// What was lost on the way here, with its cause.
@@ -68,7 +68,7 @@ pub struct Counters {
 
 impl Counters {
     /// All packets.
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.packets.iter().map(|(_, count)| count).sum()
     }
 
@@ -112,7 +112,11 @@ impl State {
 }
 
 /// Measures on an interface until SIGINT, SIGTERM or `q`.
-pub fn run(args: &Args, interface: &str, techniques: &[Technique]) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(
+    args: &Args,
+    interface: &str,
+    techniques: &[Technique],
+) -> anyhow::Result<ExitCode> {
     let style = style(args, techniques);
     let screen =
         args.top || args.output.is_none() && args.out.is_none() && io::stdout().is_terminal();

@@ -9,20 +9,20 @@ use causeway_core::flow::{FlowKey, Row};
 use super::super::group::Grouping;
 
 /// Ticks that are kept.
-pub const TICKS: usize = 60;
+pub(super) const TICKS: usize = 60;
 /// Ticks that "now" is the mean of.
 const NOW: usize = 10;
 
 /// What came in each of the last ticks. Groups silent for all of them are forgotten.
 #[derive(Debug)]
-pub struct Recent {
+pub(super) struct Recent {
     grouping: Grouping,
     groups: HashMap<(FlowKey, u8), VecDeque<Tally>>,
 }
 
 impl Recent {
     /// Nothing so far.
-    pub fn new(grouping: Grouping) -> Self {
+    pub(super) fn new(grouping: Grouping) -> Self {
         Self {
             grouping,
             groups: HashMap::new(),
@@ -30,7 +30,7 @@ impl Recent {
     }
 
     /// Adds a row to the open tick.
-    pub fn add(&mut self, row: &Row) {
+    pub(super) fn add(&mut self, row: &Row) {
         let key = (self.grouping.key(&row.flow), row.method);
         let ticks = self.groups.entry(key).or_default();
         if ticks.is_empty() {
@@ -42,7 +42,7 @@ impl Recent {
     }
 
     /// Begins the next tick.
-    pub fn tick(&mut self) {
+    pub(super) fn tick(&mut self) {
         self.groups.retain(|_, ticks| {
             ticks.push_back(Tally::default());
             if ticks.len() > TICKS {
@@ -53,7 +53,7 @@ impl Recent {
     }
 
     /// The sum of the last ten ticks.
-    pub fn now(&self, key: &FlowKey, method: u8) -> Tally {
+    pub(super) fn now(&self, key: &FlowKey, method: u8) -> Tally {
         let mut sum = Tally::default();
         if let Some(ticks) = self.groups.get(&(*key, method)) {
             ticks
@@ -66,7 +66,7 @@ impl Recent {
     }
 
     /// The mean of each tick in ns, oldest first; `None` where there was nothing.
-    pub fn means(&self, key: &FlowKey, method: u8) -> Vec<Option<f64>> {
+    pub(super) fn means(&self, key: &FlowKey, method: u8) -> Vec<Option<f64>> {
         let ticks = self.groups.get(&(*key, method));
         let means = ticks.into_iter().flatten().map(Tally::mean_ns);
         means.collect()

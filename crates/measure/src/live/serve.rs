@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// A thread that answers with the page last published. It ends with this value.
-pub struct Server {
+pub(super) struct Server {
     address: SocketAddr,
     page: Arc<Mutex<String>>,
     stop: Option<oneshot::Sender<()>>,
@@ -28,7 +28,7 @@ impl Server {
     /// # Errors
     /// An address of a network, for which there would have to be TLS; one that is
     /// taken.
-    pub fn start(address: SocketAddr) -> anyhow::Result<Self> {
+    pub(super) fn start(address: SocketAddr) -> anyhow::Result<Self> {
         ensure!(
             address.ip().is_loopback(),
             "--serve {address} would show metrics to the network without encryption: \
@@ -64,12 +64,12 @@ impl Server {
     }
 
     /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
+    pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Answers with this page from now on.
-    pub fn publish(&self, page: String) {
+    pub(super) fn publish(&self, page: String) {
         *self.page.lock().unwrap_or_else(PoisonError::into_inner) = page;
     }
 }

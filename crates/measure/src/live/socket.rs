@@ -11,8 +11,7 @@ use causeway_core::flow::{
     Comparison, Direction, FlowKey, Headers, Measuring, Observation, Row, Settings, Sink,
 };
 use causeway_core::wire::{self, SkipCounts};
-use causeway_io::capture::SNAP_LEN;
-use causeway_io::{Capture, Frame, filter};
+use causeway_netio::{Capture, Frame, SNAP_LEN, filter};
 
 use super::super::args::{Args, Filter};
 use super::super::collect::Found;
@@ -25,7 +24,7 @@ use super::{Counters, Source, State};
 const RING_BYTES: usize = 64 << 20;
 
 /// A socket and the estimators.
-pub struct Socket {
+pub(super) struct Socket {
     capture: Capture,
     meter: Comparison,
     found: Found,
@@ -38,7 +37,7 @@ pub struct Socket {
 
 impl Socket {
     /// Opens the socket; packets arrive from now on.
-    pub fn open(
+    pub(super) fn open(
         args: &Args,
         interface: &str,
         techniques: &[Technique],

@@ -28,7 +28,7 @@ const SPACING: u16 = 2;
 
 /// What the user wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub(super) enum Asked {
     Nothing,
     Redraw,
     Quit,
@@ -61,7 +61,7 @@ impl Order {
 }
 
 /// The terminal, restored when this is dropped.
-pub struct Screen {
+pub(super) struct Screen {
     terminal: DefaultTerminal,
     view: View,
 }
@@ -79,7 +79,7 @@ struct View {
 
 impl Screen {
     /// Takes the terminal over.
-    pub fn open(interface: &str) -> std::io::Result<Self> {
+    pub(super) fn open(interface: &str) -> std::io::Result<Self> {
         Ok(Self {
             terminal: ratatui::try_init()?,
             view: View::new(interface),
@@ -87,7 +87,7 @@ impl Screen {
     }
 
     /// The keys pressed since the last call.
-    pub fn asked(&mut self) -> std::io::Result<Asked> {
+    pub(super) fn asked(&mut self) -> std::io::Result<Asked> {
         let mut asked = Asked::Nothing;
         while event::poll(Duration::ZERO)? {
             asked = match event::read()? {
@@ -106,7 +106,7 @@ impl Screen {
     }
 
     /// Draws everything anew.
-    pub fn draw(
+    pub(super) fn draw(
         &mut self,
         totals: &Totals,
         recent: &Recent,

@@ -7,13 +7,13 @@ use super::super::totals::quantile_of;
 use super::digits::{decimal, micros};
 use super::{Form, Line, PERCENTILES, Style};
 
-pub struct Csv<W: Write> {
+pub(super) struct Csv<W: Write> {
     out: BufWriter<W>,
     header_written: bool,
 }
 
 impl<W: Write> Csv<W> {
-    pub fn new(out: W) -> Self {
+    pub(super) fn new(out: W) -> Self {
         Self {
             out: BufWriter::with_capacity(64 << 10, out),
             header_written: false,

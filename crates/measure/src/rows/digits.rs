@@ -6,12 +6,12 @@ use std::io::{self, Write};
 use std::net::IpAddr;
 
 /// Writes a decimal number.
-pub fn decimal(out: &mut impl Write, number: impl Into<u64>) -> io::Result<()> {
+pub(crate) fn decimal(out: &mut impl Write, number: impl Into<u64>) -> io::Result<()> {
     out.write_all(itoa::Buffer::new().format(number.into()).as_bytes())
 }
 
 /// Writes nanoseconds as microseconds with three decimal places.
-pub fn micros(out: &mut impl Write, ns: f64) -> io::Result<()> {
+pub(crate) fn micros(out: &mut impl Write, ns: f64) -> io::Result<()> {
     let ns = ns.round() as u64;
     let part = |scale| b'0' + (ns / scale % 10) as u8;
     decimal(out, ns / 1000)?;
@@ -19,7 +19,7 @@ pub fn micros(out: &mut impl Write, ns: f64) -> io::Result<()> {
 }
 
 /// Writes an address.
-pub fn address(out: &mut impl Write, address: IpAddr) -> io::Result<()> {
+pub(crate) fn address(out: &mut impl Write, address: IpAddr) -> io::Result<()> {
     let IpAddr::V4(address) = address else {
         return write!(out, "{address}");
     };

@@ -17,13 +17,13 @@ use super::{Form, Label, Line, Style};
 /// Three digits keep what our own buckets tell (within 0.4 %).
 const DIGITS: u8 = 3;
 
-pub struct Hdr<W: Write> {
+pub(super) struct Hdr<W: Write> {
     out: BufWriter<W>,
     serializer: V2DeflateSerializer,
 }
 
 impl<W: Write> Hdr<W> {
-    pub fn new(out: W, style: &Style) -> io::Result<Self> {
+    pub(super) fn new(out: W, style: &Style) -> io::Result<Self> {
         let mut out = BufWriter::with_capacity(64 << 10, out);
         let mut serializer = V2DeflateSerializer::new();
         let mut head = IntervalLogWriterBuilder::new();

@@ -11,7 +11,7 @@ use super::super::group::Name;
 use super::super::totals::quantile_of;
 use super::{Form, Line, PERCENTILES, Style};
 
-pub struct Json<W: Write> {
+pub(super) struct Json<W: Write> {
     out: BufWriter<W>,
 }
 
@@ -36,7 +36,7 @@ struct Object {
 }
 
 impl<W: Write> Json<W> {
-    pub fn new(out: W) -> Self {
+    pub(super) fn new(out: W) -> Self {
         Self {
             out: BufWriter::with_capacity(64 << 10, out),
         }

@@ -255,4 +255,4 @@ fn whatever_is_sent_has_the_frames_bytes() {
 /// What UDP's length field can say over IPv4.
 const MESSAGE_MAX: usize = 65_507;
 /// The longest frame.
-const FRAME: usize = causeway_io::tunnel::FRAME_MAX;
+const FRAME: usize = causeway_netio::tunnel::FRAME_MAX;

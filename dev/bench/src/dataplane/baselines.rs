@@ -4,7 +4,7 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
-use causeway_io::abi::{Ctl, Plain as _, Verdict};
+use causeway_dataplane::abi::{Ctl, Plain as _, Verdict};
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore as _, MapFlags, OpenObject};
 

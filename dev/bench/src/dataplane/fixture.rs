@@ -8,12 +8,12 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use causeway_core::cookie::quic::Route;
 use causeway_core::cookie::{Epoch, Format, Keys, Mode};
-use causeway_io::abi::{
+use causeway_dataplane::abi::{
     COOKIE_QUIC, COOKIES_TCP, COOKIES_UDP, CookieFormat, CookieKeys, CookieSlot, Ctl, PacketsBytes,
     Plain, QuicLbConfig, REAL_PRESENT, Real, VIP_STATEFUL, Verdict, Vip, VipKey, addr_bytes,
 };
-use causeway_io::skel::lb::{LbSkel, LbSkelBuilder, OpenLbSkel};
-use causeway_io::{ConnLayout, ConnTable, flow_table};
+use causeway_dataplane::skel::lb::{LbSkel, LbSkelBuilder, OpenLbSkel};
+use causeway_dataplane::{ConnLayout, ConnTable, flow_table};
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 use libbpf_rs::{Map, MapCore, MapFlags, MapHandle, MapType, OpenObject};
 
@@ -45,7 +45,7 @@ impl<'o> Balancer<'o> {
         Self::start(storage, FLOWS, |_| Ok(()))
     }
 
-    /// With a flow table for so many IPv4 flows.
+    /// With a flow table for this many IPv4 flows.
     pub(super) fn with_table(
         storage: &'o mut MaybeUninit<OpenObject>,
         flows: u32,

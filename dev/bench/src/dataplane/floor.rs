@@ -3,7 +3,7 @@
 
 use std::mem::MaybeUninit;
 
-use causeway_io::RunTimes;
+use causeway_dataplane::RunTimes;
 
 use super::instrument::Instrument;
 use super::{BenchError, alone};

@@ -6,7 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use causeway_core::cookie::{Epoch, Format, Key, Mode, Tuple, encode};
-use causeway_io::{Interface, Link, XdpMode};
+use causeway_dataplane::{Link, XdpMode};
+use causeway_netio::Interface;
 use causeway_quic_lb::{Algorithm, Codec, Config};
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore as _, MapFlags, OpenObject, ProgramInput};

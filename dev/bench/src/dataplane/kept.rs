@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a flow table that is made for so many flows holds them.
+//! Whether a flow table holds as many flows as it is made for.
 
 use std::mem::MaybeUninit;
 
-use causeway_io::abi::Verdict;
+use causeway_dataplane::abi::Verdict;
 
 use super::fixture::{Balancer, Counter as _};
 use super::instrument::Instrument;

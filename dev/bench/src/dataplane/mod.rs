@@ -18,7 +18,7 @@ mod picks;
 
 use std::mem::MaybeUninit;
 
-use causeway_io::abi::{REAL_GUE, Verdict};
+use causeway_dataplane::abi::{REAL_GUE, Verdict};
 use libbpf_rs::OpenObject;
 use nix::sched::{CloneFlags, unshare};
 use thiserror::Error;
@@ -48,7 +48,7 @@ pub enum BenchError {
     #[error("setting up the benchmark: {cause}")]
     Attach {
         /// Why not.
-        cause: causeway_io::Error,
+        cause: causeway_dataplane::Error,
     },
     /// The balancer's object has changed under the benchmark.
     #[error("lb.bpf.o has no map {0}")]
@@ -60,7 +60,7 @@ pub enum BenchError {
     #[error("keeping slots of connections: {cause}")]
     ConnSlots {
         /// Why not.
-        cause: causeway_io::Error,
+        cause: causeway_dataplane::Error,
     },
     /// Packets took another way than the case measures.
     #[error("{case} at {flows} flows: {counted} of {shots} packets were {verdict}")]
@@ -80,7 +80,7 @@ pub enum BenchError {
 
 /// How much to measure.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct BenchPlan {
     /// Numbers of flows, each up to 1,000,000.
     pub flows: Vec<u32>,
     /// Rounds for each number of flows.
@@ -91,7 +91,7 @@ pub struct Plan {
     pub batch: u32,
 }
 
-impl Plan {
+impl BenchPlan {
     /// What is quoted: about a minute.
     pub fn full() -> Self {
         Self {
@@ -198,7 +198,7 @@ impl<'a> Case<'a> {
     fn round(
         &mut self,
         instrument: &mut Instrument<'_>,
-        plan: &Plan,
+        plan: &BenchPlan,
         flows: u32,
     ) -> Result<(), BenchError> {
         let before = self.counted()?;
@@ -247,7 +247,7 @@ impl<'a> Case<'a> {
 }
 
 /// Runs the plan; `progress` hears of each number of flows before it is measured.
-pub fn run(plan: &Plan, progress: impl FnMut(u32) + Send) -> Result<Vec<Row>, BenchError> {
+pub fn run(plan: &BenchPlan, progress: impl FnMut(u32) + Send) -> Result<Vec<Row>, BenchError> {
     let mut progress = progress;
     alone(|| {
         let mut rows = Vec::new();
@@ -272,7 +272,7 @@ fn alone<T: Send>(work: impl FnOnce() -> Result<T, BenchError> + Send) -> Result
 }
 
 /// All cases at one number of flows.
-fn run_level(plan: &Plan, flows: u32) -> Result<Vec<Row>, BenchError> {
+fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
     let mut storage: [MaybeUninit<OpenObject>; 12] = [const { MaybeUninit::uninit() }; 12];
     let [
         instrument,

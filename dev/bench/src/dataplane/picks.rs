@@ -4,15 +4,17 @@
 
 use std::mem::MaybeUninit;
 
-use causeway_io::abi::{PICK_HASH, PICK_TURN, PICK_TWO, VIP_COUNT_LOAD, VIP_FORGET, Verdict};
+use causeway_dataplane::abi::{
+    PICK_HASH, PICK_TURN, PICK_TWO, VIP_COUNT_LOAD, VIP_FORGET, Verdict,
+};
 use libbpf_rs::OpenObject;
 
 use super::fixture::Balancer;
 use super::instrument::{Instrument, shuffled};
-use super::{BenchError, Case, Plan, Row, Shot, row};
+use super::{BenchError, BenchPlan, Case, Row, Shot, row};
 
 /// The cases, at one number of clients.
-pub(super) fn run(plan: &Plan, flows: u32) -> Result<Vec<Row>, BenchError> {
+pub(super) fn run(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
     let mut storage: [MaybeUninit<OpenObject>; 4] = [const { MaybeUninit::uninit() }; 4];
     let [instrument, hash, turn, two] = &mut storage;
     let mut instrument = Instrument::load(instrument)?;

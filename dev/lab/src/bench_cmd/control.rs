@@ -12,7 +12,7 @@ use causeway_api::Moment;
 use causeway_balancer::Config;
 use causeway_balancer::engine::Engine;
 use causeway_balancer::kernel::KernelPlane;
-use causeway_io::{RealId, RealStats};
+use causeway_dataplane::{RealId, RealStats};
 use causeway_report::table::Table;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -24,11 +24,11 @@ use serde::Serialize;
 /// Requests of a real in an interval, and their mean latency.
 const REQUESTS: u64 = 20;
 const LATENCY_NS: f64 = 5e6;
-/// Of the reals with trouble, one in so many is ten times slower for a second.
+/// One in this many reals is ten times slower for a second.
 const TROUBLED: usize = 20;
 
 #[derive(Debug, clap::Args)]
-pub struct ControlArgs {
+pub struct ControlBenchArgs {
     /// Reals in all
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=4000))]
     reals: u32,
@@ -55,7 +55,7 @@ struct Row {
     slots_written_per_s: f64,
 }
 
-impl ControlArgs {
+impl ControlBenchArgs {
     pub fn run(self) -> Result<()> {
         ensure!(
             self.reals >= self.vips,

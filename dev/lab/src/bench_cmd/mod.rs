@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use causeway_bench::dataplane::{Plan, Row, run};
+use causeway_bench::dataplane::{BenchPlan, Row, run};
 use causeway_report::table::Table;
 use clap::Subcommand;
 use serde::Serialize;
 
 /// Arguments of `causeway-lab bench`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct BenchArgs {
     #[command(subcommand)]
     command: BenchCommand,
 }
@@ -26,7 +26,7 @@ enum BenchCommand {
     /// Time of one packet in the balancer, and in programs that do less; needs root
     Dataplane(DataplaneArgs),
     /// CPU time of the latency controller and what it writes, on real maps; needs root
-    Control(control::ControlArgs),
+    Control(control::ControlBenchArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -35,7 +35,7 @@ struct DataplaneArgs {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Numbers of flows
-    #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = Plan::full().flows,
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = BenchPlan::full().flows,
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     flows: Vec<u32>,
     /// Measure little: to see that it runs, not for figures
@@ -69,7 +69,7 @@ impl From<&Row> for JsonRow {
     }
 }
 
-impl Args {
+impl BenchArgs {
     /// Runs the command.
     pub fn run(self) -> Result<ExitCode> {
         match self.command {
@@ -83,10 +83,10 @@ impl Args {
 impl DataplaneArgs {
     fn run(self) -> Result<()> {
         let plan = match self.tiny {
-            true => Plan::tiny(),
-            false => Plan {
+            true => BenchPlan::tiny(),
+            false => BenchPlan {
                 flows: self.flows,
-                ..Plan::full()
+                ..BenchPlan::full()
             },
         };
         let rows = run(&plan, |flows| eprintln!("measuring with {flows} flows"))?;

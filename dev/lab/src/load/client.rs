@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use rand::Rng;
 
 use super::http::Response as HttpResponse;
-use super::log::{Connection, Fault, Log, Response};
+use super::log::{Fault, Log, LoggedConnection, LoggedResponse};
 use super::page::{self, PageRun};
 use super::poll::{Interest, Poll};
 use super::slot::{Open, Outstanding, Slot};
@@ -209,7 +209,7 @@ impl Client<'_> {
             && let Some((object, wanted, ready_ns)) = run.take_ready()
         {
             let (id, parent) = run.ids(object);
-            let response = Response {
+            let response = LoggedResponse {
                 connection: open.number as u32,
                 page: run.number,
                 id,
@@ -248,7 +248,7 @@ impl Client<'_> {
         let age_ns = slot.rng.random_range(max_age_ns / 2..=max_age_ns);
         let number = self.log.connections.len();
         let opened = begin_connect(self.config.target);
-        self.log.connections.push(Connection {
+        self.log.connections.push(LoggedConnection {
             proto: PROTO_TCP,
             slot: slot.number as u32,
             local: opened

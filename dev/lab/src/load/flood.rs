@@ -3,17 +3,17 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::AsRawFd as _;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::{JoinHandle, sleep};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, sendto, socket,
 };
 
+use crate::background::Background;
 use crate::netns::Netns;
 
 /// Where the SYNs claim to come from (RFC 2544's network for benchmarks), 2^17 hosts.
@@ -26,37 +26,23 @@ const TICK: Duration = Duration::from_millis(1);
 const BURST_MAX: u64 = 1000;
 
 /// A flood that is under way.
-pub struct Flood {
-    thread: JoinHandle<Result<()>>,
-    stop: Arc<AtomicBool>,
-    sent: Arc<AtomicU64>,
-}
+pub struct Flood(Background<u64>);
 
 impl Flood {
     /// Starts to send `rate` SYNs per second from `netns` to `target`.
     pub fn start(netns: &Netns, target: SocketAddrV4, rate: u64) -> Self {
-        let (stop, sent) = (
-            Arc::new(AtomicBool::new(false)),
-            Arc::new(AtomicU64::new(0)),
-        );
-        let thread = {
-            let (stop, sent) = (stop.clone(), sent.clone());
-            netns.thread(move || run(target, rate, &stop, &sent))
-        };
-        Self { thread, stop, sent }
+        Self(Background::spawn_in(netns, move |stop| {
+            run(target, rate, stop)
+        }))
     }
 
     /// Ends it; how many SYNs were sent.
     pub fn finish(self) -> Result<u64> {
-        self.stop.store(true, Ordering::Relaxed);
-        match self.thread.join() {
-            Ok(result) => result.map(|()| self.sent.load(Ordering::Relaxed)),
-            Err(_) => bail!("the flood's thread panicked"),
-        }
+        self.0.finish()
     }
 }
 
-fn run(target: SocketAddrV4, rate: u64, stop: &AtomicBool, sent: &AtomicU64) -> Result<()> {
+fn run(target: SocketAddrV4, rate: u64, stop: &AtomicBool) -> Result<u64> {
     let raw = socket(
         AddressFamily::Inet,
         SockType::Raw,
@@ -66,7 +52,7 @@ fn run(target: SocketAddrV4, rate: u64, stop: &AtomicBool, sent: &AtomicU64) -> 
     .context("opening a raw socket")?;
     let to = SockaddrIn::from(target);
     let start = Instant::now();
-    let mut count = 0;
+    let (mut count, mut sent) = (0, 0);
     while !stop.load(Ordering::Relaxed) {
         let due = (start.elapsed().as_secs_f64() * rate as f64) as u64;
         let burst = due.saturating_sub(count).min(BURST_MAX);
@@ -77,16 +63,16 @@ fn run(target: SocketAddrV4, rate: u64, stop: &AtomicBool, sent: &AtomicU64) -> 
                 &to,
                 MsgFlags::empty(),
             ) {
-                Ok(_) => sent.fetch_add(1, Ordering::Relaxed),
+                Ok(_) => sent += 1,
                 // The queue is full: that SYN is lost, as it would be on a wire.
-                Err(Errno::ENOBUFS | Errno::EAGAIN) => 0,
+                Err(Errno::ENOBUFS | Errno::EAGAIN) => {}
                 Err(error) => return Err(error).context("sending a SYN"),
             };
         }
         count = due.min(count + burst);
         sleep(TICK);
     }
-    Ok(())
+    Ok(sent)
 }
 
 /// SYN number `number`: another tuple each, with the options of a Linux client.

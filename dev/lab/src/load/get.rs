@@ -11,23 +11,23 @@ use tokio::time::timeout;
 
 use super::http::{Response, ResponseParser};
 use super::log::Fault;
-use super::socket::fault_of;
+use super::socket::{fault_of, reset_on_close};
 
 /// A connection to a service.
-pub struct Session {
+pub struct HttpSession {
     stream: TcpStream,
     parser: ResponseParser,
     buffer: Vec<u8>,
     /// The server that answered first: another one later is a fault.
     real: Option<String>,
     /// Longest wait for the next bytes.
-    patience: Duration,
+    timeout: Duration,
 }
 
-impl Session {
-    /// Connects; `patience` is the longest wait for this and for every next byte.
-    pub async fn open(target: SocketAddr, patience: Duration) -> Result<Self, Fault> {
-        let stream = match timeout(patience, TcpStream::connect(target)).await {
+impl HttpSession {
+    /// Connects; `wait` is the longest wait for this and for every next byte.
+    pub async fn open(target: SocketAddr, wait: Duration) -> Result<Self, Fault> {
+        let stream = match timeout(wait, TcpStream::connect(target)).await {
             Ok(connected) => connected.map_err(|error| fault_of(&error))?,
             Err(_) => return Err(Fault::ConnectTimeout),
         };
@@ -37,7 +37,7 @@ impl Session {
             parser: ResponseParser::default(),
             buffer: vec![0; 16 * 1024],
             real: None,
-            patience,
+            timeout: wait,
         })
     }
 
@@ -48,11 +48,25 @@ impl Session {
 
     /// Sends a request for `path` and waits for its whole answer.
     pub async fn get(&mut self, path: &str) -> Result<Response, Fault> {
-        let request = format!("GET {path} HTTP/1.1\r\nHost: causeway\r\n\r\n");
+        self.request(path, "").await
+    }
+
+    /// The same, and has the server close the connection then.
+    pub async fn get_last(&mut self, path: &str) -> Result<Response, Fault> {
+        self.request(path, "Connection: close\r\n").await
+    }
+
+    /// Has the connection end with a RST when it is dropped.
+    pub fn reset_on_close(&self) {
+        reset_on_close(&self.stream);
+    }
+
+    async fn request(&mut self, path: &str, fields: &str) -> Result<Response, Fault> {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: causeway\r\n{fields}\r\n");
         let sent = self.stream.write_all(request.as_bytes()).await;
         sent.map_err(|error| fault_of(&error))?;
         loop {
-            let read = timeout(self.patience, self.stream.read(&mut self.buffer)).await;
+            let read = timeout(self.timeout, self.stream.read(&mut self.buffer)).await;
             let count = match read {
                 Ok(Ok(0)) => return Err(Fault::ShortRead),
                 Ok(Ok(count)) => count,

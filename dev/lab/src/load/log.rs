@@ -54,7 +54,7 @@ impl Fault {
 
 /// One connection, from the call of connect(2) on.
 #[derive(Debug, Clone)]
-pub struct Connection {
+pub struct LoggedConnection {
     /// Number of the transport protocol: 6 or 17.
     pub proto: u8,
     /// Which user.
@@ -80,7 +80,7 @@ pub struct Connection {
 
 /// One response.
 #[derive(Debug, Clone, Copy)]
-pub struct Response {
+pub struct LoggedResponse {
     /// Index into [`Log::connections`].
     pub connection: u32,
     /// Number of the page within its slot.
@@ -104,7 +104,7 @@ pub struct Response {
     pub srtt_us: u32,
 }
 
-impl Response {
+impl LoggedResponse {
     /// From sending to the last byte.
     pub fn latency_ns(&self) -> u64 {
         self.last_ns - self.send_ns
@@ -126,9 +126,9 @@ pub struct Log {
     /// Servers by name, in order of appearance.
     pub reals: Vec<String>,
     /// All connections.
-    pub connections: Vec<Connection>,
+    pub connections: Vec<LoggedConnection>,
     /// All responses, by `last_ns` once the load has finished.
-    pub responses: Vec<Response>,
+    pub responses: Vec<LoggedResponse>,
     /// The generator's own cost.
     pub cost: Cost,
     /// When the load began and when pages stopped to begin.

@@ -21,7 +21,7 @@ pub(crate) mod poll;
 pub mod protocol;
 pub mod report;
 mod slot;
-mod socket;
+pub(crate) mod socket;
 pub mod wrk;
 
 use std::net::SocketAddr;
@@ -38,7 +38,7 @@ use crate::clock;
 use crate::netns::Netns;
 use log::Log;
 use page::PageShape;
-use protocol::Protocol;
+use protocol::AppProtocol;
 
 /// What to send, where, and for how long.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -46,7 +46,7 @@ pub struct LoadConfig {
     /// The VIP and port.
     pub target: SocketAddr,
     /// What is spoken.
-    pub protocol: Protocol,
+    pub protocol: AppProtocol,
     /// Same seed, same pages at the same nominal times.
     pub seed: u64,
     /// Pages begin for this long; answers still out are then waited for.
@@ -81,7 +81,7 @@ impl LoadConfig {
     pub fn new(target: SocketAddr, seed: u64) -> Self {
         Self {
             target,
-            protocol: Protocol::Http,
+            protocol: AppProtocol::Http,
             seed,
             duration_ms: 10_000,
             slots: 20,
@@ -147,7 +147,7 @@ impl Progress {
 
 /// A load that is under way.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningLoad {
     threads: Vec<JoinHandle<Result<Log>>>,
     progress: Arc<Progress>,
     start_ns: u64,
@@ -155,13 +155,13 @@ pub struct Running {
 }
 
 /// Starts the load over HTTP/1.1, slots dealt out over `clients` in turn.
-pub fn start(clients: &[Netns], config: &LoadConfig) -> Result<Running> {
+pub fn start(clients: &[Netns], config: &LoadConfig) -> Result<RunningLoad> {
     start_with(clients, config, client::run)
 }
 
 /// Starts a load whose slots `run` serves, on a thread in each of `clients`: it
 /// gets the configuration, its slots, the start and the live counts.
-pub(crate) fn start_with<F>(clients: &[Netns], config: &LoadConfig, run: F) -> Result<Running>
+pub(crate) fn start_with<F>(clients: &[Netns], config: &LoadConfig, run: F) -> Result<RunningLoad>
 where
     F: Fn(&LoadConfig, &[usize], u64, &Progress) -> Result<Log> + Clone + Send + 'static,
 {
@@ -181,7 +181,7 @@ where
         })
         .collect();
     let end_ns = start_ns + config.duration_ms * 1_000_000;
-    Ok(Running {
+    Ok(RunningLoad {
         threads,
         progress,
         start_ns,
@@ -189,7 +189,7 @@ where
     })
 }
 
-impl Running {
+impl RunningLoad {
     /// Live counts.
     pub fn progress(&self) -> &Progress {
         &self.progress

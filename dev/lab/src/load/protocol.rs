@@ -15,7 +15,7 @@ const MAX_LINE: usize = 512;
 /// A protocol of requests and responses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Protocol {
+pub enum AppProtocol {
     /// HTTP/1.1: `GET /r/SIZE/SERVICE_US`.
     #[default]
     Http,
@@ -25,7 +25,7 @@ pub enum Protocol {
     Redis,
 }
 
-impl Protocol {
+impl AppProtocol {
     /// Writes the request for an object.
     pub fn request(self, object: &Object, out: &mut Vec<u8>) {
         let (size, us) = (object.size, object.service_us);
@@ -106,7 +106,7 @@ enum Store {
 enum Line {
     /// Nothing: the response is complete.
     Done,
-    /// A value of so many bytes.
+    /// A value with this many bytes.
     Value(u64),
 }
 
@@ -213,7 +213,7 @@ impl LineParser {
 mod tests {
     use super::*;
 
-    fn sizes(protocol: Protocol, bytes: &[u8], pieces: usize) -> Vec<u64> {
+    fn sizes(protocol: AppProtocol, bytes: &[u8], pieces: usize) -> Vec<u64> {
         let mut parser = protocol.parser();
         let mut sizes = Vec::new();
         for piece in bytes.chunks(pieces) {
@@ -232,19 +232,19 @@ mod tests {
         let memcached = b"VALUE k512 0 3\r\nabc\r\nEND\r\nSTORED\r\nVALUE k5 0 0\r\n\r\nEND\r\n";
         let redis = b"$3\r\na\r\n\r\n+OK\r\n$0\r\n\r\n";
         for pieces in 1..=memcached.len() {
-            assert_eq!(sizes(Protocol::Memcached, memcached, pieces), [3, 0, 0]);
-            assert_eq!(sizes(Protocol::Redis, redis, pieces), [3, 0, 0]);
+            assert_eq!(sizes(AppProtocol::Memcached, memcached, pieces), [3, 0, 0]);
+            assert_eq!(sizes(AppProtocol::Redis, redis, pieces), [3, 0, 0]);
         }
     }
 
     #[test]
     fn errors_of_the_server_are_malformed() {
         for (protocol, bytes) in [
-            (Protocol::Memcached, &b"END\r\n"[..]),
-            (Protocol::Memcached, b"SERVER_ERROR out of memory\r\n"),
-            (Protocol::Redis, b"$-1\r\n"),
-            (Protocol::Redis, b"-ERR unknown\r\n"),
-            (Protocol::Redis, &[b'x'; 600]),
+            (AppProtocol::Memcached, &b"END\r\n"[..]),
+            (AppProtocol::Memcached, b"SERVER_ERROR out of memory\r\n"),
+            (AppProtocol::Redis, b"$-1\r\n"),
+            (AppProtocol::Redis, b"-ERR unknown\r\n"),
+            (AppProtocol::Redis, &[b'x'; 600]),
         ] {
             assert_eq!(protocol.parser().feed(&mut &*bytes), Err(Malformed));
         }

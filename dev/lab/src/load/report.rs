@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, HashMap};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use super::log::{Log, Response};
+use super::log::{Log, LoggedResponse};
 use crate::outcome::Second;
 
 /// Percentiles and counts over one window of sending times.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Summary {
+pub struct ClientSummary {
     /// Responses to requests sent in the window.
     pub requests: u64,
     /// Requests per second of the window.
@@ -75,7 +75,7 @@ fn histogram() -> Histogram<u64> {
 }
 
 /// Percentiles over requests sent from `from_ns` (inclusive) to `to_ns`.
-pub fn summary(log: &Log, from_ns: u64, to_ns: u64) -> Summary {
+pub fn summary(log: &Log, from_ns: u64, to_ns: u64) -> ClientSummary {
     let mut latency_us = histogram();
     let mut total_ns = 0;
     for r in log
@@ -88,7 +88,7 @@ pub fn summary(log: &Log, from_ns: u64, to_ns: u64) -> Summary {
     }
     let requests = latency_us.len();
     let ms = |quantile: f64| latency_us.value_at_quantile(quantile) as f64 / 1000.0;
-    Summary {
+    ClientSummary {
         requests,
         rps: requests as f64 * 1e9 / to_ns.saturating_sub(from_ns).max(1) as f64,
         mean_ms: total_ns as f64 / 1e6 / requests.max(1) as f64,
@@ -219,7 +219,7 @@ pub fn truth_in(log: &Log, epoch_of: impl Fn(u64) -> Option<u64>) -> Vec<EpochTr
 
 /// Per response that set off a request on its own connection: when the first of
 /// these was sent, and the response.
-pub fn triggered(log: &Log) -> Vec<(u64, &Response)> {
+pub fn triggered(log: &Log) -> Vec<(u64, &LoggedResponse)> {
     let mut first: HashMap<(u32, u32), u64> = HashMap::new();
     for r in &log.responses {
         if let Some(parent) = r.parent {
@@ -237,8 +237,8 @@ pub fn triggered(log: &Log) -> Vec<(u64, &Response)> {
 mod tests {
     use super::*;
 
-    fn response(id: u32, parent: Option<u32>, send_ns: u64, last_ns: u64) -> Response {
-        Response {
+    fn response(id: u32, parent: Option<u32>, send_ns: u64, last_ns: u64) -> LoggedResponse {
+        LoggedResponse {
             connection: 0,
             page: 0,
             id,

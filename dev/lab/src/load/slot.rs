@@ -8,7 +8,7 @@ use rand::Rng;
 use rand::rngs::StdRng;
 
 use super::LoadConfig;
-use super::log::Response;
+use super::log::LoggedResponse;
 use super::page::{self, PageRun};
 use super::protocol::Parser;
 
@@ -21,7 +21,7 @@ pub struct Outstanding {
     /// Body bytes that the answer must have.
     pub body: u64,
     /// Page and identifiers at the time of sending.
-    pub response: Response,
+    pub response: LoggedResponse,
 }
 
 pub struct Open {

@@ -3,11 +3,12 @@
 
 use std::io::{self, ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, connect, socket,
+    AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, connect, setsockopt, socket,
+    sockopt,
 };
 
 use super::log::Fault;
@@ -72,4 +73,14 @@ pub fn smoothed_rtt_us(stream: &TcpStream) -> u32 {
         )
     };
     if rc < 0 { 0 } else { info.tcpi_rtt }
+}
+
+/// Has a connection end with a RST when it is closed, as of a client that is gone.
+pub(crate) fn reset_on_close(stream: &impl AsFd) {
+    let at_once = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    // A socket that is closed already needs none.
+    let _ = setsockopt(stream, sockopt::Linger, &at_once);
 }

@@ -24,9 +24,9 @@ use super::nat::Nat;
 use super::socket::{fault_of, open_endpoint, wander};
 use super::{clock as precise, tls};
 use crate::clock;
-use crate::load::log::{Connection, Fault, Log, Response};
+use crate::load::log::{Fault, Log, LoggedConnection, LoggedResponse};
 use crate::load::page::{self, PageRun};
-use crate::load::{self, LoadConfig, Progress, Running};
+use crate::load::{self, LoadConfig, Progress, RunningLoad};
 use crate::netns::Netns;
 
 /// Random streams of a slot beside those of its pages.
@@ -45,13 +45,13 @@ pub struct Options {
     /// Each connection moves to another port of the client this often
     /// (connection migration: another connection id of the server's is used).
     pub migrate_ms: Option<u64>,
-    /// A NAT gives each connection another port this often, and nobody tells the
+    /// A NAT gives each connection another port this often, and does not tell the
     /// client: its connection ids stay.
     pub nat_ms: Option<u64>,
 }
 
 /// Starts the load, slots dealt out over `clients` in turn.
-pub fn start(clients: &[Netns], config: &LoadConfig, options: &Options) -> Result<Running> {
+pub fn start(clients: &[Netns], config: &LoadConfig, options: &Options) -> Result<RunningLoad> {
     let certificate = tls::identity()?.certificate.clone();
     let options = options.clone();
     load::start_with(clients, config, move |config, slots, start_ns, progress| {
@@ -127,7 +127,7 @@ fn client_config(
 /// An answered or failed request.
 struct Arrival {
     object: usize,
-    response: Response,
+    response: LoggedResponse,
     real: Result<String, Fault>,
 }
 
@@ -261,7 +261,7 @@ impl<'a> User<'a> {
             let (id, parent) = run.ids(object);
             // A page's first request waits for its connection.
             let connected_ns = self.world.log.borrow().connections[open.number].connected_ns;
-            let response = Response {
+            let response = LoggedResponse {
                 connection: open.number as u32,
                 page: run.number,
                 id,
@@ -333,7 +333,7 @@ impl<'a> User<'a> {
 
     fn log_connection(&self, target: SocketAddr, now: u64) -> usize {
         let mut log = self.world.log.borrow_mut();
-        log.connections.push(Connection {
+        log.connections.push(LoggedConnection {
             proto: PROTO_UDP,
             slot: self.slot as u32,
             local: target,
@@ -422,7 +422,7 @@ fn idle_fault(reason: &ConnectionError) -> Fault {
 async fn fetch(
     connection: quinn::Connection,
     mut sender: Sender,
-    (object, mut response): (usize, Response),
+    (object, mut response): (usize, LoggedResponse),
     service_us: u32,
     limit: Duration,
 ) -> Arrival {

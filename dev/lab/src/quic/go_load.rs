@@ -14,14 +14,14 @@ use super::{gotool, tls};
 use crate::clock;
 use crate::load::log::{self, Fault, Log};
 use crate::load::page::{self, Object};
-use crate::load::{self, LoadConfig, Progress, Running};
+use crate::load::{self, LoadConfig, Progress, RunningLoad};
 use crate::netns::Netns;
 use crate::role::Player;
 
 /// Random streams of a slot beside those of its pages.
 const STREAM_PHASE: u64 = 1 << 41;
 /// How long the log may take after the last page.
-const PATIENCE: Duration = Duration::from_secs(30);
+const END_TIMEOUT: Duration = Duration::from_secs(30);
 const PROTO_UDP: u8 = 17;
 
 #[derive(Serialize)]
@@ -91,7 +91,11 @@ struct Response {
 
 /// Starts the load, slots dealt out over `clients` in turn. Live counts stay at 0.
 /// With `migrate_ms` each connection moves to another port of the client that often.
-pub fn start(clients: &[Netns], config: &LoadConfig, migrate_ms: Option<u64>) -> Result<Running> {
+pub fn start(
+    clients: &[Netns],
+    config: &LoadConfig,
+    migrate_ms: Option<u64>,
+) -> Result<RunningLoad> {
     let certificate = tls::identity()?.certificate.display().to_string();
     let program = gotool::program()?;
     let namespaces: Vec<Netns> = clients.to_vec();
@@ -115,7 +119,7 @@ pub fn start(clients: &[Netns], config: &LoadConfig, migrate_ms: Option<u64>) ->
             let mut player =
                 Player::start(command, "quic-go load", &serde_json::to_string(&plan)?)?;
             let run = Duration::from_millis(config.duration_ms + config.timeout_ms);
-            let answer = player.answer(run + PATIENCE)?;
+            let answer = player.answer(run + END_TIMEOUT)?;
             take(
                 config.target,
                 serde_json::from_str(&answer).context("log of quic-go")?,
@@ -176,7 +180,7 @@ fn take(remote: SocketAddr, answer: Answer) -> Result<Log> {
     log.cost.cpu_ns = answer.cpu_ns;
     log.migrations = answer.migrations;
     for c in answer.connections.unwrap_or_default() {
-        log.connections.push(log::Connection {
+        log.connections.push(log::LoggedConnection {
             proto: PROTO_UDP,
             slot: c.slot,
             local: c.local,
@@ -198,7 +202,7 @@ fn take(remote: SocketAddr, answer: Answer) -> Result<Log> {
         if *connection.real.get_or_insert(real) != real {
             connection.fault = Some(Fault::WrongReal);
         }
-        log.responses.push(log::Response {
+        log.responses.push(log::LoggedResponse {
             connection: r.connection,
             page: r.page,
             id: r.id,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! HTTP/3 in the lab: servers, and clients that log what they felt.
+//! HTTP/3 in the lab: servers, and clients that log what they measured.
 //!
 //! A server answers `GET /r/SIZE/SERVICE_US` as nginx does in this lab
 //! ([`crate::nginx`]), over HTTP/3. There are two stacks: quinn with the h3 crate,
@@ -11,9 +11,9 @@
 
 pub mod client;
 pub mod clock;
-pub mod farm;
 mod go_load;
 mod gotool;
+pub mod modelled_servers;
 mod nat;
 pub mod serve;
 pub mod server;
@@ -23,7 +23,7 @@ pub mod tls;
 
 use anyhow::{Result, ensure};
 
-use crate::load::{LoadConfig, Running};
+use crate::load::{LoadConfig, RunningLoad};
 use crate::netns::Netns;
 pub use server::{Cid, Order, Server, ServerConfig, Stack};
 
@@ -37,7 +37,7 @@ pub fn load(
     clients: &[Netns],
     config: &LoadConfig,
     options: &client::Options,
-) -> Result<Running> {
+) -> Result<RunningLoad> {
     match stack {
         Stack::Quinn => client::start(clients, config, options),
         Stack::QuicGo => {

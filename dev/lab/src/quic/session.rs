@@ -32,11 +32,11 @@ pub enum Moves {
 
 /// What all connections of a thread share.
 #[derive(Clone)]
-pub struct Client {
+pub struct QuicClient {
     config: quinn::ClientConfig,
 }
 
-impl Client {
+impl QuicClient {
     /// A client that trusts the lab's servers. Connections may be silent for `idle`.
     pub fn new(idle: Duration) -> Result<Self> {
         let mut transport = TransportConfig::default();
@@ -49,24 +49,24 @@ impl Client {
 }
 
 /// A connection to a service. Dropped, it is closed.
-pub struct Session {
+pub struct QuicSession {
     connection: quinn::Connection,
     sender: Sender,
     nat: Option<AbortHandle>,
     /// The server that answered first: another one later is a fault.
     real: Option<String>,
     /// Longest wait for the next bytes.
-    patience: Duration,
+    timeout: Duration,
 }
 
-impl Session {
-    /// Connects; `patience` is the longest wait for this and for every next byte.
+impl QuicSession {
+    /// Connects; `wait` is the longest wait for this and for every next byte.
     /// `moved` is called whenever the client has another address. To be called in a
     /// `LocalSet`.
     pub async fn open(
-        client: &Client,
+        client: &QuicClient,
         target: SocketAddr,
-        patience: Duration,
+        wait: Duration,
         moves: Moves,
         moved: impl FnMut() + 'static,
     ) -> Result<Self, Fault> {
@@ -79,7 +79,7 @@ impl Session {
         };
         let to = nat.as_ref().map_or(target, |nat| nat.inside);
         let nat = nat.map(|nat| nat.task);
-        let opened = Self::connect(client, to, patience).await;
+        let opened = Self::connect(client, to, wait).await;
         let (endpoint, connection, sender) = opened.inspect_err(|_| abort(nat.as_ref()))?;
         if let (Moves::Migrates(every), Some(moved)) = (moves, moved) {
             let every_ms = every.as_millis() as u64;
@@ -90,20 +90,20 @@ impl Session {
             sender,
             nat,
             real: None,
-            patience,
+            timeout: wait,
         })
     }
 
     async fn connect(
-        client: &Client,
+        client: &QuicClient,
         to: SocketAddr,
-        patience: Duration,
+        wait: Duration,
     ) -> Result<(quinn::Endpoint, quinn::Connection, Sender), Fault> {
         let endpoint = open_endpoint(to).map_err(|_| Fault::SendFailed)?;
         let connecting = endpoint
             .connect_with(client.config.clone(), to, tls::SERVER_NAME)
             .map_err(|_| Fault::SendFailed)?;
-        let connection = match timeout(patience, connecting).await {
+        let connection = match timeout(wait, connecting).await {
             Ok(result) => result.map_err(|e| fault_of(&e, Fault::ConnectTimeout))?,
             Err(_) => return Err(Fault::ConnectTimeout),
         };
@@ -154,7 +154,7 @@ impl Session {
     }
 
     async fn in_time<T, E>(&self, next: impl Future<Output = Result<T, E>>) -> Result<T, Fault> {
-        match timeout(self.patience, next).await {
+        match timeout(self.timeout, next).await {
             Ok(result) => result.map_err(|_| self.fault()),
             Err(_) => Err(Fault::ResponseTimeout),
         }
@@ -173,7 +173,7 @@ fn abort(nat: Option<&AbortHandle>) {
     }
 }
 
-impl Drop for Session {
+impl Drop for QuicSession {
     fn drop(&mut self) {
         let code = h3::error::Code::H3_NO_ERROR.value() as u32;
         self.connection.close(code.into(), b"");

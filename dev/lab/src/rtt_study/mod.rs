@@ -14,12 +14,12 @@ use causeway_core::rtt::{Method, bucket_ms};
 use causeway_rtt::{ClientArgs, Outcome, PORT, kernel, measure};
 use causeway_service::stop;
 use clap::Parser as _;
-use judge::{Beyond, Interval, Lossy, Lost, Measured, Verdict, judge};
 use serde_json::{Value, json};
 
 use crate::cpu;
 use crate::path::{self, Path};
 use crate::sandbox::{self, Sandbox};
+use judge::{Beyond, Interval, Lossy, Lost, Measured, Verdict, judge};
 pub use output::{text, to_json};
 
 /// The write-up's intervals, ms; -1 is none.
@@ -165,7 +165,7 @@ impl StudyArgs {
                 "loss_pct": LOSS_PCT, "cpus": cpus,
                 "congestion": std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control")
                     .map_or(Value::Null, |name| json!(name.trim())),
-                "clock": causeway_io::rtt::clock::DESCRIPTION,
+                "clock": causeway_netio::rtt::clock::DESCRIPTION,
             }),
         }
     }

@@ -6,11 +6,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use causeway_api::agent::ClientTotals;
 use causeway_core::certes::{QueueingRule, Trial};
 use causeway_report::chart::{Chart, Scale, Series};
 use serde_json::{Value, json};
 
-use super::certes::{Net, Run, Running, Score, steady};
+use super::certes::{CertesRun, Net, RunningCertes, Score, steady};
 use super::{Context, Param, Scenario, param};
 
 /// Limits that both rules keep within.
@@ -111,8 +112,8 @@ impl Scenario for AcceptQueue {
 /// Two servers that meet the same arrivals, one under each rule.
 struct Pair {
     seed: u64,
-    by_clients: Running,
-    by_queueing: Running,
+    by_clients: RunningCertes,
+    by_queueing: RunningCertes,
     rule: QueueingRule,
     /// Connections completed and their SYN-to-END, seconds, when the rule was last asked.
     before: (f64, f64),
@@ -138,9 +139,9 @@ impl Pair {
     /// Applies the usual rule to its server, and notes both limits.
     fn step(&mut self, at_s: f64) -> Result<()> {
         let live = self.by_queueing.agent().clients()?;
-        let totals = &live["categories"][0]["totals"];
-        let of = |key: &str| totals[key].as_f64().unwrap_or(0.0);
-        let now = (of("completed"), of("server_s"));
+        let first = live.categories.first();
+        let totals = first.map_or_else(ClientTotals::default, |of| of.totals);
+        let now = (totals.completed as f64, totals.server_s);
         let limit = self.rule.step(Trial {
             completed: now.0 - self.before.0,
             served_s: now.1 - self.before.1,
@@ -151,7 +152,7 @@ impl Pair {
         let live = self.by_clients.agent().clients()?;
         self.limits.push(Limits {
             at_s,
-            by_clients: live["accept_queues"][0]["limit"].as_u64().unwrap_or(0) as u32,
+            by_clients: live.accept_queues.first().map_or(0, |of| of.limit),
             by_queueing: limit,
         });
         Ok(())
@@ -197,7 +198,7 @@ impl Outcome {
         })
     }
 
-    /// What clients felt and what the servers saw, second by second, and the limits.
+    /// Client latency and what the servers saw, second by second, and the limits.
     fn plot(&self) -> String {
         let of_limits = |of: fn(&Limits) -> u32| {
             let limits = self.limits.iter();
@@ -209,8 +210,8 @@ impl Outcome {
             (Scale::Linear, "seconds"),
             (Scale::FromZero, "seconds; limits: log2"),
             vec![
-                Series::new("clients, by clients", by_clients.felt.clone()),
-                Series::new("clients, by queueing", by_queueing.felt.clone()),
+                Series::new("clients, by clients", by_clients.client_latency.clone()),
+                Series::new("clients, by queueing", by_queueing.client_latency.clone()),
                 Series::new("server's view, by queueing", by_queueing.served.clone()),
                 Series::new("limit, by clients", of_limits(|of| of.by_clients)),
                 Series::new("limit, by queueing", of_limits(|of| of.by_queueing)),
@@ -233,8 +234,8 @@ fn start(
     agent: &str,
     length: Duration,
     seed: u64,
-) -> Result<Running> {
-    let base = Run {
+) -> Result<RunningCertes> {
+    let base = CertesRun {
         name,
         backlog: vec![BEGIN as i32],
         patience: vec![Duration::from_secs(context.param("patience_s")?)],
@@ -246,13 +247,13 @@ fn start(
     let (burst, between): (f64, f64) = (context.param("burst")?, context.param("between")?);
     let period: u64 = context.param("period_s")?;
     let run = match context.param::<String>("load")?.as_str() {
-        "bursts" => Run {
+        "bursts" => CertesRun {
             clients: 4000,
             on_off: Some((Duration::from_secs(4), Duration::from_secs(6))),
             arrivals: Some((burst * capacity, between * capacity)),
             ..base
         },
-        "paper" => Run {
+        "paper" => CertesRun {
             clients: 1000,
             workers: 64,
             round_trip_us: 152_000,
@@ -260,7 +261,7 @@ fn start(
         },
         other => bail!("the load is bursts or paper, not {other:?}"),
     };
-    let run = Run {
+    let run = CertesRun {
         agent: (
             agent.to_owned(),
             format!(

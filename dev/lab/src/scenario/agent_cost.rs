@@ -10,7 +10,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use causeway_bench::dataplane::statistics_floor;
-use causeway_io::{RunTime, RunTimes};
+use causeway_dataplane::{RunTime, RunTimes};
 use serde_json::{Value, json};
 
 use super::bench::{Bench, decapsulate, pin_dir};
@@ -20,6 +20,7 @@ use crate::agent::Agent;
 use crate::api;
 use crate::balancer::{Forwarding, Settings, Vip};
 use crate::load::wrk::{self, WrkReport};
+use crate::statistics::median;
 
 /// What an agent does for a server.
 #[derive(Clone, Copy, PartialEq)]
@@ -167,7 +168,7 @@ fn side(
 
     let (mut rates, mut plain_rates) = (Vec::new(), Vec::new());
     for round in 0..context.param::<usize>("rounds")? {
-        // Whoever is second finds the machine as the first has left it.
+        // The second run finds the machine as the first has left it: take turns.
         let order = [(&with, true), (&without, false)];
         for &(vip, has_agent) in order.iter().cycle().skip(round % 2).take(2) {
             let rate = load(vip)?.rps;
@@ -229,7 +230,7 @@ fn load(context: &Context, bench: &Bench, vip: &Vip) -> Result<WrkReport> {
     Ok(report)
 }
 
-/// Ids of the programs of those names that there are, which are nobody's here.
+/// Ids of loaded programs of these names, which are not this scenario's.
 fn programs_now(work: Work) -> Vec<u32> {
     let names = work.programs();
     let all = names.iter().flat_map(|&(_, name)| RunTimes::of(name));
@@ -283,11 +284,4 @@ fn program_costs(
         );
     }
     Ok(Value::Object(costs))
-}
-
-/// Of an odd number of values, the middle one; NaN of none.
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -4,11 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use causeway_io::{Decapsulator, DecapsulatorOptions, XdpMode};
+use causeway_dataplane::{Decapsulator, DecapsulatorOptions, XdpMode};
 
 use crate::agent::Agent;
 use crate::balancer::{Balancer, Forwarding, Protocol, Real, Settings, Vip};
-use crate::load::{self, LoadConfig, Running};
+use crate::load::{self, LoadConfig, RunningLoad};
 use crate::netns::Netns;
 use crate::nginx::Nginx;
 use crate::quic::{self, Order, Stack};
@@ -114,7 +114,7 @@ impl Bench {
     }
 
     /// Starts a load from all clients.
-    pub fn load(&self, config: &LoadConfig) -> Result<Running> {
+    pub fn load(&self, config: &LoadConfig) -> Result<RunningLoad> {
         load::start(&self.client_namespaces(), config)
     }
 
@@ -155,7 +155,7 @@ pub fn decapsulate(server: &topology::Node) -> Result<()> {
         interface: topology::DEVICE.to_owned(),
         pin_dir: pin_dir(server),
         xdp_mode: XdpMode::Auto,
-        gue_port: causeway_io::Gue::default().port,
+        gue_port: causeway_netio::Gue::default().port,
         cookies: None,
         token_sources: (None, None),
         inner_mtu: None,

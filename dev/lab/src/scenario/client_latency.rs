@@ -12,10 +12,11 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{Context, Param, Scenario, param};
+use crate::accept_queue_server::{AcceptQueueConfig, AcceptQueueServer};
 use crate::agent::Agent;
 use crate::api;
 use crate::balancer::{Balancer, Forwarding, Protocol, Real, Settings, Vip};
-use crate::crowd::{Crowd, CrowdConfig, Server, ServerConfig, Transaction};
+use crate::impatient_clients::{ImpatientClients, ImpatientClientsConfig, Transaction};
 use crate::topology::{Shape, Topology, vip4};
 
 const PORT: u16 = 80;
@@ -51,7 +52,7 @@ impl Scenario for ClientLatency {
         for source in ["response", "client"] {
             let row = run(context, source)?;
             context.say(format!(
-                "by {source}: clients felt {:.0} ms, the server that drops has {:.2} of the weight, responses of it take {:.0} ms",
+                "by {source}: client latency {:.0} ms, the server that drops has {:.2} of the weight, responses of it take {:.0} ms",
                 row.felt_ms, row.share, row.response_ms
             ));
             rows.push(row);
@@ -98,7 +99,7 @@ fn run(context: &Context, source: &'static str) -> Result<Row> {
     let mut agents = Vec::new();
     let mut servers = Vec::new();
     for (index, node) in topology.servers.iter().enumerate() {
-        servers.push(Server::start(
+        servers.push(AcceptQueueServer::start(
             &node.netns,
             server(vip, index, context.seed),
         )?);
@@ -134,18 +135,18 @@ fn run(context: &Context, source: &'static str) -> Result<Row> {
 
     let (warm_up_s, seconds): (u64, u64) = (context.param("warm_up_s")?, context.param("seconds")?);
     let rate: f64 = context.param("rate")?;
-    let crowd = CrowdConfig {
+    let clients = ImpatientClientsConfig {
         target: vip,
         clients: 4000,
         requests: 1,
-        patience: vec![Duration::from_secs(9)],
+        connect_timeouts: vec![Duration::from_secs(9)],
         on_off: None,
         arrivals: Some((rate, rate)),
         duration: Duration::from_secs(warm_up_s + seconds),
-        http: None,
+        service: Duration::ZERO,
         seed: context.seed,
     };
-    let crowd = Crowd::start(&topology.clients[0].netns, crowd);
+    let clients = ImpatientClients::start(&topology.clients[0].netns, clients);
     std::thread::sleep(Duration::from_secs(warm_up_s));
     // On the mean: where the server drops nothing for a while it gets weight back, until it
     // drops again.
@@ -159,7 +160,7 @@ fn run(context: &Context, source: &'static str) -> Result<Row> {
     }
     let share = shares / looks as f64;
     let fallbacks_at_end = fallbacks(&balancer)?;
-    let truth = crowd.finish()?;
+    let truth = clients.finish()?;
     drop(agents.pop());
     let fallbacks_without_agent = match source {
         "client" => wait_fallback(&balancer)?,
@@ -168,7 +169,7 @@ fn run(context: &Context, source: &'static str) -> Result<Row> {
     balancer.terminate()?;
     balancer.detach()?;
     drop(servers);
-    let (felt_ms, retried_pct) = felt(&truth, warm_up_s)?;
+    let (felt_ms, retried_pct) = client_latency(&truth, warm_up_s)?;
     Ok(Row {
         name: source,
         felt_ms,
@@ -182,12 +183,12 @@ fn run(context: &Context, source: &'static str) -> Result<Row> {
 
 /// The first is fast and has room for three connections, the others are slower and have
 /// room for all.
-fn server(vip: SocketAddrV4, index: usize, seed: u64) -> ServerConfig {
+fn server(vip: SocketAddrV4, index: usize, seed: u64) -> AcceptQueueConfig {
     let (workers, service_ms, backlog) = match index {
         0 => (2, 10, 0),
         _ => (64, 40, 1024),
     };
-    ServerConfig {
+    AcceptQueueConfig {
         address: vip,
         workers,
         service: Duration::from_millis(service_ms),
@@ -199,21 +200,18 @@ fn server(vip: SocketAddrV4, index: usize, seed: u64) -> ServerConfig {
 
 /// Weight of the first real as a share of all, and its response latency.
 fn first(balancer: &Balancer) -> Result<(f64, f64)> {
-    let stats: Value = api::get(&balancer.socket(), "/v1/stats")?;
-    let reals = stats["vips"][0]["reals"].as_array().context("no reals")?;
-    let weight = |real: &Value| real["effective_weight"].as_f64().unwrap_or(0.0);
-    let all: f64 = reals.iter().map(weight).sum();
-    let latency_us = reals[0]["latency"]["mean_us"].as_f64();
-    Ok((
-        weight(&reals[0]) / all,
-        latency_us.unwrap_or(f64::NAN) / 1e3,
-    ))
+    let stats = api::stats(&balancer.socket())?;
+    let reals = stats.vips.first().map_or(&[][..], |vip| &vip.reals);
+    let first = reals.first().context("no reals")?;
+    let all: f64 = reals.iter().map(|real| real.effective_weight).sum();
+    let latency_us = first.latency.mean_us.unwrap_or(f64::NAN);
+    Ok((first.effective_weight / all, latency_us / 1e3))
 }
 
 fn fallbacks(balancer: &Balancer) -> Result<u64> {
-    let stats: Value = api::get(&balancer.socket(), "/v1/stats")?;
-    let count = stats["vips"][0]["latency_fallbacks"].as_u64();
-    count.context("no count of fallbacks")
+    let stats = api::stats(&balancer.socket())?;
+    let vip = stats.vips.first().context("no VIP")?;
+    Ok(vip.latency_fallbacks)
 }
 
 /// Waits until the balancer goes by responses again; intervals that did.
@@ -235,7 +233,7 @@ fn wait_fallback(balancer: &Balancer) -> Result<u64> {
 
 /// Mean response time of what ended after the warm-up, milliseconds; percent that took
 /// longer than the first retry.
-fn felt(truth: &[Transaction], warm_up_s: u64) -> Result<(f64, f64)> {
+fn client_latency(truth: &[Transaction], warm_up_s: u64) -> Result<(f64, f64)> {
     let begun = truth.iter().map(|of| of.begin_ns).min();
     let from_ns = begun.context("no client began")? + warm_up_s * 1_000_000_000;
     let took_s = truth.iter().filter(|of| of.end_ns >= from_ns);

@@ -10,16 +10,17 @@ use serde_json::Value;
 
 use super::bench::Bench;
 use super::{Context, Param, Scenario, param};
-use crate::api::{self, History};
+use crate::api;
 use crate::balancer::{Forwarding, Settings};
 use crate::cgroup::Cgroup;
 use crate::cpu::CpuMeter;
 use crate::load::log::Log;
-use crate::load::{LoadConfig, Running, report};
+use crate::load::{LoadConfig, RunningLoad, report};
 use crate::nginx::Nginx;
 use crate::outcome::{Conditions, Outcome, Run};
 use crate::sandbox::Sandbox;
 use crate::{clock, series};
+use causeway_api::balancer::History;
 
 /// Period of a CPU quota; long periods would make the server stand still.
 const QUOTA_PERIOD: Duration = Duration::from_millis(10);
@@ -176,7 +177,7 @@ fn watch(
     bench: &Bench,
     config: &Config,
     scheduler: &str,
-    running: &Running,
+    running: &RunningLoad,
     slow: &Nginx,
     progress: &dyn Fn(&Live),
 ) -> Result<Option<Cgroup>> {

@@ -4,7 +4,7 @@
 //!
 //! Every request is a connection of its own and comes by chance (Poisson), whatever
 //! the servers do. A server works on one request at a time; the work is modelled, not
-//! burnt (see [`crate::farm`]), so that this machine's few cores are not what is
+//! burnt (see [`crate::modelled_servers`]), so that this machine's few cores are not what is
 //! measured. Work is the same for all (`uniform`), or a tenth of the requests take
 //! 500 ms and the others half a millisecond (`bimodal`). Both come to the same load.
 
@@ -25,8 +25,8 @@ use super::bench::{self, PORT};
 use super::{Context, Param, Scenario, param};
 use crate::balancer::{Balancer, Forwarding, Protocol, Real, Settings, Vip};
 use crate::cpu::CpuMeter;
-use crate::farm::{self, Farm};
-use crate::load::get::Session;
+use crate::load::get::HttpSession;
+use crate::modelled_servers::{self, ModelledServers};
 use crate::topology::{self, Shape, Topology};
 
 pub struct Fct;
@@ -38,7 +38,7 @@ const LONG: Duration = Duration::from_millis(500);
 const SHORT: Duration = Duration::from_micros(500);
 const LONG_SHARE: f64 = 0.1;
 /// A queue that takes longer is not one to measure.
-const PATIENCE: Duration = Duration::from_secs(30);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two looks at what the servers are doing.
 const SAMPLE: Duration = Duration::from_millis(50);
 /// Namespaces of clients: one has some 28,000 ports, each of use once a minute.
@@ -72,7 +72,7 @@ impl Scenario for Fct {
 
     fn run(&self, context: &Context) -> Result<Value> {
         let plan = Plan::read(context)?;
-        farm::check_limits(16_384)?;
+        modelled_servers::raise_fd_limit(16_384)?;
         let most = plan.servers.iter().copied().max().unwrap_or(0);
         let shape = Shape {
             clients: CLIENTS,
@@ -80,7 +80,7 @@ impl Scenario for Fct {
         };
         let topology = Topology::build(context.sandbox, shape)?;
         topology.servers.iter().try_for_each(bench::decapsulate)?;
-        let farm = Farm::start(&topology.servers, PORT)?;
+        let pool = ModelledServers::start(&topology.servers, PORT)?;
         let mut runs = Vec::new();
         for &servers in &plan.servers {
             let settings = settings(&topology, servers);
@@ -89,7 +89,7 @@ impl Scenario for Fct {
                 for scheduler in &plan.schedulers {
                     // Changed while it runs, as an operator would.
                     balancer.cli(&["vip", "set", "web", "--scheduler", scheduler])?;
-                    let run = one(&plan, &topology, &farm, *workload, scheduler, servers)?;
+                    let run = one(&plan, &topology, &pool, *workload, scheduler, servers)?;
                     context.say(format!(
                         "{servers} servers, {:<8} {scheduler:<13} p50 {:7.1} ms  p99 {:7.1} ms  variance {:6.2}",
                         workload.name(), run.p50_ms, run.p99_ms, run.load_variance
@@ -221,7 +221,7 @@ fn settings(topology: &Topology, servers: usize) -> Settings {
 fn one(
     plan: &Plan,
     topology: &Topology,
-    farm: &Farm,
+    pool: &ModelledServers,
     workload: Workload,
     scheduler: &str,
     servers: usize,
@@ -254,7 +254,7 @@ fn one(
     while start.elapsed() < lasts {
         std::thread::sleep(SAMPLE);
         if start.elapsed() >= plan.warm_up {
-            let gauges = farm.gauges().iter().take(servers);
+            let gauges = pool.gauges().iter().take(servers);
             let loads: Vec<f64> = gauges.map(|gauge| f64::from(gauge.in_flight())).collect();
             variances.push(variance(&loads));
         }
@@ -331,13 +331,18 @@ impl Source {
             if at >= self.lasts {
                 break;
             }
-            let path = farm::queued(SIZE, self.workload.draw(&mut rng));
+            let path = modelled_servers::queued(SIZE, self.workload.draw(&mut rng));
             sleep_until(start + at).await;
             let counts = at >= self.warm_up;
             let (target, times) = (self.target, Arc::clone(&times));
             requests.spawn(async move {
                 let begin = Instant::now();
-                let answer = async { Session::open(target, PATIENCE).await?.get(&path).await };
+                let answer = async {
+                    HttpSession::open(target, RESPONSE_TIMEOUT)
+                        .await?
+                        .get(&path)
+                        .await
+                };
                 let answered = answer.await.is_ok();
                 let mut times = times.lock().unwrap_or_else(PoisonError::into_inner);
                 match answered {

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use causeway_io::Decapsulator;
+use causeway_dataplane::Decapsulator;
 use serde_json::{Value, json};
 
 use super::bench::{self, Bench, PORT};
@@ -62,7 +62,7 @@ impl Scenario for Health {
         let watch = Watch {
             context,
             balancer: &balancer,
-            patience: Duration::from_millis(interval_ms * 20 + 2000),
+            timeout: Duration::from_millis(interval_ms * 20 + 2000),
         };
         watch.until("all are up", ["up"; SERVERS], true)?;
 
@@ -117,7 +117,7 @@ impl Scenario for Health {
         balancer.terminate()?;
         balancer.detach()?;
         Ok(json!({
-            "reasons": reasons, "clients": clients, "verdicts": stats.verdicts(),
+            "reasons": reasons, "clients": clients, "verdicts": api::occurred(&stats.verdicts),
         }))
     }
 }
@@ -125,7 +125,7 @@ impl Scenario for Health {
 struct Watch<'a> {
     context: &'a Context,
     balancer: &'a Balancer,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Watch<'_> {
@@ -134,7 +134,7 @@ impl Watch<'_> {
     fn until(&self, what: &str, states: [&str; SERVERS], ready: bool) -> Result<Vec<String>> {
         let start = Instant::now();
         let mut seen = String::new();
-        while start.elapsed() < self.patience {
+        while start.elapsed() < self.timeout {
             let stats = api::stats(&self.balancer.socket())?;
             let vip = stats.vips.first().context("no VIP")?;
             let health: Vec<_> = vip.reals.iter().filter_map(|r| r.health.clone()).collect();

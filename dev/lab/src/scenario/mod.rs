@@ -105,7 +105,7 @@ impl Context {
             .with_context(|| format!("{name} = {text:?} cannot be read"))
     }
 
-    /// Tells whoever watches what is going on.
+    /// Prints progress.
     pub fn say(&self, message: impl AsRef<str>) {
         (self.progress)(message.as_ref());
     }

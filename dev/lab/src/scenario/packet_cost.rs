@@ -5,7 +5,7 @@
 //! and the cache holds what else the machine does.
 
 use anyhow::{Context as _, Result, ensure};
-use causeway_io::{RunTime, RunTimes};
+use causeway_dataplane::{RunTime, RunTimes};
 use serde_json::{Value, json};
 
 use super::bench::Bench;
@@ -61,7 +61,7 @@ fn run_once(context: &Context, bench: &Bench, measure: bool) -> Result<Value> {
     let own = |p: &RunTime| !others.contains(&p.program);
     let before = programs().find(own);
     let before = before.context("the balancer's program is not loaded")?;
-    let counted = api::stats(&balancer.socket())?.packets();
+    let counted = api::packets(&api::stats(&balancer.socket())?.verdicts);
     let load = LoadConfig {
         duration_ms: context.param::<u64>("seconds")? * 1000,
         slots: context.param("slots")?,
@@ -72,7 +72,7 @@ fn run_once(context: &Context, bench: &Bench, measure: bool) -> Result<Value> {
     let after = programs().find(|p| p.program == before.program);
     let after = after.context("the balancer's program went away")?;
     let stats = api::stats(&balancer.socket())?;
-    let counted = stats.packets() - counted;
+    let counted = api::packets(&stats.verdicts) - counted;
     let samples = api::history(&balancer.socket())?.series.into_iter();
     let samples: f64 = samples.flat_map(|s| s.epochs).map(|e| e.samples).sum();
     balancer.terminate()?;

@@ -16,7 +16,7 @@ use super::{Context, Param, Scenario, param};
 use crate::api;
 use crate::balancer::{Balancer, Forwarding, Settings, Vip};
 use crate::load::log::Log;
-use crate::load::{LoadConfig, Running, report};
+use crate::load::{LoadConfig, RunningLoad, report};
 use crate::quic::client::Options;
 use crate::quic::{self, Cid, Server, ServerConfig, Stack};
 use crate::scenario::bench::QUIC_PORT;
@@ -257,7 +257,7 @@ impl World<'_> {
 
     /// Clients of both stacks that migrate, and clients behind NATs; half of each by
     /// IPv6. Kinds have names.
-    fn loads(&self, length: Duration) -> Result<Vec<(String, Running)>> {
+    fn loads(&self, length: Duration) -> Result<Vec<(String, RunningLoad)>> {
         let namespaces = self.bench.client_namespaces();
         let kinds = [
             ("quinn that migrates", Stack::Quinn, Some(700), None),
@@ -289,7 +289,12 @@ impl World<'_> {
         Ok(loads)
     }
 
-    fn report(&self, name: &str, log: &Log, stats: &api::Stats) -> Result<Value> {
+    fn report(
+        &self,
+        name: &str,
+        log: &Log,
+        stats: &causeway_api::balancer::Stats,
+    ) -> Result<Value> {
         let clients = report::summary(log, log.start_ns, log.end_ns);
         let lost: u64 = log.connections.iter().map(|c| u64::from(c.lost)).sum();
         self.context.say(format!(
@@ -314,7 +319,7 @@ impl World<'_> {
             "requests": clients.requests, "broken_requests": lost,
             "client_moves": log.migrations, "faults": clients.faults,
             "p50_ms": clients.p50_ms, "p99_ms": clients.p99_ms,
-            "verdicts": stats.verdicts(),
+            "verdicts": api::occurred(&stats.verdicts),
             "cookie_results": results,
         }))
     }

@@ -57,7 +57,7 @@ impl Scenario for QuicSmoke {
         let stats = api::stats(&balancer.socket())?;
         balancer.terminate()?;
         balancer.detach()?;
-        Ok(json!({ "loads": cases, "verdicts": stats.verdicts() }))
+        Ok(json!({ "loads": cases, "verdicts": api::occurred(&stats.verdicts) }))
     }
 }
 

@@ -99,7 +99,7 @@ impl Scenario for Replace {
             .count();
         ensure!(kept > 0, "the drained server's connections did not go on");
         Ok(json!({
-            "clients": clients, "verdicts": stats.verdicts(),
+            "clients": clients, "verdicts": api::occurred(&stats.verdicts),
             "connections_to_added": fourth, "requests_kept_on_drained": kept,
             "added_at_s": since(&log, added_ns), "drained_at_s": since(&log, drained_ns),
             "removed_at_s": since(&log, removed_ns),

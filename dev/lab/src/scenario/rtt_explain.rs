@@ -2,7 +2,7 @@
 //! `causeway rtt --explain` on paths made for it: each has one fault, and the
 //! verdict must name that one and no other.
 
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{Context, Param, Scenario, param};
+use crate::background::KilledOnDrop;
 use crate::path::{PORT, Path};
 
 pub struct RttExplain;
@@ -217,7 +218,7 @@ fn limit_icmp(path: &Path, limited: bool) -> Result<()> {
 
 /// Uploads through a bottleneck; dropped, both end.
 struct Bulk<'a> {
-    client: Child,
+    _client: KilledOnDrop,
     path: &'a Path,
 }
 
@@ -236,16 +237,16 @@ fn bulk<'a>(context: &Context, path: &'a Path, options: &[&str], seconds: f64) -
         .stdout(Stdio::null())
         .spawn()
         .context("cannot start the bulk transfer")?;
-    let bulk = Bulk { client, path };
+    let bulk = Bulk {
+        _client: KilledOnDrop(client),
+        path,
+    };
     sleep(Duration::from_secs(1));
     Ok(bulk)
 }
 
 impl Drop for Bulk<'_> {
     fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing to do.
-        let _ = self.client.kill();
-        let _ = self.client.wait();
         if let Err(error) = self.path.unthrottle() {
             tracing::warn!("{error:#}");
         }

@@ -23,7 +23,7 @@ mod figures;
 mod programs;
 
 use anyhow::{Context as _, Result, ensure};
-use causeway_io::rtt::sampler_cost;
+use causeway_dataplane::sampler_cost;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
@@ -32,8 +32,8 @@ use serde_json::{Value, json};
 use super::{Context, Param, Scenario, param};
 use crate::cpu::Awake;
 use crate::path::Path;
-use figures::{Run, compare};
-use programs::{Plan, Program, compile};
+use figures::{PeerRun, compare};
+use programs::{PeersPlan, Program, compile};
 
 pub struct RttPeers;
 
@@ -69,7 +69,7 @@ impl Scenario for RttPeers {
             "transport is tcp or udp"
         );
         let scratch = tempfile::tempdir().context("a directory for the client in C")?;
-        let plan = Plan {
+        let plan = PeersPlan {
             address: Path::address(false).to_string(),
             seconds: context.param("seconds")?,
             ping_pong: compile(scratch.path())?,
@@ -83,7 +83,7 @@ impl Scenario for RttPeers {
         let mut order: Vec<usize> = (0..programs.len()).collect();
         let mut random = StdRng::seed_from_u64(context.seed);
         for round in 0..rounds {
-            // Nobody always follows the same program.
+            // A random order: no program always follows the same one.
             order.shuffle(&mut random);
             for &index in &order {
                 runs[index].push(plan.run(programs[index], context, &path)?);
@@ -93,9 +93,9 @@ impl Scenario for RttPeers {
         drop(kept);
         let cost = sampler_cost(9, 1_000_000)?;
         let net_ns = cost.not_sampled_ns - cost.nothing_ns;
-        let ours = Run::median(&runs[0]);
+        let ours = PeerRun::median(&runs[0]);
         let again = programs.iter().position(|p| *p == Program::Again);
-        let both = Run::means(&runs[0], &runs[again.context("our second run")?]);
+        let both = PeerRun::means(&runs[0], &runs[again.context("our second run")?]);
         let mut result = json!({
             "awake": awake,
             "causeway": ours.json(),
@@ -115,15 +115,15 @@ impl Scenario for RttPeers {
             context.say(format!(
                 "{}: {}; ours {}",
                 program.name(),
-                Run::median(theirs).text(),
+                PeerRun::median(theirs).text(),
                 compared.text()
             ));
             result[program.name()] = json!({
-                "medians": Run::median(theirs).json(), "ours_against_it": compared.json(),
+                "medians": PeerRun::median(theirs).json(), "ours_against_it": compared.json(),
             });
         }
         for (program, runs) in programs.iter().zip(&runs) {
-            let runs: Vec<Value> = runs.iter().map(Run::json).collect();
+            let runs: Vec<Value> = runs.iter().map(PeerRun::json).collect();
             result["runs"][program.name()] = json!(runs);
         }
         Ok(result)

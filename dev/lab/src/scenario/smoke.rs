@@ -123,11 +123,11 @@ fn upload_beyond_mtu(context: &Context, bench: &Bench, mut settings: Settings) -
             .with_context(|| format!("upload beyond the MTU to {}", vip.address))?;
     }
     let stats = api::stats(&balancer.socket())?;
-    let answered = stats.verdict("too_big_answered");
-    let verdicts = stats.verdicts();
+    let answered = api::verdict(&stats.verdicts, "too_big_answered");
+    let verdicts = api::occurred(&stats.verdicts);
     ensure!(
         answered >= settings.vips.len() as u64,
-        "nobody was told the MTU: {verdicts:?}"
+        "no client was told the MTU: {verdicts:?}"
     );
     context.say(format!("{answered} packets too big were answered"));
     Ok(answered)

@@ -172,7 +172,7 @@ fn run_mode(context: &Context, bench: &Bench, kit: &CookieKit, mode: Mode) -> Re
     let flood_ns = from_ns + seconds * 1_000_000_000;
     let before = report::summary(&log, from_ns, flood_ns);
     let under = report::summary(&log, flood_ns, flood_ns + seconds * 1_000_000_000);
-    let opened = end.verdict("opened") - calm.verdict("opened");
+    let opened = api::verdict(&end.verdicts, "opened") - api::verdict(&calm.verdicts, "opened");
     let ratio = under.p99_ms / before.p99_ms;
     context.say(format!(
         "{mode}: {sent} SYNs, p99 {:.2} ms before and {:.2} ms under the flood",
@@ -190,6 +190,6 @@ fn run_mode(context: &Context, bench: &Bench, kit: &CookieKit, mode: Mode) -> Re
     Ok(json!({
         "mode": mode, "syns_sent": sent, "syns_per_second": sent / seconds, "opened": opened,
         "p99_ratio": ratio, "within_twice": ratio <= 2.0,
-        "before": before, "under_flood": under, "verdicts": end.verdicts(),
+        "before": before, "under_flood": under, "verdicts": api::occurred(&end.verdicts),
     }))
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::bench::Bench;
 use super::{Context, Param, Scenario, param};
-use crate::api::{self, Stats};
+use crate::api;
 use crate::balancer::{Forwarding, Settings};
 use crate::load::{LoadConfig, report};
 
@@ -61,29 +61,29 @@ impl Scenario for Takeover {
             ..LoadConfig::new(target, context.seed)
         };
         let running = bench.load(&config)?;
-        let mut before = Stats::default();
+        let mut before = api::stats(&balancer.socket())?;
         for round in 1..=kills {
             sleep(up);
             let now = api::stats(&balancer.socket())?;
-            now.ensure_continues(&before)?;
+            api::ensure_continues(&now, &before)?;
             before = now;
             balancer.kill()?;
             sleep(down);
             balancer.restart()?;
             let after = api::stats(&balancer.socket())?;
-            after.ensure_continues(&before)?;
+            api::ensure_continues(&after, &before)?;
             before = after;
             context.say(format!(
                 "{round} of {kills} kills, {} packets",
-                before.packets()
+                api::packets(&before.verdicts)
             ));
         }
         let outlasted = running.is_active();
         let log = running.finish()?;
         let clients = report::summary(&log, log.start_ns, log.end_ns);
         let end = api::stats(&balancer.socket())?;
-        end.ensure_continues(&before)?;
-        let opened = end.verdict("opened");
+        api::ensure_continues(&end, &before)?;
+        let opened = api::verdict(&end.verdicts, "opened");
         let took_over = balancer.messages().matches("took over").count();
         balancer.terminate()?;
         balancer.detach()?;
@@ -99,7 +99,7 @@ impl Scenario for Takeover {
             clients.connections
         );
         Ok(json!({
-            "kills": kills, "clients": clients, "verdicts": end.verdicts(),
+            "kills": kills, "clients": clients, "verdicts": api::occurred(&end.verdicts),
             "opened_equals_connections": true, "took_over_messages": took_over,
         }))
     }

@@ -16,7 +16,7 @@ use super::{figures, page};
 
 /// Arguments of `causeway-lab sim certes`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct CertesArgs {
     /// Source of all chance
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -50,7 +50,7 @@ pub struct Table {
     pub rows: Vec<Evaluation>,
 }
 
-impl Args {
+impl CertesArgs {
     /// Runs the command.
     pub fn run(self) -> Result<ExitCode> {
         let tables = Schedule::ALL

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 use causeway_core::control::{Law, Params};
+use causeway_lab::statistics::quantile;
 use causeway_report::table::Table;
 use causeway_sim::control::cases::{self, Case};
 use causeway_sim::control::loads::{self, Course, Tail};
@@ -19,7 +20,7 @@ const LOAD_SEEDS_PART: u64 = 20;
 
 /// Arguments of `causeway-lab sim control`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct ControlArgs {
     /// Seeds for every case, from 1 on
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seeds: u64,
@@ -125,7 +126,7 @@ struct LoadRow {
     rings_per_s: f64,
 }
 
-impl Args {
+impl ControlArgs {
     /// Runs the command; it fails if the default law misses what is required.
     pub fn run(self) -> Result<ExitCode> {
         let known = cases::ALL.iter().map(|case| case.name);
@@ -313,16 +314,6 @@ fn over<T: Send>(seeds: u64, run: impl Fn(u64) -> T + Sync) -> Vec<T> {
         .unwrap_or_else(|broken| broken.into_inner());
     done.sort_by_key(|(seed, _)| *seed);
     done.into_iter().map(|(_, result)| result).collect()
-}
-
-fn quantile(values: &[f64], q: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let last = sorted.len().saturating_sub(1);
-    sorted
-        .get((q * last as f64).round() as usize)
-        .copied()
-        .unwrap_or(f64::NAN)
 }
 
 fn case_table(rows: &[CaseRow]) -> Table {

@@ -14,7 +14,7 @@ use clap::Subcommand;
 
 /// Arguments of `causeway-lab sim`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct SimArgs {
     #[command(subcommand)]
     command: SimCommand,
 }
@@ -22,12 +22,12 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum SimCommand {
     /// What clients lose before they are connected: the sixteen workloads of Certes
-    Certes(certes::Args),
+    Certes(certes::CertesArgs),
     /// The latency controller's laws in closed loop, against plain hashing
-    Control(control::Args),
+    Control(control::ControlArgs),
 }
 
-impl Args {
+impl SimArgs {
     /// Runs the command.
     pub fn run(self) -> Result<ExitCode> {
         match self.command {

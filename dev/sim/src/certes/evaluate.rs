@@ -7,7 +7,7 @@ use causeway_core::certes::{
 };
 
 use super::workload::Workload;
-use super::world::{Outcome, Second};
+use super::world::{CertesOutcome, Second};
 
 /// A way to tell the mean client response time at the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl Method {
 
 /// How far a method was off, in percent of the true mean after the warm-up.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Errors {
+pub struct EstimateErrors {
     /// Of the mean over all transactions, signed.
     pub mean_pct: f64,
     /// Of the seconds' means, absolute, each weighed by its transactions.
@@ -81,7 +81,7 @@ pub struct Series {
     /// By second from the start.
     pub seconds: Vec<Second>,
     /// Against the truth.
-    pub errors: Errors,
+    pub errors: EstimateErrors,
 }
 
 /// Response times in bins: shares of all transactions after the warm-up, those who
@@ -154,7 +154,7 @@ impl Evaluation {
 
 /// Runs every method over a run's counters. The models begin at `from_s`; the figures
 /// are of what comes after the warm-up or after that, whichever is later.
-pub fn evaluate(of: &Workload, run: &Outcome, from_s: f64) -> Result<Evaluation, Error> {
+pub fn evaluate(of: &Workload, run: &CertesOutcome, from_s: f64) -> Result<Evaluation, Error> {
     evaluate_by(&Method::ALL, of, run, from_s)
 }
 
@@ -163,7 +163,7 @@ pub fn evaluate(of: &Workload, run: &Outcome, from_s: f64) -> Result<Evaluation,
 pub fn evaluate_by(
     methods: &[Method],
     of: &Workload,
-    run: &Outcome,
+    run: &CertesOutcome,
     from_s: f64,
 ) -> Result<Evaluation, Error> {
     let begin = of.warm_up_s.max(from_s) as usize;
@@ -212,7 +212,7 @@ fn forecast_error_pct(retries: &[Forecast]) -> f64 {
     100.0 * off.sum::<f64>() / came.max(1.0)
 }
 
-fn drop_pct_by_retry(run: &Outcome) -> Vec<f64> {
+fn drop_pct_by_retry(run: &CertesOutcome) -> Vec<f64> {
     let known = run.by_retry.iter().take_while(|of| of.offered >= 30);
     known
         .map(|of| 100.0 * (of.offered - of.accepted) as f64 / of.offered as f64)
@@ -240,7 +240,7 @@ struct Models {
 }
 
 impl Models {
-    fn new(methods: &[Method], of: &Workload, run: &Outcome) -> Result<Self, Error> {
+    fn new(methods: &[Method], of: &Workload, run: &CertesOutcome) -> Result<Self, Error> {
         let mut patience = PatienceLearner::default();
         patience.add(run.by_retry.iter().map(|of| (of.offered, of.accepted)));
         let mut loss = NetworkLoss::new(of.slot_s);
@@ -270,7 +270,7 @@ impl Models {
         })
     }
 
-    fn run(mut self, run: &Outcome, from: usize) -> Result<Self, Error> {
+    fn run(mut self, run: &CertesOutcome, from: usize) -> Result<Self, Error> {
         let nothing = Slot::default();
         for (index, slot) in run.slots.iter().enumerate() {
             let slot = if index < from { &nothing } else { slot };
@@ -300,7 +300,7 @@ impl Models {
         Ok(self)
     }
 
-    fn distribution(&self, of: &Workload, run: &Outcome, begin: usize) -> Distribution {
+    fn distribution(&self, of: &Workload, run: &CertesOutcome, begin: usize) -> Distribution {
         const BIN_S: f64 = 0.25;
         let longest = of
             .clients_are
@@ -339,7 +339,7 @@ impl Models {
         }
     }
 
-    fn retries(&self, of: &Workload, run: &Outcome) -> Vec<Forecast> {
+    fn retries(&self, of: &Workload, run: &CertesOutcome) -> Vec<Forecast> {
         let came = run
             .slots
             .iter()
@@ -352,7 +352,7 @@ impl Models {
         slots.chunks(slots_per_second(of)).map(second).collect()
     }
 
-    fn seconds(&self, method: Method, of: &Workload, run: &Outcome) -> Vec<Second> {
+    fn seconds(&self, method: Method, of: &Workload, run: &CertesOutcome) -> Vec<Second> {
         match method {
             Method::Exact => run.exact.clone(),
             Method::Model => by_second(&self.model_s, of),
@@ -392,7 +392,7 @@ fn by_second(estimates: &[Estimate], of: &Workload) -> Vec<Second> {
 /// A formula over SYN-to-END and the drop rates of seconds.
 fn comparator(
     of: &Workload,
-    run: &Outcome,
+    run: &CertesOutcome,
     mean_s: impl Fn(f64, &dyn Fn(f64) -> f64) -> f64,
 ) -> Vec<Second> {
     let rates: Vec<f64> = run
@@ -437,7 +437,7 @@ fn errors(
     estimate: &[Second],
     range: std::ops::Range<usize>,
     truth_mean_s: f64,
-) -> Errors {
+) -> EstimateErrors {
     let mean = |second: &Second| {
         if second.count > 0.0 {
             second.sum_s / second.count
@@ -450,7 +450,7 @@ fn errors(
     let off: f64 = range
         .map(|at| truth[at].count * (mean(&truth[at]) - mean(&estimate[at])).abs())
         .sum();
-    Errors {
+    EstimateErrors {
         mean_pct: 100.0 * (mean(&of) / truth_mean_s - 1.0),
         per_second_pct: 100.0 * off / count / truth_mean_s,
     }

@@ -8,5 +8,5 @@ pub mod workload;
 pub mod world;
 
 pub use evaluate::{
-    Distribution, Errors, Evaluation, Forecast, Method, Series, evaluate, evaluate_by,
+    Distribution, EstimateErrors, Evaluation, Forecast, Method, Series, evaluate, evaluate_by,
 };

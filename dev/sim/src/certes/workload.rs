@@ -53,7 +53,7 @@ pub struct Workload {
     pub loss: f64,
     /// Share of SYNs that the server drops by a policy, first ones and retries alike.
     pub policed: f64,
-    /// SYNs of nobody, per second.
+    /// SYNs of a flood, per second.
     pub flood_pps: f64,
     /// The clients as they are.
     pub clients_are: Vec<RetryClass>,

@@ -4,8 +4,8 @@
 use causeway_core::control::{Law, Params};
 
 use super::noise::Noise;
-use super::scenario::{Kind, MS, S, Scenario, ServerSpec, Trouble, Wait};
-use super::world::{self, Outcome};
+use super::scenario::{Experiment, MS, S, ServerSpec, Trouble, TroubleKind, Wait};
+use super::world::{self, ControlOutcome};
 
 /// When trouble begins.
 const STEP_NS: u64 = 10 * S;
@@ -18,7 +18,7 @@ const LOADS: [f64; 3] = [0.2, 0.3, 0.4];
 
 /// One figure of one run, with what it may be at most.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Figure {
+pub struct CaseFigure {
     /// What it is, with the unit.
     pub name: &'static str,
     /// What came out.
@@ -30,7 +30,7 @@ pub struct Figure {
     pub median_at_most: f64,
 }
 
-impl Figure {
+impl CaseFigure {
     /// Whether it is within bounds.
     pub fn holds(&self) -> bool {
         self.value <= self.at_most
@@ -46,8 +46,8 @@ pub struct Case {
     pub about: &'static str,
     /// Share of the seeds on which every figure must hold.
     pub required: f64,
-    build: fn(&mut Scenario),
-    judge: fn(&Scenario, &Outcome) -> Vec<Figure>,
+    build: fn(&mut Experiment),
+    judge: fn(&Experiment, &ControlOutcome) -> Vec<CaseFigure>,
 }
 
 /// All cases.
@@ -73,7 +73,7 @@ pub const ALL: &[Case] = &[
         name: "delayed",
         about: "one server answers 50 ms later, at any load",
         required: 0.99,
-        build: |of| of.troubles = vec![trouble(Some(0), Kind::Delay(50 * MS), u64::MAX)],
+        build: |of| of.troubles = vec![trouble(Some(0), TroubleKind::Delay(50 * MS), u64::MAX)],
         judge: |of, out| vec![settle(of, out), starved(out, &[0])],
     },
     Case {
@@ -92,7 +92,7 @@ pub const ALL: &[Case] = &[
             of.troubles = vec![slow(Some(0), 8.0, u64::MAX)];
         },
         judge: |of, out| {
-            let reaction = Figure {
+            let reaction = CaseFigure {
                 median_at_most: 1_000.0,
                 ..figure("90 % moved after, ms", reaction(out).value, 1_200.0)
             };
@@ -107,7 +107,7 @@ pub const ALL: &[Case] = &[
         name: "fail_fast",
         about: "one server answers errors in 0.1 ms",
         required: 1.0,
-        build: |of| of.troubles = vec![trouble(Some(0), Kind::FailFast, u64::MAX)],
+        build: |of| of.troubles = vec![trouble(Some(0), TroubleKind::FailFast, u64::MAX)],
         judge: |_, out| vec![gained(out, 0), starved(out, &[])],
     },
     Case {
@@ -116,7 +116,7 @@ pub const ALL: &[Case] = &[
         required: 1.0,
         build: |of| {
             of.troubles = vec![
-                trouble(Some(0), Kind::FailFast, u64::MAX),
+                trouble(Some(0), TroubleKind::FailFast, u64::MAX),
                 slow(Some(1), 10.0, u64::MAX),
             ];
         },
@@ -137,14 +137,14 @@ pub const ALL: &[Case] = &[
         name: "blind",
         about: "no server gives estimates any more",
         required: 1.0,
-        build: |of| of.troubles = vec![trouble(None, Kind::Blind, u64::MAX)],
+        build: |of| of.troubles = vec![trouble(None, TroubleKind::Blind, u64::MAX)],
         judge: |_, out| vec![wandered(out, true, 0.2)],
     },
     Case {
         name: "one_blind",
         about: "one server gives no estimates while requests go in: suspect",
         required: 1.0,
-        build: |of| of.troubles = vec![trouble(Some(0), Kind::Blind, u64::MAX)],
+        build: |of| of.troubles = vec![trouble(Some(0), TroubleKind::Blind, u64::MAX)],
         judge: |_, out| vec![gained(out, 0), starved(out, &[0])],
     },
     Case {
@@ -228,7 +228,7 @@ pub const ALL: &[Case] = &[
         required: 0.99,
         build: |of| {
             *of = of.clone().by_quotas();
-            of.troubles = vec![trouble(Some(0), Kind::FailFast, u64::MAX)];
+            of.troubles = vec![trouble(Some(0), TroubleKind::FailFast, u64::MAX)];
         },
         judge: |_, out| vec![gained(out, 0), starved(out, &[])],
     },
@@ -236,27 +236,27 @@ pub const ALL: &[Case] = &[
 
 impl Case {
     /// Runs the case on a seed; load and estimator follow from the seed.
-    pub fn run(&self, seed: u64, law: Law, params: &Params) -> Vec<Figure> {
+    pub fn run(&self, seed: u64, law: Law, params: &Params) -> Vec<CaseFigure> {
         let scenario = self.scenario(seed, law, params);
         (self.judge)(&scenario, &world::run(&scenario))
     }
 
     /// What the case is on a seed.
-    pub fn scenario(&self, seed: u64, law: Law, params: &Params) -> Scenario {
-        let mut scenario = Scenario {
+    pub fn scenario(&self, seed: u64, law: Law, params: &Params) -> Experiment {
+        let mut scenario = Experiment {
             seed,
             seconds: 30.0,
             load: LOADS[(seed % 3) as usize],
             noise: [Noise::WEB, Noise::LOSS][(seed / 3 % 2) as usize],
             control: Some((law, params.clone())),
-            ..Scenario::default()
+            ..Experiment::default()
         };
         (self.build)(&mut scenario);
         scenario
     }
 }
 
-fn trouble(server: Option<usize>, kind: Kind, to_ns: u64) -> Trouble {
+fn trouble(server: Option<usize>, kind: TroubleKind, to_ns: u64) -> Trouble {
     Trouble {
         server,
         from_ns: STEP_NS,
@@ -267,11 +267,11 @@ fn trouble(server: Option<usize>, kind: Kind, to_ns: u64) -> Trouble {
 }
 
 fn slow(server: Option<usize>, times: f64, to_ns: u64) -> Trouble {
-    trouble(server, Kind::Slow(times), to_ns)
+    trouble(server, TroubleKind::Slow(times), to_ns)
 }
 
-fn figure(name: &'static str, value: f64, at_most: f64) -> Figure {
-    Figure {
+fn figure(name: &'static str, value: f64, at_most: f64) -> CaseFigure {
+    CaseFigure {
         name,
         value,
         at_most,
@@ -281,7 +281,7 @@ fn figure(name: &'static str, value: f64, at_most: f64) -> Figure {
 
 /// Intervals from the step until the weight of the server that changed stays within a
 /// tenth of the configured one around where it is on the mean of the run's last third.
-fn settle(of: &Scenario, out: &Outcome) -> Figure {
+fn settle(of: &Experiment, out: &ControlOutcome) -> CaseFigure {
     let from = (of.seconds * S as f64 * 2.0 / 3.0) as u64;
     let late = || out.weights.iter().filter(|(at, _)| *at >= from);
     let sum: f32 = late().map(|(_, weights)| weights[0]).sum();
@@ -297,7 +297,7 @@ fn settle(of: &Scenario, out: &Outcome) -> Figure {
 }
 
 /// Time until the slow server keeps a tenth of its weight at most.
-fn reaction(out: &Outcome) -> Figure {
+fn reaction(out: &ControlOutcome) -> CaseFigure {
     let reached = out
         .weights
         .iter()
@@ -307,7 +307,7 @@ fn reaction(out: &Outcome) -> Figure {
 }
 
 /// The longest time for which a healthy server starved, in intervals.
-fn starved(out: &Outcome, sick: &[usize]) -> Figure {
+fn starved(out: &ControlOutcome, sick: &[usize]) -> CaseFigure {
     let servers = (0..out.opened.len()).filter(|index| !sick.contains(index));
     let longest = servers.map(|server| {
         let (mut longest, mut now) = (0, 0);
@@ -326,7 +326,7 @@ fn starved(out: &Outcome, sick: &[usize]) -> Figure {
 }
 
 /// How far the mean over time of any weight is from the configured one, after the step.
-fn drifted(out: &Outcome) -> Figure {
+fn drifted(out: &ControlOutcome) -> CaseFigure {
     let after = || out.weights.iter().filter(|(at, _)| *at > STEP_NS);
     let count = after().count().max(1) as f32;
     let mean = |server: usize| after().map(|(_, weights)| weights[server]).sum::<f32>() / count;
@@ -334,8 +334,8 @@ fn drifted(out: &Outcome) -> Figure {
     figure("mean weight off by", off.fold(0.0, f32::max).into(), 0.15)
 }
 
-/// What a server that nobody should trust had more than configured, at most.
-fn gained(out: &Outcome, server: usize) -> Figure {
+/// What a server that fails fast had more than configured, at most.
+fn gained(out: &ControlOutcome, server: usize) -> CaseFigure {
     let after = out.weights.iter().filter(|(at, _)| *at > STEP_NS + S);
     let most = after
         .map(|(_, weights)| weights[server])
@@ -349,7 +349,7 @@ fn gained(out: &Outcome, server: usize) -> Figure {
 
 /// How far the weights were off at most, as a part of the configured ones: from those,
 /// or from where they were half a second after the step.
-fn wandered(out: &Outcome, from_step: bool, at_most: f64) -> Figure {
+fn wandered(out: &ControlOutcome, from_step: bool, at_most: f64) -> CaseFigure {
     let after = STEP_NS + S / 2;
     let start = out.weights.iter().find(|(at, _)| *at >= after);
     let start = start
@@ -370,7 +370,7 @@ fn wandered(out: &Outcome, from_step: bool, at_most: f64) -> Figure {
 }
 
 /// Share of weights and intervals further than 5 % from the configured ones.
-fn apart(out: &Outcome) -> Figure {
+fn apart(out: &ControlOutcome) -> CaseFigure {
     let weights = || out.weights.iter().flat_map(|(_, weights)| weights);
     let far = weights()
         .filter(|weight| (**weight - 1.0).abs() > 0.05)
@@ -384,7 +384,7 @@ fn apart(out: &Outcome) -> Figure {
 }
 
 /// How much of its weight a server that has recovered lacks at the end.
-fn not_back(out: &Outcome, server: usize) -> Figure {
+fn not_back(out: &ControlOutcome, server: usize) -> CaseFigure {
     let last = out
         .weights
         .last()
@@ -397,16 +397,21 @@ fn not_back(out: &Outcome, server: usize) -> Figure {
 }
 
 /// Share of the intervals in which some server was at the floor.
-fn floored(out: &Outcome) -> Figure {
+fn floored(out: &ControlOutcome) -> CaseFigure {
     let lowest = |weights: &[f32]| weights.iter().any(|&weight| weight < 0.03);
     figure("at the floor, % of intervals", share(out, lowest), 1.0)
 }
 
 /// p99 as a multiple of that of plain hashing on the same seed.
-fn against_hashing(of: &Scenario, out: &Outcome, at_most: f64, median_at_most: f64) -> Figure {
+fn against_hashing(
+    of: &Experiment,
+    out: &ControlOutcome,
+    at_most: f64,
+    median_at_most: f64,
+) -> CaseFigure {
     let plain = world::run(&of.clone().hashed());
-    let p99 = |out: &Outcome| out.latencies.quantile(0.99).unwrap_or(0) as f64;
-    Figure {
+    let p99 = |out: &ControlOutcome| out.latencies.quantile(0.99).unwrap_or(0) as f64;
+    CaseFigure {
         median_at_most,
         ..figure(
             "p99 against hashing",
@@ -416,7 +421,7 @@ fn against_hashing(of: &Scenario, out: &Outcome, at_most: f64, median_at_most: f
     }
 }
 
-fn share(out: &Outcome, is: impl Fn(&[f32]) -> bool) -> f64 {
+fn share(out: &ControlOutcome, is: impl Fn(&[f32]) -> bool) -> f64 {
     let count = out
         .weights
         .iter()

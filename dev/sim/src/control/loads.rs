@@ -5,7 +5,7 @@
 use causeway_core::control::{Law, Params};
 
 use super::noise::Noise;
-use super::scenario::{Oracle, Pick, S, Scenario};
+use super::scenario::{Experiment, Oracle, Pick, S};
 use super::world;
 
 /// Loads that are compared.
@@ -41,7 +41,7 @@ pub struct Course {
 
 /// One run by a law, or without any.
 pub fn run(course: Course, pick: Pick, control: Option<(Law, Params)>) -> Tail {
-    of(Scenario {
+    of(Experiment {
         control,
         pick,
         ..scenario(course)
@@ -55,7 +55,7 @@ pub fn hashed(course: Course) -> Tail {
 
 /// The same by steering that knows all.
 pub fn bound(course: Course, pick: Pick, oracle: Oracle) -> Tail {
-    of(Scenario {
+    of(Experiment {
         control: None,
         pick,
         oracle: Some(oracle),
@@ -63,8 +63,8 @@ pub fn bound(course: Course, pick: Pick, oracle: Oracle) -> Tail {
     })
 }
 
-fn scenario(course: Course) -> Scenario {
-    let scenario = Scenario {
+fn scenario(course: Course) -> Experiment {
+    let scenario = Experiment {
         seed: course.seed,
         trace: course.seed.saturating_sub(1) / RUNS_OF_A_TRACE + 1,
         seconds: course.seconds,
@@ -72,7 +72,7 @@ fn scenario(course: Course) -> Scenario {
         traced: true,
         noise: Noise::WEB,
         warm_up_ns: 2 * S,
-        ..Scenario::default()
+        ..Experiment::default()
     };
     match course.quotas {
         true => scenario.by_quotas(),
@@ -80,7 +80,7 @@ fn scenario(course: Course) -> Scenario {
     }
 }
 
-fn of(scenario: Scenario) -> Tail {
+fn of(scenario: Experiment) -> Tail {
     let out = world::run(&scenario);
     let ms = |q| out.latencies.quantile(q).unwrap_or(0) as f64 / 1e6;
     Tail {

@@ -2,7 +2,7 @@
 //! The latency controller in closed loop: users, servers whose capacity changes, an
 //! estimator that errs, and the very code that the daemon runs.
 //!
-//! [`world::run`] runs one [`Scenario`]; [`cases`] are those that a law must pass on any
+//! [`world::run`] runs one [`Experiment`]; [`cases`] are those that a law must pass on any
 //! seed, [`loads`] the comparison with plain hashing. What it leaves out: packets, the
 //! kernel's scheduling, the granularity of rings, and that errors of the estimator last
 //! longer than an interval.
@@ -16,5 +16,5 @@ mod tests;
 pub mod trace;
 pub mod world;
 
-pub use cases::{Case, Figure};
-pub use scenario::Scenario;
+pub use cases::{Case, CaseFigure};
+pub use scenario::Experiment;

@@ -24,10 +24,10 @@ pub struct ServerSpec {
 
 /// What is wrong with a server.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Kind {
-    /// Every request takes so many times its work.
+pub enum TroubleKind {
+    /// Every request takes this many times its work.
     Slow(f64),
-    /// Every answer comes so many ns later, at no cost.
+    /// Every answer comes this many ns later, at no cost.
     Delay(u64),
     /// Answers come within 0.1 ms, and are of no use.
     FailFast,
@@ -47,7 +47,7 @@ pub struct Trouble {
     /// On and off for so long each, if above zero.
     pub period_ns: u64,
     /// What.
-    pub kind: Kind,
+    pub kind: TroubleKind,
 }
 
 /// Steering by what no balancer can know: a bound for every law that moves new
@@ -82,7 +82,7 @@ pub enum Wait {
 
 /// An experiment.
 #[derive(Debug, Clone)]
-pub struct Scenario {
+pub struct Experiment {
     /// Source of all chance.
     pub seed: u64,
     /// Source of the capacities' trace.
@@ -122,11 +122,11 @@ pub struct Scenario {
     pub pick: Pick,
     /// Steering that knows all, in the controller's stead.
     pub oracle: Option<Oracle>,
-    /// The first user's requests take so many times the work, one page after another.
+    /// The first user's requests take this many times the work, one page after another.
     pub hog: Option<f64>,
 }
 
-impl Default for Scenario {
+impl Default for Experiment {
     /// Four equal servers at 45 %, web-like users, nothing changes. The lab's `control`
     /// has the same.
     fn default() -> Self {
@@ -160,7 +160,7 @@ impl Default for Scenario {
     }
 }
 
-impl Scenario {
+impl Experiment {
     /// Capacity of one worker of a server in each second.
     pub fn capacity(&self, server: usize) -> Vec<f64> {
         let seconds = self.seconds.ceil() as usize + 1;
@@ -212,7 +212,7 @@ impl Scenario {
     }
 
     /// What is wrong with a server at a time.
-    pub(super) fn troubles_at(&self, server: usize, now: u64) -> impl Iterator<Item = Kind> {
+    pub(super) fn troubles_at(&self, server: usize, now: u64) -> impl Iterator<Item = TroubleKind> {
         let here = move |trouble: &&Trouble| {
             trouble.server.is_none_or(|which| which == server)
                 && (trouble.from_ns..trouble.to_ns).contains(&now)

@@ -3,17 +3,17 @@
 
 use causeway_core::control::{Law, Params};
 
-use super::cases::{self, Figure};
+use super::cases::{self, CaseFigure};
 use super::loads::{self, Course};
 use super::noise::Noise;
-use super::scenario::{Pick, S, Scenario, ServerSpec};
+use super::scenario::{Experiment, Pick, S, ServerSpec};
 use super::world;
 
 #[test]
 fn the_default_law_passes_every_case() {
     let seeds = 12;
     for case in cases::ALL {
-        let runs: Vec<Vec<Figure>> = (1..=seeds)
+        let runs: Vec<Vec<CaseFigure>> = (1..=seeds)
             .map(|seed| case.run(seed, Law::default(), &Params::default()))
             .collect();
         for (index, of) in runs[0].iter().enumerate() {
@@ -26,7 +26,7 @@ fn the_default_law_passes_every_case() {
                 case.name
             );
         }
-        let missed: Vec<(u64, Figure)> = (1..)
+        let missed: Vec<(u64, CaseFigure)> = (1..)
             .zip(runs)
             .flat_map(|(seed, figures)| figures.into_iter().map(move |figure| (seed, figure)))
             .filter(|(_, figure)| !figure.holds())
@@ -65,7 +65,7 @@ fn the_default_law_cuts_the_tail_of_hashing() {
 
 #[test]
 fn a_quota_is_spent_at_full_speed_and_then_waited_for() {
-    let mut scenario = Scenario {
+    let mut scenario = Experiment {
         noise: Noise::NONE,
         load: 0.5,
         seconds: 60.0,
@@ -73,10 +73,10 @@ fn a_quota_is_spent_at_full_speed_and_then_waited_for() {
         users: 1,
         objects: (40, 40),
         outstanding: 1,
-        ..Scenario::default().hashed()
+        ..Experiment::default().hashed()
     };
     scenario.servers.truncate(1);
-    let latencies = |scenario: &Scenario| {
+    let latencies = |scenario: &Experiment| {
         let out = world::run(scenario);
         let work_s = out.requests as f64 * scenario.work_ns as f64 / S as f64;
         let load = work_s / scenario.seconds / scenario.mean_capacity();
@@ -101,12 +101,12 @@ fn a_quota_is_spent_at_full_speed_and_then_waited_for() {
 
 #[test]
 fn a_seed_gives_one_result_and_load_is_what_was_asked_for() {
-    let scenario = Scenario {
+    let scenario = Experiment {
         noise: Noise::NONE,
         load: 0.5,
         seconds: 60.0,
         warm_up_ns: 0,
-        ..Scenario::default()
+        ..Experiment::default()
     };
     let scenario = scenario.hashed();
     let out = world::run(&scenario);
@@ -124,9 +124,9 @@ fn a_seed_gives_one_result_and_load_is_what_was_asked_for() {
 
 #[test]
 fn turns_are_shares_without_chance() {
-    let mut scenario = Scenario {
+    let mut scenario = Experiment {
         seconds: 20.0,
-        ..Scenario::default().hashed()
+        ..Experiment::default().hashed()
     };
     scenario.pick = Pick::Turn;
     scenario.servers = [1.0, 2.0, 5.0]

@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 use rand_distr::{Distribution, Exp1};
 use rand_pcg::Pcg64Mcg;
 
-use super::scenario::{Kind, Oracle, Pick, Scenario, Wait};
+use super::scenario::{Experiment, Oracle, Pick, TroubleKind, Wait};
 use crate::queue::Queue;
 
 const S: f64 = 1e9;
@@ -24,7 +24,7 @@ const FAIL_LATE_NS: u64 = 5_000_000;
 
 /// What came out.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct ControlOutcome {
     /// Latencies of the requests sent after the warm-up.
     pub latencies: Latencies,
     /// Of them those of ordinary users, where there is a hog.
@@ -92,7 +92,7 @@ struct Worker {
 }
 
 struct World<'a> {
-    scenario: &'a Scenario,
+    scenario: &'a Experiment,
     rng: Pcg64Mcg,
     queue: Queue<Event>,
     users: Vec<User>,
@@ -100,14 +100,14 @@ struct World<'a> {
     /// Sums of the weights up to each server.
     upto: Vec<f64>,
     controller: Option<Controller>,
-    outcome: Outcome,
+    outcome: ControlOutcome,
     in_ring: Vec<f64>,
     /// By how many turns each server is behind its share.
     behind: Vec<f64>,
 }
 
 /// Runs a scenario to its end.
-pub fn run(scenario: &Scenario) -> Outcome {
+pub fn run(scenario: &Experiment) -> ControlOutcome {
     let configured: Vec<f64> = scenario
         .servers
         .iter()
@@ -136,9 +136,9 @@ pub fn run(scenario: &Scenario) -> Outcome {
         servers: servers.collect(),
         upto: Vec::new(),
         controller,
-        outcome: Outcome {
+        outcome: ControlOutcome {
             opened: vec![0; configured.len()],
-            ..Outcome::default()
+            ..ControlOutcome::default()
         },
         in_ring: configured.clone(),
         behind: vec![0.0; configured.len()],
@@ -299,16 +299,16 @@ impl World<'_> {
         let (mut delay, mut fails, mut factor) = (0, false, 1.0);
         for trouble in self.scenario.troubles_at(server, begin) {
             match trouble {
-                Kind::Slow(times) => factor *= times,
-                Kind::Delay(ns) => delay += ns,
-                Kind::FailFast => fails = true,
-                Kind::Blind => {}
+                TroubleKind::Slow(times) => factor *= times,
+                TroubleKind::Delay(ns) => delay += ns,
+                TroubleKind::FailFast => fails = true,
+                TroubleKind::Blind => {}
             }
         }
         let of = &mut self.servers[server];
         of.reading.requests += 1;
         let done = match waits_for {
-            // Not even that comes at once where the CPU is somebody else's for a while.
+            // Not even that comes at once while the quota is spent.
             _ if fails && self.scenario.quota_ns.is_some() => {
                 let late = self.rng.random_bool(FAILS_LATE);
                 now + (FAIL_NS as f64 * (1.0 + exponential)) as u64 + u64::from(late) * FAIL_LATE_NS
@@ -344,7 +344,7 @@ impl World<'_> {
         let blind = self
             .scenario
             .troubles_at(server, now)
-            .any(|kind| kind == Kind::Blind);
+            .any(|kind| kind == TroubleKind::Blind);
         if !blind && self.scenario.noise.samples(&mut self.rng) {
             let reading = &mut self.servers[server].reading;
             reading.latency_sum_halves_ns += 2 * latency;

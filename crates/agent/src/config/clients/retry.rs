@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(21);
 
 impl RetrySchedule {
     /// When retries come after the first SYN, seconds.
-    pub fn retries_s(self) -> &'static [f64] {
+    pub(crate) fn retries_s(self) -> &'static [f64] {
         match self {
             Self::Linux => LINUX_6_5_S,
             Self::Rfc6298 => RFC_6298_S,

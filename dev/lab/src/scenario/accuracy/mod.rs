@@ -19,7 +19,7 @@ use super::{Context, Param, Scenario, param};
 use crate::cpu::CpuMeter;
 use judge::Verdict;
 use rig::Recording;
-use workload::Workload;
+use workload::AccuracyWorkload;
 
 /// Workloads that mostly wait, and may therefore run at the same time.
 const ABREAST: usize = 6;
@@ -29,7 +29,7 @@ pub struct Accuracy;
 /// One workload's result.
 #[derive(Debug, Serialize)]
 struct Outcome {
-    workload: Workload,
+    workload: AccuracyWorkload,
     judgement: judge::Judgement,
     verdict: Verdict,
     /// Share of the machine's CPUs that was busy meanwhile, with whatever else
@@ -89,7 +89,7 @@ impl Scenario for Accuracy {
     }
 }
 
-fn chosen(context: &Context, seconds: f64) -> Result<Vec<Workload>> {
+fn chosen(context: &Context, seconds: f64) -> Result<Vec<AccuracyWorkload>> {
     let all = workload::all(context.seed, seconds);
     let names: String = context.param("workloads")?;
     if names.is_empty() {
@@ -108,7 +108,7 @@ fn chosen(context: &Context, seconds: f64) -> Result<Vec<Workload>> {
 }
 
 /// Runs workloads at the same time, each in namespaces of its own.
-fn record(context: &Context, workloads: &[Workload]) -> Result<Vec<Recording>> {
+fn record(context: &Context, workloads: &[AccuracyWorkload]) -> Result<Vec<Recording>> {
     let sandbox = context.sandbox;
     thread::scope(|scope| {
         let running: Vec<_> = workloads
@@ -128,7 +128,7 @@ fn record(context: &Context, workloads: &[Workload]) -> Result<Vec<Recording>> {
     })
 }
 
-fn judged(workload: Workload, recording: &Recording, share: f64) -> Result<Outcome> {
+fn judged(workload: AccuracyWorkload, recording: &Recording, share: f64) -> Result<Outcome> {
     let judgement = judge::judge(recording, workload.epoch_ns())
         .with_context(|| format!("workload {}", workload.name))?;
     Ok(Outcome {

@@ -11,23 +11,22 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::process::{Child, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::process::Stdio;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::workload::{Server, Workload};
+use super::workload::{AccuracyWorkload, ServerKind};
+use crate::background::{Background, KilledOnDrop};
 use crate::cgroup::Cgroup;
-use crate::line::{End, Line};
 use crate::link;
+use crate::link_emulator::{LinkEmulator, LinkEnd};
 use crate::load::log::Log;
 use crate::load::page::SIZE_STEP;
-use crate::load::protocol::Protocol;
+use crate::load::protocol::AppProtocol;
 use crate::load::{self, LoadConfig};
 use crate::netns::Netns;
 use crate::nginx::Nginx;
@@ -35,7 +34,7 @@ use crate::quic::client::Options;
 use crate::quic::{self, ServerConfig, Stack};
 use crate::record::{Directions, Recorder};
 use crate::sandbox::Sandbox;
-use crate::web::{Drift, Wander, Web};
+use crate::timed_http_server::{Drift, DriftProcess, TimedHttpServer};
 
 const PORT: u16 = 80;
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 51, 0, 2);
@@ -62,15 +61,15 @@ struct Rig {
     client: Netns,
     vantage: Netns,
     server: Netns,
-    line: Option<Line>,
+    link: Option<LinkEmulator>,
 }
 
 /// Runs one workload in namespaces of its own.
-pub fn record(sandbox: Sandbox, workload: &Workload) -> Result<Recording> {
+pub fn record(sandbox: Sandbox, workload: &AccuracyWorkload) -> Result<Recording> {
     let rig = Rig::build(sandbox, workload)?;
     let _server = Running::start(sandbox, &rig.server, workload)?;
     let target = SocketAddr::from((SERVER, PORT));
-    if workload.protocol != Protocol::Http {
+    if workload.protocol != AppProtocol::Http {
         let protocol = workload.protocol;
         rig.client.run(move || fill(protocol, target))?;
     }
@@ -82,7 +81,7 @@ pub fn record(sandbox: Sandbox, workload: &Workload) -> Result<Recording> {
     let config = load_config(workload, target);
     let clients = std::slice::from_ref(&rig.client);
     let load = match workload.server {
-        Server::Quic { stack, .. } => quic::load(stack, clients, &config, &Options::default())?,
+        ServerKind::Quic { stack, .. } => quic::load(stack, clients, &config, &Options::default())?,
         _ => load::start(clients, &config)?,
     };
     let log = load.finish()?;
@@ -96,7 +95,7 @@ pub fn record(sandbox: Sandbox, workload: &Workload) -> Result<Recording> {
         pcap,
         both,
         log,
-        lost: rig.line.as_ref().map_or(0, Line::dropped),
+        lost: rig.link.as_ref().map_or(0, LinkEmulator::dropped),
     })
 }
 
@@ -104,10 +103,10 @@ pub fn record(sandbox: Sandbox, workload: &Workload) -> Result<Recording> {
 /// the load begins: so soon after each other that clients always have one to ask for.
 const TIMETABLE_MS: u64 = 10;
 
-fn load_config(workload: &Workload, target: SocketAddr) -> LoadConfig {
+fn load_config(workload: &AccuracyWorkload, target: SocketAddr) -> LoadConfig {
     let duration_ms = (workload.seconds * 1000.0) as u64;
     let page_interval_ms = match workload.server {
-        Server::Quic {
+        ServerKind::Quic {
             stack: Stack::QuicGo,
             ..
         } => TIMETABLE_MS,
@@ -134,24 +133,29 @@ fn load_config(workload: &Workload, target: SocketAddr) -> LoadConfig {
 }
 
 impl Rig {
-    fn build(sandbox: Sandbox, workload: &Workload) -> Result<Self> {
+    fn build(sandbox: Sandbox, workload: &AccuracyWorkload) -> Result<Self> {
         let make = |what: &str| Netns::create(sandbox, &format!("{}-{what}", workload.name));
         let mut rig = Self {
             client: make("client")?,
             vantage: make("vantage")?,
             server: make("server")?,
-            line: None,
+            link: None,
         };
         rig.vantage.sysctl("net/ipv4/ip_forward", "1")?;
         if workload.path.is_none() {
             rig.veth("c0", &rig.client)?;
         } else {
-            let end = |netns: &Netns, device: &str| End {
+            let end = |netns: &Netns, device: &str| LinkEnd {
                 netns: netns.clone(),
                 device: device.into(),
             };
             let (near, far) = (end(&rig.client, "eth0"), end(&rig.vantage, "c0"));
-            rig.line = Some(Line::start(&near, &far, workload.path, workload.seed)?);
+            rig.link = Some(LinkEmulator::start(
+                &near,
+                &far,
+                workload.path,
+                workload.seed,
+            )?);
         }
         rig.veth("s0", &rig.server)?;
         rig.client.ip(
@@ -181,7 +185,7 @@ impl Rig {
                 link::set_offloads(device, on).with_context(|| format!("offloads of {device}"))
             })
         };
-        if self.line.is_none() {
+        if self.link.is_none() {
             set(&self.client, "eth0")?;
             set(&self.vantage, "c0")?;
         }
@@ -192,28 +196,25 @@ impl Rig {
 
 /// A running server; dropped, it ends.
 enum Running {
-    Web(#[expect(dead_code)] Web),
-    Changing {
-        stop: Arc<AtomicBool>,
-        thread: Option<JoinHandle<Result<()>>>,
-    },
-    Process(Child),
+    Timed(#[expect(dead_code)] TimedHttpServer),
+    Changing(#[expect(dead_code)] Background),
+    Process(#[expect(dead_code)] KilledOnDrop),
 }
 
 impl Running {
-    fn start(sandbox: Sandbox, netns: &Netns, workload: &Workload) -> Result<Self> {
+    fn start(sandbox: Sandbox, netns: &Netns, workload: &AccuracyWorkload) -> Result<Self> {
         let user = ["-u", "root"];
         match workload.server {
-            Server::Web(behaviour) => Ok(Self::Web(Web::start(
+            ServerKind::Timed(behaviour) => Ok(Self::Timed(TimedHttpServer::start(
                 netns,
                 PORT,
                 behaviour,
                 workload.seed,
             )?)),
-            Server::Throttled { shares, every_ms } => {
+            ServerKind::Throttled { shares, every_ms } => {
                 throttled(sandbox, netns, workload.seed, shares, every_ms)
             }
-            Server::Quic {
+            ServerKind::Quic {
                 stack,
                 order,
                 drift,
@@ -225,11 +226,11 @@ impl Running {
                 let server = quic::Server::start(netns, stack, &config)?;
                 Ok(drifting(server, drift, workload.seed))
             }
-            Server::Memcached => {
+            ServerKind::Memcached => {
                 let options = ["-p", "80", "-U", "0", "-l", "0.0.0.0", "-t", "1"];
                 process(netns, "memcached", &[&options[..], &user].concat())
             }
-            Server::Redis => {
+            ServerKind::Redis => {
                 let options = ["--port", "80", "--bind", "0.0.0.0", "--save", ""];
                 let more = [
                     "--protected-mode",
@@ -240,24 +241,6 @@ impl Running {
                     "/run/tmp",
                 ];
                 process(netns, "redis-server", &[&options[..], &more].concat())
-            }
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        match self {
-            Self::Web(_) => {}
-            Self::Changing { stop, thread } => {
-                stop.store(true, Ordering::Relaxed);
-                if let Some(thread) = thread.take() {
-                    let _ = thread.join();
-                }
-            }
-            Self::Process(child) => {
-                let _ = child.kill();
-                let _ = child.wait();
             }
         }
     }
@@ -286,31 +269,25 @@ fn throttled(
 
 /// A QUIC server whose factor on service times keeps changing.
 fn drifting(mut server: quic::Server, drift: Drift, seed: u64) -> Running {
-    let mut wander = Wander::new(drift, seed);
+    let mut drift = DriftProcess::new(drift, seed);
     changing(move || {
-        server.set_factor(wander.next_factor())?;
-        Ok(wander.next_rest())
+        server.set_factor(drift.next_factor())?;
+        Ok(drift.next_rest())
     })
 }
 
 /// Calls `step` again and again, each time after the rest that it asked for. What
 /// the step owns lives until the end.
 fn changing(mut step: impl FnMut() -> Result<Duration> + Send + 'static) -> Running {
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopping = stop.clone();
-    let thread = std::thread::spawn(move || {
-        while !stopping.load(Ordering::Relaxed) {
+    Running::Changing(Background::spawn(move |stop| {
+        while !stop.load(Ordering::Relaxed) {
             let until = Instant::now() + step()?;
-            while !stopping.load(Ordering::Relaxed) && Instant::now() < until {
+            while !stop.load(Ordering::Relaxed) && Instant::now() < until {
                 std::thread::sleep(TICK.min(until.saturating_duration_since(Instant::now())));
             }
         }
         Ok(())
-    });
-    Running::Changing {
-        stop,
-        thread: Some(thread),
-    }
+    }))
 }
 
 /// A server of Debian's; waits until it accepts connections.
@@ -323,16 +300,14 @@ fn process(netns: &Netns, program: &str, arguments: &[&str]) -> Result<Running> 
         .stderr(Stdio::null())
         .spawn()
         .with_context(|| format!("cannot run {program} (Debian package {program})"))?;
-    let mut running = Running::Process(child);
+    let mut child = KilledOnDrop(child);
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         let connects = netns.run(|| Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, PORT)).is_ok()))?;
         if connects {
-            return Ok(running);
+            return Ok(Running::Process(child));
         }
-        if let Running::Process(child) = &mut running
-            && let Some(status) = child.try_wait()?
-        {
+        if let Some(status) = child.try_wait()? {
             bail!("{program} ended at its start: {status}");
         }
         ensure!(
@@ -344,7 +319,7 @@ fn process(netns: &Netns, program: &str, arguments: &[&str]) -> Result<Running> 
 }
 
 /// Puts a value of every size into a key-value store.
-fn fill(protocol: Protocol, target: SocketAddr) -> Result<()> {
+fn fill(protocol: AppProtocol, target: SocketAddr) -> Result<()> {
     let mut stream = TcpStream::connect(target).context("filling the store")?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     let mut parser = protocol.parser();

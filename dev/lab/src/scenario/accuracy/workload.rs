@@ -11,18 +11,19 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::Serialize;
 
-use crate::line::Impairment;
+use crate::link_emulator::Impairment;
 use crate::load::page::PageShape;
-use crate::load::protocol::Protocol;
+use crate::load::protocol::AppProtocol;
 use crate::quic::{Order, Stack};
-use crate::web::{Behaviour, Discipline, Drift};
+use crate::timed_http_server::{Discipline, Drift, ServiceBehaviour};
 
 /// The server of a workload.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Server {
+pub enum ServerKind {
     /// The lab's own web server.
-    Web(Behaviour),
+    #[serde(rename = "web")]
+    Timed(ServiceBehaviour),
     /// nginx under a CPU quota, handed out every 10 ms; the share of a CPU is
     /// drawn anew every so often, uniform between two bounds.
     Throttled { shares: (f64, f64), every_ms: u64 },
@@ -56,7 +57,7 @@ pub struct Target {
 
 /// One row.
 #[derive(Debug, Clone, Serialize)]
-pub struct Workload {
+pub struct AccuracyWorkload {
     /// Place in the table.
     pub number: usize,
     /// The word for it.
@@ -65,8 +66,8 @@ pub struct Workload {
     pub about: &'static str,
     pub seed: u64,
     pub seconds: f64,
-    pub server: Server,
-    pub protocol: Protocol,
+    pub server: ServerKind,
+    pub protocol: AppProtocol,
     pub path: Impairment,
     /// Whether one buffer may stand for several packets (TSO, GRO).
     pub offloads: bool,
@@ -87,7 +88,7 @@ pub struct Workload {
     pub mostly_waits: bool,
 }
 
-impl Workload {
+impl AccuracyWorkload {
     /// Epochs of the evaluation.
     pub fn epoch_ns(&self) -> u64 {
         200_000_000
@@ -98,14 +99,14 @@ impl Workload {
 struct Draw {
     seed: u64,
     seconds: f64,
-    rows: Vec<Workload>,
+    rows: Vec<AccuracyWorkload>,
 }
 
 const KB: f64 = 1024.0;
 
 impl Draw {
     /// A row over HTTP/1.1 with W requests outstanding on four connections.
-    fn web(&mut self, name: &'static str, about: &'static str, w: usize) -> &mut Workload {
+    fn web(&mut self, name: &'static str, about: &'static str, w: usize) -> &mut AccuracyWorkload {
         let number = self.rows.len();
         // Each row has a generator of its own: adding one changes no other.
         let mut key = [0; 32];
@@ -125,21 +126,21 @@ impl Draw {
             service_min_us: (median_us / 6.0) as u32,
             ..PageShape::default()
         };
-        let behaviour = Behaviour {
+        let behaviour = ServiceBehaviour {
             discipline: Discipline::Parallel,
             drift: Drift {
                 sigma: rng.random_range(0.2..0.5),
                 every_ms: rng.random_range(150.0..600.0),
             },
         };
-        self.rows.push(Workload {
+        self.rows.push(AccuracyWorkload {
             number,
             name,
             about,
             seed: rng.random(),
             seconds: self.seconds,
-            server: Server::Web(behaviour),
-            protocol: Protocol::Http,
+            server: ServerKind::Timed(behaviour),
+            protocol: AppProtocol::Http,
             path: Impairment::default(),
             offloads: false,
             outstanding: w,
@@ -157,9 +158,9 @@ impl Draw {
     }
 }
 
-impl Workload {
+impl AccuracyWorkload {
     fn discipline(&mut self, discipline: Discipline) -> &mut Self {
-        if let Server::Web(behaviour) = &mut self.server {
+        if let ServerKind::Timed(behaviour) = &mut self.server {
             behaviour.discipline = discipline;
         }
         self
@@ -167,8 +168,8 @@ impl Workload {
 
     fn drift(&mut self, drift: Drift) -> &mut Self {
         match &mut self.server {
-            Server::Web(behaviour) => behaviour.drift = drift,
-            Server::Quic { drift: of, .. } => *of = drift,
+            ServerKind::Timed(behaviour) => behaviour.drift = drift,
+            ServerKind::Quic { drift: of, .. } => *of = drift,
             _ => {}
         }
         self
@@ -176,8 +177,8 @@ impl Workload {
 
     /// The same over HTTP/3.
     fn quic(&mut self, stack: Stack, order: Order) -> &mut Self {
-        if let Server::Web(Behaviour { drift, .. }) = self.server {
-            self.server = Server::Quic {
+        if let ServerKind::Timed(ServiceBehaviour { drift, .. }) = self.server {
+            self.server = ServerKind::Quic {
                 stack,
                 order,
                 drift,
@@ -214,7 +215,7 @@ impl Workload {
     }
 
     /// A key-value store: half the requests store a value.
-    fn store(&mut self, server: Server, protocol: Protocol) -> &mut Self {
+    fn store(&mut self, server: ServerKind, protocol: AppProtocol) -> &mut Self {
         self.server = server;
         self.protocol = protocol;
         self.page.size_median = 2_000.0;
@@ -245,7 +246,7 @@ impl Workload {
 }
 
 /// All rows, with parameters drawn from `seed`, each a load of `seconds`.
-pub fn all(seed: u64, seconds: f64) -> Vec<Workload> {
+pub fn all(seed: u64, seconds: f64) -> Vec<AccuracyWorkload> {
     let mut draw = Draw {
         seed,
         seconds,

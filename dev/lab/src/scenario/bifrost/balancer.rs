@@ -17,10 +17,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::latencies::Latencies;
-use super::loads::{self, Ends, Pace, Stack};
+use super::latencies::RequestTimes;
+use super::loads::{self, Ends, Pace, TcpStack};
 use super::tunnel::{Setting, Tunnel};
-use super::world::{DEVICE, GUESTS, Place, Shape, World};
+use super::world::{DEVICE, GUESTS, Place, Shape, TunnelWorld};
 use super::{Context, Param, Scenario, param};
 use crate::agent::Agent;
 use crate::balancer::{Balancer, Forwarding, Protocol, Real, Settings, Vip};
@@ -104,7 +104,7 @@ impl Scenario for BifrostBalancer {
 struct Site {
     near: Topology,
     far: Topology,
-    world: World,
+    world: TunnelWorld,
     tunnel: Tunnel,
     agents: Vec<Agent>,
     vips: Vec<(Vip, &'static str)>,
@@ -129,7 +129,7 @@ impl Site {
             // A full packet with an outer header, for the run without a tunnel.
             mtu: BACK_MTU,
         };
-        let world = World::between(context.sandbox, "site", shape, "bbr", routers)?;
+        let world = TunnelWorld::between(context.sandbox, "site", shape, "bbr", routers)?;
         join(&near, &far, &world)?;
         let mut setting = Setting::plain(PATHS);
         setting.lines = vec![format!("mtu = {BACK_MTU}")];
@@ -174,13 +174,13 @@ impl Site {
             client: self.near.clients[0].netns.clone(),
             server: self.far.servers[0].netns.clone(),
             address: vip.address.to_string(),
-            stack: Stack::Tcp,
+            stack: TcpStack::Tcp,
         }
     }
 
     /// Frames that both ends of the tunnel have taken from their guests.
     fn carried(&self) -> Result<u64> {
-        self.tunnel.total("frames_in")
+        self.tunnel.total(|of| of.frames_in)
     }
 
     fn decapsulated(&self) -> Result<Vec<u64>> {
@@ -215,7 +215,7 @@ impl Site {
     }
 
     /// That the run was what it is said to be.
-    fn check(&self, way: &str, times: &Latencies, carried: u64) -> Result<()> {
+    fn check(&self, way: &str, times: &RequestTimes, carried: u64) -> Result<()> {
         let through = way == "tunnel";
         ensure!(
             through == (carried > times.requests as u64),
@@ -247,7 +247,7 @@ fn vip(far: &Topology, i: usize, forwarding: Forwarding) -> Vip {
 }
 
 /// Links between routers and hosts, for the way without the tunnel.
-fn join(near: &Topology, far: &Topology, world: &World) -> Result<()> {
+fn join(near: &Topology, far: &Topology, world: &TunnelWorld) -> Result<()> {
     for (router, host, first) in [
         (&near.router.netns, &world.hosts[0], 1),
         (&far.router.netns, &world.hosts[1], 5),

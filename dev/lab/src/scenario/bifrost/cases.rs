@@ -10,19 +10,19 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use serde_json::Value;
 
-use super::compare::{Comparison, Elephant, Load, Trouble};
-use super::loads::{self, Stack};
+use super::compare::{CaseTrouble, Comparison, Elephant, Load};
+use super::loads::{self, TcpStack};
+use super::plain_tunnel::{PlainTunnel, PlainTunnelKind};
 use super::redis::Redis;
 use super::replay::Replays;
-use super::rivals::{Kind, Rival};
 use super::runs::{CLIENTS, Carrier, WEB, carriers, guests, hosts};
 use super::tunnel::{Setting, Tunnel};
-use super::world::{Place, Shape, World};
-use super::{Context, Plan};
-use crate::line::{Impairment, Line};
+use super::world::{Place, Shape, TunnelWorld};
+use super::{BifrostPlan, Context};
+use crate::link_emulator::{Impairment, LinkEmulator};
 use crate::nginx::Nginx;
 
-type Part = fn(&Context, &Plan, &mut Replays<'_>) -> Result<(Value, Value)>;
+type Part = fn(&Context, &BifrostPlan, &mut Replays<'_>) -> Result<(Value, Value)>;
 
 /// The parts by name.
 pub(super) const PARTS: [(&str, Part); 6] = [
@@ -76,19 +76,19 @@ pub(super) fn names() -> Vec<&'static str> {
 struct Site {
     tunnel: Option<Tunnel>,
     carriers: Vec<Carrier>,
-    world: World,
+    world: TunnelWorld,
     _webs: [Nginx; 2],
 }
 
 impl Site {
-    fn build(context: &Context, plan: &Plan, tag: &str, congestion: &str) -> Result<Self> {
+    fn build(context: &Context, plan: &BifrostPlan, tag: &str, congestion: &str) -> Result<Self> {
         let shape = Shape {
             paths: plan.paths,
             rate_mbit: Some(plan.mbit),
             offloads: false,
             mtu: 1500,
         };
-        let world = World::build(context.sandbox, tag, shape, congestion)?;
+        let world = TunnelWorld::build(context.sandbox, tag, shape, congestion)?;
         let webs = [
             Nginx::start(&world.hosts[1], "host", WEB, 1)?,
             Nginx::start(&world.guests[1], "guest", WEB, 1)?,
@@ -107,7 +107,7 @@ impl Site {
     }
 
     /// Starts the tunnel, if there is to be one.
-    fn connect(&mut self, context: &Context, plan: &Plan, setting: &Setting) -> Result<()> {
+    fn connect(&mut self, context: &Context, plan: &BifrostPlan, setting: &Setting) -> Result<()> {
         self.tunnel = None;
         if plan.carries("causeway") {
             self.tunnel = Some(Tunnel::start(&self.world, &context.binary, setting)?);
@@ -129,7 +129,7 @@ impl Site {
                 1,
                 Carrier {
                     name: "plain_bad",
-                    ends: hosts(&self.world, BAD, Stack::Tcp),
+                    ends: hosts(&self.world, BAD, TcpStack::Tcp),
                     web: WEB,
                 },
             );
@@ -139,13 +139,17 @@ impl Site {
 }
 
 /// Losses that these parts play: a tenth of a percent says little in runs this short.
-fn losses(plan: &Plan) -> impl Iterator<Item = f64> + '_ {
+fn losses(plan: &BifrostPlan) -> impl Iterator<Item = f64> + '_ {
     let all = plan.losses.iter().copied();
     all.filter(|loss| *loss == 0.0 || *loss >= 1.0)
 }
 
 /// One path with ten times the RTT or with jitter, and jitter on all.
-fn delay(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<(Value, Value)> {
+fn delay(
+    context: &Context,
+    plan: &BifrostPlan,
+    replays: &mut Replays<'_>,
+) -> Result<(Value, Value)> {
     let mut site = Site::build(context, plan, "delay", &plan.congestion)?;
     let even = Impairment {
         round_trip_us: plan.rtt_us,
@@ -153,7 +157,7 @@ fn delay(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<(V
     };
     let lines = (0..plan.paths)
         .map(|path| site.world.lengthen(path, even, context.seed ^ path as u64))
-        .collect::<Result<Vec<Line>>>()?;
+        .collect::<Result<Vec<LinkEmulator>>>()?;
     site.connect(context, plan, &plan.setting)?;
     let carriers = site.with_bad_path();
     let mut comparison = Comparison::new(context, plan, replays);
@@ -167,7 +171,7 @@ fn delay(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<(V
                 .world
                 .lose(loss / 100.0, Place::Network, context.seed)?;
             for load in [Load::Short, Load::Rr] {
-                comparison.run(&Trouble::new(case, loss), load, &carriers)?;
+                comparison.run(&CaseTrouble::new(case, loss), load, &carriers)?;
             }
         }
     }
@@ -195,7 +199,11 @@ fn delayed(case: &str, path: usize, even: Impairment) -> Impairment {
 
 /// Losses in the network, in front of the sending card, behind the receiving one, and in
 /// front of a guest beside an elephant.
-fn place(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<(Value, Value)> {
+fn place(
+    context: &Context,
+    plan: &BifrostPlan,
+    replays: &mut Replays<'_>,
+) -> Result<(Value, Value)> {
     let mut site = Site::build(context, plan, "place", &plan.congestion)?;
     site.connect(context, plan, &plan.setting)?;
     let mut comparison = Comparison::new(context, plan, replays);
@@ -203,7 +211,7 @@ fn place(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<(V
         for loss in losses(plan).filter(|loss| *loss > 0.0) {
             let _injected = site.world.lose(loss / 100.0, place, context.seed)?;
             for load in [Load::Short, Load::Rr] {
-                comparison.run(&Trouble::new(case, loss), load, &site.carriers)?;
+                comparison.run(&CaseTrouble::new(case, loss), load, &site.carriers)?;
             }
         }
     }
@@ -215,15 +223,15 @@ fn place(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<(V
         setting.lines.push(line.to_owned());
         site.connect(context, plan, &setting)?;
         let Some(ends) = &site.tunnel else { break };
-        let trouble = Trouble {
+        let trouble = CaseTrouble {
             elephant: Elephant::Own,
-            ..Trouble::new(case, 0.0)
+            ..CaseTrouble::new(case, 0.0)
         };
         for load in [Load::Short, Load::Rr] {
             let counts = || {
                 Ok([
-                    ("vnic_full", ends.total("vnic_full")?),
-                    ("chunks_resent", ends.total("chunks_retransmitted")?),
+                    ("vnic_full", ends.total(|of| of.vnic_full)?),
+                    ("chunks_resent", ends.total(|of| of.chunks_retransmitted)?),
                     ("device_drops", drops(&site.world)?),
                 ])
             };
@@ -235,14 +243,18 @@ fn place(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<(V
 }
 
 /// What the guests' devices dropped on its way into the tunnel.
-fn drops(world: &World) -> Result<u64> {
+fn drops(world: &TunnelWorld) -> Result<u64> {
     let guests = world.guests.iter();
-    guests.map(World::device_drops).sum()
+    guests.map(TunnelWorld::device_drops).sum()
 }
 
 /// Bulk beside requests: TCP's on one path, towards the clients as the answers are, or the
 /// carrier's own.
-fn elephant(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<(Value, Value)> {
+fn elephant(
+    context: &Context,
+    plan: &BifrostPlan,
+    replays: &mut Replays<'_>,
+) -> Result<(Value, Value)> {
     let mut site = Site::build(context, plan, "elephant", &plan.congestion)?;
     site.connect(context, plan, &plan.setting)?;
     let carriers = site.with_bad_path();
@@ -251,16 +263,16 @@ fn elephant(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result
         let elephant = match case {
             "own" => Elephant::Own,
             "foreign" => {
-                let mut ends = hosts(&site.world, BAD, Stack::Tcp);
+                let mut ends = hosts(&site.world, BAD, TcpStack::Tcp);
                 std::mem::swap(&mut ends.client, &mut ends.server);
                 ends.address = format!("10.9.{BAD}.1");
                 Elephant::Foreign(ends)
             }
             _ => Elephant::None,
         };
-        let trouble = Trouble {
+        let trouble = CaseTrouble {
             elephant,
-            ..Trouble::new(case, 0.0)
+            ..CaseTrouble::new(case, 0.0)
         };
         for load in [Load::Short, Load::Rr] {
             comparison.run(&trouble, load, &carriers)?;
@@ -270,7 +282,11 @@ fn elephant(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result
 }
 
 /// Plain TCP, and TCP in the tunnel, by congestion control.
-fn congestion(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<(Value, Value)> {
+fn congestion(
+    context: &Context,
+    plan: &BifrostPlan,
+    replays: &mut Replays<'_>,
+) -> Result<(Value, Value)> {
     let mut comparison = Comparison::new(context, plan, replays);
     for case in CONGESTION.into_iter().filter(|case| plan.has(case)) {
         // A listener hands its algorithm on to what it accepts: servers start anew.
@@ -286,7 +302,7 @@ fn congestion(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Resu
                 .world
                 .lose(loss / 100.0, Place::Network, context.seed)?;
             for load in [Load::Short, Load::Rr, Load::Bulk] {
-                comparison.run(&Trouble::new(case, loss), load, &carriers)?;
+                comparison.run(&CaseTrouble::new(case, loss), load, &carriers)?;
             }
         }
     }
@@ -294,7 +310,11 @@ fn congestion(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Resu
 }
 
 /// GETs from Redis. Debian's does not speak MPTCP.
-fn redis(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<(Value, Value)> {
+fn redis(
+    context: &Context,
+    plan: &BifrostPlan,
+    replays: &mut Replays<'_>,
+) -> Result<(Value, Value)> {
     let mut comparison = Comparison::new(context, plan, replays);
     if plan.has(GET) {
         let mut site = Site::build(context, plan, "redis", &plan.congestion)?;
@@ -308,7 +328,7 @@ fn redis(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<(V
             let _injected = site
                 .world
                 .lose(loss / 100.0, Place::Network, context.seed)?;
-            comparison.run(&Trouble::new(GET, loss), Load::Redis, &carriers)?;
+            comparison.run(&CaseTrouble::new(GET, loss), Load::Redis, &carriers)?;
         }
     }
     Ok(comparison.finish())
@@ -316,7 +336,11 @@ fn redis(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<(V
 
 /// Plain TCP, a tunnel that does nothing, ours over one path, and over all. The tunnels take
 /// turns at the guests' device.
-fn nothing(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<(Value, Value)> {
+fn nothing(
+    context: &Context,
+    plan: &BifrostPlan,
+    replays: &mut Replays<'_>,
+) -> Result<(Value, Value)> {
     let mut comparison = Comparison::new(context, plan, replays);
     if !plan.has(BY_TUNNEL) {
         return Ok(comparison.finish());
@@ -335,7 +359,7 @@ fn nothing(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<
         through("causeway"),
     ];
     for loss in losses(plan) {
-        let trouble = Trouble::new(BY_TUNNEL, loss);
+        let trouble = CaseTrouble::new(BY_TUNNEL, loss);
         let _injected = site
             .world
             .lose(loss / 100.0, Place::Network, context.seed)?;
@@ -348,9 +372,11 @@ fn nothing(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<
         for tunnel in &tunnels {
             // One device, one tunnel: the one before goes first.
             site.tunnel = None;
-            let _rival;
+            let _plain;
             match tunnel.name {
-                "do_nothing" => _rival = Rival::start(&site.world, Kind::SuperPacket)?,
+                "do_nothing" => {
+                    _plain = PlainTunnel::start(&site.world, PlainTunnelKind::SuperPacket)?
+                }
                 "causeway_one_path" => {
                     let mut setting = plan.setting.clone();
                     setting.paths.truncate(1);

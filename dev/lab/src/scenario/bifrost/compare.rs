@@ -8,12 +8,13 @@ use anyhow::{Context as _, Result};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::latencies::Latencies;
+use super::latencies::RequestTimes;
 use super::loads::{self, Ends};
 use super::replay::Replays;
-use super::runs::{BULK, CLIENTS, Carrier, ECHO, PINGERS, WARM_UP, median, merge, pace, say};
-use super::{Context, Plan, redis};
+use super::runs::{BULK, CLIENTS, Carrier, ECHO, PINGERS, WARM_UP, merge, pace, say};
+use super::{BifrostPlan, Context, redis};
 use crate::cpu::Steal;
+use crate::statistics::median;
 
 /// What is carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,22 +47,22 @@ pub(super) enum Elephant {
     None,
     /// By the carrier itself.
     Own,
-    /// Between these, whoever carries the load.
+    /// Between these, for every carrier.
     Foreign(Ends),
 }
 
 /// What makes life hard for a load.
 #[derive(Debug, Clone)]
-pub(super) struct Trouble {
+pub(super) struct CaseTrouble {
     /// Its name in rows.
     pub case: &'static str,
-    /// Packets lost; somebody else sees to that.
+    /// Packets lost; the caller injects the loss.
     pub loss_pct: f64,
     /// Bulk beside it.
     pub elephant: Elephant,
 }
 
-impl Trouble {
+impl CaseTrouble {
     /// A trouble without an elephant.
     pub fn new(case: &'static str, loss_pct: f64) -> Self {
         Self {
@@ -80,7 +81,7 @@ impl Trouble {
 /// Rows and runs so far.
 pub(super) struct Comparison<'a, 'b> {
     context: &'a Context,
-    plan: &'a Plan,
+    plan: &'a BifrostPlan,
     replays: &'a mut Replays<'b>,
     rows: Vec<Value>,
     runs: Vec<Value>,
@@ -91,7 +92,7 @@ pub(super) struct Comparison<'a, 'b> {
 type Counts<'a> = &'a dyn Fn() -> Result<[(&'static str, u64); 3]>;
 
 impl<'a, 'b> Comparison<'a, 'b> {
-    pub fn new(context: &'a Context, plan: &'a Plan, replays: &'a mut Replays<'b>) -> Self {
+    pub fn new(context: &'a Context, plan: &'a BifrostPlan, replays: &'a mut Replays<'b>) -> Self {
         Self {
             context,
             plan,
@@ -104,7 +105,7 @@ impl<'a, 'b> Comparison<'a, 'b> {
 
     /// Has the carriers bear the load by turns, in rounds; the medians become their columns.
     /// A single run is what is played again: nothing is compared within a round.
-    pub fn run(&mut self, trouble: &Trouble, load: Load, carriers: &[Carrier]) -> Result<()> {
+    pub fn run(&mut self, trouble: &CaseTrouble, load: Load, carriers: &[Carrier]) -> Result<()> {
         self.play(trouble, load, carriers, None)?;
         Ok(())
     }
@@ -112,7 +113,7 @@ impl<'a, 'b> Comparison<'a, 'b> {
     /// The same, and what was counted meanwhile, in the runs that count, as further columns.
     pub fn count(
         &mut self,
-        trouble: &Trouble,
+        trouble: &CaseTrouble,
         load: Load,
         carriers: &[Carrier],
         counts: Counts<'_>,
@@ -124,7 +125,7 @@ impl<'a, 'b> Comparison<'a, 'b> {
 
     fn play(
         &mut self,
-        trouble: &Trouble,
+        trouble: &CaseTrouble,
         load: Load,
         carriers: &[Carrier],
         counts: Option<Counts<'_>>,
@@ -171,7 +172,7 @@ impl<'a, 'b> Comparison<'a, 'b> {
     }
 
     /// Adds columns to the row of a trouble and load.
-    pub fn note(&mut self, trouble: &Trouble, load: Load, columns: Value) {
+    pub fn note(&mut self, trouble: &CaseTrouble, load: Load, columns: Value) {
         let (case, loss, load) = (trouble.case, trouble.loss_pct, load.name());
         let found = self
             .rows
@@ -199,7 +200,7 @@ struct Run {
     load: &'static str,
     carrier: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    times: Option<Latencies>,
+    times: Option<RequestTimes>,
     #[serde(skip_serializing_if = "Option::is_none")]
     gbps: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -213,8 +214,8 @@ struct Run {
 
 fn once(
     context: &Context,
-    plan: &Plan,
-    trouble: &Trouble,
+    plan: &BifrostPlan,
+    trouble: &CaseTrouble,
     load: Load,
     carrier: &Carrier,
 ) -> Result<Run> {
@@ -272,7 +273,7 @@ fn once(
 /// A carrier's runs.
 #[derive(Debug, Clone, Default)]
 struct Found {
-    times: Vec<Latencies>,
+    times: Vec<RequestTimes>,
     gbps: Vec<f64>,
     elephant_gbps: Vec<f64>,
 }
@@ -290,9 +291,11 @@ impl Found {
             columns.insert(format!("{carrier}_{name}"), value);
         };
         if !self.times.is_empty() {
-            let middle =
-                |of: fn(&Latencies) -> f64| json!(median(self.times.iter().map(of).collect()));
-            let sum = |of: fn(&Latencies) -> usize| json!(self.times.iter().map(of).sum::<usize>());
+            let middle = |of: fn(&RequestTimes) -> f64| {
+                json!(median(&self.times.iter().map(of).collect::<Vec<_>>()))
+            };
+            let sum =
+                |of: fn(&RequestTimes) -> usize| json!(self.times.iter().map(of).sum::<usize>());
             set("p50_ms", middle(|times| times.p50_ms));
             set("p99_ms", middle(|times| times.p99_ms));
             set("p999_ms", middle(|times| times.p999_ms));
@@ -301,7 +304,7 @@ impl Found {
         }
         for (name, values) in [("gbps", self.gbps), ("elephant_gbps", self.elephant_gbps)] {
             if !values.is_empty() {
-                set(name, json!(median(values)));
+                set(name, json!(median(&values)));
             }
         }
         Value::Object(columns)
@@ -314,11 +317,11 @@ mod tests {
 
     #[test]
     fn rounds_become_columns() {
-        let round = |p99_ms| Latencies {
+        let round = |p99_ms| RequestTimes {
             requests: 10,
             failed: 1,
             p99_ms,
-            ..Latencies::default()
+            ..RequestTimes::default()
         };
         let found = Found {
             times: vec![round(3.0), round(90.0), round(4.0)],

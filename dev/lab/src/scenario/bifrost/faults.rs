@@ -9,11 +9,11 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::hostile::Hostile;
-use super::latencies::Latencies;
+use super::latencies::RequestTimes;
 use super::loads::{self, Ends, Pace};
 use super::runs::guests;
 use super::tunnel::{Setting, Tunnel};
-use super::world::{Place, Shape, World};
+use super::world::{Place, Shape, TunnelWorld};
 use super::{Context, Param, Scenario, param};
 
 const ECHO: u16 = 7777;
@@ -47,7 +47,7 @@ impl Scenario for BifrostFaults {
             offloads: false,
             mtu: 1500,
         };
-        let world = World::build(context.sandbox, "faults", shape, "bbr")?;
+        let world = TunnelWorld::build(context.sandbox, "faults", shape, "bbr")?;
         let mut setting = Setting::plain(PATHS);
         setting.threads = context.param("threads")?;
         setting.lines = vec!["persist = true".to_owned()];
@@ -78,7 +78,7 @@ impl Scenario for BifrostFaults {
 
 struct Steps<'a> {
     context: &'a Context,
-    world: World,
+    world: TunnelWorld,
     ends: Ends,
     tunnel: Tunnel,
     setting: Setting,
@@ -89,7 +89,7 @@ struct Steps<'a> {
 
 impl Steps<'_> {
     /// Ping-pong for a while; every message must be answered.
-    fn traffic(&self) -> Result<Latencies> {
+    fn traffic(&self) -> Result<RequestTimes> {
         let pace = Pace {
             rate: 200.0,
             clients: 4,
@@ -105,7 +105,7 @@ impl Steps<'_> {
         Ok(times)
     }
 
-    fn done(&mut self, step: &str, times: &Latencies, more: Value) {
+    fn done(&mut self, step: &str, times: &RequestTimes, more: Value) {
         self.context.say(format!(
             "{step:<12} {} messages, p50 {:.2} ms, p99 {:.2} ms, longest {:.2} ms  {more}",
             times.requests, times.p50_ms, times.p99_ms, times.max_ms
@@ -119,11 +119,11 @@ impl Steps<'_> {
         let times = self.traffic()?;
         let (lost, resent) = (
             losses.counts().lost,
-            self.tunnel.total("chunks_retransmitted")?,
+            self.tunnel.total(|of| of.chunks_retransmitted)?,
         );
         ensure!(
             lost > 0 && resent > 0,
-            "{lost} packets lost, {resent} chunks sent again"
+            "{lost} packets lost, {resent} chunks retransmitted"
         );
         self.done("loss", &times, json!({ "lost": lost, "resent": resent }));
         Ok(())
@@ -227,7 +227,7 @@ impl Steps<'_> {
             "{refused} datagrams were refused in the rotation"
         );
         for end in &self.tunnel.ends {
-            ensure!(end.status()?["key"] == 2, "the new key is not in use");
+            ensure!(end.status()?.key == 2, "the new key is not in use");
         }
         self.done("rotation", &times, json!({}));
         Ok(())
@@ -292,8 +292,8 @@ impl Steps<'_> {
     fn end(&mut self) -> Result<()> {
         let times = self.traffic()?;
         std::thread::sleep(Duration::from_millis(300));
-        let held = self.tunnel.total("chunks_held")?;
-        let frames = self.tunnel.total("frames_held")?;
+        let held = self.tunnel.total(|of| of.chunks_held)?;
+        let frames = self.tunnel.total(|of| of.frames_held)?;
         ensure!(
             held == 0 && frames == 0,
             "{held} chunks and {frames} frames are held for ever"

@@ -7,13 +7,12 @@ use anyhow::{Context as _, Result};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::latencies::Latencies;
+use super::latencies::RequestTimes;
 use super::replay::Replays;
-use super::runs::{
-    BULK, CLIENTS, ECHO, PINGERS, WEB, guests, median, merge, pace, rounds_named, say,
-};
-use super::world::{Place, World};
-use super::{Context, Plan, loads};
+use super::runs::{BULK, CLIENTS, ECHO, PINGERS, WEB, guests, merge, pace, rounds_named, say};
+use super::world::{Place, TunnelWorld};
+use super::{BifrostPlan, Context, loads};
+use crate::statistics::median;
 
 /// The path that flaps is down this long, this often. A period of 1 s would resonate
 /// with the timeout of TCP's SYN.
@@ -25,14 +24,14 @@ const MORE: [&str; 3] = ["loss_at_card_1_pct", "mtu_shrink", "beside_an_elephant
 /// takes the CPU away for a moment decides over the p99 of a single one.
 pub(super) fn flap(
     context: &Context,
-    plan: &Plan,
+    plan: &BifrostPlan,
     replays: &mut Replays<'_>,
-    world: &World,
+    world: &TunnelWorld,
 ) -> Result<Value> {
     let ends = guests(world);
     let timeouts = || -> Result<u64> {
         let mut guests = world.guests.iter();
-        guests.try_fold(0, |sum, guest| Ok(sum + World::tcp_timeouts(guest)?))
+        guests.try_fold(0, |sum, guest| Ok(sum + TunnelWorld::tcp_timeouts(guest)?))
     };
     let (period, down) = FLAP;
     let flapping = world.flap(0, period, down)?;
@@ -71,8 +70,8 @@ struct FlapRound {
     p99_ms: f64,
     /// Timeouts of the guests' TCP.
     inner_rtos: u64,
-    rr: Latencies,
-    short: Latencies,
+    rr: RequestTimes,
+    short: RequestTimes,
 }
 
 /// The median of the rounds' p99s, the timeouts of all, and the round in the middle.
@@ -81,7 +80,7 @@ fn flap_summary(rounds: &[FlapRound]) -> Result<Value> {
     by_p99.sort_by(|a, b| a.p99_ms.total_cmp(&b.p99_ms));
     let middle = by_p99.get(by_p99.len() / 2).context("no round of flaps")?;
     Ok(json!({
-        "p99_ms": median(rounds.iter().map(|round| round.p99_ms).collect()),
+        "p99_ms": median(&rounds.iter().map(|round| round.p99_ms).collect::<Vec<_>>()),
         "inner_rtos": rounds.iter().map(|round| round.inner_rtos).sum::<u64>(),
         "rr": middle.rr, "short": middle.short,
     }))
@@ -90,9 +89,9 @@ fn flap_summary(rounds: &[FlapRound]) -> Result<Value> {
 /// Further cases, for the tunnel alone.
 pub(super) fn more(
     context: &Context,
-    plan: &Plan,
+    plan: &BifrostPlan,
     replays: &mut Replays<'_>,
-    world: &World,
+    world: &TunnelWorld,
 ) -> Result<Value> {
     let names = MORE.map(str::to_owned);
     let counted = replays.rounds(&names, |case| {
@@ -106,7 +105,12 @@ pub(super) fn more(
     Ok(Value::Object(cases.collect()))
 }
 
-fn one_more(context: &Context, plan: &Plan, world: &World, case: &str) -> Result<Latencies> {
+fn one_more(
+    context: &Context,
+    plan: &BifrostPlan,
+    world: &TunnelWorld,
+    case: &str,
+) -> Result<RequestTimes> {
     let ends = guests(world);
     let ping_pong = || loads::ping_pong(&ends, ECHO, pace(plan, PINGERS));
     match case {
@@ -143,11 +147,11 @@ mod tests {
         let round = |p99_ms, inner_rtos| FlapRound {
             p99_ms,
             inner_rtos,
-            rr: Latencies {
+            rr: RequestTimes {
                 p99_ms,
-                ..Latencies::default()
+                ..RequestTimes::default()
             },
-            short: Latencies::default(),
+            short: RequestTimes::default(),
         };
         let value = flap_summary(&[round(3.0, 1), round(40.0, 2), round(2.0, 0)]).unwrap();
         assert_eq!(value["p99_ms"], 3.0);

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Datagrams that nobody asked for, as fast as one thread can send them, under the
+//! Forged and malformed datagrams, as fast as one thread can send them, under the
 //! peer's own address: so they pass the kernel's check and reach the engine.
 
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd as _;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
+use std::sync::atomic::Ordering;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, sendto, socket,
 };
@@ -16,22 +14,18 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, RngCore as _, SeedableRng as _};
 
 use super::tunnel::PORT;
-use super::world::World;
+use super::world::TunnelWorld;
+use crate::background::Background;
 
 /// A sender; dropped, it ends.
 pub struct Hostile {
-    stop: Arc<AtomicBool>,
-    sent: Arc<AtomicU64>,
-    thread: Option<JoinHandle<Result<()>>>,
+    thread: Background<u64>,
 }
 
 impl Hostile {
     /// Sends from the first host to the second, on the first path.
-    pub fn start(world: &World, seed: u64) -> Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let sent = Arc::new(AtomicU64::new(0));
-        let (stopping, count) = (Arc::clone(&stop), Arc::clone(&sent));
-        let thread = world.hosts[0].thread(move || {
+    pub fn start(world: &TunnelWorld, seed: u64) -> Result<Self> {
+        let thread = Background::spawn_in(&world.hosts[0], move |stop| {
             let fd = socket(
                 AddressFamily::Inet,
                 SockType::Raw,
@@ -42,7 +36,8 @@ impl Hostile {
             let to = SockaddrIn::from(std::net::SocketAddrV4::new(Ipv4Addr::new(10, 9, 0, 2), 0));
             let mut rng = StdRng::seed_from_u64(seed);
             let mut packet = vec![0; 8 + 1472];
-            while !stopping.load(Ordering::Relaxed) {
+            let mut sent = 0;
+            while !stop.load(Ordering::Relaxed) {
                 let length = fill(&mut packet, &mut rng);
                 // A full queue loses it: so be it.
                 let _ = sendto(
@@ -51,32 +46,16 @@ impl Hostile {
                     &to,
                     MsgFlags::MSG_DONTWAIT,
                 );
-                count.fetch_add(1, Ordering::Relaxed);
+                sent += 1;
             }
-            Ok(())
+            Ok(sent)
         });
-        Ok(Self {
-            stop,
-            sent,
-            thread: Some(thread),
-        })
+        Ok(Self { thread })
     }
 
     /// Ends it; how many were sent.
-    pub fn stop(mut self) -> Result<u64> {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread
-                .join()
-                .unwrap_or_else(|_| bail!("the sender panicked"))?;
-        }
-        Ok(self.sent.load(Ordering::Relaxed))
-    }
-}
-
-impl Drop for Hostile {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+    pub fn stop(self) -> Result<u64> {
+        self.thread.finish()
     }
 }
 

@@ -9,11 +9,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::replay::{Counted, Replays};
-use super::runs::{BULK, WARM_UP, guests, median, rounds_named};
+use super::runs::{BULK, WARM_UP, guests, rounds_named};
 use super::tunnel::Tunnel;
-use super::world::{Place, World};
-use super::{Context, Plan, loads};
+use super::world::{Place, TunnelWorld};
+use super::{BifrostPlan, Context, loads};
 use crate::cpu::Steal;
+use crate::statistics::median;
 
 /// A bulk run.
 #[derive(Debug, Clone, Serialize)]
@@ -31,9 +32,9 @@ pub(super) struct BulkRun {
 /// Rounds of bulk runs, one at each loss, in an order that turns from round to round.
 pub(super) fn bulk_rounds(
     context: &Context,
-    plan: &Plan,
+    plan: &BifrostPlan,
     replays: &mut Replays<'_>,
-    (world, tunnel): (&World, &Tunnel),
+    (world, tunnel): (&TunnelWorld, &Tunnel),
     (what, rounds): (&str, usize),
     losses: &[f64],
 ) -> Result<Vec<BulkRun>> {
@@ -57,7 +58,7 @@ pub(super) fn bulk_rounds(
                 counts,
             };
             context.say(format!(
-                "{what} {loss} % loss: {:.3} Gbit/s, {:.2} % sent again, {:.3} % twice, {:.0} % of the CPUs busy, {:.1} % stolen",
+                "{what} {loss} % loss: {:.3} Gbit/s, {:.2} % retransmitted, {:.3} % duplicated, {:.0} % of the CPUs busy, {:.1} % stolen",
                 run.gbps, run.retransmit_pct, run.duplicate_pct, 100.0 * run.machine_busy, run.stolen_pct
             ));
             steal = steal.and(bulk.steal);
@@ -71,13 +72,13 @@ pub(super) fn bulk_rounds(
     Ok(runs.collect())
 }
 
-/// Throughput at losses, as a part of that without in the same round, and what is sent again
+/// Throughput at losses, as a part of that without in the same round, and what is retransmitted
 /// without.
 pub(super) fn kept(
     context: &Context,
-    plan: &Plan,
+    plan: &BifrostPlan,
     replays: &mut Replays<'_>,
-    world: &World,
+    world: &TunnelWorld,
     tunnel: &Tunnel,
 ) -> Result<(Value, Value)> {
     let before = Counts::read(tunnel)?;
@@ -110,7 +111,7 @@ pub(super) fn kept(
 }
 
 /// None, and those that a bulk run shows.
-pub(super) fn losses(plan: &Plan) -> Vec<f64> {
+pub(super) fn losses(plan: &BifrostPlan) -> Vec<f64> {
     let lossy = plan.losses.iter().copied().filter(|loss| *loss >= 1.0);
     std::iter::once(0.0).chain(lossy).collect()
 }
@@ -124,7 +125,7 @@ pub(super) fn rates(runs: &[BulkRun]) -> Vec<(f64, f64)> {
 /// compared with itself: a machine whose speed drifts from round to round (its host has other
 /// guests) would else be taken for loss or gain. `runs`: loss and rate, round after round.
 pub(super) fn kept_pct(runs: &[(f64, f64)], loss: f64) -> f64 {
-    100.0 * median(kept_ratios(runs, loss).collect())
+    100.0 * median(&kept_ratios(runs, loss).collect::<Vec<_>>())
 }
 
 fn kept_ratios(runs: &[(f64, f64)], loss: f64) -> impl Iterator<Item = f64> {
@@ -161,9 +162,9 @@ pub(super) struct Counts {
 impl Counts {
     pub(super) fn read(tunnel: &Tunnel) -> Result<Self> {
         Ok(Self {
-            sent: tunnel.total("chunks_sent")?,
-            resent: tunnel.total("chunks_retransmitted")?,
-            received: tunnel.total("chunks_received")?,
+            sent: tunnel.total(|of| of.chunks_sent)?,
+            resent: tunnel.total(|of| of.chunks_retransmitted)?,
+            received: tunnel.total(|of| of.chunks_received)?,
             twice: tunnel.refused("redundant")?
                 + tunnel.refused("duplicate")?
                 + tunnel.refused("late")?,

@@ -8,7 +8,7 @@ use crate::cpu::Steal;
 
 /// Times of requests, in milliseconds.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Latencies {
+pub struct RequestTimes {
     /// Requests.
     pub requests: usize,
     /// Of these, not answered within 20 s, or broken.
@@ -40,9 +40,9 @@ pub(super) struct Samples {
     steal: Steal,
 }
 
-impl Latencies {
+impl RequestTimes {
     /// Of requests' times and how late they began (nothing where there is no timetable), in
-    /// nanoseconds, of which so many failed.
+    /// nanoseconds, and how many failed.
     pub fn of(
         mut times_ns: Vec<u64>,
         mut late_ns: Vec<u64>,
@@ -105,15 +105,15 @@ mod tests {
         let block = |slow: u64, stolen| {
             let mut times = vec![1_000_000; 999];
             times.push(slow * 1_000_000);
-            Latencies::of(times, vec![0; 1000], 1, Steal::of(stolen, 100)).unwrap()
+            RequestTimes::of(times, vec![0; 1000], 1, Steal::of(stolen, 100)).unwrap()
         };
         let blocks = [block(7, 0), block(90, 0), block(8, 3)];
         assert_eq!(blocks[1].p999_ms, 90.0);
-        let all = Latencies::pooled(&blocks).unwrap();
+        let all = RequestTimes::pooled(&blocks).unwrap();
         assert_eq!((all.requests, all.failed), (3000, 3));
         assert_eq!((all.p99_ms, all.p999_ms, all.max_ms), (1.0, 7.0, 90.0));
         assert_eq!(all.stolen_pct, 1.0);
         assert_eq!(all.steal().worst_pct(), 3.0);
-        assert!(Latencies::pooled(&[]).is_err());
+        assert!(RequestTimes::pooled(&[]).is_err());
     }
 }

@@ -20,7 +20,8 @@ use nix::sys::socket::{
 };
 use serde::Serialize;
 
-use super::latencies::Latencies;
+use super::latencies::RequestTimes;
+use crate::background::Background;
 use crate::clock;
 use crate::cpu::{CpuMeter, Steal, process_clock};
 use crate::netns::Netns;
@@ -28,13 +29,13 @@ use crate::netns::Netns;
 /// A message of the ping-pong, as in sockperf.
 const MESSAGE: usize = 14;
 /// How long a client waits before it gives a request up.
-const PATIENCE: Duration = Duration::from_secs(20);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes of a write of the bulk load.
 const CHUNK: usize = 256 * 1024;
 
 /// Whether connections are TCP's or MPTCP's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stack {
+pub enum TcpStack {
     /// Plain TCP.
     Tcp,
     /// RFC 8684.
@@ -51,7 +52,7 @@ pub struct Ends {
     /// Its address.
     pub address: String,
     /// What they speak.
-    pub stack: Stack,
+    pub stack: TcpStack,
 }
 
 /// A client's requests: their times in nanoseconds, how late they began, and how many of them
@@ -93,7 +94,7 @@ pub struct Pace {
 
 /// Short connections: connect, one request, the whole answer, close. The server, nginx,
 /// must be there.
-pub fn short(ends: &Ends, port: u16, bytes: u32, pace: Pace) -> Result<Latencies> {
+pub fn short(ends: &Ends, port: u16, bytes: u32, pace: Pace) -> Result<RequestTimes> {
     let target: SocketAddr = format!("{}:{port}", ends.address).parse()?;
     let stack = ends.stack;
     paced(&ends.client, pace, move || {
@@ -114,7 +115,7 @@ pub fn short(ends: &Ends, port: u16, bytes: u32, pace: Pace) -> Result<Latencies
 }
 
 /// Ping-pong with 14 bytes each way on connections that stay.
-pub fn ping_pong(ends: &Ends, port: u16, pace: Pace) -> Result<Latencies> {
+pub fn ping_pong(ends: &Ends, port: u16, pace: Pace) -> Result<RequestTimes> {
     let target: SocketAddr = format!("{}:{port}", ends.address).parse()?;
     let stack = ends.stack;
     let _server = echo_server(ends, target)?;
@@ -129,7 +130,7 @@ pub fn ping_pong(ends: &Ends, port: u16, pace: Pace) -> Result<Latencies> {
 }
 
 /// The same without a pause between messages, one client: what is on the way alone.
-pub fn idle_ping_pong(ends: &Ends, port: u16, lasts: Duration) -> Result<Latencies> {
+pub fn idle_ping_pong(ends: &Ends, port: u16, lasts: Duration) -> Result<RequestTimes> {
     let target: SocketAddr = format!("{}:{port}", ends.address).parse()?;
     let stack = ends.stack;
     let _server = echo_server(ends, target)?;
@@ -144,7 +145,7 @@ pub fn idle_ping_pong(ends: &Ends, port: u16, lasts: Duration) -> Result<Latenci
             stream.read_exact(&mut message)?;
             times.push(clock::monotonic_ns() - begin);
         }
-        Latencies::of(times, Vec::new(), 0, meter.steal()?)
+        RequestTimes::of(times, Vec::new(), 0, meter.steal()?)
     })
 }
 
@@ -174,7 +175,7 @@ pub fn serve_web(ends: &Ends, port: u16, threads: usize) -> Result<()> {
 
 fn answer(mut stream: TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
     let (mut request, mut buffer) = (Vec::new(), [0; 2048]);
     while !request.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
         match stream.read(&mut buffer)? {
@@ -190,10 +191,10 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
     stream.write_all(&bytes)
 }
 
-/// Runs requests by a timetable: whoever of the clients is free takes the next one, and
+/// Runs requests by a timetable: the next free client takes the next one, and
 /// waits until it is due. `client` makes what sends a request and waits for its answer.
 /// A request that fails counts with the time until it did.
-pub(super) fn paced<C, R>(netns: &Netns, pace: Pace, client: C) -> Result<Latencies>
+pub(super) fn paced<C, R>(netns: &Netns, pace: Pace, client: C) -> Result<RequestTimes>
 where
     C: Fn() -> Result<R> + Clone + Send + 'static,
     R: FnMut() -> io::Result<()>,
@@ -207,7 +208,7 @@ where
         .map(|_| {
             let (client, next) = (client.clone(), Arc::clone(&next));
             netns.thread(move || {
-                causeway_io::tunnel::precise_timers();
+                causeway_netio::tunnel::precise_timers();
                 let mut request = client()?;
                 let (mut times, mut late, mut failed) = (Vec::new(), Vec::new(), 0);
                 loop {
@@ -241,7 +242,7 @@ where
         late.extend(waits);
         failed += broken;
     }
-    Latencies::of(times, late, failed, steal)
+    RequestTimes::of(times, late, failed, steal)
 }
 
 fn sleep_until(due_ns: u64) {
@@ -356,24 +357,11 @@ fn is_timeout(error: &io::Error) -> bool {
 }
 
 /// An echo server; dropped, it ends with its connections.
-struct Echo(Arc<AtomicBool>, Option<JoinHandle<Result<()>>>);
-
-impl Drop for Echo {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.1.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-fn echo_server(ends: &Ends, target: SocketAddr) -> Result<Echo> {
+fn echo_server(ends: &Ends, target: SocketAddr) -> Result<Background> {
     let listener = listen_in(&ends.server, target, ends.stack)?;
     listener.set_nonblocking(true)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopping = Arc::clone(&stop);
-    let thread = ends.server.thread(move || {
-        while !stopping.load(Ordering::Relaxed) {
+    Ok(Background::spawn_in(&ends.server, move |stop| {
+        while !stop.load(Ordering::Relaxed) {
             match listener.accept() {
                 // Ends when the client closes.
                 Ok((stream, _)) => drop(std::thread::spawn(move || echo(stream))),
@@ -382,8 +370,7 @@ fn echo_server(ends: &Ends, target: SocketAddr) -> Result<Echo> {
             }
         }
         Ok(())
-    });
-    Ok(Echo(stop, Some(thread)))
+    }))
 }
 
 fn echo(mut stream: TcpStream) -> io::Result<()> {
@@ -398,10 +385,10 @@ fn echo(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-fn raw(stack: Stack) -> io::Result<OwnedFd> {
+fn raw(stack: TcpStack) -> io::Result<OwnedFd> {
     let protocol = match stack {
-        Stack::Tcp => Some(SockProtocol::Tcp),
-        Stack::Mptcp => None,
+        TcpStack::Tcp => Some(SockProtocol::Tcp),
+        TcpStack::Mptcp => None,
     };
     match protocol {
         Some(protocol) => Ok(socket(
@@ -423,11 +410,11 @@ fn raw(stack: Stack) -> io::Result<OwnedFd> {
     }
 }
 
-pub(super) fn open(target: SocketAddr, stack: Stack) -> io::Result<TcpStream> {
+pub(super) fn open(target: SocketAddr, stack: TcpStack) -> io::Result<TcpStream> {
     let fd = raw(stack)?;
-    let patience = nix::sys::time::TimeVal::new(PATIENCE.as_secs() as i64, 0);
-    setsockopt(&fd, sockopt::SendTimeout, &patience)?;
-    setsockopt(&fd, sockopt::ReceiveTimeout, &patience)?;
+    let timeout = nix::sys::time::TimeVal::new(REQUEST_TIMEOUT.as_secs() as i64, 0);
+    setsockopt(&fd, sockopt::SendTimeout, &timeout)?;
+    setsockopt(&fd, sockopt::ReceiveTimeout, &timeout)?;
     connect(fd.as_raw_fd(), &SockaddrStorage::from(target))?;
     let stream = TcpStream::from(fd);
     stream.set_nodelay(true)?;
@@ -445,7 +432,7 @@ pub fn congestion_control(ends: &Ends, port: u16) -> Result<String> {
     })
 }
 
-fn listen_in(netns: &Netns, at: SocketAddr, stack: Stack) -> Result<TcpListener> {
+fn listen_in(netns: &Netns, at: SocketAddr, stack: TcpStack) -> Result<TcpListener> {
     netns.run(move || {
         let fd = raw(stack)?;
         setsockopt(&fd, sockopt::ReuseAddr, &true)?;

@@ -7,15 +7,16 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::kept::{Counts, bulk_rounds, kept_pct, rates, standard_error};
-use super::latencies::Latencies;
+use super::latencies::RequestTimes;
 use super::loads::{self, Ends};
+use super::plain_tunnel::{PlainTunnel, PlainTunnelKind};
 use super::replay::Replays;
-use super::rivals::{Kind, Rival};
-use super::runs::{BULK, ECHO, WARM_UP, guests, median, merge, rounds_named};
+use super::runs::{BULK, ECHO, WARM_UP, guests, merge, rounds_named};
 use super::tunnel::Tunnel;
-use super::world::{Shape, World};
-use super::{Context, Plan};
+use super::world::{Shape, TunnelWorld};
+use super::{BifrostPlan, Context};
 use crate::cpu::{Awake, Steal};
+use crate::statistics::median;
 
 /// What is compared where the machine is the limit.
 pub(super) const TUNNELS: [&str; 4] = ["causeway", OTHER, "super_packet_tunnel", "packet_tunnel"];
@@ -25,7 +26,7 @@ const OTHER: &str = "other";
 /// Throughput kept at 1 % loss where the machine is the limit.
 pub(super) fn cpu_bound(
     context: &Context,
-    plan: &Plan,
+    plan: &BifrostPlan,
     replays: &mut Replays<'_>,
 ) -> Result<(f64, Value)> {
     let shape = Shape {
@@ -34,7 +35,7 @@ pub(super) fn cpu_bound(
         offloads: false,
         mtu: 1500,
     };
-    let world = World::build(context.sandbox, "cpu", shape, &plan.congestion)?;
+    let world = TunnelWorld::build(context.sandbox, "cpu", shape, &plan.congestion)?;
     let tunnel = Tunnel::start(&world, &context.binary, &plan.setting)?;
     let (ends, what) = ((&world, &tunnel), ("bulk, CPU-bound,", plan.rounds));
     let runs = bulk_rounds(context, plan, replays, ends, what, &[0.0, 1.0])?;
@@ -72,7 +73,7 @@ struct IdleFigures {
 /// all tunnels by turns, and is played again as a whole.
 pub(super) fn fast(
     context: &Context,
-    plan: &Plan,
+    plan: &BifrostPlan,
     replays: &mut Replays<'_>,
 ) -> Result<(Value, Value)> {
     let shape = Shape {
@@ -81,7 +82,7 @@ pub(super) fn fast(
         offloads: true,
         mtu: 1500,
     };
-    let world = World::build(context.sandbox, "fast", shape, &plan.congestion)?;
+    let world = TunnelWorld::build(context.sandbox, "fast", shape, &plan.congestion)?;
     let names: Vec<&'static str> = TUNNELS
         .into_iter()
         .filter(|name| match *name {
@@ -105,20 +106,25 @@ pub(super) fn fast(
 }
 
 /// Starts a tunnel and measures it.
-fn one(context: &Context, plan: &Plan, world: &World, name: &'static str) -> Result<(Run, Steal)> {
+fn one(
+    context: &Context,
+    plan: &BifrostPlan,
+    world: &TunnelWorld,
+    name: &'static str,
+) -> Result<(Run, Steal)> {
     let binary = match name {
         OTHER => plan.other.as_ref(),
         _ => Some(&context.binary),
     };
-    let (_tunnel, _rival);
+    let (_tunnel, _plain);
     let pids = match (name, binary) {
         ("super_packet_tunnel", _) => {
-            _rival = Rival::start(world, Kind::SuperPacket)?;
-            _rival.pids()
+            _plain = PlainTunnel::start(world, PlainTunnelKind::SuperPacket)?;
+            _plain.pids()
         }
         ("packet_tunnel", _) | (_, None) => {
-            _rival = Rival::start(world, Kind::Packet)?;
-            _rival.pids()
+            _plain = PlainTunnel::start(world, PlainTunnelKind::Packet)?;
+            _plain.pids()
         }
         (_, Some(binary)) => {
             _tunnel = Tunnel::start(world, binary, &plan.setting)?;
@@ -167,13 +173,13 @@ fn one(context: &Context, plan: &Plan, world: &World, name: &'static str) -> Res
     Ok((run, steal))
 }
 
-fn idle_times(plan: &Plan, ends: &Ends) -> Result<Latencies> {
+fn idle_times(plan: &BifrostPlan, ends: &Ends) -> Result<RequestTimes> {
     loads::idle_ping_pong(ends, ECHO, plan.bulk / 2)
 }
 
 fn summary(
     context: &Context,
-    plan: &Plan,
+    plan: &BifrostPlan,
     names: &[&'static str],
     rounds: &[Vec<Run>],
 ) -> (Value, Value) {
@@ -182,7 +188,7 @@ fn summary(
     let idle = listed(all(), |run| run.idle.map(|idle| idle.p50_us));
     let of = |all: &[(&str, f64)], name: &str| {
         let runs = all.iter().filter(|run| run.0 == name);
-        median(runs.map(|run| run.1).collect())
+        median(&runs.map(|run| run.1).collect::<Vec<_>>())
     };
     let mut interface = json!({});
     let (mut over, mut ratios) = (serde_json::Map::new(), serde_json::Map::new());
@@ -196,7 +202,7 @@ fn summary(
         );
         for name in names.iter().filter(|name| **name != "causeway") {
             let by_round = by_round(rounds, name);
-            let (middle, error) = (median(by_round.clone()), standard_error(&by_round));
+            let (middle, error) = (median(&by_round), standard_error(&by_round));
             context.say(format!(
                 "one flow over {name}, by round: {middle:.3} times, standard error {error:.3}, {} rounds",
                 by_round.len()

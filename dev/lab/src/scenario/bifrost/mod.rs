@@ -13,9 +13,9 @@ mod kept;
 mod latencies;
 mod loads;
 mod machine;
+pub(crate) mod plain_tunnel;
 mod redis;
 mod replay;
-pub(crate) mod rivals;
 mod runs;
 mod table;
 mod tails;
@@ -32,8 +32,6 @@ use super::{Context, Param, Scenario, param};
 pub use balancer::BifrostBalancer;
 pub use faults::BifrostFaults;
 use replay::Rule;
-/// A process of the lab: one end of a tunnel to compare with.
-pub(crate) use rivals as plain_tunnel;
 
 /// Who may carry loads.
 const CARRIERS: [&str; 3] = ["plain", "mptcp", "causeway"];
@@ -155,7 +153,7 @@ impl Scenario for Bifrost {
     }
 
     fn run(&self, context: &Context) -> Result<Value> {
-        let plan = Plan::read(context)?;
+        let plan = BifrostPlan::read(context)?;
         runs::all(context, &plan)
     }
 
@@ -165,7 +163,7 @@ impl Scenario for Bifrost {
 }
 
 /// The parameters, checked.
-pub(super) struct Plan {
+pub(super) struct BifrostPlan {
     lasts: Duration,
     tail_rounds: usize,
     bulk: Duration,
@@ -191,7 +189,7 @@ pub(super) struct Plan {
     rule: Rule,
 }
 
-impl Plan {
+impl BifrostPlan {
     fn read(context: &Context) -> Result<Self> {
         let words = |name: &str, by: char| -> Result<Vec<String>> {
             let text: String = context.param(name)?;

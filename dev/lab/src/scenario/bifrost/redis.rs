@@ -3,14 +3,15 @@
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::SocketAddr;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use tempfile::TempDir;
 
-use super::latencies::Latencies;
-use super::loads::{self, Ends, Pace, Stack};
+use super::latencies::RequestTimes;
+use super::loads::{self, Ends, Pace, TcpStack};
+use crate::background::KilledOnDrop;
 use crate::netns::Netns;
 
 /// Where it listens.
@@ -21,7 +22,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A running server; dropped, it is killed.
 pub struct Redis {
-    child: Child,
+    child: KilledOnDrop,
     _directory: TempDir,
 }
 
@@ -42,7 +43,7 @@ impl Redis {
             .spawn()
             .context("cannot run redis-server (Debian package redis-server)")?;
         let mut server = Self {
-            child,
+            child: KilledOnDrop(child),
             _directory: directory,
         };
         netns.ip("link set lo up\n")?;
@@ -61,15 +62,8 @@ impl Redis {
     }
 }
 
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 fn store() -> Result<()> {
-    let mut stream = loads::open(SocketAddr::from(([127, 0, 0, 1], PORT)), Stack::Tcp)?;
+    let mut stream = loads::open(SocketAddr::from(([127, 0, 0, 1], PORT)), TcpStack::Tcp)?;
     let value = "v".repeat(VALUE);
     write!(
         stream,
@@ -82,7 +76,7 @@ fn store() -> Result<()> {
 }
 
 /// GETs of the value by a timetable, on connections that stay.
-pub fn gets(ends: &Ends, pace: Pace) -> Result<Latencies> {
+pub fn gets(ends: &Ends, pace: Pace) -> Result<RequestTimes> {
     let target: SocketAddr = format!("{}:{PORT}", ends.address).parse()?;
     let stack = ends.stack;
     let expected = format!("${VALUE}\r\n{}\r\n", "v".repeat(VALUE)).into_bytes();

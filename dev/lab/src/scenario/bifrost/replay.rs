@@ -2,7 +2,7 @@
 //! Rounds in which the machine's host took CPU time are played again.
 //!
 //! What decides is the share of stolen CPU time (`steal` of /proc/stat) and nothing that was
-//! measured; whoever carries the load, the limit is the same. Of a round of several runs that
+//! measured; the limit is the same for every carrier. Of a round of several runs that
 //! are compared with one another the run counts from which most was stolen: a ratio is no better
 //! than the worse of its two sides.
 //!

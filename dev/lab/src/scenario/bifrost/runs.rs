@@ -6,12 +6,12 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::latencies::Latencies;
-use super::loads::{self, Ends, Pace, Stack};
+use super::latencies::RequestTimes;
+use super::loads::{self, Ends, Pace, TcpStack};
 use super::replay::Replays;
 use super::tunnel::Tunnel;
-use super::world::{GUESTS, Shape, World};
-use super::{Context, Plan, cases, flap, kept, machine, tails, with_interface};
+use super::world::{GUESTS, Shape, TunnelWorld};
+use super::{BifrostPlan, Context, cases, flap, kept, machine, tails, with_interface};
 use crate::clock;
 use crate::nginx::Nginx;
 
@@ -27,7 +27,7 @@ pub(super) const CLIENTS: usize = 128;
 pub(super) const PINGERS: usize = 32;
 
 /// Runs what the plan wants.
-pub fn all(context: &Context, plan: &Plan) -> Result<Value> {
+pub fn all(context: &Context, plan: &BifrostPlan) -> Result<Value> {
     let say = |line: &str| context.say(line);
     let now = || Duration::from_nanos(clock::monotonic_ns());
     let mut replays = Replays::new(plan.rule, plan.lengths(), &say, &now);
@@ -87,7 +87,7 @@ pub(super) struct Carrier {
 }
 
 /// From host to host on a path, without a tunnel.
-pub(super) fn hosts(world: &World, path: usize, stack: Stack) -> Ends {
+pub(super) fn hosts(world: &TunnelWorld, path: usize, stack: TcpStack) -> Ends {
     Ends {
         client: world.hosts[0].clone(),
         server: world.hosts[1].clone(),
@@ -96,10 +96,10 @@ pub(super) fn hosts(world: &World, path: usize, stack: Stack) -> Ends {
     }
 }
 
-pub(super) fn carriers(plan: &Plan, world: &World) -> Vec<Carrier> {
+pub(super) fn carriers(plan: &BifrostPlan, world: &TunnelWorld) -> Vec<Carrier> {
     let all = [
-        ("plain", hosts(world, 0, Stack::Tcp), WEB),
-        ("mptcp", hosts(world, 0, Stack::Mptcp), WEB_MPTCP),
+        ("plain", hosts(world, 0, TcpStack::Tcp), WEB),
+        ("mptcp", hosts(world, 0, TcpStack::Mptcp), WEB_MPTCP),
         ("causeway", guests(world), WEB),
     ];
     let wanted = all.into_iter().filter(|(name, _, _)| plan.carries(name));
@@ -109,24 +109,28 @@ pub(super) fn carriers(plan: &Plan, world: &World) -> Vec<Carrier> {
 }
 
 /// From guest to guest, through a tunnel.
-pub fn guests(world: &World) -> Ends {
+pub fn guests(world: &TunnelWorld) -> Ends {
     Ends {
         client: world.guests[0].clone(),
         server: world.guests[1].clone(),
         address: GUESTS[1].to_owned(),
-        stack: Stack::Tcp,
+        stack: TcpStack::Tcp,
     }
 }
 
 /// What runs on paths with a rate: tails, throughput kept, flaps.
-fn rated(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<(Value, Value)> {
+fn rated(
+    context: &Context,
+    plan: &BifrostPlan,
+    replays: &mut Replays<'_>,
+) -> Result<(Value, Value)> {
     let shape = Shape {
         paths: plan.paths,
         rate_mbit: Some(plan.mbit),
         offloads: false,
         mtu: 1500,
     };
-    let world = World::build(context.sandbox, "rated", shape, &plan.congestion)?;
+    let world = TunnelWorld::build(context.sandbox, "rated", shape, &plan.congestion)?;
     let _host_web = Nginx::start(&world.hosts[1], "host", WEB, 1)?;
     let _guest_web = Nginx::start(&world.guests[1], "guest", WEB, 1)?;
     let carriers = carriers(plan, &world);
@@ -169,7 +173,7 @@ fn rated(context: &Context, plan: &Plan, replays: &mut Replays<'_>) -> Result<(V
     Ok((interface, more))
 }
 
-pub(super) fn pace(plan: &Plan, clients: usize) -> Pace {
+pub(super) fn pace(plan: &BifrostPlan, clients: usize) -> Pace {
     Pace {
         rate: plan.rate,
         clients,
@@ -177,7 +181,7 @@ pub(super) fn pace(plan: &Plan, clients: usize) -> Pace {
     }
 }
 
-pub(super) fn say(context: &Context, what: &str, times: &Latencies) {
+pub(super) fn say(context: &Context, what: &str, times: &RequestTimes) {
     context.say(format!(
         "{what:<24} p50 {:8.3} ms  p99 {:8.3} ms  p99.9 {:8.3} ms  {} requests, {} failed, \
          {:.3} ms late at p99, {:.1} % of the CPUs stolen",
@@ -194,25 +198,4 @@ pub(super) fn say(context: &Context, what: &str, times: &Latencies) {
 /// Names of rounds that differ by nothing else.
 pub(super) fn rounds_named(count: usize) -> Vec<String> {
     (1..=count).map(|round| format!("round {round}")).collect()
-}
-
-/// The one in the middle.
-pub(super) fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => values[n / 2],
-        n => (values[n / 2 - 1] + values[n / 2]) / 2.0,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn medians_lie_in_the_middle() {
-        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(vec![4.0, 1.0]), 2.5);
-    }
 }

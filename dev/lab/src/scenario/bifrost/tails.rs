@@ -8,12 +8,12 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::latencies::Latencies;
+use super::latencies::RequestTimes;
 use super::loads::{self, Pace};
 use super::replay::{Counted, Replays};
 use super::runs::{CLIENTS, Carrier, ECHO, PINGERS, merge, pace, say};
-use super::world::{Losses, Place, World};
-use super::{Context, Plan};
+use super::world::{Losses, Place, TunnelWorld};
+use super::{BifrostPlan, Context};
 
 const LOADS: [&str; 2] = ["short", "rr"];
 
@@ -29,9 +29,9 @@ struct Block<'a> {
 /// Rows for short connections and for ping-pong, and every block that counts.
 pub(super) fn tails(
     context: &Context,
-    plan: &Plan,
+    plan: &BifrostPlan,
     replays: &mut Replays<'_>,
-    world: &World,
+    world: &TunnelWorld,
     carriers: &[Carrier],
 ) -> Result<(Vec<Value>, Vec<Value>, Value)> {
     let blocks = blocks(plan, carriers);
@@ -72,7 +72,7 @@ impl Block<'_> {
         format!("{} {} % {}", self.load, self.loss_pct, self.carrier.name)
     }
 
-    fn play(&self, plan: &Plan) -> Result<Latencies> {
+    fn play(&self, plan: &BifrostPlan) -> Result<RequestTimes> {
         let carrier = self.carrier;
         let pace = |clients| Pace {
             lasts: plan.lasts / plan.tail_rounds as u32,
@@ -86,7 +86,7 @@ impl Block<'_> {
 }
 
 /// All in the order of play: who begins turns from round to round.
-fn blocks<'a>(plan: &Plan, carriers: &'a [Carrier]) -> Vec<Block<'a>> {
+fn blocks<'a>(plan: &BifrostPlan, carriers: &'a [Carrier]) -> Vec<Block<'a>> {
     let mut blocks = Vec::new();
     for (turn, &loss_pct) in plan.losses.iter().enumerate() {
         for round in 0..plan.tail_rounds {
@@ -106,17 +106,17 @@ fn blocks<'a>(plan: &Plan, carriers: &'a [Carrier]) -> Vec<Block<'a>> {
 
 fn rows(
     context: &Context,
-    plan: &Plan,
+    plan: &BifrostPlan,
     carriers: &[Carrier],
     blocks: &[Block<'_>],
-    counted: &[Counted<Latencies>],
+    counted: &[Counted<RequestTimes>],
 ) -> Result<(Vec<Value>, Vec<Value>, Value)> {
     let mut details = Vec::new();
     let mut row = |load, loss_pct| -> Result<Value> {
         let mut row = json!({ "loss_pct": loss_pct });
         let mut over_limit = 0;
         for carrier in carriers {
-            let found: Vec<&Counted<Latencies>> = blocks
+            let found: Vec<&Counted<RequestTimes>> = blocks
                 .iter()
                 .zip(counted)
                 .filter(|(block, _)| {
@@ -126,10 +126,10 @@ fn rows(
                 })
                 .map(|(_, counted)| counted)
                 .collect();
-            let each: Vec<&Latencies> = found.iter().map(|one| &one.figures).collect();
+            let each: Vec<&RequestTimes> = found.iter().map(|one| &one.figures).collect();
             let over = found.iter().filter(|one| one.over).count();
             over_limit += over;
-            let times = Latencies::pooled(each.iter().copied())?;
+            let times = RequestTimes::pooled(each.iter().copied())?;
             if each.len() > 1 {
                 let title = format!("all {load} {loss_pct} % {}", carrier.name);
                 say(context, &title, &times);
@@ -148,7 +148,7 @@ fn rows(
     Ok((short?, rr?, json!(details)))
 }
 
-fn columns(carrier: &str, times: &Latencies) -> Value {
+fn columns(carrier: &str, times: &RequestTimes) -> Value {
     match carrier {
         "causeway" => json!({
             "causeway_p50_ms": times.p50_ms, "causeway_p99_ms": times.p99_ms,

@@ -3,17 +3,18 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use causeway_api::tunnel::{TunnelStatus, TunnelTotals};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
 use tempfile::TempDir;
 
-use super::world::{DEVICE, GUESTS, World};
+use super::world::{DEVICE, GUESTS, TunnelWorld};
 use crate::api;
+use crate::background::KilledOnDrop;
 use crate::netns::Netns;
 
 /// The first thread's port on every path.
@@ -51,12 +52,12 @@ impl Setting {
 /// Both ends. Dropped, they are killed.
 pub struct Tunnel {
     /// The ends.
-    pub ends: [End; 2],
+    pub ends: [TunnelEnd; 2],
 }
 
 /// One end.
-pub struct End {
-    child: Child,
+pub struct TunnelEnd {
+    child: KilledOnDrop,
     directory: TempDir,
     binary: PathBuf,
     host: Netns,
@@ -66,11 +67,11 @@ pub struct End {
 
 impl Tunnel {
     /// Starts both ends and waits until all paths are alive.
-    pub fn start(world: &World, binary: &Path, setting: &Setting) -> Result<Self> {
+    pub fn start(world: &TunnelWorld, binary: &Path, setting: &Setting) -> Result<Self> {
         let tunnel = Self {
             ends: [
-                End::start(world, binary, setting, 0)?,
-                End::start(world, binary, setting, 1)?,
+                TunnelEnd::start(world, binary, setting, 0)?,
+                TunnelEnd::start(world, binary, setting, 1)?,
             ],
         };
         tunnel.wait_alive(setting.paths.len())?;
@@ -85,7 +86,7 @@ impl Tunnel {
             let alive = self
                 .ends
                 .iter()
-                .map(End::alive)
+                .map(TunnelEnd::alive)
                 .collect::<Result<Vec<_>>>()?;
             if alive.iter().all(|alive| *alive == paths) {
                 return Ok(());
@@ -118,27 +119,18 @@ impl Tunnel {
     }
 
     /// A count of the totals, over both ends.
-    pub fn total(&self, name: &str) -> Result<u64> {
-        let mut sum = 0;
-        for end in &self.ends {
-            let value = end.status()?;
-            let count = value
-                .pointer(&format!("/totals/{name}"))
-                .and_then(Value::as_u64);
-            sum += count.with_context(|| format!("no count {name}"))?;
-        }
-        Ok(sum)
+    pub fn total(&self, count: fn(&TunnelTotals) -> u64) -> Result<u64> {
+        let mut ends = self.ends.iter();
+        ends.try_fold(0, |sum, end| Ok(sum + count(&end.status()?.totals)))
     }
 
     /// How often something was refused for this reason, over both ends.
     pub fn refused(&self, reason: &str) -> Result<u64> {
         let mut sum = 0;
         for end in &self.ends {
-            let value = end.status()?;
-            let list = value["drops"].as_array().context("no list of reasons")?;
-            let entry = list.iter().find(|entry| entry["reason"] == reason);
-            let count = entry.and_then(|entry| entry["count"].as_u64());
-            sum += count.with_context(|| format!("no reason {reason}"))?;
+            let list = end.status()?.drops;
+            let entry = list.iter().find(|entry| entry.reason == reason);
+            sum += entry.with_context(|| format!("no reason {reason}"))?.count;
         }
         Ok(sum)
     }
@@ -149,8 +141,8 @@ impl Tunnel {
     }
 }
 
-impl End {
-    fn start(world: &World, binary: &Path, setting: &Setting, number: usize) -> Result<Self> {
+impl TunnelEnd {
+    fn start(world: &TunnelWorld, binary: &Path, setting: &Setting, number: usize) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("tunnel-").tempdir()?;
         let guest = world.guest_file(number);
         write_files(directory.path(), &guest, setting, number)?;
@@ -168,7 +160,7 @@ impl End {
     }
 
     /// What the end tells about itself.
-    pub fn status(&self) -> Result<Value> {
+    pub fn status(&self) -> Result<TunnelStatus> {
         api::get(&self.directory.path().join("tunnel.sock"), "/v1/status")
     }
 
@@ -181,18 +173,13 @@ impl End {
     }
 
     fn paths_that_are(&self, state: &str) -> Result<usize> {
-        let status = self.status()?;
-        let paths = status["paths"].as_array().context("no list of paths")?;
-        Ok(paths.iter().filter(|path| path["state"] == state).count())
+        let paths = self.status()?.paths;
+        Ok(paths.iter().filter(|path| path.state == state).count())
     }
 
     /// Conversations that have begun.
     pub fn conversations(&self) -> Result<u64> {
-        let status = self.status()?;
-        let count = status.pointer("/totals/sessions");
-        count
-            .and_then(Value::as_u64)
-            .context("no count of conversations")
+        Ok(self.status()?.totals.sessions)
     }
 
     /// Changes the files and has them read again; one setting may differ between ends
@@ -203,7 +190,7 @@ impl End {
         // The signal is handled when the answer tells the new state; a refused one is
         // told as an error.
         std::thread::sleep(Duration::from_millis(100));
-        match self.status()?["last_reload_error"].as_str() {
+        match self.status()?.last_reload_error {
             None => Ok(()),
             Some(error) => bail!("reload refused: {error}"),
         }
@@ -211,8 +198,7 @@ impl End {
 
     /// Kills the end (SIGKILL) and starts it again.
     pub fn restart(&mut self) -> Result<()> {
-        self.child.kill()?;
-        self.child.wait()?;
+        self.child.kill_and_wait()?;
         self.child = spawn(&self.binary, &self.host, self.directory.path())?;
         self.wait_ready()
     }
@@ -245,15 +231,7 @@ impl End {
     }
 }
 
-impl Drop for End {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn spawn(binary: &Path, host: &Netns, directory: &Path) -> Result<Child> {
+fn spawn(binary: &Path, host: &Netns, directory: &Path) -> Result<KilledOnDrop> {
     let log = File::options()
         .create(true)
         .append(true)
@@ -266,6 +244,7 @@ fn spawn(binary: &Path, host: &Netns, directory: &Path) -> Result<Child> {
         .stdout(Stdio::null())
         .stderr(log)
         .spawn()
+        .map(KilledOnDrop)
         .context("cannot start causeway tunnel")
 }
 

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use causeway_bench::loss::{Direction, LossCounts, LossInjector, LossRule};
 
-use crate::line::{End, Impairment, Line};
+use crate::link_emulator::{Impairment, LinkEmulator, LinkEnd};
 use crate::netns::Netns;
 use crate::sandbox::Sandbox;
 use crate::{clock, link};
@@ -50,13 +50,13 @@ pub enum Place {
     Network,
     /// In front of the hosts' cards: what a host hands over, which may be many packets.
     Card,
-    /// Behind the hosts' cards, in front of whoever receives: what the card hands up, which
+    /// Behind the hosts' cards, in front of the receiver: what the card hands up, which
     /// may be many packets, too (GRO).
     Receiver,
 }
 
 /// The namespaces.
-pub struct World {
+pub struct TunnelWorld {
     /// The hosts, where tunnels run.
     pub hosts: [Netns; 2],
     /// The guests.
@@ -70,7 +70,7 @@ pub struct World {
 /// Losses on every path, both ways, until dropped.
 pub struct Losses(Vec<LossInjector>);
 
-impl World {
+impl TunnelWorld {
     /// Builds it; nothing is lost yet.
     /// `tag` begins the namespaces' names: a sandbox may hold several worlds.
     pub fn build(proof: Sandbox, tag: &str, shape: Shape, congestion: &str) -> Result<Self> {
@@ -205,15 +205,15 @@ impl World {
         Ok(())
     }
 
-    /// Puts a line with delay into a path, once: between its two ends stand two bridges and
-    /// a cable. Losses strike in front of it, rates hold behind it.
-    pub fn lengthen(&self, path: usize, impairment: Impairment, seed: u64) -> Result<Line> {
-        let end = |device: String| End {
+    /// Puts an emulated link with delay into a path, once: it joins two bridges. Losses
+    /// strike in front of it, rates hold behind it.
+    pub fn lengthen(&self, path: usize, impairment: Impairment, seed: u64) -> Result<LinkEmulator> {
+        let end = |device: String| LinkEnd {
             netns: self.net.clone(),
             device,
         };
         let (near, far) = (end(format!("t{path}")), end(format!("u{path}")));
-        let line = Line::cable(&near, &far, impairment, seed)?;
+        let link = LinkEmulator::between_bridges(&near, &far, impairment, seed)?;
         let mtu = self.shape.mtu;
         self.net.ip(&format!(
             "link add bx{path} type bridge\nlink set bx{path} mtu {mtu} up\n\
@@ -221,10 +221,10 @@ impl World {
              link set u{path} mtu {mtu} master bx{path}\n\
              link set b{path} master bx{path}\n"
         ))?;
-        Ok(line)
+        Ok(link)
     }
 
-    /// Packets that a guest's device dropped since nobody took them in time.
+    /// Packets that a guest's device dropped because its queue was full.
     pub fn device_drops(guest: &Netns) -> Result<u64> {
         guest.run(|| {
             let text = std::fs::read_to_string("/proc/thread-self/net/dev")?;

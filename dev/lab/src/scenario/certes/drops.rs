@@ -8,18 +8,19 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpSocket;
 use tokio::time::timeout;
 
 use super::net::Net;
-use super::runs::{Run, steady};
+use super::runs::{CertesRun, steady};
 use crate::agent::Agent;
+use crate::link;
+use crate::load::socket::reset_on_close;
+use crate::modelled_servers::listen_on;
 use crate::scenario::{Context, Param, Scenario};
 use crate::topology::DEVICE;
-use crate::{crowd, link};
 
 /// Shorter than the first retry gap: one SYN each.
 const ONCE: Duration = Duration::from_millis(600);
@@ -46,7 +47,7 @@ impl Scenario for CertesDrops {
     }
 
     fn run(&self, context: &Context) -> Result<Value> {
-        let run = Run {
+        let run = CertesRun {
             name: "drops".to_owned(),
             // Several SYNs are answered before the first ACK comes back.
             round_trip_us: 100_000,
@@ -180,11 +181,12 @@ fn final_ack_dropped(net: &Net) -> Result<()> {
 
 fn totals(agent: &Agent) -> Result<BTreeMap<String, u64>> {
     let live = agent.clients()?;
-    let category = live["categories"]
-        .as_array()
-        .and_then(|all| all.iter().find(|category| category["service"] == "*:80"));
-    let totals = category.and_then(|category| category["totals"].as_object());
-    let counts = totals.into_iter().flatten();
+    let mut found = live
+        .categories
+        .into_iter()
+        .filter(|of| of.service == "*:80");
+    let totals = serde_json::to_value(found.next().map(|of| of.totals))?;
+    let counts = totals.as_object().into_iter().flatten();
     Ok(counts
         .filter_map(|(key, value)| Some((key.clone(), value.as_u64()?)))
         .collect())
@@ -201,13 +203,13 @@ enum Then {
     Keep,
 }
 
-/// Runs `clients` in the clients' namespace while a server listens that accepts nobody.
+/// Runs `clients` in the clients' namespace while a server listens and never accepts.
 fn with_listener(net: &Net, backlog: i32, clients: fn(SocketAddrV4) -> Result<()>) -> Result<()> {
     let address = net.target();
     let listener = net
         .server
         .netns
-        .run(move || crowd::listen_on(address, backlog))?;
+        .run(move || listen_on(address.into(), backlog))?;
     let result = run_in(net, clients);
     // A listener that ends resets what is in its queue, and a client's own end may still
     // be on its way.
@@ -221,7 +223,7 @@ fn run_in(net: &Net, clients: fn(SocketAddrV4) -> Result<()>) -> Result<()> {
     net.client.run(move || clients(target))
 }
 
-/// So many clients at once.
+/// Starts this many clients at once.
 fn attempt(target: SocketAddrV4, count: usize, then: Then) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -247,17 +249,7 @@ async fn one(target: SocketAddrV4, then: Then) {
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
     match then {
-        Then::Ask | Then::Leave => reset(&stream),
+        Then::Ask | Then::Leave => reset_on_close(&stream),
         Then::Keep => std::mem::forget(stream),
     }
-}
-
-/// The socket's end is a RST.
-fn reset(stream: &TcpStream) {
-    let at_once = libc::linger {
-        l_onoff: 1,
-        l_linger: 0,
-    };
-    // A socket that is closed already needs none.
-    let _ = setsockopt(stream, sockopt::Linger, &at_once);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What clients felt, and what their server made of it: real clients, real queues, the
+//! Client latency with SYNs dropped, as clients and as their server have it: real clients, real queues, the
 //! agent's two estimators beside what the server and its application see.
 
 mod drops;
@@ -16,7 +16,7 @@ use super::{Context, Param, Scenario, param};
 pub use drops::CertesDrops;
 pub use net::Net;
 use runs::matrix;
-pub use runs::{Run, Running, steady};
+pub use runs::{CertesRun, RunningCertes, steady};
 pub use score::Score;
 
 pub struct Certes;
@@ -27,7 +27,7 @@ impl Scenario for Certes {
     }
 
     fn about(&self) -> &'static str {
-        "client response time with SYNs dropped: what clients felt against what the agent says"
+        "client response time with SYNs dropped: client latency against what the agent says"
     }
 
     fn params(&self) -> &'static [Param] {
@@ -68,7 +68,7 @@ impl Scenario for Certes {
             .filter(|run| wanted == "all" || names.contains(&run.name.as_str()));
         let scale: u32 = context.param("scale")?;
         anyhow::ensure!((1..=12).contains(&scale), "the scale is 1 to 12");
-        let chosen: Vec<Run> = chosen.map(|run| run.scaled(scale)).collect();
+        let chosen: Vec<CertesRun> = chosen.map(|run| run.scaled(scale)).collect();
         let mut rows = Vec::new();
         for some in chosen.chunks(context.param::<usize>("beside")?.max(1)) {
             rows.extend(side_by_side(context, some)?);
@@ -114,7 +114,7 @@ impl Scenario for Certes {
 }
 
 /// Runs at a time, in namespaces of their own; one row each.
-fn side_by_side(context: &Context, runs: &[Run]) -> Result<Vec<Score>> {
+fn side_by_side(context: &Context, runs: &[CertesRun]) -> Result<Vec<Score>> {
     let warm_up = Duration::from_secs(context.param("warm_up_s")?);
     let counts = Duration::from_secs(context.param("seconds")?);
     let mut begun: Vec<_> = runs
@@ -133,10 +133,10 @@ fn side_by_side(context: &Context, runs: &[Run]) -> Result<Vec<Score>> {
         (warm_up + counts).as_secs()
     ));
     std::thread::sleep(warm_up + counts / 2);
-    begun.iter_mut().try_for_each(Running::trouble)?;
+    begun.iter_mut().try_for_each(RunningCertes::trouble)?;
     // Now, not when the runs end one after another: records have to be left to make.
     std::thread::sleep(counts / 4);
-    begun.iter().try_for_each(Running::trouble_again)?;
+    begun.iter().try_for_each(RunningCertes::trouble_again)?;
     let mut scores = Vec::new();
     for run in begun {
         let score = run.finish(warm_up, counts)?;

@@ -5,9 +5,9 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use anyhow::{Context as _, Result};
 
-use super::runs::Run;
-use crate::line::{End, Impairment, Line};
+use super::runs::CertesRun;
 use crate::link::{self, Loss, SynPolice};
+use crate::link_emulator::{Impairment, LinkEmulator, LinkEnd};
 use crate::load::flood;
 use crate::netns::Netns;
 use crate::sandbox::Sandbox;
@@ -18,7 +18,7 @@ use crate::topology::{DEVICE, Node};
 pub struct Net {
     pub client: Netns,
     pub server: Node,
-    _line: Option<Line>,
+    _link: Option<LinkEmulator>,
     _loss: Vec<Loss>,
     _police: Option<SynPolice>,
     _router: Option<Netns>,
@@ -26,10 +26,10 @@ pub struct Net {
 }
 
 impl Net {
-    pub fn build(proof: Sandbox, run: &Run, seed: u64) -> Result<Self> {
+    pub fn build(proof: Sandbox, run: &CertesRun, seed: u64) -> Result<Self> {
         let make = |what: &str| Netns::create(proof, &format!("{}-{what}", run.name));
         let (client, server) = (make("client")?, make("server")?);
-        // Of a flood nothing comes back, and nobody asks where from it came.
+        // Of a flood nothing comes back, and its sources are not checked.
         for netns in [&client, &server] {
             netns.sysctl("net/ipv4/conf/all/rp_filter", "0")?;
             netns.sysctl("net/ipv4/ip_forward", "0")?;
@@ -39,7 +39,7 @@ impl Net {
             client.sysctl("net/ipv4/tcp_syn_linear_timeouts", &linear.to_string())?;
         }
         let mut net = Self {
-            _line: None,
+            _link: None,
             _loss: Vec::new(),
             _police: None,
             _router: None,
@@ -79,8 +79,8 @@ impl Net {
     }
 
     /// A router in between: the line to the clients has the delay, both its ports lose.
-    fn route(&mut self, router: Netns, run: &Run, seed: u64) -> Result<()> {
-        let end = |netns: &Netns, device: &str| End {
+    fn route(&mut self, router: Netns, run: &CertesRun, seed: u64) -> Result<()> {
+        let end = |netns: &Netns, device: &str| LinkEnd {
             netns: netns.clone(),
             device: device.into(),
         };
@@ -90,7 +90,7 @@ impl Net {
         };
         router.sysctl("net/ipv4/ip_forward", "1")?;
         let (near, far) = (end(&self.client, DEVICE), end(&router, "c0"));
-        self._line = Some(Line::start(&near, &far, delay, seed)?);
+        self._link = Some(LinkEmulator::start(&near, &far, delay, seed)?);
         let server = &self.server.netns;
         router.ip(&format!(
             "link add s0 type veth peer name {DEVICE} netns {}\n\

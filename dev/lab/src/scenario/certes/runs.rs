@@ -9,15 +9,16 @@ use causeway_core::certes::LINUX_6_5_S;
 
 use super::net::Net;
 use super::score::{self, Score};
+use crate::accept_queue_server::{AcceptQueueConfig, AcceptQueueServer, Served};
 use crate::agent::Agent;
 use crate::clock;
-use crate::crowd::{Crowd, CrowdConfig, Served, Server, ServerConfig};
+use crate::impatient_clients::{ImpatientClients, ImpatientClientsConfig};
 use crate::load::flood::Flood;
 use crate::nginx::Nginx;
 
 /// One experiment.
 #[derive(Debug, Clone)]
-pub struct Run {
+pub struct CertesRun {
     pub name: String,
     pub clients: usize,
     pub workers: usize,
@@ -35,7 +36,7 @@ pub struct Run {
     pub round_trip_us: u64,
     /// Share of packets lost, each way.
     pub loss: f64,
-    /// SYNs of nobody, per second.
+    /// SYNs of a flood, per second.
     pub flood: u64,
     /// `net.ipv4.tcp_syn_linear_timeouts` of the clients, where it is not the kernel's.
     pub linear_timeouts: Option<u32>,
@@ -44,14 +45,14 @@ pub struct Run {
     /// All times of clients and server are divided by this, SYN timeouts among them.
     pub scale: u32,
     /// What befalls the agent in the middle.
-    pub trouble: Option<Trouble>,
+    pub trouble: Option<AgentTrouble>,
     /// Further lines of the agent's file, in [agent] and in [agent.clients].
     pub agent: (String, String),
 }
 
 /// What a measurement must outlive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trouble {
+pub enum AgentTrouble {
     /// It is killed and started again.
     Restart,
     /// Its time of day is set back by an hour, and then to tomorrow.
@@ -66,8 +67,8 @@ const BACKLOG_PERIOD: Duration = Duration::from_secs(6);
 const SLOT: Duration = Duration::from_millis(250);
 
 /// Clients that keep a server with a short queue busy.
-pub fn steady() -> Run {
-    Run {
+pub fn steady() -> CertesRun {
+    CertesRun {
         name: "steady".to_owned(),
         clients: 400,
         workers: 16,
@@ -90,69 +91,69 @@ pub fn steady() -> Run {
 }
 
 /// All runs.
-pub fn matrix() -> Vec<Run> {
+pub fn matrix() -> Vec<CertesRun> {
     vec![
         steady(),
-        Run {
+        CertesRun {
             name: "on-off".to_owned(),
             on_off: Some((MS(8000), MS(7000))),
             ..steady()
         },
-        Run {
+        CertesRun {
             name: "queue".to_owned(),
             clients: 600,
             backlog: vec![2048, 512, 128, 32, 64, 256, 1024],
             ..steady()
         },
-        Run {
+        CertesRun {
             name: "http11".to_owned(),
             requests: 5,
             service: MS(20),
             ..steady()
         },
-        Run {
+        CertesRun {
             name: "policed".to_owned(),
             policed: 0.3,
             clients: 300,
             ..steady()
         },
-        Run {
+        CertesRun {
             name: "wan".to_owned(),
             round_trip_us: 150_000,
             ..steady()
         },
-        Run {
+        CertesRun {
             name: "loss".to_owned(),
             round_trip_us: 150_000,
             loss: 0.03,
             ..steady()
         },
-        Run {
+        CertesRun {
             name: "patience".to_owned(),
             patience: vec![S(3), S(9), S(20)],
             clients: 500,
             ..steady()
         },
-        Run {
+        CertesRun {
             name: "nginx".to_owned(),
             nginx: true,
             ..steady()
         },
-        Run {
+        CertesRun {
             name: "restart".to_owned(),
-            trouble: Some(Trouble::Restart),
+            trouble: Some(AgentTrouble::Restart),
             // When the agent is killed some of those who gave up are in its history, some
             // are judged and not there yet, and some still wait. No retry is due when
             // patience ends, so that nobody is connected and gone at once.
             patience: vec![S(6)],
             ..steady()
         },
-        Run {
+        CertesRun {
             name: "clock".to_owned(),
-            trouble: Some(Trouble::Clock),
+            trouble: Some(AgentTrouble::Clock),
             ..steady()
         },
-        Run {
+        CertesRun {
             name: "flood".to_owned(),
             flood: 300,
             ..steady()
@@ -162,19 +163,19 @@ pub fn matrix() -> Vec<Run> {
 
 /// Who serves.
 enum Backend {
-    Own(Server),
+    Own(AcceptQueueServer),
     Nginx(Nginx),
 }
 
 impl Backend {
-    fn start(run: &Run, net: &Net, seed: u64) -> Result<Self> {
+    fn start(run: &CertesRun, net: &Net, seed: u64) -> Result<Self> {
         if run.nginx {
             let listen = format!("backlog={}", run.backlog[0]);
             let (netns, workers) = (&net.server.netns, run.workers as u32);
             let nginx = Nginx::start_with(netns, &run.name, net.target().port(), workers, &listen)?;
             return Ok(Self::Nginx(nginx));
         }
-        let config = ServerConfig {
+        let config = AcceptQueueConfig {
             address: net.target(),
             workers: run.workers,
             service: run.service,
@@ -182,7 +183,7 @@ impl Backend {
             period: BACKLOG_PERIOD / run.scale,
             seed,
         };
-        Server::start(&net.server.netns, config).map(Self::Own)
+        AcceptQueueServer::start(&net.server.netns, config).map(Self::Own)
     }
 
     /// What its own log says.
@@ -205,16 +206,16 @@ impl Backend {
 }
 
 /// A run under way.
-pub struct Running {
-    run: Run,
-    crowd: Crowd,
+pub struct RunningCertes {
+    run: CertesRun,
+    clients: ImpatientClients,
     server: Backend,
     agent: Agent,
     flood: Option<Flood>,
     net: Net,
 }
 
-impl Run {
+impl CertesRun {
     /// The same in a fraction of the time: as many clients lose as many SYNs, and come as
     /// many times again.
     pub fn scaled(self, scale: u32) -> Self {
@@ -267,30 +268,36 @@ impl Run {
     }
 
     /// Starts server, agent and clients, which begin transactions for so long.
-    pub fn start(&self, binary: &Path, net: Net, duration: Duration, seed: u64) -> Result<Running> {
+    pub fn start(
+        &self,
+        binary: &Path,
+        net: Net,
+        duration: Duration,
+        seed: u64,
+    ) -> Result<RunningCertes> {
         let server = Backend::start(self, &net, seed)?;
         let pins = format!("/sys/fs/bpf/{}", self.name);
         let start = match self.trouble {
-            Some(Trouble::Clock) => Agent::start_with_clock,
+            Some(AgentTrouble::Clock) => Agent::start_with_clock,
             _ => Agent::start_with,
         };
         let agent = start(binary, &net.server, Path::new(&pins), &self.agent_lines())?;
-        let crowd = CrowdConfig {
+        let clients = ImpatientClientsConfig {
             target: net.target(),
             clients: self.clients,
             requests: self.requests,
-            patience: self.patience.clone(),
+            connect_timeouts: self.patience.clone(),
             on_off: self.on_off,
             arrivals: self.arrivals,
             duration,
-            http: self.nginx.then_some(self.service),
+            service: self.service,
             seed,
         };
-        let crowd = Crowd::start(&net.client, crowd);
+        let clients = ImpatientClients::start(&net.client, clients);
         let flood = (self.flood > 0).then(|| Flood::start(&net.client, net.target(), self.flood));
-        Ok(Running {
+        Ok(RunningCertes {
             run: self.clone(),
-            crowd,
+            clients,
             server,
             agent,
             flood,
@@ -299,7 +306,7 @@ impl Run {
     }
 }
 
-impl Running {
+impl RunningCertes {
     /// Sets the limit of the server's accept queue, as a process does that calls listen(2)
     /// again.
     pub fn set_backlog(&self, limit: u32) -> Result<()> {
@@ -318,22 +325,22 @@ impl Running {
     pub fn trouble(&mut self) -> Result<()> {
         match self.run.trouble {
             None => Ok(()),
-            Some(Trouble::Restart) => self.agent.restart(),
-            Some(Trouble::Clock) => self.agent.set_clock("-1h"),
+            Some(AgentTrouble::Restart) => self.agent.restart(),
+            Some(AgentTrouble::Clock) => self.agent.set_clock("-1h"),
         }
     }
 
     /// What befalls it a little later.
     pub fn trouble_again(&self) -> Result<()> {
         match self.run.trouble {
-            None | Some(Trouble::Restart) => Ok(()),
-            Some(Trouble::Clock) => self.agent.set_clock("+1d"),
+            None | Some(AgentTrouble::Restart) => Ok(()),
+            Some(AgentTrouble::Clock) => self.agent.set_clock("+1d"),
         }
     }
 
     /// Waits for the last client and for the agent to be done with it.
     pub fn finish(self, warm_up: Duration, counts: Duration) -> Result<Score> {
-        let truth = self.crowd.finish()?;
+        let truth = self.clients.finish()?;
         if let Some(flood) = self.flood {
             flood.finish()?;
         }
@@ -344,7 +351,7 @@ impl Running {
         let last = score::last_second(&truth)?.max(range.end);
         self.agent.wait_recorded(last, patience)?;
         let history = self.agent.history()?;
-        if self.run.trouble == Some(Trouble::Clock) {
+        if self.run.trouble == Some(AgentTrouble::Clock) {
             score::check_clock(&history)?;
         }
         let live = self.agent.clients()?;

@@ -7,13 +7,13 @@ use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
+use causeway_api::agent::{ClientsView, HistoryRow};
 use serde::Serialize;
-use serde_json::Value;
 
-use super::runs::Run;
-use crate::agent::HistoryRow;
+use super::runs::CertesRun;
+use crate::accept_queue_server::Served;
 use crate::clock;
-use crate::crowd::{End, Served, Transaction};
+use crate::impatient_clients::{Transaction, TransactionEnd};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -37,7 +37,7 @@ impl Sum {
 
 /// Transactions by how they ended.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
-pub struct Ends {
+pub struct TransactionEnds {
     /// All answers came.
     pub done: f64,
     /// Never connected.
@@ -46,16 +46,16 @@ pub struct Ends {
     pub unserved: f64,
 }
 
-impl Ends {
-    fn felt(truth: &[Transaction]) -> Self {
-        let of = |ends: &[End]| {
+impl TransactionEnds {
+    fn of(truth: &[Transaction]) -> Self {
+        let of = |ends: &[TransactionEnd]| {
             let of = truth.iter().filter(|of| ends.contains(&of.end));
             of.count() as f64
         };
         Self {
-            done: of(&[End::Done]),
-            gave_up: of(&[End::GaveUp]),
-            unserved: of(&[End::Unserved, End::Broken]),
+            done: of(&[TransactionEnd::Done]),
+            gave_up: of(&[TransactionEnd::GaveUp]),
+            unserved: of(&[TransactionEnd::Unserved, TransactionEnd::Broken]),
         }
     }
 
@@ -69,7 +69,7 @@ impl Ends {
     }
 }
 
-impl fmt::Display for Ends {
+impl fmt::Display for TransactionEnds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -111,25 +111,25 @@ pub struct Score {
     pub all_exact_transactions: f64,
     pub all_exact_error_pct: f64,
     /// How they ended: as clients and as the tracker have it.
-    pub all_ends: Ends,
-    pub all_exact_ends: Ends,
-    /// Means of the seconds from the first client on: what clients felt, and SYN-to-END.
+    pub all_ends: TransactionEnds,
+    pub all_exact_ends: TransactionEnds,
+    /// Means of the seconds from the first client on: client latency, and SYN-to-END.
     #[serde(skip)]
-    pub felt: Vec<(f64, f64)>,
+    pub client_latency: Vec<(f64, f64)>,
     #[serde(skip)]
     pub served: Vec<(f64, f64)>,
 }
 
 impl Score {
     pub fn of(
-        run: &Run,
+        run: &CertesRun,
         range: Range<u64>,
         truth: &[Transaction],
         served: &[Served],
         history: &[HistoryRow],
-        live: &Value,
+        live: &ClientsView,
     ) -> Result<Self> {
-        let felt = felt(truth);
+        let actual = client_latency(truth);
         let begin = begin_ns(truth)? / SECOND_NS;
         let over_time = |seconds: &Seconds| -> Vec<(f64, f64)> {
             let known = seconds.iter().filter(|(_, of)| of.count > 0.0);
@@ -178,28 +178,30 @@ impl Score {
                     sum
                 })
         };
-        let (all, by_exact) = (total(&felt), total(&exact));
+        let (all, by_exact) = (total(&actual), total(&exact));
         ensure!(
             all.count > 0.0,
             "{}: no transaction ended in time",
             run.name
         );
         let mean_s = all.mean_s();
-        let mut all_felt = Sum::default();
-        felt.values().for_each(|of| all_felt.add(of.count, of.s));
+        let mut all_actual = Sum::default();
+        actual
+            .values()
+            .for_each(|of| all_actual.add(of.count, of.s));
         let error_pct = |of: Sum| 100.0 * (of.mean_s() / mean_s - 1.0);
         let within = |of: &&Transaction| range.contains(&(of.end_ns / SECOND_NS));
         let gave_up = truth
             .iter()
             .filter(within)
-            .filter(|of| of.end == End::GaveUp)
+            .filter(|of| of.end == TransactionEnd::GaveUp)
             .count();
         let broken = truth
             .iter()
             .filter(within)
-            .filter(|of| of.end == End::Broken)
+            .filter(|of| of.end == TransactionEnd::Broken)
             .count();
-        let category = &live["categories"][0];
+        let category = live.categories.first().cloned().unwrap_or_default();
         Ok(Self {
             name: run.name.clone(),
             truth_mean_s: mean_s,
@@ -212,27 +214,27 @@ impl Score {
             model_error_pct: error_pct(total(&model)),
             syn_to_end_error_pct: error_pct(total(&syn_to_end)),
             application_error_pct: error_pct(application),
-            exact_mae_pct: per_second_pct(&felt, &exact, range.clone(), mean_s),
-            model_mae_pct: per_second_pct(&felt, &model, range.clone(), mean_s),
-            drops: category["drops"].as_str().unwrap_or_default().to_owned(),
-            drop_odds_ratio: category["drop_odds_ratio"].as_f64(),
-            network_loss_pct: 100.0 * category["network_loss"].as_f64().unwrap_or(0.0),
-            flood_share: category["flood_share"].as_f64().unwrap_or(0.0),
+            exact_mae_pct: per_second_pct(&actual, &exact, range.clone(), mean_s),
+            model_mae_pct: per_second_pct(&actual, &model, range.clone(), mean_s),
+            drops: category.drops,
+            drop_odds_ratio: category.drop_odds_ratio,
+            network_loss_pct: 100.0 * category.network_loss,
+            flood_share: category.flood_share,
             transactions: all.count,
             exact_transactions: by_exact.count,
-            all_transactions: all_felt.count,
+            all_transactions: all_actual.count,
             all_exact_transactions: all_exact.count,
-            all_exact_error_pct: 100.0 * (all_exact.mean_s() / all_felt.mean_s() - 1.0),
-            all_ends: Ends::felt(truth),
-            all_exact_ends: Ends::recorded(history),
-            felt: over_time(&felt),
+            all_exact_error_pct: 100.0 * (all_exact.mean_s() / all_actual.mean_s() - 1.0),
+            all_ends: TransactionEnds::of(truth),
+            all_exact_ends: TransactionEnds::recorded(history),
+            client_latency: over_time(&actual),
             served: over_time(&syn_to_end),
         })
     }
 
     pub fn sentence(&self) -> String {
         format!(
-            "{}: clients felt {:.3} s; exact {:+.2} %, model {:+.2} %, SYN-to-END {:+.1} %, application {:+.1} %; in all {:+.2} %: {}; exact: {}",
+            "{}: client latency {:.3} s; exact {:+.2} %, model {:+.2} %, SYN-to-END {:+.1} %, application {:+.1} %; in all {:+.2} %: {}; exact: {}",
             self.name,
             self.truth_mean_s,
             self.exact_error_pct,
@@ -281,10 +283,10 @@ fn begin_ns(truth: &[Transaction]) -> Result<u64> {
     begun.min().context("no client began")
 }
 
-/// What clients felt, by the second in which it ended. A connection that broke took as
+/// Client latency, by the second in which it ended. A connection that broke took as
 /// long as its client waited: most are those whose final ACK was dropped, until the
 /// server reset them.
-fn felt(truth: &[Transaction]) -> Seconds {
+fn client_latency(truth: &[Transaction]) -> Seconds {
     let mut seconds = Seconds::new();
     for of in truth {
         let s = (of.end_ns - of.begin_ns) as f64 / 1e9;

@@ -6,10 +6,11 @@ use std::ops::Range;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::world::{Change, Run, SERVERS, World};
+use super::world::{Change, ControlRun, ControlWorld, SERVERS};
 use super::{Plan, Way};
-use crate::api::Epoch;
 use crate::scenario::Context;
+use crate::statistics::quantile;
+use causeway_api::balancer::Epoch;
 
 /// Load of these runs.
 const LOAD: f64 = 0.45;
@@ -19,7 +20,7 @@ const AT_S: f64 = 4.0;
 const FACTOR: f64 = 10.0;
 
 /// Runs them all; keys go to the top of the result.
-pub fn run(context: &Context, plan: &Plan, world: &mut World) -> Result<Value> {
+pub fn run(context: &Context, plan: &Plan, world: &mut ControlWorld) -> Result<Value> {
     let mut result = json!({});
     let mut reactions = Vec::new();
     let mut left = Vec::new();
@@ -85,7 +86,7 @@ pub fn run(context: &Context, plan: &Plan, world: &mut World) -> Result<Value> {
         .find(|epoch| epoch.start_monotonic_ns > back.changed_ns[1] && relative(epoch) >= 0.9)
         .map(|epoch| (epoch.start_monotonic_ns - back.changed_ns[1]) as f64 / 1e6);
     result["step_back"] =
-        json!({ "p99_ms": back.felt.p99_ms, "back_at_90_pct_after_ms": returned });
+        json!({ "p99_ms": back.client_latency.p99_ms, "back_at_90_pct_after_ms": returned });
     context.say(format!(
         "back to normal: 90 % of its weight after {}",
         returned.map_or("the run's end".to_owned(), |ms| format!("{ms:.0} ms"))
@@ -95,7 +96,7 @@ pub fn run(context: &Context, plan: &Plan, world: &mut World) -> Result<Value> {
 
 /// Equal servers: how far weights wander, and what that costs. A run of ten seconds is a
 /// matter of luck, hence several, all weights of which are taken together.
-fn noise(context: &Context, plan: &Plan, world: &mut World) -> Result<Value> {
+fn noise(context: &Context, plan: &Plan, world: &mut ControlWorld) -> Result<Value> {
     let (mut all, mut runs) = (Vec::new(), Vec::new());
     for _ in 0..plan.noises {
         let ours = world.steady(plan, Way::Causeway, LOAD, 10.0, &[])?;
@@ -106,15 +107,15 @@ fn noise(context: &Context, plan: &Plan, world: &mut World) -> Result<Value> {
         let p95 = quantile(&off, 0.95);
         context.say(format!(
             "equal servers: 95 % of the weights within {p95:.1} %, p99 {:.1} ms, under Maglev {:.1} ms",
-            ours.felt.p99_ms, plain.felt.p99_ms
+            ours.client_latency.p99_ms, plain.client_latency.p99_ms
         ));
         let courses =
             (0..SERVERS).map(|server| course(&ours, server, ours.start_ns, 0.0..10_000.0));
         runs.push(json!({
             "deviation_pct": p95,
             "worst_deviation_pct": quantile(&off, 1.0),
-            "causeway_p99_ms": ours.felt.p99_ms,
-            "maglev_p99_ms": plain.felt.p99_ms,
+            "causeway_p99_ms": ours.client_latency.p99_ms,
+            "maglev_p99_ms": plain.client_latency.p99_ms,
             "courses": courses.collect::<Vec<_>>(),
         }));
         all.extend(off);
@@ -138,7 +139,7 @@ fn relative(epoch: &Epoch) -> f64 {
     epoch.weight / epoch.configured.max(f64::MIN_POSITIVE)
 }
 
-fn weights(run: &Run, server: usize, from_ns: u64) -> impl Iterator<Item = f64> {
+fn weights(run: &ControlRun, server: usize, from_ns: u64) -> impl Iterator<Item = f64> {
     let epochs = run.epochs[server].iter();
     epochs
         .filter(move |epoch| epoch.start_monotonic_ns >= from_ns)
@@ -146,7 +147,7 @@ fn weights(run: &Run, server: usize, from_ns: u64) -> impl Iterator<Item = f64> 
 }
 
 /// From the slowdown to the ring that gives the server a tenth of its new connections.
-fn reaction_ms(run: &Run) -> Option<f64> {
+fn reaction_ms(run: &ControlRun) -> Option<f64> {
     let step = *run.changed_ns.first()?;
     let moved = run.epochs[0]
         .iter()
@@ -155,7 +156,7 @@ fn reaction_ms(run: &Run) -> Option<f64> {
 }
 
 /// What the balancer saw of a server and gave it in a span of milliseconds around a time.
-fn course(run: &Run, server: usize, around_ns: u64, span_ms: Range<f64>) -> Vec<Value> {
+fn course(run: &ControlRun, server: usize, around_ns: u64, span_ms: Range<f64>) -> Vec<Value> {
     let after_ms = |epoch: &Epoch| (epoch.start_monotonic_ns as f64 - around_ns as f64) / 1e6;
     run.epochs[server]
         .iter()
@@ -173,7 +174,7 @@ fn course(run: &Run, server: usize, around_ns: u64, span_ms: Range<f64>) -> Vec<
 }
 
 /// Share of the connections opened from a time on that a server got.
-fn opened_share(run: &Run, server: usize, from_ns: u64) -> f64 {
+fn opened_share(run: &ControlRun, server: usize, from_ns: u64) -> f64 {
     let opened = |epochs: &Vec<Epoch>| -> u64 {
         let late = epochs
             .iter()
@@ -182,8 +183,4 @@ fn opened_share(run: &Run, server: usize, from_ns: u64) -> f64 {
     };
     let all: u64 = run.epochs.iter().map(opened).sum();
     opened(&run.epochs[server]) as f64 / all.max(1) as f64 * 100.0
-}
-
-fn quantile(values: &[f64], q: f64) -> f64 {
-    super::figures::quantile(values, q)
 }

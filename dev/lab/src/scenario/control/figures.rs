@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::Way;
-use super::world::Felt;
+use super::world::ClientLatency;
+use crate::statistics::quantile;
 
 /// All runs under one load: some on each of several traces of capacities.
 pub struct LoadFigures {
@@ -18,7 +19,7 @@ pub struct LoadFigures {
 struct Compared {
     trace: u64,
     way: Way,
-    felt: Felt,
+    client_latency: ClientLatency,
 }
 
 impl LoadFigures {
@@ -29,14 +30,18 @@ impl LoadFigures {
         }
     }
 
-    pub fn add(&mut self, trace: u64, way: Way, felt: Felt) {
-        self.runs.push(Compared { trace, way, felt });
+    pub fn add(&mut self, trace: u64, way: Way, client_latency: ClientLatency) {
+        self.runs.push(Compared {
+            trace,
+            way,
+            client_latency,
+        });
     }
 
     fn p99(&self, way: Way, trace: Option<u64>) -> Vec<f64> {
         let runs = self.runs.iter();
         runs.filter(|run| run.way == way && trace.is_none_or(|of| of == run.trace))
-            .map(|run| run.felt.p99_ms)
+            .map(|run| run.client_latency.p99_ms)
             .collect()
     }
 
@@ -64,7 +69,7 @@ impl LoadFigures {
     }
 
     fn json(&self) -> Value {
-        let broken: u64 = self.runs.iter().map(|run| run.felt.broken).sum();
+        let broken: u64 = self.runs.iter().map(|run| run.client_latency.broken).sum();
         let traces = self.runs.iter().filter(|run| run.way == Way::Causeway);
         json!({
             "load": self.load,
@@ -78,7 +83,7 @@ impl LoadFigures {
             "paper_spread_ms": self.spread(Way::Paper),
             "causeway_spread_ms": self.spread(Way::Causeway),
             "broken_connections": broken,
-            "busy": self.runs.iter().map(|run| run.felt.cpu).fold(0.0, f64::max),
+            "busy": self.runs.iter().map(|run| run.client_latency.cpu).fold(0.0, f64::max),
         })
     }
 }
@@ -120,15 +125,6 @@ pub fn add(result: &mut Value, more: Value) {
     if let (Some(result), Value::Object(more)) = (result.as_object_mut(), more) {
         result.extend(more);
     }
-}
-
-/// The value that a share `q` of the values does not exceed.
-pub fn quantile(values: &[f64], q: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let last = sorted.len().saturating_sub(1);
-    let rank = (q * last as f64).round() as usize;
-    sorted.get(rank).copied().unwrap_or(f64::NAN)
 }
 
 /// The table for people, with targets.
@@ -214,8 +210,8 @@ pub fn table(result: &Value) -> String {
 mod tests {
     use super::*;
 
-    fn felt(p99_ms: f64) -> Felt {
-        Felt {
+    fn client_latency(p99_ms: f64) -> ClientLatency {
+        ClientLatency {
             p50_ms: 1.0,
             p99_ms,
             requests: 100,
@@ -230,12 +226,16 @@ mod tests {
         let mut heavy = LoadFigures::new(0.9);
         for (trace, far) in [(7, 0.0), (8, 100.0)] {
             for (maglev, ours) in [(10.0, 10.0), (20.0, 9.0), (30.0, 11.0)] {
-                light.add(trace, Way::Maglev, felt(maglev));
-                light.add(trace, Way::Paper, felt(2.0 * maglev));
-                light.add(trace, Way::Causeway, felt(ours));
-                heavy.add(trace, Way::Maglev, felt(10.0 * maglev + far));
-                heavy.add(trace, Way::Paper, felt(10.0 * maglev + far));
-                heavy.add(trace, Way::Causeway, felt(21.0 * ours + 2.1 * far));
+                light.add(trace, Way::Maglev, client_latency(maglev));
+                light.add(trace, Way::Paper, client_latency(2.0 * maglev));
+                light.add(trace, Way::Causeway, client_latency(ours));
+                heavy.add(trace, Way::Maglev, client_latency(10.0 * maglev + far));
+                heavy.add(trace, Way::Paper, client_latency(10.0 * maglev + far));
+                heavy.add(
+                    trace,
+                    Way::Causeway,
+                    client_latency(21.0 * ours + 2.1 * far),
+                );
             }
         }
         let all = summary(&[light, heavy]);

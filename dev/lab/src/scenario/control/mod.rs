@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use self::figures::LoadFigures;
-use self::world::World;
+use self::world::ControlWorld;
 use super::{Context, Param, Scenario, param};
 
 pub struct Control;
@@ -148,7 +148,7 @@ impl Scenario for Control {
 
     fn run(&self, context: &Context) -> Result<Value> {
         let plan = Plan::read(context)?;
-        let mut world = World::build(context, &plan)?;
+        let mut world = ControlWorld::build(context, &plan)?;
         let mut loads = Vec::new();
         for (index, &load) in plan.loads.iter().enumerate() {
             let mut figures = LoadFigures::new(load);

@@ -9,16 +9,17 @@ use causeway_sim::control::trace;
 use serde::Serialize;
 
 use super::{Plan, Way};
-use crate::api::{self, Epoch, History};
+use crate::api;
 use crate::balancer::{Balancer, Forwarding, Settings};
 use crate::cgroup::Cgroup;
 use crate::clock;
 use crate::cpu::CpuMeter;
 use crate::load::log::Log;
 use crate::load::page::PageShape;
-use crate::load::{LoadConfig, Running, report};
+use crate::load::{LoadConfig, RunningLoad, report};
 use crate::scenario::Context;
 use crate::scenario::bench::Bench;
+use causeway_api::balancer::{Epoch, History};
 
 /// Servers of the pool.
 pub const SERVERS: usize = 4;
@@ -34,7 +35,7 @@ pub struct Change {
     pub at_s: f64,
     /// Which server; `None`: all.
     pub server: Option<usize>,
-    /// Its requests take so many times their work; 0 answers at once.
+    /// Its requests take this many times their work; 0 answers at once.
     pub factor: f64,
 }
 
@@ -49,9 +50,9 @@ struct Course<'a> {
     changes: &'a [Change],
 }
 
-/// One run as the clients felt it.
+/// One run as the clients measured it.
 #[derive(Debug, Clone, Serialize)]
-pub struct Felt {
+pub struct ClientLatency {
     pub p50_ms: f64,
     pub p99_ms: f64,
     pub requests: u64,
@@ -61,8 +62,8 @@ pub struct Felt {
 }
 
 /// One run with what the balancer did.
-pub struct Run {
-    pub felt: Felt,
+pub struct ControlRun {
+    pub client_latency: ClientLatency,
     pub start_ns: u64,
     /// When the changes were made, CLOCK_MONOTONIC.
     pub changed_ns: Vec<u64>,
@@ -70,7 +71,7 @@ pub struct Run {
     pub epochs: Vec<Vec<Epoch>>,
 }
 
-pub struct World {
+pub struct ControlWorld {
     bench: Bench,
     cgroups: Vec<Cgroup>,
     balancer: Balancer,
@@ -79,7 +80,7 @@ pub struct World {
     runs: u64,
 }
 
-impl World {
+impl ControlWorld {
     pub fn build(context: &Context, plan: &Plan) -> Result<Self> {
         let bench = Bench::build(context.sandbox, 2, SERVERS)?;
         let mut cgroups = Vec::new();
@@ -165,7 +166,7 @@ impl World {
         load: f64,
         trace: u64,
         pages: u64,
-    ) -> Result<Felt> {
+    ) -> Result<ClientLatency> {
         let capacities: Vec<Vec<f64>> = (0..SERVERS)
             .map(|server| {
                 let shares = trace::cpu(trace, server, plan.seconds.ceil() as usize + 1);
@@ -183,7 +184,7 @@ impl World {
             capacities,
             changes: &[],
         };
-        Ok(self.run(plan, way, &course)?.felt)
+        Ok(self.run(plan, way, &course)?.client_latency)
     }
 
     /// A run with steady capacities and what is changed in it.
@@ -194,7 +195,7 @@ impl World {
         load: f64,
         seconds: f64,
         changes: &[Change],
-    ) -> Result<Run> {
+    ) -> Result<ControlRun> {
         let capacity = plan.capacity * trace::mean();
         let course = Course {
             work: load * capacity * SERVERS as f64,
@@ -206,7 +207,7 @@ impl World {
         self.run(plan, way, &course)
     }
 
-    fn run(&mut self, plan: &Plan, way: Way, course: &Course<'_>) -> Result<Run> {
+    fn run(&mut self, plan: &Plan, way: Way, course: &Course<'_>) -> Result<ControlRun> {
         self.runs += 1;
         self.take(plan, way)?;
         let load = self.load(plan, 1, course.seconds, course.seed);
@@ -230,8 +231,8 @@ impl World {
         }
         let log = running.finish()?;
         let warm_up_ns = (plan.warm_up_s * 1e9) as u64;
-        Ok(Run {
-            felt: felt(&log, log.start_ns + warm_up_ns, cpu),
+        Ok(ControlRun {
+            client_latency: client_latency(&log, log.start_ns + warm_up_ns, cpu),
             start_ns,
             changed_ns,
             epochs: self.epochs(start_ns)?,
@@ -263,7 +264,7 @@ impl World {
     }
 
     /// Follows the trace and makes the changes until the load ends.
-    fn watch(&self, running: &Running, course: &Course<'_>) -> Result<Vec<u64>> {
+    fn watch(&self, running: &RunningLoad, course: &Course<'_>) -> Result<Vec<u64>> {
         let (mut second, mut done) = (0, Vec::new());
         while running.is_active() {
             let now = clock::monotonic_ns();
@@ -300,9 +301,9 @@ impl World {
     }
 }
 
-fn felt(log: &Log, from_ns: u64, cpu: f64) -> Felt {
+fn client_latency(log: &Log, from_ns: u64, cpu: f64) -> ClientLatency {
     let summary = report::summary(log, from_ns, log.end_ns);
-    Felt {
+    ClientLatency {
         p50_ms: summary.p50_ms,
         p99_ms: summary.p99_ms,
         requests: summary.requests,

@@ -22,7 +22,7 @@ use crate::topology::DEVICE;
 const SERVERS: usize = 4;
 /// A second address of the client, to join from.
 const OTHER_ADDRESS: &str = "10.10.0.77";
-const PATIENCE: Duration = Duration::from_secs(10);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub struct Mptcp;
 
@@ -119,7 +119,7 @@ fn scheduled(world: &World, count: usize) -> Result<Value> {
     ))?;
     let before = world.counters()?;
     let mut connections = open(world, count)?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + JOIN_TIMEOUT;
     let (joined, lost) = loop {
         let (joined, lost) = joins(&before, &world.counters()?);
         if joined + lost >= count as u64 {
@@ -163,7 +163,7 @@ fn joins(before: &Counts, now: &Counts) -> (u64, u64) {
 }
 
 fn wait_for_joins(world: &World, before: &Counts, count: u64) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + JOIN_TIMEOUT;
     loop {
         let (joined, lost) = joins(before, &world.counters()?);
         if joined >= count {

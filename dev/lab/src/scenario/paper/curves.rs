@@ -11,7 +11,7 @@ use causeway_report::chart::Series;
 use super::super::Context;
 use super::super::accuracy::judge::{self, Estimates, Flow};
 use super::super::accuracy::rig::{self, Recording};
-use super::super::accuracy::workload::Workload;
+use super::super::accuracy::workload::AccuracyWorkload;
 
 /// Epochs of Algorithm 2: the paper's example is 100 ms.
 pub const EPOCH_NS: u64 = 100_000_000;
@@ -29,7 +29,7 @@ type Values = Vec<(f64, f64)>;
 
 impl Recorded {
     /// Runs and records a workload.
-    pub fn new(context: &Context, workload: &Workload) -> Result<Self> {
+    pub fn new(context: &Context, workload: &AccuracyWorkload) -> Result<Self> {
         context.say(format!("{}: {}", workload.name, workload.about));
         let recording = rig::record(context.sandbox, workload)?;
         let truth = judge::truth(&recording.log);

@@ -6,9 +6,9 @@ use causeway_report::chart::Series;
 
 use super::super::Context;
 use super::super::accuracy::judge::{Estimates, Timed};
-use super::super::accuracy::workload::{self, Workload};
+use super::super::accuracy::workload::{self, AccuracyWorkload};
 use super::curves::{Recorded, line, ms};
-use super::{Figure, rtt};
+use super::{PaperFigure, rtt};
 
 /// Length of a time series. Milliseconds.
 const WINDOW_MS: u64 = 400;
@@ -16,9 +16,9 @@ const WINDOW_MS: u64 = 400;
 const SWEEP: [usize; 6] = [1, 2, 4, 8, 16, 32];
 
 /// Draws every figure that was asked for.
-pub fn all(context: &Context) -> Result<Vec<Figure>> {
+pub fn all(context: &Context) -> Result<Vec<PaperFigure>> {
     let asked: String = context.param("figures")?;
-    type Draw = fn(&Context) -> Result<Vec<Figure>>;
+    type Draw = fn(&Context) -> Result<Vec<PaperFigure>>;
     let known: [(&str, Draw); 6] = [
         ("3", web),
         ("5", round_trips),
@@ -41,7 +41,7 @@ pub fn all(context: &Context) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-fn find(context: &Context, name: &str) -> Result<Workload> {
+fn find(context: &Context, name: &str) -> Result<AccuracyWorkload> {
     let all = workload::all(context.seed, context.param("seconds")?);
     all.into_iter()
         .find(|w| w.name == name)
@@ -49,19 +49,19 @@ fn find(context: &Context, name: &str) -> Result<Workload> {
 }
 
 /// Figures 3 and 11 share the web workload.
-fn web(context: &Context) -> Result<Vec<Figure>> {
+fn web(context: &Context) -> Result<Vec<PaperFigure>> {
     let recorded = Recorded::new(context, &find(context, "web")?)?;
     let [absolute, relative] = recorded.errors();
     let mut figures = vec![
-        Figure::of_distributions(
+        PaperFigure::of_distributions(
             "3a",
             "latencies of the web workload",
             "ms",
             true,
             recorded.distributions(),
         ),
-        Figure::of_distributions("3b", "absolute error by response", "ms", false, absolute),
-        Figure::of_distributions(
+        PaperFigure::of_distributions("3b", "absolute error by response", "ms", false, absolute),
+        PaperFigure::of_distributions(
             "3c",
             "relative error by response",
             "%",
@@ -81,7 +81,7 @@ fn clipped(mut lines: Vec<Series>, limit: f64) -> Vec<Series> {
     lines
 }
 
-fn heuristics(recorded: &Recorded) -> Result<Vec<Figure>> {
+fn heuristics(recorded: &Recorded) -> Result<Vec<PaperFigure>> {
     let [with, without] = recorded.heuristics()?;
     let values = |estimates: &Estimates<1>| -> Vec<(f64, f64)> {
         let all = estimates.samples[0].values().flatten();
@@ -91,7 +91,7 @@ fn heuristics(recorded: &Recorded) -> Result<Vec<Figure>> {
     lines.truncate(2);
     lines.push(line("Algorithm 2", &values(&with)));
     lines.push(line("Algorithm 2, no heuristics", &values(&without)));
-    let mut figures = vec![Figure::of_distributions(
+    let mut figures = vec![PaperFigure::of_distributions(
         "11a",
         "the two heuristics of section 3.4",
         "ms",
@@ -125,7 +125,7 @@ fn heuristics(recorded: &Recorded) -> Result<Vec<Figure>> {
             series(with.samples[0].get(key).map_or(&[][..], Vec::as_slice)),
         ),
     ];
-    figures.push(Figure::of_lines(
+    figures.push(PaperFigure::of_lines(
         "11b",
         "one connection over time",
         "ms since its first quarter",
@@ -135,7 +135,7 @@ fn heuristics(recorded: &Recorded) -> Result<Vec<Figure>> {
 }
 
 /// Figure 5: response latency against TCP's round-trip times, W = 1.
-fn round_trips(context: &Context) -> Result<Vec<Figure>> {
+fn round_trips(context: &Context) -> Result<Vec<PaperFigure>> {
     let mut workload = find(context, "w1")?;
     workload.both_directions = true;
     workload.tcp_info = true;
@@ -177,14 +177,14 @@ fn round_trips(context: &Context) -> Result<Vec<Figure>> {
         ),
     ];
     Ok(vec![
-        Figure::of_distributions(
+        PaperFigure::of_distributions(
             "5a",
             "latencies with one request at a time",
             "ms",
             true,
             lines,
         ),
-        Figure::of_lines(
+        PaperFigure::of_lines(
             "5b",
             "one connection over time",
             "ms since its first quarter",
@@ -198,13 +198,15 @@ fn distribution(
     number: &'static str,
     name: &str,
     title: &str,
-) -> Result<Figure> {
+) -> Result<PaperFigure> {
     let recorded = Recorded::new(context, &find(context, name)?)?;
     let lines = recorded.distributions();
-    Ok(Figure::of_distributions(number, title, "ms", true, lines))
+    Ok(PaperFigure::of_distributions(
+        number, title, "ms", true, lines,
+    ))
 }
 
-fn robustness(context: &Context) -> Result<Vec<Figure>> {
+fn robustness(context: &Context) -> Result<Vec<PaperFigure>> {
     Ok(vec![
         distribution(context, "6a", "w4_loss1", "1 % of packets lost")?,
         distribution(context, "6b", "w4_reorder25", "25 % of packets reordered")?,
@@ -212,7 +214,7 @@ fn robustness(context: &Context) -> Result<Vec<Figure>> {
 }
 
 /// Figure 7: a server with a fifth of a CPU, and more and more clients.
-fn offered_load(context: &Context) -> Result<Vec<Figure>> {
+fn offered_load(context: &Context) -> Result<Vec<PaperFigure>> {
     let seconds: f64 = context.param("seconds")?;
     let mut lines: Vec<Series> = [
         "req-to-res (clients)",
@@ -225,7 +227,7 @@ fn offered_load(context: &Context) -> Result<Vec<Figure>> {
     for connections in SWEEP {
         let mut workload = find(context, "w4_cpu10")?;
         workload.name = SWEEP_NAMES[SWEEP.iter().position(|&c| c == connections).unwrap_or(0)];
-        workload.server = workload::Server::Throttled {
+        workload.server = workload::ServerKind::Throttled {
             shares: (0.2, 0.2001),
             every_ms: 10_000,
         };
@@ -241,8 +243,8 @@ fn offered_load(context: &Context) -> Result<Vec<Figure>> {
     }
     let last = last.context("no load")?;
     Ok(vec![
-        Figure::of_lines("7a", "mean latency by load", "requests per second", lines),
-        Figure::of_distributions(
+        PaperFigure::of_lines("7a", "mean latency by load", "requests per second", lines),
+        PaperFigure::of_distributions(
             "7b",
             "error by connection at the highest load",
             "%",
@@ -255,14 +257,14 @@ fn offered_load(context: &Context) -> Result<Vec<Figure>> {
 /// Names of the namespaces of [`SWEEP`].
 const SWEEP_NAMES: [&str; 6] = ["load1", "load2", "load4", "load8", "load16", "load32"];
 
-fn quic(context: &Context) -> Result<Vec<Figure>> {
+fn quic(context: &Context) -> Result<Vec<PaperFigure>> {
     Ok(vec![
         distribution(context, "9-noack", "h3_w4_small", "HTTP/3, small responses")?,
         distribution(context, "9-ack", "h3_w4", "HTTP/3, responses of some kB")?,
     ])
 }
 
-fn memcached(context: &Context) -> Result<Vec<Figure>> {
+fn memcached(context: &Context) -> Result<Vec<PaperFigure>> {
     Ok(vec![distribution(
         context,
         "10",

@@ -27,20 +27,20 @@ pub struct Paper;
 
 /// One plot with the figures that a table shows.
 #[derive(Debug, Serialize)]
-pub struct Figure {
+pub struct PaperFigure {
     /// Number in the paper, with the part.
     pub number: &'static str,
     pub title: String,
     /// Unit of the values below.
     pub unit: &'static str,
-    pub curves: Vec<Summary>,
+    pub curves: Vec<CurveSummary>,
     #[serde(skip)]
     chart: Chart,
 }
 
 /// What a table says of one curve.
 #[derive(Debug, Serialize)]
-pub struct Summary {
+pub struct CurveSummary {
     pub name: String,
     pub p10: f64,
     pub p50: f64,
@@ -48,7 +48,7 @@ pub struct Summary {
     pub p99: f64,
 }
 
-impl Figure {
+impl PaperFigure {
     /// A figure whose lines are cumulative distributions.
     fn of_distributions(
         number: &'static str,
@@ -59,7 +59,7 @@ impl Figure {
     ) -> Self {
         let curves = lines.iter().map(|line| {
             let at = |share| quantile(&line.points, share).unwrap_or(f64::NAN);
-            Summary {
+            CurveSummary {
                 name: line.name.clone(),
                 p10: at(0.1),
                 p50: at(0.5),

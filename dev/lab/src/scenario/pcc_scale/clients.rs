@@ -12,14 +12,14 @@ use rand::{Rng as _, SeedableRng as _};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, sleep_until};
 
-use super::session::{Service, Session};
+use super::session::{ClientSession, TargetService};
 use super::tally::Tally;
-use crate::farm;
+use crate::modelled_servers;
 use crate::netns::Netns;
 
 /// Longest wait for the next byte of an answer. Retransmissions of what was lost come
 /// after 0.2, 0.6, 1.4, 3.0 and 6.2 s: who has heard nothing by then will not.
-const PATIENCE: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Sizes and durations of web answers are log-normal: medians, the standard deviation
 /// of the logarithm, and the largest. Most are short; the mean duration is five times
 /// the median, and those that last are what a change of the pool can break.
@@ -34,7 +34,7 @@ const STREAM_EVERY: Duration = Duration::from_millis(250);
 
 /// The load of a run.
 #[derive(Debug, Clone)]
-pub struct Load {
+pub struct ConnectionLoad {
     /// The services, IPv4 and IPv6; clients take them by turns.
     pub targets: Vec<SocketAddr>,
     /// Whether they speak QUIC.
@@ -53,7 +53,7 @@ pub struct Load {
     pub seed: u64,
 }
 
-impl Load {
+impl ConnectionLoad {
     /// Rate of new connections at a time: one wave of a cosine, highest in the middle.
     fn rate(&self, at: Duration) -> f64 {
         let (low, high) = self.rates;
@@ -75,11 +75,11 @@ impl Load {
 }
 
 /// A load that runs.
-pub struct Running(Vec<JoinHandle<Result<()>>>);
+pub struct RunningClients(Vec<JoinHandle<Result<()>>>);
 
-impl Running {
+impl RunningClients {
     /// Starts the load from these namespaces.
-    pub fn start(clients: &[Netns], load: &Load, tally: &Arc<Tally>) -> Self {
+    pub fn start(clients: &[Netns], load: &ConnectionLoad, tally: &Arc<Tally>) -> Self {
         let threads = clients.iter().enumerate().map(|(index, netns)| {
             let (load, tally) = (load.part(index, clients.len()), Arc::clone(tally));
             netns.thread(move || {
@@ -104,12 +104,12 @@ impl Running {
     }
 }
 
-async fn run(load: Load, tally: Arc<Tally>) -> Result<()> {
+async fn run(load: ConnectionLoad, tally: Arc<Tally>) -> Result<()> {
     let start = Instant::now();
     let mut rng = StdRng::seed_from_u64(load.seed);
     let mut clients = JoinSet::new();
     let silence = load.idle.1 + load.lasts;
-    let mut services = Service::all(&load.targets, load.quic, silence)?
+    let mut services = TargetService::all(&load.targets, load.quic, silence)?
         .into_iter()
         .cycle();
     let mut service = move || services.next();
@@ -142,7 +142,11 @@ async fn run(load: Load, tally: Arc<Tally>) -> Result<()> {
         let lasts = Duration::from_secs_f64(lasts).min(load.lasts / 4);
         sleep_until(start + at).await;
         if let Some(service) = service() {
-            clients.spawn_local(web(service, farm::spread(size, lasts), Arc::clone(&tally)));
+            clients.spawn_local(web(
+                service,
+                modelled_servers::spread(size, lasts),
+                Arc::clone(&tally),
+            ));
         }
         while clients.try_join_next().is_some() {}
     }
@@ -151,11 +155,11 @@ async fn run(load: Load, tally: Arc<Tally>) -> Result<()> {
 }
 
 /// One request on a connection of its own.
-async fn web(service: Service, path: String, tally: Arc<Tally>) {
+async fn web(service: TargetService, path: String, tally: Arc<Tally>) {
     const KIND: &str = "web";
     tally.connection(KIND);
     let answer = async {
-        Session::open(&service, PATIENCE, &tally)
+        ClientSession::open(&service, READ_TIMEOUT, &tally)
             .await?
             .get(&path)
             .await
@@ -167,17 +171,17 @@ async fn web(service: Service, path: String, tally: Arc<Tally>) {
 }
 
 /// A request every quarter of a second on one connection; a new one if it breaks.
-async fn stream(service: Service, begin: Instant, end: Instant, tally: Arc<Tally>) {
+async fn stream(service: TargetService, begin: Instant, end: Instant, tally: Arc<Tally>) {
     const KIND: &str = "stream";
     let mut due = begin;
     while due < end {
         sleep_until(due).await;
         tally.connection(KIND);
         let result = async {
-            let mut session = Session::open(&service, PATIENCE, &tally).await?;
+            let mut session = ClientSession::open(&service, READ_TIMEOUT, &tally).await?;
             while due < end {
                 session
-                    .get(&farm::spread(STREAM_SIZE, Duration::ZERO))
+                    .get(&modelled_servers::spread(STREAM_SIZE, Duration::ZERO))
                     .await?;
                 tally.answered();
                 due = (due + STREAM_EVERY).max(Instant::now());
@@ -193,13 +197,13 @@ async fn stream(service: Service, begin: Instant, end: Instant, tally: Arc<Tally
 }
 
 /// A request, a long silence, and another request.
-async fn idle_between(service: Service, begin: Instant, idle: Duration, tally: Arc<Tally>) {
+async fn idle_between(service: TargetService, begin: Instant, idle: Duration, tally: Arc<Tally>) {
     const KIND: &str = "idle";
     sleep_until(begin).await;
     tally.connection(KIND);
-    let path = farm::spread(STREAM_SIZE, Duration::ZERO);
+    let path = modelled_servers::spread(STREAM_SIZE, Duration::ZERO);
     let result = async {
-        let mut session = Session::open(&service, PATIENCE, &tally).await?;
+        let mut session = ClientSession::open(&service, READ_TIMEOUT, &tally).await?;
         session.get(&path).await?;
         tally.answered();
         sleep_until(Instant::now() + idle).await;
@@ -223,8 +227,8 @@ fn log_normal(rng: &mut StdRng, median: f64, sigma: f64) -> f64 {
 mod tests {
     use super::*;
 
-    fn load() -> Load {
-        Load {
+    fn load() -> ConnectionLoad {
+        ConnectionLoad {
             targets: Vec::new(),
             quic: false,
             lasts: Duration::from_secs(100),
@@ -245,7 +249,7 @@ mod tests {
 
     #[test]
     fn parts_add_up() {
-        let parts: Vec<Load> = (0..3).map(|index| load().part(index, 3)).collect();
+        let parts: Vec<ConnectionLoad> = (0..3).map(|index| load().part(index, 3)).collect();
         assert_eq!(parts.iter().map(|part| part.streams).sum::<usize>(), 7);
         assert_eq!(parts.iter().map(|part| part.idlers).sum::<usize>(), 8);
         assert!((parts.iter().map(|part| part.rates.1).sum::<f64>() - 100.0).abs() < 1e-9);

@@ -24,11 +24,11 @@ use std::time::Instant;
 use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
 
-use self::plan::Plan;
+use self::plan::PccPlan;
 use self::ways::Way;
-use self::world::World;
+use self::world::PccWorld;
 use super::{Context, Param, Scenario, param};
-use crate::farm;
+use crate::modelled_servers;
 use crate::sandbox::Sandbox;
 
 pub struct PccScale;
@@ -76,14 +76,14 @@ impl Scenario for PccScale {
     fn run(&self, context: &Context) -> Result<Value> {
         let names: String = context.param("names")?;
         let queue = Queue {
-            plan: Plan::read(context)?,
+            plan: PccPlan::read(context)?,
             ways: plan::ways(&names)?,
             next: AtomicUsize::new(0),
             binary: context.binary.clone(),
         };
         let jobs = context.param::<usize>("jobs")?.min(queue.ways.len());
         ensure!((1..=4).contains(&jobs), "jobs must lie between 1 and 4");
-        farm::check_limits(16_384)?;
+        modelled_servers::raise_fd_limit(16_384)?;
         context.say(format!("{names}: {:?} each", queue.plan.lasts));
         let (done, results) = channel();
         let mut runs: Vec<Option<Value>> = vec![None; queue.ways.len()];
@@ -110,7 +110,7 @@ impl Scenario for PccScale {
 
 /// The ways that are still to run.
 struct Queue {
-    plan: Plan,
+    plan: PccPlan,
     ways: Vec<&'static Way>,
     next: AtomicUsize,
     binary: PathBuf,
@@ -123,7 +123,7 @@ impl Queue {
             0 => String::new(),
             _ => format!("{job}-"),
         };
-        let world = World::build(sandbox, &self.binary, self.plan.to, &prefix);
+        let world = PccWorld::build(sandbox, &self.binary, self.plan.to, &prefix);
         let world = match world {
             Ok(world) => world,
             Err(error) => return drop(done.send((0, Err(error)))),

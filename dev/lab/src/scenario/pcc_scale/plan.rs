@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::clients::Load;
+use super::clients::ConnectionLoad;
 use super::ways::{WAYS, Way};
 use crate::scenario::Context;
 use crate::topology;
@@ -25,14 +25,14 @@ const QUIC_SHARE: f64 = 1.0 / 3.0;
 
 /// The parameters, checked.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct PccPlan {
     pub lasts: Duration,
     pub from: usize,
     pub to: usize,
     pub drain: usize,
     /// Whether a stateful balancer may learn from agents before it takes over.
     pub adopt: bool,
-    load: Load,
+    load: ConnectionLoad,
 }
 
 /// What happens during a run.
@@ -50,7 +50,7 @@ pub enum Event {
     RotateKeys,
 }
 
-impl Plan {
+impl PccPlan {
     pub fn read(context: &Context) -> Result<Self> {
         let seconds = |name| Ok::<_, anyhow::Error>(Duration::from_secs_f64(context.param(name)?));
         let lasts = seconds("seconds")?;
@@ -60,7 +60,7 @@ impl Plan {
             to: context.param("to")?,
             drain: context.param("drain")?,
             adopt: context.param("adopt")?,
-            load: Load {
+            load: ConnectionLoad {
                 targets: Vec::new(),
                 quic: false,
                 lasts,
@@ -84,9 +84,9 @@ impl Plan {
     }
 
     /// The load on the services of a way.
-    pub fn load(&self, way: &Way) -> Load {
+    pub fn load(&self, way: &Way) -> ConnectionLoad {
         let (low, high) = self.load.rates;
-        Load {
+        ConnectionLoad {
             targets: [topology::vip4(0).into(), topology::vip6(0).into()]
                 .map(|address: IpAddr| (address, way.port()).into())
                 .to_vec(),

@@ -17,20 +17,20 @@ const MOVES: Duration = Duration::from_millis(900);
 
 /// A service, and how a client reaches it.
 #[derive(Clone)]
-pub struct Service {
+pub struct TargetService {
     target: SocketAddr,
     /// Over QUIC: what clients share, and how this one moves.
-    quic: Option<(quic::Client, Moves)>,
+    quic: Option<(quic::QuicClient, Moves)>,
 }
 
-impl Service {
+impl TargetService {
     /// Every way to reach these addresses. Connections may be silent for `idle`.
     pub fn all(targets: &[SocketAddr], quic: bool, idle: Duration) -> Result<Vec<Self>> {
         if !quic {
             let tcp = |&target: &SocketAddr| Self { target, quic: None };
             return Ok(targets.iter().map(tcp).collect());
         }
-        let client = quic::Client::new(idle)?;
+        let client = quic::QuicClient::new(idle)?;
         let moves = [Moves::Migrates(MOVES), Moves::Rebound(MOVES), Moves::Never];
         let ways = moves.into_iter().flat_map(|moves| {
             let client = client.clone();
@@ -44,26 +44,26 @@ impl Service {
 }
 
 /// A connection.
-pub enum Session {
-    Tcp(get::Session),
-    Quic(quic::Session),
+pub enum ClientSession {
+    Tcp(get::HttpSession),
+    Quic(quic::QuicSession),
 }
 
-impl Session {
-    /// Connects; `patience` is the longest wait for this and for every next byte.
+impl ClientSession {
+    /// Connects; `wait` is the longest wait for this and for every next byte.
     pub async fn open(
-        service: &Service,
-        patience: Duration,
+        service: &TargetService,
+        wait: Duration,
         tally: &Arc<Tally>,
     ) -> Result<Self, Fault> {
         let Some((client, moves)) = &service.quic else {
-            return get::Session::open(service.target, patience)
+            return get::HttpSession::open(service.target, wait)
                 .await
                 .map(Self::Tcp);
         };
         let tally = Arc::clone(tally);
         let moved = move || tally.moved();
-        quic::Session::open(client, service.target, patience, *moves, moved)
+        quic::QuicSession::open(client, service.target, wait, *moves, moved)
             .await
             .map(Self::Quic)
     }

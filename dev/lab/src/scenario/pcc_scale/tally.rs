@@ -24,12 +24,12 @@ struct Counts {
     /// Requests that ended in each second: all, and those of them that broke.
     seconds: Vec<(u64, u64)>,
     faults: BTreeMap<&'static str, u64>,
-    kinds: BTreeMap<&'static str, Kind>,
+    kinds: BTreeMap<&'static str, ConnectionKind>,
 }
 
 /// Connections of one kind of client.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Kind {
+pub struct ConnectionKind {
     /// All of them.
     pub connections: u64,
     /// Those that broke.
@@ -55,7 +55,7 @@ pub struct Totals {
     /// Broken connections by reason.
     pub faults: BTreeMap<&'static str, u64>,
     /// Connections by kind of client.
-    pub kinds: BTreeMap<&'static str, Kind>,
+    pub kinds: BTreeMap<&'static str, ConnectionKind>,
     /// Requests that ended in each second, and those of them that broke.
     pub seconds: Vec<(u64, u64)>,
 }
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!((totals.requests, totals.broken_requests), (4, 1));
         assert_eq!(
             totals.kinds["idle"],
-            Kind {
+            ConnectionKind {
                 connections: 1,
                 broken: 1
             }

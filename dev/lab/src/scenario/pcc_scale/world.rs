@@ -12,15 +12,15 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::chain::Chain;
-use super::clients::Running;
-use super::plan::{Event, Plan};
+use super::clients::RunningClients;
+use super::plan::{Event, PccPlan};
 use super::tally::Tally;
 use super::ways::{Memory, Way};
 use crate::agent::Agent;
 use crate::balancer::{Balancer, Real, Settings, Vip};
-use crate::farm::Farm;
+use crate::modelled_servers::ModelledServers;
 use crate::quic::Cid;
-use crate::quic::farm::QuicFarm;
+use crate::quic::modelled_servers::QuicModelledServers;
 use crate::sandbox::Sandbox;
 use crate::scenario::bench::{self, PORT, QUIC_PORT};
 use crate::topology::{self, Shape, Topology};
@@ -40,11 +40,11 @@ const LEARNING: Duration = Duration::from_millis(2_500);
 const NONCE: u8 = 8;
 
 /// One laboratory; several may stand side by side.
-pub struct World {
+pub struct PccWorld {
     binary: PathBuf,
     topology: Topology,
     balancers: [topology::Node; 2],
-    _farm: Farm,
+    _servers: ModelledServers,
     /// Of keys.
     directory: TempDir,
 }
@@ -60,7 +60,7 @@ struct Pool {
     adopts: bool,
 }
 
-impl World {
+impl PccWorld {
     /// Builds it for `servers`; the names of its namespaces begin with `prefix`.
     pub fn build(sandbox: Sandbox, binary: &Path, servers: usize, prefix: &str) -> Result<Self> {
         let shape = Shape {
@@ -71,7 +71,7 @@ impl World {
         let second = topology.add_balancer(sandbox)?;
         Ok(Self {
             binary: binary.to_owned(),
-            _farm: Farm::start(&topology.servers, PORT)?,
+            _servers: ModelledServers::start(&topology.servers, PORT)?,
             balancers: [topology.balancer.clone(), second],
             topology,
             directory: tempfile::Builder::new().prefix("pcc-").tempdir()?,
@@ -79,14 +79,14 @@ impl World {
     }
 
     /// Runs the plan with one way to keep connections.
-    pub fn run(&self, plan: &Plan, way: &Way) -> Result<Value> {
+    pub fn run(&self, plan: &PccPlan, way: &Way) -> Result<Value> {
         let result = self.try_run(plan, way);
         // The next way starts from nothing. What the run found is worth more than this.
         for server in &self.topology.servers {
             let pins = bench::pin_dir(server);
             let detached = server
                 .netns
-                .run(move || Ok(causeway_io::Decapsulator::detach(&pins)?));
+                .run(move || Ok(causeway_dataplane::Decapsulator::detach(&pins)?));
             if let Err(error) = detached {
                 tracing::warn!("{} keeps its data plane: {error:#}", server.netns.name());
             }
@@ -94,14 +94,14 @@ impl World {
         result
     }
 
-    fn try_run(&self, plan: &Plan, way: &Way) -> Result<Value> {
+    fn try_run(&self, plan: &PccPlan, way: &Way) -> Result<Value> {
         let topology = &self.topology;
         if way.has_cookies() {
             self.causeway(&["cookie", "new-keys"])?;
         }
         let mut agents = self.agents(way)?;
         let quic = match way.is_quic() {
-            true => Some(self.quic_farm(plan.silence())?),
+            true => Some(self.quic_servers(plan.silence())?),
             false => None,
         };
         let mut pool = Pool {
@@ -124,7 +124,7 @@ impl World {
         let mut balancer = Balancer::start(&self.binary, &self.balancers[0], &settings(pool)?)?;
         let clients: Vec<_> = topology.clients.iter().map(|c| c.netns.clone()).collect();
         let tally = Arc::new(Tally::new());
-        let running = Running::start(&clients, &plan.load(way), &tally);
+        let running = RunningClients::start(&clients, &plan.load(way), &tally);
         let start = Instant::now();
         let mut restarted = 0;
         for (at, event) in plan.events() {
@@ -134,11 +134,11 @@ impl World {
                 Event::Drain => pool.drained += 1,
                 Event::Swap => {
                     pool.adopts = way.memory == Memory::Places && plan.adopt;
-                    let patience = match pool.adopts {
+                    let overlap = match pool.adopts {
                         true => LEARNING,
                         false => Duration::ZERO,
                     };
-                    balancer = self.swap(balancer, &settings(pool)?, patience)?;
+                    balancer = self.swap(balancer, &settings(pool)?, overlap)?;
                     continue;
                 }
                 Event::RestartAgents => {
@@ -177,7 +177,7 @@ impl World {
         let mut run = serde_json::to_value(&totals)?;
         run["name"] = json!(way.name);
         run["transport"] = json!(way.transport);
-        run["verdicts_of_last_balancer"] = json!(stats.verdicts());
+        run["verdicts_of_last_balancer"] = json!(crate::api::occurred(&stats.verdicts));
         if !places.is_null() {
             run["places_of_last_balancer"] = places;
         }
@@ -187,8 +187,8 @@ impl World {
         Ok(run)
     }
 
-    fn quic_farm(&self, silence: Duration) -> Result<QuicFarm> {
-        QuicFarm::start(&self.topology.servers, QUIC_PORT, silence, |s| cid(0, s))
+    fn quic_servers(&self, silence: Duration) -> Result<QuicModelledServers> {
+        QuicModelledServers::start(&self.topology.servers, QUIC_PORT, silence, |s| cid(0, s))
     }
 
     fn agents(&self, way: &Way) -> Result<Vec<Agent>> {
@@ -258,11 +258,11 @@ impl World {
         Ok(())
     }
 
-    /// Starts another balancer, routes the VIPs to it after `patience`, and ends the
+    /// Starts another balancer, routes the VIPs to it after `overlap`, and ends the
     /// former one.
-    fn swap(&self, mut old: Balancer, settings: &Settings, patience: Duration) -> Result<Balancer> {
+    fn swap(&self, mut old: Balancer, settings: &Settings, overlap: Duration) -> Result<Balancer> {
         let new = Balancer::start(&self.binary, &self.balancers[1], settings)?;
-        sleep(patience);
+        sleep(overlap);
         self.topology.route_vips(&self.balancers[1])?;
         // What is under way to the old one is still sent on.
         sleep(Duration::from_millis(100));

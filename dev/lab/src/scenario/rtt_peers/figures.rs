@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Figures of runs, and what two programs differ by within rounds.
 
+use crate::statistics::quantile;
 use serde_json::{Value, json};
 
 /// Ours less theirs, round by round.
@@ -38,8 +39,8 @@ impl Middle {
     }
 }
 
-pub(super) fn compare(ours: &[Run], theirs: &[Run]) -> Compared {
-    let of = |difference: fn(&Run, &Run) -> f64| {
+pub(super) fn compare(ours: &[PeerRun], theirs: &[PeerRun]) -> Compared {
+    let of = |difference: fn(&PeerRun, &PeerRun) -> f64| {
         let rounds = ours.iter().zip(theirs);
         Middle::of(rounds.map(|(a, b)| difference(a, b)).collect())
     };
@@ -94,7 +95,7 @@ fn finite(value: f64) -> Value {
 
 /// Round trips of one run.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Run {
+pub(super) struct PeerRun {
     pub(super) mean_us: f64,
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
@@ -102,13 +103,12 @@ pub(super) struct Run {
     pub(super) rate: f64,
 }
 
-impl Run {
+impl PeerRun {
     /// Figure by figure.
     pub(super) fn median(runs: &[Self]) -> Self {
         let of = |figure: fn(&Self) -> f64| {
-            let mut values: Vec<f64> = runs.iter().map(figure).collect();
-            values.sort_by(f64::total_cmp);
-            values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+            let values: Vec<f64> = runs.iter().map(figure).collect();
+            quantile(&values, 0.5)
         };
         Self {
             mean_us: of(|r| r.mean_us),

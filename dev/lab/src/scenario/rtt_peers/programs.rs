@@ -2,14 +2,15 @@
 //! The programs that are compared, how each is run, and what it says.
 
 use std::path::{Path as FilePath, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use super::figures::Run;
+use super::figures::PeerRun;
+use crate::background::KilledOnDrop;
 use crate::netns::Netns;
 use crate::path::{PORT, Path};
 use crate::scenario::Context;
@@ -51,7 +52,7 @@ pub(super) fn compile(into: &FilePath) -> Result<PathBuf> {
     Ok(binary)
 }
 
-pub(super) struct Plan {
+pub(super) struct PeersPlan {
     pub(super) address: String,
     pub(super) seconds: u32,
     pub(super) transport: String,
@@ -68,22 +69,16 @@ fn pinned(netns: &Netns, cpu: u32, program: &str) -> Command {
 }
 
 /// A server; dropped, it ends.
-pub(super) struct Server(Child);
+pub(super) struct PeerServer(#[expect(dead_code)] KilledOnDrop);
 
-impl Server {
+impl PeerServer {
     fn start(command: &mut Command) -> Result<Self> {
         let child = command.stdout(Stdio::null()).spawn();
-        let server = Self(child.context("cannot run taskset (Debian package util-linux)")?);
+        let child = child.context("cannot run taskset (Debian package util-linux)")?;
+        let server = Self(KilledOnDrop(child));
         // None of the three says when it listens.
         sleep(Duration::from_millis(300));
         Ok(server)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -110,7 +105,7 @@ fn number(text: &str, before: &str) -> Result<f64> {
         .with_context(|| format!("no number behind {before:?} in:\n{text}"))
 }
 
-impl Plan {
+impl PeersPlan {
     pub(super) fn programs(&self) -> Vec<Program> {
         let mut programs = vec![
             Program::Causeway,
@@ -124,7 +119,7 @@ impl Plan {
         programs
     }
 
-    pub(super) fn run(&self, program: Program, context: &Context, path: &Path) -> Result<Run> {
+    pub(super) fn run(&self, program: Program, context: &Context, path: &Path) -> Result<PeerRun> {
         match program {
             Program::Causeway | Program::Again => self.causeway(context, path),
             Program::PingPong => self.ping_pong(path),
@@ -134,16 +129,16 @@ impl Plan {
     }
 
     /// All servers, for the whole run: a fresh one would be compared with a warm one.
-    pub(super) fn serve(&self, context: &Context, path: &Path) -> Result<[Server; 3]> {
+    pub(super) fn serve(&self, context: &Context, path: &Path) -> Result<[PeerServer; 3]> {
         let at = |program: &str| pinned(&path.server, 1, program);
         let port = PORT.to_string();
         let mut ours = at(&context.binary.to_string_lossy());
         let mut sockperf = at("sockperf");
         sockperf.arg("server").args(self.sockperf_at());
         Ok([
-            Server::start(ours.args(["rtt", "serve", "-p", &port]))?,
-            Server::start(&mut sockperf)?,
-            Server::start(&mut at("qperf"))?,
+            PeerServer::start(ours.args(["rtt", "serve", "-p", &port]))?,
+            PeerServer::start(&mut sockperf)?,
+            PeerServer::start(&mut at("qperf"))?,
         ])
     }
 
@@ -155,7 +150,7 @@ impl Plan {
         at
     }
 
-    fn ping_pong(&self, path: &Path) -> Result<Run> {
+    fn ping_pong(&self, path: &Path) -> Result<PeerRun> {
         let mut client = pinned(&path.client, 0, &self.ping_pong.to_string_lossy());
         client.args([
             &self.address,
@@ -168,7 +163,7 @@ impl Plan {
         let Some([mean_us, p50_us, p99_us, rate]) = figures.as_deref() else {
             anyhow::bail!("the client in C says {text:?}");
         };
-        Ok(Run {
+        Ok(PeerRun {
             mean_us: *mean_us,
             p50_us: *p50_us,
             p99_us: *p99_us,
@@ -176,7 +171,7 @@ impl Plan {
         })
     }
 
-    fn causeway(&self, context: &Context, path: &Path) -> Result<Run> {
+    fn causeway(&self, context: &Context, path: &Path) -> Result<PeerRun> {
         let binary = context.binary.to_string_lossy().into_owned();
         let port = PORT.to_string();
         let mut client = pinned(&path.client, 0, &binary);
@@ -187,7 +182,7 @@ impl Plan {
         let report: Value = serde_json::from_str(&output(&mut client, "causeway rtt")?)?;
         let rr = &report["methods"][0];
         let figure = |value: &Value| value.as_f64().context("a figure of causeway rtt");
-        Ok(Run {
+        Ok(PeerRun {
             mean_us: figure(&rr["mean_us"])?,
             p50_us: figure(&rr["p50_us"])?,
             p99_us: figure(&rr["p99_us"])?,
@@ -195,7 +190,7 @@ impl Plan {
         })
     }
 
-    fn sockperf(&self, path: &Path) -> Result<Run> {
+    fn sockperf(&self, path: &Path) -> Result<PeerRun> {
         let mut client = pinned(&path.client, 0, "sockperf");
         client.arg("ping-pong").args(self.sockperf_at()).args([
             "-m",
@@ -206,7 +201,7 @@ impl Plan {
         ]);
         let text = output(&mut client, "sockperf")?;
         let mean_us = number(&text, "avg-rtt")?;
-        Ok(Run {
+        Ok(PeerRun {
             mean_us,
             p50_us: number(&text, "percentile 50.000")?,
             p99_us: number(&text, "percentile 99.000")?,
@@ -215,7 +210,7 @@ impl Plan {
         })
     }
 
-    fn qperf(&self, path: &Path) -> Result<Run> {
+    fn qperf(&self, path: &Path) -> Result<PeerRun> {
         let mut client = pinned(&path.client, 0, "qperf");
         client
             .args([&self.address, "-t", &self.seconds.to_string(), "-m", BYTES])
@@ -231,7 +226,7 @@ impl Plan {
             Some("sec") => half * 1e6,
             unit => anyhow::bail!("qperf's unit {unit:?}"),
         };
-        Ok(Run {
+        Ok(PeerRun {
             mean_us: 2.0 * us,
             p50_us: f64::NAN,
             p99_us: f64::NAN,

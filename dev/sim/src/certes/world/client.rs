@@ -5,11 +5,11 @@ use causeway_core::certes::Tracker;
 use rand::Rng as _;
 
 use super::{
-    Attempt, Client, Completion, DATA_RTO_S, DATA_TRIES, Event, Id, NOBODY, SECOND_NS, STALLED_S,
-    World, ns, pick_class,
+    Attempt, CertesWorld, Client, Completion, DATA_RTO_S, DATA_TRIES, Event, FLOOD_CLIENT, Id,
+    SECOND_NS, STALLED_S, ns, pick_class,
 };
 
-impl<'a> World<'a> {
+impl<'a> CertesWorld<'a> {
     /// The client's next transaction: after its think time, when its time is on.
     pub(super) fn think(&mut self, client: u32) {
         let think_s = self.exponential(self.of.think_s);
@@ -105,7 +105,7 @@ impl<'a> World<'a> {
         else {
             return;
         };
-        if attempt.client == NOBODY {
+        if attempt.client == FLOOD_CLIENT {
             return;
         }
         let new = attempt.state == Client::Trying;
@@ -149,7 +149,7 @@ impl<'a> World<'a> {
         self.send_data_later(id);
     }
 
-    /// A connected client that nobody served goes away and begins again.
+    /// A connected client that was not served goes away and begins again.
     pub(super) fn stalled(&mut self, id: Id) {
         let Some(attempt) = self.live(id) else { return };
         if attempt.queued || attempt.state != Client::Connected {
@@ -183,13 +183,13 @@ impl<'a> World<'a> {
         self.think(client);
     }
 
-    /// A SYN of nobody, and the time of the next.
+    /// A SYN of the flood, and the time of the next.
     pub(super) fn flood(&mut self) {
         let gap_s = self.exponential(1.0 / self.of.flood_pps);
         self.queue.after(ns(gap_s), Event::Flood);
         let attempt = Attempt {
             generation: 0,
-            client: NOBODY,
+            client: FLOOD_CLIENT,
             class: 0,
             began_ns: self.queue.now_ns(),
             isn: self.rng.random(),

@@ -70,7 +70,7 @@ pub struct Completion {
 
 /// What came of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct CertesOutcome {
     /// What the server counted.
     pub slots: Vec<Slot>,
     /// What clients felt, by the second in which it ended; those who gave up too.
@@ -147,7 +147,7 @@ struct Attempt {
 }
 
 /// A world in motion.
-pub struct World<'a> {
+pub struct CertesWorld<'a> {
     of: &'a Workload,
     queue: Queue<Event>,
     rng: Pcg64Mcg,
@@ -157,12 +157,12 @@ pub struct World<'a> {
     finished: VecDeque<(u64, Id)>,
     accept_queue: VecDeque<Id>,
     idle: usize,
-    out: Outcome,
+    out: CertesOutcome,
 }
 
 /// Runs a workload.
-pub fn run(of: &Workload, seed: u64) -> Outcome {
-    let mut world = World::new(of, seed);
+pub fn run(of: &Workload, seed: u64) -> CertesOutcome {
+    let mut world = CertesWorld::new(of, seed);
     let end_ns = ns(of.duration_s);
     while let Some(event) = world.queue.next_before(end_ns) {
         world.handle(event);
@@ -174,7 +174,7 @@ fn ns(s: f64) -> u64 {
     (s.max(0.0) * SECOND_NS) as u64
 }
 
-impl<'a> World<'a> {
+impl<'a> CertesWorld<'a> {
     fn new(of: &'a Workload, seed: u64) -> Self {
         let slots = (of.duration_s / of.slot_s) as usize + 1;
         let seconds = of.duration_s as usize + 1;
@@ -187,7 +187,7 @@ impl<'a> World<'a> {
             finished: VecDeque::new(),
             accept_queue: VecDeque::new(),
             idle: of.workers,
-            out: Outcome {
+            out: CertesOutcome {
                 slots: vec![Slot::default(); slots],
                 truth: vec![Second::default(); seconds],
                 exact: vec![Second::default(); seconds],
@@ -195,7 +195,7 @@ impl<'a> World<'a> {
                 syn_to_end: vec![Second::default(); seconds],
                 by_retry: vec![ByRetry::default(); 16],
                 backlog: vec![0; slots],
-                ..Outcome::default()
+                ..CertesOutcome::default()
             },
         };
         for client in 0..of.clients as u32 {
@@ -307,7 +307,7 @@ impl<'a> World<'a> {
 }
 
 /// The client of a flood's SYNs.
-const NOBODY: u32 = u32::MAX;
+const FLOOD_CLIENT: u32 = u32::MAX;
 
 fn pick_class(of: &Workload, random: f64) -> usize {
     let total: f64 = of.clients_are.iter().map(|class| class.weight).sum();

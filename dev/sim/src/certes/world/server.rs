@@ -4,10 +4,10 @@
 use causeway_core::certes::{Count, Event as Seen};
 use rand::Rng as _;
 
-use super::{Completion, Event, Id, NOBODY, SECOND_NS, SYN_ACK_AGAIN_S, World, ns};
+use super::{CertesWorld, Completion, Event, FLOOD_CLIENT, Id, SECOND_NS, SYN_ACK_AGAIN_S, ns};
 use crate::certes::workload::Backlog;
 
-impl<'a> World<'a> {
+impl<'a> CertesWorld<'a> {
     /// An event of the connection at the server's interface: into the counters.
     pub(super) fn measure(&mut self, id: Id, seen: Seen) {
         let now_ns = self.queue.now_ns();
@@ -107,7 +107,7 @@ impl<'a> World<'a> {
     pub(super) fn syn_ack_again(&mut self, id: Id) {
         if self
             .live(id)
-            .is_some_and(|attempt| !attempt.queued && attempt.client != NOBODY)
+            .is_some_and(|attempt| !attempt.queued && attempt.client != FLOOD_CLIENT)
         {
             self.answer(id);
             self.answer_again_later(id);
@@ -121,7 +121,7 @@ impl<'a> World<'a> {
             return;
         };
         attempt.queued = true;
-        // The kernel acknowledges the request, whoever accepts the connection later.
+        // The kernel acknowledges the request, before anything accepts the connection.
         self.measure(id, Seen::Served);
         self.accept_queue.push_back(id);
         self.serve();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The rows themselves, by what they are about.
 
-use super::{Draw, Server};
-use crate::line::Impairment;
-use crate::load::protocol::Protocol;
+use super::{Draw, ServerKind};
+use crate::link_emulator::Impairment;
+use crate::load::protocol::AppProtocol;
 use crate::quic::{Order, Stack};
-use crate::web::Discipline;
+use crate::timed_http_server::Discipline;
 
 const fn round_trip(ms: u64) -> Impairment {
     Impairment {
@@ -54,7 +54,7 @@ pub(super) fn disciplines(draw: &mut Draw) {
         "W=4, nginx with 8 to 25 % of a CPU, in 10 ms periods",
         4,
     );
-    cpu.server = Server::Throttled {
+    cpu.server = ServerKind::Throttled {
         shares: (0.08, 0.25),
         every_ms: 400,
     };
@@ -129,7 +129,7 @@ pub(super) fn stores(draw: &mut Draw) {
         ("memcached_w4_offload", "the same, TSO and GRO on", 4, true),
     ] {
         draw.web(name, about, w)
-            .store(Server::Memcached, Protocol::Memcached)
+            .store(ServerKind::Memcached, AppProtocol::Memcached)
             .paper("follows closely (figure 10)")
             .offloads = offloads;
     }
@@ -138,7 +138,7 @@ pub(super) fn stores(draw: &mut Draw) {
         ("redis_p16", "Redis, pipelines of 16 in one write", 16),
     ] {
         draw.web(name, about, w)
-            .store(Server::Redis, Protocol::Redis)
+            .store(ServerKind::Redis, AppProtocol::Redis)
             .pipeline = true;
     }
 }

@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The balancer's data plane: its life and its tables.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use causeway_netio::NextHop;
+use libbpf_rs::MapHandle;
+use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
+
+use crate::error::{Error, Result};
+use crate::map::{PerCpu, Table};
+use crate::pins::Kind;
+use crate::plane::{self, Blueprint, Detached, Plane, Started, Startup};
+use crate::rings::{NewRing, Rings};
+use crate::skel::lb::LbSkelBuilder;
+use crate::xdp::XdpMode;
+use crate::{abi, flow_table};
+
+mod conns;
+mod cookies;
+mod directory;
+mod loads;
+mod next_hop;
+mod reals;
+mod sources;
+mod stats;
+mod sweep;
+mod trace;
+mod vips;
+
+pub use conns::{Adopted, ConnLayout, ConnTable, ConnTimeouts, Connection, Swept};
+pub use cookies::{CookieId, CookieTotals};
+pub use directory::{Directory, SlotRoute};
+pub use loads::LoadTerms;
+pub use reals::{Forwarding, Real, RealId};
+pub use sources::{Prefix, SourceRing};
+pub use stats::RealStats;
+pub use sweep::{FlowIdle, FlowSweep, FlowTotals};
+pub use trace::{Traced, destination_of, trace};
+pub(crate) use vips::pinned_pool;
+pub use vips::{FlowLimit, Pick, Picking, Protocol, Vip, VipId, VipOptions};
+
+const BLUEPRINT: Blueprint = Blueprint {
+    kind: Kind::Balancer,
+    program: "causeway_lb",
+    link: "link_lb",
+};
+
+/// How to start a balancer. Sizes are fixed for as long as its pins live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The interface where clients' packets arrive and from which they leave.
+    pub interface: String,
+    /// Where maps and link are pinned: a directory of its own in a BPF file system.
+    pub pin_dir: PathBuf,
+    /// How the program is to run.
+    pub xdp_mode: XdpMode,
+    /// IPv4 flows that the table holds.
+    pub flows_v4: u32,
+    /// IPv6 flows that the table holds.
+    pub flows_v6: u32,
+    /// VIPs at most; up to 65536.
+    pub max_vips: u32,
+    /// Reals of all VIPs at most.
+    pub max_reals: u32,
+    /// VIPs with cookies at most; each takes 24 KiB.
+    pub max_cookie_vips: u32,
+    /// Whether latency is measured.
+    pub measure: bool,
+    /// Places for connections of stateful VIPs.
+    pub conns: ConnLayout,
+    /// Own addresses where tunnels of first-tier balancers end.
+    pub tunnel_ends: TunnelEnds,
+}
+
+/// Own addresses of a second-tier balancer, where what a first tier sends is taken out
+/// of its tunnel: IP in IP, or GUE to the port that [`NextHop`] has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TunnelEnds {
+    /// Over IPv4.
+    pub v4: Option<Ipv4Addr>,
+    /// Over IPv6.
+    pub v6: Option<Ipv6Addr>,
+}
+
+impl TunnelEnds {
+    /// Whether there is none.
+    pub fn is_empty(self) -> bool {
+        self.v4.is_none() && self.v6.is_none()
+    }
+}
+
+impl Options {
+    /// The defaults: 1,048,576 IPv4 and 262,144 IPv6 flows, 1,024 VIPs, 4,096
+    /// reals, measuring.
+    pub fn new(interface: impl Into<String>, pin_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            interface: interface.into(),
+            pin_dir: pin_dir.into(),
+            xdp_mode: XdpMode::Auto,
+            flows_v4: 1 << 20,
+            flows_v6: 1 << 18,
+            max_vips: 1024,
+            max_reals: 4096,
+            max_cookie_vips: 64,
+            measure: true,
+            conns: ConnLayout::default(),
+            tunnel_ends: TunnelEnds::default(),
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        let ranges = [
+            ("flow_table.ipv4", self.flows_v4, 1 << 28),
+            ("flow_table.ipv6", self.flows_v6, 1 << 28),
+            ("max_vips", self.max_vips, 1 << 16),
+            ("max_reals", self.max_reals, 1 << 20),
+            ("max_cookie_vips", self.max_cookie_vips, 1 << 16),
+            (
+                "stateful.connections",
+                self.conns.connections.max(1),
+                1 << 24,
+            ),
+            ("stateful.tier_bits", u32::from(self.conns.tier_bits) + 1, 5),
+        ];
+        match ranges
+            .into_iter()
+            .find(|&(_, value, max)| value == 0 || value > max)
+        {
+            None => Ok(()),
+            Some((what, value, max)) => Err(Error::OutOfRange {
+                what,
+                value: value.into(),
+                min: 1,
+                max: max.into(),
+            }),
+        }
+    }
+}
+
+/// A balancer that is loaded, pinned and attached.
+///
+/// The pinned maps are the truth: ids of VIPs and reals, rings and counters are
+/// those of the balancer that was taken over, and stay when this value is dropped.
+/// Methods take `&self` and may be called from any thread; changes are serialised.
+#[derive(Debug)]
+pub struct LoadBalancer {
+    plane: Plane,
+    vips: Table<abi::VipKey, abi::Vip>,
+    reals: Table<u32, abi::Real>,
+    rings: Rings,
+    turns: Table<u32, abi::Turns>,
+    loads: loads::Loads,
+    cookies: cookies::Cookies,
+    sources: sources::Sources,
+    limits: Table<u32, abi::VipLimit>,
+    ctl: Table<u32, abi::Ctl>,
+    verdicts: PerCpu<abi::PacketsBytes>,
+    vip_stats: PerCpu<abi::PacketsBytes>,
+    real_stats: PerCpu<abi::RealStats>,
+    real_hist: MapHandle,
+    /// Buckets and flows, of IPv4 and of IPv6.
+    flow_maps: [[MapHandle; 2]; 2],
+    conns: MapHandle,
+    conn_free_slots: MapHandle,
+    conn_layout: ConnLayout,
+    /// What the tables hold, so that readers need not scan them.
+    book: Mutex<Book>,
+}
+
+/// The VIPs and reals in use, by id.
+#[derive(Debug, Default)]
+struct Book {
+    vips: Vec<Option<Vip>>,
+    reals: Vec<Option<Real>>,
+    /// The VIPs with cookies.
+    cookies: BTreeMap<VipId, cookies::Block>,
+    /// The VIPs with reals for some clients.
+    sources: BTreeMap<VipId, Vec<sources::Group>>,
+}
+
+impl LoadBalancer {
+    /// Starts a balancer, or takes over the one pinned in `options.pin_dir`
+    /// without losing a packet or a flow. On an error whatever ran goes on.
+    pub fn start(options: &Options) -> Result<(Self, Started)> {
+        options.check()?;
+        let startup = Startup::begin(
+            BLUEPRINT,
+            &options.interface,
+            &options.pin_dir,
+            options.xdp_mode,
+        )?;
+        let failed = |cause| Error::Load {
+            program: BLUEPRINT.program,
+            cause,
+        };
+        let mut object = MaybeUninit::uninit();
+        let mut skel = LbSkelBuilder::default().open(&mut object).map_err(failed)?;
+        if let Some(settings) = skel.maps.rodata_data.as_deref_mut() {
+            settings.cfg_measure = options.measure;
+            settings.cfg_conn_partitions = options.conns.partitions();
+            settings.cfg_tier_bits = options.conns.tier_bits.into();
+            settings.cfg_tier = options.conns.tier.into();
+            settings.cfg_tunnel_end = !options.tunnel_ends.is_empty();
+            settings.cfg_source_rings = options.max_vips;
+        }
+        flow_table::set_size(&mut skel, options.flows_v4, options.flows_v6).map_err(failed)?;
+        let partitions = options.conns.partitions();
+        let cpus = libbpf_rs::num_possible_cpus().map_err(failed)? as u32;
+        let sizes = [
+            (
+                "conn_slots",
+                (partitions * options.conns.partition_size()).max(1),
+            ),
+            ("conn_free_slots", (partitions * cpus).max(1)),
+            ("vips", 3 * options.max_vips),
+            ("rings", options.max_vips + abi::SOURCE_GROUPS),
+            ("vip_limits", options.max_vips),
+            ("turns", options.max_vips),
+            ("vip_stats", options.max_vips),
+            ("cookie_counts", options.max_vips),
+            (
+                "cookie_slots",
+                options.max_cookie_vips * u32::from(causeway_core::cookie::IDS),
+            ),
+            (
+                "quic_configs",
+                options.max_cookie_vips * abi::QUIC_CODEPOINTS,
+            ),
+            ("reals", options.max_reals),
+            ("real_loads", options.max_reals),
+            ("real_stats", options.max_reals),
+            ("real_hist", options.max_reals),
+        ];
+        startup.prepare(skel.open_object_mut(), &sizes)?;
+        let skel = skel.load().map_err(failed)?;
+        let (plane, started) = startup.attach(skel.object())?;
+        let balancer = Self::new(plane, options.conns)?;
+        balancer.set_tunnel_ends(options.tunnel_ends)?;
+        Ok((balancer, started))
+    }
+
+    /// Takes the balancer pinned in `pin_dir` down: program, maps and pins. Nothing
+    /// there is no error.
+    pub fn detach(pin_dir: &Path) -> Result<Detached> {
+        plane::detach(pin_dir, BLUEPRINT.link)
+    }
+
+    fn new(mut plane: Plane, conn_layout: ConnLayout) -> Result<Self> {
+        let balancer = Self {
+            vips: Table::new(plane.take_map("vips")?)?,
+            reals: Table::new(plane.take_map("reals")?)?,
+            rings: Rings::new(plane.take_map("rings")?)?,
+            turns: Table::new(plane.take_map("turns")?)?,
+            loads: loads::Loads::new(plane.take_map("real_loads")?)?,
+            cookies: cookies::Cookies::new(&mut plane)?,
+            sources: sources::Sources::new(&mut plane)?,
+            limits: Table::new(plane.take_map("vip_limits")?)?,
+            ctl: Table::new(plane.take_map("ctl")?)?,
+            verdicts: PerCpu::new(plane.take_map("verdicts")?)?,
+            vip_stats: PerCpu::new(plane.take_map("vip_stats")?)?,
+            real_stats: PerCpu::new(plane.take_map("real_stats")?)?,
+            real_hist: plane.take_map("real_hist")?,
+            flow_maps: [
+                [plane.take_map("buckets4")?, plane.take_map("flows4")?],
+                [plane.take_map("buckets6")?, plane.take_map("flows6")?],
+            ],
+            conns: plane.take_map("conn_slots")?,
+            conn_free_slots: plane.take_map("conn_free_slots")?,
+            conn_layout,
+            plane,
+            book: Mutex::default(),
+        };
+        let vips = balancer.read_vips()?;
+        let mut book = Book {
+            cookies: balancer.read_cookies(&vips)?,
+            sources: balancer.read_sources()?,
+            vips,
+            reals: balancer.read_reals()?,
+        };
+        balancer.finish_removals(&mut book)?;
+        balancer.choose_table_seed()?;
+        *balancer.book() = book;
+        Ok(balancer)
+    }
+
+    /// Ends what a predecessor began: a VIP is removed in several steps, and a kill
+    /// may have come between them.
+    fn finish_removals(&self, book: &mut Book) -> Result<()> {
+        for (id, real) in numbered(&book.reals) {
+            if book.vip(real.vip).is_err() {
+                self.retire(book, id)?;
+            }
+        }
+        let sources: Vec<VipId> = book.sources.keys().copied().collect();
+        for id in sources
+            .into_iter()
+            .filter(|id| book.vip(*id).is_err())
+            .collect::<Vec<_>>()
+        {
+            self.forget_sources(book, id)?;
+        }
+        self.remove_bare_addresses(book)
+    }
+
+    /// Flows keep their places as long as the seed does: only a new table gets one.
+    fn choose_table_seed(&self) -> Result<()> {
+        let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
+        if ctl.table_seed == 0 {
+            ctl.table_seed = flow_table::new_seed();
+            self.ctl.put(&0, &ctl)?;
+        }
+        Ok(())
+    }
+
+    /// Sets the networks whose last 16 bits carry the tokens of connections, with SYNs
+    /// that are sent in bare IP.
+    pub fn set_token_sources(&self, v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>) -> Result<()> {
+        let _changing = self.book();
+        let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
+        ctl.token4_be = v4.map_or([0; 4], |v4| v4.octets());
+        ctl.token6_be = v6.map_or([0; 16], |v6| v6.octets());
+        self.ctl.put(&0, &ctl)
+    }
+
+    fn set_tunnel_ends(&self, ends: TunnelEnds) -> Result<()> {
+        let _changing = self.book();
+        let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
+        ctl.tunnel4_be = ends.v4.map_or([0; 4], |v4| v4.octets());
+        ctl.tunnel6_be = ends.v6.map_or([0; 16], |v6| v6.octets());
+        self.ctl.put(&0, &ctl)
+    }
+
+    /// The places of stateful VIPs' connections; `None` without any. Whoever takes it
+    /// has to hand places to the CPUs ([`ConnTable::top_up`]), and there must be one
+    /// only.
+    pub fn connections(&self) -> Result<Option<ConnTable>> {
+        if self.conn_layout.partitions() == 0 {
+            return Ok(None);
+        }
+        ConnTable::new(&self.conns, &self.conn_free_slots, self.conn_layout).map(Some)
+    }
+
+    /// What ages the flow table. There must be one only, and it wants to be called often
+    /// ([`FlowSweep::step`]).
+    pub fn flow_sweep(&self) -> Result<FlowSweep> {
+        let [v4, v6] = self.flow_maps.each_ref().map(|maps| maps.each_ref());
+        FlowSweep::new(v4, v6)
+    }
+
+    /// Sends a connection's packets to another real from now on: to a scrubber, say.
+    /// The old real's end of the connection is lost by that. `false` if its place is
+    /// another connection's by now.
+    pub fn reroute(
+        &self,
+        table: &ConnTable,
+        connection: &Connection,
+        real: RealId,
+    ) -> Result<bool> {
+        let book = self.book();
+        book.real(real)?;
+        let value = self.reals.get(&real)?.unwrap_or_default();
+        Ok(table.reroute(connection, real, value.r#gen))
+    }
+
+    /// Id of the link that holds the program: the same as long as the balancer
+    /// stays on its interface.
+    pub fn link_id(&self) -> Result<u32> {
+        Ok(self.plane.link.info()?.id)
+    }
+
+    /// Sets where encapsulated packets go. Until then they are dropped and counted
+    /// as `no_next_hop`.
+    pub fn set_next_hop(&self, next_hop: &NextHop) -> Result<()> {
+        let _changing = self.book();
+        let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
+        next_hop::store_next_hop(next_hop, &mut ctl);
+        self.ctl.put(&0, &ctl)
+    }
+
+    /// The key of the hash that picks a slot of a ring; zero until it is set.
+    pub fn hash_key(&self) -> Result<[u64; 2]> {
+        Ok(self.ctl.get(&0)?.unwrap_or_default().hash_key)
+    }
+
+    /// Sets the key of the hash that picks a slot of a ring. Balancers that share
+    /// VIPs share it; it should be secret, so that no client can aim at a server.
+    pub fn set_hash_key(&self, key: [u64; 2]) -> Result<()> {
+        let _changing = self.book();
+        let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
+        ctl.hash_key = key;
+        self.ctl.put(&0, &ctl)
+    }
+
+    /// The maps that health probes are sent by, see [`crate::probe`].
+    pub(crate) fn probe_maps(&self) -> (&MapHandle, &MapHandle) {
+        (self.reals.map(), self.ctl.map())
+    }
+
+    /// The book is plain data that is whole after every statement, so a panic
+    /// elsewhere does not spoil it.
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The taken slots with their numbers.
+fn numbered<T: Copy>(slots: &[Option<T>]) -> Vec<(u32, T)> {
+    (0..)
+        .zip(slots)
+        .filter_map(|(id, slot)| Some((id, (*slot)?)))
+        .collect()
+}
+
+/// The lowest free slot below `max`.
+fn free_slot<T>(slots: &[Option<T>], max: u32) -> Option<u32> {
+    let hole = slots.iter().position(Option::is_none);
+    let slot = hole.unwrap_or(slots.len()) as u32;
+    (slot < max).then_some(slot)
+}
+
+fn fill_slot<T>(slots: &mut Vec<Option<T>>, id: u32, value: T) {
+    let at = id as usize;
+    if slots.len() <= at {
+        slots.resize_with(at + 1, || None);
+    }
+    slots[at] = Some(value);
+}

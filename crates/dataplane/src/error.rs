@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What can go wrong between Causeway and the kernel. Every message says what
+//! failed, where, and how to mend it.
+//!
+//! A message tells its cause where the sentence wants it. The cause is therefore no
+//! `source`: who prints an error with all that lies behind it would print it twice.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// An error of the data plane's life: loading, attaching, its maps.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// No right to load BPF programs.
+    #[error(
+        "the kernel does not let this process load BPF programs: run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
+    )]
+    NotPermitted,
+    /// The program to hand packets on to cannot be used.
+    #[error(
+        "{} cannot get the packets after the meter: {why}. Name a pinned XDP program, or a pinned program array with one in slot 0",
+        .path.display()
+    )]
+    Next {
+        /// Where it is pinned.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// TC programs cannot call XDP programs.
+    #[error("the next program is an XDP program, which packets at TC have passed: attach by XDP")]
+    NextNeedsXdp,
+    /// The kernel has one state for each kind of estimator.
+    #[error("name each kind of estimator once")]
+    SameEstimator,
+    /// A kernel without the BPF system call.
+    #[error("this kernel has no BPF: it needs CONFIG_BPF_SYSCALL, in Linux 6.1 or newer")]
+    NoBpf,
+    /// No such interface in this network namespace.
+    #[error("there is no network interface {0} here; `ip link` lists them")]
+    NoInterface(String),
+    /// A setting out of its range.
+    #[error("{what} must be from {min} to {max}, not {value}")]
+    OutOfRange {
+        /// The setting.
+        what: &'static str,
+        /// What it was.
+        value: u64,
+        /// The least.
+        min: u64,
+        /// The most.
+        max: u64,
+    },
+    /// Pins live in a BPF file system only.
+    #[error(
+        "{} is not in a BPF file system, where maps and links are pinned: `mount -t bpf bpf /sys/fs/bpf`, or choose a pin_dir inside one",
+        .0.display()
+    )]
+    NotBpffs(PathBuf),
+    /// The pin directory cannot be made, read or removed.
+    #[error("cannot {doing} {}: {cause}", .path.display())]
+    PinDir {
+        /// What was tried.
+        doing: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        cause: io::Error,
+    },
+    /// Another process owns the pins.
+    #[error(
+        "another causeway process runs with the pins of {}: stop it first, or choose another pin_dir",
+        .0.display()
+    )]
+    Busy(PathBuf),
+    /// Pins of a build with other structs.
+    #[error(
+        "the data plane pinned in {} has layout {found}, this build has {ours}: they cannot share state. Take the old one down with `--detach`, then start again; connections in its table are lost",
+        .pin_dir.display()
+    )]
+    AbiVersion {
+        /// Where the pins are.
+        pin_dir: PathBuf,
+        /// Layout of the pins; "unknown" when they do not say.
+        found: String,
+        /// Layout of this build.
+        ours: String,
+    },
+    /// A pinned map differs from what is wanted.
+    #[error(
+        "the map {map} pinned in {} has {what} {pinned}, the configuration wants {wanted}: keep the old value, or take the data plane down with `--detach` and start again; connections in its table are lost",
+        .pin_dir.display()
+    )]
+    Layout {
+        /// The map.
+        map: String,
+        /// What differs.
+        what: &'static str,
+        /// What the pinned map has.
+        pinned: u32,
+        /// What it should have.
+        wanted: u32,
+        /// Where the pins are.
+        pin_dir: PathBuf,
+    },
+    /// The pins belong to another interface.
+    #[error(
+        "the data plane pinned in {} runs on {pinned}, not on {wanted}: take it down with `--detach` first, or choose another pin_dir",
+        .pin_dir.display()
+    )]
+    OtherInterface {
+        /// Where the pins are.
+        pin_dir: PathBuf,
+        /// The interface that the pinned link is on.
+        pinned: String,
+        /// The interface of the configuration.
+        wanted: String,
+    },
+    /// Somebody else's program holds the interface.
+    #[error(
+        "{interface} already runs the XDP program {program} (id {id}), which is not of this pin_dir: detach it (`bpftool net detach xdp dev {interface}`, or whatever attached it), or use another interface"
+    )]
+    Foreign {
+        /// The interface.
+        interface: String,
+        /// The program's name.
+        program: String,
+        /// The program's id.
+        id: u32,
+    },
+    /// Native mode was demanded, and the driver has none.
+    #[error(
+        "the driver of {0} has no native XDP: set xdp.mode to \"auto\" or \"generic\" (slower), or use another interface"
+    )]
+    NoNative(String),
+    /// The driver has XDP and refuses it as things are.
+    #[error(
+        "the driver of {interface} refuses native XDP: {cause}. Usual causes: an MTU too large for XDP, large receive offload, too few queues; or set xdp.mode to \"generic\" (slower)"
+    )]
+    NativeRefused {
+        /// The interface.
+        interface: String,
+        /// The driver's answer.
+        cause: io::Error,
+    },
+    /// The running data plane has another mode.
+    #[error(
+        "the data plane on {interface} runs in {running} mode; the mode cannot change under traffic: take it down with `--detach` first"
+    )]
+    OtherMode {
+        /// The interface.
+        interface: String,
+        /// Its mode.
+        running: crate::xdp::Mode,
+    },
+    /// The verifier or the loader refused an object.
+    #[error(
+        "the kernel refused the program {program}: {cause:#}. The verifier's words are in the log at level debug"
+    )]
+    Load {
+        /// The object.
+        program: &'static str,
+        /// Why.
+        cause: libbpf_rs::Error,
+    },
+    /// A system call on a link or program failed.
+    #[error("cannot {doing}: {cause}")]
+    Bpf {
+        /// What was tried.
+        doing: String,
+        /// Why not.
+        cause: io::Error,
+    },
+    /// A system call on a map failed.
+    #[error("cannot {doing} the map {map}: {cause}")]
+    Map {
+        /// What was tried.
+        doing: &'static str,
+        /// The map.
+        map: String,
+        /// Why not.
+        cause: io::Error,
+    },
+    /// No room in a table.
+    #[error("all {max} {what} are in use: raise {setting}")]
+    Full {
+        /// What there are too many of.
+        what: &'static str,
+        /// How many there can be.
+        max: u32,
+        /// The setting that bounds them.
+        setting: &'static str,
+    },
+    /// More of something than a table holds.
+    #[error("there are no more than {max} {what}")]
+    TooMany {
+        /// What there are too many of.
+        what: &'static str,
+        /// How many there can be.
+        max: u32,
+    },
+    /// A VIP's id that is not in use.
+    #[error("there is no VIP with id {0}")]
+    UnknownVip(u32),
+    /// A real's id that is not in use.
+    #[error("there is no real with id {0}")]
+    UnknownReal(u32),
+    /// Ids are given out for VIPs with cookies only.
+    #[error("the VIP with id {0} has no cookies")]
+    NoCookies(u32),
+    /// No control group to see connections open in.
+    #[error(
+        "{} is no control group of version 2: name one that the servers of the VIPs run in, such as /sys/fs/cgroup",
+        .0.display()
+    )]
+    NoCgroup(PathBuf),
+    /// Nothing that could be looked at.
+    #[error(
+        "no data plane that can be looked at is pinned in {}: is it started, and is this its pin_dir? One of an older build can after a restart of its process",
+        .0.display()
+    )]
+    NoMirror(PathBuf),
+    /// One at a time looks at packets.
+    #[error(
+        "process {0} looks at the packets of this data plane already: wait for its end, or stop it"
+    )]
+    MirrorBusy(u32),
+    /// One address and port cannot be two VIPs.
+    #[error("{0} is a VIP already")]
+    DuplicateVip(String),
+}
+
+impl From<causeway_netio::NoInterface> for Error {
+    fn from(missing: causeway_netio::NoInterface) -> Self {
+        Self::NoInterface(missing.0)
+    }
+}
+
+impl Error {
+    /// The last system call on a map failed.
+    pub(crate) fn map(doing: &'static str, map: &str, cause: impl Into<io::Error>) -> Self {
+        Self::Map {
+            doing,
+            map: map.to_owned(),
+            cause: cause.into(),
+        }
+    }
+
+    /// The last system call on a link or program failed.
+    pub(crate) fn bpf(doing: impl Into<String>, cause: impl Into<io::Error>) -> Self {
+        Self::Bpf {
+            doing: doing.into(),
+            cause: cause.into(),
+        }
+    }
+}
+
+/// The result of an operation on the data plane.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    #[test]
+    fn causes_are_told_once() {
+        let cause = || io::Error::from_raw_os_error(libc::EBUSY);
+        let errors = [
+            Error::PinDir {
+                doing: "make",
+                path: "/sys/fs/bpf/x".into(),
+                cause: cause(),
+            },
+            Error::NativeRefused {
+                interface: "eth0".to_owned(),
+                cause: cause(),
+            },
+            Error::Load {
+                program: "lb.bpf.o",
+                cause: cause().into(),
+            },
+            Error::bpf("attach a link", cause()),
+            Error::map("read", "reals", cause()),
+        ];
+        for error in errors {
+            let told = error.to_string().matches("(os error 16)").count();
+            assert!(told == 1 && error.source().is_none(), "{error}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The data plane of a balancer, a server and a meter: BPF programs, their maps and links.
+//! The programs' objects are embedded here; nothing above this crate knows what a map is.
+//! It loads, pins and hands over, and decides nothing about balancing.
+//!
+//! - [`LoadBalancer`]: the balancer, pinned so that it outlives the process.
+//! - [`Decapsulator`]: its counterpart on a server.
+//! - [`Meter`]: measurement alone, on any interface.
+//! - [`SynMeter`]: SYN accounting on a server.
+//! - [`Mirror`]: packets of a data plane before and after it, with what it did.
+//! - [`Sampler`]: sampled packets for `causeway rtt`.
+
+#![warn(missing_docs)]
+
+pub mod abi;
+mod balancer;
+mod conn_tokens;
+mod cookie_hooks;
+mod decapsulator;
+mod error;
+pub mod flow_table;
+mod map;
+mod mapped;
+pub mod meter;
+pub mod mirror;
+mod pins;
+mod plane;
+pub mod probe;
+mod rings;
+mod run_time;
+mod sampler;
+pub mod syn_meter;
+mod tc;
+mod xdp;
+
+pub use balancer::{
+    Adopted, ConnLayout, ConnTable, ConnTimeouts, Connection, CookieId, CookieTotals, Directory,
+    FlowIdle, FlowLimit, FlowSweep, FlowTotals, Forwarding, LoadBalancer, LoadTerms, Options, Pick,
+    Picking, Prefix, Protocol, Real, RealId, RealStats, SlotRoute, SourceRing, Swept, Traced,
+    TunnelEnds, Vip, VipId, VipOptions, destination_of, trace,
+};
+pub use conn_tokens::{Changes, ConnTokens, TokenEvents, TokenOf};
+pub use cookie_hooks::CookieHooks;
+pub use decapsulator::{Decapsulator, DecapsulatorOptions};
+pub use error::{Error, Result};
+pub use meter::{
+    Attach, Meter, MeterOptions, MeterSample, MeteredFlow, Network, Place, ServerLatencies,
+};
+pub use mirror::{
+    Mirror, MirrorCounts, MirrorMaps, MirrorOptions, MirrorVip, MirroredFrame, MirroredPacket, Pool,
+};
+pub use plane::{Detached, Started};
+pub use run_time::{RunTime, RunTimes};
+pub use sampler::{Sampler, SamplerCost, SamplerOptions, interface_of, sampler_cost};
+pub use syn_meter::{SynMeter, SynMeterOptions};
+pub use tc::{Direction as TcDirection, TcLink};
+pub use xdp::{Link, Mode, XdpMode};
+
+/// Generated skeletons: open, set sizes and flags, load.
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    clippy::undocumented_unsafe_blocks,
+    clippy::unwrap_used
+)]
+pub mod skel {
+    /// The balancer.
+    pub mod lb {
+        include!(concat!(env!("OUT_DIR"), "/lb.skel.rs"));
+    }
+    /// Measurement alone.
+    pub mod meter {
+        include!(concat!(env!("OUT_DIR"), "/meter.skel.rs"));
+    }
+    /// A server's decapsulation.
+    pub mod server {
+        include!(concat!(env!("OUT_DIR"), "/server.skel.rs"));
+    }
+    /// SYN accounting on a server.
+    pub mod syn {
+        include!(concat!(env!("OUT_DIR"), "/syn.skel.rs"));
+    }
+    /// Health probes on their way out.
+    pub mod probe {
+        include!(concat!(env!("OUT_DIR"), "/probe.skel.rs"));
+    }
+    /// The sampler of `causeway rtt`.
+    pub mod rtt {
+        include!(concat!(env!("OUT_DIR"), "/rtt.skel.rs"));
+    }
+}

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Typed views of BPF maps. A view checks key and value sizes once, when it is
+//! made; after that the types do.
+
+use std::marker::PhantomData;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::{io, ptr};
+
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
+
+use crate::abi::Plain;
+use crate::error::{Error, Result};
+
+/// The C view of a batch call without flags.
+fn batch_opts() -> libbpf_sys::bpf_map_batch_opts {
+    libbpf_sys::bpf_map_batch_opts {
+        sz: size_of::<libbpf_sys::bpf_map_batch_opts>() as _,
+        ..Default::default()
+    }
+}
+
+/// A map from `K` to `V`, one value for all CPUs.
+#[derive(Debug)]
+pub(crate) struct Table<K, V> {
+    map: MapHandle,
+    types: PhantomData<fn(K) -> V>,
+}
+
+impl<K: Plain, V: Plain> Table<K, V> {
+    /// Wraps `map`; an error if its key or value has another size.
+    pub(crate) fn new(map: MapHandle) -> Result<Self> {
+        check_sizes::<K, V>(&map)?;
+        Ok(Self {
+            map,
+            types: PhantomData,
+        })
+    }
+
+    pub(crate) fn map(&self) -> &MapHandle {
+        &self.map
+    }
+
+    pub(crate) fn get(&self, key: &K) -> Result<Option<V>> {
+        let mut value = V::default();
+        let found = self
+            .map
+            .lookup_into(key.as_bytes(), value.as_bytes_mut(), MapFlags::ANY)
+            .map_err(|e| self.error("read", e))?;
+        Ok(found.then_some(value))
+    }
+
+    /// The same for a value with a lock: all of it at one time. The lock reads as 0.
+    pub(crate) fn get_locked(&self, key: &K) -> Result<Option<V>> {
+        let mut value = V::default();
+        let found = self
+            .map
+            .lookup_into(key.as_bytes(), value.as_bytes_mut(), MapFlags::LOCK)
+            .map_err(|e| self.error("read", e))?;
+        Ok(found.then_some(value))
+    }
+
+    pub(crate) fn put(&self, key: &K, value: &V) -> Result<()> {
+        self.map
+            .update(key.as_bytes(), value.as_bytes(), MapFlags::ANY)
+            .map_err(|e| self.error("write", e))
+    }
+
+    /// Removes a key; `false` if it was not there.
+    pub(crate) fn remove(&self, key: &K) -> Result<bool> {
+        match self.map.delete(key.as_bytes()) {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == libbpf_rs::ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(self.error("remove from", e)),
+        }
+    }
+
+    /// All pairs, in the map's order.
+    pub(crate) fn entries(&self) -> Result<Vec<(K, V)>> {
+        let mut entries = Vec::new();
+        for key in self.map.keys() {
+            let key = K::from_bytes(&key).ok_or_else(|| size_error(self.map_name()))?;
+            if let Some(value) = self.get(&key)? {
+                entries.push((key, value));
+            }
+        }
+        Ok(entries)
+    }
+
+    /// All pairs of a hash table, some thousands in each system call. A table that
+    /// changes meanwhile may give a pair twice or leave one out.
+    pub(crate) fn entries_batched(&self) -> Result<Vec<(K, V)>> {
+        const BATCH: u32 = 4096;
+        let mut all = Vec::new();
+        let mut keys = vec![K::default(); BATCH as usize];
+        let mut values = vec![V::default(); BATCH as usize];
+        // Where the kernel goes on: a bucket's number, or a key in older kernels.
+        let mut place = vec![0_u8; size_of::<K>().max(size_of::<u32>())];
+        let opts = batch_opts();
+        let mut from = ptr::null_mut();
+        loop {
+            let mut done = BATCH;
+            // SAFETY: `keys` and `values` have room for `done` elements of the sizes
+            // that `new` checked; `place` has room for a key, and is read where the
+            // kernel wrote it in the call before.
+            let ret = unsafe {
+                libbpf_sys::bpf_map_lookup_batch(
+                    self.map.as_fd().as_raw_fd(),
+                    from,
+                    place.as_mut_ptr().cast(),
+                    keys.as_mut_ptr().cast(),
+                    values.as_mut_ptr().cast(),
+                    &mut done,
+                    &opts,
+                )
+            };
+            if ret < 0 && ret != -libc::ENOENT {
+                return Err(Error::map("read", &self.map_name(), errno(ret)));
+            }
+            let got = done as usize;
+            all.extend(
+                keys[..got]
+                    .iter()
+                    .copied()
+                    .zip(values[..got].iter().copied()),
+            );
+            if ret < 0 {
+                return Ok(all);
+            }
+            from = place.as_mut_ptr().cast();
+        }
+    }
+
+    pub(crate) fn max_entries(&self) -> u32 {
+        self.map.max_entries()
+    }
+
+    fn map_name(&self) -> String {
+        self.map.name().to_string_lossy().into_owned()
+    }
+
+    fn error(&self, doing: &'static str, error: libbpf_rs::Error) -> Error {
+        Error::map(doing, &self.map_name(), io_error(&error))
+    }
+}
+
+impl<V: Plain> Table<u32, V> {
+    /// The first `count` values of an array, in one system call.
+    pub(crate) fn first(&self, count: u32) -> Result<Vec<V>> {
+        let mut values = vec![V::default(); count as usize];
+        lookup_batch(&self.map, count, values.as_mut_ptr().cast())?;
+        Ok(values)
+    }
+
+    /// Sets several values of an array, in one system call.
+    pub(crate) fn put_all(&self, keys: &[u32], values: &[V]) -> Result<()> {
+        update_batch(&self.map, keys, values)
+    }
+}
+
+/// An array with one value per CPU.
+#[derive(Debug)]
+pub(crate) struct PerCpu<V> {
+    map: MapHandle,
+    cpus: usize,
+    value: PhantomData<V>,
+}
+
+impl<V: Plain> PerCpu<V> {
+    /// Wraps `map`; an error if its value has another size, or one that the
+    /// kernel would pad.
+    pub(crate) fn new(map: MapHandle) -> Result<Self> {
+        check_sizes::<u32, V>(&map)?;
+        const {
+            assert!(
+                size_of::<V>().is_multiple_of(8),
+                "the kernel pads per-CPU values"
+            )
+        };
+        let cpus = libbpf_rs::num_possible_cpus()
+            .map_err(|e| Error::bpf("count the CPUs", io_error(&e)))?;
+        Ok(Self {
+            map,
+            cpus,
+            value: PhantomData,
+        })
+    }
+
+    /// The first `count` entries folded over the CPUs, in one system call.
+    pub(crate) fn first(&self, count: u32, add: impl Fn(&mut V, &V)) -> Result<Vec<V>> {
+        let mut values = vec![V::default(); count as usize * self.cpus];
+        lookup_batch(&self.map, count, values.as_mut_ptr().cast())?;
+        let fold = |cpus: &[V]| {
+            cpus.iter().fold(V::default(), |mut sum, value| {
+                add(&mut sum, value);
+                sum
+            })
+        };
+        Ok(values.chunks_exact(self.cpus).map(fold).collect())
+    }
+
+    /// Sets an entry to zero on every CPU.
+    pub(crate) fn clear(&self, index: u32) -> Result<()> {
+        let zeros = vec![vec![0; size_of::<V>()]; self.cpus];
+        self.map
+            .update_percpu(index.as_bytes(), &zeros, MapFlags::ANY)
+            .map_err(|e| Error::map("clear", &self.map.name().to_string_lossy(), io_error(&e)))
+    }
+
+    pub(crate) fn max_entries(&self) -> u32 {
+        self.map.max_entries()
+    }
+}
+
+/// Reads entries 0 to `count` of an array into `values`, which must have room for
+/// them, for each CPU if the map is per CPU.
+fn lookup_batch(map: &MapHandle, count: u32, values: *mut libc::c_void) -> Result<()> {
+    if count == 0 {
+        return Ok(());
+    }
+    let mut keys = vec![0_u32; count as usize];
+    let mut next = 0_u32;
+    let mut done = count;
+    let opts = batch_opts();
+    // SAFETY: `keys` holds `count` keys and, by this function's contract, `values`
+    // as many values; `next` is a key. The kernel writes no more than `done`.
+    let ret = unsafe {
+        libbpf_sys::bpf_map_lookup_batch(
+            map.as_fd().as_raw_fd(),
+            ptr::null_mut(),
+            ptr::from_mut(&mut next).cast(),
+            keys.as_mut_ptr().cast(),
+            values,
+            &mut done,
+            &opts,
+        )
+    };
+    // ENOENT says that the batch reached the array's end.
+    if ret < 0 && ret != -libc::ENOENT || done != count {
+        let name = map.name().to_string_lossy();
+        return Err(Error::map("read", &name, errno(ret)));
+    }
+    Ok(())
+}
+
+fn update_batch<V: Plain>(map: &MapHandle, keys: &[u32], values: &[V]) -> Result<()> {
+    assert_eq!(keys.len(), values.len(), "a value for each key");
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let mut done = keys.len() as u32;
+    let opts = batch_opts();
+    // SAFETY: both slices hold `done` elements of the sizes the map has.
+    let ret = unsafe {
+        libbpf_sys::bpf_map_update_batch(
+            map.as_fd().as_raw_fd(),
+            keys.as_ptr().cast(),
+            values.as_ptr().cast(),
+            &mut done,
+            &opts,
+        )
+    };
+    if ret < 0 {
+        return Err(Error::map(
+            "write",
+            &map.name().to_string_lossy(),
+            errno(ret),
+        ));
+    }
+    Ok(())
+}
+
+fn check_sizes<K, V>(map: &MapHandle) -> Result<()> {
+    let fits =
+        map.key_size() as usize == size_of::<K>() && map.value_size() as usize == size_of::<V>();
+    let name = || map.name().to_string_lossy().into_owned();
+    if fits {
+        Ok(())
+    } else {
+        Err(size_error(name()))
+    }
+}
+
+/// Only a mismatch between the object and `abi`, which a test excludes.
+fn size_error(map: String) -> Error {
+    let cause = io::Error::new(io::ErrorKind::InvalidData, "keys or values of another size");
+    Error::map("use", &map, cause)
+}
+
+/// The error of a libbpf call that returned `-errno`.
+pub(crate) fn errno(ret: i32) -> io::Error {
+    io::Error::from_raw_os_error(-ret)
+}
+
+/// libbpf-rs keeps errno in its message and kind only; we want an `io::Error`
+/// without a chain.
+pub(crate) fn io_error(error: &libbpf_rs::Error) -> io::Error {
+    io::Error::other(format!("{error:#}"))
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The directory of a BPF file system in which one data plane is pinned.
+//!
+//! Pins are what survives a restart: the maps, the link that holds the program on
+//! the interface, and `layout`, a map that tells which build's structs the others
+//! hold. A process that works with the pins holds a lock on the directory; the
+//! kernel lets go of it when the process ends, however it ends.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{io, thread};
+
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType};
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::statfs::{self, BPF_FS_MAGIC};
+
+use crate::abi::Plain as _;
+use crate::error::{Error, Result};
+use crate::map::{Table, io_error};
+
+/// The layout of what the maps hold. Raise it whenever bytes in a pinned map get
+/// another meaning, also when sizes stay the same: an estimator's state, a flag, the
+/// order of verdicts.
+const LAYOUT: u32 = 7;
+
+/// The pin that holds [`LAYOUT`] and the kind of data plane.
+const LAYOUT_PIN: &str = "layout";
+
+/// How long a start waits for a predecessor to die.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Which data plane a directory holds: pins of one are no use to the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Kind {
+    Balancer = 1,
+    Decapsulator = 2,
+    SynMeter = 3,
+}
+
+impl Kind {
+    fn layout(self) -> u32 {
+        (self as u32) << 16 | LAYOUT
+    }
+}
+
+/// What a layout word says, for people.
+fn describe(layout: Option<u32>) -> String {
+    let Some(layout) = layout else {
+        return "unknown".to_owned();
+    };
+    let kind = match layout >> 16 {
+        1 => "balancer",
+        2 => "decapsulator",
+        3 => "SYN accounting",
+        _ => "unknown",
+    };
+    format!("{kind} {}", layout & 0xffff)
+}
+
+/// A locked pin directory.
+#[derive(Debug)]
+pub(crate) struct PinDir {
+    path: PathBuf,
+    /// Held, not read.
+    _lock: Flock<File>,
+}
+
+impl PinDir {
+    /// Opens `path`, making it if need be, and locks it. Checks that what is
+    /// pinned there has this build's layout.
+    pub(crate) fn open(path: &Path, kind: Kind) -> Result<Self> {
+        check_bpffs(path)?;
+        let lock = loop {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(path)
+                .map_err(|e| dir_error("make", path, e))?;
+            // A detach may have removed what we opened before we locked it.
+            if let Some(lock) = lock(path)? {
+                break lock;
+            }
+        };
+        let pins = Self {
+            path: path.to_owned(),
+            _lock: lock,
+        };
+        pins.check_layout(kind)?;
+        Ok(pins)
+    }
+
+    /// Opens and locks a directory to remove it; `None` if there is none.
+    pub(crate) fn open_existing(path: &Path) -> Result<Option<Self>> {
+        if !path.exists() {
+            return Ok(None);
+        }
+        check_bpffs(path)?;
+        Ok(lock(path)?.map(|lock| Self {
+            path: path.to_owned(),
+            _lock: lock,
+        }))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the object called `name` is pinned.
+    pub(crate) fn pin(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// The map pinned as `name`, if there is one.
+    pub(crate) fn map(&self, name: &str) -> Result<Option<MapHandle>> {
+        let pin = self.pin(name);
+        if !pin.exists() {
+            return Ok(None);
+        }
+        MapHandle::from_pinned_path(pin)
+            .map(Some)
+            .map_err(|e| Error::map("open the pin of", name, io_error(&e)))
+    }
+
+    /// Removes all pins and the directory. Returns how many pins there were.
+    pub(crate) fn remove(self) -> Result<usize> {
+        let entries = self.entries()?;
+        for pin in &entries {
+            fs::remove_file(pin).map_err(|e| dir_error("remove", pin, e))?;
+        }
+        fs::remove_dir(&self.path).map_err(|e| dir_error("remove", &self.path, e))?;
+        Ok(entries.len())
+    }
+
+    fn entries(&self) -> Result<Vec<PathBuf>> {
+        fs::read_dir(&self.path)
+            .and_then(|dir| dir.map(|entry| Ok(entry?.path())).collect())
+            .map_err(|e| dir_error("read", &self.path, e))
+    }
+
+    fn check_layout(&self, kind: Kind) -> Result<()> {
+        let found = match self.map(LAYOUT_PIN)? {
+            Some(map) => Table::<u32, u32>::new(map)?.get(&0)?,
+            None if self.entries()?.is_empty() => return self.write_layout(kind),
+            None => None,
+        };
+        if found == Some(kind.layout()) {
+            return Ok(());
+        }
+        Err(Error::AbiVersion {
+            pin_dir: self.path.clone(),
+            found: describe(found),
+            ours: describe(Some(kind.layout())),
+        })
+    }
+
+    fn write_layout(&self, kind: Kind) -> Result<()> {
+        let opts = libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+            ..Default::default()
+        };
+        let mut map = MapHandle::create(MapType::Array, Some("cw_layout"), 4, 4, 1, &opts)
+            .map_err(|e| Error::map("make", LAYOUT_PIN, io_error(&e)))?;
+        // Written before it is pinned, so that no crash leaves a pin that lies.
+        map.update(&[0; 4], kind.layout().as_bytes(), MapFlags::ANY)
+            .map_err(|e| Error::map("write", LAYOUT_PIN, io_error(&e)))?;
+        map.pin(self.pin(LAYOUT_PIN))
+            .map_err(|e| Error::map("pin", LAYOUT_PIN, io_error(&e)))
+    }
+}
+
+/// Takes the lock of `path`; `None` if the directory went away meanwhile.
+fn lock(path: &Path) -> Result<Option<Flock<File>>> {
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        let dir = match File::open(path) {
+            Ok(dir) => dir,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(dir_error("open", path, e)),
+        };
+        match Flock::lock(dir, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(still_there(&lock, path).then_some(lock)),
+            Err((_, nix::Error::EWOULDBLOCK)) if Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(20));
+            }
+            Err((_, nix::Error::EWOULDBLOCK)) => return Err(Error::Busy(path.to_owned())),
+            Err((_, e)) => return Err(dir_error("lock", path, e.into())),
+        }
+    }
+}
+
+fn still_there(lock: &File, path: &Path) -> bool {
+    let inode = |m: fs::Metadata| (m.dev(), m.ino());
+    match (lock.metadata(), fs::metadata(path)) {
+        (Ok(ours), Ok(now)) => inode(ours) == inode(now),
+        _ => false,
+    }
+}
+
+/// Checks that `path`, or the nearest ancestor that exists, is in a BPF file system.
+fn check_bpffs(path: &Path) -> Result<()> {
+    let existing = path.ancestors().find(|p| p.exists());
+    let existing = existing.unwrap_or(Path::new("/"));
+    let stat = statfs::statfs(existing).map_err(|e| dir_error("look at", existing, e.into()))?;
+    if stat.filesystem_type() == BPF_FS_MAGIC {
+        Ok(())
+    } else {
+        Err(Error::NotBpffs(path.to_owned()))
+    }
+}
+
+fn dir_error(doing: &'static str, path: &Path, cause: io::Error) -> Error {
+    Error::PinDir {
+        doing,
+        path: path.to_owned(),
+        cause,
+    }
+}

@@ -1,0 +1,442 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Bringing up a data plane, whichever program it runs: start, takeover, removal.
+//!
+//! # Takeover
+//! The kernel keeps what is pinned: the maps, and the link that holds the program
+//! on the interface. A process that ends, even by SIGKILL, takes nothing with it;
+//! packets flow on. The next process to start with the same pin directory
+//!
+//! 1. locks the directory, so that there is one owner at a time;
+//! 2. checks that the pins are of its own layout, see [`crate::pins`], and that
+//!    each map has the type and sizes that it wants;
+//! 3. loads its own program against the pinned maps;
+//! 4. replaces the program in the link, in one step of the kernel.
+//!
+//! Until step 4 the old program runs untouched, and an error leaves it running. No
+//! packet meets an interface without a program, and the flow table, the counters
+//! and the ids of VIPs and reals carry over.
+//!
+//! # Migration
+//! A changed table size, or a build with another layout, cannot reuse the maps.
+//! That is an error that names the map and leaves the old data plane at work. The
+//! way out is to take it down (`--detach`) and start anew: flows then find no
+//! entry, and the ring sends all whose pool did not change to the real they had.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::Path;
+use std::sync::Once;
+
+use causeway_netio::Interface;
+use libbpf_rs::{MapCore as _, MapHandle, MapType, Object, OpenObject, PrintLevel};
+use tracing::{info, warn};
+
+use crate::error::{Error, Result};
+use crate::map::io_error;
+use crate::pins::{Kind, PinDir};
+use crate::xdp::{self, Link, Mode, XdpMode};
+
+/// What happened at a start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Started {
+    /// A data plane was running already and was taken over with all its state.
+    pub took_over: bool,
+    /// How the program runs.
+    pub mode: Mode,
+}
+
+/// What a removal found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Detached {
+    /// A program was taken off its interface.
+    pub was_attached: bool,
+    /// How many pins were removed.
+    pub pins: usize,
+}
+
+impl Started {
+    /// Logs how a data plane came up on `interface`, which `wanted` asked for.
+    pub fn log(&self, interface: &str, wanted: XdpMode, summary: &str) {
+        let what = match self.took_over {
+            true => "took over the running data plane of",
+            false => "attached to",
+        };
+        info!("{what} {interface} in {} mode: {summary}", self.mode);
+        if wanted == XdpMode::Auto && self.mode == Mode::Generic {
+            warn!(
+                "the driver of {interface} has no native XDP: generic mode works, and costs more per packet"
+            );
+        }
+    }
+}
+
+impl Detached {
+    /// What the removal did, in one sentence.
+    #[must_use]
+    pub fn describe(&self, interface: &str, pin_dir: &Path) -> String {
+        let pin_dir = pin_dir.display();
+        match (self.was_attached, self.pins) {
+            (true, pins) => {
+                format!("detached from {interface}; {pins} pins removed from {pin_dir}")
+            }
+            (false, 0) => format!("nothing was attached: there are no pins in {pin_dir}"),
+            (false, pins) => {
+                format!("no program was attached; {pins} pins removed from {pin_dir}")
+            }
+        }
+    }
+}
+
+/// What distinguishes one kind of data plane from another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Blueprint {
+    pub(crate) kind: Kind,
+    /// Name of the XDP program in the object.
+    pub(crate) program: &'static str,
+    /// Name of the link's pin.
+    pub(crate) link: &'static str,
+}
+
+/// A data plane that is being started: the directory is locked, nothing has
+/// changed yet. Call `prepare` with the opened object, load it, then `attach`.
+#[derive(Debug)]
+pub(crate) struct Startup {
+    blueprint: Blueprint,
+    interface: Interface,
+    mode: XdpMode,
+    pins: PinDir,
+    running: Option<Running>,
+}
+
+/// A link that still holds a program on the interface.
+#[derive(Debug)]
+struct Running {
+    link: Link,
+    mode: Mode,
+}
+
+/// A data plane that is loaded, pinned and attached.
+#[derive(Debug)]
+pub(crate) struct Plane {
+    /// Held for its lock.
+    _pins: PinDir,
+    pub(crate) link: Link,
+    /// All pinned maps by name.
+    maps: BTreeMap<String, MapHandle>,
+}
+
+impl Startup {
+    /// Looks around: rights, interface, pins, what runs there.
+    pub(crate) fn begin(
+        blueprint: Blueprint,
+        interface: &str,
+        pin_dir: &Path,
+        mode: XdpMode,
+    ) -> Result<Self> {
+        check_kernel()?;
+        let interface = Interface::find(interface)?;
+        let pins = PinDir::open(pin_dir, blueprint.kind)?;
+        let running = find_running(blueprint, &interface, &pins, mode)?;
+        Ok(Self {
+            blueprint,
+            interface,
+            mode,
+            pins,
+            running,
+        })
+    }
+
+    /// Sets the sizes of maps, by name, and connects those that are pinned
+    /// already. An error names the map that does not fit.
+    pub(crate) fn prepare(&self, object: &mut OpenObject, sizes: &[(&str, u32)]) -> Result<()> {
+        for mut map in object.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            if is_internal(&name) {
+                continue;
+            }
+            if let Some((_, entries)) = sizes.iter().find(|(sized, _)| *sized == name) {
+                map.set_max_entries(*entries)
+                    .map_err(|e| Error::map("set the size of", &name, io_error(&e)))?;
+            }
+            let Some(pinned) = self.pins.map(&name)? else {
+                continue;
+            };
+            let has = Shape {
+                kind: pinned.map_type(),
+                key: pinned.key_size(),
+                value: pinned.value_size(),
+                entries: pinned.max_entries(),
+            };
+            let wants = Shape {
+                kind: map.map_type(),
+                key: map.key_size(),
+                value: map.value_size(),
+                entries: map.max_entries(),
+            };
+            has.check(&wants, &name, self.pins.path())?;
+            map.reuse_fd(pinned.as_fd())
+                .map_err(|e| Error::map("reuse the pin of", &name, io_error(&e)))?;
+        }
+        Ok(())
+    }
+
+    /// The interface and the pins that it is for.
+    pub(crate) fn place(&self) -> (&Interface, &PinDir) {
+        (&self.interface, &self.pins)
+    }
+
+    /// Pins the maps of the loaded object that are not pinned yet, and puts its
+    /// program on the interface or in the place of the running one.
+    pub(crate) fn attach(self, object: &Object) -> Result<(Plane, Started)> {
+        let maps = self.pin_maps(object)?;
+        let program = object
+            .progs()
+            .find(|program| program.name() == self.blueprint.program)
+            .ok_or_else(|| {
+                let missing = io::Error::from(io::ErrorKind::NotFound);
+                Error::bpf(
+                    format!("find the program {}", self.blueprint.program),
+                    missing,
+                )
+            })?;
+        let (link, started) = self.put(program.as_fd())?;
+        let plane = Plane {
+            _pins: self.pins,
+            link,
+            maps,
+        };
+        Ok((plane, started))
+    }
+
+    fn put(&self, program: BorrowedFd<'_>) -> Result<(Link, Started)> {
+        if let Some(Running { link, mode }) = &self.running {
+            link.replace(program)?;
+            let started = Started {
+                took_over: true,
+                mode: *mode,
+            };
+            return Ok((link.try_clone()?, started));
+        }
+        let (link, mode) = Link::attach(program, &self.interface, self.mode)?;
+        link.pin(&self.pins.pin(self.blueprint.link))?;
+        let started = Started {
+            took_over: false,
+            mode,
+        };
+        Ok((link, started))
+    }
+
+    pub(crate) fn pin_maps(&self, object: &Object) -> Result<BTreeMap<String, MapHandle>> {
+        let mut maps = BTreeMap::new();
+        for map in object.maps() {
+            let name = map.name().to_string_lossy().into_owned();
+            if is_internal(&name) {
+                continue;
+            }
+            let mut handle =
+                MapHandle::try_from(&map).map_err(|e| Error::map("open", &name, io_error(&e)))?;
+            let pin = self.pins.pin(&name);
+            if !pin.exists() {
+                handle
+                    .pin(&pin)
+                    .map_err(|e| Error::map("pin", &name, io_error(&e)))?;
+            }
+            maps.insert(name, handle);
+        }
+        Ok(maps)
+    }
+}
+
+impl Plane {
+    /// Takes the map called `name` out, to be wrapped in its types.
+    pub(crate) fn take_map(&mut self, name: &str) -> Result<MapHandle> {
+        self.maps.remove(name).ok_or_else(|| {
+            let missing = io::Error::from(io::ErrorKind::NotFound);
+            Error::map("find", name, missing)
+        })
+    }
+}
+
+/// Takes down whatever data plane is pinned in `pin_dir`. Nothing there is no
+/// error. The link goes first, so that no program runs with half its maps.
+pub(crate) fn detach(pin_dir: &Path, link: &str) -> Result<Detached> {
+    detach_with(pin_dir, link, |_, _| Ok(()))
+}
+
+/// The same for a data plane with more programs than that of the link: `others` takes
+/// them off the interface with this number, which is 0 if it is gone.
+pub(crate) fn detach_with(
+    pin_dir: &Path,
+    link: &str,
+    others: impl FnOnce(&PinDir, u32) -> Result<()>,
+) -> Result<Detached> {
+    check_rights()?;
+    let Some(pins) = PinDir::open_existing(pin_dir)? else {
+        return Ok(Detached::default());
+    };
+    let mut was_attached = false;
+    if let Some(link) = Link::open(&pins.pin(link))? {
+        let ifindex = link.info()?.ifindex;
+        was_attached = ifindex != 0;
+        others(&pins, ifindex)?;
+        link.detach()?;
+    }
+    Ok(Detached {
+        was_attached,
+        pins: pins.remove()?,
+    })
+}
+
+/// The running program of these pins, if it is on `interface`.
+fn find_running(
+    blueprint: Blueprint,
+    interface: &Interface,
+    pins: &PinDir,
+    wanted: XdpMode,
+) -> Result<Option<Running>> {
+    let pin = pins.pin(blueprint.link);
+    let occupant = xdp::occupant(&interface)?;
+    let Some(link) = Link::open(&pin)? else {
+        return occupant.map_or(Ok(None), |o| Err(xdp::foreign(&interface, o)));
+    };
+    let info = link.info()?;
+    if info.ifindex == 0 {
+        // The interface it was on is gone: a veth deleted, a module reloaded. The
+        // maps still hold good; the link never will.
+        std::fs::remove_file(&pin).map_err(|cause| Error::PinDir {
+            doing: "remove",
+            path: pin,
+            cause,
+        })?;
+        return occupant.map_or(Ok(None), |o| Err(xdp::foreign(&interface, o)));
+    }
+    if info.ifindex != interface.index {
+        let name = nix::net::if_::if_indextoname(info.ifindex)
+            .ok()
+            .and_then(|name| name.into_string().ok());
+        return Err(Error::OtherInterface {
+            pin_dir: pins.path().to_owned(),
+            pinned: name.unwrap_or_else(|| format!("interface number {}", info.ifindex)),
+            wanted: interface.name.clone(),
+        });
+    }
+    let mode = match occupant {
+        Some(occupant) if occupant.program == info.program => occupant.mode,
+        // Same number in another network namespace, or gone this very moment.
+        Some(other) => return Err(xdp::foreign(&interface, other)),
+        None => {
+            return Err(Error::OtherInterface {
+                pin_dir: pins.path().to_owned(),
+                pinned: format!(
+                    "interface number {} of another network namespace",
+                    info.ifindex
+                ),
+                wanted: interface.name.clone(),
+            });
+        }
+    };
+    let fits = match wanted {
+        XdpMode::Auto => true,
+        XdpMode::Native => mode == Mode::Native,
+        XdpMode::Generic => mode == Mode::Generic,
+    };
+    if !fits {
+        return Err(Error::OtherMode {
+            interface: interface.name.clone(),
+            running: mode,
+        });
+    }
+    Ok(Some(Running { link, mode }))
+}
+
+/// What the kernel compares when a map is reused.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    kind: MapType,
+    key: u32,
+    value: u32,
+    entries: u32,
+}
+
+impl Shape {
+    fn check(&self, wants: &Self, map: &str, pin_dir: &Path) -> Result<()> {
+        let fields = [
+            ("type", self.kind as u32, wants.kind as u32),
+            ("key size", self.key, wants.key),
+            ("value size", self.value, wants.value),
+            ("max_entries", self.entries, wants.entries),
+        ];
+        match fields.into_iter().find(|(_, has, wants)| has != wants) {
+            None => Ok(()),
+            Some((what, pinned, wanted)) => Err(Error::Layout {
+                map: map.to_owned(),
+                what,
+                pinned,
+                wanted,
+                pin_dir: pin_dir.to_owned(),
+            }),
+        }
+    }
+}
+
+/// Maps that the compiler makes of variables (`.rodata`, `.bss`) belong to one
+/// load of the program and are not pinned.
+pub(crate) fn is_internal(name: &str) -> bool {
+    name.contains('.')
+}
+
+/// What every user of the kernel's BPF needs first: libbpf's messages in the log,
+/// and the right to load programs.
+pub(crate) fn check_kernel() -> Result<()> {
+    libbpf_to_tracing();
+    check_rights()
+}
+
+/// Checks for the capabilities that loading and attaching need, and for BPF itself,
+/// before anything fails half-way with a bare EPERM.
+fn check_rights() -> Result<()> {
+    const NET_ADMIN: u64 = 1 << 12;
+    const SYS_ADMIN: u64 = 1 << 21;
+    const PERFMON: u64 = 1 << 38;
+    const BPF: u64 = 1 << 39;
+    let held = effective_capabilities().unwrap_or(u64::MAX);
+    let has = |needed: u64| held & needed == needed;
+    if !has(NET_ADMIN) || !(has(SYS_ADMIN) || has(BPF | PERFMON)) {
+        return Err(Error::NotPermitted);
+    }
+    let opts = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+        ..Default::default()
+    };
+    let probe = MapHandle::create(MapType::Array, Some("cw_probe"), 4, 4, 1, &opts);
+    match probe {
+        Ok(_) => Ok(()),
+        // A container's seccomp filter, or root without the capability it seems to have.
+        Err(e) if e.kind() == libbpf_rs::ErrorKind::PermissionDenied => Err(Error::NotPermitted),
+        Err(e) if e.kind() == libbpf_rs::ErrorKind::Unsupported => Err(Error::NoBpf),
+        Err(e) => Err(Error::bpf("create a BPF map", io_error(&e))),
+    }
+}
+
+/// The calling thread's effective capabilities; `None` if procfs does not tell.
+fn effective_capabilities() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
+/// libbpf prints to standard error unless told otherwise.
+fn libbpf_to_tracing() {
+    fn print(level: PrintLevel, text: String) {
+        let text = text.trim_end();
+        match level {
+            PrintLevel::Warn => tracing::debug!(target: "libbpf", "{text}"),
+            PrintLevel::Info | PrintLevel::Debug => tracing::trace!(target: "libbpf", "{text}"),
+        }
+    }
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        libbpf_rs::set_print(Some((PrintLevel::Debug, print)));
+    });
+}

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `bpf/rtt.bpf.c` on an interface: TCP packets of one port, sampled or all.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd as _;
+use std::rc::Rc;
+
+use causeway_core::estimate::Packet;
+use causeway_core::rtt::{Flow, Seen};
+use causeway_netio::Interface;
+use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
+use libbpf_rs::{MapHandle, OpenObject, RingBuffer, RingBufferBuilder};
+
+use crate::abi::{self, Plain as _, RTT_OUTGOING, RTT_SAMPLED, RTT_TIMESTAMP, RttRecord};
+use crate::error::{Error, Result};
+use crate::map::io_error;
+use crate::plane;
+use crate::skel::rtt::{RttSkel, RttSkelBuilder};
+use crate::tc::{Direction, TcLink};
+
+/// `ARPHRD_ETHER` and `ARPHRD_LOOPBACK` (linux/if_arp.h): packets begin with an
+/// Ethernet header.
+const WITH_LINK_HEADER: [u32; 2] = [1, 772];
+
+/// What to take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SamplerOptions {
+    /// The interface, by name.
+    pub interface: String,
+    /// The server's TCP port.
+    pub port: u16,
+    /// Sample 1 packet in so many; 0: none.
+    pub one_in: u32,
+    /// Take every packet of the port, and mark those that sampling would take.
+    pub follow: bool,
+}
+
+/// A sampler on an interface. It belongs to this process and leaves with it.
+pub struct Sampler {
+    ring: RingBuffer<'static>,
+    records: Rc<RefCell<Vec<RttRecord>>>,
+    // The links before the programs that they hold.
+    _links: [TcLink; 2],
+    skel: RttSkel<'static>,
+}
+
+impl fmt::Debug for Sampler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sampler").finish_non_exhaustive()
+    }
+}
+
+impl Sampler {
+    /// Loads the sampler and puts it on the interface, both ways.
+    ///
+    /// # Errors
+    /// No rights, no such interface.
+    pub fn start(options: &SamplerOptions) -> Result<Self> {
+        Self::start_with(options, TcLink::attach)
+    }
+
+    /// The same by clsact filters, as on kernels before 6.6.
+    ///
+    /// # Errors
+    /// As [`Sampler::start`].
+    pub fn start_with_filters(options: &SamplerOptions) -> Result<Self> {
+        Self::start_with(options, TcLink::filter)
+    }
+
+    fn start_with(
+        options: &SamplerOptions,
+        attach: impl Fn(std::os::fd::BorrowedFd<'_>, &Interface, Direction) -> Result<TcLink>,
+    ) -> Result<Self> {
+        plane::check_kernel()?;
+        let interface = Interface::find(&options.interface)?;
+        let skel = load(options)?;
+        let links = [
+            attach(
+                skel.progs.causeway_rtt_out.as_fd(),
+                &interface,
+                Direction::Out,
+            )?,
+            attach(
+                skel.progs.causeway_rtt_in.as_fd(),
+                &interface,
+                Direction::In,
+            )?,
+        ];
+        let map = MapHandle::try_from(&skel.maps.records).map_err(|e| failed("open a map", &e))?;
+        let records = Rc::new(RefCell::new(Vec::new()));
+        Ok(Self {
+            ring: ring_buffer(&map, records.clone())?,
+            records,
+            _links: links,
+            skel,
+        })
+    }
+
+    /// Everything taken since the last call, in order. Does not wait; the kernel
+    /// keeps about 50,000 packets until then.
+    ///
+    /// # Errors
+    /// Those of the ring buffer.
+    pub fn take(&mut self) -> Result<Vec<Seen>> {
+        self.ring
+            .consume()
+            .map_err(|e| failed("read the sampler's records", &e))?;
+        Ok(self.records.take().iter().map(seen).collect())
+    }
+
+    /// Packets lost because nobody took them in time.
+    pub fn lost(&self) -> u64 {
+        let bss = self.skel.maps.bss_data.as_deref();
+        bss.map_or(0, |bss| {
+            // SAFETY: a u64 of the program's memory map, which the kernel writes.
+            unsafe { std::ptr::from_ref(&bss.lost_records).read_volatile() }
+        })
+    }
+}
+
+/// What the sampler costs a packet that it does not take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SamplerCost {
+    /// Nanoseconds of running a program that does nothing: what any costs.
+    pub nothing_ns: f64,
+    /// Nanoseconds of the sampler, the same included.
+    pub not_sampled_ns: f64,
+}
+
+/// Lets the kernel run the sampler on a packet, over and over (BPF_PROG_TEST_RUN):
+/// `rounds` of `repeat` runs each, in turns with a program that does nothing. The
+/// medians.
+///
+/// # Errors
+/// No rights.
+pub fn sampler_cost(rounds: u32, repeat: u32) -> Result<SamplerCost> {
+    // One in 65,536 is taken, and looked at: that much is in the figure.
+    let skel = load(&SamplerOptions {
+        interface: "lo".to_owned(),
+        port: 9472,
+        one_in: 65_536,
+        follow: false,
+    })?;
+    // An Ethernet header, and an IP header that is none of ours.
+    let mut frame = [0_u8; 64];
+    frame[12..15].copy_from_slice(&[8, 0, 0x45]);
+    let run = |program: &libbpf_rs::ProgramMut<'_>| -> Result<f64> {
+        let input = libbpf_rs::ProgramInput {
+            data_in: Some(&frame),
+            repeat,
+            ..libbpf_rs::ProgramInput::default()
+        };
+        let output = program
+            .test_run(input)
+            .map_err(|e| failed("run the sampler on a packet", &e))?;
+        Ok(output.duration.as_nanos() as f64)
+    };
+    let (mut nothing, mut sampler) = (Vec::new(), Vec::new());
+    for _ in 0..rounds.max(1) {
+        nothing.push(run(&skel.progs.causeway_rtt_nop)?);
+        sampler.push(run(&skel.progs.causeway_rtt_out)?);
+    }
+    let median = |mut of: Vec<f64>| {
+        of.sort_by(f64::total_cmp);
+        of[of.len() / 2]
+    };
+    Ok(SamplerCost {
+        nothing_ns: median(nothing),
+        not_sampled_ns: median(sampler),
+    })
+}
+
+/// The interface that has this address.
+#[must_use]
+pub fn interface_of(address: IpAddr) -> Option<String> {
+    let all = nix::ifaddrs::getifaddrs().ok()?;
+    let has = |storage: &nix::sys::socket::SockaddrStorage| {
+        let four = storage.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
+        let six = storage.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip()));
+        four.or(six) == Some(address.to_canonical())
+    };
+    all.into_iter()
+        .find(|interface| interface.address.as_ref().is_some_and(has))
+        .map(|interface| interface.interface_name)
+}
+
+/// A random number of 32 bits up to this is one in `one_in`.
+fn threshold(one_in: u32) -> u32 {
+    match one_in {
+        0 => 0,
+        n => u32::MAX / n,
+    }
+}
+
+fn load(options: &SamplerOptions) -> Result<RttSkel<'static>> {
+    // Given up until the process ends, which starts one sampler, or a few.
+    let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+    let mut open = RttSkelBuilder::default()
+        .open(storage)
+        .map_err(|e| failed("open the sampler's object", &e))?;
+    if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
+        rodata.cfg_threshold = threshold(options.one_in);
+        rodata.cfg_follow = options.follow;
+        rodata.cfg_link_header = has_link_header(&options.interface);
+        rodata.cfg_port_be = options.port.to_be();
+    }
+    open.load().map_err(|cause| Error::Load {
+        program: "causeway_rtt",
+        cause,
+    })
+}
+
+/// Whether packets begin with an Ethernet header; where nobody can tell, they do.
+fn has_link_header(interface: &str) -> bool {
+    let path = format!("/sys/class/net/{interface}/type");
+    let kind = std::fs::read_to_string(path).ok();
+    let kind = kind.and_then(|text| text.trim().parse().ok());
+    kind.is_none_or(|kind: u32| WITH_LINK_HEADER.contains(&kind))
+}
+
+fn seen(record: &RttRecord) -> Seen {
+    let end =
+        |addr, port_be| SocketAddr::new(abi::addr_from_bytes(addr), u16::from_be_bytes(port_be));
+    Seen {
+        t_ns: record.t_ns,
+        flow: Flow {
+            local: end(record.local, record.local_port_be),
+            remote: end(record.remote, record.remote_port_be),
+        },
+        outgoing: record.bits & RTT_OUTGOING != 0,
+        sampled: record.bits & RTT_SAMPLED != 0,
+        tsval: record.tsval,
+        packet: Packet {
+            t_ns: record.t_ns,
+            ip_len: record.ip_len,
+            payload_len: record.payload_len,
+            seq: record.seq,
+            ack: record.ack,
+            tsecr: record.tsecr,
+            tcp_flags: record.tcp_flags,
+            has_ts: record.bits & RTT_TIMESTAMP != 0,
+            proto: Packet::TCP,
+            opaque: false,
+        },
+    }
+}
+
+fn ring_buffer(map: &MapHandle, sink: Rc<RefCell<Vec<RttRecord>>>) -> Result<RingBuffer<'static>> {
+    let mut builder = RingBufferBuilder::new();
+    builder
+        .add(map, move |bytes| {
+            sink.borrow_mut().extend(RttRecord::from_bytes(bytes));
+            0
+        })
+        .map_err(|e| failed("read the ring buffer", &e))?;
+    builder
+        .build()
+        .map_err(|e| failed("read the ring buffer", &e))
+}
+
+fn failed(doing: &str, error: &libbpf_rs::Error) -> Error {
+    Error::bpf(doing, io_error(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_in_n_is_that_share_of_all_numbers() {
+        assert_eq!(threshold(0), 0);
+        assert_eq!(threshold(1), u32::MAX);
+        for n in [2, 8, 1000] {
+            let share = f64::from(threshold(n)) / f64::from(u32::MAX);
+            assert!((share * f64::from(n) - 1.0).abs() < 1e-6);
+        }
+    }
+}

@@ -1,0 +1,515 @@
+// SPDX-License-Identifier: Apache-2.0
+//! SYN accounting on a server (`bpf/syn.bpf.c`): what clients tried, what was answered,
+//! what was completed, counted in the kernel by slots of time.
+//!
+//! Maps are pinned and the programs are filters of the interfaces' `clsact` queueing
+//! discipline, so that counting goes on while nobody reads: a reader that comes back
+//! within the ring's length has lost nothing. A start with other settings, or of a
+//! build with other structs, drops what was counted and begins anew; nothing but
+//! measurement depends on it.
+
+use std::mem::MaybeUninit;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use causeway_netio::Interface;
+use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle, OpenObject};
+
+use crate::abi::{
+    FlowKey6, SynEntry, SynOrigin, SynPrefix, SynRetryTime, SynSlot, SynSlotLocked, VipKey,
+    addr_bytes, c,
+};
+use crate::cookie_hooks::{self, SYN_PRIORITY};
+use crate::error::{Error, Result};
+use crate::map::{Table, io_error};
+use crate::pins::{Kind, PinDir};
+use crate::plane::{self, Detached};
+use crate::skel::syn::{SynSkel, SynSkelBuilder};
+
+/// Programs by hook.
+const FILTERS: [(&str, libbpf_sys::bpf_tc_attach_point); 2] = [
+    ("causeway_syn_out", libbpf_sys::BPF_TC_EGRESS),
+    ("causeway_syn_in", libbpf_sys::BPF_TC_INGRESS),
+];
+/// Pin of the number that stands for the settings.
+const SETTINGS_PIN: &str = "settings";
+/// Another number where fields of slots and entries come to mean something else.
+const COUNTS: u32 = 2;
+/// Bytes of a table's entry beyond key and value, as the kernel allots them.
+const HASH_OVERHEAD: u64 = 48;
+
+/// How to count.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SynMeterOptions {
+    /// Interfaces where clients' packets come and go; decapsulated or plain.
+    pub interfaces: Vec<String>,
+    /// Where maps are pinned: a directory of its own in a BPF file system.
+    pub pin_dir: PathBuf,
+    /// Length of a slot, nanoseconds.
+    pub slot_ns: u64,
+    /// Slots that are kept for each category; a power of two.
+    pub ring: u32,
+    /// Room for attempts that are not connected.
+    pub half_open: u32,
+    /// Room for connections.
+    pub connections: u32,
+    /// Services by address (`None`: any) and port (0: any).
+    pub services: Vec<(Option<IpAddr>, u16)>,
+    /// Whether all other services are counted too, together.
+    pub others: bool,
+    /// Client prefixes; clients in none of them are counted together.
+    pub prefixes: Vec<(IpAddr, u8)>,
+}
+
+impl SynMeterOptions {
+    /// Services that are told apart, the others as one.
+    pub fn services(&self) -> u32 {
+        self.services.len() as u32 + u32::from(self.others)
+    }
+
+    /// Groups of clients that are told apart: the prefixes, and everybody else.
+    pub fn prefixes(&self) -> u32 {
+        self.prefixes.len() as u32 + 1
+    }
+
+    /// Number of categories: device, service and group of clients.
+    pub fn categories(&self) -> u32 {
+        self.interfaces.len() as u32 * self.services() * self.prefixes()
+    }
+
+    /// What the kernel sets aside for the tables and rings, bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        let entry = |key: usize, value: usize| (key + value) as u64 + HASH_OVERHEAD;
+        let attempts = u64::from(self.half_open) + u64::from(self.connections);
+        let slots = u64::from(self.categories()) * u64::from(self.ring);
+        let count = size_of::<u64>();
+        attempts * entry(size_of::<FlowKey6>(), size_of::<SynEntry>())
+            + c::SYN_ORIGINS * entry(size_of::<SynOrigin>(), count)
+            + c::SYN_RETRY_TIMES * entry(size_of::<SynRetryTime>(), count)
+            + slots * size_of::<SynSlotLocked>() as u64
+    }
+
+    fn check(&self) -> Result<()> {
+        for (what, value, max) in [
+            (
+                "the number of interfaces",
+                self.interfaces.len(),
+                c::SYN_DEVICES,
+            ),
+            (
+                "the number of services",
+                self.services.len() + 1,
+                c::SYN_SERVICES,
+            ),
+            (
+                "the number of client prefixes",
+                self.prefixes.len() + 1,
+                c::SYN_PREFIXES,
+            ),
+        ] {
+            if value == 0 || value > max {
+                return Err(Error::OutOfRange {
+                    what,
+                    value: value as u64,
+                    min: 1,
+                    max: max as u64,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// A number that changes with the settings, with the size of what is counted and with
+    /// what it means (FNV-1a).
+    fn fingerprint(&self) -> u64 {
+        let sizes = [size_of::<SynSlotLocked>(), size_of::<SynEntry>()];
+        format!("{self:?} {sizes:?} {COUNTS}")
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            })
+    }
+}
+
+/// An attempt to connect whose client is not connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Client to service.
+    pub key: FlowKey6,
+    /// The category that it is counted in.
+    pub category: u32,
+    /// When its first SYN came; CLOCK_MONOTONIC, nanoseconds.
+    pub first_syn_ns: u64,
+    /// When its last SYN came.
+    pub last_syn_ns: u64,
+    /// SYNs after the first.
+    pub retry: u8,
+    /// How far it came.
+    pub stage: Stage,
+}
+
+/// What is known of an attempt whose client is not connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// No SYN was answered.
+    Offered,
+    /// One was, of a client that had sent another; it has not acknowledged.
+    Answered,
+    /// A SYN-ACK met nobody any more: its RST came then.
+    Left(u64),
+}
+
+impl Waiting {
+    /// Which attempt it is: tuples come again, times do not.
+    #[must_use]
+    pub fn attempt(&self) -> (FlowKey6, u64) {
+        (self.key, self.first_syn_ns)
+    }
+}
+
+/// Counting that is loaded, pinned and attached. It goes on when this is dropped.
+#[derive(Debug)]
+pub struct SynMeter {
+    /// Held for its lock.
+    _pins: PinDir,
+    options: SynMeterOptions,
+    slots: Table<u32, SynSlotLocked>,
+    origins: Table<SynOrigin, u64>,
+    retry_times: Table<SynRetryTime, u64>,
+    half_open: Table<FlowKey6, SynEntry>,
+    connections: Table<FlowKey6, SynEntry>,
+    took_over: bool,
+}
+
+impl SynMeter {
+    /// Starts to count, or takes over what is pinned in `options.pin_dir` with the
+    /// same settings.
+    pub fn start(options: &SynMeterOptions) -> Result<Self> {
+        plane::check_kernel()?;
+        options.check()?;
+        let interfaces = options.interfaces.iter();
+        let interfaces = interfaces
+            .map(|name| Interface::find(name))
+            .collect::<Result<Vec<_>, _>>()?;
+        let (pins, took_over) = open_pins(options)?;
+        let mut object = MaybeUninit::uninit();
+        let skel = load(options, &pins, &mut object)?;
+        let map = |name: &str| pin_map(skel.object(), &pins, name);
+        let devices = Table::<u32, u32>::new(map("syn_devices")?)?;
+        let meter = Self {
+            slots: Table::new(map("syn_slots")?)?,
+            origins: Table::new(map("syn_origins")?)?,
+            retry_times: Table::new(map("syn_retry_times")?)?,
+            half_open: Table::new(map("syn_half_open")?)?,
+            // Last: who finds its pin finds all.
+            connections: Table::new(map("syn_connections")?)?,
+            options: options.clone(),
+            took_over,
+            _pins: pins,
+        };
+        meter.name_categories(&skel, &interfaces)?;
+        for interface in &interfaces {
+            for (name, point) in FILTERS {
+                let program = cookie_hooks::program(skel.object(), name)?;
+                cookie_hooks::attach_filter(program, interface, point, SYN_PRIORITY)?;
+            }
+        }
+        forget_devices(&devices, &interfaces)?;
+        // Last: what the kernel does not know as a device it does not count.
+        for (device, interface) in interfaces.iter().enumerate() {
+            devices.put(&interface.index, &(device as u32))?;
+        }
+        Ok(meter)
+    }
+
+    /// Takes down the counting that is pinned in `pin_dir`. Nothing there is no error.
+    pub fn detach(pin_dir: &Path) -> Result<Detached> {
+        let Some(pins) = PinDir::open_existing(pin_dir)? else {
+            return Ok(Detached::default());
+        };
+        let was_attached = detach_filters(&pins)?;
+        Ok(Detached {
+            was_attached,
+            pins: pins.remove()?,
+        })
+    }
+
+    /// Whether counting went on from before.
+    pub fn took_over(&self) -> bool {
+        self.took_over
+    }
+
+    /// The settings in force.
+    pub fn options(&self) -> &SynMeterOptions {
+        &self.options
+    }
+
+    /// The number of the slot that is running: CLOCK_MONOTONIC / length of a slot.
+    pub fn current_slot(&self) -> u64 {
+        causeway_netio::monotonic_ns() / self.options.slot_ns
+    }
+
+    /// What a category did in a slot: nothing, if nobody came then or if it is longer
+    /// ago than the ring is long. Consistent, also while the slot runs.
+    pub fn slot(&self, category: u32, number: u64) -> Result<SynSlot> {
+        let ring = u64::from(self.options.ring);
+        let index = category * self.options.ring + (number % ring) as u32;
+        let found = self.slots.get_locked(&index)?;
+        Ok(match found {
+            Some(locked) if locked.slot.number == number => locked.slot,
+            _ => SynSlot {
+                number,
+                ..SynSlot::default()
+            },
+        })
+    }
+
+    /// Takes out how completed connections are spread over the slots of their SYNs, of
+    /// all slots that are over.
+    pub fn take_origins(&self) -> Result<Vec<(SynOrigin, u64)>> {
+        let now = self.current_slot();
+        let mut taken = self.origins.entries()?;
+        taken.retain(|(origin, _)| origin.number < now);
+        for (origin, _) in &taken {
+            self.origins.remove(origin)?;
+        }
+        Ok(taken)
+    }
+
+    /// Attempts whose clients are not connected so far. Of those that were answered and
+    /// not acknowledged only the ones whose clients had come again: a single SYN may be of
+    /// a flood or of somebody who looks for open ports.
+    pub fn waiting(&self) -> Result<Vec<Waiting>> {
+        let all = self.half_open.entries_batched()?.into_iter();
+        let attempts = all.filter_map(|(key, entry)| {
+            let conn = entry.conn;
+            let stage = match conn.state {
+                c::SYN_STATE_OFFERED => Stage::Offered,
+                c::SYN_STATE_ANSWERED if conn.marks & c::SYN_MARK_HEARD != 0 => Stage::Answered,
+                c::SYN_STATE_LEFT => Stage::Left(conn.turn_ns),
+                _ => return None,
+            };
+            Some(Waiting {
+                key,
+                category: entry.category,
+                first_syn_ns: conn.first_syn_ns,
+                // Until it is connected there is no data: that are SYNs that came later.
+                last_syn_ns: conn.last_syn_ns.max(conn.last_data_ns),
+                retry: conn.retry,
+                stage,
+            })
+        });
+        Ok(attempts.collect())
+    }
+
+    /// Whether the client of the attempt of this tuple that began then was heard of after
+    /// all, as far as the tables still know: a tuple comes again.
+    pub fn is_answered(&self, key: &FlowKey6, first_syn_ns: u64) -> Result<bool> {
+        for table in [&self.half_open, &self.connections] {
+            if let Some(entry) = table.get(key)?
+                && entry.conn.first_syn_ns == first_syn_ns
+            {
+                return Ok(![c::SYN_STATE_OFFERED, c::SYN_STATE_LEFT].contains(&entry.conn.state));
+            }
+        }
+        Ok(false)
+    }
+
+    /// Forgets attempts: if another SYN comes of one, it is a first SYN.
+    pub fn forget(&self, attempts: &[Waiting]) -> Result<()> {
+        for attempt in attempts {
+            self.half_open.remove(&attempt.key)?;
+        }
+        Ok(())
+    }
+
+    /// Takes out when retries came that were answered.
+    pub fn take_retry_times(&self) -> Result<Vec<(SynRetryTime, u64)>> {
+        let taken = self.retry_times.entries()?;
+        for (time, _) in &taken {
+            self.retry_times.remove(time)?;
+        }
+        Ok(taken)
+    }
+
+    fn name_categories(&self, skel: &SynSkel<'_>, interfaces: &[Interface]) -> Result<()> {
+        debug_assert_eq!(interfaces.len(), self.options.interfaces.len());
+        let services = handle(skel.object(), "syn_services")?;
+        let services = Table::<VipKey, u32>::new(services)?;
+        for (number, (address, port)) in self.options.services.iter().enumerate() {
+            let key = VipKey {
+                addr: address.map_or([0; 16], addr_bytes),
+                port_be: port.to_be_bytes(),
+                proto: libc::IPPROTO_TCP as u8,
+                kind: 0,
+            };
+            services.put(&key, &(number as u32))?;
+        }
+        let prefixes = Table::<SynPrefix, u32>::new(handle(skel.object(), "syn_prefixes")?)?;
+        for (number, (address, length)) in self.options.prefixes.iter().enumerate() {
+            let key = SynPrefix {
+                length: u32::from(*length) + if address.is_ipv4() { 96 } else { 0 },
+                addr: addr_bytes(*address),
+            };
+            prefixes.put(&key, &(number as u32))?;
+        }
+        Ok(())
+    }
+}
+
+/// The directory, with pins that fit these settings or with none.
+fn open_pins(options: &SynMeterOptions) -> Result<(PinDir, bool)> {
+    let open = || PinDir::open(&options.pin_dir, Kind::SynMeter);
+    let pins = match open() {
+        Ok(pins) => pins,
+        // Another build's: the counts are of no use.
+        Err(Error::AbiVersion { .. }) => {
+            SynMeter::detach(&options.pin_dir)?;
+            open()?
+        }
+        Err(error) => return Err(error),
+    };
+    let settings = options.fingerprint();
+    let found = match pins.map(SETTINGS_PIN)? {
+        Some(map) => Table::<u32, u64>::new(map)?.get(&0)?,
+        None => None,
+    };
+    if found == Some(settings) && pins.map("syn_connections")?.is_some() {
+        return Ok((pins, true));
+    }
+    drop(pins);
+    SynMeter::detach(&options.pin_dir)?;
+    let pins = open()?;
+    write_settings(&pins, settings)?;
+    Ok((pins, false))
+}
+
+fn write_settings(pins: &PinDir, settings: u64) -> Result<()> {
+    let opts = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+        ..Default::default()
+    };
+    let failed = |doing, e: libbpf_rs::Error| Error::map(doing, SETTINGS_PIN, io_error(&e));
+    let kind = libbpf_rs::MapType::Array;
+    let mut map = MapHandle::create(kind, Some("cw_syn_set"), 4, 8, 1, &opts)
+        .map_err(|e| failed("make", e))?;
+    map.update(&[0; 4], &settings.to_ne_bytes(), MapFlags::ANY)
+        .map_err(|e| failed("write", e))?;
+    map.pin(pins.pin(SETTINGS_PIN))
+        .map_err(|e| failed("pin", e))
+}
+
+fn load<'a>(
+    options: &SynMeterOptions,
+    pins: &PinDir,
+    object: &'a mut MaybeUninit<OpenObject>,
+) -> Result<SynSkel<'a>> {
+    let failed = |cause| Error::Load {
+        program: "causeway_syn",
+        cause,
+    };
+    let mut open = SynSkelBuilder::default().open(object).map_err(failed)?;
+    if let Some(settings) = open.maps.rodata_data.as_deref_mut() {
+        settings.cfg_slot_ns = options.slot_ns;
+        settings.cfg_ring = options.ring;
+        settings.cfg_services = options.services();
+        settings.cfg_prefixes = options.prefixes();
+        settings.cfg_all_services = options.others;
+    }
+    let sizes = [
+        ("syn_slots", options.categories() * options.ring),
+        ("syn_half_open", options.half_open),
+        ("syn_connections", options.connections),
+    ];
+    for mut map in open.open_object_mut().maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        if let Some((_, entries)) = sizes.iter().find(|(sized, _)| *sized == name) {
+            map.set_max_entries(*entries)
+                .map_err(|e| Error::map("set the size of", &name, io_error(&e)))?;
+        }
+        if !plane::is_internal(&name)
+            && let Some(pinned) = pins.map(&name)?
+        {
+            use std::os::fd::AsFd as _;
+            map.reuse_fd(pinned.as_fd())
+                .map_err(|e| Error::map("reuse the pin of", &name, io_error(&e)))?;
+        }
+    }
+    open.load().map_err(failed)
+}
+
+fn handle(object: &libbpf_rs::Object, name: &str) -> Result<MapHandle> {
+    let map = object
+        .maps()
+        .find(|map| map.name() == name)
+        .ok_or_else(|| {
+            let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
+            Error::map("find", name, missing)
+        })?;
+    MapHandle::try_from(&map).map_err(|e| Error::map("open", name, io_error(&e)))
+}
+
+/// Forgets interfaces of former times under other numbers: their filters are gone with
+/// them or are taken off, and a number may come back as another interface's.
+fn forget_devices(devices: &Table<u32, u32>, interfaces: &[Interface]) -> Result<()> {
+    for (ifindex, _) in devices.entries()? {
+        if !interfaces.iter().any(|of| of.index == ifindex) {
+            detach_filters_of(ifindex)?;
+            devices.remove(&ifindex)?;
+        }
+    }
+    Ok(())
+}
+
+/// A map of the object, pinned if it is not yet.
+fn pin_map(object: &libbpf_rs::Object, pins: &PinDir, name: &str) -> Result<MapHandle> {
+    let mut map = handle(object, name)?;
+    let pin = pins.pin(name);
+    if !pin.exists() {
+        map.pin(&pin)
+            .map_err(|e| Error::map("pin", name, io_error(&e)))?;
+    }
+    Ok(map)
+}
+
+/// Takes the filters off the interfaces that the pins name. Whether there were any.
+fn detach_filters(pins: &PinDir) -> Result<bool> {
+    let Some(devices) = pins.map("syn_devices")? else {
+        return Ok(false);
+    };
+    let devices = Table::<u32, u32>::new(devices)?.entries()?;
+    for (ifindex, _) in &devices {
+        detach_filters_of(*ifindex)?;
+    }
+    Ok(!devices.is_empty())
+}
+
+fn detach_filters_of(ifindex: u32) -> Result<()> {
+    for (_, point) in FILTERS {
+        cookie_hooks::detach_filter(ifindex, point, SYN_PRIORITY)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// docs/explanation/syn-loss.md states both figures.
+    #[test]
+    fn memory_is_what_the_manual_says() {
+        let of = |services| SynMeterOptions {
+            interfaces: vec!["eth0".to_owned()],
+            ring: 512,
+            half_open: 64 << 10,
+            connections: 128 << 10,
+            services: vec![(None, 80); services],
+            ..SynMeterOptions::default()
+        };
+        let one = of(1).memory_bytes();
+        let category = of(2).memory_bytes() - one;
+        assert_eq!((one - category).div_ceil(1_000_000), 30);
+        assert_eq!(category.div_ceil(1000), 115);
+    }
+}

@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+//! VIPs with cookies: what a cookie decides, and what happens without one.
+
+use causeway_core::cookie::{self, Epoch, Format, Key, Keys, Mode};
+use causeway_dataplane::abi::{CookieResult, PICK_TURN, Real, Verdict};
+
+use crate::frame::{ACK, FIN, Ip, RST, SYN, Tcp, Tuple, arriving, icmp, leaving, timestamp};
+use crate::rig::{Rig, TCP, TUNNEL_SOURCE4, TUNNEL_SOURCE6};
+use crate::verdict_tests;
+
+const VIP: &str = "192.0.2.10";
+const VIP6: &str = "2001:db8:1::10";
+/// Ids of reals 0, 1 and 2.
+const IDS: [(u16, u32); 3] = [(700, 0), (0, 1), (1023, 2)];
+/// Nobody's.
+const UNUSED: u16 = 9;
+
+/// The SYN layouts of the paper's table 1 and one that only the walk finds.
+const SYN_OPTIONS: [&[u8]; 4] = [
+    &[
+        2, 4, 5, 180, 4, 2, 8, 10, 0, 0, 0, 7, 0, 0, 0, 0, 1, 3, 3, 7,
+    ],
+    &[
+        2, 4, 5, 180, 1, 3, 3, 6, 1, 1, 8, 10, 0, 0, 0, 7, 0, 0, 0, 0, 4, 2, 0, 0,
+    ],
+    &[
+        2, 4, 5, 180, 1, 3, 3, 8, 4, 2, 8, 10, 0, 0, 0, 7, 0, 0, 0, 0,
+    ],
+    &[1, 8, 10, 0, 0, 0, 7, 0, 0, 0, 0, 2, 4, 5, 180, 0],
+];
+
+fn keys() -> Keys {
+    Keys::new(
+        Epoch::Zero,
+        Key::from_bytes([7; 16]),
+        Some(Key::from_bytes([9; 16])),
+    )
+}
+
+fn client(port: u16) -> Tuple {
+    Tuple::new("198.51.100.7", port, VIP, 80)
+}
+
+fn client6(port: u16) -> Tuple {
+    Tuple::new("2001:db8::7", port, VIP6, 80)
+}
+
+fn address(real: u32) -> String {
+    format!("10.1.0.{}", 10 + real)
+}
+
+fn address6(real: u32) -> String {
+    format!("fd00:1::{}", 10 + real)
+}
+
+fn tunnelled(real: u32, inner: &[u8]) -> Vec<u8> {
+    let (from, to, proto) = match inner[0] >> 4 {
+        4 => (TUNNEL_SOURCE4, address(real), 4),
+        _ => (TUNNEL_SOURCE6, address6(real), 41),
+    };
+    let (from, to) = (from.parse().unwrap(), to.parse().unwrap());
+    let label = match proto {
+        4 => 0,
+        _ => return Vec::new(), // the flow label is the forwarding tests' business
+    };
+    let outer = Ip {
+        flow_label: label,
+        ..Ip::OUTER
+    };
+    leaving(&outer.packet(from, to, proto, inner))
+}
+
+/// The real that an encapsulated IPv6 frame goes to.
+fn real6_of(frame: &[u8]) -> u32 {
+    u32::from(frame[14 + 39]) - 0x10
+}
+
+/// Three reals by turns, without measurement: nothing but cookies keeps a connection.
+struct Unmeasured(Rig);
+
+impl Unmeasured {
+    fn new() -> Self {
+        let mut rig = Rig::with(false);
+        set_up(&mut rig);
+        Self(rig)
+    }
+
+    fn counters(&self) -> crate::rig::Counters {
+        self.0.counters()
+    }
+}
+
+fn set_up(rig: &mut Rig) {
+    for (_, real) in IDS {
+        rig.tunnel_real(real, &address(real));
+    }
+    rig.vip(5, VIP, 80, TCP, &[0, 1, 2]);
+    rig.ring(5, &[0, 1, 2]);
+    rig.change_vip(VIP, 80, TCP, |vip| {
+        (vip.ring_size, vip.pick) = (3, PICK_TURN);
+    });
+    rig.cookies((VIP, 80), &keys(), &IDS);
+}
+
+/// The echo of a server's timestamp: any clock above the server's cookie.
+fn echo_of(tuple: Tuple, epoch: Epoch, id: u16) -> u32 {
+    let format = Format::default_of(Mode::Timestamp);
+    let connection = cookie::Tuple::tcp(
+        (tuple.src, tuple.sport).into(),
+        (tuple.dst, tuple.dport).into(),
+    );
+    let key = *keys().get(epoch).unwrap();
+    0x4321 << 16 | cookie::encode(&connection, &key, epoch, id, &format)
+}
+
+fn segment(tuple: Tuple, flags: u8, seq: u32, tsecr: u32) -> Vec<u8> {
+    let options = timestamp(55, tsecr);
+    tuple.tcp(Tcp {
+        flags,
+        seq,
+        ack: 1,
+        options: &options,
+        payload: b"x",
+    })
+}
+
+fn syn(tuple: Tuple, seq: u32, options: &[u8]) -> Vec<u8> {
+    tuple.tcp(Tcp {
+        options,
+        ..Tcp::syn(seq)
+    })
+}
+
+verdict_tests! { Unmeasured, Verdict:
+    Established a_cookie_names_its_real_and_leaves_no_flow(world) {
+        let rig = &mut world.0;
+        for (id, real) in IDS {
+            for epoch in Epoch::ALL {
+                let packet = segment(client(4000), ACK, 9, echo_of(client(4000), epoch, id));
+                rig.expect(Verdict::Established, &arriving(&packet), &tunnelled(real, &packet));
+            }
+        }
+        assert!(rig.flow(client(4000), TCP).is_none());
+        let counts = rig.cookie_counts(5);
+        assert_eq!(counts, [(CookieResult::Epoch0, 3), (CookieResult::Epoch1, 3)]);
+    }
+    Established a_cookie_is_found_among_odd_options(world) {
+        let rig = &mut world.0;
+        let echo = echo_of(client(4000), Epoch::Zero, 700).to_be_bytes();
+        let value = [0, 0, 0, 9];
+        let sack = [5, 10, 0, 0, 0, 1, 0, 0, 0, 2];
+        let orders: [Vec<u8>; 4] = [
+            [&[1, 1, 8, 10][..], &value, &echo, &[1, 1], &sack].concat(),
+            [&[1, 1][..], &sack, &[1, 1, 8, 10], &value, &echo].concat(),
+            [&[8, 10][..], &value, &echo, &[0, 0]].concat(),
+            [&[1, 8, 10][..], &value, &echo, &[1]].concat(),
+        ];
+        for options in orders {
+            let packet = client(4000).tcp(Tcp { flags: ACK, options: &options, ..Tcp::default() });
+            rig.expect(Verdict::Established, &arriving(&packet), &tunnelled(0, &packet));
+        }
+    }
+    Opened syns_with_timestamps_take_turns_and_leave_no_flow(world) {
+        let rig = &mut world.0;
+        for (turn, options) in (0..).zip(SYN_OPTIONS) {
+            let packet = syn(client(4000 + turn as u16), 1000, options);
+            rig.expect(Verdict::Opened, &arriving(&packet), &tunnelled(turn % 3, &packet));
+            assert!(rig.flow(client(4000 + turn as u16), TCP).is_none());
+        }
+        assert_eq!(rig.cookie_counts(5), [(CookieResult::Syn, 4)]);
+        assert_eq!(rig.real_stats(0).conns_opened, 2);
+    }
+    SynAgain a_syn_that_is_sent_again_goes_to_the_same_real(world) {
+        let rig = &mut world.0;
+        let first = syn(client(4000), 1000, SYN_OPTIONS[0]);
+        rig.expect(Verdict::Opened, &arriving(&first), &tunnelled(0, &first));
+        for _ in 0..3 {
+            rig.expect(Verdict::SynAgain, &arriving(&first), &tunnelled(0, &first));
+        }
+        // Another connection on the same tuple is another turn.
+        let other = syn(client(4000), 77, SYN_OPTIONS[0]);
+        rig.expect(Verdict::Opened, &arriving(&other), &tunnelled(1, &other));
+        rig.expect(Verdict::SynAgain, &arriving(&other), &tunnelled(1, &other));
+        // A real that is gone gets no SYN.
+        rig.real(1, Real::default());
+        rig.expect(Verdict::Opened, &arriving(&other), &tunnelled(2, &other));
+    }
+    Opened clients_without_timestamps_go_by_hash_and_table(world) {
+        let rig = &mut world.0;
+        let packet = client(4000).tcp(Tcp::syn(1000));
+        let (action, out) = rig.send(&arriving(&packet));
+        assert_eq!(action, Verdict::Opened.action() as u32);
+        let ack = client(4000).tcp(Tcp::ack(1001, 1));
+        let real = u32::from(out[14 + 19]) - 10;
+        rig.expect(Verdict::Established, &arriving(&ack), &tunnelled(real, &ack));
+        // A balancer that knows nothing of it finds the same real.
+        let mut other = Unmeasured::new();
+        other.0.send(&arriving(&client(5).tcp(Tcp::syn(1))));
+        other.0.expect(Verdict::Adopted, &arriving(&ack), &tunnelled(real, &ack));
+        assert_eq!(rig.cookie_counts(5), [(CookieResult::Plain, 2)]);
+    }
+    CookieForged a_cookie_of_nobody_is_dropped(world) {
+        let rig = &mut world.0;
+        let good = echo_of(client(4000), Epoch::Zero, 700);
+        let mut dropped = 0;
+        for flipped in 0..15 {
+            let packet = segment(client(4000), ACK, 9, good ^ 1 << flipped);
+            let (action, _) = rig.send(&arriving(&packet));
+            dropped += u32::from(action == Verdict::CookieForged.action() as u32);
+        }
+        // One guess in 32 passes the check, and then has an id that nobody has.
+        assert_eq!(dropped, 15);
+        let stolen = segment(client(4001), ACK, 9, good);
+        rig.expect_untouched(Verdict::CookieForged, &arriving(&stolen));
+        // A key that is not there makes no cookie valid.
+        let one = Keys::new(Epoch::Zero, *keys().get(Epoch::Zero).unwrap(), None);
+        rig.cookies((VIP, 80), &one, &IDS);
+        let late = segment(client(4000), ACK, 9, echo_of(client(4000), Epoch::One, 700));
+        rig.expect_untouched(Verdict::CookieForged, &arriving(&late));
+    }
+    CookieUnknown an_id_of_nobody_never_goes_to_the_pool(world) {
+        let rig = &mut world.0;
+        let packet = segment(client(4000), ACK, 9, echo_of(client(4000), Epoch::Zero, UNUSED));
+        rig.expect_untouched(Verdict::CookieUnknown, &arriving(&packet));
+        // Nor does that of a real that was removed.
+        rig.real(1, Real::default());
+        let packet = segment(client(4000), ACK, 9, echo_of(client(4000), Epoch::Zero, 0));
+        rig.expect_untouched(Verdict::CookieUnknown, &arriving(&packet));
+        assert_eq!(rig.cookie_counts(5), [(CookieResult::Unknown, 2)]);
+    }
+    Established a_server_without_an_agent_is_served_by_the_table(world) {
+        let rig = &mut world.0;
+        let opening = syn(client(4000), 1000, SYN_OPTIONS[0]);
+        rig.expect(Verdict::Opened, &arriving(&opening), &tunnelled(0, &opening));
+        // Its timestamps are no cookies. The SYN cache knows where the SYN went.
+        let plain = 0x1234_0000 | (echo_of(client(4000), Epoch::Zero, 700) & 0xffff ^ 1);
+        let first = segment(client(4000), ACK, 1001, plain);
+        rig.expect(Verdict::Established, &arriving(&first), &tunnelled(0, &first));
+        assert!(rig.flow(client(4000), TCP).is_some());
+        let second = segment(client(4000), ACK, 1002, plain);
+        rig.expect(Verdict::Established, &arriving(&second), &tunnelled(0, &second));
+        let counts = [(CookieResult::Syn, 1), (CookieResult::Table, 1), (CookieResult::SynCache, 1)];
+        assert_eq!(rig.cookie_counts(5), counts);
+        // One that answers without timestamps, too.
+        let opening = syn(client(4001), 1000, SYN_OPTIONS[0]);
+        rig.expect(Verdict::Opened, &arriving(&opening), &tunnelled(1, &opening));
+        let bare = client(4001).tcp(Tcp::ack(1001, 1));
+        rig.expect(Verdict::Established, &arriving(&bare), &tunnelled(1, &bare));
+    }
+    Established what_ends_a_connection_goes_where_its_syn_went(world) {
+        let rig = &mut world.0;
+        let opening = syn(client(4000), 1000, SYN_OPTIONS[0]);
+        rig.send(&arriving(&syn(client(9), 1, SYN_OPTIONS[0])));
+        rig.expect(Verdict::Opened, &arriving(&opening), &tunnelled(1, &opening));
+        let reset = client(4000).tcp(Tcp { flags: RST, seq: 1001, ..Tcp::default() });
+        rig.expect(Verdict::Established, &arriving(&reset), &tunnelled(1, &reset));
+        assert!(rig.flow(client(4000), TCP).is_none());
+        // With a timestamp the cookie says it.
+        let fin = segment(client(4000), FIN | ACK, 1001, echo_of(client(4000), Epoch::Zero, 1023));
+        rig.expect(Verdict::Established, &arriving(&fin), &tunnelled(2, &fin));
+        assert_eq!(rig.real_stats(2).conns_closed, 1);
+    }
+    Adopted a_reset_of_nobody_is_a_guess_and_leaves_nothing(world) {
+        let rig = &mut world.0;
+        let reset = client(4000).tcp(Tcp { flags: RST, seq: 1001, ..Tcp::default() });
+        rig.send(&arriving(&reset));
+        assert_eq!(rig.cookie_counts(5), [(CookieResult::Guessed, 1)]);
+        assert!(rig.flow(client(4000), TCP).is_none());
+    }
+    IcmpError an_error_goes_by_the_cookie_that_it_quotes(world) {
+        let rig = &mut world.0;
+        let options = timestamp(echo_of(client(4000), Epoch::One, 1023), 55);
+        let answer = client(4000).reversed().tcp(Tcp { flags: ACK, options: &options, ..Tcp::default() });
+        let (router, vip) = ("203.0.113.9".parse().unwrap(), VIP.parse().unwrap());
+        let error = |quoted: &[u8]| {
+            let message = icmp(router, vip, 3, 4, [0, 0, 5, 0], quoted);
+            Ip::CLIENT.packet(router, vip, 1, &message)
+        };
+        let packet = error(&answer);
+        rig.expect(Verdict::IcmpError, &arriving(&packet), &tunnelled(2, &packet));
+        assert_eq!(rig.cookie_counts(5), [(CookieResult::Quoted, 1)]);
+        // A router that quotes little is guessed for, or helped by the SYN.
+        let opening = syn(client(4000), 1000, SYN_OPTIONS[0]);
+        rig.expect(Verdict::Opened, &arriving(&opening), &tunnelled(0, &opening));
+        let short = error(&answer[..28]);
+        rig.expect(Verdict::IcmpError, &arriving(&short), &tunnelled(0, &short));
+    }
+    NoReal an_empty_pool_keeps_what_it_has(world) {
+        let rig = &mut world.0;
+        rig.change_vip(VIP, 80, TCP, |vip| vip.ring_size = 0);
+        let opening = syn(client(4000), 1000, SYN_OPTIONS[0]);
+        rig.expect_untouched(Verdict::NoReal, &arriving(&opening));
+        // A real that drains is in no ring and routable.
+        let packet = segment(client(4000), ACK, 9, echo_of(client(4000), Epoch::Zero, 700));
+        rig.expect(Verdict::Established, &arriving(&packet), &tunnelled(0, &packet));
+    }
+}
+
+#[test]
+fn ipv6_has_cookies_too() {
+    let mut rig = Rig::with(false);
+    for (_, real) in IDS {
+        rig.tunnel_real(real, &address6(real));
+    }
+    rig.vip(5, VIP6, 80, TCP, &[0, 1, 2]);
+    rig.cookies((VIP6, 80), &keys(), &IDS);
+    for (id, real) in IDS {
+        let packet = segment(
+            client6(4000),
+            ACK,
+            9,
+            echo_of(client6(4000), Epoch::One, id),
+        );
+        let (action, out) = rig.send(&arriving(&packet));
+        assert_eq!(action, Verdict::Established.action() as u32);
+        assert_eq!(real6_of(&out), real);
+    }
+    assert_eq!(rig.cookie_counts(5), [(CookieResult::Epoch1, 3)]);
+}
+
+#[test]
+fn with_measurement_a_valid_cookie_makes_the_flow() {
+    let mut rig = Rig::new();
+    set_up(&mut rig);
+    let packet = segment(
+        client(4000),
+        ACK,
+        9,
+        echo_of(client(4000), Epoch::Zero, 1023),
+    );
+    rig.expect(
+        Verdict::Established,
+        &arriving(&packet),
+        &tunnelled(2, &packet),
+    );
+    assert_eq!(rig.flow(client(4000), TCP).unwrap().real, 2);
+    // The table follows the cookie, not the other way round.
+    let moved = segment(
+        client(4000),
+        ACK,
+        10,
+        echo_of(client(4000), Epoch::Zero, 700),
+    );
+    rig.expect(
+        Verdict::Established,
+        &arriving(&moved),
+        &tunnelled(0, &moved),
+    );
+    assert_eq!(rig.flow(client(4000), TCP).unwrap().real, 0);
+    // Forged ones change nothing, while the table knows the connection.
+    let forged = segment(
+        client(4000),
+        ACK,
+        10,
+        echo_of(client(4000), Epoch::Zero, 700) ^ 2,
+    );
+    rig.expect(
+        Verdict::Established,
+        &arriving(&forged),
+        &tunnelled(0, &forged),
+    );
+    assert_eq!(
+        rig.cookie_counts(5),
+        [(CookieResult::Epoch0, 2), (CookieResult::Table, 1)]
+    );
+    let opening = syn(client(4001), 1000, SYN_OPTIONS[0]);
+    rig.expect(
+        Verdict::Opened,
+        &arriving(&opening),
+        &tunnelled(0, &opening),
+    );
+    assert_eq!(rig.flow(client(4001), TCP).unwrap().isn, 1000);
+}
+
+#[test]
+fn flags_of_a_syn_ack_open_nothing() {
+    let mut world = Unmeasured::new();
+    let rig = &mut world.0;
+    let stray = client(4000).tcp(Tcp {
+        flags: SYN | ACK,
+        seq: 9,
+        options: SYN_OPTIONS[0],
+        ..Tcp::default()
+    });
+    rig.expect_untouched(Verdict::CookieForged, &arriving(&stray));
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the balancer learns about a real: connections, requests, latency.
+
+use causeway_dataplane::abi::{Real, Verdict};
+use causeway_dataplane::skel::lb::types::wc_state;
+
+use crate::frame::{ACK, FIN, RST, Tcp, Tuple, arriving, timestamp};
+use crate::rig::{Rig, TCP, tunnel_real};
+use crate::verdict_tests;
+
+/// Octave of the first bucket, `HIST_MIN_BITS` of hist.h.
+const HIST_MIN_BITS: usize = 9;
+const MS: u64 = 1_000_000;
+const VIP: &str = "192.0.2.10";
+
+fn client() -> Tuple {
+    Tuple::new("198.51.100.7", 4000, VIP, 80)
+}
+
+/// The estimator's least distance between arrival and TSecr, 1 us.
+fn clock_min(chain: &[u64; 16]) -> u32 {
+    // SAFETY: both are the 128 bytes of struct wc_state, plain integers, and the flow is TCP.
+    unsafe {
+        std::mem::transmute_copy::<_, wc_state>(chain)
+            .__anon_wc_state_1
+            .tcp
+            .clock_min
+    }
+}
+
+fn serve(rig: &mut Rig) {
+    rig.tunnel_real(1, "10.1.0.10");
+    rig.vip(0, VIP, 80, TCP, &[1]);
+}
+
+fn send(rig: &mut Rig, segment: Tcp<'_>) {
+    let (action, _) = rig.send(&arriving(&client().tcp(segment)));
+    assert_eq!(action, Verdict::Established.action() as u32);
+}
+
+/// A client that asks again as soon as it has the response, which takes `latency_ns`.
+fn ask_in_turn(rig: &mut Rig, requests: u32, latency_ns: u64, options: impl Fn(u32) -> Vec<u8>) {
+    send(rig, Tcp::syn(0));
+    rig.now_ns += MS / 10;
+    for turn in 0..requests {
+        let (seq, ack) = (1 + turn * 100, 1 + turn * 1000);
+        send(
+            rig,
+            Tcp {
+                flags: ACK,
+                seq,
+                ack,
+                payload: &[7; 100],
+                options: &options(turn),
+            },
+        );
+        rig.now_ns += latency_ns;
+    }
+}
+
+verdict_tests! { Rig, Verdict:
+    Established a_closed_loop_client_shows_the_latency(rig) {
+        serve(rig);
+        ask_in_turn(rig, 50, 5 * MS, |_| Vec::new());
+        let stats = rig.real_stats(1);
+        assert_eq!(stats.requests, 50);
+        let mean_ns = stats.latency_sum_halves_ns / stats.latency_weight_halves;
+        assert!(stats.latency_weight_halves >= 2 * 40, "{} half samples", stats.latency_weight_halves);
+        assert!(mean_ns.abs_diff(5 * MS) < 5 * MS / 100, "mean {mean_ns} ns");
+        let histogram = rig.histogram(1);
+        let samples: u64 = histogram.iter().sum();
+        assert!(samples.abs_diff(stats.latency_weight_halves / 2) <= 1, "{samples} samples");
+        // 5 ms lies in octave 22 (4.19 ms), sub-bucket 3 of 16.
+        let bucket = (22 - HIST_MIN_BITS) * 16 + 3;
+        assert!(histogram[bucket] >= samples * 9 / 10, "{histogram:?}");
+        assert!(stats.latency_at_ns <= rig.now_ns && stats.latency_at_ns + 20 * MS > rig.now_ns);
+    }
+    Established a_second_measurement_starts_with_the_next_connection(rig) {
+        serve(rig);
+        ask_in_turn(rig, 20, 5 * MS, |_| Vec::new());
+        let before = rig.flow(client(), TCP).expect("entry").chain;
+        send(rig, Tcp::syn(99_999));
+        let after = rig.flow(client(), TCP).expect("entry");
+        assert_eq!(after.isn, 99_999);
+        assert_ne!(before, after.chain);
+        assert_eq!(after.chain[0], rig.now_ns, "only the time of the SYN is left");
+        assert_eq!(after.chain[1..12], [0; 11]);
+    }
+    Opened connections_are_counted_as_the_client_opens_and_closes(rig) {
+        serve(rig);
+        send(rig, Tcp::syn(0));
+        send(rig, Tcp::syn(0));
+        send(rig, Tcp::ack(1, 1));
+        for flags in [FIN | ACK, FIN | ACK, RST] {
+            send(rig, Tcp { flags, seq: 1, ack: 1, ..Tcp::default() });
+        }
+        let stats = rig.real_stats(1);
+        assert_eq!((stats.packets, stats.conns_opened, stats.conns_closed), (6, 1, 1));
+        send(rig, Tcp::syn(7));
+        send(rig, Tcp { flags: RST, seq: 8, ..Tcp::default() });
+        let stats = rig.real_stats(1);
+        assert_eq!((stats.conns_opened, stats.conns_closed), (2, 2));
+    }
+    Adopted an_adopted_connection_closes_without_being_counted(rig) {
+        serve(rig);
+        send(rig, Tcp::ack(1, 1));
+        send(rig, Tcp { flags: FIN | ACK, seq: 1, ack: 1, ..Tcp::default() });
+        let stats = rig.real_stats(1);
+        assert_eq!((stats.packets, stats.conns_opened, stats.conns_closed), (2, 0, 0));
+    }
+    Moved the_end_of_a_removed_reals_connection_counts_nowhere(rig) {
+        serve(rig);
+        send(rig, Tcp::syn(0));
+        rig.tunnel_real(2, "10.1.0.11");
+        rig.vip(0, VIP, 80, TCP, &[2]);
+        rig.real(1, Real::default());
+        let end = Tcp { flags: FIN | ACK, seq: 1, ack: 1, ..Tcp::default() };
+        send(rig, end);
+        assert_eq!((rig.real_stats(1).conns_closed, rig.real_stats(2).conns_closed), (0, 0));
+        assert_eq!(rig.real_stats(2).packets, 1);
+        // The slot has another real now, which is not the one that the flow was on.
+        rig.real(1, Real { r#gen: 1, ..tunnel_real("10.1.0.12") });
+        rig.vip(0, VIP, 80, TCP, &[1]);
+        send(rig, end);
+        let stats = rig.real_stats(1);
+        assert_eq!((stats.packets, stats.conns_opened, stats.conns_closed), (2, 1, 0));
+    }
+    NoNextHop a_syn_that_is_not_sent_opens_nothing(rig) {
+        serve(rig);
+        rig.set_ctl(|ctl| ctl.gateway_mac = [0; 6]);
+        rig.expect(Verdict::NoNextHop, &arriving(&client().tcp(Tcp::syn(0))), &[]);
+        let end = Tcp { flags: RST, seq: 1, ..Tcp::default() };
+        rig.set_ctl(|_| ());
+        send(rig, end);
+        let stats = rig.real_stats(1);
+        assert_eq!((stats.packets, stats.conns_opened, stats.conns_closed), (1, 0, 0));
+    }
+    SynAgain the_first_syn_that_is_sent_opens(rig) {
+        serve(rig);
+        rig.set_ctl(|ctl| ctl.gateway_mac = [0; 6]);
+        rig.expect(Verdict::NoNextHop, &arriving(&client().tcp(Tcp::syn(0))), &[]);
+        rig.set_ctl(|_| ());
+        send(rig, Tcp::syn(0));
+        send(rig, Tcp::syn(0));
+        assert_eq!(rig.real_stats(1).conns_opened, 1);
+    }
+    Established a_request_ends_with_a_short_packet(rig) {
+        serve(rig);
+        send(rig, Tcp::syn(0));
+        let mut seq = 1;
+        // One request of two full packets and a rest, then one of a single packet.
+        for len in [1380, 1380, 200, 300] {
+            rig.now_ns += MS / 100;
+            send(rig, Tcp { flags: ACK, seq, ack: 1, payload: &vec![1; len], ..Tcp::default() });
+            seq += len as u32;
+        }
+        send(rig, Tcp::ack(seq, 5000));
+        assert_eq!(rig.real_stats(1).requests, 2);
+    }
+    Established the_timestamp_is_found_wherever_it_is(rig) {
+        serve(rig);
+        let plain = timestamp(1, 1).len();
+        assert_eq!(plain, 12);
+        // The estimator keeps the least distance between the clock and TSecr: with the
+        // echo at any place its state must be the same.
+        let layouts: [fn(u32) -> Vec<u8>; 4] = [
+            |echo| timestamp(9, echo),
+            |echo| [&[8, 10, 0, 0, 0, 9][..], &echo.to_be_bytes(), &[1, 1]].concat(),
+            // MSS, SACK permitted, then the timestamp, then the window scale.
+            |echo| [&[2, 4, 5, 180, 4, 2, 8, 10, 0, 0, 0, 9][..], &echo.to_be_bytes(), &[1, 3, 3, 7]].concat(),
+            // Two SACK blocks and NOPs, the timestamp at the very end.
+            |echo| [&[1, 1, 5, 18][..], &[0; 16], &[1; 10], &[8, 10, 0, 0, 0, 9], &echo.to_be_bytes()].concat(),
+        ];
+        let mut states = Vec::new();
+        for layout in layouts {
+            rig.now_ns = 1_000 * MS;
+            ask_in_turn(rig, 8, 4 * MS, |turn| layout(500 + 4 * turn));
+            states.push(rig.flow(client(), TCP).expect("entry").chain);
+            send(rig, Tcp { flags: RST, ..Tcp::default() });
+            rig.now_ns = 1_000 * MS;
+        }
+        let clocks: Vec<u32> = states.iter().map(clock_min).collect();
+        assert_ne!(clocks[0], 0);
+        assert_eq!(clocks, vec![clocks[0]; 4]);
+    }
+    Established broken_options_are_survived(rig) {
+        serve(rig);
+        send(rig, Tcp::syn(0));
+        for options in [[5, 0, 0, 0].repeat(3), [0; 12].to_vec(), [8, 10].repeat(6), [7, 255].repeat(20), vec![1; 40]] {
+            send(rig, Tcp { flags: ACK, seq: 1, ack: 1, options: &options, payload: b"x" });
+        }
+    }
+}
+
+#[test]
+fn without_measurement_nothing_is_estimated() {
+    let mut rig = Rig::with(false);
+    serve(&mut rig);
+    ask_in_turn(&mut rig, 20, 5 * MS, |turn| timestamp(turn, turn));
+    let stats = rig.real_stats(1);
+    assert_eq!((stats.packets, stats.conns_opened), (21, 1));
+    assert_eq!((stats.requests, stats.latency_weight_halves), (0, 0));
+    assert_eq!(rig.flow(client(), TCP).expect("entry").chain, [0; 16]);
+}

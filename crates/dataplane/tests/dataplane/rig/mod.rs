@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A balancer in the kernel that no interface knows: maps filled by the test,
+//! packets by BPF_PROG_TEST_RUN, time from the XDP metadata.
+
+mod fill;
+mod look;
+
+use std::collections::HashSet;
+use std::mem::MaybeUninit;
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use causeway_core::cookie::quic::Route;
+use causeway_core::cookie::{Format, Keys, Mode};
+use causeway_dataplane::abi::{
+    self, Action, CookieCounts, CookieFormat, CookieKeys, CookieResult, CookieSlot, Ctl, Flow,
+    FlowKey4, FlowKey6, MirrorCtl, PacketsBytes, Plain, QuicLbConfig, Real, RealLoad, RealStats,
+    SourceGroup, SourceKey, Verdict, Vip, VipKey,
+};
+use causeway_dataplane::flow_table::{self, WAYS};
+use causeway_dataplane::skel::lb::{LbSkel, LbSkelBuilder, OpenLbSkel};
+use causeway_dataplane::{FlowLimit, Mirror, MirrorMaps, MirrorOptions};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, OpenObject, ProgramInput, ProgramMut};
+
+use crate::frame::{ROUTER, Tuple};
+
+pub const TCP: u8 = 6;
+pub const UDP: u8 = 17;
+pub const TUNNEL_SOURCE4: &str = "10.9.0.1";
+pub const TUNNEL_SOURCE6: &str = "fd00:9::1";
+pub const HASH_KEY: [u64; 2] = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
+const CLOCK_METADATA: u32 = 1;
+const RING_SIZE: u32 = 17;
+/// Not the first block, so that the base counts.
+const COOKIE_BASE: u32 = 1024;
+pub const PARTITIONS: u32 = 2;
+
+/// Storage that the object borrows; it lives as long as the test process.
+/// Loads the program that hands frames on without headroom; build.rs compiles it.
+pub fn no_headroom() -> libbpf_rs::Object {
+    let object = include_bytes!(concat!(env!("OUT_DIR"), "/no_headroom.bpf.o"));
+    let open = libbpf_rs::ObjectBuilder::default().open_memory(object);
+    open.expect("open").load().expect("load")
+}
+
+pub fn storage() -> &'static mut MaybeUninit<OpenObject> {
+    Box::leak(Box::new(MaybeUninit::uninit()))
+}
+
+pub fn read<T: Plain>(map: &impl MapCore, key: &[u8]) -> Option<T> {
+    map.lookup(key, MapFlags::ANY)
+        .expect("map lookup")
+        .and_then(|bytes| T::from_bytes(&bytes))
+}
+
+pub fn read_percpu<T: Plain>(map: &impl MapCore, index: u32) -> Vec<T> {
+    let values = map
+        .lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY)
+        .expect("map lookup")
+        .expect("index");
+    values
+        .iter()
+        .map(|bytes| T::from_bytes(&bytes[..size_of::<T>()]).expect("size"))
+        .collect()
+}
+
+pub fn write(map: &impl MapCore, key: &[u8], value: &[u8]) {
+    map.update(key, value, MapFlags::ANY).expect("map update");
+}
+
+/// All verdict counters of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counters(Vec<PacketsBytes>);
+
+impl Counters {
+    pub fn read(map: &impl MapCore) -> Self {
+        let sum = |index| {
+            let cpus: Vec<PacketsBytes> = read_percpu(map, index);
+            cpus.iter()
+                .fold(PacketsBytes::default(), |sum, cpu| PacketsBytes {
+                    packets: sum.packets + cpu.packets,
+                    bytes: sum.bytes + cpu.bytes,
+                })
+        };
+        Self((0..map.max_entries()).map(sum).collect())
+    }
+
+    pub fn capacity(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn seen(&self, verdict: usize) -> bool {
+        self.0[verdict].packets > 0
+    }
+
+    /// These counters after one more packet.
+    pub fn plus(mut self, verdict: usize, len: usize) -> Self {
+        self.0[verdict].packets += 1;
+        self.0[verdict].bytes += len as u64;
+        self
+    }
+}
+
+/// Runs an XDP program once; its action and the frame afterwards. `now_ns` is put
+/// in front of the frame as metadata.
+pub fn test_run(program: &ProgramMut<'_>, now_ns: u64, frame: &[u8]) -> (u32, Vec<u8>) {
+    let input = [&now_ns.to_ne_bytes()[..], frame].concat();
+    let meta = size_of::<u64>();
+    // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
+    let mut context: Vec<u8> = [meta as u32, input.len() as u32, 0, 0, 0, 0]
+        .iter()
+        .flat_map(|v: &u32| v.to_ne_bytes())
+        .collect();
+    let mut context_out = vec![0; context.len()];
+    let mut output = vec![0; input.len() + 256];
+    let run = program
+        .test_run(ProgramInput {
+            context_in: Some(&mut context),
+            context_out: Some(&mut context_out),
+            data_in: Some(&input),
+            data_out: Some(&mut output),
+            ..Default::default()
+        })
+        .expect("BPF_PROG_TEST_RUN; it needs root");
+    let data = run.data.expect("data_out");
+    assert_eq!(
+        data[..meta],
+        now_ns.to_ne_bytes(),
+        "the metadata moves with the packet"
+    );
+    (run.return_value, data[meta..].to_vec())
+}
+
+/// The same without metadata.
+pub fn run_alone(program: &ProgramMut<'_>, frame: &[u8]) -> (u32, Vec<u8>) {
+    let mut output = vec![0; frame.len() + 256];
+    let run = program
+        .test_run(ProgramInput {
+            data_in: Some(frame),
+            data_out: Some(&mut output),
+            ..Default::default()
+        })
+        .expect("BPF_PROG_TEST_RUN; it needs root");
+    (run.return_value, run.data.expect("data_out").to_vec())
+}
+
+/// One that no VIPs have had.
+fn new_version() -> u32 {
+    static VERSION: AtomicU32 = AtomicU32::new(1);
+    VERSION.fetch_add(1, Ordering::Relaxed)
+}
+
+pub struct Rig {
+    skel: LbSkel<'static>,
+    /// The clock of the packets to come, ns.
+    pub now_ns: u64,
+    rings: Vec<MapHandle>,
+}
+
+impl Rig {
+    /// A balancer with a next hop and with tunnel sources, but without VIPs.
+    pub fn new() -> Self {
+        Self::with(true)
+    }
+
+    pub fn with(measure: bool) -> Self {
+        Self::loaded(measure, |_| ())
+    }
+
+    /// With places for connections in two partitions, which are in no ring yet; as
+    /// second-tier balancer number `tier` of 2^`tier_bits`.
+    pub fn stateful(tier_bits: u32, tier: u32) -> Self {
+        Self::loaded(true, |open| {
+            let rodata = open.maps.rodata_data.as_deref_mut().expect("rodata");
+            (
+                rodata.cfg_conn_partitions,
+                rodata.cfg_tier_bits,
+                rodata.cfg_tier,
+            ) = (PARTITIONS, tier_bits, tier);
+            let cpus = libbpf_rs::num_possible_cpus().expect("CPUs") as u32;
+            open.maps
+                .conn_slots
+                .set_max_entries(PARTITIONS << (15 - tier_bits))
+                .expect("size");
+            open.maps
+                .conn_free_slots
+                .set_max_entries(PARTITIONS * cpus)
+                .expect("size");
+        })
+    }
+
+    /// A second-tier balancer: what a first tier sends to `ends` is taken out of its
+    /// tunnel.
+    pub fn second_tier(ends: [&str; 2]) -> Self {
+        let rig = Self::loaded(true, |open| {
+            let rodata = open.maps.rodata_data.as_deref_mut().expect("rodata");
+            rodata.cfg_tunnel_end = true;
+        });
+        let [v4, v6] = ends.map(|end| end.parse::<IpAddr>().expect("an address"));
+        rig.set_ctl(|ctl| {
+            ctl.tunnel4_be = abi::addr_bytes(v4)[12..].try_into().expect("four bytes");
+            ctl.tunnel6_be = abi::addr_bytes(v6);
+        });
+        rig
+    }
+
+    fn loaded(measure: bool, change: impl FnOnce(&mut OpenLbSkel<'_>)) -> Self {
+        let mut open = LbSkelBuilder::default().open(storage()).expect("open");
+        let rodata = open.maps.rodata_data.as_deref_mut().expect("rodata");
+        rodata.cfg_measure = measure;
+        rodata.cfg_clock = CLOCK_METADATA;
+        flow_table::set_size(&mut open, 1024, 1024).expect("size");
+        for map in [
+            &mut open.maps.reals,
+            &mut open.maps.real_loads,
+            &mut open.maps.real_stats,
+            &mut open.maps.real_hist,
+        ] {
+            map.set_max_entries(16).expect("size");
+        }
+        change(&mut open);
+        let skel = open
+            .load()
+            .unwrap_or_else(|e| panic!("loading needs root and BPF: {e}"));
+        let rig = Self {
+            skel,
+            now_ns: 1_000_000_000,
+            rings: Vec::new(),
+        };
+        rig.set_ctl(|_| ());
+        rig
+    }
+
+    pub fn counters(&self) -> Counters {
+        Counters::read(&self.skel.maps.verdicts)
+    }
+
+    /// Sends `frame`; asserts verdict, all counters, and the frame that comes out.
+    pub fn expect(&mut self, verdict: Verdict, frame: &[u8], out: &[u8]) {
+        let before = self.counters();
+        let (action, data) = test_run(&self.skel.progs.causeway_lb, self.now_ns, frame);
+        let after = self.counters();
+        assert_eq!(
+            after,
+            before.plus(verdict as usize, frame.len()),
+            "counters, expected {}",
+            verdict.as_str()
+        );
+        assert_eq!(
+            action,
+            verdict.action() as u32,
+            "action of {}",
+            verdict.as_str()
+        );
+        if verdict.action() != Action::Drop {
+            assert_eq!(hex(&data), hex(out), "frame after {}", verdict.as_str());
+        }
+    }
+
+    /// Sends a frame that must not be changed, or is dropped.
+    pub fn expect_untouched(&mut self, verdict: Verdict, frame: &[u8]) {
+        self.expect(verdict, frame, frame);
+    }
+
+    /// Sends a frame; the verdict and what came out, unasserted.
+    pub fn send(&mut self, frame: &[u8]) -> (u32, Vec<u8>) {
+        test_run(&self.skel.progs.causeway_lb, self.now_ns, frame)
+    }
+
+    /// Looks at the packets to come.
+    pub fn mirror(&self, options: &MirrorOptions) -> causeway_dataplane::Result<Mirror> {
+        let maps = &self.skel.maps;
+        let [ctl, counts, ring] = [&maps.mirror_ctl, &maps.mirror_counts, &maps.mirror_ring]
+            .map(|map| MapHandle::try_from(map).expect("a map"));
+        Mirror::open(MirrorMaps { ctl, counts, ring }, options)
+    }
+
+    /// The program itself, for others to call.
+    pub fn program(&self) -> &ProgramMut<'static> {
+        &self.skel.progs.causeway_lb
+    }
+}
+
+/// Everything that a flow table holds.
+fn flows_in(buckets: &dyn MapCore, flows: &dyn MapCore) -> Vec<Flow> {
+    let number = |bytes: Vec<u8>| u32::from_ne_bytes(bytes.try_into().expect("a word"));
+    let mut found = Vec::new();
+    for bucket in 0..buckets.max_entries() {
+        let words = buckets
+            .lookup(&bucket.to_ne_bytes(), MapFlags::ANY)
+            .expect("lookup");
+        for (word, way) in words.expect("a bucket").chunks(4).zip(0..) {
+            if number(word.to_vec()) != 0 {
+                let index: u32 = bucket * WAYS + way;
+                let flow = flows
+                    .lookup(&index.to_ne_bytes(), MapFlags::ANY)
+                    .expect("lookup");
+                found.push(Flow::from_bytes(&flow.expect("a flow")).expect("size"));
+            }
+        }
+    }
+    found
+}
+
+pub fn tunnel_real(addr: &str) -> Real {
+    let addr: IpAddr = addr.parse().unwrap();
+    Real {
+        flags: abi::REAL_PRESENT,
+        family: if addr.is_ipv4() { 4 } else { 6 },
+        addr: abi::addr_bytes(addr),
+        ..Real::default()
+    }
+}
+
+/// Bytes in rows of 16, so that a difference shows where it is.
+pub fn hex(bytes: &[u8]) -> Vec<String> {
+    bytes
+        .chunks(16)
+        .map(|row| {
+            row.iter()
+                .map(|b| format!("{b:02x}"))
+                .collect::<Vec<_>>()
+                .join(" ")
+        })
+        .collect()
+}

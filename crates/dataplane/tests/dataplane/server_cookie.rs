@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A server's cookies without sockets: what goes into SYN-ACKs and into `light`
+//! timestamps, wherever the option is, with the checksum right and all else as it was.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use causeway_core::cookie::{self, Epoch, Format, Key, Keys, Mode};
+use causeway_dataplane::abi::{
+    CookieFormat, CookieKeys, Plain, ServerCookie, ServerVip, VipKey, addr_bytes,
+};
+use causeway_dataplane::skel::server::{ServerSkel, ServerSkelBuilder};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags};
+
+use crate::frame::{ACK, Ip, SYN, Tcp, Tuple, arriving, ethernet};
+use crate::rig::{TCP, hex, read_percpu, run_alone, storage, write};
+
+const VIP4: &str = "192.0.2.10";
+const VIP6: &str = "2001:db8:1::10";
+const ID: u16 = 77;
+const TSVAL: u32 = 0x1234_5678;
+const TSECR: u32 = 0x0a0b_0c0d;
+
+/// TC_ACT_UNSPEC: on to the next filter.
+const GO_ON: u32 = u32::MAX;
+
+struct Server {
+    skel: ServerSkel<'static>,
+    format: Format,
+}
+
+fn keys() -> Keys {
+    let key = |byte| Key::from_bytes([byte; 16]);
+    Keys::new(Epoch::One, key(9), Some(key(7)))
+}
+
+impl Server {
+    fn new(mode: Mode) -> Self {
+        Self::with_inner_mtu(mode, 0)
+    }
+
+    fn with_inner_mtu(mode: Mode, mtu: u16) -> Self {
+        let mut open = ServerSkelBuilder::default().open(storage()).expect("open");
+        let settings = open.maps.rodata_data.as_deref_mut().expect("rodata");
+        settings.cfg_inner_mtu = mtu;
+        let skel = open
+            .load()
+            .unwrap_or_else(|e| panic!("loading needs root and BPF: {e}"));
+        let format = Format::default_of(mode);
+        let keys = CookieKeys::from(Some(&keys()));
+        let zero = 0u32.to_ne_bytes();
+        write(&skel.maps.cookie_keys, &zero, Plain::as_bytes(&keys));
+        for vip in [VIP4, VIP6] {
+            let key = VipKey {
+                addr: addr_bytes(vip.parse().unwrap()),
+                port_be: 80u16.to_be_bytes(),
+                proto: TCP,
+                kind: 0,
+            };
+            let value = ServerVip {
+                id: u32::from(ID % format.ids()),
+                cookie: CookieFormat::from(&format),
+            };
+            let vips = &skel.maps.cookie_vips;
+            write(vips, Plain::as_bytes(&key), Plain::as_bytes(&value));
+        }
+        Self { skel, format }
+    }
+
+    fn out(&self, frame: &[u8]) -> Vec<u8> {
+        let (action, out) = run_alone(&self.skel.progs.causeway_cookie_out, frame);
+        assert_eq!(action, GO_ON);
+        out
+    }
+
+    fn inwards(&self, frame: &[u8]) -> Vec<u8> {
+        let (action, out) = run_alone(&self.skel.progs.causeway_cookie_in, frame);
+        assert_eq!(action, GO_ON);
+        out
+    }
+
+    /// What it gives the connection of this client.
+    fn cookie(&self, client: Tuple) -> u32 {
+        let connection = cookie::Tuple::tcp(
+            (client.src, client.sport).into(),
+            (client.dst, client.dport).into(),
+        );
+        let id = ID % self.format.ids();
+        let key = *keys().get(Epoch::One).unwrap();
+        cookie::encode(&connection, &key, Epoch::One, id, &self.format)
+    }
+
+    fn events(&self) -> BTreeMap<&'static str, u64> {
+        let count = |event: ServerCookie| {
+            let cpus: Vec<u64> = read_percpu(&self.skel.maps.cookie_events, event as u32);
+            (event.as_str(), cpus.iter().sum())
+        };
+        let all = ServerCookie::ALL.into_iter().map(count);
+        all.filter(|(_, count)| *count > 0).collect()
+    }
+}
+
+fn clients() -> [Tuple; 2] {
+    [
+        Tuple::new("198.51.100.7", 4000, VIP4, 80),
+        Tuple::new("2001:db8::7", 4000, VIP6, 80),
+    ]
+}
+
+/// Options with a timestamp at every alignment, among others that TCP knows.
+fn layouts(tsval: u32, tsecr: u32) -> Vec<Vec<u8>> {
+    let ts = [&[8, 10][..], &tsval.to_be_bytes(), &tsecr.to_be_bytes()].concat();
+    let (nop, mss, ws, sack_ok) = ([1], [2, 4, 5, 180], [3, 3, 7], [4, 2]);
+    let sack = [5, 10, 0, 0, 0, 1, 0, 0, 0, 2];
+    vec![
+        [&nop[..], &nop, &ts].concat(),
+        [&mss[..], &sack_ok, &ts, &nop, &ws].concat(),
+        [&ts[..], &nop, &nop].concat(),
+        [&nop[..], &ts, &nop].concat(),
+        [&ws[..], &ts, &ws].concat(),
+        [&nop[..], &nop, &sack, &nop, &nop, &ts].concat(),
+        [&sack[..], &ts].concat(),
+        [&mss[..], &nop, &ws, &nop, &nop, &ts, &sack_ok, &[0, 0]].concat(),
+    ]
+}
+
+fn frame(tuple: Tuple, flags: u8, options: &[u8]) -> Vec<u8> {
+    arriving(&tuple.tcp(Tcp {
+        flags,
+        seq: 5,
+        ack: 6,
+        options,
+        payload: b"odd",
+    }))
+}
+
+#[test]
+fn a_syn_ack_carries_the_cookie_wherever_its_timestamp_is() {
+    let server = Server::new(Mode::Timestamp);
+    let mut segments = 0;
+    for client in clients() {
+        let wanted = (TSVAL & 0xffff) << 16 | server.cookie(client);
+        for (before, after) in layouts(TSVAL, TSECR).iter().zip(layouts(wanted, TSECR)) {
+            let out = server.out(&frame(client.reversed(), SYN | ACK, before));
+            // Built anew with the other value: bytes and checksum.
+            let expected = frame(client.reversed(), SYN | ACK, &after);
+            assert_eq!(hex(&out), hex(&expected), "{before:?}");
+            segments += 1;
+        }
+    }
+    assert_eq!(server.events(), BTreeMap::from([("syn_ack", segments)]));
+}
+
+#[test]
+fn a_syn_ack_asks_for_segments_that_fit_the_tunnel() {
+    let server = Server::with_inner_mtu(Mode::Timestamp, 1452);
+    let mss = |mss: u16| [&[2, 4][..], &mss.to_be_bytes()].concat();
+    let with = |mss: Vec<u8>, tsval: u32| {
+        let ts = [&[8, 10][..], &tsval.to_be_bytes(), &TSECR.to_be_bytes()].concat();
+        [&mss[..], &[4, 2], &ts].concat()
+    };
+    let mut lowered = 0;
+    for client in clients() {
+        let most = if client.src.is_ipv4() { 1412 } else { 1392 };
+        let stamped = (TSVAL & 0xffff) << 16 | server.cookie(client);
+        for (before, after) in [(1460, most), (most + 1, most), (most, most), (536, 536)] {
+            lowered += u64::from(before != after);
+            let out = server.out(&frame(
+                client.reversed(),
+                SYN | ACK,
+                &with(mss(before), TSVAL),
+            ));
+            let expected = frame(client.reversed(), SYN | ACK, &with(mss(after), stamped));
+            assert_eq!(hex(&out), hex(&expected), "{before}");
+        }
+        // Without timestamps, too; not where another option is first, nor in a SYN.
+        lowered += 1;
+        let out = server.out(&frame(client.reversed(), SYN | ACK, &mss(1460)));
+        assert_eq!(
+            hex(&out),
+            hex(&frame(client.reversed(), SYN | ACK, &mss(most)))
+        );
+        let behind = [&[1, 1, 4, 2][..], &mss(1460)].concat();
+        let odd = frame(client.reversed(), SYN | ACK, &behind);
+        assert_eq!(hex(&server.out(&odd)), hex(&odd));
+        // A service that is no VIP's.
+        let other = Tuple {
+            dport: 81,
+            ..client
+        };
+        let other = frame(other.reversed(), SYN | ACK, &mss(1460));
+        assert_eq!(hex(&server.out(&other)), hex(&other));
+    }
+    assert_eq!(server.events()["mss_lowered"], lowered);
+    let plain = Server::new(Mode::Timestamp);
+    let client = clients()[0];
+    let as_it_is = frame(client.reversed(), SYN | ACK, &mss(1460));
+    assert_eq!(hex(&plain.out(&as_it_is)), hex(&as_it_is));
+}
+
+#[test]
+fn light_cookies_need_no_connection_and_leave_no_echo() {
+    let server = Server::new(Mode::Light);
+    for client in clients() {
+        let wanted = (TSVAL & !0x3ff) | server.cookie(client);
+        for (before, after) in layouts(TSVAL, TSECR).iter().zip(layouts(wanted, TSECR)) {
+            let out = server.out(&frame(client.reversed(), ACK, before));
+            let expected = frame(client.reversed(), ACK, &after);
+            assert_eq!(hex(&out), hex(&expected), "{before:?}");
+        }
+        for (before, after) in layouts(TSVAL, TSECR).iter().zip(layouts(TSVAL, 0)) {
+            let out = server.inwards(&frame(client, ACK, before));
+            let expected = frame(client, ACK, &after);
+            assert_eq!(hex(&out), hex(&expected), "{before:?}");
+        }
+    }
+}
+
+#[test]
+fn a_cookie_comes_back_behind_extension_headers() {
+    let server = Server::new(Mode::Light);
+    let client = clients()[1];
+    let framed = |extensions: &[u8], first: u8, options: &[u8]| {
+        let segment = client.tcp_segment(Tcp {
+            flags: ACK,
+            seq: 5,
+            ack: 6,
+            options,
+            payload: b"odd",
+        });
+        let ip = Ip {
+            options: extensions,
+            ..Ip::CLIENT
+        };
+        arriving(&ip.packet(client.src, client.dst, first, &segment))
+    };
+    let (before, after) = (&layouts(TSVAL, TSECR)[0], &layouts(TSVAL, 0)[0]);
+    // Hop-by-hop (0), then destination options (60), padded to 8 and to 56 bytes.
+    let mut options = vec![TCP, 6, 1, 52];
+    options.resize(56, 0);
+    let two = [&[60, 0, 1, 4, 0, 0, 0, 0][..], &options].concat();
+    for (extensions, first) in [(&options[..], 60), (&two, 0)] {
+        let out = server.inwards(&framed(extensions, first, before));
+        assert_eq!(hex(&out), hex(&framed(extensions, first, after)));
+    }
+    // A third, more than 64 bytes, one that ends early, another protocol behind it.
+    let three = [&[0, 0, 1, 4, 0, 0, 0, 0][..], &two].concat();
+    let long = [&[60, 1, 1, 12][..], &[0; 12], &options].concat();
+    let cut = [TCP, 200, 1, 4, 0, 0, 0, 0];
+    let udp = [17, 0, 1, 4, 0, 0, 0, 0];
+    for (extensions, first) in [(&three[..], 0), (&long, 0), (&cut, 60), (&udp, 60)] {
+        let same = framed(extensions, first, before);
+        assert_eq!(hex(&server.inwards(&same)), hex(&same));
+    }
+}
+
+#[test]
+fn the_papers_encoding_keeps_seventeen_bits_of_the_clock() {
+    let server = Server::new(Mode::Msb);
+    let client = clients()[0];
+    for tsval in [0x1234_5678, 0x1235_5678] {
+        let version = tsval << 15 & 0x8000_0000;
+        let wanted = version | server.cookie(client) << 16 | (tsval & 0xffff);
+        let (before, after) = (&layouts(tsval, TSECR)[0], &layouts(wanted, TSECR)[0]);
+        let out = server.out(&frame(client.reversed(), ACK, before));
+        assert_eq!(hex(&out), hex(&frame(client.reversed(), ACK, after)));
+    }
+}
+
+#[test]
+fn what_is_not_the_vips_stays_as_it_is() {
+    let server = Server::new(Mode::Light);
+    let options = &layouts(TSVAL, TSECR)[0];
+    let other_port = Tuple {
+        dport: 81,
+        ..clients()[0]
+    };
+    let other_address = Tuple::new("198.51.100.7", 4000, "192.0.2.11", 80);
+    for tuple in [other_port, other_address] {
+        let frame_out = frame(tuple.reversed(), ACK, options);
+        assert_eq!(hex(&server.out(&frame_out)), hex(&frame_out));
+        let frame_in = frame(tuple, ACK, options);
+        assert_eq!(hex(&server.inwards(&frame_in)), hex(&frame_in));
+    }
+    let client = clients()[0];
+    let udp = arriving(&client.reversed().udp(&[1; 60]));
+    assert_eq!(hex(&server.out(&udp)), hex(&udp));
+    // A SYN has no echo, whatever it says; options may end, or lie about their length.
+    for options in [
+        &[0; 12][..],
+        &[8, 9, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
+        &[2, 0, 8, 10, 1, 1, 1, 1, 1, 1, 1, 1],
+    ] {
+        let odd = frame(client.reversed(), ACK, options);
+        assert_eq!(hex(&server.out(&odd)), hex(&odd));
+    }
+    let syn = frame(client, SYN, options);
+    assert_eq!(hex(&server.inwards(&syn)), hex(&syn));
+    let short = ethernet([2; 6], [4; 6], &[], &client.tcp(Tcp::syn(1))[..30]);
+    assert_eq!(hex(&server.out(&short)), hex(&short));
+}
+
+/// `segment_name` of `bpf/server/cookie.h` with a seed that is not set.
+fn name_of(client: Tuple) -> u64 {
+    let ports = u64::from(client.sport.to_be()) | u64::from(client.dport.to_be()) << 16;
+    let tail = ports | u64::from(TCP) << 32;
+    let words = match (client.src, client.dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let [src, dst] = [src, dst].map(|ip| u64::from(u32::from_ne_bytes(ip.octets())));
+            vec![src | dst << 32, tail]
+        }
+        (src, dst) => {
+            let bytes = [addr_bytes(src), addr_bytes(dst)].concat();
+            let words = bytes.chunks_exact(8);
+            let words = words.map(|word| u64::from_ne_bytes(word.try_into().expect("eight")));
+            words.chain([tail]).collect()
+        }
+    };
+    let mut name: u64 = 1;
+    for (at, word) in words.into_iter().enumerate() {
+        let folded = if at == 0 { name } else { name ^ name >> 32 };
+        name = (folded ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+    name = (name ^ name >> 32).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    name ^ name >> 29
+}
+
+const LAST_O: u32 = 5_000_200;
+const LAST_T: u32 = 1200;
+/// A step of up to 256 short of what the test sends within it.
+const LEASE_T: u32 = LAST_T + 37 + 256 + 36 + 255;
+/// TSval of the last bare acknowledgement from the CPU that takes segments in.
+const ACKED_O: u32 = LAST_O - 10;
+
+/// A connection's line, and its clock: that reads `T` 1000 to 1200 as 5,000,000 to
+/// 5,000,200, and what is below 1000 as so much before 4,000,000.
+fn line_of(client: Tuple, cookie: u32) -> ([u8; 4], Vec<u8>) {
+    let index = (name_of(client) as u32) & 0xffff;
+    let unit_bits_adopted = 1 | 16 << 16;
+    let (change, asked) = (0, 0);
+    let words = [
+        change,
+        cookie,
+        LAST_O,
+        LAST_T,
+        900,
+        unit_bits_adopted,
+        5_000_000,
+        1000,
+        4_000_000,
+        1000,
+        ACKED_O,
+        900,
+        LEASE_T,
+        asked,
+    ];
+    let words = words.into_iter().flat_map(u32::to_ne_bytes);
+    let name = name_of(client).to_ne_bytes();
+    (index.to_ne_bytes(), name.into_iter().chain(words).collect())
+}
+
+impl Server {
+    fn line(&self, index: [u8; 4]) -> Vec<u8> {
+        let line = self.skel.maps.timestamp_cache.lookup(&index, MapFlags::ANY);
+        line.expect("lookup").expect("index")
+    }
+}
+
+/// A bare acknowledgement of the server with this timestamp.
+fn bare(client: Tuple, tsval: u32) -> Vec<u8> {
+    arriving(&client.reversed().tcp(Tcp {
+        flags: ACK,
+        seq: 5,
+        ack: 7,
+        options: &layouts(tsval, TSECR)[0],
+        payload: b"",
+    }))
+}
+
+#[test]
+fn an_open_connection_is_stamped_without_its_socket() {
+    let server = Server::new(Mode::Timestamp);
+    let (mut stamped, mut answered) = (0, 0);
+    for client in clients() {
+        let cookie = server.cookie(client);
+        let wire = |t: u32| t << 16 | cookie;
+        let clocks = &server.skel.maps.timestamp_cache;
+        let (index, line) = line_of(client, cookie);
+        write(clocks, &index, &line);
+        for (at, (before, after)) in layouts(LAST_O + 5, TSECR)
+            .iter()
+            .zip(layouts(wire(LAST_T + 5), TSECR))
+            .enumerate()
+        {
+            let out = server.out(&frame(client.reversed(), ACK, before));
+            let expected = frame(client.reversed(), ACK, &after);
+            assert_eq!(hex(&out), hex(&expected), "layout {at}");
+            stamped += 1;
+        }
+        // Bare acknowledgements move the clock after an eighth of a gap; a long pause is a
+        // short one. Then the lease is too short.
+        for (o, t) in [
+            (LAST_O + 36, LAST_T + 5),
+            (LAST_O + 37, LAST_T + 37),
+            (LAST_O + 68, LAST_T + 37),
+            (LAST_O + 90_000, LAST_T + 37 + 256),
+            (LAST_O + 90_036, LAST_T + 37 + 256 + 36),
+        ] {
+            let out = server.out(&bare(client, o));
+            assert_eq!(hex(&out), hex(&bare(client, wire(t))), "{o}");
+            stamped += 1;
+        }
+        // What the client echoes of that comes back as it was.
+        let echo = frame(client, ACK, &layouts(TSVAL, wire(LAST_T + 37 + 256))[0]);
+        let o = frame(client, ACK, &layouts(TSVAL, LAST_O + 90_000)[0]);
+        assert_eq!(hex(&server.inwards(&echo)), hex(&o));
+        // 255 are left, and a step takes up to 256: by the socket, which is not there.
+        let before = server.line(index);
+        let fin = 1;
+        let ends = frame(
+            client.reversed(),
+            ACK | fin,
+            &layouts(LAST_O + 90_037, TSECR)[0],
+        );
+        for left in [bare(client, LAST_O + 90_037), ends] {
+            let out = server.out(&left);
+            let stateless = (LAST_O + 90_037) << 16 | cookie;
+            let tsval = u32::from_be_bytes(out[58..62].try_into().expect("four"));
+            if client.src.is_ipv4() {
+                assert_eq!(tsval, stateless);
+            }
+            answered += 1;
+        }
+        // All but the count of changes.
+        let after = server.line(index);
+        assert_eq!((&after[..8], &after[12..]), (&before[..8], &before[12..]));
+    }
+    assert_eq!(
+        server.events(),
+        BTreeMap::from([
+            ("answered", answered),
+            ("restored_quickly", 2),
+            ("stamped", stamped)
+        ])
+    );
+}
+
+#[test]
+fn an_open_connections_echo_is_restored_without_its_socket() {
+    let server = Server::new(Mode::Timestamp);
+    let (mut quickly, mut remembered) = (0, 0);
+    for client in clients() {
+        let cookie = server.cookie(client);
+        let clocks = &server.skel.maps.timestamp_cache;
+        let (index, line) = line_of(client, cookie);
+        write(clocks, &index, &line);
+        for (t, o) in [(1000, 5_000_000), (1200, 5_000_200), (950, 3_999_950)] {
+            let echo = t << 16 | cookie;
+            for (before, after) in layouts(TSVAL, echo).iter().zip(layouts(TSVAL, o)) {
+                let out = server.inwards(&frame(client, ACK, before));
+                assert_eq!(hex(&out), hex(&frame(client, ACK, &after)), "{before:?}");
+                quickly += 1;
+            }
+        }
+        // From the future, another cookie, or the end: the socket's, which is not there.
+        let fin = 1;
+        for (echo, flags) in [
+            (1201 << 16 | cookie, ACK),
+            (1100 << 16 | (cookie ^ 1), ACK),
+            (1100 << 16 | cookie, ACK | fin),
+            (1100 << 16 | cookie, ACK),
+        ] {
+            let same = frame(client, flags, &layouts(TSVAL, echo)[0]);
+            assert_eq!(hex(&server.inwards(&same)), hex(&same));
+            remembered += 1;
+        }
+        assert_eq!(server.line(index)[..8], [0; 8], "no socket has it");
+    }
+    assert_eq!(
+        server.events(),
+        BTreeMap::from([("remembered", remembered), ("restored_quickly", quickly)])
+    );
+}

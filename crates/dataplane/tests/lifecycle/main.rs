@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The balancer's life: start, takeover, crash, removal, and every refusal, on
+//! real interfaces in private namespaces.
+
+mod refusals;
+#[path = "../sandbox/mod.rs"]
+mod sandbox;
+mod tables;
+mod takeover;
+
+use std::net::{IpAddr, UdpSocket};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use causeway_dataplane::abi::Verdict;
+use causeway_dataplane::{
+    Error, Forwarding, LoadBalancer, Mode, Options, Protocol, Real, SourceRing, Vip, XdpMode,
+};
+use causeway_netio::{NextHop, Source};
+
+use sandbox::{Netns, Sandbox, attach_pass, ip, wait_for};
+
+fn addr(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+/// Small tables: most tests do not fill them.
+fn options(interface: &str, pin_dir: &Path) -> Options {
+    Options {
+        flows_v4: 1024,
+        flows_v6: 1024,
+        max_vips: 8,
+        max_reals: 16,
+        ..Options::new(interface, pin_dir)
+    }
+}
+
+/// A veth pair; `lb0` stays here, `peer0` goes to the namespace that is returned.
+fn veth() -> Netns {
+    let peer = Netns::new();
+    ip("link add lb0 type veth peer name peer0");
+    ip(&format!("link set peer0 netns {}", peer.path()));
+    ip("addr add 10.7.0.1/24 dev lb0");
+    ip("link set lb0 up");
+    peer.ip("addr add 10.7.0.2/24 dev peer0");
+    peer.ip("link set peer0 up");
+    peer
+}
+
+fn start(options: &Options) -> LoadBalancer {
+    LoadBalancer::start(options)
+        .unwrap_or_else(|e| panic!("{e}"))
+        .0
+}
+
+fn refusal(options: &Options) -> Error {
+    match LoadBalancer::start(options) {
+        Ok(_) => panic!("started, but should have been refused"),
+        Err(e) => e,
+    }
+}
+
+fn packets(lb: &LoadBalancer) -> u64 {
+    let verdicts = lb.verdicts().expect("verdicts");
+    verdicts.iter().map(|(_, counter)| counter.packets).sum()
+}
+
+/// Sends `count` datagrams to a port where nobody listens.
+fn knock(target: &str, count: usize) {
+    let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+    for _ in 0..count {
+        socket.send_to(b"knock", (target, 9)).expect("send");
+    }
+}
+
+/// One VIP with two reals, all that a takeover must keep.
+fn furnish(lb: &LoadBalancer) -> (Vip, [Real; 2]) {
+    let vip = Vip {
+        address: addr("192.0.2.1"),
+        port: 80,
+        protocol: Protocol::Tcp,
+    };
+    let id = lb.add_vip(&vip).expect("a VIP");
+    let reals = [
+        (addr("10.8.0.1"), Forwarding::Ipip),
+        (addr("2001:db8::8"), Forwarding::L2([2, 0, 0, 0, 0, 8])),
+    ];
+    let reals = reals.map(|(address, forwarding)| Real {
+        vip: id,
+        address,
+        forwarding,
+    });
+    let ids = reals.map(|real| lb.add_real(&real).expect("a real"));
+    lb.set_ring(id, &[ids[0], ids[1], ids[0]]).expect("a ring");
+    (vip, reals)
+}

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Interfaces, tables and next hops as they are found.
+
+use super::*;
+
+#[test]
+fn an_interface_without_native_xdp_gets_the_generic_one() {
+    Sandbox::run(|sandbox| {
+        let pin_dir = sandbox.pin_dir("lb");
+        let mut wanted = options("lo", &pin_dir);
+        wanted.xdp_mode = XdpMode::Native;
+        let error = refusal(&wanted);
+        assert!(
+            matches!(&error, Error::NoNative(name) if name == "lo"),
+            "{error:?}"
+        );
+        wanted.xdp_mode = XdpMode::Auto;
+        let (lb, started) = LoadBalancer::start(&wanted).expect("generic mode");
+        assert_eq!(started.mode, Mode::Generic);
+        knock("127.0.0.1", 2);
+        wait_for("the program to see traffic", || packets(&lb) >= 2);
+        drop(lb);
+        let (lb, started) = LoadBalancer::start(&wanted).expect("a takeover");
+        assert!(started.took_over && started.mode == Mode::Generic);
+        drop(lb);
+        wanted.xdp_mode = XdpMode::Native;
+        let error = refusal(&wanted);
+        assert!(
+            matches!(
+                error,
+                Error::OtherMode {
+                    running: Mode::Generic,
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
+    });
+}
+
+#[test]
+fn generic_mode_can_be_demanded() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let mut wanted = options("lb0", &sandbox.pin_dir("lb"));
+        wanted.xdp_mode = XdpMode::Generic;
+        let (_lb, started) = LoadBalancer::start(&wanted).expect("generic mode");
+        assert_eq!(started.mode, Mode::Generic);
+    });
+}
+
+#[test]
+fn tables_give_out_ids_and_take_them_back() {
+    Sandbox::run(|sandbox| {
+        let options = options("lo", &sandbox.pin_dir("lb"));
+        let lb = start(&options);
+        let vip = |port| Vip {
+            address: addr("2001:db8::1"),
+            port,
+            protocol: Protocol::Udp,
+        };
+        for port in 0..8 {
+            assert_eq!(lb.add_vip(&vip(port)).expect("a VIP"), u32::from(port));
+        }
+        assert!(matches!(
+            lb.add_vip(&vip(9)),
+            Err(Error::Full { max: 8, .. })
+        ));
+        assert!(matches!(lb.add_vip(&vip(3)), Err(Error::DuplicateVip(_))));
+        let real = |vip| Real {
+            vip,
+            address: addr("10.0.0.1"),
+            forwarding: Forwarding::Ipip,
+        };
+        assert!(matches!(lb.add_real(&real(8)), Err(Error::UnknownVip(8))));
+        assert_eq!(lb.add_real(&real(3)).expect("a real"), 0);
+        assert_eq!(lb.add_real(&real(4)).expect("a real"), 1);
+        assert!(matches!(
+            lb.set_ring(3, &[0, 2]),
+            Err(Error::UnknownReal(2))
+        ));
+        lb.set_forwarding(1, Forwarding::L2([1; 6]))
+            .expect("another way");
+        lb.remove_vip(3).expect("a removal");
+        assert!(matches!(lb.remove_vip(3), Err(Error::UnknownVip(3))));
+        assert_eq!(
+            lb.reals(),
+            [(
+                1,
+                Real {
+                    forwarding: Forwarding::L2([1; 6]),
+                    ..real(4)
+                }
+            )]
+        );
+        assert_eq!(lb.add_vip(&vip(9)).expect("the free id"), 3);
+        assert_eq!(lb.real_stats().expect("counters").len(), 1);
+        assert_eq!(lb.vip_stats().expect("counters").len(), 8);
+        assert_eq!(lb.real_histogram(1).expect("a histogram").count(), 0);
+        assert!(matches!(lb.real_histogram(0), Err(Error::UnknownReal(0))));
+        let (vips, reals) = (lb.vips(), lb.reals());
+        drop(lb);
+        let lb = start(&options);
+        assert_eq!((lb.vips(), lb.reals()), (vips, reals));
+    });
+}
+
+#[test]
+fn rings_of_all_sizes_are_swapped_whole() {
+    Sandbox::run(|sandbox| {
+        let lb = start(&options("lo", &sandbox.pin_dir("lb")));
+        furnish(&lb);
+        for size in [65_537, 1, 251, 131_101, 0, 3] {
+            let ring: Vec<u32> = (0..size).map(|slot| slot % 2).collect();
+            lb.set_ring(0, &ring).expect("a ring");
+            assert_eq!(lb.ring(0).expect("the ring"), ring);
+        }
+    });
+}
+
+#[test]
+fn the_next_hop_is_found_on_the_wire() {
+    Sandbox::run(|sandbox| {
+        let peer = veth();
+        let patience = std::time::Duration::from_secs(3);
+        let resolve = |patience| causeway_netio::resolve_next_hop("lb0", patience);
+        let error = resolve(patience).expect_err("no route yet");
+        assert!(error.to_string().contains("encap.gateway_mac"), "{error}");
+        ip("route add default via 10.7.0.9 dev lb0 metric 50");
+        let error = resolve(std::time::Duration::from_millis(200)).expect_err("nobody is .9");
+        assert!(error.to_string().contains("10.7.0.9"), "{error}");
+        ip("route add default via 10.7.0.2 dev lb0 metric 20");
+        let hop = resolve(patience).expect("a gateway");
+        let theirs = peer
+            .run(|| causeway_netio::interface_info("peer0"))
+            .expect("the peer");
+        assert_eq!(hop.gateway_mac, theirs.mac);
+        assert_eq!(hop.mtu, 1500);
+        let ours = "10.7.0.1".parse().expect("an address");
+        assert_eq!(hop.source_v4, Some(Source::whole(ours)));
+        let lb = start(&options("lb0", &sandbox.pin_dir("lb")));
+        lb.set_next_hop(&NextHop { mtu: 1600, ..hop })
+            .expect("a next hop");
+        // By IPv6, too: the gateway is link-local there.
+        ip("route del default via 10.7.0.2 dev lb0 metric 20");
+        ip("route del default via 10.7.0.9 dev lb0 metric 50");
+        let link_local = link_local(&peer);
+        ip(&format!("-6 route add default via {link_local} dev lb0"));
+        assert_eq!(
+            resolve(patience).expect("a gateway").gateway_mac,
+            theirs.mac
+        );
+        assert!(causeway_netio::interface_info("nowhere0").is_err());
+    });
+}
+
+/// The peer's link-local address, once it may be used.
+fn link_local(peer: &Netns) -> String {
+    let mut found = String::new();
+    wait_for("the peer's link-local address", || {
+        let shown =
+            peer.run(|| sandbox::run("ip", "-o -6 addr show dev peer0 scope link -tentative"));
+        let ours = sandbox::run("ip", "-o -6 addr show dev lb0 scope link -tentative");
+        found = shown
+            .split("inet6 ")
+            .nth(1)
+            .and_then(|s| s.split('/').next())
+            .unwrap_or_default()
+            .to_owned();
+        !found.is_empty() && ours.contains("inet6")
+    });
+    found
+}
+
+#[test]
+fn a_trace_says_what_would_happen_and_changes_nothing() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let options = options("lb0", &sandbox.pin_dir("lb"));
+        let lb = start(&options);
+        let (vip, reals) = furnish(&lb);
+        let hop = NextHop {
+            gateway_mac: [2, 0, 0, 0, 0, 9],
+            mtu: 1500,
+            source_v4: Some(Source::whole("10.7.0.1".parse().expect("an address"))),
+            source_v6: None,
+            gue: Default::default(),
+        };
+        lb.set_next_hop(&hop).expect("a next hop");
+        let syn = |to: IpAddr, port| {
+            let IpAddr::V4(to) = to else { unreachable!() };
+            let tcp = etherparse::PacketBuilder::ethernet2([2; 6], [4; 6])
+                .ipv4([198, 51, 100, 7], to.octets(), 64)
+                .tcp(4000, port, 1, 64_000)
+                .syn();
+            let mut frame = Vec::new();
+            tcp.write(&mut frame, &[]).expect("a frame");
+            frame
+        };
+        // What belongs to no VIP is left out: the link's own IPv6 packets come whenever
+        // they like.
+        let counted = || {
+            let mut verdicts = lb.verdicts().expect("verdicts");
+            verdicts.retain(|(verdict, _)| *verdict != Verdict::NotVip);
+            (verdicts, lb.real_stats().expect("stats"))
+        };
+        let before = counted();
+        let frames = [
+            syn(vip.address, vip.port),
+            syn(vip.address, vip.port),
+            syn(vip.address, 81),
+        ];
+        let traced = causeway_dataplane::trace(
+            &options.pin_dir,
+            options.conns,
+            options.tunnel_ends,
+            &frames,
+        )
+        .expect("a trace");
+        // In a tunnel to the first real, or as it came to the second.
+        let addresses = [Some(reals[0].address), Some(vip.address)];
+        for again in &traced[..2] {
+            assert_eq!(
+                again.verdict,
+                Verdict::Opened,
+                "the first has left nothing behind"
+            );
+            assert!(addresses.contains(&again.destination()), "{again:?}");
+        }
+        assert_eq!(traced[0], traced[1]);
+        assert_eq!(
+            (traced[2].verdict, traced[2].destination()),
+            (Verdict::NotVip, None)
+        );
+        assert_eq!(traced[2].frame, frames[2]);
+        assert_eq!(before, counted());
+        let nowhere = causeway_dataplane::trace(
+            &sandbox.pin_dir("none"),
+            options.conns,
+            options.tunnel_ends,
+            &frames,
+        );
+        assert!(nowhere.is_err());
+    });
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Successors, crashes and removal.
+
+use super::*;
+
+#[test]
+fn a_takeover_keeps_link_tables_and_counters() {
+    Sandbox::run(|sandbox| {
+        let peer = veth();
+        let options = options("lb0", &sandbox.pin_dir("lb"));
+        let (lb, started) = LoadBalancer::start(&options).expect("a first start");
+        assert!(!started.took_over);
+        assert_eq!(started.mode, Mode::Native);
+        let (vip, reals) = furnish(&lb);
+        let link = lb.link_id().expect("a link");
+        peer.run(|| knock("10.7.0.1", 3));
+        wait_for("the program to see traffic", || packets(&lb) >= 3);
+        let seen = packets(&lb);
+        drop(lb);
+
+        // Nobody is there, and the program still counts.
+        peer.run(|| knock("10.7.0.1", 2));
+
+        let (lb, started) = LoadBalancer::start(&options).expect("a takeover");
+        assert!(started.took_over);
+        assert_eq!(started.mode, Mode::Native);
+        assert_eq!(lb.link_id().expect("a link"), link);
+        assert_eq!(lb.vips(), [(0, vip)]);
+        assert_eq!(lb.reals(), [(0, reals[0]), (1, reals[1])]);
+        assert_eq!(lb.ring(0).expect("the ring"), [0, 1, 0]);
+        wait_for("counters to go on", || packets(&lb) >= seen + 2);
+    });
+}
+
+/// A client's first segment to a VIP of IPv4.
+fn syn_from(client: &str, vip: &Vip) -> Vec<u8> {
+    let (IpAddr::V4(client), IpAddr::V4(to)) = (addr(client), vip.address) else {
+        panic!("IPv4 is meant");
+    };
+    let mut frame = Vec::new();
+    etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
+        .ipv4(client.octets(), to.octets(), 64)
+        .tcp(4000, vip.port, 1, 64_000)
+        .syn()
+        .write(&mut frame, &[])
+        .expect("a frame");
+    frame
+}
+
+#[test]
+fn client_prefixes_have_rings_and_keep_them_over_a_takeover() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let options = options("lb0", &sandbox.pin_dir("lb"));
+        let lb = start(&options);
+        let (vip, _) = furnish(&lb);
+        let group = |prefixes: &[(&str, u8)], ring: &[u32], strict| SourceRing {
+            prefixes: prefixes
+                .iter()
+                .map(|(a, length)| (addr(a), *length))
+                .collect(),
+            ring: ring.to_vec(),
+            strict,
+        };
+        // By the real's path: the second is reached by its MAC address, the first not at
+        // all, as no gateway is known.
+        let second = |client: &str| {
+            let frame = syn_from(client, &vip);
+            let traced = causeway_dataplane::trace(
+                &options.pin_dir,
+                options.conns,
+                options.tunnel_ends,
+                &[frame],
+            );
+            match traced.expect("a trace")[0].verdict {
+                Verdict::Opened => Some(true),
+                Verdict::NoNextHop => Some(false),
+                Verdict::NoReal => None,
+                other => panic!("{other:?}"),
+            }
+        };
+        lb.set_ring(0, &[0]).expect("a ring");
+        assert_eq!(second("10.1.2.3"), Some(false));
+        let both = [
+            group(&[("10.1.0.0", 16), ("10.2.0.0", 16)], &[1, 1], false),
+            group(&[("10.1.2.0", 24)], &[], true),
+        ];
+        lb.set_sources(0, &both).expect("sources");
+        assert_eq!(second("10.1.3.3"), Some(true));
+        assert_eq!(second("10.2.3.3"), Some(true));
+        assert_eq!(second("10.1.2.3"), None, "a group of its own without reals");
+        assert_eq!(second("10.3.2.3"), Some(false));
+        drop(lb);
+        let lb = start(&options);
+        assert_eq!(second("10.1.3.3"), Some(true));
+        assert_eq!(
+            lb.source_picks(0).expect("picks"),
+            [0, 0],
+            "a trace counts nothing"
+        );
+        // One prefix goes, a group becomes another's ring.
+        lb.set_sources(0, &[group(&[("10.1.2.0", 24)], &[1], true)])
+            .expect("sources");
+        assert_eq!(second("10.1.2.3"), Some(true));
+        assert_eq!(second("10.1.3.3"), Some(false));
+        assert!(
+            lb.set_sources(0, &[group(&[("10.1.2.0", 24)], &[9], true)])
+                .is_err()
+        );
+        assert_eq!(second("10.1.2.3"), Some(true), "as it was");
+        lb.set_sources(0, &[]).expect("none");
+        assert_eq!(second("10.1.2.3"), Some(false));
+        // The numbers of groups come back, also by a VIP that goes.
+        let many: Vec<SourceRing> = (0..=255)
+            .map(|n| group(&[(&format!("10.0.{n}.0"), 24)], &[1], false))
+            .collect();
+        lb.set_sources(0, &many).expect("as many as there are");
+        let one_more = [&many[..], &[group(&[("10.9.0.0", 16)], &[1], false)]].concat();
+        assert!(lb.set_sources(0, &one_more).is_err());
+        assert_eq!(second("10.0.255.1"), Some(true));
+        lb.remove_vip(0).expect("gone");
+        furnish(&lb);
+        lb.set_sources(0, &many).expect("all are free again");
+    });
+}
+
+const THIS_TEST: &str =
+    "takeover::a_killed_process_leaves_the_data_plane_and_a_successor_takes_over";
+
+/// Set for a process that holds a balancer until it is killed.
+const HELD_PIN_DIR: &str = "CAUSEWAY_TEST_HELD_PIN_DIR";
+
+#[test]
+fn a_killed_process_leaves_the_data_plane_and_a_successor_takes_over() {
+    // The victim is this very test in another process.
+    if let Some(pin_dir) = std::env::var_os(HELD_PIN_DIR) {
+        hold_a_balancer_until_killed(Path::new(&pin_dir));
+    }
+    Sandbox::run(|sandbox| {
+        let peer = veth();
+        let pin_dir = sandbox.pin_dir("lb");
+        for round in 0..3 {
+            let me = std::env::current_exe().expect("this binary");
+            let mut child = Command::new(me)
+                .args(["--exact", THIS_TEST])
+                .env(HELD_PIN_DIR, &pin_dir)
+                .stdout(Stdio::null())
+                .spawn()
+                .expect("a child");
+            wait_for("the child's balancer", || pin_dir.join("ready").exists());
+            child.kill().expect("SIGKILL");
+            child.wait().expect("the end of the child");
+            std::fs::remove_dir(pin_dir.join("ready")).expect("its sign");
+            peer.run(|| knock("10.7.0.1", 1));
+            let options = options("lb0", &pin_dir);
+            let (lb, started) = LoadBalancer::start(&options).expect("a takeover");
+            assert!(started.took_over);
+            assert_eq!(lb.vips().len(), 1, "round {round}");
+            wait_for("counters to go on", || packets(&lb) > round);
+        }
+    });
+}
+
+fn hold_a_balancer_until_killed(pin_dir: &Path) -> ! {
+    let lb = start(&options("lb0", pin_dir));
+    if lb.vips().is_empty() {
+        furnish(&lb);
+    }
+    // Only pins can stand in a BPF file system; a directory will do as a sign.
+    std::fs::create_dir(pin_dir.join("ready")).expect("a sign");
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn detach_leaves_nothing_and_may_be_repeated() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let pin_dir = sandbox.pin_dir("deep/down/lb");
+        drop(start(&options("lb0", &pin_dir)));
+        assert!(sandbox::run("ip", "link show lb0").contains("xdp"));
+        let detached = LoadBalancer::detach(&pin_dir).expect("a detach");
+        assert!(detached.was_attached);
+        assert!(detached.pins > 8, "{detached:?}");
+        assert!(!pin_dir.exists());
+        assert!(!sandbox::run("ip", "link show lb0").contains("xdp"));
+        let again = LoadBalancer::detach(&pin_dir).expect("nothing to do");
+        assert_eq!((again.was_attached, again.pins), (false, 0));
+        let (_, started) = LoadBalancer::start(&options("lb0", &pin_dir)).expect("a new start");
+        assert!(!started.took_over);
+    });
+}

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Real TCP connections through both programs: client, router, balancer and server
+//! in namespaces of their own, the server answering the client directly.
+
+mod sandbox;
+
+use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::thread;
+use std::time::Duration;
+
+use causeway_dataplane::abi::{PacketsBytes, ServerVerdict, Verdict};
+use causeway_dataplane::{
+    Decapsulator, DecapsulatorOptions, Forwarding, LoadBalancer, Options, Protocol, Real, Vip,
+    XdpMode,
+};
+use causeway_netio::{interface_info, resolve_next_hop};
+
+use sandbox::{Netns, Sandbox, attach_pass, ip, run_first, sysctl, tx_checksums_off, wait_for};
+
+const VIP4: &str = "192.0.2.1";
+const VIP6: &str = "2001:db8:1::1";
+const SERVER4: &str = "10.2.0.3";
+const SERVER6: &str = "fd02::3";
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A client behind a router; balancer and server on the bridge at the router's
+/// other side, whose links take the longer encapsulated packets.
+struct Net {
+    client: Netns,
+    balancer: Netns,
+    server: Netns,
+    /// What XDP_TX through a veth needs at the other end.
+    _pass: OwnedFd,
+}
+
+impl Net {
+    /// Makes the network; the calling thread's namespace becomes the router.
+    fn new() -> Self {
+        let [client, balancer, server] = [(); 3].map(|()| Netns::new());
+        // Duplicate address detection costs two seconds a test.
+        let no_dad = || sysctl("ipv6/conf/default/accept_dad", "0");
+        no_dad();
+        for ns in [&client, &balancer, &server] {
+            ns.run(no_dad);
+        }
+        link(&client, "c0", "10.1.0.2/24", "fd01::2/64", 1500);
+        ip("addr add 10.1.0.1/24 dev rc0");
+        ip("addr add fd01::1/64 dev rc0 nodad");
+        client.ip("route add default via 10.1.0.1");
+        client.ip("route add default via fd01::1");
+        link(&balancer, "b0", "10.2.0.2/24", "fd02::2/64", 1600);
+        link(&server, "s0", "10.2.0.3/24", "fd02::3/64", 1600);
+        ip("link add br0 mtu 1600 type bridge mcast_snooping 0");
+        ip("link set rb0 master br0");
+        ip("link set rs0 master br0");
+        ip("addr add 10.2.0.1/24 dev br0");
+        ip("addr add fd02::1/64 dev br0 nodad");
+        ip("link set br0 up");
+        for inner in [&balancer, &server] {
+            inner.ip("route add default via 10.2.0.1");
+            inner.ip("route add default via fd02::1");
+        }
+        ip("route add 192.0.2.1/32 via 10.2.0.2");
+        ip("route add 2001:db8:1::1/128 via fd02::2");
+        server.ip("addr add 192.0.2.1/32 dev lo");
+        server.ip("addr add 2001:db8:1::1/128 dev lo nodad");
+        sysctl("ipv4/ip_forward", "1");
+        sysctl("ipv6/conf/all/forwarding", "1");
+        // A veth hands on packets whose checksum is still to be written; XDP_TX
+        // sends them on like that.
+        client.run(|| tx_checksums_off("c0"));
+        Self {
+            client,
+            balancer,
+            server,
+            _pass: attach_pass("rb0", c"pass"),
+        }
+    }
+}
+
+/// A veth from the router (`rNAME`) to `ns` (`NAME`).
+fn link(ns: &Netns, name: &str, v4: &str, v6: &str, mtu: u32) {
+    ip(&format!(
+        "link add r{name} mtu {mtu} type veth peer name {name}"
+    ));
+    ip(&format!("link set {name} netns {}", ns.path()));
+    ip(&format!("link set r{name} up"));
+    ns.ip(&format!("link set {name} mtu {mtu} up"));
+    ns.ip(&format!("addr add {v4} dev {name}"));
+    ns.ip(&format!("addr add {v6} dev {name} nodad"));
+}
+
+fn addr(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+/// Both data planes of a [`Net`], ready for one VIP and one real.
+struct Planes {
+    options: Options,
+    lb: LoadBalancer,
+    decap: Decapsulator,
+}
+
+impl Planes {
+    fn start(sandbox: &Sandbox, net: &Net, vip: IpAddr, real: IpAddr, way: Way) -> Self {
+        let options = Options {
+            flows_v4: 1024,
+            flows_v6: 1024,
+            xdp_mode: XdpMode::Native,
+            ..Options::new("b0", sandbox.pin_dir("lb"))
+        };
+        let lb = net.balancer.run(|| {
+            let (lb, _) = LoadBalancer::start(&options).expect("a balancer");
+            let hop = resolve_next_hop("b0", PATIENCE).expect("a next hop");
+            assert_eq!(hop.mtu, 1600);
+            lb.set_next_hop(&hop).expect("set the next hop");
+            lb
+        });
+        let forwarding = match way {
+            Way::Ipip => Forwarding::Ipip,
+            Way::L2 => {
+                let server = net.server.run(|| interface_info("s0")).expect("the server");
+                Forwarding::L2(server.mac)
+            }
+        };
+        let vip = lb
+            .add_vip(&Vip {
+                address: vip,
+                port: 80,
+                protocol: Protocol::Tcp,
+            })
+            .expect("a VIP");
+        let real = Real {
+            vip,
+            address: real,
+            forwarding,
+        };
+        let real = lb.add_real(&real).expect("a real");
+        lb.set_ring(vip, &[real; 7]).expect("a ring");
+        let decap = net.server.run(|| {
+            let options = DecapsulatorOptions {
+                interface: "s0".to_owned(),
+                pin_dir: sandbox.pin_dir("server"),
+                xdp_mode: XdpMode::Auto,
+                gue_port: causeway_netio::Gue::default().port,
+                cookies: None,
+                token_sources: (None, None),
+                inner_mtu: None,
+            };
+            Decapsulator::start(&options).expect("a decapsulator").0
+        });
+        let own = BTreeSet::from([addr(SERVER4), addr(SERVER6)]);
+        decap.set_addresses(&own).expect("its addresses");
+        assert_eq!(decap.addresses().expect("addresses"), own);
+        Self { options, lb, decap }
+    }
+
+    fn verdict(&self, verdict: Verdict) -> u64 {
+        let all = self.lb.verdicts().expect("verdicts");
+        all[verdict as usize].1.packets
+    }
+
+    fn decapsulated(&self) -> PacketsBytes {
+        let all = self.decap.verdicts().expect("verdicts");
+        all[ServerVerdict::Decapsulated as usize].1
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    Ipip,
+    L2,
+}
+
+/// Listens in the server's namespace and sends every byte back.
+fn echo_server(net: &Net, vip: IpAddr) {
+    let listener = net
+        .server
+        .run(|| TcpListener::bind(SocketAddr::new(vip, 80)).expect("listen on the VIP"));
+    thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            thread::spawn(move || {
+                let mut copy = stream.try_clone().expect("a copy of the socket");
+                std::io::copy(&mut stream, &mut copy)
+            });
+        }
+    });
+}
+
+fn connect(net: &Net, vip: IpAddr) -> TcpStream {
+    let stream = net
+        .client
+        .run(|| TcpStream::connect_timeout(&SocketAddr::new(vip, 80), PATIENCE).expect("connect"));
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
+}
+
+/// Sends half a megabyte and expects it back.
+fn exchange(stream: TcpStream) {
+    let sent: Vec<u8> = (0..500_000_u32).map(|n| (n % 251) as u8).collect();
+    let mut writer = stream.try_clone().expect("a copy of the socket");
+    let mut back = Vec::new();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            writer.write_all(&sent).expect("send");
+            writer.shutdown(Shutdown::Write).expect("close");
+        });
+        (&stream).read_to_end(&mut back).expect("receive");
+    });
+    assert!(
+        back == sent,
+        "{} of {} bytes came back",
+        back.len(),
+        sent.len()
+    );
+}
+
+fn connections_work(vip: &'static str, real: &'static str, way: Way) {
+    Sandbox::run(move |sandbox| {
+        let (net, vip) = (Net::new(), addr(vip));
+        let planes = Planes::start(sandbox, &net, vip, addr(real), way);
+        echo_server(&net, vip);
+        for _ in 0..3 {
+            exchange(connect(&net, vip));
+        }
+        assert_eq!(planes.verdict(Verdict::Opened), 3);
+        assert!(planes.verdict(Verdict::Established) > 100);
+        let closed = || planes.lb.real_stats().expect("counters")[0].1;
+        wait_for("the connections' ends", || closed().conns_closed == 3);
+        assert_eq!(closed().conns_opened, 3);
+        // Every packet of the VIP arrived, and none by another way.
+        let sent = planes.lb.vip_stats().expect("counters")[0].1.packets;
+        let expected = if way == Way::Ipip { sent } else { 0 };
+        wait_for("all packets", || planes.decapsulated().packets == expected);
+    });
+}
+
+#[test]
+fn ipv4_by_ipip() {
+    connections_work(VIP4, SERVER4, Way::Ipip);
+}
+
+#[test]
+fn ipv6_by_ipip() {
+    connections_work(VIP6, SERVER6, Way::Ipip);
+}
+
+#[test]
+fn ipv4_in_ipv6() {
+    connections_work(VIP4, SERVER6, Way::Ipip);
+}
+
+#[test]
+fn ipv6_in_ipv4() {
+    connections_work(VIP6, SERVER4, Way::Ipip);
+}
+
+#[test]
+fn ipv4_by_l2() {
+    connections_work(VIP4, SERVER4, Way::L2);
+}
+
+#[test]
+fn ipv6_by_l2() {
+    connections_work(VIP6, SERVER6, Way::L2);
+}
+
+#[test]
+fn takeovers_break_no_connection_and_lose_no_count() {
+    Sandbox::run(|sandbox| {
+        let (net, vip) = (Net::new(), addr(VIP4));
+        let mut planes = Planes::start(sandbox, &net, vip, addr(SERVER4), Way::Ipip);
+        echo_server(&net, vip);
+        let mut old = connect(&net, vip);
+        let mut before = 0;
+        for round in 0..10_u8 {
+            let transfers: Vec<_> = (0..3)
+                .map(|_| {
+                    let stream = connect(&net, vip);
+                    thread::spawn(|| exchange(stream))
+                })
+                .collect();
+            let Planes { options, lb, decap } = planes;
+            drop(lb);
+            let (lb, started) = net
+                .balancer
+                .run(|| LoadBalancer::start(&options))
+                .expect("a takeover");
+            assert!(started.took_over);
+            planes = Planes { options, lb, decap };
+            for transfer in transfers {
+                transfer.join().expect("a transfer across the takeover");
+            }
+            old.write_all(&[round]).expect("send on the old connection");
+            let mut back = [0];
+            old.read_exact(&mut back)
+                .expect("an answer on the old connection");
+            assert_eq!(back, [round]);
+            let now = planes.verdict(Verdict::Established);
+            assert!(now > before);
+            before = now;
+        }
+        assert_eq!(planes.verdict(Verdict::Opened), 31);
+        assert_eq!(planes.verdict(Verdict::Adopted), 0);
+        assert_eq!(planes.verdict(Verdict::Moved), 0);
+    });
+}
+
+#[test]
+fn the_balancer_feels_what_the_client_waits_for() {
+    Sandbox::run(|sandbox| {
+        const THINKING: Duration = Duration::from_millis(20);
+        run_first();
+        let (net, vip) = (Net::new(), addr(VIP4));
+        let planes = Planes::start(sandbox, &net, vip, addr(SERVER4), Way::Ipip);
+        let listener = net
+            .server
+            .run(|| TcpListener::bind(SocketAddr::new(vip, 80)).expect("listen"));
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a client");
+            let mut request = [0; 100];
+            while stream.read_exact(&mut request).is_ok() {
+                thread::sleep(THINKING);
+                stream.write_all(&request).expect("answer");
+            }
+        });
+        let mut stream = connect(&net, vip);
+        stream.set_nodelay(true).expect("no delay");
+        let mut waited = Vec::new();
+        for _ in 0..40 {
+            let start = std::time::Instant::now();
+            stream.write_all(&[7; 100]).expect("ask");
+            stream.read_exact(&mut [0; 100]).expect("an answer");
+            waited.push(start.elapsed().as_nanos() as f64);
+        }
+        drop(stream);
+        server.join().expect("the server");
+        let (real, stats) = planes.lb.real_stats().expect("counters")[0];
+        assert!(stats.requests >= 39, "{stats:?}");
+        assert!(stats.latency_weight_halves >= 20, "{stats:?}");
+        let mean_ns = stats.latency_sum_halves_ns as f64 / stats.latency_weight_halves as f64;
+        let felt_ns = waited.iter().sum::<f64>() / 40.0;
+        let error = (mean_ns / felt_ns - 1.0).abs();
+        assert!(error < 0.1, "estimate {mean_ns} ns, clients {felt_ns} ns");
+        let histogram = planes.lb.real_histogram(real).expect("a histogram");
+        let median_ns = histogram.quantile(0.5).expect("samples") as f64;
+        waited.sort_by(f64::total_cmp);
+        let felt_median_ns = waited[20];
+        assert!(
+            (median_ns / felt_median_ns - 1.0).abs() < 0.15,
+            "median {median_ns} ns, clients {felt_median_ns} ns"
+        );
+    });
+}

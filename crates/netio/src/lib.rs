@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sockets and devices: what Causeway asks of the kernel without BPF programs, so that it
+//! builds without clang. It moves bytes and reads tables, and decides nothing.
+//!
+//! - [`Capture`]: packets of an interface by AF_PACKET; [`filter`]: tcpdump's filter language.
+//! - [`resolve_next_hop`]: where packets go, asked of the kernel's tables by netlink.
+//! - [`in_flight`], [`listener`]: connections and accept queues, asked by sock_diag.
+//! - [`rtt`]: clocks, channels and ICMP echo behind `causeway rtt`.
+//! - [`tunnel`]: TUN devices, UDP in batches, and memory for `causeway tunnel`.
+
+#![warn(missing_docs)]
+
+mod capture;
+pub mod filter;
+mod in_flight;
+mod interface;
+pub mod listener;
+mod netlink;
+mod next_hop;
+pub mod rtt;
+pub mod tunnel;
+
+pub use capture::{Capture, CaptureCounts, CaptureError, Frame, SNAP_LEN};
+pub use filter::FilterError;
+pub use in_flight::in_flight;
+pub use interface::{Interface, NoInterface};
+pub use next_hop::{
+    Gateway, Gue, InterfaceInfo, Mac, NextHop, NextHopError, Source, find_gateway, interface_info,
+    resolve_next_hop,
+};
+
+/// CLOCK_MONOTONIC, nanoseconds: the clock of the programs in the kernel.
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
+    // The clock exists wherever Linux runs.
+    now.map_or(0, |now| std::time::Duration::from(now).as_nanos() as u64)
+}
+
+/// A number for this boot of the machine: monotonic times of another say nothing here. 0
+/// where the kernel does not tell.
+#[must_use]
+pub fn boot_id() -> u64 {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = id
+        .chars()
+        .filter(char::is_ascii_hexdigit)
+        .take(16)
+        .collect();
+    u64::from_str_radix(&digits, 16).unwrap_or(0)
+}

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The system calls behind `causeway rtt`: clocks and timers, request/response
+//! channels, tcp_info and ICMP echo.
+
+mod channel;
+pub mod clock;
+mod ping;
+mod tcp_info;
+
+pub use channel::{Channel, Exchange, connect, read_exactly, set_timeouts};
+pub use ping::{PingError, Pinger};
+pub use tcp_info::TcpInfo;

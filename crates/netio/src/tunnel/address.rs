@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Flags, MTU and addresses of a device in the calling thread's network namespace.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::{io, mem};
+
+/// `struct in6_ifreq` of linux/ipv6.h.
+#[repr(C)]
+struct In6Request {
+    address: libc::in6_addr,
+    prefix_length: u32,
+    index: libc::c_int,
+}
+
+/// An `ifreq` with a device's name.
+pub(super) fn request(device: &str) -> io::Result<libc::ifreq> {
+    // SAFETY: ifreq is plain data; all zeroes is a valid value.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    if device.is_empty() || device.len() >= libc::IFNAMSIZ {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
+        *to = from as libc::c_char;
+    }
+    Ok(request)
+}
+
+fn socket(family: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: socket(2) with constants.
+    let fd = unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just given us this descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn ioctl<T>(socket: &OwnedFd, code: libc::c_ulong, argument: &mut T) -> io::Result<()> {
+    // SAFETY: every caller passes the struct that its code expects, alive.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), code as _, argument as *mut T) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Brings a device up.
+pub(super) fn up(device: &str) -> io::Result<()> {
+    let (socket, mut request) = (socket(libc::AF_INET)?, request(device)?);
+    ioctl(&socket, libc::SIOCGIFFLAGS as _, &mut request)?;
+    // SAFETY: SIOCGIFFLAGS has filled the flags member of the union.
+    unsafe { request.ifr_ifru.ifru_flags |= (libc::IFF_UP | libc::IFF_RUNNING) as i16 };
+    ioctl(&socket, libc::SIOCSIFFLAGS as _, &mut request)
+}
+
+/// Sets a device's MTU.
+pub(super) fn set_mtu(device: &str, mtu: u32) -> io::Result<()> {
+    let mut request = request(device)?;
+    request.ifr_ifru.ifru_mtu = mtu as libc::c_int;
+    ioctl(&socket(libc::AF_INET)?, libc::SIOCSIFMTU as _, &mut request)
+}
+
+/// Sets how many packets a device's queue holds.
+pub(super) fn set_queue(device: &str, packets: u32) -> io::Result<()> {
+    /// linux/sockios.h.
+    const SIOCSIFTXQLEN: libc::c_ulong = 0x8943;
+    let mut request = request(device)?;
+    request.ifr_ifru.ifru_metric = packets as libc::c_int;
+    ioctl(&socket(libc::AF_INET)?, SIOCSIFTXQLEN, &mut request)
+}
+
+/// Gives a device addresses with their prefix lengths; those that it has already stay.
+pub(super) fn add(device: &str, addresses: &[(IpAddr, u8)]) -> io::Result<()> {
+    // By its own name a device has one IPv4 address; further ones have labels.
+    let mut labels = 0;
+    for (address, length) in addresses {
+        match address {
+            IpAddr::V4(_) if labels > 0 => {
+                add_one(&format!("{device}:{labels}"), *address, *length)?
+            }
+            _ => add_one(device, *address, *length)?,
+        }
+        labels += u32::from(address.is_ipv4());
+    }
+    Ok(())
+}
+
+fn add_one(device: &str, address: IpAddr, length: u8) -> io::Result<()> {
+    match address {
+        IpAddr::V4(address) => {
+            let socket = socket(libc::AF_INET)?;
+            let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
+            for (code, value) in [
+                (libc::SIOCSIFADDR, address),
+                (libc::SIOCSIFNETMASK, Ipv4Addr::from(mask)),
+            ] {
+                let mut request = request(device)?;
+                request.ifr_ifru.ifru_addr = sockaddr(value);
+                ioctl(&socket, code as _, &mut request)?;
+            }
+            Ok(())
+        }
+        IpAddr::V6(address) => {
+            let name = std::ffi::CString::new(device)?;
+            // SAFETY: a valid C string.
+            let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+            if index == 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let mut request = In6Request {
+                address: libc::in6_addr {
+                    s6_addr: address.octets(),
+                },
+                prefix_length: u32::from(length),
+                index: index as libc::c_int,
+            };
+            match ioctl(
+                &socket(libc::AF_INET6)?,
+                libc::SIOCSIFADDR as _,
+                &mut request,
+            ) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+                done => done,
+            }
+        }
+    }
+}
+
+/// A `sockaddr_in` in the shape that an ifreq holds.
+fn sockaddr(address: Ipv4Addr) -> libc::sockaddr {
+    // SAFETY: plain data; all zeroes is a valid value.
+    let mut inet: libc::sockaddr_in = unsafe { mem::zeroed() };
+    inet.sin_family = libc::AF_INET as libc::sa_family_t;
+    inet.sin_addr.s_addr = u32::from(address).to_be();
+    // SAFETY: both are sixteen bytes of plain data, and sockaddr is what stands for any
+    // address of that size.
+    unsafe { mem::transmute::<libc::sockaddr_in, libc::sockaddr>(inet) }
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The tunnel's device and sockets against the kernel. Needs root; fails without.
+
+#[path = "../../dataplane/tests/sandbox/mod.rs"]
+mod sandbox;
+
+use std::io::IoSlice;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd as _;
+
+use causeway_netio::tunnel::{
+    BUFFER_BYTES, Device, DeviceOptions, FRAME_MAX, PathOptions, Receiver, SendBuffers, Slab,
+    TunnelError, UdpPath, VNET_HEADER, Waiter, monotonic_ns,
+};
+
+use sandbox::Sandbox;
+
+fn device(name: &str, queues: usize) -> DeviceOptions {
+    DeviceOptions {
+        name: name.to_owned(),
+        queues,
+        namespace: None,
+        mtu: 1400,
+        queue_packets: Some(100),
+        addresses: vec![
+            (Ipv4Addr::new(10, 5, 0, 1).into(), 24),
+            (Ipv4Addr::new(10, 6, 0, 1).into(), 16),
+            (Ipv6Addr::new(0xfd05, 0, 0, 0, 0, 0, 0, 1).into(), 64),
+        ],
+        persist: false,
+        super_packets: true,
+    }
+}
+
+fn path(local: u16, remote: u16) -> PathOptions {
+    let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+    PathOptions {
+        local: at(local),
+        remote: at(remote),
+        device: None,
+        buffer_bytes: 1 << 20,
+        merge: true,
+    }
+}
+
+fn checksum(bytes: &[u8]) -> u16 {
+    let mut sum: u32 = bytes
+        .chunks(2)
+        .map(|pair| u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)])))
+        .sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+/// An echo request of 10.5.0.2 to 10.5.0.1 behind an empty virtio header.
+fn echo_request() -> Vec<u8> {
+    let mut icmp = vec![8, 0, 0, 0, 0x12, 0x34, 0, 1];
+    icmp.extend(b"causeway");
+    let sum = checksum(&icmp);
+    icmp[2..4].copy_from_slice(&sum.to_be_bytes());
+    let total = 20 + icmp.len() as u16;
+    let mut ip = vec![0x45, 0];
+    ip.extend(total.to_be_bytes());
+    ip.extend([0, 1, 0, 0, 64, 1, 0, 0, 10, 5, 0, 2, 10, 5, 0, 1]);
+    let sum = checksum(&ip);
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    [vec![0; VNET_HEADER], ip, icmp].concat()
+}
+
+#[test]
+fn frames_go_up_in_pieces_and_answers_come_down() {
+    Sandbox::run(|_| {
+        let device = Device::open(&device("cw0", 1)).expect("a TUN device");
+        let tun = &device.queues[0];
+        let frame = echo_request();
+        let pieces: Vec<IoSlice<'_>> = frame.chunks(7).map(IoSlice::new).collect();
+        tun.write(&pieces).expect("write");
+        let mut waiter = Waiter::new().expect("waiter");
+        waiter.watch(std::iter::once(tun.as_fd()));
+        let mut buffer = vec![0; FRAME_MAX];
+        // The kernel says other things too, such as router solicitations.
+        let answer = (0..20).find_map(|_| {
+            waiter.wait(0, monotonic_ns() + 500_000_000).expect("wait");
+            let length = tun.read(&mut buffer).expect("read")?;
+            let packet = &buffer[VNET_HEADER..length];
+            (packet[0] >> 4 == 4 && packet[9] == 1).then(|| packet.to_vec())
+        });
+        let answer = answer.expect("an echo reply");
+        assert_eq!(answer[12..20], [10, 5, 0, 1, 10, 5, 0, 2]);
+        assert_eq!((answer[20], &answer[28..]), (0, &b"causeway"[..]));
+    });
+}
+
+#[test]
+fn devices_have_queues_and_say_what_is_wrong() {
+    Sandbox::run(|_| {
+        let first = Device::open(&device("cw0", 3)).expect("a TUN device");
+        assert_eq!(first.queues.len(), 3);
+        let shown = std::process::Command::new("ip")
+            .args(["addr", "show", "dev", "cw0"])
+            .output()
+            .expect("ip");
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        for expected in [
+            "mtu 1400",
+            "qlen 100",
+            "inet 10.5.0.1/24",
+            "inet 10.6.0.1/16",
+            "inet6 fd05::1/64",
+            "UP",
+        ] {
+            assert!(shown.contains(expected), "{expected} is missing in {shown}");
+        }
+        let busy = Device::open(&device("cw0", 1)).expect_err("taken");
+        assert!(
+            matches!(
+                busy,
+                TunnelError::OtherDevice(_) | TunnelError::DeviceBusy(_)
+            ),
+            "{busy}"
+        );
+        let elsewhere = DeviceOptions {
+            namespace: Some("/nonexistent".into()),
+            ..device("cw1", 1)
+        };
+        let error = Device::open(&elsewhere)
+            .expect_err("no namespace")
+            .to_string();
+        assert!(
+            error.starts_with("cannot enter the network namespace /nonexistent"),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn many_datagrams_go_and_come_in_one_call() {
+    Sandbox::run(|_| {
+        let (a, b) = (
+            UdpPath::open(&path(7000, 7001)).expect("a path"),
+            UdpPath::open(&path(7001, 7000)).expect("a path"),
+        );
+        // Loopback has an MTU of 65,536, an IP packet at most 65,535 bytes.
+        assert_eq!(a.payload_max().expect("MTU"), 65_535 - 28);
+        let headers: Vec<[u8; 4]> = (0..40_u32).map(u32::to_le_bytes).collect();
+        let payload = vec![7; 1000];
+        let mut buffers = SendBuffers::default();
+        let mut batch = buffers.batch();
+        batch.message(1004);
+        for header in &headers {
+            batch.part(header);
+            batch.part(&payload);
+        }
+        // The last one of a message may be shorter.
+        batch.part(&headers[0]);
+        batch.message(0);
+        batch.part(b"alone");
+        let sent = batch.send(&a);
+        assert_eq!((sent.messages, sent.refused, sent.too_large), (2, 0, false));
+        let (mut slab, mut receiver) = (Slab::new(16, BUFFER_BYTES), Receiver::new());
+        let mut received = Vec::new();
+        receiver
+            .receive(&b, &mut slab, &mut received)
+            .expect("receive");
+        let mut datagrams = Vec::new();
+        for message in &received {
+            let bytes = &slab.bytes(message.buffer)[..message.length];
+            datagrams.extend(bytes.chunks(message.segment).map(<[u8]>::to_vec));
+        }
+        assert_eq!(datagrams.len(), 42);
+        for (header, datagram) in headers.iter().zip(&datagrams) {
+            assert_eq!(datagram[..4], *header);
+            assert_eq!(datagram[4..], payload);
+        }
+        assert_eq!(datagrams[40], headers[0]);
+        assert_eq!(datagrams[41], b"alone");
+        // Loopback hands merged ones over as they were sent.
+        assert_eq!(received.len(), 2);
+        for message in received {
+            slab.release(message.buffer, 1);
+        }
+        receiver.give_back(&mut slab);
+        assert_eq!(slab.used(), 0);
+    });
+}
+
+#[test]
+fn what_does_not_fit_and_who_does_not_listen_is_told() {
+    Sandbox::run(|_| {
+        let a = UdpPath::open(&path(7000, 7001)).expect("a path");
+        sandbox::ip("link set lo mtu 1500");
+        let mut buffers = SendBuffers::default();
+        let large = vec![0; 1600];
+        let mut batch = buffers.batch();
+        batch.message(0);
+        batch.part(&large);
+        batch.message(0);
+        batch.part(&large[..100]);
+        let sent = batch.send(&a);
+        assert_eq!((sent.messages, sent.refused, sent.too_large), (1, 1, true));
+        assert_eq!(a.payload_max().expect("MTU"), 1472);
+        // No socket listens: the next datagram goes all the same.
+        let mut batch = buffers.batch();
+        batch.message(0);
+        batch.part(b"again");
+        assert_eq!(batch.send(&a).messages, 1);
+        let error = UdpPath::open(&path(7000, 7002))
+            .expect_err("taken")
+            .to_string();
+        assert!(
+            error.starts_with("path 127.0.0.1:7000 to 127.0.0.1:7002: cannot take the local"),
+            "{error}"
+        );
+    });
+}

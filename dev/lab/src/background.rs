@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Threads and processes that end with what owns them.
+
+use std::ops::{Deref, DerefMut};
+use std::process::Child;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use tokio::runtime::Runtime;
+
+use crate::netns::Netns;
+
+/// A thread that works until it is told to stop; dropped, it is told and joined.
+#[derive(Debug)]
+pub struct Background<T = ()> {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<T>>>,
+}
+
+impl<T: Send + 'static> Background<T> {
+    /// Starts `body`, which looks at its argument now and then and returns once it is set.
+    pub fn spawn(body: impl FnOnce(&AtomicBool) -> Result<T> + Send + 'static) -> Self {
+        Self::start(|stop| std::thread::spawn(move || body(&stop)))
+    }
+
+    /// The same inside a network namespace.
+    pub fn spawn_in(
+        netns: &Netns,
+        body: impl FnOnce(&AtomicBool) -> Result<T> + Send + 'static,
+    ) -> Self {
+        Self::start(|stop| netns.thread(move || body(&stop)))
+    }
+
+    fn start(spawn: impl FnOnce(Arc<AtomicBool>) -> JoinHandle<Result<T>>) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        Self {
+            thread: Some(spawn(stop.clone())),
+            stop,
+        }
+    }
+
+    /// Stops it; what it returned.
+    pub fn finish(mut self) -> Result<T> {
+        self.stop.store(true, Ordering::Relaxed);
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(result)) => result,
+            _ => bail!("a background thread panicked"),
+        }
+    }
+}
+
+impl Background {
+    /// Runs the tasks of a runtime.
+    pub fn run_tasks(runtime: Runtime) -> Self {
+        Self::spawn(move |stop| {
+            runtime.block_on(stopped(stop));
+            runtime.shutdown_background();
+            Ok(())
+        })
+    }
+}
+
+/// Waits until `stop` is set.
+async fn stopped(stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+impl<T> Drop for Background<T> {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic in it has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A child process; dropped, it is killed.
+#[derive(Debug)]
+pub struct KilledOnDrop(pub Child);
+
+impl KilledOnDrop {
+    /// SIGKILL, and waits for its end.
+    pub fn kill_and_wait(&mut self) -> Result<()> {
+        self.0.kill()?;
+        self.0.wait()?;
+        Ok(())
+    }
+}
+
+impl Deref for KilledOnDrop {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for KilledOnDrop {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for KilledOnDrop {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.kill_and_wait();
+    }
+}
