@@ -282,12 +282,12 @@ impl Meter {
 
 /// Whether to run at TC ingress.
 fn choose(options: &MeterOptions, interface: &Interface) -> Result<bool> {
-    match (options.attach, xdp::occupant(&interface)?) {
+    match (options.attach, xdp::occupant(interface)?) {
         (Attach::Tc, _) => Ok(true),
         (_, None) => Ok(false),
         // After TC nothing can be handed on to an XDP program.
         (Attach::Auto, Some(_)) if options.next.is_none() => Ok(true),
-        (_, Some(occupant)) => Err(xdp::foreign(&interface, occupant)),
+        (_, Some(occupant)) => Err(xdp::foreign(interface, occupant)),
     }
 }
 

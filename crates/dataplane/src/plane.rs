@@ -296,9 +296,9 @@ fn find_running(
     wanted: XdpMode,
 ) -> Result<Option<Running>> {
     let pin = pins.pin(blueprint.link);
-    let occupant = xdp::occupant(&interface)?;
+    let occupant = xdp::occupant(interface)?;
     let Some(link) = Link::open(&pin)? else {
-        return occupant.map_or(Ok(None), |o| Err(xdp::foreign(&interface, o)));
+        return occupant.map_or(Ok(None), |o| Err(xdp::foreign(interface, o)));
     };
     let info = link.info()?;
     if info.ifindex == 0 {
@@ -309,7 +309,7 @@ fn find_running(
             path: pin,
             cause,
         })?;
-        return occupant.map_or(Ok(None), |o| Err(xdp::foreign(&interface, o)));
+        return occupant.map_or(Ok(None), |o| Err(xdp::foreign(interface, o)));
     }
     if info.ifindex != interface.index {
         let name = nix::net::if_::if_indextoname(info.ifindex)
@@ -324,7 +324,7 @@ fn find_running(
     let mode = match occupant {
         Some(occupant) if occupant.program == info.program => occupant.mode,
         // Same number in another network namespace, or gone this very moment.
-        Some(other) => return Err(xdp::foreign(&interface, other)),
+        Some(other) => return Err(xdp::foreign(interface, other)),
         None => {
             return Err(Error::OtherInterface {
                 pin_dir: pins.path().to_owned(),

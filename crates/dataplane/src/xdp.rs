@@ -248,8 +248,8 @@ fn create(program: BorrowedFd<'_>, interface: &Interface, flags: u32) -> io::Res
 /// our attempt; then that is the reason to give.
 fn attach_error(interface: &Interface, error: io::Error, native: bool) -> Error {
     let taken = matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST));
-    match occupant(&interface) {
-        Ok(Some(occupant)) if taken => foreign(&interface, occupant),
+    match occupant(interface) {
+        Ok(Some(occupant)) if taken => foreign(interface, occupant),
         _ if native => Error::NativeRefused {
             interface: interface.name.clone(),
             cause: error,
