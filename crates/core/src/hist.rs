@@ -108,13 +108,7 @@ impl Histogram {
     /// exceed: the nearest rank, read as the middle of its bucket. `None` when
     /// empty.
     pub fn quantile(&self, quantile: f64) -> Option<u64> {
-        let count = self.count();
-        let rank = ((quantile * count as f64).ceil() as u64).clamp(1, count.max(1));
-        let mut seen = 0_u64;
-        self.buckets().find_map(|bucket| {
-            seen = seen.saturating_add(bucket.count);
-            (seen >= rank).then(|| bucket.middle_ns())
-        })
+        quantile_of(self.buckets(), self.count(), quantile)
     }
 
     /// The mean in ns, every value taken as the middle of its bucket. `None` when
@@ -155,6 +149,20 @@ impl Bucket {
     pub fn middle_ns(&self) -> u64 {
         self.from_ns.midpoint(self.to_ns)
     }
+}
+
+/// The nearest rank among `count` values in buckets, read as the middle of its bucket.
+fn quantile_of(
+    mut buckets: impl Iterator<Item = Bucket>,
+    count: u64,
+    quantile: f64,
+) -> Option<u64> {
+    let rank = ((quantile * count as f64).ceil() as u64).clamp(1, count.max(1));
+    let mut seen = 0_u64;
+    buckets.find_map(|bucket| {
+        seen = seen.saturating_add(bucket.count);
+        (seen >= rank).then(|| bucket.middle_ns())
+    })
 }
 
 impl std::fmt::Debug for Histogram {

@@ -3,9 +3,11 @@
 
 use std::io::{self, Write};
 
+use causeway_core::estimate::Quality;
 use causeway_core::flow::FlowKey;
-use causeway_report::plot::{self, Line, Plot, Scale};
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use causeway_report::chart::{Chart, Scale, Series};
+use causeway_report::page::{bare_figure, page};
+use maud::{Markup, html};
 
 use super::rows::{PERCENTILES, Style};
 use super::table::{applies, by_group, latency};
@@ -15,24 +17,6 @@ use super::totals::{Total, Totals};
 const PICTURED: usize = 20;
 /// Groups in the table.
 const LISTED: usize = 1000;
-
-const STYLE: &str = "\
-:root{color-scheme:light dark;--ink:#1d1f21;--dim:#5f666d;--paper:#fbfbfa;--card:#fff;--line:#dfe1e3}\
-@media(prefers-color-scheme:dark){:root{--ink:#e6e8ea;--dim:#a3a9af;--paper:#15171a;--card:#1c1f23;--line:#363b41}}\
-*{box-sizing:border-box}\
-body{font:16px/1.55 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:78rem;margin:0 auto;padding:1.8rem 1.2rem 4rem}\
-h1{font-size:1.45rem;margin:0 0 .3rem;overflow-wrap:anywhere}h2{font-size:1.1rem;margin:2.4rem 0 .6rem}\
-h3{font-size:1rem;margin:0 0 .4rem;overflow-wrap:anywhere}\
-.note{color:var(--dim);font-size:.9rem;margin:.2rem 0 .8rem}\
-.scroll{overflow-x:auto}\
-table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:.92rem}\
-th,td{padding:.28rem .5rem;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}\
-th{font-weight:600;color:var(--dim)}.l{text-align:left}.wrap{white-space:normal}\
-.card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:1rem 1.1rem;margin:1rem 0}\
-.pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(24rem,1fr));gap:1rem}\
-figure{margin:0}figcaption{color:var(--dim);font-size:.85rem;margin-bottom:.3rem}\
-.keys{display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;font-size:.88rem;margin:.5rem 0 0}\
-.low{color:var(--c1)}.none{color:var(--dim)}";
 
 /// What the page says of its input.
 #[derive(Clone, Debug)]
@@ -50,26 +34,15 @@ pub(crate) fn write(
     source: &Source,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let css = format!("{STYLE}{}", plot::style());
-    let page = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width,initial-scale=1";
-                title { "Latency of " (source.name) }
-                style { (PreEscaped(css)) }
-            }
-            body {
-                h1 { "Latency of " (source.name) }
-                p.note { (source.summary) }
-                (listing(totals, style))
-                (pictures(totals, style))
-                (meanings(style))
-            }
-        }
+    let title = format!("Latency of {}", source.name);
+    let body = html! {
+        h1 { (title) }
+        p.note { (source.summary) }
+        (listing(totals, style))
+        (pictures(totals, style))
+        (meanings(style))
     };
-    out.write_all(page.into_string().as_bytes())
+    out.write_all(page(&title, &body).as_bytes())
 }
 
 fn listing(totals: &Totals, style: &Style) -> Markup {
@@ -104,6 +77,11 @@ fn listing(totals: &Totals, style: &Style) -> Markup {
 
 fn line(style: &Style, key: &FlowKey, method: u8, total: &Total) -> Markup {
     let confidence = total.tally.confidence();
+    let trust = match confidence.quality {
+        Quality::None => "dim",
+        Quality::Low => "bad",
+        Quality::Medium | Quality::High => "",
+    };
     html! {
         tr {
             @for cell in style.grouping.cells(key) { td.l { (cell) } }
@@ -113,7 +91,7 @@ fn line(style: &Style, key: &FlowKey, method: u8, total: &Total) -> Markup {
                 td { (latency(total.quantile(share).map(|ns| ns as f64))) }
             }
             td { @if let Some(window) = confidence.window { (window) } }
-            td.l.(confidence.quality.name()) { (confidence.quality) }
+            td.l.(trust) { (confidence.quality) }
         }
     }
 }
@@ -146,78 +124,55 @@ fn card(style: &Style, key: &FlowKey, lines: &[(FlowKey, u8, &Total)]) -> Markup
         .filter(|method| applies(style, *method, key) && lines.iter().all(|line| line.1 != *method))
         .map(|method| style.label(method).name)
         .collect();
+    let distribution = distribution(style, lines);
     html! {
         div.card {
             h3 { (name) }
-            div.pair {
-                figure {
-                    figcaption { "Share of samples up to a latency" }
-                    (PreEscaped(cdf(style, &name, lines).svg()))
-                }
-                figure {
-                    figcaption { "Mean of each epoch" }
-                    (PreEscaped(course(style, &name, lines).svg()))
-                }
-            }
+            div.grid { (bare_figure(&distribution)) (bare_figure(&course(style, lines))) }
             div.keys {
-                @for (_, method, _) in lines {
-                    span {
-                        span class={ "key " (plot::class(usize::from(*method))) } {}
-                        (style.label(*method).name)
-                    }
-                }
-                @if !silent.is_empty() { span.none { "none: " (silent.join(", ")) } }
+                (distribution.keys())
+                @if !silent.is_empty() { span.dim { "none: " (silent.join(", ")) } }
             }
         }
     }
 }
 
-fn cdf(style: &Style, name: &str, lines: &[(FlowKey, u8, &Total)]) -> Plot {
+fn distribution(style: &Style, lines: &[(FlowKey, u8, &Total)]) -> Chart {
     let curve = |&(_, method, total): &(FlowKey, u8, &Total)| {
         let all = total.latencies.count() as f64;
+        let least = total.latencies.buckets().next();
+        let mut points: Vec<_> = least.map(|b| (b.from_ns as f64, 0.0)).into_iter().collect();
         let mut seen = 0.0;
-        let mut points = Vec::new();
         for bucket in total.latencies.buckets() {
-            if points.is_empty() {
-                points.push((bucket.from_ns as f64, 0.0));
-            }
             seen += bucket.count as f64;
             points.push((bucket.middle_ns() as f64, seen / all));
         }
-        Line {
-            name: style.label(method).name.to_owned(),
-            colour: method.into(),
-            points,
-        }
+        Series::new(style.label(method).name, points).coloured(method.into())
     };
-    Plot {
-        title: format!("Distribution of latency, {name}"),
-        x: (Scale::Latency, "latency".to_owned()),
-        y: (Scale::Share, "share of samples".to_owned()),
-        lines: lines.iter().map(curve).collect(),
-    }
+    Chart::new(
+        "Share of samples up to a latency",
+        (Scale::Latency, "latency"),
+        (Scale::Share, "share of samples"),
+        lines.iter().map(curve).collect(),
+    )
 }
 
-fn course(style: &Style, name: &str, lines: &[(FlowKey, u8, &Total)]) -> Plot {
+fn course(style: &Style, lines: &[(FlowKey, u8, &Total)]) -> Chart {
     let starts = lines
         .iter()
         .filter_map(|line| Some(line.2.series.points().next()?.0));
     let start_ns = starts.min().unwrap_or(0);
-    let curve = |&(_, method, total): &(FlowKey, u8, &Total)| Line {
-        name: style.label(method).name.to_owned(),
-        colour: method.into(),
-        points: total
-            .series
-            .points()
-            .map(|(at_ns, mean_ns)| ((at_ns - start_ns) as f64 / 1e9, mean_ns))
-            .collect(),
+    let curve = |&(_, method, total): &(FlowKey, u8, &Total)| {
+        let points = total.series.points();
+        let points = points.map(|(at_ns, mean_ns)| ((at_ns - start_ns) as f64 / 1e9, mean_ns));
+        Series::new(style.label(method).name, points).coloured(method.into())
     };
-    Plot {
-        title: format!("Mean latency over time, {name}"),
-        x: (Scale::Linear, "seconds since the first estimate".to_owned()),
-        y: (Scale::Latency, "mean latency".to_owned()),
-        lines: lines.iter().map(curve).collect(),
-    }
+    Chart::new(
+        "Mean of each epoch",
+        (Scale::Linear, "seconds since the first estimate"),
+        (Scale::Latency, "mean latency"),
+        lines.iter().map(curve).collect(),
+    )
 }
 
 fn meanings(style: &Style) -> Markup {

@@ -1,406 +1,385 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Line charts as inline SVG.
+//! Line charts as SVG, inside a page or as files of their own.
 //!
-//! A chart knows nothing of what it draws: series of points, axes with units,
-//! an optional instant to mark. Gaps in the data (NaN) are gaps in the line,
-//! never bridged.
+//! A chart knows nothing of what it draws: series of points, two axes, an optional
+//! instant to mark. Gaps in the data (NaN) are gaps in the line, never bridged.
+//! Colours are classes of [`STYLE`], so that one drawing suits light and dark.
 
-use plotters::coord::ranged1d::ValueFormatter;
-use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
+mod axis;
 
-/// Colours that stay apart for colour-blind readers (Okabe and Ito, 2008).
-const PALETTE: [RGBColor; 6] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(230, 159, 0),
-    RGBColor(86, 180, 233),
-];
-const INK: RGBColor = RGBColor(51, 51, 51);
-const GRID: RGBColor = RGBColor(225, 225, 225);
+use std::fmt::Write as _;
 
-/// How the vertical axis is divided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scale {
-    /// From zero.
-    Linear,
-    /// Powers of ten; values of zero and below are gaps.
-    Log,
-    /// The same for milliseconds, labelled as times: 10 us, 1 ms, 1 s.
-    LogTime,
-}
+use maud::{Markup, PreEscaped, html};
 
-/// What the numbers along the horizontal axis mean.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Along {
-    /// A plain number, such as seconds.
-    Number,
-    /// Nines of a quantile: 1 is 90 %, 2 is 99 %. One label a nine.
-    Nines,
-}
+use axis::Axis;
+pub use axis::Scale;
 
-impl Along {
-    fn label(self, value: f64) -> String {
-        match self {
-            Self::Number => short(value),
-            Self::Nines if value.fract() == 0.0 => {
-                // Two digits, then one more for each further nine.
-                let digits = (value - 2.0).max(0.0);
-                let percent = 100.0 * (1.0 - 10f64.powf(-value));
-                format!("{percent:.*} %", digits as usize)
-            }
-            Self::Nines => String::new(),
-        }
-    }
-}
+// Units of the drawing. The margins have room for the large type of narrow figures.
+const WIDTH: f64 = 560.0;
+const HEIGHT: f64 = 300.0;
+const LEFT: f64 = 74.0;
+const RIGHT: f64 = WIDTH - 30.0;
+const TOP: f64 = 32.0;
+const BOTTOM: f64 = HEIGHT - 50.0;
+/// Points of a line; more cannot be told apart.
+const MAX_POINTS: usize = 600;
+/// A series beyond these has the first colour again, dashed.
+const COLOURS: usize = 6;
+
+/// The style of charts; a page includes it once, a file has it inside. The colours of
+/// series are Okabe and Ito's (2008), which stay apart for colour-blind readers: some
+/// darkened for thin lines on white, all lightened for dark pages.
+pub const STYLE: &str = "\
+.chart{display:block;color:#5f666d}\
+.chart text{fill:currentColor;font:13px system-ui,sans-serif}\
+.chart .paper{fill:#fff}.file text{font-size:11px}.file .title{font-size:13px;font-weight:600}\
+.axes path,.mark{fill:none;stroke:currentColor;stroke-opacity:.25}\
+.mark{stroke-opacity:.8;stroke-dasharray:2 3}\
+.line{fill:none;stroke:currentColor;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}\
+.faint{opacity:.45}.dashed{stroke-dasharray:6 4}\
+.c0{color:#0072b2}.c1{color:#d55e00}.c2{color:#009e73}.c3{color:#b0568f}.c4{color:#b57f00}.c5{color:#3b93c4}\
+@media(prefers-color-scheme:dark){.chart{color:#a3a9af}.chart .paper{fill:#1c1f23}\
+.c0{color:#5aa9e6}.c1{color:#ff8a3d}.c2{color:#38c79a}.c3{color:#e08cc0}.c4{color:#f0c040}.c5{color:#8fd0f5}}";
 
 /// One line: its name in the legend and its points, in the axes' units.
 #[derive(Clone, Debug)]
 pub struct Series {
     pub name: String,
     pub points: Vec<(f64, f64)>,
-    /// Drawn lighter: what the reader compares with, not what he looks for.
-    pub faint: bool,
-    /// Index of the colour; series that belong together share one.
-    pub colour: usize,
+    /// Index of its colour: series that belong together share one. None: that of its
+    /// place among the others.
+    colour: Option<usize>,
+    faint: bool,
 }
 
-/// A chart with time or another number along the horizontal axis.
+/// A chart of some series. The first matters most and lies on top.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    pub x_label: String,
-    pub x: Along,
-    pub y_label: String,
-    pub y_scale: Scale,
+    /// What it shows: a figure's caption, and the text for those who cannot see it.
+    pub title: String,
+    pub x: (Scale, String),
+    pub y: (Scale, String),
+    pub series: Vec<Series>,
     /// An instant to mark, with its label.
     pub marker: Option<(f64, String)>,
-    pub series: Vec<Series>,
-    pub width: u32,
-    pub height: u32,
 }
 
-type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
-type Plot<'a, 'b, Y> =
-    ChartContext<'a, SVGBackend<'b>, Cartesian2d<plotters::coord::types::RangedCoordf64, Y>>;
+impl Series {
+    pub fn new(name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        Self {
+            name: name.into(),
+            points: points.into_iter().collect(),
+            colour: None,
+            faint: false,
+        }
+    }
+
+    /// With the colour of this index.
+    pub fn coloured(self, colour: usize) -> Self {
+        Self {
+            colour: Some(colour),
+            ..self
+        }
+    }
+
+    /// Drawn lighter: what the reader compares with, not what he looks for.
+    pub fn faint(self) -> Self {
+        Self {
+            faint: true,
+            ..self
+        }
+    }
+
+    /// The classes of its line and of its key.
+    fn class(&self, place: usize) -> String {
+        let colour = self.colour.unwrap_or(place);
+        let dashed = if colour / COLOURS % 2 == 1 {
+            " dashed"
+        } else {
+            ""
+        };
+        let faint = if self.faint { " faint" } else { "" };
+        format!("c{}{dashed}{faint}", colour % COLOURS)
+    }
+}
 
 impl Chart {
-    /// The chart as one `<svg>` element, or a sentence where nothing can be drawn.
-    pub fn svg(&self) -> String {
-        self.render(None)
-    }
-
-    /// The same with a heading in the picture, for one that travels without its page.
-    pub fn svg_titled(&self, title: &str) -> String {
-        self.render(Some(title))
-    }
-
-    fn render(&self, title: Option<&str>) -> String {
-        let mut out = String::new();
-        let drawn = {
-            let size = (self.width, self.height);
-            let root = SVGBackend::with_string(&mut out, size).into_drawing_area();
-            self.draw(&root, title)
-        };
-        match drawn {
-            Ok(()) => responsive(&out, self.width, self.height),
-            Err(why) => format!("<p class=\"note\">This chart could not be drawn: {why}</p>"),
+    pub fn new(
+        title: impl Into<String>,
+        x: (Scale, &str),
+        y: (Scale, &str),
+        series: Vec<Series>,
+    ) -> Self {
+        Self {
+            title: title.into(),
+            x: (x.0, x.1.to_owned()),
+            y: (y.0, y.1.to_owned()),
+            series,
+            marker: None,
         }
     }
 
-    fn draw(
-        &self,
-        root: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
-        title: Option<&str>,
-    ) -> Drawn {
-        root.fill(&WHITE)?;
-        let below = match title {
-            Some(title) => root.titled(title, ("sans-serif", 18).into_font().color(&INK))?,
-            None => root.clone(),
-        };
-        let (x, y) = self.extent();
-        let mut builder = ChartBuilder::on(&below);
-        builder
-            .margin(8)
-            .margin_right(18)
-            .x_label_area_size(38)
-            .y_label_area_size(56);
-        match self.y_scale {
-            Scale::Linear => {
-                let plot = builder.build_cartesian_2d(x.0..x.1, y.0..y.1)?;
-                self.fill_plot(plot, y)
-            }
-            Scale::Log | Scale::LogTime => {
-                let plot = builder.build_cartesian_2d(x.0..x.1, (y.0..y.1).log_scale())?;
-                self.fill_plot(plot, y)
+    /// With a mark at an instant.
+    pub fn marked(self, at: f64, label: &str) -> Self {
+        Self {
+            marker: Some((at, label.to_owned())),
+            ..self
+        }
+    }
+
+    /// One `<svg>` element for a page that has [`STYLE`], without title and legend.
+    pub fn svg(&self) -> Markup {
+        html! {
+            svg.chart viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label=(self.title) {
+                (self.drawing())
             }
         }
     }
 
-    fn fill_plot<'a, 'b: 'a, Y>(&self, mut plot: Plot<'a, 'b, Y>, y: (f64, f64)) -> Drawn
-    where
-        Y: Ranged<ValueType = f64> + ValueFormatter<f64> + 'a,
-    {
-        plot.configure_mesh()
-            .bold_line_style(GRID)
-            .light_line_style(TRANSPARENT)
-            .axis_style(INK)
-            .label_style(("sans-serif", 13).into_font().color(&INK))
-            .x_desc(self.x_label.as_str())
-            .y_desc(self.y_label.as_str())
-            .y_label_formatter(&|v| self.y_tick(*v, y))
-            .x_label_formatter(&|v| self.x.label(*v))
-            .draw()?;
-        if let Some((at, label)) = &self.marker {
-            let line = PathElement::new(vec![(*at, y.0), (*at, y.1)], INK.mix(0.6));
-            plot.draw_series(std::iter::once(line))?;
-            // To its left where there is no room to its right.
-            let side = if self.marked_right() {
-                HPos::Right
-            } else {
-                HPos::Left
-            };
-            let style = ("sans-serif", 13).into_font().color(&INK);
-            let style = style.pos(Pos::new(side, VPos::Top));
-            let text = Text::new(format!(" {label} "), (*at, y.1), style);
-            plot.draw_series(std::iter::once(text))?;
+    /// The legend for a page: a key and a name for each series.
+    pub fn keys(&self) -> Markup {
+        html! {
+            @for (place, series) in self.series.iter().enumerate() {
+                span { span.key.(series.class(place)) {} (series.name) }
+            }
         }
-        for series in &self.series {
-            self.draw_series(&mut plot, series)?;
-        }
-        plot.configure_series_labels()
-            .position(if self.marked_right() {
-                SeriesLabelPosition::UpperLeft
-            } else {
-                SeriesLabelPosition::UpperRight
-            })
-            .background_style(WHITE.mix(0.85))
-            .border_style(GRID)
-            .label_font(("sans-serif", 13).into_font().color(&INK))
-            .draw()
     }
 
-    fn draw_series<'a, 'b: 'a, Y>(&self, plot: &mut Plot<'a, 'b, Y>, series: &Series) -> Drawn
-    where
-        Y: Ranged<ValueType = f64> + 'a,
-    {
-        let colour = PALETTE[series.colour % PALETTE.len()];
-        let style = colour.stroke_width(2);
-        let mut name = Some(series.name.clone());
-        for run in self.runs(&series.points) {
-            let drawn = if series.faint {
-                let faint = colour.mix(0.45).stroke_width(2);
-                plot.draw_series(LineSeries::new(run, faint))?
-            } else {
-                plot.draw_series(LineSeries::new(run, style))?
-            };
-            // The legend names a line once, however many gaps it has.
-            if let Some(name) = name.take() {
-                let key = if series.faint {
-                    colour.mix(0.45)
-                } else {
-                    colour.mix(1.0)
+    /// An SVG file: title, legend and style inside.
+    pub fn file(&self) -> String {
+        let title = wrapped(&self.title, 68);
+        let columns = match self.series.iter().all(|s| s.name.chars().count() <= 28) {
+            true => 2,
+            false => 1,
+        };
+        let head = 10.0 + 20.0 * title.len() as f64;
+        let rows = self.series.len().div_ceil(columns) as f64;
+        let height = head + HEIGHT + 22.0 * rows + 8.0;
+        html! {
+            svg.chart.file xmlns="http://www.w3.org/2000/svg" viewBox={ "0 0 " (WIDTH) " " (height) }
+                width=(1.5 * WIDTH) height=(1.5 * height) role="img" aria-label=(self.title) {
+                style { (PreEscaped(STYLE)) }
+                rect.paper width="100%" height="100%" {}
+                @for (row, line) in title.iter().enumerate() {
+                    (text(WIDTH / 2.0, 22.0 + 20.0 * row as f64, "middle", "title", line))
+                }
+                g transform={ "translate(0 " (head) ")" } { (self.drawing()) }
+                @for (place, series) in self.series.iter().enumerate() {
+                    @let x = LEFT + (place % columns) as f64 * (WIDTH - LEFT) / 2.0;
+                    @let y = head + HEIGHT + 22.0 * (place / columns) as f64 + 10.0;
+                    path.line.(series.class(place)) d={ "M" (x) " " (y) "h20" } {}
+                    (text(x + 28.0, y + 4.5, "start", "", &series.name))
+                }
+            }
+        }
+        .into_string()
+    }
+
+    fn drawing(&self) -> Markup {
+        let along = || self.series.iter().flat_map(|series| &series.points);
+        // A mark's label lies above the lines.
+        let headroom = match &self.marker {
+            Some((_, label)) if !label.is_empty() => 0.12,
+            _ => 0.0,
+        };
+        let x = Axis::new(self.x.0, along().map(|p| p.0), (LEFT, RIGHT), 0.0);
+        let y = Axis::new(self.y.0, along().map(|p| p.1), (BOTTOM, TOP), headroom);
+        html! {
+            g.axes {
+                @for (at, label) in x.ticks() {
+                    path d=(format!("M{at:.1} {TOP}V{BOTTOM}")) {}
+                    (text(at, BOTTOM + 19.0, "middle", "", &label))
+                }
+                @for (at, label) in y.ticks() {
+                    path d=(format!("M{LEFT} {at:.1}H{RIGHT}")) {}
+                    (text(LEFT - 7.0, at + 4.5, "end", "", &label))
+                }
+            }
+            (text(f64::midpoint(LEFT, RIGHT), HEIGHT - 7.0, "middle", "", &self.x.1))
+            (text(6.0, TOP - 17.0, "start", "", &self.y.1))
+            @if let Some((instant, label)) = &self.marker {
+                @let at = x.at(*instant);
+                // To its left where there is no room to its right.
+                @let (beside, anchor) = match at > f64::midpoint(LEFT, RIGHT) {
+                    true => (at - 5.0, "end"),
+                    false => (at + 5.0, "start"),
                 };
-                drawn.label(name).legend(move |(x, y)| {
-                    PathElement::new(vec![(x, y), (x + 18, y)], key.stroke_width(2))
-                });
+                path.mark d=(format!("M{at:.1} {TOP}V{BOTTOM}")) {}
+                (text(beside, TOP + 14.0, anchor, "", label))
+            }
+            @for (place, series) in self.series.iter().enumerate().rev() {
+                path.line.(series.class(place)) d=(path(&series.points, &x, &y)) {
+                    title { (series.name) }
+                }
             }
         }
-        Ok(())
     }
+}
 
-    /// A logarithmic axis of more than a decade labels 1, 2 and 5 of each power of
-    /// ten only.
-    fn y_tick(&self, value: f64, (low, high): (f64, f64)) -> String {
-        let mantissa = value / 10f64.powf(value.abs().log10().floor());
-        let round = [1.0, 2.0, 5.0].iter().any(|m| (mantissa - m).abs() < 1e-6);
-        if self.y_scale == Scale::LogTime {
-            // One label a decade: there are four of them and more.
-            let decade = value.log10();
-            return match (decade - decade.round()).abs() < 1e-6 {
-                true => time(value),
-                false => String::new(),
-            };
-        }
-        if self.y_scale == Scale::Linear || high < 10.0 * low || round {
-            short(value)
+fn text(x: f64, y: f64, anchor: &str, class: &str, text: &str) -> Markup {
+    html! {
+        text class=[(!class.is_empty()).then_some(class)] x=(format!("{x:.1}")) y=(format!("{y:.1}"))
+            text-anchor=(anchor) { (text) }
+    }
+}
+
+/// Lines of at most so many characters, broken at blanks.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let last = lines.len() - 1;
+        if lines[last].is_empty() {
+            lines[last] = word.to_owned();
+        } else if lines[last].chars().count() + 1 + word.chars().count() <= width {
+            lines[last] = format!("{} {word}", lines[last]);
         } else {
-            String::new()
+            lines.push(word.to_owned());
         }
     }
-
-    /// Whether the mark stands in the right third, where the legend would be.
-    fn marked_right(&self) -> bool {
-        let ((x0, x1), _) = self.extent();
-        let at = self.marker.as_ref().map_or(x0, |(at, _)| *at);
-        at > x1 - (x1 - x0) / 3.0
-    }
-
-    /// The stretches between gaps.
-    fn runs(&self, points: &[(f64, f64)]) -> Vec<Vec<(f64, f64)>> {
-        points
-            .split(|p| !self.drawable(p.1))
-            .filter(|run| !run.is_empty())
-            .map(<[_]>::to_vec)
-            .collect()
-    }
-
-    fn drawable(&self, value: f64) -> bool {
-        value.is_finite() && (self.y_scale == Scale::Linear || value > 0.0)
-    }
-
-    /// The smallest box around all points, with headroom; never empty.
-    fn extent(&self) -> ((f64, f64), (f64, f64)) {
-        let points = || self.series.iter().flat_map(|s| &s.points);
-        let xs = points().map(|p| p.0).filter(|v| v.is_finite());
-        let (x0, x1) = bounds(xs).unwrap_or((0.0, 1.0));
-        let ys = points().map(|p| p.1).filter(|v| self.drawable(*v));
-        let (y0, y1) = bounds(ys).unwrap_or((1.0, 10.0));
-        let (low, high) = match self.y_scale {
-            Scale::Linear => (0.0, y1 * 1.35),
-            Scale::Log | Scale::LogTime => (y0 * 0.8, y1 * (y1 / y0).max(2.0).powf(0.4)),
-        };
-        (
-            (x0, if x1 > x0 { x1 } else { x0 + 1.0 }),
-            (low, if high > low { high } else { low + 1.0 }),
-        )
-    }
+    lines
 }
 
-fn bounds(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
-    values.fold(None, |so_far, v| match so_far {
-        None => Some((v, v)),
-        Some((low, high)) => Some((low.min(v), high.max(v))),
-    })
-}
-
-/// A number as short as it can be read: 0.05, 2.5, 40, 1200.
-fn short(value: f64) -> String {
-    let text = match value.abs() {
-        v if v >= 100.0 => format!("{value:.0}"),
-        v if v >= 1.0 => format!("{value:.1}"),
-        _ => format!("{value:.3}"),
-    };
-    if text.contains('.') {
-        text.trim_end_matches('0').trim_end_matches('.').to_owned()
-    } else {
-        text
+/// The stretches between gaps, each with its peaks however many points it has.
+fn path(points: &[(f64, f64)], x: &Axis, y: &Axis) -> String {
+    let chunk = (2 * points.len()).div_ceil(MAX_POINTS).max(2);
+    let mut path = String::new();
+    for run in points.split(|p| !x.shows(p.0) || !y.shows(p.1)) {
+        let mut command = 'M';
+        for chunk in run.chunks(chunk) {
+            let by_value = |a: &&(f64, f64), b: &&(f64, f64)| a.1.total_cmp(&b.1);
+            let least = chunk.iter().min_by(by_value);
+            let largest = chunk.iter().max_by(by_value);
+            let mut ends: Vec<_> = least.into_iter().chain(largest).collect();
+            ends.sort_by(|a, b| a.0.total_cmp(&b.0));
+            ends.truncate(chunk.len());
+            for point in ends {
+                // Writing to a String does not fail.
+                let _ = write!(path, "{command}{:.1} {:.1}", x.at(point.0), y.at(point.1));
+                command = 'L';
+            }
+        }
+        if run.len() == 1 {
+            // A point between gaps shows as a dot.
+            path.push_str("h0.01");
+        }
     }
-}
-
-/// Milliseconds in the unit that makes them a small number.
-fn time(ms: f64) -> String {
-    match ms.abs() {
-        v if v >= 999.0 => format!("{} s", short(ms / 1e3)),
-        v if v >= 0.999 => format!("{} ms", short(ms)),
-        _ => format!("{} us", short(ms * 1e3)),
-    }
-}
-
-/// Lets the page scale the drawing: a view box instead of a fixed size.
-fn responsive(svg: &str, width: u32, height: u32) -> String {
-    let fixed = format!("width=\"{width}\" height=\"{height}\" viewBox");
-    svg.replacen(&fixed, "style=\"width:100%;height:auto\" viewBox", 1)
+    path
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn chart(y_scale: Scale, points: Vec<(f64, f64)>) -> Chart {
-        Chart {
-            x_label: "time (s)".into(),
-            x: Along::Number,
-            y_label: "p99 (ms)".into(),
-            y_scale,
-            marker: Some((2.0, "degraded".into())),
-            series: vec![Series {
-                name: "maglev".into(),
-                points,
-                faint: false,
-                colour: 0,
-            }],
-            width: 600,
-            height: 240,
+    fn chart(y: Scale, points: &[(f64, f64)]) -> Chart {
+        let series = vec![Series::new("a < b", points.to_vec())];
+        Chart::new("title", (Scale::Linear, "time (s)"), (y, "p99"), series)
+    }
+
+    fn svg(chart: &Chart) -> String {
+        chart.svg().into_string()
+    }
+
+    /// What the first line's path consists of.
+    fn drawn(svg: &str) -> &str {
+        let path = svg.split("class=\"line").nth(1).expect("a line");
+        path.split("d=\"")
+            .nth(1)
+            .unwrap()
+            .split('"')
+            .next()
+            .unwrap()
+    }
+
+    #[test]
+    fn a_gap_breaks_the_line_and_a_point_alone_is_a_dot() {
+        let points = [(0.0, 1.0), (1.0, 2.0), (2.0, f64::NAN), (3.0, 2.0)];
+        let svg = svg(&chart(Scale::FromZero, &points));
+        assert_eq!(drawn(&svg).matches('M').count(), 2, "{svg}");
+        assert!(drawn(&svg).ends_with("h0.01"), "{svg}");
+        assert!(svg.contains("a &lt; b") && svg.contains("aria-label=\"title\""));
+    }
+
+    #[test]
+    fn a_logarithmic_axis_leaves_out_what_it_cannot_show() {
+        let points = [(0.0, 0.0), (1.0, 1e3), (2.0, 1e5), (3.0, -1.0), (4.0, 1e4)];
+        let log = svg(&chart(Scale::Log, &points));
+        assert_eq!(drawn(&log).matches('M').count(), 2, "{log}");
+        assert_eq!(drawn(&log).matches('L').count(), 1, "{log}");
+        for label in [">1000<", ">5000<", ">100000<"] {
+            assert!(log.contains(label), "{label}: {log}");
         }
     }
 
     #[test]
-    fn a_gap_breaks_the_line_and_the_legend_names_it_once() {
-        let gapped = chart(
-            Scale::Linear,
-            vec![
-                (0.0, 1.0),
-                (1.0, 2.0),
-                (2.0, f64::NAN),
-                (3.0, 2.0),
-                (4.0, 1.0),
-            ],
-        );
-        let svg = gapped.svg();
-        let lines = svg.matches("stroke=\"#0072B2\"").count();
-        assert_eq!(lines, 3, "two stretches and one legend key: {svg}");
-        assert_eq!(svg.matches("maglev").count(), 1);
-        assert!(svg.contains("degraded") && svg.contains("style=\"width:100%"));
+    fn many_points_keep_their_peaks_and_little_room() {
+        let mut points: Vec<_> = (0..10_000).map(|n| (f64::from(n), 1.0)).collect();
+        points[5_432].1 = 9.0;
+        let svg = svg(&chart(Scale::Linear, &points));
+        assert!(svg.len() < 20_000, "{}", svg.len());
+        assert!(drawn(&svg).contains(&format!(" {TOP:.1}")), "{svg}");
     }
 
     #[test]
-    fn a_mark_at_the_right_keeps_clear_of_the_legend_and_of_the_edge() {
-        let points = vec![(0.0, 1.0), (10.0, 2.0)];
-        let at = |at: f64| Chart {
-            marker: Some((at, "mark".into())),
-            ..chart(Scale::Linear, points.clone())
-        };
-        assert!(at(9.0).marked_right() && !at(5.0).marked_right());
-        let anchor = |svg: &str| {
-            let text = svg
-                .split("<text")
-                .find(|t| t.contains("mark"))
-                .map(str::to_owned);
-            text.is_some_and(|t| t.contains("text-anchor=\"end\""))
-        };
-        assert!(anchor(&at(9.0).svg()) && !anchor(&at(5.0).svg()));
-    }
-
-    #[test]
-    fn no_points_still_draws_axes() {
-        for scale in [Scale::Linear, Scale::Log] {
-            let svg = chart(scale, vec![]).svg();
-            assert!(svg.contains("p99 (ms)"), "{svg}");
+    fn odd_data_still_gives_a_chart_inside_its_box() {
+        let odd: [&[(f64, f64)]; 4] = [
+            &[],
+            &[(1.0, 1.0)],
+            &[(f64::NAN, 0.5), (0.0, f64::INFINITY)],
+            &[(-3.0, -2.0), (7.0, 1e12)],
+        ];
+        for points in odd {
+            for scale in [Scale::Linear, Scale::FromZero, Scale::Latency, Scale::Nines] {
+                let svg = svg(&chart(scale, points));
+                assert!(svg.contains("p99") && svg.ends_with("</svg>"), "{svg}");
+                let numbers = drawn(&svg).replace("h0.01", "");
+                for number in numbers.split(['M', 'L', ' ']).filter(|n| !n.is_empty()) {
+                    let number: f64 = number.parse().expect("a number");
+                    assert!((0.0..=WIDTH).contains(&number), "{svg}");
+                }
+            }
         }
     }
 
     #[test]
-    fn a_log_axis_leaves_out_what_it_cannot_show() {
-        let log = chart(Scale::Log, vec![(0.0, 0.0), (1.0, 10.0), (2.0, 1000.0)]);
-        assert_eq!(
-            log.runs(&log.series[0].points),
-            vec![vec![(1.0, 10.0), (2.0, 1000.0)]]
-        );
-        let ((x0, x1), (y0, y1)) = log.extent();
-        assert_eq!((x0, x1), (0.0, 2.0));
-        assert!(y0 > 0.0 && y0 < 10.0 && y1 > 1000.0);
-    }
-
-    #[test]
-    fn a_picture_alone_has_its_heading_and_times_have_units() {
-        let points = vec![(0.0, 0.02), (1.0, 40.0)];
-        let svg = chart(Scale::LogTime, points).svg_titled("All at once");
-        for word in ["All at once", "100 us", "1 ms", "10 ms"] {
-            assert!(svg.contains(word), "{word}: {svg}");
+    fn a_mark_keeps_clear_of_the_edge_and_of_the_lines() {
+        let points = [(0.0, 1.0), (10.0, 2.0)];
+        for (at, anchor) in [(9.0, "end"), (4.0, "start")] {
+            let svg = svg(&chart(Scale::Linear, &points).marked(at, "slow"));
+            assert!(
+                svg.contains(&format!("text-anchor=\"{anchor}\">slow<")),
+                "{svg}"
+            );
+            assert!(!drawn(&svg).contains(&format!(" {TOP:.1}")), "{svg}");
         }
-        assert_eq!(
-            ["10 us", "1 ms", "1.5 ms", "10 s"].map(String::from),
-            [0.01, 1.0, 1.5, 10_000.0].map(time)
-        );
     }
 
     #[test]
-    fn numbers_are_short() {
-        assert_eq!(
-            ["0.05", "2.5", "40", "1200"].map(String::from),
-            [0.05, 2.5, 40.0, 1200.0].map(short)
-        );
+    fn colours_go_by_place_unless_they_are_shared() {
+        let series = (0..8).map(|n| Series::new(n.to_string(), []));
+        let mut chart = chart(Scale::Linear, &[]);
+        chart.series = series.collect();
+        chart.series[1] = chart.series[1].clone().coloured(0).faint();
+        let keys = chart.keys().into_string();
+        for class in ["key c0\"", "key c0 faint\"", "key c5\"", "key c1 dashed\""] {
+            assert!(keys.contains(class), "{class}: {keys}");
+        }
+    }
+
+    #[test]
+    fn a_file_has_its_title_its_legend_and_its_style() {
+        let mut chart = chart(Scale::Latency, &[(0.0, 2e4), (1.0, 4e7)]);
+        chart.title =
+            "One path, one moment: what each method calls latency & when a client pauses".into();
+        let file = chart.file();
+        for text in [
+            "xmlns=",
+            ".c0{color",
+            ">a &lt; b</text>",
+            "latency &amp; when a client<",
+        ] {
+            assert!(file.contains(text), "{text}: {file}");
+        }
+        assert_eq!(file.matches("class=\"title\"").count(), 2);
+        assert!(file.starts_with("<svg") && file.ends_with("</svg>"));
     }
 }

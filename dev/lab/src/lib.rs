@@ -24,7 +24,6 @@ pub mod netns;
 pub mod nginx;
 pub mod outcome;
 pub mod path;
-pub mod plot;
 pub mod quic;
 pub mod record;
 pub mod role;

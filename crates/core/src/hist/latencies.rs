@@ -5,7 +5,7 @@
 //! 128 linear buckets in each power of two: a value read from one is the middle of
 //! its bucket and within 1/256 (0.4 %) of the truth; below 128 ns it is exact.
 
-use super::{Bucket, Histogram};
+use super::{Bucket, Histogram, quantile_of};
 
 const SUB_BITS: u32 = 7;
 
@@ -72,13 +72,7 @@ impl Latencies {
     /// exceed: the nearest rank, read as the middle of its bucket. `None` when
     /// empty.
     pub fn quantile(&self, quantile: f64) -> Option<u64> {
-        let count = self.count();
-        let rank = ((quantile * count as f64).ceil() as u64).clamp(1, count.max(1));
-        let mut seen = 0_u64;
-        self.buckets().find_map(|bucket| {
-            seen = seen.saturating_add(bucket.count);
-            (seen >= rank).then(|| bucket.middle_ns())
-        })
+        quantile_of(self.buckets(), self.count(), quantile)
     }
 
     /// The buckets that hold something, shortest first.

@@ -110,15 +110,6 @@ impl Latencies {
         })
     }
 
-    /// The share of the values that are at least `ns`; 0 when empty.
-    pub fn share_from(&self, ns: u64) -> f64 {
-        if self.count == 0 || ns == 0 {
-            return if self.count == 0 { 0.0 } else { 1.0 };
-        }
-        let below = self.histogram.count_between(0, ns - 1);
-        1.0 - below as f64 / self.histogram.len() as f64
-    }
-
     /// Requests of at least this length took `share` (0 to 1) of the time, where each is
     /// followed by a pause of `pause_ns`; 0 where all together took less. `None` when
     /// empty.
@@ -160,11 +151,6 @@ impl Latencies {
     /// The HdrHistogram itself, in nanoseconds.
     pub fn histogram(&self) -> &Histogram<u64> {
         &self.histogram
-    }
-
-    /// Bytes of the histogram's counters: the same however many values.
-    pub fn bytes(&self) -> usize {
-        self.histogram.distinct_values() * size_of::<u64>()
     }
 }
 
@@ -220,12 +206,14 @@ mod tests {
     #[test]
     fn memory_does_not_grow() {
         let mut latencies = Latencies::new();
-        let empty = latencies.bytes();
+        let bytes = |l: &Latencies| l.histogram.distinct_values() * size_of::<u64>();
+        let empty = bytes(&latencies);
+        assert!(latencies.summary().is_none());
         for i in 0..1_000_000_u64 {
             latencies.record(1 + i * 3_571);
         }
         latencies.record(u64::MAX);
-        assert_eq!(latencies.bytes(), empty);
+        assert_eq!(bytes(&latencies), empty);
         assert!(empty < 300_000, "{empty}");
         assert_eq!(latencies.summary().unwrap().max_ns, u64::MAX);
     }
@@ -244,15 +232,5 @@ mod tests {
         // The rest of the time is pauses.
         assert_eq!(both.by_time(0.6, 1_000_000), Some(0));
         assert_eq!(Latencies::new().by_time(0.1, 0), None);
-    }
-
-    #[test]
-    fn shares_are_counted_from_a_value_on() {
-        let latencies = latencies(&[100, 200, 300, 400]);
-        assert_eq!(latencies.share_from(0), 1.0);
-        assert_eq!(latencies.share_from(250), 0.5);
-        assert_eq!(latencies.share_from(1_000), 0.0);
-        assert_eq!(Latencies::new().share_from(1), 0.0);
-        assert!(Latencies::new().summary().is_none());
     }
 }

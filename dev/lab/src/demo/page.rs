@@ -2,49 +2,29 @@
 //! The demo's report: one HTML file, its plots inside, no external request.
 
 use causeway_lab::outcome::{Outcome, RealEpoch, RealTrack, Run, Second, Summary};
-use causeway_report::chart::{Along, Chart, Scale, Series};
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use causeway_report::chart::{Chart, Scale, Series};
+use causeway_report::page::{figure, page};
+use maud::{Markup, html};
 
-const STYLE: &str = "\
-:root{color-scheme:light dark;--ink:#222;--dim:#666;--paper:#fbfbfa;--line:#ddd;--good:#00795a}\
-@media(prefers-color-scheme:dark){:root{--ink:#e8e8e8;--dim:#a8a8a8;--paper:#161718;--line:#3a3a3a;--good:#4fd1a5}}\
-body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:62rem;margin:0 auto;padding:1.5rem 1rem 4rem}\
-h1{font-size:1.5rem;margin:0}h2{font-size:1.1rem;margin:2.2rem 0 .5rem}\
-.lead{font-size:1.1rem}.note{color:var(--dim);font-size:.9rem}\
-table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}\
-th,td{padding:.3rem .6rem;text-align:right;border-bottom:1px solid var(--line)}\
-th:first-child,td:first-child{text-align:left}th{font-weight:600}\
-.scroll{overflow-x:auto}\
-.plain td{text-align:left}\
-figure{margin:.5rem 0;background:#fff;border:1px solid var(--line);border-radius:6px;padding:.3rem}\
-.grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(20rem,1fr));gap:.8rem}\
-figcaption{color:#444;font-size:.85rem;padding:.2rem .6rem}\
-.good{color:var(--good);font-weight:600}";
+const NS_PER_MS: f64 = 1e6;
 
 /// The whole page.
 pub fn render(outcome: &Outcome) -> String {
     let summary = outcome.summary();
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width,initial-scale=1";
-                title { "Causeway demo: " (outcome.baseline.scheduler) " and " (outcome.latency_aware.scheduler) }
-                style { (PreEscaped(STYLE)) }
-            }
-            body {
-                (lead(outcome, &summary))
-                (comparison(&summary))
-                (over_time(outcome))
-                (distribution(outcome))
-                (per_real(outcome, &summary))
-                (weights(outcome))
-                (conditions(outcome))
-            }
-        }
-    }
-    .into_string()
+    let title = format!(
+        "Causeway demo: {} and {}",
+        outcome.baseline.scheduler, outcome.latency_aware.scheduler
+    );
+    let body = html! {
+        (lead(outcome, &summary))
+        (comparison(&summary))
+        (over_time(outcome))
+        (distribution(outcome))
+        (per_real(outcome, &summary))
+        (weights(outcome))
+        (conditions(outcome))
+    };
+    page(&title, &body)
 }
 
 fn lead(outcome: &Outcome, summary: &Summary) -> Markup {
@@ -84,74 +64,44 @@ fn comparison(summary: &Summary) -> Markup {
 }
 
 fn over_time(outcome: &Outcome) -> Markup {
-    // Answers that come after the load's end are too few for percentiles.
-    let during = |run: &Run, value: fn(&Second) -> f64| {
-        let seconds = run
-            .seconds
-            .iter()
-            .filter(|s| s.at_s < outcome.conditions.run_s);
-        seconds.map(|s| (s.at_s, value(s))).collect()
-    };
     let mut series = Vec::new();
     for (colour, run) in [&outcome.baseline, &outcome.latency_aware]
         .into_iter()
         .enumerate()
     {
-        series.push(Series {
-            name: format!("{} p99", run.scheduler),
-            points: during(run, |s| s.p99_ms),
-            faint: false,
-            colour,
-        });
-        series.push(Series {
-            name: format!("{} p50", run.scheduler),
-            points: during(run, |s| s.p50_ms),
-            faint: true,
-            colour,
-        });
+        // Answers that come after the load's end are too few for percentiles.
+        let during = |name: &str, value_ms: fn(&Second) -> f64| {
+            let seconds = run
+                .seconds
+                .iter()
+                .filter(|s| s.at_s < outcome.conditions.run_s);
+            let points = seconds.map(|s| (s.at_s, value_ms(s) * NS_PER_MS));
+            Series::new(format!("{} {name}", run.scheduler), points).coloured(colour)
+        };
+        series.push(during("p99", |s| s.p99_ms));
+        series.push(during("p50", |s| s.p50_ms).faint());
     }
-    figure(
+    let chart = Chart::new(
         "Response latency at the clients, second by second",
-        &Chart {
-            x_label: "time since the run's start (s)".into(),
-            x: Along::Number,
-            y_label: "latency (ms)".into(),
-            y_scale: Scale::Log,
-            marker: Some((
-                outcome.conditions.degraded_at_s,
-                "one server slows down".into(),
-            )),
-            series,
-            width: 960,
-            height: 320,
-        },
-    )
+        (Scale::Linear, "time since the run's start (s)"),
+        (Scale::Latency, "latency"),
+        series,
+    );
+    figure(&chart.marked(outcome.conditions.degraded_at_s, "one server slows down"))
 }
 
 fn distribution(outcome: &Outcome) -> Markup {
-    let series = [&outcome.baseline, &outcome.latency_aware]
-        .into_iter()
-        .enumerate()
-        .map(|(colour, run)| Series {
-            name: run.scheduler.clone(),
-            points: run.quantiles.iter().map(|q| (nines(q.0), q.1)).collect(),
-            faint: false,
-            colour,
-        })
-        .collect();
-    figure(
+    let series = [&outcome.baseline, &outcome.latency_aware].map(|run| {
+        let points = run.quantiles.iter();
+        let points = points.map(|&(quantile, ms)| (nines(quantile), ms * NS_PER_MS));
+        Series::new(run.scheduler.as_str(), points)
+    });
+    figure(&Chart::new(
         "Latency by percentile, from the slowdown on",
-        &Chart {
-            x_label: "share of requests at most as slow".into(),
-            x: Along::Nines,
-            y_label: "latency (ms)".into(),
-            y_scale: Scale::Log,
-            marker: None,
-            series,
-            width: 960,
-            height: 280,
-        },
-    )
+        (Scale::Nines, "share of requests at most as slow"),
+        (Scale::Latency, "latency"),
+        series.into(),
+    ))
 }
 
 /// A quantile as its number of nines: 0.9 is 1, 0.999 is 3.
@@ -177,59 +127,39 @@ fn per_real(outcome: &Outcome, summary: &Summary) -> Markup {
 }
 
 fn real_chart(outcome: &Outcome, real: &RealTrack) -> Markup {
-    let line = |name: &str, colour, faint, value: fn(&RealEpoch) -> Option<f64>| Series {
-        name: name.into(),
-        points: real
-            .epochs
-            .iter()
-            .map(|e| (e.at_s, value(e).unwrap_or(f64::NAN)))
-            .collect(),
-        faint,
-        colour,
+    let series = |name: &str, value_ms: fn(&RealEpoch) -> Option<f64>| {
+        let epochs = real.epochs.iter();
+        Series::new(
+            name,
+            epochs.map(|e| (e.at_s, value_ms(e).map_or(f64::NAN, |ms| ms * NS_PER_MS))),
+        )
     };
-    figure(
-        &format!("{} under {}", real.real, outcome.latency_aware.scheduler),
-        &Chart {
-            x_label: "time (s)".into(),
-            x: Along::Number,
-            y_label: "latency (ms)".into(),
-            y_scale: Scale::Log,
-            marker: Some((outcome.conditions.degraded_at_s, String::new())),
-            series: vec![
-                line("clients", 0, true, |e| e.client_ms),
-                line("Causeway", 1, false, |e| e.estimate_ms),
-            ],
-            width: 470,
-            height: 230,
-        },
-    )
+    let chart = Chart::new(
+        format!("{} under {}", real.real, outcome.latency_aware.scheduler),
+        (Scale::Linear, "time (s)"),
+        (Scale::Latency, "latency"),
+        vec![
+            series("Causeway", |e| e.estimate_ms).coloured(1),
+            series("clients", |e| e.client_ms).coloured(0).faint(),
+        ],
+    );
+    figure(&chart.marked(outcome.conditions.degraded_at_s, ""))
 }
 
 fn weights(outcome: &Outcome) -> Markup {
-    let series = outcome
-        .latency_aware
-        .reals
-        .iter()
-        .enumerate()
-        .map(|(colour, real)| Series {
-            name: real.real.clone(),
-            points: real.epochs.iter().map(|e| (e.at_s, e.weight)).collect(),
-            faint: false,
-            colour,
-        })
-        .collect();
+    let series = outcome.latency_aware.reals.iter().map(|real| {
+        let points = real.epochs.iter().map(|e| (e.at_s, e.weight));
+        Series::new(real.real.as_str(), points)
+    });
+    let chart = Chart::new(
+        "Effective weight of each server, latency-aware run",
+        (Scale::Linear, "time since the run's start (s)"),
+        (Scale::FromZero, "weight"),
+        series.collect(),
+    );
     html! {
         h2 { "Where new connections went" }
-        (figure("Effective weight of each server, latency-aware run", &Chart {
-            x_label: "time since the run's start (s)".into(),
-            x: Along::Number,
-            y_label: "weight".into(),
-            y_scale: Scale::Linear,
-            marker: Some((outcome.conditions.degraded_at_s, "one server slows down".into())),
-            series,
-            width: 960,
-            height: 280,
-        }))
+        (figure(&chart.marked(outcome.conditions.degraded_at_s, "one server slows down")))
     }
 }
 
@@ -237,12 +167,12 @@ fn conditions(outcome: &Outcome) -> Markup {
     let c = &outcome.conditions;
     html! {
         h2 { "Conditions" }
-        div.scroll { table.plain {
-            tr { td { "slowdown" } td { (c.degradation) } }
-            tr { td { "load" } td { (c.load) } }
-            tr { td { "run length, slowdown at" } td { (c.run_s) " s, " (c.degraded_at_s) " s" } }
-            tr { td { "seed" } td { (c.seed) } }
-            tr { td { "machine busy (both runs)" } td { (percent(busy(&outcome.baseline))) ", " (percent(busy(&outcome.latency_aware))) } }
+        div.scroll { table.stacked {
+            tr { td { "slowdown" } td.l.wrap { (c.degradation) } }
+            tr { td { "load" } td.l.wrap { (c.load) } }
+            tr { td { "run length, slowdown at" } td.l.wrap { (c.run_s) " s, " (c.degraded_at_s) " s" } }
+            tr { td { "seed" } td.l.wrap { (c.seed) } }
+            tr { td { "machine busy (both runs)" } td.l.wrap { (percent(busy(&outcome.baseline))) ", " (percent(busy(&outcome.latency_aware))) } }
         } }
         p.note { "Clients, router, balancer and nginx servers are network namespaces on one machine." }
     }
@@ -250,10 +180,6 @@ fn conditions(outcome: &Outcome) -> Markup {
 
 fn busy(run: &Run) -> f64 {
     run.cpu_busy_pct
-}
-
-fn figure(caption: &str, chart: &Chart) -> Markup {
-    html! { figure { (PreEscaped(chart.svg())) figcaption { (caption) } } }
 }
 
 fn ms(value: f64) -> String {

@@ -1,43 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The study's report and picture.
 
-use super::judge::{Beyond, Interval, Lossy, Measured};
-use causeway_report::chart::{Along, Chart, Scale, Series};
-use causeway_rtt::page::{figure, page};
+use causeway_report::chart::{Chart, Scale, Series};
+use causeway_report::page::{figure, page};
 use maud::{Markup, html};
 use serde_json::Value;
 
 use super::Study;
+use super::judge::{Beyond, Interval, Lossy, Measured};
 use super::output::cell;
 
 /// A method's name, its colour, and what it measured in a row, microseconds.
 type Curve<'a, R> = (&'a str, usize, fn(&R) -> f64);
 
-fn chart<R>(rows: &[R], wait_ms: fn(&R) -> f64, curves: Vec<Curve<'_, R>>) -> Chart {
-    let series = curves.into_iter().map(|(name, colour, value)| Series {
-        name: name.to_owned(),
-        points: rows
-            .iter()
-            .map(|r| (wait_ms(r).max(0.0), value(r) / 1e3))
-            .collect(),
-        faint: false,
-        colour,
+fn chart<R>(title: &str, rows: &[R], wait_ms: fn(&R) -> f64, curves: Vec<Curve<'_, R>>) -> Chart {
+    let series = curves.into_iter().map(|(name, colour, value)| {
+        let points = rows.iter().map(|r| (wait_ms(r).max(0.0), value(r) * 1e3));
+        Series::new(name, points).coloured(colour)
     });
-    Chart {
-        x_label: "between a response and the next request (ms)".into(),
-        x: Along::Number,
-        y_label: "what the method reports".into(),
-        y_scale: Scale::LogTime,
-        marker: None,
-        series: series.collect(),
-        width: 960,
-        height: 430,
-    }
+    Chart::new(
+        title,
+        (
+            Scale::Linear,
+            "between a response and the next request (ms)",
+        ),
+        (Scale::Latency, "what the method reports"),
+        series.collect(),
+    )
 }
 
 /// Every method by interval: the picture of docs/design/latency-study.md.
 pub fn intervals(measured: &Measured) -> Chart {
-    let mut chart = chart(
+    chart(
+        "Medians. The server's TCP RTT, and the sampler with it, is the client's pause until the ACK timer; nobody waits for it.",
         &measured.intervals,
         |r: &Interval| r.wait_ms,
         vec![
@@ -56,19 +51,24 @@ pub fn intervals(measured: &Measured) -> Chart {
             ("TCP RTT at the client: network", 2, |r| r.client_tcp_rtt_us),
             ("ping: network", 5, |r| r.ping_p50_us.unwrap_or(f64::NAN)),
         ],
-    );
-    chart.marker = Some((40.0, "ACK timer".into()));
-    chart
+    )
+    .marked(40.0, "ACK timer")
 }
 
 /// The same as a picture that says by itself what it shows.
 pub fn picture(measured: &Measured) -> String {
-    intervals(measured)
-        .svg_titled("One path, one moment: what each method calls latency while a client pauses")
+    let title = "One path, one moment: what each method calls latency while a client pauses";
+    let chart = intervals(measured);
+    Chart {
+        title: title.to_owned(),
+        ..chart
+    }
+    .file()
 }
 
 fn beyond(rows: &[Beyond]) -> Chart {
     chart(
+        "Two-segment requests; streams are scaled to keep the packet rate.",
         rows,
         |r| r.wait_ms,
         vec![
@@ -95,12 +95,12 @@ pub fn render(study: &Study) -> String {
         }
         @if m.intervals.len() > 1 {
             h2 { "Response/request interval" }
-            (figure("Medians. The server's TCP RTT, and the sampler with it, is the client's pause until the ACK timer; nobody waits for it.", &intervals(m)))
+            (figure(&intervals(m)))
             (table(INTERVAL, m.intervals.iter().map(interval_cells)))
         }
         @if m.beyond.len() > 1 {
             h2 { "Beyond the stand-alone ACK timer" }
-            (figure("Two-segment requests; streams are scaled to keep the packet rate.", &beyond(&m.beyond)))
+            (figure(&beyond(&m.beyond)))
             (table(BEYOND, m.beyond.iter().map(beyond_cells)))
         }
         @if !m.sizes.is_empty() {
@@ -112,12 +112,12 @@ pub fn render(study: &Study) -> String {
             (table(LOSSY, m.lossy.iter().map(lossy_cells)))
         }
         h2 { "Verdicts" }
-        div.scroll { table.cards {
-            tr { th { "verdict" } th.text { "curve" } th.text { "expected" } th.text { "measured" } }
+        div.scroll { table.stacked {
+            tr { th { "verdict" } th.l { "curve" } th.l { "expected" } th.l { "measured" } }
             @for v in &study.verdicts {
                 tr {
                     @if v.agree { td.good { "agree" } } @else { td.bad { "not" } }
-                    td.text { b { (v.curve) } } td.text { (v.expected) } td.text { (v.measured) }
+                    td.l { b { (v.curve) } } td.l.wrap { (v.expected) } td.l.wrap { (v.measured) }
                 }
             }
         } }

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use causeway_api::agent::ClientTotals;
 use causeway_core::certes::{QueueingRule, Trial};
+use causeway_report::chart::{Chart, Scale, Series};
 use serde_json::{Value, json};
 
 use super::certes::{CertesRun, Net, RunningCertes, Score, steady};
 use super::{Context, Scenario, param};
-use crate::plot::{Line, Plot};
 
 /// Limits that both rules keep within.
 const LIMITS: std::ops::RangeInclusive<u32> = 16..=2048;
@@ -78,7 +78,7 @@ fn run(context: &Context) -> Result<Value> {
         .collect::<Result<Vec<_>>>()?;
     let svg: String = context.param("svg")?;
     if !svg.is_empty() {
-        std::fs::write(&svg, outcomes[0].plot()?).with_context(|| format!("writing {svg}"))?;
+        std::fs::write(&svg, outcomes[0].plot()).with_context(|| format!("writing {svg}"))?;
     }
     let mean =
         |of: fn(&Outcome) -> f64| outcomes.iter().map(of).sum::<f64>() / outcomes.len() as f64;
@@ -190,40 +190,25 @@ impl Outcome {
     }
 
     /// Client latency and what the servers saw, second by second, and the limits.
-    fn plot(&self) -> Result<String> {
-        let line = |name: &str, points: Vec<(f64, f64)>| Line {
-            name: name.to_owned(),
-            points,
+    fn plot(&self) -> String {
+        let of_limits = |of: fn(&Limits) -> u32| {
+            let limits = self.limits.iter();
+            limits.map(move |limit| (limit.at_s, f64::from(of(limit)).log2()))
         };
-        let of_limits = |of: fn(&Limits) -> u32| -> Vec<(f64, f64)> {
-            self.limits
-                .iter()
-                .map(|limit| (limit.at_s, f64::from(of(limit)).log2()))
-                .collect()
-        };
-        Plot {
-            title: "Client response time under two rules for the accept queue".to_owned(),
-            x_label: "seconds".to_owned(),
-            x_log: false,
-            y_label: "seconds; limits: log2".to_owned(),
-            lines: vec![
-                line(
-                    "clients, by clients",
-                    self.by_clients.client_latency.clone(),
-                ),
-                line(
-                    "clients, by queueing",
-                    self.by_queueing.client_latency.clone(),
-                ),
-                line(
-                    "server's view, by queueing",
-                    self.by_queueing.served.clone(),
-                ),
-                line("limit, by clients", of_limits(|of| of.by_clients)),
-                line("limit, by queueing", of_limits(|of| of.by_queueing)),
+        let (by_clients, by_queueing) = (&self.by_clients, &self.by_queueing);
+        Chart::new(
+            "Client response time under two rules for the accept queue",
+            (Scale::Linear, "seconds"),
+            (Scale::FromZero, "seconds; limits: log2"),
+            vec![
+                Series::new("clients, by clients", by_clients.client_latency.clone()),
+                Series::new("clients, by queueing", by_queueing.client_latency.clone()),
+                Series::new("server's view, by queueing", by_queueing.served.clone()),
+                Series::new("limit, by clients", of_limits(|of| of.by_clients)),
+                Series::new("limit, by queueing", of_limits(|of| of.by_queueing)),
             ],
-        }
-        .svg()
+        )
+        .file()
     }
 }
 

@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 use causeway_core::certes::queueing_mean_s;
-use causeway_report::chart::{Along, Chart, Scale, Series};
+use causeway_report::chart::{Chart, Scale, Series};
 use causeway_sim::certes::workload::{Backlog, Schedule, Workload, table_ii};
 use causeway_sim::certes::world::{self, Second};
 use causeway_sim::certes::{Evaluation, Forecast, Method, evaluate_by};
@@ -14,9 +14,7 @@ use super::certes::{Table, errors, in_parallel};
 pub struct Figure {
     /// Its number in the paper, or what it is.
     pub title: String,
-    /// What to look for.
-    pub caption: String,
-    /// What is drawn.
+    /// What is drawn, under what to look for.
     pub chart: Chart,
 }
 
@@ -119,34 +117,18 @@ fn means(seconds: &[Second], from: usize, to: usize) -> Vec<(f64, f64)> {
         .collect()
 }
 
-fn line(name: &str, points: Vec<(f64, f64)>, colour: usize) -> Series {
-    Series {
-        name: name.to_owned(),
-        points,
-        faint: false,
-        colour,
-    }
-}
-
-fn chart(x_label: &str, y_label: &str, series: Vec<Series>) -> Chart {
-    Chart {
-        x_label: x_label.to_owned(),
-        x: Along::Number,
-        y_label: y_label.to_owned(),
-        y_scale: Scale::Linear,
-        marker: None,
-        series,
-        width: 760,
-        height: 300,
-    }
+fn chart(title: impl Into<String>, x_label: &str, y_label: &str, series: Vec<Series>) -> Chart {
+    let (x, y) = ((Scale::Linear, x_label), (Scale::FromZero, y_label));
+    Chart::new(title, x, y, series)
 }
 
 fn over_time(title: &str, row: &Evaluation, methods: &[Method]) -> Figure {
     let to = row.truth.len().min(45 + SHOWN_S);
-    let mut series = vec![line("clients", means(&row.truth, 45, to), 0)];
-    for (index, method) in methods.iter().enumerate() {
+    let mut series = vec![Series::new("clients", means(&row.truth, 45, to))];
+    for (place, method) in (1..).zip(methods) {
         if let Some(of) = row.of(*method) {
-            series.push(line(method.name(), means(&of.seconds, 45, to), index + 1));
+            let means = means(&of.seconds, 45, to);
+            series.push(Series::new(method.name(), means).coloured(place));
         }
     }
     let said: Vec<String> = methods
@@ -155,11 +137,15 @@ fn over_time(title: &str, row: &Evaluation, methods: &[Method]) -> Figure {
         .collect();
     Figure {
         title: title.to_owned(),
-        caption: format!(
-            "Mean response time of each second. Over the whole run: {}.",
-            said.join(", ")
+        chart: chart(
+            format!(
+                "Mean response time of each second. Over the whole run: {}.",
+                said.join(", ")
+            ),
+            "seconds",
+            "seconds",
+            series,
         ),
-        chart: chart("seconds", "seconds", series),
     }
 }
 
@@ -176,16 +162,16 @@ fn forecast(schedule: &str, row: &Evaluation) -> Figure {
             "Section 6, {schedule}: retries that come, and that were expected a second before ({})",
             row.name
         ),
-        caption: format!(
-            "SYNs of each second that were not first ones. Off by {:.1} % of all over the whole run.",
-            row.forecast_error_pct
-        ),
         chart: chart(
+            format!(
+                "SYNs of each second that were not first ones. Off by {:.1} % of all over the whole run.",
+                row.forecast_error_pct
+            ),
             "seconds",
             "SYNs",
             vec![
-                line("came", points(|of| of.came), 0),
-                line("expected", points(|of| of.expected), 1),
+                Series::new("came", points(|of| of.came)),
+                Series::new("expected", points(|of| of.expected)),
             ],
         ),
     }
@@ -206,15 +192,14 @@ fn distribution(schedule: &str, row: &Evaluation) -> Figure {
             "Figure 17, {schedule}: distribution of response times, workload {}",
             row.name
         ),
-        caption: "Share of transactions that took no longer. Those who gave up are the last step."
-            .to_owned(),
         chart: chart(
+            "Share of transactions that took no longer. Those who gave up are the last step.",
             "seconds",
             "percent",
             vec![
-                line("clients", cumulated(&of.truth), 0),
-                line("model", cumulated(&of.model), 1),
-                line("syn_to_end", cumulated(&of.syn_to_end), 2),
+                Series::new("clients", cumulated(&of.truth)),
+                Series::new("model", cumulated(&of.model)),
+                Series::new("syn_to_end", cumulated(&of.syn_to_end)),
             ],
         ),
     }
@@ -229,12 +214,11 @@ fn drop_rate_alone() -> Figure {
     });
     Figure {
         title: "Figure 22: what a drop rate costs, if it never changed".to_owned(),
-        caption: "M/M/1 (eq. 32) with 10 ms of service and queueing; retries at 3, 9 and 21 s."
-            .to_owned(),
         chart: chart(
+            "M/M/1 (eq. 32) with 10 ms of service and queueing; retries at 3, 9 and 21 s.",
             "SYNs dropped, percent",
             "seconds",
-            vec![line("mean response time", points.collect(), 0)],
+            vec![Series::new("mean response time", points)],
         ),
     }
 }
@@ -255,17 +239,20 @@ fn in_the_middle(
         .map(|of| means(&of.seconds, from_s as usize, to))
         .unwrap_or_default();
     let drawn = chart(
+        "It knows nothing of the SYNs before; what it made of them fades after the clients' patience.",
         "seconds",
         "seconds",
         vec![
-            line("clients", means(&found.truth, from, to), 0),
-            line("model", model, 1),
+            Series::new("clients", means(&found.truth, from, to)),
+            Series::new("model", model),
         ],
     );
     Ok(Figure {
-        title: format!("{title}, {}: the model begins in slot {slot}", schedule.name()),
-        caption: "It knows nothing of the SYNs before; what it made of them fades after the clients' patience.".to_owned(),
-        chart: Chart { marker: Some((from_s, "begins".to_owned())), ..drawn },
+        title: format!(
+            "{title}, {}: the model begins in slot {slot}",
+            schedule.name()
+        ),
+        chart: drawn.marked(from_s, "begins"),
     })
 }
 
@@ -291,7 +278,8 @@ fn queue_limits(schedule: Schedule, a: &Workload, seed: u64) -> Result<Figure> {
         &[Method::Exact, Method::Model, Method::SynToEnd],
     );
     figure
-        .caption
+        .chart
+        .title
         .push_str(" A short queue makes SYN-to-END short and clients wait.");
     Ok(figure)
 }
@@ -309,8 +297,15 @@ fn slot_lengths(schedule: Schedule, a: &Workload, seed: u64) -> Result<Figure> {
         points.push((slot_s, errors(&found, Method::PaperModel).1));
     }
     Ok(Figure {
-        title: format!("Figure 9, {}: how long a slot should be (workload A)", schedule.name()),
-        caption: "Mean error of the seconds under the paper's hypothesis. Retry gaps are split over two slots here, so that short slots lose less than with whole ones.".to_owned(),
-        chart: chart("slot, seconds", "percent", vec![line("error", points, 0)]),
+        title: format!(
+            "Figure 9, {}: how long a slot should be (workload A)",
+            schedule.name()
+        ),
+        chart: chart(
+            "Mean error of the seconds under the paper's hypothesis. Retry gaps are split over two slots here, so that short slots lose less than with whole ones.",
+            "slot, seconds",
+            "percent",
+            vec![Series::new("error", points)],
+        ),
     })
 }

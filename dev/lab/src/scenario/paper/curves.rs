@@ -6,12 +6,12 @@ use std::collections::HashMap;
 use anyhow::Result;
 use causeway_core::estimate::{Method, ModesConfig, Packet};
 use causeway_core::flow::{FlowKey, Headers};
+use causeway_report::chart::Series;
 
 use super::super::Context;
 use super::super::accuracy::judge::{self, Estimates, Flow};
 use super::super::accuracy::rig::{self, Recording};
 use super::super::accuracy::workload::AccuracyWorkload;
-use crate::plot::{self, Line};
 
 /// Epochs of Algorithm 2: the paper's example is 100 ms.
 pub const EPOCH_NS: u64 = 100_000_000;
@@ -77,7 +77,7 @@ impl Recorded {
 
     /// The curves of figure 3 (a) and its like: truth, the clients' proxy,
     /// window-chain and Algorithm 2.
-    pub fn distributions(&self) -> Vec<Line> {
+    pub fn distributions(&self) -> Vec<Series> {
         vec![
             line("req-to-res (clients)", &self.responses()),
             line("req-to-req (clients)", &self.triggered()),
@@ -87,7 +87,7 @@ impl Recorded {
     }
 
     /// Errors against the response latency: absolute in ms, and in percent of it.
-    pub fn errors(&self) -> [Vec<Line>; 2] {
+    pub fn errors(&self) -> [Vec<Series>; 2] {
         let proxy: Vec<(f64, f64)> = self
             .truth
             .values()
@@ -142,7 +142,7 @@ impl Recorded {
     }
 
     /// Relative error in percent of each connection's mean.
-    pub fn by_connection(&self) -> Vec<Line> {
+    pub fn by_connection(&self) -> Vec<Series> {
         let mut errors = [Vec::new(), Vec::new()];
         for (key, flow) in &self.truth {
             let mean = |values: &mut dyn Iterator<Item = f64>| {
@@ -181,9 +181,44 @@ pub fn ms(ns: u64) -> f64 {
 }
 
 /// A distribution under a name.
-pub fn line(name: &str, values: &[(f64, f64)]) -> Line {
-    Line {
-        name: name.to_owned(),
-        points: plot::cdf(values),
+pub fn line(name: &str, values: &[(f64, f64)]) -> Series {
+    Series::new(name, cdf(values))
+}
+
+/// Points of the cumulative distribution of weighted values: value, share.
+fn cdf(values: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+    let total: f64 = sorted.iter().map(|v| v.1).sum();
+    let mut points = Vec::new();
+    let (mut below, mut next) = (0.0, 0.0);
+    for (value, weight) in sorted {
+        below += weight;
+        // A point for each half percent keeps the file small.
+        if below >= next * total {
+            points.push((value, below / total));
+            next = below / total + 0.005;
+        }
+    }
+    points
+}
+
+/// The value below which a share of a distribution from [`cdf`] lies.
+pub fn quantile(cdf: &[(f64, f64)], share: f64) -> Option<f64> {
+    let at = cdf.partition_point(|p| p.1 < share);
+    cdf.get(at).or(cdf.last()).map(|p| p.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_count_in_a_distribution() {
+        let cdf = cdf(&[(3.0, 1.0), (1.0, 2.0), (2.0, 1.0)]);
+        assert_eq!(cdf, [(1.0, 0.5), (2.0, 0.75), (3.0, 1.0)]);
+        assert_eq!(quantile(&cdf, 0.5), Some(1.0));
+        assert_eq!(quantile(&cdf, 0.9), Some(3.0));
+        assert_eq!(quantile(&[], 0.5), None);
     }
 }

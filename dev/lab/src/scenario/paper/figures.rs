@@ -2,13 +2,13 @@
 //! The figures, one function each.
 
 use anyhow::{Context as _, Result};
+use causeway_report::chart::Series;
 
 use super::super::Context;
 use super::super::accuracy::judge::{Estimates, Timed};
 use super::super::accuracy::workload::{self, AccuracyWorkload};
 use super::curves::{Recorded, line, ms};
 use super::{PaperFigure, rtt};
-use crate::plot::Line;
 
 /// Length of a time series. Milliseconds.
 const WINDOW_MS: u64 = 400;
@@ -74,7 +74,7 @@ fn web(context: &Context) -> Result<Vec<PaperFigure>> {
 }
 
 /// Values beyond a limit are drawn at the limit.
-fn clipped(mut lines: Vec<Line>, limit: f64) -> Vec<Line> {
+fn clipped(mut lines: Vec<Series>, limit: f64) -> Vec<Series> {
     for point in lines.iter_mut().flat_map(|line| &mut line.points) {
         point.0 = point.0.clamp(-limit, limit);
     }
@@ -108,22 +108,22 @@ fn heuristics(recorded: &Recorded) -> Result<Vec<PaperFigure>> {
     };
     let proxy = flow.triggered.iter().filter(|t| within(t.0));
     let lines = vec![
-        Line {
-            name: "req-to-req (clients)".into(),
-            points: proxy.map(|t| (ms(t.0 - start_ns), ms(t.1))).collect(),
-        },
-        Line {
-            name: "window-chain".into(),
-            points: series(
+        Series::new(
+            "req-to-req (clients)",
+            proxy.map(|t| (ms(t.0 - start_ns), ms(t.1))),
+        ),
+        Series::new(
+            "window-chain",
+            series(
                 recorded.estimates.samples[0]
                     .get(key)
                     .map_or(&[][..], Vec::as_slice),
             ),
-        },
-        Line {
-            name: "Algorithm 2".into(),
-            points: series(with.samples[0].get(key).map_or(&[][..], Vec::as_slice)),
-        },
+        ),
+        Series::new(
+            "Algorithm 2",
+            series(with.samples[0].get(key).map_or(&[][..], Vec::as_slice)),
+        ),
     ];
     figures.push(PaperFigure::of_lines(
         "11b",
@@ -161,23 +161,20 @@ fn round_trips(context: &Context) -> Result<Vec<PaperFigure>> {
     let samples = samples.into_iter().flatten().filter(|s| within(s.when_ns));
     let acked = flows.get(key).into_iter().flat_map(|f| &f.acked);
     let series = vec![
-        Line {
-            name: "req-to-res (clients)".into(),
-            points: truth.map(|r| (ms(r.0 - start_ns), ms(r.1))).collect(),
-        },
-        Line {
-            name: "window-chain".into(),
-            points: samples
-                .map(|s| (ms(s.when_ns - start_ns), s.mean_ns / 1e6))
-                .collect(),
-        },
-        Line {
-            name: "seq/ack (both directions)".into(),
-            points: acked
+        Series::new(
+            "req-to-res (clients)",
+            truth.map(|r| (ms(r.0 - start_ns), ms(r.1))),
+        ),
+        Series::new(
+            "window-chain",
+            samples.map(|s| (ms(s.when_ns - start_ns), s.mean_ns / 1e6)),
+        ),
+        Series::new(
+            "seq/ack (both directions)",
+            acked
                 .filter(|a| within(a.0))
-                .map(|a| (ms(a.0 - start_ns), ms(a.1)))
-                .collect(),
-        },
+                .map(|a| (ms(a.0 - start_ns), ms(a.1))),
+        ),
     ];
     Ok(vec![
         PaperFigure::of_distributions(
@@ -219,15 +216,12 @@ fn robustness(context: &Context) -> Result<Vec<PaperFigure>> {
 /// Figure 7: a server with a fifth of a CPU, and more and more clients.
 fn offered_load(context: &Context) -> Result<Vec<PaperFigure>> {
     let seconds: f64 = context.param("seconds")?;
-    let mut lines: Vec<Line> = [
+    let mut lines: Vec<Series> = [
         "req-to-res (clients)",
         "req-to-req (clients)",
         "window-chain",
     ]
-    .map(|name| Line {
-        name: name.into(),
-        points: Vec::new(),
-    })
+    .map(|name| Series::new(name, []))
     .into();
     let mut last = None;
     for connections in SWEEP {

@@ -16,11 +16,12 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
+use causeway_report::chart::{Chart, Scale, Series};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::{Context, Scenario, param};
-use crate::plot::{self, Plot};
+use curves::quantile;
 
 /// One plot with the figures that a table shows.
 #[derive(Debug, Serialize)]
@@ -32,7 +33,7 @@ pub struct PaperFigure {
     pub unit: &'static str,
     pub curves: Vec<CurveSummary>,
     #[serde(skip)]
-    plot: Plot,
+    chart: Chart,
 }
 
 /// What a table says of one curve.
@@ -52,10 +53,10 @@ impl PaperFigure {
         title: &str,
         unit: &'static str,
         x_log: bool,
-        lines: Vec<plot::Line>,
+        lines: Vec<Series>,
     ) -> Self {
         let curves = lines.iter().map(|line| {
-            let at = |share| plot::quantile(&line.points, share).unwrap_or(f64::NAN);
+            let at = |share| quantile(&line.points, share).unwrap_or(f64::NAN);
             CurveSummary {
                 name: line.name.clone(),
                 p10: at(0.1),
@@ -69,30 +70,29 @@ impl PaperFigure {
             title: title.to_owned(),
             unit,
             curves: curves.collect(),
-            plot: Plot {
-                title: format!("{number}: {title}"),
-                x_label: unit.to_owned(),
-                x_log,
-                y_label: "share".to_owned(),
+            chart: Chart::new(
+                format!("{number}: {title}"),
+                (if x_log { Scale::Log } else { Scale::Linear }, unit),
+                (Scale::Share, "share"),
                 lines,
-            },
+            ),
         }
     }
 
     /// A figure whose lines are drawn as they are; the table shows their values.
-    fn of_lines(number: &'static str, title: &str, x_label: &str, lines: Vec<plot::Line>) -> Self {
-        let by_value = |line: &plot::Line| plot::Line {
-            name: line.name.clone(),
-            points: plot::cdf(&line.points.iter().map(|p| (p.1, 1.0)).collect::<Vec<_>>()),
+    fn of_lines(number: &'static str, title: &str, x_label: &str, lines: Vec<Series>) -> Self {
+        let by_value = |line: &Series| {
+            let values: Vec<_> = line.points.iter().map(|p| (p.1, 1.0)).collect();
+            curves::line(&line.name, &values)
         };
         let distributions = lines.iter().map(by_value).collect();
         let figure = Self::of_distributions(number, title, "ms", false, distributions);
         Self {
-            plot: Plot {
-                x_label: x_label.to_owned(),
-                y_label: "ms".to_owned(),
-                lines,
-                ..figure.plot
+            chart: Chart {
+                x: (Scale::Linear, x_label.to_owned()),
+                y: (Scale::FromZero, "ms".to_owned()),
+                series: lines,
+                ..figure.chart
             },
             ..figure
         }
@@ -120,7 +120,7 @@ fn run(context: &Context) -> Result<Value> {
         fs::create_dir_all(&out).with_context(failed)?;
         for figure in &figures {
             let file = format!("figure-{}.svg", figure.number);
-            fs::write(out.join(file), figure.plot.svg()?).with_context(failed)?;
+            fs::write(out.join(file), figure.chart.file()).with_context(failed)?;
         }
     }
     Ok(serde_json::to_value(figures)?)
