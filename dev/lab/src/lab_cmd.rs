@@ -42,7 +42,7 @@ impl RunArgs {
         )?;
         let text = serde_json::to_string_pretty(&report)? + "\n";
         write_out(self.json.as_deref(), &text)?;
-        if let Some(table) = scenario.table(&report.result) {
+        if let Some(table) = (scenario.table)(&report.result) {
             match self.json {
                 Some(_) => print!("{table}"),
                 None => eprint!("{table}"),
@@ -67,8 +67,8 @@ fn write_out(file: Option<&Path>, text: &str) -> Result<()> {
 /// Prints the scenarios.
 pub fn list() -> Result<ExitCode> {
     for scenario in scenario::all() {
-        println!("{:<14} {}", scenario.name(), scenario.about());
-        for p in scenario.params() {
+        println!("{:<14} {}", scenario.name, scenario.about);
+        for p in scenario.params {
             println!(
                 "{:<14}   {:<16} {}",
                 "",

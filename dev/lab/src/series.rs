@@ -4,13 +4,13 @@
 
 use std::collections::HashMap;
 
+use causeway_api::balancer::{Epoch, History};
 use serde::{Deserialize, Serialize};
 
 use crate::load::log::Log;
 use crate::load::report::{self, EpochTruth};
 use crate::outcome::{RealEpoch, RealTrack};
 use crate::statistics::quantile;
-use causeway_api::balancer::{Epoch, History};
 
 /// Some of the daemon's epochs put together, from the start of the first to the
 /// start of the one after the last.

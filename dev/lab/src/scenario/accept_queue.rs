@@ -11,7 +11,7 @@ use causeway_core::certes::{QueueingRule, Trial};
 use serde_json::{Value, json};
 
 use super::certes::{CertesRun, Net, RunningCertes, Score, steady};
-use super::{Context, Param, Scenario, param};
+use super::{Context, Scenario, param};
 use crate::plot::{Line, Plot};
 
 /// Limits that both rules keep within.
@@ -19,94 +19,85 @@ const LIMITS: std::ops::RangeInclusive<u32> = 16..=2048;
 /// The limit that both begin with.
 const BEGIN: u32 = 128;
 
-pub struct AcceptQueue;
+pub const ACCEPT_QUEUE: Scenario = Scenario {
+    name: "accept-queue",
+    about: "an accept queue by what clients feel against one by the time at the server",
+    params: &[
+        param("seconds", "60", "length that counts"),
+        param(
+            "warm_up_s",
+            "40",
+            "what is left out before: the rules settle",
+        ),
+        param("period_s", "10", "how long a limit is tried"),
+        param(
+            "goal_ms",
+            "300",
+            "the usual rule's goal for the time at the server",
+        ),
+        param(
+            "burst",
+            "1.6",
+            "arrivals in a burst, as a share of what the server can do",
+        ),
+        param("between", "0.4", "the same between bursts"),
+        param(
+            "load",
+            "bursts",
+            "bursts of arrivals; or paper: 1000 clients that begin anew, 152 ms away (figure 21)",
+        ),
+        param("patience_s", "21", "how long a client tries to connect"),
+        param(
+            "seeds",
+            "1",
+            "pairs of servers side by side, each pair with arrivals of its own",
+        ),
+        param("svg", "", "write the first pair's plot to FILE"),
+    ],
+    run,
+    table: |_| None,
+};
 
-impl Scenario for AcceptQueue {
-    fn name(&self) -> &'static str {
-        "accept-queue"
+fn run(context: &Context) -> Result<Value> {
+    let warm_up = Duration::from_secs(context.param("warm_up_s")?);
+    let counts = Duration::from_secs(context.param("seconds")?);
+    let seeds: u64 = context.param("seeds")?;
+    ensure!(seeds > 0, "there must be one seed at least");
+    let mut pairs = (0..seeds)
+        .map(|number| Pair::start(context, number, warm_up + counts))
+        .collect::<Result<Vec<_>>>()?;
+    context.say(format!(
+        "{} servers for {} s",
+        2 * seeds,
+        (warm_up + counts).as_secs()
+    ));
+    steer(context, &mut pairs, warm_up + counts)?;
+    let outcomes = pairs
+        .into_iter()
+        .map(|pair| pair.finish(context, warm_up, counts))
+        .collect::<Result<Vec<_>>>()?;
+    let svg: String = context.param("svg")?;
+    if !svg.is_empty() {
+        std::fs::write(&svg, outcomes[0].plot()?).with_context(|| format!("writing {svg}"))?;
     }
-
-    fn about(&self) -> &'static str {
-        "an accept queue by what clients feel against one by the time at the server"
-    }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param("seconds", "60", "length that counts"),
-            param(
-                "warm_up_s",
-                "40",
-                "what is left out before: the rules settle",
-            ),
-            param("period_s", "10", "how long a limit is tried"),
-            param(
-                "goal_ms",
-                "300",
-                "the usual rule's goal for the time at the server",
-            ),
-            param(
-                "burst",
-                "1.6",
-                "arrivals in a burst, as a share of what the server can do",
-            ),
-            param("between", "0.4", "the same between bursts"),
-            param(
-                "load",
-                "bursts",
-                "bursts of arrivals; or paper: 1000 clients that begin anew, 152 ms away (figure 21)",
-            ),
-            param("patience_s", "21", "how long a client tries to connect"),
-            param(
-                "seeds",
-                "1",
-                "pairs of servers side by side, each pair with arrivals of its own",
-            ),
-            param("svg", "", "write the first pair's plot to FILE"),
-        ];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let warm_up = Duration::from_secs(context.param("warm_up_s")?);
-        let counts = Duration::from_secs(context.param("seconds")?);
-        let seeds: u64 = context.param("seeds")?;
-        ensure!(seeds > 0, "there must be one seed at least");
-        let mut pairs = (0..seeds)
-            .map(|number| Pair::start(context, number, warm_up + counts))
-            .collect::<Result<Vec<_>>>()?;
-        context.say(format!(
-            "{} servers for {} s",
-            2 * seeds,
-            (warm_up + counts).as_secs()
-        ));
-        steer(context, &mut pairs, warm_up + counts)?;
-        let outcomes = pairs
-            .into_iter()
-            .map(|pair| pair.finish(context, warm_up, counts))
-            .collect::<Result<Vec<_>>>()?;
-        let svg: String = context.param("svg")?;
-        if !svg.is_empty() {
-            std::fs::write(&svg, outcomes[0].plot()?).with_context(|| format!("writing {svg}"))?;
-        }
-        let mean =
-            |of: fn(&Outcome) -> f64| outcomes.iter().map(of).sum::<f64>() / outcomes.len() as f64;
-        let (by_clients, by_queueing) = (
-            mean(|of| of.by_clients.truth_mean_s),
-            mean(|of| of.by_queueing.truth_mean_s),
-        );
-        let lower_pct = 100.0 * (1.0 - by_clients / by_queueing);
-        let better = outcomes.iter().filter(|of| of.lower_pct() > 0.0).count();
-        context.say(format!(
-            "by what clients feel: {by_clients:.3} s, by the time at the server: {by_queueing:.3} s, {lower_pct:.0} % lower; lower with {better} of {seeds} seeds"
-        ));
-        Ok(json!({
-            "client_rule_mean_s": by_clients,
-            "queueing_rule_mean_s": by_queueing,
-            "lower_pct": lower_pct,
-            "seeds_lower": better,
-            "seeds": outcomes.iter().map(Outcome::json).collect::<Vec<_>>(),
-        }))
-    }
+    let mean =
+        |of: fn(&Outcome) -> f64| outcomes.iter().map(of).sum::<f64>() / outcomes.len() as f64;
+    let (by_clients, by_queueing) = (
+        mean(|of| of.by_clients.truth_mean_s),
+        mean(|of| of.by_queueing.truth_mean_s),
+    );
+    let lower_pct = 100.0 * (1.0 - by_clients / by_queueing);
+    let better = outcomes.iter().filter(|of| of.lower_pct() > 0.0).count();
+    context.say(format!(
+        "by what clients feel: {by_clients:.3} s, by the time at the server: {by_queueing:.3} s, {lower_pct:.0} % lower; lower with {better} of {seeds} seeds"
+    ));
+    Ok(json!({
+        "client_rule_mean_s": by_clients,
+        "queueing_rule_mean_s": by_queueing,
+        "lower_pct": lower_pct,
+        "seeds_lower": better,
+        "seeds": outcomes.iter().map(Outcome::json).collect::<Vec<_>>(),
+    }))
 }
 
 /// Two servers that meet the same arrivals, one under each rule.

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::bench::{Bench, decapsulate, pin_dir};
 use super::cookie_kit::{CookieKit, with_cookies};
-use super::{Context, Param, Scenario, param};
+use super::{Context, Scenario, param};
 use crate::agent::Agent;
 use crate::api;
 use crate::balancer::{Forwarding, Settings, Vip};
@@ -43,74 +43,64 @@ impl Work {
     }
 }
 
-pub struct AgentCost;
+pub const AGENT_COST: Scenario = Scenario {
+    name: "agent-cost",
+    about: "nginx's request rate with and without the agent's work, and what its programs cost",
+    params: &[
+        param("seconds", "4", "length of each run of wrk"),
+        param(
+            "rounds",
+            "3",
+            "runs of each kind, by turns, with the agent on each server",
+        ),
+        param("connections", "32", "connections of wrk"),
+        param(
+            "work",
+            "cookies",
+            "what the agent does: cookies, clients (accounting of SYNs), or nothing",
+        ),
+    ],
+    run,
+    table: |_| None,
+};
 
-impl Scenario for AgentCost {
-    fn name(&self) -> &'static str {
-        "agent-cost"
+fn run(context: &Context) -> Result<Value> {
+    let floor_ns = statistics_floor()?;
+    let work = match context.param::<String>("work")?.as_str() {
+        "cookies" => Work::Cookies,
+        "clients" => Work::Clients,
+        "nothing" => Work::Nothing,
+        other => anyhow::bail!("an agent does cookies, clients or nothing, not {other:?}"),
+    };
+    let bench = Bench::build(context.sandbox, 1, 2)?;
+    let kit = CookieKit::new(&context.binary)?;
+    let mut sides = Vec::new();
+    for server in 0..2 {
+        sides.push(side(context, &bench, &kit, work, server)?);
     }
-
-    fn about(&self) -> &'static str {
-        "nginx's request rate with and without the agent's work, and what its programs cost"
-    }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param("seconds", "4", "length of each run of wrk"),
-            param(
-                "rounds",
-                "3",
-                "runs of each kind, by turns, with the agent on each server",
-            ),
-            param("connections", "32", "connections of wrk"),
-            param(
-                "work",
-                "cookies",
-                "what the agent does: cookies, clients (accounting of SYNs), or nothing",
-            ),
-        ];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let floor_ns = statistics_floor()?;
-        let work = match context.param::<String>("work")?.as_str() {
-            "cookies" => Work::Cookies,
-            "clients" => Work::Clients,
-            "nothing" => Work::Nothing,
-            other => anyhow::bail!("an agent does cookies, clients or nothing, not {other:?}"),
-        };
-        let bench = Bench::build(context.sandbox, 1, 2)?;
-        let kit = CookieKit::new(&context.binary)?;
-        let mut sides = Vec::new();
-        for server in 0..2 {
-            sides.push(side(context, &bench, &kit, work, server)?);
-        }
-        let ratio = sides.iter().map(Side::ratio).product::<f64>().sqrt();
-        for (server, side) in sides.iter().enumerate() {
-            context.say(format!(
-                "agent on server {server}: {:.0} requests per second with its work, {:.0} without: {:.3}; {}",
-                median(&side.rates),
-                median(&side.plain_rates),
-                side.ratio(),
-                side.programs
-            ));
-        }
+    let ratio = sides.iter().map(Side::ratio).product::<f64>().sqrt();
+    for (server, side) in sides.iter().enumerate() {
         context.say(format!(
-            "ratio {ratio:.3}; {floor_ns:.0} ns of each program are the statistics' own"
+            "agent on server {server}: {:.0} requests per second with its work, {:.0} without: {:.3}; {}",
+            median(&side.rates),
+            median(&side.plain_rates),
+            side.ratio(),
+            side.programs
         ));
-        let all = |of: fn(&Side) -> &Vec<f64>| sides.iter().flat_map(of).copied().collect();
-        let (rates, plain_rates): (Vec<f64>, Vec<f64>) =
-            (all(|s| &s.rates), all(|s| &s.plain_rates));
-        Ok(json!({
-            "rps_with": rates, "rps_without": plain_rates,
-            "ratios": sides.iter().map(Side::ratio).collect::<Vec<_>>(),
-            "rate_ratio": ratio, "within_3_pct": ratio >= 0.97,
-            "programs": sides[1].programs, "programs_first": sides[0].programs,
-            "packets_by_cookie": sides.iter().map(|s| s.by_cookie).collect::<Vec<_>>(),
-            "statistics_floor_ns": floor_ns, "unit": "ns per segment",
-        }))
     }
+    context.say(format!(
+        "ratio {ratio:.3}; {floor_ns:.0} ns of each program are the statistics' own"
+    ));
+    let all = |of: fn(&Side) -> &Vec<f64>| sides.iter().flat_map(of).copied().collect();
+    let (rates, plain_rates): (Vec<f64>, Vec<f64>) = (all(|s| &s.rates), all(|s| &s.plain_rates));
+    Ok(json!({
+        "rps_with": rates, "rps_without": plain_rates,
+        "ratios": sides.iter().map(Side::ratio).collect::<Vec<_>>(),
+        "rate_ratio": ratio, "within_3_pct": ratio >= 0.97,
+        "programs": sides[1].programs, "programs_first": sides[0].programs,
+        "packets_by_cookie": sides.iter().map(|s| s.by_cookie).collect::<Vec<_>>(),
+        "statistics_floor_ns": floor_ns, "unit": "ns per segment",
+    }))
 }
 
 /// What was measured with the agent on one of the servers.

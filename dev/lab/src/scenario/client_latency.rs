@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{Context, Param, Scenario, param};
+use super::{Context, Scenario, param};
 use crate::accept_queue_server::{AcceptQueueConfig, AcceptQueueServer};
 use crate::agent::Agent;
 use crate::api;
@@ -27,42 +27,33 @@ const LOOKS_PER_S: u64 = 4;
 /// How long the balancer may take to see that an agent is gone: a report holds for 3 s.
 const SEEN: Duration = Duration::from_secs(8);
 
-pub struct ClientLatency;
+pub const CLIENT_LATENCY: Scenario = Scenario {
+    name: "client-latency",
+    about: "a server that drops SYNs, weighed by its responses and by what its clients feel",
+    params: &[
+        param("seconds", "15", "length that counts of each run"),
+        param("warm_up_s", "8", "what is left out before: weights settle"),
+        param("rate", "420", "connections a second, to three servers"),
+    ],
+    run: run_scenario,
+    table: |_| None,
+};
 
-impl Scenario for ClientLatency {
-    fn name(&self) -> &'static str {
-        "client-latency"
+fn run_scenario(context: &Context) -> Result<Value> {
+    let mut rows = Vec::new();
+    for source in ["response", "client"] {
+        let row = run(context, source)?;
+        context.say(format!(
+            "by {source}: client latency {:.0} ms, the server that drops has {:.2} of the weight, responses of it take {:.0} ms",
+            row.felt_ms, row.share, row.response_ms
+        ));
+        rows.push(row);
     }
-
-    fn about(&self) -> &'static str {
-        "a server that drops SYNs, weighed by its responses and by what its clients feel"
-    }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param("seconds", "15", "length that counts of each run"),
-            param("warm_up_s", "8", "what is left out before: weights settle"),
-            param("rate", "420", "connections a second, to three servers"),
-        ];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let mut rows = Vec::new();
-        for source in ["response", "client"] {
-            let row = run(context, source)?;
-            context.say(format!(
-                "by {source}: client latency {:.0} ms, the server that drops has {:.2} of the weight, responses of it take {:.0} ms",
-                row.felt_ms, row.share, row.response_ms
-            ));
-            rows.push(row);
-        }
-        ensure!(
-            rows[1].share < rows[0].share && rows[1].felt_ms < rows[0].felt_ms,
-            "going by clients did not help: {rows:?}"
-        );
-        Ok(json!({ "runs": rows }))
-    }
+    ensure!(
+        rows[1].share < rows[0].share && rows[1].felt_ms < rows[0].felt_ms,
+        "going by clients did not help: {rows:?}"
+    );
+    Ok(json!({ "runs": rows }))
 }
 
 /// What came of one kind of latency.

@@ -5,11 +5,12 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use causeway_api::balancer::History;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::bench::Bench;
-use super::{Context, Param, Scenario, param};
+use super::{Context, Scenario, param};
 use crate::api;
 use crate::balancer::{Forwarding, Settings};
 use crate::cgroup::Cgroup;
@@ -20,7 +21,6 @@ use crate::nginx::Nginx;
 use crate::outcome::{Conditions, Outcome, Run};
 use crate::sandbox::Sandbox;
 use crate::{clock, series};
-use causeway_api::balancer::History;
 
 /// Period of a CPU quota; long periods would make the server stand still.
 const QUOTA_PERIOD: Duration = Duration::from_millis(10);
@@ -293,94 +293,85 @@ fn conditions(config: &Config, bench: &Bench) -> Conditions {
 }
 
 /// The scenario `degrade`.
-pub struct Degrade;
+pub const DEGRADE: Scenario = Scenario {
+    name: "degrade",
+    about: "one of four servers becomes slow half-way; the same load under two schedulers",
+    params: &[
+        param("run_s", "20", "length of each of the two runs, seconds"),
+        param(
+            "degrade_at_s",
+            "10",
+            "when the last server becomes slow, seconds",
+        ),
+        param(
+            "settle_s",
+            "2",
+            "requests count from this long after, seconds",
+        ),
+        param(
+            "epoch_s",
+            "0.5",
+            "interval of estimates and truths, seconds",
+        ),
+        param("servers", "4", "nginx servers"),
+        param(
+            "factor",
+            "8",
+            "service times of the slow server are multiplied by this",
+        ),
+        param(
+            "quota",
+            "1",
+            "share of one CPU that the slow server keeps; 1: no limit",
+        ),
+        param("slots", "40", "users of the load generator"),
+        param("interval_ms", "1000", "time between the pages of a user"),
+        param("outstanding", "4", "requests per connection"),
+        param("max_age_ms", "2000", "longest life of a connection"),
+        param("first", "maglev", "scheduler of the first run"),
+        param("second", "latency", "scheduler of the second run"),
+        param("forwarding", "ipip", "ipip or l2"),
+        param(
+            "control",
+            "",
+            "lines for the [control] table, with ; between them",
+        ),
+    ],
+    run: run_scenario,
+    table: |_| None,
+};
 
-impl Scenario for Degrade {
-    fn name(&self) -> &'static str {
-        "degrade"
-    }
-
-    fn about(&self) -> &'static str {
-        "one of four servers becomes slow half-way; the same load under two schedulers"
-    }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param("run_s", "20", "length of each of the two runs, seconds"),
-            param(
-                "degrade_at_s",
-                "10",
-                "when the last server becomes slow, seconds",
-            ),
-            param(
-                "settle_s",
-                "2",
-                "requests count from this long after, seconds",
-            ),
-            param(
-                "epoch_s",
-                "0.5",
-                "interval of estimates and truths, seconds",
-            ),
-            param("servers", "4", "nginx servers"),
-            param(
-                "factor",
-                "8",
-                "service times of the slow server are multiplied by this",
-            ),
-            param(
-                "quota",
-                "1",
-                "share of one CPU that the slow server keeps; 1: no limit",
-            ),
-            param("slots", "40", "users of the load generator"),
-            param("interval_ms", "1000", "time between the pages of a user"),
-            param("outstanding", "4", "requests per connection"),
-            param("max_age_ms", "2000", "longest life of a connection"),
-            param("first", "maglev", "scheduler of the first run"),
-            param("second", "latency", "scheduler of the second run"),
-            param("forwarding", "ipip", "ipip or l2"),
-            param(
-                "control",
-                "",
-                "lines for the [control] table, with ; between them",
-            ),
-        ];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let quota: f64 = context.param("quota")?;
-        let control: String = context.param("control")?;
-        let lines = control.split(';').map(str::trim).filter(|l| !l.is_empty());
-        let config = Config {
-            seed: context.seed,
-            run_s: context.param("run_s")?,
-            degrade_at_s: context.param("degrade_at_s")?,
-            settle_s: context.param("settle_s")?,
-            epoch_s: context.param("epoch_s")?,
-            servers: context.param("servers")?,
-            factor: context.param("factor")?,
-            quota: (quota < 1.0).then_some(quota),
-            slots: context.param("slots")?,
-            page_interval_ms: context.param("interval_ms")?,
-            outstanding: context.param("outstanding")?,
-            max_age_ms: context.param("max_age_ms")?,
-            schedulers: [context.param("first")?, context.param("second")?],
-            l2: context.param::<String>("forwarding")? == "l2",
-            control: lines.map(str::to_owned).collect(),
-        };
-        let outcome = run(context.sandbox, &context.binary, &config, &|live| {
-            context.say(format!(
-                "{:<8} {:5.1} s  {:6.0} requests/s  mean {:6.1} ms  broken {}{}",
-                live.scheduler,
-                live.at_s,
-                live.requests_per_s,
-                live.mean_ms,
-                live.broken,
-                if live.degraded { "  (degraded)" } else { "" }
-            ));
-        })?;
-        Ok(serde_json::json!({ "summary": outcome.summary(), "outcome": outcome }))
-    }
+fn run_scenario(context: &Context) -> Result<Value> {
+    let quota: f64 = context.param("quota")?;
+    let control: String = context.param("control")?;
+    let lines = control.split(';').map(str::trim).filter(|l| !l.is_empty());
+    let config = Config {
+        seed: context.seed,
+        run_s: context.param("run_s")?,
+        degrade_at_s: context.param("degrade_at_s")?,
+        settle_s: context.param("settle_s")?,
+        epoch_s: context.param("epoch_s")?,
+        servers: context.param("servers")?,
+        factor: context.param("factor")?,
+        quota: (quota < 1.0).then_some(quota),
+        slots: context.param("slots")?,
+        page_interval_ms: context.param("interval_ms")?,
+        outstanding: context.param("outstanding")?,
+        max_age_ms: context.param("max_age_ms")?,
+        schedulers: [context.param("first")?, context.param("second")?],
+        l2: context.param::<String>("forwarding")? == "l2",
+        control: lines.map(str::to_owned).collect(),
+    };
+    let outcome = run(context.sandbox, &context.binary, &config, &|live| {
+        context.say(format!(
+            "{:<8} {:5.1} s  {:6.0} requests/s  mean {:6.1} ms  broken {}{}",
+            live.scheduler,
+            live.at_s,
+            live.requests_per_s,
+            live.mean_ms,
+            live.broken,
+            if live.degraded { "  (degraded)" } else { "" }
+        ));
+    })?;
+    Ok(serde_json::json!({ "summary": outcome.summary(), "outcome": outcome }))
 }

@@ -22,14 +22,12 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::bench::{self, PORT};
-use super::{Context, Param, Scenario, param};
+use super::{Context, Scenario, param};
 use crate::balancer::{Balancer, Forwarding, Protocol, Real, Settings, Vip};
 use crate::cpu::CpuMeter;
 use crate::load::get::HttpSession;
 use crate::modelled_servers::{self, ModelledServers};
 use crate::topology::{self, Shape, Topology};
-
-pub struct Fct;
 
 /// Bytes of an answer, as in the paper.
 const SIZE: u32 = 8_000;
@@ -44,64 +42,57 @@ const SAMPLE: Duration = Duration::from_millis(50);
 /// Namespaces of clients: one has some 28,000 ports, each of use once a minute.
 const CLIENTS: usize = 4;
 
-impl Scenario for Fct {
-    fn name(&self) -> &'static str {
-        "fct"
-    }
+pub const FCT: Scenario = Scenario {
+    name: "fct",
+    about: "flow completion time and spread of load by scheduler, pool and workload",
+    params: &[
+        param(
+            "schedulers",
+            "hash,maglev,round-robin,p2c,awrr,least-loaded",
+            "joined by commas",
+        ),
+        param("workloads", "uniform,bimodal", "joined by commas"),
+        param("servers", "16,32,64", "sizes of the pool, joined by commas"),
+        param("load", "0.6", "part of the time that a server works"),
+        param("work_ms", "50", "work of a uniform request"),
+        param("seconds", "10", "measured time of a run"),
+        param("warm_up_s", "2", "time before it"),
+    ],
+    run,
+    table: |_| None,
+};
 
-    fn about(&self) -> &'static str {
-        "flow completion time and spread of load by scheduler, pool and workload"
-    }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param(
-                "schedulers",
-                "hash,maglev,round-robin,p2c,awrr,least-loaded",
-                "joined by commas",
-            ),
-            param("workloads", "uniform,bimodal", "joined by commas"),
-            param("servers", "16,32,64", "sizes of the pool, joined by commas"),
-            param("load", "0.6", "part of the time that a server works"),
-            param("work_ms", "50", "work of a uniform request"),
-            param("seconds", "10", "measured time of a run"),
-            param("warm_up_s", "2", "time before it"),
-        ];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let plan = Plan::read(context)?;
-        modelled_servers::raise_fd_limit(16_384)?;
-        let most = plan.servers.iter().copied().max().unwrap_or(0);
-        let shape = Shape {
-            clients: CLIENTS,
-            servers: most,
-        };
-        let topology = Topology::build(context.sandbox, shape)?;
-        topology.servers.iter().try_for_each(bench::decapsulate)?;
-        let pool = ModelledServers::start(&topology.servers, PORT)?;
-        let mut runs = Vec::new();
-        for &servers in &plan.servers {
-            let settings = settings(&topology, servers);
-            let mut balancer = Balancer::start(&context.binary, &topology.balancer, &settings)?;
-            for workload in &plan.workloads {
-                for scheduler in &plan.schedulers {
-                    // Changed while it runs, as an operator would.
-                    balancer.cli(&["vip", "set", "web", "--scheduler", scheduler])?;
-                    let run = one(&plan, &topology, &pool, *workload, scheduler, servers)?;
-                    context.say(format!(
-                        "{servers} servers, {:<8} {scheduler:<13} p50 {:7.1} ms  p99 {:7.1} ms  variance {:6.2}",
-                        workload.name(), run.p50_ms, run.p99_ms, run.load_variance
-                    ));
-                    runs.push(run);
-                }
+fn run(context: &Context) -> Result<Value> {
+    let plan = Plan::read(context)?;
+    modelled_servers::raise_fd_limit(16_384)?;
+    let most = plan.servers.iter().copied().max().unwrap_or(0);
+    let shape = Shape {
+        clients: CLIENTS,
+        servers: most,
+    };
+    let topology = Topology::build(context.sandbox, shape)?;
+    topology.servers.iter().try_for_each(bench::decapsulate)?;
+    let pool = ModelledServers::start(&topology.servers, PORT)?;
+    let mut runs = Vec::new();
+    for &servers in &plan.servers {
+        let settings = settings(&topology, servers);
+        let mut balancer = Balancer::start(&context.binary, &topology.balancer, &settings)?;
+        for workload in &plan.workloads {
+            for scheduler in &plan.schedulers {
+                // Changed while it runs, as an operator would.
+                balancer.cli(&["vip", "set", "web", "--scheduler", scheduler])?;
+                let run = one(&plan, &topology, &pool, *workload, scheduler, servers)?;
+                context.say(format!(
+                    "{servers} servers, {:<8} {scheduler:<13} p50 {:7.1} ms  p99 {:7.1} ms  variance {:6.2}",
+                    workload.name(), run.p50_ms, run.p99_ms, run.load_variance
+                ));
+                runs.push(run);
             }
-            balancer.terminate()?;
-            balancer.detach()?;
         }
-        Ok(json!({ "gains": gains(&runs), "runs": runs }))
+        balancer.terminate()?;
+        balancer.detach()?;
     }
+    Ok(json!({ "gains": gains(&runs), "runs": runs }))
 }
 
 /// What requests cost.

@@ -9,117 +9,108 @@ use causeway_dataplane::Decapsulator;
 use serde_json::{Value, json};
 
 use super::bench::{self, Bench, PORT};
-use super::{Context, Param, Scenario, param};
+use super::{Context, Scenario, param};
 use crate::balancer::{Balancer, Forwarding, Settings};
 use crate::load::{LoadConfig, report};
 use crate::nginx::Nginx;
 use crate::topology::{DEVICE, vip4};
 use crate::{api, link};
 
-pub struct Health;
-
 const SERVERS: usize = 4;
 const NEEDED: usize = 2;
 
-impl Scenario for Health {
-    fn name(&self) -> &'static str {
-        "health"
-    }
+pub const HEALTH: Scenario = Scenario {
+    name: "health",
+    about: "servers lose their VIP, their decapsulation, their service, and get it back",
+    params: &[
+        param("interval_ms", "200", "time between two probes of a server"),
+        param("slots", "20", "users of the load generator"),
+    ],
+    run,
+    table: |_| None,
+};
 
-    fn about(&self) -> &'static str {
-        "servers lose their VIP, their decapsulation, their service, and get it back"
-    }
+fn run(context: &Context) -> Result<Value> {
+    let interval_ms: u64 = context.param("interval_ms")?;
+    let mut bench = Bench::build(context.sandbox, 2, SERVERS)?;
+    // What the balancer itself sends meets an XDP program at the far end of a veth,
+    // which loses checksums that are left to the device.
+    let balancer_netns = &bench.topology.balancer.netns;
+    balancer_netns.run(|| Ok(link::set_tx_checksum(DEVICE, false)?))?;
+    let mut vip = bench.vip4(0, "maglev", Forwarding::Ipip);
+    vip.keys = vec![
+        format!("min_healthy = {NEEDED}"),
+        format!(
+            "health = {{ probe = \"http\", path = \"/who\", interval = \"{interval_ms}ms\", \
+             timeout = \"{interval_ms}ms\", rise = 2, fall = 2 }}"
+        ),
+    ];
+    let target = (vip.address, vip.port).into();
+    let settings = Settings {
+        vips: vec![vip],
+        ..Settings::default()
+    };
+    let mut balancer = bench.balancer(&context.binary, &settings)?;
+    let watch = Watch {
+        context,
+        balancer: &balancer,
+        timeout: Duration::from_millis(interval_ms * 20 + 2000),
+    };
+    watch.until("all are up", ["up"; SERVERS], true)?;
 
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param("interval_ms", "200", "time between two probes of a server"),
-            param("slots", "20", "users of the load generator"),
-        ];
-        PARAMS
-    }
+    let address = format!("addr del {}/32 dev lo\n", vip4(0));
+    bench.topology.servers[0].netns.ip(&address)?;
+    watch.until(
+        "the first has lost its VIP",
+        ["down", "up", "up", "up"],
+        true,
+    )?;
+    let server = &bench.topology.servers[1];
+    Decapsulator::detach(&bench::pin_dir(server))?;
+    watch.until(
+        "the second decapsulates no more",
+        ["down", "down", "up", "up"],
+        true,
+    )?;
+    drop(bench.servers.remove(2));
+    let reasons = watch.until(
+        "the third serves no more",
+        ["down", "down", "down", "up"],
+        false,
+    )?;
 
-    fn run(&self, context: &Context) -> Result<Value> {
-        let interval_ms: u64 = context.param("interval_ms")?;
-        let mut bench = Bench::build(context.sandbox, 2, SERVERS)?;
-        // What the balancer itself sends meets an XDP program at the far end of a veth,
-        // which loses checksums that are left to the device.
-        let balancer_netns = &bench.topology.balancer.netns;
-        balancer_netns.run(|| Ok(link::set_tx_checksum(DEVICE, false)?))?;
-        let mut vip = bench.vip4(0, "maglev", Forwarding::Ipip);
-        vip.keys = vec![
-            format!("min_healthy = {NEEDED}"),
-            format!(
-                "health = {{ probe = \"http\", path = \"/who\", interval = \"{interval_ms}ms\", \
-                 timeout = \"{interval_ms}ms\", rise = 2, fall = 2 }}"
-            ),
-        ];
-        let target = (vip.address, vip.port).into();
-        let settings = Settings {
-            vips: vec![vip],
-            ..Settings::default()
-        };
-        let mut balancer = bench.balancer(&context.binary, &settings)?;
-        let watch = Watch {
-            context,
-            balancer: &balancer,
-            timeout: Duration::from_millis(interval_ms * 20 + 2000),
-        };
-        watch.until("all are up", ["up"; SERVERS], true)?;
+    // Who connects now meets the one that is left.
+    let load = LoadConfig {
+        duration_ms: 2000,
+        slots: context.param("slots")?,
+        ..LoadConfig::new(target, context.seed)
+    };
+    let log = bench.load(&load)?.finish()?;
+    let clients = report::summary(&log, log.start_ns, log.end_ns);
+    ensure!(
+        clients.broken_connections == 0,
+        "broken: {:?}",
+        clients.faults
+    );
+    ensure!(
+        log.reals == [bench.real_names4()[3].clone()],
+        "served by {:?}",
+        log.reals
+    );
 
-        let address = format!("addr del {}/32 dev lo\n", vip4(0));
-        bench.topology.servers[0].netns.ip(&address)?;
-        watch.until(
-            "the first has lost its VIP",
-            ["down", "up", "up", "up"],
-            true,
-        )?;
-        let server = &bench.topology.servers[1];
-        Decapsulator::detach(&bench::pin_dir(server))?;
-        watch.until(
-            "the second decapsulates no more",
-            ["down", "down", "up", "up"],
-            true,
-        )?;
-        drop(bench.servers.remove(2));
-        let reasons = watch.until(
-            "the third serves no more",
-            ["down", "down", "down", "up"],
-            false,
-        )?;
-
-        // Who connects now meets the one that is left.
-        let load = LoadConfig {
-            duration_ms: 2000,
-            slots: context.param("slots")?,
-            ..LoadConfig::new(target, context.seed)
-        };
-        let log = bench.load(&load)?.finish()?;
-        let clients = report::summary(&log, log.start_ns, log.end_ns);
-        ensure!(
-            clients.broken_connections == 0,
-            "broken: {:?}",
-            clients.faults
-        );
-        ensure!(
-            log.reals == [bench.real_names4()[3].clone()],
-            "served by {:?}",
-            log.reals
-        );
-
-        bench.topology.servers[0]
-            .netns
-            .ip(&address.replace("del", "add"))?;
-        bench::decapsulate(&bench.topology.servers[1])?;
-        let third = &bench.topology.servers[2];
-        let _nginx = Nginx::start(&third.netns, &third.ipv4.to_string(), PORT, 1)?;
-        watch.until("all are back", ["up"; SERVERS], true)?;
-        let stats = api::stats(&balancer.socket())?;
-        balancer.terminate()?;
-        balancer.detach()?;
-        Ok(json!({
-            "reasons": reasons, "clients": clients, "verdicts": api::occurred(&stats.verdicts),
-        }))
-    }
+    bench.topology.servers[0]
+        .netns
+        .ip(&address.replace("del", "add"))?;
+    bench::decapsulate(&bench.topology.servers[1])?;
+    let third = &bench.topology.servers[2];
+    let _nginx = Nginx::start(&third.netns, &third.ipv4.to_string(), PORT, 1)?;
+    watch.until("all are back", ["up"; SERVERS], true)?;
+    let stats = api::stats(&balancer.socket())?;
+    balancer.terminate()?;
+    balancer.detach()?;
+    Ok(json!({
+        "reasons": reasons, "clients": clients, "verdicts": api::occurred(&stats.verdicts),
+    }))
 }
 
 struct Watch<'a> {

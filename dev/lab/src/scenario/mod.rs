@@ -42,20 +42,18 @@ pub(crate) use self::bifrost::plain_tunnel;
 use crate::sandbox::Sandbox;
 
 /// One experiment.
-pub trait Scenario: Sync {
-    /// Word that names it on the command line.
-    fn name(&self) -> &'static str;
+pub struct Scenario {
+    /// Its name on the command line.
+    pub name: &'static str,
     /// One sentence.
-    fn about(&self) -> &'static str;
+    pub about: &'static str,
     /// What can be set.
-    fn params(&self) -> &'static [Param];
+    pub params: &'static [Param],
     /// Runs it. An error means that it could not be run or that what it checks
     /// does not hold; figures without a verdict go into the value.
-    fn run(&self, context: &Context) -> Result<Value>;
-    /// A result of [`Scenario::run`] as a table for people, where there is one.
-    fn table(&self, _result: &Value) -> Option<String> {
-        None
-    }
+    pub run: fn(&Context) -> Result<Value>,
+    /// A result as a table for people, where there is one.
+    pub table: fn(&Value) -> Option<String>,
 }
 
 /// A parameter of a scenario.
@@ -134,41 +132,41 @@ pub struct Report {
 const INTERFACE: &str = "interface";
 
 /// All scenarios, by name.
-pub fn all() -> &'static [&'static dyn Scenario] {
+pub fn all() -> &'static [Scenario] {
     &[
-        &direct::Direct,
-        &smoke::Smoke,
-        &takeover::Takeover,
-        &replace::Replace,
-        &accuracy::Accuracy,
-        &accuracy_web::AccuracyWeb,
-        &bifrost::Bifrost,
-        &bifrost::BifrostFaults,
-        &bifrost::BifrostBalancer,
-        &degrade::Degrade,
-        &control::Control,
-        &rtt_explain::RttExplain,
-        &rtt_peers::RttPeers,
-        &rtt_study::RttStudy,
-        &packet_cost::PacketCost,
-        &certes::Certes,
-        &certes::CertesDrops,
-        &accept_queue::AcceptQueue,
-        &client_latency::ClientLatency,
-        &agent_cost::AgentCost,
-        &pcc_scale::PccScale,
-        &fct::Fct,
-        &cookie::Cookie,
-        &cookie::CookieSoak,
-        &cookie::CookieLoss,
-        &cookie::CookieUploads,
-        &cookie::Mptcp,
-        &cookie::Tiers,
-        &health::Health,
-        &paper::Paper,
-        &quic_cid::QuicCid,
-        &quic_smoke::QuicSmoke,
-        &syn_flood::SynFlood,
+        direct::DIRECT,
+        smoke::SMOKE,
+        takeover::TAKEOVER,
+        replace::REPLACE,
+        accuracy::ACCURACY,
+        accuracy_web::ACCURACY_WEB,
+        bifrost::BIFROST,
+        bifrost::BIFROST_FAULTS,
+        bifrost::BIFROST_BALANCER,
+        degrade::DEGRADE,
+        control::CONTROL,
+        rtt_explain::RTT_EXPLAIN,
+        rtt_peers::RTT_PEERS,
+        rtt_study::RTT_STUDY,
+        packet_cost::PACKET_COST,
+        certes::CERTES,
+        certes::CERTES_DROPS,
+        accept_queue::ACCEPT_QUEUE,
+        client_latency::CLIENT_LATENCY,
+        agent_cost::AGENT_COST,
+        pcc_scale::PCC_SCALE,
+        fct::FCT,
+        cookie::COOKIE,
+        cookie::COOKIE_SOAK,
+        cookie::COOKIE_LOSS,
+        cookie::COOKIE_UPLOADS,
+        cookie::MPTCP,
+        cookie::TIERS,
+        health::HEALTH,
+        paper::PAPER,
+        quic_cid::QUIC_CID,
+        quic_smoke::QUIC_SMOKE,
+        syn_flood::SYN_FLOOD,
     ]
 }
 
@@ -200,9 +198,8 @@ pub fn execute(sandbox: Sandbox, request: Request) -> Result<Report> {
         params,
         progress: request.progress,
     };
-    let mut result = scenario
-        .run(&context)
-        .with_context(|| format!("scenario {} (seed {})", scenario.name(), context.seed))?;
+    let mut result = (scenario.run)(&context)
+        .with_context(|| format!("scenario {} (seed {})", scenario.name, context.seed))?;
     let runs = result.as_object_mut().and_then(|all| all.remove("runs"));
     let mut interface = result.get(INTERFACE).and_then(Value::as_object).cloned();
     if let Some(interface) = &mut interface {
@@ -210,7 +207,7 @@ pub fn execute(sandbox: Sandbox, request: Request) -> Result<Report> {
         interface.remove("seed");
     }
     Ok(Report {
-        scenario: scenario.name(),
+        scenario: scenario.name,
         parameters: context.params,
         seed: context.seed,
         result,
@@ -223,11 +220,11 @@ pub fn execute(sandbox: Sandbox, request: Request) -> Result<Report> {
 ///
 /// # Errors
 /// When there is none; the message lists those that exist.
-pub fn find(name: &str) -> Result<&'static dyn Scenario> {
-    if let Some(found) = all().iter().find(|s| s.name() == name) {
-        return Ok(*found);
+pub fn find(name: &str) -> Result<&'static Scenario> {
+    if let Some(found) = all().iter().find(|s| s.name == name) {
+        return Ok(found);
     }
-    let names: Vec<_> = all().iter().map(|s| s.name()).collect();
+    let names: Vec<_> = all().iter().map(|s| s.name).collect();
     bail!(
         "there is no scenario {name:?}; choose one of {}",
         names.join(", ")
@@ -235,10 +232,10 @@ pub fn find(name: &str) -> Result<&'static dyn Scenario> {
 }
 
 fn merge(
-    scenario: &dyn Scenario,
+    scenario: &Scenario,
     given: Vec<(String, String)>,
 ) -> Result<BTreeMap<&'static str, String>> {
-    let known = scenario.params();
+    let known = scenario.params;
     let mut values: BTreeMap<_, _> = known
         .iter()
         .map(|p| (p.name, p.default.to_owned()))
@@ -248,7 +245,7 @@ fn merge(
             let names: Vec<_> = known.iter().map(|p| p.name).collect();
             bail!(
                 "{} has no parameter {name:?}; it has {}",
-                scenario.name(),
+                scenario.name,
                 names.join(", ")
             );
         };
@@ -264,8 +261,8 @@ mod tests {
     #[test]
     fn names_and_parameters_are_unique() {
         for (i, scenario) in all().iter().enumerate() {
-            assert!(all()[..i].iter().all(|s| s.name() != scenario.name()));
-            let params = scenario.params();
+            assert!(all()[..i].iter().all(|s| s.name != scenario.name));
+            let params = scenario.params;
             for (j, param) in params.iter().enumerate() {
                 assert!(params[..j].iter().all(|p| p.name != param.name));
             }
@@ -279,7 +276,7 @@ mod tests {
             .map(|e| e.to_string())
             .unwrap_or_default();
         assert!(unknown.contains("direct"), "{unknown}");
-        let bad = merge(&direct::Direct, vec![("slot".into(), "1".into())]).err();
+        let bad = merge(&direct::DIRECT, vec![("slot".into(), "1".into())]).err();
         assert!(
             bad.map(|e| e.to_string())
                 .unwrap_or_default()

@@ -9,7 +9,7 @@ use causeway_dataplane::{RunTime, RunTimes};
 use serde_json::{Value, json};
 
 use super::bench::Bench;
-use super::{Context, Param, Scenario, param};
+use super::{Context, Scenario, param};
 use crate::api;
 use crate::balancer::{Forwarding, Settings};
 use crate::load::{LoadConfig, report};
@@ -19,33 +19,24 @@ const PROGRAM: &str = "causeway_lb";
 /// Packets of neighbours and of closing connections may come between two readings.
 const UNEVEN: u64 = 32;
 
-pub struct PacketCost;
+pub const PACKET_COST: Scenario = Scenario {
+    name: "packet-cost",
+    about: "what the balancer costs per packet on live traffic, with and without measurement",
+    params: &[
+        param("seconds", "5", "length of each of the two runs"),
+        param("slots", "40", "users of the load generator"),
+        param("interval_ms", "400", "time between the pages of a user"),
+    ],
+    run,
+    table: |_| None,
+};
 
-impl Scenario for PacketCost {
-    fn name(&self) -> &'static str {
-        "packet-cost"
-    }
-
-    fn about(&self) -> &'static str {
-        "what the balancer costs per packet on live traffic, with and without measurement"
-    }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param("seconds", "5", "length of each of the two runs"),
-            param("slots", "40", "users of the load generator"),
-            param("interval_ms", "400", "time between the pages of a user"),
-        ];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let bench = Bench::build(context.sandbox, 2, 2)?;
-        let _statistics = RunTimes::enable()?;
-        let measured = run_once(context, &bench, true)?;
-        let unmeasured = run_once(context, &bench, false)?;
-        Ok(json!({ "measured": measured, "unmeasured": unmeasured, "unit": "ns per packet" }))
-    }
+fn run(context: &Context) -> Result<Value> {
+    let bench = Bench::build(context.sandbox, 2, 2)?;
+    let _statistics = RunTimes::enable()?;
+    let measured = run_once(context, &bench, true)?;
+    let unmeasured = run_once(context, &bench, false)?;
+    Ok(json!({ "measured": measured, "unmeasured": unmeasured, "unit": "ns per packet" }))
 }
 
 fn run_once(context: &Context, bench: &Bench, measure: bool) -> Result<Value> {

@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::bench::Bench;
-use super::{Context, Param, Scenario, param};
+use super::{Context, Scenario, param};
 use crate::api;
 use crate::balancer::{Balancer, Forwarding, Settings, Vip};
 use crate::load::log::Log;
@@ -25,50 +25,41 @@ const SERVERS: usize = 4;
 /// Octets of the nonce: ids of all configurations have one length.
 const NONCE: u8 = 8;
 
-pub struct QuicCid;
+pub const QUIC_CID: Scenario = Scenario {
+    name: "quic-cid",
+    about: "QUIC connections on quinn and quic-go stay on their servers, whatever changes",
+    params: &[
+        param("step_ms", "4000", "time between two changes"),
+        param("slots", "12", "users of each of the three kinds of clients"),
+        param(
+            "servers",
+            "quinn,quic-go",
+            "stacks of the servers, by turns",
+        ),
+        param("algorithm", "siphash", "siphash, aes or plain"),
+        param("beside", "true", "whether to run the same without ids"),
+    ],
+    run,
+    table: |_| None,
+};
 
-impl Scenario for QuicCid {
-    fn name(&self) -> &'static str {
-        "quic-cid"
-    }
-
-    fn about(&self) -> &'static str {
-        "QUIC connections on quinn and quic-go stay on their servers, whatever changes"
-    }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param("step_ms", "4000", "time between two changes"),
-            param("slots", "12", "users of each of the three kinds of clients"),
-            param(
-                "servers",
-                "quinn,quic-go",
-                "stacks of the servers, by turns",
-            ),
-            param("algorithm", "siphash", "siphash, aes or plain"),
-            param("beside", "true", "whether to run the same without ids"),
-        ];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let bench = Bench::bare(context.sandbox, 3, SERVERS)?;
-        let mut runs = vec![one(context, &bench, true)?];
-        let broken = |run: &Value| run["broken_connections"].as_u64().unwrap_or(u64::MAX);
-        if context.param("beside")? {
-            runs.push(one(context, &bench, false)?);
-            ensure!(
-                broken(&runs[1]) > 0,
-                "without ids nothing broke either: this shows nothing"
-            );
-        }
+fn run(context: &Context) -> Result<Value> {
+    let bench = Bench::bare(context.sandbox, 3, SERVERS)?;
+    let mut runs = vec![one(context, &bench, true)?];
+    let broken = |run: &Value| run["broken_connections"].as_u64().unwrap_or(u64::MAX);
+    if context.param("beside")? {
+        runs.push(one(context, &bench, false)?);
         ensure!(
-            broken(&runs[0]) == 0,
-            "broken connections: {}",
-            runs[0]["broken_by"]
+            broken(&runs[1]) > 0,
+            "without ids nothing broke either: this shows nothing"
         );
-        Ok(json!({ "runs": runs }))
     }
+    ensure!(
+        broken(&runs[0]) == 0,
+        "broken connections: {}",
+        runs[0]["broken_by"]
+    );
+    Ok(json!({ "runs": runs }))
 }
 
 /// The world of one run.

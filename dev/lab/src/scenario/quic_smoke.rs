@@ -6,59 +6,50 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::bench::Bench;
-use super::{Context, Param, Scenario, param};
+use super::{Context, Scenario, param};
 use crate::api;
 use crate::balancer::{Forwarding, Settings, Vip};
 use crate::load::{LoadConfig, report};
 use crate::quic::client::Options;
 use crate::quic::{self, Order, Stack};
 
-pub struct QuicSmoke;
+pub const QUIC_SMOKE: Scenario = Scenario {
+    name: "quic-smoke",
+    about: "an HTTP/3 load through the balancer, IPv4 and IPv6, between all QUIC stacks",
+    params: &[
+        param("seconds", "3", "length of each load"),
+        param("slots", "12", "users of the load generator"),
+        param("outstanding", "4", "requests per connection, side by side"),
+        param("servers", "3", "QUIC servers"),
+    ],
+    run,
+    table: |_| None,
+};
 
-impl Scenario for QuicSmoke {
-    fn name(&self) -> &'static str {
-        "quic-smoke"
-    }
-
-    fn about(&self) -> &'static str {
-        "an HTTP/3 load through the balancer, IPv4 and IPv6, between all QUIC stacks"
-    }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param("seconds", "3", "length of each load"),
-            param("slots", "12", "users of the load generator"),
-            param("outstanding", "4", "requests per connection, side by side"),
-            param("servers", "3", "QUIC servers"),
-        ];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let bench = Bench::bare(context.sandbox, 2, context.param("servers")?)?;
-        let vips = vec![
-            bench.quic_vip4(0, "maglev", Forwarding::Ipip),
-            bench.quic_vip6(0, "maglev", Forwarding::L2),
-        ];
-        let settings = Settings {
-            vips: vips.clone(),
-            ..Settings::default()
-        };
-        let mut balancer = bench.balancer(&context.binary, &settings)?;
-        let mut cases = Vec::new();
-        for server in Stack::ALL {
-            let _servers = bench.quic_servers(server, Order::Par)?;
-            for client in Stack::ALL {
-                // Stacks with themselves over IPv4, with each other over IPv6.
-                let vip = &vips[usize::from(client != server)];
-                cases.push(one(context, &bench, (client, server), vip)?);
-            }
+fn run(context: &Context) -> Result<Value> {
+    let bench = Bench::bare(context.sandbox, 2, context.param("servers")?)?;
+    let vips = vec![
+        bench.quic_vip4(0, "maglev", Forwarding::Ipip),
+        bench.quic_vip6(0, "maglev", Forwarding::L2),
+    ];
+    let settings = Settings {
+        vips: vips.clone(),
+        ..Settings::default()
+    };
+    let mut balancer = bench.balancer(&context.binary, &settings)?;
+    let mut cases = Vec::new();
+    for server in Stack::ALL {
+        let _servers = bench.quic_servers(server, Order::Par)?;
+        for client in Stack::ALL {
+            // Stacks with themselves over IPv4, with each other over IPv6.
+            let vip = &vips[usize::from(client != server)];
+            cases.push(one(context, &bench, (client, server), vip)?);
         }
-        let stats = api::stats(&balancer.socket())?;
-        balancer.terminate()?;
-        balancer.detach()?;
-        Ok(json!({ "loads": cases, "verdicts": api::occurred(&stats.verdicts) }))
     }
+    let stats = api::stats(&balancer.socket())?;
+    balancer.terminate()?;
+    balancer.detach()?;
+    Ok(json!({ "loads": cases, "verdicts": api::occurred(&stats.verdicts) }))
 }
 
 fn one(

@@ -9,102 +9,93 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::bench::Bench;
-use super::{Context, Param, Scenario, param};
+use super::{Context, Scenario, param};
 use crate::api;
 use crate::balancer::{Forwarding, Settings, Vip};
 use crate::load::log::Log;
 use crate::load::{LoadConfig, report};
 
-pub struct Replace;
-
 /// A new file counts from when the daemon shows it; a connection that opened
 /// this long before may have met the old ring.
 const SLACK_NS: u64 = 20_000_000;
 
-impl Scenario for Replace {
-    fn name(&self) -> &'static str {
-        "replace"
-    }
+pub const REPLACE: Scenario = Scenario {
+    name: "replace",
+    about: "a server is added, drained and removed by configuration under load",
+    params: &[
+        param(
+            "step_ms",
+            "2500",
+            "time between two changes; connections live less",
+        ),
+        param("slots", "40", "users of the load generator"),
+        param("scheduler", "maglev", "scheduler of the VIP"),
+        param("forwarding", "ipip", "ipip or l2"),
+    ],
+    run,
+    table: |_| None,
+};
 
-    fn about(&self) -> &'static str {
-        "a server is added, drained and removed by configuration under load"
-    }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param(
-                "step_ms",
-                "2500",
-                "time between two changes; connections live less",
-            ),
-            param("slots", "40", "users of the load generator"),
-            param("scheduler", "maglev", "scheduler of the VIP"),
-            param("forwarding", "ipip", "ipip or l2"),
-        ];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let step = Duration::from_millis(context.param("step_ms")?);
-        let bench = Bench::build(context.sandbox, 2, 4)?;
-        let forwarding = match context.param::<String>("forwarding")?.as_str() {
-            "l2" => Forwarding::L2,
-            _ => Forwarding::Ipip,
-        };
-        let all = bench.vip4(0, &context.param::<String>("scheduler")?, forwarding);
-        let config = LoadConfig {
-            duration_ms: (step * 4).as_millis() as u64,
-            slots: context.param("slots")?,
-            max_age_ms: (step * 2 / 3).as_millis() as u64,
-            ..LoadConfig::new((all.address, all.port).into(), context.seed)
-        };
-        let mut balancer = bench.balancer(&context.binary, &settings(three(&all)))?;
-        let running = bench.load(&config)?;
-        sleep(step);
-        context.say("adding the fourth server");
-        let added_ns = balancer.apply(&settings(all.clone()))?;
-        sleep(step);
-        context.say("draining the first server");
-        let drained_ns = balancer.apply(&settings(without_first(&all, true)))?;
-        sleep(step);
-        context.say("removing the first server");
-        let removed_ns = balancer.apply(&settings(without_first(&all, false)))?;
-        let log = running.finish()?;
-        let stats = api::stats(&balancer.socket())?;
-        balancer.terminate()?;
-        balancer.detach()?;
-        let clients = report::summary(&log, log.start_ns, log.end_ns);
-        ensure!(
-            clients.broken_connections == 0,
-            "broken: {:?}",
-            clients.faults
-        );
-        let names = bench.real_names4();
-        let fourth = opened_on(&log, &names[3], 0, added_ns - SLACK_NS);
-        ensure!(
-            fourth == 0,
-            "{fourth} connections on a server that was not there yet"
-        );
-        let fourth = opened_on(&log, &names[3], added_ns, u64::MAX);
-        ensure!(fourth > 0, "no connection came to the new server");
-        let first = opened_on(&log, &names[0], drained_ns, u64::MAX);
-        ensure!(
-            first == 0,
-            "{first} new connections came to the drained server"
-        );
-        let kept = log
-            .responses
-            .iter()
-            .filter(|r| log.reals[r.real as usize] == names[0] && r.send_ns > drained_ns)
-            .count();
-        ensure!(kept > 0, "the drained server's connections did not go on");
-        Ok(json!({
-            "clients": clients, "verdicts": api::occurred(&stats.verdicts),
-            "connections_to_added": fourth, "requests_kept_on_drained": kept,
-            "added_at_s": since(&log, added_ns), "drained_at_s": since(&log, drained_ns),
-            "removed_at_s": since(&log, removed_ns),
-        }))
-    }
+fn run(context: &Context) -> Result<Value> {
+    let step = Duration::from_millis(context.param("step_ms")?);
+    let bench = Bench::build(context.sandbox, 2, 4)?;
+    let forwarding = match context.param::<String>("forwarding")?.as_str() {
+        "l2" => Forwarding::L2,
+        _ => Forwarding::Ipip,
+    };
+    let all = bench.vip4(0, &context.param::<String>("scheduler")?, forwarding);
+    let config = LoadConfig {
+        duration_ms: (step * 4).as_millis() as u64,
+        slots: context.param("slots")?,
+        max_age_ms: (step * 2 / 3).as_millis() as u64,
+        ..LoadConfig::new((all.address, all.port).into(), context.seed)
+    };
+    let mut balancer = bench.balancer(&context.binary, &settings(three(&all)))?;
+    let running = bench.load(&config)?;
+    sleep(step);
+    context.say("adding the fourth server");
+    let added_ns = balancer.apply(&settings(all.clone()))?;
+    sleep(step);
+    context.say("draining the first server");
+    let drained_ns = balancer.apply(&settings(without_first(&all, true)))?;
+    sleep(step);
+    context.say("removing the first server");
+    let removed_ns = balancer.apply(&settings(without_first(&all, false)))?;
+    let log = running.finish()?;
+    let stats = api::stats(&balancer.socket())?;
+    balancer.terminate()?;
+    balancer.detach()?;
+    let clients = report::summary(&log, log.start_ns, log.end_ns);
+    ensure!(
+        clients.broken_connections == 0,
+        "broken: {:?}",
+        clients.faults
+    );
+    let names = bench.real_names4();
+    let fourth = opened_on(&log, &names[3], 0, added_ns - SLACK_NS);
+    ensure!(
+        fourth == 0,
+        "{fourth} connections on a server that was not there yet"
+    );
+    let fourth = opened_on(&log, &names[3], added_ns, u64::MAX);
+    ensure!(fourth > 0, "no connection came to the new server");
+    let first = opened_on(&log, &names[0], drained_ns, u64::MAX);
+    ensure!(
+        first == 0,
+        "{first} new connections came to the drained server"
+    );
+    let kept = log
+        .responses
+        .iter()
+        .filter(|r| log.reals[r.real as usize] == names[0] && r.send_ns > drained_ns)
+        .count();
+    ensure!(kept > 0, "the drained server's connections did not go on");
+    Ok(json!({
+        "clients": clients, "verdicts": api::occurred(&stats.verdicts),
+        "connections_to_added": fourth, "requests_kept_on_drained": kept,
+        "added_at_s": since(&log, added_ns), "drained_at_s": since(&log, drained_ns),
+        "removed_at_s": since(&log, removed_ns),
+    }))
 }
 
 fn settings(vip: Vip) -> Settings {

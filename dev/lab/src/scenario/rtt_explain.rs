@@ -9,11 +9,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{Context, Param, Scenario, param};
+use super::{Context, Scenario, param};
 use crate::background::KilledOnDrop;
 use crate::path::{PORT, Path};
-
-pub struct RttExplain;
 
 /// One path and how it is measured.
 struct Case {
@@ -119,55 +117,48 @@ const CASES: &[Case] = &[
     },
 ];
 
-impl Scenario for RttExplain {
-    fn name(&self) -> &'static str {
-        "rtt-explain"
-    }
+pub const RTT_EXPLAIN: Scenario = Scenario {
+    name: "rtt-explain",
+    about: "causeway rtt --explain names the fault of paths made for it",
+    params: &[
+        param("seconds", "4", "length of each run"),
+        param(
+            "only",
+            "",
+            "run cases whose name holds one of these words, apart by commas",
+        ),
+        param("ipv6", "false", "over IPv6"),
+    ],
+    run,
+    table: |_| None,
+};
 
-    fn about(&self) -> &'static str {
-        "causeway rtt --explain names the fault of paths made for it"
+fn run(context: &Context) -> Result<Value> {
+    let only: String = context.param("only")?;
+    let mut results = Vec::new();
+    let path = Path::build(context.sandbox)?;
+    let wanted = |case: &&Case| only.split(',').any(|word| case.name.contains(word));
+    for case in CASES.iter().filter(wanted) {
+        let report = run_case(context, &path, case).with_context(|| case.name.to_owned())?;
+        let said: Vec<&str> = report["explain"]["verdicts"]
+            .as_array()
+            .map(|words| words.iter().filter_map(Value::as_str).collect())
+            .unwrap_or_default();
+        let sentences = &report["explain"]["sentences"];
+        context.say(format!("{}: {}", case.name, said.join(", ")));
+        results.push(json!({
+            "case": case.name, "expected": case.verdicts, "verdicts": said,
+            "agree": case.agrees(&said), "sentences": sentences,
+            "methods": report["methods"], "ping": report["ping"], "tcp": report["tcp"],
+        }));
     }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param("seconds", "4", "length of each run"),
-            param(
-                "only",
-                "",
-                "run cases whose name holds one of these words, apart by commas",
-            ),
-            param("ipv6", "false", "over IPv6"),
-        ];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let only: String = context.param("only")?;
-        let mut results = Vec::new();
-        let path = Path::build(context.sandbox)?;
-        let wanted = |case: &&Case| only.split(',').any(|word| case.name.contains(word));
-        for case in CASES.iter().filter(wanted) {
-            let report = run_case(context, &path, case).with_context(|| case.name.to_owned())?;
-            let said: Vec<&str> = report["explain"]["verdicts"]
-                .as_array()
-                .map(|words| words.iter().filter_map(Value::as_str).collect())
-                .unwrap_or_default();
-            let sentences = &report["explain"]["sentences"];
-            context.say(format!("{}: {}", case.name, said.join(", ")));
-            results.push(json!({
-                "case": case.name, "expected": case.verdicts, "verdicts": said,
-                "agree": case.agrees(&said), "sentences": sentences,
-                "methods": report["methods"], "ping": report["ping"], "tcp": report["tcp"],
-            }));
-        }
-        ensure!(!results.is_empty(), "no case's name holds {only:?}");
-        let wrong = results.iter().filter(|r| r["agree"] == false);
-        let wrong: Vec<String> = wrong
-            .map(|r| format!("{}: {} {}", r["case"], r["verdicts"], r["sentences"]))
-            .collect();
-        ensure!(wrong.is_empty(), "verdicts differ: {}", wrong.join("; "));
-        Ok(json!({ "cases": results }))
-    }
+    ensure!(!results.is_empty(), "no case's name holds {only:?}");
+    let wrong = results.iter().filter(|r| r["agree"] == false);
+    let wrong: Vec<String> = wrong
+        .map(|r| format!("{}: {} {}", r["case"], r["verdicts"], r["sentences"]))
+        .collect();
+    ensure!(wrong.is_empty(), "verdicts differ: {}", wrong.join("; "));
+    Ok(json!({ "cases": results }))
 }
 
 impl Case {

@@ -29,105 +29,96 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 use serde_json::{Value, json};
 
-use super::{Context, Param, Scenario, param};
+use super::{Context, Scenario, param};
 use crate::cpu::Awake;
 use crate::path::Path;
 use figures::{PeerRun, compare};
 use programs::{PeersPlan, Program, compile};
 
-pub struct RttPeers;
+pub const RTT_PEERS: Scenario = Scenario {
+    name: "rtt-peers",
+    about: "causeway rtt beside sockperf, qperf and a minimal client in C, in turns; cost of the sampler",
+    params: &[
+        param("rounds", "24", "runs of each, in turns"),
+        param("seconds", "1", "length of each run"),
+        param("transport", "tcp", "tcp or udp"),
+        param(
+            "awake",
+            "true",
+            "keep idle CPUs from sleeping, so that no wake-up of one is in the times",
+        ),
+    ],
+    run,
+    table: |_| None,
+};
 
-impl Scenario for RttPeers {
-    fn name(&self) -> &'static str {
-        "rtt-peers"
+fn run(context: &Context) -> Result<Value> {
+    let path = Path::build(context.sandbox)?;
+    let rounds: usize = context.param("rounds")?;
+    let transport: String = context.param("transport")?;
+    ensure!(
+        ["tcp", "udp"].contains(&transport.as_str()),
+        "transport is tcp or udp"
+    );
+    let scratch = tempfile::tempdir().context("a directory for the client in C")?;
+    let plan = PeersPlan {
+        address: Path::address(false).to_string(),
+        seconds: context.param("seconds")?,
+        ping_pong: compile(scratch.path())?,
+        transport,
+    };
+    let programs = plan.programs();
+    let _servers = plan.serve(context, &path)?;
+    let kept = keep_awake(context)?;
+    let awake = kept.is_some();
+    let mut runs = vec![Vec::new(); programs.len()];
+    let mut order: Vec<usize> = (0..programs.len()).collect();
+    let mut random = StdRng::seed_from_u64(context.seed);
+    for round in 0..rounds {
+        // A random order: no program always follows the same one.
+        order.shuffle(&mut random);
+        for &index in &order {
+            runs[index].push(plan.run(programs[index], context, &path)?);
+        }
+        context.say(format!("round {} of {rounds}", round + 1));
     }
-
-    fn about(&self) -> &'static str {
-        "causeway rtt beside sockperf, qperf and a minimal client in C, in turns; cost of the sampler"
-    }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param("rounds", "24", "runs of each, in turns"),
-            param("seconds", "1", "length of each run"),
-            param("transport", "tcp", "tcp or udp"),
-            param(
-                "awake",
-                "true",
-                "keep idle CPUs from sleeping, so that no wake-up of one is in the times",
-            ),
-        ];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let path = Path::build(context.sandbox)?;
-        let rounds: usize = context.param("rounds")?;
-        let transport: String = context.param("transport")?;
-        ensure!(
-            ["tcp", "udp"].contains(&transport.as_str()),
-            "transport is tcp or udp"
-        );
-        let scratch = tempfile::tempdir().context("a directory for the client in C")?;
-        let plan = PeersPlan {
-            address: Path::address(false).to_string(),
-            seconds: context.param("seconds")?,
-            ping_pong: compile(scratch.path())?,
-            transport,
+    drop(kept);
+    let cost = sampler_cost(9, 1_000_000)?;
+    let net_ns = cost.not_sampled_ns - cost.nothing_ns;
+    let ours = PeerRun::median(&runs[0]);
+    let again = programs.iter().position(|p| *p == Program::Again);
+    let both = PeerRun::means(&runs[0], &runs[again.context("our second run")?]);
+    let mut result = json!({
+        "awake": awake,
+        "causeway": ours.json(),
+        "sampler": {
+            "nothing_ns": cost.nothing_ns, "not_sampled_ns": cost.not_sampled_ns, "net_ns": net_ns,
+        },
+    });
+    context.say(format!(
+        "causeway rtt: {}; sampler {net_ns:.1} ns",
+        ours.text()
+    ));
+    for (program, theirs) in programs.iter().zip(&runs).skip(1) {
+        let compared = match program {
+            Program::Again => compare(&runs[0], theirs),
+            _ => compare(&both, theirs),
         };
-        let programs = plan.programs();
-        let _servers = plan.serve(context, &path)?;
-        let kept = keep_awake(context)?;
-        let awake = kept.is_some();
-        let mut runs = vec![Vec::new(); programs.len()];
-        let mut order: Vec<usize> = (0..programs.len()).collect();
-        let mut random = StdRng::seed_from_u64(context.seed);
-        for round in 0..rounds {
-            // A random order: no program always follows the same one.
-            order.shuffle(&mut random);
-            for &index in &order {
-                runs[index].push(plan.run(programs[index], context, &path)?);
-            }
-            context.say(format!("round {} of {rounds}", round + 1));
-        }
-        drop(kept);
-        let cost = sampler_cost(9, 1_000_000)?;
-        let net_ns = cost.not_sampled_ns - cost.nothing_ns;
-        let ours = PeerRun::median(&runs[0]);
-        let again = programs.iter().position(|p| *p == Program::Again);
-        let both = PeerRun::means(&runs[0], &runs[again.context("our second run")?]);
-        let mut result = json!({
-            "awake": awake,
-            "causeway": ours.json(),
-            "sampler": {
-                "nothing_ns": cost.nothing_ns, "not_sampled_ns": cost.not_sampled_ns, "net_ns": net_ns,
-            },
-        });
         context.say(format!(
-            "causeway rtt: {}; sampler {net_ns:.1} ns",
-            ours.text()
+            "{}: {}; ours {}",
+            program.name(),
+            PeerRun::median(theirs).text(),
+            compared.text()
         ));
-        for (program, theirs) in programs.iter().zip(&runs).skip(1) {
-            let compared = match program {
-                Program::Again => compare(&runs[0], theirs),
-                _ => compare(&both, theirs),
-            };
-            context.say(format!(
-                "{}: {}; ours {}",
-                program.name(),
-                PeerRun::median(theirs).text(),
-                compared.text()
-            ));
-            result[program.name()] = json!({
-                "medians": PeerRun::median(theirs).json(), "ours_against_it": compared.json(),
-            });
-        }
-        for (program, runs) in programs.iter().zip(&runs) {
-            let runs: Vec<Value> = runs.iter().map(PeerRun::json).collect();
-            result["runs"][program.name()] = json!(runs);
-        }
-        Ok(result)
+        result[program.name()] = json!({
+            "medians": PeerRun::median(theirs).json(), "ours_against_it": compared.json(),
+        });
     }
+    for (program, runs) in programs.iter().zip(&runs) {
+        let runs: Vec<Value> = runs.iter().map(PeerRun::json).collect();
+        result["runs"][program.name()] = json!(runs);
+    }
+    Ok(result)
 }
 
 /// Where the machine allows it, and it is wanted.

@@ -9,72 +9,63 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::bench::Bench;
-use super::{Context, Param, Scenario, param};
+use super::{Context, Scenario, param};
 use crate::api;
 use crate::balancer::{Balancer, Forwarding, Settings, Vip};
 use crate::netns::Netns;
 use crate::topology::CLIENT_MTU;
 
-pub struct Smoke;
+pub const SMOKE: Scenario = Scenario {
+    name: "smoke",
+    about: "curl through ipip and l2, IPv4 and IPv6, with large uploads and responses",
+    params: &[
+        param("servers", "3", "nginx servers"),
+        param(
+            "connections",
+            "24",
+            "connections per VIP to see that all servers answer",
+        ),
+        param(
+            "bytes",
+            "1000000",
+            "size of large uploads and responses, at most 1 MiB",
+        ),
+    ],
+    run,
+    table: |_| None,
+};
 
-impl Scenario for Smoke {
-    fn name(&self) -> &'static str {
-        "smoke"
+fn run(context: &Context) -> Result<Value> {
+    let bench = Bench::build(context.sandbox, 1, context.param("servers")?)?;
+    let vips = vec![
+        bench.vip4(0, "maglev", Forwarding::Ipip),
+        bench.vip4(1, "maglev", Forwarding::L2),
+        bench.vip6(0, "maglev", Forwarding::Ipip),
+        bench.vip6(1, "hash", Forwarding::L2),
+    ];
+    let settings = Settings {
+        vips,
+        ..Settings::default()
+    };
+    let agents = bench.agents(&context.binary)?;
+    let mut balancer = bench.balancer(&context.binary, &settings)?;
+    let mut cases = Vec::new();
+    for vip in &settings.vips {
+        cases.push(try_vip(context, &bench, vip)?);
     }
-
-    fn about(&self) -> &'static str {
-        "curl through ipip and l2, IPv4 and IPv6, with large uploads and responses"
+    for (agent, server) in agents.iter().zip(bench.real_names4()) {
+        let packets = agent.verdict("decapsulated")?;
+        ensure!(
+            packets > 0,
+            "the agent on {server} has decapsulated nothing"
+        );
     }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param("servers", "3", "nginx servers"),
-            param(
-                "connections",
-                "24",
-                "connections per VIP to see that all servers answer",
-            ),
-            param(
-                "bytes",
-                "1000000",
-                "size of large uploads and responses, at most 1 MiB",
-            ),
-        ];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let bench = Bench::build(context.sandbox, 1, context.param("servers")?)?;
-        let vips = vec![
-            bench.vip4(0, "maglev", Forwarding::Ipip),
-            bench.vip4(1, "maglev", Forwarding::L2),
-            bench.vip6(0, "maglev", Forwarding::Ipip),
-            bench.vip6(1, "hash", Forwarding::L2),
-        ];
-        let settings = Settings {
-            vips,
-            ..Settings::default()
-        };
-        let agents = bench.agents(&context.binary)?;
-        let mut balancer = bench.balancer(&context.binary, &settings)?;
-        let mut cases = Vec::new();
-        for vip in &settings.vips {
-            cases.push(try_vip(context, &bench, vip)?);
-        }
-        for (agent, server) in agents.iter().zip(bench.real_names4()) {
-            let packets = agent.verdict("decapsulated")?;
-            ensure!(
-                packets > 0,
-                "the agent on {server} has decapsulated nothing"
-            );
-        }
-        // Away, they must not be missed.
-        drop(agents);
-        balancer.terminate()?;
-        balancer.detach()?;
-        let too_big = upload_beyond_mtu(context, &bench, settings)?;
-        Ok(json!({ "vips": cases, "too_big_answered": too_big }))
-    }
+    // Away, they must not be missed.
+    drop(agents);
+    balancer.terminate()?;
+    balancer.detach()?;
+    let too_big = upload_beyond_mtu(context, &bench, settings)?;
+    Ok(json!({ "vips": cases, "too_big_answered": too_big }))
 }
 
 fn try_vip(context: &Context, bench: &Bench, vip: &Vip) -> Result<Value> {

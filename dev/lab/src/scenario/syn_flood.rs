@@ -11,63 +11,54 @@ use serde_json::{Value, json};
 
 use super::bench::{Bench, PORT};
 use super::cookie_kit::{CookieKit, with_cookies};
-use super::{Context, Param, Scenario, param};
+use super::{Context, Scenario, param};
 use crate::agent::Agent;
 use crate::balancer::{Balancer, Forwarding, Settings};
 use crate::load::flood::{self, Flood};
 use crate::load::{LoadConfig, report};
 use crate::{api, topology};
 
-pub struct SynFlood;
+pub const SYN_FLOOD: Scenario = Scenario {
+    name: "syn-flood",
+    about: "open connections under a flood of SYNs from invented addresses",
+    params: &[
+        param(
+            "seconds",
+            "6",
+            "length of the load before the flood, and under it",
+        ),
+        param("rate", "120000", "SYNs per second"),
+        param(
+            "slots",
+            "40",
+            "users of the load generator, one connection each",
+        ),
+        param(
+            "flows",
+            "4096",
+            "flows that the balancer's table is made for",
+        ),
+        param(
+            "modes",
+            "table+cookie+stateful",
+            "what remembers connections, in turn",
+        ),
+    ],
+    run,
+    table: |_| None,
+};
 
-impl Scenario for SynFlood {
-    fn name(&self) -> &'static str {
-        "syn-flood"
-    }
-
-    fn about(&self) -> &'static str {
-        "open connections under a flood of SYNs from invented addresses"
-    }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param(
-                "seconds",
-                "6",
-                "length of the load before the flood, and under it",
-            ),
-            param("rate", "120000", "SYNs per second"),
-            param(
-                "slots",
-                "40",
-                "users of the load generator, one connection each",
-            ),
-            param(
-                "flows",
-                "4096",
-                "flows that the balancer's table is made for",
-            ),
-            param(
-                "modes",
-                "table+cookie+stateful",
-                "what remembers connections, in turn",
-            ),
-        ];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let modes: String = context.param("modes")?;
-        let modes: Result<Vec<Mode>> = modes.split('+').map(Mode::parse).collect();
-        let bench = Bench::build(context.sandbox, 2, 3)?;
-        prepare(&bench)?;
-        let kit = CookieKit::new(&context.binary)?;
-        let runs: Result<Vec<Value>> = modes?
-            .into_iter()
-            .map(|mode| run_mode(context, &bench, &kit, mode))
-            .collect();
-        Ok(json!({ "runs": runs? }))
-    }
+fn run(context: &Context) -> Result<Value> {
+    let modes: String = context.param("modes")?;
+    let modes: Result<Vec<Mode>> = modes.split('+').map(Mode::parse).collect();
+    let bench = Bench::build(context.sandbox, 2, 3)?;
+    prepare(&bench)?;
+    let kit = CookieKit::new(&context.binary)?;
+    let runs: Result<Vec<Value>> = modes?
+        .into_iter()
+        .map(|mode| run_mode(context, &bench, &kit, mode))
+        .collect();
+    Ok(json!({ "runs": runs? }))
 }
 
 /// What remembers where a connection is.

@@ -9,98 +9,89 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::bench::Bench;
-use super::{Context, Param, Scenario, param};
+use super::{Context, Scenario, param};
 use crate::api;
 use crate::balancer::{Forwarding, Settings};
 use crate::load::{LoadConfig, report};
 
-pub struct Takeover;
+pub const TAKEOVER: Scenario = Scenario {
+    name: "takeover",
+    about: "causeway lb killed by SIGKILL and started again under load, many times",
+    params: &[
+        param("kills", "10", "how often"),
+        param("up_ms", "500", "time between a start and the next SIGKILL"),
+        param(
+            "down_ms",
+            "200",
+            "time between a SIGKILL and the next start",
+        ),
+        param("slots", "20", "users of the load generator"),
+        param("scheduler", "latency", "scheduler of the VIP"),
+    ],
+    run,
+    table: |_| None,
+};
 
-impl Scenario for Takeover {
-    fn name(&self) -> &'static str {
-        "takeover"
+fn run(context: &Context) -> Result<Value> {
+    let kills: u32 = context.param("kills")?;
+    let up = Duration::from_millis(context.param("up_ms")?);
+    let down = Duration::from_millis(context.param("down_ms")?);
+    let bench = Bench::build(context.sandbox, 2, 3)?;
+    let vip = bench.vip4(0, &context.param::<String>("scheduler")?, Forwarding::Ipip);
+    let target = (vip.address, vip.port).into();
+    let settings = Settings {
+        vips: vec![vip],
+        ..Settings::default()
+    };
+    let mut balancer = bench.balancer(&context.binary, &settings)?;
+    // A process takes some time to start, and the load must outlast them all.
+    let cycle = up + down + Duration::from_millis(700);
+    let config = LoadConfig {
+        duration_ms: (cycle * kills).as_millis() as u64 + 1000,
+        slots: context.param("slots")?,
+        max_age_ms: 4_000,
+        ..LoadConfig::new(target, context.seed)
+    };
+    let running = bench.load(&config)?;
+    let mut before = api::stats(&balancer.socket())?;
+    for round in 1..=kills {
+        sleep(up);
+        let now = api::stats(&balancer.socket())?;
+        api::ensure_continues(&now, &before)?;
+        before = now;
+        balancer.kill()?;
+        sleep(down);
+        balancer.restart()?;
+        let after = api::stats(&balancer.socket())?;
+        api::ensure_continues(&after, &before)?;
+        before = after;
+        context.say(format!(
+            "{round} of {kills} kills, {} packets",
+            api::packets(&before.verdicts)
+        ));
     }
-
-    fn about(&self) -> &'static str {
-        "causeway lb killed by SIGKILL and started again under load, many times"
-    }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param("kills", "10", "how often"),
-            param("up_ms", "500", "time between a start and the next SIGKILL"),
-            param(
-                "down_ms",
-                "200",
-                "time between a SIGKILL and the next start",
-            ),
-            param("slots", "20", "users of the load generator"),
-            param("scheduler", "latency", "scheduler of the VIP"),
-        ];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let kills: u32 = context.param("kills")?;
-        let up = Duration::from_millis(context.param("up_ms")?);
-        let down = Duration::from_millis(context.param("down_ms")?);
-        let bench = Bench::build(context.sandbox, 2, 3)?;
-        let vip = bench.vip4(0, &context.param::<String>("scheduler")?, Forwarding::Ipip);
-        let target = (vip.address, vip.port).into();
-        let settings = Settings {
-            vips: vec![vip],
-            ..Settings::default()
-        };
-        let mut balancer = bench.balancer(&context.binary, &settings)?;
-        // A process takes some time to start, and the load must outlast them all.
-        let cycle = up + down + Duration::from_millis(700);
-        let config = LoadConfig {
-            duration_ms: (cycle * kills).as_millis() as u64 + 1000,
-            slots: context.param("slots")?,
-            max_age_ms: 4_000,
-            ..LoadConfig::new(target, context.seed)
-        };
-        let running = bench.load(&config)?;
-        let mut before = api::stats(&balancer.socket())?;
-        for round in 1..=kills {
-            sleep(up);
-            let now = api::stats(&balancer.socket())?;
-            api::ensure_continues(&now, &before)?;
-            before = now;
-            balancer.kill()?;
-            sleep(down);
-            balancer.restart()?;
-            let after = api::stats(&balancer.socket())?;
-            api::ensure_continues(&after, &before)?;
-            before = after;
-            context.say(format!(
-                "{round} of {kills} kills, {} packets",
-                api::packets(&before.verdicts)
-            ));
-        }
-        let outlasted = running.is_active();
-        let log = running.finish()?;
-        let clients = report::summary(&log, log.start_ns, log.end_ns);
-        let end = api::stats(&balancer.socket())?;
-        api::ensure_continues(&end, &before)?;
-        let opened = api::verdict(&end.verdicts, "opened");
-        let took_over = balancer.messages().matches("took over").count();
-        balancer.terminate()?;
-        balancer.detach()?;
-        ensure!(outlasted, "the load ended before the last restart");
-        ensure!(
-            clients.broken_connections == 0,
-            "broken: {:?}",
-            clients.faults
-        );
-        ensure!(
-            opened == clients.connections,
-            "{} connections, but {opened} counted as opened",
-            clients.connections
-        );
-        Ok(json!({
-            "kills": kills, "clients": clients, "verdicts": api::occurred(&end.verdicts),
-            "opened_equals_connections": true, "took_over_messages": took_over,
-        }))
-    }
+    let outlasted = running.is_active();
+    let log = running.finish()?;
+    let clients = report::summary(&log, log.start_ns, log.end_ns);
+    let end = api::stats(&balancer.socket())?;
+    api::ensure_continues(&end, &before)?;
+    let opened = api::verdict(&end.verdicts, "opened");
+    let took_over = balancer.messages().matches("took over").count();
+    balancer.terminate()?;
+    balancer.detach()?;
+    ensure!(outlasted, "the load ended before the last restart");
+    ensure!(
+        clients.broken_connections == 0,
+        "broken: {:?}",
+        clients.faults
+    );
+    ensure!(
+        opened == clients.connections,
+        "{} connections, but {opened} counted as opened",
+        clients.connections
+    );
+    Ok(json!({
+        "kills": kills, "clients": clients, "verdicts": api::occurred(&end.verdicts),
+        "opened_equals_connections": true, "took_over_messages": took_over,
+    }))
 }

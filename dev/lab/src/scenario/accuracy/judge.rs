@@ -88,7 +88,7 @@ pub struct Judgement {
 /// Whether a row meets its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum AccuracyVerdict {
     Met,
     Missed,
     /// There is no target.
@@ -96,7 +96,7 @@ pub enum Verdict {
 }
 
 /// Holds a judgement against a target.
-pub fn verdict(target: &Target, found: &Judgement) -> Verdict {
+pub fn verdict(target: &Target, found: &Judgement) -> AccuracyVerdict {
     let errors = &found.window_chain;
     let response = &found.by_response;
     let checks = [
@@ -115,9 +115,9 @@ pub fn verdict(target: &Target, found: &Judgement) -> Verdict {
     ];
     let answered = errors.answered_pct >= 95.0;
     match checks.iter().flatten().copied().reduce(|a, b| a && b) {
-        None => Verdict::None,
-        Some(true) if answered => Verdict::Met,
-        Some(_) => Verdict::Missed,
+        None => AccuracyVerdict::None,
+        Some(true) if answered => AccuracyVerdict::Met,
+        Some(_) => AccuracyVerdict::Missed,
     }
 }
 

@@ -15,78 +15,69 @@ use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Context, Param, Scenario, param};
+use super::{Context, Scenario, param};
 use crate::cpu::CpuMeter;
-use judge::Verdict;
+use judge::AccuracyVerdict;
 use rig::Recording;
 use workload::AccuracyWorkload;
 
 /// Workloads that mostly wait, and may therefore run at the same time.
 const ABREAST: usize = 6;
 
-pub struct Accuracy;
-
 /// One workload's result.
 #[derive(Debug, Serialize)]
 struct Outcome {
     workload: AccuracyWorkload,
     judgement: judge::Judgement,
-    verdict: Verdict,
+    verdict: AccuracyVerdict,
     /// Share of the machine's CPUs that was busy meanwhile, with whatever else
     /// ran on it.
     machine_cpu_share: f64,
 }
 
-impl Scenario for Accuracy {
-    fn name(&self) -> &'static str {
-        "accuracy"
-    }
+pub const ACCURACY: Scenario = Scenario {
+    name: "accuracy",
+    about: "estimates from the request direction against the clients' log, over many workloads",
+    params: &[
+        param("workloads", "", "names, comma-separated; empty: all"),
+        param("seconds", "5", "length of each load"),
+        param(
+            "keep",
+            "",
+            "directory for NAME.pcap and NAME.gt.csv; empty: none",
+        ),
+    ],
+    run,
+    table,
+};
 
-    fn about(&self) -> &'static str {
-        "estimates from the request direction against the clients' log, over many workloads"
-    }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param("workloads", "", "names, comma-separated; empty: all"),
-            param("seconds", "5", "length of each load"),
-            param(
-                "keep",
-                "",
-                "directory for NAME.pcap and NAME.gt.csv; empty: none",
-            ),
-        ];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let seconds: f64 = context.param("seconds")?;
-        ensure!(seconds > 0.0, "seconds = {seconds}: must be above 0");
-        let chosen = chosen(context, seconds)?;
-        let keep: String = context.param("keep")?;
-        let keep = (!keep.is_empty()).then(|| PathBuf::from(keep));
-        let mut outcomes = Vec::new();
-        let (quiet, busy): (Vec<_>, Vec<_>) = chosen.into_iter().partition(|w| w.mostly_waits);
-        for together in quiet.chunks(ABREAST).chain(busy.chunks(1)) {
-            let names: Vec<_> = together.iter().map(|w| w.name).collect();
-            context.say(names.join(", "));
-            let cpu = CpuMeter::start()?;
-            let recordings = record(context, together)?;
-            let share = cpu.share()?;
-            for (workload, recording) in together.iter().zip(recordings) {
-                if let Some(directory) = &keep {
-                    save(directory, workload.name, &recording)?;
-                }
-                outcomes.push(judged(workload.clone(), &recording, share)?);
+fn run(context: &Context) -> Result<Value> {
+    let seconds: f64 = context.param("seconds")?;
+    ensure!(seconds > 0.0, "seconds = {seconds}: must be above 0");
+    let chosen = chosen(context, seconds)?;
+    let keep: String = context.param("keep")?;
+    let keep = (!keep.is_empty()).then(|| PathBuf::from(keep));
+    let mut outcomes = Vec::new();
+    let (quiet, busy): (Vec<_>, Vec<_>) = chosen.into_iter().partition(|w| w.mostly_waits);
+    for together in quiet.chunks(ABREAST).chain(busy.chunks(1)) {
+        let names: Vec<_> = together.iter().map(|w| w.name).collect();
+        context.say(names.join(", "));
+        let cpu = CpuMeter::start()?;
+        let recordings = record(context, together)?;
+        let share = cpu.share()?;
+        for (workload, recording) in together.iter().zip(recordings) {
+            if let Some(directory) = &keep {
+                save(directory, workload.name, &recording)?;
             }
+            outcomes.push(judged(workload.clone(), &recording, share)?);
         }
-        outcomes.sort_by_key(|o| o.workload.number);
-        Ok(serde_json::to_value(outcomes)?)
     }
+    outcomes.sort_by_key(|o| o.workload.number);
+    Ok(serde_json::to_value(outcomes)?)
+}
 
-    fn table(&self, result: &Value) -> Option<String> {
-        table::render(result)
-    }
+fn table(result: &Value) -> Option<String> {
+    table::render(result)
 }
 
 fn chosen(context: &Context, seconds: f64) -> Result<Vec<AccuracyWorkload>> {

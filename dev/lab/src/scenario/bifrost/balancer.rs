@@ -20,8 +20,8 @@ use serde_json::{Value, json};
 use super::latencies::RequestTimes;
 use super::loads::{self, Ends, Pace, TcpStack};
 use super::tunnel::{Setting, Tunnel};
-use super::world::{DEVICE, GUESTS, Place, Shape, TunnelWorld};
-use super::{Context, Param, Scenario, param};
+use super::world::{DEVICE, GUESTS, Place, TunnelShape, TunnelWorld};
+use super::{Context, Scenario, param};
 use crate::agent::Agent;
 use crate::balancer::{Balancer, Forwarding, Protocol, Real, Settings, Vip};
 use crate::nginx::{self, Nginx};
@@ -32,72 +32,63 @@ const CLIENTS: usize = 64;
 const PATHS: usize = 4;
 
 /// The scenario `bifrost-balancer`.
-pub struct BifrostBalancer;
+pub const BIFROST_BALANCER: Scenario = Scenario {
+    name: "bifrost-balancer",
+    about: "a tunnel between a balancer and its servers, under loss, and one path without it",
+    params: &[
+        param("seconds", "3", "length of each run"),
+        param("servers", "2", "nginx servers behind the tunnel"),
+        param("rate", "300", "short connections per second"),
+        param("bytes", "4096", "size of an answer"),
+        param("loss_pct", "1", "loss on every path, beside none"),
+    ],
+    run,
+    table: |_| None,
+};
 
-impl Scenario for BifrostBalancer {
-    fn name(&self) -> &'static str {
-        "bifrost-balancer"
-    }
-
-    fn about(&self) -> &'static str {
-        "a tunnel between a balancer and its servers, under loss, and one path without it"
-    }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param("seconds", "3", "length of each run"),
-            param("servers", "2", "nginx servers behind the tunnel"),
-            param("rate", "300", "short connections per second"),
-            param("bytes", "4096", "size of an answer"),
-            param("loss_pct", "1", "loss on every path, beside none"),
-        ];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let site = Site::build(context)?;
-        let seconds: f64 = context.param("seconds")?;
-        let pace = Pace {
-            rate: context.param("rate")?,
-            clients: CLIENTS,
-            lasts: Duration::from_secs_f64(seconds),
-        };
-        let bytes = context.param("bytes")?;
-        let lossy: f64 = context.param("loss_pct")?;
-        let mut rows = Vec::new();
-        for (vip, forwarding) in site.vips() {
-            for (way, route) in [
-                ("one path", Site::route_plain as fn(&Site) -> Result<()>),
-                ("tunnel", Site::route_tunnel),
-            ] {
-                route(&site)?;
-                for loss in [0.0, lossy] {
-                    let _injected = site
-                        .world
-                        .lose(loss / 100.0, Place::Network, context.seed)?;
-                    let before = site.carried()?;
-                    let ends = site.ends(vip);
-                    let times = loads::short(&ends, PORT, bytes, pace)?;
-                    let carried = site.carried()? - before;
-                    site.check(way, &times, carried)?;
-                    context.say(format!(
-                        "{forwarding:<5} {way:<9} {loss} % loss: p50 {:.2} ms  p99 {:.2} ms  p99.9 {:.2} ms  {} requests, {} failed",
-                        times.p50_ms, times.p99_ms, times.p999_ms, times.requests, times.failed
-                    ));
-                    rows.push(json!({
-                        "forwarding": forwarding, "way": way, "loss_pct": loss,
-                        "frames_carried": carried, "times": times,
-                    }));
-                }
+fn run(context: &Context) -> Result<Value> {
+    let site = Site::build(context)?;
+    let seconds: f64 = context.param("seconds")?;
+    let pace = Pace {
+        rate: context.param("rate")?,
+        clients: CLIENTS,
+        lasts: Duration::from_secs_f64(seconds),
+    };
+    let bytes = context.param("bytes")?;
+    let lossy: f64 = context.param("loss_pct")?;
+    let mut rows = Vec::new();
+    for (vip, forwarding) in site.vips() {
+        for (way, route) in [
+            ("one path", Site::route_plain as fn(&Site) -> Result<()>),
+            ("tunnel", Site::route_tunnel),
+        ] {
+            route(&site)?;
+            for loss in [0.0, lossy] {
+                let _injected = site
+                    .world
+                    .lose(loss / 100.0, Place::Network, context.seed)?;
+                let before = site.carried()?;
+                let ends = site.ends(vip);
+                let times = loads::short(&ends, PORT, bytes, pace)?;
+                let carried = site.carried()? - before;
+                site.check(way, &times, carried)?;
+                context.say(format!(
+                    "{forwarding:<5} {way:<9} {loss} % loss: p50 {:.2} ms  p99 {:.2} ms  p99.9 {:.2} ms  {} requests, {} failed",
+                    times.p50_ms, times.p99_ms, times.p999_ms, times.requests, times.failed
+                ));
+                rows.push(json!({
+                    "forwarding": forwarding, "way": way, "loss_pct": loss,
+                    "frames_carried": carried, "times": times,
+                }));
             }
         }
-        let decapsulated = site.decapsulated()?;
-        ensure!(
-            decapsulated.iter().all(|packets| *packets > 0),
-            "a server has decapsulated nothing: {decapsulated:?}"
-        );
-        Ok(json!({ "runs": rows, "decapsulated": decapsulated }))
     }
+    let decapsulated = site.decapsulated()?;
+    ensure!(
+        decapsulated.iter().all(|packets| *packets > 0),
+        "a server has decapsulated nothing: {decapsulated:?}"
+    );
+    Ok(json!({ "runs": rows, "decapsulated": decapsulated }))
 }
 
 /// Both halves and what runs in them.
@@ -122,7 +113,7 @@ impl Site {
         let near = half(1, 0, "near-")?;
         let far = half(0, context.param("servers")?, "far-")?;
         let routers = [near.router.netns.clone(), far.router.netns.clone()];
-        let shape = Shape {
+        let shape = TunnelShape {
             paths: PATHS,
             rate_mbit: Some(250),
             offloads: false,

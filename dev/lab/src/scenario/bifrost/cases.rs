@@ -17,7 +17,7 @@ use super::redis::Redis;
 use super::replay::Replays;
 use super::runs::{CLIENTS, Carrier, WEB, carriers, guests, hosts};
 use super::tunnel::{Setting, Tunnel};
-use super::world::{Place, Shape, TunnelWorld};
+use super::world::{Place, TunnelShape, TunnelWorld};
 use super::{BifrostPlan, Context};
 use crate::link_emulator::{Impairment, LinkEmulator};
 use crate::nginx::Nginx;
@@ -82,7 +82,7 @@ struct Site {
 
 impl Site {
     fn build(context: &Context, plan: &BifrostPlan, tag: &str, congestion: &str) -> Result<Self> {
-        let shape = Shape {
+        let shape = TunnelShape {
             paths: plan.paths,
             rate_mbit: Some(plan.mbit),
             offloads: false,

@@ -13,67 +13,58 @@ use super::latencies::RequestTimes;
 use super::loads::{self, Ends, Pace};
 use super::runs::guests;
 use super::tunnel::{Setting, Tunnel};
-use super::world::{Place, Shape, TunnelWorld};
-use super::{Context, Param, Scenario, param};
+use super::world::{Place, TunnelShape, TunnelWorld};
+use super::{Context, Scenario, param};
 
 const ECHO: u16 = 7777;
 const PATHS: usize = 3;
 
 /// The scenario `bifrost-faults`.
-pub struct BifrostFaults;
+pub const BIFROST_FAULTS: Scenario = Scenario {
+    name: "bifrost-faults",
+    about: "a tunnel through loss, dead paths, restarts, key rotation and hostile datagrams",
+    params: &[
+        param("seconds", "3", "length of each step"),
+        param("cut_s", "5", "how long all paths are down"),
+        param("threads", "1", "threads of each end"),
+    ],
+    run,
+    table: |_| None,
+};
 
-impl Scenario for BifrostFaults {
-    fn name(&self) -> &'static str {
-        "bifrost-faults"
-    }
-
-    fn about(&self) -> &'static str {
-        "a tunnel through loss, dead paths, restarts, key rotation and hostile datagrams"
-    }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param("seconds", "3", "length of each step"),
-            param("cut_s", "5", "how long all paths are down"),
-            param("threads", "1", "threads of each end"),
-        ];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let shape = Shape {
-            paths: PATHS,
-            rate_mbit: None,
-            offloads: false,
-            mtu: 1500,
-        };
-        let world = TunnelWorld::build(context.sandbox, "faults", shape, "bbr")?;
-        let mut setting = Setting::plain(PATHS);
-        setting.threads = context.param("threads")?;
-        setting.lines = vec!["persist = true".to_owned()];
-        setting.keys = Some(keys(1, &[1]));
-        let tunnel = Tunnel::start(&world, &context.binary, &setting)?;
-        let seconds = |name| Ok::<_, anyhow::Error>(Duration::from_secs_f64(context.param(name)?));
-        let mut steps = Steps {
-            context,
-            ends: guests(&world),
-            world,
-            tunnel,
-            setting,
-            lasts: seconds("seconds")?,
-            cut: seconds("cut_s")?,
-            results: serde_json::Map::new(),
-        };
-        steps.loss()?;
-        steps.path_down()?;
-        steps.restart()?;
-        steps.cut()?;
-        steps.rotation()?;
-        steps.hostile()?;
-        steps.paths()?;
-        steps.end()?;
-        Ok(Value::Object(steps.results))
-    }
+fn run(context: &Context) -> Result<Value> {
+    let shape = TunnelShape {
+        paths: PATHS,
+        rate_mbit: None,
+        offloads: false,
+        mtu: 1500,
+    };
+    let world = TunnelWorld::build(context.sandbox, "faults", shape, "bbr")?;
+    let mut setting = Setting::plain(PATHS);
+    setting.threads = context.param("threads")?;
+    setting.lines = vec!["persist = true".to_owned()];
+    setting.keys = Some(keys(1, &[1]));
+    let tunnel = Tunnel::start(&world, &context.binary, &setting)?;
+    let seconds = |name| Ok::<_, anyhow::Error>(Duration::from_secs_f64(context.param(name)?));
+    let mut steps = Steps {
+        context,
+        ends: guests(&world),
+        world,
+        tunnel,
+        setting,
+        lasts: seconds("seconds")?,
+        cut: seconds("cut_s")?,
+        results: serde_json::Map::new(),
+    };
+    steps.loss()?;
+    steps.path_down()?;
+    steps.restart()?;
+    steps.cut()?;
+    steps.rotation()?;
+    steps.hostile()?;
+    steps.paths()?;
+    steps.end()?;
+    Ok(Value::Object(steps.results))
 }
 
 struct Steps<'a> {

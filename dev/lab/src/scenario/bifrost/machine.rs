@@ -13,7 +13,7 @@ use super::plain_tunnel::{PlainTunnel, PlainTunnelKind};
 use super::replay::Replays;
 use super::runs::{BULK, ECHO, WARM_UP, guests, merge, rounds_named};
 use super::tunnel::Tunnel;
-use super::world::{Shape, TunnelWorld};
+use super::world::{TunnelShape, TunnelWorld};
 use super::{BifrostPlan, Context};
 use crate::cpu::{Awake, Steal};
 use crate::statistics::median;
@@ -29,7 +29,7 @@ pub(super) fn cpu_bound(
     plan: &BifrostPlan,
     replays: &mut Replays<'_>,
 ) -> Result<(f64, Value)> {
-    let shape = Shape {
+    let shape = TunnelShape {
         paths: plan.paths,
         rate_mbit: None,
         offloads: false,
@@ -76,7 +76,7 @@ pub(super) fn fast(
     plan: &BifrostPlan,
     replays: &mut Replays<'_>,
 ) -> Result<(Value, Value)> {
-    let shape = Shape {
+    let shape = TunnelShape {
         paths: plan.paths,
         rate_mbit: None,
         offloads: true,

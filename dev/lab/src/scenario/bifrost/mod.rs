@@ -28,9 +28,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{Context, Param, Scenario, param};
-pub use balancer::BifrostBalancer;
-pub use faults::BifrostFaults;
+use super::{Context, Scenario, param};
+pub use balancer::BIFROST_BALANCER;
+pub use faults::BIFROST_FAULTS;
 use replay::Rule;
 
 /// Who may carry loads.
@@ -45,121 +45,112 @@ fn all_parts() -> Vec<&'static str> {
 }
 
 /// The scenario `bifrost`.
-pub struct Bifrost;
+pub const BIFROST: Scenario = Scenario {
+    name: "bifrost",
+    about: "tails and throughput under loss and flapping paths: the tunnel, plain TCP, MPTCP",
+    params: &[
+        param(
+            "seconds",
+            "6",
+            "length of each run of short connections and ping-pong",
+        ),
+        param(
+            "tail_rounds",
+            "1",
+            "blocks that each such run of the part tails is cut into, by turns; requests are pooled",
+        ),
+        param("bulk_s", "4", "measured time of each bulk run"),
+        param(
+            "rounds",
+            "9",
+            "runs of each tunnel in the throughput comparison",
+        ),
+        param(
+            "kept_rounds",
+            "12",
+            "rounds of throughput kept under loss: a single ratio scatters by 6 %",
+        ),
+        param(
+            "flap_rounds",
+            "5",
+            "rounds of a flapping path, of whose p99s the median counts",
+        ),
+        param("loss_pct", "0,0.1,1,2", "losses, joined by commas"),
+        param("carriers", "plain,mptcp,causeway", "joined by commas"),
+        param(
+            "parts",
+            "tails,kept,cpu,flap,gbps,idle,more",
+            "joined by commas; further ones: delay, place, elephant, congestion, redis, nothing",
+        ),
+        param(
+            "case_rounds",
+            "1",
+            "rounds of the further parts, of whose percentiles the medians count",
+        ),
+        param(
+            "cases",
+            "",
+            "of the further parts these alone, joined by commas",
+        ),
+        param(
+            "rtt_us",
+            "500",
+            "round trip of a path in the part delay, before one of them gets worse",
+        ),
+        param("paths", "4", "paths between the hosts"),
+        param(
+            "mbit",
+            "250",
+            "rate of each, but where the machine is the limit",
+        ),
+        param("rate", "500", "short connections and messages per second"),
+        param("bytes", "4096", "size of an answer to a short connection"),
+        param("flows", "4", "bulk connections"),
+        param("congestion", "bbr", "TCP's congestion control"),
+        param(
+            "engine",
+            "",
+            "lines for the [tunnel.engine] table, with ; between them",
+        ),
+        param(
+            "lines",
+            "",
+            "lines for the [tunnel] table, with ; between them",
+        ),
+        param("threads", "1", "threads of each tunnel end"),
+        param(
+            "tunnels",
+            "causeway,super_packet_tunnel,packet_tunnel",
+            "compared by one flow and idle round trips, joined by commas",
+        ),
+        param(
+            "other",
+            "",
+            "another build's executable, compared like them",
+        ),
+        param(
+            "stolen_max_pct",
+            "1",
+            "a round in which the host takes more of all CPU time is played again",
+        ),
+        param("replays", "3", "times that a round may be played again"),
+        param(
+            "replay_s",
+            "300",
+            "time for that in the whole run; parts share it by their lengths",
+        ),
+    ],
+    run,
+    table,
+};
 
-impl Scenario for Bifrost {
-    fn name(&self) -> &'static str {
-        "bifrost"
-    }
+fn run(context: &Context) -> Result<Value> {
+    let plan = BifrostPlan::read(context)?;
+    runs::all(context, &plan)
+}
 
-    fn about(&self) -> &'static str {
-        "tails and throughput under loss and flapping paths: the tunnel, plain TCP, MPTCP"
-    }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param(
-                "seconds",
-                "6",
-                "length of each run of short connections and ping-pong",
-            ),
-            param(
-                "tail_rounds",
-                "1",
-                "blocks that each such run of the part tails is cut into, by turns; requests are pooled",
-            ),
-            param("bulk_s", "4", "measured time of each bulk run"),
-            param(
-                "rounds",
-                "9",
-                "runs of each tunnel in the throughput comparison",
-            ),
-            param(
-                "kept_rounds",
-                "12",
-                "rounds of throughput kept under loss: a single ratio scatters by 6 %",
-            ),
-            param(
-                "flap_rounds",
-                "5",
-                "rounds of a flapping path, of whose p99s the median counts",
-            ),
-            param("loss_pct", "0,0.1,1,2", "losses, joined by commas"),
-            param("carriers", "plain,mptcp,causeway", "joined by commas"),
-            param(
-                "parts",
-                "tails,kept,cpu,flap,gbps,idle,more",
-                "joined by commas; further ones: delay, place, elephant, congestion, redis, nothing",
-            ),
-            param(
-                "case_rounds",
-                "1",
-                "rounds of the further parts, of whose percentiles the medians count",
-            ),
-            param(
-                "cases",
-                "",
-                "of the further parts these alone, joined by commas",
-            ),
-            param(
-                "rtt_us",
-                "500",
-                "round trip of a path in the part delay, before one of them gets worse",
-            ),
-            param("paths", "4", "paths between the hosts"),
-            param(
-                "mbit",
-                "250",
-                "rate of each, but where the machine is the limit",
-            ),
-            param("rate", "500", "short connections and messages per second"),
-            param("bytes", "4096", "size of an answer to a short connection"),
-            param("flows", "4", "bulk connections"),
-            param("congestion", "bbr", "TCP's congestion control"),
-            param(
-                "engine",
-                "",
-                "lines for the [tunnel.engine] table, with ; between them",
-            ),
-            param(
-                "lines",
-                "",
-                "lines for the [tunnel] table, with ; between them",
-            ),
-            param("threads", "1", "threads of each tunnel end"),
-            param(
-                "tunnels",
-                "causeway,super_packet_tunnel,packet_tunnel",
-                "compared by one flow and idle round trips, joined by commas",
-            ),
-            param(
-                "other",
-                "",
-                "another build's executable, compared like them",
-            ),
-            param(
-                "stolen_max_pct",
-                "1",
-                "a round in which the host takes more of all CPU time is played again",
-            ),
-            param("replays", "3", "times that a round may be played again"),
-            param(
-                "replay_s",
-                "300",
-                "time for that in the whole run; parts share it by their lengths",
-            ),
-        ];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let plan = BifrostPlan::read(context)?;
-        runs::all(context, &plan)
-    }
-
-    fn table(&self, result: &Value) -> Option<String> {
-        Some(table::of(result))
-    }
+fn table(result: &Value) -> Option<String> {
+    Some(table::of(result))
 }
 
 /// The parameters, checked.
@@ -363,15 +354,15 @@ mod tests {
             assert_eq!(error.to_string(), expected);
         }
         let default = |name: &str| {
-            Bifrost
-                .params()
+            BIFROST
+                .params
                 .iter()
                 .find(|p| p.name == name)
                 .unwrap()
                 .default
         };
         assert_eq!(default("parts"), PARTS.join(","));
-        let about = Bifrost.params().iter().find(|p| p.name == "parts");
+        let about = BIFROST.params.iter().find(|p| p.name == "parts");
         let further: Vec<&str> = cases::PARTS.iter().map(|(name, _)| *name).collect();
         assert!(about.unwrap().about.ends_with(&further.join(", ")));
         assert_eq!(default("carriers"), CARRIERS.join(","));

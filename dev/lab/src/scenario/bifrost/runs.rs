@@ -10,7 +10,7 @@ use super::latencies::RequestTimes;
 use super::loads::{self, Ends, Pace, TcpStack};
 use super::replay::Replays;
 use super::tunnel::Tunnel;
-use super::world::{GUESTS, Shape, TunnelWorld};
+use super::world::{GUESTS, TunnelShape, TunnelWorld};
 use super::{BifrostPlan, Context, cases, flap, kept, machine, tails, with_interface};
 use crate::clock;
 use crate::nginx::Nginx;
@@ -124,7 +124,7 @@ fn rated(
     plan: &BifrostPlan,
     replays: &mut Replays<'_>,
 ) -> Result<(Value, Value)> {
-    let shape = Shape {
+    let shape = TunnelShape {
         paths: plan.paths,
         rate_mbit: Some(plan.mbit),
         offloads: false,

@@ -30,7 +30,7 @@ pub const DEVICE: &str = "cw0";
 
 /// What the network is like.
 #[derive(Debug, Clone, Copy)]
-pub struct Shape {
+pub struct TunnelShape {
     /// How many paths.
     pub paths: usize,
     /// Rate of each, Mbit/s; `None`: as fast as the machine.
@@ -62,7 +62,7 @@ pub struct TunnelWorld {
     /// The guests.
     pub guests: [Netns; 2],
     net: Netns,
-    shape: Shape,
+    shape: TunnelShape,
     /// A congestion control that only routes can choose here.
     by_route: Option<String>,
 }
@@ -73,7 +73,7 @@ pub struct Losses(Vec<LossInjector>);
 impl TunnelWorld {
     /// Builds it; nothing is lost yet.
     /// `tag` begins the namespaces' names: a sandbox may hold several worlds.
-    pub fn build(proof: Sandbox, tag: &str, shape: Shape, congestion: &str) -> Result<Self> {
+    pub fn build(proof: Sandbox, tag: &str, shape: TunnelShape, congestion: &str) -> Result<Self> {
         let make = |name: &str| Netns::create(proof, &format!("{tag}-{name}"));
         let guests = [make("guest-a")?, make("guest-b")?];
         Self::between(proof, tag, shape, congestion, guests)
@@ -83,7 +83,7 @@ impl TunnelWorld {
     pub fn between(
         proof: Sandbox,
         tag: &str,
-        shape: Shape,
+        shape: TunnelShape,
         congestion: &str,
         guests: [Netns; 2],
     ) -> Result<Self> {
@@ -153,7 +153,7 @@ impl TunnelWorld {
     }
 
     /// The network's shape.
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> TunnelShape {
         self.shape
     }
 

@@ -19,7 +19,7 @@ use crate::agent::Agent;
 use crate::link;
 use crate::load::socket::reset_on_close;
 use crate::modelled_servers::listen_on;
-use crate::scenario::{Context, Param, Scenario};
+use crate::scenario::{Context, Scenario};
 use crate::topology::DEVICE;
 
 /// Shorter than the first retry gap: one SYN each.
@@ -31,64 +31,56 @@ const ARRIVED: Duration = Duration::from_millis(300);
 const SETTLES: Duration = Duration::from_secs(15);
 const STAYS: Duration = Duration::from_secs(1);
 
-pub struct CertesDrops;
+pub const CERTES_DROPS: Scenario = Scenario {
+    name: "certes-drops",
+    about: "each way to lose a connection attempt, and the agent's counters of it",
+    params: &[],
+    run,
+    table: |_| None,
+};
 
-impl Scenario for CertesDrops {
-    fn name(&self) -> &'static str {
-        "certes-drops"
-    }
-
-    fn about(&self) -> &'static str {
-        "each way to lose a connection attempt, and the agent's counters of it"
-    }
-
-    fn params(&self) -> &'static [Param] {
-        &[]
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let run = CertesRun {
-            name: "drops".to_owned(),
-            // Several SYNs are answered before the first ACK comes back.
-            round_trip_us: 100_000,
-            ..steady()
+fn run(context: &Context) -> Result<Value> {
+    let run = CertesRun {
+        name: "drops".to_owned(),
+        // Several SYNs are answered before the first ACK comes back.
+        round_trip_us: 100_000,
+        ..steady()
+    };
+    let net = Net::build(context.sandbox, &run, context.seed)?;
+    let more = "[agent.clients]\nservices = [\"*:80\"]\nhistory = \"\"\nlearn = false\n\
+                [[agent.clients.retry]]\nschedule = \"linux\"\npatience = \"600ms\"\n";
+    let pins = std::path::Path::new("/sys/fs/bpf/drops");
+    let agent = Agent::start_with(&context.binary, &net.server, pins, more)?;
+    let mut seen = BTreeMap::new();
+    for (name, provoke, expected) in matrix() {
+        let before = totals(&agent)?;
+        let changed = || -> Result<BTreeMap<String, u64>> {
+            let after = totals(&agent)?.into_iter();
+            let since = after.map(|(key, n)| {
+                let n = n - before.get(&key).copied().unwrap_or(0);
+                (key, n)
+            });
+            Ok(since.filter(|(_, n)| *n > 0).collect())
         };
-        let net = Net::build(context.sandbox, &run, context.seed)?;
-        let more = "[agent.clients]\nservices = [\"*:80\"]\nhistory = \"\"\nlearn = false\n\
-                    [[agent.clients.retry]]\nschedule = \"linux\"\npatience = \"600ms\"\n";
-        let pins = std::path::Path::new("/sys/fs/bpf/drops");
-        let agent = Agent::start_with(&context.binary, &net.server, pins, more)?;
-        let mut seen = BTreeMap::new();
-        for (name, provoke, expected) in matrix() {
-            let before = totals(&agent)?;
-            let changed = || -> Result<BTreeMap<String, u64>> {
-                let after = totals(&agent)?.into_iter();
-                let since = after.map(|(key, n)| {
-                    let n = n - before.get(&key).copied().unwrap_or(0);
-                    (key, n)
-                });
-                Ok(since.filter(|(_, n)| *n > 0).collect())
-            };
-            let expected: BTreeMap<String, u64> = expected
-                .iter()
-                .map(|(key, n)| ((*key).to_owned(), *n))
-                .collect();
-            provoke(&net)?;
-            let deadline = Instant::now() + SETTLES;
-            while changed()? != expected && Instant::now() < deadline {
-                sleep(Duration::from_millis(100));
-            }
-            sleep(STAYS);
-            let changed = changed()?;
-            context.say(format!("{name}: {changed:?}"));
-            ensure!(
-                changed == expected,
-                "{name}: counted {changed:?} instead of {expected:?}"
-            );
-            seen.insert(name, changed);
+        let expected: BTreeMap<String, u64> = expected
+            .iter()
+            .map(|(key, n)| ((*key).to_owned(), *n))
+            .collect();
+        provoke(&net)?;
+        let deadline = Instant::now() + SETTLES;
+        while changed()? != expected && Instant::now() < deadline {
+            sleep(Duration::from_millis(100));
         }
-        Ok(json!({ "counted": seen }))
+        sleep(STAYS);
+        let changed = changed()?;
+        context.say(format!("{name}: {changed:?}"));
+        ensure!(
+            changed == expected,
+            "{name}: counted {changed:?} instead of {expected:?}"
+        );
+        seen.insert(name, changed);
     }
+    Ok(json!({ "counted": seen }))
 }
 
 type Case = (

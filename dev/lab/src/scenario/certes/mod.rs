@@ -12,105 +12,96 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::{Context, Param, Scenario, param};
-pub use drops::CertesDrops;
+use super::{Context, Scenario, param};
+pub use drops::CERTES_DROPS;
 pub use net::Net;
 use runs::matrix;
 pub use runs::{CertesRun, RunningCertes, steady};
 pub use score::Score;
 
-pub struct Certes;
+pub const CERTES: Scenario = Scenario {
+    name: "certes",
+    about: "client response time with SYNs dropped: client latency against what the agent says",
+    params: &[
+        param("runs", "all", "names of runs, by commas, or all"),
+        param("seconds", "45", "length that counts of each run"),
+        param("warm_up_s", "12", "what is left out before"),
+        param(
+            "scale",
+            "1",
+            "divides all times of clients and servers, SYN timeouts among them, by 1 to 12",
+        ),
+        param(
+            "beside",
+            "12",
+            "how many run at a time, each in namespaces of its own",
+        ),
+    ],
+    run,
+    table,
+};
 
-impl Scenario for Certes {
-    fn name(&self) -> &'static str {
-        "certes"
-    }
-
-    fn about(&self) -> &'static str {
-        "client response time with SYNs dropped: client latency against what the agent says"
-    }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param("runs", "all", "names of runs, by commas, or all"),
-            param("seconds", "45", "length that counts of each run"),
-            param("warm_up_s", "12", "what is left out before"),
-            param(
-                "scale",
-                "1",
-                "divides all times of clients and servers, SYN timeouts among them, by 1 to 12",
-            ),
-            param(
-                "beside",
-                "12",
-                "how many run at a time, each in namespaces of its own",
-            ),
-        ];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let wanted: String = context.param("runs")?;
-        let names: Vec<&str> = wanted.split(',').collect();
-        let all = matrix();
-        for name in names.iter().filter(|name| **name != "all") {
-            anyhow::ensure!(
-                all.iter().any(|run| run.name == *name),
-                "there is no run {name:?}; there are {}",
-                all.iter()
-                    .map(|run| run.name.as_str())
-                    .collect::<Vec<_>>()
-                    .join(", ")
-            );
-        }
-        let chosen = all
-            .into_iter()
-            .filter(|run| wanted == "all" || names.contains(&run.name.as_str()));
-        let scale: u32 = context.param("scale")?;
-        anyhow::ensure!((1..=12).contains(&scale), "the scale is 1 to 12");
-        let chosen: Vec<CertesRun> = chosen.map(|run| run.scaled(scale)).collect();
-        let mut rows = Vec::new();
-        for some in chosen.chunks(context.param::<usize>("beside")?.max(1)) {
-            rows.extend(side_by_side(context, some)?);
-        }
-        Ok(json!({ "runs": rows }))
-    }
-
-    fn table(&self, result: &Value) -> Option<String> {
-        let rows = result["runs"].as_array()?;
-        let mut text = format!(
-            "{:12}{:>9}{:>8}{:>8}{:>9}{:>8}{:>8}{:>9}{:>8}{:>8}{:>8}\n",
-            "RUN",
-            "TRUTH s",
-            "CONN/s",
-            "DROP %",
-            "GAVE %",
-            "EXACT",
-            "MODEL",
-            "SYN-END",
-            "APP",
-            "E/sec",
-            "M/sec"
+fn run(context: &Context) -> Result<Value> {
+    let wanted: String = context.param("runs")?;
+    let names: Vec<&str> = wanted.split(',').collect();
+    let all = matrix();
+    for name in names.iter().filter(|name| **name != "all") {
+        anyhow::ensure!(
+            all.iter().any(|run| run.name == *name),
+            "there is no run {name:?}; there are {}",
+            all.iter()
+                .map(|run| run.name.as_str())
+                .collect::<Vec<_>>()
+                .join(", ")
         );
-        for row in rows {
-            let of = |key: &str| row[key].as_f64().unwrap_or(f64::NAN);
-            text += &format!(
-                "{:12}{:>9.3}{:>8.1}{:>8.1}{:>9.1}{:>+8.2}{:>+8.2}{:>+9.1}{:>+8.1}{:>8.2}{:>8.2}\n",
-                row["name"].as_str()?,
-                of("truth_mean_s"),
-                of("rate_per_s"),
-                of("syn_drop_pct"),
-                of("gave_up_pct"),
-                of("exact_error_pct"),
-                of("model_error_pct"),
-                of("syn_to_end_error_pct"),
-                of("application_error_pct"),
-                of("exact_mae_pct"),
-                of("model_mae_pct"),
-            );
-        }
-        Some(text)
     }
+    let chosen = all
+        .into_iter()
+        .filter(|run| wanted == "all" || names.contains(&run.name.as_str()));
+    let scale: u32 = context.param("scale")?;
+    anyhow::ensure!((1..=12).contains(&scale), "the scale is 1 to 12");
+    let chosen: Vec<CertesRun> = chosen.map(|run| run.scaled(scale)).collect();
+    let mut rows = Vec::new();
+    for some in chosen.chunks(context.param::<usize>("beside")?.max(1)) {
+        rows.extend(side_by_side(context, some)?);
+    }
+    Ok(json!({ "runs": rows }))
+}
+
+fn table(result: &Value) -> Option<String> {
+    let rows = result["runs"].as_array()?;
+    let mut text = format!(
+        "{:12}{:>9}{:>8}{:>8}{:>9}{:>8}{:>8}{:>9}{:>8}{:>8}{:>8}\n",
+        "RUN",
+        "TRUTH s",
+        "CONN/s",
+        "DROP %",
+        "GAVE %",
+        "EXACT",
+        "MODEL",
+        "SYN-END",
+        "APP",
+        "E/sec",
+        "M/sec"
+    );
+    for row in rows {
+        let of = |key: &str| row[key].as_f64().unwrap_or(f64::NAN);
+        text += &format!(
+            "{:12}{:>9.3}{:>8.1}{:>8.1}{:>9.1}{:>+8.2}{:>+8.2}{:>+9.1}{:>+8.1}{:>8.2}{:>8.2}\n",
+            row["name"].as_str()?,
+            of("truth_mean_s"),
+            of("rate_per_s"),
+            of("syn_drop_pct"),
+            of("gave_up_pct"),
+            of("exact_error_pct"),
+            of("model_error_pct"),
+            of("syn_to_end_error_pct"),
+            of("application_error_pct"),
+            of("exact_mae_pct"),
+            of("model_mae_pct"),
+        );
+    }
+    Some(text)
 }
 
 /// Runs at a time, in namespaces of their own; one row each.

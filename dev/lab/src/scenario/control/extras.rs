@@ -4,13 +4,13 @@
 use std::ops::Range;
 
 use anyhow::Result;
+use causeway_api::balancer::Epoch;
 use serde_json::{Value, json};
 
 use super::world::{Change, ControlRun, ControlWorld, SERVERS};
 use super::{Plan, Way};
 use crate::scenario::Context;
 use crate::statistics::quantile;
-use causeway_api::balancer::Epoch;
 
 /// Load of these runs.
 const LOAD: f64 = 0.45;

@@ -18,9 +18,7 @@ use serde_json::{Value, json};
 
 use self::figures::LoadFigures;
 use self::world::ControlWorld;
-use super::{Context, Param, Scenario, param};
-
-pub struct Control;
+use super::{Context, Scenario, param};
 
 /// What is compared: name, and the arguments of `causeway vip set`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -105,84 +103,77 @@ impl Plan {
     }
 }
 
-impl Scenario for Control {
-    fn name(&self) -> &'static str {
-        "control"
-    }
+pub const CONTROL: Scenario = Scenario {
+    name: "control",
+    about: "p99 under plain Maglev, the paper's law and the default one, and how they react",
+    params: &[
+        param("loads", "30,45,60,75,90", "percents of the mean capacity"),
+        param("traces", "2", "traces of capacities for each load"),
+        param("rounds", "5", "runs of each way on each trace, by turns"),
+        param("steps", "5", "runs in which a server becomes slow; 0: none"),
+        param("noises", "5", "runs on equal servers; 0: none"),
+        param("seconds", "8", "length of a run"),
+        param("warm_up_s", "1.5", "requests count from here on, seconds"),
+        param("users", "144", "users of the load generator"),
+        param(
+            "work_us",
+            "350",
+            "CPU time that a request asks for, microseconds",
+        ),
+        param(
+            "capacity",
+            "0.25",
+            "share of a CPU of an undisturbed server",
+        ),
+        param("max_age_ms", "1000", "longest life of a connection"),
+        param("law", "equalise", "the law that stands as causeway"),
+        param(
+            "scheduler",
+            "latency",
+            "what it drives there: latency, maglev or weighted-round-robin",
+        ),
+        param("extras", "1", "0: without step, noise, fail-fast, all slow"),
+    ],
+    run,
+    table,
+};
 
-    fn about(&self) -> &'static str {
-        "p99 under plain Maglev, the paper's law and the default one, and how they react"
-    }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param("loads", "30,45,60,75,90", "percents of the mean capacity"),
-            param("traces", "2", "traces of capacities for each load"),
-            param("rounds", "5", "runs of each way on each trace, by turns"),
-            param("steps", "5", "runs in which a server becomes slow; 0: none"),
-            param("noises", "5", "runs on equal servers; 0: none"),
-            param("seconds", "8", "length of a run"),
-            param("warm_up_s", "1.5", "requests count from here on, seconds"),
-            param("users", "144", "users of the load generator"),
-            param(
-                "work_us",
-                "350",
-                "CPU time that a request asks for, microseconds",
-            ),
-            param(
-                "capacity",
-                "0.25",
-                "share of a CPU of an undisturbed server",
-            ),
-            param("max_age_ms", "1000", "longest life of a connection"),
-            param("law", "equalise", "the law that stands as causeway"),
-            param(
-                "scheduler",
-                "latency",
-                "what it drives there: latency, maglev or weighted-round-robin",
-            ),
-            param("extras", "1", "0: without step, noise, fail-fast, all slow"),
-        ];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let plan = Plan::read(context)?;
-        let mut world = ControlWorld::build(context, &plan)?;
-        let mut loads = Vec::new();
-        for (index, &load) in plan.loads.iter().enumerate() {
-            let mut figures = LoadFigures::new(load);
-            for (round, number) in (0..plan.rounds)
-                .flat_map(|round| (0..plan.traces).map(move |number| (round, number)))
-            {
-                // A trace is its load's, pages are the round's, the order is another one
-                // each time.
-                let trace = plan.seed * 10_007 + index as u64 * 101 + number;
-                let pages = trace * 1_009 + round;
-                for turn in 0..Way::ALL.len() {
-                    let way = Way::ALL[(turn + (round + number) as usize) % Way::ALL.len()];
-                    let run = world.compared(&plan, way, load, trace, pages)?;
-                    context.say(format!(
-                        "load {:2.0} %  trace {}  round {}  {:<8}  p50 {:6.1} ms  p99 {:7.1} ms  {:6} requests  machine {:.0} % busy",
-                        load * 100.0, number + 1, round + 1, way.name(), run.p50_ms, run.p99_ms,
-                        run.requests, run.cpu * 100.0
-                    ));
-                    figures.add(trace, way, run);
-                }
+fn run(context: &Context) -> Result<Value> {
+    let plan = Plan::read(context)?;
+    let mut world = ControlWorld::build(context, &plan)?;
+    let mut loads = Vec::new();
+    for (index, &load) in plan.loads.iter().enumerate() {
+        let mut figures = LoadFigures::new(load);
+        for (round, number) in
+            (0..plan.rounds).flat_map(|round| (0..plan.traces).map(move |number| (round, number)))
+        {
+            // A trace is its load's, pages are the round's, the order is another one
+            // each time.
+            let trace = plan.seed * 10_007 + index as u64 * 101 + number;
+            let pages = trace * 1_009 + round;
+            for turn in 0..Way::ALL.len() {
+                let way = Way::ALL[(turn + (round + number) as usize) % Way::ALL.len()];
+                let run = world.compared(&plan, way, load, trace, pages)?;
+                context.say(format!(
+                    "load {:2.0} %  trace {}  round {}  {:<8}  p50 {:6.1} ms  p99 {:7.1} ms  {:6} requests  machine {:.0} % busy",
+                    load * 100.0, number + 1, round + 1, way.name(), run.p50_ms, run.p99_ms,
+                    run.requests, run.cpu * 100.0
+                ));
+                figures.add(trace, way, run);
             }
-            loads.push(figures);
         }
-        let mut result = figures::summary(&loads);
-        if plan.extras {
-            let extras = extras::run(context, &plan, &mut world)?;
-            figures::add(&mut result, extras);
-        }
-        result["request_cpu_us"] = json!(world.request_cpu_us());
-        world.end()?;
-        Ok(json!({ "interface": result }))
+        loads.push(figures);
     }
+    let mut result = figures::summary(&loads);
+    if plan.extras {
+        let extras = extras::run(context, &plan, &mut world)?;
+        figures::add(&mut result, extras);
+    }
+    result["request_cpu_us"] = json!(world.request_cpu_us());
+    world.end()?;
+    Ok(json!({ "interface": result }))
+}
 
-    fn table(&self, result: &Value) -> Option<String> {
-        Some(figures::table(&result["interface"]))
-    }
+fn table(result: &Value) -> Option<String> {
+    Some(figures::table(&result["interface"]))
 }

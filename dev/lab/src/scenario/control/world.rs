@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use causeway_api::balancer::{Epoch, History};
 use causeway_sim::control::trace;
 use serde::Serialize;
 
@@ -19,7 +20,6 @@ use crate::load::page::PageShape;
 use crate::load::{LoadConfig, RunningLoad, report};
 use crate::scenario::Context;
 use crate::scenario::bench::Bench;
-use causeway_api::balancer::{Epoch, History};
 
 /// Servers of the pool.
 pub const SERVERS: usize = 4;

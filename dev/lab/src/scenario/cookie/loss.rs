@@ -10,9 +10,7 @@ use serde_json::{Value, json};
 use super::ensure_unnoticed;
 use super::service::Connection;
 use super::world::{Cookies, World, counters, members, vips};
-use crate::scenario::{Context, Param, Scenario, param};
-
-pub struct CookieLoss;
+use crate::scenario::{Context, Scenario, param};
 
 /// What the sender counts.
 const COUNTERS: [&str; 6] = [
@@ -24,63 +22,56 @@ const COUNTERS: [&str; 6] = [
     "TCPTSReorder",
 ];
 
-impl Scenario for CookieLoss {
-    fn name(&self) -> &'static str {
-        "cookie-loss"
-    }
+pub const COOKIE_LOSS: Scenario = Scenario {
+    name: "cookie-loss",
+    about: "lossy transfers with cookies and without: retransmissions and round trips",
+    params: &[
+        param("rounds", "3", "transfers of each kind, by turns"),
+        param("megabytes", "20", "bytes of a transfer"),
+        param("modes", "none,timestamp", "kinds to compare"),
+        param("rate", "25mbit", "rate of the client's link"),
+        param("limit", "60000", "bytes of its queue"),
+    ],
+    run,
+    table: |_| None,
+};
 
-    fn about(&self) -> &'static str {
-        "lossy transfers with cookies and without: retransmissions and round trips"
-    }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param("rounds", "3", "transfers of each kind, by turns"),
-            param("megabytes", "20", "bytes of a transfer"),
-            param("modes", "none,timestamp", "kinds to compare"),
-            param("rate", "25mbit", "rate of the client's link"),
-            param("limit", "60000", "bytes of its queue"),
-        ];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let modes: String = context.param("modes")?;
-        let cookies = |mode: &str| Cookies {
-            mode: mode.to_owned(),
-            bits: None,
-            measure: false,
-        };
-        let mut world = World::build(context, 1, &members(0..1), cookies("timestamp"))?;
-        world.topology.servers[0]
-            .netns
-            .sysctl("net/ipv4/tcp_no_metrics_save", "1")?;
-        let shaped = world
-            .topology
-            .router
-            .netns
-            .command("tc")
-            .args([
-                "qdisc", "replace", "dev", "c0", "root", "tbf", "burst", "15k",
-            ])
-            .args(["rate", &context.param::<String>("rate")?])
-            .args(["limit", &context.param::<String>("limit")?])
-            .status()
-            .context("cannot run tc")?;
-        ensure!(shaped.success(), "tc: {shaped}");
-        let before = world.counters()?;
-        let mut transfers = Vec::new();
-        for round in 0..context.param::<u32>("rounds")? {
-            for mode in modes.split(',') {
-                world.set_cookies(cookies(mode))?;
-                let figures = transfer(&world, context.param("megabytes")?)?;
-                context.say(format!("round {round}, {mode}: {figures}"));
-                transfers.push(json!({ "mode": mode, "round": round, "figures": figures }));
-            }
+fn run(context: &Context) -> Result<Value> {
+    let modes: String = context.param("modes")?;
+    let cookies = |mode: &str| Cookies {
+        mode: mode.to_owned(),
+        bits: None,
+        measure: false,
+    };
+    let mut world = World::build(context, 1, &members(0..1), cookies("timestamp"))?;
+    world.topology.servers[0]
+        .netns
+        .sysctl("net/ipv4/tcp_no_metrics_save", "1")?;
+    let shaped = world
+        .topology
+        .router
+        .netns
+        .command("tc")
+        .args([
+            "qdisc", "replace", "dev", "c0", "root", "tbf", "burst", "15k",
+        ])
+        .args(["rate", &context.param::<String>("rate")?])
+        .args(["limit", &context.param::<String>("limit")?])
+        .status()
+        .context("cannot run tc")?;
+    ensure!(shaped.success(), "tc: {shaped}");
+    let before = world.counters()?;
+    let mut transfers = Vec::new();
+    for round in 0..context.param::<u32>("rounds")? {
+        for mode in modes.split(',') {
+            world.set_cookies(cookies(mode))?;
+            let figures = transfer(&world, context.param("megabytes")?)?;
+            context.say(format!("round {round}, {mode}: {figures}"));
+            transfers.push(json!({ "mode": mode, "round": round, "figures": figures }));
         }
-        let kernels = ensure_unnoticed(&before, &world.counters()?)?;
-        Ok(json!({ "transfers": transfers, "kernels": kernels }))
     }
+    let kernels = ensure_unnoticed(&before, &world.counters()?)?;
+    Ok(json!({ "transfers": transfers, "kernels": kernels }))
 }
 
 /// One download; what the server's kernel thought of it.

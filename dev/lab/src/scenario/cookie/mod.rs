@@ -20,72 +20,63 @@ use serde_json::{Value, json};
 
 use self::checks::Checks;
 use self::world::{Cookies, World, members};
-use super::{Context, Param, Scenario, param};
-pub use loss::CookieLoss;
-pub use mptcp::Mptcp;
-pub use soak::CookieSoak;
-pub use tiers::Tiers;
-pub use uploads::CookieUploads;
+use super::{Context, Scenario, param};
+pub use loss::COOKIE_LOSS;
+pub use mptcp::MPTCP;
+pub use soak::COOKIE_SOAK;
+pub use tiers::TIERS;
+pub use uploads::COOKIE_UPLOADS;
 
-pub struct Cookie;
+pub const COOKIE: Scenario = Scenario {
+    name: "cookie",
+    about: "long-lived connections while servers, balancers, keys and agents change",
+    params: &[
+        param("connections", "6", "connections to each VIP at each step"),
+        param("mode", "timestamp", "the VIPs' cookie"),
+        param(
+            "bits",
+            "20",
+            "cookie_bits; 20 make the ring of PAWS 4 s short (0: the mode's own)",
+        ),
+        param("measure", "false", "whether the balancer measures"),
+        param(
+            "outage",
+            "false",
+            "whether the client's link loses all for longer than the ring",
+        ),
+    ],
+    run,
+    table: |_| None,
+};
 
-impl Scenario for Cookie {
-    fn name(&self) -> &'static str {
-        "cookie"
-    }
-
-    fn about(&self) -> &'static str {
-        "long-lived connections while servers, balancers, keys and agents change"
-    }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param("connections", "6", "connections to each VIP at each step"),
-            param("mode", "timestamp", "the VIPs' cookie"),
-            param(
-                "bits",
-                "20",
-                "cookie_bits; 20 make the ring of PAWS 4 s short (0: the mode's own)",
-            ),
-            param("measure", "false", "whether the balancer measures"),
-            param(
-                "outage",
-                "false",
-                "whether the client's link loses all for longer than the ring",
-            ),
-        ];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let bits: u8 = context.param("bits")?;
-        let cookies = Cookies {
-            mode: context.param("mode")?,
-            bits: (bits > 0).then_some(bits),
-            measure: context.param("measure")?,
-        };
-        let world = World::build(context, 4, &members(0..3), cookies.clone())?;
-        let mut checks = Checks::new(context, world, context.param("connections")?)?;
-        checks.pool_changes()?;
-        checks.keys_rotate()?;
-        checks.balancer_is_swapped()?;
-        checks.agents_restart()?;
-        checks.syn_cookies()?;
-        checks.lost_syn_ack()?;
-        checks.late_syn_acks()?;
-        checks.ends_reach_the_server()?;
-        checks.time_wait_answers()?;
-        checks.offloads()?;
-        checks.clients_without_timestamps()?;
-        if cookies.mode != "timestamp-msb" {
-            let ring = Duration::from_millis(if bits == 20 { 4096 } else { 6000 });
-            checks.idle_and_streaming(ring)?;
-            if context.param("outage")? {
-                checks.outage(ring)?;
-            }
+fn run(context: &Context) -> Result<Value> {
+    let bits: u8 = context.param("bits")?;
+    let cookies = Cookies {
+        mode: context.param("mode")?,
+        bits: (bits > 0).then_some(bits),
+        measure: context.param("measure")?,
+    };
+    let world = World::build(context, 4, &members(0..3), cookies.clone())?;
+    let mut checks = Checks::new(context, world, context.param("connections")?)?;
+    checks.pool_changes()?;
+    checks.keys_rotate()?;
+    checks.balancer_is_swapped()?;
+    checks.agents_restart()?;
+    checks.syn_cookies()?;
+    checks.lost_syn_ack()?;
+    checks.late_syn_acks()?;
+    checks.ends_reach_the_server()?;
+    checks.time_wait_answers()?;
+    checks.offloads()?;
+    checks.clients_without_timestamps()?;
+    if cookies.mode != "timestamp-msb" {
+        let ring = Duration::from_millis(if bits == 20 { 4096 } else { 6000 });
+        checks.idle_and_streaming(ring)?;
+        if context.param("outage")? {
+            checks.outage(ring)?;
         }
-        checks.finish()
     }
+    checks.finish()
 }
 
 /// What every run must show beside its own figures.

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::Counts;
 use super::service::{Connection, join_port};
 use super::world::{Cookies, World, members, vips};
-use crate::scenario::{Context, Param, Scenario, param};
+use crate::scenario::{Context, Scenario, param};
 use crate::topology::DEVICE;
 
 const SERVERS: usize = 4;
@@ -24,38 +24,29 @@ const SERVERS: usize = 4;
 const OTHER_ADDRESS: &str = "10.10.0.77";
 const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub struct Mptcp;
+pub const MPTCP: Scenario = Scenario {
+    name: "mptcp",
+    about: "subflows join the server of their connection, by ports that servers advertise",
+    params: &[param("connections", "12", "connections of each part")],
+    run,
+    table: |_| None,
+};
 
-impl Scenario for Mptcp {
-    fn name(&self) -> &'static str {
-        "mptcp"
-    }
-
-    fn about(&self) -> &'static str {
-        "subflows join the server of their connection, by ports that servers advertise"
-    }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[param("connections", "12", "connections of each part")];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let count: usize = context.param("connections")?;
-        let cookies = Cookies {
-            mode: "timestamp".to_owned(),
-            bits: None,
-            measure: false,
-        };
-        let mut world = World::build_multipath(context, SERVERS, &members(0..SERVERS), cookies)?;
-        let before = world.counters()?;
-        let advertised = advertised(&mut world, count)?;
-        context.say(format!("ports advertised: {advertised}"));
-        let scheduled = scheduled(&world, count)?;
-        context.say(format!("joins to the VIP's own port: {scheduled}"));
-        let kernels = super::ensure_unnoticed(&before, &world.counters()?)?;
-        Ok(json!({ "advertised": advertised, "scheduled": scheduled, "kernels": kernels }))
-    }
+fn run(context: &Context) -> Result<Value> {
+    let count: usize = context.param("connections")?;
+    let cookies = Cookies {
+        mode: "timestamp".to_owned(),
+        bits: None,
+        measure: false,
+    };
+    let mut world = World::build_multipath(context, SERVERS, &members(0..SERVERS), cookies)?;
+    let before = world.counters()?;
+    let advertised = advertised(&mut world, count)?;
+    context.say(format!("ports advertised: {advertised}"));
+    let scheduled = scheduled(&world, count)?;
+    context.say(format!("joins to the VIP's own port: {scheduled}"));
+    let kernels = super::ensure_unnoticed(&before, &world.counters()?)?;
+    Ok(json!({ "advertised": advertised, "scheduled": scheduled, "kernels": kernels }))
 }
 
 /// Each server advertises its port; then the pool changes and the balancer is replaced.

@@ -14,76 +14,67 @@ use super::ensure_unnoticed;
 use super::service::Connection;
 use super::world::{Cookies, World, members, vips};
 use crate::netns::Netns;
-use crate::scenario::{Context, Param, Scenario, param};
+use crate::scenario::{Context, Scenario, param};
 
-pub struct CookieSoak;
+pub const COOKIE_SOAK: Scenario = Scenario {
+    name: "cookie-soak",
+    about: "minutes of idleness, streams through the wrap, an outage: stalls of each",
+    params: &[
+        param("mode", "timestamp", "the VIPs' cookie"),
+        param("bits", "0", "cookie_bits; 0: the mode's own"),
+        param("idle_s", "70,100,131,140", "lengths of idleness"),
+        param("stream_s", "75", "length of the stream"),
+        param("silent_s", "60", "length of a silence that the server ends"),
+        param("outage_s", "80", "length of the outage; 0: none"),
+        param("strict", "true", "whether a stall of 1 s is an error"),
+    ],
+    run,
+    table: |_| None,
+};
 
-impl Scenario for CookieSoak {
-    fn name(&self) -> &'static str {
-        "cookie-soak"
-    }
-
-    fn about(&self) -> &'static str {
-        "minutes of idleness, streams through the wrap, an outage: stalls of each"
-    }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param("mode", "timestamp", "the VIPs' cookie"),
-            param("bits", "0", "cookie_bits; 0: the mode's own"),
-            param("idle_s", "70,100,131,140", "lengths of idleness"),
-            param("stream_s", "75", "length of the stream"),
-            param("silent_s", "60", "length of a silence that the server ends"),
-            param("outage_s", "80", "length of the outage; 0: none"),
-            param("strict", "true", "whether a stall of 1 s is an error"),
-        ];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let bits: u8 = context.param("bits")?;
-        let cookies = Cookies {
-            mode: context.param("mode")?,
-            bits: (bits > 0).then_some(bits),
-            measure: false,
-        };
-        let world = World::build(context, 3, &members(0..3), cookies)?;
-        let before = world.counters()?;
-        let lengths: String = context.param("idle_s")?;
-        let mut trials = Vec::new();
-        for (i, length) in lengths.split(',').enumerate() {
-            let length = Duration::from_secs(length.parse()?);
-            for probes_s in [0, 1, 25] {
-                trials.push(idle(world.client(), vips()[i % 2], length, probes_s));
-            }
+fn run(context: &Context) -> Result<Value> {
+    let bits: u8 = context.param("bits")?;
+    let cookies = Cookies {
+        mode: context.param("mode")?,
+        bits: (bits > 0).then_some(bits),
+        measure: false,
+    };
+    let world = World::build(context, 3, &members(0..3), cookies)?;
+    let before = world.counters()?;
+    let lengths: String = context.param("idle_s")?;
+    let mut trials = Vec::new();
+    for (i, length) in lengths.split(',').enumerate() {
+        let length = Duration::from_secs(length.parse()?);
+        for probes_s in [0, 1, 25] {
+            trials.push(idle(world.client(), vips()[i % 2], length, probes_s));
         }
-        let stream = Duration::from_secs(context.param("stream_s")?);
-        trials.push(streaming(world.client(), vips()[0], stream));
-        let silence = Duration::from_secs(context.param("silent_s")?);
-        trials.push(silent(world.client(), vips()[1], silence));
-        let mut results: Vec<Value> = Vec::new();
-        for trial in trials {
-            results.push(trial.join().map_err(|_| anyhow!("a client panicked"))??);
-        }
-        let outage_s: u64 = context.param("outage_s")?;
-        if outage_s > 0 {
-            context.say(format!("the client's link is down for {outage_s} s"));
-            results.push(outage(&world, Duration::from_secs(outage_s))?);
-        }
-        for result in &results {
-            context.say(result.to_string());
-        }
-        let strict: bool = context.param("strict")?;
-        let worst = results.iter().filter_map(|r| r["stall_ms"].as_u64()).max();
-        let kernels = match strict {
-            true => {
-                ensure!(worst.unwrap_or(0) < 1000, "a stall of {worst:?} ms");
-                ensure_unnoticed(&before, &world.counters()?)?
-            }
-            false => json!(world.counters()?["PAWSEstab"]),
-        };
-        Ok(json!({ "trials": results, "kernels": kernels, "segments": world.events()? }))
     }
+    let stream = Duration::from_secs(context.param("stream_s")?);
+    trials.push(streaming(world.client(), vips()[0], stream));
+    let silence = Duration::from_secs(context.param("silent_s")?);
+    trials.push(silent(world.client(), vips()[1], silence));
+    let mut results: Vec<Value> = Vec::new();
+    for trial in trials {
+        results.push(trial.join().map_err(|_| anyhow!("a client panicked"))??);
+    }
+    let outage_s: u64 = context.param("outage_s")?;
+    if outage_s > 0 {
+        context.say(format!("the client's link is down for {outage_s} s"));
+        results.push(outage(&world, Duration::from_secs(outage_s))?);
+    }
+    for result in &results {
+        context.say(result.to_string());
+    }
+    let strict: bool = context.param("strict")?;
+    let worst = results.iter().filter_map(|r| r["stall_ms"].as_u64()).max();
+    let kernels = match strict {
+        true => {
+            ensure!(worst.unwrap_or(0) < 1000, "a stall of {worst:?} ms");
+            ensure_unnoticed(&before, &world.counters()?)?
+        }
+        false => json!(world.counters()?["PAWSEstab"]),
+    };
+    Ok(json!({ "trials": results, "kernels": kernels, "segments": world.events()? }))
 }
 
 type Trial = JoinHandle<Result<Value>>;

@@ -17,7 +17,7 @@ use super::world::vips;
 use crate::agent::Agent;
 use crate::api;
 use crate::balancer::{Balancer, Forwarding, Real, Settings, Vip};
-use crate::scenario::{Context, Param, Scenario, bench, param};
+use crate::scenario::{Context, Scenario, bench, param};
 use crate::topology::{Node, Shape, Topology};
 
 /// Where agents report to second-tier balancers.
@@ -25,38 +25,29 @@ const REPORTS_PORT: u16 = 9472;
 /// Until when an empty one has learnt what is open (docs/cookies.md).
 const LEARNING: Duration = Duration::from_millis(2_500);
 
-pub struct Tiers;
+pub const TIERS: Scenario = Scenario {
+    name: "tiers",
+    about: "a stateless first tier before stateful balancers, both replaced under connections",
+    params: &[
+        param("connections", "8", "connections to each VIP at each step"),
+        param("forwarding", "ipip", "of the first tier: ipip or gue"),
+    ],
+    run,
+    table: |_| None,
+};
 
-impl Scenario for Tiers {
-    fn name(&self) -> &'static str {
-        "tiers"
-    }
-
-    fn about(&self) -> &'static str {
-        "a stateless first tier before stateful balancers, both replaced under connections"
-    }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param("connections", "8", "connections to each VIP at each step"),
-            param("forwarding", "ipip", "of the first tier: ipip or gue"),
-        ];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let mut world = World::build(context)?;
-        world.step("opened")?;
-        world.first_tier_is_replaced()?;
-        world.step("first tier replaced")?;
-        world.second_tier_is_replaced()?;
-        world.step("second tier replaced")?;
-        world.server_is_drained()?;
-        world.step("server drains")?;
-        world.plain_clients()?;
-        world.step("all")?;
-        world.finish()
-    }
+fn run(context: &Context) -> Result<Value> {
+    let mut world = World::build(context)?;
+    world.step("opened")?;
+    world.first_tier_is_replaced()?;
+    world.step("first tier replaced")?;
+    world.second_tier_is_replaced()?;
+    world.step("second tier replaced")?;
+    world.server_is_drained()?;
+    world.step("server drains")?;
+    world.plain_clients()?;
+    world.step("all")?;
+    world.finish()
 }
 
 /// The second-tier balancers of a moment, by number; the first tier before them.

@@ -19,10 +19,8 @@ use anyhow::{Context as _, Result};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Context, Param, Scenario, param};
+use super::{Context, Scenario, param};
 use crate::plot::{self, Plot};
-
-pub struct Paper;
 
 /// One plot with the figures that a table shows.
 #[derive(Debug, Serialize)]
@@ -101,60 +99,53 @@ impl PaperFigure {
     }
 }
 
-impl Scenario for Paper {
-    fn name(&self) -> &'static str {
-        "paper"
-    }
+pub const PAPER: Scenario = Scenario {
+    name: "paper",
+    about: "figures 3, 5, 6, 7, 9, 10 and 11 of the PIRATE paper, redone as plots and tables",
+    params: &[
+        param("seconds", "8", "length of each load"),
+        param("out", "", "directory for the plots (SVG); empty: none"),
+        param("figures", "", "numbers, comma-separated; empty: all"),
+    ],
+    run,
+    table,
+};
 
-    fn about(&self) -> &'static str {
-        "figures 3, 5, 6, 7, 9, 10 and 11 of the PIRATE paper, redone as plots and tables"
-    }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param("seconds", "8", "length of each load"),
-            param("out", "", "directory for the plots (SVG); empty: none"),
-            param("figures", "", "numbers, comma-separated; empty: all"),
-        ];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let figures = figures::all(context)?;
-        let out: String = context.param("out")?;
-        if !out.is_empty() {
-            let out = PathBuf::from(out);
-            let failed = || format!("cannot write plots to {}", out.display());
-            fs::create_dir_all(&out).with_context(failed)?;
-            for figure in &figures {
-                let file = format!("figure-{}.svg", figure.number);
-                fs::write(out.join(file), figure.plot.svg()?).with_context(failed)?;
-            }
+fn run(context: &Context) -> Result<Value> {
+    let figures = figures::all(context)?;
+    let out: String = context.param("out")?;
+    if !out.is_empty() {
+        let out = PathBuf::from(out);
+        let failed = || format!("cannot write plots to {}", out.display());
+        fs::create_dir_all(&out).with_context(failed)?;
+        for figure in &figures {
+            let file = format!("figure-{}.svg", figure.number);
+            fs::write(out.join(file), figure.plot.svg()?).with_context(failed)?;
         }
-        Ok(serde_json::to_value(figures)?)
     }
+    Ok(serde_json::to_value(figures)?)
+}
 
-    fn table(&self, result: &Value) -> Option<String> {
-        let mut text = String::new();
-        for figure in result.as_array()? {
-            let word = |name: &str| figure.get(name).and_then(Value::as_str);
-            let (number, title, unit) = (word("number")?, word("title")?, word("unit")?);
-            writeln!(text, "figure {number}: {title} [{unit}]").ok()?;
-            writeln!(
-                text,
-                "  {:<28} {:>9} {:>9} {:>9} {:>9}",
-                "", "p10", "p50", "p90", "p99"
-            )
-            .ok()?;
-            for curve in figure.get("curves")?.as_array()? {
-                let at = |name: &str| curve.get(name).and_then(Value::as_f64);
-                write!(text, "  {:<28}", curve.get("name")?.as_str()?).ok()?;
-                for name in ["p10", "p50", "p90", "p99"] {
-                    write!(text, " {:>9.3}", at(name).unwrap_or(f64::NAN)).ok()?;
-                }
-                text.push('\n');
+fn table(result: &Value) -> Option<String> {
+    let mut text = String::new();
+    for figure in result.as_array()? {
+        let word = |name: &str| figure.get(name).and_then(Value::as_str);
+        let (number, title, unit) = (word("number")?, word("title")?, word("unit")?);
+        writeln!(text, "figure {number}: {title} [{unit}]").ok()?;
+        writeln!(
+            text,
+            "  {:<28} {:>9} {:>9} {:>9} {:>9}",
+            "", "p10", "p50", "p90", "p99"
+        )
+        .ok()?;
+        for curve in figure.get("curves")?.as_array()? {
+            let at = |name: &str| curve.get(name).and_then(Value::as_f64);
+            write!(text, "  {:<28}", curve.get("name")?.as_str()?).ok()?;
+            for name in ["p10", "p50", "p90", "p99"] {
+                write!(text, " {:>9.3}", at(name).unwrap_or(f64::NAN)).ok()?;
             }
+            text.push('\n');
         }
-        Some(text)
     }
+    Some(text)
 }

@@ -27,84 +27,75 @@ use serde_json::{Value, json};
 use self::plan::PccPlan;
 use self::ways::Way;
 use self::world::PccWorld;
-use super::{Context, Param, Scenario, param};
+use super::{Context, Scenario, param};
 use crate::modelled_servers;
 use crate::sandbox::Sandbox;
 
-pub struct PccScale;
+pub const PCC_SCALE: Scenario = Scenario {
+    name: "pcc-scale",
+    about: "the pool grows and drains, the balancer is swapped: which connections break",
+    params: &[
+        param("names", "all", "ways to run, joined by commas"),
+        param("jobs", "2", "how many of them run at a time"),
+        param(
+            "seconds",
+            "110",
+            "how long new connections come, for each name",
+        ),
+        param("from", "24", "servers at the start"),
+        param("to", "31", "servers at the height of the load"),
+        param("drain", "8", "servers that are drained after it"),
+        param("low", "90", "lowest rate of new connections per second"),
+        param("high", "150", "highest rate of new connections per second"),
+        param("streams", "60", "clients that send a request every 250 ms"),
+        param(
+            "idlers",
+            "80",
+            "clients that are silent between two requests",
+        ),
+        param("idle_min_s", "70", "shortest of those silences"),
+        param("idle_max_s", "140", "longest of those silences"),
+        param(
+            "adopt",
+            "true",
+            "whether an empty stateful balancer has 2.5 s to learn before it takes over",
+        ),
+    ],
+    run,
+    table: |_| None,
+};
 
-impl Scenario for PccScale {
-    fn name(&self) -> &'static str {
-        "pcc-scale"
-    }
-
-    fn about(&self) -> &'static str {
-        "the pool grows and drains, the balancer is swapped: which connections break"
-    }
-
-    fn params(&self) -> &'static [Param] {
-        const PARAMS: &[Param] = &[
-            param("names", "all", "ways to run, joined by commas"),
-            param("jobs", "2", "how many of them run at a time"),
-            param(
-                "seconds",
-                "110",
-                "how long new connections come, for each name",
-            ),
-            param("from", "24", "servers at the start"),
-            param("to", "31", "servers at the height of the load"),
-            param("drain", "8", "servers that are drained after it"),
-            param("low", "90", "lowest rate of new connections per second"),
-            param("high", "150", "highest rate of new connections per second"),
-            param("streams", "60", "clients that send a request every 250 ms"),
-            param(
-                "idlers",
-                "80",
-                "clients that are silent between two requests",
-            ),
-            param("idle_min_s", "70", "shortest of those silences"),
-            param("idle_max_s", "140", "longest of those silences"),
-            param(
-                "adopt",
-                "true",
-                "whether an empty stateful balancer has 2.5 s to learn before it takes over",
-            ),
-        ];
-        PARAMS
-    }
-
-    fn run(&self, context: &Context) -> Result<Value> {
-        let names: String = context.param("names")?;
-        let queue = Queue {
-            plan: PccPlan::read(context)?,
-            ways: plan::ways(&names)?,
-            next: AtomicUsize::new(0),
-            binary: context.binary.clone(),
-        };
-        let jobs = context.param::<usize>("jobs")?.min(queue.ways.len());
-        ensure!((1..=4).contains(&jobs), "jobs must lie between 1 and 4");
-        modelled_servers::raise_fd_limit(16_384)?;
-        context.say(format!("{names}: {:?} each", queue.plan.lasts));
-        let (done, results) = channel();
-        let mut runs: Vec<Option<Value>> = vec![None; queue.ways.len()];
-        std::thread::scope(|scope| {
-            for job in 0..jobs {
-                let (queue, done) = (&queue, done.clone());
-                let sandbox = context.sandbox;
-                scope.spawn(move || queue.work(sandbox, job, &done));
-            }
-            drop(done);
-            for (index, result) in results {
-                let run = result?;
-                context.say(summary(&run));
-                runs[index] = Some(run);
-            }
-            Ok::<(), anyhow::Error>(())
-        })?;
-        match runs.into_iter().collect::<Option<Vec<Value>>>() {
-            Some(runs) => Ok(json!({ "runs": runs })),
-            None => bail!("a run panicked"),
+fn run(context: &Context) -> Result<Value> {
+    let names: String = context.param("names")?;
+    let queue = Queue {
+        plan: PccPlan::read(context)?,
+        ways: plan::ways(&names)?,
+        next: AtomicUsize::new(0),
+        binary: context.binary.clone(),
+    };
+    let jobs = context.param::<usize>("jobs")?.min(queue.ways.len());
+    ensure!((1..=4).contains(&jobs), "jobs must lie between 1 and 4");
+    modelled_servers::raise_fd_limit(16_384)?;
+    context.say(format!("{names}: {:?} each", queue.plan.lasts));
+    let (done, results) = channel();
+    let mut runs: Vec<Option<Value>> = vec![None; queue.ways.len()];
+    std::thread::scope(|scope| {
+        for job in 0..jobs {
+            let (queue, done) = (&queue, done.clone());
+            let sandbox = context.sandbox;
+            scope.spawn(move || queue.work(sandbox, job, &done));
         }
+        drop(done);
+        for (index, result) in results {
+            let run = result?;
+            context.say(summary(&run));
+            runs[index] = Some(run);
+        }
+        Ok::<(), anyhow::Error>(())
+    })?;
+    match runs.into_iter().collect::<Option<Vec<Value>>>() {
+        Some(runs) => Ok(json!({ "runs": runs })),
+        None => bail!("a run panicked"),
     }
 }
 

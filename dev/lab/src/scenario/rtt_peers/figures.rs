@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Figures of runs, and what two programs differ by within rounds.
 
-use crate::statistics::quantile;
 use serde_json::{Value, json};
+
+use crate::statistics::quantile;
 
 /// Ours less theirs, round by round.
 pub(super) struct Compared {
