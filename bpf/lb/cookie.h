@@ -2,7 +2,7 @@
 /*
  * Cookies at the balancer. The echo of a server's timestamp names the server, so a
  * packet of an established connection needs no table that grows with the number of
- * connections: VIP, hash, id, real. What has no cookie is the slow half's.
+ * connections: VIP, hash, id, real. What has no cookie goes by the flow table.
  */
 #ifndef CAUSEWAY_LB_COOKIE_H
 #define CAUSEWAY_LB_COOKIE_H

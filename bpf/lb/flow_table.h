@@ -80,7 +80,7 @@ const volatile u32 cfg_buckets6 = DEFAULT_BUCKETS6;
 /*
  * The first bucket's slots that are only taken if the second bucket is no emptier.
  * With none kept, 16 slots for 12.8 flows lose one of 200 of them; with four, fewer
- * than one in a million (docs/dataplane.md), and one of nine is in its second bucket.
+ * than one in a million (docs/explanation/data-plane.md), and one of nine is in its second bucket.
  */
 #define WAYS_SHARED 4
 
@@ -264,7 +264,7 @@ update_age_class(const struct flow *flow, u32 *tag, u32 seen, const struct packe
 
 /*
  * Whether the flow is a datagrams' one that has ended by silence: user space says so
- * (balancer/sweep.rs), and its next datagram is a first one. A TCP connection whose
+ * (crates/dataplane/src/balancer/sweep.rs), and its next datagram is a first one. A TCP connection whose
  * slot is offered to others in the same way lives on.
  */
 static __always_inline bool has_expired(u32 seen, const struct packet *pkt, const int family)

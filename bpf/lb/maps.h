@@ -26,7 +26,7 @@ const volatile bool cfg_dry = false;
 /* Whether latencies are measured. */
 const volatile bool cfg_measure = true;
 
-/* The flow table, see table.h. BPF_F_MMAPABLE, so that values begin on cache lines. */
+/* The flow table, see flow_table.h. BPF_F_MMAPABLE, so that values begin on cache lines. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -59,7 +59,7 @@ struct {
 	__type(value, struct flow_bucket);
 } buckets6 SEC(".maps");
 
-/* Connections of stateful VIPs, see conn.h; the loader sets the sizes. */
+/* Connections of stateful VIPs, see conn_table.h; the loader sets the sizes. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);

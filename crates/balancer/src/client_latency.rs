@@ -2,7 +2,7 @@
 //! What clients wait for, as agents report it, for VIPs with `latency = "client"`.
 //!
 //! A server that drops SYNs answers those that it takes as fast as ever: by the packets
-//! that a balancer sees, it is a fast one. Its agent knows better (docs/clients.md).
+//! that a balancer sees, it is a fast one. Its agent knows better (docs/explanation/syn-loss.md).
 
 use causeway_core::agent_report::ServiceLatency;
 use causeway_core::control::Reading;

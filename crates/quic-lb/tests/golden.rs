@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! testdata/vectors.csv, which the Go implementation in crates/lab/go/quic/quiclb and
+//! testdata/vectors.csv, which the Go implementation in dev/lab/go/quic/quiclb and
 //! the data plane's decoder are held to as well. `cargo run --example vectors` prints it.
 
 use causeway_quic_lb::{Algorithm, Codec, Config, Key};

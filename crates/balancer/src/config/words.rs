@@ -31,7 +31,7 @@ words! {
         LeastLoaded = "least-loaded",
         /// Weighted round robin with weights that follow the load.
         Awrr = "awrr",
-        /// Maglev hashing with weights that follow the measured latency.
+        /// In turns, each as often as its weight, which follows the measured latency.
         Latency = "latency",
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Builds the lab's Go program (`crates/lab/go/quic`) when a scenario wants it.
+//! Builds the lab's Go program (`dev/lab/go/quic`) when a scenario wants it.
 //!
 //! The sources are inside this executable. A sandbox has no way to the network, so
 //! the modules that they need must be there already: `scripts/setup` fetches them,

@@ -5,9 +5,9 @@ use serde_json::Value;
 
 use super::{number, run};
 
-/// Where other work takes the CPU, packets wait between balancer and client: single epochs then
-/// differ, not all of them one way. The median is held where the target is, on a machine that
-/// is less than 60 % busy.
+/// Beside other work single epochs differ more (why is not traced; packets that wait between
+/// balancer and client are a guess), not all of them one way. The median is held where the target
+/// is, on a machine that is less than 60 % busy.
 #[test]
 fn estimates_are_near_what_clients_measure() {
     let report = run("accuracy-web", &["seconds=6"]);

@@ -22,7 +22,7 @@ use crate::topology::{Node, Shape, Topology};
 
 /// Where agents report to second-tier balancers.
 const REPORTS_PORT: u16 = 9472;
-/// Until when an empty one has learnt what is open (docs/cookies.md).
+/// Until when an empty one has learnt what is open (docs/explanation/cookies.md).
 const LEARNING: Duration = Duration::from_millis(2_500);
 
 pub const TIERS: Scenario = Scenario {

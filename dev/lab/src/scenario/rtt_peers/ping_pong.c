@@ -62,7 +62,7 @@ static void get_line(int fd, char line[LINE])
 	line[n] = 0;
 }
 
-/* A session and one stream of it: crates/causeway/src/rtt/protocol.rs. */
+/* A session and one stream of it: crates/rtt/src/protocol.rs. */
 static int join(const char *address, const char *port, const char *bytes, int *session)
 {
 	char line[LINE], hello[LINE], *token;
