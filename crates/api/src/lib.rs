@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The JSON of the daemons' APIs.
 //!
-//! Each type is written by a daemon and read by whoever asks it: the command line, the
+//! Each type is written by a daemon and read by its callers: the command line, the
 //! tests, other programs. So the shape of an answer is declared once, here. Nothing in
 //! this crate decides or does anything; it knows no other crate of Causeway.
 

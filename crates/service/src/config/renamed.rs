@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keys that had other names: whoever brings an old file is told the new ones.
+//! Keys that had other names: a fault of an old file names the new ones.
 
 use std::ops::Range;
 

@@ -163,7 +163,6 @@ impl TunnelConfig {
 }
 
 /// Whether a file is a tunnel's.
-/// Whether a file is a tunnel's.
 pub fn is_tunnels(text: &str) -> bool {
     config::has_key(text, "tunnel")
 }

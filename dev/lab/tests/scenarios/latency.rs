@@ -5,9 +5,8 @@ use serde_json::Value;
 
 use super::{number, run};
 
-/// Beside other work single epochs differ more (why is not traced; packets that wait between
-/// balancer and client are a guess), not all of them one way. The median is held where the target
-/// is, on a machine that is less than 60 % busy.
+/// Estimate and truth come from one run. Beside other work single epochs differ more, not all of
+/// them one way; why is not traced.
 #[test]
 fn estimates_are_near_what_clients_measure() {
     let report = run("accuracy-web", &["seconds=6"]);
@@ -16,7 +15,7 @@ fn estimates_are_near_what_clients_measure() {
     let busy = number(&report, "/result/machine_cpu_share");
     println!("bias {bias} %, median error {median} %, machine {busy} busy");
     assert!(bias.abs() < 5.0, "bias {bias} %");
-    assert!(median < 5.0 || busy > 0.6, "median error {median} %");
+    assert!(median < 5.0, "median error {median} %, machine {busy} busy");
     assert!(number(&report, "/result/error/coverage") > 0.95);
 }
 
