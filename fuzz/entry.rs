@@ -25,7 +25,7 @@ type Decoded = (
 );
 
 /// A capture file of any format: read whole and in pieces, then measured.
-pub fn capture(file: &[u8]) {
+pub(crate) fn capture(file: &[u8]) {
     let (packets, totals, error) = by_poll(file);
     assert_eq!(totals.packets, packets.len() as u64);
     assert_eq!(by_each(file), (packets.clone(), totals, error));
@@ -145,7 +145,7 @@ fn measure(feed: impl FnOnce(&mut Meter<3>, &mut Rows)) -> Vec<(u64, Row)> {
 }
 
 /// Two bytes of link type, four of length on the wire, then a captured frame.
-pub fn frame(data: &[u8]) {
+pub(crate) fn frame(data: &[u8]) {
     let Some((head, frame)) = data.split_first_chunk::<6>() else {
         return;
     };
@@ -167,7 +167,7 @@ pub fn frame(data: &[u8]) {
 
 /// A count of instructions, those of eight bytes each as in `struct sock_filter`
 /// (big-endian), then a packet.
-pub fn filter(data: &[u8]) {
+pub(crate) fn filter(data: &[u8]) {
     let Some((&count, rest)) = data.split_first() else {
         return;
     };

@@ -14,7 +14,7 @@ use causeway_bifrost::{
 };
 
 /// One datagram, through the codec and back.
-pub fn wire(datagram: &[u8]) {
+pub(crate) fn wire(datagram: &[u8]) {
     let Ok(prefix) = CommonHeader::parse(datagram) else {
         return;
     };
@@ -243,7 +243,7 @@ fn greeted(sealed: bool) -> ([End; 2], u64) {
 /// 6 and two bytes: so does the first end;
 /// others: all in flight gets through, with 8 in them to a full vNIC, with 16 merged: each
 /// end's one after the other as if all had the first one's size and path.
-pub fn tunnel(input: &[u8]) {
+pub(crate) fn tunnel(input: &[u8]) {
     let mut bytes = input.iter().copied();
     let sealed = bytes.next().is_some_and(|byte| byte & 1 == 1);
     let (mut ends, mut now_ns) = greeted(sealed);

@@ -23,7 +23,7 @@ use crate::config::Mac;
 
 /// What the fake holds; tests read and write it while the engine runs.
 #[derive(Default)]
-pub struct State {
+pub(crate) struct State {
     pub next_hop: Option<NextHop>,
     /// The gateway that is found; without one, it does not answer.
     pub gateway: Option<Mac>,
@@ -71,20 +71,20 @@ pub struct State {
 
 impl State {
     /// The id of the real with this address.
-    pub fn real(&self, address: &str) -> RealId {
+    pub(crate) fn real(&self, address: &str) -> RealId {
         let wanted: std::net::IpAddr = address.parse().unwrap();
         let found = self.reals.iter().find(|(_, real)| real.address == wanted);
         *found.expect("a real").0
     }
 
     /// Part of a VIP's ring that points at a real.
-    pub fn share(&self, vip: VipId, real: RealId) -> f64 {
+    pub(crate) fn share(&self, vip: VipId, real: RealId) -> f64 {
         let ring = &self.rings[&vip];
         ring.iter().filter(|id| **id == real).count() as f64 / ring.len() as f64
     }
 
     /// Adds responses of one latency, with as many requests.
-    pub fn respond(&mut self, real: RealId, latency_ms: f64, samples: u64) {
+    pub(crate) fn respond(&mut self, real: RealId, latency_ms: f64, samples: u64) {
         let ns = (latency_ms * 1e6) as u64;
         let totals = self.totals.entry(real).or_default();
         totals.latency_sum_halves_ns += 2 * ns * samples;
@@ -99,7 +99,7 @@ impl State {
 
 /// A handle; clones share the state.
 #[derive(Clone)]
-pub struct FakePlane(Arc<Mutex<State>>);
+pub(crate) struct FakePlane(Arc<Mutex<State>>);
 
 impl Default for FakePlane {
     fn default() -> Self {
@@ -130,7 +130,7 @@ impl Resolve for FakePlane {
 }
 
 impl FakePlane {
-    pub fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap()
     }
 }

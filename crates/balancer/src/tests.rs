@@ -13,14 +13,14 @@ use super::fake::FakePlane;
 use super::plane::DataPlane;
 use crate::config::{Config, Control, Fragments};
 
-pub const MS: u64 = 1_000_000;
+pub(crate) const MS: u64 = 1_000_000;
 
-pub fn config(text: &str) -> Config {
+pub(crate) fn config(text: &str) -> Config {
     let text = format!("interface = \"eth0\"\n{text}");
     Config::parse(Path::new("lb.toml"), &text).unwrap()
 }
 
-pub const WEB: &str = r#"
+pub(crate) const WEB: &str = r#"
 [[vip]]
 name = "web"
 address = "192.0.2.1"
@@ -33,24 +33,24 @@ real = [
 "#;
 
 /// When every engine of these tests starts.
-pub const START: Moment = Moment {
+pub(crate) const START: Moment = Moment {
     monotonic_ns: 1_000 * MS,
     realtime_ns: 1_700_000_000_000 * MS,
 };
 
 /// An engine with its data plane and a clock.
-pub struct Bench {
+pub(crate) struct Bench {
     pub plane: FakePlane,
     pub engine: Engine,
     pub now: Moment,
 }
 
 impl Bench {
-    pub fn new(text: &str) -> Self {
+    pub(crate) fn new(text: &str) -> Self {
         Self::on(FakePlane::default(), text)
     }
 
-    pub fn on(plane: FakePlane, text: &str) -> Self {
+    pub(crate) fn on(plane: FakePlane, text: &str) -> Self {
         let engine = Engine::start(Box::new(plane.clone()), config(text), START).unwrap();
         Self {
             plane,
@@ -61,13 +61,18 @@ impl Bench {
 
     /// Runs intervals of 100 ms in which each real answers at its latency.
     /// Clients wait for a slow real, and ask it less.
-    pub fn run(&mut self, intervals: usize, latencies_ms: &[f64]) {
+    pub(crate) fn run(&mut self, intervals: usize, latencies_ms: &[f64]) {
         let samples = |latency_ms: f64| if latency_ms > 50.0 { 10 } else { 50 };
         self.run_at(intervals, latencies_ms, samples);
     }
 
     /// The same with so many responses of a real at its latency.
-    pub fn run_at(&mut self, intervals: usize, latencies_ms: &[f64], samples: impl Fn(f64) -> u64) {
+    pub(crate) fn run_at(
+        &mut self,
+        intervals: usize,
+        latencies_ms: &[f64],
+        samples: impl Fn(f64) -> u64,
+    ) {
         for _ in 0..intervals {
             for (index, latency_ms) in latencies_ms.iter().enumerate() {
                 self.plane

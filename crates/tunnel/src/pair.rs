@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 use causeway_bifrost::{PathConfig, PathId, TransportConfig, TransportEngine};
 
 /// The address of either, as the other sees it.
-pub fn peer() -> SocketAddr {
+pub(crate) fn peer() -> SocketAddr {
     SocketAddr::from(([192, 0, 2, 1], 7000))
 }
 
 /// Two engines without a session, with this many paths of MTU 1500 between them.
-pub fn engines(paths: u8) -> [TransportEngine; 2] {
+pub(crate) fn engines(paths: u8) -> [TransportEngine; 2] {
     [1, 2].map(|instance| {
         let mut engine = TransportEngine::new(TransportConfig::default(), instance).unwrap();
         for id in 0..paths {

@@ -14,7 +14,8 @@ pub mod product;
     clippy::all,
     clippy::pedantic,
     clippy::undocumented_unsafe_blocks,
-    clippy::unwrap_used
+    clippy::unwrap_used,
+    unreachable_pub
 )]
 mod skel {
     pub(crate) mod reference {

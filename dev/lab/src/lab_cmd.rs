@@ -10,7 +10,7 @@ use causeway_lab::scenario::{self, Request};
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
-pub struct RunArgs {
+pub(crate) struct RunArgs {
     /// Which scenario (see `causeway-lab list`)
     name: String,
     /// Source of all chance: same seed, same load
@@ -26,7 +26,7 @@ pub struct RunArgs {
 
 impl RunArgs {
     /// Runs the scenario with `binary` under test.
-    pub fn run(self, binary: PathBuf) -> Result<ExitCode> {
+    pub(crate) fn run(self, binary: PathBuf) -> Result<ExitCode> {
         // A typing error should not cost a sandbox.
         let scenario = scenario::find(&self.name)?;
         let sandbox = sandbox::enter()?;
@@ -65,7 +65,7 @@ fn write_out(file: Option<&Path>, text: &str) -> Result<()> {
 }
 
 /// Prints the scenarios.
-pub fn list() -> Result<ExitCode> {
+pub(crate) fn list() -> Result<ExitCode> {
     for scenario in scenario::all() {
         println!("{:<14} {}", scenario.name, scenario.about);
         for p in scenario.params {

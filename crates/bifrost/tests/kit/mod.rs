@@ -12,22 +12,22 @@ use causeway_bifrost::{
 };
 
 /// The first path.
-pub const PATH: PathId = PathId(0);
+pub(crate) const PATH: PathId = PathId(0);
 /// The only slot.
-pub const SLOT: u32 = 7;
+pub(crate) const SLOT: u32 = 7;
 
 /// The other end's address.
-pub fn peer() -> SocketAddr {
+pub(crate) fn peer() -> SocketAddr {
     SocketAddr::from(([192, 0, 2, 1], 7000))
 }
 
 /// One end, with a path.
-pub fn engine(instance: u64) -> TransportEngine {
+pub(crate) fn engine(instance: u64) -> TransportEngine {
     engine_with(instance, 1)
 }
 
 /// One end, with paths.
-pub fn engine_with(instance: u64, paths: u8) -> TransportEngine {
+pub(crate) fn engine_with(instance: u64, paths: u8) -> TransportEngine {
     let mut engine =
         TransportEngine::new(TransportConfig::default(), instance).expect("defaults are valid");
     let path = PathConfig {
@@ -44,7 +44,7 @@ pub fn engine_with(instance: u64, paths: u8) -> TransportEngine {
 
 /// What the engine has to send, each datagram with its bytes; payload is made of zeroes, but
 /// for the least that passes for an IPv4 packet.
-pub fn sent(engine: &mut TransportEngine, now_ns: u64) -> Vec<Vec<u8>> {
+pub(crate) fn sent(engine: &mut TransportEngine, now_ns: u64) -> Vec<Vec<u8>> {
     let mut batch = Transmit::default();
     let mut out = Vec::new();
     while engine.poll_transmit(now_ns, &mut batch) {
@@ -66,7 +66,7 @@ pub fn sent(engine: &mut TransportEngine, now_ns: u64) -> Vec<Vec<u8>> {
 }
 
 /// The path that a datagram says it is on.
-pub fn path_of(datagram: &[u8]) -> PathId {
+pub(crate) fn path_of(datagram: &[u8]) -> PathId {
     PathId(
         CommonHeader::parse(datagram)
             .expect("it was made here")
@@ -75,7 +75,7 @@ pub fn path_of(datagram: &[u8]) -> PathId {
 }
 
 /// Datagrams come in one by one, on their paths. Gives the references that are held.
-pub fn receive_all(engine: &mut TransportEngine, now_ns: u64, datagrams: &[Vec<u8>]) -> u32 {
+pub(crate) fn receive_all(engine: &mut TransportEngine, now_ns: u64, datagrams: &[Vec<u8>]) -> u32 {
     let mut held = 0;
     for datagram in datagrams {
         let mut bytes = datagram.clone();
@@ -94,12 +94,12 @@ pub fn receive_all(engine: &mut TransportEngine, now_ns: u64, datagrams: &[Vec<u
 }
 
 /// The ends get to know each other. Gives the time.
-pub fn meet(ends: &mut [TransportEngine; 2]) -> u64 {
+pub(crate) fn meet(ends: &mut [TransportEngine; 2]) -> u64 {
     meet_over(ends, 20_000)
 }
 
 /// The same where a datagram takes `delay_ns`.
-pub fn meet_over(ends: &mut [TransportEngine; 2], delay_ns: u64) -> u64 {
+pub(crate) fn meet_over(ends: &mut [TransportEngine; 2], delay_ns: u64) -> u64 {
     let mut now_ns = 0;
     for _ in 0..4 {
         for index in 0..2 {

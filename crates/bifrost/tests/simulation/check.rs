@@ -12,7 +12,7 @@ use super::world::World;
 
 /// What did not hold.
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     /// Plays it again.
     pub seed: u64,
     /// The plan's case.
@@ -33,7 +33,7 @@ impl fmt::Display for Failure {
 
 /// What a run was like.
 #[derive(Clone, Copy, Debug)]
-pub struct Summary {
+pub(crate) struct Summary {
     /// The plan's case.
     pub case: Case,
     /// Frames that the engines took.

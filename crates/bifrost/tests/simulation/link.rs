@@ -9,7 +9,7 @@ use causeway_bifrost::wire::{CommonHeader, PacketKind};
 
 /// What a link does to datagrams. Probabilities are of one datagram.
 #[derive(Clone, Copy, Debug)]
-pub struct LinkSettings {
+pub(crate) struct LinkSettings {
     /// Bytes a second.
     pub rate: u64,
     /// Time on the line.

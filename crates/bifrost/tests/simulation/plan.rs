@@ -17,14 +17,14 @@ macro_rules! cases {
     ($($(#[doc = $doc:literal])* $variant:ident = $name:literal,)*) => {
         /// The kinds of fault.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum Case { $($(#[doc = $doc])* $variant,)* }
+        pub(crate) enum Case { $($(#[doc = $doc])* $variant,)* }
 
         impl Case {
             /// All of them; seed `n` plays the one at `n` modulo their number.
-            pub const ALL: &[Case] = &[$(Case::$variant,)*];
+            pub(crate) const ALL: &[Case] = &[$(Case::$variant,)*];
 
             /// The case's word.
-            pub fn name(self) -> &'static str {
+            pub(crate) fn name(self) -> &'static str {
                 match self { $(Case::$variant => $name,)* }
             }
         }
@@ -92,7 +92,7 @@ cases! {
 
 /// A frame of a guest.
 #[derive(Clone, Copy, Debug)]
-pub struct Offer {
+pub(crate) struct Offer {
     /// After the start.
     pub at_ns: u64,
     /// 0 or 1.
@@ -105,7 +105,7 @@ pub struct Offer {
 
 /// What happens to the world.
 #[derive(Clone, Debug)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// Path, sending host, what its link is like from now on.
     Link(usize, usize, LinkSettings),
     /// Host, for how long it does nothing.
@@ -128,7 +128,7 @@ pub enum Fault {
 
 /// A vNIC's ring.
 #[derive(Clone, Copy, Debug)]
-pub struct VnicPlan {
+pub(crate) struct VnicPlan {
     /// Frames that fit.
     pub frames: u64,
     /// The guest takes one in this time.
@@ -137,7 +137,7 @@ pub struct VnicPlan {
 
 /// What must hold in the end, beside what must always hold.
 #[derive(Clone, Copy, Debug)]
-pub struct Expected {
+pub(crate) struct Expected {
     /// Every frame is delivered.
     pub lossless: bool,
     /// The slowest frame took no longer, from the guest to the other guest.
@@ -148,7 +148,7 @@ pub struct Expected {
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// Where it came from.
     pub seed: u64,
     /// Its kind.
@@ -176,7 +176,7 @@ pub struct Plan {
 
 impl Plan {
     /// The plan of a seed.
-    pub fn of(seed: u64) -> Plan {
+    pub(crate) fn of(seed: u64) -> Plan {
         let case = Case::ALL[(seed % Case::ALL.len() as u64) as usize];
         let mut draft = Draft::new(seed, case);
         draft.add_faults();

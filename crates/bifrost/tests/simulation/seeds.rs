@@ -21,7 +21,7 @@ const DEFAULT: Range<u64> = 0..10_000;
 const MIN_CLEAN_RUNS: u64 = 80;
 
 /// The seeds that the environment asks for: `FROM..TO`, or one.
-pub fn wanted() -> Range<u64> {
+pub(crate) fn wanted() -> Range<u64> {
     let Ok(text) = std::env::var("SEEDS") else {
         return DEFAULT;
     };
@@ -65,14 +65,14 @@ impl Totals {
 
 /// The outcome of a range of seeds.
 #[derive(Default)]
-pub struct Played {
+pub(crate) struct Played {
     cases: BTreeMap<Case, Totals>,
     pub failures: Vec<Failure>,
 }
 
 impl Played {
     /// Plays all of them.
-    pub fn play(seeds: Range<u64>) -> Played {
+    pub(crate) fn play(seeds: Range<u64>) -> Played {
         let next = AtomicU64::new(seeds.start);
         let played = Mutex::new(Played::default());
         let work = || {
@@ -102,14 +102,14 @@ impl Played {
     }
 
     /// One line each.
-    pub fn failure_lines(&self) -> String {
+    pub(crate) fn failure_lines(&self) -> String {
         let lines: Vec<String> = self.failures.iter().map(Failure::to_string).collect();
         lines.join("\n")
     }
 
     /// One clean run's bound leaves room for a few retransmissions; all together must do
     /// with less.
-    pub fn clean_bounds_hold(&self) {
+    pub(crate) fn clean_bounds_hold(&self) {
         let Some(clean) = self.cases.get(&Case::Clean) else {
             return;
         };

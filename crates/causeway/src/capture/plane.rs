@@ -157,13 +157,13 @@ impl Plane {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(super) mod tests {
     use causeway_dataplane::{MirroredFrame, Protocol, Real};
 
     use super::*;
 
     /// One VIP with a real behind a tunnel and one on the link.
-    pub fn balancer() -> Plane {
+    pub(crate) fn balancer() -> Plane {
         let vip = Vip {
             address: "192.0.2.1".parse().unwrap(),
             port: 80,
@@ -189,7 +189,7 @@ pub mod tests {
     }
 
     /// An IPv4 packet to `to`, in a frame to `mac`.
-    pub fn frame(mac: u8, to: [u8; 4]) -> MirroredFrame {
+    pub(crate) fn frame(mac: u8, to: [u8; 4]) -> MirroredFrame {
         let mut data = vec![0; 14 + 20 + 20];
         data[..6].copy_from_slice(&[2, 0, 0, 0, 0, mac]);
         data[12..15].copy_from_slice(&[8, 0, 0x45]);
@@ -206,7 +206,7 @@ pub mod tests {
         }
     }
 
-    pub fn mirrored(after: Option<MirroredFrame>) -> MirroredPacket {
+    pub(crate) fn mirrored(after: Option<MirroredFrame>) -> MirroredPacket {
         MirroredPacket {
             t_ns: 5,
             vip: Some(3),

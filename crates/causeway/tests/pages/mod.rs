@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A page: where it lies, and its text.
-pub struct Page {
+pub(crate) struct Page {
     /// Path of the file.
     pub path: PathBuf,
     /// What is in it.
@@ -13,7 +13,7 @@ pub struct Page {
 }
 
 /// Every Markdown file of the repository's documentation.
-pub fn all(root: &Path) -> Vec<Page> {
+pub(crate) fn all(root: &Path) -> Vec<Page> {
     let mut pages: Vec<Page> = ["README.md", "CONTRIBUTING.md"]
         .map(|name| read(root.join(name)))
         .into();
@@ -54,7 +54,7 @@ impl Page {
     }
 
     /// Links that lead nowhere: to no file, or to no heading of it.
-    pub fn dead_links(&self) -> Vec<String> {
+    pub(crate) fn dead_links(&self) -> Vec<String> {
         let (prose, _) = self.split();
         let links = prose.split("](").skip(1);
         let links = links.filter_map(|rest| rest.split(')').next());
@@ -81,7 +81,7 @@ impl Page {
     }
 
     /// Files of the repository that are named and do not exist.
-    pub fn missing_files(&self, root: &Path) -> Vec<String> {
+    pub(crate) fn missing_files(&self, root: &Path) -> Vec<String> {
         const ROOTS: [&str; 7] = [
             "bpf/",
             "crates/",
@@ -102,7 +102,7 @@ impl Page {
     }
 
     /// Lines of code blocks that call `causeway`, by their words.
-    pub fn calls(&self) -> Vec<Vec<&str>> {
+    pub(crate) fn calls(&self) -> Vec<Vec<&str>> {
         let (_, code) = self.split();
         let lines = code.into_iter().flat_map(|line| line.split(['|', '&']));
         lines

@@ -7,7 +7,7 @@ use std::process::Command;
 
 /// The values of a key of a unit, in their order.
 #[allow(dead_code, reason = "not every test that uses this module asks for it")]
-pub fn values(unit: &str, key: &str) -> Vec<String> {
+pub(crate) fn values(unit: &str, key: &str) -> Vec<String> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join(format!("../../packaging/systemd/{unit}.service"));
     let text = fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
@@ -19,7 +19,7 @@ pub fn values(unit: &str, key: &str) -> Vec<String> {
 
 /// A command that ends in `binary`, with no other capabilities than the unit's.
 #[allow(dead_code, reason = "as above")]
-pub fn confined(unit: &str, binary: &str) -> Command {
+pub(crate) fn confined(unit: &str, binary: &str) -> Command {
     let sets = values(unit, "CapabilityBoundingSet");
     let [set] = &sets[..] else {
         panic!("{unit} has {} bounding sets", sets.len());

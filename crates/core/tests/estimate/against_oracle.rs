@@ -14,7 +14,7 @@ use super::workload::{Client, Rng, nonsense};
 const EPOCH_NS: u64 = 200_000_000;
 
 /// Half-sample sums by epoch.
-pub type Epochs = BTreeMap<u64, (u64, u64)>;
+pub(crate) type Epochs = BTreeMap<u64, (u64, u64)>;
 
 fn add(epochs: &mut Epochs, when_ns: u64, sum_halves: u64, weight_halves: u64) {
     let epoch = epochs.entry(when_ns / EPOCH_NS).or_default();
@@ -22,7 +22,7 @@ fn add(epochs: &mut Epochs, when_ns: u64, sum_halves: u64, weight_halves: u64) {
     epoch.1 += weight_halves;
 }
 
-pub fn by_the_c(packets: &[Packet]) -> Epochs {
+pub(crate) fn by_the_c(packets: &[Packet]) -> Epochs {
     let mut flow = WindowChain::default();
     let mut epochs = Epochs::new();
     let mut samples: Vec<_> = packets.iter().map(|p| flow.packet(p)).collect();
@@ -38,7 +38,7 @@ pub fn by_the_c(packets: &[Packet]) -> Epochs {
     epochs
 }
 
-pub fn by_the_oracle(packets: &[Packet]) -> Epochs {
+pub(crate) fn by_the_oracle(packets: &[Packet]) -> Epochs {
     let mut oracle = Oracle::default();
     packets.iter().for_each(|p| oracle.packet(p));
     oracle.finish(packets[0].proto == Packet::TCP);

@@ -4,7 +4,7 @@
 use causeway_core::estimate::{Estimator, Packet, Tally};
 
 /// A TCP request of `len` bytes that acknowledges all up to `ack`.
-pub fn tcp_request(t_ns: u64, seq: u32, len: u32, ack: u32) -> Packet {
+pub(crate) fn tcp_request(t_ns: u64, seq: u32, len: u32, ack: u32) -> Packet {
     Packet {
         t_ns,
         ip_len: len + 52,
@@ -18,7 +18,7 @@ pub fn tcp_request(t_ns: u64, seq: u32, len: u32, ack: u32) -> Packet {
 }
 
 /// A TCP segment without payload.
-pub fn tcp_ack(t_ns: u64, seq: u32, ack: u32) -> Packet {
+pub(crate) fn tcp_ack(t_ns: u64, seq: u32, ack: u32) -> Packet {
     Packet {
         ip_len: 52,
         ..tcp_request(t_ns, seq, 0, ack)
@@ -26,7 +26,7 @@ pub fn tcp_ack(t_ns: u64, seq: u32, ack: u32) -> Packet {
 }
 
 /// A TCP SYN.
-pub fn tcp_syn(t_ns: u64, seq: u32) -> Packet {
+pub(crate) fn tcp_syn(t_ns: u64, seq: u32) -> Packet {
     Packet {
         tcp_flags: Packet::SYN,
         ..tcp_ack(t_ns, seq, 0)
@@ -34,7 +34,7 @@ pub fn tcp_syn(t_ns: u64, seq: u32) -> Packet {
 }
 
 /// A UDP datagram of `len` bytes of payload.
-pub fn datagram(t_ns: u64, len: u32) -> Packet {
+pub(crate) fn datagram(t_ns: u64, len: u32) -> Packet {
     Packet {
         t_ns,
         ip_len: len + 28,
@@ -45,7 +45,7 @@ pub fn datagram(t_ns: u64, len: u32) -> Packet {
 }
 
 /// Feeds all packets and sums what comes out.
-pub fn tally(flow: &mut Estimator, packets: impl IntoIterator<Item = Packet>) -> Tally {
+pub(crate) fn tally(flow: &mut Estimator, packets: impl IntoIterator<Item = Packet>) -> Tally {
     let mut tally = Tally::default();
     for packet in packets {
         for sample in flow.packet(&packet).iter() {

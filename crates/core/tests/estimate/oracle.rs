@@ -42,10 +42,10 @@ impl Burst {
 }
 
 /// Sums in half samples by time.
-pub type Committed = Vec<(u64, u64, u64)>;
+pub(crate) type Committed = Vec<(u64, u64, u64)>;
 
 #[derive(Default)]
-pub struct Oracle {
+pub(crate) struct Oracle {
     outstanding: Vec<u64>,
     sizes: BTreeMap<usize, u64>,
     closed: u64,
@@ -397,7 +397,7 @@ impl Oracle {
         }
     }
 
-    pub fn packet(&mut self, p: &Packet) {
+    pub(crate) fn packet(&mut self, p: &Packet) {
         let tcp = p.proto == Packet::TCP;
         let t = p.t_ns;
         if tcp && p.tcp_flags & (Packet::FIN | Packet::SYN | Packet::RST) != 0 {
@@ -545,7 +545,7 @@ impl Oracle {
         self.acks.clear();
     }
 
-    pub fn finish(&mut self, tcp: bool) {
+    pub(crate) fn finish(&mut self, tcp: bool) {
         self.close(tcp, true);
     }
 }

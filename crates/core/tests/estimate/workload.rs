@@ -12,10 +12,10 @@ const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
 /// SplitMix64 (Steele, Lea, Flood, 2014).
-pub struct Rng(pub u64);
+pub(crate) struct Rng(pub u64);
 
 impl Rng {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -24,26 +24,26 @@ impl Rng {
     }
 
     /// From 0 up to, not including, `end`.
-    pub fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
-    pub fn within(&mut self, from: u64, end: u64) -> u64 {
+    pub(crate) fn within(&mut self, from: u64, end: u64) -> u64 {
         from + self.below(end - from)
     }
 
-    pub fn permille(&mut self, share: u64) -> bool {
+    pub(crate) fn permille(&mut self, share: u64) -> bool {
         self.below(1000) < share
     }
 
-    pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+    pub(crate) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u64) as usize]
     }
 }
 
 /// How a server's time varies.
 #[derive(Clone, Copy, Debug)]
-pub enum Service {
+pub(crate) enum Service {
     Constant,
     /// Between half and one and a half of the mean.
     Uniform,
@@ -53,7 +53,7 @@ pub enum Service {
 
 /// One client with one connection.
 #[derive(Clone, Debug)]
-pub struct Client {
+pub(crate) struct Client {
     pub tcp: bool,
     pub timestamps: bool,
     pub window: u64,
@@ -73,7 +73,7 @@ pub struct Client {
 
 impl Client {
     /// Some client; windows from 1 to 16, latencies from 0.2 to 80 ms.
-    pub fn random(rng: &mut Rng) -> Self {
+    pub(crate) fn random(rng: &mut Rng) -> Self {
         let tcp = rng.permille(600);
         Self {
             tcp,
@@ -94,7 +94,7 @@ impl Client {
     }
 
     /// What passes the vantage point, in order of time.
-    pub fn packets(&self, rng: &mut Rng, start_ns: u64) -> Vec<Packet> {
+    pub(crate) fn packets(&self, rng: &mut Rng, start_ns: u64) -> Vec<Packet> {
         let mut run = Run::new(self, rng, start_ns);
         run.handshake();
         for _ in 0..self.pages {
@@ -307,7 +307,7 @@ impl<'a> Run<'a> {
 }
 
 /// Packets of one flow without sense: every field jumps, time too.
-pub fn nonsense(rng: &mut Rng, start_ns: u64, count: usize) -> Vec<Packet> {
+pub(crate) fn nonsense(rng: &mut Rng, start_ns: u64, count: usize) -> Vec<Packet> {
     let mut t_ns = start_ns;
     let (mut seq, mut ack) = (rng.next() as u32, rng.next() as u32);
     let proto = rng.pick(&[Packet::TCP, Packet::UDP]);

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 /// A segment whose timestamps are the time in milliseconds, its echo that of the
 /// acknowledgement's peer: good enough where only one is under way.
-pub fn segment(from: Side, t_ns: u64, seq: u32, len: u32, ack: u32) -> Segment {
+pub(crate) fn segment(from: Side, t_ns: u64, seq: u32, len: u32, ack: u32) -> Segment {
     Segment {
         from,
         packet: Packet {
@@ -52,7 +52,7 @@ fn event() -> impl Strategy<Value = Event> {
 
 /// Random conversations that begin with a SYN each way. Sequence numbers start
 /// near their end, so that they wrap.
-pub fn segments() -> impl Strategy<Value = Vec<Segment>> {
+pub(crate) fn segments() -> impl Strategy<Value = Vec<Segment>> {
     (
         prop::collection::vec((event(), 1u64..1000), 1..120),
         any::<bool>(),

@@ -13,7 +13,7 @@ fn len(segment: &Segment) -> u32 {
 /// acknowledged. An ACK is matched with the segment of the newest byte among those
 /// that it acknowledges first, if every one of them was sent once. Bytes of a
 /// segment that was sent again in part count as sent again.
-pub fn seq_ack(side: Side, segments: &[Segment]) -> Vec<(u64, f64)> {
+pub(crate) fn seq_ack(side: Side, segments: &[Segment]) -> Vec<(u64, f64)> {
     // Ends and bytes of the segments with something new.
     let mut sent: Vec<(u64, Vec<u32>)> = Vec::new();
     let mut times: HashMap<u32, u32> = HashMap::new();
@@ -53,7 +53,7 @@ pub fn seq_ack(side: Side, segments: &[Segment]) -> Vec<(u64, f64)> {
 
 /// The first passing of each timestamp value on a segment that calls for an
 /// answer, and the first of its echo, if no later value was echoed before.
-pub fn timestamps(side: Side, segments: &[Segment]) -> Vec<(u64, f64)> {
+pub(crate) fn timestamps(side: Side, segments: &[Segment]) -> Vec<(u64, f64)> {
     let mut first: HashMap<u32, (u64, bool)> = HashMap::new();
     let mut echoed: Option<u32> = None;
     let mut found = Vec::new();
@@ -78,7 +78,7 @@ pub fn timestamps(side: Side, segments: &[Segment]) -> Vec<(u64, f64)> {
 }
 
 /// Every segment with data, sent again or not, with the first ACK that covers it.
-pub fn every_segment(side: Side, segments: &[Segment]) -> Vec<(u64, f64)> {
+pub(crate) fn every_segment(side: Side, segments: &[Segment]) -> Vec<(u64, f64)> {
     let mut waiting: Vec<(u32, u64)> = Vec::new();
     let mut found = Vec::new();
     for segment in segments {

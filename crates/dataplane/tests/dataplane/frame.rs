@@ -8,21 +8,21 @@ use etherparse::{
 };
 
 /// The upstream router, where packets come from and tunnels go to.
-pub const ROUTER: [u8; 6] = [2, 0, 0, 0, 0, 1];
+pub(crate) const ROUTER: [u8; 6] = [2, 0, 0, 0, 0, 1];
 /// The balancer's own MAC.
-pub const OWN: [u8; 6] = [2, 0, 0, 0, 0, 2];
+pub(crate) const OWN: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-pub const FIN: u8 = 0x01;
-pub const SYN: u8 = 0x02;
-pub const RST: u8 = 0x04;
-pub const PSH: u8 = 0x08;
-pub const ACK: u8 = 0x10;
+pub(crate) const FIN: u8 = 0x01;
+pub(crate) const SYN: u8 = 0x02;
+pub(crate) const RST: u8 = 0x04;
+pub(crate) const PSH: u8 = 0x08;
+pub(crate) const ACK: u8 = 0x10;
 
 /// VLAN tags as TPID and TCI.
-pub type Tags<'a> = &'a [(u16, u16)];
+pub(crate) type Tags<'a> = &'a [(u16, u16)];
 
 /// An Ethernet frame; its type follows from the IP version.
-pub fn ethernet(to: [u8; 6], from: [u8; 6], tags: Tags<'_>, ip: &[u8]) -> Vec<u8> {
+pub(crate) fn ethernet(to: [u8; 6], from: [u8; 6], tags: Tags<'_>, ip: &[u8]) -> Vec<u8> {
     let mut frame = [to, from].concat();
     for (tpid, tci) in tags {
         frame.extend(tpid.to_be_bytes());
@@ -38,18 +38,18 @@ pub fn ethernet(to: [u8; 6], from: [u8; 6], tags: Tags<'_>, ip: &[u8]) -> Vec<u8
 }
 
 /// A frame from the router to the balancer.
-pub fn arriving(ip: &[u8]) -> Vec<u8> {
+pub(crate) fn arriving(ip: &[u8]) -> Vec<u8> {
     ethernet(OWN, ROUTER, &[], ip)
 }
 
 /// The same the other way.
-pub fn leaving(ip: &[u8]) -> Vec<u8> {
+pub(crate) fn leaving(ip: &[u8]) -> Vec<u8> {
     ethernet(ROUTER, OWN, &[], ip)
 }
 
 /// What an IP header says besides addresses.
 #[derive(Clone, Copy, Default)]
-pub struct Ip<'a> {
+pub(crate) struct Ip<'a> {
     pub tos: u8,
     pub ttl: u8,
     pub id: u16,
@@ -62,7 +62,7 @@ pub struct Ip<'a> {
 }
 
 impl Ip<'_> {
-    pub const CLIENT: Ip<'static> = Ip {
+    pub(crate) const CLIENT: Ip<'static> = Ip {
         tos: 0,
         ttl: 57,
         id: 0x1234,
@@ -73,7 +73,7 @@ impl Ip<'_> {
         flow_label: 0x5_4321,
     };
     /// An outer header as the balancer writes it.
-    pub const OUTER: Ip<'static> = Ip {
+    pub(crate) const OUTER: Ip<'static> = Ip {
         tos: 0,
         ttl: 64,
         id: 0,
@@ -85,7 +85,7 @@ impl Ip<'_> {
     };
 
     /// An IP packet of `src`'s family.
-    pub fn packet(&self, src: IpAddr, dst: IpAddr, proto: u8, payload: &[u8]) -> Vec<u8> {
+    pub(crate) fn packet(&self, src: IpAddr, dst: IpAddr, proto: u8, payload: &[u8]) -> Vec<u8> {
         match (src, dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => self.packet4(src, dst, proto, payload),
             (IpAddr::V6(src), IpAddr::V6(dst)) => self.packet6(src, dst, proto, payload),
@@ -134,7 +134,7 @@ impl Ip<'_> {
 
 /// One direction of a connection.
 #[derive(Clone, Copy)]
-pub struct Tuple {
+pub(crate) struct Tuple {
     pub src: IpAddr,
     pub sport: u16,
     pub dst: IpAddr,
@@ -142,7 +142,7 @@ pub struct Tuple {
 }
 
 impl Tuple {
-    pub fn new(src: &str, sport: u16, dst: &str, dport: u16) -> Self {
+    pub(crate) fn new(src: &str, sport: u16, dst: &str, dport: u16) -> Self {
         Self {
             src: src.parse().unwrap(),
             sport,
@@ -151,7 +151,7 @@ impl Tuple {
         }
     }
 
-    pub fn reversed(self) -> Self {
+    pub(crate) fn reversed(self) -> Self {
         Self {
             src: self.dst,
             sport: self.dport,
@@ -160,11 +160,11 @@ impl Tuple {
         }
     }
 
-    pub fn tcp(self, segment: Tcp<'_>) -> Vec<u8> {
+    pub(crate) fn tcp(self, segment: Tcp<'_>) -> Vec<u8> {
         Ip::CLIENT.packet(self.src, self.dst, 6, &self.tcp_segment(segment))
     }
 
-    pub fn tcp_segment(self, segment: Tcp<'_>) -> Vec<u8> {
+    pub(crate) fn tcp_segment(self, segment: Tcp<'_>) -> Vec<u8> {
         let mut header = TcpHeader::new(self.sport, self.dport, segment.seq, 64_000);
         header.acknowledgment_number = segment.ack;
         header.fin = segment.flags & FIN != 0;
@@ -186,7 +186,7 @@ impl Tuple {
         [&header.to_bytes()[..], segment.payload].concat()
     }
 
-    pub fn udp(self, payload: &[u8]) -> Vec<u8> {
+    pub(crate) fn udp(self, payload: &[u8]) -> Vec<u8> {
         let mut header =
             UdpHeader::without_ipv4_checksum(self.sport, self.dport, payload.len()).unwrap();
         header.checksum = match (self.src, self.dst) {
@@ -210,7 +210,7 @@ impl Tuple {
 
 /// A TCP segment's own part.
 #[derive(Clone, Copy, Default)]
-pub struct Tcp<'a> {
+pub(crate) struct Tcp<'a> {
     pub flags: u8,
     pub seq: u32,
     pub ack: u32,
@@ -219,7 +219,7 @@ pub struct Tcp<'a> {
 }
 
 impl Tcp<'_> {
-    pub fn syn(seq: u32) -> Self {
+    pub(crate) fn syn(seq: u32) -> Self {
         Tcp {
             flags: SYN,
             seq,
@@ -227,7 +227,7 @@ impl Tcp<'_> {
         }
     }
 
-    pub fn ack(seq: u32, ack: u32) -> Self {
+    pub(crate) fn ack(seq: u32, ack: u32) -> Self {
         Tcp {
             flags: ACK,
             seq,
@@ -238,7 +238,7 @@ impl Tcp<'_> {
 }
 
 /// NOP NOP TS, as nearly every packet has it.
-pub fn timestamp(value: u32, echo: u32) -> Vec<u8> {
+pub(crate) fn timestamp(value: u32, echo: u32) -> Vec<u8> {
     let mut header = TcpHeader::default();
     header
         .set_options(&[
@@ -251,7 +251,7 @@ pub fn timestamp(value: u32, echo: u32) -> Vec<u8> {
 }
 
 /// The Internet checksum (RFC 1071) of `bytes`, an even number of them.
-pub fn checksum(bytes: &[u8]) -> u16 {
+pub(crate) fn checksum(bytes: &[u8]) -> u16 {
     let sum: u32 = bytes
         .chunks(2)
         .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
@@ -261,7 +261,14 @@ pub fn checksum(bytes: &[u8]) -> u16 {
 }
 
 /// An ICMP or ICMPv6 message with its checksum.
-pub fn icmp(src: IpAddr, dst: IpAddr, kind: u8, code: u8, rest: [u8; 4], body: &[u8]) -> Vec<u8> {
+pub(crate) fn icmp(
+    src: IpAddr,
+    dst: IpAddr,
+    kind: u8,
+    code: u8,
+    rest: [u8; 4],
+    body: &[u8],
+) -> Vec<u8> {
     let mut message = [&[kind, code, 0, 0][..], &rest, body].concat();
     let mut summed = match (src, dst) {
         (IpAddr::V6(src), IpAddr::V6(dst)) => {

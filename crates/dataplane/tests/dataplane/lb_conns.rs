@@ -20,10 +20,10 @@ const REAL1: &str = "10.1.0.11";
 const TOKEN_SOURCE4: [u8; 4] = [10, 8, 0, 0];
 
 /// A stateful balancer whose CPUs have `slots` free slots in each partition.
-pub struct Stateful(Rig);
+pub(crate) struct Stateful(Rig);
 
 impl Stateful {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         stay_on_this_cpu();
         let mut rig = Rig::stateful(0, 0);
         for (_, vip) in VIPS {
@@ -33,7 +33,7 @@ impl Stateful {
         Self(rig)
     }
 
-    pub fn counters(&self) -> crate::rig::Counters {
+    pub(crate) fn counters(&self) -> crate::rig::Counters {
         self.0.counters()
     }
 }

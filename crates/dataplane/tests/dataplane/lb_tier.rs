@@ -19,10 +19,10 @@ const NUMBERS: [(u16, u32); 3] = [(0, 4), (1, 5), (3, 6)];
 const BALANCERS: [&str; 3] = ["10.1.0.4", "10.1.0.5", "fd00:1::6"];
 
 /// A first tier of four.
-pub struct First(Rig);
+pub(crate) struct First(Rig);
 
 impl First {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut rig = Rig::new();
         for (id, address) in (4..).zip(BALANCERS) {
             rig.tunnel_real(id, address);
@@ -34,7 +34,7 @@ impl First {
         Self(rig)
     }
 
-    pub fn counters(&self) -> crate::rig::Counters {
+    pub(crate) fn counters(&self) -> crate::rig::Counters {
         self.0.counters()
     }
 }
@@ -163,10 +163,10 @@ const FIRST: [&str; 2] = ["10.9.0.7", "fd00:9::7"];
 const REALS: [&str; 2] = ["10.1.0.10", "fd00:1::10"];
 
 /// A second tier whose VIPs have one real each, of the VIP's family.
-pub struct Second(Rig);
+pub(crate) struct Second(Rig);
 
 impl Second {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut rig = Rig::second_tier(ENDS);
         for (i, (_, vip)) in (0..).zip(VIPS) {
             rig.tunnel_real(i, REALS[i as usize]);
@@ -175,7 +175,7 @@ impl Second {
         Self(rig)
     }
 
-    pub fn counters(&self) -> crate::rig::Counters {
+    pub(crate) fn counters(&self) -> crate::rig::Counters {
         self.0.counters()
     }
 }
@@ -208,7 +208,7 @@ fn ack(vip: &str) -> Vec<u8> {
     })
 }
 
-pub mod second {
+pub(crate) mod second {
     use super::*;
 
     /// The frame counts as it is when the tunnel is off: its length is the inner one's.

@@ -47,7 +47,7 @@ macro_rules! verdict_tests {
             let verdict = causeway_dataplane::abi::$kind::$verdict;
             assert!(rig.counters().seen(verdict as usize), "no packet here was {}", verdict.as_str());
         })*
-        pub const COVERED: &[causeway_dataplane::abi::$kind] = &[$(causeway_dataplane::abi::$kind::$verdict),*];
+        pub(crate) const COVERED: &[causeway_dataplane::abi::$kind] = &[$(causeway_dataplane::abi::$kind::$verdict),*];
     };
 }
 

@@ -16,10 +16,10 @@ const OWN6: &str = "fd00:1::10";
 const FROM4: &str = "10.9.0.1";
 const FROM6: &str = "fd00:9::1";
 
-pub struct Server(ServerSkel<'static>);
+pub(crate) struct Server(ServerSkel<'static>);
 
 impl Server {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let open = ServerSkelBuilder::default().open(storage()).expect("open");
         let skel = open
             .load()
@@ -37,19 +37,19 @@ impl Server {
         Self(skel)
     }
 
-    pub fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> Counters {
         Counters::read(&self.0.maps.verdicts)
     }
 
     /// Looks at the packets to come.
-    pub fn mirror(&self, options: &MirrorOptions) -> causeway_dataplane::Result<Mirror> {
+    pub(crate) fn mirror(&self, options: &MirrorOptions) -> causeway_dataplane::Result<Mirror> {
         let maps = &self.0.maps;
         let [ctl, counts, ring] = [&maps.mirror_ctl, &maps.mirror_counts, &maps.mirror_ring]
             .map(|map| MapHandle::try_from(map).expect("a map"));
         Mirror::open(MirrorMaps { ctl, counts, ring }, options)
     }
 
-    pub fn send(&mut self, frame: &[u8]) -> Vec<u8> {
+    pub(crate) fn send(&mut self, frame: &[u8]) -> Vec<u8> {
         test_run(&self.0.progs.causeway_server, 0, frame).1
     }
 

@@ -11,13 +11,13 @@ use causeway_dataplane::abi::{FlowKey6, addr_bytes};
 
 /// A flow of a client; its number tells its addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Flow {
+pub(crate) struct Flow {
     number: u32,
     proto: u8,
 }
 
 impl Flow {
-    pub fn new(number: u32, proto: u8) -> Self {
+    pub(crate) fn new(number: u32, proto: u8) -> Self {
         Self { number, proto }
     }
 
@@ -41,7 +41,7 @@ impl Flow {
         (10_000 + (self.number % 50_000) as u16, 443)
     }
 
-    pub fn key(self) -> FlowKey6 {
+    pub(crate) fn key(self) -> FlowKey6 {
         let (sport, dport) = self.ports();
         FlowKey6 {
             saddr_be: addr_bytes(self.client()),
@@ -59,7 +59,7 @@ impl Flow {
     }
 
     /// What a packet looks like on this flow: headers decide its IP length.
-    pub fn adapt(self, packet: &Packet) -> Packet {
+    pub(crate) fn adapt(self, packet: &Packet) -> Packet {
         let transport = match (packet.proto, packet.has_ts) {
             (Packet::TCP, true) => 32,
             (Packet::TCP, false) => 20,
@@ -72,7 +72,7 @@ impl Flow {
     }
 
     /// The frame, with zeros for payload and without checksums.
-    pub fn frame(self, packet: &Packet) -> Vec<u8> {
+    pub(crate) fn frame(self, packet: &Packet) -> Vec<u8> {
         let packet = self.adapt(packet);
         let (sport, dport) = self.ports();
         let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
@@ -113,7 +113,7 @@ impl Flow {
 }
 
 /// A capture of the repository; all its packets are clients'.
-pub fn trace(name: &str) -> Vec<(Flow, Packet)> {
+pub(crate) fn trace(name: &str) -> Vec<(Flow, Packet)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/measure");
     let file = std::fs::File::open(root.join(format!("{name}.pcap.zst"))).expect("trace");
     let bytes = zstd::decode_all(file).expect("zstd");

@@ -18,14 +18,14 @@ const CLOCK_METADATA: u32 = 1;
 const FLOWS: u32 = 1 << 16;
 const XDP_PASS: u32 = 2;
 
-pub struct Meter {
+pub(crate) struct Meter {
     skel: MeterSkel<'static>,
     ring: RingBuffer<'static>,
     records: Rc<RefCell<Vec<MeterRecord>>>,
 }
 
 impl Meter {
-    pub fn load(method: &Method, epoch_ns: u64, opaque: bool) -> Self {
+    pub(crate) fn load(method: &Method, epoch_ns: u64, opaque: bool) -> Self {
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = MeterSkelBuilder::default().open(storage).expect("open");
         let rodata = open.maps.rodata_data.as_deref_mut().expect("rodata");
@@ -56,7 +56,7 @@ impl Meter {
         }
     }
 
-    pub fn packet(&mut self, flow: Flow, packet: &Packet) {
+    pub(crate) fn packet(&mut self, flow: Flow, packet: &Packet) {
         let input = [&packet.t_ns.to_ne_bytes()[..], &flow.frame(packet)].concat();
         // struct xdp_md: data, data_end, data_meta, and three that stay 0.
         let mut context: Vec<u8> = [size_of::<u64>() as u32, input.len() as u32, 0, 0, 0, 0]
@@ -77,13 +77,13 @@ impl Meter {
     }
 
     /// Records since the last call.
-    pub fn records(&mut self) -> Vec<MeterRecord> {
+    pub(crate) fn records(&mut self) -> Vec<MeterRecord> {
         self.ring.consume().expect("ring buffer");
         self.records.take()
     }
 
     /// Packets that were measured.
-    pub fn measured(&self) -> u64 {
+    pub(crate) fn measured(&self) -> u64 {
         let key = MeterVerdict::Measured as u32;
         let cpus = self
             .skel
@@ -97,7 +97,7 @@ impl Meter {
     }
 
     /// Sums and state of a flow.
-    pub fn flow(&self, flow: Flow) -> (MeterSums, Vec<u8>) {
+    pub(crate) fn flow(&self, flow: Flow) -> (MeterSums, Vec<u8>) {
         let value = self
             .skel
             .maps

@@ -15,7 +15,7 @@ struct State {
     last_ns: u64,
 }
 
-pub struct Native {
+pub(crate) struct Native {
     method: Method,
     epoch_ns: u64,
     flows: BTreeMap<Flow, State>,
@@ -23,7 +23,7 @@ pub struct Native {
 }
 
 impl Native {
-    pub fn new(method: &Method, epoch_ns: u64) -> Self {
+    pub(crate) fn new(method: &Method, epoch_ns: u64) -> Self {
         Self {
             method: method.clone(),
             epoch_ns,
@@ -32,7 +32,7 @@ impl Native {
         }
     }
 
-    pub fn packet(&mut self, flow: Flow, packet: &Packet) {
+    pub(crate) fn packet(&mut self, flow: Flow, packet: &Packet) {
         let packet = flow.adapt(packet);
         let state = self.flows.entry(flow).or_insert_with(|| State {
             estimator: Estimator::new(&self.method),
@@ -66,11 +66,11 @@ impl Native {
     }
 
     /// Records since the last call.
-    pub fn records(&mut self) -> Vec<MeterRecord> {
+    pub(crate) fn records(&mut self) -> Vec<MeterRecord> {
         std::mem::take(&mut self.records)
     }
 
-    pub fn flows(&self) -> impl Iterator<Item = (Flow, MeterSums, Vec<u8>)> {
+    pub(crate) fn flows(&self) -> impl Iterator<Item = (Flow, MeterSums, Vec<u8>)> {
         self.flows.iter().map(|(flow, state)| {
             let bytes = match &state.estimator {
                 Estimator::WindowChain(flow) => flow.state().to_bytes().to_vec(),

@@ -15,14 +15,14 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 
 /// A private BPF file system.
-pub struct Sandbox {
+pub(crate) struct Sandbox {
     bpffs: tempfile::TempDir,
 }
 
 impl Sandbox {
     /// Runs `test` in namespaces of its own. Without root this fails: a test that
     /// cannot run has not passed.
-    pub fn run(test: impl FnOnce(&Sandbox) + Send + 'static) {
+    pub(crate) fn run(test: impl FnOnce(&Sandbox) + Send + 'static) {
         let thread = thread::spawn(|| {
             unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET)
                 .expect("these tests need root: they make namespaces and load BPF programs");
@@ -40,12 +40,12 @@ impl Sandbox {
     }
 
     /// A pin directory that does not exist yet.
-    pub fn pin_dir(&self, name: &str) -> PathBuf {
+    pub(crate) fn pin_dir(&self, name: &str) -> PathBuf {
         self.bpffs.path().join(name)
     }
 
     /// The BPF file system.
-    pub fn bpffs(&self) -> &Path {
+    pub(crate) fn bpffs(&self) -> &Path {
         self.bpffs.path()
     }
 }
@@ -60,17 +60,17 @@ impl Drop for Sandbox {
 /// From now on this thread, and those that it starts, run as soon as they can, before
 /// all ordinary ones: for tests that compare times, whatever else the machine does.
 /// Where that is not allowed they run as they did.
-pub fn run_first() {
+pub(crate) fn run_first() {
     let first = libc::sched_param { sched_priority: 1 };
     // SAFETY: a valid thread and a parameter that outlives the call.
     unsafe { libc::pthread_setschedparam(libc::pthread_self(), libc::SCHED_FIFO, &first) };
 }
 
 /// A network namespace beside that of the test.
-pub struct Netns(File);
+pub(crate) struct Netns(File);
 
 impl Netns {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let make = || {
             unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace");
             let ns = File::open("/proc/thread-self/ns/net").expect("the new namespace");
@@ -81,7 +81,7 @@ impl Netns {
     }
 
     /// Runs `job` in this namespace and waits for it.
-    pub fn run<T: Send>(&self, job: impl FnOnce() -> T + Send) -> T {
+    pub(crate) fn run<T: Send>(&self, job: impl FnOnce() -> T + Send) -> T {
         let enter = || {
             setns(&self.0, CloneFlags::CLONE_NEWNET).expect("enter the namespace");
             job()
@@ -93,23 +93,23 @@ impl Netns {
     }
 
     /// What `ip link set IF netns` takes for this namespace.
-    pub fn path(&self) -> String {
+    pub(crate) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
 
     /// Runs `ip` with these arguments here.
-    pub fn ip(&self, arguments: &str) {
+    pub(crate) fn ip(&self, arguments: &str) {
         self.run(|| ip(arguments));
     }
 }
 
 /// Runs `ip` with these arguments in the namespace of the calling thread.
-pub fn ip(arguments: &str) {
+pub(crate) fn ip(arguments: &str) {
     run("ip", arguments);
 }
 
 /// Runs a command; fails the test with what it said if it fails.
-pub fn run(program: &str, arguments: &str) -> String {
+pub(crate) fn run(program: &str, arguments: &str) -> String {
     let output = Command::new(program)
         .args(arguments.split_whitespace())
         .output()
@@ -120,13 +120,13 @@ pub fn run(program: &str, arguments: &str) -> String {
 }
 
 /// Sets a variable under /proc/sys/net in the namespace of the calling thread.
-pub fn sysctl(name: &str, value: &str) {
+pub(crate) fn sysctl(name: &str, value: &str) {
     let path = Path::new("/proc/sys/net").join(name);
     std::fs::write(&path, value).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
 }
 
 /// Waits up to five seconds for `condition`.
-pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
     while !condition() {
         assert!(
@@ -139,7 +139,7 @@ pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
 
 /// Puts a program of this name, which passes everything, on an interface. It stays
 /// as long as what is returned.
-pub fn attach_pass(interface: &str, name: &CStr) -> OwnedFd {
+pub(crate) fn attach_pass(interface: &str, name: &CStr) -> OwnedFd {
     let index = nix::net::if_::if_nametoindex(interface).expect("the interface");
     // r0 = XDP_PASS; exit
     let code = [0x0000_0002_0000_00b7_u64, 0x95];
@@ -170,7 +170,7 @@ pub fn attach_pass(interface: &str, name: &CStr) -> OwnedFd {
 }
 
 /// Turns off the offload of checksums of sent packets (`ethtool -K IF tx off`).
-pub fn tx_checksums_off(interface: &str) {
+pub(crate) fn tx_checksums_off(interface: &str) {
     /// `struct ethtool_value`.
     #[repr(C)]
     struct EthtoolValue {

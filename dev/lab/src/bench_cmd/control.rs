@@ -28,7 +28,7 @@ const LATENCY_NS: f64 = 5e6;
 const TROUBLED: usize = 20;
 
 #[derive(Debug, clap::Args)]
-pub struct ControlBenchArgs {
+pub(super) struct ControlBenchArgs {
     /// Reals in all
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=4000))]
     reals: u32,
@@ -56,7 +56,7 @@ struct Row {
 }
 
 impl ControlBenchArgs {
-    pub fn run(self) -> Result<()> {
+    pub(super) fn run(self) -> Result<()> {
         ensure!(
             self.reals >= self.vips,
             "{} reals are too few for {} VIPs",

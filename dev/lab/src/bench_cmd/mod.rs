@@ -16,7 +16,7 @@ use serde::Serialize;
 
 /// Arguments of `causeway-lab bench`.
 #[derive(Debug, clap::Args)]
-pub struct BenchArgs {
+pub(crate) struct BenchArgs {
     #[command(subcommand)]
     command: BenchCommand,
 }
@@ -71,7 +71,7 @@ impl From<&Row> for JsonRow {
 
 impl BenchArgs {
     /// Runs the command.
-    pub fn run(self) -> Result<ExitCode> {
+    pub(crate) fn run(self) -> Result<ExitCode> {
         match self.command {
             BenchCommand::Dataplane(args) => args.run()?,
             BenchCommand::Control(args) => args.run()?,

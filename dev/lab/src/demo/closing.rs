@@ -9,7 +9,7 @@ use causeway_lab::outcome::{Outcome, RealTrack, RunSummary, Summary};
 const WEIGHT_COLUMNS: usize = 10;
 
 /// What both runs gave, for a terminal of 80 columns.
-pub fn render(outcome: &Outcome) -> Result<String, fmt::Error> {
+pub(super) fn render(outcome: &Outcome) -> Result<String, fmt::Error> {
     let summary = outcome.summary();
     let mut out = String::new();
     runs(&mut out, &summary)?;

@@ -18,7 +18,7 @@ use causeway_lab::scenario::degrade::{self, Config, Live};
 
 /// Arguments of `causeway-lab demo`.
 #[derive(Debug, clap::Args)]
-pub struct DemoArgs {
+pub(crate) struct DemoArgs {
     /// Directory for summary.json, outcome.json and report.html
     #[arg(long, value_name = "DIR", default_value = "target/demo")]
     out: PathBuf,
@@ -35,7 +35,7 @@ pub struct DemoArgs {
 
 impl DemoArgs {
     /// Runs the demo and writes its results.
-    pub fn run(self, binary: PathBuf) -> Result<ExitCode> {
+    pub(crate) fn run(self, binary: PathBuf) -> Result<ExitCode> {
         let config = self.config()?;
         let sandbox = sandbox::enter()?;
         println!("{}\n", introduction(&config));

@@ -9,7 +9,7 @@ use maud::{Markup, html};
 const NS_PER_MS: f64 = 1e6;
 
 /// The whole page.
-pub fn render(outcome: &Outcome) -> String {
+pub(super) fn render(outcome: &Outcome) -> String {
     let summary = outcome.summary();
     let title = format!(
         "Causeway demo: {} and {}",

@@ -39,7 +39,7 @@ struct Client<'a> {
 
 /// Runs `slots` (their numbers) from `start_ns` to the configured end in the
 /// calling thread's network namespace.
-pub fn run(
+pub(super) fn run(
     config: &LoadConfig,
     slots: &[usize],
     start_ns: u64,

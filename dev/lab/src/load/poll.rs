@@ -9,7 +9,7 @@ const CAPACITY: usize = 256;
 
 /// What a descriptor is watched for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Interest {
+pub(crate) enum Interest {
     /// A connect that is under way.
     Connect,
     /// Bytes to read.
@@ -19,13 +19,13 @@ pub enum Interest {
 }
 
 /// One epoll instance.
-pub struct Poll {
+pub(crate) struct Poll {
     fd: OwnedFd,
     events: Vec<libc::epoll_event>,
 }
 
 impl Poll {
-    pub fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: epoll_create1 takes a flag and returns a descriptor or -1.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
@@ -40,12 +40,12 @@ impl Poll {
     }
 
     /// Begins to watch `fd`; events carry `token`. Closing `fd` ends it.
-    pub fn add(&self, fd: RawFd, token: usize, interest: Interest) -> io::Result<()> {
+    pub(crate) fn add(&self, fd: RawFd, token: usize, interest: Interest) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, token, interest)
     }
 
     /// Changes what `fd` is watched for.
-    pub fn change(&self, fd: RawFd, token: usize, interest: Interest) -> io::Result<()> {
+    pub(crate) fn change(&self, fd: RawFd, token: usize, interest: Interest) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_MOD, fd, token, interest)
     }
 
@@ -69,7 +69,7 @@ impl Poll {
     }
 
     /// Waits at most `timeout_ns` and gives the tokens of ready descriptors.
-    pub fn wait(&mut self, timeout_ns: u64, ready: &mut Vec<usize>) -> io::Result<()> {
+    pub(crate) fn wait(&mut self, timeout_ns: u64, ready: &mut Vec<usize>) -> io::Result<()> {
         ready.clear();
         let timeout = libc::timespec {
             tv_sec: (timeout_ns / 1_000_000_000) as libc::time_t,

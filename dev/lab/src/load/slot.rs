@@ -16,7 +16,7 @@ use super::protocol::Parser;
 const STREAM_PHASE: u64 = 1 << 40;
 
 /// A request on the wire.
-pub struct Outstanding {
+pub(super) struct Outstanding {
     pub object: usize,
     /// Body bytes that the answer must have.
     pub body: u64,
@@ -24,7 +24,7 @@ pub struct Outstanding {
     pub response: LoggedResponse,
 }
 
-pub struct Open {
+pub(super) struct Open {
     pub stream: TcpStream,
     /// Index into the log's connections.
     pub number: usize,
@@ -42,13 +42,13 @@ pub struct Open {
 impl Open {
     /// The response that sets off a request for an object named by request
     /// `parent`: that one's, if it has just come, else one that made room.
-    pub fn trigger(&mut self, parent: Option<u32>) -> Option<u32> {
+    pub(super) fn trigger(&mut self, parent: Option<u32>) -> Option<u32> {
         let own = self.arrived.iter().position(|&id| Some(id) == parent);
         self.arrived.remove(own.unwrap_or(0))
     }
 }
 
-pub struct Slot {
+pub(super) struct Slot {
     pub number: usize,
     pub rng: StdRng,
     pub phase_ns: u64,
@@ -59,7 +59,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    pub fn new(config: &LoadConfig, number: usize) -> Self {
+    pub(super) fn new(config: &LoadConfig, number: usize) -> Self {
         let mut rng = page::rng(config.seed, number, STREAM_PHASE);
         let phase_ns = rng.random_range(0..config.page_interval_ms.max(1) * 1_000_000);
         Self {
@@ -74,7 +74,7 @@ impl Slot {
     }
 
     /// When the timetable has the next page begin, counted from the start.
-    pub fn nominal_ns(&self, config: &LoadConfig) -> u64 {
+    pub(super) fn nominal_ns(&self, config: &LoadConfig) -> u64 {
         self.phase_ns + u64::from(self.next_page) * config.page_interval_ms * 1_000_000
     }
 }

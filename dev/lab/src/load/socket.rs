@@ -14,7 +14,7 @@ use nix::sys::socket::{
 use super::log::Fault;
 
 /// One write: with Nagle's algorithm off, what it holds leaves at once.
-pub fn send(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn send(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
     match stream.write(bytes)? {
         n if n == bytes.len() => Ok(()),
         _ => Err(io::Error::from(ErrorKind::WriteZero)),
@@ -22,7 +22,7 @@ pub fn send(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// A non-blocking connect, and the local address it uses.
-pub fn begin_connect(target: SocketAddr) -> io::Result<(TcpStream, SocketAddr)> {
+pub(crate) fn begin_connect(target: SocketAddr) -> io::Result<(TcpStream, SocketAddr)> {
     let family = if target.is_ipv4() {
         AddressFamily::Inet
     } else {
@@ -44,7 +44,7 @@ pub fn begin_connect(target: SocketAddr) -> io::Result<(TcpStream, SocketAddr)> 
     Ok((stream, local))
 }
 
-pub fn fault_of(error: &io::Error) -> Fault {
+pub(crate) fn fault_of(error: &io::Error) -> Fault {
     match error.kind() {
         ErrorKind::ConnectionRefused => Fault::Refused,
         ErrorKind::TimedOut => Fault::ConnectTimeout,
@@ -58,7 +58,7 @@ pub fn fault_of(error: &io::Error) -> Fault {
 
 /// The kernel's smoothed round-trip time of a connection (`TCP_INFO`, what the
 /// tracepoint tcp_probe prints as srtt); 0 if it does not tell.
-pub fn smoothed_rtt_us(stream: &TcpStream) -> u32 {
+pub(crate) fn smoothed_rtt_us(stream: &TcpStream) -> u32 {
     // SAFETY: plain data; all zeroes is a valid value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut length = size_of_val(&info) as libc::socklen_t;

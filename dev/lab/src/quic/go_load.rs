@@ -91,7 +91,7 @@ struct Response {
 
 /// Starts the load, slots dealt out over `clients` in turn. Live counts stay at 0.
 /// With `migrate_ms` each connection moves to another port of the client that often.
-pub fn start(
+pub(super) fn start(
     clients: &[Netns],
     config: &LoadConfig,
     migrate_ms: Option<u64>,

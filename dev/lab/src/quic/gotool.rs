@@ -38,7 +38,7 @@ const OLDEST: (u32, u32) = (1, 26);
 ///
 /// # Errors
 /// One sentence about what is missing.
-pub fn program() -> Result<&'static Path> {
+pub(super) fn program() -> Result<&'static Path> {
     static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = PROGRAM.get_or_init(|| build().map_err(|e| format!("{e:#}")));
     match built {

@@ -16,7 +16,7 @@ use super::socket::open_socket;
 const MAX_DATAGRAM: usize = 2048;
 
 /// What a client takes for its server, and where its packets first come from.
-pub struct Nat {
+pub(super) struct Nat {
     /// Send here.
     pub inside: SocketAddr,
     /// The address that the first packets have.
@@ -37,7 +37,7 @@ struct Relay {
 
 impl Nat {
     /// Opens a way to `target` that changes every `every_ms`.
-    pub fn open(
+    pub(super) fn open(
         target: SocketAddr,
         every_ms: u64,
         moved: impl FnMut() + 'static,

@@ -11,7 +11,7 @@ use quinn::{ConnectionError, Endpoint, EndpointConfig, TokioRuntime, TransportEr
 use crate::load::log::Fault;
 
 /// A socket on the address from which `target` is reached, on a fresh port.
-pub fn open_socket(target: SocketAddr) -> io::Result<UdpSocket> {
+pub(super) fn open_socket(target: SocketAddr) -> io::Result<UdpSocket> {
     let any: SocketAddr = match target {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
@@ -22,7 +22,7 @@ pub fn open_socket(target: SocketAddr) -> io::Result<UdpSocket> {
 }
 
 /// An endpoint for one connection to `target`, so that each has a port of its own.
-pub fn open_endpoint(target: SocketAddr) -> io::Result<Endpoint> {
+pub(super) fn open_endpoint(target: SocketAddr) -> io::Result<Endpoint> {
     let socket = open_socket(target)?;
     Endpoint::new(
         EndpointConfig::default(),
@@ -33,7 +33,7 @@ pub fn open_endpoint(target: SocketAddr) -> io::Result<Endpoint> {
 }
 
 /// Moves the endpoint to another port every `every_ms`, until its connection ends.
-pub async fn wander(
+pub(super) async fn wander(
     endpoint: Endpoint,
     connection: quinn::Connection,
     target: SocketAddr,
@@ -54,7 +54,7 @@ pub async fn wander(
 }
 
 /// What broke a connection; `late` is what a timeout is called at that stage.
-pub fn fault_of(error: &ConnectionError, late: Fault) -> Fault {
+pub(super) fn fault_of(error: &ConnectionError, late: Fault) -> Fault {
     match error {
         ConnectionError::TimedOut => late,
         ConnectionError::Reset => Fault::Reset,

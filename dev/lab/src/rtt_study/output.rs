@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::Study;
 
 /// One decimal; `-` for what was not measured.
-pub fn cell(value: Option<f64>) -> String {
+pub(super) fn cell(value: Option<f64>) -> String {
     match value {
         Some(value) if value.is_finite() => format!("{value:.1}"),
         _ => "-".to_owned(),

@@ -30,7 +30,7 @@ fn chart<R>(title: &str, rows: &[R], wait_ms: fn(&R) -> f64, curves: Vec<Curve<'
 }
 
 /// Every method by interval: the picture of docs/design/latency-study.md.
-pub fn intervals(measured: &Measured) -> Chart {
+pub(super) fn intervals(measured: &Measured) -> Chart {
     chart(
         "Medians. The server's TCP RTT, and the sampler with it, is the client's pause until the ACK timer; nobody waits for it.",
         &measured.intervals,
@@ -56,7 +56,7 @@ pub fn intervals(measured: &Measured) -> Chart {
 }
 
 /// The same as a picture that says by itself what it shows.
-pub fn picture(measured: &Measured) -> String {
+pub(super) fn picture(measured: &Measured) -> String {
     let title = "One path, one moment: what each method calls latency while a client pauses";
     let chart = intervals(measured);
     Chart {
@@ -83,7 +83,7 @@ fn beyond(rows: &[Beyond]) -> Chart {
 }
 
 /// The whole report.
-pub fn render(study: &Study) -> String {
+pub(super) fn render(study: &Study) -> String {
     let title = "What each latency number measures";
     let agree = study.verdicts.iter().filter(|v| v.agree).count();
     let m = &study.measured;

@@ -19,7 +19,7 @@ const LIMITS: std::ops::RangeInclusive<u32> = 16..=2048;
 /// The limit that both begin with.
 const BEGIN: u32 = 128;
 
-pub const ACCEPT_QUEUE: Scenario = Scenario {
+pub(super) const ACCEPT_QUEUE: Scenario = Scenario {
     name: "accept-queue",
     about: "an accept queue by what clients feel against one by the time at the server",
     params: &[

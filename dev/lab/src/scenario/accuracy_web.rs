@@ -12,7 +12,7 @@ use crate::cpu::CpuMeter;
 use crate::load::{LoadConfig, report};
 use crate::{api, series};
 
-pub const ACCURACY_WEB: Scenario = Scenario {
+pub(super) const ACCURACY_WEB: Scenario = Scenario {
     name: "accuracy-web",
     about: "Causeway's estimate per server and epoch against the clients' own measurement",
     params: &[

@@ -43,7 +43,7 @@ impl Work {
     }
 }
 
-pub const AGENT_COST: Scenario = Scenario {
+pub(super) const AGENT_COST: Scenario = Scenario {
     name: "agent-cost",
     about: "nginx's request rate with and without the agent's work, and what its programs cost",
     params: &[

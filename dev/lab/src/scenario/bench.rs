@@ -16,12 +16,12 @@ use crate::sandbox::Sandbox;
 use crate::topology::{self, Shape, Topology};
 
 /// Port of every service over TCP.
-pub const PORT: u16 = 80;
+pub(super) const PORT: u16 = 80;
 /// Port of every service over QUIC.
-pub const QUIC_PORT: u16 = 443;
+pub(super) const QUIC_PORT: u16 = 443;
 
 /// Clients, router, balancer's place and servers with nginx running.
-pub struct Bench {
+pub(super) struct Bench {
     pub sandbox: Sandbox,
     pub topology: Topology,
     /// One nginx per server, in order; none on a bare bench.
@@ -30,7 +30,7 @@ pub struct Bench {
 
 impl Bench {
     /// Builds it. Servers name themselves by their IPv4 address.
-    pub fn build(sandbox: Sandbox, clients: usize, servers: usize) -> Result<Self> {
+    pub(super) fn build(sandbox: Sandbox, clients: usize, servers: usize) -> Result<Self> {
         crate::nginx::available()?;
         let mut bench = Self::bare(sandbox, clients, servers)?;
         let start =
@@ -41,7 +41,7 @@ impl Bench {
     }
 
     /// The same without a service on the servers.
-    pub fn bare(sandbox: Sandbox, clients: usize, servers: usize) -> Result<Self> {
+    pub(super) fn bare(sandbox: Sandbox, clients: usize, servers: usize) -> Result<Self> {
         let topology = Topology::build(sandbox, Shape { clients, servers })?;
         topology.servers.iter().try_for_each(decapsulate)?;
         Ok(Self {
@@ -52,7 +52,7 @@ impl Bench {
     }
 
     /// A QUIC server on every server, in order, named as nginx is.
-    pub fn quic_servers(&self, stack: Stack, order: Order) -> Result<Vec<quic::Server>> {
+    pub(super) fn quic_servers(&self, stack: Stack, order: Order) -> Result<Vec<quic::Server>> {
         let start = |node: &topology::Node| {
             let config = quic::ServerConfig {
                 order,
@@ -64,22 +64,22 @@ impl Bench {
     }
 
     /// The `i`-th IPv4 VIP with all servers.
-    pub fn vip4(&self, i: usize, scheduler: &str, forwarding: Forwarding) -> Vip {
+    pub(super) fn vip4(&self, i: usize, scheduler: &str, forwarding: Forwarding) -> Vip {
         self.vip(topology::vip4(i).into(), scheduler, forwarding)
     }
 
     /// The `i`-th IPv6 VIP with all servers.
-    pub fn vip6(&self, i: usize, scheduler: &str, forwarding: Forwarding) -> Vip {
+    pub(super) fn vip6(&self, i: usize, scheduler: &str, forwarding: Forwarding) -> Vip {
         self.vip(topology::vip6(i).into(), scheduler, forwarding)
     }
 
     /// The `i`-th IPv4 VIP for QUIC with all servers.
-    pub fn quic_vip4(&self, i: usize, scheduler: &str, forwarding: Forwarding) -> Vip {
+    pub(super) fn quic_vip4(&self, i: usize, scheduler: &str, forwarding: Forwarding) -> Vip {
         quic(self.vip4(i, scheduler, forwarding))
     }
 
     /// The `i`-th IPv6 VIP for QUIC with all servers.
-    pub fn quic_vip6(&self, i: usize, scheduler: &str, forwarding: Forwarding) -> Vip {
+    pub(super) fn quic_vip6(&self, i: usize, scheduler: &str, forwarding: Forwarding) -> Vip {
         quic(self.vip6(i, scheduler, forwarding))
     }
 
@@ -101,12 +101,12 @@ impl Bench {
     }
 
     /// Starts `causeway lb`.
-    pub fn balancer(&self, binary: &Path, settings: &Settings) -> Result<Balancer> {
+    pub(super) fn balancer(&self, binary: &Path, settings: &Settings) -> Result<Balancer> {
         Balancer::start(binary, &self.topology.balancer, settings)
     }
 
     /// Starts `causeway agent` on every server: it takes over what decapsulates.
-    pub fn agents(&self, binary: &Path) -> Result<Vec<Agent>> {
+    pub(super) fn agents(&self, binary: &Path) -> Result<Vec<Agent>> {
         let servers = self.topology.servers.iter();
         servers
             .map(|server| Agent::start(binary, server, &pin_dir(server)))
@@ -114,18 +114,18 @@ impl Bench {
     }
 
     /// Starts a load from all clients.
-    pub fn load(&self, config: &LoadConfig) -> Result<RunningLoad> {
+    pub(super) fn load(&self, config: &LoadConfig) -> Result<RunningLoad> {
         load::start(&self.client_namespaces(), config)
     }
 
     /// Where the clients run.
-    pub fn client_namespaces(&self) -> Vec<Netns> {
+    pub(super) fn client_namespaces(&self) -> Vec<Netns> {
         let clients = self.topology.clients.iter();
         clients.map(|c| c.netns.clone()).collect()
     }
 
     /// Servers by the names that they and Causeway use for them, in order.
-    pub fn real_names4(&self) -> Vec<String> {
+    pub(super) fn real_names4(&self) -> Vec<String> {
         self.topology
             .servers
             .iter()
@@ -144,13 +144,13 @@ fn quic(vip: Vip) -> Vip {
 }
 
 /// Where a server's decapsulation is pinned.
-pub fn pin_dir(server: &topology::Node) -> PathBuf {
+pub(super) fn pin_dir(server: &topology::Node) -> PathBuf {
     Path::new("/sys/fs/bpf").join(server.netns.name())
 }
 
 /// Undoes the balancer's encapsulation on a server, for all its addresses. It is
 /// pinned and needs no process.
-pub fn decapsulate(server: &topology::Node) -> Result<()> {
+pub(super) fn decapsulate(server: &topology::Node) -> Result<()> {
     let options = DecapsulatorOptions {
         interface: topology::DEVICE.to_owned(),
         pin_dir: pin_dir(server),

@@ -27,7 +27,7 @@ const LOOKS_PER_S: u64 = 4;
 /// How long the balancer may take to see that an agent is gone: a report holds for 3 s.
 const SEEN: Duration = Duration::from_secs(8);
 
-pub const CLIENT_LATENCY: Scenario = Scenario {
+pub(super) const CLIENT_LATENCY: Scenario = Scenario {
     name: "client-latency",
     about: "a server that drops SYNs, weighed by its responses and by what its clients feel",
     params: &[

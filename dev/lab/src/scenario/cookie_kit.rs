@@ -14,14 +14,14 @@ use crate::agent::Agent;
 use crate::balancer::Vip;
 
 /// Keys of one scenario.
-pub struct CookieKit {
+pub(super) struct CookieKit {
     directory: TempDir,
     binary: PathBuf,
 }
 
 impl CookieKit {
     /// Makes keys with `binary`, the program under test.
-    pub fn new(binary: &Path) -> Result<Self> {
+    pub(super) fn new(binary: &Path) -> Result<Self> {
         let kit = Self {
             directory: tempfile::Builder::new().prefix("cookie-").tempdir()?,
             binary: binary.to_owned(),
@@ -43,12 +43,12 @@ impl CookieKit {
     }
 
     /// For the head of a balancer's file.
-    pub fn balancer_lines(&self) -> String {
+    pub(super) fn balancer_lines(&self) -> String {
         format!("[cookie]\nkeys = \"{}\"", self.keys().display())
     }
 
     /// An agent on server number `index`, which writes cookies for `vip`.
-    pub fn agent(&self, bench: &Bench, index: usize, vip: IpAddr) -> Result<Agent> {
+    pub(super) fn agent(&self, bench: &Bench, index: usize, vip: IpAddr) -> Result<Agent> {
         let server = &bench.topology.servers[index];
         let lines = format!(
             "[agent.cookie]\nkeys = \"{}\"\n[[agent.cookie.vip]]\naddress = \"{vip}\"\n\
@@ -62,7 +62,7 @@ impl CookieKit {
 
 /// Gives a VIP cookies, and each of its reals the id that its agent has. Its reals are
 /// the bench's servers, in order.
-pub fn with_cookies(mut vip: Vip) -> Vip {
+pub(super) fn with_cookies(mut vip: Vip) -> Vip {
     vip.keys.push("cookie = \"timestamp\"".to_owned());
     for (index, real) in vip.reals.iter_mut().enumerate() {
         real.keys.push(format!("id = {}", server_id(index)));

@@ -11,7 +11,7 @@ use crate::load::{self, LoadConfig, report, wrk};
 use crate::nginx::Nginx;
 use crate::topology::{Shape, Topology};
 
-pub const DIRECT: Scenario = Scenario {
+pub(super) const DIRECT: Scenario = Scenario {
     name: "direct",
     about: "the load generator and wrk against one nginx, without a balancer",
     params: &[

@@ -42,7 +42,7 @@ const SAMPLE: Duration = Duration::from_millis(50);
 /// Namespaces of clients: one has some 28,000 ports, each of use once a minute.
 const CLIENTS: usize = 4;
 
-pub const FCT: Scenario = Scenario {
+pub(super) const FCT: Scenario = Scenario {
     name: "fct",
     about: "flow completion time and spread of load by scheduler, pool and workload",
     params: &[

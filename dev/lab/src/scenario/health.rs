@@ -19,7 +19,7 @@ use crate::{api, link};
 const SERVERS: usize = 4;
 const NEEDED: usize = 2;
 
-pub const HEALTH: Scenario = Scenario {
+pub(super) const HEALTH: Scenario = Scenario {
     name: "health",
     about: "servers lose their VIP, their decapsulation, their service, and get it back",
     params: &[

@@ -19,7 +19,7 @@ const PROGRAM: &str = "causeway_lb";
 /// Packets of neighbours and of closing connections may come between two readings.
 const UNEVEN: u64 = 32;
 
-pub const PACKET_COST: Scenario = Scenario {
+pub(super) const PACKET_COST: Scenario = Scenario {
     name: "packet-cost",
     about: "what the balancer costs per packet on live traffic, with and without measurement",
     params: &[

@@ -25,7 +25,7 @@ const SERVERS: usize = 4;
 /// Octets of the nonce: ids of all configurations have one length.
 const NONCE: u8 = 8;
 
-pub const QUIC_CID: Scenario = Scenario {
+pub(super) const QUIC_CID: Scenario = Scenario {
     name: "quic-cid",
     about: "QUIC connections on quinn and quic-go stay on their servers, whatever changes",
     params: &[

@@ -13,7 +13,7 @@ use crate::load::{LoadConfig, report};
 use crate::quic::client::Options;
 use crate::quic::{self, Order, Stack};
 
-pub const QUIC_SMOKE: Scenario = Scenario {
+pub(super) const QUIC_SMOKE: Scenario = Scenario {
     name: "quic-smoke",
     about: "an HTTP/3 load through the balancer, IPv4 and IPv6, between all QUIC stacks",
     params: &[

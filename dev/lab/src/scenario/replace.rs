@@ -19,7 +19,7 @@ use crate::load::{LoadConfig, report};
 /// this long before may have met the old ring.
 const SLACK_NS: u64 = 20_000_000;
 
-pub const REPLACE: Scenario = Scenario {
+pub(super) const REPLACE: Scenario = Scenario {
     name: "replace",
     about: "a server is added, drained and removed by configuration under load",
     params: &[

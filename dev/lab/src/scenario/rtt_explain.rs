@@ -117,7 +117,7 @@ const CASES: &[Case] = &[
     },
 ];
 
-pub const RTT_EXPLAIN: Scenario = Scenario {
+pub(super) const RTT_EXPLAIN: Scenario = Scenario {
     name: "rtt-explain",
     about: "causeway rtt --explain names the fault of paths made for it",
     params: &[

@@ -35,7 +35,7 @@ use crate::path::Path;
 use figures::{PeerRun, compare};
 use programs::{PeersPlan, Program, compile};
 
-pub const RTT_PEERS: Scenario = Scenario {
+pub(super) const RTT_PEERS: Scenario = Scenario {
     name: "rtt-peers",
     about: "causeway rtt beside sockperf, qperf and a minimal client in C, in turns; cost of the sampler",
     params: &[

@@ -9,7 +9,7 @@ use super::{Context, Scenario, param};
 use crate::rtt_study;
 
 /// The scenario.
-pub const RTT_STUDY: Scenario = Scenario {
+pub(super) const RTT_STUDY: Scenario = Scenario {
     name: "rtt-study",
     about: "every method of measuring latency through the experiments that show what it measures",
     params: &[

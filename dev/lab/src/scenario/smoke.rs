@@ -15,7 +15,7 @@ use crate::balancer::{Balancer, Forwarding, Settings, Vip};
 use crate::netns::Netns;
 use crate::topology::CLIENT_MTU;
 
-pub const SMOKE: Scenario = Scenario {
+pub(super) const SMOKE: Scenario = Scenario {
     name: "smoke",
     about: "curl through ipip and l2, IPv4 and IPv6, with large uploads and responses",
     params: &[

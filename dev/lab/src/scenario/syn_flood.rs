@@ -18,7 +18,7 @@ use crate::load::flood::{self, Flood};
 use crate::load::{LoadConfig, report};
 use crate::{api, topology};
 
-pub const SYN_FLOOD: Scenario = Scenario {
+pub(super) const SYN_FLOOD: Scenario = Scenario {
     name: "syn-flood",
     about: "open connections under a flood of SYNs from invented addresses",
     params: &[

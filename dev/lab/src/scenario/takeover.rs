@@ -14,7 +14,7 @@ use crate::api;
 use crate::balancer::{Forwarding, Settings};
 use crate::load::{LoadConfig, report};
 
-pub const TAKEOVER: Scenario = Scenario {
+pub(super) const TAKEOVER: Scenario = Scenario {
     name: "takeover",
     about: "causeway lb killed by SIGKILL and started again under load, many times",
     params: &[

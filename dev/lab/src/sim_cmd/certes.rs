@@ -16,7 +16,7 @@ use super::{figures, page};
 
 /// Arguments of `causeway-lab sim certes`.
 #[derive(Debug, clap::Args)]
-pub struct CertesArgs {
+pub(super) struct CertesArgs {
     /// Source of all chance
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -43,7 +43,7 @@ fn letter(word: &str) -> Result<String, String> {
 }
 
 /// All workloads under one schedule of retries.
-pub struct Table {
+pub(super) struct Table {
     /// Which.
     pub schedule: Schedule,
     /// By workload.
@@ -52,7 +52,7 @@ pub struct Table {
 
 impl CertesArgs {
     /// Runs the command.
-    pub fn run(self) -> Result<ExitCode> {
+    pub(super) fn run(self) -> Result<ExitCode> {
         let tables = Schedule::ALL
             .into_iter()
             .map(|schedule| {
@@ -103,7 +103,7 @@ fn simulate(workloads: &[Workload], seed: u64) -> Result<Vec<Evaluation>> {
 }
 
 /// What `run` makes of each, in their order; as many at a time as there are CPUs.
-pub fn in_parallel<T: Sync, R: Send>(
+pub(super) fn in_parallel<T: Sync, R: Send>(
     jobs: &[T],
     run: impl Fn(&T) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
@@ -132,7 +132,7 @@ pub fn in_parallel<T: Sync, R: Send>(
 }
 
 /// A method's error of the mean and mean error of the seconds, in percent.
-pub fn errors(of: &Evaluation, method: Method) -> (f64, f64) {
+pub(super) fn errors(of: &Evaluation, method: Method) -> (f64, f64) {
     of.of(method).map_or((f64::NAN, f64::NAN), |series| {
         (series.errors.mean_pct, series.errors.per_second_pct)
     })

@@ -20,7 +20,7 @@ const LOAD_SEEDS_PART: u64 = 20;
 
 /// Arguments of `causeway-lab sim control`.
 #[derive(Debug, clap::Args)]
-pub struct ControlArgs {
+pub(super) struct ControlArgs {
     /// Seeds for every case, from 1 on
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seeds: u64,
@@ -128,7 +128,7 @@ struct LoadRow {
 
 impl ControlArgs {
     /// Runs the command; it fails if the default law misses what is required.
-    pub fn run(self) -> Result<ExitCode> {
+    pub(super) fn run(self) -> Result<ExitCode> {
         let known = cases::ALL.iter().map(|case| case.name);
         for name in &self.cases {
             anyhow::ensure!(

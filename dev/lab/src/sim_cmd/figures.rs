@@ -11,7 +11,7 @@ use causeway_sim::certes::{Evaluation, Forecast, Method, evaluate_by};
 use super::certes::{Table, errors, in_parallel};
 
 /// A plot with what it shows.
-pub struct Figure {
+pub(super) struct Figure {
     /// Its number in the paper, or what it is.
     pub title: String,
     /// What is drawn, under what to look for.
@@ -22,7 +22,7 @@ pub struct Figure {
 const SHOWN_S: usize = 300;
 
 /// All figures. Those of table II come from its tables; the others run here.
-pub fn all(seed: u64, seconds: u32, tables: &[Table]) -> Result<Vec<Figure>> {
+pub(super) fn all(seed: u64, seconds: u32, tables: &[Table]) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for table in tables {
         let row = |name: &str| table.rows.iter().find(|row| row.name == name);

@@ -14,7 +14,7 @@ use clap::Subcommand;
 
 /// Arguments of `causeway-lab sim`.
 #[derive(Debug, clap::Args)]
-pub struct SimArgs {
+pub(crate) struct SimArgs {
     #[command(subcommand)]
     command: SimCommand,
 }
@@ -29,7 +29,7 @@ enum SimCommand {
 
 impl SimArgs {
     /// Runs the command.
-    pub fn run(self) -> Result<ExitCode> {
+    pub(crate) fn run(self) -> Result<ExitCode> {
         match self.command {
             SimCommand::Certes(args) => args.run(),
             SimCommand::Control(args) => args.run(),

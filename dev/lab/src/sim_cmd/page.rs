@@ -11,7 +11,7 @@ use super::figures::Figure;
 const METHODS: [Method; 9] = Method::ALL;
 
 /// The whole page.
-pub fn render(seed: u64, seconds: u32, tables: &[Table], figures: &[Figure]) -> String {
+pub(super) fn render(seed: u64, seconds: u32, tables: &[Table], figures: &[Figure]) -> String {
     let body = html! {
         h1 { "What clients lose before they are connected" }
         p.note { "The sixteen workloads of Certes, table II, in virtual time: " (seconds) " s each, seed " (seed) ". Figure 16 is the tables." }

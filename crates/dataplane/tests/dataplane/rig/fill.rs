@@ -6,7 +6,7 @@ use super::*;
 impl Rig {
     /// Makes a VIP a first tier's, whose reals are second-tier balancers with these
     /// numbers, as `(number, real)`.
-    pub fn tier(&self, vip: (&str, u16), id_bits: u8, numbers: &[(u16, u32)]) {
+    pub(crate) fn tier(&self, vip: (&str, u16), id_bits: u8, numbers: &[(u16, u32)]) {
         self.set_ctl(|ctl| ctl.cookies = abi::COOKIES_TCP);
         let format = Format::new(Mode::Tier, 15, id_bits).expect("a format");
         self.change_vip(vip.0, vip.1, TCP, |value| {
@@ -18,7 +18,7 @@ impl Rig {
     }
 
     /// Puts free places into every ring: of each CPU others, so that no place is in two.
-    pub fn fill_rings(&self, places: &[u16]) {
+    pub(crate) fn fill_rings(&self, places: &[u16]) {
         let map = &self.skel.maps.conn_free_slots;
         for ring in 0..map.max_entries() {
             let mut value = vec![0u8; map.value_size() as usize];
@@ -32,7 +32,7 @@ impl Rig {
     }
 
     /// Empties the flow table.
-    pub fn forget_flows(&self) {
+    pub(crate) fn forget_flows(&self) {
         for map in [&self.skel.maps.buckets4, &self.skel.maps.buckets6] {
             for bucket in 0..map.max_entries() {
                 write(map, &bucket.to_ne_bytes(), &[0; 64]);
@@ -41,7 +41,7 @@ impl Rig {
     }
 
     /// Makes all flows of the IPv4 table gone, as the sweep does with silent ones.
-    pub fn end_flows(&self) {
+    pub(crate) fn end_flows(&self) {
         let map = &self.skel.maps.buckets4;
         for bucket in 0..map.max_entries() {
             let key = bucket.to_ne_bytes();
@@ -53,7 +53,7 @@ impl Rig {
         }
     }
 
-    pub fn ctl() -> Ctl {
+    pub(crate) fn ctl() -> Ctl {
         let IpAddr::V4(outer4) = TUNNEL_SOURCE4.parse().unwrap() else {
             unreachable!()
         };
@@ -71,7 +71,7 @@ impl Rig {
     }
 
     /// The usual settings with a change.
-    pub fn set_ctl(&self, change: impl FnOnce(&mut Ctl)) {
+    pub(crate) fn set_ctl(&self, change: impl FnOnce(&mut Ctl)) {
         let mut ctl = Self::ctl();
         ctl.vips_version = new_version();
         change(&mut ctl);
@@ -93,7 +93,7 @@ impl Rig {
     }
 
     /// A VIP with its address entry, and a ring that holds `reals` in turn.
-    pub fn vip(&mut self, id: u32, addr: &str, port: u16, proto: u8, reals: &[u32]) {
+    pub(crate) fn vip(&mut self, id: u32, addr: &str, port: u16, proto: u8, reals: &[u32]) {
         let addr = abi::addr_bytes(addr.parse().unwrap());
         let key = VipKey {
             addr,
@@ -125,7 +125,7 @@ impl Rig {
     }
 
     /// Lets a VIP take the fragments to its address.
-    pub fn take_fragments(&self, id: u32, addr: &str, port: u16, proto: u8) {
+    pub(crate) fn take_fragments(&self, id: u32, addr: &str, port: u16, proto: u8) {
         let key = VipKey {
             addr: abi::addr_bytes(addr.parse().unwrap()),
             port_be: port.to_be_bytes(),
@@ -148,7 +148,7 @@ impl Rig {
         }
     }
 
-    pub fn ring(&mut self, vip: u32, slots: &[u32]) {
+    pub(crate) fn ring(&mut self, vip: u32, slots: &[u32]) {
         let mut options: libbpf_sys::bpf_map_create_opts = Default::default();
         options.sz = size_of_val(&options) as _;
         options.map_flags = libbpf_sys::BPF_F_INNER_MAP | libbpf_sys::BPF_F_MMAPABLE;
@@ -173,7 +173,7 @@ impl Rig {
     }
 
     /// A client prefix of a VIP, whose ring is that of a group.
-    pub fn source(&self, vip: u32, (address, length): (&str, u32), group: u32) {
+    pub(crate) fn source(&self, vip: u32, (address, length): (&str, u32), group: u32) {
         let address: IpAddr = address.parse().unwrap();
         let key = SourceKey {
             length: 32 + length + if address.is_ipv4() { 96 } else { 0 },
@@ -185,7 +185,7 @@ impl Rig {
     }
 
     /// The reals of a group of client prefixes.
-    pub fn source_group(&mut self, group: u32, reals: &[u32], strict: bool) {
+    pub(crate) fn source_group(&mut self, group: u32, reals: &[u32], strict: bool) {
         if !reals.is_empty() {
             // Behind those of as many VIPs as there may be by default.
             self.ring(1024 + group, reals);
@@ -199,14 +199,20 @@ impl Rig {
     }
 
     /// Limits the new flows of a VIP, given by address, port, protocol and id.
-    pub fn limit(&self, (address, port, proto): (&str, u16, u8), id: u32, limit: FlowLimit) {
+    pub(crate) fn limit(&self, (address, port, proto): (&str, u16, u8), id: u32, limit: FlowLimit) {
         let limits = &self.skel.maps.vip_limits;
         write(limits, &id.to_ne_bytes(), Plain::as_bytes(&limit.value()));
         self.change_vip(address, port, proto, |vip| vip.flags |= abi::VIP_LIMITED);
     }
 
     /// Changes the value of a VIP, which must exist.
-    pub fn change_vip(&self, addr: &str, port: u16, proto: u8, change: impl FnOnce(&mut Vip)) {
+    pub(crate) fn change_vip(
+        &self,
+        addr: &str,
+        port: u16,
+        proto: u8,
+        change: impl FnOnce(&mut Vip),
+    ) {
         let key = VipKey {
             addr: abi::addr_bytes(addr.parse().unwrap()),
             port_be: port.to_be_bytes(),
@@ -219,7 +225,7 @@ impl Rig {
     }
 
     /// Gives a VIP cookies of the default kind and these ids, as `(id, real)`.
-    pub fn cookies(&self, vip: (&str, u16), keys: &Keys, ids: &[(u16, u32)]) {
+    pub(crate) fn cookies(&self, vip: (&str, u16), keys: &Keys, ids: &[(u16, u32)]) {
         self.set_ctl(|ctl| ctl.cookies = abi::COOKIES_TCP);
         let value = CookieKeys::from(Some(keys));
         let zero = 0u32.to_ne_bytes();
@@ -232,7 +238,7 @@ impl Rig {
     }
 
     /// Has a UDP VIP's packets routed by their connection ids.
-    pub fn quic_ids(&self, vip: (&str, u16), routes: &[Route], ids: &[(u16, u32)]) {
+    pub(crate) fn quic_ids(&self, vip: (&str, u16), routes: &[Route], ids: &[(u16, u32)]) {
         self.set_ctl(|ctl| ctl.cookies = abi::COOKIES_UDP);
         self.change_vip(vip.0, vip.1, UDP, |value| {
             value.cookie_base = COOKIE_BASE;
@@ -250,7 +256,7 @@ impl Rig {
     }
 
     /// Takes an id away.
-    pub fn forget_number(&self, id: u16) {
+    pub(crate) fn forget_number(&self, id: u16) {
         let slots = &self.skel.maps.cookie_slots;
         let index = COOKIE_BASE + u32::from(id);
         let none = CookieSlot::default();
@@ -269,7 +275,7 @@ impl Rig {
         }
     }
 
-    pub fn set_load(&self, real: u32, load: RealLoad) {
+    pub(crate) fn set_load(&self, real: u32, load: RealLoad) {
         write(
             &self.skel.maps.real_loads,
             &real.to_ne_bytes(),
@@ -277,7 +283,7 @@ impl Rig {
         );
     }
 
-    pub fn real(&self, id: u32, real: Real) {
+    pub(crate) fn real(&self, id: u32, real: Real) {
         write(
             &self.skel.maps.reals,
             &id.to_ne_bytes(),
@@ -286,11 +292,11 @@ impl Rig {
     }
 
     /// A real behind a tunnel.
-    pub fn tunnel_real(&self, id: u32, addr: &str) {
+    pub(crate) fn tunnel_real(&self, id: u32, addr: &str) {
         self.real(id, tunnel_real(addr));
     }
 
-    pub fn set_mirror_ctl(&self, value: MirrorCtl) {
+    pub(crate) fn set_mirror_ctl(&self, value: MirrorCtl) {
         write(
             &self.skel.maps.mirror_ctl,
             &0u32.to_ne_bytes(),

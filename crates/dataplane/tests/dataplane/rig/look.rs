@@ -5,7 +5,7 @@ use super::*;
 
 impl Rig {
     /// SYNs that found no free place.
-    pub fn places_refused(&self) -> u32 {
+    pub(crate) fn places_refused(&self) -> u32 {
         let map = &self.skel.maps.conn_free_slots;
         let ring = |n: u32| {
             map.lookup(&n.to_ne_bytes(), MapFlags::ANY)
@@ -18,12 +18,12 @@ impl Rig {
     }
 
     /// The connection in a place of either partition.
-    pub fn conn(&self, tuple: Tuple, word: u16) -> Option<Flow> {
+    pub(crate) fn conn(&self, tuple: Tuple, word: u16) -> Option<Flow> {
         self.placed(tuple, word).map(|(_, flow)| flow)
     }
 
     /// The connection with its partition.
-    pub fn placed(&self, tuple: Tuple, word: u16) -> Option<(u32, Flow)> {
+    pub(crate) fn placed(&self, tuple: Tuple, word: u16) -> Option<(u32, Flow)> {
         let map = &self.skel.maps.conn_slots;
         let size = map.max_entries() / PARTITIONS;
         let mut found = (0..PARTITIONS).filter_map(|partition| {
@@ -39,24 +39,24 @@ impl Rig {
     }
 
     /// New flows that went by a group's ring.
-    pub fn source_picks(&self, group: u32) -> u64 {
+    pub(crate) fn source_picks(&self, group: u32) -> u64 {
         let cpus: Vec<u64> = read_percpu(&self.skel.maps.source_picks, group);
         cpus.iter().sum()
     }
 
     /// Packets of a VIP by what their cookies said; those that were none are left out.
-    pub fn cookie_counts(&self, vip: u32) -> Vec<(CookieResult, u64)> {
+    pub(crate) fn cookie_counts(&self, vip: u32) -> Vec<(CookieResult, u64)> {
         let cpus: Vec<CookieCounts> = read_percpu(&self.skel.maps.cookie_counts, vip);
         let sum = |result: CookieResult| cpus.iter().map(|c| c.packets[result as usize]).sum();
         let all = CookieResult::ALL.into_iter().map(|r| (r, sum(r)));
         all.filter(|(_, count)| *count > 0).collect()
     }
 
-    pub fn load(&self, real: u32) -> RealLoad {
+    pub(crate) fn load(&self, real: u32) -> RealLoad {
         read(&self.skel.maps.real_loads, &real.to_ne_bytes()).expect("index")
     }
 
-    pub fn real_stats(&self, id: u32) -> RealStats {
+    pub(crate) fn real_stats(&self, id: u32) -> RealStats {
         let cpus: Vec<RealStats> = read_percpu(&self.skel.maps.real_stats, id);
         cpus.into_iter()
             .fold(RealStats::default(), |a, b| RealStats {
@@ -71,7 +71,7 @@ impl Rig {
             })
     }
 
-    pub fn vip_stats(&self, id: u32) -> PacketsBytes {
+    pub(crate) fn vip_stats(&self, id: u32) -> PacketsBytes {
         let cpus: Vec<PacketsBytes> = read_percpu(&self.skel.maps.vip_stats, id);
         PacketsBytes {
             packets: cpus.iter().map(|c| c.packets).sum(),
@@ -80,7 +80,7 @@ impl Rig {
     }
 
     /// Samples in each bucket of a real's histogram.
-    pub fn histogram(&self, id: u32) -> Vec<u64> {
+    pub(crate) fn histogram(&self, id: u32) -> Vec<u64> {
         let bytes = self
             .skel
             .maps
@@ -95,7 +95,7 @@ impl Rig {
     }
 
     /// Ports of one IPv4 client that the table has TCP flows of.
-    pub fn known_ports(&self, client: &str) -> HashSet<u16> {
+    pub(crate) fn known_ports(&self, client: &str) -> HashSet<u16> {
         let IpAddr::V4(client) = client.parse().unwrap() else {
             unreachable!()
         };
@@ -110,7 +110,7 @@ impl Rig {
     }
 
     /// The flow that the table has for a tuple, found the slow way.
-    pub fn flow(&self, tuple: Tuple, proto: u8) -> Option<Flow> {
+    pub(crate) fn flow(&self, tuple: Tuple, proto: u8) -> Option<Flow> {
         let (sport_be, dport_be) = (tuple.sport.to_be_bytes(), tuple.dport.to_be_bytes());
         let maps = &self.skel.maps;
         let (key, buckets, flows): (_, &dyn MapCore, &dyn MapCore) = match (tuple.src, tuple.dst) {
@@ -147,7 +147,7 @@ impl Rig {
     }
 
     /// Who looks at packets, and until when.
-    pub fn mirror_ctl(&self) -> MirrorCtl {
+    pub(crate) fn mirror_ctl(&self) -> MirrorCtl {
         read(&self.skel.maps.mirror_ctl, &0u32.to_ne_bytes()).expect("index")
     }
 }

@@ -26,36 +26,36 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, OpenObject, ProgramInput,
 
 use crate::frame::{ROUTER, Tuple};
 
-pub const TCP: u8 = 6;
-pub const UDP: u8 = 17;
-pub const TUNNEL_SOURCE4: &str = "10.9.0.1";
-pub const TUNNEL_SOURCE6: &str = "fd00:9::1";
-pub const HASH_KEY: [u64; 2] = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
+pub(crate) const TCP: u8 = 6;
+pub(crate) const UDP: u8 = 17;
+pub(crate) const TUNNEL_SOURCE4: &str = "10.9.0.1";
+pub(crate) const TUNNEL_SOURCE6: &str = "fd00:9::1";
+pub(crate) const HASH_KEY: [u64; 2] = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
 const CLOCK_METADATA: u32 = 1;
 const RING_SIZE: u32 = 17;
 /// Not the first block, so that the base counts.
 const COOKIE_BASE: u32 = 1024;
-pub const PARTITIONS: u32 = 2;
+pub(crate) const PARTITIONS: u32 = 2;
 
 /// Storage that the object borrows; it lives as long as the test process.
 /// Loads the program that hands frames on without headroom; build.rs compiles it.
-pub fn no_headroom() -> libbpf_rs::Object {
+pub(crate) fn no_headroom() -> libbpf_rs::Object {
     let object = include_bytes!(concat!(env!("OUT_DIR"), "/no_headroom.bpf.o"));
     let open = libbpf_rs::ObjectBuilder::default().open_memory(object);
     open.expect("open").load().expect("load")
 }
 
-pub fn storage() -> &'static mut MaybeUninit<OpenObject> {
+pub(crate) fn storage() -> &'static mut MaybeUninit<OpenObject> {
     Box::leak(Box::new(MaybeUninit::uninit()))
 }
 
-pub fn read<T: Plain>(map: &impl MapCore, key: &[u8]) -> Option<T> {
+pub(crate) fn read<T: Plain>(map: &impl MapCore, key: &[u8]) -> Option<T> {
     map.lookup(key, MapFlags::ANY)
         .expect("map lookup")
         .and_then(|bytes| T::from_bytes(&bytes))
 }
 
-pub fn read_percpu<T: Plain>(map: &impl MapCore, index: u32) -> Vec<T> {
+pub(crate) fn read_percpu<T: Plain>(map: &impl MapCore, index: u32) -> Vec<T> {
     let values = map
         .lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY)
         .expect("map lookup")
@@ -66,16 +66,16 @@ pub fn read_percpu<T: Plain>(map: &impl MapCore, index: u32) -> Vec<T> {
         .collect()
 }
 
-pub fn write(map: &impl MapCore, key: &[u8], value: &[u8]) {
+pub(crate) fn write(map: &impl MapCore, key: &[u8], value: &[u8]) {
     map.update(key, value, MapFlags::ANY).expect("map update");
 }
 
 /// All verdict counters of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Counters(Vec<PacketsBytes>);
+pub(crate) struct Counters(Vec<PacketsBytes>);
 
 impl Counters {
-    pub fn read(map: &impl MapCore) -> Self {
+    pub(crate) fn read(map: &impl MapCore) -> Self {
         let sum = |index| {
             let cpus: Vec<PacketsBytes> = read_percpu(map, index);
             cpus.iter()
@@ -87,16 +87,16 @@ impl Counters {
         Self((0..map.max_entries()).map(sum).collect())
     }
 
-    pub fn capacity(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         self.0.len()
     }
 
-    pub fn seen(&self, verdict: usize) -> bool {
+    pub(crate) fn seen(&self, verdict: usize) -> bool {
         self.0[verdict].packets > 0
     }
 
     /// These counters after one more packet.
-    pub fn plus(mut self, verdict: usize, len: usize) -> Self {
+    pub(crate) fn plus(mut self, verdict: usize, len: usize) -> Self {
         self.0[verdict].packets += 1;
         self.0[verdict].bytes += len as u64;
         self
@@ -105,7 +105,7 @@ impl Counters {
 
 /// Runs an XDP program once; its action and the frame afterwards. `now_ns` is put
 /// in front of the frame as metadata.
-pub fn test_run(program: &ProgramMut<'_>, now_ns: u64, frame: &[u8]) -> (u32, Vec<u8>) {
+pub(crate) fn test_run(program: &ProgramMut<'_>, now_ns: u64, frame: &[u8]) -> (u32, Vec<u8>) {
     let input = [&now_ns.to_ne_bytes()[..], frame].concat();
     let meta = size_of::<u64>();
     // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
@@ -134,7 +134,7 @@ pub fn test_run(program: &ProgramMut<'_>, now_ns: u64, frame: &[u8]) -> (u32, Ve
 }
 
 /// The same without metadata.
-pub fn run_alone(program: &ProgramMut<'_>, frame: &[u8]) -> (u32, Vec<u8>) {
+pub(crate) fn run_alone(program: &ProgramMut<'_>, frame: &[u8]) -> (u32, Vec<u8>) {
     let mut output = vec![0; frame.len() + 256];
     let run = program
         .test_run(ProgramInput {
@@ -152,7 +152,7 @@ fn new_version() -> u32 {
     VERSION.fetch_add(1, Ordering::Relaxed)
 }
 
-pub struct Rig {
+pub(crate) struct Rig {
     skel: LbSkel<'static>,
     /// The clock of the packets to come, ns.
     pub now_ns: u64,
@@ -161,17 +161,17 @@ pub struct Rig {
 
 impl Rig {
     /// A balancer with a next hop and with tunnel sources, but without VIPs.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(true)
     }
 
-    pub fn with(measure: bool) -> Self {
+    pub(crate) fn with(measure: bool) -> Self {
         Self::loaded(measure, |_| ())
     }
 
     /// With places for connections in two partitions, which are in no ring yet; as
     /// second-tier balancer number `tier` of 2^`tier_bits`.
-    pub fn stateful(tier_bits: u32, tier: u32) -> Self {
+    pub(crate) fn stateful(tier_bits: u32, tier: u32) -> Self {
         Self::loaded(true, |open| {
             let rodata = open.maps.rodata_data.as_deref_mut().expect("rodata");
             (
@@ -193,7 +193,7 @@ impl Rig {
 
     /// A second-tier balancer: what a first tier sends to `ends` is taken out of its
     /// tunnel.
-    pub fn second_tier(ends: [&str; 2]) -> Self {
+    pub(crate) fn second_tier(ends: [&str; 2]) -> Self {
         let rig = Self::loaded(true, |open| {
             let rodata = open.maps.rodata_data.as_deref_mut().expect("rodata");
             rodata.cfg_tunnel_end = true;
@@ -233,12 +233,12 @@ impl Rig {
         rig
     }
 
-    pub fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> Counters {
         Counters::read(&self.skel.maps.verdicts)
     }
 
     /// Sends `frame`; asserts verdict, all counters, and the frame that comes out.
-    pub fn expect(&mut self, verdict: Verdict, frame: &[u8], out: &[u8]) {
+    pub(crate) fn expect(&mut self, verdict: Verdict, frame: &[u8], out: &[u8]) {
         let before = self.counters();
         let (action, data) = test_run(&self.skel.progs.causeway_lb, self.now_ns, frame);
         let after = self.counters();
@@ -260,17 +260,17 @@ impl Rig {
     }
 
     /// Sends a frame that must not be changed, or is dropped.
-    pub fn expect_untouched(&mut self, verdict: Verdict, frame: &[u8]) {
+    pub(crate) fn expect_untouched(&mut self, verdict: Verdict, frame: &[u8]) {
         self.expect(verdict, frame, frame);
     }
 
     /// Sends a frame; the verdict and what came out, unasserted.
-    pub fn send(&mut self, frame: &[u8]) -> (u32, Vec<u8>) {
+    pub(crate) fn send(&mut self, frame: &[u8]) -> (u32, Vec<u8>) {
         test_run(&self.skel.progs.causeway_lb, self.now_ns, frame)
     }
 
     /// Looks at the packets to come.
-    pub fn mirror(&self, options: &MirrorOptions) -> causeway_dataplane::Result<Mirror> {
+    pub(crate) fn mirror(&self, options: &MirrorOptions) -> causeway_dataplane::Result<Mirror> {
         let maps = &self.skel.maps;
         let [ctl, counts, ring] = [&maps.mirror_ctl, &maps.mirror_counts, &maps.mirror_ring]
             .map(|map| MapHandle::try_from(map).expect("a map"));
@@ -278,7 +278,7 @@ impl Rig {
     }
 
     /// The program itself, for others to call.
-    pub fn program(&self) -> &ProgramMut<'static> {
+    pub(crate) fn program(&self) -> &ProgramMut<'static> {
         &self.skel.progs.causeway_lb
     }
 }
@@ -304,7 +304,7 @@ fn flows_in(buckets: &dyn MapCore, flows: &dyn MapCore) -> Vec<Flow> {
     found
 }
 
-pub fn tunnel_real(addr: &str) -> Real {
+pub(crate) fn tunnel_real(addr: &str) -> Real {
     let addr: IpAddr = addr.parse().unwrap();
     Real {
         flags: abi::REAL_PRESENT,
@@ -315,7 +315,7 @@ pub fn tunnel_real(addr: &str) -> Real {
 }
 
 /// Bytes in rows of 16, so that a difference shows where it is.
-pub fn hex(bytes: &[u8]) -> Vec<String> {
+pub(crate) fn hex(bytes: &[u8]) -> Vec<String> {
     bytes
         .chunks(16)
         .map(|row| {

@@ -148,7 +148,7 @@ const TIMER_MS: f64 = 40.0;
 const IMMEDIATE_MS: f64 = 10.0;
 
 /// Judges all that was measured; an expectation without rows is left out.
-pub fn judge(measured: &Measured) -> Vec<Verdict> {
+pub(super) fn judge(measured: &Measured) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     if measured.intervals.len() > 1 {
         verdicts.extend(intervals::judge(&measured.intervals));

@@ -28,7 +28,7 @@ const PAPER_EPSILON_NS: u64 = 50_000;
 
 /// Errors of one estimator, in percent of the truth.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Errors {
+pub(crate) struct Errors {
     /// Epochs compared.
     pub epochs: usize,
     /// Share of the epochs with responses that have an estimate.
@@ -47,7 +47,7 @@ pub struct Errors {
 
 /// By response, signed.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct ByResponse {
+pub(crate) struct ByResponse {
     pub responses: usize,
     pub median_pct: f64,
     pub p5_pct: f64,
@@ -58,7 +58,7 @@ pub struct ByResponse {
 
 /// How good the estimates of one grade are.
 #[derive(Debug, Clone, Serialize)]
-pub struct Grade {
+pub(crate) struct Grade {
     pub quality: &'static str,
     pub epochs: usize,
     pub within10_pct: f64,
@@ -66,7 +66,7 @@ pub struct Grade {
 
 /// All about one recording.
 #[derive(Debug, Serialize)]
-pub struct Judgement {
+pub(crate) struct Judgement {
     pub responses: usize,
     pub packets: u64,
     pub lost: u64,
@@ -88,7 +88,7 @@ pub struct Judgement {
 /// Whether a row meets its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum AccuracyVerdict {
+pub(crate) enum AccuracyVerdict {
     Met,
     Missed,
     /// There is no target.
@@ -96,7 +96,7 @@ pub enum AccuracyVerdict {
 }
 
 /// Holds a judgement against a target.
-pub fn verdict(target: &Target, found: &Judgement) -> AccuracyVerdict {
+pub(crate) fn verdict(target: &Target, found: &Judgement) -> AccuracyVerdict {
     let errors = &found.window_chain;
     let response = &found.by_response;
     let checks = [
@@ -126,7 +126,7 @@ type Epochs = HashMap<FlowKey, BTreeMap<u64, (f64, Quality)>>;
 
 /// Latencies that became known together.
 #[derive(Debug, Clone, Copy)]
-pub struct Timed {
+pub(crate) struct Timed {
     /// The time that they belong to. Nanoseconds of wall time.
     pub when_ns: u64,
     /// Their mean.
@@ -136,7 +136,7 @@ pub struct Timed {
 }
 
 /// What estimators found in a recording, for each of them.
-pub struct Estimates<const N: usize> {
+pub(crate) struct Estimates<const N: usize> {
     epochs: [Epochs; N],
     /// Samples of each flow, in order of time.
     pub samples: [HashMap<FlowKey, Vec<Timed>>; N],
@@ -167,7 +167,7 @@ impl<const N: usize> Sink for Estimates<N> {
 
 /// Runs estimators over a recording, as `causeway measure -r` does; `edit` may
 /// change what they see of each packet.
-pub fn estimate<const N: usize>(
+pub(crate) fn estimate<const N: usize>(
     pcap: &[u8],
     epoch_ns: u64,
     headers: Headers,
@@ -217,7 +217,7 @@ pub fn estimate<const N: usize>(
 
 /// Latencies of one flow, in order of time.
 #[derive(Default)]
-pub struct Flow {
+pub(crate) struct Flow {
     /// Wall time of the last byte, and latency.
     pub responses: Vec<(u64, u64)>,
     /// The same for the time from a request to the one that its response set off:
@@ -226,7 +226,7 @@ pub struct Flow {
 }
 
 /// What the clients measured, by flow.
-pub fn truth(log: &Log) -> HashMap<FlowKey, Flow> {
+pub(crate) fn truth(log: &Log) -> HashMap<FlowKey, Flow> {
     let wall = |ns: u64| ns.wrapping_add_signed(log.wall_offset_ns);
     let key = |connection: u32| {
         let c = &log.connections[connection as usize];
@@ -382,7 +382,7 @@ fn response_errors(errors: Vec<f64>) -> ByResponse {
 
 /// Each response's latency in ns and the mean of the first sample of its flow from
 /// its last byte on; `samples` are in order of time.
-pub fn pair(flow: &Flow, samples: &[Timed]) -> Vec<(u64, f64)> {
+pub(crate) fn pair(flow: &Flow, samples: &[Timed]) -> Vec<(u64, f64)> {
     let sample = |last_ns: u64| samples.get(samples.partition_point(|s| s.when_ns < last_ns));
     let responses = flow.responses.iter();
     responses
@@ -405,7 +405,7 @@ fn by_response(
 }
 
 /// Judges a recording by epochs of `epoch_ns`.
-pub fn judge(recording: &Recording, epoch_ns: u64) -> Result<Judgement> {
+pub(crate) fn judge(recording: &Recording, epoch_ns: u64) -> Result<Judgement> {
     let log = &recording.log;
     ensure!(!log.responses.is_empty(), "the clients got no response");
     let truth = truth(log);

@@ -3,10 +3,10 @@
 //! in the request direction alone, and the estimates from that recording against
 //! what the clients measured.
 
-pub mod judge;
-pub mod rig;
+pub(super) mod judge;
+pub(super) mod rig;
 mod table;
-pub mod workload;
+pub(super) mod workload;
 
 use std::path::{Path, PathBuf};
 use std::{fs, thread};
@@ -35,7 +35,7 @@ struct Outcome {
     machine_cpu_share: f64,
 }
 
-pub const ACCURACY: Scenario = Scenario {
+pub(super) const ACCURACY: Scenario = Scenario {
     name: "accuracy",
     about: "estimates from the request direction against the clients' log, over many workloads",
     params: &[

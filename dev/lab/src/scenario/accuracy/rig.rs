@@ -46,7 +46,7 @@ const TICK: Duration = Duration::from_millis(50);
 const LARGEST_VALUE: u32 = 10_240;
 
 /// What a workload left behind.
-pub struct Recording {
+pub(crate) struct Recording {
     /// What passed the vantage point from client to server.
     pub pcap: Vec<u8>,
     /// What passed it in both directions, where the workload asks for it.
@@ -65,7 +65,7 @@ struct Rig {
 }
 
 /// Runs one workload in namespaces of its own.
-pub fn record(sandbox: Sandbox, workload: &AccuracyWorkload) -> Result<Recording> {
+pub(crate) fn record(sandbox: Sandbox, workload: &AccuracyWorkload) -> Result<Recording> {
     let rig = Rig::build(sandbox, workload)?;
     let _server = Running::start(sandbox, &rig.server, workload)?;
     let target = SocketAddr::from((SERVER, PORT));

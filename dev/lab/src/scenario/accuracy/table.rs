@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 /// The table of a result, or `None` where it does not look like one.
-pub fn render(result: &Value) -> Option<String> {
+pub(super) fn render(result: &Value) -> Option<String> {
     let rows = result.as_array()?;
     let mut text = format!(
         "{:<21} {:>6} {:>7} {:>6} {:>7} {:>6} {:>7} {:>7} {:>6}  {:<34} {}\n",

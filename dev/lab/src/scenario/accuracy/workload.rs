@@ -20,7 +20,7 @@ use crate::timed_http_server::{Discipline, Drift, ServiceBehaviour};
 /// The server of a workload.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ServerKind {
+pub(crate) enum ServerKind {
     /// The lab's own web server.
     #[serde(rename = "web")]
     Timed(ServiceBehaviour),
@@ -41,7 +41,7 @@ pub enum ServerKind {
 
 /// What spec and paper say about a row.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
-pub struct Target {
+pub(crate) struct Target {
     /// Median of the absolute relative error of 200 ms epochs, in percent.
     pub median_pct: Option<f64>,
     /// Share of epochs within 10 %, in percent.
@@ -57,7 +57,7 @@ pub struct Target {
 
 /// One row.
 #[derive(Debug, Clone, Serialize)]
-pub struct AccuracyWorkload {
+pub(crate) struct AccuracyWorkload {
     /// Place in the table.
     pub number: usize,
     /// The word for it.
@@ -90,7 +90,7 @@ pub struct AccuracyWorkload {
 
 impl AccuracyWorkload {
     /// Epochs of the evaluation.
-    pub fn epoch_ns(&self) -> u64 {
+    pub(crate) fn epoch_ns(&self) -> u64 {
         200_000_000
     }
 }
@@ -246,7 +246,7 @@ impl AccuracyWorkload {
 }
 
 /// All rows, with parameters drawn from `seed`, each a load of `seconds`.
-pub fn all(seed: u64, seconds: f64) -> Vec<AccuracyWorkload> {
+pub(crate) fn all(seed: u64, seconds: f64) -> Vec<AccuracyWorkload> {
     let mut draw = Draw {
         seed,
         seconds,

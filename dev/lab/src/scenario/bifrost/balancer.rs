@@ -32,7 +32,7 @@ const CLIENTS: usize = 64;
 const PATHS: usize = 4;
 
 /// The scenario `bifrost-balancer`.
-pub const BIFROST_BALANCER: Scenario = Scenario {
+pub(crate) const BIFROST_BALANCER: Scenario = Scenario {
     name: "bifrost-balancer",
     about: "a tunnel between a balancer and its servers, under loss, and one path without it",
     params: &[

@@ -64,7 +64,7 @@ pub(super) struct CaseTrouble {
 
 impl CaseTrouble {
     /// A trouble without an elephant.
-    pub fn new(case: &'static str, loss_pct: f64) -> Self {
+    pub(super) fn new(case: &'static str, loss_pct: f64) -> Self {
         Self {
             case,
             loss_pct,
@@ -92,7 +92,11 @@ pub(super) struct Comparison<'a, 'b> {
 type Counts<'a> = &'a dyn Fn() -> Result<[(&'static str, u64); 3]>;
 
 impl<'a, 'b> Comparison<'a, 'b> {
-    pub fn new(context: &'a Context, plan: &'a BifrostPlan, replays: &'a mut Replays<'b>) -> Self {
+    pub(super) fn new(
+        context: &'a Context,
+        plan: &'a BifrostPlan,
+        replays: &'a mut Replays<'b>,
+    ) -> Self {
         Self {
             context,
             plan,
@@ -105,13 +109,18 @@ impl<'a, 'b> Comparison<'a, 'b> {
 
     /// Has the carriers bear the load by turns, in rounds; the medians become their columns.
     /// A single run is what is played again: nothing is compared within a round.
-    pub fn run(&mut self, trouble: &CaseTrouble, load: Load, carriers: &[Carrier]) -> Result<()> {
+    pub(super) fn run(
+        &mut self,
+        trouble: &CaseTrouble,
+        load: Load,
+        carriers: &[Carrier],
+    ) -> Result<()> {
         self.play(trouble, load, carriers, None)?;
         Ok(())
     }
 
     /// The same, and what was counted meanwhile, in the runs that count, as further columns.
-    pub fn count(
+    pub(super) fn count(
         &mut self,
         trouble: &CaseTrouble,
         load: Load,
@@ -172,7 +181,7 @@ impl<'a, 'b> Comparison<'a, 'b> {
     }
 
     /// Adds columns to the row of a trouble and load.
-    pub fn note(&mut self, trouble: &CaseTrouble, load: Load, columns: Value) {
+    pub(super) fn note(&mut self, trouble: &CaseTrouble, load: Load, columns: Value) {
         let (case, loss, load) = (trouble.case, trouble.loss_pct, load.name());
         let found = self
             .rows
@@ -187,7 +196,7 @@ impl<'a, 'b> Comparison<'a, 'b> {
     }
 
     /// Rows, and runs in detail.
-    pub fn finish(self) -> (Value, Value) {
+    pub(super) fn finish(self) -> (Value, Value) {
         (Value::Array(self.rows), Value::Array(self.runs))
     }
 }

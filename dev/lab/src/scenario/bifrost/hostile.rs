@@ -18,13 +18,13 @@ use super::world::TunnelWorld;
 use crate::background::Background;
 
 /// A sender; dropped, it ends.
-pub struct Hostile {
+pub(super) struct Hostile {
     thread: Background<u64>,
 }
 
 impl Hostile {
     /// Sends from the first host to the second, on the first path.
-    pub fn start(world: &TunnelWorld, seed: u64) -> Result<Self> {
+    pub(super) fn start(world: &TunnelWorld, seed: u64) -> Result<Self> {
         let thread = Background::spawn_in(&world.hosts[0], move |stop| {
             let fd = socket(
                 AddressFamily::Inet,
@@ -54,7 +54,7 @@ impl Hostile {
     }
 
     /// Ends it; how many were sent.
-    pub fn stop(self) -> Result<u64> {
+    pub(super) fn stop(self) -> Result<u64> {
         self.thread.finish()
     }
 }

@@ -8,7 +8,7 @@ use crate::cpu::Steal;
 
 /// Times of requests, in milliseconds.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct RequestTimes {
+pub(super) struct RequestTimes {
     /// Requests.
     pub requests: usize,
     /// Of these, not answered within 20 s, or broken.
@@ -43,7 +43,7 @@ pub(super) struct Samples {
 impl RequestTimes {
     /// Of requests' times and how late they began (nothing where there is no timetable), in
     /// nanoseconds, and how many failed.
-    pub fn of(
+    pub(super) fn of(
         mut times_ns: Vec<u64>,
         mut late_ns: Vec<u64>,
         failed: usize,
@@ -72,7 +72,7 @@ impl RequestTimes {
     }
 
     /// Of the requests of several blocks together.
-    pub fn pooled<'a>(blocks: impl IntoIterator<Item = &'a Self>) -> Result<Self> {
+    pub(super) fn pooled<'a>(blocks: impl IntoIterator<Item = &'a Self>) -> Result<Self> {
         let (mut all, mut failed) = (Samples::default(), 0);
         for block in blocks {
             all.times_ns.extend(&block.samples.times_ns);
@@ -84,7 +84,7 @@ impl RequestTimes {
     }
 
     /// CPU time that was stolen meanwhile.
-    pub fn steal(&self) -> Steal {
+    pub(super) fn steal(&self) -> Steal {
         self.samples.steal
     }
 }

@@ -35,7 +35,7 @@ const CHUNK: usize = 256 * 1024;
 
 /// Whether connections are TCP's or MPTCP's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TcpStack {
+pub(super) enum TcpStack {
     /// Plain TCP.
     Tcp,
     /// RFC 8684.
@@ -44,7 +44,7 @@ pub enum TcpStack {
 
 /// Where a load runs: client and server with the server's address.
 #[derive(Debug, Clone)]
-pub struct Ends {
+pub(super) struct Ends {
     /// Where clients run.
     pub client: Netns,
     /// Where the server runs.
@@ -61,7 +61,7 @@ type Part = (Vec<u64>, Vec<u64>, usize);
 
 /// CPU seconds for a gigabyte.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct Spent {
+pub(super) struct Spent {
     /// Of the processes that were asked about.
     pub processes: f64,
     /// Of sender and receiver.
@@ -70,7 +70,7 @@ pub struct Spent {
 
 /// What a bulk load had.
 #[derive(Debug, Clone, Copy)]
-pub struct Bulk {
+pub(super) struct Bulk {
     /// What arrived, Gbit/s.
     pub gbps: f64,
     /// CPU seconds for a gigabyte.
@@ -83,7 +83,7 @@ pub struct Bulk {
 
 /// Requests by a timetable.
 #[derive(Debug, Clone, Copy)]
-pub struct Pace {
+pub(super) struct Pace {
     /// Requests per second, over all clients.
     pub rate: f64,
     /// Clients side by side, each with one request at a time.
@@ -94,7 +94,7 @@ pub struct Pace {
 
 /// Short connections: connect, one request, the whole answer, close. The server, nginx,
 /// must be there.
-pub fn short(ends: &Ends, port: u16, bytes: u32, pace: Pace) -> Result<RequestTimes> {
+pub(super) fn short(ends: &Ends, port: u16, bytes: u32, pace: Pace) -> Result<RequestTimes> {
     let target: SocketAddr = format!("{}:{port}", ends.address).parse()?;
     let stack = ends.stack;
     paced(&ends.client, pace, move || {
@@ -115,7 +115,7 @@ pub fn short(ends: &Ends, port: u16, bytes: u32, pace: Pace) -> Result<RequestTi
 }
 
 /// Ping-pong with 14 bytes each way on connections that stay.
-pub fn ping_pong(ends: &Ends, port: u16, pace: Pace) -> Result<RequestTimes> {
+pub(super) fn ping_pong(ends: &Ends, port: u16, pace: Pace) -> Result<RequestTimes> {
     let target: SocketAddr = format!("{}:{port}", ends.address).parse()?;
     let stack = ends.stack;
     let _server = echo_server(ends, target)?;
@@ -130,7 +130,7 @@ pub fn ping_pong(ends: &Ends, port: u16, pace: Pace) -> Result<RequestTimes> {
 }
 
 /// The same without a pause between messages, one client: what is on the way alone.
-pub fn idle_ping_pong(ends: &Ends, port: u16, lasts: Duration) -> Result<RequestTimes> {
+pub(super) fn idle_ping_pong(ends: &Ends, port: u16, lasts: Duration) -> Result<RequestTimes> {
     let target: SocketAddr = format!("{}:{port}", ends.address).parse()?;
     let stack = ends.stack;
     let _server = echo_server(ends, target)?;
@@ -152,7 +152,7 @@ pub fn idle_ping_pong(ends: &Ends, port: u16, lasts: Duration) -> Result<Request
 /// A web server as small as can be, for what nginx does not speak (Debian's has no
 /// MPTCP): each request is answered with as many bytes as it asks for, and the connection
 /// closed. It serves until the process ends.
-pub fn serve_web(ends: &Ends, port: u16, threads: usize) -> Result<()> {
+pub(super) fn serve_web(ends: &Ends, port: u16, threads: usize) -> Result<()> {
     let listener = listen_in(
         &ends.server,
         format!("{}:{port}", ends.address).parse()?,
@@ -255,7 +255,7 @@ fn sleep_until(due_ns: u64) {
 /// Bulk from client to server over some connections: what arrived over the time after the
 /// warm-up, and the CPU time that these processes and the load itself took for it. Unlike the
 /// rate that says something on a machine that others use, too.
-pub fn bulk(
+pub(super) fn bulk(
     ends: &Ends,
     port: u16,
     flows: usize,
@@ -422,7 +422,7 @@ pub(super) fn open(target: SocketAddr, stack: TcpStack) -> io::Result<TcpStream>
 }
 
 /// The congestion control of a new connection.
-pub fn congestion_control(ends: &Ends, port: u16) -> Result<String> {
+pub(super) fn congestion_control(ends: &Ends, port: u16) -> Result<String> {
     let target: SocketAddr = format!("{}:{port}", ends.address).parse()?;
     let stack = ends.stack;
     ends.client.run(move || {

@@ -29,8 +29,8 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{Context, Scenario, param};
-pub use balancer::BIFROST_BALANCER;
-pub use faults::BIFROST_FAULTS;
+pub(super) use balancer::BIFROST_BALANCER;
+pub(super) use faults::BIFROST_FAULTS;
 use replay::Rule;
 
 /// Who may carry loads.
@@ -45,7 +45,7 @@ fn all_parts() -> Vec<&'static str> {
 }
 
 /// The scenario `bifrost`.
-pub const BIFROST: Scenario = Scenario {
+pub(super) const BIFROST: Scenario = Scenario {
     name: "bifrost",
     about: "tails and throughput under loss and flapping paths: the tunnel, plain TCP, MPTCP",
     params: &[

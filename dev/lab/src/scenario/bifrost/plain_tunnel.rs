@@ -36,7 +36,7 @@ const TICK_NS: u64 = 100_000_000;
 
 /// Which of the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum PlainTunnelKind {
+pub(crate) enum PlainTunnelKind {
     /// One packet per system call.
     Packet,
     /// Whole frames, cut and merged by the kernel.
@@ -46,7 +46,7 @@ pub enum PlainTunnelKind {
 /// Both ends, each a process of its own as a tunnel is: threads of one process would
 /// hand over to each other, and to the loads, more cheaply. Dropped, they end and their
 /// devices go.
-pub struct PlainTunnel {
+pub(crate) struct PlainTunnel {
     ends: [Player; 2],
 }
 
@@ -64,7 +64,7 @@ struct Order {
 
 impl PlainTunnel {
     /// Starts both ends on the first path.
-    pub fn start(world: &TunnelWorld, kind: PlainTunnelKind) -> Result<Self> {
+    pub(crate) fn start(world: &TunnelWorld, kind: PlainTunnelKind) -> Result<Self> {
         let start = |end: usize| {
             let order = Order {
                 kind,
@@ -80,7 +80,7 @@ impl PlainTunnel {
     }
 
     /// The ends' process ids.
-    pub fn pids(&self) -> [u32; 2] {
+    pub(crate) fn pids(&self) -> [u32; 2] {
         [0, 1].map(|end| self.ends[end].pid())
     }
 }

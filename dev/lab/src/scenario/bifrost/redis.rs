@@ -15,13 +15,13 @@ use crate::background::KilledOnDrop;
 use crate::netns::Netns;
 
 /// Where it listens.
-pub const PORT: u16 = 6379;
+pub(super) const PORT: u16 = 6379;
 /// Bytes of the value.
 const VALUE: usize = 100;
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A running server; dropped, it is killed.
-pub struct Redis {
+pub(super) struct Redis {
     child: KilledOnDrop,
     _directory: TempDir,
 }
@@ -29,7 +29,7 @@ pub struct Redis {
 impl Redis {
     /// Starts it on all addresses of a namespace, with nothing kept on disk, and stores the
     /// value.
-    pub fn start(netns: &Netns) -> Result<Self> {
+    pub(super) fn start(netns: &Netns) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("redis-").tempdir()?;
         let child = netns
             .command("redis-server")
@@ -76,7 +76,7 @@ fn store() -> Result<()> {
 }
 
 /// GETs of the value by a timetable, on connections that stay.
-pub fn gets(ends: &Ends, pace: Pace) -> Result<RequestTimes> {
+pub(super) fn gets(ends: &Ends, pace: Pace) -> Result<RequestTimes> {
     let target: SocketAddr = format!("{}:{PORT}", ends.address).parse()?;
     let stack = ends.stack;
     let expected = format!("${VALUE}\r\n{}\r\n", "v".repeat(VALUE)).into_bytes();

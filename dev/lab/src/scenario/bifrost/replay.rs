@@ -78,7 +78,7 @@ impl<'a> Replays<'a> {
     /// `parts`: what will be played, in that order, with its planned length. Each has that share of
     /// the budget, and what those before it have left, so that the last ones do not go
     /// without.
-    pub fn new(
+    pub(super) fn new(
         rule: Rule,
         parts: Vec<(String, Duration)>,
         say: &'a dyn Fn(&str),
@@ -98,7 +98,7 @@ impl<'a> Replays<'a> {
     }
 
     /// From here on rounds are this part's.
-    pub fn begin(&mut self, name: &str) {
+    pub(super) fn begin(&mut self, name: &str) {
         self.parts.push(Part {
             name: name.to_owned(),
             ..Part::default()
@@ -116,7 +116,7 @@ impl<'a> Replays<'a> {
 
     /// Plays rounds, and some of them again; in the end one try of each, in order. `play` is
     /// given a round's number and returns its figures with what was stolen meanwhile.
-    pub fn rounds<T: Serialize>(
+    pub(super) fn rounds<T: Serialize>(
         &mut self,
         names: &[String],
         mut play: impl FnMut(usize) -> Result<(T, Steal)>,
@@ -213,7 +213,7 @@ impl<'a> Replays<'a> {
     }
 
     /// For the top of the report.
-    pub fn told(&self) -> Value {
+    pub(super) fn told(&self) -> Value {
         let sum = |of: fn(&Part) -> usize| self.parts.iter().map(of).sum::<usize>();
         let parts = self.parts.iter().map(|part| {
             let told = json!({
@@ -234,7 +234,7 @@ impl<'a> Replays<'a> {
     }
 
     /// Tries that do not count, with their figures, and rounds over the limit.
-    pub fn details(&self) -> Value {
+    pub(super) fn details(&self) -> Value {
         json!({ "discarded": self.discarded, "over_limit": self.over })
     }
 }

@@ -27,7 +27,7 @@ pub(super) const CLIENTS: usize = 128;
 pub(super) const PINGERS: usize = 32;
 
 /// Runs what the plan wants.
-pub fn all(context: &Context, plan: &BifrostPlan) -> Result<Value> {
+pub(super) fn all(context: &Context, plan: &BifrostPlan) -> Result<Value> {
     let say = |line: &str| context.say(line);
     let now = || Duration::from_nanos(clock::monotonic_ns());
     let mut replays = Replays::new(plan.rule, plan.lengths(), &say, &now);
@@ -109,7 +109,7 @@ pub(super) fn carriers(plan: &BifrostPlan, world: &TunnelWorld) -> Vec<Carrier> 
 }
 
 /// From guest to guest, through a tunnel.
-pub fn guests(world: &TunnelWorld) -> Ends {
+pub(super) fn guests(world: &TunnelWorld) -> Ends {
     Ends {
         client: world.guests[0].clone(),
         server: world.guests[1].clone(),

@@ -29,7 +29,7 @@ const CARRIERS: [&str; 6] = [
 ];
 
 /// The table; what was not measured is left out.
-pub fn of(result: &Value) -> String {
+pub(super) fn of(result: &Value) -> String {
     let figures = &result[INTERFACE];
     let mut text = stolen(&figures["stolen"]);
     for (part, title) in PARTS {

@@ -18,12 +18,12 @@ use crate::background::KilledOnDrop;
 use crate::netns::Netns;
 
 /// The first thread's port on every path.
-pub const PORT: u16 = 7000;
+pub(super) const PORT: u16 = 7000;
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How a tunnel is set up.
 #[derive(Debug, Clone)]
-pub struct Setting {
+pub(super) struct Setting {
     /// Threads of each end.
     pub threads: usize,
     /// Ids of the paths.
@@ -38,7 +38,7 @@ pub struct Setting {
 
 impl Setting {
     /// One thread, nothing special, these paths.
-    pub fn plain(paths: usize) -> Self {
+    pub(super) fn plain(paths: usize) -> Self {
         Self {
             threads: 1,
             paths: (0..paths).collect(),
@@ -50,13 +50,13 @@ impl Setting {
 }
 
 /// Both ends. Dropped, they are killed.
-pub struct Tunnel {
+pub(super) struct Tunnel {
     /// The ends.
     pub ends: [TunnelEnd; 2],
 }
 
 /// One end.
-pub struct TunnelEnd {
+pub(super) struct TunnelEnd {
     child: KilledOnDrop,
     directory: TempDir,
     binary: PathBuf,
@@ -67,7 +67,7 @@ pub struct TunnelEnd {
 
 impl Tunnel {
     /// Starts both ends and waits until all paths are alive.
-    pub fn start(world: &TunnelWorld, binary: &Path, setting: &Setting) -> Result<Self> {
+    pub(super) fn start(world: &TunnelWorld, binary: &Path, setting: &Setting) -> Result<Self> {
         let tunnel = Self {
             ends: [
                 TunnelEnd::start(world, binary, setting, 0)?,
@@ -80,7 +80,7 @@ impl Tunnel {
     }
 
     /// Waits until both ends have this many live paths.
-    pub fn wait_alive(&self, paths: usize) -> Result<()> {
+    pub(super) fn wait_alive(&self, paths: usize) -> Result<()> {
         let deadline = Instant::now() + START_TIMEOUT;
         loop {
             let alive = self
@@ -102,7 +102,7 @@ impl Tunnel {
     }
 
     /// Waits until the first end has noticed that this many paths are dead.
-    pub fn wait_dead(&self, paths: usize) -> Result<()> {
+    pub(super) fn wait_dead(&self, paths: usize) -> Result<()> {
         let deadline = Instant::now() + START_TIMEOUT;
         while Instant::now() < deadline {
             if self.ends[0].dead()? >= paths {
@@ -114,18 +114,18 @@ impl Tunnel {
     }
 
     /// The ends' process ids.
-    pub fn pids(&self) -> [u32; 2] {
+    pub(super) fn pids(&self) -> [u32; 2] {
         [0, 1].map(|end| self.ends[end].child.id())
     }
 
     /// A count of the totals, over both ends.
-    pub fn total(&self, count: fn(&TunnelTotals) -> u64) -> Result<u64> {
+    pub(super) fn total(&self, count: fn(&TunnelTotals) -> u64) -> Result<u64> {
         let mut ends = self.ends.iter();
         ends.try_fold(0, |sum, end| Ok(sum + count(&end.status()?.totals)))
     }
 
     /// How often something was refused for this reason, over both ends.
-    pub fn refused(&self, reason: &str) -> Result<u64> {
+    pub(super) fn refused(&self, reason: &str) -> Result<u64> {
         let mut sum = 0;
         for end in &self.ends {
             let list = end.status()?.drops;
@@ -136,7 +136,7 @@ impl Tunnel {
     }
 
     /// Changes both ends' files and has them read again.
-    pub fn reload(&mut self, setting: &Setting) -> Result<()> {
+    pub(super) fn reload(&mut self, setting: &Setting) -> Result<()> {
         self.ends.iter_mut().try_for_each(|end| end.reload(setting))
     }
 }
@@ -160,7 +160,7 @@ impl TunnelEnd {
     }
 
     /// What the end tells about itself.
-    pub fn status(&self) -> Result<TunnelStatus> {
+    pub(super) fn status(&self) -> Result<TunnelStatus> {
         api::get(&self.directory.path().join("tunnel.sock"), "/v1/status")
     }
 
@@ -178,13 +178,13 @@ impl TunnelEnd {
     }
 
     /// Conversations that have begun.
-    pub fn conversations(&self) -> Result<u64> {
+    pub(super) fn conversations(&self) -> Result<u64> {
         Ok(self.status()?.totals.sessions)
     }
 
     /// Changes the files and has them read again; one setting may differ between ends
     /// for a while.
-    pub fn reload(&mut self, setting: &Setting) -> Result<()> {
+    pub(super) fn reload(&mut self, setting: &Setting) -> Result<()> {
         write_files(self.directory.path(), &self.guest, setting, self.number)?;
         kill(Pid::from_raw(self.child.id() as i32), Signal::SIGHUP).context("kill")?;
         // The signal is handled when the answer tells the new state; a refused one is
@@ -197,14 +197,14 @@ impl TunnelEnd {
     }
 
     /// Kills the end (SIGKILL) and starts it again.
-    pub fn restart(&mut self) -> Result<()> {
+    pub(super) fn restart(&mut self) -> Result<()> {
         self.child.kill_and_wait()?;
         self.child = spawn(&self.binary, &self.host, self.directory.path())?;
         self.wait_ready()
     }
 
     /// Resident memory, in bytes.
-    pub fn memory(&self) -> Result<u64> {
+    pub(super) fn memory(&self) -> Result<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
@@ -226,7 +226,7 @@ impl TunnelEnd {
     }
 
     /// What it has logged.
-    pub fn messages(&self) -> String {
+    pub(super) fn messages(&self) -> String {
         fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }
 }

@@ -24,13 +24,13 @@ use crate::sandbox::Sandbox;
 use crate::{clock, link};
 
 /// The guests' addresses.
-pub const GUESTS: [&str; 2] = ["10.5.0.1", "10.5.0.2"];
+pub(super) const GUESTS: [&str; 2] = ["10.5.0.1", "10.5.0.2"];
 /// The tunnel's device in a guest.
-pub const DEVICE: &str = "cw0";
+pub(super) const DEVICE: &str = "cw0";
 
 /// What the network is like.
 #[derive(Debug, Clone, Copy)]
-pub struct TunnelShape {
+pub(crate) struct TunnelShape {
     /// How many paths.
     pub paths: usize,
     /// Rate of each, Mbit/s; `None`: as fast as the machine.
@@ -45,7 +45,7 @@ pub struct TunnelShape {
 
 /// Where losses strike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub(crate) enum Place {
     /// Between the hosts, single packets.
     Network,
     /// In front of the hosts' cards: what a host hands over, which may be many packets.
@@ -56,7 +56,7 @@ pub enum Place {
 }
 
 /// The namespaces.
-pub struct TunnelWorld {
+pub(crate) struct TunnelWorld {
     /// The hosts, where tunnels run.
     pub hosts: [Netns; 2],
     /// The guests.
@@ -68,19 +68,24 @@ pub struct TunnelWorld {
 }
 
 /// Losses on every path, both ways, until dropped.
-pub struct Losses(Vec<LossInjector>);
+pub(crate) struct Losses(Vec<LossInjector>);
 
 impl TunnelWorld {
     /// Builds it; nothing is lost yet.
     /// `tag` begins the namespaces' names: a sandbox may hold several worlds.
-    pub fn build(proof: Sandbox, tag: &str, shape: TunnelShape, congestion: &str) -> Result<Self> {
+    pub(crate) fn build(
+        proof: Sandbox,
+        tag: &str,
+        shape: TunnelShape,
+        congestion: &str,
+    ) -> Result<Self> {
         let make = |name: &str| Netns::create(proof, &format!("{tag}-{name}"));
         let guests = [make("guest-a")?, make("guest-b")?];
         Self::between(proof, tag, shape, congestion, guests)
     }
 
     /// The same with guests that exist.
-    pub fn between(
+    pub(crate) fn between(
         proof: Sandbox,
         tag: &str,
         shape: TunnelShape,
@@ -135,7 +140,7 @@ impl TunnelWorld {
     }
 
     /// The guests have their devices: what is left to be set on them.
-    pub fn guests_connected(&self) -> Result<()> {
+    pub(crate) fn guests_connected(&self) -> Result<()> {
         let Some(name) = &self.by_route else {
             return Ok(());
         };
@@ -148,12 +153,12 @@ impl TunnelWorld {
     }
 
     /// The file of a guest's namespace, for the tunnel's configuration.
-    pub fn guest_file(&self, end: usize) -> PathBuf {
+    pub(crate) fn guest_file(&self, end: usize) -> PathBuf {
         PathBuf::from("/run/netns").join(self.guests[end].name())
     }
 
     /// The network's shape.
-    pub fn shape(&self) -> TunnelShape {
+    pub(crate) fn shape(&self) -> TunnelShape {
         self.shape
     }
 
@@ -207,7 +212,12 @@ impl TunnelWorld {
 
     /// Puts an emulated link with delay into a path, once: it joins two bridges. Losses
     /// strike in front of it, rates hold behind it.
-    pub fn lengthen(&self, path: usize, impairment: Impairment, seed: u64) -> Result<LinkEmulator> {
+    pub(crate) fn lengthen(
+        &self,
+        path: usize,
+        impairment: Impairment,
+        seed: u64,
+    ) -> Result<LinkEmulator> {
         let end = |device: String| LinkEnd {
             netns: self.net.clone(),
             device,
@@ -225,7 +235,7 @@ impl TunnelWorld {
     }
 
     /// Packets that a guest's device dropped because its queue was full.
-    pub fn device_drops(guest: &Netns) -> Result<u64> {
+    pub(crate) fn device_drops(guest: &Netns) -> Result<u64> {
         guest.run(|| {
             let text = std::fs::read_to_string("/proc/thread-self/net/dev")?;
             let line = text
@@ -238,7 +248,7 @@ impl TunnelWorld {
     }
 
     /// Lets MPTCP use every path: the client opens a subflow on each.
-    pub fn enable_mptcp(&self) -> Result<()> {
+    pub(crate) fn enable_mptcp(&self) -> Result<()> {
         for (end, host) in self.hosts.iter().enumerate() {
             let mut commands = vec!["limits set subflow 8 add_addr_accepted 8".to_owned()];
             for path in 1..self.shape.paths {
@@ -264,7 +274,7 @@ impl TunnelWorld {
     }
 
     /// Loses packets on every path, both ways.
-    pub fn lose(&self, share: f64, place: Place, seed: u64) -> Result<Losses> {
+    pub(crate) fn lose(&self, share: f64, place: Place, seed: u64) -> Result<Losses> {
         let mut injectors = Vec::new();
         for path in 0..self.shape.paths {
             for (number, end) in (0..).zip(["a", "b"]) {
@@ -292,7 +302,7 @@ impl TunnelWorld {
     }
 
     /// Takes one path down, both ways, for `down_ns` of each period.
-    pub fn flap(&self, path: usize, period_ns: u64, down_ns: u64) -> Result<Losses> {
+    pub(crate) fn flap(&self, path: usize, period_ns: u64, down_ns: u64) -> Result<Losses> {
         self.down(
             path,
             LossRule {
@@ -305,7 +315,7 @@ impl TunnelWorld {
     }
 
     /// Takes one path down, both ways, until dropped.
-    pub fn path_down(&self, path: usize) -> Result<Losses> {
+    pub(crate) fn path_down(&self, path: usize) -> Result<Losses> {
         self.down(
             path,
             LossRule {
@@ -330,12 +340,12 @@ impl TunnelWorld {
     }
 
     /// Takes every path down, both ways, until dropped.
-    pub fn cut(&self) -> Result<Losses> {
+    pub(crate) fn cut(&self) -> Result<Losses> {
         self.lose(1.0, Place::Network, 0)
     }
 
     /// Makes every packet on the paths smaller, as when a route changes.
-    pub fn shrink(&self, path: usize, mtu: u32) -> Result<()> {
+    pub(crate) fn shrink(&self, path: usize, mtu: u32) -> Result<()> {
         for host in &self.hosts {
             host.ip(&format!("link set p{path} mtu {mtu}\n"))?;
         }
@@ -343,7 +353,7 @@ impl TunnelWorld {
     }
 
     /// Retransmission timeouts of TCP in a guest or host, so far.
-    pub fn tcp_timeouts(netns: &Netns) -> Result<u64> {
+    pub(crate) fn tcp_timeouts(netns: &Netns) -> Result<u64> {
         netns.run(|| {
             let text = std::fs::read_to_string("/proc/thread-self/net/netstat")
                 .context("/proc/net/netstat")?;
@@ -364,7 +374,7 @@ fn is_not_permitted(error: &anyhow::Error) -> bool {
 
 impl Losses {
     /// What has passed, over all paths and ways.
-    pub fn counts(&self) -> LossCounts {
+    pub(crate) fn counts(&self) -> LossCounts {
         let add = |sum: LossCounts, one: LossCounts| LossCounts {
             packets: sum.packets + one.packets,
             lost: sum.lost + one.lost,

@@ -31,7 +31,7 @@ const ARRIVED: Duration = Duration::from_millis(300);
 const SETTLES: Duration = Duration::from_secs(15);
 const STAYS: Duration = Duration::from_secs(1);
 
-pub const CERTES_DROPS: Scenario = Scenario {
+pub(crate) const CERTES_DROPS: Scenario = Scenario {
     name: "certes-drops",
     about: "each way to lose a connection attempt, and the agent's counters of it",
     params: &[],

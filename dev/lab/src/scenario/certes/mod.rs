@@ -13,13 +13,13 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::{Context, Scenario, param};
-pub use drops::CERTES_DROPS;
-pub use net::Net;
+pub(super) use drops::CERTES_DROPS;
+pub(super) use net::Net;
 use runs::matrix;
-pub use runs::{CertesRun, RunningCertes, steady};
-pub use score::Score;
+pub(super) use runs::{CertesRun, RunningCertes, steady};
+pub(super) use score::Score;
 
-pub const CERTES: Scenario = Scenario {
+pub(super) const CERTES: Scenario = Scenario {
     name: "certes",
     about: "client response time with SYNs dropped: client latency against what the agent says",
     params: &[

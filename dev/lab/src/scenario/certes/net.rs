@@ -15,7 +15,7 @@ use crate::syn_timeout::SynTimeout;
 use crate::topology::{DEVICE, Node};
 
 /// Namespaces of one run.
-pub struct Net {
+pub(crate) struct Net {
     pub client: Netns,
     pub server: Node,
     _link: Option<LinkEmulator>,
@@ -26,7 +26,7 @@ pub struct Net {
 }
 
 impl Net {
-    pub fn build(proof: Sandbox, run: &CertesRun, seed: u64) -> Result<Self> {
+    pub(crate) fn build(proof: Sandbox, run: &CertesRun, seed: u64) -> Result<Self> {
         let make = |what: &str| Netns::create(proof, &format!("{}-{what}", run.name));
         let (client, server) = (make("client")?, make("server")?);
         // Of a flood nothing comes back, and its sources are not checked.
@@ -118,7 +118,7 @@ impl Net {
     }
 
     /// Where the server listens.
-    pub fn target(&self) -> SocketAddrV4 {
+    pub(crate) fn target(&self) -> SocketAddrV4 {
         SocketAddrV4::new(self.server.ipv4, 80)
     }
 }

@@ -18,7 +18,7 @@ use crate::nginx::Nginx;
 
 /// One experiment.
 #[derive(Debug, Clone)]
-pub struct CertesRun {
+pub(crate) struct CertesRun {
     pub name: String,
     pub clients: usize,
     pub workers: usize,
@@ -52,7 +52,7 @@ pub struct CertesRun {
 
 /// What a measurement must outlive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AgentTrouble {
+pub(crate) enum AgentTrouble {
     /// It is killed and started again.
     Restart,
     /// Its time of day is set back by an hour, and then to tomorrow.
@@ -67,7 +67,7 @@ const BACKLOG_PERIOD: Duration = Duration::from_secs(6);
 const SLOT: Duration = Duration::from_millis(250);
 
 /// Clients that keep a server with a short queue busy.
-pub fn steady() -> CertesRun {
+pub(crate) fn steady() -> CertesRun {
     CertesRun {
         name: "steady".to_owned(),
         clients: 400,
@@ -91,7 +91,7 @@ pub fn steady() -> CertesRun {
 }
 
 /// All runs.
-pub fn matrix() -> Vec<CertesRun> {
+pub(super) fn matrix() -> Vec<CertesRun> {
     vec![
         steady(),
         CertesRun {
@@ -206,7 +206,7 @@ impl Backend {
 }
 
 /// A run under way.
-pub struct RunningCertes {
+pub(crate) struct RunningCertes {
     run: CertesRun,
     clients: ImpatientClients,
     server: Backend,
@@ -218,7 +218,7 @@ pub struct RunningCertes {
 impl CertesRun {
     /// The same in a fraction of the time: as many clients lose as many SYNs, and come as
     /// many times again.
-    pub fn scaled(self, scale: u32) -> Self {
+    pub(crate) fn scaled(self, scale: u32) -> Self {
         let more = f64::from(scale);
         Self {
             service: self.service / scale,
@@ -268,7 +268,7 @@ impl CertesRun {
     }
 
     /// Starts server, agent and clients, which begin transactions for so long.
-    pub fn start(
+    pub(crate) fn start(
         &self,
         binary: &Path,
         net: Net,
@@ -309,7 +309,7 @@ impl CertesRun {
 impl RunningCertes {
     /// Sets the limit of the server's accept queue, as a process does that calls listen(2)
     /// again.
-    pub fn set_backlog(&self, limit: u32) -> Result<()> {
+    pub(crate) fn set_backlog(&self, limit: u32) -> Result<()> {
         match &self.server {
             Backend::Own(server) => server.set_backlog(limit),
             Backend::Nginx(_) => bail!("nginx keeps the queue that it began with"),
@@ -317,12 +317,12 @@ impl RunningCertes {
     }
 
     /// Its agent.
-    pub fn agent(&self) -> &Agent {
+    pub(crate) fn agent(&self) -> &Agent {
         &self.agent
     }
 
     /// What befalls the agent.
-    pub fn trouble(&mut self) -> Result<()> {
+    pub(crate) fn trouble(&mut self) -> Result<()> {
         match self.run.trouble {
             None => Ok(()),
             Some(AgentTrouble::Restart) => self.agent.restart(),
@@ -331,7 +331,7 @@ impl RunningCertes {
     }
 
     /// What befalls it a little later.
-    pub fn trouble_again(&self) -> Result<()> {
+    pub(crate) fn trouble_again(&self) -> Result<()> {
         match self.run.trouble {
             None | Some(AgentTrouble::Restart) => Ok(()),
             Some(AgentTrouble::Clock) => self.agent.set_clock("+1d"),
@@ -339,7 +339,7 @@ impl RunningCertes {
     }
 
     /// Waits for the last client and for the agent to be done with it.
-    pub fn finish(self, warm_up: Duration, counts: Duration) -> Result<Score> {
+    pub(crate) fn finish(self, warm_up: Duration, counts: Duration) -> Result<Score> {
         let truth = self.clients.finish()?;
         if let Some(flood) = self.flood {
             flood.finish()?;

@@ -37,7 +37,7 @@ impl Sum {
 
 /// Transactions by how they ended.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
-pub struct TransactionEnds {
+pub(crate) struct TransactionEnds {
     /// All answers came.
     pub done: f64,
     /// Never connected.
@@ -83,7 +83,7 @@ type Seconds = BTreeMap<u64, Sum>;
 
 /// One run's row.
 #[derive(Debug, Clone, Serialize)]
-pub struct Score {
+pub(crate) struct Score {
     pub name: String,
     pub truth_mean_s: f64,
     pub rate_per_s: f64,
@@ -121,7 +121,7 @@ pub struct Score {
 }
 
 impl Score {
-    pub fn of(
+    pub(crate) fn of(
         run: &CertesRun,
         range: Range<u64>,
         truth: &[Transaction],
@@ -232,7 +232,7 @@ impl Score {
         })
     }
 
-    pub fn sentence(&self) -> String {
+    pub(crate) fn sentence(&self) -> String {
         format!(
             "{}: client latency {:.3} s; exact {:+.2} %, model {:+.2} %, SYN-to-END {:+.1} %, application {:+.1} %; in all {:+.2} %: {}; exact: {}",
             self.name,
@@ -249,20 +249,24 @@ impl Score {
 }
 
 /// The seconds that count, on the monotonic clock.
-pub fn range(truth: &[Transaction], warm_up: Duration, counts: Duration) -> Result<Range<u64>> {
+pub(super) fn range(
+    truth: &[Transaction],
+    warm_up: Duration,
+    counts: Duration,
+) -> Result<Range<u64>> {
     let from = (begin_ns(truth)? + warm_up.as_nanos() as u64) / SECOND_NS + 1;
     Ok(from..from + counts.as_secs())
 }
 
 /// The second in which the last transaction ended.
-pub fn last_second(truth: &[Transaction]) -> Result<u64> {
+pub(super) fn last_second(truth: &[Transaction]) -> Result<u64> {
     let ended = truth.iter().map(|of| of.end_ns / SECOND_NS);
     ended.max().context("no client came")
 }
 
 /// That records bear both times of day to which the agent's clock was set: back by an hour,
 /// and on to the next day.
-pub fn check_clock(history: &[HistoryRow]) -> Result<()> {
+pub(super) fn check_clock(history: &[HistoryRow]) -> Result<()> {
     const SLACK_MS: i64 = 60_000;
     let now_ms = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis() as i64;
     let boot_ms = now_ms - (clock::monotonic_ns() / 1_000_000) as i64;

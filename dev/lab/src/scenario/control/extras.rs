@@ -20,7 +20,7 @@ const AT_S: f64 = 4.0;
 const FACTOR: f64 = 10.0;
 
 /// Runs them all; keys go to the top of the result.
-pub fn run(context: &Context, plan: &Plan, world: &mut ControlWorld) -> Result<Value> {
+pub(super) fn run(context: &Context, plan: &Plan, world: &mut ControlWorld) -> Result<Value> {
     let mut result = json!({});
     let mut reactions = Vec::new();
     let mut left = Vec::new();

@@ -10,7 +10,7 @@ use super::world::ClientLatency;
 use crate::statistics::quantile;
 
 /// All runs under one load: some on each of several traces of capacities.
-pub struct LoadFigures {
+pub(super) struct LoadFigures {
     load: f64,
     runs: Vec<Compared>,
 }
@@ -23,14 +23,14 @@ struct Compared {
 }
 
 impl LoadFigures {
-    pub fn new(load: f64) -> Self {
+    pub(super) fn new(load: f64) -> Self {
         Self {
             load,
             runs: Vec::new(),
         }
     }
 
-    pub fn add(&mut self, trace: u64, way: Way, client_latency: ClientLatency) {
+    pub(super) fn add(&mut self, trace: u64, way: Way, client_latency: ClientLatency) {
         self.runs.push(Compared {
             trace,
             way,
@@ -96,7 +96,7 @@ fn range(values: &[f64]) -> f64 {
 /// Maglev's; a spread is the range of p99 over the runs of a trace, which differ by
 /// chance alone. Both are means over the traces. Beside it stands the range over all runs
 /// of a load, on whatever trace.
-pub fn summary(loads: &[LoadFigures]) -> Value {
+pub(super) fn summary(loads: &[LoadFigures]) -> Value {
     let mean = |of: &dyn Fn(&LoadFigures) -> f64| {
         let sum = loads.iter().map(of).sum::<f64>();
         (!loads.is_empty()).then(|| sum / loads.len() as f64)
@@ -121,14 +121,14 @@ pub fn summary(loads: &[LoadFigures]) -> Value {
 }
 
 /// Puts the keys of `more` into `result`.
-pub fn add(result: &mut Value, more: Value) {
+pub(super) fn add(result: &mut Value, more: Value) {
     if let (Some(result), Value::Object(more)) = (result.as_object_mut(), more) {
         result.extend(more);
     }
 }
 
 /// The table for people, with targets.
-pub fn table(result: &Value) -> String {
+pub(super) fn table(result: &Value) -> String {
     let mut text = String::from(
         "p99, ms: median (lowest to highest) over the runs\n\
          load   maglev                  paper                   causeway                ratio  spread\n",

@@ -103,7 +103,7 @@ impl Plan {
     }
 }
 
-pub const CONTROL: Scenario = Scenario {
+pub(super) const CONTROL: Scenario = Scenario {
     name: "control",
     about: "p99 under plain Maglev, the paper's law and the default one, and how they react",
     params: &[

@@ -22,7 +22,7 @@ use crate::scenario::Context;
 use crate::scenario::bench::Bench;
 
 /// Servers of the pool.
-pub const SERVERS: usize = 4;
+pub(super) const SERVERS: usize = 4;
 /// Period of the quotas: with longer ones a server stands still for most of it.
 const PERIOD: Duration = Duration::from_millis(10);
 /// Load and length of the run that finds out what a request costs.
@@ -31,7 +31,7 @@ const TRIAL_PAGE_MS: u64 = 2_000;
 
 /// What is changed while a run is under way, at times from its start.
 #[derive(Debug, Clone, Copy)]
-pub struct Change {
+pub(super) struct Change {
     pub at_s: f64,
     /// Which server; `None`: all.
     pub server: Option<usize>,
@@ -52,7 +52,7 @@ struct Course<'a> {
 
 /// One run as the clients measured it.
 #[derive(Debug, Clone, Serialize)]
-pub struct ClientLatency {
+pub(super) struct ClientLatency {
     pub p50_ms: f64,
     pub p99_ms: f64,
     pub requests: u64,
@@ -62,7 +62,7 @@ pub struct ClientLatency {
 }
 
 /// One run with what the balancer did.
-pub struct ControlRun {
+pub(super) struct ControlRun {
     pub client_latency: ClientLatency,
     pub start_ns: u64,
     /// When the changes were made, CLOCK_MONOTONIC.
@@ -71,7 +71,7 @@ pub struct ControlRun {
     pub epochs: Vec<Vec<Epoch>>,
 }
 
-pub struct ControlWorld {
+pub(super) struct ControlWorld {
     bench: Bench,
     cgroups: Vec<Cgroup>,
     balancer: Balancer,
@@ -81,7 +81,7 @@ pub struct ControlWorld {
 }
 
 impl ControlWorld {
-    pub fn build(context: &Context, plan: &Plan) -> Result<Self> {
+    pub(super) fn build(context: &Context, plan: &Plan) -> Result<Self> {
         let bench = Bench::build(context.sandbox, 2, SERVERS)?;
         let mut cgroups = Vec::new();
         for server in &bench.servers {
@@ -113,12 +113,12 @@ impl ControlWorld {
         Ok(world)
     }
 
-    pub fn request_cpu_us(&self) -> f64 {
+    pub(super) fn request_cpu_us(&self) -> f64 {
         self.request_cpu_s * 1e6
     }
 
     /// Ends the balancer and takes its data plane down.
-    pub fn end(mut self) -> Result<()> {
+    pub(super) fn end(mut self) -> Result<()> {
         self.balancer.terminate()?;
         self.balancer.detach()
     }
@@ -159,7 +159,7 @@ impl ControlWorld {
 
     /// A run of the comparison: capacities follow the trace `trace`, and what the clients
     /// ask for comes from the seed `pages`.
-    pub fn compared(
+    pub(super) fn compared(
         &mut self,
         plan: &Plan,
         way: Way,
@@ -188,7 +188,7 @@ impl ControlWorld {
     }
 
     /// A run with steady capacities and what is changed in it.
-    pub fn steady(
+    pub(super) fn steady(
         &mut self,
         plan: &Plan,
         way: Way,

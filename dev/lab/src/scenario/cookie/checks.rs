@@ -18,7 +18,7 @@ use crate::link;
 use crate::scenario::Context;
 
 /// A run of steps over one laboratory.
-pub struct Checks<'a> {
+pub(super) struct Checks<'a> {
     context: &'a Context,
     world: World,
     /// To each VIP at each step.
@@ -30,7 +30,7 @@ pub struct Checks<'a> {
 
 impl<'a> Checks<'a> {
     /// Opens the first connections.
-    pub fn new(context: &'a Context, world: World, each: usize) -> Result<Self> {
+    pub(super) fn new(context: &'a Context, world: World, each: usize) -> Result<Self> {
         let before = world.counters()?;
         let mut checks = Self {
             context,
@@ -86,7 +86,7 @@ impl<'a> Checks<'a> {
 
     /// A server comes, one drains and comes back, one goes for good; nobody gets the id
     /// of the one that has gone.
-    pub fn pool_changes(&mut self) -> Result<()> {
+    pub(super) fn pool_changes(&mut self) -> Result<()> {
         self.apply(&members(0..4))?;
         self.step("server added")?;
         let mut drained = members(0..4);
@@ -134,7 +134,7 @@ impl<'a> Checks<'a> {
     }
 
     /// A key is replaced in two steps.
-    pub fn keys_rotate(&mut self) -> Result<()> {
+    pub(super) fn keys_rotate(&mut self) -> Result<()> {
         self.world.rotate("--prepare")?;
         self.step("key prepared")?;
         self.world.rotate("--switch")?;
@@ -150,7 +150,7 @@ impl<'a> Checks<'a> {
 
     /// The balancer is replaced by an empty one, then by one that would pick quite
     /// differently: as if the connections had come to another machine.
-    pub fn balancer_is_swapped(&mut self) -> Result<()> {
+    pub(super) fn balancer_is_swapped(&mut self) -> Result<()> {
         self.world.swap_balancer()?;
         self.step("balancer empty")?;
         let mut other = members(0..4);
@@ -168,7 +168,7 @@ impl<'a> Checks<'a> {
 
     /// Agents are killed and started; then one is taken down with all its programs, so
     /// that the next knows nothing of the connections and learns their clocks.
-    pub fn agents_restart(&mut self) -> Result<()> {
+    pub(super) fn agents_restart(&mut self) -> Result<()> {
         for server in 0..4 {
             self.world.kill_agent(server)?;
         }
@@ -184,7 +184,7 @@ impl<'a> Checks<'a> {
     }
 
     /// A server that answers every SYN by a SYN cookie of its own.
-    pub fn syn_cookies(&mut self) -> Result<()> {
+    pub(super) fn syn_cookies(&mut self) -> Result<()> {
         let servers = self.world.topology.servers.clone();
         let set = |value: &str| -> Result<()> {
             servers
@@ -199,7 +199,7 @@ impl<'a> Checks<'a> {
 
     /// The first SYN-ACKs are lost: the SYN that is sent again reaches the same server,
     /// and no half-open connection is left anywhere else.
-    pub fn lost_syn_ack(&mut self) -> Result<()> {
+    pub(super) fn lost_syn_ack(&mut self) -> Result<()> {
         let router = self.world.topology.router.netns.clone();
         let ports: Vec<String> = (0..4).map(|i| format!("s{i}")).collect();
         let dropped = router.run(move || {
@@ -255,7 +255,7 @@ impl<'a> Checks<'a> {
     }
 
     /// FIN and RST of clients and servers, with timestamps: no server keeps a socket.
-    pub fn ends_reach_the_server(&mut self) -> Result<()> {
+    pub(super) fn ends_reach_the_server(&mut self) -> Result<()> {
         let mut ended = self.world.open(self.each)?;
         let (by_server, rest) = ended.split_at_mut(2);
         for connection in by_server {
@@ -299,7 +299,7 @@ impl<'a> Checks<'a> {
     }
 
     /// Clients that offer no timestamps live by the flow table.
-    pub fn clients_without_timestamps(&mut self) -> Result<()> {
+    pub(super) fn clients_without_timestamps(&mut self) -> Result<()> {
         let client = self.world.client().clone();
         client.sysctl("net/ipv4/tcp_timestamps", "0")?;
         self.step("clients without timestamps")?;
@@ -315,7 +315,7 @@ impl<'a> Checks<'a> {
 
     /// Idle for parts and multiples of the ring, with probes and without, a server that
     /// is silent first, and a stream through the wrap, all at a time.
-    pub fn idle_and_streaming(&mut self, ring: Duration) -> Result<()> {
+    pub(super) fn idle_and_streaming(&mut self, ring: Duration) -> Result<()> {
         let client = self.world.client().clone();
         let mut threads = Vec::new();
         for (i, part) in [0.45, 0.55, 0.8, 1.02, 1.5].into_iter().enumerate() {
@@ -359,7 +359,7 @@ impl<'a> Checks<'a> {
     }
 
     /// The kernels' counters and the whole result.
-    pub fn finish(self) -> Result<Value> {
+    pub(super) fn finish(self) -> Result<Value> {
         let kernels = ensure_unnoticed(&self.before, &self.world.counters()?)?;
         let results = self.world.results()?;
         ensure!(results["forged"] == 0, "forged cookies in {results:?}");

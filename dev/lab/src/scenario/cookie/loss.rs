@@ -22,7 +22,7 @@ const COUNTERS: [&str; 6] = [
     "TCPTSReorder",
 ];
 
-pub const COOKIE_LOSS: Scenario = Scenario {
+pub(crate) const COOKIE_LOSS: Scenario = Scenario {
     name: "cookie-loss",
     about: "lossy transfers with cookies and without: retransmissions and round trips",
     params: &[

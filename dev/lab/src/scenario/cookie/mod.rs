@@ -21,13 +21,13 @@ use serde_json::{Value, json};
 use self::checks::Checks;
 use self::world::{Cookies, World, members};
 use super::{Context, Scenario, param};
-pub use loss::COOKIE_LOSS;
-pub use mptcp::MPTCP;
-pub use soak::COOKIE_SOAK;
-pub use tiers::TIERS;
-pub use uploads::COOKIE_UPLOADS;
+pub(super) use loss::COOKIE_LOSS;
+pub(super) use mptcp::MPTCP;
+pub(super) use soak::COOKIE_SOAK;
+pub(super) use tiers::TIERS;
+pub(super) use uploads::COOKIE_UPLOADS;
 
-pub const COOKIE: Scenario = Scenario {
+pub(super) const COOKIE: Scenario = Scenario {
     name: "cookie",
     about: "long-lived connections while servers, balancers, keys and agents change",
     params: &[

@@ -24,7 +24,7 @@ const SERVERS: usize = 4;
 const OTHER_ADDRESS: &str = "10.10.0.77";
 const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub const MPTCP: Scenario = Scenario {
+pub(crate) const MPTCP: Scenario = Scenario {
     name: "mptcp",
     about: "subflows join the server of their connection, by ports that servers advertise",
     params: &[param("connections", "12", "connections of each part")],

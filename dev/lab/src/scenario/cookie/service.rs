@@ -19,20 +19,25 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::netns::Netns;
 
 /// Port of the service.
-pub const PORT: u16 = 80;
+pub(super) const PORT: u16 = 80;
 /// The same service on the same way, without cookies.
-pub const PLAIN_PORT: u16 = 81;
+pub(super) const PLAIN_PORT: u16 = 81;
 /// How long an answer may take: longer than a few retransmission timeouts.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The port of the VIPs that is one server's alone, for subflows to join it.
-pub fn join_port(server: usize) -> u16 {
+pub(super) fn join_port(server: usize) -> u16 {
     10_000 + server as u16
 }
 
 /// Serves on these addresses of a namespace until the sandbox ends; with `multipath` to
 /// clients of MPTCP, too.
-pub fn serve(netns: &Netns, name: &str, addresses: &[IpAddr], multipath: bool) -> Result<()> {
+pub(super) fn serve(
+    netns: &Netns,
+    name: &str,
+    addresses: &[IpAddr],
+    multipath: bool,
+) -> Result<()> {
     let ports = [PORT, PLAIN_PORT];
     for (address, port) in addresses.iter().flat_map(|a| ports.map(|port| (a, port))) {
         let target = SocketAddr::new(*address, port);
@@ -179,7 +184,7 @@ fn set(stream: &TcpStream, level: i32, option: i32, value: i32) -> Result<()> {
 
 /// A client's connection and the server that it began with.
 #[derive(Debug)]
-pub struct Connection {
+pub(super) struct Connection {
     stream: BufReader<TcpStream>,
     /// The VIP's address.
     pub vip: IpAddr,
@@ -189,17 +194,17 @@ pub struct Connection {
 
 impl Connection {
     /// Connects from a client's namespace and asks who answers.
-    pub fn open(client: &Netns, vip: IpAddr) -> Result<Self> {
+    pub(super) fn open(client: &Netns, vip: IpAddr) -> Result<Self> {
         Self::connect(client, (vip, PORT).into(), false)
     }
 
     /// The same without cookies.
-    pub fn open_plain(client: &Netns, vip: IpAddr) -> Result<Self> {
+    pub(super) fn open_plain(client: &Netns, vip: IpAddr) -> Result<Self> {
         Self::connect(client, (vip, PLAIN_PORT).into(), false)
     }
 
     /// The same by MPTCP.
-    pub fn open_multipath(client: &Netns, vip: IpAddr) -> Result<Self> {
+    pub(super) fn open_multipath(client: &Netns, vip: IpAddr) -> Result<Self> {
         Self::connect(client, (vip, PORT).into(), true)
     }
 
@@ -221,7 +226,7 @@ impl Connection {
     }
 
     /// Sends a command and reads the line that answers.
-    pub fn line(&mut self, command: &str) -> Result<String> {
+    pub(super) fn line(&mut self, command: &str) -> Result<String> {
         writeln!(self.stream.get_mut(), "{command}")?;
         let mut line = String::new();
         self.stream.read_line(&mut line)?;
@@ -230,17 +235,17 @@ impl Connection {
     }
 
     /// How long an answer may take from now on.
-    pub fn patience(&self, patience: Duration) -> Result<()> {
+    pub(super) fn patience(&self, patience: Duration) -> Result<()> {
         Ok(self.stream.get_ref().set_read_timeout(Some(patience))?)
     }
 
     /// Whether the same server still answers.
-    pub fn is_whole(&mut self) -> bool {
+    pub(super) fn is_whole(&mut self) -> bool {
         self.line("id").is_ok_and(|line| line == self.server)
     }
 
     /// Sends a command and reads `bytes` of answer; the longest time without any.
-    pub fn read(&mut self, command: &str, bytes: usize) -> Result<Duration> {
+    pub(super) fn read(&mut self, command: &str, bytes: usize) -> Result<Duration> {
         writeln!(self.stream.get_mut(), "{command}")?;
         let (mut left, mut last, mut longest) = (bytes, Instant::now(), Duration::ZERO);
         let mut block = vec![0; 65536];
@@ -256,7 +261,7 @@ impl Connection {
     }
 
     /// Sends `bytes` and waits until the server has taken them.
-    pub fn put(&mut self, bytes: usize) -> Result<()> {
+    pub(super) fn put(&mut self, bytes: usize) -> Result<()> {
         writeln!(self.stream.get_mut(), "put {bytes}")?;
         send(self.stream.get_mut(), bytes as u64)?;
         let mut line = String::new();
@@ -266,7 +271,7 @@ impl Connection {
     }
 
     /// The same while the server answers all the time.
-    pub fn chat(&mut self, bytes: usize) -> Result<()> {
+    pub(super) fn chat(&mut self, bytes: usize) -> Result<()> {
         writeln!(self.stream.get_mut(), "chat {bytes}")?;
         let mut out = self.stream.get_ref().try_clone()?;
         let sender = thread::spawn(move || send(&mut out, bytes as u64));
@@ -280,7 +285,7 @@ impl Connection {
     }
 
     /// Ends the connection with a RST.
-    pub fn reset(self) -> Result<()> {
+    pub(super) fn reset(self) -> Result<()> {
         let linger = libc::linger {
             l_onoff: 1,
             l_linger: 0,
@@ -300,7 +305,7 @@ impl Connection {
     }
 
     /// Reads until the server has ended the connection.
-    pub fn end_of_server(&mut self) -> Result<()> {
+    pub(super) fn end_of_server(&mut self) -> Result<()> {
         writeln!(self.stream.get_mut(), "close")?;
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {

@@ -16,7 +16,7 @@ use super::world::{Cookies, World, members, vips};
 use crate::netns::Netns;
 use crate::scenario::{Context, Scenario, param};
 
-pub const COOKIE_SOAK: Scenario = Scenario {
+pub(crate) const COOKIE_SOAK: Scenario = Scenario {
     name: "cookie-soak",
     about: "minutes of idleness, streams through the wrap, an outage: stalls of each",
     params: &[

@@ -25,7 +25,7 @@ const REPORTS_PORT: u16 = 9472;
 /// Until when an empty one has learnt what is open (docs/explanation/cookies.md).
 const LEARNING: Duration = Duration::from_millis(2_500);
 
-pub const TIERS: Scenario = Scenario {
+pub(crate) const TIERS: Scenario = Scenario {
     name: "tiers",
     about: "a stateless first tier before stateful balancers, both replaced under connections",
     params: &[

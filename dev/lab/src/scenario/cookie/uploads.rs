@@ -15,7 +15,7 @@ use crate::scenario::{Context, Scenario, param};
 /// How seldom equal rates may fail: one time in a thousand.
 const CHANCE: f64 = 1e-3;
 
-pub const COOKIE_UPLOADS: Scenario = Scenario {
+pub(crate) const COOKIE_UPLOADS: Scenario = Scenario {
     name: "cookie-uploads",
     about: "uploads with cookies and without: PAWS rejects no more with them",
     params: &[

@@ -28,7 +28,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A server as the balancer's configuration has it.
 #[derive(Debug, Clone, Copy)]
-pub struct Member {
+pub(super) struct Member {
     /// Index among the servers.
     pub server: usize,
     /// Takes no new connections.
@@ -38,7 +38,7 @@ pub struct Member {
 }
 
 /// These servers with equal weights.
-pub fn members(servers: std::ops::Range<usize>) -> Vec<Member> {
+pub(super) fn members(servers: std::ops::Range<usize>) -> Vec<Member> {
     servers
         .map(|server| Member {
             server,
@@ -50,7 +50,7 @@ pub fn members(servers: std::ops::Range<usize>) -> Vec<Member> {
 
 /// How connections are kept.
 #[derive(Debug, Clone)]
-pub struct Cookies {
+pub(super) struct Cookies {
     /// The VIPs' `cookie`.
     pub mode: String,
     /// Their `cookie_bits`, where they differ from the mode's own.
@@ -60,7 +60,7 @@ pub struct Cookies {
 }
 
 /// The laboratory.
-pub struct World {
+pub(super) struct World {
     pub topology: Topology,
     binary: PathBuf,
     directory: TempDir,
@@ -73,7 +73,7 @@ pub struct World {
 
 impl World {
     /// Builds it: a service on every server, the balancer with `pool`, and agents.
-    pub fn build(
+    pub(super) fn build(
         context: &Context,
         servers: usize,
         pool: &[Member],
@@ -83,7 +83,7 @@ impl World {
     }
 
     /// The same for clients of MPTCP.
-    pub fn build_multipath(
+    pub(super) fn build_multipath(
         context: &Context,
         servers: usize,
         pool: &[Member],
@@ -132,14 +132,14 @@ impl World {
     }
 
     /// The namespace of the client.
-    pub fn client(&self) -> &Netns {
+    pub(super) fn client(&self) -> &Netns {
         &self.topology.clients[0].netns
     }
 
     /// Offloads of segmentation, of merging and of checksums, at both ends. What clients
     /// send has its checksum in any case: a veth that sends back loses the note that one is
     /// still to be written.
-    pub fn set_offloads(&self, on: bool) -> Result<()> {
+    pub(super) fn set_offloads(&self, on: bool) -> Result<()> {
         for server in &self.topology.servers {
             server
                 .netns
@@ -152,7 +152,7 @@ impl World {
     }
 
     /// Opens `count` connections to each VIP.
-    pub fn open(&self, count: usize) -> Result<Vec<Connection>> {
+    pub(super) fn open(&self, count: usize) -> Result<Vec<Connection>> {
         let mut connections = Vec::new();
         for vip in vips() {
             for _ in 0..count {
@@ -167,7 +167,7 @@ impl World {
     }
 
     /// Runs `causeway` on the balancer's machine; its standard output.
-    pub fn causeway(&self, arguments: &[&str]) -> Result<String> {
+    pub(super) fn causeway(&self, arguments: &[&str]) -> Result<String> {
         run(
             self.topology.balancer.netns.command(&self.binary),
             arguments,
@@ -175,17 +175,17 @@ impl World {
     }
 
     /// The balancer's socket.
-    pub fn socket(&self) -> String {
+    pub(super) fn socket(&self) -> String {
         self.path("lb.sock")
     }
 
     /// Writes the balancer's file; the process does not know yet.
-    pub fn configure(&self, pool: &[Member]) -> Result<()> {
+    pub(super) fn configure(&self, pool: &[Member]) -> Result<()> {
         self.write_config(pool, None)
     }
 
     /// The same with an id that the file names for one server, on the IPv4 VIP.
-    pub fn configure_with_id(&self, pool: &[Member], server: usize, id: u16) -> Result<()> {
+    pub(super) fn configure_with_id(&self, pool: &[Member], server: usize, id: u16) -> Result<()> {
         self.write_config(pool, Some((server, id)))
     }
 
@@ -278,19 +278,19 @@ impl World {
     }
 
     /// Replaces the balancer by one that knows nothing but its configuration.
-    pub fn swap_balancer(&mut self) -> Result<()> {
+    pub(super) fn swap_balancer(&mut self) -> Result<()> {
         end(&mut self.balancer)?;
         self.causeway(&["lb", "--detach", "-c", &self.path("lb.toml")])?;
         self.start_balancer()
     }
 
     /// SIGHUP to the balancer; waits until it has done as told.
-    pub fn reload_balancer(&self) -> Result<()> {
+    pub(super) fn reload_balancer(&self) -> Result<()> {
         self.reload(&self.balancer, "lb")
     }
 
     /// The same, for a file that is to be refused; the reason that it gives.
-    pub fn refused_reload(&self) -> Result<String> {
+    pub(super) fn refused_reload(&self) -> Result<String> {
         hang_up(&self.balancer)?;
         let deadline = Instant::now() + START_TIMEOUT;
         while Instant::now() < deadline {
@@ -352,7 +352,7 @@ impl World {
     }
 
     /// Starts a server's agent.
-    pub fn start_agent(&mut self, server: usize) -> Result<()> {
+    pub(super) fn start_agent(&mut self, server: usize) -> Result<()> {
         let name = format!("server{server}");
         let child = self.spawn(&self.topology.servers[server], &name)?;
         self.agents[server] = Some(child);
@@ -360,12 +360,12 @@ impl World {
     }
 
     /// SIGKILL; its programs go on.
-    pub fn kill_agent(&mut self, server: usize) -> Result<()> {
+    pub(super) fn kill_agent(&mut self, server: usize) -> Result<()> {
         end(&mut self.agents[server])
     }
 
     /// Takes everything off a server that the agent has put there.
-    pub fn detach_agent(&mut self, server: usize) -> Result<()> {
+    pub(super) fn detach_agent(&mut self, server: usize) -> Result<()> {
         end(&mut self.agents[server])?;
         let file = self.path(&format!("server{server}.toml"));
         let command = self.topology.servers[server].netns.command(&self.binary);
@@ -373,7 +373,7 @@ impl World {
     }
 
     /// Has balancer and agents keep connections in another way, from now on.
-    pub fn set_cookies(&mut self, cookies: Cookies) -> Result<()> {
+    pub(super) fn set_cookies(&mut self, cookies: Cookies) -> Result<()> {
         self.cookies = cookies;
         self.configure(&members(0..self.agents.len()))?;
         self.reload_balancer()?;
@@ -384,7 +384,7 @@ impl World {
     }
 
     /// Has every agent read the keys again.
-    pub fn reload_agents(&self) -> Result<()> {
+    pub(super) fn reload_agents(&self) -> Result<()> {
         for (i, agent) in self.agents.iter().enumerate() {
             self.reload(agent, &format!("server{i}"))?;
         }
@@ -392,14 +392,14 @@ impl World {
     }
 
     /// A step of a rotation, and both ends told.
-    pub fn rotate(&self, step: &str) -> Result<()> {
+    pub(super) fn rotate(&self, step: &str) -> Result<()> {
         self.causeway(&["cookie", "rotate", step, &self.path("keys")])?;
         self.reload_balancer()?;
         self.reload_agents()
     }
 
     /// Packets by what their cookies said, over all VIPs.
-    pub fn results(&self) -> Result<BTreeMap<String, u64>> {
+    pub(super) fn results(&self) -> Result<BTreeMap<String, u64>> {
         let stats: Value = api::get(Path::new(&self.path("lb.sock")), "/v1/stats")?;
         let mut sums = BTreeMap::new();
         for vip in stats["vips"].as_array().context("vips")? {
@@ -416,7 +416,7 @@ impl World {
     }
 
     /// What agents did with timestamps, over all servers.
-    pub fn events(&self) -> Result<BTreeMap<String, u64>> {
+    pub(super) fn events(&self) -> Result<BTreeMap<String, u64>> {
         let mut sums = BTreeMap::new();
         for i in 0..self.agents.len() {
             let socket = self.path(&format!("server{i}.sock"));
@@ -431,7 +431,7 @@ impl World {
     }
 
     /// The kernels' own counters, summed over client and servers.
-    pub fn counters(&self) -> Result<BTreeMap<String, u64>> {
+    pub(super) fn counters(&self) -> Result<BTreeMap<String, u64>> {
         let mut sums = BTreeMap::new();
         let nodes = self.topology.servers.iter().chain(&self.topology.clients);
         for node in nodes {
@@ -482,7 +482,7 @@ impl Drop for World {
 }
 
 /// The VIPs, IPv4 and IPv6.
-pub fn vips() -> [IpAddr; 2] {
+pub(super) fn vips() -> [IpAddr; 2] {
     [vip4(0).into(), vip6(0).into()]
 }
 
@@ -511,7 +511,7 @@ fn run(mut command: Command, arguments: &[&str]) -> Result<String> {
 }
 
 /// TcpExt and Tcp counters of a namespace (`nstat`).
-pub fn counters(netns: &Netns) -> Result<BTreeMap<String, u64>> {
+pub(super) fn counters(netns: &Netns) -> Result<BTreeMap<String, u64>> {
     netns.run(|| {
         let mut counters = BTreeMap::new();
         for file in ["netstat", "snmp"] {

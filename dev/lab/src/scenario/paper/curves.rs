@@ -14,10 +14,10 @@ use super::super::accuracy::rig::{self, Recording};
 use super::super::accuracy::workload::AccuracyWorkload;
 
 /// Epochs of Algorithm 2: the paper's example is 100 ms.
-pub const EPOCH_NS: u64 = 100_000_000;
+pub(super) const EPOCH_NS: u64 = 100_000_000;
 
 /// A recorded workload.
-pub struct Recorded {
+pub(super) struct Recorded {
     pub recording: Recording,
     pub truth: HashMap<FlowKey, Flow>,
     /// Window-chain, then Algorithm 2.
@@ -29,7 +29,7 @@ type Values = Vec<(f64, f64)>;
 
 impl Recorded {
     /// Runs and records a workload.
-    pub fn new(context: &Context, workload: &AccuracyWorkload) -> Result<Self> {
+    pub(super) fn new(context: &Context, workload: &AccuracyWorkload) -> Result<Self> {
         context.say(format!("{}: {}", workload.name, workload.about));
         let recording = rig::record(context.sandbox, workload)?;
         let truth = judge::truth(&recording.log);
@@ -44,7 +44,7 @@ impl Recorded {
     }
 
     /// Algorithm 2 with and without the paper's two heuristics.
-    pub fn heuristics(&self) -> Result<[Estimates<1>; 2]> {
+    pub(super) fn heuristics(&self) -> Result<[Estimates<1>; 2]> {
         let with = [Method::Modes(ModesConfig::default())];
         let without = [Method::Modes(ModesConfig {
             mtu: 0,
@@ -77,7 +77,7 @@ impl Recorded {
 
     /// The curves of figure 3 (a) and its like: truth, the clients' proxy,
     /// window-chain and Algorithm 2.
-    pub fn distributions(&self) -> Vec<Series> {
+    pub(super) fn distributions(&self) -> Vec<Series> {
         vec![
             line("req-to-res (clients)", &self.responses()),
             line("req-to-req (clients)", &self.triggered()),
@@ -87,7 +87,7 @@ impl Recorded {
     }
 
     /// Errors against the response latency: absolute in ms, and in percent of it.
-    pub fn errors(&self) -> [Vec<Series>; 2] {
+    pub(super) fn errors(&self) -> [Vec<Series>; 2] {
         let proxy: Vec<(f64, f64)> = self
             .truth
             .values()
@@ -123,13 +123,13 @@ impl Recorded {
     }
 
     /// Requests per second that were answered.
-    pub fn rate(&self) -> f64 {
+    pub(super) fn rate(&self) -> f64 {
         let log = &self.recording.log;
         log.responses.len() as f64 * 1e9 / (log.end_ns - log.start_ns).max(1) as f64
     }
 
     /// Mean in ms of responses, of the clients' proxy and of window-chain.
-    pub fn means(&self) -> [f64; 3] {
+    pub(super) fn means(&self) -> [f64; 3] {
         let mean = |values: &Values| {
             let weight: f64 = values.iter().map(|v| v.1).sum();
             values.iter().map(|v| v.0 * v.1).sum::<f64>() / weight
@@ -142,7 +142,7 @@ impl Recorded {
     }
 
     /// Relative error in percent of each connection's mean.
-    pub fn by_connection(&self) -> Vec<Series> {
+    pub(super) fn by_connection(&self) -> Vec<Series> {
         let mut errors = [Vec::new(), Vec::new()];
         for (key, flow) in &self.truth {
             let mean = |values: &mut dyn Iterator<Item = f64>| {
@@ -168,7 +168,7 @@ impl Recorded {
     }
 
     /// The flow with the most responses.
-    pub fn busiest(&self) -> Option<(&FlowKey, &Flow)> {
+    pub(super) fn busiest(&self) -> Option<(&FlowKey, &Flow)> {
         self.truth
             .iter()
             .max_by_key(|(_, flow)| flow.responses.len())
@@ -176,12 +176,12 @@ impl Recorded {
 }
 
 /// Nanoseconds in milliseconds.
-pub fn ms(ns: u64) -> f64 {
+pub(super) fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
 /// A distribution under a name.
-pub fn line(name: &str, values: &[(f64, f64)]) -> Series {
+pub(super) fn line(name: &str, values: &[(f64, f64)]) -> Series {
     Series::new(name, cdf(values))
 }
 
@@ -204,7 +204,7 @@ fn cdf(values: &[(f64, f64)]) -> Vec<(f64, f64)> {
 }
 
 /// The value below which a share of a distribution from [`cdf`] lies.
-pub fn quantile(cdf: &[(f64, f64)], share: f64) -> Option<f64> {
+pub(super) fn quantile(cdf: &[(f64, f64)], share: f64) -> Option<f64> {
     let at = cdf.partition_point(|p| p.1 < share);
     cdf.get(at).or(cdf.last()).map(|p| p.0)
 }

@@ -16,7 +16,7 @@ const WINDOW_MS: u64 = 400;
 const SWEEP: [usize; 6] = [1, 2, 4, 8, 16, 32];
 
 /// Draws every figure that was asked for.
-pub fn all(context: &Context) -> Result<Vec<PaperFigure>> {
+pub(super) fn all(context: &Context) -> Result<Vec<PaperFigure>> {
     let asked: String = context.param("figures")?;
     type Draw = fn(&Context) -> Result<Vec<PaperFigure>>;
     let known: [(&str, Draw); 6] = [

@@ -25,7 +25,7 @@ use curves::quantile;
 
 /// One plot with the figures that a table shows.
 #[derive(Debug, Serialize)]
-pub struct PaperFigure {
+pub(super) struct PaperFigure {
     /// Number in the paper, with the part.
     pub number: &'static str,
     pub title: String,
@@ -38,7 +38,7 @@ pub struct PaperFigure {
 
 /// What a table says of one curve.
 #[derive(Debug, Serialize)]
-pub struct CurveSummary {
+pub(super) struct CurveSummary {
     pub name: String,
     pub p10: f64,
     pub p50: f64,
@@ -99,7 +99,7 @@ impl PaperFigure {
     }
 }
 
-pub const PAPER: Scenario = Scenario {
+pub(super) const PAPER: Scenario = Scenario {
     name: "paper",
     about: "figures 3, 5, 6, 7, 9, 10 and 11 of the PIRATE paper, redone as plots and tables",
     params: &[

@@ -11,7 +11,7 @@ use causeway_core::wire::{self, Transport};
 
 /// Round-trip times of one flow, by the time of the ACK in ns.
 #[derive(Debug, Default)]
-pub struct RoundTrips {
+pub(super) struct RoundTrips {
     /// Data of the client's to its ACK, as the vantage point sees both: time, ns.
     pub acked: Vec<(u64, u64)>,
     /// SYN to the client's first ACK.
@@ -27,7 +27,7 @@ fn after(a: u32, b: u32) -> bool {
 }
 
 /// All flows of a recording, client first; clients are those that sent a SYN.
-pub fn round_trips(pcap: &[u8]) -> Result<HashMap<FlowKey, RoundTrips>> {
+pub(super) fn round_trips(pcap: &[u8]) -> Result<HashMap<FlowKey, RoundTrips>> {
     let mut flows: HashMap<FlowKey, RoundTrips> = HashMap::new();
     let mut reader = Reader::default();
     let mut rest = pcap.chunks(1 << 16);

@@ -12,7 +12,7 @@ use causeway_core::select::{Member, RealKey, RingSize, maglev};
 use crate::topology::{DEVICE, Node};
 
 /// The chain of a run: the program on every server, and the tables as they were.
-pub struct Chain {
+pub(super) struct Chain {
     program: DaisyChain,
     fd: Arc<OwnedFd>,
     servers: Vec<Node>,
@@ -43,7 +43,7 @@ impl Buckets {
 
 impl Chain {
     /// Loads the program and attaches it to every server.
-    pub fn start(servers: &[Node], hash_key: [u64; 2], port: u16) -> Result<Self> {
+    pub(super) fn start(servers: &[Node], hash_key: [u64; 2], port: u16) -> Result<Self> {
         let macs: Vec<[u8; 6]> = servers.iter().map(|server| server.mac).collect();
         let buckets = RingSize::for_pool(servers.len()).slots() as u32;
         let program = DaisyChain::new(hash_key, buckets, port, &macs)?;
@@ -66,7 +66,7 @@ impl Chain {
     }
 
     /// Follows the balancer to a pool of those servers for which `takes` holds.
-    pub fn change(&mut self, takes: impl Fn(usize) -> bool) -> Result<()> {
+    pub(super) fn change(&mut self, takes: impl Fn(usize) -> bool) -> Result<()> {
         for (family, buckets) in &mut self.tables {
             let address = |server: &Node| match family {
                 Family::V4 => IpAddr::from(server.ipv4),
@@ -89,7 +89,7 @@ impl Chain {
     }
 
     /// Packets that servers have passed on.
-    pub fn chained(&self) -> Result<u64> {
+    pub(super) fn chained(&self) -> Result<u64> {
         self.program.chained()
     }
 }

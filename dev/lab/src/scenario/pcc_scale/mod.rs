@@ -31,7 +31,7 @@ use super::{Context, Scenario, param};
 use crate::modelled_servers;
 use crate::sandbox::Sandbox;
 
-pub const PCC_SCALE: Scenario = Scenario {
+pub(super) const PCC_SCALE: Scenario = Scenario {
     name: "pcc-scale",
     about: "the pool grows and drains, the balancer is swapped: which connections break",
     params: &[

@@ -25,7 +25,7 @@ const QUIC_SHARE: f64 = 1.0 / 3.0;
 
 /// The parameters, checked.
 #[derive(Debug, Clone)]
-pub struct PccPlan {
+pub(super) struct PccPlan {
     pub lasts: Duration,
     pub from: usize,
     pub to: usize,
@@ -37,7 +37,7 @@ pub struct PccPlan {
 
 /// What happens during a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
+pub(super) enum Event {
     /// One more server.
     Grow,
     /// The first server that does not drain yet does.
@@ -51,7 +51,7 @@ pub enum Event {
 }
 
 impl PccPlan {
-    pub fn read(context: &Context) -> Result<Self> {
+    pub(super) fn read(context: &Context) -> Result<Self> {
         let seconds = |name| Ok::<_, anyhow::Error>(Duration::from_secs_f64(context.param(name)?));
         let lasts = seconds("seconds")?;
         let plan = Self {
@@ -84,7 +84,7 @@ impl PccPlan {
     }
 
     /// The load on the services of a way.
-    pub fn load(&self, way: &Way) -> ConnectionLoad {
+    pub(super) fn load(&self, way: &Way) -> ConnectionLoad {
         let (low, high) = self.load.rates;
         ConnectionLoad {
             targets: [topology::vip4(0).into(), topology::vip6(0).into()]
@@ -100,12 +100,12 @@ impl PccPlan {
     }
 
     /// How long a connection may be silent.
-    pub fn silence(&self) -> Duration {
+    pub(super) fn silence(&self) -> Duration {
         self.load.idle.1 + self.lasts
     }
 
     /// What happens, in order: when, as part of the run.
-    pub fn events(&self) -> Vec<(f64, Event)> {
+    pub(super) fn events(&self) -> Vec<(f64, Event)> {
         let spread = |(from, to): (f64, f64), count: usize, at: usize| {
             from + (to - from) * at as f64 / count.max(1) as f64
         };
@@ -123,7 +123,7 @@ impl PccPlan {
 }
 
 /// The ways of these names, or all.
-pub fn ways(names: &str) -> Result<Vec<&'static Way>> {
+pub(super) fn ways(names: &str) -> Result<Vec<&'static Way>> {
     if names == "all" {
         return Ok(WAYS.iter().collect());
     }

@@ -17,7 +17,7 @@ const MOVES: Duration = Duration::from_millis(900);
 
 /// A service, and how a client reaches it.
 #[derive(Clone)]
-pub struct TargetService {
+pub(super) struct TargetService {
     target: SocketAddr,
     /// Over QUIC: what clients share, and how this one moves.
     quic: Option<(quic::QuicClient, Moves)>,
@@ -25,7 +25,7 @@ pub struct TargetService {
 
 impl TargetService {
     /// Every way to reach these addresses. Connections may be silent for `idle`.
-    pub fn all(targets: &[SocketAddr], quic: bool, idle: Duration) -> Result<Vec<Self>> {
+    pub(super) fn all(targets: &[SocketAddr], quic: bool, idle: Duration) -> Result<Vec<Self>> {
         if !quic {
             let tcp = |&target: &SocketAddr| Self { target, quic: None };
             return Ok(targets.iter().map(tcp).collect());
@@ -44,14 +44,14 @@ impl TargetService {
 }
 
 /// A connection.
-pub enum ClientSession {
+pub(super) enum ClientSession {
     Tcp(get::HttpSession),
     Quic(quic::QuicSession),
 }
 
 impl ClientSession {
     /// Connects; `wait` is the longest wait for this and for every next byte.
-    pub async fn open(
+    pub(super) async fn open(
         service: &TargetService,
         wait: Duration,
         tally: &Arc<Tally>,
@@ -70,7 +70,7 @@ impl ClientSession {
 
     /// Sends a request for `path` and waits for its whole answer, which must come from
     /// the server of the one before.
-    pub async fn get(&mut self, path: &str) -> Result<(), Fault> {
+    pub(super) async fn get(&mut self, path: &str) -> Result<(), Fault> {
         match self {
             Self::Tcp(session) => session.get(path).await.map(drop),
             Self::Quic(session) => session.get(path).await,

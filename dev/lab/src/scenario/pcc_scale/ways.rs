@@ -6,7 +6,7 @@ use crate::scenario::bench::{PORT, QUIC_PORT};
 
 /// What knows the server of a connection, beside a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Memory {
+pub(super) enum Memory {
     /// Nothing, or the balancer's flow table.
     Balancer,
     /// Cookies in TCP timestamps, which agents write.
@@ -21,7 +21,7 @@ pub enum Memory {
 
 /// A way to keep connections on their servers.
 #[derive(Debug, Clone, Copy)]
-pub struct Way {
+pub(super) struct Way {
     pub name: &'static str,
     pub transport: &'static str,
     pub scheduler: &'static str,
@@ -32,7 +32,7 @@ pub struct Way {
 
 const NO_TABLE: &[&str] = &["flow_table = false"];
 
-pub const WAYS: &[Way] = &[
+pub(super) const WAYS: &[Way] = &[
     // With cookies: the best spread, and the furthest from what a hash would find again.
     Way {
         name: "cookie",
@@ -87,17 +87,17 @@ pub const WAYS: &[Way] = &[
 
 impl Way {
     /// Whether agents write cookies, and their keys rotate.
-    pub fn has_cookies(&self) -> bool {
+    pub(super) fn has_cookies(&self) -> bool {
         matches!(self.memory, Memory::Cookies | Memory::Places)
     }
 
     /// Whether it is over QUIC.
-    pub fn is_quic(&self) -> bool {
+    pub(super) fn is_quic(&self) -> bool {
         self.memory == Memory::ConnectionIds
     }
 
     /// Of its services.
-    pub fn protocol(&self) -> Protocol {
+    pub(super) fn protocol(&self) -> Protocol {
         match self.is_quic() {
             true => Protocol::Udp,
             false => Protocol::Tcp,
@@ -105,7 +105,7 @@ impl Way {
     }
 
     /// Of its services.
-    pub fn port(&self) -> u16 {
+    pub(super) fn port(&self) -> u16 {
         match self.is_quic() {
             true => QUIC_PORT,
             false => PORT,
@@ -113,7 +113,7 @@ impl Way {
     }
 
     /// Places are told to servers in the tunnel: as private data of GUE.
-    pub fn forwarding(&self) -> Forwarding {
+    pub(super) fn forwarding(&self) -> Forwarding {
         match self.memory {
             Memory::Places => Forwarding::Gue,
             _ => Forwarding::Ipip,

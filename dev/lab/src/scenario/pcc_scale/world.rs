@@ -40,7 +40,7 @@ const LEARNING: Duration = Duration::from_millis(2_500);
 const NONCE: u8 = 8;
 
 /// One laboratory; several may stand side by side.
-pub struct PccWorld {
+pub(super) struct PccWorld {
     binary: PathBuf,
     topology: Topology,
     balancers: [topology::Node; 2],
@@ -62,7 +62,12 @@ struct Pool {
 
 impl PccWorld {
     /// Builds it for `servers`; the names of its namespaces begin with `prefix`.
-    pub fn build(sandbox: Sandbox, binary: &Path, servers: usize, prefix: &str) -> Result<Self> {
+    pub(super) fn build(
+        sandbox: Sandbox,
+        binary: &Path,
+        servers: usize,
+        prefix: &str,
+    ) -> Result<Self> {
         let shape = Shape {
             clients: 2,
             servers,
@@ -79,7 +84,7 @@ impl PccWorld {
     }
 
     /// Runs the plan with one way to keep connections.
-    pub fn run(&self, plan: &PccPlan, way: &Way) -> Result<Value> {
+    pub(super) fn run(&self, plan: &PccPlan, way: &Way) -> Result<Value> {
         let result = self.try_run(plan, way);
         // The next way starts from nothing. What the run found is worth more than this.
         for server in &self.topology.servers {

@@ -23,7 +23,7 @@ impl Checks<'_> {
     /// SYN-ACKs wait at the servers until the SYN has come again and was answered
     /// again; then the client gets both, and takes the first. What it echoes is older
     /// than the server's last.
-    pub fn late_syn_acks(&mut self) -> Result<()> {
+    pub(crate) fn late_syn_acks(&mut self) -> Result<()> {
         let topology = &self.world.topology;
         let (router, servers) = (topology.router.clone(), topology.servers.clone());
         let (gateway, mac) = (router.ipv4, format_mac(router.mac));
@@ -66,7 +66,7 @@ impl Checks<'_> {
 
     /// The server's last ACK is lost, so that the client's FIN comes again to a socket
     /// in TIME_WAIT: its answer has to be one that the client takes.
-    pub fn time_wait_answers(&mut self) -> Result<()> {
+    pub(crate) fn time_wait_answers(&mut self) -> Result<()> {
         let client = self.world.topology.clients[0].clone();
         let servers = self.world.topology.servers.clone();
         let answered = self.world.events()?["answered"];
@@ -103,7 +103,7 @@ impl Checks<'_> {
     /// Transfers with and without the offloads of segmentation, of merging and of checksums.
     /// The agent meets large segments in any case: the kernel cuts them behind it where the
     /// device does not.
-    pub fn offloads(&mut self) -> Result<()> {
+    pub(crate) fn offloads(&mut self) -> Result<()> {
         let client = self.world.client().clone();
         let mut stamped = Vec::new();
         for on in [false, true] {
@@ -124,7 +124,7 @@ impl Checks<'_> {
     }
 
     /// The client's link loses all for longer than the clock's ring, while data flows.
-    pub fn outage(&mut self, ring: Duration) -> Result<()> {
+    pub(crate) fn outage(&mut self, ring: Duration) -> Result<()> {
         let length = ring.mul_f64(1.2);
         let client = self.world.client().clone();
         let count = ((length.as_millis() + 2000) / 5) as usize;
