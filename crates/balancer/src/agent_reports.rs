@@ -87,7 +87,7 @@ impl AgentReports {
 }
 
 /// The socket where reports arrive.
-pub struct ReportListener {
+pub(crate) struct ReportListener {
     socket: UdpSocket,
 }
 
@@ -96,7 +96,7 @@ impl ReportListener {
     ///
     /// # Errors
     /// If it is not this machine's, or taken.
-    pub fn bind(address: SocketAddr) -> anyhow::Result<Self> {
+    pub(crate) fn bind(address: SocketAddr) -> anyhow::Result<Self> {
         let socket = UdpSocket::bind(address).with_context(|| {
             format!("cannot listen for agents on {address} (agent_reports.listen)")
         })?;
@@ -106,7 +106,7 @@ impl ReportListener {
     /// Listens from now on, on a thread that ends with the process. What is said of
     /// connections goes to `places`; for the first `learning`, agents are asked which are
     /// open.
-    pub fn serve(
+    pub(crate) fn serve(
         self,
         reports: AgentReports,
         places: Option<Places>,

@@ -32,7 +32,7 @@ use crate::config::{self, Beside, Config, Vip, WEIGHT_MAX};
 const HISTORY_EPOCHS: usize = 20_000;
 
 /// What the API and the control loop share.
-pub struct Shared {
+pub(crate) struct Shared {
     engine: Mutex<Engine>,
     status: Mutex<Status>,
     config_file: PathBuf,
@@ -41,7 +41,7 @@ pub struct Shared {
 
 impl Shared {
     /// The state of a daemon that was started with `config_file`.
-    pub fn new(engine: Engine, status: Status, config_file: PathBuf) -> Self {
+    pub(crate) fn new(engine: Engine, status: Status, config_file: PathBuf) -> Self {
         Self {
             engine: Mutex::new(engine),
             status: Mutex::new(status),
@@ -51,19 +51,19 @@ impl Shared {
     }
 
     /// With the places of stateful VIPs' connections.
-    pub fn with_places(self, places: Option<Places>) -> Self {
+    pub(crate) fn with_places(self, places: Option<Places>) -> Self {
         Self { places, ..self }
     }
 
     /// The engine. A thread that panicked while it held the lock left at worst
     /// an interval half done; forwarding and serving go on.
-    pub fn engine(&self) -> MutexGuard<'_, Engine> {
+    pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads the configuration file again. A bad one changes nothing, and the
     /// status says so until a good one comes.
-    pub fn reload(&self) -> Result<String, EngineError> {
+    pub(crate) fn reload(&self) -> Result<String, EngineError> {
         let loaded = Config::load(&self.config_file)
             .map_err(|errors: ConfigErrors| EngineError::Invalid(errors.to_string()));
         let outcome = loaded.and_then(|config| {
@@ -113,7 +113,7 @@ impl IntoResponse for EngineError {
 }
 
 /// Every route; for the Unix socket.
-pub fn router(shared: Arc<Shared>) -> Router {
+pub(crate) fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/v1/status", get(status))
         .route("/v1/stats", get(stats))
@@ -140,7 +140,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
 }
 
 /// The same routes for a TCP address: whoever can reach it may look, not touch.
-pub fn read_only_router(shared: Arc<Shared>, socket: &std::path::Path) -> Router {
+pub(crate) fn read_only_router(shared: Arc<Shared>, socket: &std::path::Path) -> Router {
     let sentence = format!(
         "this address is read-only; write through the Unix socket {} (curl --unix-socket, or the causeway commands)",
         socket.display()

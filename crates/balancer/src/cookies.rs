@@ -168,7 +168,7 @@ impl Engine {
 }
 
 /// What `causeway stats` and the API show of a VIP's cookies.
-pub fn view(vip: &Vip, totals: Option<&CookieTotals>) -> CookieView {
+pub(crate) fn view(vip: &Vip, totals: Option<&CookieTotals>) -> CookieView {
     let format = vip.cookie.as_ref();
     CookieView {
         mode: match vip.quic.is_empty() {
@@ -190,7 +190,7 @@ pub fn view(vip: &Vip, totals: Option<&CookieTotals>) -> CookieView {
 }
 
 /// The ids that a real has, in their order.
-pub fn ids_of(ids: &Ids, real: RealId) -> Vec<u16> {
+pub(crate) fn ids_of(ids: &Ids, real: RealId) -> Vec<u16> {
     let held = ids.held.iter().filter(|(_, owner)| *owner == Some(real));
     held.map(|(held, _)| held.id).collect()
 }

@@ -6,9 +6,9 @@
 //! the daemon from start to end. It knows the data plane, the control laws of `core` and
 //! what daemons share; it knows neither agents' nor tunnels' daemons.
 
-pub mod agent_reports;
+mod agent_reports;
 mod announce;
-pub mod api;
+mod api;
 #[cfg(test)]
 mod api_tests;
 #[cfg(test)]
@@ -17,30 +17,30 @@ mod client_latency;
 #[cfg(test)]
 mod client_latency_tests;
 pub mod config;
-pub mod cookies;
+mod cookies;
 #[cfg(test)]
 mod cookies_tests;
 mod decisions;
 pub mod engine;
 #[cfg(test)]
 mod fake;
-pub mod health;
+mod health;
 #[cfg(test)]
 mod health_tests;
 pub mod kernel;
 mod loads;
 #[cfg(test)]
 mod loads_tests;
-pub mod metrics;
+mod metrics;
 pub mod places;
-pub mod plane;
+mod plane;
 mod pool;
 mod probe;
 mod real_counters;
 mod report;
 mod rings;
 mod run;
-pub mod serve;
+mod serve;
 #[cfg(test)]
 mod serve_tests;
 mod sync;

@@ -21,7 +21,7 @@ const FIRST_POWER: u32 = 16;
 const LAST_POWER: u32 = 34;
 
 /// The page that a Prometheus server scrapes.
-pub fn page(engine: &Engine, at: Moment) -> anyhow::Result<String> {
+pub(crate) fn page(engine: &Engine, at: Moment) -> anyhow::Result<String> {
     let stats = report::stats(engine, at)?;
     let histograms = stats
         .vips

@@ -25,121 +25,121 @@ use super::rows::{Label, Style};
 pub struct Args {
     /// Read packets from this pcap or pcapng file, `-` for standard input; gzip, zstd, xz and lz4 are recognised
     #[arg(short, long, value_name = "FILE")]
-    pub read: Option<PathBuf>,
+    pub(crate) read: Option<PathBuf>,
 
     /// Measure on this interface, which packets from clients cross, until Ctrl-C (needs root)
     #[arg(short, long, value_name = "INTERFACE")]
-    pub interface: Option<String>,
+    pub(crate) interface: Option<String>,
 
     /// Length of an epoch; each gives one estimate, aligned to its multiples since the Unix epoch
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = epoch)]
-    pub epoch: Duration,
+    pub(crate) epoch: Duration,
 
     /// What an estimate is for
     ///
     /// [default: flow; for --serve and the terminal view server]
     #[arg(long, value_enum)]
-    pub per: Option<Per>,
+    pub(crate) per: Option<Per>,
 
     /// Lengths of the clients' prefixes with --per prefix, for IPv4 and IPv6
     #[arg(long, value_name = "V4,V6", default_value = "24,48")]
-    pub prefix_len: PrefixLen,
+    pub(crate) prefix_len: PrefixLen,
 
     /// How to estimate; several, separated by commas, are put side by side [default: window-chain]
     #[arg(long, value_enum, value_delimiter = ',')]
-    pub estimator: Vec<EstimatorName>,
+    pub(crate) estimator: Vec<EstimatorName>,
 
     /// Put estimators side by side, all unless --estimator names some, with their distributions
     #[arg(long)]
-    pub compare: bool,
+    pub(crate) compare: bool,
 
     /// Add p50, p90, p95, p99 and p99.9: to rows, and to the table of flows
     #[arg(long)]
-    pub percentiles: bool,
+    pub(crate) percentiles: bool,
 
     /// For sampled and sampled-client: one packet in so many is looked at
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
-    pub sample_one_in: u32,
+    pub(crate) sample_one_in: u32,
 
     /// What fixed-gap takes for a pause between two batches of requests
     #[arg(long, value_name = "TIME", default_value = "100us", value_parser = units::duration)]
-    pub gap: Duration,
+    pub(crate) gap: Duration,
 
     /// How close to a mode a gap must be to belong to it, for modes: a time, or a share of the mode
     #[arg(long, value_name = "TIME|PERCENT", default_value = "25%", value_parser = epsilon)]
-    pub epsilon: Epsilon,
+    pub(crate) epsilon: Epsilon,
 
     /// Which mode separates two batches of requests, for modes
     #[arg(long, value_enum, default_value_t = IbgName::MostTime)]
-    pub ibg: IbgName,
+    pub(crate) ibg: IbgName,
 
     /// Use TCP's header fields, or sizes and times alone
     #[arg(long, value_enum, default_value_t = HeadersName::Clear)]
-    pub headers: HeadersName,
+    pub(crate) headers: HeadersName,
 
     /// Format of the results
     ///
     /// [default: table; with -i on a terminal the view of --top, and the table at its end]
     #[arg(short, long, value_enum)]
-    pub output: Option<Format>,
+    pub(crate) output: Option<Format>,
 
     /// Write the results to this file instead of standard output
     #[arg(long, value_name = "FILE")]
-    pub out: Option<PathBuf>,
+    pub(crate) out: Option<PathBuf>,
 
     /// Where no SYN was seen, the client is the side inside this network; may be repeated
     ///
     /// Without it the client is then the side with the higher port.
     #[arg(long, value_name = "CIDR")]
-    pub client_net: Vec<Cidr>,
+    pub(crate) client_net: Vec<Cidr>,
 
     /// Only packets from or to this port; may be repeated
     #[arg(long, value_name = "PORT")]
-    pub port: Vec<u16>,
+    pub(crate) port: Vec<u16>,
 
     /// Only packets from or to this address or network; may be repeated
     #[arg(long, value_name = "CIDR")]
-    pub host: Vec<Cidr>,
+    pub(crate) host: Vec<Cidr>,
 
     /// Live: where the meter runs in the kernel
     #[arg(long, value_enum, default_value_t = AttachName::Auto, requires = "interface")]
-    pub attach: AttachName,
+    pub(crate) attach: AttachName,
 
     /// Live: measure on a packet socket (AF_PACKET) instead of in the kernel
     ///
     /// Implied by estimators that the kernel does not run, by filter expressions and
     /// by percentiles of anything but servers.
     #[arg(long, requires = "interface", conflicts_with = "attach")]
-    pub no_bpf: bool,
+    pub(crate) no_bpf: bool,
 
     /// Live: after measuring hand packets on to this pinned XDP program, or array of programs
     #[arg(long, value_name = "PIN", requires = "interface")]
-    pub next_program: Option<PathBuf>,
+    pub(crate) next_program: Option<PathBuf>,
 
     /// Live: show groups with their course and distribution; `q` ends it
     #[arg(long, requires = "interface")]
-    pub top: bool,
+    pub(crate) top: bool,
 
     /// Live: serve metrics for Prometheus on this loopback address, under /metrics
     #[arg(long, value_name = "ADDRESS:PORT", requires = "interface", value_parser = endpoint)]
-    pub serve: Option<SocketAddr>,
+    pub(crate) serve: Option<SocketAddr>,
 
     /// Flows held at once; beyond that, those silent for long are ended early
     #[arg(long, value_name = "COUNT", default_value = "1Mi", value_parser = flows)]
-    pub max_flows: u32,
+    pub(crate) max_flows: u32,
 
     /// Threads that estimate, beside the one that reads; 0 for one thread in all
     #[arg(long, value_name = "COUNT")]
-    pub threads: Option<usize>,
+    pub(crate) threads: Option<usize>,
 
     /// Only packets that this expression of tcpdump's filter language matches (pcap-filter(7); needs libpcap)
     #[arg(value_name = "EXPRESSION")]
-    pub expression: Vec<String>,
+    pub(crate) expression: Vec<String>,
 }
 
 /// How close a gap must be to a mode to belong to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Epsilon {
+pub(crate) enum Epsilon {
     /// In nanoseconds.
     Absolute(u64),
     /// In thousandths of the mode.

@@ -13,7 +13,7 @@ use super::rows::digits::{address, decimal};
 
 /// Lengths of the prefixes that clients are grouped by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PrefixLen {
+pub(crate) struct PrefixLen {
     v4: u8,
     v6: u8,
 }
@@ -63,7 +63,7 @@ impl PrefixLen {
 
 /// The groups, each named by a flow key whose other fields are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grouping {
+pub(crate) struct Grouping {
     /// What an estimate is for.
     pub per: Per,
     /// For [`Per::Prefix`].
@@ -72,7 +72,7 @@ pub struct Grouping {
 
 /// A group's name as JSON and Parquet have it: what does not apply is left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Name {
+pub(crate) struct Name {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proto: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -89,7 +89,7 @@ pub struct Name {
 
 impl Grouping {
     /// The group of a flow.
-    pub fn key(&self, flow: &FlowKey) -> FlowKey {
+    pub(crate) fn key(&self, flow: &FlowKey) -> FlowKey {
         let none = |like: IpAddr| match like {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -106,7 +106,7 @@ impl Grouping {
     }
 
     /// Headers of the table's first columns.
-    pub fn head(&self) -> &'static [&'static str] {
+    pub(crate) fn head(&self) -> &'static [&'static str] {
         match self.per {
             Per::Flow => &["PROTO", "CLIENT", "SERVER"],
             Per::Server => &["PROTO", "SERVER"],
@@ -116,7 +116,7 @@ impl Grouping {
     }
 
     /// The table's first columns.
-    pub fn cells(&self, key: &FlowKey) -> Vec<String> {
+    pub(crate) fn cells(&self, key: &FlowKey) -> Vec<String> {
         let client = || SocketAddr::new(key.src(), key.sport()).to_string();
         let server = || SocketAddr::new(key.dst(), key.dport()).to_string();
         match self.per {
@@ -128,7 +128,7 @@ impl Grouping {
     }
 
     /// The group in one piece, without blanks or commas.
-    pub fn label(&self, key: &FlowKey) -> String {
+    pub(crate) fn label(&self, key: &FlowKey) -> String {
         match self.per {
             Per::Flow => {
                 let cells = self.cells(key);
@@ -139,7 +139,7 @@ impl Grouping {
     }
 
     /// Names of the first CSV columns, each with a comma behind.
-    pub fn csv_head(&self) -> &'static str {
+    pub(crate) fn csv_head(&self) -> &'static str {
         match self.per {
             Per::Flow => "proto,src,sport,dst,dport,",
             Per::Server => "proto,dst,dport,",
@@ -149,7 +149,7 @@ impl Grouping {
     }
 
     /// The first CSV columns, each with a comma behind.
-    pub fn write_csv(&self, key: &FlowKey, out: &mut impl std::io::Write) -> std::io::Result<()> {
+    pub(crate) fn write_csv(&self, key: &FlowKey, out: &mut impl std::io::Write) -> std::io::Result<()> {
         if matches!(self.per, Per::Flow | Per::Server) {
             decimal(out, key.proto())?;
             out.write_all(b",")?;
@@ -176,7 +176,7 @@ impl Grouping {
     }
 
     /// The group's name, field by field.
-    pub fn name(&self, key: &FlowKey) -> Name {
+    pub(crate) fn name(&self, key: &FlowKey) -> Name {
         let mut name = Name::default();
         match self.per {
             Per::Prefix => name.client_net = Some(self.client_net(key)),

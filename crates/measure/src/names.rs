@@ -6,7 +6,7 @@ use clap::ValueEnum;
 
 /// What an estimate is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Per {
+pub(crate) enum Per {
     /// Client address and port, server address and port.
     Flow,
     /// Server address and port.
@@ -19,7 +19,7 @@ pub enum Per {
 
 /// Every way of measuring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum EstimatorName {
+pub(crate) enum EstimatorName {
     /// Response latency; follows each outstanding request (Causeway's own). Sees: client to server
     WindowChain,
     /// Response latency with one request outstanding: time between batches (PIRATE, Algorithm 1). Sees: client to server
@@ -50,7 +50,7 @@ pub enum EstimatorName {
 
 /// Which mode separates batches of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum IbgName {
+pub(crate) enum IbgName {
     /// The one that holds the most time.
     MostTime,
     /// The longest one, as in the paper.
@@ -59,7 +59,7 @@ pub enum IbgName {
 
 /// How much of a packet to look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum HeadersName {
+pub(crate) enum HeadersName {
     /// Acknowledgements and timestamps of TCP too.
     Clear,
     /// Sizes and times alone, as for IPsec or WireGuard.
@@ -89,7 +89,7 @@ impl From<AttachName> for Attach {
 
 /// How results look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     /// One line for each flow or group, over the whole input.
     Table,
     /// One line for each epoch, with a header line.
@@ -106,7 +106,7 @@ pub enum Format {
 
 impl Format {
     /// Whether results are rows, one for each epoch; else they come at the end.
-    pub fn is_rows(self) -> bool {
+    pub(crate) fn is_rows(self) -> bool {
         !matches!(self, Self::Table | Self::Html)
     }
 }

@@ -35,26 +35,26 @@ const GROUP_EPOCH_OPEN_NS: u64 = 120_000_000_000;
 /// One estimator's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label {
-    pub name: &'static str,
-    pub needs: &'static str,
-    pub measures: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) needs: &'static str,
+    pub(crate) measures: &'static str,
     /// What it must find in a packet.
-    pub protocol: &'static str,
+    pub(crate) protocol: &'static str,
 }
 
 /// What results look like.
 #[derive(Clone, Debug)]
 pub struct Style {
-    pub format: Format,
-    pub grouping: Grouping,
-    pub estimators: Vec<Label>,
+    pub(crate) format: Format,
+    pub(crate) grouping: Grouping,
+    pub(crate) estimators: Vec<Label>,
     /// Percentiles in rows, and in the table of flows.
-    pub percentiles: bool,
+    pub(crate) percentiles: bool,
     /// Estimators beside each other, with their distributions.
-    pub compare: bool,
-    pub epoch_ns: u64,
+    pub(crate) compare: bool,
+    pub(crate) epoch_ns: u64,
     /// The input may never end: nothing may wait for its end.
-    pub endless: bool,
+    pub(crate) endless: bool,
 }
 
 impl Style {
@@ -93,9 +93,9 @@ impl Style {
 /// An estimate of one flow or group, epoch and estimator.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Line {
-    pub row: Row,
+    pub(crate) row: Row,
     /// Distribution of its samples in half counts, if it was wanted.
-    pub latencies: Latencies,
+    pub(crate) latencies: Latencies,
 }
 
 /// Writes rows in some form.

@@ -116,14 +116,14 @@ pub struct Point {
 /// Where something was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum End {
+pub(crate) enum End {
     Client,
     Server,
 }
 
 impl End {
     /// The word.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Client => "client",
             Self::Server => "server",
@@ -133,7 +133,7 @@ impl End {
 
 /// One row of the results.
 #[derive(Clone, Copy, Debug)]
-pub struct Row {
+pub(crate) struct Row {
     pub method: Method,
     pub end: End,
     pub summary: Summary,
@@ -190,7 +190,7 @@ impl Outcome {
     }
 
     /// All rows, this end's first.
-    pub fn rows(&self) -> Vec<Row> {
+    pub(crate) fn rows(&self) -> Vec<Row> {
         let row = |method, end, summary| Row {
             method,
             end,
