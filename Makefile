@@ -36,15 +36,17 @@ test: setup ## build and run every test (needs root and BPF)
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	scripts/layers
+	scripts/names
 	CARGO="$(CARGO)" $(SUDO) scripts/test
 
 test-long: build-dev ## the campaigns of which `make test` runs a slice, at full length: hours
 	CARGO="$(CARGO)" $(SUDO) scripts/test-long $(ARGS)
 
-lint: setup ## format, clippy, who may know whom, licences and sources of dependencies
+lint: setup ## format, clippy, who may know whom, names, licences and sources of dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	scripts/layers
+	scripts/names
 	@command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked
 	$(CARGO) deny --all-features check bans licenses sources
 

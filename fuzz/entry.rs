@@ -5,11 +5,12 @@
 
 use std::ops::ControlFlow;
 
-use causeway_core::capture::{CaptureError, Poll, Reader, Rest, Totals};
+use causeway_core::capture::{CaptureFileError, Poll, Reader, Rest, Totals};
 use causeway_core::estimate::{FixedGapConfig, Method, ModesConfig};
 use causeway_core::filter::{Instruction, Program};
 use causeway_core::flow::{
-    Batch, Direction, FlowState, Headers, Meter, Observation, Place, Row, Settings, Sink,
+    Batch, Direction, FlowEstimate, FlowMeter, FlowState, HashedFlow, Headers, MeterSettings,
+    Observation, Sink,
 };
 use causeway_core::wire::{LinkType, parse, parse_quickly};
 
@@ -21,7 +22,7 @@ const SEED: u64 = 1;
 type Decoded = (
     Vec<(Option<u64>, Option<LinkType>, u32, Vec<u8>)>,
     Totals,
-    Option<CaptureError>,
+    Option<CaptureFileError>,
 );
 
 /// A capture file of any format: read whole and in pieces, then measured.
@@ -45,7 +46,11 @@ pub(crate) fn capture(file: &[u8]) {
     });
     let mut batch = Batch::default();
     for (index, seen) in &observations {
-        batch.push(*index, seen, Place::of(&seen.key, &FlowState::new(SEED)));
+        batch.push(
+            *index,
+            seen,
+            HashedFlow::of(&seen.key, &FlowState::new(SEED)),
+        );
     }
     let together = measure(|meter, rows| meter.observe_all(&batch, rows));
     assert_eq!(one_by_one, together);
@@ -108,7 +113,7 @@ fn by_each(file: &[u8]) -> Decoded {
 #[derive(Default)]
 struct Rows {
     at: u64,
-    rows: Vec<(u64, Row)>,
+    rows: Vec<(u64, FlowEstimate)>,
 }
 
 impl Sink for Rows {
@@ -116,7 +121,7 @@ impl Sink for Rows {
         self.at = index;
     }
 
-    fn row(&mut self, row: &Row) {
+    fn row(&mut self, row: &FlowEstimate) {
         self.rows.push((self.at, *row));
     }
 
@@ -126,8 +131,8 @@ impl Sink for Rows {
 }
 
 /// All estimators at once, on a table so small that flows are evicted.
-fn measure(feed: impl FnOnce(&mut Meter<3>, &mut Rows)) -> Vec<(u64, Row)> {
-    let mut meter = Meter::new(Settings {
+fn measure(feed: impl FnOnce(&mut FlowMeter<3>, &mut Rows)) -> Vec<(u64, FlowEstimate)> {
+    let mut meter = FlowMeter::new(MeterSettings {
         epoch_ns: 1_000_000,
         methods: [
             Method::WindowChain,

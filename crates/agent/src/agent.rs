@@ -24,14 +24,14 @@ use causeway_service::http::{openmetrics, problem};
 use tracing::{info, warn};
 
 use crate::clients::{Clients, LatencySlot};
-use crate::config::{AgentConfig, AgentReport};
+use crate::config::{AgentConfig, AgentReportConfig};
 use crate::metrics;
 
 /// What is reported, to whom, and of what.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReportPlan {
     /// As the file has it.
-    pub report: AgentReport,
+    pub report: AgentReportConfig,
     /// This server as balancers know it.
     pub servers: Vec<IpAddr>,
     /// Addresses whose connections count.

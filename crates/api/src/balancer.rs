@@ -237,14 +237,14 @@ pub struct History {
     /// Length of an epoch.
     pub epoch_ns: u64,
     /// One series per VIP and real.
-    pub series: Vec<Series>,
+    pub series: Vec<RealHistory>,
     /// Where the next page begins, CLOCK_MONOTONIC; null if this is the last.
     pub next_since_monotonic_ns: Option<u64>,
 }
 
 /// One real of one VIP over time, oldest epoch first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Series {
+pub struct RealHistory {
     /// Name of the VIP.
     pub vip: String,
     /// Index of the real in the data plane.
@@ -252,12 +252,12 @@ pub struct Series {
     /// Address of the real.
     pub real: String,
     /// The epochs.
-    pub epochs: Vec<Epoch>,
+    pub epochs: Vec<EpochView>,
 }
 
 /// One epoch of one real.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Epoch {
+pub struct EpochView {
     /// Start, CLOCK_REALTIME.
     pub start_ns: u64,
     /// Start, CLOCK_MONOTONIC.

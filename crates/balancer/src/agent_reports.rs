@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use causeway_api::Moment;
-use causeway_core::agent_report::{DATAGRAM_MAX, Received, Receiver, ServerLoad, ServiceLatency};
+use causeway_core::agent_report::{
+    DATAGRAM_MAX, ReceivedReport, ReportReceiver, ServerLoad, ServiceLatency,
+};
 use causeway_core::cookie::Keys;
 use tracing::warn;
 
@@ -27,7 +29,7 @@ pub struct AgentReports(Arc<Mutex<Inner>>);
 #[derive(Debug, Default)]
 struct Inner {
     keys: Option<Keys>,
-    receiver: Receiver,
+    receiver: ReportReceiver,
 }
 
 impl AgentReports {
@@ -38,14 +40,14 @@ impl AgentReports {
 
     /// Takes a datagram in that came at `now_ns`; what it says of connections, if it
     /// counts.
-    pub fn receive(&self, datagram: &[u8], now_ns: u64) -> Option<Received> {
+    pub fn receive(&self, datagram: &[u8], now_ns: u64) -> Option<ReceivedReport> {
         let Inner { keys, receiver } = &mut *self.inner();
         receiver.receive(datagram, keys.as_ref(), now_ns).ok()
     }
 
     /// The answer to a datagram by which its agent is asked for all open connections,
     /// unless it was asked just now.
-    pub fn ask(&self, received: &Received, now_ns: u64) -> Option<Vec<u8>> {
+    pub fn ask(&self, received: &ReceivedReport, now_ns: u64) -> Option<Vec<u8>> {
         let Inner { keys, receiver } = &mut *self.inner();
         receiver.ask(received, keys.as_ref()?, now_ns)
     }

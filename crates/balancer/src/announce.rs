@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use causeway_api::Moment;
-use causeway_core::announce::{Announcer, Standing, bird, offered_in};
+use causeway_core::announce::{Announcer, Readiness, bird, offered_in};
 use tracing::{info, warn};
 
 use super::api::Shared;
@@ -135,13 +135,13 @@ impl Herald {
 }
 
 /// Each VIP's address, and how it stands.
-fn services(engine: &Engine) -> Vec<(IpAddr, Standing)> {
+fn services(engine: &Engine) -> Vec<(IpAddr, Readiness)> {
     let standing = |pool: &Pool| {
         let (up, need) = (engine.reals_up(pool), pool.vip().min_healthy);
         match up + engine.reals_unknown(pool) {
-            _ if up >= need => Standing::Ready,
-            at_best if at_best >= need => Standing::Unknown,
-            _ => Standing::Unready,
+            _ if up >= need => Readiness::Ready,
+            at_best if at_best >= need => Readiness::Unknown,
+            _ => Readiness::Unready,
         }
     };
     let pools = engine.pools().iter();

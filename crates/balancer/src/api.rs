@@ -26,7 +26,7 @@ use super::plane::Route;
 use super::pool::Pool;
 use super::sync::Way;
 use super::{metrics, report};
-use crate::config::{self, Beside, Config, Vip, WEIGHT_MAX};
+use crate::config::{self, BalancerConfig, Beside, VipConfig, WEIGHT_MAX};
 
 /// Most epochs in one answer: some 5 MB.
 const HISTORY_EPOCHS: usize = 20_000;
@@ -64,7 +64,7 @@ impl Shared {
     /// Reads the configuration file again. A bad one changes nothing, and the
     /// status says so until a good one comes.
     pub(crate) fn reload(&self) -> Result<String, EngineError> {
-        let loaded = Config::load(&self.config_file)
+        let loaded = BalancerConfig::load(&self.config_file)
             .map_err(|errors: ConfigErrors| EngineError::Invalid(errors.to_string()));
         let outcome = loaded.and_then(|config| {
             let summary = config.summary();
@@ -78,7 +78,7 @@ impl Shared {
 
     /// Looks up the next hop that a change will want, before the engine is held: a
     /// gateway may take seconds to answer.
-    fn find_way(&self, wanted: impl FnOnce(&Config) -> Route) -> Result<(), EngineError> {
+    fn find_way(&self, wanted: impl FnOnce(&BalancerConfig) -> Route) -> Result<(), EngineError> {
         let (route, resolver) = {
             let engine = self.engine();
             let route = wanted(engine.config());
@@ -338,7 +338,7 @@ fn real_of(engine: &Engine, wanted: &MoveConnection) -> Result<RealId, EngineErr
 
 async fn add_vip(State(shared): Api, body: String) -> Result<Response, EngineError> {
     let beside = Beside::of(shared.engine().config());
-    let vip: Vip = parse_vip(&body, beside)?;
+    let vip: VipConfig = parse_vip(&body, beside)?;
     let name = vip.name.clone();
     let view = blocking(move || {
         shared.find_way(|config| {
@@ -353,7 +353,7 @@ async fn add_vip(State(shared): Api, body: String) -> Result<Response, EngineErr
     Ok((StatusCode::CREATED, Json(view.await?)).into_response())
 }
 
-fn parse_vip(body: &str, beside: Beside) -> Result<Vip, EngineError> {
+fn parse_vip(body: &str, beside: Beside) -> Result<VipConfig, EngineError> {
     let value = parse_json(body)?;
     config::vip_from_json(value, beside).map_err(EngineError::Invalid)
 }
@@ -375,7 +375,7 @@ async fn remove_vip(
 async fn changed(
     shared: Arc<Shared>,
     name: String,
-    change: impl FnOnce(&mut Vip) -> Result<(), EngineError> + Send + 'static,
+    change: impl FnOnce(&mut VipConfig) -> Result<(), EngineError> + Send + 'static,
 ) -> Answer<VipView> {
     let view = blocking(move || {
         let mut engine = shared.engine();
@@ -448,7 +448,7 @@ async fn change_real(
     .await
 }
 
-fn find_real(vip: &Vip, text: &str) -> Result<usize, EngineError> {
+fn find_real(vip: &VipConfig, text: &str) -> Result<usize, EngineError> {
     let address: Option<IpAddr> = text.parse().ok();
     let found = vip
         .reals

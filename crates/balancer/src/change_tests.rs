@@ -5,7 +5,7 @@
 use super::fake::FakePlane;
 use super::plane::DataPlane;
 use super::tests::{Bench, WEB, config};
-use crate::config::Mac;
+use crate::config::MacAddress;
 
 const L2: &str = r#"
 [[vip]]
@@ -94,7 +94,7 @@ fn a_vip_in_tunnels_gets_a_gateway_when_it_comes() {
     let error = bench.engine.add_vip(vip.clone()).unwrap_err();
     assert_eq!(error.to_string(), "the gateway is silent");
     assert_eq!(bench.plane.state().vips.len(), 1);
-    bench.plane.state().gateway = Some(Mac([2, 0, 0, 0, 0, 9]));
+    bench.plane.state().gateway = Some(MacAddress([2, 0, 0, 0, 0, 9]));
     bench.engine.add_vip(vip).unwrap();
     let mac = bench.plane.state().next_hop.unwrap().gateway_mac;
     assert_eq!(mac, [2, 0, 0, 0, 0, 9]);
@@ -117,11 +117,11 @@ fn the_gateway_is_followed_and_its_silence_borne() {
     bench.plane.state().gateway = None;
     bench.run(60, &[5.0; 4]);
     assert_eq!(mac(&bench.plane), 1);
-    bench.plane.state().gateway = Some(Mac([2, 0, 0, 0, 0, 7]));
+    bench.plane.state().gateway = Some(MacAddress([2, 0, 0, 0, 0, 7]));
     bench.run(51, &[5.0; 4]);
     assert_eq!(mac(&bench.plane), 7);
     // A reload looks at once.
-    bench.plane.state().gateway = Some(Mac([2, 0, 0, 0, 0, 8]));
+    bench.plane.state().gateway = Some(MacAddress([2, 0, 0, 0, 0, 8]));
     bench.engine.reload(config(WEB)).unwrap();
     bench.run(1, &[5.0; 4]);
     assert_eq!(mac(&bench.plane), 8);
@@ -136,7 +136,7 @@ fn only_rings_that_change_are_swapped() {
     bench.engine.reload(config(&text)).unwrap();
     assert_eq!(swaps(&bench), 2);
     let set = |bench: &mut Bench, weight| {
-        let change = |vip: &mut crate::config::Vip| {
+        let change = |vip: &mut crate::config::VipConfig| {
             vip.reals[0].weight = weight;
             Ok(())
         };

@@ -4,8 +4,8 @@
 use std::io::Write as _;
 use std::net::IpAddr;
 
-use causeway_core::agent_report::{Body, Boot, Datagram, ServiceLatency};
-use causeway_core::cookie::{Epoch, Keys};
+use causeway_core::agent_report::{AgentReport, Body, Boot, ServiceLatency};
+use causeway_core::cookie::{KeyEpoch, Keys};
 
 use super::decisions;
 use super::tests::{Bench, MS, WEB};
@@ -14,7 +14,7 @@ const KEY: &str = "77777777777777777777777777777777";
 const REALS: [&str; 4] = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"];
 
 fn keys(digits: &str) -> Keys {
-    Keys::new(Epoch::Zero, digits.parse().unwrap(), None)
+    Keys::new(KeyEpoch::Zero, digits.parse().unwrap(), None)
 }
 
 /// A balancer that is to go by the latency of clients, and the seconds of agents.
@@ -38,8 +38,8 @@ impl Told {
         }
     }
 
-    fn report(&self, real: &str, latency_s: f64) -> Datagram {
-        Datagram {
+    fn report(&self, real: &str, latency_s: f64) -> AgentReport {
+        AgentReport {
             sender: real.parse().unwrap(),
             boot: Boot { time_s: 1, id: 1 },
             sequence: self.second,
@@ -123,7 +123,7 @@ fn where_an_agent_is_silent_all_go_by_responses_and_it_shows() {
 #[test]
 fn a_silent_agent_of_a_real_that_gets_nothing_new_is_no_matter() {
     let mut told = Told::new();
-    let drain = |vip: &mut crate::config::Vip| {
+    let drain = |vip: &mut crate::config::VipConfig| {
         vip.reals[3].drain = true;
         Ok(())
     };
@@ -158,7 +158,7 @@ fn nobody_else_is_believed_and_nothing_twice() {
 #[test]
 fn a_vip_cannot_be_made_to_go_by_what_nobody_tells() {
     let mut bench = Bench::new(WEB);
-    let change = |vip: &mut crate::config::Vip| {
+    let change = |vip: &mut crate::config::VipConfig| {
         vip.latency = crate::config::LatencySource::Client;
         Ok(())
     };

@@ -8,13 +8,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, bail};
 use causeway_api::balancer::{CookieResultView, CookieView};
 use causeway_core::cookie::ids::{self, Held, Wanted};
-use causeway_core::cookie::quic::Route;
-use causeway_core::cookie::{Format, Keys};
+use causeway_core::cookie::quic::CidRoute;
+use causeway_core::cookie::{CookieLayout, Keys};
 use causeway_dataplane::{CookieTotals, RealId, VipId};
 
 use super::engine::Engine;
 use super::kernel::KernelPlane;
-use crate::config::{Config, Vip, cookie, quic};
+use crate::config::{BalancerConfig, VipConfig, cookie, quic};
 
 /// The ids of one VIP in the data plane.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -30,9 +30,13 @@ pub trait CookiePlane {
     /// Sets the keys; without any, no cookie is valid.
     fn set_cookie_keys(&mut self, keys: Option<&Keys>) -> anyhow::Result<()>;
     /// Sets how a VIP's cookies are made; `None`: it has none.
-    fn set_cookie_format(&mut self, vip: VipId, format: Option<&Format>) -> anyhow::Result<()>;
+    fn set_cookie_format(
+        &mut self,
+        vip: VipId,
+        format: Option<&CookieLayout>,
+    ) -> anyhow::Result<()>;
     /// Has a VIP's packets routed by their QUIC connection ids.
-    fn set_quic_ids(&mut self, vip: VipId, routes: &[Route]) -> anyhow::Result<()>;
+    fn set_quic_ids(&mut self, vip: VipId, routes: &[CidRoute]) -> anyhow::Result<()>;
     /// The ids that reals of a VIP have or had.
     fn cookie_ids(&self, vip: VipId) -> anyhow::Result<Ids>;
     /// Gives a real an id; it keeps those that it has.
@@ -46,11 +50,15 @@ impl CookiePlane for KernelPlane {
         Ok(self.balancer.set_cookie_keys(keys)?)
     }
 
-    fn set_cookie_format(&mut self, vip: VipId, format: Option<&Format>) -> anyhow::Result<()> {
+    fn set_cookie_format(
+        &mut self,
+        vip: VipId,
+        format: Option<&CookieLayout>,
+    ) -> anyhow::Result<()> {
         Ok(self.balancer.set_cookies(vip, format)?)
     }
 
-    fn set_quic_ids(&mut self, vip: VipId, routes: &[Route]) -> anyhow::Result<()> {
+    fn set_quic_ids(&mut self, vip: VipId, routes: &[CidRoute]) -> anyhow::Result<()> {
         Ok(self.balancer.set_quic_ids(vip, routes)?)
     }
 
@@ -83,7 +91,7 @@ impl CookiePlane for KernelPlane {
 
 impl Engine {
     /// Gives the data plane the keys of `config`.
-    pub(super) fn stage_cookie_keys(&mut self, config: &Config) -> anyhow::Result<()> {
+    pub(super) fn stage_cookie_keys(&mut self, config: &BalancerConfig) -> anyhow::Result<()> {
         let keys = config.cookies.as_ref().map(|cookies| &cookies.keys);
         self.plane.set_cookie_keys(keys)
     }
@@ -92,8 +100,8 @@ impl Engine {
     /// be called before a ring sends a SYN to one of them.
     pub(super) fn stage_cookies(
         &mut self,
-        config: &Config,
-        vip: &Vip,
+        config: &BalancerConfig,
+        vip: &VipConfig,
         vip_id: VipId,
         reals: &[RealId],
     ) -> anyhow::Result<()> {
@@ -132,7 +140,12 @@ impl Engine {
 
     /// The numbers of second-tier balancers. They do not rest: a balancer that takes
     /// another's place takes its number and its connections at once.
-    fn stage_numbers(&mut self, vip: &Vip, id: VipId, reals: &[RealId]) -> anyhow::Result<()> {
+    fn stage_numbers(
+        &mut self,
+        vip: &VipConfig,
+        id: VipId,
+        reals: &[RealId],
+    ) -> anyhow::Result<()> {
         for (index, (real, real_id)) in vip.reals.iter().zip(reals).enumerate() {
             let number = real.id.with_context(|| {
                 format!(
@@ -168,15 +181,15 @@ impl Engine {
 }
 
 /// What `causeway stats` and the API show of a VIP's cookies.
-pub(crate) fn view(vip: &Vip, totals: Option<&CookieTotals>) -> CookieView {
+pub(crate) fn view(vip: &VipConfig, totals: Option<&CookieTotals>) -> CookieView {
     let format = vip.cookie.as_ref();
     CookieView {
         mode: match vip.quic.is_empty() {
             true => cookie::word(format).to_owned(),
             false => "quic".to_owned(),
         },
-        bits: format.map_or(0, Format::bits),
-        id_bits: format.map_or(0, Format::id_bits),
+        bits: format.map_or(0, CookieLayout::bits),
+        id_bits: format.map_or(0, CookieLayout::id_bits),
         results: totals
             .into_iter()
             .flatten()

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::fake::FakePlane;
 use super::tests::Bench;
 use super::{cookies, report};
-use crate::config::{Beside, Config, vip_from_json};
+use crate::config::{BalancerConfig, Beside, vip_from_json};
 
 /// A configuration whose VIP has these reals, written as in a file.
 fn config(keys: &Path, vip: &str, reals: &[&str]) -> String {
@@ -41,7 +41,7 @@ impl World {
     fn reload(&mut self, vip: &str, reals: &[&str]) -> Result<(), String> {
         let text = config(self.keys.path(), vip, reals);
         let text = format!("interface = \"eth0\"\n{text}");
-        let config = Config::parse(Path::new("lb.toml"), &text).unwrap();
+        let config = BalancerConfig::parse(Path::new("lb.toml"), &text).unwrap();
         self.bench.engine.reload(config).map_err(|e| e.to_string())
     }
 
@@ -159,9 +159,9 @@ fn tier_file(reals: &str) -> String {
     )
 }
 
-fn tier(reals: &str) -> Config {
+fn tier(reals: &str) -> BalancerConfig {
     let text = format!("interface = \"eth0\"\n{}", tier_file(reals));
-    Config::parse(Path::new("lb.toml"), &text).unwrap()
+    BalancerConfig::parse(Path::new("lb.toml"), &text).unwrap()
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use causeway_api::Moment;
-use causeway_api::balancer::{Epoch, Move};
+use causeway_api::balancer::{EpochView, Move};
 use causeway_core::health::{Check, Silence};
 use causeway_dataplane::{self as io, RealId, RealStats};
 use tracing::{debug, info};
@@ -21,7 +21,7 @@ use super::pool::{self, Pool};
 use super::real_counters::{RealCounters, mean_us};
 use super::sync::{Way, real_ids};
 use super::{client_latency, rings};
-use crate::config::{Config, Control, LatencySource, Mac, Vip};
+use crate::config::{BalancerConfig, Control, LatencySource, MacAddress, VipConfig};
 
 /// Changes of weight that are remembered.
 const MOVES_MAX: usize = 1000;
@@ -63,7 +63,7 @@ impl From<anyhow::Error> for EngineError {
 /// The balancer's state.
 pub struct Engine {
     pub(super) plane: Box<dyn DataPlane>,
-    pub(super) config: Config,
+    pub(super) config: BalancerConfig,
     pub(super) pools: Vec<Pool>,
     pub(super) counters: HashMap<RealId, RealCounters>,
     /// Health of the reals that are probed.
@@ -94,7 +94,11 @@ pub struct Engine {
 impl Engine {
     /// Takes a loaded data plane and makes it follow `config`. Weights that a
     /// former daemon found out are read off its rings.
-    pub fn start(plane: Box<dyn DataPlane>, config: Config, now: Moment) -> anyhow::Result<Self> {
+    pub fn start(
+        plane: Box<dyn DataPlane>,
+        config: BalancerConfig,
+        now: Moment,
+    ) -> anyhow::Result<Self> {
         let mut engine = Self {
             plane,
             config: config.clone(),
@@ -120,7 +124,7 @@ impl Engine {
     }
 
     /// The configuration in force, changes at run time included.
-    pub fn config(&self) -> &Config {
+    pub fn config(&self) -> &BalancerConfig {
         &self.config
     }
 
@@ -195,7 +199,7 @@ impl Engine {
 
     /// Replaces the configuration as a whole, or leaves everything as it was.
     /// Counters, flows, and the measurements of reals that stay are kept.
-    pub fn reload(&mut self, config: Config) -> Result<(), EngineError> {
+    pub fn reload(&mut self, config: BalancerConfig) -> Result<(), EngineError> {
         if let Some(key) = config.needs_restart(&self.config) {
             return Err(EngineError::Conflict(format!(
                 "a change of `{key}` needs a restart of the daemon; the data plane keeps forwarding meanwhile"
@@ -207,7 +211,7 @@ impl Engine {
         Ok(())
     }
 
-    fn replace(&mut self, config: Config) -> Result<(), EngineError> {
+    fn replace(&mut self, config: BalancerConfig) -> Result<(), EngineError> {
         Ok(self.sync(config, None)?)
     }
 
@@ -278,7 +282,7 @@ impl Engine {
         };
         if way.next_hop != next_hop {
             self.plane.set_next_hop(&next_hop)?;
-            let mac = Mac(next_hop.gateway_mac);
+            let mac = MacAddress(next_hop.gateway_mac);
             info!("the next hop is now {mac}, MTU {}", next_hop.mtu);
             way.next_hop = next_hop;
         }
@@ -323,7 +327,7 @@ impl Engine {
                     continue;
                 };
                 let delta = counters.delta();
-                let epoch = Epoch {
+                let epoch = EpochView {
                     start_ns: start.realtime_ns,
                     start_monotonic_ns: start.monotonic_ns,
                     estimate_us: mean_us(delta.latency_sum_halves_ns, delta.latency_weight_halves),
@@ -384,8 +388,8 @@ impl Engine {
     }
 
     /// Adds a VIP at run time; it lasts until the next reload or restart.
-    pub fn add_vip(&mut self, vip: Vip) -> Result<(), EngineError> {
-        let taken = |other: &Vip| other.name == vip.name || other.key() == vip.key();
+    pub fn add_vip(&mut self, vip: VipConfig) -> Result<(), EngineError> {
+        let taken = |other: &VipConfig| other.name == vip.name || other.key() == vip.key();
         if let Some(other) = self.config.vips.iter().find(|other| taken(other)) {
             return Err(EngineError::Conflict(format!(
                 "vip {} exists already; remove it first, or change its reals",
@@ -398,7 +402,7 @@ impl Engine {
         self.replace(config)
     }
 
-    fn can_control(&self, vip: &Vip) -> Result<(), EngineError> {
+    fn can_control(&self, vip: &VipConfig) -> Result<(), EngineError> {
         if vip.latency == LatencySource::Client && self.config.agent_reports.is_none() {
             return Err(EngineError::Conflict(
                 "latency = \"client\" goes by what agents tell, and this daemon listens to none; add [agent_reports] with `listen` to its file and restart".to_owned(),
@@ -424,7 +428,7 @@ impl Engine {
     pub fn change_vip(
         &mut self,
         name: &str,
-        change: impl FnOnce(&mut Vip) -> Result<(), EngineError>,
+        change: impl FnOnce(&mut VipConfig) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
         let index = self.find_vip(name)?;
         let mut config = self.config.clone();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use causeway_core::cookie::ids::Held;
-use causeway_core::cookie::{Format, Keys, quic};
+use causeway_core::cookie::{CookieLayout, Keys, quic};
 use causeway_core::hist::Histogram;
 use causeway_dataplane::abi::{CookieResult, PacketsBytes, Verdict};
 use causeway_dataplane::{
@@ -19,14 +19,14 @@ use causeway_netio::NextHop;
 
 use super::cookies::{CookiePlane, Ids};
 use super::plane::{DataPlane, Resolve, Route};
-use crate::config::Mac;
+use crate::config::MacAddress;
 
 /// What the fake holds; tests read and write it while the engine runs.
 #[derive(Default)]
 pub(crate) struct State {
     pub next_hop: Option<NextHop>,
     /// The gateway that is found; without one, it does not answer.
-    pub gateway: Option<Mac>,
+    pub gateway: Option<MacAddress>,
     pub vips: BTreeMap<VipId, Vip>,
     pub reals: BTreeMap<RealId, Real>,
     pub rings: BTreeMap<VipId, Vec<RealId>>,
@@ -60,9 +60,9 @@ pub(crate) struct State {
     /// Keys of cookies.
     pub cookie_keys: Option<Keys>,
     /// VIPs with QUIC connection ids.
-    pub quic_ids: BTreeMap<VipId, Vec<quic::Route>>,
+    pub quic_ids: BTreeMap<VipId, Vec<quic::CidRoute>>,
     /// VIPs with cookies.
-    pub cookie_formats: BTreeMap<VipId, Format>,
+    pub cookie_formats: BTreeMap<VipId, CookieLayout>,
     /// Ids of reals, those that rest among them.
     pub cookie_ids: BTreeMap<(VipId, u16), (Held, Option<RealId>)>,
     /// What the clock says, seconds since 1970.
@@ -104,7 +104,7 @@ pub(crate) struct FakePlane(Arc<Mutex<State>>);
 impl Default for FakePlane {
     fn default() -> Self {
         let state = State {
-            gateway: Some(Mac([2, 0, 0, 0, 0, 1])),
+            gateway: Some(MacAddress([2, 0, 0, 0, 0, 1])),
             ..State::default()
         };
         Self(Arc::new(Mutex::new(state)))
@@ -117,7 +117,7 @@ impl Resolve for FakePlane {
         std::thread::sleep(delay.min(patience));
         let found = match route.encapsulates {
             true => self.state().gateway.context("the gateway is silent")?,
-            false => Mac([0; 6]),
+            false => MacAddress([0; 6]),
         };
         Ok(NextHop {
             gateway_mac: route.encap.gateway_mac.unwrap_or(found).0,
@@ -145,7 +145,11 @@ impl CookiePlane for FakePlane {
         Ok(())
     }
 
-    fn set_cookie_format(&mut self, vip: VipId, format: Option<&Format>) -> anyhow::Result<()> {
+    fn set_cookie_format(
+        &mut self,
+        vip: VipId,
+        format: Option<&CookieLayout>,
+    ) -> anyhow::Result<()> {
         let mut state = self.state();
         match format {
             Some(format) => drop(state.cookie_formats.insert(vip, *format)),
@@ -157,7 +161,7 @@ impl CookiePlane for FakePlane {
         Ok(())
     }
 
-    fn set_quic_ids(&mut self, vip: VipId, routes: &[quic::Route]) -> anyhow::Result<()> {
+    fn set_quic_ids(&mut self, vip: VipId, routes: &[quic::CidRoute]) -> anyhow::Result<()> {
         self.state().quic_ids.insert(vip, routes.to_vec());
         Ok(())
     }

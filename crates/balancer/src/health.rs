@@ -5,13 +5,13 @@
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
-use causeway_core::health::{Check, Counts, Silence, State};
+use causeway_core::health::{Check, HealthState, Silence, SilenceCounts};
 use causeway_dataplane::RealId;
 use tracing::{info, warn};
 
 use super::engine::Engine;
 use super::pool::Pool;
-use crate::config::{Health, Probe};
+use crate::config::{Health, ProbeConfig};
 
 /// Clients have at least so long to send something.
 const WINDOW_MIN_NS: u64 = 2_000_000_000;
@@ -23,7 +23,7 @@ fn window_ns(health: &Health) -> u64 {
 
 /// A probe to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Order {
+pub struct ProbeOrder {
     /// The real whose packets it is.
     pub real: RealId,
     /// Its number, for the outcome.
@@ -33,7 +33,7 @@ pub struct Order {
     /// The VIP that it talks to.
     pub target: SocketAddr,
     /// What to do.
-    pub probe: Probe,
+    pub probe: ProbeConfig,
 }
 
 impl Engine {
@@ -47,7 +47,7 @@ impl Engine {
 
     /// Ends what is overdue at `now_ns` and gives the probes to send now, and when to
     /// ask again.
-    pub fn poll_health(&mut self, now_ns: u64) -> (Vec<Order>, u64) {
+    pub fn poll_health(&mut self, now_ns: u64) -> (Vec<ProbeOrder>, u64) {
         self.follow_pools(now_ns);
         let mut orders = Vec::new();
         let mut next_ns = u64::MAX;
@@ -63,7 +63,7 @@ impl Engine {
                 if let Some(counters) = self.counters.get(&member.id).filter(|_| health.passive) {
                     let window_ns = window_ns(health);
                     let totals = counters.totals();
-                    let counts = Counts {
+                    let counts = SilenceCounts {
                         opened: totals.conns_opened,
                         requests: totals.requests,
                     };
@@ -76,7 +76,7 @@ impl Engine {
                     }
                 }
                 if let Some(probe) = check.poll_probe(now_ns) {
-                    orders.push(Order {
+                    orders.push(ProbeOrder {
                         real: member.id,
                         number: probe.number,
                         deadline_ns: probe.deadline_ns,
@@ -115,7 +115,7 @@ impl Engine {
     pub fn reals_up(&self, pool: &Pool) -> usize {
         let is_up = |id| {
             let check = self.checks.get(&id);
-            check.is_some_and(|check| check.state() == State::Up)
+            check.is_some_and(|check| check.state() == HealthState::Up)
         };
         let members = pool.members().filter(|(real, _)| real.is_wanted());
         members
@@ -130,7 +130,7 @@ impl Engine {
         }
         let is_unknown = |id| {
             let check = self.checks.get(&id);
-            check.is_none_or(|check| check.state() == State::Unknown)
+            check.is_none_or(|check| check.state() == HealthState::Unknown)
         };
         let members = pool.members().filter(|(real, _)| real.is_wanted());
         members.filter(|(_, member)| is_unknown(member.id)).count()
@@ -178,7 +178,7 @@ impl Engine {
                         real.address, event.from, event.to, event.reason
                     );
                     match event.to {
-                        State::Down => warn!("{line}"),
+                        HealthState::Down => warn!("{line}"),
                         _ => info!("{line}"),
                     }
                 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The reals' health in the engine, on a clock of the test's own.
 
-use causeway_core::health::State;
+use causeway_core::health::HealthState;
 use causeway_dataplane::RealId;
 
 use super::tests::{Bench, MS, WEB, config};
@@ -38,7 +38,7 @@ fn probes(bench: &mut Bench, count: usize, failing: &[RealId], silent: &[RealId]
     }
 }
 
-fn states(bench: &Bench) -> [State; 4] {
+fn states(bench: &Bench) -> [HealthState; 4] {
     [0, 1, 2, 3].map(|real| bench.engine.check(real).unwrap().state())
 }
 
@@ -56,15 +56,20 @@ fn a_real_that_fails_leaves_the_ring_and_returns() {
     assert_eq!(bench.plane.state().probes_prepared, 1);
     assert_eq!(up(&bench), 0, "nobody has been probed yet");
     probes(&mut bench, 1, &[], &[]);
-    assert_eq!((states(&bench), up(&bench)), ([State::Unknown; 4], 0));
+    assert_eq!((states(&bench), up(&bench)), ([HealthState::Unknown; 4], 0));
     assert_eq!(shares(&bench), [0.25; 4], "who is not known takes part");
     probes(&mut bench, 1, &[], &[]);
-    assert_eq!((states(&bench), up(&bench)), ([State::Up; 4], 4));
+    assert_eq!((states(&bench), up(&bench)), ([HealthState::Up; 4], 4));
     // One refuses, one says nothing at all.
     probes(&mut bench, 3, &[1], &[2]);
     assert_eq!(
         states(&bench),
-        [State::Up, State::Down, State::Down, State::Up]
+        [
+            HealthState::Up,
+            HealthState::Down,
+            HealthState::Down,
+            HealthState::Up
+        ]
     );
     assert_eq!(shares(&bench), [0.5, 0.0, 0.0, 0.5]);
     assert_eq!(bench.engine.check(1).unwrap().reason(), "refused");
@@ -92,10 +97,10 @@ fn if_all_fail_all_are_tried() {
 fn health_outlives_a_reload_and_ends_with_its_key() {
     let mut bench = Bench::new(&text("maglev"));
     probes(&mut bench, 3, &[3], &[]);
-    assert_eq!(states(&bench)[3], State::Down);
+    assert_eq!(states(&bench)[3], HealthState::Down);
     let heavier = text("maglev").replace("\"10.0.0.1\"", "\"10.0.0.1\", weight = 2");
     bench.engine.reload(config(&heavier)).unwrap();
-    assert_eq!(states(&bench)[3], State::Down);
+    assert_eq!(states(&bench)[3], HealthState::Down);
     assert_eq!(shares(&bench), [0.5, 0.25, 0.25, 0.0]);
     bench
         .engine
@@ -112,7 +117,7 @@ fn who_is_under_maintenance_is_not_probed() {
     let mut bench = Bench::new(&text("maglev"));
     probes(&mut bench, 2, &[], &[]);
     let maintenance = |on| {
-        move |vip: &mut crate::config::Vip| {
+        move |vip: &mut crate::config::VipConfig| {
             vip.reals[1].maintenance = on;
             Ok(())
         }

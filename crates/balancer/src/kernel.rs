@@ -16,12 +16,12 @@ use causeway_dataplane::{
     self as io, FlowIdle, FlowSweep, FlowTotals, LoadBalancer, LoadTerms, Picking, Real, RealId,
     RealStats, SourceRing, Started, Vip, VipId, VipOptions,
 };
-use causeway_netio::{NextHop, Source};
+use causeway_netio::{NextHop, OuterSource};
 
 use super::engine::GATEWAY_PATIENCE;
 use super::places::Places;
 use super::plane::{DataPlane, Resolve, Route};
-use crate::config::{Config, GueChecksum, HashKey};
+use crate::config::{BalancerConfig, GueChecksum, HashKey};
 
 /// A loaded and attached data plane.
 pub struct KernelPlane {
@@ -35,13 +35,13 @@ pub struct KernelPlane {
 
 impl KernelPlane {
     /// Loads the data plane, or takes over the running one.
-    pub fn start(config: &Config) -> anyhow::Result<(Self, Started)> {
+    pub fn start(config: &BalancerConfig) -> anyhow::Result<(Self, Started)> {
         // Before anything is attached: what cannot forward shall not start.
         let resolver = Resolver {
             interface: config.interface.clone(),
         };
         resolver.resolve(&Route::of(config), GATEWAY_PATIENCE)?;
-        let mut options = io::Options::new(&config.interface, &config.pin_dir);
+        let mut options = io::LoadBalancerOptions::new(&config.interface, &config.pin_dir);
         options.xdp_mode = config.xdp_mode;
         options.flows_v4 = config.flows_v4;
         options.flows_v6 = config.flows_v6;
@@ -109,7 +109,7 @@ impl Resolve for Resolver {
             next_hop.mtu = mtu;
         }
         if let Some((address, length)) = encap.source_v4 {
-            next_hop.source_v4 = Some(Source {
+            next_hop.source_v4 = Some(OuterSource {
                 address,
                 entropy_bits: 32 - length,
             });
@@ -283,8 +283,8 @@ impl DataPlane for KernelPlane {
 }
 
 /// The data plane fills at most the last 32 bits.
-fn source_v6(address: Ipv6Addr, length: u8) -> Source<Ipv6Addr> {
-    Source {
+fn source_v6(address: Ipv6Addr, length: u8) -> OuterSource<Ipv6Addr> {
+    OuterSource {
         address,
         entropy_bits: (128 - length).min(32),
     }

@@ -47,5 +47,5 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
-pub use config::Config;
+pub use config::BalancerConfig;
 pub use run::{detach, run};

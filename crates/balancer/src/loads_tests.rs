@@ -3,8 +3,8 @@
 
 use std::io::Write as _;
 
-use causeway_core::agent_report::{Body, Boot, Datagram, ServerLoad};
-use causeway_core::cookie::{Epoch, Keys};
+use causeway_core::agent_report::{AgentReport, Body, Boot, ServerLoad};
+use causeway_core::cookie::{KeyEpoch, Keys};
 use causeway_dataplane::{LoadTerms, Pick};
 use serde_json::json;
 
@@ -113,7 +113,7 @@ fn told(scheduler: &str, load: &str) -> (Bench, Keys) {
     );
     let words = format!("\"{scheduler}\"\nload = \"{load}\"");
     let vip = WEB.replace("\"latency\"", &words);
-    let keys = Keys::new(Epoch::Zero, digits.parse().unwrap(), None);
+    let keys = Keys::new(KeyEpoch::Zero, digits.parse().unwrap(), None);
     (Bench::new(&(clients + &vip)), keys)
 }
 
@@ -124,7 +124,7 @@ fn tell(bench: &Bench, keys: &Keys, loads: [Option<(u32, u32)>; 4]) {
             continue;
         };
         let now_ns = bench.now.monotonic_ns;
-        let report = Datagram {
+        let report = AgentReport {
             sender: [10, 0, 0, n].into(),
             boot: Boot { time_s: 1, id: 1 },
             sequence: now_ns,
@@ -155,7 +155,7 @@ fn agents_tell_of_loads_and_who_is_silent_counts_as_average() {
     }
     assert_eq!(loads(&bench), [6000, 2000, 4000, 4000]);
     // By another key it is none.
-    let other = Keys::new(Epoch::Zero, "8".repeat(32).parse().unwrap(), None);
+    let other = Keys::new(KeyEpoch::Zero, "8".repeat(32).parse().unwrap(), None);
     tell(&bench, &other, [Some((0, 60)); 4]);
     bench.run(1, &[]);
     assert_eq!(loads(&bench), [6000, 2000, 4000, 4000]);

@@ -16,7 +16,7 @@ use causeway_dataplane::{
 use causeway_netio::NextHop;
 
 use super::cookies::CookiePlane;
-use crate::config::{Config, Encap};
+use crate::config::{BalancerConfig, Encap};
 
 /// Finds the next hop in the kernel's tables.
 pub trait Resolve: Send + Sync {
@@ -35,7 +35,7 @@ pub struct Route {
 
 impl Route {
     /// What `config` wants.
-    pub fn of(config: &Config) -> Self {
+    pub fn of(config: &BalancerConfig) -> Self {
         Self {
             encap: config.encap.clone(),
             encapsulates: config.encapsulates(),

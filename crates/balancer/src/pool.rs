@@ -4,14 +4,14 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use causeway_api::Moment;
-use causeway_api::balancer::Epoch;
-use causeway_core::control::{Controller, Decision, Law, Member, Params, Reading};
+use causeway_api::balancer::EpochView;
+use causeway_core::control::{ControlParams, Controller, Decision, Law, Member, Reading};
 use causeway_core::select::{self, Awrr, Loaded, RealKey};
 use causeway_dataplane::{Pick, Picking, RealId, SourceRing, VipId};
 
 use super::decisions::Decisions;
 use super::rings;
-use crate::config::{Control, Fallback, LoadSource, Real, Scheduler, Source, Vip};
+use crate::config::{Control, Fallback, LoadSource, RealConfig, Scheduler, Source, VipConfig};
 
 /// Turns that a plan of the least loaded reals holds, as a multiple of the flows of
 /// the last interval and of the number of reals, and at most.
@@ -24,7 +24,7 @@ const RING_TOLERANCE: f64 = 0.01;
 /// A VIP in the data plane.
 #[derive(Debug)]
 pub struct Pool {
-    vip: Vip,
+    vip: VipConfig,
     id: VipId,
     members: Vec<PoolMember>,
     controller: Option<Controller>,
@@ -79,7 +79,7 @@ pub struct PoolMember {
     /// Part of a flow that ageing has still to take off its load.
     pub aged: f64,
     /// What happened, oldest epoch first.
-    pub history: VecDeque<Epoch>,
+    pub history: VecDeque<EpochView>,
     /// What the controller decided about it.
     pub decisions: Decisions,
 }
@@ -90,10 +90,10 @@ impl Pool {
     /// history follows with [`take_history`](Self::take_history). `observed` is the law
     /// of a controller that only observes.
     pub fn new(
-        vip: Vip,
+        vip: VipConfig,
         id: VipId,
         reals: &[RealId],
-        (params, observed): (&Params, Law),
+        (params, observed): (&ControlParams, Law),
         former: Option<&Self>,
         seed: u64,
     ) -> Self {
@@ -199,7 +199,7 @@ impl Pool {
 
     /// Takes over the history of the pool that this one replaces.
     pub fn take_history(&mut self, former: Self) {
-        let mut known: HashMap<RealId, (VecDeque<Epoch>, Decisions)> = former
+        let mut known: HashMap<RealId, (VecDeque<EpochView>, Decisions)> = former
             .members
             .into_iter()
             .map(|member| (member.id, (member.history, member.decisions)))
@@ -210,7 +210,7 @@ impl Pool {
     }
 
     /// The configured VIP.
-    pub fn vip(&self) -> &Vip {
+    pub fn vip(&self) -> &VipConfig {
         &self.vip
     }
 
@@ -220,12 +220,12 @@ impl Pool {
     }
 
     /// The reals, with their configuration.
-    pub fn members(&self) -> impl Iterator<Item = (&Real, &PoolMember)> {
+    pub fn members(&self) -> impl Iterator<Item = (&RealConfig, &PoolMember)> {
         self.vip.reals.iter().zip(&self.members)
     }
 
     /// The reals, to append to their history.
-    pub fn members_mut(&mut self) -> impl Iterator<Item = (&Real, &mut PoolMember)> {
+    pub fn members_mut(&mut self) -> impl Iterator<Item = (&RealConfig, &mut PoolMember)> {
         self.vip.reals.iter().zip(&mut self.members)
     }
 
@@ -316,7 +316,7 @@ impl Pool {
         let members = self.members().zip(self.meant());
         members
             .map(|((real, member), meant)| Loaded {
-                member: select::Member {
+                member: select::RingMember {
                     key: RealKey::from(real.address),
                     id: member.id,
                     weight: meant as u32,
@@ -428,7 +428,7 @@ impl Pool {
     }
 
     fn source_ring(&self, source: &Source) -> Vec<RealId> {
-        let own = |real: &Real| source.reals.contains(&real.address);
+        let own = |real: &RealConfig| source.reals.contains(&real.address);
         let members = self.members();
         let weights = members.map(|(real, member)| match own(real) {
             // One that its health forbids has no weight, unless all of the VIP have none.
@@ -461,7 +461,7 @@ impl Pool {
 }
 
 /// The weight that a real is meant to have: none while it drains.
-pub(crate) fn configured(real: &Real) -> f64 {
+pub(crate) fn configured(real: &RealConfig) -> f64 {
     match real.is_wanted() {
         true => f64::from(real.weight),
         false => 0.0,

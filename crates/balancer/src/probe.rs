@@ -15,8 +15,8 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use super::api::Shared;
-use super::health::Order;
-use crate::config::Probe;
+use super::health::ProbeOrder;
+use crate::config::ProbeConfig;
 
 mod tls;
 
@@ -68,10 +68,10 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     }
 }
 
-async fn send(order: &Order) -> Outcome {
+async fn send(order: &ProbeOrder) -> Outcome {
     let outcome = match &order.probe {
-        Probe::Tcp => connect(order).await.map(|_| "connected".to_owned()),
-        Probe::Http {
+        ProbeConfig::Tcp => connect(order).await.map(|_| "connected".to_owned()),
+        ProbeConfig::Http {
             tls,
             path,
             host,
@@ -80,13 +80,13 @@ async fn send(order: &Order) -> Outcome {
             let name = host.clone().unwrap_or_else(|| order.target.to_string());
             http(order, *tls, path, &name, *status).await
         }
-        Probe::Quic { host, alpn } => tls::quic(order, host.as_deref(), alpn).await,
-        Probe::Dns { name } => dns(order, name).await,
+        ProbeConfig::Quic { host, alpn } => tls::quic(order, host.as_deref(), alpn).await,
+        ProbeConfig::Dns { name } => dns(order, name).await,
     };
     outcome.map_err(|error| format!("{error:#}"))
 }
 
-async fn connect(order: &Order) -> anyhow::Result<TcpStream> {
+async fn connect(order: &ProbeOrder) -> anyhow::Result<TcpStream> {
     let socket = match order.target {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
@@ -97,7 +97,7 @@ async fn connect(order: &Order) -> anyhow::Result<TcpStream> {
 }
 
 async fn http(
-    order: &Order,
+    order: &ProbeOrder,
     tls: bool,
     path: &str,
     host: &str,
@@ -144,7 +144,7 @@ fn parse_status(head: &[u8]) -> Option<u16> {
     }
 }
 
-async fn dns(order: &Order, name: &str) -> anyhow::Result<String> {
+async fn dns(order: &ProbeOrder, name: &str) -> anyhow::Result<String> {
     let any: SocketAddr = match order.target {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use causeway_api::balancer::{
-    CookieView, FlowTableView, HealthView, History, LatencyView, Moves, RealView, Series,
+    CookieView, FlowTableView, HealthView, History, LatencyView, Moves, RealHistory, RealView,
     SourceView, Stats, VipView,
 };
 use causeway_api::{Moment, VerdictView};
@@ -15,7 +15,7 @@ use super::cookies::{self, Ids};
 use super::engine::Engine;
 use super::pool::{Pool, PoolMember};
 use super::real_counters::RealCounters;
-use crate::config::{Control, Real, Source};
+use crate::config::{Control, RealConfig, Source};
 
 /// Everything that `causeway stats` shows.
 pub(crate) fn stats(engine: &Engine, at: Moment) -> anyhow::Result<Stats> {
@@ -126,7 +126,7 @@ fn real(
     engine: &Engine,
     pool: &Pool,
     index: usize,
-    config: &Real,
+    config: &RealConfig,
     member: &PoolMember,
 ) -> RealView {
     let counters = engine.counters(member.id);
@@ -192,7 +192,7 @@ pub(crate) fn history(engine: &Engine, since_ns: u64, limit: usize) -> History {
     let series = members().map(|(pool, (config, member))| {
         let end = end_ns.map_or(member.history.len(), |end_ns| at(member, end_ns));
         let range = at(member, since_ns)..end;
-        Series {
+        RealHistory {
             vip: pool.vip().name.clone(),
             id: member.id,
             real: config.address.to_string(),

@@ -6,7 +6,7 @@ use causeway_core::select::{self, RealKey, RingSize};
 
 use super::plane::DataPlane;
 use super::pool::{Pool, configured};
-use crate::config::{Fragments, Scheduler, Vip};
+use crate::config::{Fragments, Scheduler, VipConfig};
 
 /// Rings take whole numbers: one unit of configured weight is this many.
 const RING_UNIT: f64 = 1000.0;
@@ -38,12 +38,16 @@ pub(crate) fn set_stale(
 
 /// The ring of a VIP that begins with its configured weights, as indices of its
 /// reals: it can be built before the data plane has given them ids.
-pub(crate) fn first(vip: &Vip, seed: u64) -> Vec<u32> {
+pub(crate) fn first(vip: &VipConfig, seed: u64) -> Vec<u32> {
     of_vip(vip, (0..).zip(vip.reals.iter().map(configured)), seed)
 }
 
 /// The VIP's own ring: without the reals that some clients have for themselves.
-pub(crate) fn of_vip(vip: &Vip, reals: impl Iterator<Item = (u32, f64)>, seed: u64) -> Vec<u32> {
+pub(crate) fn of_vip(
+    vip: &VipConfig,
+    reals: impl Iterator<Item = (u32, f64)>,
+    seed: u64,
+) -> Vec<u32> {
     let shared =
         vip.reals
             .iter()
@@ -57,16 +61,16 @@ pub(crate) fn of_vip(vip: &Vip, reals: impl Iterator<Item = (u32, f64)>, seed: u
 
 /// A ring of these ids and weights, which are in the order of the VIP's reals.
 pub(crate) fn of_members(
-    vip: &Vip,
+    vip: &VipConfig,
     reals: impl Iterator<Item = (u32, f64)>,
     seed: u64,
 ) -> Vec<u32> {
     let size = RingSize::for_pool(vip.reals.len());
-    let pool: Vec<select::Member> = vip
+    let pool: Vec<select::RingMember> = vip
         .reals
         .iter()
         .zip(reals)
-        .map(|(real, (id, weight))| select::Member {
+        .map(|(real, (id, weight))| select::RingMember {
             key: RealKey::from(real.address),
             id,
             weight: (weight * RING_UNIT).round() as u32,
@@ -86,6 +90,6 @@ pub(crate) fn of_members(
 }
 
 /// Whether fragments have to find the real of their first packet, by addresses alone.
-pub(crate) fn goes_by_address(vip: &Vip) -> bool {
+pub(crate) fn goes_by_address(vip: &VipConfig) -> bool {
     vip.fragments == Fragments::Forward
 }

@@ -13,20 +13,20 @@ use tracing::info;
 
 use crate::agent_reports::ReportListener;
 use crate::api::Shared;
-use crate::config::Config;
+use crate::config::BalancerConfig;
 use crate::engine::Engine;
 use crate::kernel::KernelPlane;
 use crate::serve;
 
 /// Takes the data plane down.
-pub fn detach(config: &Config) -> anyhow::Result<()> {
+pub fn detach(config: &BalancerConfig) -> anyhow::Result<()> {
     let detached = LoadBalancer::detach(&config.pin_dir)?;
     println!("{}", detached.describe(&config.interface, &config.pin_dir));
     Ok(())
 }
 
 /// Loads the data plane or takes over the running one, then serves until SIGTERM or SIGINT.
-pub fn run(process: Process, file: PathBuf, config: Config) -> anyhow::Result<()> {
+pub fn run(process: Process, file: PathBuf, config: BalancerConfig) -> anyhow::Result<()> {
     let listeners = Listeners::bind(&config.socket, config.http)?;
     let (plane, started) = KernelPlane::start(&config)?;
     let reports = config.agent_reports.as_ref();
@@ -63,7 +63,7 @@ pub fn run(process: Process, file: PathBuf, config: Config) -> anyhow::Result<()
     Ok(())
 }
 
-fn status(file: &Path, config: &Config, started: &Started) -> Status {
+fn status(file: &Path, config: &BalancerConfig, started: &Started) -> Status {
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         interface: config.interface.clone(),

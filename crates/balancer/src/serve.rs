@@ -19,7 +19,11 @@ use super::api::{self, Shared};
 use super::probe;
 
 /// Serves until SIGTERM or SIGINT; SIGHUP reloads. The data plane is left as it is.
-pub(crate) fn serve(process: Process, shared: Arc<Shared>, listeners: Listeners) -> anyhow::Result<()> {
+pub(crate) fn serve(
+    process: Process,
+    shared: Arc<Shared>,
+    listeners: Listeners,
+) -> anyhow::Result<()> {
     let (control, failed) = ControlLoop::start(Arc::clone(&shared))?;
     let announcements = Announcements::start(Arc::clone(&shared))?;
     let probes_run = probe::run(Arc::clone(&shared));

@@ -17,7 +17,9 @@ use super::plane::Route;
 use super::pool::Pool;
 use super::real_counters::RealCounters;
 use super::rings;
-use crate::config::{Config, FlowLimit, Forwarding, Fragments, Real, Vip};
+use crate::config::{
+    BalancerConfig, FlowLimitConfig, ForwardingMode, Fragments, RealConfig, VipConfig,
+};
 
 /// The way to the reals in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,7 +64,11 @@ struct Present {
 impl Engine {
     /// Takes `config` into force, or leaves everything as it was. With
     /// `resume_at`, weights are read off the rings of a daemon that ended.
-    pub(super) fn sync(&mut self, config: Config, resume_at: Option<u64>) -> anyhow::Result<()> {
+    pub(super) fn sync(
+        &mut self,
+        config: BalancerConfig,
+        resume_at: Option<u64>,
+    ) -> anyhow::Result<()> {
         let way = self.find_way(&config)?;
         let mut done = Done::default();
         match self.stage(&config, way.as_ref(), resume_at, &mut done) {
@@ -83,7 +89,7 @@ impl Engine {
     }
 
     /// The way for `config`, if it is another than that in force.
-    fn find_way(&mut self, config: &Config) -> anyhow::Result<Option<Way>> {
+    fn find_way(&mut self, config: &BalancerConfig) -> anyhow::Result<Option<Way>> {
         let route = Route::of(config);
         if self.way.as_ref().is_some_and(|way| way.route == route) {
             return Ok(None);
@@ -97,7 +103,7 @@ impl Engine {
 
     fn stage(
         &mut self,
-        config: &Config,
+        config: &BalancerConfig,
         way: Option<&Way>,
         resume_at: Option<u64>,
         done: &mut Done,
@@ -113,7 +119,7 @@ impl Engine {
         let mut rings = Vec::new();
         // A VIP drops packets from when it is there until it has a ring. So the
         // rings of new ones are built first, and new ones come last.
-        let is_new = |vip: &&Vip| !present.vips.contains_key(&vip.key());
+        let is_new = |vip: &&VipConfig| !present.vips.contains_key(&vip.key());
         let first_rings: Vec<_> = config
             .vips
             .iter()
@@ -149,7 +155,8 @@ impl Engine {
                 pool.ring_is_set();
             }
         }
-        let order: HashMap<io::Vip, usize> = config.vips.iter().map(Vip::key).zip(0..).collect();
+        let order: HashMap<io::Vip, usize> =
+            config.vips.iter().map(VipConfig::key).zip(0..).collect();
         pools.sort_by_key(|pool| order.get(&pool.vip().key()).copied());
         Ok(Staged { pools, counters })
     }
@@ -167,8 +174,8 @@ impl Engine {
 
     fn stage_pool(
         &mut self,
-        config: &Config,
-        vip: &Vip,
+        config: &BalancerConfig,
+        vip: &VipConfig,
         present: &Present,
         done: &mut Done,
     ) -> anyhow::Result<Pool> {
@@ -230,7 +237,7 @@ impl Engine {
     }
 
     /// Takes the new state; nothing here can fail.
-    fn commit(&mut self, config: Config, way: Option<Way>, mut staged: Staged) {
+    fn commit(&mut self, config: BalancerConfig, way: Option<Way>, mut staged: Staged) {
         let mut former: HashMap<io::Vip, Pool> = std::mem::take(&mut self.pools)
             .into_iter()
             .map(|pool| (pool.vip().key(), pool))
@@ -310,7 +317,7 @@ impl Engine {
     /// Removes the VIPs that are gone, the reals that our VIPs no longer have and,
     /// when the file is to be the whole truth, every VIP that it does not name.
     fn remove_others(&mut self) -> anyhow::Result<()> {
-        let wanted: HashSet<io::Vip> = self.config.vips.iter().map(Vip::key).collect();
+        let wanted: HashSet<io::Vip> = self.config.vips.iter().map(VipConfig::key).collect();
         for (id, vip) in self.plane.vips()? {
             if self.gone.contains(&vip) || (self.config.reconcile && !wanted.contains(&vip)) {
                 self.plane.remove_vip(id)?;
@@ -334,20 +341,20 @@ pub(super) fn real_ids(pools: &[Pool]) -> impl Iterator<Item = RealId> {
     members.map(|(_, member)| member.id)
 }
 
-fn vip_options(vip: &Vip) -> VipOptions {
+fn vip_options(vip: &VipConfig) -> VipOptions {
     VipOptions {
         fragments: vip.fragments == Fragments::Forward,
         stateful: vip.stateful,
-        limit: vip.limit.and_then(FlowLimit::in_force),
+        limit: vip.limit.and_then(FlowLimitConfig::in_force),
     }
 }
 
-fn real_spec(vip: VipId, forwarding: Forwarding, real: &Real) -> io::Real {
+fn real_spec(vip: VipId, forwarding: ForwardingMode, real: &RealConfig) -> io::Real {
     io::Real {
         vip,
         address: real.address,
         forwarding: match (forwarding, real.mac) {
-            (Forwarding::Gue, _) => io::Forwarding::Gue,
+            (ForwardingMode::Gue, _) => io::Forwarding::Gue,
             (_, Some(mac)) => io::Forwarding::L2(mac.0),
             (_, None) => io::Forwarding::Ipip,
         },

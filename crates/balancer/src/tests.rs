@@ -11,13 +11,13 @@ use super::decisions;
 use super::engine::{Engine, EngineError};
 use super::fake::FakePlane;
 use super::plane::DataPlane;
-use crate::config::{Config, Control, Fragments};
+use crate::config::{BalancerConfig, Control, Fragments};
 
 pub(crate) const MS: u64 = 1_000_000;
 
-pub(crate) fn config(text: &str) -> Config {
+pub(crate) fn config(text: &str) -> BalancerConfig {
     let text = format!("interface = \"eth0\"\n{text}");
-    Config::parse(Path::new("lb.toml"), &text).unwrap()
+    BalancerConfig::parse(Path::new("lb.toml"), &text).unwrap()
 }
 
 pub(crate) const WEB: &str = r#"
@@ -183,7 +183,7 @@ fn latency_gives_turns_and_fragments_want_a_hash() {
     let real = |bench: &Bench, slot: usize| bench.plane.state().rings[&0][slot];
     // One period of equal weights: nobody comes twice in a row.
     assert!((0..3).all(|slot| real(&bench, slot) != real(&bench, slot + 1)));
-    let change = |vip: &mut crate::config::Vip| {
+    let change = |vip: &mut crate::config::VipConfig| {
         vip.fragments = Fragments::Forward;
         Ok(())
     };
@@ -232,7 +232,7 @@ fn a_switch_of_law_goes_on_and_off_gives_the_configured_weights_back() {
     bench.run(10, &[5.0; 4]);
     bench.run(20, &[100.0, 5.0, 5.0, 5.0]);
     let switch = |bench: &mut Bench, control| {
-        let change = |vip: &mut crate::config::Vip| {
+        let change = |vip: &mut crate::config::VipConfig| {
             vip.control = control;
             Ok(())
         };

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use causeway_agent::clients::{history, view};
 use causeway_agent::{AgentConfig, detach, run};
 use causeway_api::agent::{AgentStats, ClientsView, HistoryRow};
-use causeway_report::table::{Format, Table};
+use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::process::Process;
 
 use crate::client::Target;
@@ -64,7 +64,7 @@ enum Action {
         file: PathBuf,
         /// How to print
         #[arg(short, long, value_enum, default_value_t)]
-        output: Format,
+        output: OutputFormat,
         /// Only the last seconds of it
         #[arg(long, value_name = "S")]
         last: Option<u64>,
@@ -115,13 +115,13 @@ fn stats(target: &Target, view: &View) -> anyhow::Result<ExitCode> {
     view.show(|output, all| {
         let stats: AgentStats = target.get("/v1/stats")?;
         Ok(match output {
-            Format::Table => [
+            OutputFormat::Table => [
                 stats_cmd::verdicts(&stats.verdicts, all).to_text(),
                 cookies(&stats, all),
             ]
             .concat(),
-            Format::Json => serde_json::to_string_pretty(&stats)? + "\n",
-            Format::Csv => stats_cmd::verdicts(&stats.verdicts, all).to_csv(),
+            OutputFormat::Json => serde_json::to_string_pretty(&stats)? + "\n",
+            OutputFormat::Csv => stats_cmd::verdicts(&stats.verdicts, all).to_csv(),
         })
     })
 }
@@ -131,14 +131,14 @@ pub(crate) fn clients(target: &Target, view: &View) -> anyhow::Result<ExitCode> 
     view.show(|output, _| {
         let clients: ClientsView = target.get("/v1/clients")?;
         Ok(match output {
-            Format::Table => clients_table::text(&clients),
-            Format::Json => serde_json::to_string_pretty(&clients)? + "\n",
-            Format::Csv => clients_table::table(&clients).to_csv(),
+            OutputFormat::Table => clients_table::text(&clients),
+            OutputFormat::Json => serde_json::to_string_pretty(&clients)? + "\n",
+            OutputFormat::Csv => clients_table::table(&clients).to_csv(),
         })
     })
 }
 
-fn history_text(file: &Path, output: Format, last: Option<u64>) -> anyhow::Result<String> {
+fn history_text(file: &Path, output: OutputFormat, last: Option<u64>) -> anyhow::Result<String> {
     let mut records = history::read(file)?;
     if let (Some(last), Some(newest)) = (last, records.last()) {
         let (boot, from) = (newest.boot, newest.second.saturating_sub(last));
@@ -146,15 +146,15 @@ fn history_text(file: &Path, output: Format, last: Option<u64>) -> anyhow::Resul
     }
     let rows: Vec<HistoryRow> = records.iter().map(view::history_row).collect();
     Ok(match output {
-        Format::Json => serde_json::to_string_pretty(&rows)? + "\n",
-        Format::Table => clients_table::history(&rows).to_text(),
-        Format::Csv => clients_table::history(&rows).to_csv(),
+        OutputFormat::Json => serde_json::to_string_pretty(&rows)? + "\n",
+        OutputFormat::Table => clients_table::history(&rows).to_text(),
+        OutputFormat::Csv => clients_table::history(&rows).to_csv(),
     })
 }
 
 /// One row per kind of event; nothing for a server without cookies.
 fn cookies(stats: &AgentStats, all: bool) -> String {
-    let mut table = Table::new(&["COOKIES", ">SEGMENTS"]);
+    let mut table = TextTable::new(&["COOKIES", ">SEGMENTS"]);
     for event in &stats.cookies {
         if all || event.segments > 0 {
             table.push(vec![event.event.clone(), event.segments.to_string()]);

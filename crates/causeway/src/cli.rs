@@ -39,8 +39,8 @@ enum Command {
     #[command(after_help = examples::TUNNEL)]
     Tunnel(tunnel_cmd::Args),
     #[command(after_help = examples::MEASURE)]
-    Measure(Box<causeway_measure::Args>),
-    Rtt(Box<causeway_rtt::Args>),
+    Measure(Box<causeway_measure::MeasureArgs>),
+    Rtt(Box<causeway_rtt::RttArgs>),
     /// Show what a running balancer counts and measures
     #[command(after_help = examples::STATS)]
     Stats(stats_cmd::Args),

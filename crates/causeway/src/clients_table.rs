@@ -2,11 +2,11 @@
 //! What clients feel, as tables.
 
 use causeway_api::agent::{ClientsView, HistoryRow};
-use causeway_report::table::Table;
+use causeway_report::table::TextTable;
 
 /// One row per category.
-pub(crate) fn table(view: &ClientsView) -> Table {
-    let mut table = Table::new(&[
+pub(crate) fn table(view: &ClientsView) -> TextTable {
+    let mut table = TextTable::new(&[
         "SERVICE",
         "CLIENTS",
         "DEVICE",
@@ -56,8 +56,8 @@ pub(crate) fn table(view: &ClientsView) -> Table {
 }
 
 /// One row per second and category.
-pub(crate) fn history(rows: &[HistoryRow]) -> Table {
-    let mut table = Table::new(&[
+pub(crate) fn history(rows: &[HistoryRow]) -> TextTable {
+    let mut table = TextTable::new(&[
         ">UNIX MS",
         ">SECOND",
         "CATEGORY",
@@ -99,7 +99,7 @@ pub(crate) fn text(view: &ClientsView) -> String {
             class.patience_s
         )
     });
-    let mut queues = Table::new(&["LISTENER", ">QUEUED", ">LIMIT", "ACCEPT QUEUE"]);
+    let mut queues = TextTable::new(&["LISTENER", ">QUEUED", ">LIMIT", "ACCEPT QUEUE"]);
     for queue in &view.accept_queues {
         queues.push(vec![
             queue.address.clone(),

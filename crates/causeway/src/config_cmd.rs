@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use causeway_agent::AgentConfig;
-use causeway_balancer::Config;
+use causeway_balancer::BalancerConfig;
 use causeway_service::config::{ConfigErrors, has_key, is_toml, read};
 use causeway_tunnel::TunnelConfig;
 use clap::Subcommand;
@@ -56,13 +56,14 @@ fn check(path: &Path) -> Result<String, ConfigErrors> {
     }
     let balancers = ["interface", "vip"];
     let is_balancers = balancers.iter().any(|key| has_key(&text, key));
-    let config =
-        Config::parse(path, &text).map_err(|errors| match is_balancers || !is_toml(&text) {
+    let config = BalancerConfig::parse(path, &text).map_err(|errors| {
+        match is_balancers || !is_toml(&text) {
             true => errors,
             false => errors.beginning_with(
                 "taken for a balancer's file, as it has neither `[agent]` nor `[tunnel]`",
             ),
-        });
+        }
+    });
     config.map(|config| config.summary())
 }
 
@@ -85,7 +86,7 @@ mod tests {
         let text = "interfaec = \"eth0\"\nxyz = 1\n[contrl]\ninterval = \"1s\"\n\
                     [[vip]]\nadress = \"198.51.100.10\"\nport = \"443\"\n\
                     [[vip.real]]\naddress = 7\nwieght = 3\n[vip.health]\nprob = \"tcp\"\n";
-        let told = lines(Config::parse("lb.toml".as_ref(), text));
+        let told = lines(BalancerConfig::parse("lb.toml".as_ref(), text));
         assert_eq!(
             told,
             [
@@ -105,7 +106,7 @@ mod tests {
     fn wrong_types_are_told_in_words_of_the_file() {
         let text =
             "interface = \"eth0\"\nhttp = 9470\n[flow_table]\nipv4 = 1.5\n[vip]\nport = 80\n";
-        let told = lines(Config::parse("lb.toml".as_ref(), text));
+        let told = lines(BalancerConfig::parse("lb.toml".as_ref(), text));
         assert_eq!(
             told,
             [
@@ -174,7 +175,7 @@ mod tests {
             told,
             ["x.toml: `[tunnel]` is missing; a tunnel's file has all its keys in that table"]
         );
-        let told = lines(Config::parse(
+        let told = lines(BalancerConfig::parse(
             "x.toml".as_ref(),
             "[xdp]\nmod = 1\nabc = 2\n",
         ));
@@ -205,7 +206,7 @@ mod tests {
             ),
         ] {
             std::fs::write(&file, text).unwrap();
-            let told = Config::load(&file).unwrap_err().to_string();
+            let told = BalancerConfig::load(&file).unwrap_err().to_string();
             assert!(told.contains(by_lb), "{told}");
             let told = check(&file).unwrap_err().to_string();
             assert!(told.contains(by_check), "{told}");
@@ -215,7 +216,7 @@ mod tests {
     #[test]
     fn a_text_full_of_faults_ends() {
         let text: String = (0..5_000).map(|n| format!("k{n} = {n}\n")).collect();
-        let told = lines(Config::parse("lb.toml".as_ref(), &text));
+        let told = lines(BalancerConfig::parse("lb.toml".as_ref(), &text));
         assert_eq!(told.last().unwrap(), "lb.toml: and 80 more faults");
     }
 
@@ -224,7 +225,7 @@ mod tests {
         let text = "[clients]\nlisten = \"10.0.0.254:9472\"\nkeys = \"/keys\"\n\
                     [stateful]\nlisten = \"10.0.0.254:9472\"\n";
         assert_eq!(
-            lines(Config::parse("lb.toml".as_ref(), text)),
+            lines(BalancerConfig::parse("lb.toml".as_ref(), text)),
             [
                 "lb.toml:2: `clients.listen` is called `agent_reports.listen` now",
                 "lb.toml:3: `clients.keys` is called `agent_reports.keys` now",
@@ -232,7 +233,7 @@ mod tests {
             ]
         );
         assert_eq!(
-            lines(Config::parse("lb.toml".as_ref(), "[clients]\n")),
+            lines(BalancerConfig::parse("lb.toml".as_ref(), "[clients]\n")),
             ["lb.toml:1: `clients` is called `agent_reports` now"]
         );
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use causeway_api::balancer::{Connections, MoveConnection};
 use causeway_balancer::places::LOOK_MAX;
-use causeway_report::table::{Format, Table};
+use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::{socket_address as endpoint, units};
 use clap::Subcommand;
 use hyper::Method;
@@ -35,7 +35,7 @@ enum Action {
         apart: Duration,
         /// How to print
         #[arg(short, long, value_enum, default_value_t)]
-        output: Format,
+        output: OutputFormat,
     },
     /// Send a connection's packets to another real from now on: to a scrubber, say
     ///
@@ -73,9 +73,11 @@ impl Args {
                 let path = format!("/v1/connections?count={count}&ms={}", apart.as_millis());
                 let report: Connections = self.target.get(&path)?;
                 match output {
-                    Format::Table => print!("{}\n{}", summary(&report), senders(&report).to_text()),
-                    Format::Csv => print!("{}", senders(&report).to_csv()),
-                    Format::Json => println!("{}", serde_json::to_string_pretty(&report)?),
+                    OutputFormat::Table => {
+                        print!("{}\n{}", summary(&report), senders(&report).to_text())
+                    }
+                    OutputFormat::Csv => print!("{}", senders(&report).to_csv()),
+                    OutputFormat::Json => println!("{}", serde_json::to_string_pretty(&report)?),
                 }
             }
             Action::Move { client, vip, real } => {
@@ -97,8 +99,8 @@ fn summary(report: &Connections) -> String {
     )
 }
 
-fn senders(report: &Connections) -> Table {
-    let mut table = Table::new(&["CLIENT", "VIP", "REAL", ">PACKETS/S", ">PACKETS", "STATE"]);
+fn senders(report: &Connections) -> TextTable {
+    let mut table = TextTable::new(&["CLIENT", "VIP", "REAL", ">PACKETS/S", ">PACKETS", "STATE"]);
     for sender in &report.heaviest {
         table.push(vec![
             sender.client.clone(),

@@ -10,8 +10,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use causeway_api::balancer::{Stats, VipView};
-use causeway_core::cookie::{Epoch, Key, Keys};
-use causeway_report::table::{Format, Table};
+use causeway_core::cookie::{CookieKey, KeyEpoch, Keys};
+use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::{read_keys, write_keys};
 use clap::Subcommand;
 
@@ -35,7 +35,7 @@ enum Action {
         target: Target,
         /// How to print
         #[arg(short, long, value_enum, default_value_t)]
-        output: Format,
+        output: OutputFormat,
     },
     /// Print what the agent on a real needs to know: the [agent.cookie] part of its file
     Agent {
@@ -89,16 +89,16 @@ impl Args {
     }
 }
 
-fn show(target: &Target, output: Format) -> anyhow::Result<()> {
+fn show(target: &Target, output: OutputFormat) -> anyhow::Result<()> {
     let stats: Stats = target.get("/v1/stats")?;
     let with = |vip: &&VipView| vip.cookie.mode != "none";
     let vips: Vec<&VipView> = stats.vips.iter().filter(with).collect();
-    if output == Format::Json {
+    if output == OutputFormat::Json {
         let views: Vec<_> = vips.iter().map(|vip| (&vip.name, &vip.cookie)).collect();
         println!("{}", serde_json::to_string_pretty(&views)?);
         return Ok(());
     }
-    let mut ids = Table::new(&["VIP", "COOKIE", ">BITS", ">ID BITS", "REAL", "STATE", "IDS"]);
+    let mut ids = TextTable::new(&["VIP", "COOKIE", ">BITS", ">ID BITS", "REAL", "STATE", "IDS"]);
     for vip in vips {
         for real in &vip.reals {
             let numbers: Vec<String> = real.cookie_ids.iter().map(u16::to_string).collect();
@@ -115,7 +115,7 @@ fn show(target: &Target, output: Format) -> anyhow::Result<()> {
     }
     let results = stats_cmd::cookies(&stats.vips, true);
     match output {
-        Format::Csv => print!("{}", results.to_csv()),
+        OutputFormat::Csv => print!("{}", results.to_csv()),
         _ => print!("{}\n{}", ids.to_text(), results.to_text()),
     }
     Ok(())
@@ -149,12 +149,12 @@ fn agent_toml(stats: &Stats, real: IpAddr, keys: &Path) -> anyhow::Result<String
     Ok(text)
 }
 
-fn random_key() -> anyhow::Result<Key> {
+fn random_key() -> anyhow::Result<CookieKey> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")
         .and_then(|mut file| file.read_exact(&mut bytes))
         .context("cannot read /dev/urandom")?;
-    Ok(Key::from_bytes(bytes))
+    Ok(CookieKey::from_bytes(bytes))
 }
 
 fn new_keys(file: &Path) -> anyhow::Result<()> {
@@ -164,7 +164,7 @@ fn new_keys(file: &Path) -> anyhow::Result<()> {
             file.display()
         );
     }
-    let keys = Keys::new(Epoch::Zero, random_key()?, None);
+    let keys = Keys::new(KeyEpoch::Zero, random_key()?, None);
     write_keys(file, &keys).with_context(|| format!("cannot write {}", file.display()))?;
     println!(
         "{}: a key for epoch 0; copy it to every balancer and server",

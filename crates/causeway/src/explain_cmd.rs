@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use causeway_api::balancer::{DecisionView, Explanation};
-use causeway_report::table::{Format, Table, ms, weight};
+use causeway_report::table::{OutputFormat, TextTable, ms, weight};
 
 use crate::client::{Target, segment};
 
@@ -20,7 +20,7 @@ pub(crate) struct Args {
     real: String,
     /// How to print
     #[arg(short, long, value_enum, default_value_t)]
-    output: Format,
+    output: OutputFormat,
 }
 
 impl Args {
@@ -30,9 +30,9 @@ impl Args {
         let path = format!("/v1/vips/{vip}/reals/{real}/decisions");
         let explanation: Explanation = self.target.get(&path)?;
         match self.output {
-            Format::Table => print!("{}", text(&explanation)),
-            Format::Csv => print!("{}", table(&explanation.decisions).to_csv()),
-            Format::Json => println!("{}", serde_json::to_string_pretty(&explanation)?),
+            OutputFormat::Table => print!("{}", text(&explanation)),
+            OutputFormat::Csv => print!("{}", table(&explanation.decisions).to_csv()),
+            OutputFormat::Json => println!("{}", serde_json::to_string_pretty(&explanation)?),
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -96,8 +96,8 @@ fn sentence(of: &Explanation, law: &str, last: &DecisionView) -> String {
     format!("law {law} ({acts}): {}; {latency}", last.reason_text)
 }
 
-fn table(decisions: &[DecisionView]) -> Table {
-    let mut table = Table::new(&[
+fn table(decisions: &[DecisionView]) -> TextTable {
+    let mut table = TextTable::new(&[
         ">AGO",
         ">INTERVALS",
         ">BEFORE",

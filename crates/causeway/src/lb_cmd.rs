@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use causeway_balancer::{Config, detach, run};
+use causeway_balancer::{BalancerConfig, detach, run};
 use causeway_service::process::Process;
 
 /// Run the balancer
@@ -32,7 +32,7 @@ impl Args {
     /// Runs the command.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let process = Process::begin()?;
-        let config = match Config::load(&self.config) {
+        let config = match BalancerConfig::load(&self.config) {
             Ok(config) => config,
             Err(errors) => {
                 eprintln!("{errors}");

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use causeway_api::VerdictView;
 use causeway_api::balancer::{FlowTableView, RealView, Stats, VipView};
-use causeway_report::table::{Format, Table, ms, weight};
+use causeway_report::table::{OutputFormat, TextTable, ms, weight};
 use causeway_service::config::units;
 
 use crate::agent_cmd;
@@ -40,7 +40,7 @@ pub(crate) struct Args {
 pub(crate) struct View {
     /// How to print; csv holds a balancer's reals, a tunnel's paths
     #[arg(short, long, value_enum, default_value_t)]
-    output: Format,
+    output: OutputFormat,
 
     /// Show every count, also of what never happened
     #[arg(short, long)]
@@ -60,9 +60,9 @@ impl Args {
         self.view.show(|output, all| {
             let stats: Stats = self.target.get("/v1/stats")?;
             Ok(match output {
-                Format::Table => table(&stats, all),
-                Format::Json => serde_json::to_string_pretty(&stats)? + "\n",
-                Format::Csv => reals(&stats.vips).to_csv(),
+                OutputFormat::Table => table(&stats, all),
+                OutputFormat::Json => serde_json::to_string_pretty(&stats)? + "\n",
+                OutputFormat::Csv => reals(&stats.vips).to_csv(),
             })
         })
     }
@@ -72,12 +72,12 @@ impl View {
     /// Prints what `read(format, all)` gives, once or until stopped.
     pub(crate) fn show(
         &self,
-        read: impl Fn(Format, bool) -> anyhow::Result<String>,
+        read: impl Fn(OutputFormat, bool) -> anyhow::Result<String>,
     ) -> anyhow::Result<ExitCode> {
         loop {
             let text = read(self.output, self.all)?;
             let mut out = std::io::stdout().lock();
-            if self.watch.is_some() && self.output == Format::Table && out.is_terminal() {
+            if self.watch.is_some() && self.output == OutputFormat::Table && out.is_terminal() {
                 // Home, then clear to the end: no flicker.
                 out.write_all(b"\x1b[H\x1b[J")?;
             }
@@ -109,8 +109,8 @@ pub(crate) fn table(stats: &Stats, all: bool) -> String {
 }
 
 /// How full the flow table is, and why flows ended; reasons that never were only if `all`.
-fn flow_table(view: &FlowTableView, all: bool) -> Table {
-    let mut table = Table::new(&["FLOW TABLE", ">FLOWS"]);
+fn flow_table(view: &FlowTableView, all: bool) -> TextTable {
+    let mut table = TextTable::new(&["FLOW TABLE", ">FLOWS"]);
     let rows = [("places", view.places), ("in use", view.flows)];
     for (what, flows) in rows.into_iter().chain(view.ended()) {
         if all || flows > 0 {
@@ -121,8 +121,8 @@ fn flow_table(view: &FlowTableView, all: bool) -> Table {
 }
 
 /// One row per group of clients that has reals of its own.
-fn sources(vips: &[VipView]) -> Table {
-    let mut table = Table::new(&["VIP", "CLIENTS", "REALS", "OTHERWISE", ">PICKED"]);
+fn sources(vips: &[VipView]) -> TextTable {
+    let mut table = TextTable::new(&["VIP", "CLIENTS", "REALS", "OTHERWISE", ">PICKED"]);
     for vip in vips {
         for source in &vip.sources {
             table.push(vec![
@@ -138,8 +138,8 @@ fn sources(vips: &[VipView]) -> Table {
 }
 
 /// One row per VIP and result of its cookies; those that never happened only if `all`.
-pub(crate) fn cookies(vips: &[VipView], all: bool) -> Table {
-    let mut table = Table::new(&["VIP", "COOKIE", "ACTION", ">PACKETS"]);
+pub(crate) fn cookies(vips: &[VipView], all: bool) -> TextTable {
+    let mut table = TextTable::new(&["VIP", "COOKIE", "ACTION", ">PACKETS"]);
     for vip in vips {
         for result in &vip.cookie.results {
             if all || result.packets > 0 {
@@ -156,8 +156,8 @@ pub(crate) fn cookies(vips: &[VipView], all: bool) -> Table {
 }
 
 /// One row per verdict; those that never happened only if `all`.
-pub(crate) fn verdicts(verdicts: &[VerdictView], all: bool) -> Table {
-    let mut table = Table::new(&["VERDICT", "ACTION", ">PACKETS", ">BYTES"]);
+pub(crate) fn verdicts(verdicts: &[VerdictView], all: bool) -> TextTable {
+    let mut table = TextTable::new(&["VERDICT", "ACTION", ">PACKETS", ">BYTES"]);
     for verdict in verdicts {
         if all || verdict.packets > 0 {
             table.push(vec![
@@ -172,8 +172,8 @@ pub(crate) fn verdicts(verdicts: &[VerdictView], all: bool) -> Table {
 }
 
 /// One row per VIP.
-pub(crate) fn vips(vips: &[VipView]) -> Table {
-    let mut table = Table::new(&[
+pub(crate) fn vips(vips: &[VipView]) -> TextTable {
+    let mut table = TextTable::new(&[
         "VIP",
         "ADDRESS",
         "PROTOCOL",
@@ -220,8 +220,8 @@ fn reason(real: &RealView) -> String {
 }
 
 /// One row per real.
-pub(crate) fn reals(vips: &[VipView]) -> Table {
-    let mut table = Table::new(&[
+pub(crate) fn reals(vips: &[VipView]) -> TextTable {
+    let mut table = TextTable::new(&[
         "VIP",
         "REAL",
         "STATE",

@@ -311,7 +311,7 @@ fn push(values: &mut Vec<Option<f64>>, value: Option<f64>) {
 
 #[cfg(test)]
 mod tests {
-    use causeway_api::balancer::{Epoch, Series};
+    use causeway_api::balancer::{EpochView, RealHistory};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -356,7 +356,7 @@ mod tests {
                 .replace("OPENED", &opened)
                 .replace("PACKETS", &(1000 * second).to_string())
         };
-        let epoch = Epoch {
+        let epoch = EpochView {
             start_ns: 0,
             start_monotonic_ns: second * 1_000_000_000,
             estimate_us: Some(10_000.0 * second as f64),
@@ -367,7 +367,7 @@ mod tests {
             configured: 100.0,
             weight: 100.0 - 10.0 * second as f64,
         };
-        let series = Series {
+        let series = RealHistory {
             vip: "web".into(),
             id: 0,
             real: "10.0.0.1".into(),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
-use causeway_balancer::Config;
+use causeway_balancer::BalancerConfig;
 use causeway_dataplane::{ConnLayout, trace};
 use causeway_service::config::socket_address as endpoint;
 use clap::ValueEnum;
@@ -101,7 +101,8 @@ impl Args {
             return capture::trace_live(&self.config, style, &self.selection.selection);
         }
         self.check_alone()?;
-        let config = Config::load(&self.config).map_err(|errors| anyhow::anyhow!("{errors}"))?;
+        let config =
+            BalancerConfig::load(&self.config).map_err(|errors| anyhow::anyhow!("{errors}"))?;
         let frame = self.frame()?;
         let stateful = &config.stateful;
         let layout = ConnLayout {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use causeway_api::tunnel::{PathView, TunnelStatus};
-use causeway_report::table::{Format, Table};
+use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::process::Process;
 use causeway_tunnel::{TunnelConfig, run};
 
@@ -76,9 +76,9 @@ fn status(target: &Target, view: &View) -> anyhow::Result<ExitCode> {
     view.show(|output, all| {
         let status: TunnelStatus = target.get("/v1/status")?;
         Ok(match output {
-            Format::Table => text(&status, all),
-            Format::Json => serde_json::to_string_pretty(&status)? + "\n",
-            Format::Csv => paths(&status.paths).to_csv(),
+            OutputFormat::Table => text(&status, all),
+            OutputFormat::Json => serde_json::to_string_pretty(&status)? + "\n",
+            OutputFormat::Csv => paths(&status.paths).to_csv(),
         })
     })
 }
@@ -104,7 +104,7 @@ fn text(status: &TunnelStatus, all: bool) -> String {
         page += &format!("the last reload was refused: {error}\n");
     }
     page += &format!("\n{}\n", paths(&status.paths).to_text());
-    let mut counts = Table::new(&["COUNT", ">VALUE"]);
+    let mut counts = TextTable::new(&["COUNT", ">VALUE"]);
     for (name, value) in [
         ("frames from guests", totals.frames_in),
         ("frames to guests", totals.frames_out),
@@ -144,8 +144,8 @@ fn trouble(sessions: u64, paths: &[PathView]) -> Option<&'static str> {
     }
 }
 
-fn paths(paths: &[PathView]) -> Table {
-    let mut table = Table::new(&[
+fn paths(paths: &[PathView]) -> TextTable {
+    let mut table = TextTable::new(&[
         "PATH",
         "STATE",
         "LOCAL",

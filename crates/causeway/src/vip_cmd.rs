@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use causeway_api::balancer::{RealChange, VipChange, VipView};
-use causeway_report::table::{Format, Table};
+use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::socket_address as endpoint;
 use clap::Subcommand;
 use hyper::Method;
@@ -34,7 +34,7 @@ enum VipAction {
     List {
         /// How to print
         #[arg(short, long, value_enum, default_value_t)]
-        output: Format,
+        output: OutputFormat,
     },
     /// Show one VIP with its reals
     Show {
@@ -42,7 +42,7 @@ enum VipAction {
         vip: String,
         /// How to print
         #[arg(short, long, value_enum, default_value_t)]
-        output: Format,
+        output: OutputFormat,
     },
     /// Add a VIP
     Add(VipAdd),
@@ -121,7 +121,7 @@ enum RealAction {
         vip: Option<String>,
         /// How to print
         #[arg(short, long, value_enum, default_value_t)]
-        output: Format,
+        output: OutputFormat,
     },
     /// Add a real to a VIP
     Add {
@@ -214,11 +214,11 @@ fn real_path(vip: &str, real: &str) -> String {
     format!("{}/reals/{}", vip_path(vip), segment(real))
 }
 
-fn print(format: Format, json: &Value, table: &Table) -> anyhow::Result<()> {
+fn print(format: OutputFormat, json: &Value, table: &TextTable) -> anyhow::Result<()> {
     match format {
-        Format::Table => print!("{}", table.to_text()),
-        Format::Csv => print!("{}", table.to_csv()),
-        Format::Json => println!("{}", serde_json::to_string_pretty(json)?),
+        OutputFormat::Table => print!("{}", table.to_text()),
+        OutputFormat::Csv => print!("{}", table.to_csv()),
+        OutputFormat::Json => println!("{}", serde_json::to_string_pretty(json)?),
     }
     Ok(())
 }
@@ -235,7 +235,7 @@ impl VipArgs {
             VipAction::Show { vip, output } => {
                 let vip: VipView = target.get(&vip_path(&vip))?;
                 let vips = std::slice::from_ref(&vip);
-                if output == Format::Table {
+                if output == OutputFormat::Table {
                     println!("{}", stats_cmd::vips(vips).to_text());
                 }
                 print(output, &json!(vip), &stats_cmd::reals(vips))?;

@@ -15,8 +15,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use causeway_core::agent_report::{DATAGRAM_MAX, Outcome, Receiver};
-use causeway_core::cookie::{Epoch, Keys};
+use causeway_core::agent_report::{DATAGRAM_MAX, Reception, ReportReceiver};
+use causeway_core::cookie::{KeyEpoch, Keys};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -314,8 +314,8 @@ fn a_balancer_takes_each_report_once() {
         let listener = world.balancer.run(bind);
         let timeout = Some(Duration::from_secs(5));
         listener.set_read_timeout(timeout).expect("a timeout");
-        let keys = Keys::new(Epoch::Zero, digits.parse().expect("a key"), None);
-        let mut receiver = Receiver::default();
+        let keys = Keys::new(KeyEpoch::Zero, digits.parse().expect("a key"), None);
+        let mut receiver = ReportReceiver::default();
         for _ in 0..2 {
             let agent = world.agent();
             for _ in 0..20 {
@@ -323,7 +323,7 @@ fn a_balancer_takes_each_report_once() {
                 let length = listener.recv(&mut buffer).expect("a report");
                 let mut receive = || receiver.receive(&buffer[..length], Some(&keys), 0);
                 assert!(receive().is_ok());
-                assert_eq!(receive(), Err(Outcome::Replayed));
+                assert_eq!(receive(), Err(Reception::Replayed));
             }
             agent.terminate();
         }

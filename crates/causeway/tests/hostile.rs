@@ -11,7 +11,9 @@ use std::path::Path;
 
 use causeway_core::capture::{Poll, Reader};
 use causeway_core::estimate::{FixedGapConfig, Method, ModesConfig};
-use causeway_core::flow::{Direction, Headers, Meter, Observation, Row, Settings, Sink};
+use causeway_core::flow::{
+    Direction, FlowEstimate, FlowMeter, Headers, MeterSettings, Observation, Sink,
+};
 use causeway_core::wire;
 
 const VARIANTS: u64 = 400;
@@ -65,20 +67,20 @@ fn damage(bytes: &mut Vec<u8>, rng: &mut Rng) {
 }
 
 #[derive(Default)]
-struct Rows(Vec<Row>);
+struct Rows(Vec<FlowEstimate>);
 
 impl Sink for Rows {
-    fn row(&mut self, row: &Row) {
+    fn row(&mut self, row: &FlowEstimate) {
         self.0.push(*row);
     }
 }
 
 /// All rows, and the earliest and latest time in the capture.
-fn run(bytes: &[u8], headers: Headers) -> (Vec<Row>, u64, u64) {
+fn run(bytes: &[u8], headers: Headers) -> (Vec<FlowEstimate>, u64, u64) {
     let mut reader = Reader::new();
     reader.feed(bytes);
     reader.finish();
-    let mut meter = Meter::new(Settings {
+    let mut meter = FlowMeter::new(MeterSettings {
         epoch_ns: 200_000_000,
         methods: [
             Method::WindowChain,

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 
 /// How a service stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum Readiness {
     /// As many servers are up as it needs.
     Ready,
     /// Too few are known to be up, but those that are not known would do.
@@ -44,16 +44,16 @@ impl Announcer {
         &mut self,
         now_ns: u64,
         delay_ns: u64,
-        services: &[(IpAddr, Standing)],
+        services: &[(IpAddr, Readiness)],
     ) -> &BTreeSet<IpAddr> {
-        let with = |wanted: Standing| {
+        let with = |wanted: Readiness| {
             let of = services
                 .iter()
                 .filter(move |(_, standing)| *standing == wanted);
             of.map(|(address, _)| *address)
                 .collect::<BTreeSet<IpAddr>>()
         };
-        let (ready, unknown) = (with(Standing::Ready), with(Standing::Unknown));
+        let (ready, unknown) = (with(Readiness::Ready), with(Readiness::Unknown));
         self.ready_since
             .retain(|address, _| ready.contains(address));
         for address in &ready {
@@ -112,14 +112,14 @@ mod tests {
         text.parse().expect("an address")
     }
 
-    const UP: Standing = Standing::Ready;
-    const DOWN: Standing = Standing::Unready;
+    const UP: Readiness = Readiness::Ready;
+    const DOWN: Readiness = Readiness::Unready;
 
     #[test]
     fn an_address_is_offered_after_a_while_and_withdrawn_at_once() {
         let [a, b] = ["192.0.2.1", "2001:db8::1"].map(address);
         let mut announcer = Announcer::default();
-        let mut offered = |at_s: u64, services: &[(IpAddr, Standing)]| {
+        let mut offered = |at_s: u64, services: &[(IpAddr, Readiness)]| {
             let offered = announcer.handle_services(at_s * S, 3 * S, services);
             offered.iter().copied().collect::<Vec<IpAddr>>()
         };
@@ -148,9 +148,9 @@ mod tests {
         let [a, b, c] = ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(address);
         let before = BTreeSet::from([a, b]);
         let mut announcer = Announcer::succeeding(offered_in(&bird(&before)));
-        let unknown = [a, b, c].map(|address| (address, Standing::Unknown));
+        let unknown = [a, b, c].map(|address| (address, Readiness::Unknown));
         assert_eq!(*announcer.handle_services(0, S, &unknown), before);
-        let known = [(a, UP), (b, DOWN), (c, Standing::Unknown)];
+        let known = [(a, UP), (b, DOWN), (c, Readiness::Unknown)];
         assert_eq!(
             *announcer.handle_services(S / 2, S, &known),
             BTreeSet::from([a])

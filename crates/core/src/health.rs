@@ -17,11 +17,11 @@ mod silence;
 use std::collections::VecDeque;
 use std::fmt;
 
-pub use silence::{Counts, Silence};
+pub use silence::{Silence, SilenceCounts};
 
 /// How often to probe and what to conclude.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Params {
+pub struct HealthParams {
     /// From the beginning of one probe to that of the next, ns.
     pub interval_ns: u64,
     /// A probe that takes longer has failed, ns; at most the interval.
@@ -32,7 +32,7 @@ pub struct Params {
     pub fall: u32,
 }
 
-impl Default for Params {
+impl Default for HealthParams {
     /// Every 2 s; down within 6 s, up within 4.
     fn default() -> Self {
         Self {
@@ -46,7 +46,7 @@ impl Default for Params {
 
 /// What is known of a real.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
+pub enum HealthState {
     /// Too few probes yet.
     Unknown,
     /// Fit.
@@ -55,7 +55,7 @@ pub enum State {
     Down,
 }
 
-impl State {
+impl HealthState {
     /// The word for tables and metrics.
     pub fn word(self) -> &'static str {
         match self {
@@ -66,7 +66,7 @@ impl State {
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for HealthState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.word())
     }
@@ -83,13 +83,13 @@ pub struct Probe {
 
 /// A change of state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct HealthEvent {
     /// When, ns.
     pub at_ns: u64,
     /// Before.
-    pub from: State,
+    pub from: HealthState,
     /// From now on.
-    pub to: State,
+    pub to: HealthState,
     /// What the last probe said.
     pub reason: String,
 }
@@ -97,8 +97,8 @@ pub struct Event {
 /// The health of one real.
 #[derive(Clone, Debug)]
 pub struct Check {
-    params: Params,
-    state: State,
+    params: HealthParams,
+    state: HealthState,
     since_ns: u64,
     /// Outcomes in a row like the last one.
     row: u32,
@@ -108,7 +108,7 @@ pub struct Check {
     number: u64,
     /// The probe that is out.
     out: Option<Probe>,
-    events: VecDeque<Event>,
+    events: VecDeque<HealthEvent>,
     succeeded: u64,
     failed: u64,
     /// Until then a probe that succeeds says nothing: a passive sign spoke against it.
@@ -118,11 +118,11 @@ pub struct Check {
 impl Check {
     /// Begins at `now_ns`. The first probe goes out within one interval, at a moment
     /// that `seed` chooses: not all reals are probed at once.
-    pub fn new(params: Params, now_ns: u64, seed: u64) -> Self {
+    pub fn new(params: HealthParams, now_ns: u64, seed: u64) -> Self {
         let phase = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16;
         Self {
             params,
-            state: State::Unknown,
+            state: HealthState::Unknown,
             since_ns: now_ns,
             row: 0,
             last_failed: false,
@@ -138,7 +138,7 @@ impl Check {
     }
 
     /// What is known.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> HealthState {
         self.state
     }
 
@@ -159,11 +159,11 @@ impl Check {
 
     /// Whether the real may get new connections.
     pub fn takes_part(&self) -> bool {
-        self.state != State::Down
+        self.state != HealthState::Down
     }
 
     /// Changes the rules; what is known stays.
-    pub fn set_params(&mut self, params: Params, now_ns: u64) {
+    pub fn set_params(&mut self, params: HealthParams, now_ns: u64) {
         self.params = params;
         self.next_ns = self.next_ns.min(now_ns + params.interval_ns);
     }
@@ -226,7 +226,7 @@ impl Check {
     }
 
     /// What has changed, oldest first.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<HealthEvent> {
         self.events.pop_front()
     }
 
@@ -243,11 +243,11 @@ impl Check {
         }
         self.reason = outcome.unwrap_or_else(|reason| reason);
         let (needed, to) = match failed {
-            true => (self.params.fall, State::Down),
-            false => (self.params.rise, State::Up),
+            true => (self.params.fall, HealthState::Down),
+            false => (self.params.rise, HealthState::Up),
         };
         if self.row >= needed.max(1) && self.state != to {
-            self.events.push_back(Event {
+            self.events.push_back(HealthEvent {
                 at_ns: now_ns,
                 from: self.state,
                 to,
@@ -267,7 +267,7 @@ mod tests {
     const S: u64 = 1_000_000_000;
 
     fn check() -> Check {
-        Check::new(Params::default(), 0, 0)
+        Check::new(HealthParams::default(), 0, 0)
     }
 
     /// Sends the next probe and gives it this outcome half a second later.
@@ -287,28 +287,28 @@ mod tests {
         let mut check = check();
         assert!(check.takes_part());
         probe(&mut check, true);
-        assert_eq!(check.state(), State::Unknown);
+        assert_eq!(check.state(), HealthState::Unknown);
         probe(&mut check, true);
-        assert_eq!(check.state(), State::Up);
+        assert_eq!(check.state(), HealthState::Up);
         for ok in [false, false, true, false, false] {
             probe(&mut check, ok);
-            assert_eq!(check.state(), State::Up);
+            assert_eq!(check.state(), HealthState::Up);
         }
         probe(&mut check, false);
-        assert_eq!(check.state(), State::Down);
+        assert_eq!(check.state(), HealthState::Down);
         assert!(!check.takes_part());
         probe(&mut check, true);
-        assert_eq!(check.state(), State::Down);
+        assert_eq!(check.state(), HealthState::Down);
         probe(&mut check, true);
-        assert_eq!(check.state(), State::Up);
+        assert_eq!(check.state(), HealthState::Up);
         let events: Vec<_> = std::iter::from_fn(|| check.poll_event()).collect();
         let steps: Vec<_> = events.iter().map(|e| (e.from, e.to)).collect();
         assert_eq!(
             steps,
             [
-                (State::Unknown, State::Up),
-                (State::Up, State::Down),
-                (State::Down, State::Up)
+                (HealthState::Unknown, HealthState::Up),
+                (HealthState::Up, HealthState::Down),
+                (HealthState::Down, HealthState::Up)
             ]
         );
         assert_eq!(events[1].reason, "refused");
@@ -319,7 +319,7 @@ mod tests {
     fn a_dead_real_is_down_after_fall_intervals_and_a_timeout() {
         let mut check = check();
         let mut now = 0;
-        while check.state() != State::Down {
+        while check.state() != HealthState::Down {
             now = check.poll_timeout();
             check.handle_timeout(now);
             check.poll_probe(now);
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn reals_are_not_probed_all_at_once() {
-        let at = |seed| Check::new(Params::default(), 0, seed).poll_timeout();
+        let at = |seed| Check::new(HealthParams::default(), 0, seed).poll_timeout();
         let phases: std::collections::BTreeSet<u64> = (0..100).map(|s| at(s) / (S / 10)).collect();
         assert!(phases.len() > 15, "{phases:?}");
         assert!((0..100).all(|seed| at(seed) < 2 * S));
@@ -371,7 +371,7 @@ mod tests {
         for _ in 0..3 {
             check.handle_passive(S, 0, "nobody sent anything");
         }
-        assert_eq!(check.state(), State::Down);
+        assert_eq!(check.state(), HealthState::Down);
         assert_eq!(check.reason(), "nobody sent anything");
     }
 
@@ -383,16 +383,16 @@ mod tests {
             check.handle_passive(now, 2 * S, "nobody sent anything");
             probe(&mut check, true);
         }
-        assert_eq!(check.state(), State::Unknown);
+        assert_eq!(check.state(), HealthState::Unknown);
         check.handle_passive(check.poll_timeout(), 2 * S, "nobody sent anything");
-        assert_eq!(check.state(), State::Down);
+        assert_eq!(check.state(), HealthState::Down);
         // The clients have gone elsewhere, and probes alone say when it is well again.
         probe(&mut check, true);
         for _ in 0..2 {
-            assert_eq!(check.state(), State::Down);
+            assert_eq!(check.state(), HealthState::Down);
             probe(&mut check, true);
         }
-        assert_eq!(check.state(), State::Up);
+        assert_eq!(check.state(), HealthState::Up);
     }
 
     proptest! {
@@ -403,9 +403,9 @@ mod tests {
             rise in 1..5_u32,
             fall in 1..5_u32,
         ) {
-            let params = Params { rise, fall, ..Params::default() };
+            let params = HealthParams { rise, fall, ..HealthParams::default() };
             let mut check = Check::new(params, 0, 0);
-            let mut expected = State::Unknown;
+            let mut expected = HealthState::Unknown;
             for at in 0..outcomes.len() {
                 probe(&mut check, outcomes[at]);
                 let agree = |count: u32, wanted: bool| {
@@ -413,9 +413,9 @@ mod tests {
                     at + 1 >= count && outcomes[at + 1 - count..=at].iter().all(|ok| *ok == wanted)
                 };
                 if agree(rise, true) {
-                    expected = State::Up;
+                    expected = HealthState::Up;
                 } else if agree(fall, false) {
-                    expected = State::Down;
+                    expected = HealthState::Down;
                 }
                 prop_assert_eq!(check.state(), expected);
             }

@@ -12,7 +12,7 @@ use causeway_netio::NextHop;
 use libbpf_rs::MapHandle;
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 
-use crate::error::{Error, Result};
+use crate::error::{DataPlaneError, Result};
 use crate::map::{PerCpu, Table};
 use crate::pins::Kind;
 use crate::plane::{self, Blueprint, Detached, Plane, Started, Startup};
@@ -53,7 +53,7 @@ const BLUEPRINT: Blueprint = Blueprint {
 
 /// How to start a balancer. Sizes are fixed for as long as its pins live.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct LoadBalancerOptions {
     /// The interface where clients' packets arrive and from which they leave.
     pub interface: String,
     /// Where maps and link are pinned: a directory of its own in a BPF file system.
@@ -95,7 +95,7 @@ impl TunnelEnds {
     }
 }
 
-impl Options {
+impl LoadBalancerOptions {
     /// The defaults: 1,048,576 IPv4 and 262,144 IPv6 flows, 1,024 VIPs, 4,096
     /// reals, measuring.
     pub fn new(interface: impl Into<String>, pin_dir: impl Into<PathBuf>) -> Self {
@@ -133,7 +133,7 @@ impl Options {
             .find(|&(_, value, max)| value == 0 || value > max)
         {
             None => Ok(()),
-            Some((what, value, max)) => Err(Error::OutOfRange {
+            Some((what, value, max)) => Err(DataPlaneError::OutOfRange {
                 what,
                 value: value.into(),
                 min: 1,
@@ -151,8 +151,8 @@ impl Options {
 #[derive(Debug)]
 pub struct LoadBalancer {
     plane: Plane,
-    vips: Table<abi::VipKey, abi::Vip>,
-    reals: Table<u32, abi::Real>,
+    vips: Table<abi::VipKey, abi::VipValue>,
+    reals: Table<u32, abi::RealValue>,
     rings: Rings,
     turns: Table<u32, abi::Turns>,
     loads: loads::Loads,
@@ -187,7 +187,7 @@ struct Book {
 impl LoadBalancer {
     /// Starts a balancer, or takes over the one pinned in `options.pin_dir`
     /// without losing a packet or a flow. On an error whatever ran goes on.
-    pub fn start(options: &Options) -> Result<(Self, Started)> {
+    pub fn start(options: &LoadBalancerOptions) -> Result<(Self, Started)> {
         options.check()?;
         let startup = Startup::begin(
             BLUEPRINT,
@@ -195,7 +195,7 @@ impl LoadBalancer {
             &options.pin_dir,
             options.xdp_mode,
         )?;
-        let failed = |cause| Error::Load {
+        let failed = |cause| DataPlaneError::Load {
             program: BLUEPRINT.program,
             cause,
         };

@@ -10,7 +10,7 @@ use std::time::Duration;
 use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 
 use crate::abi::{self, Plain as _};
-use crate::error::{Error, Result};
+use crate::error::{DataPlaneError, Result};
 use crate::map::Table;
 
 /// A connection that has a token.
@@ -58,7 +58,7 @@ impl ConnTokens {
     pub(crate) fn another(&self) -> Result<Self> {
         let another = |map: &MapHandle| {
             MapHandle::try_from(map)
-                .map_err(|e| Error::bpf("take a map once more", std::io::Error::other(e)))
+                .map_err(|e| DataPlaneError::bpf("take a map once more", std::io::Error::other(e)))
         };
         Self::new(another(self.held.map())?, another(&self.events)?)
     }
@@ -74,7 +74,7 @@ impl ConnTokens {
     /// Begins to listen for changes. One reader at a time.
     pub fn events(&self) -> Result<TokenEvents> {
         let failed = |e: libbpf_rs::Error| {
-            Error::bpf(
+            DataPlaneError::bpf(
                 "read the ring buffer of connections",
                 std::io::Error::other(e),
             )

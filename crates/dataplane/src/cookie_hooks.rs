@@ -16,7 +16,7 @@ use causeway_netio::Interface;
 use libbpf_rs::Object;
 use nix::sys::statfs::{self, CGROUP2_SUPER_MAGIC};
 
-use crate::error::{Error, Result};
+use crate::error::{DataPlaneError, Result};
 use crate::map::errno;
 use crate::pins::PinDir;
 use crate::xdp::Link;
@@ -68,7 +68,7 @@ pub(crate) fn program<'a>(object: &'a Object, name: &str) -> Result<BorrowedFd<'
         .map(|program| unsafe { BorrowedFd::borrow_raw(program.as_fd().as_raw_fd()) });
     found.ok_or_else(|| {
         let missing = io::Error::from(io::ErrorKind::NotFound);
-        Error::bpf(format!("find the program {name}"), missing)
+        DataPlaneError::bpf(format!("find the program {name}"), missing)
     })
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn attach_filter(
 ) -> Result<()> {
     let failed = |doing: &str, ret| {
         let what = format!("{doing} of {}", interface.name);
-        Err(Error::bpf(what, errno(ret)))
+        Err(DataPlaneError::bpf(what, errno(ret)))
     };
     let both = libbpf_sys::BPF_TC_INGRESS | libbpf_sys::BPF_TC_EGRESS;
     let mut clsact = hook(interface.index, both);
@@ -130,7 +130,7 @@ fn attach_sockops(hooks: &CookieHooks, program: BorrowedFd<'_>, pins: &PinDir) -
         }
         // The control group is gone; the link never will work again.
         drop(link);
-        fs::remove_file(&pin).map_err(|cause| Error::PinDir {
+        fs::remove_file(&pin).map_err(|cause| DataPlaneError::PinDir {
             doing: "remove",
             path: pin.clone(),
             cause,
@@ -139,7 +139,7 @@ fn attach_sockops(hooks: &CookieHooks, program: BorrowedFd<'_>, pins: &PinDir) -
     let Some(cgroup) = hooks.cgroup.clone().or_else(root_cgroup) else {
         return Ok(false);
     };
-    let not_one = || Error::NoCgroup(cgroup.clone());
+    let not_one = || DataPlaneError::NoCgroup(cgroup.clone());
     let is_cgroup = statfs::statfs(&cgroup).map_err(|_| not_one())?;
     if is_cgroup.filesystem_type() != CGROUP2_SUPER_MAGIC {
         return Err(not_one());
@@ -151,7 +151,7 @@ fn attach_sockops(hooks: &CookieHooks, program: BorrowedFd<'_>, pins: &PinDir) -
         libbpf_sys::BPF_CGROUP_SOCK_OPS,
         0,
     )
-    .map_err(|e| Error::bpf(format!("attach sockops to {}", cgroup.display()), e))?;
+    .map_err(|e| DataPlaneError::bpf(format!("attach sockops to {}", cgroup.display()), e))?;
     link.pin(&pin)?;
     Ok(true)
 }
@@ -189,7 +189,10 @@ pub(crate) fn detach_filter(
     let ret = unsafe { libbpf_sys::bpf_tc_detach(&hook, &options(priority)) };
     // None there, no clsact, or no interface any more.
     if ret != 0 && ![libc::ENOENT, libc::EINVAL, libc::ENODEV].contains(&-ret) {
-        return Err(Error::bpf("remove a traffic control filter", errno(ret)));
+        return Err(DataPlaneError::bpf(
+            "remove a traffic control filter",
+            errno(ret),
+        ));
     }
     Ok(())
 }
@@ -197,7 +200,8 @@ pub(crate) fn detach_filter(
 /// The number of this thread's network namespace, as programs see it.
 pub(crate) fn netns_cookie() -> Result<u64> {
     const SO_NETNS_COOKIE: libc::c_int = 71;
-    let failed = |e: io::Error| Error::bpf("ask for the cookie of the network namespace", e);
+    let failed =
+        |e: io::Error| DataPlaneError::bpf("ask for the cookie of the network namespace", e);
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").map_err(failed)?;
     let mut cookie = 0_u64;
     let mut len = size_of_val(&cookie) as libc::socklen_t;

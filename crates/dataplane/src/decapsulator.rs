@@ -8,14 +8,14 @@ use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
-use causeway_core::cookie::{Format, Keys};
+use causeway_core::cookie::{CookieLayout, Keys};
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 
 use crate::abi::{self, CookieFormat, PacketsBytes, ServerCookie, ServerVerdict};
 use crate::balancer::Vip;
 use crate::conn_tokens::ConnTokens;
 use crate::cookie_hooks::{self, CookieHooks};
-use crate::error::{Error, Result};
+use crate::error::{DataPlaneError, Result};
 use crate::flow_table;
 use crate::map::{PerCpu, Table};
 use crate::pins::Kind;
@@ -73,7 +73,7 @@ impl Decapsulator {
             &options.pin_dir,
             options.xdp_mode,
         )?;
-        let failed = |cause| Error::Load {
+        let failed = |cause| DataPlaneError::Load {
             program: BLUEPRINT.program,
             cause,
         };
@@ -140,7 +140,7 @@ impl Decapsulator {
     }
 
     /// Sets the VIPs whose connections get cookies, with this server's id in each.
-    pub fn set_cookie_vips(&self, vips: &BTreeMap<Vip, (u16, Format)>) -> Result<()> {
+    pub fn set_cookie_vips(&self, vips: &BTreeMap<Vip, (u16, CookieLayout)>) -> Result<()> {
         for (vip, (id, format)) in vips {
             let value = abi::ServerVip {
                 id: (*id).into(),

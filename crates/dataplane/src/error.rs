@@ -12,7 +12,7 @@ use thiserror::Error;
 
 /// An error of the data plane's life: loading, attaching, its maps.
 #[derive(Debug, Error)]
-pub enum Error {
+pub enum DataPlaneError {
     /// No right to load BPF programs.
     #[error(
         "the kernel does not let this process load BPF programs: run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
@@ -153,7 +153,7 @@ pub enum Error {
         /// The interface.
         interface: String,
         /// Its mode.
-        running: crate::xdp::Mode,
+        running: crate::xdp::AttachedMode,
     },
     /// The verifier or the loader refused an object.
     #[error(
@@ -232,13 +232,13 @@ pub enum Error {
     DuplicateVip(String),
 }
 
-impl From<causeway_netio::NoInterface> for Error {
+impl From<causeway_netio::NoInterface> for DataPlaneError {
     fn from(missing: causeway_netio::NoInterface) -> Self {
         Self::NoInterface(missing.0)
     }
 }
 
-impl Error {
+impl DataPlaneError {
     /// The last system call on a map failed.
     pub(crate) fn map(doing: &'static str, map: &str, cause: impl Into<io::Error>) -> Self {
         Self::Map {
@@ -258,7 +258,7 @@ impl Error {
 }
 
 /// The result of an operation on the data plane.
-pub type Result<T, E = Error> = std::result::Result<T, E>;
+pub type Result<T, E = DataPlaneError> = std::result::Result<T, E>;
 
 #[cfg(test)]
 mod tests {
@@ -270,21 +270,21 @@ mod tests {
     fn causes_are_told_once() {
         let cause = || io::Error::from_raw_os_error(libc::EBUSY);
         let errors = [
-            Error::PinDir {
+            DataPlaneError::PinDir {
                 doing: "make",
                 path: "/sys/fs/bpf/x".into(),
                 cause: cause(),
             },
-            Error::NativeRefused {
+            DataPlaneError::NativeRefused {
                 interface: "eth0".to_owned(),
                 cause: cause(),
             },
-            Error::Load {
+            DataPlaneError::Load {
                 program: "lb.bpf.o",
                 cause: cause().into(),
             },
-            Error::bpf("attach a link", cause()),
-            Error::map("read", "reals", cause()),
+            DataPlaneError::bpf("attach a link", cause()),
+            DataPlaneError::map("read", "reals", cause()),
         ];
         for error in errors {
             let told = error.to_string().matches("(os error 16)").count();

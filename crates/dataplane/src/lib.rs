@@ -35,26 +35,28 @@ mod xdp;
 
 pub use balancer::{
     Adopted, ConnLayout, ConnTable, ConnTimeouts, Connection, CookieId, CookieTotals, Directory,
-    FlowIdle, FlowLimit, FlowSweep, FlowTotals, Forwarding, LoadBalancer, LoadTerms, Options, Pick,
-    Picking, Prefix, Protocol, Real, RealId, RealStats, SlotRoute, SourceRing, Swept, Traced,
-    TunnelEnds, Vip, VipId, VipOptions, destination_of, trace,
+    FlowIdle, FlowLimit, FlowSweep, FlowTotals, Forwarding, LoadBalancer, LoadBalancerOptions,
+    LoadTerms, Pick, Picking, Prefix, Protocol, Real, RealId, RealStats, SlotRoute, SourceRing,
+    Swept, Traced, TunnelEnds, Vip, VipId, VipOptions, destination_of, trace,
 };
 pub use conn_tokens::{Changes, ConnTokens, TokenEvents, TokenOf};
 pub use cookie_hooks::CookieHooks;
 pub use decapsulator::{Decapsulator, DecapsulatorOptions};
-pub use error::{Error, Result};
+pub use error::{DataPlaneError, Result};
 pub use meter::{
-    Attach, Meter, MeterOptions, MeterSample, MeteredFlow, Network, Place, ServerLatencies,
+    Attach, ClientNetwork, KernelMeter, MeterHook, MeterOptions, MeterSample, MeteredFlow,
+    ServerLatencies,
 };
 pub use mirror::{
-    Mirror, MirrorCounts, MirrorMaps, MirrorOptions, MirrorVip, MirroredFrame, MirroredPacket, Pool,
+    Inventory, Mirror, MirrorCounts, MirrorMaps, MirrorOptions, MirrorVip, MirroredFrame,
+    MirroredPacket,
 };
 pub use plane::{Detached, Started};
 pub use run_time::{RunTime, RunTimes};
 pub use sampler::{Sampler, SamplerCost, SamplerOptions, interface_of, sampler_cost};
 pub use syn_meter::{SynMeter, SynMeterOptions};
-pub use tc::{Direction as TcDirection, TcLink};
-pub use xdp::{Link, Mode, XdpMode};
+pub use tc::{TcDirection, TcLink};
+pub use xdp::{AttachedMode, Link, XdpMode};
 
 /// Generated skeletons: open, set sizes and flags, load.
 #[allow(

@@ -9,7 +9,7 @@ use std::{io, ptr};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 
 use crate::abi::Plain;
-use crate::error::{Error, Result};
+use crate::error::{DataPlaneError, Result};
 
 /// The C view of a batch call without flags.
 fn batch_opts() -> libbpf_sys::bpf_map_batch_opts {
@@ -114,7 +114,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
                 )
             };
             if ret < 0 && ret != -libc::ENOENT {
-                return Err(Error::map("read", &self.map_name(), errno(ret)));
+                return Err(DataPlaneError::map("read", &self.map_name(), errno(ret)));
             }
             let got = done as usize;
             all.extend(
@@ -138,8 +138,8 @@ impl<K: Plain, V: Plain> Table<K, V> {
         self.map.name().to_string_lossy().into_owned()
     }
 
-    fn error(&self, doing: &'static str, error: libbpf_rs::Error) -> Error {
-        Error::map(doing, &self.map_name(), io_error(&error))
+    fn error(&self, doing: &'static str, error: libbpf_rs::Error) -> DataPlaneError {
+        DataPlaneError::map(doing, &self.map_name(), io_error(&error))
     }
 }
 
@@ -177,7 +177,7 @@ impl<V: Plain> PerCpu<V> {
             )
         };
         let cpus = libbpf_rs::num_possible_cpus()
-            .map_err(|e| Error::bpf("count the CPUs", io_error(&e)))?;
+            .map_err(|e| DataPlaneError::bpf("count the CPUs", io_error(&e)))?;
         Ok(Self {
             map,
             cpus,
@@ -203,7 +203,9 @@ impl<V: Plain> PerCpu<V> {
         let zeros = vec![vec![0; size_of::<V>()]; self.cpus];
         self.map
             .update_percpu(index.as_bytes(), &zeros, MapFlags::ANY)
-            .map_err(|e| Error::map("clear", &self.map.name().to_string_lossy(), io_error(&e)))
+            .map_err(|e| {
+                DataPlaneError::map("clear", &self.map.name().to_string_lossy(), io_error(&e))
+            })
     }
 
     pub(crate) fn max_entries(&self) -> u32 {
@@ -237,7 +239,7 @@ fn lookup_batch(map: &MapHandle, count: u32, values: *mut libc::c_void) -> Resul
     // ENOENT says that the batch reached the array's end.
     if ret < 0 && ret != -libc::ENOENT || done != count {
         let name = map.name().to_string_lossy();
-        return Err(Error::map("read", &name, errno(ret)));
+        return Err(DataPlaneError::map("read", &name, errno(ret)));
     }
     Ok(())
 }
@@ -260,7 +262,7 @@ fn update_batch<V: Plain>(map: &MapHandle, keys: &[u32], values: &[V]) -> Result
         )
     };
     if ret < 0 {
-        return Err(Error::map(
+        return Err(DataPlaneError::map(
             "write",
             &map.name().to_string_lossy(),
             errno(ret),
@@ -281,9 +283,9 @@ fn check_sizes<K, V>(map: &MapHandle) -> Result<()> {
 }
 
 /// Only a mismatch between the object and `abi`, which a test excludes.
-fn size_error(map: String) -> Error {
+fn size_error(map: String) -> DataPlaneError {
     let cause = io::Error::new(io::ErrorKind::InvalidData, "keys or values of another size");
-    Error::map("use", &map, cause)
+    DataPlaneError::map("use", &map, cause)
 }
 
 /// The error of a libbpf call that returned `-errno`.

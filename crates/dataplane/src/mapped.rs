@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use libbpf_rs::{MapCore as _, MapHandle};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::error::{Error, Result};
+use crate::error::{DataPlaneError, Result};
 
 /// What an array holds that the kernel may write to at any time.
 ///
@@ -35,7 +35,7 @@ impl<T: Shared> Mapped<T> {
     /// Maps the whole array; an error if its values have another size.
     pub(crate) fn new(map: &MapHandle) -> Result<Self> {
         let name = map.name().to_string_lossy().into_owned();
-        let fail = |e: nix::Error| Error::map("map into memory", &name, e);
+        let fail = |e: nix::Error| DataPlaneError::map("map into memory", &name, e);
         if map.value_size().next_multiple_of(8) as usize != size_of::<T>() {
             return Err(fail(nix::Error::EINVAL));
         }

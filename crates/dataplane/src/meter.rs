@@ -24,14 +24,14 @@ use libbpf_rs::{MapCore as _, MapFlags, MapHandle, RingBuffer, RingBufferBuilder
 use crate::abi::{
     self, FlowKey6, MeterRecord, MeterServer, MeterSums, MeterVerdict, PacketsBytes, Plain as _,
 };
-use crate::error::{Error, Result};
+use crate::error::{DataPlaneError, Result};
 use crate::map::{PerCpu, io_error};
 use crate::plane;
 use crate::skel::meter::MeterSkel;
-use crate::tc::{Direction, TcLink};
-use crate::xdp::{self, Link, Mode};
+use crate::tc::{TcDirection, TcLink};
+use crate::xdp::{self, AttachedMode, Link};
 pub use load::set_method;
-pub use options::{Attach, MeterOptions, Network};
+pub use options::{Attach, ClientNetwork, MeterOptions};
 
 /// A flow, from client to server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -86,14 +86,14 @@ pub struct ServerLatencies {
 
 /// How the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum MeterHook {
     /// As XDP.
-    Xdp(Mode),
+    Xdp(AttachedMode),
     /// At TC ingress.
     Tc,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for MeterHook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Xdp(mode) => write!(f, "{mode} XDP"),
@@ -109,9 +109,9 @@ enum Hold {
 }
 
 /// A meter on an interface.
-pub struct Meter {
+pub struct KernelMeter {
     epoch_ns: u64,
-    place: Place,
+    place: MeterHook,
     ring: RingBuffer<'static>,
     records: Rc<RefCell<Vec<MeterRecord>>>,
     /// The flows of each estimator, with its slot.
@@ -122,13 +122,13 @@ pub struct Meter {
     skel: MeterSkel<'static>,
 }
 
-impl fmt::Debug for Meter {
+impl fmt::Debug for KernelMeter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Meter").field("place", &self.place).finish()
     }
 }
 
-impl Meter {
+impl KernelMeter {
     /// Loads the meter and puts it on the interface.
     ///
     /// # Errors
@@ -142,12 +142,12 @@ impl Meter {
         let skel = load::load(options, tc)?;
         let (hold, place) = if tc {
             let program = skel.progs.causeway_meter_tc.as_fd();
-            let link = TcLink::attach(program, &interface, Direction::In)?;
-            (Hold::Tc { _link: link }, Place::Tc)
+            let link = TcLink::attach(program, &interface, TcDirection::In)?;
+            (Hold::Tc { _link: link }, MeterHook::Tc)
         } else {
             let program = skel.progs.causeway_meter.as_fd();
             let (link, mode) = Link::attach(program, &interface, options.xdp_mode)?;
-            (Hold::Xdp { _link: link }, Place::Xdp(mode))
+            (Hold::Xdp { _link: link }, MeterHook::Xdp(mode))
         };
         let handle = |map| MapHandle::try_from(map).map_err(|e| failed("open a map", &e));
         let mut flows = Vec::new();
@@ -173,7 +173,7 @@ impl Meter {
     }
 
     /// How the program runs.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> MeterHook {
         self.place
     }
 
@@ -304,6 +304,6 @@ fn ring_buffer(map: MapHandle, sink: Rc<RefCell<Vec<MeterRecord>>>) -> Result<Ri
         .map_err(|e| failed("read the ring buffer", &e))
 }
 
-fn failed(doing: impl Into<String>, error: &libbpf_rs::Error) -> Error {
-    Error::bpf(doing, io_error(error))
+fn failed(doing: impl Into<String>, error: &libbpf_rs::Error) -> DataPlaneError {
+    DataPlaneError::bpf(doing, io_error(error))
 }

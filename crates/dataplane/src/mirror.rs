@@ -22,7 +22,7 @@ use crate::abi::{
     self, CookieResult, MIRROR_BY_CLIENT, MIRROR_BY_VIP, MirrorCtl, MirrorRecord, Plain as _, c,
 };
 use crate::balancer::{self, Protocol, Real, RealId, Vip, VipId};
-use crate::error::{Error, Result};
+use crate::error::{DataPlaneError, Result};
 use crate::map::{PerCpu, Table, io_error};
 
 /// How long a program looks on when nobody asks any more.
@@ -94,7 +94,7 @@ impl MirrorOptions {
             .find(|(_, value, min, max)| value < min || value > max)
         {
             None => Ok(()),
-            Some((what, value, min, max)) => Err(Error::OutOfRange {
+            Some((what, value, min, max)) => Err(DataPlaneError::OutOfRange {
                 what,
                 value,
                 min,
@@ -215,9 +215,11 @@ impl MirrorMaps {
     pub fn pinned(pin_dir: &Path) -> Result<Self> {
         let open = |name: &str| match MapHandle::from_pinned_path(pin_dir.join(name)) {
             Err(e) if e.kind() == libbpf_rs::ErrorKind::NotFound => {
-                Err(Error::NoMirror(pin_dir.to_owned()))
+                Err(DataPlaneError::NoMirror(pin_dir.to_owned()))
             }
-            opened => opened.map_err(|e| Error::map("open the pin of", name, io_error(&e))),
+            opened => {
+                opened.map_err(|e| DataPlaneError::map("open the pin of", name, io_error(&e)))
+            }
         };
         Ok(Self {
             ctl: open("mirror_ctl")?,
@@ -258,7 +260,7 @@ impl Mirror {
         let held: MirrorCtl = ctl.get(&0)?.unwrap_or_default();
         let settings = options.value();
         if held.until_ns > monotonic_ns() && held.owner != settings.owner {
-            return Err(Error::MirrorBusy(held.owner));
+            return Err(DataPlaneError::MirrorBusy(held.owner));
         }
         let counts = PerCpu::new(maps.counts)?;
         let outer = Table::new(maps.ring)?;
@@ -291,13 +293,13 @@ impl Mirror {
         if self.renewed.elapsed() >= RENEW_EVERY {
             let held = self.ctl.get(&0)?.unwrap_or_default();
             if held.owner != self.settings.owner {
-                return Err(Error::MirrorBusy(held.owner));
+                return Err(DataPlaneError::MirrorBusy(held.owner));
             }
             self.renew()?;
         }
         self.reader
             .consume()
-            .map_err(|e| Error::bpf("read the mirror's packets", io_error(&e)))?;
+            .map_err(|e| DataPlaneError::bpf("read the mirror's packets", io_error(&e)))?;
         Ok(self.records.take())
     }
 
@@ -335,14 +337,14 @@ impl Drop for Mirror {
 
 /// VIPs and reals of a balancer, by id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pool {
+pub struct Inventory {
     /// The VIPs.
     pub vips: Vec<(VipId, Vip)>,
     /// The reals.
     pub reals: Vec<(RealId, Real)>,
 }
 
-impl Pool {
+impl Inventory {
     /// What the balancer pinned in `pin_dir` has now.
     pub fn pinned(pin_dir: &Path) -> Result<Self> {
         balancer::pinned_pool(pin_dir)
@@ -355,11 +357,11 @@ fn new_ring(bytes: u32) -> Result<MapHandle> {
         ..Default::default()
     };
     MapHandle::create(MapType::RingBuf, Some("cw_tap"), 0, 0, bytes, &opts)
-        .map_err(|e| Error::map("make", "cw_tap", io_error(&e)))
+        .map_err(|e| DataPlaneError::map("make", "cw_tap", io_error(&e)))
 }
 
 fn reader(ring: &MapHandle, sink: Rc<RefCell<Vec<MirroredPacket>>>) -> Result<RingBuffer<'static>> {
-    let failed = |e: libbpf_rs::Error| Error::bpf("read the mirror's ring", io_error(&e));
+    let failed = |e: libbpf_rs::Error| DataPlaneError::bpf("read the mirror's ring", io_error(&e));
     let mut builder = RingBufferBuilder::new();
     builder
         .add(ring, move |bytes| {

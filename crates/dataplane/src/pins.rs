@@ -17,7 +17,7 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::sys::statfs::{self, BPF_FS_MAGIC};
 
 use crate::abi::Plain as _;
-use crate::error::{Error, Result};
+use crate::error::{DataPlaneError, Result};
 use crate::map::{Table, io_error};
 
 /// The layout of what the maps hold. Raise it whenever bytes in a pinned map get
@@ -121,7 +121,7 @@ impl PinDir {
         }
         MapHandle::from_pinned_path(pin)
             .map(Some)
-            .map_err(|e| Error::map("open the pin of", name, io_error(&e)))
+            .map_err(|e| DataPlaneError::map("open the pin of", name, io_error(&e)))
     }
 
     /// Removes all pins and the directory. Returns how many pins there were.
@@ -149,7 +149,7 @@ impl PinDir {
         if found == Some(kind.layout()) {
             return Ok(());
         }
-        Err(Error::AbiVersion {
+        Err(DataPlaneError::AbiVersion {
             pin_dir: self.path.clone(),
             found: describe(found),
             ours: describe(Some(kind.layout())),
@@ -162,12 +162,12 @@ impl PinDir {
             ..Default::default()
         };
         let mut map = MapHandle::create(MapType::Array, Some("cw_layout"), 4, 4, 1, &opts)
-            .map_err(|e| Error::map("make", LAYOUT_PIN, io_error(&e)))?;
+            .map_err(|e| DataPlaneError::map("make", LAYOUT_PIN, io_error(&e)))?;
         // Written before it is pinned, so that no crash leaves a pin that lies.
         map.update(&[0; 4], kind.layout().as_bytes(), MapFlags::ANY)
-            .map_err(|e| Error::map("write", LAYOUT_PIN, io_error(&e)))?;
+            .map_err(|e| DataPlaneError::map("write", LAYOUT_PIN, io_error(&e)))?;
         map.pin(self.pin(LAYOUT_PIN))
-            .map_err(|e| Error::map("pin", LAYOUT_PIN, io_error(&e)))
+            .map_err(|e| DataPlaneError::map("pin", LAYOUT_PIN, io_error(&e)))
     }
 }
 
@@ -185,7 +185,7 @@ fn lock(path: &Path) -> Result<Option<Flock<File>>> {
             Err((_, nix::Error::EWOULDBLOCK)) if Instant::now() < deadline => {
                 thread::sleep(Duration::from_millis(20));
             }
-            Err((_, nix::Error::EWOULDBLOCK)) => return Err(Error::Busy(path.to_owned())),
+            Err((_, nix::Error::EWOULDBLOCK)) => return Err(DataPlaneError::Busy(path.to_owned())),
             Err((_, e)) => return Err(dir_error("lock", path, e.into())),
         }
     }
@@ -207,12 +207,12 @@ fn check_bpffs(path: &Path) -> Result<()> {
     if stat.filesystem_type() == BPF_FS_MAGIC {
         Ok(())
     } else {
-        Err(Error::NotBpffs(path.to_owned()))
+        Err(DataPlaneError::NotBpffs(path.to_owned()))
     }
 }
 
-fn dir_error(doing: &'static str, path: &Path, cause: io::Error) -> Error {
-    Error::PinDir {
+fn dir_error(doing: &'static str, path: &Path, cause: io::Error) -> DataPlaneError {
+    DataPlaneError::PinDir {
         doing,
         path: path.to_owned(),
         cause,

@@ -32,10 +32,10 @@ use causeway_netio::Interface;
 use libbpf_rs::{MapCore as _, MapHandle, MapType, Object, OpenObject, PrintLevel};
 use tracing::{info, warn};
 
-use crate::error::{Error, Result};
+use crate::error::{DataPlaneError, Result};
 use crate::map::io_error;
 use crate::pins::{Kind, PinDir};
-use crate::xdp::{self, Link, Mode, XdpMode};
+use crate::xdp::{self, AttachedMode, Link, XdpMode};
 
 /// What happened at a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct Started {
     /// A data plane was running already and was taken over with all its state.
     pub took_over: bool,
     /// How the program runs.
-    pub mode: Mode,
+    pub mode: AttachedMode,
 }
 
 /// What a removal found.
@@ -63,7 +63,7 @@ impl Started {
             false => "attached to",
         };
         info!("{what} {interface} in {} mode: {summary}", self.mode);
-        if wanted == XdpMode::Auto && self.mode == Mode::Generic {
+        if wanted == XdpMode::Auto && self.mode == AttachedMode::Generic {
             warn!(
                 "the driver of {interface} has no native XDP: generic mode works, and costs more per packet"
             );
@@ -113,7 +113,7 @@ pub(crate) struct Startup {
 #[derive(Debug)]
 struct Running {
     link: Link,
-    mode: Mode,
+    mode: AttachedMode,
 }
 
 /// A data plane that is loaded, pinned and attached.
@@ -157,7 +157,7 @@ impl Startup {
             }
             if let Some((_, entries)) = sizes.iter().find(|(sized, _)| *sized == name) {
                 map.set_max_entries(*entries)
-                    .map_err(|e| Error::map("set the size of", &name, io_error(&e)))?;
+                    .map_err(|e| DataPlaneError::map("set the size of", &name, io_error(&e)))?;
             }
             let Some(pinned) = self.pins.map(&name)? else {
                 continue;
@@ -176,7 +176,7 @@ impl Startup {
             };
             has.check(&wants, &name, self.pins.path())?;
             map.reuse_fd(pinned.as_fd())
-                .map_err(|e| Error::map("reuse the pin of", &name, io_error(&e)))?;
+                .map_err(|e| DataPlaneError::map("reuse the pin of", &name, io_error(&e)))?;
         }
         Ok(())
     }
@@ -195,7 +195,7 @@ impl Startup {
             .find(|program| program.name() == self.blueprint.program)
             .ok_or_else(|| {
                 let missing = io::Error::from(io::ErrorKind::NotFound);
-                Error::bpf(
+                DataPlaneError::bpf(
                     format!("find the program {}", self.blueprint.program),
                     missing,
                 )
@@ -234,13 +234,13 @@ impl Startup {
             if is_internal(&name) {
                 continue;
             }
-            let mut handle =
-                MapHandle::try_from(&map).map_err(|e| Error::map("open", &name, io_error(&e)))?;
+            let mut handle = MapHandle::try_from(&map)
+                .map_err(|e| DataPlaneError::map("open", &name, io_error(&e)))?;
             let pin = self.pins.pin(&name);
             if !pin.exists() {
                 handle
                     .pin(&pin)
-                    .map_err(|e| Error::map("pin", &name, io_error(&e)))?;
+                    .map_err(|e| DataPlaneError::map("pin", &name, io_error(&e)))?;
             }
             maps.insert(name, handle);
         }
@@ -253,7 +253,7 @@ impl Plane {
     pub(crate) fn take_map(&mut self, name: &str) -> Result<MapHandle> {
         self.maps.remove(name).ok_or_else(|| {
             let missing = io::Error::from(io::ErrorKind::NotFound);
-            Error::map("find", name, missing)
+            DataPlaneError::map("find", name, missing)
         })
     }
 }
@@ -304,7 +304,7 @@ fn find_running(
     if info.ifindex == 0 {
         // The interface it was on is gone: a veth deleted, a module reloaded. The
         // maps still hold good; the link never will.
-        std::fs::remove_file(&pin).map_err(|cause| Error::PinDir {
+        std::fs::remove_file(&pin).map_err(|cause| DataPlaneError::PinDir {
             doing: "remove",
             path: pin,
             cause,
@@ -315,7 +315,7 @@ fn find_running(
         let name = nix::net::if_::if_indextoname(info.ifindex)
             .ok()
             .and_then(|name| name.into_string().ok());
-        return Err(Error::OtherInterface {
+        return Err(DataPlaneError::OtherInterface {
             pin_dir: pins.path().to_owned(),
             pinned: name.unwrap_or_else(|| format!("interface number {}", info.ifindex)),
             wanted: interface.name.clone(),
@@ -326,7 +326,7 @@ fn find_running(
         // Same number in another network namespace, or gone this very moment.
         Some(other) => return Err(xdp::foreign(interface, other)),
         None => {
-            return Err(Error::OtherInterface {
+            return Err(DataPlaneError::OtherInterface {
                 pin_dir: pins.path().to_owned(),
                 pinned: format!(
                     "interface number {} of another network namespace",
@@ -338,11 +338,11 @@ fn find_running(
     };
     let fits = match wanted {
         XdpMode::Auto => true,
-        XdpMode::Native => mode == Mode::Native,
-        XdpMode::Generic => mode == Mode::Generic,
+        XdpMode::Native => mode == AttachedMode::Native,
+        XdpMode::Generic => mode == AttachedMode::Generic,
     };
     if !fits {
-        return Err(Error::OtherMode {
+        return Err(DataPlaneError::OtherMode {
             interface: interface.name.clone(),
             running: mode,
         });
@@ -369,7 +369,7 @@ impl Shape {
         ];
         match fields.into_iter().find(|(_, has, wants)| has != wants) {
             None => Ok(()),
-            Some((what, pinned, wanted)) => Err(Error::Layout {
+            Some((what, pinned, wanted)) => Err(DataPlaneError::Layout {
                 map: map.to_owned(),
                 what,
                 pinned,
@@ -403,7 +403,7 @@ fn check_rights() -> Result<()> {
     let held = effective_capabilities().unwrap_or(u64::MAX);
     let has = |needed: u64| held & needed == needed;
     if !has(NET_ADMIN) || !(has(SYS_ADMIN) || has(BPF | PERFMON)) {
-        return Err(Error::NotPermitted);
+        return Err(DataPlaneError::NotPermitted);
     }
     let opts = libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
@@ -413,9 +413,11 @@ fn check_rights() -> Result<()> {
     match probe {
         Ok(_) => Ok(()),
         // A container's seccomp filter, or root without the capability it seems to have.
-        Err(e) if e.kind() == libbpf_rs::ErrorKind::PermissionDenied => Err(Error::NotPermitted),
-        Err(e) if e.kind() == libbpf_rs::ErrorKind::Unsupported => Err(Error::NoBpf),
-        Err(e) => Err(Error::bpf("create a BPF map", io_error(&e))),
+        Err(e) if e.kind() == libbpf_rs::ErrorKind::PermissionDenied => {
+            Err(DataPlaneError::NotPermitted)
+        }
+        Err(e) if e.kind() == libbpf_rs::ErrorKind::Unsupported => Err(DataPlaneError::NoBpf),
+        Err(e) => Err(DataPlaneError::bpf("create a BPF map", io_error(&e))),
     }
 }
 

@@ -11,7 +11,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::abi;
 use crate::balancer::{LoadBalancer, RealId};
-use crate::error::{Error, Result};
+use crate::error::{DataPlaneError, Result};
 use crate::map::io_error;
 use crate::skel::probe::{ProbeSkel, ProbeSkelBuilder};
 
@@ -31,7 +31,7 @@ unsafe impl Send for ProbeEgress {}
 impl ProbeEgress {
     /// Puts the program on `interface`, next to `balancer`, whose reals it serves.
     pub fn start(balancer: &LoadBalancer, interface: &str) -> Result<Self> {
-        let failed = |cause| Error::Load {
+        let failed = |cause| DataPlaneError::Load {
             program: "causeway_probe",
             cause,
         };
@@ -60,7 +60,7 @@ impl Drop for ProbeEgress {
 }
 
 fn attach(program: std::os::fd::BorrowedFd<'_>, interface: &str) -> Result<TcHook> {
-    let failed = |e| Error::bpf(format!("attach the health probes to {interface}"), e);
+    let failed = |e| DataPlaneError::bpf(format!("attach the health probes to {interface}"), e);
     let index =
         nix::net::if_::if_nametoindex(interface).map_err(|e| failed(std::io::Error::from(e)))?;
     let mut builder = TcHookBuilder::new(program);
@@ -85,6 +85,6 @@ pub fn aim_at(socket: &impl AsFd, real: RealId) -> Result<()> {
     let mark = abi::PROBE_MARK | (real & abi::PROBE_REAL_MASK);
     setsockopt(&socket.as_fd(), sockopt::Mark, &mark).map_err(|e| {
         let doing = format!("mark socket {}", socket.as_fd().as_raw_fd());
-        Error::bpf(doing, std::io::Error::from(e))
+        DataPlaneError::bpf(doing, std::io::Error::from(e))
     })
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use libbpf_rs::{MapHandle, MapType};
 
-use crate::error::{Error, Result};
+use crate::error::{DataPlaneError, Result};
 use crate::map::{Table, io_error};
 use crate::mapped::{Mapped, Shared};
 
@@ -25,7 +25,7 @@ impl NewRing {
         };
         let slots = ids.len() as u32;
         let map = MapHandle::create(MapType::Array, Some("cw_ring"), 4, 4, slots, &opts)
-            .map_err(|e| Error::map("make", "ring", io_error(&e)))?;
+            .map_err(|e| DataPlaneError::map("make", "ring", io_error(&e)))?;
         for (slot, id) in Mapped::<Slot>::new(&map)?.iter().zip(ids) {
             slot.id.store(*id, Ordering::Relaxed);
         }
@@ -73,8 +73,8 @@ impl Rings {
         let Some(id) = self.0.get(&vip)? else {
             return Ok(Vec::new());
         };
-        let map =
-            MapHandle::from_map_id(id).map_err(|e| Error::map("open", "ring", io_error(&e)))?;
+        let map = MapHandle::from_map_id(id)
+            .map_err(|e| DataPlaneError::map("open", "ring", io_error(&e)))?;
         let slots = Mapped::<Slot>::new(&map)?;
         Ok(slots
             .iter()

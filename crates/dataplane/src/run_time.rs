@@ -7,7 +7,7 @@ use std::os::fd::{FromRawFd as _, OwnedFd};
 
 use libbpf_rs::query::ProgInfoIter;
 
-use crate::error::{Error, Result};
+use crate::error::{DataPlaneError, Result};
 use crate::map::errno;
 
 /// Totals of one loaded program since statistics were first enabled.
@@ -36,7 +36,7 @@ impl RunTimes {
         // SAFETY: takes a number and returns a descriptor or an error.
         let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
         if fd < 0 {
-            return Err(Error::Bpf {
+            return Err(DataPlaneError::Bpf {
                 doing: "enable the kernel's run-time statistics of BPF programs".to_owned(),
                 cause: errno(fd),
             });

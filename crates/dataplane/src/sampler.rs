@@ -15,11 +15,11 @@ use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{MapHandle, OpenObject, RingBuffer, RingBufferBuilder};
 
 use crate::abi::{self, Plain as _, RTT_OUTGOING, RTT_SAMPLED, RTT_TIMESTAMP, RttRecord};
-use crate::error::{Error, Result};
+use crate::error::{DataPlaneError, Result};
 use crate::map::io_error;
 use crate::plane;
 use crate::skel::rtt::{RttSkel, RttSkelBuilder};
-use crate::tc::{Direction, TcLink};
+use crate::tc::{TcDirection, TcLink};
 
 /// `ARPHRD_ETHER` and `ARPHRD_LOOPBACK` (linux/if_arp.h): packets begin with an
 /// Ethernet header.
@@ -72,7 +72,7 @@ impl Sampler {
 
     fn start_with(
         options: &SamplerOptions,
-        attach: impl Fn(std::os::fd::BorrowedFd<'_>, &Interface, Direction) -> Result<TcLink>,
+        attach: impl Fn(std::os::fd::BorrowedFd<'_>, &Interface, TcDirection) -> Result<TcLink>,
     ) -> Result<Self> {
         plane::check_kernel()?;
         let interface = Interface::find(&options.interface)?;
@@ -81,12 +81,12 @@ impl Sampler {
             attach(
                 skel.progs.causeway_rtt_out.as_fd(),
                 &interface,
-                Direction::Out,
+                TcDirection::Out,
             )?,
             attach(
                 skel.progs.causeway_rtt_in.as_fd(),
                 &interface,
-                Direction::In,
+                TcDirection::In,
             )?,
         ];
         let map = MapHandle::try_from(&skel.maps.records).map_err(|e| failed("open a map", &e))?;
@@ -207,7 +207,7 @@ fn load(options: &SamplerOptions) -> Result<RttSkel<'static>> {
         rodata.cfg_link_header = has_link_header(&options.interface);
         rodata.cfg_port_be = options.port.to_be();
     }
-    open.load().map_err(|cause| Error::Load {
+    open.load().map_err(|cause| DataPlaneError::Load {
         program: "causeway_rtt",
         cause,
     })
@@ -261,8 +261,8 @@ fn ring_buffer(map: &MapHandle, sink: Rc<RefCell<Vec<RttRecord>>>) -> Result<Rin
         .map_err(|e| failed("read the ring buffer", &e))
 }
 
-fn failed(doing: &str, error: &libbpf_rs::Error) -> Error {
-    Error::bpf(doing, io_error(error))
+fn failed(doing: &str, error: &libbpf_rs::Error) -> DataPlaneError {
+    DataPlaneError::bpf(doing, io_error(error))
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use crate::abi::{
     addr_bytes, c,
 };
 use crate::cookie_hooks::{self, SYN_PRIORITY};
-use crate::error::{Error, Result};
+use crate::error::{DataPlaneError, Result};
 use crate::map::{Table, io_error};
 use crate::pins::{Kind, PinDir};
 use crate::plane::{self, Detached};
@@ -109,7 +109,7 @@ impl SynMeterOptions {
             ),
         ] {
             if value == 0 || value > max {
-                return Err(Error::OutOfRange {
+                return Err(DataPlaneError::OutOfRange {
                     what,
                     value: value as u64,
                     min: 1,
@@ -364,7 +364,7 @@ fn open_pins(options: &SynMeterOptions) -> Result<(PinDir, bool)> {
     let pins = match open() {
         Ok(pins) => pins,
         // Another build's: the counts are of no use.
-        Err(Error::AbiVersion { .. }) => {
+        Err(DataPlaneError::AbiVersion { .. }) => {
             SynMeter::detach(&options.pin_dir)?;
             open()?
         }
@@ -390,7 +390,8 @@ fn write_settings(pins: &PinDir, settings: u64) -> Result<()> {
         sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
         ..Default::default()
     };
-    let failed = |doing, e: libbpf_rs::Error| Error::map(doing, SETTINGS_PIN, io_error(&e));
+    let failed =
+        |doing, e: libbpf_rs::Error| DataPlaneError::map(doing, SETTINGS_PIN, io_error(&e));
     let kind = libbpf_rs::MapType::Array;
     let mut map = MapHandle::create(kind, Some("cw_syn_set"), 4, 8, 1, &opts)
         .map_err(|e| failed("make", e))?;
@@ -405,7 +406,7 @@ fn load<'a>(
     pins: &PinDir,
     object: &'a mut MaybeUninit<OpenObject>,
 ) -> Result<SynSkel<'a>> {
-    let failed = |cause| Error::Load {
+    let failed = |cause| DataPlaneError::Load {
         program: "causeway_syn",
         cause,
     };
@@ -426,14 +427,14 @@ fn load<'a>(
         let name = map.name().to_string_lossy().into_owned();
         if let Some((_, entries)) = sizes.iter().find(|(sized, _)| *sized == name) {
             map.set_max_entries(*entries)
-                .map_err(|e| Error::map("set the size of", &name, io_error(&e)))?;
+                .map_err(|e| DataPlaneError::map("set the size of", &name, io_error(&e)))?;
         }
         if !plane::is_internal(&name)
             && let Some(pinned) = pins.map(&name)?
         {
             use std::os::fd::AsFd as _;
             map.reuse_fd(pinned.as_fd())
-                .map_err(|e| Error::map("reuse the pin of", &name, io_error(&e)))?;
+                .map_err(|e| DataPlaneError::map("reuse the pin of", &name, io_error(&e)))?;
         }
     }
     open.load().map_err(failed)
@@ -445,9 +446,9 @@ fn handle(object: &libbpf_rs::Object, name: &str) -> Result<MapHandle> {
         .find(|map| map.name() == name)
         .ok_or_else(|| {
             let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
-            Error::map("find", name, missing)
+            DataPlaneError::map("find", name, missing)
         })?;
-    MapHandle::try_from(&map).map_err(|e| Error::map("open", name, io_error(&e)))
+    MapHandle::try_from(&map).map_err(|e| DataPlaneError::map("open", name, io_error(&e)))
 }
 
 /// Forgets interfaces of former times under other numbers: their filters are gone with
@@ -468,7 +469,7 @@ fn pin_map(object: &libbpf_rs::Object, pins: &PinDir, name: &str) -> Result<MapH
     let pin = pins.pin(name);
     if !pin.exists() {
         map.pin(&pin)
-            .map_err(|e| Error::map("pin", name, io_error(&e)))?;
+            .map_err(|e| DataPlaneError::map("pin", name, io_error(&e)))?;
     }
     Ok(map)
 }

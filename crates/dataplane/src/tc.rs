@@ -11,12 +11,12 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use causeway_netio::Interface;
 use libbpf_rs::{TC_EGRESS, TC_INGRESS, TcHook, TcHookBuilder};
 
-use crate::error::{Error, Result};
+use crate::error::{DataPlaneError, Result};
 use crate::map::{errno, io_error};
 
 /// Which way packets go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum TcDirection {
     /// Into the host.
     In,
     /// Out of the host.
@@ -40,11 +40,11 @@ impl TcLink {
     pub fn attach(
         program: BorrowedFd<'_>,
         interface: &Interface,
-        direction: Direction,
+        direction: TcDirection,
     ) -> Result<Self> {
         let attach_type = match direction {
-            Direction::In => libbpf_sys::BPF_TCX_INGRESS,
-            Direction::Out => libbpf_sys::BPF_TCX_EGRESS,
+            TcDirection::In => libbpf_sys::BPF_TCX_INGRESS,
+            TcDirection::Out => libbpf_sys::BPF_TCX_EGRESS,
         };
         let opts = libbpf_sys::bpf_link_create_opts {
             sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
@@ -77,11 +77,11 @@ impl TcLink {
     pub(crate) fn filter(
         program: BorrowedFd<'_>,
         interface: &Interface,
-        direction: Direction,
+        direction: TcDirection,
     ) -> Result<Self> {
         let point = match direction {
-            Direction::In => TC_INGRESS,
-            Direction::Out => TC_EGRESS,
+            TcDirection::In => TC_INGRESS,
+            TcDirection::Out => TC_EGRESS,
         };
         let mut builder = TcHookBuilder::new(program);
         let mut hook = builder
@@ -107,8 +107,8 @@ impl Drop for TcLink {
     }
 }
 
-fn failed(interface: &Interface, error: io::Error) -> Error {
-    Error::bpf(
+fn failed(interface: &Interface, error: io::Error) -> DataPlaneError {
+    DataPlaneError::bpf(
         format!("attach to the traffic control hooks of {}", interface.name),
         error,
     )

@@ -12,7 +12,7 @@ use std::{fmt, io};
 use causeway_netio::Interface;
 use libbpf_rs::{Xdp, XdpFlags};
 
-use crate::error::{Error, Result};
+use crate::error::{DataPlaneError, Result};
 use crate::map::{errno, io_error};
 
 /// How the configuration wants the program to run.
@@ -38,14 +38,14 @@ impl XdpMode {
 
 /// How the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum AttachedMode {
     /// In the driver.
     Native,
     /// After the driver has made a socket buffer.
     Generic,
 }
 
-impl fmt::Display for Mode {
+impl fmt::Display for AttachedMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Native => "native",
@@ -63,20 +63,20 @@ pub(crate) fn occupant(interface: &Interface) -> Result<Option<Occupant>> {
         .query(interface.index as i32, XdpFlags::NONE)
         .map_err(|e| {
             let doing = format!("ask for the XDP program of {}", interface.name);
-            Error::bpf(doing, io_error(&e))
+            DataPlaneError::bpf(doing, io_error(&e))
         })?;
     let native = [query.drv_prog_id, query.hw_prog_id];
     let native = native.into_iter().find(|&id| id != 0);
     Ok(match (native, query.skb_prog_id) {
-        (Some(program), _) => Some(Occupant::new(program, Mode::Native)),
+        (Some(program), _) => Some(Occupant::new(program, AttachedMode::Native)),
         (None, 0) => None,
-        (None, program) => Some(Occupant::new(program, Mode::Generic)),
+        (None, program) => Some(Occupant::new(program, AttachedMode::Generic)),
     })
 }
 
 /// The error that says whose program is in the way.
-pub(crate) fn foreign(interface: &Interface, occupant: Occupant) -> Error {
-    Error::Foreign {
+pub(crate) fn foreign(interface: &Interface, occupant: Occupant) -> DataPlaneError {
+    DataPlaneError::Foreign {
         interface: interface.name.clone(),
         program: program_name(occupant.program),
         id: occupant.program,
@@ -88,11 +88,11 @@ pub(crate) fn foreign(interface: &Interface, occupant: Occupant) -> Error {
 pub(crate) struct Occupant {
     /// The program's id.
     pub(crate) program: u32,
-    pub(crate) mode: Mode,
+    pub(crate) mode: AttachedMode,
 }
 
 impl Occupant {
-    fn new(program: u32, mode: Mode) -> Self {
+    fn new(program: u32, mode: AttachedMode) -> Self {
         Self { program, mode }
     }
 }
@@ -119,21 +119,21 @@ impl Link {
         program: BorrowedFd<'_>,
         interface: &Interface,
         mode: XdpMode,
-    ) -> Result<(Self, Mode)> {
+    ) -> Result<(Self, AttachedMode)> {
         if mode != XdpMode::Generic {
             match create(program, interface, libbpf_sys::XDP_FLAGS_DRV_MODE) {
-                Ok(link) => return Ok((link, Mode::Native)),
+                Ok(link) => return Ok((link, AttachedMode::Native)),
                 Err(e) => match (e.raw_os_error(), mode) {
                     (Some(libc::EOPNOTSUPP), XdpMode::Auto) => {}
                     (Some(libc::EOPNOTSUPP), _) => {
-                        return Err(Error::NoNative(interface.name.clone()));
+                        return Err(DataPlaneError::NoNative(interface.name.clone()));
                     }
                     _ => return Err(attach_error(interface, e, true)),
                 },
             }
         }
         create(program, interface, libbpf_sys::XDP_FLAGS_SKB_MODE)
-            .map(|link| (link, Mode::Generic))
+            .map(|link| (link, AttachedMode::Generic))
             .map_err(|e| attach_error(interface, e, false))
     }
 
@@ -163,7 +163,7 @@ impl Link {
     pub(crate) fn try_clone(&self) -> Result<Self> {
         let fd = self.0.try_clone();
         fd.map(Self)
-            .map_err(|e| Error::bpf("duplicate the XDP link", e))
+            .map_err(|e| DataPlaneError::bpf("duplicate the XDP link", e))
     }
 
     /// The link pinned at `pin`, if there is one.
@@ -175,7 +175,7 @@ impl Link {
             // SAFETY: a new descriptor that nobody else owns.
             0.. => Ok(Some(Self(unsafe { OwnedFd::from_raw_fd(fd) }))),
             _ if fd == -libc::ENOENT => Ok(None),
-            _ => Err(Error::bpf(
+            _ => Err(DataPlaneError::bpf(
                 format!("open the link {}", pin.display()),
                 errno(fd),
             )),
@@ -219,7 +219,7 @@ impl Link {
         let info = self.raw_info()?;
         if info.type_ != libbpf_sys::BPF_LINK_TYPE_XDP {
             let wrong = io::Error::new(io::ErrorKind::InvalidData, "not an XDP link");
-            return Err(Error::bpf("use the pinned link", wrong));
+            return Err(DataPlaneError::bpf("use the pinned link", wrong));
         }
         Ok(LinkInfo {
             id: info.id,
@@ -246,15 +246,15 @@ fn create(program: BorrowedFd<'_>, interface: &Interface, flags: u32) -> io::Res
 
 /// Why an attachment failed. Another program may have come between our look and
 /// our attempt; then that is the reason to give.
-fn attach_error(interface: &Interface, error: io::Error, native: bool) -> Error {
+fn attach_error(interface: &Interface, error: io::Error, native: bool) -> DataPlaneError {
     let taken = matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST));
     match occupant(interface) {
         Ok(Some(occupant)) if taken => foreign(interface, occupant),
-        _ if native => Error::NativeRefused {
+        _ if native => DataPlaneError::NativeRefused {
             interface: interface.name.clone(),
             cause: error,
         },
-        _ => Error::bpf(format!("attach XDP to {}", interface.name), error),
+        _ => DataPlaneError::bpf(format!("attach XDP to {}", interface.name), error),
     }
 }
 
@@ -281,7 +281,7 @@ fn program_name(id: u32) -> String {
 
 fn check(ret: i32, doing: impl FnOnce() -> String) -> Result<()> {
     if ret < 0 {
-        Err(Error::bpf(doing(), errno(ret)))
+        Err(DataPlaneError::bpf(doing(), errno(ret)))
     } else {
         Ok(())
     }
@@ -290,5 +290,5 @@ fn check(ret: i32, doing: impl FnOnce() -> String) -> Result<()> {
 fn c_path(path: &Path) -> Result<std::ffi::CString> {
     use std::os::unix::ffi::OsStrExt as _;
     std::ffi::CString::new(path.as_os_str().as_bytes())
-        .map_err(|e| Error::bpf(format!("use the path {}", path.display()), e))
+        .map_err(|e| DataPlaneError::bpf(format!("use the path {}", path.display()), e))
 }

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use causeway_dataplane::abi::{PacketsBytes, ServerVerdict, Verdict};
 use causeway_dataplane::{
-    Decapsulator, DecapsulatorOptions, Forwarding, LoadBalancer, Options, Protocol, Real, Vip,
-    XdpMode,
+    Decapsulator, DecapsulatorOptions, Forwarding, LoadBalancer, LoadBalancerOptions, Protocol,
+    Real, Vip, XdpMode,
 };
 use causeway_netio::{interface_info, resolve_next_hop};
 
@@ -99,18 +99,18 @@ fn addr(text: &str) -> IpAddr {
 
 /// Both data planes of a [`Net`], ready for one VIP and one real.
 struct Planes {
-    options: Options,
+    options: LoadBalancerOptions,
     lb: LoadBalancer,
     decap: Decapsulator,
 }
 
 impl Planes {
     fn start(sandbox: &Sandbox, net: &Net, vip: IpAddr, real: IpAddr, way: Way) -> Self {
-        let options = Options {
+        let options = LoadBalancerOptions {
             flows_v4: 1024,
             flows_v6: 1024,
             xdp_mode: XdpMode::Native,
-            ..Options::new("b0", sandbox.pin_dir("lb"))
+            ..LoadBalancerOptions::new("b0", sandbox.pin_dir("lb"))
         };
         let lb = net.balancer.run(|| {
             let (lb, _) = LoadBalancer::start(&options).expect("a balancer");

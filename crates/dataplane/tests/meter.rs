@@ -11,7 +11,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use causeway_core::estimate::{FixedGapConfig, Method, ModesConfig, Tally};
 use causeway_dataplane::abi::{MeterVerdict, PacketsBytes, Plain as _};
 use causeway_dataplane::skel::meter::MeterSkelBuilder;
-use causeway_dataplane::{Attach, Error, Meter, MeterOptions, MeterSample, Mode, Place};
+use causeway_dataplane::{
+    Attach, AttachedMode, DataPlaneError, KernelMeter, MeterHook, MeterOptions, MeterSample,
+};
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore as _, MapFlags};
 
@@ -95,7 +97,7 @@ fn send_requests() -> Truth {
 
 /// Requests that went past a meter.
 struct Run {
-    meter: Meter,
+    meter: KernelMeter,
     /// Epochs that had ended by then, and all.
     ended: usize,
     samples: Vec<MeterSample>,
@@ -107,7 +109,7 @@ struct Run {
 /// Sends requests past a meter with these options; what it found.
 fn once(options: &MeterOptions) -> Run {
     let client = client();
-    let mut meter = Meter::start(options).expect("meter");
+    let mut meter = KernelMeter::start(options).expect("meter");
     let truth = client.run(send_requests);
     let mut samples = meter.poll(Duration::ZERO).expect("poll");
     let ended = samples.len();
@@ -143,17 +145,20 @@ fn measure(method: Method) -> (Vec<MeterSample>, Truth) {
         ..MeterOptions::new("m0")
     };
     let run = past(&options);
-    assert_eq!(run.meter.place(), Place::Xdp(Mode::Native));
+    assert_eq!(run.meter.place(), MeterHook::Xdp(AttachedMode::Native));
     assert!(run.ended >= 5, "{:?}", run.samples);
     assert_eq!(run.meter.lost_records(), 0);
     assert_eq!(measured(&run.meter), u64::from(REQUESTS));
-    let second = Meter::start(&MeterOptions {
+    let second = KernelMeter::start(&MeterOptions {
         attach: Attach::Xdp,
         ..options.clone()
     });
-    assert!(matches!(second, Err(Error::Foreign { .. })), "{second:?}");
+    assert!(
+        matches!(second, Err(DataPlaneError::Foreign { .. })),
+        "{second:?}"
+    );
     drop(run.meter);
-    Meter::start(&options).expect("the interface is free again");
+    KernelMeter::start(&options).expect("the interface is free again");
     (run.samples, run.truth)
 }
 
@@ -195,17 +200,20 @@ fn settings_out_of_range_are_refused() {
             epoch: Duration::ZERO,
             ..MeterOptions::new("lo")
         };
-        let refused = Meter::start(&options);
+        let refused = KernelMeter::start(&options);
         assert!(
-            matches!(refused, Err(Error::OutOfRange { .. })),
+            matches!(refused, Err(DataPlaneError::OutOfRange { .. })),
             "{refused:?}"
         );
-        let missing = Meter::start(&MeterOptions::new("nowhere0"));
-        assert!(matches!(missing, Err(Error::NoInterface(_))), "{missing:?}");
+        let missing = KernelMeter::start(&MeterOptions::new("nowhere0"));
+        assert!(
+            matches!(missing, Err(DataPlaneError::NoInterface(_))),
+            "{missing:?}"
+        );
     });
 }
 
-fn measured(meter: &Meter) -> u64 {
+fn measured(meter: &KernelMeter) -> u64 {
     let verdicts = meter.verdicts().expect("verdicts");
     let measured = verdicts.iter().find(|(v, _)| *v == MeterVerdict::Measured);
     measured.map_or(0, |(_, count)| count.packets)
@@ -234,7 +242,7 @@ fn traffic_control_measures_the_same() {
         let run = past(&options);
         assert_eq!(
             (run.meter.place(), measured(&run.meter)),
-            (Place::Tc, REQUESTS.into())
+            (MeterHook::Tc, REQUESTS.into())
         );
         assert_near(&run.samples, 0, &run.truth);
         drop(run.meter);
@@ -252,10 +260,10 @@ fn traffic_control_measures_the_same() {
 fn a_meter_leaves_a_running_xdp_program_alone() {
     Sandbox::run(|_| {
         let _client = client();
-        let first = Meter::start(&MeterOptions::new("m0")).expect("meter");
-        let second = Meter::start(&MeterOptions::new("m0")).expect("meter");
-        assert_eq!(first.place(), Place::Xdp(Mode::Native));
-        assert_eq!(second.place(), Place::Tc);
+        let first = KernelMeter::start(&MeterOptions::new("m0")).expect("meter");
+        let second = KernelMeter::start(&MeterOptions::new("m0")).expect("meter");
+        assert_eq!(first.place(), MeterHook::Xdp(AttachedMode::Native));
+        assert_eq!(second.place(), MeterHook::Tc);
     });
 }
 
@@ -298,7 +306,10 @@ fn estimators_run_side_by_side_in_the_kernel() {
             more: vec![Method::FixedGap(FixedGapConfig::default())],
             ..options
         };
-        assert!(matches!(Meter::start(&twice), Err(Error::SameEstimator)));
+        assert!(matches!(
+            KernelMeter::start(&twice),
+            Err(DataPlaneError::SameEstimator)
+        ));
     });
 }
 
@@ -358,7 +369,9 @@ fn packets_go_on_to_the_next_program() {
                 next: Some(next),
                 ..MeterOptions::new("lo")
             };
-            let error = Meter::start(&options).expect_err("no program").to_string();
+            let error = KernelMeter::start(&options)
+                .expect_err("no program")
+                .to_string();
             assert!(error.contains(words), "{error}");
         }
     });

@@ -10,7 +10,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use causeway_dataplane::{
-    Error, Forwarding, LoadBalancer, Options, Protocol, Real, RealId, Vip, VipId,
+    DataPlaneError, Forwarding, LoadBalancer, LoadBalancerOptions, Protocol, Real, RealId, Vip,
+    VipId,
 };
 use libbpf_rs::{MapCore as _, MapHandle};
 use proptest::prelude::*;
@@ -121,7 +122,7 @@ impl Model {
     }
 }
 
-fn apply(lb: &LoadBalancer, change: &Change) -> Result<u32, Error> {
+fn apply(lb: &LoadBalancer, change: &Change) -> Result<u32, DataPlaneError> {
     match change {
         Change::AddVip(vip) => lb.add_vip(vip),
         Change::RemoveVip(id) => lb.remove_vip(*id).map(|()| *id),
@@ -133,13 +134,13 @@ fn apply(lb: &LoadBalancer, change: &Change) -> Result<u32, Error> {
     }
 }
 
-fn options(pin_dir: PathBuf) -> Options {
-    Options {
+fn options(pin_dir: PathBuf) -> LoadBalancerOptions {
+    LoadBalancerOptions {
         flows_v4: 64,
         flows_v6: 64,
         max_vips: MAX_VIPS,
         max_reals: MAX_REALS,
-        ..Options::new("lo", pin_dir)
+        ..LoadBalancerOptions::new("lo", pin_dir)
     }
 }
 

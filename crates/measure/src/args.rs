@@ -22,7 +22,7 @@ use super::rows::{Label, Style};
 /// request that it sets off.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("source").args(["read", "interface"]).required(true))]
-pub struct Args {
+pub struct MeasureArgs {
     /// Read packets from this pcap or pcapng file, `-` for standard input; gzip, zstd, xz and lz4 are recognised
     #[arg(short, long, value_name = "FILE")]
     pub(crate) read: Option<PathBuf>,
@@ -169,7 +169,7 @@ impl Filter {
     }
 }
 
-impl Args {
+impl MeasureArgs {
     /// The estimators with their parameters, in the order given, each once.
     pub fn techniques(&self) -> Vec<Technique> {
         let mut techniques: Vec<Technique> = Vec::new();

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::io;
 
 use causeway_core::estimate::Sample;
-use causeway_core::flow::{FlowKey, FlowState, Row, Sink};
+use causeway_core::flow::{FlowEstimate, FlowKey, FlowState, Sink};
 use causeway_core::hist::Latencies;
 
 use super::names::Format;
@@ -61,7 +61,7 @@ impl Open {
     }
 
     /// All up to the row's epoch: a sample that came late counts for it.
-    fn take(&mut self, row: &Row) -> Latencies {
+    fn take(&mut self, row: &FlowEstimate) -> Latencies {
         let key = (row.flow, row.method);
         let mut sum = Latencies::default();
         let Some(epochs) = self.flows.get_mut(&key) else {
@@ -151,7 +151,7 @@ impl Sink for Found {
         }
     }
 
-    fn row(&mut self, row: &Row) {
+    fn row(&mut self, row: &FlowEstimate) {
         if let Some(totals) = &mut self.totals {
             totals.row(row);
         }

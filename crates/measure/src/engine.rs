@@ -7,8 +7,8 @@ use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::thread;
 
-use causeway_core::capture::{Packet, Reader, Rest, Visit};
-use causeway_core::flow::{Batch, FlowState, Headers, Measuring, Observation, Place};
+use causeway_core::capture::{CapturedPacket, Reader, Rest, Visit};
+use causeway_core::flow::{Batch, FlowState, HashedFlow, Headers, Measuring, Observation};
 use causeway_core::wire::{Skip, Stamped};
 
 use super::args::Filter;
@@ -123,7 +123,7 @@ impl<M: Measuring> Alone<'_, M> {
 impl<M: Measuring> Consumer for Alone<'_, M> {
     #[inline(always)]
     fn packet(&mut self, index: u64, seen: Observation) -> io::Result<()> {
-        let place = Place::of(&seen.key, &self.seed);
+        let place = HashedFlow::of(&seen.key, &self.seed);
         self.waiting.push(index, &seen, place);
         if self.waiting.len() == GROUP {
             self.flush();
@@ -139,7 +139,7 @@ impl<M: Measuring> Consumer for Alone<'_, M> {
         time_ns: u64,
         headers: Headers,
     ) -> io::Result<()> {
-        let place = Place::of_stamped(frame, &self.seed);
+        let place = HashedFlow::of_stamped(frame, &self.seed);
         self.waiting
             .push_stamped(index, frame, time_ns, headers, place);
         if self.waiting.len() == GROUP {
@@ -270,7 +270,7 @@ struct Gate<'a, C> {
 
 impl<C: Consumer> Visit<anyhow::Error> for Gate<'_, C> {
     #[inline(always)]
-    fn visit(&mut self, packet: &Packet<'_>) -> ControlFlow<anyhow::Error> {
+    fn visit(&mut self, packet: &CapturedPacket<'_>) -> ControlFlow<anyhow::Error> {
         if self.open
             && let (Some(time_ns), Some(link)) = (packet.time_ns, packet.link)
             && let Some(frame) = Stamped::of(link, packet.data)
@@ -294,7 +294,7 @@ impl<C: Consumer> Visit<anyhow::Error> for Gate<'_, C> {
 impl<C: Consumer> Gate<'_, C> {
     /// For UDP, and TCP without timestamps.
     #[inline(never)]
-    fn less_common(&mut self, packet: &Packet<'_>) -> anyhow::Result<()> {
+    fn less_common(&mut self, packet: &CapturedPacket<'_>) -> anyhow::Result<()> {
         if self.open
             && let (Some(time_ns), Some(link)) = (packet.time_ns, packet.link)
             && let Some(seen) =
@@ -309,7 +309,7 @@ impl<C: Consumer> Gate<'_, C> {
 
     /// The long way, for what is filtered or not of the commonest sort.
     #[inline(never)]
-    fn examine(&mut self, packet: &Packet<'_>) -> anyhow::Result<()> {
+    fn examine(&mut self, packet: &CapturedPacket<'_>) -> anyhow::Result<()> {
         // What cannot be read is not the expression's affair.
         if let (Some(expression), Some(link)) = (&mut self.expression, packet.link)
             && !expression.matches(link, packet)?
@@ -330,7 +330,7 @@ impl<C: Consumer> Gate<'_, C> {
 }
 
 #[inline]
-fn reduce(packet: &Packet<'_>, headers: Headers) -> Result<Observation, Skip> {
+fn reduce(packet: &CapturedPacket<'_>, headers: Headers) -> Result<Observation, Skip> {
     let time_ns = packet.time_ns.ok_or(Skip::NoTime)?;
     let link = packet.link.ok_or(Skip::LinkType)?;
     Observation::of_frame(link, packet.data, packet.wire_len, time_ns, headers)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The filter expression of the command line, on the packets of a capture.
 
-use causeway_core::capture::Packet;
+use causeway_core::capture::CapturedPacket;
 use causeway_core::filter::Program;
 use causeway_core::wire::LinkType;
 use causeway_netio::{FilterError, filter};
@@ -34,7 +34,11 @@ impl Expression {
     /// # Errors
     /// When the expression cannot be compiled for that link type.
     #[inline]
-    pub fn matches(&mut self, link: LinkType, packet: &Packet<'_>) -> Result<bool, FilterError> {
+    pub fn matches(
+        &mut self,
+        link: LinkType,
+        packet: &CapturedPacket<'_>,
+    ) -> Result<bool, FilterError> {
         let link = comparable(link, packet.data);
         let program = match self.programs.get(self.latest) {
             Some((known, program)) if *known == link => program,

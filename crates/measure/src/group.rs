@@ -149,7 +149,11 @@ impl Grouping {
     }
 
     /// The first CSV columns, each with a comma behind.
-    pub(crate) fn write_csv(&self, key: &FlowKey, out: &mut impl std::io::Write) -> std::io::Result<()> {
+    pub(crate) fn write_csv(
+        &self,
+        key: &FlowKey,
+        out: &mut impl std::io::Write,
+    ) -> std::io::Result<()> {
         if matches!(self.per, Per::Flow | Per::Server) {
             decimal(out, key.proto())?;
             out.write_all(b",")?;

@@ -27,9 +27,9 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use causeway_core::estimate::{Lineup, Method, Technique, Three};
-use causeway_core::flow::{Comparison, Direction, Measuring, Meter, Settings};
+use causeway_core::flow::{Comparison, Direction, FlowMeter, Measuring, MeterSettings};
 
-pub use args::Args;
+pub use args::MeasureArgs;
 use engine::Job;
 pub use expression::Expression;
 use input::Input;
@@ -39,7 +39,7 @@ use rows::Rows;
 use sink::Target;
 use summary::Summary;
 
-impl Args {
+impl MeasureArgs {
     /// Runs the command; a file that cannot be read to its end gives exit code 1.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let techniques = self.techniques();
@@ -50,13 +50,15 @@ impl Args {
         // are compiled for each number of them, so that one alone pays for nothing
         // else. What only stands beside them goes through a list.
         match request_methods(&techniques).as_deref() {
-            Some([a]) => self.read(&techniques, |s| Meter::new(with([a.clone()], s))),
-            Some([a, b]) => self.read(&techniques, |s| Meter::new(with([a.clone(), b.clone()], s))),
+            Some([a]) => self.read(&techniques, |s| FlowMeter::new(with([a.clone()], s))),
+            Some([a, b]) => self.read(&techniques, |s| {
+                FlowMeter::new(with([a.clone(), b.clone()], s))
+            }),
             Some([a, b, c]) => {
                 let methods = [a.clone(), b.clone(), c.clone()];
                 match Three::plan(methods.clone()) {
-                    Some(plan) => self.read(&techniques, |s| Meter::of_three(s, plan)),
-                    None => self.read(&techniques, |s| Meter::new(with(methods.clone(), s))),
+                    Some(plan) => self.read(&techniques, |s| FlowMeter::of_three(s, plan)),
+                    None => self.read(&techniques, |s| FlowMeter::new(with(methods.clone(), s))),
                 }
             }
             _ => self.read(&techniques, |s| {
@@ -69,7 +71,7 @@ impl Args {
     fn read<M: Measuring>(
         &self,
         techniques: &[Technique],
-        meter: impl Fn(Settings<0>) -> M,
+        meter: impl Fn(MeterSettings<0>) -> M,
     ) -> anyhow::Result<ExitCode> {
         let path = self.read.as_deref().unwrap_or(Path::new("-"));
         let input = Input::open(path, self.workers() > 0)?;
@@ -77,7 +79,7 @@ impl Args {
         let target = Target::new(self.out.as_deref(), style.format)?;
         let threads = self.workers();
         let shares = (threads * SHARES).max(1);
-        let settings = Settings {
+        let settings = MeterSettings {
             epoch_ns: self.epoch_ns(),
             methods: [],
             direction: Direction::new(self.client_net.clone()),
@@ -125,8 +127,8 @@ fn request_methods(techniques: &[Technique]) -> Option<Vec<Method>> {
     techniques.iter().map(method).collect()
 }
 
-fn with<const N: usize>(methods: [Method; N], settings: Settings<0>) -> Settings<N> {
-    Settings {
+fn with<const N: usize>(methods: [Method; N], settings: MeterSettings<0>) -> MeterSettings<N> {
+    MeterSettings {
         epoch_ns: settings.epoch_ns,
         methods,
         direction: settings.direction,

@@ -17,7 +17,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use causeway_core::flow::{Batch, Counts, FlowState, Headers, Measuring, Observation, Place};
+use causeway_core::flow::{
+    Batch, FlowMeterCounts, FlowState, HashedFlow, Headers, Measuring, Observation,
+};
 use causeway_core::wire::Stamped;
 
 use super::collect::{Found, Lines, write_lines};
@@ -92,7 +94,7 @@ struct Board<M> {
 pub(crate) struct Closing {
     pub lines: Lines,
     pub totals: Option<Totals>,
-    pub counts: Counts,
+    pub counts: FlowMeterCounts,
 }
 
 /// The board, and where threads wait for it to change.
@@ -290,7 +292,7 @@ impl<M: Measuring> Pool<M> {
 }
 
 impl Closing {
-    fn add(&mut self, found: Found, counts: &Counts) {
+    fn add(&mut self, found: Found, counts: &FlowMeterCounts) {
         self.lines.extend(found.lines);
         self.counts.merge(counts);
         self.totals = match (self.totals.take(), found.totals) {
@@ -399,7 +401,7 @@ impl<'a, M: Measuring> Rounds<'a, M> {
 impl<M: Measuring> Consumer for Rounds<'_, M> {
     #[inline(always)]
     fn packet(&mut self, index: u64, seen: Observation) -> io::Result<()> {
-        let place = Place::of(&seen.key, &self.seed);
+        let place = HashedFlow::of(&seen.key, &self.seed);
         let share = place.share(self.batches.len());
         let batch = &mut self.batches[share];
         batch.push(index, &seen, place);
@@ -418,7 +420,7 @@ impl<M: Measuring> Consumer for Rounds<'_, M> {
         time_ns: u64,
         headers: Headers,
     ) -> io::Result<()> {
-        let place = Place::of_stamped(frame, &self.seed);
+        let place = HashedFlow::of_stamped(frame, &self.seed);
         let share = place.share(self.batches.len());
         let batch = &mut self.batches[share];
         batch.push_stamped(index, frame, time_ns, headers, place);

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use causeway_core::estimate::Tally;
-use causeway_core::flow::{FlowKey, Row};
+use causeway_core::flow::{FlowEstimate, FlowKey};
 use causeway_core::hist::Latencies;
 
 use super::group::Grouping;
@@ -93,7 +93,7 @@ impl Style {
 /// An estimate of one flow or group, epoch and estimator.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Line {
-    pub(crate) row: Row,
+    pub(crate) row: FlowEstimate,
     /// Distribution of its samples in half counts, if it was wanted.
     pub(crate) latencies: Latencies,
 }
@@ -240,7 +240,7 @@ impl Epochs {
 
     fn pop(&mut self) -> Option<Line> {
         let ((epoch_ns, flow, method), (tally, latencies)) = self.open.pop_first()?;
-        let row = Row {
+        let row = FlowEstimate {
             flow,
             method,
             epoch_ns,

@@ -3,8 +3,8 @@
 
 use std::fmt;
 
-use causeway_core::capture::{CaptureError, Totals};
-use causeway_core::flow::Counts;
+use causeway_core::capture::{CaptureFileError, Totals};
+use causeway_core::flow::FlowMeterCounts;
 use causeway_core::wire::SkipCounts;
 
 /// Counts of a whole capture. Its `Display` is the closing line.
@@ -17,9 +17,9 @@ pub(crate) struct Summary {
     /// Packets that the filters left out.
     pub filtered: u64,
     /// Of the estimators.
-    pub counts: Counts,
+    pub counts: FlowMeterCounts,
     /// Why reading ended before the end of the file.
-    pub damage: Option<CaptureError>,
+    pub damage: Option<CaptureFileError>,
 }
 
 impl fmt::Display for Summary {

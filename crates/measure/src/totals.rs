@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use causeway_core::estimate::{Sample, Tally};
-use causeway_core::flow::{FlowKey, FlowState, Row};
+use causeway_core::flow::{FlowEstimate, FlowKey, FlowState};
 use causeway_core::hist::Latencies;
 
 use super::group::Grouping;
@@ -97,7 +97,7 @@ impl Series {
 }
 
 impl Total {
-    fn add_row(&mut self, row: &Row, mean_ns: f64) {
+    fn add_row(&mut self, row: &FlowEstimate, mean_ns: f64) {
         let first = self.tally.weight_halves == 0;
         self.tally.merge(&row.tally);
         self.slowest_ns = self.slowest_ns.max(mean_ns);
@@ -156,7 +156,7 @@ impl Totals {
     }
 
     /// Adds an epoch of a flow.
-    pub(crate) fn row(&mut self, row: &Row) {
+    pub(crate) fn row(&mut self, row: &FlowEstimate) {
         let Some(mean_ns) = row.tally.mean_ns() else {
             return;
         };
@@ -234,8 +234,8 @@ mod tests {
         })
     }
 
-    fn row(port: u16, epoch: u64, mean_us: u64) -> Row {
-        Row {
+    fn row(port: u16, epoch: u64, mean_us: u64) -> FlowEstimate {
+        FlowEstimate {
             flow: FlowKey::new(6, [10, 0, 0, 1].into(), port, [10, 0, 0, 2].into(), 80),
             method: 0,
             epoch_ns: epoch * 1_000_000,
@@ -250,7 +250,7 @@ mod tests {
     /// Two threads' sums are those of one.
     #[test]
     fn merged_parts_are_the_whole() {
-        let rows: Vec<Row> = (0..5000)
+        let rows: Vec<FlowEstimate> = (0..5000)
             .map(|n| row(n % 7, n.into(), u64::from(n) * 37 % 1009 + 1))
             .collect();
         let (mut whole, mut parts) = (totals(100), [totals(100), totals(100)]);

@@ -25,8 +25,8 @@ pub use filter::FilterError;
 pub use in_flight::in_flight;
 pub use interface::{Interface, NoInterface};
 pub use next_hop::{
-    Gateway, Gue, InterfaceInfo, Mac, NextHop, NextHopError, Source, find_gateway, interface_info,
-    resolve_next_hop,
+    Gateway, Gue, InterfaceInfo, Mac, NextHop, NextHopError, OuterSource, find_gateway,
+    interface_info, resolve_next_hop,
 };
 
 /// CLOCK_MONOTONIC, nanoseconds: the clock of the programs in the kernel.

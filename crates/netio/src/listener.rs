@@ -23,7 +23,7 @@ pub struct Listener {
 
 /// An accept queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Queue {
+pub struct AcceptQueue {
     /// Connections that wait to be accepted.
     pub length: u32,
     /// A SYN is dropped when more than this many wait.
@@ -135,7 +135,7 @@ fn duplicate(pid: i32, number: i32) -> io::Result<OwnedFd> {
 
 impl Listener {
     /// How long its queue is, and may be.
-    pub fn queue(&self) -> io::Result<Queue> {
+    pub fn queue(&self) -> io::Result<AcceptQueue> {
         // The head of `struct tcp_info`: 8 bytes, then rto, ato, snd_mss, rcv_mss,
         // unacked, sacked. Of a listener the last two are the queue.
         let mut info = [0_u32; 8];
@@ -151,7 +151,7 @@ impl Listener {
             )
         };
         match ret {
-            0 => Ok(Queue {
+            0 => Ok(AcceptQueue {
                 length: info[6],
                 limit: info[7],
             }),
@@ -198,7 +198,7 @@ mod tests {
         listener.set_limit(7).expect("listen");
         assert_eq!(
             listener.queue().expect("info"),
-            Queue {
+            AcceptQueue {
                 length: 0,
                 limit: 7
             }

@@ -31,7 +31,7 @@ const DISCARD_PORT: u16 = 9;
 /// A source address of outer headers. Its low bits are filled from the flow's
 /// hash, so that routers and network cards spread the tunnels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Source<A> {
+pub struct OuterSource<A> {
     /// The address; its low `entropy_bits` do not matter.
     pub address: A,
     /// How many low bits are the flow's, 0 to 32. The prefix above them must be
@@ -47,9 +47,9 @@ pub struct NextHop {
     /// Longest IP packet that the interface carries, bytes, outer header included.
     pub mtu: u16,
     /// Source of outer IPv4 headers; without one, IPv4 reals get nothing.
-    pub source_v4: Option<Source<Ipv4Addr>>,
+    pub source_v4: Option<OuterSource<Ipv4Addr>>,
     /// Source of outer IPv6 headers; without one, IPv6 reals get nothing.
-    pub source_v6: Option<Source<Ipv6Addr>>,
+    pub source_v6: Option<OuterSource<Ipv6Addr>>,
     /// The UDP header of reals that are reached by GUE.
     pub gue: Gue,
 }
@@ -203,14 +203,14 @@ impl InterfaceInfo {
         NextHop {
             gateway_mac,
             mtu: u16::try_from(self.mtu).unwrap_or(u16::MAX),
-            source_v4: v4.map(Source::whole),
-            source_v6: v6.map(Source::whole),
+            source_v4: v4.map(OuterSource::whole),
+            source_v6: v6.map(OuterSource::whole),
             gue: Gue::default(),
         }
     }
 }
 
-impl<A> Source<A> {
+impl<A> OuterSource<A> {
     /// This very address, without entropy.
     pub fn whole(address: A) -> Self {
         Self {
@@ -420,7 +420,7 @@ mod tests {
     #[test]
     fn entropy_is_a_mask_of_the_low_bits() {
         let mask = |entropy_bits| {
-            let source = Source {
+            let source = OuterSource {
                 address: Ipv4Addr::UNSPECIFIED,
                 entropy_bits,
             };

@@ -9,8 +9,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd as _;
 
 use causeway_netio::tunnel::{
-    BUFFER_BYTES, Device, DeviceOptions, FRAME_MAX, PathOptions, Receiver, SendBuffers, Slab,
-    TunnelError, UdpPath, VNET_HEADER, Waiter, monotonic_ns,
+    BUFFER_BYTES, Device, DeviceOptions, FRAME_MAX, PathOptions, SendBuffers, Slab, TunnelError,
+    UdpPath, UdpReceiver, VNET_HEADER, Waiter, monotonic_ns,
 };
 
 use sandbox::Sandbox;
@@ -159,7 +159,7 @@ fn many_datagrams_go_and_come_in_one_call() {
         batch.part(b"alone");
         let sent = batch.send(&a);
         assert_eq!((sent.messages, sent.refused, sent.too_large), (2, 0, false));
-        let (mut slab, mut receiver) = (Slab::new(16, BUFFER_BYTES), Receiver::new());
+        let (mut slab, mut receiver) = (Slab::new(16, BUFFER_BYTES), UdpReceiver::new());
         let mut received = Vec::new();
         receiver
             .receive(&b, &mut slab, &mut received)

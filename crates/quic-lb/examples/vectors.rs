@@ -2,7 +2,7 @@
 //! Prints testdata/vectors.csv: connection ids of every algorithm and length, for
 //! other implementations to compare with. The numbers are arbitrary and fixed.
 
-use causeway_quic_lb::{Algorithm, Codec, Config, Key};
+use causeway_quic_lb::{Algorithm, CidConfig, CidKey, Codec};
 
 fn hex(octets: &[u8]) -> String {
     octets.iter().map(|octet| format!("{octet:02x}")).collect()
@@ -22,14 +22,15 @@ fn main() {
         for which in ["plain", "siphash", "aes"] {
             for server_len in [1, 2, 3, 4, block / 2, block - 4] {
                 let octets: [u8; 16] = std::array::from_fn(|_| next());
-                let key = Key::new(octets);
+                let key = CidKey::new(octets);
                 let algorithm = match which {
                     "plain" => Algorithm::Plain,
                     "siphash" => Algorithm::SipHash(key),
                     _ => Algorithm::Aes128(key),
                 };
                 let nonce_len = block - server_len;
-                let Ok(config) = Config::new(next() % 7, server_len, nonce_len, algorithm) else {
+                let Ok(config) = CidConfig::new(next() % 7, server_len, nonce_len, algorithm)
+                else {
                     continue;
                 };
                 let server: Vec<u8> = (0..server_len).map(|_| next()).collect();

@@ -7,7 +7,7 @@ use aes::Aes128;
 use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 use thiserror::Error;
 
-use crate::config::{Algorithm, Config, MAX_BLOCK};
+use crate::config::{Algorithm, CidConfig, MAX_BLOCK};
 use crate::id::{ConnectionId, MAX_LEN};
 use crate::network::{self, Sip};
 
@@ -18,7 +18,7 @@ const LENGTH_BITS: u8 = 0x1f;
 
 /// Encodes and decodes connection ids of one configuration.
 pub struct Codec {
-    config: Config,
+    config: CidConfig,
     cipher: Cipher,
 }
 
@@ -80,7 +80,7 @@ pub enum DecodeError {
 
 impl Codec {
     /// A codec with the configuration's key set up.
-    pub fn new(config: &Config) -> Self {
+    pub fn new(config: &CidConfig) -> Self {
         let cipher = match config.algorithm {
             Algorithm::Plain => Cipher::Plain,
             Algorithm::SipHash(key) => Cipher::Sip(Sip(key.octets())),
@@ -99,7 +99,7 @@ impl Codec {
     }
 
     /// The configuration.
-    pub fn config(&self) -> &Config {
+    pub fn config(&self) -> &CidConfig {
         &self.config
     }
 

@@ -17,9 +17,9 @@ const MAX_SIPHASH_BLOCK: u8 = 12;
 
 /// A key of 16 random octets. A secret: it is not printed by accident.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Key([u8; 16]);
+pub struct CidKey([u8; 16]);
 
-impl Key {
+impl CidKey {
     /// From random octets.
     pub fn new(octets: [u8; 16]) -> Self {
         Self(octets)
@@ -34,21 +34,21 @@ impl Key {
 /// Text that is no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a key is 32 hexadecimal digits; make one with `openssl rand -hex 16`")]
-pub struct KeyError;
+pub struct CidKeyError;
 
-impl FromStr for Key {
-    type Err = KeyError;
+impl FromStr for CidKey {
+    type Err = CidKeyError;
 
-    fn from_str(text: &str) -> Result<Self, KeyError> {
+    fn from_str(text: &str) -> Result<Self, CidKeyError> {
         if text.len() != 32 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Err(KeyError);
+            return Err(CidKeyError);
         }
-        let number = u128::from_str_radix(text, 16).map_err(|_| KeyError)?;
+        let number = u128::from_str_radix(text, 16).map_err(|_| CidKeyError)?;
         Ok(Self(number.to_be_bytes()))
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for CidKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(..)")
     }
@@ -60,14 +60,14 @@ pub enum Algorithm {
     /// Not at all: whoever sees an id knows the server, and that two ids are of one.
     Plain,
     /// Causeway's: four passes with SipHash-1-3.
-    SipHash(Key),
+    SipHash(CidKey),
     /// The draft's: AES-128, one pass for 16 octets, else four.
-    Aes128(Key),
+    Aes128(CidKey),
 }
 
 /// One configuration: how ids of its number are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct CidConfig {
     pub(crate) number: u8,
     pub(crate) server_id_len: u8,
     pub(crate) nonce_len: u8,
@@ -98,7 +98,7 @@ pub enum ConfigError {
     SipHashLength(u8),
 }
 
-impl Config {
+impl CidConfig {
     /// Configuration `number` with lengths in octets.
     ///
     /// # Errors
@@ -179,8 +179,9 @@ mod tests {
 
     #[test]
     fn lengths_are_checked() {
-        let key = Key::new([1; 16]);
-        let make = |number, server, nonce, algorithm| Config::new(number, server, nonce, algorithm);
+        let key = CidKey::new([1; 16]);
+        let make =
+            |number, server, nonce, algorithm| CidConfig::new(number, server, nonce, algorithm);
         use ConfigError::*;
         assert_eq!(make(7, 1, 4, Algorithm::Plain), Err(Number(7)));
         assert_eq!(make(0, 0, 4, Algorithm::Plain), Err(ServerId));
@@ -197,7 +198,7 @@ mod tests {
 
     #[test]
     fn keys_are_read_and_not_shown() {
-        let key: Key = "000102030405060708090a0b0c0d0e0f".parse().expect("digits");
+        let key: CidKey = "000102030405060708090a0b0c0d0e0f".parse().expect("digits");
         assert_eq!(key.octets(), std::array::from_fn(|i| i as u8));
         assert_eq!(format!("{key:?}"), "Key(..)");
         for bad in [
@@ -206,7 +207,7 @@ mod tests {
             "+00102030405060708090a0b0c0d0e0f",
             &"0".repeat(33),
         ] {
-            assert_eq!(bad.parse::<Key>(), Err(KeyError), "{bad}");
+            assert_eq!(bad.parse::<CidKey>(), Err(CidKeyError), "{bad}");
         }
     }
 }

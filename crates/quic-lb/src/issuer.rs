@@ -4,7 +4,7 @@
 use rand::Rng;
 
 use crate::codec::{Codec, EncodeError};
-use crate::config::{Algorithm, Config};
+use crate::config::{Algorithm, CidConfig};
 use crate::id::{ConnectionId, MAX_LEN};
 
 /// First bits of an id that no configuration made (draft, section 3.2).
@@ -29,7 +29,7 @@ impl Issuer {
     ///
     /// # Errors
     /// When the number does not fit into the configuration's server ids.
-    pub fn new(config: &Config, server: u32) -> Result<Self, EncodeError> {
+    pub fn new(config: &CidConfig, server: u32) -> Result<Self, EncodeError> {
         let octets = config.server_id_len();
         if octets < 4 && server >> (8 * octets) != 0 {
             return Err(EncodeError::Number {
@@ -46,7 +46,7 @@ impl Issuer {
     }
 
     /// The configuration.
-    pub fn config(&self) -> &Config {
+    pub fn config(&self) -> &CidConfig {
         self.codec.config()
     }
 
@@ -83,7 +83,7 @@ impl Issuer {
 
 /// How many ids can be issued. Random nonces do not run out; they repeat sooner or
 /// later, and endpoints draw again when they have an id already.
-fn ids(config: &Config) -> u128 {
+fn ids(config: &CidConfig) -> u128 {
     match config.algorithm {
         Algorithm::Plain => u128::MAX,
         _ => 1u128
@@ -103,17 +103,17 @@ fn padded(number: &[u8], len: usize) -> [u8; MAX_LEN] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Key;
+    use crate::CidKey;
 
     #[test]
     fn ids_are_of_the_server_and_never_the_same() {
-        let key = Key::new([7; 16]);
+        let key = CidKey::new([7; 16]);
         for algorithm in [
             Algorithm::Plain,
             Algorithm::SipHash(key),
             Algorithm::Aes128(key),
         ] {
-            let config = Config::new(3, 2, 8, algorithm).expect("valid");
+            let config = CidConfig::new(3, 2, 8, algorithm).expect("valid");
             let mut issuer = Issuer::new(&config, 0x0102).expect("it fits");
             let mut seen = std::collections::HashSet::new();
             for _ in 0..1000 {
@@ -130,14 +130,14 @@ mod tests {
 
     #[test]
     fn numbers_must_fit() {
-        let config = Config::new(0, 1, 5, Algorithm::Plain).expect("valid");
+        let config = CidConfig::new(0, 1, 5, Algorithm::Plain).expect("valid");
         assert!(Issuer::new(&config, 255).is_ok());
         let error = EncodeError::Number {
             number: 256,
             octets: 1,
         };
         assert_eq!(Issuer::new(&config, 256).err(), Some(error));
-        let long = Config::new(0, 15, 4, Algorithm::Plain).expect("valid");
+        let long = CidConfig::new(0, 15, 4, Algorithm::Plain).expect("valid");
         let id = Issuer::new(&long, u32::MAX).expect("it fits").issue();
         let decoded = Codec::new(&long).decode(&id).expect("routable");
         assert_eq!(decoded.server_number(), Some(u32::MAX));
@@ -145,7 +145,8 @@ mod tests {
 
     #[test]
     fn a_used_up_configuration_issues_unroutable_ids() {
-        let config = Config::new(0, 2, 4, Algorithm::SipHash(Key::new([1; 16]))).expect("valid");
+        let config =
+            CidConfig::new(0, 2, 4, Algorithm::SipHash(CidKey::new([1; 16]))).expect("valid");
         let mut issuer = Issuer::new(&config, 1).expect("it fits");
         issuer.left = 1;
         assert_eq!(issuer.issue()[0] >> 5, 0);

@@ -45,6 +45,6 @@ mod network;
 pub mod quinn;
 
 pub use codec::{Codec, DecodeError, Decoded, EncodeError};
-pub use config::{Algorithm, Config, ConfigError, Key, KeyError, MAX_CONFIG};
+pub use config::{Algorithm, CidConfig, CidKey, CidKeyError, ConfigError, MAX_CONFIG};
 pub use id::ConnectionId;
 pub use issuer::Issuer;

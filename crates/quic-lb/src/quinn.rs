@@ -130,11 +130,11 @@ impl ConnectionIdGenerator for Generator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Algorithm, Config, Key};
+    use crate::{Algorithm, CidConfig, CidKey};
 
     fn issuer(number: u8, nonce_len: u8, server: u32) -> Issuer {
-        let algorithm = Algorithm::SipHash(Key::new([number; 16]));
-        let config = Config::new(number, 2, nonce_len, algorithm).expect("valid");
+        let algorithm = Algorithm::SipHash(CidKey::new([number; 16]));
+        let config = CidConfig::new(number, 2, nonce_len, algorithm).expect("valid");
         Issuer::new(&config, server).expect("it fits")
     }
 

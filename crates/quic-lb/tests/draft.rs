@@ -6,7 +6,7 @@
 //! and an id of an odd number of digits, and is left out; the last encrypted one has
 //! the first octet of configuration 0 for configuration 3, and is compared without it.
 
-use causeway_quic_lb::{Algorithm, Codec, Config, Key};
+use causeway_quic_lb::{Algorithm, CidConfig, CidKey, Codec};
 
 fn octets(hex: &str) -> Vec<u8> {
     let digit = |i: usize| u8::from_str_radix(&hex[i..i + 2], 16).expect("hexadecimal");
@@ -15,7 +15,7 @@ fn octets(hex: &str) -> Vec<u8> {
 
 fn check(number: u8, algorithm: Algorithm, server_id: &str, nonce: &str, id: &str, from: usize) {
     let (server_id, nonce, id) = (octets(server_id), octets(nonce), octets(id));
-    let config = Config::new(number, server_id.len() as u8, nonce.len() as u8, algorithm)
+    let config = CidConfig::new(number, server_id.len() as u8, nonce.len() as u8, algorithm)
         .expect("valid")
         .with_encoded_length();
     let codec = Codec::new(&config);
@@ -42,7 +42,7 @@ fn unencrypted() {
 
 #[test]
 fn encrypted() {
-    let key: Key = "8f95f09245765f80256934e50c66207f".parse().expect("a key");
+    let key: CidKey = "8f95f09245765f80256934e50c66207f".parse().expect("a key");
     let aes = Algorithm::Aes128(key);
     check(0, aes, "ed793a", "ee080dbf", "0720b1d07b359d3c", 0);
     let id = "2fcc381bc74cb4fbad2823a3d1f8fed2";
@@ -55,7 +55,7 @@ fn encrypted() {
 
 #[test]
 fn example_of_the_text() {
-    let key: Key = "fdf726a9893ec05c0632d3956680baf0".parse().expect("a key");
+    let key: CidKey = "fdf726a9893ec05c0632d3956680baf0".parse().expect("a key");
     check(
         0,
         Algorithm::Aes128(key),

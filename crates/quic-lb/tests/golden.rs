@@ -2,7 +2,7 @@
 //! testdata/vectors.csv, which the Go implementation in dev/lab/go/quic/quiclb and
 //! the data plane's decoder are held to as well. `cargo run --example vectors` prints it.
 
-use causeway_quic_lb::{Algorithm, Codec, Config, Key};
+use causeway_quic_lb::{Algorithm, CidConfig, CidKey, Codec};
 
 fn octets(hex: &str) -> Vec<u8> {
     let digit = |i: usize| u8::from_str_radix(&hex[i..i + 2], 16).expect("hexadecimal");
@@ -18,7 +18,7 @@ fn vectors_hold() {
         else {
             panic!("not seven columns: {row}");
         };
-        let key: Key = key.parse().expect("a key");
+        let key: CidKey = key.parse().expect("a key");
         let algorithm = match algorithm {
             "plain" => Algorithm::Plain,
             "siphash" => Algorithm::SipHash(key),
@@ -27,7 +27,7 @@ fn vectors_hold() {
         };
         let (server, nonce, id) = (octets(server), octets(nonce), octets(id));
         let number = number.parse().expect("a number");
-        let config = Config::new(number, server.len() as u8, nonce.len() as u8, algorithm);
+        let config = CidConfig::new(number, server.len() as u8, nonce.len() as u8, algorithm);
         let codec = Codec::new(&config.expect("valid"));
         let random = octets(first)[0];
         let encoded = codec.encode(&server, &nonce, random).expect("lengths fit");

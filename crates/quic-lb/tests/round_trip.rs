@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Every configuration takes out what it put in.
 
-use causeway_quic_lb::{Algorithm, Codec, Config, DecodeError, Key};
+use causeway_quic_lb::{Algorithm, CidConfig, CidKey, Codec, DecodeError};
 use proptest::prelude::*;
 
 proptest! {
@@ -18,10 +18,10 @@ proptest! {
     ) {
         let algorithm = match which {
             0 => Algorithm::Plain,
-            1 => Algorithm::SipHash(Key::new(key)),
-            _ => Algorithm::Aes128(Key::new(key)),
+            1 => Algorithm::SipHash(CidKey::new(key)),
+            _ => Algorithm::Aes128(CidKey::new(key)),
         };
-        let Ok(config) = Config::new(number, server_len, nonce_len, algorithm) else {
+        let Ok(config) = CidConfig::new(number, server_len, nonce_len, algorithm) else {
             return Ok(());
         };
         let codec = Codec::new(&config);

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 /// How a command prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
-pub enum Format {
+pub enum OutputFormat {
     /// Aligned columns.
     #[default]
     Table,
@@ -17,12 +17,12 @@ pub enum Format {
 
 /// Rows under a header. Columns whose header begins with `>` are aligned right.
 #[derive(Debug, Clone)]
-pub struct Table {
+pub struct TextTable {
     header: Vec<&'static str>,
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl TextTable {
     /// An empty table.
     pub fn new(header: &[&'static str]) -> Self {
         Self {
@@ -123,8 +123,8 @@ pub fn course(means: &[Option<f64>]) -> String {
 mod tests {
     use super::*;
 
-    fn table() -> Table {
-        let mut table = Table::new(&["NAME", ">PACKETS", "WHY"]);
+    fn table() -> TextTable {
+        let mut table = TextTable::new(&["NAME", ">PACKETS", "WHY"]);
         table.push(vec!["web".into(), "12345678".into(), "a, \"b\"".into()]);
         table.push(vec!["a longer one".into(), "1".into(), String::new()]);
         table

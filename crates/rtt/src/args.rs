@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use causeway_core::rtt::{Limit, Method, Pacing, Selector};
+use causeway_core::rtt::{Limit, Pacing, RttMethod, Selector};
 use causeway_dataplane::SamplerOptions;
 use causeway_service::config::units;
 use clap::ValueEnum;
@@ -48,7 +48,7 @@ fn selectors(text: &str) -> Result<Selectors, String> {
 
 /// What carries the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Transport {
+pub enum TransportArg {
     /// A TCP connection (netperf's TCP_RR).
     #[value(alias = "TCP_RR", alias = "tcp_rr")]
     Tcp,
@@ -57,7 +57,7 @@ pub enum Transport {
     Udp,
 }
 
-impl Transport {
+impl TransportArg {
     /// As netperf names it.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -69,15 +69,15 @@ impl Transport {
 
 /// A method on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MethodArg(pub Method);
+pub struct MethodArg(pub RttMethod);
 
 impl ValueEnum for MethodArg {
     fn value_variants<'a>() -> &'a [Self] {
         const ALL: [MethodArg; 7] = {
-            let mut all = [MethodArg(Method::Rr); 7];
+            let mut all = [MethodArg(RttMethod::Rr); 7];
             let mut i = 0;
             while i < all.len() {
-                all[i] = MethodArg(Method::ALL[i]);
+                all[i] = MethodArg(RttMethod::ALL[i]);
                 i += 1;
             }
             all
@@ -192,8 +192,8 @@ pub struct ClientArgs {
     pub port: u16,
 
     /// What carries the requests
-    #[arg(short, long, value_enum, default_value_t = Transport::Tcp)]
-    pub transport: Transport,
+    #[arg(short, long, value_enum, default_value_t = TransportArg::Tcp)]
+    pub transport: TransportArg,
 
     /// Bytes of a request and of a response
     #[arg(short, long = "sizes", value_name = "REQ,RES", default_value = "1,1", value_parser = sizes)]
@@ -309,11 +309,11 @@ pub struct ClientArgs {
 
 impl ClientArgs {
     /// The methods to run.
-    pub fn methods(&self) -> Vec<Method> {
-        let mut methods: Vec<Method> = self.methods.iter().map(|m| m.0).collect();
+    pub fn methods(&self) -> Vec<RttMethod> {
+        let mut methods: Vec<RttMethod> = self.methods.iter().map(|m| m.0).collect();
         if methods.is_empty() {
-            methods = vec![Method::Rr, Method::Tcp, Method::Ping];
-            methods.retain(|m| *m != Method::Tcp || self.transport == Transport::Tcp);
+            methods = vec![RttMethod::Rr, RttMethod::Tcp, RttMethod::Ping];
+            methods.retain(|m| *m != RttMethod::Tcp || self.transport == TransportArg::Tcp);
         }
         methods.sort_unstable();
         methods.dedup();
@@ -352,8 +352,8 @@ impl ClientArgs {
             !self.split || self.request.request >= 2,
             "--split needs requests of at least 2 bytes: -r 2,1"
         );
-        let of_tcp = |m: &Method| !matches!(m, Method::Rr | Method::Ping);
-        if self.transport == Transport::Udp
+        let of_tcp = |m: &RttMethod| !matches!(m, RttMethod::Rr | RttMethod::Ping);
+        if self.transport == TransportArg::Udp
             && let Some(method) = self.methods().into_iter().find(of_tcp)
         {
             anyhow::bail!("{method} is a method of TCP: leave it out, or use -t tcp");
@@ -364,9 +364,9 @@ impl ClientArgs {
     /// The sampler that the methods need, if any, towards a server on this port.
     pub fn sampler(&self, interface: String) -> Option<SamplerOptions> {
         let methods = self.methods();
-        let follow = [Method::Synack, Method::Timestamps, Method::Causal];
+        let follow = [RttMethod::Synack, RttMethod::Timestamps, RttMethod::Causal];
         let follow = follow.iter().any(|m| methods.contains(m));
-        let sampled = methods.contains(&Method::Sampled);
+        let sampled = methods.contains(&RttMethod::Sampled);
         (follow || sampled).then_some(SamplerOptions {
             interface,
             port: self.port,
@@ -438,14 +438,14 @@ mod tests {
     fn methods_have_a_default_for_each_transport() {
         assert_eq!(
             parse("h").unwrap().methods(),
-            [Method::Rr, Method::Tcp, Method::Ping]
+            [RttMethod::Rr, RttMethod::Tcp, RttMethod::Ping]
         );
         assert_eq!(
             parse("h -t udp").unwrap().methods(),
-            [Method::Rr, Method::Ping]
+            [RttMethod::Rr, RttMethod::Ping]
         );
         let given = parse("h -m ping,rr,ping").unwrap().methods();
-        assert_eq!(given, [Method::Rr, Method::Ping]);
+        assert_eq!(given, [RttMethod::Rr, RttMethod::Ping]);
         let udp = parse("h -t udp -m rr,tcp").unwrap();
         let said = udp.check().unwrap_err().to_string();
         assert_eq!(said, "tcp is a method of TCP: leave it out, or use -t tcp");

@@ -10,18 +10,18 @@ use std::time::Duration;
 use std::{io, thread};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use causeway_core::rtt::{Latencies, Limit, Method, Value};
+use causeway_core::rtt::{Limit, RttLatencies, RttMethod, Value};
 use causeway_dataplane::interface_of;
 use causeway_netio::rtt::{Pinger, clock, connect, set_timeouts};
 use causeway_service::stop;
 
-use super::args::{ClientArgs, Transport};
+use super::args::{ClientArgs, TransportArg};
 use super::echoes::{self, Echoes};
 use super::hdr_log::HdrLog;
 use super::observing::Observing;
-use super::protocol::{self, Ask, Hello, LINE_MAX, Report, VERSION, Welcome};
+use super::protocol::{self, Ask, Hello, LINE_MAX, ServerReport, VERSION, Welcome};
 use super::records::Records;
-use super::result::{Conditions, Outcome, Point};
+use super::result::{Conditions, Point, RttResult};
 use super::streams::{self, Streams};
 use super::{output, page};
 
@@ -56,19 +56,19 @@ struct Control {
 }
 
 /// Measures, without printing.
-pub fn measure(args: &ClientArgs) -> Result<Outcome> {
+pub fn measure(args: &ClientArgs) -> Result<RttResult> {
     let methods = args.methods();
     let host = args.host.as_deref().context("name a host")?;
     let address = resolve(args, host)?;
     let records = Arc::new(Records::new(&methods));
-    let pinger = match methods.contains(&Method::Ping) {
+    let pinger = match methods.contains(&RttMethod::Ping) {
         true => Some(Pinger::new(address.ip())?),
         false => None,
     };
     // Before the streams: it sees them being opened.
     let own = Arc::new(OnceLock::new());
     let observing = observe(args, address, &records, own.clone())?;
-    let needs_server = methods.iter().any(|m| *m != Method::Ping);
+    let needs_server = methods.iter().any(|m| *m != RttMethod::Ping);
     let (control, streams) = if needs_server {
         let sockets = streams::udp_sockets(args, address)?;
         let control = open(args, host, address, &sockets)?;
@@ -110,7 +110,7 @@ impl Running<'_> {
         streams: Option<Streams>,
         pinger: Option<Pinger>,
         observing: Option<Observing>,
-    ) -> Result<Outcome> {
+    ) -> Result<RttResult> {
         let start_ns = clock::now_ns();
         let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let pings = pinger.map(|pinger| {
@@ -141,7 +141,7 @@ impl Running<'_> {
         self.interval(elapsed_ns, elapsed_ns)?;
         let report = control.map(report).transpose()?;
         self.server_log(report.as_ref(), elapsed_ns)?;
-        Ok(Outcome {
+        Ok(RttResult {
             conditions,
             elapsed_ns: ended.as_ref().map_or(elapsed_ns, |e| e.elapsed_ns),
             methods: self.totals(),
@@ -181,7 +181,7 @@ impl Running<'_> {
         }
         if self.args.html.is_some() {
             let at_s = at_ns as f64 / 1e9;
-            let point = |(method, latencies): &(Method, Latencies)| {
+            let point = |(method, latencies): &(RttMethod, RttLatencies)| {
                 latencies.summary().map(|summary| Point {
                     at_s,
                     method: *method,
@@ -207,7 +207,7 @@ impl Running<'_> {
     }
 
     /// What the server has measured goes into the log as one interval.
-    fn server_log(&mut self, report: Option<&Report>, elapsed_ns: u64) -> Result<()> {
+    fn server_log(&mut self, report: Option<&ServerReport>, elapsed_ns: u64) -> Result<()> {
         let (Some(log), Some(report)) = (&mut self.log, report) else {
             return Ok(());
         };
@@ -220,7 +220,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    fn totals(&self) -> Vec<(Method, Latencies)> {
+    fn totals(&self) -> Vec<(RttMethod, RttLatencies)> {
         let methods = self.records.methods();
         let total = |method| self.records.total(method).map(|total| (method, total));
         methods.filter_map(total).collect()
@@ -323,7 +323,7 @@ fn open(
     if let Some(error) = welcome.error {
         bail!("the server at {host} refuses: {error}");
     }
-    let wanted = if args.transport == Transport::Udp {
+    let wanted = if args.transport == TransportArg::Udp {
         sockets.len()
     } else {
         0
@@ -332,7 +332,7 @@ fn open(
     Ok(Control { stream, welcome })
 }
 
-fn report(mut control: Control) -> Result<Report> {
+fn report(mut control: Control) -> Result<ServerReport> {
     protocol::write_line(&mut control.stream, &Ask::Report)?;
     let line = protocol::read_line(&mut control.stream, LINE_MAX)
         .context("the server's report")?

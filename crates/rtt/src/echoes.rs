@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-use causeway_core::rtt::Method;
+use causeway_core::rtt::RttMethod;
 use causeway_netio::rtt::{Pinger, clock};
 use causeway_service::stop;
 
@@ -128,7 +128,7 @@ impl Sender {
         let rtt_ns = received_ns - sent_ns;
         if rtt_ns <= LATE_NS {
             self.echoes.received += 1;
-            self.records.record(Method::Ping, rtt_ns, 1);
+            self.records.record(RttMethod::Ping, rtt_ns, 1);
         }
         Ok(())
     }

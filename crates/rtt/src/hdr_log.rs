@@ -69,7 +69,7 @@ impl HdrLog {
 
 #[cfg(test)]
 mod tests {
-    use causeway_core::rtt::Latencies;
+    use causeway_core::rtt::RttLatencies;
     use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 
     use super::*;
@@ -78,12 +78,12 @@ mod tests {
     fn another_reader_understands_the_log() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut log = HdrLog::create(file.path()).unwrap();
-        let mut latencies = Latencies::new();
+        let mut latencies = RttLatencies::new();
         (1..=100).for_each(|i| latencies.record(i * 1_000_000));
         let second = 1_000_000_000;
         log.write("rr", latencies.histogram(), 2 * second, second)
             .unwrap();
-        log.write("ping", Latencies::new().histogram(), second, second)
+        log.write("ping", RttLatencies::new().histogram(), second, second)
             .unwrap();
         drop(log);
         let bytes = std::fs::read(file.path()).unwrap();

@@ -20,7 +20,7 @@ mod wait;
 pub use args::ClientArgs;
 pub use client::measure;
 pub use protocol::PORT;
-pub use result::Outcome;
+pub use result::RttResult;
 pub use session::kernel;
 
 use std::process::ExitCode;
@@ -34,7 +34,7 @@ use clap::Subcommand;
 /// names of the kernel's figures are those of `ss -i`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
-pub struct Args {
+pub struct RttArgs {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
@@ -46,7 +46,7 @@ enum Command {
     Serve(serve::ServeArgs),
 }
 
-impl Args {
+impl RttArgs {
     /// Runs the command.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {

@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Context as _, Result};
-use causeway_core::rtt::{Observer, Value};
+use causeway_core::rtt::{RttObserver, Value};
 use causeway_dataplane::{Sampler, SamplerOptions};
 use causeway_netio::rtt::clock;
 
@@ -18,12 +18,12 @@ const FLOWS: usize = 4096;
 /// A running sampler.
 pub(crate) struct Observing {
     done: Arc<AtomicBool>,
-    thread: JoinHandle<Result<Lost>>,
+    thread: JoinHandle<Result<Unobserved>>,
 }
 
 /// What was not observed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lost {
+pub struct Unobserved {
     /// Packets for which the kernel had no room.
     pub records: u64,
     /// Packets of connections beyond the bound.
@@ -51,7 +51,7 @@ impl Observing {
                     Ok(sampler) => sampler,
                     Err(error) => {
                         let _ = ready.send(Err(error));
-                        return Ok(Lost::default());
+                        return Ok(Unobserved::default());
                     }
                 };
                 // Whoever started us waits for this.
@@ -67,7 +67,7 @@ impl Observing {
     }
 
     /// Takes the sampler off and gives what it missed.
-    pub(crate) fn end(self) -> Result<Lost> {
+    pub(crate) fn end(self) -> Result<Unobserved> {
         self.done.store(true, Ordering::Release);
         self.thread
             .join()
@@ -80,8 +80,8 @@ fn read(
     memory_ns: u64,
     done: &AtomicBool,
     mut tell: impl FnMut(Value),
-) -> Result<Lost> {
-    let mut observer = Observer::new(FLOWS, memory_ns);
+) -> Result<Unobserved> {
+    let mut observer = RttObserver::new(FLOWS, memory_ns);
     loop {
         // Looked at before reading: what came until then is read.
         let last = done.load(Ordering::Acquire);
@@ -94,7 +94,7 @@ fn read(
         clock::sleep_until(clock::now_ns() + EVERY_NS);
     }
     observer.finish(&mut tell);
-    Ok(Lost {
+    Ok(Unobserved {
         records: sampler.lost(),
         refused: observer.refused(),
     })

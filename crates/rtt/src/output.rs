@@ -4,17 +4,17 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use causeway_core::rtt::{Method, Selector, bucket_ms, decades};
-use causeway_report::table::Table;
+use causeway_core::rtt::{RttMethod, Selector, bucket_ms, decades};
+use causeway_report::table::TextTable;
 use serde_json::{Value, json};
 
 use super::args::{ClientArgs, Output};
-use super::observing::Lost;
-use super::protocol::{Measured, Tcp};
-use super::result::{End, Outcome, Row};
+use super::observing::Unobserved;
+use super::protocol::{MethodFigures, TcpFigures};
+use super::result::{End, Row, RttResult};
 
 /// Prints as the arguments ask.
-pub(crate) fn print(args: &ClientArgs, outcome: &Outcome) -> io::Result<()> {
+pub(crate) fn print(args: &ClientArgs, outcome: &RttResult) -> io::Result<()> {
     let mut text = match (&args.keyval, &args.output) {
         (Some(selectors), _) => keyval(outcome, &selectors.0),
         (None, Output::Selected(selectors)) => selected(outcome, selectors, args.banner == 1),
@@ -37,7 +37,7 @@ fn command_line() -> String {
     words.join(" ")
 }
 
-fn keyval(outcome: &Outcome, selectors: &[Selector]) -> String {
+fn keyval(outcome: &RttResult, selectors: &[Selector]) -> String {
     let figures = outcome.figures(command_line());
     let lines = selectors
         .iter()
@@ -45,7 +45,7 @@ fn keyval(outcome: &Outcome, selectors: &[Selector]) -> String {
     lines.collect()
 }
 
-fn selected(outcome: &Outcome, selectors: &[Selector], banner: bool) -> String {
+fn selected(outcome: &RttResult, selectors: &[Selector], banner: bool) -> String {
     let figures = outcome.figures(command_line());
     let join = |cells: Vec<String>| cells.join(",") + "\n";
     let mut text = String::new();
@@ -61,8 +61,8 @@ fn selected(outcome: &Outcome, selectors: &[Selector], banner: bool) -> String {
     text + &join(selectors.iter().map(cell).collect())
 }
 
-fn csv(outcome: &Outcome, banner: bool) -> String {
-    let mut table = Table::new(&[
+fn csv(outcome: &RttResult, banner: bool) -> String {
+    let mut table = TextTable::new(&[
         "METHOD",
         "END",
         "COUNT",
@@ -75,7 +75,7 @@ fn csv(outcome: &Outcome, banner: bool) -> String {
         "STDDEV US",
     ]);
     for row in outcome.rows() {
-        let figures = Measured::new(row.method, &row.summary);
+        let figures = MethodFigures::new(row.method, &row.summary);
         let mut cells = vec![
             row.method.to_string(),
             row.end.as_str().to_owned(),
@@ -101,10 +101,10 @@ fn csv(outcome: &Outcome, banner: bool) -> String {
 }
 
 /// What one should know of a row's number.
-fn note(row: &Row, outcome: &Outcome) -> String {
+fn note(row: &Row, outcome: &RttResult) -> String {
     match (row.method, row.end) {
-        (Method::Rr, _) => format!("{:.1} transactions/s", rate(outcome)),
-        (Method::Sampled, _) => {
+        (RttMethod::Rr, _) => format!("{:.1} transactions/s", rate(outcome)),
+        (RttMethod::Sampled, _) => {
             let ms = bucket_ms(row.summary.p50_ns);
             let n = match row.end {
                 End::Client => outcome.conditions.sample,
@@ -113,20 +113,20 @@ fn note(row: &Row, outcome: &Outcome) -> String {
             format!("1 in {n}; in buckets of 1 ms the median is {ms} ms")
         }
         (method, End::Client) => method.meaning().to_owned(),
-        (Method::Synack, End::Server) => "SYN+ACK to our ACK: the kernels alone".to_owned(),
-        (Method::Causal, End::Server) => {
+        (RttMethod::Synack, End::Server) => "SYN+ACK to our ACK: the kernels alone".to_owned(),
+        (RttMethod::Causal, End::Server) => {
             "the same estimate from the requests as they arrive".to_owned()
         }
         (_, End::Server) => "the same at the server: its segments, acknowledged by us".to_owned(),
     }
 }
 
-fn rate(outcome: &Outcome) -> f64 {
-    let count = outcome.summary(Method::Rr).map_or(0, |s| s.count);
+fn rate(outcome: &RttResult) -> f64 {
+    let count = outcome.summary(RttMethod::Rr).map_or(0, |s| s.count);
     count as f64 / (outcome.elapsed_ns as f64 / 1e9)
 }
 
-fn table(outcome: &Outcome, explain: bool) -> String {
+fn table(outcome: &RttResult, explain: bool) -> String {
     let c = &outcome.conditions;
     let mut text = format!(
         "{} to {} ({}) port {}, {} B requests, {} B responses, {} stream{}\n{}\n\n",
@@ -140,7 +140,7 @@ fn table(outcome: &Outcome, explain: bool) -> String {
         if c.streams == 1 { "" } else { "s" },
         c.loop_text(),
     );
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         "METHOD", "END", ">COUNT", ">MIN", ">MEAN", ">P50", ">P90", ">P99", ">MAX", ">STDDEV",
         "NOTE",
     ]);
@@ -180,9 +180,9 @@ fn table(outcome: &Outcome, explain: bool) -> String {
 }
 
 /// Requests that got no answer, or left late; packets that nobody saw.
-fn trouble(outcome: &Outcome) -> String {
+fn trouble(outcome: &RttResult) -> String {
     let mut text = String::new();
-    if let Some(lost) = outcome.lost.filter(|l| *l != Lost::default()) {
+    if let Some(lost) = outcome.lost.filter(|l| *l != Unobserved::default()) {
         let _ = writeln!(
             text,
             "the sampler missed {} packets for lack of room and {} of connections beyond its bound",
@@ -206,8 +206,8 @@ fn trouble(outcome: &Outcome) -> String {
 }
 
 /// The kernels' view, in the words of `ss -i`.
-fn tcp_lines(outcome: &Outcome) -> String {
-    if outcome.latencies(Method::Tcp).is_none() {
+fn tcp_lines(outcome: &RttResult) -> String {
+    if outcome.latencies(RttMethod::Tcp).is_none() {
         return String::new();
     }
     let client = outcome.ended.as_ref().and_then(|e| e.tcp.as_ref());
@@ -227,7 +227,7 @@ fn tcp_lines(outcome: &Outcome) -> String {
     text
 }
 
-fn ss(tcp: &Tcp) -> String {
+fn ss(tcp: &TcpFigures) -> String {
     let ms = |us: f64| format!("{:.3}", us / 1e3);
     format!(
         "rto:{:.0} rtt:{}/{} ato:{:.0} mss:{} cwnd:{} data_segs_out:{} delivered:{} retrans:0/{} bytes_retrans:{} dsack_dups:{} minrtt:{}",
@@ -247,7 +247,7 @@ fn ss(tcp: &Tcp) -> String {
 }
 
 /// ping's closing lines.
-fn ping_lines(outcome: &Outcome) -> String {
+fn ping_lines(outcome: &RttResult) -> String {
     let Some(echoes) = outcome.echoes else {
         return String::new();
     };
@@ -262,7 +262,7 @@ fn ping_lines(outcome: &Outcome) -> String {
         echoes.received,
         echoes.elapsed_ns / 1_000_000,
     );
-    if let Some(s) = outcome.summary(Method::Ping) {
+    if let Some(s) = outcome.summary(RttMethod::Ping) {
         let ms = |ns: f64| format!("{:.3}", ns / 1e6);
         let _ = writeln!(
             text,
@@ -280,8 +280,8 @@ fn ping_lines(outcome: &Outcome) -> String {
 }
 
 /// netperf's histogram of verbosity 2.
-fn histogram(outcome: &Outcome) -> String {
-    let Some(latencies) = outcome.latencies(Method::Rr) else {
+fn histogram(outcome: &RttResult) -> String {
+    let Some(latencies) = outcome.latencies(RttMethod::Rr) else {
         return String::new();
     };
     let mut text = "\nHistogram of request/response times\n".to_owned();
@@ -300,7 +300,7 @@ fn histogram(outcome: &Outcome) -> String {
 }
 
 /// Everything, for programs.
-pub(crate) fn to_json(outcome: &Outcome, explain: bool) -> Value {
+pub(crate) fn to_json(outcome: &RttResult, explain: bool) -> Value {
     let rows: Vec<Value> = outcome.rows().iter().map(row_json).collect();
     let mut value = json!({
         "conditions": outcome.conditions,
@@ -330,9 +330,9 @@ pub(crate) fn to_json(outcome: &Outcome, explain: bool) -> Value {
 }
 
 fn row_json(row: &Row) -> Value {
-    let mut value = json!(Measured::new(row.method, &row.summary));
+    let mut value = json!(MethodFigures::new(row.method, &row.summary));
     value["end"] = json!(row.end);
-    if row.method == Method::Sampled {
+    if row.method == RttMethod::Sampled {
         value["bucket_p50_ms"] = json!(bucket_ms(row.summary.p50_ns));
     }
     value

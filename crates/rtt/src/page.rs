@@ -2,15 +2,15 @@
 //! A run's report: one HTML file, its curves inside, no external request.
 
 use causeway_core::rtt::explain::time;
-use causeway_core::rtt::{Latencies, Method, Summary};
+use causeway_core::rtt::{LatencySummary, RttLatencies, RttMethod};
 use causeway_report::chart::{Chart, Scale, Series};
 use causeway_report::page::{figure, page};
 use maud::{Markup, html};
 
-use super::result::{Outcome, Row};
+use super::result::{Row, RttResult};
 
 /// The report of one run.
-pub fn render(outcome: &Outcome) -> String {
+pub fn render(outcome: &RttResult) -> String {
     let c = &outcome.conditions;
     let title = format!("Latency to {} by every method", c.host);
     let body = html! {
@@ -32,10 +32,10 @@ pub fn render(outcome: &Outcome) -> String {
     page(&title, &body)
 }
 
-fn over_time(outcome: &Outcome) -> Markup {
+fn over_time(outcome: &RttResult) -> Markup {
     let mut series = Vec::new();
     for (colour, (method, _)) in outcome.methods.iter().enumerate() {
-        let of = |name: &str, value: fn(&Summary) -> u64| {
+        let of = |name: &str, value: fn(&LatencySummary) -> u64| {
             let points = outcome.points.iter().filter(|p| p.method == *method);
             let points = points.map(|p| (p.at_s, value(&p.summary) as f64));
             Series::new(format!("{method} {name}"), points).coloured(colour)
@@ -45,7 +45,7 @@ fn over_time(outcome: &Outcome) -> Markup {
             continue;
         }
         series.push(medians);
-        if matches!(method, Method::Rr | Method::Ping) {
+        if matches!(method, RttMethod::Rr | RttMethod::Ping) {
             series.push(of("p99", |s| s.p99_ns).faint());
         }
     }
@@ -61,8 +61,8 @@ fn over_time(outcome: &Outcome) -> Markup {
 }
 
 /// Latency by nines.
-fn distribution(outcome: &Outcome) -> Markup {
-    let curve = |(colour, (method, latencies)): (usize, &(Method, Latencies))| {
+fn distribution(outcome: &RttResult) -> Markup {
+    let curve = |(colour, (method, latencies)): (usize, &(RttMethod, RttLatencies))| {
         // As many nines as there are values for.
         let nines = (latencies.count() as f64).log10();
         let steps = (0..=100).map(|i| f64::from(i) * 0.05);

@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind, Read, Write};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use causeway_core::rtt::{Method, Summary};
+use causeway_core::rtt::{LatencySummary, RttMethod};
 use causeway_netio::rtt::TcpInfo;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer as _, V2DeflateSerializer};
@@ -70,23 +70,23 @@ pub(crate) enum Ask {
 
 /// The server's side of the measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct ServerReport {
     /// Transactions answered.
     pub transactions: u64,
     /// The kernel's view of its streams.
-    pub tcp: Option<Tcp>,
+    pub tcp: Option<TcpFigures>,
     /// Time from a request's last byte received to the response's send(): median,
     /// by the server's clock.
     pub app_p50_ns: Option<u64>,
     /// By method, what the server measured itself.
-    pub methods: Vec<Measured>,
+    pub methods: Vec<MethodFigures>,
     /// The values again, as HdrHistograms (V2 deflated, base64), for logs.
     pub histograms: Vec<(Word, String)>,
 }
 
 /// A method by its word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Word(pub Method);
+pub struct Word(pub RttMethod);
 
 impl Serialize for Word {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -97,7 +97,7 @@ impl Serialize for Word {
 impl<'de> Deserialize<'de> for Word {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let word = String::deserialize(deserializer)?;
-        let found = Method::ALL.into_iter().find(|m| m.as_str() == word);
+        let found = RttMethod::ALL.into_iter().find(|m| m.as_str() == word);
         found
             .map(Word)
             .ok_or_else(|| serde::de::Error::custom(format!("no method {word:?}")))
@@ -106,7 +106,7 @@ impl<'de> Deserialize<'de> for Word {
 
 /// One method's figures.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
+pub struct MethodFigures {
     /// Which.
     pub method: Word,
     /// How many values.
@@ -127,9 +127,9 @@ pub struct Measured {
     pub stddev_us: f64,
 }
 
-impl Measured {
+impl MethodFigures {
     /// The figures of a summary.
-    pub fn new(method: Method, summary: &Summary) -> Self {
+    pub fn new(method: RttMethod, summary: &LatencySummary) -> Self {
         let us = |ns: u64| ns as f64 / 1e3;
         Self {
             method: Word(method),
@@ -145,9 +145,9 @@ impl Measured {
     }
 
     /// Back to nanoseconds.
-    pub fn summary(&self) -> Summary {
+    pub fn summary(&self) -> LatencySummary {
         let ns = |us: f64| (us * 1e3).round() as u64;
-        Summary {
+        LatencySummary {
             count: self.count,
             min_ns: ns(self.min_us),
             mean_ns: self.mean_us * 1e3,
@@ -163,7 +163,7 @@ impl Measured {
 /// The kernel's view of all streams of one end: sums, and the last stream's state.
 /// Names are those of `ss -i`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Tcp {
+pub struct TcpFigures {
     /// Smoothed round-trip time at the end of the run, microseconds.
     pub rtt_us: u32,
     /// Its mean deviation.
@@ -190,7 +190,7 @@ pub struct Tcp {
     pub dsack_dups: u64,
 }
 
-impl Tcp {
+impl TcpFigures {
     /// Sums up streams; `None` without any.
     pub fn sum(streams: &[TcpInfo]) -> Option<Self> {
         let last = streams.last()?;
@@ -263,7 +263,7 @@ pub(crate) fn write_line(to: &mut impl Write, message: &impl Serialize) -> io::R
 
 #[cfg(test)]
 mod tests {
-    use causeway_core::rtt::Latencies;
+    use causeway_core::rtt::RttLatencies;
 
     use super::*;
 
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn histograms_travel() {
-        let mut latencies = Latencies::new();
+        let mut latencies = RttLatencies::new();
         (1..1000).for_each(|i| latencies.record(i * 1_700));
         let text = encode(latencies.histogram()).unwrap();
         assert!(text.len() < LINE_MAX / 8, "{}", text.len());
@@ -289,12 +289,12 @@ mod tests {
 
     #[test]
     fn figures_travel_without_loss() {
-        let mut latencies = Latencies::new();
+        let mut latencies = RttLatencies::new();
         (1..100).for_each(|i| latencies.record(i * 12_345));
         let summary = latencies.summary().unwrap();
-        let measured = Measured::new(Method::Rr, &summary);
+        let measured = MethodFigures::new(RttMethod::Rr, &summary);
         let text = serde_json::to_string(&measured).unwrap();
-        let back: Measured = serde_json::from_str(&text).unwrap();
+        let back: MethodFigures = serde_json::from_str(&text).unwrap();
         assert_eq!(back, measured);
         assert_eq!(back.summary().p99_ns, summary.p99_ns);
     }

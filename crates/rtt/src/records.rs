@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use causeway_core::rtt::{Latencies, Method};
+use causeway_core::rtt::{RttLatencies, RttMethod};
 
 /// A mutex that a panic elsewhere does not close.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -13,39 +13,39 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug, Default)]
 struct Recorder {
     /// All intervals that have ended.
-    ended: Latencies,
+    ended: RttLatencies,
     /// The open one.
-    open: Latencies,
+    open: RttLatencies,
 }
 
 /// Latencies by method: two histograms each, whatever the length of a run.
 #[derive(Debug)]
 pub(crate) struct Records {
-    methods: Vec<(Method, Mutex<Recorder>)>,
+    methods: Vec<(RttMethod, Mutex<Recorder>)>,
 }
 
 impl Records {
     /// For these methods; what others measure is dropped.
-    pub(crate) fn new(methods: &[Method]) -> Self {
+    pub(crate) fn new(methods: &[RttMethod]) -> Self {
         Self {
             methods: methods.iter().map(|m| (*m, Mutex::default())).collect(),
         }
     }
 
-    fn of(&self, method: Method) -> Option<MutexGuard<'_, Recorder>> {
+    fn of(&self, method: RttMethod) -> Option<MutexGuard<'_, Recorder>> {
         let found = self.methods.iter().find(|(m, _)| *m == method)?;
         Some(lock(&found.1))
     }
 
     /// Adds a latency.
-    pub(crate) fn record(&self, method: Method, ns: u64, count: u32) {
+    pub(crate) fn record(&self, method: RttMethod, ns: u64, count: u32) {
         if let Some(mut recorder) = self.of(method) {
             (0..count).for_each(|_| recorder.open.record(ns));
         }
     }
 
     /// Ends the open interval of every method and gives it.
-    pub(crate) fn end_interval(&self) -> Vec<(Method, Latencies)> {
+    pub(crate) fn end_interval(&self) -> Vec<(RttMethod, RttLatencies)> {
         let methods = self.methods.iter().map(|(method, recorder)| {
             let mut recorder = lock(recorder);
             let interval = std::mem::take(&mut recorder.open);
@@ -56,7 +56,7 @@ impl Records {
     }
 
     /// Everything so far; `None` for a method that is not measured.
-    pub(crate) fn total(&self, method: Method) -> Option<Latencies> {
+    pub(crate) fn total(&self, method: RttMethod) -> Option<RttLatencies> {
         let recorder = self.of(method)?;
         let mut total = recorder.ended.clone();
         total.merge(&recorder.open);
@@ -64,7 +64,7 @@ impl Records {
     }
 
     /// The methods measured.
-    pub(crate) fn methods(&self) -> impl Iterator<Item = Method> + '_ {
+    pub(crate) fn methods(&self) -> impl Iterator<Item = RttMethod> + '_ {
         self.methods.iter().map(|(method, _)| *method)
     }
 }
@@ -75,17 +75,17 @@ mod tests {
 
     #[test]
     fn intervals_add_up_to_the_total() {
-        let records = Records::new(&[Method::Rr, Method::Ping]);
-        records.record(Method::Rr, 1_000, 1);
-        records.record(Method::Rr, 3_000, 2);
-        records.record(Method::Tcp, 9_000, 1);
+        let records = Records::new(&[RttMethod::Rr, RttMethod::Ping]);
+        records.record(RttMethod::Rr, 1_000, 1);
+        records.record(RttMethod::Rr, 3_000, 2);
+        records.record(RttMethod::Tcp, 9_000, 1);
         let ended = records.end_interval();
         assert_eq!(ended[0].1.count(), 3);
         assert_eq!(ended[1].1.count(), 0);
-        records.record(Method::Rr, 5_000, 1);
-        assert_eq!(records.total(Method::Rr).map(|l| l.count()), Some(4));
-        assert!(records.total(Method::Tcp).is_none());
+        records.record(RttMethod::Rr, 5_000, 1);
+        assert_eq!(records.total(RttMethod::Rr).map(|l| l.count()), Some(4));
+        assert!(records.total(RttMethod::Tcp).is_none());
         assert_eq!(records.end_interval()[0].1.count(), 1);
-        assert_eq!(records.total(Method::Rr).map(|l| l.count()), Some(4));
+        assert_eq!(records.total(RttMethod::Rr).map(|l| l.count()), Some(4));
     }
 }

@@ -4,14 +4,14 @@
 use std::net::SocketAddr;
 
 use causeway_core::rtt::explain::{self, Evidence, Finding, Ping};
-use causeway_core::rtt::{Figures, Latencies, Limit, Method, Summary};
+use causeway_core::rtt::{Figures, LatencySummary, Limit, RttLatencies, RttMethod};
 use causeway_netio::rtt::clock;
 use serde::Serialize;
 
 use super::args::ClientArgs;
 use super::echoes::Echoes;
-use super::observing::Lost;
-use super::protocol::{self, Measured, Report, Welcome};
+use super::observing::Unobserved;
+use super::protocol::{self, MethodFigures, ServerReport, Welcome};
 use super::session::kernel;
 use super::streams::Ended;
 
@@ -79,7 +79,7 @@ impl Conditions {
             busy_us: args.busy.as_micros() as u64,
             kernel: kernel(),
             server_kernel: server.map(|s| s.kernel.clone()),
-            sample: if args.methods().contains(&Method::Sampled) {
+            sample: if args.methods().contains(&RttMethod::Sampled) {
                 args.sample
             } else {
                 0
@@ -109,8 +109,8 @@ impl Conditions {
 pub struct Point {
     /// End of the interval, seconds since the start.
     pub at_s: f64,
-    pub method: Method,
-    pub summary: Summary,
+    pub method: RttMethod,
+    pub summary: LatencySummary,
 }
 
 /// Where something was measured.
@@ -134,48 +134,48 @@ impl End {
 /// One row of the results.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
-    pub method: Method,
+    pub method: RttMethod,
     pub end: End,
-    pub summary: Summary,
+    pub summary: LatencySummary,
 }
 
 /// Everything a run has found.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct RttResult {
     pub conditions: Conditions,
     pub elapsed_ns: u64,
     /// Measured at this end.
-    pub methods: Vec<(Method, Latencies)>,
+    pub methods: Vec<(RttMethod, RttLatencies)>,
     pub ended: Option<Ended>,
     pub echoes: Option<Echoes>,
     /// What the sampler here missed.
-    pub lost: Option<Lost>,
+    pub lost: Option<Unobserved>,
     /// What the server has measured.
-    pub server: Option<Report>,
+    pub server: Option<ServerReport>,
     pub points: Vec<Point>,
 }
 
-impl Outcome {
+impl RttResult {
     /// Whether no method has a single value.
     pub fn is_empty(&self) -> bool {
         self.methods.iter().all(|(_, l)| l.count() == 0)
     }
 
     /// The latencies of a method at this end.
-    pub fn latencies(&self, method: Method) -> Option<&Latencies> {
+    pub fn latencies(&self, method: RttMethod) -> Option<&RttLatencies> {
         let found = self.methods.iter().find(|(m, _)| *m == method);
         found.map(|(_, latencies)| latencies)
     }
 
     /// The figures of a method at this end.
-    pub fn summary(&self, method: Method) -> Option<Summary> {
+    pub fn summary(&self, method: RttMethod) -> Option<LatencySummary> {
         self.latencies(method)?.summary()
     }
 
     /// Share of the server's sampled values that are at least `ns`; 0 without any.
     pub fn server_sampled_share(&self, ns: u64) -> f64 {
         let histograms = self.server.iter().flat_map(|s| &s.histograms);
-        let mut sampled = histograms.filter(|(word, _)| word.0 == Method::Sampled);
+        let mut sampled = histograms.filter(|(word, _)| word.0 == RttMethod::Sampled);
         let histogram = sampled.next().and_then(|(_, text)| protocol::decode(text));
         histogram.filter(|h| !h.is_empty()).map_or(0.0, |h| {
             h.count_between(ns, h.high()) as f64 / h.len() as f64
@@ -183,10 +183,10 @@ impl Outcome {
     }
 
     /// The figures of a method at the server.
-    pub fn server_summary(&self, method: Method) -> Option<Summary> {
+    pub fn server_summary(&self, method: RttMethod) -> Option<LatencySummary> {
         let methods = &self.server.as_ref()?.methods;
         let found = methods.iter().find(|m| m.method.0 == method);
-        found.map(Measured::summary)
+        found.map(MethodFigures::summary)
     }
 
     /// All rows, this end's first.
@@ -197,7 +197,7 @@ impl Outcome {
             summary,
         };
         let mut rows = Vec::new();
-        for method in Method::ALL {
+        for method in RttMethod::ALL {
             let here = self.summary(method);
             rows.extend(here.map(|s| row(method, End::Client, s)));
             let asked = self.latencies(method).is_some();
@@ -213,7 +213,7 @@ impl Outcome {
         let ended = self.ended.clone().unwrap_or_default();
         let server = self.server.as_ref().and_then(|s| s.tcp.as_ref());
         Figures {
-            latency: self.summary(Method::Rr).unwrap_or_default(),
+            latency: self.summary(RttMethod::Rr).unwrap_or_default(),
             elapsed_s: self.elapsed_ns as f64 / 1e9,
             protocol: conditions.transport,
             brand: conditions.brand.clone(),
@@ -237,8 +237,8 @@ impl Outcome {
 
     /// What the verdicts are made of.
     pub fn evidence(&self) -> Evidence {
-        let tcp = |of: Option<&protocol::Tcp>, rtt: Option<Summary>| {
-            of.map(|tcp| explain::Tcp {
+        let tcp = |of: Option<&protocol::TcpFigures>, rtt: Option<LatencySummary>| {
+            of.map(|tcp| explain::TcpEvidence {
                 rtt: rtt.unwrap_or_default(),
                 min_rtt_ns: (tcp.minrtt_us * 1e3) as u64,
                 segments: tcp.data_segs_out,
@@ -247,29 +247,29 @@ impl Outcome {
         };
         let ended = self.ended.as_ref();
         let wait_ns = self.conditions.wait_us.map(|us| us * 1_000);
-        let rr_tenth = |latencies: &Latencies| match wait_ns {
+        let rr_tenth = |latencies: &RttLatencies| match wait_ns {
             Some(wait_ns) => latencies.by_time(0.1, wait_ns),
             // By a timetable a tenth of the requests is a tenth of the time.
             None => latencies.quantile(0.9),
         };
         Evidence {
-            rr: self.summary(Method::Rr),
-            rr_tenth_ns: self.latencies(Method::Rr).and_then(rr_tenth),
+            rr: self.summary(RttMethod::Rr),
+            rr_tenth_ns: self.latencies(RttMethod::Rr).and_then(rr_tenth),
             wait_ns,
             request_segments: self.request_segments(),
             one_segment: self.one_segment(),
             timeouts: ended.map_or(0, |e| e.timeouts),
             ping: self.echoes.map(|echoes| Ping {
                 sent: echoes.transmitted,
-                rtt: self.summary(Method::Ping).unwrap_or_default(),
+                rtt: self.summary(RttMethod::Ping).unwrap_or_default(),
             }),
             client: tcp(
                 ended.and_then(|e| e.tcp.as_ref()),
-                self.summary(Method::Tcp),
+                self.summary(RttMethod::Tcp),
             ),
             server: tcp(
                 self.server.as_ref().and_then(|s| s.tcp.as_ref()),
-                self.server_summary(Method::Tcp),
+                self.server_summary(RttMethod::Tcp),
             ),
             server_app_ns: self.server.as_ref().and_then(|s| s.app_p50_ns),
         }
@@ -285,7 +285,7 @@ impl Outcome {
     /// that opens a stream; `None` where TCP was not asked.
     fn request_segments(&self) -> Option<u64> {
         let mss = u64::from(self.ended.as_ref()?.tcp.as_ref()?.mss);
-        let requests = self.summary(Method::Rr)?.count;
+        let requests = self.summary(RttMethod::Rr)?.count;
         let each = u64::from(self.conditions.request_bytes).div_ceil(mss.max(1));
         Some(requests * each + u64::from(self.conditions.streams))
     }

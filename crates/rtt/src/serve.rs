@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use causeway_core::rtt::Method;
+use causeway_core::rtt::RttMethod;
 use causeway_dataplane::SamplerOptions;
 use causeway_netio::rtt::set_timeouts;
 use causeway_service::config::units;
@@ -97,12 +97,12 @@ pub(crate) enum Watched {
 }
 
 impl Watched {
-    fn method(self) -> Method {
+    fn method(self) -> RttMethod {
         match self {
-            Self::Sampled => Method::Sampled,
-            Self::Synack => Method::Synack,
-            Self::Timestamps => Method::Timestamps,
-            Self::Causal => Method::Causal,
+            Self::Sampled => RttMethod::Sampled,
+            Self::Synack => RttMethod::Synack,
+            Self::Timestamps => RttMethod::Timestamps,
+            Self::Causal => RttMethod::Causal,
         }
     }
 }
@@ -117,7 +117,7 @@ impl ServeArgs {
         let listener = self.bind()?;
         let at = listener.local_addr().context("own address")?;
         let watched = self.watched();
-        let sampled = watched.contains(&Method::Sampled);
+        let sampled = watched.contains(&RttMethod::Sampled);
         let sample = if sampled { self.sample } else { 0 };
         let sessions = Arc::new(Sessions::new(self.service, self.unread, sample, watched));
         let _observing = self.observe(at.port(), &sessions)?;
@@ -127,7 +127,7 @@ impl ServeArgs {
     }
 
     /// What is measured on the interface; nothing without one.
-    fn watched(&self) -> Vec<Method> {
+    fn watched(&self) -> Vec<RttMethod> {
         let methods = self.methods.iter().filter(|_| self.interface.is_some());
         methods.map(|watched| watched.method()).collect()
     }

@@ -12,11 +12,12 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use causeway_core::rtt::{Latencies, Method, Value};
+use causeway_core::rtt::{RttLatencies, RttMethod, Value};
 use causeway_netio::rtt::{TcpInfo, clock, set_timeouts};
 
 use super::protocol::{
-    self, Ask, Hello, Measured, REQUEST_LINE_MAX, Report, SIZE_MAX, Tcp, VERSION, Welcome, Word,
+    self, Ask, Hello, MethodFigures, REQUEST_LINE_MAX, SIZE_MAX, ServerReport, TcpFigures, VERSION,
+    Welcome, Word,
 };
 use super::records::lock;
 
@@ -41,7 +42,7 @@ pub(crate) struct Sessions {
     /// 1 in so many packets is sampled; 0: none.
     sample: u32,
     /// What is measured on the interface.
-    watched: Vec<Method>,
+    watched: Vec<RttMethod>,
     peers: Mutex<Peers>,
     open: Mutex<HashMap<String, Arc<Session>>>,
     /// Makes tokens that strangers cannot guess.
@@ -95,10 +96,10 @@ pub(crate) struct Session {
 
 #[derive(Debug, Default)]
 struct Seen {
-    tcp: Latencies,
+    tcp: RttLatencies,
     /// Of the interface.
-    observed: Vec<(Method, Latencies)>,
-    app: Latencies,
+    observed: Vec<(RttMethod, RttLatencies)>,
+    app: RttLatencies,
     /// The last reading of each stream, by its number.
     streams: Vec<TcpInfo>,
     /// Handles to end the streams with.
@@ -109,7 +110,12 @@ impl Sessions {
     /// A server that waits `service` before each response, or before it reads a request
     /// if `unread`, samples 1 packet in `sample`, and has values of the `watched`
     /// methods from its interface.
-    pub(crate) fn new(service: Duration, unread: bool, sample: u32, watched: Vec<Method>) -> Self {
+    pub(crate) fn new(
+        service: Duration,
+        unread: bool,
+        sample: u32,
+        watched: Vec<RttMethod>,
+    ) -> Self {
         Self {
             service,
             unread,
@@ -279,7 +285,7 @@ impl Peers {
     fn observed(&mut self, value: &Value) {
         if let Some(session) = self.sessions.get(&value.flow.remote) {
             session.observed(value);
-        } else if value.method == Method::Synack {
+        } else if value.method == RttMethod::Synack {
             // An address that comes again is another connection's.
             self.strangers
                 .retain(|known| known.flow.remote != value.flow.remote);
@@ -370,7 +376,7 @@ impl Session {
         let mut seen = lock(&self.measured);
         let known = seen.observed.iter().position(|(m, _)| *m == value.method);
         let index = known.unwrap_or_else(|| {
-            seen.observed.push((value.method, Latencies::new()));
+            seen.observed.push((value.method, RttLatencies::new()));
             seen.observed.len() - 1
         });
         let latencies = &mut seen.observed[index].1;
@@ -416,18 +422,18 @@ impl Session {
         Ok(())
     }
 
-    fn report(&self) -> Report {
+    fn report(&self) -> ServerReport {
         let seen = lock(&self.measured);
         let observed = seen.observed.iter().map(|(method, l)| (*method, l));
-        let methods = std::iter::once((Method::Tcp, &seen.tcp)).chain(observed);
+        let methods = std::iter::once((RttMethod::Tcp, &seen.tcp)).chain(observed);
         let measured = methods.filter(|(_, l)| l.count() > 0);
-        Report {
+        ServerReport {
             transactions: self.transactions.load(Ordering::Relaxed),
-            tcp: Tcp::sum(&seen.streams),
+            tcp: TcpFigures::sum(&seen.streams),
             app_p50_ns: seen.app.quantile(0.5),
             methods: measured
                 .clone()
-                .filter_map(|(m, l)| Some(Measured::new(m, &l.summary()?)))
+                .filter_map(|(m, l)| Some(MethodFigures::new(m, &l.summary()?)))
                 .collect(),
             histograms: measured
                 .filter_map(|(m, l)| Some((Word(m), protocol::encode(l.histogram())?)))

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Context as _, Result};
-use causeway_core::rtt::{Method, Pace};
+use causeway_core::rtt::{Pace, RttMethod};
 use causeway_netio::rtt::{Channel, TcpInfo, clock, connect, read_exactly, set_timeouts};
 
-use super::args::{ClientArgs, Transport};
-use super::protocol::{Tcp, Welcome};
+use super::args::{ClientArgs, TransportArg};
+use super::protocol::{TcpFigures, Welcome};
 use super::records::Records;
 use super::session::TCP_EVERY_NS;
 use super::wait;
@@ -38,7 +38,7 @@ pub struct Ended {
     /// Requests of an open loop sent late.
     pub late: u64,
     /// The kernel's view of the connections.
-    pub tcp: Option<Tcp>,
+    pub tcp: Option<TcpFigures>,
     /// The first stream's own address.
     pub source: Option<SocketAddr>,
     /// Congestion control of the connections.
@@ -56,7 +56,7 @@ struct Tally {
 
 /// The client's UDP ports, which the server must know before it opens its own.
 pub(crate) fn udp_sockets(args: &ClientArgs, server: SocketAddr) -> Result<Vec<UdpSocket>> {
-    if args.transport == Transport::Tcp {
+    if args.transport == TransportArg::Tcp {
         return Ok(Vec::new());
     }
     anyhow::ensure!(
@@ -80,10 +80,10 @@ impl Streams {
         sockets: Vec<UdpSocket>,
     ) -> Result<Self> {
         let channels: Result<Vec<Channel>> = match args.transport {
-            Transport::Tcp => (0..args.streams)
+            TransportArg::Tcp => (0..args.streams)
                 .map(|_| tcp(args, server, &welcome.token))
                 .collect(),
-            Transport::Udp => sockets
+            TransportArg::Udp => sockets
                 .into_iter()
                 .zip(&welcome.udp_ports)
                 .map(|(socket, port)| {
@@ -205,7 +205,7 @@ impl Running {
                 .max(tally.end_ns.saturating_sub(self.start_ns));
             infos.extend(tally.tcp);
         }
-        ended.tcp = Tcp::sum(&infos);
+        ended.tcp = TcpFigures::sum(&infos);
         Ok(ended)
     }
 }
@@ -253,7 +253,7 @@ impl Stream {
                 exchange.sent_ns
             };
             self.records
-                .record(Method::Rr, exchange.received_ns - from_ns, 1);
+                .record(RttMethod::Rr, exchange.received_ns - from_ns, 1);
             self.pace.completed(exchange.received_ns);
             if exchange.received_ns >= self.read_ns + TCP_EVERY_NS {
                 self.read_ns = exchange.received_ns;
@@ -269,7 +269,7 @@ impl Stream {
         let info = self.channel.stream().map(TcpInfo::of);
         if let Some(Ok(info)) = info {
             self.records
-                .record(Method::Tcp, u64::from(info.rtt_us) * 1_000, 1);
+                .record(RttMethod::Tcp, u64::from(info.rtt_us) * 1_000, 1);
             self.tally.tcp = Some(info);
         }
     }

@@ -11,7 +11,8 @@ use std::sync::mpsc::{Receiver as Inbox, Sender, TryRecvError};
 use anyhow::Context as _;
 use causeway_bifrost::{self as bifrost, PathId, Span, TransportEngine, TunnelEvent};
 use causeway_netio::tunnel::{
-    BUFFER_BYTES, Received, Receiver, Tun, UdpPath, VNET_HEADER, Waiter, Waker, monotonic_ns,
+    BUFFER_BYTES, ReceivedMessage, Tun, UdpPath, UdpReceiver, VNET_HEADER, Waiter, Waker,
+    monotonic_ns,
 };
 use tracing::{info, warn};
 
@@ -85,7 +86,7 @@ pub struct ShardReport {
 /// What a thread keeps from turn to turn.
 #[derive(Default)]
 struct Turn {
-    received: Vec<Received>,
+    received: Vec<ReceivedMessage>,
     send_errors: u64,
     socket_errors: u64,
     /// The device cannot be read until then.
@@ -114,7 +115,7 @@ impl ShardHandle {
 impl Shard {
     /// Runs until it is told to stop.
     pub(crate) fn run(mut self) -> anyhow::Result<()> {
-        let mut receiver = Receiver::new();
+        let mut receiver = UdpReceiver::new();
         let mut outbox = Outbox::default();
         let mut turn = Turn::default();
         let mut awake_until = 0;
@@ -184,7 +185,7 @@ impl Shard {
     }
 
     /// Whether there is more.
-    fn receive(&mut self, ready: u32, receiver: &mut Receiver, turn: &mut Turn) -> bool {
+    fn receive(&mut self, ready: u32, receiver: &mut UdpReceiver, turn: &mut Turn) -> bool {
         let mut more = false;
         for (index, (id, path)) in self.paths.iter().enumerate() {
             if ready & 1 << index == 0 {
@@ -385,7 +386,7 @@ fn take(
     now: u64,
     id: u8,
     path: &UdpPath,
-    message: Received,
+    message: ReceivedMessage,
 ) {
     debug_assert!(message.length <= BUFFER_BYTES);
     let (buffer, id, from) = (message.buffer, PathId(id), path.remote());
@@ -412,7 +413,7 @@ fn take_copies(
     memory: &mut Memory,
     now: u64,
     (id, from): (PathId, SocketAddr),
-    message: Received,
+    message: ReceivedMessage,
 ) {
     let buffer = message.buffer;
     let mut begin = 0;

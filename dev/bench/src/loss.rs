@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd as _;
 
 use anyhow::{Context as _, Result};
-pub use causeway_dataplane::TcDirection as Direction;
+pub use causeway_dataplane::TcDirection;
 use causeway_dataplane::TcLink;
 use causeway_netio::Interface;
 use libbpf_rs::OpenObject;
@@ -51,7 +51,7 @@ unsafe impl Send for LossInjector {}
 
 impl LossInjector {
     /// Attaches to an interface of the calling thread's network namespace.
-    pub fn attach(interface: &str, direction: Direction, rule: LossRule) -> Result<Self> {
+    pub fn attach(interface: &str, direction: TcDirection, rule: LossRule) -> Result<Self> {
         const WHAT: &str = "cannot load the packet dropper";
         let interface = Interface::find(interface)?;
         // The object borrows it for as long as the process lives: a few in a run.

@@ -6,7 +6,7 @@ mod sandbox;
 
 use std::net::UdpSocket;
 
-use causeway_bench::loss::{Direction, LossInjector, LossRule};
+use causeway_bench::loss::{LossInjector, LossRule, TcDirection};
 
 use sandbox::Sandbox;
 
@@ -19,7 +19,7 @@ fn the_same_packets_are_lost_again() {
                 seed,
                 ..LossRule::default()
             };
-            let injector = LossInjector::attach("lo", Direction::In, rule).expect("attach");
+            let injector = LossInjector::attach("lo", TcDirection::In, rule).expect("attach");
             let socket = |port: u16, peer: u16| {
                 let socket = UdpSocket::bind(("127.0.0.1", port)).expect("bind");
                 socket.connect(("127.0.0.1", peer)).expect("connect");

@@ -22,7 +22,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A running agent. Dropped, it is killed; its data plane stays.
 #[derive(Debug)]
-pub struct Agent {
+pub struct AgentProcess {
     child: KilledOnDrop,
     directory: TempDir,
     binary: PathBuf,
@@ -31,7 +31,7 @@ pub struct Agent {
     faked: bool,
 }
 
-impl Agent {
+impl AgentProcess {
     /// Starts an agent on `server` with the data plane pinned in `pin_dir`, and
     /// waits until it answers.
     pub fn start(binary: &Path, server: &Node, pin_dir: &Path) -> Result<Self> {

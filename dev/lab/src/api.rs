@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use causeway_api::VerdictView;
-use causeway_api::balancer::{History, RealView, Series, Stats};
+use causeway_api::balancer::{History, RealHistory, RealView, Stats};
 use serde::de::DeserializeOwned;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -64,7 +64,7 @@ pub fn get_text(socket: &Path, path: &str) -> Result<String> {
 fn append(whole: &mut History, page: History) {
     whole.next_since_monotonic_ns = page.next_since_monotonic_ns;
     for more in page.series {
-        let same = |known: &&mut Series| known.vip == more.vip && known.real == more.real;
+        let same = |known: &&mut RealHistory| known.vip == more.vip && known.real == more.real;
         match whole.series.iter_mut().find(same) {
             Some(known) => known.epochs.extend(more.epochs),
             None => whole.series.push(more),
@@ -122,21 +122,21 @@ fn reals(stats: &Stats) -> impl Iterator<Item = &RealView> {
 
 #[cfg(test)]
 mod tests {
-    use causeway_api::balancer::Epoch;
+    use causeway_api::balancer::EpochView;
 
     use super::*;
 
     fn page(next: Option<u64>, series: &[(&str, &str, u64)]) -> History {
         let series = series
             .iter()
-            .map(|&(vip, real, start_monotonic_ns)| Series {
+            .map(|&(vip, real, start_monotonic_ns)| RealHistory {
                 vip: vip.to_owned(),
                 id: 0,
                 real: real.to_owned(),
-                epochs: vec![Epoch {
+                epochs: vec![EpochView {
                     start_monotonic_ns,
                     weight: 1.0,
-                    ..Epoch::default()
+                    ..EpochView::default()
                 }],
             });
         History {

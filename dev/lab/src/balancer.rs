@@ -11,6 +11,7 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use causeway_dataplane::Protocol;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -21,7 +22,7 @@ use crate::{api, clock};
 
 /// A VIP of the configuration file.
 #[derive(Debug, Clone)]
-pub struct Vip {
+pub struct VipEntry {
     /// Address of the service.
     pub address: IpAddr,
     /// Port of the service.
@@ -33,23 +34,14 @@ pub struct Vip {
     /// Further keys of the VIP, such as `flow_table = false`.
     pub keys: Vec<String>,
     /// `ipip` or `l2`.
-    pub forwarding: Forwarding,
+    pub forwarding: ServerForwarding,
     /// Its servers.
-    pub reals: Vec<Real>,
-}
-
-/// A VIP's transport protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
-    /// TCP.
-    Tcp,
-    /// UDP, and so QUIC.
-    Udp,
+    pub reals: Vec<RealEntry>,
 }
 
 /// How packets reach the servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Forwarding {
+pub enum ServerForwarding {
     /// In an outer IP header.
     Ipip,
     /// In UDP behind an outer IP header.
@@ -60,7 +52,7 @@ pub enum Forwarding {
 
 /// A server of a VIP.
 #[derive(Debug, Clone)]
-pub struct Real {
+pub struct RealEntry {
     /// Address, also in `l2` mode.
     pub address: IpAddr,
     /// MAC address, used in `l2` mode only.
@@ -73,7 +65,7 @@ pub struct Real {
     pub keys: Vec<String>,
 }
 
-impl Real {
+impl RealEntry {
     /// A server by its address in the family of `vip`.
     pub fn of(node: &Node, vip: IpAddr) -> Self {
         let address = match vip {
@@ -92,9 +84,9 @@ impl Real {
 
 /// What goes into the configuration file beside paths.
 #[derive(Debug, Clone, Default)]
-pub struct Settings {
+pub struct BalancerSettings {
     /// The VIPs.
-    pub vips: Vec<Vip>,
+    pub vips: Vec<VipEntry>,
     /// Lines for `[control]`, such as `floor = 0.02`.
     pub control: Vec<String>,
     /// What the balancer takes for the largest packet on its link; by default
@@ -127,7 +119,7 @@ const RELOAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Balancer {
     /// Starts `causeway lb` on the balancer's node and waits until it answers.
-    pub fn start(binary: &Path, node: &Node, settings: &Settings) -> Result<Self> {
+    pub fn start(binary: &Path, node: &Node, settings: &BalancerSettings) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("lb-").tempdir()?;
         let unique = directory
             .path()
@@ -147,7 +139,7 @@ impl Balancer {
     }
 
     /// Replaces the configuration file; the process does not know yet.
-    pub fn write_config(&self, settings: &Settings) -> Result<()> {
+    pub fn write_config(&self, settings: &BalancerSettings) -> Result<()> {
         let text = self.config(settings)?;
         fs::write(self.config_file(), text).context("cannot write the configuration")
     }
@@ -222,7 +214,7 @@ impl Balancer {
 
     /// Loads a new file and waits until the daemon shows its reals and their states;
     /// returns when it did, CLOCK_MONOTONIC.
-    pub fn apply(&self, settings: &Settings) -> Result<u64> {
+    pub fn apply(&self, settings: &BalancerSettings) -> Result<u64> {
         let vips = settings.vips.iter();
         let wanted: BTreeSet<(String, String, bool)> = vips
             .flat_map(|vip| {
@@ -333,7 +325,7 @@ impl Balancer {
         self.directory.path().join("lb.log")
     }
 
-    fn config(&self, settings: &Settings) -> Result<String> {
+    fn config(&self, settings: &BalancerSettings) -> Result<String> {
         let at = self.directory.path().display();
         let mut s = format!(
             "interface = \"{DEVICE}\"\n\
@@ -381,16 +373,13 @@ impl Balancer {
     }
 }
 
-fn write_vip(s: &mut String, vip: &Vip) -> Result<()> {
+fn write_vip(s: &mut String, vip: &VipEntry) -> Result<()> {
     let forwarding = match vip.forwarding {
-        Forwarding::Ipip => "ipip",
-        Forwarding::Gue => "gue",
-        Forwarding::L2 => "l2",
+        ServerForwarding::Ipip => "ipip",
+        ServerForwarding::Gue => "gue",
+        ServerForwarding::L2 => "l2",
     };
-    let protocol = match vip.protocol {
-        Protocol::Tcp => "tcp",
-        Protocol::Udp => "udp",
-    };
+    let protocol = vip.protocol;
     writeln!(
         s,
         "[[vip]]\naddress = \"{}\"\nport = {}\nprotocol = \"{protocol}\"\nscheduler = \"{}\"\n\
@@ -409,7 +398,7 @@ fn write_vip(s: &mut String, vip: &Vip) -> Result<()> {
         for key in &real.keys {
             writeln!(s, "{key}")?;
         }
-        if vip.forwarding == Forwarding::L2 {
+        if vip.forwarding == ServerForwarding::L2 {
             writeln!(s, "mac = \"{}\"", format_mac(real.mac))?;
         }
     }

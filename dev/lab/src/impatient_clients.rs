@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use crate::clock::monotonic_ns;
 use crate::cpu;
 use crate::load::get::HttpSession;
-use crate::load::log::Fault;
+use crate::load::log::ConnectionFault;
 use crate::netns::Netns;
 
 /// Bytes of an answer.
@@ -183,12 +183,12 @@ async fn transact(
 ) -> TransactionEnd {
     let begin_ns = monotonic_ns();
     let end = match HttpSession::open(config.target.into(), connect_timeout).await {
-        Err(Fault::ConnectTimeout) => TransactionEnd::GaveUp,
+        Err(ConnectionFault::ConnectTimeout) => TransactionEnd::GaveUp,
         Err(_) => TransactionEnd::Broken,
         Ok(mut session) => {
             let asking = ask(&mut session, config, rng);
             let end = match timeout(RESPONSE_TIMEOUT, asking).await {
-                Err(_) | Ok(Err(Fault::ResponseTimeout)) => TransactionEnd::Unserved,
+                Err(_) | Ok(Err(ConnectionFault::ResponseTimeout)) => TransactionEnd::Unserved,
                 Ok(Err(_)) => TransactionEnd::Broken,
                 Ok(Ok(())) => TransactionEnd::Done,
             };
@@ -215,7 +215,7 @@ async fn ask(
     session: &mut HttpSession,
     config: &ImpatientClientsConfig,
     rng: &mut StdRng,
-) -> Result<(), Fault> {
+) -> Result<(), ConnectionFault> {
     for request in 1..=config.requests {
         let service = config.service.mul_f64(exponential(rng));
         let path = format!("/b/{ANSWER_BYTES}/{}", service.as_micros());

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use causeway_api::balancer::{Epoch, History};
+use causeway_api::balancer::{EpochView, History};
 use serde::{Deserialize, Serialize};
 
 use crate::load::log::Log;
@@ -57,7 +57,7 @@ fn track(log: &Log, history: &History, real: &str, interval_ns: u64) -> RealTrac
     }
 }
 
-fn intervals(log: &Log, epochs: &[Epoch], interval_ns: u64) -> Vec<Interval> {
+fn intervals(log: &Log, epochs: &[EpochView], interval_ns: u64) -> Vec<Interval> {
     let mut intervals: Vec<Interval> = Vec::new();
     for pair in epochs.windows(2) {
         let (start_ns, end_ns) = (pair[0].start_monotonic_ns, pair[1].start_monotonic_ns);
@@ -77,7 +77,7 @@ fn intervals(log: &Log, epochs: &[Epoch], interval_ns: u64) -> Vec<Interval> {
 }
 
 /// What Causeway says about an interval.
-fn estimate(epochs: &[Epoch], interval: &Interval) -> RealEpoch {
+fn estimate(epochs: &[EpochView], interval: &Interval) -> RealEpoch {
     let from = epochs.partition_point(|e| e.start_monotonic_ns < interval.start_ns);
     let to = epochs.partition_point(|e| e.start_monotonic_ns < interval.end_ns);
     let inside = &epochs[from..to];
@@ -147,17 +147,17 @@ pub fn error(tracks: &[RealTrack], min_samples: u64) -> EstimateError {
 mod tests {
     use super::*;
     use crate::load::log::LoggedResponse;
-    use causeway_api::balancer::Series;
+    use causeway_api::balancer::RealHistory;
 
     const MS: u64 = 1_000_000;
 
-    fn epoch(start_ms: u64, estimate_us: f64, samples: f64) -> Epoch {
-        Epoch {
+    fn epoch(start_ms: u64, estimate_us: f64, samples: f64) -> EpochView {
+        EpochView {
             start_monotonic_ns: start_ms * MS,
             estimate_us: (samples > 0.0).then_some(estimate_us),
             samples,
             weight: start_ms as f64,
-            ..Epoch::default()
+            ..EpochView::default()
         }
     }
 
@@ -166,7 +166,7 @@ mod tests {
         let epochs = (0..5).map(|i| epoch(1000 + i * 101, 5_000.0 + i as f64 * 1000.0, 2.0));
         let history = History {
             epoch_ns: 0,
-            series: vec![Series {
+            series: vec![RealHistory {
                 vip: "web".into(),
                 id: 0,
                 real: "s0".into(),

@@ -49,7 +49,7 @@ fn bench(sandbox: Sandbox, stack: Stack, order: Order) -> Result<Bench> {
 }
 
 impl Bench {
-    fn run(&self, options: &client::Options) -> Result<Log> {
+    fn run(&self, options: &client::QuicClientOptions) -> Result<Log> {
         let clients = [self.topology.clients[0].netns.clone()];
         client::start(&clients, &self.config, options)?.finish()
     }
@@ -61,7 +61,7 @@ impl Bench {
 fn clients_log_the_truth_about_quinn() {
     sandbox::run_test("clients_log_the_truth_about_quinn", |sandbox| {
         let mut bench = bench(sandbox, Stack::Quinn, Order::Par)?;
-        let normal = bench.run(&client::Options::default())?;
+        let normal = bench.run(&client::QuicClientOptions::default())?;
         let all = report::summary(&normal, 0, u64::MAX);
         println!("{}", serde_json::to_string_pretty(&all)?);
         ensure!(normal.faults().is_empty(), "{:?}", normal.faults());
@@ -74,7 +74,7 @@ fn clients_log_the_truth_about_quinn() {
 
         bench.server.set_factor(3.0)?;
         bench.config.target = (bench.topology.servers[0].ipv6, PORT).into();
-        let slow = bench.run(&client::Options::default())?;
+        let slow = bench.run(&client::QuicClientOptions::default())?;
         ensure!(slow.faults().is_empty(), "{:?}", slow.faults());
         ensure!(slow.responses.iter().all(|r| r.latency_ns() >= 24_000_000));
         ensure!(bench.server.cpu_time().as_nanos() > 0);
@@ -87,7 +87,7 @@ fn clients_log_the_truth_about_quinn() {
 fn the_order_of_service_can_be_chosen() {
     sandbox::run_test("the_order_of_service_can_be_chosen", |sandbox| {
         let bench = bench(sandbox, Stack::Quinn, Order::Seq)?;
-        let log = bench.run(&client::Options::default())?;
+        let log = bench.run(&client::QuicClientOptions::default())?;
         ensure!(log.faults().is_empty(), "{:?}", log.faults());
         let most = log.responses.iter().map(|r| r.latency_ns()).max();
         ensure!(most.is_some_and(|ns| ns >= 31_000_000), "{most:?} ns");
@@ -122,7 +122,7 @@ fn moved(
 ) -> Result<()> {
     let mut bench = bench(sandbox, stack, Order::Par)?;
     bench.config.max_age_ms = 10_000;
-    let log = bench.run(&client::Options { migrate_ms, nat_ms })?;
+    let log = bench.run(&client::QuicClientOptions { migrate_ms, nat_ms })?;
     let name = stack.name();
     ensure!(log.faults().is_empty(), "{name}: {:?}", log.faults());
     ensure!(log.migrations >= 30, "{name}: {} moves", log.migrations);
@@ -136,7 +136,7 @@ fn a_server_that_is_not_there_is_a_fault() {
         let mut bench = bench(sandbox, Stack::Quinn, Order::Par)?;
         bench.config.target.set_port(444);
         bench.config.timeout_ms = 300;
-        let log = bench.run(&client::Options::default())?;
+        let log = bench.run(&client::QuicClientOptions::default())?;
         ensure!(
             log.faults().keys().eq([&"connect_timeout"]),
             "{:?}",

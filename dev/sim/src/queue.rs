@@ -7,7 +7,7 @@ use std::collections::BinaryHeap;
 
 /// What is to happen, and when.
 #[derive(Debug)]
-pub struct Queue<E> {
+pub struct EventQueue<E> {
     heap: BinaryHeap<Reverse<Entry<E>>>,
     added: u64,
     now_ns: u64,
@@ -46,7 +46,7 @@ impl<E> Ord for Entry<E> {
     }
 }
 
-impl<E> Default for Queue<E> {
+impl<E> Default for EventQueue<E> {
     fn default() -> Self {
         Self {
             heap: BinaryHeap::new(),
@@ -56,7 +56,7 @@ impl<E> Default for Queue<E> {
     }
 }
 
-impl<E> Queue<E> {
+impl<E> EventQueue<E> {
     /// The present: the time of the event that was taken last.
     pub fn now_ns(&self) -> u64 {
         self.now_ns
@@ -91,11 +91,11 @@ impl<E> Queue<E> {
 
 #[cfg(test)]
 mod tests {
-    use super::Queue;
+    use super::EventQueue;
 
     #[test]
     fn events_come_by_time_then_by_order_of_adding() {
-        let mut queue = Queue::default();
+        let mut queue = EventQueue::default();
         queue.at(20, 'c');
         queue.at(10, 'a');
         queue.at(20, 'd');
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn the_past_is_now_and_the_end_is_left_out() {
-        let mut queue = Queue::default();
+        let mut queue = EventQueue::default();
         queue.at(10, 1);
         assert_eq!(queue.next_before(11), Some(1));
         queue.at(3, 2);

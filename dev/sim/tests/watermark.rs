@@ -2,9 +2,11 @@
 //! The watermark law in whole runs: servers of four workers with 5 ms of work a request, as
 //! many users as connections, each with a request every 50 ms, hashing by the weights.
 
-use causeway_core::control::{Law, Params};
+use causeway_core::control::{ControlParams, Law};
 use causeway_sim::control::noise::Noise;
-use causeway_sim::control::scenario::{Experiment, MS, Pick, S, ServerSpec, Trouble, TroubleKind};
+use causeway_sim::control::scenario::{
+    Experiment, MS, S, ServerPick, ServerSpec, Trouble, TroubleKind,
+};
 use causeway_sim::control::world::{ControlOutcome, run};
 
 const SEEDS: u64 = 10;
@@ -31,8 +33,8 @@ fn scenario(seed: u64, users: usize, seconds: f64) -> Experiment {
         work_ns,
         max_age_ns: 2 * S,
         noise: Noise::NONE,
-        control: Some((Law::Watermark, Params::default())),
-        pick: Pick::Hash,
+        control: Some((Law::Watermark, ControlParams::default())),
+        pick: ServerPick::Hash,
         ..Experiment::default()
     }
 }

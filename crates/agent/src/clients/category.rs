@@ -2,7 +2,7 @@
 //! What is counted together, and what is shown and remembered of it.
 
 use causeway_api::agent::{CategoryView, ClassView, ClientTotals};
-use causeway_core::certes::{Estimate, Observer, Origin, RetryClass, Slot};
+use causeway_core::certes::{CategoryObserver, Estimate, Origin, RetryClass, Slot};
 use causeway_dataplane::abi::SynSlot;
 
 use super::history::Record;
@@ -14,7 +14,7 @@ pub(super) struct Category {
     pub service: String,
     pub clients: String,
     pub device: String,
-    pub observer: Observer,
+    pub observer: CategoryObserver,
     pub totals: ClientTotals,
     pub watches: Vec<Watch>,
 }

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use causeway_core::certes::{Judge, Verdict};
+use causeway_core::certes::{AttemptFate, Judge};
 use causeway_dataplane::abi::FlowKey6;
 use causeway_dataplane::syn_meter::{Stage, Waiting};
 
@@ -110,8 +110,8 @@ impl GaveUp {
                 Some(waited_s) => waited_s,
                 None => return true,
             },
-            (_, Verdict::GaveUp(waited_s)) => waited_s,
-            (_, Verdict::Waits) => return false,
+            (_, AttemptFate::GaveUp(waited_s)) => waited_s,
+            (_, AttemptFate::Waits) => return false,
         };
         if flood {
             return true;
@@ -161,7 +161,7 @@ fn take_back(of: &Judged, categories: &mut [Category]) {
 #[cfg(test)]
 mod tests {
     use causeway_api::agent::ClientTotals;
-    use causeway_core::certes::{LINUX_6_5_S, Mix, Observer, RetryClass, Slot};
+    use causeway_core::certes::{CategoryObserver, LINUX_6_5_S, Mix, RetryClass, Slot};
 
     use super::*;
 
@@ -182,7 +182,7 @@ mod tests {
     impl Bench {
         fn new() -> Self {
             let mix = Mix::new([RetryClass::new("linux", LINUX_6_5_S, 9.0)]).unwrap();
-            let mut observer = Observer::new(0.25, &mix, 200).unwrap();
+            let mut observer = CategoryObserver::new(0.25, &mix, 200).unwrap();
             let slots: Vec<(u64, Slot)> = (360..480).map(|n| (n, Slot::default())).collect();
             observer.feed(&slots, &[]).unwrap();
             Self {

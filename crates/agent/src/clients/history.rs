@@ -125,7 +125,7 @@ impl Record {
 
 /// The file that is written.
 #[derive(Debug)]
-pub struct History {
+pub struct HistoryFile {
     path: PathBuf,
     file: File,
     length: u64,
@@ -135,7 +135,7 @@ pub struct History {
     torn: u64,
 }
 
-impl History {
+impl HistoryFile {
     /// Opens the history at `path`, or begins one. What a crash tore is cut off.
     pub fn open(path: &Path, bound: u64) -> Result<Self> {
         if let Some(parent) = path.parent() {
@@ -356,11 +356,11 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("deep/clients.history");
         let records: Vec<Record> = (0..50).map(record).collect();
-        let mut history = History::open(&path, 1 << 20).unwrap();
+        let mut history = HistoryFile::open(&path, 1 << 20).unwrap();
         assert_eq!(history.last(), None);
         history.append(&records[..20]).unwrap();
         drop(history);
-        let mut history = History::open(&path, 1 << 20).unwrap();
+        let mut history = HistoryFile::open(&path, 1 << 20).unwrap();
         assert_eq!((history.last(), history.torn()), (Some((77, 19)), 0));
         history.append(&records[20..]).unwrap();
         assert_eq!(read(&path).unwrap(), records);
@@ -372,7 +372,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("clients.history");
         let records: Vec<Record> = (0..3).map(record).collect();
-        History::open(&path, 1 << 20)
+        HistoryFile::open(&path, 1 << 20)
             .unwrap()
             .append(&records)
             .unwrap();
@@ -381,7 +381,7 @@ mod tests {
         for cut in 0..whole.len() {
             fs::write(&path, &whole[..cut]).unwrap();
             let left = cut.saturating_sub(FORMAT.len()) / one;
-            let mut history = History::open(&path, 1 << 20).unwrap();
+            let mut history = HistoryFile::open(&path, 1 << 20).unwrap();
             history.append(&[record(9)]).unwrap();
             let mut expected = records[..left].to_vec();
             expected.push(record(9));
@@ -400,7 +400,7 @@ mod tests {
             "x",
         ] {
             fs::write(&path, text).unwrap();
-            let opened = History::open(&path, 1 << 20).map(drop);
+            let opened = HistoryFile::open(&path, 1 << 20).map(drop);
             for outcome in [opened, read(&path).map(drop)] {
                 let error = outcome.unwrap_err().to_string();
                 assert!(error.contains("is no history of clients"), "{error}");
@@ -414,7 +414,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("clients.history");
         let records: Vec<Record> = (0..3).map(record).collect();
-        History::open(&path, 1 << 20)
+        HistoryFile::open(&path, 1 << 20)
             .unwrap()
             .append(&records)
             .unwrap();
@@ -423,7 +423,7 @@ mod tests {
         bytes[second + 20] ^= 1;
         fs::write(&path, &bytes).unwrap();
         assert_eq!(read(&path).unwrap(), records[..1]);
-        assert!(History::open(&path, 1 << 20).unwrap().torn() > 0);
+        assert!(HistoryFile::open(&path, 1 << 20).unwrap().torn() > 0);
     }
 
     /// A file that cannot grow stands for a full disk: it takes the first pages of what
@@ -434,7 +434,7 @@ mod tests {
         use nix::sys::memfd::{MFdFlags, memfd_create};
         let disk = File::from(memfd_create("history", MFdFlags::MFD_ALLOW_SEALING).unwrap());
         let path = PathBuf::from(format!("/proc/self/fd/{}", disk.as_raw_fd()));
-        let mut history = History::open(&path, 1 << 20).unwrap();
+        let mut history = HistoryFile::open(&path, 1 << 20).unwrap();
         history.append(&[record(0), record(1)]).unwrap();
         let sound = history.length;
         disk.set_len(2 * 4096).unwrap();
@@ -451,7 +451,7 @@ mod tests {
     fn a_file_that_somebody_took_away_is_begun_anew() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("clients.history");
-        let mut history = History::open(&path, 2_000).unwrap();
+        let mut history = HistoryFile::open(&path, 2_000).unwrap();
         history.append(&[record(0)]).unwrap();
         fs::remove_file(&path).unwrap();
         for second in 1..20 {
@@ -466,7 +466,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("clients.history");
         let bound = 10_000;
-        let mut history = History::open(&path, bound).unwrap();
+        let mut history = HistoryFile::open(&path, bound).unwrap();
         for second in 0..500 {
             history.append(&[record(second)]).unwrap();
             let size = |path: &Path| fs::metadata(path).map_or(0, |data| data.len());

@@ -20,7 +20,7 @@ use anyhow::Result;
 use causeway_api::Moment;
 use causeway_api::agent::{ClientTotals, ClientsView};
 use causeway_core::certes::{
-    Estimate, Judge, Mix, MixLearner, Observer, Origin, PatienceLearner, RetryClass,
+    CategoryObserver, Estimate, Judge, Mix, MixLearner, Origin, PatienceLearner, RetryClass,
 };
 use causeway_dataplane::abi::{FlowKey6, SynSlot};
 use causeway_dataplane::{SynMeter, SynMeterOptions};
@@ -30,7 +30,7 @@ use tracing::{info, warn};
 use crate::config::ClientsConfig;
 use category::Category;
 use gave_up::GaveUp;
-use history::{History, Record};
+use history::{HistoryFile, Record};
 pub use latency_slot::LatencySlot;
 use notify::{Event, Notifier, Recipients};
 use queues::Queues;
@@ -69,7 +69,7 @@ pub struct Clients {
     second: u64,
     /// When clients were last looked at, on the same clock.
     learned: u64,
-    history: Option<History>,
+    history: Option<HistoryFile>,
     /// The last second that is in the history.
     recorded: u64,
     boot: u64,
@@ -93,7 +93,7 @@ impl Clients {
         let judge = Judge::new(&mix, &schedules(&mix, &config.classes));
         let history = config.history.as_ref();
         let history = history
-            .map(|(path, bound)| History::open(path, *bound))
+            .map(|(path, bound)| HistoryFile::open(path, *bound))
             .transpose()?;
         let now = meter.current_slot();
         let begin = match meter.took_over() {
@@ -132,7 +132,7 @@ impl Clients {
         if let Some(torn) = clients
             .history
             .as_ref()
-            .map(History::torn)
+            .map(HistoryFile::torn)
             .filter(|&torn| torn > 0)
         {
             warn!("{torn} bytes at the end of the history were torn by a crash and are cut off");
@@ -164,7 +164,7 @@ impl Clients {
         let watches = watches.filter(|of| of.service.as_ref().is_none_or(|name| *name == service));
         Ok(Category {
             watches: watches.cloned().map(Watch::new).collect(),
-            observer: Observer::new(self.slot_s, &self.mix, self.keep_slots())?,
+            observer: CategoryObserver::new(self.slot_s, &self.mix, self.keep_slots())?,
             totals: ClientTotals::default(),
             device: self.config.interfaces[device].clone(),
             service,
@@ -187,7 +187,7 @@ impl Clients {
     /// known; the second of that slot is recorded as far as it is known.
     fn recorded_before(&self) -> u64 {
         let before = (self.begin * self.slot_ns() / 1_000_000_000).saturating_sub(1);
-        let last = self.history.as_ref().and_then(History::last);
+        let last = self.history.as_ref().and_then(HistoryFile::last);
         match last {
             Some((boot, second)) if boot == self.boot => second.max(before),
             _ => before,
@@ -218,7 +218,8 @@ impl Clients {
                 completed,
             });
         }
-        let settled_until = now.saturating_sub(1 + Observer::settle_slots(self.slot_s, &self.mix));
+        let settled_until =
+            now.saturating_sub(1 + CategoryObserver::settle_slots(self.slot_s, &self.mix));
         for number in 0..self.categories.len() {
             self.feed(number, settled_until, now)?;
         }
@@ -398,7 +399,7 @@ impl Clients {
         };
         let settles = self.judge.longest_s()
             + 2.0
-            + Observer::settle_slots(self.slot_s, &self.mix) as f64 * self.slot_s;
+            + CategoryObserver::settle_slots(self.slot_s, &self.mix) as f64 * self.slot_s;
         let until = second.saturating_sub(settles.ceil() as u64);
         let moment = Moment::now();
         let mut records = Vec::new();

@@ -11,7 +11,7 @@ use causeway_core::certes::{ClientRule, Estimate, Trial};
 use causeway_netio::listener::{self, Listener};
 use tracing::{info, warn};
 
-use crate::config::{AcceptQueue, ClientsConfig};
+use crate::config::{AcceptQueuePolicy, ClientsConfig};
 
 /// How often listeners are looked for: services come and go, and duplicates of their
 /// sockets must not outlive them.
@@ -23,7 +23,7 @@ type Service = (String, Option<IpAddr>, u16);
 /// The listeners of the configured services.
 pub(super) struct Queues {
     services: Vec<Service>,
-    mode: AcceptQueue,
+    mode: AcceptQueuePolicy,
     limits: RangeInclusive<u32>,
     period_s: u64,
     begun_s: Option<u64>,
@@ -80,7 +80,7 @@ impl Queues {
         let over = second >= begun_s + self.period_s;
         if over || second >= self.looked_s + LOOK_EVERY_S {
             self.looked_s = second;
-            let manage = over && self.mode == AcceptQueue::Manage;
+            let manage = over && self.mode == AcceptQueuePolicy::Manage;
             let outcome = self.look(manage);
             self.say(outcome.err());
         }

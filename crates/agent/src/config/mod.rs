@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use causeway_core::cookie::{Format, Keys};
+use causeway_core::cookie::{CookieLayout, Keys};
 use causeway_dataplane::{Protocol, Vip, XdpMode};
 use causeway_service::config::{
     self, ConfigErrors, CookieKind, Faults, Renamed, Words, plural, read, text, token_source_v4,
@@ -20,8 +20,8 @@ use toml::Spanned;
 
 pub use self::clients::{ClientsConfig, Threshold};
 use self::raw::{RawAgent, RawAgentCookie, RawAgentFile, RawAgentVip};
-pub use self::report::AgentReport;
-pub use self::words::AcceptQueue;
+pub use self::report::AgentReportConfig;
+pub use self::words::AcceptQueuePolicy;
 
 /// Port of the agent's HTTP API: that of the balancer is free for one beside it.
 const HTTP_PORT: u16 = 9471;
@@ -65,7 +65,7 @@ pub struct AgentConfig {
     /// What is measured of clients; `None`: nothing.
     pub clients: Option<ClientsConfig>,
     /// To whom it reports, and what; `None`: nothing.
-    pub report: Option<AgentReport>,
+    pub report: Option<AgentReportConfig>,
 }
 
 /// What a server needs to know to write cookies.
@@ -76,7 +76,7 @@ pub struct AgentCookies {
     /// A control group that the services run in; `None`: the root.
     pub cgroup: Option<PathBuf>,
     /// By VIP, this server's id and how cookies are made.
-    pub vips: BTreeMap<Vip, (u16, Format)>,
+    pub vips: BTreeMap<Vip, (u16, CookieLayout)>,
     /// Source of IP-in-IP headers whose last 16 bits are a connection's word.
     pub token_source_v4: Option<Ipv4Addr>,
     /// The same over IPv6.
@@ -137,7 +137,7 @@ impl AgentConfig {
     }
 
     fn reported(&self) -> Option<(bool, bool, bool)> {
-        self.report.as_ref().map(AgentReport::features)
+        self.report.as_ref().map(AgentReportConfig::features)
     }
 
     fn cgroup(&self) -> Option<&Path> {
@@ -304,7 +304,7 @@ fn inner_mtu(value: Option<&Spanned<i64>>, faults: &mut Faults<'_>) -> Option<u1
 fn cookie_vip(
     spanned: &Spanned<RawAgentVip>,
     faults: &mut Faults<'_>,
-) -> Option<(Vip, (u16, Format))> {
+) -> Option<(Vip, (u16, CookieLayout))> {
     let raw = spanned.as_ref();
     let hint = "`causeway cookie agent ADDRESS` on the balancer prints the whole entry";
     for (key, missing) in [

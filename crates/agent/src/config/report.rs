@@ -18,7 +18,7 @@ const LOAD_INTERVAL: std::ops::RangeInclusive<Duration> =
 
 /// To whom an agent reports, and what.
 #[derive(Debug, Clone, PartialEq)]
-pub struct AgentReport {
+pub struct AgentReportConfig {
     /// `agent_reports.listen` of the balancers.
     pub to: Vec<SocketAddr>,
     /// What reports are signed with.
@@ -31,7 +31,7 @@ pub struct AgentReport {
     pub load: Option<Duration>,
 }
 
-impl AgentReport {
+impl AgentReportConfig {
     /// What cannot change while the agent runs.
     pub(super) fn features(&self) -> (bool, bool, bool) {
         (self.connections, self.client_latency, self.load.is_some())
@@ -50,7 +50,7 @@ pub(super) fn report(
     raw: &RawAgentReport,
     sources: &Sources<'_>,
     faults: &mut Faults<'_>,
-) -> Option<AgentReport> {
+) -> Option<AgentReportConfig> {
     let to = raw.to.iter();
     let to: Vec<SocketAddr> = to
         .filter_map(|one| text(Some(one), faults, report_address))
@@ -115,7 +115,7 @@ pub(super) fn report(
             None
         }
     };
-    Some(AgentReport {
+    Some(AgentReportConfig {
         to,
         keys: keys?,
         connections,

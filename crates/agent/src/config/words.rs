@@ -5,7 +5,7 @@ use causeway_service::words;
 
 words! {
     /// What an agent does about listeners' accept queues.
-    AcceptQueue, "accept_queue", {
+    AcceptQueuePolicy, "accept_queue", {
         /// Looks on.
         Observe = "observe",
         /// Sets their limits by what clients feel.

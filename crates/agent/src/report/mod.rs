@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use causeway_core::agent_report::{Body, ConnectionNotice, NOTICES_MAX, Sender};
+use causeway_core::agent_report::{Body, ConnectionNotice, NOTICES_MAX, ReportSender};
 use causeway_dataplane::ConnTokens;
 use causeway_netio::monotonic_ns;
 use tracing::warn;
@@ -47,7 +47,7 @@ pub(crate) fn start(agent: Arc<Agent>) -> anyhow::Result<()> {
 
 struct Reporter<'a> {
     agent: &'a Agent,
-    sender: Sender,
+    sender: ReportSender,
     sockets: Sockets,
     load: LoadReader,
     load_at: Instant,
@@ -64,7 +64,7 @@ impl<'a> Reporter<'a> {
         });
         Self {
             agent,
-            sender: Sender::new(load::boot(), monotonic_ns()),
+            sender: ReportSender::new(load::boot(), monotonic_ns()),
             sockets: Sockets::default(),
             load: LoadReader::default(),
             load_at: Instant::now(),

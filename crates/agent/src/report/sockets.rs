@@ -71,8 +71,8 @@ fn open(ipv6: bool) -> io::Result<UdpSocket> {
 mod tests {
     use std::net::IpAddr;
 
-    use causeway_core::agent_report::{Boot, Receiver, Sender};
-    use causeway_core::cookie::{Epoch, Keys};
+    use causeway_core::agent_report::{Boot, ReportReceiver, ReportSender};
+    use causeway_core::cookie::{KeyEpoch, Keys};
 
     use super::*;
 
@@ -80,8 +80,8 @@ mod tests {
 
     #[test]
     fn a_question_counts_once_and_from_a_balancer_alone() {
-        let keys = Keys::new(Epoch::Zero, "7".repeat(32).parse().expect("a key"), None);
-        let mut sender = Sender::new(Boot { time_s: 1, id: 1 }, 0);
+        let keys = Keys::new(KeyEpoch::Zero, "7".repeat(32).parse().expect("a key"), None);
+        let mut sender = ReportSender::new(Boot { time_s: 1, id: 1 }, 0);
         let mut sockets = Sockets::default();
         let [balancer, stranger] =
             [(); 2].map(|()| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket"));
@@ -91,7 +91,7 @@ mod tests {
         let mut buffer = [0; DATAGRAM_MAX];
         let (length, agent) = balancer.recv_from(&mut buffer).expect("the report");
         let agent = SocketAddr::from((Ipv4Addr::LOCALHOST, agent.port()));
-        let mut receiver = Receiver::default();
+        let mut receiver = ReportReceiver::default();
         let received = receiver.receive(&buffer[..length], Some(&keys), 0);
         let received = received.expect("a report");
         let question = receiver.ask(&received, &keys, 0).expect("a question");

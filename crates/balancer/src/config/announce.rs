@@ -54,14 +54,14 @@ pub(super) fn announce(raw: &RawAnnounce, faults: &mut Faults<'_>) -> Option<Ann
 mod tests {
     use std::path::Path;
 
-    use super::super::Config;
+    use super::super::BalancerConfig;
     use super::*;
 
     fn parse(announce: &str) -> Result<Option<Announce>, String> {
         let text = format!(
             "interface = \"eth0\"\n[announce]\n{announce}\n[[vip]]\naddress = \"192.0.2.1\"\nport = 80\nreal = [{{ address = \"10.0.0.1\" }}]\n"
         );
-        let config = Config::parse(Path::new("lb.toml"), &text);
+        let config = BalancerConfig::parse(Path::new("lb.toml"), &text);
         config
             .map(|config| config.announce)
             .map_err(|errors| errors.faults[0].message.clone())

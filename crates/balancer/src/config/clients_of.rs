@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use toml::Spanned;
 
 use super::raw::{RawLimit, RawSource, RawVip};
-use super::{Fallback, Real, Scheduler};
+use super::{Fallback, RealConfig, Scheduler};
 
 /// Groups of prefixes that the data plane has rings for, over all VIPs.
 pub(super) const SOURCES_MAX: usize = causeway_dataplane::abi::SOURCE_GROUPS as usize;
@@ -30,7 +30,7 @@ pub struct Source {
 
 /// How many new flows a client prefix may open.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct FlowLimit {
+pub struct FlowLimitConfig {
     /// Flows per second; 0: no limit.
     pub rate: f64,
     /// Flows at once.
@@ -42,16 +42,19 @@ pub struct FlowLimit {
 }
 
 // The rate comes from a file and is no NaN.
-impl Eq for FlowLimit {}
+impl Eq for FlowLimitConfig {}
 
-impl FlowLimit {
+impl FlowLimitConfig {
     /// As the data plane has it; `None` for no limit.
     pub fn in_force(self) -> Option<causeway_dataplane::FlowLimit> {
         causeway_dataplane::FlowLimit::new(self.rate, self.burst, self.prefix4, self.prefix6)
     }
 }
 
-pub(super) fn limit(raw: Option<&Spanned<RawLimit>>, faults: &mut Faults<'_>) -> Option<FlowLimit> {
+pub(super) fn limit(
+    raw: Option<&Spanned<RawLimit>>,
+    faults: &mut Faults<'_>,
+) -> Option<FlowLimitConfig> {
     let spanned = raw?;
     let raw = spanned.as_ref();
     let Some(rate) = &raw.rate else {
@@ -82,7 +85,7 @@ pub(super) fn limit(raw: Option<&Spanned<RawLimit>>, faults: &mut Faults<'_>) ->
     };
     // A second's worth, and at least what a page load opens.
     let burst = (rate_is.ceil() as i64).max(10);
-    let limit = FlowLimit {
+    let limit = FlowLimitConfig {
         rate: rate_is,
         burst: number(raw.burst.as_ref(), burst, 1 << 24, "burst") as u32,
         prefix4: number(raw.prefix4.as_ref(), 32, 32, "prefix4") as u8,
@@ -107,7 +110,7 @@ pub(super) fn sources(
     raw: &RawVip,
     vip: IpAddr,
     scheduler: Scheduler,
-    reals: &[Real],
+    reals: &[RealConfig],
     faults: &mut Faults<'_>,
 ) -> Vec<Source> {
     let mut seen: HashMap<Prefix, usize> = HashMap::new();
@@ -132,7 +135,7 @@ pub(super) fn sources(
         }
         sources.push(source);
     }
-    let exclusive = |real: &Real| {
+    let exclusive = |real: &RealConfig| {
         let mut all = sources.iter();
         all.any(|source| source.exclusive && source.reals.contains(&real.address))
     };
@@ -148,7 +151,7 @@ pub(super) fn sources(
 fn source(
     spanned: &Spanned<RawSource>,
     vip: IpAddr,
-    known: &[Real],
+    known: &[RealConfig],
     faults: &mut Faults<'_>,
 ) -> Source {
     let raw = spanned.as_ref();
@@ -205,7 +208,7 @@ pub(super) fn source_to_json(source: &Source) -> Value {
 }
 
 /// The same of a limit.
-pub(super) fn limit_to_json(limit: &FlowLimit) -> Value {
+pub(super) fn limit_to_json(limit: &FlowLimitConfig) -> Value {
     json!({
         "rate": limit.rate, "burst": limit.burst,
         "prefix4": limit.prefix4, "prefix6": limit.prefix6,

@@ -3,12 +3,12 @@
 
 use super::*;
 
-fn vip(lines: &str) -> Result<Vip, String> {
+fn vip(lines: &str) -> Result<VipConfig, String> {
     let text = format!(
         "interface = \"eth0\"\n[[vip]]\naddress = \"192.0.2.1\"\nport = 80\n\
          real = [{{ address = \"10.0.0.1\" }}, {{ address = \"10.0.0.2\" }}]\n{lines}\n"
     );
-    let config = Config::parse(Path::new("lb.toml"), &text).map_err(|e| e.to_string())?;
+    let config = BalancerConfig::parse(Path::new("lb.toml"), &text).map_err(|e| e.to_string())?;
     Ok(config.vips[0].clone())
 }
 
@@ -40,7 +40,7 @@ fn clients_have_reals_of_their_own() {
 fn a_limit_has_sensible_defaults() {
     let limit = |text: &str| vip(&format!("limit = {{ {text} }}")).map(|vip| vip.limit);
     let of = |rate, burst, prefix4, prefix6| {
-        Some(FlowLimit {
+        Some(FlowLimitConfig {
             rate,
             burst,
             prefix4,

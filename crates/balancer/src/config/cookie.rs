@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use causeway_core::cookie::{Format, Keys, Mode};
+use causeway_core::cookie::{CookieLayout, CookieMode, Keys};
 use causeway_service::config::{CookieKind, Faults, Words, cookie_format, keys_of, text, units};
 use toml::Spanned;
 
@@ -51,12 +51,12 @@ pub struct Beside {
     /// How many second-tier balancers there are, a power of two.
     pub tiers: u32,
     /// What the VIP's cookies are, where it does not say.
-    pub kept: Option<Format>,
+    pub kept: Option<CookieLayout>,
 }
 
 impl Beside {
     /// Of a balancer that runs by `config`.
-    pub fn of(config: &super::Config) -> Self {
+    pub fn of(config: &super::BalancerConfig) -> Self {
         Self {
             has_keys: config.cookies.is_some(),
             tiers: config.stateful.tiers,
@@ -65,7 +65,7 @@ impl Beside {
     }
 
     /// The cookies that a VIP has, and goes on with.
-    pub fn keeping(kept: Option<Format>) -> Self {
+    pub fn keeping(kept: Option<CookieLayout>) -> Self {
         Self {
             kept,
             ..Self::NOTHING
@@ -86,7 +86,7 @@ pub(super) fn of_vip(
     protocol: Protocol,
     beside: Beside,
     faults: &mut Faults<'_>,
-) -> Option<Format> {
+) -> Option<CookieLayout> {
     if raw.cookie.is_none() && beside.kept.is_some() {
         return beside.kept;
     }
@@ -129,7 +129,7 @@ fn of_first_tier(
     place: &Spanned<String>,
     tiers: u32,
     faults: &mut Faults<'_>,
-) -> Option<Format> {
+) -> Option<CookieLayout> {
     if tiers < 2 {
         faults.at(place.span(), "cookie = \"tier\" needs the number of second-tier balancers: set tiers under [stateful], the same as in their files");
         return None;
@@ -140,17 +140,22 @@ fn of_first_tier(
     for real in raw.real.iter().filter(|real| real.as_ref().id.is_none()) {
         faults.at(real.span(), "with cookie = \"tier\" each real is a second-tier balancer and needs its number; add id, which is `tier` under [stateful] in its file");
     }
-    let format = Format::default_of(Mode::Tier);
-    Format::new(Mode::Tier, format.bits(), tiers.trailing_zeros() as u8).ok()
+    let format = CookieLayout::default_of(CookieMode::Tier);
+    CookieLayout::new(
+        CookieMode::Tier,
+        format.bits(),
+        tiers.trailing_zeros() as u8,
+    )
+    .ok()
 }
 
 /// The word of a format's mode.
-pub fn word(format: Option<&Format>) -> &'static str {
-    match format.map(Format::mode) {
+pub fn word(format: Option<&CookieLayout>) -> &'static str {
+    match format.map(CookieLayout::mode) {
         None => "none",
-        Some(Mode::Timestamp) => "timestamp",
-        Some(Mode::Light) => "timestamp-light",
-        Some(Mode::Msb) => "timestamp-msb",
-        Some(Mode::Tier) => "tier",
+        Some(CookieMode::Timestamp) => "timestamp",
+        Some(CookieMode::Light) => "timestamp-light",
+        Some(CookieMode::Msb) => "timestamp-msb",
+        Some(CookieMode::Tier) => "tier",
     }
 }

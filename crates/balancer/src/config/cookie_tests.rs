@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use causeway_core::cookie::{Epoch, Key, Keys, Mode};
+use causeway_core::cookie::{CookieKey, CookieMode, KeyEpoch, Keys};
 use causeway_service::config::{read_keys, write_keys};
 
 use super::*;
@@ -12,7 +12,7 @@ use super::*;
 const KEY: &str = "000102030405060708090a0b0c0d0e0f";
 
 /// A keys file and a balancer's file that names it, with these lines for the VIP.
-fn balancer(vip: &str) -> Result<Config, String> {
+fn balancer(vip: &str) -> Result<BalancerConfig, String> {
     let keys = tempfile::NamedTempFile::new().unwrap();
     fs::write(keys.path(), format!("current = 0\nkey0 = \"{KEY}\"\n")).unwrap();
     let text = format!(
@@ -20,17 +20,20 @@ fn balancer(vip: &str) -> Result<Config, String> {
          port = 80\n{vip}\n[[vip.real]]\naddress = \"10.0.0.1\"\nid = 3\n",
         keys.path().display()
     );
-    Config::parse(Path::new("lb.toml"), &text).map_err(|e| e.to_string())
+    BalancerConfig::parse(Path::new("lb.toml"), &text).map_err(|e| e.to_string())
 }
 
 #[test]
 fn a_keys_file_is_written_for_its_owner_and_read_again() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("keys");
-    let one = Keys::new(Epoch::One, KEY.parse().unwrap(), None);
+    let one = Keys::new(KeyEpoch::One, KEY.parse().unwrap(), None);
     write_keys(&path, &one).unwrap();
     assert_eq!(read_keys(&path), Ok(one));
-    let two = one.prepare(Key::from_bytes([7; 16])).switch().unwrap();
+    let two = one
+        .prepare(CookieKey::from_bytes([7; 16]))
+        .switch()
+        .unwrap();
     write_keys(&path, &two).unwrap();
     assert_eq!(read_keys(&path), Ok(two));
     let mode = fs::metadata(&path).unwrap().permissions().mode();
@@ -63,7 +66,7 @@ fn keys_give_tcp_vips_cookies() {
     let format = config.vips[0].cookie.unwrap();
     assert_eq!(
         (format.mode(), format.bits(), format.id_bits()),
-        (Mode::Timestamp, 16, 10)
+        (CookieMode::Timestamp, 16, 10)
     );
     assert_eq!(config.vips[0].reals[0].id, Some(3));
     let quarantine = config.cookies.unwrap().quarantine;
@@ -87,7 +90,7 @@ fn a_change_by_request_leaves_cookies_and_goes_by_them() {
     let observe = changed_vip(vip, &serde_json::json!({ "control": "observe" })).unwrap();
     assert_eq!((observe.cookie, observe.flow_table), (vip.cookie, false));
     // Without its cookies its connections would move with the weights.
-    let bare = Vip {
+    let bare = VipConfig {
         cookie: None,
         ..vip.clone()
     };
@@ -123,10 +126,10 @@ fn cookies_that_cannot_be_are_refused_with_their_mend() {
     }
     let text = "interface = \"eth0\"\n[[vip]]\naddress = \"192.0.2.1\"\nport = 80\n\
                 cookie = \"timestamp\"\nreal = [{ address = \"10.0.0.1\" }]\n";
-    let error = Config::parse(Path::new("lb.toml"), text).unwrap_err();
+    let error = BalancerConfig::parse(Path::new("lb.toml"), text).unwrap_err();
     assert!(error.to_string().contains("needs keys"), "{error}");
     let text = "interface = \"eth0\"\n[cookie]\nkeys = \"/nowhere/keys\"\n";
-    let error = Config::parse(Path::new("lb.toml"), text).unwrap_err();
+    let error = BalancerConfig::parse(Path::new("lb.toml"), text).unwrap_err();
     let said = error.to_string();
     assert!(
         said.contains("keys file /nowhere/keys: cannot be read"),
@@ -145,7 +148,7 @@ fn a_first_tier_needs_numbers_and_keeps_nothing() {
             "interface = \"eth0\"\n{head}\n[[vip]]\naddress = \"192.0.2.1\"\nport = 80\n\
              cookie = \"tier\"\n{vip}\n"
         );
-        Config::parse(Path::new("lb.toml"), &text).map_err(|e| e.to_string())
+        BalancerConfig::parse(Path::new("lb.toml"), &text).map_err(|e| e.to_string())
     };
     let (tiers, reals) = (
         "[stateful]\ntiers = 4",
@@ -156,7 +159,7 @@ fn a_first_tier_needs_numbers_and_keeps_nothing() {
     let format = vip.cookie.unwrap();
     assert_eq!(
         (format.mode(), format.bits(), format.id_bits()),
-        (Mode::Tier, 15, 2)
+        (CookieMode::Tier, 15, 2)
     );
     assert!(vip.is_first_tier() && !vip.flow_table);
     for (head, vip, expected) in [

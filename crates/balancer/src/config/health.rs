@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use causeway_core::health::Params;
+use causeway_core::health::HealthParams;
 use causeway_service::config::{Faults, Words, text, units};
 use serde_json::{Value, json};
 use toml::Spanned;
@@ -25,18 +25,18 @@ const LABEL_MAX: usize = 63;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
     /// What a probe does.
-    pub probe: Probe,
+    pub probe: ProbeConfig,
     /// Port of the VIP that it goes to.
     pub port: u16,
     /// How often, and what follows.
-    pub params: Params,
+    pub params: HealthParams,
     /// Whether clients that open connections and send nothing count, too.
     pub passive: bool,
 }
 
 /// What a probe does, and what it takes for an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Probe {
+pub enum ProbeConfig {
     /// Opens a connection.
     Tcp,
     /// Asks for a page.
@@ -99,17 +99,17 @@ pub(super) fn health(
     others_unused(raw, kind, faults);
     let params = params(raw, place, faults);
     let probe = match kind {
-        HealthProbe::Tcp => Probe::Tcp,
-        HealthProbe::Http | HealthProbe::Https => Probe::Http {
+        HealthProbe::Tcp => ProbeConfig::Tcp,
+        HealthProbe::Http | HealthProbe::Https => ProbeConfig::Http {
             tls: kind == HealthProbe::Https,
             path: text(raw.path.as_ref(), faults, path).unwrap_or_else(|| "/".to_owned()),
             host: text(raw.host.as_ref(), faults, host),
             status: number(raw.status.as_ref(), STATUS, "status", faults).unwrap_or(200) as u16,
         },
-        HealthProbe::Dns => Probe::Dns {
+        HealthProbe::Dns => ProbeConfig::Dns {
             name: text(raw.name.as_ref(), faults, name).unwrap_or_else(|| ".".to_owned()),
         },
-        HealthProbe::Quic => Probe::Quic {
+        HealthProbe::Quic => ProbeConfig::Quic {
             host: text(raw.host.as_ref(), faults, host),
             alpn: text(raw.alpn.as_ref(), faults, alpn).unwrap_or_else(|| "h3".to_owned()),
         },
@@ -148,7 +148,7 @@ fn alpn(text: &str) -> Result<String, String> {
     }
 }
 
-fn params(raw: &RawHealth, place: std::ops::Range<usize>, faults: &mut Faults<'_>) -> Params {
+fn params(raw: &RawHealth, place: std::ops::Range<usize>, faults: &mut Faults<'_>) -> HealthParams {
     let time = |text: &str| {
         let time = units::duration(text)?;
         match INTERVAL.contains(&time) {
@@ -156,7 +156,7 @@ fn params(raw: &RawHealth, place: std::ops::Range<usize>, faults: &mut Faults<'_
             false => Err("it must lie between 100ms and 1h".to_owned()),
         }
     };
-    let default = Params::default();
+    let default = HealthParams::default();
     let interval_ns = text(raw.interval.as_ref(), faults, time).unwrap_or(default.interval_ns);
     let timeout_ns =
         text(raw.timeout.as_ref(), faults, time).unwrap_or(default.timeout_ns.min(interval_ns));
@@ -169,7 +169,7 @@ fn params(raw: &RawHealth, place: std::ops::Range<usize>, faults: &mut Faults<'_
     let row = |value, what, default, faults: &mut Faults<'_>| {
         number(value, ROWS, what, faults).map_or(default, |value| value as u32)
     };
-    Params {
+    HealthParams {
         interval_ns,
         timeout_ns,
         rise: row(raw.rise.as_ref(), "rise", default.rise, faults),
@@ -269,8 +269,8 @@ pub(super) fn to_json(health: &Health) -> Value {
         "passive": health.passive,
     });
     match &health.probe {
-        Probe::Tcp => value["probe"] = json!("tcp"),
-        Probe::Http {
+        ProbeConfig::Tcp => value["probe"] = json!("tcp"),
+        ProbeConfig::Http {
             tls,
             path,
             host,
@@ -283,11 +283,11 @@ pub(super) fn to_json(health: &Health) -> Value {
                 value["host"] = json!(host);
             }
         }
-        Probe::Dns { name } => {
+        ProbeConfig::Dns { name } => {
             value["probe"] = json!("dns");
             value["name"] = json!(name);
         }
-        Probe::Quic { host, alpn } => {
+        ProbeConfig::Quic { host, alpn } => {
             value["probe"] = json!("quic");
             value["alpn"] = json!(alpn);
             if let Some(host) = host {
@@ -302,7 +302,7 @@ pub(super) fn to_json(health: &Health) -> Value {
 mod tests {
     use std::path::Path;
 
-    use super::super::{Beside, Config, vip_from_json};
+    use super::super::{BalancerConfig, Beside, vip_from_json};
     use super::*;
 
     fn parse(protocol: &str, health: &str) -> Result<Health, String> {
@@ -310,7 +310,7 @@ mod tests {
             "interface = \"eth0\"\n[[vip]]\naddress = \"192.0.2.1\"\nport = 80\n\
              protocol = \"{protocol}\"\nhealth = {{ {health} }}\nreal = [{{ address = \"10.0.0.1\" }}]\n"
         );
-        let config = Config::parse(Path::new("lb.toml"), &text);
+        let config = BalancerConfig::parse(Path::new("lb.toml"), &text);
         let config = config.map_err(|errors| errors.faults[0].message.clone())?;
         Ok(config.vips[0].health.clone().expect("health"))
     }
@@ -318,10 +318,10 @@ mod tests {
     #[test]
     fn defaults_follow_the_protocol() {
         let tcp = parse("tcp", "").unwrap();
-        assert_eq!((tcp.probe, tcp.port), (Probe::Tcp, 80));
-        assert_eq!(tcp.params, Params::default());
+        assert_eq!((tcp.probe, tcp.port), (ProbeConfig::Tcp, 80));
+        assert_eq!(tcp.params, HealthParams::default());
         let udp = parse("udp", "interval = \"500ms\"").unwrap();
-        assert_eq!(udp.probe, Probe::Dns { name: ".".into() });
+        assert_eq!(udp.probe, ProbeConfig::Dns { name: ".".into() });
         assert_eq!(udp.params.timeout_ns, 500_000_000);
     }
 

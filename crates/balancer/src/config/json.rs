@@ -7,13 +7,15 @@
 use causeway_service::config::Words;
 use serde_json::{Value, json};
 
-use super::{Beside, Config, Control, Real, Scheduler, Vip, clients_of, health};
+use super::{
+    BalancerConfig, Beside, Control, RealConfig, Scheduler, VipConfig, clients_of, health,
+};
 
 /// Validates one VIP, for a balancer that has `beside` for it. The error is one sentence.
-pub fn vip_from_json(vip: Value, beside: Beside) -> Result<Vip, String> {
+pub fn vip_from_json(vip: Value, beside: Beside) -> Result<VipConfig, String> {
     let file = json!({ "interface": "api", "vip": [vip] });
     let text = toml::to_string(&file).map_err(|error| format!("not a vip: {error}"))?;
-    let config = Config::parse_request(&text, beside).map_err(|errors| {
+    let config = BalancerConfig::parse_request(&text, beside).map_err(|errors| {
         let first = errors.faults.into_iter().next();
         first.map_or_else(String::new, |fault| fault.message)
     })?;
@@ -22,7 +24,7 @@ pub fn vip_from_json(vip: Value, beside: Beside) -> Result<Vip, String> {
 }
 
 /// Validates a VIP with other values of some keys. The error is one sentence.
-pub fn changed_vip(vip: &Vip, change: &Value) -> Result<Vip, String> {
+pub fn changed_vip(vip: &VipConfig, change: &Value) -> Result<VipConfig, String> {
     let mut whole = vip_to_json(vip);
     for (key, value) in change.as_object().into_iter().flatten() {
         whole[key] = value.clone();
@@ -42,7 +44,7 @@ pub fn changed_vip(vip: &Vip, change: &Value) -> Result<Vip, String> {
     }
     // Places, cookies, keys of connection ids and reals belong to the file, or have
     // requests of their own: they stay as they are.
-    Ok(Vip {
+    Ok(VipConfig {
         stateful: vip.stateful,
         cookie: vip.cookie,
         quic: vip.quic.clone(),
@@ -57,7 +59,7 @@ fn remove(object: &mut Value, key: &str) {
     }
 }
 
-fn vip_to_json(vip: &Vip) -> Value {
+fn vip_to_json(vip: &VipConfig) -> Value {
     let reals: Vec<Value> = vip.reals.iter().map(real_to_json).collect();
     let mut whole = json!({
         "name": vip.name,
@@ -90,9 +92,9 @@ fn vip_to_json(vip: &Vip) -> Value {
 }
 
 /// Validates one more real of `vip`. The error is one sentence.
-pub fn real_from_json(vip: &Vip, real: Value) -> Result<Real, String> {
+pub fn real_from_json(vip: &VipConfig, real: Value) -> Result<RealConfig, String> {
     let address = real.get("address").and_then(Value::as_str);
-    let known = |known: &&Real| address.is_some_and(|text| text.parse() == Ok(known.address));
+    let known = |known: &&RealConfig| address.is_some_and(|text| text.parse() == Ok(known.address));
     if let Some(known) = vip.reals.iter().find(known) {
         return Err(format!(
             "vip {} has real {} already; change its weight instead",
@@ -109,7 +111,7 @@ pub fn real_from_json(vip: &Vip, real: Value) -> Result<Real, String> {
         .ok_or_else(|| "the request has no real".to_owned())
 }
 
-fn real_to_json(real: &Real) -> Value {
+fn real_to_json(real: &RealConfig) -> Value {
     let mut value = json!({
         "address": real.address.to_string(),
         "weight": real.weight,

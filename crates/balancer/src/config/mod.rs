@@ -10,9 +10,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use causeway_core::control::{Law, Params};
-use causeway_core::cookie::quic::Route;
-use causeway_core::cookie::{Format, Mode};
+use causeway_core::control::{ControlParams, Law};
+use causeway_core::cookie::quic::CidRoute;
+use causeway_core::cookie::{CookieLayout, CookieMode};
 
 mod announce;
 mod clients_of;
@@ -40,15 +40,15 @@ pub use causeway_dataplane::{FlowIdle, Protocol, TunnelEnds, XdpMode};
 use causeway_service::config::{ConfigErrors, Renamed, plural, read};
 
 pub use announce::Announce;
-pub use clients_of::{FlowLimit, Source};
+pub use clients_of::{FlowLimitConfig, Source};
 pub use cookie::{Beside, Cookies};
 pub use hash_key::HashKey;
-pub use health::{Health, Probe};
+pub use health::{Health, ProbeConfig};
 pub use json::{changed_vip, real_from_json, vip_from_json};
-pub use reports::AgentReports;
+pub use reports::AgentReportsConfig;
 pub use stateful::Stateful;
 pub use words::{
-    Control, Fallback, Forwarding, Fragments, GueChecksum, LatencySource, LoadSource, OnStop,
+    Control, Fallback, ForwardingMode, Fragments, GueChecksum, LatencySource, LoadSource, OnStop,
     Scheduler,
 };
 
@@ -70,7 +70,7 @@ const RENAMED: &Renamed = &[
 
 /// Everything `causeway lb` needs to know.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Config {
+pub struct BalancerConfig {
     /// Interface that the XDP program is attached to.
     pub interface: String,
     /// Directory on a bpffs that holds maps and link.
@@ -100,7 +100,7 @@ pub struct Config {
     /// Whether the data plane measures latency.
     pub measure: bool,
     /// Constants of the controller.
-    pub control: Params,
+    pub control: ControlParams,
     /// The law that `control = "observe"` computes by.
     pub law: Law,
     /// Keys of cookies; `None`: no VIP has cookies.
@@ -108,11 +108,11 @@ pub struct Config {
     /// How routers hear of VIPs that are ready, if they do.
     pub announce: Option<Announce>,
     /// Where agents report; `None`: nowhere.
-    pub agent_reports: Option<AgentReports>,
+    pub agent_reports: Option<AgentReportsConfig>,
     /// How much history per real the daemon keeps.
     pub history: Duration,
     /// The virtual services, in the file's order.
-    pub vips: Vec<Vip>,
+    pub vips: Vec<VipConfig>,
 }
 
 /// The outer header.
@@ -123,7 +123,7 @@ pub struct Encap {
     /// Source of outer IPv6 headers; as `source_v4`.
     pub source_v6: Option<(Ipv6Addr, u8)>,
     /// Next hop; `None` resolves the default route's neighbour.
-    pub gateway_mac: Option<Mac>,
+    pub gateway_mac: Option<MacAddress>,
     /// Largest packet, outer header included, that the path to the reals carries.
     pub mtu: Option<u16>,
     /// UDP port of the reals' tunnel ends, with forwarding `gue`.
@@ -134,9 +134,9 @@ pub struct Encap {
 
 /// An Ethernet address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Mac(pub [u8; 6]);
+pub struct MacAddress(pub [u8; 6]);
 
-impl fmt::Display for Mac {
+impl fmt::Display for MacAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d, e, g] = self.0;
         write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
@@ -145,7 +145,7 @@ impl fmt::Display for Mac {
 
 /// A virtual service.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Vip {
+pub struct VipConfig {
     /// Name for people; the address and port where the file gives none.
     pub name: String,
     /// Address that clients connect to.
@@ -161,7 +161,7 @@ pub struct Vip {
     /// Whether connections are remembered. Without that, every packet goes by the ring.
     pub flow_table: bool,
     /// How packets reach the real.
-    pub forwarding: Forwarding,
+    pub forwarding: ForwardingMode,
     /// What becomes of IP fragments.
     pub fragments: Fragments,
     /// Whether connections get places of their own.
@@ -171,30 +171,30 @@ pub struct Vip {
     /// What it takes for a real's latency.
     pub latency: LatencySource,
     /// How its connections' cookies are made, if they have any.
-    pub cookie: Option<Format>,
+    pub cookie: Option<CookieLayout>,
     /// How the reals' health is probed; not at all without it.
     pub health: Option<Health>,
     /// Reals that must be up for the service to be offered.
     pub min_healthy: usize,
     /// How many new flows a client prefix may open.
-    pub limit: Option<FlowLimit>,
+    pub limit: Option<FlowLimitConfig>,
     /// Clients that have reals of their own.
     pub sources: Vec<Source>,
     /// How QUIC connection ids carry a server's id; empty: they do not.
-    pub quic: Vec<Route>,
+    pub quic: Vec<CidRoute>,
     /// The servers, in the file's order; never empty.
-    pub reals: Vec<Real>,
+    pub reals: Vec<RealConfig>,
 }
 
 /// A server of a VIP.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Real {
+pub struct RealConfig {
     /// Address of the server.
     pub address: IpAddr,
     /// Configured weight, at most [`WEIGHT_MAX`]; 0 takes no new connections.
     pub weight: u32,
     /// Ethernet address; always there when the VIP forwards by `l2`.
-    pub mac: Option<Mac>,
+    pub mac: Option<MacAddress>,
     /// Takes no new connections, keeps those it has.
     pub drain: bool,
     /// Its id in cookies, if the file names one.
@@ -203,7 +203,7 @@ pub struct Real {
     pub maintenance: bool,
 }
 
-impl Vip {
+impl VipConfig {
     /// What identifies it in the data plane.
     pub fn key(&self) -> causeway_dataplane::Vip {
         causeway_dataplane::Vip {
@@ -214,7 +214,7 @@ impl Vip {
     }
 
     /// Whether a real is for some clients alone.
-    pub fn is_reserved(&self, real: &Real) -> bool {
+    pub fn is_reserved(&self, real: &RealConfig) -> bool {
         let mut exclusive = self.sources.iter().filter(|source| source.exclusive);
         exclusive.any(|source| source.reals.contains(&real.address))
     }
@@ -222,18 +222,18 @@ impl Vip {
     /// Whether its reals are stateful balancers, which have the connections.
     pub fn is_first_tier(&self) -> bool {
         self.cookie
-            .is_some_and(|cookie| cookie.mode() == Mode::Tier)
+            .is_some_and(|cookie| cookie.mode() == CookieMode::Tier)
     }
 }
 
-impl Real {
+impl RealConfig {
     /// Whether an operator wants it to get new connections.
     pub fn is_wanted(&self) -> bool {
         !self.drain && !self.maintenance
     }
 }
 
-impl Forwarding {
+impl ForwardingMode {
     /// Whether packets get an outer header.
     pub fn encapsulates(self) -> bool {
         match self {
@@ -255,7 +255,7 @@ impl Forwarding {
 /// Largest configured weight.
 pub const WEIGHT_MAX: u32 = 65_535;
 
-impl Config {
+impl BalancerConfig {
     /// Reads and validates a file. All faults are reported together.
     pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
         let text = read(path)?;

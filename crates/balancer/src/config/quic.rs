@@ -5,22 +5,22 @@ use std::fs;
 use std::path::Path;
 
 use causeway_core::cookie::IDS;
-use causeway_core::cookie::quic::Route;
-use causeway_quic_lb::{Algorithm, Config, Key};
+use causeway_core::cookie::quic::CidRoute;
+use causeway_quic_lb::{Algorithm, CidConfig, CidKey};
 use causeway_service::config::{Faults, Words, text};
 use toml::Spanned;
 
 use super::raw::{RawQuicCid, RawVip};
 use super::words::QuicAlgorithm;
-use super::{Protocol, Real};
+use super::{Protocol, RealConfig};
 
 const SERVER_ID_LENGTH: u8 = 2;
 const NONCE_LENGTH: u8 = 8;
 
 /// A VIP's configurations, by number at most one each; empty: its packets are not
 /// asked for connection ids.
-pub(super) fn of_vip(raw: &RawVip, protocol: Protocol, faults: &mut Faults<'_>) -> Vec<Route> {
-    let mut routes: Vec<Route> = Vec::new();
+pub(super) fn of_vip(raw: &RawVip, protocol: Protocol, faults: &mut Faults<'_>) -> Vec<CidRoute> {
+    let mut routes: Vec<CidRoute> = Vec::new();
     for spanned in &raw.quic_cid {
         if protocol != Protocol::Udp {
             faults.at(
@@ -44,7 +44,7 @@ pub(super) fn of_vip(raw: &RawVip, protocol: Protocol, faults: &mut Faults<'_>) 
     routes
 }
 
-fn route(spanned: &Spanned<RawQuicCid>, faults: &mut Faults<'_>) -> Option<Route> {
+fn route(spanned: &Spanned<RawQuicCid>, faults: &mut Faults<'_>) -> Option<CidRoute> {
     let raw = spanned.as_ref();
     let algorithm = text(raw.algorithm.as_ref(), faults, QuicAlgorithm::from_word)
         .unwrap_or(QuicAlgorithm::Siphash);
@@ -73,14 +73,14 @@ fn route(spanned: &Spanned<RawQuicCid>, faults: &mut Faults<'_>) -> Option<Route
         None => default,
         Some(value) => u8::try_from(*value.as_ref()).unwrap_or(u8::MAX),
     };
-    let made = Config::new(
+    let made = CidConfig::new(
         octet(&raw.config, 0),
         octet(&raw.server_id_length, SERVER_ID_LENGTH),
         octet(&raw.nonce_length, NONCE_LENGTH),
         algorithm,
     );
     let made = made.map_err(|error| error.to_string());
-    match made.and_then(|config| Route::new(&config).map_err(|error| error.to_string())) {
+    match made.and_then(|config| CidRoute::new(&config).map_err(|error| error.to_string())) {
         Ok(route) => Some(route),
         Err(error) => {
             faults.at(spanned.span(), error);
@@ -90,7 +90,7 @@ fn route(spanned: &Spanned<RawQuicCid>, faults: &mut Faults<'_>) -> Option<Route
 }
 
 /// The key in a file. The error is one sentence.
-fn read_key(path: &str) -> Result<Key, String> {
+fn read_key(path: &str) -> Result<CidKey, String> {
     if !Path::new(path).is_absolute() {
         return Err(format!(
             "`{path}` is not an absolute path; begin it with `/`"
@@ -104,7 +104,7 @@ fn read_key(path: &str) -> Result<Key, String> {
 }
 
 /// How many ids a VIP's reals can have.
-pub fn ids(routes: &[Route]) -> u16 {
+pub fn ids(routes: &[CidRoute]) -> u16 {
     let shortest = routes.iter().map(|r| r.config().server_id_len()).min();
     match shortest {
         Some(1) => 256,
@@ -113,7 +113,12 @@ pub fn ids(routes: &[Route]) -> u16 {
 }
 
 /// Ids that do not fit into every configuration's server ids.
-pub(super) fn check_ids(raw: &RawVip, reals: &[Real], routes: &[Route], faults: &mut Faults<'_>) {
+pub(super) fn check_ids(
+    raw: &RawVip,
+    reals: &[RealConfig],
+    routes: &[CidRoute],
+    faults: &mut Faults<'_>,
+) {
     if routes.is_empty() {
         return;
     }

@@ -18,14 +18,14 @@ fn key_file(text: &str) -> NamedTempFile {
 }
 
 /// A file with these keys of the VIP and these of its real; KEYFILE is a good key's.
-fn parse(vip: &str, real: &str) -> Result<Config, String> {
+fn parse(vip: &str, real: &str) -> Result<BalancerConfig, String> {
     let key = key_file(KEY);
     let vip = vip.replace("KEYFILE", &key.path().display().to_string());
     let text = format!(
         "interface = \"eth0\"\n[[vip]]\naddress = \"192.0.2.1\"\nport = 443\n{vip}\n\
          [[vip.real]]\naddress = \"10.0.0.1\"\n{real}\n"
     );
-    Config::parse(Path::new("lb.toml"), &text).map_err(|errors| errors.to_string())
+    BalancerConfig::parse(Path::new("lb.toml"), &text).map_err(|errors| errors.to_string())
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn configurations_have_defaults() {
         panic!("two configurations")
     };
     let key = KEY.parse().unwrap();
-    let default = causeway_quic_lb::Config::new(0, 2, 8, Algorithm::SipHash(key));
+    let default = causeway_quic_lb::CidConfig::new(0, 2, 8, Algorithm::SipHash(key));
     assert_eq!(*first.config(), default.unwrap());
     assert_eq!((second.config().number(), second.config().id_len()), (6, 6));
     assert_eq!(quic::ids(&config.vips[0].quic), 256);

@@ -8,11 +8,11 @@ use causeway_service::config::{Faults, Words as _, keys_of, report_address, text
 
 use super::raw::{RawReports, RawVip};
 use super::words::LatencySource;
-use super::{Config, Control, Cookies, Protocol};
+use super::{BalancerConfig, Control, Cookies, Protocol};
 
 /// Where agents report, and whose reports are believed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct AgentReports {
+pub struct AgentReportsConfig {
     /// UDP address.
     pub listen: SocketAddr,
     /// The keys that they are signed with.
@@ -23,7 +23,7 @@ pub(super) fn reports(
     raw: &RawReports,
     cookies: Option<&Cookies>,
     faults: &mut Faults<'_>,
-) -> Option<AgentReports> {
+) -> Option<AgentReportsConfig> {
     if raw.listen.is_none() {
         faults.file("`listen` is missing under [agent_reports]; name an address for agents' reports, for example listen = \"10.0.0.254:9472\"");
     }
@@ -36,7 +36,7 @@ pub(super) fn reports(
         }
         (Some(_), _) => keys_of(raw.keys.as_ref(), faults).map(|(_, keys)| keys),
     };
-    Some(AgentReports {
+    Some(AgentReportsConfig {
         listen: listen?,
         keys: keys?,
     })
@@ -67,7 +67,7 @@ pub(super) fn of_vip(
 }
 
 /// A VIP cannot go by what nobody tells.
-pub(super) fn check(config: &Config, faults: &mut Faults<'_>) {
+pub(super) fn check(config: &BalancerConfig, faults: &mut Faults<'_>) {
     if config.agent_reports.is_some() {
         return;
     }
@@ -106,12 +106,12 @@ latency = "client"
 real = [{ address = "10.0.0.1" }]
 "#;
 
-    fn parse(text: &str) -> Result<Config, String> {
+    fn parse(text: &str) -> Result<BalancerConfig, String> {
         let mut keys = tempfile::NamedTempFile::new().unwrap();
         let key = "7".repeat(32);
         write!(keys, "current = 0\nkey0 = \"{key}\"\n").unwrap();
         let text = text.replace("KEYS", &keys.path().display().to_string());
-        Config::parse(Path::new("lb.toml"), &text).map_err(|errors| errors.to_string())
+        BalancerConfig::parse(Path::new("lb.toml"), &text).map_err(|errors| errors.to_string())
     }
 
     #[test]

@@ -9,7 +9,7 @@ use causeway_service::config::{CountValue, Faults, text, token_source_v4, token_
 use toml::Spanned;
 
 use super::raw::RawStateful;
-use super::{Forwarding, Vip};
+use super::{ForwardingMode, VipConfig};
 
 /// Places: more would take 3 GB and more.
 const CONNECTIONS: RangeInclusive<u64> = 1..=16 << 20;
@@ -117,7 +117,7 @@ fn connections(value: Option<&Spanned<CountValue>>, faults: &mut Faults<'_>) -> 
 }
 
 /// What keeps a VIP from being stateful; `None` for nothing.
-pub(super) fn obstacle(vip: &Vip, stateful: &Stateful) -> Option<String> {
+pub(super) fn obstacle(vip: &VipConfig, stateful: &Stateful) -> Option<String> {
     let reals = |v4: bool| vip.reals.iter().any(|real| real.address.is_ipv4() == v4);
     let mute = |v4: bool, source: bool| reals(v4) && !source;
     if vip.protocol != super::Protocol::Tcp {
@@ -137,13 +137,13 @@ pub(super) fn obstacle(vip: &Vip, stateful: &Stateful) -> Option<String> {
         );
     }
     match vip.forwarding {
-        Forwarding::L2 => Some("stateful needs a tunnel, which tells the server; use forwarding = \"gue\"".to_owned()),
-        Forwarding::Ipip if mute(true, stateful.token_source_v4.is_some()) => Some(
+        ForwardingMode::L2 => Some("stateful needs a tunnel, which tells the server; use forwarding = \"gue\"".to_owned()),
+        ForwardingMode::Ipip if mute(true, stateful.token_source_v4.is_some()) => Some(
             "stateful over ipip needs token_source under [stateful], for example \"10.8.0.0/16\"; or use forwarding = \"gue\"".to_owned(),
         ),
-        Forwarding::Ipip if mute(false, stateful.token_source_v6.is_some()) => Some(
+        ForwardingMode::Ipip if mute(false, stateful.token_source_v6.is_some()) => Some(
             "stateful over ipip needs token_source6 under [stateful], for example \"fd00:8::/112\"; or use forwarding = \"gue\"".to_owned(),
         ),
-        Forwarding::Ipip | Forwarding::Gue => None,
+        ForwardingMode::Ipip | ForwardingMode::Gue => None,
     }
 }

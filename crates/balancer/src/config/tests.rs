@@ -38,8 +38,8 @@ address = "10.0.0.1"
 mac = "02:00:00:00:00:02"
 "#;
 
-fn parse(text: &str) -> Result<Config, ConfigErrors> {
-    Config::parse(Path::new("lb.toml"), text)
+fn parse(text: &str) -> Result<BalancerConfig, ConfigErrors> {
+    BalancerConfig::parse(Path::new("lb.toml"), text)
 }
 
 #[test]
@@ -421,7 +421,7 @@ fn many_faults_are_listed_up_to_a_bound() {
 
 #[test]
 fn a_missing_file_is_one_sentence() {
-    let errors = Config::load(Path::new("/nonexistent/lb.toml")).unwrap_err();
+    let errors = BalancerConfig::load(Path::new("/nonexistent/lb.toml")).unwrap_err();
     assert_eq!(
         errors.to_string(),
         "/nonexistent/lb.toml: there is no such file; name yours, or begin with the example in packaging/etc/"
@@ -431,7 +431,7 @@ fn a_missing_file_is_one_sentence() {
 #[test]
 fn silent_flows_have_their_time() {
     let text = |lines: &str| format!("interface = \"eth0\"\n[flow_table]\n{lines}\n");
-    let parse = |lines: &str| Config::parse(Path::new("lb.toml"), &text(lines));
+    let parse = |lines: &str| BalancerConfig::parse(Path::new("lb.toml"), &text(lines));
     let idle = parse("").unwrap().flow_idle;
     assert_eq!((idle, idle.udp_drain), (FlowIdle::default(), None));
     let idle =
@@ -459,7 +459,7 @@ fn a_key_with_another_name_is_told_its_new_one() {
     let text = "interface = \"eth0\"\n[control]\ntake_max = 0.4\n[stateful]\nadopt = \"1s\"\n\
                 [[vip]]\naddress = \"192.0.2.1\"\nport = 80\nneed = 1\n\
                 [[vip.real]]\naddress = \"10.0.0.1\"\n";
-    let told = Config::parse(Path::new("lb.toml"), text).unwrap_err();
+    let told = BalancerConfig::parse(Path::new("lb.toml"), text).unwrap_err();
     assert_eq!(
         told.to_string(),
         "lb.toml:3: `take_max` is called `max_decrease` now\n\

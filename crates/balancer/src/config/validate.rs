@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
-use causeway_core::control::Params;
+use causeway_core::control::ControlParams;
 use causeway_dataplane::XdpMode;
 use causeway_service::config::{
     CountValue, Faults, Words, count, directory, gue_port, http, interface, one_of, text, units,
@@ -18,8 +18,8 @@ use super::cookie::{self, Beside};
 use super::raw::{RawConfig, RawControl, RawEncap, RawFlowTable};
 use super::words::LAWS;
 use super::{
-    Config, Encap, FlowIdle, GueChecksum, HashKey, Mac, TunnelEnds, Vip, announce, reports,
-    stateful, vip,
+    BalancerConfig, Encap, FlowIdle, GueChecksum, HashKey, MacAddress, TunnelEnds, VipConfig,
+    announce, reports, stateful, vip,
 };
 
 /// The least MTU of IPv6 (RFC 8200, section 5).
@@ -37,7 +37,11 @@ const INTERVAL: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration:
 const HISTORY: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(6 * 3600);
 
 /// `beside`: what there is besides what it names.
-pub(super) fn config(raw: RawConfig, beside: Beside, faults: &mut Faults<'_>) -> Option<Config> {
+pub(super) fn config(
+    raw: RawConfig,
+    beside: Beside,
+    faults: &mut Faults<'_>,
+) -> Option<BalancerConfig> {
     let interface = interface(raw.interface.as_ref(), "clients'", faults);
     let law = text(raw.control.law.as_ref(), faults, |word| {
         one_of("law", &LAWS, word)
@@ -68,7 +72,7 @@ pub(super) fn config(raw: RawConfig, beside: Beside, faults: &mut Faults<'_>) ->
     if let (Some(place), Some(mtu)) = (&raw.encap.mtu, encap.mtu) {
         room_for_ipv6(mtu, place, &vips, faults);
     }
-    Some(Config {
+    Some(BalancerConfig {
         interface: interface?,
         pin_dir: directory(raw.pin_dir.as_ref(), "/sys/fs/bpf/causeway", faults),
         socket: directory(raw.socket.as_ref(), "/run/causeway/lb.sock", faults),
@@ -173,9 +177,9 @@ fn tunnel_ends(raw: &[Spanned<String>], faults: &mut Faults<'_>) -> TunnelEnds {
 }
 
 /// An IPv6 packet of 1280 bytes must fit the tunnel: no sender can be told less.
-fn room_for_ipv6(mtu: u16, place: &Spanned<i64>, vips: &[Vip], faults: &mut Faults<'_>) {
-    let needs = |vip: &Vip| IPV6_MTU_MIN + vip.forwarding.overhead_v6();
-    let tunnelled = |vip: &&Vip| vip.address.is_ipv6() && vip.forwarding.encapsulates();
+fn room_for_ipv6(mtu: u16, place: &Spanned<i64>, vips: &[VipConfig], faults: &mut Faults<'_>) {
+    let needs = |vip: &VipConfig| IPV6_MTU_MIN + vip.forwarding.overhead_v6();
+    let tunnelled = |vip: &&VipConfig| vip.address.is_ipv6() && vip.forwarding.encapsulates();
     let mut tunnelled = vips.iter().filter(tunnelled);
     if let Some(vip) = tunnelled.find(|vip| mtu < needs(vip)) {
         faults.at(
@@ -206,7 +210,7 @@ fn prefix<A: FromStr>(text: &str, bits: u8, example: &str) -> Result<(A, u8), St
     }
 }
 
-pub(super) fn mac(text: &str) -> Result<Mac, String> {
+pub(super) fn mac(text: &str) -> Result<MacAddress, String> {
     let wrong = || format!("`{text}` is no Ethernet address; write for example 02:00:00:00:00:01");
     let mut bytes = [0; 6];
     let mut parts = text.split(':');
@@ -218,7 +222,7 @@ pub(super) fn mac(text: &str) -> Result<Mac, String> {
         *byte = u8::from_str_radix(part, 16).map_err(|_| wrong())?;
     }
     match (parts.next(), bytes[0] & 1) {
-        (None, 0) => Ok(Mac(bytes)),
+        (None, 0) => Ok(MacAddress(bytes)),
         (None, _) => Err(format!(
             "`{text}` is a group address; a next hop has a unicast one"
         )),
@@ -226,8 +230,8 @@ pub(super) fn mac(text: &str) -> Result<Mac, String> {
     }
 }
 
-fn control(raw: &RawControl, faults: &mut Faults<'_>) -> Params {
-    let mut params = Params::default();
+fn control(raw: &RawControl, faults: &mut Faults<'_>) -> ControlParams {
+    let mut params = ControlParams::default();
     let interval = text(raw.interval.as_ref(), faults, |text| {
         let interval = units::duration(text)?;
         within(interval, &INTERVAL, "control interval", "10ms", "10s")

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 use causeway_core::control::Law;
-use causeway_core::cookie::{Format, Mode};
+use causeway_core::cookie::{CookieLayout, CookieMode};
 use causeway_service::config::{
     Faults, Words, cookie_id, endpoint, host_address, one_of, text, vip_address,
 };
@@ -16,8 +16,8 @@ use super::cookie::{self, Beside};
 use super::raw::{RawReal, RawVip};
 use super::validate::mac;
 use super::{
-    Control, Forwarding, Fragments, LoadSource, Protocol, Real, Scheduler, Vip, WEIGHT_MAX,
-    clients_of, health, quic, reports,
+    Control, ForwardingMode, Fragments, LoadSource, Protocol, RealConfig, Scheduler, VipConfig,
+    WEIGHT_MAX, clients_of, health, quic, reports,
 };
 
 pub(super) fn vips(
@@ -25,7 +25,7 @@ pub(super) fn vips(
     measured: bool,
     beside: Beside,
     faults: &mut Faults<'_>,
-) -> Vec<Vip> {
+) -> Vec<VipConfig> {
     let mut seen: HashMap<(IpAddr, u16, Protocol), usize> = HashMap::new();
     let mut names: HashMap<String, usize> = HashMap::new();
     let mut takers: HashMap<(IpAddr, Protocol), usize> = HashMap::new();
@@ -65,7 +65,7 @@ pub(super) fn vips(
                 ),
             );
         }
-        let groups: usize = vips.iter().map(|vip: &Vip| vip.sources.len()).sum();
+        let groups: usize = vips.iter().map(|vip: &VipConfig| vip.sources.len()).sum();
         if groups + vip.sources.len() > clients_of::SOURCES_MAX {
             faults.at(
                 spanned.span(),
@@ -85,7 +85,7 @@ fn vip(
     measured: bool,
     beside: Beside,
     faults: &mut Faults<'_>,
-) -> Option<Vip> {
+) -> Option<VipConfig> {
     let raw = spanned.as_ref();
     if raw.address.is_none() {
         faults.at(
@@ -101,8 +101,8 @@ fn vip(
     .unwrap_or(Protocol::Tcp);
     let scheduler =
         text(raw.scheduler.as_ref(), faults, Scheduler::from_word).unwrap_or(Scheduler::Maglev);
-    let forwarding =
-        text(raw.forwarding.as_ref(), faults, Forwarding::from_word).unwrap_or(Forwarding::Ipip);
+    let forwarding = text(raw.forwarding.as_ref(), faults, ForwardingMode::from_word)
+        .unwrap_or(ForwardingMode::Ipip);
     let fragments =
         text(raw.fragments.as_ref(), faults, Fragments::from_word).unwrap_or(Fragments::Drop);
     if let (Some(place), Fragments::Forward) = (&raw.fragments, fragments)
@@ -116,7 +116,7 @@ fn vip(
     }
     let load = load_source(raw, scheduler, faults);
     let cookie = cookie::of_vip(raw, protocol, beside, faults);
-    let first_tier = cookie.is_some_and(|cookie| cookie.mode() == Mode::Tier);
+    let first_tier = cookie.is_some_and(|cookie| cookie.mode() == CookieMode::Tier);
     let flow_table = flow_table(raw, scheduler, first_tier, faults);
     let control = vip_control(raw, scheduler, measured, spanned.span(), faults);
     let latency = reports::of_vip(raw, protocol, control, faults);
@@ -145,7 +145,7 @@ fn vip(
         );
     }
     let name = raw.name.as_ref().map(|name| name.as_ref().clone());
-    Some(Vip {
+    Some(VipConfig {
         name: name.unwrap_or_else(|| format!("{}/{protocol}", endpoint(address, port))),
         address,
         port,
@@ -274,10 +274,10 @@ fn vip_control(
 fn reals(
     raw: &RawVip,
     vip: IpAddr,
-    forwarding: Forwarding,
-    cookie: Option<&Format>,
+    forwarding: ForwardingMode,
+    cookie: Option<&CookieLayout>,
     faults: &mut Faults<'_>,
-) -> Vec<Real> {
+) -> Vec<RealConfig> {
     let mut seen: HashMap<IpAddr, usize> = HashMap::new();
     let mut reals = Vec::with_capacity(raw.real.len());
     for spanned in &raw.real {
@@ -302,10 +302,10 @@ fn reals(
 fn real(
     spanned: &Spanned<RawReal>,
     vip: IpAddr,
-    forwarding: Forwarding,
-    cookie: Option<&Format>,
+    forwarding: ForwardingMode,
+    cookie: Option<&CookieLayout>,
     faults: &mut Faults<'_>,
-) -> Option<Real> {
+) -> Option<RealConfig> {
     let raw = spanned.as_ref();
     let Some(place) = &raw.address else {
         faults.at(
@@ -322,7 +322,7 @@ fn real(
         );
     }
     let mac = text(raw.mac.as_ref(), faults, mac);
-    if raw.mac.is_none() && forwarding == Forwarding::L2 {
+    if raw.mac.is_none() && forwarding == ForwardingMode::L2 {
         faults.at(
             spanned.span(),
             format!("real {address} has no `mac`, which forwarding = \"l2\" needs; add mac = \"02:00:00:00:00:01\""),
@@ -335,7 +335,7 @@ fn real(
         );
     }
     let weight = weight(raw.weight.as_ref(), faults);
-    Some(Real {
+    Some(RealConfig {
         address,
         weight,
         mac,

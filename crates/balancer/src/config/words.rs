@@ -108,7 +108,7 @@ words! {
 
 words! {
     /// How packets reach the real.
-    Forwarding, "forwarding", {
+    ForwardingMode, "forwarding", {
         /// Encapsulated in an outer IP header.
         Ipip = "ipip",
         /// Encapsulated in UDP behind an outer IP header (GUE).

@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::Order;
+use super::ProbeOrder;
 
 /// Holds for any certificate; the server has to have its key.
 #[derive(Debug)]
@@ -104,7 +104,7 @@ fn server_name(host: &str) -> Result<ServerName<'static>> {
 }
 
 /// Completes a handshake, and closes the connection.
-pub(super) async fn quic(order: &Order, host: Option<&str>, alpn: &str) -> Result<String> {
+pub(super) async fn quic(order: &ProbeOrder, host: Option<&str>, alpn: &str) -> Result<String> {
     let any: SocketAddr = match order.target {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
@@ -141,7 +141,7 @@ mod tests {
 
     use super::super::{Outcome, send};
     use super::*;
-    use crate::config::Probe;
+    use crate::config::ProbeConfig;
 
     /// A server's TLS by a certificate for another name, which nobody has signed.
     fn server(alpn: &str) -> ServerConfig {
@@ -159,8 +159,8 @@ mod tests {
     }
 
     /// The mark of probes means nothing on loopback.
-    async fn probe(target: SocketAddr, probe: Probe) -> Outcome {
-        let order = Order {
+    async fn probe(target: SocketAddr, probe: ProbeConfig) -> Outcome {
+        let order = ProbeOrder {
             real: 1,
             number: 1,
             deadline_ns: 0,
@@ -172,8 +172,8 @@ mod tests {
         outcome.expect("an outcome")
     }
 
-    fn https(status: u16) -> Probe {
-        Probe::Http {
+    fn https(status: u16) -> ProbeConfig {
+        ProbeConfig::Http {
             tls: true,
             path: "/up".to_owned(),
             host: Some("a.example:8443".to_owned()),
@@ -242,7 +242,7 @@ mod tests {
                 });
             }
         });
-        let quic = |host: Option<&str>, alpn: &str| Probe::Quic {
+        let quic = |host: Option<&str>, alpn: &str| ProbeConfig::Quic {
             host: host.map(str::to_owned),
             alpn: alpn.to_owned(),
         };

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
-use causeway_core::wire::{Datagram, LinkType, TcpFlags, Transport, parse};
+use causeway_core::wire::{IpDatagram, LinkType, TcpFlags, TransportHeader, parse};
 use causeway_dataplane::MirroredPacket;
 use causeway_dataplane::abi::Action;
 use serde::Serialize;
@@ -62,7 +62,7 @@ impl Line {
         let sent = plane
             .sent_to(mirrored)
             .filter(|_| outcome.action == Action::Tx);
-        let ends = |of: fn(&Datagram) -> (IpAddr, u16)| {
+        let ends = |of: fn(&IpDatagram) -> (IpAddr, u16)| {
             let (address, port) = of(inner.as_ref()?);
             Some(match port {
                 0 => address.to_string(),
@@ -146,12 +146,12 @@ impl Line {
     }
 }
 
-fn kind(transport: &Transport) -> String {
+fn kind(transport: &TransportHeader) -> String {
     match transport {
-        Transport::Tcp { flags, .. } => format!("tcp [{}]", flag_letters(*flags)),
-        Transport::Udp { .. } => "udp".to_owned(),
-        Transport::Icmp { kind, code, .. } => format!("icmp type {kind} code {code}"),
-        Transport::Other { protocol, .. } => format!("protocol {protocol}"),
+        TransportHeader::Tcp { flags, .. } => format!("tcp [{}]", flag_letters(*flags)),
+        TransportHeader::Udp { .. } => "udp".to_owned(),
+        TransportHeader::Icmp { kind, code, .. } => format!("icmp type {kind} code {code}"),
+        TransportHeader::Other { protocol, .. } => format!("protocol {protocol}"),
     }
 }
 

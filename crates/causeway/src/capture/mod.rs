@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
-use causeway_core::capture::Packet;
+use causeway_core::capture::CapturedPacket;
 use causeway_core::wire::LinkType;
 use causeway_dataplane::{Mirror, MirrorMaps, MirroredPacket};
 use causeway_measure::Expression;
@@ -186,7 +186,7 @@ impl Session<'_> {
     /// Writes a packet if it is wanted. `false`: nobody reads any more.
     fn write(&mut self, mirrored: &MirroredPacket) -> Result<bool> {
         if let Some(expression) = &mut self.expression {
-            let packet = Packet {
+            let packet = CapturedPacket {
                 time_ns: None,
                 link: Some(LinkType::Ethernet),
                 wire_len: mirrored.before.len,

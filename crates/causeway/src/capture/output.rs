@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use causeway_core::capture::write::{
-    Entry, Statistics, Way, interface, packet, section, statistics,
+    Entry, PacketDirection, Statistics, interface, packet, section, statistics,
 };
 use causeway_dataplane::abi::Action;
 use causeway_dataplane::{MirrorCounts, MirroredPacket};
@@ -104,7 +104,7 @@ impl Output {
                     wire_len: mirrored.before.len,
                     data: &mirrored.before.data,
                     comment: &comment,
-                    way: Way::In,
+                    way: PacketDirection::In,
                     id,
                     xdp_action: action.map(|action| action as u64),
                 };
@@ -114,7 +114,7 @@ impl Output {
                         interface: AFTER,
                         wire_len: after.len,
                         data: &after.data,
-                        way: Way::Out,
+                        way: PacketDirection::Out,
                         ..before
                     }));
                 }

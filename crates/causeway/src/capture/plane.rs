@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use causeway_agent::AgentConfig;
-use causeway_balancer::Config;
+use causeway_balancer::BalancerConfig;
 use causeway_dataplane::abi::{Action, ServerVerdict, Verdict};
-use causeway_dataplane::{Forwarding, MirroredPacket, Pool, RealId, Vip, VipId, destination_of};
+use causeway_dataplane::{
+    Forwarding, Inventory, MirroredPacket, RealId, Vip, VipId, destination_of,
+};
 
 use crate::config_cmd::is_agents_file;
 
@@ -24,7 +26,7 @@ pub(crate) enum Plane {
         /// Names of VIPs in the file.
         names: Vec<(String, Vip)>,
         /// What the data plane has, which the file need not name.
-        pool: Pool,
+        pool: Inventory,
     },
     /// A server's end of the tunnels.
     Server {
@@ -56,13 +58,13 @@ impl Plane {
                 interface: config.interface,
             });
         }
-        let config = Config::load(file).map_err(|errors| anyhow::anyhow!("{errors}"))?;
+        let config = BalancerConfig::load(file).map_err(|errors| anyhow::anyhow!("{errors}"))?;
         let names = config.vips.iter().map(|vip| (vip.name.clone(), vip.key()));
         Ok(Self::Balancer {
             names: names.collect(),
             pin_dir: config.pin_dir,
             interface: config.interface,
-            pool: Pool::default(),
+            pool: Inventory::default(),
         })
     }
 
@@ -89,7 +91,7 @@ impl Plane {
             pins.display()
         );
         if let Self::Balancer { pin_dir, pool, .. } = self {
-            *pool = Pool::pinned(pin_dir)
+            *pool = Inventory::pinned(pin_dir)
                 .with_context(|| format!("no balancer can be asked in {}", pin_dir.display()))?;
         }
         Ok(())
@@ -178,7 +180,7 @@ pub(super) mod tests {
             pin_dir: PathBuf::from("/sys/fs/bpf/causeway"),
             interface: "eth0".to_owned(),
             names: vec![("web".to_owned(), vip)],
-            pool: Pool {
+            pool: Inventory {
                 vips: vec![(3, vip)],
                 reals: vec![
                     (7, real("10.0.0.1", Forwarding::Ipip)),

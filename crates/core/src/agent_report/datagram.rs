@@ -3,8 +3,8 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use super::receiver::Outcome;
-use crate::cookie::{Epoch, Key, Keys, siphash};
+use super::receiver::Reception;
+use crate::cookie::{CookieKey, KeyEpoch, Keys, siphash};
 
 /// Bytes of the longest datagram: it fits into an IPv6 packet of 1,280 bytes.
 pub const DATAGRAM_MAX: usize = 1232;
@@ -32,7 +32,7 @@ const KIND_ASK: u8 = 5;
 
 /// One datagram.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Datagram {
+pub struct AgentReport {
     /// The server, by an address that balancers know it by.
     pub sender: IpAddr,
     /// Its boot.
@@ -102,7 +102,7 @@ pub struct ConnectionNotice {
     pub id: u16,
 }
 
-impl Datagram {
+impl AgentReport {
     /// The datagram, signed with the current key. Entries that do not fit are left out.
     pub fn encode(&self, keys: &Keys) -> Vec<u8> {
         self.encode_as(VERSION, keys)
@@ -126,28 +126,28 @@ impl Datagram {
     }
 
     /// Reads a datagram, or says why it is refused.
-    pub fn decode(bytes: &[u8], keys: Option<&Keys>) -> Result<Self, Outcome> {
+    pub fn decode(bytes: &[u8], keys: Option<&Keys>) -> Result<Self, Reception> {
         if bytes.len() > DATAGRAM_MAX || !bytes.starts_with(&MAGIC) {
-            return Err(Outcome::Malformed);
+            return Err(Reception::Malformed);
         }
-        let (head, bodies) = bytes.split_at_checked(HEAD).ok_or(Outcome::Truncated)?;
+        let (head, bodies) = bytes.split_at_checked(HEAD).ok_or(Reception::Truncated)?;
         if head[4].abs_diff(VERSION) > 1 {
-            return Err(Outcome::Version);
+            return Err(Reception::Version);
         }
         match usize::from(u16::from_be_bytes([head[6], head[7]])) {
-            length if length > bytes.len() => return Err(Outcome::Truncated),
-            length if length < bytes.len() || length % 8 != 0 => return Err(Outcome::Malformed),
+            length if length > bytes.len() => return Err(Reception::Truncated),
+            length if length < bytes.len() || length % 8 != 0 => return Err(Reception::Malformed),
             _ => {}
         }
-        let mut epochs = Epoch::ALL.into_iter();
+        let mut epochs = KeyEpoch::ALL.into_iter();
         let epoch = epochs.find(|epoch| epoch.index() == u32::from(head[5]));
         let key = keys.zip(epoch).and_then(|(keys, epoch)| keys.get(epoch));
-        let key = key.ok_or(Outcome::NoKey)?;
+        let key = key.ok_or(Reception::NoKey)?;
         if tag(bytes, key).to_le_bytes() != head[TAG] {
-            return Err(Outcome::Forged);
+            return Err(Reception::Forged);
         }
         Ok(Self {
-            sender: address(head, 16).ok_or(Outcome::Malformed)?,
+            sender: address(head, 16).ok_or(Reception::Malformed)?,
             boot: Boot {
                 time_s: number(head, 32).map(u32::from_be_bytes)?,
                 id: number(head, 36).map(u32::from_be_bytes)?,
@@ -184,17 +184,17 @@ impl Body {
 }
 
 /// Bodies of kinds that this version does not know are skipped.
-fn decode_bodies(mut bytes: &[u8]) -> Result<Vec<Body>, Outcome> {
+fn decode_bodies(mut bytes: &[u8]) -> Result<Vec<Body>, Reception> {
     let mut bodies = Vec::new();
     while !bytes.is_empty() {
         let (head, rest) = bytes
             .split_at_checked(BODY_HEAD)
-            .ok_or(Outcome::Malformed)?;
+            .ok_or(Reception::Malformed)?;
         let entry_len = usize::from(u16::from_be_bytes([head[2], head[3]]));
         let count = usize::from(u16::from_be_bytes([head[4], head[5]]));
         let (entries, rest) = rest
             .split_at_checked(entry_len * count)
-            .ok_or(Outcome::Malformed)?;
+            .ok_or(Reception::Malformed)?;
         bytes = rest;
         let entries = || match entry_len {
             0 => [].chunks_exact(1),
@@ -224,7 +224,7 @@ impl ServerLoad {
         [self.cpu_milli.to_be_bytes(), self.in_flight.to_be_bytes()].concat()
     }
 
-    fn decode(entry: &[u8]) -> Result<Self, Outcome> {
+    fn decode(entry: &[u8]) -> Result<Self, Reception> {
         Ok(Self {
             cpu_milli: number(entry, 0).map(u32::from_be_bytes)?,
             in_flight: number(entry, 4).map(u32::from_be_bytes)?,
@@ -243,8 +243,8 @@ impl ServiceLatency {
         entry
     }
 
-    fn decode(entry: &[u8]) -> Result<Self, Outcome> {
-        let found = address(entry, 0).ok_or(Outcome::Malformed)?;
+    fn decode(entry: &[u8]) -> Result<Self, Reception> {
+        let found = address(entry, 0).ok_or(Reception::Malformed)?;
         Ok(Self {
             address: (!found.is_unspecified()).then_some(found),
             port: number(entry, 16).map(u16::from_be_bytes)?,
@@ -265,9 +265,9 @@ impl ConnectionNotice {
         entry
     }
 
-    fn decode(entry: &[u8]) -> Result<Self, Outcome> {
+    fn decode(entry: &[u8]) -> Result<Self, Reception> {
         let end = |at, port_at| {
-            let address = address(entry, at).ok_or(Outcome::Malformed)?;
+            let address = address(entry, at).ok_or(Reception::Malformed)?;
             let port = number(entry, port_at).map(u16::from_be_bytes)?;
             Ok(SocketAddr::from((address, port)))
         };
@@ -286,7 +286,7 @@ fn encode_all(notices: &[ConnectionNotice]) -> Vec<Vec<u8>> {
 
 fn decode_all<'a>(
     entries: impl Iterator<Item = &'a [u8]>,
-) -> Result<Vec<ConnectionNotice>, Outcome> {
+) -> Result<Vec<ConnectionNotice>, Reception> {
     entries.map(ConnectionNotice::decode).collect()
 }
 
@@ -302,7 +302,7 @@ pub(super) fn seal(bytes: &mut [u8], keys: &Keys) {
 
 /// The tag of a datagram, whatever stands in its place. It cannot be a cookie's hash, too:
 /// tuples are shorter.
-fn tag(bytes: &[u8], key: &Key) -> u64 {
+fn tag(bytes: &[u8], key: &CookieKey) -> u64 {
     let mut words = [0; DATAGRAM_MAX / 8];
     let (chunks, _) = bytes.as_chunks::<8>();
     let count = words.len().min(chunks.len());
@@ -313,9 +313,9 @@ fn tag(bytes: &[u8], key: &Key) -> u64 {
     siphash(&words[..count], key)
 }
 
-fn number<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], Outcome> {
+fn number<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], Reception> {
     let found = bytes.get(at..).and_then(|bytes| bytes.first_chunk());
-    found.copied().ok_or(Outcome::Malformed)
+    found.copied().ok_or(Reception::Malformed)
 }
 
 fn address(bytes: &[u8], at: usize) -> Option<IpAddr> {

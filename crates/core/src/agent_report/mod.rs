@@ -35,8 +35,8 @@ mod sender;
 mod tests;
 
 pub use datagram::{
-    Body, Boot, ConnectionNotice, DATAGRAM_MAX, Datagram, NOTICES_MAX, SERVICES_MAX, ServerLoad,
+    AgentReport, Body, Boot, ConnectionNotice, DATAGRAM_MAX, NOTICES_MAX, SERVICES_MAX, ServerLoad,
     ServiceLatency,
 };
-pub use receiver::{LATENCY_FRESH_NS, LOAD_FRESH_NS, Outcome, Received, Receiver};
-pub use sender::Sender;
+pub use receiver::{LATENCY_FRESH_NS, LOAD_FRESH_NS, ReceivedReport, Reception, ReportReceiver};
+pub use sender::ReportSender;

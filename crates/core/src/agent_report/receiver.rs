@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use super::datagram::{Body, Boot, ConnectionNotice, Datagram, ServerLoad, ServiceLatency};
+use super::datagram::{AgentReport, Body, Boot, ConnectionNotice, ServerLoad, ServiceLatency};
 use crate::cookie::Keys;
 
 /// How long a load holds.
@@ -22,7 +22,7 @@ pub(super) const SENDERS_MAX: usize = 65_536;
 
 /// What became of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Outcome {
+pub enum Reception {
     /// It counts.
     Taken,
     /// Overtaken by a newer one on its way; of load and latency only the newest counts.
@@ -45,7 +45,7 @@ pub enum Outcome {
     Full,
 }
 
-impl Outcome {
+impl Reception {
     /// All of them.
     pub const ALL: [Self; 10] = [
         Self::Taken,
@@ -79,15 +79,15 @@ impl Outcome {
 
 /// What is known by agents. Times are of the receiver's own clock.
 #[derive(Debug, Default)]
-pub struct Receiver {
+pub struct ReportReceiver {
     senders: HashMap<IpAddr, Sender>,
-    counts: [u64; Outcome::ALL.len()],
+    counts: [u64; Reception::ALL.len()],
 }
 
 /// What a datagram that was taken says of connections.
 #[derive(Debug, PartialEq)]
-pub struct Received {
-    head: Datagram,
+pub struct ReceivedReport {
+    head: AgentReport,
     /// These are open.
     pub opened: Vec<ConnectionNotice>,
     /// These have closed.
@@ -119,7 +119,7 @@ struct Newest<T> {
     at_ns: u64,
 }
 
-impl Receiver {
+impl ReportReceiver {
     /// Takes a datagram in, and gives back what is not kept here. Without keys none is
     /// believed.
     ///
@@ -130,21 +130,25 @@ impl Receiver {
         datagram: &[u8],
         keys: Option<&Keys>,
         now_ns: u64,
-    ) -> Result<Received, Outcome> {
+    ) -> Result<ReceivedReport, Reception> {
         let result =
-            Datagram::decode(datagram, keys).and_then(|datagram| self.take(datagram, now_ns));
-        let outcome = result.as_ref().err().copied().unwrap_or(Outcome::Taken);
+            AgentReport::decode(datagram, keys).and_then(|datagram| self.take(datagram, now_ns));
+        let outcome = result.as_ref().err().copied().unwrap_or(Reception::Taken);
         self.counts[outcome as usize] += 1;
         result
     }
 
-    fn take(&mut self, mut datagram: Datagram, now_ns: u64) -> Result<Received, Outcome> {
+    fn take(
+        &mut self,
+        mut datagram: AgentReport,
+        now_ns: u64,
+    ) -> Result<ReceivedReport, Reception> {
         self.admit(&datagram, now_ns)?;
         let bodies = std::mem::take(&mut datagram.bodies);
         let sender = self.senders.get_mut(&datagram.sender);
-        let sender = sender.ok_or(Outcome::Full)?;
+        let sender = sender.ok_or(Reception::Full)?;
         sender.heard_ns = now_ns;
-        let mut received = Received {
+        let mut received = ReceivedReport {
             head: datagram,
             opened: Vec::new(),
             closed: Vec::new(),
@@ -170,30 +174,30 @@ impl Receiver {
             late |= !is_newest;
         }
         match late && !counts {
-            true => Err(Outcome::Late),
+            true => Err(Reception::Late),
             false => Ok(received),
         }
     }
 
     /// Whether a datagram is the first of its number, and of a boot that counts.
-    fn admit(&mut self, datagram: &Datagram, now_ns: u64) -> Result<(), Outcome> {
+    fn admit(&mut self, datagram: &AgentReport, now_ns: u64) -> Result<(), Reception> {
         let (boot, sequence) = (datagram.boot, datagram.sequence);
         if let Some(sender) = self.senders.get_mut(&datagram.sender) {
             if sender.boot.id == boot.id {
                 return match sender.window.take(sequence) {
                     true => Ok(()),
-                    false => Err(Outcome::Replayed),
+                    false => Err(Reception::Replayed),
                 };
             }
             let is_silent = now_ns.saturating_sub(sender.heard_ns) > SILENT_NS;
             if boot.time_s <= sender.boot.time_s && !is_silent {
-                return Err(Outcome::FormerBoot);
+                return Err(Reception::FormerBoot);
             }
         } else if self.senders.len() >= SENDERS_MAX {
             let is_heard = |sender: &Sender| now_ns.saturating_sub(sender.heard_ns) <= SILENT_NS;
             self.senders.retain(|_, sender| is_heard(sender));
             if self.senders.len() >= SENDERS_MAX {
-                return Err(Outcome::Full);
+                return Err(Reception::Full);
             }
         }
         self.senders.insert(
@@ -215,14 +219,14 @@ impl Receiver {
 
     /// The answer to a datagram by which its agent is asked for all connections that are
     /// open, unless it was asked just now.
-    pub fn ask(&mut self, received: &Received, keys: &Keys, now_ns: u64) -> Option<Vec<u8>> {
+    pub fn ask(&mut self, received: &ReceivedReport, keys: &Keys, now_ns: u64) -> Option<Vec<u8>> {
         let sender = self.senders.get_mut(&received.head.sender)?;
         let lately = |at_ns| now_ns.saturating_sub(at_ns) < ASK_EVERY_NS;
         if sender.asked_ns.is_some_and(lately) {
             return None;
         }
         sender.asked_ns = Some(now_ns);
-        let question = Datagram {
+        let question = AgentReport {
             bodies: vec![Body::Ask],
             ..received.head.clone()
         };
@@ -275,8 +279,8 @@ impl Receiver {
     }
 
     /// What became of datagrams since the start.
-    pub fn counts(&self) -> impl Iterator<Item = (Outcome, u64)> {
-        Outcome::ALL.into_iter().zip(self.counts)
+    pub fn counts(&self) -> impl Iterator<Item = (Reception, u64)> {
+        Reception::ALL.into_iter().zip(self.counts)
     }
 }
 

@@ -4,12 +4,12 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
-use super::datagram::{Body, Boot, Datagram};
+use super::datagram::{AgentReport, Body, Boot};
 use crate::cookie::Keys;
 
 /// Numbers what an agent sends.
 #[derive(Debug)]
-pub struct Sender {
+pub struct ReportSender {
     boot: Boot,
     next: u64,
     /// By balancer: the report that its last question answered.
@@ -17,7 +17,7 @@ pub struct Sender {
     first: u64,
 }
 
-impl Sender {
+impl ReportSender {
     /// An agent that starts at `monotonic_ns` of its machine's clock since this boot. Its
     /// numbers are above those of an agent before it, which cannot have sent a datagram
     /// each microsecond.
@@ -35,7 +35,7 @@ impl Sender {
     pub fn datagram(&mut self, server: IpAddr, bodies: Vec<Body>, keys: &Keys) -> Vec<u8> {
         let sequence = self.next;
         self.next += 1;
-        let datagram = Datagram {
+        let datagram = AgentReport {
             sender: server,
             boot: self.boot,
             sequence,
@@ -53,7 +53,7 @@ impl Sender {
         servers: &[IpAddr],
         keys: &Keys,
     ) -> bool {
-        let Ok(question) = Datagram::decode(datagram, Some(keys)) else {
+        let Ok(question) = AgentReport::decode(datagram, Some(keys)) else {
             return false;
         };
         let sequence = question.sequence;

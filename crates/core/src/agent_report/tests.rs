@@ -6,22 +6,22 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use super::datagram::{VERSION, seal};
 use super::receiver::SENDERS_MAX;
 use super::*;
-use crate::cookie::{Epoch, Keys};
+use crate::cookie::{KeyEpoch, Keys};
 
 const S: u64 = 1_000_000_000;
 const SERVER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 
-fn keys(current: Epoch, digits: [&str; 2]) -> Keys {
+fn keys(current: KeyEpoch, digits: [&str; 2]) -> Keys {
     let [first, second] = digits.map(|digit| digit.repeat(32).parse().expect("a key"));
     Keys::new(current, first, Some(second))
 }
 
 fn ours() -> Keys {
-    keys(Epoch::Zero, ["7", "8"])
+    keys(KeyEpoch::Zero, ["7", "8"])
 }
 
-fn datagram(sequence: u64, bodies: Vec<Body>) -> Datagram {
-    Datagram {
+fn datagram(sequence: u64, bodies: Vec<Body>) -> AgentReport {
+    AgentReport {
         sender: SERVER,
         boot: Boot {
             time_s: 1_000,
@@ -76,16 +76,16 @@ fn notices(count: usize) -> Vec<ConnectionNotice> {
 
 /// A receiver, and what it makes of datagrams at a time.
 #[derive(Default)]
-struct Balancer(Receiver);
+struct Balancer(ReportReceiver);
 
 impl Balancer {
-    fn receive(&mut self, bytes: &[u8], now_ns: u64) -> Outcome {
+    fn receive(&mut self, bytes: &[u8], now_ns: u64) -> Reception {
         let keys = ours();
         let received = self.0.receive(bytes, Some(&keys), now_ns);
-        received.err().unwrap_or(Outcome::Taken)
+        received.err().unwrap_or(Reception::Taken)
     }
 
-    fn take(&mut self, datagram: &Datagram, now_ns: u64) -> Outcome {
+    fn take(&mut self, datagram: &AgentReport, now_ns: u64) -> Reception {
         self.receive(&datagram.encode(&ours()), now_ns)
     }
 
@@ -112,25 +112,25 @@ fn datagrams_are_read_as_they_were_written_by_either_key_and_no_other() {
         vec![Body::Closed(notices(3)), Body::Opened(notices(2)), load(1)],
     ] {
         for sender in [SERVER, "2001:db8::1".parse().expect("an address")] {
-            let sent = Datagram {
+            let sent = AgentReport {
                 sender,
                 ..datagram(9, bodies.clone())
             };
             let bytes = sent.encode(&ours());
             assert!(bytes.len() <= DATAGRAM_MAX);
-            let switched = keys(Epoch::One, ["8", "7"]);
-            let read = Datagram::decode(&bytes, Some(&switched));
+            let switched = keys(KeyEpoch::One, ["8", "7"]);
+            let read = AgentReport::decode(&bytes, Some(&switched));
             assert_eq!(read.as_ref(), Ok(&sent));
-            let others = keys(Epoch::Zero, ["8", "9"]);
-            let read = Datagram::decode(&bytes, Some(&others));
-            assert_eq!(read, Err(Outcome::Forged));
-            assert_eq!(Datagram::decode(&bytes, None), Err(Outcome::NoKey));
+            let others = keys(KeyEpoch::Zero, ["8", "9"]);
+            let read = AgentReport::decode(&bytes, Some(&others));
+            assert_eq!(read, Err(Reception::Forged));
+            assert_eq!(AgentReport::decode(&bytes, None), Err(Reception::NoKey));
         }
     }
-    let one = Keys::new(Epoch::One, "7".repeat(32).parse().expect("a key"), None);
+    let one = Keys::new(KeyEpoch::One, "7".repeat(32).parse().expect("a key"), None);
     let bytes = datagram(9, vec![]).encode(&ours());
-    let read = Datagram::decode(&bytes, Some(&one));
-    assert_eq!(read, Err(Outcome::NoKey), "of an epoch without a key");
+    let read = AgentReport::decode(&bytes, Some(&one));
+    assert_eq!(read, Err(Reception::NoKey), "of an epoch without a key");
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn what_does_not_fit_is_left_out() {
     let sent = datagram(9, vec![load(1), Body::Closed(notices(100)), load(2)]);
     let bytes = sent.encode(&ours());
     assert!(bytes.len() <= DATAGRAM_MAX);
-    let read = Datagram::decode(&bytes, Some(&ours())).expect("a datagram");
+    let read = AgentReport::decode(&bytes, Some(&ours())).expect("a datagram");
     assert_eq!(read.bodies, [load(1), Body::Closed(notices(29))]);
 }
 
@@ -149,17 +149,17 @@ fn no_bit_can_be_changed_and_no_byte_added_or_left_out() {
     for bit in 0..bytes.len() * 8 {
         let mut other = bytes.clone();
         other[bit / 8] ^= 1 << (bit % 8);
-        assert_ne!(balancer.receive(&other, S), Outcome::Taken, "bit {bit}");
+        assert_ne!(balancer.receive(&other, S), Reception::Taken, "bit {bit}");
     }
     for len in 4..bytes.len() {
         let outcome = balancer.receive(&bytes[..len], S);
-        assert_eq!(outcome, Outcome::Truncated, "{len} bytes");
+        assert_eq!(outcome, Reception::Truncated, "{len} bytes");
     }
     for junk in [&b""[..], b"CWA", b"no report", &[0; 2 * DATAGRAM_MAX]] {
-        assert_eq!(balancer.receive(junk, S), Outcome::Malformed);
+        assert_eq!(balancer.receive(junk, S), Reception::Malformed);
     }
     let longer = [&bytes[..], &[0; 8]].concat();
-    assert_eq!(balancer.receive(&longer, S), Outcome::Malformed);
+    assert_eq!(balancer.receive(&longer, S), Reception::Malformed);
     assert_eq!(balancer.0.load(SERVER, S), None);
 }
 
@@ -169,8 +169,8 @@ fn a_length_that_a_body_does_not_have_is_refused_although_it_is_signed() {
         let mut bytes = datagram(9, vec![load(1)]).encode(&ours());
         bytes[at] = value;
         seal(&mut bytes, &ours());
-        let read = Datagram::decode(&bytes, Some(&ours()));
-        assert_eq!(read, Err(Outcome::Malformed), "{value} at {at}");
+        let read = AgentReport::decode(&bytes, Some(&ours()));
+        assert_eq!(read, Err(Reception::Malformed), "{value} at {at}");
     }
 }
 
@@ -184,7 +184,7 @@ fn versions_one_apart_are_understood_with_what_they_add() {
     bytes.extend([1, 0, 0, 16, 0, 1, 0, 0]);
     bytes.extend([0, 0, 0, 5, 0, 0, 0, 6, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
     seal(&mut bytes, &ours());
-    assert_eq!(balancer.receive(&bytes, S), Outcome::Taken);
+    assert_eq!(balancer.receive(&bytes, S), Reception::Taken);
     assert_eq!(
         balancer.0.load(SERVER, S),
         Some(ServerLoad {
@@ -193,9 +193,9 @@ fn versions_one_apart_are_understood_with_what_they_add() {
         })
     );
     let older = datagram(2, vec![load(3)]).encode_as(VERSION - 1, &ours());
-    assert_eq!(balancer.receive(&older, S), Outcome::Taken);
+    assert_eq!(balancer.receive(&older, S), Reception::Taken);
     let far = datagram(3, vec![load(4)]).encode_as(VERSION + 2, &ours());
-    assert_eq!(balancer.receive(&far, S), Outcome::Version);
+    assert_eq!(balancer.receive(&far, S), Reception::Version);
     assert_eq!(balancer.cpu_milli(S), Some(3));
     assert_eq!(balancer.counts(), [("taken", 2), ("version", 1)]);
 }
@@ -204,24 +204,24 @@ fn versions_one_apart_are_understood_with_what_they_add() {
 fn what_is_replayed_is_not_believed() {
     let mut balancer = Balancer::default();
     let first = datagram(100, vec![load(1)]);
-    assert_eq!(balancer.take(&first, 0), Outcome::Taken);
-    assert_eq!(balancer.take(&first, 1), Outcome::Replayed);
+    assert_eq!(balancer.take(&first, 0), Reception::Taken);
+    assert_eq!(balancer.take(&first, 1), Reception::Replayed);
     // Too old to tell: the window has gone on.
-    assert_eq!(balancer.take(&datagram(164, vec![]), 2), Outcome::Taken);
+    assert_eq!(balancer.take(&datagram(164, vec![]), 2), Reception::Taken);
     assert_eq!(
         balancer.take(&datagram(100, vec![load(2)]), 3),
-        Outcome::Replayed
+        Reception::Replayed
     );
-    assert_eq!(balancer.take(&datagram(0, vec![]), 3), Outcome::Replayed);
+    assert_eq!(balancer.take(&datagram(0, vec![]), 3), Reception::Replayed);
     // Nor is it after a silence.
-    assert_eq!(balancer.take(&first, 60 * S), Outcome::Replayed);
+    assert_eq!(balancer.take(&first, 60 * S), Reception::Replayed);
     assert_eq!(
         balancer.take(&datagram(u64::MAX, vec![]), 60 * S),
-        Outcome::Taken
+        Reception::Taken
     );
     assert_eq!(
         balancer.take(&datagram(165, vec![]), 60 * S),
-        Outcome::Replayed
+        Reception::Replayed
     );
     assert_eq!(balancer.counts(), [("taken", 3), ("replayed", 5)]);
 }
@@ -232,15 +232,18 @@ fn of_what_is_reordered_each_connection_counts_once_and_of_loads_the_newest() {
     let closed = |sequence| datagram(sequence, vec![Body::Closed(notices(1))]);
     assert_eq!(
         balancer.take(&datagram(10, vec![load(10)]), 0),
-        Outcome::Taken
+        Reception::Taken
     );
-    assert_eq!(balancer.take(&datagram(8, vec![load(8)]), 1), Outcome::Late);
-    assert_eq!(balancer.take(&closed(7), 2), Outcome::Taken);
-    assert_eq!(balancer.take(&closed(7), 3), Outcome::Replayed);
+    assert_eq!(
+        balancer.take(&datagram(8, vec![load(8)]), 1),
+        Reception::Late
+    );
+    assert_eq!(balancer.take(&closed(7), 2), Reception::Taken);
+    assert_eq!(balancer.take(&closed(7), 3), Reception::Replayed);
     // A latency that a load has overtaken is the newest of its kind.
     assert_eq!(
         balancer.take(&datagram(9, vec![latency(1)]), 4),
-        Outcome::Taken
+        Reception::Taken
     );
     assert_eq!(balancer.cpu_milli(5), Some(10));
     let counts = [("taken", 3), ("late", 1), ("replayed", 1)];
@@ -260,8 +263,8 @@ fn a_window_takes_each_number_once_in_any_order() {
         let sequence = (newest + (random >> 33) % 90).saturating_sub(75);
         let is_in_window = sequence > newest || newest - sequence < 64;
         let expected = match is_in_window && taken.insert(sequence) {
-            true => Outcome::Taken,
-            false => Outcome::Replayed,
+            true => Reception::Taken,
+            false => Reception::Replayed,
         };
         let is_first = newest == 0 && taken.len() == 1;
         let outcome = balancer.take(&datagram(sequence, vec![]), 0);
@@ -277,20 +280,20 @@ fn a_window_takes_each_number_once_in_any_order() {
 #[test]
 fn a_later_boot_counts_at_once_and_a_former_one_when_the_server_is_silent() {
     let mut balancer = Balancer::default();
-    let boot = |time_s, id, cpu_milli| Datagram {
+    let boot = |time_s, id, cpu_milli| AgentReport {
         boot: Boot { time_s, id },
         ..datagram(5, vec![load(cpu_milli)])
     };
-    assert_eq!(balancer.take(&boot(1_000, 1, 1), 0), Outcome::Taken);
-    assert_eq!(balancer.take(&boot(2_000, 2, 2), 1), Outcome::Taken);
-    assert_eq!(balancer.take(&boot(1_000, 1, 3), 2), Outcome::FormerBoot);
+    assert_eq!(balancer.take(&boot(1_000, 1, 1), 0), Reception::Taken);
+    assert_eq!(balancer.take(&boot(2_000, 2, 2), 1), Reception::Taken);
+    assert_eq!(balancer.take(&boot(1_000, 1, 3), 2), Reception::FormerBoot);
     assert_eq!(balancer.cpu_milli(3), Some(2));
     // Its clock was ahead in the boot before.
     assert_eq!(
         balancer.take(&boot(10, 3, 4), 3 * S + 1),
-        Outcome::FormerBoot
+        Reception::FormerBoot
     );
-    assert_eq!(balancer.take(&boot(10, 3, 4), 3 * S + 2), Outcome::Taken);
+    assert_eq!(balancer.take(&boot(10, 3, 4), 3 * S + 2), Reception::Taken);
     assert_eq!(balancer.cpu_milli(3 * S + 2), Some(4));
     assert_eq!(balancer.counts(), [("taken", 3), ("former_boot", 2)]);
 }
@@ -338,16 +341,16 @@ fn a_service_is_found_as_agents_find_it() {
 #[test]
 fn servers_without_end_are_not_remembered() {
     let mut balancer = Balancer::default();
-    let of = |n: u32| Datagram {
+    let of = |n: u32| AgentReport {
         sender: IpAddr::from((n << 8).to_be_bytes()),
         ..datagram(1, vec![])
     };
     for n in 0..SENDERS_MAX as u32 {
-        assert_eq!(balancer.take(&of(n), 0), Outcome::Taken);
+        assert_eq!(balancer.take(&of(n), 0), Reception::Taken);
     }
     let next = SENDERS_MAX as u32;
-    assert_eq!(balancer.take(&of(next), 3 * S), Outcome::Full);
-    assert_eq!(balancer.take(&of(next), 3 * S + 1), Outcome::Taken);
+    assert_eq!(balancer.take(&of(next), 3 * S), Reception::Full);
+    assert_eq!(balancer.take(&of(next), 3 * S + 1), Reception::Taken);
 }
 
 #[test]
@@ -355,10 +358,10 @@ fn an_agent_that_starts_again_goes_on_above_its_last_number() {
     let boot = Boot { time_s: 9, id: 9 };
     let mut balancer = Balancer::default();
     for start_ns in [5 * S, 6 * S, 7 * S] {
-        let mut sender = Sender::new(boot, start_ns);
+        let mut sender = ReportSender::new(boot, start_ns);
         for _ in 0..100 {
             let bytes = sender.datagram(SERVER, vec![load(1)], &ours());
-            assert_eq!(balancer.receive(&bytes, start_ns), Outcome::Taken);
+            assert_eq!(balancer.receive(&bytes, start_ns), Reception::Taken);
         }
     }
 }
@@ -366,10 +369,10 @@ fn an_agent_that_starts_again_goes_on_above_its_last_number() {
 #[test]
 fn a_question_answers_a_report_and_counts_once_for_each_balancer() {
     let boot = Boot { time_s: 9, id: 9 };
-    let mut agent = Sender::new(boot, S);
+    let mut agent = ReportSender::new(boot, S);
     let [first, second] = [1, 2].map(|n| SocketAddr::from(([10, 0, 1, n], 9472)));
-    let mut receiver = Receiver::default();
-    let mut question = |agent: &mut Sender, now_ns| {
+    let mut receiver = ReportReceiver::default();
+    let mut question = |agent: &mut ReportSender, now_ns| {
         let report = agent.datagram(SERVER, vec![], &ours());
         let received = receiver.receive(&report, Some(&ours()), now_ns);
         receiver.ask(&received.expect("a report"), &ours(), now_ns)
@@ -380,16 +383,16 @@ fn a_question_answers_a_report_and_counts_once_for_each_balancer() {
     let servers = [SERVER];
     let mut is_asked =
         |bytes: &[u8], from, keys: &Keys| agent.is_asked(bytes, from, &servers, keys);
-    assert!(!is_asked(&asked, first, &keys(Epoch::Zero, ["8", "9"])));
+    assert!(!is_asked(&asked, first, &keys(KeyEpoch::Zero, ["8", "9"])));
     assert!(is_asked(&asked, first, &ours()));
     assert!(!is_asked(&asked, first, &ours()), "played again");
     assert!(is_asked(&later, first, &ours()));
     assert!(!is_asked(&asked, first, &ours()), "an older one");
     assert!(is_asked(&asked, second, &ours()));
     let others = [IpAddr::from([10, 0, 0, 9])];
-    assert!(!Sender::new(boot, 0).is_asked(&asked, first, &others, &ours()));
+    assert!(!ReportSender::new(boot, 0).is_asked(&asked, first, &others, &ours()));
     // The agent that was there before sent that report.
-    assert!(!Sender::new(boot, 2 * S).is_asked(&later, first, &servers, &ours()));
+    assert!(!ReportSender::new(boot, 2 * S).is_asked(&later, first, &servers, &ours()));
     // A report asks nothing.
     let report = agent.datagram(SERVER, vec![], &ours());
     assert!(!agent.is_asked(&report, first, &servers, &ours()));

@@ -31,7 +31,7 @@ const MAX_BLOCK: u32 = 16 << 20;
 
 /// One captured packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packet<'a> {
+pub struct CapturedPacket<'a> {
     /// When it was captured, in nanoseconds since the Unix epoch. `None` in
     /// pcapng's simple packet blocks, which carry no time.
     pub time_ns: Option<u64>,
@@ -47,7 +47,7 @@ pub struct Packet<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Poll<'a> {
     /// The next packet.
-    Packet(Packet<'a>),
+    Packet(CapturedPacket<'a>),
     /// Feed more bytes, or finish.
     NeedBytes,
     /// All packets were given out.
@@ -58,14 +58,14 @@ pub enum Poll<'a> {
 /// for that; a closure cannot ask.
 pub trait Visit<B> {
     /// Takes the next packet, or breaks off.
-    fn visit(&mut self, packet: &Packet<'_>) -> ControlFlow<B>;
+    fn visit(&mut self, packet: &CapturedPacket<'_>) -> ControlFlow<B>;
 }
 
 /// A closure that visits.
 struct Call<F>(F);
 
-impl<B, F: FnMut(&Packet<'_>) -> ControlFlow<B>> Visit<B> for Call<F> {
-    fn visit(&mut self, packet: &Packet<'_>) -> ControlFlow<B> {
+impl<B, F: FnMut(&CapturedPacket<'_>) -> ControlFlow<B>> Visit<B> for Call<F> {
+    fn visit(&mut self, packet: &CapturedPacket<'_>) -> ControlFlow<B> {
         self.0(packet)
     }
 }
@@ -83,7 +83,7 @@ pub enum Rest<B> {
 
 /// Why a file cannot be read (on).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CaptureError {
+pub enum CaptureFileError {
     /// There is not a single byte.
     #[error("the input is empty")]
     Empty,
@@ -167,7 +167,7 @@ pub struct Reader {
     /// Bytes still to pass over without keeping them.
     to_skip: u64,
     finished: bool,
-    failed: Option<CaptureError>,
+    failed: Option<CaptureFileError>,
     tally: PacketTally,
     cut: bool,
 }
@@ -196,8 +196,8 @@ impl PacketTally {
 
 impl Found {
     #[inline]
-    fn packet<'a>(&self, record: &'a [u8]) -> Packet<'a> {
-        Packet {
+    fn packet<'a>(&self, record: &'a [u8]) -> CapturedPacket<'a> {
+        CapturedPacket {
             time_ns: self.time_ns,
             link: self.link,
             wire_len: self.wire_len,
@@ -293,7 +293,7 @@ impl Reader {
     /// When the file cannot be read on; every later call says the same. A
     /// last record cut short is no error: see [`Totals::cut`].
     #[inline]
-    pub fn poll(&mut self) -> Result<Poll<'_>, CaptureError> {
+    pub fn poll(&mut self) -> Result<Poll<'_>, CaptureFileError> {
         match self.advance()? {
             Some(found) => {
                 self.tally.count(found.time_ns);
@@ -311,8 +311,8 @@ impl Reader {
     /// As [`Reader::poll`], after the packets before the damage.
     pub fn each<B>(
         &mut self,
-        visit: impl FnMut(&Packet<'_>) -> ControlFlow<B>,
-    ) -> Result<Rest<B>, CaptureError> {
+        visit: impl FnMut(&CapturedPacket<'_>) -> ControlFlow<B>,
+    ) -> Result<Rest<B>, CaptureFileError> {
         self.give(&mut Call(visit))
     }
 
@@ -320,7 +320,7 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Reader::each`].
-    pub fn give<B>(&mut self, visitor: &mut impl Visit<B>) -> Result<Rest<B>, CaptureError> {
+    pub fn give<B>(&mut self, visitor: &mut impl Visit<B>) -> Result<Rest<B>, CaptureFileError> {
         loop {
             let Self { buffer, tally, .. } = self;
             let run = match &mut self.format {
@@ -351,7 +351,7 @@ impl Reader {
 
     /// Moves to the next packet. `None` when the bytes at hand hold no whole one.
     #[inline]
-    fn advance(&mut self) -> Result<Option<Found>, CaptureError> {
+    fn advance(&mut self) -> Result<Option<Found>, CaptureFileError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
@@ -384,25 +384,25 @@ impl Reader {
                 }
                 Err(Fault(what)) => {
                     let offset = self.buffer.offset();
-                    return self.fail(CaptureError::Damaged { offset, what });
+                    return self.fail(CaptureFileError::Damaged { offset, what });
                 }
             }
         }
     }
 
-    fn fail<T>(&mut self, error: CaptureError) -> Result<T, CaptureError> {
+    fn fail<T>(&mut self, error: CaptureFileError) -> Result<T, CaptureFileError> {
         self.failed = Some(error.clone());
         Err(error)
     }
 
     /// Tells the format by its first bytes. `false`: more bytes are needed.
-    fn recognise(&mut self) -> Result<bool, CaptureError> {
+    fn recognise(&mut self) -> Result<bool, CaptureFileError> {
         let window = self.buffer.window();
         let Some(magic) = window.first_chunk::<4>() else {
             return match (self.finished, window.is_empty()) {
                 (false, _) => Ok(false),
-                (true, true) => self.fail(CaptureError::Empty),
-                (true, false) => self.fail(CaptureError::NotCapture),
+                (true, true) => self.fail(CaptureFileError::Empty),
+                (true, false) => self.fail(CaptureFileError::NotCapture),
             };
         };
         if *magic == pcapng::SECTION_MAGIC {
@@ -415,7 +415,7 @@ impl Reader {
                 self.to_skip = pcap::FILE_HEADER_LEN as u64;
                 Ok(true)
             }
-            Ok(None) if self.finished => self.fail(CaptureError::ShortHeader),
+            Ok(None) if self.finished => self.fail(CaptureFileError::ShortHeader),
             Ok(None) => Ok(false),
             Err(error) => self.fail(error),
         }

@@ -2,7 +2,7 @@
 
 //! The classic format: one file header, then records.
 
-use super::{CaptureError, Decode, Fault, Found, MAX_BLOCK, Order, Step};
+use super::{CaptureFileError, Decode, Fault, Found, MAX_BLOCK, Order, Step};
 use crate::wire::LinkType;
 
 pub(super) const FILE_HEADER_LEN: usize = 24;
@@ -34,8 +34,10 @@ enum Lengths {
 
 impl Decoder {
     /// Reads the file header. `None`: more bytes are needed.
-    pub(super) fn new(window: &[u8]) -> Result<Option<Self>, CaptureError> {
-        let magic = *window.first_chunk::<4>().ok_or(CaptureError::ShortHeader)?;
+    pub(super) fn new(window: &[u8]) -> Result<Option<Self>, CaptureFileError> {
+        let magic = *window
+            .first_chunk::<4>()
+            .ok_or(CaptureFileError::ShortHeader)?;
         let little = u32::from_le_bytes(magic);
         let (order, magic) = match little {
             MAGIC_MICROSECONDS | MAGIC_NANOSECONDS | MAGIC_PATCHED => (Order::Little, little),
@@ -45,7 +47,7 @@ impl Decoder {
             MAGIC_MICROSECONDS => (1000, RECORD_HEADER_LEN),
             MAGIC_NANOSECONDS => (1, RECORD_HEADER_LEN),
             MAGIC_PATCHED => (1000, PATCHED_RECORD_HEADER_LEN),
-            _ => return Err(CaptureError::NotCapture),
+            _ => return Err(CaptureFileError::NotCapture),
         };
         let Some(header) = window.first_chunk::<FILE_HEADER_LEN>() else {
             return Ok(None);
@@ -53,7 +55,7 @@ impl Decoder {
         let major = order.u16([header[4], header[5]]);
         let minor = order.u16([header[6], header[7]]);
         if major != 2 {
-            return Err(CaptureError::Version(major, minor));
+            return Err(CaptureFileError::Version(major, minor));
         }
         let lengths = match minor {
             0..=2 => Lengths::WireFirst,
@@ -63,7 +65,7 @@ impl Decoder {
         // The upper bits say whether frames end in a check sequence. It lies
         // behind the IP packet, where nobody looks.
         let number = order.word(header, 5) & 0x03ff_ffff;
-        let link = LinkType::from_number(number).ok_or(CaptureError::LinkType(number))?;
+        let link = LinkType::from_number(number).ok_or(CaptureFileError::LinkType(number))?;
         Ok(Some(Self {
             order,
             link,

@@ -17,7 +17,7 @@ struct Owned {
     data: Vec<u8>,
 }
 
-type Decoded = (Vec<Owned>, Totals, Option<CaptureError>);
+type Decoded = (Vec<Owned>, Totals, Option<CaptureFileError>);
 
 /// Feeds `file` in pieces of the given size.
 fn decode(file: &[u8], piece: usize) -> Decoded {

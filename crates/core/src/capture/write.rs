@@ -32,7 +32,7 @@ const NANOSECONDS: u8 = 9;
 
 /// Which way a packet went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum PacketDirection {
     /// It came.
     In,
     /// It left.
@@ -53,7 +53,7 @@ pub struct Entry<'a> {
     /// What is to be said of it; one line.
     pub comment: &'a str,
     /// Which way it went.
-    pub way: Way,
+    pub way: PacketDirection,
     /// Packets that are the same one, before and after, have the same number.
     pub id: u64,
     /// What the XDP program returned (`enum xdp_action`).
@@ -108,8 +108,8 @@ pub fn packet(entry: &Entry<'_>) -> Vec<u8> {
         option(&mut body, COMMENT, entry.comment.as_bytes());
     }
     let way: u32 = match entry.way {
-        Way::In => 1,
-        Way::Out => 2,
+        PacketDirection::In => 1,
+        PacketDirection::Out => 2,
     };
     option(&mut body, PACKET_FLAGS, &way.to_le_bytes());
     option(&mut body, PACKET_ID, &entry.id.to_le_bytes());
@@ -168,7 +168,7 @@ mod tests {
     use pcap_parser::{Block, PcapBlockOwned, PcapNGReader, traits::PcapReaderIterator as _};
 
     use super::*;
-    use crate::capture::{Packet, Poll, Reader};
+    use crate::capture::{CapturedPacket, Poll, Reader};
 
     fn file() -> Vec<u8> {
         let entry = Entry {
@@ -177,7 +177,7 @@ mod tests {
             wire_len: 1_500,
             data: &[7; 61],
             comment: "opened",
-            way: Way::In,
+            way: PacketDirection::In,
             id: 9,
             xdp_action: Some(3),
         };
@@ -185,7 +185,7 @@ mod tests {
             interface: 1,
             data: &[8; 64],
             comment: "",
-            way: Way::Out,
+            way: PacketDirection::Out,
             xdp_action: None,
             ..entry
         };
@@ -212,7 +212,7 @@ mod tests {
         reader.feed(&file());
         reader.finish();
         let mut packets = Vec::new();
-        while let Poll::Packet(Packet {
+        while let Poll::Packet(CapturedPacket {
             time_ns,
             link,
             wire_len,

@@ -11,7 +11,7 @@ use super::Slot;
 
 /// How far the model's hypothesis holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Confidence {
+pub enum ModelFit {
     /// Too few drops to tell.
     Unknown,
     /// Retries are dropped about as often as first SYNs.
@@ -20,7 +20,7 @@ pub enum Confidence {
     Uneven,
 }
 
-impl Confidence {
+impl ModelFit {
     /// `even`, `uneven` or `unknown`: whether retries are dropped like first SYNs.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -90,11 +90,11 @@ impl DropOdds {
     }
 
     /// How far the hypothesis holds.
-    pub fn confidence(&self) -> Confidence {
+    pub fn confidence(&self) -> ModelFit {
         match self.ratio() {
-            None => Confidence::Unknown,
-            Some(ratio) if (1.0 / Self::EVEN..=Self::EVEN).contains(&ratio) => Confidence::Even,
-            Some(_) => Confidence::Uneven,
+            None => ModelFit::Unknown,
+            Some(ratio) if (1.0 / Self::EVEN..=Self::EVEN).contains(&ratio) => ModelFit::Even,
+            Some(_) => ModelFit::Uneven,
         }
     }
 }

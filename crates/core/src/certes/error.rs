@@ -5,7 +5,7 @@ use thiserror::Error;
 
 /// Why a schedule or a model was refused. Times are in seconds.
 #[derive(Clone, Debug, PartialEq, Error)]
-pub enum Error {
+pub enum CertesError {
     /// The counts of a slot would mix SYNs with their own retries.
     #[error(
         "a slot of {slot_s} s is not shorter than the first retry gap of class `{class}` ({gap_s} s): take a slot below it"

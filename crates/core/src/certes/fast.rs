@@ -7,7 +7,7 @@
 //! SYNs; here expectations stay fractions, so that classes of small weight do not
 //! vanish.
 
-use super::{DropOdds, Error, Estimate, Mix, Slot, StallShares};
+use super::{CertesError, DropOdds, Estimate, Mix, Slot, StallShares};
 
 /// One retry of one class.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +59,7 @@ impl FastModel {
     /// clients that were retrying before count as new; after the longest patience of
     /// the mix the figures are right on average over the first two retry gaps
     /// (Certes, appendix B).
-    pub fn new(slot_s: f64, mix: Mix, loss: f64) -> Result<Self, Error> {
+    pub fn new(slot_s: f64, mix: Mix, loss: f64) -> Result<Self, CertesError> {
         check(slot_s, &mix, loss)?;
         let lanes = lanes(&mix, slot_s);
         let ahead = lanes.iter().map(|lane| lane.gap_slots).fold(0.0, f64::max) as usize + 3;
@@ -90,7 +90,7 @@ impl FastModel {
     }
 
     /// Sets the share of SYNs that the network loses from now on.
-    pub fn set_loss(&mut self, loss: f64) -> Result<(), Error> {
+    pub fn set_loss(&mut self, loss: f64) -> Result<(), CertesError> {
         check(self.slot_s, &self.mix, loss)?;
         self.loss = loss;
         Ok(())
@@ -255,19 +255,19 @@ impl FastModel {
 }
 
 /// Checks what a model is made from.
-pub(super) fn check(slot_s: f64, mix: &Mix, loss: f64) -> Result<(), Error> {
+pub(super) fn check(slot_s: f64, mix: &Mix, loss: f64) -> Result<(), CertesError> {
     if slot_s.is_nan() || slot_s <= 0.0 {
-        return Err(Error::SlotEmpty);
+        return Err(CertesError::SlotEmpty);
     }
     if let Some((class, gap_s)) = mix.first_gap().filter(|(_, gap_s)| *gap_s <= slot_s) {
-        return Err(Error::SlotTooLong {
+        return Err(CertesError::SlotTooLong {
             slot_s,
             class: class.name.clone(),
             gap_s,
         });
     }
     if !(0.0..1.0).contains(&loss) {
-        return Err(Error::Loss(loss));
+        return Err(CertesError::Loss(loss));
     }
     Ok(())
 }

@@ -40,17 +40,17 @@ mod tracker;
 
 pub use accept_queue::{ClientRule, QueueingRule, Trial};
 pub use comparators::{queueing_mean_s, sliding_window_mean_s};
-pub use drop_odds::{Confidence, DropOdds, NetworkLoss, StallShares};
-pub use error::Error;
+pub use drop_odds::{DropOdds, ModelFit, NetworkLoss, StallShares};
+pub use error::CertesError;
 pub use estimate::{Estimate, Parts};
 pub use fast::FastModel;
 pub use flood::FloodDetector;
-pub use observer::{Judge, Observed, Observer, Standing, Verdict};
+pub use observer::{AttemptFate, CategoryObserver, CategoryStatus, Judge, Observed};
 pub use patience::PatienceLearner;
 pub use reference::ReferenceModel;
 pub use schedule::{BSD_S, LINUX_6_5_S, Mix, MixLearner, RFC_1122_S, RFC_6298_S, RetryClass};
 pub use slot::{Origin, Slot};
-pub use tracker::{Count, Event, Outcome, Tracker};
+pub use tracker::{ConnectionEvent, Count, TrackedEvent, Tracker};
 
 /// Nanoseconds in a second, as the models reckon.
 const SECOND_NS: f64 = 1e9;

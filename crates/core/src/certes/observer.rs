@@ -11,13 +11,13 @@
 use std::collections::VecDeque;
 
 use super::{
-    Confidence, DropOdds, Error, Estimate, FastModel, FloodDetector, Mix, NetworkLoss, Slot,
+    CertesError, DropOdds, Estimate, FastModel, FloodDetector, Mix, ModelFit, NetworkLoss, Slot,
     StallShares,
 };
 
 /// An attempt that is not answered, judged.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Verdict {
+pub enum AttemptFate {
     /// Its client may come again.
     Waits,
     /// Its client gave up, so long after its first SYN. Seconds.
@@ -58,7 +58,7 @@ impl Judge {
 
     /// Of an attempt whose last SYN came `last_s` after its first, which is `age_s` ago.
     /// Above a loss of half a percent one missing SYN is no proof.
-    pub fn judge(&self, last_s: f64, age_s: f64, loss: f64) -> Verdict {
+    pub fn judge(&self, last_s: f64, age_s: f64, loss: f64) -> AttemptFate {
         let late = |at_s: f64| at_s + (at_s * Self::LATE).max(Self::LATE_S);
         let need = if loss > Self::LOSSY { 2 } else { 1 };
         let after = |at_s: &&f64| **at_s > late(last_s);
@@ -75,11 +75,13 @@ impl Judge {
         let patience_s = self.patience_s.iter().copied().find(|&s| s > last_s);
         let before = |s: f64| expected_s.iter().filter(|&&at_s| at_s < s).count();
         match (patience_s, expected_s.first()) {
-            _ if missing < need && age_s <= self.longest_s() => Verdict::Waits,
-            (Some(patience_s), _) if before(patience_s) < need => Verdict::GaveUp(patience_s),
-            (_, Some(&next_s)) if missing >= need => Verdict::GaveUp(f64::midpoint(last_s, next_s)),
-            (Some(patience_s), _) => Verdict::GaveUp(patience_s),
-            (None, _) => Verdict::GaveUp(last_s),
+            _ if missing < need && age_s <= self.longest_s() => AttemptFate::Waits,
+            (Some(patience_s), _) if before(patience_s) < need => AttemptFate::GaveUp(patience_s),
+            (_, Some(&next_s)) if missing >= need => {
+                AttemptFate::GaveUp(f64::midpoint(last_s, next_s))
+            }
+            (Some(patience_s), _) => AttemptFate::GaveUp(patience_s),
+            (None, _) => AttemptFate::GaveUp(last_s),
         }
     }
 
@@ -131,9 +133,9 @@ pub struct Observed {
 
 /// What a category is like now.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Standing {
+pub struct CategoryStatus {
     /// Whether the model's hypothesis holds.
-    pub confidence: Confidence,
+    pub confidence: ModelFit,
     /// Odds of a retry's drop over a first SYN's, where enough came.
     pub odds_ratio: Option<f64>,
     /// Share of packets that the network loses, one way.
@@ -144,7 +146,7 @@ pub struct Standing {
 
 /// The estimators of one category.
 #[derive(Clone, Debug)]
-pub struct Observer {
+pub struct CategoryObserver {
     model: FastModel,
     odds: DropOdds,
     loss: NetworkLoss,
@@ -157,9 +159,9 @@ pub struct Observer {
     keep: usize,
 }
 
-impl Observer {
+impl CategoryObserver {
     /// For slots of `slot_s` seconds and clients of this mix; remembers `keep` slots.
-    pub fn new(slot_s: f64, mix: &Mix, keep: usize) -> Result<Self, Error> {
+    pub fn new(slot_s: f64, mix: &Mix, keep: usize) -> Result<Self, CertesError> {
         Ok(Self {
             model: FastModel::new(slot_s, mix.clone(), 0.0)?,
             odds: DropOdds::new(slot_s),
@@ -179,7 +181,7 @@ impl Observer {
 
     /// Goes on with another mix: what is under way is taken to be of the new one's first
     /// SYNs for one patience.
-    pub fn set_mix(&mut self, slot_s: f64, mix: &Mix) -> Result<(), Error> {
+    pub fn set_mix(&mut self, slot_s: f64, mix: &Mix) -> Result<(), CertesError> {
         self.model = FastModel::new(slot_s, mix.clone(), self.loss.share())?;
         self.flood = FloodDetector::new(slot_s, mix);
         // The past as it was counted brings the new model into its stride.
@@ -209,7 +211,11 @@ impl Observer {
 
     /// Takes slots in, in order and without gaps: those that are settled now, from
     /// [`next`](Self::next) on, and those that are over but not settled.
-    pub fn feed(&mut self, settled: &[(u64, Slot)], fresh: &[(u64, Slot)]) -> Result<(), Error> {
+    pub fn feed(
+        &mut self,
+        settled: &[(u64, Slot)],
+        fresh: &[(u64, Slot)],
+    ) -> Result<(), CertesError> {
         let until = self.settled;
         let pending: Vec<Observed> = {
             let first_fresh = self.recent.iter().position(|of| Some(of.number) > until);
@@ -238,7 +244,7 @@ impl Observer {
         Ok(())
     }
 
-    fn step(&mut self, slot: &Slot) -> Result<Estimate, Error> {
+    fn step(&mut self, slot: &Slot) -> Result<Estimate, CertesError> {
         self.flood.judge(slot);
         let real = self.flood.without_flood(slot);
         self.odds.add(&real);
@@ -247,7 +253,7 @@ impl Observer {
         self.advance(&real)
     }
 
-    fn advance(&mut self, real: &Slot) -> Result<Estimate, Error> {
+    fn advance(&mut self, real: &Slot) -> Result<Estimate, CertesError> {
         self.model.set_odds(Some(&self.odds));
         self.model.set_loss(self.loss.share())?;
         self.model.set_stalls(&self.stalls);
@@ -315,8 +321,8 @@ impl Observer {
     }
 
     /// What the category is like.
-    pub fn standing(&self) -> Standing {
-        Standing {
+    pub fn standing(&self) -> CategoryStatus {
+        CategoryStatus {
             confidence: self.odds.confidence(),
             odds_ratio: self.odds.ratio(),
             loss: self.loss.share(),

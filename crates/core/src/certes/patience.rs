@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How long clients wait before they give up, from how many of them try again.
 
-use super::{Error, Mix, RetryClass};
+use super::{CertesError, Mix, RetryClass};
 
 /// Learns the distribution of the client frustration timeout (Certes, 3.2.2).
 ///
@@ -69,7 +69,12 @@ impl PatienceLearner {
     /// they fall in between, else the middle. Seconds. Shares below 1 % are noise and
     /// go to the class's own patience, and so do those who are more patient than drops
     /// tell about.
-    pub fn split(&self, class: &RetryClass, known_s: &[f64], loss: f64) -> Result<Mix, Error> {
+    pub fn split(
+        &self,
+        class: &RetryClass,
+        known_s: &[f64],
+        loss: f64,
+    ) -> Result<Mix, CertesError> {
         let mut classes = Vec::new();
         let mut rest = 1.0;
         let mut shares = self.last_retries(loss);

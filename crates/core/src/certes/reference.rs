@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 
 use super::fast::{Lane, check, lanes};
-use super::{Error, Estimate, Mix, Slot};
+use super::{CertesError, Estimate, Mix, Slot};
 
 /// One slot of the window.
 #[derive(Clone, Debug)]
@@ -50,7 +50,12 @@ impl ReferenceModel {
     /// As [`super::FastModel::new`]; `rtt_changes_s` are samples of how much a client's
     /// round trip changed from one SYN to its retry, in seconds (the density chi of
     /// eq. 22). Empty: it does not change.
-    pub fn new(slot_s: f64, mix: Mix, loss: f64, rtt_changes_s: &[f64]) -> Result<Self, Error> {
+    pub fn new(
+        slot_s: f64,
+        mix: Mix,
+        loss: f64,
+        rtt_changes_s: &[f64],
+    ) -> Result<Self, CertesError> {
         check(slot_s, &mix, loss)?;
         let lanes = lanes(&mix, slot_s);
         let spread: Vec<f64> = match rtt_changes_s {

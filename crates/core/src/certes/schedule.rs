@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Error;
+use super::CertesError;
 
 /// Linux 6.5 and newer (`tcp_syn_linear_timeouts` = 4), measured on 6.18: retries in
 /// seconds after the first SYN.
@@ -49,16 +49,16 @@ impl RetryClass {
         Self { weight, ..self }
     }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<(), CertesError> {
         let class = || self.name.clone();
         if !(self.weight >= 0.0 && self.weight.is_finite()) {
-            return Err(Error::Weight {
+            return Err(CertesError::Weight {
                 class: class(),
                 weight: self.weight,
             });
         }
         if !(self.fto_s > 0.0 && self.fto_s.is_finite()) {
-            return Err(Error::Patience {
+            return Err(CertesError::Patience {
                 class: class(),
                 fto_s: self.fto_s,
             });
@@ -66,7 +66,7 @@ impl RetryClass {
         let mut before = 0.0;
         for (index, &at_s) in self.retries_s.iter().enumerate() {
             if !(at_s > before && at_s.is_finite()) {
-                return Err(Error::Order {
+                return Err(CertesError::Order {
                     class: class(),
                     retry: index + 1,
                     at_s,
@@ -87,14 +87,14 @@ pub struct Mix {
 
 impl Mix {
     /// Checks and normalises.
-    pub fn new(classes: impl IntoIterator<Item = RetryClass>) -> Result<Self, Error> {
+    pub fn new(classes: impl IntoIterator<Item = RetryClass>) -> Result<Self, CertesError> {
         let mut classes: Vec<_> = classes.into_iter().collect();
         for class in &classes {
             class.check()?;
         }
         let total: f64 = classes.iter().map(|class| class.weight).sum();
         if total <= 0.0 {
-            return Err(Error::NoClass);
+            return Err(CertesError::NoClass);
         }
         classes.retain(|class| class.weight > 0.0);
         for class in &mut classes {
@@ -161,7 +161,7 @@ impl MixLearner {
     const ROUNDS: usize = 30;
 
     /// Learns about these classes (at most 32); their weights are the prior.
-    pub fn new(classes: impl IntoIterator<Item = RetryClass>) -> Result<Self, Error> {
+    pub fn new(classes: impl IntoIterator<Item = RetryClass>) -> Result<Self, CertesError> {
         Ok(Self {
             prior: Mix::new(classes.into_iter().take(32))?,
             votes: BTreeMap::new(),
@@ -204,7 +204,7 @@ impl MixLearner {
     }
 
     /// The mix as learned; the prior counts for `prior_votes` attempts.
-    pub fn mix(&self, prior_votes: f64) -> Result<Mix, Error> {
+    pub fn mix(&self, prior_votes: f64) -> Result<Mix, CertesError> {
         let mut weights: Vec<f64> = self
             .prior
             .classes

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a server counts in one slot of time.
 
-use super::{Count, Outcome, SECOND_NS};
+use super::{Count, SECOND_NS, TrackedEvent};
 
 /// Connections that were accepted in one slot and completed in another
 /// (ACCEPTED[p, i] of Certes, eq. 7).
@@ -93,7 +93,7 @@ impl Slot {
     }
 
     /// Counts that the client of a first SYN of this slot was heard of again.
-    pub fn hear(&mut self, outcome: &Outcome) {
+    pub fn hear(&mut self, outcome: &TrackedEvent) {
         self.heard += 1;
         let answered = outcome.count != Count::Offered && outcome.retry == 0;
         self.heard_answered += u64::from(answered);
@@ -101,7 +101,7 @@ impl Slot {
 
     /// Counts an outcome that belongs to this slot. Origins, and that a client was
     /// heard of, are for the caller, who knows the numbers of slots.
-    pub fn count(&mut self, outcome: &Outcome) {
+    pub fn count(&mut self, outcome: &TrackedEvent) {
         let first = outcome.retry == 0;
         match outcome.count {
             Count::Offered => {

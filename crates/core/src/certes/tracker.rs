@@ -8,7 +8,7 @@ pub struct Tracker([u64; 6]);
 
 /// What the server's interface saw of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum ConnectionEvent {
     /// A SYN of the client with this sequence number.
     Syn(u32),
     /// A SYN-ACK of the server.
@@ -61,7 +61,7 @@ pub enum Count {
 
 /// What came of an event. Times are nanoseconds of the caller's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct TrackedEvent {
     /// What it counts as.
     pub count: Count,
     /// It belongs to the slot of this time.
@@ -111,23 +111,23 @@ impl Tracker {
     pub const BYTES: usize = size_of::<Self>();
 
     /// Takes an event in. Times must not go back.
-    pub fn step(&mut self, event: Event, now_ns: u64) -> Outcome {
+    pub fn step(&mut self, event: ConnectionEvent, now_ns: u64) -> TrackedEvent {
         let (code, isn) = match event {
-            Event::Syn(isn) => (0, isn),
-            Event::SynAck => (1, 0),
-            Event::Ack => (2, 0),
-            Event::Served => (3, 0),
-            Event::Data => (4, 0),
-            Event::ClientFin(seq) => (5, seq),
-            Event::ServerFin => (6, 0),
-            Event::ClientReset(seq) => (7, seq),
-            Event::ServerReset => (8, 0),
+            ConnectionEvent::Syn(isn) => (0, isn),
+            ConnectionEvent::SynAck => (1, 0),
+            ConnectionEvent::Ack => (2, 0),
+            ConnectionEvent::Served => (3, 0),
+            ConnectionEvent::Data => (4, 0),
+            ConnectionEvent::ClientFin(seq) => (5, seq),
+            ConnectionEvent::ServerFin => (6, 0),
+            ConnectionEvent::ClientReset(seq) => (7, seq),
+            ConnectionEvent::ServerReset => (8, 0),
         };
         let mut raw = RawOutcome::default();
         // SAFETY: both pointers come from references to types of the C layout; the
         // C function touches nothing else and keeps neither.
         unsafe { causeway_syn_track(self, code, isn, now_ns, &mut raw) };
-        Outcome {
+        TrackedEvent {
             count: match raw.count {
                 1 => Count::Offered,
                 2 => Count::Accepted,

@@ -6,7 +6,7 @@ use super::evidence::{Relief, Unevenness};
 use super::share;
 use super::survey::Standing;
 use super::tracker::Tracker;
-use super::{Decision, Law, Params, Reading, RealDecision, Reason};
+use super::{ControlParams, Decision, Law, Reading, RealDecision, Reason};
 
 /// A resumed real with less than this part of its configured weight was slow.
 const RESUMED_SLOW: f64 = 0.5;
@@ -34,8 +34,8 @@ pub struct Member {
 pub struct Controller {
     pub(super) law: Law,
     /// As given, and as the law uses them.
-    given: Params,
-    pub(super) params: Params,
+    given: ControlParams,
+    pub(super) params: ControlParams,
     pub(super) reals: Vec<Controlled>,
     /// Intervals since a latency changed or weight was taken.
     pub(super) stable_for: u32,
@@ -58,7 +58,7 @@ pub(super) struct Controlled {
 
 impl Controller {
     /// A controller without members.
-    pub fn new(law: Law, params: Params) -> Self {
+    pub fn new(law: Law, params: ControlParams) -> Self {
         Self {
             law,
             params: law.tune(&params),
@@ -87,12 +87,12 @@ impl Controller {
         clippy::misnamed_getters,
         reason = "the field of that name has what the law makes of them"
     )]
-    pub fn params(&self) -> &Params {
+    pub fn params(&self) -> &ControlParams {
         &self.given
     }
 
     /// Replaces the constants; takes effect with the next interval.
-    pub fn set_params(&mut self, params: Params) {
+    pub fn set_params(&mut self, params: ControlParams) {
         self.params = self.law.tune(&params);
         self.given = params;
         self.refit();
@@ -200,17 +200,17 @@ impl Controller {
 }
 
 impl Controlled {
-    pub(super) fn bounds(&self, params: &Params) -> (f64, f64) {
+    pub(super) fn bounds(&self, params: &ControlParams) -> (f64, f64) {
         let configured = self.member.configured;
         (params.floor * configured, params.cap * configured)
     }
 
-    pub(super) fn room_down(&self, params: &Params) -> f64 {
+    pub(super) fn room_down(&self, params: &ControlParams) -> f64 {
         self.weight - self.bounds(params).0
     }
 
     /// What the real may gain in one interval.
-    pub(super) fn room_up(&self, params: &Params) -> f64 {
+    pub(super) fn room_up(&self, params: &ControlParams) -> f64 {
         let to_cap = self.bounds(params).1 - self.weight;
         to_cap.min(params.max_increase * self.member.configured)
     }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::Params;
+use super::ControlParams;
 
 /// A law of the [`Controller`](super::Controller). All of them keep its rules of
 /// safety; docs/explanation/steering.md compares them.
@@ -35,10 +35,10 @@ impl Law {
     }
 
     /// The constants as the law uses them.
-    pub(super) fn tune(self, params: &Params) -> Params {
+    pub(super) fn tune(self, params: &ControlParams) -> ControlParams {
         match self {
             // "Average latencies" and freshness of the last interval, without a margin.
-            Self::WatermarkPaper => Params {
+            Self::WatermarkPaper => ControlParams {
                 smoothing: 1.0,
                 confidence: 0.0,
                 ..params.clone()
@@ -46,7 +46,7 @@ impl Law {
             Self::Watermark => params.clone(),
             // What is asked for is a capacity: nobody takes more than that, and there is no
             // herd to hold back.
-            Self::Equalise => Params {
+            Self::Equalise => ControlParams {
                 confidence: params.margin,
                 max_increase: 3.0 * params.max_increase,
                 ..params.clone()

@@ -27,7 +27,7 @@ mod watermark;
 pub use controller::{Controller, Member};
 pub use decision::{Decision, RealDecision, Reason};
 pub use law::Law;
-pub use params::Params;
+pub use params::ControlParams;
 
 /// What the data plane counted for one real during one interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 /// The watermarks and `regress_after` are the paper's; the rest was chosen by
 /// simulation, see docs/explanation/steering.md.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Params {
+pub struct ControlParams {
     /// Length of an interval in nanoseconds.
     pub interval_ns: u64,
     /// A real gives weight when its latency exceeds this many times the lowest.
@@ -52,7 +52,7 @@ pub struct Params {
     pub return_rate: f64,
 }
 
-impl Default for Params {
+impl Default for ControlParams {
     fn default() -> Self {
         Self {
             interval_ns: 100_000_000,

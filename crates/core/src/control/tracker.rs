@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One real's latency, from intervals with many samples, few or none.
 
-use super::{Params, Reading};
+use super::{ControlParams, Reading};
 
 /// Standard errors by which an interval must differ from the past for the past
 /// to be forgotten. Three: one false alarm in some hundred intervals, which
@@ -126,7 +126,7 @@ impl Tracker {
         &mut self,
         now_ns: u64,
         reading: &Reading,
-        params: &Params,
+        params: &ControlParams,
         alike: f64,
     ) -> Progress {
         self.freshen(reading, params);
@@ -177,7 +177,7 @@ impl Tracker {
         self.last = [self.last[1], Some((log, samples))];
     }
 
-    fn freshen(&mut self, reading: &Reading, params: &Params) {
+    fn freshen(&mut self, reading: &Reading, params: &ControlParams) {
         let keep = 1.0 - params.smoothing;
         let smooth = |old: f64, new: u64| keep * old + params.smoothing * new as f64;
         self.requests = smooth(self.requests, reading.requests);
@@ -187,7 +187,7 @@ impl Tracker {
         self.answered += ANSWERED * (samples as f64 - self.answered);
     }
 
-    fn listen(&mut self, now_ns: u64, reading: &Reading, params: &Params) {
+    fn listen(&mut self, now_ns: u64, reading: &Reading, params: &ControlParams) {
         if reading.latency_weight_halves > 0 {
             self.last_sample_ns = now_ns;
             self.silent_requests = 0;
@@ -349,7 +349,7 @@ mod tests {
             requests: samples,
             active: 1,
         };
-        tracker.absorb(*now_ns, &reading, &Params::default(), 1.0);
+        tracker.absorb(*now_ns, &reading, &ControlParams::default(), 1.0);
     }
 
     /// Means of independent exponential samples have a dispersion of 1, means of samples of

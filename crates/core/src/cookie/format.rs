@@ -20,7 +20,7 @@ const TIER_BITS: u8 = 15;
 /// Where a cookie lies and what drives the clock beside it (`enum cookie_mode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Mode {
+pub enum CookieMode {
     /// Low bits of TSval, an event-driven clock above.
     Timestamp = 1,
     /// Low bits of TSval, the natural clock above; the server gets no echo.
@@ -34,7 +34,7 @@ pub enum Mode {
 
 /// A format that cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum FormatError {
+pub enum CookieLayoutError {
     /// The cookie's size is not one of the mode's.
     #[error("a cookie of this mode has {min} to {max} bits, not {bits}")]
     Bits {
@@ -71,43 +71,47 @@ pub(super) struct RawFormat {
 
 /// A format whose parts fit each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Format(RawFormat, Mode);
+pub struct CookieLayout(RawFormat, CookieMode);
 
-impl Format {
+impl CookieLayout {
     /// A cookie of `bits` bits, `id_bits` of them the server's id. What remains
     /// beside the epoch is the check's, at most fifteen bits.
-    pub fn new(mode: Mode, bits: u8, id_bits: u8) -> Result<Self, FormatError> {
+    pub fn new(mode: CookieMode, bits: u8, id_bits: u8) -> Result<Self, CookieLayoutError> {
         let range = match mode {
-            Mode::Timestamp => TIMESTAMP_BITS,
-            Mode::Light => LIGHT_BITS,
-            Mode::Msb => MSB_BITS..=MSB_BITS,
-            Mode::Tier => TIER_BITS..=TIER_BITS,
+            CookieMode::Timestamp => TIMESTAMP_BITS,
+            CookieMode::Light => LIGHT_BITS,
+            CookieMode::Msb => MSB_BITS..=MSB_BITS,
+            CookieMode::Tier => TIER_BITS..=TIER_BITS,
         };
         let (min, max) = (*range.start(), *range.end());
         if !range.contains(&bits) {
-            return Err(FormatError::Bits { bits, min, max });
+            return Err(CookieLayoutError::Bits { bits, min, max });
         }
         let max = (bits - 1).min(ID_BITS_MAX);
         if id_bits == 0 || id_bits > max {
-            return Err(FormatError::IdBits { bits, id_bits, max });
+            return Err(CookieLayoutError::IdBits { bits, id_bits, max });
         }
         let raw = RawFormat {
             mode: mode as u8,
             bits,
             id_bits,
-            shift: if mode == Mode::Msb { MSB_SHIFT } else { 0 },
+            shift: if mode == CookieMode::Msb {
+                MSB_SHIFT
+            } else {
+                0
+            },
         };
         Ok(Self(raw, mode))
     }
 
     /// The mode's own sizes: 16 bits with 1024 ids; `light` 10 bits with 64 ids,
     /// `msb` 15 bits with 1024 ids, and `tier` 15 bits with two balancers.
-    pub fn default_of(mode: Mode) -> Self {
+    pub fn default_of(mode: CookieMode) -> Self {
         let (bits, id_bits, shift) = match mode {
-            Mode::Timestamp => (16, 10, 0),
-            Mode::Light => (10, 6, 0),
-            Mode::Msb => (MSB_BITS, 10, MSB_SHIFT),
-            Mode::Tier => (TIER_BITS, 1, 0),
+            CookieMode::Timestamp => (16, 10, 0),
+            CookieMode::Light => (10, 6, 0),
+            CookieMode::Msb => (MSB_BITS, 10, MSB_SHIFT),
+            CookieMode::Tier => (TIER_BITS, 1, 0),
         };
         let raw = RawFormat {
             mode: mode as u8,
@@ -119,7 +123,7 @@ impl Format {
     }
 
     /// The mode.
-    pub fn mode(&self) -> Mode {
+    pub fn mode(&self) -> CookieMode {
         self.1
     }
 

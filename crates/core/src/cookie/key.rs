@@ -9,14 +9,14 @@ use thiserror::Error;
 
 /// One of the two keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Epoch {
+pub enum KeyEpoch {
     /// Epoch bit 0.
     Zero,
     /// Epoch bit 1.
     One,
 }
 
-impl Epoch {
+impl KeyEpoch {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Zero, Self::One];
 
@@ -43,7 +43,7 @@ impl Epoch {
 
 /// Text that is no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum KeyError {
+pub enum CookieKeyError {
     /// Not 32 hexadecimal digits.
     #[error("a key is 32 hexadecimal digits; make one with `openssl rand -hex 16`")]
     Digits,
@@ -54,9 +54,9 @@ pub enum KeyError {
 
 /// A SipHash key. It is a secret, so it is not printed by accident.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Key([u64; 2]);
+pub struct CookieKey([u64; 2]);
 
-impl Key {
+impl CookieKey {
     /// A key of 16 random bytes.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         let whole = u128::from_le_bytes(bytes);
@@ -80,21 +80,21 @@ impl Key {
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for CookieKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(..)")
     }
 }
 
-impl FromStr for Key {
-    type Err = KeyError;
+impl FromStr for CookieKey {
+    type Err = CookieKeyError;
 
-    fn from_str(text: &str) -> Result<Self, KeyError> {
+    fn from_str(text: &str) -> Result<Self, CookieKeyError> {
         let digits = text.len() == 32 && text.bytes().all(|c| c.is_ascii_hexdigit());
         match u128::from_str_radix(text, 16) {
-            Ok(0) if digits => Err(KeyError::Zero),
+            Ok(0) if digits => Err(CookieKeyError::Zero),
             Ok(key) if digits => Ok(Self::from_bytes(key.to_be_bytes())),
-            _ => Err(KeyError::Digits),
+            _ => Err(CookieKeyError::Digits),
         }
     }
 }
@@ -102,14 +102,14 @@ impl FromStr for Key {
 /// The keys of a balancer or of a server. There is always the current one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keys {
-    current: Epoch,
-    key: Key,
-    other: Option<Key>,
+    current: KeyEpoch,
+    key: CookieKey,
+    other: Option<CookieKey>,
 }
 
 impl Keys {
     /// `key` in epoch `current`, which new connections get; `other` in the other.
-    pub fn new(current: Epoch, key: Key, other: Option<Key>) -> Self {
+    pub fn new(current: KeyEpoch, key: CookieKey, other: Option<CookieKey>) -> Self {
         Self {
             current,
             key,
@@ -118,12 +118,12 @@ impl Keys {
     }
 
     /// The epoch of new connections.
-    pub fn current(&self) -> Epoch {
+    pub fn current(&self) -> KeyEpoch {
         self.current
     }
 
     /// The key of an epoch, if there is one.
-    pub fn get(&self, epoch: Epoch) -> Option<&Key> {
+    pub fn get(&self, epoch: KeyEpoch) -> Option<&CookieKey> {
         match epoch == self.current {
             true => Some(&self.key),
             false => self.other.as_ref(),
@@ -132,7 +132,7 @@ impl Keys {
 
     /// The first step of a rotation: `key` takes the epoch that is not current, and
     /// whatever was there. Balancers must know it before servers use it.
-    pub fn prepare(&self, key: Key) -> Self {
+    pub fn prepare(&self, key: CookieKey) -> Self {
         Self {
             other: Some(key),
             ..*self

@@ -14,8 +14,8 @@ pub mod quic;
 mod tests;
 
 pub use clock::{Clock, Kind};
-pub use format::{Format, FormatError, Mode};
-pub use key::{Epoch, Key, KeyError, Keys};
+pub use format::{CookieLayout, CookieLayoutError, CookieMode};
+pub use key::{CookieKey, CookieKeyError, KeyEpoch, Keys};
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -77,7 +77,7 @@ impl Tuple {
     }
 
     /// SipHash-2-4 of the tuple as it lies in a flow key.
-    pub fn hash(&self, key: &Key) -> u64 {
+    pub fn hash(&self, key: &CookieKey) -> u64 {
         siphash(&self.words[..self.count as usize], key)
     }
 
@@ -94,7 +94,7 @@ impl Tuple {
 }
 
 /// SipHash-2-4 of words as they lie in memory.
-pub(crate) fn siphash(words: &[u64], key: &Key) -> u64 {
+pub(crate) fn siphash(words: &[u64], key: &CookieKey) -> u64 {
     let key = key.words();
     // SAFETY: `words` and the two of the key are there to read.
     unsafe { causeway_cookie_hash(words.as_ptr(), words.len() as u32, key.as_ptr()) }
@@ -109,14 +109,25 @@ fn octets6(address: IpAddr) -> [u8; 16] {
 
 /// The cookie of server `id` for a connection. Bits of `id` beyond the format's are
 /// cut off.
-pub fn encode(tuple: &Tuple, key: &Key, epoch: Epoch, id: u16, format: &Format) -> u32 {
+pub fn encode(
+    tuple: &Tuple,
+    key: &CookieKey,
+    epoch: KeyEpoch,
+    id: u16,
+    format: &CookieLayout,
+) -> u32 {
     let id = u32::from(id) & ((1 << format.id_bits()) - 1);
     causeway_cookie_encode(tuple.hash(key), epoch.index(), id, format.raw())
 }
 
 /// The id that a cookie names; `None` if it is forged, or of an epoch without a key.
-pub fn decode(tuple: &Tuple, keys: &Keys, cookie: u32, format: &Format) -> Option<(Epoch, u16)> {
-    let epoch = Epoch::from_bit(causeway_cookie_epoch(cookie, format.raw()));
+pub fn decode(
+    tuple: &Tuple,
+    keys: &Keys,
+    cookie: u32,
+    format: &CookieLayout,
+) -> Option<(KeyEpoch, u16)> {
+    let epoch = KeyEpoch::from_bit(causeway_cookie_epoch(cookie, format.raw()));
     let hash = tuple.hash(keys.get(epoch)?);
     match causeway_cookie_decode(hash, cookie, format.raw()) {
         FORGED => None,

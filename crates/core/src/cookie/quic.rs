@@ -3,7 +3,7 @@
 //! (`bpf/shared/quic_lb.h`). Servers put it in: `causeway_quic_lb`, which is also what
 //! this is tested against.
 
-use causeway_quic_lb::{Algorithm, Config};
+use causeway_quic_lb::{Algorithm, CidConfig};
 use thiserror::Error;
 
 /// Configurations of a VIP, by their numbers.
@@ -38,8 +38,8 @@ unsafe extern "C" {
 
 /// A configuration that the data plane can route by.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Route {
-    config: Config,
+pub struct CidRoute {
+    config: CidConfig,
     raw: Raw,
 }
 
@@ -48,12 +48,12 @@ pub struct Route {
 #[error("the balancer routes by server ids of at most 4 octets, not {0}")]
 pub struct TooLong(pub usize);
 
-impl Route {
+impl CidRoute {
     /// The same as the data plane wants it, keys expanded.
     ///
     /// # Errors
     /// When its server ids have more than four octets.
-    pub fn new(config: &Config) -> Result<Self, TooLong> {
+    pub fn new(config: &CidConfig) -> Result<Self, TooLong> {
         // A nonce has at least as many octets, so the id lies in the left half.
         if config.server_id_len() > MAX_SERVER_ID {
             return Err(TooLong(config.server_id_len()));
@@ -65,7 +65,7 @@ impl Route {
     }
 
     /// The configuration.
-    pub fn config(&self) -> &Config {
+    pub fn config(&self) -> &CidConfig {
         &self.config
     }
 
@@ -91,13 +91,13 @@ impl Route {
     }
 }
 
-impl std::fmt::Debug for Route {
+impl std::fmt::Debug for CidRoute {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Route").field(&self.config).finish()
     }
 }
 
-fn raw(config: &Config) -> Raw {
+fn raw(config: &CidConfig) -> Raw {
     let mut raw = Raw {
         algorithm: 1,
         server_id_len: config.server_id_len() as u8,
@@ -132,7 +132,7 @@ fn expand(key: &[u8; 16], inverse: bool) -> [u32; AES_WORDS] {
 
 #[cfg(test)]
 mod tests {
-    use causeway_quic_lb::{Codec, Key};
+    use causeway_quic_lb::{CidKey, Codec};
     use proptest::prelude::*;
 
     use super::*;
@@ -140,7 +140,7 @@ mod tests {
     /// FIPS 197, appendix A.1: the last round's key.
     #[test]
     fn keys_are_expanded_as_the_standard_has_it() {
-        let key: Key = "2b7e151628aed2a6abf7158809cf4f3c".parse().expect("a key");
+        let key: CidKey = "2b7e151628aed2a6abf7158809cf4f3c".parse().expect("a key");
         let last: Vec<u8> = expand(&key.octets(), false)[40..]
             .iter()
             .flat_map(|word| word.to_le_bytes())
@@ -167,13 +167,13 @@ mod tests {
         ) {
             let algorithm = match which {
                 0 => Algorithm::Plain,
-                1 => Algorithm::SipHash(Key::new(key)),
-                _ => Algorithm::Aes128(Key::new(key)),
+                1 => Algorithm::SipHash(CidKey::new(key)),
+                _ => Algorithm::Aes128(CidKey::new(key)),
             };
-            let Ok(config) = Config::new(number, server_len, nonce_len, algorithm) else {
+            let Ok(config) = CidConfig::new(number, server_len, nonce_len, algorithm) else {
                 return Ok(());
             };
-            let route = Route::new(&config).expect("short enough");
+            let route = CidRoute::new(&config).expect("short enough");
             let (server, rest) = bytes.split_at(usize::from(server_len));
             let codec = Codec::new(&config);
             let id = codec
@@ -197,7 +197,7 @@ mod tests {
             .skip(1)
         {
             let columns: Vec<&str> = row.split(',').collect();
-            let key: Key = columns[2].parse().expect("a key");
+            let key: CidKey = columns[2].parse().expect("a key");
             let algorithm = match columns[1] {
                 "plain" => Algorithm::Plain,
                 "siphash" => Algorithm::SipHash(key),
@@ -205,9 +205,9 @@ mod tests {
             };
             let (server, nonce) = (octets(columns[3]), octets(columns[4]));
             let number = columns[0].parse().expect("a number");
-            let config = Config::new(number, server.len() as u8, nonce.len() as u8, algorithm)
+            let config = CidConfig::new(number, server.len() as u8, nonce.len() as u8, algorithm)
                 .expect("valid");
-            let Ok(route) = Route::new(&config) else {
+            let Ok(route) = CidRoute::new(&config) else {
                 continue;
             };
             let wanted = server.iter().fold(0, |n, &octet| n << 8 | u32::from(octet));
@@ -220,8 +220,8 @@ mod tests {
     #[test]
     fn server_ids_must_be_short() {
         let of = |server, nonce| {
-            let config = Config::new(0, server, nonce, Algorithm::Plain).expect("valid");
-            Route::new(&config).err()
+            let config = CidConfig::new(0, server, nonce, Algorithm::Plain).expect("valid");
+            CidRoute::new(&config).err()
         };
         assert_eq!((of(5, 8), of(4, 8)), (Some(TooLong(5)), None));
     }

@@ -8,12 +8,12 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn key(first: u8) -> Key {
+fn key(first: u8) -> CookieKey {
     let mut bytes = [0; 16];
     for (byte, value) in bytes.iter_mut().zip(first..) {
         *byte = value;
     }
-    Key::from_bytes(bytes)
+    CookieKey::from_bytes(bytes)
 }
 
 fn tuple(client: &str, vip: &str) -> Tuple {
@@ -21,7 +21,7 @@ fn tuple(client: &str, vip: &str) -> Tuple {
 }
 
 /// SipHash-2-4 by the standard library, over the tuple's bytes.
-fn oracle_hash(client: SocketAddr, vip: SocketAddr, key: &Key) -> u64 {
+fn oracle_hash(client: SocketAddr, vip: SocketAddr, key: &CookieKey) -> u64 {
     #[allow(deprecated, reason = "the newer hashers leave the algorithm open")]
     let mut hasher = std::hash::SipHasher::new_with_keys(key.words()[0], key.words()[1]);
     for address in [client.ip(), vip.ip()] {
@@ -37,7 +37,7 @@ fn oracle_hash(client: SocketAddr, vip: SocketAddr, key: &Key) -> u64 {
 }
 
 /// The cookie as a string of bits: epoch, then id and check under the hash's low bits.
-fn oracle_encode(hash: u64, epoch: Epoch, id: u16, format: &Format) -> u32 {
+fn oracle_encode(hash: u64, epoch: KeyEpoch, id: u16, format: &CookieLayout) -> u32 {
     let (high, low) = (hash >> 32, hash & 0xffff_ffff);
     let slice = (high * (2 * u64::from(id) + 1)) % (1 << 32);
     let check: String = format!("{slice:032b}")[..format.check_bits().into()].to_owned();
@@ -52,10 +52,15 @@ fn oracle_encode(hash: u64, epoch: Epoch, id: u16, format: &Format) -> u32 {
     u32::from_str_radix(&format!("{}{hidden}", epoch.index()), 2).unwrap()
 }
 
-fn any_format() -> impl Strategy<Value = Format> {
-    let modes = prop_oneof![Just(Mode::Timestamp), Just(Mode::Light), Just(Mode::Msb)];
-    (modes, 4_u8..=20, 1_u8..=10)
-        .prop_filter_map("fits", |(mode, bits, id)| Format::new(mode, bits, id).ok())
+fn any_format() -> impl Strategy<Value = CookieLayout> {
+    let modes = prop_oneof![
+        Just(CookieMode::Timestamp),
+        Just(CookieMode::Light),
+        Just(CookieMode::Msb)
+    ];
+    (modes, 4_u8..=20, 1_u8..=10).prop_filter_map("fits", |(mode, bits, id)| {
+        CookieLayout::new(mode, bits, id).ok()
+    })
 }
 
 fn any_pair() -> impl Strategy<Value = (SocketAddr, SocketAddr)> {
@@ -76,8 +81,8 @@ proptest! {
         bytes in any::<[u8; 16]>(),
         one in any::<bool>(),
     ) {
-        let (id, epoch) = (id % format.ids(), Epoch::from_bit(one.into()));
-        let key = Key::from_bytes(bytes);
+        let (id, epoch) = (id % format.ids(), KeyEpoch::from_bit(one.into()));
+        let key = CookieKey::from_bytes(bytes);
         let tuple = Tuple::tcp(client, vip);
         let hash = oracle_hash(client, vip, &key);
         prop_assert_eq!(tuple.hash(&key), hash);
@@ -94,33 +99,33 @@ proptest! {
 
 #[test]
 fn vectors_stay() {
-    let keys = Keys::new(Epoch::Zero, key(0), Some(key(0x10)));
+    let keys = Keys::new(KeyEpoch::Zero, key(0), Some(key(0x10)));
     let v4 = tuple("198.51.100.7:40000", "192.0.2.1:443");
     let v6 = tuple("[2001:db8::7]:40000", "[2001:db8:1::1]:443");
-    let sixteen = Format::default_of(Mode::Timestamp);
-    let fourteen = Format::new(Mode::Timestamp, 14, 10).unwrap();
-    let light = Format::default_of(Mode::Light);
-    let msb = Format::default_of(Mode::Msb);
+    let sixteen = CookieLayout::default_of(CookieMode::Timestamp);
+    let fourteen = CookieLayout::new(CookieMode::Timestamp, 14, 10).unwrap();
+    let light = CookieLayout::default_of(CookieMode::Light);
+    let msb = CookieLayout::default_of(CookieMode::Msb);
     let cookie = |tuple, epoch, id, format| {
         let cookie = encode(tuple, keys.get(epoch).unwrap(), epoch, id, format);
         assert_eq!(decode(tuple, &keys, cookie, format), Some((epoch, id)));
         cookie
     };
     let cookies = [
-        cookie(&v4, Epoch::Zero, 3, &sixteen),
-        cookie(&v4, Epoch::One, 3, &sixteen),
-        cookie(&v4, Epoch::Zero, 1023, &fourteen),
-        cookie(&v6, Epoch::Zero, 3, &sixteen),
-        cookie(&v6, Epoch::One, 40, &light),
-        cookie(&v4, Epoch::One, 512, &msb),
+        cookie(&v4, KeyEpoch::Zero, 3, &sixteen),
+        cookie(&v4, KeyEpoch::One, 3, &sixteen),
+        cookie(&v4, KeyEpoch::Zero, 1023, &fourteen),
+        cookie(&v6, KeyEpoch::Zero, 3, &sixteen),
+        cookie(&v6, KeyEpoch::One, 40, &light),
+        cookie(&v4, KeyEpoch::One, 512, &msb),
     ];
     assert_eq!(cookies, [32497, 55333, 362, 10372, 872, 30792]);
 }
 
 #[test]
 fn a_guess_passes_as_often_as_the_check_has_values() {
-    let keys = Keys::new(Epoch::Zero, key(0), Some(key(0x10)));
-    let format = Format::default_of(Mode::Timestamp);
+    let keys = Keys::new(KeyEpoch::Zero, key(0), Some(key(0x10)));
+    let format = CookieLayout::default_of(CookieMode::Timestamp);
     let v4 = tuple("198.51.100.7:40000", "192.0.2.1:443");
     let passed = (0..1 << 16).filter(|c| decode(&v4, &keys, *c, &format).is_some());
     // One cookie for each id and epoch, of 2^16.
@@ -128,7 +133,7 @@ fn a_guess_passes_as_often_as_the_check_has_values() {
     // Another connection's cookie is worth no more than a guess.
     let strangers = (1_u16..1025).filter(|port| {
         let other = tuple(&format!("198.51.100.7:{port}"), "192.0.2.1:443");
-        let stolen = encode(&v4, &key(0), Epoch::Zero, 5, &format);
+        let stolen = encode(&v4, &key(0), KeyEpoch::Zero, 5, &format);
         decode(&other, &keys, stolen, &format).is_some()
     });
     let strangers = strangers.count();
@@ -140,35 +145,35 @@ fn a_guess_passes_as_often_as_the_check_has_values() {
 
 #[test]
 fn a_rotation_keeps_the_former_key() {
-    let before = Keys::new(Epoch::One, key(0), None);
+    let before = Keys::new(KeyEpoch::One, key(0), None);
     assert_eq!(before.switch(), None, "there is nothing to switch to");
     let prepared = before.prepare(key(9));
-    assert_eq!(prepared.current(), Epoch::One);
+    assert_eq!(prepared.current(), KeyEpoch::One);
     let after = prepared.switch().unwrap();
-    assert_eq!(after.current(), Epoch::Zero);
-    assert_eq!(after.get(Epoch::Zero), Some(&key(9)));
-    assert_eq!(after.get(Epoch::One), Some(&key(0)));
+    assert_eq!(after.current(), KeyEpoch::Zero);
+    assert_eq!(after.get(KeyEpoch::Zero), Some(&key(9)));
+    assert_eq!(after.get(KeyEpoch::One), Some(&key(0)));
 }
 
 #[test]
 fn formats_that_cannot_be_are_refused() {
     for (mode, bits, id_bits) in [
-        (Mode::Timestamp, 7, 3),
-        (Mode::Timestamp, 21, 10),
-        (Mode::Timestamp, 16, 0),
-        (Mode::Timestamp, 16, 11),
-        (Mode::Light, 11, 8),
-        (Mode::Light, 10, 10),
-        (Mode::Msb, 16, 10),
+        (CookieMode::Timestamp, 7, 3),
+        (CookieMode::Timestamp, 21, 10),
+        (CookieMode::Timestamp, 16, 0),
+        (CookieMode::Timestamp, 16, 11),
+        (CookieMode::Light, 11, 8),
+        (CookieMode::Light, 10, 10),
+        (CookieMode::Msb, 16, 10),
     ] {
         assert!(
-            Format::new(mode, bits, id_bits).is_err(),
+            CookieLayout::new(mode, bits, id_bits).is_err(),
             "{mode:?} {bits} {id_bits}"
         );
     }
-    for mode in [Mode::Timestamp, Mode::Light, Mode::Msb] {
-        let format = Format::default_of(mode);
-        let again = Format::new(mode, format.bits(), format.id_bits());
+    for mode in [CookieMode::Timestamp, CookieMode::Light, CookieMode::Msb] {
+        let format = CookieLayout::default_of(mode);
+        let again = CookieLayout::new(mode, format.bits(), format.id_bits());
         assert_eq!(again, Ok(format));
     }
 }
@@ -176,12 +181,18 @@ fn formats_that_cannot_be_are_refused() {
 #[test]
 fn keys_are_read_and_never_printed() {
     let text = "000102030405060708090a0b0c0d0e0f";
-    assert_eq!(text.parse::<Key>(), Ok(key(0)));
+    assert_eq!(text.parse::<CookieKey>(), Ok(key(0)));
     assert_eq!(key(0).to_hex(), text);
     assert_eq!(format!("{:?}", key(0)), "Key(..)");
-    assert_eq!("00".repeat(16).parse::<Key>(), Err(KeyError::Zero));
-    assert_eq!("+0".repeat(16).parse::<Key>(), Err(KeyError::Digits));
-    assert_eq!("12".parse::<Key>(), Err(KeyError::Digits));
+    assert_eq!(
+        "00".repeat(16).parse::<CookieKey>(),
+        Err(CookieKeyError::Zero)
+    );
+    assert_eq!(
+        "+0".repeat(16).parse::<CookieKey>(),
+        Err(CookieKeyError::Digits)
+    );
+    assert_eq!("12".parse::<CookieKey>(), Err(CookieKeyError::Digits));
 }
 
 #[test]

@@ -54,7 +54,7 @@ pub use native::{FixedGapState, ModesState, ThreeConfigs, WindowChainState};
 pub use sampled::Sampled;
 pub use seq_ack::SeqAck;
 pub use spin::Spin;
-pub use state::{Lineup, State, Three};
+pub use state::{EstimatorState, Lineup, Three};
 pub use technique::{Follower, Needs, Segment, Side, Technique};
 pub use timestamps::Timestamps;
 pub use ts_echo::TsEcho;

@@ -15,7 +15,7 @@ use super::{Method, Packet, Samples};
 /// The legal order of calls is that of [`Estimator`](super::Estimator). `None`
 /// stands for no sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum EstimatorState {
     /// See [`WindowChain`](super::WindowChain).
     WindowChain(WindowChainState),
     /// See [`FixedGap`](super::FixedGap).
@@ -24,7 +24,7 @@ pub enum State {
     Modes(ModesState),
 }
 
-impl State {
+impl EstimatorState {
     /// A flow without packets.
     pub fn new(method: &Method) -> Self {
         match method {
@@ -97,7 +97,7 @@ pub trait Lineup<const N: usize> {
     fn finish(&mut self, index: usize, plan: &Self::Plan) -> Option<Samples>;
 }
 
-impl<const N: usize> Lineup<N> for [State; N] {
+impl<const N: usize> Lineup<N> for [EstimatorState; N] {
     type Plan = [Method; N];
 
     fn plan(methods: [Method; N]) -> Option<[Method; N]> {
@@ -105,7 +105,7 @@ impl<const N: usize> Lineup<N> for [State; N] {
     }
 
     fn new(methods: &[Method; N]) -> Self {
-        std::array::from_fn(|index| State::new(&methods[index]))
+        std::array::from_fn(|index| EstimatorState::new(&methods[index]))
     }
 
     #[inline(always)]
@@ -234,7 +234,7 @@ mod tests {
             ];
             let plan = Three::plan(methods.clone()).expect("these are its methods");
             let mut together = Three::new(&plan);
-            let mut apart = <[State; 3]>::new(&methods);
+            let mut apart = <[EstimatorState; 3]>::new(&methods);
             let (mut t_ns, mut seq, mut ack) = (1_000_000_000, 0u32, 0u32);
             for (step, (gap_ns, packet)) in packets.into_iter().enumerate() {
                 t_ns += gap_ns;
@@ -252,9 +252,9 @@ mod tests {
                 }
                 prop_assert_eq!(at_once, one_by_one);
                 let states = [
-                    State::WindowChain(together.0.chain.clone()),
-                    State::FixedGap(together.0.gap.clone()),
-                    State::Modes(together.0.modes.clone()),
+                    EstimatorState::WindowChain(together.0.chain.clone()),
+                    EstimatorState::FixedGap(together.0.gap.clone()),
+                    EstimatorState::Modes(together.0.modes.clone()),
                 ];
                 prop_assert_eq!(&states, &apart);
             }

@@ -12,13 +12,13 @@ use crate::wire::{Stamped, proto};
 
 /// Where a packet's flow belongs: in a table, and among the shares of several threads.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct HashedFlow {
     name: Packed,
     pub(super) hash: u64,
     pub(super) swapped: bool,
 }
 
-impl Place {
+impl HashedFlow {
     /// The place of a packet's flow, the same for both directions.
     #[inline(always)]
     pub fn of(key: &FlowKey, hash: &FlowState) -> Self {
@@ -138,7 +138,7 @@ impl Batch {
     /// Adds the packet with number `index`, which is less than 2^32 above the first one's.
     /// Its place was made with the seed of the meter that the batch is for.
     #[inline(always)]
-    pub fn push(&mut self, index: u64, seen: &Observation, place: Place) {
+    pub fn push(&mut self, index: u64, seen: &Observation, place: HashedFlow) {
         let name = seen.key.pack(place.name, &mut self.wide);
         let (after, record) = self.next(index);
         *record = Record {
@@ -162,7 +162,7 @@ impl Batch {
         frame: &Stamped<'_>,
         time_ns: u64,
         headers: Headers,
-        place: Place,
+        place: HashedFlow,
     ) {
         let (after, record) = self.next(index);
         // One by one, so that none waits in a register, of which there are too few.

@@ -7,7 +7,9 @@
 //! at the packets from servers.
 
 use super::meter::{Epochs, put_row};
-use super::{Batch, Counts, Evicted, FlowKey, Observation, Sender, Settings, Sink, Table};
+use super::{
+    Batch, Evicted, FlowKey, FlowMeterCounts, FlowTable, MeterSettings, Observation, Sender, Sink,
+};
 use crate::estimate::{Follower, Lineup, Samples, Segment, Side, Technique};
 
 /// What feeds on observations and gives rows: [`Meter`](super::Meter) or
@@ -18,10 +20,10 @@ pub trait Measuring: Send {
     /// Ends all flows, in the order of their first packets.
     fn finish(&mut self, sink: &mut impl Sink);
     /// Counts so far.
-    fn counts(&self) -> Counts;
+    fn counts(&self) -> FlowMeterCounts;
 }
 
-impl<const N: usize, L: Lineup<N> + Send> Measuring for super::Meter<N, L> {
+impl<const N: usize, L: Lineup<N> + Send> Measuring for super::FlowMeter<N, L> {
     #[inline]
     fn observe_all(&mut self, packets: &Batch, sink: &mut impl Sink) {
         self.observe_all(packets, sink);
@@ -31,7 +33,7 @@ impl<const N: usize, L: Lineup<N> + Send> Measuring for super::Meter<N, L> {
         self.finish(sink);
     }
 
-    fn counts(&self) -> Counts {
+    fn counts(&self) -> FlowMeterCounts {
         self.counts()
     }
 }
@@ -40,11 +42,11 @@ impl<const N: usize, L: Lineup<N> + Send> Measuring for super::Meter<N, L> {
 /// [`Row`](super::Row) is the place in the list.
 #[derive(Debug)]
 pub struct Comparison {
-    table: Table<Flow>,
+    table: FlowTable<Flow>,
     techniques: Vec<Technique>,
     epoch_ns: u64,
     seed: u64,
-    counts: Counts,
+    counts: FlowMeterCounts,
 }
 
 #[derive(Debug)]
@@ -59,13 +61,13 @@ struct Flow {
 impl Comparison {
     /// A comparison that has seen nothing. `sampling_seed` decides, with a flow's
     /// first packet, which packets a sampler picks.
-    pub fn new(settings: Settings<0>, techniques: Vec<Technique>, sampling_seed: u64) -> Self {
+    pub fn new(settings: MeterSettings<0>, techniques: Vec<Technique>, sampling_seed: u64) -> Self {
         Self {
-            table: Table::new(settings.direction, settings.max_flows, settings.seed),
+            table: FlowTable::new(settings.direction, settings.max_flows, settings.seed),
             techniques,
             epoch_ns: settings.epoch_ns.max(1),
             seed: sampling_seed,
-            counts: Counts::default(),
+            counts: FlowMeterCounts::default(),
         }
     }
 }
@@ -86,8 +88,8 @@ impl Measuring for Comparison {
         }
     }
 
-    fn counts(&self) -> Counts {
-        Counts {
+    fn counts(&self) -> FlowMeterCounts {
+        FlowMeterCounts {
             evicted: self.table.evictions(),
             ..self.counts
         }

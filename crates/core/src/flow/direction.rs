@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use super::FlowKey;
-use crate::wire::{Datagram, TcpFlags, Transport};
+use crate::wire::{IpDatagram, TcpFlags, TransportHeader};
 
 /// What a packet itself says about its direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,9 +23,9 @@ pub enum Hint {
 impl Hint {
     /// The hint of a packet.
     #[inline]
-    pub fn of(packet: &Datagram) -> Hint {
+    pub fn of(packet: &IpDatagram) -> Hint {
         match packet.transport {
-            Transport::Tcp { flags, .. } => Hint::of_flags(flags),
+            TransportHeader::Tcp { flags, .. } => Hint::of_flags(flags),
             _ => Hint::None,
         }
     }

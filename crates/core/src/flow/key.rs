@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::FlowState;
-use crate::wire::{Datagram, Quick};
+use crate::wire::{IpDatagram, Quick};
 
 const IPV6: u64 = 1 << 40;
 
@@ -85,7 +85,7 @@ impl FlowKey {
 
     /// The five-tuple of a packet, as it was sent.
     #[inline]
-    pub fn of(packet: &Datagram) -> FlowKey {
+    pub fn of(packet: &IpDatagram) -> FlowKey {
         let (sport, dport) = packet.transport.ports();
         FlowKey::new(
             packet.transport.protocol(),

@@ -3,9 +3,11 @@
 //! Estimators over many flows: packets in, estimates per flow and epoch out.
 
 use super::{
-    Batch, Direction, Evicted, FlowKey, Hint, Name, Observation, Sender, Table, table::Probe,
+    Batch, Direction, Evicted, FlowKey, FlowTable, Hint, Name, Observation, Sender, table::Probe,
 };
-use crate::estimate::{self, Lineup, Method, Sample, Samples, State, Tally, Three, ThreeConfigs};
+use crate::estimate::{
+    self, EstimatorState, Lineup, Method, Sample, Samples, Tally, Three, ThreeConfigs,
+};
 
 /// Packets whose flows are fetched together: enough to hide a memory access behind
 /// the work of the others, few enough for the first cache.
@@ -13,7 +15,7 @@ const AHEAD: usize = 16;
 
 /// The estimate of one flow, one epoch and one method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct FlowEstimate {
     /// The flow, client first.
     pub flow: FlowKey,
     /// Index of the method in [`Settings::methods`].
@@ -33,7 +35,7 @@ pub trait Sink {
     fn sample(&mut self, _flow: &FlowKey, _method: u8, _sample: &Sample) {}
 
     /// An epoch of a flow that is complete.
-    fn row(&mut self, row: &Row);
+    fn row(&mut self, row: &FlowEstimate);
 
     /// [`Meter::finish`] has come to the flow that began with this packet: what
     /// follows belongs to it.
@@ -42,7 +44,7 @@ pub trait Sink {
 
 /// What to measure, and how.
 #[derive(Clone, Debug)]
-pub struct Settings<const N: usize> {
+pub struct MeterSettings<const N: usize> {
     /// Length of an epoch in nanoseconds, at least 1.
     pub epoch_ns: u64,
     /// The estimators to run side by side.
@@ -57,7 +59,7 @@ pub struct Settings<const N: usize> {
 
 /// Counts of a meter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct FlowMeterCounts {
     /// Packets of the request direction.
     pub from_clients: u64,
     /// Packets of the response direction, which nothing looked at.
@@ -68,9 +70,9 @@ pub struct Counts {
     pub evicted: u64,
 }
 
-impl Counts {
+impl FlowMeterCounts {
     /// Adds the counts of another meter.
-    pub fn merge(&mut self, other: &Counts) {
+    pub fn merge(&mut self, other: &FlowMeterCounts) {
         self.from_clients += other.from_clients;
         self.from_servers += other.from_servers;
         self.flows += other.flows;
@@ -88,11 +90,11 @@ impl Counts {
 /// `L` holds their states: any of them, or all in their order as [`Three`], which takes
 /// less time and room.
 #[derive(Debug)]
-pub struct Meter<const N: usize, L: Lineup<N> = [State; N]> {
-    table: Table<Flow<N, L>>,
+pub struct FlowMeter<const N: usize, L: Lineup<N> = [EstimatorState; N]> {
+    table: FlowTable<Flow<N, L>>,
     plan: L::Plan,
     clock: Clock,
-    counts: Counts,
+    counts: FlowMeterCounts,
 }
 
 /// Divides time into epochs.
@@ -130,29 +132,29 @@ struct Flow<const N: usize, L> {
     born: u64,
 }
 
-impl<const N: usize> Meter<N> {
+impl<const N: usize> FlowMeter<N> {
     /// A meter that has seen nothing.
-    pub fn new(settings: Settings<N>) -> Self {
+    pub fn new(settings: MeterSettings<N>) -> Self {
         let plan = settings.methods.clone();
         Self::with_lineup(settings, plan)
     }
 }
 
-impl Meter<3, Three> {
+impl FlowMeter<3, Three> {
     /// A meter of all three estimators of the request direction, in the order in which
     /// [`Method`] names them.
-    pub fn of_three(settings: Settings<0>, plan: ThreeConfigs) -> Self {
+    pub fn of_three(settings: MeterSettings<0>, plan: ThreeConfigs) -> Self {
         Self::with_lineup(settings, plan)
     }
 }
 
-impl<const N: usize, L: Lineup<N>> Meter<N, L> {
-    fn with_lineup<const M: usize>(settings: Settings<M>, plan: L::Plan) -> Self {
+impl<const N: usize, L: Lineup<N>> FlowMeter<N, L> {
+    fn with_lineup<const M: usize>(settings: MeterSettings<M>, plan: L::Plan) -> Self {
         Self {
-            table: Table::new(settings.direction, settings.max_flows, settings.seed),
+            table: FlowTable::new(settings.direction, settings.max_flows, settings.seed),
             plan,
             clock: Clock::new(settings.epoch_ns),
-            counts: Counts::default(),
+            counts: FlowMeterCounts::default(),
         }
     }
 
@@ -244,8 +246,8 @@ impl<const N: usize, L: Lineup<N>> Meter<N, L> {
     }
 
     /// Counts so far.
-    pub fn counts(&self) -> Counts {
-        Counts {
+    pub fn counts(&self) -> FlowMeterCounts {
+        FlowMeterCounts {
             evicted: self.table.evictions(),
             ..self.counts
         }
@@ -318,7 +320,7 @@ pub(super) fn put_row(
     sink: &mut impl Sink,
 ) {
     if tally.samples() > 0 {
-        sink.row(&Row {
+        sink.row(&FlowEstimate {
             flow: *flow,
             method: method as u8,
             epoch_ns,

@@ -20,8 +20,8 @@ fn methods() -> [Method; 2] {
     ]
 }
 
-fn meter(max_flows: u32) -> Meter<2> {
-    Meter::new(Settings {
+fn meter(max_flows: u32) -> FlowMeter<2> {
+    FlowMeter::new(MeterSettings {
         epoch_ns: EPOCH_NS,
         methods: methods(),
         direction: Direction::default(),
@@ -59,7 +59,7 @@ fn response(to: &Observation) -> Observation {
 
 #[derive(Default)]
 struct Rows {
-    rows: Vec<Row>,
+    rows: Vec<FlowEstimate>,
     samples: u64,
 }
 
@@ -68,7 +68,7 @@ impl Sink for Rows {
         self.samples += u64::from(sample.weight_halves);
     }
 
-    fn row(&mut self, row: &Row) {
+    fn row(&mut self, row: &FlowEstimate) {
         self.rows.push(*row);
     }
 }
@@ -157,7 +157,7 @@ proptest! {
         size in 1usize..70,
         max_flows in 2u32..10,
     ) {
-        let settings = Settings {
+        let settings = MeterSettings {
             epoch_ns: EPOCH_NS,
             methods: [
                 Method::WindowChain,
@@ -176,22 +176,22 @@ proptest! {
             *n += advance;
             packets.push(packet_of(flow, *n, t_ns, from_server && *n > 0));
         }
-        let (mut one_by_one, mut expected) = (Meter::new(settings.clone()), Rows::default());
+        let (mut one_by_one, mut expected) = (FlowMeter::new(settings.clone()), Rows::default());
         let plan = Three::plan(settings.methods.clone()).expect("these are its methods");
-        let bare = Settings {
+        let bare = MeterSettings {
             epoch_ns: EPOCH_NS,
             methods: [],
             direction: Direction::default(),
             max_flows,
             seed: 5,
         };
-        let (mut together, mut found) = (Meter::of_three(bare, plan), Rows::default());
+        let (mut together, mut found) = (FlowMeter::of_three(bare, plan), Rows::default());
         let hash = FlowState::new(settings.seed);
         let mut batch = Batch::with_capacity(size);
         for (index, seen) in packets.iter().enumerate() {
             let index = index as u64 + u64::from(u32::MAX) - 100;
             one_by_one.observe(index, seen, &mut expected);
-            batch.push(index, seen, Place::of(&seen.key, &hash));
+            batch.push(index, seen, HashedFlow::of(&seen.key, &hash));
             prop_assert_eq!(batch.iter().last(), Some((index, *seen)));
             if batch.len() == size {
                 together.observe_all(&batch, &mut found);

@@ -17,14 +17,14 @@ mod meter;
 mod observation;
 mod table;
 
-pub use batch::{Batch, Place};
+pub use batch::{Batch, HashedFlow};
 pub use comparison::{Comparison, Measuring};
 pub use direction::{Cidr, CidrError, Direction, Hint};
 pub use hash::{FlowHasher, FlowState};
 pub use key::FlowKey;
-pub use meter::{Counts, Meter, Row, Settings, Sink};
+pub use meter::{FlowEstimate, FlowMeter, FlowMeterCounts, MeterSettings, Sink};
 pub use observation::{Headers, Observation};
-pub use table::{Evicted, Lookup, Name, Sender, Table};
+pub use table::{Evicted, FlowTable, Lookup, Name, Sender};
 
 #[cfg(test)]
 mod meter_tests;

@@ -4,7 +4,7 @@
 
 use super::{FlowKey, Hint};
 use crate::estimate;
-use crate::wire::{self, Datagram, LinkType, Quick, Skip, Transport, proto};
+use crate::wire::{self, IpDatagram, LinkType, Quick, Skip, TransportHeader, proto};
 
 /// Encapsulated security payload: no ports, nothing to read behind it.
 const ESP: u8 = 50;
@@ -106,7 +106,7 @@ impl Observation {
     /// [`Skip::Protocol`] for what carries no requests: ICMP always, with clear
     /// headers everything but TCP, UDP and ESP.
     #[inline]
-    pub fn new(datagram: &Datagram, time_ns: u64, headers: Headers) -> Result<Self, Skip> {
+    pub fn new(datagram: &IpDatagram, time_ns: u64, headers: Headers) -> Result<Self, Skip> {
         let mut packet = estimate::Packet {
             t_ns: time_ns,
             ip_len: datagram.ip_len,
@@ -116,7 +116,7 @@ impl Observation {
         };
         let (mut tsval, mut first_byte) = (0, None);
         match datagram.transport {
-            Transport::Tcp {
+            TransportHeader::Tcp {
                 seq,
                 ack,
                 flags,
@@ -133,7 +133,7 @@ impl Observation {
                 packet.tsecr = timestamps.echo;
                 tsval = timestamps.value;
             }
-            Transport::Udp {
+            TransportHeader::Udp {
                 payload_len,
                 first_byte: first,
                 ..
@@ -141,8 +141,8 @@ impl Observation {
                 packet.payload_len = payload_len;
                 first_byte = first;
             }
-            Transport::Icmp { .. } => return Err(Skip::Protocol),
-            Transport::Other {
+            TransportHeader::Icmp { .. } => return Err(Skip::Protocol),
+            TransportHeader::Other {
                 protocol,
                 payload_len,
             } => {

@@ -16,7 +16,7 @@
 
 use super::index::{Index, prefetch_lines};
 use super::key::Packed;
-use super::{Direction, FlowKey, FlowState, Hint, Place};
+use super::{Direction, FlowKey, FlowState, HashedFlow, Hint};
 
 /// Entries looked at to find one to give up.
 const EVICTION_SAMPLE: usize = 8;
@@ -149,7 +149,7 @@ impl<V> Entry<V> {
 /// Flows by five-tuple. The order of [`Table::drain`] is that of first packets
 /// as long as nothing was evicted.
 #[derive(Debug)]
-pub struct Table<V> {
+pub struct FlowTable<V> {
     index: Index,
     hash: FlowState,
     entries: Vec<Entry<V>>,
@@ -159,7 +159,7 @@ pub struct Table<V> {
     evictions: u64,
 }
 
-impl<V> Table<V> {
+impl<V> FlowTable<V> {
     /// A table of at most `max_flows` (at least 1), hashed with `seed`.
     pub fn new(direction: Direction, max_flows: u32, seed: u64) -> Self {
         Self {
@@ -227,7 +227,7 @@ impl<V> Table<V> {
 
     /// Where to look for the flow of a packet.
     pub(super) fn probe(&self, packet: &FlowKey) -> Probe {
-        let Place { hash, swapped, .. } = Place::of(packet, &self.hash);
+        let HashedFlow { hash, swapped, .. } = HashedFlow::of(packet, &self.hash);
         Probe::new(hash as u32, swapped)
     }
 

@@ -16,11 +16,16 @@ fn request() -> FlowKey {
     key("10.0.0.1", 40_000, "10.0.0.2", 80)
 }
 
-fn table(max: u32) -> Table<u32> {
-    Table::new(Direction::default(), max, 7)
+fn table(max: u32) -> FlowTable<u32> {
+    FlowTable::new(Direction::default(), max, 7)
 }
 
-fn see(table: &mut Table<u32>, packet: FlowKey, hint: Hint, now_ns: u64) -> (Sender, FlowKey, u32) {
+fn see(
+    table: &mut FlowTable<u32>,
+    packet: FlowKey,
+    hint: Hint,
+    now_ns: u64,
+) -> (Sender, FlowKey, u32) {
     let found = table.look_up(&packet, hint, now_ns, || 0, |_| ());
     *found.value += 1;
     (found.sender, found.name.flow(), *found.value)
@@ -95,7 +100,7 @@ fn a_late_syn_turns_the_flow_round() {
 #[test]
 fn client_networks_overrule_the_ports() {
     let direction = Direction::new(vec!["10.0.0.2/32".parse().unwrap()]);
-    let mut table = Table::new(direction, 10, 7);
+    let mut table = FlowTable::new(direction, 10, 7);
     assert_eq!(see(&mut table, request(), Hint::None, 1).0, Sender::Server);
     let elsewhere = key("10.0.0.9", 40_000, "10.0.0.8", 80);
     assert_eq!(see(&mut table, elsewhere, Hint::None, 1).0, Sender::Client);

@@ -14,13 +14,13 @@ pub struct Silence {
     window_ns: u64,
     start_ns: u64,
     /// Counters at the start of this window, and of the one before.
-    start: Counts,
-    before: Counts,
+    start: SilenceCounts,
+    before: SilenceCounts,
 }
 
 /// Totals of a real.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct SilenceCounts {
     /// Connections opened.
     pub opened: u64,
     /// Requests that clients sent.
@@ -29,7 +29,7 @@ pub struct Counts {
 
 impl Silence {
     /// Begins to watch. A connection has one to two windows to send something.
-    pub fn new(now_ns: u64, window_ns: u64, counts: Counts) -> Self {
+    pub fn new(now_ns: u64, window_ns: u64, counts: SilenceCounts) -> Self {
         Self {
             window_ns,
             start_ns: now_ns,
@@ -45,7 +45,7 @@ impl Silence {
 
     /// Takes the counters at `now_ns`. At the end of a window: how many connections were
     /// opened in the one before it, if there were some and nothing was sent since.
-    pub fn handle_counts(&mut self, now_ns: u64, counts: Counts) -> Option<u64> {
+    pub fn handle_counts(&mut self, now_ns: u64, counts: SilenceCounts) -> Option<u64> {
         if now_ns.saturating_sub(self.start_ns) < self.window_ns {
             return None;
         }
@@ -66,7 +66,7 @@ mod tests {
 
     /// What is concluded after each second of these `(opened, requests)` of its own.
     fn conclusions(seconds: &[(u64, u64)]) -> Vec<Option<u64>> {
-        let mut total = Counts::default();
+        let mut total = SilenceCounts::default();
         let mut silence = Silence::new(0, S, total);
         let mut after = |(n, (opened, requests)): (u64, &(u64, u64))| {
             total.opened += opened;

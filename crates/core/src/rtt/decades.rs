@@ -2,7 +2,7 @@
 //! The histogram as netperf prints it: ten buckets for microseconds, ten for tens
 //! of microseconds, and so on.
 
-use super::Latencies;
+use super::RttLatencies;
 
 /// netperf's names of the rows, with the width of a bucket in nanoseconds.
 pub const DECADES: [(&str, u64); 8] = [
@@ -30,7 +30,7 @@ pub struct Decade {
 }
 
 /// All rows, and the count of what is longer than the last (100 s).
-pub fn decades(latencies: &Latencies) -> ([Decade; 8], u64) {
+pub fn decades(latencies: &RttLatencies) -> ([Decade; 8], u64) {
     let mut rows = DECADES.map(|(name, width_ns)| Decade {
         name,
         width_ns,
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn every_value_has_its_bucket() {
-        let mut latencies = Latencies::new();
+        let mut latencies = RttLatencies::new();
         let values = [
             500,
             1_000,

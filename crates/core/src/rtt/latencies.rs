@@ -13,7 +13,7 @@ const DIGITS: u8 = 3;
 /// hour, about 260 kB however many values it holds), with exact ends, mean and
 /// deviation beside it.
 #[derive(Clone, Debug)]
-pub struct Latencies {
+pub struct RttLatencies {
     histogram: Histogram<u64>,
     min_ns: u64,
     max_ns: u64,
@@ -25,7 +25,7 @@ pub struct Latencies {
 
 /// The figures of [`Latencies`] that people ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Summary {
+pub struct LatencySummary {
     /// How many values.
     pub count: u64,
     /// The least, exact.
@@ -44,13 +44,13 @@ pub struct Summary {
     pub stddev_ns: f64,
 }
 
-impl Default for Latencies {
+impl Default for RttLatencies {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Latencies {
+impl RttLatencies {
     /// An empty one.
     pub fn new() -> Self {
         #[allow(clippy::expect_used)]
@@ -135,8 +135,8 @@ impl Latencies {
     }
 
     /// The usual figures; `None` when empty.
-    pub fn summary(&self) -> Option<Summary> {
-        Some(Summary {
+    pub fn summary(&self) -> Option<LatencySummary> {
+        Some(LatencySummary {
             count: self.count,
             min_ns: self.min_ns,
             mean_ns: self.mean_ns,
@@ -159,8 +159,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn latencies(values: &[u64]) -> Latencies {
-        let mut latencies = Latencies::new();
+    fn latencies(values: &[u64]) -> RttLatencies {
+        let mut latencies = RttLatencies::new();
         values.iter().for_each(|&ns| latencies.record(ns));
         latencies
     }
@@ -205,8 +205,8 @@ mod tests {
 
     #[test]
     fn memory_does_not_grow() {
-        let mut latencies = Latencies::new();
-        let bytes = |l: &Latencies| l.histogram.distinct_values() * size_of::<u64>();
+        let mut latencies = RttLatencies::new();
+        let bytes = |l: &RttLatencies| l.histogram.distinct_values() * size_of::<u64>();
         let empty = bytes(&latencies);
         assert!(latencies.summary().is_none());
         for i in 0..1_000_000_u64 {
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn time_weighs_what_numbers_hide() {
         // 900 quick requests and 10 of 100 ms: one in ninety, half of the time.
-        let mut both = Latencies::new();
+        let mut both = RttLatencies::new();
         (0..900).for_each(|_| both.record(100_000));
         (0..10).for_each(|_| both.record(100_000_000));
         assert_eq!(both.quantile(0.9), both.quantile(0.5));
@@ -231,6 +231,6 @@ mod tests {
         assert!(most.abs_diff(100_000) <= 100, "{most}");
         // The rest of the time is pauses.
         assert_eq!(both.by_time(0.6, 1_000_000), Some(0));
-        assert_eq!(Latencies::new().by_time(0.1, 0), None);
+        assert_eq!(RttLatencies::new().by_time(0.1, 0), None);
     }
 }

@@ -21,15 +21,15 @@ mod pairs;
 mod selectors;
 
 pub use decades::{DECADES, Decade, decades};
-pub use latencies::{Latencies, Summary};
-pub use observe::{Flow, Observer, Seen, Value};
+pub use latencies::{LatencySummary, RttLatencies};
+pub use observe::{Flow, RttObserver, Seen, Value};
 pub use pace::{Due, Limit, Pace, Pacing};
 pub use pairs::{Pairs, bucket_ms};
 pub use selectors::{Figures, Selector, UnknownSelector};
 
 /// One way of measuring latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Method {
+pub enum RttMethod {
     /// From just before a request is sent to just after the last byte of its
     /// response is received: what the application waits for.
     Rr,
@@ -47,7 +47,7 @@ pub enum Method {
     Causal,
 }
 
-impl Method {
+impl RttMethod {
     /// All of them, in the order of tables.
     pub const ALL: [Self; 7] = [
         Self::Rr,
@@ -88,7 +88,7 @@ impl Method {
     }
 }
 
-impl std::fmt::Display for Method {
+impl std::fmt::Display for RttMethod {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(self.as_str())
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use super::{Method, Pairs};
+use super::{Pairs, RttMethod};
 use crate::estimate::{Packet, Samples, WindowChain};
 
 /// A connection as seen from the interface: outgoing packets go from `local` to
@@ -41,7 +41,7 @@ pub struct Value {
     /// Of this connection.
     pub flow: Flow,
     /// By this method: `Sampled`, `Synack`, `Timestamps` or `Causal`.
-    pub method: Method,
+    pub method: RttMethod,
     /// The latency.
     pub ns: u64,
     /// How many times it counts.
@@ -77,14 +77,14 @@ enum Handshake {
 /// Follows connections at one interface. Feed it every [`Seen`] in order; memory
 /// is bounded by `max_flows`.
 #[derive(Clone, Debug)]
-pub struct Observer {
+pub struct RttObserver {
     lifetime_ns: u64,
     max_flows: usize,
     flows: BTreeMap<Flow, State>,
     refused: u64,
 }
 
-impl Observer {
+impl RttObserver {
     /// An observer of at most `max_flows` connections whose sampler forgets a
     /// segment after `lifetime_ns`.
     pub fn new(max_flows: usize, lifetime_ns: u64) -> Self {
@@ -115,15 +115,15 @@ impl Observer {
         };
         state.last_ns = seen.t_ns;
         if let Some(ns) = state.handshake(seen) {
-            tell(Method::Synack, ns, 1);
+            tell(RttMethod::Synack, ns, 1);
         }
         if let Some(ns) = state.sampled(seen) {
-            tell(Method::Sampled, ns, 1);
+            tell(RttMethod::Sampled, ns, 1);
         }
         if let Some(ns) = state.timestamp(seen) {
-            tell(Method::Timestamps, ns, 1);
+            tell(RttMethod::Timestamps, ns, 1);
         }
-        state.causal(seen, |ns, count| tell(Method::Causal, ns, count));
+        state.causal(seen, |ns, count| tell(RttMethod::Causal, ns, count));
         if seen.packet.tcp_flags & Packet::RST != 0 {
             self.end(&flow, |value| tell(value.method, value.ns, value.count));
         }
@@ -136,7 +136,7 @@ impl Observer {
             each(&samples, |ns, count| {
                 tell(Value {
                     flow: *flow,
-                    method: Method::Causal,
+                    method: RttMethod::Causal,
                     ns,
                     count,
                 });
@@ -316,7 +316,7 @@ mod tests {
         }
     }
 
-    fn feed(observer: &mut Observer, packets: &[Seen]) -> Vec<(Method, u64)> {
+    fn feed(observer: &mut RttObserver, packets: &[Seen]) -> Vec<(RttMethod, u64)> {
         let mut values = Vec::new();
         for seen in packets {
             observer.seen(seen, |v| values.push((v.method, v.ns)));
@@ -328,24 +328,24 @@ mod tests {
     fn the_handshake_counts_once_and_not_when_sent_twice() {
         let syn = packet(0, true, Packet::SYN, 99, 0, 0);
         let answer = packet(80 * US, false, Packet::SYN | Packet::ACK, 500, 100, 0);
-        let mut observer = Observer::new(4, Pairs::LIFETIME_NS);
+        let mut observer = RttObserver::new(4, Pairs::LIFETIME_NS);
         let values = feed(&mut observer, &[syn, answer, answer]);
-        assert_eq!(values, [(Method::Synack, 80 * US)]);
-        let mut observer = Observer::new(4, Pairs::LIFETIME_NS);
+        assert_eq!(values, [(RttMethod::Synack, 80 * US)]);
+        let mut observer = RttObserver::new(4, Pairs::LIFETIME_NS);
         assert_eq!(feed(&mut observer, &[syn, syn, answer]), []);
         // At the server: SYN in, SYN+ACK out, ACK in.
-        let mut observer = Observer::new(4, Pairs::LIFETIME_NS);
+        let mut observer = RttObserver::new(4, Pairs::LIFETIME_NS);
         let server = [
             packet(0, false, Packet::SYN, 99, 0, 0),
             packet(US, true, Packet::SYN | Packet::ACK, 500, 100, 0),
             packet(61 * US, false, Packet::ACK, 100, 501, 0),
         ];
-        assert_eq!(feed(&mut observer, &server), [(Method::Synack, 60 * US)]);
+        assert_eq!(feed(&mut observer, &server), [(RttMethod::Synack, 60 * US)]);
     }
 
     /// Request, response, a pause of the client, and so on, at the client and, with
     /// directions swapped, at the server: each method measures what it says.
-    fn exchange(at_client: bool, response_ns: u64, pause_ns: u64) -> Vec<(Method, u64)> {
+    fn exchange(at_client: bool, response_ns: u64, pause_ns: u64) -> Vec<(RttMethod, u64)> {
         let mut packets = Vec::new();
         for i in 0..40_u64 {
             let t = 500 * MS + i * (response_ns + pause_ns);
@@ -359,14 +359,14 @@ mod tests {
             response.packet.tsecr = request.tsval;
             packets.extend([request, response]);
         }
-        let mut observer = Observer::new(4, Pairs::LIFETIME_NS);
+        let mut observer = RttObserver::new(4, Pairs::LIFETIME_NS);
         let mut values = feed(&mut observer, &packets);
         observer.finish(|v| values.push((v.method, v.ns)));
         assert_eq!(observer.flows(), 0);
         values
     }
 
-    fn median(values: &[(Method, u64)], method: Method) -> u64 {
+    fn median(values: &[(RttMethod, u64)], method: RttMethod) -> u64 {
         let mut of: Vec<u64> = values
             .iter()
             .filter(|v| v.0 == method)
@@ -380,17 +380,17 @@ mod tests {
     #[test]
     fn the_client_sees_the_network_and_the_server_sees_the_client_think() {
         let client = exchange(true, 200 * US, 30 * MS);
-        assert_eq!(median(&client, Method::Sampled), 200 * US);
-        assert_eq!(median(&client, Method::Timestamps), 200 * US);
+        assert_eq!(median(&client, RttMethod::Sampled), 200 * US);
+        assert_eq!(median(&client, RttMethod::Timestamps), 200 * US);
         let server = exchange(false, 200 * US, 30 * MS);
-        assert_eq!(median(&server, Method::Sampled), 30 * MS);
-        assert_eq!(median(&server, Method::Timestamps), 30 * MS);
+        assert_eq!(median(&server, RttMethod::Sampled), 30 * MS);
+        assert_eq!(median(&server, RttMethod::Timestamps), 30 * MS);
     }
 
     #[test]
     fn the_causal_estimate_is_of_requests_at_either_end() {
         for at_client in [true, false] {
-            let causal = median(&exchange(at_client, 5 * MS, 0), Method::Causal);
+            let causal = median(&exchange(at_client, 5 * MS, 0), RttMethod::Causal);
             assert!(causal.abs_diff(5 * MS) < MS / 10, "{causal}");
         }
     }
@@ -400,14 +400,17 @@ mod tests {
         let mut request = packet(0, true, Packet::ACK, 1, 1, 10);
         request.sampled = false;
         let response = packet(MS, false, Packet::ACK, 1, 11, 10);
-        let mut observer = Observer::new(4, Pairs::LIFETIME_NS);
+        let mut observer = RttObserver::new(4, Pairs::LIFETIME_NS);
         let values = feed(&mut observer, &[request, response]);
-        assert!(values.iter().all(|v| v.0 != Method::Sampled), "{values:?}");
+        assert!(
+            values.iter().all(|v| v.0 != RttMethod::Sampled),
+            "{values:?}"
+        );
     }
 
     #[test]
     fn connections_beyond_the_bound_are_counted_and_old_ones_go() {
-        let mut observer = Observer::new(2, Pairs::LIFETIME_NS);
+        let mut observer = RttObserver::new(2, Pairs::LIFETIME_NS);
         let from = |port: u16, t_ns: u64| {
             let mut seen = packet(t_ns, true, Packet::ACK, 1, 1, 1);
             seen.flow.local.set_port(port);

@@ -6,13 +6,13 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use super::Summary;
+use super::LatencySummary;
 
 /// What the selectors choose from.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures {
     /// `rr`, all streams together; zero where nothing was measured.
-    pub latency: Summary,
+    pub latency: LatencySummary,
     /// Time that data flowed.
     pub elapsed_s: f64,
     /// `TCP` or `UDP`.
@@ -194,7 +194,7 @@ mod tests {
         // The command line of "A Brief Look at Round Trip Time", section Setup.
         let text = "result_brand,MIN_LATENCY,MEAN_LATENCY,P50_LATENCY,P90_LATENCY,P99_LATENCY";
         let figures = Figures {
-            latency: Summary {
+            latency: LatencySummary {
                 count: 1000,
                 min_ns: 60_200,
                 mean_ns: 101_420.0,

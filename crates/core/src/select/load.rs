@@ -8,13 +8,13 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use super::Member;
+use super::RingMember;
 
 /// A member of a pool with what it carries.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Loaded {
     /// The member; weight 0 takes no part.
-    pub member: Member,
+    pub member: RingMember,
     /// Its load; `None` if nobody knows.
     pub load: Option<f64>,
 }

@@ -17,14 +17,14 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
-use super::{Member, RealKey, RingSize, in_ring};
+use super::{RealKey, RingMember, RingSize, in_ring};
 
 /// Builds the ring: `size` slots, each the id of a real, shares in proportion to
 /// the weights. Empty when no real has a weight above 0. A real whose weight is
 /// worth less than about half a slot gets none.
 ///
 /// Cost: about `size * ln(size)` steps, whatever the number of reals.
-pub fn maglev(pool: &[Member], size: RingSize) -> Vec<u32> {
+pub fn maglev(pool: &[RingMember], size: RingSize) -> Vec<u32> {
     let pool = in_ring(pool);
     match pool[..] {
         [] => return Vec::new(),

@@ -67,7 +67,7 @@ impl fmt::Debug for RealKey {
 
 /// One real of a pool, as a ring builder sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct RingMember {
     /// What decides the real's place in the ring.
     pub key: RealKey,
     /// What the ring's slots hold.
@@ -79,7 +79,7 @@ pub struct Member {
 /// Builds the ring of uniform hashing: the reals with a weight above 0, in the
 /// order of their addresses, repeated until `size` slots are full. Shares differ
 /// by at most one slot. Empty when no real has a weight.
-pub fn uniform(pool: &[Member], size: RingSize) -> Vec<u32> {
+pub fn uniform(pool: &[RingMember], size: RingSize) -> Vec<u32> {
     let pool = in_ring(pool);
     pool.iter()
         .map(|m| m.id)
@@ -100,8 +100,8 @@ pub fn moved_slots(old: &[u32], new: &[u32]) -> usize {
 
 /// The members that take part, ordered by key so that a ring does not depend on
 /// the order of the configuration.
-fn in_ring(pool: &[Member]) -> Vec<Member> {
-    let mut pool: Vec<Member> = pool.iter().copied().filter(|m| m.weight > 0).collect();
+fn in_ring(pool: &[RingMember]) -> Vec<RingMember> {
+    let mut pool: Vec<RingMember> = pool.iter().copied().filter(|m| m.weight > 0).collect();
     pool.sort_unstable_by_key(|m| (m.key, m.id));
     pool
 }

@@ -20,10 +20,10 @@ fn v6(n: u32) -> RealKey {
 }
 
 /// A pool of `weights.len()` reals whose id is their number.
-pub(super) fn pool(weights: &[u32]) -> Vec<Member> {
+pub(super) fn pool(weights: &[u32]) -> Vec<RingMember> {
     (0..)
         .zip(weights)
-        .map(|(id, &weight)| Member {
+        .map(|(id, &weight)| RingMember {
             key: v4(id),
             id,
             weight,
@@ -44,7 +44,7 @@ pub(super) fn shares(ring: &[u32]) -> BTreeMap<u32, usize> {
 }
 
 /// The share in slots that each id's weight deserves.
-fn deserved(pool: &[Member], slots: usize) -> BTreeMap<u32, f64> {
+fn deserved(pool: &[RingMember], slots: usize) -> BTreeMap<u32, f64> {
     let total: f64 = pool.iter().map(|m| f64::from(m.weight)).sum();
     pool.iter()
         .map(|m| (m.id, slots as f64 * f64::from(m.weight) / total))
@@ -53,7 +53,7 @@ fn deserved(pool: &[Member], slots: usize) -> BTreeMap<u32, f64> {
 
 /// The fewest slots that any scheme must move between two pools: what the
 /// growing reals gain.
-fn unavoidable(old: &[Member], new: &[Member], slots: usize) -> f64 {
+fn unavoidable(old: &[RingMember], new: &[RingMember], slots: usize) -> f64 {
     let old = deserved(old, slots);
     let new = deserved(new, slots);
     new.iter()
@@ -63,11 +63,11 @@ fn unavoidable(old: &[Member], new: &[Member], slots: usize) -> f64 {
 
 /// The paper's algorithm with everything spelt out that the fast one computes as
 /// it goes: each real's permutation as a table, all turns as one sorted list.
-fn obvious_maglev(pool: &[Member], slots: usize) -> Vec<u32> {
-    let mut reals: Vec<Member> = pool.iter().copied().filter(|m| m.weight > 0).collect();
+fn obvious_maglev(pool: &[RingMember], slots: usize) -> Vec<u32> {
+    let mut reals: Vec<RingMember> = pool.iter().copied().filter(|m| m.weight > 0).collect();
     reals.sort_by_key(|m| m.key);
     let m = slots as u64;
-    let table = |real: &Member| -> Vec<usize> {
+    let table = |real: &RingMember| -> Vec<usize> {
         let offset = hash(real.key, OFFSET_SEED) % m;
         let skip = hash(real.key, SKIP_SEED) % (m - 1) + 1;
         (0..m).map(|j| ((offset + j * skip) % m) as usize).collect()
@@ -143,7 +143,7 @@ proptest! {
         for (id, member) in (1000..).zip(&mut there) {
             member.id = id;
         }
-        let key_of = |pool: &[Member], id| pool.iter().find(|m| m.id == id).map(|m| m.key);
+        let key_of = |pool: &[RingMember], id| pool.iter().find(|m| m.id == id).map(|m| m.key);
         for build in [maglev, uniform] {
             let here_picks = build(&here, size(251)).into_iter().map(|id| key_of(&here, id));
             let there_picks = build(&there, size(251)).into_iter().map(|id| key_of(&there, id));
@@ -210,7 +210,7 @@ fn rings_of_different_sizes_share_nothing() {
 /// Every balancer must build this very ring, today and after any upgrade.
 #[test]
 fn the_ring_is_the_one_it_always_was() {
-    let members: Vec<Member> = [
+    let members: Vec<RingMember> = [
         (v4(1), 10),
         (v4(2), 20),
         (v6(1), 30),
@@ -219,7 +219,7 @@ fn the_ring_is_the_one_it_always_was() {
     ]
     .into_iter()
     .zip(0..)
-    .map(|((key, weight), id)| Member { key, id, weight })
+    .map(|((key, weight), id)| RingMember { key, id, weight })
     .collect();
     assert_eq!(maglev(&members, size(31)), GOLDEN_31);
     let digest = |ring: &[u32]| {

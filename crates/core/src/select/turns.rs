@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::maglev::hash;
-use super::{Member, in_ring};
+use super::{RingMember, in_ring};
 
 /// The longest period that is kept exactly. Weights whose period is longer are
 /// rounded to this many slots; shares are then off by less than one slot.
@@ -22,7 +22,7 @@ pub const TURNS_MAX: usize = 65_536;
 ///
 /// The order among reals whose turns coincide comes from `seed`: balancers that share
 /// a pool then do not all begin with the same real.
-pub fn turns(pool: &[Member], seed: u64) -> Vec<u32> {
+pub fn turns(pool: &[RingMember], seed: u64) -> Vec<u32> {
     let mut pool = in_ring(pool);
     pool.sort_by_key(|member| (hash(member.key, seed), member.id));
     let weights: Vec<u64> = pool.iter().map(|m| u64::from(m.weight)).collect();
@@ -44,10 +44,10 @@ pub fn turns(pool: &[Member], seed: u64) -> Vec<u32> {
 }
 
 /// The same with all weights above 0 taken as equal: round robin.
-pub fn equal_turns(pool: &[Member], seed: u64) -> Vec<u32> {
-    let equal: Vec<Member> = in_ring(pool)
+pub fn equal_turns(pool: &[RingMember], seed: u64) -> Vec<u32> {
+    let equal: Vec<RingMember> = in_ring(pool)
         .into_iter()
-        .map(|member| Member {
+        .map(|member| RingMember {
             weight: 1,
             ..member
         })

@@ -23,7 +23,7 @@ mod tunnel;
 
 pub use ip::{Ipv4Packet, Ipv6Packet, UpperLayer};
 pub use link::{EthernetFrame, LinkType, Network};
-pub use parse::{Datagram, Transport, parse, parse_ip};
+pub use parse::{IpDatagram, TransportHeader, parse, parse_ip};
 pub use quick::{Quick, Stamped, parse_quickly};
 pub use skip::{Skip, SkipCounts};
 pub use transport::{IcmpMessage, TcpFlags, TcpSegment, TcpTimestamps, UdpDatagram};

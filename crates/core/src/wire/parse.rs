@@ -20,7 +20,7 @@ const MIN_IN_UDP: u32 = 28;
 
 /// The innermost IP packet of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Datagram {
+pub struct IpDatagram {
     /// Source address.
     pub src: IpAddr,
     /// Destination address.
@@ -28,12 +28,12 @@ pub struct Datagram {
     /// Length on the wire from the IP header on, in bytes.
     pub ip_len: u32,
     /// What the packet carries.
-    pub transport: Transport,
+    pub transport: TransportHeader,
 }
 
 /// The transport header of a packet. Payload lengths are in bytes on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
+pub enum TransportHeader {
     /// TCP.
     Tcp {
         /// Source port.
@@ -81,14 +81,16 @@ pub enum Transport {
     },
 }
 
-impl Transport {
+impl TransportHeader {
     /// The protocol number.
     #[inline]
     pub fn protocol(&self) -> u8 {
         match *self {
-            Transport::Tcp { .. } => proto::TCP,
-            Transport::Udp { .. } => proto::UDP,
-            Transport::Icmp { protocol, .. } | Transport::Other { protocol, .. } => protocol,
+            TransportHeader::Tcp { .. } => proto::TCP,
+            TransportHeader::Udp { .. } => proto::UDP,
+            TransportHeader::Icmp { protocol, .. } | TransportHeader::Other { protocol, .. } => {
+                protocol
+            }
         }
     }
 
@@ -96,10 +98,9 @@ impl Transport {
     #[inline]
     pub fn ports(&self) -> (u16, u16) {
         match *self {
-            Transport::Tcp { sport, dport, .. } | Transport::Udp { sport, dport, .. } => {
-                (sport, dport)
-            }
-            Transport::Icmp { .. } | Transport::Other { .. } => (0, 0),
+            TransportHeader::Tcp { sport, dport, .. }
+            | TransportHeader::Udp { sport, dport, .. } => (sport, dport),
+            TransportHeader::Icmp { .. } | TransportHeader::Other { .. } => (0, 0),
         }
     }
 }
@@ -113,7 +114,7 @@ impl Transport {
 /// # Errors
 /// The reason why there is nothing to measure in this frame.
 #[inline]
-pub fn parse(link: LinkType, data: &[u8], wire_len: u32) -> Result<Datagram, Skip> {
+pub fn parse(link: LinkType, data: &[u8], wire_len: u32) -> Result<IpDatagram, Skip> {
     let network = link.network(data)?;
     let header = data.len() - network.bytes().len();
     parse_ip(network, wire_len.saturating_sub(header as u32))
@@ -121,7 +122,7 @@ pub fn parse(link: LinkType, data: &[u8], wire_len: u32) -> Result<Datagram, Ski
 
 /// Reads an IP packet down to its innermost datagram: [`parse`] without the link layer.
 #[inline]
-pub fn parse_ip(network: Network<'_>, wire_len: u32) -> Result<Datagram, Skip> {
+pub fn parse_ip(network: Network<'_>, wire_len: u32) -> Result<IpDatagram, Skip> {
     let mut network = network;
     let mut wire_len = wire_len;
     for _ in 0..=MAX_TUNNELS {
@@ -133,7 +134,7 @@ pub fn parse_ip(network: Network<'_>, wire_len: u32) -> Result<Datagram, Skip> {
                 network = inside;
             }
             None => {
-                return Ok(Datagram {
+                return Ok(IpDatagram {
                     src,
                     dst,
                     ip_len,
@@ -195,11 +196,11 @@ fn inner<'a>(upper: &UpperLayer<'a>) -> Result<Option<Network<'a>>, Skip> {
 }
 
 #[inline]
-fn read_transport(upper: &UpperLayer<'_>) -> Result<Transport, Skip> {
+fn read_transport(upper: &UpperLayer<'_>) -> Result<TransportHeader, Skip> {
     Ok(match upper.protocol {
         proto::TCP => {
             let tcp = TcpSegment::new(upper)?;
-            Transport::Tcp {
+            TransportHeader::Tcp {
                 sport: tcp.src_port(),
                 dport: tcp.dst_port(),
                 seq: tcp.seq(),
@@ -211,7 +212,7 @@ fn read_transport(upper: &UpperLayer<'_>) -> Result<Transport, Skip> {
         }
         proto::UDP => {
             let udp = UdpDatagram::new(upper)?;
-            Transport::Udp {
+            TransportHeader::Udp {
                 sport: udp.src_port(),
                 dport: udp.dst_port(),
                 payload_len: udp.payload_len(),
@@ -220,13 +221,13 @@ fn read_transport(upper: &UpperLayer<'_>) -> Result<Transport, Skip> {
         }
         proto::ICMP | proto::ICMPV6 => {
             let icmp = IcmpMessage::new(upper)?;
-            Transport::Icmp {
+            TransportHeader::Icmp {
                 protocol: upper.protocol,
                 kind: icmp.kind(),
                 code: icmp.code(),
             }
         }
-        protocol => Transport::Other {
+        protocol => TransportHeader::Other {
             protocol,
             payload_len: upper.len,
         },

@@ -9,7 +9,7 @@
 use std::net::Ipv4Addr;
 
 use super::tunnel::is_tunnel_port;
-use super::{Datagram, LinkType, TcpFlags, TcpTimestamps, Transport, proto};
+use super::{IpDatagram, LinkType, TcpFlags, TcpTimestamps, TransportHeader, proto};
 
 const IP: usize = 14;
 const UDP: usize = IP + 20;
@@ -50,7 +50,7 @@ pub struct Quick {
     pub first_byte: Option<u8>,
 }
 
-impl From<Quick> for Datagram {
+impl From<Quick> for IpDatagram {
     fn from(quick: Quick) -> Self {
         let Quick {
             sport,
@@ -59,7 +59,7 @@ impl From<Quick> for Datagram {
             ..
         } = quick;
         let transport = match quick.protocol {
-            proto::TCP => Transport::Tcp {
+            proto::TCP => TransportHeader::Tcp {
                 sport,
                 dport,
                 seq: quick.seq,
@@ -68,14 +68,14 @@ impl From<Quick> for Datagram {
                 timestamps: quick.timestamps,
                 payload_len,
             },
-            _ => Transport::Udp {
+            _ => TransportHeader::Udp {
                 sport,
                 dport,
                 payload_len,
                 first_byte: quick.first_byte,
             },
         };
-        Datagram {
+        IpDatagram {
             src: Ipv4Addr::from_bits(quick.src).into(),
             dst: Ipv4Addr::from_bits(quick.dst).into(),
             ip_len: quick.ip_len,

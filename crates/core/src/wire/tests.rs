@@ -9,7 +9,7 @@ use etherparse::{IpNumber, PacketBuilder};
 use proptest::prelude::*;
 
 use super::*;
-use crate::flow::{Batch, FlowState, Headers, Observation, Place};
+use crate::flow::{Batch, FlowState, HashedFlow, Headers, Observation};
 
 const V4: ([u8; 4], [u8; 4]) = ([10, 9, 1, 2], [10, 9, 2, 2]);
 
@@ -37,16 +37,16 @@ pub(super) fn ipv4_header(protocol: u8, payload: &[u8]) -> Vec<u8> {
     [&header.to_bytes()[..], payload].concat()
 }
 
-pub(super) fn whole(link: LinkType, data: &[u8]) -> Result<Datagram, Skip> {
+pub(super) fn whole(link: LinkType, data: &[u8]) -> Result<IpDatagram, Skip> {
     parse(link, data, data.len() as u32)
 }
 
-pub(super) fn udp_datagram(payload_len: u32, first_byte: u8) -> Datagram {
-    Datagram {
+pub(super) fn udp_datagram(payload_len: u32, first_byte: u8) -> IpDatagram {
+    IpDatagram {
         src: IpAddr::V4(Ipv4Addr::from(V4.0)),
         dst: IpAddr::V4(Ipv4Addr::from(V4.1)),
         ip_len: 28 + payload_len,
-        transport: Transport::Udp {
+        transport: TransportHeader::Udp {
             sport: 40_000,
             dport: 53,
             payload_len,
@@ -101,8 +101,8 @@ impl TcpCase {
         header
     }
 
-    fn transport(&self) -> Transport {
-        Transport::Tcp {
+    fn transport(&self) -> TransportHeader {
+        TransportHeader::Tcp {
             sport: self.sport,
             dport: self.dport,
             seq: self.seq,
@@ -159,7 +159,7 @@ proptest! {
             Ok(got) => {
                 // Only the options may be missing.
                 prop_assert!(cut >= 54);
-                let Transport::Tcp { payload_len, seq, .. } = got.transport else { panic!("not TCP") };
+                let TransportHeader::Tcp { payload_len, seq, .. } = got.transport else { panic!("not TCP") };
                 prop_assert_eq!(payload_len as usize, case.payload.len());
                 prop_assert_eq!(seq, case.seq);
             }
@@ -197,8 +197,8 @@ proptest! {
                 let seen = Observation::of_frame(LinkType::Ethernet, &frame, wire_len, 7, headers)
                     .expect("the slow way reads it");
                 let (mut straight, mut through) = (Batch::default(), Batch::default());
-                straight.push_stamped(3, &stamped, 7, headers, Place::of_stamped(&stamped, &hash));
-                through.push(3, &seen, Place::of(&seen.key, &hash));
+                straight.push_stamped(3, &stamped, 7, headers, HashedFlow::of_stamped(&stamped, &hash));
+                through.push(3, &seen, HashedFlow::of(&seen.key, &hash));
                 prop_assert_eq!(straight.iter().next(), Some((3, seen)));
                 prop_assert_eq!(format!("{straight:?}"), format!("{through:?}"));
             }
@@ -356,7 +356,8 @@ fn padding_is_not_payload() {
         .write(&mut packet, &[])
         .unwrap();
     packet.resize(60, 0);
-    let Transport::Tcp { payload_len, .. } = whole(LinkType::Ethernet, &packet).unwrap().transport
+    let TransportHeader::Tcp { payload_len, .. } =
+        whole(LinkType::Ethernet, &packet).unwrap().transport
     else {
         panic!("not TCP")
     };

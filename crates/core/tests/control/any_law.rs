@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What holds under every law, for any input.
 
-use causeway_core::control::{Law, Params, Reading};
+use causeway_core::control::{ControlParams, Law, Reading};
 use proptest::prelude::*;
 
 use super::{INTERVAL_NS, assert_sound, by, hold, members, reading};
@@ -93,6 +93,6 @@ fn a_switch_of_law_goes_on_with_weights_and_latencies() {
     assert_eq!(decision.law, Law::Equalise);
     assert!(decision.reals[0].samples > 500.0);
     // One step from there, not from the configured weight.
-    let step = 3.0 * Params::default().max_increase;
+    let step = 3.0 * ControlParams::default().max_increase;
     assert!(decision.reals[0].weight <= before + step + 1e-9);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The law `equalise`, on readings made by hand.
 
-use causeway_core::control::{Decision, Law, Params, Reading, Reason};
+use causeway_core::control::{ControlParams, Decision, Law, Reading, Reason};
 
 use super::{assert_sound, by, hold, reading, weights};
 
@@ -23,7 +23,7 @@ fn equalising_goes_by_what_reals_can_do() {
         decision = hold(&mut controller, &mut now, &wavering, 1);
     }
     let [slow, within, fast, other] = [0, 1, 2, 3].map(|index| decision.reals[index].weight);
-    let burst = Params::default().burst;
+    let burst = ControlParams::default().burst;
     let can_do = |ms: f64| 50.0 * (1.0 - ms / 500.0) + burst * 100.0 / ms;
     let meant = can_do(40.0) / can_do(10.0);
     // A little more: some of the distance is within the margin of error.
@@ -86,7 +86,7 @@ fn equalising_leaves_the_floor_to_a_slow_real_whose_load_the_others_can_bear() {
         assert!(decision.reals[0].weight > 0.9, "{decision:?}");
         weight
     };
-    let floor = Params::default().floor;
+    let floor = ControlParams::default().floor;
     assert!((after(7) - floor).abs() < 1e-9);
     // They have no more left than thirty requests an interval.
     assert!(after(100) > 0.2);

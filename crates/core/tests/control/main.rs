@@ -6,7 +6,7 @@ mod any_law;
 mod equalise;
 mod watermark;
 
-use causeway_core::control::{Controller, Decision, Law, Member, Params, Reading};
+use causeway_core::control::{ControlParams, Controller, Decision, Law, Member, Reading};
 
 const MS: u64 = 1_000_000;
 const INTERVAL_NS: u64 = 100 * MS;
@@ -16,7 +16,7 @@ fn controller(configured: &[f64]) -> Controller {
 }
 
 fn by(law: Law, configured: &[f64]) -> Controller {
-    let mut controller = Controller::new(law, Params::default());
+    let mut controller = Controller::new(law, ControlParams::default());
     controller.set_members(&members(configured));
     controller
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The watermark laws, the paper's among them, on readings made by hand.
 
-use causeway_core::control::{Law, Params, Reading, Reason};
+use causeway_core::control::{ControlParams, Law, Reading, Reason};
 
 use super::{assert_sound, by, controller, hold, members, reading, weights};
 
@@ -14,7 +14,7 @@ fn a_slow_real_gives_in_proportion_to_its_latency_and_weight() {
         let decision = hold(&mut controller, &mut 0, &readings, 1);
         1.0 - decision.reals[0].weight
     };
-    let params = Params::default();
+    let params = ControlParams::default();
     assert!((first(10.0) - 0.5 * params.step).abs() < 1e-9);
     assert!((first(20.0) - 2.5 * params.step).abs() < 1e-9);
     assert!((first(5000.0) - params.max_decrease).abs() < 1e-9);
@@ -166,7 +166,7 @@ fn the_papers_law_acts_on_one_interval_without_a_margin() {
         readings[0] = reading(10.0, 4);
         hold(&mut controller, &mut 0, &readings, 1).reals[0].weight
     };
-    assert!((1.0 - first(Law::WatermarkPaper) - 0.5 * Params::default().step).abs() < 1e-9);
+    assert!((1.0 - first(Law::WatermarkPaper) - 0.5 * ControlParams::default().step).abs() < 1e-9);
     assert_eq!(first(Law::Watermark), 1.0);
     assert_eq!(first(Law::Equalise), 1.0);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Cookies and connection ids.
 
-use causeway_core::cookie::quic::Route;
-use causeway_core::cookie::{Epoch, Format, Keys};
+use causeway_core::cookie::quic::CidRoute;
+use causeway_core::cookie::{CookieLayout, KeyEpoch, Keys};
 
 use super::{Plain, c, plain};
 
@@ -15,8 +15,8 @@ pub const COOKIES_UDP: u8 = c::COOKIES_UDP;
 /// Entries of `quic_configs` for each VIP.
 pub const QUIC_CODEPOINTS: u32 = c::QUIC_CODEPOINTS;
 
-impl From<&Format> for CookieFormat {
-    fn from(format: &Format) -> Self {
+impl From<&CookieLayout> for CookieFormat {
+    fn from(format: &CookieLayout) -> Self {
         Self {
             mode: format.mode() as u8,
             bits: format.bits(),
@@ -26,8 +26,8 @@ impl From<&Format> for CookieFormat {
     }
 }
 
-impl From<&Route> for QuicLbConfig {
-    fn from(route: &Route) -> Self {
+impl From<&CidRoute> for QuicLbConfig {
+    fn from(route: &CidRoute) -> Self {
         let raw = route.raw();
         Self {
             algorithm: raw.algorithm,
@@ -49,7 +49,7 @@ impl From<Option<&Keys>> for CookieKeys {
             return value;
         };
         value.current = keys.current().index();
-        for epoch in Epoch::ALL {
+        for epoch in KeyEpoch::ALL {
             if let Some(key) = keys.get(epoch) {
                 value.key[epoch.index() as usize] = key.words();
                 value.present |= 1 << epoch.index();

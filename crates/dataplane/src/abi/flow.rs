@@ -35,7 +35,7 @@ plain! {
         pad: [u8; 3],
     }
     /// One connection.
-    "flow" Flow {
+    "flow" FlowEntry {
         /// Its tuple; of IPv4 a [`FlowKey4`] in its place, then zeros.
         key: FlowKey6,
         /// Index into `reals`.

@@ -20,7 +20,7 @@ pub const PROBE_REAL_MASK: u32 = c::PROBE_REAL_MASK;
 
 plain! {
     /// Value of `reals`.
-    "real" Real {
+    "real" RealValue {
         /// [`REAL_PRESENT`], [`REAL_L2`], [`REAL_GUE`].
         flags: u8,
         /// 4 or 6.

@@ -39,7 +39,7 @@ plain! {
         kind: u8,
     }
     /// Value of `vips`.
-    "vip" Vip {
+    "vip" VipValue {
         /// Index into `rings` and `vip_stats`.
         id: u32,
         /// Entries of the VIP's ring; 0: no real.

@@ -52,7 +52,7 @@ struct Ring {
 unsafe impl Shared for Slot {}
 // SAFETY: all fields are atomic but the padding.
 unsafe impl Shared for Ring {}
-const _: () = assert!(size_of::<Slot>() == size_of::<abi::Flow>());
+const _: () = assert!(size_of::<Slot>() == size_of::<abi::FlowEntry>());
 
 /// How many slots there are, and who else gives out tokens; by default there is no
 /// stateful mode.

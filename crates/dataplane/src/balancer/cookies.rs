@@ -3,8 +3,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use causeway_core::cookie::quic::Route;
-use causeway_core::cookie::{Format, IDS, Keys};
+use causeway_core::cookie::quic::CidRoute;
+use causeway_core::cookie::{CookieLayout, IDS, Keys};
 
 use super::*;
 use crate::abi::{CookieCounts, CookieFormat, CookieResult, CookieSlot, QuicLbConfig};
@@ -69,7 +69,7 @@ impl LoadBalancer {
 
     /// Gives a VIP's connections cookies, or takes them away. Without cookies its
     /// ids are forgotten, and packets that carry them go by the ring.
-    pub fn set_cookies(&self, id: VipId, format: Option<&Format>) -> Result<()> {
+    pub fn set_cookies(&self, id: VipId, format: Option<&CookieLayout>) -> Result<()> {
         let wanted = format.map(CookieFormat::from).unwrap_or_default();
         self.set_format(&mut self.book(), id, wanted)
     }
@@ -77,7 +77,7 @@ impl LoadBalancer {
     /// Has a VIP's packets routed by the server's id in their QUIC connection ids, as
     /// these configurations have it: at most one for each number. Ids of reals are those
     /// of cookies.
-    pub fn set_quic_ids(&self, id: VipId, routes: &[Route]) -> Result<()> {
+    pub fn set_quic_ids(&self, id: VipId, routes: &[CidRoute]) -> Result<()> {
         let mut book = self.book();
         let format = CookieFormat {
             mode: abi::COOKIE_QUIC,
@@ -86,7 +86,7 @@ impl LoadBalancer {
         let base = self.block_base(&mut book, id)?;
         let first = base / u32::from(IDS) * abi::QUIC_CODEPOINTS;
         for codepoint in 0..abi::QUIC_CODEPOINTS {
-            let is_of = |route: &&Route| u32::from(route.config().number()) == codepoint;
+            let is_of = |route: &&CidRoute| u32::from(route.config().number()) == codepoint;
             let route = routes.iter().find(is_of);
             let value = route.map(QuicLbConfig::from).unwrap_or_default();
             self.cookies.quic.put(&(first + codepoint), &value)?;
@@ -110,7 +110,10 @@ impl LoadBalancer {
 
     fn set_format(&self, book: &mut Book, id: VipId, wanted: CookieFormat) -> Result<()> {
         let vip = book.vip(id)?;
-        let mut value = self.vips.get(&vip.key())?.ok_or(Error::UnknownVip(id))?;
+        let mut value = self
+            .vips
+            .get(&vip.key())?
+            .ok_or(DataPlaneError::UnknownVip(id))?;
         if value.cookie == wanted {
             return Ok(());
         }
@@ -145,7 +148,7 @@ impl LoadBalancer {
         let max = self.cookies.slots.max_entries() / ids;
         let taken = |base: u32| book.cookies.values().any(|block| block.base == base);
         let base = (0..max).map(|block| block * ids).find(|base| !taken(*base));
-        let base = base.ok_or(Error::Full {
+        let base = base.ok_or(DataPlaneError::Full {
             what: "VIPs with cookies",
             max,
             setting: "max_cookie_vips",
@@ -182,9 +185,12 @@ impl LoadBalancer {
             freed_s: 0,
             addr: abi::addr_bytes(address),
         };
-        let block = book.cookies.get_mut(&vip).ok_or(Error::NoCookies(vip))?;
+        let block = book
+            .cookies
+            .get_mut(&vip)
+            .ok_or(DataPlaneError::NoCookies(vip))?;
         if id >= IDS {
-            return Err(Error::OutOfRange {
+            return Err(DataPlaneError::OutOfRange {
                 what: "a server's id",
                 value: id.into(),
                 min: 0,

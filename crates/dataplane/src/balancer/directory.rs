@@ -4,20 +4,20 @@
 
 use std::net::SocketAddr;
 
-use causeway_core::cookie::{Epoch, Key, Keys};
+use causeway_core::cookie::{CookieKey, KeyEpoch, Keys};
 use libbpf_rs::MapHandle;
 
 use super::{ConnTable, Connection, LoadBalancer, Protocol, RealId, Vip};
 use crate::abi;
-use crate::error::{Error, Result};
+use crate::error::{DataPlaneError, Result};
 use crate::map::Table;
 
 /// Reads the balancer's maps beside it; changes nothing.
 #[derive(Debug)]
 pub struct Directory {
-    vips: Table<abi::VipKey, abi::Vip>,
+    vips: Table<abi::VipKey, abi::VipValue>,
     slots: Table<u32, abi::CookieSlot>,
-    reals: Table<u32, abi::Real>,
+    reals: Table<u32, abi::RealValue>,
     keys: Table<u32, abi::CookieKeys>,
     ctl: Table<u32, abi::Ctl>,
 }
@@ -45,7 +45,7 @@ impl LoadBalancer {
 
 fn another(map: &MapHandle) -> Result<MapHandle> {
     MapHandle::try_from(map)
-        .map_err(|e| Error::bpf("take a map once more", std::io::Error::other(e)))
+        .map_err(|e| DataPlaneError::bpf("take a map once more", std::io::Error::other(e)))
 }
 
 impl Directory {
@@ -100,13 +100,13 @@ impl Directory {
         let Some(value) = self.keys.get(&0)? else {
             return Ok(None);
         };
-        let key = |epoch: Epoch| {
+        let key = |epoch: KeyEpoch| {
             let known = value.present >> epoch.index() & 1 != 0;
-            known.then(|| Key::from_words(value.key[epoch.index() as usize]))
+            known.then(|| CookieKey::from_words(value.key[epoch.index() as usize]))
         };
         let current = match value.current & 1 {
-            0 => Epoch::Zero,
-            _ => Epoch::One,
+            0 => KeyEpoch::Zero,
+            _ => KeyEpoch::One,
         };
         Ok(key(current).map(|first| Keys::new(current, first, key(current.other()))))
     }

@@ -57,7 +57,7 @@ unsafe impl Sync for Loads {}
 impl Loads {
     pub(crate) fn new(map: MapHandle) -> Result<Self> {
         let entries = map.max_entries() as usize;
-        let fail = |e: nix::Error| Error::map("map into memory", "real_loads", e);
+        let fail = |e: nix::Error| DataPlaneError::map("map into memory", "real_loads", e);
         if map.value_size() as usize != size_of::<Cell>() {
             return Err(fail(nix::Error::EINVAL));
         }
@@ -102,7 +102,7 @@ impl LoadBalancer {
     fn load_cell(&self, id: RealId) -> Result<&Cell> {
         self.book().real(id)?;
         let cell = self.loads.cells().get(id as usize);
-        cell.ok_or(Error::UnknownReal(id))
+        cell.ok_or(DataPlaneError::UnknownReal(id))
     }
 
     /// A real's load. It may be below 0 for a moment: a flow that began before loads

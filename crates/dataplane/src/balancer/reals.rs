@@ -31,13 +31,13 @@ pub struct Real {
 }
 
 impl Real {
-    fn value(&self, generation: u16) -> abi::Real {
+    fn value(&self, generation: u16) -> abi::RealValue {
         let (flags, mac) = match self.forwarding {
             Forwarding::Ipip => (abi::REAL_PRESENT, [0; 6]),
             Forwarding::Gue => (abi::REAL_PRESENT | abi::REAL_GUE, [0; 6]),
             Forwarding::L2(mac) => (abi::REAL_PRESENT | abi::REAL_L2, mac),
         };
-        abi::Real {
+        abi::RealValue {
             flags,
             family: if self.address.is_ipv4() { 4 } else { 6 },
             r#gen: generation,
@@ -49,7 +49,7 @@ impl Real {
     }
 
     /// `None` for a slot that is not in use.
-    pub(super) fn from_value(value: &abi::Real) -> Option<Self> {
+    pub(super) fn from_value(value: &abi::RealValue) -> Option<Self> {
         (value.flags & abi::REAL_PRESENT != 0).then(|| Self {
             vip: value.vip.into(),
             address: abi::addr_from_bytes(value.addr),
@@ -73,7 +73,7 @@ impl LoadBalancer {
     pub fn add_real(&self, real: &Real) -> Result<RealId> {
         let mut book = self.book();
         book.vip(real.vip)?;
-        let id = free_slot(&book.reals, self.reals.max_entries()).ok_or(Error::Full {
+        let id = free_slot(&book.reals, self.reals.max_entries()).ok_or(DataPlaneError::Full {
             what: "reals",
             max: self.reals.max_entries(),
             setting: "max_reals",
@@ -115,7 +115,7 @@ impl LoadBalancer {
     pub(super) fn retire(&self, book: &mut Book, id: RealId) -> Result<()> {
         self.free_cookie_ids(book, id)?;
         let old = self.reals.get(&id)?.unwrap_or_default();
-        let gone = abi::Real {
+        let gone = abi::RealValue {
             r#gen: old.r#gen,
             ..Default::default()
         };
@@ -140,6 +140,6 @@ impl LoadBalancer {
 impl Book {
     pub(super) fn real(&self, id: RealId) -> Result<Real> {
         let slot = self.reals.get(id as usize).copied().flatten();
-        slot.ok_or(Error::UnknownReal(id))
+        slot.ok_or(DataPlaneError::UnknownReal(id))
     }
 }

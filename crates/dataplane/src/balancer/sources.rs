@@ -70,7 +70,7 @@ impl LoadBalancer {
         let vip = book.vip(id)?;
         for source in wanted {
             if let Some(unknown) = source.ring.iter().find(|&&real| book.real(real).is_err()) {
-                return Err(Error::UnknownReal(*unknown));
+                return Err(DataPlaneError::UnknownReal(*unknown));
             }
         }
         let former = book.sources.remove(&id).unwrap_or_default();
@@ -133,7 +133,7 @@ impl LoadBalancer {
                     };
                     let max = self.sources.groups.max_entries();
                     let free = (0..max).find(|number| !taken(number));
-                    let number = free.ok_or(Error::TooMany {
+                    let number = free.ok_or(DataPlaneError::TooMany {
                         what: "groups of client prefixes",
                         max,
                     })?;

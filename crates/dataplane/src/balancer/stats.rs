@@ -46,17 +46,17 @@ impl LoadBalancer {
         let mut counts = vec![0_u8; BUCKETS * 8];
         self.real_hist
             .lookup_into(id.as_bytes(), &mut counts, MapFlags::ANY)
-            .map_err(|e| Error::map("read", "real_hist", io_error(&e)))?;
+            .map_err(|e| DataPlaneError::map("read", "real_hist", io_error(&e)))?;
         let (counts, _) = counts.as_chunks::<8>();
         let counts: Vec<u64> = counts.iter().map(|&c| u64::from_ne_bytes(c)).collect();
         Histogram::from_counts(&counts)
-            .map_err(|e| Error::map("read", "real_hist", std::io::Error::other(e)))
+            .map_err(|e| DataPlaneError::map("read", "real_hist", std::io::Error::other(e)))
     }
 
     pub(super) fn clear_histogram(&self, id: RealId) -> Result<()> {
         self.real_hist
             .update(id.as_bytes(), &[0; BUCKETS * 8], MapFlags::ANY)
-            .map_err(|e| Error::map("clear", "real_hist", io_error(&e)))
+            .map_err(|e| DataPlaneError::map("clear", "real_hist", io_error(&e)))
     }
 }
 

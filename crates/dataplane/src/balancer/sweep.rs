@@ -56,7 +56,7 @@ struct Place {
 unsafe impl Shared for Bucket {}
 // SAFETY: all fields are atomic but those behind `opening`, which are not read.
 unsafe impl Shared for Place {}
-const _: () = assert!(size_of::<Place>() == size_of::<abi::Flow>());
+const _: () = assert!(size_of::<Place>() == size_of::<abi::FlowEntry>());
 
 /// How long a flow is kept that is silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use libbpf_rs::{OpenObject, ProgramInput};
 
 use super::{BLUEPRINT, ConnLayout, TunnelEnds};
 use crate::abi::{Action, Verdict};
-use crate::error::{Error, Result};
+use crate::error::{DataPlaneError, Result};
 use crate::map::io_error;
 use crate::plane;
 use crate::skel::lb::LbSkelBuilder;
@@ -63,7 +63,7 @@ pub fn trace(
     frames: &[Vec<u8>],
 ) -> Result<Vec<Traced>> {
     plane::check_kernel()?;
-    let failed = |cause| Error::Load {
+    let failed = |cause| DataPlaneError::Load {
         program: BLUEPRINT.program,
         cause,
     };
@@ -75,7 +75,7 @@ pub fn trace(
         let name = map.name().to_string_lossy().into_owned();
         if !plane::is_internal(&name) {
             map.reuse_pinned_map(pin_dir.join(&name))
-                .map_err(|e| Error::map("open the pin of", &name, io_error(&e)))?;
+                .map_err(|e| DataPlaneError::map("open the pin of", &name, io_error(&e)))?;
         }
     }
     let buckets = [&skel.maps.buckets4, &skel.maps.buckets6].map(|map| map.max_entries());
@@ -100,7 +100,7 @@ pub fn trace(
                 data_out: Some(&mut after),
                 ..Default::default()
             })
-            .map_err(|e| Error::bpf("run the program for one packet", io_error(&e)))?;
+            .map_err(|e| DataPlaneError::bpf("run the program for one packet", io_error(&e)))?;
         let verdict = Verdict::ALL.get(output.return_value as usize).copied();
         Ok(Traced {
             verdict: verdict.unwrap_or(Verdict::Malformed),

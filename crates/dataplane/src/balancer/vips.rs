@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::map::io_error;
-use crate::mirror::Pool;
+use crate::mirror::Inventory;
 
 /// A VIP's number: index of its ring and counters. Given out by the data plane,
 /// lowest first, and kept over restarts.
@@ -143,7 +143,7 @@ impl Default for Picking {
 }
 
 impl Picking {
-    fn store(self, value: &mut abi::Vip) {
+    fn store(self, value: &mut abi::VipValue) {
         value.pick = match self.pick {
             Pick::Hash => abi::PICK_HASH,
             Pick::Turn => abi::PICK_TURN,
@@ -210,18 +210,19 @@ impl LoadBalancer {
     pub fn add_vip(&self, vip: &Vip) -> Result<VipId> {
         let mut book = self.book();
         if book.vips.contains(&Some(*vip)) {
-            return Err(Error::DuplicateVip(vip.to_string()));
+            return Err(DataPlaneError::DuplicateVip(vip.to_string()));
         }
-        let id = free_slot(&book.vips, self.vip_stats.max_entries()).ok_or(Error::Full {
-            what: "VIPs",
-            max: self.vip_stats.max_entries(),
-            setting: "max_vips",
-        })?;
+        let id =
+            free_slot(&book.vips, self.vip_stats.max_entries()).ok_or(DataPlaneError::Full {
+                what: "VIPs",
+                max: self.vip_stats.max_entries(),
+                setting: "max_vips",
+            })?;
         self.rings.clear(id)?;
         self.vip_stats.clear(id)?;
         self.clear_cookie_counts(id)?;
-        self.put_vip(&vip.address_key(), &abi::Vip::default())?;
-        let value = abi::Vip {
+        self.put_vip(&vip.address_key(), &abi::VipValue::default())?;
+        let value = abi::VipValue {
             id,
             ..Default::default()
         };
@@ -268,12 +269,15 @@ impl LoadBalancer {
         for &(id, ring) in rings {
             let vip = book.vip(id)?;
             if let Some(unknown) = ring.iter().find(|&&real| book.real(real).is_err()) {
-                return Err(Error::UnknownReal(*unknown));
+                return Err(DataPlaneError::UnknownReal(*unknown));
             }
             // The size in use never exceeds the ring: it shrinks before the swap and
             // grows after it. A slot beyond a ring would be a packet without a real.
             let size = ring.len() as u32;
-            let old = self.vips.get(&vip.key())?.ok_or(Error::UnknownVip(id))?;
+            let old = self
+                .vips
+                .get(&vip.key())?
+                .ok_or(DataPlaneError::UnknownVip(id))?;
             if size < old.ring_size {
                 self.change(&vip, id, |value| value.ring_size = size)?;
             }
@@ -331,7 +335,10 @@ impl LoadBalancer {
     pub fn vip_options(&self, id: VipId) -> Result<VipOptions> {
         let book = self.book();
         let vip = book.vip(id)?;
-        let value = self.vips.get(&vip.key())?.ok_or(Error::UnknownVip(id))?;
+        let value = self
+            .vips
+            .get(&vip.key())?
+            .ok_or(DataPlaneError::UnknownVip(id))?;
         Ok(VipOptions {
             fragments: value.flags & abi::VIP_PICK_BY_ADDRESS != 0,
             stateful: value.flags & abi::VIP_STATEFUL != 0,
@@ -360,11 +367,14 @@ impl LoadBalancer {
         if !options.fragments {
             return self.yield_fragments(&vip, id);
         }
-        let value = self.vips.get(&vip.key())?.ok_or(Error::UnknownVip(id))?;
+        let value = self
+            .vips
+            .get(&vip.key())?
+            .ok_or(DataPlaneError::UnknownVip(id))?;
         self.put_vip(&vip.fragments_key(), &value)
     }
 
-    pub(super) fn put_vip(&self, key: &abi::VipKey, value: &abi::Vip) -> Result<()> {
+    pub(super) fn put_vip(&self, key: &abi::VipKey, value: &abi::VipValue) -> Result<()> {
         self.vips.put(key, value)?;
         self.end_copies()
     }
@@ -395,9 +405,12 @@ impl LoadBalancer {
         &self,
         vip: &Vip,
         id: VipId,
-        change: impl Fn(&mut abi::Vip),
+        change: impl Fn(&mut abi::VipValue),
     ) -> Result<()> {
-        let mut value = self.vips.get(&vip.key())?.ok_or(Error::UnknownVip(id))?;
+        let mut value = self
+            .vips
+            .get(&vip.key())?
+            .ok_or(DataPlaneError::UnknownVip(id))?;
         change(&mut value);
         self.put_vip(&vip.key(), &value)?;
         match self.vips.get(&vip.fragments_key())? {
@@ -431,18 +444,18 @@ impl LoadBalancer {
 }
 
 /// VIPs and reals of the balancer pinned in `pin_dir`, whoever owns it.
-pub(crate) fn pinned_pool(pin_dir: &Path) -> Result<Pool> {
+pub(crate) fn pinned_pool(pin_dir: &Path) -> Result<Inventory> {
     let open = |name: &str| {
         MapHandle::from_pinned_path(pin_dir.join(name))
-            .map_err(|e| Error::map("open the pin of", name, io_error(&e)))
+            .map_err(|e| DataPlaneError::map("open the pin of", name, io_error(&e)))
     };
-    let vips: Table<abi::VipKey, abi::Vip> = Table::new(open("vips")?)?;
-    let reals: Table<u32, abi::Real> = Table::new(open("reals")?)?;
+    let vips: Table<abi::VipKey, abi::VipValue> = Table::new(open("vips")?)?;
+    let reals: Table<u32, abi::RealValue> = Table::new(open("reals")?)?;
     let vips = vips.entries()?.into_iter();
     let vips = vips.filter_map(|(key, value)| Some((value.id, Vip::from_key(&key)?)));
     let reals = (0..).zip(reals.first(reals.max_entries())?);
     let reals = reals.filter_map(|(id, value)| Some((id, Real::from_value(&value)?)));
-    Ok(Pool {
+    Ok(Inventory {
         vips: vips.collect(),
         reals: reals.collect(),
     })
@@ -451,6 +464,6 @@ pub(crate) fn pinned_pool(pin_dir: &Path) -> Result<Pool> {
 impl Book {
     pub(super) fn vip(&self, id: VipId) -> Result<Vip> {
         let slot = self.vips.get(id as usize).copied().flatten();
-        slot.ok_or(Error::UnknownVip(id))
+        slot.ok_or(DataPlaneError::UnknownVip(id))
     }
 }

@@ -13,7 +13,7 @@ use libbpf_rs::{MapCore as _, MapFlags, MapType, OpenObject};
 use super::failed;
 use super::options::MeterOptions;
 use crate::abi::{self, c};
-use crate::error::{Error, Result};
+use crate::error::{DataPlaneError, Result};
 use crate::map::errno;
 use crate::skel::meter::{MeterSkel, MeterSkelBuilder, OpenMeterSkel, types};
 
@@ -155,7 +155,7 @@ enum Next {
 
 impl Next {
     fn open(path: &Path) -> Result<Self> {
-        let wrong = |why: String| Error::Next {
+        let wrong = |why: String| DataPlaneError::Next {
             path: path.to_owned(),
             why,
         };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use causeway_core::estimate::Method;
 
-use crate::error::{Error, Result};
+use crate::error::{DataPlaneError, Result};
 use crate::xdp::XdpMode;
 
 /// Where the program runs.
@@ -23,7 +23,7 @@ pub enum Attach {
 }
 
 /// A network of clients: an address and the length of its prefix.
-pub type Network = (IpAddr, u8);
+pub type ClientNetwork = (IpAddr, u8);
 
 /// How to start a meter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub struct MeterOptions {
     /// evicts those silent longest. 0: no histograms.
     pub max_servers: u32,
     /// Where no SYN was seen, the client is the side in one of these.
-    pub client_nets: Vec<Network>,
+    pub client_nets: Vec<ClientNetwork>,
     /// A pinned XDP program, or a pinned array of them with one in slot 0, that gets
     /// the packets after the meter.
     pub next: Option<PathBuf>,
@@ -89,7 +89,7 @@ impl MeterOptions {
         ];
         for (what, value, min, max) in ranges {
             if !(min..=max).contains(&value) {
-                return Err(Error::OutOfRange {
+                return Err(DataPlaneError::OutOfRange {
                     what,
                     value,
                     min,
@@ -99,10 +99,10 @@ impl MeterOptions {
         }
         let kinds: Vec<_> = self.methods().map(std::mem::discriminant).collect();
         if (1..kinds.len()).any(|n| kinds[..n].contains(&kinds[n])) {
-            return Err(Error::SameEstimator);
+            return Err(DataPlaneError::SameEstimator);
         }
         if self.next.is_some() && self.attach == Attach::Tc {
-            return Err(Error::NextNeedsXdp);
+            return Err(DataPlaneError::NextNeedsXdp);
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use causeway_core::cookie::{Epoch, Key, Keys};
+use causeway_core::cookie::{CookieKey, KeyEpoch, Keys};
 use causeway_dataplane::FlowLimit;
 use causeway_dataplane::abi::{CookieResult, VIP_FORGET, Verdict};
 
@@ -108,7 +108,7 @@ verdict_tests! { Rig, Verdict:
     Opened a_syn_with_timestamps_asks_too_and_its_cookie_does_not(rig) {
         vips(rig, TCP);
         sources(rig);
-        let keys = Keys::new(Epoch::Zero, Key::from_bytes([7; 16]), None);
+        let keys = Keys::new(KeyEpoch::Zero, CookieKey::from_bytes([7; 16]), None);
         rig.cookies((VIP4, 80), &keys, &[(1, 0)]);
         rig.change_vip(VIP4, 80, TCP, |vip| vip.flags |= causeway_dataplane::abi::VIP_SOURCES | VIP_FORGET);
         let tuple = from("198.51.100.0", 4000);
@@ -161,7 +161,7 @@ verdict_tests! { Rig, Verdict:
     }
     RateLimited a_syn_with_a_cookie_s_timestamp_is_limited(rig) {
         vips(rig, TCP);
-        let keys = Keys::new(Epoch::Zero, Key::from_bytes([7; 16]), None);
+        let keys = Keys::new(KeyEpoch::Zero, CookieKey::from_bytes([7; 16]), None);
         rig.cookies((VIP4, 80), &keys, &[(1, 0)]);
         rig.change_vip(VIP4, 80, TCP, |vip| vip.flags |= VIP_FORGET);
         rig.limit((VIP4, 80, TCP), ID4, FlowLimit::new(0.001, 1, 32, 64).unwrap());

@@ -3,7 +3,7 @@
 //! in the echoed timestamp finds the connection without the flow table.
 
 use causeway_core::cookie;
-use causeway_dataplane::abi::{REAL_GUE, Real, Verdict};
+use causeway_dataplane::abi::{REAL_GUE, RealValue, Verdict};
 use nix::sched::{CpuSet, sched_getcpu as getcpu, sched_setaffinity};
 use nix::unistd::Pid;
 
@@ -50,7 +50,7 @@ fn serve(rig: &mut Rig, vip: &str, real: &str) {
     let id = u32::from(real == REAL1) + 3;
     rig.real(
         id,
-        Real {
+        RealValue {
             flags: plain.flags | REAL_GUE,
             ..plain
         },
@@ -256,7 +256,7 @@ verdict_tests! { Stateful, Verdict:
         let tuple = client(VIPS[0].1);
         let token = open(rig, tuple);
         serve(rig, VIPS[0].1, REAL1);
-        rig.real(3, Real::default());
+        rig.real(3, RealValue::default());
         let packet = echo(tuple, token, ACK);
         let (_, probe) = rig.send(&arriving(&packet));
         assert_eq!(probe, wrapped(REAL1, &probe, &[], &packet));

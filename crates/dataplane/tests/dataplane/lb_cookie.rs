@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! VIPs with cookies: what a cookie decides, and what happens without one.
 
-use causeway_core::cookie::{self, Epoch, Format, Key, Keys, Mode};
-use causeway_dataplane::abi::{CookieResult, PICK_TURN, Real, Verdict};
+use causeway_core::cookie::{self, CookieKey, CookieLayout, CookieMode, KeyEpoch, Keys};
+use causeway_dataplane::abi::{CookieResult, PICK_TURN, RealValue, Verdict};
 
 use crate::frame::{ACK, FIN, Ip, RST, SYN, Tcp, Tuple, arriving, icmp, leaving, timestamp};
 use crate::rig::{Rig, TCP, TUNNEL_SOURCE4, TUNNEL_SOURCE6};
@@ -31,9 +31,9 @@ const SYN_OPTIONS: [&[u8]; 4] = [
 
 fn keys() -> Keys {
     Keys::new(
-        Epoch::Zero,
-        Key::from_bytes([7; 16]),
-        Some(Key::from_bytes([9; 16])),
+        KeyEpoch::Zero,
+        CookieKey::from_bytes([7; 16]),
+        Some(CookieKey::from_bytes([9; 16])),
     )
 }
 
@@ -103,8 +103,8 @@ fn set_up(rig: &mut Rig) {
 }
 
 /// The echo of a server's timestamp: any clock above the server's cookie.
-fn echo_of(tuple: Tuple, epoch: Epoch, id: u16) -> u32 {
-    let format = Format::default_of(Mode::Timestamp);
+fn echo_of(tuple: Tuple, epoch: KeyEpoch, id: u16) -> u32 {
+    let format = CookieLayout::default_of(CookieMode::Timestamp);
     let connection = cookie::Tuple::tcp(
         (tuple.src, tuple.sport).into(),
         (tuple.dst, tuple.dport).into(),
@@ -135,7 +135,7 @@ verdict_tests! { Unmeasured, Verdict:
     Established a_cookie_names_its_real_and_leaves_no_flow(world) {
         let rig = &mut world.0;
         for (id, real) in IDS {
-            for epoch in Epoch::ALL {
+            for epoch in KeyEpoch::ALL {
                 let packet = segment(client(4000), ACK, 9, echo_of(client(4000), epoch, id));
                 rig.expect(Verdict::Established, &arriving(&packet), &tunnelled(real, &packet));
             }
@@ -146,7 +146,7 @@ verdict_tests! { Unmeasured, Verdict:
     }
     Established a_cookie_is_found_among_odd_options(world) {
         let rig = &mut world.0;
-        let echo = echo_of(client(4000), Epoch::Zero, 700).to_be_bytes();
+        let echo = echo_of(client(4000), KeyEpoch::Zero, 700).to_be_bytes();
         let value = [0, 0, 0, 9];
         let sack = [5, 10, 0, 0, 0, 1, 0, 0, 0, 2];
         let orders: [Vec<u8>; 4] = [
@@ -182,7 +182,7 @@ verdict_tests! { Unmeasured, Verdict:
         rig.expect(Verdict::Opened, &arriving(&other), &tunnelled(1, &other));
         rig.expect(Verdict::SynAgain, &arriving(&other), &tunnelled(1, &other));
         // A real that is gone gets no SYN.
-        rig.real(1, Real::default());
+        rig.real(1, RealValue::default());
         rig.expect(Verdict::Opened, &arriving(&other), &tunnelled(2, &other));
     }
     Opened clients_without_timestamps_go_by_hash_and_table(world) {
@@ -201,7 +201,7 @@ verdict_tests! { Unmeasured, Verdict:
     }
     CookieForged a_cookie_of_nobody_is_dropped(world) {
         let rig = &mut world.0;
-        let good = echo_of(client(4000), Epoch::Zero, 700);
+        let good = echo_of(client(4000), KeyEpoch::Zero, 700);
         let mut dropped = 0;
         for flipped in 0..15 {
             let packet = segment(client(4000), ACK, 9, good ^ 1 << flipped);
@@ -213,18 +213,18 @@ verdict_tests! { Unmeasured, Verdict:
         let stolen = segment(client(4001), ACK, 9, good);
         rig.expect_untouched(Verdict::CookieForged, &arriving(&stolen));
         // A key that is not there makes no cookie valid.
-        let one = Keys::new(Epoch::Zero, *keys().get(Epoch::Zero).unwrap(), None);
+        let one = Keys::new(KeyEpoch::Zero, *keys().get(KeyEpoch::Zero).unwrap(), None);
         rig.cookies((VIP, 80), &one, &IDS);
-        let late = segment(client(4000), ACK, 9, echo_of(client(4000), Epoch::One, 700));
+        let late = segment(client(4000), ACK, 9, echo_of(client(4000), KeyEpoch::One, 700));
         rig.expect_untouched(Verdict::CookieForged, &arriving(&late));
     }
     CookieUnknown an_id_of_nobody_never_goes_to_the_pool(world) {
         let rig = &mut world.0;
-        let packet = segment(client(4000), ACK, 9, echo_of(client(4000), Epoch::Zero, UNUSED));
+        let packet = segment(client(4000), ACK, 9, echo_of(client(4000), KeyEpoch::Zero, UNUSED));
         rig.expect_untouched(Verdict::CookieUnknown, &arriving(&packet));
         // Nor does that of a real that was removed.
-        rig.real(1, Real::default());
-        let packet = segment(client(4000), ACK, 9, echo_of(client(4000), Epoch::Zero, 0));
+        rig.real(1, RealValue::default());
+        let packet = segment(client(4000), ACK, 9, echo_of(client(4000), KeyEpoch::Zero, 0));
         rig.expect_untouched(Verdict::CookieUnknown, &arriving(&packet));
         assert_eq!(rig.cookie_counts(5), [(CookieResult::Unknown, 2)]);
     }
@@ -233,7 +233,7 @@ verdict_tests! { Unmeasured, Verdict:
         let opening = syn(client(4000), 1000, SYN_OPTIONS[0]);
         rig.expect(Verdict::Opened, &arriving(&opening), &tunnelled(0, &opening));
         // Its timestamps are no cookies. The SYN cache knows where the SYN went.
-        let plain = 0x1234_0000 | (echo_of(client(4000), Epoch::Zero, 700) & 0xffff ^ 1);
+        let plain = 0x1234_0000 | (echo_of(client(4000), KeyEpoch::Zero, 700) & 0xffff ^ 1);
         let first = segment(client(4000), ACK, 1001, plain);
         rig.expect(Verdict::Established, &arriving(&first), &tunnelled(0, &first));
         assert!(rig.flow(client(4000), TCP).is_some());
@@ -256,7 +256,7 @@ verdict_tests! { Unmeasured, Verdict:
         rig.expect(Verdict::Established, &arriving(&reset), &tunnelled(1, &reset));
         assert!(rig.flow(client(4000), TCP).is_none());
         // With a timestamp the cookie says it.
-        let fin = segment(client(4000), FIN | ACK, 1001, echo_of(client(4000), Epoch::Zero, 1023));
+        let fin = segment(client(4000), FIN | ACK, 1001, echo_of(client(4000), KeyEpoch::Zero, 1023));
         rig.expect(Verdict::Established, &arriving(&fin), &tunnelled(2, &fin));
         assert_eq!(rig.real_stats(2).conns_closed, 1);
     }
@@ -269,7 +269,7 @@ verdict_tests! { Unmeasured, Verdict:
     }
     IcmpError an_error_goes_by_the_cookie_that_it_quotes(world) {
         let rig = &mut world.0;
-        let options = timestamp(echo_of(client(4000), Epoch::One, 1023), 55);
+        let options = timestamp(echo_of(client(4000), KeyEpoch::One, 1023), 55);
         let answer = client(4000).reversed().tcp(Tcp { flags: ACK, options: &options, ..Tcp::default() });
         let (router, vip) = ("203.0.113.9".parse().unwrap(), VIP.parse().unwrap());
         let error = |quoted: &[u8]| {
@@ -291,7 +291,7 @@ verdict_tests! { Unmeasured, Verdict:
         let opening = syn(client(4000), 1000, SYN_OPTIONS[0]);
         rig.expect_untouched(Verdict::NoReal, &arriving(&opening));
         // A real that drains is in no ring and routable.
-        let packet = segment(client(4000), ACK, 9, echo_of(client(4000), Epoch::Zero, 700));
+        let packet = segment(client(4000), ACK, 9, echo_of(client(4000), KeyEpoch::Zero, 700));
         rig.expect(Verdict::Established, &arriving(&packet), &tunnelled(0, &packet));
     }
 }
@@ -309,7 +309,7 @@ fn ipv6_has_cookies_too() {
             client6(4000),
             ACK,
             9,
-            echo_of(client6(4000), Epoch::One, id),
+            echo_of(client6(4000), KeyEpoch::One, id),
         );
         let (action, out) = rig.send(&arriving(&packet));
         assert_eq!(action, Verdict::Established.action() as u32);
@@ -326,7 +326,7 @@ fn with_measurement_a_valid_cookie_makes_the_flow() {
         client(4000),
         ACK,
         9,
-        echo_of(client(4000), Epoch::Zero, 1023),
+        echo_of(client(4000), KeyEpoch::Zero, 1023),
     );
     rig.expect(
         Verdict::Established,
@@ -339,7 +339,7 @@ fn with_measurement_a_valid_cookie_makes_the_flow() {
         client(4000),
         ACK,
         10,
-        echo_of(client(4000), Epoch::Zero, 700),
+        echo_of(client(4000), KeyEpoch::Zero, 700),
     );
     rig.expect(
         Verdict::Established,
@@ -352,7 +352,7 @@ fn with_measurement_a_valid_cookie_makes_the_flow() {
         client(4000),
         ACK,
         10,
-        echo_of(client(4000), Epoch::Zero, 700) ^ 2,
+        echo_of(client(4000), KeyEpoch::Zero, 700) ^ 2,
     );
     rig.expect(
         Verdict::Established,

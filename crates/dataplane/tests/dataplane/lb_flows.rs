@@ -9,7 +9,7 @@ use std::hash::Hasher;
 use std::hash::SipHasher;
 use std::net::IpAddr;
 
-use causeway_dataplane::abi::{Real, Verdict};
+use causeway_dataplane::abi::{RealValue, Verdict};
 
 use crate::frame::{ACK, FIN, Ip, RST, SYN, Tcp, Tuple, arriving, leaving};
 use crate::rig::{HASH_KEY, Rig, TCP, TUNNEL_SOURCE4, UDP, tunnel_real};
@@ -127,7 +127,7 @@ verdict_tests! { Rig, Verdict:
         }
     }
     Opened another_isn_leaves_a_real_that_is_gone(rig) {
-        for gone in [Real::default(), Real { r#gen: 1, ..tunnel_real(REAL0) }] {
+        for gone in [RealValue::default(), RealValue { r#gen: 1, ..tunnel_real(REAL0) }] {
             one_real(rig);
             rig.send(&arriving(&client(4000).tcp(Tcp::syn(1000))));
             rig.real(3, gone);
@@ -165,7 +165,7 @@ verdict_tests! { Rig, Verdict:
         open(rig, client(4000));
         rig.tunnel_real(4, REAL1);
         rig.vip(5, VIP, 80, TCP, &[4]);
-        rig.real(3, Real::default());
+        rig.real(3, RealValue::default());
         let ack = client(4000).tcp(Tcp::ack(1001, 1));
         rig.expect(Verdict::Moved, &arriving(&ack), &tunnelled(REAL1, &ack));
         rig.expect(Verdict::Established, &arriving(&ack), &tunnelled(REAL1, &ack));
@@ -173,7 +173,7 @@ verdict_tests! { Rig, Verdict:
     Moved a_slot_used_again_takes_over_no_flow(rig) {
         one_real(rig);
         open(rig, client(4000));
-        rig.real(3, Real { r#gen: 1, ..tunnel_real(REAL1) });
+        rig.real(3, RealValue { r#gen: 1, ..tunnel_real(REAL1) });
         let ack = client(4000).tcp(Tcp::ack(1001, 1));
         rig.expect(Verdict::Moved, &arriving(&ack), &tunnelled(REAL1, &ack));
     }

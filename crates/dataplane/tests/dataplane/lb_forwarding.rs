@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
-use causeway_dataplane::abi::{REAL_L2, REAL_PRESENT, Real, Verdict};
+use causeway_dataplane::abi::{REAL_L2, REAL_PRESENT, RealValue, Verdict};
 use libbpf_rs::MapCore as _;
 
 use crate::frame::{ACK, Ip, OWN, ROUTER, Tags, Tcp, Tuple, arriving, ethernet, icmp, leaving};
@@ -173,7 +173,7 @@ verdict_tests! { Rig, Verdict:
         let mac = [2, 0, 0, 0, 0, 9];
         for vip in [VIP4, VIP6] {
             serve(rig, vip, REAL4);
-            rig.real(1, Real { flags: REAL_PRESENT | REAL_L2, mac, family: 4, ..Real::default() });
+            rig.real(1, RealValue { flags: REAL_PRESENT | REAL_L2, mac, family: 4, ..RealValue::default() });
             for tags in [&[][..], &[(0x8100, 5)]] {
                 let syn = client(vip).tcp(Tcp::syn(tags.len() as u32));
                 rig.expect(Verdict::Opened, &ethernet(OWN, ROUTER, tags, &syn), &ethernet(mac, OWN, tags, &syn));

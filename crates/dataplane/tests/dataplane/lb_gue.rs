@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 
-use causeway_dataplane::abi::{GUE_CHECKSUM_4, GUE_CHECKSUM_6, REAL_GUE, Real, Verdict};
+use causeway_dataplane::abi::{GUE_CHECKSUM_4, GUE_CHECKSUM_6, REAL_GUE, RealValue, Verdict};
 use etherparse::UdpHeader;
 
 use crate::frame::{ACK, Ip, OWN, ROUTER, Tcp, Tuple, arriving, ethernet, icmp};
@@ -32,7 +32,7 @@ fn serve(rig: &mut Rig, vip: &str, real: &str) {
     let plain = tunnel_real(real);
     rig.real(
         1,
-        Real {
+        RealValue {
             flags: plain.flags | REAL_GUE,
             ..plain
         },

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the balancer learns about a real: connections, requests, latency.
 
-use causeway_dataplane::abi::{Real, Verdict};
+use causeway_dataplane::abi::{RealValue, Verdict};
 use causeway_dataplane::skel::lb::types::wc_state;
 
 use crate::frame::{ACK, FIN, RST, Tcp, Tuple, arriving, timestamp};
@@ -113,13 +113,13 @@ verdict_tests! { Rig, Verdict:
         send(rig, Tcp::syn(0));
         rig.tunnel_real(2, "10.1.0.11");
         rig.vip(0, VIP, 80, TCP, &[2]);
-        rig.real(1, Real::default());
+        rig.real(1, RealValue::default());
         let end = Tcp { flags: FIN | ACK, seq: 1, ack: 1, ..Tcp::default() };
         send(rig, end);
         assert_eq!((rig.real_stats(1).conns_closed, rig.real_stats(2).conns_closed), (0, 0));
         assert_eq!(rig.real_stats(2).packets, 1);
         // The slot has another real now, which is not the one that the flow was on.
-        rig.real(1, Real { r#gen: 1, ..tunnel_real("10.1.0.12") });
+        rig.real(1, RealValue { r#gen: 1, ..tunnel_real("10.1.0.12") });
         rig.vip(0, VIP, 80, TCP, &[1]);
         send(rig, end);
         let stats = rig.real_stats(1);

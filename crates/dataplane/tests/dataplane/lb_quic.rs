@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! UDP VIPs with QUIC connection ids: what an id decides, and what happens without one.
 
-use causeway_core::cookie::quic::Route;
-use causeway_dataplane::abi::{CookieResult, PICK_TURN, Real, Verdict};
-use causeway_quic_lb::{Algorithm, Codec, Config, Key};
+use causeway_core::cookie::quic::CidRoute;
+use causeway_dataplane::abi::{CookieResult, PICK_TURN, RealValue, Verdict};
+use causeway_quic_lb::{Algorithm, CidConfig, CidKey, Codec};
 
 use crate::frame::{Ip, Tuple, arriving, icmp, leaving};
 use crate::rig::{Counters, Rig, TUNNEL_SOURCE4, UDP};
@@ -48,15 +48,15 @@ fn set_up(rig: &mut Rig) {
 }
 
 /// One of every kind: plain, siphash, AES in one pass, in four, of an odd length.
-fn configs() -> Vec<Config> {
-    let key = Key::new([0x5a; 16]);
+fn configs() -> Vec<CidConfig> {
+    let key = CidKey::new([0x5a; 16]);
     [
-        Config::new(0, 2, 8, Algorithm::SipHash(key)),
-        Config::new(1, 2, 4, Algorithm::Plain),
-        Config::new(2, 2, 14, Algorithm::Aes128(key)),
-        Config::new(3, 3, 16, Algorithm::Aes128(key)),
-        Config::new(4, 4, 4, Algorithm::Aes128(key)),
-        Config::new(6, 4, 8, Algorithm::SipHash(key)),
+        CidConfig::new(0, 2, 8, Algorithm::SipHash(key)),
+        CidConfig::new(1, 2, 4, Algorithm::Plain),
+        CidConfig::new(2, 2, 14, Algorithm::Aes128(key)),
+        CidConfig::new(3, 3, 16, Algorithm::Aes128(key)),
+        CidConfig::new(4, 4, 4, Algorithm::Aes128(key)),
+        CidConfig::new(6, 4, 8, Algorithm::SipHash(key)),
     ]
     .into_iter()
     .collect::<Result<_, _>>()
@@ -66,10 +66,10 @@ fn configs() -> Vec<Config> {
 /// The configuration that is not there.
 const NO_CONFIG: u8 = 5;
 
-fn routes() -> Vec<Route> {
+fn routes() -> Vec<CidRoute> {
     configs()
         .iter()
-        .map(|config| Route::new(config).expect("short enough"))
+        .map(|config| CidRoute::new(config).expect("short enough"))
         .collect()
 }
 
@@ -87,7 +87,7 @@ fn client(port: u16) -> Tuple {
 }
 
 /// A connection id of a server under a configuration.
-fn id_under(config: &Config, server: u16) -> Vec<u8> {
+fn id_under(config: &CidConfig, server: u16) -> Vec<u8> {
     let number = u32::from(server).to_be_bytes();
     let server_id = &number[4 - config.server_id_len().min(4)..];
     let nonce = vec![0x77; config.nonce_len()];
@@ -219,7 +219,7 @@ verdict_tests! { Unmeasured, Verdict:
             rig.expect_untouched(Verdict::CookieUnknown, &arriving(&packet));
         }
         // Nor does that of a real that was removed.
-        rig.real(1, Real::default());
+        rig.real(1, RealValue::default());
         let packet = client(4000).udp(&short(&id(1)));
         rig.expect_untouched(Verdict::CookieUnknown, &arriving(&packet));
         assert_eq!(rig.cookie_counts(5), [(CookieResult::Unknown, 4)]);

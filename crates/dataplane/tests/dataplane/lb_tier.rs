@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use causeway_dataplane::abi::{CookieResult, REAL_GUE, Real, Verdict};
+use causeway_dataplane::abi::{CookieResult, REAL_GUE, RealValue, Verdict};
 
 use crate::frame::{ACK, Ip, RST, Tcp, Tuple, arriving, icmp, leaving, timestamp};
 use crate::rig::{Rig, TCP, TUNNEL_SOURCE4, TUNNEL_SOURCE6, UDP, tunnel_real};
@@ -109,7 +109,7 @@ verdict_tests! { First, Verdict:
             // The one that has it comes, another one goes.
             rig.tier((vip, 80), 2, &[(2, 5)]);
             expect_to(rig, Verdict::Established, BALANCERS[1], &echo(client(vip, 4000), 2 << 13 | 7, ACK));
-            rig.real(5, Real::default());
+            rig.real(5, RealValue::default());
             expect_to(rig, Verdict::Adopted, BALANCERS[0], &echo(client(vip, 4000), 2 << 13 | 7, ACK));
             rig.tunnel_real(5, BALANCERS[1]);
             rig.forget_number(2);
@@ -300,7 +300,7 @@ fn a_first_tier_may_send_in_gue() {
     let plain = tunnel_real(BALANCERS[1]);
     rig.real(
         5,
-        Real {
+        RealValue {
             flags: plain.flags | REAL_GUE,
             ..plain
         },

@@ -3,9 +3,9 @@
 
 use std::collections::HashSet;
 
-use causeway_core::cookie::{Epoch, Key, Keys};
+use causeway_core::cookie::{CookieKey, KeyEpoch, Keys};
 use causeway_dataplane::abi::{CookieResult, MirrorCtl, ServerVerdict, Verdict};
-use causeway_dataplane::{Error, MirrorOptions, MirrorVip, MirroredPacket, Protocol};
+use causeway_dataplane::{DataPlaneError, MirrorOptions, MirrorVip, MirroredPacket, Protocol};
 use causeway_netio::monotonic_ns;
 
 use crate::frame::{Ip, OWN, ROUTER, Tags, Tcp, Tuple, arriving, ethernet, icmp, timestamp};
@@ -31,7 +31,7 @@ fn rig() -> Rig {
     rig.tunnel_real(1, "fd00:1::10");
     rig.vip(3, VIP, 80, TCP, &[0]);
     rig.vip(4, VIP6, 53, UDP, &[1]);
-    let keys = Keys::new(Epoch::Zero, Key::from_bytes([7; 16]), None);
+    let keys = Keys::new(KeyEpoch::Zero, CookieKey::from_bytes([7; 16]), None);
     rig.cookies((VIP, 80), &keys, &[(700, 0)]);
     rig
 }
@@ -271,7 +271,7 @@ fn one_looks_at_a_time_and_not_for_ever() {
     };
     rig.set_mirror_ctl(other);
     let refused = rig.mirror(&options()).unwrap_err();
-    assert!(matches!(refused, Error::MirrorBusy(owner) if owner == other.owner));
+    assert!(matches!(refused, DataPlaneError::MirrorBusy(owner) if owner == other.owner));
     // Whoever was killed is forgotten, by the program itself.
     rig.set_mirror_ctl(MirrorCtl {
         until_ns: monotonic_ns() - 1,
@@ -284,7 +284,7 @@ fn one_looks_at_a_time_and_not_for_ever() {
     let mut slow = rig.mirror(&options()).expect("a mirror");
     rig.set_mirror_ctl(other);
     std::thread::sleep(std::time::Duration::from_millis(1_050));
-    assert!(matches!(slow.take(), Err(Error::MirrorBusy(_))));
+    assert!(matches!(slow.take(), Err(DataPlaneError::MirrorBusy(_))));
     drop(slow);
     assert_eq!(rig.mirror_ctl(), other);
 }

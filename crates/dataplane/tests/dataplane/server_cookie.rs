@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use causeway_core::cookie::{self, Epoch, Format, Key, Keys, Mode};
+use causeway_core::cookie::{self, CookieKey, CookieLayout, CookieMode, KeyEpoch, Keys};
 use causeway_dataplane::abi::{
     CookieFormat, CookieKeys, Plain, ServerCookie, ServerVip, VipKey, addr_bytes,
 };
@@ -27,27 +27,27 @@ const GO_ON: u32 = u32::MAX;
 
 struct Server {
     skel: ServerSkel<'static>,
-    format: Format,
+    format: CookieLayout,
 }
 
 fn keys() -> Keys {
-    let key = |byte| Key::from_bytes([byte; 16]);
-    Keys::new(Epoch::One, key(9), Some(key(7)))
+    let key = |byte| CookieKey::from_bytes([byte; 16]);
+    Keys::new(KeyEpoch::One, key(9), Some(key(7)))
 }
 
 impl Server {
-    fn new(mode: Mode) -> Self {
+    fn new(mode: CookieMode) -> Self {
         Self::with_inner_mtu(mode, 0)
     }
 
-    fn with_inner_mtu(mode: Mode, mtu: u16) -> Self {
+    fn with_inner_mtu(mode: CookieMode, mtu: u16) -> Self {
         let mut open = ServerSkelBuilder::default().open(storage()).expect("open");
         let settings = open.maps.rodata_data.as_deref_mut().expect("rodata");
         settings.cfg_inner_mtu = mtu;
         let skel = open
             .load()
             .unwrap_or_else(|e| panic!("loading needs root and BPF: {e}"));
-        let format = Format::default_of(mode);
+        let format = CookieLayout::default_of(mode);
         let keys = CookieKeys::from(Some(&keys()));
         let zero = 0u32.to_ne_bytes();
         write(&skel.maps.cookie_keys, &zero, Plain::as_bytes(&keys));
@@ -87,8 +87,8 @@ impl Server {
             (client.dst, client.dport).into(),
         );
         let id = ID % self.format.ids();
-        let key = *keys().get(Epoch::One).unwrap();
-        cookie::encode(&connection, &key, Epoch::One, id, &self.format)
+        let key = *keys().get(KeyEpoch::One).unwrap();
+        cookie::encode(&connection, &key, KeyEpoch::One, id, &self.format)
     }
 
     fn events(&self) -> BTreeMap<&'static str, u64> {
@@ -137,7 +137,7 @@ fn frame(tuple: Tuple, flags: u8, options: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_syn_ack_carries_the_cookie_wherever_its_timestamp_is() {
-    let server = Server::new(Mode::Timestamp);
+    let server = Server::new(CookieMode::Timestamp);
     let mut segments = 0;
     for client in clients() {
         let wanted = (TSVAL & 0xffff) << 16 | server.cookie(client);
@@ -154,7 +154,7 @@ fn a_syn_ack_carries_the_cookie_wherever_its_timestamp_is() {
 
 #[test]
 fn a_syn_ack_asks_for_segments_that_fit_the_tunnel() {
-    let server = Server::with_inner_mtu(Mode::Timestamp, 1452);
+    let server = Server::with_inner_mtu(CookieMode::Timestamp, 1452);
     let mss = |mss: u16| [&[2, 4][..], &mss.to_be_bytes()].concat();
     let with = |mss: Vec<u8>, tsval: u32| {
         let ts = [&[8, 10][..], &tsval.to_be_bytes(), &TSECR.to_be_bytes()].concat();
@@ -193,7 +193,7 @@ fn a_syn_ack_asks_for_segments_that_fit_the_tunnel() {
         assert_eq!(hex(&server.out(&other)), hex(&other));
     }
     assert_eq!(server.events()["mss_lowered"], lowered);
-    let plain = Server::new(Mode::Timestamp);
+    let plain = Server::new(CookieMode::Timestamp);
     let client = clients()[0];
     let as_it_is = frame(client.reversed(), SYN | ACK, &mss(1460));
     assert_eq!(hex(&plain.out(&as_it_is)), hex(&as_it_is));
@@ -201,7 +201,7 @@ fn a_syn_ack_asks_for_segments_that_fit_the_tunnel() {
 
 #[test]
 fn light_cookies_need_no_connection_and_leave_no_echo() {
-    let server = Server::new(Mode::Light);
+    let server = Server::new(CookieMode::Light);
     for client in clients() {
         let wanted = (TSVAL & !0x3ff) | server.cookie(client);
         for (before, after) in layouts(TSVAL, TSECR).iter().zip(layouts(wanted, TSECR)) {
@@ -219,7 +219,7 @@ fn light_cookies_need_no_connection_and_leave_no_echo() {
 
 #[test]
 fn a_cookie_comes_back_behind_extension_headers() {
-    let server = Server::new(Mode::Light);
+    let server = Server::new(CookieMode::Light);
     let client = clients()[1];
     let framed = |extensions: &[u8], first: u8, options: &[u8]| {
         let segment = client.tcp_segment(Tcp {
@@ -257,7 +257,7 @@ fn a_cookie_comes_back_behind_extension_headers() {
 
 #[test]
 fn the_papers_encoding_keeps_seventeen_bits_of_the_clock() {
-    let server = Server::new(Mode::Msb);
+    let server = Server::new(CookieMode::Msb);
     let client = clients()[0];
     for tsval in [0x1234_5678, 0x1235_5678] {
         let version = tsval << 15 & 0x8000_0000;
@@ -270,7 +270,7 @@ fn the_papers_encoding_keeps_seventeen_bits_of_the_clock() {
 
 #[test]
 fn what_is_not_the_vips_stays_as_it_is() {
-    let server = Server::new(Mode::Light);
+    let server = Server::new(CookieMode::Light);
     let options = &layouts(TSVAL, TSECR)[0];
     let other_port = Tuple {
         dport: 81,
@@ -380,7 +380,7 @@ fn bare(client: Tuple, tsval: u32) -> Vec<u8> {
 
 #[test]
 fn an_open_connection_is_stamped_without_its_socket() {
-    let server = Server::new(Mode::Timestamp);
+    let server = Server::new(CookieMode::Timestamp);
     let (mut stamped, mut answered) = (0, 0);
     for client in clients() {
         let cookie = server.cookie(client);
@@ -448,7 +448,7 @@ fn an_open_connection_is_stamped_without_its_socket() {
 
 #[test]
 fn an_open_connections_echo_is_restored_without_its_socket() {
-    let server = Server::new(Mode::Timestamp);
+    let server = Server::new(CookieMode::Timestamp);
     let (mut quickly, mut remembered) = (0, 0);
     for client in clients() {
         let cookie = server.cookie(client);

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use causeway_core::capture::{Poll, Reader};
 use causeway_core::estimate::Packet;
-use causeway_core::wire::{Transport, parse};
+use causeway_core::wire::{TransportHeader, parse};
 use causeway_dataplane::abi::{FlowKey6, addr_bytes};
 
 /// A flow of a client; its number tells its addresses.
@@ -137,7 +137,7 @@ pub(crate) fn trace(name: &str) -> Vec<(Flow, Packet)> {
         });
         let proto = datagram.transport.protocol();
         let packet = match datagram.transport {
-            Transport::Tcp {
+            TransportHeader::Tcp {
                 seq,
                 ack,
                 flags,
@@ -155,7 +155,7 @@ pub(crate) fn trace(name: &str) -> Vec<(Flow, Packet)> {
                 proto,
                 ..Packet::default()
             },
-            Transport::Udp { payload_len, .. } => Packet {
+            TransportHeader::Udp { payload_len, .. } => Packet {
                 t_ns,
                 payload_len,
                 proto,

@@ -14,9 +14,10 @@ use std::process::{Command, Stdio};
 
 use causeway_dataplane::abi::Verdict;
 use causeway_dataplane::{
-    Error, Forwarding, LoadBalancer, Mode, Options, Protocol, Real, SourceRing, Vip, XdpMode,
+    AttachedMode, DataPlaneError, Forwarding, LoadBalancer, LoadBalancerOptions, Protocol, Real,
+    SourceRing, Vip, XdpMode,
 };
-use causeway_netio::{NextHop, Source};
+use causeway_netio::{NextHop, OuterSource};
 
 use sandbox::{Netns, Sandbox, attach_pass, ip, wait_for};
 
@@ -25,13 +26,13 @@ fn addr(text: &str) -> IpAddr {
 }
 
 /// Small tables: most tests do not fill them.
-fn options(interface: &str, pin_dir: &Path) -> Options {
-    Options {
+fn options(interface: &str, pin_dir: &Path) -> LoadBalancerOptions {
+    LoadBalancerOptions {
         flows_v4: 1024,
         flows_v6: 1024,
         max_vips: 8,
         max_reals: 16,
-        ..Options::new(interface, pin_dir)
+        ..LoadBalancerOptions::new(interface, pin_dir)
     }
 }
 
@@ -47,13 +48,13 @@ fn veth() -> Netns {
     peer
 }
 
-fn start(options: &Options) -> LoadBalancer {
+fn start(options: &LoadBalancerOptions) -> LoadBalancer {
     LoadBalancer::start(options)
         .unwrap_or_else(|e| panic!("{e}"))
         .0
 }
 
-fn refusal(options: &Options) -> Error {
+fn refusal(options: &LoadBalancerOptions) -> DataPlaneError {
     match LoadBalancer::start(options) {
         Ok(_) => panic!("started, but should have been refused"),
         Err(e) => e,

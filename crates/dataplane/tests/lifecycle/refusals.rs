@@ -11,13 +11,13 @@ fn a_changed_table_size_is_refused_and_names_map_and_way_out() {
         let lb = start(&old);
         furnish(&lb);
         drop(lb);
-        let new = Options {
+        let new = LoadBalancerOptions {
             flows_v4: 2048,
             ..old.clone()
         };
         let error = refusal(&new);
         assert!(
-            matches!(&error, Error::Layout { map, what: "max_entries", pinned: 1280, wanted: 2560, .. } if map == "flows4"),
+            matches!(&error, DataPlaneError::Layout { map, what: "max_entries", pinned: 1280, wanted: 2560, .. } if map == "flows4"),
             "{error:?}"
         );
         let text = error.to_string();
@@ -44,7 +44,10 @@ fn pins_of_another_layout_are_refused() {
         map.update(&[0; 4], &77_u32.to_ne_bytes(), MapFlags::ANY)
             .expect("another layout");
         let error = refusal(&options);
-        assert!(matches!(error, Error::AbiVersion { .. }), "{error:?}");
+        assert!(
+            matches!(error, DataPlaneError::AbiVersion { .. }),
+            "{error:?}"
+        );
         assert!(error.to_string().contains("--detach"), "{error}");
         // Pins that do not say what they are could be anything.
         std::fs::remove_file(&layout).expect("remove the layout");
@@ -60,9 +63,9 @@ fn one_process_at_a_time() {
         let _peer = veth();
         let options = options("lb0", &sandbox.pin_dir("lb"));
         let lb = start(&options);
-        assert!(matches!(refusal(&options), Error::Busy(_)));
+        assert!(matches!(refusal(&options), DataPlaneError::Busy(_)));
         let error = LoadBalancer::detach(&options.pin_dir).expect_err("it is in use");
-        assert!(matches!(error, Error::Busy(_)), "{error:?}");
+        assert!(matches!(error, DataPlaneError::Busy(_)), "{error:?}");
         drop(lb);
         LoadBalancer::detach(&options.pin_dir).expect("a detach");
     });
@@ -80,7 +83,7 @@ fn pins_stay_with_their_interface() {
         drop(lb);
         let error = refusal(&options("lo", &pin_dir));
         assert!(
-            matches!(&error, Error::OtherInterface { pinned, wanted, .. } if pinned == "lb0" && wanted == "lo"),
+            matches!(&error, DataPlaneError::OtherInterface { pinned, wanted, .. } if pinned == "lb0" && wanted == "lo"),
             "{error:?}"
         );
         // Once the interface is gone its link is dead; the tables are not.
@@ -98,20 +101,20 @@ fn impossible_places_and_sizes_are_refused() {
         let pin_dir = sandbox.pin_dir("lb");
         let error = refusal(&options("nowhere0", &pin_dir));
         assert!(
-            matches!(&error, Error::NoInterface(name) if name == "nowhere0"),
+            matches!(&error, DataPlaneError::NoInterface(name) if name == "nowhere0"),
             "{error:?}"
         );
         let disk = tempfile::tempdir().expect("a directory");
         let error = refusal(&options("lo", &disk.path().join("pins")));
-        assert!(matches!(error, Error::NotBpffs(_)), "{error:?}");
+        assert!(matches!(error, DataPlaneError::NotBpffs(_)), "{error:?}");
         assert!(error.to_string().contains("mount -t bpf"), "{error}");
-        let none = Options {
+        let none = LoadBalancerOptions {
             flows_v6: 0,
             ..options("lo", &pin_dir)
         };
         assert!(matches!(
             refusal(&none),
-            Error::OutOfRange {
+            DataPlaneError::OutOfRange {
                 what: "flow_table.ipv6",
                 value: 0,
                 ..
@@ -130,10 +133,10 @@ fn without_rights_it_is_one_clear_sentence() {
         let dropped = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
         assert_eq!(dropped, 0);
         let error = refusal(&options("lo", &pin_dir));
-        assert!(matches!(error, Error::NotPermitted), "{error:?}");
+        assert!(matches!(error, DataPlaneError::NotPermitted), "{error:?}");
         assert!(error.to_string().contains("run as root"), "{error}");
         let error = LoadBalancer::detach(&pin_dir).expect_err("no rights");
-        assert!(matches!(error, Error::NotPermitted), "{error:?}");
+        assert!(matches!(error, DataPlaneError::NotPermitted), "{error:?}");
     });
 }
 
@@ -145,7 +148,7 @@ fn a_foreign_program_is_refused_by_name() {
         let wanted = options("lb0", &sandbox.pin_dir("lb"));
         let error = refusal(&wanted);
         assert!(
-            matches!(&error, Error::Foreign { program, .. } if program == "intruder"),
+            matches!(&error, DataPlaneError::Foreign { program, .. } if program == "intruder"),
             "{error:?}"
         );
         drop(intruder);
@@ -157,7 +160,7 @@ fn a_foreign_program_is_refused_by_name() {
         // A balancer of another pin directory is foreign, too.
         let error = refusal(&options("lb0", &sandbox.pin_dir("other")));
         assert!(
-            matches!(&error, Error::Foreign { program, .. } if program == "causeway_lb"),
+            matches!(&error, DataPlaneError::Foreign { program, .. } if program == "causeway_lb"),
             "{error:?}"
         );
         drop(lb);
@@ -173,10 +176,13 @@ fn a_driver_that_refuses_is_named_and_not_worked_around() {
         ip("link set big1 up");
         let mut wanted = options("big0", &sandbox.pin_dir("lb"));
         let error = refusal(&wanted);
-        assert!(matches!(error, Error::NativeRefused { .. }), "{error:?}");
+        assert!(
+            matches!(error, DataPlaneError::NativeRefused { .. }),
+            "{error:?}"
+        );
         assert!(error.to_string().contains("MTU"), "{error}");
         wanted.xdp_mode = XdpMode::Generic;
         let (_lb, started) = LoadBalancer::start(&wanted).expect("generic mode");
-        assert_eq!(started.mode, Mode::Generic);
+        assert_eq!(started.mode, AttachedMode::Generic);
     });
 }

@@ -11,25 +11,25 @@ fn an_interface_without_native_xdp_gets_the_generic_one() {
         wanted.xdp_mode = XdpMode::Native;
         let error = refusal(&wanted);
         assert!(
-            matches!(&error, Error::NoNative(name) if name == "lo"),
+            matches!(&error, DataPlaneError::NoNative(name) if name == "lo"),
             "{error:?}"
         );
         wanted.xdp_mode = XdpMode::Auto;
         let (lb, started) = LoadBalancer::start(&wanted).expect("generic mode");
-        assert_eq!(started.mode, Mode::Generic);
+        assert_eq!(started.mode, AttachedMode::Generic);
         knock("127.0.0.1", 2);
         wait_for("the program to see traffic", || packets(&lb) >= 2);
         drop(lb);
         let (lb, started) = LoadBalancer::start(&wanted).expect("a takeover");
-        assert!(started.took_over && started.mode == Mode::Generic);
+        assert!(started.took_over && started.mode == AttachedMode::Generic);
         drop(lb);
         wanted.xdp_mode = XdpMode::Native;
         let error = refusal(&wanted);
         assert!(
             matches!(
                 error,
-                Error::OtherMode {
-                    running: Mode::Generic,
+                DataPlaneError::OtherMode {
+                    running: AttachedMode::Generic,
                     ..
                 }
             ),
@@ -45,7 +45,7 @@ fn generic_mode_can_be_demanded() {
         let mut wanted = options("lb0", &sandbox.pin_dir("lb"));
         wanted.xdp_mode = XdpMode::Generic;
         let (_lb, started) = LoadBalancer::start(&wanted).expect("generic mode");
-        assert_eq!(started.mode, Mode::Generic);
+        assert_eq!(started.mode, AttachedMode::Generic);
     });
 }
 
@@ -64,25 +64,34 @@ fn tables_give_out_ids_and_take_them_back() {
         }
         assert!(matches!(
             lb.add_vip(&vip(9)),
-            Err(Error::Full { max: 8, .. })
+            Err(DataPlaneError::Full { max: 8, .. })
         ));
-        assert!(matches!(lb.add_vip(&vip(3)), Err(Error::DuplicateVip(_))));
+        assert!(matches!(
+            lb.add_vip(&vip(3)),
+            Err(DataPlaneError::DuplicateVip(_))
+        ));
         let real = |vip| Real {
             vip,
             address: addr("10.0.0.1"),
             forwarding: Forwarding::Ipip,
         };
-        assert!(matches!(lb.add_real(&real(8)), Err(Error::UnknownVip(8))));
+        assert!(matches!(
+            lb.add_real(&real(8)),
+            Err(DataPlaneError::UnknownVip(8))
+        ));
         assert_eq!(lb.add_real(&real(3)).expect("a real"), 0);
         assert_eq!(lb.add_real(&real(4)).expect("a real"), 1);
         assert!(matches!(
             lb.set_ring(3, &[0, 2]),
-            Err(Error::UnknownReal(2))
+            Err(DataPlaneError::UnknownReal(2))
         ));
         lb.set_forwarding(1, Forwarding::L2([1; 6]))
             .expect("another way");
         lb.remove_vip(3).expect("a removal");
-        assert!(matches!(lb.remove_vip(3), Err(Error::UnknownVip(3))));
+        assert!(matches!(
+            lb.remove_vip(3),
+            Err(DataPlaneError::UnknownVip(3))
+        ));
         assert_eq!(
             lb.reals(),
             [(
@@ -97,7 +106,10 @@ fn tables_give_out_ids_and_take_them_back() {
         assert_eq!(lb.real_stats().expect("counters").len(), 1);
         assert_eq!(lb.vip_stats().expect("counters").len(), 8);
         assert_eq!(lb.real_histogram(1).expect("a histogram").count(), 0);
-        assert!(matches!(lb.real_histogram(0), Err(Error::UnknownReal(0))));
+        assert!(matches!(
+            lb.real_histogram(0),
+            Err(DataPlaneError::UnknownReal(0))
+        ));
         let (vips, reals) = (lb.vips(), lb.reals());
         drop(lb);
         let lb = start(&options);
@@ -137,7 +149,7 @@ fn the_next_hop_is_found_on_the_wire() {
         assert_eq!(hop.gateway_mac, theirs.mac);
         assert_eq!(hop.mtu, 1500);
         let ours = "10.7.0.1".parse().expect("an address");
-        assert_eq!(hop.source_v4, Some(Source::whole(ours)));
+        assert_eq!(hop.source_v4, Some(OuterSource::whole(ours)));
         let lb = start(&options("lb0", &sandbox.pin_dir("lb")));
         lb.set_next_hop(&NextHop { mtu: 1600, ..hop })
             .expect("a next hop");
@@ -182,7 +194,7 @@ fn a_trace_says_what_would_happen_and_changes_nothing() {
         let hop = NextHop {
             gateway_mac: [2, 0, 0, 0, 0, 9],
             mtu: 1500,
-            source_v4: Some(Source::whole("10.7.0.1".parse().expect("an address"))),
+            source_v4: Some(OuterSource::whole("10.7.0.1".parse().expect("an address"))),
             source_v6: None,
             gue: Default::default(),
         };

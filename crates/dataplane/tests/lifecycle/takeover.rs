@@ -10,7 +10,7 @@ fn a_takeover_keeps_link_tables_and_counters() {
         let options = options("lb0", &sandbox.pin_dir("lb"));
         let (lb, started) = LoadBalancer::start(&options).expect("a first start");
         assert!(!started.took_over);
-        assert_eq!(started.mode, Mode::Native);
+        assert_eq!(started.mode, AttachedMode::Native);
         let (vip, reals) = furnish(&lb);
         let link = lb.link_id().expect("a link");
         peer.run(|| knock("10.7.0.1", 3));
@@ -23,7 +23,7 @@ fn a_takeover_keeps_link_tables_and_counters() {
 
         let (lb, started) = LoadBalancer::start(&options).expect("a takeover");
         assert!(started.took_over);
-        assert_eq!(started.mode, Mode::Native);
+        assert_eq!(started.mode, AttachedMode::Native);
         assert_eq!(lb.link_id().expect("a link"), link);
         assert_eq!(lb.vips(), [(0, vip)]);
         assert_eq!(lb.reals(), [(0, reals[0]), (1, reals[1])]);

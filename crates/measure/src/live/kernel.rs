@@ -6,11 +6,11 @@ use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use causeway_core::estimate::{Method, Tally};
-use causeway_core::flow::{FlowKey, Headers, Row};
+use causeway_core::flow::{FlowEstimate, FlowKey, Headers};
 use causeway_core::hist::Latencies;
-use causeway_dataplane::{Meter, MeterOptions, MeterSample, Place};
+use causeway_dataplane::{KernelMeter, MeterHook, MeterOptions, MeterSample};
 
-use super::super::args::{Args, Filter};
+use super::super::args::{Filter, MeasureArgs};
 use super::super::names::Per;
 use super::super::rows::{Line, Style};
 use super::super::totals::Totals;
@@ -23,7 +23,7 @@ const MAX_SERVERS: u32 = 1024;
 
 /// The meter in the kernel.
 pub(super) struct Kernel {
-    meter: Meter,
+    meter: KernelMeter,
     epoch_ns: u64,
     filter: Filter,
     open: Epochs,
@@ -40,7 +40,7 @@ impl Epochs {
     }
 
     /// The epochs that began before `until_ns`, in their order.
-    fn take_before(&mut self, until_ns: u64) -> impl Iterator<Item = Row> {
+    fn take_before(&mut self, until_ns: u64) -> impl Iterator<Item = FlowEstimate> {
         let mut taken = std::mem::take(&mut self.0);
         let least = FlowKey::new(0, [0, 0, 0, 0].into(), 0, [0, 0, 0, 0].into(), 0);
         if until_ns < u64::MAX {
@@ -48,7 +48,7 @@ impl Epochs {
         }
         taken
             .into_iter()
-            .map(|((epoch_ns, flow, method), tally)| Row {
+            .map(|((epoch_ns, flow, method), tally)| FlowEstimate {
                 flow,
                 method,
                 epoch_ns,
@@ -60,7 +60,7 @@ impl Epochs {
 impl Kernel {
     /// Loads the meter and puts it on the interface.
     pub(super) fn start(
-        args: &Args,
+        args: &MeasureArgs,
         interface: &str,
         methods: &[Method],
         style: &Style,
@@ -86,7 +86,7 @@ impl Kernel {
             ..MeterOptions::new(interface)
         };
         Ok(Self {
-            meter: Meter::start(&options)?,
+            meter: KernelMeter::start(&options)?,
             epoch_ns: args.epoch_ns(),
             filter: args.filter(),
             open: Epochs::default(),
@@ -94,7 +94,7 @@ impl Kernel {
     }
 
     /// Where the program runs.
-    pub(super) fn place(&self) -> Place {
+    pub(super) fn place(&self) -> MeterHook {
         self.meter.place()
     }
 

@@ -19,7 +19,7 @@ use anyhow::Context;
 use causeway_core::estimate::{Method, Technique};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
-use super::args::Args;
+use super::args::MeasureArgs;
 use super::collect::Found;
 use super::names::{Format, Per};
 use super::page::Source as PageSource;
@@ -113,7 +113,7 @@ impl State {
 
 /// Measures on an interface until SIGINT, SIGTERM or `q`.
 pub(crate) fn run(
-    args: &Args,
+    args: &MeasureArgs,
     interface: &str,
     techniques: &[Technique],
 ) -> anyhow::Result<ExitCode> {
@@ -166,7 +166,7 @@ pub(crate) fn run(
 }
 
 /// Live, screens and metrics are about servers unless something else is asked for.
-fn style(args: &Args, techniques: &[Technique]) -> Style {
+fn style(args: &MeasureArgs, techniques: &[Technique]) -> Style {
     let mut style = args.style(techniques, true);
     let watched = args.serve.is_some()
         || args.top
@@ -190,7 +190,7 @@ fn with_totals(style: &Style) -> Style {
 
 /// The kernel's meter, or a socket where that is asked for or needed.
 fn source(
-    args: &Args,
+    args: &MeasureArgs,
     interface: &str,
     techniques: &[Technique],
     style: &Style,
@@ -226,7 +226,7 @@ fn source(
 }
 
 /// What the meter in the kernel cannot do.
-fn why_socket(args: &Args, techniques: &[Technique], style: &Style) -> Option<String> {
+fn why_socket(args: &MeasureArgs, techniques: &[Technique], style: &Style) -> Option<String> {
     let outside = techniques
         .iter()
         .find(|technique| !matches!(technique, Technique::Request(_)));

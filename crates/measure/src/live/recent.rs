@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use causeway_core::estimate::Tally;
-use causeway_core::flow::{FlowKey, Row};
+use causeway_core::flow::{FlowEstimate, FlowKey};
 
 use super::super::group::Grouping;
 
@@ -30,7 +30,7 @@ impl Recent {
     }
 
     /// Adds a row to the open tick.
-    pub(super) fn add(&mut self, row: &Row) {
+    pub(super) fn add(&mut self, row: &FlowEstimate) {
         let key = (self.grouping.key(&row.flow), row.method);
         let ticks = self.groups.entry(key).or_default();
         if ticks.is_empty() {
@@ -78,8 +78,8 @@ mod tests {
     use super::*;
     use crate::names::Per;
 
-    fn row(port: u16) -> Row {
-        Row {
+    fn row(port: u16) -> FlowEstimate {
+        FlowEstimate {
             flow: FlowKey::new(6, [10, 0, 0, 1].into(), port, [10, 0, 0, 2].into(), 80),
             method: 0,
             epoch_ns: 0,

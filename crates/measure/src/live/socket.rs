@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use causeway_core::estimate::{Sample, Technique};
 use causeway_core::flow::{
-    Comparison, Direction, FlowKey, Headers, Measuring, Observation, Row, Settings, Sink,
+    Comparison, Direction, FlowEstimate, FlowKey, Headers, Measuring, MeterSettings, Observation,
+    Sink,
 };
 use causeway_core::wire::{self, SkipCounts};
 use causeway_netio::{Capture, Frame, SNAP_LEN, filter};
 
-use super::super::args::{Args, Filter};
+use super::super::args::{Filter, MeasureArgs};
 use super::super::collect::Found;
 use super::super::rows::Style;
 use super::super::totals::Totals;
@@ -38,7 +39,7 @@ pub(super) struct Socket {
 impl Socket {
     /// Opens the socket; packets arrive from now on.
     pub(super) fn open(
-        args: &Args,
+        args: &MeasureArgs,
         interface: &str,
         techniques: &[Technique],
         style: &Style,
@@ -49,7 +50,7 @@ impl Socket {
             capture.filter(&filter::compile(&expression, capture.link(), SNAP_LEN)?)?;
         }
         let seed = RandomState::new().hash_one(0u8);
-        let settings = Settings {
+        let settings = MeterSettings {
             epoch_ns: args.epoch_ns(),
             methods: [],
             direction: Direction::new(args.client_net.clone()),
@@ -82,7 +83,7 @@ impl Sink for Parted<'_> {
         self.found.sample(flow, method, sample);
     }
 
-    fn row(&mut self, row: &Row) {
+    fn row(&mut self, row: &FlowEstimate) {
         self.found.row(row);
     }
 }

@@ -369,7 +369,7 @@ fn short(ns: f64) -> String {
 #[cfg(test)]
 mod tests {
     use causeway_core::estimate::Tally;
-    use causeway_core::flow::Row as Estimate;
+    use causeway_core::flow::FlowEstimate as Estimate;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 

@@ -55,7 +55,7 @@ pub struct UdpPath {
 /// One message that came in: one datagram, or several of the same size (but for the
 /// last, which may be shorter) that the kernel has merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Received {
+pub struct ReceivedMessage {
     /// Where it lies, from the first byte on; holds one reference.
     pub buffer: BufferId,
     /// Bytes in all.
@@ -224,7 +224,7 @@ fn never_fragment(fd: &OwnedFd, local: &SocketAddr) -> io::Result<()> {
 }
 
 /// Receives into a slab, several messages a call.
-pub struct Receiver {
+pub struct UdpReceiver {
     messages: Box<[libc::mmsghdr; MESSAGES]>,
     vectors: Box<[libc::iovec; MESSAGES]>,
     control: Box<[[u64; CONTROL_WORDS]; MESSAGES]>,
@@ -235,15 +235,15 @@ pub struct Receiver {
 
 // SAFETY: the pointers inside are set by `prepare` and followed by the call right after
 // it; between calls they are not followed.
-unsafe impl Send for Receiver {}
+unsafe impl Send for UdpReceiver {}
 
-impl Default for Receiver {
+impl Default for UdpReceiver {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Receiver {
+impl UdpReceiver {
     /// Without buffers; they come from the slab.
     pub fn new() -> Self {
         // SAFETY: both are plain data; all zeroes is a valid value.
@@ -262,7 +262,7 @@ impl Receiver {
         &mut self,
         path: &UdpPath,
         slab: &mut Slab,
-        received: &mut Vec<Received>,
+        received: &mut Vec<ReceivedMessage>,
     ) -> io::Result<ReceiveStatus> {
         let ask = path.ask.get();
         let held = self.buffers.len();
@@ -305,7 +305,7 @@ impl Receiver {
                 continue;
             }
             let segment = segment_size(&message.msg_hdr).unwrap_or(length);
-            received.push(Received {
+            received.push(ReceivedMessage {
                 buffer,
                 length,
                 segment: segment.clamp(1, length),

@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use causeway_core::cookie::{Epoch, Format, Key, Keys, Mode};
+use causeway_core::cookie::{CookieKey, CookieLayout, CookieMode, KeyEpoch, Keys};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -70,14 +70,14 @@ pub fn read_keys(path: &Path) -> Result<Keys, String> {
     let raw: RawKeys = toml::from_str(&text).map_err(|error| error.message().to_owned())?;
     let key = |name: &str, text: Option<String>| match text {
         None => Ok(None),
-        Some(text) => Key::from_str(&text)
+        Some(text) => CookieKey::from_str(&text)
             .map(Some)
             .map_err(|error| format!("{name}: {error}")),
     };
     let (zero, one) = (key("key0", raw.key0)?, key("key1", raw.key1)?);
     let (current, wanted, other) = match raw.current {
-        0 => (Epoch::Zero, zero, one),
-        1 => (Epoch::One, one, zero),
+        0 => (KeyEpoch::Zero, zero, one),
+        1 => (KeyEpoch::One, one, zero),
         n => return Err(format!("current = {n} is no epoch; use 0 or 1")),
     };
     let missing = format!("key{0} is missing, which current = {0} names", raw.current);
@@ -92,7 +92,7 @@ pub fn write_keys(path: &Path, keys: &Keys) -> std::io::Result<()> {
          current = {}\n",
         keys.current().index()
     );
-    for epoch in Epoch::ALL {
+    for epoch in KeyEpoch::ALL {
         if let Some(key) = keys.get(epoch) {
             text += &format!("key{} = \"{}\"\n", epoch.index(), key.to_hex());
         }
@@ -143,15 +143,15 @@ pub fn cookie_format(
     bits: Option<&Spanned<i64>>,
     id_bits: Option<&Spanned<i64>>,
     faults: &mut Faults<'_>,
-) -> Option<Format> {
+) -> Option<CookieLayout> {
     let mode = match kind {
         CookieKind::None => return None,
-        CookieKind::Timestamp => Mode::Timestamp,
-        CookieKind::TimestampLight => Mode::Light,
-        CookieKind::TimestampMsb => Mode::Msb,
-        CookieKind::Tier => Mode::Tier,
+        CookieKind::Timestamp => CookieMode::Timestamp,
+        CookieKind::TimestampLight => CookieMode::Light,
+        CookieKind::TimestampMsb => CookieMode::Msb,
+        CookieKind::Tier => CookieMode::Tier,
     };
-    let default = Format::default_of(mode);
+    let default = CookieLayout::default_of(mode);
     let number = |value: Option<&Spanned<i64>>, default: u8| match value {
         None => default,
         Some(value) => u8::try_from(*value.as_ref()).unwrap_or(u8::MAX),
@@ -160,7 +160,7 @@ pub fn cookie_format(
         number(bits, default.bits()),
         number(id_bits, default.id_bits()),
     );
-    match Format::new(mode, wanted.0, wanted.1) {
+    match CookieLayout::new(mode, wanted.0, wanted.1) {
         Ok(format) => Some(format),
         Err(error) => {
             let place = bits.or(id_bits).map(Spanned::span);
@@ -232,11 +232,11 @@ pub fn host_address(text: &str) -> Result<IpAddr, String> {
 /// A server's id in a VIP.
 pub fn cookie_id(
     value: Option<&Spanned<i64>>,
-    format: Option<&Format>,
+    format: Option<&CookieLayout>,
     faults: &mut Faults<'_>,
 ) -> Option<u16> {
     let value = value?;
-    let ids = format.map_or(causeway_core::cookie::IDS, Format::ids);
+    let ids = format.map_or(causeway_core::cookie::IDS, CookieLayout::ids);
     match u16::try_from(*value.as_ref()) {
         Ok(id) if id < ids => Some(id),
         _ => {

@@ -6,11 +6,12 @@ use std::mem::MaybeUninit;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
-use causeway_core::cookie::quic::Route;
-use causeway_core::cookie::{Epoch, Format, Keys, Mode};
+use causeway_core::cookie::quic::CidRoute;
+use causeway_core::cookie::{CookieLayout, CookieMode, KeyEpoch, Keys};
 use causeway_dataplane::abi::{
     COOKIE_QUIC, COOKIES_TCP, COOKIES_UDP, CookieFormat, CookieKeys, CookieSlot, Ctl, PacketsBytes,
-    Plain, QuicLbConfig, REAL_PRESENT, Real, VIP_STATEFUL, Verdict, Vip, VipKey, addr_bytes,
+    Plain, QuicLbConfig, REAL_PRESENT, RealValue, VIP_STATEFUL, Verdict, VipKey, VipValue,
+    addr_bytes,
 };
 use causeway_dataplane::skel::lb::{LbSkel, LbSkelBuilder, OpenLbSkel};
 use causeway_dataplane::{ConnLayout, ConnTable, flow_table};
@@ -199,17 +200,17 @@ impl<'o> Balancer<'o> {
     fn give_cookies(&self) -> libbpf_rs::Result<()> {
         let (maps, zero) = (&self.skel.maps, 0u32.to_ne_bytes());
         self.give_ids(COOKIES_TCP)?;
-        let keys = Keys::new(Epoch::Zero, cookie_key(), None);
+        let keys = Keys::new(KeyEpoch::Zero, cookie_key(), None);
         let keys = CookieKeys::from(Some(&keys));
         maps.cookie_keys
             .update(&zero, keys.as_bytes(), MapFlags::ANY)?;
-        let format = Format::default_of(Mode::Timestamp);
+        let format = CookieLayout::default_of(CookieMode::Timestamp);
         self.change_vips(|vip| vip.cookie = CookieFormat::from(&format))
     }
 
     fn give_cids(&self) -> libbpf_rs::Result<()> {
         self.give_ids(COOKIES_UDP)?;
-        let route = Route::new(&cid_config()).map_err(|e| io::Error::other(e.to_string()))?;
+        let route = CidRoute::new(&cid_config()).map_err(|e| io::Error::other(e.to_string()))?;
         let config = QuicLbConfig::from(&route);
         let configs = &self.skel.maps.quic_configs;
         configs.update(&0u32.to_ne_bytes(), config.as_bytes(), MapFlags::ANY)?;
@@ -237,22 +238,22 @@ impl<'o> Balancer<'o> {
         Ok(())
     }
 
-    fn change_reals(&self, change: impl Fn(&mut Real)) -> libbpf_rs::Result<()> {
+    fn change_reals(&self, change: impl Fn(&mut RealValue)) -> libbpf_rs::Result<()> {
         let reals = &self.skel.maps.reals;
         for id in 0..REALS {
             let value = reals.lookup(&id.to_ne_bytes(), MapFlags::ANY)?;
-            let mut real = Real::from_bytes(&value.unwrap_or_default()).unwrap_or_default();
+            let mut real = RealValue::from_bytes(&value.unwrap_or_default()).unwrap_or_default();
             change(&mut real);
             reals.update(&id.to_ne_bytes(), real.as_bytes(), MapFlags::ANY)?;
         }
         Ok(())
     }
 
-    fn change_vips(&self, change: impl Fn(&mut Vip)) -> libbpf_rs::Result<()> {
+    fn change_vips(&self, change: impl Fn(&mut VipValue)) -> libbpf_rs::Result<()> {
         let vips = &self.skel.maps.vips;
         for key in vips.keys() {
             let value = vips.lookup(&key, MapFlags::ANY)?.unwrap_or_default();
-            let mut vip = Vip::from_bytes(&value).unwrap_or_default();
+            let mut vip = VipValue::from_bytes(&value).unwrap_or_default();
             change(&mut vip);
             vips.update(&key, vip.as_bytes(), MapFlags::ANY)?;
         }
@@ -272,11 +273,11 @@ impl<'o> Balancer<'o> {
             .update(&0u32.to_ne_bytes(), ctl.as_bytes(), MapFlags::ANY)?;
         for id in 0..REALS {
             let addr = addr_bytes(Ipv4Addr::from(0x0a01_0000 + id).into());
-            let real = Real {
+            let real = RealValue {
                 flags: REAL_PRESENT,
                 family: 4,
                 addr,
-                ..Real::default()
+                ..RealValue::default()
             };
             maps.reals
                 .update(&id.to_ne_bytes(), real.as_bytes(), MapFlags::ANY)?;
@@ -284,24 +285,24 @@ impl<'o> Balancer<'o> {
         let ring = ring.as_fd().as_raw_fd();
         maps.rings
             .update(&0u32.to_ne_bytes(), &ring.to_ne_bytes(), MapFlags::ANY)?;
-        self.write_vips(Vip {
+        self.write_vips(VipValue {
             ring_size: RING,
-            ..Vip::default()
+            ..VipValue::default()
         })
     }
 
     /// Sets how the VIPs pick, and their flags.
     pub(super) fn set_vips(&self, pick: u32, flags: u32) -> Result<(), BenchError> {
-        let vip = Vip {
+        let vip = VipValue {
             ring_size: RING,
             flags,
             pick,
-            ..Vip::default()
+            ..VipValue::default()
         };
         self.write_vips(vip).map_err(failed("setting the VIPs"))
     }
 
-    fn write_vips(&self, vip: Vip) -> libbpf_rs::Result<()> {
+    fn write_vips(&self, vip: VipValue) -> libbpf_rs::Result<()> {
         for proto in [6, 17] {
             let key = VipKey {
                 addr: addr_bytes(VIP.into()),

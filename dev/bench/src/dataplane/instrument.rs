@@ -5,10 +5,10 @@ use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
-use causeway_core::cookie::{Epoch, Format, Key, Mode, Tuple, encode};
+use causeway_core::cookie::{CookieKey, CookieLayout, CookieMode, KeyEpoch, Tuple, encode};
 use causeway_dataplane::{Link, XdpMode};
 use causeway_netio::Interface;
-use causeway_quic_lb::{Algorithm, Codec, Config};
+use causeway_quic_lb::{Algorithm, CidConfig, Codec};
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore as _, MapFlags, OpenObject, ProgramInput};
 
@@ -182,9 +182,9 @@ fn client(index: u32, token: Option<u16>, codec: &Codec) -> [u8; CLIENT_LEN] {
 
 /// How the servers make connection ids: as `causeway cookie` has it by default, two
 /// octets of id and eight of nonce under SipHash.
-pub(super) fn cid_config() -> Config {
-    let key = causeway_quic_lb::Key::new([7; 16]);
-    Config::new(0, 2, 8, Algorithm::SipHash(key)).unwrap_or_else(|e| unreachable!("{e}"))
+pub(super) fn cid_config() -> CidConfig {
+    let key = causeway_quic_lb::CidKey::new([7; 16]);
+    CidConfig::new(0, 2, 8, Algorithm::SipHash(key)).unwrap_or_else(|e| unreachable!("{e}"))
 }
 
 fn cid_codec() -> Codec {
@@ -201,18 +201,18 @@ fn cookie(index: u32) -> u16 {
     let host = Ipv4Addr::from(0x0a00_0000 + index / 50);
     let port = 1024 + (index % 50 * 1237) as u16;
     let tuple = Tuple::tcp((host, port).into(), (VIP, PORT).into());
-    let format = Format::default_of(Mode::Timestamp);
+    let format = CookieLayout::default_of(CookieMode::Timestamp);
     encode(
         &tuple,
         &cookie_key(),
-        Epoch::Zero,
+        KeyEpoch::Zero,
         cookie_id(index),
         &format,
     ) as u16
 }
 
-pub(super) fn cookie_key() -> Key {
-    Key::from_bytes([7; 16])
+pub(super) fn cookie_key() -> CookieKey {
+    CookieKey::from_bytes([7; 16])
 }
 
 /// The number of the client with this address.

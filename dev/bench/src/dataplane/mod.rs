@@ -48,7 +48,7 @@ pub enum BenchError {
     #[error("setting up the benchmark: {cause}")]
     Attach {
         /// Why not.
-        cause: causeway_dataplane::Error,
+        cause: causeway_dataplane::DataPlaneError,
     },
     /// The balancer's object has changed under the benchmark.
     #[error("lb.bpf.o has no map {0}")]
@@ -60,7 +60,7 @@ pub enum BenchError {
     #[error("keeping slots of connections: {cause}")]
     ConnSlots {
         /// Why not.
-        cause: causeway_dataplane::Error,
+        cause: causeway_dataplane::DataPlaneError,
     },
     /// Packets took another way than the case measures.
     #[error("{case} at {flows} flows: {counted} of {shots} packets were {verdict}")]

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use causeway_api::Moment;
-use causeway_balancer::Config;
+use causeway_balancer::BalancerConfig;
 use causeway_balancer::engine::Engine;
 use causeway_balancer::kernel::KernelPlane;
 use causeway_dataplane::{RealId, RealStats};
-use causeway_report::table::Table;
+use causeway_report::table::TextTable;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::time::{ClockId, clock_gettime};
@@ -78,7 +78,7 @@ impl ControlBenchArgs {
 
     fn measure(&self) -> Result<Vec<Row>> {
         enter().context("this needs root: it loads the data plane in namespaces of its own")?;
-        let config = Config::parse(Path::new("bench"), &self.config())?;
+        let config = BalancerConfig::parse(Path::new("bench"), &self.config())?;
         let (plane, _) = KernelPlane::start(&config)?;
         let mut engine = Engine::start(Box::new(plane), config, Moment::now())?;
         let mut source = Source::new();
@@ -211,8 +211,8 @@ fn cpu_ns() -> Result<u64> {
     Ok(time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }
 
-fn table(rows: &[Row]) -> Table {
-    let mut table = Table::new(&[
+fn table(rows: &[Row]) -> TextTable {
+    let mut table = TextTable::new(&[
         "Case",
         ">Reals",
         ">VIPs",

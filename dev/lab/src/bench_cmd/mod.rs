@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use causeway_bench::dataplane::{BenchPlan, Row, run};
-use causeway_report::table::Table;
+use causeway_report::table::TextTable;
 use clap::Subcommand;
 use serde::Serialize;
 
@@ -108,8 +108,8 @@ fn write_json(path: &Path, rows: &[Row]) -> Result<()> {
 }
 
 /// Net also as a multiple of `min`, the least that a stateful balancer does.
-fn table(rows: &[Row]) -> Table {
-    let mut table = Table::new(&[
+fn table(rows: &[Row]) -> TextTable {
+    let mut table = TextTable::new(&[
         "Case",
         ">Flows",
         ">Gross ns",

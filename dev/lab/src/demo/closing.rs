@@ -3,13 +3,13 @@
 
 use std::fmt::{self, Write};
 
-use causeway_lab::outcome::{Outcome, RealTrack, RunSummary, Summary};
+use causeway_lab::outcome::{DegradeOutcome, DegradeSummary, RealTrack, RunSummary};
 
 /// Columns of the weight history.
 const WEIGHT_COLUMNS: usize = 10;
 
 /// What both runs gave, for a terminal of 80 columns.
-pub(super) fn render(outcome: &Outcome) -> Result<String, fmt::Error> {
+pub(super) fn render(outcome: &DegradeOutcome) -> Result<String, fmt::Error> {
     let summary = outcome.summary();
     let mut out = String::new();
     runs(&mut out, &summary)?;
@@ -18,7 +18,7 @@ pub(super) fn render(outcome: &Outcome) -> Result<String, fmt::Error> {
     Ok(out)
 }
 
-fn runs(out: &mut String, summary: &Summary) -> fmt::Result {
+fn runs(out: &mut String, summary: &DegradeSummary) -> fmt::Result {
     writeln!(
         out,
         "{:<12} {:>9} {:>9} {:>9} {:>9} {:>11} {:>8}",
@@ -48,7 +48,7 @@ fn one_run(out: &mut String, run: &RunSummary) -> fmt::Result {
     )
 }
 
-fn reals(out: &mut String, summary: &Summary) -> fmt::Result {
+fn reals(out: &mut String, summary: &DegradeSummary) -> fmt::Result {
     writeln!(
         out,
         "{:<16} {:>12} {:>12} {:>9} {:>8}",
@@ -73,7 +73,7 @@ fn reals(out: &mut String, summary: &Summary) -> fmt::Result {
     }
 }
 
-fn weights(out: &mut String, outcome: &Outcome) -> fmt::Result {
+fn weights(out: &mut String, outcome: &DegradeOutcome) -> fmt::Result {
     let tracks = &outcome.latency_aware.reals;
     let at = columns(tracks);
     write!(out, "{:<16}", "weight at (s)")?;

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
-use causeway_lab::outcome::Outcome;
+use causeway_lab::outcome::DegradeOutcome;
 use causeway_lab::sandbox;
-use causeway_lab::scenario::degrade::{self, Config, Live};
+use causeway_lab::scenario::degrade::{self, DegradeConfig, Live};
 
 /// Arguments of `causeway-lab demo`.
 #[derive(Debug, clap::Args)]
@@ -29,7 +29,7 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 24)]
     run: u32,
     /// How many times slower the degraded server becomes
-    #[arg(long, default_value_t = Config::default().factor)]
+    #[arg(long, default_value_t = DegradeConfig::default().factor)]
     factor: f64,
 }
 
@@ -50,14 +50,14 @@ impl DemoArgs {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn config(&self) -> Result<Config> {
-        let config = Config {
+    fn config(&self) -> Result<DegradeConfig> {
+        let config = DegradeConfig {
             seed: self.seed,
             run_s: f64::from(self.run),
             degrade_at_s: f64::from(self.run / 2),
             factor: self.factor,
             epoch_s: 1.0,
-            ..Config::default()
+            ..DegradeConfig::default()
         };
         ensure!(
             config.degrade_at_s > config.settle_s,
@@ -75,7 +75,7 @@ impl DemoArgs {
     }
 }
 
-fn introduction(config: &Config) -> String {
+fn introduction(config: &DegradeConfig) -> String {
     let [first, second] = &config.schedulers;
     format!(
         "{} nginx servers, {} users on at most {:.0} s connections, up to {} requests outstanding.\n\
@@ -90,7 +90,7 @@ fn introduction(config: &Config) -> String {
 }
 
 /// One line a second: rewritten in place on a terminal, appended elsewhere.
-fn show(live: &Live, config: &Config) {
+fn show(live: &Live, config: &DegradeConfig) {
     let line = format!(
         "{:<10} {:>3.0}/{:.0} s  {:>6.0} requests/s  mean {:>7.2} ms  broken {}{}",
         live.scheduler,
@@ -120,7 +120,7 @@ fn end_line() {
     }
 }
 
-fn save(dir: &Path, outcome: &Outcome) -> Result<()> {
+fn save(dir: &Path, outcome: &DegradeOutcome) -> Result<()> {
     let make = || format!("cannot create {}", dir.display());
     fs::create_dir_all(dir).with_context(make)?;
     let summary = serde_json::to_string_pretty(&outcome.summary())? + "\n";

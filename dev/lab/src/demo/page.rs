@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The demo's report: one HTML file, its plots inside, no external request.
 
-use causeway_lab::outcome::{Outcome, RealEpoch, RealTrack, Run, Second, Summary};
+use causeway_lab::outcome::{DegradeOutcome, DegradeSummary, RealEpoch, RealTrack, Run, RunSecond};
 use causeway_report::chart::{Chart, Scale, Series};
 use causeway_report::page::{figure, page};
 use maud::{Markup, html};
@@ -9,7 +9,7 @@ use maud::{Markup, html};
 const NS_PER_MS: f64 = 1e6;
 
 /// The whole page.
-pub(super) fn render(outcome: &Outcome) -> String {
+pub(super) fn render(outcome: &DegradeOutcome) -> String {
     let summary = outcome.summary();
     let title = format!(
         "Causeway demo: {} and {}",
@@ -27,7 +27,7 @@ pub(super) fn render(outcome: &Outcome) -> String {
     page(&title, &body)
 }
 
-fn lead(outcome: &Outcome, summary: &Summary) -> Markup {
+fn lead(outcome: &DegradeOutcome, summary: &DegradeSummary) -> Markup {
     html! {
         h1 { "One of " (outcome.latency_aware.reals.len()) " servers slows down" }
         p.lead {
@@ -46,7 +46,7 @@ fn lead(outcome: &Outcome, summary: &Summary) -> Markup {
     }
 }
 
-fn comparison(summary: &Summary) -> Markup {
+fn comparison(summary: &DegradeSummary) -> Markup {
     let runs = [&summary.baseline, &summary.latency_aware];
     html! {
         h2 { "What the clients felt" }
@@ -63,14 +63,14 @@ fn comparison(summary: &Summary) -> Markup {
     }
 }
 
-fn over_time(outcome: &Outcome) -> Markup {
+fn over_time(outcome: &DegradeOutcome) -> Markup {
     let mut series = Vec::new();
     for (colour, run) in [&outcome.baseline, &outcome.latency_aware]
         .into_iter()
         .enumerate()
     {
         // Answers that come after the load's end are too few for percentiles.
-        let during = |name: &str, value_ms: fn(&Second) -> f64| {
+        let during = |name: &str, value_ms: fn(&RunSecond) -> f64| {
             let seconds = run
                 .seconds
                 .iter()
@@ -90,7 +90,7 @@ fn over_time(outcome: &Outcome) -> Markup {
     figure(&chart.marked(outcome.conditions.degraded_at_s, "one server slows down"))
 }
 
-fn distribution(outcome: &Outcome) -> Markup {
+fn distribution(outcome: &DegradeOutcome) -> Markup {
     let series = [&outcome.baseline, &outcome.latency_aware].map(|run| {
         let points = run.quantiles.iter();
         let points = points.map(|&(quantile, ms)| (nines(quantile), ms * NS_PER_MS));
@@ -109,7 +109,7 @@ fn nines(quantile: f64) -> f64 {
     -(1.0 - quantile.min(0.999_999)).log10()
 }
 
-fn per_real(outcome: &Outcome, summary: &Summary) -> Markup {
+fn per_real(outcome: &DegradeOutcome, summary: &DegradeSummary) -> Markup {
     html! {
         h2 { "Causeway's estimate beside the clients' own measurement" }
         div.scroll { table {
@@ -126,7 +126,7 @@ fn per_real(outcome: &Outcome, summary: &Summary) -> Markup {
     }
 }
 
-fn real_chart(outcome: &Outcome, real: &RealTrack) -> Markup {
+fn real_chart(outcome: &DegradeOutcome, real: &RealTrack) -> Markup {
     let series = |name: &str, value_ms: fn(&RealEpoch) -> Option<f64>| {
         let epochs = real.epochs.iter();
         Series::new(
@@ -146,7 +146,7 @@ fn real_chart(outcome: &Outcome, real: &RealTrack) -> Markup {
     figure(&chart.marked(outcome.conditions.degraded_at_s, ""))
 }
 
-fn weights(outcome: &Outcome) -> Markup {
+fn weights(outcome: &DegradeOutcome) -> Markup {
     let series = outcome.latency_aware.reals.iter().map(|real| {
         let points = real.epochs.iter().map(|e| (e.at_s, e.weight));
         Series::new(real.real.as_str(), points)
@@ -163,7 +163,7 @@ fn weights(outcome: &Outcome) -> Markup {
     }
 }
 
-fn conditions(outcome: &Outcome) -> Markup {
+fn conditions(outcome: &DegradeOutcome) -> Markup {
     let c = &outcome.conditions;
     html! {
         h2 { "Conditions" }
@@ -200,7 +200,7 @@ fn percent(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use causeway_lab::outcome::Conditions;
+    use causeway_lab::outcome::RunConditions;
 
     use super::*;
 
@@ -208,7 +208,7 @@ mod tests {
         let second = |s: u32| {
             let at_s = f64::from(s);
             let p99_ms = if at_s < 10.0 { 12.0 } else { slow_ms };
-            Second {
+            RunSecond {
                 at_s,
                 p50_ms: 6.0,
                 p99_ms,
@@ -247,15 +247,15 @@ mod tests {
         }
     }
 
-    fn outcome() -> Outcome {
-        Outcome {
+    fn outcome() -> DegradeOutcome {
+        DegradeOutcome {
             baseline: run("maglev", 90.0),
             latency_aware: run("latency", 13.0),
-            conditions: Conditions {
+            conditions: RunConditions {
                 degradation: "10.20.0.10: service time <10x>".into(),
                 degraded_at_s: 10.0,
                 run_s: 20.0,
-                ..Conditions::default()
+                ..RunConditions::default()
             },
         }
     }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use rand::Rng;
 
 use super::http::Response as HttpResponse;
-use super::log::{Fault, Log, LoggedConnection, LoggedResponse};
+use super::log::{ConnectionFault, Log, LoggedConnection, LoggedResponse};
 use super::page::{self, PageRun};
 use super::poll::{Interest, Poll};
 use super::slot::{Open, Outstanding, Slot};
@@ -184,7 +184,7 @@ impl Client<'_> {
                 Ok(0) => return,
                 Ok(_) => {}
                 Err(_) => {
-                    self.break_off(index, Fault::SendFailed);
+                    self.break_off(index, ConnectionFault::SendFailed);
                     return;
                 }
             }
@@ -309,7 +309,7 @@ impl Client<'_> {
                     connection.local = local;
                 }
                 if self.poll.change(fd, index, Interest::Read).is_err() {
-                    self.break_off(index, Fault::SendFailed);
+                    self.break_off(index, ConnectionFault::SendFailed);
                     return;
                 }
                 self.advance(index);
@@ -327,9 +327,9 @@ impl Client<'_> {
             Ok(0) => {
                 let idle = open.outstanding.is_empty() && open.parser.is_idle();
                 let fault = if idle {
-                    Fault::ServerClosed
+                    ConnectionFault::ServerClosed
                 } else {
-                    Fault::ShortRead
+                    ConnectionFault::ShortRead
                 };
                 self.break_off(index, fault);
                 return;
@@ -353,7 +353,12 @@ impl Client<'_> {
         }
     }
 
-    fn take_responses(&mut self, index: usize, mut bytes: &[u8], now: u64) -> Result<(), Fault> {
+    fn take_responses(
+        &mut self,
+        index: usize,
+        mut bytes: &[u8],
+        now: u64,
+    ) -> Result<(), ConnectionFault> {
         while !bytes.is_empty() {
             let slot = &mut self.slots[index];
             let Some(open) = slot.open.as_mut() else {
@@ -362,11 +367,14 @@ impl Client<'_> {
             let Some(answer) = open
                 .parser
                 .feed(&mut bytes)
-                .map_err(|_| Fault::BadResponse)?
+                .map_err(|_| ConnectionFault::BadResponse)?
             else {
                 continue;
             };
-            let sent = open.outstanding.pop_front().ok_or(Fault::BadResponse)?;
+            let sent = open
+                .outstanding
+                .pop_front()
+                .ok_or(ConnectionFault::BadResponse)?;
             open.arrived.push_back(sent.response.id);
             if let Some(run) = slot.run.as_mut() {
                 run.complete(sent.object, now);
@@ -387,14 +395,14 @@ impl Client<'_> {
         sent: Outstanding,
         answer: &HttpResponse,
         (now, srtt_us): (u64, u32),
-    ) -> Result<(), Fault> {
+    ) -> Result<(), ConnectionFault> {
         let mut response = sent.response;
         if answer.status != 200 || answer.size != sent.body {
-            return Err(Fault::BadResponse);
+            return Err(ConnectionFault::BadResponse);
         }
         let real = self.log.real(&answer.real);
         if *self.log.connections[number].real.get_or_insert(real) != real {
-            return Err(Fault::WrongReal);
+            return Err(ConnectionFault::WrongReal);
         }
         response.real = real;
         response.last_ns = now;
@@ -433,7 +441,7 @@ impl Client<'_> {
     }
 
     /// Closes the connection as broken; the rest of its page is given up.
-    fn break_off(&mut self, index: usize, fault: Fault) {
+    fn break_off(&mut self, index: usize, fault: ConnectionFault) {
         let Some(open) = self.slots[index].open.take() else {
             return;
         };
@@ -460,9 +468,9 @@ impl Client<'_> {
             let (since, fault) = match open.outstanding.front() {
                 _ if !open.connected => (
                     self.log.connections[open.number].open_ns,
-                    Fault::ConnectTimeout,
+                    ConnectionFault::ConnectTimeout,
                 ),
-                Some(oldest) => (oldest.response.send_ns, Fault::ResponseTimeout),
+                Some(oldest) => (oldest.response.send_ns, ConnectionFault::ResponseTimeout),
                 None => continue,
             };
             if now.saturating_sub(since) > timeout_ns {

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::http::{Response, ResponseParser};
-use super::log::Fault;
+use super::log::ConnectionFault;
 use super::socket::{fault_of, reset_on_close};
 
 /// A connection to a service.
@@ -26,10 +26,10 @@ pub struct HttpSession {
 
 impl HttpSession {
     /// Connects; `wait` is the longest wait for this and for every next byte.
-    pub async fn open(target: SocketAddr, wait: Duration) -> Result<Self, Fault> {
+    pub async fn open(target: SocketAddr, wait: Duration) -> Result<Self, ConnectionFault> {
         let stream = match timeout(wait, TcpStream::connect(target)).await {
             Ok(connected) => connected.map_err(|error| fault_of(&error))?,
-            Err(_) => return Err(Fault::ConnectTimeout),
+            Err(_) => return Err(ConnectionFault::ConnectTimeout),
         };
         stream.set_nodelay(true).map_err(|error| fault_of(&error))?;
         Ok(Self {
@@ -47,12 +47,12 @@ impl HttpSession {
     }
 
     /// Sends a request for `path` and waits for its whole answer.
-    pub async fn get(&mut self, path: &str) -> Result<Response, Fault> {
+    pub async fn get(&mut self, path: &str) -> Result<Response, ConnectionFault> {
         self.request(path, "").await
     }
 
     /// The same, and has the server close the connection then.
-    pub async fn get_last(&mut self, path: &str) -> Result<Response, Fault> {
+    pub async fn get_last(&mut self, path: &str) -> Result<Response, ConnectionFault> {
         self.request(path, "Connection: close\r\n").await
     }
 
@@ -61,32 +61,32 @@ impl HttpSession {
         reset_on_close(&self.stream);
     }
 
-    async fn request(&mut self, path: &str, fields: &str) -> Result<Response, Fault> {
+    async fn request(&mut self, path: &str, fields: &str) -> Result<Response, ConnectionFault> {
         let request = format!("GET {path} HTTP/1.1\r\nHost: causeway\r\n{fields}\r\n");
         let sent = self.stream.write_all(request.as_bytes()).await;
         sent.map_err(|error| fault_of(&error))?;
         loop {
             let read = timeout(self.timeout, self.stream.read(&mut self.buffer)).await;
             let count = match read {
-                Ok(Ok(0)) => return Err(Fault::ShortRead),
+                Ok(Ok(0)) => return Err(ConnectionFault::ShortRead),
                 Ok(Ok(count)) => count,
                 Ok(Err(error)) => return Err(fault_of(&error)),
-                Err(_) => return Err(Fault::ResponseTimeout),
+                Err(_) => return Err(ConnectionFault::ResponseTimeout),
             };
             let mut bytes = &self.buffer[..count];
             let response = self.parser.feed(&mut bytes);
-            if let Some(response) = response.map_err(|_| Fault::BadResponse)? {
+            if let Some(response) = response.map_err(|_| ConnectionFault::BadResponse)? {
                 return self.check(response);
             }
         }
     }
 
-    fn check(&mut self, response: Response) -> Result<Response, Fault> {
+    fn check(&mut self, response: Response) -> Result<Response, ConnectionFault> {
         if response.status != 200 {
-            return Err(Fault::BadResponse);
+            return Err(ConnectionFault::BadResponse);
         }
         match &self.real {
-            Some(real) if *real != response.real => return Err(Fault::WrongReal),
+            Some(real) if *real != response.real => return Err(ConnectionFault::WrongReal),
             Some(_) => {}
             None => self.real = Some(response.real.clone()),
         }

@@ -17,7 +17,7 @@ pub struct Response {
 
 /// The stream cannot be read as HTTP; the connection is of no more use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Malformed;
+pub struct MalformedResponse;
 
 /// Takes bytes as they come, in pieces of any size.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ impl ResponseParser {
     /// Takes bytes from the front of `input` up to the end of one response.
     /// Returns that response if its last byte was among them; call again until
     /// `input` is empty.
-    pub fn feed(&mut self, input: &mut &[u8]) -> Result<Option<Response>, Malformed> {
+    pub fn feed(&mut self, input: &mut &[u8]) -> Result<Option<Response>, MalformedResponse> {
         if self.body.is_none() {
             let Some(head_len) = self.take_head(input)? else {
                 return Ok(None);
@@ -67,7 +67,7 @@ impl ResponseParser {
     }
 
     /// Moves bytes into `head` until it ends with an empty line.
-    fn take_head(&mut self, input: &mut &[u8]) -> Result<Option<usize>, Malformed> {
+    fn take_head(&mut self, input: &mut &[u8]) -> Result<Option<usize>, MalformedResponse> {
         let before = self.head.len();
         let room = (MAX_HEAD - before).min(input.len());
         self.head.extend_from_slice(&input[..room]);
@@ -80,7 +80,7 @@ impl ResponseParser {
                 self.head.truncate(end);
                 Ok(Some(end))
             }
-            None if self.head.len() >= MAX_HEAD => Err(Malformed),
+            None if self.head.len() >= MAX_HEAD => Err(MalformedResponse),
             None => {
                 *input = &input[room..];
                 Ok(None)
@@ -89,14 +89,14 @@ impl ResponseParser {
     }
 }
 
-fn parse_head(head: &[u8]) -> Result<Response, Malformed> {
-    let text = std::str::from_utf8(head).map_err(|_| Malformed)?;
+fn parse_head(head: &[u8]) -> Result<Response, MalformedResponse> {
+    let text = std::str::from_utf8(head).map_err(|_| MalformedResponse)?;
     let mut lines = text.split("\r\n");
     let status = lines
         .next()
         .and_then(|line| line.strip_prefix("HTTP/1.1 "))
         .and_then(|rest| rest.get(..3)?.parse().ok())
-        .ok_or(Malformed)?;
+        .ok_or(MalformedResponse)?;
     let mut size = None;
     let mut real = String::new();
     for line in lines {
@@ -105,14 +105,14 @@ fn parse_head(head: &[u8]) -> Result<Response, Malformed> {
         };
         let value = value.trim();
         if name.eq_ignore_ascii_case("content-length") {
-            size = Some(value.parse().map_err(|_| Malformed)?);
+            size = Some(value.parse().map_err(|_| MalformedResponse)?);
         } else if name.eq_ignore_ascii_case("x-real") {
             value.clone_into(&mut real);
         }
     }
     Ok(Response {
         status,
-        size: size.ok_or(Malformed)?,
+        size: size.ok_or(MalformedResponse)?,
         real,
     })
 }
@@ -164,7 +164,10 @@ mod tests {
             &[b'x'; 10_000],
         ] {
             let mut rest = bytes;
-            assert_eq!(ResponseParser::default().feed(&mut rest), Err(Malformed));
+            assert_eq!(
+                ResponseParser::default().feed(&mut rest),
+                Err(MalformedResponse)
+            );
         }
     }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// Why a connection was of no more use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Fault {
+pub enum ConnectionFault {
     /// The SYN was answered by a reset.
     Refused,
     /// No answer to the SYN in time.
@@ -34,7 +34,7 @@ pub enum Fault {
     SendFailed,
 }
 
-impl Fault {
+impl ConnectionFault {
     /// The word used in JSON and tables.
     pub fn name(self) -> &'static str {
         match self {
@@ -73,7 +73,7 @@ pub struct LoggedConnection {
     /// first answer.
     pub real: Option<u16>,
     /// What broke it.
-    pub fault: Option<Fault>,
+    pub fault: Option<ConnectionFault>,
     /// Requests that were outstanding then.
     pub lost: u32,
 }

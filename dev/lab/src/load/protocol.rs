@@ -6,7 +6,7 @@ use std::io::Write;
 
 use serde::{Deserialize, Serialize};
 
-use super::http::{Malformed, Response, ResponseParser};
+use super::http::{MalformedResponse, Response, ResponseParser};
 use super::page::Object;
 
 /// Longest line of a response to memcached's or Redis's protocol.
@@ -80,7 +80,7 @@ pub enum Parser {
 
 impl Parser {
     /// As [`ResponseParser::feed`].
-    pub fn feed(&mut self, input: &mut &[u8]) -> Result<Option<Response>, Malformed> {
+    pub fn feed(&mut self, input: &mut &[u8]) -> Result<Option<Response>, MalformedResponse> {
         match self {
             Self::Http(parser) => parser.feed(input),
             Self::Lines(parser) => parser.feed(input),
@@ -126,7 +126,7 @@ impl Store {
         }
     }
 
-    fn line(self, line: &str) -> Result<Line, Malformed> {
+    fn line(self, line: &str) -> Result<Line, MalformedResponse> {
         let value = match self {
             Self::Memcached if line == "STORED" => return Ok(Line::Done),
             Self::Memcached => line
@@ -135,7 +135,9 @@ impl Store {
             Self::Redis if line == "+OK" => return Ok(Line::Done),
             Self::Redis => line.strip_prefix('$'),
         };
-        let size = value.and_then(|v| v.parse().ok()).ok_or(Malformed)?;
+        let size = value
+            .and_then(|v| v.parse().ok())
+            .ok_or(MalformedResponse)?;
         Ok(Line::Value(size))
     }
 }
@@ -158,7 +160,7 @@ impl LineParser {
         }
     }
 
-    fn feed(&mut self, input: &mut &[u8]) -> Result<Option<Response>, Malformed> {
+    fn feed(&mut self, input: &mut &[u8]) -> Result<Option<Response>, MalformedResponse> {
         if self.body.is_none() {
             let Some(line) = self.take_line(input)? else {
                 return Ok(None);
@@ -191,20 +193,20 @@ impl LineParser {
     }
 
     /// The next line without its end; `None` until it has come in full.
-    fn take_line(&mut self, input: &mut &[u8]) -> Result<Option<String>, Malformed> {
+    fn take_line(&mut self, input: &mut &[u8]) -> Result<Option<String>, MalformedResponse> {
         let end = input.iter().position(|&b| b == b'\n');
         let taken = end.map_or(input.len(), |at| at + 1);
         self.line.extend_from_slice(&input[..taken]);
         *input = &input[taken..];
         if self.line.len() > MAX_LINE {
-            return Err(Malformed);
+            return Err(MalformedResponse);
         }
         if end.is_none() {
             return Ok(None);
         }
         let line = std::mem::take(&mut self.line);
-        let text = line.strip_suffix(b"\r\n").ok_or(Malformed)?;
-        let text = std::str::from_utf8(text).map_err(|_| Malformed)?;
+        let text = line.strip_suffix(b"\r\n").ok_or(MalformedResponse)?;
+        let text = std::str::from_utf8(text).map_err(|_| MalformedResponse)?;
         Ok(Some(text.to_owned()))
     }
 }
@@ -246,7 +248,7 @@ mod tests {
             (AppProtocol::Redis, b"-ERR unknown\r\n"),
             (AppProtocol::Redis, &[b'x'; 600]),
         ] {
-            assert_eq!(protocol.parser().feed(&mut &*bytes), Err(Malformed));
+            assert_eq!(protocol.parser().feed(&mut &*bytes), Err(MalformedResponse));
         }
     }
 }

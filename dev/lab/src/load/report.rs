@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use super::log::{Log, LoggedResponse};
-use crate::outcome::Second;
+use crate::outcome::RunSecond;
 
 /// Percentiles and counts over one window of sending times.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -34,12 +34,12 @@ pub struct ClientSummary {
     /// The same by reason.
     pub faults: BTreeMap<String, u64>,
     /// The generator's own cost.
-    pub generator: Generator,
+    pub generator: GeneratorCost,
 }
 
 /// What the load generator used and how exact it was.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Generator {
+pub struct GeneratorCost {
     /// CPU time over run time: 1.0 is one core.
     pub cores: f64,
     /// CPU microseconds per response.
@@ -108,7 +108,7 @@ pub fn summary(log: &Log, from_ns: u64, to_ns: u64) -> ClientSummary {
 }
 
 /// The clients' view second by second, by sending time.
-pub fn seconds(log: &Log) -> Vec<Second> {
+pub fn seconds(log: &Log) -> Vec<RunSecond> {
     const SECOND_NS: u64 = 1_000_000_000;
     let mut by_second: BTreeMap<u64, Histogram<u64>> = BTreeMap::new();
     for r in &log.responses {
@@ -118,7 +118,7 @@ pub fn seconds(log: &Log) -> Vec<Second> {
     }
     by_second
         .into_iter()
-        .map(|(second, latency_us)| Second {
+        .map(|(second, latency_us)| RunSecond {
             at_s: second as f64,
             p50_ms: latency_us.value_at_quantile(0.5) as f64 / 1000.0,
             p99_ms: latency_us.value_at_quantile(0.99) as f64 / 1000.0,
@@ -145,7 +145,7 @@ pub fn quantiles(log: &Log, from_ns: u64, to_ns: u64) -> Vec<(f64, f64)> {
         .collect()
 }
 
-fn generator(log: &Log) -> Generator {
+fn generator(log: &Log) -> GeneratorCost {
     let mut delay_ns = histogram();
     let mut busy: HashMap<u32, Vec<u64>> = HashMap::new();
     for r in &log.responses {
@@ -163,7 +163,7 @@ fn generator(log: &Log) -> Generator {
     }
     let run_ns = log.end_ns.saturating_sub(log.start_ns).max(1);
     let us = |quantile: f64| delay_ns.value_at_quantile(quantile) as f64 / 1000.0;
-    Generator {
+    GeneratorCost {
         cores: log.cost.cpu_ns as f64 / run_ns as f64,
         cpu_us_per_request: log.cost.cpu_ns as f64 / 1000.0 / log.responses.len().max(1) as f64,
         send_delay_p50_us: us(0.5),

@@ -11,7 +11,7 @@ use nix::sys::socket::{
     sockopt,
 };
 
-use super::log::Fault;
+use super::log::ConnectionFault;
 
 /// One write: with Nagle's algorithm off, what it holds leaves at once.
 pub(crate) fn send(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
@@ -44,15 +44,15 @@ pub(crate) fn begin_connect(target: SocketAddr) -> io::Result<(TcpStream, Socket
     Ok((stream, local))
 }
 
-pub(crate) fn fault_of(error: &io::Error) -> Fault {
+pub(crate) fn fault_of(error: &io::Error) -> ConnectionFault {
     match error.kind() {
-        ErrorKind::ConnectionRefused => Fault::Refused,
-        ErrorKind::TimedOut => Fault::ConnectTimeout,
-        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => Fault::Unreachable,
+        ErrorKind::ConnectionRefused => ConnectionFault::Refused,
+        ErrorKind::TimedOut => ConnectionFault::ConnectTimeout,
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => ConnectionFault::Unreachable,
         ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe => {
-            Fault::Reset
+            ConnectionFault::Reset
         }
-        _ => Fault::SendFailed,
+        _ => ConnectionFault::SendFailed,
     }
 }
 

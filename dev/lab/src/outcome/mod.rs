@@ -6,22 +6,22 @@ mod summary;
 
 use serde::{Deserialize, Serialize};
 
-pub use summary::{EstimateSummary, RealSummary, RunSummary, Summary};
+pub use summary::{DegradeSummary, EstimateSummary, RealSummary, RunSummary};
 
 /// Both runs and the conditions they share.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct DegradeOutcome {
     /// The run under plain hashing.
     pub baseline: Run,
     /// The run under the latency-aware scheduler.
     pub latency_aware: Run,
     /// What was equal in both.
-    pub conditions: Conditions,
+    pub conditions: RunConditions,
 }
 
 /// What was set up, in words and figures.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Conditions {
+pub struct RunConditions {
     /// Seed of the load; seed and parameters reproduce it.
     pub seed: u64,
     /// What happened to which server, as a sentence.
@@ -68,7 +68,7 @@ pub struct Run {
     /// Median of actual minus intended send time, microseconds.
     pub send_delay_p50_us: f64,
     /// The clients' view second by second.
-    pub seconds: Vec<Second>,
+    pub seconds: Vec<RunSecond>,
     /// (quantile, milliseconds), ascending, over the same requests as `p99_ms`.
     pub quantiles: Vec<(f64, f64)>,
     /// Each real, in the configuration's order.
@@ -77,7 +77,7 @@ pub struct Run {
 
 /// One second of a run, by the time at which requests were sent.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Second {
+pub struct RunSecond {
     /// Start, seconds since the run's start.
     pub at_s: f64,
     /// Median latency.

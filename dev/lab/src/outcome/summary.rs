@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Conditions, Outcome, RealEpoch, Run};
+use super::{DegradeOutcome, RealEpoch, Run, RunConditions};
 
 /// An epoch counts in the estimate's error when the clients' mean rests on at
 /// least this many responses; fewer make the truth itself a guess.
@@ -11,7 +11,7 @@ const MIN_SAMPLES: u64 = 10;
 
 /// `summary.json`. Times in milliseconds, shares in percent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Summary {
+pub struct DegradeSummary {
     /// Under plain hashing.
     pub baseline: RunSummary,
     /// Under the latency-aware scheduler.
@@ -22,7 +22,7 @@ pub struct Summary {
     pub estimate: EstimateSummary,
     /// What was set up.
     #[serde(flatten)]
-    pub conditions: Conditions,
+    pub conditions: RunConditions,
 }
 
 /// One run, without its curves.
@@ -75,12 +75,12 @@ pub struct RealSummary {
     pub epochs: usize,
 }
 
-impl Outcome {
+impl DegradeOutcome {
     /// Comes down to the few figures.
     #[must_use]
-    pub fn summary(&self) -> Summary {
+    pub fn summary(&self) -> DegradeSummary {
         let (before, after) = (self.baseline.p99_ms, self.latency_aware.p99_ms);
-        Summary {
+        DegradeSummary {
             baseline: self.baseline.summary(),
             latency_aware: self.latency_aware.summary(),
             p99_reduction_pct: 100.0 * (before - after) / before,
@@ -197,7 +197,7 @@ mod tests {
         }
     }
 
-    fn outcome(epochs: Vec<RealEpoch>) -> Outcome {
+    fn outcome(epochs: Vec<RealEpoch>) -> DegradeOutcome {
         let run = |p99_ms, epochs| Run {
             p99_ms,
             reals: vec![RealTrack {
@@ -206,10 +206,10 @@ mod tests {
             }],
             ..Run::default()
         };
-        Outcome {
+        DegradeOutcome {
             baseline: run(100.0, vec![]),
             latency_aware: run(40.0, epochs),
-            conditions: Conditions::default(),
+            conditions: RunConditions::default(),
         }
     }
 

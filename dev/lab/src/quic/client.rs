@@ -24,7 +24,7 @@ use super::nat::Nat;
 use super::socket::{fault_of, open_endpoint, wander};
 use super::{clock as precise, tls};
 use crate::clock;
-use crate::load::log::{Fault, Log, LoggedConnection, LoggedResponse};
+use crate::load::log::{ConnectionFault, Log, LoggedConnection, LoggedResponse};
 use crate::load::page::{self, PageRun};
 use crate::load::{self, LoadConfig, Progress, RunningLoad};
 use crate::netns::Netns;
@@ -41,7 +41,7 @@ type Sender = h3::client::SendRequest<h3_quinn::OpenStreams, Bytes>;
 
 /// What only QUIC clients can do.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct QuicClientOptions {
     /// Each connection moves to another port of the client this often
     /// (connection migration: another connection id of the server's is used).
     pub migrate_ms: Option<u64>,
@@ -51,7 +51,11 @@ pub struct Options {
 }
 
 /// Starts the load, slots dealt out over `clients` in turn.
-pub fn start(clients: &[Netns], config: &LoadConfig, options: &Options) -> Result<RunningLoad> {
+pub fn start(
+    clients: &[Netns],
+    config: &LoadConfig,
+    options: &QuicClientOptions,
+) -> Result<RunningLoad> {
     let certificate = tls::identity()?.certificate.clone();
     let options = options.clone();
     load::start_with(clients, config, move |config, slots, start_ns, progress| {
@@ -62,7 +66,7 @@ pub fn start(clients: &[Netns], config: &LoadConfig, options: &Options) -> Resul
 /// What all users of a thread share.
 struct World<'a> {
     config: &'a LoadConfig,
-    options: &'a Options,
+    options: &'a QuicClientOptions,
     progress: &'a Progress,
     client: quinn::ClientConfig,
     start_ns: u64,
@@ -72,7 +76,7 @@ struct World<'a> {
 
 fn run(
     config: &LoadConfig,
-    options: &Options,
+    options: &QuicClientOptions,
     certificate: &Path,
     slots: &[usize],
     start_ns: u64,
@@ -110,7 +114,7 @@ fn run(
 fn client_config(
     certificate: &Path,
     config: &LoadConfig,
-    options: &Options,
+    options: &QuicClientOptions,
 ) -> Result<quinn::ClientConfig> {
     let mut transport = TransportConfig::default();
     // A request's own timeout comes first; an idle connection may rest longer.
@@ -128,7 +132,7 @@ fn client_config(
 struct Arrival {
     object: usize,
     response: LoggedResponse,
-    real: Result<String, Fault>,
+    real: Result<String, ConnectionFault>,
 }
 
 struct Open {
@@ -209,7 +213,7 @@ impl<'a> User<'a> {
     }
 
     /// One page from its root to its last object. An error ends the connection.
-    async fn page(&mut self, due_ns: u64) -> Result<(), Fault> {
+    async fn page(&mut self, due_ns: u64) -> Result<(), ConnectionFault> {
         let now = clock::monotonic_ns();
         let world = self.world;
         let objects = page::draw(
@@ -241,7 +245,7 @@ impl<'a> User<'a> {
 
     /// Sends what the page and the connection allow. Opens a connection where there
     /// is none; one that is too old goes when nothing is outstanding.
-    async fn send(&mut self, run: &mut PageRun) -> Result<(), Fault> {
+    async fn send(&mut self, run: &mut PageRun) -> Result<(), ConnectionFault> {
         let retired = |open: &Open| clock::monotonic_ns() >= open.retire_ns;
         if let Some(open) = self.open.as_ref().filter(|open| retired(open)) {
             if !open.waiting.is_empty() {
@@ -286,7 +290,7 @@ impl<'a> User<'a> {
     }
 
     /// Waits for an answer and takes all that have come by then.
-    async fn receive(&mut self, run: &mut PageRun) -> Result<(), Fault> {
+    async fn receive(&mut self, run: &mut PageRun) -> Result<(), ConnectionFault> {
         let Some(open) = self.open.as_mut() else {
             return Ok(());
         };
@@ -298,7 +302,7 @@ impl<'a> User<'a> {
             let name = arrival.real?;
             let real = log.real(&name);
             if *log.connections[open.number].real.get_or_insert(real) != real {
-                return Err(Fault::WrongReal);
+                return Err(ConnectionFault::WrongReal);
             }
             arrival.response.real = real;
             open.arrived.push_back(arrival.response.id);
@@ -311,7 +315,7 @@ impl<'a> User<'a> {
         Ok(())
     }
 
-    async fn connect(&mut self) -> Result<Open, Fault> {
+    async fn connect(&mut self) -> Result<Open, ConnectionFault> {
         let now = clock::monotonic_ns();
         let max_age_ns = self.world.config.max_age_ms * 1_000_000;
         let retire_ns = now + self.rng.random_range(max_age_ns / 2..=max_age_ns);
@@ -352,7 +356,7 @@ impl<'a> User<'a> {
         &self,
         target: SocketAddr,
         number: usize,
-    ) -> Result<(quinn::Connection, Sender), Fault> {
+    ) -> Result<(quinn::Connection, Sender), ConnectionFault> {
         let log = self.world.log.clone();
         let moved = move || log.borrow_mut().migrations += 1;
         let nat = self
@@ -360,19 +364,19 @@ impl<'a> User<'a> {
             .options
             .nat_ms
             .map(|ms| Nat::open(target, ms, moved.clone()));
-        let nat = nat.transpose().map_err(|_| Fault::SendFailed)?;
+        let nat = nat.transpose().map_err(|_| ConnectionFault::SendFailed)?;
         let to = nat.as_ref().map_or(target, |nat| nat.inside);
-        let endpoint = open_endpoint(to).map_err(|_| Fault::SendFailed)?;
+        let endpoint = open_endpoint(to).map_err(|_| ConnectionFault::SendFailed)?;
         if let Ok(local) = nat.map_or_else(|| endpoint.local_addr(), |nat| Ok(nat.outside)) {
             self.world.log.borrow_mut().connections[number].local = local;
         }
         let connecting = endpoint
             .connect_with(self.world.client.clone(), to, tls::SERVER_NAME)
-            .map_err(|_| Fault::SendFailed)?;
+            .map_err(|_| ConnectionFault::SendFailed)?;
         let limit = Duration::from_millis(self.world.config.timeout_ms);
         let connection = match tokio::time::timeout(limit, connecting).await {
-            Ok(result) => result.map_err(|e| fault_of(&e, Fault::ConnectTimeout))?,
-            Err(_) => return Err(Fault::ConnectTimeout),
+            Ok(result) => result.map_err(|e| fault_of(&e, ConnectionFault::ConnectTimeout))?,
+            Err(_) => return Err(ConnectionFault::ConnectTimeout),
         };
         if let Some(every_ms) = self.world.options.migrate_ms {
             spawn_local(wander(endpoint, connection.clone(), to, every_ms, moved));
@@ -382,13 +386,13 @@ impl<'a> User<'a> {
             .send_grease(false)
             .build(transport)
             .await
-            .map_err(|_| Fault::BadResponse)?;
+            .map_err(|_| ConnectionFault::BadResponse)?;
         spawn_local(async move { std::future::poll_fn(|cx| driver.poll_close(cx)).await });
         Ok((connection, sender))
     }
 
     /// Ends the connection, in good order or as broken.
-    fn close(&mut self, fault: Option<Fault>) {
+    fn close(&mut self, fault: Option<ConnectionFault>) {
         let Some(open) = self.open.take() else { return };
         match fault {
             Some(fault) => self.broke(open.number, fault, open.waiting.len() as u32),
@@ -401,7 +405,7 @@ impl<'a> User<'a> {
             .close((h3::error::Code::H3_NO_ERROR.value() as u32).into(), b"");
     }
 
-    fn broke(&self, number: usize, fault: Fault, lost: u32) {
+    fn broke(&self, number: usize, fault: ConnectionFault, lost: u32) {
         let connection = &mut self.world.log.borrow_mut().connections[number];
         connection.close_ns = clock::monotonic_ns();
         connection.fault = Some(fault);
@@ -411,9 +415,9 @@ impl<'a> User<'a> {
 }
 
 /// Why an idle connection is gone.
-fn idle_fault(reason: &ConnectionError) -> Fault {
-    match fault_of(reason, Fault::ServerClosed) {
-        Fault::ShortRead => Fault::ServerClosed,
+fn idle_fault(reason: &ConnectionError) -> ConnectionFault {
+    match fault_of(reason, ConnectionFault::ServerClosed) {
+        ConnectionFault::ShortRead => ConnectionFault::ServerClosed,
         fault => fault,
     }
 }
@@ -430,11 +434,13 @@ async fn fetch(
     let exchange = exchange(&mut sender, response.size, service_us);
     let real = match tokio::time::timeout(limit, exchange).await {
         Ok(Ok(Some(real))) => Ok(real),
-        Ok(Ok(None)) => Err(Fault::BadResponse),
+        Ok(Ok(None)) => Err(ConnectionFault::BadResponse),
         Ok(Err(_)) => Err(connection
             .close_reason()
-            .map_or(Fault::BadResponse, |e| fault_of(&e, Fault::ResponseTimeout))),
-        Err(_) => Err(Fault::ResponseTimeout),
+            .map_or(ConnectionFault::BadResponse, |e| {
+                fault_of(&e, ConnectionFault::ResponseTimeout)
+            })),
+        Err(_) => Err(ConnectionFault::ResponseTimeout),
     };
     response.last_ns = clock::monotonic_ns();
     Arrival {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{gotool, tls};
 use crate::clock;
-use crate::load::log::{self, Fault, Log};
+use crate::load::log::{self, ConnectionFault, Log};
 use crate::load::page::{self, Object};
 use crate::load::{self, LoadConfig, Progress, RunningLoad};
 use crate::netns::Netns;
@@ -200,7 +200,7 @@ fn take(remote: SocketAddr, answer: Answer) -> Result<Log> {
             .get_mut(r.connection as usize)
             .context("a response without a connection")?;
         if *connection.real.get_or_insert(real) != real {
-            connection.fault = Some(Fault::WrongReal);
+            connection.fault = Some(ConnectionFault::WrongReal);
         }
         log.responses.push(log::LoggedResponse {
             connection: r.connection,
@@ -219,7 +219,7 @@ fn take(remote: SocketAddr, answer: Answer) -> Result<Log> {
 }
 
 /// The fault of a word; none of an empty one.
-fn fault(word: &str) -> Result<Option<Fault>> {
+fn fault(word: &str) -> Result<Option<ConnectionFault>> {
     if word.is_empty() {
         return Ok(None);
     }

@@ -36,7 +36,7 @@ pub fn load(
     stack: Stack,
     clients: &[Netns],
     config: &LoadConfig,
-    options: &client::Options,
+    options: &client::QuicClientOptions,
 ) -> Result<RunningLoad> {
     match stack {
         Stack::Quinn => client::start(clients, config, options),

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use causeway_quic_lb::{Algorithm, Config, Issuer, Key};
+use causeway_quic_lb::{Algorithm, CidConfig, CidKey, Issuer};
 use serde::{Deserialize, Serialize};
 
 use super::{gotool, serve, tls};
@@ -95,7 +95,7 @@ pub struct Cid {
 impl Cid {
     /// What issues ids by it.
     pub fn issuer(&self) -> Result<Issuer> {
-        let key = || self.key.parse::<Key>();
+        let key = || self.key.parse::<CidKey>();
         let algorithm = match self.algorithm.as_str() {
             "plain" => Algorithm::Plain,
             "siphash" => Algorithm::SipHash(key()?),
@@ -103,7 +103,7 @@ impl Cid {
             other => anyhow::bail!("{other:?} is no algorithm of connection ids"),
         };
         let (server_id, nonce) = (self.server_id_len, self.nonce_len);
-        let config = Config::new(self.number, server_id, nonce, algorithm)?;
+        let config = CidConfig::new(self.number, server_id, nonce, algorithm)?;
         Ok(Issuer::new(&config, self.server)?)
     }
 }

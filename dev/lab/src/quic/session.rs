@@ -15,13 +15,13 @@ use tokio::time::timeout;
 use super::nat::Nat;
 use super::socket::{fault_of, open_endpoint, wander};
 use super::tls;
-use crate::load::log::Fault;
+use crate::load::log::ConnectionFault;
 
 type Sender = h3::client::SendRequest<h3_quinn::OpenStreams, Bytes>;
 
 /// How a connection's client changes its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moves {
+pub enum AddressChanges {
     /// It stays.
     Never,
     /// It goes to another port of its own accord, so often (connection migration).
@@ -67,21 +67,21 @@ impl QuicSession {
         client: &QuicClient,
         target: SocketAddr,
         wait: Duration,
-        moves: Moves,
+        moves: AddressChanges,
         moved: impl FnMut() + 'static,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, ConnectionFault> {
         let (nat, moved) = match moves {
-            Moves::Rebound(every) => {
+            AddressChanges::Rebound(every) => {
                 let nat = Nat::open(target, every.as_millis() as u64, moved);
-                (Some(nat.map_err(|_| Fault::SendFailed)?), None)
+                (Some(nat.map_err(|_| ConnectionFault::SendFailed)?), None)
             }
-            Moves::Never | Moves::Migrates(_) => (None, Some(moved)),
+            AddressChanges::Never | AddressChanges::Migrates(_) => (None, Some(moved)),
         };
         let to = nat.as_ref().map_or(target, |nat| nat.inside);
         let nat = nat.map(|nat| nat.task);
         let opened = Self::connect(client, to, wait).await;
         let (endpoint, connection, sender) = opened.inspect_err(|_| abort(nat.as_ref()))?;
-        if let (Moves::Migrates(every), Some(moved)) = (moves, moved) {
+        if let (AddressChanges::Migrates(every), Some(moved)) = (moves, moved) {
             let every_ms = every.as_millis() as u64;
             spawn_local(wander(endpoint, connection.clone(), to, every_ms, moved));
         }
@@ -98,30 +98,30 @@ impl QuicSession {
         client: &QuicClient,
         to: SocketAddr,
         wait: Duration,
-    ) -> Result<(quinn::Endpoint, quinn::Connection, Sender), Fault> {
-        let endpoint = open_endpoint(to).map_err(|_| Fault::SendFailed)?;
+    ) -> Result<(quinn::Endpoint, quinn::Connection, Sender), ConnectionFault> {
+        let endpoint = open_endpoint(to).map_err(|_| ConnectionFault::SendFailed)?;
         let connecting = endpoint
             .connect_with(client.config.clone(), to, tls::SERVER_NAME)
-            .map_err(|_| Fault::SendFailed)?;
+            .map_err(|_| ConnectionFault::SendFailed)?;
         let connection = match timeout(wait, connecting).await {
-            Ok(result) => result.map_err(|e| fault_of(&e, Fault::ConnectTimeout))?,
-            Err(_) => return Err(Fault::ConnectTimeout),
+            Ok(result) => result.map_err(|e| fault_of(&e, ConnectionFault::ConnectTimeout))?,
+            Err(_) => return Err(ConnectionFault::ConnectTimeout),
         };
         let transport = h3_quinn::Connection::new(connection.clone());
         let (mut driver, sender) = h3::client::builder()
             .send_grease(false)
             .build(transport)
             .await
-            .map_err(|_| Fault::BadResponse)?;
+            .map_err(|_| ConnectionFault::BadResponse)?;
         spawn_local(async move { std::future::poll_fn(|cx| driver.poll_close(cx)).await });
         Ok((endpoint, connection, sender))
     }
 
     /// Sends a request for `path` and waits for its whole answer.
-    pub async fn get(&mut self, path: &str) -> Result<(), Fault> {
+    pub async fn get(&mut self, path: &str) -> Result<(), ConnectionFault> {
         let real = self.exchange(path).await?;
         match &self.real {
-            Some(known) if *known != real => Err(Fault::WrongReal),
+            Some(known) if *known != real => Err(ConnectionFault::WrongReal),
             Some(_) => Ok(()),
             None => {
                 self.real = Some(real);
@@ -130,16 +130,16 @@ impl QuicSession {
         }
     }
 
-    async fn exchange(&mut self, path: &str) -> Result<String, Fault> {
+    async fn exchange(&mut self, path: &str) -> Result<String, ConnectionFault> {
         let uri = format!("https://{}{path}", tls::SERVER_NAME);
         let request = http::Request::get(uri).body(());
-        let request = request.map_err(|_| Fault::SendFailed)?;
+        let request = request.map_err(|_| ConnectionFault::SendFailed)?;
         let sent = self.sender.send_request(request).await;
         let mut stream = sent.map_err(|_| self.fault())?;
         stream.finish().await.map_err(|_| self.fault())?;
         let head = self.in_time(stream.recv_response()).await?;
         if head.status() != http::StatusCode::OK {
-            return Err(Fault::BadResponse);
+            return Err(ConnectionFault::BadResponse);
         }
         let header = |name| head.headers().get(name).and_then(|v| v.to_str().ok());
         let wanted = header("content-length").and_then(|v| v.parse::<usize>().ok());
@@ -149,21 +149,26 @@ impl QuicSession {
         }
         match header("x-real") {
             Some(real) if wanted == Some(length) => Ok(real.to_owned()),
-            _ => Err(Fault::BadResponse),
+            _ => Err(ConnectionFault::BadResponse),
         }
     }
 
-    async fn in_time<T, E>(&self, next: impl Future<Output = Result<T, E>>) -> Result<T, Fault> {
+    async fn in_time<T, E>(
+        &self,
+        next: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, ConnectionFault> {
         match timeout(self.timeout, next).await {
             Ok(result) => result.map_err(|_| self.fault()),
-            Err(_) => Err(Fault::ResponseTimeout),
+            Err(_) => Err(ConnectionFault::ResponseTimeout),
         }
     }
 
     /// What ended the connection, or only this request.
-    fn fault(&self) -> Fault {
+    fn fault(&self) -> ConnectionFault {
         let reason = self.connection.close_reason();
-        reason.map_or(Fault::BadResponse, |e| fault_of(&e, Fault::ResponseTimeout))
+        reason.map_or(ConnectionFault::BadResponse, |e| {
+            fault_of(&e, ConnectionFault::ResponseTimeout)
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use quinn::{ConnectionError, Endpoint, EndpointConfig, TokioRuntime, TransportErrorCode};
 
-use crate::load::log::Fault;
+use crate::load::log::ConnectionFault;
 
 /// A socket on the address from which `target` is reached, on a fresh port.
 pub(super) fn open_socket(target: SocketAddr) -> io::Result<UdpSocket> {
@@ -54,19 +54,23 @@ pub(super) async fn wander(
 }
 
 /// What broke a connection; `late` is what a timeout is called at that stage.
-pub(super) fn fault_of(error: &ConnectionError, late: Fault) -> Fault {
+pub(super) fn fault_of(error: &ConnectionError, late: ConnectionFault) -> ConnectionFault {
     match error {
         ConnectionError::TimedOut => late,
-        ConnectionError::Reset => Fault::Reset,
+        ConnectionError::Reset => ConnectionFault::Reset,
         ConnectionError::ConnectionClosed(close)
             if close.error_code == TransportErrorCode::CONNECTION_REFUSED =>
         {
-            Fault::Refused
+            ConnectionFault::Refused
         }
         ConnectionError::ConnectionClosed(_) | ConnectionError::ApplicationClosed(_) => {
-            Fault::ShortRead
+            ConnectionFault::ShortRead
         }
-        ConnectionError::VersionMismatch | ConnectionError::TransportError(_) => Fault::BadResponse,
-        ConnectionError::LocallyClosed | ConnectionError::CidsExhausted => Fault::SendFailed,
+        ConnectionError::VersionMismatch | ConnectionError::TransportError(_) => {
+            ConnectionFault::BadResponse
+        }
+        ConnectionError::LocallyClosed | ConnectionError::CidsExhausted => {
+            ConnectionFault::SendFailed
+        }
     }
 }

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
-use causeway_core::rtt::{Method, bucket_ms};
-use causeway_rtt::{ClientArgs, Outcome, PORT, kernel, measure};
+use causeway_core::rtt::{RttMethod, bucket_ms};
+use causeway_rtt::{ClientArgs, PORT, RttResult, kernel, measure};
 use causeway_service::stop;
 use clap::Parser as _;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::cpu;
 use crate::path::{self, Path};
 use crate::sandbox::{self, Sandbox};
-use judge::{Beyond, Interval, Lossy, Lost, Measured, Verdict, judge};
+use judge::{Beyond, ExpectedCurve, Interval, Lossy, Lost, Measured, judge};
 pub use output::{text, to_json};
 
 /// The write-up's intervals, ms; -1 is none.
@@ -113,7 +113,7 @@ pub enum Part {
 /// The study's results, with where they come from.
 pub struct Study {
     pub measured: Measured,
-    pub verdicts: Vec<Verdict>,
+    pub verdicts: Vec<ExpectedCurve>,
     pub settings: Value,
 }
 
@@ -261,7 +261,7 @@ impl Runs {
         Ok(measured)
     }
 
-    fn run(&self, wait_ms: i64, options: &[&str]) -> Result<Outcome> {
+    fn run(&self, wait_ms: i64, options: &[&str]) -> Result<RttResult> {
         let (port, wait) = (self.port.to_string(), format!("{wait_ms}m"));
         let sample = SAMPLE.to_string();
         let fixed = ["rtt", &self.host, "-p", &port, "-w", &wait, "-N", &sample];
@@ -311,20 +311,20 @@ impl Runs {
                 "rr,tcp,sampled,ping,causal",
             ],
         )?;
-        let rr = outcome.summary(Method::Rr).unwrap_or_default();
+        let rr = outcome.summary(RttMethod::Rr).unwrap_or_default();
         let p50_us = |method| outcome.summary(method).map(|s| us(s.p50_ns));
         Ok(Interval {
             wait_ms: wait_ms as f64,
             rr_p50_us: us(rr.p50_ns),
             rr_p99_us: us(rr.p99_ns),
-            client_tcp_rtt_us: p50_us(Method::Tcp).unwrap_or(f64::NAN),
+            client_tcp_rtt_us: p50_us(RttMethod::Tcp).unwrap_or(f64::NAN),
             server_tcp_rtt_us: server_tcp_us(&outcome),
             sampled_p50_ms: sampled_ms(&outcome),
             client_sampled_p50_ms: outcome
-                .summary(Method::Sampled)
+                .summary(RttMethod::Sampled)
                 .map(|s| bucket_ms(s.p50_ns)),
-            ping_p50_us: p50_us(Method::Ping),
-            causal_us: p50_us(Method::Causal),
+            ping_p50_us: p50_us(RttMethod::Ping),
+            causal_us: p50_us(RttMethod::Causal),
         })
     }
 
@@ -353,13 +353,13 @@ impl Runs {
             wait_ms: wait_ms as f64,
             streams,
             request_bytes,
-            rr_p50_us: p50_us(Method::Rr),
-            client_tcp_rtt_us: p50_us(Method::Tcp),
+            rr_p50_us: p50_us(RttMethod::Rr),
+            client_tcp_rtt_us: p50_us(RttMethod::Tcp),
             server_tcp_rtt_us: server_tcp_us(&outcome),
             sampled_p50_ms: sampled_ms(&outcome),
             sampled_app_share: outcome.server_sampled_share(wait_ms as u64 * 500_000),
             sampled_values: outcome
-                .server_summary(Method::Sampled)
+                .server_summary(RttMethod::Sampled)
                 .map_or(0, |s| s.count),
         })
     }
@@ -389,16 +389,16 @@ impl Runs {
         ];
         let echoes = outcome.echoes.unwrap_or_default();
         let sampled = [
-            outcome.summary(Method::Sampled),
-            outcome.server_summary(Method::Sampled),
+            outcome.summary(RttMethod::Sampled),
+            outcome.server_summary(RttMethod::Sampled),
         ];
         Ok(Lossy {
             lost,
             request_bytes,
             loss_pct: LOSS_PCT,
-            rr_p50_us: us(here(Method::Rr).p50_ns),
-            rr_max_us: us(here(Method::Rr).max_ns),
-            client_tcp_rtt_max_us: us(here(Method::Tcp).max_ns),
+            rr_p50_us: us(here(RttMethod::Rr).p50_ns),
+            rr_max_us: us(here(RttMethod::Rr).max_ns),
+            client_tcp_rtt_max_us: us(here(RttMethod::Tcp).max_ns),
             retransmitted: ends.iter().flatten().map(|t| t.retrans).sum(),
             sampled_max_us: sampled
                 .iter()
@@ -407,7 +407,7 @@ impl Runs {
                 .reduce(f64::max),
             ping_loss_pct: 100.0 * (echoes.transmitted - echoes.received) as f64
                 / echoes.transmitted.max(1) as f64,
-            ping_max_us: outcome.summary(Method::Ping).map(|s| us(s.max_ns)),
+            ping_max_us: outcome.summary(RttMethod::Ping).map(|s| us(s.max_ns)),
         })
     }
 }
@@ -416,13 +416,13 @@ fn us(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
-fn server_tcp_us(outcome: &Outcome) -> f64 {
-    let summary = outcome.server_summary(Method::Tcp);
+fn server_tcp_us(outcome: &RttResult) -> f64 {
+    let summary = outcome.server_summary(RttMethod::Tcp);
     summary.map_or(f64::NAN, |s| us(s.p50_ns))
 }
 
 /// The server's sampler: the write-up's "netserver" metric.
-fn sampled_ms(outcome: &Outcome) -> Option<f64> {
-    let summary = outcome.server_summary(Method::Sampled)?;
+fn sampled_ms(outcome: &RttResult) -> Option<f64> {
+    let summary = outcome.server_summary(RttMethod::Sampled)?;
     Some(bucket_ms(summary.p50_ns))
 }

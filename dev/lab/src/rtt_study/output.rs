@@ -2,7 +2,7 @@
 //! Printing the study.
 
 use super::judge::{Beyond, Lossy};
-use causeway_report::table::Table;
+use causeway_report::table::TextTable;
 use serde_json::{Value, json};
 
 use super::Study;
@@ -20,7 +20,7 @@ pub fn text(study: &Study) -> String {
     let mut text = String::new();
     let m = &study.measured;
     if !m.intervals.is_empty() {
-        let mut table = Table::new(&[
+        let mut table = TextTable::new(&[
             ">WAIT MS",
             ">RR P50 US",
             ">RR P99 US",
@@ -51,7 +51,7 @@ pub fn text(study: &Study) -> String {
         if rows.is_empty() {
             continue;
         }
-        let mut table = Table::new(&[
+        let mut table = TextTable::new(&[
             ">WAIT MS",
             ">STREAMS",
             ">REQUEST B",
@@ -92,7 +92,7 @@ fn lossy(rows: &[Lossy]) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         "LOST",
         ">REQUEST B",
         ">RR P50 US",

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::bench::Bench;
 use super::{Context, Scenario, param};
-use crate::balancer::{Forwarding, Settings};
+use crate::balancer::{BalancerSettings, ServerForwarding};
 use crate::cpu::CpuMeter;
 use crate::load::{LoadConfig, report};
 use crate::{api, series};
@@ -42,11 +42,11 @@ pub(super) const ACCURACY_WEB: Scenario = Scenario {
 
 fn run(context: &Context) -> Result<Value> {
     let bench = Bench::build(context.sandbox, 2, context.param("servers")?)?;
-    let vip = bench.vip4(0, "maglev", Forwarding::Ipip);
+    let vip = bench.vip4(0, "maglev", ServerForwarding::Ipip);
     let target = (vip.address, vip.port).into();
-    let settings = Settings {
+    let settings = BalancerSettings {
         vips: vec![vip],
-        ..Settings::default()
+        ..BalancerSettings::default()
     };
     let mut balancer = bench.balancer(&context.binary, &settings)?;
     let mut load = LoadConfig {

@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 use super::bench::{Bench, decapsulate, pin_dir};
 use super::cookie_kit::{CookieKit, with_cookies};
 use super::{Context, Scenario, param};
-use crate::agent::Agent;
+use crate::agent::AgentProcess;
 use crate::api;
-use crate::balancer::{Forwarding, Settings, Vip};
+use crate::balancer::{BalancerSettings, ServerForwarding, VipEntry};
 use crate::load::wrk::{self, WrkReport};
 use crate::statistics::median;
 
@@ -126,8 +126,8 @@ fn side(
     work: Work,
     server: usize,
 ) -> Result<Side> {
-    let vip = |i| bench.vip4(i, "maglev", Forwarding::Ipip);
-    let plain = |i| Vip {
+    let vip = |i| bench.vip4(i, "maglev", ServerForwarding::Ipip);
+    let plain = |i| VipEntry {
         keys: vec!["cookie = \"none\"".to_owned()],
         ..only(vip(i), i)
     };
@@ -143,18 +143,23 @@ fn side(
             let server = &bench.topology.servers[server];
             let lines = "[agent.clients]\nhistory = \"\"\n";
             let pins = pin_dir(server);
-            Some(Agent::start_with(&context.binary, server, &pins, lines)?)
+            Some(AgentProcess::start_with(
+                &context.binary,
+                server,
+                &pins,
+                lines,
+            )?)
         }
         Work::Nothing => None,
     };
-    let settings = Settings {
+    let settings = BalancerSettings {
         vips: vec![with.clone(), without.clone()],
         measure: Some(false),
         head: vec![kit.balancer_lines()],
-        ..Settings::default()
+        ..BalancerSettings::default()
     };
     let mut balancer = bench.balancer(&context.binary, &settings)?;
-    let load = |vip: &Vip| load(context, bench, vip);
+    let load = |vip: &VipEntry| load(context, bench, vip);
 
     let (mut rates, mut plain_rates) = (Vec::new(), Vec::new());
     for round in 0..context.param::<usize>("rounds")? {
@@ -170,7 +175,7 @@ fn side(
     }
     let programs = program_costs(work, &others, || load(&with))?;
     let stats = api::stats(&balancer.socket())?;
-    let cookies = |vip: &Vip| {
+    let cookies = |vip: &VipEntry| {
         let address = vip.address.to_string();
         let found = stats.vips.iter().find(|of| of.address == address);
         let results = found.into_iter().flat_map(|of| &of.cookie.results);
@@ -197,12 +202,12 @@ fn side(
 }
 
 /// The VIP with one of its reals.
-fn only(mut vip: Vip, real: usize) -> Vip {
+fn only(mut vip: VipEntry, real: usize) -> VipEntry {
     vip.reals = vec![vip.reals.swap_remove(real)];
     vip
 }
 
-fn load(context: &Context, bench: &Bench, vip: &Vip) -> Result<WrkReport> {
+fn load(context: &Context, bench: &Bench, vip: &VipEntry) -> Result<WrkReport> {
     let client = &bench.topology.clients[0].netns;
     let url = format!("http://{}:{}/who", vip.address, vip.port);
     let report = wrk::run(

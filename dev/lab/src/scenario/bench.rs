@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use causeway_dataplane::{Decapsulator, DecapsulatorOptions, XdpMode};
+use causeway_dataplane::{Decapsulator, DecapsulatorOptions, Protocol, XdpMode};
 
-use crate::agent::Agent;
-use crate::balancer::{Balancer, Forwarding, Protocol, Real, Settings, Vip};
+use crate::agent::AgentProcess;
+use crate::balancer::{Balancer, BalancerSettings, RealEntry, ServerForwarding, VipEntry};
 use crate::load::{self, LoadConfig, RunningLoad};
 use crate::netns::Netns;
 use crate::nginx::Nginx;
@@ -64,27 +64,42 @@ impl Bench {
     }
 
     /// The `i`-th IPv4 VIP with all servers.
-    pub(super) fn vip4(&self, i: usize, scheduler: &str, forwarding: Forwarding) -> Vip {
+    pub(super) fn vip4(&self, i: usize, scheduler: &str, forwarding: ServerForwarding) -> VipEntry {
         self.vip(topology::vip4(i).into(), scheduler, forwarding)
     }
 
     /// The `i`-th IPv6 VIP with all servers.
-    pub(super) fn vip6(&self, i: usize, scheduler: &str, forwarding: Forwarding) -> Vip {
+    pub(super) fn vip6(&self, i: usize, scheduler: &str, forwarding: ServerForwarding) -> VipEntry {
         self.vip(topology::vip6(i).into(), scheduler, forwarding)
     }
 
     /// The `i`-th IPv4 VIP for QUIC with all servers.
-    pub(super) fn quic_vip4(&self, i: usize, scheduler: &str, forwarding: Forwarding) -> Vip {
+    pub(super) fn quic_vip4(
+        &self,
+        i: usize,
+        scheduler: &str,
+        forwarding: ServerForwarding,
+    ) -> VipEntry {
         quic(self.vip4(i, scheduler, forwarding))
     }
 
     /// The `i`-th IPv6 VIP for QUIC with all servers.
-    pub(super) fn quic_vip6(&self, i: usize, scheduler: &str, forwarding: Forwarding) -> Vip {
+    pub(super) fn quic_vip6(
+        &self,
+        i: usize,
+        scheduler: &str,
+        forwarding: ServerForwarding,
+    ) -> VipEntry {
         quic(self.vip6(i, scheduler, forwarding))
     }
 
-    fn vip(&self, address: std::net::IpAddr, scheduler: &str, forwarding: Forwarding) -> Vip {
-        Vip {
+    fn vip(
+        &self,
+        address: std::net::IpAddr,
+        scheduler: &str,
+        forwarding: ServerForwarding,
+    ) -> VipEntry {
+        VipEntry {
             address,
             port: PORT,
             protocol: Protocol::Tcp,
@@ -95,21 +110,21 @@ impl Bench {
                 .topology
                 .servers
                 .iter()
-                .map(|s| Real::of(s, address))
+                .map(|s| RealEntry::of(s, address))
                 .collect(),
         }
     }
 
     /// Starts `causeway lb`.
-    pub(super) fn balancer(&self, binary: &Path, settings: &Settings) -> Result<Balancer> {
+    pub(super) fn balancer(&self, binary: &Path, settings: &BalancerSettings) -> Result<Balancer> {
         Balancer::start(binary, &self.topology.balancer, settings)
     }
 
     /// Starts `causeway agent` on every server: it takes over what decapsulates.
-    pub(super) fn agents(&self, binary: &Path) -> Result<Vec<Agent>> {
+    pub(super) fn agents(&self, binary: &Path) -> Result<Vec<AgentProcess>> {
         let servers = self.topology.servers.iter();
         servers
-            .map(|server| Agent::start(binary, server, &pin_dir(server)))
+            .map(|server| AgentProcess::start(binary, server, &pin_dir(server)))
             .collect()
     }
 
@@ -135,8 +150,8 @@ impl Bench {
 }
 
 /// The same service over QUIC.
-fn quic(vip: Vip) -> Vip {
-    Vip {
+fn quic(vip: VipEntry) -> VipEntry {
+    VipEntry {
         port: QUIC_PORT,
         protocol: Protocol::Udp,
         ..vip

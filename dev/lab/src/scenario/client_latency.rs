@@ -9,13 +9,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use causeway_dataplane::Protocol;
 use serde_json::{Value, json};
 
 use super::{Context, Scenario, param};
 use crate::accept_queue_server::{AcceptQueueConfig, AcceptQueueServer};
-use crate::agent::Agent;
+use crate::agent::AgentProcess;
 use crate::api;
-use crate::balancer::{Balancer, Forwarding, Protocol, Real, Settings, Vip};
+use crate::balancer::{Balancer, BalancerSettings, RealEntry, ServerForwarding, VipEntry};
 use crate::impatient_clients::{ImpatientClients, ImpatientClientsConfig, Transaction};
 use crate::topology::{Shape, Topology, vip4};
 
@@ -100,27 +101,32 @@ fn run(context: &Context, source: &'static str) -> Result<Row> {
             keys.display()
         );
         let pins = Path::new("/sys/fs/bpf").join(node.netns.name());
-        agents.push(Agent::start_with(&context.binary, node, &pins, &lines)?);
+        agents.push(AgentProcess::start_with(
+            &context.binary,
+            node,
+            &pins,
+            &lines,
+        )?);
     }
-    let settings = Settings {
-        vips: vec![Vip {
+    let settings = BalancerSettings {
+        vips: vec![VipEntry {
             address: (*vip.ip()).into(),
             port: PORT,
             protocol: Protocol::Tcp,
             scheduler: "latency".to_owned(),
             keys: vec![format!("latency = \"{source}\"")],
-            forwarding: Forwarding::Ipip,
+            forwarding: ServerForwarding::Ipip,
             reals: topology
                 .servers
                 .iter()
-                .map(|node| Real::of(node, (*vip.ip()).into()))
+                .map(|node| RealEntry::of(node, (*vip.ip()).into()))
                 .collect(),
         }],
         head: vec![format!(
             "[agent_reports]\nlisten = \"{listen}\"\nkeys = \"{}\"",
             keys.display()
         )],
-        ..Settings::default()
+        ..BalancerSettings::default()
     };
     let mut balancer = Balancer::start(&context.binary, &topology.balancer, &settings)?;
 

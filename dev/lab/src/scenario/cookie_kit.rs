@@ -10,8 +10,8 @@ use anyhow::{Result, ensure};
 use tempfile::TempDir;
 
 use super::bench::{Bench, PORT, pin_dir};
-use crate::agent::Agent;
-use crate::balancer::Vip;
+use crate::agent::AgentProcess;
+use crate::balancer::VipEntry;
 
 /// Keys of one scenario.
 pub(super) struct CookieKit {
@@ -48,7 +48,7 @@ impl CookieKit {
     }
 
     /// An agent on server number `index`, which writes cookies for `vip`.
-    pub(super) fn agent(&self, bench: &Bench, index: usize, vip: IpAddr) -> Result<Agent> {
+    pub(super) fn agent(&self, bench: &Bench, index: usize, vip: IpAddr) -> Result<AgentProcess> {
         let server = &bench.topology.servers[index];
         let lines = format!(
             "[agent.cookie]\nkeys = \"{}\"\n[[agent.cookie.vip]]\naddress = \"{vip}\"\n\
@@ -56,13 +56,13 @@ impl CookieKit {
             self.keys().display(),
             server_id(index)
         );
-        Agent::start_with(&self.binary, server, &pin_dir(server), &lines)
+        AgentProcess::start_with(&self.binary, server, &pin_dir(server), &lines)
     }
 }
 
 /// Gives a VIP cookies, and each of its reals the id that its agent has. Its reals are
 /// the bench's servers, in order.
-pub(super) fn with_cookies(mut vip: Vip) -> Vip {
+pub(super) fn with_cookies(mut vip: VipEntry) -> VipEntry {
     vip.keys.push("cookie = \"timestamp\"".to_owned());
     for (index, real) in vip.reals.iter_mut().enumerate() {
         real.keys.push(format!("id = {}", server_id(index)));

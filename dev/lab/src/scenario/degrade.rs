@@ -12,13 +12,13 @@ use serde_json::Value;
 use super::bench::Bench;
 use super::{Context, Scenario, param};
 use crate::api;
-use crate::balancer::{Forwarding, Settings};
+use crate::balancer::{BalancerSettings, ServerForwarding};
 use crate::cgroup::Cgroup;
 use crate::cpu::CpuMeter;
 use crate::load::log::Log;
 use crate::load::{LoadConfig, RunningLoad, report};
 use crate::nginx::Nginx;
-use crate::outcome::{Conditions, Outcome, Run};
+use crate::outcome::{DegradeOutcome, Run, RunConditions};
 use crate::sandbox::Sandbox;
 use crate::{clock, series};
 
@@ -27,7 +27,7 @@ const QUOTA_PERIOD: Duration = Duration::from_millis(10);
 
 /// Everything that makes the experiment.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Config {
+pub struct DegradeConfig {
     /// Source of all chance.
     pub seed: u64,
     /// Length of each of the two runs.
@@ -60,7 +60,7 @@ pub struct Config {
     pub control: Vec<String>,
 }
 
-impl Default for Config {
+impl Default for DegradeConfig {
     fn default() -> Self {
         Self {
             seed: 1,
@@ -104,9 +104,9 @@ pub struct Live {
 pub fn run(
     sandbox: Sandbox,
     binary: &std::path::Path,
-    config: &Config,
+    config: &DegradeConfig,
     progress: &dyn Fn(&Live),
-) -> Result<Outcome> {
+) -> Result<DegradeOutcome> {
     ensure!(
         config.degrade_at_s + config.settle_s < config.run_s,
         "a run must be longer than the time to its degradation and settling"
@@ -115,7 +115,7 @@ pub fn run(
     let [first, second] = &config.schedulers;
     let baseline = run_once(&bench, binary, config, first, progress)?;
     let latency_aware = run_once(&bench, binary, config, second, progress)?;
-    Ok(Outcome {
+    Ok(DegradeOutcome {
         baseline,
         latency_aware,
         conditions: conditions(config, &bench),
@@ -125,21 +125,21 @@ pub fn run(
 fn run_once(
     bench: &Bench,
     binary: &std::path::Path,
-    config: &Config,
+    config: &DegradeConfig,
     scheduler: &str,
     progress: &dyn Fn(&Live),
 ) -> Result<Run> {
     let forwarding = if config.l2 {
-        Forwarding::L2
+        ServerForwarding::L2
     } else {
-        Forwarding::Ipip
+        ServerForwarding::Ipip
     };
     let vip = bench.vip4(0, scheduler, forwarding);
     let target = (vip.address, vip.port).into();
-    let settings = Settings {
+    let settings = BalancerSettings {
         vips: vec![vip],
         control: config.control.clone(),
-        ..Settings::default()
+        ..BalancerSettings::default()
     };
     let mut balancer = bench.balancer(binary, &settings)?;
     let load = LoadConfig {
@@ -175,7 +175,7 @@ fn run_once(
 /// Degrades the slow server when its time has come, and reports.
 fn watch(
     bench: &Bench,
-    config: &Config,
+    config: &DegradeConfig,
     scheduler: &str,
     running: &RunningLoad,
     slow: &Nginx,
@@ -213,7 +213,7 @@ fn watch(
     Ok(cgroup)
 }
 
-fn limit(bench: &Bench, config: &Config, slow: &Nginx) -> Result<Option<Cgroup>> {
+fn limit(bench: &Bench, config: &DegradeConfig, slow: &Nginx) -> Result<Option<Cgroup>> {
     let Some(quota) = config.quota else {
         return Ok(None);
     };
@@ -225,7 +225,7 @@ fn limit(bench: &Bench, config: &Config, slow: &Nginx) -> Result<Option<Cgroup>>
 
 fn assemble(
     bench: &Bench,
-    config: &Config,
+    config: &DegradeConfig,
     scheduler: &str,
     log: &Log,
     history: &History,
@@ -251,7 +251,7 @@ fn assemble(
     }
 }
 
-fn conditions(config: &Config, bench: &Bench) -> Conditions {
+fn conditions(config: &DegradeConfig, bench: &Bench) -> RunConditions {
     let names = bench.real_names4();
     let slow = names.last().cloned().unwrap_or_default();
     let quota = config
@@ -263,7 +263,7 @@ fn conditions(config: &Config, bench: &Bench) -> Conditions {
         page_interval_ms: config.page_interval_ms,
         ..LoadConfig::new(([0, 0, 0, 0], 0).into(), config.seed)
     };
-    Conditions {
+    RunConditions {
         seed: config.seed,
         degradation: format!(
             "service times of {slow} are multiplied by {} from {} s on{quota}",
@@ -345,7 +345,7 @@ fn run_scenario(context: &Context) -> Result<Value> {
     let quota: f64 = context.param("quota")?;
     let control: String = context.param("control")?;
     let lines = control.split(';').map(str::trim).filter(|l| !l.is_empty());
-    let config = Config {
+    let config = DegradeConfig {
         seed: context.seed,
         run_s: context.param("run_s")?,
         degrade_at_s: context.param("degrade_at_s")?,

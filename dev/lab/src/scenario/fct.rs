@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use causeway_dataplane::Protocol;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use serde::Serialize;
@@ -23,7 +24,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::bench::{self, PORT};
 use super::{Context, Scenario, param};
-use crate::balancer::{Balancer, Forwarding, Protocol, Real, Settings, Vip};
+use crate::balancer::{Balancer, BalancerSettings, RealEntry, ServerForwarding, VipEntry};
 use crate::cpu::CpuMeter;
 use crate::load::get::HttpSession;
 use crate::modelled_servers::{self, ModelledServers};
@@ -191,21 +192,23 @@ struct Run {
     cpu: f64,
 }
 
-fn settings(topology: &Topology, servers: usize) -> Settings {
+fn settings(topology: &Topology, servers: usize) -> BalancerSettings {
     let address = topology::vip4(0).into();
     let servers = topology.servers.iter().take(servers);
-    let vip = Vip {
+    let vip = VipEntry {
         address,
         port: PORT,
         protocol: Protocol::Tcp,
         scheduler: "maglev".to_owned(),
         keys: vec!["name = \"web\"".to_owned()],
-        forwarding: Forwarding::Ipip,
-        reals: servers.map(|server| Real::of(server, address)).collect(),
+        forwarding: ServerForwarding::Ipip,
+        reals: servers
+            .map(|server| RealEntry::of(server, address))
+            .collect(),
     };
-    Settings {
+    BalancerSettings {
         vips: vec![vip],
-        ..Settings::default()
+        ..BalancerSettings::default()
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::bench::{self, Bench, PORT};
 use super::{Context, Scenario, param};
-use crate::balancer::{Balancer, Forwarding, Settings};
+use crate::balancer::{Balancer, BalancerSettings, ServerForwarding};
 use crate::load::{LoadConfig, report};
 use crate::nginx::Nginx;
 use crate::topology::{DEVICE, vip4};
@@ -37,7 +37,7 @@ fn run(context: &Context) -> Result<Value> {
     // which loses checksums that are left to the device.
     let balancer_netns = &bench.topology.balancer.netns;
     balancer_netns.run(|| Ok(link::set_tx_checksum(DEVICE, false)?))?;
-    let mut vip = bench.vip4(0, "maglev", Forwarding::Ipip);
+    let mut vip = bench.vip4(0, "maglev", ServerForwarding::Ipip);
     vip.keys = vec![
         format!("min_healthy = {NEEDED}"),
         format!(
@@ -46,9 +46,9 @@ fn run(context: &Context) -> Result<Value> {
         ),
     ];
     let target = (vip.address, vip.port).into();
-    let settings = Settings {
+    let settings = BalancerSettings {
         vips: vec![vip],
-        ..Settings::default()
+        ..BalancerSettings::default()
     };
     let mut balancer = bench.balancer(&context.binary, &settings)?;
     let watch = Watch {

@@ -111,7 +111,7 @@ impl Context {
 
 /// A scenario's result with everything that is needed to run it again.
 #[derive(Debug, Clone, Serialize)]
-pub struct Report {
+pub struct ScenarioReport {
     /// The scenario's name.
     pub scenario: &'static str,
     /// Every parameter, also those left at their defaults.
@@ -188,7 +188,7 @@ pub struct Request {
 ///
 /// # Errors
 /// When there is no such scenario or parameter, or the scenario fails.
-pub fn execute(sandbox: Sandbox, request: Request) -> Result<Report> {
+pub fn execute(sandbox: Sandbox, request: Request) -> Result<ScenarioReport> {
     let scenario = find(&request.name)?;
     let params = merge(scenario, request.params)?;
     let context = Context {
@@ -206,7 +206,7 @@ pub fn execute(sandbox: Sandbox, request: Request) -> Result<Report> {
         // The report has it already.
         interface.remove("seed");
     }
-    Ok(Report {
+    Ok(ScenarioReport {
         scenario: scenario.name,
         parameters: context.params,
         seed: context.seed,

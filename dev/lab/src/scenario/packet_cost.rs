@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::bench::Bench;
 use super::{Context, Scenario, param};
 use crate::api;
-use crate::balancer::{Forwarding, Settings};
+use crate::balancer::{BalancerSettings, ServerForwarding};
 use crate::load::{LoadConfig, report};
 
 /// The balancer's program, by its C name.
@@ -40,13 +40,13 @@ fn run(context: &Context) -> Result<Value> {
 }
 
 fn run_once(context: &Context, bench: &Bench, measure: bool) -> Result<Value> {
-    let vip = bench.vip4(0, "maglev", Forwarding::Ipip);
+    let vip = bench.vip4(0, "maglev", ServerForwarding::Ipip);
     let target = (vip.address, vip.port).into();
     let others: Vec<u32> = programs().map(|p| p.program).collect();
-    let settings = Settings {
+    let settings = BalancerSettings {
         vips: vec![vip],
         measure: Some(measure),
-        ..Settings::default()
+        ..BalancerSettings::default()
     };
     let mut balancer = bench.balancer(&context.binary, &settings)?;
     let own = |p: &RunTime| !others.contains(&p.program);

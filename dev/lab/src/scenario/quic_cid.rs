@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use super::bench::Bench;
 use super::{Context, Scenario, param};
 use crate::api;
-use crate::balancer::{Balancer, Forwarding, Settings, Vip};
+use crate::balancer::{Balancer, BalancerSettings, ServerForwarding, VipEntry};
 use crate::load::log::Log;
 use crate::load::{LoadConfig, RunningLoad, report};
-use crate::quic::client::Options;
+use crate::quic::client::QuicClientOptions;
 use crate::quic::{self, Cid, Server, ServerConfig, Stack};
 use crate::scenario::bench::QUIC_PORT;
 
@@ -69,15 +69,15 @@ struct World<'a> {
     stacks: Vec<Stack>,
     servers: Vec<Server>,
     /// The service over IPv4 and over IPv6.
-    vips: [Vip; 2],
+    vips: [VipEntry; 2],
     algorithm: String,
     with_ids: bool,
 }
 
 fn one(context: &Context, bench: &Bench, with_ids: bool) -> Result<Value> {
     let mut vips = [
-        bench.quic_vip4(0, "round-robin", Forwarding::Ipip),
-        bench.quic_vip6(0, "round-robin", Forwarding::Ipip),
+        bench.quic_vip4(0, "round-robin", ServerForwarding::Ipip),
+        bench.quic_vip6(0, "round-robin", ServerForwarding::Ipip),
     ];
     for vip in &mut vips {
         for (id, real) in vip.reals.iter_mut().enumerate() {
@@ -138,7 +138,12 @@ impl World<'_> {
     }
 
     /// What the balancer gets: reals with their states, and these configurations.
-    fn settings(&self, reals: usize, drained: Option<usize>, numbers: &[u8]) -> Result<Settings> {
+    fn settings(
+        &self,
+        reals: usize,
+        drained: Option<usize>,
+        numbers: &[u8],
+    ) -> Result<BalancerSettings> {
         let mut vips = self.vips.clone();
         let configs: Vec<String> = numbers
             .iter()
@@ -153,11 +158,11 @@ impl World<'_> {
                 vip.keys = vec![format!("quic_cid = [{}]", configs.join(", "))];
             }
         }
-        Ok(Settings {
+        Ok(BalancerSettings {
             vips: vips.to_vec(),
             // Then nothing but the ids knows where a connection is.
             measure: Some(false),
-            ..Settings::default()
+            ..BalancerSettings::default()
         })
     }
 
@@ -242,7 +247,7 @@ impl World<'_> {
         }
     }
 
-    fn balancer(&self, settings: &Settings) -> Result<Balancer> {
+    fn balancer(&self, settings: &BalancerSettings) -> Result<Balancer> {
         self.bench.balancer(&self.context.binary, settings)
     }
 
@@ -271,7 +276,7 @@ impl World<'_> {
                     timeout_ms: 10_000,
                     ..LoadConfig::new((vip.address, QUIC_PORT).into(), self.context.seed)
                 };
-                let options = Options { migrate_ms, nat_ms };
+                let options = QuicClientOptions { migrate_ms, nat_ms };
                 let clients = std::slice::from_ref(&namespaces[i]);
                 let load = quic::load(stack, clients, &config, &options)?;
                 loads.push((format!("{kind}, {family}"), load));

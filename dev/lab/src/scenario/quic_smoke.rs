@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use super::bench::Bench;
 use super::{Context, Scenario, param};
 use crate::api;
-use crate::balancer::{Forwarding, Settings, Vip};
+use crate::balancer::{BalancerSettings, ServerForwarding, VipEntry};
 use crate::load::{LoadConfig, report};
-use crate::quic::client::Options;
+use crate::quic::client::QuicClientOptions;
 use crate::quic::{self, Order, Stack};
 
 pub(super) const QUIC_SMOKE: Scenario = Scenario {
@@ -29,12 +29,12 @@ pub(super) const QUIC_SMOKE: Scenario = Scenario {
 fn run(context: &Context) -> Result<Value> {
     let bench = Bench::bare(context.sandbox, 2, context.param("servers")?)?;
     let vips = vec![
-        bench.quic_vip4(0, "maglev", Forwarding::Ipip),
-        bench.quic_vip6(0, "maglev", Forwarding::L2),
+        bench.quic_vip4(0, "maglev", ServerForwarding::Ipip),
+        bench.quic_vip6(0, "maglev", ServerForwarding::L2),
     ];
-    let settings = Settings {
+    let settings = BalancerSettings {
         vips: vips.clone(),
-        ..Settings::default()
+        ..BalancerSettings::default()
     };
     let mut balancer = bench.balancer(&context.binary, &settings)?;
     let mut cases = Vec::new();
@@ -56,7 +56,7 @@ fn one(
     context: &Context,
     bench: &Bench,
     (client, server): (Stack, Stack),
-    vip: &Vip,
+    vip: &VipEntry,
 ) -> Result<Value> {
     let config = LoadConfig {
         duration_ms: context.param::<u64>("seconds")? * 1000,
@@ -65,7 +65,7 @@ fn one(
         ..LoadConfig::new((vip.address, vip.port).into(), context.seed)
     };
     let namespaces = bench.client_namespaces();
-    let log = quic::load(client, &namespaces, &config, &Options::default())?.finish()?;
+    let log = quic::load(client, &namespaces, &config, &QuicClientOptions::default())?.finish()?;
     let clients = report::summary(&log, log.start_ns, log.end_ns);
     let name = format!("{} to {} at {}", client.name(), server.name(), vip.address);
     context.say(format!(

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::bench::Bench;
 use super::{Context, Scenario, param};
 use crate::api;
-use crate::balancer::{Forwarding, Settings, Vip};
+use crate::balancer::{BalancerSettings, ServerForwarding, VipEntry};
 use crate::load::log::Log;
 use crate::load::{LoadConfig, report};
 
@@ -40,8 +40,8 @@ fn run(context: &Context) -> Result<Value> {
     let step = Duration::from_millis(context.param("step_ms")?);
     let bench = Bench::build(context.sandbox, 2, 4)?;
     let forwarding = match context.param::<String>("forwarding")?.as_str() {
-        "l2" => Forwarding::L2,
-        _ => Forwarding::Ipip,
+        "l2" => ServerForwarding::L2,
+        _ => ServerForwarding::Ipip,
     };
     let all = bench.vip4(0, &context.param::<String>("scheduler")?, forwarding);
     let config = LoadConfig {
@@ -98,22 +98,22 @@ fn run(context: &Context) -> Result<Value> {
     }))
 }
 
-fn settings(vip: Vip) -> Settings {
-    Settings {
+fn settings(vip: VipEntry) -> BalancerSettings {
+    BalancerSettings {
         vips: vec![vip],
-        ..Settings::default()
+        ..BalancerSettings::default()
     }
 }
 
-fn three(all: &Vip) -> Vip {
-    Vip {
+fn three(all: &VipEntry) -> VipEntry {
+    VipEntry {
         reals: all.reals[..3].to_vec(),
         ..all.clone()
     }
 }
 
 /// All servers with the first one draining or gone.
-fn without_first(all: &Vip, still_there: bool) -> Vip {
+fn without_first(all: &VipEntry, still_there: bool) -> VipEntry {
     let mut vip = all.clone();
     vip.reals[0].drain = true;
     if !still_there {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::bench::Bench;
 use super::{Context, Scenario, param};
 use crate::api;
-use crate::balancer::{Balancer, Forwarding, Settings, Vip};
+use crate::balancer::{Balancer, BalancerSettings, ServerForwarding, VipEntry};
 use crate::netns::Netns;
 use crate::topology::CLIENT_MTU;
 
@@ -38,14 +38,14 @@ pub(super) const SMOKE: Scenario = Scenario {
 fn run(context: &Context) -> Result<Value> {
     let bench = Bench::build(context.sandbox, 1, context.param("servers")?)?;
     let vips = vec![
-        bench.vip4(0, "maglev", Forwarding::Ipip),
-        bench.vip4(1, "maglev", Forwarding::L2),
-        bench.vip6(0, "maglev", Forwarding::Ipip),
-        bench.vip6(1, "hash", Forwarding::L2),
+        bench.vip4(0, "maglev", ServerForwarding::Ipip),
+        bench.vip4(1, "maglev", ServerForwarding::L2),
+        bench.vip6(0, "maglev", ServerForwarding::Ipip),
+        bench.vip6(1, "hash", ServerForwarding::L2),
     ];
-    let settings = Settings {
+    let settings = BalancerSettings {
         vips,
-        ..Settings::default()
+        ..BalancerSettings::default()
     };
     let agents = bench.agents(&context.binary)?;
     let mut balancer = bench.balancer(&context.binary, &settings)?;
@@ -68,7 +68,7 @@ fn run(context: &Context) -> Result<Value> {
     Ok(json!({ "vips": cases, "too_big_answered": too_big }))
 }
 
-fn try_vip(context: &Context, bench: &Bench, vip: &Vip) -> Result<Value> {
+fn try_vip(context: &Context, bench: &Bench, vip: &VipEntry) -> Result<Value> {
     let client = &bench.topology.clients[0].netns;
     let name = format!("{:?} {}", vip.forwarding, vip.address);
     let connections: usize = context.param("connections")?;
@@ -102,11 +102,15 @@ fn try_vip(context: &Context, bench: &Bench, vip: &Vip) -> Result<Value> {
 /// With no more room behind the balancer than in front of it, a full packet does
 /// not fit into an outer header: the balancer must say so, and the client's TCP
 /// must go on with smaller ones.
-fn upload_beyond_mtu(context: &Context, bench: &Bench, mut settings: Settings) -> Result<u64> {
+fn upload_beyond_mtu(
+    context: &Context,
+    bench: &Bench,
+    mut settings: BalancerSettings,
+) -> Result<u64> {
     settings.mtu = Some(CLIENT_MTU);
     settings
         .vips
-        .retain(|vip| vip.forwarding == Forwarding::Ipip);
+        .retain(|vip| vip.forwarding == ServerForwarding::Ipip);
     let balancer: Balancer = bench.balancer(&context.binary, &settings)?;
     let bytes = context.param("bytes")?;
     for vip in &settings.vips {
@@ -124,7 +128,7 @@ fn upload_beyond_mtu(context: &Context, bench: &Bench, mut settings: Settings) -
     Ok(answered)
 }
 
-fn upload(client: &Netns, vip: &Vip, bytes: usize) -> Result<()> {
+fn upload(client: &Netns, vip: &VipEntry, bytes: usize) -> Result<()> {
     let file = tempfile::NamedTempFile::new()?;
     fs::write(file.path(), vec![b'c'; bytes])?;
     let data = format!("@{}", file.path().display());
@@ -140,7 +144,7 @@ fn upload(client: &Netns, vip: &Vip, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-fn url(vip: &Vip, path: &str) -> String {
+fn url(vip: &VipEntry, path: &str) -> String {
     format!(
         "http://{}{path}",
         std::net::SocketAddr::new(vip.address, vip.port)

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use super::bench::{Bench, PORT};
 use super::cookie_kit::{CookieKit, with_cookies};
 use super::{Context, Scenario, param};
-use crate::agent::Agent;
-use crate::balancer::{Balancer, Forwarding, Settings};
+use crate::agent::AgentProcess;
+use crate::balancer::{Balancer, BalancerSettings, ServerForwarding};
 use crate::load::flood::{self, Flood};
 use crate::load::{LoadConfig, report};
 use crate::{api, topology};
@@ -95,8 +95,8 @@ fn set_up(
     bench: &Bench,
     kit: &CookieKit,
     mode: Mode,
-) -> Result<(Balancer, Vec<Agent>)> {
-    let mut vip = bench.vip4(0, "maglev", Forwarding::Ipip);
+) -> Result<(Balancer, Vec<AgentProcess>)> {
+    let mut vip = bench.vip4(0, "maglev", ServerForwarding::Ipip);
     let (mut agents, mut head) = (Vec::new(), Vec::new());
     if mode != Mode::Table {
         let servers = 0..bench.servers.len();
@@ -108,18 +108,18 @@ fn set_up(
     }
     if mode == Mode::Stateful {
         // The word goes with the SYN, in GUE's private data.
-        vip.forwarding = Forwarding::Gue;
+        vip.forwarding = ServerForwarding::Gue;
         vip.keys.push("stateful = true".to_owned());
         head.push(format!(
             "[stateful]\nconnections = \"{}\"",
             context.param::<u32>("flows")?
         ));
     }
-    let settings = Settings {
+    let settings = BalancerSettings {
         vips: vec![vip],
         flows: Some(context.param("flows")?),
         head,
-        ..Settings::default()
+        ..BalancerSettings::default()
     };
     Ok((bench.balancer(&context.binary, &settings)?, agents))
 }

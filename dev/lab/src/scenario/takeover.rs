@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::bench::Bench;
 use super::{Context, Scenario, param};
 use crate::api;
-use crate::balancer::{Forwarding, Settings};
+use crate::balancer::{BalancerSettings, ServerForwarding};
 use crate::load::{LoadConfig, report};
 
 pub(super) const TAKEOVER: Scenario = Scenario {
@@ -37,11 +37,15 @@ fn run(context: &Context) -> Result<Value> {
     let up = Duration::from_millis(context.param("up_ms")?);
     let down = Duration::from_millis(context.param("down_ms")?);
     let bench = Bench::build(context.sandbox, 2, 3)?;
-    let vip = bench.vip4(0, &context.param::<String>("scheduler")?, Forwarding::Ipip);
+    let vip = bench.vip4(
+        0,
+        &context.param::<String>("scheduler")?,
+        ServerForwarding::Ipip,
+    );
     let target = (vip.address, vip.port).into();
-    let settings = Settings {
+    let settings = BalancerSettings {
         vips: vec![vip],
-        ..Settings::default()
+        ..BalancerSettings::default()
     };
     let mut balancer = bench.balancer(&context.binary, &settings)?;
     // A process takes some time to start, and the load must outlast them all.

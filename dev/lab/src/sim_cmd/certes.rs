@@ -8,8 +8,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, anyhow};
-use causeway_sim::certes::workload::{Schedule, Workload, table_ii};
-use causeway_sim::certes::{Evaluation, Method, evaluate, world};
+use causeway_sim::certes::workload::{SynSchedule, Workload, table_ii};
+use causeway_sim::certes::{CertesMethod, Evaluation, evaluate, world};
 use serde::Serialize;
 
 use super::{figures, page};
@@ -45,7 +45,7 @@ fn letter(word: &str) -> Result<String, String> {
 /// All workloads under one schedule of retries.
 pub(super) struct Table {
     /// Which.
-    pub schedule: Schedule,
+    pub schedule: SynSchedule,
     /// By workload.
     pub rows: Vec<Evaluation>,
 }
@@ -53,7 +53,7 @@ pub(super) struct Table {
 impl CertesArgs {
     /// Runs the command.
     pub(super) fn run(self) -> Result<ExitCode> {
-        let tables = Schedule::ALL
+        let tables = SynSchedule::ALL
             .into_iter()
             .map(|schedule| {
                 let table = Table {
@@ -80,7 +80,7 @@ impl CertesArgs {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn workloads(&self, schedule: Schedule) -> Vec<Workload> {
+    fn workloads(&self, schedule: SynSchedule) -> Vec<Workload> {
         let wanted = |of: &Workload| self.workloads.is_empty() || self.workloads.contains(&of.name);
         table_ii(schedule)
             .into_iter()
@@ -132,7 +132,7 @@ pub(super) fn in_parallel<T: Sync, R: Send>(
 }
 
 /// A method's error of the mean and mean error of the seconds, in percent.
-pub(super) fn errors(of: &Evaluation, method: Method) -> (f64, f64) {
+pub(super) fn errors(of: &Evaluation, method: CertesMethod) -> (f64, f64) {
     of.of(method).map_or((f64::NAN, f64::NAN), |series| {
         (series.errors.mean_pct, series.errors.per_second_pct)
     })
@@ -140,8 +140,8 @@ pub(super) fn errors(of: &Evaluation, method: Method) -> (f64, f64) {
 
 fn print(table: &Table) {
     let what = match table.schedule {
-        Schedule::Paper => "retries at 3 and 9 s, patience 21 s",
-        Schedule::Linux => "Linux 6.5 and newer: retries about every second, patience 9 s",
+        SynSchedule::Paper => "retries at 3 and 9 s, patience 21 s",
+        SynSchedule::Linux => "Linux 6.5 and newer: retries about every second, patience 9 s",
     };
     println!(
         "{}: {what}. Errors of the mean in percent; clients that gave up count with what they waited.",
@@ -175,15 +175,15 @@ fn print(table: &Table) {
             row.syn_drop_pct,
             row.gave_up_pct,
             row.confidence.as_str(),
-            error(Method::Exact),
-            error(Method::Model),
-            error(Method::Learned),
-            error(Method::PaperModel),
-            error(Method::Reference),
-            error(Method::SynToEnd),
-            error(Method::Application),
-            error(Method::Queueing),
-            error(Method::SlidingWindow),
+            error(CertesMethod::Exact),
+            error(CertesMethod::Model),
+            error(CertesMethod::Learned),
+            error(CertesMethod::PaperModel),
+            error(CertesMethod::Reference),
+            error(CertesMethod::SynToEnd),
+            error(CertesMethod::Application),
+            error(CertesMethod::Queueing),
+            error(CertesMethod::SlidingWindow),
         );
     }
     println!();
@@ -222,17 +222,17 @@ impl<'a> From<&'a Evaluation> for JsonRun<'a> {
             truth_mean_s: row.truth_mean_s,
             syn_drop_pct: row.syn_drop_pct,
             gave_up_pct: row.gave_up_pct,
-            exact_error_pct: mean(Method::Exact),
-            model_error_pct: mean(Method::Model),
-            syn_to_end_error_pct: mean(Method::SynToEnd),
-            application_error_pct: mean(Method::Application),
-            exact_mae_pct: errors(row, Method::Exact).1,
-            model_mae_pct: errors(row, Method::Model).1,
-            learned_error_pct: mean(Method::Learned),
-            paper_model_error_pct: mean(Method::PaperModel),
-            reference_error_pct: mean(Method::Reference),
-            mm1_error_pct: mean(Method::Queueing),
-            sliding_window_error_pct: mean(Method::SlidingWindow),
+            exact_error_pct: mean(CertesMethod::Exact),
+            model_error_pct: mean(CertesMethod::Model),
+            syn_to_end_error_pct: mean(CertesMethod::SynToEnd),
+            application_error_pct: mean(CertesMethod::Application),
+            exact_mae_pct: errors(row, CertesMethod::Exact).1,
+            model_mae_pct: errors(row, CertesMethod::Model).1,
+            learned_error_pct: mean(CertesMethod::Learned),
+            paper_model_error_pct: mean(CertesMethod::PaperModel),
+            reference_error_pct: mean(CertesMethod::Reference),
+            mm1_error_pct: mean(CertesMethod::Queueing),
+            sliding_window_error_pct: mean(CertesMethod::SlidingWindow),
             drops: row.confidence.as_str(),
             drop_odds_ratio: row.odds_ratio,
             drop_pct_by_retry: &row.drop_pct_by_retry,

@@ -7,12 +7,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
-use causeway_core::control::{Law, Params};
+use causeway_core::control::{ControlParams, Law};
 use causeway_lab::statistics::quantile;
-use causeway_report::table::Table;
+use causeway_report::table::TextTable;
 use causeway_sim::control::cases::{self, Case};
 use causeway_sim::control::loads::{self, Course, Tail};
-use causeway_sim::control::scenario::{Oracle, Pick};
+use causeway_sim::control::scenario::{Oracle, ServerPick};
 use serde::Serialize;
 
 /// Seeds of the comparison with hashing are fewer: its runs are long.
@@ -55,11 +55,11 @@ fn constant(text: &str) -> Result<(String, f64), String> {
     let value: f64 = value
         .parse()
         .map_err(|_| format!("`{value}` is no number"))?;
-    apply(&mut Params::default(), name, value)?;
+    apply(&mut ControlParams::default(), name, value)?;
     Ok((name.to_owned(), value))
 }
 
-fn apply(params: &mut Params, name: &str, value: f64) -> Result<(), String> {
+fn apply(params: &mut ControlParams, name: &str, value: f64) -> Result<(), String> {
     let target = match name {
         "burst" => &mut params.burst,
         "tolerance" => &mut params.tolerance,
@@ -137,7 +137,7 @@ impl ControlArgs {
                 known.collect::<Vec<_>>().join(", ")
             );
         }
-        let mut params = Params::default();
+        let mut params = ControlParams::default();
         for (name, value) in &self.set {
             apply(&mut params, name, *value).map_err(anyhow::Error::msg)?;
         }
@@ -182,7 +182,7 @@ impl ControlArgs {
         self.cases.is_empty() || self.cases.iter().any(|case| case == name)
     }
 
-    fn compare(&self, laws: &[Law], params: &Params) -> Vec<LoadRow> {
+    fn compare(&self, laws: &[Law], params: &ControlParams) -> Vec<LoadRow> {
         let seeds = load_seeds(self.seeds);
         let mut rows = Vec::new();
         for (load, quotas) in loads::LOADS
@@ -206,8 +206,8 @@ impl ControlArgs {
                 })
             };
             for (pick, name, by_capacity) in [
-                (Pick::Hash, "maglev", "capacity known"),
-                (Pick::Turn, "turns", "capacity known, turns"),
+                (ServerPick::Hash, "maglev", "capacity known"),
+                (ServerPick::Turn, "turns", "capacity known, turns"),
             ] {
                 add(name.to_owned(), &run(pick, None));
                 let known = over(seeds, |seed| {
@@ -216,13 +216,13 @@ impl ControlArgs {
                 add(by_capacity.to_owned(), &known);
             }
             let known = over(seeds, |seed| {
-                loads::bound(course(seed), Pick::Turn, Oracle::Backlog)
+                loads::bound(course(seed), ServerPick::Turn, Oracle::Backlog)
             });
             add("queues known".to_owned(), &known);
             for &law in laws {
                 for (pick, name) in [
-                    (Pick::Hash, format!("{law}, maglev")),
-                    (Pick::Turn, format!("{law}, turns")),
+                    (ServerPick::Hash, format!("{law}, maglev")),
+                    (ServerPick::Turn, format!("{law}, turns")),
                 ] {
                     add(name, &run(pick, Some(law)));
                 }
@@ -237,7 +237,7 @@ fn load_seeds(seeds: u64) -> u64 {
     seeds.div_ceil(LOAD_SEEDS_PART * loads::RUNS_OF_A_TRACE) * loads::RUNS_OF_A_TRACE
 }
 
-fn judge(case: &Case, law: Law, params: &Params, seeds: u64) -> Vec<CaseRow> {
+fn judge(case: &Case, law: Law, params: &ControlParams, seeds: u64) -> Vec<CaseRow> {
     let runs = over(seeds, |seed| case.run(seed, law, params));
     let figures = runs.first().map_or(0, Vec::len);
     let row = |index: usize| {
@@ -316,8 +316,8 @@ fn over<T: Send>(seeds: u64, run: impl Fn(u64) -> T + Sync) -> Vec<T> {
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-fn case_table(rows: &[CaseRow]) -> Table {
-    let mut table = Table::new(&[
+fn case_table(rows: &[CaseRow]) -> TextTable {
+    let mut table = TextTable::new(&[
         "CASE", "LAW", "FIGURE", ">BOUND", ">MEDIAN", ">P99", ">WORST", ">HELD", "",
     ]);
     for row in rows {
@@ -336,8 +336,8 @@ fn case_table(rows: &[CaseRow]) -> Table {
     table
 }
 
-fn load_table(rows: &[LoadRow]) -> Table {
-    let mut table = Table::new(&[
+fn load_table(rows: &[LoadRow]) -> TextTable {
+    let mut table = TextTable::new(&[
         "LOAD",
         "SERVERS",
         "LAW",

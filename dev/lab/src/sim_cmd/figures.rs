@@ -4,9 +4,9 @@
 use anyhow::Result;
 use causeway_core::certes::queueing_mean_s;
 use causeway_report::chart::{Chart, Scale, Series};
-use causeway_sim::certes::workload::{Backlog, Schedule, Workload, table_ii};
+use causeway_sim::certes::workload::{Backlog, SynSchedule, Workload, table_ii};
 use causeway_sim::certes::world::{self, Second};
-use causeway_sim::certes::{Evaluation, Forecast, Method, evaluate_by};
+use causeway_sim::certes::{CertesMethod, Evaluation, Forecast, evaluate_by};
 
 use super::certes::{Table, errors, in_parallel};
 
@@ -36,10 +36,10 @@ pub(super) fn all(seed: u64, seconds: u32, tables: &[Table]) -> Result<Vec<Figur
                     &format!("Figure 18, {schedule}: workload {name} over time"),
                     row,
                     &[
-                        Method::Exact,
-                        Method::Model,
-                        Method::SynToEnd,
-                        Method::Application,
+                        CertesMethod::Exact,
+                        CertesMethod::Model,
+                        CertesMethod::SynToEnd,
+                        CertesMethod::Application,
                     ],
                 )
             }));
@@ -48,19 +48,27 @@ pub(super) fn all(seed: u64, seconds: u32, tables: &[Table]) -> Result<Vec<Figur
             figures.push(over_time(
                 &format!("Figure 19, {schedule}: on and off load (J)"),
                 row,
-                &[Method::Exact, Method::Model, Method::SynToEnd],
+                &[
+                    CertesMethod::Exact,
+                    CertesMethod::Model,
+                    CertesMethod::SynToEnd,
+                ],
             ));
             figures.push(over_time(
                 &format!("Figures 23 and 24, {schedule}: simpler models on J"),
                 row,
-                &[Method::Model, Method::Queueing, Method::SlidingWindow],
+                &[
+                    CertesMethod::Model,
+                    CertesMethod::Queueing,
+                    CertesMethod::SlidingWindow,
+                ],
             ));
             figures.push(forecast(schedule, row));
         }
     }
     figures.push(drop_rate_alone());
     let mut jobs: Vec<Job> = Vec::new();
-    for schedule in Schedule::ALL {
+    for schedule in SynSchedule::ALL {
         let named = |name: &str| {
             let of = table_ii(schedule).into_iter().find(|of| of.name == name);
             of.map(|of| Workload {
@@ -92,11 +100,11 @@ pub(super) fn all(seed: u64, seconds: u32, tables: &[Table]) -> Result<Vec<Figur
 type Job = Box<dyn Fn() -> Result<Figure> + Send + Sync>;
 
 /// What the figures that run here need: all but the full model.
-const METHODS: [Method; 4] = [
-    Method::Exact,
-    Method::Model,
-    Method::PaperModel,
-    Method::SynToEnd,
+const METHODS: [CertesMethod; 4] = [
+    CertesMethod::Exact,
+    CertesMethod::Model,
+    CertesMethod::PaperModel,
+    CertesMethod::SynToEnd,
 ];
 
 fn means(seconds: &[Second], from: usize, to: usize) -> Vec<(f64, f64)> {
@@ -122,7 +130,7 @@ fn chart(title: impl Into<String>, x_label: &str, y_label: &str, series: Vec<Ser
     Chart::new(title, x, y, series)
 }
 
-fn over_time(title: &str, row: &Evaluation, methods: &[Method]) -> Figure {
+fn over_time(title: &str, row: &Evaluation, methods: &[CertesMethod]) -> Figure {
     let to = row.truth.len().min(45 + SHOWN_S);
     let mut series = vec![Series::new("clients", means(&row.truth, 45, to))];
     for (place, method) in (1..).zip(methods) {
@@ -226,7 +234,7 @@ fn drop_rate_alone() -> Figure {
 /// A model that begins in the middle of a run sees retries as first SYNs.
 fn in_the_middle(
     title: &str,
-    schedule: Schedule,
+    schedule: SynSchedule,
     of: &Workload,
     slot: usize,
     seed: u64,
@@ -235,7 +243,7 @@ fn in_the_middle(
     let found = evaluate_by(&METHODS, of, &world::run(of, seed), from_s)?;
     let (from, to) = ((from_s - 10.0).max(0.0) as usize, (from_s + 60.0) as usize);
     let model = found
-        .of(Method::Model)
+        .of(CertesMethod::Model)
         .map(|of| means(&of.seconds, from_s as usize, to))
         .unwrap_or_default();
     let drawn = chart(
@@ -257,7 +265,7 @@ fn in_the_middle(
 }
 
 /// Figures 20 and 21: the accept queue's limit changes every 10 s.
-fn queue_limits(schedule: Schedule, a: &Workload, seed: u64) -> Result<Figure> {
+fn queue_limits(schedule: SynSchedule, a: &Workload, seed: u64) -> Result<Figure> {
     let of = Workload {
         clients: 1000,
         rtt_s: 0.152,
@@ -275,7 +283,11 @@ fn queue_limits(schedule: Schedule, a: &Workload, seed: u64) -> Result<Figure> {
             schedule.name()
         ),
         &found,
-        &[Method::Exact, Method::Model, Method::SynToEnd],
+        &[
+            CertesMethod::Exact,
+            CertesMethod::Model,
+            CertesMethod::SynToEnd,
+        ],
     );
     figure
         .chart
@@ -285,7 +297,7 @@ fn queue_limits(schedule: Schedule, a: &Workload, seed: u64) -> Result<Figure> {
 }
 
 /// Figure 9's argument: events fall out of short slots.
-fn slot_lengths(schedule: Schedule, a: &Workload, seed: u64) -> Result<Figure> {
+fn slot_lengths(schedule: SynSchedule, a: &Workload, seed: u64) -> Result<Figure> {
     let mut points = Vec::new();
     for slot_s in [0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0] {
         let of = Workload {
@@ -294,7 +306,7 @@ fn slot_lengths(schedule: Schedule, a: &Workload, seed: u64) -> Result<Figure> {
             ..a.clone()
         };
         let found = evaluate_by(&METHODS, &of, &world::run(&of, seed), 0.0)?;
-        points.push((slot_s, errors(&found, Method::PaperModel).1));
+        points.push((slot_s, errors(&found, CertesMethod::PaperModel).1));
     }
     Ok(Figure {
         title: format!(

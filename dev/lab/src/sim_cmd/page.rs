@@ -2,13 +2,13 @@
 //! The report of `causeway-lab sim certes`: one HTML file, its plots inside.
 
 use causeway_report::page;
-use causeway_sim::certes::Method;
+use causeway_sim::certes::CertesMethod;
 use maud::{Markup, html};
 
 use super::certes::{Table, errors};
 use super::figures::Figure;
 
-const METHODS: [Method; 9] = Method::ALL;
+const METHODS: [CertesMethod; 9] = CertesMethod::ALL;
 
 /// The whole page.
 pub(super) fn render(seed: u64, seconds: u32, tables: &[Table], figures: &[Figure]) -> String {

@@ -2,7 +2,7 @@
 //! Every method on the counters of one run, against what its clients felt.
 
 use causeway_core::certes::{
-    Confidence, DropOdds, Error, Estimate, FastModel, FloodDetector, Mix, NetworkLoss,
+    CertesError, DropOdds, Estimate, FastModel, FloodDetector, Mix, ModelFit, NetworkLoss,
     PatienceLearner, ReferenceModel, Slot, StallShares, queueing_mean_s, sliding_window_mean_s,
 };
 
@@ -11,7 +11,7 @@ use super::world::{CertesOutcome, Second};
 
 /// A way to tell the mean client response time at the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
+pub enum CertesMethod {
     /// The tracker of first SYNs.
     Exact,
     /// The fast model, with drop odds and network loss as measured.
@@ -34,7 +34,7 @@ pub enum Method {
     SlidingWindow,
 }
 
-impl Method {
+impl CertesMethod {
     /// All of them.
     pub const ALL: [Self; 9] = [
         Self::Exact,
@@ -75,9 +75,9 @@ pub struct EstimateErrors {
 
 /// A method's transactions by second.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Series {
+pub struct MethodSeries {
     /// Whose they are.
-    pub method: Method,
+    pub method: CertesMethod,
     /// By second from the start.
     pub seconds: Vec<Second>,
     /// Against the truth.
@@ -118,7 +118,7 @@ pub struct Evaluation {
     /// hypothesis is 1.
     pub odds_ratio: Option<f64>,
     /// What that says of the model.
-    pub confidence: Confidence,
+    pub confidence: ModelFit,
     /// Network loss as inferred from handshakes.
     pub loss: f64,
     /// Share of first SYNs that was taken for a flood, at the end.
@@ -126,7 +126,7 @@ pub struct Evaluation {
     /// What the clients felt, by second.
     pub truth: Vec<Second>,
     /// Every method.
-    pub series: Vec<Series>,
+    pub series: Vec<MethodSeries>,
     /// How response times are distributed.
     pub distribution: Distribution,
     /// Retries that came in each second, and that the model had expected a second before
@@ -147,25 +147,29 @@ pub struct Forecast {
 
 impl Evaluation {
     /// One method's figures.
-    pub fn of(&self, method: Method) -> Option<&Series> {
+    pub fn of(&self, method: CertesMethod) -> Option<&MethodSeries> {
         self.series.iter().find(|series| series.method == method)
     }
 }
 
 /// Runs every method over a run's counters. The models begin at `from_s`; the figures
 /// are of what comes after the warm-up or after that, whichever is later.
-pub fn evaluate(of: &Workload, run: &CertesOutcome, from_s: f64) -> Result<Evaluation, Error> {
-    evaluate_by(&Method::ALL, of, run, from_s)
+pub fn evaluate(
+    of: &Workload,
+    run: &CertesOutcome,
+    from_s: f64,
+) -> Result<Evaluation, CertesError> {
+    evaluate_by(&CertesMethod::ALL, of, run, from_s)
 }
 
 /// The same for some methods: the full model is by far the slowest, above all with
 /// short slots, and runs only where it is among them.
 pub fn evaluate_by(
-    methods: &[Method],
+    methods: &[CertesMethod],
     of: &Workload,
     run: &CertesOutcome,
     from_s: f64,
-) -> Result<Evaluation, Error> {
+) -> Result<Evaluation, CertesError> {
     let begin = of.warm_up_s.max(from_s) as usize;
     let seconds = begin..of.duration_s as usize;
     let truth = total(&run.truth[seconds.clone()]);
@@ -176,7 +180,7 @@ pub fn evaluate_by(
         .iter()
         .map(|&method| {
             let seconds = models.seconds(method, of, run);
-            Series {
+            MethodSeries {
                 method,
                 errors: errors(&seconds),
                 seconds,
@@ -240,7 +244,11 @@ struct Models {
 }
 
 impl Models {
-    fn new(methods: &[Method], of: &Workload, run: &CertesOutcome) -> Result<Self, Error> {
+    fn new(
+        methods: &[CertesMethod],
+        of: &Workload,
+        run: &CertesOutcome,
+    ) -> Result<Self, CertesError> {
         let mut patience = PatienceLearner::default();
         patience.add(run.by_retry.iter().map(|of| (of.offered, of.accepted)));
         let mut loss = NetworkLoss::new(of.slot_s);
@@ -252,7 +260,7 @@ impl Models {
         Ok(Self {
             model: FastModel::new(of.slot_s, mix.clone(), 0.0)?,
             paper: FastModel::new(of.slot_s, mix.clone(), 0.0)?,
-            reference: match methods.contains(&Method::Reference) {
+            reference: match methods.contains(&CertesMethod::Reference) {
                 true => Some(ReferenceModel::new(of.slot_s, mix.clone(), 0.0, &[])?),
                 false => None,
             },
@@ -270,7 +278,7 @@ impl Models {
         })
     }
 
-    fn run(mut self, run: &CertesOutcome, from: usize) -> Result<Self, Error> {
+    fn run(mut self, run: &CertesOutcome, from: usize) -> Result<Self, CertesError> {
         let nothing = Slot::default();
         for (index, slot) in run.slots.iter().enumerate() {
             let slot = if index < from { &nothing } else { slot };
@@ -352,19 +360,19 @@ impl Models {
         slots.chunks(slots_per_second(of)).map(second).collect()
     }
 
-    fn seconds(&self, method: Method, of: &Workload, run: &CertesOutcome) -> Vec<Second> {
+    fn seconds(&self, method: CertesMethod, of: &Workload, run: &CertesOutcome) -> Vec<Second> {
         match method {
-            Method::Exact => run.exact.clone(),
-            Method::Model => by_second(&self.model_s, of),
-            Method::Learned => by_second(&self.learned_s, of),
-            Method::PaperModel => by_second(&self.paper_s, of),
-            Method::Reference => by_second(&self.reference_s, of),
-            Method::SynToEnd => run.syn_to_end.clone(),
-            Method::Application => run.application.clone(),
-            Method::Queueing => comparator(of, run, |served_s, rate_at| {
+            CertesMethod::Exact => run.exact.clone(),
+            CertesMethod::Model => by_second(&self.model_s, of),
+            CertesMethod::Learned => by_second(&self.learned_s, of),
+            CertesMethod::PaperModel => by_second(&self.paper_s, of),
+            CertesMethod::Reference => by_second(&self.reference_s, of),
+            CertesMethod::SynToEnd => run.syn_to_end.clone(),
+            CertesMethod::Application => run.application.clone(),
+            CertesMethod::Queueing => comparator(of, run, |served_s, rate_at| {
                 queueing_mean_s(served_s, rate_at(0.0))
             }),
-            Method::SlidingWindow => comparator(of, run, |served_s, rate_at| {
+            CertesMethod::SlidingWindow => comparator(of, run, |served_s, rate_at| {
                 sliding_window_mean_s(served_s, rate_at)
             }),
         }

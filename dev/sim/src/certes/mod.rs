@@ -8,5 +8,6 @@ pub mod workload;
 pub mod world;
 
 pub use evaluate::{
-    Distribution, EstimateErrors, Evaluation, Forecast, Method, Series, evaluate, evaluate_by,
+    CertesMethod, Distribution, EstimateErrors, Evaluation, Forecast, MethodSeries, evaluate,
+    evaluate_by,
 };

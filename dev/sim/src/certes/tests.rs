@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The targets, on small worlds. Time is virtual: what holds here holds everywhere.
 
-use causeway_core::certes::Confidence;
+use causeway_core::certes::ModelFit;
 
-use super::workload::{Backlog, Schedule, Workload, table_ii};
-use super::{Evaluation, Method, evaluate, world};
+use super::workload::{Backlog, SynSchedule, Workload, table_ii};
+use super::{CertesMethod, Evaluation, evaluate, world};
 
 /// A fifth of the clients and of the server, for three minutes.
 fn small(of: Workload) -> Workload {
@@ -21,7 +21,7 @@ fn small(of: Workload) -> Workload {
     }
 }
 
-fn named(name: &str, schedule: Schedule) -> Workload {
+fn named(name: &str, schedule: SynSchedule) -> Workload {
     let found = table_ii(schedule).into_iter().find(|of| of.name == name);
     small(found.expect("a row of table II"))
 }
@@ -30,7 +30,7 @@ fn run(of: &Workload, seed: u64) -> Evaluation {
     evaluate(of, &world::run(of, seed), 0.0).expect("a valid workload")
 }
 
-fn off(of: &Evaluation, method: Method) -> f64 {
+fn off(of: &Evaluation, method: CertesMethod) -> f64 {
     of.of(method)
         .expect("every method runs")
         .errors
@@ -40,7 +40,7 @@ fn off(of: &Evaluation, method: Method) -> f64 {
 
 #[test]
 fn every_workload_of_table_ii_is_within_its_target() {
-    for schedule in Schedule::ALL {
+    for schedule in SynSchedule::ALL {
         for of in table_ii(schedule).into_iter().map(small) {
             let found = run(&of, 11);
             let name = format!(
@@ -54,11 +54,11 @@ fn every_workload_of_table_ii_is_within_its_target() {
                     .collect::<Vec<_>>()
             );
             let exact = if of.loss > 0.0 { 2.0 } else { 1.0 };
-            assert!(off(&found, Method::Exact) <= exact, "{name}");
-            assert!(off(&found, Method::Model) <= 7.5, "{name}");
-            assert!(off(&found, Method::Learned) <= 7.5, "{name}");
+            assert!(off(&found, CertesMethod::Exact) <= exact, "{name}");
+            assert!(off(&found, CertesMethod::Model) <= 7.5, "{name}");
+            assert!(off(&found, CertesMethod::Learned) <= 7.5, "{name}");
             assert!(
-                off(&found, Method::SynToEnd) >= 5.0,
+                off(&found, CertesMethod::SynToEnd) >= 5.0,
                 "it drops SYNs: {name}"
             );
             assert!(
@@ -71,7 +71,7 @@ fn every_workload_of_table_ii_is_within_its_target() {
 
 #[test]
 fn where_drops_do_not_depend_on_the_retry_the_paper_s_model_is_right() {
-    for schedule in Schedule::ALL {
+    for schedule in SynSchedule::ALL {
         // Clients that think: those who just ended do not take the place they freed.
         let of = Workload {
             policed: 0.3,
@@ -80,8 +80,12 @@ fn where_drops_do_not_depend_on_the_retry_the_paper_s_model_is_right() {
             ..named("A", schedule)
         };
         let found = run(&of, 3);
-        assert_eq!(found.confidence, Confidence::Even, "{:?}", found.odds_ratio);
-        for method in [Method::Model, Method::PaperModel, Method::Reference] {
+        assert_eq!(found.confidence, ModelFit::Even, "{:?}", found.odds_ratio);
+        for method in [
+            CertesMethod::Model,
+            CertesMethod::PaperModel,
+            CertesMethod::Reference,
+        ] {
             assert!(
                 off(&found, method) <= 2.5,
                 "{} {:?}",
@@ -94,10 +98,10 @@ fn where_drops_do_not_depend_on_the_retry_the_paper_s_model_is_right() {
 
 #[test]
 fn where_they_do_it_is_flagged_and_the_measured_odds_mend_it() {
-    let found = run(&named("D", Schedule::Paper), 5);
-    assert_eq!(found.confidence, Confidence::Uneven);
+    let found = run(&named("D", SynSchedule::Paper), 5);
+    assert_eq!(found.confidence, ModelFit::Uneven);
     assert!(
-        off(&found, Method::Model) < off(&found, Method::PaperModel),
+        off(&found, CertesMethod::Model) < off(&found, CertesMethod::PaperModel),
         "{:?}",
         found.series
     );
@@ -110,14 +114,14 @@ fn a_flood_does_not_move_the_real_clients_figure() {
         policed: 0.2,
         think_s: 2.0,
         backlog: Backlog::Fixed(4096),
-        ..named("A", Schedule::Linux)
+        ..named("A", SynSchedule::Linux)
     };
     let flooded = Workload {
         flood_pps: 300.0,
         ..calm.clone()
     };
     let found = run(&flooded, 9);
-    for method in [Method::Exact, Method::Model] {
+    for method in [CertesMethod::Exact, CertesMethod::Model] {
         assert!(
             off(&found, method) <= 2.0,
             "{:?}",
@@ -131,7 +135,7 @@ fn a_flood_does_not_move_the_real_clients_figure() {
 /// A second before they come most retries can be told.
 #[test]
 fn retries_are_forecast() {
-    for schedule in Schedule::ALL {
+    for schedule in SynSchedule::ALL {
         let found = run(&named("J", schedule), 7);
         let off_pct = found.forecast_error_pct;
         assert!(off_pct > 0.0 && off_pct < 15.0, "{off_pct}");
@@ -142,7 +146,7 @@ fn retries_are_forecast() {
 fn the_same_seed_gives_the_same_run() {
     let of = Workload {
         duration_s: 60.0,
-        ..named("N", Schedule::Linux)
+        ..named("N", SynSchedule::Linux)
     };
     let once = world::run(&of, 1);
     assert_eq!(once.slots, world::run(&of, 1).slots);
@@ -151,6 +155,6 @@ fn the_same_seed_gives_the_same_run() {
 
 #[test]
 fn lost_packets_are_inferred_from_handshakes() {
-    let found = run(&named("N", Schedule::Linux), 4);
+    let found = run(&named("N", SynSchedule::Linux), 4);
     assert!((found.loss - 0.03).abs() < 0.01, "{}", found.loss);
 }

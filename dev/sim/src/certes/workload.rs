@@ -69,14 +69,14 @@ pub struct Workload {
 
 /// When clients send SYNs again, and when they give up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Schedule {
+pub enum SynSchedule {
     /// 3 and 9 s, given up at 21 s: the paper's clients.
     Paper,
     /// Linux 6.5 and newer, given up at 9 s: as many retries as patience allows.
     Linux,
 }
 
-impl Schedule {
+impl SynSchedule {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Paper, Self::Linux];
 
@@ -180,11 +180,11 @@ const ON_OFF_S: (f64, f64) = (40.0, 40.0);
 
 /// The workloads A to P of table II on this schedule. Service times are such that
 /// all workers together serve the middle of the rate that the table names.
-pub fn table_ii(schedule: Schedule) -> Vec<Workload> {
+pub fn table_ii(schedule: SynSchedule) -> Vec<Workload> {
     TABLE_II.iter().map(|row| workload(row, schedule)).collect()
 }
 
-fn workload(row: &Row, schedule: Schedule) -> Workload {
+fn workload(row: &Row, schedule: SynSchedule) -> Workload {
     let requests = f64::from(row.requests);
     let busy_s = WORKERS as f64 / row.rate;
     let waiting_s = row.rtt_s * (requests - 1.0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a law must do on any seed, and the figures that say whether it did.
 
-use causeway_core::control::{Law, Params};
+use causeway_core::control::{ControlParams, Law};
 
 use super::noise::Noise;
 use super::scenario::{Experiment, MS, S, ServerSpec, Trouble, TroubleKind, Wait};
@@ -236,13 +236,13 @@ pub const ALL: &[Case] = &[
 
 impl Case {
     /// Runs the case on a seed; load and estimator follow from the seed.
-    pub fn run(&self, seed: u64, law: Law, params: &Params) -> Vec<CaseFigure> {
+    pub fn run(&self, seed: u64, law: Law, params: &ControlParams) -> Vec<CaseFigure> {
         let scenario = self.scenario(seed, law, params);
         (self.judge)(&scenario, &world::run(&scenario))
     }
 
     /// What the case is on a seed.
-    pub fn scenario(&self, seed: u64, law: Law, params: &Params) -> Experiment {
+    pub fn scenario(&self, seed: u64, law: Law, params: &ControlParams) -> Experiment {
         let mut scenario = Experiment {
             seed,
             seconds: 30.0,

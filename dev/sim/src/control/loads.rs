@@ -2,10 +2,10 @@
 //! Laws against plain hashing, from light to heavy load, on servers whose capacity
 //! changes every second.
 
-use causeway_core::control::{Law, Params};
+use causeway_core::control::{ControlParams, Law};
 
 use super::noise::Noise;
-use super::scenario::{Experiment, Oracle, Pick, S};
+use super::scenario::{Experiment, Oracle, S, ServerPick};
 use super::world;
 
 /// Loads that are compared.
@@ -40,7 +40,7 @@ pub struct Course {
 }
 
 /// One run by a law, or without any.
-pub fn run(course: Course, pick: Pick, control: Option<(Law, Params)>) -> Tail {
+pub fn run(course: Course, pick: ServerPick, control: Option<(Law, ControlParams)>) -> Tail {
     of(Experiment {
         control,
         pick,
@@ -54,7 +54,7 @@ pub fn hashed(course: Course) -> Tail {
 }
 
 /// The same by steering that knows all.
-pub fn bound(course: Course, pick: Pick, oracle: Oracle) -> Tail {
+pub fn bound(course: Course, pick: ServerPick, oracle: Oracle) -> Tail {
     of(Experiment {
         control: None,
         pick,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is simulated.
 
-use causeway_core::control::{Law, Params};
+use causeway_core::control::{ControlParams, Law};
 
 use super::noise::Noise;
 use super::trace;
@@ -62,7 +62,7 @@ pub enum Oracle {
 
 /// How a new connection gets its server, in proportion to the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pick {
+pub enum ServerPick {
     /// By the hash of its tuple, as `maglev`: by chance.
     Hash,
     /// The next in turn, as `latency` and `weighted-round-robin`.
@@ -117,9 +117,9 @@ pub struct Experiment {
     /// The estimator's errors.
     pub noise: Noise,
     /// The controller; `None`: plain hashing.
-    pub control: Option<(Law, Params)>,
+    pub control: Option<(Law, ControlParams)>,
     /// How the weights become servers.
-    pub pick: Pick,
+    pub pick: ServerPick,
     /// Steering that knows all, in the controller's stead.
     pub oracle: Option<Oracle>,
     /// The first user's requests take this many times the work, one page after another.
@@ -152,8 +152,8 @@ impl Default for Experiment {
             max_age_ns: S,
             troubles: Vec::new(),
             noise: Noise::WEB,
-            control: Some((Law::default(), Params::default())),
-            pick: Pick::Turn,
+            control: Some((Law::default(), ControlParams::default())),
+            pick: ServerPick::Turn,
             oracle: None,
             hog: None,
         }
@@ -206,7 +206,7 @@ impl Experiment {
         Self {
             control: None,
             oracle: None,
-            pick: Pick::Hash,
+            pick: ServerPick::Hash,
             ..self
         }
     }

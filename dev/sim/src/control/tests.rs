@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The default law on a few seeds of every case, and what the world itself must obey.
 
-use causeway_core::control::{Law, Params};
+use causeway_core::control::{ControlParams, Law};
 
 use super::cases::{self, CaseFigure};
 use super::loads::{self, Course};
 use super::noise::Noise;
-use super::scenario::{Experiment, Pick, S, ServerSpec};
+use super::scenario::{Experiment, S, ServerPick, ServerSpec};
 use super::world;
 
 #[test]
@@ -14,7 +14,7 @@ fn the_default_law_passes_every_case() {
     let seeds = 12;
     for case in cases::ALL {
         let runs: Vec<Vec<CaseFigure>> = (1..=seeds)
-            .map(|seed| case.run(seed, Law::default(), &Params::default()))
+            .map(|seed| case.run(seed, Law::default(), &ControlParams::default()))
             .collect();
         for (index, of) in runs[0].iter().enumerate() {
             let mut values: Vec<f64> = runs.iter().map(|figures| figures[index].value).collect();
@@ -49,9 +49,11 @@ fn the_default_law_cuts_the_tail_of_hashing() {
                     seconds: 40.0,
                     quotas,
                 };
-                let control = Some((Law::default(), Params::default()));
-                ours += loads::run(course, Pick::Turn, control.clone()).p99_ms.ln();
-                hashed += loads::run(course, Pick::Hash, control).p99_ms.ln();
+                let control = Some((Law::default(), ControlParams::default()));
+                ours += loads::run(course, ServerPick::Turn, control.clone())
+                    .p99_ms
+                    .ln();
+                hashed += loads::run(course, ServerPick::Hash, control).p99_ms.ln();
                 plain += loads::hashed(course).p99_ms.ln();
             }
         }
@@ -128,7 +130,7 @@ fn turns_are_shares_without_chance() {
         seconds: 20.0,
         ..Experiment::default().hashed()
     };
-    scenario.pick = Pick::Turn;
+    scenario.pick = ServerPick::Turn;
     scenario.servers = [1.0, 2.0, 5.0]
         .map(|weight| ServerSpec {
             weight,

@@ -4,14 +4,14 @@
 
 use std::collections::VecDeque;
 
-use causeway_core::control::{Controller, Decision, Member, Params, Reading};
+use causeway_core::control::{ControlParams, Controller, Decision, Member, Reading};
 use causeway_core::hist::Latencies;
 use rand::{Rng, SeedableRng};
 use rand_distr::{Distribution, Exp1};
 use rand_pcg::Pcg64Mcg;
 
-use super::scenario::{Experiment, Oracle, Pick, TroubleKind, Wait};
-use crate::queue::Queue;
+use super::scenario::{Experiment, Oracle, ServerPick, TroubleKind, Wait};
+use crate::queue::EventQueue;
 
 const S: f64 = 1e9;
 /// Objects that the first object of a page names; each other one names one.
@@ -94,7 +94,7 @@ struct Worker {
 struct World<'a> {
     scenario: &'a Experiment,
     rng: Pcg64Mcg,
-    queue: Queue<Event>,
+    queue: EventQueue<Event>,
     users: Vec<User>,
     servers: Vec<Server>,
     /// Sums of the weights up to each server.
@@ -131,7 +131,7 @@ pub fn run(scenario: &Experiment) -> ControlOutcome {
     let mut world = World {
         scenario,
         rng: Pcg64Mcg::seed_from_u64(scenario.seed),
-        queue: Queue::default(),
+        queue: EventQueue::default(),
         users: (0..scenario.users).map(|_| User::default()).collect(),
         servers: servers.collect(),
         upto: Vec::new(),
@@ -226,8 +226,8 @@ impl World<'_> {
         let server = match self.scenario.oracle {
             Some(Oracle::Backlog) => self.soonest(),
             _ => match self.scenario.pick {
-                Pick::Hash => self.drawn(),
-                Pick::Turn => self.next(),
+                ServerPick::Hash => self.drawn(),
+                ServerPick::Turn => self.next(),
             },
         };
         self.servers[server].reading.active += 1;
@@ -411,7 +411,9 @@ impl World<'_> {
 
     fn interval_ns(&self) -> u64 {
         let params = self.scenario.control.as_ref().map(|(_, params)| params);
-        params.map_or(Params::default().interval_ns, |params| params.interval_ns)
+        params.map_or(ControlParams::default().interval_ns, |params| {
+            params.interval_ns
+        })
     }
 
     fn take(&mut self, decision: &Decision) {

@@ -10,12 +10,12 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use causeway_core::certes::{Error as ModelError, FastModel, Mix, RetryClass};
+use causeway_core::certes::{CertesError as ModelError, FastModel, Mix, RetryClass};
 use causeway_service::config::{self, CountValue, Faults, Text, Words as _, text, units, within};
 use toml::Spanned;
 
 use super::raw::{RawClients, RawThreshold};
-use super::words::AcceptQueue;
+use super::words::AcceptQueuePolicy;
 
 /// Slots: shorter ones split what belongs together (Certes, figure 9).
 const SLOT: RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_secs(3);
@@ -53,7 +53,7 @@ pub struct ClientsConfig {
     /// When to tell somebody.
     pub thresholds: Vec<Threshold>,
     /// What is done about listeners' queues.
-    pub accept_queue: AcceptQueue,
+    pub accept_queue: AcceptQueuePolicy,
     /// Limits within which a managed queue is kept.
     pub backlog: RangeInclusive<u32>,
     /// How long a limit is tried.
@@ -130,8 +130,8 @@ pub(super) fn clients(
             .iter()
             .filter_map(|raw| threshold(raw, faults))
             .collect(),
-        accept_queue: text(accept_queue.as_ref(), faults, AcceptQueue::from_word)
-            .unwrap_or(AcceptQueue::Observe),
+        accept_queue: text(accept_queue.as_ref(), faults, AcceptQueuePolicy::from_word)
+            .unwrap_or(AcceptQueuePolicy::Observe),
         backlog: backlog(raw, faults),
         backlog_period: text(raw.backlog_period.as_ref(), faults, |text| {
             let range = Duration::from_secs(1)..=Duration::from_secs(600);

@@ -35,7 +35,7 @@ fn a_server_without_tunnels_can_be_measured() {
     assert!(config.addresses.is_empty());
     let clients = config.clients.unwrap();
     assert_eq!(clients.interfaces, ["eth0"]);
-    assert_eq!(clients.accept_queue, AcceptQueue::Manage);
+    assert_eq!(clients.accept_queue, AcceptQueuePolicy::Manage);
     assert_eq!(clients.services[1], ("*:443".to_owned(), None, 443));
     assert_eq!(clients.thresholds[0].below, Duration::from_millis(1600));
     assert_eq!(

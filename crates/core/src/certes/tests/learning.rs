@@ -6,7 +6,7 @@ use crate::certes::*;
 
 #[test]
 fn what_cannot_be_is_refused_with_a_reason() {
-    let refused = |error: Error| error.to_string();
+    let refused = |error: CertesError| error.to_string();
     let long = FastModel::new(3.0, paper_mix(), 0.0).expect_err("as long as the gap");
     assert_eq!(
         refused(long),
@@ -169,7 +169,7 @@ fn those_who_gave_up_are_told_by_the_syns_that_are_missing() {
         let mix = Mix::new(fto_s.iter().map(|&s| linux(s))).expect("valid");
         Judge::new(&mix, &vec![LINUX_6_5_S.to_vec(); fto_s.len()])
     };
-    use Verdict::*;
+    use AttemptFate::*;
     let nine = known(&[9.0]);
     for (last_s, age_s, loss, expected) in [
         (0.0, 1.1, 0.0, Waits),

@@ -178,7 +178,7 @@ fn measured_odds_move_the_drops_to_the_retries() {
     // (300 / 100) / (100 / 900)
     let ratio = odds.ratio().expect("enough SYNs");
     assert!((ratio - 27.0).abs() < 0.1, "{ratio}");
-    assert_eq!(odds.confidence(), Confidence::Uneven);
+    assert_eq!(odds.confidence(), ModelFit::Uneven);
     let mut model = FastModel::new(1.0, paper_mix(), 0.0).expect("valid");
     model.set_odds(Some(&odds));
     for _ in 0..3 {

@@ -7,7 +7,7 @@ use crate::certes::*;
 #[test]
 fn an_observer_estimates_fresh_slots_and_settles_them_once() {
     let mix = paper_mix();
-    let mut observer = Observer::new(1.0, &mix, 100).expect("valid");
+    let mut observer = CategoryObserver::new(1.0, &mix, 100).expect("valid");
     let mut alone = FastModel::new(1.0, mix.clone(), 0.0).expect("valid");
     let slot = |number: u64| Slot {
         offered: 100 + number % 7,
@@ -20,7 +20,7 @@ fn an_observer_estimates_fresh_slots_and_settles_them_once() {
         syn_to_end_ns: 8_000_000_000,
         ..Slot::default()
     };
-    let settle = Observer::settle_slots(1.0, &mix);
+    let settle = CategoryObserver::settle_slots(1.0, &mix);
     assert_eq!(settle, 5, "3.3 s and a slot");
     let slots: Vec<(u64, Slot)> = (0..60).map(|number| (number, slot(number))).collect();
     for now in 0..60_u64 {
@@ -40,7 +40,7 @@ fn an_observer_estimates_fresh_slots_and_settles_them_once() {
             observer.take_back(19, 3.0);
         }
     }
-    let mut short = Observer::new(1.0, &mix, 5).expect("valid");
+    let mut short = CategoryObserver::new(1.0, &mix, 5).expect("valid");
     assert_eq!(short.gave_up(3, 9.0), None, "nothing is known");
     short.feed(&slots[..20], &[]).expect("valid");
     assert_eq!(short.gave_up(3, 9.0), None, "that slot is forgotten");
@@ -75,7 +75,7 @@ fn an_observer_estimates_fresh_slots_and_settles_them_once() {
 #[test]
 fn another_mix_counts_no_slot_twice() {
     let mix = paper_mix();
-    let mut observer = Observer::new(1.0, &mix, 100).expect("valid");
+    let mut observer = CategoryObserver::new(1.0, &mix, 100).expect("valid");
     let slots: Vec<(u64, Slot)> = (0..50)
         .map(|number| {
             let slot = Slot {

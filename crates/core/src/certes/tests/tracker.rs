@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::MS;
 use crate::certes::*;
 
-fn outcomes(events: &[(u64, Event)]) -> Vec<Outcome> {
+fn outcomes(events: &[(u64, ConnectionEvent)]) -> Vec<TrackedEvent> {
     let mut tracker = Tracker::default();
     events
         .iter()
@@ -14,7 +14,7 @@ fn outcomes(events: &[(u64, Event)]) -> Vec<Outcome> {
         .collect()
 }
 
-fn counts(events: &[(u64, Event)]) -> Vec<Count> {
+fn counts(events: &[(u64, ConnectionEvent)]) -> Vec<Count> {
     outcomes(events)
         .iter()
         .map(|outcome| outcome.count)
@@ -24,16 +24,16 @@ fn counts(events: &[(u64, Event)]) -> Vec<Count> {
 #[test]
 fn a_connection_that_got_in_at_its_second_retry() {
     let all = outcomes(&[
-        (1000, Event::Syn(7)),
-        (4000, Event::Syn(7)),
-        (10_000, Event::Syn(7)),
-        (10_001, Event::SynAck),
-        (10_051, Event::Ack),
-        (10_300, Event::Data),
-        (10_400, Event::Data),
-        (10_450, Event::Ack),
-        (10_500, Event::ClientFin(107)),
-        (10_550, Event::ServerFin),
+        (1000, ConnectionEvent::Syn(7)),
+        (4000, ConnectionEvent::Syn(7)),
+        (10_000, ConnectionEvent::Syn(7)),
+        (10_001, ConnectionEvent::SynAck),
+        (10_051, ConnectionEvent::Ack),
+        (10_300, ConnectionEvent::Data),
+        (10_400, ConnectionEvent::Data),
+        (10_450, ConnectionEvent::Ack),
+        (10_500, ConnectionEvent::ClientFin(107)),
+        (10_550, ConnectionEvent::ServerFin),
     ]);
     let accepted = all[3];
     assert_eq!(
@@ -61,17 +61,30 @@ fn a_connection_that_got_in_at_its_second_retry() {
 /// end, not of the server's.
 #[test]
 fn an_end_counts_when_the_client_felt_it() {
-    let end = |more: &[(u64, Event)]| {
-        let connected = [(0, Event::Syn(1)), (1, Event::SynAck), (101, Event::Ack)];
+    let end = |more: &[(u64, ConnectionEvent)]| {
+        let connected = [
+            (0, ConnectionEvent::Syn(1)),
+            (1, ConnectionEvent::SynAck),
+            (101, ConnectionEvent::Ack),
+        ];
         let all = outcomes(&[&connected[..], more].concat());
         let done = all.iter().find(|of| of.count == Count::Completed);
         done.map(|of| of.at_ns / MS)
     };
-    let at_once = [(200, Event::Data), (200, Event::ServerFin)];
+    let at_once = [
+        (200, ConnectionEvent::Data),
+        (200, ConnectionEvent::ServerFin),
+    ];
     assert_eq!(end(&at_once), Some(250));
-    let by_the_client = [(200, Event::Data), (300, Event::ClientFin(9))];
+    let by_the_client = [
+        (200, ConnectionEvent::Data),
+        (300, ConnectionEvent::ClientFin(9)),
+    ];
     assert_eq!(end(&by_the_client), Some(250));
-    let kept_open = [(200, Event::Data), (9000, Event::ClientFin(9))];
+    let kept_open = [
+        (200, ConnectionEvent::Data),
+        (9000, ConnectionEvent::ClientFin(9)),
+    ];
     assert_eq!(end(&kept_open), Some(8950));
 }
 
@@ -79,13 +92,13 @@ fn an_end_counts_when_the_client_felt_it() {
 fn syns_of_an_answered_attempt_are_duplicates_and_another_number_is_another_attempt() {
     use Count::*;
     let events = [
-        (0, Event::Syn(1)),
-        (1, Event::SynAck),
-        (1000, Event::Syn(1)),
-        (1001, Event::SynAck),
-        (1100, Event::Ack),
-        (5000, Event::Syn(2)),
-        (5001, Event::SynAck),
+        (0, ConnectionEvent::Syn(1)),
+        (1, ConnectionEvent::SynAck),
+        (1000, ConnectionEvent::Syn(1)),
+        (1001, ConnectionEvent::SynAck),
+        (1100, ConnectionEvent::Ack),
+        (5000, ConnectionEvent::Syn(2)),
+        (5001, ConnectionEvent::SynAck),
     ];
     assert_eq!(
         counts(&events),
@@ -107,23 +120,26 @@ fn syns_of_an_answered_attempt_are_duplicates_and_another_number_is_another_atte
 fn what_never_was_a_connection_is_abandoned() {
     use Count::*;
     assert_eq!(
-        counts(&[(0, Event::Syn(1)), (5, Event::ClientReset(2))]),
+        counts(&[
+            (0, ConnectionEvent::Syn(1)),
+            (5, ConnectionEvent::ClientReset(2))
+        ]),
         [Offered, Abandoned]
     );
     assert_eq!(
         counts(&[
-            (0, Event::Syn(1)),
-            (1, Event::SynAck),
-            (5, Event::ServerReset)
+            (0, ConnectionEvent::Syn(1)),
+            (1, ConnectionEvent::SynAck),
+            (5, ConnectionEvent::ServerReset)
         ]),
         [Offered, Accepted, Abandoned]
     );
     assert_eq!(
         counts(&[
-            (0, Event::Ack),
-            (1, Event::Data),
-            (2, Event::ServerFin),
-            (3, Event::SynAck)
+            (0, ConnectionEvent::Ack),
+            (1, ConnectionEvent::Data),
+            (2, ConnectionEvent::ServerFin),
+            (3, ConnectionEvent::SynAck)
         ]),
         [Nothing; 4]
     );
@@ -131,7 +147,7 @@ fn what_never_was_a_connection_is_abandoned() {
 
 #[test]
 fn a_client_is_heard_of_once_after_its_first_syn() {
-    let heard = |events: &[Event]| {
+    let heard = |events: &[ConnectionEvent]| {
         let mut tracker = Tracker::default();
         let mut slot = Slot::default();
         for (at, event) in events.iter().enumerate() {
@@ -143,19 +159,33 @@ fn a_client_is_heard_of_once_after_its_first_syn() {
         }
         (slot.silent(), slot.silent_answered())
     };
-    assert_eq!(heard(&[Event::Syn(1)]), (1, 0));
-    assert_eq!(heard(&[Event::Syn(1), Event::SynAck]), (1, 1));
+    assert_eq!(heard(&[ConnectionEvent::Syn(1)]), (1, 0));
     assert_eq!(
-        heard(&[Event::Syn(1), Event::SynAck, Event::Syn(1)]),
+        heard(&[ConnectionEvent::Syn(1), ConnectionEvent::SynAck]),
+        (1, 1)
+    );
+    assert_eq!(
+        heard(&[
+            ConnectionEvent::Syn(1),
+            ConnectionEvent::SynAck,
+            ConnectionEvent::Syn(1)
+        ]),
         (0, 0)
     );
-    assert_eq!(heard(&[Event::Syn(1), Event::SynAck, Event::Ack]), (0, 0));
+    assert_eq!(
+        heard(&[
+            ConnectionEvent::Syn(1),
+            ConnectionEvent::SynAck,
+            ConnectionEvent::Ack
+        ]),
+        (0, 0)
+    );
     let retried = [
-        Event::Syn(1),
-        Event::Syn(1),
-        Event::Syn(1),
-        Event::SynAck,
-        Event::Ack,
+        ConnectionEvent::Syn(1),
+        ConnectionEvent::Syn(1),
+        ConnectionEvent::Syn(1),
+        ConnectionEvent::SynAck,
+        ConnectionEvent::Ack,
     ];
     assert_eq!(heard(&retried), (0, 0));
 }
@@ -164,40 +194,53 @@ fn a_client_is_heard_of_once_after_its_first_syn() {
 fn a_connection_whose_final_ack_was_dropped_is_stalled() {
     use Count::*;
     let connected = [
-        (0, Event::Syn(1)),
-        (1000, Event::Syn(1)),
-        (1001, Event::SynAck),
-        (1002, Event::Ack),
+        (0, ConnectionEvent::Syn(1)),
+        (1000, ConnectionEvent::Syn(1)),
+        (1001, ConnectionEvent::SynAck),
+        (1002, ConnectionEvent::Ack),
     ];
-    let after = |more: &[(u64, Event)]| outcomes(&[&connected[..], more].concat()).split_off(4);
+    let after =
+        |more: &[(u64, ConnectionEvent)]| outcomes(&[&connected[..], more].concat()).split_off(4);
     // The client sends FIN, and again, as nobody acknowledges it.
-    let left = after(&[(9000, Event::ClientFin(102)), (9200, Event::ClientFin(102))]);
+    let left = after(&[
+        (9000, ConnectionEvent::ClientFin(102)),
+        (9200, ConnectionEvent::ClientFin(102)),
+    ]);
     assert_eq!([left[0].count, left[1].count], [Nothing, Stalled]);
     assert_eq!(
         left[1].conn_fail_ns,
         9000 * MS,
         "from the first SYN to the first FIN"
     );
-    assert_eq!(after(&[(5000, Event::ClientReset(102))])[0].count, Stalled);
-    assert_eq!(after(&[(5000, Event::ServerReset)])[0].count, Stalled);
+    assert_eq!(
+        after(&[(5000, ConnectionEvent::ClientReset(102))])[0].count,
+        Stalled
+    );
+    assert_eq!(
+        after(&[(5000, ConnectionEvent::ServerReset)])[0].count,
+        Stalled
+    );
     // Nothing was asked: a probe that looks whether somebody listens.
-    let looked = after(&[(1500, Event::ClientReset(2))]);
+    let looked = after(&[(1500, ConnectionEvent::ClientReset(2))]);
     assert_eq!(looked[0].count, Abandoned);
     // An ACK of the server's is enough to tell that it knows the connection.
-    let served = after(&[(1500, Event::Served), (5000, Event::ClientReset(102))]);
+    let served = after(&[
+        (1500, ConnectionEvent::Served),
+        (5000, ConnectionEvent::ClientReset(102)),
+    ]);
     assert_eq!(served[1].count, Completed);
 }
 
 #[test]
 fn data_after_the_clients_fin_belongs_to_the_transaction() {
     let all = outcomes(&[
-        (0, Event::Syn(1)),
-        (1, Event::SynAck),
-        (2, Event::Ack),
-        (3, Event::ClientFin(102)),
-        (4, Event::Served),
-        (500, Event::Data),
-        (501, Event::ServerFin),
+        (0, ConnectionEvent::Syn(1)),
+        (1, ConnectionEvent::SynAck),
+        (2, ConnectionEvent::Ack),
+        (3, ConnectionEvent::ClientFin(102)),
+        (4, ConnectionEvent::Served),
+        (500, ConnectionEvent::Data),
+        (501, ConnectionEvent::ServerFin),
     ]);
     assert_eq!(all[3].count, Count::Nothing);
     let done = all[6];
@@ -211,34 +254,48 @@ fn data_after_the_clients_fin_belongs_to_the_transaction() {
 #[test]
 fn data_that_is_sent_again_after_the_servers_fin_makes_the_answer_longer() {
     let answered = [
-        (0, Event::Syn(1)),
-        (1, Event::SynAck),
-        (151, Event::Ack),
-        (300, Event::Data),
-        (300, Event::ServerFin),
+        (0, ConnectionEvent::Syn(1)),
+        (1, ConnectionEvent::SynAck),
+        (151, ConnectionEvent::Ack),
+        (300, ConnectionEvent::Data),
+        (300, ConnectionEvent::ServerFin),
     ];
-    let after = |more: &[(u64, Event)]| {
+    let after = |more: &[(u64, ConnectionEvent)]| {
         let all = outcomes(&[&answered[..], more].concat());
         let mut slot = Slot::default();
         all.iter().for_each(|outcome| slot.count(outcome));
         assert_eq!(all[4].count, Count::Completed, "by its FIN");
         (slot.completed, slot.syn_to_end_ns / MS)
     };
-    let again = [(600, Event::Data), (600, Event::ServerFin)];
+    let again = [
+        (600, ConnectionEvent::Data),
+        (600, ConnectionEvent::ServerFin),
+    ];
     assert_eq!(after(&again), (1, 600));
-    let twice = [again[0], (1200, Event::Data), (1290, Event::ClientFin(9))];
+    let twice = [
+        again[0],
+        (1200, ConnectionEvent::Data),
+        (1290, ConnectionEvent::ClientFin(9)),
+    ];
     assert_eq!(after(&twice), (1, 1200));
-    let gone = [again[0], (2601, Event::Data), (2700, Event::Data)];
+    let gone = [
+        again[0],
+        (2601, ConnectionEvent::Data),
+        (2700, ConnectionEvent::Data),
+    ];
     assert_eq!(after(&gone), (1, 600), "nobody is there any more");
-    let had_it = [(460, Event::ClientFin(9)), (600, Event::Data)];
+    let had_it = [
+        (460, ConnectionEvent::ClientFin(9)),
+        (600, ConnectionEvent::Data),
+    ];
     assert_eq!(after(&had_it), (1, 300), "the client had closed");
     // Whose client had said that it sends no more: its last word does not come.
     let half_closed = outcomes(
         &[
             &answered[..3],
-            &[(152, Event::ClientFin(9))],
+            &[(152, ConnectionEvent::ClientFin(9))],
             &answered[3..],
-            &[(600, Event::Data)],
+            &[(600, ConnectionEvent::Data)],
         ]
         .concat(),
     );
@@ -251,12 +308,12 @@ fn data_that_is_sent_again_after_the_servers_fin_makes_the_answer_longer() {
 fn an_attempt_that_is_answered_too_late_was_left_once() {
     use Count::*;
     let events = [
-        (0, Event::Syn(1)),
-        (1, Event::SynAck),
-        (1001, Event::SynAck),
-        (1011, Event::ClientReset(2)),
-        (3001, Event::SynAck),
-        (3011, Event::ClientReset(2)),
+        (0, ConnectionEvent::Syn(1)),
+        (1, ConnectionEvent::SynAck),
+        (1001, ConnectionEvent::SynAck),
+        (1011, ConnectionEvent::ClientReset(2)),
+        (3001, ConnectionEvent::SynAck),
+        (3011, ConnectionEvent::ClientReset(2)),
     ];
     assert_eq!(
         counts(&events),
@@ -266,7 +323,10 @@ fn an_attempt_that_is_answered_too_late_was_left_once() {
 
 #[test]
 fn a_refused_syn_was_no_offer() {
-    let all = outcomes(&[(0, Event::Syn(1)), (300, Event::ServerReset)]);
+    let all = outcomes(&[
+        (0, ConnectionEvent::Syn(1)),
+        (300, ConnectionEvent::ServerReset),
+    ]);
     assert_eq!((all[1].count, all[1].at_ns), (Count::Refused, 0));
     let mut slot = Slot::default();
     all.iter().for_each(|outcome| slot.count(outcome));
@@ -288,15 +348,15 @@ proptest! {
         for (wait_ms, kind, isn) in events {
             now_ns += wait_ms * MS;
             let event = match kind {
-                0 => Event::Syn(isn),
-                1 => Event::SynAck,
-                2 => Event::Ack,
-                3 => Event::Served,
-                4 => Event::Data,
-                5 => Event::ClientFin(isn + 1 + isn % 2),
-                6 => Event::ServerFin,
-                7 => Event::ClientReset(isn + 1),
-                _ => Event::ServerReset,
+                0 => ConnectionEvent::Syn(isn),
+                1 => ConnectionEvent::SynAck,
+                2 => ConnectionEvent::Ack,
+                3 => ConnectionEvent::Served,
+                4 => ConnectionEvent::Data,
+                5 => ConnectionEvent::ClientFin(isn + 1 + isn % 2),
+                6 => ConnectionEvent::ServerFin,
+                7 => ConnectionEvent::ClientReset(isn + 1),
+                _ => ConnectionEvent::ServerReset,
             };
             let outcome = tracker.step(event, now_ns);
             // One way from now at most.

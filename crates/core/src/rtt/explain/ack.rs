@@ -5,7 +5,7 @@
 //! nothing else: what it has beyond the network's, with no queue on the path, is the
 //! receiver waiting for data to ride on or for its timer.
 
-use super::evidence::{Evidence, MS, Tcp, near};
+use super::evidence::{Evidence, MS, TcpEvidence, near};
 use super::finding::{End, Finding};
 
 /// Stand-alone ("delayed") ACK timers. Linux: TCP_DELACK_MIN (include/net/tcp.h).
@@ -84,7 +84,7 @@ pub(super) fn delayed(evidence: &Evidence, nagle: Option<Finding>, lossy: bool) 
 }
 
 /// Our segments, acknowledged by the server.
-fn by_server(evidence: &Evidence, tcp: Tcp, nagle: Option<Finding>) -> Option<Finding> {
+fn by_server(evidence: &Evidence, tcp: TcpEvidence, nagle: Option<Finding>) -> Option<Finding> {
     let beyond_ns = beyond(evidence, tcp)?;
     let response_ns = evidence.rr?.p50_ns.saturating_sub(evidence.network_ns()?);
     let ack = match nagle {
@@ -103,7 +103,7 @@ fn by_server(evidence: &Evidence, tcp: Tcp, nagle: Option<Finding>) -> Option<Fi
 }
 
 /// The server's segments, acknowledged by us.
-fn by_client(evidence: &Evidence, tcp: Tcp) -> Option<Finding> {
+fn by_client(evidence: &Evidence, tcp: TcpEvidence) -> Option<Finding> {
     let beyond_ns = beyond(evidence, tcp)?;
     Some(Finding::DelayedAck {
         by: End::Client,
@@ -134,7 +134,7 @@ fn roughly(ns: u64, other_ns: u64) -> bool {
 }
 
 /// What an end's round-trip time has beyond the network's, if that is much.
-fn beyond(evidence: &Evidence, tcp: Tcp) -> Option<u64> {
+fn beyond(evidence: &Evidence, tcp: TcpEvidence) -> Option<u64> {
     // Where TCP has never been quicker it is the way, not the ACK.
     let network_ns = evidence.network_ns()?.max(tcp.min_rtt_ns);
     let beyond_ns = tcp.rtt.p50_ns.saturating_sub(network_ns);

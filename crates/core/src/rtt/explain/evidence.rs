@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is known of a path, and how its figures are compared.
 
-use super::super::Summary;
+use super::super::LatencySummary;
 
 pub(super) const MS: u64 = 1_000_000;
 /// Less is noise of schedulers, not a cause worth a name.
@@ -13,14 +13,14 @@ pub struct Ping {
     /// Requests sent.
     pub sent: u64,
     /// Round-trip times of those answered.
-    pub rtt: Summary,
+    pub rtt: LatencySummary,
 }
 
 /// What one end's kernel says of its connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Tcp {
+pub struct TcpEvidence {
     /// Readings of the smoothed round-trip time.
-    pub rtt: Summary,
+    pub rtt: LatencySummary,
     /// The least round-trip time that the kernel has seen.
     pub min_rtt_ns: u64,
     /// Segments with data sent.
@@ -34,7 +34,7 @@ pub struct Tcp {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Evidence {
     /// Request to response.
-    pub rr: Option<Summary>,
+    pub rr: Option<LatencySummary>,
     /// A tenth of the run's time passed within requests of at least this length
     /// ([`Latencies::by_time`](super::super::Latencies::by_time)): in a closed loop
     /// quantiles of requests hide bad moments, in which few requests are sent.
@@ -50,9 +50,9 @@ pub struct Evidence {
     /// ICMP echo, if it was tried.
     pub ping: Option<Ping>,
     /// This end's kernel: its segments are requests, acknowledged by the server.
-    pub client: Option<Tcp>,
+    pub client: Option<TcpEvidence>,
     /// The server's kernel: its segments are responses, acknowledged by us.
-    pub server: Option<Tcp>,
+    pub server: Option<TcpEvidence>,
     /// From a request's last byte read to its response, by the server's clock: median.
     pub server_app_ns: Option<u64>,
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Packets that do not arrive: TCP's, which are sent again, and ping's.
 
-use super::evidence::{Evidence, Tcp};
+use super::evidence::{Evidence, TcpEvidence};
 use super::finding::Finding;
 
 /// Fewer lost echoes than this are chance.
@@ -50,6 +50,6 @@ pub(super) fn icmp(evidence: &Evidence) -> Option<Finding> {
 /// Segments sent again, and all segments: both ends.
 fn sent(evidence: &Evidence) -> (u64, u64) {
     let ends = [evidence.client, evidence.server];
-    let sum = |of: fn(&Tcp) -> u64| ends.iter().flatten().map(of).sum();
+    let sum = |of: fn(&TcpEvidence) -> u64| ends.iter().flatten().map(of).sum();
     (sum(|t| t.retransmitted), sum(|t| t.segments))
 }

@@ -15,7 +15,7 @@ mod queue;
 mod tests;
 
 pub use ack::{ACK_TIMERS, Ack};
-pub use evidence::{Evidence, Ping, Tcp};
+pub use evidence::{Evidence, Ping, TcpEvidence};
 pub use finding::{End, Finding, Taken, time};
 
 /// What the numbers show, the network's own faults first. Never empty.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-use super::super::Summary;
+use super::super::LatencySummary;
 use super::ack::timer;
 use super::evidence::MS;
 use super::*;
@@ -7,8 +7,8 @@ use super::*;
 const US: u64 = 1_000;
 
 /// `n` values around `ns`.
-fn around(n: u64, ns: u64) -> Summary {
-    Summary {
+fn around(n: u64, ns: u64) -> LatencySummary {
+    LatencySummary {
         count: n,
         min_ns: ns * 4 / 5,
         mean_ns: ns as f64,
@@ -20,8 +20,8 @@ fn around(n: u64, ns: u64) -> Summary {
     }
 }
 
-fn tcp(ns: u64) -> Tcp {
-    Tcp {
+fn tcp(ns: u64) -> TcpEvidence {
+    TcpEvidence {
         rtt: around(100, ns),
         min_rtt_ns: 60 * US,
         segments: 5_000,
@@ -154,7 +154,7 @@ fn requests_left_unread_are_the_applications() {
 #[test]
 fn a_tcp_that_was_never_quick_goes_another_way_than_ping() {
     let mut evidence = fine();
-    let far = Tcp {
+    let far = TcpEvidence {
         min_rtt_ns: 19 * MS,
         ..tcp(20 * MS)
     };
@@ -177,7 +177,7 @@ fn split() -> Evidence {
     Evidence {
         rr: Some(around(91, 44 * MS)),
         request_segments: Some(92),
-        client: Some(Tcp {
+        client: Some(TcpEvidence {
             segments: 183,
             ..tcp(20_500 * US)
         }),
@@ -219,7 +219,7 @@ fn held_requests_of_a_slow_application_show_both() {
     // Small writes that nobody waits for.
     evidence.rr = Some(around(66, 60 * MS));
     evidence.server_app_ns = Some(60 * MS);
-    evidence.client = Some(Tcp {
+    evidence.client = Some(TcpEvidence {
         segments: 133,
         ..tcp(32 * US)
     });
@@ -229,7 +229,7 @@ fn held_requests_of_a_slow_application_show_both() {
 #[test]
 fn loss_is_seen_by_requests_and_not_by_tcps_rtt() {
     let mut evidence = fine();
-    let client = Tcp {
+    let client = TcpEvidence {
         retransmitted: 100,
         ..tcp(120 * US)
     };
@@ -255,7 +255,7 @@ fn loss_is_seen_by_requests_and_not_by_tcps_rtt() {
     evidence.wait_ns = Some(0);
     evidence.server = fine().server;
     // A single tail-loss probe in five thousand segments is not.
-    evidence.client = Some(Tcp {
+    evidence.client = Some(TcpEvidence {
         retransmitted: 1,
         ..client
     });
@@ -272,14 +272,14 @@ fn lost_echoes_with_clean_tcp_are_a_rate_limit() {
     assert_eq!(words(&evidence), ["icmp-rate-limit"]);
     // Too little TCP to tell.
     for end in [&mut evidence.client, &mut evidence.server] {
-        *end = Some(Tcp {
+        *end = Some(TcpEvidence {
             segments: 4,
             ..tcp(120 * US)
         });
     }
     assert_eq!(words(&evidence), ["ping-loss"]);
     // TCP lost as much: the path does.
-    evidence.client = Some(Tcp {
+    evidence.client = Some(TcpEvidence {
         retransmitted: 4_000,
         ..tcp(120 * US)
     });
@@ -289,7 +289,7 @@ fn lost_echoes_with_clean_tcp_are_a_rate_limit() {
 #[test]
 fn a_queue_is_seen_by_echo_and_requests_alike() {
     let mut evidence = fine();
-    let full = Summary {
+    let full = LatencySummary {
         min_ns: 200 * US,
         ..around(100, 80 * MS)
     };
@@ -314,7 +314,7 @@ fn a_queue_is_seen_by_echo_and_requests_alike() {
 #[test]
 fn a_queue_that_comes_and_goes_is_found_though_most_requests_miss_it() {
     let mut evidence = fine();
-    evidence.rr = Some(Summary {
+    evidence.rr = Some(LatencySummary {
         mean_ns: 3.2e6,
         p50_ns: 81 * US,
         p90_ns: 143 * US,
@@ -324,7 +324,7 @@ fn a_queue_that_comes_and_goes_is_found_though_most_requests_miss_it() {
     evidence.rr_tenth_ns = Some(91 * MS);
     evidence.ping = Some(Ping {
         sent: 200,
-        rtt: Summary {
+        rtt: LatencySummary {
             p50_ns: 76 * US,
             p90_ns: 89 * MS,
             ..around(200, 76 * US)
@@ -336,13 +336,13 @@ fn a_queue_that_comes_and_goes_is_found_though_most_requests_miss_it() {
 #[test]
 fn a_queue_that_never_empties_is_told_by_its_swing() {
     let standing = |min_ms: u64, p90_ms: u64| {
-        let rtt = Summary {
+        let rtt = LatencySummary {
             min_ns: min_ms * MS,
             p90_ns: p90_ms * MS,
             ..around(300, 160 * MS)
         };
         let min_rtt_ns = min_ms * MS;
-        let end = Tcp {
+        let end = TcpEvidence {
             min_rtt_ns,
             ..tcp(160 * MS)
         };

@@ -68,12 +68,12 @@ impl World {
         Some(number)
     }
 
-    fn write(&self, number: u32, change: impl FnOnce(&mut abi::Flow)) {
+    fn write(&self, number: u32, change: impl FnOnce(&mut abi::FlowEntry)) {
         let old = self
             .conns
             .lookup(&number.to_ne_bytes(), MapFlags::ANY)
             .expect("lookup");
-        let mut flow = abi::Flow::from_bytes(&old.expect("a slot")).expect("size");
+        let mut flow = abi::FlowEntry::from_bytes(&old.expect("a slot")).expect("size");
         change(&mut flow);
         self.conns
             .update(&number.to_ne_bytes(), flow.as_bytes(), MapFlags::ANY)

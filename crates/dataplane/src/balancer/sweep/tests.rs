@@ -61,9 +61,9 @@ impl World {
 
     /// A flow in slot `at` of a family's table, as its first packet leaves it.
     fn open(&self, family: usize, at: usize, proto: u8, real: RealId) {
-        let mut flow = abi::Flow {
+        let mut flow = abi::FlowEntry {
             real,
-            ..abi::Flow::default()
+            ..abi::FlowEntry::default()
         };
         match family {
             0 => flow.key.saddr_be[12] = proto,
@@ -83,7 +83,7 @@ impl World {
         let old = self.flows[family]
             .lookup(&key, MapFlags::ANY)
             .expect("lookup");
-        let mut flow = abi::Flow::from_bytes(&old.expect("a flow")).expect("size");
+        let mut flow = abi::FlowEntry::from_bytes(&old.expect("a flow")).expect("size");
         flow.bits |= FLOW_CLOSED;
         self.flows[family]
             .update(&key, flow.as_bytes(), MapFlags::ANY)

@@ -8,7 +8,7 @@ impl Rig {
     /// numbers, as `(number, real)`.
     pub(crate) fn tier(&self, vip: (&str, u16), id_bits: u8, numbers: &[(u16, u32)]) {
         self.set_ctl(|ctl| ctl.cookies = abi::COOKIES_TCP);
-        let format = Format::new(Mode::Tier, 15, id_bits).expect("a format");
+        let format = CookieLayout::new(CookieMode::Tier, 15, id_bits).expect("a format");
         self.change_vip(vip.0, vip.1, TCP, |value| {
             value.flags |= abi::VIP_FORGET;
             value.cookie_base = COOKIE_BASE;
@@ -83,7 +83,7 @@ impl Rig {
     }
 
     /// Writes an entry, and ends the copies that CPUs have.
-    pub(super) fn write_vip(&self, key: &VipKey, vip: &Vip) {
+    pub(super) fn write_vip(&self, key: &VipKey, vip: &VipValue) {
         let maps = &self.skel.maps;
         write(&maps.vips, Plain::as_bytes(key), Plain::as_bytes(vip));
         let zero = 0u32.to_ne_bytes();
@@ -102,17 +102,17 @@ impl Rig {
             kind: 0,
         };
         let ring_size = if reals.is_empty() { 0 } else { RING_SIZE };
-        let vip = Vip {
+        let vip = VipValue {
             id,
             ring_size,
-            ..Vip::default()
+            ..VipValue::default()
         };
         self.write_vip(&key, &vip);
         let address = VipKey {
             addr,
             ..VipKey::default()
         };
-        self.write_vip(&address, &Vip::default());
+        self.write_vip(&address, &VipValue::default());
         if !reals.is_empty() {
             let slots: Vec<u32> = reals
                 .iter()
@@ -132,11 +132,11 @@ impl Rig {
             proto,
             kind: 0,
         };
-        let vip = Vip {
+        let vip = VipValue {
             id,
             ring_size: RING_SIZE,
             flags: abi::VIP_PICK_BY_ADDRESS,
-            ..Vip::default()
+            ..VipValue::default()
         };
         let fragments = VipKey {
             port_be: [0; 2],
@@ -211,7 +211,7 @@ impl Rig {
         addr: &str,
         port: u16,
         proto: u8,
-        change: impl FnOnce(&mut Vip),
+        change: impl FnOnce(&mut VipValue),
     ) {
         let key = VipKey {
             addr: abi::addr_bytes(addr.parse().unwrap()),
@@ -219,7 +219,7 @@ impl Rig {
             proto,
             kind: 0,
         };
-        let mut vip: Vip = read(&self.skel.maps.vips, Plain::as_bytes(&key)).expect("the VIP");
+        let mut vip: VipValue = read(&self.skel.maps.vips, Plain::as_bytes(&key)).expect("the VIP");
         change(&mut vip);
         self.write_vip(&key, &vip);
     }
@@ -232,13 +232,13 @@ impl Rig {
         write(&self.skel.maps.cookie_keys, &zero, Plain::as_bytes(&value));
         self.change_vip(vip.0, vip.1, TCP, |value| {
             value.cookie_base = COOKIE_BASE;
-            value.cookie = CookieFormat::from(&Format::default_of(Mode::Timestamp));
+            value.cookie = CookieFormat::from(&CookieLayout::default_of(CookieMode::Timestamp));
         });
         self.give_ids(ids);
     }
 
     /// Has a UDP VIP's packets routed by their connection ids.
-    pub(crate) fn quic_ids(&self, vip: (&str, u16), routes: &[Route], ids: &[(u16, u32)]) {
+    pub(crate) fn quic_ids(&self, vip: (&str, u16), routes: &[CidRoute], ids: &[(u16, u32)]) {
         self.set_ctl(|ctl| ctl.cookies = abi::COOKIES_UDP);
         self.change_vip(vip.0, vip.1, UDP, |value| {
             value.cookie_base = COOKIE_BASE;
@@ -246,7 +246,7 @@ impl Rig {
         });
         let first = COOKIE_BASE / 1024 * abi::QUIC_CODEPOINTS;
         for codepoint in 0..abi::QUIC_CODEPOINTS {
-            let is_of = |route: &&Route| u32::from(route.config().number()) == codepoint;
+            let is_of = |route: &&CidRoute| u32::from(route.config().number()) == codepoint;
             let route = routes.iter().find(is_of);
             let value = route.map(QuicLbConfig::from).unwrap_or_default();
             let key = (first + codepoint).to_ne_bytes();
@@ -283,7 +283,7 @@ impl Rig {
         );
     }
 
-    pub(crate) fn real(&self, id: u32, real: Real) {
+    pub(crate) fn real(&self, id: u32, real: RealValue) {
         write(
             &self.skel.maps.reals,
             &id.to_ne_bytes(),

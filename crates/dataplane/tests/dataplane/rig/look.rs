@@ -18,17 +18,17 @@ impl Rig {
     }
 
     /// The connection in a place of either partition.
-    pub(crate) fn conn(&self, tuple: Tuple, word: u16) -> Option<Flow> {
+    pub(crate) fn conn(&self, tuple: Tuple, word: u16) -> Option<FlowEntry> {
         self.placed(tuple, word).map(|(_, flow)| flow)
     }
 
     /// The connection with its partition.
-    pub(crate) fn placed(&self, tuple: Tuple, word: u16) -> Option<(u32, Flow)> {
+    pub(crate) fn placed(&self, tuple: Tuple, word: u16) -> Option<(u32, FlowEntry)> {
         let map = &self.skel.maps.conn_slots;
         let size = map.max_entries() / PARTITIONS;
         let mut found = (0..PARTITIONS).filter_map(|partition| {
             let index = partition * size + u32::from(word) % size;
-            let flow: Flow = read(map, &index.to_ne_bytes())?;
+            let flow: FlowEntry = read(map, &index.to_ne_bytes())?;
             let port = match tuple.src {
                 IpAddr::V4(_) => flow.key.saddr_be[8..10].try_into().expect("two bytes"),
                 IpAddr::V6(_) => flow.key.sport_be,
@@ -110,7 +110,7 @@ impl Rig {
     }
 
     /// The flow that the table has for a tuple, found the slow way.
-    pub(crate) fn flow(&self, tuple: Tuple, proto: u8) -> Option<Flow> {
+    pub(crate) fn flow(&self, tuple: Tuple, proto: u8) -> Option<FlowEntry> {
         let (sport_be, dport_be) = (tuple.sport.to_be_bytes(), tuple.dport.to_be_bytes());
         let maps = &self.skel.maps;
         let (key, buckets, flows): (_, &dyn MapCore, &dyn MapCore) = match (tuple.src, tuple.dst) {

@@ -11,12 +11,12 @@ use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use causeway_core::cookie::quic::Route;
-use causeway_core::cookie::{Format, Keys, Mode};
+use causeway_core::cookie::quic::CidRoute;
+use causeway_core::cookie::{CookieLayout, CookieMode, Keys};
 use causeway_dataplane::abi::{
-    self, Action, CookieCounts, CookieFormat, CookieKeys, CookieResult, CookieSlot, Ctl, Flow,
-    FlowKey4, FlowKey6, MirrorCtl, PacketsBytes, Plain, QuicLbConfig, Real, RealLoad, RealStats,
-    SourceGroup, SourceKey, Verdict, Vip, VipKey,
+    self, Action, CookieCounts, CookieFormat, CookieKeys, CookieResult, CookieSlot, Ctl, FlowEntry,
+    FlowKey4, FlowKey6, MirrorCtl, PacketsBytes, Plain, QuicLbConfig, RealLoad, RealStats,
+    RealValue, SourceGroup, SourceKey, Verdict, VipKey, VipValue,
 };
 use causeway_dataplane::flow_table::{self, WAYS};
 use causeway_dataplane::skel::lb::{LbSkel, LbSkelBuilder, OpenLbSkel};
@@ -284,7 +284,7 @@ impl Rig {
 }
 
 /// Everything that a flow table holds.
-fn flows_in(buckets: &dyn MapCore, flows: &dyn MapCore) -> Vec<Flow> {
+fn flows_in(buckets: &dyn MapCore, flows: &dyn MapCore) -> Vec<FlowEntry> {
     let number = |bytes: Vec<u8>| u32::from_ne_bytes(bytes.try_into().expect("a word"));
     let mut found = Vec::new();
     for bucket in 0..buckets.max_entries() {
@@ -297,20 +297,20 @@ fn flows_in(buckets: &dyn MapCore, flows: &dyn MapCore) -> Vec<Flow> {
                 let flow = flows
                     .lookup(&index.to_ne_bytes(), MapFlags::ANY)
                     .expect("lookup");
-                found.push(Flow::from_bytes(&flow.expect("a flow")).expect("size"));
+                found.push(FlowEntry::from_bytes(&flow.expect("a flow")).expect("size"));
             }
         }
     }
     found
 }
 
-pub(crate) fn tunnel_real(addr: &str) -> Real {
+pub(crate) fn tunnel_real(addr: &str) -> RealValue {
     let addr: IpAddr = addr.parse().unwrap();
-    Real {
+    RealValue {
         flags: abi::REAL_PRESENT,
         family: if addr.is_ipv4() { 4 } else { 6 },
         addr: abi::addr_bytes(addr),
-        ..Real::default()
+        ..RealValue::default()
     }
 }
 

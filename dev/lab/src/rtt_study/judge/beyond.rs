@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Beyond the stand-alone ACK timer.
 
-use super::{Beyond, IMMEDIATE_MS, Verdict, ms, wait};
+use super::{Beyond, ExpectedCurve, IMMEDIATE_MS, ms, wait};
 
 /// Intervals beyond the timer, two-segment requests.
-pub(super) fn judge(rows: &[Beyond]) -> Vec<Verdict> {
+pub(super) fn judge(rows: &[Beyond]) -> Vec<ExpectedCurve> {
     let list = |of: &dyn Fn(&Beyond) -> f64| {
         let cells = rows
             .iter()
@@ -16,7 +16,7 @@ pub(super) fn judge(rows: &[Beyond]) -> Vec<Verdict> {
     let far = |r: &&Beyond| r.wait_ms >= 3000.0;
     let follows = |r: &Beyond| (sampled(r) / r.wait_ms - 1.0).abs() <= 0.3;
     vec![
-        Verdict {
+        ExpectedCurve {
             curve: "tcp rtt beyond the timer",
             expected: "flat at both ends, whatever the interval (below a quarter of the timer)",
             measured: format!(
@@ -28,13 +28,13 @@ pub(super) fn judge(rows: &[Beyond]) -> Vec<Verdict> {
                 .iter()
                 .all(|r| r.client_tcp_rtt_us.max(r.server_tcp_rtt_us) / 1e3 < IMMEDIATE_MS),
         },
-        Verdict {
+        ExpectedCurve {
             curve: "sampled beyond the timer",
             expected: "follows the application's time up to about 1000 ms (within 30 %)",
             measured: format!("ms, by pause: {}", list(&sampled)),
             agree: rows.iter().any(|r| near(&r)) && rows.iter().filter(near).all(follows),
         },
-        Verdict {
+        ExpectedCurve {
             curve: "sampled near 3000 ms",
             expected: "has departed from the application's time (below half of it)",
             measured: format!("ms, by pause: {}", list(&sampled)),
@@ -48,7 +48,7 @@ pub(super) fn judge(rows: &[Beyond]) -> Vec<Verdict> {
 }
 
 /// One interval, requests of more and more segments.
-pub(super) fn sizes(rows: &[Beyond]) -> Verdict {
+pub(super) fn sizes(rows: &[Beyond]) -> ExpectedCurve {
     let cells = rows.iter().map(|r| {
         format!(
             "{} B: {:.0} % of {}",
@@ -62,7 +62,7 @@ pub(super) fn sizes(rows: &[Beyond]) -> Verdict {
     let steps = rows
         .windows(2)
         .all(|pair| pair[1].sampled_app_share > pair[0].sampled_app_share - 0.1);
-    Verdict {
+    ExpectedCurve {
         curve: "sampled by request size",
         expected: "the more data segments to a bare ACK, the more of its values are the application's time",
         measured: cells.collect::<Vec<_>>().join(", "),

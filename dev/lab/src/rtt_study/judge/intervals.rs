@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Intervals up to and past the stand-alone ACK timer.
 
-use super::{IMMEDIATE_MS, Interval, TIMER_MS, Verdict, ms, wait};
+use super::{ExpectedCurve, IMMEDIATE_MS, Interval, TIMER_MS, ms, wait};
 
 /// Pauses that the estimator tells from a response, when the echoed timestamp alone
 /// shows them: `WC_ECHO_IDLE_MIN_NS` of bpf/shared/window_chain.h.
@@ -19,7 +19,7 @@ struct Rows<'a> {
     peak_ms: f64,
 }
 
-pub(super) fn judge(all: &[Interval]) -> Vec<Verdict> {
+pub(super) fn judge(all: &[Interval]) -> Vec<ExpectedCurve> {
     let before = |r: &&Interval| r.wait_ms >= 2.0 && r.wait_ms < TIMER_MS;
     let rows = Rows {
         all,
@@ -49,24 +49,24 @@ impl Rows<'_> {
         format!("ms, by pause: {}", cells.join(", "))
     }
 
-    fn tcp(&self) -> [Verdict; 3] {
+    fn tcp(&self) -> [ExpectedCurve; 3] {
         let past = self.past.iter();
         let past = past.map(|r| format!("{} ms at {} ms", ms(server(r)), r.wait_ms));
         [
-            Verdict {
+            ExpectedCurve {
                 curve: "server tcp rtt",
                 expected: "rises with the interval up to the stand-alone ACK timer (within a quarter of each wait)",
                 measured: self.show(server),
                 agree: !self.rising.is_empty()
                     && self.rising.iter().all(|r| follows(server(r), r.wait_ms)),
             },
-            Verdict {
+            ExpectedCurve {
                 curve: "server tcp rtt past the timer",
                 expected: "falls to the value of an immediate ACK (below a quarter of the timer)",
                 measured: past.collect::<Vec<_>>().join(", "),
                 agree: !self.past.is_empty() && self.past.iter().all(|r| server(r) < IMMEDIATE_MS),
             },
-            Verdict {
+            ExpectedCurve {
                 curve: "client tcp rtt",
                 expected: "stays low at every interval (below a tenth of the server's peak)",
                 measured: self.show(|r| r.client_tcp_rtt_us / 1e3),
@@ -78,13 +78,13 @@ impl Rows<'_> {
         ]
     }
 
-    fn rr(&self) -> [Verdict; 2] {
+    fn rr(&self) -> [ExpectedCurve; 2] {
         let base_us = self.all[0].rr_p50_us;
         let longest = self.rising.last().copied().unwrap_or(&self.all[0]);
         let rise_us = longest.rr_p50_us - base_us;
         let server_rise_us = longest.server_tcp_rtt_us - self.all[0].server_tcp_rtt_us;
         [
-            Verdict {
+            ExpectedCurve {
                 curve: "rr p50",
                 expected: "increases somewhat with the interval, not at all like the server's TCP RTT (by less than a hundredth of that one's rise)",
                 measured: format!(
@@ -96,7 +96,7 @@ impl Rows<'_> {
                 ),
                 agree: rise_us > 0.0 && rise_us < server_rise_us / 100.0,
             },
-            Verdict {
+            ExpectedCurve {
                 curve: "rr against server tcp rtt",
                 expected: "never follows the server's TCP RTT (stays below a tenth of its peak)",
                 measured: self.show(|r| r.rr_p50_us / 1e3),
@@ -112,12 +112,12 @@ impl Rows<'_> {
     /// the same data. A sampler that takes 1 packet in N meets the first with 1/N, else
     /// the second with (1 - 1/N)/N: nearly as often, and the median falls on either. The
     /// write-up takes requests of two segments to see the second "more reliably".
-    fn sampled(&self) -> [Verdict; 2] {
+    fn sampled(&self) -> [ExpectedCurve; 2] {
         let sampled = |r: &Interval| r.sampled_p50_ms.unwrap_or(f64::NAN);
         let client = |r: &Interval| r.client_sampled_p50_ms.unwrap_or(f64::NAN);
         let either = |r: &Interval| sampled(r) < IMMEDIATE_MS || follows(sampled(r), r.wait_ms);
         [
-            Verdict {
+            ExpectedCurve {
                 curve: "sampled at the server",
                 expected: "follows the server's TCP RTT up to the timer (within a quarter of each wait); past it the immediate ACK or the next request, whichever it meets more often",
                 measured: self.show(sampled),
@@ -125,7 +125,7 @@ impl Rows<'_> {
                     && self.rising.iter().all(|r| follows(sampled(r), r.wait_ms))
                     && self.past.iter().all(|r| either(r)),
             },
-            Verdict {
+            ExpectedCurve {
                 curve: "sampled at the client",
                 expected: "0.5 ms everywhere: the first bucket of 1 ms, whatever the true value in it",
                 measured: self.show(client),
@@ -137,9 +137,9 @@ impl Rows<'_> {
         ]
     }
 
-    fn ping(&self) -> Verdict {
+    fn ping(&self) -> ExpectedCurve {
         let ping = |r: &Interval| r.ping_p50_us.unwrap_or(f64::NAN) / 1e3;
-        Verdict {
+        ExpectedCurve {
             curve: "ping p50",
             expected: "flat: no application and no ACK timer (below a tenth of the server's TCP peak)",
             measured: self.show(ping),
@@ -147,7 +147,7 @@ impl Rows<'_> {
         }
     }
 
-    fn causal(&self) -> Verdict {
+    fn causal(&self) -> ExpectedCurve {
         let causal = |r: &Interval| r.causal_us.unwrap_or(f64::NAN) / 1e3;
         let as_designed = |r: &Interval| {
             let rr_ms = r.rr_p50_us / 1e3;
@@ -157,7 +157,7 @@ impl Rows<'_> {
                 causal(r) <= 1.1 * r.wait_ms.max(0.0) + 2.0 * rr_ms
             }
         };
-        Verdict {
+        ExpectedCurve {
             curve: "causal",
             expected: "not the write-up's: by its design Causeway's estimate leaves out pauses above 6 ms (within 1.5 ms of rr) and takes shorter ones for response time",
             measured: self.show(causal),

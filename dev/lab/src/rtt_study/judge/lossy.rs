@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A path that loses packets: which method sees the retransmission.
 
-use super::{Lossy, Lost, Verdict};
+use super::{ExpectedCurve, Lossy, Lost};
 
-pub(super) fn judge(rows: &[Lossy]) -> Vec<Verdict> {
+pub(super) fn judge(rows: &[Lossy]) -> Vec<ExpectedCurve> {
     let of = |lost| {
         rows.iter()
             .filter(move |r| r.lost == lost)
@@ -26,12 +26,12 @@ fn show(rows: &[&Lossy], of: impl Fn(&Lossy) -> f64) -> String {
     rows.iter().map(cell).collect::<Vec<_>>().join(", ")
 }
 
-fn lost_requests(rows: &[&Lossy]) -> [Verdict; 4] {
+fn lost_requests(rows: &[&Lossy]) -> [ExpectedCurve; 4] {
     let sampled = |r: &Lossy| r.sampled_max_us.unwrap_or(f64::NAN);
     let ping = |r: &Lossy| r.ping_max_us.unwrap_or(f64::NAN);
     let again = |r: &&Lossy| format!("{} B: {}", r.request_bytes, r.retransmitted);
     [
-        Verdict {
+        ExpectedCurve {
             curve: "rr under loss",
             expected: "the slowest requests contain the retransmission (5 times the median and more)",
             measured: format!(
@@ -43,7 +43,7 @@ fn lost_requests(rows: &[&Lossy]) -> [Verdict; 4] {
                 .iter()
                 .all(|r| r.retransmitted > 0 && r.rr_max_us > 5.0 * r.rr_p50_us),
         },
-        Verdict {
+        ExpectedCurve {
             curve: "client tcp rtt under loss",
             expected: "does not reflect it: a segment sent again gives no RTT (largest reading below half the slowest request)",
             measured: format!(
@@ -54,13 +54,13 @@ fn lost_requests(rows: &[&Lossy]) -> [Verdict; 4] {
                 .iter()
                 .all(|r| r.client_tcp_rtt_max_us < r.rr_max_us / 2.0),
         },
-        Verdict {
+        ExpectedCurve {
             curve: "sampled under loss",
             expected: "may contain it: a sampler cannot tell which copy was acknowledged (some value above the largest TCP reading)",
             measured: format!("largest value, ms: {}", show(rows, |r| sampled(r) / 1e3)),
             agree: rows.iter().any(|r| sampled(r) > r.client_tcp_rtt_max_us),
         },
-        Verdict {
+        ExpectedCurve {
             curve: "ping under loss",
             expected: "shows loss as loss, never as time (slowest echo below half the slowest request)",
             measured: format!(
@@ -77,8 +77,8 @@ fn lost_requests(rows: &[&Lossy]) -> [Verdict; 4] {
 /// The client's segments arrive and are not sent again; their ACKs are lost, and the
 /// next one comes with the server's retransmission. Karn's rule (RFC 6298, section 3)
 /// excludes segments sent again, not ACKs that come late.
-fn lost_responses(rows: &[&Lossy]) -> Verdict {
-    Verdict {
+fn lost_responses(rows: &[&Lossy]) -> ExpectedCurve {
+    ExpectedCurve {
         curve: "client tcp rtt where responses are lost",
         expected: "not the write-up's: the ACK comes with the other end's retransmission and counts (largest reading above 10 times the median request)",
         measured: format!(

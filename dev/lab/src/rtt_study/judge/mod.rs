@@ -131,7 +131,7 @@ pub struct Measured {
 
 /// A judged expectation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct ExpectedCurve {
     /// What is judged, one word or a few.
     pub curve: &'static str,
     /// The shape that it should have.
@@ -148,7 +148,7 @@ const TIMER_MS: f64 = 40.0;
 const IMMEDIATE_MS: f64 = 10.0;
 
 /// Judges all that was measured; an expectation without rows is left out.
-pub(super) fn judge(measured: &Measured) -> Vec<Verdict> {
+pub(super) fn judge(measured: &Measured) -> Vec<ExpectedCurve> {
     let mut verdicts = Vec::new();
     if measured.intervals.len() > 1 {
         verdicts.extend(intervals::judge(&measured.intervals));

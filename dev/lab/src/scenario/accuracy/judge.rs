@@ -15,7 +15,9 @@ use std::collections::{BTreeMap, HashMap};
 use anyhow::{Context, Result, ensure};
 use causeway_core::capture::{Poll, Reader};
 use causeway_core::estimate::{FixedGapConfig, Method, ModesConfig, Packet, Quality, Sample};
-use causeway_core::flow::{Direction, FlowKey, Headers, Meter, Observation, Row, Settings, Sink};
+use causeway_core::flow::{
+    Direction, FlowEstimate, FlowKey, FlowMeter, Headers, MeterSettings, Observation, Sink,
+};
 use causeway_core::wire;
 use serde::Serialize;
 
@@ -156,7 +158,7 @@ impl<const N: usize> Sink for Estimates<N> {
         }
     }
 
-    fn row(&mut self, row: &Row) {
+    fn row(&mut self, row: &FlowEstimate) {
         if let Some(mean_ns) = row.tally.mean_ns() {
             let quality = row.tally.confidence().quality;
             let flow = self.epochs[usize::from(row.method)].entry(row.flow);
@@ -179,7 +181,7 @@ pub(crate) fn estimate<const N: usize>(
         samples: std::array::from_fn(|_| HashMap::new()),
         packets: 0,
     };
-    let mut meter = Meter::new(Settings {
+    let mut meter = FlowMeter::new(MeterSettings {
         epoch_ns,
         methods,
         direction: Direction::default(),

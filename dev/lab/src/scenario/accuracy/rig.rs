@@ -30,7 +30,7 @@ use crate::load::protocol::AppProtocol;
 use crate::load::{self, LoadConfig};
 use crate::netns::Netns;
 use crate::nginx::Nginx;
-use crate::quic::client::Options;
+use crate::quic::client::QuicClientOptions;
 use crate::quic::{self, ServerConfig, Stack};
 use crate::record::{Directions, Recorder};
 use crate::sandbox::Sandbox;
@@ -81,7 +81,9 @@ pub(crate) fn record(sandbox: Sandbox, workload: &AccuracyWorkload) -> Result<Re
     let config = load_config(workload, target);
     let clients = std::slice::from_ref(&rig.client);
     let load = match workload.server {
-        ServerKind::Quic { stack, .. } => quic::load(stack, clients, &config, &Options::default())?,
+        ServerKind::Quic { stack, .. } => {
+            quic::load(stack, clients, &config, &QuicClientOptions::default())?
+        }
         _ => load::start(clients, &config)?,
     };
     let log = load.finish()?;

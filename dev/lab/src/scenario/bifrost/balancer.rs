@@ -15,6 +15,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use causeway_dataplane::Protocol;
 use serde_json::{Value, json};
 
 use super::latencies::RequestTimes;
@@ -22,8 +23,8 @@ use super::loads::{self, Ends, Pace, TcpStack};
 use super::tunnel::{Setting, Tunnel};
 use super::world::{DEVICE, GUESTS, Place, TunnelShape, TunnelWorld};
 use super::{Context, Scenario, param};
-use crate::agent::Agent;
-use crate::balancer::{Balancer, Forwarding, Protocol, Real, Settings, Vip};
+use crate::agent::AgentProcess;
+use crate::balancer::{Balancer, BalancerSettings, RealEntry, ServerForwarding, VipEntry};
 use crate::nginx::{self, Nginx};
 use crate::scenario::bench::{PORT, decapsulate, pin_dir};
 use crate::topology::{self, BACK_MTU, Topology};
@@ -97,8 +98,8 @@ struct Site {
     far: Topology,
     world: TunnelWorld,
     tunnel: Tunnel,
-    agents: Vec<Agent>,
-    vips: Vec<(Vip, &'static str)>,
+    agents: Vec<AgentProcess>,
+    vips: Vec<(VipEntry, &'static str)>,
     _balancer: Balancer,
     _servers: Vec<Nginx>,
 }
@@ -132,16 +133,19 @@ impl Site {
         far.servers.iter().try_for_each(decapsulate)?;
         let agents = far.servers.iter();
         let agents = agents
-            .map(|server| Agent::start(&context.binary, server, &pin_dir(server)))
+            .map(|server| AgentProcess::start(&context.binary, server, &pin_dir(server)))
             .collect::<Result<_>>()?;
-        let vips = [(Forwarding::Ipip, "ipip"), (Forwarding::Gue, "gue")];
-        let vips: Vec<(Vip, &str)> = (0..)
+        let vips = [
+            (ServerForwarding::Ipip, "ipip"),
+            (ServerForwarding::Gue, "gue"),
+        ];
+        let vips: Vec<(VipEntry, &str)> = (0..)
             .zip(vips)
             .map(|(i, (forwarding, name))| (vip(&far, i, forwarding), name))
             .collect();
-        let settings = Settings {
+        let settings = BalancerSettings {
             vips: vips.iter().map(|(vip, _)| vip.clone()).collect(),
-            ..Settings::default()
+            ..BalancerSettings::default()
         };
         let balancer = Balancer::start(&context.binary, &near.balancer, &settings)?;
         Ok(Self {
@@ -156,11 +160,11 @@ impl Site {
         })
     }
 
-    fn vips(&self) -> impl Iterator<Item = (&Vip, &'static str)> {
+    fn vips(&self) -> impl Iterator<Item = (&VipEntry, &'static str)> {
         self.vips.iter().map(|(vip, name)| (vip, *name))
     }
 
-    fn ends(&self, vip: &Vip) -> Ends {
+    fn ends(&self, vip: &VipEntry) -> Ends {
         Ends {
             client: self.near.clients[0].netns.clone(),
             server: self.far.servers[0].netns.clone(),
@@ -223,10 +227,10 @@ impl Site {
 }
 
 /// The service of all servers under the `i`-th VIP.
-fn vip(far: &Topology, i: usize, forwarding: Forwarding) -> Vip {
+fn vip(far: &Topology, i: usize, forwarding: ServerForwarding) -> VipEntry {
     let address = topology::vip4(i).into();
-    let reals = far.servers.iter().map(|node| Real::of(node, address));
-    Vip {
+    let reals = far.servers.iter().map(|node| RealEntry::of(node, address));
+    VipEntry {
         address,
         port: PORT,
         protocol: Protocol::Tcp,

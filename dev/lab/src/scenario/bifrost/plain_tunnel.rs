@@ -17,8 +17,8 @@ use std::thread;
 
 use anyhow::{Context as _, Result};
 use causeway_netio::tunnel::{
-    BUFFER_BYTES, BufferId, Device, DeviceOptions, FRAME_MAX, PathOptions, Received, Receiver,
-    SendBuffers, Slab, Tun, UdpPath, Waiter, monotonic_ns,
+    BUFFER_BYTES, BufferId, Device, DeviceOptions, FRAME_MAX, PathOptions, ReceivedMessage,
+    SendBuffers, Slab, Tun, UdpPath, UdpReceiver, Waiter, monotonic_ns,
 };
 use serde::{Deserialize, Serialize};
 
@@ -116,8 +116,8 @@ struct Forwarder {
     path: UdpPath,
     waiter: Waiter,
     slab: Slab,
-    receiver: Receiver,
-    received: Vec<Received>,
+    receiver: UdpReceiver,
+    received: Vec<ReceivedMessage>,
     buffers: SendBuffers,
     /// Bytes of a frame in a datagram.
     chunk: usize,
@@ -174,7 +174,7 @@ impl Forwarder {
             path,
             waiter,
             slab: Slab::new(256, BUFFER_BYTES),
-            receiver: Receiver::new(),
+            receiver: UdpReceiver::new(),
             received: Vec::new(),
             buffers: SendBuffers::default(),
             chunk,

@@ -16,7 +16,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use causeway_bench::loss::{Direction, LossCounts, LossInjector, LossRule};
+use causeway_bench::loss::{LossCounts, LossInjector, LossRule, TcDirection};
 
 use crate::link_emulator::{Impairment, LinkEmulator, LinkEnd};
 use crate::netns::Netns;
@@ -285,14 +285,14 @@ impl TunnelWorld {
                     ..LossRule::default()
                 };
                 let (netns, port, way) = match place {
-                    Place::Network => (&self.net, format!("{end}{path}"), Direction::In),
+                    Place::Network => (&self.net, format!("{end}{path}"), TcDirection::In),
                     Place::Card => {
                         let host = &self.hosts[number as usize];
-                        (host, format!("p{path}"), Direction::Out)
+                        (host, format!("p{path}"), TcDirection::Out)
                     }
                     Place::Receiver => {
                         let host = &self.hosts[number as usize];
-                        (host, format!("p{path}"), Direction::In)
+                        (host, format!("p{path}"), TcDirection::In)
                     }
                 };
                 injectors.push(netns.run(move || LossInjector::attach(&port, way, rule))?);
@@ -333,7 +333,7 @@ impl TunnelWorld {
             let port = format!("{end}{path}");
             injectors.push(
                 self.net
-                    .run(move || LossInjector::attach(&port, Direction::In, rule))?,
+                    .run(move || LossInjector::attach(&port, TcDirection::In, rule))?,
             );
         }
         Ok(Losses(injectors))

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::net::Net;
 use super::runs::{CertesRun, steady};
-use crate::agent::Agent;
+use crate::agent::AgentProcess;
 use crate::link;
 use crate::load::socket::reset_on_close;
 use crate::modelled_servers::listen_on;
@@ -50,7 +50,7 @@ fn run(context: &Context) -> Result<Value> {
     let more = "[agent.clients]\nservices = [\"*:80\"]\nhistory = \"\"\nlearn = false\n\
                 [[agent.clients.retry]]\nschedule = \"linux\"\npatience = \"600ms\"\n";
     let pins = std::path::Path::new("/sys/fs/bpf/drops");
-    let agent = Agent::start_with(&context.binary, &net.server, pins, more)?;
+    let agent = AgentProcess::start_with(&context.binary, &net.server, pins, more)?;
     let mut seen = BTreeMap::new();
     for (name, provoke, expected) in matrix() {
         let before = totals(&agent)?;
@@ -171,7 +171,7 @@ fn final_ack_dropped(net: &Net) -> Result<()> {
     with_listener(net, 0, |target| attempt(target, 3, Then::Ask))
 }
 
-fn totals(agent: &Agent) -> Result<BTreeMap<String, u64>> {
+fn totals(agent: &AgentProcess) -> Result<BTreeMap<String, u64>> {
     let live = agent.clients()?;
     let mut found = live
         .categories

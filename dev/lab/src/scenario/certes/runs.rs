@@ -10,7 +10,7 @@ use causeway_core::certes::LINUX_6_5_S;
 use super::net::Net;
 use super::score::{self, Score};
 use crate::accept_queue_server::{AcceptQueueConfig, AcceptQueueServer, Served};
-use crate::agent::Agent;
+use crate::agent::AgentProcess;
 use crate::clock;
 use crate::impatient_clients::{ImpatientClients, ImpatientClientsConfig};
 use crate::load::flood::Flood;
@@ -210,7 +210,7 @@ pub(crate) struct RunningCertes {
     run: CertesRun,
     clients: ImpatientClients,
     server: Backend,
-    agent: Agent,
+    agent: AgentProcess,
     flood: Option<Flood>,
     net: Net,
 }
@@ -278,8 +278,8 @@ impl CertesRun {
         let server = Backend::start(self, &net, seed)?;
         let pins = format!("/sys/fs/bpf/{}", self.name);
         let start = match self.trouble {
-            Some(AgentTrouble::Clock) => Agent::start_with_clock,
-            _ => Agent::start_with,
+            Some(AgentTrouble::Clock) => AgentProcess::start_with_clock,
+            _ => AgentProcess::start_with,
         };
         let agent = start(binary, &net.server, Path::new(&pins), &self.agent_lines())?;
         let clients = ImpatientClientsConfig {
@@ -317,7 +317,7 @@ impl RunningCertes {
     }
 
     /// Its agent.
-    pub(crate) fn agent(&self) -> &Agent {
+    pub(crate) fn agent(&self) -> &AgentProcess {
         &self.agent
     }
 

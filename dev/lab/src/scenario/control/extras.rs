@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use anyhow::Result;
-use causeway_api::balancer::Epoch;
+use causeway_api::balancer::EpochView;
 use serde_json::{Value, json};
 
 use super::world::{Change, ControlRun, ControlWorld, SERVERS};
@@ -135,7 +135,7 @@ fn slow(at_s: f64, server: Option<usize>, factor: f64) -> Change {
 }
 
 /// A weight as a multiple of the configured one.
-fn relative(epoch: &Epoch) -> f64 {
+fn relative(epoch: &EpochView) -> f64 {
     epoch.weight / epoch.configured.max(f64::MIN_POSITIVE)
 }
 
@@ -157,7 +157,7 @@ fn reaction_ms(run: &ControlRun) -> Option<f64> {
 
 /// What the balancer saw of a server and gave it in a span of milliseconds around a time.
 fn course(run: &ControlRun, server: usize, around_ns: u64, span_ms: Range<f64>) -> Vec<Value> {
-    let after_ms = |epoch: &Epoch| (epoch.start_monotonic_ns as f64 - around_ns as f64) / 1e6;
+    let after_ms = |epoch: &EpochView| (epoch.start_monotonic_ns as f64 - around_ns as f64) / 1e6;
     run.epochs[server]
         .iter()
         .filter(|epoch| span_ms.contains(&after_ms(epoch)))
@@ -175,7 +175,7 @@ fn course(run: &ControlRun, server: usize, around_ns: u64, span_ms: Range<f64>) 
 
 /// Share of the connections opened from a time on that a server got.
 fn opened_share(run: &ControlRun, server: usize, from_ns: u64) -> f64 {
-    let opened = |epochs: &Vec<Epoch>| -> u64 {
+    let opened = |epochs: &Vec<EpochView>| -> u64 {
         let late = epochs
             .iter()
             .filter(|epoch| epoch.start_monotonic_ns >= from_ns);

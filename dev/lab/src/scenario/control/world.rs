@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use causeway_api::balancer::{Epoch, History};
+use causeway_api::balancer::{EpochView, History};
 use causeway_sim::control::trace;
 use serde::Serialize;
 
 use super::{Plan, Way};
 use crate::api;
-use crate::balancer::{Balancer, Forwarding, Settings};
+use crate::balancer::{Balancer, BalancerSettings, ServerForwarding};
 use crate::cgroup::Cgroup;
 use crate::clock;
 use crate::cpu::CpuMeter;
@@ -68,7 +68,7 @@ pub(super) struct ControlRun {
     /// When the changes were made, CLOCK_MONOTONIC.
     pub changed_ns: Vec<u64>,
     /// The epochs of each server.
-    pub epochs: Vec<Vec<Epoch>>,
+    pub epochs: Vec<Vec<EpochView>>,
 }
 
 pub(super) struct ControlWorld {
@@ -90,11 +90,11 @@ impl ControlWorld {
             server.join(&cgroup)?;
             cgroups.push(cgroup);
         }
-        let mut vip = bench.vip4(0, "maglev", Forwarding::Ipip);
+        let mut vip = bench.vip4(0, "maglev", ServerForwarding::Ipip);
         vip.keys.push("name = \"web\"".to_owned());
-        let settings = Settings {
+        let settings = BalancerSettings {
             vips: vec![vip],
-            ..Settings::default()
+            ..BalancerSettings::default()
         };
         let balancer = bench.balancer(&PathBuf::from(&context.binary), &settings)?;
         let mut world = Self {
@@ -288,7 +288,7 @@ impl ControlWorld {
         Ok(done)
     }
 
-    fn epochs(&self, from_ns: u64) -> Result<Vec<Vec<Epoch>>> {
+    fn epochs(&self, from_ns: u64) -> Result<Vec<Vec<EpochView>>> {
         let history: History = api::history_since(&self.balancer.socket(), from_ns)?;
         let of = |name: &String| {
             let series = history.series.iter().find(|series| series.real == *name);

@@ -14,9 +14,9 @@ use serde_json::{Map, Value, json};
 
 use super::service::{self, Connection, PORT};
 use super::world::vips;
-use crate::agent::Agent;
+use crate::agent::AgentProcess;
 use crate::api;
-use crate::balancer::{Balancer, Forwarding, Real, Settings, Vip};
+use crate::balancer::{Balancer, BalancerSettings, RealEntry, ServerForwarding, VipEntry};
 use crate::scenario::{Context, Scenario, bench, param};
 use crate::topology::{Node, Shape, Topology};
 
@@ -60,7 +60,7 @@ struct World<'a> {
     first: Option<Balancer>,
     second: Vec<Balancer>,
     second_at: [usize; 2],
-    _agents: Vec<Agent>,
+    _agents: Vec<AgentProcess>,
     drained: usize,
     each: usize,
     connections: Vec<Connection>,
@@ -119,7 +119,7 @@ impl<'a> World<'a> {
         self.directory.path().join("keys")
     }
 
-    fn agents(&self) -> Result<Vec<Agent>> {
+    fn agents(&self) -> Result<Vec<AgentProcess>> {
         let reports: Vec<String> = self.nodes[2..]
             .iter()
             .map(|node| format!("{}:{REPORTS_PORT}", node.ipv4))
@@ -141,7 +141,7 @@ impl<'a> World<'a> {
                     vip(vips()[1])
                 );
                 let pins = bench::pin_dir(server);
-                Agent::start_with(&self.context.binary, server, &pins, &lines)
+                AgentProcess::start_with(&self.context.binary, server, &pins, &lines)
             })
             .collect()
     }
@@ -154,52 +154,52 @@ impl<'a> World<'a> {
         Ok(balancer)
     }
 
-    fn first_settings(&self) -> Result<Settings> {
+    fn first_settings(&self) -> Result<BalancerSettings> {
         let forwarding = match self.context.param::<String>("forwarding")?.as_str() {
-            "gue" => Forwarding::Gue,
-            _ => Forwarding::Ipip,
+            "gue" => ServerForwarding::Gue,
+            _ => ServerForwarding::Ipip,
         };
-        let vip = |address: IpAddr| Vip {
+        let vip = |address: IpAddr| VipEntry {
             keys: vec!["cookie = \"tier\"".to_owned()],
             forwarding,
             reals: (0..2)
-                .map(|number| Real {
+                .map(|number| RealEntry {
                     keys: vec![format!("id = {number}")],
-                    ..Real::of(&self.nodes[self.second_at[number]], address)
+                    ..RealEntry::of(&self.nodes[self.second_at[number]], address)
                 })
                 .collect(),
             ..vip(address)
         };
-        Ok(Settings {
+        Ok(BalancerSettings {
             vips: vips().map(vip).to_vec(),
             head: vec![hash_key(), "[stateful]\ntiers = 2".to_owned()],
-            ..Settings::default()
+            ..BalancerSettings::default()
         })
     }
 
     /// Of the second-tier balancer `number` on `node`.
-    fn second_settings(&self, node: &Node, number: usize, adopts: bool) -> Settings {
-        let vip = |address: IpAddr| Vip {
+    fn second_settings(&self, node: &Node, number: usize, adopts: bool) -> BalancerSettings {
+        let vip = |address: IpAddr| VipEntry {
             keys: vec![
                 "stateful = true".to_owned(),
                 "cookie = \"timestamp\"".to_owned(),
             ],
-            forwarding: Forwarding::Gue,
+            forwarding: ServerForwarding::Gue,
             reals: self
                 .topology
                 .servers
                 .iter()
                 .enumerate()
-                .map(|(index, server)| Real {
+                .map(|(index, server)| RealEntry {
                     drain: index < self.drained,
                     keys: vec![format!("id = {index}")],
-                    ..Real::of(server, address)
+                    ..RealEntry::of(server, address)
                 })
                 .collect(),
             ..vip(address)
         };
         let adopt = if adopts { 5 } else { 0 };
-        Settings {
+        BalancerSettings {
             vips: vips().map(vip).to_vec(),
             head: vec![
                 hash_key(),
@@ -214,7 +214,7 @@ impl<'a> World<'a> {
                 "tunnel_ends = [\"{}\", \"{}\"]",
                 node.ipv4, node.ipv6
             )],
-            ..Settings::default()
+            ..BalancerSettings::default()
         }
     }
 
@@ -321,14 +321,14 @@ fn hash_key() -> String {
     format!("hash_key = \"{}\"", "5e".repeat(16))
 }
 
-fn vip(address: IpAddr) -> Vip {
-    Vip {
+fn vip(address: IpAddr) -> VipEntry {
+    VipEntry {
         address,
         port: PORT,
-        protocol: crate::balancer::Protocol::Tcp,
+        protocol: causeway_dataplane::Protocol::Tcp,
         scheduler: "maglev".to_owned(),
         keys: Vec::new(),
-        forwarding: Forwarding::Ipip,
+        forwarding: ServerForwarding::Ipip,
         reals: Vec::new(),
     }
 }

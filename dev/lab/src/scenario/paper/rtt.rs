@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use anyhow::Result;
 use causeway_core::capture::{Poll, Reader};
 use causeway_core::flow::FlowKey;
-use causeway_core::wire::{self, Transport};
+use causeway_core::wire::{self, TransportHeader};
 
 /// Round-trip times of one flow, by the time of the ACK in ns.
 #[derive(Debug, Default)]
@@ -58,10 +58,10 @@ pub(super) fn round_trips(pcap: &[u8]) -> Result<HashMap<FlowKey, RoundTrips>> {
 fn take(
     flows: &mut HashMap<FlowKey, RoundTrips>,
     key: FlowKey,
-    transport: &Transport,
+    transport: &TransportHeader,
     time_ns: u64,
 ) {
-    let &Transport::Tcp {
+    let &TransportHeader::Tcp {
         seq,
         ack,
         flags,

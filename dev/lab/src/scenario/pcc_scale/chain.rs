@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use causeway_bench::daisy_chain::{self, DaisyChain, Family};
-use causeway_core::select::{Member, RealKey, RingSize, maglev};
+use causeway_core::select::{RealKey, RingMember, RingSize, maglev};
 
 use crate::topology::{DEVICE, Node};
 
@@ -72,11 +72,11 @@ impl Chain {
                 Family::V4 => IpAddr::from(server.ipv4),
                 Family::V6 => IpAddr::from(server.ipv6),
             };
-            let pool: Vec<Member> = self
+            let pool: Vec<RingMember> = self
                 .servers
                 .iter()
                 .enumerate()
-                .map(|(index, server)| Member {
+                .map(|(index, server)| RingMember {
                     key: RealKey::from(address(server)),
                     id: index as u32,
                     weight: u32::from(takes(index)),

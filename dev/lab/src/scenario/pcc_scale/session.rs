@@ -9,8 +9,8 @@ use anyhow::Result;
 
 use super::tally::Tally;
 use crate::load::get;
-use crate::load::log::Fault;
-use crate::quic::session::{self as quic, Moves};
+use crate::load::log::ConnectionFault;
+use crate::quic::session::{self as quic, AddressChanges};
 
 /// Time between two moves of a client: several in the life of what a change can break.
 const MOVES: Duration = Duration::from_millis(900);
@@ -20,7 +20,7 @@ const MOVES: Duration = Duration::from_millis(900);
 pub(super) struct TargetService {
     target: SocketAddr,
     /// Over QUIC: what clients share, and how this one moves.
-    quic: Option<(quic::QuicClient, Moves)>,
+    quic: Option<(quic::QuicClient, AddressChanges)>,
 }
 
 impl TargetService {
@@ -31,7 +31,11 @@ impl TargetService {
             return Ok(targets.iter().map(tcp).collect());
         }
         let client = quic::QuicClient::new(idle)?;
-        let moves = [Moves::Migrates(MOVES), Moves::Rebound(MOVES), Moves::Never];
+        let moves = [
+            AddressChanges::Migrates(MOVES),
+            AddressChanges::Rebound(MOVES),
+            AddressChanges::Never,
+        ];
         let ways = moves.into_iter().flat_map(|moves| {
             let client = client.clone();
             targets.iter().map(move |&target| Self {
@@ -55,7 +59,7 @@ impl ClientSession {
         service: &TargetService,
         wait: Duration,
         tally: &Arc<Tally>,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, ConnectionFault> {
         let Some((client, moves)) = &service.quic else {
             return get::HttpSession::open(service.target, wait)
                 .await
@@ -70,7 +74,7 @@ impl ClientSession {
 
     /// Sends a request for `path` and waits for its whole answer, which must come from
     /// the server of the one before.
-    pub(super) async fn get(&mut self, path: &str) -> Result<(), Fault> {
+    pub(super) async fn get(&mut self, path: &str) -> Result<(), ConnectionFault> {
         match self {
             Self::Tcp(session) => session.get(path).await.map(drop),
             Self::Quic(session) => session.get(path).await,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::load::log::Fault;
+use crate::load::log::ConnectionFault;
 
 /// Counts of one run; shared by its clients.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ impl Tally {
     }
 
     /// A request and its connection broke.
-    pub(super) fn broke(&self, kind: &'static str, fault: Fault) {
+    pub(super) fn broke(&self, kind: &'static str, fault: ConnectionFault) {
         let mut counts = self.lock();
         counts.ended(self.start, true);
         counts.broken_connections += 1;
@@ -152,7 +152,7 @@ mod tests {
         for _ in 0..3 {
             tally.answered();
         }
-        tally.broke("idle", Fault::Reset);
+        tally.broke("idle", ConnectionFault::Reset);
         let totals = tally.totals(Duration::from_secs(5));
         assert_eq!((totals.connections, totals.broken_connections), (2, 1));
         assert_eq!((totals.requests, totals.broken_requests), (4, 1));

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The ways to keep connections on their servers that are compared.
 
-use crate::balancer::{Forwarding, Protocol};
+use causeway_dataplane::Protocol;
+
+use crate::balancer::ServerForwarding;
 use crate::scenario::bench::{PORT, QUIC_PORT};
 
 /// What knows the server of a connection, beside a hash.
@@ -113,10 +115,10 @@ impl Way {
     }
 
     /// Places are told to servers in the tunnel: as private data of GUE.
-    pub(super) fn forwarding(&self) -> Forwarding {
+    pub(super) fn forwarding(&self) -> ServerForwarding {
         match self.memory {
-            Memory::Places => Forwarding::Gue,
-            _ => Forwarding::Ipip,
+            Memory::Places => ServerForwarding::Gue,
+            _ => ServerForwarding::Ipip,
         }
     }
 }

@@ -16,8 +16,8 @@ use super::clients::RunningClients;
 use super::plan::{Event, PccPlan};
 use super::tally::Tally;
 use super::ways::{Memory, Way};
-use crate::agent::Agent;
-use crate::balancer::{Balancer, Real, Settings, Vip};
+use crate::agent::AgentProcess;
+use crate::balancer::{Balancer, BalancerSettings, RealEntry, VipEntry};
 use crate::modelled_servers::ModelledServers;
 use crate::quic::Cid;
 use crate::quic::modelled_servers::QuicModelledServers;
@@ -148,7 +148,7 @@ impl PccWorld {
                 }
                 Event::RestartAgents => {
                     let mut half = agents.iter_mut().skip(restarted % 2).step_by(2);
-                    half.try_for_each(Agent::restart)?;
+                    half.try_for_each(AgentProcess::restart)?;
                     restarted += 1;
                     continue;
                 }
@@ -196,7 +196,7 @@ impl PccWorld {
         QuicModelledServers::start(&self.topology.servers, QUIC_PORT, silence, |s| cid(0, s))
     }
 
-    fn agents(&self, way: &Way) -> Result<Vec<Agent>> {
+    fn agents(&self, way: &Way) -> Result<Vec<AgentProcess>> {
         let servers = self.topology.servers.iter().enumerate();
         servers
             .map(|(index, server)| {
@@ -205,7 +205,7 @@ impl PccWorld {
                     false => String::new(),
                 };
                 let pins = bench::pin_dir(server);
-                Agent::start_with(&self.binary, server, &pins, &cookies)
+                AgentProcess::start_with(&self.binary, server, &pins, &cookies)
             })
             .collect()
     }
@@ -233,11 +233,11 @@ impl PccWorld {
 
     /// Gives cookies a new key in two steps, as docs/how-to/keep-connections.md has it: first everybody
     /// learns it, then it is used.
-    fn rotate_cookies(&self, balancer: &Balancer, agents: &[Agent]) -> Result<()> {
+    fn rotate_cookies(&self, balancer: &Balancer, agents: &[AgentProcess]) -> Result<()> {
         for step in ["--prepare", "--switch"] {
             self.causeway(&["cookie", "rotate", step])?;
             balancer.reload()?;
-            agents.iter().try_for_each(Agent::reload)?;
+            agents.iter().try_for_each(AgentProcess::reload)?;
             sleep(RELOAD);
         }
         Ok(())
@@ -265,7 +265,12 @@ impl PccWorld {
 
     /// Starts another balancer, routes the VIPs to it after `overlap`, and ends the
     /// former one.
-    fn swap(&self, mut old: Balancer, settings: &Settings, overlap: Duration) -> Result<Balancer> {
+    fn swap(
+        &self,
+        mut old: Balancer,
+        settings: &BalancerSettings,
+        overlap: Duration,
+    ) -> Result<Balancer> {
         let new = Balancer::start(&self.binary, &self.balancers[1], settings)?;
         sleep(overlap);
         self.topology.route_vips(&self.balancers[1])?;
@@ -276,7 +281,7 @@ impl PccWorld {
         Ok(new)
     }
 
-    fn settings(&self, way: &Way, pool: Pool) -> Result<Settings> {
+    fn settings(&self, way: &Way, pool: Pool) -> Result<BalancerSettings> {
         let mut keys: Vec<String> = way.keys.iter().map(|key| (*key).to_owned()).collect();
         if way.is_quic() {
             let configs = match pool.rotated {
@@ -287,7 +292,7 @@ impl PccWorld {
         }
         let with_ids = way.has_cookies() || way.is_quic();
         let servers = || self.topology.servers.iter().take(pool.present).enumerate();
-        let vip = |address: IpAddr| Vip {
+        let vip = |address: IpAddr| VipEntry {
             address,
             port: way.port(),
             protocol: way.protocol(),
@@ -295,13 +300,13 @@ impl PccWorld {
             keys: keys.clone(),
             forwarding: way.forwarding(),
             reals: servers()
-                .map(|(index, server)| Real {
+                .map(|(index, server)| RealEntry {
                     drain: index < pool.drained,
                     keys: match with_ids {
                         true => vec![format!("id = {}", server_id(index))],
                         false => Vec::new(),
                     },
-                    ..Real::of(server, address)
+                    ..RealEntry::of(server, address)
                 })
                 .collect(),
         };
@@ -317,10 +322,10 @@ impl PccWorld {
                  [stateful]\nconnections = \"{PLACES}\"\nlearn_period = \"{adopt}s\""
             ));
         }
-        Ok(Settings {
+        Ok(BalancerSettings {
             vips: vec![vip(topology::vip4(0).into()), vip(topology::vip6(0).into())],
             head,
-            ..Settings::default()
+            ..BalancerSettings::default()
         })
     }
 

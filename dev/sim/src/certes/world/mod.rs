@@ -17,7 +17,7 @@ use rand_distr::{Distribution, Exp, Normal};
 use rand_pcg::Pcg64Mcg;
 
 use super::workload::Workload;
-use crate::queue::Queue;
+use crate::queue::EventQueue;
 
 const SECOND_NS: f64 = 1e9;
 /// Linux sends a SYN-ACK again after these times, seconds.
@@ -149,7 +149,7 @@ struct Attempt {
 /// A world in motion.
 pub struct CertesWorld<'a> {
     of: &'a Workload,
-    queue: Queue<Event>,
+    queue: EventQueue<Event>,
     rng: Pcg64Mcg,
     attempts: Vec<Attempt>,
     free: Vec<u32>,
@@ -180,7 +180,7 @@ impl<'a> CertesWorld<'a> {
         let seconds = of.duration_s as usize + 1;
         let mut world = Self {
             of,
-            queue: Queue::default(),
+            queue: EventQueue::default(),
             rng: Pcg64Mcg::seed_from_u64(seed),
             attempts: Vec::new(),
             free: Vec::new(),

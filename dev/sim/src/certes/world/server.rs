@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The listener, the workers behind it, and what the server counts.
 
-use causeway_core::certes::{Count, Event as Seen};
+use causeway_core::certes::{ConnectionEvent as Seen, Count};
 use rand::Rng as _;
 
 use super::{CertesWorld, Completion, Event, FLOOD_CLIENT, Id, SECOND_NS, SYN_ACK_AGAIN_S, ns};
@@ -33,7 +33,7 @@ impl<'a> CertesWorld<'a> {
         &mut self,
         id: Id,
         slot: usize,
-        outcome: &causeway_core::certes::Outcome,
+        outcome: &causeway_core::certes::TrackedEvent,
     ) {
         let origin = self.slot(outcome.accepted_ns);
         self.out.slots[slot].came_from((slot - origin) as u32);
