@@ -6,27 +6,16 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
-use netlink_sys::protocols::NETLINK_SOCK_DIAG;
-use netlink_sys::{Socket, SocketAddr};
+use crate::sock_diag::{self, MESSAGE_LEN, word};
 
-use crate::netlink::{HEADER_LEN, messages};
-
-const SOCK_DIAG_BY_FAMILY: u16 = 20;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
-const NLM_F_REQUEST_DUMP: u16 = 0x301;
 /// `INET_DIAG_INFO`, and the bit that asks for it.
 const INFO: u16 = 2;
 const INFO_WANTED: u8 = 1 << (INFO - 1);
 /// `TCP_ESTABLISHED` and `TCP_CLOSE_WAIT`: a client that has said all may still wait.
 const STATES: u32 = 1 << 1 | 1 << 8;
-/// Bytes of `struct inet_diag_req_v2` and of `struct inet_diag_msg`.
-const REQUEST_LEN: usize = 56;
-const MESSAGE_LEN: usize = 72;
-/// Where `struct inet_diag_msg` has the local address, and what waits to be read.
-const SOURCE_AT: usize = 8;
+/// Where `struct inet_diag_msg` has what waits to be read.
 const RQUEUE_AT: usize = 56;
 /// Where `struct tcp_info` has the milliseconds since data went last, and came last.
 const SENT_AT: usize = 44;
@@ -42,65 +31,18 @@ pub fn in_flight(addresses: &BTreeSet<IpAddr>) -> io::Result<u32> {
     for (family, is_v6) in families {
         // Sockets for both families are among those of IPv6.
         if is_v6 || addresses.iter().any(IpAddr::is_ipv4) {
-            count += dump(family as u8, addresses)?;
+            sock_diag::dump(family, STATES, INFO_WANTED, |message| {
+                let local = sock_diag::local(message).map(|local| local.ip().to_canonical());
+                let ours = local.is_some_and(|local| addresses.contains(&local));
+                count += u32::from(ours && waits(message) == Some(true));
+            })?;
         }
     }
     Ok(count)
 }
 
-fn dump(family: u8, addresses: &BTreeSet<IpAddr>) -> io::Result<u32> {
-    let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
-    socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
-    socket.send(&request(family), 0)?;
-    let mut count = 0;
-    loop {
-        let (datagram, _) = socket.recv_from_full()?;
-        for message in messages(&datagram) {
-            let (head, body) = message.split_at(HEADER_LEN);
-            match u16::from_ne_bytes([head[4], head[5]]) {
-                NLMSG_DONE => return Ok(count),
-                NLMSG_ERROR => {
-                    let code = body
-                        .first_chunk()
-                        .map_or(0, |code| i32::from_ne_bytes(*code));
-                    return Err(io::Error::from_raw_os_error(-code));
-                }
-                SOCK_DIAG_BY_FAMILY => {
-                    let ours = local(body).is_some_and(|local| addresses.contains(&local));
-                    count += u32::from(ours && waits(body) == Some(true));
-                }
-                _ => {}
-            }
-        }
-    }
-}
-
-/// A netlink header and a `struct inet_diag_req_v2`: family, protocol, what else is
-/// wanted, a byte of padding, states, and a socket that is any.
-fn request(family: u8) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(HEADER_LEN + REQUEST_LEN);
-    bytes.extend(((HEADER_LEN + REQUEST_LEN) as u32).to_ne_bytes());
-    bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
-    bytes.extend(NLM_F_REQUEST_DUMP.to_ne_bytes());
-    bytes.extend([0; 8]);
-    bytes.extend([family, libc::IPPROTO_TCP as u8, INFO_WANTED, 0]);
-    bytes.extend(STATES.to_ne_bytes());
-    bytes.resize(HEADER_LEN + REQUEST_LEN, 0);
-    bytes
-}
-
-fn local(message: &[u8]) -> Option<IpAddr> {
-    let octets: [u8; 16] = *message.get(SOURCE_AT..)?.first_chunk()?;
-    match i32::from(*message.first()?) {
-        libc::AF_INET => Some(IpAddr::from(*octets.first_chunk::<4>()?)),
-        _ => Some(Ipv6Addr::from(octets).to_canonical()),
-    }
-}
-
 /// Whether the client has said something that nothing has been answered to.
 fn waits(message: &[u8]) -> Option<bool> {
-    let word = |bytes: &[u8], at: usize| Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
     if word(message, RQUEUE_AT)? > 0 {
         return Some(true);
     }
@@ -123,10 +65,11 @@ fn attribute(mut rest: &[u8], wanted: u16) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use std::io::{Read as _, Write as _};
-    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::sock_diag::SOURCE_AT;
 
     /// Until so many of the connections to this address wait.
     fn settles_at(address: IpAddr, expected: u32) {
@@ -177,7 +120,9 @@ mod tests {
         let mut message = vec![0; MESSAGE_LEN];
         message[0] = libc::AF_INET as u8;
         message[SOURCE_AT..SOURCE_AT + 4].copy_from_slice(&[192, 0, 2, 1]);
-        assert_eq!(local(&message), Some(IpAddr::from([192, 0, 2, 1])));
+        message[5] = 80;
+        let address = "192.0.2.1:80".parse().expect("address");
+        assert_eq!(sock_diag::local(&message), Some(address));
         assert_eq!(waits(&message), None);
         let mut info = vec![0; 64];
         info[SENT_AT] = 9;

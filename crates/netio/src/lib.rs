@@ -18,6 +18,7 @@ pub mod listener;
 mod netlink;
 mod next_hop;
 pub mod rtt;
+mod sock_diag;
 pub mod tunnel;
 
 pub use capture::{Capture, CaptureCounts, CaptureError, Frame, SNAP_LEN};

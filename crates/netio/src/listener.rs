@@ -8,9 +8,19 @@
 //! socket's network namespace.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::{fs, io};
+
+use crate::sock_diag;
+
+/// The bit of `TCP_LISTEN` among states.
+const TCP_LISTEN: u32 = 1 << 10;
+/// Where `struct inet_diag_msg` has, of a listener, the length and the limit of its queue, and
+/// the socket's number.
+const RQUEUE_AT: usize = 56;
+const WQUEUE_AT: usize = 60;
+const INODE_AT: usize = 68;
 
 /// A duplicate of a listening socket. It holds the socket open: drop it when its owner
 /// may have closed its own.
@@ -30,52 +40,49 @@ pub struct AcceptQueue {
     pub limit: u32,
 }
 
-/// Listening TCP sockets of this network namespace by number, with their addresses.
-pub fn listening() -> io::Result<BTreeMap<u64, SocketAddr>> {
-    let mut found = BTreeMap::new();
-    for file in ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"] {
-        let text = match fs::read_to_string(file) {
-            Ok(text) => text,
-            // A kernel without IPv6.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
-        };
-        found.extend(text.lines().skip(1).filter_map(parse));
+/// A listening socket of this network namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listening {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Its accept queue.
+    pub queue: AcceptQueue,
+    /// What names it in /proc/PID/fd.
+    inode: u32,
+}
+
+/// The listening TCP sockets of this network namespace; it needs no right to their processes.
+///
+/// # Errors
+/// If the kernel does not tell: it has no CONFIG_INET_DIAG, say.
+pub fn listening() -> io::Result<Vec<Listening>> {
+    let mut found = Vec::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        sock_diag::dump(family, TCP_LISTEN, 0, |message| {
+            found.extend(parse(message))
+        })?;
     }
     Ok(found)
 }
 
-/// A line of /proc/net/tcp: number, local, remote, state, ... inode.
-fn parse(line: &str) -> Option<(u64, SocketAddr)> {
-    const LISTEN: &str = "0A";
-    let words: Vec<&str> = line.split_ascii_whitespace().collect();
-    let (local, state, inode) = (words.get(1)?, words.get(3)?, words.get(9)?);
-    if *state != LISTEN {
-        return None;
-    }
-    let (address, port) = local.split_once(':')?;
-    let word = |at: usize| u32::from_str_radix(address.get(at..at + 8)?, 16).ok();
-    let ip = match address.len() {
-        // Words in the machine's byte order.
-        8 => IpAddr::V4(Ipv4Addr::from(word(0)?.to_ne_bytes())),
-        32 => {
-            let mut bytes = [0; 16];
-            for (at, part) in bytes.chunks_exact_mut(4).enumerate() {
-                part.copy_from_slice(&word(8 * at)?.to_ne_bytes());
-            }
-            IpAddr::V6(Ipv6Addr::from(bytes))
-        }
-        _ => return None,
-    };
-    let port = u16::from_str_radix(port, 16).ok()?;
-    Some((inode.parse().ok()?, SocketAddr::new(ip, port)))
+fn parse(message: &[u8]) -> Option<Listening> {
+    let word = |at| sock_diag::word(message, at);
+    Some(Listening {
+        address: sock_diag::local(message)?,
+        queue: AcceptQueue {
+            length: word(RQUEUE_AT)?,
+            limit: word(WQUEUE_AT)?,
+        },
+        inode: word(INODE_AT)?,
+    })
 }
 
 /// Duplicates of the listening sockets that `wanted` says yes to. Sockets whose
 /// processes end meanwhile, or that this process has no right to, are left out.
 pub fn find(wanted: impl Fn(SocketAddr) -> bool) -> io::Result<Vec<Listener>> {
-    let mut missing = listening()?;
-    missing.retain(|_, address| wanted(*address));
+    let wanted = listening()?.into_iter().filter(|of| wanted(of.address));
+    let mut missing: BTreeMap<u64, SocketAddr> =
+        wanted.map(|of| (of.inode.into(), of.address)).collect();
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")?.flatten() {
         if missing.is_empty() {
@@ -134,31 +141,6 @@ fn duplicate(pid: i32, number: i32) -> io::Result<OwnedFd> {
 }
 
 impl Listener {
-    /// How long its queue is, and may be.
-    pub fn queue(&self) -> io::Result<AcceptQueue> {
-        // The head of `struct tcp_info`: 8 bytes, then rto, ato, snd_mss, rcv_mss,
-        // unacked, sacked. Of a listener the last two are the queue.
-        let mut info = [0_u32; 8];
-        let mut length = size_of_val(&info) as libc::socklen_t;
-        // SAFETY: `info` is writable for `length` bytes.
-        let ret = unsafe {
-            libc::getsockopt(
-                self.fd.as_raw_fd(),
-                libc::IPPROTO_TCP,
-                libc::TCP_INFO,
-                info.as_mut_ptr().cast(),
-                &mut length,
-            )
-        };
-        match ret {
-            0 => Ok(AcceptQueue {
-                length: info[6],
-                limit: info[7],
-            }),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
-
     /// Sets how long its queue may be.
     pub fn set_limit(&self, limit: u32) -> io::Result<()> {
         let backlog = i32::try_from(limit).unwrap_or(i32::MAX);
@@ -177,36 +159,30 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn lines_of_proc_are_read() {
-        let line = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0 100 0 0 10 0";
-        let address = "127.0.0.1:8080".parse().expect("address");
-        assert_eq!(parse(line), Some((4711, address)));
-        let six = "   0: 00000000000000000000000001000000:0050 00000000000000000000000000000000:0000 0A 0:0 00:0 0 0 0 4712 1";
-        let address = "[::1]:80".parse().expect("address");
-        assert_eq!(parse(six), Some((4712, address)));
-        assert_eq!(parse(&line.replace(" 0A ", " 01 ")), None);
+    fn queue(of: &str) -> AcceptQueue {
+        let all = listening().expect("sock_diag");
+        let found = all
+            .iter()
+            .find(|listening| listening.address.to_string() == of);
+        found.unwrap_or_else(|| panic!("{of} in {all:?}")).queue
     }
 
     #[test]
     fn the_queue_of_a_listener_is_seen_and_its_limit_set() {
-        let ours = TcpListener::bind("127.0.0.1:0").expect("bind");
-        let address = ours.local_addr().expect("address");
-        let found = find(|of| of == address).expect("proc");
-        assert_eq!(found.len(), 1, "listening: {:?}", listening());
-        let listener = &found[0];
-        listener.set_limit(7).expect("listen");
-        assert_eq!(
-            listener.queue().expect("info"),
-            AcceptQueue {
-                length: 0,
-                limit: 7
-            }
-        );
-        let _client = TcpStream::connect(address).expect("connect");
-        assert_eq!(listener.queue().expect("info").length, 1);
-        listener.set_limit(3).expect("listen");
-        assert_eq!(listener.queue().expect("info").limit, 3);
+        for bind in ["127.0.0.1:0", "[::1]:0"] {
+            let ours = TcpListener::bind(bind).expect("bind");
+            let address = ours.local_addr().expect("address");
+            let found = find(|of| of == address).expect("proc");
+            assert_eq!(found.len(), 1, "listening: {:?}", listening());
+            let limit = |limit| AcceptQueue { length: 0, limit };
+            found[0].set_limit(7).expect("listen");
+            assert_eq!(queue(&address.to_string()), limit(7));
+            let _client = TcpStream::connect(address).expect("connect");
+            assert_eq!(queue(&address.to_string()).length, 1);
+            found[0].set_limit(3).expect("listen");
+            assert_eq!(queue(&address.to_string()).limit, 3);
+        }
+        assert_eq!(parse(&[0; 71]), None, "cut");
     }
 
     /// Needs root, as other tests of this crate do.
@@ -225,8 +201,7 @@ mod tests {
         let found = find(|of| of.port() == port).expect("proc");
         found[0].set_limit(64).expect("listen");
         drop(found);
-        let found = find(|of| of.port() == port).expect("proc");
-        assert_eq!(found[0].queue().expect("info").limit, 64);
+        assert_eq!(queue(&format!("127.0.0.1:{port}")).limit, 64);
         drop(other.stdin.take());
         other.wait().expect("wait");
     }

@@ -3,7 +3,9 @@
 //!
 //! A verdict can be wrong. Clients are more patient than the configuration says, and on a
 //! busy machine a retry may be later than any timer allows. So an attempt that was judged is
-//! looked at again: if its client came after all, what was counted is taken back.
+//! looked at again: if its client came after all, what was estimated is taken back. Counters
+//! cannot go back: one counts a client when no stack would send another SYN for it, however
+//! patient ([`Judge::gone_for_good_s`]). Until then the kernel keeps the attempt.
 
 use std::collections::HashMap;
 
@@ -18,6 +20,8 @@ use super::category::Category;
 struct Judged {
     category: usize,
     last_syn_ns: u64,
+    /// How its last SYN was a retry: which one, so many seconds after the first.
+    last: (u8, f64),
     /// The second in which it gave up, on the monotonic clock.
     second: u64,
     waited_s: f64,
@@ -27,12 +31,14 @@ struct Judged {
     counted: bool,
 }
 
-/// Attempts that were judged and are not in the history yet. They stay in the kernel until
-/// then: an agent that is started meanwhile must find them.
+/// Attempts that were judged and are not counted or not in the history yet. They stay in the
+/// kernel until then: an agent that is started meanwhile must find them.
 #[derive(Debug)]
 pub(super) struct GaveUp {
     judged: HashMap<(FlowKey6, u64), Judged>,
     slot_ns: u64,
+    /// The last retries of those that were counted, until they are taken.
+    retries: Vec<(u8, f64)>,
 }
 
 impl GaveUp {
@@ -41,7 +47,14 @@ impl GaveUp {
         Self {
             judged: HashMap::new(),
             slot_ns,
+            retries: Vec::new(),
         }
+    }
+
+    /// Which retry was the last of a client that gave up, and when it came after its first SYN,
+    /// seconds: of all that were counted since the last call.
+    pub(super) fn take_retries(&mut self) -> Vec<(u8, f64)> {
+        std::mem::take(&mut self.retries)
     }
 
     /// Looks at the attempts that wait, once a second. Gives back those that the kernel can
@@ -67,10 +80,15 @@ impl GaveUp {
                         gone.push(attempt);
                         continue;
                     }
-                    let of = count(of, categories);
-                    match keep_after.is_some_and(|recorded| of.second > recorded) {
-                        true => drop(self.judged.insert(attempt.attempt(), of)),
-                        false => gone.push(attempt),
+                    let age_s = seconds(now_ns, attempt.first_syn_ns);
+                    let of = match age_s > judge.gone_for_good_s(of.last.1, loss(&of, categories)) {
+                        true => self.count(of, categories),
+                        false => of,
+                    };
+                    let kept = keep_after.is_some_and(|recorded| of.second > recorded);
+                    match of.counted && !kept {
+                        true => gone.push(attempt),
+                        false => drop(self.judged.insert(attempt.attempt(), of)),
                     }
                     continue;
                 }
@@ -87,7 +105,7 @@ impl GaveUp {
         for ((key, first_syn_ns), of) in before {
             match answered(&key, first_syn_ns) {
                 true => take_back(&of, categories),
-                false => drop(count(of, categories)),
+                false => drop(self.count(of, categories)),
             }
         }
         gone
@@ -101,7 +119,7 @@ impl GaveUp {
         judge: &Judge,
         (category, flood): (&mut Category, bool),
     ) -> bool {
-        let s = |to_ns: u64| to_ns.saturating_sub(attempt.first_syn_ns) as f64 / 1e9;
+        let s = |to_ns| seconds(to_ns, attempt.first_syn_ns);
         let standing = category.observer.standing();
         let last_s = s(attempt.last_syn_ns);
         let waited_s = match (attempt.stage, judge.judge(last_s, s(now_ns), standing.loss)) {
@@ -121,6 +139,7 @@ impl GaveUp {
         let judged = Judged {
             category: attempt.category as usize,
             last_syn_ns: attempt.last_syn_ns,
+            last: (attempt.retry, last_s),
             second: ended_ns / 1_000_000_000,
             waited_s,
             slot: category.observer.gave_up(slot, waited_s),
@@ -129,6 +148,30 @@ impl GaveUp {
         self.judged.insert(attempt.attempt(), judged);
         false
     }
+
+    /// Nothing more will be heard of it: that is in the totals for good.
+    fn count(&mut self, of: Judged, categories: &mut [Category]) -> Judged {
+        if let Some(category) = categories.get_mut(of.category)
+            && !of.counted
+        {
+            category.totals.gave_up += 1;
+            category.totals.lost_s += of.waited_s;
+            self.retries.push(of.last);
+        }
+        Judged {
+            counted: true,
+            ..of
+        }
+    }
+}
+
+fn seconds(to_ns: u64, from_ns: u64) -> f64 {
+    to_ns.saturating_sub(from_ns) as f64 / 1e9
+}
+
+fn loss(of: &Judged, categories: &[Category]) -> f64 {
+    let category = categories.get(of.category);
+    category.map_or(0.0, |of| of.observer.standing().loss)
 }
 
 /// Of a flood nobody gives up. It is known for one only when its first SYNs are overdue, so
@@ -136,20 +179,6 @@ impl GaveUp {
 fn is_of_flood(attempt: &Waiting, categories: &[Category]) -> bool {
     let category = categories.get(attempt.category as usize);
     attempt.retry == 0 && category.is_some_and(|of| of.observer.standing().flood > 0.0)
-}
-
-/// A second later nothing has been heard: that is in the totals for good.
-fn count(of: Judged, categories: &mut [Category]) -> Judged {
-    if let Some(category) = categories.get_mut(of.category)
-        && !of.counted
-    {
-        category.totals.gave_up += 1;
-        category.totals.lost_s += of.waited_s;
-    }
-    Judged {
-        counted: true,
-        ..of
-    }
 }
 
 fn take_back(of: &Judged, categories: &mut [Category]) {
@@ -161,7 +190,9 @@ fn take_back(of: &Judged, categories: &mut [Category]) {
 #[cfg(test)]
 mod tests {
     use causeway_api::agent::ClientTotals;
-    use causeway_core::certes::{CategoryObserver, LINUX_6_5_S, Mix, RetryClass, Slot};
+    use causeway_core::certes::{
+        BSD_S, CategoryObserver, LINUX_6_5_S, Mix, RFC_1122_S, RFC_6298_S, RetryClass, Slot,
+    };
 
     use super::*;
 
@@ -187,7 +218,7 @@ mod tests {
             observer.feed(&slots, &[]).unwrap();
             Self {
                 gave_up: GaveUp::new(SLOT),
-                judge: Judge::new(&mix, &[LINUX_6_5_S.to_vec()]),
+                judge: Judge::new(&mix, vec![LINUX_6_5_S.to_vec()]),
                 categories: vec![Category {
                     service: "*:80".to_owned(),
                     clients: "all".to_owned(),
@@ -244,12 +275,13 @@ mod tests {
     const NOBODY: [(f64, f64); 2] = [(0.0, 0.0); 2];
 
     #[test]
-    fn who_stays_away_counts_at_once_in_the_estimate_and_a_second_later_in_the_totals() {
+    fn who_stays_away_counts_at_once_in_the_estimate_and_in_the_totals_once_nobody_may_come() {
         let mut bench = Bench::new();
         let waits = [attempt(1, 7.13, 6)];
         assert_eq!(bench.look(9.0, &waits, Some(90)), 0);
         assert_eq!(bench.counts(), NOBODY);
-        for (at_s, total) in [(9.7, (0.0, 0.0)), (10.7, (1.0, 9.0)), (11.7, (1.0, 9.0))] {
+        // Timeouts double at most: 7.13 s are followed by 17.26 s, and a twentieth more.
+        for (at_s, total) in [(9.7, (0.0, 0.0)), (18.1, (0.0, 0.0)), (18.2, (1.0, 9.0))] {
             assert_eq!(
                 bench.look(at_s, &waits, Some(90)),
                 0,
@@ -268,8 +300,65 @@ mod tests {
         let mut bench = Bench::new();
         let waits = [attempt(1, 7.13, 6)];
         assert_eq!(bench.look(9.7, &waits, None), 0);
-        assert_eq!(bench.look(10.7, &waits, None), 1);
+        assert_eq!(bench.look(18.2, &waits, None), 1);
         assert_eq!(bench.counts(), [(1.0, 9.0); 2]);
+    }
+
+    /// SYNs of one client that gets no answer, as stacks send them: patient Linux old and new,
+    /// Windows as it comes and with more patience, BSD, clients of RFC 1122, and one that
+    /// nobody knows. Each second the agent looks, with a history and without.
+    #[test]
+    fn a_client_gives_up_once_whatever_its_schedule() {
+        let stacks: [(&str, &[f64], usize); 8] = [
+            ("Linux 6.5", LINUX_6_5_S, 10),
+            ("Linux 6.5, impatient", LINUX_6_5_S, 3),
+            ("Linux before", RFC_6298_S, 6),
+            ("Windows", RFC_6298_S, 4),
+            ("BSD", BSD_S, 8),
+            ("BSD, impatient", BSD_S, 5),
+            ("RFC 1122", RFC_1122_S, 5),
+            ("unknown", &[1.5, 4.5, 10.5, 22.5], 4),
+        ];
+        let classes = [
+            ("linux", LINUX_6_5_S),
+            ("rfc6298", RFC_6298_S),
+            ("bsd", BSD_S),
+        ];
+        let mix = Mix::new(classes.map(|(name, retries_s)| RetryClass::new(name, retries_s, 21.0)));
+        let all = [LINUX_6_5_S, RFC_6298_S, BSD_S, RFC_1122_S].map(<[f64]>::to_vec);
+        for (name, retries_s, made) in stacks {
+            for history in [false, true] {
+                let mut bench = Bench::new();
+                bench.judge = Judge::new(mix.as_ref().unwrap(), all.to_vec());
+                // Forgotten attempts begin anew with the next SYN.
+                let mut first_s = 0.0;
+                let mut known = true;
+                let mut sent = 0;
+                for second in 0..300_u32 {
+                    let at_s = f64::from(second) + 0.3;
+                    let sent_by_now = retries_s[..made].iter().filter(|&&of| of < at_s).count();
+                    if !known && sent_by_now > sent {
+                        (first_s, known) = (retries_s[sent_by_now - 1], true);
+                    }
+                    sent = sent_by_now;
+                    let last_s = sent.checked_sub(1).map_or(0.0, |last| retries_s[last]);
+                    let attempt = Waiting {
+                        first_syn_ns: FIRST + (first_s * 1e9) as u64,
+                        last_syn_ns: FIRST + (last_s * 1e9) as u64,
+                        ..attempt(1, 0.0, sent as u8)
+                    };
+                    let waits = known.then_some(attempt);
+                    let keep_after = history.then_some(75 + second);
+                    known &= bench.look(at_s, waits.as_slice(), keep_after.map(u64::from)) == 0;
+                }
+                let [_, (gave_up, lost_s)] = bench.counts();
+                assert_eq!(gave_up, 1.0, "{name}, history {history}: {lost_s} s");
+                let last_s = retries_s[made - 1];
+                assert!(lost_s >= last_s, "{name}: {lost_s} s");
+                assert_eq!(bench.gave_up.take_retries(), [(made as u8, last_s)]);
+                assert!(!known, "{name}: the kernel can forget it");
+            }
+        }
     }
 
     /// The first retry is half a second late.
@@ -277,7 +366,7 @@ mod tests {
     fn who_comes_late_did_not_give_up() {
         let mut bench = Bench::new();
         bench.look(1.3, &[attempt(1, 0.0, 0)], Some(90));
-        assert_eq!(bench.counts()[0], (1.0, 0.51));
+        assert_eq!(bench.counts()[0], (1.0, 0.51), "midway to 1.02 s");
         bench.look(2.0, &[attempt(1, 1.5, 1)], Some(90));
         assert_eq!(bench.counts(), NOBODY, "it came again");
         bench.look(3.0, &[attempt(1, 1.5, 1)], Some(90));

@@ -20,7 +20,7 @@ use anyhow::Result;
 use causeway_api::Moment;
 use causeway_api::agent::{ClientTotals, ClientsView};
 use causeway_core::certes::{
-    CategoryObserver, Estimate, Judge, Mix, MixLearner, Origin, PatienceLearner, RetryClass,
+    CategoryObserver, Estimate, Judge, Mix, MixLearner, Origin, PatienceLearner,
 };
 use causeway_dataplane::abi::{FlowKey6, SynSlot};
 use causeway_dataplane::{SynMeter, SynMeterOptions};
@@ -90,7 +90,7 @@ impl Clients {
         let meter = SynMeter::start(&options(config, pin_dir))?;
         let slot_s = config.slot.as_secs_f64();
         let mix = config.mix()?;
-        let judge = Judge::new(&mix, &schedules(&mix, &config.classes));
+        let judge = learn::judge(&mix, &config.classes);
         let history = config.history.as_ref();
         let history = history
             .map(|(path, bound)| HistoryFile::open(path, *bound))
@@ -286,6 +286,11 @@ impl Clients {
         for (time, count) in self.meter.take_retry_times()? {
             let at_s = f64::from(time.at_cs) / 100.0;
             self.learner.observe_many(time.retry as usize, at_s, count);
+        }
+        for (retry, at_s) in self.gave_up.take_retries() {
+            if retry > 0 {
+                self.learner.observe(retry.into(), at_s);
+            }
         }
         if self.config.learn && second >= self.learned + LEARN_EVERY_S {
             self.learned = second;
@@ -485,13 +490,4 @@ fn options(config: &ClientsConfig, pin_dir: &Path) -> SynMeterOptions {
         others: config.others,
         prefixes: config.prefixes.clone(),
     }
-}
-
-/// All retries of each class's stack, also beyond its patience.
-fn schedules(mix: &Mix, classes: &[RetryClass]) -> Vec<Vec<f64>> {
-    let of = |class: &RetryClass| {
-        let found = classes.iter().find(|known| known.name == class.name);
-        found.map_or_else(|| class.retries_s.clone(), |known| known.retries_s.clone())
-    };
-    mix.classes().iter().map(of).collect()
 }

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 
 use causeway_api::agent::QueueView;
 use causeway_core::certes::{ClientRule, Estimate, Trial};
-use causeway_netio::listener::{self, Listener};
+use causeway_netio::listener::{self, Listening};
 use tracing::{info, warn};
 
 use crate::config::{AcceptQueuePolicy, ClientsConfig};
@@ -103,43 +103,31 @@ impl Queues {
 
     /// Listeners come and go: the trouble of one is not the others'.
     fn look(&mut self, manage: bool) -> std::io::Result<()> {
-        let mut shown = Vec::new();
+        let mut all = listener::listening()?;
+        all.retain(|of| owner(&self.services, of.address).is_some());
         let mut trouble = None;
-        let found = listener::find(|of| owner(&self.services, of).is_some())?;
-        let mut of_services: Vec<Vec<Listener>> = Vec::new();
-        of_services.resize_with(self.services.len(), Vec::new);
-        for listener in found {
-            if let Some(service) = owner(&self.services, listener.address) {
-                of_services[service].push(listener);
-            }
+        if manage {
+            let services = 0..self.services.len();
+            trouble = services.filter_map(|at| self.manage(at, &all).err()).last();
         }
-        for (service, listeners) in of_services.iter().enumerate() {
-            if manage {
-                let name = self.services[service].0.clone();
-                trouble = self.manage(&name, listeners).err().or(trouble);
-            }
-            for listener in listeners {
-                match listener.queue() {
-                    Ok(queue) => shown.push(QueueView {
-                        address: listener.address.to_string(),
-                        length: queue.length,
-                        limit: queue.limit,
-                        mode: self.mode.to_string(),
-                    }),
-                    Err(error) => trouble = Some(error),
-                }
-            }
-        }
-        self.shown = shown;
+        let shown = all.iter().map(|of| QueueView {
+            address: of.address.to_string(),
+            length: of.queue.length,
+            limit: of.queue.limit,
+            mode: self.mode.to_string(),
+        });
+        self.shown = shown.collect();
         trouble.map_or(Ok(()), Err)
     }
 
     /// One limit for all listeners of a service.
-    fn manage(&mut self, service: &str, listeners: &[Listener]) -> std::io::Result<()> {
-        let Some(first) = listeners.first() else {
+    fn manage(&mut self, number: usize, all: &[Listening]) -> std::io::Result<()> {
+        let ours = |address| owner(&self.services, address) == Some(number);
+        let Some(first) = all.iter().find(|of| ours(of.address)) else {
             return Ok(());
         };
-        let in_force = first.queue()?.limit;
+        let service = self.services[number].0.as_str();
+        let in_force = first.queue.limit;
         let limits = self.limits.clone();
         let state = self
             .services_state
@@ -161,7 +149,8 @@ impl Queues {
         if limit == in_force {
             return Ok(());
         }
-        for listener in listeners {
+        // Of those that end meanwhile nothing is left to set.
+        for listener in listener::find(ours)? {
             listener.set_limit(limit)?;
         }
         info!("accept queue of {service}: {in_force} to {limit} connections");

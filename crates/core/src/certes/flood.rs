@@ -21,8 +21,11 @@ pub struct FloodDetector {
 impl FloodDetector {
     /// Time constant of the shares, seconds: floods come and go within seconds.
     const MEMORY_S: f64 = 3.0;
-    /// More silent first SYNs than this, as a share of all, make a flood.
+    /// More silent first SYNs than this, as a share of all, make a flood,
     const FLOOD: f64 = 0.1;
+    /// if they are this many within the memory: a scan of ports, or health checks that do
+    /// not finish the handshake, send a few each second and harm nobody.
+    const LEAST: f64 = 50.0;
 
     /// For slots of `slot_s` seconds and real clients of this mix.
     pub fn new(slot_s: f64, mix: &Mix) -> Self {
@@ -54,7 +57,7 @@ impl FloodDetector {
 
     /// The share of first SYNs that belongs to a flood; 0 when there is none.
     pub fn share(&self) -> f64 {
-        if self.judged <= 0.0 {
+        if self.silent < Self::LEAST {
             return 0.0;
         }
         let beyond =

@@ -6,7 +6,7 @@
 //! flood detector, the drop odds, the network's loss and the model, once and for
 //! good. What came after them is estimated on a copy of the model, so that a live view
 //! lags by one slot only. `exact` needs no settling for connections; those who gave up
-//! are told by the caller when they are found out ([`Verdict`]).
+//! are told by the caller when they are found out ([`AttemptFate`]).
 
 use std::collections::VecDeque;
 
@@ -26,13 +26,13 @@ pub enum AttemptFate {
 
 /// Says of attempts whether their clients have given up (Certes, 3.2.2).
 ///
-/// A client is gone when SYNs are missing that a more patient one would have sent: one,
-/// or two where the network loses some. It had waited as long as the shortest patience
-/// allows that explains its silence; where no known one does, to the middle between
-/// its last SYN and the one that is missing.
+/// A client is gone when SYNs are missing that a more patient one would have sent by
+/// whatever schedule its last SYN fits: one, or two where the network loses some. It had
+/// waited as long as the shortest patience allows that explains its silence; where no known
+/// one does, to the middle between its last SYN and the one that is missing.
 #[derive(Clone, Debug)]
 pub struct Judge {
-    classes: Vec<(Vec<f64>, f64)>,
+    schedules_s: Vec<Vec<f64>>,
     patience_s: Vec<f64>,
 }
 
@@ -42,36 +42,47 @@ impl Judge {
     const LATE_S: f64 = 0.15;
     /// Above this loss a missing SYN may have been lost.
     const LOSSY: f64 = 0.005;
+    /// The longest first timeout in use, seconds (RFC 1122). Later ones double at most.
+    const FIRST_S: f64 = 3.0;
 
-    /// For clients of these classes. `schedules_s` have all retries that their stacks
-    /// can make, also beyond their patience.
-    pub fn new(mix: &Mix, schedules_s: &[Vec<f64>]) -> Self {
+    /// For clients with the patience of these classes. `schedules_s` are all that clients
+    /// may follow, the likeliest first, with every retry that their stacks can make.
+    pub fn new(mix: &Mix, schedules_s: Vec<Vec<f64>>) -> Self {
         let mut patience_s: Vec<f64> = mix.classes().iter().map(|class| class.fto_s).collect();
         patience_s.sort_by(f64::total_cmp);
         patience_s.dedup();
-        let weights = mix.classes().iter().map(|class| class.weight);
         Self {
-            classes: schedules_s.iter().cloned().zip(weights).collect(),
+            schedules_s,
             patience_s,
         }
+    }
+
+    fn late(at_s: f64) -> f64 {
+        at_s + (at_s * Self::LATE).max(Self::LATE_S)
+    }
+
+    fn need(loss: f64) -> usize {
+        if loss > Self::LOSSY { 2 } else { 1 }
     }
 
     /// Of an attempt whose last SYN came `last_s` after its first, which is `age_s` ago.
     /// Above a loss of half a percent one missing SYN is no proof.
     pub fn judge(&self, last_s: f64, age_s: f64, loss: f64) -> AttemptFate {
-        let late = |at_s: f64| at_s + (at_s * Self::LATE).max(Self::LATE_S);
-        let need = if loss > Self::LOSSY { 2 } else { 1 };
-        let after = |at_s: &&f64| **at_s > late(last_s);
-        let expected_s: Vec<f64> = self
-            .schedule(last_s)
-            .iter()
-            .filter(after)
-            .copied()
-            .collect();
-        let missing = expected_s
-            .iter()
-            .filter(|&&at_s| late(at_s) < age_s)
-            .count();
+        let mut verdict = None;
+        for retries_s in self.fitting(last_s) {
+            match self.by_schedule(retries_s, last_s, age_s, Self::need(loss)) {
+                AttemptFate::Waits => return AttemptFate::Waits,
+                gone @ AttemptFate::GaveUp(_) => _ = verdict.get_or_insert(gone),
+            }
+        }
+        verdict.unwrap_or(AttemptFate::Waits)
+    }
+
+    fn by_schedule(&self, retries_s: &[f64], last_s: f64, age_s: f64, need: usize) -> AttemptFate {
+        let after = |at_s: &&f64| **at_s > Self::late(last_s);
+        let expected_s: Vec<f64> = retries_s.iter().filter(after).copied().collect();
+        let overdue = |at_s: &&f64| Self::late(**at_s) < age_s;
+        let missing = expected_s.iter().filter(overdue).count();
         let patience_s = self.patience_s.iter().copied().find(|&s| s > last_s);
         let before = |s: f64| expected_s.iter().filter(|&&at_s| at_s < s).count();
         match (patience_s, expected_s.first()) {
@@ -93,27 +104,36 @@ impl Judge {
         patience_s.find(|&s| s > last_s && s <= left_s)
     }
 
-    /// How long after the first SYN an attempt is surely judged, seconds.
+    /// How long after the first SYN an attempt is judged at the latest, seconds. Who is more
+    /// patient than any class may still come.
     pub fn longest_s(&self) -> f64 {
         let last = self.patience_s.last().copied().unwrap_or(0.0);
         last * (1.0 + Self::LATE) + Self::LATE_S
     }
 
-    /// The retries of the class that has one where this attempt's last SYN was; of the
-    /// heaviest class where none or several have.
-    fn schedule(&self, last_s: f64) -> &[f64] {
-        let near = |retries_s: &[f64]| {
-            let tolerance_s = (last_s * Self::LATE).max(Self::LATE_S);
-            last_s == 0.0
-                || retries_s
-                    .iter()
-                    .any(|at_s| (at_s - last_s).abs() <= tolerance_s)
+    /// How long after its first SYN no client comes again whose last SYN came at `last_s`,
+    /// however patient and whatever its stack: timeouts double at most. Seconds.
+    pub fn gone_for_good_s(&self, last_s: f64, loss: f64) -> f64 {
+        let next_s = |last_s: f64| {
+            let listed = self.schedules_s.iter().filter_map(|retries_s| {
+                let mut later = retries_s.iter().copied();
+                later.find(|&at_s| at_s > Self::late(last_s))
+            });
+            listed.fold(2.0 * last_s + Self::FIRST_S, f64::max)
         };
-        let fits = self.classes.iter().filter(|(retries_s, _)| near(retries_s));
-        let heaviest = |a: &&(Vec<f64>, f64), b: &&(Vec<f64>, f64)| a.1.total_cmp(&b.1);
-        fits.max_by(heaviest)
-            .or_else(|| self.classes.iter().max_by(heaviest))
-            .map_or(&[], |(retries_s, _)| retries_s)
+        Self::late((0..Self::need(loss)).fold(last_s, |last_s, _| next_s(last_s)))
+    }
+
+    /// The schedules that have a retry where this attempt's last SYN was; all where none has.
+    fn fitting(&self, last_s: f64) -> impl Iterator<Item = &[f64]> {
+        let tolerance_s = (last_s * Self::LATE).max(Self::LATE_S);
+        let near = move |retries_s: &[f64]| {
+            let close = |at_s: &f64| (at_s - last_s).abs() <= tolerance_s;
+            last_s == 0.0 || retries_s.iter().any(close)
+        };
+        let none = !self.schedules_s.iter().any(|retries_s| near(retries_s));
+        let all = self.schedules_s.iter().map(Vec::as_slice);
+        all.filter(move |retries_s| none || near(retries_s))
     }
 }
 

@@ -27,14 +27,18 @@ impl RetrySchedule {
     }
 }
 
-/// Who comes again how; Linux's clients where the file says nothing.
+/// Who comes again how. Where the file says nothing, the stacks in use, as likely as each
+/// other until retries tell.
 pub(super) fn classes(raw: &[Spanned<RawRetry>], faults: &mut Faults<'_>) -> Vec<RetryClass> {
     if raw.is_empty() {
-        return vec![RetryClass::new(
-            "linux",
-            LINUX_6_5_S,
-            PATIENCE.as_secs_f64(),
-        )];
+        let stacks = [
+            RetrySchedule::Rfc6298,
+            RetrySchedule::Linux,
+            RetrySchedule::Bsd,
+        ];
+        return stacks
+            .map(|of| RetryClass::new(&of.to_string(), of.retries_s(), PATIENCE.as_secs_f64()))
+            .to_vec();
     }
     let mut classes: Vec<RetryClass> = Vec::new();
     for spanned in raw {

@@ -162,12 +162,34 @@ fn a_flood_is_told_from_impatient_clients() {
     assert_eq!((real.offered, real.accepted), (100, 90), "{real:?}");
 }
 
+/// Both sums fade alike, so that a share of one SYN would last for hours.
+#[test]
+fn a_scan_of_an_idle_service_is_no_flood() {
+    let mut detector = FloodDetector::new(1.0, &paper_mix());
+    let silent = |first_offered| Slot {
+        first_offered,
+        ..Slot::default()
+    };
+    detector.judge(&silent(1));
+    assert_eq!(detector.share(), 0.0, "a single SYN");
+    for _ in 0..60 {
+        detector.judge(&silent(10));
+        assert_eq!(detector.share(), 0.0, "health checks, ten a second");
+    }
+    detector.judge(&silent(300));
+    assert_eq!(detector.share(), 1.0, "a flood");
+    for _ in 0..10 {
+        detector.judge(&silent(0));
+    }
+    assert_eq!(detector.share(), 0.0, "and its end");
+}
+
 #[test]
 fn those_who_gave_up_are_told_by_the_syns_that_are_missing() {
     let linux = |fto_s| RetryClass::new("linux", LINUX_6_5_S, fto_s);
     let known = |fto_s: &[f64]| {
         let mix = Mix::new(fto_s.iter().map(|&s| linux(s))).expect("valid");
-        Judge::new(&mix, &vec![LINUX_6_5_S.to_vec(); fto_s.len()])
+        Judge::new(&mix, vec![LINUX_6_5_S.to_vec()])
     };
     use AttemptFate::*;
     let nine = known(&[9.0]);
