@@ -22,6 +22,11 @@ use crate::mapped::{Mapped, Shared};
 const TOKEN_BITS: u32 = c::CONN_TOKEN_BITS;
 /// Entries of a ring.
 const RING: u32 = c::CONN_RING;
+/// All rings of CPUs without connections together hold at most this part of a partition: what
+/// is in a ring cannot be taken out of it again, and there may be far more CPUs than queues.
+const IDLE_PART: u32 = 20;
+/// A ring is filled with what was asked of it since the last time, so many times.
+const AHEAD: u32 = 4;
 
 /// A `struct flow`, as words.
 #[repr(C)]
@@ -155,6 +160,8 @@ pub struct ConnTable {
     layout: ConnLayout,
     /// Free indices of each partition that are in no ring.
     reserve: Vec<Vec<u16>>,
+    /// What each ring was asked for in the end.
+    demands: Vec<Demand>,
     ages: Vec<Age>,
     cursor: usize,
 }
@@ -172,24 +179,38 @@ impl ConnTable {
         let mut table = Self {
             ages: vec![Age::default(); slots.len()],
             slots,
+            demands: Vec::new(),
             rings: Mapped::new(rings)?,
             layout,
             reserve: Vec::new(),
             cursor: 0,
         };
-        table.audit();
+        table.demands = table.rings.iter().map(Demand::of).collect();
+        let waiting = table.waiting();
+        table.audit(&waiting);
         Ok(table)
     }
 
-    fn audit(&mut self) {
+    /// Slots whose indices lie in a ring.
+    fn waiting(&self) -> Vec<usize> {
+        let size = self.layout.partition_size() as usize;
+        let partitions = self.layout.partitions() as usize;
+        let rings = self.rings.iter().enumerate();
+        let slots = rings.flat_map(|(at, ring)| {
+            let first = at % partitions * size;
+            ring.waiting().map(move |index| first + usize::from(index))
+        });
+        slots.collect()
+    }
+
+    /// Finds what is free. `waiting` has been read before: a CPU may take an index out of its
+    /// ring and fill the slot at any time, and is found by one of the two looks then.
+    fn audit(&mut self, waiting: &[usize]) {
         let size = self.layout.partition_size() as usize;
         let mut taken: Vec<bool> = self.slots.iter().map(Slot::in_use).collect();
-        for (at, ring) in self.rings.iter().enumerate() {
-            let first = at % self.layout.partitions() as usize * size;
-            for index in ring.waiting() {
-                if let Some(taken) = taken.get_mut(first + index as usize) {
-                    *taken = true;
-                }
+        for slot in waiting {
+            if let Some(taken) = taken.get_mut(*slot) {
+                *taken = true;
             }
         }
         let free = |partition: &[bool]| {
@@ -207,26 +228,32 @@ impl ConnTable {
         self.slots.len()
     }
 
-    /// Fills the CPUs' rings from the reserve, the emptiest first. To be called often:
-    /// a ring holds 1024 slots of a partition, and a CPU without any goes on by the
-    /// flow table.
+    /// Fills the CPUs' rings from the reserve: each with several times what was asked of it
+    /// since the last time, and with a few where nothing was. To be called often: a ring holds
+    /// 1024 slots of a partition, and a CPU without any goes on by the flow table.
     pub fn top_up(&mut self) {
+        for (ring, demand) in self.rings.iter().zip(&mut self.demands) {
+            demand.look(ring);
+        }
         let partitions = self.reserve.len().max(1);
+        let cpus = self.rings.len() / partitions;
+        let idle = self.layout.partition_size() / (IDLE_PART * cpus.max(1) as u32);
+        let idle = idle.clamp(1, RING);
         for (partition, reserve) in self.reserve.iter_mut().enumerate() {
-            let mut rings: Vec<&Ring> = self
-                .rings
-                .iter()
-                .skip(partition)
-                .step_by(partitions)
+            let rings = self.rings.iter().zip(&self.demands);
+            let rings = rings.skip(partition).step_by(partitions);
+            let wants = |demand: &Demand| (AHEAD * demand.asked.min(RING)).clamp(idle, RING);
+            // Whoever has too much already needs nothing, and takes nothing off the others.
+            let mut short: Vec<(&Ring, u32, u32)> = rings
+                .map(|(ring, demand)| (ring, ring.count(), wants(demand)))
+                .filter(|(_, count, wanted)| count < wanted)
                 .collect();
-            rings.sort_by_key(|ring| ring.count());
-            let mut left = rings.len();
-            for ring in rings {
-                let share = (ring.count() as usize + reserve.len()).div_ceil(left);
-                let room = share
-                    .min(RING as usize)
-                    .saturating_sub(ring.count() as usize);
-                let keep = reserve.len().saturating_sub(room);
+            short.sort_by_key(|(_, count, wanted)| wanted - count);
+            let mut left = short.len();
+            for (ring, count, wanted) in short {
+                let share = reserve.len().div_ceil(left);
+                let room = share.min((wanted - count) as usize);
+                let keep = reserve.len() - room;
                 ring.put(reserve.drain(keep..));
                 left -= 1;
             }
@@ -372,6 +399,35 @@ impl ConnTable {
             .route
             .compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok()
+    }
+}
+
+/// What a CPU asks of its ring.
+struct Demand {
+    /// Positions of the ring's counters at the last look.
+    head: u32,
+    empty: u32,
+    /// Slots that were taken, or were not there to be taken, up to then since the look before.
+    asked: u32,
+}
+
+impl Demand {
+    fn of(ring: &Ring) -> Self {
+        Self {
+            head: ring.head.load(Ordering::Relaxed),
+            empty: ring.empty.load(Ordering::Relaxed),
+            asked: 0,
+        }
+    }
+
+    fn look(&mut self, ring: &Ring) {
+        let now = Self::of(ring);
+        let taken = now.head.wrapping_sub(self.head);
+        let missed = now.empty.wrapping_sub(self.empty);
+        *self = Self {
+            asked: taken.saturating_add(missed),
+            ..now
+        };
     }
 }
 
