@@ -30,6 +30,34 @@ pub struct Status {
     pub config_file: String,
     /// Why the last reload was refused, if it was; the state before it holds.
     pub last_reload_error: Option<String>,
+    /// Whether it runs on the copy of the last good configuration, because the file was
+    /// refused at the start.
+    #[serde(default)]
+    pub last_good: bool,
+    /// What the last change, which is in force, has left undone; tried again until it is done.
+    #[serde(default)]
+    pub unfinished: Option<String>,
+    /// Why what is set by hand would not outlive the daemon, if it would not.
+    #[serde(default)]
+    pub state_error: Option<String>,
+}
+
+/// A setting made by hand that holds in the place of the file's; `GET /v1/overrides` has a
+/// list of them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Override {
+    /// Name of the VIP.
+    pub vip: String,
+    /// Address of the real.
+    pub real: String,
+    /// `weight`, `drain` or `maintenance`.
+    pub key: String,
+    /// What holds.
+    pub value: serde_json::Value,
+    /// What the file says.
+    pub file: serde_json::Value,
+    /// When it was set, nanoseconds since 1970.
+    pub since_ns: u64,
 }
 
 /// Answer of `GET /v1/stats`.
@@ -379,7 +407,7 @@ pub struct DecisionView {
 }
 
 /// Body of `PATCH /v1/vips/{vip}/reals/{real}`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RealChange {
     /// New configured weight.

@@ -74,7 +74,7 @@ impl Herald {
             && announce.on_stop == OnStop::Withdraw
             && !offered.is_empty()
         {
-            match tell(announce, &BTreeSet::new()) {
+            match withdraw(announce) {
                 Ok(()) => info!("BIRD announces no VIP of ours any more"),
                 Err(error) => warn!("BIRD may go on announcing our VIPs: {error:#}"),
             }
@@ -91,7 +91,7 @@ impl Herald {
             self.announcer = None;
             if let Some((announce, _)) = self.told.take() {
                 // The key is gone from the file: nobody asks for announcements any more.
-                if let Err(error) = tell(&announce, &BTreeSet::new()) {
+                if let Err(error) = withdraw(&announce) {
                     warn!("BIRD may go on announcing our VIPs: {error:#}");
                 }
                 shared.engine().set_announced(BTreeSet::new());
@@ -148,6 +148,11 @@ fn services(engine: &Engine) -> Vec<(IpAddr, Readiness)> {
     pools
         .map(|pool| (pool.vip().address, standing(pool)))
         .collect()
+}
+
+/// Has BIRD announce none of our VIPs any more.
+pub(crate) fn withdraw(announce: &Announce) -> Result<()> {
+    tell(announce, &BTreeSet::new())
 }
 
 fn tell(announce: &Announce, addresses: &BTreeSet<IpAddr>) -> Result<()> {

@@ -2,7 +2,6 @@
 //! The HTTP API, on the Unix socket and, read-only, on a loopback address.
 //! docs/reference/api.md describes it for others.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,19 +13,24 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use causeway_api::Moment;
-use causeway_api::balancer::{Connections, MoveConnection, RealChange, Status, VipChange, VipView};
+use causeway_api::balancer::{
+    Connections, MoveConnection, Override, RealChange, Status, VipChange, VipView,
+};
 use causeway_dataplane::RealId;
-use causeway_service::config::ConfigErrors;
+use causeway_service::config::{ConfigErrors, plural};
 use causeway_service::http::{openmetrics, problem};
 use serde::Deserialize;
+use tracing::{info, warn};
 
+use super::by_hand::find_real;
 use super::engine::{Engine, EngineError, GATEWAY_PATIENCE};
-use super::places::Places;
+use super::places::{HEAVIEST_MAX, Places};
 use super::plane::Route;
 use super::pool::Pool;
+use super::state_dir::{KeptState, StateDir};
 use super::sync::Way;
 use super::{metrics, report};
-use crate::config::{self, BalancerConfig, Beside, VipConfig, WEIGHT_MAX};
+use crate::config::{self, BalancerConfig, Beside, VipConfig};
 
 /// Most epochs in one answer: some 5 MB.
 const HISTORY_EPOCHS: usize = 20_000;
@@ -37,6 +41,17 @@ pub(crate) struct Shared {
     status: Mutex<Status>,
     config_file: PathBuf,
     places: Option<Places>,
+    /// Of one reload at a time.
+    reloading: Mutex<()>,
+    kept: Mutex<Keeping>,
+}
+
+/// What is kept for the next daemon, and where.
+#[derive(Default)]
+struct Keeping {
+    dir: Option<StateDir>,
+    saved: Option<KeptState>,
+    error: Option<String>,
 }
 
 impl Shared {
@@ -47,7 +62,53 @@ impl Shared {
             status: Mutex::new(status),
             config_file,
             places: None,
+            reloading: Mutex::default(),
+            kept: Mutex::default(),
         }
+    }
+
+    /// With a directory for what is to outlive the daemon.
+    pub(crate) fn with_state(self, dir: StateDir) -> Self {
+        let kept = Keeping {
+            dir: Some(dir),
+            ..Keeping::default()
+        };
+        Self {
+            kept: Mutex::new(kept),
+            ..self
+        }
+    }
+
+    /// Writes down what is to outlive the daemon, if it has changed. That it cannot be written
+    /// is told; the daemon goes on.
+    pub(crate) fn keep(&self) {
+        let mut keeping = self.keeping();
+        let kept = self.engine().kept();
+        let Some(dir) = &keeping.dir else {
+            return;
+        };
+        if keeping.saved.as_ref() == Some(&kept) && keeping.error.is_none() {
+            return;
+        }
+        let error = dir.save(&kept).err();
+        keeping.saved = error.is_none().then_some(kept);
+        keeping.note(error);
+    }
+
+    /// Keeps the text of the file that has been taken into force.
+    pub(crate) fn keep_config(&self, text: &str) {
+        let mut keeping = self.keeping();
+        let Some(dir) = &keeping.dir else {
+            return;
+        };
+        let error = dir.save_config(&self.config_file, text).err();
+        if error.is_some() {
+            keeping.note(error);
+        }
+    }
+
+    fn keeping(&self) -> MutexGuard<'_, Keeping> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// With the places of stateful VIPs' connections.
@@ -64,16 +125,47 @@ impl Shared {
     /// Reads the configuration file again. A bad one changes nothing, and the
     /// status says so until a good one comes.
     pub(crate) fn reload(&self) -> Result<String, EngineError> {
-        let loaded = BalancerConfig::load(&self.config_file)
-            .map_err(|errors: ConfigErrors| EngineError::Invalid(errors.to_string()));
-        let outcome = loaded.and_then(|config| {
-            let summary = config.summary();
-            self.find_way(|_| Route::of(&config))?;
-            self.engine().reload(config).map(|()| summary)
-        });
-        let error = outcome.as_ref().err().map(ToString::to_string);
-        self.status().last_reload_error = error;
+        let _one = self
+            .reloading
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let outcome = self.take_file();
+        let taken_ns = outcome.is_ok().then(|| Moment::now().realtime_ns);
+        self.engine().note_reload(taken_ns);
+        let mut status = self.status();
+        status.last_reload_error = outcome.as_ref().err().map(ToString::to_string);
+        status.last_good &= outcome.is_err();
         outcome
+    }
+
+    /// Says what a reload of a file with this text would say, and changes nothing.
+    fn check(&self, text: &str) -> Result<String, EngineError> {
+        let config = BalancerConfig::of_balancer(&self.config_file, text)
+            .map_err(|errors| EngineError::Invalid(errors.to_string()))?;
+        self.engine().check_reload(&config)?;
+        Ok(config.summary())
+    }
+
+    fn take_file(&self) -> Result<String, EngineError> {
+        let refused = |errors: ConfigErrors| EngineError::Invalid(errors.to_string());
+        let text = causeway_service::config::read(&self.config_file).map_err(refused)?;
+        let config = BalancerConfig::of_balancer(&self.config_file, &text).map_err(refused)?;
+        let mut summary = config.summary();
+        self.find_way(|_| Route::of(&config))?;
+        let by_hand = {
+            let mut engine = self.engine();
+            engine.reload(config)?;
+            engine.overrides().len()
+        };
+        self.keep_config(&text);
+        self.keep();
+        if by_hand > 0 {
+            summary += &format!(
+                "; {} set by hand in the place of the file's (`causeway override list`)",
+                plural(by_hand, "value")
+            );
+        }
+        Ok(summary)
     }
 
     /// Looks up the next hop that a change will want, before the engine is held: a
@@ -94,6 +186,20 @@ impl Shared {
 
     fn status(&self) -> MutexGuard<'_, Status> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Keeping {
+    fn note(&mut self, error: Option<String>) {
+        if error != self.error {
+            match &error {
+                Some(error) => warn!(
+                    "what is set by hand, health and the last good configuration would not outlive the daemon: {error}"
+                ),
+                None => info!("the state is kept again"),
+            }
+        }
+        self.error = error;
     }
 }
 
@@ -131,8 +237,10 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/history", get(history))
         .route("/v1/connections", get(connections))
         .route("/v1/connections/move", post(move_connection))
+        .route("/v1/overrides", get(overrides).delete(drop_overrides))
         .route("/v1/moves", get(moves))
         .route("/v1/reload", post(reload))
+        .route("/v1/check", post(check))
         .route("/metrics", get(metrics_page))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
@@ -161,7 +269,7 @@ async fn no_route(request: Request) -> Response {
     problem(
         StatusCode::NOT_FOUND,
         format!(
-            "there is nothing at {path}; see /v1/status, /v1/stats, /v1/vips, /v1/history, /v1/moves, /metrics"
+            "there is nothing at {path}; see /v1/status, /v1/stats, /v1/vips, /v1/overrides, /v1/history, /v1/moves, /metrics"
         ),
     )
 }
@@ -188,7 +296,10 @@ async fn blocking<T: Send + 'static>(
 
 async fn status(State(shared): Api) -> Json<Status> {
     let mut status = shared.status().clone();
-    status.interval_ns = shared.engine().config().control.interval_ns;
+    status.state_error = shared.keeping().error.clone();
+    let engine = shared.engine();
+    status.unfinished = engine.unfinished().map(str::to_owned);
+    status.interval_ns = engine.config().control.interval_ns;
     Json(status)
 }
 
@@ -257,6 +368,10 @@ async fn metrics_page(State(shared): Api) -> Result<Response, EngineError> {
     Ok(openmetrics(page.await?))
 }
 
+async fn check(State(shared): Api, text: String) -> Answer<String> {
+    blocking(move || shared.check(&text)).await.map(Json)
+}
+
 async fn reload(State(shared): Api) -> Answer<String> {
     blocking(move || shared.reload()).await.map(Json)
 }
@@ -284,7 +399,18 @@ async fn connections(State(shared): Api, Query(wanted): Query<Heaviest>) -> Answ
         return Err(EngineError::NotFound(none.to_owned()));
     };
     let apart = Duration::from_millis(wanted.ms);
-    let mut report = blocking(move || Ok(places.heaviest(wanted.count, apart))).await?;
+    if wanted.count > HEAVIEST_MAX {
+        return Err(EngineError::Invalid(format!(
+            "count {} is out of range; at most {HEAVIEST_MAX} are named",
+            wanted.count
+        )));
+    }
+    let report = blocking(move || Ok(places.heaviest(wanted.count, apart))).await?;
+    let mut report = report.ok_or_else(|| {
+        EngineError::Conflict(
+            "another request looks at the connections; ask again when it has ended".to_owned(),
+        )
+    })?;
     let engine = shared.engine();
     for sender in &mut report.heaviest {
         let mut members = engine.pools().iter().flat_map(Pool::members);
@@ -430,40 +556,36 @@ async fn change_real(
     body: String,
 ) -> Answer<VipView> {
     let change: RealChange = parse_json(&body)?;
-    changed(shared, name, move |vip| {
-        let index = find_real(vip, &real)?;
-        let real = &mut vip.reals[index];
-        if let Some(weight) = change.weight {
-            if weight > WEIGHT_MAX {
-                return Err(EngineError::Invalid(format!(
-                    "weight {weight} is out of range; use 0 (no new connections) to {WEIGHT_MAX}"
-                )));
-            }
-            real.weight = weight;
-        }
-        real.drain = change.drain.unwrap_or(real.drain);
-        real.maintenance = change.maintenance.unwrap_or(real.maintenance);
-        Ok(())
-    })
-    .await
+    let view = blocking(move || {
+        let view = {
+            let mut engine = shared.engine();
+            engine.change_real(&name, &real, &change, Moment::now().realtime_ns)?;
+            view(&engine, &name)
+        };
+        shared.keep();
+        view
+    });
+    Ok(Json(view.await?))
 }
 
-fn find_real(vip: &VipConfig, text: &str) -> Result<usize, EngineError> {
-    let address: Option<IpAddr> = text.parse().ok();
-    let found = vip
-        .reals
-        .iter()
-        .position(|real| Some(real.address) == address);
-    found.ok_or_else(|| {
-        let known: Vec<String> = vip
-            .reals
-            .iter()
-            .map(|real| real.address.to_string())
-            .collect();
-        EngineError::NotFound(format!(
-            "vip {} has no real `{text}`; it has {}",
-            vip.name,
-            known.join(", ")
-        ))
-    })
+async fn overrides(State(shared): Api) -> Json<Vec<Override>> {
+    Json(shared.engine().overrides())
+}
+
+/// Whose settings are to be dropped.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct OfReal {
+    vip: Option<String>,
+    real: Option<String>,
+}
+
+async fn drop_overrides(State(shared): Api, Query(of): Query<OfReal>) -> Answer<Vec<Override>> {
+    let dropped = blocking(move || {
+        let (vip, real) = (of.vip.as_deref(), of.real.as_deref());
+        let dropped = shared.engine().drop_overrides(vip, real)?;
+        shared.keep();
+        Ok(dropped)
+    });
+    Ok(Json(dropped.await?))
 }

@@ -44,6 +44,9 @@ impl Daemon {
             interval_ns: 100 * MS,
             config_file: file.display().to_string(),
             last_reload_error: None,
+            last_good: false,
+            unfinished: None,
+            state_error: None,
         };
         let shared = Arc::new(Shared::new(engine, status, file));
         Self {
@@ -322,7 +325,7 @@ async fn refusals_are_sentences() {
             "/v2",
             json!(null),
             404,
-            "there is nothing at /v2; see /v1/status, /v1/stats, /v1/vips, /v1/history, /v1/moves, /metrics",
+            "there is nothing at /v2; see /v1/status, /v1/stats, /v1/vips, /v1/overrides, /v1/history, /v1/moves, /metrics",
         ),
     ];
     for (method, path, body, code, sentence) in cases {

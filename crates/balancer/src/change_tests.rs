@@ -2,9 +2,10 @@
 //! Changes while the engine runs: what a refused one must leave alone, and what
 //! an accepted one must not touch.
 
+use super::engine::Engine;
 use super::fake::FakePlane;
 use super::plane::DataPlane;
-use super::tests::{Bench, WEB, config};
+use super::tests::{Bench, START, WEB, config};
 use crate::config::MacAddress;
 
 const L2: &str = r#"
@@ -60,6 +61,112 @@ fn a_refused_change_keeps_what_was_learnt() {
     let state = bench.plane.state();
     assert!(state.rings == rings && state.reals == reals);
     assert_eq!((state.vips.len(), state.ring_swaps), (1, swaps));
+}
+
+/// What is set by hand, in a line each.
+fn by_hand(engine: &Engine) -> Vec<String> {
+    let overrides = engine.overrides().into_iter();
+    overrides
+        .map(|o| format!("{} {} {}: {} not {}", o.vip, o.real, o.key, o.value, o.file))
+        .collect()
+}
+
+fn set(engine: &mut Engine, real: &str, change: &str) {
+    let change = serde_json::from_str(change).unwrap();
+    engine.change_real("web", real, &change, 7).unwrap();
+}
+
+#[test]
+fn what_is_set_by_hand_outlives_reload_and_restart_until_it_is_dropped() {
+    let mut bench = Bench::new(WEB);
+    set(&mut bench.engine, "10.0.0.1", r#"{ "drain": true }"#);
+    set(
+        &mut bench.engine,
+        "10.0.0.2",
+        r#"{ "weight": 5, "maintenance": true }"#,
+    );
+    set(
+        &mut bench.engine,
+        "10.0.0.3",
+        r#"{ "drain": false, "weight": 1 }"#,
+    );
+    let all = [
+        "web 10.0.0.1 drain: true not false",
+        "web 10.0.0.2 weight: 5 not 1",
+        "web 10.0.0.2 maintenance: true not false",
+    ];
+    assert_eq!(by_hand(&bench.engine), all);
+    let is_out = |bench: &Bench| bench.plane.state().share(0, 0) == 0.0;
+    // Another name and other reals; the hand's word stands.
+    let renamed = WEB
+        .replace("\"web\"", "\"www\"")
+        .replace("10.0.0.4", "10.0.0.5");
+    bench.engine.reload(config(&renamed)).unwrap();
+    assert!(is_out(&bench) && by_hand(&bench.engine).len() == 3);
+    bench.engine.reload(config(WEB)).unwrap();
+    let plane = Box::new(bench.plane.clone());
+    bench.engine = Engine::succeed(plane, config(WEB), bench.engine.kept(), START).unwrap();
+    assert!(is_out(&bench));
+    assert_eq!(by_hand(&bench.engine), all);
+    assert_eq!(bench.engine.config().vips[0].reals[1].weight, 5);
+    // What the file says, too, is set by hand no more.
+    let weight = WEB.replace("\"10.0.0.2\"", "\"10.0.0.2\", weight = 5");
+    bench.engine.reload(config(&weight)).unwrap();
+    assert_eq!(by_hand(&bench.engine), [all[0], all[2]]);
+    // Nor what is set back; and a drop gives the file's settings back.
+    set(&mut bench.engine, "10.0.0.2", r#"{ "maintenance": false }"#);
+    assert_eq!(by_hand(&bench.engine), [all[0]]);
+    let dropped = bench.engine.drop_overrides(Some("web"), Some("10.0.0.1"));
+    assert_eq!(dropped.unwrap().len(), 1);
+    assert!(!is_out(&bench) && bench.engine.kept().by_hand.is_empty());
+}
+
+#[test]
+fn what_is_set_by_hand_goes_with_its_real_and_a_refused_reload_leaves_it() {
+    let mut bench = Bench::new(WEB);
+    set(&mut bench.engine, "10.0.0.4", r#"{ "drain": true }"#);
+    let without = WEB.replace(", { address = \"10.0.0.4\" }", "");
+    bench.plane.state().refuse_rings = 1;
+    bench.engine.reload(config(&without)).unwrap_err();
+    assert_eq!(by_hand(&bench.engine).len(), 1);
+    bench.engine.reload(config(&without)).unwrap();
+    assert!(by_hand(&bench.engine).is_empty());
+    bench.engine.reload(config(WEB)).unwrap();
+    assert!(by_hand(&bench.engine).is_empty());
+    let refused = bench.engine.drop_overrides(Some("web"), Some("10.0.0.9"));
+    let sentence = refused.unwrap_err().to_string();
+    assert!(sentence.contains("has no real `10.0.0.9`"), "{sentence}");
+}
+
+#[test]
+fn a_change_whose_probes_cannot_be_sent_is_refused_before_it_is_in_force() {
+    let mut bench = Bench::new(WEB);
+    bench.plane.state().refuse_probes = true;
+    let probed = WEB.replace("port = 80", "port = 80\nhealth = { probe = \"tcp\" }");
+    let error = bench.engine.reload(config(&probed)).unwrap_err();
+    assert_eq!(error.to_string(), "clsact is refused");
+    assert!(bench.engine.config().vips[0].health.is_none());
+    bench.plane.state().refuse_probes = false;
+    bench.engine.reload(config(&probed)).unwrap();
+}
+
+#[test]
+fn what_a_change_in_force_leaves_undone_is_told_and_done_later() {
+    let mut bench = Bench::new(WEB);
+    bench.plane.state().refuse_removals = 2;
+    let fewer = WEB.replace(", { address = \"10.0.0.4\" }", "");
+    bench.engine.reload(config(&fewer)).unwrap();
+    let told = bench.engine.unfinished().map(str::to_owned);
+    assert_eq!(
+        told.as_deref(),
+        Some("what was removed is still there: no memory")
+    );
+    bench.run(1, &[5.0; 3]);
+    assert!(bench.engine.unfinished().is_some());
+    assert_eq!(bench.plane.state().reals.len(), 4);
+    bench.run(1, &[5.0; 3]);
+    assert!(bench.engine.unfinished().is_none());
+    assert_eq!(bench.plane.state().reals.len(), 3);
 }
 
 #[test]
@@ -135,17 +242,17 @@ fn only_rings_that_change_are_swapped() {
     assert_eq!(swaps(&bench), 2);
     bench.engine.reload(config(&text)).unwrap();
     assert_eq!(swaps(&bench), 2);
-    let set = |bench: &mut Bench, weight| {
+    let weigh = |bench: &mut Bench, weight| {
         let change = |vip: &mut crate::config::VipConfig| {
             vip.reals[0].weight = weight;
             Ok(())
         };
         bench.engine.change_vip("api", change).unwrap();
     };
-    set(&mut bench, 1000);
+    weigh(&mut bench, 1000);
     assert_eq!(swaps(&bench), 3);
     // A change that is asked for is made, however small.
-    set(&mut bench, 1001);
+    weigh(&mut bench, 1001);
     assert_eq!(swaps(&bench), 4);
     bench
         .engine

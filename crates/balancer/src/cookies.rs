@@ -14,6 +14,7 @@ use causeway_dataplane::{CookieTotals, RealId, VipId};
 
 use super::engine::Engine;
 use super::kernel::KernelPlane;
+use super::pool::Pool;
 use crate::config::{BalancerConfig, VipConfig, cookie, quic};
 
 /// The ids of one VIP in the data plane.
@@ -105,33 +106,17 @@ impl Engine {
         vip_id: VipId,
         reals: &[RealId],
     ) -> anyhow::Result<()> {
-        let ids = if vip.quic.is_empty() {
-            self.plane.set_cookie_format(vip_id, vip.cookie.as_ref())?;
-            match &vip.cookie {
-                Some(format) => format.ids(),
-                None => return Ok(()),
-            }
-        } else {
-            self.plane.set_quic_ids(vip_id, &vip.quic)?;
-            quic::ids(&vip.quic)
-        };
+        match (&vip.cookie, vip.quic.is_empty()) {
+            (Some(format), true) => self.plane.set_cookie_format(vip_id, Some(format))?,
+            // Those that it has are taken away once nothing can refuse the change any more:
+            // its ids would be forgotten.
+            (None, true) => return Ok(()),
+            (_, false) => self.plane.set_quic_ids(vip_id, &vip.quic)?,
+        }
         if vip.is_first_tier() {
             return self.stage_numbers(vip, vip_id, reals);
         }
-        let known = self.plane.cookie_ids(vip_id)?;
-        let held: Vec<Held> = known.held.iter().map(|(held, _)| *held).collect();
-        let wanted: Vec<Wanted> = vip
-            .reals
-            .iter()
-            .map(|real| Wanted {
-                address: real.address,
-                id: real.id,
-            })
-            .collect();
-        let rest = config.cookies.as_ref().map(|cookies| cookies.quarantine);
-        let rest_s = rest.unwrap_or(cookie::QUARANTINE).as_secs();
-        let ids = ids::assign(&wanted, &held, ids, known.now_s, rest_s)
-            .with_context(|| format!("vip {}", vip.name))?;
+        let ids = self.choose_ids(config, vip, Some(vip_id))?;
         for (id, real) in ids.into_iter().zip(reals) {
             self.plane.set_cookie_id(vip_id, id, *real)?;
         }
@@ -146,38 +131,106 @@ impl Engine {
         id: VipId,
         reals: &[RealId],
     ) -> anyhow::Result<()> {
-        for (index, (real, real_id)) in vip.reals.iter().zip(reals).enumerate() {
-            let number = real.id.with_context(|| {
-                format!(
-                    "vip {}: real {} is a second-tier balancer and needs its number, `id`",
-                    vip.name, real.address
-                )
-            })?;
-            let mut before = vip.reals[..index].iter();
-            if let Some(other) = before.find(|other| other.id == real.id) {
-                bail!(
-                    "vip {}: reals {} and {} are both second-tier balancer {number}; give one of them another id",
-                    vip.name,
-                    other.address,
-                    real.address
-                );
-            }
-            self.plane.set_cookie_id(id, number, *real_id)?;
+        for (number, real) in second_tier(vip)?.into_iter().zip(reals) {
+            self.plane.set_cookie_id(id, number, *real)?;
         }
         Ok(())
     }
 
-    /// Numbers that a refused change has given away are their owners' again.
-    pub(super) fn restore_numbers(&mut self) -> anyhow::Result<()> {
-        for pool in self.pools.iter().filter(|pool| pool.vip().is_first_tier()) {
-            for (real, member) in pool.members() {
-                if let Some(number) = real.id {
-                    self.plane.set_cookie_id(pool.id(), number, member.id)?;
+    /// Refuses what no id can be given to, before anything is touched.
+    pub(super) fn check_ids(&self, config: &BalancerConfig) -> anyhow::Result<()> {
+        let vips = self.plane.vips()?;
+        let has_ids = |vip: &&VipConfig| vip.cookie.is_some() || !vip.quic.is_empty();
+        let mut with_ids = config.vips.iter().filter(has_ids);
+        with_ids.try_for_each(|vip| match vip.is_first_tier() {
+            true => second_tier(vip).map(drop),
+            false => {
+                let key = vip.key();
+                let known = vips.iter().find(|(_, known)| *known == key);
+                self.choose_ids(config, vip, known.map(|(id, _)| *id))
+                    .map(drop)
+            }
+        })
+    }
+
+    /// An id for each real of a VIP, which has this number if it is there already.
+    fn choose_ids(
+        &self,
+        config: &BalancerConfig,
+        vip: &VipConfig,
+        vip_id: Option<VipId>,
+    ) -> anyhow::Result<Vec<u16>> {
+        let ids = match &vip.cookie {
+            Some(format) if vip.quic.is_empty() => format.ids(),
+            _ => quic::ids(&vip.quic),
+        };
+        let known = vip_id.map(|id| self.plane.cookie_ids(id)).transpose()?;
+        let known = known.unwrap_or_default();
+        let held: Vec<Held> = known.held.iter().map(|(held, _)| *held).collect();
+        let wanted: Vec<Wanted> = vip
+            .reals
+            .iter()
+            .map(|real| Wanted {
+                address: real.address,
+                id: real.id,
+            })
+            .collect();
+        let rest = config.cookies.as_ref().map(|cookies| cookies.quarantine);
+        let rest_s = rest.unwrap_or(cookie::QUARANTINE).as_secs();
+        ids::assign(&wanted, &held, ids, known.now_s, rest_s)
+            .with_context(|| format!("vip {}", vip.name))
+    }
+
+    /// Takes cookies away from VIPs that shall have none any more.
+    pub(super) fn end_cookies(&mut self) -> anyhow::Result<()> {
+        let without = |pool: &&Pool| pool.vip().cookie.is_none() && pool.vip().quic.is_empty();
+        let mut without = self.pools.iter().filter(without);
+        without.try_for_each(|pool| self.plane.set_cookie_format(pool.id(), None))
+    }
+
+    /// Gives VIPs the cookies or connection ids in force, and their reals the ids that they
+    /// had before a change that was refused.
+    pub(super) fn restore_cookies(&mut self, before: &[(VipId, Ids)]) -> anyhow::Result<()> {
+        for (id, ids) in before {
+            let Some(pool) = self.pools.iter().find(|pool| pool.id() == *id) else {
+                continue;
+            };
+            let vip = pool.vip();
+            match vip.quic.is_empty() {
+                true => self.plane.set_cookie_format(*id, vip.cookie.as_ref())?,
+                false => self.plane.set_quic_ids(*id, &vip.quic)?,
+            }
+            for (held, real) in &ids.held {
+                if let Some(real) = real {
+                    self.plane.set_cookie_id(*id, held.id, *real)?;
                 }
             }
         }
         Ok(())
     }
+}
+
+/// The numbers of a VIP's reals, which are second-tier balancers.
+fn second_tier(vip: &VipConfig) -> anyhow::Result<Vec<u16>> {
+    let mut numbers = Vec::with_capacity(vip.reals.len());
+    for real in &vip.reals {
+        let number = real.id.with_context(|| {
+            format!(
+                "vip {}: real {} is a second-tier balancer and needs its number, `id`",
+                vip.name, real.address
+            )
+        })?;
+        if let Some(other) = numbers.iter().position(|other| *other == number) {
+            bail!(
+                "vip {}: reals {} and {} are both second-tier balancer {number}; give one of them another id",
+                vip.name,
+                vip.reals[other].address,
+                real.address
+            );
+        }
+        numbers.push(number);
+    }
+    Ok(numbers)
 }
 
 /// What `causeway stats` and the API show of a VIP's cookies.

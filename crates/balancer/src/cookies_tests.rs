@@ -93,6 +93,59 @@ fn an_id_rests_until_its_connections_have_given_up() {
 }
 
 #[test]
+fn a_refused_change_leaves_formats_and_ids() {
+    let mut world = World::new(&[A, B]);
+    world.reload("", &[A]).unwrap();
+    let own = world.ids("10.0.0.1");
+    let formats = |world: &World| world.bench.plane.state().cookie_formats.clone();
+    let before = formats(&world);
+    // It may have got more ids, which are its own and harm nobody.
+    let is_as_before =
+        |world: &World| formats(world) == before && world.ids("10.0.0.1").contains(&own[0]);
+    for vip in [
+        "cookie = \"none\"",
+        "cookie_bits = 14",
+        "cookie = \"timestamp-light\"",
+    ] {
+        // By an id that rests, which only the data plane knows of.
+        if vip != "cookie = \"none\"" {
+            world.reload(vip, &[A, C_WITH_B_S_ID]).unwrap_err();
+            assert!(is_as_before(&world), "{vip}");
+        }
+        // By the data plane itself, late.
+        world.bench.plane.state().refuse_rings = 1;
+        let more = "{ address = \"10.0.0.4\", id = 5 }";
+        let error = world.reload(vip, &[A, more]).unwrap_err();
+        assert_eq!(error, "no memory for rings");
+        assert!(is_as_before(&world), "{vip}");
+    }
+    // The id that rests does so still.
+    let error = world.reload("", &[A, C_WITH_B_S_ID]).unwrap_err();
+    assert!(error.contains("rests"), "{error}");
+    // And what is not refused is done.
+    world.reload("cookie = \"none\"", &[A]).unwrap();
+    assert!(world.bench.plane.state().cookie_formats.is_empty());
+}
+
+#[test]
+fn a_refused_change_leaves_quic_connection_ids() {
+    let text = |length: u8, more: &str| {
+        format!(
+            "[[vip]]\naddress = \"192.0.2.1\"\nport = 443\nprotocol = \"udp\"\n\
+             quic_cid = [{{ algorithm = \"plain\", server_id_length = {length} }}]\n\
+             real = [{{ address = \"10.0.0.1\", id = 1 }}{more}]\n"
+        )
+    };
+    let mut bench = Bench::new(&text(1, ""));
+    let before = bench.plane.state().quic_ids.clone();
+    bench.plane.state().refuse_rings = 1;
+    let more = ", { address = \"10.0.0.2\", id = 2 }";
+    let error = bench.engine.reload(super::tests::config(&text(2, more)));
+    assert_eq!(error.unwrap_err().to_string(), "no memory for rings");
+    assert!(bench.plane.state().quic_ids == before);
+}
+
+#[test]
 fn an_id_of_another_real_is_refused() {
     let mut world = World::new(&[A, B]);
     let error = world.reload("", &[A, B, C_WITH_B_S_ID]).unwrap_err();

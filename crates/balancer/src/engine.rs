@@ -19,8 +19,9 @@ use super::agent_reports::AgentReports;
 use super::plane::{DataPlane, Route};
 use super::pool::{self, Pool};
 use super::real_counters::{RealCounters, mean_us};
+use super::state_dir::{Down, KeptState, SetByHand};
 use super::sync::{Way, real_ids};
-use super::{client_latency, rings};
+use super::{by_hand, client_latency, rings};
 use crate::config::{BalancerConfig, Control, LatencySource, MacAddress, VipConfig};
 
 /// Changes of weight that are remembered.
@@ -64,16 +65,26 @@ impl From<anyhow::Error> for EngineError {
 pub struct Engine {
     pub(super) plane: Box<dyn DataPlane>,
     pub(super) config: BalancerConfig,
+    /// What the file said when it was read last.
+    pub(super) file: BalancerConfig,
+    /// What operators have set in the place of that.
+    pub(super) by_hand: Vec<SetByHand>,
+    /// Reals that a former daemon found to be down.
+    pub(super) former_down: HashSet<Down>,
     pub(super) pools: Vec<Pool>,
     pub(super) counters: HashMap<RealId, RealCounters>,
     /// Health of the reals that are probed.
     pub(super) checks: HashMap<RealId, Check>,
+    /// Reals whose checks begin down, because a former daemon had them out of the ring.
+    pub(super) begin_down: HashSet<RealId>,
     /// What clients of probed reals say, where it is asked for.
     pub(super) silences: HashMap<RealId, Silence>,
     /// `None` before the first configuration.
     pub(super) way: Option<Way>,
     /// A way that the next change may want.
     pub(super) offered: Option<Way>,
+    /// What the last change has left to do, and why it is not done.
+    pub(super) unfinished: Option<String>,
     /// VIPs that are to be removed from the data plane.
     pub(super) gone: HashSet<io::Vip>,
     /// What agents have reported.
@@ -82,6 +93,8 @@ pub struct Engine {
     pub(super) seed: u64,
     /// VIP addresses that routers have been told of.
     announced: BTreeSet<IpAddr>,
+    /// Whether the file was taken when it was read last, and when one was.
+    reloads: Reloads,
     moves: VecDeque<Move>,
     /// Rings that intervals have set, and the slots of these.
     rings_set: (u64, u64),
@@ -91,17 +104,45 @@ pub struct Engine {
     last_next_hop_ns: u64,
 }
 
+/// What became of the file when it was read.
+#[derive(Debug, Clone, Copy)]
+pub struct Reloads {
+    /// Whether what it says is in force.
+    pub successful: bool,
+    /// When what is in force was taken, nanoseconds since 1970.
+    pub success_ns: u64,
+}
+
 impl Engine {
     /// Takes a loaded data plane and makes it follow `config`. Weights that a
-    /// former daemon found out are read off its rings.
+    /// former daemon found out are read off its rings, and who was out of them.
     pub fn start(
         plane: Box<dyn DataPlane>,
         config: BalancerConfig,
         now: Moment,
     ) -> anyhow::Result<Self> {
+        Self::succeed(plane, config, KeptState::default(), now)
+    }
+
+    /// The same with what a former daemon kept.
+    pub fn succeed(
+        plane: Box<dyn DataPlane>,
+        file: BalancerConfig,
+        kept: KeptState,
+        now: Moment,
+    ) -> anyhow::Result<Self> {
+        let (config, by_hand) = by_hand::over(&file, &kept.by_hand);
         let mut engine = Self {
             plane,
             config: config.clone(),
+            file,
+            by_hand,
+            former_down: kept.down.into_iter().collect(),
+            begin_down: HashSet::new(),
+            reloads: Reloads {
+                successful: true,
+                success_ns: now.realtime_ns,
+            },
             pools: Vec::new(),
             counters: HashMap::new(),
             checks: HashMap::new(),
@@ -113,6 +154,7 @@ impl Engine {
             way: None,
             offered: None,
             gone: HashSet::new(),
+            unfinished: None,
             reports: AgentReports::default(),
             last_tick: None,
             last_histograms_ns: 0,
@@ -120,12 +162,31 @@ impl Engine {
             last_next_hop_ns: 0,
         };
         engine.sync(config, Some(now.monotonic_ns))?;
+        engine.former_down.clear();
         Ok(engine)
     }
 
     /// The configuration in force, changes at run time included.
     pub fn config(&self) -> &BalancerConfig {
         &self.config
+    }
+
+    /// What the last change has left to do, and why it is not done.
+    pub fn unfinished(&self) -> Option<&str> {
+        self.unfinished.as_deref()
+    }
+
+    /// What became of the file when it was read last.
+    pub fn reloads(&self) -> Reloads {
+        self.reloads
+    }
+
+    /// Notes that the file was taken, at this moment, or refused.
+    pub fn note_reload(&mut self, taken_ns: Option<u64>) {
+        self.reloads = Reloads {
+            successful: taken_ns.is_some(),
+            success_ns: taken_ns.unwrap_or(self.reloads.success_ns),
+        };
     }
 
     /// The data plane, to read counters.
@@ -198,20 +259,31 @@ impl Engine {
     }
 
     /// Replaces the configuration as a whole, or leaves everything as it was.
-    /// Counters, flows, and the measurements of reals that stay are kept.
+    /// Counters, flows, and the measurements of reals that stay are kept, and what is set
+    /// by hand.
     pub fn reload(&mut self, config: BalancerConfig) -> Result<(), EngineError> {
-        if let Some(key) = config.needs_restart(&self.config) {
-            return Err(EngineError::Conflict(format!(
-                "a change of `{key}` needs a restart of the daemon; the data plane keeps forwarding meanwhile"
-            )));
-        }
-        self.replace(config)?;
+        self.check_reload(&config)?;
+        let (in_force, by_hand) = by_hand::over(&config, &self.by_hand);
+        self.replace(in_force)?;
+        (self.file, self.by_hand) = (config, by_hand);
         // The next interval looks whether the gateway is another.
         self.last_next_hop_ns = 0;
         Ok(())
     }
 
-    fn replace(&mut self, config: BalancerConfig) -> Result<(), EngineError> {
+    /// Refuses what a reload would refuse, as far as that can be told without a change.
+    pub fn check_reload(&self, config: &BalancerConfig) -> Result<(), EngineError> {
+        let keys = config.needs_restart(&self.config);
+        if !keys.is_empty() {
+            return Err(EngineError::Conflict(format!(
+                "a change of `{}` needs a restart of the daemon; the data plane keeps forwarding meanwhile",
+                keys.join("`, `")
+            )));
+        }
+        Ok(self.check_ids(config)?)
+    }
+
+    pub(super) fn replace(&mut self, config: BalancerConfig) -> Result<(), EngineError> {
         Ok(self.sync(config, None)?)
     }
 
@@ -231,6 +303,9 @@ impl Engine {
             Some(last) => now.monotonic_ns.saturating_sub(last.monotonic_ns),
             None => self.config.control.interval_ns,
         };
+        if self.unfinished.is_some() {
+            self.finish();
+        }
         self.sweep_flows(now.monotonic_ns);
         let totals = self.plane.real_stats()?;
         self.read_histograms(now.monotonic_ns)?;
@@ -444,7 +519,7 @@ impl Engine {
         let by_address = || {
             vips.iter().position(|vip| {
                 let endpoint = causeway_service::config::endpoint(vip.address, vip.port);
-                endpoint == name || format!("{endpoint}/{}", vip.protocol) == name
+                endpoint == name || vip.endpoint() == name
             })
         };
         by_name.or_else(by_address).ok_or_else(|| {

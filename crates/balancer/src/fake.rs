@@ -51,6 +51,10 @@ pub(crate) struct State {
     pub gateway_delay: Duration,
     /// Sets of rings that are refused from now on.
     pub refuse_rings: usize,
+    /// Whether the sending of probes cannot be prepared.
+    pub refuse_probes: bool,
+    /// Removals of reals that fail from now on.
+    pub refuse_removals: usize,
     /// Most reals; more are refused.
     pub max_reals: Option<usize>,
     /// Rings of client prefixes.
@@ -272,6 +276,10 @@ impl DataPlane for FakePlane {
         let mut state = self.state();
         let in_use = state.rings.values().any(|ring| ring.contains(&id));
         assert!(!in_use, "real {id} is still in a ring");
+        if state.refuse_removals > 0 {
+            state.refuse_removals -= 1;
+            bail!("no memory");
+        }
         state.totals.remove(&id);
         let now_s = state.now_s;
         for (held, owner) in state.cookie_ids.values_mut() {
@@ -343,6 +351,9 @@ impl DataPlane for FakePlane {
     }
 
     fn prepare_probes(&mut self) -> anyhow::Result<()> {
+        if self.state().refuse_probes {
+            bail!("clsact is refused");
+        }
         self.state().probes_prepared += 1;
         Ok(())
     }

@@ -11,6 +11,7 @@ use tracing::{info, warn};
 
 use super::engine::Engine;
 use super::pool::Pool;
+use super::state_dir::Down;
 use crate::config::{Health, ProbeConfig};
 
 /// Clients have at least so long to send something.
@@ -37,14 +38,6 @@ pub struct ProbeOrder {
 }
 
 impl Engine {
-    /// Prepares the data plane if any VIP wants probes.
-    pub(super) fn begin_probes(&mut self) -> anyhow::Result<()> {
-        match self.pools.iter().any(|pool| pool.vip().health.is_some()) {
-            true => self.plane.prepare_probes(),
-            false => Ok(()),
-        }
-    }
-
     /// Ends what is overdue at `now_ns` and gives the probes to send now, and when to
     /// ask again.
     pub fn poll_health(&mut self, now_ns: u64) -> (Vec<ProbeOrder>, u64) {
@@ -154,10 +147,17 @@ impl Engine {
         });
         for (id, health) in wanted {
             let params = health.params;
+            let begins_down = self.begin_down.remove(&id);
             self.checks
                 .entry(id)
                 .and_modify(|check| check.set_params(params, now_ns))
-                .or_insert_with(|| Check::new(params, now_ns, u64::from(id)));
+                .or_insert_with(|| {
+                    let check = Check::new(params, now_ns, u64::from(id));
+                    match begins_down {
+                        true => check.beginning_down("out of the ring when the daemon started"),
+                        false => check,
+                    }
+                });
         }
     }
 
@@ -195,4 +195,24 @@ impl Engine {
             warn!("the rings do not follow the reals' health yet: {error:#}");
         }
     }
+}
+
+/// The reals that their checks find to be down.
+pub(super) fn down_reals(pools: &[Pool], checks: &HashMap<RealId, Check>) -> Vec<Down> {
+    let is_down = |id| {
+        let check: Option<&Check> = checks.get(&id);
+        check.is_some_and(|check| check.state() == HealthState::Down)
+    };
+    let members = pools.iter().flat_map(|pool| {
+        let vip = pool.vip();
+        pool.members()
+            .map(move |(real, member)| (vip, real, member))
+    });
+    members
+        .filter(|(_, _, member)| is_down(member.id))
+        .map(|(vip, real, _)| Down {
+            vip: vip.endpoint(),
+            real: real.address,
+        })
+        .collect()
 }

@@ -4,6 +4,8 @@
 use causeway_core::health::HealthState;
 use causeway_dataplane::RealId;
 
+use super::engine::Engine;
+use super::state_dir::KeptState;
 use super::tests::{Bench, MS, WEB, config};
 
 const CHECK: &str =
@@ -79,6 +81,67 @@ fn a_real_that_fails_leaves_the_ring_and_returns() {
     );
     assert_eq!(up(&bench), 2);
     probes(&mut bench, 2, &[], &[]);
+    assert_eq!(shares(&bench), [0.25; 4]);
+}
+
+/// A successor over the same data plane.
+fn restart(bench: &mut Bench, text: &str, kept: KeptState) {
+    let plane = Box::new(bench.plane.clone());
+    bench.engine = Engine::succeed(plane, config(text), kept, bench.now).unwrap();
+}
+
+#[test]
+fn who_was_down_is_down_after_a_restart_until_probes_succeed() {
+    for (scheduler, by_ring) in [
+        ("maglev", true),
+        ("latency", true),
+        ("round-robin", true),
+        ("p2c", true),
+        ("least-loaded", false),
+        ("awrr", false),
+    ] {
+        let mut bench = Bench::new(&text(scheduler));
+        probes(&mut bench, 3, &[2], &[]);
+        assert_eq!(states(&bench)[2], HealthState::Down);
+        // The ring tells; but for rings that leave out whoever has much to do.
+        let kept = match by_ring {
+            true => KeptState::default(),
+            false => bench.engine.kept(),
+        };
+        let more = text(scheduler).replace(
+            "{ address = \"10.0.0.4\" }",
+            "{ address = \"10.0.0.4\" }, { address = \"10.0.0.5\" }",
+        );
+        restart(&mut bench, &more, kept);
+        assert_eq!(shares(&bench)[2], 0.0, "{scheduler}");
+        probes(&mut bench, 1, &[], &[]);
+        assert_eq!(states(&bench)[2], HealthState::Down, "{scheduler}");
+        assert_eq!(shares(&bench)[2], 0.0, "{scheduler}");
+        let check = |real| bench.engine.check(real).unwrap();
+        assert_eq!(check(4).state(), HealthState::Unknown, "nobody knew it");
+        assert!(bench.plane.state().share(0, 4) > 0.0, "{scheduler}");
+        probes(&mut bench, 1, &[], &[]);
+        assert_eq!(states(&bench)[2], HealthState::Up, "{scheduler}");
+        assert!(shares(&bench)[2] > 0.0, "{scheduler}");
+    }
+}
+
+#[test]
+fn a_restart_takes_nobody_for_down_of_whom_nothing_is_known() {
+    // All were down, so that all were tried.
+    let mut bench = Bench::new(&text("maglev"));
+    probes(&mut bench, 3, &[0, 1, 2, 3], &[]);
+    restart(&mut bench, &text("maglev"), KeptState::default());
+    probes(&mut bench, 1, &[], &[]);
+    assert_eq!(
+        (states(&bench), shares(&bench)),
+        ([HealthState::Unknown; 4], [0.25; 4])
+    );
+    // Without probes nobody could take it back.
+    let mut bench = Bench::new(&text("maglev"));
+    probes(&mut bench, 3, &[1], &[]);
+    let kept = bench.engine.kept();
+    restart(&mut bench, &text("maglev").replace(CHECK, ""), kept);
     assert_eq!(shares(&bench), [0.25; 4]);
 }
 

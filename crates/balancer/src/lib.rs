@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The balancer daemon.
 //!
-//! [`Config`] is what a file says, `plane` what the daemon needs of the kernel, `engine` its
+//! [`BalancerConfig`] is what a file says, `plane` what the daemon needs of the kernel, `engine` its
 //! state, `api` and `metrics` how others see it, `serve` the process around it. [`run`] is
 //! the daemon from start to end. It knows the data plane, the control laws of `core` and
 //! what daemons share; it knows neither agents' nor tunnels' daemons.
@@ -11,6 +11,7 @@ mod announce;
 mod api;
 #[cfg(test)]
 mod api_tests;
+mod by_hand;
 #[cfg(test)]
 mod change_tests;
 mod client_latency;
@@ -43,9 +44,10 @@ mod run;
 mod serve;
 #[cfg(test)]
 mod serve_tests;
+pub mod state_dir;
 mod sync;
 #[cfg(test)]
 mod tests;
 
 pub use config::BalancerConfig;
-pub use run::{detach, run};
+pub use run::{LoadedConfig, load, run, unload};

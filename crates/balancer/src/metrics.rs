@@ -12,7 +12,7 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::engine::Engine;
+use super::engine::{Engine, Reloads};
 use super::report;
 
 /// Bounds of the latency histogram: 2^k and 1.5 * 2^k ns from 65 us to 26 s.
@@ -30,7 +30,12 @@ pub(crate) fn page(engine: &Engine, at: Moment) -> anyhow::Result<String> {
         .map(|real| Latencies::of(engine, real))
         .collect();
     let mut registry = Registry::with_prefix("causeway");
-    registry.register_collector(Box::new(Page { stats, histograms }));
+    let reloads = engine.reloads();
+    registry.register_collector(Box::new(Page {
+        stats,
+        histograms,
+        reloads,
+    }));
     let mut page = String::new();
     text::encode(&mut page, &registry)?;
     Ok(page)
@@ -41,6 +46,7 @@ struct Page {
     stats: Stats,
     /// One per real, in the order of `stats`.
     histograms: Vec<Latencies>,
+    reloads: Reloads,
 }
 
 /// One real's histogram, ready to be written.
@@ -85,6 +91,29 @@ impl Page {
     fn reals(&self) -> impl Iterator<Item = (&VipView, &RealView)> {
         let vips = self.stats.vips.iter();
         vips.flat_map(|vip| vip.reals.iter().map(move |real| (vip, real)))
+    }
+
+    fn config(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let gauges = [
+            (
+                "config_last_reload_successful",
+                "Whether what the file said when it was read last is in force",
+                None,
+                f64::from(u8::from(self.reloads.successful)),
+            ),
+            (
+                "config_last_reload_success_timestamp",
+                "When the configuration in force was taken, since 1970",
+                Some(Unit::Seconds),
+                self.reloads.success_ns as f64 / 1e9,
+            ),
+        ];
+        for (name, help, unit, value) in gauges {
+            encoder
+                .encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?
+                .encode_gauge(&value)?;
+        }
+        Ok(())
     }
 
     fn vip_counters(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -360,6 +389,7 @@ fn labels<'a>(vip: &'a VipView, real: &'a RealView) -> [(&'static str, &'a str);
 impl Collector for Page {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         packets(&self.stats.verdicts, &mut encoder)?;
+        self.config(&mut encoder)?;
         self.flow_table(&mut encoder)?;
         self.vip_counters(&mut encoder)?;
         self.agent_reports(&mut encoder)?;

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,12 +19,17 @@ const TICKS_OF_A_SWEEP: usize = 250;
 /// Longest time between the two looks of [`Places::heaviest`].
 pub const LOOK_MAX: Duration = Duration::from_secs(10);
 
+/// Most connections that [`Places::heaviest`] names.
+pub const HEAVIEST_MAX: usize = 1000;
+
 /// A handle; clones share the table. The thread ends with the process: places are
 /// needed as long as packets flow.
 #[derive(Clone)]
 pub struct Places {
     keeper: Arc<Mutex<Keeper>>,
     directory: Arc<Directory>,
+    /// Held by whoever looks at all connections: each look copies them.
+    looking: Arc<Mutex<()>>,
 }
 
 struct Keeper {
@@ -45,6 +50,7 @@ impl Places {
         let places = Self {
             keeper: Arc::new(Mutex::new(Keeper { table, told })),
             directory: Arc::new(directory),
+            looking: Arc::default(),
         };
         let kept = places.clone();
         let timeouts = ConnTimeouts {
@@ -126,8 +132,14 @@ impl Places {
         }
     }
 
-    /// The connections that send most, by two looks `apart`. Blocks that long.
-    pub fn heaviest(&self, count: usize, apart: Duration) -> Connections {
+    /// The connections that send most, by two looks `apart`. Blocks that long; `None` while
+    /// another such look is under way.
+    pub fn heaviest(&self, count: usize, apart: Duration) -> Option<Connections> {
+        let _looking = match self.looking.try_lock() {
+            Ok(looking) => looking,
+            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
         let before: HashMap<Identity, u32> = self
             .keeper()
             .table
@@ -142,12 +154,12 @@ impl Places {
         let (refused, told) = (keeper.table.refused(), keeper.told);
         // Whoever sorts a million connections does not keep places from the CPUs.
         drop(keeper);
-        Connections {
+        Some(Connections {
             open: now.len(),
             refused,
             told,
-            heaviest: heaviest(&before, now, count, seconds),
-        }
+            heaviest: heaviest(&before, now, count.min(HEAVIEST_MAX), seconds),
+        })
     }
 }
 

@@ -331,6 +331,11 @@ impl Pool {
         self.vip.scheduler == Scheduler::LeastLoaded
     }
 
+    /// Whether the ring holds every real that was fit for it.
+    pub fn ring_has_all(&self) -> bool {
+        !matches!(self.vip.scheduler, Scheduler::LeastLoaded | Scheduler::Awrr)
+    }
+
     /// Whether the ring tells what a controller had found out.
     pub fn follows_latency(&self) -> bool {
         self.vip.control.law().is_some()
@@ -355,7 +360,8 @@ impl Pool {
         let weights: Vec<f64> = members()
             .map(|(real, member)| match slots.get(&member.id) {
                 Some(slots) => slots / taken * known,
-                None => configured(real),
+                None if member.fit => configured(real),
+                None => 0.0,
             })
             .collect();
         controller.resume(now_ns, &weights);

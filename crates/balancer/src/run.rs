@@ -1,32 +1,94 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The balancer's process from start to end.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::bail;
 use causeway_api::Moment;
 use causeway_api::balancer::Status;
 use causeway_dataplane::{LoadBalancer, Started};
+use causeway_service::config::{self, ConfigErrors};
 use causeway_service::process::{Listeners, Process};
-use tracing::info;
+use tracing::{error, info, warn};
 
 use crate::agent_reports::ReportListener;
 use crate::api::Shared;
-use crate::config::BalancerConfig;
+use crate::config::{BalancerConfig, STATE_DIR};
 use crate::engine::Engine;
 use crate::kernel::KernelPlane;
-use crate::serve;
+use crate::state_dir::StateDir;
+use crate::{announce, serve, state_dir};
 
-/// Takes the data plane down.
-pub fn detach(config: &BalancerConfig) -> anyhow::Result<()> {
+/// A configuration to start with.
+pub struct LoadedConfig {
+    config: BalancerConfig,
+    /// The file's text; `None` if it was refused and its last good copy is here instead.
+    text: Result<String, ConfigErrors>,
+}
+
+/// Reads a file. If it is refused, there may be a copy of how it was last in force: a daemon
+/// that does not start probes nobody and steers nothing.
+pub fn load(file: &Path) -> Result<LoadedConfig, ConfigErrors> {
+    let text = config::read(file);
+    let parsed = text.as_ref().map_err(Clone::clone);
+    match parsed.and_then(|text| BalancerConfig::of_balancer(file, text)) {
+        Ok(config) => Ok(LoadedConfig { config, text }),
+        Err(errors) => {
+            let dir = state_dir(text.as_deref().unwrap_or_default());
+            let copy = state_dir::last_good(&dir, file);
+            let copy = copy.and_then(|(path, text)| BalancerConfig::of_balancer(&path, &text).ok());
+            match copy {
+                Some(config) => Ok(LoadedConfig {
+                    config,
+                    text: Err(errors),
+                }),
+                None => Err(errors),
+            }
+        }
+    }
+}
+
+/// The `state_dir` of a file that is refused, as far as it can be told.
+fn state_dir(text: &str) -> PathBuf {
+    let top = text
+        .lines()
+        .take_while(|line| !line.trim_start().starts_with('['));
+    let mut pairs = top.filter_map(|line| line.split_once('='));
+    let value = pairs.find(|(key, _)| key.trim() == "state_dir");
+    let value = value.and_then(|(_, value)| value.trim().strip_prefix('"')?.split('"').next());
+    PathBuf::from(value.unwrap_or(STATE_DIR))
+}
+
+/// Takes the data plane down: routes first, then program, maps and pins.
+pub fn unload(config: &BalancerConfig) -> anyhow::Result<()> {
+    if UnixStream::connect(&config.socket).is_ok() {
+        bail!(
+            "the daemon at {} runs; stop it first",
+            config.socket.display()
+        );
+    }
+    if let Some(announce) = &config.announce
+        && let Err(error) = announce::withdraw(announce)
+    {
+        warn!("routers may go on sending packets for the VIPs here: {error:#}");
+    }
     let detached = LoadBalancer::detach(&config.pin_dir)?;
     println!("{}", detached.describe(&config.interface, &config.pin_dir));
     Ok(())
 }
 
 /// Loads the data plane or takes over the running one, then serves until SIGTERM or SIGINT.
-pub fn run(process: Process, file: PathBuf, config: BalancerConfig) -> anyhow::Result<()> {
+pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Result<()> {
+    let LoadedConfig { config, text } = loaded;
+    if let Err(errors) = &text {
+        error!(
+            "{} is refused, and the copy of how it was last in force is used: mend it and reload\n{errors}",
+            file.display()
+        );
+    }
     let listeners = Listeners::bind(&config.socket, config.http)?;
     let (plane, started) = KernelPlane::start(&config)?;
     let reports = config.agent_reports.as_ref();
@@ -38,8 +100,13 @@ pub fn run(process: Process, file: PathBuf, config: BalancerConfig) -> anyhow::R
         false => config.stateful.learn_period,
     };
     let places = plane.keep_places(config.stateful.idle, learning)?;
-    let status = status(&file, &config, &started);
-    let engine = match Engine::start(Box::new(plane), config.clone(), Moment::now()) {
+    let mut status = status(&file, &config, &started);
+    status.last_good = text.is_err();
+    status.last_reload_error = text.as_ref().err().map(ToString::to_string);
+    let state = StateDir::new(&config.state_dir, &config.pin_dir);
+    let kept = state.load();
+    let engine = Engine::succeed(Box::new(plane), config.clone(), kept, Moment::now());
+    let mut engine = match engine {
         Ok(engine) => engine,
         Err(error) if started.took_over => return Err(error),
         Err(error) => {
@@ -53,10 +120,17 @@ pub fn run(process: Process, file: PathBuf, config: BalancerConfig) -> anyhow::R
     if let Some(reports) = reports {
         reports.serve(engine.reports().clone(), places.clone(), learning)?;
     }
-    let shared = Arc::new(Shared::new(engine, status, file.clone()).with_places(places));
+    if text.is_err() {
+        engine.note_reload(None);
+    }
+    let shared = Shared::new(engine, status, file.clone());
+    let shared = Arc::new(shared.with_places(places).with_state(state));
+    if let Ok(text) = &text {
+        shared.keep_config(text);
+    }
     serve::serve(process, shared, listeners)?;
     info!(
-        "stopped; the data plane goes on forwarding from {}; `causeway lb -c {} --detach` takes it down",
+        "stopped; the data plane goes on forwarding from {}; `causeway lb unload -c {} --yes` takes it down",
         config.pin_dir.display(),
         file.display()
     );
@@ -74,5 +148,8 @@ fn status(file: &Path, config: &BalancerConfig, started: &Started) -> Status {
         interval_ns: config.control.interval_ns,
         config_file: file.display().to_string(),
         last_reload_error: None,
+        last_good: false,
+        unfinished: None,
+        state_error: None,
     }
 }

@@ -18,6 +18,9 @@ use super::announce::Announcements;
 use super::api::{self, Shared};
 use super::probe;
 
+/// How long what changes by itself may be unsaved.
+const KEEP_EVERY: Duration = Duration::from_secs(1);
+
 /// Serves until SIGTERM or SIGINT; SIGHUP reloads. The data plane is left as it is.
 pub(crate) fn serve(
     process: Process,
@@ -26,6 +29,7 @@ pub(crate) fn serve(
 ) -> anyhow::Result<()> {
     let (control, failed) = ControlLoop::start(Arc::clone(&shared))?;
     let announcements = Announcements::start(Arc::clone(&shared))?;
+    let keeper = Keeper::start(Arc::clone(&shared))?;
     let probes_run = probe::run(Arc::clone(&shared));
     let failed = async {
         // On its own: a reload keeps the task of the signals for as long as it takes.
@@ -43,6 +47,7 @@ pub(crate) fn serve(
     let result = serve_routers(process, routers, &listeners, || shared.reload(), failed);
     announcements.stop();
     control.stop();
+    keeper.stop();
     result
 }
 
@@ -78,6 +83,36 @@ impl ControlLoop {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.thread().unpark();
         // A panic in it is what ended the daemon, and was reported.
+        let _ = self.thread.join();
+    }
+}
+
+/// Writes down what changes by itself, health above all, on a thread of its own: a disk may
+/// be slow.
+struct Keeper {
+    thread: JoinHandle<()>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Keeper {
+    fn start(shared: Arc<Shared>) -> std::io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = thread::Builder::new()
+            .name("state".to_owned())
+            .spawn(move || {
+                while !stopped.load(Ordering::Relaxed) {
+                    shared.keep();
+                    thread::park_timeout(KEEP_EVERY);
+                }
+            })?;
+        Ok(Self { thread, stop })
+    }
+
+    fn stop(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.thread().unpark();
+        // What a panic in it left unsaved, the pinned rings tell.
         let _ = self.thread.join();
     }
 }

@@ -2,6 +2,7 @@
 //! The process around the engine: what ends it, and what it leaves alone.
 
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
@@ -35,6 +36,9 @@ fn shared(plane: &FakePlane) -> Arc<Shared> {
         interval_ns: 100 * MS,
         config_file: String::new(),
         last_reload_error: None,
+        last_good: false,
+        unfinished: None,
+        state_error: None,
     };
     Arc::new(Shared::new(engine, status, "lb.toml".into()))
 }
@@ -98,6 +102,57 @@ fn requests_in_progress_are_answered_before_the_end() {
         process::serve_routers(process, routers, &listeners, reload, failed)
     });
     assert!(ask(&path).ends_with("\r\n\r\ndone"));
+    assert!(server.join().unwrap().is_err());
+}
+
+#[test]
+fn a_squatted_port_does_not_prevent_a_start() {
+    let squatter = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let address = squatter.local_addr().unwrap();
+    let listeners = Listeners::bind(&dir.path().join("lb.sock"), Some(address)).unwrap();
+    assert!(UnixStream::connect(listeners.socket()).is_ok());
+}
+
+/// Neither who holds all the connections there can be, nor who says half a word, keeps others
+/// out for long; and the Unix socket does not notice.
+#[test]
+fn who_holds_connections_keeps_nobody_out() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = port.local_addr().unwrap();
+    drop(port);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("lb.sock");
+    let listeners = Listeners::bind(&path, Some(address)).unwrap();
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    let process = Process::begin().unwrap();
+    let server = thread::spawn(move || {
+        let failed = async {
+            let _ = ended.await;
+            anyhow::anyhow!("the test is over")
+        };
+        let page = || Router::new().route("/", get(|| async { "done" }));
+        let routers = Routers {
+            unix: page(),
+            tcp: page(),
+        };
+        let reload = || Ok::<_, String>(String::new());
+        process::serve_routers(process, routers, &listeners, reload, failed)
+    });
+    let connect = |_| {
+        let mut held = TcpStream::connect(address).unwrap();
+        held.write_all(b"GET / HT").unwrap();
+        held
+    };
+    let held: Vec<TcpStream> = (0..100).map(connect).collect();
+    assert!(ask(&path).ends_with("\r\n\r\ndone"));
+    let mut last = TcpStream::connect(address).unwrap();
+    last.set_read_timeout(Some(4 * PATIENCE)).unwrap();
+    write!(last, "GET / HTTP/1.0\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    last.read_to_string(&mut answer).unwrap();
+    assert!(answer.ends_with("\r\n\r\ndone"), "{answer}");
+    drop((held, end));
     assert!(server.join().unwrap().is_err());
 }
 

@@ -7,16 +7,17 @@
 
 use std::collections::{HashMap, HashSet};
 
-use anyhow::Context;
 use causeway_dataplane::{self as io, RealId, VipId, VipOptions};
 use causeway_netio::NextHop;
-use tracing::debug;
+use tracing::{info, warn};
 
+use super::cookies::Ids;
 use super::engine::{Engine, GATEWAY_PATIENCE};
 use super::plane::Route;
-use super::pool::Pool;
+use super::pool::{Pool, configured};
 use super::real_counters::RealCounters;
 use super::rings;
+use super::state_dir::Down;
 use crate::config::{
     BalancerConfig, FlowLimitConfig, ForwardingMode, Fragments, RealConfig, VipConfig,
 };
@@ -36,6 +37,8 @@ struct Done {
     way: bool,
     keys: bool,
     vips: Vec<VipId>,
+    /// VIPs that were there, with the ids that their reals had.
+    cookies: Vec<(VipId, Ids)>,
     /// VIPs whose options may be others.
     options: Vec<VipId>,
     reals: Vec<RealId>,
@@ -74,10 +77,8 @@ impl Engine {
         match self.stage(&config, way.as_ref(), resume_at, &mut done) {
             Ok(staged) => {
                 self.commit(config, way, staged);
-                self.begin_loads()?;
-                self.begin_probes()?;
-                self.remove_others()
-                    .context("the change is in force, but what it removes is still there")
+                self.finish();
+                Ok(())
             }
             Err(error) => match self.take_back(done) {
                 Ok(()) => Err(error),
@@ -86,6 +87,32 @@ impl Engine {
                 ))),
             },
         }
+    }
+
+    /// Does what follows a change that is in force, and can refuse it no more: what fails is
+    /// told, and tried again with each interval.
+    pub(super) fn finish(&mut self) {
+        type Step = fn(&mut Engine) -> anyhow::Result<()>;
+        let steps: [(&str, Step); 3] = [
+            ("loads are not counted yet", Self::begin_loads),
+            ("a vip still has its former cookies", Self::end_cookies),
+            ("what was removed is still there", Self::remove_others),
+        ];
+        let faults: Vec<String> = steps
+            .into_iter()
+            .filter_map(|(what, step)| {
+                let error = step(self).err()?;
+                Some(format!("{what}: {error:#}"))
+            })
+            .collect();
+        let unfinished = (!faults.is_empty()).then(|| faults.join("; "));
+        if unfinished != self.unfinished {
+            match &unfinished {
+                Some(faults) => warn!("the change is in force, but {faults}"),
+                None => info!("the last change is complete now"),
+            }
+        }
+        self.unfinished = unfinished;
     }
 
     /// The way for `config`, if it is another than that in force.
@@ -109,6 +136,11 @@ impl Engine {
         done: &mut Done,
     ) -> anyhow::Result<Staged> {
         let present = self.present()?;
+        self.check_ids(config)?;
+        // Probes that nothing encapsulates would come back, and all reals be down.
+        if config.vips.iter().any(|vip| vip.health.is_some()) {
+            self.plane.prepare_probes()?;
+        }
         if let Some(way) = way {
             done.way = true;
             self.plane.set_next_hop(&way.next_hop)?;
@@ -128,7 +160,9 @@ impl Engine {
             .collect();
         for vip in config.vips.iter().filter(|vip| !is_new(vip)) {
             let mut pool = self.stage_pool(config, vip, &present, done)?;
-            self.resume(&mut pool, resume_at);
+            if let Some(now_ns) = resume_at {
+                self.resume(&mut pool, now_ns, &present);
+            }
             if pool.ring_is_stale() {
                 rings.push((pool.id(), pool.ring()));
             }
@@ -181,8 +215,9 @@ impl Engine {
     ) -> anyhow::Result<Pool> {
         let address = vip.key();
         let id = self.plane.set_vip(address)?;
-        if !present.vips.contains_key(&address) {
-            done.vips.push(id);
+        match present.vips.contains_key(&address) {
+            true => done.cookies.push((id, self.plane.cookie_ids(id)?)),
+            false => done.vips.push(id),
         }
         self.plane.set_vip_options(id, vip_options(vip))?;
         done.options.push(id);
@@ -207,16 +242,49 @@ impl Engine {
         Ok(pool)
     }
 
-    fn resume(&self, pool: &mut Pool, resume_at: Option<u64>) {
-        let Some(now_ns) = resume_at.filter(|_| pool.follows_latency()) else {
-            return;
+    /// Goes on where a daemon that ended was: with the weights of its ring, and without the
+    /// reals that it had out of it.
+    fn resume(&mut self, pool: &mut Pool, now_ns: u64, present: &Present) {
+        let ring = match self.plane.ring(pool.id()) {
+            Ok(ring) => ring,
+            Err(error) => {
+                let name = &pool.vip().name;
+                warn!(
+                    "the ring of {name} is not read: its weights are learnt anew, and a real that was down gets connections until its probes fail: {error:#}"
+                );
+                Vec::new()
+            }
         };
-        match self.plane.ring(pool.id()) {
-            Ok(ring) if ring.is_empty() => {}
-            Ok(ring) => pool.resume(now_ns, &ring),
-            // Then what is known is learnt anew, within seconds.
-            Err(error) => debug!("the ring of {} is not read: {error:#}", pool.vip().name),
+        let out = self.were_out(pool, &ring, present);
+        pool.set_unfit(&out);
+        self.begin_down.extend(out);
+        if pool.follows_latency() && !ring.is_empty() {
+            pool.resume(now_ns, &ring);
         }
+    }
+
+    /// Reals that are probed, could be in the ring, and were not; or of which it is known
+    /// that they were down. If all were, the ring had all, and nobody knows.
+    fn were_out(&self, pool: &Pool, ring: &[RealId], present: &Present) -> HashSet<RealId> {
+        let vip = pool.vip();
+        if vip.health.is_none() {
+            return HashSet::new();
+        }
+        let in_ring: HashSet<RealId> = ring.iter().copied().collect();
+        let ring_tells = pool.ring_has_all() && !ring.is_empty();
+        let members = pool.members().filter(|(real, member)| {
+            let was_there = present.reals.contains_key(&(pool.id(), real.address));
+            let takes_part = configured(real) > 0.0 && !vip.is_reserved(real);
+            let known_down = || {
+                self.former_down.contains(&Down {
+                    vip: vip.endpoint(),
+                    real: real.address,
+                })
+            };
+            let left_out = ring_tells && takes_part && !in_ring.contains(&member.id);
+            was_there && !real.maintenance && (left_out || known_down())
+        });
+        members.map(|(_, member)| member.id).collect()
     }
 
     /// Counters of the reals that have none yet.
@@ -274,7 +342,7 @@ impl Engine {
         for real in done.ways {
             self.plane.set_real(real)?;
         }
-        self.restore_numbers()?;
+        self.restore_cookies(&done.cookies)?;
         for pool in &self.pools {
             if done.options.contains(&pool.id()) {
                 let options = vip_options(pool.vip());

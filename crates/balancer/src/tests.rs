@@ -379,6 +379,16 @@ fn a_reload_that_fails_leaves_everything_as_it_was() {
             .to_string()
             .starts_with("a change of `pin_dir` needs a restart")
     );
+    let text = format!(
+        "http = false\nmeasure.enabled = false\n{}",
+        WEB.replace("latency", "maglev")
+    );
+    let error = bench.engine.check_reload(&config(&text)).unwrap_err();
+    let sentence = error.to_string();
+    assert!(
+        sentence.starts_with("a change of `http`, `measure` needs"),
+        "{sentence}"
+    );
 }
 
 #[test]

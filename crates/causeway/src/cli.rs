@@ -15,7 +15,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{
     agent_cmd, capture, config_cmd, conns_cmd, cookie_cmd, examples, explain_cmd, generate_cmd,
-    lb_cmd, stats_cmd, top_cmd, trace_cmd, tunnel_cmd, vip_cmd,
+    lb_cmd, override_cmd, reload_cmd, stats_cmd, top_cmd, trace_cmd, tunnel_cmd, vip_cmd,
 };
 
 /// A layer-4 load balancer that knows what its clients feel.
@@ -57,9 +57,16 @@ enum Command {
     Vip(vip_cmd::VipArgs),
     /// Look at and change the reals of a running balancer
     ///
-    /// Changes last until the next reload or restart: the configuration file is what stays.
+    /// Drains, maintenance and weights hold until they are set back or dropped (`causeway
+    /// override`); reals that are added or removed, until the next reload or restart.
     #[command(after_help = examples::REAL)]
     Real(vip_cmd::RealArgs),
+    /// List and drop what was set by hand in the place of the file's
+    #[command(after_help = examples::OVERRIDE)]
+    Override(override_cmd::Args),
+    /// Have a running balancer read its file again; tells whether it did
+    #[command(after_help = examples::RELOAD)]
+    Reload(reload_cmd::Args),
     /// Look at the connections of stateful VIPs, and move one to another real
     #[command(after_help = examples::CONNS)]
     Conns(conns_cmd::Args),
@@ -95,6 +102,8 @@ impl Cli {
             Command::Real(args) => args.run(),
             Command::Measure(args) => args.run(),
             Command::Rtt(args) => args.run(),
+            Command::Override(args) => args.run(),
+            Command::Reload(args) => args.run(),
             Command::Conns(args) => args.run(),
             Command::Cookie(args) => args.run(),
             Command::Trace(args) => args.run(),
@@ -117,7 +126,7 @@ impl Command {
             Self::Top(_) => false,
             Self::Explain(_) => true,
             Self::Stats(_) | Self::Vip(_) | Self::Real(_) => true,
-            Self::Conns(_) => true,
+            Self::Override(_) | Self::Reload(_) | Self::Conns(_) => true,
             Self::Cookie(_) | Self::Config(_) => true,
             Self::Generate(_) => true,
         }

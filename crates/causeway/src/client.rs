@@ -37,6 +37,14 @@ pub(crate) struct Target {
 }
 
 impl Target {
+    /// The balancer at `socket`.
+    pub(crate) fn balancer(socket: PathBuf) -> Self {
+        Self {
+            socket,
+            command: "lb",
+        }
+    }
+
     /// The agent at `socket`.
     pub(crate) fn agent(socket: PathBuf) -> Self {
         Self {
@@ -67,6 +75,16 @@ impl Target {
     ) -> anyhow::Result<()> {
         let body = serde_json::to_vec(body)?;
         self.call(method, path, Some(body)).map(drop)
+    }
+
+    /// `POST path` with this text.
+    pub(crate) fn post<T: DeserializeOwned>(&self, path: &str, text: &str) -> anyhow::Result<T> {
+        parse(&self.call(Method::POST, path, Some(text.into()))?)
+    }
+
+    /// `DELETE path`, whose answer tells what was there.
+    pub(crate) fn delete_for<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        parse(&self.call(Method::DELETE, path, None)?)
     }
 
     /// `DELETE path`.

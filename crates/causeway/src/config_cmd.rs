@@ -4,11 +4,15 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use causeway_agent::AgentConfig;
+use causeway_api::balancer::Status;
 use causeway_balancer::BalancerConfig;
 use causeway_service::config::{ConfigErrors, has_key, is_toml, read};
 use causeway_tunnel::TunnelConfig;
 use clap::Subcommand;
+
+use crate::client::Target;
 
 /// Arguments of `causeway config`.
 #[derive(Debug, clap::Args)]
@@ -25,15 +29,22 @@ enum Action {
         /// The file to check
         #[arg(default_value = "/etc/causeway/causeway.toml")]
         file: PathBuf,
+        /// Also ask the balancer that runs at the file's socket whether it would take it at a
+        /// reload; done in any case if that runs with this file
+        #[arg(long)]
+        running: bool,
     },
 }
 
 impl Args {
     /// Runs the command; a faulty file gives exit code 1.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let Action::Check { file } = self.action;
+        let Action::Check { file, running } = self.action;
         match check(&file) {
-            Ok(summary) => {
+            Ok((summary, socket)) => {
+                if let Some(socket) = socket {
+                    ask(&file, socket, running)?;
+                }
                 println!("{}: ok: {summary}", file.display());
                 Ok(ExitCode::SUCCESS)
             }
@@ -45,14 +56,41 @@ impl Args {
     }
 }
 
-/// Reads and validates a file of any kind, and says in one line what it holds.
-fn check(path: &Path) -> Result<String, ConfigErrors> {
+/// Asks the balancer at `socket`, if it runs with this file or must be asked, whether it would
+/// take it.
+fn ask(file: &Path, socket: PathBuf, running: bool) -> anyhow::Result<()> {
+    let target = Target::balancer(socket);
+    let status = target.get::<Status>("/v1/status");
+    let same = |status: &Status| {
+        let own = file.canonicalize();
+        own.is_ok_and(|own| {
+            Path::new(&status.config_file)
+                .canonicalize()
+                .is_ok_and(|f| f == own)
+        })
+    };
+    match (status, running) {
+        (Err(error), true) => Err(error),
+        (Err(_), false) => Ok(()),
+        (Ok(status), false) if !same(&status) => Ok(()),
+        (Ok(_), _) => {
+            let text = std::fs::read_to_string(file)?;
+            let taken = target.post::<String>("/v1/check", &text);
+            let refused = || format!("{}: the running balancer would refuse it", file.display());
+            taken.map(drop).with_context(refused)
+        }
+    }
+}
+
+/// Reads and validates a file of any kind, and says in one line what it holds; of a balancer's,
+/// its socket, too.
+fn check(path: &Path) -> Result<(String, Option<PathBuf>), ConfigErrors> {
     let text = read(path)?;
     if causeway_tunnel::config::is_tunnels(&text) {
-        return TunnelConfig::parse(path, &text).map(|config| config.summary());
+        return TunnelConfig::parse(path, &text).map(|config| (config.summary(), None));
     }
     if causeway_agent::config::is_agents(&text) {
-        return AgentConfig::parse(path, &text).map(|config| config.summary());
+        return AgentConfig::parse(path, &text).map(|config| (config.summary(), None));
     }
     let balancers = ["interface", "vip"];
     let is_balancers = balancers.iter().any(|key| has_key(&text, key));
@@ -64,7 +102,7 @@ fn check(path: &Path) -> Result<String, ConfigErrors> {
             ),
         }
     });
-    config.map(|config| config.summary())
+    config.map(|config| (config.summary(), Some(config.socket)))
 }
 
 /// Whether a file is an agent's. One that cannot be read is not: whoever loads it says why.
@@ -91,7 +129,7 @@ mod tests {
             told,
             [
                 "lb.toml:1: unknown key `interfaec`; did you mean `interface`?",
-                "lb.toml:2: unknown key `xyz`; known here are interface, pin_dir, socket, http, reconcile, hash_key, xdp, encap, flow_table, stateful, measure, control, cookie, agent_reports, announce, history, vip",
+                "lb.toml:2: unknown key `xyz`; known here are interface, pin_dir, state_dir, socket, http, reconcile, hash_key, xdp, encap, flow_table, stateful, measure, control, cookie, agent_reports, announce, history, vip",
                 "lb.toml:3: unknown key `contrl`; did you mean `control`?",
                 "lb.toml:6: unknown key `adress`; did you mean `address`?",
                 "lb.toml:7: invalid type: string \"443\", expected a whole number",

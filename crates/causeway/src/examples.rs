@@ -15,7 +15,7 @@ pub(crate) const LB: &str = "\
 Examples:
   causeway lb                                     # with /etc/causeway/causeway.toml
   causeway lb -c lb.toml
-  causeway lb -c lb.toml --detach                 # after it was stopped: take the data plane down";
+  causeway lb unload -c lb.toml --yes             # after it was stopped: take its VIPs down";
 
 /// For `causeway agent --help`.
 pub(crate) const AGENT: &str = "\
@@ -89,6 +89,18 @@ Examples:
   causeway real weight web 10.0.0.1 3
   causeway real add web 10.0.0.3 --weight 2
   causeway real del web 10.0.0.1";
+
+/// For `causeway override --help`.
+pub(crate) const OVERRIDE: &str = "\
+Examples:
+  causeway override list                          # what differs from the file
+  causeway override drop web 10.0.0.1             # the file's settings hold again
+  causeway override drop --all";
+
+/// For `causeway reload --help`.
+pub(crate) const RELOAD: &str = "\
+Examples:
+  causeway reload                                 # exit code 1 if the file is refused";
 
 /// For `causeway conns --help`.
 pub(crate) const CONNS: &str = "\

@@ -4,8 +4,11 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use causeway_balancer::{BalancerConfig, detach, run};
+use anyhow::bail;
+use causeway_balancer::{BalancerConfig, load, run, unload};
+use causeway_service::config::ConfigErrors;
 use causeway_service::process::Process;
+use clap::Subcommand;
 
 /// Run the balancer
 ///
@@ -18,31 +21,60 @@ pub(crate) struct Args {
     #[arg(
         short,
         long,
+        global = true,
         value_name = "FILE",
         default_value = "/etc/causeway/causeway.toml"
     )]
     config: PathBuf,
 
-    /// Take the data plane down instead: packets go to the kernel again
-    #[arg(long)]
+    /// What `unload` was called: people took it for "run in the background"
+    #[arg(long, hide = true)]
     detach: bool,
+
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Take the VIPs down: withdraw their routes, and remove program, flow table and pins
+    ///
+    /// After the daemon was stopped. Packets go to the kernel from then on, and connections are
+    /// forgotten. A stop, a restart or an upgrade needs none of that.
+    Unload {
+        /// Yes, no VIP shall be served here any more
+        #[arg(long)]
+        yes: bool,
+    },
 }
 
 impl Args {
     /// Runs the command.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let process = Process::begin()?;
-        let config = match BalancerConfig::load(&self.config) {
-            Ok(config) => config,
-            Err(errors) => {
-                eprintln!("{errors}");
-                return Ok(ExitCode::FAILURE);
-            }
-        };
-        match self.detach {
-            true => detach(&config)?,
-            false => run(process, self.config, config)?,
+        if self.detach {
+            bail!(
+                "`--detach` takes all VIPs down, and is called `causeway lb unload --yes` now; without an option, `causeway lb` runs in the foreground"
+            );
         }
-        Ok(ExitCode::SUCCESS)
+        let Some(Action::Unload { yes }) = self.action else {
+            let process = Process::begin()?;
+            return match load(&self.config) {
+                Ok(loaded) => run(process, self.config, loaded).map(|()| ExitCode::SUCCESS),
+                Err(errors) => Ok(refused(&errors)),
+            };
+        };
+        match BalancerConfig::load(&self.config) {
+            Ok(config) if yes => unload(&config).map(|()| ExitCode::SUCCESS),
+            Ok(config) => bail!(
+                "this takes {} down; say --yes if that is meant",
+                config.summary()
+            ),
+            Err(errors) => Ok(refused(&errors)),
+        }
     }
+}
+
+fn refused(errors: &ConfigErrors) -> ExitCode {
+    eprintln!("{errors}");
+    ExitCode::FAILURE
 }

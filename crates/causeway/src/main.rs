@@ -17,6 +17,8 @@ mod examples;
 mod explain_cmd;
 mod generate_cmd;
 mod lb_cmd;
+mod override_cmd;
+mod reload_cmd;
 mod stats_cmd;
 mod top_cmd;
 mod trace_cmd;

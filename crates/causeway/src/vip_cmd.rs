@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `causeway vip` and `causeway real`: look at and change a running balancer.
 //!
-//! Changes last until the next reload or restart, which make the file the truth
-//! again; every command that changes something says so.
+//! Drains, maintenance and weights outlive reloads and restarts. Other changes last until the
+//! next of these, which makes the file the truth again; the commands say so.
 
 use std::process::ExitCode;
 
 use anyhow::Context;
-use causeway_api::balancer::{RealChange, VipChange, VipView};
+use causeway_api::balancer::{RealChange, Status, VipChange, VipView};
 use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::socket_address as endpoint;
 use clap::Subcommand;
@@ -214,7 +214,7 @@ fn real_path(vip: &str, real: &str) -> String {
     format!("{}/reals/{}", vip_path(vip), segment(real))
 }
 
-fn print(format: OutputFormat, json: &Value, table: &TextTable) -> anyhow::Result<()> {
+pub(crate) fn print(format: OutputFormat, json: &Value, table: &TextTable) -> anyhow::Result<()> {
     match format {
         OutputFormat::Table => print!("{}", table.to_text()),
         OutputFormat::Csv => print!("{}", table.to_csv()),
@@ -349,7 +349,7 @@ impl RealArgs {
                 } else {
                     "draining"
                 };
-                println!("{done}: real {real} of {vip}, {NOT_LASTING}");
+                println!("{done}: real {real} of {vip}");
             }
             RealAction::Maintenance { vip, real, undo } => {
                 let change = RealChange {
@@ -358,7 +358,7 @@ impl RealArgs {
                 };
                 change_real(target, &vip, &real, &change)?;
                 let state = if undo { "back from" } else { "under" };
-                println!("{state} maintenance: real {real} of {vip}, {NOT_LASTING}");
+                println!("{state} maintenance: real {real} of {vip}");
             }
             RealAction::Weight { vip, real, weight } => {
                 let change = RealChange {
@@ -366,7 +366,7 @@ impl RealArgs {
                     ..RealChange::default()
                 };
                 change_real(target, &vip, &real, &change)?;
-                println!("weight {weight} for real {real} of {vip} {NOT_LASTING}");
+                println!("weight {weight} for real {real} of {vip}");
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -376,5 +376,10 @@ impl RealArgs {
 fn change_real(target: &Target, vip: &str, real: &str, change: &RealChange) -> anyhow::Result<()> {
     target
         .send(Method::PATCH, &real_path(vip, real), change)
-        .context("nothing was changed")
+        .context("nothing was changed")?;
+    let status: Status = target.get("/v1/status")?;
+    if let Some(error) = status.state_error {
+        eprintln!("causeway: this would not outlive the daemon: {error}");
+    }
+    Ok(())
 }

@@ -38,7 +38,9 @@ impl Start {
     fn new(dir: &Path, command: &'static str, config: &str) -> Self {
         let (file, socket) = (dir.join("causeway.toml"), dir.join("run/causeway.sock"));
         let more = format!("socket = \"{}\"\nhttp = false\n", socket.display());
-        fs::write(&file, config.replace("MORE\n", &more)).expect("write the configuration");
+        let state = dir.join("state").display().to_string();
+        let config = config.replace("MORE\n", &more).replace("STATE", &state);
+        fs::write(&file, config).expect("write the configuration");
         Self {
             command,
             file,
@@ -163,7 +165,7 @@ fn run(command: &'static str, config: impl FnOnce(&Sandbox) -> String + Send + '
 fn a_balancer_ends_cleanly_at_any_instant_of_its_start() {
     run("lb", |sandbox| {
         format!(
-            "interface = \"eth0\"\npin_dir = \"{}\"\nMORE\n\
+            "interface = \"eth0\"\npin_dir = \"{}\"\nstate_dir = \"STATE\"\nMORE\n\
              encap.gateway_mac = \"02:00:00:00:00:01\"\n\
              flow_table = {{ ipv4 = 4096, ipv6 = 4096 }}\n\
              [[vip]]\naddress = \"192.0.2.1\"\nport = 80\n\

@@ -10,7 +10,7 @@
 //!
 //! A real whose state is not known yet takes part like one that is up: a balancer that
 //! starts must not empty the pool of one that ran. It does not count for what the
-//! service needs.
+//! service needs. One that a former balancer had out of its ring may begin down.
 
 mod silence;
 
@@ -135,6 +135,14 @@ impl Check {
             failed: 0,
             doubted_until_ns: 0,
         }
+    }
+
+    /// The same, down until probes say otherwise.
+    #[must_use]
+    pub fn beginning_down(mut self, reason: &str) -> Self {
+        self.state = HealthState::Down;
+        reason.clone_into(&mut self.reason);
+        self
     }
 
     /// What is known.
@@ -392,6 +400,19 @@ mod tests {
             assert_eq!(check.state(), HealthState::Down);
             probe(&mut check, true);
         }
+        assert_eq!(check.state(), HealthState::Up);
+    }
+
+    #[test]
+    fn one_that_begins_down_takes_as_many_successes_as_any() {
+        let mut check = check().beginning_down("out of the ring");
+        assert_eq!(
+            (check.takes_part(), check.reason()),
+            (false, "out of the ring")
+        );
+        probe(&mut check, true);
+        assert_eq!(check.state(), HealthState::Down);
+        probe(&mut check, true);
         assert_eq!(check.state(), HealthState::Up);
     }
 

@@ -19,7 +19,7 @@
 //! # Migration
 //! A changed table size, or a build with another layout, cannot reuse the maps.
 //! That is an error that names the map and leaves the old data plane at work. The
-//! way out is to take it down (`--detach`) and start anew: flows then find no
+//! way out is to take it down and start anew: flows then find no
 //! entry, and the ring sends all whose pool did not change to the real they had.
 
 use std::collections::BTreeMap;

@@ -9,23 +9,35 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use axum::Router;
+use axum::serve::Listener;
 use causeway_api::Moment;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::{Mode, umask};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{self, SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use super::notify;
 
 /// How long answers in progress may take once the daemon stops.
 const GRACE: Duration = Duration::from_secs(2);
+/// Connections to one socket that are served at a time; others wait for their turn.
+const CONNECTIONS_MAX: usize = 64;
+/// How long a client may take for the head of a request.
+const HEADER_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a connection serves requests, and what the last answer has besides.
+const CONNECTION_LIFE: Duration = Duration::from_secs(60);
+const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
 
 /// The sockets of the API, bound before anything else is touched.
 pub struct Listeners {
@@ -36,10 +48,21 @@ pub struct Listeners {
 
 impl Listeners {
     /// Binds what the configuration names. The socket of a daemon that is gone
-    /// is replaced, that of a running one is an error.
+    /// is replaced, that of a running one is an error. An HTTP address that cannot be had is
+    /// done without.
     pub fn bind(socket: &Path, http: Option<SocketAddr>) -> anyhow::Result<Self> {
-        let tcp = http.map(bind_tcp).transpose()?;
         let unix = bind_unix(socket)?;
+        // The Unix socket is what steers: a squatted port is no reason to do without.
+        let tcp = http.and_then(|address| {
+            let bound = bind_tcp(address);
+            bound
+                .inspect_err(|error| {
+                    warn!(
+                        "nothing is served on http {address}, and metrics cannot be scraped there: {error}; free the port (`ss -tlnp` names its owner) and restart, or set `http` to another or to false"
+                    );
+                })
+                .ok()
+        });
         Ok(Self {
             socket: socket.to_owned(),
             unix,
@@ -69,10 +92,8 @@ impl Drop for Listeners {
     }
 }
 
-fn bind_tcp(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
-    let listener = std::net::TcpListener::bind(address).with_context(|| {
-        format!("cannot listen on http {address}; set `http` to another port, or to false")
-    })?;
+fn bind_tcp(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
+    let listener = std::net::TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
@@ -203,22 +224,11 @@ async fn serve_async<E: Display>(
     let mut servers = JoinSet::new();
     let mut failed = pin!(failed);
     let (stop, stopped) = watch::channel(());
-    let wait = |mut stopped: watch::Receiver<()>| async move {
-        let _ = stopped.changed().await;
-    };
     let unix = tokio::net::UnixListener::from_std(listeners.unix.try_clone()?)?;
-    servers.spawn(
-        axum::serve(unix, routers.unix)
-            .with_graceful_shutdown(wait(stopped.clone()))
-            .into_future(),
-    );
+    servers.spawn(answer(unix, routers.unix, stopped.clone()));
     if let Some(tcp) = &listeners.tcp {
         let tcp = tokio::net::TcpListener::from_std(tcp.try_clone()?)?;
-        servers.spawn(
-            axum::serve(tcp, routers.tcp)
-                .with_graceful_shutdown(wait(stopped))
-                .into_future(),
-        );
+        servers.spawn(answer(tcp, routers.tcp, stopped));
     }
     notify::ready();
     let result = loop {
@@ -235,6 +245,45 @@ async fn serve_async<E: Display>(
     let answered = async { while servers.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(GRACE, answered).await;
     result
+}
+
+/// Answers whoever connects, until told to stop; then what was asked by then. Whoever says
+/// nothing, or takes no answer, loses the connection: any local user may come by TCP, and a
+/// descriptor that is held is one that probes and rings do not get.
+async fn answer(mut listener: impl Listener, router: Router, mut stopped: watch::Receiver<()>) {
+    let free = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = async {
+            let place = Arc::clone(&free).acquire_owned().await;
+            (place, listener.accept().await.0)
+        };
+        let (place, stream) = tokio::select! {
+            accepted = accepted => accepted,
+            _ = stopped.changed() => break,
+        };
+        let (router, mut stopped) = (router.clone(), stopped.clone());
+        connections.spawn(async move {
+            let _place = place;
+            let service = TowerToHyperService::new(router);
+            let mut builder = http1::Builder::new();
+            builder
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEADER_PATIENCE);
+            let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+            // What goes wrong in a connection is its client's to see.
+            tokio::select! {
+                _ = connection.as_mut() => return,
+                () = tokio::time::sleep(CONNECTION_LIFE) => {}
+                _ = stopped.changed() => {}
+            }
+            connection.as_mut().graceful_shutdown();
+            let _ = tokio::time::timeout(ANSWER_PATIENCE, connection).await;
+        });
+        while connections.try_join_next().is_some() {}
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
 }
 
 fn log_reload<E: Display>(reload: &impl Fn() -> Result<String, E>) {

@@ -243,17 +243,17 @@ impl Balancer {
         bail!("the daemon did not take the new file: {}", self.messages())
     }
 
-    /// Takes the data plane down (`causeway lb --detach`).
+    /// Takes the data plane down (`causeway lb unload`).
     pub fn detach(&self) -> Result<()> {
         let output = self
             .netns
             .command(&self.binary)
-            .args(["lb", "--detach", "-c"])
+            .args(["lb", "unload", "--yes", "-c"])
             .arg(self.config_file())
             .output()?;
         ensure!(
             output.status.success(),
-            "causeway lb --detach: {}",
+            "causeway lb unload: {}",
             String::from_utf8_lossy(&output.stderr)
         );
         Ok(())
@@ -330,6 +330,7 @@ impl Balancer {
         let mut s = format!(
             "interface = \"{DEVICE}\"\n\
              pin_dir = \"{}\"\n\
+             state_dir = \"{at}/state\"\n\
              socket = \"{at}/lb.sock\"\n\
              reconcile = true\n\
              {}\

@@ -46,7 +46,7 @@ pub(super) fn announce(raw: &RawAnnounce, faults: &mut Faults<'_>) -> Option<Ann
         bird: directory(Some(bird), "", faults),
         configure: raw.configure.clone().unwrap_or_else(default),
         delay: delay.unwrap_or(DELAY),
-        on_stop: text(raw.on_stop.as_ref(), faults, OnStop::from_word).unwrap_or(OnStop::Withdraw),
+        on_stop: text(raw.on_stop.as_ref(), faults, OnStop::from_word).unwrap_or(OnStop::Keep),
     })
 }
 
@@ -73,7 +73,8 @@ mod tests {
         let announce = parse("bird = \"/run/bird.conf\"").unwrap().unwrap();
         assert_eq!(announce.configure, ["birdc", "configure"]);
         assert_eq!(announce.delay, DELAY);
-        assert_eq!(announce.on_stop, OnStop::Withdraw);
+        // A restart takes nothing down that forwards on.
+        assert_eq!(announce.on_stop, OnStop::Keep);
         for (announce, expected) in [
             ("delay = \"1s\"", "[announce] needs `bird`"),
             (

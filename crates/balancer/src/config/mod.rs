@@ -75,6 +75,8 @@ pub struct BalancerConfig {
     pub interface: String,
     /// Directory on a bpffs that holds maps and link.
     pub pin_dir: PathBuf,
+    /// Directory of what outlives the process beside the pins.
+    pub state_dir: PathBuf,
     /// Unix socket of the API.
     pub socket: PathBuf,
     /// Loopback address of the read-only HTTP API, if any.
@@ -213,6 +215,12 @@ impl VipConfig {
         }
     }
 
+    /// Address, port and protocol in one word, which no change of names changes.
+    pub fn endpoint(&self) -> String {
+        let endpoint = causeway_service::config::endpoint(self.address, self.port);
+        format!("{endpoint}/{}", self.protocol)
+    }
+
     /// Whether a real is for some clients alone.
     pub fn is_reserved(&self, real: &RealConfig) -> bool {
         let mut exclusive = self.sources.iter().filter(|source| source.exclusive);
@@ -252,23 +260,30 @@ impl ForwardingMode {
     }
 }
 
+/// Where a daemon keeps what outlives it, unless the file says otherwise.
+pub const STATE_DIR: &str = "/var/lib/causeway";
+
 /// Largest configured weight.
 pub const WEIGHT_MAX: u32 = 65_535;
 
 impl BalancerConfig {
     /// Reads and validates a file. All faults are reported together.
     pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
-        let text = read(path)?;
+        Self::of_balancer(path, &read(path)?)
+    }
+
+    /// Validates the text of a file, which may turn out to be of another daemon.
+    pub fn of_balancer(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
         let other = [("tunnel", "a tunnel's"), ("agent", "an agent's")];
         let other = other
             .iter()
-            .find(|(kind, _)| causeway_service::config::has_key(&text, kind));
+            .find(|(kind, _)| causeway_service::config::has_key(text, kind));
         match other {
             Some((kind, whose)) => Err(ConfigErrors::of_file(
                 path,
                 format!("this is {whose} file; start it with `causeway {kind} -c FILE`"),
             )),
-            None => Self::parse(path, &text),
+            None => Self::parse(path, text),
         }
     }
 
@@ -288,12 +303,12 @@ impl BalancerConfig {
         })
     }
 
-    /// The first key that differs from `running` and cannot change while the
-    /// daemon runs.
-    pub fn needs_restart(&self, running: &Self) -> Option<&'static str> {
+    /// The keys that differ from `running` and cannot change while the daemon runs.
+    pub fn needs_restart(&self, running: &Self) -> Vec<&'static str> {
         let same = [
             ("interface", self.interface == running.interface),
             ("pin_dir", self.pin_dir == running.pin_dir),
+            ("state_dir", self.state_dir == running.state_dir),
             ("socket", self.socket == running.socket),
             ("http", self.http == running.http),
             ("hash_key", self.hash_key == running.hash_key),
@@ -308,7 +323,8 @@ impl BalancerConfig {
                 self.reports_at() == running.reports_at(),
             ),
         ];
-        same.iter().find(|(_, same)| !same).map(|(key, _)| *key)
+        let differ = same.iter().filter(|(_, same)| !same);
+        differ.map(|(key, _)| *key).collect()
     }
 
     fn reports_at(&self) -> Option<SocketAddr> {

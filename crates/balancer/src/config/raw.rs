@@ -15,6 +15,7 @@ type Number = Option<Spanned<f64>>;
 pub(super) struct RawConfig {
     pub interface: Text,
     pub pin_dir: Text,
+    pub state_dir: Text,
     pub socket: Text,
     pub http: Option<Spanned<HttpValue>>,
     pub reconcile: Option<bool>,

@@ -18,8 +18,8 @@ use super::cookie::{self, Beside};
 use super::raw::{RawConfig, RawControl, RawEncap, RawFlowTable};
 use super::words::LAWS;
 use super::{
-    BalancerConfig, Encap, FlowIdle, GueChecksum, HashKey, MacAddress, TunnelEnds, VipConfig,
-    announce, reports, stateful, vip,
+    BalancerConfig, Encap, FlowIdle, GueChecksum, HashKey, MacAddress, STATE_DIR, TunnelEnds,
+    VipConfig, announce, reports, stateful, vip,
 };
 
 /// The least MTU of IPv6 (RFC 8200, section 5).
@@ -75,6 +75,7 @@ pub(super) fn config(
     Some(BalancerConfig {
         interface: interface?,
         pin_dir: directory(raw.pin_dir.as_ref(), "/sys/fs/bpf/causeway", faults),
+        state_dir: directory(raw.state_dir.as_ref(), STATE_DIR, faults),
         socket: directory(raw.socket.as_ref(), "/run/causeway/lb.sock", faults),
         http: http(raw.http.as_ref(), HTTP_PORT, faults),
         reconcile: raw.reconcile.unwrap_or(true),

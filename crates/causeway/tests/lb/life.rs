@@ -31,13 +31,28 @@ fn a_daemon_comes_and_goes_and_the_data_plane_stays() {
         assert!(stderr(&gone).contains("is gone (the data plane goes on without it)"));
 
         let daemon = machine.start();
+        let refused = machine.unload();
+        assert!(stderr(&refused).ends_with("runs; stop it first\n"));
         drop(daemon);
-        let detached = machine.detach();
-        let said = String::from_utf8_lossy(&detached.stdout).into_owned();
+        for (arguments, expected) in [
+            (
+                &["lb", "--detach"][..],
+                "is called `causeway lb unload --yes` now",
+            ),
+            (&["lb", "unload"], "say --yes if that is meant"),
+        ] {
+            let mut command = Command::new(BINARY);
+            command.args(arguments).arg("-c").arg(machine.config());
+            let refused = command.output().expect("run causeway");
+            assert!(!refused.status.success() && machine.xdp_is_attached());
+            assert!(stderr(&refused).contains(expected), "{}", stderr(&refused));
+        }
+        let unloaded = machine.unload();
+        let said = String::from_utf8_lossy(&unloaded.stdout).into_owned();
         assert!(said.starts_with("detached from eth0; "), "{said}");
         assert!(!machine.xdp_is_attached());
         assert!(!machine.path("bpf/lb").exists());
-        let again = machine.detach();
+        let again = machine.unload();
         assert!(again.status.success());
         assert!(String::from_utf8_lossy(&again.stdout).starts_with("nothing was attached"));
     });
@@ -83,7 +98,8 @@ fn changes_reach_the_data_plane_and_bad_files_do_not() {
         daemon.signal(Signal::SIGHUP);
         machine.wait_for_log("reloaded: 1 VIP with 3 reals on eth0");
         let vip = machine.json(&["vip", "show", "web"]);
-        assert_eq!(vip["reals"][0]["state"], "active");
+        // What was set by hand stays.
+        assert_eq!(vip["reals"][0]["state"], "drain");
         assert_eq!(vip["reals"][2]["weight"], 2);
 
         machine.write_config(", { address = \"10.0.0.3\", wieght = 2 }");
@@ -96,6 +112,81 @@ fn changes_reach_the_data_plane_and_bad_files_do_not() {
             "causeway_real_weight{vip=\"web\",real=\"10.0.0.3\",kind=\"configured\"} 2.0"
         ));
         assert!(metrics.trim_end().ends_with("# EOF"));
+    });
+}
+
+/// Drains outlive a kill, and a broken file on the disk does not keep the daemon down.
+#[test]
+fn a_restart_forgets_nothing_and_starts_with_the_last_good_file() {
+    Machine::run(|machine| {
+        let daemon = machine.start();
+        for arguments in [
+            &["real", "drain", "web", "10.0.0.1"][..],
+            &["real", "weight", "web", "10.0.0.2", "7"],
+        ] {
+            let done = machine.client(arguments);
+            assert!(done.status.success(), "{}", stderr(&done));
+        }
+        daemon.signal(Signal::SIGKILL);
+        assert!(!daemon.wait());
+        let good = fs::read_to_string(machine.config()).expect("the configuration");
+        fs::write(machine.config(), format!("{good}\n[broken")).expect("break it");
+
+        let daemon = machine.start();
+        machine.wait_for_log("is refused, and the copy of how it was last in force is used");
+        let reals = &machine.json(&["vip", "show", "web"])["reals"];
+        assert_eq!(
+            (&reals[0]["state"], &reals[1]["weight"]),
+            (&"drain".into(), &7.into())
+        );
+        let metrics = http_get("/metrics");
+        assert!(
+            metrics.contains("causeway_config_last_reload_successful 0.0"),
+            "{metrics}"
+        );
+        let status = http_get("/v1/status");
+        assert!(status.contains("\"last_good\":true"), "{status}");
+        let refused = machine.client(&["reload"]);
+        assert_eq!(refused.status.code(), Some(1));
+        let check = || {
+            let mut command = Command::new(BINARY);
+            command.args(["config", "check"]).arg(machine.config());
+            command.output().expect("run causeway")
+        };
+        let restart = good.replace("ipv4 = 4096", "ipv4 = 8192");
+        fs::write(
+            machine.config(),
+            format!("measure.enabled = true\nhttp = false\n{restart}"),
+        )
+        .expect("write");
+        let refused = check();
+        assert!(!refused.status.success());
+        let said = stderr(&refused);
+        assert!(
+            said.contains("`http`, `flow_table.ipv4` needs a restart"),
+            "{said}"
+        );
+
+        fs::write(machine.config(), good).expect("mend it");
+        let taken = machine.client(&["reload"]);
+        let said = String::from_utf8_lossy(&taken.stdout).into_owned();
+        assert!(
+            said.contains("2 values set by hand"),
+            "{said}{}",
+            stderr(&taken)
+        );
+        assert!(http_get("/metrics").contains("causeway_config_last_reload_successful 1.0"));
+        let overrides = machine.json(&["override", "list"]);
+        assert_eq!(overrides.as_array().map(Vec::len), Some(2), "{overrides}");
+        let dropped = machine.client(&["override", "drop", "--all"]);
+        assert!(dropped.status.success(), "{}", stderr(&dropped));
+        drop(daemon);
+        // Damaged state costs one sentence.
+        fs::write(machine.path("state/state.json"), "{").expect("damage it");
+        let _daemon = machine.start();
+        machine.wait_for_log("starting without the drains, weights and states of health");
+        let reals = &machine.json(&["vip", "show", "web"])["reals"];
+        assert_eq!(reals[0]["state"], "active");
     });
 }
 
@@ -151,7 +242,7 @@ fn what_prevents_a_start_is_one_sentence() {
             "{said}"
         );
 
-        machine.detach();
+        machine.unload();
         let mut nobody = start(&machine.config());
         nobody.uid(65_534).gid(65_534);
         for open in [machine.dir.path(), &machine.path("run")] {

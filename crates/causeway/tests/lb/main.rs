@@ -72,6 +72,7 @@ impl Machine {
         let text = format!(
             "interface = \"eth0\"\n\
              pin_dir = \"{dir}/bpf/lb\"\n\
+             state_dir = \"{dir}/state\"\n\
              socket = \"{dir}/run/lb.sock\"\n\
              encap.gateway_mac = \"02:00:00:00:00:01\"\n\
              flow_table = {{ ipv4 = 4096, ipv6 = 4096 }}\n\
@@ -138,9 +139,9 @@ impl Machine {
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
 
-    fn detach(&self) -> Output {
+    fn unload(&self) -> Output {
         Command::new(BINARY)
-            .args(["lb", "--detach", "-c"])
+            .args(["lb", "unload", "--yes", "-c"])
             .arg(self.config())
             .output()
             .expect("run causeway")

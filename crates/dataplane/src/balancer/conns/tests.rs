@@ -143,7 +143,11 @@ fn slots_do_not_strand_on_cpus_that_see_no_connection() {
         }
         table.top_up();
     }
-    assert!(open >= table.slots() * 9 / 10, "{open} of {}", table.slots());
+    assert!(
+        open >= table.slots() * 9 / 10,
+        "{open} of {}",
+        table.slots()
+    );
 }
 
 #[test]

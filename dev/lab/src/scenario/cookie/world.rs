@@ -193,10 +193,11 @@ impl World {
         let node = &self.topology.balancer;
         let mut text = format!(
             "interface = \"{DEVICE}\"\npin_dir = \"/sys/fs/bpf/lb\"\n\
-             socket = \"{}\"\nhttp = false\nhash_key = \"{}\"\n\
+             state_dir = \"{}\"\nsocket = \"{}\"\nhttp = false\nhash_key = \"{}\"\n\
              [encap]\nsource = \"{}\"\nsource6 = \"{}\"\nmtu = {BACK_MTU}\n\
              [cookie]\nkeys = \"{}\"\n[measure]\nenabled = {}\n\
              [flow_table]\nipv4 = 65536\nipv6 = 65536\n",
+            self.path("state"),
             self.path("lb.sock"),
             "5e".repeat(16),
             node.ipv4,
@@ -280,7 +281,7 @@ impl World {
     /// Replaces the balancer by one that knows nothing but its configuration.
     pub(super) fn swap_balancer(&mut self) -> Result<()> {
         end(&mut self.balancer)?;
-        self.causeway(&["lb", "--detach", "-c", &self.path("lb.toml")])?;
+        self.causeway(&["lb", "unload", "--yes", "-c", &self.path("lb.toml")])?;
         self.start_balancer()
     }
 

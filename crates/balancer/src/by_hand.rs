@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What operators set by hand for single reals: drains, maintenance, weights. It holds in the
+//! place of what the file says, through reloads and restarts, until it is set back, dropped,
+//! or in the file, too.
+
+use std::net::IpAddr;
+
+use causeway_api::balancer::{Override, RealChange};
+use serde_json::{Value, json};
+use tracing::info;
+
+use super::engine::{Engine, EngineError};
+use super::health::down_reals;
+use super::state_dir::{KeptState, SetByHand};
+use crate::config::{BalancerConfig, RealConfig, VipConfig, WEIGHT_MAX};
+
+impl Engine {
+    /// Changes a real, for as long as it differs from the file.
+    pub fn change_real(
+        &mut self,
+        vip: &str,
+        real: &str,
+        change: &RealChange,
+        now_ns: u64,
+    ) -> Result<(), EngineError> {
+        if let Some(weight) = change.weight.filter(|weight| *weight > WEIGHT_MAX) {
+            return Err(EngineError::Invalid(format!(
+                "weight {weight} is out of range; use 0 (no new connections) to {WEIGHT_MAX}"
+            )));
+        }
+        let vip_index = self.find_vip(vip)?;
+        let of_vip = &self.config.vips[vip_index];
+        let real_index = find_real(of_vip, real)?;
+        let (vip, real) = (of_vip.endpoint(), of_vip.reals[real_index].address);
+        let mut config = self.config.clone();
+        put(&mut config.vips[vip_index].reals[real_index], change);
+        self.replace(config)?;
+        let is_it = |set: &SetByHand| set.vip == vip && set.real == real;
+        let at = match self.by_hand.iter().position(is_it) {
+            Some(at) => at,
+            None => {
+                self.by_hand.push(SetByHand {
+                    vip,
+                    real,
+                    set: RealChange::default(),
+                    since_ns: now_ns,
+                });
+                self.by_hand.len() - 1
+            }
+        };
+        let set = &mut self.by_hand[at];
+        set.since_ns = now_ns;
+        set.set.weight = change.weight.or(set.set.weight);
+        set.set.drain = change.drain.or(set.set.drain);
+        set.set.maintenance = change.maintenance.or(set.set.maintenance);
+        (_, self.by_hand) = over(&self.file, &self.by_hand);
+        Ok(())
+    }
+
+    /// What is set by hand and differs from the file.
+    pub fn overrides(&self) -> Vec<Override> {
+        let rows = self.by_hand.iter().flat_map(|set| {
+            let (vip, real) = place(&self.file, set)?;
+            let own = &self.file.vips[vip];
+            let file = &own.reals[real];
+            let row = |key: &str, value: Option<Value>, file: Value| {
+                value.map(|value| Override {
+                    vip: own.name.clone(),
+                    real: set.real.to_string(),
+                    key: key.to_owned(),
+                    value,
+                    file,
+                    since_ns: set.since_ns,
+                })
+            };
+            Some([
+                row(
+                    "weight",
+                    set.set.weight.map(Value::from),
+                    json!(file.weight),
+                ),
+                row("drain", set.set.drain.map(Value::from), json!(file.drain)),
+                row(
+                    "maintenance",
+                    set.set.maintenance.map(Value::from),
+                    json!(file.maintenance),
+                ),
+            ])
+        });
+        rows.flatten().flatten().collect()
+    }
+
+    /// Has the file's settings hold again: for one real, for the reals of one VIP, or for
+    /// all. Gives what was dropped.
+    pub fn drop_overrides(
+        &mut self,
+        vip: Option<&str>,
+        real: Option<&str>,
+    ) -> Result<Vec<Override>, EngineError> {
+        let vip = vip.map(|vip| self.find_vip(vip)).transpose()?;
+        let vip = vip.map(|index| &self.config.vips[index]);
+        let real = match (vip, real) {
+            (Some(vip), Some(real)) => Some(vip.reals[find_real(vip, real)?].address),
+            (None, Some(_)) => {
+                return Err(EngineError::Invalid(
+                    "a real is named without its vip".to_owned(),
+                ));
+            }
+            (_, None) => None,
+        };
+        let vip = vip.map(VipConfig::endpoint);
+        let is_meant = |set: &SetByHand| {
+            vip.as_ref().is_none_or(|vip| *vip == set.vip)
+                && real.is_none_or(|real| real == set.real)
+        };
+        let (dropped, left): (Vec<_>, Vec<_>) = self.by_hand.iter().cloned().partition(is_meant);
+        let mut config = self.config.clone();
+        for set in &dropped {
+            let file = place(&self.file, set).map(|(vip, real)| &self.file.vips[vip].reals[real]);
+            if let (Some(file), Some((vip, real))) = (file, place(&config, set)) {
+                let real = &mut config.vips[vip].reals[real];
+                (real.weight, real.drain) = (file.weight, file.drain);
+                real.maintenance = file.maintenance;
+            }
+        }
+        let before = self.overrides();
+        self.replace(config)?;
+        self.by_hand = left;
+        let after = self.overrides();
+        Ok(before
+            .into_iter()
+            .filter(|set| !after.contains(set))
+            .collect())
+    }
+
+    /// What the next daemon is to know.
+    pub fn kept(&self) -> KeptState {
+        KeptState {
+            by_hand: self.by_hand.clone(),
+            down: down_reals(&self.pools, &self.checks),
+        }
+    }
+}
+
+/// A file with what is set by hand, and what of that still differs from the file.
+pub(super) fn over(
+    file: &BalancerConfig,
+    by_hand: &[SetByHand],
+) -> (BalancerConfig, Vec<SetByHand>) {
+    let mut config = file.clone();
+    let mut left = Vec::new();
+    for set in by_hand {
+        let Some((vip, real)) = place(file, set) else {
+            info!(
+                "{} {} is gone: what was set by hand is dropped",
+                set.vip, set.real
+            );
+            continue;
+        };
+        let said = &file.vips[vip].reals[real];
+        let mut set = set.clone();
+        set.set.weight = set.set.weight.filter(|weight| *weight != said.weight);
+        set.set.drain = set.set.drain.filter(|drain| *drain != said.drain);
+        let differs = |maintenance: &bool| *maintenance != said.maintenance;
+        set.set.maintenance = set.set.maintenance.filter(differs);
+        if set.set != RealChange::default() {
+            put(&mut config.vips[vip].reals[real], &set.set);
+            left.push(set);
+        }
+    }
+    (config, left)
+}
+
+fn put(real: &mut RealConfig, change: &RealChange) {
+    real.weight = change.weight.unwrap_or(real.weight);
+    real.drain = change.drain.unwrap_or(real.drain);
+    real.maintenance = change.maintenance.unwrap_or(real.maintenance);
+}
+
+/// Indices of the VIP and of the real.
+fn place(config: &BalancerConfig, set: &SetByHand) -> Option<(usize, usize)> {
+    let mut vips = config.vips.iter();
+    let vip = vips.position(|vip| vip.endpoint() == set.vip)?;
+    let mut reals = config.vips[vip].reals.iter();
+    Some((vip, reals.position(|real| real.address == set.real)?))
+}
+
+/// Index of the real with this address.
+pub(super) fn find_real(vip: &VipConfig, text: &str) -> Result<usize, EngineError> {
+    let address: Option<IpAddr> = text.parse().ok();
+    let found = vip
+        .reals
+        .iter()
+        .position(|real| Some(real.address) == address);
+    found.ok_or_else(|| {
+        let known: Vec<String> = vip
+            .reals
+            .iter()
+            .map(|real| real.address.to_string())
+            .collect();
+        EngineError::NotFound(format!(
+            "vip {} has no real `{text}`; it has {}",
+            vip.name,
+            known.join(", ")
+        ))
+    })
+}

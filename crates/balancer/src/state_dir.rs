@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What outlives the process beside the pinned maps: what operators set by hand, which reals
+//! were down, and the configuration that was in force last.
+//!
+//! A file is replaced in one step and is on the disk before a call returns. One that is
+//! damaged costs what it held and one sentence, never the start.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Write as _};
+use std::net::IpAddr;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use causeway_api::balancer::RealChange;
+use serde::{Deserialize, Serialize};
+use tracing::warn;
+
+/// Of the format of `state.json`.
+const VERSION: u32 = 1;
+const STATE: &str = "state.json";
+const LAST_GOOD: &str = "last-good.toml";
+
+/// What one daemon leaves the next.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KeptState {
+    /// What operators have set by hand.
+    pub by_hand: Vec<SetByHand>,
+    /// Reals whose probes had failed.
+    pub down: Vec<Down>,
+}
+
+/// Settings of a real that hold in the place of the file's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetByHand {
+    /// Address, port and protocol of its VIP: names are the file's to change.
+    pub vip: String,
+    /// Address of the server.
+    pub real: IpAddr,
+    /// What was set.
+    pub set: RealChange,
+    /// When, nanoseconds since 1970.
+    pub since_ns: u64,
+}
+
+/// A real that was down.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Down {
+    /// As in [`SetByHand`].
+    pub vip: String,
+    /// Address of the server.
+    pub real: IpAddr,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StateFile {
+    version: u32,
+    /// Whose state it is: several balancers may run on a machine.
+    pin_dir: PathBuf,
+    by_hand: Vec<SetByHand>,
+    down: Vec<Down>,
+}
+
+/// The directory `state_dir`.
+#[derive(Debug)]
+pub struct StateDir {
+    dir: PathBuf,
+    pin_dir: PathBuf,
+}
+
+impl StateDir {
+    /// The directory of the balancer whose data plane is pinned in `pin_dir`.
+    pub fn new(dir: &Path, pin_dir: &Path) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            pin_dir: pin_dir.to_owned(),
+        }
+    }
+
+    /// What a former daemon kept; nothing if there is none, or none that can be read.
+    pub fn load(&self) -> KeptState {
+        self.read().unwrap_or_else(|fault| {
+            warn!(
+                "{}: {fault}; starting without the drains, weights and states of health that it held",
+                self.dir.join(STATE).display()
+            );
+            KeptState::default()
+        })
+    }
+
+    fn read(&self) -> Result<KeptState, String> {
+        #[derive(Deserialize)]
+        struct Head {
+            version: u32,
+        }
+        let text = match fs::read_to_string(self.dir.join(STATE)) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(KeptState::default()),
+            Err(error) => return Err(format!("cannot be read ({error})")),
+        };
+        let damaged = |error: serde_json::Error| format!("is damaged ({error})");
+        let head: Head = serde_json::from_str(&text).map_err(damaged)?;
+        if head.version != VERSION {
+            let version = head.version;
+            return Err(format!("has version {version}, this build reads {VERSION}"));
+        }
+        let file: StateFile = serde_json::from_str(&text).map_err(damaged)?;
+        self.is_ours(&file.pin_dir)?;
+        Ok(KeptState {
+            by_hand: file.by_hand,
+            down: file.down,
+        })
+    }
+
+    fn is_ours(&self, pin_dir: &Path) -> Result<(), String> {
+        match pin_dir == self.pin_dir {
+            true => Ok(()),
+            false => Err(format!(
+                "is that of the balancer pinned in {}: give each a `state_dir` of its own",
+                pin_dir.display()
+            )),
+        }
+    }
+
+    /// Keeps this for the next daemon.
+    pub fn save(&self, kept: &KeptState) -> Result<(), String> {
+        // Another balancer's stays, whatever this one has lost by that.
+        let theirs = fs::read_to_string(self.dir.join(STATE)).ok();
+        let theirs = theirs.and_then(|text| serde_json::from_str::<StateFile>(&text).ok());
+        let wrong = |error: String| format!("{}: {error}", self.dir.join(STATE).display());
+        if let Some(theirs) = theirs {
+            self.is_ours(&theirs.pin_dir).map_err(wrong)?;
+        }
+        let file = StateFile {
+            version: VERSION,
+            pin_dir: self.pin_dir.clone(),
+            by_hand: kept.by_hand.clone(),
+            down: kept.down.clone(),
+        };
+        let mut text = serde_json::to_vec_pretty(&file).map_err(|error| error.to_string())?;
+        text.push(b'\n');
+        self.replace(STATE, &text)
+            .map_err(|error| wrong(format!("cannot be written ({error})")))
+    }
+
+    /// Keeps the text of the configuration file that has just been taken into force.
+    pub fn save_config(&self, file: &Path, text: &str) -> Result<(), String> {
+        let text = format!("{}{text}", first_line(file));
+        self.replace(LAST_GOOD, text.as_bytes()).map_err(|error| {
+            let path = self.dir.join(LAST_GOOD);
+            format!("{}: cannot be written ({error})", path.display())
+        })
+    }
+
+    /// Replaces a file of the directory in one step.
+    fn replace(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.dir)?;
+        let new = self.dir.join(format!("{name}.new"));
+        // The configuration may hold the hash key.
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&new)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        fs::rename(&new, self.dir.join(name))?;
+        File::open(&self.dir)?.sync_all()
+    }
+}
+
+/// The copy of `file` in `dir`, with its path; `None` if there is none of that file.
+pub fn last_good(dir: &Path, file: &Path) -> Option<(PathBuf, String)> {
+    let path = dir.join(LAST_GOOD);
+    let text = fs::read_to_string(&path).ok()?;
+    text.starts_with(&first_line(file)).then_some((path, text))
+}
+
+/// Whose copy it is: a file that is tried out must not start another's configuration.
+fn first_line(file: &Path) -> String {
+    let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    format!("# {} as it was last in force\n", file.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept() -> KeptState {
+        let real: IpAddr = "10.0.0.2".parse().unwrap();
+        let vip = "192.0.2.1:80/tcp".to_owned();
+        let set = RealChange {
+            drain: Some(true),
+            ..RealChange::default()
+        };
+        KeptState {
+            by_hand: vec![SetByHand {
+                vip: vip.clone(),
+                real,
+                set,
+                since_ns: 7,
+            }],
+            down: vec![Down { vip, real }],
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_read_again_and_a_damaged_file_is_one_sentence() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("of/its/own");
+        let state = StateDir::new(&path, Path::new("/pins"));
+        assert_eq!(state.read(), Ok(KeptState::default()));
+        state.save(&kept()).unwrap();
+        assert_eq!(state.read(), Ok(kept()));
+        let file = path.join(STATE);
+        let whole = fs::read_to_string(&file).unwrap();
+        for end in 0..whole.trim_end().len() {
+            fs::write(&file, &whole[..end]).unwrap();
+            let fault = state.read().unwrap_err();
+            assert!(fault.starts_with("is damaged"), "{fault}");
+        }
+        assert_eq!(state.load(), KeptState::default());
+        state.save(&kept()).unwrap();
+        assert_eq!(state.read(), Ok(kept()), "a damaged file is replaced");
+        let newer = whole.replace("\"version\": 1", "\"version\": 2, \"more\": 3");
+        fs::write(&file, newer).unwrap();
+        let fault = state.read().unwrap_err();
+        assert_eq!(fault, "has version 2, this build reads 1");
+    }
+
+    #[test]
+    fn two_balancers_do_not_take_each_other_s_state() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = StateDir::new(dir.path(), Path::new("/pins"));
+        first.save(&kept()).unwrap();
+        let second = StateDir::new(dir.path(), Path::new("/other"));
+        assert_eq!(second.load(), KeptState::default());
+        let refused = second.save(&KeptState::default()).unwrap_err();
+        assert!(refused.contains("`state_dir` of its own"), "{refused}");
+        assert_eq!(first.load(), kept());
+    }
+
+    #[test]
+    fn a_copy_is_of_one_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::new(dir.path(), Path::new("/pins"));
+        state.save_config(Path::new("/a.toml"), "x = 1\n").unwrap();
+        let (_, text) = last_good(dir.path(), Path::new("/a.toml")).unwrap();
+        assert!(text.ends_with("force\nx = 1\n"), "{text}");
+        assert_eq!(last_good(dir.path(), Path::new("/b.toml")), None);
+    }
+}
