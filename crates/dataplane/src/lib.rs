@@ -5,7 +5,7 @@
 //!
 //! - [`LoadBalancer`]: the balancer, pinned so that it outlives the process.
 //! - [`Decapsulator`]: its counterpart on a server.
-//! - [`Meter`]: measurement alone, on any interface.
+//! - [`KernelMeter`]: measurement alone, on any interface.
 //! - [`SynMeter`]: SYN accounting on a server.
 //! - [`Mirror`]: packets of a data plane before and after it, with what it did.
 //! - [`Sampler`]: sampled packets for `causeway rtt`.

@@ -3,7 +3,7 @@
 //!
 //! The meter lets every packet pass, or hands it on to another XDP program. It
 //! belongs to this process: nothing is pinned, and it leaves the interface when
-//! [`Meter`] is dropped or the process ends. Where XDP is taken it runs at TC
+//! [`KernelMeter`] is dropped or the process ends. Where XDP is taken it runs at TC
 //! ingress instead.
 
 mod load;
@@ -179,7 +179,7 @@ impl KernelMeter {
 
     /// Waits at most `timeout` for latencies of epochs that have ended, and gives
     /// all that there are. A flow's epoch ends with its first latency in a later
-    /// one; see [`Meter::open_epochs`] for flows that have fallen silent.
+    /// one; see [`KernelMeter::open_epochs`] for flows that have fallen silent.
     pub fn poll(&mut self, timeout: Duration) -> Result<Vec<MeterSample>> {
         match self.ring.poll(timeout) {
             Err(e) if e.kind() != libbpf_rs::ErrorKind::Interrupted => {
@@ -203,7 +203,7 @@ impl KernelMeter {
     }
 
     /// What each flow's open epoch holds so far. To be read last: its latencies
-    /// come out of [`Meter::poll`] too if the flow goes on.
+    /// come out of [`KernelMeter::poll`] too if the flow goes on.
     pub fn open_epochs(&self) -> Result<Vec<MeterSample>> {
         let mut samples = Vec::new();
         for (slot, flows) in &self.flows {

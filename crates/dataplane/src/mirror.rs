@@ -211,7 +211,7 @@ impl MirrorMaps {
     /// Those of the data plane pinned in `pin_dir`.
     ///
     /// # Errors
-    /// [`Error::NoMirror`] if there is none, or one of a build without a mirror.
+    /// [`DataPlaneError::NoMirror`] if there is none, or one of a build without a mirror.
     pub fn pinned(pin_dir: &Path) -> Result<Self> {
         let open = |name: &str| match MapHandle::from_pinned_path(pin_dir.join(name)) {
             Err(e) if e.kind() == libbpf_rs::ErrorKind::NotFound => {
@@ -252,7 +252,7 @@ impl Mirror {
     /// Begins to look.
     ///
     /// # Errors
-    /// [`Error::MirrorBusy`] while another process looks.
+    /// [`DataPlaneError::MirrorBusy`] while another process looks.
     pub fn open(maps: MirrorMaps, options: &MirrorOptions) -> Result<Self> {
         crate::plane::check_kernel()?;
         options.check()?;
@@ -287,7 +287,7 @@ impl Mirror {
     /// not wait. To be called often: what finds no room is lost, and counted.
     ///
     /// # Errors
-    /// [`Error::MirrorBusy`] if another process has taken over, after this one had slept
+    /// [`DataPlaneError::MirrorBusy`] if another process has taken over, after this one had slept
     /// for longer than [`LEASE`].
     pub fn take(&mut self) -> Result<Vec<MirroredPacket>> {
         if self.renewed.elapsed() >= RENEW_EVERY {

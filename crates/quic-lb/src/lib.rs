@@ -3,15 +3,15 @@
 //! without a table sends every packet of a connection to the same server, also after
 //! the client's address has changed: draft-ietf-quic-load-balancers-21.
 //!
-//! Balancer and servers share [`Config`]s, up to seven at a time, told apart by the
+//! Balancer and servers share [`CidConfig`]s, up to seven at a time, told apart by the
 //! first three bits of each id; each server has an id of its own. A server issues ids
 //! with an [`Issuer`]:
 //!
 //! ```
-//! use causeway_quic_lb::{Algorithm, Codec, Config, Issuer, Key};
+//! use causeway_quic_lb::{Algorithm, CidConfig, CidKey, Codec, Issuer};
 //!
-//! let key: Key = "8f95f09245765f80256934e50c66207f".parse()?;
-//! let config = Config::new(0, 2, 8, Algorithm::SipHash(key))?;
+//! let key: CidKey = "8f95f09245765f80256934e50c66207f".parse()?;
+//! let config = CidConfig::new(0, 2, 8, Algorithm::SipHash(key))?;
 //! let mut issuer = Issuer::new(&config, 300)?;
 //! let id = issuer.issue();
 //!

@@ -2,10 +2,10 @@
 //! Connection ids of a quinn endpoint.
 //!
 //! ```
-//! use causeway_quic_lb::{Algorithm, Config, Issuer, quinn::Generator};
+//! use causeway_quic_lb::{Algorithm, CidConfig, Issuer, quinn::Generator};
 //!
 //! let key = "8f95f09245765f80256934e50c66207f".parse()?;
-//! let config = Config::new(0, 2, 8, Algorithm::SipHash(key))?;
+//! let config = CidConfig::new(0, 2, 8, Algorithm::SipHash(key))?;
 //! let generator = Generator::new(Issuer::new(&config, 300)?);
 //!
 //! fn issue(endpoint: &mut quinn_proto::EndpointConfig, generator: &Generator) {
@@ -14,7 +14,7 @@
 //! }
 //!
 //! // Later, when a new configuration has reached the balancers:
-//! let next = Config::new(1, 2, 8, Algorithm::SipHash(key))?;
+//! let next = CidConfig::new(1, 2, 8, Algorithm::SipHash(key))?;
 //! generator.rotate(Issuer::new(&next, 300)?)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -2,8 +2,8 @@
 //! The balancer's configuration: values that cannot be wrong.
 //!
 //! A file goes text -> [`raw`] (serde, unknown keys refused) -> [`validate`]
-//! (everything that two keys can contradict each other in) -> [`Config`].
-//! What holds a `Config` need not check anything again.
+//! (everything that two keys can contradict each other in) -> [`BalancerConfig`].
+//! What holds a `BalancerConfig` need not check anything again.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -16,7 +16,7 @@
 //! A source address proves nothing where one host may send for another, and a forged
 //! report would move a service's weights or free the slot of an open connection: hence the
 //! tag. A replayed one would bring an old time back: hence boot and sequence number, by
-//! which a [`Receiver`] takes each datagram once, and of load and latency the newest alone.
+//! which a [`ReportReceiver`] takes each datagram once, and of load and latency the newest alone.
 //! Of two boots the later one counts; a former one only when the server has been silent.
 //!
 //! Versions one apart understand each other. A version may add kinds of bodies, which the

@@ -137,7 +137,7 @@ impl CookieLayout {
         self.0.id_bits
     }
 
-    /// Bits of the check; with [`Mode::Tier`], less one, those of the place.
+    /// Bits of the check; with [`CookieMode::Tier`], less one, those of the place.
     pub fn check_bits(&self) -> u8 {
         self.0.bits - 1 - self.0.id_bits
     }

@@ -76,7 +76,7 @@ impl EstimatorState {
 }
 
 /// The states of several estimators of one flow. What each one finds goes by its place in
-/// the list of methods; their order is that of [`State`].
+/// the list of methods; their order is that of [`EstimatorState`].
 pub trait Lineup<const N: usize> {
     /// The methods as the states need them, the same in all calls.
     type Plan: Clone + fmt::Debug + Send;
@@ -87,13 +87,13 @@ pub trait Lineup<const N: usize> {
     /// A flow without packets.
     fn new(plan: &Self::Plan) -> Self;
 
-    /// [`State::packet`] of all of them.
+    /// [`EstimatorState::packet`] of all of them.
     fn packet(&mut self, plan: &Self::Plan, packet: &Packet, found: impl FnMut(usize, &Samples));
 
-    /// [`State::end_epoch`] of one.
+    /// [`EstimatorState::end_epoch`] of one.
     fn end_epoch(&mut self, index: usize, plan: &Self::Plan) -> Option<Samples>;
 
-    /// [`State::finish`] of one.
+    /// [`EstimatorState::finish`] of one.
     fn finish(&mut self, index: usize, plan: &Self::Plan) -> Option<Samples>;
 }
 

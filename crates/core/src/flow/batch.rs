@@ -25,7 +25,7 @@ impl HashedFlow {
         Self::new(key.name(hash))
     }
 
-    /// [`Place::of`] a frame's key.
+    /// [`HashedFlow::of`] a frame's key.
     #[inline(always)]
     pub fn of_stamped(frame: &Stamped<'_>, hash: &FlowState) -> Self {
         Self::new(Packed::of(

@@ -2,7 +2,7 @@
 
 //! Any techniques side by side over many flows, those of both directions too.
 //!
-//! What [`Meter`](super::Meter) does for a number of estimators that is known
+//! What [`FlowMeter`](super::FlowMeter) does for a number of estimators that is known
 //! when compiling, at the speed of the reader, this does for a list, and it looks
 //! at the packets from servers.
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::estimate::{Follower, Lineup, Samples, Segment, Side, Technique};
 
-/// What feeds on observations and gives rows: [`Meter`](super::Meter) or
+/// What feeds on observations and gives rows: [`FlowMeter`](super::FlowMeter) or
 /// [`Comparison`]. The order of calls is that of the meter.
 pub trait Measuring: Send {
     /// Takes packets in the order of capture, placed with the seed of the settings.
@@ -39,7 +39,7 @@ impl<const N: usize, L: Lineup<N> + Send> Measuring for super::FlowMeter<N, L> {
 }
 
 /// Runs a list of techniques over every flow. The `method` of a
-/// [`Row`](super::Row) is the place in the list.
+/// [`FlowEstimate`](super::FlowEstimate) is the place in the list.
 #[derive(Debug)]
 pub struct Comparison {
     table: FlowTable<Flow>,

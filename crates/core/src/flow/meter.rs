@@ -18,7 +18,7 @@ const AHEAD: usize = 16;
 pub struct FlowEstimate {
     /// The flow, client first.
     pub flow: FlowKey,
-    /// Index of the method in [`Settings::methods`].
+    /// Index of the method in [`MeterSettings::methods`].
     pub method: u8,
     /// Start of the epoch: a multiple of its length since the Unix epoch. Nanoseconds.
     pub epoch_ns: u64,
@@ -37,7 +37,7 @@ pub trait Sink {
     /// An epoch of a flow that is complete.
     fn row(&mut self, row: &FlowEstimate);
 
-    /// [`Meter::finish`] has come to the flow that began with this packet: what
+    /// [`FlowMeter::finish`] has come to the flow that began with this packet: what
     /// follows belongs to it.
     fn ending(&mut self, _born: u64) {}
 }
@@ -82,8 +82,8 @@ impl FlowMeterCounts {
 
 /// Runs `N` estimators over every flow.
 ///
-/// Call [`Meter::observe`] for each packet in the order of capture, then
-/// [`Meter::finish`] once. Rows come out as soon as a flow has samples two
+/// Call [`FlowMeter::observe`] for each packet in the order of capture, then
+/// [`FlowMeter::finish`] once. Rows come out as soon as a flow has samples two
 /// epochs later, so that memory depends on the flows alone; the rest comes with
 /// `finish`, flows in the order of their first packets.
 ///
@@ -158,7 +158,7 @@ impl<const N: usize, L: Lineup<N>> FlowMeter<N, L> {
         }
     }
 
-    /// Takes packets in the order of capture. The same as [`Meter::observe`] for each,
+    /// Takes packets in the order of capture. The same as [`FlowMeter::observe`] for each,
     /// but faster: the flows of several packets are fetched from memory at the same time.
     pub fn observe_all(&mut self, packets: &Batch, sink: &mut impl Sink) {
         let mut guesses = [u32::MAX; AHEAD];

@@ -3,7 +3,7 @@
 //! Flows: who talks to whom, which side is the client, and a table of them.
 //!
 //! A flow is named by its client's side first ([`FlowKey`]). Which side that is
-//! follows from [`Direction`]; a [`Table`] applies the rule once per flow and
+//! follows from [`Direction`]; a [`FlowTable`] applies the rule once per flow and
 //! then knows for each packet whether it comes from the client. Traces that
 //! hold the request direction alone need nothing special.
 

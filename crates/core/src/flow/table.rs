@@ -34,7 +34,7 @@ pub enum Sender {
     Server,
 }
 
-/// What [`Table::look_up`] found.
+/// What [`FlowTable::look_up`] found.
 #[derive(Debug)]
 pub struct Lookup<'a, V> {
     /// Who sent this packet.
@@ -146,7 +146,7 @@ impl<V> Entry<V> {
     }
 }
 
-/// Flows by five-tuple. The order of [`Table::drain`] is that of first packets
+/// Flows by five-tuple. The order of [`FlowTable::drain`] is that of first packets
 /// as long as nothing was evicted.
 #[derive(Debug)]
 pub struct FlowTable<V> {
@@ -231,7 +231,7 @@ impl<V> FlowTable<V> {
         Probe::new(hash as u32, swapped)
     }
 
-    /// [`Table::look_up`] by a probe of the same packet.
+    /// [`FlowTable::look_up`] by a probe of the same packet.
     pub(super) fn find(
         &mut self,
         packet: &FlowKey,

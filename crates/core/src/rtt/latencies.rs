@@ -23,7 +23,7 @@ pub struct RttLatencies {
     count: u64,
 }
 
-/// The figures of [`Latencies`] that people ask for.
+/// The figures of [`RttLatencies`] that people ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LatencySummary {
     /// How many values.

@@ -2,11 +2,11 @@
 //! What every latency number means: the logic behind `causeway rtt`, without
 //! clocks and sockets.
 //!
-//! - [`Latencies`]: a histogram of constant size, with exact ends and mean;
+//! - [`RttLatencies`]: a histogram of constant size, with exact ends and mean;
 //!   [`decades`] prints it as netperf does, ten buckets a decade.
 //! - [`Pace`]: when the next request is due, closed loop or open.
 //! - [`Selector`]: netperf's output selectors.
-//! - [`Observer`]: what can be told from packets seen at one interface: sampled
+//! - [`RttObserver`]: what can be told from packets seen at one interface: sampled
 //!   pairs, handshake, TCP timestamps, and Causeway's own estimate.
 //! - [`explain`]: verdicts for people; [`study`]: what shape each curve should
 //!   have, and whether it has.

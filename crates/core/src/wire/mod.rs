@@ -4,7 +4,7 @@
 //!
 //! A view (`EthernetFrame`, `Ipv4Packet`, `TcpSegment`, ...) wraps the captured
 //! bytes after one check of their length and answers field by field, without
-//! copying. A value ([`Datagram`], [`Transport`]) is a plain struct that a test
+//! copying. A value ([`IpDatagram`], [`TransportHeader`]) is a plain struct that a test
 //! can compare. [`parse`] goes from a link type and captured bytes to a value
 //! and unwraps VLAN tags and tunnels on the way.
 //!

@@ -34,7 +34,7 @@ pub struct Quick {
     pub sport: u16,
     /// Destination port.
     pub dport: u16,
-    /// As [`Datagram::ip_len`].
+    /// As [`IpDatagram::ip_len`].
     pub ip_len: u32,
     /// Payload, in bytes on the wire.
     pub payload_len: u32,
@@ -123,7 +123,7 @@ impl<'a> Stamped<'a> {
         self.word(TCP)
     }
 
-    /// As [`Datagram::ip_len`].
+    /// As [`IpDatagram::ip_len`].
     #[inline(always)]
     pub fn ip_len(&self) -> u32 {
         self.half(IP + 2).into()

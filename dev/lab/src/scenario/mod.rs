@@ -128,7 +128,7 @@ pub struct ScenarioReport {
     pub interface: Option<serde_json::Map<String, Value>>,
 }
 
-/// The key of a result under which [`Report::interface`] stands.
+/// The key of a result under which [`ScenarioReport::interface`] stands.
 const INTERFACE: &str = "interface";
 
 /// All scenarios, by name.

@@ -36,7 +36,7 @@ pub struct Evidence {
     /// Request to response.
     pub rr: Option<LatencySummary>,
     /// A tenth of the run's time passed within requests of at least this length
-    /// ([`Latencies::by_time`](super::super::Latencies::by_time)): in a closed loop
+    /// ([`RttLatencies::by_time`](super::super::RttLatencies::by_time)): in a closed loop
     /// quantiles of requests hide bad moments, in which few requests are sent.
     pub rr_tenth_ns: Option<u64>,
     /// Time between a response and the next request; `None` in an open loop.
