@@ -11,17 +11,6 @@ void *bpf_rdonly_cast(const void *object, u32 btf_id) __ksym __weak;
 #define NO_ECHO 0
 
 /*
- * The paper's encoding hides 16 bits and keeps 17 of the clock: the newest value not
- * after `now_o` that ends in them.
- */
-static __always_inline u32 msb_o(u32 wire, u32 now_o, const struct cookie_format *format)
-{
-	u32 kept = (wire & cookie_mask(format->shift)) | wire >> 31 << (format->shift & 31);
-
-	return now_o - ((now_o - kept) & cookie_mask(format->shift + 1));
-}
-
-/*
  * A connection that is older than the agent. Its echo is either a cookie of ours,
  * from an agent before this one, whose clock goes on; or the kernel's own timestamp,
  * and then the clock goes on behind the newest that can be on its way.
@@ -64,12 +53,6 @@ echo_of_socket(const struct segment *seg, const struct server_vip *vip, struct b
 	if (!tp)
 		return seg->tsecr;
 	now_o = timestamp_now(socket_unit(tp)) + tp->tsoffset;
-	if (vip->cookie.mode == COOKIE_TIMESTAMP_MSB) {
-		if (socket_unit(tp) == UNIT_US)
-			return seg->tsecr;
-		count_event(SC_RESTORED);
-		return msb_o(seg->tsecr, now_o, &vip->cookie) ?: 1;
-	}
 	state = bpf_sk_storage_get(&cookie_sockets, sk, NULL, 0);
 	if (!state)
 		return adopt(seg, vip, sk, now_o) ? NO_ECHO : seg->tsecr;
@@ -114,8 +97,6 @@ echo_of_request(const struct segment *seg, const struct server_vip *vip, struct 
 	u32 bits = vip->cookie.bits;
 
 	count_event(SC_RESTORED_OPENING);
-	if (vip->cookie.mode == COOKIE_TIMESTAMP_MSB)
-		return msb_o(seg->tsecr, times.last, &vip->cookie) ?: 1;
 	return cookie_o_of_synack(seg->tsecr >> (bits & 31), times.first, times.last, times.unit, bits) ?: 1;
 }
 
@@ -123,8 +104,6 @@ echo_of_request(const struct segment *seg, const struct server_vip *vip, struct 
 static __always_inline u32 echo_of_listener(const struct segment *seg, const struct server_vip *vip)
 {
 	count_event(SC_RESTORED_OPENING);
-	if (vip->cookie.mode == COOKIE_TIMESTAMP_MSB)
-		return seg->tsecr & cookie_mask(vip->cookie.shift);
 	return seg->tsecr >> (vip->cookie.bits & 31) ?: 1;
 }
 
@@ -160,14 +139,19 @@ static __always_inline struct bpf_sock *find_socket(struct __sk_buff *skb, const
 	return bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
 }
 
-/* What the segment's echo is to be. */
-static __always_inline u32
+/*
+ * What the segment's echo is to be. A function of its own for the verifier, which else
+ * follows it once for each way that a segment is laid out.
+ */
+CW_GLOBAL u32
 restored_echo(struct __sk_buff *skb, const struct segment *seg, const struct server_vip *vip)
 {
 	struct tcp_request_sock *request;
 	struct bpf_sock *sk, *full;
 	u32 echo;
 
+	if (!skb || !seg || !vip)
+		return 0;
 	sk = find_socket(skb, seg);
 	if (!sk)
 		return echo_without_connection(seg, vip);

@@ -6,19 +6,6 @@
 #include "mss.h"
 #include "timestamp_cache.h"
 
-/* TSval of the modes without a clock of their own (see docs/explanation/cookies.md). */
-static __always_inline u32 natural_tsval(u32 o, u32 cookie, const struct cookie_format *format)
-{
-	u32 mask = cookie_mask(format->bits) << (format->shift & 31);
-	u32 kept = o & ~mask;
-
-	if (format->mode != COOKIE_TIMESTAMP_MSB)
-		return kept | cookie;
-	/* Bit 31 has the version of what the cookie hides: the bit above those kept. */
-	return (o >> format->shift & 1) << 31 | cookie << (format->shift & 31) |
-	       (o & cookie_mask(format->shift));
-}
-
 /* The unit of the timestamps of the socket that a segment without a full one is of. */
 static __always_inline u32 sender_unit(struct __sk_buff *skb)
 {
@@ -186,19 +173,9 @@ stamp_without_clock(struct __sk_buff *skb, const struct segment *seg, const stru
 		return 0;
 	}
 	count_event(is_syn_ack(seg) ? SC_SYN_ACK : SC_STAMPED);
-	write_timestamp(skb, seg, seg->ts_offset, seg->tsval, natural_tsval(seg->tsval, cookie, &vip->cookie));
+	write_timestamp(skb, seg, seg->ts_offset, seg->tsval,
+			(seg->tsval & ~cookie_mask(vip->cookie.bits)) | cookie);
 	return 0;
-}
-
-/* Whether the paper's mode meets timestamps in microseconds: its ring would be 65 ms. */
-static __always_inline bool is_too_fine(struct bpf_sock *sk, const struct server_vip *vip)
-{
-	struct tcp_sock *tp;
-
-	if (!sk || vip->cookie.mode != COOKIE_TIMESTAMP_MSB)
-		return false;
-	tp = bpf_skc_to_tcp_sock(sk);
-	return tp && socket_unit(tp) == UNIT_US;
 }
 
 /*
@@ -227,10 +204,6 @@ first_clock(struct __sk_buff *skb, const struct segment *seg)
 		lower_mss(skb, seg);
 	if (!seg->ts_offset) {
 		count_event(SC_PLAIN);
-		return NULL;
-	}
-	if (is_too_fine(sk, vip)) {
-		count_event(SC_REFUSED);
 		return NULL;
 	}
 	if (!sk || is_syn_ack(seg) || vip->cookie.mode != COOKIE_TIMESTAMP) {

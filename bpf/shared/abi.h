@@ -102,7 +102,6 @@
 	EVENT(HIDDEN, hidden, XDP_PASS, "in: the echo was taken out (timestamp-light)") \
 	EVENT(REMEMBERED, remembered, XDP_PASS, "in: an echo for no connection: kept for the answer") \
 	EVENT(FOREIGN, foreign, XDP_PASS, "in: an echo that is no cookie of the connection: left as it is") \
-	EVENT(REFUSED, refused, XDP_PASS, "timestamps in microseconds, which timestamp-msb cannot carry: left alone") \
 	EVENT(RESTORED_QUICKLY, restored_quickly, XDP_PASS, "in: restored without a look at the socket") \
 	EVENT(MSS_LOWERED, mss_lowered, XDP_PASS, "out: a SYN-ACK asks for shorter segments than the kernel would, for the tunnel's sake") \
 	EVENT(ECHO_LOST, echo_lost, XDP_PASS, "in: an echo of a time that the clock does not know any more: taken out")

@@ -37,7 +37,6 @@ enum cookie_mode {
 	COOKIE_NONE = 0,
 	COOKIE_TIMESTAMP = 1,       /* low bits of TSval, an event-driven clock above */
 	COOKIE_TIMESTAMP_LIGHT = 2, /* low bits of TSval, the natural clock above, no echo */
-	COOKIE_TIMESTAMP_MSB = 3,   /* the paper's: high bits of TSval, appendix C */
 	COOKIE_QUIC = 4,            /* QUIC connection ids: quic_lb.h has their format */
 	COOKIE_TIER = 5,            /* a stateful balancer's number, at the head of its tokens */
 };
@@ -47,7 +46,7 @@ struct cookie_format {
 	u8 mode;    /* enum cookie_mode */
 	u8 bits;    /* of C, the epoch included */
 	u8 id_bits; /* of them the id's; the rest is the check's */
-	u8 shift;   /* lowest bit of C in the timestamp */
+	u8 pad;
 };
 
 /*
@@ -117,7 +116,7 @@ CW_INLINE u32 cookie_tier(u32 timestamp, const struct cookie_format *format)
 /* C out of a timestamp. */
 CW_INLINE u32 cookie_in(u32 timestamp, const struct cookie_format *format)
 {
-	return timestamp >> (format->shift & 31) & cookie_mask(format->bits);
+	return timestamp & cookie_mask(format->bits);
 }
 
 #endif

@@ -162,7 +162,7 @@ pub struct VipView {
 /// A VIP's cookies.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CookieView {
-    /// `none`, `timestamp`, `timestamp-light`, `timestamp-msb` or `quic`.
+    /// `none`, `timestamp`, `timestamp-light`, `tier` or `quic`.
     pub mode: String,
     /// Bits of a cookie; 0 without cookies.
     pub bits: u8,

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use causeway_core::cookie::{CookieLayout, Keys};
 use causeway_dataplane::{Protocol, Vip, XdpMode};
 use causeway_service::config::{
-    self, ConfigErrors, CookieKind, Faults, Renamed, Words, plural, read, text, token_source_v4,
-    token_source_v6, vip_address,
+    self, ConfigErrors, CookieKind, Faults, Renamed, cookie_kind, plural, read, text,
+    token_source_v4, token_source_v6, vip_address,
 };
 use toml::Spanned;
 
@@ -317,7 +317,7 @@ fn cookie_vip(
         }
     }
     let address = text(raw.address.as_ref(), faults, vip_address);
-    let kind = text(raw.cookie.as_ref(), faults, CookieKind::from_word);
+    let kind = text(raw.cookie.as_ref(), faults, cookie_kind);
     let kind = kind.unwrap_or(CookieKind::Timestamp);
     if kind == CookieKind::None {
         faults.at(

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use causeway_core::cookie::{CookieLayout, CookieMode, Keys};
-use causeway_service::config::{CookieKind, Faults, Words, cookie_format, keys_of, text, units};
+use causeway_service::config::{
+    CookieKind, Faults, cookie_format, cookie_kind, keys_of, text, units,
+};
 use toml::Spanned;
 
 use super::Protocol;
@@ -90,7 +92,7 @@ pub(super) fn of_vip(
     if raw.cookie.is_none() && beside.kept.is_some() {
         return beside.kept;
     }
-    let kind = text(raw.cookie.as_ref(), faults, CookieKind::from_word);
+    let kind = text(raw.cookie.as_ref(), faults, cookie_kind);
     let default = match protocol == Protocol::Tcp && beside.has_keys {
         true => CookieKind::Timestamp,
         false => CookieKind::None,
@@ -155,7 +157,6 @@ pub fn word(format: Option<&CookieLayout>) -> &'static str {
         None => "none",
         Some(CookieMode::Timestamp) => "timestamp",
         Some(CookieMode::Light) => "timestamp-light",
-        Some(CookieMode::Msb) => "timestamp-msb",
         Some(CookieMode::Tier) => "tier",
     }
 }

@@ -79,6 +79,8 @@ fn keys_give_tcp_vips_cookies() {
         (format.bits(), format.id_bits(), format.check_bits()),
         (10, 4, 5)
     );
+    let gone = balancer("cookie = \"timestamp-msb\"").unwrap_err();
+    assert!(gone.to_string().contains("write `timestamp`"), "{gone}");
 }
 
 #[test]

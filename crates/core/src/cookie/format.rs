@@ -10,9 +10,6 @@ const ID_BITS_MAX: u8 = 10;
 const TIMESTAMP_BITS: std::ops::RangeInclusive<u8> = 8..=20;
 /// Beyond this the natural clock would be too coarse: it ticks every 2^bits ms.
 const LIGHT_BITS: std::ops::RangeInclusive<u8> = 4..=10;
-/// Appendix C: 16 bits, of which the highest tells the version of those replaced.
-const MSB_BITS: u8 = 15;
-const MSB_SHIFT: u8 = 16;
 
 /// A stateful balancer's words: what tells second-tier balancers apart comes first.
 const TIER_BITS: u8 = 15;
@@ -25,8 +22,6 @@ pub enum CookieMode {
     Timestamp = 1,
     /// Low bits of TSval, the natural clock above; the server gets no echo.
     Light = 2,
-    /// The paper's: high bits of TSval. Connections that idle for long stall.
-    Msb = 3,
     /// No cookie: the number of the second-tier balancer that a stateful VIP's
     /// connection is on. The ids are the balancers' numbers.
     Tier = 5,
@@ -66,7 +61,7 @@ pub(super) struct RawFormat {
     mode: u8,
     bits: u8,
     id_bits: u8,
-    shift: u8,
+    pad: u8,
 }
 
 /// A format whose parts fit each other.
@@ -80,7 +75,6 @@ impl CookieLayout {
         let range = match mode {
             CookieMode::Timestamp => TIMESTAMP_BITS,
             CookieMode::Light => LIGHT_BITS,
-            CookieMode::Msb => MSB_BITS..=MSB_BITS,
             CookieMode::Tier => TIER_BITS..=TIER_BITS,
         };
         let (min, max) = (*range.start(), *range.end());
@@ -95,29 +89,24 @@ impl CookieLayout {
             mode: mode as u8,
             bits,
             id_bits,
-            shift: if mode == CookieMode::Msb {
-                MSB_SHIFT
-            } else {
-                0
-            },
+            pad: 0,
         };
         Ok(Self(raw, mode))
     }
 
-    /// The mode's own sizes: 16 bits with 1024 ids; `light` 10 bits with 64 ids,
-    /// `msb` 15 bits with 1024 ids, and `tier` 15 bits with two balancers.
+    /// The mode's own sizes: 16 bits with 1024 ids; `light` 10 bits with 64 ids, and
+    /// `tier` 15 bits with two balancers.
     pub fn default_of(mode: CookieMode) -> Self {
-        let (bits, id_bits, shift) = match mode {
-            CookieMode::Timestamp => (16, 10, 0),
-            CookieMode::Light => (10, 6, 0),
-            CookieMode::Msb => (MSB_BITS, 10, MSB_SHIFT),
-            CookieMode::Tier => (TIER_BITS, 1, 0),
+        let (bits, id_bits) = match mode {
+            CookieMode::Timestamp => (16, 10),
+            CookieMode::Light => (10, 6),
+            CookieMode::Tier => (TIER_BITS, 1),
         };
         let raw = RawFormat {
             mode: mode as u8,
             bits,
             id_bits,
-            shift,
+            pad: 0,
         };
         Self(raw, mode)
     }
@@ -140,11 +129,6 @@ impl CookieLayout {
     /// Bits of the check; with [`CookieMode::Tier`], less one, those of the place.
     pub fn check_bits(&self) -> u8 {
         self.0.bits - 1 - self.0.id_bits
-    }
-
-    /// Lowest bit of the cookie in a timestamp.
-    pub fn shift(&self) -> u8 {
-        self.0.shift
     }
 
     /// How many ids there are.

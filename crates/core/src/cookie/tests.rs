@@ -53,11 +53,7 @@ fn oracle_encode(hash: u64, epoch: KeyEpoch, id: u16, format: &CookieLayout) -> 
 }
 
 fn any_format() -> impl Strategy<Value = CookieLayout> {
-    let modes = prop_oneof![
-        Just(CookieMode::Timestamp),
-        Just(CookieMode::Light),
-        Just(CookieMode::Msb)
-    ];
+    let modes = prop_oneof![Just(CookieMode::Timestamp), Just(CookieMode::Light)];
     (modes, 4_u8..=20, 1_u8..=10).prop_filter_map("fits", |(mode, bits, id)| {
         CookieLayout::new(mode, bits, id).ok()
     })
@@ -105,7 +101,6 @@ fn vectors_stay() {
     let sixteen = CookieLayout::default_of(CookieMode::Timestamp);
     let fourteen = CookieLayout::new(CookieMode::Timestamp, 14, 10).unwrap();
     let light = CookieLayout::default_of(CookieMode::Light);
-    let msb = CookieLayout::default_of(CookieMode::Msb);
     let cookie = |tuple, epoch, id, format| {
         let cookie = encode(tuple, keys.get(epoch).unwrap(), epoch, id, format);
         assert_eq!(decode(tuple, &keys, cookie, format), Some((epoch, id)));
@@ -117,9 +112,8 @@ fn vectors_stay() {
         cookie(&v4, KeyEpoch::Zero, 1023, &fourteen),
         cookie(&v6, KeyEpoch::Zero, 3, &sixteen),
         cookie(&v6, KeyEpoch::One, 40, &light),
-        cookie(&v4, KeyEpoch::One, 512, &msb),
     ];
-    assert_eq!(cookies, [32497, 55333, 362, 10372, 872, 30792]);
+    assert_eq!(cookies, [32497, 55333, 362, 10372, 872]);
 }
 
 #[test]
@@ -164,14 +158,13 @@ fn formats_that_cannot_be_are_refused() {
         (CookieMode::Timestamp, 16, 11),
         (CookieMode::Light, 11, 8),
         (CookieMode::Light, 10, 10),
-        (CookieMode::Msb, 16, 10),
     ] {
         assert!(
             CookieLayout::new(mode, bits, id_bits).is_err(),
             "{mode:?} {bits} {id_bits}"
         );
     }
-    for mode in [CookieMode::Timestamp, CookieMode::Light, CookieMode::Msb] {
+    for mode in [CookieMode::Timestamp, CookieMode::Light] {
         let format = CookieLayout::default_of(mode);
         let again = CookieLayout::new(mode, format.bits(), format.id_bits());
         assert_eq!(again, Ok(format));

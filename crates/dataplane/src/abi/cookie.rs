@@ -21,7 +21,7 @@ impl From<&CookieLayout> for CookieFormat {
             mode: format.mode() as u8,
             bits: format.bits(),
             id_bits: format.id_bits(),
-            shift: format.shift(),
+            pad: 0,
         }
     }
 }
@@ -68,8 +68,8 @@ plain! {
         bits: u8,
         /// Bits of the id.
         id_bits: u8,
-        /// Lowest bit of the cookie in the timestamp.
-        shift: u8,
+        /// Zero.
+        pad: u8,
     }
     /// The keys of cookies.
     "cookie_keys" CookieKeys {

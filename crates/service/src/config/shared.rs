@@ -14,6 +14,7 @@ use toml::Spanned;
 
 use super::error::Faults;
 use super::values::{Text, text};
+use super::words::Words;
 use crate::words;
 
 words! {
@@ -25,11 +26,20 @@ words! {
         Timestamp = "timestamp",
         /// The same with the natural clock: no state at the server, no echo for it.
         TimestampLight = "timestamp-light",
-        /// In the high bits, as the paper has it.
-        TimestampMsb = "timestamp-msb",
         /// None of its own: a first tier that reads the words of stateful balancers.
         Tier = "tier",
     }
+}
+
+/// The cookie that a word stands for.
+pub fn cookie_kind(word: &str) -> Result<CookieKind, String> {
+    if word == "timestamp-msb" {
+        return Err(
+            "`timestamp-msb` is gone: connections that idled for 33 s broke; write `timestamp`"
+                .to_owned(),
+        );
+    }
+    CookieKind::from_word(word)
 }
 
 /// UDP port of GUE (draft-ietf-intarea-gue-09).
@@ -148,7 +158,6 @@ pub fn cookie_format(
         CookieKind::None => return None,
         CookieKind::Timestamp => CookieMode::Timestamp,
         CookieKind::TimestampLight => CookieMode::Light,
-        CookieKind::TimestampMsb => CookieMode::Msb,
         CookieKind::Tier => CookieMode::Tier,
     };
     let default = CookieLayout::default_of(mode);

@@ -69,12 +69,10 @@ fn run(context: &Context) -> Result<Value> {
     checks.time_wait_answers()?;
     checks.offloads()?;
     checks.clients_without_timestamps()?;
-    if cookies.mode != "timestamp-msb" {
-        let ring = Duration::from_millis(if bits == 20 { 4096 } else { 6000 });
-        checks.idle_and_streaming(ring)?;
-        if context.param("outage")? {
-            checks.outage(ring)?;
-        }
+    let ring = Duration::from_millis(if bits == 20 { 4096 } else { 6000 });
+    checks.idle_and_streaming(ring)?;
+    if context.param("outage")? {
+        checks.outage(ring)?;
     }
     checks.finish()
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What only time can show: idleness of minutes, streams through the wrap of the
-//! clock's ring, an outage longer than it. Run it for `timestamp-msb` too, to see what
-//! the paper's encoding does to idle connections.
+//! clock's ring, an outage longer than it.
 
 use std::net::IpAddr;
 use std::thread::{self, JoinHandle};
