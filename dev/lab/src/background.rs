@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Threads and processes that end with what owns them.
 
+use std::net::{Ipv4Addr, TcpStream};
 use std::ops::{Deref, DerefMut};
-use std::process::Child;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use tokio::runtime::Runtime;
 
 use crate::netns::Netns;
@@ -78,6 +79,30 @@ impl<T> Drop for Background<T> {
             let _ = thread.join();
         }
     }
+}
+
+/// Starts a server in a namespace and waits until it accepts connections to `port`.
+pub fn serve(netns: &Netns, command: &mut Command, port: u16) -> Result<KilledOnDrop> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .with_context(|| format!("cannot run {program}"))?;
+    let mut child = KilledOnDrop(child);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !netns.run(move || Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()))? {
+        if let Some(status) = child.try_wait()? {
+            bail!("{program} ended at its start: {status}");
+        }
+        ensure!(
+            Instant::now() < deadline,
+            "{program} does not accept connections"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(child)
 }
 
 /// A child process; dropped, it is killed.

@@ -40,21 +40,22 @@ impl Nginx {
     /// Starts nginx in `netns` under the name `real` (the value of `X-Real`),
     /// listening on `port` on all addresses, and waits until it accepts.
     pub fn start(netns: &Netns, real: &str, port: u16, workers: u32) -> Result<Self> {
-        Self::start_with(netns, real, port, workers, "reuseport backlog=4096")
+        Self::start_with(netns, real, port, workers, "reuseport backlog=4096", "")
     }
 
-    /// The same with other parameters of `listen`: without `reuseport` all workers share
-    /// one accept queue.
+    /// The same with other parameters of `listen` (without `reuseport` all workers share
+    /// one accept queue) and `more` directives of the server.
     pub fn start_with(
         netns: &Netns,
         real: &str,
         port: u16,
         workers: u32,
         listen: &str,
+        more: &str,
     ) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("nginx-").tempdir()?;
         let path = directory.path();
-        let config = config(path, real, port, workers, listen);
+        let config = config(path, real, port, workers, (listen, more));
         fs::write(path.join("nginx.conf"), config)?;
         let child = netns
             .command("nginx")
@@ -194,7 +195,13 @@ pub fn available() -> Result<()> {
     bail!("missing {missing:?}: install the Debian packages nginx and libnginx-mod-http-lua")
 }
 
-fn config(directory: &Path, real: &str, port: u16, workers: u32, listen: &str) -> String {
+fn config(
+    directory: &Path,
+    real: &str,
+    port: u16,
+    workers: u32,
+    (listen, more): (&str, &str),
+) -> String {
     let at = directory.display();
     let [ndk, lua] = LUA_MODULES;
     format!(
@@ -258,6 +265,7 @@ http {{
     listen [::]:{port} {listen};
     add_header X-Real {real} always;
     location = /who {{ return 200 "{real}\n"; }}
+    {more}
     location ~ ^/r/(\d+)/(\d+)$ {{
       content_by_lua_block {{
         local size = math.min(tonumber(ngx.var[1]), 1048576)

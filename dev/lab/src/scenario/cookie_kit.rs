@@ -49,13 +49,26 @@ impl CookieKit {
 
     /// An agent on server number `index`, which writes cookies for `vip`.
     pub(super) fn agent(&self, bench: &Bench, index: usize, vip: IpAddr) -> Result<AgentProcess> {
+        self.agent_for(bench, index, vip, &[PORT])
+    }
+
+    /// The same for several ports of the VIP.
+    pub(super) fn agent_for(
+        &self,
+        bench: &Bench,
+        index: usize,
+        vip: IpAddr,
+        ports: &[u16],
+    ) -> Result<AgentProcess> {
         let server = &bench.topology.servers[index];
-        let lines = format!(
-            "[agent.cookie]\nkeys = \"{}\"\n[[agent.cookie.vip]]\naddress = \"{vip}\"\n\
-             port = {PORT}\nid = {}\ncookie = \"timestamp\"\n",
-            self.keys().display(),
-            server_id(index)
-        );
+        let mut lines = format!("[agent.cookie]\nkeys = \"{}\"\n", self.keys().display());
+        for port in ports {
+            lines += &format!(
+                "[[agent.cookie.vip]]\naddress = \"{vip}\"\nport = {port}\nid = {}\n\
+                 cookie = \"timestamp\"\n",
+                server_id(index)
+            );
+        }
         AgentProcess::start_with(&self.binary, server, &pin_dir(server), &lines)
     }
 }

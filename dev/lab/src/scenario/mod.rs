@@ -15,6 +15,7 @@ mod cookie;
 mod cookie_kit;
 pub mod degrade;
 mod direct;
+mod everyday;
 mod fct;
 mod health;
 mod packet_cost;
@@ -140,6 +141,7 @@ pub fn all() -> &'static [Scenario] {
         replace::REPLACE,
         accuracy::ACCURACY,
         accuracy_web::ACCURACY_WEB,
+        everyday::EVERYDAY,
         bifrost::BIFROST,
         bifrost::BIFROST_FAULTS,
         bifrost::BIFROST_BALANCER,

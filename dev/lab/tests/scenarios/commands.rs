@@ -27,6 +27,7 @@ fn list_names_every_scenario() {
         "takeover",
         "replace",
         "accuracy-web",
+        "everyday",
         "bifrost",
         "bifrost-faults",
         "bifrost-balancer",

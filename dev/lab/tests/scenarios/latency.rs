@@ -19,6 +19,33 @@ fn estimates_are_near_what_clients_measure() {
     assert!(number(&report, "/result/error/coverage") > 0.95);
 }
 
+/// Every kind of timestamps and a delayed path, by two clients that are there anyway: rows
+/// have their truths, from packets, and the product's figures beside them.
+#[test]
+fn everyday_clients_have_truths_and_estimates() {
+    let small = ["clients=wrk,curl", "paths=20", "seconds=1"];
+    let report = run("everyday", &small);
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 6, "{report}");
+    for row in rows {
+        assert_eq!(row["path_ms"], 20);
+        // The path is in the truth, and the client saw no less.
+        let truth = number(row, "/truth_us");
+        assert!(truth > 20_000.0, "{row}");
+        assert!(number(row, "/client_us") > 0.9 * truth, "{row}");
+        assert!(number(row, "/requests") >= 3.0, "{row}");
+        let coverage = number(row, "/coverage_pct");
+        assert!((0.0..=100.0).contains(&coverage), "{row}");
+        if row["client"] == "wrk" {
+            assert!(coverage > 50.0, "{row}");
+            assert!(number(row, "/estimate_us") > 20_000.0, "{row}");
+        }
+    }
+    for grade in ["high_within_10_pct", "medium_within_25_pct"] {
+        assert!(report["grades"].get(grade).is_some(), "{report}");
+    }
+}
+
 #[test]
 fn the_latency_scheduler_leaves_the_slow_server() {
     let report = run("degrade", &["run_s=16", "degrade_at_s=5"]);

@@ -11,7 +11,6 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::process::Stdio;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -20,7 +19,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::workload::{AccuracyWorkload, ServerKind};
-use crate::background::{Background, KilledOnDrop};
+use crate::background::{Background, KilledOnDrop, serve};
 use crate::cgroup::Cgroup;
 use crate::link;
 use crate::link_emulator::{LinkEmulator, LinkEnd};
@@ -292,32 +291,12 @@ fn changing(mut step: impl FnMut() -> Result<Duration> + Send + 'static) -> Runn
     }))
 }
 
-/// A server of Debian's; waits until it accepts connections.
+/// A server of Debian's.
 fn process(netns: &Netns, program: &str, arguments: &[&str]) -> Result<Running> {
-    let child = netns
-        .command(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .with_context(|| format!("cannot run {program} (Debian package {program})"))?;
-    let mut child = KilledOnDrop(child);
-    let deadline = Instant::now() + Duration::from_secs(10);
-    loop {
-        let connects = netns.run(|| Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, PORT)).is_ok()))?;
-        if connects {
-            return Ok(Running::Process(child));
-        }
-        if let Some(status) = child.try_wait()? {
-            bail!("{program} ended at its start: {status}");
-        }
-        ensure!(
-            Instant::now() < deadline,
-            "{program} does not accept connections"
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let mut command = netns.command(program);
+    let running = serve(netns, command.args(arguments), PORT)
+        .with_context(|| format!("Debian package {program}"))?;
+    Ok(Running::Process(running))
 }
 
 /// Puts a value of every size into a key-value store.

@@ -172,7 +172,8 @@ impl Backend {
         if run.nginx {
             let listen = format!("backlog={}", run.backlog[0]);
             let (netns, workers) = (&net.server.netns, run.workers as u32);
-            let nginx = Nginx::start_with(netns, &run.name, net.target().port(), workers, &listen)?;
+            let nginx =
+                Nginx::start_with(netns, &run.name, net.target().port(), workers, &listen, "")?;
             return Ok(Self::Nginx(nginx));
         }
         let config = AcceptQueueConfig {

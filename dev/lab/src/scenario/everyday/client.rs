@@ -1,0 +1,628 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The clients: programs of the distribution with the options that people give them, and
+//! how to read what they report.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::truth::Response;
+
+/// What answers on the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Service {
+    /// nginx: `/v/SIZE/US` answers after 0.4 to 1.6 times US.
+    Http,
+    /// The same over TLS 1.3, as HTTP/1.1 or HTTP/2.
+    Https,
+    /// PostgreSQL, with or without TLS.
+    Postgres,
+    /// MariaDB.
+    Mariadb,
+    /// Redis.
+    Redis,
+    /// memcached.
+    Memcached,
+    /// Python's websockets, an echo after 5 ms.
+    WebSocket,
+    /// Python's grpcio, 5 ms a message.
+    Grpc,
+}
+
+impl Service {
+    /// Where it listens.
+    pub(super) fn port(self) -> u16 {
+        match self {
+            Self::Http => 80,
+            Self::Https => 443,
+            Self::Postgres => 5432,
+            Self::Mariadb => 3306,
+            Self::Redis => 6379,
+            Self::Memcached => 11211,
+            Self::WebSocket => 8765,
+            Self::Grpc => 50051,
+        }
+    }
+}
+
+/// What tells when requests began and responses ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TruthSource {
+    /// Turns of the connection ([`super::truth`]).
+    Packets,
+    /// The same behind a handshake of TLS.
+    PacketsOfTls,
+    /// Turns, all of them longer by what the mean of the client's report is above theirs:
+    /// beside microseconds, its own system calls count.
+    PacketsAndReport,
+    /// The client's log of each request.
+    Log,
+}
+
+/// What a client reports, and where.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum ClientReport {
+    /// Nothing that is read.
+    Nothing,
+    /// wrk's output.
+    Wrk,
+    /// ab's table for gnuplot.
+    Ab,
+    /// curl's `%{time_total} %{time_pretransfer}`.
+    Curl,
+    /// h2load's log.
+    H2load,
+    /// pgbench's log of transactions.
+    Pgbench,
+    /// redis-benchmark's CSV.
+    Redis,
+    /// Lines of our own programs: the response's end, ns of wall time, and its latency, us.
+    Lines,
+}
+
+/// One client.
+pub(super) struct EverydayClient {
+    pub(super) name: &'static str,
+    pub(super) service: Service,
+    /// Requests outstanding on a connection at most.
+    pub(super) in_flight: u32,
+    /// For the shell. HOST, SECONDS, LOG (a file), PYTHON (our clients on other people's
+    /// libraries) and COUNT (requests that take about so long) are replaced;
+    /// `again` runs a command for SECONDS.
+    command: &'static str,
+    /// A turn without path, for COUNT.
+    turn_us: u64,
+    pub(super) truth: TruthSource,
+    report: ClientReport,
+    /// Length of the epochs that it is judged by: some ten requests at least.
+    pub(super) epoch_s: u64,
+    /// Files, and the Debian packages that have them.
+    needs: &'static [(&'static str, &'static str)],
+}
+
+impl EverydayClient {
+    pub(super) fn epoch_ns(&self) -> u64 {
+        self.epoch_s * 1_000_000_000
+    }
+
+    /// How long it runs: two whole epochs at least.
+    pub(super) fn seconds(&self, usual: u64) -> u64 {
+        match self.epoch_s {
+            1 => usual,
+            long => usual.max(2 * long + 2),
+        }
+    }
+
+    /// A package that is not installed.
+    pub(super) fn missing(&self) -> Option<&'static str> {
+        let missing = self
+            .needs
+            .iter()
+            .find(|(path, _)| !Path::new(path).exists());
+        missing.map(|(_, package)| *package)
+    }
+
+    /// The command, ready for the shell.
+    pub(super) fn command(&self, place: &Place<'_>) -> String {
+        let turn_us = self.turn_us + place.path_ms * 1000;
+        let count = place.seconds * 1_000_000 / turn_us * u64::from(self.in_flight);
+        let python = format!("/usr/bin/python3 {}", place.python.display());
+        let command = self
+            .command
+            .replace("PYTHON", &python)
+            .replace("HOST", place.host)
+            .replace("SECONDS", &place.seconds.to_string())
+            .replace("COUNT", &count.max(20).to_string())
+            .replace("LOG", &place.log.display().to_string());
+        format!(
+            "again() {{ end=$(($(date +%s%N) + {}000000000)); \
+             while [ $(date +%s%N) -lt $end ]; do \"$@\"; done; }}\n{command}",
+            place.seconds
+        )
+    }
+
+    /// The mean that it reports, us, and its responses where it logs each.
+    pub(super) fn read(&self, output: &str, log: &Path) -> Result<(Option<f64>, Vec<Response>)> {
+        let text = fs::read_to_string(log).unwrap_or_default();
+        let responses: Option<Vec<Response>> = match self.report {
+            ClientReport::Nothing => return Ok((None, Vec::new())),
+            ClientReport::Wrk => return Ok((wrk_mean(output), Vec::new())),
+            ClientReport::Redis => return Ok((redis_mean(output), Vec::new())),
+            ClientReport::Ab => text.lines().skip(1).map(line_of_ab).collect(),
+            ClientReport::Curl => text.lines().map(line_of_curl).collect(),
+            ClientReport::H2load => text.lines().map(line_of_h2load).collect(),
+            ClientReport::Pgbench => text.lines().map(line_of_pgbench).collect(),
+            ClientReport::Lines => text.lines().map(line_of_ours).collect(),
+        };
+        let responses = responses.context("its log has a line of another form")?;
+        let mean = super::mean(responses.iter().map(|r| r.latency_us));
+        Ok((mean, responses))
+    }
+}
+
+/// Where a client runs.
+pub(super) struct Place<'a> {
+    pub(super) host: &'a str,
+    pub(super) path_ms: u64,
+    pub(super) seconds: u64,
+    pub(super) log: PathBuf,
+    pub(super) python: &'a Path,
+}
+
+fn numbers(line: &str) -> Vec<f64> {
+    let words = line.split_whitespace();
+    words.filter_map(|word| word.parse().ok()).collect()
+}
+
+fn response(end_us: f64, latency_us: f64) -> Response {
+    Response {
+        end_ns: (end_us * 1000.0) as u64,
+        latency_us,
+    }
+}
+
+/// `starttime seconds ctime dtime ttime wait`: whole milliseconds; the start is a date.
+fn line_of_ab(line: &str) -> Option<Response> {
+    let fields: Vec<&str> = line.split('\t').collect();
+    let [_, start_s, _, _, total_ms, _] = fields[..] else {
+        return None;
+    };
+    let (start_s, total_ms): (f64, f64) = (start_s.parse().ok()?, total_ms.parse().ok()?);
+    Some(response(start_s * 1e6, total_ms * 1000.0))
+}
+
+fn line_of_curl(line: &str) -> Option<Response> {
+    match numbers(line)[..] {
+        [total_s, ready_s] => Some(response(0.0, (total_s - ready_s) * 1e6)),
+        _ => None,
+    }
+}
+
+/// Start in microseconds, status, microseconds.
+fn line_of_h2load(line: &str) -> Option<Response> {
+    match numbers(line)[..] {
+        [start_us, _, latency_us] => Some(response(start_us + latency_us, latency_us)),
+        _ => None,
+    }
+}
+
+/// Client, transaction, latency, script, end in seconds and microseconds, and with a rate how
+/// late it began, which the latency holds.
+fn line_of_pgbench(line: &str) -> Option<Response> {
+    let numbers = numbers(line);
+    let [_, _, latency_us, _, s, us, ref late @ ..] = numbers[..] else {
+        return None;
+    };
+    let late_us = late.first().unwrap_or(&0.0);
+    Some(response(s * 1e6 + us, latency_us - late_us))
+}
+
+fn line_of_ours(line: &str) -> Option<Response> {
+    let (end_ns, latency_us) = line.split_once(' ')?;
+    Some(Response {
+        end_ns: end_ns.parse().ok()?,
+        latency_us: latency_us.parse().ok()?,
+    })
+}
+
+/// `    Latency     5.28ms  ...`
+fn wrk_mean(output: &str) -> Option<f64> {
+    let mut lines = output.lines().map(str::trim_start);
+    let rest = lines.find_map(|line| line.strip_prefix("Latency  "))?;
+    let word = rest.split_whitespace().next()?;
+    let unit = word.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let number: f64 = word[..word.len() - unit.len()].parse().ok()?;
+    let scale = match unit {
+        "us" => 1.0,
+        "ms" => 1e3,
+        "s" => 1e6,
+        _ => return None,
+    };
+    Some(number * scale)
+}
+
+/// `"test","rps","avg_latency_ms",...` and a line of values.
+fn redis_mean(output: &str) -> Option<f64> {
+    let values = output.lines().last()?.split(',').nth(2)?;
+    let mean_ms: f64 = values.trim_matches('"').parse().ok()?;
+    Some(mean_ms * 1000.0)
+}
+
+const WRK: (&str, &str) = ("/usr/bin/wrk", "wrk");
+const AB: (&str, &str) = ("/usr/bin/ab", "apache2-utils");
+const CURL: (&str, &str) = ("/usr/bin/curl", "curl");
+const H2LOAD: (&str, &str) = ("/usr/bin/h2load", "nghttp2-client");
+const REDIS: (&str, &str) = ("/usr/bin/redis-benchmark", "redis-tools");
+const PGBENCH: (&str, &str) = ("/usr/bin/pgbench", "postgresql");
+const PYTHON: (&str, &str) = ("/usr/bin/python3", "python3");
+const REQUESTS: (&str, &str) = (
+    "/usr/lib/python3/dist-packages/requests",
+    "python3-requests",
+);
+
+use ClientReport::{Ab, Curl, H2load, Lines, Nothing, Pgbench, Redis, Wrk};
+use TruthSource::{Log, Packets, PacketsAndReport, PacketsOfTls};
+
+/// What most of them have in common.
+const fn client(
+    name: &'static str,
+    service: Service,
+    command: &'static str,
+    report: ClientReport,
+    needs: &'static [(&'static str, &'static str)],
+) -> EverydayClient {
+    EverydayClient {
+        name,
+        service,
+        in_flight: 1,
+        command,
+        turn_us: 5_500,
+        truth: match service {
+            Service::Https => PacketsOfTls,
+            // pgbench logs every transaction.
+            Service::Grpc | Service::Postgres => Log,
+            Service::Redis => PacketsAndReport,
+            _ => Packets,
+        },
+        report,
+        epoch_s: 1,
+        needs,
+    }
+}
+
+/// Python's http.client with a pause, and epochs for it.
+const fn pausing(name: &'static str, command: &'static str, epoch_s: u64) -> EverydayClient {
+    EverydayClient {
+        epoch_s,
+        ..client(name, Service::Http, command, Lines, &[PYTHON])
+    }
+}
+
+/// HTTP/2 with several requests outstanding.
+const fn streams(name: &'static str, command: &'static str, in_flight: u32) -> EverydayClient {
+    EverydayClient {
+        in_flight,
+        truth: Log,
+        ..client(name, Service::Https, command, H2load, &[H2LOAD])
+    }
+}
+
+/// All of them.
+pub(super) const CLIENTS: &[EverydayClient] = &[
+    client(
+        "wrk",
+        Service::Http,
+        "wrk -t1 -c1 -dSECONDSs --timeout 10s http://HOST/v/200/5000",
+        Wrk,
+        &[WRK],
+    ),
+    client(
+        "wrk-c4",
+        Service::Http,
+        "wrk -t1 -c4 -dSECONDSs --timeout 10s http://HOST/v/2000/5000",
+        Wrk,
+        &[WRK],
+    ),
+    client(
+        "wrk-https",
+        Service::Https,
+        "wrk -t1 -c1 -dSECONDSs --timeout 10s https://HOST/v/200/5000",
+        Wrk,
+        &[WRK],
+    ),
+    client(
+        "ab-c4",
+        Service::Http,
+        "ab -q -tSECONDS -n1000000 -c4 -g LOG http://HOST/v/200/5000",
+        Ab,
+        &[AB],
+    ),
+    client(
+        "ab-c4-keepalive",
+        Service::Http,
+        "ab -q -k -tSECONDS -n1000000 -c4 -g LOG http://HOST/v/200/5000",
+        Ab,
+        &[AB],
+    ),
+    client(
+        "ab-c4-https",
+        Service::Https,
+        "ab -q -tSECONDS -n1000000 -c4 -g LOG https://HOST/v/200/5000",
+        Ab,
+        &[AB],
+    ),
+    client(
+        "curl-keepalive",
+        Service::Http,
+        "timeout SECONDS stdbuf -oL curl -s -o /dev/null -w '%{time_total} %{time_pretransfer}\\n' \
+         'http://HOST/v/300/5000?[1-999999]' > LOG || true",
+        Curl,
+        &[CURL],
+    ),
+    client(
+        "curl-keepalive-https",
+        Service::Https,
+        "timeout SECONDS stdbuf -oL curl -sk --http1.1 -o /dev/null \
+         -w '%{time_total} %{time_pretransfer}\\n' 'https://HOST/v/300/5000?[1-999999]' > LOG || true",
+        Curl,
+        &[CURL],
+    ),
+    client(
+        "curl",
+        Service::Http,
+        "again curl -s -o /dev/null -w '%{time_total} %{time_pretransfer}\\n' \
+         http://HOST/v/300/5000 > LOG",
+        Curl,
+        &[CURL],
+    ),
+    client(
+        "curl-https",
+        Service::Https,
+        "again curl -sk --http1.1 -o /dev/null -w '%{time_total} %{time_pretransfer}\\n' \
+         https://HOST/v/300/5000 > LOG",
+        Curl,
+        &[CURL],
+    ),
+    client(
+        "curl-post",
+        Service::Http,
+        "head -c 20000 /dev/zero > LOG.body; timeout SECONDS stdbuf -oL curl -s -H Expect: \
+         --data-binary @LOG.body -o /dev/null -w '%{time_total} %{time_pretransfer}\\n' \
+         'http://HOST/v/300/5000?[1-999999]' > LOG || true",
+        Curl,
+        &[CURL],
+    ),
+    client(
+        "curl-post-expect",
+        Service::Http,
+        "head -c 20000 /dev/zero > LOG.body; again curl -s -H 'Expect: 100-continue' \
+         --data-binary @LOG.body -o /dev/null -w '%{time_total} %{time_pretransfer}\\n' \
+         http://HOST/v/300/5000 > LOG",
+        Curl,
+        &[CURL],
+    ),
+    client(
+        "curl-download-10M",
+        Service::Http,
+        "again curl -s -o /dev/null -w '%{time_total} %{time_pretransfer}\\n' \
+         http://HOST/v/10485760/5000 > LOG",
+        Curl,
+        &[CURL],
+    ),
+    client(
+        "curl-upload-10M",
+        Service::Http,
+        "head -c 10485760 /dev/zero > LOG.body; again curl -s -H Expect: --data-binary @LOG.body \
+         -o /dev/null -w '%{time_total} %{time_pretransfer}\\n' http://HOST/v/300/5000 > LOG",
+        Curl,
+        &[CURL],
+    ),
+    streams(
+        "h2load-m1",
+        "h2load -c1 -m1 -D SECONDS --log-file=LOG https://HOST/v/1000/5000",
+        1,
+    ),
+    streams(
+        "h2load-m10",
+        "h2load -c1 -m10 -D SECONDS --log-file=LOG https://HOST/v/1000/5000",
+        10,
+    ),
+    streams(
+        "h2load-m100",
+        "h2load -c1 -m100 -D SECONDS --log-file=LOG https://HOST/v/1000/5000",
+        100,
+    ),
+    client(
+        "pgbench-S",
+        Service::Postgres,
+        "pgbench -n -S -T SECONDS -l --log-prefix=LOG. -h HOST -U postgres \
+         'dbname=postgres sslmode=disable'; cat LOG.* > LOG",
+        Pgbench,
+        &[PGBENCH],
+    ),
+    client(
+        "pgbench-S-extended",
+        Service::Postgres,
+        "pgbench -n -S -M extended -T SECONDS -l --log-prefix=LOG. -h HOST -U postgres \
+         'dbname=postgres sslmode=disable'; cat LOG.* > LOG",
+        Pgbench,
+        &[PGBENCH],
+    ),
+    client(
+        "pgbench-5ms",
+        Service::Postgres,
+        "echo 'select pg_sleep(0.005);' | pgbench -n -f - -T SECONDS -l \
+         --log-prefix=LOG. -h HOST -U postgres 'dbname=postgres sslmode=disable'; cat LOG.* > LOG",
+        Pgbench,
+        &[PGBENCH],
+    ),
+    client(
+        "pgbench-5ms-tls",
+        Service::Postgres,
+        "echo 'select pg_sleep(0.005);' | pgbench -n -f - -T SECONDS -l \
+         --log-prefix=LOG. -h HOST -U postgres 'dbname=postgres sslmode=require'; cat LOG.* > LOG",
+        Pgbench,
+        &[PGBENCH],
+    ),
+    client(
+        "pgbench-5ms-R20",
+        Service::Postgres,
+        "echo 'select pg_sleep(0.005);' | pgbench -n -f - -R 20 -T SECONDS -l \
+         --log-prefix=LOG. -h HOST -U postgres 'dbname=postgres sslmode=disable'; cat LOG.* > LOG",
+        Pgbench,
+        &[PGBENCH],
+    ),
+    EverydayClient {
+        turn_us: 100,
+        ..client(
+            "redis-P1",
+            Service::Redis,
+            "redis-benchmark -h HOST -c 1 -n COUNT -t get --csv",
+            Redis,
+            &[REDIS],
+        )
+    },
+    EverydayClient {
+        turn_us: 100,
+        in_flight: 16,
+        ..client(
+            "redis-P16",
+            Service::Redis,
+            "redis-benchmark -h HOST -c 1 -P 16 -n COUNT -t get --csv",
+            Redis,
+            &[REDIS],
+        )
+    },
+    client(
+        "mysqlslap-5ms",
+        Service::Mariadb,
+        "mysqlslap -h HOST -u root --skip-ssl --create-schema=mysql --no-drop --concurrency=1 --number-of-queries=COUNT \
+         --query='select sleep(0.005)'",
+        Nothing,
+        &[
+            ("/usr/bin/mysqlslap", "mariadb-client"),
+            ("/usr/sbin/mariadbd", "mariadb-server"),
+        ],
+    ),
+    client(
+        "pymemcache-1ms",
+        Service::Memcached,
+        "PYTHON memcached HOST 1 SECONDS LOG",
+        Lines,
+        &[
+            PYTHON,
+            (
+                "/usr/lib/python3/dist-packages/pymemcache",
+                "python3-pymemcache",
+            ),
+        ],
+    ),
+    pausing(
+        "http.client-5ms",
+        "PYTHON http http://HOST/v/300/5000 5 SECONDS LOG",
+        1,
+    ),
+    pausing(
+        "http.client-20ms",
+        "PYTHON http http://HOST/v/300/5000 20 SECONDS LOG",
+        1,
+    ),
+    pausing(
+        "http.client-60ms",
+        "PYTHON http http://HOST/v/300/5000 60 SECONDS LOG",
+        1,
+    ),
+    pausing(
+        "http.client-205ms",
+        "PYTHON http http://HOST/v/300/5000 205 SECONDS LOG",
+        3,
+    ),
+    pausing(
+        "http.client-300ms",
+        "PYTHON http http://HOST/v/300/5000 300 SECONDS LOG",
+        4,
+    ),
+    pausing(
+        "http.client-2s",
+        "PYTHON http http://HOST/v/300/5000 2000 SECONDS LOG",
+        20,
+    ),
+    client(
+        "requests-20ms",
+        Service::Http,
+        "PYTHON requests http://HOST/v/300/5000 20 SECONDS LOG",
+        Lines,
+        &[PYTHON, REQUESTS],
+    ),
+    client(
+        "requests-https-60ms",
+        Service::Https,
+        "PYTHON requests https://HOST/v/300/5000 60 SECONDS LOG",
+        Lines,
+        &[PYTHON, REQUESTS],
+    ),
+    client(
+        "requests-post-20ms",
+        Service::Http,
+        "PYTHON requests-post http://HOST/v/300/5000 20 SECONDS LOG",
+        Lines,
+        &[PYTHON, REQUESTS],
+    ),
+    client(
+        "websocket-20ms",
+        Service::WebSocket,
+        "PYTHON websocket ws://HOST:8765 20 SECONDS LOG",
+        Lines,
+        &[
+            PYTHON,
+            (
+                "/usr/lib/python3/dist-packages/websockets",
+                "python3-websockets",
+            ),
+        ],
+    ),
+    client(
+        "grpc-unary",
+        Service::Grpc,
+        "PYTHON grpc-unary HOST:50051 0 SECONDS LOG",
+        Lines,
+        &[PYTHON, GRPC],
+    ),
+    client(
+        "grpc-stream",
+        Service::Grpc,
+        "PYTHON grpc-stream HOST:50051 0 SECONDS LOG",
+        Lines,
+        &[PYTHON, GRPC],
+    ),
+];
+
+const GRPC: (&str, &str) = ("/usr/lib/python3/dist-packages/grpc", "python3-grpcio");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_are_read() {
+        assert_eq!(
+            wrk_mean("  Thread Stats\n    Latency     5.28ms    1ms\n"),
+            Some(5280.0)
+        );
+        assert_eq!(wrk_mean("  Latency   87.50us  1us"), Some(87.5));
+        assert_eq!(wrk_mean("none"), None);
+        let redis = "\"test\",\"rps\",\"avg_latency_ms\"\n\"GET\",\"9.1\",\"0.110\"\n";
+        assert_eq!(redis_mean(redis), Some(110.0));
+        let ab = line_of_ab("Mon Nov 23 22:20:03 2026\t1795472403\t0\t6\t7\t6");
+        assert_eq!(ab, Some(response(1_795_472_403e6, 7000.0)));
+        let late = line_of_pgbench("0 3 7500 0 1795472403 500000 2000");
+        assert_eq!(late, Some(response(1_795_472_403.5e6, 5500.0)));
+        assert_eq!(
+            line_of_curl("0.007 0.002").map(|r| r.latency_us.round()),
+            Some(5000.0)
+        );
+        assert_eq!(line_of_h2load("100\t200\t50"), Some(response(150.0, 50.0)));
+        assert_eq!(line_of_ours("no"), None);
+    }
+}

@@ -1,0 +1,583 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One path with all that a client needs at its ends, and the recording of one client.
+//!
+//! ```text
+//!  client eth0 ---(veth, or a line with delay)--- c0 router ---+--- server (agent)
+//!         truth is recorded here    requests recorded here     +--- balancer
+//! ```
+//!
+//! With cookies clients ask the VIP, and the server answers past the balancer; otherwise
+//! they ask the server itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use tempfile::TempDir;
+
+use super::Plan;
+use super::client::{EverydayClient, Place, Service, TruthSource};
+use super::truth::{self, Response};
+use crate::agent::AgentProcess;
+use crate::background::{KilledOnDrop, serve};
+use crate::balancer::{Balancer, BalancerSettings, ServerForwarding, VipEntry};
+use crate::link;
+use crate::link_emulator::{Impairment, LinkEmulator, LinkEnd};
+use crate::netns::Netns;
+use crate::nginx::Nginx;
+use crate::quic::tls::{Identity, identity};
+use crate::record::{Directions, Recorder};
+use crate::sandbox::Sandbox;
+use crate::scenario::bench::{self, Bench};
+use crate::scenario::cookie_kit::{CookieKit, with_cookies};
+use crate::topology::{self, DEVICE, Shape, Topology};
+use crate::{api, clock};
+
+/// The router's port to the client.
+const ROUTER_PORT: &str = "c0";
+/// What is still under way when a client ends, and what the balancer has not read yet.
+const SETTLING: Duration = Duration::from_millis(500);
+/// Longest that a client may run over its time.
+const GRACE: Duration = Duration::from_secs(40);
+
+/// How a client's TCP timestamps are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Timestamps {
+    On,
+    Off,
+    Cookie,
+}
+
+impl Timestamps {
+    /// All of them.
+    pub(super) const ALL: [Self; 3] = [Self::On, Self::Off, Self::Cookie];
+
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Off => "off",
+            Self::Cookie => "cookie",
+        }
+    }
+}
+
+impl fmt::Display for Timestamps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+impl FromStr for Timestamps {
+    type Err = ();
+
+    fn from_str(word: &str) -> Result<Self, ()> {
+        Self::ALL.into_iter().find(|t| t.word() == word).ok_or(())
+    }
+}
+
+/// What the product says of the server in one epoch.
+#[derive(Debug, Clone)]
+pub(super) struct Estimate {
+    /// Wall time.
+    pub(super) start_ns: u64,
+    pub(super) mean_us: f64,
+    pub(super) samples: f64,
+    /// `low`, `medium`, `high`; `ungraded` of the balancer.
+    pub(super) quality: String,
+}
+
+/// One client's run.
+pub(super) struct EverydayRun {
+    pub(super) responses: Vec<Response>,
+    pub(super) estimates: Vec<Estimate>,
+    /// The mean that the client reports.
+    pub(super) client_us: Option<f64>,
+}
+
+/// A client, a path, a server with all services, a balancer.
+pub(super) struct Lane {
+    pub(super) path_ms: u64,
+    bench: Bench,
+    binary: PathBuf,
+    python: PathBuf,
+    directory: TempDir,
+    cookies: Option<Cookies>,
+    _link: Option<LinkEmulator>,
+    _services: Vec<Running>,
+}
+
+struct Cookies {
+    balancer: Balancer,
+    _agent: AgentProcess,
+    _kit: CookieKit,
+}
+
+enum Running {
+    Nginx(#[expect(dead_code)] Nginx),
+    Process(#[expect(dead_code)] KilledOnDrop),
+}
+
+impl Lane {
+    /// Builds one of `path_ms`; the names of its namespaces tell it.
+    pub(super) fn build(
+        sandbox: Sandbox,
+        binary: &Path,
+        path_ms: u64,
+        plan: &Plan,
+    ) -> Result<Self> {
+        let (clients, servers) = (1, 1);
+        let prefix = format!("{path_ms}ms-");
+        let topology = Topology::build_another(sandbox, Shape { clients, servers }, &prefix)?;
+        topology.servers.iter().try_for_each(bench::decapsulate)?;
+        let bench = Bench {
+            sandbox,
+            topology,
+            servers: Vec::new(),
+        };
+        let directory = tempfile::Builder::new().prefix("everyday-").tempdir()?;
+        // Databases have users of their own.
+        fs::set_permissions(directory.path(), Permissions::from_mode(0o755))?;
+        let python = directory.path().join("clients.py");
+        fs::write(&python, include_str!("clients.py"))?;
+        let mut lane = Self {
+            path_ms,
+            _link: None,
+            _services: Vec::new(),
+            cookies: None,
+            binary: binary.to_owned(),
+            bench,
+            python,
+            directory,
+        };
+        lane._link = lane.lengthen(plan.seed)?;
+        lane.set_offloads()?;
+        let services = plan.services();
+        for service in &services {
+            // HTTP and HTTPS are one nginx.
+            if *service != Service::Https || !services.contains(&Service::Http) {
+                let running = lane.start(*service);
+                let running = running.with_context(|| format!("{service:?}"))?;
+                lane._services.push(running);
+            }
+        }
+        if plan.timestamps.contains(&Timestamps::Cookie) {
+            lane.cookies = Some(lane.start_cookies(&services)?);
+        }
+        Ok(lane)
+    }
+
+    fn client(&self) -> &Netns {
+        &self.bench.topology.clients[0].netns
+    }
+
+    fn server(&self) -> &topology::Node {
+        &self.bench.topology.servers[0]
+    }
+
+    /// Puts a line with delay in place of the client's veth.
+    fn lengthen(&self, seed: u64) -> Result<Option<LinkEmulator>> {
+        if self.path_ms == 0 {
+            return Ok(None);
+        }
+        let router = &self.bench.topology.router.netns;
+        router.ip(&format!("link del {ROUTER_PORT}\n"))?;
+        let end = |netns: &Netns, device: &str| LinkEnd {
+            netns: netns.clone(),
+            device: device.to_owned(),
+        };
+        let delay = Impairment {
+            round_trip_us: self.path_ms * 1000,
+            ..Impairment::default()
+        };
+        let (near, far) = (end(self.client(), DEVICE), end(router, ROUTER_PORT));
+        let link = LinkEmulator::start(&near, &far, delay, seed)?;
+        let address = self.bench.topology.clients[0].ipv4;
+        // A queue that holds a window: the line is long, not narrow.
+        router.ip(&format!(
+            "addr add 10.10.0.1/24 dev {ROUTER_PORT}\nlink set {ROUTER_PORT} txqueuelen 10000 up\n"
+        ))?;
+        self.client().ip(&format!(
+            "addr add {address}/24 dev {DEVICE}\nlink set {DEVICE} txqueuelen 10000 up\n\
+             route add default via 10.10.0.1\n"
+        ))?;
+        Ok(Some(link))
+    }
+
+    /// No buffer stands for several packets where something is recorded.
+    fn set_offloads(&self) -> Result<()> {
+        let router = &self.bench.topology.router.netns;
+        let mut ends = vec![(&self.server().netns, DEVICE)];
+        if self.path_ms == 0 {
+            ends.extend([(self.client(), DEVICE), (router, ROUTER_PORT)]);
+        }
+        ends.into_iter().try_for_each(|(netns, device)| {
+            netns.run(move || {
+                link::set_offloads(device, false).with_context(|| format!("offloads of {device}"))
+            })
+        })?;
+        // Behind it is XDP: it cuts what it sends in any case.
+        router.run(|| link::set_gro("s0", false).context("GRO of s0"))
+    }
+
+    /// The VIP of a service; its name is the port.
+    fn vip(&self, service: Service) -> VipEntry {
+        let mut vip = with_cookies(self.bench.vip4(0, "maglev", ServerForwarding::Ipip));
+        vip.port = service.port();
+        vip.keys.push(format!("name = \"{}\"", service.port()));
+        vip
+    }
+
+    fn start_cookies(&self, services: &BTreeSet<Service>) -> Result<Cookies> {
+        let kit = CookieKit::new(&self.binary)?;
+        let vips: Vec<VipEntry> = services.iter().map(|service| self.vip(*service)).collect();
+        let ports: Vec<u16> = services.iter().map(|service| service.port()).collect();
+        let agent = kit.agent_for(&self.bench, 0, topology::vip4(0).into(), &ports)?;
+        let settings = BalancerSettings {
+            vips,
+            head: vec![kit.balancer_lines()],
+            ..BalancerSettings::default()
+        };
+        Ok(Cookies {
+            balancer: self.bench.balancer(&self.binary, &settings)?,
+            _agent: agent,
+            _kit: kit,
+        })
+    }
+
+    fn start(&self, service: Service) -> Result<Running> {
+        let netns = &self.server().netns;
+        let port = service.port();
+        let mut command = match service {
+            Service::Http | Service::Https => {
+                let more = nginx_lines(identity()?);
+                let http = Service::Http.port();
+                let listen = "reuseport backlog=4096";
+                let nginx = Nginx::start_with(netns, "server", http, 1, listen, &more)?;
+                return Ok(Running::Nginx(nginx));
+            }
+            Service::Postgres => return Ok(Running::Process(self.start_postgres()?)),
+            Service::Mariadb => return Ok(Running::Process(self.start_mariadb()?)),
+            Service::Redis => {
+                let mut command = netns.command("redis-server");
+                command.args(["--bind", "0.0.0.0", "--protected-mode", "no"]);
+                command.args(["--save", "", "--appendonly", "no", "--dir"]);
+                command.arg(self.directory.path());
+                command
+            }
+            Service::Memcached => {
+                let mut command = netns.command("memcached");
+                command.args(["-u", "root", "-U", "0", "-l", "0.0.0.0"]);
+                command
+            }
+            Service::WebSocket | Service::Grpc => {
+                let role = match service {
+                    Service::Grpc => "serve-grpc",
+                    _ => "serve-websocket",
+                };
+                let mut command = netns.command("/usr/bin/python3");
+                command.arg(&self.python).arg(role).arg(port.to_string());
+                command
+            }
+        };
+        Ok(Running::Process(serve(netns, &mut command, port)?))
+    }
+
+    fn start_postgres(&self) -> Result<KilledOnDrop> {
+        let netns = &self.server().netns;
+        let programs = postgres_programs()?;
+        let data = self.owned_by("postgres")?;
+        let mut initdb = as_user(netns, "postgres", &programs.join("initdb"));
+        initdb.args(["-A", "trust", "-N", "-D"]).arg(&data);
+        finish(&mut initdb)?;
+        let identity = identity()?;
+        for (from, name) in [
+            (&identity.certificate, "server.crt"),
+            (&identity.key, "server.key"),
+        ] {
+            let to = data.join(name);
+            fs::copy(from, &to)?;
+            fs::set_permissions(&to, Permissions::from_mode(0o600))?;
+            chown(&to, "postgres")?;
+        }
+        fs::write(data.join("pg_hba.conf"), "host all all 0.0.0.0/0 trust\n")?;
+        let mut postgres = as_user(netns, "postgres", &programs.join("postgres"));
+        postgres.arg("-D").arg(&data).args(["-c", "ssl=on"]);
+        for setting in [
+            "listen_addresses=*",
+            "unix_socket_directories=",
+            "fsync=off",
+        ] {
+            postgres.args(["-c", setting]);
+        }
+        let running = serve(netns, &mut postgres, Service::Postgres.port())?;
+        let mut pgbench = netns.command("pgbench");
+        pgbench.args(["-i", "-q", "-h", "127.0.0.1", "-U", "postgres", "postgres"]);
+        // It may accept before it is ready.
+        let deadline = Instant::now() + GRACE;
+        while let Err(error) = finish(&mut pgbench) {
+            ensure!(Instant::now() < deadline, "{error:#}");
+            sleep(Duration::from_millis(200));
+        }
+        Ok(running)
+    }
+
+    fn start_mariadb(&self) -> Result<KilledOnDrop> {
+        let netns = &self.server().netns;
+        let data = self.owned_by("mysql")?;
+        let directory = format!("--datadir={}", data.display());
+        let mut install = netns.command("mariadb-install-db");
+        install.env("TMPDIR", &data);
+        install.args(["--no-defaults", "--user=mysql", &directory]);
+        install.args(["--skip-test-db", "--auth-root-authentication-method=normal"]);
+        finish(&mut install)?;
+        let mut mariadb = netns.command("mariadbd");
+        mariadb.env("TMPDIR", &data);
+        mariadb.args([
+            "--no-defaults",
+            "--user=mysql",
+            "--skip-grant-tables",
+            "--skip-networking=0",
+        ]);
+        mariadb.args(["--skip-name-resolve", "--bind-address=0.0.0.0", &directory]);
+        let files = |name: &str| data.join(name).display().to_string();
+        mariadb.arg(format!("--socket={}", files("socket")));
+        mariadb.arg(format!("--pid-file={}", files("pid")));
+        serve(netns, &mut mariadb, Service::Mariadb.port())
+    }
+
+    /// A new directory of that user.
+    fn owned_by(&self, user: &str) -> Result<PathBuf> {
+        let path = self.directory.path().join(user);
+        fs::create_dir(&path)?;
+        chown(&path, user)?;
+        Ok(path)
+    }
+
+    /// Runs a client and collects truth and estimates.
+    pub(super) fn run(
+        &self,
+        client: &EverydayClient,
+        timestamps: Timestamps,
+        seconds: u64,
+        keep: &str,
+    ) -> Result<EverydayRun> {
+        let host = match timestamps {
+            Timestamps::Cookie => topology::vip4(0),
+            _ => self.server().ipv4,
+        };
+        let switch = if timestamps == Timestamps::Off {
+            "0"
+        } else {
+            "1"
+        };
+        self.client().sysctl("net/ipv4/tcp_timestamps", switch)?;
+        let scratch = tempfile::Builder::new().prefix("client-").tempdir()?;
+        let place = Place {
+            host: &host.to_string(),
+            path_ms: self.path_ms,
+            seconds,
+            log: scratch.path().join("log"),
+            python: &self.python,
+        };
+        let router = &self.bench.topology.router.netns;
+        let both = Recorder::start(self.client(), DEVICE, Directions::Both)?;
+        let requests = Recorder::start(router, ROUTER_PORT, Directions::Arriving)?;
+        let begun_ns = clock::monotonic_ns();
+        let output = self.run_command(&client.command(&place), seconds)?;
+        sleep(SETTLING + Duration::from_millis(self.path_ms));
+        let (both, requests) = (both.finish()?, requests.finish()?);
+        let (client_us, log) = client.read(&output, &place.log)?;
+        let port = client.service.port();
+        let responses = match client.truth {
+            TruthSource::Log => log,
+            TruthSource::Packets => truth::responses(&both, port, false)?,
+            TruthSource::PacketsOfTls => truth::responses(&both, port, true)?,
+            TruthSource::PacketsAndReport => {
+                let report_us = client_us.context("the client reports no mean")?;
+                truth::with_mean(truth::responses(&both, port, false)?, report_us)
+            }
+        };
+        ensure!(!responses.is_empty(), "no response: {output}");
+        let name = format!("{}.{timestamps}.{}ms", client.name, self.path_ms);
+        let requests_file = scratch.path().join("requests.pcap");
+        fs::write(&requests_file, &requests)?;
+        if !keep.is_empty() {
+            save(Path::new(keep), &name, &requests, &responses)?;
+        }
+        let estimates = match (timestamps, &self.cookies) {
+            (Timestamps::Cookie, Some(cookies)) => {
+                cookies.estimates(port, begun_ns, client.epoch_ns())?
+            }
+            _ => self.measured(&requests_file, client.epoch_s)?,
+        };
+        Ok(EverydayRun {
+            responses,
+            estimates,
+            client_us,
+        })
+    }
+
+    fn run_command(&self, command: &str, seconds: u64) -> Result<String> {
+        let limit = GRACE.as_secs() + seconds;
+        let output = self
+            .client()
+            .command("timeout")
+            .args(["-k", "1", &limit.to_string(), "sh", "-c", command])
+            .stdin(Stdio::null())
+            .output()
+            .context("cannot run timeout (Debian package coreutils)")?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(
+            output.status.success(),
+            "{}: {command}\n{text}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(text)
+    }
+
+    /// What `causeway measure` makes of a recording of requests.
+    fn measured(&self, file: &Path, epoch_s: u64) -> Result<Vec<Estimate>> {
+        let output = Command::new(&self.binary)
+            .args(["measure", "--per", "server", "-o", "csv", "--epoch"])
+            .arg(format!("{epoch_s}s"))
+            .arg("-r")
+            .arg(file)
+            .output()
+            .with_context(|| format!("cannot run {}", self.binary.display()))?;
+        ensure!(
+            output.status.success(),
+            "causeway measure: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let text = String::from_utf8_lossy(&output.stdout);
+        let mut lines = text.lines();
+        let head: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
+        let row = |line: &str| -> Option<Estimate> {
+            let fields: Vec<&str> = line.split(',').collect();
+            let field = |name| {
+                fields
+                    .get(head.iter().position(|word| *word == name)?)
+                    .copied()
+            };
+            Some(Estimate {
+                start_ns: field("epoch_start_ns")?.parse().ok()?,
+                mean_us: field("estimate_us")?.parse().ok()?,
+                samples: field("samples")?.parse().ok()?,
+                quality: field("quality")?.to_owned(),
+            })
+        };
+        let rows: Option<Vec<Estimate>> = lines.map(row).collect();
+        rows.with_context(|| format!("causeway measure printed another form:\n{text}"))
+    }
+}
+
+impl Cookies {
+    /// What the balancer's history has of the real since a moment, CLOCK_MONOTONIC, its
+    /// epochs put together to longer ones.
+    fn estimates(&self, port: u16, since_ns: u64, epoch_ns: u64) -> Result<Vec<Estimate>> {
+        let history = api::history_since(&self.balancer.socket(), since_ns)?;
+        let of_port = history.series.iter().filter(|s| s.vip == port.to_string());
+        let mut sums: BTreeMap<u64, (f64, f64)> = BTreeMap::new();
+        for epoch in of_port.flat_map(|series| &series.epochs) {
+            if let Some(mean_us) = epoch.estimate_us {
+                let (sum, samples) = sums.entry(epoch.start_ns / epoch_ns).or_default();
+                *sum += mean_us * epoch.samples;
+                *samples += epoch.samples;
+            }
+        }
+        let estimate = |(number, (sum, samples)): (u64, (f64, f64))| Estimate {
+            start_ns: number * epoch_ns,
+            mean_us: sum / samples,
+            samples,
+            quality: "ungraded".to_owned(),
+        };
+        let whole = sums.into_iter().filter(|(_, (_, samples))| *samples > 0.0);
+        Ok(whole.map(estimate).collect())
+    }
+}
+
+/// TLS and HTTP/2 beside HTTP, and answers of a varying time and any size. nginx's random
+/// numbers are the same in every run.
+fn nginx_lines(identity: &Identity) -> String {
+    format!(
+        r#"
+    listen {port} ssl http2 backlog=4096;
+    ssl_certificate {certificate};
+    ssl_certificate_key {key};
+    ssl_protocols TLSv1.3;
+    http2_max_concurrent_streams 256;
+    location ~ ^/v/(\d+)/(\d+)$ {{
+      content_by_lua_block {{
+        ngx.req.read_body()
+        ngx.sleep(tonumber(ngx.var[2]) / 1e6 * (0.4 + 1.2 * math.random()))
+        local rest = tonumber(ngx.var[1])
+        ngx.header.content_length = rest
+        while rest > 0 do
+          local part = math.min(rest, 1048576)
+          ngx.print(body_of(part))
+          rest = rest - part
+        end
+      }}
+    }}
+"#,
+        port = Service::Https.port(),
+        certificate = identity.certificate.display(),
+        key = identity.key.display(),
+    )
+}
+
+/// Where Debian has the programs of the newest PostgreSQL.
+fn postgres_programs() -> Result<PathBuf> {
+    let versions = fs::read_dir("/usr/lib/postgresql").context("Debian package postgresql")?;
+    let versions = versions.flatten().map(|version| version.path().join("bin"));
+    let complete = versions.filter(|programs| programs.join("initdb").exists());
+    complete
+        .max()
+        .context("no initdb: Debian package postgresql")
+}
+
+fn as_user(netns: &Netns, user: &str, program: &Path) -> Command {
+    let mut command = netns.command("setpriv");
+    command.args(["--reuid", user, "--regid", user, "--clear-groups"]);
+    command.arg(program);
+    command
+}
+
+fn chown(path: &Path, user: &str) -> Result<()> {
+    let found = nix::unistd::User::from_name(user)?;
+    let found = found.with_context(|| format!("there is no user {user}"))?;
+    Ok(nix::unistd::chown(path, Some(found.uid), Some(found.gid))?)
+}
+
+/// Runs a command that must succeed.
+fn finish(command: &mut Command) -> Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot run {program}"))?;
+    if !output.status.success() {
+        bail!("{program}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
+}
+
+/// The recording, and what it should be held against.
+fn save(directory: &Path, name: &str, pcap: &[u8], responses: &[Response]) -> Result<()> {
+    let context = || format!("cannot write to {}", directory.display());
+    fs::create_dir_all(directory).with_context(context)?;
+    fs::write(directory.join(format!("{name}.pcap")), pcap).with_context(context)?;
+    let mut text = String::from("end_ns,latency_us\n");
+    for response in responses {
+        text += &format!("{},{:.1}\n", response.end_ns, response.latency_us);
+    }
+    fs::write(directory.join(format!("{name}.truth.csv")), text).with_context(context)
+}

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How far the product's latency is from the truth for clients that everybody has: programs
+//! of the distribution, as they are, against real servers.
+//!
+//! Truth: from the first byte of a request to the last byte of its response, by the packets
+//! that cross the client's own interface ([`truth`]), or by the client's own log where it
+//! has one with times. Either belongs to the epoch in which it ended. Estimate: what the product says of the server in that epoch. With
+//! timestamps `on` and `off` that is `causeway measure` on a recording of the request
+//! direction behind the path; with `cookie` it is the balancer's history of the real, which
+//! has no grades: every estimate of its counts as one that it stands for.
+
+mod client;
+mod lane;
+mod truth;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use self::client::{CLIENTS, EverydayClient, Service};
+use self::lane::{Estimate, Lane, Timestamps};
+use self::truth::Response;
+use super::{Context, Scenario, param};
+
+pub(super) const EVERYDAY: Scenario = Scenario {
+    name: "everyday",
+    about: "estimates against the truth for unmodified clients of the distribution",
+    params: &[
+        param("clients", "", "names, comma-separated; empty: all"),
+        param("paths", "0,20,80", "delays of the path, ms of a round trip"),
+        param(
+            "timestamps",
+            "on,off,cookie",
+            "the client's TCP timestamps; cookie: on, through a balancer with cookies",
+        ),
+        param(
+            "seconds",
+            "3",
+            "length of a load, where its client takes one",
+        ),
+        param(
+            "keep",
+            "",
+            "directory for recordings of the request direction, and truths; empty: none",
+        ),
+    ],
+    run,
+    table,
+};
+
+/// One client over one path.
+#[derive(Debug, Serialize)]
+struct Row {
+    client: &'static str,
+    path_ms: u64,
+    timestamps: &'static str,
+    source: &'static str,
+    /// Requests outstanding on a connection at most.
+    in_flight: u32,
+    truth_us: f64,
+    /// Of what is graded better than low; null: nothing is.
+    estimate_us: Option<f64>,
+    /// Over the epochs graded better than low.
+    median_error_pct: Option<f64>,
+    coverage_pct: f64,
+    requests: usize,
+    /// The mean that the client itself reports.
+    client_us: Option<f64>,
+    epoch_s: u64,
+    /// Absolute errors of epochs by their grade, percent.
+    errors_pct: BTreeMap<String, Vec<f64>>,
+}
+
+fn run(context: &Context) -> Result<Value> {
+    let clients = chosen(&context.param::<String>("clients")?)?;
+    let missing: BTreeSet<_> = clients.iter().filter_map(|c| c.missing()).collect();
+    if !missing.is_empty() {
+        let missing: Vec<_> = missing.into_iter().collect();
+        bail!(
+            "these Debian packages are missing: {}; `scripts/setup everyday` installs them, \
+             or choose others with --param clients=...",
+            missing.join(", ")
+        );
+    }
+    let timestamps: Vec<Timestamps> = listed(&context.param::<String>("timestamps")?)?;
+    let paths: Vec<u64> = listed(&context.param::<String>("paths")?)?;
+    let plan = Plan {
+        clients,
+        timestamps,
+        seconds: context.param("seconds")?,
+        keep: context.param("keep")?,
+        seed: context.seed,
+    };
+    ensure!(plan.seconds > 0, "seconds = 0: must be above 0");
+    let (sender, rows) = channel();
+    let mut found: Vec<Row> = Vec::new();
+    thread::scope(|scope| -> Result<()> {
+        let lanes: Vec<_> = paths
+            .iter()
+            .map(|&path_ms| {
+                let (plan, sender) = (&plan, sender.clone());
+                let (sandbox, binary) = (context.sandbox, &context.binary);
+                scope.spawn(move || {
+                    let lane = Lane::build(sandbox, binary, path_ms, plan)?;
+                    plan.run(&lane, &sender)
+                })
+            })
+            .collect();
+        drop(sender);
+        for row in rows {
+            context.say(line(&row));
+            found.push(row);
+        }
+        for lane in lanes {
+            let result = lane.join();
+            result.unwrap_or_else(|_| bail!("a thread panicked"))?;
+        }
+        Ok(())
+    })?;
+    let place = |row: &Row| CLIENTS.iter().position(|c| c.name == row.client);
+    found.sort_by_key(|row| (place(row), row.timestamps, row.path_ms));
+    let grades = json!({
+        "high_within_10_pct": within(&found, "high", 10.0),
+        "medium_within_25_pct": within(&found, "medium", 25.0),
+    });
+    Ok(json!({ "interface": { "rows": found, "grades": grades } }))
+}
+
+/// What all lanes do.
+struct Plan {
+    clients: Vec<&'static EverydayClient>,
+    timestamps: Vec<Timestamps>,
+    seconds: u64,
+    keep: String,
+    seed: u64,
+}
+
+impl Plan {
+    fn services(&self) -> BTreeSet<Service> {
+        self.clients.iter().map(|c| c.service).collect()
+    }
+
+    /// All clients over one path, one after another.
+    fn run(&self, lane: &Lane, rows: &Sender<Row>) -> Result<()> {
+        for &timestamps in &self.timestamps {
+            for client in &self.clients {
+                let run = lane
+                    .run(client, timestamps, client.seconds(self.seconds), &self.keep)
+                    .with_context(|| {
+                        let path_ms = lane.path_ms;
+                        format!("{}, {path_ms} ms, timestamps {timestamps}", client.name)
+                    })?;
+                let judged = judge(&run.responses, &run.estimates, client.epoch_ns());
+                // The other end is gone only when the scenario has failed.
+                let _ = rows.send(Row {
+                    client: client.name,
+                    path_ms: lane.path_ms,
+                    timestamps: timestamps.word(),
+                    source: "request-side",
+                    in_flight: client.in_flight,
+                    truth_us: mean(run.responses.iter().map(|r| r.latency_us)).unwrap_or_default(),
+                    estimate_us: judged.estimate_us,
+                    median_error_pct: judged.median_error_pct,
+                    coverage_pct: judged.coverage_pct,
+                    requests: run.responses.len(),
+                    client_us: run.client_us,
+                    epoch_s: client.epoch_s,
+                    errors_pct: judged.errors_pct,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Estimates held against the truth.
+struct Judged {
+    estimate_us: Option<f64>,
+    median_error_pct: Option<f64>,
+    coverage_pct: f64,
+    errors_pct: BTreeMap<String, Vec<f64>>,
+}
+
+fn judge(responses: &[Response], estimates: &[Estimate], epoch_ns: u64) -> Judged {
+    let mut truths: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+    for response in responses {
+        let epoch = truths.entry(response.end_ns / epoch_ns).or_default();
+        epoch.push(response.latency_us);
+    }
+    let mut errors_pct: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    let (mut better, mut sum, mut weight, mut covered) = (Vec::new(), 0.0, 0.0, 0.0);
+    for estimate in estimates {
+        let low = estimate.quality == "low";
+        if !low {
+            sum += estimate.mean_us * estimate.samples;
+            weight += estimate.samples;
+        }
+        let Some(truth) = truths.get(&(estimate.start_ns / epoch_ns)) else {
+            continue;
+        };
+        let Some(truth_us) = mean(truth.iter().copied()) else {
+            continue;
+        };
+        let error = (estimate.mean_us / truth_us - 1.0).abs() * 100.0;
+        let of_grade = errors_pct.entry(estimate.quality.clone()).or_default();
+        of_grade.push((error * 100.0).round() / 100.0);
+        if !low {
+            better.push(error);
+            covered += estimate.samples.min(truth.len() as f64);
+        }
+    }
+    Judged {
+        estimate_us: (weight > 0.0).then(|| sum / weight),
+        median_error_pct: median(better),
+        coverage_pct: covered * 100.0 / responses.len().max(1) as f64,
+        errors_pct,
+    }
+}
+
+/// Share of the epochs of a grade whose error is within `most`, percent; null: there are none.
+fn within(rows: &[Row], grade: &str, most: f64) -> Option<f64> {
+    let errors = rows.iter().filter_map(|row| row.errors_pct.get(grade));
+    let errors: Vec<f64> = errors.flatten().copied().collect();
+    let near = errors.iter().filter(|error| **error <= most).count();
+    (!errors.is_empty()).then(|| near as f64 * 100.0 / errors.len() as f64)
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+    (count > 0.0).then(|| sum / count)
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_unstable_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    let upper = values.get(middle)?;
+    match values.len() % 2 {
+        0 => Some((values[middle - 1] + upper) / 2.0),
+        _ => Some(*upper),
+    }
+}
+
+/// The clients of these names, in the order of the table; all for no name.
+fn chosen(names: &str) -> Result<Vec<&'static EverydayClient>> {
+    let wanted: Vec<&str> = names.split(',').filter(|name| !name.is_empty()).collect();
+    for name in &wanted {
+        let known = || {
+            CLIENTS
+                .iter()
+                .map(|c| c.name)
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        ensure!(
+            CLIENTS.iter().any(|c| c.name == *name),
+            "there is no client {name:?}; choose of {}",
+            known()
+        );
+    }
+    let wanted = |c: &&EverydayClient| wanted.is_empty() || wanted.contains(&c.name);
+    Ok(CLIENTS.iter().filter(wanted).collect())
+}
+
+/// Words between commas.
+fn listed<T: std::str::FromStr>(text: &str) -> Result<Vec<T>> {
+    let one = |word: &str| {
+        let read = word.parse().ok();
+        read.with_context(|| format!("{word:?} in {text:?} cannot be read"))
+    };
+    text.split(',').map(one).collect()
+}
+
+/// For people who watch.
+fn line(row: &Row) -> String {
+    let or_dash = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.1}"));
+    format!(
+        "{:<22} {:>2} ms {:<7} truth {:>9.0} us, estimate {:>9} us, error {:>7} %, covered {:.0} %",
+        row.client,
+        row.path_ms,
+        row.timestamps,
+        row.truth_us,
+        or_dash(row.estimate_us),
+        or_dash(row.median_error_pct),
+        row.coverage_pct,
+    )
+}
+
+/// For documents: one line for a client and path, the three kinds of timestamps side by side.
+fn table(result: &Value) -> Option<String> {
+    let interface = result.get("interface")?;
+    let mut lines: BTreeMap<(usize, u64), Vec<&Value>> = BTreeMap::new();
+    for row in interface.get("rows")?.as_array()? {
+        let name = row.get("client")?.as_str()?;
+        let place = CLIENTS.iter().position(|c| c.name == name)?;
+        let path_ms = row.get("path_ms")?.as_u64()?;
+        lines.entry((place, path_ms)).or_default().push(row);
+    }
+    let mut text = String::from(
+        "| client | in flight | path ms | truth ms | on: error % | covered % | off: error % | \
+         covered % | cookie: error % | covered % |\n| --- | --: | --: | --: | --: | --: | --: | \
+         --: | --: | --: |\n",
+    );
+    for ((place, path_ms), rows) in &lines {
+        let client = &CLIENTS[*place];
+        let figure = |row: &Value, name: &str| row.get(name).and_then(Value::as_f64);
+        let truths = rows.iter().filter_map(|row| figure(row, "truth_us"));
+        let truth_ms = mean(truths)? / 1000.0;
+        text += &format!(
+            "| {} | {} | {path_ms} | {truth_ms:.2} |",
+            client.name, client.in_flight
+        );
+        for word in Timestamps::ALL.map(Timestamps::word) {
+            let row = rows.iter().find(|row| row["timestamps"] == word);
+            let error = row.and_then(|row| figure(row, "median_error_pct"));
+            let covered = row.and_then(|row| figure(row, "coverage_pct"));
+            let shown = |value: Option<f64>, digits: usize| {
+                value.map_or("-".to_owned(), |v| format!("{v:.digits$}"))
+            };
+            text += &format!(" {} | {} |", shown(error, 1), shown(covered, 0));
+        }
+        text.push('\n');
+    }
+    let grades = interface.get("grades")?;
+    text += &format!("\n{grades}\n");
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn response(end_ns: u64, latency_us: f64) -> Response {
+        Response { end_ns, latency_us }
+    }
+
+    fn estimate(start_ns: u64, mean_us: f64, samples: f64, quality: &str) -> Estimate {
+        Estimate {
+            start_ns,
+            mean_us,
+            samples,
+            quality: quality.to_owned(),
+        }
+    }
+
+    #[test]
+    fn errors_count_by_epoch_and_low_covers_nothing() {
+        let responses = [
+            response(SECOND, 90.0),
+            response(SECOND + 5, 110.0),
+            response(2 * SECOND, 200.0),
+            response(3 * SECOND, 50.0),
+        ];
+        let estimates = [
+            estimate(SECOND, 110.0, 3.0, "high"),
+            estimate(2 * SECOND, 300.0, 1.0, "low"),
+            // Nothing ended here.
+            estimate(4 * SECOND, 70.0, 1.0, "medium"),
+        ];
+        let judged = judge(&responses, &estimates, SECOND);
+        assert_eq!(judged.median_error_pct.map(f64::round), Some(10.0));
+        assert_eq!(judged.estimate_us, Some(100.0));
+        // Two of the four, however many samples there were.
+        assert_eq!(judged.coverage_pct, 50.0);
+        assert_eq!(judged.errors_pct["low"], [50.0]);
+        assert!(!judged.errors_pct.contains_key("medium"));
+    }
+
+    #[test]
+    fn names_of_clients_are_unique_and_checked() {
+        let names: BTreeSet<_> = CLIENTS.iter().map(|c| c.name).collect();
+        assert_eq!(names.len(), CLIENTS.len());
+        assert_eq!(chosen("").map(|all| all.len()).ok(), Some(CLIENTS.len()));
+        let unknown = chosen("wrk,irgendwas").err().map(|e| e.to_string());
+        assert!(unknown.unwrap_or_default().contains("wrk-https"));
+    }
+}
