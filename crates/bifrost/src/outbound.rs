@@ -157,7 +157,9 @@ impl Outbound {
         let bytes = to.min(frame.span.len) - from;
         let (flow, whole) = (usize::from(frame.flow), frame.begun == frame.chunks);
         let frame_len = frame.span.len;
-        self.frames.flows[flow].left -= bytes as i32;
+        // Where paths are taken in turn nothing begins a group, and this goes on for ever.
+        let flow = &mut self.frames.flows[flow];
+        flow.left = flow.left.saturating_sub(bytes as i32);
         self.pending_bytes -= u64::from(bytes);
         if whole {
             self.pending.pop(frame_len);

@@ -180,14 +180,16 @@ impl Path {
     /// Whether a datagram of `len` bytes may be sent now.
     pub(crate) fn can_send(&self, len: u64) -> bool {
         self.is_alive()
-            && self.sent.inflight() + len <= self.congestion.bytes()
+            && self.sent.inflight() + len <= self.congestion.allowed()
             && self.sent.packets_left() > 0
     }
 
     /// Bytes that may be sent now.
     pub(crate) fn window_left(&self) -> u64 {
         if self.is_alive() && self.sent.packets_left() > 0 {
-            self.congestion.bytes().saturating_sub(self.sent.inflight())
+            self.congestion
+                .allowed()
+                .saturating_sub(self.sent.inflight())
         } else {
             0
         }
@@ -293,16 +295,16 @@ impl Path {
         self.congestion.on_lost(chunks);
     }
 
-    /// A reply to a probe of `size` bytes that was sent at `sent_us`, `age_us` ago.
+    /// A reply to a probe of `size` bytes that was sent `age_us` ago.
     pub(crate) fn on_reply(
         &mut self,
         now_ns: u64,
-        (sent_us, age_us): (u32, u32),
+        age_us: u32,
         size: u16,
         config: &TransportConfig,
     ) -> ReplyOutcome {
         let age_ns = u64::from(age_us) * 1000;
-        let outcome = self.health.on_reply(now_ns, age_ns, sent_us, size);
+        let outcome = self.health.on_reply(now_ns, age_us, size);
         if !outcome.fresh {
             return outcome;
         }

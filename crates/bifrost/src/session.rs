@@ -11,9 +11,8 @@ use crate::flow_hash::mix;
 use crate::seal::{AeadInput, HandshakeKeys, SessionKeys};
 use crate::wire::{CommonHeader, Credit, ProbeHeader, TAG_LEN};
 
-/// Former instances of the peer that are remembered, so that their recorded probes do
-/// not bring them back.
-const FORMER: usize = 8;
+/// Former instances of the peer that are remembered.
+const FORMER: usize = 1024;
 
 /// See the module.
 pub(crate) struct Session {
@@ -108,11 +107,16 @@ impl Session {
         self.begun_ns = now_ns;
         self.credit = Credit::UNLIMITED;
         let before = self.peer.replace(instance);
+        if self.former.contains(&instance) {
+            // Two hosts share an address by turns. The one that is back still has the state of
+            // its session with us, and each pair of instances has keys of its own, for one
+            // session: packet numbers begin anew.
+            self.instance = mix(self.instance, instance).max(1);
+            self.handshake_keys = HandshakeKeys::new(&self.keys, self.instance);
+        }
         if let Some(old) = before {
-            if self.former.len() == FORMER {
-                self.former.pop_front();
-            }
-            self.former.push_back(old);
+            self.former.truncate(FORMER - 1);
+            self.former.push_front(old);
         }
         self.send_epoch = epoch(self.instance, instance);
         self.receive_epoch = epoch(instance, self.instance);
@@ -179,8 +183,8 @@ impl Session {
             }
         }
         let probe = ProbeHeader::parse(*header, datagram)?;
-        // One's own probes, sent back, or those of an instance that is gone.
-        if probe.instance == self.instance || self.former.contains(&probe.instance) {
+        // One's own, sent back.
+        if probe.instance == self.instance {
             return Err(DropReason::Epoch);
         }
         Ok(probe)

@@ -4,6 +4,8 @@
 mod pages;
 mod units;
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -66,12 +68,21 @@ fn the_example_files_pass_the_check() {
         ),
         (
             "packaging/etc/causeway-tunnel.toml",
-            "cw0 with 2 paths and 1 thread, in clear",
+            "cw0 with 2 paths and 1 thread, sealed",
         ),
     ] {
+        // The tunnel's names a file of keys, which each operator makes.
+        let dir = tempfile::tempdir().expect("a directory");
+        let keys = dir.path().join("tunnel.keys");
+        let key = format!("send = 1\n[keys]\n1 = \"{}\"\n", "a5".repeat(32));
+        fs::write(&keys, key).expect("write keys");
+        fs::set_permissions(&keys, fs::Permissions::from_mode(0o600)).expect("set a mode");
+        let text = read(file).replace("/etc/causeway/tunnel.keys", &keys.display().to_string());
+        let copy = dir.path().join("example.toml");
+        fs::write(&copy, text).expect("write a copy");
         let output = Command::new(env!("CARGO_BIN_EXE_causeway"))
             .args(["config", "check"])
-            .arg(in_repository(file))
+            .arg(&copy)
             .output()
             .expect("run causeway");
         let said = String::from_utf8_lossy(&output.stderr);

@@ -398,8 +398,7 @@ impl TransportEngine {
         if path.state() == PathState::Down {
             return Ok(());
         }
-        let sent = (probe.stamp_us, age_us);
-        let outcome = path.on_reply(now_ns, sent, probe.size, &self.config);
+        let outcome = path.on_reply(now_ns, age_us, probe.size, &self.config);
         if !outcome.fresh {
             return Err(DropReason::Duplicate);
         }

@@ -6,7 +6,9 @@
 //! of a round is the lowest of its samples, so that an endpoint that was not scheduled
 //! for a while does not look like a queue; and of those alone that left with half the window
 //! ahead of them, if there are any: the first datagram of a burst finds an empty queue
-//! whatever the window is. Loss is what this transport is there to bear: it counts only
+//! whatever the window is. A sender that is never idle would take its own queue for the lowest
+//! RTT in the end, so it lets the queue drain when that has not been seen for some seconds (as
+//! BBR does: Cardwell et al., ACM Queue 2016, "ProbeRTT"). Loss is what this transport is there to bear: it counts only
 //! above 15 %.
 
 use super::rtt::RttEstimator;
@@ -21,13 +23,27 @@ const STEP_DATAGRAMS: u64 = 4;
 const MIN_ROUND_NS: u64 = 500_000;
 /// At the floor for this many rounds and still slow: the path itself is.
 const MAX_ROUNDS_AT_FLOOR: u32 = 8;
+/// What stays in flight while the queue drains, at least.
+const DRAIN_DATAGRAMS: u64 = 4;
+/// The least time between two drains.
+const DRAIN_GAP_NS: u64 = 4_000_000_000;
 /// Fewer losses than this in a round say nothing.
 const MIN_LOSSES: u32 = 8;
+
+/// A queue is left to drain.
+#[derive(Clone, Copy, Debug)]
+struct Drain {
+    until_ns: u64,
+    /// What may be in flight.
+    bytes: u64,
+}
 
 /// The congestion window of a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Congestion {
     bytes: u64,
+    drain: Option<Drain>,
+    drained_ns: u64,
     datagram: u64,
     limit: u64,
     slow_start: bool,
@@ -45,6 +61,8 @@ impl Congestion {
         let datagram = u64::from(mtu);
         Congestion {
             bytes: (INITIAL_DATAGRAMS * datagram).min(limit),
+            drain: None,
+            drained_ns: 0,
             datagram,
             limit,
             slow_start: true,
@@ -57,8 +75,15 @@ impl Congestion {
         }
     }
 
+    /// What the path holds, as far as is known.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// What may be in flight now.
+    pub(crate) fn allowed(&self) -> u64 {
+        let drain = self.drain.map(|drain| drain.bytes);
+        drain.map_or(self.bytes, |bytes| bytes.min(self.bytes))
     }
 
     pub(crate) fn set_limit(&mut self, limit: u64) {
@@ -82,6 +107,7 @@ impl Congestion {
         target_ns: u64,
     ) {
         self.acked += acked.0;
+        self.drain = self.drain.filter(|drain| now_ns < drain.until_ns);
         let Some(sample_ns) = sample_ns else { return };
         let full = 2 * ahead > self.bytes;
         self.round_rtt_ns = self.round_rtt_ns.min(sample_ns);
@@ -93,8 +119,11 @@ impl Congestion {
             self.grow(acked.1);
         }
         if now_ns.saturating_sub(self.round_ns) >= rtt.smoothed_ns().max(MIN_ROUND_NS) {
-            self.end_round(limit_ns);
+            let used_ns = self.end_round(limit_ns);
             self.round_ns = now_ns;
+            if let Some(delay_ns) = used_ns {
+                self.begin_drain(now_ns, rtt, delay_ns);
+            }
             if self.rounds_at_floor > MAX_ROUNDS_AT_FLOOR {
                 self.rounds_at_floor = 0;
                 rtt.forget_lowest(now_ns);
@@ -102,7 +131,26 @@ impl Congestion {
         }
     }
 
-    fn end_round(&mut self, limit_ns: u64) {
+    /// Lets the queue of a path that is in use drain, where its lowest RTT has not been seen
+    /// lately: in one round trip what is in flight has come, in another one what follows has
+    /// been acknowledged.
+    fn begin_drain(&mut self, now_ns: u64, rtt: &RttEstimator, delay_ns: u64) {
+        let lately = now_ns.saturating_sub(self.drained_ns) < DRAIN_GAP_NS;
+        if lately || !rtt.lowest_fades(now_ns) {
+            return;
+        }
+        self.drained_ns = now_ns;
+        let round_ns = rtt.smoothed_ns().max(MIN_ROUND_NS);
+        // Three quarters of what fits the path without a queue, if its lowest RTT still stands.
+        let bytes = self.bytes * rtt.lowest_ns() / delay_ns.max(1) * 3 / 4;
+        self.drain = Some(Drain {
+            until_ns: now_ns + 2 * round_ns,
+            bytes: bytes.max(DRAIN_DATAGRAMS * self.datagram),
+        });
+    }
+
+    /// The delay of the round, if the window was in use.
+    fn end_round(&mut self, limit_ns: u64) -> Option<u64> {
         let lowest = std::mem::replace(&mut self.round_rtt_ns, u64::MAX);
         let full = std::mem::replace(&mut self.round_full_ns, u64::MAX);
         let used = full != u64::MAX;
@@ -128,6 +176,7 @@ impl Congestion {
                 self.grow(STEP_DATAGRAMS * self.datagram);
             }
         }
+        used.then_some(full)
     }
 
     fn floor(&self) -> u64 {
@@ -143,31 +192,78 @@ impl Congestion {
 mod tests {
     use super::*;
 
-    /// A link of `rate` bytes a nanosecond with an endless queue, seen once a round.
-    fn settle(rate: f64, base_ns: u64, rounds: u32) -> (Congestion, u64) {
-        let mut congestion = Congestion::new(1500, 1 << 30);
-        let mut rtt = RttEstimator::new();
-        let (mut now, mut delay) = (1, base_ns);
-        for _ in 0..rounds {
-            let bytes = congestion.bytes();
-            delay = base_ns.max((bytes as f64 / rate) as u64);
-            now += delay.max(MIN_ROUND_NS);
-            rtt.sample(now, delay);
-            let acked = ((bytes / 1500) as u32, bytes);
-            congestion.on_ack(now, &mut rtt, Some(delay), acked, bytes, 1_000_000);
+    /// A link with an endless queue, seen once a round.
+    struct Link {
+        /// Bytes a nanosecond.
+        rate: f64,
+        base_ns: u64,
+        now_ns: u64,
+        congestion: Congestion,
+        rtt: RttEstimator,
+    }
+
+    impl Link {
+        fn new(rate: f64, base_ns: u64) -> Link {
+            let mut rtt = RttEstimator::new();
+            // The probe's that found the path.
+            rtt.sample(1, base_ns);
+            Link {
+                rate,
+                base_ns,
+                now_ns: 1,
+                congestion: Congestion::new(1500, 1 << 30),
+                rtt,
+            }
         }
-        (congestion, delay)
+
+        /// All that may be in flight is; how long it takes.
+        fn round(&mut self) -> u64 {
+            let bytes = self.congestion.allowed();
+            let delay_ns = self.base_ns.max((bytes as f64 / self.rate) as u64);
+            self.now_ns += delay_ns.max(MIN_ROUND_NS);
+            self.rtt.sample(self.now_ns, delay_ns);
+            let acked = ((bytes / 1500) as u32, bytes);
+            let (rtt, sample) = (&mut self.rtt, Some(delay_ns));
+            self.congestion
+                .on_ack(self.now_ns, rtt, sample, acked, bytes, 1_000_000);
+            delay_ns
+        }
     }
 
     #[test]
     fn the_queue_settles_at_the_target() {
         // 1 Gbit/s and 10 Gbit/s, 200 us.
         for rate in [0.125, 1.25] {
-            let (_, delay) = settle(rate, 200_000, 400);
+            let mut link = Link::new(rate, 200_000);
+            let delay = (0..400).map(|_| link.round()).last().unwrap_or_default();
             assert!(
                 (900_000..1_600_000).contains(&delay),
                 "{delay} ns at {rate}"
             );
+        }
+    }
+
+    #[test]
+    fn the_queue_does_not_grow_for_an_hour_of_bulk() {
+        // 250 Mbit/s with 100 us, 1 Gbit/s with 20 ms; without drains the queue would be taken
+        // for the path, again and again.
+        for (rate, base_ns) in [(0.031_25, 100_000), (0.125, 20_000_000)] {
+            let mut link = Link::new(rate, base_ns);
+            let (mut highest_ns, mut rounds, mut drained) = (0, 0, 0);
+            while link.now_ns < 3_600_000_000_000 {
+                let delay_ns = link.round();
+                // The first second is slow start's.
+                if link.now_ns > 1_000_000_000 {
+                    highest_ns = highest_ns.max(delay_ns);
+                    rounds += 1;
+                    drained += u32::from(link.congestion.drain.is_some());
+                }
+            }
+            assert!(
+                highest_ns - base_ns < 2_000_000,
+                "{highest_ns} ns at {rate}"
+            );
+            assert!(drained * 50 < rounds, "{drained} of {rounds} at {rate}");
         }
     }
 

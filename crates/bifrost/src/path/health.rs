@@ -48,8 +48,8 @@ pub(crate) struct PathHealth {
     /// Replies since then to probes of full size, and to smaller ones.
     replies: u32,
     small_replies: u32,
-    /// Stamp of the newest probe that was answered.
-    answered_us: Option<u32>,
+    /// When the newest probe that was answered was sent, in microseconds.
+    answered_us: Option<u64>,
     probes: u32,
     raise_ns: u64,
     /// Earliest time of the next challenge.
@@ -217,19 +217,14 @@ impl PathHealth {
         std::mem::replace(&mut self.mtu, mtu) != mtu
     }
 
-    /// A reply to a probe of `size` bytes that was sent at `stamp_us`, `age_ns` ago.
-    pub(super) fn on_reply(
-        &mut self,
-        now_ns: u64,
-        age_ns: u64,
-        stamp_us: u32,
-        size: u16,
-    ) -> ReplyOutcome {
-        let newer = |last: u32| (stamp_us.wrapping_sub(last) as i32) > 0;
-        if !self.answered_us.is_none_or(newer) {
+    /// A reply to a probe of `size` bytes that was sent `age_us` ago.
+    pub(super) fn on_reply(&mut self, now_ns: u64, age_us: u32, size: u16) -> ReplyOutcome {
+        // Not the stamp: those of two probes that lie 36 minutes apart cannot be compared.
+        let sent_us = (now_ns / 1000).saturating_sub(age_us.into());
+        if self.answered_us.is_some_and(|last_us| sent_us <= last_us) {
             return ReplyOutcome::default();
         }
-        self.answered_us = Some(stamp_us);
+        self.answered_us = Some(sent_us);
         self.on_progress(now_ns);
         let mut outcome = ReplyOutcome {
             fresh: true,
@@ -241,7 +236,7 @@ impl PathHealth {
             self.small_replies += 1;
         }
         // What passed before it became narrower says nothing.
-        let since = now_ns.saturating_sub(age_ns) >= self.mtu_set_ns;
+        let since = now_ns.saturating_sub(u64::from(age_us) * 1000) >= self.mtu_set_ns;
         if size > self.mtu && size <= self.max_mtu && since {
             self.mtu = size;
             outcome.mtu = Some(size);
@@ -275,20 +270,34 @@ impl PathHealth {
 mod tests {
     use super::*;
 
+    const MS: u64 = 1_000_000;
+
     #[test]
     fn two_replies_revive_a_dead_path() {
-        let mut health = PathHealth::new(1, 1500);
+        let mut health = PathHealth::new(MS, 1500);
         assert!(
-            health.on_reply(2, 0, 1, 1500).revived,
+            health.on_reply(2 * MS, 500, 1500).revived,
             "a new one needs one"
         );
-        health.become_state(3, PathState::Dead);
-        assert!(!health.on_reply(4, 0, 2, 1500).revived);
-        assert!(
-            !health.on_reply(5, 0, 2, 1500).revived,
-            "the same once more"
-        );
-        assert!(health.on_reply(6, 0, 3, 1500).revived);
+        health.become_state(3 * MS, PathState::Dead);
+        assert!(!health.on_reply(4 * MS, 500, 1500).revived);
+        let again = health.on_reply(5 * MS, 1500, 1500);
+        assert!(!again.fresh, "the same once more");
+        assert!(health.on_reply(6 * MS, 500, 1500).revived);
         assert_eq!(health.state(), PathState::Alive);
+    }
+
+    #[test]
+    fn a_path_revives_after_an_outage_of_any_length() {
+        // Stamps are 32 bits of microseconds: they wrap after 71.6 minutes.
+        for minutes in [1, 35, 36, 40, 60, 71, 72, 100, 107, 108, 60 * 24 * 30] {
+            let mut health = PathHealth::new(MS, 1500);
+            assert!(health.on_reply(2 * MS, 500, 1500).revived);
+            health.become_state(3 * MS, PathState::Dead);
+            let now_ns = minutes * 60_000 * MS;
+            health.on_reply(now_ns, 500, 1500);
+            let revived = health.on_reply(now_ns + MS, 500, 1500).revived;
+            assert!(revived, "after {minutes} minutes");
+        }
     }
 }

@@ -7,6 +7,8 @@ use crate::config::Rto;
 
 /// After this long a path's lowest RTT is measured anew.
 const LOWEST_SPAN_NS: u64 = 5_000_000_000;
+/// Then is the time to look for it: before the span has passed since it was seen.
+const LOWEST_FADES_NS: u64 = 4_000_000_000;
 /// Over this span the lowest RTT shows other senders' queues, not bursts of this one.
 const RECENT_SPAN_NS: u64 = 10_000_000;
 /// Before the first sample.
@@ -71,6 +73,8 @@ pub(crate) struct RttEstimator {
     recent: WindowedMin,
     /// The last known lowest, when both spans have run out.
     lowest_ns: u64,
+    /// When it was last seen.
+    lowest_seen_ns: u64,
     /// Samples so far; two stand for more.
     samples: u8,
 }
@@ -83,6 +87,7 @@ impl RttEstimator {
             long: WindowedMin::new(LOWEST_SPAN_NS),
             recent: WindowedMin::new(RECENT_SPAN_NS),
             lowest_ns: INITIAL_NS,
+            lowest_seen_ns: 0,
             samples: 0,
         }
     }
@@ -103,6 +108,14 @@ impl RttEstimator {
         self.long.sample(now_ns, rtt_ns);
         self.recent.sample(now_ns, rtt_ns);
         self.lowest_ns = self.long.get(now_ns).unwrap_or(rtt_ns);
+        if rtt_ns <= self.lowest_ns {
+            self.lowest_seen_ns = now_ns;
+        }
+    }
+
+    /// Whether the lowest is about to be forgotten without having been seen again.
+    pub(crate) fn lowest_fades(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.lowest_seen_ns) >= LOWEST_FADES_NS
     }
 
     pub(crate) fn is_known(&self) -> bool {
@@ -139,6 +152,7 @@ impl RttEstimator {
         self.long = WindowedMin::new(LOWEST_SPAN_NS);
         self.long.sample(now_ns, recent);
         self.lowest_ns = recent;
+        self.lowest_seen_ns = now_ns;
     }
 
     /// The retransmission timeout, without backing off, when the acknowledgement may

@@ -2,8 +2,9 @@
 //! The keys file of a tunnel, the same at both ends.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::{fs, io};
 
 use causeway_bifrost::{TunnelKey, TunnelKeys};
 use serde::Deserialize;
@@ -20,8 +21,12 @@ struct RawKeys {
 
 /// Reads a keys file. The error is one sentence without the file's name.
 pub(super) fn read(path: &Path) -> Result<TunnelKeys, String> {
-    let text = fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"))?;
-    parse(&text)
+    let unreadable = |error: io::Error| format!("cannot be read: {error}");
+    let mode = fs::metadata(path).map_err(unreadable)?.permissions().mode();
+    if mode & 0o007 != 0 {
+        return Err("everybody on this machine can read it; `chmod o= FILE`".to_owned());
+    }
+    parse(&fs::read_to_string(path).map_err(unreadable)?)
 }
 
 fn parse(text: &str) -> Result<TunnelKeys, String> {
@@ -80,6 +85,18 @@ mod tests {
         let keys = parse(&text).unwrap();
         assert_eq!(keys.send.unwrap().secret, [0xfe; 32]);
         assert_eq!(keys.also.unwrap().id, 1);
+    }
+
+    #[test]
+    fn a_file_that_everybody_can_read_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("keys");
+        let text = format!("send = 1\n[keys]\n1 = \"{}\"\n", "ab".repeat(32));
+        fs::write(&file, text).unwrap();
+        for (mode, good) in [(0o600, true), (0o640, true), (0o644, false)] {
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(read(&file).is_ok(), good, "{mode:o}");
+        }
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub struct TunnelConfig {
     pub threads: usize,
     /// How threads wait.
     pub poll: PollMode,
-    /// Keys; empty: datagrams travel in clear.
+    /// Keys; empty where the file says that datagrams travel in clear.
     pub keys: TunnelKeys,
     /// Unix socket of the API.
     pub socket: PathBuf,
@@ -183,7 +183,15 @@ fn config(raw: &RawTunnel, faults: &mut Faults<'_>) -> Option<TunnelConfig> {
         .as_ref()
         .map(|queue| number(Some(queue), "queue", 1..=65_536, 1000, faults) as u32);
     let netns = text(raw.netns.as_ref(), faults, absolute);
+    if raw.keys.is_none() {
+        faults.file(
+            "`keys` is missing; name the file with the keys of both ends, for example keys = \"/etc/causeway/tunnel.keys\", or write keys = \"none\" to send everything in clear",
+        );
+    }
     let keys = text(raw.keys.as_ref(), faults, |path| {
+        if path == "none" {
+            return Ok(TunnelKeys::default());
+        }
         let file = absolute(path)?;
         keys::read(&file).map_err(|error| format!("keys file {path}: {error}"))
     });

@@ -2,6 +2,7 @@
 //! `causeway tunnel` on both hosts, as their operators run it.
 
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -258,9 +259,13 @@ fn write_files(directory: &Path, guest: &Path, setting: &Setting, number: usize)
         setting.threads,
         directory.join("tunnel.sock").display(),
     );
-    if let Some(secret) = &setting.keys {
-        fs::write(&keys, secret)?;
-        text += &format!("keys = \"{}\"\n", keys.display());
+    match &setting.keys {
+        Some(secret) => {
+            fs::write(&keys, secret)?;
+            fs::set_permissions(&keys, fs::Permissions::from_mode(0o600))?;
+            text += &format!("keys = \"{}\"\n", keys.display());
+        }
+        None => text += "keys = \"none\"\n",
     }
     for line in &setting.lines {
         text += &format!("{line}\n");
