@@ -97,6 +97,13 @@ CW_INLINE int est_has_request(const struct est_packet *p)
 	       !(p->tcp_flags & (EST_TCP_FIN | EST_TCP_SYN | EST_TCP_RST));
 }
 
+/* Whether the client closes the connection. */
+CW_INLINE int est_ends(const struct est_packet *p)
+{
+	return est_is_tcp(p) && p->tcp_flags & (EST_TCP_FIN | EST_TCP_RST) &&
+	       !(p->tcp_flags & EST_TCP_SYN);
+}
+
 /* Serial number arithmetic (RFC 1982): a comes after b. */
 CW_INLINE int est_after(u32 a, u32 b)
 {

@@ -19,6 +19,7 @@
 
 #include "window_chain_bursts.h"
 #include "window_chain_signals.h"
+#include "window_chain_tls.h"
 
 /* After such a gap a datagram flow without ACKs has been idle. */
 #define WC_DATAGRAM_IDLE_NS (200ull * CW_MS_NS)
@@ -29,6 +30,8 @@
 /* Idle time of the client is not looked for below these. */
 #define WC_IDLE_MIN_NS (2ull * CW_MS_NS)
 #define WC_ECHO_IDLE_MIN_NS (6ll * CW_MS_NS)
+/* With one request at a time an echo is older only if the client sat on it. */
+#define WC_ECHO_IDLE_MIN_OF_ONE_NS (3ll * CW_MS_NS)
 /* Half the resolution of TSecr: what an echo's lag may be too long by. */
 #define WC_ECHO_SLACK_NS 500000ll
 /* Resolution of TSecr: where an ACK tells the same more exactly, it counts. */
@@ -56,6 +59,7 @@ struct wc_request {
 	u8 new_ack;  /* no packet before had this ACK number */
 	u8 late;     /* reordered */
 	u8 stray;    /* reordered, and of an earlier burst */
+	u8 ends;     /* none at all: the client closes the connection */
 };
 
 /* A new connection: forget the old one, remember when it began. */
@@ -74,7 +78,18 @@ CW_INLINE void wc_first_ack(struct wc_state *s, u64 t_ns)
 	s->flags &= (u8)~WC_SYN_SEEN;
 }
 
-/* Read the TCP header of a data packet. 0: a duplicate, to be ignored. */
+/* The handshake of TLS is over: what was outstanding was no request. */
+CW_INLINE void wc_begin_requests(struct wc_state *s, u64 t_ns)
+{
+	s->flags &= (u8)~(WC_DATA_SEEN | WC_LAST_FULL);
+	s->tcp.hole[0].len = 0;
+	s->tcp.hole[1].len = 0;
+	s->cur_n = 0;
+	s->silence = 0;
+	s->last_ns = CW_MAX(t_ns, s->last_ns);
+}
+
+/* Read the TCP header of a data packet. 0: it is to be ignored, as no request, or seen. */
 CW_INLINE int wc_read_tcp(struct wc_state *s, const struct est_packet *p,
 			  struct wc_request *r)
 {
@@ -94,6 +109,10 @@ CW_INLINE int wc_read_tcp(struct wc_state *s, const struct est_packet *p,
 		}
 		s->flags |= WC_ACK_SEEN;
 		tcp->ack_max = p->ack;
+	}
+	if (r->advances && wc_is_handshake(s, p)) {
+		wc_begin_requests(s, p->t_ns);
+		return 0;
 	}
 	if (r->advances) {
 		r->acked_since = first ? 0 : p->ack - tcp->request_ack;
@@ -192,18 +211,19 @@ CW_INLINE int wc_is_full(struct wc_state *s, const struct est_packet *p)
  */
 CW_INLINE u64 wc_idle_before(const struct wc_state *s, const struct wc_request *r)
 {
+	s64 least = s->window > 1 ? WC_ECHO_IDLE_MIN_NS : WC_ECHO_IDLE_MIN_OF_ONE_NS;
 	s64 lag = r->lag_ns - WC_ECHO_SLACK_NS;
 	u64 idle = 0;
 
 	if (r->late)
 		return 0;
 	if (r->new_ack) {
-		if (r->lag_ns > WC_ECHO_IDLE_MIN_NS && r->acked <= WC_SEGMENT)
+		if (r->lag_ns > least && r->acked <= WC_SEGMENT)
 			idle = (u64)lag;
 	} else if (s->silence) {
 		u64 silent = r->gap_ns - ((u64)(s->silence - 1) << WC_IDLE_SHIFT);
 
-		if (silent > WC_IDLE_MIN_NS)
+		if (silent > WC_IDLE_MIN_NS || r->ends)
 			idle = lag > (s64)silent + WC_ECHO_TICK_NS ? (u64)lag : silent;
 	}
 	return idle > r->gap_ns ? 0 : idle;
@@ -233,20 +253,33 @@ CW_INLINE int wc_may_resend(const struct wc_state *s, u64 pause_ns)
 /*
  * Whether a pause of the client was the wait for that timer, and the request is as
  * old as the pause. A client that thinks pauses for other times too, mostly: a flow
- * that did so of late has its pauses taken for idle time.
+ * that did so of late has its pauses taken for idle time. So has one that pauses for
+ * just that long again and again, as a client that polls: losses are rarer. Every
+ * eight bursts one such pause is forgotten (wc_window_update).
  */
-CW_INLINE int wc_was_lost(struct wc_state *s, u64 idle_ns)
-{
-	u32 pauses = s->pauses;
+#define WC_PAUSES_FEW 2u
+#define WC_PAUSES_MOST 3u
+#define WC_RESENDS_FEW 4u
+#define WC_RESENDS_MOST 7u
+/* Bursts from which on a flow tells how rare its pauses are. */
+#define WC_PAUSE_BURSTS 8u
 
-	if (idle_ns < WC_PAUSE_NS)
+CW_GLOBAL int wc_was_lost(struct wc_state *s, u64 idle_ns)
+{
+	u32 pauses, resends;
+
+	if (!s || idle_ns < WC_PAUSE_NS)
 		return 0;
+	pauses = s->pauses;
+	resends = s->resends;
 	if (!wc_may_resend(s, idle_ns)) {
-		s->pauses = CW_MIN(pauses + 2, 3u);
+		s->pauses = (u8)CW_MIN(pauses + 2, WC_PAUSES_MOST);
 		return 0;
 	}
 	s->pauses = pauses ? pauses - 1 : 0;
-	return pauses < 2;
+	s->resends = (u8)CW_MIN(resends + 2, WC_RESENDS_MOST);
+	return pauses < WC_PAUSES_FEW && resends < WC_RESENDS_FEW &&
+	       s->bursts >= WC_PAUSE_BURSTS;
 }
 
 /*
@@ -296,7 +329,7 @@ CW_INLINE void wc_join(struct wc_state *s, u64 t_ns, const struct wc_request *r)
 	s->cur_off = cw_sat32(s->cur_off + off * n);
 	s->cur_n = (u8)(s->cur_n + n);
 	if (r->stray)
-		s->cur_late = (u8)CW_MIN(s->cur_late + r->n, 255u);
+		s->cur_late = (u8)CW_MIN(s->cur_late + r->n, 7u);
 }
 
 /* The packet is the first of a new burst. */
@@ -404,9 +437,8 @@ CW_INLINE int wc_arrive(struct wc_state *s, const struct est_packet *p, u64 *now
 	*now_ns = now;
 	*lag_ns = -1;
 	if (est_is_tcp(p)) {
-		if (p->tcp_flags & (EST_TCP_FIN | EST_TCP_SYN | EST_TCP_RST)) {
-			if (p->tcp_flags & EST_TCP_SYN)
-				wc_begin(s, now);
+		if (p->tcp_flags & EST_TCP_SYN) {
+			wc_begin(s, now);
 			return 0;
 		}
 		if ((s->flags & WC_SYN_SEEN) && (p->tcp_flags & EST_TCP_ACK))
@@ -419,9 +451,43 @@ CW_INLINE int wc_arrive(struct wc_state *s, const struct est_packet *p, u64 *now
 	return 1;
 }
 
-/* One packet of a flow. */
-CW_GLOBAL int wc_packet(struct wc_state *s, const struct est_packet *p,
-			struct est_samples *out)
+/*
+ * The client closes the connection: a request that is never made. Its FIN, or the last
+ * ACK before it, tells when the last response came. A FIN that acknowledges one byte
+ * more answers the server's.
+ */
+CW_GLOBAL int wc_end(struct wc_state *s, const struct est_packet *p, struct est_samples *out)
+{
+	struct wc_request r = { .ends = 1 };
+	struct wc_burst b = {};
+	u64 now;
+
+	if (!s || !p || !out)
+		return 0;
+	__builtin_memset(out, 0, sizeof(*out));
+	if (!wc_arrive(s, p, &now, &r.lag_ns) || !(s->flags & WC_DATA_SEEN) || !s->cur_n)
+		return 0;
+	r.gap_ns = now - s->last_ns;
+	r.acked = p->ack - s->tcp.ack_max;
+	r.new_ack = p->tcp_flags & EST_TCP_FIN && s->flags & WC_ACK_SEEN &&
+		    est_after(p->ack, s->tcp.ack_max) && r.acked > 1;
+	b.at_ns = now;
+	b.idle_ns = wc_idle_before(s, &r);
+	b.lead = wc_lead(s, r.gap_ns, b.idle_ns);
+	wc_close(s, now, b.idle_ns, 1, out);
+	if (r.gap_ns < WC_FORGET_NS && (r.new_ack || s->silence)) {
+		wc_join_groups(out);
+		wc_root(s, &b, &out->group[1]);
+	}
+	wc_ring_clear(s);
+	s->flags &= (u8)~(WC_DATA_SEEN | WC_BOUND);
+	s->cur_n = 0;
+	return 0;
+}
+
+/* Any other packet. */
+CW_GLOBAL int wc_other(struct wc_state *s, const struct est_packet *p,
+		      struct est_samples *out)
 {
 	s64 lag;
 	u64 now;
@@ -436,6 +502,13 @@ CW_GLOBAL int wc_packet(struct wc_state *s, const struct est_packet *p,
 	else
 		wc_pure_ack(s, p, now);
 	return 0;
+}
+
+/* One packet of a flow. */
+CW_INLINE int wc_packet(struct wc_state *s, const struct est_packet *p,
+			struct est_samples *out)
+{
+	return est_ends(p) ? wc_end(s, p, out) : wc_other(s, p, out);
 }
 
 /* No more packets: give what the open and the held burst still say. */

@@ -17,7 +17,7 @@
 
 CW_INLINE void wc_push(struct wc_state *s, const struct wc_burst *b)
 {
-	wc_ring_push(s, b->at_ns + b->off_ns, b->n, b->used_ns);
+	wc_ring_push(s, b->at_ns + wc_off_ns(b), b->n, b->used_ns);
 }
 
 /*
@@ -197,7 +197,7 @@ CW_GLOBAL int wc_normal(struct wc_state *s, const struct wc_burst *b,
 
 		/* Each of b's requests was triggered by one of them. */
 		if (done >= n)
-			total += k * b->off_ns;
+			total += k * wc_off_ns(b);
 		wc_commit(s, out, b->at_ns, total, k);
 		wc_ring_drop(s, k);
 	}
@@ -210,11 +210,11 @@ CW_GLOBAL int wc_normal(struct wc_state *s, const struct wc_burst *b,
 /* The open burst in full; the ring is used next at used_ns. */
 CW_INLINE void wc_current(const struct wc_state *s, u64 used_ns, struct wc_burst *b)
 {
-	b->n = CW_MAX(s->cur_n, 1u);
+	b->n = (u8)CW_MAX(s->cur_n, 1u);
 	b->at_ns = ((s->last_ns >> WC_BURST_SHIFT) - s->cur_age) << WC_BURST_SHIFT;
 	b->used_ns = used_ns;
 	b->idle_ns = (u64)s->cur_idle << WC_IDLE_SHIFT;
-	b->off_ns = ((u64)s->cur_off << WC_OFF_SHIFT) / b->n;
+	b->off = s->cur_off / b->n;
 	b->acked = s->cur_acked;
 	b->lead = s->cur_lead;
 }
@@ -227,7 +227,7 @@ CW_INLINE void wc_held(const struct wc_state *s, const struct wc_burst *b,
 	h->at_ns = b->at_ns - ((u64)s->hold_gap << WC_BURST_SHIFT);
 	h->used_ns = b->at_ns - b->idle_ns;
 	h->idle_ns = 0;
-	h->off_ns = 0;
+	h->off = 0;
 	h->acked = s->hold_acked;
 	h->lead = s->hold_lead;
 }
@@ -242,11 +242,21 @@ CW_INLINE void wc_close(struct wc_state *s, u64 next_ns, u64 idle_ns, int last,
 			struct est_samples *out)
 {
 	struct wc_burst b, h;
+	u32 n;
 
 	wc_current(s, next_ns - idle_ns, &b);
 	if (!(s->flags & WC_TCP) && s->datagram.bursts < 255)
 		s->datagram.bursts++;
-	wc_window_update(s, b.n > s->cur_late ? b.n - s->cur_late : 1);
+	n = b.n > s->cur_late ? b.n - s->cur_late : 1;
+	if (wc_seems_pair(s, &b)) {
+		n = 1;
+		if (s->pairs == WC_PAIRS_MANY) {
+			b.n = 1;
+			b.off = 0;
+			s->hist[1] = 0;
+		}
+	}
+	wc_window_update(s, n);
 	if (s->flags & WC_HOLD) {
 		s->flags &= (u8)~WC_HOLD;
 		wc_held(s, &b, &h);
@@ -269,10 +279,26 @@ CW_INLINE void wc_close(struct wc_state *s, u64 next_ns, u64 idle_ns, int last,
 		s->hold_gap = cw_sat32((next_ns >> WC_BURST_SHIFT) -
 				       (b.at_ns >> WC_BURST_SHIFT));
 		s->hold_lead = s->cur_lead;
-		s->hold_acked = s->cur_acked;
 	} else {
 		wc_normal(s, &b, &out->group[1]);
 	}
+	if (b.n == 1)
+		s->hold_acked = s->cur_acked;
+}
+
+/* Two groups are two of three: the first two count for one time. */
+CW_INLINE void wc_join_groups(struct est_samples *out)
+{
+	struct est_sample *to = &out->group[0], *from = &out->group[1];
+
+	if (!from->weight_halves)
+		return;
+	to->when_ns = from->when_ns;
+	to->sum_halves_ns += from->sum_halves_ns;
+	to->weight_halves += from->weight_halves;
+	to->bound_halves = (u16)(to->bound_halves + from->bound_halves);
+	to->window = from->window;
+	__builtin_memset(from, 0, sizeof(*from));
 }
 
 #endif

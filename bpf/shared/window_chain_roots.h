@@ -118,12 +118,13 @@ CW_INLINE int wc_times_allow(const struct wc_state *s, u32 n, u64 before, u64 af
 CW_GLOBAL int wc_is_root(struct wc_state *s, const struct wc_burst *h,
 			 const struct wc_burst *b)
 {
-	int times, lagging;
+	int times, lagging, whole;
 	u64 before, after;
 	s32 bytes, odds;
 
 	if (!s || !h || !b || !s->ring_len || b->n < 2)
 		return 0;
+	whole = b->n >= s->window;
 	before = wc_ring_age(s, h->at_ns, s->ring_len - 1u);
 	after = b->at_ns - h->at_ns;
 	bytes = (s32)h->acked - (s32)b->acked;
@@ -132,17 +133,17 @@ CW_GLOBAL int wc_is_root(struct wc_state *s, const struct wc_burst *h,
 	times = wc_times_allow(s, b->n, before, after);
 	/* On wide paths ACKs are late and few, and times tell enough. */
 	if (!(s->flags & WC_TCP))
-		return times || (b->n >= s->window && s->window > 2 &&
+		return times || (whole && s->window > 2 &&
 				 h->acked >= WC_SILENT_ROOT);
 	if (wc_is_wide(s))
 		return times;
 	lagging = wc_lead_ns(h) > CW_MAX(WC_PROMPT_NS, before / 32);
 	if (lagging)
-		return times || (b->n >= s->window && bytes > WC_MANY_BYTES);
+		return times || (whole && bytes > WC_MANY_BYTES);
 	if (!times)
 		return 0;
 	odds = wc_root_odds(s, bytes, before, after);
-	if (b->n >= s->window)
+	if (whole)
 		wc_habit_learn(s, bytes < -WC_FEW_BYTES);
 	return odds >= 0;
 }

@@ -96,6 +96,9 @@ CW_INLINE void wc_pure_ack(struct wc_state *s, const struct est_packet *p, u64 n
 		}
 		if (!est_after(p->ack, before))
 			return;
+		/* The server's FIN, behind the last response. */
+		if (p->ack - before == 1 && s->silence)
+			return;
 		weight = wc_ack_weight(p->ack - before);
 		s->tcp.ack_max = p->ack;
 	} else {

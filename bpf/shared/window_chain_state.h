@@ -29,10 +29,10 @@
  *   2      hold_lead    4.1 us    268 ms        half-weight samples
  *   2      handshake    4.1 us    268 ms        thresholds only
  *   2      packet_max   bytes     64 KiB        IP length
- *   2      cur_n, cur_late                      255 requests in a burst
+ *   1      cur_n                                255 requests in a burst
  *   2      cur_acked, hold_acked                eighths of an octave
  *   1      lone_bias    1/256     -             a prior, see window_chain_roots.h
- *   5      bursts, window, ring_len, ring_head, ring_level and pauses, flags
+ *   5      cur_late to resends, flags
  *   24     transport    -         -             TCP or datagram, never both
  *
  * What passes its range stays at the largest value (or, for leads, becomes
@@ -108,18 +108,21 @@ struct wc_state {
 	u16 hold_lead; /* the same, of the held burst */
 	u16 handshake; /* SYN to first ACK; 0: not seen */
 	u16 packet_max;
-	u8 cur_n;    /* requests in the open burst */
-	u8 cur_late; /* of them, reordered ones of earlier bursts */
-	u8 bursts;   /* closed so far; runs from 248 to 255 in the end */
-	u8 window;   /* inferred W */
-	u8 ring_len;
+	u8 cur_n;	 /* requests in the open burst */
+	u8 cur_late : 3; /* of them, reordered ones of earlier bursts; 7 or more */
+	u8 bursts : 5;	 /* closed so far; runs from 16 to 23 in the end */
 	u8 ring_head : 4;
 	u8 ring_level : 2;
 	u8 pauses : 2; /* how often of late the client paused otherwise than to resend */
+	u8 window : 5; /* inferred W */
+	u8 pairs : 2;  /* how often of late two packets were one request */
+	u8 spare : 1;
+	u8 ring_len : 5;
+	u8 resends : 3; /* how often of late the client paused as if to resend */
 	u8 flags;
 	u8 cur_acked;  /* 8 log2 of the bytes newly acknowledged by the open burst;
 			* of datagrams: silent ACKs before it */
-	u8 hold_acked; /* the same, of the held burst */
+	u8 hold_acked; /* the same, of the last burst of one request, held or not */
 	u8 lone_bias;  /* how often of late a held burst acknowledged too little */
 
 	union {
@@ -148,11 +151,16 @@ struct wc_burst {
 	u64 at_ns;   /* its first packet */
 	u64 used_ns; /* when the ring is used next, after it */
 	u64 idle_ns; /* how long the client sat on the response before it */
-	u64 off_ns;  /* mean time of its requests after at_ns */
+	u32 off;     /* mean time of its requests after at_ns, 256 ns */
 	u16 lead;    /* 1 + from the mean ACK before it to at_ns - idle_ns, 4.1 us; 0: none */
-	u16 acked;   /* 8 log2 of the bytes that it acknowledged first */
-	u32 n;	     /* requests in it, at least 1 */
+	u8 acked;    /* 8 log2 of the bytes that it acknowledged first */
+	u8 n;	     /* requests in it, at least 1 */
 };
+
+CW_INLINE u64 wc_off_ns(const struct wc_burst *b)
+{
+	return (u64)b->off << WC_OFF_SHIFT;
+}
 
 CW_INLINE u64 wc_lead_ns(const struct wc_burst *b)
 {

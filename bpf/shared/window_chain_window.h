@@ -11,9 +11,12 @@
  * more than the next smaller one, these are two bursts taken for one, or a request
  * miscounted.
  *
- * Over TCP one burst is enough: acknowledgements tell bursts apart, so none is
- * larger than the window, and a connection that carries one page shows its
- * window once.
+ * Over TCP one burst of three is enough: acknowledgements tell bursts apart, so
+ * none is larger than the window, and a connection that carries one page shows its
+ * window once. Not one of two: a request may come in two packets, its head and its
+ * body, and a connection's first one behind the last of its TLS handshake. Where two
+ * packets acknowledge as much as one request alone does, again and again, they are
+ * one request.
  */
 #ifndef CAUSEWAY_WINDOW_CHAIN_WINDOW_H
 #define CAUSEWAY_WINDOW_CHAIN_WINDOW_H
@@ -23,6 +26,13 @@
 #define WC_HIST_FULL 250u /* bursts in the histogram when it is halved */
 #define WC_HIST_SHARE 64u
 #define WC_HIST_PEAK 8u
+
+/* Two packets that are parts of one request follow each other within this. */
+#define WC_PAIR_NS (1ull * CW_MS_NS)
+/* Bytes that are as many: within an eighth of an octave. */
+#define WC_PAIR_BYTES 1
+/* From so many in a row on they are taken for one request. */
+#define WC_PAIRS_MANY 3u
 
 /* Count a burst of n requests. */
 CW_INLINE void wc_window_count(struct wc_state *s, u32 n)
@@ -35,7 +45,7 @@ CW_INLINE void wc_window_count(struct wc_state *s, u32 n)
 
 CW_GLOBAL int wc_window_infer(struct wc_state *s)
 {
-	u32 total = 0, reached = 0, window = 1, need;
+	u32 total = 0, reached = 0, window = 1, need, two;
 
 	if (!s)
 		return 0;
@@ -44,6 +54,7 @@ CW_GLOBAL int wc_window_infer(struct wc_state *s)
 		total += s->hist[i];
 	need = CW_MAX(s->flags & WC_TCP ? 1u : CW_MIN(2u, total >> 1), 1u);
 	need = CW_MAX(need, total / WC_HIST_SHARE);
+	two = s->flags & WC_TCP ? CW_MAX(need, 2u) : need;
 	CW_NO_UNROLL
 	for (u32 i = WC_RING; i > 0; i--) {
 		u32 n = s->hist[i - 1];
@@ -53,7 +64,7 @@ CW_GLOBAL int wc_window_infer(struct wc_state *s)
 			break;
 		}
 		reached += n;
-		if (window == 1 && reached >= need)
+		if (window == 1 && reached >= (i == 2 ? two : need))
 			window = i;
 	}
 	s->window = (u8)window;
@@ -63,11 +74,34 @@ CW_GLOBAL int wc_window_infer(struct wc_state *s)
 	return 0;
 }
 
+/*
+ * Whether the burst b of two packets seems to be one request: it acknowledges what the
+ * last one alone did, one response. A window of two has two to acknowledge where two
+ * requests leave at once.
+ */
+CW_GLOBAL int wc_seems_pair(struct wc_state *s, const struct wc_burst *b)
+{
+	s32 more;
+
+	if (!s || !b || !(s->flags & WC_TCP) || b->n != 2 || s->window > 2 || !b->acked ||
+	    !s->hold_acked || (u64)s->cur_age << WC_BURST_SHIFT > WC_PAIR_NS)
+		return 0;
+	more = (s32)b->acked - (s32)s->hold_acked;
+	if (more < -WC_PAIR_BYTES || more > WC_PAIR_BYTES) {
+		s->pairs = s->pairs ? s->pairs - 1 : 0;
+		return 0;
+	}
+	s->pairs = (u8)CW_MIN(s->pairs + 1u, WC_PAIRS_MANY);
+	return 1;
+}
+
 /* Count a closed burst, and now and then see what W is. */
 CW_INLINE void wc_window_update(struct wc_state *s, u32 n)
 {
 	wc_window_count(s, n);
-	s->bursts = s->bursts == 255 ? 248 : s->bursts + 1;
+	s->bursts = s->bursts == 23 ? 16 : s->bursts + 1;
+	if (s->bursts % 8 == 0 && s->resends)
+		s->resends--;
 	if (s->bursts < 16 || s->bursts % 8 == 0)
 		wc_window_infer(s);
 }

@@ -56,6 +56,15 @@ three_request(struct three_states *restrict s, const struct three_configs *restr
 	return found | any(&out[0]);
 }
 
+// A connection's end tells the first of them alone.
+static __attribute__((noinline, flatten)) u32
+three_end(struct three_states *restrict s, const struct est_packet *restrict p,
+	  struct est_samples *restrict out)
+{
+	wc_end(&s->chain, p, &out[0]);
+	return any(&out[0]);
+}
+
 // What they ask of a packet is asked once. Answers which of the first two have samples,
 // bits 0 and 1: only then `out` is written. Most packets without a request need few
 // registers, and no call that saves more.
@@ -69,6 +78,8 @@ NONNULL u32 causeway_three_packet(struct three_states *restrict s,
 
 	if (est_has_request(p))
 		return three_request(s, config, p, out);
+	if (est_ends(p))
+		return three_end(s, p, out);
 	if (wc_arrive(&s->chain, p, &now, &lag))
 		wc_pure_ack(&s->chain, p, now);
 	return 0;

@@ -82,7 +82,8 @@ fn compare(clients: impl Iterator<Item = Client>, rng: &mut Rng) -> Difference {
     difference
 }
 
-/// The limits are about twice what this seed and others show.
+/// The limits are about twice what this seed and others show. In sum the C has less: ACKs
+/// more than 268 ms back tell it nothing of when the last responses of a page came.
 fn assert_close(difference: &Difference, counts: f64, means: f64, total: f64) {
     let share = |count: usize| count as f64 / difference.epochs as f64;
     assert!(difference.epochs > 1_000, "{difference:?}");
@@ -97,7 +98,7 @@ fn random_clients_are_measured_as_the_oracle_measures_them() {
     let mut rng = Rng(1);
     let clients: Vec<_> = (0..1500).map(|_| Client::random(&mut rng)).collect();
     let difference = compare(clients.into_iter(), &mut rng);
-    assert_close(&difference, 0.007, 0.02, 0.004);
+    assert_close(&difference, 0.007, 0.02, 0.01);
 }
 
 #[test]

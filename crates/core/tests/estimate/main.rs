@@ -6,6 +6,7 @@ mod against_oracle;
 mod clients;
 mod constant;
 mod datagrams;
+mod everyday;
 mod evidence;
 mod golden;
 mod oracle;

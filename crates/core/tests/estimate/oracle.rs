@@ -19,6 +19,8 @@ const BURST_MAX: usize = 255;
 #[derive(Clone, Debug)]
 struct Burst {
     at: u64,
+    /// Its last packet, which may be a part of its last request.
+    until: u64,
     requests: Vec<u64>,
     strays: usize,
     idle: u64,
@@ -73,6 +75,12 @@ pub(crate) struct Oracle {
     learnt: u32,
     /// Pauses of late that were no waits for a timer, 0 to 3.
     pauses: u32,
+    /// Those that may have been, 0 to 7.
+    resends: u32,
+    /// Bytes that the last burst of one request acknowledged, in eighths of an octave.
+    lone: f64,
+    /// Bursts of two in a row that acknowledged as much, 0 to 3.
+    pairs: u32,
     /// Mean time of the last silent ACKs, and how many they are.
     silent: (u64, u64),
     /// Since the last root: silent ACKs, and bursts.
@@ -128,7 +136,9 @@ impl Oracle {
         let need = few.max(total / 64);
         let reached = |w: usize| self.sizes.range(w..).map(|(_, c)| c).sum::<u64>();
         let of = |n: usize| self.sizes.get(&n).copied().unwrap_or(0);
-        let largest = (1..=16).rev().find(|&w| reached(w) >= need).unwrap_or(1);
+        // Two packets may be one request.
+        let shown = |w: usize| reached(w) >= if tcp && w == 2 { need.max(2) } else { need };
+        let largest = (1..=16).rev().find(|&w| shown(w)).unwrap_or(1);
         let peak = |&n: &usize| of(n) > 8 * reached(n + 1) && of(n) > of(n - 1);
         self.window = (2..largest).rev().find(peak).unwrap_or(largest);
         if total > 250 {
@@ -188,8 +198,9 @@ impl Oracle {
             self.pauses = (self.pauses + 2).min(3);
             return false;
         }
-        let lost = self.pauses < 2;
+        let lost = self.pauses < 2 && self.resends < 4 && self.closed >= 8;
         self.pauses = self.pauses.saturating_sub(1);
+        self.resends = (self.resends + 2).min(7);
         lost
     }
 
@@ -303,9 +314,26 @@ impl Oracle {
     }
 
     fn close(&mut self, tcp: bool, last: bool) {
-        let Some(b) = self.open.take() else { return };
-        self.count(b.n().saturating_sub(b.strays));
+        let Some(mut b) = self.open.take() else {
+            return;
+        };
+        let mut n = b.n().saturating_sub(b.strays.min(7));
+        if tcp && self.seems_pair(&b) {
+            n = 1;
+            if self.pairs == 3 {
+                b.requests = vec![b.at];
+                self.sizes.remove(&2);
+            }
+        }
+        let eighths = (8.0 * f64::from(b.acked.max(1)).log2()).round();
+        if b.n() == 1 {
+            self.lone = eighths;
+        }
+        self.count(n);
         self.closed += 1;
+        if self.closed.is_multiple_of(8) {
+            self.resends = self.resends.saturating_sub(1);
+        }
         self.since_root.1 += 1;
         if self.closed < 16 || self.closed.is_multiple_of(8) {
             self.infer(tcp);
@@ -327,6 +355,103 @@ impl Oracle {
         } else {
             self.normal(&b);
         }
+    }
+
+    /// Whether two packets close together are one request: they acknowledge as much as
+    /// the last request alone.
+    fn seems_pair(&mut self, b: &Burst) -> bool {
+        let eighths = (8.0 * f64::from(b.acked.max(1)).log2()).round();
+        let close = b.n() == 2 && b.until - b.at <= MS;
+        if !close || self.window > 2 || eighths == 0.0 || self.lone == 0.0 {
+            return false;
+        }
+        let alike = (eighths - self.lone).abs() <= 1.0;
+        self.pairs = match alike {
+            true => (self.pairs + 1).min(3),
+            false => self.pairs.saturating_sub(1),
+        };
+        alike
+    }
+
+    /// Whether a packet is the second flight of a handshake of TLS, by its size.
+    fn ends_handshake(&self, p: &Packet) -> bool {
+        let change_cipher_spec = 6;
+        // A record's head, type and tag (TLS 1.3), or head, nonce and tag (1.2).
+        let finished = [32, 48].map(|hash| 5 + 4 + hash + 1 + 16);
+        let finished_12 = [5 + 8 + 16 + 16, 5 + 16 + 16];
+        let key = [0, 5 + 4 + 1 + 32, 5 + 4 + 1 + 65];
+        let sizes_13 = finished.iter().flat_map(|f| [*f, f + change_cipher_spec]);
+        let sizes_12 = finished_12
+            .iter()
+            .flat_map(|f| key.map(|key| key + change_cipher_spec + f));
+        let one = self.open.as_ref().is_some_and(|open| open.n() == 1);
+        let mut sizes = sizes_13.chain(sizes_12);
+        self.closed == 0 && one && self.longest >= 200 && sizes.any(|size| size == p.payload_len)
+    }
+
+    /// What was outstanding was a handshake of TLS, or the connection is over.
+    fn begin_requests(&mut self) {
+        self.open = None;
+        self.outstanding.clear();
+        (self.last, self.seq_max, self.request_ack) = (None, None, None);
+        (self.silence_since, self.last_full) = (None, false);
+        self.holes.clear();
+    }
+
+    /// How long the client had been idle when it sent a packet `gap` after the last one.
+    fn idle(&self, t: u64, gap: u64, acked: Option<u32>, lag: Option<i128>, ends: bool) -> u64 {
+        let sat = lag.map_or(0, |lag| (lag - 500 * i128::from(US)).max(0) as u64);
+        let least = if self.window > 1 { 6 } else { 3 } * i128::from(MS);
+        let idle = match (acked, self.silence_since) {
+            (Some(acked), _) if lag.is_some_and(|lag| lag > least) && acked <= 1460 => sat,
+            (None, Some(since)) if ends || t - since > 2 * MS => {
+                let silent = t - since;
+                if sat > silent + MS { sat } else { silent }
+            }
+            _ => 0,
+        };
+        if idle > gap { 0 } else { idle }
+    }
+
+    /// The client closes the connection, which tells of the last response.
+    fn end(&mut self, p: &Packet, lag: Option<i128>) {
+        let (Some(last), true) = (self.last, self.open.is_some()) else {
+            return;
+        };
+        let gap = p.t_ns - last;
+        let more = self.ack_max.filter(|&max| after(p.ack, max));
+        let acked = more
+            .map(|max| p.ack.wrapping_sub(max))
+            .filter(|&acked| p.tcp_flags & Packet::FIN != 0 && acked > 1);
+        let known = gap < 120_000 * MS && (acked.is_some() || self.silence_since.is_some());
+        let idle = self.idle(p.t_ns, gap, acked, lag, true);
+        let root = Burst {
+            at: p.t_ns,
+            until: p.t_ns,
+            requests: Vec::new(),
+            strays: 0,
+            idle,
+            acks: self.mean_ack(),
+            acked: 0,
+            silent: 0,
+        };
+        self.close(true, true);
+        if known {
+            self.root(&root, true);
+        }
+        self.begin_requests();
+    }
+
+    /// Mean time of the ACKs since the open burst began, by bytes.
+    fn mean_ack(&self) -> Option<u64> {
+        let weight: u64 = self.acks.iter().map(|(_, w)| w).sum();
+        let base = self.acks.first().filter(|_| weight > 0)?.0;
+        let sum: u128 = self
+            .acks
+            .iter()
+            .map(|(t, w)| u128::from(t - base) * u128::from(*w))
+            .sum();
+        Some(base + (sum / u128::from(weight)) as u64)
     }
 
     /// Time that the client sat on the data whose timestamp it echoes.
@@ -383,6 +508,10 @@ impl Oracle {
                 return;
             }
             weight = u64::from(p.ack.wrapping_sub(max));
+            if weight == 1 && self.silence_since.is_some() {
+                // The server's FIN.
+                return;
+            }
             self.ack_max = Some(p.ack);
         } else {
             let size = self.ack_size.unwrap_or(u32::MAX);
@@ -400,10 +529,8 @@ impl Oracle {
     pub(crate) fn packet(&mut self, p: &Packet) {
         let tcp = p.proto == Packet::TCP;
         let t = p.t_ns;
-        if tcp && p.tcp_flags & (Packet::FIN | Packet::SYN | Packet::RST) != 0 {
-            if p.tcp_flags & Packet::SYN != 0 {
-                self.syn = Some(t);
-            }
+        if tcp && p.tcp_flags & Packet::SYN != 0 {
+            self.syn = Some(t);
             return;
         }
         if let Some(syn) = self.syn.take_if(|_| p.tcp_flags & Packet::ACK != 0) {
@@ -412,6 +539,9 @@ impl Oracle {
         let lag = if tcp && p.has_ts { self.lag(p) } else { None };
         if !tcp {
             self.hear_silence(t);
+        }
+        if tcp && p.tcp_flags & (Packet::FIN | Packet::RST) != 0 {
+            return self.end(p, lag);
         }
         if tcp && p.payload_len == 0 || !tcp && p.payload_len < 50 {
             self.pure_ack(p, tcp);
@@ -440,6 +570,9 @@ impl Oracle {
                 }
                 self.ack_max = Some(p.ack);
             }
+            if advances && self.ends_handshake(p) {
+                return self.begin_requests();
+            }
             if advances {
                 let before = self.request_ack.replace(p.ack);
                 acked_since = before.map_or(0, |before| p.ack.wrapping_sub(before));
@@ -461,6 +594,9 @@ impl Oracle {
         let k = if tcp { 1 } else { self.requests(p, full) };
         let silence = self.silence_since.take();
         let before = self.last.replace(t);
+        if let Some(open) = self.open.as_mut().filter(|_| rest || !advances) {
+            open.until = t;
+        }
         if rest {
             return;
         }
@@ -488,32 +624,15 @@ impl Oracle {
             return;
         }
         if tcp && !late && !fresh {
-            let sat = lag.map_or(0, |lag| (lag - 500 * i128::from(US)).max(0) as u64);
-            if new_ack {
-                if lag.is_some_and(|lag| lag > 6 * i128::from(MS)) && acked <= 1460 {
-                    idle = sat;
-                }
-            } else if let Some(since) = silence.filter(|since| t - since > 2 * MS) {
-                let silent = t - since;
-                idle = if sat > silent + MS { sat } else { silent };
-            }
-            if idle > gap {
-                idle = 0;
-            }
+            self.silence_since = silence;
+            let acked = new_ack.then_some(acked);
+            idle = self.idle(t, gap, acked, lag, false);
+            self.silence_since = None;
         }
-        let weight: u64 = self.acks.iter().map(|(_, w)| w).sum();
-        let mean = |acks: &[(u64, u64)]| {
-            let base = acks[0].0;
-            let sum: u128 = acks
-                .iter()
-                .map(|(t, w)| u128::from(t - base) * u128::from(*w))
-                .sum();
-            base + (sum / u128::from(weight)) as u64
-        };
         let acks = if !tcp && self.trusts_silence() {
             Some(self.silent.0).filter(|_| self.silent.1 > 0 && !fresh)
         } else {
-            (weight > 0 && !fresh).then(|| mean(&self.acks))
+            self.mean_ack().filter(|_| !fresh)
         };
         // A lost request is as old as the pause, and nothing else was outstanding.
         let lost = tcp && !fresh && self.was_lost(idle);
@@ -535,6 +654,7 @@ impl Oracle {
         }
         self.open = Some(Burst {
             at,
+            until: t,
             requests: vec![at; k],
             strays: 0,
             idle,
