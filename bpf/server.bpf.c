@@ -21,14 +21,14 @@
 /* UDP port where GUE arrives; set by the loader. */
 const volatile u16 cfg_gue_port = GUE_PORT;
 
-#define DEFAULT_OWN_ADDRESSES 256
+#define DEFAULT_OWN_ADDRESSES 1280
 
-/* Tunnel ends of this server: 16-byte addresses, IPv4 as IPv4-mapped. */
+/* Tunnel ends of this server, and its VIPs: 16-byte addresses, IPv4 as IPv4-mapped. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, DEFAULT_OWN_ADDRESSES);
 	__type(key, struct address);
-	__type(value, u32);
+	__type(value, u32); /* enum address_uses */
 } own_addresses SEC(".maps");
 
 struct {
@@ -55,17 +55,31 @@ static __always_inline int leave(enum server_verdict verdict, u32 frame_len)
 	return server_actions[index];
 }
 
-static __always_inline bool is_own_address(const struct packet *pkt, const int family)
+/* What an address is to this server, as enum address_uses; 0: not its own. */
+static __always_inline u32 uses_of(const struct address *address)
 {
-	struct address address = {};
+	u32 *uses = bpf_map_lookup_elem(&own_addresses, address);
 
-	if (family == IPV4) {
-		address.bytes[10] = address.bytes[11] = 0xff;
-		__builtin_memcpy(&address.bytes[12], &pkt->key4.daddr_be, 4);
-	} else {
+	return uses ? *uses : 0;
+}
+
+static __always_inline bool is_tunnel_end(const struct packet *pkt, const int family)
+{
+	struct address address;
+
+	if (family == IPV4)
+		map_ipv4(&address, pkt->key4.daddr_be);
+	else
 		__builtin_memcpy(address.bytes, pkt->key6.daddr_be, 16);
-	}
-	return bpf_map_lookup_elem(&own_addresses, &address) != NULL;
+	return uses_of(&address) & ADDRESS_TUNNEL_END;
+}
+
+/* Whether what a tunnel holds is a client's packet to a VIP: this server serves no other. */
+static __always_inline MUST_USE enum server_verdict check_ends(const struct tunnel *tunnel)
+{
+	if (!(uses_of(&tunnel->to) & ADDRESS_VIP))
+		return SV_INNER_NOT_VIP;
+	return uses_of(&tunnel->from) ? SV_INNER_SPOOFED : SV_DECAPSULATED;
 }
 
 static __always_inline MUST_USE enum server_verdict
@@ -74,6 +88,7 @@ handle_ip(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int 
 	enum parsed parsed = family == IPV4 ? parse_ipv4(cur, pkt) : parse_ipv6(cur, pkt);
 	struct tunnel tunnel = {};
 	enum server_verdict verdict;
+	struct cursor inner;
 
 	if (parsed == PARSED_FRAGMENT)
 		return SV_OUTER_FRAGMENT;
@@ -82,15 +97,22 @@ handle_ip(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int 
 	verdict = open_tunnel(cur, pkt, &tunnel, bpf_htons(cfg_gue_port));
 	if (verdict == SV_NOT_TUNNEL)
 		return verdict;
-	if (!is_own_address(pkt, family))
+	if (!is_tunnel_end(pkt, family))
 		return SV_NOT_OURS;
+	if (!is_tunnel_source(pkt, family))
+		return SV_TUNNEL_REFUSED;
 	if (verdict != SV_DECAPSULATED)
 		return verdict;
 	if (!tunnel.has_token)
 		read_source_token(pkt, family, &tunnel);
-	remember_token(*cur, &tunnel);
+	inner = *cur;
 	verdict = check_inner(cur, pkt, &tunnel);
-	return verdict == SV_DECAPSULATED ? strip(ctx, pkt, &tunnel) : verdict;
+	if (verdict == SV_DECAPSULATED)
+		verdict = check_ends(&tunnel);
+	if (verdict != SV_DECAPSULATED)
+		return verdict;
+	remember_token(inner, &tunnel);
+	return strip(ctx, pkt, &tunnel);
 }
 
 static __always_inline MUST_USE enum server_verdict handle(struct xdp_md *ctx, struct packet *pkt)

@@ -23,6 +23,34 @@ static __always_inline bool is_tunnel_end(const struct packet *pkt, const int fa
 	return control->tunnel6_be[0] && !differ;
 }
 
+static __always_inline bool is_vip(const struct address *address)
+{
+	struct vip_key key = {};
+
+	__builtin_memcpy(key.addr, address->bytes, sizeof(key.addr));
+	return bpf_map_lookup_elem(&vips, &key) != NULL;
+}
+
+/*
+ * Whether what a tunnel holds is a client's packet to a VIP. All else would go on to this
+ * machine's own kernel, whose packet filter has not seen where it came from.
+ */
+static __always_inline MUST_USE enum server_verdict
+check_ends(const struct tunnel *tunnel, const struct packet *outer, const int family)
+{
+	struct address end;
+
+	if (!is_vip(&tunnel->to))
+		return SV_INNER_NOT_VIP;
+	if (family == IPV4)
+		map_ipv4(&end, outer->key4.daddr_be);
+	else
+		__builtin_memcpy(end.bytes, outer->key6.daddr_be, 16);
+	if (!__builtin_memcmp(&end, &tunnel->from, sizeof(end)) || is_vip(&tunnel->from))
+		return SV_INNER_SPOOFED;
+	return SV_DECAPSULATED;
+}
+
 static __always_inline MUST_USE enum server_verdict
 open_outer(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int family)
 {
@@ -34,9 +62,15 @@ open_outer(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int
 	if (!control || parsed != PARSED || !is_tunnel_end(pkt, family, control))
 		return SV_NOT_TUNNEL;
 	verdict = open_tunnel(cur, pkt, &tunnel, control->gue_port_be ? control->gue_port_be : bpf_htons(GUE_PORT));
+	if (verdict == SV_NOT_TUNNEL)
+		return verdict;
+	if (!is_tunnel_source(pkt, family))
+		return SV_TUNNEL_REFUSED;
 	if (verdict != SV_DECAPSULATED)
 		return verdict;
 	verdict = check_inner(cur, pkt, &tunnel);
+	if (verdict == SV_DECAPSULATED)
+		verdict = check_ends(&tunnel, pkt, family);
 	return verdict == SV_DECAPSULATED ? strip(ctx, pkt, &tunnel) : verdict;
 }
 
@@ -66,6 +100,12 @@ CW_GLOBAL int open_first_tier(struct xdp_md *ctx)
 		return V_MALFORMED;
 	case SV_CONGESTED:
 		return V_CONGESTED;
+	case SV_TUNNEL_REFUSED:
+		return V_TUNNEL_REFUSED;
+	case SV_INNER_NOT_VIP:
+		return V_INNER_NOT_VIP;
+	case SV_INNER_SPOOFED:
+		return V_INNER_SPOOFED;
 	default:
 		return GOES_ON;
 	}

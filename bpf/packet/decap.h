@@ -15,13 +15,44 @@
 #define ECN_NOT_ECT 0
 #define ECN_CE 3
 
+/*
+ * Networks that tunnels are opened from: whoever may send one sends packets in anybody's
+ * name, past every filter that goes by addresses. Empty, none is opened.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1024);
+	__type(key, struct tunnel_source);
+	__type(value, u32);
+} tunnel_sources SEC(".maps");
+
 /* A tunnel packet's way in. */
 struct tunnel {
 	u16 outer_len; /* bytes from the outer IP header to the inner one */
 	u8 inner;      /* IPV4 or IPV6 */
 	u8 has_token;
 	u16 token; /* what the balancer says with a SYN, see struct gue_private */
+	struct address from, to; /* of the inner packet, IPv4 as IPv4-mapped */
 };
+
+static __always_inline void map_ipv4(struct address *address, u32 addr_be)
+{
+	*address = (struct address){ .bytes = { [10] = 0xff, [11] = 0xff } };
+	__builtin_memcpy(&address->bytes[12], &addr_be, 4);
+}
+
+/* Whether tunnels are opened that come from the outer header's source. */
+static __always_inline bool is_tunnel_source(const struct packet *outer, const int family)
+{
+	struct tunnel_source source = { .length = 128 };
+
+	if (family == IPV4)
+		map_ipv4((struct address *)source.addr, outer->key4.saddr_be);
+	else
+		__builtin_memcpy(source.addr, outer->key6.saddr_be, 16);
+	return bpf_map_lookup_elem(&tunnel_sources, &source) != NULL;
+}
 
 #define GUE_CONTROL 0x20
 #define GUE_HLEN 0x1f
@@ -55,19 +86,23 @@ static __always_inline MUST_USE enum server_verdict mark_inner6(struct ipv6hdr *
 }
 
 static __always_inline MUST_USE enum server_verdict
-check_inner(struct cursor *cur, const struct packet *outer, const struct tunnel *tunnel)
+check_inner(struct cursor *cur, const struct packet *outer, struct tunnel *tunnel)
 {
 	if (tunnel->inner == IPV4) {
 		struct iphdr *ip = take(cur, sizeof(*ip));
 
 		if (!ip || ip->version != 4 || ip->ihl < 5)
 			return SV_INNER_MALFORMED;
+		map_ipv4(&tunnel->from, ip->saddr);
+		map_ipv4(&tunnel->to, ip->daddr);
 		return mark_inner4(ip, outer->tos);
 	} else {
 		struct ipv6hdr *ip = take(cur, sizeof(*ip));
 
 		if (!ip || ip->version != 6)
 			return SV_INNER_MALFORMED;
+		__builtin_memcpy(tunnel->from.bytes, &ip->saddr, 16);
+		__builtin_memcpy(tunnel->to.bytes, &ip->daddr, 16);
 		return mark_inner6(ip, outer->tos);
 	}
 }

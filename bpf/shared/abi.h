@@ -47,7 +47,10 @@
 	VERDICT(COOKIE_FORGED, cookie_forged, XDP_DROP, "a cookie whose check does not fit") \
 	VERDICT(COOKIE_UNKNOWN, cookie_unknown, XDP_DROP, "a cookie whose id no real has") \
 	VERDICT(CONGESTED, congested, XDP_DROP, "from a first tier: marked CE on the way, and the inner packet cannot say so (RFC 6040)") \
-	VERDICT(RATE_LIMITED, rate_limited, XDP_DROP, "a new flow beyond what its client's prefix may open")
+	VERDICT(RATE_LIMITED, rate_limited, XDP_DROP, "a new flow beyond what its client's prefix may open") \
+	VERDICT(TUNNEL_REFUSED, tunnel_refused, XDP_DROP, "a tunnel packet to a tunnel end, from none of `tunnel_sources`") \
+	VERDICT(INNER_NOT_VIP, inner_not_vip, XDP_DROP, "from a first tier: the inner packet is for no VIP's address") \
+	VERDICT(INNER_SPOOFED, inner_spoofed, XDP_DROP, "from a first tier: the inner packet claims to come from a VIP or a tunnel end")
 
 /*
  * What the balancer found out about packets of VIPs with cookies, counted per VIP;
@@ -81,7 +84,10 @@
 	VERDICT(OUTER_FRAGMENT, outer_fragment, XDP_PASS, "a fragmented tunnel packet, left to the kernel") \
 	VERDICT(INNER_MALFORMED, inner_malformed, XDP_DROP, "the inner packet is truncated or of another version") \
 	VERDICT(CONGESTED, congested, XDP_DROP, "marked CE on the way, and the inner packet cannot say so (RFC 6040)") \
-	VERDICT(GUE_UNKNOWN, gue_unknown, XDP_PASS, "GUE that is control, carries no IP, or has flags: left to the kernel")
+	VERDICT(GUE_UNKNOWN, gue_unknown, XDP_PASS, "GUE that is control, carries no IP, or has flags: left to the kernel") \
+	VERDICT(TUNNEL_REFUSED, tunnel_refused, XDP_DROP, "a tunnel packet to this server, from none of its balancers") \
+	VERDICT(INNER_NOT_VIP, inner_not_vip, XDP_DROP, "the inner packet is for no VIP of this server") \
+	VERDICT(INNER_SPOOFED, inner_spoofed, XDP_DROP, "the inner packet claims to come from this server")
 
 /*
  * What a server did with the timestamps of its VIPs' connections, by segment: the
@@ -274,11 +280,24 @@ struct vip_key {
 };
 ABI_SIZE(struct vip_key, 20);
 
-/* Key of a server's own_addresses: the ends of tunnels. */
+/* Key of a server's own_addresses. */
 struct address {
 	u8 bytes[16];
 };
 ABI_SIZE(struct address, 16);
+
+/* Value of own_addresses. */
+enum address_uses {
+	ADDRESS_TUNNEL_END = 1 << 0, /* tunnels are opened that end here */
+	ADDRESS_VIP = 1 << 1,        /* and whose inner packet is for this one */
+};
+
+/* A network that tunnels are opened from. */
+struct tunnel_source {
+	u32 length; /* bits */
+	u8 addr[16];
+};
+ABI_SIZE(struct tunnel_source, 20);
 
 enum vip_flags {
 	VIP_FORGET = 1 << 0,     /* no flow is remembered: every packet goes by the ring */

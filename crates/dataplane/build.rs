@@ -96,6 +96,8 @@ const CONSTANTS: &[(&str, &str)] = &[
     ("VIP_LIMITED", "u32"),
     ("VIP_OF_FRAGMENTS", "u8"),
     ("VIP_PICK_BY_ADDRESS", "u32"),
+    ("ADDRESS_TUNNEL_END", "u32"),
+    ("ADDRESS_VIP", "u32"),
     ("VIP_SOURCES", "u32"),
     ("VIP_STATEFUL", "u32"),
 ];

@@ -242,7 +242,8 @@ impl Agent {
 /// Makes the data plane follow the configuration. Keys come before the VIPs whose
 /// connections need them.
 fn apply(decapsulator: &Decapsulator, config: &AgentConfig) -> causeway_dataplane::Result<()> {
-    decapsulator.set_addresses(&config.addresses)?;
+    decapsulator.set_tunnel_sources(&config.tunnel_sources())?;
+    decapsulator.set_addresses(&config.addresses, &config.tunnelled_vips())?;
     if let Some(cookies) = &config.cookies {
         decapsulator.set_cookie_keys(Some(&cookies.keys))?;
         decapsulator.set_cookie_vips(&cookies.vips)?;

@@ -52,6 +52,7 @@ impl KernelPlane {
             tier: config.stateful.tier as u8,
         };
         options.tunnel_ends = config.tunnel_ends;
+        options.tunnel_sources = config.tunnel_sources.clone();
         let (balancer, started) = LoadBalancer::start(&options)?;
         choose_hash_key(&balancer, config.hash_key)?;
         balancer.set_token_sources(

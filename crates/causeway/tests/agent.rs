@@ -90,7 +90,7 @@ impl World {
 
     fn configure(&self, address: &str, vip: &str) {
         let text = format!(
-            "[agent]\ninterface = \"srv0\"\naddresses = [\"{address}\"]\nvips = [\"{vip}\"]\n\
+            "[agent]\ninterface = \"srv0\"\naddresses = [\"{address}\"]\nvips = [\"{vip}\"]\nbalancers = [\"10.7.0.0/24\"]\n\
              pin_dir = \"{}\"\nsocket = \"{}\"\nhttp = false\n",
             self.pin_dir.display(),
             self.socket().display()
@@ -290,7 +290,18 @@ fn a_reload_changes_addresses_and_refuses_what_it_cannot() {
         wait_for("the hint", || {
             world.log().contains("`ip addr add 192.0.2.99/32 dev lo`")
         });
-        assert!(world.delivers());
+        assert!(!world.delivers(), "what is no VIP's stays in its tunnel");
+        assert_eq!(world.count("inner_not_vip"), 1);
+        let strangers = fs::read_to_string(world.file()).expect("the configuration");
+        let strangers = strangers
+            .replace("192.0.2.99", VIP)
+            .replace("10.7.0.0/24", "10.7.0.3");
+        fs::write(world.file(), strangers).expect("another one");
+        agent.signal(Signal::SIGHUP);
+        wait_for("another balancer", || {
+            world.delivers();
+            world.count("tunnel_refused") > 0
+        });
         agent.terminate();
     });
 }

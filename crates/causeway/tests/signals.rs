@@ -179,7 +179,7 @@ fn a_balancer_ends_cleanly_at_any_instant_of_its_start() {
 fn an_agent_ends_cleanly_at_any_instant_of_its_start() {
     run("agent", |sandbox| {
         format!(
-            "[agent]\ninterface = \"eth0\"\naddresses = [\"10.9.0.2\"]\nvips = [\"192.0.2.1\"]\n\
+            "[agent]\ninterface = \"eth0\"\naddresses = [\"10.9.0.2\"]\nvips = [\"192.0.2.1\"]\nbalancers = [\"10.9.0.1\"]\n\
              pin_dir = \"{}\"\nMORE\n",
             sandbox.pin_dir("agent").display()
         )

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The balancer's data plane: its life and its tables.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,6 +18,7 @@ use crate::pins::Kind;
 use crate::plane::{self, Blueprint, Detached, Plane, Started, Startup};
 use crate::rings::{NewRing, Rings};
 use crate::skel::lb::LbSkelBuilder;
+use crate::tunnel_sources::TunnelSources;
 use crate::xdp::XdpMode;
 use crate::{abi, flow_table};
 
@@ -76,6 +77,8 @@ pub struct LoadBalancerOptions {
     pub conns: ConnLayout,
     /// Own addresses where tunnels of first-tier balancers end.
     pub tunnel_ends: TunnelEnds,
+    /// Networks whose tunnels are opened there: the first tier's.
+    pub tunnel_sources: BTreeSet<Prefix>,
 }
 
 /// Own addresses of a second-tier balancer, where what a first tier sends is taken out
@@ -111,6 +114,7 @@ impl LoadBalancerOptions {
             measure: true,
             conns: ConnLayout::default(),
             tunnel_ends: TunnelEnds::default(),
+            tunnel_sources: BTreeSet::new(),
         }
     }
 
@@ -158,6 +162,7 @@ pub struct LoadBalancer {
     loads: loads::Loads,
     cookies: cookies::Cookies,
     sources: sources::Sources,
+    tunnel_sources: TunnelSources,
     limits: Table<u32, abi::VipLimit>,
     ctl: Table<u32, abi::Ctl>,
     verdicts: PerCpu<abi::PacketsBytes>,
@@ -241,6 +246,7 @@ impl LoadBalancer {
         let skel = skel.load().map_err(failed)?;
         let (plane, started) = startup.attach(skel.object())?;
         let balancer = Self::new(plane, options.conns)?;
+        balancer.tunnel_sources.set(&options.tunnel_sources)?;
         balancer.set_tunnel_ends(options.tunnel_ends)?;
         Ok((balancer, started))
     }
@@ -260,6 +266,7 @@ impl LoadBalancer {
             loads: loads::Loads::new(plane.take_map("real_loads")?)?,
             cookies: cookies::Cookies::new(&mut plane)?,
             sources: sources::Sources::new(&mut plane)?,
+            tunnel_sources: TunnelSources::new(&mut plane)?,
             limits: Table::new(plane.take_map("vip_limits")?)?,
             ctl: Table::new(plane.take_map("ctl")?)?,
             verdicts: PerCpu::new(plane.take_map("verdicts")?)?,

@@ -12,7 +12,7 @@ use causeway_core::cookie::{CookieLayout, Keys};
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 
 use crate::abi::{self, CookieFormat, PacketsBytes, ServerCookie, ServerVerdict};
-use crate::balancer::Vip;
+use crate::balancer::{Prefix, Vip};
 use crate::conn_tokens::ConnTokens;
 use crate::cookie_hooks::{self, CookieHooks};
 use crate::error::{DataPlaneError, Result};
@@ -21,6 +21,7 @@ use crate::map::{PerCpu, Table};
 use crate::pins::Kind;
 use crate::plane::{self, Blueprint, Detached, Plane, Started, Startup};
 use crate::skel::server::ServerSkelBuilder;
+use crate::tunnel_sources::TunnelSources;
 use crate::xdp::XdpMode;
 
 const BLUEPRINT: Blueprint = Blueprint {
@@ -55,6 +56,7 @@ pub struct DecapsulatorOptions {
 pub struct Decapsulator {
     _plane: Plane,
     own_addresses: Table<abi::Address, u32>,
+    sources: TunnelSources,
     verdicts: PerCpu<PacketsBytes>,
     cookie_keys: Table<u32, abi::CookieKeys>,
     cookie_vips: Table<abi::VipKey, abi::ServerVip>,
@@ -65,7 +67,8 @@ pub struct Decapsulator {
 
 impl Decapsulator {
     /// Starts a decapsulator, or takes over the one pinned in `options.pin_dir`. A
-    /// new one has no addresses and lets everything pass.
+    /// new one has no addresses and lets everything pass; with addresses it opens tunnels
+    /// once it knows whose.
     pub fn start(options: &DecapsulatorOptions) -> Result<(Self, Started)> {
         let startup = Startup::begin(
             BLUEPRINT,
@@ -103,6 +106,7 @@ impl Decapsulator {
         let (mut plane, started) = startup.attach(skel.object())?;
         let decapsulator = Self {
             own_addresses: Table::new(plane.take_map("own_addresses")?)?,
+            sources: TunnelSources::new(&mut plane)?,
             verdicts: PerCpu::new(plane.take_map("verdicts")?)?,
             cookie_keys: Table::new(plane.take_map("cookie_keys")?)?,
             cookie_vips: Table::new(plane.take_map("cookie_vips")?)?,
@@ -165,22 +169,34 @@ impl Decapsulator {
 
     /// The tunnel addresses of this server.
     pub fn addresses(&self) -> Result<BTreeSet<IpAddr>> {
-        let entries = self.own_addresses.entries()?;
-        let addresses = entries.iter();
-        Ok(addresses
+        let entries = self.own_addresses.entries()?.into_iter();
+        let ends = entries.filter(|(_, uses)| uses & abi::ADDRESS_TUNNEL_END != 0);
+        Ok(ends
             .map(|(key, _)| abi::addr_from_bytes(key.bytes))
             .collect())
     }
 
-    /// Sets the tunnel addresses: those by which the balancer knows this server.
-    /// Packets to addresses that stay are decapsulated throughout.
-    pub fn set_addresses(&self, addresses: &BTreeSet<IpAddr>) -> Result<()> {
-        let old = self.addresses()?;
-        for address in addresses.difference(&old) {
-            self.own_addresses.put(&key(*address), &1)?;
+    /// Opens tunnels from these networks alone: the balancers'.
+    pub fn set_tunnel_sources(&self, networks: &BTreeSet<Prefix>) -> Result<()> {
+        self.sources.set(networks)
+    }
+
+    /// Sets the tunnel addresses, by which the balancer knows this server, and the VIPs
+    /// that it serves: a tunnel to another address goes by untouched, and what one holds
+    /// for another address is dropped. Packets for those that stay are decapsulated
+    /// throughout.
+    pub fn set_addresses(&self, ends: &BTreeSet<IpAddr>, vips: &BTreeSet<IpAddr>) -> Result<()> {
+        for address in vips.union(ends) {
+            let uses = [(ends, abi::ADDRESS_TUNNEL_END), (vips, abi::ADDRESS_VIP)];
+            let uses = uses.iter().filter(|(set, _)| set.contains(address));
+            let uses = uses.fold(0, |all, (_, one)| all | one);
+            self.own_addresses.put(&key(*address), &uses)?;
         }
-        for address in old.difference(addresses) {
-            self.own_addresses.remove(&key(*address))?;
+        for (key, _) in self.own_addresses.entries()? {
+            let address = abi::addr_from_bytes(key.bytes);
+            if !ends.contains(&address) && !vips.contains(&address) {
+                self.own_addresses.remove(&key)?;
+            }
         }
         Ok(())
     }

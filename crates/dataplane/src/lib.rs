@@ -31,6 +31,7 @@ mod run_time;
 mod sampler;
 pub mod syn_meter;
 mod tc;
+mod tunnel_sources;
 mod xdp;
 
 pub use balancer::{

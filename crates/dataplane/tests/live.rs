@@ -126,6 +126,7 @@ impl Planes {
                 Forwarding::L2(server.mac)
             }
         };
+        let vip_address = vip;
         let vip = lb
             .add_vip(&Vip {
                 address: vip,
@@ -153,7 +154,10 @@ impl Planes {
             Decapsulator::start(&options).expect("a decapsulator").0
         });
         let own = BTreeSet::from([addr(SERVER4), addr(SERVER6)]);
-        decap.set_addresses(&own).expect("its addresses");
+        let balancer = BTreeSet::from([(addr("10.2.0.2"), 32), (addr("fd02::2"), 128)]);
+        decap.set_tunnel_sources(&balancer).expect("its balancer");
+        let vips = BTreeSet::from([vip_address]);
+        decap.set_addresses(&own, &vips).expect("its addresses");
         assert_eq!(decap.addresses().expect("addresses"), own);
         Self { options, lb, decap }
     }

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::api;
 use crate::background::KilledOnDrop;
-use crate::topology::{DEVICE, Node, VIPS, vip4, vip6};
+use crate::topology::{BACK_NETWORKS, DEVICE, Node, VIPS, vip4, vip6};
 
 /// Name of the history in an agent's directory.
 const HISTORY: &str = "clients.history";
@@ -237,7 +237,7 @@ fn config(server: &Node, pin_dir: &Path, directory: &Path) -> String {
     let vips = (0..VIPS).flat_map(|i| [vip4(i).to_string(), vip6(i).to_string()]);
     let vips: Vec<String> = vips.collect();
     format!(
-        "[agent]\ninterface = \"{DEVICE}\"\naddresses = [\"{}\", \"{}\"]\nvips = {vips:?}\n\
+        "[agent]\ninterface = \"{DEVICE}\"\naddresses = [\"{}\", \"{}\"]\nvips = {vips:?}\nbalancers = {BACK_NETWORKS:?}\n\
          pin_dir = \"{}\"\nsocket = \"{}/agent.sock\"\nhttp = false\n",
         server.ipv4,
         server.ipv6,

@@ -28,6 +28,8 @@ use crate::sandbox::Sandbox;
 pub const CLIENT_MTU: u32 = 1500;
 /// Bytes of a packet between router, balancer and servers.
 pub const BACK_MTU: u32 = 1600;
+/// Networks of router, balancers and servers.
+pub const BACK_NETWORKS: [&str; 2] = ["10.20.0.0/24", "fd20::/64"];
 /// The device that leads out of every client, balancer and server namespace.
 pub const DEVICE: &str = "eth0";
 /// VIPs in every topology, in this order.

@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use causeway_core::cookie::{CookieLayout, Keys};
-use causeway_dataplane::{Protocol, Vip, XdpMode};
+use causeway_dataplane::{Prefix, Protocol, Vip, XdpMode};
 use causeway_service::config::{
     self, ConfigErrors, CookieKind, Faults, Renamed, cookie_kind, plural, read, text,
     token_source_v4, token_source_v6, vip_address,
@@ -27,6 +27,13 @@ pub use self::words::AcceptQueuePolicy;
 const HTTP_PORT: u16 = 9471;
 /// Room in the data plane's table.
 const ADDRESSES_MAX: usize = 256;
+
+/// The same of VIPs.
+const VIPS_MAX: usize = 1024;
+/// The same of networks that tunnels are opened from, less those of tokens.
+const BALANCERS_MAX: usize = 1000;
+const VIPS_MISSING: &str = "what a tunnel holds is let in for VIPs alone: name those that this server serves, for example vips = [\"192.0.2.1\"]";
+const BALANCERS_MISSING: &str = "tunnels are opened from balancers alone: name the addresses or networks that theirs come from, `encap.source` and the interface's own there, for example balancers = [\"10.0.0.254\"]";
 
 /// Keys that had other names.
 const RENAMED: &Renamed = &[
@@ -50,6 +57,8 @@ pub struct AgentConfig {
     pub addresses: BTreeSet<IpAddr>,
     /// The VIPs that this server serves; the kernel must hold them.
     pub vips: BTreeSet<IpAddr>,
+    /// Networks whose tunnels are opened: the balancers'.
+    pub balancers: BTreeSet<Prefix>,
     /// Directory on a bpffs that holds maps and link.
     pub pin_dir: PathBuf,
     /// Unix socket of the API.
@@ -131,6 +140,24 @@ impl AgentConfig {
         cookies.map_or((None, None), |c| (c.token_source_v4, c.token_source_v6))
     }
 
+    /// All networks that tunnels are opened from.
+    pub fn tunnel_sources(&self) -> BTreeSet<Prefix> {
+        let (v4, v6) = self.token_sources();
+        let tokens = [
+            v4.map(|v4| (IpAddr::V4(v4), 16)),
+            v6.map(|v6| (IpAddr::V6(v6), 112)),
+        ];
+        let tokens = tokens.into_iter().flatten();
+        tokens.chain(self.balancers.iter().copied()).collect()
+    }
+
+    /// The VIPs that tunnels may hold packets for.
+    pub fn tunnelled_vips(&self) -> BTreeSet<IpAddr> {
+        let cookies = self.cookies.iter().flat_map(|cookies| cookies.vips.keys());
+        let vips = cookies.map(|vip| vip.address);
+        vips.chain(self.vips.iter().copied()).collect()
+    }
+
     /// Longest IP packet that the tunnels carry, if SYN-ACKs are to say so.
     pub fn inner_mtu(&self) -> Option<u16> {
         self.cookies.as_ref()?.inner_mtu
@@ -187,7 +214,21 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
     };
     let tunnels = raw.cookie.is_none() && raw.clients.is_none();
     let addresses = addresses(&raw.addresses, !tunnels, faults);
+    if let Some(surplus) = raw.vips.get(VIPS_MAX) {
+        faults.at(surplus.span(), format!("there is room for {VIPS_MAX} VIPs"));
+    }
     let vips = addresses_of(&raw.vips, faults);
+    let balancers = balancers(&raw.balancers, faults);
+    if !raw.addresses.is_empty() {
+        for (key, is_missing, remedy) in [
+            ("vips", raw.vips.is_empty(), VIPS_MISSING),
+            ("balancers", raw.balancers.is_empty(), BALANCERS_MISSING),
+        ] {
+            if is_missing {
+                faults.file(format!("`{key}` is missing; {remedy}"));
+            }
+        }
+    }
     for address in &raw.vips {
         let parsed = address.as_ref().parse::<IpAddr>();
         if parsed.is_ok_and(|parsed| addresses.contains(&parsed)) {
@@ -222,6 +263,7 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
         interface: interface?,
         addresses,
         vips,
+        balancers,
         pin_dir: config::directory(raw.pin_dir.as_ref(), "/sys/fs/bpf/causeway-agent", faults),
         socket: config::directory(raw.socket.as_ref(), "/run/causeway/agent.sock", faults),
         http: config::http(raw.http.as_ref(), HTTP_PORT, faults),
@@ -255,6 +297,18 @@ fn addresses(
         );
     }
     addresses_of(raw, faults)
+}
+
+/// Networks, or single addresses.
+fn balancers(raw: &[Spanned<String>], faults: &mut Faults<'_>) -> BTreeSet<Prefix> {
+    if let Some(surplus) = raw.get(BALANCERS_MAX) {
+        faults.at(
+            surplus.span(),
+            format!("there is room for {BALANCERS_MAX} networks"),
+        );
+    }
+    let read = |place| text(Some(place), faults, config::address_or_network);
+    raw.iter().filter_map(read).collect()
 }
 
 fn cookies(raw: &RawAgentCookie, faults: &mut Faults<'_>) -> Option<AgentCookies> {
@@ -381,6 +435,7 @@ mod tests {
 interface = "eth0"
 addresses = ["10.0.0.1", "2001:db8::1"]
 vips = ["192.0.2.1"]
+balancers = ["10.0.0.254", "10.9.0.0/16"]
 [agent.xdp]
 mode = "generic"
 "#;
@@ -397,6 +452,9 @@ mode = "generic"
         assert_eq!(config.pin_dir, Path::new("/sys/fs/bpf/causeway-agent"));
         assert_eq!(config.http, Some("127.0.0.1:9471".parse().unwrap()));
         assert_eq!(config.needs_restart(&config), None);
+        let balancers = [("10.0.0.254", 32), ("10.9.0.0", 16)];
+        let balancers = balancers.map(|(address, bits)| (address.parse().unwrap(), bits));
+        assert_eq!(config.tunnel_sources(), balancers.into());
     }
 
     #[test]
@@ -411,6 +469,21 @@ mode = "generic"
                 "addresses = [\"10.0.0.1\", \"2001:db8::1\"]",
                 "",
                 "agent.toml: `addresses` is missing; name the addresses that balancers know this server by, for example addresses = [\"10.0.0.1\"]",
+            ),
+            (
+                "vips = [\"192.0.2.1\"]",
+                "",
+                "agent.toml: `vips` is missing; what a tunnel holds is let in for VIPs alone: name those that this server serves, for example vips = [\"192.0.2.1\"]",
+            ),
+            (
+                "balancers = [\"10.0.0.254\", \"10.9.0.0/16\"]",
+                "",
+                "agent.toml: `balancers` is missing; tunnels are opened from balancers alone: name the addresses or networks that theirs come from, `encap.source` and the interface's own there, for example balancers = [\"10.0.0.254\"]",
+            ),
+            (
+                "10.9.0.0/16",
+                "10.9.0.1/16",
+                "agent.toml:6: `10.9.0.1/16` has bits behind its length; set them to zero",
             ),
             (
                 "addresses =",
@@ -435,7 +508,7 @@ mode = "generic"
             (
                 "generic",
                 "genric",
-                "agent.toml:7: unknown XDP mode `genric`; did you mean `generic`?",
+                "agent.toml:8: unknown XDP mode `genric`; did you mean `generic`?",
             ),
         ] {
             let errors = parse(&GOOD.replacen(from, to, 1)).expect_err(to);

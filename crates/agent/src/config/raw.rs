@@ -20,6 +20,8 @@ pub(super) struct RawAgent {
     pub addresses: Vec<Spanned<String>>,
     #[serde(default)]
     pub vips: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub balancers: Vec<Spanned<String>>,
     pub pin_dir: Text,
     pub socket: Text,
     pub http: Option<Spanned<HttpValue>>,

@@ -137,6 +137,7 @@ mod tests {
 interface = "eth0"
 addresses = ["10.0.0.1"]
 vips = ["192.0.2.1"]
+balancers = ["10.0.0.254"]
 [agent.clients]
 services = ["192.0.2.1:80"]
 [agent.report]

@@ -187,11 +187,25 @@ fn a_first_tier_needs_numbers_and_keeps_nothing() {
             reals,
             "tunnels end at 10.0.0.1 already",
         ),
+        (
+            "[encap]\ntunnel_ends = [\"10.0.0.1\"]\n[stateful]\ntiers = 4",
+            reals,
+            "`tunnel_sources` is missing; tunnels are opened from a first tier alone",
+        ),
+        (
+            "[encap]\ntunnel_sources = [\"10.0.0.1\"]\n[stateful]\ntiers = 4",
+            reals,
+            "no tunnel ends here; name this balancer's own address in `tunnel_ends`",
+        ),
     ] {
         let error = first(head, vip).unwrap_err();
         assert!(error.contains(expected), "{error}");
     }
-    let ends = "[encap]\ntunnel_ends = [\"fd00::1\"]\n[stateful]\ntiers = 4";
-    let ends = first(ends, reals).unwrap().tunnel_ends;
+    let ends = "[encap]\ntunnel_ends = [\"fd00::1\"]\ntunnel_sources = [\"fd00::/64\", \"fd01::1\"]\n[stateful]\ntiers = 4";
+    let config = first(ends, reals).unwrap();
+    let ends = config.tunnel_ends;
     assert_eq!((ends.v4, ends.v6), (None, "fd00::1".parse().ok()));
+    let sources = [("fd00::", 64), ("fd01::1", 128)];
+    let sources = sources.map(|(address, bits)| (address.parse().unwrap(), bits));
+    assert_eq!(config.tunnel_sources, sources.into());
 }

@@ -5,6 +5,7 @@
 //! (everything that two keys can contradict each other in) -> [`BalancerConfig`].
 //! What holds a `BalancerConfig` need not check anything again.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -36,7 +37,7 @@ mod validate;
 mod vip;
 mod words;
 
-pub use causeway_dataplane::{FlowIdle, Protocol, TunnelEnds, XdpMode};
+pub use causeway_dataplane::{FlowIdle, Prefix, Protocol, TunnelEnds, XdpMode};
 use causeway_service::config::{ConfigErrors, Renamed, plural, read};
 
 pub use announce::Announce;
@@ -99,6 +100,8 @@ pub struct BalancerConfig {
     pub stateful: Stateful,
     /// Own addresses where tunnels of a first tier end.
     pub tunnel_ends: TunnelEnds,
+    /// Networks whose tunnels are opened there; empty without them.
+    pub tunnel_sources: BTreeSet<Prefix>,
     /// Whether the data plane measures latency.
     pub measure: bool,
     /// Constants of the controller.
@@ -317,6 +320,10 @@ impl BalancerConfig {
             ("flow_table.ipv6", self.flows_v6 == running.flows_v6),
             ("stateful", self.stateful == running.stateful),
             ("encap.tunnel_ends", self.tunnel_ends == running.tunnel_ends),
+            (
+                "encap.tunnel_sources",
+                self.tunnel_sources == running.tunnel_sources,
+            ),
             ("measure", self.measure == running.measure),
             (
                 "agent_reports.listen",

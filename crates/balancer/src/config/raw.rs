@@ -54,6 +54,8 @@ pub(super) struct RawEncap {
     pub gue_checksum: Text,
     #[serde(default)]
     pub tunnel_ends: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub tunnel_sources: Vec<Spanned<String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

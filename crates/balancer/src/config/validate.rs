@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From what the file says to what the daemon may rely on.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
 use causeway_core::control::ControlParams;
-use causeway_dataplane::XdpMode;
+use causeway_dataplane::{Prefix, XdpMode};
 use causeway_service::config::{
-    CountValue, Faults, Words, count, directory, gue_port, http, interface, one_of, text, units,
-    vip_address, within,
+    CountValue, Faults, Words, address_or_network, count, directory, gue_port, http, interface,
+    one_of, text, units, vip_address, within,
 };
 use toml::Spanned;
 
@@ -91,6 +92,7 @@ pub(super) fn config(
         stateful,
         measure,
         tunnel_ends: tunnel_ends(&raw.encap.tunnel_ends, faults),
+        tunnel_sources: tunnel_sources(&raw.encap, faults),
         control,
         law,
         cookies,
@@ -175,6 +177,25 @@ fn tunnel_ends(raw: &[Spanned<String>], faults: &mut Faults<'_>) -> TunnelEnds {
         }
     }
     ends
+}
+
+/// Where a first tier's tunnels come from.
+fn tunnel_sources(raw: &RawEncap, faults: &mut Faults<'_>) -> BTreeSet<Prefix> {
+    let sources = &raw.tunnel_sources;
+    if let (Some(end), true) = (raw.tunnel_ends.first(), sources.is_empty()) {
+        faults.at(
+            end.span(),
+            "`tunnel_sources` is missing; tunnels are opened from a first tier alone: name the addresses or networks that theirs come from, for example tunnel_sources = [\"10.0.0.254\"]",
+        );
+    }
+    if let (Some(source), true) = (sources.first(), raw.tunnel_ends.is_empty()) {
+        faults.at(
+            source.span(),
+            "no tunnel ends here; name this balancer's own address in `tunnel_ends`, or remove `tunnel_sources`",
+        );
+    }
+    let read = |place| text(Some(place), faults, address_or_network);
+    sources.iter().filter_map(read).collect()
 }
 
 /// An IPv6 packet of 1280 bytes must fit the tunnel: no sender can be told less.

@@ -23,6 +23,10 @@ pub const PICK_HASH: u32 = c::PICK_HASH;
 pub const PICK_TURN: u32 = c::PICK_TURN;
 /// `Vip::pick`: of two slots that with less load.
 pub const PICK_TWO: u32 = c::PICK_TWO;
+/// A server's address: tunnels are opened that end there.
+pub const ADDRESS_TUNNEL_END: u32 = c::ADDRESS_TUNNEL_END;
+/// A server's address: packets for it are taken out of tunnels.
+pub const ADDRESS_VIP: u32 = c::ADDRESS_VIP;
 /// Groups of client prefixes that have rings.
 pub const SOURCE_GROUPS: u32 = c::SOURCE_GROUPS;
 
@@ -88,6 +92,13 @@ plain! {
         id: u32,
         /// How the VIP's cookies are made.
         cookie: CookieFormat,
+    }
+    /// A network that tunnels are opened from.
+    "tunnel_source" TunnelSource {
+        /// Bits that count, of 128.
+        length: u32,
+        /// The address, IPv4 as IPv4-mapped.
+        addr: [u8; 16],
     }
     /// Value of `turns`.
     "turns" Turns {

@@ -167,7 +167,7 @@ pub(crate) struct Second(Rig);
 
 impl Second {
     pub(crate) fn new() -> Self {
-        let mut rig = Rig::second_tier(ENDS);
+        let mut rig = Rig::second_tier(ENDS, [("10.9.0.0", 24), (FIRST[1], 128)]);
         for (i, (_, vip)) in (0..).zip(VIPS) {
             rig.tunnel_real(i, REALS[i as usize]);
             rig.vip(i, vip, 80, TCP, &[i]);
@@ -278,6 +278,33 @@ pub(crate) mod second {
             }
             let ssh = Tuple::new(FIRST[0], 4000, ENDS[0], 22).tcp(Tcp::ack(1, 1));
             rig.expect_untouched(Verdict::NotVip, &arriving(&ssh));
+        }
+        TunnelRefused tunnels_are_opened_from_a_first_tier_alone(second) {
+            let rig = &mut second.0;
+            for (from, end) in [("10.9.1.7", ENDS[0]), ("fd00:9::8", ENDS[1])] {
+                let (from, end): (IpAddr, IpAddr) = (from.parse().unwrap(), end.parse().unwrap());
+                let bare = Ip::OUTER.packet(from, end, 4, &ack(VIPS[0].1));
+                rig.expect(Verdict::TunnelRefused, &arriving(&bare), &[]);
+                let tuple = Tuple { src: from, dst: end, sport: 50_000, dport: 6080 };
+                rig.expect(Verdict::TunnelRefused, &arriving(&tuple.udp(&ack(VIPS[0].1))), &[]);
+            }
+        }
+        InnerNotVip nothing_but_clients_packets_comes_out_of_a_tunnel(second) {
+            let rig = &mut second.0;
+            for (end, gue) in ways() {
+                for (from, to) in [("198.51.100.7", ENDS[0]), ("198.51.100.7", "10.0.0.1"), ("2001:db8:c::7", ENDS[1])] {
+                    let inner = Tuple::new(from, 4000, to, 22).tcp(Tcp::syn(1));
+                    rig.expect(Verdict::InnerNotVip, &arriving(&sent_by_first(end, gue, 0, &inner)), &[]);
+                }
+            }
+        }
+        InnerSpoofed nothing_in_a_tunnel_comes_from_a_vip_or_its_end(second) {
+            let rig = &mut second.0;
+            for ((end, from), vip) in [(ENDS[0], ENDS[0]), (ENDS[1], ENDS[1]), (ENDS[0], VIPS[1].1)].into_iter()
+                .zip([VIPS[0].1, VIPS[1].1, VIPS[1].1]) {
+                let inner = Tuple::new(from, 4000, vip, 80).tcp(Tcp::syn(1));
+                rig.expect(Verdict::InnerSpoofed, &arriving(&sent_by_first(end, false, 0, &inner)), &[]);
+            }
         }
     }
 

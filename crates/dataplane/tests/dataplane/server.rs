@@ -8,13 +8,15 @@ use libbpf_rs::MapHandle;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
 use crate::frame::{Ip, OWN, ROUTER, Tags, Tcp, Tuple, arriving, ethernet};
-use crate::rig::{Counters, hex, storage, test_run, write};
+use crate::rig::{Counters, hex, open_tunnels_of, storage, test_run, write};
 use crate::verdict_tests;
 
 const OWN4: &str = "10.1.0.10";
 const OWN6: &str = "fd00:1::10";
 const FROM4: &str = "10.9.0.1";
 const FROM6: &str = "fd00:9::1";
+const VIP4: &str = "192.0.2.10";
+const VIP6: &str = "2001:db8::10";
 
 pub(crate) struct Server(ServerSkel<'static>);
 
@@ -24,16 +26,19 @@ impl Server {
         let skel = open
             .load()
             .unwrap_or_else(|e| panic!("loading needs root and BPF: {e}"));
-        for own in [OWN4, OWN6] {
+        let own = [OWN4, OWN6].map(|own| (own, abi::ADDRESS_TUNNEL_END));
+        let vips = [VIP4, VIP6].map(|vip| (vip, abi::ADDRESS_VIP));
+        for (address, uses) in own.into_iter().chain(vips) {
             let address = abi::Address {
-                bytes: abi::addr_bytes(own.parse().unwrap()),
+                bytes: abi::addr_bytes(address.parse().unwrap()),
             };
             write(
                 &skel.maps.own_addresses,
                 address.as_bytes(),
-                &1u32.to_ne_bytes(),
+                &uses.to_ne_bytes(),
             );
         }
+        open_tunnels_of(&skel.maps.tunnel_sources, [("10.9.0.0", 16), (FROM6, 128)]);
         Self(skel)
     }
 
@@ -224,6 +229,37 @@ verdict_tests! { Server, ServerVerdict:
                 &inner[..16],
             );
             server.expect(ServerVerdict::InnerMalformed, &arriving(&short), &[]);
+        }
+    }
+    TunnelRefused tunnels_are_opened_from_balancers_alone(server) {
+        let inner = inner4();
+        for (from, own) in [("10.10.0.1", OWN4), ("203.0.113.9", OWN4), ("fd00:9::2", OWN6), ("2001:db8:c::7", OWN6)] {
+            let (from, own) = (from.parse().unwrap(), own.parse().unwrap());
+            let bare = Ip::OUTER.packet(from, own, 4, &inner);
+            server.expect(ServerVerdict::TunnelRefused, &arriving(&bare), &[]);
+            let tuple = Tuple { src: from, dst: own, sport: 50_000, dport: 6080 };
+            for head in [vec![], gue_head(&inner, &[]), vec![0x20, 4, 0, 0]] {
+                let gue = tuple.udp(&[&head[..], &inner].concat());
+                server.expect(ServerVerdict::TunnelRefused, &arriving(&gue), &[]);
+            }
+            // What is no tunnel is none of its business.
+            server.expect_untouched(ServerVerdict::NotTunnel, &arriving(&tuple.tcp(Tcp::syn(1))));
+        }
+    }
+    InnerNotVip tunnels_carry_packets_to_vips_alone(server) {
+        for own in [OWN4, OWN6] {
+            for (from, to) in [("198.51.100.7", OWN4), ("198.51.100.7", "192.0.2.11"), ("198.51.100.7", "127.0.0.1"),
+                               ("2001:db8:c::7", OWN6), ("2001:db8:c::7", "::1"), ("2001:db8:c::7", "ff02::1")] {
+                let inner = Tuple::new(from, 4000, to, 22).tcp(Tcp::syn(1));
+                server.expect(ServerVerdict::InnerNotVip, &arriving(&outer(Ip::OUTER, own, &inner)), &[]);
+                server.expect(ServerVerdict::InnerNotVip, &arriving(&gue(own, 6080, &[], &inner)), &[]);
+            }
+        }
+    }
+    InnerSpoofed no_packet_comes_from_this_server_itself(server) {
+        for (from, to) in [(OWN4, VIP4), (VIP4, VIP4), (OWN6, VIP6), (VIP6, VIP6)] {
+            let inner = Tuple::new(from, 4000, to, 80).tcp(Tcp::syn(1));
+            server.expect(ServerVerdict::InnerSpoofed, &arriving(&outer(Ip::OUTER, OWN4, &inner)), &[]);
         }
     }
 }

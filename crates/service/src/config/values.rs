@@ -163,6 +163,15 @@ pub fn network(text: &str) -> Result<(IpAddr, u8), String> {
     }
 }
 
+/// The same, or one address.
+pub fn address_or_network(text: &str) -> Result<(IpAddr, u8), String> {
+    match text.parse() {
+        Ok(address @ IpAddr::V4(_)) => Ok((address, 32)),
+        Ok(address @ IpAddr::V6(_)) => Ok((address, 128)),
+        Err(_) => network(text),
+    }
+}
+
 /// Reads an address with a port.
 pub fn socket_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {

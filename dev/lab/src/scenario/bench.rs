@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use causeway_dataplane::{Decapsulator, DecapsulatorOptions, Protocol, XdpMode};
+use causeway_service::config::network;
 
 use crate::agent::AgentProcess;
 use crate::balancer::{Balancer, BalancerSettings, RealEntry, ServerForwarding, VipEntry};
@@ -13,7 +14,7 @@ use crate::netns::Netns;
 use crate::nginx::Nginx;
 use crate::quic::{self, Order, Stack};
 use crate::sandbox::Sandbox;
-use crate::topology::{self, Shape, Topology};
+use crate::topology::{self, Shape, Topology, vip4, vip6};
 
 /// Port of every service over TCP.
 pub(super) const PORT: u16 = 80;
@@ -176,8 +177,14 @@ pub(super) fn decapsulate(server: &topology::Node) -> Result<()> {
         inner_mtu: None,
     };
     let addresses = [server.ipv4.into(), server.ipv6.into()].into();
+    let vips = (0..topology::VIPS).flat_map(|i| [vip4(i).into(), vip6(i).into()]);
+    let vips = vips.collect();
+    let networks = topology::BACK_NETWORKS.map(network);
+    let networks = networks.into_iter().collect::<Result<_, _>>();
+    let networks = networks.map_err(anyhow::Error::msg)?;
     server.netns.run(move || {
         let (decapsulator, _) = Decapsulator::start(&options)?;
-        Ok(decapsulator.set_addresses(&addresses)?)
+        decapsulator.set_tunnel_sources(&networks)?;
+        Ok(decapsulator.set_addresses(&addresses, &vips)?)
     })
 }

@@ -128,10 +128,10 @@ fn each_fault_is_one_sentence_with_its_place() {
         let text = parse(&GOOD.replacen(from, to, 1)).expect_err(to);
         assert!(text.lines().any(|line| line == expected), "{text}");
     }
-    let alone =
-        "[agent]\ninterface = \"eth0\"\naddresses = [\"10.0.0.1\"]\naccept_queue = \"manage\"\n";
+    let alone = "[agent]\ninterface = \"eth0\"\naddresses = [\"10.0.0.1\"]\nvips = [\"192.0.2.1\"]\n\
+                 balancers = [\"10.0.0.254\"]\naccept_queue = \"manage\"\n";
     assert_eq!(
         parse(alone).unwrap_err(),
-        "agent.toml:4: `accept_queue` goes by what clients feel; add [agent.clients], which measures it"
+        "agent.toml:6: `accept_queue` goes by what clients feel; add [agent.clients], which measures it"
     );
 }

@@ -16,7 +16,7 @@ use causeway_core::cookie::{CookieLayout, CookieMode, Keys};
 use causeway_dataplane::abi::{
     self, Action, CookieCounts, CookieFormat, CookieKeys, CookieResult, CookieSlot, Ctl, FlowEntry,
     FlowKey4, FlowKey6, MirrorCtl, PacketsBytes, Plain, QuicLbConfig, RealLoad, RealStats,
-    RealValue, SourceGroup, SourceKey, Verdict, VipKey, VipValue,
+    RealValue, SourceGroup, SourceKey, TunnelSource, Verdict, VipKey, VipValue,
 };
 use causeway_dataplane::flow_table::{self, WAYS};
 use causeway_dataplane::skel::lb::{LbSkel, LbSkelBuilder, OpenLbSkel};
@@ -191,13 +191,14 @@ impl Rig {
         })
     }
 
-    /// A second-tier balancer: what a first tier sends to `ends` is taken out of its
-    /// tunnel.
-    pub(crate) fn second_tier(ends: [&str; 2]) -> Self {
+    /// A second-tier balancer: what a first tier of `sources` sends to `ends` is taken out
+    /// of its tunnel.
+    pub(crate) fn second_tier(ends: [&str; 2], sources: [(&str, u32); 2]) -> Self {
         let rig = Self::loaded(true, |open| {
             let rodata = open.maps.rodata_data.as_deref_mut().expect("rodata");
             rodata.cfg_tunnel_end = true;
         });
+        open_tunnels_of(&rig.skel.maps.tunnel_sources, sources);
         let [v4, v6] = ends.map(|end| end.parse::<IpAddr>().expect("an address"));
         rig.set_ctl(|ctl| {
             ctl.tunnel4_be = abi::addr_bytes(v4)[12..].try_into().expect("four bytes");
@@ -311,6 +312,18 @@ pub(crate) fn tunnel_real(addr: &str) -> RealValue {
         family: if addr.is_ipv4() { 4 } else { 6 },
         addr: abi::addr_bytes(addr),
         ..RealValue::default()
+    }
+}
+
+/// Has a program open tunnels that come from these networks.
+pub(crate) fn open_tunnels_of<const N: usize>(sources: &impl MapCore, networks: [(&str, u32); N]) {
+    for (address, length) in networks {
+        let address: IpAddr = address.parse().unwrap();
+        let key = TunnelSource {
+            length: length + if address.is_ipv4() { 96 } else { 0 },
+            addr: abi::addr_bytes(address),
+        };
+        write(sources, Plain::as_bytes(&key), &1u32.to_ne_bytes());
     }
 }
 

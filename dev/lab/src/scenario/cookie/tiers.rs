@@ -18,7 +18,7 @@ use crate::agent::AgentProcess;
 use crate::api;
 use crate::balancer::{Balancer, BalancerSettings, RealEntry, ServerForwarding, VipEntry};
 use crate::scenario::{Context, Scenario, bench, param};
-use crate::topology::{Node, Shape, Topology};
+use crate::topology::{BACK_NETWORKS, Node, Shape, Topology};
 
 /// Where agents report to second-tier balancers.
 const REPORTS_PORT: u16 = 9472;

@@ -22,7 +22,7 @@ use crate::api;
 use crate::link;
 use crate::netns::Netns;
 use crate::scenario::Context;
-use crate::topology::{BACK_MTU, DEVICE, Node, Shape, Topology, vip4, vip6};
+use crate::topology::{BACK_MTU, BACK_NETWORKS, DEVICE, Node, Shape, Topology, vip4, vip6};
 
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -327,7 +327,7 @@ impl World {
         let node = &self.topology.servers[server];
         let mut text = format!(
             "[agent]\ninterface = \"{DEVICE}\"\naddresses = [\"{}\", \"{}\"]\n\
-             vips = [\"{}\", \"{}\"]\npin_dir = \"/sys/fs/bpf/server{server}\"\n\
+             vips = [\"{}\", \"{}\"]\nbalancers = {BACK_NETWORKS:?}\npin_dir = \"/sys/fs/bpf/server{server}\"\n\
              socket = \"{}\"\nhttp = false\n",
             node.ipv4,
             node.ipv6,
