@@ -63,7 +63,9 @@ handle_icmp(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const in
 		quote = parse_quote4(cur, pkt);
 	if (family == IPV6 && is_icmp6_error(icmp->type))
 		quote = parse_quote6(cur, pkt);
-	*verdict = V_ICMP_OTHER;
+	*verdict = unserved(pkt, family);
+	if (*verdict == V_NOT_VIP || is_neighbour_discovery(icmp->type, family))
+		*verdict = V_ICMP_OTHER;
 	if (quote != PARSED)
 		return false;
 	parse_quoted_timestamp(cur, pkt);
@@ -116,11 +118,12 @@ static __always_inline struct real *
 open_flow(const struct packet *pkt, const int family, const struct vip *vip, enum cookie_result found,
 	  struct flow **flow, struct route *route)
 {
-	route->verdict = V_NOT_VIP;
 	if (!vip)
 		vip = find_vip(pkt, family);
-	if (!vip)
+	if (!vip) {
+		route->verdict = unserved(pkt, family);
 		return NULL;
+	}
 	if (!(family == IPV4 ? admit4(pkt, vip, found, *flow, route) : admit6(pkt, vip, found, *flow, route)))
 		return NULL;
 	if (route->keep)
@@ -240,7 +243,7 @@ handle_ip(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const int 
 		else if (parsed == PARSED)
 			parsed = PARSED_OTHER;
 		goes_on = parsed == PARSED;
-		verdict = parsed == PARSED_MALFORMED ? V_MALFORMED : V_NOT_VIP;
+		verdict = parsed == PARSED_OTHER ? unserved(pkt, family) : V_MALFORMED;
 	}
 	return goes_on ? balance(ctx, pkt, family) : verdict;
 }

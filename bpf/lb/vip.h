@@ -29,6 +29,19 @@ static __always_inline bool is_vip_address(const struct packet *pkt, const int f
 }
 
 /*
+ * What becomes of a packet that is for no VIP. The kernel gets it, but not if it is for a
+ * VIP's address: a host that forwards would send it to the router, which would send it
+ * back, until its TTL is used up.
+ */
+static __always_inline enum verdict unserved(const struct packet *pkt, const int family)
+{
+	struct ctl *control = get_ctl();
+	bool passes = control && control->pass_unserved;
+
+	return !passes && is_vip_address(pkt, family) ? V_NOT_SERVED : V_NOT_VIP;
+}
+
+/*
  * The packet's VIP: the one with its port, else the one with all ports; of a
  * fragment, the one that takes those to its address.
  */

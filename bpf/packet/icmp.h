@@ -30,6 +30,8 @@ enum {
 	ICMP6_PARAMETER_PROBLEM = 4,
 	ICMP6_ECHO_REQUEST = 128,
 	ICMP6_ECHO_REPLY = 129,
+	ICMP6_ROUTER_SOLICITATION = 133,
+	ICMP6_REDIRECT = 137,
 };
 
 #define ANSWER_TTL 64
@@ -50,6 +52,12 @@ static __always_inline bool is_icmp4_error(u8 type)
 static __always_inline bool is_icmp6_error(u8 type)
 {
 	return type >= ICMP6_UNREACHABLE && type <= ICMP6_PARAMETER_PROBLEM;
+}
+
+/* Of a host that holds the VIP on its link; it is never forwarded (RFC 4861). */
+static __always_inline bool is_neighbour_discovery(u8 type, const int family)
+{
+	return family == IPV6 && type >= ICMP6_ROUTER_SOLICITATION && type <= ICMP6_REDIRECT;
 }
 
 /* Frame and IP header turned round, echo request into reply. */

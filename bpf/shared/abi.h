@@ -50,7 +50,8 @@
 	VERDICT(RATE_LIMITED, rate_limited, XDP_DROP, "a new flow beyond what its client's prefix may open") \
 	VERDICT(TUNNEL_REFUSED, tunnel_refused, XDP_DROP, "a tunnel packet to a tunnel end, from none of `tunnel_sources`") \
 	VERDICT(INNER_NOT_VIP, inner_not_vip, XDP_DROP, "from a first tier: the inner packet is for no VIP's address") \
-	VERDICT(INNER_SPOOFED, inner_spoofed, XDP_DROP, "from a first tier: the inner packet claims to come from a VIP or a tunnel end")
+	VERDICT(INNER_SPOOFED, inner_spoofed, XDP_DROP, "from a first tier: the inner packet claims to come from a VIP or a tunnel end") \
+	VERDICT(NOT_SERVED, not_served, XDP_DROP, "to a VIP's address, where no VIP has this protocol and port")
 
 /*
  * What the balancer found out about packets of VIPs with cookies, counted per VIP;
@@ -511,7 +512,8 @@ struct ctl {
 	/* Own addresses where tunnels of a first tier end; 0: none of the family. */
 	u32 tunnel4_be;
 	u32 tunnel6_be[4];
-	u32 pad3[5];
+	u8 pass_unserved; /* what is for a VIP's address and no VIP goes to the kernel */
+	u8 pad3[19];
 };
 ABI_SIZE(struct ctl, 128);
 

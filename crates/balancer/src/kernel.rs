@@ -21,7 +21,7 @@ use causeway_netio::{NextHop, OuterSource};
 use super::engine::GATEWAY_PATIENCE;
 use super::places::Places;
 use super::plane::{DataPlane, Resolve, Route};
-use crate::config::{BalancerConfig, GueChecksum, HashKey};
+use crate::config::{BalancerConfig, GueChecksum, HashKey, Unserved};
 
 /// A loaded and attached data plane.
 pub struct KernelPlane {
@@ -52,6 +52,7 @@ impl KernelPlane {
             tier: config.stateful.tier as u8,
         };
         options.tunnel_ends = config.tunnel_ends;
+        options.pass_unserved = config.unserved == Unserved::Pass;
         options.tunnel_sources = config.tunnel_sources.clone();
         let (balancer, started) = LoadBalancer::start(&options)?;
         choose_hash_key(&balancer, config.hash_key)?;

@@ -79,6 +79,9 @@ pub struct LoadBalancerOptions {
     pub tunnel_ends: TunnelEnds,
     /// Networks whose tunnels are opened there: the first tier's.
     pub tunnel_sources: BTreeSet<Prefix>,
+    /// What is for a VIP's address and for no VIP goes to the kernel, as if it were for
+    /// another address.
+    pub pass_unserved: bool,
 }
 
 /// Own addresses of a second-tier balancer, where what a first tier sends is taken out
@@ -115,6 +118,7 @@ impl LoadBalancerOptions {
             conns: ConnLayout::default(),
             tunnel_ends: TunnelEnds::default(),
             tunnel_sources: BTreeSet::new(),
+            pass_unserved: false,
         }
     }
 
@@ -247,7 +251,7 @@ impl LoadBalancer {
         let (plane, started) = startup.attach(skel.object())?;
         let balancer = Self::new(plane, options.conns)?;
         balancer.tunnel_sources.set(&options.tunnel_sources)?;
-        balancer.set_tunnel_ends(options.tunnel_ends)?;
+        balancer.store(options)?;
         Ok((balancer, started))
     }
 
@@ -335,9 +339,12 @@ impl LoadBalancer {
         self.ctl.put(&0, &ctl)
     }
 
-    fn set_tunnel_ends(&self, ends: TunnelEnds) -> Result<()> {
+    /// What the program is told of the options by its tables.
+    fn store(&self, options: &LoadBalancerOptions) -> Result<()> {
         let _changing = self.book();
+        let ends = options.tunnel_ends;
         let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
+        ctl.pass_unserved = options.pass_unserved.into();
         ctl.tunnel4_be = ends.v4.map_or([0; 4], |v4| v4.octets());
         ctl.tunnel6_be = ends.v6.map_or([0; 16], |v6| v6.octets());
         self.ctl.put(&0, &ctl)

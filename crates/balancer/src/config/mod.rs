@@ -50,7 +50,7 @@ pub use reports::AgentReportsConfig;
 pub use stateful::Stateful;
 pub use words::{
     Control, Fallback, ForwardingMode, Fragments, GueChecksum, LatencySource, LoadSource, OnStop,
-    Scheduler,
+    Scheduler, Unserved,
 };
 
 /// Keys that had other names.
@@ -86,6 +86,8 @@ pub struct BalancerConfig {
     pub reconcile: bool,
     /// Key of the hash that picks reals; `None` keeps the running one, or makes one.
     pub hash_key: Option<HashKey>,
+    /// What becomes of packets to a VIP's address that are for no VIP.
+    pub unserved: Unserved,
     /// How to attach the XDP program.
     pub xdp_mode: XdpMode,
     /// Outer header of encapsulated packets.
@@ -315,6 +317,7 @@ impl BalancerConfig {
             ("socket", self.socket == running.socket),
             ("http", self.http == running.http),
             ("hash_key", self.hash_key == running.hash_key),
+            ("unserved", self.unserved == running.unserved),
             ("xdp.mode", self.xdp_mode == running.xdp_mode),
             ("flow_table.ipv4", self.flows_v4 == running.flows_v4),
             ("flow_table.ipv6", self.flows_v6 == running.flows_v6),

@@ -20,6 +20,7 @@ pub(super) struct RawConfig {
     pub http: Option<Spanned<HttpValue>>,
     pub reconcile: Option<bool>,
     pub hash_key: Text,
+    pub unserved: Text,
     #[serde(default)]
     pub xdp: RawXdp,
     #[serde(default)]

@@ -20,7 +20,7 @@ use super::raw::{RawConfig, RawControl, RawEncap, RawFlowTable};
 use super::words::LAWS;
 use super::{
     BalancerConfig, Encap, FlowIdle, GueChecksum, HashKey, MacAddress, STATE_DIR, TunnelEnds,
-    VipConfig, announce, reports, stateful, vip,
+    Unserved, VipConfig, announce, reports, stateful, vip,
 };
 
 /// The least MTU of IPv6 (RFC 8200, section 5).
@@ -81,6 +81,8 @@ pub(super) fn config(
         http: http(raw.http.as_ref(), HTTP_PORT, faults),
         reconcile: raw.reconcile.unwrap_or(true),
         hash_key: text(raw.hash_key.as_ref(), faults, HashKey::from_str),
+        unserved: text(raw.unserved.as_ref(), faults, Unserved::from_word)
+            .unwrap_or(Unserved::Drop),
         xdp_mode: text(raw.xdp.mode.as_ref(), faults, |word| {
             one_of("XDP mode", &XdpMode::WORDS, word)
         })

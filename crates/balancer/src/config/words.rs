@@ -15,6 +15,16 @@ words! {
 }
 
 words! {
+    /// What becomes of packets to a VIP's address that are for no VIP.
+    Unserved, "unserved", {
+        /// They are dropped.
+        Drop = "drop",
+        /// The kernel gets them: this host serves them itself.
+        Pass = "pass",
+    }
+}
+
+words! {
     /// How a new connection picks its real.
     Scheduler, "scheduler", {
         /// Weighted Maglev hashing with the configured weights.

@@ -102,8 +102,10 @@ plain! {
         tunnel4_be: [u8; 4],
         /// The same over IPv6.
         tunnel6_be: [u8; 16],
+        /// Not 0: what is for a VIP's address and for no VIP goes to the kernel.
+        pass_unserved: u8,
         /// Zero.
-        pad3: [u32; 5],
+        pad3: [u8; 19],
     }
     /// A counter of packets and of whole frames' bytes.
     "packets_bytes" PacketsBytes {

@@ -51,22 +51,27 @@ verdict_tests! { Rig, Verdict:
             rig.expect_untouched(Verdict::NotVip, &arriving(&other.udp(b"x")));
         }
     }
-    NotVip other_protocols_are_the_kernels(rig) {
+    NotServed what_is_for_a_vips_address_alone_goes_nowhere(rig) {
         for (client, vip) in VIPS {
             serve(rig, vip);
-            let Tuple { src, dst, .. } = Tuple::new(client, 0, vip, 0);
-            for proto in [2, 47, 50, 132] {
-                rig.expect_untouched(Verdict::NotVip, &arriving(&Ip::CLIENT.packet(src, dst, proto, &[0; 20])));
+            let tuple = Tuple::new(client, 4000, vip, 81);
+            let protocols = [2, 47, 50, 132].map(|proto| Ip::CLIENT.packet(tuple.src, tuple.dst, proto, &[0; 20]));
+            let ports = [tuple.tcp(Tcp::syn(1)), tuple.tcp(Tcp::ack(1, 1)), tuple.udp(b"x")];
+            for packet in protocols.iter().chain(&ports) {
+                rig.set_ctl(|_| ());
+                rig.expect(Verdict::NotServed, &arriving(packet), &[]);
+                rig.set_ctl(|ctl| ctl.pass_unserved = 1);
+                rig.expect_untouched(Verdict::NotVip, &arriving(packet));
             }
         }
     }
-    NotVip five_extension_headers_are_not_walked(rig) {
+    NotServed five_extension_headers_are_not_walked(rig) {
         let (client, vip) = VIPS[1];
         serve(rig, vip);
         let tuple = Tuple::new(client, 1, vip, 80);
         let options = [60, 0, 1, 4, 0, 0, 0, 0].repeat(5);
         let packet = Ip { options: &options, ..Ip::CLIENT }.packet(tuple.src, tuple.dst, 60, &[0; 20]);
-        rig.expect_untouched(Verdict::NotVip, &arriving(&packet));
+        rig.expect(Verdict::NotServed, &arriving(&packet), &[]);
     }
     Fragment fragments_to_a_vip_are_dropped(rig) {
         for (client, vip) in VIPS {

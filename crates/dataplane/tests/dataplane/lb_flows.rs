@@ -205,11 +205,6 @@ verdict_tests! { Rig, Verdict:
         rig.vip(5, VIP, 80, TCP, &[3]);
         rig.expect(Verdict::NoReal, &arriving(&client(4000).tcp(Tcp::syn(1))), &[]);
     }
-    NotVip another_protocol_is_the_kernels(rig) {
-        one_real(rig);
-        rig.expect_untouched(Verdict::NotVip, &arriving(&client(4000).udp(b"x")));
-        rig.expect_untouched(Verdict::NotVip, &arriving(&Tuple::new("198.51.100.7", 1, VIP, 81).tcp(Tcp::syn(1))));
-    }
     Opened the_pick_is_siphash_of_the_tuple_modulo_the_ring(rig) {
         let slots: Vec<u32> = (0..13).collect();
         for id in &slots {

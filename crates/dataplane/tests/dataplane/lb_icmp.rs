@@ -39,7 +39,7 @@ fn numbers(tuple: Tuple) -> Numbers {
             echo: 128,
             reply: 129,
             errors: &[1, 2, 3, 4],
-            other: 135,
+            other: 139,
         }
     }
 }
@@ -130,15 +130,23 @@ verdict_tests! { Rig, Verdict:
         let error = error(router, tuple, 3, &ip.packet(tuple.dst, tuple.src, TCP, &segment));
         rig.expect(Verdict::IcmpError, &arriving(&error), &tunnelled(REAL0, &error));
     }
-    NotVip an_error_about_no_vips_port_is_the_kernels(rig) {
+    NotServed an_error_about_no_vips_port_goes_nowhere(rig) {
         for (client, vip, router) in CLIENTS {
             serve(rig, vip);
             let tuple = Tuple::new(client, 4000, vip, 81);
             let error = error(router, tuple, 3, &tuple.reversed().tcp(Tcp::ack(1, 1)));
-            rig.expect_untouched(Verdict::NotVip, &arriving(&error));
+            rig.expect(Verdict::NotServed, &arriving(&error), &[]);
         }
     }
-    IcmpOther what_is_neither_is_the_kernels(rig) {
+    IcmpOther neighbour_discovery_is_the_kernels(rig) {
+        let (client, vip, router) = CLIENTS[1];
+        serve(rig, vip);
+        for kind in [133, 135, 136, 137] {
+            let solicitation = error(router, Tuple::new(client, 4000, vip, 80), kind, &[0; 20]);
+            rig.expect_untouched(Verdict::IcmpOther, &arriving(&solicitation));
+        }
+    }
+    NotServed what_is_neither_goes_nowhere_unless_the_host_wants_it(rig) {
         for (client, vip, router) in CLIENTS {
             serve(rig, vip);
             let tuple = Tuple::new(client, 4000, vip, 80);
@@ -154,11 +162,15 @@ verdict_tests! { Rig, Verdict:
                 (3, &icmp_in_quote),
                 (3, &[]),
             ] {
-                rig.expect_untouched(Verdict::IcmpOther, &arriving(&error(router, tuple, kind, quoted)));
+                let frame = arriving(&error(router, tuple, kind, quoted));
+                rig.set_ctl(|_| ());
+                rig.expect(Verdict::NotServed, &frame, &[]);
+                rig.set_ctl(|ctl| ctl.pass_unserved = 1);
+                rig.expect_untouched(Verdict::IcmpOther, &frame);
             }
         }
     }
-    IcmpOther a_quoted_later_fragment_has_no_ports(rig) {
+    NotServed a_quoted_later_fragment_has_no_ports(rig) {
         let (client, vip, router) = CLIENTS[0];
         serve(rig, vip);
         let tuple = Tuple::new(client, 4000, vip, 80);
@@ -169,9 +181,9 @@ verdict_tests! { Rig, Verdict:
         rig.expect(Verdict::IcmpError, &arriving(&whole), &tunnelled(REAL0, &whole));
         let later = Ip { fragment_offset: 185, ..first };
         let quote = later.packet(tuple.dst, tuple.src, TCP, &segment);
-        rig.expect_untouched(Verdict::IcmpOther, &arriving(&error(router, tuple, 3, &quote)));
+        rig.expect(Verdict::NotServed, &arriving(&error(router, tuple, 3, &quote)), &[]);
     }
-    IcmpOther padding_is_no_part_of_a_quote(rig) {
+    NotServed padding_is_no_part_of_a_quote(rig) {
         for (client, vip, router) in CLIENTS {
             serve(rig, vip);
             let tuple = Tuple::new(client, 4000, vip, 80);
@@ -179,7 +191,7 @@ verdict_tests! { Rig, Verdict:
             let response = tuple.reversed().tcp(Tcp::ack(1, 1));
             let mut frame = arriving(&error(router, tuple, 3, &response[..ip_len + 7]));
             frame.extend(&response[ip_len + 7..]);
-            rig.expect_untouched(Verdict::IcmpOther, &frame);
+            rig.expect(Verdict::NotServed, &frame, &[]);
         }
     }
     Malformed a_truncated_header(rig) {

@@ -173,7 +173,7 @@ fn it_takes_what_is_wanted() {
         verdicts: wanted.iter().map(|verdict| 1 << *verdict as u64).sum(),
         ..options()
     };
-    assert_eq!(taken(sorts(&[Verdict::NotVip])), [None]);
+    assert_eq!(taken(sorts(&[Verdict::NotServed])), [None]);
     assert_eq!(taken(sorts(&[Verdict::NoReal])), []);
 }
 

@@ -242,7 +242,7 @@ fn a_trace_says_what_would_happen_and_changes_nothing() {
         assert_eq!(traced[0], traced[1]);
         assert_eq!(
             (traced[2].verdict, traced[2].destination()),
-            (Verdict::NotVip, None)
+            (Verdict::NotServed, None)
         );
         assert_eq!(traced[2].frame, frames[2]);
         assert_eq!(before, counted());

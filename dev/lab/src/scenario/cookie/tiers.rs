@@ -210,10 +210,10 @@ impl<'a> World<'a> {
                      learn_period = \"{adopt}s\""
                 ),
             ],
-            encap: vec![format!(
-                "tunnel_ends = [\"{}\", \"{}\"]",
-                node.ipv4, node.ipv6
-            )],
+            encap: vec![
+                format!("tunnel_ends = [\"{}\", \"{}\"]", node.ipv4, node.ipv6),
+                format!("tunnel_sources = {BACK_NETWORKS:?}"),
+            ],
             ..BalancerSettings::default()
         }
     }
