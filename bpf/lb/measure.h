@@ -44,15 +44,30 @@ count_unremembered(struct real_stats *stats, const struct route *route, const st
 	lower_load(route->real_id);
 }
 
-/* What the estimator has learnt goes into its real's sums and histogram. */
+/*
+ * What the estimator has learnt goes into its real's sums and histogram. The path's
+ * round trip, path_ns, is not the server's doing; 0: not known. A bound is no sample:
+ * the client may have been idle for nearly all of it.
+ */
 static __always_inline void
-fold(struct real_stats *stats, u32 real_id, const struct est_sample *sample)
+fold(struct real_stats *stats, u32 real_id, const struct est_sample *sample, u64 path_ns)
 {
 	struct histogram *hist;
 	u64 mean_ns, *bucket;
 
 	if (!sample->weight_halves)
 		return;
+	if (sample->bound_halves) {
+		stats->bound_weight_halves += sample->weight_halves;
+		return;
+	}
+	if (path_ns) {
+		u64 path = CW_MIN(path_ns * sample->weight_halves, sample->sum_halves_ns);
+
+		stats->server_sum_halves_ns += sample->sum_halves_ns - path;
+		stats->path_sum_halves_ns += path;
+		stats->path_weight_halves += sample->weight_halves;
+	}
 	stats->latency_sum_halves_ns += sample->sum_halves_ns;
 	stats->latency_weight_halves += sample->weight_halves;
 	stats->latency_at_ns = sample->when_ns;
@@ -73,13 +88,15 @@ measure(struct real_stats *stats, struct flow *flow, struct packet *pkt)
 {
 	struct wc_state *chain = &flow->chain;
 	bool after_short = !(chain->flags & WC_LAST_FULL);
+	u64 path_ns;
 
 	wc_packet(chain, &pkt->est, &pkt->samples);
 	if (est_has_request(&pkt->est) && (after_short || chain->cur_age == 0))
 		stats->requests += 1;
+	path_ns = wc_path_ns(chain);
 #pragma unroll
 	for (u32 i = 0; i < 2; i++)
-		fold(stats, flow->real, &pkt->samples.group[i]);
+		fold(stats, flow->real, &pkt->samples.group[i], path_ns);
 }
 
 #endif

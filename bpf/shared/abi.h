@@ -537,7 +537,11 @@ struct packets_bytes {
 };
 ABI_SIZE(struct packets_bytes, 16);
 
-/* Per real and CPU, one cache line. */
+/*
+ * Per real and CPU, two cache lines. What a response takes is the path's round trip and
+ * what the server adds; they are told apart where the flow's handshake was seen. Upper
+ * bounds are in none of the sums.
+ */
 struct real_stats {
 	u64 packets;
 	u64 bytes;
@@ -547,8 +551,13 @@ struct real_stats {
 	u64 latency_sum_halves_ns; /* as in struct est_sample: the mean latency is */
 	u64 latency_weight_halves; /* latency_sum_halves_ns / latency_weight_halves */
 	u64 latency_at_ns; /* when the last sample was committed; the clock of packets */
+	u64 server_sum_halves_ns; /* of samples with a known path: what the server added */
+	u64 path_sum_halves_ns;   /* and the path; both sums add up to those samples' */
+	u64 path_weight_halves;   /* weight of these samples */
+	u64 bound_weight_halves;  /* weight of groups with upper bounds of latencies among them */
+	u64 pad[4];
 };
-ABI_SIZE(struct real_stats, 64);
+ABI_SIZE(struct real_stats, 128);
 
 /* Where a program takes the time from. */
 enum clock_source {

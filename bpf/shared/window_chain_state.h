@@ -173,6 +173,15 @@ CW_INLINE u64 wc_handshake_ns(const struct wc_state *s)
 }
 
 /*
+ * The path's round trip, which every response takes besides what its server does: the
+ * handshake's, or that of a first response which was sooner; 0: not known.
+ */
+CW_INLINE u64 wc_path_ns(const struct wc_state *s)
+{
+	return s->handshake == 0xffff ? 0 : wc_handshake_ns(s);
+}
+
+/*
  * Whether the path, not the server, is most of a round trip. Requests are then
  * often coalesced, and no response can be faster than the handshake was.
  */

@@ -128,10 +128,10 @@ pub struct VipView {
     pub forwarding: String,
     /// `off`, `observe`, `equalise`, `watermark` or `watermark-paper`.
     pub control: String,
-    /// What its controller is to go by: `response` or `client`.
+    /// What its controller is to go by: `server`, `response` or `client`.
     #[serde(default)]
     pub latency: String,
-    /// Intervals that went by responses for want of agents' reports.
+    /// Intervals that went by another one, for want of agents' reports or of known paths.
     #[serde(default)]
     pub latency_fallbacks: u64,
     /// Reals that are up, or not probed; those that drain do not count.
@@ -225,6 +225,9 @@ pub struct RealView {
     pub requests: u64,
     /// Response latency.
     pub latency: LatencyView,
+    /// Latencies that were not counted because they are upper bounds.
+    #[serde(default)]
+    pub latency_bounds: u64,
 }
 
 /// What the probes of a real say.
@@ -251,6 +254,15 @@ pub struct LatencyView {
     pub mean_us: Option<f64>,
     /// Samples over the last ten seconds.
     pub samples: u64,
+    /// What the server added, mean over the last ten seconds' samples with a known path.
+    #[serde(default)]
+    pub server_us: Option<f64>,
+    /// The path's round trip, mean over the same samples.
+    #[serde(default)]
+    pub path_us: Option<f64>,
+    /// How many these are.
+    #[serde(default)]
+    pub path_samples: u64,
     /// Median of the last 10 to 20 s.
     pub p50_us: Option<f64>,
     /// 90th percentile of the last 10 to 20 s.
@@ -357,12 +369,16 @@ pub struct Explanation {
     pub state: String,
     /// Estimate of connections open now.
     pub connections_active: u64,
-    /// What its controller is to go by: `response` or `client`.
+    /// What its controller is to go by: `server`, `response` or `client`.
     #[serde(default)]
     pub latency: String,
-    /// Intervals of its VIP that went by responses for want of agents' reports.
+    /// Intervals of its VIP that went by another one, for want of agents' reports or of
+    /// known paths.
     #[serde(default)]
     pub latency_fallbacks: u64,
+    /// What responses take, and of that the path and the server.
+    #[serde(default)]
+    pub measured: LatencyView,
     /// How long ago this real's agent told of its clients, seconds.
     #[serde(default)]
     pub report_age_s: Option<f64>,
@@ -387,7 +403,7 @@ pub struct DecisionView {
     pub after: f64,
     /// The latency that they rest on: the last, as the other figures.
     pub latency_us: Option<f64>,
-    /// What it is of: `response` or `client`.
+    /// What it is of: `server`, `response` or `client`.
     #[serde(default)]
     pub latency_kind: String,
     /// The lowest of the pool.

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use causeway_api::Moment;
-use causeway_api::balancer::{DecisionView, Explanation};
+use causeway_api::balancer::{DecisionView, Explanation, LatencyView};
 use causeway_core::control::{Decision, RealDecision};
 
 use super::engine::{Engine, EngineError};
@@ -28,12 +28,8 @@ impl Decisions {
         at: Moment,
         all: &Decision,
         own: &RealDecision,
-        (observed, by_clients): (bool, bool),
+        (observed, source): (bool, LatencySource),
     ) {
-        let kind = match by_clients {
-            true => LatencySource::Client,
-            false => LatencySource::Response,
-        };
         let new = DecisionView {
             first: at,
             last: at,
@@ -42,7 +38,7 @@ impl Decisions {
             before: own.before,
             after: own.weight,
             latency_us: own.latency_ns.map(|ns| ns / 1e3),
-            latency_kind: kind.to_string(),
+            latency_kind: source.to_string(),
             lowest_us: all.lowest_ns.map(|ns| ns / 1e3),
             samples: own.samples,
             error_pct: own.error().map(|error| error * 100.0),
@@ -115,7 +111,10 @@ pub(crate) fn explain(engine: &Engine, vip: &str, real: &str) -> Result<Explanat
         .to_owned(),
         connections_active: engine.counters(member.id).map_or(0, RealCounters::active),
         latency: pool.vip().latency.to_string(),
-        latency_fallbacks: pool.latency().fallbacks,
+        latency_fallbacks: pool.in_force().fallbacks,
+        measured: engine
+            .counters(member.id)
+            .map_or_else(LatencyView::default, RealCounters::latency),
         report_age_s: engine
             .last_tick()
             .and_then(|now| {

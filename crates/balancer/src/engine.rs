@@ -21,7 +21,7 @@ use super::pool::{self, Pool};
 use super::real_counters::{RealCounters, mean_us};
 use super::state_dir::{Down, KeptState, SetByHand};
 use super::sync::{Way, real_ids};
-use super::{by_hand, client_latency, rings};
+use super::{by_hand, latency_source, rings};
 use crate::config::{BalancerConfig, Control, LatencySource, MacAddress, VipConfig};
 
 /// Changes of weight that are remembered.
@@ -423,17 +423,17 @@ impl Engine {
 
     fn decide(&mut self, now: Moment, interval_ns: u64) {
         for pool in &mut self.pools {
-            let responses: Vec<_> = pool
+            let measured: Vec<_> = pool
                 .members()
-                .map(|(_, member)| self.counters.get(&member.id).map(RealCounters::reading))
+                .map(|(_, member)| self.counters.get(&member.id).map(RealCounters::measured))
                 .map(Option::unwrap_or_default)
                 .collect();
-            let readings = client_latency::readings(
+            let readings = latency_source::readings(
                 pool,
                 &self.reports,
                 now.monotonic_ns,
                 interval_ns,
-                responses,
+                &measured,
             );
             let reasons = reasons(pool);
             pool.tick(now, &readings);

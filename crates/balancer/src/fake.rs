@@ -87,8 +87,28 @@ impl State {
         ring.iter().filter(|id| **id == real).count() as f64 / ring.len() as f64
     }
 
-    /// Adds responses of one latency, with as many requests.
+    /// Adds responses of one latency, with as many requests, of clients next door.
     pub(crate) fn respond(&mut self, real: RealId, latency_ms: f64, samples: u64) {
+        self.respond_over(real, 0.0, latency_ms, samples);
+    }
+
+    /// The same over a path whose round trip is known.
+    pub(crate) fn respond_over(
+        &mut self,
+        real: RealId,
+        path_ms: f64,
+        server_ms: f64,
+        samples: u64,
+    ) {
+        self.respond_unseen(real, path_ms + server_ms, samples);
+        let totals = self.totals.entry(real).or_default();
+        totals.server_sum_halves_ns += 2 * (server_ms * 1e6) as u64 * samples;
+        totals.path_sum_halves_ns += 2 * (path_ms * 1e6) as u64 * samples;
+        totals.path_weight_halves += 2 * samples;
+    }
+
+    /// The same of connections whose handshakes nobody saw.
+    pub(crate) fn respond_unseen(&mut self, real: RealId, latency_ms: f64, samples: u64) {
         let ns = (latency_ms * 1e6) as u64;
         let totals = self.totals.entry(real).or_default();
         totals.latency_sum_halves_ns += 2 * ns * samples;

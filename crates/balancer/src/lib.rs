@@ -14,9 +14,6 @@ mod api_tests;
 mod by_hand;
 #[cfg(test)]
 mod change_tests;
-mod client_latency;
-#[cfg(test)]
-mod client_latency_tests;
 pub mod config;
 mod cookies;
 #[cfg(test)]
@@ -29,6 +26,9 @@ mod health;
 #[cfg(test)]
 mod health_tests;
 pub mod kernel;
+mod latency_source;
+#[cfg(test)]
+mod latency_source_tests;
 mod loads;
 #[cfg(test)]
 mod loads_tests;

@@ -6,6 +6,7 @@ use std::fmt;
 use causeway_api::Moment;
 use causeway_api::balancer::{RealView, Stats, VipView};
 use causeway_core::hist::Histogram;
+use causeway_dataplane::RealStats;
 use causeway_service::metrics::{build_info, packets};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
@@ -52,6 +53,9 @@ struct Page {
 /// One real's histogram, ready to be written.
 #[derive(Debug)]
 struct Latencies {
+    server_s: f64,
+    path_s: f64,
+    path_known: u64,
     sum_s: f64,
     count: u64,
     buckets: Vec<(f64, u64)>,
@@ -64,9 +68,12 @@ impl Latencies {
         let histogram = counters.map_or(&empty, |counters| counters.histogram());
         // The sum is read every interval, the histogram every second: each only
         // grows, and their quotient is off by what came in between.
-        let sum_halves_ns = counters.map_or(0, |counters| counters.totals().latency_sum_halves_ns);
+        let totals = counters.map_or_else(RealStats::default, |counters| *counters.totals());
         Self {
-            sum_s: sum_halves_ns as f64 / 2e9,
+            server_s: totals.server_sum_halves_ns as f64 / 2e9,
+            path_s: totals.path_sum_halves_ns as f64 / 2e9,
+            path_known: totals.path_weight_halves / 2,
+            sum_s: totals.latency_sum_halves_ns as f64 / 2e9,
             count: histogram.count(),
             buckets: coarse(histogram),
         }
@@ -128,7 +135,7 @@ impl Page {
             ),
             (
                 "vip_latency_fallback_intervals",
-                "Intervals by responses' latency for want of agents' reports",
+                "Intervals steered by another latency than configured, for want of agents' reports or known paths",
                 None,
                 |vip| vip.latency_fallbacks,
             ),
@@ -178,7 +185,7 @@ impl Page {
 
     fn real_counters(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         type Value = fn(&RealView) -> u64;
-        let families: [(&str, &str, Option<Unit>, Value); 5] = [
+        let families: [(&str, &str, Option<Unit>, Value); 6] = [
             ("real_packets", "Packets to a real", None, |real| {
                 real.packets
             }),
@@ -203,6 +210,12 @@ impl Page {
             ("real_requests", "Requests to a real", None, |real| {
                 real.requests
             }),
+            (
+                "real_latency_bounds",
+                "Latencies that are upper bounds, and in no sum",
+                None,
+                |real| real.latency_bounds,
+            ),
         ];
         for (name, help, unit, value) in families {
             let mut family =
@@ -377,6 +390,39 @@ impl Page {
                     &latencies.buckets,
                     None,
                 )?;
+        }
+        self.latency_parts(encoder)
+    }
+
+    fn latency_parts(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let parts: [(&str, &str, fn(&Latencies) -> f64); 2] = [
+            (
+                "real_server_latency",
+                "What a real added to responses with a known path, sum",
+                |of| of.server_s,
+            ),
+            (
+                "real_path_latency",
+                "Round trips of the paths of these responses, sum",
+                |of| of.path_s,
+            ),
+        ];
+        for (name, help, value) in parts {
+            let mut family =
+                encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Counter)?;
+            for ((vip, real), latencies) in self.reals().zip(&self.histograms) {
+                family
+                    .encode_family(&labels(vip, real))?
+                    .encode_counter::<NoLabelSet, _, u64>(&value(latencies), None)?;
+            }
+        }
+        let help = "Responses with a known path";
+        let mut family =
+            encoder.encode_descriptor("real_path_known", help, None, MetricType::Counter)?;
+        for ((vip, real), latencies) in self.reals().zip(&self.histograms) {
+            family
+                .encode_family(&labels(vip, real))?
+                .encode_counter::<NoLabelSet, _, u64>(&latencies.path_known, None)?;
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use causeway_core::select::{self, Awrr, Loaded, RealKey};
 use causeway_dataplane::{Pick, Picking, RealId, SourceRing, VipId};
 
 use super::decisions::Decisions;
+use super::latency_source::InForce;
 use super::rings;
 use crate::config::{Control, Fallback, LoadSource, RealConfig, Scheduler, Source, VipConfig};
 
@@ -35,7 +36,7 @@ pub struct Pool {
     plan: Vec<RealId>,
     plan_is_new: bool,
     /// What the controller goes by.
-    latency: Latency,
+    in_force: InForce,
     /// Settles who begins in rings of turns.
     seed: u64,
 }
@@ -52,15 +53,6 @@ struct InRingMember {
     id: RealId,
     configured: f64,
     weight: f64,
-}
-
-/// What a controller goes by, and since when it had to do without its agents.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Latency {
-    /// Whether the last interval went by the latency of clients.
-    pub by_clients: bool,
-    /// Intervals that went by responses, although the configuration says clients.
-    pub fallbacks: u64,
 }
 
 /// A real of a pool.
@@ -112,6 +104,7 @@ impl Pool {
             })
             .collect();
         let mut pool = Self {
+            in_force: former.map_or_else(|| InForce::of(&vip), |former| former.in_force),
             vip,
             id,
             members,
@@ -120,7 +113,6 @@ impl Pool {
             in_ring: former.and_then(|former| former.in_ring.clone()),
             plan: Vec::new(),
             plan_is_new: false,
-            latency: former.map(|former| former.latency).unwrap_or_default(),
             seed,
         };
         if pool.vip.control != Control::Off {
@@ -230,19 +222,19 @@ impl Pool {
     }
 
     /// What the controller goes by.
-    pub fn latency(&self) -> Latency {
-        self.latency
+    pub(crate) fn in_force(&self) -> InForce {
+        self.in_force
     }
 
     /// Sets what the controller goes by from the interval on that ends now. Latencies of
     /// one kind say nothing about those of the other.
-    pub fn set_latency(&mut self, latency: Latency, now_ns: u64) {
-        if latency.by_clients != self.latency.by_clients
+    pub(crate) fn set_in_force(&mut self, in_force: InForce, now_ns: u64) {
+        if in_force.source != self.in_force.source
             && let Some(controller) = &mut self.controller
         {
             controller.forget_latencies(now_ns);
         }
-        self.latency = latency;
+        self.in_force = in_force;
     }
 
     /// The controller's last decision.
@@ -256,10 +248,10 @@ impl Pool {
             let decision = controller.tick(now.monotonic_ns, readings);
             let observed = self.vip.control == Control::Observe;
             for (member, own) in self.members.iter_mut().zip(&decision.reals) {
-                let by_clients = self.latency.by_clients;
+                let source = self.in_force.source;
                 member
                     .decisions
-                    .note(now, &decision, own, (observed, by_clients));
+                    .note(now, &decision, own, (observed, source));
             }
             self.decision = Some(decision);
             self.take_weights();

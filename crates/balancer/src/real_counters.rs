@@ -5,9 +5,11 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use causeway_api::balancer::LatencyView;
-use causeway_core::control::Reading;
+use causeway_core::control::{Reading, ServerLatency};
 use causeway_core::hist::Histogram;
 use causeway_dataplane::RealStats;
+
+use super::latency_source::Measured;
 
 /// Span of the recent mean.
 const RECENT_NS: u64 = 10_000_000_000;
@@ -22,13 +24,22 @@ pub struct RealCounters {
     delta: RealStats,
     active: f64,
     last_us: Option<f64>,
-    /// (time, sum_halves, weight_halves) of recent intervals with samples.
-    recent: VecDeque<(u64, u64, u64)>,
+    /// Recent intervals with samples.
+    recent: VecDeque<Recent>,
     /// The cumulative histogram at the start of the window in use and at the
     /// start of the one that follows it.
     window: Histogram,
     next_window: Histogram,
     latest: Histogram,
+}
+
+/// The samples of an interval that ended at `at_ns`.
+#[derive(Debug, Clone, Copy, Default)]
+struct Recent {
+    at_ns: u64,
+    sum_halves_ns: u64,
+    weight_halves: u64,
+    server: ServerLatency,
 }
 
 impl RealCounters {
@@ -60,10 +71,15 @@ impl RealCounters {
         );
         if let Some(mean) = mean_us(sum_halves, weight_halves) {
             self.last_us = Some(mean);
-            self.recent.push_back((now_ns, sum_halves, weight_halves));
+            self.recent.push_back(Recent {
+                at_ns: now_ns,
+                sum_halves_ns: sum_halves,
+                weight_halves,
+                server: server(&self.delta),
+            });
         }
         let oldest = now_ns.saturating_sub(RECENT_NS);
-        while self.recent.front().is_some_and(|entry| entry.0 <= oldest) {
+        while self.recent.front().is_some_and(|of| of.at_ns <= oldest) {
             self.recent.pop_front();
         }
     }
@@ -79,12 +95,16 @@ impl RealCounters {
     }
 
     /// What the controller wants to know of the last interval.
-    pub fn reading(&self) -> Reading {
-        Reading {
-            latency_sum_halves_ns: self.delta.latency_sum_halves_ns,
-            latency_weight_halves: self.delta.latency_weight_halves,
-            requests: self.delta.requests,
-            active: self.active(),
+    pub(crate) fn measured(&self) -> Measured {
+        Measured {
+            responses: Reading {
+                latency_sum_halves_ns: self.delta.latency_sum_halves_ns,
+                latency_weight_halves: self.delta.latency_weight_halves,
+                requests: self.delta.requests,
+                active: self.active(),
+                path_ns: 0,
+            },
+            server: server(&self.delta),
         }
     }
 
@@ -110,20 +130,30 @@ impl RealCounters {
 
     /// Latency for people.
     pub fn latency(&self) -> LatencyView {
-        let sums = self
-            .recent
-            .iter()
-            .fold((0, 0), |sum, entry| (sum.0 + entry.1, sum.1 + entry.2));
+        let sum = |part: fn(&Recent) -> u64| self.recent.iter().map(part).sum::<u64>();
+        let weight_halves = sum(|of| of.weight_halves);
+        let path_weight_halves = sum(|of| of.server.weight_halves);
         let lately = self.latest.since(&self.window);
         let quantile_us = |q| lately.quantile(q).map(|ns| ns as f64 / 1e3);
         LatencyView {
             last_us: self.last_us,
-            mean_us: mean_us(sums.0, sums.1),
-            samples: sums.1 / 2,
+            mean_us: mean_us(sum(|of| of.sum_halves_ns), weight_halves),
+            samples: weight_halves / 2,
+            server_us: mean_us(sum(|of| of.server.sum_halves_ns), path_weight_halves),
+            path_us: mean_us(sum(|of| of.server.path_sum_halves_ns), path_weight_halves),
+            path_samples: path_weight_halves / 2,
             p50_us: quantile_us(0.50),
             p90_us: quantile_us(0.90),
             p99_us: quantile_us(0.99),
         }
+    }
+}
+
+fn server(delta: &RealStats) -> ServerLatency {
+    ServerLatency {
+        sum_halves_ns: delta.server_sum_halves_ns,
+        path_sum_halves_ns: delta.path_sum_halves_ns,
+        weight_halves: delta.path_weight_halves,
     }
 }
 
@@ -154,6 +184,11 @@ fn since(new: RealStats, old: RealStats) -> RealStats {
         latency_sum_halves_ns: minus(new.latency_sum_halves_ns, old.latency_sum_halves_ns),
         latency_weight_halves: minus(new.latency_weight_halves, old.latency_weight_halves),
         latency_at_ns: new.latency_at_ns,
+        server_sum_halves_ns: minus(new.server_sum_halves_ns, old.server_sum_halves_ns),
+        path_sum_halves_ns: minus(new.path_sum_halves_ns, old.path_sum_halves_ns),
+        path_weight_halves: minus(new.path_weight_halves, old.path_weight_halves),
+        bound_weight_halves: minus(new.bound_weight_halves, old.bound_weight_halves),
+        ..RealStats::default()
     }
 }
 

@@ -101,7 +101,7 @@ fn vip(
         forwarding: vip.forwarding.to_string(),
         control: vip.control.to_string(),
         latency: vip.latency.to_string(),
-        latency_fallbacks: pool.latency().fallbacks,
+        latency_fallbacks: pool.in_force().fallbacks,
         reals_up: engine.reals_up(pool),
         min_healthy: vip.min_healthy,
         ready: engine.reals_up(pool) >= vip.min_healthy,
@@ -168,6 +168,7 @@ fn real(
         load: member.load,
         requests: totals.requests,
         latency: counters.map_or_else(LatencyView::default, RealCounters::latency),
+        latency_bounds: totals.bound_weight_halves / 2,
     }
 }
 

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use causeway_api::balancer::{DecisionView, Explanation};
+use causeway_api::balancer::{DecisionView, Explanation, LatencyView};
 use causeway_report::table::{OutputFormat, TextTable, ms, weight};
 
 use crate::client::{Target, segment};
@@ -58,6 +58,9 @@ fn text(of: &Explanation) -> String {
             of.scheduler
         ),
     };
+    if let Some(parts) = parts(&of.measured) {
+        let _ = writeln!(text, "{parts}\n");
+    }
     if of.latency == "client" {
         let heard = match of.report_age_s {
             Some(s) => format!("{s:.1} s ago"),
@@ -75,6 +78,22 @@ fn text(of: &Explanation) -> String {
     text
 }
 
+/// What its responses take, and of that the path and the server.
+fn parts(of: &LatencyView) -> Option<String> {
+    let mean_ms = of.mean_us? / 1e3;
+    let known_pct = 100.0 * of.path_samples as f64 / of.samples.max(1) as f64;
+    Some(match (of.server_us, of.path_us) {
+        (Some(server_us), Some(path_us)) => format!(
+            "responses of the last 10 s took {mean_ms:.2} ms; of {known_pct:.0} % the path is known: it took {:.2} ms, the server {:.2} ms",
+            path_us / 1e3,
+            server_us / 1e3
+        ),
+        _ => format!(
+            "responses of the last 10 s took {mean_ms:.2} ms, over paths that are not known"
+        ),
+    })
+}
+
 fn sentence(of: &Explanation, law: &str, last: &DecisionView) -> String {
     let latency = match (last.latency_us, last.error_pct) {
         (Some(us), Some(error)) => format!(
@@ -82,6 +101,7 @@ fn sentence(of: &Explanation, law: &str, last: &DecisionView) -> String {
             us / 1e3,
             match last.latency_kind.as_str() {
                 "client" => " for its clients",
+                "server" => " at the server",
                 _ => "",
             },
             last.samples,
@@ -171,6 +191,14 @@ mod tests {
             latency: "client".into(),
             latency_fallbacks: 7,
             report_age_s: Some(0.4),
+            measured: LatencyView {
+                mean_us: Some(54_000.0),
+                samples: 50,
+                server_us: Some(4_000.0),
+                path_us: Some(50_000.0),
+                path_samples: 40,
+                ..LatencyView::default()
+            },
             decisions: vec![
                 decision(1, 0.7, "gave weight"),
                 decision(3, 0.02, "slow, held at the floor"),
@@ -182,6 +210,9 @@ mod tests {
         ));
         assert!(text.contains("its agent told of them 0.4 s ago; 7 intervals"));
         assert!(text.contains("law equalise (in force): slow, held at the floor; 50.00 ms for its clients by some 38 samples (standard error 17 %), the fastest real has 5.00 ms"));
+        assert!(text.contains(
+            "took 54.00 ms; of 80 % the path is known: it took 50.00 ms, the server 4.00 ms"
+        ));
         assert!(text.contains("2.0 s"));
     }
 }

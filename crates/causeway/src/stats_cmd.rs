@@ -232,6 +232,7 @@ pub(crate) fn reals(vips: &[VipView]) -> TextTable {
         ">ACTIVE",
         ">REQUESTS",
         ">MEAN MS",
+        ">SERVER MS",
         ">P50 MS",
         ">P90 MS",
         ">P99 MS",
@@ -257,6 +258,7 @@ fn row(vip: &VipView, real: &RealView) -> Vec<String> {
         real.connections_active.to_string(),
         real.requests.to_string(),
         ms(real.latency.mean_us),
+        ms(real.latency.server_us),
         ms(real.latency.p50_us),
         ms(real.latency.p90_us),
         ms(real.latency.p99_us),
@@ -278,6 +280,6 @@ mod tests {
         let shown = table(&stats, false);
         assert_eq!(shown, expected, "\n{shown}");
         let csv = reals(&stats.vips).to_csv();
-        assert!(csv.starts_with("vip,real,state,weight,effective,packets,opened,active,requests,mean_ms,p50_ms,p90_ms,p99_ms,reason\nweb,10.0.0.1,active,1,0.020,"));
+        assert!(csv.starts_with("vip,real,state,weight,effective,packets,opened,active,requests,mean_ms,server_ms,p50_ms,p90_ms,p99_ms,reason\nweb,10.0.0.1,active,1,0.020,"));
     }
 }

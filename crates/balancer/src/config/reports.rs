@@ -50,19 +50,26 @@ pub(super) fn of_vip(
     faults: &mut Faults<'_>,
 ) -> LatencySource {
     let source = text(raw.latency.as_ref(), faults, LatencySource::from_word);
-    let source = source.unwrap_or(LatencySource::Response);
+    // The path is known by TCP's handshake.
+    let source = source.unwrap_or(match protocol {
+        Protocol::Tcp => LatencySource::Server,
+        Protocol::Udp => LatencySource::Response,
+    });
     let Some(place) = &raw.latency else {
         return source;
     };
     if control == Control::Off {
         faults.at(place.span(), "`latency` has no meaning without a controller; use scheduler = \"latency\", or set `control`");
     }
-    if source == LatencySource::Client && protocol != Protocol::Tcp {
-        faults.at(
-            place.span(),
-            "latency = \"client\" needs TCP: agents count connection attempts; a udp vip has none",
-        );
-    }
+    let needs = match (source, protocol) {
+        (_, Protocol::Tcp) | (LatencySource::Response, _) => return source,
+        (LatencySource::Client, _) => "agents count connection attempts",
+        (LatencySource::Server, _) => "the handshake tells the path from the server",
+    };
+    faults.at(
+        place.span(),
+        format!("latency = \"{source}\" needs TCP: {needs}; a udp vip has none, use \"response\""),
+    );
     source
 }
 
@@ -121,8 +128,10 @@ real = [{ address = "10.0.0.1" }]
         let listen = config.agent_reports.unwrap().listen;
         assert_eq!(listen.to_string(), "10.0.0.254:9472");
         let text = FILE.replace("latency = \"client\"\n", "");
+        assert_eq!(parse(&text).unwrap().vips[0].latency, LatencySource::Server);
+        let udp = text.replace("port = 80", "port = 80\nprotocol = \"udp\"");
         assert_eq!(
-            parse(&text).unwrap().vips[0].latency,
+            parse(&udp).unwrap().vips[0].latency,
             LatencySource::Response
         );
     }
@@ -161,6 +170,11 @@ real = [{ address = "10.0.0.1" }]
                 "has no meaning without a controller",
             ),
             ("port = 80", "port = 80\nprotocol = \"udp\"", "needs TCP"),
+            (
+                "latency = \"client\"",
+                "latency = \"server\"\nprotocol = \"udp\"",
+                "the handshake tells the path from the server; a udp vip has none",
+            ),
             (
                 "[agent_reports]\nlisten = \"10.0.0.254:9472\"\nkeys = \"KEYS\"\n",
                 "",

@@ -7,7 +7,9 @@ use causeway_service::words;
 words! {
     /// What a controller takes for a real's latency.
     LatencySource, "latency", {
-        /// From request to response, as the balancer measures it.
+        /// What the server adds to the path's round trip, as the balancer measures it.
+        Server = "server",
+        /// From request to response, the path included, as the balancer measures it.
         Response = "response",
         /// What clients feel, connection attempts included, as the reals' agents tell.
         Client = "client",

@@ -40,4 +40,39 @@ pub struct Reading {
     pub requests: u64,
     /// Connections open at the interval's end.
     pub active: u64,
+    /// Time that a response takes besides that latency, on the mean: that of the path, where
+    /// the latency is the server's alone.
+    pub path_ns: u64,
+}
+
+/// What of the responses' latency servers added, over samples whose path is known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ServerLatency {
+    /// Sum of what the server added, in half nanoseconds.
+    pub sum_halves_ns: u64,
+    /// Sum of the path's round trips, in half nanoseconds.
+    pub path_sum_halves_ns: u64,
+    /// Number of the samples, doubled.
+    pub weight_halves: u64,
+}
+
+impl ServerLatency {
+    /// What a server adds at least, as far as can be told: two round trips of one path differ
+    /// by some tens of microseconds, which two kernels take to wake up, and by some percent of
+    /// a long path. Ratios of what is below would be those of such differences.
+    pub const LEAST_NS: u64 = 100_000;
+    /// This part of the path's round trip besides.
+    pub const LEAST_OF_PATH: u64 = 32;
+
+    /// The interval's reading with the servers' part in the latency's place.
+    pub fn in_place_of_responses(self, reading: Reading) -> Reading {
+        let path_ns = self.path_sum_halves_ns / self.weight_halves.max(1);
+        let least_ns = Self::LEAST_NS + path_ns / Self::LEAST_OF_PATH;
+        Reading {
+            latency_sum_halves_ns: self.sum_halves_ns.max(least_ns * self.weight_halves),
+            latency_weight_halves: self.weight_halves,
+            path_ns,
+            ..reading
+        }
+    }
 }

@@ -46,6 +46,8 @@ pub(super) struct Tracker {
     samples_seen: f64,
     answered: f64,
     last_sample_ns: u64,
+    /// The path's part of responses, by the last interval with samples.
+    path_ns: u64,
     /// Intervals since the estimate was made or refined.
     waited: i32,
     /// The last two intervals' means, as logarithms, with their samples.
@@ -190,6 +192,7 @@ impl Tracker {
     fn listen(&mut self, now_ns: u64, reading: &Reading, params: &ControlParams) {
         if reading.latency_weight_halves > 0 {
             self.last_sample_ns = now_ns;
+            self.path_ns = reading.path_ns;
             self.silent_requests = 0;
             self.silent_since_ns = None;
         } else if reading.requests > 0 {
@@ -271,10 +274,14 @@ impl Tracker {
         self.answered
     }
 
-    /// Requests since the last sample, and how long ago the first of them came.
+    /// Requests since the last sample, and for how long the first of them has waited for more
+    /// than the path.
     pub(super) fn silence(&self, now_ns: u64) -> (u64, u64) {
         match self.silent_since_ns {
-            Some(since) => (self.silent_requests, now_ns.saturating_sub(since)),
+            Some(since) => {
+                let waited_ns = now_ns.saturating_sub(since);
+                (self.silent_requests, waited_ns.saturating_sub(self.path_ns))
+            }
             None => (0, 0),
         }
     }
@@ -348,6 +355,7 @@ mod tests {
             latency_weight_halves: 2 * samples,
             requests: samples,
             active: 1,
+            ..Reading::default()
         };
         tracker.absorb(*now_ns, &reading, &ControlParams::default(), 1.0);
     }

@@ -31,6 +31,7 @@ proptest! {
                     latency_weight_halves: weight_halves,
                     requests,
                     active,
+                    ..Reading::default()
                 })
                 .collect();
             controller.tick((index as u64 + 1) * INTERVAL_NS, &readings);

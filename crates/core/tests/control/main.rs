@@ -36,6 +36,7 @@ fn reading(latency_ms: f64, samples: u64) -> Reading {
         latency_weight_halves: 2 * samples,
         requests: samples,
         active: 10,
+        ..Reading::default()
     }
 }
 

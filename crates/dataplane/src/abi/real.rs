@@ -67,6 +67,16 @@ plain! {
         latency_weight_halves: u64,
         /// Packet time of the last sample, ns.
         latency_at_ns: u64,
+        /// Of samples whose path is known the sum of what the server added, in half samples, ns.
+        server_sum_halves_ns: u64,
+        /// Of the same samples the sum of the path's round trips.
+        path_sum_halves_ns: u64,
+        /// Number of their half samples.
+        path_weight_halves: u64,
+        /// Half samples in groups with upper bounds among them, which no sum has.
+        bound_weight_halves: u64,
+        /// Zero.
+        pad: [u64; 4],
     }
     /// Value of `ctl`: next hop and outer header.
     "ctl" Ctl {

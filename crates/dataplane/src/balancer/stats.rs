@@ -79,6 +79,10 @@ impl RealStats {
         self.latency_sum_halves_ns += more.latency_sum_halves_ns;
         self.latency_weight_halves += more.latency_weight_halves;
         self.latency_at_ns = self.latency_at_ns.max(more.latency_at_ns);
+        self.server_sum_halves_ns += more.server_sum_halves_ns;
+        self.path_sum_halves_ns += more.path_sum_halves_ns;
+        self.path_weight_halves += more.path_weight_halves;
+        self.bound_weight_halves += more.bound_weight_halves;
     }
 }
 

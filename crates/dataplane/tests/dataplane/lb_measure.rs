@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the balancer learns about a real: connections, requests, latency.
 
+use std::ops::Range;
+
+use causeway_dataplane::RealStats;
 use causeway_dataplane::abi::{RealValue, Verdict};
 use causeway_dataplane::skel::lb::types::wc_state;
 
@@ -42,7 +45,12 @@ fn send(rig: &mut Rig, segment: Tcp<'_>) {
 fn ask_in_turn(rig: &mut Rig, requests: u32, latency_ns: u64, options: impl Fn(u32) -> Vec<u8>) {
     send(rig, Tcp::syn(0));
     rig.now_ns += MS / 10;
-    for turn in 0..requests {
+    ask(rig, 0..requests, latency_ns, options);
+}
+
+/// Such a client's requests of a connection that is open.
+fn ask(rig: &mut Rig, turns: Range<u32>, latency_ns: u64, options: impl Fn(u32) -> Vec<u8>) {
+    for turn in turns {
         let (seq, ack) = (1 + turn * 100, 1 + turn * 1000);
         send(
             rig,
@@ -58,7 +66,86 @@ fn ask_in_turn(rig: &mut Rig, requests: u32, latency_ns: u64, options: impl Fn(u
     }
 }
 
+/// The requests of a connection whose SYN nobody saw.
+fn ask_of_before(rig: &mut Rig) {
+    let (action, _) = rig.send(&arriving(&client().tcp(Tcp::ack(1, 1))));
+    assert_eq!(action, Verdict::Adopted.action() as u32);
+    rig.now_ns += MS;
+    ask(rig, 0..40, 5 * MS, |_| Vec::new());
+}
+
+/// Mean of what the server added, ns.
+fn server_ns(stats: &RealStats) -> u64 {
+    stats.server_sum_halves_ns / stats.path_weight_halves
+}
+
 verdict_tests! { Rig, Verdict:
+    Established what_the_server_adds_is_told_apart_from_the_path(rig) {
+        serve(rig);
+        send(rig, Tcp::syn(0));
+        rig.now_ns += 50 * MS;
+        ask(rig, 0..40, 52 * MS, |_| Vec::new());
+        let fast = rig.real_stats(1);
+        ask(rig, 40..80, 70 * MS, |_| Vec::new());
+        let both = rig.real_stats(1);
+        let slow = RealStats {
+            server_sum_halves_ns: both.server_sum_halves_ns - fast.server_sum_halves_ns,
+            path_weight_halves: both.path_weight_halves - fast.path_weight_halves,
+            ..RealStats::default()
+        };
+        // A sample or two of the second kind may have been of the first.
+        assert!(server_ns(&fast).abs_diff(2 * MS) < MS / 50, "{} ns", server_ns(&fast));
+        assert!(server_ns(&slow).abs_diff(20 * MS) < MS, "{} ns", server_ns(&slow));
+        let path_ns = both.path_sum_halves_ns / both.path_weight_halves;
+        assert!(path_ns.abs_diff(50 * MS) < MS / 50, "{path_ns} ns");
+        assert_eq!(both.path_weight_halves, both.latency_weight_halves);
+        assert_eq!(
+            both.server_sum_halves_ns + both.path_sum_halves_ns,
+            both.latency_sum_halves_ns
+        );
+    }
+    Established a_response_sooner_than_the_handshake_shows_the_path(rig) {
+        serve(rig);
+        send(rig, Tcp::syn(0));
+        // The SYN-ACK was lost; a second later came another one.
+        rig.now_ns += 1_050 * MS;
+        ask(rig, 0..40, 52 * MS, |_| Vec::new());
+        let stats = rig.real_stats(1);
+        assert!(stats.path_weight_halves >= 2 * 35, "{stats:?}");
+        assert!(stats.path_sum_halves_ns / stats.path_weight_halves < 53 * MS, "{stats:?}");
+    }
+    Adopted of_a_connection_from_before_no_path_is_known(rig) {
+        serve(rig);
+        ask_of_before(rig);
+        let stats = rig.real_stats(1);
+        assert!(stats.latency_weight_halves >= 2 * 30, "{stats:?}");
+        assert_eq!((stats.path_weight_halves, stats.server_sum_halves_ns, stats.path_sum_halves_ns), (0, 0, 0));
+    }
+    Established what_may_be_a_pause_is_no_sample(rig) {
+        serve(rig);
+        let echo = |rig: &Rig| timestamp(9, (rig.now_ns / MS) as u32);
+        send(rig, Tcp::syn(0));
+        rig.now_ns += MS / 10;
+        for turn in 0..60 {
+            // Once the client pauses for as long as a lost request would have it wait. It
+            // has acknowledged the response before.
+            let (seq, ack) = (1 + turn * 100, 1 + turn * 1000);
+            let options = echo(rig);
+            if turn == 40 {
+                send(rig, Tcp { flags: ACK, seq, ack, options: &options, ..Tcp::default() });
+                rig.now_ns += 205 * MS;
+            }
+            send(rig, Tcp { flags: ACK, seq, ack, payload: &[7; 100], options: &options });
+            rig.now_ns += 5 * MS;
+        }
+        let stats = rig.real_stats(1);
+        let mean_ns = stats.latency_sum_halves_ns / stats.latency_weight_halves;
+        assert!(mean_ns.abs_diff(5 * MS) < 5 * MS / 50, "mean {mean_ns} ns");
+        let longest = rig.histogram(1).iter().rposition(|&count| count > 0);
+        // 134 ms begin octave 27.
+        assert!(longest < Some((27 - HIST_MIN_BITS) * 16), "{longest:?}");
+        assert_eq!(stats.bound_weight_halves, 2, "{stats:?}");
+    }
     Established a_closed_loop_client_shows_the_latency(rig) {
         serve(rig);
         ask_in_turn(rig, 50, 5 * MS, |_| Vec::new());

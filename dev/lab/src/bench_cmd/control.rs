@@ -192,6 +192,8 @@ impl Source {
         sums.1 += REQUESTS;
         totals.latency_sum_halves_ns += sums.0;
         totals.latency_weight_halves += 2 * sums.1;
+        totals.server_sum_halves_ns += sums.0;
+        totals.path_weight_halves += 2 * sums.1;
         totals.requests += sums.1;
         totals.conns_opened += sums.1 / 4;
         totals.conns_closed += (sums.1 / 4).saturating_sub(20);

@@ -68,6 +68,11 @@ impl Rig {
                 latency_sum_halves_ns: a.latency_sum_halves_ns + b.latency_sum_halves_ns,
                 latency_weight_halves: a.latency_weight_halves + b.latency_weight_halves,
                 latency_at_ns: a.latency_at_ns.max(b.latency_at_ns),
+                server_sum_halves_ns: a.server_sum_halves_ns + b.server_sum_halves_ns,
+                path_sum_halves_ns: a.path_sum_halves_ns + b.path_sum_halves_ns,
+                path_weight_halves: a.path_weight_halves + b.path_weight_halves,
+                bound_weight_halves: a.bound_weight_halves + b.bound_weight_halves,
+                ..RealStats::default()
             })
     }
 

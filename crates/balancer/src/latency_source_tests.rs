@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A controller that goes by what agents tell, on a data plane in memory.
+//! What a controller goes by, on a data plane in memory: what servers add to the path, whole
+//! responses, or what agents tell.
 
 use std::io::Write as _;
 use std::net::IpAddr;
@@ -101,7 +102,7 @@ fn a_real_that_drops_syns_loses_weight_although_it_answers_fast() {
 }
 
 #[test]
-fn where_an_agent_is_silent_all_go_by_responses_and_it_shows() {
+fn where_an_agent_is_silent_all_go_by_servers_and_it_shows() {
     let mut told = Told::new();
     told.run(5, [Some(1.2), Some(0.01), Some(0.01), Some(0.01)]);
     assert!(told.share(0) < 0.1);
@@ -110,7 +111,7 @@ fn where_an_agent_is_silent_all_go_by_responses_and_it_shows() {
     assert_eq!(told.last().0, "client");
     told.run(1, [Some(1.2), Some(0.01), Some(0.01), None]);
     let (kind, latency_ms, fallbacks) = told.last();
-    assert_eq!((kind.as_str(), fallbacks > 0), ("response", true));
+    assert_eq!((kind.as_str(), fallbacks > 0), ("server", true));
     assert!((latency_ms - 5.0).abs() < 0.5, "{latency_ms}");
     told.run(6, [Some(1.2), Some(0.01), Some(0.01), None]);
     assert!(told.share(0) > 0.2, "{}", told.share(0));
@@ -165,4 +166,92 @@ fn a_vip_cannot_be_made_to_go_by_what_nobody_tells() {
     let error = bench.engine.change_vip("web", change).unwrap_err();
     assert!(error.to_string().contains("listens to none"), "{error}");
     assert_eq!(bench.now.monotonic_ns, 1_000 * MS);
+}
+
+/// Seconds in which these servers add so much to a path of 50 ms; whether their clients'
+/// handshakes are seen.
+fn behind_a_path(bench: &mut Bench, seconds: usize, servers_ms: [f64; 4], seen: bool) {
+    for _ in 0..10 * seconds {
+        for (id, server_ms) in (0..).zip(servers_ms) {
+            let mut state = bench.plane.state();
+            match seen {
+                true => state.respond_over(id, 50.0, server_ms, 20),
+                false => state.respond_unseen(id, 50.0 + server_ms, 20),
+            }
+        }
+        bench.run(1, &[]);
+    }
+}
+
+fn explained(bench: &Bench) -> causeway_api::balancer::Explanation {
+    decisions::explain(&bench.engine, "web", REALS[0]).unwrap()
+}
+
+fn first_share(bench: &Bench) -> f64 {
+    bench.plane.state().share(0, 0)
+}
+
+#[test]
+fn behind_a_long_path_a_server_ten_times_slower_is_seen_and_not_by_responses() {
+    let (even, slow) = ([2.0; 4], [20.0, 2.0, 2.0, 2.0]);
+    let mut by_servers = Bench::new(WEB);
+    behind_a_path(&mut by_servers, 5, even, true);
+    assert!((first_share(&by_servers) - 0.25).abs() < 0.01);
+    behind_a_path(&mut by_servers, 5, slow, true);
+    assert!(
+        first_share(&by_servers) < 0.05,
+        "{}",
+        first_share(&by_servers)
+    );
+    let said = explained(&by_servers);
+    let last = said.decisions.last().unwrap();
+    assert_eq!(
+        (said.latency.as_str(), last.latency_kind.as_str()),
+        ("server", "server")
+    );
+    let ratio = last.latency_us.unwrap() / last.lowest_us.unwrap();
+    assert!((9.0..11.0).contains(&ratio), "{ratio}");
+    let near = |us: Option<f64>, ms: f64| (us.unwrap() / 1e3 - ms).abs() < 0.01 * ms;
+    assert!(near(said.measured.path_us, 50.0), "{:?}", said.measured);
+    assert_eq!(said.latency_fallbacks, 0);
+
+    // The ratio of whole responses, 70 to 52, is within the tolerance, for ever.
+    let responses = WEB.replace("\"latency\"", "\"latency\"\nlatency = \"response\"");
+    let mut by_responses = Bench::new(&responses);
+    behind_a_path(&mut by_responses, 5, even, true);
+    behind_a_path(&mut by_responses, 20, slow, true);
+    assert!((first_share(&by_responses) - 0.25).abs() < 0.01);
+    let said = explained(&by_responses);
+    assert_eq!(said.decisions.last().unwrap().latency_kind, "response");
+    assert_eq!(said.latency_fallbacks, 0);
+}
+
+#[test]
+fn servers_that_add_next_to_nothing_are_alike() {
+    let mut bench = Bench::new(WEB);
+    behind_a_path(&mut bench, 10, [0.2, 0.02, 0.002, 0.1], true);
+    assert!(
+        (first_share(&bench) - 0.25).abs() < 0.01,
+        "{}",
+        first_share(&bench)
+    );
+}
+
+#[test]
+fn where_few_paths_are_known_all_go_by_responses_and_it_shows() {
+    let mut bench = Bench::new(WEB);
+    behind_a_path(&mut bench, 5, [2.0; 4], true);
+    assert_eq!(explained(&bench).latency_fallbacks, 0);
+    behind_a_path(&mut bench, 30, [2.0; 4], false);
+    let said = explained(&bench);
+    let last = said.decisions.last().unwrap();
+    assert_eq!(last.latency_kind, "response");
+    assert!((last.latency_us.unwrap() / 52e3 - 1.0).abs() < 0.01);
+    assert!(said.latency_fallbacks > 0);
+    // Paths are known again.
+    behind_a_path(&mut bench, 30, [2.0; 4], true);
+    assert_eq!(
+        explained(&bench).decisions.last().unwrap().latency_kind,
+        "server"
+    );
 }
