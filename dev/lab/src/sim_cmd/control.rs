@@ -10,9 +10,9 @@ use anyhow::{Context, Result};
 use causeway_core::control::{ControlParams, Law};
 use causeway_lab::statistics::quantile;
 use causeway_report::table::TextTable;
-use causeway_sim::control::cases::{self, Case};
+use causeway_sim::control::cases::{self, Case, CaseFigure};
 use causeway_sim::control::loads::{self, Course, Tail};
-use causeway_sim::control::scenario::{Oracle, ServerPick};
+use causeway_sim::control::scenario::{Experiment, MS, Oracle, ServerPick};
 use serde::Serialize;
 
 /// Seeds of the comparison with hashing are fewer: its runs are long.
@@ -37,6 +37,12 @@ pub(super) struct ControlArgs {
     /// max_increase, max_decrease, confidence or interval_ms
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = constant)]
     set: Vec<(String, f64)>,
+    /// Round trip of the users' paths in the cases, from half as much to half as much again
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    path_ms: Option<u32>,
+    /// What the controllers of the cases go by: server or response
+    #[arg(long, value_name = "LATENCY", default_value = "server", value_parser = ["server", "response"])]
+    latency: String,
     /// Write the figures as JSON to FILE
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -148,7 +154,8 @@ impl ControlArgs {
         let mut rows = Vec::new();
         for case in cases::ALL.iter().filter(|case| self.wants(case.name)) {
             for &law in &laws {
-                rows.extend(judge(case, law, &params, self.seeds));
+                let run = |seed| case.run_in(seed, law, &params, |world| self.change(world));
+                rows.extend(judge(case, law, &over(self.seeds, run)));
             }
         }
         print!("{}", case_table(&rows).to_text());
@@ -176,6 +183,14 @@ impl ControlArgs {
             missed.join(", ")
         );
         Ok(ExitCode::FAILURE)
+    }
+
+    fn change(&self, world: &mut Experiment) {
+        world.by_servers = self.latency == "server";
+        if let Some(path_ms) = self.path_ms {
+            let path_ns = u64::from(path_ms) * MS;
+            world.path_ns = (path_ns / 2, path_ns * 3 / 2);
+        }
     }
 
     fn wants(&self, name: &str) -> bool {
@@ -237,8 +252,7 @@ fn load_seeds(seeds: u64) -> u64 {
     seeds.div_ceil(LOAD_SEEDS_PART * loads::RUNS_OF_A_TRACE) * loads::RUNS_OF_A_TRACE
 }
 
-fn judge(case: &Case, law: Law, params: &ControlParams, seeds: u64) -> Vec<CaseRow> {
-    let runs = over(seeds, |seed| case.run(seed, law, params));
+fn judge(case: &Case, law: Law, runs: &[Vec<CaseFigure>]) -> Vec<CaseRow> {
     let figures = runs.first().map_or(0, Vec::len);
     let row = |index: usize| {
         let of = runs[0][index];

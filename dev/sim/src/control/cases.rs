@@ -77,6 +77,22 @@ pub const ALL: &[Case] = &[
         judge: |of, out| vec![settle(of, out), starved(out, &[0])],
     },
     Case {
+        name: "path",
+        about: "one server answers in 20 ms in place of 2, at any load, behind paths of 30 to 70 ms",
+        required: 0.95,
+        build: |of| {
+            of.path_ns = (30 * MS, 70 * MS);
+            of.troubles = vec![trouble(Some(0), TroubleKind::Delay(18 * MS), u64::MAX)];
+        },
+        judge: |_, out| {
+            let reaction = CaseFigure {
+                median_at_most: 1_500.0,
+                ..figure("90 % moved after, ms", reaction(out).value, 2_000.0)
+            };
+            vec![reaction, starved(out, &[0])]
+        },
+    },
+    Case {
         name: "waiting",
         about: "one server of the demo becomes 8x slower: requests wait on their connection",
         required: 0.95,
@@ -237,7 +253,19 @@ pub const ALL: &[Case] = &[
 impl Case {
     /// Runs the case on a seed; load and estimator follow from the seed.
     pub fn run(&self, seed: u64, law: Law, params: &ControlParams) -> Vec<CaseFigure> {
-        let scenario = self.scenario(seed, law, params);
+        self.run_in(seed, law, params, |_| ())
+    }
+
+    /// The same in a world that `change` makes another.
+    pub fn run_in(
+        &self,
+        seed: u64,
+        law: Law,
+        params: &ControlParams,
+        change: impl Fn(&mut Experiment),
+    ) -> Vec<CaseFigure> {
+        let mut scenario = self.scenario(seed, law, params);
+        change(&mut scenario);
         (self.judge)(&scenario, &world::run(&scenario))
     }
 

@@ -104,6 +104,10 @@ pub struct Experiment {
     pub users: usize,
     /// Requests that may wait on a connection.
     pub outstanding: usize,
+    /// Round trip of a user's path, from and to.
+    pub path_ns: (u64, u64),
+    /// Whether the controller goes by what servers add to it; else by whole responses.
+    pub by_servers: bool,
     /// Objects of a page, from and to.
     pub objects: (usize, usize),
     /// CPU time of a request, on the mean: half of it fixed, half exponential.
@@ -146,6 +150,8 @@ impl Default for Experiment {
             load: 0.45,
             users: 144,
             outstanding: 4,
+            path_ns: (0, 0),
+            by_servers: true,
             objects: (4, 12),
             work_ns: MS / 3,
             wait: Wait::Workers,

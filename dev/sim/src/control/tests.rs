@@ -145,3 +145,22 @@ fn turns_are_shares_without_chance() {
         assert!((*opened as f64 - all * part / 8.0).abs() <= 1.0, "{opened}");
     }
 }
+
+/// Behind 50 ms of path, responses of a server ten times slower take 1.35 times as long, which
+/// is within the tolerance: what it adds is not.
+#[test]
+fn behind_a_path_it_takes_what_servers_add_to_see_a_slow_one() {
+    let case = cases::ALL.iter().find(|case| case.name == "path");
+    let case = case.expect("the case of paths");
+    let reaction_ms = |by_servers| {
+        let change = |world: &mut Experiment| world.by_servers = by_servers;
+        let run =
+            |seed| case.run_in(seed, Law::default(), &ControlParams::default(), change)[0].value;
+        let mut all: Vec<f64> = (1..=9).map(run).collect();
+        all.sort_by(f64::total_cmp);
+        all[4]
+    };
+    let (by_servers, by_responses) = (reaction_ms(true), reaction_ms(false));
+    assert!(by_servers <= 1_500.0, "{by_servers} ms");
+    assert!(by_responses > 10_000.0, "{by_responses} ms");
+}

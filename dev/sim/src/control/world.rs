@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use causeway_core::control::{ControlParams, Controller, Decision, Member, Reading};
+use causeway_core::control::{ControlParams, Controller, Decision, Member, Reading, ServerLatency};
 use causeway_core::hist::Latencies;
 use rand::{Rng, SeedableRng};
 use rand_distr::{Distribution, Exp1};
@@ -21,6 +21,8 @@ const FAIL_NS: u64 = 100_000;
 /// On servers with quotas, how many of its answers come how much later.
 const FAILS_LATE: f64 = 0.04;
 const FAIL_LATE_NS: u64 = 5_000_000;
+/// How much longer than its path a user's handshake takes on the mean, exponential.
+const HANDSHAKE_WAITS: f64 = 0.02;
 
 /// What came out.
 #[derive(Debug, Default)]
@@ -41,6 +43,14 @@ pub struct ControlOutcome {
 #[derive(Debug, Clone, Copy)]
 enum Event {
     Page(usize),
+    /// At the server.
+    Arrive {
+        user: usize,
+        object: usize,
+        sent_ns: u64,
+        server: usize,
+    },
+    /// Back at the user.
     Done {
         user: usize,
         object: usize,
@@ -52,6 +62,8 @@ enum Event {
 
 #[derive(Debug, Default)]
 struct User {
+    /// Round trip to the servers.
+    path_ns: u64,
     due_ns: u64,
     page: Option<Page>,
     connection: Option<Connection>,
@@ -71,6 +83,8 @@ struct Connection {
     outstanding: usize,
     /// When its last request will have been answered.
     free_ns: u64,
+    /// The path's round trip, as its handshake showed it.
+    handshake_ns: u64,
 }
 
 #[derive(Debug, Default)]
@@ -81,6 +95,8 @@ struct Server {
     /// Period of the quotas; `None`: a worker has its share of a CPU at every instant.
     quota_ns: Option<u64>,
     reading: Reading,
+    /// Sum of the samples' paths, as handshakes showed them, in halves.
+    path_sum_halves_ns: u64,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -155,6 +171,10 @@ impl World<'_> {
             let due = self.rng.random_range(0..interval.max(1));
             self.users[user].due_ns = due;
             self.queue.at(due, Event::Page(user));
+            let (least, most) = self.scenario.path_ns;
+            if most > 0 {
+                self.users[user].path_ns = self.rng.random_range(least..=most);
+            }
         }
         if self.scenario.oracle.is_some() || self.controller.is_some() {
             self.queue.at(self.interval_ns(), Event::Tick);
@@ -163,6 +183,12 @@ impl World<'_> {
         while let Some(event) = self.queue.next_before(end) {
             match event {
                 Event::Page(user) => self.begin(user),
+                Event::Arrive {
+                    user,
+                    object,
+                    sent_ns,
+                    server,
+                } => self.arrive(user, object, sent_ns, server),
                 Event::Done {
                     user,
                     object,
@@ -204,7 +230,7 @@ impl World<'_> {
                     if let Some(old) = old {
                         self.servers[old.server].reading.active -= 1;
                     }
-                    self.open()
+                    self.open(user)
                 }
             };
             if connection.outstanding >= self.scenario.outstanding {
@@ -222,7 +248,7 @@ impl World<'_> {
         }
     }
 
-    fn open(&mut self) -> Connection {
+    fn open(&mut self, user: usize) -> Connection {
         let server = match self.scenario.oracle {
             Some(Oracle::Backlog) => self.soonest(),
             _ => match self.scenario.pick {
@@ -233,11 +259,17 @@ impl World<'_> {
         self.servers[server].reading.active += 1;
         self.outcome.opened[server] += 1;
         let age = self.scenario.max_age_ns;
+        let path_ns = self.users[user].path_ns;
+        let waits: f64 = match path_ns {
+            0 => 0.0,
+            _ => Exp1.sample(&mut self.rng),
+        };
         Connection {
             server,
             retires_ns: self.queue.now_ns() + age / 2 + self.rng.random_range(0..=age / 2),
             outstanding: 0,
             free_ns: 0,
+            handshake_ns: (path_ns as f64 * (1.0 + HANDSHAKE_WAITS * waits)) as u64,
         }
     }
 
@@ -277,6 +309,23 @@ impl World<'_> {
     }
 
     fn send(&mut self, user: usize, object: usize, server: usize) {
+        let sent_ns = self.queue.now_ns();
+        self.servers[server].reading.requests += 1;
+        match self.users[user].path_ns {
+            0 => self.arrive(user, object, sent_ns, server),
+            path_ns => self.queue.at(
+                sent_ns + path_ns / 2,
+                Event::Arrive {
+                    user,
+                    object,
+                    sent_ns,
+                    server,
+                },
+            ),
+        }
+    }
+
+    fn arrive(&mut self, user: usize, object: usize, sent_ns: u64, server: usize) {
         let now = self.queue.now_ns();
         let exponential: f64 = Exp1.sample(&mut self.rng);
         let varies = match self.scenario.wait {
@@ -306,7 +355,6 @@ impl World<'_> {
             }
         }
         let of = &mut self.servers[server];
-        of.reading.requests += 1;
         let done = match waits_for {
             // Not even that comes at once while the quota is spent.
             _ if fails && self.scenario.quota_ns.is_some() => {
@@ -324,11 +372,11 @@ impl World<'_> {
             }
         };
         self.queue.at(
-            done,
+            done + self.users[user].path_ns / 2,
             Event::Done {
                 user,
                 object,
-                sent_ns: now,
+                sent_ns,
                 server,
             },
         );
@@ -346,9 +394,12 @@ impl World<'_> {
             .troubles_at(server, now)
             .any(|kind| kind == TroubleKind::Blind);
         if !blind && self.scenario.noise.samples(&mut self.rng) {
-            let reading = &mut self.servers[server].reading;
-            reading.latency_sum_halves_ns += 2 * latency;
-            reading.latency_weight_halves += 2;
+            let connection = self.users[user].connection.as_ref();
+            let path_ns = connection.map_or(0, |connection| connection.handshake_ns);
+            let of = &mut self.servers[server];
+            of.reading.latency_sum_halves_ns += 2 * latency;
+            of.reading.latency_weight_halves += 2;
+            of.path_sum_halves_ns += 2 * path_ns.min(latency);
         }
         let of = &mut self.users[user];
         if let Some(connection) = of.connection.as_mut() {
@@ -386,6 +437,16 @@ impl World<'_> {
             let factor = self.scenario.noise.factor(&mut self.rng);
             let mut reading = server.reading;
             reading.latency_sum_halves_ns = (reading.latency_sum_halves_ns as f64 * factor) as u64;
+            let path_sum_halves_ns = std::mem::take(&mut server.path_sum_halves_ns);
+            if self.scenario.by_servers {
+                let sum_halves_ns = reading.latency_sum_halves_ns;
+                let server = ServerLatency {
+                    sum_halves_ns: sum_halves_ns.saturating_sub(path_sum_halves_ns),
+                    path_sum_halves_ns: path_sum_halves_ns.min(sum_halves_ns),
+                    weight_halves: reading.latency_weight_halves,
+                };
+                reading = server.in_place_of_responses(reading);
+            }
             readings.push(reading);
             server.reading = Reading {
                 active: server.reading.active,
