@@ -225,6 +225,9 @@ pub struct RealView {
     pub requests: u64,
     /// Response latency.
     pub latency: LatencyView,
+    /// Time until it has its whole weight again, if it has returned of late.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slow_start_s: Option<f64>,
     /// Latencies that were not counted because they are upper bounds.
     #[serde(default)]
     pub latency_bounds: u64,

@@ -21,7 +21,7 @@ use super::pool::{self, Pool};
 use super::real_counters::{RealCounters, mean_us};
 use super::state_dir::{Down, KeptState, SetByHand};
 use super::sync::{Way, real_ids};
-use super::{by_hand, latency_source, rings};
+use super::{by_hand, latency_source, loads, rings};
 use crate::config::{BalancerConfig, Control, LatencySource, MacAddress, VipConfig};
 
 /// Changes of weight that are remembered.
@@ -318,6 +318,8 @@ impl Engine {
             }
         }
         self.record(now.before(interval_ns));
+        // One that returned within a long interval was not there for all of it.
+        self.warm(interval_ns.min(self.config.control.interval_ns))?;
         self.decide(now, interval_ns);
         self.follow_loads(now.monotonic_ns, interval_ns)?;
         self.set_rings()?;
@@ -419,6 +421,16 @@ impl Engine {
                 member.history.push_back(epoch);
             }
         }
+    }
+
+    /// Gives reals that have returned of late more of their weight.
+    fn warm(&mut self, interval_ns: u64) -> anyhow::Result<()> {
+        for pool in &mut self.pools {
+            if pool.warm(interval_ns) && pool.counts_connections() {
+                loads::weigh_connections(self.plane.as_mut(), pool)?;
+            }
+        }
+        Ok(())
     }
 
     fn decide(&mut self, now: Moment, interval_ns: u64) {

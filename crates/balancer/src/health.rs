@@ -10,6 +10,7 @@ use causeway_dataplane::RealId;
 use tracing::{info, warn};
 
 use super::engine::Engine;
+use super::loads;
 use super::pool::Pool;
 use super::state_dir::Down;
 use crate::config::{Health, ProbeConfig};
@@ -186,7 +187,15 @@ impl Engine {
                     unfit.insert(member.id);
                 }
             }
-            changed |= pool.set_unfit(&unfit);
+            if !pool.set_unfit(&unfit) {
+                continue;
+            }
+            changed = true;
+            if pool.counts_connections()
+                && let Err(error) = loads::weigh_connections(self.plane.as_mut(), pool)
+            {
+                warn!("the loads do not follow the reals' health yet: {error:#}");
+            }
         }
         if !changed {
             return;

@@ -81,6 +81,74 @@ fn a_real_that_fails_leaves_the_ring_and_returns() {
     );
     assert_eq!(up(&bench), 2);
     probes(&mut bench, 2, &[], &[]);
+    assert_eq!(shares(&bench), [0.45, 0.05, 0.05, 0.45]);
+    bench.run(300, &[]);
+    assert_eq!(shares(&bench), [0.25; 4]);
+}
+
+/// Every tenth of the time another tenth of the weight, and never more than that.
+#[test]
+fn a_real_that_returns_gets_its_weight_back_in_tenths() {
+    for scheduler in ["maglev", "weighted-round-robin", "latency"] {
+        let mut bench = Bench::new(&text(scheduler));
+        bench.run(20, &[5.0; 4]);
+        probes(&mut bench, 3, &[0], &[]);
+        assert_eq!(shares(&bench)[0], 0.0);
+        probes(&mut bench, 2, &[], &[]);
+        let share = |bench: &Bench| bench.plane.state().share(0, 0);
+        let of_tenths = |tenths: f64| tenths / (30.0 + tenths);
+        for tenth in 1..=10 {
+            let expected = of_tenths(f64::from(tenth));
+            let found = share(&bench);
+            assert!(
+                (found - expected).abs() < 0.01,
+                "{scheduler}: {tenth}: {found}"
+            );
+            let left_s = bench.engine.pools()[0].members().next().unwrap().1.warms_ns as f64 / 1e9;
+            assert!(
+                (left_s - 3.0 * f64::from(11 - tenth)).abs() < 0.01,
+                "{left_s}"
+            );
+            bench.run(30, &[5.0; 4]);
+        }
+        assert!((share(&bench) - 0.25).abs() < 0.01, "{scheduler}");
+    }
+}
+
+#[test]
+fn loads_are_compared_with_the_weight_that_a_real_has_so_far() {
+    let mut bench = Bench::new(&text("p2c"));
+    let weights = |bench: &Bench| {
+        let state = bench.plane.state();
+        [0, 1, 2, 3].map(|real| state.terms[&real].weight)
+    };
+    assert_eq!(weights(&bench), [1; 4]);
+    probes(&mut bench, 3, &[0], &[]);
+    probes(&mut bench, 2, &[], &[]);
+    assert_eq!(weights(&bench), [1, 10, 10, 10]);
+    bench.run(150, &[]);
+    assert_eq!(weights(&bench), [6, 10, 10, 10]);
+    bench.run(150, &[]);
+    assert_eq!(weights(&bench), [1; 4]);
+}
+
+/// The one that never left would have most of the load for half a minute.
+#[test]
+fn if_most_return_they_have_their_weight_at_once() {
+    let mut bench = Bench::new(&text("maglev"));
+    probes(&mut bench, 3, &[0, 1, 2], &[]);
+    assert_eq!(shares(&bench), [0.0, 0.0, 0.0, 1.0]);
+    probes(&mut bench, 2, &[], &[]);
+    assert_eq!(shares(&bench), [0.25; 4]);
+}
+
+#[test]
+fn without_slow_start_a_real_returns_at_once() {
+    let at_once = text("maglev").replace("min_healthy = 3", "min_healthy = 3\nslow_start = \"0s\"");
+    let mut bench = Bench::new(&at_once);
+    probes(&mut bench, 3, &[0], &[]);
+    assert_eq!(shares(&bench)[0], 0.0);
+    probes(&mut bench, 2, &[], &[]);
     assert_eq!(shares(&bench), [0.25; 4]);
 }
 
@@ -172,6 +240,8 @@ fn health_outlives_a_reload_and_ends_with_its_key() {
     bench.now.monotonic_ns += MS;
     let (orders, _) = bench.engine.poll_health(bench.now.monotonic_ns);
     assert!(orders.is_empty() && bench.engine.check(3).is_none());
+    assert_eq!(shares(&bench), [0.49, 0.24, 0.24, 0.02]);
+    bench.run(300, &[]);
     assert_eq!(shares(&bench), [0.4, 0.2, 0.2, 0.2]);
 }
 
@@ -190,7 +260,17 @@ fn who_is_under_maintenance_is_not_probed() {
     assert!(bench.engine.check(1).is_none());
     assert_eq!((up(&bench), shares(&bench)[1]), (3, 0.0));
     bench.engine.change_vip("web", maintenance(false)).unwrap();
-    assert_eq!(shares(&bench), [0.25; 4]);
+    assert_eq!(shares(&bench)[1], 0.03);
+    // A change of something else leaves it where it is.
+    bench.run(150, &[]);
+    let drain = |vip: &mut crate::config::VipConfig| {
+        vip.reals[3].weight = 2;
+        Ok(())
+    };
+    bench.engine.change_vip("web", drain).unwrap();
+    assert_eq!(shares(&bench)[1], 0.13);
+    bench.run(150, &[]);
+    assert_eq!(shares(&bench), [0.2, 0.2, 0.2, 0.4]);
     probes(&mut bench, 2, &[], &[]);
     assert_eq!(up(&bench), 4);
 }
@@ -206,6 +286,7 @@ fn the_controller_gives_a_real_that_is_down_nothing() {
     let decision = bench.engine.pools()[0].decision().unwrap();
     assert_eq!(decision.reals[0].reason.word(), "drained");
     probes(&mut bench, 2, &[], &[]);
+    bench.run(300, &[5.0; 4]);
     assert!(shares(&bench)[0] > 0.2, "{:?}", shares(&bench));
 }
 

@@ -9,6 +9,7 @@
 use causeway_dataplane::LoadTerms;
 
 use super::engine::Engine;
+use super::plane::DataPlane;
 use super::pool::Pool;
 use super::real_counters::{CONNECTION_AGE_NS, RealCounters};
 use crate::config::{LoadSource, Scheduler};
@@ -25,13 +26,8 @@ impl Engine {
     /// already stays; where it has not, the estimate of open connections is the start.
     pub(super) fn begin_loads(&mut self) -> anyhow::Result<()> {
         for pool in self.pools.iter().filter(|pool| pool.counts_connections()) {
-            for (real, member) in pool.members() {
-                let terms = LoadTerms {
-                    rise: 1,
-                    fall: 1,
-                    weight: real.weight,
-                };
-                self.plane.set_load_terms(member.id, terms)?;
+            weigh_connections(self.plane.as_mut(), pool)?;
+            for (_, member) in pool.members() {
                 if self.plane.load(member.id)? == 0 {
                     let open = self
                         .counters
@@ -109,11 +105,11 @@ impl Engine {
     fn write_loads(&mut self, pool: &Pool, rise: f64) -> anyhow::Result<()> {
         let known: Vec<f64> = pool.members().filter_map(|(_, m)| m.load).collect();
         let average = known.iter().sum::<f64>() / known.len().max(1) as f64;
-        for (real, member) in pool.members() {
+        for ((_, member), weight) in pool.members().zip(pool.meant_ratio()) {
             let terms = LoadTerms {
                 rise: (rise * MILLI).min(f64::from(u32::MAX)) as u32,
                 fall: 0,
-                weight: real.weight,
+                weight,
             };
             self.plane.set_load_terms(member.id, terms)?;
             let load = member.load.unwrap_or(average) * MILLI;
@@ -121,6 +117,19 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// Tells the data plane, which counts connections, what each real is meant to have of them.
+pub(super) fn weigh_connections(plane: &mut dyn DataPlane, pool: &Pool) -> anyhow::Result<()> {
+    for ((_, member), weight) in pool.members().zip(pool.meant_ratio()) {
+        let terms = LoadTerms {
+            rise: 1,
+            fall: 1,
+            weight,
+        };
+        plane.set_load_terms(member.id, terms)?;
+    }
+    Ok(())
 }
 
 /// What one flow adds to a load: one connection, or the mean load of a flow that is

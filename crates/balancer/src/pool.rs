@@ -18,6 +18,8 @@ use crate::config::{Control, Fallback, LoadSource, RealConfig, Scheduler, Source
 /// the last interval and of the number of reals, and at most.
 const PLAN_AHEAD: usize = 4;
 const PLAN_MAX: usize = 16_384;
+/// Parts in which a real that returns gets its weight back. Each has a ring built.
+const WARM_PARTS: u32 = 10;
 /// A ring is built anew when a weight is further from the one it was built
 /// with, relative to the configured weight.
 const RING_TOLERANCE: f64 = 0.01;
@@ -64,6 +66,8 @@ pub struct PoolMember {
     pub weight: f64,
     /// Whether its health lets it get new connections.
     pub fit: bool,
+    /// Time until it has all of its weight again, ns.
+    pub warms_ns: u64,
     /// Load by the last interval; `None` if it is not known or of no interest.
     pub load: Option<f64>,
     /// Part of a half sample of its clients that is left for the next interval.
@@ -96,6 +100,7 @@ impl Pool {
                 id,
                 weight: configured(real),
                 fit: former.is_none_or(|former| former.is_fit(id)),
+                warms_ns: former.map_or(0, |former| former.warms_ns(id, real, &vip)),
                 load: None,
                 latency_rest: 0.0,
                 aged: 0.0,
@@ -152,10 +157,75 @@ impl Pool {
         self.take_weights();
     }
 
-    /// The weight that each member is meant to have: as configured, and none for those
-    /// whose health forbids it. If that forbids all, the fault may be the probes', and
-    /// nothing is lost by trying: then it counts for none.
+    /// The weight that each member is meant to have now: a part of it for those that have
+    /// returned of late. If these are most of the pool, all have the whole: the few others
+    /// would bear the load of those.
     fn meant(&self) -> Vec<f64> {
+        let mut meant = self.meant_in_the_end();
+        let warm = |member: &PoolMember| member.warms_ns == 0;
+        let members = self.members.iter().zip(&meant);
+        let warming: f64 = members
+            .map(|(of, meant)| if warm(of) { 0.0 } else { *meant })
+            .sum();
+        if warming <= meant.iter().sum::<f64>() / 2.0 {
+            for (member, meant) in self.members.iter().zip(&mut meant) {
+                *meant *= f64::from(self.parts(member)) / f64::from(WARM_PARTS);
+            }
+        }
+        meant
+    }
+
+    /// How many parts of its weight a member has.
+    fn parts(&self, member: &PoolMember) -> u32 {
+        let whole_ns = slow_start_ns(&self.vip).max(1);
+        let left = u128::from(member.warms_ns.min(whole_ns)) * u128::from(WARM_PARTS);
+        let left = left.div_ceil(u128::from(whole_ns)) as u32;
+        (WARM_PARTS - left + 1).min(WARM_PARTS)
+    }
+
+    /// What the member of the pool after this one has still to wait for its whole weight, if
+    /// `real` is that member's configuration and `vip` that pool's.
+    fn warms_ns(&self, id: RealId, real: &RealConfig, vip: &VipConfig) -> u64 {
+        let former = self.members().find(|(_, member)| member.id == id);
+        former.map_or(0, |(before, member)| {
+            match configured(before) == 0.0 && configured(real) > 0.0 && member.fit {
+                true => slow_start_ns(vip),
+                false => member.warms_ns.min(slow_start_ns(vip)),
+            }
+        })
+    }
+
+    /// Lets time pass for members that have returned of late; whether weights changed.
+    pub(crate) fn warm(&mut self, interval_ns: u64) -> bool {
+        if self.members.iter().all(|member| member.warms_ns == 0) {
+            return false;
+        }
+        let before = self.meant();
+        for member in &mut self.members {
+            member.warms_ns = member.warms_ns.saturating_sub(interval_ns);
+        }
+        let changed = self.meant() != before;
+        if changed {
+            self.reset_weights();
+        }
+        changed
+    }
+
+    /// The weights that members are meant to have now in whole numbers, which compare with
+    /// each other alone.
+    pub(crate) fn meant_ratio(&self) -> Vec<u32> {
+        let meant = self.meant();
+        let unit = match meant == self.meant_in_the_end() {
+            true => 1.0,
+            false => f64::from(WARM_PARTS),
+        };
+        let whole = |meant: f64| (meant * unit).round() as u32;
+        meant.into_iter().map(whole).collect()
+    }
+
+    /// As configured, and none for those whose health forbids it. If that forbids all, the
+    /// fault may be the probes', and nothing is lost by trying: then it counts for none.
+    fn meant_in_the_end(&self) -> Vec<f64> {
         let anyone = self
             .members()
             .any(|(real, member)| member.fit && configured(real) > 0.0);
@@ -177,9 +247,13 @@ impl Pool {
     /// anything.
     pub fn set_unfit(&mut self, unfit: &HashSet<RealId>) -> bool {
         let mut changed = false;
+        let slow_start_ns = slow_start_ns(&self.vip);
         for member in &mut self.members {
             let fit = !unfit.contains(&member.id);
             changed |= fit != member.fit;
+            if fit != member.fit {
+                member.warms_ns = if fit { slow_start_ns } else { 0 };
+            }
             member.fit = fit;
         }
         if changed {
@@ -305,13 +379,13 @@ impl Pool {
 
     /// The members as configured, with their loads.
     fn loaded(&self) -> Vec<Loaded> {
-        let members = self.members().zip(self.meant());
+        let members = self.members().zip(self.meant_ratio());
         members
-            .map(|((real, member), meant)| Loaded {
+            .map(|((real, member), weight)| Loaded {
                 member: select::RingMember {
                     key: RealKey::from(real.address),
                     id: member.id,
-                    weight: meant as u32,
+                    weight,
                 },
                 load: member.load,
             })
@@ -455,6 +529,14 @@ impl Pool {
     /// Notes that nobody knows which ring the data plane has.
     pub fn ring_is_unknown(&mut self) {
         self.in_ring = None;
+    }
+}
+
+/// Time in which a real of this VIP that returns gets its weight back.
+fn slow_start_ns(vip: &VipConfig) -> u64 {
+    match vip.scheduler.has_weights() {
+        true => u64::try_from(vip.slow_start.as_nanos()).unwrap_or(u64::MAX),
+        false => 0,
     }
 }
 

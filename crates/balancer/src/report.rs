@@ -169,6 +169,7 @@ fn real(
         requests: totals.requests,
         latency: counters.map_or_else(LatencyView::default, RealCounters::latency),
         latency_bounds: totals.bound_weight_halves / 2,
+        slow_start_s: (member.warms_ns > 0).then_some(member.warms_ns as f64 / 1e9),
     }
 }
 

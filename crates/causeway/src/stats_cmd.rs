@@ -215,7 +215,10 @@ fn address(vip: &VipView) -> String {
 fn reason(real: &RealView) -> String {
     match real.health.as_ref().filter(|_| real.state == "down") {
         Some(health) => health.reason.clone(),
-        None => real.reason_text.clone(),
+        None => match real.slow_start_s {
+            Some(left_s) => format!("slow start, {left_s:.0} s left; {}", real.reason_text),
+            None => real.reason_text.clone(),
+        },
     }
 }
 

@@ -48,6 +48,7 @@ pub fn changed_vip(vip: &VipConfig, change: &Value) -> Result<VipConfig, String>
         stateful: vip.stateful,
         cookie: vip.cookie,
         quic: vip.quic.clone(),
+        slow_start: vip.slow_start,
         reals: vip.reals.clone(),
         ..vip_from_json(whole, Beside::keeping(vip.cookie))?
     })

@@ -183,6 +183,8 @@ pub struct VipConfig {
     pub health: Option<Health>,
     /// Reals that must be up for the service to be offered.
     pub min_healthy: usize,
+    /// Time in which a real that returns gets its weight back; zero: at once.
+    pub slow_start: Duration,
     /// How many new flows a client prefix may open.
     pub limit: Option<FlowLimitConfig>,
     /// Clients that have reals of their own.

@@ -161,6 +161,7 @@ pub(super) struct RawVip {
     pub cookie_id_bits: Option<Spanned<i64>>,
     pub health: Option<Spanned<RawHealth>>,
     pub min_healthy: Option<Spanned<i64>>,
+    pub slow_start: Text,
     pub limit: Option<Spanned<RawLimit>>,
     #[serde(default)]
     pub source: Vec<Spanned<RawSource>>,

@@ -93,6 +93,16 @@ const BAD: &[(&str, &str, &str)] = &[
         "lb.toml:21: weight 65536 is out of range; use 0 (no new connections) to 65535",
     ),
     (
+        "port = 80\n",
+        "port = 80\nslow_start = \"2h\"\n",
+        "lb.toml:16: slow_start must lie between 0s and 1h",
+    ),
+    (
+        "scheduler = \"latency\"\n",
+        "scheduler = \"hash\"\nslow_start = \"5s\"\n",
+        "lb.toml:17: `slow_start` has no meaning with scheduler = \"hash\", to which all weights are alike; remove it, or use maglev or weighted-round-robin",
+    ),
+    (
         "weight = 3",
         "weight = -1",
         "lb.toml:21: weight -1 is out of range; use 0 (no new connections) to 65535",

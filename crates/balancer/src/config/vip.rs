@@ -4,11 +4,12 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::ops::Range;
+use std::time::Duration;
 
 use causeway_core::control::Law;
 use causeway_core::cookie::{CookieLayout, CookieMode};
 use causeway_service::config::{
-    Faults, Words, cookie_id, endpoint, host_address, one_of, text, vip_address,
+    Faults, Words, cookie_id, endpoint, host_address, one_of, text, units, vip_address,
 };
 use toml::Spanned;
 
@@ -19,6 +20,10 @@ use super::{
     Control, ForwardingMode, Fragments, LoadSource, Protocol, RealConfig, Scheduler, VipConfig,
     WEIGHT_MAX, clients_of, health, quic, reports,
 };
+
+/// What a cache or a pool of connections takes to fill, in round numbers.
+const SLOW_START: Duration = Duration::from_secs(30);
+const SLOW_START_MAX: Duration = Duration::from_secs(3600);
 
 pub(super) fn vips(
     raw: &[Spanned<RawVip>],
@@ -132,6 +137,7 @@ fn vip(
     let health = health.and_then(|raw| health::health(raw, protocol, port, measured, faults));
     let reals = reals(raw, address, forwarding, cookie.as_ref(), faults);
     let min_healthy = min_healthy(raw, reals.len(), faults);
+    let slow_start = slow_start(raw, scheduler, faults);
     quic::check_ids(raw, &reals, &quic, faults);
     let limit = clients_of::limit(raw.limit.as_ref(), faults);
     let sources = clients_of::sources(raw, address, scheduler, &reals, faults);
@@ -164,6 +170,7 @@ fn vip(
         cookie,
         health,
         min_healthy,
+        slow_start,
         limit,
         sources,
         quic,
@@ -209,6 +216,23 @@ fn min_healthy(raw: &RawVip, reals: usize, faults: &mut Faults<'_>) -> usize {
             1
         }
     }
+}
+
+fn slow_start(raw: &RawVip, scheduler: Scheduler, faults: &mut Faults<'_>) -> Duration {
+    let time = text(raw.slow_start.as_ref(), faults, |text| {
+        let time = units::duration(text)?;
+        match time <= SLOW_START_MAX {
+            true => Ok(time),
+            false => Err("slow_start must lie between 0s and 1h".to_owned()),
+        }
+    });
+    if let Some(place) = raw.slow_start.as_ref().filter(|_| !scheduler.has_weights()) {
+        faults.at(
+            place.span(),
+            format!("`slow_start` has no meaning with scheduler = \"{scheduler}\", to which all weights are alike; remove it, or use maglev or weighted-round-robin"),
+        );
+    }
+    time.unwrap_or(SLOW_START)
 }
 
 fn load_source(raw: &RawVip, scheduler: Scheduler, faults: &mut Faults<'_>) -> LoadSource {

@@ -62,6 +62,11 @@ impl Scheduler {
         )
     }
 
+    /// Whether a real's weight sets its share of new connections.
+    pub fn has_weights(self) -> bool {
+        !matches!(self, Self::Hash | Self::RoundRobin)
+    }
+
     /// Whether another balancer, or this one without a memory, picks the same real
     /// for a flow as long as the pool is the same.
     pub fn is_hash(self) -> bool {
