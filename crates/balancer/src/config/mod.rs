@@ -349,6 +349,14 @@ impl BalancerConfig {
         vips.any(|vip| vip.forwarding.encapsulates())
     }
 
+    /// The reals whose packets get an outer header, each once.
+    pub fn encapsulated_reals(&self) -> Vec<IpAddr> {
+        let vips = self.vips.iter().filter(|vip| vip.forwarding.encapsulates());
+        let reals = vips.flat_map(|vip| vip.reals.iter().map(|real| real.address));
+        let distinct: BTreeSet<IpAddr> = reals.collect();
+        distinct.into_iter().collect()
+    }
+
     /// One line for people.
     pub fn summary(&self) -> String {
         let reals: usize = self.vips.iter().map(|vip| vip.reals.len()).sum();
