@@ -402,25 +402,24 @@ impl Page {
     }
 
     fn latency_parts(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let parts: [(&str, &str, fn(&Latencies) -> f64); 2] = [
+        let parts = [
             (
                 "real_server_latency",
                 "What a real added to responses with a known path, sum",
-                |of| of.server_s,
             ),
             (
                 "real_path_latency",
                 "Round trips of the paths of these responses, sum",
-                |of| of.path_s,
             ),
         ];
-        for (name, help, value) in parts {
+        for (part, (name, help)) in parts.into_iter().enumerate() {
             let mut family =
                 encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Counter)?;
             for ((vip, real), latencies) in self.reals().zip(&self.histograms) {
+                let seconds = [latencies.server_s, latencies.path_s][part];
                 family
                     .encode_family(&labels(vip, real))?
-                    .encode_counter::<NoLabelSet, _, u64>(&value(latencies), None)?;
+                    .encode_counter::<NoLabelSet, _, u64>(&seconds, None)?;
             }
         }
         let help = "Responses with a known path";
