@@ -99,12 +99,23 @@ static __always_inline void write_gue(u32 *words, const struct ctl *control, u32
 	words[1] = bpf_htonl(len << 16);
 }
 
+static __always_inline bool is_mac(const u8 *mac)
+{
+	return mac[0] | mac[1] | mac[2] | mac[3] | mac[4] | mac[5];
+}
+
+static __always_inline const u8 *gateway_of(const struct ctl *control, const struct real *real)
+{
+	if (is_ipv4(real) || !is_mac(control->gateway6_mac))
+		return control->gateway_mac;
+	return control->gateway6_mac;
+}
+
 static __always_inline bool knows_way(const struct ctl *control, const struct real *real)
 {
 	const u32 *v6 = control->outer6_be;
-	const u8 *mac = control->gateway_mac;
 
-	if (!(mac[0] | mac[1] | mac[2] | mac[3] | mac[4] | mac[5]))
+	if (!is_mac(gateway_of(control, real)))
 		return false;
 	return is_ipv4(real) ? control->outer4_be != 0 : (v6[0] | v6[1] | v6[2] | v6[3]) != 0;
 }
@@ -134,7 +145,7 @@ static __always_inline bool encapsulate(struct __sk_buff *skb, const struct real
 		return false;
 	if (bpf_skb_store_bytes(skb, ETH_HLEN, &outer, more, 0))
 		return false;
-	if (bpf_skb_store_bytes(skb, 0, control->gateway_mac, MAC_LEN, 0))
+	if (bpf_skb_store_bytes(skb, 0, gateway_of(control, real), MAC_LEN, 0))
 		return false;
 	return !bpf_skb_store_bytes(skb, 2 * MAC_LEN, &ethertype_be, sizeof(ethertype_be), 0);
 }

@@ -105,11 +105,19 @@ static __always_inline bool has_source(const struct ctl *control, const struct o
 	return control->outer6_be[0] | control->outer6_be[1] | control->outer6_be[2] | control->outer6_be[3];
 }
 
-static __always_inline bool has_gateway(const struct ctl *control)
+static __always_inline bool is_mac(const u8 *mac)
 {
-	const u16 *mac = (const u16 *)control->gateway_mac;
+	const u16 *words = (const u16 *)mac;
 
-	return mac[0] | mac[1] | mac[2];
+	return words[0] | words[1] | words[2];
+}
+
+/* Where frames with this outer header go: each family may have a router of its own. */
+static __always_inline const u8 *gateway_of(const struct ctl *control, const struct outer *outer)
+{
+	if (outer->ipv4 || !is_mac(control->gateway6_mac))
+		return control->gateway_mac;
+	return control->gateway6_mac;
 }
 
 static __always_inline u32 gue_families(const int family, const struct outer *outer)
@@ -148,7 +156,7 @@ forward(struct xdp_md *ctx, const struct packet *pkt, const int family, const st
 		return forward_l2(ctx, real, route->verdict);
 	control = get_ctl();
 	outer = tunnel_of(real, route);
-	if (!control || !has_gateway(control) || !has_source(control, &outer))
+	if (!control || !is_mac(gateway_of(control, &outer)) || !has_source(control, &outer))
 		return V_NO_NEXT_HOP;
 	if (pkt->est.ip_len + outer.len > link_mtu(control))
 		return answer_too_big(ctx, pkt, family, link_mtu(control) - outer.len);
@@ -158,7 +166,7 @@ forward(struct xdp_md *ctx, const struct packet *pkt, const int family, const st
 		return V_NO_HEADROOM;
 	data = (void *)(long)ctx->data;
 	end = (void *)(long)ctx->data_end;
-	if (!write_link(data, end, pkt, control->gateway_mac, macs.dest,
+	if (!write_link(data, end, pkt, gateway_of(control, &outer), macs.dest,
 			outer.ipv4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6)))
 		return V_MALFORMED;
 	ip = data + (pkt->l2_len & 31);

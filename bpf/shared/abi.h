@@ -473,7 +473,7 @@ enum ctl_cookies {
  * tunnels; 0 keeps the source address as it is.
  */
 struct ctl {
-	u8 gateway_mac[6];   /* all zero: not known, ipip packets are dropped */
+	u8 gateway_mac[6];   /* of outer IPv4; all zero: not known, such packets are dropped */
 	u16 mtu;             /* longest IP packet the link carries, bytes; 0: 1500 */
 	u32 outer4_be;       /* source of outer IPv4 headers; 0: not known */
 	u32 outer4_entropy_be;
@@ -492,7 +492,9 @@ struct ctl {
 	/* Own addresses where tunnels of a first tier end; 0: none of the family. */
 	u32 tunnel4_be;
 	u32 tunnel6_be[4];
-	u32 pad3[5];
+	u8 gateway6_mac[6]; /* of outer IPv6; all zero: gateway_mac */
+	u16 pad3;
+	u32 pad4[3];
 };
 ABI_SIZE(struct ctl, 128);
 

@@ -73,8 +73,36 @@ pub struct Stats {
     /// Reports of agents since the daemon's start, by what became of them.
     #[serde(default)]
     pub agent_reports: BTreeMap<String, u64>,
+    /// Where packets with an outer header go, by its family.
+    #[serde(default)]
+    pub next_hop: Vec<NextHopView>,
     /// Every VIP, in the configuration's order.
     pub vips: Vec<VipView>,
+}
+
+/// The next hop of a family of reals.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NextHopView {
+    /// `ipv4` or `ipv6`: of the reals' addresses.
+    pub family: String,
+    /// `reachable`, `configured` (its MAC address is), `shared` (the other family's gateway),
+    /// `silent` (packets go to the last MAC address), `none` (no route has a gateway).
+    pub state: String,
+    /// The gateway's address, if one is looked for.
+    pub gateway: Option<String>,
+    /// Where frames go.
+    pub mac: Option<String>,
+    /// Reals whose routes lead to other gateways, and whose packets go to this one.
+    pub other_routes: usize,
+    /// Since when, CLOCK_MONOTONIC.
+    pub since_monotonic_ns: u64,
+}
+
+impl NextHopView {
+    /// Whether packets can be expected to arrive.
+    pub fn is_up(&self) -> bool {
+        !matches!(self.state.as_str(), "silent" | "none")
+    }
 }
 
 /// What the flow table holds, and what became of flows since the daemon's start.

@@ -2,6 +2,7 @@
 //! The HTTP API, on the Unix socket and, read-only, on a loopback address.
 //! docs/reference/api.md describes it for others.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -151,7 +152,7 @@ impl Shared {
         let text = causeway_service::config::read(&self.config_file).map_err(refused)?;
         let config = BalancerConfig::of_balancer(&self.config_file, &text).map_err(refused)?;
         let mut summary = config.summary();
-        self.find_way(|_| Route::of(&config))?;
+        self.find_way(&config.encapsulated_reals(), |_| Route::of(&config))?;
         let by_hand = {
             let mut engine = self.engine();
             engine.reload(config)?;
@@ -170,7 +171,11 @@ impl Shared {
 
     /// Looks up the next hop that a change will want, before the engine is held: a
     /// gateway may take seconds to answer.
-    fn find_way(&self, wanted: impl FnOnce(&BalancerConfig) -> Route) -> Result<(), EngineError> {
+    fn find_way(
+        &self,
+        reals: &[IpAddr],
+        wanted: impl FnOnce(&BalancerConfig) -> Route,
+    ) -> Result<(), EngineError> {
         let (route, resolver) = {
             let engine = self.engine();
             let route = wanted(engine.config());
@@ -179,7 +184,7 @@ impl Shared {
             }
             (route, engine.plane().resolver())
         };
-        let next_hop = resolver.resolve(&route, GATEWAY_PATIENCE)?;
+        let next_hop = resolver.look(&route, reals, GATEWAY_PATIENCE)?.next_hop?;
         self.engine().offer(Way { route, next_hop });
         Ok(())
     }
@@ -467,7 +472,8 @@ async fn add_vip(State(shared): Api, body: String) -> Result<Response, EngineErr
     let vip: VipConfig = parse_vip(&body, beside)?;
     let name = vip.name.clone();
     let view = blocking(move || {
-        shared.find_way(|config| {
+        let reals: Vec<IpAddr> = vip.reals.iter().map(|real| real.address).collect();
+        shared.find_way(&reals, |config| {
             let mut route = Route::of(config);
             route.encapsulates |= vip.forwarding.encapsulates();
             route

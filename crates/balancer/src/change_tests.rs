@@ -3,8 +3,12 @@
 //! an accepted one must not touch.
 
 use super::engine::Engine;
+use std::time::Duration;
+
+use causeway_netio::Gateway;
+
 use super::fake::FakePlane;
-use super::plane::DataPlane;
+use super::plane::{DataPlane, Resolve, Route};
 use super::tests::{Bench, START, WEB, config};
 use crate::config::MacAddress;
 
@@ -216,22 +220,85 @@ fn a_refused_change_leaves_the_next_hop() {
     assert_eq!(bench.plane.state().next_hop.unwrap().gateway_mac, [0; 6]);
 }
 
+/// One look at the next hops.
+fn look(bench: &mut Bench) {
+    let route = Route::of(bench.engine.config());
+    let reals = bench.engine.config().encapsulated_reals();
+    let found = bench.plane.look(&route, &reals, Duration::ZERO);
+    bench.now.monotonic_ns += 1;
+    bench.engine.take_look(&route, &reals, found, bench.now);
+}
+
+/// Family and state of each next hop.
+fn next_hops(bench: &Bench) -> Vec<String> {
+    let views = bench.engine.next_hops().iter();
+    views
+        .map(|view| format!("{} {}", view.family, view.state))
+        .collect()
+}
+
 #[test]
-fn the_gateway_is_followed_and_its_silence_borne() {
+fn the_gateway_is_followed_and_its_silence_borne_and_told() {
     let mut bench = Bench::new(WEB);
-    let mac = |plane: &FakePlane| plane.state().next_hop.unwrap().gateway_mac[5];
-    bench.run(1, &[5.0; 4]);
+    let mac = |bench: &Bench| bench.plane.state().next_hop.unwrap().gateway_mac[5];
+    look(&mut bench);
+    assert_eq!(next_hops(&bench), ["ipv4 reachable"]);
     bench.plane.state().gateway = None;
-    bench.run(60, &[5.0; 4]);
-    assert_eq!(mac(&bench.plane), 1);
+    look(&mut bench);
+    let since = bench.now.monotonic_ns;
+    look(&mut bench);
+    assert_eq!(
+        (mac(&bench), next_hops(&bench)),
+        (1, vec!["ipv4 silent".to_owned()])
+    );
+    assert_eq!(bench.engine.next_hops()[0].since_monotonic_ns, since);
+    let page = super::metrics::page(&bench.engine, bench.now).unwrap();
+    assert!(
+        page.contains("causeway_next_hop_up{family=\"ipv4\"} 0.0"),
+        "{page}"
+    );
     bench.plane.state().gateway = Some(MacAddress([2, 0, 0, 0, 0, 7]));
-    bench.run(51, &[5.0; 4]);
-    assert_eq!(mac(&bench.plane), 7);
-    // A reload looks at once.
-    bench.plane.state().gateway = Some(MacAddress([2, 0, 0, 0, 0, 8]));
-    bench.engine.reload(config(WEB)).unwrap();
-    bench.run(1, &[5.0; 4]);
-    assert_eq!(mac(&bench.plane), 8);
+    look(&mut bench);
+    assert_eq!(
+        (mac(&bench), next_hops(&bench)),
+        (7, vec!["ipv4 reachable".to_owned()])
+    );
+    let page = super::metrics::page(&bench.engine, bench.now).unwrap();
+    assert!(
+        page.contains("causeway_next_hop_up{family=\"ipv4\"} 1.0"),
+        "{page}"
+    );
+}
+
+#[test]
+fn each_family_has_its_own_next_hop() {
+    let text = WEB.replace("10.0.0.4", "fd00::4");
+    let mut bench = Bench::new(&text);
+    let macs = |bench: &Bench| {
+        let hop = bench.plane.state().next_hop.unwrap();
+        (hop.gateway_mac[5], hop.gateway6_mac[5])
+    };
+    look(&mut bench);
+    assert_eq!(
+        (macs(&bench), next_hops(&bench)[1].as_str()),
+        ((1, 1), "ipv6 shared")
+    );
+    let gateway = |mac| Gateway {
+        address: "fe80::1".parse().unwrap(),
+        mac,
+        others: 0,
+    };
+    bench.plane.state().gateway6 = Some(gateway(Some([2, 0, 0, 0, 0, 6])));
+    look(&mut bench);
+    assert_eq!(
+        (macs(&bench), next_hops(&bench)[1].as_str()),
+        ((1, 6), "ipv6 reachable")
+    );
+    // Silence of one is not the other's, and no reason to go by the other.
+    bench.plane.state().gateway6 = Some(gateway(None));
+    look(&mut bench);
+    assert_eq!(macs(&bench), (1, 6));
+    assert_eq!(next_hops(&bench), ["ipv4 reachable", "ipv6 silent"]);
 }
 
 #[test]

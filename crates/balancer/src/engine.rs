@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use causeway_api::Moment;
-use causeway_api::balancer::{EpochView, Move};
+use causeway_api::balancer::{EpochView, Move, NextHopView};
 use causeway_core::health::{Check, Silence};
 use causeway_dataplane::{self as io, RealId, RealStats};
 use tracing::{debug, info};
@@ -22,7 +22,7 @@ use super::real_counters::{RealCounters, mean_us};
 use super::state_dir::{Down, KeptState, SetByHand};
 use super::sync::{Way, real_ids};
 use super::{by_hand, client_latency, rings};
-use crate::config::{BalancerConfig, Control, LatencySource, MacAddress, VipConfig};
+use crate::config::{BalancerConfig, Control, LatencySource, VipConfig};
 
 /// Changes of weight that are remembered.
 const MOVES_MAX: usize = 1000;
@@ -33,8 +33,6 @@ const HISTOGRAM_NS: u64 = 1_000_000_000;
 const WINDOW_NS: u64 = 10_000_000_000;
 /// How long the default route's neighbour may take to answer when it is new.
 pub const GATEWAY_PATIENCE: Duration = Duration::from_secs(3);
-/// How often the gateway's address is looked up again.
-const NEXT_HOP_NS: u64 = 5_000_000_000;
 /// Changes of weight below this part of the configured weight are not recorded.
 const MOVE_MIN: f64 = 0.001;
 
@@ -81,6 +79,8 @@ pub struct Engine {
     pub(super) silences: HashMap<RealId, Silence>,
     /// `None` before the first configuration.
     pub(super) way: Option<Way>,
+    /// How the next hops stood at the last look.
+    pub(super) next_hops: Vec<NextHopView>,
     /// A way that the next change may want.
     pub(super) offered: Option<Way>,
     /// What the last change has left to do, and why it is not done.
@@ -101,7 +101,6 @@ pub struct Engine {
     last_tick: Option<Moment>,
     last_histograms_ns: u64,
     last_window_ns: u64,
-    last_next_hop_ns: u64,
 }
 
 /// What became of the file when it was read.
@@ -152,6 +151,7 @@ impl Engine {
             moves: VecDeque::new(),
             rings_set: (0, 0),
             way: None,
+            next_hops: Vec::new(),
             offered: None,
             gone: HashSet::new(),
             unfinished: None,
@@ -159,7 +159,6 @@ impl Engine {
             last_tick: None,
             last_histograms_ns: 0,
             last_window_ns: 0,
-            last_next_hop_ns: 0,
         };
         engine.sync(config, Some(now.monotonic_ns))?;
         engine.former_down.clear();
@@ -266,8 +265,6 @@ impl Engine {
         let (in_force, by_hand) = by_hand::over(&config, &self.by_hand);
         self.replace(in_force)?;
         (self.file, self.by_hand) = (config, by_hand);
-        // The next interval looks whether the gateway is another.
-        self.last_next_hop_ns = 0;
         Ok(())
     }
 
@@ -320,8 +317,7 @@ impl Engine {
         self.record(now.before(interval_ns));
         self.decide(now, interval_ns);
         self.follow_loads(now.monotonic_ns, interval_ns)?;
-        self.set_rings()?;
-        self.follow_gateway(now.monotonic_ns)
+        self.set_rings()
     }
 
     /// Gives the data plane the rings that it lacks.
@@ -340,28 +336,6 @@ impl Engine {
             .collect();
         self.plane
             .sweep_flows(now_ns, &self.config.flow_idle, &draining);
-    }
-
-    /// Looks now and then whether the next hop is another, and follows it.
-    fn follow_gateway(&mut self, now_ns: u64) -> anyhow::Result<()> {
-        if now_ns.saturating_sub(self.last_next_hop_ns) < NEXT_HOP_NS {
-            return Ok(());
-        }
-        self.last_next_hop_ns = now_ns;
-        let Some(way) = &mut self.way else {
-            return Ok(());
-        };
-        // A gateway that is silent for now keeps its last address.
-        let Ok(next_hop) = self.plane.resolver().resolve(&way.route, Duration::ZERO) else {
-            return Ok(());
-        };
-        if way.next_hop != next_hop {
-            self.plane.set_next_hop(&next_hop)?;
-            let mac = MacAddress(next_hop.gateway_mac);
-            info!("the next hop is now {mac}, MTU {}", next_hop.mtu);
-            way.next_hop = next_hop;
-        }
-        Ok(())
     }
 
     fn read_histograms(&mut self, now_ns: u64) -> anyhow::Result<()> {

@@ -3,6 +3,7 @@
 //! test writes into it.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -15,10 +16,10 @@ use causeway_dataplane::{
     CookieTotals, FlowIdle, FlowTotals, LoadTerms, Picking, Real, RealId, RealStats, SourceRing,
     Vip, VipId, VipOptions,
 };
-use causeway_netio::NextHop;
+use causeway_netio::{Gateway, Gateways, NextHop};
 
 use super::cookies::{CookiePlane, Ids};
-use super::plane::{DataPlane, Resolve, Route};
+use super::plane::{DataPlane, Found, Resolve, Route};
 use crate::config::MacAddress;
 
 /// What the fake holds; tests read and write it while the engine runs.
@@ -27,6 +28,8 @@ pub(crate) struct State {
     pub next_hop: Option<NextHop>,
     /// The gateway that is found; without one, it does not answer.
     pub gateway: Option<MacAddress>,
+    /// That of IPv6, if it has one.
+    pub gateway6: Option<causeway_netio::Gateway>,
     pub vips: BTreeMap<VipId, Vip>,
     pub reals: BTreeMap<RealId, Real>,
     pub rings: BTreeMap<VipId, Vec<RealId>>,
@@ -116,19 +119,35 @@ impl Default for FakePlane {
 }
 
 impl Resolve for FakePlane {
-    fn resolve(&self, route: &Route, patience: Duration) -> anyhow::Result<NextHop> {
+    fn look(&self, route: &Route, _: &[IpAddr], patience: Duration) -> anyhow::Result<Found> {
         let delay = self.state().gateway_delay;
         std::thread::sleep(delay.min(patience));
-        let found = match route.encapsulates {
-            true => self.state().gateway.context("the gateway is silent")?,
-            false => MacAddress([0; 6]),
+        let mut gateways = Gateways::default();
+        let macs = match route.encap.gateway_mac {
+            Some(mac) => [mac.0; 2],
+            None if !route.encapsulates => [[0; 6]; 2],
+            None => {
+                gateways.v4 = Some(Gateway {
+                    address: [10, 0, 0, 254].into(),
+                    mac: self.state().gateway.map(|mac| mac.0),
+                    others: 0,
+                });
+                gateways.v6 = self.state().gateway6;
+                gateways.macs()
+            }
         };
-        Ok(NextHop {
-            gateway_mac: route.encap.gateway_mac.unwrap_or(found).0,
+        let silent = gateways.v4.is_some() && macs == [[0; 6]; 2];
+        let next_hop = (!silent).then_some(NextHop {
+            gateway_mac: macs[0],
+            gateway6_mac: macs[1],
             mtu: route.encap.mtu.unwrap_or(1500),
             source_v4: None,
             source_v6: None,
             gue: causeway_netio::Gue::default(),
+        });
+        Ok(Found {
+            next_hop: next_hop.context("the gateway is silent"),
+            gateways,
         })
     }
 }

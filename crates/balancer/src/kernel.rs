@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use causeway_dataplane::{
     self as io, FlowIdle, FlowSweep, FlowTotals, LoadBalancer, LoadTerms, Picking, Real, RealId,
     RealStats, SourceRing, Started, Vip, VipId, VipOptions,
 };
-use causeway_netio::{NextHop, OuterSource};
+use causeway_netio::{Gateways, NextHop, OuterSource};
 
 use super::engine::GATEWAY_PATIENCE;
 use super::places::Places;
-use super::plane::{DataPlane, Resolve, Route};
+use super::plane::{DataPlane, Found, Resolve, Route};
 use crate::config::{BalancerConfig, GueChecksum, HashKey};
 
 /// A loaded and attached data plane.
@@ -40,7 +40,10 @@ impl KernelPlane {
         let resolver = Resolver {
             interface: config.interface.clone(),
         };
-        resolver.resolve(&Route::of(config), GATEWAY_PATIENCE)?;
+        let reals = config.encapsulated_reals();
+        resolver
+            .look(&Route::of(config), &reals, GATEWAY_PATIENCE)?
+            .next_hop?;
         let mut options = io::LoadBalancerOptions::new(&config.interface, &config.pin_dir);
         options.xdp_mode = config.xdp_mode;
         options.flows_v4 = config.flows_v4;
@@ -91,15 +94,27 @@ struct Resolver {
 impl Resolve for Resolver {
     /// What the configuration says, the rest from the kernel's tables. A balancer
     /// that never encapsulates needs no gateway.
-    fn resolve(&self, route: &Route, patience: Duration) -> anyhow::Result<NextHop> {
+    fn look(&self, route: &Route, reals: &[IpAddr], patience: Duration) -> anyhow::Result<Found> {
         let encap = &route.encap;
         let info = causeway_netio::interface_info(&self.interface)?;
-        let gateway = match encap.gateway_mac {
-            Some(mac) => mac.0,
-            None if !route.encapsulates => [0; 6],
-            None => causeway_netio::find_gateway(&info, patience)?.mac,
+        let mut gateways = Gateways::default();
+        let macs = match encap.gateway_mac {
+            Some(mac) => [mac.0; 2],
+            None if !route.encapsulates => [[0; 6]; 2],
+            None => {
+                gateways = causeway_netio::find_gateways(&info, reals, patience)?;
+                match gateways.answering(&self.interface, patience) {
+                    Ok(macs) => macs,
+                    Err(error) => {
+                        return Ok(Found {
+                            next_hop: Err(error.into()),
+                            gateways,
+                        });
+                    }
+                }
+            }
         };
-        let mut next_hop = info.next_hop(gateway);
+        let mut next_hop = info.next_hop(macs[0], macs[1]);
         next_hop.gue = causeway_netio::Gue {
             port: encap.gue_port,
             checksum_v4: encap.gue_checksum == GueChecksum::Full,
@@ -117,7 +132,10 @@ impl Resolve for Resolver {
         if let Some((address, length)) = encap.source_v6 {
             next_hop.source_v6 = Some(source_v6(address, length));
         }
-        Ok(next_hop)
+        Ok(Found {
+            next_hop: Ok(next_hop),
+            gateways,
+        })
     }
 }
 

@@ -33,6 +33,7 @@ mod loads;
 #[cfg(test)]
 mod loads_tests;
 mod metrics;
+mod next_hop;
 pub mod places;
 mod plane;
 mod pool;

@@ -113,6 +113,13 @@ impl Page {
                 .encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?
                 .encode_gauge(&value)?;
         }
+        let help = "Whether the next hop of a family of reals answers, or needs not be asked";
+        let mut family = encoder.encode_descriptor("next_hop_up", help, None, MetricType::Gauge)?;
+        for hop in &self.stats.next_hop {
+            family
+                .encode_family(&[("family", hop.family.as_str())])?
+                .encode_gauge(&f64::from(u8::from(hop.is_up())))?;
+        }
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 //! The engine is written against [`DataPlane`], so that its tests run without
 //! a kernel; `kernel.rs` puts the real one behind it. Both speak the types of `io`.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,15 +14,25 @@ use causeway_dataplane::{
     FlowIdle, FlowTotals, LoadTerms, Picking, Real, RealId, RealStats, SourceRing, Vip, VipId,
     VipOptions,
 };
-use causeway_netio::NextHop;
+use causeway_netio::{Gateways, NextHop};
 
 use super::cookies::CookiePlane;
 use crate::config::{BalancerConfig, Encap};
 
 /// Finds the next hop in the kernel's tables.
 pub trait Resolve: Send + Sync {
-    /// The next hop for `route`, with a wait of at most `patience` for the gateway.
-    fn resolve(&self, route: &Route, patience: Duration) -> anyhow::Result<NextHop>;
+    /// Looks where `route` leads for these reals, with a wait of at most `patience` for gateways
+    /// whose MAC addresses are not known.
+    fn look(&self, route: &Route, reals: &[IpAddr], patience: Duration) -> anyhow::Result<Found>;
+}
+
+/// What a look at the way to the reals has found.
+#[derive(Debug)]
+pub struct Found {
+    /// The next hop; one of them answers, or none is needed.
+    pub next_hop: anyhow::Result<NextHop>,
+    /// The gateways; none where the configuration has the MAC address, or none is needed.
+    pub gateways: Gateways,
 }
 
 /// What a configuration wants of the way to the reals.

@@ -32,6 +32,7 @@ pub(crate) fn stats(engine: &Engine, at: Moment) -> anyhow::Result<Stats> {
             .collect(),
         flow_table: flow_table(engine),
         agent_reports: engine.reports().counts(),
+        next_hop: engine.next_hops().to_vec(),
         vips: vips(engine)?,
     })
 }

@@ -16,6 +16,7 @@ use tracing::{info, warn};
 
 use super::announce::Announcements;
 use super::api::{self, Shared};
+use super::next_hop::{self, LOOK_EVERY};
 use super::probe;
 
 /// How long what changes by itself may be unsaved.
@@ -29,7 +30,10 @@ pub(crate) fn serve(
 ) -> anyhow::Result<()> {
     let (control, failed) = ControlLoop::start(Arc::clone(&shared))?;
     let announcements = Announcements::start(Arc::clone(&shared))?;
-    let keeper = Keeper::start(Arc::clone(&shared))?;
+    let kept = Arc::clone(&shared);
+    let keeper = Repeated::start("state", KEEP_EVERY, move || kept.keep())?;
+    let looking = Arc::clone(&shared);
+    let watch = Repeated::start("next-hop", LOOK_EVERY, move || next_hop::look(&looking))?;
     let probes_run = probe::run(Arc::clone(&shared));
     let failed = async {
         // On its own: a reload keeps the task of the signals for as long as it takes.
@@ -48,6 +52,7 @@ pub(crate) fn serve(
     announcements.stop();
     control.stop();
     keeper.stop();
+    watch.stop();
     result
 }
 
@@ -87,23 +92,27 @@ impl ControlLoop {
     }
 }
 
-/// Writes down what changes by itself, health above all, on a thread of its own: a disk may
-/// be slow.
-struct Keeper {
+/// Something that is done again and again, on a thread of its own: a disk or a router may be
+/// slow.
+struct Repeated {
     thread: JoinHandle<()>,
     stop: Arc<AtomicBool>,
 }
 
-impl Keeper {
-    fn start(shared: Arc<Shared>) -> std::io::Result<Self> {
+impl Repeated {
+    fn start(
+        name: &str,
+        every: Duration,
+        work: impl Fn() + Send + 'static,
+    ) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = thread::Builder::new()
-            .name("state".to_owned())
+            .name(name.to_owned())
             .spawn(move || {
                 while !stopped.load(Ordering::Relaxed) {
-                    shared.keep();
-                    thread::park_timeout(KEEP_EVERY);
+                    work();
+                    thread::park_timeout(every);
                 }
             })?;
         Ok(Self { thread, stop })
@@ -112,7 +121,7 @@ impl Keeper {
     fn stop(self) {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.thread().unpark();
-        // What a panic in it left unsaved, the pinned rings tell.
+        // A panic in it was reported; the daemon did without it.
         let _ = self.thread.join();
     }
 }

@@ -124,7 +124,9 @@ impl Engine {
         if let Some(way) = self.offered.take_if(|way| way.route == route) {
             return Ok(Some(way));
         }
-        let next_hop = self.plane.resolver().resolve(&route, GATEWAY_PATIENCE)?;
+        let reals = config.encapsulated_reals();
+        let resolver = self.plane.resolver();
+        let next_hop = resolver.look(&route, &reals, GATEWAY_PATIENCE)?.next_hop?;
         Ok(Some(Way { route, next_hop }))
     }
 

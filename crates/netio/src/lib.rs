@@ -26,7 +26,7 @@ pub use filter::FilterError;
 pub use in_flight::in_flight;
 pub use interface::{Interface, NoInterface};
 pub use next_hop::{
-    Gateway, Gue, InterfaceInfo, Mac, NextHop, NextHopError, OuterSource, find_gateway,
+    Gateway, Gateways, Gue, InterfaceInfo, Mac, NextHop, NextHopError, OuterSource, find_gateways,
     interface_info, resolve_next_hop,
 };
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Dumps of the kernel's tables of links, addresses, routes and neighbours.
+//! Questions about the kernel's links, addresses, routes and neighbours.
 
 use std::io;
 
 use netlink_packet_core::{
-    NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload,
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -15,28 +16,18 @@ pub(crate) const HEADER_LEN: usize = 16;
 
 /// Sends a dump request and collects what `pick` takes of the answer. Entries that
 /// this build cannot decode are passed over: a newer kernel may have them.
+///
+/// The kernel is told to be strict: it then dumps what the request's header and attributes
+/// select, and not the whole table.
 pub(crate) fn dump<T>(
     request: RouteNetlinkMessage,
     mut pick: impl FnMut(RouteNetlinkMessage) -> Option<T>,
 ) -> io::Result<Vec<T>> {
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
-    socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
-    let mut header = NetlinkHeader::default();
-    header.flags = NLM_F_DUMP | NLM_F_REQUEST;
-    let mut message = NetlinkMessage::new(header, NetlinkPayload::from(request));
-    message.finalize();
-    let mut bytes = vec![0; message.buffer_len()];
-    message.serialize(&mut bytes);
-    socket.send(&bytes, 0)?;
-
+    let socket = send(request, NLM_F_DUMP | NLM_F_REQUEST)?;
     let mut found = Vec::new();
     loop {
         let (datagram, _) = socket.recv_from_full()?;
-        for bytes in messages(&datagram) {
-            let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(bytes) else {
-                continue;
-            };
+        for message in decoded(&datagram) {
             match message.payload {
                 NetlinkPayload::Done(_) => return Ok(found),
                 NetlinkPayload::Error(error) => return Err(error.to_io()),
@@ -45,6 +36,61 @@ pub(crate) fn dump<T>(
             }
         }
     }
+}
+
+/// Asks for one entry. `None` if the kernel has none, or one that cannot be decoded.
+pub(crate) fn get(request: RouteNetlinkMessage) -> io::Result<Option<RouteNetlinkMessage>> {
+    let socket = send(request, NLM_F_REQUEST)?;
+    let (datagram, _) = socket.recv_from_full()?;
+    match decoded(&datagram).next().map(|message| message.payload) {
+        Some(NetlinkPayload::InnerMessage(entry)) => Ok(Some(entry)),
+        Some(NetlinkPayload::Error(error)) => {
+            let error = error.to_io();
+            let none = [
+                libc::ENOENT,
+                libc::ENODEV,
+                libc::ENETUNREACH,
+                libc::EHOSTUNREACH,
+            ];
+            match error
+                .raw_os_error()
+                .is_some_and(|code| none.contains(&code))
+            {
+                true => Ok(None),
+                false => Err(error),
+            }
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Asks for a change, and waits until it is made.
+pub(crate) fn change(request: RouteNetlinkMessage) -> io::Result<()> {
+    let socket = send(request, NLM_F_REQUEST | NLM_F_ACK | NLM_F_REPLACE)?;
+    let (datagram, _) = socket.recv_from_full()?;
+    match decoded(&datagram).next().map(|message| message.payload) {
+        Some(NetlinkPayload::Error(error)) if error.code.is_some() => Err(error.to_io()),
+        _ => Ok(()),
+    }
+}
+
+fn send(request: RouteNetlinkMessage, flags: u16) -> io::Result<Socket> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.set_netlink_get_strict_chk(true)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    let mut header = NetlinkHeader::default();
+    header.flags = flags;
+    let mut message = NetlinkMessage::new(header, NetlinkPayload::from(request));
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    socket.send(&bytes, 0)?;
+    Ok(socket)
+}
+
+fn decoded(datagram: &[u8]) -> impl Iterator<Item = NetlinkMessage<RouteNetlinkMessage>> {
+    messages(datagram).filter_map(|bytes| NetlinkMessage::deserialize(bytes).ok())
 }
 
 /// The messages of a datagram, each padded to four bytes.

@@ -1,28 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where encapsulated packets go: the gateway of the default route on the
-//! balancer's interface, its MAC address, and the interface's own facts.
+//! Where encapsulated packets go: the gateways that routes to the reals lead to, their MAC
+//! addresses, and the interface's own facts.
+//!
+//! The data plane sends frames past the kernel, which so has no reason to look whether a gateway
+//! still answers. Each look here makes it: it probes what it knows, and asks for what it does
+//! not.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-use netlink_packet_route::address::{AddressAttribute, AddressMessage, AddressScope};
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, AddressScope};
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::sys::socket::{AddressFamily as Domain, SockFlag, SockType, setsockopt, sockopt};
 use thiserror::Error;
 
-use crate::netlink::dump;
+use crate::netlink::{change, dump, get};
 
 /// A MAC address.
 pub type Mac = [u8; 6];
 
 /// How often the neighbour table is read while a gateway's MAC is being resolved.
 const POLL: Duration = Duration::from_millis(20);
+
+/// Most reals of a family whose routes are looked up in one look.
+const ROUTES_MAX: usize = 1024;
+
+/// Addresses that only a default route leads to: dummies (RFC 7600, section 5; RFC 3587).
+const WORLD_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
+const WORLD_V6: Ipv6Addr = Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 1);
 
 /// The discard port (RFC 863): a datagram to it makes the kernel resolve the
 /// neighbour and means nothing to the receiver.
@@ -42,8 +54,10 @@ pub struct OuterSource<A> {
 /// What the data plane needs to send a packet to a real.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
-    /// Where frames go.
+    /// Where frames go whose outer header is IPv4; zeros: nowhere.
     pub gateway_mac: Mac,
+    /// Where frames go whose outer header is IPv6; zeros: to `gateway_mac`.
+    pub gateway6_mac: Mac,
     /// Longest IP packet that the interface carries, bytes, outer header included.
     pub mtu: u16,
     /// Source of outer IPv4 headers; without one, IPv4 reals get nothing.
@@ -96,8 +110,45 @@ pub struct InterfaceInfo {
 pub struct Gateway {
     /// Its address on the link.
     pub address: IpAddr,
-    /// Its MAC address.
-    pub mac: Mac,
+    /// Its MAC address; `None` while it does not answer ARP or neighbour discovery.
+    pub mac: Option<Mac>,
+    /// Reals of the family whose routes lead to other gateways.
+    pub others: usize,
+}
+
+/// The gateways of the families that have one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gateways {
+    /// For reals that are reached by IPv4.
+    pub v4: Option<Gateway>,
+    /// For reals that are reached by IPv6.
+    pub v6: Option<Gateway>,
+}
+
+impl Gateways {
+    /// Where frames of each family go; zeros while its gateway does not answer. A family without
+    /// a gateway goes by the other's.
+    pub fn macs(&self) -> [Mac; 2] {
+        let mac = |own: Option<Gateway>, other: Option<Gateway>| {
+            let gateway = own.or(other);
+            gateway.and_then(|gateway| gateway.mac).unwrap_or_default()
+        };
+        [mac(self.v4, self.v6), mac(self.v6, self.v4)]
+    }
+
+    /// The same where one must answer: `waited` is how long they had.
+    pub fn answering(&self, interface: &str, waited: Duration) -> Result<[Mac; 2]> {
+        let gateway = self.v4.or(self.v6);
+        let gateway = gateway.ok_or_else(|| NextHopError::NoGateway(interface.to_owned()))?;
+        match self.macs() {
+            macs if macs != [Mac::default(); 2] => Ok(macs),
+            _ => Err(NextHopError::Unresolved {
+                gateway: gateway.address,
+                interface: interface.to_owned(),
+                waited,
+            }),
+        }
+    }
 }
 
 /// Why a next hop is not known.
@@ -108,7 +159,7 @@ pub enum NextHopError {
     NoInterface(String),
     /// The interface has no default route.
     #[error(
-        "{0} has no default route with a gateway: add one (`ip route add default via ...`), or set encap.gateway_mac"
+        "{0} has no default route with a gateway, nor one to the reals: add one (`ip route add default via ...`), or set encap.gateway_mac"
     )]
     NoGateway(String),
     /// The gateway does not answer ARP or neighbour discovery.
@@ -140,58 +191,120 @@ type Result<T> = std::result::Result<T, NextHopError>;
 /// the gateway to tell its MAC address.
 pub fn resolve_next_hop(interface: &str, patience: Duration) -> Result<NextHop> {
     let info = interface_info(interface)?;
-    let gateway = find_gateway(&info, patience)?;
-    Ok(info.next_hop(gateway.mac))
+    let gateways = find_gateways(&info, &[], patience)?;
+    let [v4, v6] = gateways.answering(interface, patience)?;
+    Ok(info.next_hop(v4, v6))
 }
 
 /// Looks an interface up by name.
 pub fn interface_info(name: &str) -> Result<InterfaceInfo> {
-    let links = read(
-        "link",
-        RouteNetlinkMessage::GetLink(LinkMessage::default()),
-        |m| match m {
-            RouteNetlinkMessage::NewLink(link) => link_facts(&link, name),
-            _ => None,
-        },
-    )?;
-    let mut info = links
-        .into_iter()
-        .next()
-        .ok_or_else(|| NextHopError::NoInterface(name.to_owned()))?;
-    let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
-    info.addresses = read("address", request, |m| match m {
+    let mut request = LinkMessage::default();
+    request.attributes = vec![LinkAttribute::IfName(name.to_owned())];
+    let found = ask("link", RouteNetlinkMessage::GetLink(request))?;
+    let mut info = match found {
+        Some(RouteNetlinkMessage::NewLink(link)) => link_facts(&link, name),
+        _ => None,
+    }
+    .ok_or_else(|| NextHopError::NoInterface(name.to_owned()))?;
+    let mut request = AddressMessage::default();
+    request.header.index = info.index;
+    let request = RouteNetlinkMessage::GetAddress(request);
+    let addresses = dump(request, |m| match m {
         RouteNetlinkMessage::NewAddress(address) => global_address(&address, info.index),
         _ => None,
+    });
+    info.addresses = addresses.map_err(|cause| NextHopError::Netlink {
+        table: "address",
+        cause,
     })?;
     Ok(info)
 }
 
-/// Finds the gateway of the interface's default route, IPv4 before IPv6, the route
-/// with the lowest metric first. If its MAC address is not known, makes the kernel
-/// ask for it and waits up to `patience`.
-pub fn find_gateway(interface: &InterfaceInfo, patience: Duration) -> Result<Gateway> {
-    let address = default_gateway(interface)?
-        .ok_or_else(|| NextHopError::NoGateway(interface.name.clone()))?;
+/// Finds the gateways that the routes to `reals` lead to, on this interface; a family whose
+/// reals are all on the link goes by its route to the rest of the world. Without reals, both
+/// families do. Has the kernel look whether each still has the MAC address that is known, and
+/// ask for one that is not: for that it waits up to `patience`, and gives none after it.
+pub fn find_gateways(
+    interface: &InterfaceInfo,
+    reals: &[IpAddr],
+    patience: Duration,
+) -> Result<Gateways> {
     let deadline = Instant::now() + patience;
+    let family = |is_of: fn(&IpAddr) -> bool, world: IpAddr| -> Result<Option<Gateway>> {
+        let own: Vec<IpAddr> = reals.iter().copied().filter(is_of).collect();
+        let Some((address, others)) = gateway_of(interface, &own, world)? else {
+            return Ok(None);
+        };
+        let mac = resolved(interface, address, deadline)?;
+        Ok(Some(Gateway {
+            address,
+            mac,
+            others,
+        }))
+    };
+    let v4 = || family(IpAddr::is_ipv4, WORLD_V4.into());
+    let v6 = || family(IpAddr::is_ipv6, WORLD_V6.into());
+    let is_used = |is_of: fn(&IpAddr) -> bool| reals.is_empty() || reals.iter().any(is_of);
+    let mut found = Gateways::default();
+    if is_used(IpAddr::is_ipv4) {
+        found.v4 = v4()?;
+    }
+    if is_used(IpAddr::is_ipv6) {
+        found.v6 = v6()?;
+    }
+    // Where the only family that is used has no gateway, it goes by the other's.
+    match (found.v4, found.v6) {
+        (None, None) if !is_used(IpAddr::is_ipv4) => found.v4 = v4()?,
+        (None, None) if !is_used(IpAddr::is_ipv6) => found.v6 = v6()?,
+        _ => {}
+    }
+    Ok(found)
+}
+
+/// The gateway that most routes lead to, and how many lead to others.
+fn gateway_of(
+    interface: &InterfaceInfo,
+    reals: &[IpAddr],
+    world: IpAddr,
+) -> Result<Option<(IpAddr, usize)>> {
+    let mut gateways: BTreeMap<IpAddr, usize> = BTreeMap::new();
+    for real in reals.iter().take(ROUTES_MAX) {
+        if let Some(gateway) = route_to(interface, *real)? {
+            *gateways.entry(gateway).or_default() += 1;
+        }
+    }
+    let all: usize = gateways.values().sum();
+    let most = gateways.into_iter().max_by_key(|(_, reals)| *reals);
+    Ok(match most {
+        Some((gateway, reals)) => Some((gateway, all - reals)),
+        None => route_to(interface, world)?.map(|gateway| (gateway, 0)),
+    })
+}
+
+/// The MAC address of a gateway, while the kernel has one that is not known to be wrong.
+fn resolved(interface: &InterfaceInfo, address: IpAddr, deadline: Instant) -> Result<Option<Mac>> {
     loop {
-        if let Some(mac) = neighbour(interface.index, address)? {
-            return Ok(Gateway { address, mac });
+        match neighbour(interface.index, address)? {
+            Some((mac, NeighbourState::Permanent | NeighbourState::Noarp)) => {
+                return Ok(Some(mac));
+            }
+            Some((mac, state)) => {
+                // One that is being probed is left in peace, else it would never fail.
+                if state != NeighbourState::Probe {
+                    probe(interface.index, address);
+                }
+                return Ok(Some(mac));
+            }
+            None if Instant::now() >= deadline => return Ok(None),
+            None => provoke(interface, address),
         }
-        if Instant::now() >= deadline {
-            return Err(NextHopError::Unresolved {
-                gateway: address,
-                interface: interface.name.clone(),
-                waited: patience,
-            });
-        }
-        provoke(interface, address);
         thread::sleep(POLL);
     }
 }
 
 impl InterfaceInfo {
-    /// The next hop by `gateway_mac`, with this interface's MTU and addresses.
-    pub fn next_hop(&self, gateway_mac: Mac) -> NextHop {
+    /// The next hop by these gateways, with this interface's MTU and addresses.
+    pub fn next_hop(&self, gateway_mac: Mac, gateway6_mac: Mac) -> NextHop {
         let v4 = self.addresses.iter().find_map(|a| match a {
             IpAddr::V4(v4) => Some(*v4),
             IpAddr::V6(_) => None,
@@ -202,6 +315,7 @@ impl InterfaceInfo {
         });
         NextHop {
             gateway_mac,
+            gateway6_mac,
             mtu: u16::try_from(self.mtu).unwrap_or(u16::MAX),
             source_v4: v4.map(OuterSource::whole),
             source_v6: v6.map(OuterSource::whole),
@@ -229,12 +343,8 @@ impl<A> OuterSource<A> {
     }
 }
 
-fn read<T>(
-    table: &'static str,
-    request: RouteNetlinkMessage,
-    pick: impl FnMut(RouteNetlinkMessage) -> Option<T>,
-) -> Result<Vec<T>> {
-    dump(request, pick).map_err(|cause| NextHopError::Netlink { table, cause })
+fn ask(table: &'static str, request: RouteNetlinkMessage) -> Result<Option<RouteNetlinkMessage>> {
+    get(request).map_err(|cause| NextHopError::Netlink { table, cause })
 }
 
 fn link_facts(link: &LinkMessage, name: &str) -> Option<InterfaceInfo> {
@@ -261,6 +371,20 @@ fn global_address(message: &AddressMessage, index: u32) -> Option<IpAddr> {
     if message.header.index != index || message.header.scope != AddressScope::Universe {
         return None;
     }
+    // An outer source has to last: one that is not ours yet, goes away soon, or is there for
+    // privacy (which IPv6 marks as secondary) does not.
+    let fleeting = AddressFlags::Tentative | AddressFlags::Deprecated | AddressFlags::Dadfailed;
+    let fleeting = match message.header.family {
+        AddressFamily::Inet6 => fleeting | AddressFlags::Secondary,
+        _ => fleeting,
+    };
+    let lasts = |attribute: &AddressAttribute| match attribute {
+        AddressAttribute::Flags(flags) => !flags.intersects(fleeting),
+        _ => true,
+    };
+    if !message.attributes.iter().all(lasts) {
+        return None;
+    }
     // On a point-to-point link `Address` is the peer's and `Local` ours; IPv6 has
     // `Address` alone otherwise.
     let local = message.attributes.iter().find_map(|a| match a {
@@ -275,55 +399,36 @@ fn global_address(message: &AddressMessage, index: u32) -> Option<IpAddr> {
     })
 }
 
-fn default_gateway(interface: &InterfaceInfo) -> Result<Option<IpAddr>> {
-    for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-        let mut request = RouteMessage::default();
-        request.header.address_family = family;
-        let mut routes = read(
-            "route",
-            RouteNetlinkMessage::GetRoute(request),
-            |m| match m {
-                RouteNetlinkMessage::NewRoute(route) => default_route(&route, interface.index),
-                _ => None,
-            },
-        )?;
-        routes.sort_by_key(|(metric, _)| *metric);
-        if let Some((_, gateway)) = routes.first() {
-            return Ok(Some(*gateway));
-        }
-    }
-    Ok(None)
-}
-
-/// Metric and gateway of a default route of the main table through `index`.
-fn default_route(route: &RouteMessage, index: u32) -> Option<(u32, IpAddr)> {
-    let header = &route.header;
-    if header.destination_prefix_length != 0 || header.table != RouteHeader::RT_TABLE_MAIN {
-        return None;
-    }
-    let mut metric = 0;
-    let mut hops = Vec::new();
-    let (mut out, mut gateway) = (None, None);
-    for attribute in &route.attributes {
-        match attribute {
-            RouteAttribute::Priority(priority) => metric = *priority,
-            RouteAttribute::Oif(index) => out = Some(*index),
-            RouteAttribute::Gateway(address) => gateway = ip(address),
-            RouteAttribute::Via(via) => gateway = via_ip(via),
-            RouteAttribute::MultiPath(paths) => hops.extend(paths.iter().filter_map(|hop| {
-                let gateway = hop.attributes.iter().find_map(|a| match a {
-                    RouteAttribute::Gateway(address) => ip(address),
-                    RouteAttribute::Via(via) => via_ip(via),
-                    _ => None,
-                });
-                Some((hop.interface_index, gateway?))
-            })),
-            _ => {}
-        }
-    }
-    hops.extend(out.zip(gateway));
-    let hop = hops.into_iter().find(|(out, _)| *out == index);
-    hop.map(|(_, gateway)| (metric, gateway))
+/// The gateway of the route that the kernel would take to `address` through the interface.
+fn route_to(interface: &InterfaceInfo, address: IpAddr) -> Result<Option<IpAddr>> {
+    let mut request = RouteMessage::default();
+    (
+        request.header.address_family,
+        request.header.destination_prefix_length,
+    ) = match address {
+        IpAddr::V4(_) => (AddressFamily::Inet, 32),
+        IpAddr::V6(_) => (AddressFamily::Inet6, 128),
+    };
+    request.attributes = vec![
+        RouteAttribute::Destination(address.into()),
+        RouteAttribute::Oif(interface.index),
+    ];
+    let found = ask("route", RouteNetlinkMessage::GetRoute(request))?;
+    let Some(RouteNetlinkMessage::NewRoute(route)) = found else {
+        return Ok(None);
+    };
+    let out = route.attributes.iter().any(
+        |attribute| matches!(attribute, RouteAttribute::Oif(index) if *index == interface.index),
+    );
+    let gateway = route
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            RouteAttribute::Gateway(address) => ip(address),
+            RouteAttribute::Via(via) => via_ip(via),
+            _ => None,
+        });
+    Ok(gateway.filter(|_| out))
 }
 
 fn ip(address: &RouteAddress) -> Option<IpAddr> {
@@ -343,44 +448,49 @@ fn via_ip(via: &netlink_packet_route::route::RouteVia) -> Option<IpAddr> {
     }
 }
 
+fn neighbour_message(index: u32, address: IpAddr) -> NeighbourMessage {
+    let mut message = NeighbourMessage::default();
+    message.header.ifindex = index;
+    let destination;
+    (message.header.family, destination) = match address {
+        IpAddr::V4(v4) => (AddressFamily::Inet, NeighbourAddress::Inet(v4)),
+        IpAddr::V6(v6) => (AddressFamily::Inet6, NeighbourAddress::Inet6(v6)),
+    };
+    message.attributes = vec![NeighbourAttribute::Destination(destination)];
+    message
+}
+
 /// The MAC address of a neighbour, if the kernel has one that is not known to be
-/// wrong.
-fn neighbour(index: u32, address: IpAddr) -> Result<Option<Mac>> {
-    let mut request = NeighbourMessage::default();
-    request.header.family = match address {
-        IpAddr::V4(_) => AddressFamily::Inet,
-        IpAddr::V6(_) => AddressFamily::Inet6,
+/// wrong, and what it knows of it.
+fn neighbour(index: u32, address: IpAddr) -> Result<Option<(Mac, NeighbourState)>> {
+    let request = neighbour_message(index, address);
+    let found = ask("neighbour", RouteNetlinkMessage::GetNeighbour(request))?;
+    let Some(RouteNetlinkMessage::NewNeighbour(entry)) = found else {
+        return Ok(None);
     };
-    let wanted = match address {
-        IpAddr::V4(v4) => NeighbourAddress::Inet(v4),
-        IpAddr::V6(v6) => NeighbourAddress::Inet6(v6),
-    };
-    let found = read(
-        "neighbour",
-        RouteNetlinkMessage::GetNeighbour(request),
-        |m| {
-            let RouteNetlinkMessage::NewNeighbour(entry) = m else {
-                return None;
-            };
-            let useless = [
-                NeighbourState::Incomplete,
-                NeighbourState::Failed,
-                NeighbourState::None,
-            ];
-            if entry.header.ifindex != index || useless.contains(&entry.header.state) {
-                return None;
-            }
-            let is_it = entry
-                .attributes
-                .contains(&NeighbourAttribute::Destination(wanted.clone()));
-            let mac = entry.attributes.iter().find_map(|a| match a {
-                NeighbourAttribute::LinkLayerAddress(mac) => mac[..].try_into().ok(),
-                _ => None,
-            });
-            mac.filter(|_| is_it)
-        },
-    )?;
-    Ok(found.into_iter().next())
+    let useless = [
+        NeighbourState::Incomplete,
+        NeighbourState::Failed,
+        NeighbourState::None,
+    ];
+    if useless.contains(&entry.header.state) {
+        return Ok(None);
+    }
+    let mac = entry.attributes.iter().find_map(|a| match a {
+        NeighbourAttribute::LinkLayerAddress(mac) => mac[..].try_into().ok(),
+        _ => None,
+    });
+    Ok(mac.map(|mac| (mac, entry.header.state)))
+}
+
+/// Makes the kernel ask a neighbour whether it still has its MAC address. Failures do not
+/// matter: the neighbour table tells the outcome.
+fn probe(index: u32, address: IpAddr) {
+    let mut request = neighbour_message(index, address);
+    request.header.state = NeighbourState::Probe;
+    if let Err(error) = change(RouteNetlinkMessage::NewNeighbour(request)) {
+        tracing::debug!(%address, %error, "cannot have a neighbour probed");
+    }
 }
 
 /// Makes the kernel resolve `address` on the interface by sending it a datagram.

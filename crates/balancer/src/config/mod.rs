@@ -5,6 +5,7 @@
 //! (everything that two keys can contradict each other in) -> [`BalancerConfig`].
 //! What holds a `BalancerConfig` need not check anything again.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -335,6 +336,14 @@ impl BalancerConfig {
     pub fn encapsulates(&self) -> bool {
         let mut vips = self.vips.iter();
         vips.any(|vip| vip.forwarding.encapsulates())
+    }
+
+    /// The reals whose packets get an outer header, each once.
+    pub fn encapsulated_reals(&self) -> Vec<IpAddr> {
+        let vips = self.vips.iter().filter(|vip| vip.forwarding.encapsulates());
+        let reals = vips.flat_map(|vip| vip.reals.iter().map(|real| real.address));
+        let distinct: BTreeSet<IpAddr> = reals.collect();
+        distinct.into_iter().collect()
     }
 
     /// One line for people.

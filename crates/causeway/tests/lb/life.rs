@@ -190,6 +190,55 @@ fn a_restart_forgets_nothing_and_starts_with_the_last_good_file() {
     });
 }
 
+/// A look copies all connections: many at a time would fill the memory, and any local user may
+/// ask.
+#[test]
+fn the_heaviest_are_asked_for_one_at_a_time() {
+    Machine::run(|machine| {
+        let text = fs::read_to_string(machine.config()).expect("the configuration");
+        let stateful = "scheduler = \"maglev\"\nstateful = true\nforwarding = \"gue\"";
+        let text = text
+            .replace(
+                "flow_table =",
+                "stateful = { connections = 1024 }\nflow_table =",
+            )
+            .replace("scheduler = \"latency\"", stateful);
+        fs::write(machine.config(), text).expect("write");
+        let _daemon = machine.start();
+        let long = || {
+            let mut command = Command::new(BINARY);
+            command.args(["conns", "top", "--for", "9s", "--socket"]);
+            command.arg(machine.path("run/lb.sock"));
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+            Daemon(command.spawn().expect("run causeway"))
+        };
+        let mut first = long();
+        let deadline = Instant::now() + PATIENCE;
+        let refused = loop {
+            let second = machine.client(&["conns", "top", "--for", "1ms"]);
+            if !second.status.success() {
+                break second;
+            }
+            assert!(Instant::now() < deadline, "never refused");
+            // The second may have been the first.
+            if first.0.try_wait().expect("a state").is_some() {
+                first = long();
+            }
+        };
+        let said = stderr(&refused);
+        assert!(
+            said.contains("another request looks at the connections"),
+            "{said}"
+        );
+        let many = machine.client(&["conns", "top", "--count", "5000"]);
+        assert!(
+            stderr(&many).contains("at most 1000 are named"),
+            "{}",
+            stderr(&many)
+        );
+    });
+}
+
 #[test]
 fn what_prevents_a_start_is_one_sentence() {
     Machine::run(|machine| {

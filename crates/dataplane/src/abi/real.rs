@@ -70,7 +70,7 @@ plain! {
     }
     /// Value of `ctl`: next hop and outer header.
     "ctl" Ctl {
-        /// MAC of the gateway; zero: not known.
+        /// MAC of the gateway for outer IPv4; zero: not known.
         gateway_mac: [u8; 6],
         /// Longest IP packet the link carries, bytes; 0: 1500.
         mtu: u16,
@@ -102,8 +102,12 @@ plain! {
         tunnel4_be: [u8; 4],
         /// The same over IPv6.
         tunnel6_be: [u8; 16],
+        /// MAC of the gateway for outer IPv6; zero: `gateway_mac`.
+        gateway6_mac: [u8; 6],
         /// Zero.
-        pad3: [u32; 5],
+        pad3: u16,
+        /// Zero.
+        pad4: [u32; 3],
     }
     /// A counter of packets and of whole frames' bytes.
     "packets_bytes" PacketsBytes {

@@ -247,6 +247,23 @@ verdict_tests! { Rig, Verdict:
             rig.expect(Verdict::TooBigAnswered, &arriving(&over), &leaving(&too_big(VIP4, &over, 1279)));
         }
     }
+    Opened each_outer_family_has_a_router_of_its_own(rig) {
+        let other = [2, 0, 0, 0, 0, 6];
+        rig.set_ctl(|ctl| ctl.gateway6_mac = other);
+        for (sport, real, router) in [(4001, REAL4, ROUTER), (4002, REAL6, other)] {
+            serve(rig, VIP4, real);
+            let own = Tuple { sport, ..client(VIP4) };
+            let (_, probe) = rig.send(&arriving(&own.tcp(Tcp::ack(7, 7))));
+            let label = if real == REAL6 { label_of(&probe) } else { 0 };
+            let syn = own.tcp(Tcp::syn(1));
+            let left = ethernet(router, OWN, &[], &outer(real, 0, label, &syn));
+            rig.expect(Verdict::Opened, &arriving(&syn), &left);
+        }
+        // One router is enough for one family.
+        rig.set_ctl(|ctl| (ctl.gateway_mac, ctl.gateway6_mac) = ([0; 6], other));
+        serve(rig, VIP4, REAL4);
+        rig.expect(Verdict::NoNextHop, &arriving(&client(VIP4).tcp(Tcp::syn(1))), &[]);
+    }
     NoNextHop nothing_leaves_without_a_gateway_or_a_source(rig) {
         let syn = arriving(&client(VIP4).tcp(Tcp::syn(1)));
         serve(rig, VIP4, REAL4);

@@ -166,6 +166,60 @@ fn the_next_hop_is_found_on_the_wire() {
     });
 }
 
+/// Nobody speaks to the gateway here but whoever looks: as past XDP.
+#[test]
+fn a_gateway_is_asked_and_not_just_remembered() {
+    Sandbox::run(|_| {
+        let peer = veth();
+        // A kernel that had reason to look would do so in half a minute.
+        for lazy in ["base_reachable_time_ms=3600000", "gc_stale_time=3600"] {
+            let (key, value) = lazy.split_once('=').expect("a pair");
+            let path = format!("/proc/sys/net/ipv4/neigh/lb0/{key}");
+            std::fs::write(path, value).expect("a lazy kernel");
+        }
+        ip("route add default via 10.7.0.9 dev lb0");
+        ip("route add 10.20.0.0/16 via 10.7.0.2 dev lb0");
+        let lb0 = causeway_netio::interface_info("lb0").expect("the interface");
+        let reals: Vec<IpAddr> = ["10.20.0.1", "10.20.0.2", "10.30.0.1"]
+            .map(|real| real.parse().expect("an address"))
+            .to_vec();
+        let look = || {
+            let patience = std::time::Duration::from_secs(1);
+            let found = causeway_netio::find_gateways(&lb0, &reals, patience).expect("tables");
+            assert_eq!(found.v6, None);
+            found.v4.expect("a route")
+        };
+        let mac = || {
+            let theirs = peer.run(|| causeway_netio::interface_info("peer0"));
+            Some(theirs.expect("the peer").mac)
+        };
+        // By the routes to the reals, of which one goes another way.
+        let found = look();
+        assert_eq!(
+            (found.address.to_string().as_str(), found.others),
+            ("10.7.0.2", 1)
+        );
+        assert_eq!(found.mac, mac());
+        let follows = |expected: &dyn Fn() -> Option<causeway_netio::Mac>, what: &str| {
+            let began = std::time::Instant::now();
+            while look().mac != expected() {
+                assert!(began.elapsed().as_secs() < 20, "waited in vain: {what}");
+                std::thread::sleep(std::time::Duration::from_millis(500));
+            }
+        };
+        let before = mac();
+        peer.ip("link set peer0 down");
+        peer.ip("link set peer0 address 02:00:00:00:00:77");
+        peer.ip("link set peer0 up");
+        assert_ne!(mac(), before);
+        follows(&mac, "the gateway's new address");
+        peer.ip("link set peer0 arp off");
+        follows(&|| None, "the gateway's silence");
+        peer.ip("link set peer0 arp on");
+        follows(&mac, "the gateway's return");
+    });
+}
+
 /// The peer's link-local address, once it may be used.
 fn link_local(peer: &Netns) -> String {
     let mut found = String::new();
@@ -193,6 +247,7 @@ fn a_trace_says_what_would_happen_and_changes_nothing() {
         let (vip, reals) = furnish(&lb);
         let hop = NextHop {
             gateway_mac: [2, 0, 0, 0, 0, 9],
+            gateway6_mac: [0; 6],
             mtu: 1500,
             source_v4: Some(OuterSource::whole("10.7.0.1".parse().expect("an address"))),
             source_v6: None,

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Watches the next hops: the data plane sends past the kernel, and would send to a router that
+//! is gone for ever.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use causeway_api::Moment;
+use causeway_api::balancer::NextHopView;
+use causeway_netio::{Gateway, NextHop};
+use tracing::{info, warn};
+
+use super::api::Shared;
+use super::engine::Engine;
+use super::plane::{Found, Route};
+use crate::config::MacAddress;
+
+/// From one look to the next: a router that has another MAC address is followed within three
+/// of them and the kernel's own probes.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How long a look waits for a gateway to tell its MAC address.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Looks once, without holding the engine meanwhile.
+pub(crate) fn look(shared: &Shared) {
+    let (route, reals, resolver) = {
+        let engine = shared.engine();
+        let Some(way) = &engine.way else {
+            return;
+        };
+        let reals = engine.config.encapsulated_reals();
+        (way.route.clone(), reals, engine.plane.resolver())
+    };
+    let found = resolver.look(&route, &reals, PATIENCE);
+    shared
+        .engine()
+        .take_look(&route, &reals, found, Moment::now());
+}
+
+impl Engine {
+    /// How the next hops stood at the last look.
+    pub fn next_hops(&self) -> &[NextHopView] {
+        &self.next_hops
+    }
+
+    /// Takes what a look for `route` has found, unless the way is another by now. A gateway
+    /// that is silent keeps its last address.
+    pub(super) fn take_look(
+        &mut self,
+        route: &Route,
+        reals: &[IpAddr],
+        found: anyhow::Result<Found>,
+        now: Moment,
+    ) {
+        let Some(way) = self.way.as_mut().filter(|way| way.route == *route) else {
+            return;
+        };
+        let found = found.unwrap_or_else(|error| Found {
+            next_hop: Err(error),
+            gateways: Default::default(),
+        });
+        let gateways = found.gateways;
+        let fault = match found.next_hop {
+            Ok(mut next_hop) => {
+                keep_silent(&mut next_hop, &way.next_hop);
+                if next_hop != way.next_hop {
+                    if let Err(error) = self.plane.set_next_hop(&next_hop) {
+                        warn!("the next hop is another, and cannot be set: {error:#}");
+                        return;
+                    }
+                    let [v4, v6] = [next_hop.gateway_mac, next_hop.gateway6_mac].map(MacAddress);
+                    let mtu = next_hop.mtu;
+                    info!("the next hop is now {v4} for IPv4, {v6} for IPv6, MTU {mtu}");
+                    way.next_hop = next_hop;
+                }
+                None
+            }
+            Err(error) => Some(format!("{error:#}")),
+        };
+        let way_hop = way.next_hop;
+        let looked_for = route.encapsulates && route.encap.gateway_mac.is_none();
+        let families = [
+            ("ipv4", IpAddr::is_ipv4 as fn(&IpAddr) -> bool),
+            ("ipv6", IpAddr::is_ipv6),
+        ];
+        let views = families.into_iter().filter_map(|(family, is_of)| {
+            reals.iter().find(|real| is_of(real))?;
+            let (own, other, mac) = match family {
+                "ipv4" => (gateways.v4, gateways.v6, way_hop.gateway_mac),
+                _ => (gateways.v6, gateways.v4, way_hop.gateway6_mac),
+            };
+            let gateway = own.or(other);
+            Some(NextHopView {
+                family: family.to_owned(),
+                state: state(own, other, looked_for).to_owned(),
+                gateway: gateway.map(|gateway| gateway.address.to_string()),
+                mac: (mac != [0; 6]).then(|| MacAddress(mac).to_string()),
+                other_routes: own.map_or(0, |own| own.others),
+                since_monotonic_ns: now.monotonic_ns,
+            })
+        });
+        let mut views: Vec<NextHopView> = views.collect();
+        for view in &mut views {
+            let mut former = self.next_hops.iter();
+            let former = former.find(|former| former.family == view.family);
+            if let Some(former) = former.filter(|former| former.state == view.state) {
+                view.since_monotonic_ns = former.since_monotonic_ns;
+            }
+            tell(former, view, fault.as_deref());
+        }
+        self.next_hops = views;
+    }
+}
+
+fn state(own: Option<Gateway>, other: Option<Gateway>, looked_for: bool) -> &'static str {
+    if !looked_for {
+        return "configured";
+    }
+    let answers = |gateway: Gateway| gateway.mac.is_some();
+    match (own.map(answers), other.map(answers)) {
+        (Some(true), _) => "reachable",
+        (Some(false), _) | (None, Some(false)) => "silent",
+        (None, Some(true)) => "shared",
+        (None, None) => "none",
+    }
+}
+
+/// Where a gateway is silent, its last address holds.
+fn keep_silent(next_hop: &mut NextHop, former: &NextHop) {
+    for (mac, former) in [
+        (&mut next_hop.gateway_mac, former.gateway_mac),
+        (&mut next_hop.gateway6_mac, former.gateway6_mac),
+    ] {
+        if *mac == [0; 6] {
+            *mac = former;
+        }
+    }
+}
+
+fn tell(former: Option<&NextHopView>, now: &NextHopView, fault: Option<&str>) {
+    let family = &now.family;
+    if former.is_none_or(|former| former.state != now.state) {
+        match (now.is_up(), former) {
+            (false, _) => warn!(
+                "the next hop of {family} reals is {}, and their packets go to its last MAC address, {}{}",
+                now.state,
+                now.mac.as_deref().unwrap_or("which is not known"),
+                fault.map_or(String::new(), |fault| format!(": {fault}")),
+            ),
+            (true, Some(_)) => info!("the next hop of {family} reals is {} again", now.state),
+            (true, None) => {}
+        }
+    }
+    let others = |view: &NextHopView| view.other_routes;
+    if others(now) > 0 && former.map(others) != Some(others(now)) {
+        warn!(
+            "{} {family} reals have routes by other gateways than {}, which all packets go to",
+            others(now),
+            now.gateway.as_deref().unwrap_or("that")
+        );
+    }
+}
