@@ -7,6 +7,7 @@
 //
 //	quic serve   HTTP/3 server: GET /r/SIZE/SERVICE_US
 //	quic load    HTTP/3 load: the pages come with the configuration
+//	quic get     requests over TCP by net/http, one after another
 package main
 
 import (
@@ -22,13 +23,13 @@ import (
 const maxLine = 256 << 20
 
 func main() {
-	roles := map[string]func(lines <-chan string) error{"serve": serve, "load": load}
+	roles := map[string]func(lines <-chan string) error{"serve": serve, "load": load, "get": get}
 	var role func(<-chan string) error
 	if len(os.Args) == 2 {
 		role = roles[os.Args[1]]
 	}
 	if role == nil {
-		fmt.Fprintln(os.Stderr, "usage: quic serve|load")
+		fmt.Fprintln(os.Stderr, "usage: quic serve|load|get")
 		os.Exit(2)
 	}
 	if err := role(readLines()); err != nil {

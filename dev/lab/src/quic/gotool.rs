@@ -25,6 +25,7 @@ const SOURCES: &[(&str, &str)] = &[
     source!("main.go"),
     source!("serve.go"),
     source!("load.go"),
+    source!("get.go"),
     source!("user.go"),
     source!("quiclb/quiclb.go"),
     source!("quiclb/generator.go"),
@@ -38,7 +39,7 @@ const OLDEST: (u32, u32) = (1, 26);
 ///
 /// # Errors
 /// One sentence about what is missing.
-pub(super) fn program() -> Result<&'static Path> {
+pub(crate) fn program() -> Result<&'static Path> {
     static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = PROGRAM.get_or_init(|| build().map_err(|e| format!("{e:#}")));
     match built {

@@ -12,7 +12,7 @@
 pub mod client;
 pub mod clock;
 mod go_load;
-mod gotool;
+pub(crate) mod gotool;
 pub mod modelled_servers;
 mod nat;
 pub mod serve;

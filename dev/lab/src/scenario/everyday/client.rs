@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::truth::Response;
+use crate::quic::gotool;
 
 /// What answers on the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,31 +88,32 @@ pub(super) struct EverydayClient {
     pub(super) service: Service,
     /// Requests outstanding on a connection at most.
     pub(super) in_flight: u32,
-    /// For the shell. HOST, SECONDS, LOG (a file), PYTHON (our clients on other people's
-    /// libraries) and COUNT (requests that take about so long) are replaced;
+    /// For the shell. HOST, SECONDS, LOG (a file), PYTHON and GO (our clients on
+    /// other people's libraries) and COUNT (requests that take about so long) are replaced;
     /// `again` runs a command for SECONDS.
     command: &'static str,
     /// A turn without path, for COUNT.
     turn_us: u64,
     pub(super) truth: TruthSource,
     report: ClientReport,
-    /// Length of the epochs that it is judged by: some ten requests at least.
-    pub(super) epoch_s: u64,
+    /// Between a response and the next request.
+    pause_ms: u64,
     /// Files, and the Debian packages that have them.
     needs: &'static [(&'static str, &'static str)],
 }
 
 impl EverydayClient {
-    pub(super) fn epoch_ns(&self) -> u64 {
-        self.epoch_s * 1_000_000_000
+    /// Length of the epochs that it is judged by, over such a path: whole seconds, and ten
+    /// requests at least where they come one after another.
+    pub(super) fn epoch_s(&self, path_ms: u64) -> u64 {
+        let turn_ms = self.turn_us / 1000 + path_ms + self.pause_ms;
+        (10 * turn_ms).div_ceil(1000).max(1)
     }
 
-    /// How long it runs: two whole epochs at least.
-    pub(super) fn seconds(&self, usual: u64) -> u64 {
-        match self.epoch_s {
-            1 => usual,
-            long => usual.max(2 * long + 2),
-        }
+    /// How long it runs: whole epochs, two at least.
+    pub(super) fn seconds(&self, path_ms: u64, usual: u64) -> u64 {
+        let epoch_s = self.epoch_s(path_ms);
+        usual.div_ceil(epoch_s).max(2) * epoch_s
     }
 
     /// A package that is not installed.
@@ -124,22 +126,26 @@ impl EverydayClient {
     }
 
     /// The command, ready for the shell.
-    pub(super) fn command(&self, place: &Place<'_>) -> String {
+    pub(super) fn command(&self, place: &Place<'_>) -> Result<String> {
         let turn_us = self.turn_us + place.path_ms * 1000;
         let count = place.seconds * 1_000_000 / turn_us * u64::from(self.in_flight);
         let python = format!("/usr/bin/python3 {}", place.python.display());
-        let command = self
+        let mut command = self
             .command
-            .replace("PYTHON", &python)
             .replace("HOST", place.host)
             .replace("SECONDS", &place.seconds.to_string())
             .replace("COUNT", &count.max(20).to_string())
-            .replace("LOG", &place.log.display().to_string());
-        format!(
+            .replace("LOG", &place.log.display().to_string())
+            .replace("PYTHON", &python);
+        if command.contains("GO ") {
+            let program = gotool::program()?.display().to_string();
+            command = command.replace("GO ", &format!("{program} "));
+        }
+        Ok(format!(
             "again() {{ end=$(($(date +%s%N) + {}000000000)); \
              while [ $(date +%s%N) -lt $end ]; do \"$@\"; done; }}\n{command}",
             place.seconds
-        )
+        ))
     }
 
     /// The mean that it reports, us, and its responses where it logs each.
@@ -286,15 +292,15 @@ const fn client(
             _ => Packets,
         },
         report,
-        epoch_s: 1,
+        pause_ms: 0,
         needs,
     }
 }
 
-/// Python's http.client with a pause, and epochs for it.
-const fn pausing(name: &'static str, command: &'static str, epoch_s: u64) -> EverydayClient {
+/// Python's http.client with a pause.
+const fn pausing(name: &'static str, command: &'static str, pause_ms: u64) -> EverydayClient {
     EverydayClient {
-        epoch_s,
+        pause_ms,
         ..client(name, Service::Http, command, Lines, &[PYTHON])
     }
 }
@@ -521,32 +527,32 @@ pub(super) const CLIENTS: &[EverydayClient] = &[
     pausing(
         "http.client-5ms",
         "PYTHON http http://HOST/v/300/5000 5 SECONDS LOG",
-        1,
+        5,
     ),
     pausing(
         "http.client-20ms",
         "PYTHON http http://HOST/v/300/5000 20 SECONDS LOG",
-        1,
+        20,
     ),
     pausing(
         "http.client-60ms",
         "PYTHON http http://HOST/v/300/5000 60 SECONDS LOG",
-        1,
+        60,
     ),
     pausing(
         "http.client-205ms",
         "PYTHON http http://HOST/v/300/5000 205 SECONDS LOG",
-        3,
+        205,
     ),
     pausing(
         "http.client-300ms",
         "PYTHON http http://HOST/v/300/5000 300 SECONDS LOG",
-        4,
+        300,
     ),
     pausing(
         "http.client-2s",
         "PYTHON http http://HOST/v/300/5000 2000 SECONDS LOG",
-        20,
+        2000,
     ),
     client(
         "requests-20ms",
@@ -582,6 +588,33 @@ pub(super) const CLIENTS: &[EverydayClient] = &[
             ),
         ],
     ),
+    client(
+        "go-https",
+        Service::Https,
+        "echo https://HOST/v/2000/5000 SECONDS LOG http1 | GO get",
+        Lines,
+        &[],
+    ),
+    EverydayClient {
+        truth: Log,
+        ..client(
+            "go-h2",
+            Service::Https,
+            "echo https://HOST/v/2000/5000 SECONDS LOG http2 | GO get",
+            Lines,
+            &[],
+        )
+    },
+    EverydayClient {
+        truth: Log,
+        ..client(
+            "go-h2-64K",
+            Service::Https,
+            "echo https://HOST/v/65536/5000 SECONDS LOG http2 | GO get",
+            Lines,
+            &[],
+        )
+    },
     client(
         "grpc-unary",
         Service::Grpc,

@@ -151,6 +151,8 @@ def main():
         return
     target, pause_s, seconds = sys.argv[2], float(sys.argv[3]) / 1000, float(sys.argv[4])
     ask = CLIENTS[what](target)
+    # It may wait for the connection.
+    ask()
     lines = []
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -99,6 +99,8 @@ pub(super) struct EverydayRun {
     pub(super) estimates: Vec<Estimate>,
     /// The mean that the client reports.
     pub(super) client_us: Option<f64>,
+    /// Length of the epochs.
+    pub(super) epoch_s: u64,
 }
 
 /// A client, a path, a server with all services, a balancer.
@@ -389,8 +391,10 @@ impl Lane {
         let router = &self.bench.topology.router.netns;
         let both = Recorder::start(self.client(), DEVICE, Directions::Both)?;
         let requests = Recorder::start(router, ROUTER_PORT, Directions::Arriving)?;
+        let epoch_s = client.epoch_s(self.path_ms);
+        wait_for_epoch(epoch_s * 1_000_000_000);
         let begun_ns = clock::monotonic_ns();
-        let output = self.run_command(&client.command(&place), seconds)?;
+        let output = self.run_command(&client.command(&place)?, seconds)?;
         sleep(SETTLING + Duration::from_millis(self.path_ms));
         let (both, requests) = (both.finish()?, requests.finish()?);
         let (client_us, log) = client.read(&output, &place.log)?;
@@ -413,14 +417,15 @@ impl Lane {
         }
         let estimates = match (timestamps, &self.cookies) {
             (Timestamps::Cookie, Some(cookies)) => {
-                cookies.estimates(port, begun_ns, client.epoch_ns())?
+                cookies.estimates(port, begun_ns, epoch_s * 1_000_000_000)?
             }
-            _ => self.measured(&requests_file, client.epoch_s)?,
+            _ => self.measured(&requests_file, epoch_s)?,
         };
         Ok(EverydayRun {
             responses,
             estimates,
             client_us,
+            epoch_s,
         })
     }
 
@@ -502,6 +507,12 @@ impl Cookies {
         let whole = sums.into_iter().filter(|(_, (_, samples))| *samples > 0.0);
         Ok(whole.map(estimate).collect())
     }
+}
+
+/// Until the next epoch begins, so that a run has no part of one at its start.
+fn wait_for_epoch(epoch_ns: u64) {
+    let now_ns = clock::monotonic_ns().wrapping_add_signed(clock::wall_offset_ns());
+    sleep(Duration::from_nanos(epoch_ns - now_ns % epoch_ns));
 }
 
 /// TLS and HTTP/2 beside HTTP, and answers of a varying time and any size. nginx's random

@@ -149,12 +149,17 @@ impl Plan {
         for &timestamps in &self.timestamps {
             for client in &self.clients {
                 let run = lane
-                    .run(client, timestamps, client.seconds(self.seconds), &self.keep)
+                    .run(
+                        client,
+                        timestamps,
+                        client.seconds(lane.path_ms, self.seconds),
+                        &self.keep,
+                    )
                     .with_context(|| {
                         let path_ms = lane.path_ms;
                         format!("{}, {path_ms} ms, timestamps {timestamps}", client.name)
                     })?;
-                let judged = judge(&run.responses, &run.estimates, client.epoch_ns());
+                let judged = judge(&run.responses, &run.estimates, run.epoch_s * 1_000_000_000);
                 // The other end is gone only when the scenario has failed.
                 let _ = rows.send(Row {
                     client: client.name,
@@ -168,7 +173,7 @@ impl Plan {
                     coverage_pct: judged.coverage_pct,
                     requests: run.responses.len(),
                     client_us: run.client_us,
-                    epoch_s: client.epoch_s,
+                    epoch_s: run.epoch_s,
                     errors_pct: judged.errors_pct,
                 });
             }
