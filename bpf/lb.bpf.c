@@ -202,7 +202,7 @@ balance(struct xdp_md *ctx, struct packet *pkt, const int family)
 			measure(stats, flow, pkt);
 	}
 	if (stats && !flow && is_own(pkt, family))
-		count_unremembered(stats, &route, pkt);
+		count_unremembered(stats, &route, pkt, family);
 	return verdict;
 }
 

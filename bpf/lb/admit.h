@@ -279,12 +279,13 @@ admit(const struct packet *pkt, const int family, const struct vip *vip, enum co
 	if (!control)
 		return false;
 	hash = cached ? flow_hash(pkt, family, control) : 0;
-	if (found == CR_UNKNOWN)
-		return refuse(vip, route, V_COOKIE_UNKNOWN, CR_UNKNOWN);
 	if (cached && find_cached_syn(pkt, family, vip, hash, route)) {
 		route->keep = lasting && !is_syn(pkt) && !(vip->flags & VIP_FORGET);
 		return true;
 	}
+	/* Not before: one timestamp in 32 of a server that writes no cookies looks like one. */
+	if (found == CR_UNKNOWN)
+		return refuse(vip, route, V_COOKIE_UNKNOWN, CR_UNKNOWN);
 	if (found == CR_FORGED && own && !(vip->flags & VIP_STATEFUL))
 		return refuse(vip, route, V_COOKIE_FORGED, CR_FORGED);
 	route->verdict = V_RATE_LIMITED;

@@ -15,6 +15,12 @@
 /* Units of time are 1024 ns. */
 #define LIMIT_UNIT_SHIFT 10
 
+/*
+ * No prefix owes more: interval and tolerance are 32 bits each. A time that is further
+ * ahead was written when the clock's 40 bits had not gone round yet.
+ */
+#define LIMIT_AHEAD_MAX (2ll << 32)
+
 /* `a` - `b` of two times, as a signed number. */
 static __always_inline s64 limit_ahead(u64 a, u64 b)
 {
@@ -63,6 +69,8 @@ static __always_inline u32 limit_way(const struct limit_bucket *bucket, u64 tag,
 		u64 entry = bucket->entry[i];
 		s64 ahead = entry ? limit_ahead(entry & LIMIT_TIME_MASK, now) : -0x7fffffffffffffffll;
 
+		if (ahead > LIMIT_AHEAD_MAX)
+			ahead = -LIMIT_AHEAD_MAX;
 		if (entry >> LIMIT_TIME_BITS == tag)
 			ahead = -0x7fffffffffffffffll - 1;
 		if (ahead < least) {

@@ -29,16 +29,15 @@ count_connection(struct real_stats *stats, struct flow *flow, const struct packe
 	}
 }
 
-/*
- * The same where no flow is remembered. A FIN that is sent again, and a RST behind
- * it, count again.
- */
+/* The same where no flow is remembered: the SYN cache tells an end that was counted. */
 static __always_inline void
-count_unremembered(struct real_stats *stats, const struct route *route, const struct packet *pkt)
+count_unremembered(struct real_stats *stats, const struct route *route, const struct packet *pkt, const int family)
 {
 	if (route->verdict == V_OPENED)
 		stats->conns_opened += 1;
 	if (!is_closing(pkt) || route->verdict != V_ESTABLISHED)
+		return;
+	if (!(family == IPV4 ? ends_first4(pkt, route->real_id) : ends_first6(pkt, route->real_id)))
 		return;
 	stats->conns_closed += 1;
 	lower_load(route->real_id);

@@ -215,3 +215,24 @@ fn a_crowd_of_prefixes_is_told_apart() {
     assert_eq!(let_in(&mut rig, 1), clients as usize);
     assert_eq!(let_in(&mut rig, 2), 0, "of 65,536 places 4,000 are taken");
 }
+
+/// What was written long ago must not look as if it were due far ahead: it would never make
+/// room, and live prefixes would push out each other.
+#[test]
+fn old_prefixes_make_room() {
+    let mut rig = Rig::new();
+    vips(&mut rig, TCP);
+    let limit = FlowLimit::new(0.001, 1, 32, 64).unwrap();
+    rig.limit((VIP4, 80, TCP), ID4, limit);
+    rig.fill_limits(Duration::from_secs(6 * 86_400));
+    let syn = |client: u32, port| {
+        let client = std::net::Ipv4Addr::from(0x0a64_0000 + client).to_string();
+        arriving(&from(&client, port).tcp(Tcp::syn(1000)))
+    };
+    let tx = Verdict::Opened.action() as u32;
+    let mut let_in = |port| {
+        let sent = (0..2000).map(|client| rig.send(&syn(client, port)).0);
+        sent.filter(|action| *action == tx).count()
+    };
+    assert_eq!((let_in(1), let_in(2)), (2000, 0));
+}

@@ -2,10 +2,10 @@
 //! VIPs with cookies: what a cookie decides, and what happens without one.
 
 use causeway_core::cookie::{self, CookieKey, CookieLayout, CookieMode, KeyEpoch, Keys};
-use causeway_dataplane::abi::{CookieResult, PICK_TURN, RealValue, Verdict};
+use causeway_dataplane::abi::{CookieResult, PICK_TURN, RealLoad, RealValue, Verdict};
 
 use crate::frame::{ACK, FIN, Ip, RST, SYN, Tcp, Tuple, arriving, icmp, leaving, timestamp};
-use crate::rig::{Rig, TCP, TUNNEL_SOURCE4, TUNNEL_SOURCE6};
+use crate::rig::{Rig, TCP, TUNNEL_SOURCE4, TUNNEL_SOURCE6, tunnel_real};
 use crate::verdict_tests;
 
 const VIP: &str = "192.0.2.10";
@@ -228,6 +228,43 @@ verdict_tests! { Unmeasured, Verdict:
         rig.expect_untouched(Verdict::CookieUnknown, &arriving(&packet));
         assert_eq!(rig.cookie_counts(5), [(CookieResult::Unknown, 2)]);
     }
+    Established an_echo_that_names_nobody_by_chance_goes_where_the_syn_went(world) {
+        let rig = &mut world.0;
+        let opening = syn(client(4000), 1000, SYN_OPTIONS[0]);
+        rig.expect(Verdict::Opened, &arriving(&opening), &tunnelled(0, &opening));
+        // The server writes no cookies. After a pause its clients echo one timestamp only.
+        let echo = echo_of(client(4000), KeyEpoch::Zero, UNUSED);
+        for seq in [1001, 1002] {
+            let packet = segment(client(4000), ACK, seq, echo);
+            rig.expect(Verdict::Established, &arriving(&packet), &tunnelled(0, &packet));
+        }
+        let counts = [(CookieResult::Syn, 1), (CookieResult::Table, 1), (CookieResult::SynCache, 1)];
+        assert_eq!(rig.cookie_counts(5), counts);
+    }
+    CookieUnknown where_a_syn_went_is_forgotten_with_its_real(world) {
+        let rig = &mut world.0;
+        let opening = syn(client(4000), 1000, SYN_OPTIONS[0]);
+        rig.expect(Verdict::Opened, &arriving(&opening), &tunnelled(0, &opening));
+        // Another real has got the slot, perhaps of another VIP.
+        rig.real(0, RealValue { r#gen: 1, ..tunnel_real("10.1.0.99") });
+        let packet = segment(client(4000), ACK, 1001, echo_of(client(4000), KeyEpoch::Zero, UNUSED));
+        rig.expect_untouched(Verdict::CookieUnknown, &arriving(&packet));
+    }
+    Established an_end_that_is_sent_again_lowers_the_load_once(world) {
+        let rig = &mut world.0;
+        rig.set_load(2, RealLoad { load: 100, fall: 10, ..RealLoad::default() });
+        let fin = |port, seq| segment(client(port), FIN | ACK, seq, echo_of(client(port), KeyEpoch::Zero, 1023));
+        for seq in 0..10 {
+            for port in [4000, 4001] {
+                rig.expect(Verdict::Established, &arriving(&fin(port, seq)), &tunnelled(2, &fin(port, seq)));
+            }
+        }
+        assert_eq!((rig.load(2).load, rig.real_stats(2).conns_closed), (80, 2));
+        // A new connection on the tuple ends for itself.
+        rig.send(&arriving(&syn(client(4000), 7000, SYN_OPTIONS[0])));
+        rig.expect(Verdict::Established, &arriving(&fin(4000, 7001)), &tunnelled(2, &fin(4000, 7001)));
+        assert_eq!((rig.load(2).load, rig.real_stats(2).conns_closed), (70, 3));
+    }
     Established a_server_without_an_agent_is_served_by_the_table(world) {
         let rig = &mut world.0;
         let opening = syn(client(4000), 1000, SYN_OPTIONS[0]);
@@ -256,7 +293,7 @@ verdict_tests! { Unmeasured, Verdict:
         rig.expect(Verdict::Established, &arriving(&reset), &tunnelled(1, &reset));
         assert!(rig.flow(client(4000), TCP).is_none());
         // With a timestamp the cookie says it.
-        let fin = segment(client(4000), FIN | ACK, 1001, echo_of(client(4000), KeyEpoch::Zero, 1023));
+        let fin = segment(client(4001), FIN | ACK, 1001, echo_of(client(4001), KeyEpoch::Zero, 1023));
         rig.expect(Verdict::Established, &arriving(&fin), &tunnelled(2, &fin));
         assert_eq!(rig.real_stats(2).conns_closed, 1);
     }

@@ -283,6 +283,23 @@ verdict_tests! { Rig, Verdict:
         let kept = (0..1200).filter(|port| port % 2 == 1 && known.contains(port)).count();
         assert!(kept > 590, "{kept} of 600 live flows are left");
     }
+    Established no_address_collides_with_another_whatever_the_seed(rig) {
+        rig.tunnel_real(0, REAL0);
+        rig.vip(5, "2001:db8::10", 80, TCP, &[0]);
+        // They differ in the highest bits of three words, in which a multiplication loses all others.
+        let twins = ["2001:db8:1:2::10", "2001:db8:1:82:0:80:0:90"];
+        let [known, twin] = twins.map(|client| Tuple::new(client, 4000, "2001:db8::10", 80));
+        for seed in [1, 0x5eed, 0x9e37_79b9_7f4a_7c15, u64::MAX] {
+            rig.set_ctl(|ctl| ctl.table_seed = seed);
+            rig.send(&arriving(&known.tcp(Tcp::syn(1000))));
+            rig.send(&arriving(&known.tcp(Tcp::ack(1001, 1))));
+            rig.send(&arriving(&twin.tcp(Tcp::syn(1000))));
+            assert!(rig.flow(known, TCP).is_some() && rig.flow(twin, TCP).is_some(), "{seed:x}");
+            let (action, _) = rig.send(&arriving(&known.tcp(Tcp::ack(1001, 1))));
+            assert_eq!(action, Verdict::Established.action() as u32);
+            rig.forget_flows();
+        }
+    }
     Opened ipv6_tuples_are_hashed_whole(rig) {
         let slots: Vec<u32> = (0..13).collect();
         for id in &slots {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a test puts into the balancer's maps.
 
+use std::time::Duration;
+
 use super::*;
 
 impl Rig {
@@ -203,6 +205,18 @@ impl Rig {
         let limits = &self.skel.maps.vip_limits;
         write(limits, &id.to_ne_bytes(), Plain::as_bytes(&limit.value()));
         self.change_vip(address, port, proto, |vip| vip.flags |= abi::VIP_LIMITED);
+    }
+
+    /// Fills the table of limited prefixes with others that are due so far ahead.
+    pub(crate) fn fill_limits(&self, ahead: Duration) {
+        let clock = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
+        let due = Duration::from(clock.expect("the clock")) + ahead;
+        let due = (due.as_nanos() >> 10) as u64 & ((1 << 40) - 1);
+        let map = &self.skel.maps.limits;
+        for bucket in 0..map.max_entries() {
+            let ways = (1..=8_u64).flat_map(|tag| (tag << 40 | due).to_ne_bytes());
+            write(map, &bucket.to_ne_bytes(), &ways.collect::<Vec<_>>());
+        }
     }
 
     /// Changes the value of a VIP, which must exist.
