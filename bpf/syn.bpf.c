@@ -5,9 +5,9 @@
  * that look on and change nothing; they run behind the decapsulation and behind the
  * cookie programs, where there are such, and in no need of them.
  *
- * A packet costs one look into one table: what comes in can only matter to an attempt
- * that is not connected, unless it ends a connection; what goes out can only matter to
- * a connection, unless it is a SYN-ACK.
+ * A packet costs one look into one table: what comes in without payload can only matter to an
+ * attempt that is not connected, unless it ends a connection; what goes out and what asks can
+ * only matter to a connection, unless it is a SYN-ACK or the first request.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -39,6 +39,28 @@ static __always_inline void step(struct syn_entry *entry, u32 event, u32 isn, u6
 
 	syn_track(&entry->conn, event, isn, now_ns, &out);
 	count_outcome(entry->category, &out);
+}
+
+/*
+ * The client says something; true if the connection is known. What is sent again, lost or
+ * not, is no other request.
+ */
+static __always_inline bool
+asking(struct __sk_buff *skb, const struct syn_segment *seg, u64 now_ns)
+{
+	struct syn_entry *entry = bpf_map_lookup_elem(&syn_connections, &seg->key);
+	u32 next = seg->seq + seg->payload_len;
+	u32 event = SYN_EVENT_REQUEST;
+
+	if (!entry)
+		return false;
+	if ((s32)(next - entry->seq) <= 0)
+		return true;
+	entry->seq = next;
+	if (is_tls_handshake(skb, seg))
+		event = SYN_EVENT_HANDSHAKE;
+	step(entry, event, 0, now_ns);
+	return true;
 }
 
 /*
@@ -88,10 +110,11 @@ static __always_inline void establish(const struct syn_segment *seg, u64 now_ns)
 
 	if (!entry || entry->conn.state != SYN_STATE_ANSWERED)
 		return;
-	if (seg->ack - entry->server_isn - 1 > 0x7fffffff)
+	if (seg->ack - entry->seq - 1 > 0x7fffffff)
 		return;
 	step(entry, SYN_EVENT_ACK, 0, now_ns);
 	moved = *entry;
+	moved.seq = entry->conn.isn + 1;
 	bpf_map_update_elem(&syn_connections, &seg->key, &moved, BPF_ANY);
 	bpf_map_delete_elem(&syn_half_open, &seg->key);
 }
@@ -132,7 +155,11 @@ int causeway_syn_in(struct __sk_buff *skb)
 		ending(&seg, SYN_EVENT_CLIENT_RESET, true, now_ns);
 		return TC_GO_ON;
 	}
-	establish(&seg, now_ns);
+	if (!seg.payload_len || !asking(skb, &seg, now_ns)) {
+		establish(&seg, now_ns);
+		if (seg.payload_len)
+			asking(skb, &seg, now_ns);
+	}
 	if (seg.flags & FIN)
 		ending(&seg, SYN_EVENT_CLIENT_FIN, false, now_ns);
 	return TC_GO_ON;
@@ -142,10 +169,12 @@ static __always_inline void answering(const struct syn_segment *seg, u64 now_ns)
 {
 	struct syn_entry *entry = bpf_map_lookup_elem(&syn_half_open, &seg->key);
 
+	if (!entry)
+		note_open(&seg->key);
 	/* Of an answer to an earlier attempt with the same tuple nothing is known. */
 	if (!entry || seg->ack != entry->conn.isn + 1)
 		return;
-	entry->server_isn = seg->seq;
+	entry->seq = seg->seq;
 	step(entry, SYN_EVENT_SYNACK, 0, now_ns);
 }
 
@@ -177,6 +206,33 @@ int causeway_syn_out(struct __sk_buff *skb)
 		count_outcome(entry->category, &out);
 	if (seg.flags & FIN)
 		step_end(&syn_connections, entry, &seg, SYN_EVENT_SERVER_FIN, now_ns);
+	return TC_GO_ON;
+}
+
+struct silence {
+	u64 now_ns;
+};
+
+static long
+look_for_silence(const void *map, const void *key, struct syn_entry *entry, const struct silence *at)
+{
+	(void)map;
+	(void)key;
+	if (entry->conn.state == SYN_STATE_ESTABLISHED)
+		step(entry, SYN_EVENT_SILENCE, 0, at->now_ns);
+	return 0;
+}
+
+/*
+ * Run by the agent, on a packet of nobody: answers that are over whose connections stay open.
+ * A program of the kind that may hold the slots' lock on Linux 6.1.
+ */
+SEC("tc")
+int causeway_syn_silence(struct __sk_buff *skb)
+{
+	struct silence at = { .now_ns = segment_time(skb) };
+
+	bpf_for_each_map_elem(&syn_connections, look_for_silence, &at, 0);
 	return TC_GO_ON;
 }
 

@@ -4,7 +4,7 @@
  * category of clients. A slot is time / length; whoever comes first with a newer
  * time empties it, under the slot's lock, so that nothing is counted in between.
  *
- * Memory: slots are 224 bytes; a category has cfg_ring of them. Attempts that are not
+ * Memory: slots are 240 bytes; a category has cfg_ring of them. Attempts that are not
  * connected and connections each have a table of fixed size, in which the one that
  * was silent longest gives way: a flood fills the first and leaves the second alone.
  */
@@ -73,6 +73,23 @@ struct {
 	__type(value, u64);
 } syn_retry_times SEC(".maps");
 
+/* How long the transactions of a category took, since counting began. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct syn_responses);
+} syn_responses SEC(".maps");
+
+/* Addresses and ports that have answered a SYN, of services that are not told apart. Where a
+ * firewall drops what comes, nobody waits for a service. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, SYN_OPEN);
+	__type(key, struct vip_key);
+	__type(value, u32);
+} syn_open SEC(".maps");
+
 /* Services by address and port; an address or port of zeroes is any. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -120,6 +137,31 @@ static __always_inline u32 find_service(const struct flow_key6 *conn)
 	return cfg_all_services ? cfg_services - 1 : cfg_services;
 }
 
+static __always_inline bool is_other(u32 service)
+{
+	return cfg_all_services && service == cfg_services - 1;
+}
+
+static __always_inline bool is_open(const struct flow_key6 *conn)
+{
+	struct vip_key key = { .proto = IPPROTO_TCP, .port_be = conn->dport_be };
+
+	__builtin_memcpy(key.addr, conn->daddr_be, sizeof(key.addr));
+	return bpf_map_lookup_elem(&syn_open, &key);
+}
+
+/* A SYN-ACK leaves: from the next SYN on the port counts. */
+static __always_inline void note_open(const struct flow_key6 *conn)
+{
+	struct vip_key key = { .proto = IPPROTO_TCP, .port_be = conn->dport_be };
+	u32 one = 1;
+
+	if (!is_other(find_service(conn)) || is_open(conn))
+		return;
+	__builtin_memcpy(key.addr, conn->daddr_be, sizeof(key.addr));
+	bpf_map_update_elem(&syn_open, &key, &one, BPF_ANY);
+}
+
 /* The category of a client's connection; false: it is not to be counted. */
 static __always_inline bool find_category(const struct flow_key6 *conn, u32 ifindex, u32 *category)
 {
@@ -128,6 +170,8 @@ static __always_inline bool find_category(const struct flow_key6 *conn, u32 ifin
 	u32 service = find_service(conn), prefix = cfg_prefixes - 1;
 
 	if (!device || service >= cfg_services)
+		return false;
+	if (is_other(service) && !is_open(conn))
 		return false;
 	if (cfg_prefixes > 1) {
 		u32 *found;
@@ -186,6 +230,14 @@ static __always_inline void add_outcome(struct syn_slot *slot, const struct syn_
 		slot->conn_fail_ns += out->conn_fail_ns;
 		slot->syn_to_end_ns += out->syn_to_end_ns;
 		slot->rtt_ns += out->rtt_ns;
+		break;
+	case SYN_COUNT_LATER:
+		slot->later += 1;
+		slot->later_ns += out->syn_to_end_ns;
+		slot->rtt_ns += out->rtt_ns;
+		break;
+	case SYN_COUNT_UNUSED:
+		slot->unused += 1;
 		break;
 	case SYN_COUNT_SERVED:
 		slot->served += 1;
@@ -269,6 +321,32 @@ static __always_inline void count_retry_time(const struct syn_outcome *out)
 	add_one(&syn_retry_times, &key);
 }
 
+/* Where a response that took so long is counted. */
+static __always_inline u32 response_bucket(u64 took_ns)
+{
+#define IS_OVER(bound_us) + (took_ns > (u64)(bound_us) * CW_US_NS)
+	u32 bucket = 0 SYN_BUCKET_BOUNDS_US(IS_OVER);
+#undef IS_OVER
+
+	return CW_MASKED(bucket, SYN_BUCKETS - 1);
+}
+
+/*
+ * A transaction took so long, or is_more: one that is counted took so much longer. Who looks
+ * for silence may be interrupted by a packet. Apart, so that the verifier looks at it once.
+ */
+CW_GLOBAL int count_response(u32 category, u64 took_ns, u32 is_more)
+{
+	struct syn_responses *of = bpf_map_lookup_elem(&syn_responses, &category);
+
+	if (!of)
+		return 0;
+	if (!is_more)
+		__sync_fetch_and_add(&of->count[response_bucket(took_ns)], 1);
+	__sync_fetch_and_add(&of->sum_ns, took_ns);
+	return 0;
+}
+
 /* Counts what came of an event, wherever it belongs. */
 static __always_inline void count_outcome(u32 category, const struct syn_outcome *out)
 {
@@ -280,6 +358,11 @@ static __always_inline void count_outcome(u32 category, const struct syn_outcome
 		count_origin(category, out);
 	if (out->count == SYN_COUNT_ACCEPTED && out->retry)
 		count_retry_time(out);
+	if (out->count == SYN_COUNT_COMPLETED || out->count == SYN_COUNT_LATER ||
+	    out->count == SYN_COUNT_STALLED)
+		count_response(category, out->conn_fail_ns + out->syn_to_end_ns + out->rtt_ns, 0);
+	if (out->count == SYN_COUNT_RESENT)
+		count_response(category, out->syn_to_end_ns, 1);
 }
 
 #endif

@@ -19,6 +19,10 @@
 #include "../packet/parse.h"
 #include "../shared/abi.h"
 
+#define TLS_CHANGE_CIPHER_SPEC 20
+#define TLS_HANDSHAKE 22
+#define TLS_MAJOR 3
+
 #define SYN_HEADERS_MAX (ETH_HLEN + 60 + sizeof(struct tcphdr))
 
 struct syn_segment {
@@ -26,6 +30,7 @@ struct syn_segment {
 	u32 seq;
 	u32 ack;
 	u32 payload_len;
+	u32 payload_at; /* behind the Ethernet header's begin */
 	u8 flags;
 	u8 pad[3];
 };
@@ -45,6 +50,7 @@ read_syn_tcp(struct cursor *cur, struct syn_segment *seg, u32 skb_len, const voi
 	seg->ack = bpf_ntohl(tcp->ack_seq);
 	seg->flags = ((u8 *)tcp)[13];
 	headers_len = (u32)((void *)tcp - start) + tcp->doff * 4u;
+	seg->payload_at = headers_len;
 	seg->payload_len = skb_len > headers_len ? skb_len - headers_len : 0;
 	return true;
 }
@@ -112,6 +118,17 @@ read_syn_segment(struct __sk_buff *skb, struct syn_segment *seg, const bool in)
 	if (bpf_skb_pull_data(skb, skb->len < SYN_HEADERS_MAX ? skb->len : SYN_HEADERS_MAX))
 		return false;
 	return read_syn_headers(skb, seg, in);
+}
+
+/* Whether the payload begins with a record of a TLS handshake, or of the change of ciphers
+ * within one. */
+static __always_inline bool is_tls_handshake(struct __sk_buff *skb, const struct syn_segment *seg)
+{
+	u8 head[2];
+
+	if (seg->payload_len < 5 || bpf_skb_load_bytes(skb, seg->payload_at, head, sizeof(head)))
+		return false;
+	return (head[0] == TLS_HANDSHAKE || head[0] == TLS_CHANGE_CIPHER_SPEC) && head[1] == TLS_MAJOR;
 }
 
 #endif

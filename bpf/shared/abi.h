@@ -647,6 +647,7 @@ struct syn_slot {
 	u64 rtt_ns;
 	u64 conn_fail_ns;
 	u64 stalled_ns; /* sum over the stalled: first SYN to end */
+	u64 later_ns;   /* sum over the later ones: request to end */
 	u32 offered[SYN_RETRIES];
 	u32 accepted[SYN_RETRIES];
 	u32 refused;        /* answered with a RST; not in offered */
@@ -661,11 +662,13 @@ struct syn_slot {
 	u32 served;         /* connections of which the server was first seen to know */
 	u32 served_first;   /* of those the ones whose first SYN was answered */
 	u32 established_first;
+	u32 later;  /* transactions that did not begin with a SYN */
+	u32 unused; /* connections that asked nothing */
 };
-ABI_SIZE(struct syn_slot, 216);
+ABI_SIZE(struct syn_slot, 232);
 
 /* In the kernel behind a lock. */
-#define SYN_SLOT_LOCKED 224
+#define SYN_SLOT_LOCKED 240
 
 /* Entries of the accounting's tables. */
 #define SYN_SERVICES 256
@@ -673,6 +676,19 @@ ABI_SIZE(struct syn_slot, 216);
 #define SYN_DEVICES 16
 #define SYN_ORIGINS 16384
 #define SYN_RETRY_TIMES 4096
+#define SYN_OPEN 4096
+
+/* Response times, client's point of view: each bucket up to its bound, the last without. */
+#define SYN_BUCKETS 16
+#define SYN_BUCKET_BOUNDS_US(X)                                                  \
+	X(500) X(1000) X(2500) X(5000) X(10000) X(25000) X(50000) X(100000)      \
+	X(250000) X(500000) X(1000000) X(2500000) X(5000000) X(10000000) X(30000000)
+
+struct syn_responses {
+	u64 count[SYN_BUCKETS];
+	u64 sum_ns;
+};
+ABI_SIZE(struct syn_responses, 136);
 
 /* Connections completed in a slot by how many slots before their SYN was accepted. */
 struct syn_origin {
@@ -692,7 +708,7 @@ ABI_SIZE(struct syn_retry_time, 8);
 /* An attempt or a connection in the kernel's tables. */
 struct syn_entry {
 	struct syn_conn conn;
-	u32 server_isn; /* of the latest SYN-ACK */
+	u32 seq; /* of the latest SYN-ACK; once connected, behind the client's data */
 	u32 category;
 };
 ABI_SIZE(struct syn_entry, 56);

@@ -1,17 +1,26 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * One connection attempt as its server's interface sees it: when its first and its
- * last SYN came, when it was answered, when the server was done. The first to the
- * last SYN is the time that the client lost before it was connected (CONN-FAIL),
+ * One connection as its server's interface sees it: when its first and its last SYN
+ * came, when it was answered, what was asked and when the server was done. The first to
+ * the last SYN is the time that the client lost before it was connected (CONN-FAIL),
  * the last SYN to the end is what a server can see by itself (SYN-to-END); Certes,
  * eq. 1 and section 4.
+ *
+ * A connection is not a transaction, as it is in the paper. A transaction ends with the
+ * server's last data before the client asks again, before both are silent for
+ * SYN_SILENCE_NS, or before the connection ends. The first one of a connection begins with its
+ * SYN (COMPLETED). A later one begins with its request (LATER): no SYN was waited for. So
+ * does the first one of a connection that its client had opened in advance, and what a server
+ * says unasked to a client that has all it asked for belongs to none. TLS is opened within
+ * the first transaction: the handshake is waited for, and asks for nothing by itself. A
+ * connection that asked nothing is UNUSED, however it ended.
  *
  * Each call takes one event and says which one counter it moves. A SYN is OFFERED
  * unless it was answered already; the first answer makes the last SYN ACCEPTED, in
  * the slot in which that SYN came; OFFERED - ACCEPTED were dropped. A SYN with the
  * same sequence number repeats the attempt, another number begins a new one.
  *
- * A connection ends with the first FIN or RST of either side. Two cases are not in
+ * It ends with the first FIN or RST of either side. Two cases are not in
  * the paper. A client may say at once that it will send no more (FIN) and wait for
  * the answer: while the server has sent nothing, its FIN decides. And a client may
  * believe that it is connected while its final ACK was dropped, because the accept
@@ -26,6 +35,8 @@
 #ifndef CAUSEWAY_SYN_TRACK_H
 #define CAUSEWAY_SYN_TRACK_H
 
+#include <stdbool.h>
+
 #include "types.h"
 
 /* Longer ways to a client are lost segments, not a way: at most so far from now an end
@@ -34,6 +45,12 @@
 
 /* Timeouts double. Who has not acknowledged after one of so long is not there any more. */
 #define SYN_RESENT_MAX_NS (2000 * CW_MS_NS)
+
+/* After so long without another word an answer is over; one that is lost is sent again sooner. */
+#define SYN_SILENCE_NS SYN_RESENT_MAX_NS
+
+/* A client that asks later than this after it could have opened its connection in advance. */
+#define SYN_ASK_MAX_NS (1000 * CW_MS_NS)
 
 /* Later retries count as this one. No stack sends more SYNs than this. */
 #define SYN_RETRY_MAX 15
@@ -48,6 +65,9 @@ enum syn_event {
 	SYN_EVENT_SERVER_FIN = 6,   /* one with payload is DATA first */
 	SYN_EVENT_CLIENT_RESET = 7,
 	SYN_EVENT_SERVER_RESET = 8,
+	SYN_EVENT_REQUEST = 9,      /* from the client, with payload that comes for the first time */
+	SYN_EVENT_HANDSHAKE = 10,   /* the same; it belongs to a handshake of TLS */
+	SYN_EVENT_SILENCE = 11,     /* nothing came: somebody looks */
 };
 
 enum syn_state {
@@ -68,22 +88,28 @@ enum syn_count {
 	SYN_COUNT_DUPLICATE = 3,   /* a SYN that had been answered */
 	SYN_COUNT_ESTABLISHED = 4, /* at now, RTT and answers told */
 	SYN_COUNT_COMPLETED = 5,   /* when the client had the last data, every time told */
-	SYN_COUNT_ABANDONED = 6,   /* the client left before it was connected, or had asked */
+	SYN_COUNT_ABANDONED = 6,   /* it ended before the client was connected */
 	SYN_COUNT_STALLED = 7,     /* at now, the time from first SYN to end in conn_fail_ns */
 	SYN_COUNT_REFUSED = 8,     /* at the last SYN, retry told: it was no offer, a RST answered it */
 	SYN_COUNT_RESENT = 9,      /* at now: the completed one took syn_to_end_ns longer */
 	SYN_COUNT_SERVED = 10,     /* at now: the server knows the connection; retry told */
+	SYN_COUNT_LATER = 11,      /* as COMPLETED, from the request on: syn_to_end_ns and RTT */
+	SYN_COUNT_UNUSED = 12,     /* it ended, and nothing had been asked */
 };
 
 #define SYN_MARK_HEARD 1u /* the client has sent more than its first SYN */
 #define SYN_MARK_ENDED 2u /* its end is counted; for the caller, with two events at once */
+#define SYN_MARK_ASKED 4u     /* the client has asked in this transaction */
+#define SYN_MARK_HANDSHAKE 8u /* it has sent nothing but a handshake of TLS */
+#define SYN_MARK_LATER 16u    /* the transaction did not begin with the SYN */
 
 struct syn_conn {
 	u64 first_syn_ns;
-	u64 last_syn_ns;
+	u64 last_syn_ns;  /* LATER: when the client asked */
 	u64 turn_ns;      /* ANSWERED: the first SYN-ACK; ESTABLISHED: the client's FIN, 0: none;
 			   * LEFT: the RST */
-	u64 last_data_ns; /* the server's last data; ANSWERED: the last SYN since; 0: none */
+	u64 last_data_ns; /* the server's last data in this transaction; ANSWERED: the last SYN
+			   * since; 0: none */
 	u32 isn;
 	u32 rtt_us;       /* first SYN-ACK to first ACK */
 	u8 state;         /* enum syn_state */
@@ -98,8 +124,8 @@ struct syn_outcome {
 	u64 at_ns;         /* belongs to the slot of this time */
 	u64 accepted_ns;   /* COMPLETED: when its last SYN came */
 	u64 conn_fail_ns;  /* ACCEPTED, COMPLETED: first SYN to last SYN */
-	u64 syn_to_end_ns; /* COMPLETED: last SYN to the server's last data */
-	u64 rtt_ns;        /* ESTABLISHED, COMPLETED */
+	u64 syn_to_end_ns; /* COMPLETED, LATER: last SYN or request to the server's last data */
+	u64 rtt_ns;        /* ESTABLISHED, COMPLETED, LATER */
 	u64 first_syn_ns;
 	u8 count;          /* enum syn_count */
 	u8 retry;
@@ -174,22 +200,6 @@ CW_INLINE void syn_track_served(struct syn_conn *c, struct syn_outcome *out)
 	out->count = SYN_COUNT_SERVED;
 }
 
-CW_INLINE void syn_track_data(struct syn_conn *c, u64 now_ns, struct syn_outcome *out)
-{
-	if (c->state == SYN_STATE_ESTABLISHED) {
-		syn_track_served(c, out);
-	} else if (c->state != SYN_STATE_CLOSED || !c->last_data_ns) {
-		return;
-	} else if (now_ns - c->last_data_ns > SYN_RESENT_MAX_NS) {
-		c->state = SYN_STATE_DONE;
-		return;
-	} else {
-		out->syn_to_end_ns = now_ns - c->last_data_ns;
-		out->count = SYN_COUNT_RESENT;
-	}
-	c->last_data_ns = now_ns;
-}
-
 /* Half the round trip, as far as it is taken for the way to the client. */
 CW_INLINE u64 syn_track_way_ns(const struct syn_conn *c)
 {
@@ -209,50 +219,186 @@ CW_INLINE u64 syn_track_felt_ns(const struct syn_conn *c, u64 end_ns, u64 now_ns
 	return end_ns + 2 * way_ns > now_ns ? end_ns + way_ns : now_ns - way_ns;
 }
 
-/* The transaction ends with the server's last data, or here if it sent none. */
-CW_INLINE void syn_track_complete(struct syn_conn *c, u64 now_ns, struct syn_outcome *out)
+/*
+ * The transaction ended at end_ns. Packets of both directions come on different CPUs, and
+ * who looks for silence runs beside them: whoever takes the last data counts.
+ */
+CW_INLINE void syn_track_over(struct syn_conn *c, u64 end_ns, u64 now_ns, struct syn_outcome *out)
 {
-	u64 end_ns = c->last_data_ns ? c->last_data_ns : now_ns;
+	bool later = c->marks & SYN_MARK_LATER;
 
-	c->state = SYN_STATE_DONE;
-	out->count = SYN_COUNT_COMPLETED;
+	out->count = later ? SYN_COUNT_LATER : SYN_COUNT_COMPLETED;
 	out->at_ns = syn_track_felt_ns(c, end_ns, now_ns);
 	out->accepted_ns = c->last_syn_ns;
-	out->conn_fail_ns = c->last_syn_ns - c->first_syn_ns;
+	out->conn_fail_ns = later ? 0 : c->last_syn_ns - c->first_syn_ns;
 	out->syn_to_end_ns = end_ns - c->last_syn_ns;
 }
 
-/* Nobody ever served it: the client waited in vain from its first SYN on. */
+/* The transaction is over and the connection is not. */
+CW_INLINE void syn_track_idle(struct syn_conn *c, u64 now_ns, struct syn_outcome *out)
+{
+	u64 end_ns = c->last_data_ns;
+
+	if (__sync_val_compare_and_swap(&c->last_data_ns, end_ns, 0) != end_ns)
+		return;
+	syn_track_over(c, end_ns, now_ns, out);
+	__sync_fetch_and_and(&c->marks, ~(SYN_MARK_ASKED | SYN_MARK_HANDSHAKE));
+	__sync_fetch_and_or(&c->marks, SYN_MARK_LATER);
+}
+
+CW_INLINE bool syn_track_is_idle(const struct syn_conn *c)
+{
+	u32 marks = c->marks & (SYN_MARK_LATER | SYN_MARK_ASKED | SYN_MARK_HANDSHAKE);
+
+	return marks == SYN_MARK_LATER;
+}
+
+CW_INLINE bool syn_track_was_silent(const struct syn_conn *c, u64 now_ns)
+{
+	return (c->marks & SYN_MARK_ASKED) && c->last_data_ns &&
+	       (s64)(now_ns - c->last_data_ns) > (s64)SYN_SILENCE_NS;
+}
+
+CW_INLINE void syn_track_data(struct syn_conn *c, u64 now_ns, struct syn_outcome *out)
+{
+	if (c->state == SYN_STATE_ESTABLISHED) {
+		syn_track_served(c, out);
+		if (syn_track_was_silent(c, now_ns))
+			syn_track_idle(c, now_ns, out);
+		if (syn_track_is_idle(c))
+			return;
+	} else if (c->state != SYN_STATE_CLOSED || !c->last_data_ns) {
+		return;
+	} else if (now_ns - c->last_data_ns > SYN_RESENT_MAX_NS) {
+		c->state = SYN_STATE_DONE;
+		return;
+	} else {
+		out->syn_to_end_ns = now_ns - c->last_data_ns;
+		out->count = SYN_COUNT_RESENT;
+	}
+	c->last_data_ns = now_ns;
+}
+
+/* Whether so much time has gone by since then that the client did not wait for anything. */
+CW_INLINE bool syn_track_was_in_no_hurry(const struct syn_conn *c, u64 since_ns, u64 now_ns)
+{
+	return (s64)(now_ns - since_ns) > (s64)(SYN_ASK_MAX_NS + (u64)c->rtt_us * CW_US_NS);
+}
+
+/* What the client says first, or first since it had its last answer. */
+CW_INLINE void syn_track_begin(struct syn_conn *c, u64 now_ns, struct syn_outcome *out)
+{
+	/* A server that spoke first: what it said was waited for. */
+	if (c->last_data_ns)
+		syn_track_idle(c, now_ns, out);
+	if (!(c->marks & SYN_MARK_LATER) && !syn_track_was_in_no_hurry(c, c->last_syn_ns, now_ns))
+		return;
+	c->last_syn_ns = now_ns;
+	__sync_fetch_and_or(&c->marks, SYN_MARK_LATER);
+}
+
+CW_INLINE void syn_track_request(struct syn_conn *c, u32 event, u64 now_ns, struct syn_outcome *out)
+{
+	u32 mark = event == SYN_EVENT_HANDSHAKE ? SYN_MARK_HANDSHAKE : SYN_MARK_ASKED;
+	u32 said = c->marks & (SYN_MARK_ASKED | SYN_MARK_HANDSHAKE);
+
+	if (c->state != SYN_STATE_ESTABLISHED)
+		return;
+	if (!said) {
+		syn_track_begin(c, now_ns, out);
+	} else if (!(said & SYN_MARK_ASKED) && mark == SYN_MARK_ASKED) {
+		/* What it opened TLS for. Tickets may have come meanwhile. */
+		if (c->last_data_ns && syn_track_was_in_no_hurry(c, c->last_data_ns, now_ns)) {
+			c->last_syn_ns = now_ns;
+			__sync_fetch_and_or(&c->marks, SYN_MARK_LATER);
+		}
+		c->last_data_ns = 0;
+	} else if ((said & SYN_MARK_ASKED) && c->last_data_ns) {
+		syn_track_idle(c, now_ns, out);
+		c->last_syn_ns = now_ns;
+		mark = SYN_MARK_ASKED;
+	}
+	__sync_fetch_and_or(&c->marks, mark);
+}
+
+/* The connection ends; so does its transaction, with the server's last data, or here if it
+ * sent none. */
+CW_INLINE void syn_track_complete(struct syn_conn *c, u64 now_ns, struct syn_outcome *out)
+{
+	u64 end_ns = c->last_data_ns;
+
+	c->state = SYN_STATE_DONE;
+	if (!end_ns)
+		syn_track_over(c, now_ns, now_ns, out);
+	else if (__sync_val_compare_and_swap(&c->last_data_ns, end_ns, 0) == end_ns)
+		syn_track_over(c, end_ns, now_ns, out);
+}
+
+/* Nobody ever served it: the client waited in vain, from its first SYN on unless it asked late. */
 CW_INLINE void syn_track_stall(struct syn_conn *c, u64 now_ns, struct syn_outcome *out)
 {
+	u64 begin_ns = c->marks & SYN_MARK_LATER ? c->last_syn_ns : c->first_syn_ns;
 	u64 end_ns = c->turn_ns ? c->turn_ns : now_ns;
 
 	c->state = SYN_STATE_DONE;
 	out->count = SYN_COUNT_STALLED;
 	out->accepted_ns = c->last_syn_ns;
-	out->conn_fail_ns = end_ns - c->first_syn_ns;
+	out->conn_fail_ns = end_ns - begin_ns;
 }
 
-/* The server has sent nothing and the connection ends. */
-CW_INLINE void syn_track_unserved(struct syn_conn *c, u32 seq, u64 now_ns, struct syn_outcome *out)
+CW_INLINE void syn_track_unused(struct syn_conn *c, struct syn_outcome *out)
 {
-	if (seq != c->isn + 1) {
-		syn_track_stall(c, now_ns, out);
-		return;
-	}
 	c->state = SYN_STATE_DONE;
-	out->count = SYN_COUNT_ABANDONED;
+	/* After its last transaction there is nothing to count. */
+	if (!syn_track_is_idle(c))
+		out->count = SYN_COUNT_UNUSED;
 }
 
-/* A client's FIN that is repeated was not acknowledged: the server does not know it. */
-CW_INLINE void syn_track_client_fin(struct syn_conn *c, u32 seq, u64 now_ns, struct syn_outcome *out)
+/* The client ends it. By its number may be told that it had asked, and the network lost that. */
+CW_INLINE void syn_track_client_end(struct syn_conn *c, u32 event, u32 seq, u64 now_ns, struct syn_outcome *out)
 {
-	if (c->last_data_ns)
+	u32 said = SYN_MARK_ASKED | SYN_MARK_HANDSHAKE | SYN_MARK_LATER;
+
+	if (!c->turn_ns && !(c->marks & said) && seq != c->isn + 1)
+		__sync_fetch_and_or(&c->marks, SYN_MARK_ASKED);
+	/* A FIN that is repeated was not acknowledged: the server does not know it. */
+	if (event == SYN_EVENT_CLIENT_FIN && !c->last_data_ns && !syn_track_is_idle(c)) {
+		if (!c->turn_ns) {
+			c->turn_ns = now_ns;
+			return;
+		}
+		if (c->served)
+			return;
+	}
+	if (!(c->marks & SYN_MARK_ASKED) && (c->served || !(c->marks & SYN_MARK_HANDSHAKE)))
+		syn_track_unused(c, out);
+	else if (c->served)
 		syn_track_complete(c, now_ns, out);
-	else if (!c->turn_ns)
-		c->turn_ns = now_ns;
-	else if (!c->served)
-		syn_track_unserved(c, seq, now_ns, out);
+	else
+		syn_track_stall(c, now_ns, out);
+}
+
+CW_INLINE void syn_track_server_end(struct syn_conn *c, u32 event, u64 now_ns, struct syn_outcome *out)
+{
+	u64 end_ns = c->last_data_ns ? c->last_data_ns : now_ns;
+
+	if (event == SYN_EVENT_SERVER_RESET && !c->served) {
+		/* It does not know the connection. A client that was about to ask was in time. */
+		if ((c->marks & (SYN_MARK_ASKED | SYN_MARK_HANDSHAKE)) ||
+		    !syn_track_was_in_no_hurry(c, c->last_syn_ns, now_ns))
+			syn_track_stall(c, now_ns, out);
+		else
+			syn_track_unused(c, out);
+	} else if (!(c->marks & SYN_MARK_ASKED)) {
+		syn_track_unused(c, out);
+	} else {
+		syn_track_complete(c, now_ns, out);
+		/* Behind the client's FIN nothing would say when that is over. */
+		if (event == SYN_EVENT_SERVER_FIN && !c->turn_ns) {
+			c->last_data_ns = end_ns;
+			c->state = SYN_STATE_CLOSED;
+		}
+	}
 }
 
 CW_INLINE void syn_track_end(struct syn_conn *c, u32 event, u32 seq, u64 now_ns, struct syn_outcome *out)
@@ -274,17 +420,10 @@ CW_INLINE void syn_track_end(struct syn_conn *c, u32 event, u32 seq, u64 now_ns,
 			out->at_ns = c->last_syn_ns;
 			out->count = SYN_COUNT_REFUSED;
 		}
-	} else if (event == SYN_EVENT_CLIENT_FIN) {
-		syn_track_client_fin(c, seq, now_ns, out);
-	} else if (event == SYN_EVENT_SERVER_FIN || c->served) {
-		syn_track_complete(c, now_ns, out);
-		/* Behind the client's FIN nothing would say when that is over. */
-		if (event == SYN_EVENT_SERVER_FIN && !c->turn_ns)
-			c->state = SYN_STATE_CLOSED;
-	} else if (event == SYN_EVENT_CLIENT_RESET) {
-		syn_track_unserved(c, seq, now_ns, out);
+	} else if (event == SYN_EVENT_CLIENT_FIN || event == SYN_EVENT_CLIENT_RESET) {
+		syn_track_client_end(c, event, seq, now_ns, out);
 	} else {
-		syn_track_stall(c, now_ns, out);
+		syn_track_server_end(c, event, now_ns, out);
 	}
 }
 
@@ -310,6 +449,14 @@ CW_INLINE void syn_track(struct syn_conn *c, u32 event, u32 seq, u64 now_ns, str
 		break;
 	case SYN_EVENT_SERVED:
 		syn_track_served(c, out);
+		break;
+	case SYN_EVENT_REQUEST:
+	case SYN_EVENT_HANDSHAKE:
+		syn_track_request(c, event, now_ns, out);
+		break;
+	case SYN_EVENT_SILENCE:
+		if (c->state == SYN_STATE_ESTABLISHED && syn_track_was_silent(c, now_ns))
+			syn_track_idle(c, now_ns, out);
 		break;
 	default:
 		syn_track_end(c, event, seq, now_ns, out);

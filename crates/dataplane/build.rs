@@ -78,6 +78,7 @@ const CONSTANTS: &[(&str, &str)] = &[
     ("AGE_NEW", "u32"),
     ("AGE_OLD", "u32"),
     ("SYN_DEVICES", "usize"),
+    ("SYN_OPEN", "u64"),
     ("SYN_MARK_HEARD", "u32"),
     ("SYN_ORIGINS", "u64"),
     ("SYN_PREFIXES", "usize"),

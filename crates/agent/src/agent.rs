@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use anyhow::Context as _;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -40,7 +41,8 @@ pub struct ReportPlan {
 
 /// A running agent.
 pub struct Agent {
-    decapsulator: Decapsulator,
+    /// `None` where clients alone are measured.
+    decapsulator: Option<Decapsulator>,
     clients: Option<Mutex<Clients>>,
     config: Mutex<AgentConfig>,
     status: Mutex<AgentStatus>,
@@ -52,8 +54,8 @@ pub struct Agent {
 impl Agent {
     /// Attaches the data plane, or takes over the running one, and sets what
     /// `config` says. `file` is where the configuration was read.
-    pub fn start(config: AgentConfig, file: PathBuf) -> anyhow::Result<(Self, Started)> {
-        let (decapsulator, started) = Decapsulator::start(&DecapsulatorOptions {
+    pub fn start(config: AgentConfig, file: PathBuf) -> anyhow::Result<(Self, Option<Started>)> {
+        let options = DecapsulatorOptions {
             interface: config.interface.clone(),
             pin_dir: config.pin_dir.clone(),
             xdp_mode: config.xdp_mode,
@@ -63,13 +65,20 @@ impl Agent {
             }),
             token_sources: config.token_sources(),
             inner_mtu: config.inner_mtu(),
-        })?;
-        if config.cookies.is_some() && !decapsulator.sees_opening() {
-            warn!(
-                "this machine has no control group of version 2: connections get their clock at the first segment that the server sends, not when they open"
-            );
+        };
+        let started = config
+            .decapsulates()
+            .then(|| Decapsulator::start(&options))
+            .transpose()?;
+        if let Some((decapsulator, _)) = &started {
+            if config.cookies.is_some() && !decapsulator.sees_opening() {
+                warn!(
+                    "this machine has no control group of version 2: connections get their clock at the first segment that the server sends, not when they open"
+                );
+            }
+            apply(decapsulator, &config)?;
         }
-        apply(&decapsulator, &config)?;
+        let (decapsulator, started) = started.unzip();
         let latencies = LatencySlot::default();
         let reported = config.report.as_ref();
         let reported = reported.is_some_and(|report| report.client_latency);
@@ -86,8 +95,10 @@ impl Agent {
         let status = AgentStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             interface: config.interface.clone(),
-            mode: started.mode.to_string(),
-            took_over: started.took_over,
+            mode: started
+                .as_ref()
+                .map_or_else(|| "none".to_owned(), |started| started.mode.to_string()),
+            took_over: started.as_ref().is_some_and(|started| started.took_over),
             pid: std::process::id(),
             started: Moment::now(),
             config_file: file.display().to_string(),
@@ -121,7 +132,9 @@ impl Agent {
                 "`{key}` cannot change while the agent runs; restart it"
             ));
         }
-        apply(&self.decapsulator, &wanted).map_err(|error| error.to_string())?;
+        if let Some(decapsulator) = &self.decapsulator {
+            apply(decapsulator, &wanted).map_err(|error| error.to_string())?;
+        }
         warn_of_missing_vips(&wanted);
         warn_of_missing_timestamps(&wanted);
         *running = wanted;
@@ -130,7 +143,9 @@ impl Agent {
 
     /// What it takes to report connections.
     pub fn tokens(&self) -> anyhow::Result<ConnTokens> {
-        Ok(self.decapsulator.tokens()?)
+        let decapsulator = self.decapsulator.as_ref();
+        let decapsulator = decapsulator.context("connections are not tracked without cookies")?;
+        Ok(decapsulator.tokens()?)
     }
 
     /// What to report, as the file has it now; nothing unless it says so.
@@ -169,10 +184,11 @@ impl Agent {
     }
 
     fn cookies(&self) -> anyhow::Result<Vec<CookieEventView>> {
-        if lock(&self.config).cookies.is_none() {
+        let with_cookies = lock(&self.config).cookies.is_some();
+        let Some(decapsulator) = self.decapsulator.as_ref().filter(|_| with_cookies) else {
             return Ok(Vec::new());
-        }
-        let events = self.decapsulator.cookie_events()?.into_iter();
+        };
+        let events = decapsulator.cookie_events()?.into_iter();
         Ok(events
             .map(|(event, segments)| CookieEventView {
                 event: event.as_str().to_owned(),
@@ -182,7 +198,8 @@ impl Agent {
     }
 
     fn verdicts(&self) -> anyhow::Result<Vec<VerdictView>> {
-        let verdicts = self.decapsulator.verdicts()?.into_iter();
+        let verdicts = self.decapsulator.as_ref().map(Decapsulator::verdicts);
+        let verdicts = verdicts.transpose()?.unwrap_or_default().into_iter();
         Ok(verdicts
             .map(|(verdict, counter)| VerdictView {
                 verdict: verdict.as_str().to_owned(),
@@ -196,7 +213,10 @@ impl Agent {
     fn stats(&self) -> anyhow::Result<AgentStats> {
         Ok(AgentStats {
             at: Moment::now(),
-            addresses: self.decapsulator.addresses()?,
+            addresses: match &self.decapsulator {
+                Some(decapsulator) => decapsulator.addresses()?,
+                None => BTreeSet::new(),
+            },
             verdicts: self.verdicts()?,
             cookies: self.cookies()?,
             clients: self.clients(),

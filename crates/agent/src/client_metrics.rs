@@ -16,7 +16,7 @@ pub(super) struct ClientsPage(pub ClientsView);
 impl Collector for ClientsPage {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         type Count = fn(&CategoryView) -> f64;
-        let counters: [(&str, &str, Option<Unit>, Count); 12] = [
+        let counters: [(&str, &str, Option<Unit>, Count); 14] = [
             (
                 "syns_offered",
                 "SYNs that came and had not been answered",
@@ -40,13 +40,28 @@ impl Collector for ClientsPage {
             }),
             (
                 "abandoned",
-                "Attempts that their clients ended before they asked for anything",
+                "Attempts that ended before their clients were connected",
                 None,
                 |of| of.totals.abandoned as f64,
             ),
-            ("completed", "Connections that ended", None, |of| {
-                of.totals.completed as f64
-            }),
+            (
+                "unused",
+                "Connections that ended and on which nothing was asked",
+                None,
+                |of| of.totals.unused as f64,
+            ),
+            (
+                "completed",
+                "Transactions that ended with an answer",
+                None,
+                |of| of.totals.completed as f64,
+            ),
+            (
+                "later",
+                "Of the completed those that began with a request on an open connection",
+                None,
+                |of| of.totals.later as f64,
+            ),
             (
                 "gave_up",
                 "Clients that gave up before they were connected",
@@ -67,7 +82,7 @@ impl Collector for ClientsPage {
             ),
             (
                 "server",
-                "Time at the server, from the answered SYN to the last data",
+                "Time at the server, from the answered SYN or the request to the last data",
                 Some(Unit::Seconds),
                 |of| of.totals.server_s,
             ),
@@ -116,6 +131,35 @@ impl Collector for ClientsPage {
                 }
             }
         }
+        let help = "Client response times: completed, stalled and given up";
+        let seconds = Some(&Unit::Seconds);
+        let mut family =
+            encoder.encode_descriptor("response", help, seconds, MetricType::Histogram)?;
+        for of in &self.0.categories {
+            let bounds_s = of.responses.bounds_s.iter().copied().chain([f64::MAX]);
+            let buckets: Vec<(f64, u64)> =
+                bounds_s.zip(of.responses.counts.iter().copied()).collect();
+            let count = of.responses.counts.iter().sum();
+            family
+                .encode_family(&client_labels(of))?
+                .encode_histogram::<NoLabelSet>(of.responses.sum_s, count, &buckets, None)?;
+        }
+        let help = "Transactions of the last seconds, which the means are of";
+        let mut family =
+            encoder.encode_descriptor("window_transactions", help, None, MetricType::Gauge)?;
+        for of in &self.0.categories {
+            family
+                .encode_family(&client_labels(of))?
+                .encode_gauge(&of.exact.transactions)?;
+        }
+        let help = "Hooks of interfaces that have no program now, so that nothing is counted there";
+        encoder
+            .encode_descriptor("hooks_missing", help, None, MetricType::Gauge)?
+            .encode_gauge(&(self.0.hooks_missing as f64))?;
+        let help = "Hooks that were found without their program";
+        encoder
+            .encode_descriptor("hooks_lost", help, None, MetricType::Counter)?
+            .encode_counter::<NoLabelSet, _, u64>(&self.0.hooks_lost, None)?;
         let help = "Share of first SYNs that are of a flood";
         let mut family = encoder.encode_descriptor("flood_ratio", help, None, MetricType::Gauge)?;
         for of in &self.0.categories {

@@ -15,8 +15,12 @@ use crate::{AgentConfig, report};
 
 /// Takes the data plane down.
 pub fn detach(config: &AgentConfig) -> anyhow::Result<()> {
-    Clients::detach(&config.pin_dir)?;
-    let detached = Decapsulator::detach(&config.pin_dir)?;
+    let counting = Clients::detach(&config.pin_dir)?;
+    let decapsulation = Decapsulator::detach(&config.pin_dir)?;
+    let detached = match config.decapsulates() {
+        true => decapsulation,
+        false => counting,
+    };
     println!("{}", detached.describe(&config.interface, &config.pin_dir));
     Ok(())
 }
@@ -25,7 +29,10 @@ pub fn detach(config: &AgentConfig) -> anyhow::Result<()> {
 pub fn run(process: Process, file: PathBuf, config: AgentConfig) -> anyhow::Result<()> {
     let listeners = Listeners::bind(&config.socket, config.http)?;
     let (agent, started) = Agent::start(config.clone(), file.clone())?;
-    started.log(&config.interface, config.xdp_mode, &config.summary());
+    match &started {
+        Some(started) => started.log(&config.interface, config.xdp_mode, &config.summary()),
+        None => info!("measures clients; nothing is attached to XDP"),
+    }
     agent::warn_of_missing_vips(&config);
     agent::warn_of_missing_timestamps(&config);
     listeners.announce();
@@ -51,7 +58,12 @@ pub fn run(process: Process, file: PathBuf, config: AgentConfig) -> anyhow::Resu
         served
     })?;
     info!(
-        "stopped; the data plane goes on decapsulating from {}; `causeway agent -c {} --detach` takes it down",
+        "stopped; the data plane goes on {} from {}; `causeway agent -c {} --detach` takes it down",
+        if started.is_some() {
+            "decapsulating"
+        } else {
+            "counting"
+        },
         config.pin_dir.display(),
         file.display()
     );

@@ -15,7 +15,7 @@ pub struct AgentStatus {
     pub version: String,
     /// Interface that it decapsulates on.
     pub interface: String,
-    /// `native` or `generic`.
+    /// `native` or `generic`; `none` where it only measures.
     pub mode: String,
     /// Whether it took over a running data plane.
     pub took_over: bool,
@@ -90,6 +90,12 @@ pub struct ClientsView {
     pub categories: Vec<CategoryView>,
     /// Queues of the services' listeners.
     pub accept_queues: Vec<QueueView>,
+    /// Hooks of interfaces that have no program now: what passes them is not counted.
+    #[serde(default)]
+    pub hooks_missing: u64,
+    /// How often one was found without, since the agent started.
+    #[serde(default)]
+    pub hooks_lost: u64,
 }
 
 /// Clients that behave alike.
@@ -132,6 +138,20 @@ pub struct CategoryView {
     pub flood_share: f64,
     /// SYNs that are expected as retries in the next second.
     pub forecast_retries: f64,
+    /// How long transactions took, since the kernel counts.
+    #[serde(default)]
+    pub responses: HistogramView,
+}
+
+/// Response times by bucket.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct HistogramView {
+    /// Upper bounds of all buckets but the last, seconds.
+    pub bounds_s: Vec<f64>,
+    /// Transactions of each bucket.
+    pub counts: Vec<u64>,
+    /// Of all together, seconds.
+    pub sum_s: f64,
 }
 
 /// Sums since the agent counts.
@@ -147,12 +167,18 @@ pub struct ClientTotals {
     pub duplicates: u64,
     /// Clients whose first ACK came.
     pub established: u64,
-    /// Connections that ended.
+    /// Transactions that ended with an answer.
     pub completed: u64,
+    /// Of those the ones that began with a request on an open connection.
+    #[serde(default)]
+    pub later: u64,
     /// Connections that their clients had and the server never served.
     pub stalled: u64,
-    /// Attempts that their clients ended before they asked for anything.
+    /// Attempts that ended before their clients were connected.
     pub abandoned: u64,
+    /// Connections that ended and on which nothing was asked.
+    #[serde(default)]
+    pub unused: u64,
     /// Clients that gave up before they were connected.
     pub gave_up: u64,
     /// Sums of times, seconds: lost before the connection, at the server, on the network.
@@ -206,7 +232,7 @@ pub struct HistoryRow {
     pub offered: u64,
     /// Of those the ones that were.
     pub accepted: u64,
-    /// Connections that ended.
+    /// Transactions that ended with an answer.
     pub completed: f64,
     /// Connections that were never served.
     pub stalled: f64,

@@ -15,9 +15,9 @@ pub(crate) fn table(view: &ClientsView) -> TextTable {
         ">DONE",
         ">GAVE UP",
         ">STALLED",
+        ">UNUSED",
         ">DROP %",
-        ">EXACT s",
-        ">MODEL s",
+        ">RESPONSE s",
         ">LOST s",
         ">SERVER s",
         ">NETWORK s",
@@ -40,12 +40,12 @@ pub(crate) fn table(view: &ClientsView) -> TextTable {
             of.totals.completed.to_string(),
             of.totals.gave_up.to_string(),
             of.totals.stalled.to_string(),
+            of.totals.unused.to_string(),
             drop_pct,
             seconds(of.exact.mean_s),
-            seconds(of.model.mean_s),
-            seconds(of.model.lost_s),
-            seconds(of.model.server_s),
-            seconds(of.model.network_s),
+            seconds(of.exact.lost_s),
+            seconds(of.exact.server_s),
+            seconds(of.exact.network_s),
             match of.flood_share > 0.0 {
                 true => format!("{}, flood {:.0} %", of.drops, 100.0 * of.flood_share),
                 false => of.drops.clone(),
@@ -112,8 +112,12 @@ pub(crate) fn text(view: &ClientsView) -> String {
         true => String::new(),
         false => format!("\n{}", queues.to_text()),
     };
+    let lost = match view.hooks_missing {
+        0 => String::new(),
+        count => format!(" {count} hooks have lost their program: nothing is counted there."),
+    };
     format!(
-        "{}{queues}\nMeans of the last {} s; `exact` learns of those who gave up {:.1} s late. Clients: {}.\n",
+        "{}{queues}\nMeans of the last {} s; those who gave up are known {:.1} s late. Clients: {}.{lost}\n",
         table(view).to_text(),
         view.window_s,
         view.exact_settles_s,

@@ -197,6 +197,26 @@ pub(crate) fn detach_filter(
     Ok(())
 }
 
+/// Whether an interface has a filter of this priority.
+pub(crate) fn has_filter(
+    ifindex: u32,
+    point: libbpf_sys::bpf_tc_attach_point,
+    priority: u32,
+) -> Result<bool> {
+    let hook = hook(ifindex, point);
+    let mut options = options(priority);
+    // SAFETY: structs of the sizes that they say.
+    match unsafe { libbpf_sys::bpf_tc_query(&hook, &mut options) } {
+        0 => Ok(true),
+        // None there, no clsact, or no interface any more.
+        ret if [libc::ENOENT, libc::EINVAL, libc::ENODEV].contains(&-ret) => Ok(false),
+        ret => Err(DataPlaneError::bpf(
+            "ask for a traffic control filter",
+            errno(ret),
+        )),
+    }
+}
+
 /// The number of this thread's network namespace, as programs see it.
 pub(crate) fn netns_cookie() -> Result<u64> {
     const SO_NETNS_COOKIE: libc::c_int = 71;

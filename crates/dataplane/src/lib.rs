@@ -29,6 +29,7 @@ pub mod probe;
 mod rings;
 mod run_time;
 mod sampler;
+mod syn_hooks;
 pub mod syn_meter;
 mod tc;
 mod tunnel_sources;
@@ -55,7 +56,8 @@ pub use mirror::{
 pub use plane::{Detached, Started};
 pub use run_time::{RunTime, RunTimes};
 pub use sampler::{Sampler, SamplerCost, SamplerOptions, interface_of, sampler_cost};
-pub use syn_meter::{SynMeter, SynMeterOptions};
+pub use syn_hooks::HookChanges;
+pub use syn_meter::{RESPONSE_BOUNDS_US, SynMeter, SynMeterOptions};
 pub use tc::{TcDirection, TcLink};
 pub use xdp::{AttachedMode, Link, XdpMode};
 

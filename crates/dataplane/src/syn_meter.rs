@@ -2,14 +2,14 @@
 //! SYN accounting on a server (`bpf/syn.bpf.c`): what clients tried, what was answered,
 //! what was completed, counted in the kernel by slots of time.
 //!
-//! Maps are pinned and the programs are filters of the interfaces' `clsact` queueing
-//! discipline, so that counting goes on while nobody reads: a reader that comes back
-//! within the ring's length has lost nothing. A start with other settings, or of a
+//! Maps and hooks are pinned, so that counting goes on while nobody reads: a reader that comes
+//! back within the ring's length has lost nothing. A start with other settings, or of a
 //! build with other structs, drops what was counted and begins anew; nothing but
 //! measurement depends on it.
 
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use causeway_netio::Interface;
@@ -17,25 +17,27 @@ use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, OpenObject};
 
 use crate::abi::{
-    FlowKey6, SynEntry, SynOrigin, SynPrefix, SynRetryTime, SynSlot, SynSlotLocked, VipKey,
-    addr_bytes, c,
+    FlowKey6, SynEntry, SynOrigin, SynPrefix, SynResponses, SynRetryTime, SynSlot, SynSlotLocked,
+    VipKey, addr_bytes, c,
 };
-use crate::cookie_hooks::{self, SYN_PRIORITY};
+use crate::cookie_hooks;
 use crate::error::{DataPlaneError, Result};
-use crate::map::{Table, io_error};
+use crate::map::{PerCpu, Table, errno, io_error};
 use crate::pins::{Kind, PinDir};
 use crate::plane::{self, Detached};
 use crate::skel::syn::{SynSkel, SynSkelBuilder};
+use crate::syn_hooks::{HookChanges, SynHooks};
 
-/// Programs by hook.
-const FILTERS: [(&str, libbpf_sys::bpf_tc_attach_point); 2] = [
-    ("causeway_syn_out", libbpf_sys::BPF_TC_EGRESS),
-    ("causeway_syn_in", libbpf_sys::BPF_TC_INGRESS),
-];
 /// Pin of the number that stands for the settings.
 const SETTINGS_PIN: &str = "settings";
 /// Another number where fields of slots and entries come to mean something else.
-const COUNTS: u32 = 2;
+const COUNTS: u32 = 3;
+/// Upper bounds of the buckets of response times but for the last, microseconds: those of
+/// `SYN_BUCKET_BOUNDS_US` in `bpf/shared/abi.h`.
+pub const RESPONSE_BOUNDS_US: [u64; 15] = [
+    500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
+    5_000_000, 10_000_000, 30_000_000,
+];
 /// Bytes of a table's entry beyond key and value, as the kernel allots them.
 const HASH_OVERHEAD: u64 = 48;
 
@@ -87,6 +89,8 @@ impl SynMeterOptions {
         attempts * entry(size_of::<FlowKey6>(), size_of::<SynEntry>())
             + c::SYN_ORIGINS * entry(size_of::<SynOrigin>(), count)
             + c::SYN_RETRY_TIMES * entry(size_of::<SynRetryTime>(), count)
+            + c::SYN_OPEN * entry(size_of::<VipKey>(), size_of::<u32>())
+            + u64::from(self.categories()) * responses_bytes()
             + slots * size_of::<SynSlotLocked>() as u64
     }
 
@@ -132,6 +136,12 @@ impl SynMeterOptions {
     }
 }
 
+/// Bytes of a category's response times, on all CPUs.
+fn responses_bytes() -> u64 {
+    let cpus = libbpf_rs::num_possible_cpus().unwrap_or(1);
+    (cpus * size_of::<SynResponses>()) as u64
+}
+
 /// An attempt to connect whose client is not connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
@@ -171,8 +181,11 @@ impl Waiting {
 /// Counting that is loaded, pinned and attached. It goes on when this is dropped.
 #[derive(Debug)]
 pub struct SynMeter {
-    /// Held for its lock.
-    _pins: PinDir,
+    pins: PinDir,
+    hooks: SynHooks,
+    silence: OwnedFd,
+    devices: Table<u32, u32>,
+    responses: PerCpu<SynResponses>,
     options: SynMeterOptions,
     slots: Table<u32, SynSlotLocked>,
     origins: Table<SynOrigin, u64>,
@@ -197,30 +210,93 @@ impl SynMeter {
         let skel = load(options, &pins, &mut object)?;
         let map = |name: &str| pin_map(skel.object(), &pins, name);
         let devices = Table::<u32, u32>::new(map("syn_devices")?)?;
+        let silence = cookie_hooks::program(skel.object(), "causeway_syn_silence")?;
+        let silence = silence.try_clone_to_owned();
         let meter = Self {
+            silence: silence.map_err(|e| DataPlaneError::bpf("hold a program", e))?,
+            responses: PerCpu::new(map("syn_responses")?)?,
             slots: Table::new(map("syn_slots")?)?,
             origins: Table::new(map("syn_origins")?)?,
             retry_times: Table::new(map("syn_retry_times")?)?,
             half_open: Table::new(map("syn_half_open")?)?,
+            devices: {
+                map("syn_open")?;
+                devices
+            },
             // Last: who finds its pin finds all.
             connections: Table::new(map("syn_connections")?)?,
             options: options.clone(),
             took_over,
-            _pins: pins,
+            hooks: SynHooks::attach(skel.object(), &interfaces, &pins)?,
+            pins,
         };
         meter.name_categories(&skel, &interfaces)?;
-        for interface in &interfaces {
-            for (name, point) in FILTERS {
-                let program = cookie_hooks::program(skel.object(), name)?;
-                cookie_hooks::attach_filter(program, interface, point, SYN_PRIORITY)?;
-            }
-        }
-        forget_devices(&devices, &interfaces)?;
+        meter.forget_devices(&interfaces)?;
         // Last: what the kernel does not know as a device it does not count.
         for (device, interface) in interfaces.iter().enumerate() {
-            devices.put(&interface.index, &(device as u32))?;
+            meter.devices.put(&interface.index, &(device as u32))?;
         }
         Ok(meter)
+    }
+
+    /// Looks whether the programs still hang on their interfaces, and puts them back.
+    pub fn mend_hooks(&mut self) -> Result<HookChanges> {
+        let changes = self.hooks.mend(&self.pins)?;
+        for (device, ifindex) in &changes.moved {
+            for (former, _) in self
+                .devices
+                .entries()?
+                .iter()
+                .filter(|(_, of)| of == device)
+            {
+                self.devices.remove(former)?;
+            }
+            self.devices.put(ifindex, device)?;
+        }
+        Ok(changes)
+    }
+
+    /// Counts answers that are over though their connections stay open, once a second or so:
+    /// else they would count when the client asks again, or leaves.
+    pub fn end_silent(&self) -> Result<()> {
+        let nobody = [0_u8; 64];
+        let mut opts = libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
+            data_in: nobody.as_ptr().cast(),
+            data_size_in: nobody.len() as u32,
+            ..Default::default()
+        };
+        // SAFETY: `opts` is of the size that it says and points to `data_size_in` bytes.
+        match unsafe { libbpf_sys::bpf_prog_test_run_opts(self.silence.as_raw_fd(), &mut opts) } {
+            0 => Ok(()),
+            ret => Err(DataPlaneError::bpf(
+                "look for answers that are over",
+                errno(ret),
+            )),
+        }
+    }
+
+    /// How long the transactions of each category took, since counting began: clients that
+    /// gave up are not among them.
+    pub fn responses(&self) -> Result<Vec<SynResponses>> {
+        let add = |sum: &mut SynResponses, of: &SynResponses| {
+            sum.sum_ns += of.sum_ns;
+            let buckets = sum.count.iter_mut().zip(of.count);
+            buckets.for_each(|(sum, of)| *sum += of);
+        };
+        self.responses.first(self.options.categories(), add)
+    }
+
+    /// Forgets interfaces of former times under other numbers: their hooks are gone with
+    /// them or are taken off, and a number may come back as another interface's.
+    fn forget_devices(&self, interfaces: &[Interface]) -> Result<()> {
+        for (ifindex, _) in self.devices.entries()? {
+            if !interfaces.iter().any(|of| of.index == ifindex) {
+                SynHooks::detach(&self.pins, &[ifindex])?;
+                self.devices.remove(&ifindex)?;
+            }
+        }
+        Ok(())
     }
 
     /// Takes down the counting that is pinned in `pin_dir`. Nothing there is no error.
@@ -228,7 +304,7 @@ impl SynMeter {
         let Some(pins) = PinDir::open_existing(pin_dir)? else {
             return Ok(Detached::default());
         };
-        let was_attached = detach_filters(&pins)?;
+        let was_attached = detach_hooks(&pins)?;
         Ok(Detached {
             was_attached,
             pins: pins.remove()?,
@@ -420,6 +496,7 @@ fn load<'a>(
     }
     let sizes = [
         ("syn_slots", options.categories() * options.ring),
+        ("syn_responses", options.categories()),
         ("syn_half_open", options.half_open),
         ("syn_connections", options.connections),
     ];
@@ -432,7 +509,6 @@ fn load<'a>(
         if !plane::is_internal(&name)
             && let Some(pinned) = pins.map(&name)?
         {
-            use std::os::fd::AsFd as _;
             map.reuse_fd(pinned.as_fd())
                 .map_err(|e| DataPlaneError::map("reuse the pin of", &name, io_error(&e)))?;
         }
@@ -451,18 +527,6 @@ fn handle(object: &libbpf_rs::Object, name: &str) -> Result<MapHandle> {
     MapHandle::try_from(&map).map_err(|e| DataPlaneError::map("open", name, io_error(&e)))
 }
 
-/// Forgets interfaces of former times under other numbers: their filters are gone with
-/// them or are taken off, and a number may come back as another interface's.
-fn forget_devices(devices: &Table<u32, u32>, interfaces: &[Interface]) -> Result<()> {
-    for (ifindex, _) in devices.entries()? {
-        if !interfaces.iter().any(|of| of.index == ifindex) {
-            detach_filters_of(ifindex)?;
-            devices.remove(&ifindex)?;
-        }
-    }
-    Ok(())
-}
-
 /// A map of the object, pinned if it is not yet.
 fn pin_map(object: &libbpf_rs::Object, pins: &PinDir, name: &str) -> Result<MapHandle> {
     let mut map = handle(object, name)?;
@@ -474,23 +538,15 @@ fn pin_map(object: &libbpf_rs::Object, pins: &PinDir, name: &str) -> Result<MapH
     Ok(map)
 }
 
-/// Takes the filters off the interfaces that the pins name. Whether there were any.
-fn detach_filters(pins: &PinDir) -> Result<bool> {
+/// Takes the programs off the interfaces that the pins name. Whether there were any.
+fn detach_hooks(pins: &PinDir) -> Result<bool> {
     let Some(devices) = pins.map("syn_devices")? else {
         return Ok(false);
     };
     let devices = Table::<u32, u32>::new(devices)?.entries()?;
-    for (ifindex, _) in &devices {
-        detach_filters_of(*ifindex)?;
-    }
+    let ifindexes: Vec<u32> = devices.iter().map(|(ifindex, _)| *ifindex).collect();
+    SynHooks::detach(pins, &ifindexes)?;
     Ok(!devices.is_empty())
-}
-
-fn detach_filters_of(ifindex: u32) -> Result<()> {
-    for (_, point) in FILTERS {
-        cookie_hooks::detach_filter(ifindex, point, SYN_PRIORITY)?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -510,7 +566,7 @@ mod tests {
         };
         let one = of(1).memory_bytes();
         let category = of(2).memory_bytes() - one;
-        assert_eq!((one - category).div_ceil(1_000_000), 30);
-        assert_eq!(category.div_ceil(1000), 115);
+        assert_eq!((one - category).div_ceil(1_000_000), 31);
+        assert_eq!((category - responses_bytes()).div_ceil(1000), 123);
     }
 }

@@ -215,6 +215,15 @@ impl Link {
         Ok(info.type_ == libbpf_sys::BPF_LINK_TYPE_CGROUP && cgroup != 0)
     }
 
+    /// The interface that a link of a traffic control hook is on; 0: it is gone. `None`: it is
+    /// no such link.
+    pub(crate) fn tcx_ifindex(&self) -> Result<Option<u32>> {
+        let info = self.raw_info()?;
+        // SAFETY: the union is plain data; for a link of this kind it is this member.
+        let ifindex = unsafe { info.__bindgen_anon_1.tcx.ifindex };
+        Ok((info.type_ == libbpf_sys::BPF_LINK_TYPE_TCX).then_some(ifindex))
+    }
+
     pub(crate) fn info(&self) -> Result<LinkInfo> {
         let info = self.raw_info()?;
         if info.type_ != libbpf_sys::BPF_LINK_TYPE_XDP {

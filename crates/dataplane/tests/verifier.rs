@@ -97,8 +97,8 @@ fn server() -> [(u32, Duration); 4] {
     programs.map(|program| (verified_instructions(program.as_fd()), took))
 }
 
-/// SYN accounting, in and out.
-fn syn() -> [(u32, Duration); 2] {
+/// SYN accounting: in, out, and who looks for silence.
+fn syn() -> [(u32, Duration); 3] {
     let mut storage = MaybeUninit::uninit();
     let open = SynSkelBuilder::default().open(&mut storage).expect("open");
     let start = cpu_time();
@@ -106,7 +106,11 @@ fn syn() -> [(u32, Duration); 2] {
         .load()
         .unwrap_or_else(|e| panic!("loading needs root and BPF: {e}"));
     let took = cpu_time() - start;
-    let programs = [&skel.progs.causeway_syn_in, &skel.progs.causeway_syn_out];
+    let programs = [
+        &skel.progs.causeway_syn_in,
+        &skel.progs.causeway_syn_out,
+        &skel.progs.causeway_syn_silence,
+    ];
     programs.map(|program| (verified_instructions(program.as_fd()), took))
 }
 
@@ -179,7 +183,7 @@ fn meter(method: u32) -> (u32, Duration) {
 fn programs_cost_the_verifier_what_is_committed() {
     let kernel = kernel();
     let [server, cookie_out, cookie_in, cookie_open] = server();
-    let [syn_in, syn_out] = syn();
+    let [syn_in, syn_out, syn_silence] = syn();
     let measured = [
         ("lb", lb(true)),
         ("lb without measurement", lb(false)),
@@ -194,6 +198,7 @@ fn programs_cost_the_verifier_what_is_committed() {
         ("server cookies open", cookie_open),
         ("syn in", syn_in),
         ("syn out", syn_out),
+        ("syn silence", syn_silence),
     ];
     let lines: Vec<String> = measured
         .iter()

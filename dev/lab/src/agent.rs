@@ -44,6 +44,18 @@ impl AgentProcess {
         Self::start_in(binary, server, pin_dir, more, false)
     }
 
+    /// Starts one that measures clients and does nothing else.
+    pub fn start_measuring(
+        binary: &Path,
+        server: &Node,
+        pin_dir: &Path,
+        more: &str,
+    ) -> Result<Self> {
+        Self::start_with_file(binary, server, more, false, |directory| {
+            measuring(pin_dir, directory)
+        })
+    }
+
     /// The same with a time of day that [`set_clock`](Self::set_clock) sets, of this process
     /// alone (Debian package libfaketime): that of the machine is everybody's.
     pub fn start_with_clock(
@@ -68,12 +80,24 @@ impl AgentProcess {
         more: &str,
         faked: bool,
     ) -> Result<Self> {
+        Self::start_with_file(binary, server, more, faked, |directory| {
+            config(server, pin_dir, directory)
+        })
+    }
+
+    fn start_with_file(
+        binary: &Path,
+        server: &Node,
+        more: &str,
+        faked: bool,
+        begin: impl FnOnce(&Path) -> String,
+    ) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("agent-").tempdir()?;
         let file = directory.path().join("agent.toml");
         let history = directory.path().join(HISTORY).display().to_string();
         fs::write(
             &file,
-            config(server, pin_dir, directory.path()) + &more.replace("HISTORY", &history),
+            begin(directory.path()) + &more.replace("HISTORY", &history),
         )?;
         set_clock(directory.path(), "+0")?;
         let mut agent = Self {
@@ -237,10 +261,20 @@ fn config(server: &Node, pin_dir: &Path, directory: &Path) -> String {
     let vips = (0..VIPS).flat_map(|i| [vip4(i).to_string(), vip6(i).to_string()]);
     let vips: Vec<String> = vips.collect();
     format!(
-        "[agent]\ninterface = \"{DEVICE}\"\naddresses = [\"{}\", \"{}\"]\nvips = {vips:?}\nbalancers = {BACK_NETWORKS:?}\n\
-         pin_dir = \"{}\"\nsocket = \"{}/agent.sock\"\nhttp = false\n",
+        "{}addresses = [\"{}\", \"{}\"]
+vips = {vips:?}
+balancers = {BACK_NETWORKS:?}
+",
+        measuring(pin_dir, directory),
         server.ipv4,
         server.ipv6,
+    )
+}
+
+fn measuring(pin_dir: &Path, directory: &Path) -> String {
+    format!(
+        "[agent]\ninterface = \"{DEVICE}\"\n\
+         pin_dir = \"{}\"\nsocket = \"{}/agent.sock\"\nhttp = false\n",
         pin_dir.display(),
         directory.display()
     )

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is counted together, and what is shown and remembered of it.
 
-use causeway_api::agent::{CategoryView, ClassView, ClientTotals};
+use causeway_api::agent::{CategoryView, ClassView, ClientTotals, HistogramView};
 use causeway_core::certes::{CategoryObserver, Estimate, Origin, RetryClass, Slot};
-use causeway_dataplane::abi::SynSlot;
+use causeway_dataplane::RESPONSE_BOUNDS_US;
+use causeway_dataplane::abi::{SynResponses, SynSlot};
 
 use super::history::Record;
 use super::threshold::Watch;
@@ -17,9 +18,32 @@ pub(super) struct Category {
     pub observer: CategoryObserver,
     pub totals: ClientTotals,
     pub watches: Vec<Watch>,
+    /// How long those waited that gave up, as the kernel counts the others.
+    pub gave_up: SynResponses,
+    /// What the kernel counts of the others, as last read.
+    pub responses: SynResponses,
 }
 
 impl Category {
+    /// A client gave up for good, having waited so long.
+    pub(super) fn count_gave_up(&mut self, waited_s: f64) {
+        self.totals.gave_up += 1;
+        self.totals.lost_s += waited_s;
+        let waited_us = (waited_s * 1e6).ceil() as u64;
+        let bucket = RESPONSE_BOUNDS_US.partition_point(|&bound_us| bound_us < waited_us);
+        self.gave_up.count[bucket] += 1;
+        self.gave_up.sum_ns += (waited_s * 1e9) as u64;
+    }
+
+    fn histogram(&self) -> HistogramView {
+        let pairs = self.responses.count.iter().zip(self.gave_up.count);
+        HistogramView {
+            bounds_s: RESPONSE_BOUNDS_US.map(|us| us as f64 / 1e6).to_vec(),
+            counts: pairs.map(|(of, gave_up)| of + gave_up).collect(),
+            sum_s: (self.responses.sum_ns + self.gave_up.sum_ns) as f64 / 1e9,
+        }
+    }
+
     /// In history, log and notifications.
     pub(super) fn name(&self) -> String {
         format!("{} {} {}", self.service, self.clients, self.device)
@@ -78,6 +102,7 @@ impl Category {
             drop_odds_ratio: standing.odds_ratio,
             network_loss: standing.loss,
             flood_share: standing.flood,
+            responses: self.histogram(),
             forecast_retries: second.map(|ahead| self.observer.forecast(ahead)).sum(),
         }
     }
@@ -99,6 +124,8 @@ pub(super) fn to_slot(of: &SynSlot, origins: Option<Vec<Origin>>) -> Slot {
         offered: sum(&of.offered),
         accepted: sum(&of.accepted),
         completed: of.completed.into(),
+        later: of.later.into(),
+        later_ns: of.later_ns,
         syn_to_end_ns: of.syn_to_end_ns,
         rtt_ns: of.rtt_ns,
         conn_fail_ns: of.conn_fail_ns,

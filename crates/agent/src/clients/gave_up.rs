@@ -154,8 +154,7 @@ impl GaveUp {
         if let Some(category) = categories.get_mut(of.category)
             && !of.counted
         {
-            category.totals.gave_up += 1;
-            category.totals.lost_s += of.waited_s;
+            category.count_gave_up(of.waited_s);
             self.retries.push(of.last);
         }
         Judged {
@@ -193,6 +192,7 @@ mod tests {
     use causeway_core::certes::{
         BSD_S, CategoryObserver, LINUX_6_5_S, Mix, RFC_1122_S, RFC_6298_S, RetryClass, Slot,
     };
+    use causeway_dataplane::abi::SynResponses;
 
     use super::*;
 
@@ -226,6 +226,8 @@ mod tests {
                     observer,
                     totals: ClientTotals::default(),
                     watches: Vec::new(),
+                    gave_up: SynResponses::default(),
+                    responses: SynResponses::default(),
                 }],
                 answered: true,
             }

@@ -22,8 +22,8 @@ use causeway_api::agent::{ClientTotals, ClientsView};
 use causeway_core::certes::{
     CategoryObserver, Estimate, Judge, Mix, MixLearner, Origin, PatienceLearner,
 };
-use causeway_dataplane::abi::{FlowKey6, SynSlot};
-use causeway_dataplane::{SynMeter, SynMeterOptions};
+use causeway_dataplane::abi::{FlowKey6, SynResponses, SynSlot};
+use causeway_dataplane::{Detached, SynMeter, SynMeterOptions};
 use causeway_netio::{boot_id, monotonic_ns};
 use tracing::{info, warn};
 
@@ -45,6 +45,8 @@ const RING: u32 = 512;
 const SURE: u64 = RING as u64 - 40;
 /// How long a slot is left alone after its end: answers to its last SYNs count in it.
 const GRACE: Duration = Duration::from_millis(50);
+/// Between two looks at whether the programs still hang on their interfaces.
+const HOOKS_EVERY_S: u64 = 5;
 /// Between two looks at what clients are like.
 const LEARN_EVERY_S: u64 = 30;
 /// How long ago what clients were like counts for a third of what they are like now.
@@ -73,6 +75,8 @@ pub struct Clients {
     /// The last second that is in the history.
     recorded: u64,
     boot: u64,
+    hooks_missing: u64,
+    hooks_lost: u64,
     notifier: Notifier,
     queues: Queues,
     /// Where balancers' reports are made from; `None`: nothing is reported.
@@ -114,6 +118,8 @@ impl Clients {
             recorded: 0,
             boot: boot_id(),
             history,
+            hooks_missing: 0,
+            hooks_lost: 0,
             notifier: Notifier::start()?,
             queues: Queues::new(config),
             reported,
@@ -141,9 +147,8 @@ impl Clients {
     }
 
     /// Takes the accounting down.
-    pub fn detach(pin_dir: &Path) -> Result<()> {
-        SynMeter::detach(&pins(pin_dir))?;
-        Ok(())
+    pub fn detach(pin_dir: &Path) -> Result<Detached> {
+        Ok(SynMeter::detach(&pins(pin_dir))?)
     }
 
     fn category(&self, number: u32) -> Result<Category> {
@@ -166,6 +171,8 @@ impl Clients {
             watches: watches.cloned().map(Watch::new).collect(),
             observer: CategoryObserver::new(self.slot_s, &self.mix, self.keep_slots())?,
             totals: ClientTotals::default(),
+            gave_up: SynResponses::default(),
+            responses: SynResponses::default(),
             device: self.config.interfaces[device].clone(),
             service,
             clients,
@@ -271,17 +278,23 @@ impl Clients {
         totals.offered += sum(&slot.offered);
         totals.accepted += sum(&slot.accepted);
         totals.refused += u64::from(slot.refused);
-        totals.completed += u64::from(slot.completed);
+        totals.completed += u64::from(slot.completed) + u64::from(slot.later);
+        totals.later += u64::from(slot.later);
+        totals.unused += u64::from(slot.unused);
         totals.stalled += u64::from(slot.stalled);
         totals.duplicates += u64::from(slot.duplicates);
         totals.established += u64::from(slot.established);
         totals.abandoned += u64::from(slot.abandoned);
         totals.lost_s += s(slot.conn_fail_ns) + s(slot.stalled_ns);
-        totals.server_s += s(slot.syn_to_end_ns);
+        totals.server_s += s(slot.syn_to_end_ns) + s(slot.later_ns);
         totals.network_s += s(slot.rtt_ns);
     }
 
     fn each_second(&mut self, second: u64) -> Result<()> {
+        self.meter.end_silent()?;
+        for (category, of) in self.categories.iter_mut().zip(self.meter.responses()?) {
+            category.responses = of;
+        }
         self.judge_waiting()?;
         for (time, count) in self.meter.take_retry_times()? {
             let at_s = f64::from(time.at_cs) / 100.0;
@@ -299,7 +312,30 @@ impl Clients {
         self.watch();
         self.manage_queues();
         self.report();
-        self.record(second)
+        self.record(second)?;
+        if second.is_multiple_of(HOOKS_EVERY_S) {
+            self.mend_hooks()?;
+        }
+        Ok(())
+    }
+
+    /// Counting stops without a word where its hook is gone.
+    fn mend_hooks(&mut self) -> Result<()> {
+        let changes = self.meter.mend_hooks()?;
+        self.hooks_lost += changes.lost.len() as u64;
+        if !changes.lost.is_empty() {
+            let lost = changes.lost.join(", ");
+            match changes.missing {
+                0 => warn!(
+                    "{lost}: the program was gone and is back; what passed meanwhile is not counted"
+                ),
+                _ => warn!(
+                    "{lost}: gone with the interface; clients are counted again when it is back"
+                ),
+            }
+        }
+        self.hooks_missing = changes.missing as u64;
+        Ok(())
     }
 
     /// Finds out who gave up.
@@ -458,6 +494,8 @@ impl Clients {
                 .map(|category| category.view(slots, self.slot_s))
                 .collect(),
             accept_queues: self.queues.view(),
+            hooks_missing: self.hooks_missing,
+            hooks_lost: self.hooks_lost,
         }
     }
 }

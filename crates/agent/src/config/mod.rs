@@ -53,7 +53,7 @@ const RENAMED: &Renamed = &[
 pub struct AgentConfig {
     /// Interface where the balancers' packets arrive.
     pub interface: String,
-    /// This server's addresses as balancers know it; never empty.
+    /// This server's addresses as balancers know it; empty where clients alone are measured.
     pub addresses: BTreeSet<IpAddr>,
     /// The VIPs that this server serves; the kernel must hold them.
     pub vips: BTreeSet<IpAddr>,
@@ -130,8 +130,15 @@ impl AgentConfig {
                 self.token_sources() == running.token_sources(),
             ),
             ("cookie.inner_mtu", self.inner_mtu() == running.inner_mtu()),
+            ("addresses", self.decapsulates() == running.decapsulates()),
         ];
         same.iter().find(|(_, same)| !same).map(|(key, _)| *key)
+    }
+
+    /// Whether packets come here by tunnels, or carry cookies; else clients alone are measured,
+    /// for which nothing hangs on XDP.
+    pub fn decapsulates(&self) -> bool {
+        self.clients.is_none() || self.cookies.is_some() || !self.addresses.is_empty()
     }
 
     /// Networks that bare IP tunnels with words come from.

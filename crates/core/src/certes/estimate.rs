@@ -9,7 +9,7 @@ use super::{SECOND_NS, Slot};
 /// of their times. Sums add up over slots, servers and categories; means do not.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Estimate {
-    /// Connections that ended.
+    /// Transactions that ended, on new connections and on open ones.
     pub completed: f64,
     /// Clients that gave up.
     pub gave_up: f64,
@@ -21,7 +21,7 @@ pub struct Estimate {
     pub stalled_s: f64,
     /// What the completed ones lost before the SYN that was answered, seconds.
     pub conn_fail_s: f64,
-    /// What they took from then on at the server, seconds.
+    /// What they took from then on, or from their request on, at the server, seconds.
     pub syn_to_end_s: f64,
     /// One round trip each, seconds.
     pub rtt_s: f64,
@@ -43,10 +43,10 @@ impl Estimate {
     /// The measured parts of a slot, without what was lost before the connection.
     pub(super) fn measured(slot: &Slot) -> Self {
         Self {
-            completed: slot.completed as f64,
+            completed: (slot.completed + slot.later) as f64,
             stalled: slot.stalled as f64,
             stalled_s: slot.stalled_ns as f64 / SECOND_NS,
-            syn_to_end_s: slot.syn_to_end_ns as f64 / SECOND_NS,
+            syn_to_end_s: (slot.syn_to_end_ns + slot.later_ns) as f64 / SECOND_NS,
             rtt_s: slot.rtt_ns as f64 / SECOND_NS,
             ..Self::default()
         }
@@ -66,7 +66,7 @@ impl Estimate {
         exact
     }
 
-    /// Completed connections and clients that gave up (eq. 4's denominator), before
+    /// Completed transactions and clients that gave up (eq. 4's denominator), before
     /// they were connected or after.
     pub fn transactions(&self) -> f64 {
         self.completed + self.gave_up + self.stalled

@@ -13,19 +13,23 @@ pub struct Origin {
     pub completed: u64,
 }
 
-/// Counters of one slot. Sums are of the connections completed in it.
+/// Counters of one slot. Sums are of the transactions completed in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slot {
     /// SYNs that came and had not been answered before.
     pub offered: u64,
     /// Of those the ones that were answered.
     pub accepted: u64,
-    /// Connections that ended.
+    /// Transactions that ended, of those that began with a SYN: the first of each connection.
     pub completed: u64,
+    /// Of those that began with a request on an open connection.
+    pub later: u64,
+    /// From these requests to the server's last data, nanoseconds.
+    pub later_ns: u64,
     /// From the SYN that was answered to the server's last data, nanoseconds; and what
     /// data that was sent again makes of those that had completed before.
     pub syn_to_end_ns: u64,
-    /// SYN-ACK to ACK, nanoseconds.
+    /// SYN-ACK to ACK, once for each transaction, nanoseconds.
     pub rtt_ns: u64,
     /// First SYN to the SYN that was answered, as tracked, nanoseconds.
     pub conn_fail_ns: u64,
@@ -118,6 +122,11 @@ impl Slot {
                 self.rtt_ns += outcome.rtt_ns;
                 self.conn_fail_ns += outcome.conn_fail_ns;
             }
+            Count::Later => {
+                self.later += 1;
+                self.later_ns += outcome.syn_to_end_ns;
+                self.rtt_ns += outcome.rtt_ns;
+            }
             Count::Served => {
                 self.served += 1;
                 self.served_first += u64::from(first);
@@ -136,7 +145,7 @@ impl Slot {
                 self.offered = self.offered.saturating_sub(1);
                 self.first_offered = self.first_offered.saturating_sub(u64::from(first));
             }
-            Count::Nothing | Count::Duplicate | Count::Abandoned => {}
+            Count::Nothing | Count::Duplicate | Count::Abandoned | Count::Unused => {}
         }
     }
 

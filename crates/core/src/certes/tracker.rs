@@ -28,6 +28,12 @@ pub enum ConnectionEvent {
     ClientReset(u32),
     /// The server's RST.
     ServerReset,
+    /// Payload of the client that comes for the first time.
+    Request,
+    /// The same; it belongs to a handshake of TLS.
+    Handshake,
+    /// Nothing came: somebody looks.
+    Silence,
 }
 
 /// What an event counts as.
@@ -44,9 +50,9 @@ pub enum Count {
     Duplicate,
     /// The client's first ACK.
     Established,
-    /// The end of an established connection.
+    /// The end of a transaction that began with a SYN.
     Completed,
-    /// The client left before it was connected, or before it asked for anything.
+    /// The attempt ended before the client was connected.
     Abandoned,
     /// The end of a connection that the client had, and the server never served: its
     /// final ACK was dropped.
@@ -57,6 +63,10 @@ pub enum Count {
     Resent,
     /// The server was first seen to know of the connection.
     Served,
+    /// The end of a transaction that began with a request on an open connection.
+    Later,
+    /// The end of a connection on which nothing was asked.
+    Unused,
 }
 
 /// What came of an event. Times are nanoseconds of the caller's clock.
@@ -79,9 +89,10 @@ pub struct TrackedEvent {
     pub accepted_ns: u64,
     /// Accepted and completed: first SYN to that SYN. Stalled: first SYN to the end.
     pub conn_fail_ns: u64,
-    /// Completed: that SYN to the server's last data. Resent: what is to be added.
+    /// Completed and later: that SYN, or the request, to the server's last data. Resent: what
+    /// is to be added.
     pub syn_to_end_ns: u64,
-    /// Established and completed: SYN-ACK to ACK.
+    /// Established, completed and later: SYN-ACK to ACK.
     pub rtt_ns: u64,
 }
 
@@ -122,6 +133,9 @@ impl Tracker {
             ConnectionEvent::ServerFin => (6, 0),
             ConnectionEvent::ClientReset(seq) => (7, seq),
             ConnectionEvent::ServerReset => (8, 0),
+            ConnectionEvent::Request => (9, 0),
+            ConnectionEvent::Handshake => (10, 0),
+            ConnectionEvent::Silence => (11, 0),
         };
         let mut raw = RawOutcome::default();
         // SAFETY: both pointers come from references to types of the C layout; the
@@ -139,6 +153,8 @@ impl Tracker {
                 8 => Count::Refused,
                 9 => Count::Resent,
                 10 => Count::Served,
+                11 => Count::Later,
+                12 => Count::Unused,
                 _ => Count::Nothing,
             },
             at_ns: raw.at_ns,

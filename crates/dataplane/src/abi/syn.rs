@@ -16,6 +16,8 @@ plain! {
         conn_fail_ns: u64,
         /// Sum over the stalled: first SYN to end.
         stalled_ns: u64,
+        /// Sum over the later transactions: request to end.
+        later_ns: u64,
         /// SYNs by retry, from 0.
         offered: [u32; 16],
         /// Of those the ones that were answered.
@@ -28,11 +30,11 @@ plain! {
         established: u32,
         /// Of those the ones that took more than one SYN-ACK.
         established_late: u32,
-        /// Connections that ended.
+        /// Transactions that began with a SYN and ended.
         completed: u32,
         /// Connections that ended without ever being served.
         stalled: u32,
-        /// Attempts that their clients ended.
+        /// Attempts that ended before their clients were connected.
         abandoned: u32,
         /// Of the first SYNs those whose client was heard of again.
         heard: u32,
@@ -44,6 +46,17 @@ plain! {
         served_first: u32,
         /// Of the established.
         established_first: u32,
+        /// Transactions that began with a request on an open connection and ended.
+        later: u32,
+        /// Connections on which nothing was asked.
+        unused: u32,
+    }
+    /// How long the transactions of a category took, since counting began.
+    "syn_responses" SynResponses {
+        /// By bucket, the last without bound.
+        count: [u64; 16],
+        /// Of all together, nanoseconds.
+        sum_ns: u64,
     }
     /// The same behind its lock.
     "syn_slot_locked" SynSlotLocked {
@@ -74,7 +87,7 @@ plain! {
     "syn_conn" SynConn {
         /// When its first SYN came.
         first_syn_ns: u64,
-        /// When its last SYN came.
+        /// When its last SYN came; the request, of a transaction that began with one.
         last_syn_ns: u64,
         /// When it was answered, or when its client said that it would send no more,
         /// or by a RST that nobody was there any more.
@@ -93,15 +106,15 @@ plain! {
         answers: u8,
         /// Whether the server has sent more than SYN-ACKs.
         served: u8,
-        /// 1: the client has sent more than its first SYN. 2: its end is counted.
+        /// `SYN_MARK_*`.
         marks: u32,
     }
     /// An attempt or a connection in the kernel's tables.
     "syn_entry" SynEntry {
         /// What became of it.
         conn: SynConn,
-        /// Sequence number of the latest SYN-ACK.
-        server_isn: u32,
+        /// Of the latest SYN-ACK; once connected, behind the client's data.
+        seq: u32,
         /// The category that it is counted in.
         category: u32,
     }

@@ -5,6 +5,7 @@
 mod refusals;
 #[path = "../sandbox/mod.rs"]
 mod sandbox;
+mod syn_hooks;
 mod tables;
 mod takeover;
 

@@ -153,6 +153,7 @@ pub fn all() -> &'static [Scenario] {
         packet_cost::PACKET_COST,
         certes::CERTES,
         certes::CERTES_DROPS,
+        certes::CLIENTS_EVERYBODY,
         accept_queue::ACCEPT_QUEUE,
         client_latency::CLIENT_LATENCY,
         agent_cost::AGENT_COST,

@@ -31,6 +31,12 @@ fn every_way_to_lose_an_attempt_is_counted() {
     run("certes-drops", &[]);
 }
 
+/// The scenario compares each client with what the agent says of it.
+#[test]
+fn clients_that_everybody_has_are_what_the_agent_says() {
+    run("clients-everybody", &[]);
+}
+
 /// The scenario compares both kinds of latency by itself.
 #[test]
 fn a_server_that_drops_syns_is_relieved_by_what_clients_feel() {

@@ -72,6 +72,7 @@ fn an_end_counts_when_the_client_felt_it() {
         done.map(|of| of.at_ns / MS)
     };
     let at_once = [
+        (102, ConnectionEvent::Request),
         (200, ConnectionEvent::Data),
         (200, ConnectionEvent::ServerFin),
     ];
@@ -216,13 +217,16 @@ fn a_connection_whose_final_ack_was_dropped_is_stalled() {
         after(&[(5000, ConnectionEvent::ClientReset(102))])[0].count,
         Stalled
     );
+    let reset = after(&[
+        (1003, ConnectionEvent::Request),
+        (5000, ConnectionEvent::ServerReset),
+    ]);
+    assert_eq!(reset[1].count, Stalled);
+    // It was reset as it came (tcp_abort_on_overflow), before its client could ask.
     assert_eq!(
-        after(&[(5000, ConnectionEvent::ServerReset)])[0].count,
+        after(&[(1003, ConnectionEvent::ServerReset)])[0].count,
         Stalled
     );
-    // Nothing was asked: a probe that looks whether somebody listens.
-    let looked = after(&[(1500, ConnectionEvent::ClientReset(2))]);
-    assert_eq!(looked[0].count, Abandoned);
     // An ACK of the server's is enough to tell that it knows the connection.
     let served = after(&[
         (1500, ConnectionEvent::Served),
@@ -257,6 +261,7 @@ fn data_that_is_sent_again_after_the_servers_fin_makes_the_answer_longer() {
         (0, ConnectionEvent::Syn(1)),
         (1, ConnectionEvent::SynAck),
         (151, ConnectionEvent::Ack),
+        (152, ConnectionEvent::Request),
         (300, ConnectionEvent::Data),
         (300, ConnectionEvent::ServerFin),
     ];
@@ -264,7 +269,7 @@ fn data_that_is_sent_again_after_the_servers_fin_makes_the_answer_longer() {
         let all = outcomes(&[&answered[..], more].concat());
         let mut slot = Slot::default();
         all.iter().for_each(|outcome| slot.count(outcome));
-        assert_eq!(all[4].count, Count::Completed, "by its FIN");
+        assert_eq!(all[5].count, Count::Completed, "by its FIN");
         (slot.completed, slot.syn_to_end_ns / MS)
     };
     let again = [
@@ -292,14 +297,14 @@ fn data_that_is_sent_again_after_the_servers_fin_makes_the_answer_longer() {
     // Whose client had said that it sends no more: its last word does not come.
     let half_closed = outcomes(
         &[
-            &answered[..3],
-            &[(152, ConnectionEvent::ClientFin(9))],
-            &answered[3..],
+            &answered[..4],
+            &[(153, ConnectionEvent::ClientFin(9))],
+            &answered[4..],
             &[(600, ConnectionEvent::Data)],
         ]
         .concat(),
     );
-    let counts = [&half_closed[5], &half_closed[6]].map(|of| of.count);
+    let counts = [&half_closed[6], &half_closed[7]].map(|of| of.count);
     assert_eq!(counts, [Count::Completed, Count::Nothing]);
 }
 
@@ -336,12 +341,130 @@ fn a_refused_syn_was_no_offer() {
     );
 }
 
+/// What each transaction took, and how connections ended on which nothing was asked.
+fn transactions(events: &[(u64, ConnectionEvent)]) -> Vec<(Count, u64)> {
+    let connected = [
+        (0, ConnectionEvent::Syn(1)),
+        (1, ConnectionEvent::SynAck),
+        (11, ConnectionEvent::Ack),
+    ];
+    let all = outcomes(&[&connected[..], events].concat()).split_off(3);
+    let told = |of: &TrackedEvent| ![Count::Nothing, Count::Served].contains(&of.count);
+    let told = all.into_iter().filter(told);
+    told.map(|of| (of.count, (of.conn_fail_ns + of.syn_to_end_ns) / MS))
+        .collect()
+}
+
+#[test]
+fn a_transaction_ends_with_the_last_data_before_the_next_request() {
+    use ConnectionEvent::*;
+    let kept_alive = [
+        (12, Request),
+        (16, Data),
+        (17, Data),
+        (6012, Request),
+        (6013, Served),
+        (6014, Request),
+        (6017, Data),
+        (81_000, ServerFin),
+    ];
+    let found = transactions(&kept_alive);
+    assert_eq!(found, [(Count::Completed, 17), (Count::Later, 5)]);
+    // Somebody looks meanwhile: it counts soon, and no more when the connection ends.
+    let looked = [
+        (12, Request),
+        (17, Data),
+        (1500, Silence),
+        (2100, Silence),
+        (3100, Silence),
+        (9000, ClientFin(90)),
+        (9001, ServerFin),
+    ];
+    assert_eq!(transactions(&looked), [(Count::Completed, 17)]);
+    // What the server says unasked belongs to nothing: that its connection ends, say.
+    let goodbye = [
+        (12, Request),
+        (17, Data),
+        (75_017, Data),
+        (75_017, ServerFin),
+    ];
+    assert_eq!(transactions(&goodbye), [(Count::Completed, 17)]);
+    // It spoke first.
+    let greeted = [
+        (17, Data),
+        (3000, Request),
+        (3004, Data),
+        (3010, ClientFin(9)),
+    ];
+    let found = transactions(&greeted);
+    assert_eq!(found, [(Count::Completed, 17), (Count::Later, 4)]);
+}
+
+#[test]
+fn a_connection_that_asked_nothing_is_unused_however_it_ends() {
+    use ConnectionEvent::*;
+    let unused = [(Count::Unused, 0)];
+    for (name, events) in [
+        (
+            "check by FIN",
+            &[(12, ClientFin(2)), (12, Served), (13, ServerFin)][..],
+        ),
+        ("check by RST", &[(12, ClientReset(2))]),
+        (
+            "FIN and RST",
+            &[(12, ClientFin(2)), (12, Served), (13, ClientReset(3))],
+        ),
+        ("opened in advance", &[(60_000, ServerFin)]),
+        ("the same, reset", &[(60_000, ServerReset)]),
+        ("the same, with 408", &[(60_000, Data), (60_000, ServerFin)]),
+        (
+            "TLS in advance",
+            &[
+                (12, Handshake),
+                (15, Data),
+                (26, Handshake),
+                (27, Data),
+                (60_000, Data),
+                (60_000, ServerFin),
+            ],
+        ),
+        ("left alone", &[(12, ClientFin(2)), (300, ClientFin(2))]),
+    ] {
+        assert_eq!(transactions(events), unused, "{name}");
+    }
+}
+
+#[test]
+fn what_was_opened_in_advance_is_waited_for_from_the_request_on() {
+    use ConnectionEvent::*;
+    let used_late = [(10_000, Request), (10_005, Data), (10_010, ClientFin(9))];
+    assert_eq!(transactions(&used_late), [(Count::Later, 5)]);
+    let tls = [(12, Handshake), (15, Data), (26, Handshake), (27, Data)];
+    let late = [(10_000, Request), (10_005, Data), (10_010, ClientFin(9))];
+    assert_eq!(
+        transactions(&[&tls[..], &late].concat()),
+        [(Count::Later, 5)]
+    );
+    // Used at once, TLS is a part of it: tickets come before or behind the request.
+    let at_once = [(28, Request), (33, Data), (50, ClientFin(9))];
+    assert_eq!(
+        transactions(&[&tls[..], &at_once].concat()),
+        [(Count::Completed, 33)]
+    );
+    let tickets_later = [(26, Request), (27, Data), (33, Data), (50, ClientFin(9))];
+    let found = transactions(&[&tls[..3], &tickets_later].concat());
+    assert_eq!(found, [(Count::Completed, 33)]);
+    let stalled = [(10_000, Request), (12_000, ServerReset)];
+    let found = transactions(&stalled);
+    assert_eq!(found, [(Count::Stalled, 2000)], "from the request on");
+}
+
 proptest! {
     /// Whatever comes in whatever order: at most as many accepted as offered,
     /// completed as established, and no time below zero.
     #[test]
     fn counters_stay_consistent(
-        events in prop::collection::vec((0_u64..2000, 0_u8..9, 0_u32..3), 0..200)
+        events in prop::collection::vec((0_u64..2000, 0_u8..12, 0_u32..3), 0..200)
     ) {
         let mut tracker = Tracker::default();
         let (mut now_ns, mut offered, mut accepted, mut established, mut completed) = (1, 0, 0, 0, 0);
@@ -356,7 +479,10 @@ proptest! {
                 5 => ConnectionEvent::ClientFin(isn + 1 + isn % 2),
                 6 => ConnectionEvent::ServerFin,
                 7 => ConnectionEvent::ClientReset(isn + 1),
-                _ => ConnectionEvent::ServerReset,
+                8 => ConnectionEvent::ServerReset,
+                9 => ConnectionEvent::Request,
+                10 => ConnectionEvent::Handshake,
+                _ => ConnectionEvent::Silence,
             };
             let outcome = tracker.step(event, now_ns);
             // One way from now at most.
@@ -364,8 +490,9 @@ proptest! {
             offered += u64::from(outcome.count == Count::Offered);
             accepted += u64::from(outcome.count == Count::Accepted);
             established += u64::from(outcome.count == Count::Established);
-            completed += u64::from(matches!(outcome.count, Count::Completed | Count::Stalled));
-            if outcome.count == Count::Completed {
+            let ended = [Count::Completed, Count::Stalled];
+            completed += u64::from(ended.contains(&outcome.count));
+            if [Count::Completed, Count::Later].contains(&outcome.count) {
                 prop_assert!(outcome.syn_to_end_ns <= now_ns && outcome.conn_fail_ns <= outcome.accepted_ns);
             }
             prop_assert!(completed <= established && established <= accepted && accepted <= offered);

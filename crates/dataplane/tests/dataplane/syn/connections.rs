@@ -237,3 +237,107 @@ fn what_is_sent_again_behind_a_fin_counts_once_and_lasts_longer() {
     assert_eq!(kernel.slot(0, 0, 6), again);
     assert_eq!(kernel.entries(), (0, 0));
 }
+
+/// Two requests of 5 ms, 6 s apart, on one connection.
+#[test]
+fn each_request_of_a_kept_connection_is_a_transaction() {
+    let mut kernel = Kernel::new();
+    let mut kept = client(&mut kernel, 1);
+    kept.says(0, SYN, b"")
+        .hears(1, SYN | ACK, b"")
+        .says(3, ACK, b"")
+        .says(4, ACK | PSH, b"GET /")
+        .hears(9, ACK | PSH, b"200 OK")
+        .says(6004, ACK | PSH, b"GET /")
+        .hears(6009, ACK | PSH, b"200 OK");
+    // What is sent again is no other request.
+    kept.sent -= 5;
+    kept.says(6010, ACK | PSH, b"GET /");
+    let first = SynSlot {
+        completed: 1,
+        syn_to_end_ns: 9 * MS,
+        rtt_ns: 2 * MS,
+        ..SynSlot::default()
+    };
+    assert_eq!(kernel.slot(0, 0, 24), first);
+    for ms in [7000, 8100, 9000] {
+        kernel.at(ms).look();
+    }
+    let second = SynSlot {
+        later: 1,
+        later_ns: 5 * MS,
+        rtt_ns: 2 * MS,
+        ..SynSlot::default()
+    };
+    assert_eq!(kernel.slot(0, 0, 32), second);
+    let mut kept = client(&mut kernel, 1);
+    kept.sent = 10;
+    kept.hears(81_000, ACK | FIN, b"")
+        .says(81_001, ACK | FIN, b"");
+    assert_eq!(kernel.slot(0, 0, 36 + 64 * 4), SynSlot::default());
+    assert_eq!(kernel.entries(), (0, 0));
+    // 11 and 7 ms as the client felt them.
+    let mut expected = SynResponses {
+        sum_ns: 18 * MS,
+        ..SynResponses::default()
+    };
+    (expected.count[4], expected.count[5]) = (1, 1);
+    assert_eq!(kernel.responses(0, 0), expected);
+}
+
+#[test]
+fn what_asks_nothing_is_unused_and_tls_is_opened_within_the_first_transaction() {
+    const HELLO: &[u8] = &[22, 3, 1, 0, 200, 1];
+    const FINISHED: &[u8] = &[20, 3, 3, 0, 1, 1];
+    const RECORD: &[u8] = &[23, 3, 3, 0, 99, 7];
+    let mut kernel = Kernel::new();
+    let open = |kernel: &mut Kernel, port| {
+        client(kernel, port)
+            .says(0, SYN, b"")
+            .hears(1, SYN | ACK, b"")
+            .says(3, ACK, b"");
+    };
+    open(&mut kernel, 1);
+    client(&mut kernel, 1)
+        .says(4, ACK | FIN, b"")
+        .hears(5, ACK | FIN, b"");
+    open(&mut kernel, 2);
+    client(&mut kernel, 2).says(4, RST | ACK, b"");
+    open(&mut kernel, 3);
+    client(&mut kernel, 3)
+        .says(4, ACK | PSH, HELLO)
+        .hears(5, ACK | PSH, HELLO)
+        .says(7, ACK | PSH, FINISHED)
+        .hears(200, ACK | FIN, b"");
+    assert_eq!(kernel.slot(0, 0, 0).unused, 3);
+    open(&mut kernel, 4);
+    client(&mut kernel, 4)
+        .says(4, ACK | PSH, HELLO)
+        .hears(5, ACK | PSH, HELLO)
+        .says(7, ACK | PSH, FINISHED)
+        .says(8, ACK | PSH, RECORD)
+        .hears(20, ACK | FIN, RECORD);
+    let slot = kernel.slot(0, 0, 0);
+    assert_eq!((slot.completed, slot.syn_to_end_ns), (1, 20 * MS));
+}
+
+/// Of the services that are not told apart only those count that answer: what a firewall
+/// drops is nobody's.
+#[test]
+fn a_port_counts_among_the_others_once_it_has_answered() {
+    let mut kernel = Kernel::new();
+    let tuple = Tuple::new("198.51.100.7", 4000, SERVICE4, 8080);
+    let mut client = Client {
+        kernel: &mut kernel,
+        tuple,
+        isn: ISN,
+        sent: 0,
+    };
+    client.says(0, SYN, b"").says(100, SYN, b"");
+    assert_eq!(client.kernel.entries(), (0, 0));
+    client.hears(101, SYN | ACK, b"").says(102, ACK, b"");
+    assert_eq!(client.kernel.slot(1, 0, 0), SynSlot::default());
+    client.isn = 5;
+    client.says(110, SYN, b"");
+    assert_eq!(client.kernel.slot(1, 0, 0).offered[0], 1);
+}

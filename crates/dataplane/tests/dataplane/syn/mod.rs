@@ -7,8 +7,10 @@ mod tables;
 
 use std::net::IpAddr;
 
+use causeway_dataplane::RunTimes;
 use causeway_dataplane::abi::{
-    Plain, SynEntry, SynOrigin, SynPrefix, SynRetryTime, SynSlot, SynSlotLocked, VipKey, addr_bytes,
+    Plain, SynEntry, SynOrigin, SynPrefix, SynResponses, SynRetryTime, SynSlot, SynSlotLocked,
+    VipKey, addr_bytes,
 };
 use causeway_dataplane::skel::syn::{SynSkel, SynSkelBuilder};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -65,6 +67,7 @@ impl Kernel {
             .syn_connections
             .set_max_entries(1024)
             .expect("size");
+        open.maps.syn_responses.set_max_entries(4).expect("size");
         let skel = open
             .load()
             .unwrap_or_else(|e| panic!("loading needs root and BPF: {e}"));
@@ -81,6 +84,17 @@ impl Kernel {
                 &0u32.to_ne_bytes(),
             );
         }
+        let open = VipKey {
+            addr: addr_bytes(SERVICE4.parse().unwrap()),
+            port_be: 443u16.to_be_bytes(),
+            proto: TCP,
+            kind: 0,
+        };
+        write(
+            &skel.maps.syn_open,
+            Plain::as_bytes(&open),
+            &1u32.to_ne_bytes(),
+        );
         let prefix = SynPrefix {
             length: 96 + 24,
             addr: addr_bytes("198.51.100.0".parse().unwrap()),
@@ -130,6 +144,25 @@ impl Kernel {
         self.run(&self.skel.progs.causeway_syn_out, frame);
     }
 
+    /// Somebody looks for answers that are over.
+    fn look(&self) {
+        self.run(&self.skel.progs.causeway_syn_silence, &[0; 64]);
+    }
+
+    /// Response times of service and clients.
+    fn responses(&self, service: u32, prefix: u32) -> SynResponses {
+        let category = (service * 2 + prefix).to_ne_bytes();
+        let responses = &self.skel.maps.syn_responses;
+        let cpus = responses.lookup_percpu(&category, MapFlags::ANY);
+        let mut sum = SynResponses::default();
+        for of in cpus.expect("lookup").expect("a category") {
+            let of = SynResponses::from_bytes(&of).expect("its size");
+            sum.sum_ns += of.sum_ns;
+            (0..16).for_each(|bucket| sum.count[bucket] += of.count[bucket]);
+        }
+        sum
+    }
+
     fn at(&mut self, ms: u64) -> &mut Self {
         self.now_ms = 10_000 + ms;
         self
@@ -174,10 +207,7 @@ impl Client<'_> {
             seq: match flags {
                 flags if flags & SYN != 0 => self.isn,
                 // Behind the data that it sent.
-                flags if flags & (FIN | RST) != 0 && payload.is_empty() => {
-                    self.isn.wrapping_add(1 + self.sent)
-                }
-                _ => self.isn.wrapping_add(1),
+                _ => self.isn.wrapping_add(1 + self.sent),
             },
             ack: if flags & ACK != 0 { SERVER_ISN + 1 } else { 0 },
             options: &[],

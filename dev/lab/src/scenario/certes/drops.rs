@@ -109,7 +109,7 @@ fn matrix() -> [Case; 7] {
                 ("offered", 4),
                 ("accepted", 4),
                 ("established", 4),
-                ("abandoned", 4),
+                ("unused", 4),
             ],
         ),
         ("final ACK dropped", final_ack_dropped, FINAL_ACK_DROPPED),

@@ -3,6 +3,7 @@
 //! agent's two estimators beside what the server and its application see.
 
 mod drops;
+mod everybody;
 mod net;
 mod runs;
 mod score;
@@ -14,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::{Context, Scenario, param};
 pub(super) use drops::CERTES_DROPS;
+pub(super) use everybody::CLIENTS_EVERYBODY;
 pub(super) use net::Net;
 use runs::matrix;
 pub(super) use runs::{CertesRun, RunningCertes, steady};

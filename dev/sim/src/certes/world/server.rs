@@ -116,6 +116,7 @@ impl<'a> CertesWorld<'a> {
 
     pub(super) fn ack_arrives(&mut self, id: Id) {
         self.measure(id, Seen::Ack);
+        self.measure(id, Seen::Request);
         let full = self.is_full();
         let Some(attempt) = self.live(id).filter(|attempt| !attempt.queued && !full) else {
             return;

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where SYN accounting hangs, beside others' programs and on interfaces that come and go.
+
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+
+use causeway_dataplane::{HookChanges, SynMeter, SynMeterOptions};
+
+use super::*;
+
+/// A program on the incoming hook of tcx that ends there: TCX_PASS, as Cilium's do.
+fn attach_last_word(interface: &str) -> OwnedFd {
+    let index = nix::net::if_::if_nametoindex(interface).expect("the interface");
+    // r0 = TCX_PASS; exit
+    let code = [0x0000_0000_0000_00b7_u64, 0x95];
+    // SAFETY: name, licence and code live through the call; the descriptors are new.
+    unsafe {
+        let program = libbpf_sys::bpf_prog_load(
+            libbpf_sys::BPF_PROG_TYPE_SCHED_CLS,
+            c"last_word".as_ptr(),
+            c"GPL".as_ptr(),
+            code.as_ptr().cast(),
+            code.len() as _,
+            std::ptr::null_mut(),
+        );
+        assert!(program >= 0, "load a program: {program}");
+        let program = OwnedFd::from_raw_fd(program);
+        let link = libbpf_sys::bpf_link_create(
+            program.as_raw_fd(),
+            index as i32,
+            libbpf_sys::BPF_TCX_INGRESS,
+            std::ptr::null(),
+        );
+        assert!(link >= 0, "attach a program: {link}");
+        OwnedFd::from_raw_fd(link)
+    }
+}
+
+/// How many programs hang on the incoming hook of tcx.
+fn programs(interface: &str) -> u32 {
+    let index = nix::net::if_::if_nametoindex(interface).expect("the interface");
+    let mut opts = libbpf_sys::bpf_prog_query_opts {
+        sz: size_of::<libbpf_sys::bpf_prog_query_opts>() as _,
+        ..Default::default()
+    };
+    let hook = libbpf_sys::BPF_TCX_INGRESS;
+    // SAFETY: `opts` is of the size that it says and points to nothing.
+    let ret = unsafe { libbpf_sys::bpf_prog_query_opts(index as i32, hook, &mut opts) };
+    assert_eq!(ret, 0, "ask for the programs of {interface}");
+    // SAFETY: the union's members are the same number.
+    unsafe { opts.__bindgen_anon_1.count }
+}
+
+fn completed(meter: &SynMeter) -> u64 {
+    let responses = meter.responses().expect("responses");
+    responses[0].count.iter().sum()
+}
+
+/// Asks and is answered, over the wire.
+fn exchange(peer: &Netns) {
+    let listener = TcpListener::bind("10.7.0.1:8080").expect("bind");
+    let server = std::thread::spawn(move || {
+        use std::io::{Read as _, Write as _};
+        let (mut stream, _) = listener.accept().expect("accept");
+        stream.read_exact(&mut [0; 3]).expect("a request");
+        stream.write_all(b"yes").expect("an answer");
+    });
+    peer.run(|| {
+        use std::io::{Read as _, Write as _};
+        let mut stream = TcpStream::connect("10.7.0.1:8080").expect("connect");
+        stream.write_all(b"say").expect("ask");
+        let mut said = Vec::new();
+        stream.read_to_end(&mut said).expect("an answer");
+        assert_eq!(said, b"yes");
+    });
+    server.join().expect("the server");
+}
+
+#[test]
+fn syns_are_counted_in_front_of_others_and_again_when_the_interface_is_back() {
+    Sandbox::run(|sandbox| {
+        let peer = veth();
+        let _last_word = attach_last_word("lb0");
+        let options = SynMeterOptions {
+            interfaces: vec!["lb0".to_owned()],
+            pin_dir: sandbox.pin_dir("clients"),
+            slot_ns: 250_000_000,
+            ring: 64,
+            half_open: 256,
+            connections: 256,
+            services: vec![(None, 8080)],
+            ..SynMeterOptions::default()
+        };
+        let mut meter = SynMeter::start(&options).expect("start");
+        exchange(&peer);
+        wait_for("the first transaction", || completed(&meter) == 1);
+        assert_eq!(meter.mend_hooks().expect("look"), HookChanges::default());
+        // The next agent takes the links over.
+        drop(meter);
+        let mut meter = SynMeter::start(&options).expect("take over");
+        assert!(meter.took_over());
+        exchange(&peer);
+        wait_for("the second transaction, once", || completed(&meter) == 2);
+
+        ip("link del lb0");
+        let gone = meter.mend_hooks().expect("look");
+        assert_eq!((gone.lost.len(), gone.missing), (2, 2), "{gone:?}");
+        let peer = veth();
+        let back = meter.mend_hooks().expect("look");
+        assert_eq!((back.lost.len(), back.missing), (0, 0), "{back:?}");
+        assert_eq!(back.moved.len(), 1);
+        exchange(&peer);
+        wait_for("the third transaction", || completed(&meter) == 3);
+        assert_eq!(programs("lb0"), 1);
+        drop(meter);
+        assert!(
+            SynMeter::detach(&options.pin_dir)
+                .expect("detach")
+                .was_attached
+        );
+        assert_eq!(programs("lb0"), 0, "nothing is left");
+    });
+}
