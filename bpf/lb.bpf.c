@@ -13,6 +13,7 @@
 
 #include "lb/admit.h"
 #include "lb/cookie.h"
+#include "lb/cookie_echo.h"
 #include "lb/encap.h"
 #include "lb/flow_table.h"
 #include "lb/maps.h"
@@ -148,6 +149,9 @@ find_route(struct xdp_md *ctx, struct packet *pkt, const int family, struct flow
 	if (real) {
 		count_conn_packet(*flow);
 		pkt->marks |= PKT_COOKIE;
+		vip = cfg_measure ? cookie_vip(pkt, family) : NULL;
+		if (vip)
+			mark_clock(pkt, vip);
 		return real;
 	}
 	vip = cookie_vip(pkt, family);
@@ -168,11 +172,13 @@ find_route(struct xdp_md *ctx, struct packet *pkt, const int family, struct flow
 }
 
 /* What the estimator needs, as long as the packet is as it came. */
-static __always_inline void prepare_measurement(struct xdp_md *ctx, struct packet *pkt)
+static __always_inline void prepare_measurement(struct xdp_md *ctx, struct packet *pkt, struct flow *flow)
 {
 	pkt->est.t_ns = packet_time(ctx, cfg_clock);
-	if (pkt->marks & PKT_COOKIE)
-		pkt->est.has_ts = 0; /* the echo's clock stands still while nothing is sent */
+	if (pkt->cookie_bits)
+		date_echo(flow, &pkt->est, pkt->cookie_bits);
+	else if (pkt->marks & PKT_COOKIE)
+		pkt->est.has_ts = 0; /* a first tier's, or the light mode's: too coarse */
 	else if (is_tcp(pkt) && !pkt->est.has_ts && !is_syn(pkt))
 		find_timestamp(ctx, pkt);
 }
@@ -191,7 +197,7 @@ balance(struct xdp_md *ctx, struct packet *pkt, const int family)
 	if (!real)
 		return route.verdict;
 	if (cfg_measure && flow)
-		prepare_measurement(ctx, pkt);
+		prepare_measurement(ctx, pkt, flow);
 	verdict = forward(ctx, pkt, family, real, &route);
 	if (verdict != route.verdict)
 		return verdict;

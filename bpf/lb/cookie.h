@@ -92,6 +92,12 @@ static __always_inline bool is_valid(enum cookie_result found)
 	return found == CR_EPOCH0 || found == CR_EPOCH1 || found == CR_CID || found == CR_TIER;
 }
 
+/* Above a valid cookie may be a clock that dates what the packet echoes. */
+static __always_inline void mark_clock(struct packet *pkt, const struct vip *vip)
+{
+	pkt->cookie_bits = vip->cookie.mode == COOKIE_TIMESTAMP ? vip->cookie.bits : 0;
+}
+
 /*
  * What the packet's cookie says, in its timestamp or as a connection id. One that is valid
  * sets the route, and marks the packet. CR_PLAIN stands for none.
@@ -115,6 +121,7 @@ read_cookie(struct xdp_md *ctx, struct packet *pkt, const int family, const stru
 	if (!is_valid(found))
 		return found;
 	pkt->marks |= PKT_COOKIE;
+	mark_clock(pkt, vip);
 	route->vip_id = vip->id;
 	route->verdict = own ? V_ESTABLISHED : V_ICMP_ERROR;
 	count_cookie(vip, own ? found : CR_QUOTED);

@@ -30,7 +30,7 @@ adopt(const struct segment *seg, const struct server_vip *vip, struct bpf_sock *
 	state = bpf_sk_storage_get(&cookie_sockets, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!state)
 		return false;
-	t = ours ? seg->tsecr >> (bits & 31) : now_o >> (bits & 31);
+	t = ours ? seg->tsecr >> (bits & 31) : (now_o >> (bits & 31)) + 1;
 	empty_line(segment_name(seg));
 	bpf_spin_lock(&state->lock);
 	state->cookie = ours ? echoed : cookie;

@@ -58,18 +58,14 @@ static __always_inline MUST_USE bool socket_key(struct bpf_sock_ops *ops, struct
 }
 
 /*
- * T of the connection's beginning. The client has echoed the SYN-ACK's, which by now
- * may be long ago: a listener that waits for data first gives the handshake minutes.
+ * The SYN-ACK's T, which the client has echoed. By now that may be long ago: a listener
+ * that waits for data first gives the handshake minutes.
  */
 static __always_inline u32 opening_t(struct tcp_sock *tp, u32 o, u32 unit, u32 bits)
 {
-	u32 echoed_o = tp->rx_opt.rcv_tsecr + tp->tsoffset, now_t = cookie_t_stateless(o, unit, bits);
-	u32 echoed_t = cookie_t_stateless(echoed_o, unit, bits), since;
+	u32 echoed = tp->rx_opt.rcv_tsecr;
 
-	if (!tp->rx_opt.rcv_tsecr)
-		return now_t;
-	since = (now_t - echoed_t) & cookie_t_mask(bits);
-	return echoed_t + CW_MIN(since, cookie_gap(bits));
+	return cookie_t_stateless(echoed ? echoed + tp->tsoffset : o, unit, bits);
 }
 
 static __always_inline void report_token(const struct flow_key6 *key, u32 token, u32 opened)

@@ -313,7 +313,7 @@ static __always_inline MUST_USE bool stamp_by_cache(struct __sk_buff *skb, const
 	if (!claim_of(line, name))
 		return false;
 	bits = line->clock.bits & 31;
-	if (cookie_t_diff(line->lease_t, line->clock.t, bits) < (s32)cookie_gap(bits)) {
+	if (cookie_t_diff(line->lease_t, line->clock.t, bits) < (s32)cookie_period(bits)) {
 		release(line);
 		return false;
 	}

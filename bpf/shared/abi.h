@@ -176,6 +176,8 @@ enum flow_bits {
 	FLOW_OPENED = 1 << 0, /* its SYN was sent on: counted in conns_opened */
 	FLOW_CLOSED = 1 << 1, /* FIN or RST from the client: counted in conns_closed if opened */
 	FLOW_HAS_TOKEN = 1 << 2, /* its server was given `token` with the SYN */
+	FLOW_ASKED = 1 << 3, /* the client has sent data since the cookie's clock moved */
+	FLOW_ECHO_HELD = 1 << 4, /* and was answered, by which that did not move */
 };
 
 /*
@@ -192,7 +194,7 @@ struct flow {
 	u8 pad;
 	u16 token;    /* what its timestamps end in, see struct conn_free_ring */
 	u32 packets;  /* of a connection in its own slot, after the SYN */
-	u32 pad2;
+	u32 echo_ms;  /* the server's clock in the newest cookie, see lb/cookie_echo.h */
 	struct wc_state chain; /* the estimator's */
 };
 ABI_SIZE(struct flow, 192);

@@ -7,13 +7,15 @@
  *
  * C takes most of the timestamp's bits, so that T would wrap within a minute or so
  * (65.5 s at 16 bits) and PAWS (RFC 7323, section 5) would take an idle connection's
- * next segment for an old one. Hence T is driven by events: it follows the kernel's
- * clock O while segments are sent, by at most `gap` per segment, and stands still
- * while none is. How long a connection has been idle then does not show.
+ * next segment for an old one. Hence T is driven by events: a segment moves it to the next
+ * value that equals the kernel's clock O modulo `period`, a sixteenth of the ring. While
+ * segments are sent T is the time, and dates what the client echoes; of a silence it leaves
+ * out whole periods, so that how long a connection has been idle does not show.
  *
  * It also never runs further than a quarter of the ring ahead of what the client has
  * last echoed: keepalive probes and retransmissions do not renew the client's
- * TS.Recent, however many there are.
+ * TS.Recent, however many there are. A segment that would carry it there leaves it where
+ * it is. So T is exact when it moves, or it has not moved.
  *
  * A segment that moves T must not overtake another. The CPU that takes a connection's
  * segments in acknowledges some of them, and these acknowledgements may wait there until
@@ -27,8 +29,8 @@
  * step at the earliest. What a receiver measures stays right: it takes the first echo of
  * each T, which is of the segment that moved it.
  *
- * The way back: T is piecewise affine in O, with slope one and a jump in O after each
- * pause. Two segments are kept, the newest (`now`) and the one before (`past`). Their
+ * The way back: T is piecewise affine in O, with slope one and a jump in O where periods
+ * were left out. Two segments are kept, the newest (`now`) and the one before (`past`). Their
  * anchors slide forward by a quarter of the ring, else the signed distance to them
  * would be ambiguous. An echo older than both segments is placed before `past`: its
  * round trip then reads shorter than it was.
@@ -40,8 +42,12 @@
 
 #include "cookie.h"
 
-/* Most that T moves from one segment to the next, ms; less where the ring is short. */
-#define COOKIE_GAP_MS 256
+/* T and O agree modulo this, ms; less where the ring is short. A power of two. */
+#define COOKIE_PERIOD_MS 4096
+/* How often a stream of bare acknowledgements moves T, ms; less where the ring is short. */
+#define COOKIE_ACK_GAP_MS 256
+/* A segment may have been stamped so much before one that overtook it, ms. */
+#define COOKIE_LATE_MS 1024
 /* How long an acknowledgement may wait on the CPU that takes segments in, ms. */
 #define COOKIE_QUIET_MS 4
 
@@ -83,11 +89,25 @@ CW_INLINE s32 cookie_t_diff(u32 a, u32 b, u32 bits)
 	return (s32)((a - b) << (bits & 31)) >> (bits & 31);
 }
 
-CW_INLINE u32 cookie_gap(u32 bits)
+/* What T moves from one segment to the next is less. */
+CW_INLINE u32 cookie_period(u32 bits)
 {
-	u32 part = cookie_t_mask(bits) >> 6;
+	u32 part = (cookie_t_mask(bits) >> 4) + 1;
 
-	return part < COOKIE_GAP_MS ? part + 1 : COOKIE_GAP_MS;
+	return part < COOKIE_PERIOD_MS ? part : COOKIE_PERIOD_MS;
+}
+
+CW_INLINE u32 cookie_ack_gap(u32 bits)
+{
+	u32 part = (cookie_t_mask(bits) >> 6) + 1;
+
+	return part < COOKIE_ACK_GAP_MS ? part : COOKIE_ACK_GAP_MS;
+}
+
+/* The first T from `t` on that equals `natural` modulo the period. */
+CW_INLINE u32 cookie_t_from(u32 t, u32 natural, u32 bits)
+{
+	return (t + ((natural - t) & (cookie_period(bits) - 1))) & cookie_t_mask(bits);
 }
 
 /* The T that a SYN-ACK with the kernel's TSval `o` carries: no state is kept for it. */
@@ -97,19 +117,17 @@ CW_INLINE u32 cookie_t_stateless(u32 o, u32 unit, u32 bits)
 }
 
 /*
- * Begins a clock at `t`, which the client has echoed, when the kernel's TSval is
- * `o`. What is sent next reads later than `t`.
+ * Begins a clock when the kernel's TSval is `o`, behind `t`, which the client has
+ * echoed. It agrees with the SYN-ACK's T, and with any clock of this connection before.
  */
 CW_INLINE void
 cookie_clock_start(struct cookie_clock *clock, u32 o, u32 t, u32 unit, u32 bits)
 {
-	u32 mask = cookie_t_mask(bits);
-
 	clock->unit = (u16)unit;
 	clock->bits = (u8)bits;
 	clock->last_o = o;
-	clock->echoed_t = t & mask;
-	clock->t = (t + 1) & mask;
+	clock->echoed_t = t & cookie_t_mask(bits);
+	clock->t = cookie_t_from(t, o / unit, bits);
 	clock->now.o = o;
 	clock->now.t = clock->t;
 	clock->past = clock->now;
@@ -117,18 +135,19 @@ cookie_clock_start(struct cookie_clock *clock, u32 o, u32 t, u32 unit, u32 bits)
 }
 
 /*
- * Goes on behind `t`, the most that was sent, when the kernel's TSval is `o`: how the
+ * Goes on from `t`, the most that was sent, when the kernel's TSval is `o`: how the
  * clock got there is not known.
  */
 CW_INLINE void cookie_clock_resume(struct cookie_clock *clock, u32 o, u32 t)
 {
-	u32 echoed_t = clock->echoed_t;
+	u32 unit = clock->unit ? clock->unit : 1, ticks = (o - clock->last_o) / unit;
 
-	cookie_clock_start(clock, o, t, clock->unit, clock->bits);
-	clock->t = t & cookie_t_mask(clock->bits);
+	clock->t = cookie_t_from(t, clock->t + ticks, clock->bits);
+	clock->last_o += ticks * unit;
+	clock->now.o = clock->last_o;
 	clock->now.t = clock->t;
 	clock->past = clock->now;
-	clock->echoed_t = echoed_t;
+	clock->acked_o = o;
 	clock->adopted = 1;
 }
 
@@ -136,7 +155,7 @@ CW_INLINE void cookie_clock_resume(struct cookie_clock *clock, u32 o, u32 t)
 CW_INLINE void cookie_clock_slide(struct cookie_clock *clock)
 {
 	u32 mask = cookie_t_mask(clock->bits), quarter = (mask >> 2) + 1;
-	u32 limit = 2 * quarter - 1 - cookie_gap(clock->bits);
+	u32 limit = 2 * quarter - 1 - cookie_period(clock->bits);
 
 	if (((clock->t - clock->now.t) & mask) > limit) {
 		clock->now.t = (clock->now.t + quarter) & mask;
@@ -156,34 +175,39 @@ CW_INLINE u32 cookie_clock_room(const struct cookie_clock *clock)
 	return ahead < quarter ? quarter - ahead : 0;
 }
 
+/* T is no more the time since `now`: another segment begins, at `o`. */
+CW_INLINE void cookie_clock_turn(struct cookie_clock *clock, u32 o)
+{
+	if (clock->t != clock->now.t)
+		clock->past = clock->now;
+	clock->now.o = o;
+	clock->now.t = clock->t;
+}
+
 /* T for a segment that the kernel stamped with `o`. */
 CW_INLINE u32 cookie_clock_stamp(struct cookie_clock *clock, u32 o)
 {
 	u32 mask = cookie_t_mask(clock->bits), unit = clock->unit ? clock->unit : 1;
-	u32 step = cookie_gap(clock->bits), room, ticks;
-	s32 since = (s32)(o - clock->last_o);
+	u32 since = o - clock->last_o, late = clock->last_o - o, ticks, step;
 
-	if (since < 0) {
+	if (late - 1 < COOKIE_LATE_MS * unit) {
 		/* Stamped earlier than one that went before: back on the same segment. */
-		u32 back = (u32)-since / unit, most = (clock->t - clock->now.t) & mask;
+		u32 back = late / unit, most = (clock->t - clock->now.t) & mask;
 
 		return (clock->t - (back < most ? back : most)) & mask;
 	}
-	ticks = (u32)since / unit;
-	room = cookie_clock_room(clock);
-	if (step > room)
-		step = room;
-	if (ticks <= step) {
-		clock->t = (clock->t + ticks) & mask;
-		clock->last_o += ticks * unit;
-	} else {
-		clock->t = (clock->t + step) & mask;
-		clock->last_o = o;
-		if (clock->t != clock->now.t)
-			clock->past = clock->now;
-		clock->now.o = o;
-		clock->now.t = clock->t;
+	ticks = since / unit;
+	step = ticks & (cookie_period(clock->bits) - 1);
+	if (step > cookie_clock_room(clock)) {
+		/* What is echoed from now on is most likely of the newest. */
+		cookie_clock_turn(clock, o);
+		clock->last_o += (ticks - step) * unit;
+		return clock->t;
 	}
+	clock->t = (clock->t + step) & mask;
+	clock->last_o += ticks * unit;
+	if (clock->last_o - clock->now.o != ((clock->t - clock->now.t) & mask) * unit)
+		cookie_clock_turn(clock, clock->last_o);
 	cookie_clock_slide(clock);
 	return clock->t;
 }
@@ -200,7 +224,7 @@ CW_INLINE u32 cookie_clock_is_busy(const struct cookie_clock *clock, u32 o)
 /* Whether a segment of this kind leaves T where it is. */
 CW_INLINE u32 cookie_clock_stays(const struct cookie_clock *clock, u32 o, enum cookie_segment kind)
 {
-	u32 gap = cookie_gap(clock->bits) * (clock->unit ? clock->unit : 1);
+	u32 gap = cookie_ack_gap(clock->bits) * (clock->unit ? clock->unit : 1);
 	s32 since = (s32)(o - clock->last_o);
 
 	if (kind == COOKIE_MOVES)
@@ -223,15 +247,16 @@ CW_INLINE u32 cookie_clock_stamp_kind(struct cookie_clock *clock, u32 o, enum co
 }
 
 /*
- * How far a copy of the clock may run: an eighth of what the room can be. The
- * same as `t` where there is not room enough to be worth it.
+ * How far a copy of the clock may run: two periods, and a third for the way back to O
+ * after a loss. The same as `t` where there is not room enough.
  */
 CW_INLINE u32 cookie_clock_lease(const struct cookie_clock *clock)
 {
-	u32 mask = cookie_t_mask(clock->bits), part = ((mask >> 2) + 1) >> 3;
-	u32 room = cookie_clock_room(clock);
+	u32 period = cookie_period(clock->bits);
 
-	return room < 2 * cookie_gap(clock->bits) ? clock->t : (clock->t + (part < room ? part : room)) & mask;
+	if (cookie_clock_room(clock) < 3 * period)
+		return clock->t;
+	return (clock->t + 2 * period) & cookie_t_mask(clock->bits);
 }
 
 /*

@@ -261,10 +261,7 @@ fn config(server: &Node, pin_dir: &Path, directory: &Path) -> String {
     let vips = (0..VIPS).flat_map(|i| [vip4(i).to_string(), vip6(i).to_string()]);
     let vips: Vec<String> = vips.collect();
     format!(
-        "{}addresses = [\"{}\", \"{}\"]
-vips = {vips:?}
-balancers = {BACK_NETWORKS:?}
-",
+        "{}addresses = [\"{}\", \"{}\"]\nvips = {vips:?}\nbalancers = {BACK_NETWORKS:?}\n",
         measuring(pin_dir, directory),
         server.ipv4,
         server.ipv6,

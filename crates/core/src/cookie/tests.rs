@@ -223,8 +223,8 @@ impl Model {
         u32::MAX >> self.bits
     }
 
-    fn gap(&self) -> u32 {
-        256.min(((self.mask() + 1) / 64).max(1))
+    fn period(&self) -> u32 {
+        4096.min((self.mask() + 1) / 16)
     }
 
     fn ahead(&self, t: u32, of: u32) -> i32 {
@@ -235,12 +235,15 @@ impl Model {
         self.o = self.o.wrapping_add(pause);
         let before = self.sent.last().map(|sent| sent.0);
         let t = self.clock.stamp(self.o);
-        if pause / self.unit > self.gap() {
+        if pause / self.unit + 1 >= self.period() {
             self.pauses += 1;
         }
         if let Some(before) = before {
             let step = self.ahead(t, before);
-            assert!((0..=self.gap() as i32).contains(&step), "T moved by {step}");
+            assert!(
+                (0..self.period() as i32).contains(&step),
+                "T moved by {step}"
+            );
         }
         self.sent.push((t, self.o, self.pauses));
         t
@@ -347,13 +350,160 @@ fn bare_acknowledgements_move_the_clock_seldom() {
     assert_eq!(clock.stamp_kind(1061, Moves), data + 51);
     // What is echoed is the time of the one that moved it.
     assert_eq!(clock.echo(data + 33, 1070), 1043);
-    // After a pause it moves by a gap at most.
-    assert_eq!(clock.stamp_kind(4000, Ack), data + 51 + 256);
+    // After a pause as well, but for whole periods.
+    assert_eq!(clock.stamp_kind(4000, Ack), data + 2990);
+    assert_eq!(clock.stamp_kind(4000 + 3 * 4096, Ack), data + 2990);
+    assert_eq!(clock.stamp_kind(4001 + 6 * 4096, Ack), data + 2991);
     // In microseconds and on a short ring the same.
     let mut clock = Clock::start(1_000_000, 5, 1000, 20);
     let data = clock.stamp_kind(1_000_000, Moves);
     assert_eq!(clock.stamp_kind(1_007_999, Ack), data);
     assert_eq!(clock.stamp_kind(1_008_000, Ack), data + 8);
+}
+
+/// A client that checks as RFC 7323 says (section 5.3), and the server that it talks to.
+/// The server is told of what the client echoes late, and by what it sends only.
+struct Peers {
+    clock: Clock,
+    unit: u64,
+    bits: u32,
+    now_ms: u64,
+    period: u32,
+    /// T less the time where it moves, modulo the period: as in the SYN-ACK.
+    phase: u32,
+    sent: Option<u32>,
+    recent: u32,
+    recent_ms: u64,
+    unmoved: u32,
+}
+
+impl Peers {
+    fn new(now_ms: u64, unit: u64, bits: u32) -> Self {
+        let o = (now_ms * unit) as u32;
+        let synack = (o / unit as u32) & (u32::MAX >> bits);
+        let period = (u32::MAX >> bits >> 4).min(4095) + 1;
+        Self {
+            clock: Clock::start(
+                o.wrapping_add(7 * unit as u32),
+                synack,
+                unit as u16,
+                bits as u8,
+            ),
+            unit,
+            bits,
+            now_ms: now_ms + 7,
+            period,
+            phase: synack.wrapping_sub(now_ms as u32) % period,
+            sent: None,
+            recent: synack << bits | 1,
+            recent_ms: now_ms + 7,
+            unmoved: 0,
+        }
+    }
+
+    /// A segment of the server; `arrives` at the client, or is lost.
+    fn send(&mut self, kind: Kind, arrives: bool) {
+        let t = self
+            .clock
+            .stamp_kind((self.now_ms * self.unit) as u32, kind);
+        if self.sent.replace(t) == Some(t) {
+            self.unmoved += 1; // T must not, or whole periods have passed
+        } else {
+            let phase = t.wrapping_sub(self.now_ms as u32) % self.period;
+            assert_eq!(phase, self.phase, "T does not say when it moved");
+        }
+        if !arrives {
+            return;
+        }
+        let wire = t << self.bits | 1;
+        let age = self.recent.wrapping_sub(wire) as i32;
+        let forgotten = self.now_ms - self.recent_ms > 24 * 86_400_000;
+        assert!(age <= 0 || forgotten, "PAWS: {age} behind the last");
+        (self.recent, self.recent_ms) = (wire, self.now_ms);
+    }
+
+    /// A segment of the client; its echo reaches the server.
+    fn echo(&mut self) {
+        let now_o = (self.now_ms * self.unit) as u32;
+        let o = self.clock.echo(self.recent >> self.bits, now_o);
+        assert!(now_o.wrapping_sub(o) as i32 >= 0, "an echo from the future");
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.now_ms += ms;
+    }
+
+    /// Nothing comes through; the server retransmits, twice as late each time.
+    fn outage(&mut self, lasts_ms: u64) {
+        let (mut rto, end) = (200, self.now_ms + lasts_ms);
+        while self.now_ms + rto < end {
+            self.pass(rto);
+            self.send(Kind::Moves, false);
+            rto = (2 * rto).min(120_000);
+        }
+        self.pass(rto);
+        self.send(Kind::Moves, true);
+    }
+}
+
+#[test]
+fn an_outage_longer_than_the_ring_of_microseconds_leaves_the_clock_right() {
+    for unit in [1, 1000] {
+        let mut peers = Peers::new(5_000_000, unit, 16);
+        for _ in 0..300 {
+            peers.pass(60_000);
+            peers.send(Kind::Moves, false);
+        }
+        peers.send(Kind::Moves, true);
+        peers.echo();
+        peers.pass(50);
+        peers.send(Kind::Data, true);
+        peers.echo();
+    }
+}
+
+#[test]
+fn thirty_days_of_requests_pauses_and_outages_pass_paws_and_are_dated() {
+    // The client's clock ticks every 1, 4 and 10 ms: it pauses and acknowledges by that.
+    for (seed, tick) in [(1, 1), (2, 4), (3, 10)] {
+        for (unit, bits) in [(1, 16), (1, 20), (1, 9), (1000, 16)] {
+            let mut random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed);
+            let mut below = |limit: u64| {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                random % limit
+            };
+            let start = u64::from(u32::MAX) - 600_000;
+            let mut peers = Peers::new(start, unit, bits);
+            let (mut exchanges, mut moved) = (0, 0);
+            while peers.now_ms < start + 30 * 86_400_000 {
+                // From 1 ms to nine hours; a clock of microseconds goes round in 71 minutes.
+                let longest = if unit == 1 { 26 } else { 21 };
+                let pause = (1_u64 << below(longest)) + below(7);
+                peers.pass(pause.next_multiple_of(tick));
+                peers.echo();
+                if below(3) == 0 {
+                    peers.send([Kind::Ack, Kind::ReceivingAck][below(2) as usize], true);
+                }
+                peers.pass(1 + below(60));
+                let before = peers.unmoved;
+                match below(40) {
+                    0 => peers.outage(1 << below(22)),
+                    _ => peers.send(Kind::Data, true),
+                }
+                moved += u32::from(peers.unmoved == before);
+                peers.pass(40_u64.next_multiple_of(tick));
+                peers.echo();
+                exchanges += 1;
+            }
+            assert!(exchanges > 400, "{exchanges}");
+            assert!(
+                moved * 10 > exchanges * 8,
+                "{moved} of {exchanges} answers move T"
+            );
+        }
+    }
 }
 
 #[test]
@@ -411,7 +561,7 @@ proptest! {
         let mut copy = model.clock.clone();
         let (mut o, mut newest) = (model.o, model.sent.last().expect("one").0);
         for pause in lent {
-            if model.ahead(lease, newest) < model.gap() as i32 {
+            if model.ahead(lease, newest) < model.period() as i32 {
                 break;
             }
             o += pause;
@@ -430,7 +580,7 @@ proptest! {
             let step = model.ahead(t, newest);
             prop_assert!((0..quarter).contains(&step), "T moved by {step}");
             newest = t;
-            if echoes {
+            if echoes && step > 0 {
                 let now = model.o + 3;
                 let age = now.wrapping_sub(model.clock.echo(t, now));
                 prop_assert!(age <= 3 + pause.max(1), "age {age}");

@@ -55,7 +55,7 @@ plain! {
         /// Packets after the SYN, in stateful mode.
         packets: u32,
         /// Zero.
-        pad2: u32,
+        echo_ms: u32,
         /// The estimator's state, `struct wc_state`.
         chain: [u64; 16],
     }

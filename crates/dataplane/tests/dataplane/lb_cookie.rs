@@ -8,6 +8,7 @@ use crate::frame::{ACK, FIN, Ip, RST, SYN, Tcp, Tuple, arriving, icmp, leaving, 
 use crate::rig::{Rig, TCP, TUNNEL_SOURCE4, TUNNEL_SOURCE6, tunnel_real};
 use crate::verdict_tests;
 
+const MS: u64 = 1_000_000;
 const VIP: &str = "192.0.2.10";
 const VIP6: &str = "2001:db8:1::10";
 /// Ids of reals 0, 1 and 2.
@@ -420,4 +421,125 @@ fn flags_of_a_syn_ack_open_nothing() {
         ..Tcp::default()
     });
     rig.expect_untouched(Verdict::CookieForged, &arriving(&stray));
+}
+
+/// A client under cookies: its connection's clock at the server, and what it echoes.
+struct Thinker {
+    clock: cookie::Clock,
+    cookie: u32,
+    echo: u32,
+    asked: u32,
+}
+
+impl Thinker {
+    /// The server's clock, which began at another time than the balancer's.
+    fn server_ms(rig: &Rig) -> u32 {
+        (rig.now_ns / MS) as u32 ^ 0x8000_0000
+    }
+
+    /// A handshake of 1 ms.
+    fn open(rig: &mut Rig) -> Self {
+        rig.now_ns = 100_000 * MS;
+        rig.send(&arriving(&syn(client(4000), 0, SYN_OPTIONS[0])));
+        let synack = Self::server_ms(rig) & 0xffff;
+        rig.now_ns += MS;
+        let mut this = Self {
+            clock: cookie::Clock::start(Self::server_ms(rig), synack, 1, 16),
+            cookie: echo_of(client(4000), KeyEpoch::Zero, 700) & 0xffff,
+            echo: synack,
+            asked: 0,
+        };
+        this.send(rig, &[]);
+        this
+    }
+
+    fn send(&mut self, rig: &mut Rig, payload: &[u8]) {
+        let options = timestamp(55, self.echo << 16 | self.cookie);
+        let packet = client(4000).tcp(Tcp {
+            flags: ACK,
+            seq: 1 + self.asked * 100,
+            ack: 1 + self.asked * 1000,
+            options: &options,
+            payload,
+        });
+        let (action, _) = rig.send(&arriving(&packet));
+        assert_eq!(action, Verdict::Established.action() as u32);
+        self.clock.echo(self.echo, Self::server_ms(rig));
+    }
+
+    /// A request, whose response takes 2 ms; the server acknowledges it before, or not.
+    fn ask(&mut self, rig: &mut Rig, acknowledged: Option<cookie::Kind>) {
+        self.send(rig, &[7; 100]);
+        self.asked += 1;
+        rig.now_ns += MS / 2;
+        if let Some(kind) = acknowledged {
+            self.clock.stamp_kind(Self::server_ms(rig), kind);
+        }
+        rig.now_ns += MS / 2;
+        self.echo = self
+            .clock
+            .stamp_kind(Self::server_ms(rig), cookie::Kind::Data);
+        rig.now_ns += MS; // the way to the client
+    }
+
+    /// The client acknowledges what it has had for 40 ms.
+    fn pause(&mut self, rig: &mut Rig, pause_ns: u64) {
+        let delay_ns = pause_ns.min(40 * MS);
+        rig.now_ns += delay_ns;
+        if pause_ns > delay_ns {
+            self.send(rig, &[]);
+            rig.now_ns += pause_ns - delay_ns;
+        }
+    }
+}
+
+/// The mean latency that is estimated of clients that pause so long by turns, ns.
+fn estimate_of_thinkers(pauses_ms: &[u64], acknowledged: Option<cookie::Kind>) -> u64 {
+    let mut rig = Rig::with(true);
+    set_up(&mut rig);
+    rig.ring(5, &[0]);
+    rig.change_vip(VIP, 80, TCP, |vip| vip.ring_size = 1);
+    let mut thinker = Thinker::open(&mut rig);
+    for turn in 0..200 {
+        thinker.ask(&mut rig, acknowledged);
+        let pause_ms = pauses_ms[turn % pauses_ms.len()];
+        // Wherever between two ticks of the server's clock.
+        thinker.pause(&mut rig, pause_ms * MS + turn as u64 * 37_001 % MS);
+    }
+    let stats = rig.real_stats(0);
+    assert!(
+        stats.latency_weight_halves >= 2 * 100,
+        "{pauses_ms:?}: {} half samples",
+        stats.latency_weight_halves
+    );
+    stats.latency_sum_halves_ns / stats.latency_weight_halves
+}
+
+#[test]
+fn the_latency_of_clients_that_pause_is_seen_under_cookies() {
+    let hour = 3_600_000;
+    for pauses_ms in [
+        &[10][..],
+        &[60],
+        &[300],
+        &[1000],
+        &[4096],
+        &[5000],
+        &[100_000],
+        &[10, 5000, 60, hour, 300],
+    ] {
+        let mean_ns = estimate_of_thinkers(pauses_ms, None);
+        assert!(
+            mean_ns.abs_diff(2 * MS) < 2 * MS / 20,
+            "pauses of {pauses_ms:?} ms: {mean_ns} ns"
+        );
+    }
+}
+
+#[test]
+fn an_echo_of_a_clock_that_stood_still_dates_nothing() {
+    // The receiving CPU acknowledged a request, so that the answer repeats the clock's last
+    // value. What is left is what the packets' times say: never less than the latency.
+    let mean_ns = estimate_of_thinkers(&[10], Some(cookie::Kind::ReceivingAck));
+    assert!((2 * MS..13 * MS).contains(&mean_ns), "{mean_ns} ns");
 }

@@ -315,8 +315,10 @@ fn name_of(client: Tuple) -> u64 {
 
 const LAST_O: u32 = 5_000_200;
 const LAST_T: u32 = 1200;
-/// A step of up to 256 short of what the test sends within it.
-const LEASE_T: u32 = LAST_T + 37 + 256 + 36 + 255;
+/// What is left of a pause of 89,963 ms without its 21 whole periods.
+const PAUSE_T: u32 = 3947;
+/// A step of up to 4,096 short of what the test sends within it.
+const LEASE_T: u32 = LAST_T + 37 + PAUSE_T + 36 + 4095;
 /// TSval of the last bare acknowledgement from the CPU that takes segments in.
 const ACKED_O: u32 = LAST_O - 10;
 
@@ -385,24 +387,24 @@ fn an_open_connection_is_stamped_without_its_socket() {
             assert_eq!(hex(&out), hex(&expected), "layout {at}");
             stamped += 1;
         }
-        // Bare acknowledgements move the clock after an eighth of a gap; a long pause is a
-        // short one. Then the lease is too short.
+        // Bare acknowledgements move the clock after an eighth of a gap; a pause loses whole
+        // periods. Then the lease is too short.
         for (o, t) in [
             (LAST_O + 36, LAST_T + 5),
             (LAST_O + 37, LAST_T + 37),
             (LAST_O + 68, LAST_T + 37),
-            (LAST_O + 90_000, LAST_T + 37 + 256),
-            (LAST_O + 90_036, LAST_T + 37 + 256 + 36),
+            (LAST_O + 90_000, LAST_T + 37 + PAUSE_T),
+            (LAST_O + 90_036, LAST_T + 37 + PAUSE_T + 36),
         ] {
             let out = server.out(&bare(client, o));
             assert_eq!(hex(&out), hex(&bare(client, wire(t))), "{o}");
             stamped += 1;
         }
         // What the client echoes of that comes back as it was.
-        let echo = frame(client, ACK, &layouts(TSVAL, wire(LAST_T + 37 + 256))[0]);
+        let echo = frame(client, ACK, &layouts(TSVAL, wire(LAST_T + 37 + PAUSE_T))[0]);
         let o = frame(client, ACK, &layouts(TSVAL, LAST_O + 90_000)[0]);
         assert_eq!(hex(&server.inwards(&echo)), hex(&o));
-        // 255 are left, and a step takes up to 256: by the socket, which is not there.
+        // 4,095 are left, and a step takes up to 4,096: by the socket, which is not there.
         let before = server.line(index);
         let fin = 1;
         let ends = frame(
