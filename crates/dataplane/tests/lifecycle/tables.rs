@@ -166,6 +166,19 @@ fn the_next_hop_is_found_on_the_wire() {
     });
 }
 
+#[test]
+fn an_outer_source_is_an_address_that_lasts() {
+    Sandbox::run(|_| {
+        let _peer = veth();
+        ip("-6 addr add fd00:7::1/64 dev lb0 preferred_lft 0 nodad");
+        ip("-6 addr add fd00:7::2/64 dev lb0 nodad");
+        let found = causeway_netio::interface_info("lb0").expect("the interface");
+        let expected: [IpAddr; 2] =
+            ["10.7.0.1", "fd00:7::2"].map(|address| address.parse().expect("one"));
+        assert_eq!(found.addresses, expected);
+    });
+}
+
 /// Nobody speaks to the gateway here but whoever looks: as past XDP.
 #[test]
 fn a_gateway_is_asked_and_not_just_remembered() {
