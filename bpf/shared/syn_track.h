@@ -212,7 +212,7 @@ CW_INLINE u64 syn_track_way_ns(const struct syn_conn *c)
  * When the client had the last data, which was sent at end_ns: one way later. Its end may
  * be seen long after; then it is counted as late as that allows, one way before.
  */
-CW_INLINE u64 syn_track_felt_ns(const struct syn_conn *c, u64 end_ns, u64 now_ns)
+CW_INLINE u64 syn_track_client_end_ns(const struct syn_conn *c, u64 end_ns, u64 now_ns)
 {
 	u64 way_ns = syn_track_way_ns(c);
 
@@ -228,7 +228,7 @@ CW_INLINE void syn_track_over(struct syn_conn *c, u64 end_ns, u64 now_ns, struct
 	bool later = c->marks & SYN_MARK_LATER;
 
 	out->count = later ? SYN_COUNT_LATER : SYN_COUNT_COMPLETED;
-	out->at_ns = syn_track_felt_ns(c, end_ns, now_ns);
+	out->at_ns = syn_track_client_end_ns(c, end_ns, now_ns);
 	out->accepted_ns = c->last_syn_ns;
 	out->conn_fail_ns = later ? 0 : c->last_syn_ns - c->first_syn_ns;
 	out->syn_to_end_ns = end_ns - c->last_syn_ns;

@@ -233,7 +233,7 @@ impl Agent {
         })
     }
 
-    /// What clients feel; `None` where it is not measured.
+    /// Client latency; `None` where it is not measured.
     fn clients(&self) -> Option<ClientsView> {
         self.clients.as_ref().map(|clients| lock(clients).view())
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What clients feel, in an agent's `/metrics`.
+//! Client latency, in an agent's `/metrics`.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 
-/// What clients feel: counters of all categories, means of the last seconds.
+/// Client latency: counters of all categories, means of the last seconds.
 #[derive(Debug)]
 pub(super) struct ClientsPage(pub ClientsView);
 

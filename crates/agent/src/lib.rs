@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The agent on a server: takes the outer header off the balancers' packets, writes cookies
-//! into what the server answers, and knows what clients feel.
+//! into what the server answers, and measures client latency.
 //!
 //! [`AgentConfig`] is what a file says, [`Agent`] the state behind its API, [`run`] the
 //! daemon from start to end. It reports to balancers by datagrams and otherwise

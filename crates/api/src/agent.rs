@@ -40,7 +40,7 @@ pub struct AgentStats {
     pub verdicts: Vec<VerdictView>,
     /// What was done with timestamps; empty without cookies.
     pub cookies: Vec<CookieEventView>,
-    /// What clients feel; `None` where it is not measured.
+    /// Client latency; `None` where it is not measured.
     #[serde(default)]
     pub clients: Option<ClientsView>,
     /// What balancers were told last of this server's load; `None` where nobody is.

@@ -108,15 +108,15 @@ impl NextHopView {
 /// What the flow table holds, and what became of flows since the daemon's start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowTableView {
-    /// Places, IPv4 and IPv6.
-    pub places: u64,
+    /// Its slots, IPv4 and IPv6.
+    pub slots: u64,
     /// Flows, as the last whole look found them.
     pub flows: u64,
     /// UDP flows that ended by silence.
     pub udp_idle: u64,
     /// UDP flows that were taken off draining reals.
     pub udp_drained: u64,
-    /// TCP connections whose places were offered after they had ended, or had never been
+    /// TCP connections whose slots were offered after they had ended, or had never been
     /// completed.
     pub tcp_ended: u64,
     /// The same after a long silence.
@@ -513,12 +513,12 @@ pub struct SourceView {
 /// What agents have told, since the start.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Notified {
-    /// Connections that ended, whose places are free by that.
+    /// Connections that ended, whose slots are free by that.
     pub ended: u64,
-    /// Connections of another balancer, which have places here now.
-    pub adopted: u64,
+    /// Connections of another balancer, which have slots here now.
+    pub learned: u64,
     /// The same without a place: it is another's, or their server is not here.
-    pub not_adopted: u64,
+    pub not_learned: u64,
 }
 
 /// A connection and what it sends.
@@ -553,10 +553,10 @@ pub struct MoveConnection {
     pub real: IpAddr,
 }
 
-/// Connections that hold places, and those that send most.
+/// Connections that hold slots, and those that send most.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Connections {
-    /// Places in use.
+    /// Slots in use.
     pub open: usize,
     /// SYNs that found no free place and went by the flow table, since the start.
     pub refused: u64,

@@ -17,7 +17,7 @@ use causeway_core::agent_report::{
 use causeway_core::cookie::Keys;
 use tracing::warn;
 
-use super::places::Places;
+use super::slots::ConnectionSlots;
 
 /// Pause after an error, so that a lasting one does not keep a core busy.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -106,22 +106,22 @@ impl ReportListener {
     }
 
     /// Listens from now on, on a thread that ends with the process. What is said of
-    /// connections goes to `places`; for the first `learning`, agents are asked which are
+    /// connections goes to `slots`; for the first `learning`, agents are asked which are
     /// open.
     pub(crate) fn serve(
         self,
         reports: AgentReports,
-        places: Option<Places>,
+        slots: Option<ConnectionSlots>,
         learning: Duration,
     ) -> std::io::Result<()> {
         let until = Instant::now() + learning;
         thread::Builder::new()
             .name("reports".to_owned())
-            .spawn(move || self.run(&reports, places.as_ref(), until))?;
+            .spawn(move || self.run(&reports, slots.as_ref(), until))?;
         Ok(())
     }
 
-    fn run(&self, reports: &AgentReports, places: Option<&Places>, until: Instant) {
+    fn run(&self, reports: &AgentReports, slots: Option<&ConnectionSlots>, until: Instant) {
         // One byte more than the longest: a longer datagram is seen to be one.
         let mut buffer = [0; DATAGRAM_MAX + 1];
         loop {
@@ -139,11 +139,11 @@ impl ReportListener {
             };
             let now_ns = Moment::now().monotonic_ns;
             let received = reports.receive(&buffer[..length], now_ns);
-            let (Some(received), Some(places)) = (received, places) else {
+            let (Some(received), Some(slots)) = (received, slots) else {
                 continue;
             };
-            places.end(&received.closed);
-            places.adopt(&received.opened);
+            slots.end(&received.closed);
+            slots.learn(&received.opened);
             if Instant::now() < until
                 && let Some(question) = reports.ask(&received, now_ns)
             {

@@ -25,9 +25,9 @@ use tracing::{info, warn};
 
 use super::by_hand::find_real;
 use super::engine::{Engine, EngineError, GATEWAY_PATIENCE};
-use super::places::{HEAVIEST_MAX, Places};
 use super::plane::Route;
 use super::pool::Pool;
+use super::slots::{ConnectionSlots, HEAVIEST_MAX};
 use super::state_dir::{KeptState, StateDir};
 use super::sync::Way;
 use super::{metrics, report};
@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     engine: Mutex<Engine>,
     status: Mutex<Status>,
     config_file: PathBuf,
-    places: Option<Places>,
+    slots: Option<ConnectionSlots>,
     /// Of one reload at a time.
     reloading: Mutex<()>,
     kept: Mutex<Keeping>,
@@ -62,7 +62,7 @@ impl Shared {
             engine: Mutex::new(engine),
             status: Mutex::new(status),
             config_file,
-            places: None,
+            slots: None,
             reloading: Mutex::default(),
             kept: Mutex::default(),
         }
@@ -112,9 +112,9 @@ impl Shared {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// With the places of stateful VIPs' connections.
-    pub(crate) fn with_places(self, places: Option<Places>) -> Self {
-        Self { places, ..self }
+    /// With the slots of stateful VIPs' connections.
+    pub(crate) fn with_slots(self, slots: Option<ConnectionSlots>) -> Self {
+        Self { slots, ..self }
     }
 
     /// The engine. A thread that panicked while it held the lock left at worst
@@ -399,8 +399,8 @@ impl Default for Heaviest {
 }
 
 async fn connections(State(shared): Api, Query(wanted): Query<Heaviest>) -> Answer<Connections> {
-    let Some(places) = shared.places.clone() else {
-        let none = "no vip is stateful here, so that connections have no places";
+    let Some(slots) = shared.slots.clone() else {
+        let none = "no vip is stateful here, so that connections have no slots";
         return Err(EngineError::NotFound(none.to_owned()));
     };
     let apart = Duration::from_millis(wanted.ms);
@@ -410,7 +410,7 @@ async fn connections(State(shared): Api, Query(wanted): Query<Heaviest>) -> Answ
             wanted.count
         )));
     }
-    let report = blocking(move || Ok(places.heaviest(wanted.count, apart))).await?;
+    let report = blocking(move || Ok(slots.heaviest(wanted.count, apart))).await?;
     let mut report = report.ok_or_else(|| {
         EngineError::Conflict(
             "another request looks at the connections; ask again when it has ended".to_owned(),
@@ -427,21 +427,21 @@ async fn connections(State(shared): Api, Query(wanted): Query<Heaviest>) -> Answ
 
 async fn move_connection(State(shared): Api, body: String) -> Result<StatusCode, EngineError> {
     let wanted: MoveConnection = parse_json(&body)?;
-    let Some(places) = shared.places.clone() else {
-        let none = "no vip is stateful here, so that connections have no places";
+    let Some(slots) = shared.slots.clone() else {
+        let none = "no vip is stateful here, so that connections have no slots";
         return Err(EngineError::NotFound(none.to_owned()));
     };
     let real = real_of(&shared.engine(), &wanted)?;
-    // It looks at every place, and must not keep other requests waiting.
+    // It looks at every slot, and must not keep other requests waiting.
     let moved = blocking(move || {
-        let moved = places.move_to(wanted.client, wanted.vip, real);
+        let moved = slots.move_to(wanted.client, wanted.vip, real);
         moved.map_err(|error| EngineError::Plane(error.into()))
     });
     let moved = moved.await?;
     match moved {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(EngineError::NotFound(format!(
-            "{} has no connection to {} with a place here; `causeway conns top` shows some that have",
+            "{} has no connection to {} with a slot here; `causeway conns top` shows some that have",
             wanted.client, wanted.vip
         ))),
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use causeway_api::Moment;
 use causeway_api::balancer::{EpochView, Move, NextHopView};
 use causeway_core::health::{Check, Silence};
-use causeway_dataplane::{self as io, RealId, RealStats};
+use causeway_dataplane::{RealId, RealStats, Vip};
 use tracing::{debug, info};
 
 use super::agent_reports::AgentReports;
@@ -86,7 +86,7 @@ pub struct Engine {
     /// What the last change has left to do, and why it is not done.
     pub(super) unfinished: Option<String>,
     /// VIPs that are to be removed from the data plane.
-    pub(super) gone: HashSet<io::Vip>,
+    pub(super) gone: HashSet<Vip>,
     /// What agents have reported.
     pub(super) reports: AgentReports,
     /// Settles who begins in rings of turns, for balancers not to begin alike.

@@ -13,14 +13,14 @@ use causeway_core::hist::Histogram;
 use causeway_dataplane::abi::{PacketsBytes, Verdict};
 use causeway_dataplane::probe::ProbeEgress;
 use causeway_dataplane::{
-    self as io, FlowIdle, FlowSweep, FlowTotals, LoadBalancer, LoadTerms, Picking, Real, RealId,
-    RealStats, SourceRing, Started, Vip, VipId, VipOptions,
+    ConnLayout, FlowIdle, FlowSweep, FlowTotals, LoadBalancer, LoadBalancerOptions, LoadTerms,
+    Picking, Real, RealId, RealStats, SourceRing, Started, Vip, VipId, VipOptions,
 };
 use causeway_netio::{Gateways, NextHop, OuterSource};
 
 use super::engine::GATEWAY_PATIENCE;
-use super::places::Places;
 use super::plane::{DataPlane, Found, Resolve, Route};
+use super::slots::ConnectionSlots;
 use crate::config::{BalancerConfig, GueChecksum, HashKey, Unserved};
 
 /// A loaded and attached data plane.
@@ -44,12 +44,12 @@ impl KernelPlane {
         resolver
             .look(&Route::of(config), &reals, GATEWAY_PATIENCE)?
             .next_hop?;
-        let mut options = io::LoadBalancerOptions::new(&config.interface, &config.pin_dir);
+        let mut options = LoadBalancerOptions::new(&config.interface, &config.pin_dir);
         options.xdp_mode = config.xdp_mode;
         options.flows_v4 = config.flows_v4;
         options.flows_v6 = config.flows_v6;
         options.measure = config.measure;
-        options.conns = io::ConnLayout {
+        options.conns = ConnLayout {
             connections: config.stateful.connections,
             tier_bits: config.stateful.tiers.trailing_zeros() as u8,
             tier: config.stateful.tier as u8,
@@ -73,18 +73,20 @@ impl KernelPlane {
         Ok((plane, started))
     }
 
-    /// Keeps the places of stateful VIPs' connections, if there are any. None is given
-    /// out for the first `adopting`.
-    pub fn keep_places(
+    /// Keeps the slots of stateful VIPs' connections, if there are any. None is given
+    /// out for the first `learning`.
+    pub fn keep_slots(
         &self,
         idle: Duration,
-        adopting: Duration,
-    ) -> anyhow::Result<Option<Places>> {
+        learning: Duration,
+    ) -> anyhow::Result<Option<ConnectionSlots>> {
         let Some(table) = self.balancer.connections()? else {
             return Ok(None);
         };
         let directory = self.balancer.directory()?;
-        Ok(Some(Places::keep(table, directory, idle, adopting)?))
+        Ok(Some(ConnectionSlots::keep(
+            table, directory, idle, learning,
+        )?))
     }
 }
 

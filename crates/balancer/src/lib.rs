@@ -34,7 +34,6 @@ mod loads;
 mod loads_tests;
 mod metrics;
 mod next_hop;
-pub mod places;
 mod plane;
 mod pool;
 mod probe;
@@ -45,6 +44,7 @@ mod run;
 mod serve;
 #[cfg(test)]
 mod serve_tests;
+pub mod slots;
 pub mod state_dir;
 mod sync;
 #[cfg(test)]

@@ -300,11 +300,7 @@ impl Page {
     fn flow_table(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let table = &self.stats.flow_table;
         let gauges = [
-            (
-                "flow_table_places",
-                "Places of the flow table",
-                table.places,
-            ),
+            ("flow_table_slots", "Slots of the flow table", table.slots),
             (
                 "flow_table_flows",
                 "Flows in it, by the last whole look",
@@ -384,7 +380,7 @@ impl Page {
     fn latency(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut family = encoder.encode_descriptor(
             "real_response_latency",
-            "Response latency as the clients of a real feel it",
+            "Response latency of a real, at its clients",
             Some(&Unit::Seconds),
             MetricType::Histogram,
         )?;

@@ -2,7 +2,7 @@
 //! What the daemon needs of a data plane.
 //!
 //! The engine is written against [`DataPlane`], so that its tests run without
-//! a kernel; `kernel.rs` puts the real one behind it. Both speak the types of `io`.
+//! a kernel; `kernel.rs` puts the real one behind it. Both speak the types of `causeway_dataplane`.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -40,7 +40,7 @@ pub(crate) fn stats(engine: &Engine, at: Moment) -> anyhow::Result<Stats> {
 fn flow_table(engine: &Engine) -> FlowTableView {
     let totals = engine.plane().flow_totals();
     FlowTableView {
-        places: totals.slots,
+        slots: totals.slots,
         flows: totals.flows,
         udp_idle: totals.udp_idle,
         udp_drained: totals.udp_drained,

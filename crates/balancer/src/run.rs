@@ -99,7 +99,7 @@ pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Res
         true => Duration::ZERO,
         false => config.stateful.learn_period,
     };
-    let places = plane.keep_places(config.stateful.idle, learning)?;
+    let slots = plane.keep_slots(config.stateful.idle, learning)?;
     let mut status = status(&file, &config, &started);
     status.last_good = text.is_err();
     status.last_reload_error = text.as_ref().err().map(ToString::to_string);
@@ -118,13 +118,13 @@ pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Res
     started.log(&config.interface, config.xdp_mode, &config.summary());
     listeners.announce();
     if let Some(reports) = reports {
-        reports.serve(engine.reports().clone(), places.clone(), learning)?;
+        reports.serve(engine.reports().clone(), slots.clone(), learning)?;
     }
     if text.is_err() {
         engine.note_reload(None);
     }
     let shared = Shared::new(engine, status, file.clone());
-    let shared = Arc::new(shared.with_places(places).with_state(state));
+    let shared = Arc::new(shared.with_slots(slots).with_state(state));
     if let Ok(text) = &text {
         shared.keep_config(text);
     }

@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use causeway_dataplane::{self as io, RealId, VipId, VipOptions};
+use causeway_dataplane::{Forwarding, Real, RealId, Vip, VipId, VipOptions};
 use causeway_netio::NextHop;
 use tracing::{info, warn};
 
@@ -43,7 +43,7 @@ struct Done {
     options: Vec<VipId>,
     reals: Vec<RealId>,
     /// Reals that packets reached in another way, with that.
-    ways: Vec<io::Real>,
+    ways: Vec<Real>,
     /// VIPs that were there and may pick otherwise now.
     picking: bool,
     /// VIPs whose rings may have been swapped.
@@ -60,8 +60,8 @@ struct Staged {
 
 /// What the data plane holds before a change.
 struct Present {
-    vips: HashMap<io::Vip, VipId>,
-    reals: HashMap<(VipId, std::net::IpAddr), (RealId, io::Real)>,
+    vips: HashMap<Vip, VipId>,
+    reals: HashMap<(VipId, std::net::IpAddr), (RealId, Real)>,
 }
 
 impl Engine {
@@ -191,8 +191,7 @@ impl Engine {
                 pool.ring_is_set();
             }
         }
-        let order: HashMap<io::Vip, usize> =
-            config.vips.iter().map(VipConfig::key).zip(0..).collect();
+        let order: HashMap<Vip, usize> = config.vips.iter().map(VipConfig::key).zip(0..).collect();
         pools.sort_by_key(|pool| order.get(&pool.vip().key()).copied());
         Ok(Staged { pools, counters })
     }
@@ -308,7 +307,7 @@ impl Engine {
 
     /// Takes the new state; nothing here can fail.
     fn commit(&mut self, config: BalancerConfig, way: Option<Way>, mut staged: Staged) {
-        let mut former: HashMap<io::Vip, Pool> = std::mem::take(&mut self.pools)
+        let mut former: HashMap<Vip, Pool> = std::mem::take(&mut self.pools)
             .into_iter()
             .map(|pool| (pool.vip().key(), pool))
             .collect();
@@ -387,7 +386,7 @@ impl Engine {
     /// Removes the VIPs that are gone, the reals that our VIPs no longer have and,
     /// when the file is to be the whole truth, every VIP that it does not name.
     fn remove_others(&mut self) -> anyhow::Result<()> {
-        let wanted: HashSet<io::Vip> = self.config.vips.iter().map(VipConfig::key).collect();
+        let wanted: HashSet<Vip> = self.config.vips.iter().map(VipConfig::key).collect();
         for (id, vip) in self.plane.vips()? {
             if self.gone.contains(&vip) || (self.config.reconcile && !wanted.contains(&vip)) {
                 self.plane.remove_vip(id)?;
@@ -419,14 +418,14 @@ fn vip_options(vip: &VipConfig) -> VipOptions {
     }
 }
 
-fn real_spec(vip: VipId, forwarding: ForwardingMode, real: &RealConfig) -> io::Real {
-    io::Real {
+fn real_spec(vip: VipId, forwarding: ForwardingMode, real: &RealConfig) -> Real {
+    Real {
         vip,
         address: real.address,
         forwarding: match (forwarding, real.mac) {
-            (ForwardingMode::Gue, _) => io::Forwarding::Gue,
-            (_, Some(mac)) => io::Forwarding::L2(mac.0),
-            (_, None) => io::Forwarding::Ipip,
+            (ForwardingMode::Gue, _) => Forwarding::Gue,
+            (_, Some(mac)) => Forwarding::L2(mac.0),
+            (_, None) => Forwarding::Ipip,
         },
     }
 }

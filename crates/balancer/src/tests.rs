@@ -151,7 +151,7 @@ fn each_interval_ages_the_flow_table_and_tells_it_who_drains() {
     );
     let page = super::metrics::page(&bench.engine, bench.now).unwrap();
     for line in [
-        "causeway_flow_table_places 1024.0",
+        "causeway_flow_table_slots 1024.0",
         "causeway_flow_table_flows 7.0",
         "causeway_flow_table_ended_total{reason=\"udp_idle\"} 3",
         "causeway_flow_table_ended_total{reason=\"tcp_ended\"} 0",

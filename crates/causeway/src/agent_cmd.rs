@@ -51,7 +51,7 @@ enum Action {
             env = "CAUSEWAY_AGENT_SOCKET"
         )]
         socket: PathBuf,
-        /// Show what clients feel instead
+        /// Show client latency instead
         #[arg(long)]
         clients: bool,
         #[command(flatten)]
@@ -126,7 +126,7 @@ fn stats(target: &Target, view: &View) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// What clients feel, of a running agent.
+/// Client latency, of a running agent.
 pub(crate) fn clients(target: &Target, view: &View) -> anyhow::Result<ExitCode> {
     view.show(|output, _| {
         let clients: ClientsView = target.get("/v1/clients")?;

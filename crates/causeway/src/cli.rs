@@ -18,7 +18,7 @@ use crate::{
     lb_cmd, override_cmd, reload_cmd, stats_cmd, top_cmd, trace_cmd, tunnel_cmd, vip_cmd,
 };
 
-/// A layer-4 load balancer that knows what its clients feel.
+/// A layer-4 load balancer that measures its clients' latency.
 #[derive(Debug, Parser)]
 #[command(name = "causeway", version, propagate_version = true, after_help = examples::CAUSEWAY)]
 pub(crate) struct Cli {

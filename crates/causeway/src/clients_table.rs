@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What clients feel, as tables.
+//! Client latency, as tables.
 
 use causeway_api::agent::{ClientsView, HistoryRow};
 use causeway_report::table::TextTable;

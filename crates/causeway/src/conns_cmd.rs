@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `causeway conns`: the connections of stateful VIPs, which have places of their own.
+//! `causeway conns`: the connections of stateful VIPs, which have slots of their own.
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use causeway_api::balancer::{Connections, MoveConnection};
-use causeway_balancer::places::LOOK_MAX;
+use causeway_balancer::slots::LOOK_MAX;
 use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::{socket_address as endpoint, units};
 use clap::Subcommand;
@@ -94,8 +94,8 @@ impl Args {
 fn summary(report: &Connections) -> String {
     let told = &report.told;
     format!(
-        "{} connections with places; {} SYNs found none; agents told of {} ends, {} openings elsewhere ({} not taken)\n",
-        report.open, report.refused, told.ended, told.adopted, told.not_adopted
+        "{} connections with slots; {} SYNs found none; agents told of {} ends, {} openings elsewhere ({} not taken)\n",
+        report.open, report.refused, told.ended, told.learned, told.not_learned
     )
 }
 
@@ -154,7 +154,7 @@ mod tests {
             ]
         );
         assert_eq!(rows[2][5], "closed");
-        assert!(summary(&report).starts_with("2 connections with places; 1 SYNs"));
+        assert!(summary(&report).starts_with("2 connections with slots; 1 SYNs"));
         let again: Connections =
             serde_json::from_value(serde_json::to_value(&report).unwrap()).unwrap();
         assert_eq!(again.heaviest[1].packets, 99);

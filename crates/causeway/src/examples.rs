@@ -8,7 +8,7 @@ Examples:
   causeway config check /etc/causeway/causeway.toml
   causeway lb -c /etc/causeway/causeway.toml      # balance
   causeway stats                                  # look at the running balancer
-  causeway measure -r dump.pcap                   # what clients of any server feel";
+  causeway measure -r dump.pcap                   # the latency of any server's clients";
 
 /// For `causeway lb --help`.
 pub(crate) const LB: &str = "\
@@ -22,7 +22,7 @@ pub(crate) const AGENT: &str = "\
 Examples:
   causeway agent                                  # with /etc/causeway/agent.toml
   causeway agent stats
-  causeway agent stats --clients                  # what clients feel, with [agent.clients]
+  causeway agent stats --clients                  # client latency, with [agent.clients]
   causeway agent history --last 3600 -o csv
   causeway agent --detach                         # after it was stopped: take the data plane down";
 

@@ -20,7 +20,7 @@ use crate::client::Target;
 pub(crate) struct Args {
     #[command(flatten)]
     target: Target,
-    /// Show what clients feel instead, as the agent of this server measures it
+    /// Show client latency instead, as the agent of this server measures it
     #[arg(long)]
     clients: bool,
     /// With --clients: Unix socket of the agent
@@ -111,7 +111,7 @@ pub(crate) fn table(stats: &Stats, all: bool) -> String {
 /// How full the flow table is, and why flows ended; reasons that never were only if `all`.
 fn flow_table(view: &FlowTableView, all: bool) -> TextTable {
     let mut table = TextTable::new(&["FLOW TABLE", ">FLOWS"]);
-    let rows = [("places", view.places), ("in use", view.flows)];
+    let rows = [("slots", view.slots), ("in use", view.flows)];
     for (what, flows) in rows.into_iter().chain(view.ended()) {
         if all || flows > 0 {
             table.push(vec![what.to_owned(), flows.to_string()]);

@@ -91,11 +91,11 @@ fn converse(listener: &TcpListener) -> f64 {
 }
 
 #[test]
-fn live_estimates_are_what_the_client_felt() {
+fn live_estimates_are_the_client_s() {
     in_namespace(|| {
         let listener = TcpListener::bind("127.0.0.1:8080").unwrap();
         let (child, stderr) = start(&["-o", "csv", "--epoch", "200ms"]);
-        let felt_us = converse(&listener);
+        let client_us = converse(&listener);
         let (out, err) = stop(child, stderr);
         let mut lines = out.lines();
         let header = "proto,src,sport,dst,dport,epoch_start_ns,estimate_us,samples,window,quality";
@@ -117,10 +117,10 @@ fn live_estimates_are_what_the_client_felt() {
             samples >= REQUESTS as f64 * 0.95,
             "{samples} samples\n{out}"
         );
-        let error = (sum_us / samples - felt_us).abs() / felt_us;
+        let error = (sum_us / samples - client_us).abs() / client_us;
         assert!(
             error < 0.05,
-            "{} us estimated, {felt_us} felt\n{out}",
+            "{} us estimated, {client_us} felt\n{out}",
             sum_us / samples
         );
         assert!(err.starts_with("packets: measured "), "{err}");
@@ -173,7 +173,7 @@ fn without_bpf_every_estimator_runs() {
             "1h",
         ];
         let (child, stderr) = start(&[&args[..], &["tcp port 8080"]].concat());
-        let felt_us = converse(&listener);
+        let client_us = converse(&listener);
         let (out, err) = stop(child, stderr);
         let rows: Vec<serde_json::Value> = out
             .lines()
@@ -183,8 +183,9 @@ fn without_bpf_every_estimator_runs() {
             let mut mine = rows.iter().filter(|row| row["estimator"] == name);
             mine.next().unwrap_or_else(|| panic!("{name} in {out}"))
         };
-        let error = (of("window-chain")["estimate_us"].as_f64().unwrap() - felt_us).abs() / felt_us;
-        assert!(error < 0.05, "{felt_us} us felt\n{out}");
+        let error =
+            (of("window-chain")["estimate_us"].as_f64().unwrap() - client_us).abs() / client_us;
+        assert!(error < 0.05, "{client_us} us at the client\n{out}");
         assert!(
             of("window-chain")["p90_us"].as_f64().unwrap() >= 5_000.0,
             "{out}"

@@ -34,7 +34,7 @@ mod sweep;
 mod trace;
 mod vips;
 
-pub use conns::{Adopted, ConnLayout, ConnTable, ConnTimeouts, Connection, Swept};
+pub use conns::{ConnLayout, ConnTable, ConnTimeouts, Connection, Learned, Swept};
 pub use cookies::{CookieId, CookieTotals};
 pub use directory::{Directory, SlotRoute};
 pub use loads::LoadTerms;
@@ -73,7 +73,7 @@ pub struct LoadBalancerOptions {
     pub max_cookie_vips: u32,
     /// Whether latency is measured.
     pub measure: bool,
-    /// Places for connections of stateful VIPs.
+    /// Slots for connections of stateful VIPs.
     pub conns: ConnLayout,
     /// Own addresses where tunnels of first-tier balancers end.
     pub tunnel_ends: TunnelEnds,
@@ -319,7 +319,7 @@ impl LoadBalancer {
         self.remove_bare_addresses(book)
     }
 
-    /// Flows keep their places as long as the seed does: only a new table gets one.
+    /// Flows keep their slots as long as the seed does: only a new table gets one.
     fn choose_table_seed(&self) -> Result<()> {
         let mut ctl = self.ctl.get(&0)?.unwrap_or_default();
         if ctl.table_seed == 0 {
@@ -350,8 +350,8 @@ impl LoadBalancer {
         self.ctl.put(&0, &ctl)
     }
 
-    /// The places of stateful VIPs' connections; `None` without any. Whoever takes it
-    /// has to hand places to the CPUs ([`ConnTable::top_up`]), and there must be one
+    /// The slots of stateful VIPs' connections; `None` without any. Whoever takes it
+    /// has to hand slots to the CPUs ([`ConnTable::top_up`]), and there must be one
     /// only.
     pub fn connections(&self) -> Result<Option<ConnTable>> {
         if self.conn_layout.partitions() == 0 {
@@ -368,7 +368,7 @@ impl LoadBalancer {
     }
 
     /// Sends a connection's packets to another real from now on: to a scrubber, say.
-    /// The old real's end of the connection is lost by that. `false` if its place is
+    /// The old real's end of the connection is lost by that. `false` if its slot is
     /// another connection's by now.
     pub fn reroute(
         &self,

@@ -11,11 +11,11 @@ use crate::skel::lb::OpenLbSkel;
 /// Flows in a bucket.
 pub const WAYS: u32 = FLOW_WAYS;
 
-/// Buckets for so many flows, with a quarter more places than flows: fewer than one in
-/// a million of them then finds no place (docs/design/data-plane.md).
+/// Buckets for so many flows, with a quarter more slots than flows: fewer than one in
+/// a million of them then finds no slot (docs/design/data-plane.md).
 pub fn buckets(flows: u32) -> u32 {
-    let places = u64::from(flows) * 5 / 4;
-    u32::try_from(places.div_ceil(WAYS.into())).unwrap_or(u32::MAX / WAYS)
+    let slots = u64::from(flows) * 5 / 4;
+    u32::try_from(slots.div_ceil(WAYS.into())).unwrap_or(u32::MAX / WAYS)
 }
 
 /// Sizes the tables of a balancer that is not loaded yet.

@@ -36,8 +36,8 @@ mod tunnel_sources;
 mod xdp;
 
 pub use balancer::{
-    Adopted, ConnLayout, ConnTable, ConnTimeouts, Connection, CookieId, CookieTotals, Directory,
-    FlowIdle, FlowLimit, FlowSweep, FlowTotals, Forwarding, LoadBalancer, LoadBalancerOptions,
+    ConnLayout, ConnTable, ConnTimeouts, Connection, CookieId, CookieTotals, Directory, FlowIdle,
+    FlowLimit, FlowSweep, FlowTotals, Forwarding, Learned, LoadBalancer, LoadBalancerOptions,
     LoadTerms, Pick, Picking, Prefix, Protocol, Real, RealId, RealStats, SlotRoute, SourceRing,
     Swept, Traced, TunnelEnds, Vip, VipId, VipOptions, destination_of, trace,
 };

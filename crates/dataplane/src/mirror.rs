@@ -356,8 +356,8 @@ fn new_ring(bytes: u32) -> Result<MapHandle> {
         sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
         ..Default::default()
     };
-    MapHandle::create(MapType::RingBuf, Some("cw_tap"), 0, 0, bytes, &opts)
-        .map_err(|e| DataPlaneError::map("make", "cw_tap", io_error(&e)))
+    MapHandle::create(MapType::RingBuf, Some("cw_mirror"), 0, 0, bytes, &opts)
+        .map_err(|e| DataPlaneError::map("make", "cw_mirror", io_error(&e)))
 }
 
 fn reader(ring: &MapHandle, sink: Rc<RefCell<Vec<MirroredPacket>>>) -> Result<RingBuffer<'static>> {

@@ -346,16 +346,16 @@ fn the_balancer_feels_what_the_client_waits_for() {
         assert!(stats.requests >= 39, "{stats:?}");
         assert!(stats.latency_weight_halves >= 20, "{stats:?}");
         let mean_ns = stats.latency_sum_halves_ns as f64 / stats.latency_weight_halves as f64;
-        let felt_ns = waited.iter().sum::<f64>() / 40.0;
-        let error = (mean_ns / felt_ns - 1.0).abs();
-        assert!(error < 0.1, "estimate {mean_ns} ns, clients {felt_ns} ns");
+        let client_ns = waited.iter().sum::<f64>() / 40.0;
+        let error = (mean_ns / client_ns - 1.0).abs();
+        assert!(error < 0.1, "estimate {mean_ns} ns, clients {client_ns} ns");
         let histogram = planes.lb.real_histogram(real).expect("a histogram");
         let median_ns = histogram.quantile(0.5).expect("samples") as f64;
         waited.sort_by(f64::total_cmp);
-        let felt_median_ns = waited[20];
+        let client_median_ns = waited[20];
         assert!(
-            (median_ns / felt_median_ns - 1.0).abs() < 0.15,
-            "median {median_ns} ns, clients {felt_median_ns} ns"
+            (median_ns / client_median_ns - 1.0).abs() < 0.15,
+            "median {median_ns} ns, clients {client_median_ns} ns"
         );
     });
 }

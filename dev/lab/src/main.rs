@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{ArgAction, Parser, Subcommand};
+use nix::sys::signal::{SigHandler, Signal, signal};
 use tracing_subscriber::EnvFilter;
 
 mod bench_cmd;
@@ -73,8 +74,20 @@ impl Cli {
     }
 }
 
+/// `causeway-lab list | head` ends quietly when its reader goes. Rust ignores SIGPIPE, and
+/// printing then panics. Only what prints and does nothing else may end so: a scenario has
+/// namespaces to take down.
+fn end_with_reader() {
+    // SAFETY: the default action runs no handler of ours.
+    let restored = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
+    debug_assert!(restored.is_ok(), "SIGPIPE is a signal that can be set");
+}
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if matches!(cli.command, Command::List | Command::Sim(_)) {
+        end_with_reader();
+    }
     let level = match cli.verbose {
         0 => "info",
         1 => "debug",

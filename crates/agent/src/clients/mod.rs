@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a server's clients feel, SYN drops included: reads what the kernel counts, slot
+//! The client latency of a server, SYN drops included: reads what the kernel counts, slot
 //! by slot, and runs both estimators for every category (docs/explanation/syn-loss.md).
 
 mod category;
@@ -398,7 +398,7 @@ impl Clients {
         }
     }
 
-    /// Gives the listeners' queues what clients of all devices and prefixes felt.
+    /// Gives the listeners' queues the client latency over all devices and prefixes.
     fn manage_queues(&mut self) {
         let slots = second_slots(self.slot_s);
         let mut by_service: HashMap<&str, queues::Second> = HashMap::new();
@@ -470,7 +470,7 @@ impl Clients {
         Ok(())
     }
 
-    /// What clients feel now.
+    /// Client latency now.
     pub fn view(&self) -> ClientsView {
         let slots = self.window_slots();
         ClientsView {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The accept queues of the services' listeners: shown, and where the configuration
-//! says so, managed by what clients feel.
+//! says so, managed by client latency.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What clients feel, as people and programs see it.
+//! Client latency, as people and programs see it.
 
 use causeway_api::agent::{EstimateView, HistoryRow};
 use causeway_core::certes::{Estimate, Parts};

@@ -213,7 +213,7 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
             if let Some(mode) = &raw.accept_queue {
                 faults.at(
                     mode.span(),
-                    "`accept_queue` goes by what clients feel; add [agent.clients], which measures it",
+                    "`accept_queue` goes by client latency; add [agent.clients], which measures it",
                 );
             }
             None

@@ -8,7 +8,7 @@ words! {
     AcceptQueuePolicy, "accept_queue", {
         /// Looks on.
         Observe = "observe",
-        /// Sets their limits by what clients feel.
+        /// Sets their limits by client latency.
         Manage = "manage",
     }
 }

@@ -124,7 +124,7 @@ pub(super) fn of_vip(
     )
 }
 
-/// The words of second-tier balancers, as a first tier reads them: the reals are those
+/// The tokens of second-tier balancers, as a first tier reads them: the reals are those
 /// balancers, and their ids the numbers.
 fn of_first_tier(
     raw: &RawVip,
@@ -137,7 +137,7 @@ fn of_first_tier(
         return None;
     }
     if let Some(bits) = raw.cookie_bits.as_ref().or(raw.cookie_id_bits.as_ref()) {
-        faults.at(bits.span(), "cookie = \"tier\" reads words, whose parts [stateful] tiers gives; remove cookie_bits and cookie_id_bits");
+        faults.at(bits.span(), "cookie = \"tier\" reads connection tokens, whose parts [stateful] tiers gives; remove cookie_bits and cookie_id_bits");
     }
     for real in raw.real.iter().filter(|real| real.as_ref().id.is_none()) {
         faults.at(real.span(), "with cookie = \"tier\" each real is a second-tier balancer and needs its number; add id, which is `tier` under [stateful] in its file");

@@ -42,7 +42,7 @@ pub fn changed_vip(vip: &VipConfig, change: &Value) -> Result<VipConfig, String>
     if !follows_load && !is_named("load") {
         remove(&mut whole, "load");
     }
-    // Places, cookies, keys of connection ids and reals belong to the file, or have
+    // Connection slots, cookies, keys of connection ids and reals belong to the file, or have
     // requests of their own: they stay as they are.
     Ok(VipConfig {
         stateful: vip.stateful,

@@ -98,7 +98,7 @@ pub struct BalancerConfig {
     pub flows_v6: u32,
     /// How long the flow table keeps silent flows.
     pub flow_idle: FlowIdle,
-    /// Places for connections of stateful VIPs.
+    /// Slots for connections of stateful VIPs.
     pub stateful: Stateful,
     /// Own addresses where tunnels of a first tier end.
     pub tunnel_ends: TunnelEnds,
@@ -171,7 +171,7 @@ pub struct VipConfig {
     pub forwarding: ForwardingMode,
     /// What becomes of IP fragments.
     pub fragments: Fragments,
-    /// Whether connections get places of their own.
+    /// Whether connections get slots of their own.
     pub stateful: bool,
     /// Whether latency moves the weights.
     pub control: Control,

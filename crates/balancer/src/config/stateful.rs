@@ -11,22 +11,22 @@ use toml::Spanned;
 use super::raw::RawStateful;
 use super::{ForwardingMode, VipConfig};
 
-/// Places: more would take 3 GB and more.
+/// Connection slots: more would take 3 GB and more.
 const CONNECTIONS: RangeInclusive<u64> = 1..=16 << 20;
 /// Agents are heard every second, so a balancer knows what is open after two; traffic
 /// shall come to it well before the end, so that it also hears of what its predecessor
 /// opens until then.
-const ADOPT: Duration = Duration::from_secs(10);
-const ADOPT_MAX: Duration = Duration::from_secs(600);
-/// Second-tier balancers: each takes a part of the 32,768 places of a partition.
+const LEARN_PERIOD: Duration = Duration::from_secs(10);
+const LEARN_PERIOD_MAX: Duration = Duration::from_secs(600);
+/// Second-tier balancers: each takes a part of the 32,768 slots of a partition.
 const TIERS_MAX: i64 = 16;
 
-/// Places for connections.
+/// Slots for connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stateful {
     /// How many; 0 without stateful VIPs.
     pub connections: u32,
-    /// Source of IP-in-IP headers whose last 16 bits are a connection's word.
+    /// Source of IP-in-IP headers whose last 16 bits are a connection's token.
     pub token_source_v4: Option<Ipv4Addr>,
     /// The same over IPv6.
     pub token_source_v6: Option<Ipv6Addr>,
@@ -37,7 +37,7 @@ pub struct Stateful {
     /// How long an open connection may be silent.
     pub idle: Duration,
     /// How long a balancer that begins empty asks agents for open connections, and gives
-    /// out no places meanwhile.
+    /// out no slots meanwhile.
     pub learn_period: Duration,
 }
 
@@ -64,15 +64,15 @@ pub(super) fn stateful(raw: &RawStateful, faults: &mut Faults<'_>) -> Stateful {
             false => Err("idle must lie between 60s and 168h".to_owned()),
         }
     });
-    let adopt = text(raw.learn_period.as_ref(), faults, |text| {
-        let adopt = units::duration(text)?;
-        match adopt <= ADOPT_MAX {
-            true => Ok(adopt),
+    let learn_period = text(raw.learn_period.as_ref(), faults, |text| {
+        let period = units::duration(text)?;
+        match period <= LEARN_PERIOD_MAX {
+            true => Ok(period),
             false => Err("learn_period must lie between 0s and 10m".to_owned()),
         }
     });
     Stateful {
-        learn_period: adopt.unwrap_or(ADOPT),
+        learn_period: learn_period.unwrap_or(LEARN_PERIOD),
         connections: connections(raw.connections.as_ref(), faults),
         token_source_v4: text(raw.token_source.as_ref(), faults, token_source_v4),
         token_source_v6: text(raw.token_source6.as_ref(), faults, token_source_v6),
@@ -121,9 +121,7 @@ pub(super) fn obstacle(vip: &VipConfig, stateful: &Stateful) -> Option<String> {
     let reals = |v4: bool| vip.reals.iter().any(|real| real.address.is_ipv4() == v4);
     let mute = |v4: bool, source: bool| reals(v4) && !source;
     if vip.protocol != super::Protocol::Tcp {
-        return Some(
-            "stateful is for tcp: the places of connections are told by its timestamps".to_owned(),
-        );
+        return Some("stateful is for tcp: connection slots are told by its timestamps".to_owned());
     }
     if vip.is_first_tier() {
         return Some(
@@ -132,7 +130,7 @@ pub(super) fn obstacle(vip: &VipConfig, stateful: &Stateful) -> Option<String> {
     }
     if stateful.connections == 0 {
         return Some(
-            "stateful needs places: set connections under [stateful], for example \"1Mi\""
+            "stateful needs connection slots: set connections under [stateful], for example \"1Mi\""
                 .to_owned(),
         );
     }

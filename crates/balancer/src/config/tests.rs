@@ -351,22 +351,22 @@ fn stateful_vips_need_places_a_tunnel_and_a_way_to_tell() {
             &format!("stateful = true\n{keys}"),
         ))
     };
-    let places = "connections = \"1Mi\"";
+    let slots = "connections = \"1Mi\"";
     let refused = |table: &str, keys: &str| with(table, keys).expect_err(keys).to_string();
-    assert!(refused("", "").contains("vip web: stateful needs places"));
-    assert!(refused(places, "").contains("stateful over ipip needs token_source "));
-    assert!(refused(places, "protocol = \"udp\"").contains("stateful is for tcp"));
+    assert!(refused("", "").contains("vip web: stateful needs connection slots"));
+    assert!(refused(slots, "").contains("stateful over ipip needs token_source "));
+    assert!(refused(slots, "protocol = \"udp\"").contains("stateful is for tcp"));
     let l2 = "forwarding = \"l2\"";
-    assert!(refused(places, l2).contains("stateful needs a tunnel"));
-    let config = with(places, "forwarding = \"gue\"").unwrap();
+    assert!(refused(slots, l2).contains("stateful needs a tunnel"));
+    let config = with(slots, "forwarding = \"gue\"").unwrap();
     assert_eq!(
         (config.stateful.connections, config.vips[0].stateful),
         (1 << 20, true)
     );
-    with(&format!("{places}\ntoken_source = \"10.8.0.0/16\""), "").unwrap();
+    with(&format!("{slots}\ntoken_source = \"10.8.0.0/16\""), "").unwrap();
     let gue = "forwarding = \"gue\"";
     assert_eq!(config.stateful.learn_period, Duration::from_secs(10));
-    let hour = format!("{places}\nlearn_period = \"1h\"");
+    let hour = format!("{slots}\nlearn_period = \"1h\"");
     assert!(refused(&hour, gue).contains("learn_period must lie between 0s and 10m"));
 }
 

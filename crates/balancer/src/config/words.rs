@@ -11,7 +11,7 @@ words! {
         Server = "server",
         /// From request to response, the path included, as the balancer measures it.
         Response = "response",
-        /// What clients feel, connection attempts included, as the reals' agents tell.
+        /// Client latency, connection attempts included, as the reals' agents tell.
         Client = "client",
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! The usual rule keeps the time in the queue at a goal: it shortens the queue, and so
 //! drops SYNs, whose clients then wait for seconds where nobody looks (figure 21). The
-//! rule here goes by what clients feel, whatever that is made of: it tries another
+//! rule here goes by client latency, whatever that is made of: it tries another
 //! limit for a while, and keeps going while the mean response time falls.
 
 use std::ops::RangeInclusive;
@@ -13,7 +13,7 @@ use std::ops::RangeInclusive;
 pub struct Trial {
     /// Transactions that ended.
     pub transactions: f64,
-    /// Sum of their response times as clients felt them, seconds.
+    /// Sum of their client latencies, seconds.
     pub response_s: f64,
     /// Sum of SYN-to-END, seconds.
     pub served_s: f64,
@@ -29,7 +29,7 @@ impl Trial {
     }
 }
 
-/// Doubles or halves the limit, in the direction that clients feel to be the better.
+/// Doubles or halves the limit, in the direction that makes client latency lower.
 #[derive(Clone, Debug)]
 pub struct ClientRule {
     limits: RangeInclusive<u32>,
@@ -45,7 +45,7 @@ impl ClientRule {
     const ENOUGH: f64 = 30.0;
     /// A mean that changed by less, as a share, did not change.
     const NOISE: f64 = 0.05;
-    /// Below this share of dropped SYNs the queue's limit is not what clients feel.
+    /// Below this share of dropped SYNs the queue's limit does not show in client latency.
     const DROPS: f64 = 0.005;
     /// Trials after which the longest limit is held against a shorter one again.
     const HOLD: u32 = 8;

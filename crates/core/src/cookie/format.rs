@@ -11,7 +11,7 @@ const TIMESTAMP_BITS: std::ops::RangeInclusive<u8> = 8..=20;
 /// Beyond this the natural clock would be too coarse: it ticks every 2^bits ms.
 const LIGHT_BITS: std::ops::RangeInclusive<u8> = 4..=10;
 
-/// A stateful balancer's words: what tells second-tier balancers apart comes first.
+/// A stateful balancer's connection tokens: what tells second-tier balancers apart comes first.
 const TIER_BITS: u8 = 15;
 
 /// Where a cookie lies and what drives the clock beside it (`enum cookie_mode`).
@@ -126,7 +126,7 @@ impl CookieLayout {
         self.0.id_bits
     }
 
-    /// Bits of the check; with [`CookieMode::Tier`], less one, those of the place.
+    /// Bits of the check; with [`CookieMode::Tier`], less one, those of the slot.
     pub fn check_bits(&self) -> u8 {
         self.0.bits - 1 - self.0.id_bits
     }

@@ -81,7 +81,7 @@ impl Tuple {
         siphash(&self.words[..self.count as usize], key)
     }
 
-    /// Which of several partitions of a stateful balancer's places it falls into.
+    /// Which of several partitions of a stateful balancer's slots it falls into.
     pub fn partition(&self, seed: u64, partitions: u32) -> u32 {
         // SAFETY: `count` words are there to read.
         unsafe { causeway_conn_partition(self.words.as_ptr(), self.count, seed, partitions) }

@@ -11,7 +11,7 @@ pub const VIP_COUNT_LOAD: u32 = c::VIP_COUNT_LOAD;
 pub const VIP_OF_FRAGMENTS: u8 = c::VIP_OF_FRAGMENTS;
 /// `Vip::flags`: picks by the client's address alone.
 pub const VIP_PICK_BY_ADDRESS: u32 = c::VIP_PICK_BY_ADDRESS;
-/// `Vip::flags`: connections with timestamps get a place of their own.
+/// `VipValue::flags`: connections with timestamps get a slot of their own.
 pub const VIP_STATEFUL: u32 = c::VIP_STATEFUL;
 /// `Vip::flags`: some clients have reals of their own.
 pub const VIP_SOURCES: u32 = c::VIP_SOURCES;

@@ -124,7 +124,7 @@ pub struct Connection {
 
 /// What became of a connection that another balancer had in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Adopted {
+pub enum Learned {
     /// It is in its slot now.
     Placed,
     /// It was there already.
@@ -328,36 +328,36 @@ impl ConnTable {
 
     /// Puts a connection that another balancer gave `token` into the slot that it names
     /// here. `seed` is [`super::Directory::slot_seed`].
-    pub fn adopt(
+    pub fn learn(
         &mut self,
         seed: u64,
         (client, vip): (SocketAddr, SocketAddr),
         token: u16,
         route: &SlotRoute,
-    ) -> Adopted {
+    ) -> Learned {
         let Some(index) = self.index_of(token) else {
-            return Adopted::Taken;
+            return Learned::Taken;
         };
         let tuple = Tuple::tcp(client, vip);
         let partition = tuple.partition(seed, self.layout.partitions());
         let number = partition * self.layout.partition_size() + index;
         if let Some(held) = self.connection(number) {
             return match held.client == client && held.vip == vip {
-                true => Adopted::Known,
-                false => Adopted::Taken,
+                true => Learned::Known,
+                false => Learned::Taken,
             };
         }
         let Some(reserve) = self.reserve.get_mut(partition as usize) else {
-            return Adopted::Taken;
+            return Learned::Taken;
         };
         // New connections get the lowest first, so the old ones are near the end.
         let Some(at) = reserve.iter().rposition(|free| u32::from(*free) == index) else {
-            return Adopted::Taken;
+            return Learned::Taken;
         };
         reserve.remove(at);
         self.slots[number as usize].write(&tuple, token, route);
         self.ages[number as usize] = Age::default();
-        Adopted::Placed
+        Learned::Placed
     }
 
     fn free(&mut self, number: usize) {

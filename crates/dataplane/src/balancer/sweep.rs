@@ -42,11 +42,11 @@ struct Bucket {
 
 /// A `struct flow`, as words.
 #[repr(C)]
-struct Place {
+struct FlowSlot {
     key: [AtomicU64; 5],
     /// Real, its generation, VIP.
     route: AtomicU64,
-    /// Sequence number of the SYN, bits, word.
+    /// Sequence number of the SYN, bits, token.
     opening: AtomicU64,
     /// The packets, and the estimator's.
     _rest: [u64; 17],
@@ -55,8 +55,8 @@ struct Place {
 // SAFETY: all fields are atomic.
 unsafe impl Shared for Bucket {}
 // SAFETY: all fields are atomic but those behind `opening`, which are not read.
-unsafe impl Shared for Place {}
-const _: () = assert!(size_of::<Place>() == size_of::<abi::FlowEntry>());
+unsafe impl Shared for FlowSlot {}
+const _: () = assert!(size_of::<FlowSlot>() == size_of::<abi::FlowEntry>());
 
 /// How long a flow is kept that is silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +129,7 @@ enum Kind {
 /// One family's table.
 struct Table {
     buckets: Mapped<Bucket>,
-    flows: Mapped<Place>,
+    flows: Mapped<FlowSlot>,
     seen: Vec<Seen>,
     /// Where the protocol lies in the key: word, and byte in it.
     proto_at: (usize, u32),
@@ -356,7 +356,7 @@ fn exchange(slot: &AtomicU32, tag: u32, age: u32) -> bool {
         .is_ok()
 }
 
-impl Place {
+impl FlowSlot {
     fn proto(&self, (word, byte): (usize, u32)) -> u8 {
         let bytes = self.key[word].load(Ordering::Relaxed).to_ne_bytes();
         bytes[byte as usize]

@@ -48,8 +48,8 @@ pub struct VipOptions {
     /// address alone, so that fragments meet the packets that were not fragmented.
     /// One VIP of an address and protocol at most.
     pub fragments: bool,
-    /// Gives connections with timestamps a place of their own, as far as there are
-    /// places; needs servers whose agent writes words.
+    /// Gives connections with timestamps a slot of their own, as far as there are
+    /// slots; needs servers whose agent writes connection tokens.
     pub stateful: bool,
     /// How many new flows each client prefix may open.
     pub limit: Option<FlowLimit>,

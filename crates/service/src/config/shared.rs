@@ -26,7 +26,7 @@ words! {
         Timestamp = "timestamp",
         /// The same with the natural clock: no state at the server, no echo for it.
         TimestampLight = "timestamp-light",
-        /// None of its own: a first tier that reads the words of stateful balancers.
+        /// None of its own: a first tier that reads the tokens of stateful balancers.
         Tier = "tier",
     }
 }

@@ -49,7 +49,7 @@ fn lead(outcome: &DegradeOutcome, summary: &DegradeSummary) -> Markup {
 fn comparison(summary: &DegradeSummary) -> Markup {
     let runs = [&summary.baseline, &summary.latency_aware];
     html! {
-        h2 { "What the clients felt" }
+        h2 { "Client latency" }
         p.note { "Requests sent from " (summary.conditions.settle_s) " s after the slowdown until the end of the run." }
         div.scroll { table {
             tr { th { "scheduler" } th { "p50" } th { "p90" } th { "p99" } th { "requests" } th { "requests/s" } th { "broken connections" } }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How long an accept queue should be (Certes, section 5.3): the usual rule, which keeps
-//! the time at the server at a goal, against the agent's, which goes by what clients
-//! feel. Both servers meet the same arrivals, in bursts.
+//! the time at the server at a goal, against the agent's, which goes by client
+//! latency. Both servers meet the same arrivals, in bursts.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ const BEGIN: u32 = 128;
 
 pub(super) const ACCEPT_QUEUE: Scenario = Scenario {
     name: "accept-queue",
-    about: "an accept queue by what clients feel against one by the time at the server",
+    about: "an accept queue by client latency against one by the time at the server",
     params: &[
         param("seconds", "60", "length that counts"),
         param(
@@ -89,7 +89,7 @@ fn run(context: &Context) -> Result<Value> {
     let lower_pct = 100.0 * (1.0 - by_clients / by_queueing);
     let better = outcomes.iter().filter(|of| of.lower_pct() > 0.0).count();
     context.say(format!(
-        "by what clients feel: {by_clients:.3} s, by the time at the server: {by_queueing:.3} s, {lower_pct:.0} % lower; lower with {better} of {seeds} seeds"
+        "by client latency: {by_clients:.3} s, by the time at the server: {by_queueing:.3} s, {lower_pct:.0} % lower; lower with {better} of {seeds} seeds"
     ));
     Ok(json!({
         "client_rule_mean_s": by_clients,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A server that answers fast those whom it takes, and drops the SYNs of the others: a
-//! balancer that goes by what clients feel sends it less. One that goes by responses leaves
+//! balancer that goes by client latency sends it less. One that goes by responses leaves
 //! it its weight: a connection has one request, and no packet that tells of its response.
 
 use std::net::SocketAddrV4;
@@ -30,7 +30,7 @@ const SEEN: Duration = Duration::from_secs(8);
 
 pub(super) const CLIENT_LATENCY: Scenario = Scenario {
     name: "client-latency",
-    about: "a server that drops SYNs, weighed by its responses and by what its clients feel",
+    about: "a server that drops SYNs, weighed by its responses and by client latency",
     params: &[
         param("seconds", "15", "length that counts of each run"),
         param("warm_up_s", "8", "what is left out before: weights settle"),

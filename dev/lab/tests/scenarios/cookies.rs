@@ -56,7 +56,7 @@ fn cookies_alone_keep_every_connection() {
             number(run, &format!("/places_of_last_balancer/{key}"))
         })
     };
-    assert!(places("adopted") > 0.0 && places("ended") > 0.0, "{runs:?}");
+    assert!(places("learned") > 0.0 && places("ended") > 0.0, "{runs:?}");
     assert_eq!(places("open"), 0.0, "all ends were told: {runs:?}");
     let chain = runs.iter().find(|run| run["name"] == "daisy-chain");
     assert!(chain.is_some_and(|run| number(run, "/packets_passed_on") > 0.0));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every method on the counters of one run, against what its clients felt.
+//! Every method on the counters of one run, against client latency.
 
 use causeway_core::certes::{
     CertesError, DropOdds, Estimate, FastModel, FloodDetector, Mix, ModelFit, NetworkLoss,
@@ -90,7 +90,7 @@ pub struct MethodSeries {
 pub struct Distribution {
     /// Width of a bin, seconds.
     pub bin_s: f64,
-    /// As clients felt them.
+    /// Client latencies.
     pub truth: Vec<f64>,
     /// SYN-to-END and round trip as measured, lost time as the model has it.
     pub model: Vec<f64>,
@@ -123,7 +123,7 @@ pub struct Evaluation {
     pub loss: f64,
     /// Share of first SYNs that was taken for a flood, at the end.
     pub flood_share: f64,
-    /// What the clients felt, by second.
+    /// Client latency, by second.
     pub truth: Vec<Second>,
     /// Every method.
     pub series: Vec<MethodSeries>,

@@ -132,6 +132,6 @@ fn each_fault_is_one_sentence_with_its_place() {
                  balancers = [\"10.0.0.254\"]\naccept_queue = \"manage\"\n";
     assert_eq!(
         parse(alone).unwrap_err(),
-        "agent.toml:6: `accept_queue` goes by what clients feel; add [agent.clients], which measures it"
+        "agent.toml:6: `accept_queue` goes by client latency; add [agent.clients], which measures it"
     );
 }

@@ -60,7 +60,7 @@ fn a_connection_that_got_in_at_its_second_retry() {
 /// A client has the last data one way after they were sent: the slot is that of its
 /// end, not of the server's.
 #[test]
-fn an_end_counts_when_the_client_felt_it() {
+fn an_end_counts_when_the_client_had_it() {
     let end = |more: &[(u64, ConnectionEvent)]| {
         let connected = [
             (0, ConnectionEvent::Syn(1)),

@@ -13,7 +13,7 @@ const ECHOES: u64 = 10;
 const ECHOES_FOR_TENTH: u64 = 50;
 
 /// Echoes go by a timetable, so that a tenth of them is a tenth of the time. Requests
-/// must feel the queue for as much of it: else only ICMP is slow.
+/// must show the queue for as much of it: else only ICMP is slow.
 ///
 /// A queue that never empties is told by how it swings: loss-based senders fill it and
 /// give way in turns. One that neither empties nor swings looks like a longer path.
@@ -28,9 +28,9 @@ pub(super) fn bufferbloat(evidence: &Evidence) -> Option<Finding> {
     let least = ends.iter().flatten().map(|tcp| tcp.min_rtt_ns);
     let empty_ns = least.filter(|ns| *ns > 0).chain([ping.min_ns]).min()?;
     let queue_ns = full_ns.saturating_sub(empty_ns);
-    let felt = evidence
+    let delayed = evidence
         .rr_tenth_ns
         .is_none_or(|rr_ns| rr_ns > empty_ns + queue_ns / 2);
-    (queue_ns > QUEUE_NS.max(empty_ns / 2) && felt)
+    (queue_ns > QUEUE_NS.max(empty_ns / 2) && delayed)
         .then_some(Finding::Bufferbloat { empty_ns, full_ns })
 }

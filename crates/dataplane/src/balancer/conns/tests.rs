@@ -201,7 +201,7 @@ fn what_a_cpu_takes_while_a_successor_looks_is_not_given_out_twice() {
 }
 
 #[test]
-fn places_come_back_by_their_connection_s_state() {
+fn slots_come_back_by_their_connection_s_state() {
     let mut world = World::new();
     let mut table = world.table();
     let [half, closed, open] = [0, 1, 0].map(|cpu| world.open(&table, cpu, 1).expect("a slot"));
@@ -277,14 +277,14 @@ fn a_connection_keeps_its_word_at_another_balancer() {
         let address = |last| std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last);
         ((address(n), 5000).into(), (address(1), 80).into())
     };
-    assert_eq!(table.adopt(9, ends(1), 5, &route), Adopted::Placed);
-    assert_eq!(table.adopt(9, ends(1), 5, &route), Adopted::Known);
-    assert_eq!(table.adopt(9, six(2), 6, &route), Adopted::Placed);
-    // Of another tier: the layout has words of 11 bits below those of the tier.
-    assert_eq!(table.adopt(9, ends(3), 5 | 1 << 11, &route), Adopted::Taken);
+    assert_eq!(table.learn(9, ends(1), 5, &route), Learned::Placed);
+    assert_eq!(table.learn(9, ends(1), 5, &route), Learned::Known);
+    assert_eq!(table.learn(9, six(2), 6, &route), Learned::Placed);
+    // Of another tier: the layout has tokens of 11 bits below those of the tier.
+    assert_eq!(table.learn(9, ends(3), 5 | 1 << 11, &route), Learned::Taken);
     for (client, vip) in [ends(1), six(2)] {
-        let word = if client.is_ipv4() { 5 } else { 6 };
-        let held = table.find(client, vip, word).expect("in its slot");
+        let token = if client.is_ipv4() { 5 } else { 6 };
+        let held = table.find(client, vip, token).expect("in its slot");
         assert_eq!((held.real, held.packets, held.closed), (77, 1, false));
         assert_eq!(table.find(client, vip, 7), None);
     }
@@ -304,7 +304,7 @@ fn a_connection_keeps_its_word_at_another_balancer() {
     }
     assert_eq!(given, 4096 - 2);
     // And with all given out there is no room for more.
-    assert_eq!(table.adopt(9, ends(9), 9, &route), Adopted::Taken);
+    assert_eq!(table.learn(9, ends(9), 9, &route), Learned::Taken);
     let held = table.find(ends(1).0, ends(1).1, 5).expect("still there");
     assert!(table.release(&held) && table.find(ends(1).0, ends(1).1, 5).is_none());
 }

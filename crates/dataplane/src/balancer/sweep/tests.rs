@@ -48,7 +48,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let buckets = [0, 1].map(|_| array(size_of::<Bucket>(), BUCKETS));
-        let flows = [0, 1].map(|_| array(size_of::<Place>(), BUCKETS * WAYS));
+        let flows = [0, 1].map(|_| array(size_of::<FlowSlot>(), BUCKETS * WAYS));
         let sweep = FlowSweep::new([&buckets[0], &flows[0]], [&buckets[1], &flows[1]]);
         Self {
             flows,
@@ -117,10 +117,10 @@ impl World {
     }
 
     /// The same, with a packet to each slot once a round.
-    fn wait_busily(&mut self, time: Duration, family: usize, places: &[usize]) {
+    fn wait_busily(&mut self, time: Duration, family: usize, slots: &[usize]) {
         let end = self.now + time;
         while self.now < end {
-            places.iter().for_each(|at| self.packet(family, *at, LIVE));
+            slots.iter().for_each(|at| self.packet(family, *at, LIVE));
             self.wait(ROUND);
         }
     }

@@ -14,7 +14,7 @@ pub(super) enum Memory {
     /// Cookies in TCP timestamps, which agents write.
     Cookies,
     /// The same, but the cookie names a place in the balancer's array.
-    Places,
+    Slots,
     /// Ids of QUIC connections.
     ConnectionIds,
     /// The servers: they pass on what was another's.
@@ -47,7 +47,7 @@ pub(super) const WAYS: &[Way] = &[
         name: "cookie-stateful",
         transport: "tcp",
         scheduler: "round-robin",
-        memory: Memory::Places,
+        memory: Memory::Slots,
         keys: &["cookie = \"timestamp\"", "stateful = true"],
     },
     Way {
@@ -90,7 +90,7 @@ pub(super) const WAYS: &[Way] = &[
 impl Way {
     /// Whether agents write cookies, and their keys rotate.
     pub(super) fn has_cookies(&self) -> bool {
-        matches!(self.memory, Memory::Cookies | Memory::Places)
+        matches!(self.memory, Memory::Cookies | Memory::Slots)
     }
 
     /// Whether it is over QUIC.
@@ -114,10 +114,10 @@ impl Way {
         }
     }
 
-    /// Places are told to servers in the tunnel: as private data of GUE.
+    /// Slots are told to servers in the tunnel: as private data of GUE.
     pub(super) fn forwarding(&self) -> ServerForwarding {
         match self.memory {
-            Memory::Places => ServerForwarding::Gue,
+            Memory::Slots => ServerForwarding::Gue,
             _ => ServerForwarding::Ipip,
         }
     }

@@ -29,8 +29,8 @@ use crate::topology::{self, Shape, Topology};
 const HASH_KEY: [u64; 2] = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
 /// Long enough for a process to read its file again.
 const RELOAD: Duration = Duration::from_millis(500);
-/// Places of stateful mode: four partitions.
-const PLACES: &str = "128Ki";
+/// Slots of stateful mode: four partitions.
+const SLOTS: &str = "128Ki";
 /// Where agents report.
 const REPORTS_PORT: u16 = 9472;
 /// Until when an empty stateful balancer has learnt from agents what is open
@@ -138,7 +138,7 @@ impl PccWorld {
                 Event::Grow => pool.present += 1,
                 Event::Drain => pool.drained += 1,
                 Event::Swap => {
-                    pool.adopts = way.memory == Memory::Places && plan.adopt;
+                    pool.adopts = way.memory == Memory::Slots && plan.adopt;
                     let overlap = match pool.adopts {
                         true => LEARNING,
                         false => Duration::ZERO,
@@ -172,7 +172,7 @@ impl PccWorld {
         running.finish()?;
         let stats = crate::api::stats(&balancer.socket())?;
         let places = match way.memory {
-            Memory::Places => places_left(&balancer)?,
+            Memory::Slots => slots_left(&balancer)?,
             _ => Value::Null,
         };
         balancer.terminate()?;
@@ -315,11 +315,11 @@ impl PccWorld {
         if way.has_cookies() {
             head.push(format!("[cookie]\nkeys = \"{}\"", self.keys().display()));
         }
-        if way.memory == Memory::Places {
+        if way.memory == Memory::Slots {
             let adopt = if pool.adopts { 5 } else { 0 };
             head.push(format!(
                 "[agent_reports]\nlisten = \"0.0.0.0:{REPORTS_PORT}\"\n\
-                 [stateful]\nconnections = \"{PLACES}\"\nlearn_period = \"{adopt}s\""
+                 [stateful]\nconnections = \"{SLOTS}\"\nlearn_period = \"{adopt}s\""
             ));
         }
         Ok(BalancerSettings {
@@ -341,9 +341,9 @@ impl PccWorld {
     }
 }
 
-/// Places in use once all connections have ended, and what agents have told. The last
+/// Slots in use once all connections have ended, and what agents have told. The last
 /// ends may be on their way; ageing would take a minute.
-fn places_left(balancer: &Balancer) -> Result<Value> {
+fn slots_left(balancer: &Balancer) -> Result<Value> {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
         let path = "/v1/connections?count=0&ms=1";

@@ -64,7 +64,7 @@ pub struct Completion {
     pub served_s: f32,
     /// The handshake's round trip.
     pub rtt_s: f32,
-    /// What its client felt.
+    /// Its client latency.
     pub took_s: f32,
 }
 
@@ -73,7 +73,7 @@ pub struct Completion {
 pub struct CertesOutcome {
     /// What the server counted.
     pub slots: Vec<Slot>,
-    /// What clients felt, by the second in which it ended; those who gave up too.
+    /// Client latency, by the second in which it ended; those who gave up too.
     pub truth: Vec<Second>,
     /// The same as the server's tracker has it.
     pub exact: Vec<Second>,

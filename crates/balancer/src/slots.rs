@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the places of stateful VIPs' connections: a thread that hands free ones to
+//! Keeps the slots of stateful VIPs' connections: a thread that hands free ones to
 //! the CPUs and takes back those of connections that have ended.
 
 use std::collections::HashMap;
@@ -10,22 +10,22 @@ use std::time::{Duration, Instant};
 
 use causeway_api::balancer::{Connections, HeavyConnection, Notified};
 use causeway_core::agent_report::ConnectionNotice;
-use causeway_dataplane::{Adopted, ConnTable, ConnTimeouts, Connection, Directory, RealId};
+use causeway_dataplane::{ConnTable, ConnTimeouts, Connection, Directory, Learned, RealId};
 
-/// A ring holds 1024 places of a partition; so often it is filled up.
+/// A ring holds 1024 slots of a partition; so often it is filled up.
 const TICK: Duration = Duration::from_millis(20);
-/// Ticks in which every place is looked at once: five seconds.
+/// Ticks in which every slot is looked at once: five seconds.
 const TICKS_OF_A_SWEEP: usize = 250;
-/// Longest time between the two looks of [`Places::heaviest`].
+/// Longest time between the two looks of [`ConnectionSlots::heaviest`].
 pub const LOOK_MAX: Duration = Duration::from_secs(10);
 
-/// Most connections that [`Places::heaviest`] names.
+/// Most connections that [`ConnectionSlots::heaviest`] names.
 pub const HEAVIEST_MAX: usize = 1000;
 
-/// A handle; clones share the table. The thread ends with the process: places are
+/// A handle; clones share the table. The thread ends with the process: slots are
 /// needed as long as packets flow.
 #[derive(Clone)]
-pub struct Places {
+pub struct ConnectionSlots {
     keeper: Arc<Mutex<Keeper>>,
     directory: Arc<Directory>,
     /// Held by whoever looks at all connections: each look copies them.
@@ -37,39 +37,39 @@ struct Keeper {
     told: Notified,
 }
 
-impl Places {
-    /// Takes the table into care. For the first `adopting` no place is given out: those
+impl ConnectionSlots {
+    /// Takes the table into care. For the first `learning` no slot is given out: those
     /// of connections that agents tell of must be free.
     pub fn keep(
         table: ConnTable,
         directory: Directory,
         idle: Duration,
-        adopting: Duration,
+        learning: Duration,
     ) -> std::io::Result<Self> {
         let told = Notified::default();
-        let places = Self {
+        let slots = Self {
             keeper: Arc::new(Mutex::new(Keeper { table, told })),
             directory: Arc::new(directory),
             looking: Arc::default(),
         };
-        let kept = places.clone();
+        let kept = slots.clone();
         let timeouts = ConnTimeouts {
             open: idle,
             ..ConnTimeouts::default()
         };
         thread::Builder::new()
-            .name("places".to_owned())
-            .spawn(move || kept.run(&timeouts, adopting))?;
-        Ok(places)
+            .name("slots".to_owned())
+            .spawn(move || kept.run(&timeouts, learning))?;
+        Ok(slots)
     }
 
-    fn run(&self, timeouts: &ConnTimeouts, adopting: Duration) {
+    fn run(&self, timeouts: &ConnTimeouts, learning: Duration) {
         let start = Instant::now();
         loop {
             let mut keeper = self.keeper();
             let share = keeper.table.slots().div_ceil(TICKS_OF_A_SWEEP);
             keeper.table.sweep(start.elapsed(), share, timeouts);
-            if start.elapsed() >= adopting {
+            if start.elapsed() >= learning {
                 keeper.table.top_up();
             }
             drop(keeper);
@@ -82,7 +82,7 @@ impl Places {
         self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes back the places of connections that have ended at their servers.
+    /// Takes back the slots of connections that have ended at their servers.
     pub fn end(&self, notices: &[ConnectionNotice]) {
         let mut keeper = self.keeper();
         for notice in notices {
@@ -93,30 +93,30 @@ impl Places {
         }
     }
 
-    /// Puts connections that another balancer kept into their places.
-    pub fn adopt(&self, notices: &[ConnectionNotice]) {
+    /// Puts connections that another balancer kept into their slots.
+    pub fn learn(&self, notices: &[ConnectionNotice]) {
         // A map that cannot be read is as good as a server that is not there.
         let seed = self.directory.slot_seed().ok();
         for notice in notices {
             let route = self.directory.route(notice.vip, notice.id).ok().flatten();
             let mut keeper = self.keeper();
-            let adopted = match (route, seed) {
+            let learned = match (route, seed) {
                 (Some(route), Some(seed)) => {
                     let ends = (notice.client, notice.vip);
-                    keeper.table.adopt(seed, ends, notice.token, &route)
+                    keeper.table.learn(seed, ends, notice.token, &route)
                 }
-                _ => Adopted::Taken,
+                _ => Learned::Taken,
             };
-            match adopted {
-                Adopted::Placed => keeper.told.adopted += 1,
-                Adopted::Known => {}
-                Adopted::Taken => keeper.told.not_adopted += 1,
+            match learned {
+                Learned::Placed => keeper.told.learned += 1,
+                Learned::Known => {}
+                Learned::Taken => keeper.told.not_learned += 1,
             }
         }
     }
 
     /// Sends a connection's packets to another real from now on; `false` if it has no
-    /// place here.
+    /// slot here.
     pub fn move_to(
         &self,
         client: SocketAddr,
@@ -152,7 +152,7 @@ impl Places {
         let keeper = self.keeper();
         let now: Vec<Connection> = keeper.table.connections().collect();
         let (refused, told) = (keeper.table.refused(), keeper.told);
-        // Whoever sorts a million connections does not keep places from the CPUs.
+        // Whoever sorts a million connections does not keep slots from the CPUs.
         drop(keeper);
         Some(Connections {
             open: now.len(),
@@ -163,7 +163,7 @@ impl Places {
     }
 }
 
-/// Which connection it is: a place may be another's by the second look.
+/// Which connection it is: a slot may be another's by the second look.
 type Identity = (u32, SocketAddr, SocketAddr);
 
 fn identity(connection: &Connection) -> Identity {
@@ -201,9 +201,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_that_changed_hands_counts_for_its_new_connection_alone() {
-        let connection = |place, client: u8, packets| Connection {
-            slot: place,
+    fn a_slot_that_changed_hands_counts_for_its_new_connection_alone() {
+        let connection = |slot, client: u8, packets| Connection {
+            slot,
             client: ([192, 0, 2, client], 4000).into(),
             vip: ([198, 51, 100, 1], 80).into(),
             real: 7,
@@ -212,7 +212,7 @@ mod tests {
         };
         let before = [connection(1, 1, 1_000), connection(2, 2, u32::MAX - 9)];
         let before = before.iter().map(|c| (identity(c), c.packets)).collect();
-        // The first has ended and left its place to a third; the second's count wrapped.
+        // The first has ended and left its slot to a third; the second's count wrapped.
         let now = vec![connection(1, 3, 30), connection(2, 2, 10)];
         let heaviest = heaviest(&before, now, 5, 2.0);
         let rates: Vec<_> = heaviest.iter().map(|s| (&*s.client, s.rate_pps)).collect();
