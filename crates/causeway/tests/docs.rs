@@ -212,3 +212,72 @@ fn the_options_of_commands_exist() {
         }
     }
 }
+
+/// The lists of docs/design/walks.md: file and function of each step.
+fn walks() -> Vec<Vec<(String, String)>> {
+    let page = read("docs/design/walks.md");
+    let mut lists: Vec<Vec<(String, String)>> = Vec::new();
+    for line in page.lines() {
+        let Some((number, step)) = line.split_once(". `") else {
+            continue;
+        };
+        let (file, rest) = step.split_once("`: `").expect("file and function");
+        let (function, _) = rest.split_once('`').expect("a function");
+        match number.parse::<u32>().expect("a number") {
+            1 => lists.push(Vec::new()),
+            number => assert_eq!(
+                lists.last().map(Vec::len),
+                Some(number as usize - 1),
+                "{line}"
+            ),
+        }
+        let step = (file.to_owned(), function.to_owned());
+        lists.last_mut().expect("begun").push(step);
+    }
+    lists
+}
+
+/// Whether a line of a source declares the function rather than calls it.
+fn declares(file: &str, line: &str, function: &str) -> bool {
+    match file.ends_with(".rs") {
+        true => line.contains(&format!("fn {function}(")),
+        // Declared at the margin, called behind a tab.
+        false => !line.starts_with(['\t', '#', ' ']) && line.contains(&format!("{function}(")),
+    }
+}
+
+#[test]
+fn walks_through_the_source_are_as_it_is() {
+    let lists = walks();
+    for steps in &lists {
+        for (file, function) in steps {
+            let source = read(file);
+            assert!(
+                source.lines().any(|line| declares(file, line, function)),
+                "{file} has no function {function}: mend docs/design/walks.md"
+            );
+            // Called, or handed over as a value; the entry is the kernel's to call.
+            let mut lines = lists.iter().flatten().flat_map(|(file, _)| {
+                let lines = read(file);
+                let calls = lines.lines().filter(|line| !declares(file, line, function));
+                calls.map(str::to_owned).collect::<Vec<_>>()
+            });
+            let named = [format!("{function}("), format!("{function})")];
+            assert!(
+                function == "causeway_lb"
+                    || lines.any(|line| named.iter().any(|name| line.contains(name))),
+                "no step calls {function} of {file}: mend docs/design/walks.md"
+            );
+        }
+    }
+    let files = |steps: &[(String, String)], end: &str| {
+        let all = steps.iter().map(|(file, _)| file.clone());
+        let named = all.filter(|file| file.ends_with(end));
+        named.collect::<std::collections::BTreeSet<_>>().len()
+    };
+    let [known, .., weight] = lists.as_slice() else {
+        panic!("two walks at least");
+    };
+    assert!(known.len() <= 25 && files(known, ".h") <= 8, "{known:?}");
+    assert!(files(weight, "") <= 15, "{weight:?}");
+}
