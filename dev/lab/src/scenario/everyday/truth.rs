@@ -60,9 +60,10 @@ pub(super) fn with_mean(mut responses: Vec<Response>, mean_us: f64) -> Vec<Respo
     responses
 }
 
-/// A TCP segment with payload.
+/// A TCP segment with payload, or a SYN.
 struct Segment<'a> {
     ports: (u16, u16),
+    syn: bool,
     seq: u32,
     /// Bytes of payload on the wire.
     len: u32,
@@ -71,7 +72,7 @@ struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// `None`: the packet is no TCP over IPv4, or has no payload.
+    /// `None`: the packet is no TCP over IPv4, or has neither payload nor SYN.
     fn of(packet: &'a [u8]) -> Option<Self> {
         let half = |at: usize| Some(u16::from_be_bytes(packet.get(at..at + 2)?.try_into().ok()?));
         let tcp = usize::from(packet.first()? & 0xf) * 4;
@@ -81,8 +82,10 @@ impl<'a> Segment<'a> {
         let seq = packet.get(tcp + 4..tcp + 8)?;
         let data = tcp + usize::from(packet.get(tcp + 12)? >> 4) * 4;
         let len = u32::from(half(2)?).checked_sub(data as u32)?;
-        (len > 0).then_some(Self {
+        let syn = packet.get(tcp + 13)? & 2 != 0;
+        (len > 0 || syn).then_some(Self {
             ports: (half(tcp)?, half(tcp + 2)?),
+            syn,
             seq: u32::from_be_bytes(seq.try_into().ok()?),
             len,
             payload: packet.get(data..).unwrap_or_default(),
@@ -136,6 +139,14 @@ impl Turns {
             false => segment.ports.1,
         };
         let connection = self.connections.entry(client).or_default();
+        if segment.syn {
+            // Ports come again. What the connection before left open has no response.
+            if from_client {
+                self.found.extend(connection.close());
+                *connection = Connection::default();
+            }
+            return;
+        }
         if !connection.is_new(usize::from(from_client), segment) {
             return;
         }
@@ -187,7 +198,7 @@ mod tests {
     use super::*;
 
     /// Segments of one connection: time in us, whether the client sends, where its payload
-    /// begins, the payload.
+    /// begins, the payload; a SYN has none.
     fn turns(tls: bool, segments: &[(u64, bool, u32, &[u8])]) -> Vec<f64> {
         let mut turns = Turns {
             port: 80,
@@ -200,6 +211,7 @@ mod tests {
                 at_us * 1000,
                 &Segment {
                     ports: if up { (4000, 80) } else { (80, 4000) },
+                    syn: payload.is_empty(),
                     seq,
                     len: payload.len() as u32,
                     payload,
@@ -226,6 +238,24 @@ mod tests {
             ],
         );
         assert_eq!(found, [7.0, 30.0]);
+    }
+
+    /// A client's farewell has no response, not even that of the next connection, whose
+    /// sequence numbers have nothing to do with those before.
+    #[test]
+    fn a_port_that_comes_again_is_another_connection() {
+        let found = turns(
+            false,
+            &[
+                (0, true, 1, b"GET"),
+                (5, false, 1, b"ab"),
+                (6, true, 4, b"bye"),
+                (50, true, 4_000_000_000, b""),
+                (60, true, 4_000_000_001, b"GET"),
+                (70, false, 3_900_000_000, b"ab"),
+            ],
+        );
+        assert_eq!(found, [5.0, 10.0]);
     }
 
     #[test]
