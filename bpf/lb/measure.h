@@ -46,7 +46,8 @@ count_unremembered(struct real_stats *stats, const struct route *route, const st
 /*
  * What the estimator has learnt goes into its real's sums and histogram. The path's
  * round trip, path_ns, is not the server's doing; 0: not known. A bound is no sample:
- * the client may have been idle for nearly all of it.
+ * the client may have been idle for nearly all of it. But where all that a flow tells is
+ * off alike, servers are compared by it.
  */
 static __always_inline void
 fold(struct real_stats *stats, u32 real_id, const struct est_sample *sample, u64 path_ns)
@@ -56,7 +57,7 @@ fold(struct real_stats *stats, u32 real_id, const struct est_sample *sample, u64
 
 	if (!sample->weight_halves)
 		return;
-	if (sample->bound_halves) {
+	if (sample->bound_halves && !sample->systematic) {
 		stats->bound_weight_halves += sample->weight_halves;
 		return;
 	}

@@ -40,8 +40,9 @@ _Static_assert(sizeof(struct est_packet) == 32, "est_packet");
  * times weight, so that the mean is sum_halves_ns / weight_halves. A weight of 0 means
  * that there is none.
  *
- * Some samples are upper bounds only: the client may have been idle for a part
- * of the time, and nothing it sent tells. bound_halves is their share of weight_halves.
+ * Some samples are bounds only: the client may have been idle for a part of the time, or
+ * have had more requests out than can be told apart, and nothing it sent tells. bound_halves
+ * is their share of weight_halves.
  */
 struct est_sample {
 	u64 when_ns; /* the time that they belong to; it picks the epoch */
@@ -49,7 +50,7 @@ struct est_sample {
 	u32 weight_halves;
 	u16 bound_halves;
 	u8 window; /* requests outstanding at most, as inferred so far; 0: unknown */
-	u8 pad;
+	u8 systematic; /* 1: the bounds are the flow's kind, and all its samples are off alike */
 };
 _Static_assert(sizeof(struct est_sample) == 24, "est_sample");
 

@@ -19,7 +19,6 @@
 
 #include "window_chain_bursts.h"
 #include "window_chain_signals.h"
-#include "window_chain_tls.h"
 
 /* After such a gap a datagram flow without ACKs has been idle. */
 #define WC_DATAGRAM_IDLE_NS (200ull * CW_MS_NS)
@@ -85,12 +84,13 @@ CW_INLINE void wc_begin_requests(struct wc_state *s, u64 t_ns)
 	s->tcp.hole[0].len = 0;
 	s->tcp.hole[1].len = 0;
 	s->cur_n = 0;
+	s->packet_max = 0;
 	s->silence = 0;
-	s->last_ns = CW_MAX(t_ns, s->last_ns);
+	s->last_ns = t_ns;
 }
 
 /* Read the TCP header of a data packet. 0: it is to be ignored, as no request, or seen. */
-CW_INLINE int wc_read_tcp(struct wc_state *s, const struct est_packet *p,
+CW_INLINE int wc_read_tcp(struct wc_state *s, const struct est_packet *p, u64 now_ns,
 			  struct wc_request *r)
 {
 	struct wc_tcp *tcp = &s->tcp;
@@ -99,6 +99,10 @@ CW_INLINE int wc_read_tcp(struct wc_state *s, const struct est_packet *p,
 
 	if (order == WC_DUPLICATE)
 		return 0;
+	if (wc_is_control(s, p->payload_len, p->ack - tcp->request_ack)) {
+		wc_pure_ack(s, p, now_ns);
+		return 0;
+	}
 	r->late = order == WC_LATE;
 	r->advances = first || est_after(p->ack, tcp->request_ack);
 	r->new_ack = !(s->flags & WC_ACK_SEEN) || est_after(p->ack, tcp->ack_max);
@@ -111,7 +115,8 @@ CW_INLINE int wc_read_tcp(struct wc_state *s, const struct est_packet *p,
 		tcp->ack_max = p->ack;
 	}
 	if (r->advances && wc_is_handshake(s, p)) {
-		wc_begin_requests(s, p->t_ns);
+		wc_begin_requests(s, now_ns);
+		s->tls = wc_is_tls13(p->payload_len);
 		return 0;
 	}
 	if (r->advances) {
@@ -218,13 +223,13 @@ CW_INLINE u64 wc_idle_before(const struct wc_state *s, const struct wc_request *
 	if (r->late)
 		return 0;
 	if (r->new_ack) {
-		if (r->lag_ns > least && r->acked <= WC_SEGMENT)
+		if (r->lag_ns > least && s->bursts && r->acked <= WC_SEGMENT)
 			idle = (u64)lag;
 	} else if (s->silence) {
 		u64 silent = r->gap_ns - ((u64)(s->silence - 1) << WC_IDLE_SHIFT);
 
 		if (silent > WC_IDLE_MIN_NS || r->ends)
-			idle = lag > (s64)silent + WC_ECHO_TICK_NS ? (u64)lag : silent;
+			idle = s->bursts && lag > (s64)silent + WC_ECHO_TICK_NS ? (u64)lag : silent;
 	}
 	return idle > r->gap_ns ? 0 : idle;
 }
@@ -329,7 +334,13 @@ CW_INLINE void wc_join(struct wc_state *s, u64 t_ns, const struct wc_request *r)
 	s->cur_off = cw_sat32(s->cur_off + off * n);
 	s->cur_n = (u8)(s->cur_n + n);
 	if (r->stray)
-		s->cur_late = (u8)CW_MIN(s->cur_late + r->n, 7u);
+		s->cur_late = (u8)CW_MIN(s->cur_late + r->n, 3u);
+}
+
+/* Bytes acknowledged, as cur_acked has them. */
+CW_INLINE u8 wc_acked(u32 bytes)
+{
+	return (u8)CW_MIN((cw_log64(bytes) + 4) / 8, 255u);
 }
 
 /* The packet is the first of a new burst. */
@@ -340,7 +351,7 @@ CW_INLINE void wc_open(struct wc_state *s, u64 t_ns, const struct wc_request *r,
 	s->cur_idle = cw_sat32(idle_ns >> WC_IDLE_SHIFT);
 	s->cur_off = 0;
 	s->cur_lead = lead;
-	s->cur_acked = (u8)CW_MIN((cw_log64(r->acked_since) + 4) / 8, 255u);
+	s->cur_acked = wc_acked(r->acked_since);
 	s->cur_n = (u8)r->n;
 	s->cur_late = 0;
 	s->silence = 0;
@@ -367,7 +378,7 @@ CW_INLINE void wc_data(struct wc_state *s, const struct est_packet *p, u64 now_n
 	if (seen)
 		r.gap_ns = now_ns - s->last_ns;
 	if (tcp) {
-		if (!wc_read_tcp(s, p, &r))
+		if (!wc_read_tcp(s, p, now_ns, &r))
 			return;
 	} else {
 		r.advances = (u8)wc_paused(s, r.gap_ns);
@@ -403,8 +414,10 @@ CW_INLINE void wc_data(struct wc_state *s, const struct est_packet *p, u64 now_n
 	}
 	/* A burst that was seen has requests; asking spares the compiler 16 bytes of stack,
 	 * of which Linux 6.1 has none to spare under the meter. */
-	if (seen && s->cur_n)
+	if (seen && s->cur_n) {
 		wc_close(s, now_ns - back, idle, fresh, out);
+		wc_doubt(s, out);
+	}
 	if (fresh)
 		wc_forget(s, seen && !tcp);
 	wc_open(s, now_ns, &r, idle, lead, tcp);
@@ -469,12 +482,14 @@ CW_GLOBAL int wc_end(struct wc_state *s, const struct est_packet *p, struct est_
 		return 0;
 	r.gap_ns = now - s->last_ns;
 	r.acked = p->ack - s->tcp.ack_max;
-	r.new_ack = p->tcp_flags & EST_TCP_FIN && s->flags & WC_ACK_SEEN &&
+	r.new_ack = !(p->tcp_flags & EST_TCP_RST) && s->flags & WC_ACK_SEEN &&
 		    est_after(p->ack, s->tcp.ack_max) && r.acked > 1;
+	b.acked = wc_acked(p->ack - s->tcp.request_ack);
 	b.at_ns = now;
 	b.idle_ns = wc_idle_before(s, &r);
 	b.lead = wc_lead(s, r.gap_ns, b.idle_ns);
 	wc_close(s, now, b.idle_ns, 1, out);
+	wc_doubt(s, out);
 	if (r.gap_ns < WC_FORGET_NS && (r.new_ack || s->silence)) {
 		wc_join_groups(out);
 		wc_root(s, &b, &out->group[1]);
@@ -508,15 +523,17 @@ CW_GLOBAL int wc_other(struct wc_state *s, const struct est_packet *p,
 CW_INLINE int wc_packet(struct wc_state *s, const struct est_packet *p,
 			struct est_samples *out)
 {
-	return est_ends(p) ? wc_end(s, p, out) : wc_other(s, p, out);
+	return wc_is_end(s, p) ? wc_end(s, p, out) : wc_other(s, p, out);
 }
 
 /* No more packets: give what the open and the held burst still say. */
 CW_INLINE void wc_finish(struct wc_state *s, struct est_samples *out)
 {
 	__builtin_memset(out, 0, sizeof(*out));
-	if (s->flags & WC_DATA_SEEN)
+	if (s->flags & WC_DATA_SEEN) {
 		wc_close(s, s->last_ns, 0, 1, out);
+		wc_doubt(s, out);
+	}
 	__builtin_memset(s, 0, sizeof(*s));
 }
 

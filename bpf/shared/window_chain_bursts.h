@@ -13,6 +13,7 @@
 #include "window_chain_ring.h"
 #include "window_chain_roots.h"
 #include "window_chain_silent.h"
+#include "window_chain_tls.h"
 #include "window_chain_window.h"
 
 CW_INLINE void wc_push(struct wc_state *s, const struct wc_burst *b)
@@ -51,6 +52,29 @@ CW_INLINE u64 wc_others(struct wc_state *s, const struct wc_burst *b, u32 m, u64
 	return 5 * sum <= 6 * m * newest ? sum : 0;
 }
 
+/*
+ * Without timestamps nothing tells when the client received what it acknowledges, and
+ * it delays the ACK of a segment that comes alone (RFC 1122, 4.2.3.2; Linux: 40 ms). Not
+ * that of a connection's first response.
+ */
+#define WC_ALONE 84u /* one segment, in eighths of an octave */
+#define WC_DELAYED_MIN_NS (36ull * CW_MS_NS)
+#define WC_DELAYED_MAX_NS (64ull * CW_MS_NS)
+
+CW_INLINE int wc_is_undated(const struct wc_state *s, const struct wc_burst *b)
+{
+	return (s->flags & (WC_TCP | WC_TS_SEEN)) == WC_TCP && b->acked <= WC_ALONE;
+}
+
+/* Whether the ACK that told of the newest request, that old then, was a delayed one. */
+CW_INLINE int wc_seems_delayed(const struct wc_state *s, const struct wc_burst *b, u64 age_ns)
+{
+	u64 typical = wc_typical_ns(s);
+
+	return s->bursts > 1 && b->idle_ns && wc_is_undated(s, b) &&
+	       age_ns >= typical + WC_DELAYED_MIN_NS && age_ns <= typical + WC_DELAYED_MAX_NS;
+}
+
 CW_GLOBAL int wc_root(struct wc_state *s, const struct wc_burst *b,
 		      struct est_sample *out)
 {
@@ -62,6 +86,8 @@ CW_GLOBAL int wc_root(struct wc_state *s, const struct wc_burst *b,
 	done = b->at_ns - b->idle_ns;
 	m = s->ring_len - 1u;
 	newest = wc_ring_age(s, done, m);
+	if (wc_seems_delayed(s, b, newest))
+		s->flags |= WC_BOUND;
 	others = wc_others(s, b, m, newest);
 	wc_commit(s, out, done, newest, 1);
 	if (others) {
@@ -284,6 +310,26 @@ CW_INLINE void wc_close(struct wc_state *s, u64 next_ns, u64 idle_ns, int last,
 	}
 	if (b.n == 1)
 		s->hold_acked = s->cur_acked;
+}
+
+/*
+ * What the burst just closed said is a bound where its request alone acknowledged the
+ * response, without timestamps: the client may have paused for as long as it delays
+ * ACKs. And where a connection of HTTP/2 has several streams: a packet carries many
+ * requests, and the order of responses is not theirs. All samples of such a flow are off
+ * alike.
+ */
+CW_INLINE void wc_doubt(struct wc_state *s, struct est_samples *out)
+{
+	struct wc_burst b = { .acked = s->cur_acked };
+	int undated = s->cur_lead == 1 && !s->cur_idle && wc_is_undated(s, &b);
+
+	if (!undated && !wc_is_multiplexed(s))
+		return;
+	for (u32 i = 0; i < 2; i++) {
+		out->group[i].bound_halves = (u16)out->group[i].weight_halves;
+		out->group[i].systematic = 1;
+	}
 }
 
 /* Two groups are two of three: the first two count for one time. */

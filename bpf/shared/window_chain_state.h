@@ -32,7 +32,7 @@
  *   1      cur_n                                255 requests in a burst
  *   2      cur_acked, hold_acked                eighths of an octave
  *   1      lone_bias    1/256     -             a prior, see window_chain_roots.h
- *   5      cur_late to resends, flags
+ *   5      bursts to http2, flags
  *   24     transport    -         -             TCP or datagram, never both
  *
  * What passes its range stays at the largest value (or, for leads, becomes
@@ -109,16 +109,17 @@ struct wc_state {
 	u16 handshake; /* SYN to first ACK; 0: not seen */
 	u16 packet_max;
 	u8 cur_n;	 /* requests in the open burst */
-	u8 cur_late : 3; /* of them, reordered ones of earlier bursts; 7 or more */
-	u8 bursts : 5;	 /* closed so far; runs from 16 to 23 in the end */
+	u8 bursts : 5;	/* closed so far; runs from 16 to 23 in the end */
+	u8 resends : 3; /* how often of late the client paused as if to resend */
 	u8 ring_head : 4;
 	u8 ring_level : 2;
-	u8 pauses : 2; /* how often of late the client paused otherwise than to resend */
+	u8 pauses : 2; /* how often of late it paused otherwise */
 	u8 window : 5; /* inferred W */
 	u8 pairs : 2;  /* how often of late two packets were one request */
-	u8 spare : 1;
+	u8 tls : 1;    /* the connection began with a handshake of TLS 1.3 */
 	u8 ring_len : 5;
-	u8 resends : 3; /* how often of late the client paused as if to resend */
+	u8 cur_late : 2; /* requests in the open burst of earlier ones; 3 or more */
+	u8 http2 : 1;	 /* inside TLS, as its first frames show */
 	u8 flags;
 	u8 cur_acked;  /* 8 log2 of the bytes newly acknowledged by the open burst;
 			* of datagrams: silent ACKs before it */
@@ -224,12 +225,16 @@ CW_INLINE void wc_track(struct wc_state *s, u64 v_ns)
 CW_INLINE void wc_commit(struct wc_state *s, struct est_sample *out, u64 when_ns,
 			 u64 total_ns, u32 count)
 {
-	wc_track(s, count == 1 ? total_ns : total_ns / count);
+	int bound = s->flags & WC_BOUND;
+
+	/* Where nothing else is known, a bound is not what is typical. */
+	if (!bound || s->latency)
+		wc_track(s, count == 1 ? total_ns : total_ns / count);
 	out->when_ns = when_ns;
 	out->window = s->window;
 	out->sum_halves_ns += 2 * total_ns;
 	out->weight_halves += 2 * count;
-	if (s->flags & WC_BOUND) {
+	if (bound) {
 		s->flags &= (u8)~WC_BOUND;
 		out->bound_halves = (u16)(out->bound_halves + 2);
 	}

@@ -15,6 +15,11 @@
 /* The smallest packet with a ClientHello, as IP has it. */
 #define WC_TLS_HELLO_MIN 200u
 
+CW_INLINE int wc_is_tls13(u32 bytes)
+{
+	return bytes == 58 || bytes == 74 || bytes == 64 || bytes == 80;
+}
+
 /*
  * Whether so many bytes end a handshake. TLS 1.3 (RFC 8446): Finished with a hash of
  * 32 or 48 bytes, behind a ChangeCipherSpec (appendix D.4) or not. TLS 1.2 (RFC 5246,
@@ -23,11 +28,9 @@
  */
 CW_INLINE int wc_ends_handshake(u32 bytes)
 {
+	if (wc_is_tls13(bytes))
+		return 1;
 	switch (bytes) {
-	case 58:
-	case 74:
-	case 64:
-	case 80:
 	case 93:
 	case 126:
 	case 85:
@@ -45,6 +48,55 @@ CW_INLINE int wc_is_handshake(const struct wc_state *s, const struct est_packet 
 {
 	return (s->flags & WC_DATA_SEEN) && !s->bursts && s->cur_n == 1 &&
 	       s->packet_max >= WC_TLS_HELLO_MIN && wc_ends_handshake(p->payload_len);
+}
+
+/* What a record of TLS 1.3 adds to what is in it. */
+#define WC_RECORD 22u
+/* An alert, by which TLS closes. */
+#define WC_ALERT (WC_RECORD + 2)
+/*
+ * Frames of HTTP/2 (RFC 9113) that ask for nothing: the acknowledgement of the server's
+ * SETTINGS, and, once so much of a response has come, WINDOW_UPDATE, for a stream or for the
+ * connection too. A request of as many bytes must not be taken for one.
+ */
+#define WC_SETTINGS_ACK (WC_RECORD + 9)
+#define WC_WINDOW_UPDATE (WC_RECORD + 13)
+#define WC_TWO_UPDATES (WC_RECORD + 26)
+#define WC_UPDATE_BYTES 4096u
+/* A client acknowledges SETTINGS within so many bursts. */
+#define WC_SETTINGS_BURSTS 4u
+
+/*
+ * Whether so many bytes inside TLS are no request, but one of the frames by which a
+ * client of HTTP/2 keeps its connection going. That it is one shows in its first of them.
+ */
+CW_INLINE int wc_is_control(struct wc_state *s, u32 bytes, u32 answers)
+{
+	if (!s->tls)
+		return 0;
+	if (bytes == WC_SETTINGS_ACK && s->bursts < WC_SETTINGS_BURSTS)
+		s->http2 = 1;
+	return s->http2 &&
+	       (bytes == WC_SETTINGS_ACK ||
+		(answers >= WC_UPDATE_BYTES &&
+		 (bytes == WC_WINDOW_UPDATE || bytes == WC_TWO_UPDATES)));
+}
+
+/* Whether the client closes the connection: TLS says so before TCP does, or instead. */
+CW_INLINE int wc_is_end(const struct wc_state *s, const struct est_packet *p)
+{
+	return est_ends(p) || (est_is_tcp(p) && s->tls && p->payload_len == WC_ALERT);
+}
+
+/*
+ * Whether a connection of HTTP/2 has several streams at a time: its requests leave in
+ * several packets, or so many in one that it is larger than one request is.
+ */
+#define WC_STREAMS_MIN 300u /* bytes, as IP has it */
+
+CW_INLINE int wc_is_multiplexed(const struct wc_state *s)
+{
+	return s->http2 && (s->window > 1 || s->packet_max > WC_STREAMS_MIN);
 }
 
 #endif

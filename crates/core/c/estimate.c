@@ -51,7 +51,9 @@ three_request(struct three_states *restrict s, const struct three_configs *restr
 		found = 2;
 	}
 	__builtin_memset(&out[0], 0, sizeof(out[0]));
-	if (wc_arrive(&s->chain, p, &now, &lag))
+	if (wc_is_end(&s->chain, p))
+		wc_end(&s->chain, p, &out[0]);
+	else if (wc_arrive(&s->chain, p, &now, &lag))
 		wc_data(&s->chain, p, now, lag, &out[0]);
 	return found | any(&out[0]);
 }

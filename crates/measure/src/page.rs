@@ -69,7 +69,7 @@ fn listing(totals: &Totals, style: &Style) -> Markup {
             p.note {
                 "A percentile needs one sample beyond it. W is the number of requests that a client keeps "
                 "outstanding at most, as far as the estimator infers it. Quality says how far to trust a mean: "
-                "none, low (fewer than five samples, or upper bounds among them), medium, high."
+                "none, low (too few samples, too fast, or many that are bounds), medium, high."
             }
         }
     }

@@ -10,8 +10,11 @@ const FEW: u64 = 5;
 /// Whole samples per request of the window from which an estimate is
 /// [`Quality::High`].
 const MANY_PER_REQUEST: u64 = 8;
-/// Share of upper bounds, in percent, from which an estimate is [`Quality::Low`].
+/// Share of bounds, in percent, from which an estimate is [`Quality::Low`].
 const BOUNDS_LOW: u64 = 10;
+/// Mean latency in nanoseconds below which an estimate is [`Quality::Low`]: the client's own
+/// time between a response and its next request is a part of it, and tens of microseconds.
+const FAST_NS: u64 = 500_000;
 
 /// One word for how far to trust an estimate, ordered from worst to best.
 ///
@@ -22,14 +25,15 @@ pub enum Quality {
     /// Not one whole sample: there is no estimate.
     #[default]
     None,
-    /// Fewer than five samples, or a tenth of them and more are upper bounds:
-    /// the client may have been idle for a part of the time.
+    /// Fewer than five samples, or a tenth of them and more are bounds: the client may
+    /// have been idle for a part of the time, or have more streams than can be told
+    /// apart. Or so fast that the client's own time is a part of it.
     Low,
     /// Too few samples to average out that one request of the window is
     /// mistaken for another now and then.
     Medium,
     /// Eight samples or more for each request that the client keeps outstanding,
-    /// none of them an upper bound.
+    /// none of them a bound.
     High,
 }
 
@@ -69,7 +73,10 @@ impl Confidence {
         let many = MANY_PER_REQUEST * u64::from(tally.window.max(1));
         let quality = if samples == 0 {
             Quality::None
-        } else if samples < FEW || tally.bound_halves * 100 >= tally.weight_halves * BOUNDS_LOW {
+        } else if samples < FEW
+            || tally.bound_halves * 100 >= tally.weight_halves * BOUNDS_LOW
+            || tally.sum_halves_ns < tally.weight_halves * FAST_NS
+        {
             Quality::Low
         } else if samples < many || tally.bound_halves > 0 {
             Quality::Medium
@@ -122,6 +129,13 @@ mod tests {
         assert_eq!(grade(32, 1, 4), Quality::Medium);
         assert_eq!(grade(32, 4, 4), Quality::Low);
         assert_eq!(grade(1000, 0, 0), Quality::High);
+        let fast = Tally {
+            sum_halves_ns: 2 * 1000 * 499_000,
+            weight_halves: 2 * 1000,
+            bound_halves: 0,
+            window: 1,
+        };
+        assert_eq!(fast.confidence().quality, Quality::Low);
     }
 
     #[test]

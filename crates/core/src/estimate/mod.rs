@@ -113,13 +113,15 @@ pub struct Sample {
     pub sum_halves_ns: u64,
     /// Sum of the weights in halves. 0: no sample.
     pub weight_halves: u32,
-    /// How much of `weight_halves` are upper bounds: the client may have been idle for
-    /// a part of that time.
+    /// How much of `weight_halves` are bounds: the client may have been idle for a part of
+    /// that time, or have had more requests out than can be told apart.
     pub bound_halves: u16,
     /// Requests that the client keeps outstanding at most, as inferred so far;
     /// 0 where the estimator does not know.
     pub window: u8,
-    pad: u8,
+    /// 1: the bounds are the flow's kind. All its samples are off alike, so that servers
+    /// can still be compared by them.
+    pub systematic: u8,
 }
 
 impl Sample {

@@ -77,6 +77,13 @@ pub(crate) struct Oracle {
     pauses: u32,
     /// Those that may have been, 0 to 7.
     resends: u32,
+    /// The next sample is a bound, and says nothing of what is typical.
+    bound: bool,
+    /// A timestamp was echoed.
+    dated: bool,
+    /// TLS 1.3 was opened, and HTTP/2 in it.
+    tls: bool,
+    http2: bool,
     /// Bytes that the last burst of one request acknowledged, in eighths of an octave.
     lone: f64,
     /// Bursts of two in a row that acknowledged as much, 0 to 3.
@@ -97,6 +104,10 @@ pub(crate) struct Oracle {
 
 fn after(a: u32, b: u32) -> bool {
     a != b && a.wrapping_sub(b) < 1 << 31
+}
+
+fn eighths(bytes: u32) -> f64 {
+    (8.0 * f64::from(bytes.max(1)).log2()).round()
 }
 
 impl Oracle {
@@ -122,7 +133,9 @@ impl Oracle {
             return;
         }
         let (sum, n) = (latencies.iter().sum::<u64>(), latencies.len() as u64);
-        self.track(sum / n);
+        if !std::mem::take(&mut self.bound) || self.latency > 0 {
+            self.track(sum / n);
+        }
         self.committed.push((when, 2 * sum, 2 * n));
     }
 
@@ -160,6 +173,12 @@ impl Oracle {
             return;
         };
         let latency = self.age(done, newest);
+        // The ACK of a single segment may be late, and nothing else tells.
+        let alone = eighths(b.acked) <= 84.0 && b.idle > 0;
+        let later = latency.saturating_sub(self.latency);
+        if tcp && !self.dated && alone && self.closed > 1 && (36 * MS..=64 * MS).contains(&later) {
+            self.bound = true;
+        }
         self.commit(done, &[latency]);
         let others = std::mem::take(&mut self.outstanding);
         let trusts = !tcp && self.trusts_silence();
@@ -317,7 +336,7 @@ impl Oracle {
         let Some(mut b) = self.open.take() else {
             return;
         };
-        let mut n = b.n().saturating_sub(b.strays.min(7));
+        let mut n = b.n().saturating_sub(b.strays.min(3));
         if tcp && self.seems_pair(&b) {
             n = 1;
             if self.pairs == 3 {
@@ -325,9 +344,8 @@ impl Oracle {
                 self.sizes.remove(&2);
             }
         }
-        let eighths = (8.0 * f64::from(b.acked.max(1)).log2()).round();
         if b.n() == 1 {
-            self.lone = eighths;
+            self.lone = eighths(b.acked);
         }
         self.count(n);
         self.closed += 1;
@@ -350,6 +368,7 @@ impl Oracle {
         if b.idle > 0 {
             self.root(&b, tcp);
             self.send(&b);
+            self.bound |= b.idle == US;
         } else if b.n() == 1 && self.window > 1 && self.outstanding.len() > 1 && !last {
             self.held = Some(b);
         } else {
@@ -360,7 +379,7 @@ impl Oracle {
     /// Whether two packets close together are one request: they acknowledge as much as
     /// the last request alone.
     fn seems_pair(&mut self, b: &Burst) -> bool {
-        let eighths = (8.0 * f64::from(b.acked.max(1)).log2()).round();
+        let eighths = eighths(b.acked);
         let close = b.n() == 2 && b.until - b.at <= MS;
         if !close || self.window > 2 || eighths == 0.0 || self.lone == 0.0 {
             return false;
@@ -389,12 +408,22 @@ impl Oracle {
         self.closed == 0 && one && self.longest >= 200 && sizes.any(|size| size == p.payload_len)
     }
 
+    /// Whether a record of TLS 1.3, 22 bytes and its contents, is a frame of HTTP/2 that
+    /// asks for nothing.
+    fn is_control(&mut self, p: &Packet) -> bool {
+        let settings = self.tls && p.payload_len == 22 + 9;
+        self.http2 |= settings && self.closed < 4;
+        let answer = self.request_ack.map_or(0, |ack| p.ack.wrapping_sub(ack));
+        let updates = matches!(p.payload_len, 35 | 48) && answer >= 4096;
+        self.http2 && (settings || updates)
+    }
+
     /// What was outstanding was a handshake of TLS, or the connection is over.
     fn begin_requests(&mut self) {
         self.open = None;
         self.outstanding.clear();
         (self.last, self.seq_max, self.request_ack) = (None, None, None);
-        (self.silence_since, self.last_full) = (None, false);
+        (self.silence_since, self.last_full, self.bound) = (None, false, false);
         self.holes.clear();
     }
 
@@ -402,6 +431,9 @@ impl Oracle {
     fn idle(&self, t: u64, gap: u64, acked: Option<u32>, lag: Option<i128>, ends: bool) -> u64 {
         let sat = lag.map_or(0, |lag| (lag - 500 * i128::from(US)).max(0) as u64);
         let least = if self.window > 1 { 6 } else { 3 } * i128::from(MS);
+        // Before the first response an echo may be that of the handshake of TLS.
+        let lag = lag.filter(|_| self.closed > 0);
+        let sat = if self.closed > 0 { sat } else { 0 };
         let idle = match (acked, self.silence_since) {
             (Some(acked), _) if lag.is_some_and(|lag| lag > least) && acked <= 1460 => sat,
             (None, Some(since)) if ends || t - since > 2 * MS => {
@@ -422,7 +454,7 @@ impl Oracle {
         let more = self.ack_max.filter(|&max| after(p.ack, max));
         let acked = more
             .map(|max| p.ack.wrapping_sub(max))
-            .filter(|&acked| p.tcp_flags & Packet::FIN != 0 && acked > 1);
+            .filter(|&acked| p.tcp_flags & Packet::RST == 0 && acked > 1);
         let known = gap < 120_000 * MS && (acked.is_some() || self.silence_since.is_some());
         let idle = self.idle(p.t_ns, gap, acked, lag, true);
         let root = Burst {
@@ -432,7 +464,7 @@ impl Oracle {
             strays: 0,
             idle,
             acks: self.mean_ack(),
-            acked: 0,
+            acked: self.request_ack.map_or(0, |ack| p.ack.wrapping_sub(ack)),
             silent: 0,
         };
         self.close(true, true);
@@ -537,10 +569,12 @@ impl Oracle {
             self.handshake = t - syn;
         }
         let lag = if tcp && p.has_ts { self.lag(p) } else { None };
+        self.dated |= lag.is_some();
         if !tcp {
             self.hear_silence(t);
         }
-        if tcp && p.tcp_flags & (Packet::FIN | Packet::RST) != 0 {
+        let alert = self.tls && p.payload_len == 22 + 2;
+        if tcp && (alert || p.tcp_flags & (Packet::FIN | Packet::RST) != 0) {
             return self.end(p, lag);
         }
         if tcp && p.payload_len == 0 || !tcp && p.payload_len < 50 {
@@ -560,6 +594,9 @@ impl Oracle {
             if order == 2 {
                 return;
             }
+            if self.is_control(p) {
+                return self.pure_ack(p, true);
+            }
             late = order == 1;
             advances = self.request_ack.is_none_or(|ack| after(p.ack, ack));
             new_ack = self.ack_max.is_none_or(|ack| after(p.ack, ack));
@@ -571,6 +608,8 @@ impl Oracle {
                 self.ack_max = Some(p.ack);
             }
             if advances && self.ends_handshake(p) {
+                self.longest = 0;
+                self.tls = matches!(p.payload_len, 58 | 64 | 74 | 80);
                 return self.begin_requests();
             }
             if advances {
@@ -642,6 +681,7 @@ impl Oracle {
         }
         self.close(tcp, fresh);
         if fresh {
+            self.bound = false;
             self.outstanding.clear();
             if before.is_some() && !tcp {
                 self.judge_silence();
