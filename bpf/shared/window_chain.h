@@ -222,14 +222,17 @@ CW_INLINE u64 wc_idle_before(const struct wc_state *s, const struct wc_request *
 
 	if (r->late)
 		return 0;
+	/* One ACK for the tickets of TLS and the first response echoes the tickets. */
+	if (s->tls && !s->bursts)
+		lag = 0;
 	if (r->new_ack) {
-		if (r->lag_ns > least && s->bursts && r->acked <= WC_SEGMENT)
+		if (r->lag_ns > least && r->acked <= WC_SEGMENT)
 			idle = (u64)lag;
 	} else if (s->silence) {
 		u64 silent = r->gap_ns - ((u64)(s->silence - 1) << WC_IDLE_SHIFT);
 
 		if (silent > WC_IDLE_MIN_NS || r->ends)
-			idle = s->bursts && lag > (s64)silent + WC_ECHO_TICK_NS ? (u64)lag : silent;
+			idle = lag > (s64)silent + WC_ECHO_TICK_NS ? (u64)lag : silent;
 	}
 	return idle > r->gap_ns ? 0 : idle;
 }

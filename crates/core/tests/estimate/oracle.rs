@@ -432,8 +432,9 @@ impl Oracle {
         let sat = lag.map_or(0, |lag| (lag - 500 * i128::from(US)).max(0) as u64);
         let least = if self.window > 1 { 6 } else { 3 } * i128::from(MS);
         // Before the first response an echo may be that of the handshake of TLS.
-        let lag = lag.filter(|_| self.closed > 0);
-        let sat = if self.closed > 0 { sat } else { 0 };
+        let dated = self.closed > 0 || !self.tls;
+        let lag = lag.filter(|_| dated);
+        let sat = if dated { sat } else { 0 };
         let idle = match (acked, self.silence_since) {
             (Some(acked), _) if lag.is_some_and(|lag| lag > least) && acked <= 1460 => sat,
             (None, Some(since)) if ends || t - since > 2 * MS => {
