@@ -36,7 +36,8 @@ fn everyday_clients_have_truths_and_estimates() {
         assert!(number(row, "/requests") >= 3.0, "{row}");
         let coverage = number(row, "/coverage_pct");
         assert!((0.0..=100.0).contains(&coverage), "{row}");
-        if row["client"] == "wrk" {
+        // Without timestamps a pause cannot be told from a response: such rows may be graded low.
+        if row["timestamps"] != "off" {
             assert!(coverage > 50.0, "{row}");
             assert!(number(row, "/estimate_us") > 20_000.0, "{row}");
         }
