@@ -224,7 +224,7 @@ look_for_silence(const void *map, const void *key, struct syn_entry *entry, cons
 }
 
 /*
- * Run by the agent, on a packet of nobody: answers that are over whose connections stay open.
+ * Run by the agent, on an empty packet: counts answers that are over while their connections stay open.
  * A program of the kind that may hold the slots' lock on Linux 6.1.
  */
 SEC("tc")

@@ -16,8 +16,8 @@
 #define ECN_CE 3
 
 /*
- * Networks that tunnels are opened from: whoever may send one sends packets in anybody's
- * name, past every filter that goes by addresses. Empty, none is opened.
+ * Networks that tunnels are opened from. An inner packet may have any source address, and has
+ * passed no filter by addresses. Empty: no tunnel is opened.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);

@@ -82,7 +82,7 @@ struct {
 } syn_responses SEC(".maps");
 
 /* Addresses and ports that have answered a SYN, of services that are not told apart. Where a
- * firewall drops what comes, nobody waits for a service. */
+ * firewall drops SYNs there is no service to wait for. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, SYN_OPEN);

@@ -67,7 +67,7 @@ enum syn_event {
 	SYN_EVENT_SERVER_RESET = 8,
 	SYN_EVENT_REQUEST = 9,      /* from the client, with payload that comes for the first time */
 	SYN_EVENT_HANDSHAKE = 10,   /* the same; it belongs to a handshake of TLS */
-	SYN_EVENT_SILENCE = 11,     /* nothing came: somebody looks */
+	SYN_EVENT_SILENCE = 11,     /* no packet: the agent's search */
 };
 
 enum syn_state {
@@ -221,7 +221,7 @@ CW_INLINE u64 syn_track_client_end_ns(const struct syn_conn *c, u64 end_ns, u64 
 
 /*
  * The transaction ended at end_ns. Packets of both directions come on different CPUs, and
- * who looks for silence runs beside them: whoever takes the last data counts.
+ * the search for silent connections runs beside them: the one that takes last_data_ns counts.
  */
 CW_INLINE void syn_track_over(struct syn_conn *c, u64 end_ns, u64 now_ns, struct syn_outcome *out)
 {
@@ -334,7 +334,7 @@ CW_INLINE void syn_track_complete(struct syn_conn *c, u64 now_ns, struct syn_out
 		syn_track_over(c, end_ns, now_ns, out);
 }
 
-/* Nobody ever served it: the client waited in vain, from its first SYN on unless it asked late. */
+/* The server never served it: the client waited in vain, from its first SYN, or from a late request. */
 CW_INLINE void syn_track_stall(struct syn_conn *c, u64 now_ns, struct syn_outcome *out)
 {
 	u64 begin_ns = c->marks & SYN_MARK_LATER ? c->last_syn_ns : c->first_syn_ns;

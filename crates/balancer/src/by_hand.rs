@@ -60,7 +60,7 @@ impl Engine {
     /// What is set by hand and differs from the file.
     pub fn overrides(&self) -> Vec<Override> {
         let rows = self.by_hand.iter().flat_map(|set| {
-            let (vip, real) = place(&self.file, set)?;
+            let (vip, real) = indices_of(&self.file, set)?;
             let own = &self.file.vips[vip];
             let file = &own.reals[real];
             let row = |key: &str, value: Option<Value>, file: Value| {
@@ -116,8 +116,9 @@ impl Engine {
         let (dropped, left): (Vec<_>, Vec<_>) = self.by_hand.iter().cloned().partition(is_meant);
         let mut config = self.config.clone();
         for set in &dropped {
-            let file = place(&self.file, set).map(|(vip, real)| &self.file.vips[vip].reals[real]);
-            if let (Some(file), Some((vip, real))) = (file, place(&config, set)) {
+            let file =
+                indices_of(&self.file, set).map(|(vip, real)| &self.file.vips[vip].reals[real]);
+            if let (Some(file), Some((vip, real))) = (file, indices_of(&config, set)) {
                 let real = &mut config.vips[vip].reals[real];
                 (real.weight, real.drain) = (file.weight, file.drain);
                 real.maintenance = file.maintenance;
@@ -150,7 +151,7 @@ pub(super) fn over(
     let mut config = file.clone();
     let mut left = Vec::new();
     for set in by_hand {
-        let Some((vip, real)) = place(file, set) else {
+        let Some((vip, real)) = indices_of(file, set) else {
             info!(
                 "{} {} is gone: what was set by hand is dropped",
                 set.vip, set.real
@@ -177,8 +178,8 @@ fn put(real: &mut RealConfig, change: &RealChange) {
     real.maintenance = change.maintenance.unwrap_or(real.maintenance);
 }
 
-/// Indices of the VIP and of the real.
-fn place(config: &BalancerConfig, set: &SetByHand) -> Option<(usize, usize)> {
+/// Indices of the VIP and of the real that were meant.
+fn indices_of(config: &BalancerConfig, set: &SetByHand) -> Option<(usize, usize)> {
     let mut vips = config.vips.iter();
     let vip = vips.position(|vip| vip.endpoint() == set.vip)?;
     let mut reals = config.vips[vip].reals.iter();

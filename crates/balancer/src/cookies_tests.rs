@@ -99,7 +99,7 @@ fn a_refused_change_leaves_formats_and_ids() {
     let own = world.ids("10.0.0.1");
     let formats = |world: &World| world.bench.plane.state().cookie_formats.clone();
     let before = formats(&world);
-    // It may have got more ids, which are its own and harm nobody.
+    // It may have got more ids of its own, which no packet names yet.
     let is_as_before =
         |world: &World| formats(world) == before && world.ids("10.0.0.1").contains(&own[0]);
     for vip in [

@@ -110,7 +110,7 @@ impl State {
         totals.path_weight_halves += 2 * samples;
     }
 
-    /// The same of connections whose handshakes nobody saw.
+    /// The same of connections whose handshakes were not seen.
     pub(crate) fn respond_unseen(&mut self, real: RealId, latency_ms: f64, samples: u64) {
         let ns = (latency_ms * 1e6) as u64;
         let totals = self.totals.entry(real).or_default();

@@ -171,7 +171,7 @@ fn who_was_down_is_down_after_a_restart_until_probes_succeed() {
         let mut bench = Bench::new(&text(scheduler));
         probes(&mut bench, 3, &[2], &[]);
         assert_eq!(states(&bench)[2], HealthState::Down);
-        // The ring tells; but for rings that leave out whoever has much to do.
+        // The ring tells, but for rings that leave out reals with much load.
         let kept = match by_ring {
             true => KeptState::default(),
             false => bench.engine.kept(),
@@ -186,7 +186,7 @@ fn who_was_down_is_down_after_a_restart_until_probes_succeed() {
         assert_eq!(states(&bench)[2], HealthState::Down, "{scheduler}");
         assert_eq!(shares(&bench)[2], 0.0, "{scheduler}");
         let check = |real| bench.engine.check(real).unwrap();
-        assert_eq!(check(4).state(), HealthState::Unknown, "nobody knew it");
+        assert_eq!(check(4).state(), HealthState::Unknown, "it is new");
         assert!(bench.plane.state().share(0, 4) > 0.0, "{scheduler}");
         probes(&mut bench, 1, &[], &[]);
         assert_eq!(states(&bench)[2], HealthState::Up, "{scheduler}");
@@ -205,7 +205,7 @@ fn a_restart_takes_nobody_for_down_of_whom_nothing_is_known() {
         (states(&bench), shares(&bench)),
         ([HealthState::Unknown; 4], [0.25; 4])
     );
-    // Without probes nobody could take it back.
+    // Without probes it would never come back.
     let mut bench = Bench::new(&text("maglev"));
     probes(&mut bench, 3, &[1], &[]);
     let kept = bench.engine.kept();

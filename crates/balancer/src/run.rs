@@ -29,16 +29,17 @@ pub struct LoadedConfig {
     text: Result<String, ConfigErrors>,
 }
 
-/// Reads a file. If it is refused, there may be a copy of how it was last in force: a daemon
-/// that does not start probes nobody and steers nothing.
+/// Reads a file. If it is refused, there may be a copy of how it was last in force: without a
+/// daemon no real is probed and no weight follows latency.
 pub fn load(file: &Path) -> Result<LoadedConfig, ConfigErrors> {
     let text = config::read(file);
     let parsed = text.as_ref().map_err(Clone::clone);
     match parsed.and_then(|text| BalancerConfig::of_balancer(file, text)) {
         Ok(config) => Ok(LoadedConfig { config, text }),
         Err(errors) => {
-            let dir = state_dir(text.as_deref().unwrap_or_default());
-            let copy = state_dir::last_good(&dir, file);
+            let dir = config::top_level_text(text.as_deref().unwrap_or_default(), "state_dir");
+            let dir = dir.unwrap_or_else(|| STATE_DIR.to_owned());
+            let copy = state_dir::last_good(Path::new(&dir), file);
             let copy = copy.and_then(|(path, text)| BalancerConfig::of_balancer(&path, &text).ok());
             match copy {
                 Some(config) => Ok(LoadedConfig {
@@ -49,17 +50,6 @@ pub fn load(file: &Path) -> Result<LoadedConfig, ConfigErrors> {
             }
         }
     }
-}
-
-/// The `state_dir` of a file that is refused, as far as it can be told.
-fn state_dir(text: &str) -> PathBuf {
-    let top = text
-        .lines()
-        .take_while(|line| !line.trim_start().starts_with('['));
-    let mut pairs = top.filter_map(|line| line.split_once('='));
-    let value = pairs.find(|(key, _)| key.trim() == "state_dir");
-    let value = value.and_then(|(_, value)| value.trim().strip_prefix('"')?.split('"').next());
-    PathBuf::from(value.unwrap_or(STATE_DIR))
 }
 
 /// Takes the data plane down: routes first, then program, maps and pins.

@@ -265,7 +265,7 @@ impl Engine {
     }
 
     /// Reals that are probed, could be in the ring, and were not; or of which it is known
-    /// that they were down. If all were, the ring had all, and nobody knows.
+    /// that they were down. If all reals were down, the ring had all, and tells nothing.
     fn were_out(&self, pool: &Pool, ring: &[RealId], present: &Present) -> HashSet<RealId> {
         let vip = pool.vip();
         if vip.health.is_none() {

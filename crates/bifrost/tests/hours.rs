@@ -71,7 +71,7 @@ fn a_cut_of_any_length_is_over_when_it_is_over() {
     }
 }
 
-/// A pair of hosts behind one address, both alive: whoever has it is the peer.
+/// Two hosts behind one address, both alive: the one that holds it is the peer.
 #[test]
 fn ends_may_take_turns_behind_an_address() {
     let (mut a, mut active, mut standby) = (engine(1), engine(2), engine(3));

@@ -350,8 +350,8 @@ impl LoadBalancer {
         self.ctl.put(&0, &ctl)
     }
 
-    /// The slots of stateful VIPs' connections; `None` without any. Whoever takes it
-    /// has to hand slots to the CPUs ([`ConnTable::top_up`]), and there must be one
+    /// The slots of stateful VIPs' connections; `None` without any. The
+    /// caller hands slots to the CPUs ([`ConnTable::top_up`]); there must be one such caller
     /// only.
     pub fn connections(&self) -> Result<Option<ConnTable>> {
         if self.conn_layout.partitions() == 0 {

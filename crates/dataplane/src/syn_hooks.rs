@@ -2,11 +2,11 @@
 //! Where the programs hang that count SYNs: on both traffic control hooks of each interface.
 //!
 //! By links where the kernel has them (tcx, Linux 6.6), in front of the programs that are
-//! there: another's may end with a verdict, as Cilium's do, and whoever is behind it sees
-//! nothing. The links are pinned, so that counting goes on while no agent runs, and
+//! there: one that ends with a verdict, as Cilium's do, hides the packet from those behind
+//! it. The links are pinned, so that counting goes on while no agent runs, and
 //! `tc qdisc del` does not reach them. Else by filters of the `clsact` queueing discipline.
 //!
-//! A hook is lost when its interface is made anew or when somebody takes the program off.
+//! A hook is lost when its interface is made anew or when the program is detached by hand.
 //! Nothing else hangs on it and it changes no packet, so that it is put back.
 
 use std::collections::BTreeSet;
@@ -22,20 +22,20 @@ use crate::error::{DataPlaneError, Result};
 use crate::pins::PinDir;
 use crate::xdp::Link;
 
-/// A program with its hook: how links call it, and how filters do.
-struct Place {
+/// A hook with its program: how links call it, and how filters do.
+struct Hook {
     program: &'static str,
     link: libbpf_sys::bpf_attach_type,
     filter: libbpf_sys::bpf_tc_attach_point,
 }
 
-const PLACES: [Place; 2] = [
-    Place {
+const HOOKS: [Hook; 2] = [
+    Hook {
         program: "causeway_syn_out",
         link: libbpf_sys::BPF_TCX_EGRESS,
         filter: libbpf_sys::BPF_TC_EGRESS,
     },
-    Place {
+    Hook {
         program: "causeway_syn_in",
         link: libbpf_sys::BPF_TCX_INGRESS,
         filter: libbpf_sys::BPF_TC_INGRESS,
@@ -65,14 +65,14 @@ impl SynHooks {
     /// Attaches the programs of `object`, or puts them in the place of those that hang there.
     pub(crate) fn attach(object: &Object, interfaces: &[Interface], pins: &PinDir) -> Result<Self> {
         let mut programs = Vec::new();
-        for place in &PLACES {
-            let program = cookie_hooks::program(object, place.program)?;
+        for hook in &HOOKS {
+            let program = cookie_hooks::program(object, hook.program)?;
             let owned = program.try_clone_to_owned();
             programs.push(owned.map_err(|e| DataPlaneError::bpf("hold a program", e))?);
         }
         for interface in interfaces {
-            for (place, program) in PLACES.iter().zip(&programs) {
-                attach(place, program.as_fd(), interface, pins)?;
+            for (hook, program) in HOOKS.iter().zip(&programs) {
+                attach(hook, program.as_fd(), interface, pins)?;
             }
         }
         Ok(Self {
@@ -85,13 +85,13 @@ impl SynHooks {
     /// Takes the programs off the interfaces of these numbers, and forgets the pins of links.
     pub(crate) fn detach(pins: &PinDir, ifindexes: &[u32]) -> Result<()> {
         for &ifindex in ifindexes {
-            for place in &PLACES {
-                match Link::open(&pin(pins, place, ifindex))? {
+            for hook in &HOOKS {
+                match Link::open(&pin(pins, hook, ifindex))? {
                     Some(link) => {
                         link.detach()?;
-                        forget(&pin(pins, place, ifindex))?;
+                        forget(&pin(pins, hook, ifindex))?;
                     }
-                    None => cookie_hooks::detach_filter(ifindex, place.filter, SYN_PRIORITY)?,
+                    None => cookie_hooks::detach_filter(ifindex, hook.filter, SYN_PRIORITY)?,
                 }
             }
         }
@@ -105,9 +105,9 @@ impl SynHooks {
         for (device, name) in self.interfaces.iter().enumerate() {
             let found = Interface::find(name).ok();
             let mut moved = false;
-            for (at, place) in PLACES.iter().enumerate() {
+            for (at, hook) in HOOKS.iter().enumerate() {
                 let held = match &found {
-                    Some(interface) => is_attached(place, interface, pins)?,
+                    Some(interface) => is_attached(hook, interface, pins)?,
                     None => false,
                 };
                 if held {
@@ -115,10 +115,10 @@ impl SynHooks {
                     continue;
                 }
                 if self.missing.insert((device, at)) {
-                    changes.lost.push(format!("{} on {name}", place.program));
+                    changes.lost.push(format!("{} on {name}", hook.program));
                 }
                 if let Some(interface) = &found {
-                    attach(place, self.programs[at].as_fd(), interface, pins)?;
+                    attach(hook, self.programs[at].as_fd(), interface, pins)?;
                     self.missing.remove(&(device, at));
                     moved = true;
                 }
@@ -132,8 +132,8 @@ impl SynHooks {
     }
 }
 
-fn pin(pins: &PinDir, place: &Place, ifindex: u32) -> PathBuf {
-    pins.pin(&format!("link_{}_{ifindex}", place.program))
+fn pin(pins: &PinDir, hook: &Hook, ifindex: u32) -> PathBuf {
+    pins.pin(&format!("link_{}_{ifindex}", hook.program))
 }
 
 fn forget(pin: &PathBuf) -> Result<()> {
@@ -145,12 +145,12 @@ fn forget(pin: &PathBuf) -> Result<()> {
 }
 
 fn attach(
-    place: &Place,
+    hook: &Hook,
     program: BorrowedFd<'_>,
     interface: &Interface,
     pins: &PinDir,
 ) -> Result<()> {
-    let pin = pin(pins, place, interface.index);
+    let pin = pin(pins, hook, interface.index);
     if let Some(link) = Link::open(&pin)? {
         if link.tcx_ifindex()? == Some(interface.index) {
             return link.replace(program);
@@ -159,11 +159,11 @@ fn attach(
         forget(&pin)?;
     }
     let target = interface.index as i32;
-    match Link::create(program, target, place.link, libbpf_sys::BPF_F_BEFORE) {
+    match Link::create(program, target, hook.link, libbpf_sys::BPF_F_BEFORE) {
         Ok(link) => link.pin(&pin),
         // A kernel before 6.6 knows no such attachment.
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-            cookie_hooks::attach_filter(program, interface, place.filter, SYN_PRIORITY)
+            cookie_hooks::attach_filter(program, interface, hook.filter, SYN_PRIORITY)
         }
         Err(e) => {
             let doing = format!("attach to the traffic control hooks of {}", interface.name);
@@ -172,9 +172,9 @@ fn attach(
     }
 }
 
-fn is_attached(place: &Place, interface: &Interface, pins: &PinDir) -> Result<bool> {
-    match Link::open(&pin(pins, place, interface.index))? {
+fn is_attached(hook: &Hook, interface: &Interface, pins: &PinDir) -> Result<bool> {
+    match Link::open(&pin(pins, hook, interface.index))? {
         Some(link) => Ok(link.tcx_ifindex()? == Some(interface.index)),
-        None => cookie_hooks::has_filter(interface.index, place.filter, SYN_PRIORITY),
+        None => cookie_hooks::has_filter(interface.index, hook.filter, SYN_PRIORITY),
     }
 }

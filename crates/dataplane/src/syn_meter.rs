@@ -2,7 +2,7 @@
 //! SYN accounting on a server (`bpf/syn.bpf.c`): what clients tried, what was answered,
 //! what was completed, counted in the kernel by slots of time.
 //!
-//! Maps and hooks are pinned, so that counting goes on while nobody reads: a reader that comes
+//! Maps and hooks are pinned, so that counting goes on without a reader: one that comes
 //! back within the ring's length has lost nothing. A start with other settings, or of a
 //! build with other structs, drops what was counted and begins anew; nothing but
 //! measurement depends on it.
@@ -259,11 +259,11 @@ impl SynMeter {
     /// Counts answers that are over though their connections stay open, once a second or so:
     /// else they would count when the client asks again, or leaves.
     pub fn end_silent(&self) -> Result<()> {
-        let nobody = [0_u8; 64];
+        let empty = [0_u8; 64];
         let mut opts = libbpf_sys::bpf_test_run_opts {
             sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
-            data_in: nobody.as_ptr().cast(),
-            data_size_in: nobody.len() as u32,
+            data_in: empty.as_ptr().cast(),
+            data_size_in: empty.len() as u32,
             ..Default::default()
         };
         // SAFETY: `opts` is of the size that it says and points to `data_size_in` bytes.

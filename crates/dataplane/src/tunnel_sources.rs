@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::map::Table;
 use crate::plane::Plane;
 
-/// Whose tunnels are opened; of nobody's until it is set.
+/// Networks whose tunnels are opened; none until it is set.
 #[derive(Debug)]
 pub(crate) struct TunnelSources(Table<TunnelSource, u32>);
 

@@ -247,8 +247,8 @@ async fn serve_async<E: Display>(
     result
 }
 
-/// Answers whoever connects, until told to stop; then what was asked by then. Whoever says
-/// nothing, or takes no answer, loses the connection: any local user may come by TCP, and a
+/// Answers connections, until told to stop; then what was asked by then. One that sends
+/// no request, or takes no answer, is closed: any local user may come by TCP, and a
 /// descriptor that is held is one that probes and rings do not get.
 async fn answer(mut listener: impl Listener, router: Router, mut stopped: watch::Receiver<()>) {
     let free = Arc::new(Semaphore::new(CONNECTIONS_MAX));

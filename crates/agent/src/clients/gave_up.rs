@@ -307,8 +307,8 @@ mod tests {
     }
 
     /// SYNs of one client that gets no answer, as stacks send them: patient Linux old and new,
-    /// Windows as it comes and with more patience, BSD, clients of RFC 1122, and one that
-    /// nobody knows. Each second the agent looks, with a history and without.
+    /// Windows as it comes and with more patience, BSD, clients of RFC 1122, and one of no
+    /// known schedule. Each second the agent looks, with a history and without.
     #[test]
     fn a_client_gives_up_once_whatever_its_schedule() {
         let stacks: [(&str, &[f64], usize); 8] = [

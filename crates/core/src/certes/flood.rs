@@ -24,7 +24,7 @@ impl FloodDetector {
     /// More silent first SYNs than this, as a share of all, make a flood,
     const FLOOD: f64 = 0.1;
     /// if they are this many within the memory: a scan of ports, or health checks that do
-    /// not finish the handshake, send a few each second and harm nobody.
+    /// not finish the handshake, send a few each second and fill no queue.
     const LEAST: f64 = 50.0;
 
     /// For slots of `slot_s` seconds and real clients of this mix.

@@ -32,7 +32,7 @@ pub enum ConnectionEvent {
     Request,
     /// The same; it belongs to a handshake of TLS.
     Handshake,
-    /// Nothing came: somebody looks.
+    /// No packet: a search for answers that are over.
     Silence,
 }
 

@@ -243,7 +243,7 @@ impl ConnTable {
             let rings = self.rings.iter().zip(&self.demands);
             let rings = rings.skip(partition).step_by(partitions);
             let wants = |demand: &Demand| (AHEAD * demand.asked.min(RING)).clamp(idle, RING);
-            // Whoever has too much already needs nothing, and takes nothing off the others.
+            // A ring that has more than it wants needs none, and takes none off the others.
             let mut short: Vec<(&Ring, u32, u32)> = rings
                 .map(|(ring, demand)| (ring, ring.count(), wants(demand)))
                 .filter(|(_, count, wanted)| count < wanted)

@@ -66,7 +66,7 @@ fn ask(rig: &mut Rig, turns: Range<u32>, latency_ns: u64, options: impl Fn(u32) 
     }
 }
 
-/// The requests of a connection whose SYN nobody saw.
+/// The requests of a connection whose SYN was not seen.
 fn ask_of_before(rig: &mut Rig) {
     let (action, _) = rig.send(&arriving(&client().tcp(Tcp::ack(1, 1))));
     assert_eq!(action, Verdict::Adopted.action() as u32);

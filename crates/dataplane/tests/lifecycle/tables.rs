@@ -179,7 +179,7 @@ fn an_outer_source_is_an_address_that_lasts() {
     });
 }
 
-/// Nobody speaks to the gateway here but whoever looks: as past XDP.
+/// Nothing but the look itself speaks to the gateway here, as with XDP.
 #[test]
 fn a_gateway_is_asked_and_not_just_remembered() {
     Sandbox::run(|_| {

@@ -58,6 +58,15 @@ pub fn has_key(text: &str, name: &str) -> bool {
     DeTable::parse(text).is_ok_and(|document| document.get_ref().contains_key(name))
 }
 
+/// The text of a key outside of any table, also where the rest of the file cannot be read.
+pub fn top_level_text(text: &str, name: &str) -> Option<String> {
+    let (document, _) = DeTable::parse_recoverable(text);
+    match document.get_ref().get(name)?.get_ref() {
+        DeValue::String(value) => Some(value.clone().into_owned()),
+        _ => None,
+    }
+}
+
 /// serde stops at the first key that it does not know or value of another type. So what it
 /// refuses is noted and taken out, and the rest is read again. With any such fault nothing
 /// is checked further: a misspelt key would be missing, too.
@@ -154,5 +163,25 @@ fn take_out_of(value: &mut DeValue<'_>, place: &Range<usize>) -> bool {
             array.len() < before
         }
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_of_a_broken_file_is_read_as_far_as_it_can_be() {
+        for text in [
+            "state_dir = \"/a\"\n",
+            "state_dir = '/a' # here\nhalf = \n[[vip]\n",
+            "half =\nstate_dir = \"/a\"\n[xdp]\nstate_dir = \"/b\"\n",
+        ] {
+            let found = top_level_text(text, "state_dir");
+            assert_eq!(found.as_deref(), Some("/a"), "{text}");
+        }
+        for text in ["", "state_dir = 5", "[xdp]\nstate_dir = \"/b\"\n"] {
+            assert_eq!(top_level_text(text, "state_dir"), None, "{text}");
+        }
     }
 }

@@ -16,7 +16,7 @@ pub mod units;
 mod values;
 mod words;
 
-pub use document::{has_key, is_toml, parse, parse_table};
+pub use document::{has_key, is_toml, parse, parse_table, top_level_text};
 pub use error::{ConfigErrors, Fault, Faults};
 pub use renamed::Renamed;
 pub use shared::*;

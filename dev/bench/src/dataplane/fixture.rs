@@ -362,8 +362,8 @@ pub(super) fn packets(verdicts: &impl MapCore, verdict: Verdict) -> Result<u64, 
     Ok(counters.map(|counter| counter.packets).sum())
 }
 
-/// SYNs between two fillings of the CPUs' rings of free slots: few, as a ring that nobody has
-/// used holds few.
+/// SYNs between two fillings of the CPUs' rings of free slots: few, as an unused ring
+/// holds few.
 const OPEN_AT_ONCE: u32 = 16;
 
 /// Half as many places again as flows: a few partitions have more flows than others.

@@ -370,7 +370,7 @@ fn a_transaction_ends_with_the_last_data_before_the_next_request() {
     ];
     let found = transactions(&kept_alive);
     assert_eq!(found, [(Count::Completed, 17), (Count::Later, 5)]);
-    // Somebody looks meanwhile: it counts soon, and no more when the connection ends.
+    // With a search for silence it counts soon, and not again when the connection ends.
     let looked = [
         (12, Request),
         (17, Data),

@@ -321,8 +321,8 @@ fn what_asks_nothing_is_unused_and_tls_is_opened_within_the_first_transaction() 
     assert_eq!((slot.completed, slot.syn_to_end_ns), (1, 20 * MS));
 }
 
-/// Of the services that are not told apart only those count that answer: what a firewall
-/// drops is nobody's.
+/// Of the services that are not told apart only those count that answer, not those
+/// that a firewall drops.
 #[test]
 fn a_port_counts_among_the_others_once_it_has_answered() {
     let mut kernel = Kernel::new();

@@ -144,7 +144,7 @@ impl Kernel {
         self.run(&self.skel.progs.causeway_syn_out, frame);
     }
 
-    /// Somebody looks for answers that are over.
+    /// The agent's search for answers that are over.
     fn look(&self) {
         self.run(&self.skel.progs.causeway_syn_silence, &[0; 64]);
     }

@@ -285,7 +285,7 @@ time.sleep(5)
     })
 }
 
-/// Ports where nobody listens, and ports that a firewall drops, each for 1.5 s.
+/// Ports without a listener, and ports that a firewall drops, each for 1.5 s.
 fn scan(client: &Netns, from: Ipv4Addr, target: SocketAddrV4) -> Result<Did> {
     let script = "\
 import socket, sys, time

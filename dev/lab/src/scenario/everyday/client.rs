@@ -88,8 +88,8 @@ pub(super) struct EverydayClient {
     pub(super) service: Service,
     /// Requests outstanding on a connection at most.
     pub(super) in_flight: u32,
-    /// For the shell. HOST, SECONDS, LOG (a file), PYTHON and GO (our clients on
-    /// other people's libraries) and COUNT (requests that take about so long) are replaced;
+    /// For the shell. TIMES (what curl is to write of each request), HOST, SECONDS, LOG (a file), PYTHON and GO (our clients on
+    /// public libraries) and COUNT (requests that take about so long) are replaced;
     /// `again` runs a command for SECONDS.
     command: &'static str,
     /// A turn without path, for COUNT.
@@ -132,6 +132,7 @@ impl EverydayClient {
         let python = format!("/usr/bin/python3 {}", place.python.display());
         let mut command = self
             .command
+            .replace("TIMES", CURL_TIMES)
             .replace("HOST", place.host)
             .replace("SECONDS", &place.seconds.to_string())
             .replace("COUNT", &count.max(20).to_string())
@@ -258,6 +259,8 @@ fn redis_mean(output: &str) -> Option<f64> {
 const WRK: (&str, &str) = ("/usr/bin/wrk", "wrk");
 const AB: (&str, &str) = ("/usr/bin/ab", "apache2-utils");
 const CURL: (&str, &str) = ("/usr/bin/curl", "curl");
+/// The whole time of a request, and when it was sent, seconds.
+const CURL_TIMES: &str = "-w '%{time_total} %{time_pretransfer}\\n'";
 const H2LOAD: (&str, &str) = ("/usr/bin/h2load", "nghttp2-client");
 const REDIS: (&str, &str) = ("/usr/bin/redis-benchmark", "redis-tools");
 const PGBENCH: (&str, &str) = ("/usr/bin/pgbench", "postgresql");
@@ -361,7 +364,7 @@ pub(super) const CLIENTS: &[EverydayClient] = &[
     client(
         "curl-keepalive",
         Service::Http,
-        "timeout SECONDS stdbuf -oL curl -s -o /dev/null -w '%{time_total} %{time_pretransfer}\\n' \
+        "timeout SECONDS stdbuf -oL curl -s -o /dev/null TIMES \
          'http://HOST/v/300/5000?[1-999999]' > LOG || true",
         Curl,
         &[CURL],
@@ -370,14 +373,14 @@ pub(super) const CLIENTS: &[EverydayClient] = &[
         "curl-keepalive-https",
         Service::Https,
         "timeout SECONDS stdbuf -oL curl -sk --http1.1 -o /dev/null \
-         -w '%{time_total} %{time_pretransfer}\\n' 'https://HOST/v/300/5000?[1-999999]' > LOG || true",
+         TIMES 'https://HOST/v/300/5000?[1-999999]' > LOG || true",
         Curl,
         &[CURL],
     ),
     client(
         "curl",
         Service::Http,
-        "again curl -s -o /dev/null -w '%{time_total} %{time_pretransfer}\\n' \
+        "again curl -s -o /dev/null TIMES \
          http://HOST/v/300/5000 > LOG",
         Curl,
         &[CURL],
@@ -385,7 +388,7 @@ pub(super) const CLIENTS: &[EverydayClient] = &[
     client(
         "curl-https",
         Service::Https,
-        "again curl -sk --http1.1 -o /dev/null -w '%{time_total} %{time_pretransfer}\\n' \
+        "again curl -sk --http1.1 -o /dev/null TIMES \
          https://HOST/v/300/5000 > LOG",
         Curl,
         &[CURL],
@@ -394,7 +397,7 @@ pub(super) const CLIENTS: &[EverydayClient] = &[
         "curl-post",
         Service::Http,
         "head -c 20000 /dev/zero > LOG.body; timeout SECONDS stdbuf -oL curl -s -H Expect: \
-         --data-binary @LOG.body -o /dev/null -w '%{time_total} %{time_pretransfer}\\n' \
+         --data-binary @LOG.body -o /dev/null TIMES \
          'http://HOST/v/300/5000?[1-999999]' > LOG || true",
         Curl,
         &[CURL],
@@ -403,7 +406,7 @@ pub(super) const CLIENTS: &[EverydayClient] = &[
         "curl-post-expect",
         Service::Http,
         "head -c 20000 /dev/zero > LOG.body; again curl -s -H 'Expect: 100-continue' \
-         --data-binary @LOG.body -o /dev/null -w '%{time_total} %{time_pretransfer}\\n' \
+         --data-binary @LOG.body -o /dev/null TIMES \
          http://HOST/v/300/5000 > LOG",
         Curl,
         &[CURL],
@@ -411,7 +414,7 @@ pub(super) const CLIENTS: &[EverydayClient] = &[
     client(
         "curl-download-10M",
         Service::Http,
-        "again curl -s -o /dev/null -w '%{time_total} %{time_pretransfer}\\n' \
+        "again curl -s -o /dev/null TIMES \
          http://HOST/v/10485760/5000 > LOG",
         Curl,
         &[CURL],
@@ -420,7 +423,7 @@ pub(super) const CLIENTS: &[EverydayClient] = &[
         "curl-upload-10M",
         Service::Http,
         "head -c 10485760 /dev/zero > LOG.body; again curl -s -H Expect: --data-binary @LOG.body \
-         -o /dev/null -w '%{time_total} %{time_pretransfer}\\n' http://HOST/v/300/5000 > LOG",
+         -o /dev/null TIMES http://HOST/v/300/5000 > LOG",
         Curl,
         &[CURL],
     ),
