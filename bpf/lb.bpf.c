@@ -19,7 +19,6 @@
 #include "lb/maps.h"
 #include "lb/measure.h"
 #include "lb/second_tier.h"
-#include "lb/stats.h"
 #include "lb/vip.h"
 #include "mirror.h"
 #include "packet/icmp.h"
@@ -73,16 +72,6 @@ handle_icmp(struct xdp_md *ctx, struct cursor *cur, struct packet *pkt, const in
 	return true;
 }
 
-/* The real that was found for a packet; NULL, with the reason, if it has been removed since. */
-static __always_inline struct real *routed_real(struct route *route)
-{
-	struct real *real = find_real(route->real_id);
-
-	if (!real)
-		route->verdict = V_NO_REAL;
-	return real;
-}
-
 /*
  * The packet is of a known flow, whose real this sets as its route. NULL if that real is
  * gone, or if the packet opens another connection. A SYN that is sent again tells the
@@ -97,7 +86,7 @@ follow(const struct packet *pkt, const int family, const struct flow *flow, stru
 		return NULL;
 	route->real_id = flow->real;
 	route->vip_id = flow->vip;
-	route->verdict = is_syn(pkt) ? V_SYN_AGAIN : continuation(pkt, family);
+	route->verdict = is_syn(pkt) ? V_SYN_AGAIN : sent_as(pkt, family, V_ESTABLISHED);
 	if (is_syn(pkt) && flow->bits & FLOW_HAS_TOKEN)
 		route->token = ROUTE_HAS_TOKEN | flow->token;
 	return real;
@@ -114,22 +103,26 @@ measured_flow(const struct packet *pkt, const int family, const struct route *ro
 	return remember(pkt, family, route, flow);
 }
 
-/* The packet's flow gets a real, and its slot in the table if it is to have one. */
+/*
+ * The real of a connection in a slot, which its packet's token names; NULL without one. The
+ * VIP is asked for the clock alone, if its flow is measured.
+ */
 static __always_inline struct real *
-open_flow(const struct packet *pkt, const int family, const struct vip *vip, enum cookie_result found,
-	  struct flow **flow, struct route *route)
+follow_slot(struct xdp_md *ctx, struct packet *pkt, const int family, struct flow **conn, struct route *route)
 {
-	if (!vip)
-		vip = find_vip(pkt, family);
-	if (!vip) {
-		route->verdict = unserved(pkt, family);
+	struct real *real;
+	struct vip *vip;
+
+	*conn = find_conn(ctx, pkt, family);
+	real = *conn ? follow(pkt, family, *conn, route) : NULL;
+	if (!real)
 		return NULL;
-	}
-	if (!(family == IPV4 ? admit4(pkt, vip, found, *flow, route) : admit6(pkt, vip, found, *flow, route)))
-		return NULL;
-	if (route->keep)
-		*flow = remember(pkt, family, route, *flow);
-	return routed_real(route);
+	count_conn_packet(*conn);
+	pkt->marks |= PKT_COOKIE;
+	vip = cfg_measure && may_have_cookie(pkt, family) ? known_vip(pkt, family) : NULL;
+	if (has_cookies(vip))
+		mark_clock(pkt, vip);
+	return real;
 }
 
 /*
@@ -141,34 +134,41 @@ static __always_inline struct real *
 find_route(struct xdp_md *ctx, struct packet *pkt, const int family, struct flow **flow, struct route *route)
 {
 	enum cookie_result found = CR_PLAIN;
+	struct vip *vip = NULL; /* as long as it is asked for cookies: one that has them */
 	struct real *real;
-	struct vip *vip;
 
-	*flow = cfg_conn_partitions ? find_conn(ctx, pkt, family) : NULL;
-	real = *flow ? follow(pkt, family, *flow, route) : NULL;
-	if (real) {
-		count_conn_packet(*flow);
-		pkt->marks |= PKT_COOKIE;
-		vip = cfg_measure ? cookie_vip(pkt, family) : NULL;
-		if (vip)
-			mark_clock(pkt, vip);
+	real = cfg_conn_partitions ? follow_slot(ctx, pkt, family, flow, route) : NULL;
+	if (real)
 		return real;
-	}
-	vip = cookie_vip(pkt, family);
+	if (may_have_cookie(pkt, family))
+		vip = known_vip(pkt, family);
+	if (!has_cookies(vip))
+		vip = NULL;
 	if (vip)
 		found = read_cookie(ctx, pkt, family, vip, route);
-	if (vip && is_valid(found)) {
+	if (is_valid(found)) {
 		*flow = is_kept(vip) && is_own(pkt, family) ? measured_flow(pkt, family, route) : NULL;
-		return routed_real(route);
-	}
-	*flow = vip && goes_without_table(pkt, vip) ? NULL : find_flow(pkt, family);
-	real = *flow ? follow(pkt, family, *flow, route) : NULL;
-	if (real) {
-		if (vip)
+	} else {
+		*flow = vip && goes_without_table(pkt, vip) ? NULL : find_flow(pkt, family);
+		real = *flow ? follow(pkt, family, *flow, route) : NULL;
+		if (real && vip)
 			count_cookie(vip, followed_as(pkt, found));
-		return real;
+		if (real)
+			return real;
+		vip = vip ?: known_vip(pkt, family);
+		if (!vip) {
+			route->verdict = unserved(pkt, family);
+			return NULL;
+		}
+		if (!(family == IPV4 ? admit4(pkt, vip, found, *flow, route) : admit6(pkt, vip, found, *flow, route)))
+			return NULL;
+		if (route->keep)
+			*flow = remember(pkt, family, route, *flow);
 	}
-	return open_flow(pkt, family, vip, found, flow, route);
+	real = find_real(route->real_id);
+	if (!real)
+		route->verdict = V_NO_REAL; /* it has been removed meanwhile */
+	return real;
 }
 
 /* What the estimator needs, as long as the packet is as it came. */

@@ -42,17 +42,6 @@ static __always_inline MUST_USE bool read_slot(void *ring, u32 index, u32 *real_
 	return true;
 }
 
-/* The number of this turn: each is given out once, so that shares are exact. */
-static __always_inline u64 take_turn(const struct vip *vip)
-{
-	u32 vip_id = vip->id;
-	struct turns *of_vip = bpf_map_lookup_elem(&turns, &vip_id);
-
-	if (cfg_dry)
-		return of_vip ? of_vip->taken : 0;
-	return of_vip ? __sync_fetch_and_add(&of_vip->taken, 1) : 0;
-}
-
 /* A new flow has gone to the real, or one has ended. */
 static __always_inline void raise_load(u32 real_id)
 {
@@ -152,8 +141,9 @@ CW_GLOBAL u64 source_ring6(const struct packet *pkt, const struct vip *vip)
 static __always_inline MUST_USE bool
 pick_real(const struct packet *pkt, const int family, const struct vip *vip, bool is_first, u64 hash, u32 *real_id)
 {
-	u32 ring_id = vip->id, size = vip->ring_size, pick = is_first ? vip->pick : PICK_HASH;
+	u32 vip_id = vip->id, ring_id = vip_id, size = vip->ring_size, pick = is_first ? vip->pick : PICK_HASH;
 	struct ctl *control = get_ctl();
+	u64 turn = 0;
 	void *ring;
 
 	if (vip->flags & VIP_SOURCES) {
@@ -169,8 +159,14 @@ pick_real(const struct packet *pkt, const int family, const struct vip *vip, boo
 	ring = bpf_map_lookup_elem(&rings, &ring_id);
 	if (!ring)
 		return false;
-	if (pick == PICK_TURN)
-		return read_slot(ring, (u32)(take_turn(vip) % size), real_id);
+	if (pick == PICK_TURN) {
+		struct turns *of_vip = bpf_map_lookup_elem(&turns, &vip_id);
+
+		/* Each turn is given out once, so that shares are exact. */
+		if (of_vip)
+			turn = cfg_dry ? of_vip->taken : __sync_fetch_and_add(&of_vip->taken, 1);
+		return read_slot(ring, (u32)(turn % size), real_id);
+	}
 	if (vip->flags & VIP_PICK_BY_ADDRESS)
 		hash = address_hash(pkt, family, control);
 	else if (!hash)
@@ -199,21 +195,6 @@ CW_GLOBAL int pick6(const struct packet *pkt, const struct vip *vip, u32 is_firs
 static __always_inline bool is_scheduled(const struct packet *pkt, const struct vip *vip)
 {
 	return vip->cookie.mode == COOKIE_NONE || !is_tcp(pkt) || pkt->est.has_ts;
-}
-
-/* Why a packet that no valid entry covers gets a real. */
-static __always_inline enum verdict
-admission(const struct packet *pkt, const int family, const struct flow *flow)
-{
-	if (!is_own(pkt, family))
-		return V_ICMP_ERROR;
-	if (pkt->marks & PKT_FRAGMENT)
-		return V_FRAGMENT_SENT;
-	if (is_syn(pkt))
-		return V_OPENED;
-	if (flow)
-		return V_MOVED;
-	return is_tcp(pkt) ? V_ADOPTED : V_FIRST_DATAGRAM;
 }
 
 /*
@@ -297,7 +278,10 @@ admit(const struct packet *pkt, const int family, const struct vip *vip, enum co
 	else if (!(family == IPV4 ? pick4(pkt, vip, scheduled, hash, &route->real_id)
 				  : pick6(pkt, vip, scheduled, hash, &route->real_id)))
 		return false;
-	route->verdict = admission(pkt, family, flow);
+	if (is_syn(pkt))
+		route->verdict = V_OPENED;
+	else
+		route->verdict = sent_as(pkt, family, flow ? V_MOVED : is_tcp(pkt) ? V_ADOPTED : V_FIRST_DATAGRAM);
 	if (opens && vip->flags & VIP_COUNT_LOAD)
 		raise_load(route->real_id);
 	if (cfg_conn_partitions && vip->flags & VIP_STATEFUL && is_syn(pkt))

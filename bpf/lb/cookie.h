@@ -13,17 +13,18 @@
 #include "vip.h"
 #include "../shared/cookie.h"
 
-/* The packet's VIP if its connections have cookies, else NULL. */
-static __always_inline struct vip *cookie_vip(const struct packet *pkt, const int family)
+/* Whether a VIP of the packet's protocol has cookies: else the packet's own is not looked up for one. */
+static __always_inline bool may_have_cookie(const struct packet *pkt, const int family)
 {
 	u8 proto = family == IPV4 ? pkt->key4.proto : pkt->key6.proto;
 	struct ctl *control = get_ctl();
-	struct vip *vip;
 
-	if (!control || !(control->cookies & (proto == IPPROTO_TCP ? COOKIES_TCP : COOKIES_UDP)))
-		return NULL; /* no VIP of the protocol has any */
-	vip = known_vip(pkt, family, control);
-	return vip && vip->cookie.mode != COOKIE_NONE ? vip : NULL;
+	return control && control->cookies & (proto == IPPROTO_TCP ? COOKIES_TCP : COOKIES_UDP);
+}
+
+static __always_inline bool has_cookies(const struct vip *vip)
+{
+	return vip && vip->cookie.mode != COOKIE_NONE;
 }
 
 static __always_inline void count_cookie(const struct vip *vip, enum cookie_result result)
@@ -154,7 +155,7 @@ static __always_inline bool goes_without_table(const struct packet *pkt, const s
 /* Whether the SYN cache is to know the packet's connection; else the flow table alone does. */
 static __always_inline bool uses_syn_cache(const struct packet *pkt, const struct vip *vip)
 {
-	if (vip->cookie.mode == COOKIE_NONE || vip->cookie.mode == COOKIE_QUIC)
+	if (!has_cookies(vip) || vip->cookie.mode == COOKIE_QUIC)
 		return false;
 	return !is_syn(pkt) || goes_without_table(pkt, vip);
 }

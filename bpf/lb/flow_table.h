@@ -61,12 +61,12 @@ static __always_inline bool is_on(const struct flow *flow, const struct route *r
 	return flow->real == route->real_id && flow_real(flow);
 }
 
-/* What happened to a packet whose flow has an entry. */
-static __always_inline enum verdict continuation(const struct packet *pkt, const int family)
+/* The verdict on what goes to a real: `whole` on a whole packet of the flow's own. */
+static __always_inline enum verdict sent_as(const struct packet *pkt, const int family, enum verdict whole)
 {
 	if (!is_own(pkt, family))
 		return V_ICMP_ERROR;
-	return pkt->marks & PKT_FRAGMENT ? V_FRAGMENT_SENT : V_ESTABLISHED;
+	return pkt->marks & PKT_FRAGMENT ? V_FRAGMENT_SENT : whole;
 }
 
 /* Buckets of the two tables, as many as their maps have; set by the loader. */

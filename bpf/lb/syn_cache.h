@@ -69,7 +69,7 @@ find_cached_syn(const struct packet *pkt, const int family, const struct vip *vi
 		return false;
 	if (is_syn(pkt) && isn != pkt->est.seq)
 		return false;
-	route->verdict = is_syn(pkt) ? V_SYN_AGAIN : continuation(pkt, family);
+	route->verdict = is_syn(pkt) ? V_SYN_AGAIN : sent_as(pkt, family, V_ESTABLISHED);
 	count_cookie(vip, is_syn(pkt) ? CR_SYN_AGAIN : CR_SYN_CACHE);
 	return true;
 }

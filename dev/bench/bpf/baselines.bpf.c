@@ -15,7 +15,7 @@
 #include "../../../bpf/lb/encap.h"
 #include "../../../bpf/lb/flow_table.h"
 #include "../../../bpf/lb/maps.h"
-#include "../../../bpf/lb/stats.h"
+#include "../../../bpf/lb/measure.h"
 #include "../../../bpf/lb/vip.h"
 #include "../../../bpf/packet/parse.h"
 
