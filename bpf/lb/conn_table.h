@@ -17,6 +17,7 @@
 #define CAUSEWAY_LB_CONN_TABLE_H
 
 #include "../packet/tcp_options.h"
+#include "../shared/cookie.h"
 #include "flow_table.h"
 
 /* Set by the loader. 0 partitions: no VIP is stateful, and nothing is looked up. */
@@ -41,6 +42,33 @@ static __always_inline u32 conn_partition(const struct packet *pkt, const int fa
 	return scale(key_hash(pkt, family, seed) >> 32, cfg_conn_partitions);
 }
 
+/* Verified once for each family. */
+CW_GLOBAL u32 token_mask4(const struct packet *pkt)
+{
+	struct ctl *control = get_ctl();
+
+	return pkt && control ? conn_token_mask((const u64 *)&pkt->key4, sizeof(pkt->key4) / 8, control->hash_key) : 0;
+}
+
+CW_GLOBAL u32 token_mask6(const struct packet *pkt)
+{
+	struct ctl *control = get_ctl();
+
+	return pkt && control ? conn_token_mask((const u64 *)&pkt->key6, sizeof(pkt->key6) / 8, control->hash_key) : 0;
+}
+
+/* What hides the token of the packet's connection, where there are two tiers. */
+static __always_inline u32 token_mask(const struct packet *pkt, const int family)
+{
+	return family == IPV4 ? token_mask4(pkt) : token_mask6(pkt);
+}
+
+/* The same at the second tier; a balancer that is alone hides nothing. */
+static __always_inline u32 own_token_mask(const struct packet *pkt, const int family)
+{
+	return cfg_tier_bits ? token_mask(pkt, family) : 0;
+}
+
 /* The connection whose slot the packet's timestamp names; NULL if that is not its own. */
 static __always_inline struct flow *find_conn(struct xdp_md *ctx, struct packet *pkt, const int family)
 {
@@ -54,7 +82,7 @@ static __always_inline struct flow *find_conn(struct xdp_md *ctx, struct packet 
 		find_timestamp(ctx, pkt);
 	if (!pkt->est.has_ts || is_syn(pkt))
 		return NULL;
-	token = pkt->est.tsecr & CONN_TOKEN_MASK;
+	token = (pkt->est.tsecr & CONN_TOKEN_MASK) ^ own_token_mask(pkt, family);
 	if (token >> bits != cfg_tier)
 		return NULL;
 	index = conn_partition(pkt, family, conn_seed(control)) << bits | (token & ((1u << bits) - 1));
@@ -111,7 +139,7 @@ open_conn(const struct packet *pkt, const int family, struct route *route)
 		return;
 	write_flow(conn, pkt, family, route);
 	conn->bits = FLOW_OPENED; /* the table's entry counts the opening */
-	route->token = ROUTE_HAS_TOKEN | cfg_tier << bits | index;
+	route->token = ROUTE_HAS_TOKEN | ((cfg_tier << bits | index) ^ own_token_mask(pkt, family));
 }
 
 #endif

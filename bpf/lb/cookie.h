@@ -8,6 +8,7 @@
 #define CAUSEWAY_LB_COOKIE_H
 
 #include "../packet/tcp_options.h"
+#include "conn_table.h"
 #include "flow_table.h"
 #include "quic.h"
 #include "vip.h"
@@ -51,9 +52,10 @@ cookie_hash(const struct packet *pkt, const int family, const struct cookie_keys
  * What is no token, a cookie for one, leads to any of them, and each knows what to do.
  */
 static __always_inline MUST_USE enum cookie_result
-read_tier(const struct packet *pkt, const struct vip *vip, u32 *real_id)
+read_tier(const struct packet *pkt, const int family, const struct vip *vip, u32 *real_id)
 {
-	u32 index = vip->cookie_base + (cookie_tier(pkt->est.tsecr, &vip->cookie) & (COOKIE_IDS - 1));
+	u32 token = (pkt->est.tsecr & CONN_TOKEN_MASK) ^ token_mask(pkt, family);
+	u32 index = vip->cookie_base + (cookie_tier(token, &vip->cookie) & (COOKIE_IDS - 1));
 	struct cookie_slot *slot = bpf_map_lookup_elem(&cookie_slots, &index);
 
 	if (!slot || !slot->real || !find_real(slot->real - 1))
@@ -116,7 +118,7 @@ read_cookie(struct xdp_md *ctx, struct packet *pkt, const int family, const stru
 			find_timestamp(ctx, pkt);
 		if (!pkt->est.has_ts || is_syn(pkt))
 			return CR_PLAIN;
-		found = vip->cookie.mode == COOKIE_TIER ? read_tier(pkt, vip, &route->real_id)
+		found = vip->cookie.mode == COOKIE_TIER ? read_tier(pkt, family, vip, &route->real_id)
 							: read_timestamp_cookie(pkt, family, vip, &route->real_id);
 	}
 	if (!is_valid(found))

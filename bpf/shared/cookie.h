@@ -105,12 +105,22 @@ CW_INLINE u32 cookie_decode(u64 hash, u32 cookie, const struct cookie_format *fo
 	return id;
 }
 
-/* The number of the second-tier balancer that gave out the token in a timestamp. */
-CW_INLINE u32 cookie_tier(u32 timestamp, const struct cookie_format *format)
+/* The number of the second-tier balancer that gave out a token, whose mask is taken off. */
+CW_INLINE u32 cookie_tier(u32 token, const struct cookie_format *format)
 {
-	u32 token = timestamp & cookie_mask(format->bits);
-
 	return token >> ((format->bits - format->id_bits) & 31);
+}
+
+/*
+ * What connection tokens of two tiers are XORed with: 15 bits of the tuple's hash by a key
+ * of balancers alone, so that no client knows which second-tier balancer a token names, or
+ * how to name one. The constants make another key of the one that reals are picked by.
+ */
+CW_INLINE u32 conn_token_mask(const u64 *words, u32 count, const u64 hash_key[2])
+{
+	const u64 key[2] = { hash_key[0] ^ 0x6e2d6e6e6f632d62ull, hash_key[1] ^ 0x6b73616d2d6e6f74ull };
+
+	return (u32)siphash24(words, count, key) & 0x7fff;
 }
 
 /* C out of a timestamp. */

@@ -137,6 +137,7 @@ impl Agent {
         }
         warn_of_missing_vips(&wanted);
         warn_of_missing_timestamps(&wanted);
+        warn_of_balancers_keys(&wanted);
         *running = wanted;
         Ok(running.summary())
     }
@@ -265,7 +266,7 @@ fn apply(decapsulator: &Decapsulator, config: &AgentConfig) -> causeway_dataplan
     decapsulator.set_tunnel_sources(&config.tunnel_sources())?;
     decapsulator.set_addresses(&config.addresses, &config.tunnelled_vips())?;
     if let Some(cookies) = &config.cookies {
-        decapsulator.set_cookie_keys(Some(&cookies.keys))?;
+        decapsulator.set_cookie_keys(Some(&cookies.keys.cookies))?;
         decapsulator.set_cookie_vips(&cookies.vips)?;
     }
     Ok(())
@@ -274,6 +275,15 @@ fn apply(decapsulator: &Decapsulator, config: &AgentConfig) -> causeway_dataplan
 /// What the locks guard is whole after every statement.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One stolen server is enough, then, to speak for all.
+pub(crate) fn warn_of_balancers_keys(config: &AgentConfig) {
+    if config.has_balancers_keys() {
+        warn!(
+            "the keys file is the balancers': who takes this server can report for every other; give it the file that `causeway cookie server-keys` makes for it, and rotate the keys"
+        );
+    }
 }
 
 /// A packet to an address that the kernel does not hold is dropped without a word

@@ -35,6 +35,7 @@ pub fn run(process: Process, file: PathBuf, config: AgentConfig) -> anyhow::Resu
     }
     agent::warn_of_missing_vips(&config);
     agent::warn_of_missing_timestamps(&config);
+    agent::warn_of_balancers_keys(&config);
     listeners.announce();
     let agent = Arc::new(agent);
     report::start(Arc::clone(&agent))?;

@@ -3,6 +3,7 @@
 //! servers, the latency of their clients, and connections that open and close.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,9 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use causeway_api::Moment;
 use causeway_core::agent_report::{
-    DATAGRAM_MAX, ReceivedReport, ReportReceiver, ServerLoad, ServiceLatency,
+    DATAGRAM_MAX, ReceivedReport, Reception, ReportKeys, ReportReceiver, ServerLoad, ServiceLatency,
 };
-use causeway_core::cookie::Keys;
+use causeway_core::cookie::CookieKey;
 use tracing::warn;
 
 use super::slots::ConnectionSlots;
@@ -22,27 +23,49 @@ use super::slots::ConnectionSlots;
 /// Pause after an error, so that a lasting one does not keep a core busy.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// How long after the last question an agent tells of connections that open, and some more.
+const OPENED_LATE: Duration = Duration::from_secs(3);
+
 /// What agents have reported; clones share it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct AgentReports(Arc<Mutex<Inner>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inner {
-    keys: Option<Keys>,
+    keys: Option<ReportKeys>,
     receiver: ReportReceiver,
+}
+
+impl Default for AgentReports {
+    /// Nothing is known, and challenges are made of a secret that is this value's alone.
+    fn default() -> Self {
+        let random = RandomState::new(); // the system's random numbers, by a SipHash
+        let secret = CookieKey::from_words([0_u64, 1].map(|word| random.hash_one(word)));
+        Self(Arc::new(Mutex::new(Inner {
+            keys: None,
+            receiver: ReportReceiver::new(secret),
+        })))
+    }
 }
 
 impl AgentReports {
     /// Believes reports that are signed with these keys from now on; none without.
-    pub fn set_keys(&self, keys: Option<Keys>) {
+    pub fn set_keys(&self, keys: Option<ReportKeys>) {
         self.inner().keys = keys;
     }
 
-    /// Takes a datagram in that came at `now_ns`; what it says of connections, if it
-    /// counts.
-    pub fn receive(&self, datagram: &[u8], now_ns: u64) -> Option<ReceivedReport> {
+    /// Takes a datagram in that came at `now_ns`; what it says of connections.
+    ///
+    /// # Errors
+    /// Where it does not count, and where its agent is first to show that it is alive, by
+    /// an answer to this datagram.
+    pub fn receive(&self, datagram: &[u8], now_ns: u64) -> Result<ReceivedReport, Option<Vec<u8>>> {
         let Inner { keys, receiver } = &mut *self.inner();
-        receiver.receive(datagram, keys.as_ref(), now_ns).ok()
+        let received = receiver.receive(datagram, keys.as_ref(), now_ns);
+        received.map_err(|refused| match refused {
+            Reception::Unproven => receiver.challenge(datagram, keys.as_ref()?, now_ns),
+            _ => None,
+        })
     }
 
     /// The answer to a datagram by which its agent is asked for all open connections,
@@ -138,17 +161,22 @@ impl ReportListener {
                 }
             };
             let now_ns = Moment::now().monotonic_ns;
-            let received = reports.receive(&buffer[..length], now_ns);
-            let (Some(received), Some(slots)) = (received, slots) else {
-                continue;
+            let answer = match (reports.receive(&buffer[..length], now_ns), slots) {
+                (Err(challenge), _) => challenge,
+                (Ok(_), None) => None,
+                (Ok(received), Some(slots)) => {
+                    slots.end(received.server(), &received.closed);
+                    let now = Instant::now();
+                    if now < until + OPENED_LATE {
+                        slots.learn(received.server(), &received.opened);
+                    }
+                    let asks = now < until;
+                    asks.then(|| reports.ask(&received, now_ns)).flatten()
+                }
             };
-            slots.end(&received.closed);
-            slots.learn(&received.opened);
-            if Instant::now() < until
-                && let Some(question) = reports.ask(&received, now_ns)
-            {
-                // Lost, it is asked again at the agent's next report.
-                let _ = self.socket.send_to(&question, from);
+            if let Some(answer) = answer {
+                // Lost, it is sent again at the agent's next report.
+                let _ = self.socket.send_to(&answer, from);
             }
         }
     }

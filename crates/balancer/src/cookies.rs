@@ -93,7 +93,7 @@ impl CookiePlane for KernelPlane {
 impl Engine {
     /// Gives the data plane the keys of `config`.
     pub(super) fn stage_cookie_keys(&mut self, config: &BalancerConfig) -> anyhow::Result<()> {
-        let keys = config.cookies.as_ref().map(|cookies| &cookies.keys);
+        let keys = config.cookies.as_ref().map(|cookies| &cookies.keys.cookies);
         self.plane.set_cookie_keys(keys)
     }
 

@@ -6,17 +6,12 @@ use std::io::Write as _;
 use std::net::IpAddr;
 
 use causeway_core::agent_report::{AgentReport, Body, Boot, ServiceLatency};
-use causeway_core::cookie::{KeyEpoch, Keys};
 
 use super::decisions;
-use super::tests::{Bench, MS, WEB};
+use super::tests::{Bench, MS, WEB, report_keys};
 
 const KEY: &str = "77777777777777777777777777777777";
 const REALS: [&str; 4] = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"];
-
-fn keys(digits: &str) -> Keys {
-    Keys::new(KeyEpoch::Zero, digits.parse().unwrap(), None)
-}
 
 /// A balancer that is to go by the latency of clients, and the seconds of agents.
 struct Told {
@@ -27,7 +22,11 @@ struct Told {
 impl Told {
     fn new() -> Self {
         let mut file = tempfile::NamedTempFile::new().unwrap();
-        write!(file, "current = 0\nkey0 = \"{KEY}\"\n").unwrap();
+        write!(
+            file,
+            "current = 0\nkey0 = \"{KEY}\"\nreports0 = \"{KEY}\"\n"
+        )
+        .unwrap();
         let clients = format!(
             "[agent_reports]\nlisten = \"127.0.0.1:9472\"\nkeys = \"{}\"\n",
             file.path().display()
@@ -60,9 +59,8 @@ impl Told {
             self.second += 1;
             for (real, latency_s) in REALS.iter().zip(latencies_s) {
                 if let Some(latency_s) = latency_s {
-                    let datagram = self.report(real, latency_s).encode(&keys(KEY));
-                    let now_ns = self.bench.now.monotonic_ns;
-                    self.bench.engine.reports().receive(&datagram, now_ns);
+                    let report = self.report(real, latency_s);
+                    self.bench.hear(&report, &report_keys(KEY));
                 }
             }
             self.bench.run(10, &[5.0; 4]);
@@ -141,9 +139,13 @@ fn nobody_else_is_believed_and_nothing_twice() {
     let now_ns = told.bench.now.monotonic_ns;
     let reports = told.bench.engine.reports();
     let report = told.report(REALS[0], 9.0);
-    reports.receive(&report.encode(&keys(&"8".repeat(32))), now_ns);
-    reports.receive(b"no report", now_ns);
-    reports.receive(&report.encode(&keys(KEY)), now_ns);
+    for datagram in [
+        report.encode(&report_keys(&"8".repeat(32))),
+        b"no report".to_vec(),
+        report.encode(&report_keys(KEY)),
+    ] {
+        assert_eq!(reports.receive(&datagram, now_ns), Err(None));
+    }
     let mut counts = reports.counts();
     counts.retain(|_, count| *count > 0);
     let expected = [
@@ -151,6 +153,7 @@ fn nobody_else_is_believed_and_nothing_twice() {
         ("malformed", 1),
         ("replayed", 1),
         ("taken", 8),
+        ("unproven", 4),
     ];
     let expected = expected.map(|(outcome, count)| (outcome.to_owned(), count));
     assert_eq!(counts, expected.into());

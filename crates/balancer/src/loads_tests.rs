@@ -3,13 +3,12 @@
 
 use std::io::Write as _;
 
-use causeway_core::agent_report::{AgentReport, Body, Boot, ServerLoad};
-use causeway_core::cookie::{KeyEpoch, Keys};
+use causeway_core::agent_report::{AgentReport, Body, Boot, ReportKeys, ServerLoad};
 use causeway_dataplane::{LoadTerms, Pick};
 use serde_json::json;
 
 use super::engine::EngineError;
-use super::tests::{Bench, WEB};
+use super::tests::{Bench, WEB, report_keys};
 use crate::config;
 
 fn bench(scheduler: &str) -> Bench {
@@ -103,22 +102,25 @@ fn other_loads_are_written_with_the_part_of_a_flow() {
 }
 
 /// A VIP that goes by what agents tell.
-fn told(scheduler: &str, load: &str) -> (Bench, Keys) {
+fn told(scheduler: &str, load: &str) -> (Bench, ReportKeys) {
     let digits = "7".repeat(32);
     let mut file = tempfile::NamedTempFile::new().unwrap();
-    write!(file, "current = 0\nkey0 = \"{digits}\"\n").unwrap();
+    write!(
+        file,
+        "current = 0\nkey0 = \"{digits}\"\nreports0 = \"{digits}\"\n"
+    )
+    .unwrap();
     let clients = format!(
         "[agent_reports]\nlisten = \"127.0.0.1:9472\"\nkeys = \"{}\"\n",
         file.path().display()
     );
     let words = format!("\"{scheduler}\"\nload = \"{load}\"");
     let vip = WEB.replace("\"latency\"", &words);
-    let keys = Keys::new(KeyEpoch::Zero, digits.parse().unwrap(), None);
-    (Bench::new(&(clients + &vip)), keys)
+    (Bench::new(&(clients + &vip)), report_keys(&digits))
 }
 
 /// Agents tell this of the four reals; `None`: nothing.
-fn tell(bench: &Bench, keys: &Keys, loads: [Option<(u32, u32)>; 4]) {
+fn tell(bench: &Bench, keys: &ReportKeys, loads: [Option<(u32, u32)>; 4]) {
     for (n, load) in (1..).zip(loads) {
         let Some((cpu_milli, in_flight)) = load else {
             continue;
@@ -133,7 +135,7 @@ fn tell(bench: &Bench, keys: &Keys, loads: [Option<(u32, u32)>; 4]) {
                 in_flight,
             })],
         };
-        bench.engine.reports().receive(&report.encode(keys), now_ns);
+        bench.hear(&report, keys);
     }
 }
 
@@ -155,7 +157,7 @@ fn agents_tell_of_loads_and_who_is_silent_counts_as_average() {
     }
     assert_eq!(loads(&bench), [6000, 2000, 4000, 4000]);
     // By another key it is none.
-    let other = Keys::new(KeyEpoch::Zero, "8".repeat(32).parse().unwrap(), None);
+    let other = report_keys(&"8".repeat(32));
     tell(&bench, &other, [Some((0, 60)); 4]);
     bench.run(1, &[]);
     assert_eq!(loads(&bench), [6000, 2000, 4000, 4000]);

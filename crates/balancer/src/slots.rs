@@ -3,7 +3,7 @@
 //! the CPUs and takes back those of connections that have ended.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -82,28 +82,38 @@ impl ConnectionSlots {
         self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes back the slots of connections that have ended at their servers.
-    pub fn end(&self, notices: &[ConnectionNotice]) {
+    /// Takes back the slots of connections that have ended at `server`, whose word is worth
+    /// nothing about connections of others.
+    pub fn end(&self, server: IpAddr, notices: &[ConnectionNotice]) {
+        // A map that cannot be read is as good as a notice that is lost.
+        let Ok(hash_key) = self.directory.hash_key() else {
+            return;
+        };
         let mut keeper = self.keeper();
         for notice in notices {
-            let found = keeper.table.find(notice.client, notice.vip, notice.token);
+            let ends = (notice.client, notice.vip);
+            let found = keeper.table.find(hash_key, ends, notice.token);
+            let is_theirs =
+                |found: &Connection| self.directory.is_at(found, server).unwrap_or(false);
+            let found = found.filter(is_theirs);
             if found.is_some_and(|found| keeper.table.release(&found)) {
                 keeper.told.ended += 1;
             }
         }
     }
 
-    /// Puts connections that another balancer kept into their slots.
-    pub fn learn(&self, notices: &[ConnectionNotice]) {
+    /// Puts connections to `server` that another balancer kept into their slots.
+    pub fn learn(&self, server: IpAddr, notices: &[ConnectionNotice]) {
         // A map that cannot be read is as good as a server that is not there.
-        let seed = self.directory.slot_seed().ok();
+        let hash_key = self.directory.hash_key().ok();
         for notice in notices {
-            let route = self.directory.route(notice.vip, notice.id).ok().flatten();
+            let route = self.directory.route(notice.vip, notice.id, server);
+            let route = route.ok().flatten();
             let mut keeper = self.keeper();
-            let learned = match (route, seed) {
-                (Some(route), Some(seed)) => {
+            let learned = match (route, hash_key) {
+                (Some(route), Some(hash_key)) => {
                     let ends = (notice.client, notice.vip);
-                    keeper.table.learn(seed, ends, notice.token, &route)
+                    keeper.table.learn(hash_key, ends, notice.token, &route)
                 }
                 _ => Learned::Taken,
             };

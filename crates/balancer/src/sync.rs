@@ -323,8 +323,9 @@ impl Engine {
         let used: HashSet<RealId> = real_ids(&staged.pools).collect();
         self.counters.retain(|id, _| used.contains(id));
         self.pools = staged.pools;
-        let keys = config.agent_reports.as_ref().map(|reports| reports.keys);
-        self.reports.set_keys(keys);
+        let reports = config.agent_reports.as_ref();
+        self.reports
+            .set_keys(reports.map(|reports| reports.keys.clone()));
         self.config = config;
         if let Some(way) = way {
             self.way = Some(way);

@@ -4,7 +4,9 @@
 use std::path::Path;
 
 use causeway_api::Moment;
+use causeway_core::agent_report::{AgentReport, Body, ReportKeys, ReportSecrets};
 use causeway_core::control::Law;
+use causeway_core::cookie::KeyEpoch;
 use causeway_dataplane::Pick;
 
 use super::decisions;
@@ -45,7 +47,33 @@ pub(crate) struct Bench {
     pub now: Moment,
 }
 
+/// The balancers' keys of reports: of a file with this as `reports0`.
+pub(crate) fn report_keys(digits: &str) -> ReportKeys {
+    ReportKeys {
+        current: KeyEpoch::Zero,
+        secrets: ReportSecrets::Root([Some(digits.parse().unwrap()), None]),
+    }
+}
+
 impl Bench {
+    /// An agent's datagram arrives, and its agent answers what the balancer may ask.
+    pub(crate) fn hear(&self, report: &AgentReport, keys: &ReportKeys) {
+        let receive = |report: &AgentReport| {
+            let datagram = report.encode(keys);
+            let received = self
+                .engine
+                .reports()
+                .receive(&datagram, self.now.monotonic_ns);
+            received.err().flatten()
+        };
+        if let Some(challenge) = receive(report) {
+            let mut answer = report.clone();
+            let number = u64::from_be_bytes(*challenge.last_chunk().unwrap());
+            answer.bodies.push(Body::Response(number));
+            assert_eq!(receive(&answer), None);
+        }
+    }
+
     pub(crate) fn new(text: &str) -> Self {
         Self::on(FakePlane::default(), text)
     }

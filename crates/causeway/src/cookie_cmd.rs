@@ -10,9 +10,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use causeway_api::balancer::{Stats, VipView};
-use causeway_core::cookie::{CookieKey, KeyEpoch, Keys};
+use causeway_core::cookie::CookieKey;
 use causeway_report::table::{OutputFormat, TextTable};
-use causeway_service::config::{read_keys, write_keys};
+use causeway_service::config::KeysFile;
 use clap::Subcommand;
 
 use crate::client::Target;
@@ -47,17 +47,26 @@ enum Action {
         #[arg(long, default_value = KEYS)]
         keys: PathBuf,
     },
-    /// Make a keys file; copy it to every balancer and server
+    /// Make the balancers' keys file
     NewKeys {
         /// The file, which must not exist
         #[arg(default_value = KEYS)]
         file: PathBuf,
     },
-    /// Replace a key in two steps: `--prepare`, distribute and reload; `--switch`, and again
+    /// Print a server's keys file, which holds keys of its own reports alone
+    ServerKeys {
+        /// The server's addresses, as balancers know it
+        #[arg(required = true)]
+        server: Vec<IpAddr>,
+        /// The balancers' keys file
+        #[arg(long, default_value = KEYS)]
+        keys: PathBuf,
+    },
+    /// Replace the keys in three steps; after each, every balancer and server gets its file
     Rotate {
         #[command(flatten)]
         step: Step,
-        /// The keys file
+        /// The balancers' keys file
         #[arg(default_value = KEYS)]
         file: PathBuf,
     },
@@ -66,12 +75,15 @@ enum Action {
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
 struct Step {
-    /// First: put a new key into the epoch that is not in use. Its former connections must be gone
+    /// First: put new keys into the epoch that is not in use
     #[arg(long)]
     prepare: bool,
-    /// Second, when every balancer has the new key: new connections get it
+    /// Second, when everybody has the new keys: new connections get them
     #[arg(long)]
     switch: bool,
+    /// Third, when the former epoch's connections are gone: take its keys away
+    #[arg(long)]
+    retire: bool,
 }
 
 impl Args {
@@ -83,7 +95,12 @@ impl Args {
                 print!("{}", agent_toml(&target.get("/v1/stats")?, real, &keys)?);
             }
             Action::NewKeys { file } => new_keys(&file)?,
-            Action::Rotate { step, file } => rotate(&file, step.prepare)?,
+            Action::ServerKeys { server, keys } => {
+                let named = |error| anyhow::anyhow!("keys file {}: {error}", keys.display());
+                let file = KeysFile::read(&keys).and_then(|file| file.for_server(&server));
+                print!("{}", file.map_err(named)?.to_text());
+            }
+            Action::Rotate { step, file } => rotate(&file, &step)?,
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -164,37 +181,40 @@ fn new_keys(file: &Path) -> anyhow::Result<()> {
             file.display()
         );
     }
-    let keys = Keys::new(KeyEpoch::Zero, random_key()?, None);
-    write_keys(file, &keys).with_context(|| format!("cannot write {}", file.display()))?;
+    let keys = KeysFile::new(random_key()?, random_key()?);
+    let written = keys.write(file);
+    written.with_context(|| format!("cannot write {}", file.display()))?;
     println!(
-        "{}: a key for epoch 0; copy it to every balancer and server",
+        "{}: keys for epoch 0; copy it to every balancer, and to each server what `causeway cookie server-keys ADDRESS` prints",
         file.display()
     );
     Ok(())
 }
 
-fn rotate(file: &Path, prepare: bool) -> anyhow::Result<()> {
-    let keys = read_keys(file).map_err(|error| anyhow::anyhow!("{}: {error}", file.display()))?;
-    let (after, said) = if prepare {
-        let other = keys.current().other().index();
+fn rotate(file: &Path, step: &Step) -> anyhow::Result<()> {
+    const SPREAD: &str = "Copy the file to every balancer, and what `causeway cookie server-keys` prints to each server; reload them all";
+    let refused = |error: String| anyhow::anyhow!("keys file {}: {error}", file.display());
+    let keys = KeysFile::read(file).map_err(refused)?;
+    let current = keys.cookies.current();
+    let (current, other) = (current.index(), current.other().index());
+    let (after, said) = if step.prepare {
+        let random = [random_key()?, random_key()?, random_key()?];
+        let after = keys.prepare(random);
         let said = format!(
-            "epoch {other} has a new key. Copy the file to every balancer and server and reload them all (SIGHUP), then run `causeway cookie rotate --switch`"
-        );
-        (keys.prepare(random_key()?), said)
-    } else {
-        let after = keys.switch().with_context(|| {
-            format!(
-                "{} has no other key to switch to; run `causeway cookie rotate --prepare` first",
-                file.display()
-            )
-        })?;
-        let (new, old) = (after.current().index(), keys.current().index());
-        let said = format!(
-            "new connections get epoch {new}. Copy the file to every server and reload the agents; connections of epoch {old} go on, and before the next --prepare they must be gone: `causeway cookie show`, result epoch{old}"
+            "epoch {other} has new keys. {SPREAD}, then run `causeway cookie rotate --switch`"
         );
         (after, said)
+    } else if step.switch {
+        let said = format!(
+            "new connections get epoch {other}. {SPREAD}. Those of epoch {current} go on; when `causeway cookie show` counts no more packets of epoch{current}, run `causeway cookie rotate --retire`"
+        );
+        (keys.switch(), said)
+    } else {
+        let said = format!("epoch {other} has no keys any more. {SPREAD}");
+        (keys.retire(), said)
     };
-    write_keys(file, &after).with_context(|| format!("cannot write {}", file.display()))?;
+    let written = after.map_err(refused)?.write(file);
+    written.with_context(|| format!("cannot write {}", file.display()))?;
     println!("{}: {said}", file.display());
     Ok(())
 }

@@ -111,11 +111,13 @@ Examples:
 /// For `causeway cookie --help`.
 pub(crate) const COOKIE: &str = "\
 Examples:
-  causeway cookie new-keys                        # then copy the file to all
+  causeway cookie new-keys                        # then copy the file to all balancers
+  causeway cookie server-keys 10.0.0.1            # that server's keys file
   causeway cookie agent 10.0.0.1                  # what that server's agent needs to know
   causeway cookie show
-  causeway cookie rotate --prepare                # copy the file to all, reload them
-  causeway cookie rotate --switch                 # the same again";
+  causeway cookie rotate --prepare                # give all their files, reload them
+  causeway cookie rotate --switch                 # the same again
+  causeway cookie rotate --retire                 # when connections of before are gone";
 
 /// For `causeway trace --help`.
 pub(crate) const TRACE: &str = "\

@@ -16,7 +16,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use causeway_core::agent_report::{DATAGRAM_MAX, Reception, ReportReceiver};
-use causeway_core::cookie::{KeyEpoch, Keys};
+use causeway_core::cookie::CookieKey;
+use causeway_service::config::KeysFile;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -312,8 +313,11 @@ fn a_balancer_takes_each_report_once() {
     Sandbox::run(|sandbox| {
         let world = World::build(sandbox);
         let keys = world.dir.path().join("keys");
-        let digits = "7".repeat(32);
-        fs::write(&keys, format!("current = 0\nkey0 = \"{digits}\"\n")).expect("write the keys");
+        let server = SERVER.parse().expect("an address");
+        let [cookies, root] = [7, 8].map(|byte| CookieKey::from_bytes([byte; 16]));
+        let balancers = KeysFile::new(cookies, root);
+        let own = balancers.for_server(&[server]).expect("a server's keys");
+        own.write(&keys).expect("write the keys");
         let plain = fs::read_to_string(world.file()).expect("the configuration");
         let more = format!(
             "[agent.report]\nto = [\"10.7.0.2:9472\"]\nkeys = \"{}\"\nload = true\n\
@@ -325,20 +329,33 @@ fn a_balancer_takes_each_report_once() {
         let listener = world.balancer.run(bind);
         let timeout = Some(Duration::from_secs(5));
         listener.set_read_timeout(timeout).expect("a timeout");
-        let keys = Keys::new(KeyEpoch::Zero, digits.parse().expect("a key"), None);
-        let mut receiver = ReportReceiver::default();
-        for _ in 0..2 {
+        let keys = balancers.reports.expect("keys of reports");
+        let mut receiver = ReportReceiver::new(CookieKey::from_bytes([9; 16]));
+        for agents in 0..2 {
             let agent = world.agent();
-            for _ in 0..20 {
+            let (mut taken, mut challenged) = (0, 0);
+            while taken < 20 {
                 let mut buffer = [0; DATAGRAM_MAX];
-                let length = listener.recv(&mut buffer).expect("a report");
-                let mut receive = || receiver.receive(&buffer[..length], Some(&keys), 0);
-                assert!(receive().is_ok());
-                assert_eq!(receive(), Err(Reception::Replayed));
+                let (length, from) = listener.recv_from(&mut buffer).expect("a report");
+                let report = &buffer[..length];
+                match receiver.receive(report, Some(&keys), 0) {
+                    Ok(_) => taken += 1,
+                    Err(refused) => {
+                        assert_eq!(refused, Reception::Unproven);
+                        let challenge = receiver.challenge(report, &keys, 0);
+                        let challenge = challenge.expect("a challenge");
+                        listener.send_to(&challenge, from).expect("sent");
+                        challenged += 1;
+                        continue;
+                    }
+                }
+                let again = receiver.receive(report, Some(&keys), 0);
+                assert_eq!(again, Err(Reception::Replayed));
             }
+            // An agent that is started again is of the same boot, and known.
+            assert_eq!(challenged > 0, agents == 0);
             agent.terminate();
         }
-        let server = SERVER.parse().expect("an address");
         assert!(receiver.load(server, 0).is_some());
     });
 }

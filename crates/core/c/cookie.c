@@ -16,6 +16,11 @@ u32 causeway_conn_partition(const u64 *words, u32 count, u64 seed, u32 partition
 	return scale(mix_words(words, count, seed) >> 32, partitions);
 }
 
+u32 causeway_conn_token_mask(const u64 *words, u32 count, const u64 *hash_key)
+{
+	return conn_token_mask(words, count, hash_key);
+}
+
 u32 causeway_cookie_encode(u64 hash, u32 epoch, u32 id, struct cookie_format format)
 {
 	return cookie_encode(hash, epoch, id, &format);

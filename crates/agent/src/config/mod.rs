@@ -10,10 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use causeway_core::cookie::{CookieLayout, Keys};
+use causeway_core::agent_report::ReportKeys;
+use causeway_core::cookie::CookieLayout;
 use causeway_dataplane::{Prefix, Protocol, Vip, XdpMode};
 use causeway_service::config::{
-    self, ConfigErrors, CookieKind, Faults, Renamed, cookie_kind, plural, read, text,
+    self, ConfigErrors, CookieKind, Faults, KeysFile, Renamed, cookie_kind, plural, read, text,
     token_source_v4, token_source_v6, vip_address,
 };
 use toml::Spanned;
@@ -80,8 +81,10 @@ pub struct AgentConfig {
 /// What a server needs to know to write cookies.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentCookies {
-    /// The keys, the same as the balancers'.
-    pub keys: Keys,
+    /// The keys file.
+    pub file: PathBuf,
+    /// What it holds.
+    pub keys: KeysFile,
     /// A control group that the services run in; `None`: the root.
     pub cgroup: Option<PathBuf>,
     /// By VIP, this server's id and how cookies are made.
@@ -176,6 +179,15 @@ impl AgentConfig {
 
     fn cgroup(&self) -> Option<&Path> {
         self.cookies.as_ref()?.cgroup.as_deref()
+    }
+
+    /// Whether this server holds what would let it speak for every other.
+    pub fn has_balancers_keys(&self) -> bool {
+        let cookies = self.cookies.as_ref();
+        let cookies = cookies.and_then(|cookies| cookies.keys.reports.as_ref());
+        let report = self.report.as_ref().map(|report| &report.keys);
+        let mut all = cookies.into_iter().chain(report);
+        all.any(ReportKeys::are_the_balancers)
     }
 
     /// One line for people.
@@ -320,7 +332,7 @@ fn balancers(raw: &[Spanned<String>], faults: &mut Faults<'_>) -> BTreeSet<Prefi
 
 fn cookies(raw: &RawAgentCookie, faults: &mut Faults<'_>) -> Option<AgentCookies> {
     if raw.keys.is_none() {
-        faults.file("`keys` is missing under [agent.cookie]; name the keys file, which is the same on all balancers and servers");
+        faults.file("`keys` is missing under [agent.cookie]; name this server's keys file, which `causeway cookie server-keys` on a balancer makes");
     }
     let keys = config::keys_of(raw.keys.as_ref(), faults);
     let cgroup = text(raw.cgroup.as_ref(), faults, |path| {
@@ -339,8 +351,10 @@ fn cookies(raw: &RawAgentCookie, faults: &mut Faults<'_>) -> Option<AgentCookies
             faults.at(spanned.span(), format!("vip {vip} is given twice"));
         }
     }
+    let (file, keys) = keys?;
     Some(AgentCookies {
-        keys: keys?.1,
+        file,
+        keys,
         cgroup,
         vips,
         token_source_v4: text(raw.token_source.as_ref(), faults, token_source_v4),

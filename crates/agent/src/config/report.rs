@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use causeway_core::agent_report::SERVICES_MAX;
-use causeway_core::cookie::Keys;
-use causeway_service::config::{Faults, keys_of, report_address, text, units};
+use causeway_core::agent_report::{ReportKeys, SERVICES_MAX};
+use causeway_service::config::{
+    Faults, keys_of, report_address, report_keys_of_server, text, units,
+};
 
 use super::raw::RawAgentReport;
 use super::{AgentCookies, ClientsConfig};
@@ -22,7 +23,7 @@ pub struct AgentReportConfig {
     /// `agent_reports.listen` of the balancers.
     pub to: Vec<SocketAddr>,
     /// What reports are signed with.
-    pub keys: Keys,
+    pub keys: ReportKeys,
     /// Whether connections are reported as they open and close.
     pub connections: bool,
     /// Whether it is reported what clients of services wait for.
@@ -107,14 +108,18 @@ pub(super) fn report(
             )),
         }
     });
-    let keys = match (&raw.keys, sources.cookies) {
-        (Some(_), _) => keys_of(raw.keys.as_ref(), faults).map(|(_, keys)| keys),
-        (None, Some(cookies)) => Some(cookies.keys),
+    let file = match (&raw.keys, sources.cookies) {
+        (Some(_), _) => keys_of(raw.keys.as_ref(), faults),
+        (None, Some(cookies)) => Some((cookies.file.clone(), cookies.keys.clone())),
         (None, None) => {
-            faults.file("reports are signed: name the keys file with `keys` under [agent.report], the same as under [agent_reports] on balancers");
+            faults.file("reports are signed: name the keys file with `keys` under [agent.report]; `causeway cookie server-keys` on a balancer makes this server's");
             None
         }
     };
+    let keys = file.and_then(|(path, file)| {
+        let keys = report_keys_of_server(&path, &file, sources.addresses);
+        keys.map_err(|fault| faults.file(fault)).ok()
+    });
     Some(AgentReportConfig {
         to,
         keys: keys?,
@@ -150,7 +155,11 @@ load = true
     fn parse(text: &str) -> Result<AgentConfig, String> {
         let mut keys = tempfile::NamedTempFile::new().unwrap();
         let key = "7".repeat(32);
-        write!(keys, "current = 0\nkey0 = \"{key}\"\n").unwrap();
+        write!(
+            keys,
+            "current = 0\nkey0 = \"{key}\"\n[server.\"10.0.0.1\"]\nreports0 = \"{key}\"\n"
+        )
+        .unwrap();
         let text = text.replace("KEYS", &keys.path().display().to_string());
         AgentConfig::parse(Path::new("agent.toml"), &text).map_err(|errors| errors.to_string())
     }
@@ -176,6 +185,14 @@ load = true
         assert_eq!(elsewhere.needs_restart(&config), None);
         let less = parse(&FILE.replace("load = true", "load = false")).unwrap();
         assert_eq!(less.needs_restart(&config), Some("report"));
+    }
+
+    #[test]
+    fn a_server_has_keys_for_each_address_that_balancers_know() {
+        let more = FILE.replace("[\"10.0.0.1\"]", "[\"10.0.0.1\", \"10.0.0.2\"]");
+        let error = parse(&more).unwrap_err();
+        let expected = "`causeway cookie server-keys 10.0.0.1 10.0.0.2`";
+        assert!(error.contains(expected), "{error}");
     }
 
     #[test]

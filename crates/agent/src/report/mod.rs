@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use causeway_core::agent_report::{Body, ConnectionNotice, NOTICES_MAX, ReportSender};
+use causeway_core::agent_report::{Body, ConnectionNotice, NOTICES_MAX, Question, ReportSender};
 use causeway_dataplane::ConnTokens;
 use causeway_netio::monotonic_ns;
 use tracing::warn;
@@ -77,10 +77,11 @@ impl<'a> Reporter<'a> {
     fn run(mut self) {
         while let Some(plan) = self.agent.report_plan() {
             self.wait(&plan);
+            let asked = self.answer_challenges(&plan);
             self.report_state(&plan);
-            self.report_connections(&plan);
+            self.report_connections(&plan, &asked);
             if self.sent_at.is_none_or(|at| at.elapsed() >= ALIVE_EVERY) {
-                self.send(&plan, &plan.report.to, Vec::new());
+                self.send(&plan, &plan.report.to, &[]);
             }
         }
     }
@@ -97,8 +98,7 @@ impl<'a> Reporter<'a> {
         }
     }
 
-    /// Load and latency, when they are due: of each address that balancers may know this
-    /// server by.
+    /// Load and latency, when they are due.
     fn report_state(&mut self, plan: &ReportPlan) {
         let mut bodies = Vec::new();
         let interval = plan.report.load;
@@ -113,16 +113,10 @@ impl<'a> Reporter<'a> {
         if bodies.is_empty() {
             return;
         }
-        for server in &plan.servers {
-            let datagram = self
-                .sender
-                .datagram(*server, bodies.clone(), &plan.report.keys);
-            self.sockets.send(&plan.report.to, &datagram);
-        }
-        self.sent_at = Some(Instant::now());
+        self.send(plan, &plan.report.to, &bodies);
     }
 
-    fn report_connections(&mut self, plan: &ReportPlan) {
+    fn report_connections(&mut self, plan: &ReportPlan, asked: &[SocketAddr]) {
         let Some(connections) = &mut self.connections else {
             return;
         };
@@ -130,10 +124,10 @@ impl<'a> Reporter<'a> {
         let learning = connections.learning();
         self.notify(plan, &learning, &opened, Body::Opened);
         self.notify(plan, &plan.report.to, &closed, Body::Closed);
-        for balancer in self.questions(plan) {
+        for balancer in asked {
             let connections = self.connections.as_mut();
-            let open = connections.map(|connections| connections.answer(balancer));
-            self.notify(plan, &[balancer], &open.unwrap_or_default(), Body::Opened);
+            let open = connections.map(|connections| connections.answer(*balancer));
+            self.notify(plan, &[*balancer], &open.unwrap_or_default(), Body::Opened);
         }
     }
 
@@ -152,27 +146,42 @@ impl<'a> Reporter<'a> {
             if count % BURST == BURST - 1 {
                 thread::sleep(PAUSE);
             }
-            self.send(plan, to, vec![body(some.to_vec())]);
+            self.send(plan, to, &[body(some.to_vec())]);
         }
     }
 
-    /// In the name of the first address: what it says is of no other's concern.
-    fn send(&mut self, plan: &ReportPlan, to: &[SocketAddr], bodies: Vec<Body>) {
-        let Some(server) = plan.servers.first() else {
-            return;
-        };
-        let datagram = self.sender.datagram(*server, bodies, &plan.report.keys);
-        self.sockets.send(to, &datagram);
+    /// In the name of each address that balancers may know this server by: one of them is a
+    /// VIP's real, and that one's word counts there.
+    fn send(&mut self, plan: &ReportPlan, to: &[SocketAddr], bodies: &[Body]) {
+        for server in &plan.servers {
+            let bodies = bodies.to_vec();
+            let datagram = self.sender.datagram(*server, bodies, &plan.report.keys);
+            self.sockets.send(to, &datagram);
+        }
         self.sent_at = Some(Instant::now());
     }
 
-    /// Balancers of the configuration that have asked since the last look.
-    fn questions(&mut self, plan: &ReportPlan) -> Vec<SocketAddr> {
+    /// Shows balancers that this boot is alive. Those that ask what is open since the last look.
+    fn answer_challenges(&mut self, plan: &ReportPlan) -> Vec<SocketAddr> {
         let (sender, keys) = (&mut self.sender, &plan.report.keys);
         let servers: &[IpAddr] = &plan.servers;
-        self.sockets
+        let questions = self
+            .sockets
             .questions(&plan.report.to, |datagram, balancer| {
-                sender.is_asked(datagram, balancer, servers, keys)
-            })
+                sender.question(datagram, balancer, servers, keys)
+            });
+        let mut asked = Vec::new();
+        for (balancer, question) in questions {
+            match question {
+                Question::Open if !asked.contains(&balancer) => asked.push(balancer),
+                Question::Open => {}
+                Question::Challenge(server, number) => {
+                    let response = vec![Body::Response(number)];
+                    let datagram = self.sender.datagram(server, response, keys);
+                    self.sockets.send(&[balancer], &datagram);
+                }
+            }
+        }
+        asked
     }
 }

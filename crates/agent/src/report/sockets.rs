@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-use causeway_core::agent_report::DATAGRAM_MAX;
+use causeway_core::agent_report::{DATAGRAM_MAX, Question};
 
 /// Datagrams read from a socket at one look; the rest waits for the next.
 const LOOKS_MAX: usize = 1024;
@@ -32,14 +32,14 @@ impl Sockets {
         }
     }
 
-    /// Which of `balancers` have sent something that `asks`. A datagram is looked into only
-    /// if one of them seems to have sent it, and a flood keeps the agent from nothing else.
+    /// What `balancers` have sent that is a question, as `read` finds. A datagram is looked into
+    /// only if one of them seems to have sent it, and a flood keeps the agent from nothing else.
     pub(super) fn questions(
         &self,
         balancers: &[SocketAddr],
-        mut asks: impl FnMut(&[u8], SocketAddr) -> bool,
-    ) -> Vec<SocketAddr> {
-        let mut askers = Vec::new();
+        mut read: impl FnMut(&[u8], SocketAddr) -> Option<Question>,
+    ) -> Vec<(SocketAddr, Question)> {
+        let mut questions = Vec::new();
         let mut buffer = [0; DATAGRAM_MAX + 1];
         for socket in self.0.values() {
             for _ in 0..LOOKS_MAX {
@@ -47,13 +47,12 @@ impl Sockets {
                 let Ok((length, from)) = socket.recv_from(&mut buffer) else {
                     break;
                 };
-                let may_ask = balancers.contains(&from) && !askers.contains(&from);
-                if may_ask && asks(&buffer[..length], from) {
-                    askers.push(from);
-                }
+                let is_known = balancers.contains(&from);
+                let question = is_known.then(|| read(&buffer[..length], from)).flatten();
+                questions.extend(question.map(|question| (from, question)));
             }
         }
-        askers
+        questions
     }
 }
 
@@ -71,8 +70,10 @@ fn open(ipv6: bool) -> io::Result<UdpSocket> {
 mod tests {
     use std::net::IpAddr;
 
-    use causeway_core::agent_report::{Boot, ReportReceiver, ReportSender};
-    use causeway_core::cookie::{KeyEpoch, Keys};
+    use causeway_core::agent_report::{
+        Body, Boot, Reception, ReportKeys, ReportReceiver, ReportSecrets, ReportSender,
+    };
+    use causeway_core::cookie::{CookieKey, KeyEpoch};
 
     use super::*;
 
@@ -80,7 +81,11 @@ mod tests {
 
     #[test]
     fn a_question_counts_once_and_from_a_balancer_alone() {
-        let keys = Keys::new(KeyEpoch::Zero, "7".repeat(32).parse().expect("a key"), None);
+        let root = CookieKey::from_bytes([7; 16]);
+        let keys = ReportKeys {
+            current: KeyEpoch::Zero,
+            secrets: ReportSecrets::Root([Some(root), None]),
+        };
         let mut sender = ReportSender::new(Boot { time_s: 1, id: 1 }, 0);
         let mut sockets = Sockets::default();
         let [balancer, stranger] =
@@ -91,19 +96,26 @@ mod tests {
         let mut buffer = [0; DATAGRAM_MAX];
         let (length, agent) = balancer.recv_from(&mut buffer).expect("the report");
         let agent = SocketAddr::from((Ipv4Addr::LOCALHOST, agent.port()));
-        let mut receiver = ReportReceiver::default();
+        let mut receiver = ReportReceiver::new(CookieKey::from_bytes([8; 16]));
         let received = receiver.receive(&buffer[..length], Some(&keys), 0);
-        let received = received.expect("a report");
-        let question = receiver.ask(&received, &keys, 0).expect("a question");
+        assert_eq!(received, Err(Reception::Unproven));
+        let question = receiver.challenge(&buffer[..length], &keys, 0);
+        let question = question.expect("a challenge");
         let mut questions = |from: &UdpSocket, what: &[u8]| {
             from.send_to(what, agent).expect("send");
             sockets.questions(&[address], |datagram, balancer| {
-                sender.is_asked(datagram, balancer, &[SERVER], &keys)
+                sender.question(datagram, balancer, &[SERVER], &keys)
             })
         };
         assert_eq!(questions(&stranger, &question), []);
         assert_eq!(questions(&balancer, &report), []);
-        assert_eq!(questions(&balancer, &question), [address]);
+        let [(from, Question::Challenge(SERVER, number))] = questions(&balancer, &question)[..]
+        else {
+            panic!("no challenge");
+        };
+        assert_eq!(from, address);
         assert_eq!(questions(&balancer, &question), []);
+        let response = sender.datagram(SERVER, vec![Body::Response(number)], &keys);
+        assert!(receiver.receive(&response, Some(&keys), 0).is_ok());
     }
 }

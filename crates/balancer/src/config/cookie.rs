@@ -4,9 +4,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use causeway_core::cookie::{CookieLayout, CookieMode, Keys};
+use causeway_core::cookie::{CookieLayout, CookieMode};
 use causeway_service::config::{
-    CookieKind, Faults, cookie_format, cookie_kind, keys_of, text, units,
+    CookieKind, Faults, KeysFile, cookie_format, cookie_kind, keys_of, text, units,
 };
 use toml::Spanned;
 
@@ -24,7 +24,7 @@ pub struct Cookies {
     /// The keys file.
     pub file: PathBuf,
     /// What it holds.
-    pub keys: Keys,
+    pub keys: KeysFile,
     /// How long an id rests before another real gets it.
     pub quarantine: Duration,
 }

@@ -2,10 +2,8 @@
 //! Keys files, and what `[cookie]`, VIPs and agents may say of cookies.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 
-use causeway_core::cookie::{CookieKey, CookieMode, KeyEpoch, Keys};
-use causeway_service::config::{read_keys, write_keys};
+use causeway_core::cookie::CookieMode;
 
 use super::*;
 
@@ -21,43 +19,6 @@ fn balancer(vip: &str) -> Result<BalancerConfig, String> {
         keys.path().display()
     );
     BalancerConfig::parse(Path::new("lb.toml"), &text).map_err(|e| e.to_string())
-}
-
-#[test]
-fn a_keys_file_is_written_for_its_owner_and_read_again() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("keys");
-    let one = Keys::new(KeyEpoch::One, KEY.parse().unwrap(), None);
-    write_keys(&path, &one).unwrap();
-    assert_eq!(read_keys(&path), Ok(one));
-    let two = one
-        .prepare(CookieKey::from_bytes([7; 16]))
-        .switch()
-        .unwrap();
-    write_keys(&path, &two).unwrap();
-    assert_eq!(read_keys(&path), Ok(two));
-    let mode = fs::metadata(&path).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o600);
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-}
-
-#[test]
-fn keys_files_with_faults_are_one_sentence() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("keys");
-    for (text, expected) in [
-        ("current = 0\n", "key0 is missing, which current = 0 names"),
-        ("current = 2\n", "current = 2 is no epoch; use 0 or 1"),
-        (
-            "current = 1\nkey1 = \"12\"\n",
-            "key1: a key is 32 hexadecimal digits",
-        ),
-        ("current = 1\nkey2 = \"12\"\n", "unknown field `key2`"),
-    ] {
-        fs::write(&path, text).unwrap();
-        let error = read_keys(&path).unwrap_err();
-        assert!(error.contains(expected), "{error}");
-    }
 }
 
 #[test]

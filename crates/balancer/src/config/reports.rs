@@ -3,8 +3,10 @@
 
 use std::net::SocketAddr;
 
-use causeway_core::cookie::Keys;
-use causeway_service::config::{Faults, Words as _, keys_of, report_address, text};
+use causeway_core::agent_report::ReportKeys;
+use causeway_service::config::{
+    Faults, Words as _, keys_of, report_address, report_keys_of_balancer, text,
+};
 
 use super::raw::{RawReports, RawVip};
 use super::words::LatencySource;
@@ -16,7 +18,7 @@ pub struct AgentReportsConfig {
     /// UDP address.
     pub listen: SocketAddr,
     /// The keys that they are signed with.
-    pub keys: Keys,
+    pub keys: ReportKeys,
 }
 
 pub(super) fn reports(
@@ -28,14 +30,18 @@ pub(super) fn reports(
         faults.file("`listen` is missing under [agent_reports]; name an address for agents' reports, for example listen = \"10.0.0.254:9472\"");
     }
     let listen = text(raw.listen.as_ref(), faults, report_address);
-    let keys = match (&raw.keys, cookies) {
-        (None, Some(cookies)) => Some(cookies.keys),
+    let file = match (&raw.keys, cookies) {
+        (None, Some(cookies)) => Some((cookies.file.clone(), cookies.keys.clone())),
         (None, None) => {
             faults.file("agents sign their reports: name a keys file with `keys` under [agent_reports] (`causeway cookie new-keys` makes one), or the cookies' under [cookie]");
             None
         }
-        (Some(_), _) => keys_of(raw.keys.as_ref(), faults).map(|(_, keys)| keys),
+        (Some(_), _) => keys_of(raw.keys.as_ref(), faults),
     };
+    let keys = file.and_then(|(path, file)| {
+        let keys = report_keys_of_balancer(&path, &file);
+        keys.map_err(|fault| faults.file(fault)).ok()
+    });
     Some(AgentReportsConfig {
         listen: listen?,
         keys: keys?,
@@ -116,7 +122,11 @@ real = [{ address = "10.0.0.1" }]
     fn parse(text: &str) -> Result<BalancerConfig, String> {
         let mut keys = tempfile::NamedTempFile::new().unwrap();
         let key = "7".repeat(32);
-        write!(keys, "current = 0\nkey0 = \"{key}\"\n").unwrap();
+        write!(
+            keys,
+            "current = 0\nkey0 = \"{key}\"\nreports0 = \"{key}\"\n"
+        )
+        .unwrap();
         let text = text.replace("KEYS", &keys.path().display().to_string());
         BalancerConfig::parse(Path::new("lb.toml"), &text).map_err(|errors| errors.to_string())
     }
@@ -145,8 +155,8 @@ real = [{ address = "10.0.0.1" }]
         let text = text.replace("9472\"\nkeys = \"KEYS\"", "9472\"");
         let config = parse(&text).unwrap();
         assert_eq!(
-            config.agent_reports.unwrap().keys,
-            config.cookies.unwrap().keys
+            Some(config.agent_reports.unwrap().keys),
+            config.cookies.unwrap().keys.reports
         );
     }
 

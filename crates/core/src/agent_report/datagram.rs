@@ -3,8 +3,9 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use super::keys::{ReportKeys, Speaker, octets};
 use super::receiver::Reception;
-use crate::cookie::{CookieKey, KeyEpoch, Keys, siphash};
+use crate::cookie::{CookieKey, KeyEpoch, siphash};
 
 /// Bytes of the longest datagram: it fits into an IPv6 packet of 1,280 bytes.
 pub const DATAGRAM_MAX: usize = 1232;
@@ -15,7 +16,7 @@ pub const SERVICES_MAX: usize = 28;
 const _: () = assert!(HEAD + 2 * BODY_HEAD + LOAD + SERVICES_MAX * SERVICE <= DATAGRAM_MAX);
 
 const MAGIC: [u8; 4] = *b"CWAR";
-pub(super) const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 3;
 const HEAD: usize = 48;
 const TAG: std::ops::Range<usize> = 8..16;
 const BODY_HEAD: usize = 8;
@@ -23,12 +24,15 @@ const BODY_HEAD: usize = 8;
 const LOAD: usize = 8;
 const SERVICE: usize = 40;
 const NOTICE: usize = 40;
+const CHALLENGE: usize = 8;
 
 const KIND_LOAD: u8 = 1;
 const KIND_LATENCY: u8 = 2;
 const KIND_OPENED: u8 = 3;
 const KIND_CLOSED: u8 = 4;
 const KIND_ASK: u8 = 5;
+const KIND_CHALLENGE: u8 = 6;
+const KIND_RESPONSE: u8 = 7;
 
 /// One datagram.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,6 +69,10 @@ pub enum Body {
     Closed(Vec<ConnectionNotice>),
     /// From a balancer: all that are open, please, and for a while those that open.
     Ask,
+    /// From a balancer that does not know whether this boot is alive: repeat this number.
+    Challenge(u64),
+    /// The number of that balancer's challenge.
+    Response(u64),
 }
 
 /// A server's load.
@@ -103,16 +111,17 @@ pub struct ConnectionNotice {
 }
 
 impl AgentReport {
-    /// The datagram, signed with the current key. Entries that do not fit are left out.
-    pub fn encode(&self, keys: &Keys) -> Vec<u8> {
-        self.encode_as(VERSION, keys)
+    /// An agent's datagram, signed with the server's current key. Entries that do not fit
+    /// are left out.
+    pub fn encode(&self, keys: &ReportKeys) -> Vec<u8> {
+        self.encode_as(VERSION, Speaker::Agent, keys)
     }
 
-    /// The same of another version.
-    pub(super) fn encode_as(&self, version: u8, keys: &Keys) -> Vec<u8> {
+    /// The same of a speaker and a version.
+    pub(super) fn encode_as(&self, version: u8, speaker: Speaker, keys: &ReportKeys) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(DATAGRAM_MAX);
         bytes.extend(MAGIC);
-        bytes.extend([version, keys.current().index() as u8, 0, 0]);
+        bytes.extend([version, keys.current.index() as u8, 0, 0]);
         bytes.extend([0; 8]);
         bytes.extend(octets(self.sender));
         bytes.extend(self.boot.time_s.to_be_bytes());
@@ -121,12 +130,16 @@ impl AgentReport {
         for body in &self.bodies {
             body.encode(&mut bytes);
         }
-        seal(&mut bytes, keys);
+        seal(&mut bytes, speaker, keys);
         bytes
     }
 
-    /// Reads a datagram, or says why it is refused.
-    pub fn decode(bytes: &[u8], keys: Option<&Keys>) -> Result<Self, Reception> {
+    /// Reads a speaker's datagram, or says why it is refused.
+    pub(super) fn decode(
+        bytes: &[u8],
+        speaker: Speaker,
+        keys: Option<&ReportKeys>,
+    ) -> Result<Self, Reception> {
         if bytes.len() > DATAGRAM_MAX || !bytes.starts_with(&MAGIC) {
             return Err(Reception::Malformed);
         }
@@ -141,13 +154,14 @@ impl AgentReport {
         }
         let mut epochs = KeyEpoch::ALL.into_iter();
         let epoch = epochs.find(|epoch| epoch.index() == u32::from(head[5]));
-        let key = keys.zip(epoch).and_then(|(keys, epoch)| keys.get(epoch));
-        let key = key.ok_or(Reception::NoKey)?;
-        if tag(bytes, key).to_le_bytes() != head[TAG] {
+        let sender = address(head, 16).ok_or(Reception::Malformed)?;
+        let key = keys.zip(epoch);
+        let key = key.and_then(|(keys, epoch)| keys.key(sender, epoch, speaker));
+        if tag(bytes, &key.ok_or(Reception::NoKey)?).to_le_bytes() != head[TAG] {
             return Err(Reception::Forged);
         }
         Ok(Self {
-            sender: address(head, 16).ok_or(Reception::Malformed)?,
+            sender,
             boot: Boot {
                 time_s: number(head, 32).map(u32::from_be_bytes)?,
                 id: number(head, 36).map(u32::from_be_bytes)?,
@@ -170,6 +184,8 @@ impl Body {
             Self::Opened(notices) => (KIND_OPENED, NOTICE, encode_all(notices)),
             Self::Closed(notices) => (KIND_CLOSED, NOTICE, encode_all(notices)),
             Self::Ask => (KIND_ASK, 0, Vec::new()),
+            Self::Challenge(number) => (KIND_CHALLENGE, CHALLENGE, encode_number(*number)),
+            Self::Response(number) => (KIND_RESPONSE, CHALLENGE, encode_number(*number)),
         };
         let Some(room) = DATAGRAM_MAX.checked_sub(bytes.len() + BODY_HEAD) else {
             return;
@@ -213,6 +229,14 @@ fn decode_bodies(mut bytes: &[u8]) -> Result<Vec<Body>, Reception> {
             KIND_OPENED => Body::Opened(decode_all(entries())?),
             KIND_CLOSED => Body::Closed(decode_all(entries())?),
             KIND_ASK => Body::Ask,
+            kind @ (KIND_CHALLENGE | KIND_RESPONSE) => {
+                let entry = entries().next().ok_or(Reception::Malformed)?;
+                let challenge = number(entry, 0).map(u64::from_be_bytes)?;
+                match kind {
+                    KIND_CHALLENGE => Body::Challenge(challenge),
+                    _ => Body::Response(challenge),
+                }
+            }
             _ => continue,
         });
     }
@@ -280,6 +304,10 @@ impl ConnectionNotice {
     }
 }
 
+fn encode_number(number: u64) -> Vec<Vec<u8>> {
+    vec![number.to_be_bytes().to_vec()]
+}
+
 fn encode_all(notices: &[ConnectionNotice]) -> Vec<Vec<u8>> {
     notices.iter().map(ConnectionNotice::encode).collect()
 }
@@ -291,17 +319,17 @@ fn decode_all<'a>(
 }
 
 /// Writes length and tag into a datagram that is whole.
-pub(super) fn seal(bytes: &mut [u8], keys: &Keys) {
+pub(super) fn seal(bytes: &mut [u8], speaker: Speaker, keys: &ReportKeys) {
     let length = bytes.len() as u16;
     bytes[6..8].copy_from_slice(&length.to_be_bytes());
-    if let Some(key) = keys.get(keys.current()) {
-        let tag = tag(bytes, key);
+    let sender = address(bytes, 16);
+    if let Some(key) = sender.and_then(|sender| keys.key(sender, keys.current, speaker)) {
+        let tag = tag(bytes, &key);
         bytes[TAG].copy_from_slice(&tag.to_le_bytes());
     }
 }
 
-/// The tag of a datagram, whatever stands in its place. It cannot be a cookie's hash, too:
-/// tuples are shorter.
+/// The tag of a datagram, whatever stands in its place.
 fn tag(bytes: &[u8], key: &CookieKey) -> u64 {
     let mut words = [0; DATAGRAM_MAX / 8];
     let (chunks, _) = bytes.as_chunks::<8>();
@@ -321,11 +349,4 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], Reception>
 fn address(bytes: &[u8], at: usize) -> Option<IpAddr> {
     let octets: [u8; 16] = *bytes.get(at..)?.first_chunk()?;
     Some(Ipv6Addr::from(octets).to_canonical())
-}
-
-fn octets(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
 }

@@ -3,7 +3,7 @@
 //! connections that open and close there. One authenticated datagram carries all of it.
 //!
 //! ```text
-//!  0  magic "CWAR"        8  tag: SipHash-2-4 of all other bytes, by a key of the file
+//!  0  magic "CWAR"        8  tag: SipHash-2-4 of all other bytes, by the server's key
 //!  4  version            16  sender: the server's address, IPv4 as ::ffff:a.b.c.d
 //!  5  epoch of the key   32  boot of the sender: when (s since 1970), and a number of it
 //!  6  length, bytes      40  sequence number
@@ -15,9 +15,12 @@
 //!
 //! A source address proves nothing where one host may send for another, and a forged
 //! report would move a service's weights or free the slot of an open connection: hence the
-//! tag. A replayed one would bring an old time back: hence boot and sequence number, by
-//! which a [`ReportReceiver`] takes each datagram once, and of load and latency the newest alone.
-//! Of two boots the later one counts; a former one only when the server has been silent.
+//! tag, by a key of that server alone ([`ReportKeys`]). A replayed one would bring an old time
+//! back: hence boot and sequence number, by which a [`ReportReceiver`] takes each datagram
+//! once, and of load and latency the newest alone. A receiver that does not know a boot has
+//! nothing to compare its numbers with: it answers by a challenge, and believes what comes
+//! after the response. What was recorded before a balancer's start, or in a server's former
+//! boot, holds no response to a challenge of now.
 //!
 //! Versions one apart understand each other. A version may add kinds of bodies, which the
 //! one before skips, and lengthen entries at their end, which it reads as far as it knows
@@ -25,10 +28,11 @@
 //! not need any more.
 //!
 //! A balancer that wants to learn which connections are open answers a report by a
-//! datagram that asks. It repeats sender, boot and sequence number of that report, so that
+//! datagram that asks. It, as a challenge, repeats sender, boot and sequence number of that report, so that
 //! the agent can take it once, too.
 
 mod datagram;
+mod keys;
 mod receiver;
 mod sender;
 #[cfg(test)]
@@ -38,5 +42,6 @@ pub use datagram::{
     AgentReport, Body, Boot, ConnectionNotice, DATAGRAM_MAX, NOTICES_MAX, SERVICES_MAX, ServerLoad,
     ServiceLatency,
 };
+pub use keys::{EpochSecrets, ReportKeys, ReportSecrets};
 pub use receiver::{LATENCY_FRESH_NS, LOAD_FRESH_NS, ReceivedReport, Reception, ReportReceiver};
-pub use sender::ReportSender;
+pub use sender::{Question, ReportSender};

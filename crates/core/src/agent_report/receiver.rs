@@ -4,21 +4,20 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use super::datagram::{AgentReport, Body, Boot, ConnectionNotice, ServerLoad, ServiceLatency};
-use crate::cookie::Keys;
+use super::datagram::{
+    AgentReport, Body, Boot, ConnectionNotice, ServerLoad, ServiceLatency, VERSION,
+};
+use super::keys::{ReportKeys, Speaker, octets};
+use crate::cookie::{CookieKey, siphash};
 
 /// How long a load holds.
 pub const LOAD_FRESH_NS: u64 = 1_000_000_000;
 /// How long a latency holds: three seconds, for two of its datagrams may get lost.
 pub const LATENCY_FRESH_NS: u64 = 3_000_000_000;
-/// A server that has sent nothing for so long may come back by what looks like a former
-/// boot: its clock may have been set back.
-const SILENT_NS: u64 = 3_000_000_000;
 /// Least time between two questions to an agent.
 const ASK_EVERY_NS: u64 = 900_000_000;
-/// Servers that are remembered: more than a balancer has reals. The key's holders could
-/// name others without end.
-pub(super) const SENDERS_MAX: usize = 65_536;
+/// A challenge holds until the end of the next period of so many bits of nanoseconds: 4 to 9 s.
+const CHALLENGE_BITS: u32 = 32;
 
 /// What became of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,8 +28,8 @@ pub enum Reception {
     Late,
     /// It came before, or is too old to tell.
     Replayed,
-    /// Its server has been booted since.
-    FormerBoot,
+    /// Of a boot that has yet to respond to a challenge.
+    Unproven,
     /// Its tag is not by the key that it names.
     Forged,
     /// The balancer has no such key.
@@ -41,23 +40,20 @@ pub enum Reception {
     Truncated,
     /// No report at all.
     Malformed,
-    /// Of one server too many.
-    Full,
 }
 
 impl Reception {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 9] = [
         Self::Taken,
         Self::Late,
         Self::Replayed,
-        Self::FormerBoot,
+        Self::Unproven,
         Self::Forged,
         Self::NoKey,
         Self::Version,
         Self::Truncated,
         Self::Malformed,
-        Self::Full,
     ];
 
     /// The counter's name.
@@ -66,20 +62,21 @@ impl Reception {
             Self::Taken => "taken",
             Self::Late => "late",
             Self::Replayed => "replayed",
-            Self::FormerBoot => "former_boot",
+            Self::Unproven => "unproven",
             Self::Forged => "forged",
             Self::NoKey => "no_key",
             Self::Version => "version",
             Self::Truncated => "truncated",
             Self::Malformed => "malformed",
-            Self::Full => "full",
         }
     }
 }
 
 /// What is known by agents. Times are of the receiver's own clock.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ReportReceiver {
+    /// By which challenges are made: nothing is kept of who has not responded.
+    secret: CookieKey,
     senders: HashMap<IpAddr, Sender>,
     counts: [u64; Reception::ALL.len()],
 }
@@ -98,7 +95,6 @@ pub struct ReceivedReport {
 struct Sender {
     boot: Boot,
     window: Window,
-    heard_ns: u64,
     asked_ns: Option<u64>,
     load: Option<Newest<ServerLoad>>,
     latency: Option<Newest<Vec<ServiceLatency>>>,
@@ -120,6 +116,16 @@ struct Newest<T> {
 }
 
 impl ReportReceiver {
+    /// A receiver that knows nothing. The secret is random, so that no response that was
+    /// recorded before fits a challenge of its.
+    pub fn new(secret: CookieKey) -> Self {
+        Self {
+            secret,
+            senders: HashMap::new(),
+            counts: [0; Reception::ALL.len()],
+        }
+    }
+
     /// Takes a datagram in, and gives back what is not kept here. Without keys none is
     /// believed.
     ///
@@ -128,11 +134,11 @@ impl ReportReceiver {
     pub fn receive(
         &mut self,
         datagram: &[u8],
-        keys: Option<&Keys>,
+        keys: Option<&ReportKeys>,
         now_ns: u64,
     ) -> Result<ReceivedReport, Reception> {
-        let result =
-            AgentReport::decode(datagram, keys).and_then(|datagram| self.take(datagram, now_ns));
+        let result = AgentReport::decode(datagram, Speaker::Agent, keys)
+            .and_then(|datagram| self.take(datagram, now_ns));
         let outcome = result.as_ref().err().copied().unwrap_or(Reception::Taken);
         self.counts[outcome as usize] += 1;
         result
@@ -146,8 +152,7 @@ impl ReportReceiver {
         self.admit(&datagram, now_ns)?;
         let bodies = std::mem::take(&mut datagram.bodies);
         let sender = self.senders.get_mut(&datagram.sender);
-        let sender = sender.ok_or(Reception::Full)?;
-        sender.heard_ns = now_ns;
+        let sender = sender.ok_or(Reception::Unproven)?;
         let mut received = ReceivedReport {
             head: datagram,
             opened: Vec::new(),
@@ -167,8 +172,10 @@ impl ReportReceiver {
                     received.closed.extend(notices);
                     true
                 }
-                // A balancer's word to agents.
-                Body::Ask => continue,
+                // It has had its effect.
+                Body::Response(_) => true,
+                // A balancer's words to agents.
+                Body::Ask | Body::Challenge(_) => continue,
             };
             counts |= is_newest;
             late |= !is_newest;
@@ -179,47 +186,64 @@ impl ReportReceiver {
         }
     }
 
-    /// Whether a datagram is the first of its number, and of a boot that counts.
+    /// Whether a datagram is the first of its number, and of a boot that is alive.
     fn admit(&mut self, datagram: &AgentReport, now_ns: u64) -> Result<(), Reception> {
         let (boot, sequence) = (datagram.boot, datagram.sequence);
-        if let Some(sender) = self.senders.get_mut(&datagram.sender) {
-            if sender.boot.id == boot.id {
-                return match sender.window.take(sequence) {
-                    true => Ok(()),
-                    false => Err(Reception::Replayed),
-                };
-            }
-            let is_silent = now_ns.saturating_sub(sender.heard_ns) > SILENT_NS;
-            if boot.time_s <= sender.boot.time_s && !is_silent {
-                return Err(Reception::FormerBoot);
-            }
-        } else if self.senders.len() >= SENDERS_MAX {
-            let is_heard = |sender: &Sender| now_ns.saturating_sub(sender.heard_ns) <= SILENT_NS;
-            self.senders.retain(|_, sender| is_heard(sender));
-            if self.senders.len() >= SENDERS_MAX {
-                return Err(Reception::Full);
-            }
+        if let Some(sender) = self.senders.get_mut(&datagram.sender)
+            && sender.boot == boot
+        {
+            return match sender.window.take(sequence) {
+                true => Ok(()),
+                false => Err(Reception::Replayed),
+            };
         }
-        self.senders.insert(
-            datagram.sender,
-            Sender {
-                boot,
-                window: Window {
-                    newest: sequence,
-                    taken: 1,
-                },
-                heard_ns: now_ns,
-                asked_ns: None,
-                load: None,
-                latency: None,
-            },
-        );
+        let period = now_ns >> CHALLENGE_BITS;
+        let responds = |period| {
+            let response = Body::Response(self.challenge_of(datagram, period));
+            datagram.bodies.contains(&response)
+        };
+        if !responds(period) && !period.checked_sub(1).is_some_and(responds) {
+            return Err(Reception::Unproven);
+        }
+        let window = Window {
+            newest: sequence,
+            taken: 1,
+        };
+        let sender = Sender {
+            boot,
+            window,
+            asked_ns: None,
+            load: None,
+            latency: None,
+        };
+        self.senders.insert(datagram.sender, sender);
         Ok(())
+    }
+
+    /// The number that a boot of a server is to repeat in a period.
+    fn challenge_of(&self, head: &AgentReport, period: u64) -> u64 {
+        let sender = u128::from_le_bytes(octets(head.sender));
+        let boot = u64::from(head.boot.time_s) << 32 | u64::from(head.boot.id);
+        let words = [sender as u64, (sender >> 64) as u64, boot, period];
+        siphash(&words, &self.secret)
+    }
+
+    /// The answer to a datagram that was [`Reception::Unproven`].
+    pub fn challenge(&self, datagram: &[u8], keys: &ReportKeys, now_ns: u64) -> Option<Vec<u8>> {
+        let mut head = AgentReport::decode(datagram, Speaker::Agent, Some(keys)).ok()?;
+        let number = self.challenge_of(&head, now_ns >> CHALLENGE_BITS);
+        head.bodies = vec![Body::Challenge(number)];
+        Some(head.encode_as(VERSION, Speaker::Balancer, keys))
     }
 
     /// The answer to a datagram by which its agent is asked for all connections that are
     /// open, unless it was asked just now.
-    pub fn ask(&mut self, received: &ReceivedReport, keys: &Keys, now_ns: u64) -> Option<Vec<u8>> {
+    pub fn ask(
+        &mut self,
+        received: &ReceivedReport,
+        keys: &ReportKeys,
+        now_ns: u64,
+    ) -> Option<Vec<u8>> {
         let sender = self.senders.get_mut(&received.head.sender)?;
         let lately = |at_ns| now_ns.saturating_sub(at_ns) < ASK_EVERY_NS;
         if sender.asked_ns.is_some_and(lately) {
@@ -230,7 +254,7 @@ impl ReportReceiver {
             bodies: vec![Body::Ask],
             ..received.head.clone()
         };
-        Some(question.encode(keys))
+        Some(question.encode_as(VERSION, Speaker::Balancer, keys))
     }
 
     /// A server's load, as long as it holds.
@@ -281,6 +305,13 @@ impl ReportReceiver {
     /// What became of datagrams since the start.
     pub fn counts(&self) -> impl Iterator<Item = (Reception, u64)> {
         Reception::ALL.into_iter().zip(self.counts)
+    }
+}
+
+impl ReceivedReport {
+    /// The server that says so.
+    pub fn server(&self) -> IpAddr {
+        self.head.sender
     }
 }
 

@@ -5,15 +5,24 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
 use super::datagram::{AgentReport, Body, Boot};
-use crate::cookie::Keys;
+use super::keys::{ReportKeys, Speaker};
+
+/// What a balancer wants of an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// Which connections are open.
+    Open,
+    /// This number back, in the name of this server: [`Body::Response`].
+    Challenge(IpAddr, u64),
+}
 
 /// Numbers what an agent sends.
 #[derive(Debug)]
 pub struct ReportSender {
     boot: Boot,
     next: u64,
-    /// By balancer: the report that its last question answered.
-    answered: HashMap<SocketAddr, u64>,
+    /// By balancer and server: the report that its last question answered.
+    answered: HashMap<(SocketAddr, IpAddr), u64>,
     first: u64,
 }
 
@@ -32,7 +41,7 @@ impl ReportSender {
     }
 
     /// The next datagram, about a server that balancers know by this address.
-    pub fn datagram(&mut self, server: IpAddr, bodies: Vec<Body>, keys: &Keys) -> Vec<u8> {
+    pub fn datagram(&mut self, server: IpAddr, bodies: Vec<Body>, keys: &ReportKeys) -> Vec<u8> {
         let sequence = self.next;
         self.next += 1;
         let datagram = AgentReport {
@@ -44,27 +53,30 @@ impl ReportSender {
         datagram.encode(keys)
     }
 
-    /// Whether a datagram from a balancer asks what is open, in answer to a report that
-    /// is newer than what that balancer has asked by before.
-    pub fn is_asked(
+    /// What a balancer wants to know, by a datagram in answer to a report that is newer
+    /// than what that balancer has answered before.
+    pub fn question(
         &mut self,
         datagram: &[u8],
         balancer: SocketAddr,
         servers: &[IpAddr],
-        keys: &Keys,
-    ) -> bool {
-        let Ok(question) = AgentReport::decode(datagram, Some(keys)) else {
-            return false;
-        };
-        let sequence = question.sequence;
-        let answered = self.answered.get(&balancer);
+        keys: &ReportKeys,
+    ) -> Option<Question> {
+        let head = AgentReport::decode(datagram, Speaker::Balancer, Some(keys)).ok()?;
+        let (server, sequence) = (head.sender, head.sequence);
+        let answered = self.answered.get(&(balancer, server));
         let is_new = (self.first..self.next).contains(&sequence)
             && answered.is_none_or(|answered| sequence > *answered);
-        let is_ours = question.boot == self.boot && servers.contains(&question.sender);
-        let asks = question.bodies.contains(&Body::Ask) && is_ours && is_new;
-        if asks {
-            self.answered.insert(balancer, sequence);
+        if head.boot != self.boot || !servers.contains(&server) || !is_new {
+            return None;
         }
-        asks
+        let challenge = head.bodies.iter().find_map(|body| match body {
+            Body::Challenge(number) => Some(Question::Challenge(server, *number)),
+            _ => None,
+        });
+        let asks = head.bodies.contains(&Body::Ask);
+        let question = challenge.or(asks.then_some(Question::Open))?;
+        self.answered.insert((balancer, server), sequence);
+        Some(question)
     }
 }

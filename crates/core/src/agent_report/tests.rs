@@ -4,20 +4,36 @@ use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use super::datagram::{VERSION, seal};
-use super::receiver::SENDERS_MAX;
+use super::keys::Speaker;
 use super::*;
-use crate::cookie::{KeyEpoch, Keys};
+use crate::cookie::{CookieKey, KeyEpoch};
 
 const S: u64 = 1_000_000_000;
 const SERVER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 
-fn keys(current: KeyEpoch, digits: [&str; 2]) -> Keys {
-    let [first, second] = digits.map(|digit| digit.repeat(32).parse().expect("a key"));
-    Keys::new(current, first, Some(second))
+/// A balancer's, of both epochs; "" for none.
+fn keys(current: KeyEpoch, digits: [&str; 2]) -> ReportKeys {
+    ReportKeys {
+        current,
+        secrets: ReportSecrets::Root(digits.map(|digit| digit.repeat(32).parse().ok())),
+    }
 }
 
-fn ours() -> Keys {
+fn ours() -> ReportKeys {
     keys(KeyEpoch::Zero, ["7", "8"])
+}
+
+fn decode(bytes: &[u8], keys: Option<&ReportKeys>) -> Result<AgentReport, Reception> {
+    AgentReport::decode(bytes, Speaker::Agent, keys)
+}
+
+/// The number in a challenge.
+fn number_in(challenge: &[u8]) -> u64 {
+    let read = AgentReport::decode(challenge, Speaker::Balancer, Some(&ours()));
+    match read.expect("a balancer's datagram").bodies[..] {
+        [Body::Challenge(number)] => number,
+        ref bodies => panic!("{bodies:?}"),
+    }
 }
 
 fn datagram(sequence: u64, bodies: Vec<Body>) -> AgentReport {
@@ -75,27 +91,50 @@ fn notices(count: usize) -> Vec<ConnectionNotice> {
 }
 
 /// A receiver, and what it makes of datagrams at a time.
-#[derive(Default)]
 struct Balancer(ReportReceiver);
+
+impl Default for Balancer {
+    fn default() -> Self {
+        Self(ReportReceiver::new(CookieKey::from_bytes([5; 16])))
+    }
+}
 
 impl Balancer {
     fn receive(&mut self, bytes: &[u8], now_ns: u64) -> Reception {
-        let keys = ours();
-        let received = self.0.receive(bytes, Some(&keys), now_ns);
+        let received = self.0.receive(bytes, Some(&ours()), now_ns);
         received.err().unwrap_or(Reception::Taken)
     }
 
+    /// Receives a datagram whose agent answers a challenge.
     fn take(&mut self, datagram: &AgentReport, now_ns: u64) -> Reception {
-        self.receive(&datagram.encode(&ours()), now_ns)
+        let bytes = datagram.encode(&ours());
+        match self.receive(&bytes, now_ns) {
+            Reception::Unproven => {
+                let answer = self.answer(datagram, now_ns);
+                self.receive(&answer.encode(&ours()), now_ns)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// A datagram with the response to the challenge that it is answered by.
+    fn answer(&self, datagram: &AgentReport, now_ns: u64) -> AgentReport {
+        let bytes = datagram.encode(&ours());
+        let challenge = self.0.challenge(&bytes, &ours(), now_ns);
+        let response = Body::Response(number_in(&challenge.expect("a challenge")));
+        let mut answer = datagram.clone();
+        answer.bodies.push(response);
+        answer
     }
 
     fn cpu_milli(&self, now_ns: u64) -> Option<u32> {
         self.0.load(SERVER, now_ns).map(|load| load.cpu_milli)
     }
 
-    /// Counters that are not zero.
+    /// Counters that are not zero, but for the beginning's.
     fn counts(&self) -> Vec<(&'static str, u64)> {
-        let counts = self.0.counts().filter(|(_, count)| *count > 0);
+        let counts = self.0.counts();
+        let counts = counts.filter(|(of, count)| *count > 0 && *of != Reception::Unproven);
         counts
             .map(|(outcome, count)| (outcome.as_str(), count))
             .collect()
@@ -107,7 +146,12 @@ fn datagrams_are_read_as_they_were_written_by_either_key_and_no_other() {
     for bodies in [
         vec![],
         vec![load(750), latency(SERVICES_MAX)],
-        vec![latency(0), Body::Ask],
+        vec![
+            latency(0),
+            Body::Ask,
+            Body::Challenge(u64::MAX),
+            Body::Response(7),
+        ],
         vec![Body::Opened(notices(NOTICES_MAX))],
         vec![Body::Closed(notices(3)), Body::Opened(notices(2)), load(1)],
     ] {
@@ -118,18 +162,21 @@ fn datagrams_are_read_as_they_were_written_by_either_key_and_no_other() {
             };
             let bytes = sent.encode(&ours());
             assert!(bytes.len() <= DATAGRAM_MAX);
-            let switched = keys(KeyEpoch::One, ["8", "7"]);
-            let read = AgentReport::decode(&bytes, Some(&switched));
+            let switched = keys(KeyEpoch::One, ["7", "8"]);
+            let read = decode(&bytes, Some(&switched));
             assert_eq!(read.as_ref(), Ok(&sent));
             let others = keys(KeyEpoch::Zero, ["8", "9"]);
-            let read = AgentReport::decode(&bytes, Some(&others));
+            let read = decode(&bytes, Some(&others));
             assert_eq!(read, Err(Reception::Forged));
-            assert_eq!(AgentReport::decode(&bytes, None), Err(Reception::NoKey));
+            assert_eq!(decode(&bytes, None), Err(Reception::NoKey));
+            // It is an agent's word, and never a balancer's.
+            let read = AgentReport::decode(&bytes, Speaker::Balancer, Some(&ours()));
+            assert_eq!(read, Err(Reception::Forged));
         }
     }
-    let one = Keys::new(KeyEpoch::One, "7".repeat(32).parse().expect("a key"), None);
+    let one = keys(KeyEpoch::One, ["", "7"]);
     let bytes = datagram(9, vec![]).encode(&ours());
-    let read = AgentReport::decode(&bytes, Some(&one));
+    let read = decode(&bytes, Some(&one));
     assert_eq!(read, Err(Reception::NoKey), "of an epoch without a key");
 }
 
@@ -138,7 +185,7 @@ fn what_does_not_fit_is_left_out() {
     let sent = datagram(9, vec![load(1), Body::Closed(notices(100)), load(2)]);
     let bytes = sent.encode(&ours());
     assert!(bytes.len() <= DATAGRAM_MAX);
-    let read = AgentReport::decode(&bytes, Some(&ours())).expect("a datagram");
+    let read = decode(&bytes, Some(&ours())).expect("a datagram");
     assert_eq!(read.bodies, [load(1), Body::Closed(notices(29))]);
 }
 
@@ -146,6 +193,7 @@ fn what_does_not_fit_is_left_out() {
 fn no_bit_can_be_changed_and_no_byte_added_or_left_out() {
     let bytes = datagram(9, vec![load(1), latency(1), Body::Closed(notices(1))]).encode(&ours());
     let mut balancer = Balancer::default();
+    balancer.take(&datagram(1, vec![]), S);
     for bit in 0..bytes.len() * 8 {
         let mut other = bytes.clone();
         other[bit / 8] ^= 1 << (bit % 8);
@@ -168,8 +216,8 @@ fn a_length_that_a_body_does_not_have_is_refused_although_it_is_signed() {
     for (at, value) in [(48 + 3, 9), (48 + 3, 0xff), (48 + 5, 2)] {
         let mut bytes = datagram(9, vec![load(1)]).encode(&ours());
         bytes[at] = value;
-        seal(&mut bytes, &ours());
-        let read = AgentReport::decode(&bytes, Some(&ours()));
+        seal(&mut bytes, Speaker::Agent, &ours());
+        let read = decode(&bytes, Some(&ours()));
         assert_eq!(read, Err(Reception::Malformed), "{value} at {at}");
     }
 }
@@ -177,13 +225,14 @@ fn a_length_that_a_body_does_not_have_is_refused_although_it_is_signed() {
 #[test]
 fn versions_one_apart_are_understood_with_what_they_add() {
     let mut balancer = Balancer::default();
+    balancer.take(&datagram(0, vec![]), S);
     // A kind that is not known yet, and a longer entry of one that is.
-    let mut bytes = datagram(1, vec![]).encode_as(VERSION + 1, &ours());
+    let mut bytes = datagram(1, vec![]).encode_as(VERSION + 1, Speaker::Agent, &ours());
     bytes.extend([200, 0, 0, 16, 0, 1, 0, 0]);
     bytes.extend([0xff; 16]);
     bytes.extend([1, 0, 0, 16, 0, 1, 0, 0]);
     bytes.extend([0, 0, 0, 5, 0, 0, 0, 6, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
-    seal(&mut bytes, &ours());
+    seal(&mut bytes, Speaker::Agent, &ours());
     assert_eq!(balancer.receive(&bytes, S), Reception::Taken);
     assert_eq!(
         balancer.0.load(SERVER, S),
@@ -192,12 +241,12 @@ fn versions_one_apart_are_understood_with_what_they_add() {
             in_flight: 6
         })
     );
-    let older = datagram(2, vec![load(3)]).encode_as(VERSION - 1, &ours());
+    let older = datagram(2, vec![load(3)]).encode_as(VERSION - 1, Speaker::Agent, &ours());
     assert_eq!(balancer.receive(&older, S), Reception::Taken);
-    let far = datagram(3, vec![load(4)]).encode_as(VERSION + 2, &ours());
+    let far = datagram(3, vec![load(4)]).encode_as(VERSION + 2, Speaker::Agent, &ours());
     assert_eq!(balancer.receive(&far, S), Reception::Version);
     assert_eq!(balancer.cpu_milli(S), Some(3));
-    assert_eq!(balancer.counts(), [("taken", 2), ("version", 1)]);
+    assert_eq!(balancer.counts(), [("taken", 3), ("version", 1)]);
 }
 
 #[test]
@@ -278,24 +327,108 @@ fn a_window_takes_each_number_once_in_any_order() {
 }
 
 #[test]
-fn a_later_boot_counts_at_once_and_a_former_one_when_the_server_is_silent() {
+fn a_boot_counts_when_it_has_answered() {
     let mut balancer = Balancer::default();
     let boot = |time_s, id, cpu_milli| AgentReport {
         boot: Boot { time_s, id },
         ..datagram(5, vec![load(cpu_milli)])
     };
     assert_eq!(balancer.take(&boot(1_000, 1, 1), 0), Reception::Taken);
-    assert_eq!(balancer.take(&boot(2_000, 2, 2), 1), Reception::Taken);
-    assert_eq!(balancer.take(&boot(1_000, 1, 3), 2), Reception::FormerBoot);
-    assert_eq!(balancer.cpu_milli(3), Some(2));
+    let recorded = balancer.answer(&boot(1_000, 1, 9), 0).encode(&ours());
     // Its clock was ahead in the boot before.
+    assert_eq!(balancer.take(&boot(10, 2, 2), 1), Reception::Taken);
+    assert_eq!(balancer.cpu_milli(1), Some(2));
+    // What was recorded in the former boot is worth nothing, however silent the server is.
+    for (bytes, at_ns) in [
+        (boot(1_000, 1, 3).encode(&ours()), 2),
+        (recorded.clone(), 60 * S),
+    ] {
+        assert_eq!(balancer.receive(&bytes, at_ns), Reception::Unproven);
+    }
+    assert_eq!(balancer.cpu_milli(1), Some(2));
+    // Nor is it to a balancer that has just been started.
+    let other = ReportReceiver::new(CookieKey::from_bytes([6; 16]));
+    assert_eq!(Balancer(other).receive(&recorded, 0), Reception::Unproven);
+}
+
+#[test]
+fn a_challenge_holds_for_seconds() {
+    let first = datagram(5, vec![load(1)]);
+    for (at_ns, expected) in [
+        (4 * S, Reception::Taken),
+        (9 * S, Reception::Unproven),
+        (3600 * S, Reception::Unproven),
+    ] {
+        let mut balancer = Balancer::default();
+        let answer = balancer.answer(&first, 0);
+        let outcome = balancer.receive(&answer.encode(&ours()), at_ns);
+        assert_eq!(outcome, expected, "after {at_ns} ns");
+    }
+    // It is this server's, and of this boot.
+    let mut balancer = Balancer::default();
+    let answer = balancer.answer(&first, 0);
+    let sender = IpAddr::from([10, 0, 0, 2]);
+    let other = AgentReport {
+        sender,
+        ..answer.clone()
+    };
+    let boot = Boot {
+        id: 8,
+        ..answer.boot
+    };
+    let rebooted = AgentReport {
+        boot,
+        ..answer.clone()
+    };
+    for wrong in [other, rebooted] {
+        let outcome = balancer.receive(&wrong.encode(&ours()), 0);
+        assert_eq!(outcome, Reception::Unproven);
+    }
+}
+
+/// All that a server holds is worth nothing to whoever speaks for another.
+#[test]
+fn who_takes_a_server_speaks_for_that_server_alone() {
+    let others = IpAddr::from([10, 0, 0, 2]);
+    let stolen = ours().for_server(&[SERVER]);
+    assert!(!stolen.are_the_balancers());
+    let own = datagram(1, vec![load(1)]);
     assert_eq!(
-        balancer.take(&boot(10, 3, 4), 3 * S + 1),
-        Reception::FormerBoot
+        decode(&own.encode(&stolen), Some(&ours())).as_ref(),
+        Ok(&own)
     );
-    assert_eq!(balancer.take(&boot(10, 3, 4), 3 * S + 2), Reception::Taken);
-    assert_eq!(balancer.cpu_milli(3 * S + 2), Some(4));
-    assert_eq!(balancer.counts(), [("taken", 3), ("former_boot", 2)]);
+    let forged = AgentReport {
+        sender: others,
+        ..own
+    };
+    assert_eq!(
+        decode(&forged.encode(&stolen), Some(&ours())),
+        Err(Reception::Forged)
+    );
+    // Nor by the secrets themselves, as if they were the balancers' or the other's.
+    let secrets = KeyEpoch::ALL.map(|epoch| stolen.of_server(SERVER, epoch));
+    for secrets in [
+        ReportSecrets::Root(secrets),
+        ReportSecrets::Own([(others, secrets)].into()),
+    ] {
+        let keys = ReportKeys {
+            current: KeyEpoch::Zero,
+            secrets,
+        };
+        assert_eq!(
+            decode(&forged.encode(&keys), Some(&ours())),
+            Err(Reception::Forged)
+        );
+    }
+    // Nor can it ask another server in a balancer's name.
+    let question = AgentReport {
+        bodies: vec![Body::Ask],
+        ..forged
+    };
+    let question = question.encode_as(VERSION, Speaker::Balancer, &stolen);
+    let theirs = ours().for_server(&[others]);
+    let read = AgentReport::decode(&question, Speaker::Balancer, Some(&theirs));
+    assert_eq!(read, Err(Reception::Forged));
 }
 
 #[test]
@@ -339,26 +472,12 @@ fn a_service_is_found_as_agents_find_it() {
 }
 
 #[test]
-fn servers_without_end_are_not_remembered() {
-    let mut balancer = Balancer::default();
-    let of = |n: u32| AgentReport {
-        sender: IpAddr::from((n << 8).to_be_bytes()),
-        ..datagram(1, vec![])
-    };
-    for n in 0..SENDERS_MAX as u32 {
-        assert_eq!(balancer.take(&of(n), 0), Reception::Taken);
-    }
-    let next = SENDERS_MAX as u32;
-    assert_eq!(balancer.take(&of(next), 3 * S), Reception::Full);
-    assert_eq!(balancer.take(&of(next), 3 * S + 1), Reception::Taken);
-}
-
-#[test]
 fn an_agent_that_starts_again_goes_on_above_its_last_number() {
     let boot = Boot { time_s: 9, id: 9 };
     let mut balancer = Balancer::default();
     for start_ns in [5 * S, 6 * S, 7 * S] {
         let mut sender = ReportSender::new(boot, start_ns);
+        prove(&mut sender, &mut balancer.0, start_ns);
         for _ in 0..100 {
             let bytes = sender.datagram(SERVER, vec![load(1)], &ours());
             assert_eq!(balancer.receive(&bytes, start_ns), Reception::Taken);
@@ -366,12 +485,30 @@ fn an_agent_that_starts_again_goes_on_above_its_last_number() {
     }
 }
 
+/// An agent's first report, whose challenge it answers.
+fn prove(agent: &mut ReportSender, receiver: &mut ReportReceiver, now_ns: u64) {
+    let balancer = SocketAddr::from(([10, 0, 1, 9], 9472));
+    let report = agent.datagram(SERVER, vec![], &ours());
+    if receiver.receive(&report, Some(&ours()), now_ns).is_ok() {
+        return;
+    }
+    let challenge = receiver.challenge(&report, &ours(), now_ns);
+    let challenge = challenge.expect("a challenge");
+    let question = agent.question(&challenge, balancer, &[SERVER], &ours());
+    let expected = Question::Challenge(SERVER, number_in(&challenge));
+    assert_eq!(question, Some(expected));
+    let response = vec![Body::Response(number_in(&challenge))];
+    let response = agent.datagram(SERVER, response, &ours());
+    assert!(receiver.receive(&response, Some(&ours()), now_ns).is_ok());
+}
+
 #[test]
 fn a_question_answers_a_report_and_counts_once_for_each_balancer() {
     let boot = Boot { time_s: 9, id: 9 };
     let mut agent = ReportSender::new(boot, S);
     let [first, second] = [1, 2].map(|n| SocketAddr::from(([10, 0, 1, n], 9472)));
-    let mut receiver = ReportReceiver::default();
+    let mut receiver = Balancer::default().0;
+    prove(&mut agent, &mut receiver, 0);
     let mut question = |agent: &mut ReportSender, now_ns| {
         let report = agent.datagram(SERVER, vec![], &ours());
         let received = receiver.receive(&report, Some(&ours()), now_ns);
@@ -381,8 +518,9 @@ fn a_question_answers_a_report_and_counts_once_for_each_balancer() {
     assert_eq!(question(&mut agent, S / 2), None, "it has just asked");
     let later = question(&mut agent, S).expect("another question");
     let servers = [SERVER];
-    let mut is_asked =
-        |bytes: &[u8], from, keys: &Keys| agent.is_asked(bytes, from, &servers, keys);
+    let mut is_asked = |bytes: &[u8], from, keys: &ReportKeys| {
+        agent.question(bytes, from, &servers, keys) == Some(Question::Open)
+    };
     assert!(!is_asked(&asked, first, &keys(KeyEpoch::Zero, ["8", "9"])));
     assert!(is_asked(&asked, first, &ours()));
     assert!(!is_asked(&asked, first, &ours()), "played again");
@@ -390,10 +528,12 @@ fn a_question_answers_a_report_and_counts_once_for_each_balancer() {
     assert!(!is_asked(&asked, first, &ours()), "an older one");
     assert!(is_asked(&asked, second, &ours()));
     let others = [IpAddr::from([10, 0, 0, 9])];
-    assert!(!ReportSender::new(boot, 0).is_asked(&asked, first, &others, &ours()));
+    let stranger = &mut ReportSender::new(boot, 0);
+    assert_eq!(stranger.question(&asked, first, &others, &ours()), None);
     // The agent that was there before sent that report.
-    assert!(!ReportSender::new(boot, 2 * S).is_asked(&later, first, &servers, &ours()));
+    let successor = &mut ReportSender::new(boot, 2 * S);
+    assert_eq!(successor.question(&later, first, &servers, &ours()), None);
     // A report asks nothing.
     let report = agent.datagram(SERVER, vec![], &ours());
-    assert!(!agent.is_asked(&report, first, &servers, &ours()));
+    assert_eq!(agent.question(&report, first, &servers, &ours()), None);
 }

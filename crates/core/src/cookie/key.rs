@@ -73,6 +73,17 @@ impl CookieKey {
         self.0
     }
 
+    /// Another key, which tells nothing of this one or of those of other labels and data:
+    /// SipHash as the pseudorandom function of a counter (NIST SP 800-108, section 4.1).
+    pub fn derive(&self, label: [u8; 8], data: [u8; 16]) -> Self {
+        let data = u128::from_le_bytes(data);
+        let word = |counter| {
+            let label = u64::from_le_bytes(label);
+            super::siphash(&[counter, label, data as u64, (data >> 64) as u64], self)
+        };
+        Self([word(1), word(2)])
+    }
+
     /// 32 hexadecimal digits, for a keys file: the secret itself.
     pub fn to_hex(&self) -> String {
         let bytes = self.0.map(u64::to_le_bytes).concat();
@@ -128,24 +139,5 @@ impl Keys {
             true => Some(&self.key),
             false => self.other.as_ref(),
         }
-    }
-
-    /// The first step of a rotation: `key` takes the epoch that is not current, and
-    /// whatever was there. Balancers must know it before servers use it.
-    pub fn prepare(&self, key: CookieKey) -> Self {
-        Self {
-            other: Some(key),
-            ..*self
-        }
-    }
-
-    /// The second step: new connections get the other epoch. `None` without a key
-    /// there.
-    pub fn switch(&self) -> Option<Self> {
-        Some(Self {
-            current: self.current.other(),
-            key: self.other?,
-            other: Some(self.key),
-        })
     }
 }

@@ -30,6 +30,7 @@ const TCP: u8 = 6;
 unsafe extern "C" {
     fn causeway_cookie_hash(words: *const u64, count: u32, key: *const u64) -> u64;
     fn causeway_conn_partition(words: *const u64, count: u32, seed: u64, partitions: u32) -> u32;
+    fn causeway_conn_token_mask(words: *const u64, count: u32, hash_key: *const u64) -> u32;
     safe fn causeway_cookie_encode(hash: u64, epoch: u32, id: u32, format: RawFormat) -> u32;
     safe fn causeway_cookie_decode(hash: u64, cookie: u32, format: RawFormat) -> u32;
     safe fn causeway_cookie_epoch(cookie: u32, format: RawFormat) -> u32;
@@ -85,6 +86,14 @@ impl Tuple {
     pub fn partition(&self, seed: u64, partitions: u32) -> u32 {
         // SAFETY: `count` words are there to read.
         unsafe { causeway_conn_partition(self.words.as_ptr(), self.count, seed, partitions) }
+    }
+
+    /// What its token is hidden by where there are two tiers of balancers.
+    pub fn token_mask(&self, hash_key: [u64; 2]) -> u16 {
+        // SAFETY: `count` words and the two of the key are there to read.
+        let mask =
+            unsafe { causeway_conn_token_mask(self.words.as_ptr(), self.count, hash_key.as_ptr()) };
+        mask as u16
     }
 
     /// As it lies in a flow key; words that an IPv4 key has not are zero.

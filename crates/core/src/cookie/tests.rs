@@ -138,18 +138,6 @@ fn a_guess_passes_as_often_as_the_check_has_values() {
 }
 
 #[test]
-fn a_rotation_keeps_the_former_key() {
-    let before = Keys::new(KeyEpoch::One, key(0), None);
-    assert_eq!(before.switch(), None, "there is nothing to switch to");
-    let prepared = before.prepare(key(9));
-    assert_eq!(prepared.current(), KeyEpoch::One);
-    let after = prepared.switch().unwrap();
-    assert_eq!(after.current(), KeyEpoch::Zero);
-    assert_eq!(after.get(KeyEpoch::Zero), Some(&key(9)));
-    assert_eq!(after.get(KeyEpoch::One), Some(&key(0)));
-}
-
-#[test]
 fn formats_that_cannot_be_are_refused() {
     for (mode, bits, id_bits) in [
         (CookieMode::Timestamp, 7, 3),

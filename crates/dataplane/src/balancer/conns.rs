@@ -310,9 +310,15 @@ impl ConnTable {
         ours
     }
 
-    /// The slot of a connection that has this token, by its tuple.
-    pub fn find(&self, client: SocketAddr, vip: SocketAddr, token: u16) -> Option<Connection> {
-        let index = self.index_of(token)?;
+    /// The slot of a connection that has this token, by its tuple. `hash_key` is
+    /// [`super::Directory::hash_key`].
+    pub fn find(
+        &self,
+        hash_key: [u64; 2],
+        (client, vip): (SocketAddr, SocketAddr),
+        token: u16,
+    ) -> Option<Connection> {
+        let index = self.index_of(hash_key, &Tuple::tcp(client, vip), token)?;
         let size = self.layout.partition_size();
         let numbers = (0..self.layout.partitions()).map(|partition| partition * size + index);
         let mut found = numbers.filter_map(|number| self.connection(number));
@@ -321,25 +327,29 @@ impl ConnTable {
 
     /// The index within a partition that a token names; `None` for one of another
     /// second-tier balancer.
-    fn index_of(&self, token: u16) -> Option<u32> {
-        let (token, size) = (u32::from(token), self.layout.partition_size());
+    fn index_of(&self, hash_key: [u64; 2], tuple: &Tuple, token: u16) -> Option<u32> {
+        let mask = match self.layout.tier_bits {
+            0 => 0,
+            _ => tuple.token_mask(hash_key),
+        };
+        let (token, size) = (u32::from(token ^ mask), self.layout.partition_size());
         (token / size == u32::from(self.layout.tier)).then_some(token % size)
     }
 
     /// Puts a connection that another balancer gave `token` into the slot that it names
-    /// here. `seed` is [`super::Directory::slot_seed`].
+    /// here. `hash_key` is [`super::Directory::hash_key`].
     pub fn learn(
         &mut self,
-        seed: u64,
+        hash_key: [u64; 2],
         (client, vip): (SocketAddr, SocketAddr),
         token: u16,
         route: &SlotRoute,
     ) -> Learned {
-        let Some(index) = self.index_of(token) else {
+        let tuple = Tuple::tcp(client, vip);
+        let Some(index) = self.index_of(hash_key, &tuple, token) else {
             return Learned::Taken;
         };
-        let tuple = Tuple::tcp(client, vip);
-        let partition = tuple.partition(seed, self.layout.partitions());
+        let partition = tuple.partition(hash_key[1], self.layout.partitions());
         let number = partition * self.layout.partition_size() + index;
         if let Some(held) = self.connection(number) {
             return match held.client == client && held.vip == vip {

@@ -51,10 +51,6 @@ impl Cookies {
         })
     }
 
-    pub(super) fn keys(&self) -> &MapHandle {
-        self.keys.map()
-    }
-
     pub(super) fn slots(&self) -> &MapHandle {
         self.slots.map()
     }

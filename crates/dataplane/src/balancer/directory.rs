@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What it takes to put a connection into a slot that another balancer gave it: its
-//! server's number here, and the keys of those who tell.
+//! server's number here, and who may tell of it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use causeway_core::cookie::{CookieKey, KeyEpoch, Keys};
 use libbpf_rs::MapHandle;
 
 use super::{ConnTable, Connection, LoadBalancer, Protocol, RealId, Vip};
@@ -18,7 +17,6 @@ pub struct Directory {
     vips: Table<abi::VipKey, abi::VipValue>,
     slots: Table<u32, abi::CookieSlot>,
     reals: Table<u32, abi::RealValue>,
-    keys: Table<u32, abi::CookieKeys>,
     ctl: Table<u32, abi::Ctl>,
 }
 
@@ -37,10 +35,13 @@ impl LoadBalancer {
             vips: Table::new(another(self.vips.map())?)?,
             slots: Table::new(another(self.cookies.slots())?)?,
             reals: Table::new(another(self.reals.map())?)?,
-            keys: Table::new(another(self.cookies.keys())?)?,
             ctl: Table::new(another(self.ctl.map())?)?,
         })
     }
+}
+
+fn is_at(real: &abi::RealValue, server: IpAddr) -> bool {
+    real.flags & abi::REAL_PRESENT != 0 && real.addr == abi::addr_bytes(server)
 }
 
 fn another(map: &MapHandle) -> Result<MapHandle> {
@@ -49,9 +50,9 @@ fn another(map: &MapHandle) -> Result<MapHandle> {
 }
 
 impl Directory {
-    /// Where the connections of server `id` of a stateful VIP go; `None` if nobody has
-    /// that id here.
-    pub fn route(&self, vip: SocketAddr, id: u16) -> Result<Option<SlotRoute>> {
+    /// Where the connections of server `id` of a stateful VIP go; `None` if it is not
+    /// `server` that has that id here.
+    pub fn route(&self, vip: SocketAddr, id: u16, server: IpAddr) -> Result<Option<SlotRoute>> {
         let of_port = |port| {
             let vip = Vip {
                 address: vip.ip(),
@@ -73,7 +74,7 @@ impl Directory {
             return Ok(None);
         };
         let present = self.reals.get(&real)?;
-        let present = present.filter(|real| real.flags & abi::REAL_PRESENT != 0);
+        let present = present.filter(|real| is_at(real, server));
         Ok(present.map(|value| SlotRoute {
             real,
             generation: value.r#gen,
@@ -95,24 +96,14 @@ impl Directory {
         Ok(present.is_some_and(|value| table.reroute(connection, real, value.r#gen)))
     }
 
-    /// The keys of cookies in force; `None` before they are set.
-    pub fn keys(&self) -> Result<Option<Keys>> {
-        let Some(value) = self.keys.get(&0)? else {
-            return Ok(None);
-        };
-        let key = |epoch: KeyEpoch| {
-            let known = value.present >> epoch.index() & 1 != 0;
-            known.then(|| CookieKey::from_words(value.key[epoch.index() as usize]))
-        };
-        let current = match value.current & 1 {
-            0 => KeyEpoch::Zero,
-            _ => KeyEpoch::One,
-        };
-        Ok(key(current).map(|first| Keys::new(current, first, key(current.other()))))
+    /// Whether a connection is on the real with this address.
+    pub fn is_at(&self, connection: &Connection, server: IpAddr) -> Result<bool> {
+        let real = self.reals.get(&connection.real)?;
+        Ok(real.is_some_and(|real| is_at(&real, server)))
     }
 
-    /// The seed by which tuples fall into partitions.
-    pub fn slot_seed(&self) -> Result<u64> {
-        Ok(self.ctl.get(&0)?.unwrap_or_default().hash_key[1])
+    /// By which tuples fall into partitions, and tokens are hidden.
+    pub fn hash_key(&self) -> Result<[u64; 2]> {
+        Ok(self.ctl.get(&0)?.unwrap_or_default().hash_key)
     }
 }

@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use causeway_core::cookie;
 use etherparse::{
     IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6Header, TcpHeader, TcpOptionElement, UdpHeader,
 };
@@ -133,12 +134,19 @@ impl Ip<'_> {
 }
 
 /// One direction of a connection.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Tuple {
     pub src: IpAddr,
     pub sport: u16,
     pub dst: IpAddr,
     pub dport: u16,
+}
+
+impl From<Tuple> for cookie::Tuple {
+    fn from(tuple: Tuple) -> Self {
+        let client = (tuple.src, tuple.sport).into();
+        Self::tcp(client, (tuple.dst, tuple.dport).into())
+    }
 }
 
 impl Tuple {

@@ -155,9 +155,8 @@ verdict_tests! { Stateful, Verdict:
             let (_, frame) = rig.send(&arriving(&syn(tuple)));
             let Some(token) = token_of(&frame) else { continue };
             let (partition, _) = rig.placed(tuple, token).expect("a slot");
-            let ends = ((tuple.src, tuple.sport).into(), (tuple.dst, tuple.dport).into());
-            let known = cookie::Tuple::tcp(ends.0, ends.1).partition(HASH_KEY[1], PARTITIONS);
-            assert_eq!(known, partition, "{ends:?}");
+            let known = cookie::Tuple::from(tuple).partition(HASH_KEY[1], PARTITIONS);
+            assert_eq!(known, partition, "{tuple:?}");
             seen[partition as usize] += 1;
         }
         assert!(seen.iter().all(|count| *count > 0), "{seen:?}: both partitions");
@@ -282,13 +281,16 @@ verdict_tests! { Stateful, Verdict:
 }
 
 #[test]
-fn tokens_of_second_tier_balancers_begin_with_their_number() {
+fn tokens_of_second_tier_balancers_are_hidden() {
     let mut rig = Rig::stateful(2, 3);
     serve(&mut rig, VIPS[0].1, REAL0);
     rig.fill_rings(&[7, 9]);
     let tuple = client(VIPS[0].1);
     let token = open(&mut rig, tuple);
-    assert_eq!(token >> 13, 3);
+    // By number 3, and the slot that is given out first; neither is to be seen by the client.
+    let mask = cookie::Tuple::from(tuple).token_mask(HASH_KEY);
+    assert_eq!(token ^ mask, 3 << 13 | 7);
+    assert_ne!(mask >> 13, 0, "a tuple whose number is hidden");
     serve(&mut rig, VIPS[0].1, REAL1);
     rig.forget_flows();
     expect_at(

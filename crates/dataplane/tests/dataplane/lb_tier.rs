@@ -4,10 +4,11 @@
 
 use std::net::IpAddr;
 
+use causeway_core::cookie;
 use causeway_dataplane::abi::{CookieResult, REAL_GUE, RealValue, Verdict};
 
 use crate::frame::{ACK, Ip, RST, Tcp, Tuple, arriving, icmp, leaving, timestamp};
-use crate::rig::{Rig, TCP, TUNNEL_SOURCE4, TUNNEL_SOURCE6, UDP, tunnel_real};
+use crate::rig::{HASH_KEY, Rig, TCP, TUNNEL_SOURCE4, TUNNEL_SOURCE6, UDP, tunnel_real};
 use crate::verdict_tests;
 
 const VIPS: [(&str, &str); 2] = [
@@ -44,8 +45,15 @@ fn client(vip: &str, sport: u16) -> Tuple {
     Tuple::new(client, sport, vip, 80)
 }
 
-/// A segment whose timestamp echoes one that ends in `token`.
+/// What a client sees of a token.
+fn hidden(tuple: Tuple, token: u32) -> u32 {
+    let tuple = cookie::Tuple::from(tuple);
+    token ^ u32::from(tuple.token_mask(HASH_KEY))
+}
+
+/// A segment whose timestamp echoes one that ends in `token`, as its client sees it.
 fn echo(tuple: Tuple, token: u32, flags: u8) -> Vec<u8> {
+    let token = hidden(tuple, token);
     tuple.tcp(Tcp {
         flags,
         seq: 1001,
@@ -73,6 +81,14 @@ fn tunnelled(to: &str, inner: &[u8], sent: &[u8]) -> Vec<u8> {
     leaving(&outer.packet(source.parse().unwrap(), to, proto, inner))
 }
 
+/// Whether the outer destination is this one.
+fn sent_to(frame: &[u8], to: &str) -> bool {
+    match to.parse().expect("an address") {
+        IpAddr::V4(to) => frame[30..34] == to.octets(),
+        IpAddr::V6(to) => frame[38..54] == to.octets(),
+    }
+}
+
 fn expect_to(rig: &mut Rig, verdict: Verdict, to: &str, packet: &[u8]) {
     let (_, sent) = rig.send(&arriving(packet));
     rig.expect(verdict, &arriving(packet), &tunnelled(to, packet, &sent));
@@ -92,7 +108,8 @@ verdict_tests! { First, Verdict:
                     }
                 }
                 // Options in another order, which are walked.
-                let token = (number << 13 | 5).to_be_bytes();
+                let token = hidden(client(vip, 4002), u32::from(number) << 13 | 5) as u16;
+                let token = token.to_be_bytes();
                 let options = [&[1u8, 1, 1, 1][..], &[8, 10, 0, 0, 0, 1, 0, 0], &token, &[1, 1]].concat();
                 let packet = client(vip, 4002).tcp(Tcp { flags: ACK, seq: 1, ack: 1, options: &options, payload: b"x" });
                 expect_to(rig, Verdict::Established, to, &packet);
@@ -101,6 +118,24 @@ verdict_tests! { First, Verdict:
         let counts = rig.cookie_counts(5);
         assert_eq!(counts, [(CookieResult::Tier, 2 * 2 * 3 * (3 * 2 * 2 + 1))]);
         assert_eq!(rig.flow(client(VIPS[0].1, 4000), TCP).map(|flow| flow.real), None, "nothing is remembered");
+    }
+    Established a_client_cannot_tell_which_balancer_a_token_names(first) {
+        let rig = &mut first.0;
+        for (_, vip) in VIPS {
+            // The same echo of many connections, as of an attacker that aims at one balancer.
+            let mut reached = [0; BALANCERS.len()];
+            for sport in 5000..5400 {
+                let token = hidden(client(vip, sport), 0);
+                let frame = arriving(&echo(client(vip, sport), token, ACK));
+                let (_, sent) = rig.send(&frame);
+                let to = (0..).zip(BALANCERS).find(|(_, to)| sent_to(&sent, to));
+                reached[to.map_or(0, |(n, _)| n)] += 1;
+            }
+            // Of four numbers one is not there, and goes by hash to the first.
+            for (count, of_four) in reached.into_iter().zip([2, 1, 1]) {
+                assert!((60 * of_four..150 * of_four).contains(&count), "{reached:?}");
+            }
+        }
     }
     Adopted a_number_that_no_balancer_has_goes_by_hash(first) {
         let rig = &mut first.0;
@@ -147,7 +182,7 @@ verdict_tests! { First, Verdict:
         for (_, vip) in VIPS {
             let tuple = client(vip, 4000);
             // The server's timestamp is the quoted packet's value, not its echo.
-            let options = timestamp(0x0123_0000 | 1 << 13 | 9, 5);
+            let options = timestamp(0x0123_0000 | hidden(tuple, 1 << 13 | 9), 5);
             let quoted = tuple.reversed().tcp(Tcp { flags: ACK, seq: 1, ack: 1001, options: &options, payload: b"" });
             let (proto, kind, code) = if tuple.src.is_ipv4() { (1, 3, 4) } else { (58, 2, 0) };
             let body = icmp(tuple.src, tuple.dst, kind, code, [0, 0, 5, 120], &quoted);

@@ -10,6 +10,7 @@ use std::path::Path;
 
 mod document;
 mod error;
+mod keys;
 mod renamed;
 mod shared;
 pub mod units;
@@ -18,6 +19,7 @@ mod words;
 
 pub use document::{has_key, is_toml, parse, parse_table, top_level_text};
 pub use error::{ConfigErrors, Fault, Faults};
+pub use keys::*;
 pub use renamed::Renamed;
 pub use shared::*;
 pub use values::*;

@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Keys that the balancer's and the agent's files share: cookies, addresses, XDP.
 
-use std::fs;
-use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use causeway_core::cookie::{CookieKey, CookieLayout, CookieMode, KeyEpoch, Keys};
+use causeway_core::cookie::{CookieLayout, CookieMode};
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::error::Faults;
-use super::values::{Text, text};
+use super::values::Text;
 use super::words::Words;
 use crate::words;
 
@@ -63,88 +59,6 @@ pub fn gue_port(value: Option<&Spanned<i64>>, faults: &mut Faults<'_>) -> u16 {
 pub struct RawXdp {
     /// How to attach.
     pub mode: Text,
-}
-
-/// The keys file as it is written.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawKeys {
-    current: u8,
-    key0: Option<String>,
-    key1: Option<String>,
-}
-
-/// Reads a keys file. The error is one sentence without the file's name.
-pub fn read_keys(path: &Path) -> Result<Keys, String> {
-    let text = fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"))?;
-    let raw: RawKeys = toml::from_str(&text).map_err(|error| error.message().to_owned())?;
-    let key = |name: &str, text: Option<String>| match text {
-        None => Ok(None),
-        Some(text) => CookieKey::from_str(&text)
-            .map(Some)
-            .map_err(|error| format!("{name}: {error}")),
-    };
-    let (zero, one) = (key("key0", raw.key0)?, key("key1", raw.key1)?);
-    let (current, wanted, other) = match raw.current {
-        0 => (KeyEpoch::Zero, zero, one),
-        1 => (KeyEpoch::One, one, zero),
-        n => return Err(format!("current = {n} is no epoch; use 0 or 1")),
-    };
-    let missing = format!("key{0} is missing, which current = {0} names", raw.current);
-    Ok(Keys::new(current, wanted.ok_or(missing)?, other))
-}
-
-/// Writes a keys file for its owner alone, in one step.
-pub fn write_keys(path: &Path, keys: &Keys) -> std::io::Result<()> {
-    let mut text = format!(
-        "# Keys of Causeway's cookies, the same on all balancers and servers. Secret.\n\
-         # `causeway cookie rotate` changes them; docs/how-to/keep-connections.md says in which order.\n\
-         current = {}\n",
-        keys.current().index()
-    );
-    for epoch in KeyEpoch::ALL {
-        if let Some(key) = keys.get(epoch) {
-            text += &format!("key{} = \"{}\"\n", epoch.index(), key.to_hex());
-        }
-    }
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    let new = PathBuf::from(name);
-    // One that an earlier attempt left may have other permissions.
-    match fs::remove_file(&new) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&new)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&new, path)
-}
-
-/// The keys that a file names; a fault at that place if they cannot be read.
-pub fn keys_of(
-    place: Option<&Spanned<String>>,
-    faults: &mut Faults<'_>,
-) -> Option<(PathBuf, Keys)> {
-    text(place, faults, |path| {
-        if !path.starts_with('/') {
-            return Err(format!(
-                "`{path}` is not an absolute path; begin it with `/`"
-            ));
-        }
-        let path = PathBuf::from(path);
-        let keys = read_keys(&path).map_err(|error| {
-            format!(
-                "keys file {}: {error}; `causeway cookie new-keys` makes one",
-                path.display()
-            )
-        })?;
-        Ok((path, keys))
-    })
 }
 
 /// A format from its keys: what is not given is the mode's own.

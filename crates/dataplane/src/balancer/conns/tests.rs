@@ -14,6 +14,7 @@ const LAYOUT: ConnLayout = ConnLayout {
     tier: 0,
 };
 const CPUS: u32 = 2;
+const KEY: [u64; 2] = [8, 9];
 
 fn array(name: &str, value: usize, entries: u32) -> MapHandle {
     let opts = libbpf_sys::bpf_map_create_opts {
@@ -277,18 +278,22 @@ fn a_connection_keeps_its_word_at_another_balancer() {
         let address = |last| std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last);
         ((address(n), 5000).into(), (address(1), 80).into())
     };
-    assert_eq!(table.learn(9, ends(1), 5, &route), Learned::Placed);
-    assert_eq!(table.learn(9, ends(1), 5, &route), Learned::Known);
-    assert_eq!(table.learn(9, six(2), 6, &route), Learned::Placed);
+    // As the client sees it: hidden by the connection's mask.
+    let hidden = |(client, vip), token| token ^ Tuple::tcp(client, vip).token_mask(KEY);
+    let learn =
+        |table: &mut ConnTable, ends, token| table.learn(KEY, ends, hidden(ends, token), &route);
+    assert_eq!(learn(&mut table, ends(1), 5), Learned::Placed);
+    assert_eq!(learn(&mut table, ends(1), 5), Learned::Known);
+    assert_eq!(learn(&mut table, six(2), 6), Learned::Placed);
     // Of another tier: the layout has tokens of 11 bits below those of the tier.
-    assert_eq!(table.learn(9, ends(3), 5 | 1 << 11, &route), Learned::Taken);
-    for (client, vip) in [ends(1), six(2)] {
-        let token = if client.is_ipv4() { 5 } else { 6 };
-        let held = table.find(client, vip, token).expect("in its slot");
+    assert_eq!(learn(&mut table, ends(3), 5 | 1 << 11), Learned::Taken);
+    let find = |table: &ConnTable, ends, token| table.find(KEY, ends, hidden(ends, token));
+    for (ends, token) in [(ends(1), 5), (six(2), 6)] {
+        let held = find(&table, ends, token).expect("in its slot");
         assert_eq!((held.real, held.packets, held.closed), (77, 1, false));
-        assert_eq!(table.find(client, vip, 7), None);
+        assert_eq!(find(&table, ends, 7), None);
     }
-    assert_eq!(table.find(ends(2).0, ends(2).1, 5), None);
+    assert_eq!(find(&table, ends(2), 5), None);
     // Nobody else gets these slots.
     let taken: HashSet<u32> = table.connections().map(|held| held.slot).collect();
     assert_eq!(taken.len(), 2);
@@ -304,9 +309,9 @@ fn a_connection_keeps_its_word_at_another_balancer() {
     }
     assert_eq!(given, 4096 - 2);
     // And with all given out there is no room for more.
-    assert_eq!(table.learn(9, ends(9), 9, &route), Learned::Taken);
-    let held = table.find(ends(1).0, ends(1).1, 5).expect("still there");
-    assert!(table.release(&held) && table.find(ends(1).0, ends(1).1, 5).is_none());
+    assert_eq!(learn(&mut table, ends(9), 9), Learned::Taken);
+    let held = find(&table, ends(1), 5).expect("still there");
+    assert!(table.release(&held) && find(&table, ends(1), 5).is_none());
 }
 
 #[test]

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Keys of what agents and balancers tell each other: one for each server, epoch and
+//! speaker, all derived from a secret that balancers alone hold. Whoever takes a server can
+//! speak for that server, and for none else.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use crate::cookie::{CookieKey, KeyEpoch};
+
+/// Who signs a datagram. What one of them says is never the other's word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Speaker {
+    Agent,
+    Balancer,
+}
+
+/// The secret of an epoch, by the epoch's bit.
+pub type EpochSecrets = [Option<CookieKey>; 2];
+
+/// What keys of reports follow from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReportSecrets {
+    /// The balancers': every server's is derived from it.
+    Root(EpochSecrets),
+    /// A server's own, by each address that balancers know it by.
+    Own(BTreeMap<IpAddr, EpochSecrets>),
+}
+
+/// Keys of reports, and the epoch that is signed with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReportKeys {
+    /// The epoch that is signed with.
+    pub current: KeyEpoch,
+    /// What the keys follow from.
+    pub secrets: ReportSecrets,
+}
+
+impl ReportKeys {
+    /// A server's secret of an epoch, if it is known here.
+    pub fn of_server(&self, server: IpAddr, epoch: KeyEpoch) -> Option<CookieKey> {
+        let index = epoch.index() as usize;
+        match &self.secrets {
+            ReportSecrets::Own(own) => own.get(&server)?[index],
+            ReportSecrets::Root(root) => Some(root[index]?.derive(*b"server  ", octets(server))),
+        }
+    }
+
+    /// What a server that balancers know by these addresses is to have of them.
+    pub fn for_server(&self, addresses: &[IpAddr]) -> Self {
+        let secrets = |address| KeyEpoch::ALL.map(|epoch| self.of_server(address, epoch));
+        let own = addresses
+            .iter()
+            .map(|address| (*address, secrets(*address)));
+        Self {
+            current: self.current,
+            secrets: ReportSecrets::Own(own.collect()),
+        }
+    }
+
+    /// Whether whoever has these can speak for every server.
+    pub fn are_the_balancers(&self) -> bool {
+        matches!(self.secrets, ReportSecrets::Root(_))
+    }
+
+    /// The key of a datagram from or to the agent of a server.
+    pub(super) fn key(
+        &self,
+        server: IpAddr,
+        epoch: KeyEpoch,
+        speaker: Speaker,
+    ) -> Option<CookieKey> {
+        let label = match speaker {
+            Speaker::Agent => *b"agent   ",
+            Speaker::Balancer => *b"balancer",
+        };
+        Some(self.of_server(server, epoch)?.derive(label, [0; 16]))
+    }
+}
+
+/// IPv4 as `::ffff:a.b.c.d`.
+pub(super) fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
