@@ -37,6 +37,7 @@ test: setup ## build and run every test (needs root and BPF)
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	scripts/layers
 	scripts/names
+	scripts/page check
 	CARGO="$(CARGO)" $(SUDO) scripts/test
 
 test-long: build-dev ## the campaigns of which `make test` runs a slice, at full length: hours
@@ -47,6 +48,7 @@ lint: setup ## format, clippy, who may know whom, names, licences and sources of
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	scripts/layers
 	scripts/names
+	scripts/page check
 	@command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked
 	$(CARGO) deny --all-features check bans licenses sources
 
@@ -68,6 +70,7 @@ fuzz: ## fuzz the parsers, a minute each; needs cargo-fuzz and a nightly toolcha
 	for target in capture frame filter wire tunnel; do $(CARGO) +nightly fuzz run --fuzz-dir fuzz $$target -- -max_total_time=60; done
 
 gen: setup ## regenerate committed files; leaves a clean tree when they are current
+	scripts/page build
 	CARGO="$(CARGO)" $(SUDO) scripts/gen
 
 clean: ## remove build products and results

@@ -106,6 +106,8 @@ fold(struct real_stats *stats, u32 real_id, const struct est_sample *sample, u64
 		stats->bound_weight_halves += sample->weight_halves;
 		return;
 	}
+	if (sample->bound_halves)
+		stats->systematic_weight_halves += sample->weight_halves;
 	if (path_ns) {
 		u64 path = CW_MIN(path_ns * sample->weight_halves, sample->sum_halves_ns);
 

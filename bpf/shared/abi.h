@@ -543,7 +543,7 @@ ABI_SIZE(struct packets_bytes, 16);
 /*
  * Per real and CPU, two cache lines. What a response takes is the path's round trip and
  * what the server adds; they are told apart where the flow's handshake was seen. Upper
- * bounds are in none of the sums.
+ * bounds are in none of the sums, but where all that a flow tells is off alike.
  */
 struct real_stats {
 	u64 packets;
@@ -558,7 +558,8 @@ struct real_stats {
 	u64 path_sum_halves_ns;   /* and the path; both sums add up to those samples' */
 	u64 path_weight_halves;   /* weight of these samples */
 	u64 bound_weight_halves;  /* weight of groups with upper bounds of latencies among them */
-	u64 pad[4];
+	u64 systematic_weight_halves; /* of latency_weight_halves: bounds that are off alike */
+	u64 pad[3];
 };
 ABI_SIZE(struct real_stats, 128);
 

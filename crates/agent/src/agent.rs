@@ -205,6 +205,7 @@ impl Agent {
             .map(|(verdict, counter)| VerdictView {
                 verdict: verdict.as_str().to_owned(),
                 action: verdict.action().as_str().to_owned(),
+                meaning: verdict.meaning().to_owned(),
                 packets: counter.packets,
                 bytes: counter.bytes,
             })

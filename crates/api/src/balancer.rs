@@ -259,6 +259,25 @@ pub struct RealView {
     /// Latencies that were not counted because they are upper bounds.
     #[serde(default)]
     pub latency_bounds: u64,
+    /// What its agent says, as long as that holds; absent where none reports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentReportView>,
+}
+
+/// What a real's agent said last.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct AgentReportView {
+    /// Busy share of all its CPUs, 0 to 1.
+    pub cpu: Option<f64>,
+    /// Connections whose client waits for an answer.
+    pub in_flight: Option<u32>,
+    /// Mean time that the VIP's clients waited in the agent's last second, attempts that were
+    /// lost before a connection included; absent if no transaction ended.
+    pub client_us: Option<f64>,
+    /// Transactions that this is of; absent if the agent does not tell of this VIP.
+    pub client_transactions: Option<f64>,
+    /// How long ago it last told of clients.
+    pub client_age_s: Option<f64>,
 }
 
 /// What the probes of a real say.
@@ -285,6 +304,12 @@ pub struct LatencyView {
     pub mean_us: Option<f64>,
     /// Samples over the last ten seconds.
     pub samples: u64,
+    /// Latencies over the same time that are upper bounds, and in no figure.
+    #[serde(default)]
+    pub bounds: u64,
+    /// How far to trust them: `none`, `low`, `medium`, `high`.
+    #[serde(default)]
+    pub quality: String,
     /// What the server added, mean over the last ten seconds' samples with a known path.
     #[serde(default)]
     pub server_us: Option<f64>,
@@ -347,6 +372,77 @@ pub struct EpochView {
     pub configured: f64,
     /// Weight in force during the epoch.
     pub weight: f64,
+}
+
+/// Answer of `GET /v1/vips/{vip}/timeline`: the last quarter of an hour in steps.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Timeline {
+    /// When it was read.
+    pub at: Moment,
+    /// Length of a step; one may be longer, after a stall.
+    pub step_ns: u64,
+    /// Where the buckets of latencies begin; each ends where the next begins.
+    pub bucket_floors_us: Vec<f64>,
+    /// The reals, in the configuration's order.
+    pub reals: Vec<RealTimeline>,
+}
+
+/// One real over time, oldest step first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RealTimeline {
+    /// Address of the real.
+    pub real: String,
+    /// The steps.
+    pub steps: Vec<StepView>,
+}
+
+/// What happened to one real within a step; latencies are absent where it had no sample.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepView {
+    /// Its end.
+    pub end: Moment,
+    /// Median of the step's samples.
+    pub p50_us: Option<f64>,
+    /// 99th percentile.
+    pub p99_us: Option<f64>,
+    /// Mean.
+    pub mean_us: Option<f64>,
+    /// Samples.
+    pub samples: u64,
+    /// How far to trust them.
+    pub quality: String,
+    /// Samples by bucket: places in `bucket_floors_us`, and how many are there.
+    pub buckets: Vec<(u8, u64)>,
+    /// Requests that went in.
+    pub requests: u64,
+    /// Connections that picked the real.
+    pub opened: u64,
+    /// Estimate of open connections at the end.
+    pub active: u64,
+    /// Configured weight; 0 while draining.
+    pub configured: f64,
+    /// Weight in force at the end.
+    pub weight: f64,
+    /// Its state at the end.
+    pub state: String,
+}
+
+/// Answer of `GET /v1/drops`: what was dropped in the last quarter of an hour, by name.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Drops {
+    /// Length of a step; one may be longer, after a stall.
+    pub step_ns: u64,
+    /// The steps, oldest first.
+    pub steps: Vec<DropStep>,
+}
+
+/// What was dropped within a step.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct DropStep {
+    /// Its end.
+    pub end: Moment,
+    /// Packets by verdict; those of which there were none are left out.
+    pub packets: BTreeMap<String, u64>,
 }
 
 /// Answer of `GET /v1/moves`: changes of weight, oldest first.

@@ -30,6 +30,9 @@ pub struct VerdictView {
     pub verdict: String,
     /// `tx`, `pass` or `drop`.
     pub action: String,
+    /// What it means, half a sentence.
+    #[serde(default)]
+    pub meaning: String,
     /// Packets since the data plane was loaded.
     pub packets: u64,
     /// Bytes of their frames.

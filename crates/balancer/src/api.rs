@@ -30,11 +30,13 @@ use super::pool::Pool;
 use super::slots::{ConnectionSlots, HEAVIEST_MAX};
 use super::state_dir::{KeptState, StateDir};
 use super::sync::Way;
-use super::{metrics, report};
+use super::{metrics, page, report};
 use crate::config::{self, BalancerConfig, Beside, VipConfig};
 
 /// Most epochs in one answer: some 5 MB.
 const HISTORY_EPOCHS: usize = 20_000;
+/// Most steps of a timeline in one answer: some 8 MB.
+const TIMELINE_STEPS: usize = 20_000;
 
 /// What the API and the control loop share.
 pub(crate) struct Shared {
@@ -233,6 +235,7 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
             "/v1/vips/{vip}",
             get(vip).patch(change_vip).delete(remove_vip),
         )
+        .route("/v1/vips/{vip}/timeline", get(timeline))
         .route("/v1/vips/{vip}/reals", post(add_real))
         .route(
             "/v1/vips/{vip}/reals/{real}",
@@ -244,9 +247,11 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/connections/move", post(move_connection))
         .route("/v1/overrides", get(overrides).delete(drop_overrides))
         .route("/v1/moves", get(moves))
+        .route("/v1/drops", get(drops))
         .route("/v1/reload", post(reload))
         .route("/v1/check", post(check))
         .route("/metrics", get(metrics_page))
+        .merge(page::router())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .with_state(shared)
@@ -274,7 +279,7 @@ async fn no_route(request: Request) -> Response {
     problem(
         StatusCode::NOT_FOUND,
         format!(
-            "there is nothing at {path}; see /v1/status, /v1/stats, /v1/vips, /v1/overrides, /v1/history, /v1/moves, /metrics"
+            "there is nothing at {path}; see /v1/status, /v1/stats, /v1/vips, /v1/overrides, /v1/history, /v1/moves, /v1/drops, /metrics, or at / for people"
         ),
     )
 }
@@ -353,8 +358,42 @@ async fn history(
     Json(history)
 }
 
-async fn moves(State(shared): Api) -> Json<causeway_api::balancer::Moves> {
-    Json(report::moves(&shared.engine()))
+/// What ended before is left out.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Since {
+    /// CLOCK_MONOTONIC.
+    since_monotonic_ns: u64,
+}
+
+async fn timeline(
+    State(shared): Api,
+    Path(name): Path<String>,
+    Query(since): Query<Since>,
+) -> Answer<causeway_api::balancer::Timeline> {
+    let engine = shared.engine();
+    let pool = engine.pool(&name)?;
+    let since_ns = since.since_monotonic_ns;
+    Ok(Json(report::timeline(
+        pool,
+        &engine,
+        since_ns,
+        TIMELINE_STEPS,
+    )))
+}
+
+async fn drops(
+    State(shared): Api,
+    Query(since): Query<Since>,
+) -> Json<causeway_api::balancer::Drops> {
+    Json(report::drops(&shared.engine(), since.since_monotonic_ns))
+}
+
+async fn moves(
+    State(shared): Api,
+    Query(since): Query<Since>,
+) -> Json<causeway_api::balancer::Moves> {
+    Json(report::moves(&shared.engine(), since.since_monotonic_ns))
 }
 
 async fn decisions(

@@ -195,6 +195,52 @@ async fn history_comes_in_pages_that_miss_nothing() {
 }
 
 #[tokio::test]
+async fn the_timeline_has_percentiles_weights_and_states_in_steps() {
+    let daemon = Daemon::new(WEB);
+    daemon.run(45, &[5.0; 4]);
+    daemon.run(45, &[80.0, 5.0, 5.0, 5.0]);
+    let timeline = daemon.get("/v1/vips/web/timeline").await;
+    let floors = timeline["bucket_floors_us"].as_array().unwrap();
+    let steps = timeline["reals"][0]["steps"].as_array().unwrap();
+    let (first, last) = (&steps[1], &steps[steps.len() - 1]);
+    for (step, ms) in [(first, 5.0), (last, 80.0)] {
+        let p99 = step["p99_us"].as_f64().unwrap() / 1e3;
+        assert!((p99 / ms - 1.0).abs() < 0.04, "{step}");
+        assert_eq!(
+            (&step["quality"], &step["state"]),
+            (&json!("high"), &json!("active"))
+        );
+        let [place, count] = [0, 1].map(|at| step["buckets"][0][at].as_u64().unwrap());
+        assert_eq!(count, step["samples"].as_u64().unwrap());
+        let [from, to] = [0, 1].map(|more| floors[place as usize + more].as_f64().unwrap() / 1e3);
+        assert!(from <= ms && ms < to, "{from} to {to}");
+    }
+    assert_eq!(first["weight"], 1.0);
+    assert!(last["weight"].as_f64().unwrap() < 0.5, "{last}");
+    let since = &steps[steps.len() - 2]["end"]["monotonic_ns"];
+    let path = format!("/v1/vips/web/timeline?since_monotonic_ns={since}");
+    let late = daemon.get(&path).await;
+    assert_eq!(late["reals"][3]["steps"].as_array().unwrap().len(), 1);
+    let all = daemon.get("/v1/moves").await["moves"]
+        .as_array()
+        .unwrap()
+        .clone();
+    let since = &all[0]["at"]["monotonic_ns"];
+    let late = daemon
+        .get(&format!("/v1/moves?since_monotonic_ns={since}"))
+        .await;
+    let later = all
+        .iter()
+        .filter(|of| of["at"]["monotonic_ns"] != *since)
+        .count();
+    assert_eq!(late["moves"].as_array().unwrap().len(), later);
+    // Nothing was dropped, which is known.
+    let drops = daemon.get("/v1/drops").await;
+    assert_eq!(drops["steps"].as_array().unwrap().len(), steps.len());
+    assert_eq!(drops["steps"][0]["packets"], json!({}));
+}
+
+#[tokio::test]
 async fn history_is_found_although_the_clock_was_set_back() {
     let daemon = Daemon::new(WEB);
     daemon.run(10, &[5.0; 4]);
@@ -325,7 +371,7 @@ async fn refusals_are_sentences() {
             "/v2",
             json!(null),
             404,
-            "there is nothing at /v2; see /v1/status, /v1/stats, /v1/vips, /v1/overrides, /v1/history, /v1/moves, /metrics",
+            "there is nothing at /v2; see /v1/status, /v1/stats, /v1/vips, /v1/overrides, /v1/history, /v1/moves, /v1/drops, /metrics, or at / for people",
         ),
     ];
     for (method, path, body, code, sentence) in cases {

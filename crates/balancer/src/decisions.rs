@@ -73,10 +73,8 @@ impl Decisions {
 
 /// Why a real has the weight that it has.
 pub(crate) fn explain(engine: &Engine, vip: &str, real: &str) -> Result<Explanation, EngineError> {
-    let index = engine.find_vip(vip)?;
-    let name = engine.config().vips[index].name.clone();
-    let pool = engine.pools().iter().find(|pool| pool.vip().name == name);
-    let pool = pool.ok_or_else(|| EngineError::NotFound(format!("vip {name} is not at work")))?;
+    let pool = engine.pool(vip)?;
+    let name = pool.vip().name.clone();
     let address = real.parse().ok();
     let found = pool.members().find(|(own, _)| Some(own.address) == address);
     let (own, member) = found.ok_or_else(|| {

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use causeway_api::Moment;
-use causeway_api::balancer::{EpochView, Move, NextHopView};
+use causeway_api::balancer::{DropStep, EpochView, Move, NextHopView};
 use causeway_core::health::{Check, Silence};
 use causeway_dataplane::{RealId, RealStats, Vip};
 use tracing::{debug, info};
@@ -21,7 +21,8 @@ use super::pool::{self, Pool};
 use super::real_counters::{RealCounters, mean_us};
 use super::state_dir::{Down, KeptState, SetByHand};
 use super::sync::{Way, real_ids};
-use super::{by_hand, latency_source, loads, rings};
+use super::timeline::{DropSteps, STEP_NS, Standing};
+use super::{by_hand, latency_source, loads, rings, timeline};
 use crate::config::{BalancerConfig, Control, LatencySource, VipConfig};
 
 /// Changes of weight that are remembered.
@@ -96,11 +97,15 @@ pub struct Engine {
     /// Whether the file was taken when it was read last, and when one was.
     reloads: Reloads,
     moves: VecDeque<Move>,
+    /// What was dropped.
+    drops: DropSteps,
     /// Rings that intervals have set, and the slots of these.
     rings_set: (u64, u64),
     last_tick: Option<Moment>,
     last_histograms_ns: u64,
     last_window_ns: u64,
+    /// When a step of the timelines ended; `None` before the first began.
+    last_step_ns: Option<u64>,
 }
 
 /// What became of the file when it was read.
@@ -149,6 +154,7 @@ impl Engine {
             announced: BTreeSet::new(),
             silences: HashMap::new(),
             moves: VecDeque::new(),
+            drops: DropSteps::default(),
             rings_set: (0, 0),
             way: None,
             next_hops: Vec::new(),
@@ -159,6 +165,7 @@ impl Engine {
             last_tick: None,
             last_histograms_ns: 0,
             last_window_ns: 0,
+            last_step_ns: None,
         };
         engine.sync(config, Some(now.monotonic_ns))?;
         engine.former_down.clear();
@@ -252,6 +259,11 @@ impl Engine {
         &self.reports
     }
 
+    /// What was dropped in the steps that ended after `since_ns`.
+    pub fn drops(&self, since_ns: u64) -> Vec<DropStep> {
+        self.drops.views(since_ns)
+    }
+
     /// Recent changes of weight, oldest first.
     pub fn moves(&self) -> impl Iterator<Item = &Move> {
         self.moves.iter()
@@ -315,6 +327,7 @@ impl Engine {
             }
         }
         self.record(now.before(interval_ns));
+        self.step(now);
         // One that returned within a long interval was not there for all of it.
         self.warm(interval_ns.min(self.config.control.interval_ns))?;
         self.decide(now, interval_ns);
@@ -393,6 +406,35 @@ impl Engine {
                     member.history.pop_front();
                 }
                 member.history.push_back(epoch);
+            }
+        }
+    }
+
+    /// Ends a step of the timelines if it is time, and the histograms are of now.
+    fn step(&mut self, now: Moment) {
+        let begun = self.last_step_ns;
+        let is_due = begun.is_none_or(|ns| now.monotonic_ns.saturating_sub(ns) >= STEP_NS);
+        if !is_due || self.last_histograms_ns != now.monotonic_ns {
+            return;
+        }
+        self.last_step_ns = Some(now.monotonic_ns);
+        // What cannot be read now is part of the next step: nothing rests on it.
+        if let Ok(verdicts) = self.plane.verdicts() {
+            self.drops.end(now, verdicts);
+        }
+        if begun.is_none() {
+            return;
+        }
+        let keep = timeline::kept(real_ids(&self.pools).count());
+        for (real, member) in self.pools.iter().flat_map(Pool::members) {
+            if let Some(counters) = self.counters.get_mut(&member.id) {
+                let standing = Standing {
+                    configured: pool::configured(real),
+                    weight: member.weight,
+                    state: pool::state(real, member),
+                    active: counters.active(),
+                };
+                counters.step(now, standing, keep);
             }
         }
     }
@@ -496,6 +538,13 @@ impl Engine {
         change(&mut config.vips[index])?;
         self.can_control(&config.vips[index])?;
         self.replace(config)
+    }
+
+    /// The VIP at work of this name, or of this `address:port[/protocol]`.
+    pub fn pool(&self, vip: &str) -> Result<&Pool, EngineError> {
+        let name = &self.config.vips[self.find_vip(vip)?].name;
+        let pool = self.pools.iter().find(|pool| pool.vip().name == *name);
+        pool.ok_or_else(|| EngineError::NotFound(format!("vip {name} is not at work")))
     }
 
     /// Index of the VIP of this name, or of this `address:port[/protocol]`.

@@ -34,6 +34,7 @@ mod loads;
 mod loads_tests;
 mod metrics;
 mod next_hop;
+mod page;
 mod plane;
 mod pool;
 mod probe;
@@ -49,6 +50,7 @@ pub mod state_dir;
 mod sync;
 #[cfg(test)]
 mod tests;
+mod timeline;
 
 pub use config::BalancerConfig;
 pub use run::{LoadedConfig, load, run, unload};

@@ -547,3 +547,13 @@ pub(crate) fn configured(real: &RealConfig) -> f64 {
         false => 0.0,
     }
 }
+
+/// Whether a real gets new connections, or why not: a word of the API.
+pub(crate) fn state(real: &RealConfig, member: &PoolMember) -> &'static str {
+    match (real.is_wanted(), member.fit) {
+        (false, _) if real.maintenance => "maintenance",
+        (false, _) => "drain",
+        (true, true) => "active",
+        (true, false) => "down",
+    }
+}

@@ -4,18 +4,24 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use causeway_api::balancer::LatencyView;
+use causeway_api::Moment;
+use causeway_api::balancer::{LatencyView, StepView};
 use causeway_core::control::{Reading, ServerLatency};
+use causeway_core::estimate::Tally;
 use causeway_core::hist::Histogram;
 use causeway_dataplane::RealStats;
 
 use super::latency_source::Measured;
+use super::timeline::{Standing, Steps};
 
 /// Span of the recent mean.
 const RECENT_NS: u64 = 10_000_000_000;
 /// Time after which a connection whose end nobody saw counts as gone, on
 /// average. The balancer sees no response and no server-side close.
 pub(super) const CONNECTION_AGE_NS: f64 = 900e9;
+/// Requests that a client keeps outstanding, for the grade of a real's latencies: its sums do
+/// not tell, so it is the most that the estimator tells apart.
+const WINDOW: u8 = 16;
 
 /// One real's counters, made into differences.
 #[derive(Debug)]
@@ -31,6 +37,7 @@ pub struct RealCounters {
     window: Histogram,
     next_window: Histogram,
     latest: Histogram,
+    steps: Steps,
 }
 
 /// The samples of an interval that ended at `at_ns`.
@@ -39,6 +46,10 @@ struct Recent {
     at_ns: u64,
     sum_halves_ns: u64,
     weight_halves: u64,
+    /// Of these and beside these: see [`tally`].
+    bound_halves: u64,
+    /// Beside these, in no sum.
+    left_out_halves: u64,
     server: ServerLatency,
 }
 
@@ -54,6 +65,7 @@ impl RealCounters {
             recent: VecDeque::new(),
             window: histogram.clone(),
             next_window: histogram.clone(),
+            steps: Steps::begin(totals, histogram.clone()),
             latest: histogram,
         }
     }
@@ -69,12 +81,15 @@ impl RealCounters {
             self.delta.latency_sum_halves_ns,
             self.delta.latency_weight_halves,
         );
-        if let Some(mean) = mean_us(sum_halves, weight_halves) {
-            self.last_us = Some(mean);
+        self.last_us = mean_us(sum_halves, weight_halves).or(self.last_us);
+        let left_out_halves = self.delta.bound_weight_halves;
+        if weight_halves + left_out_halves > 0 {
             self.recent.push_back(Recent {
                 at_ns: now_ns,
                 sum_halves_ns: sum_halves,
                 weight_halves,
+                bound_halves: tally(&self.delta).bound_halves,
+                left_out_halves,
                 server: server(&self.delta),
             });
         }
@@ -92,6 +107,17 @@ impl RealCounters {
     /// Begins a new window: percentiles reach back to the start of the previous one.
     pub fn rotate(&mut self) {
         self.window = std::mem::replace(&mut self.next_window, self.latest.clone());
+    }
+
+    /// Ends a step of the timeline, in which at most `keep` are remembered.
+    pub(crate) fn step(&mut self, end: Moment, standing: Standing, keep: usize) {
+        let at = (&self.totals, &self.latest);
+        self.steps.end(end, at, standing, keep);
+    }
+
+    /// The steps that ended after `since_ns`, of these the newest `most`.
+    pub(crate) fn steps(&self, since_ns: u64, most: usize) -> Vec<StepView> {
+        self.steps.views(since_ns, most)
     }
 
     /// What the controller wants to know of the last interval.
@@ -135,10 +161,18 @@ impl RealCounters {
         let path_weight_halves = sum(|of| of.server.weight_halves);
         let lately = self.latest.since(&self.window);
         let quantile_us = |q| lately.quantile(q).map(|ns| ns as f64 / 1e3);
+        let tally = Tally {
+            sum_halves_ns: sum(|of| of.sum_halves_ns),
+            weight_halves,
+            bound_halves: sum(|of| of.bound_halves),
+            window: WINDOW,
+        };
         LatencyView {
             last_us: self.last_us,
             mean_us: mean_us(sum(|of| of.sum_halves_ns), weight_halves),
             samples: weight_halves / 2,
+            bounds: sum(|of| of.left_out_halves) / 2,
+            quality: tally.confidence().quality.name().to_owned(),
             server_us: mean_us(sum(|of| of.server.sum_halves_ns), path_weight_halves),
             path_us: mean_us(sum(|of| of.server.path_sum_halves_ns), path_weight_halves),
             path_samples: path_weight_halves / 2,
@@ -154,6 +188,16 @@ fn server(delta: &RealStats) -> ServerLatency {
         sum_halves_ns: delta.server_sum_halves_ns,
         path_sum_halves_ns: delta.path_sum_halves_ns,
         weight_halves: delta.path_weight_halves,
+    }
+}
+
+/// What samples are worth: the sums, and the bounds that are in them or were left out.
+pub(super) fn tally(delta: &RealStats) -> Tally {
+    Tally {
+        sum_halves_ns: delta.latency_sum_halves_ns,
+        weight_halves: delta.latency_weight_halves,
+        bound_halves: delta.bound_weight_halves + delta.systematic_weight_halves,
+        window: WINDOW,
     }
 }
 
@@ -173,7 +217,7 @@ pub(crate) fn mean_us(sum_halves_ns: u64, weight_halves: u64) -> Option<f64> {
 }
 
 /// Differences; a counter that fell belongs to a slot that was made anew.
-fn since(new: RealStats, old: RealStats) -> RealStats {
+pub(super) fn since(new: RealStats, old: RealStats) -> RealStats {
     let minus = |new: u64, old: u64| new.checked_sub(old).unwrap_or(new);
     RealStats {
         packets: minus(new.packets, old.packets),
@@ -188,6 +232,7 @@ fn since(new: RealStats, old: RealStats) -> RealStats {
         path_sum_halves_ns: minus(new.path_sum_halves_ns, old.path_sum_halves_ns),
         path_weight_halves: minus(new.path_weight_halves, old.path_weight_halves),
         bound_weight_halves: minus(new.bound_weight_halves, old.bound_weight_halves),
+        systematic_weight_halves: minus(new.systematic_weight_halves, old.systematic_weight_halves),
         ..RealStats::default()
     }
 }
@@ -253,6 +298,24 @@ mod tests {
         assert_eq!(counters.latency().mean_us, Some(6.0));
         counters.advance(12 * S, S, totals(0, 0, 20_000, 6));
         assert_eq!(counters.latency().mean_us, None);
+    }
+
+    #[test]
+    fn bounds_lower_the_grade() {
+        let grade = |bounds, systematic| {
+            let none = RealStats::default();
+            let mut counters = RealCounters::new(none, Histogram::new(), Duration::ZERO);
+            let mut after = totals(0, 0, 2_000_000 * 1_000, 2_000);
+            after.bound_weight_halves = bounds;
+            after.systematic_weight_halves = systematic;
+            counters.advance(S, S, after);
+            (counters.latency().quality, counters.latency().bounds)
+        };
+        assert_eq!(grade(0, 0), ("high".to_owned(), 0));
+        assert_eq!(grade(20, 0), ("medium".to_owned(), 10));
+        assert_eq!(grade(200, 0), ("low".to_owned(), 100));
+        // Those that are off alike are in the sums.
+        assert_eq!(grade(0, 2_000), ("low".to_owned(), 0));
     }
 
     #[test]

@@ -4,17 +4,19 @@
 use std::collections::HashMap;
 
 use causeway_api::balancer::{
-    CookieView, FlowTableView, HealthView, History, LatencyView, Moves, RealHistory, RealView,
-    SourceView, Stats, VipView,
+    AgentReportView, CookieView, Drops, FlowTableView, HealthView, History, LatencyView, Moves,
+    RealHistory, RealTimeline, RealView, SourceView, Stats, Timeline, VipView,
 };
 use causeway_api::{Moment, VerdictView};
+use causeway_core::hist::Histogram;
 use causeway_dataplane::abi::PacketsBytes;
 use causeway_dataplane::{CookieTotals, RealStats, VipId};
 
 use super::cookies::{self, Ids};
 use super::engine::Engine;
-use super::pool::{Pool, PoolMember};
+use super::pool::{self, Pool, PoolMember};
 use super::real_counters::RealCounters;
+use super::timeline::STEP_NS;
 use crate::config::{Control, RealConfig, Source};
 
 /// Everything that `causeway stats` shows.
@@ -26,6 +28,7 @@ pub(crate) fn stats(engine: &Engine, at: Moment) -> anyhow::Result<Stats> {
             .map(|(verdict, counter)| VerdictView {
                 verdict: verdict.as_str().to_owned(),
                 action: verdict.action().as_str().to_owned(),
+                meaning: verdict.meaning().to_owned(),
                 packets: counter.packets,
                 bytes: counter.bytes,
             })
@@ -142,13 +145,7 @@ fn real(
         address: config.address.to_string(),
         mac: config.mac.map(|mac| mac.to_string()),
         cookie_ids: Vec::new(),
-        state: match (config.is_wanted(), member.fit) {
-            (false, _) if config.maintenance => "maintenance",
-            (false, _) => "drain",
-            (true, true) => "active",
-            (true, false) => "down",
-        }
-        .to_owned(),
+        state: pool::state(config, member).to_owned(),
         health: engine.check(member.id).map(|check| HealthView {
             state: check.state().word().to_owned(),
             since_monotonic_ns: check.since_ns(),
@@ -170,8 +167,33 @@ fn real(
         requests: totals.requests,
         latency: counters.map_or_else(LatencyView::default, RealCounters::latency),
         latency_bounds: totals.bound_weight_halves / 2,
+        agent: agent(engine, pool, config),
         slow_start_s: (member.warms_ns > 0).then_some(member.warms_ns as f64 / 1e9),
     }
+}
+
+/// What the real's agent said last, if anything that holds.
+fn agent(engine: &Engine, pool: &Pool, config: &RealConfig) -> Option<AgentReportView> {
+    let now_ns = engine.last_tick()?.monotonic_ns;
+    let reports = engine.reports();
+    let service = (pool.vip().address, pool.vip().port);
+    let load = reports.load(config.address, now_ns);
+    let clients = reports.latency(config.address, service, now_ns);
+    if load.is_none() && clients.is_none() {
+        return None;
+    }
+    let mean_us = |of: causeway_core::agent_report::ServiceLatency| {
+        (of.transactions_milli > 0).then(|| of.response_ns as f64 / of.transactions_milli as f64)
+    };
+    Some(AgentReportView {
+        cpu: load.map(|load| f64::from(load.cpu_milli) / 1e3),
+        in_flight: load.map(|load| load.in_flight),
+        client_us: clients.and_then(mean_us),
+        client_transactions: clients.map(|of| of.transactions_milli as f64 / 1e3),
+        client_age_s: reports
+            .latency_age_ns(config.address, now_ns)
+            .map(|ns| ns as f64 / 1e9),
+    })
 }
 
 /// The history of every real, from the epoch that starts at or after `since_ns`
@@ -209,9 +231,40 @@ pub(crate) fn history(engine: &Engine, since_ns: u64, limit: usize) -> History {
     }
 }
 
-/// Recent changes of weight.
-pub(crate) fn moves(engine: &Engine) -> Moves {
+/// Changes of weight after `since_ns` (CLOCK_MONOTONIC).
+pub(crate) fn moves(engine: &Engine, since_ns: u64) -> Moves {
+    let late = engine.moves();
+    let late = late.filter(|of| of.at.monotonic_ns > since_ns);
     Moves {
-        moves: engine.moves().cloned().collect(),
+        moves: late.cloned().collect(),
+    }
+}
+
+/// The timeline of a VIP: the steps that ended after `since_ns` (CLOCK_MONOTONIC), of all
+/// reals together the newest `limit`, or one of each.
+pub(crate) fn timeline(pool: &Pool, engine: &Engine, since_ns: u64, limit: usize) -> Timeline {
+    let each = (limit / pool.members().count().max(1)).max(1);
+    let reals = pool.members().map(|(config, member)| {
+        let counters = engine.counters(member.id);
+        RealTimeline {
+            real: config.address.to_string(),
+            steps: counters.map_or_else(Vec::new, |counters| counters.steps(since_ns, each)),
+        }
+    });
+    Timeline {
+        at: Moment::now(),
+        step_ns: STEP_NS,
+        bucket_floors_us: Histogram::coarse_floors_ns()
+            .map(|ns| ns as f64 / 1e3)
+            .collect(),
+        reals: reals.collect(),
+    }
+}
+
+/// What was dropped after `since_ns` (CLOCK_MONOTONIC).
+pub(crate) fn drops(engine: &Engine, since_ns: u64) -> Drops {
+    Drops {
+        step_ns: STEP_NS,
+        steps: engine.drops(since_ns),
     }
 }

@@ -14,6 +14,8 @@ pub use latencies::Latencies;
 
 /// The number of buckets of every histogram.
 pub const BUCKETS: usize = 448;
+/// How many of them make one that is shown: half a power of two.
+const SHOWN: usize = 8;
 
 unsafe extern "C" {
     #[cfg(test)]
@@ -136,6 +138,21 @@ impl Histogram {
                 to_ns: causeway_hist_floor_ns(index + 1),
                 count,
             })
+    }
+
+    /// The counts of buckets of half a power of two that hold something, shortest first,
+    /// with their places in [`Self::coarse_floors_ns`].
+    pub fn coarse(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        let sum = |counts: &[u64]| counts.iter().fold(0, |sum: u64, n| sum.saturating_add(*n));
+        let sums = self.counts.chunks_exact(SHOWN).map(sum).enumerate();
+        sums.filter(|&(_, count)| count > 0)
+    }
+
+    /// Where each of these buckets begins.
+    pub fn coarse_floors_ns() -> impl Iterator<Item = u64> {
+        (0..BUCKETS as u32)
+            .step_by(SHOWN)
+            .map(|bucket| causeway_hist_floor_ns(bucket))
     }
 
     /// The counts of all buckets.
@@ -269,6 +286,19 @@ mod tests {
         histogram.record_n(5_000_000, 1);
         let mean = histogram.mean_ns().unwrap();
         assert!((mean / 2_000_000.0 - 1.0).abs() < 1.0 / 32.0, "{mean}");
+    }
+
+    #[test]
+    fn coarse_buckets_hold_the_same_values() {
+        let floors: Vec<u64> = Histogram::coarse_floors_ns().collect();
+        let mut histogram = Histogram::new();
+        for ns in [1_000, 5_000_000, 5_100_000, 70_000_000_000] {
+            histogram.record(ns);
+            let (place, _) = histogram.coarse().last().unwrap();
+            assert!(floors[place] <= ns && ns < floors[place + 1]);
+        }
+        assert_eq!(histogram.coarse().map(|(_, count)| count).sum::<u64>(), 4);
+        assert!(floors.windows(2).all(|two| two[0] < two[1]));
     }
 
     #[test]

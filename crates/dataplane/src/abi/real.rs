@@ -75,8 +75,10 @@ plain! {
         path_weight_halves: u64,
         /// Half samples in groups with upper bounds among them, which no sum has.
         bound_weight_halves: u64,
+        /// Of `latency_weight_halves` those of flows whose latencies are all bounds.
+        systematic_weight_halves: u64,
         /// Zero.
-        pad: [u64; 4],
+        pad: [u64; 3],
     }
     /// Value of `ctl`: next hop and outer header.
     "ctl" Ctl {

@@ -83,6 +83,7 @@ impl RealStats {
         self.path_sum_halves_ns += more.path_sum_halves_ns;
         self.path_weight_halves += more.path_weight_halves;
         self.bound_weight_halves += more.bound_weight_halves;
+        self.systematic_weight_halves += more.systematic_weight_halves;
     }
 }
 

@@ -19,6 +19,7 @@ mod everyday;
 mod fct;
 mod health;
 mod packet_cost;
+mod page;
 mod paper;
 mod pcc_scale;
 mod quic_cid;
@@ -166,6 +167,7 @@ pub fn all() -> &'static [Scenario] {
         cookie::MPTCP,
         cookie::TIERS,
         health::HEALTH,
+        page::PAGE_STATES,
         paper::PAPER,
         quic_cid::QUIC_CID,
         quic_smoke::QUIC_SMOKE,

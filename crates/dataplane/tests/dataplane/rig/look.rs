@@ -72,6 +72,7 @@ impl Rig {
                 path_sum_halves_ns: a.path_sum_halves_ns + b.path_sum_halves_ns,
                 path_weight_halves: a.path_weight_halves + b.path_weight_halves,
                 bound_weight_halves: a.bound_weight_halves + b.bound_weight_halves,
+                systematic_weight_halves: a.systematic_weight_halves + b.systematic_weight_halves,
                 ..RealStats::default()
             })
     }

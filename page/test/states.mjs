@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+// Looks at the page with Debian's Chromium and holds what it shows against what the API answers.
+// The laboratory's scenario `page` starts it, says on standard input what state it has made,
+// and reads a line of JSON for each.
+//
+//   node states.mjs URL DIRECTORY
+import assert from "node:assert/strict";
+import { mkdir } from "node:fs/promises";
+import { createInterface } from "node:readline";
+import { chromium } from "playwright-core";
+
+const [url, pictures] = process.argv.slice(2);
+const SIZES = [{ width: 1280, height: 900 }, { width: 380, height: 800 }];
+const SCHEMES = ["light", "dark"];
+
+await mkdir(pictures, { recursive: true });
+const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox"] });
+const context = await browser.newContext({ viewport: SIZES[0], colorScheme: "light", reducedMotion: "reduce" });
+const page = await context.newPage();
+
+/** What went wrong in the browser, but for a daemon that is gone. */
+const faults = [];
+let gone = false;
+/** The last answers that the page itself has had. */
+const answers = new Map();
+page.on("console", (message) => {
+  if (message.type() === "error" && !gone) faults.push(message.text());
+});
+page.on("pageerror", (error) => faults.push(String(error)));
+page.on("request", (request) => {
+  if (!request.url().startsWith(url)) faults.push(`asks ${request.url()}`);
+});
+page.on("response", async (response) => {
+  const path = new URL(response.url()).pathname;
+  if (path.startsWith("/v1/") && response.ok()) answers.set(path, await response.json().catch(() => null));
+});
+await page.addInitScript(() => {
+  globalThis.shifts = [];
+  new PerformanceObserver((list) => {
+    for (const entry of list.getEntries()) globalThis.shifts.push({ at: entry.startTime, value: entry.value });
+  }).observe({ type: "layout-shift", buffered: true });
+});
+
+/** A figure with its unit, as a number. */
+function figure(text) {
+  const found = text.replace(/\s/g, " ").match(/^([\d. ]*\d)\s*(µs|ms|s|k|M|G)?(?:\/s)?(?: |$)/);
+  assert(found, `no figure in ${JSON.stringify(text)}`);
+  const unit = { µs: 1, ms: 1e3, s: 1e6, k: 1e3, M: 1e6, G: 1e9 }[found[2]] ?? 1;
+  return Number(found[1].replace(/ /g, "")) * unit;
+}
+
+function near(text, value, what) {
+  const shown = figure(text);
+  assert(Math.abs(shown - value) <= Math.max(0.006 * Math.abs(value), 0.5), `${what}: shown ${text}, the API says ${value}`);
+}
+
+/** Waits for the next look, so that what is drawn is what was answered last. */
+async function looked() {
+  const before = answers.get("/v1/stats")?.at.monotonic_ns;
+  for (let i = 0; i < 100; i++) {
+    await page.waitForTimeout(100);
+    const stats = answers.get("/v1/stats");
+    if (!stats || stats.at.monotonic_ns === before) continue;
+    await page.waitForTimeout(300);
+    const clock = new Date(stats.at.realtime_ns / 1e6).toTimeString().slice(0, 8);
+    if ((await page.locator(".link").innerText()).includes(clock)) return answers.get("/v1/stats");
+  }
+  throw new Error("the page has not looked for ten seconds");
+}
+
+/** Rows of a table: a heading, and cells by their labels. */
+async function rows(section) {
+  return page.locator(`[data-key="${section}"] tbody tr`).evaluateAll((found) =>
+    found.map((row) => {
+      const cells = { name: row.querySelector("th").innerText.trim() };
+      for (const cell of row.querySelectorAll("td")) {
+        const copy = cell.cloneNode(true);
+        const small = copy.querySelector("small");
+        if (small) cells[`${cell.dataset.label} why`] = small.textContent;
+        small?.remove();
+        cells[cell.dataset.label] = copy.textContent.trim();
+      }
+      return cells;
+    }),
+  );
+}
+
+async function checkReals(stats) {
+  const vip = stats.vips.find((of) => of.name === "web");
+  const shown = await rows("reals");
+  assert.deepEqual(shown.map((row) => row.name), vip.reals.map((real) => real.address));
+  for (const [i, real] of vip.reals.entries()) {
+    const row = shown[i];
+    for (const [label, us] of [["p50", real.latency.p50_us], ["p99", real.latency.p99_us]]) {
+      if (us === null) assert.equal(row[label], "none", `${label} of ${real.address}`);
+      else near(row[label], us, `${label} of ${real.address}`);
+      if (us === null) assert(row[`${label} why`], "none, with why");
+    }
+    assert.equal(row.grade, real.latency.quality);
+    near(row.open, real.connections_active, `open of ${real.address}`);
+    near(row.weight, real.effective_weight, `weight of ${real.address}`);
+    const client = real.agent?.client_us ?? null;
+    if (client === null) assert(row["clients wait"] === "none" && row["clients wait why"]);
+    else near(row["clients wait"], client, `clients of ${real.address}`);
+    const down = real.state === "down";
+    assert.equal(row.state.includes("down"), down);
+  }
+  return shown;
+}
+
+async function checkLists(stats) {
+  const dropped = stats.verdicts.filter((of) => of.action === "drop" && of.packets > 0);
+  const shown = new Map((await rows("drops")).map((row) => [row.name, row]));
+  assert.deepEqual([...shown.keys()].sort(), dropped.map((of) => of.verdict).sort());
+  for (const of of dropped) near(shown.get(of.verdict)["in all"], of.packets, of.verdict);
+  const all = await (await fetch(`${url}v1/moves`)).json();
+  const own = all.moves.filter((move) => move.vip === "web");
+  const moves = await rows("moves");
+  const large = own.filter((of) => Math.abs(of.after - of.before) >= 0.05 * Math.max(of.before, of.after));
+  assert.equal(moves.length, Math.min(12, large.length));
+  for (const [i, row] of moves.entries()) assert.equal(row.reason, large.at(-1 - i).reason_text);
+  assert.equal((await rows("services")).length, stats.vips.length);
+  return { drops: shown.size, moves: own.length };
+}
+
+/** Every chart has drawn something, in more colours than its axes. */
+async function checkCharts() {
+  const drawn = await page.locator("[data-chart] canvas").evaluateAll((found) =>
+    found.map((canvas) => {
+      const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+      const colours = new Set();
+      for (let i = 0; i < data.length; i += 4) if (data[i + 3] > 250) colours.add((data[i] << 16) | (data[i + 1] << 8) | data[i + 2]);
+      return colours.size;
+    }),
+  );
+  assert.equal(drawn.length, 6);
+  for (const colours of drawn) assert(colours > 4, `a chart is empty: ${drawn}`);
+}
+
+async function findings() {
+  return page.locator(".findings li").allInnerTexts();
+}
+
+/** What text has too little contrast with what is behind it. */
+async function faint() {
+  return page.evaluate(() => {
+    const light = ([r, g, b]) => {
+      const [x, y, z] = [r, g, b].map((c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
+      return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+    };
+    const numbers = (colour) => colour.match(/[\d.]+/g).map(Number);
+    const found = [];
+    for (const element of document.querySelectorAll("main *, header *")) {
+      if (![...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim()) || !element.offsetParent) continue;
+      let behind = element;
+      while (behind && numbers(getComputedStyle(behind).backgroundColor)[3] === 0) behind = behind.parentElement;
+      const [a, b] = [light(numbers(getComputedStyle(element).color)), light(numbers(getComputedStyle(behind ?? document.body).backgroundColor))];
+      const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+      if (contrast < 4.5) found.push(`${element.tagName}.${element.className} ${element.textContent.slice(0, 30)}: ${contrast.toFixed(1)}`);
+    }
+    return found;
+  });
+}
+
+async function picture(name) {
+  for (const colorScheme of SCHEMES) {
+    for (const viewport of SIZES) {
+      await page.emulateMedia({ colorScheme });
+      await page.setViewportSize(viewport);
+      await page.evaluate(() => scrollTo(0, 0));
+      await page.waitForTimeout(400);
+      const [wide, room] = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
+      assert(wide <= room, `${name} at ${viewport.width}: ${wide} px wide`);
+      const pale = await faint();
+      assert.deepEqual(pale, [], `${name}, ${colorScheme}: too faint`);
+      await page.screenshot({ path: `${pictures}/${name}-${viewport.width}-${colorScheme}.png`, fullPage: true });
+    }
+  }
+  await page.emulateMedia({ colorScheme: "light" });
+  await page.setViewportSize(SIZES[0]);
+}
+
+async function shifted(during) {
+  await page.evaluate(() => (globalThis.shifts.length = 0));
+  await during();
+  const sum = (await page.evaluate(() => globalThis.shifts)).reduce((all, of) => all + of.value, 0);
+  assert(sum < 0.02, `what is shown moves by itself: ${sum}`);
+  return sum;
+}
+
+/** The real's page by keys alone, and back. */
+async function byKeys(address) {
+  const target = page.locator(`[data-real="${address}"] a`);
+  await target.focus();
+  await page.keyboard.press("Enter");
+  await page.locator("h1", { hasText: address }).waitFor();
+  await looked();
+  const last = answers.get(`/v1/vips/web/reals/${address}/decisions`);
+  const shown = await rows("decisions");
+  assert.equal(shown.length, last.decisions.length);
+  assert.equal(shown[0].reason, last.decisions.at(-1).reason_text);
+}
+
+const STATES = {
+  async well() {
+    await page.goto(url);
+    await page.locator('[data-key="reals"] tbody tr').first().waitFor();
+    await looked();
+    await looked();
+    const moved = await shifted(async () => {
+      await looked();
+      await looked();
+    });
+    const stats = await looked();
+    const reals = await checkReals(stats);
+    const lists = await checkLists(stats);
+    await checkCharts();
+    // On a busy machine one may be slow for a moment.
+    let said = await findings();
+    for (let i = 0; i < 15 && !said[0].includes("All 4 reals take connections"); i++) {
+      await looked();
+      said = await findings();
+    }
+    assert(said[0].includes("All 4 reals take connections"), said[0]);
+    await picture("well");
+    await page.goto(`${url}#/idle`);
+    await page.locator("h1", { hasText: "idle" }).waitFor();
+    await looked();
+    for (const row of await rows("reals")) assert(row.p99 === "none" && row["p99 why"], "nobody asks the idle VIP");
+    await picture("idle");
+    await page.goto(`${url}#/web`);
+    await page.locator("h1", { hasText: "web" }).waitFor();
+    return { reals, lists, said, moved };
+  },
+  async slow() {
+    const stats = await looked();
+    const reals = await checkReals(stats);
+    const said = await findings();
+    assert(said.some((text) => text.includes("10.20.0.13 is slow")), said.join("; "));
+    const lists = await checkLists(stats);
+    assert(lists.moves > 0, "weights have moved");
+    await checkCharts();
+    await picture("slow");
+    await byKeys("10.20.0.13");
+    await picture("real");
+    await page.keyboard.press("Escape");
+    await page.locator("h1", { hasText: "web" }).waitFor();
+    return { reals, lists, said };
+  },
+  async down() {
+    const stats = await looked();
+    const reals = await checkReals(stats);
+    const said = await findings();
+    assert(said[0].includes("10.20.0.11 is down since"), said.join("; "));
+    await picture("down");
+    return { reals, said };
+  },
+  async lost() {
+    gone = true;
+    await page.locator(".link.bad").waitFor({ timeout: 15_000 });
+    assert((await page.locator(".link").innerText()).includes("disconnected since"));
+    assert.equal((await rows("reals")).length, 4, "what was known stays");
+    await picture("lost");
+    return {};
+  },
+  async back() {
+    await page.locator(".link.good").waitFor({ timeout: 15_000 });
+    gone = false;
+    await looked();
+    await checkReals(await looked());
+    return {};
+  },
+};
+
+for await (const state of createInterface({ input: process.stdin })) {
+  let seen;
+  try {
+    seen = { ok: true, state, ...(await STATES[state]()) };
+    assert.deepEqual(faults, []);
+  } catch (error) {
+    await page.screenshot({ path: `${pictures}/failed-${state}.png`, fullPage: true }).catch(() => {});
+    seen = { ok: false, state, error: String(error.message ?? error) };
+  }
+  console.log(JSON.stringify(seen));
+}
+await browser.close();
