@@ -8,8 +8,10 @@ CARGO ?= cargo
 # only these two steps are raised, never the build.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 export CLANG ?= clang-19
+# What `causeway version` calls the build.
+export CAUSEWAY_BUILD ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 
-.PHONY: help setup build build-dev demo lab sim test test-long lint bench bench-dataplane bench-reader soak fuzz gen clean
+.PHONY: help setup build build-dev deb demo lab sim test test-long lint bench bench-dataplane bench-reader soak fuzz gen clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +24,9 @@ build: setup ## build the release binary, target/release/causeway
 
 build-dev: setup # the laboratory's binary, too
 	$(CARGO) build --release --locked --package causeway --package causeway-lab
+
+deb: setup ## build the Debian packages into target/deb
+	CARGO="$(CARGO)" scripts/deb
 
 demo: build-dev ## the whole thing on this machine; results in target/demo/
 	$(SUDO) target/release/causeway-lab demo --out target/demo

@@ -240,6 +240,11 @@ impl Agent {
         self.clients.as_ref().map(|clients| lock(clients).view())
     }
 
+    /// Whether clients are measured. Waits for a measurement in progress.
+    pub(crate) fn measures_clients(&self) -> bool {
+        self.clients.as_ref().map(lock).is_some()
+    }
+
     /// Follows what clients do until `stopped`; at once where nothing is measured.
     pub fn measure(&self, stopped: &AtomicBool) {
         let Some(clients) = &self.clients else { return };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use causeway_dataplane::Decapsulator;
-use causeway_service::process::{Listeners, Process, Routers, serve_routers};
+use causeway_service::process::{Listeners, Process, Routers, Work, serve_routers};
 use tracing::info;
 
 use crate::agent::{self, Agent};
@@ -47,13 +47,12 @@ pub fn run(process: Process, file: PathBuf, config: AgentConfig) -> anyhow::Resu
     let stopped = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let measuring = scope.spawn(|| agent.measure(&stopped));
-        let served = serve_routers(
-            process,
-            routers,
-            &listeners,
-            || agent.reload(),
-            std::future::pending(),
-        );
+        let work = Work {
+            reload: || agent.reload(),
+            works: || !agent.measures_clients() || !measuring.is_finished(),
+            failed: std::future::pending(),
+        };
+        let served = serve_routers(process, routers, &listeners, work);
         stopped.store(true, Ordering::Relaxed);
         measuring.thread().unpark();
         served

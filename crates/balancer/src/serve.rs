@@ -3,13 +3,13 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use causeway_api::Moment;
-use causeway_service::process::{Listeners, Process, Routers, serve_routers};
+use causeway_service::process::{Listeners, Process, Routers, Work, serve_routers};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
@@ -48,7 +48,17 @@ pub(crate) fn serve(
         unix: api::router(Arc::clone(&shared)),
         tcp: api::read_only_router(Arc::clone(&shared), listeners.socket()),
     };
-    let result = serve_routers(process, routers, &listeners, || shared.reload(), failed);
+    let mut seen = None;
+    let rounds = Arc::clone(&control.rounds);
+    let work = Work {
+        reload: || shared.reload(),
+        works: || {
+            let now = Some(rounds.load(Ordering::Relaxed));
+            std::mem::replace(&mut seen, now) != now
+        },
+        failed,
+    };
+    let result = serve_routers(process, routers, &listeners, work);
     announcements.stop();
     control.stop();
     keeper.stop();
@@ -61,6 +71,8 @@ pub(crate) fn serve(
 struct ControlLoop {
     thread: JoinHandle<()>,
     stop: Arc<AtomicBool>,
+    /// Intervals that have been worked through.
+    rounds: Arc<AtomicU64>,
 }
 
 impl ControlLoop {
@@ -68,12 +80,14 @@ impl ControlLoop {
     fn start(shared: Arc<Shared>) -> anyhow::Result<(Self, impl Future<Output = anyhow::Error>)> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
+        let rounds = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&rounds);
         let (alive, ended) = oneshot::channel::<Infallible>();
         let thread = thread::Builder::new()
             .name("control".to_owned())
             .spawn(move || {
                 let _alive = alive;
-                run(&shared, &stopped);
+                run(&shared, &stopped, &counted);
             })?;
         let failed = async {
             let _ = ended.await;
@@ -81,7 +95,14 @@ impl ControlLoop {
                 "the control loop has failed, see above; the data plane forwards on with the weights it has: start the daemon again"
             )
         };
-        Ok((Self { thread, stop }, failed))
+        Ok((
+            Self {
+                thread,
+                stop,
+                rounds,
+            },
+            failed,
+        ))
     }
 
     fn stop(self) {
@@ -126,7 +147,7 @@ impl Repeated {
     }
 }
 
-fn run(shared: &Shared, stopped: &AtomicBool) {
+fn run(shared: &Shared, stopped: &AtomicBool, rounds: &AtomicU64) {
     let mut next = Instant::now();
     let mut last_error = None;
     loop {
@@ -143,6 +164,7 @@ fn run(shared: &Shared, stopped: &AtomicBool) {
             return;
         }
         let error = shared.engine().tick(Moment::now()).err();
+        rounds.fetch_add(1, Ordering::Relaxed);
         let error = error.map(|error| format!("{error:#}"));
         if error != last_error {
             match &error {

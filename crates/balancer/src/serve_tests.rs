@@ -13,7 +13,7 @@ use axum::Router;
 use axum::routing::get;
 use causeway_api::Moment;
 use causeway_api::balancer::Status;
-use causeway_service::process::{self, Listeners, Process, Routers};
+use causeway_service::process::{self, Listeners, Process, Routers, Work};
 use nix::sys::signal::{Signal, raise};
 
 use super::api::Shared;
@@ -99,7 +99,7 @@ fn requests_in_progress_are_answered_before_the_end() {
             anyhow::anyhow!("the test is over")
         };
         let reload = || Ok::<_, String>(String::new());
-        process::serve_routers(process, routers, &listeners, reload, failed)
+        process::serve_routers(process, routers, &listeners, work(reload, failed))
     });
     assert!(ask(&path).ends_with("\r\n\r\ndone"));
     assert!(server.join().unwrap().is_err());
@@ -137,7 +137,7 @@ fn who_holds_connections_keeps_nobody_out() {
             tcp: page(),
         };
         let reload = || Ok::<_, String>(String::new());
-        process::serve_routers(process, routers, &listeners, reload, failed)
+        process::serve_routers(process, routers, &listeners, work(reload, failed))
     });
     let connect = |_| {
         let mut held = TcpStream::connect(address).unwrap();
@@ -175,11 +175,23 @@ fn a_reload_that_is_asked_for_during_the_start_comes_after_it() {
         };
         let reload = || reloaded.send(()).map(|()| String::new());
         tell.send(process::serve_routers(
-            process, routers, &listeners, reload, failed,
+            process,
+            routers,
+            &listeners,
+            work(reload, failed),
         ))
     });
     let error = told.recv_timeout(PATIENCE).unwrap().unwrap_err();
     assert_eq!(error.to_string(), "the test is over");
+}
+
+/// Work that goes on, and is over when `failed` says so.
+fn work<R, F>(reload: R, failed: F) -> Work<R, impl FnMut() -> bool, F> {
+    Work {
+        reload,
+        works: || true,
+        failed,
+    }
 }
 
 fn ask(socket: &Path) -> String {

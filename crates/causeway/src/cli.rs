@@ -15,7 +15,8 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{
     agent_cmd, capture, config_cmd, conns_cmd, cookie_cmd, examples, explain_cmd, generate_cmd,
-    lb_cmd, override_cmd, reload_cmd, stats_cmd, top_cmd, trace_cmd, tunnel_cmd, vip_cmd,
+    lb_cmd, override_cmd, reload_cmd, stats_cmd, top_cmd, trace_cmd, tunnel_cmd, version_cmd,
+    vip_cmd,
 };
 
 /// A layer-4 load balancer that measures its clients' latency.
@@ -80,6 +81,9 @@ enum Command {
     /// Work with configuration files
     #[command(after_help = examples::CONFIG)]
     Config(config_cmd::Args),
+    /// Say which build this is, and which layout its data plane has
+    #[command(after_help = examples::VERSION)]
+    Version(version_cmd::Args),
     /// Write shell completions and man pages
     #[command(hide = true)]
     Generate(generate_cmd::Args),
@@ -109,6 +113,7 @@ impl Cli {
             Command::Trace(args) => args.run(),
             Command::Capture(args) => args.run(),
             Command::Config(args) => args.run(),
+            Command::Version(args) => args.run(),
             Command::Generate(args) => args.run(),
         }
     }
@@ -128,7 +133,7 @@ impl Command {
             Self::Stats(_) | Self::Vip(_) | Self::Real(_) => true,
             Self::Override(_) | Self::Reload(_) | Self::Conns(_) => true,
             Self::Cookie(_) | Self::Config(_) => true,
-            Self::Generate(_) => true,
+            Self::Version(_) | Self::Generate(_) => true,
         }
     }
 }

@@ -141,3 +141,9 @@ pub(crate) const CONFIG: &str = "\
 Examples:
   causeway config check                           # /etc/causeway/causeway.toml
   causeway config check /etc/causeway/agent.toml";
+
+/// For `causeway version --help`.
+pub(crate) const VERSION: &str = "\
+Examples:
+  causeway version
+  causeway version -o json                        # for a program";

@@ -23,6 +23,7 @@ mod stats_cmd;
 mod top_cmd;
 mod trace_cmd;
 mod tunnel_cmd;
+mod version_cmd;
 mod vip_cmd;
 
 fn main() -> ExitCode {

@@ -102,7 +102,8 @@ fn the_units_start_what_is_installed() {
         ("causeway-tunnel", "tunnel", "causeway-tunnel.toml"),
     ] {
         assert!(page.contains(&format!("/{unit}.service)")), "{unit}");
-        let program = "/usr/local/bin/causeway";
+        // systemd looks for it in /usr/local/bin, where a build from source is put, and /usr/bin.
+        let program = "causeway";
         assert!(page.contains("/usr/local/bin/"));
         let file = format!("/etc/causeway/{configuration}");
         assert!(page.contains(&file), "{file}");
@@ -112,6 +113,7 @@ fn the_units_start_what_is_installed() {
         let check = format!("{program} config check {file}");
         let checks = if part == "lb" { vec![] } else { vec![check] };
         assert_eq!(only("ExecStartPre"), checks);
+        assert_eq!(only("ConditionPathExists"), [file]);
         assert_eq!(only("Type"), ["notify"]);
         assert_eq!(only("Documentation"), [format!("man:causeway-{part}(1)")]);
 
@@ -120,9 +122,10 @@ fn the_units_start_what_is_installed() {
         let text =
             std::fs::read_to_string(in_repository(&format!("packaging/systemd/{unit}.service")));
         let copy = dir.path().join(format!("{unit}.service"));
-        let text = text
-            .expect("a unit")
-            .replace(program, env!("CARGO_BIN_EXE_causeway"));
+        let text = text.expect("a unit").replace(
+            &format!("={program} "),
+            concat!("=", env!("CARGO_BIN_EXE_causeway"), " "),
+        );
         std::fs::write(&copy, text).expect("write");
         let verified = Command::new("systemd-analyze")
             .args(["verify", "--man=no"])

@@ -53,6 +53,7 @@ pub use mirror::{
     Inventory, Mirror, MirrorCounts, MirrorMaps, MirrorOptions, MirrorVip, MirroredFrame,
     MirroredPacket,
 };
+pub use pins::LAYOUT;
 pub use plane::{Detached, Started};
 pub use run_time::{RunTime, RunTimes};
 pub use sampler::{Sampler, SamplerCost, SamplerOptions, interface_of, sampler_cost};

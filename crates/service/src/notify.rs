@@ -7,6 +7,7 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
 
 use tracing::debug;
 
@@ -26,6 +27,20 @@ pub fn reloading(monotonic_ns: u64) {
 /// The daemon is about to end.
 pub fn stopping() {
     send("STOPPING=1");
+}
+
+/// How often systemd wants to hear that the daemon works (`WatchdogSec=`), halved as
+/// sd_watchdog_enabled(3) advises; `None` if it does not.
+pub(crate) fn watchdog_period() -> Option<Duration> {
+    let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
+    let ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+    let wanted = number("WATCHDOG_USEC").filter(|&usec| ours && usec > 1);
+    wanted.map(|usec| Duration::from_micros(usec / 2))
+}
+
+/// The daemon works.
+pub(crate) fn works() {
+    send("WATCHDOG=1");
 }
 
 fn send(message: &str) {

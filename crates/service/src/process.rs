@@ -25,6 +25,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 use tracing::{error, info, warn};
 
 use super::notify;
@@ -199,17 +200,29 @@ pub struct Routers {
     pub tcp: Router,
 }
 
-/// Serves until SIGTERM or SIGINT, or until `failed` gives a reason to end. SIGHUP
-/// calls `reload`, which says what now holds.
+/// What a daemon does beside serving.
+pub struct Work<R, W, F> {
+    /// What SIGHUP calls; it says what now holds.
+    pub reload: R,
+    /// Whether the work goes on: systemd's watchdog hears of it.
+    pub works: W,
+    /// Gives a reason to end.
+    pub failed: F,
+}
+
+/// Serves until SIGTERM or SIGINT, or until `work` has failed.
 pub fn serve_routers<E: Display>(
     process: Process,
     routers: Routers,
     listeners: &Listeners,
-    reload: impl Fn() -> Result<String, E>,
-    failed: impl Future<Output = anyhow::Error>,
+    work: Work<
+        impl Fn() -> Result<String, E>,
+        impl FnMut() -> bool,
+        impl Future<Output = anyhow::Error>,
+    >,
 ) -> anyhow::Result<()> {
     let Process { runtime, signals } = process;
-    let result = runtime.block_on(serve_async(signals, routers, listeners, reload, failed));
+    let result = runtime.block_on(serve_async(signals, routers, listeners, work));
     runtime.shutdown_timeout(GRACE);
     result
 }
@@ -218,11 +231,23 @@ async fn serve_async<E: Display>(
     mut signals: Signals,
     routers: Routers,
     listeners: &Listeners,
-    reload: impl Fn() -> Result<String, E>,
-    failed: impl Future<Output = anyhow::Error>,
+    work: Work<
+        impl Fn() -> Result<String, E>,
+        impl FnMut() -> bool,
+        impl Future<Output = anyhow::Error>,
+    >,
 ) -> anyhow::Result<()> {
+    let Work {
+        reload,
+        mut works,
+        failed,
+    } = work;
     let mut servers = JoinSet::new();
     let mut failed = pin!(failed);
+    let watched = notify::watchdog_period();
+    // Never where nothing watches.
+    let mut watch = tokio::time::interval(watched.unwrap_or(Duration::from_secs(1 << 30)));
+    watch.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (stop, stopped) = watch::channel(());
     let unix = tokio::net::UnixListener::from_std(listeners.unix.try_clone()?)?;
     servers.spawn(answer(unix, routers.unix, stopped.clone()));
@@ -234,6 +259,11 @@ async fn serve_async<E: Display>(
     let result = loop {
         tokio::select! {
             _ = signals.hangup.recv() => log_reload(&reload),
+            _ = watch.tick(), if watched.is_some() => {
+                if works() {
+                    notify::works();
+                }
+            }
             _ = signals.terminate.recv() => break Ok(()),
             _ = signals.interrupt.recv() => break Ok(()),
             error = &mut failed => break Err(error),

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use causeway_service::process::{Listeners, Process, Routers, serve_routers};
+use causeway_service::process::{Listeners, Process, Routers, Work, serve_routers};
 use tracing::info;
 
 use crate::TunnelConfig;
@@ -22,7 +22,12 @@ pub fn run(process: Process, file: PathBuf, config: TunnelConfig) -> anyhow::Res
         unix: router.clone(),
         tcp: router,
     };
-    let result = serve_routers(process, routers, &listeners, || tunnel.reload(), failed);
+    let work = Work {
+        reload: || tunnel.reload(),
+        works: || tunnel.answers(),
+        failed,
+    };
+    let result = serve_routers(process, routers, &listeners, work);
     tunnel.stop();
     result
 }

@@ -153,6 +153,11 @@ impl Tunnel {
         reports.context("a thread of the tunnel does not answer")
     }
 
+    /// Whether every thread answers.
+    pub(crate) fn answers(&self) -> bool {
+        self.reports().is_ok()
+    }
+
     /// The status over all threads.
     pub fn status(&self) -> anyhow::Result<TunnelStatus> {
         let reports = self.reports()?;
