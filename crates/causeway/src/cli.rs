@@ -14,9 +14,9 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    agent_cmd, capture, config_cmd, conns_cmd, cookie_cmd, examples, explain_cmd, generate_cmd,
-    lb_cmd, override_cmd, reload_cmd, stats_cmd, top_cmd, trace_cmd, tunnel_cmd, version_cmd,
-    vip_cmd,
+    agent_cmd, capture, config_cmd, conns_cmd, cookie_cmd, doctor, examples, explain_cmd,
+    generate_cmd, lb_cmd, override_cmd, reload_cmd, stats_cmd, top_cmd, trace_cmd, tunnel_cmd,
+    version_cmd, vip_cmd,
 };
 
 /// A layer-4 load balancer that measures its clients' latency.
@@ -84,6 +84,8 @@ enum Command {
     /// Say which build this is, and which layout its data plane has
     #[command(after_help = examples::VERSION)]
     Version(version_cmd::Args),
+    #[command(after_help = examples::DOCTOR)]
+    Doctor(doctor::Args),
     /// Write shell completions and man pages
     #[command(hide = true)]
     Generate(generate_cmd::Args),
@@ -114,6 +116,7 @@ impl Cli {
             Command::Capture(args) => args.run(),
             Command::Config(args) => args.run(),
             Command::Version(args) => args.run(),
+            Command::Doctor(args) => args.run(),
             Command::Generate(args) => args.run(),
         }
     }
@@ -132,7 +135,7 @@ impl Command {
             Self::Explain(_) => true,
             Self::Stats(_) | Self::Vip(_) | Self::Real(_) => true,
             Self::Override(_) | Self::Reload(_) | Self::Conns(_) => true,
-            Self::Cookie(_) | Self::Config(_) => true,
+            Self::Cookie(_) | Self::Config(_) | Self::Doctor(_) => true,
             Self::Version(_) | Self::Generate(_) => true,
         }
     }

@@ -147,3 +147,11 @@ pub(crate) const VERSION: &str = "\
 Examples:
   causeway version
   causeway version -o json                        # for a program";
+
+/// For `causeway doctor --help`.
+pub(crate) const DOCTOR: &str = "\
+Examples:
+  causeway doctor                                 # for all files in /etc/causeway
+  causeway doctor eth0 eth1                       # for a balancer on these
+  causeway doctor eth0 --role agent
+  causeway doctor -c lb.toml -o json";

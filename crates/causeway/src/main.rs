@@ -13,6 +13,7 @@ mod clients_table;
 mod config_cmd;
 mod conns_cmd;
 mod cookie_cmd;
+mod doctor;
 mod examples;
 mod explain_cmd;
 mod generate_cmd;

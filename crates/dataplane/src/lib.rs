@@ -60,7 +60,7 @@ pub use sampler::{Sampler, SamplerCost, SamplerOptions, interface_of, sampler_co
 pub use syn_hooks::HookChanges;
 pub use syn_meter::{RESPONSE_BOUNDS_US, SynMeter, SynMeterOptions};
 pub use tc::{TcDirection, TcLink};
-pub use xdp::{AttachedMode, Link, XdpMode};
+pub use xdp::{AttachedMode, Link, XdpMode, XdpState};
 
 /// Generated skeletons: open, set sizes and flags, load.
 #[allow(

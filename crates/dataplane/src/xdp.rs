@@ -74,6 +74,39 @@ pub(crate) fn occupant(interface: &Interface) -> Result<Option<Occupant>> {
     })
 }
 
+/// What an interface has of XDP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XdpState {
+    /// The program on it: its number, its name, and how it runs.
+    pub program: Option<(u32, String, AttachedMode)>,
+    /// Whether the driver runs programs, on kernels that tell (6.3 and later).
+    pub is_native: bool,
+}
+
+impl XdpState {
+    /// Asks the kernel.
+    ///
+    /// # Errors
+    /// If it does not tell.
+    pub fn of(interface: &Interface) -> Result<Self> {
+        let occupant = occupant(interface)?;
+        let mut query = libbpf_sys::bpf_xdp_query_opts {
+            sz: size_of::<libbpf_sys::bpf_xdp_query_opts>() as _,
+            ..Default::default()
+        };
+        // SAFETY: `query` lives through the call and says how long it is.
+        let ret = unsafe { libbpf_sys::bpf_xdp_query(interface.index as i32, 0, &mut query) };
+        check(ret, || {
+            format!("ask what XDP the driver of {} has", interface.name)
+        })?;
+        Ok(Self {
+            program: occupant.map(|one| (one.program, program_name(one.program), one.mode)),
+            // NETDEV_XDP_ACT_BASIC of linux/netdev.h
+            is_native: query.feature_flags & 1 != 0,
+        })
+    }
+}
+
 /// The error that says whose program is in the way.
 pub(crate) fn foreign(interface: &Interface, occupant: Occupant) -> DataPlaneError {
     DataPlaneError::Foreign {

@@ -4,6 +4,8 @@
 //!
 //! - [`Capture`]: packets of an interface by AF_PACKET; [`filter`]: tcpdump's filter language.
 //! - [`resolve_next_hop`]: where packets go, asked of the kernel's tables by netlink.
+//! - [`net_devices`], [`DriverInfo`], [`closed_input_chains`], [`reach`]: what stands between a
+//!   program on an interface and the packets.
 //! - [`in_flight`], [`listener`]: connections and accept queues, asked by sock_diag.
 //! - [`rtt`]: clocks, channels and ICMP echo behind `causeway rtt`.
 //! - [`tunnel`]: TUN devices, UDP in batches, and memory for `causeway tunnel`.
@@ -11,24 +13,32 @@
 #![warn(missing_docs)]
 
 mod capture;
+mod ethtool;
 pub mod filter;
 mod in_flight;
 mod interface;
 pub mod listener;
+mod net_device;
 mod netlink;
 mod next_hop;
+mod nf_tables;
+mod path_mtu;
 pub mod rtt;
 mod sock_diag;
 pub mod tunnel;
 
 pub use capture::{Capture, CaptureCounts, CaptureError, Frame, SNAP_LEN};
+pub use ethtool::{DriverInfo, Offload, Setting};
 pub use filter::FilterError;
 pub use in_flight::in_flight;
 pub use interface::{Interface, NoInterface};
+pub use net_device::{NetDevice, net_devices};
 pub use next_hop::{
-    Gateway, Gateways, Gue, InterfaceInfo, Mac, NextHop, NextHopError, OuterSource, find_gateways,
-    interface_info, resolve_next_hop,
+    Gateway, Gateways, Gue, InterfaceInfo, Mac, NextHop, NextHopError, OuterSource, WORLD_V4,
+    device_to, find_gateways, interface_info, resolve_next_hop,
 };
+pub use nf_tables::closed_input_chains;
+pub use path_mtu::{Reach, reach};
 
 /// CLOCK_MONOTONIC, nanoseconds: the clock of the programs in the kernel.
 #[must_use]

@@ -16,7 +16,7 @@ use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::sys::socket::{AddressFamily as Domain, SockFlag, SockType, setsockopt, sockopt};
 use thiserror::Error;
@@ -32,8 +32,9 @@ const POLL: Duration = Duration::from_millis(20);
 /// Most reals of a family whose routes are looked up in one look.
 const ROUTES_MAX: usize = 1024;
 
-/// Addresses that only a default route leads to: dummies (RFC 7600, section 5; RFC 3587).
-const WORLD_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
+/// An address that only a default route leads to: the dummy of RFC 7600, section 5.
+pub const WORLD_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
+/// The same (RFC 3587).
 const WORLD_V6: Ipv6Addr = Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 1);
 
 /// The discard port (RFC 863): a datagram to it makes the kernel resolve the
@@ -399,16 +400,44 @@ fn global_address(message: &AddressMessage, index: u32) -> Option<IpAddr> {
     })
 }
 
+/// The number of the device that the kernel would send to `address` by, and whether that is the
+/// address of this host itself. `None` without a route.
+pub fn device_to(address: IpAddr) -> Result<Option<(u32, bool)>> {
+    let mut request = RouteMessage::default();
+    (
+        request.header.address_family,
+        request.header.destination_prefix_length,
+    ) = family_of(address);
+    request.attributes = vec![RouteAttribute::Destination(address.into())];
+    let found = ask("route", RouteNetlinkMessage::GetRoute(request))?;
+    let Some(RouteNetlinkMessage::NewRoute(route)) = found else {
+        return Ok(None);
+    };
+    let out = route
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            RouteAttribute::Oif(index) => Some(*index),
+            _ => None,
+        });
+    let own = route.header.kind == RouteType::Local;
+    Ok(out.map(|out| (out, own)))
+}
+
+fn family_of(address: IpAddr) -> (AddressFamily, u8) {
+    match address {
+        IpAddr::V4(_) => (AddressFamily::Inet, 32),
+        IpAddr::V6(_) => (AddressFamily::Inet6, 128),
+    }
+}
+
 /// The gateway of the route that the kernel would take to `address` through the interface.
 fn route_to(interface: &InterfaceInfo, address: IpAddr) -> Result<Option<IpAddr>> {
     let mut request = RouteMessage::default();
     (
         request.header.address_family,
         request.header.destination_prefix_length,
-    ) = match address {
-        IpAddr::V4(_) => (AddressFamily::Inet, 32),
-        IpAddr::V6(_) => (AddressFamily::Inet6, 128),
-    };
+    ) = family_of(address);
     request.attributes = vec![
         RouteAttribute::Destination(address.into()),
         RouteAttribute::Oif(interface.index),

@@ -257,11 +257,12 @@ impl ForwardingMode {
         }
     }
 
-    /// Bytes that an IPv6 tunnel puts in front of a packet.
-    fn overhead_v6(self) -> u16 {
+    /// Bytes that a tunnel to a real of that family puts in front of a packet.
+    pub fn overhead(self, ipv6: bool) -> u16 {
+        let outer = if ipv6 { 40 } else { 20 };
         match self {
-            Self::Ipip => 40,
-            Self::Gue => 48,
+            Self::Ipip => outer,
+            Self::Gue => outer + 8,
             Self::L2 => 0,
         }
     }

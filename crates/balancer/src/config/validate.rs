@@ -202,7 +202,7 @@ fn tunnel_sources(raw: &RawEncap, faults: &mut Faults<'_>) -> BTreeSet<Prefix> {
 
 /// An IPv6 packet of 1280 bytes must fit the tunnel: no sender can be told less.
 fn room_for_ipv6(mtu: u16, place: &Spanned<i64>, vips: &[VipConfig], faults: &mut Faults<'_>) {
-    let needs = |vip: &VipConfig| IPV6_MTU_MIN + vip.forwarding.overhead_v6();
+    let needs = |vip: &VipConfig| IPV6_MTU_MIN + vip.forwarding.overhead(true);
     let tunnelled = |vip: &&VipConfig| vip.address.is_ipv6() && vip.forwarding.encapsulates();
     let mut tunnelled = vips.iter().filter(tunnelled);
     if let Some(vip) = tunnelled.find(|vip| mtu < needs(vip)) {

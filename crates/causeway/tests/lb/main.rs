@@ -4,6 +4,7 @@
 
 mod bird;
 mod capture;
+mod doctor;
 mod life;
 #[path = "../units/mod.rs"]
 mod units;

@@ -13,17 +13,26 @@ const ECHO_REPLY6: u8 = 129;
 /// checksum in, because it covers the addresses.
 pub fn request(ipv6: bool, id: u16, sequence: u16) -> [u8; ECHO_LEN] {
     let mut message = [0; ECHO_LEN];
+    fill_request(ipv6, id, sequence, &mut message);
+    message
+}
+
+/// The same of any length of 8 bytes and more.
+pub fn fill_request(ipv6: bool, id: u16, sequence: u16, message: &mut [u8]) {
+    message.fill(0);
     message[0] = if ipv6 { ECHO_REQUEST6 } else { ECHO_REQUEST4 };
     message[4..6].copy_from_slice(&id.to_be_bytes());
     message[6..8].copy_from_slice(&sequence.to_be_bytes());
-    for (byte, value) in message[8..].iter_mut().zip(0x10..) {
+    for (byte, value) in message[8..]
+        .iter_mut()
+        .zip((0..=u8::MAX).cycle().skip(0x10))
+    {
         *byte = value;
     }
     if !ipv6 {
-        let sum = checksum(&message);
+        let sum = checksum(message);
         message[2..4].copy_from_slice(&sum.to_be_bytes());
     }
-    message
 }
 
 /// The identifier and sequence number of an echo reply; `None` for all else.

@@ -93,6 +93,52 @@ impl Pinger {
         self.to
     }
 
+    /// Forbids the network and this host to fragment requests, and the kernel to hold them
+    /// back by what it knows of the path.
+    ///
+    /// # Errors
+    /// Those of setsockopt(2).
+    pub fn forbid_fragments(&mut self) -> io::Result<()> {
+        let (level, option, probe) = match self.ipv6 {
+            false => (
+                libc::IPPROTO_IP,
+                libc::IP_MTU_DISCOVER,
+                libc::IP_PMTUDISC_PROBE,
+            ),
+            true => (
+                libc::IPPROTO_IPV6,
+                libc::IPV6_MTU_DISCOVER,
+                libc::IPV6_PMTUDISC_PROBE,
+            ),
+        };
+        // SAFETY: an int, as these options take one.
+        let ret = unsafe {
+            libc::setsockopt(
+                self.socket.as_raw_fd(),
+                level,
+                option,
+                (&raw const probe).cast(),
+                size_of::<libc::c_int>() as libc::socklen_t,
+            )
+        };
+        match ret {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Sends an echo request that is an IP packet of `packet_len` bytes.
+    ///
+    /// # Errors
+    /// Those of send(2), such as EMSGSIZE.
+    pub fn send_packet(&mut self, sequence: u16, packet_len: u16) -> io::Result<()> {
+        let header = if self.ipv6 { 40 } else { 20 };
+        let mut message = vec![0; usize::from(packet_len.max(header + 8) - header)];
+        echo::fill_request(self.ipv6, self.id.unwrap_or(0), sequence, &mut message);
+        send(self.socket.as_raw_fd(), &message, MsgFlags::empty())?;
+        Ok(())
+    }
+
     /// Sends an echo request; gives the time just before.
     ///
     /// # Errors
