@@ -53,13 +53,13 @@ enum VipAction {
         /// maglev, hash, round-robin, weighted-round-robin, p2c, least-loaded, awrr or latency
         #[arg(long)]
         scheduler: Option<String>,
-        /// What p2c, least-loaded and awrr look at: connections, packets or bytes
+        /// What p2c, least-loaded and awrr look at: connections, packets, bytes, cpu or in-flight
         #[arg(long)]
         load: Option<String>,
         /// off, observe, equalise, watermark or watermark-paper
         #[arg(long)]
         control: Option<String>,
-        /// What the controller goes by: response or client
+        /// What the controller goes by: server, response or client
         #[arg(long)]
         latency: Option<String>,
         /// Whether connections are remembered: true or false
