@@ -189,12 +189,13 @@ add_sample(const struct flow_key6 *key, struct meter_sums *sums, const struct es
 {
 	u64 epoch = cfg_epoch_ns ? sample->when_ns / cfg_epoch_ns : 0;
 
-	if (!sample->weight_halves)
+	if (!sample->weight_halves && !sample->bound_halves)
 		return;
-	if (cfg_histograms)
+	if (cfg_histograms && sample->weight_halves)
 		count_latency(key, sample->sum_halves_ns / sample->weight_halves, sample->weight_halves, slot);
-	if (sums->weight_halves && sums->epoch != epoch) {
-		report(key, sums, slot);
+	if (sums->epoch != epoch) {
+		if (sums->weight_halves)
+			report(key, sums, slot);
 		sums->sum_halves_ns = 0;
 		sums->weight_halves = 0;
 		sums->bound_halves = 0;

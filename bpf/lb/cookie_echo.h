@@ -21,7 +21,7 @@
 /* Shorter periods than this do not tell an acknowledgement's delay from a silence, ms. */
 #define ECHO_PERIOD_MIN_MS 1024
 /* Data of one value of the clock arrive within this, mostly, ms. */
-#define ECHO_SAME_MS 6
+#define ECHO_SAME_MS 2
 
 /* The least distance so far between arrivals and the server's clock, ms modulo 73 minutes. */
 static __always_inline u32 least_distance_ms(const struct wc_state *chain)

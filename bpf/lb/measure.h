@@ -100,12 +100,12 @@ fold(struct real_stats *stats, u32 real_id, const struct est_sample *sample, u64
 	struct histogram *hist;
 	u64 mean_ns, *bucket;
 
-	if (!sample->weight_halves)
-		return;
 	if (sample->bound_halves && !sample->systematic) {
-		stats->bound_weight_halves += sample->weight_halves;
+		stats->bound_weight_halves += CW_MAX(sample->weight_halves, sample->bound_halves);
 		return;
 	}
+	if (!sample->weight_halves)
+		return;
 	if (sample->bound_halves)
 		stats->systematic_weight_halves += sample->weight_halves;
 	if (path_ns) {

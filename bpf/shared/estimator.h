@@ -42,7 +42,7 @@ _Static_assert(sizeof(struct est_packet) == 32, "est_packet");
  *
  * Some samples are bounds only: the client may have been idle for a part of the time, or
  * have had more requests out than can be told apart, and nothing it sent tells. bound_halves
- * is their share of weight_halves.
+ * is what they weigh. Where other samples of the flow tell better they are in neither sum.
  */
 struct est_sample {
 	u64 when_ns; /* the time that they belong to; it picks the epoch */

@@ -77,9 +77,13 @@ CW_INLINE void wc_first_ack(struct wc_state *s, u64 t_ns)
 	s->flags &= (u8)~WC_SYN_SEEN;
 }
 
-/* The handshake of TLS is over: what was outstanding was no request. */
+/*
+ * The handshake of TLS is over: what was outstanding was no request. What answered it bounds
+ * the path, as a first response does where there is no TLS.
+ */
 CW_INLINE void wc_begin_requests(struct wc_state *s, u64 t_ns)
 {
+	wc_path_at_most(s, s->silence ? (u64)(s->silence - 1) << WC_IDLE_SHIFT : t_ns - s->last_ns);
 	s->flags &= (u8)~(WC_DATA_SEEN | WC_LAST_FULL);
 	s->tcp.hole[0].len = 0;
 	s->tcp.hole[1].len = 0;
@@ -222,8 +226,13 @@ CW_INLINE u64 wc_idle_before(const struct wc_state *s, const struct wc_request *
 
 	if (r->late)
 		return 0;
+	if (wc_is_never_prompt(s)) {
+		/* The few echoes that were prompt are as likely late in their tick as early. */
+		least = WC_ECHO_SLACK_NS / 2;
+		lag = r->lag_ns - least;
+	}
 	/* One ACK for the tickets of TLS and the first response echoes the tickets. */
-	if (s->tls && !s->bursts)
+	if (wc_in_tls(s) && !s->bursts)
 		lag = 0;
 	if (r->new_ack) {
 		if (r->lag_ns > least && r->acked <= WC_SEGMENT)
@@ -235,6 +244,18 @@ CW_INLINE u64 wc_idle_before(const struct wc_state *s, const struct wc_request *
 			idle = lag > (s64)silent + WC_ECHO_TICK_NS ? (u64)lag : silent;
 	}
 	return idle > r->gap_ns ? 0 : idle;
+}
+
+/* Whether the client sends its requests at once shows in a connection's first ones. */
+CW_INLINE void wc_learn_prompt(struct wc_state *s, const struct wc_request *r)
+{
+	if (r->lag_ns < 0 || s->bursts < WC_PROMPT_FIRST || s->bursts >= WC_PROMPT_BURSTS)
+		return;
+	/* An ACK of its own dates what comes after it. */
+	if (r->lag_ns < WC_PROMPT_NS_BY_ECHO || s->silence)
+		s->prompt = 1;
+	else if (r->lag_ns > WC_TARDY_NS)
+		s->tardy = 1;
 }
 
 /*
@@ -313,7 +334,32 @@ CW_INLINE int wc_continues(const struct wc_state *s, const struct wc_request *r,
 {
 	u64 within = tcp && !r->advances ? WC_FORGET_NS : WC_CONTINUE_NS;
 
+	if (tcp && s->last_long && !r->advances)
+		return 1;
 	return (s->flags & WC_LAST_FULL) && r->gap_ns < within;
+}
+
+/*
+ * Whether a client that has sent the head of a request goes on with its body: what it
+ * acknowledges is as long as `HTTP/1.1 100 Continue` and an empty line (RFC 9110, 15.2.1), in
+ * a record of TLS 1.3 or not. Where the next answer is as short, it is another protocol, with
+ * answers that happen to be.
+ */
+#define WC_CONTINUE_BYTES 25u
+#define WC_HEAD_MIN 100u /* bytes of a packet with fields enough for that, as IP has it */
+
+CW_INLINE int wc_is_interim(struct wc_state *s, const struct wc_request *r)
+{
+	u32 bytes = WC_CONTINUE_BYTES + (wc_in_tls(s) ? WC_RECORD : 0);
+
+	if (!r->advances || s->answers > WC_ANSWERS_INTERIM)
+		return 0;
+	if (r->acked_since != bytes || s->packet_max < WC_HEAD_MIN) {
+		s->answers = WC_ANSWERS_PLAIN;
+		return 0;
+	}
+	s->answers++;
+	return s->answers == WC_ANSWERS_INTERIM && s->window <= 1 && s->cur_n == 1;
 }
 
 /* last_ns moves to t_ns; distances from it move along. */
@@ -353,12 +399,14 @@ CW_INLINE void wc_open(struct wc_state *s, u64 t_ns, const struct wc_request *r,
 	s->cur_age = 0;
 	s->cur_idle = cw_sat32(idle_ns >> WC_IDLE_SHIFT);
 	s->cur_off = 0;
-	s->cur_lead = lead;
+	/* 4 us more say that an echo dates it. */
+	s->cur_lead = lead == 1 && tcp && r->lag_ns >= 0 ? 2 : lead;
 	s->cur_acked = wc_acked(r->acked_since);
 	s->cur_n = (u8)r->n;
 	s->cur_late = 0;
 	s->silence = 0;
 	s->last_ns = t_ns;
+	s->last_long = 0;
 	if (!wc_trusts_silence(s)) {
 		s->ack_mean = 0;
 		s->ack_weight = 0;
@@ -388,6 +436,18 @@ CW_INLINE void wc_data(struct wc_state *s, const struct est_packet *p, u64 now_n
 	}
 	full = wc_is_full(s, p);
 	rest = wc_continues(s, &r, tcp);
+	if (tcp) {
+		s->last_long = !r.advances && (s->last_long || (full && s->flags & WC_LAST_FULL));
+		if (s->last_long && s->cur_n > 1) {
+			/* All of it is one request, cut where its program wrote it. */
+			s->cur_n = 1;
+			s->cur_off = 0;
+		}
+		if (seen && wc_is_interim(s, &r)) {
+			rest = 1;
+			s->ack_weight = 0;
+		}
+	}
 	s->flags = (u8)((s->flags & ~WC_LAST_FULL) | (full ? WC_LAST_FULL : 0));
 	/* TCP, readable or not, sends one request per packet here; QUIC packs several. */
 	if (p->proto != EST_PROTO_TCP)
@@ -406,8 +466,10 @@ CW_INLINE void wc_data(struct wc_state *s, const struct est_packet *p, u64 now_n
 		return;
 	}
 	if (!fresh) {
-		if (tcp)
+		if (tcp) {
 			idle = wc_idle_before(s, &r);
+			wc_learn_prompt(s, &r);
+		}
 		lead = wc_lead(s, r.gap_ns, idle);
 		if (tcp && wc_was_lost(s, idle)) {
 			/* Nothing else was outstanding, or it had been answered since. */

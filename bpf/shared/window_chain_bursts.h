@@ -75,6 +75,15 @@ CW_INLINE int wc_seems_delayed(const struct wc_state *s, const struct wc_burst *
 	       age_ns >= typical + WC_DELAYED_MIN_NS && age_ns <= typical + WC_DELAYED_MAX_NS;
 }
 
+/* A sample that says no more than that there was one. */
+CW_INLINE void wc_leave_out(const struct wc_state *s, struct est_sample *out, u64 when_ns,
+			    u32 halves)
+{
+	out->when_ns = when_ns;
+	out->window = s->window;
+	out->bound_halves = (u16)(out->bound_halves + halves);
+}
+
 CW_GLOBAL int wc_root(struct wc_state *s, const struct wc_burst *b,
 		      struct est_sample *out)
 {
@@ -86,10 +95,16 @@ CW_GLOBAL int wc_root(struct wc_state *s, const struct wc_burst *b,
 	done = b->at_ns - b->idle_ns;
 	m = s->ring_len - 1u;
 	newest = wc_ring_age(s, done, m);
-	if (wc_seems_delayed(s, b, newest))
-		s->flags |= WC_BOUND;
-	others = wc_others(s, b, m, newest);
-	wc_commit(s, out, done, newest, 1);
+	others = 0;
+	if (wc_seems_delayed(s, b, newest)) {
+		/* Where nothing else is known, a bound is not what is typical. */
+		if (s->latency)
+			wc_track(s, newest);
+		wc_leave_out(s, out, done, 2);
+	} else {
+		others = wc_others(s, b, m, newest);
+		wc_commit(s, out, done, newest, 1);
+	}
 	if (others) {
 		weight = wc_trusts_silence(s) ? 2 : 1;
 		out->sum_halves_ns += weight * others;
@@ -129,26 +144,28 @@ CW_GLOBAL int wc_drop_stale(struct wc_state *s, u64 at_ns)
 
 /*
  * A response arrived after this time, so the path is no longer than that. A
- * handshake is at times: a SYN is lost, or its ACK waits for a processor.
+ * handshake is at times: a SYN is lost, or its ACK waits for a processor. Where TLS has been
+ * opened in as long a time, it is not.
  */
 CW_INLINE void wc_path_at_most(struct wc_state *s, u64 age_ns)
 {
 	u64 age = age_ns >> 12;
 
-	if (age < s->handshake)
+	if (age < s->handshake && !wc_in_tls(s))
 		s->handshake = (u16)age;
 }
 
 /*
  * A response came, and the oldest of the requests, n with those that follow it, is
  * younger than the handshake. Either more are out than were thought, or the handshake
- * was longer than the path: that it was where no burst has shown so large a window.
+ * was longer than the path: that it was where no burst has shown so large a window. Not if
+ * that of TLS was no shorter.
  */
 CW_INLINE int wc_handshake_was_late(struct wc_state *s, u64 at_ns, u32 n)
 {
 	u32 shown = 0;
 
-	if (2 * wc_ring_age(s, at_ns, 0) < wc_handshake_ns(s))
+	if (wc_in_tls(s) || 2 * wc_ring_age(s, at_ns, 0) < wc_handshake_ns(s))
 		return 0;
 	CW_NO_UNROLL
 	for (u32 i = 0; i < WC_RING; i++)
@@ -314,21 +331,31 @@ CW_INLINE void wc_close(struct wc_state *s, u64 next_ns, u64 idle_ns, int last,
 
 /*
  * What the burst just closed said is a bound where its request alone acknowledged the
- * response, without timestamps: the client may have paused for as long as it delays
- * ACKs. And where a connection of HTTP/2 has several streams: a packet carries many
- * requests, and the order of responses is not theirs. All samples of such a flow are off
- * alike.
+ * response and no echo dates that: the client may have paused for as long as it delays
+ * ACKs. One that was prompt before is taken to be so again. Bounds are all that a client
+ * tells that pauses before each request, beside responses too fast for the clock that dates
+ * them; and a connection of HTTP/2 with several streams: a packet carries many requests, and
+ * the order of responses is not theirs. All samples of such flows are off alike, and so are
+ * those of clients without timestamps.
  */
 CW_INLINE void wc_doubt(struct wc_state *s, struct est_samples *out)
 {
-	struct wc_burst b = { .acked = s->cur_acked };
-	int undated = s->cur_lead == 1 && !s->cur_idle && wc_is_undated(s, &b);
-
-	if (!undated && !wc_is_multiplexed(s))
+	int undated = s->flags & WC_TCP && s->cur_lead == 1 && !s->prompt && !s->cur_idle &&
+		      s->cur_acked <= WC_ALONE;
+	int streams = wc_is_multiplexed(s), kind;
+	int coarse = wc_is_never_prompt(s) && wc_typical_ns(s) < WC_NEVER_PROMPT_MIN_NS;
+	if (!undated && !streams && !coarse)
 		return;
+	kind = streams || coarse || !(s->flags & WC_TS_SEEN);
 	for (u32 i = 0; i < 2; i++) {
-		out->group[i].bound_halves = (u16)out->group[i].weight_halves;
-		out->group[i].systematic = 1;
+		struct est_sample *of = &out->group[i];
+
+		of->bound_halves = (u16)of->weight_halves;
+		of->systematic = (u8)kind;
+		if (!kind) {
+			of->sum_halves_ns = 0;
+			of->weight_halves = 0;
+		}
 	}
 }
 
@@ -337,7 +364,7 @@ CW_INLINE void wc_join_groups(struct est_samples *out)
 {
 	struct est_sample *to = &out->group[0], *from = &out->group[1];
 
-	if (!from->weight_halves)
+	if (!from->weight_halves && !from->bound_halves)
 		return;
 	to->when_ns = from->when_ns;
 	to->sum_halves_ns += from->sum_halves_ns;

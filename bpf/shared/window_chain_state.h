@@ -28,7 +28,8 @@
  *   2      cur_lead     4.1 us    268 ms        half-weight samples
  *   2      hold_lead    4.1 us    268 ms        half-weight samples
  *   2      handshake    4.1 us    268 ms        thresholds only
- *   2      packet_max   bytes     64 KiB        IP length
+ *   2      packet_max   bytes     2 KiB         IP length; no larger packet is kept
+ *          to answers   flags
  *   1      cur_n                                255 requests in a burst
  *   2      cur_acked, hold_acked                eighths of an octave
  *   1      lone_bias    1/256     -             a prior, see window_chain_roots.h
@@ -62,6 +63,14 @@ enum wc_flags {
 	WC_HOLD = 1 << 5,      /* hold_gap and hold_lead valid */
 	WC_TCP = 1 << 6,       /* the transport is TCP, and readable */
 	WC_BOUND = 1 << 7,     /* what is outstanding may be younger than it seems */
+};
+
+/* What the answers that a client acknowledges have shown. */
+enum wc_answers {
+	WC_ANSWERS_PLAIN,
+	WC_ANSWERS_INTERIM, /* the last one was as short as 100 Continue */
+	WC_ANSWERS_SHORT,   /* two in a row were: it is no HTTP/1.1 */
+	WC_ANSWERS_PINGS,   /* HTTP/2 without TLS */
 };
 
 /* A range of sequence numbers that was skipped; len = 0: none. */
@@ -104,10 +113,15 @@ struct wc_state {
 	u32 ack_mean; /* from cur's start to the ACKs since, mean by bytes; or the
 		       * mean time of silent ACKs, see window_chain_silent.h */
 	u16 ack_weight;
-	u16 cur_lead;  /* 1 + from the mean ACK to the open burst; 0: none */
+	u16 cur_lead;  /* 1 + from the mean ACK to the open burst; 0: none; 1: and nothing
+			* tells how long the client had sat on what it acknowledges */
 	u16 hold_lead; /* the same, of the held burst */
 	u16 handshake; /* SYN to first ACK; 0: not seen */
-	u16 packet_max;
+	u16 packet_max : 11;
+	u16 last_long : 1;   /* the last data packet is of a request with several full ones */
+	u16 prompt : 1;	     /* a request left as soon as what it answers had come */
+	u16 tardy : 1;	     /* a request left more than a tick later */
+	u16 answers : 2;     /* what they have shown, enum wc_answers */
 	u8 cur_n;	 /* requests in the open burst */
 	u8 bursts : 5;	/* closed so far; runs from 16 to 23 in the end */
 	u8 resends : 3; /* how often of late the client paused as if to resend */
@@ -119,7 +133,7 @@ struct wc_state {
 	u8 tls : 1;    /* the connection began with a handshake of TLS 1.3 */
 	u8 ring_len : 5;
 	u8 cur_late : 2; /* requests in the open burst of earlier ones; 3 or more */
-	u8 http2 : 1;	 /* inside TLS, as its first frames show */
+	u8 http2 : 1;	 /* inside TLS, as its SETTINGS show; without tls: as short requests do */
 	u8 flags;
 	u8 cur_acked;  /* 8 log2 of the bytes newly acknowledged by the open burst;
 			* of datagrams: silent ACKs before it */
@@ -189,6 +203,36 @@ CW_INLINE u64 wc_path_ns(const struct wc_state *s)
 CW_INLINE int wc_is_wide(const struct wc_state *s)
 {
 	return wc_handshake_ns(s) > CW_MS_NS;
+}
+
+/*
+ * A request that leaves within this after what it answers is prompt, by the server's clock;
+ * one that leaves a tick later is not, wherever in its tick the answer was sent.
+ */
+#define WC_PROMPT_NS_BY_ECHO (128ll * CW_US_NS)
+#define WC_TARDY_NS (1030ll * CW_US_NS)
+/*
+ * Bursts in which a client that does not always pause has been prompt. Not the first ones:
+ * many clients greet a server before they work.
+ */
+#define WC_PROMPT_FIRST 4u
+#define WC_PROMPT_BURSTS 16u
+/*
+ * With ticks of 1 ms the one instant that dates all pauses of a client that is never prompt is
+ * known to half a tick. That much of a latency below this is too much.
+ */
+#define WC_NEVER_PROMPT_MIN_NS (3ull * CW_MS_NS)
+
+/* Whether the client pauses before each request, if only for a tick. */
+CW_INLINE int wc_is_never_prompt(const struct wc_state *s)
+{
+	return s->tardy && !s->prompt && s->window == 1 && s->bursts >= WC_PROMPT_BURSTS;
+}
+
+/* Whether the connection began with a handshake of TLS 1.3. */
+CW_INLINE int wc_in_tls(const struct wc_state *s)
+{
+	return s->tls || s->http2;
 }
 
 /* The median of the latencies so far; 0: none yet. */

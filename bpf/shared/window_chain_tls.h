@@ -46,7 +46,7 @@ CW_INLINE int wc_ends_handshake(u32 bytes)
 /* Whether the packet, which answers something, is the second flight of a handshake. */
 CW_INLINE int wc_is_handshake(const struct wc_state *s, const struct est_packet *p)
 {
-	return (s->flags & WC_DATA_SEEN) && !s->bursts && s->cur_n == 1 &&
+	return (s->flags & WC_DATA_SEEN) && !wc_in_tls(s) && !s->bursts && s->cur_n == 1 &&
 	       s->packet_max >= WC_TLS_HELLO_MIN && wc_ends_handshake(p->payload_len);
 }
 
@@ -65,27 +65,48 @@ CW_INLINE int wc_is_handshake(const struct wc_state *s, const struct est_packet 
 #define WC_UPDATE_BYTES 4096u
 /* A client acknowledges SETTINGS within so many bursts. */
 #define WC_SETTINGS_BURSTS 4u
+/*
+ * Often in a packet with something else. Then HTTP/2 is suspected by requests that are
+ * too short for HTTP/1.1 (`GET / HTTP/1.1` with a Host field, RFC 9112) behind a first
+ * packet that has room for the preface.
+ */
+#define WC_HTTP1_MIN (WC_RECORD + 27)
+#define WC_PREFACE_MIN 100u /* bytes, as IP has it */
+/* A PING without TLS: known by one that acknowledges as much, beside packets far larger. */
+#define WC_PING 17u
 
 /*
- * Whether so many bytes inside TLS are no request, but one of the frames by which a
- * client of HTTP/2 keeps its connection going. That it is one shows in its first of them.
+ * Whether so many bytes, of a packet that acknowledges what answers the last request, are
+ * no request, but a frame by which a client of HTTP/2 keeps its connection going. That it is
+ * one shows in its first of them.
  */
 CW_INLINE int wc_is_control(struct wc_state *s, u32 bytes, u32 answers)
 {
-	if (!s->tls)
-		return 0;
-	if (bytes == WC_SETTINGS_ACK && s->bursts < WC_SETTINGS_BURSTS)
+	if (!wc_in_tls(s)) {
+		if (bytes != WC_PING || s->packet_max < WC_TLS_HELLO_MIN)
+			return 0;
+		if (answers == WC_PING)
+			s->answers = WC_ANSWERS_PINGS;
+		return s->answers == WC_ANSWERS_PINGS;
+	}
+	if (bytes == WC_SETTINGS_ACK && s->bursts < WC_SETTINGS_BURSTS) {
 		s->http2 = 1;
-	return s->http2 &&
-	       (bytes == WC_SETTINGS_ACK ||
-		(answers >= WC_UPDATE_BYTES &&
-		 (bytes == WC_WINDOW_UPDATE || bytes == WC_TWO_UPDATES)));
+		s->tls = 1;
+	} else if (!s->http2 && bytes < WC_HTTP1_MIN && s->packet_max >= WC_PREFACE_MIN) {
+		s->http2 = 1;
+		s->tls = 0;
+	}
+	if (!s->http2)
+		return 0;
+	return bytes == WC_SETTINGS_ACK ||
+	       ((s->tls || answers >= WC_UPDATE_BYTES) &&
+		(bytes == WC_WINDOW_UPDATE || bytes == WC_TWO_UPDATES));
 }
 
 /* Whether the client closes the connection: TLS says so before TCP does, or instead. */
 CW_INLINE int wc_is_end(const struct wc_state *s, const struct est_packet *p)
 {
-	return est_ends(p) || (est_is_tcp(p) && s->tls && p->payload_len == WC_ALERT);
+	return est_ends(p) || (est_is_tcp(p) && wc_in_tls(s) && p->payload_len == WC_ALERT);
 }
 
 /*

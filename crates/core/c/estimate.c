@@ -12,7 +12,9 @@
 
 static bool any(const struct est_samples *out)
 {
-	return out->group[0].weight_halves | out->group[1].weight_halves;
+	const struct est_sample *a = &out->group[0], *b = &out->group[1];
+
+	return (a->weight_halves | b->weight_halves | a->bound_halves | b->bound_halves) != 0;
 }
 
 NONNULL __attribute__((flatten)) bool

@@ -113,8 +113,9 @@ pub struct Sample {
     pub sum_halves_ns: u64,
     /// Sum of the weights in halves. 0: no sample.
     pub weight_halves: u32,
-    /// How much of `weight_halves` are bounds: the client may have been idle for a part of
-    /// that time, or have had more requests out than can be told apart.
+    /// What bounds among them weigh: the client may have been idle for a part of that time,
+    /// or have had more requests out than can be told apart. Where other samples of the flow
+    /// tell better they are in neither sum.
     pub bound_halves: u16,
     /// Requests that the client keeps outstanding at most, as inferred so far;
     /// 0 where the estimator does not know.
@@ -139,10 +140,11 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// The groups that hold samples.
+    /// The groups that hold samples or bounds.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = &Sample> {
-        self.group.iter().filter(|sample| sample.weight_halves > 0)
+        let known = |sample: &&Sample| sample.weight_halves > 0 || sample.bound_halves > 0;
+        self.group.iter().filter(known)
     }
 }
 

@@ -299,6 +299,12 @@ fn the_oracle_measures_such_clients_alike() {
         client.acknowledges();
         client.pauses(205 * MS + i * US);
     }
+    expects(&mut client);
+    uploads(&mut client);
+    for _ in 0..40 {
+        client.asks(1);
+        client.pauses(1130 * US);
+    }
     client.closes(FIN);
     let (c, oracle) = (by_the_c(&client.packets), by_the_oracle(&client.packets));
     assert_eq!(c.len(), oracle.len());
@@ -355,6 +361,7 @@ fn small_requests_are_requests() {
         assert_eq!(tally.samples(), 100, "{len} bytes");
         assert!(off_pct(&tally, SERVICE_NS).abs() < 0.2, "{len} bytes");
     }
+    // Those of the size of a WINDOW_UPDATE are seen as such where HTTP/2 is known.
     for len in [35, 48] {
         let mut client = Client::new(true);
         http2(&mut client, 128);
@@ -364,7 +371,8 @@ fn small_requests_are_requests() {
             client.receives(SERVICE_NS, 60);
         }
         client.closes(FIN);
-        assert_eq!(client.measured().samples(), 101, "{len} bytes");
+        let quality = client.measured().confidence().quality;
+        assert!(quality <= Quality::Low, "{len} bytes");
     }
 }
 
@@ -417,7 +425,8 @@ fn what_a_delayed_ack_may_hide_is_graded_low() {
             }
         }
         let quality = client.measured().confidence().quality;
-        assert_eq!(quality, Quality::Low, "{pause_ms} ms");
+        // Where all that there is are such bounds, there is no estimate.
+        assert!(quality <= Quality::Low, "{pause_ms} ms");
     }
 }
 
@@ -470,4 +479,170 @@ fn several_streams_of_http2_are_graded_low() {
     let tally = client.measured();
     assert_eq!(tally.confidence().quality, Quality::High);
     assert!(off_pct(&tally, SERVICE_NS).abs() < 1.0);
+}
+
+/// A POST that waits for `100 Continue`, which comes at once; then its body of 20 KB.
+fn expects(client: &mut Client) {
+    client.sends(179);
+    client.receives(100 * US, 25);
+    client.acknowledges();
+    client.pauses(50 * US);
+    for _ in 0..13 {
+        client.sends(1448);
+        client.pauses(2 * US);
+    }
+    client.sends(1176);
+    client.receives(SERVICE_NS, RESPONSE);
+}
+
+#[test]
+fn an_interim_response_ends_nothing() {
+    let mut client = Client::new(true);
+    for _ in 0..60 {
+        expects(&mut client);
+    }
+    client.closes(FIN);
+    let tally = client.measured();
+    assert_eq!((tally.window, tally.samples()), (1, 60));
+    assert!(off_pct(&tally, SERVICE_NS + 178 * US).abs() < 1.0);
+    // Nor does one in TLS.
+    let mut client = Client::new(true);
+    hello(&mut client);
+    client.sends(64);
+    for _ in 0..60 {
+        client.sends(201);
+        client.receives(SERVICE_NS, 47);
+        client.sends(300);
+        client.receives(SERVICE_NS, RESPONSE);
+    }
+    assert!(off_pct(&client.measured(), 2 * SERVICE_NS).abs() < 1.0);
+}
+
+#[test]
+fn answers_that_are_all_as_short_are_none_of_them_interim() {
+    // As Redis gives them: `$18`, a value, and the ends of lines.
+    let mut client = Client::new(true);
+    for _ in 0..60 {
+        client.sends(140);
+        client.receives(SERVICE_NS, 25);
+    }
+    let tally = client.measured();
+    assert!(tally.samples() >= 57, "{tally:?}");
+    assert!(off_pct(&tally, SERVICE_NS).abs() < 3.0);
+}
+
+/// What curl sends of a file: blocks of 64 KiB, each with a short packet at its end.
+fn uploads(client: &mut Client) {
+    client.sends(160);
+    client.pauses(200 * US);
+    for _ in 0..20 {
+        for _ in 0..45 {
+            client.sends(1448);
+            client.pauses(10 * US);
+        }
+        client.sends(376);
+        client.pauses(2 * MS);
+    }
+    client.receives(SERVICE_NS, RESPONSE);
+}
+
+#[test]
+fn an_upload_is_one_request_however_it_is_cut() {
+    let mut client = Client::new(true);
+    for _ in 0..40 {
+        uploads(&mut client);
+    }
+    client.closes(FIN);
+    let tally = client.measured();
+    assert_eq!((tally.window, tally.samples()), (1, 40));
+    assert!(off_pct(&tally, SERVICE_NS + 20 * (450 * US + 2 * MS)).abs() < 1.0);
+}
+
+#[test]
+fn a_pause_of_a_millisecond_is_no_response() {
+    // Beside a response of 65 us nothing but a bound is left: the clock has ticks of 1 ms.
+    for (service_ns, least) in [(65 * US, Quality::None), (20 * MS, Quality::High)] {
+        let mut client = Client::new(true);
+        client.asks(2);
+        for i in 0..300 {
+            client.sends(9);
+            client.receives(service_ns + i % 7 * 31 * US, RESPONSE);
+            client.pauses(1130 * US);
+        }
+        let tally = client.measured();
+        let quality = tally.confidence().quality;
+        assert!(quality >= least, "{quality}");
+        if service_ns < MS {
+            assert!(quality <= Quality::Low, "{quality}");
+        } else {
+            assert!(off_pct(&tally, service_ns + 93 * US).abs() < 3.0);
+        }
+    }
+}
+
+#[test]
+fn pings_are_no_requests() {
+    // gRPC measures the path every few calls; the server does so, too.
+    let mut client = Client::new(true);
+    client.sends(460);
+    client.receives(300 * US, 64);
+    for turn in 0..200 {
+        client.sends(257);
+        if turn % 10 == 3 {
+            client.receives(200 * US, 17);
+            client.sends(17);
+            client.pauses(100 * US);
+        }
+        if turn % 10 == 7 {
+            client.sends(17);
+        }
+        client.receives(SERVICE_NS, 249);
+        if turn % 10 == 5 {
+            client.sends(17);
+            client.pauses(60 * US);
+        }
+    }
+    let tally = client.measured();
+    assert_eq!(tally.window, 1);
+    assert!(off_pct(&tally, SERVICE_NS).abs() < 3.0, "{tally:?}");
+}
+
+#[test]
+fn streams_are_told_without_a_packet_for_settings() {
+    // The acknowledgement of SETTINGS leaves with ten requests; several more are as long as
+    // what ends a handshake of TLS 1.2.
+    let mut client = Client::new(true);
+    hello(&mut client);
+    client.sends(64);
+    client.pauses(60 * US);
+    client.sends(353);
+    client.receives(SERVICE_NS, RESPONSE);
+    for turn in 0..300 {
+        client.sends(if turn % 3 == 0 { 118 } else { 46 });
+        client.receives(SERVICE_NS / 4, RESPONSE);
+    }
+    assert_eq!(client.measured().confidence().quality, Quality::Low);
+}
+
+#[test]
+fn streams_are_told_by_the_path() {
+    // Eight requests leave at once; their responses are sooner than any round trip.
+    let mut client = Client::new(true);
+    client.packets.clear();
+    client.packets.push(tcp_syn(client.now, 0));
+    client.receives(20 * MS, 0);
+    client.acknowledges();
+    client.sends(517);
+    client.receives(20 * MS, 782);
+    client.acknowledges();
+    client.sends(64);
+    client.sends(700);
+    client.receives(24 * MS, RESPONSE);
+    for _ in 0..300 {
+        client.sends(90);
+        client.receives(3 * MS, RESPONSE);
+    }
+    let tally = client.measured();
+    assert!(tally.window >= 7, "{tally:?}");
+    assert!(off_pct(&tally, 24 * MS).abs() < 25.0, "{tally:?}");
 }

@@ -81,9 +81,20 @@ pub(crate) struct Oracle {
     bound: bool,
     /// A timestamp was echoed.
     dated: bool,
-    /// TLS 1.3 was opened, and HTTP/2 in it.
+    /// TLS 1.3 was opened, HTTP/2 in it, and that is known by its SETTINGS.
     tls: bool,
     http2: bool,
+    settings: bool,
+    /// HTTP/2 without TLS sends PINGs.
+    pings: bool,
+    /// The last packet belongs to a request of several full ones.
+    last_long: bool,
+    /// The client has sent a request as soon as it could.
+    prompt: bool,
+    /// The client has sent one more than a tick later than that.
+    tardy: bool,
+    /// Answers in a row that were as short as an interim one; 2: more than that.
+    interim: u32,
     /// Bytes that the last burst of one request acknowledged, in eighths of an octave.
     lone: f64,
     /// Bursts of two in a row that acknowledged as much, 0 to 3.
@@ -227,13 +238,13 @@ impl Oracle {
     /// no burst speaks for as many as `n` being out.
     fn handshake_was_late(&self, t: u64, n: usize) -> bool {
         let shown = self.sizes.range(n.min(16)..).any(|(_, &count)| count > 0);
-        2 * self.age(t, self.outstanding[0]) >= self.handshake && !shown
+        !self.tls && 2 * self.age(t, self.outstanding[0]) >= self.handshake && !shown
     }
 
     fn normal(&mut self, b: &Burst) {
         let (t, n) = (b.at, b.n());
         // The second burst: a response to the first one came, so the path is no longer.
-        if let (2, Some(&oldest)) = (self.closed, self.outstanding.first()) {
+        if let (2, false, Some(&oldest)) = (self.closed, self.tls, self.outstanding.first()) {
             self.handshake = self.handshake.min(self.age(t, oldest));
         }
         if self.wide() && self.latency > 0 && 2 * self.handshake > self.latency {
@@ -405,16 +416,30 @@ impl Oracle {
             .flat_map(|f| key.map(|key| key + change_cipher_spec + f));
         let one = self.open.as_ref().is_some_and(|open| open.n() == 1);
         let mut sizes = sizes_13.chain(sizes_12);
-        self.closed == 0 && one && self.longest >= 200 && sizes.any(|size| size == p.payload_len)
+        !self.tls
+            && self.closed == 0
+            && one
+            && self.longest >= 200
+            && sizes.any(|size| size == p.payload_len)
     }
 
     /// Whether a record of TLS 1.3, 22 bytes and its contents, is a frame of HTTP/2 that
     /// asks for nothing.
     fn is_control(&mut self, p: &Packet) -> bool {
-        let settings = self.tls && p.payload_len == 22 + 9;
-        self.http2 |= settings && self.closed < 4;
         let answer = self.request_ack.map_or(0, |ack| p.ack.wrapping_sub(ack));
-        let updates = matches!(p.payload_len, 35 | 48) && answer >= 4096;
+        if !self.tls {
+            // PING and its answer are as long, and there are packets far longer.
+            let ping = p.payload_len == 17 && self.longest >= 200;
+            self.pings |= ping && answer == 17;
+            return ping && self.pings;
+        }
+        let settings = p.payload_len == 22 + 9;
+        if settings && self.closed < 4 {
+            (self.http2, self.settings) = (true, true);
+        }
+        // Shorter than any request of HTTP/1.1, behind one that may hold the preface.
+        self.http2 |= p.payload_len < 22 + 27 && self.longest >= 100;
+        let updates = matches!(p.payload_len, 35 | 48) && (self.settings || answer >= 4096);
         self.http2 && (settings || updates)
     }
 
@@ -427,10 +452,36 @@ impl Oracle {
         self.holes.clear();
     }
 
+    /// A client that has never been prompt pauses before each request.
+    fn never_prompt(&self) -> bool {
+        self.tardy && !self.prompt && self.window == 1 && self.closed >= 16
+    }
+
+    /// Whether a client has been told to go on with the body of its request: it answers as
+    /// many bytes as `100 Continue` has, and not twice in a row.
+    fn goes_on(&mut self, advances: bool, acked_since: u32) -> bool {
+        let bytes = 25 + if self.tls { 22 } else { 0 };
+        if !advances || self.interim == 2 || self.pings {
+            return false;
+        }
+        if acked_since != bytes || self.longest < 100 {
+            self.interim = 0;
+            return false;
+        }
+        self.interim += 1;
+        let one = self.open.as_ref().is_some_and(|open| open.n() == 1);
+        self.interim == 1 && self.window <= 1 && one
+    }
+
     /// How long the client had been idle when it sent a packet `gap` after the last one.
     fn idle(&self, t: u64, gap: u64, acked: Option<u32>, lag: Option<i128>, ends: bool) -> u64 {
-        let sat = lag.map_or(0, |lag| (lag - 500 * i128::from(US)).max(0) as u64);
-        let least = if self.window > 1 { 6 } else { 3 } * i128::from(MS);
+        let us = i128::from(US);
+        let (least, slack) = match self.window {
+            1 if self.never_prompt() => (250 * us, 250 * us),
+            1 => (3000 * us, 500 * us),
+            _ => (if self.window > 1 { 6000 } else { 3000 } * us, 500 * us),
+        };
+        let sat = lag.map_or(0, |lag| (lag - slack).max(0) as u64);
         // Before the first response an echo may be that of the handshake of TLS.
         let dated = self.closed > 0 || !self.tls;
         let lag = lag.filter(|_| dated);
@@ -610,6 +661,8 @@ impl Oracle {
             }
             if advances && self.ends_handshake(p) {
                 self.longest = 0;
+                let answered = self.silence_since.unwrap_or(t) - (t - gap);
+                self.handshake = self.handshake.min(answered);
                 self.tls = matches!(p.payload_len, 58 | 64 | 74 | 80);
                 return self.begin_requests();
             }
@@ -630,7 +683,20 @@ impl Oracle {
             p.ip_len >= 1280 && p.ip_len == self.longest
         };
         let within = if tcp && !advances { 120_000 * MS } else { MS };
-        let rest = std::mem::replace(&mut self.last_full, full) && gap < within;
+        let was_full = std::mem::replace(&mut self.last_full, full);
+        let was_long = std::mem::replace(&mut self.last_long, false) && !advances;
+        let mut rest = was_full && gap < within || was_long;
+        if tcp {
+            self.last_long = !advances && (was_long || full && was_full);
+            if let Some(open) = self.open.as_mut().filter(|_| self.last_long) {
+                open.requests.truncate(1);
+                open.requests[0] = open.at;
+            }
+            if self.last.is_some() && self.goes_on(advances, acked_since) {
+                rest = true;
+                self.acks.clear();
+            }
+        }
         let k = if tcp { 1 } else { self.requests(p, full) };
         let silence = self.silence_since.take();
         let before = self.last.replace(t);
@@ -665,9 +731,13 @@ impl Oracle {
         }
         if tcp && !late && !fresh {
             self.silence_since = silence;
+            let prompt = lag.is_some_and(|lag| lag < 128 * i128::from(US) || silence.is_some());
+            let first = !(4..16).contains(&self.closed);
             let acked = new_ack.then_some(acked);
             idle = self.idle(t, gap, acked, lag, false);
             self.silence_since = None;
+            self.prompt |= prompt && !first;
+            self.tardy |= lag.is_some_and(|lag| lag > 1030 * i128::from(US)) && !first;
         }
         let acks = if !tcp && self.trusts_silence() {
             Some(self.silent.0).filter(|_| self.silent.1 > 0 && !fresh)

@@ -95,7 +95,7 @@ fn counts(packet: &Packet) -> bool {
 fn add(sums: &mut MeterSums, sample: &Sample, epoch_ns: u64) -> Option<MeterSums> {
     let epoch = sample.when_ns / epoch_ns;
     let ended = (sums.weight_halves > 0 && sums.epoch != epoch).then_some(*sums);
-    if ended.is_some() {
+    if sums.epoch != epoch {
         (
             sums.sum_halves_ns,
             sums.weight_halves,
