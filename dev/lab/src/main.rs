@@ -43,6 +43,7 @@ Examples:
   causeway-lab run syn-flood --param seconds=3 --seed 7 --json flood.json
   causeway-lab rtt-study --html study.html        # as root, about five minutes
   causeway-lab sim control --cases loads --laws watermark,equalise
+  causeway-lab sim fleet --parts updates,balance --html fleet.html
   causeway-lab bench dataplane --tiny";
 
 #[derive(Debug, Subcommand)]

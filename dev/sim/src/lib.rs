@@ -7,4 +7,5 @@
 
 pub mod certes;
 pub mod control;
+pub mod fleet;
 pub mod queue;

@@ -5,6 +5,7 @@
 mod certes;
 mod control;
 mod figures;
+mod fleet;
 mod page;
 
 use std::process::ExitCode;
@@ -25,6 +26,8 @@ enum SimCommand {
     Certes(certes::CertesArgs),
     /// The latency controller's laws in closed loop, against plain hashing
     Control(control::ControlArgs),
+    /// Connections in large pools: which break, and how evenly they lie
+    Fleet(fleet::FleetArgs),
 }
 
 impl SimArgs {
@@ -33,6 +36,7 @@ impl SimArgs {
         match self.command {
             SimCommand::Certes(args) => args.run(),
             SimCommand::Control(args) => args.run(),
+            SimCommand::Fleet(args) => args.run(),
         }
     }
 }
