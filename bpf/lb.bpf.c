@@ -92,15 +92,23 @@ follow(const struct packet *pkt, const int family, const struct flow *flow, stru
 	return real;
 }
 
-/* The flow that a packet with a valid cookie is measured in: the connection's first one makes it. */
+/*
+ * The flow that a packet with a valid cookie is measured in, if it is: no memory of flows is
+ * touched else. Of a connection that has been measured all along the first packet makes it;
+ * none is measured from the middle because the rate has changed.
+ */
 static __always_inline struct flow *
 measured_flow(const struct packet *pkt, const int family, const struct route *route)
 {
-	struct flow *flow = find_flow(pkt, family);
+	struct real *real = find_real(route->real_id);
+	struct flow *flow;
 
+	if (!real || !is_sampled(pkt, family, real->sampling.least))
+		return NULL;
+	flow = find_flow(pkt, family);
 	if ((flow && is_on(flow, route)) || is_closing(pkt))
 		return flow;
-	return remember(pkt, family, route, flow);
+	return is_sampled(pkt, family, real->sampling.most) ? remember(pkt, family, route, flow) : NULL;
 }
 
 /*
@@ -149,7 +157,7 @@ find_route(struct xdp_md *ctx, struct packet *pkt, const int family, struct flow
 	if (is_valid(found)) {
 		*flow = is_kept(vip) && is_own(pkt, family) ? measured_flow(pkt, family, route) : NULL;
 	} else {
-		*flow = vip && goes_without_table(pkt, vip) ? NULL : find_flow(pkt, family);
+		*flow = vip && goes_without_table(pkt, family, vip) ? NULL : find_flow(pkt, family);
 		real = *flow ? follow(pkt, family, *flow, route) : NULL;
 		if (real && vip)
 			count_cookie(vip, followed_as(pkt, found));
@@ -196,7 +204,7 @@ balance(struct xdp_md *ctx, struct packet *pkt, const int family)
 	real = find_route(ctx, pkt, family, &flow, &route);
 	if (!real)
 		return route.verdict;
-	if (cfg_measure && flow)
+	if (is_measured(flow))
 		prepare_measurement(ctx, pkt, flow);
 	verdict = forward(ctx, pkt, family, real, &route);
 	if (verdict != route.verdict)
@@ -204,7 +212,7 @@ balance(struct xdp_md *ctx, struct packet *pkt, const int family)
 	stats = count_route(&route, pkt->frame_len);
 	if (stats && flow && is_measurable(pkt, family) && is_on_real(flow, &route, real)) {
 		count_connection(stats, flow, pkt);
-		if (cfg_measure)
+		if (is_measured(flow))
 			measure(stats, flow, pkt);
 	}
 	if (stats && !flow && is_own(pkt, family))

@@ -227,6 +227,15 @@ static __always_inline enum cookie_result admitted_as(const struct packet *pkt, 
 	return lasting ? CR_PLAIN : CR_GUESSED;
 }
 
+/* Whether the table is to know a SYN that gets a cookie: if its connection is measured. */
+static __always_inline bool
+is_kept_syn(const struct packet *pkt, const int family, const struct vip *vip, const struct route *route)
+{
+	struct real *real = find_real(route->real_id);
+
+	return is_kept(vip) && real && is_sampled(pkt, family, real->sampling.opening);
+}
+
 /* The packet goes nowhere, for a reason that its token has given. */
 static __always_inline bool
 refuse(const struct vip *vip, struct route *route, enum verdict verdict, enum cookie_result result)
@@ -250,7 +259,7 @@ admit(const struct packet *pkt, const int family, const struct vip *vip, enum co
       const struct flow *flow, struct route *route)
 {
 	bool own = is_own(pkt, family), lasting = own && !is_closing(pkt);
-	bool opens = may_open(pkt, family, vip, found), cached = uses_syn_cache(pkt, vip);
+	bool opens = may_open(pkt, family, vip, found), cached = uses_syn_cache(pkt, family, vip);
 	bool scheduled = opens && is_scheduled(pkt, vip);
 	struct ctl *control = get_ctl();
 	u64 hash;
@@ -286,10 +295,11 @@ admit(const struct packet *pkt, const int family, const struct vip *vip, enum co
 		raise_load(route->real_id);
 	if (cfg_conn_partitions && vip->flags & VIP_STATEFUL && is_syn(pkt))
 		open_conn(pkt, family, route);
-	if (cached && is_syn(pkt))
+	route->keep = lasting && !(vip->flags & VIP_FORGET);
+	if (cached && is_syn(pkt) && !is_kept_syn(pkt, family, vip, route)) {
+		route->keep = false;
 		cache_syn(hash, pkt->est.seq, route->real_id);
-	else
-		route->keep = lasting && !(vip->flags & VIP_FORGET);
+	}
 	if (vip->cookie.mode != COOKIE_NONE)
 		count_cookie(vip, admitted_as(pkt, lasting, found));
 	return true;

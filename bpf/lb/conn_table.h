@@ -138,7 +138,7 @@ open_conn(const struct packet *pkt, const int family, struct route *route)
 	if (!conn)
 		return;
 	write_flow(conn, pkt, family, route);
-	conn->bits = FLOW_OPENED; /* the table's entry counts the opening */
+	conn->bits |= FLOW_OPENED; /* the table's entry counts the opening */
 	route->token = ROUTE_HAS_TOKEN | ((cfg_tier << bits | index) ^ own_token_mask(pkt, family));
 }
 

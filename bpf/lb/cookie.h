@@ -146,20 +146,30 @@ static __always_inline bool is_kept(const struct vip *vip)
 }
 
 /*
- * Whether the table is to know nothing of a SYN to a VIP with cookies. A stateful VIP
- * gives slots to those with timestamps, and remembers which.
+ * Whether the server's answer to the packet, a SYN to a VIP with cookies, will name it. A
+ * stateful VIP gives slots to those with timestamps, and remembers which.
  */
-static __always_inline bool goes_without_table(const struct packet *pkt, const struct vip *vip)
+static __always_inline bool gets_cookie(const struct packet *pkt, const struct vip *vip)
 {
-	return is_syn(pkt) && pkt->est.has_ts && !is_kept(vip) && !(vip->flags & VIP_STATEFUL);
+	return is_syn(pkt) && pkt->est.has_ts && !(vip->flags & VIP_STATEFUL);
+}
+
+/* Whether the table knows nothing of a SYN to a VIP with cookies: of none that is not measured. */
+static __always_inline bool goes_without_table(const struct packet *pkt, const int family, const struct vip *vip)
+{
+	if (!gets_cookie(pkt, vip))
+		return false;
+	return !is_kept(vip) || !is_sampled(pkt, family, vip->sampling.least);
 }
 
 /* Whether the SYN cache is to know the packet's connection; else the flow table alone does. */
-static __always_inline bool uses_syn_cache(const struct packet *pkt, const struct vip *vip)
+static __always_inline bool uses_syn_cache(const struct packet *pkt, const int family, const struct vip *vip)
 {
 	if (!has_cookies(vip) || vip->cookie.mode == COOKIE_QUIC)
 		return false;
-	return !is_syn(pkt) || goes_without_table(pkt, vip);
+	if (!is_syn(pkt))
+		return true;
+	return gets_cookie(pkt, vip) && (!is_kept(vip) || !is_sampled(pkt, family, vip->sampling.most));
 }
 
 #endif

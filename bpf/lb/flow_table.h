@@ -55,6 +55,12 @@ is_on_real(const struct flow *flow, const struct route *route, const struct real
 	return flow->real == route->real_id && flow->real_gen == real->gen;
 }
 
+/* Whether the estimator is to see the flow's packets: so it is for the connection's life. */
+static __always_inline bool is_measured(const struct flow *flow)
+{
+	return cfg_measure && flow && !(flow->bits & FLOW_UNSAMPLED);
+}
+
 /* Whether the flow is on the route's real, and that is there. */
 static __always_inline bool is_on(const struct flow *flow, const struct route *route)
 {
@@ -106,6 +112,28 @@ static __always_inline u64 key_hash(const struct packet *pkt, const int family, 
 	if (family == IPV4)
 		return mix_words((const u64 *)&pkt->key4, sizeof(pkt->key4) / 8, seed);
 	return mix_words((const u64 *)&pkt->key6, sizeof(pkt->key6) / 8, seed);
+}
+
+/*
+ * Whether the packet's connection is one of those that are measured, 1 in 2^k: by bits of
+ * the hash that the places in the table hardly depend on, so that the measured are all over it.
+ */
+#define IS_ONE_OF(family, FAMILY)                                                                  \
+	CW_GLOBAL int is_one_of##family(const struct packet *pkt, u32 k)                           \
+	{                                                                                          \
+		struct ctl *control = get_ctl();                                                   \
+		u64 hash = pkt && control ? key_hash(pkt, FAMILY, control->table_seed) : 0;        \
+                                                                                                   \
+		return !((u32)(hash >> 32) & ((1u << (k & 31)) - 1));                              \
+	}
+
+IS_ONE_OF(4, IPV4)
+IS_ONE_OF(6, IPV6)
+
+/* The same; where all connections are measured, nothing is hashed. */
+static __always_inline bool is_sampled(const struct packet *pkt, const int family, u32 k)
+{
+	return !k || (family == IPV4 ? is_one_of4(pkt, k) : is_one_of6(pkt, k));
 }
 
 static __always_inline struct spot find_spot(const struct packet *pkt, const int family, u64 seed)
@@ -377,8 +405,11 @@ write_flow(struct flow *flow, const struct packet *pkt, const int family, const 
 	flow->real_gen = real ? real->gen : 0;
 	flow->vip = route->vip_id;
 	flow->isn = pkt->est.seq;
+	flow->sampling = real ? real->sampling.opening : 0;
+	if (!is_sampled(pkt, family, flow->sampling))
+		flow->bits = FLOW_UNSAMPLED;
 	if (route->token) {
-		flow->bits = FLOW_HAS_TOKEN;
+		flow->bits |= FLOW_HAS_TOKEN;
 		flow->token = (u16)route->token;
 	}
 }

@@ -64,6 +64,7 @@ count_connection(struct real_stats *stats, struct flow *flow, const struct packe
 	if (is_syn(pkt) && !(bits & FLOW_OPENED)) {
 		flow->bits = bits | FLOW_OPENED;
 		stats->conns_opened += 1;
+		stats->conns_measured += is_measured(flow);
 	}
 	if (is_closing(pkt) && !(bits & FLOW_CLOSED)) {
 		flow->bits = bits | FLOW_CLOSED;
@@ -128,7 +129,8 @@ fold(struct real_stats *stats, u32 real_id, const struct est_sample *sample, u64
 
 /*
  * One estimator step. A request is a data packet that starts a burst, or follows
- * a packet shorter than the longest: that one ended the request before it.
+ * a packet shorter than the longest: that one ended the request before it. It stands for
+ * the requests of as many connections as one is measured of.
  */
 static __always_inline void
 measure(struct real_stats *stats, struct flow *flow, struct packet *pkt)
@@ -138,8 +140,10 @@ measure(struct real_stats *stats, struct flow *flow, struct packet *pkt)
 	u64 path_ns;
 
 	wc_packet(chain, &pkt->est, &pkt->samples);
-	if (est_has_request(&pkt->est) && (after_short || chain->cur_age == 0))
-		stats->requests += 1;
+	if (est_has_request(&pkt->est) && (after_short || chain->cur_age == 0)) {
+		stats->requests += 1u << (flow->sampling & 31);
+		stats->requests_seen += 1;
+	}
 	path_ns = wc_path_ns(chain);
 #pragma unroll
 	for (u32 i = 0; i < 2; i++)

@@ -178,6 +178,7 @@ enum flow_bits {
 	FLOW_HAS_TOKEN = 1 << 2, /* its server was given `token` with the SYN */
 	FLOW_ASKED = 1 << 3, /* the client has sent data since the cookie's clock moved */
 	FLOW_ECHO_HELD = 1 << 4, /* and was answered, by which that did not move */
+	FLOW_UNSAMPLED = 1 << 5, /* not measured, see struct sampling */
 };
 
 /*
@@ -191,7 +192,7 @@ struct flow {
 	u16 vip;      /* index into vip_stats */
 	u32 isn;      /* sequence number of the SYN */
 	u8 bits;      /* enum flow_bits */
-	u8 pad;
+	u8 sampling;  /* k of its real when it was made, see struct sampling */
 	u16 token;    /* what its timestamps end in, see struct conn_free_ring */
 	u32 packets;  /* of a connection in its own slot, after the SYN */
 	u32 echo_ms;  /* the server's clock in the newest cookie, see lb/cookie_echo.h */
@@ -320,11 +321,23 @@ enum vip_pick {
 	PICK_TWO = 2,  /* of two by chance, that of the real with less load for its weight */
 };
 
+/*
+ * Which connections are measured: 1 in 2^k of a real's, by a keyed hash of the tuple. What
+ * a k takes every lesser one takes, too. Of late: as long as most connections last.
+ */
+struct sampling {
+	u8 opening; /* k for connections that open now; of a VIP not used */
+	u8 least;   /* of late; what it does not take was measured at no time */
+	u8 most;    /* of late; what it takes was measured whenever it opened */
+};
+ABI_SIZE(struct sampling, 3);
+
 struct vip {
 	u32 id;        /* index into rings, turns and vip_stats, below 65536 */
 	u32 ring_size; /* entries of the VIP's ring; 0: no real */
 	u32 flags;     /* enum vip_flags */
-	u32 pick;      /* enum vip_pick */
+	u8 pick;       /* enum vip_pick */
+	struct sampling sampling; /* over all its reals */
 	u32 cookie_base; /* of cookie_slots: the slot of the VIP's id 0 */
 	struct cookie_format cookie; /* mode 0: no cookies */
 };
@@ -442,7 +455,8 @@ struct real {
 	u16 gen;
 	u8 mac[6]; /* destination MAC of l2 forwarding */
 	u16 vip;   /* whose real it is; for user space alone */
-	u8 pad[4];
+	struct sampling sampling;
+	u8 pad;
 	u8 addr[16];
 };
 ABI_SIZE(struct real, 32);
@@ -550,7 +564,7 @@ struct real_stats {
 	u64 bytes;
 	u64 conns_opened; /* SYNs that picked this real */
 	u64 conns_closed; /* flows with a FIN or RST from the client; at most one each */
-	u64 requests;     /* data packets that start a burst or follow a short one */
+	u64 requests;     /* data packets that start a burst or follow a short one; an estimate */
 	u64 latency_sum_halves_ns; /* as in struct est_sample: the mean latency is */
 	u64 latency_weight_halves; /* latency_sum_halves_ns / latency_weight_halves */
 	u64 latency_at_ns; /* when the last sample was committed; the clock of packets */
@@ -559,7 +573,9 @@ struct real_stats {
 	u64 path_weight_halves;   /* weight of these samples */
 	u64 bound_weight_halves;  /* weight of groups with upper bounds of latencies among them */
 	u64 systematic_weight_halves; /* of latency_weight_halves: bounds that are off alike */
-	u64 pad[3];
+	u64 requests_seen;  /* those that the estimate of requests rests on, of measured connections */
+	u64 conns_measured; /* of conns_opened */
+	u64 pad;
 };
 ABI_SIZE(struct real_stats, 128);
 

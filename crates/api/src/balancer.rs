@@ -310,6 +310,9 @@ pub struct LatencyView {
     /// How far to trust them: `none`, `low`, `medium`, `high`.
     #[serde(default)]
     pub quality: String,
+    /// They are of 1 in so many connections; 0: a daemon before this one does not tell.
+    #[serde(default)]
+    pub one_in: u32,
     /// What the server added, mean over the last ten seconds' samples with a known path.
     #[serde(default)]
     pub server_us: Option<f64>,

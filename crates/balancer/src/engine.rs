@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use causeway_api::Moment;
 use causeway_api::balancer::{DropStep, EpochView, Move, NextHopView};
+use causeway_core::control::Sampling;
 use causeway_core::health::{Check, Silence};
 use causeway_dataplane::{RealId, RealStats, Vip};
 use tracing::{debug, info};
@@ -331,6 +332,7 @@ impl Engine {
         // One that returned within a long interval was not there for all of it.
         self.warm(interval_ns.min(self.config.control.interval_ns))?;
         self.decide(now, interval_ns);
+        self.sample(now.monotonic_ns)?;
         self.follow_loads(now.monotonic_ns, interval_ns)?;
         self.set_rings()
     }
@@ -437,6 +439,31 @@ impl Engine {
                 counters.step(now, standing, keep);
             }
         }
+    }
+
+    /// Has the data plane measure as many connections as the controllers ask for, hardly more.
+    fn sample(&mut self, now_ns: u64) -> anyhow::Result<()> {
+        if !self.config.measure {
+            return Ok(());
+        }
+        for pool in &self.pools {
+            let (fixed, wanted) = (pool.vip().sampling, pool.samples_wanted());
+            let mut any: Option<Sampling> = None;
+            for (_, member) in pool.members() {
+                let Some(counters) = self.counters.get_mut(&member.id) else {
+                    continue;
+                };
+                let before = counters.sampling();
+                let sampling = counters.sample(now_ns, fixed, wanted);
+                if sampling != before {
+                    self.plane.set_sampling(member.id, sampling)?;
+                }
+                any = Some(any.map_or(sampling, |any| any.with(sampling)));
+            }
+            self.plane
+                .set_vip_sampling(pool.id(), any.unwrap_or_default())?;
+        }
+        Ok(())
     }
 
     /// Gives reals that have returned of late more of their weight.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use causeway_core::control::Sampling;
 use causeway_core::cookie::ids::Held;
 use causeway_core::cookie::{CookieLayout, Keys, quic};
 use causeway_core::hist::Histogram;
@@ -41,6 +42,9 @@ pub(crate) struct State {
     pub loads: BTreeMap<RealId, i64>,
     pub terms: BTreeMap<RealId, LoadTerms>,
     pub totals: BTreeMap<RealId, RealStats>,
+    /// Which connections of reals and of VIPs are measured.
+    pub sampling: BTreeMap<RealId, Sampling>,
+    pub vip_sampling: BTreeMap<VipId, Sampling>,
     pub histograms: BTreeMap<RealId, Histogram>,
     /// Rings set since the start.
     pub ring_swaps: usize,
@@ -117,6 +121,7 @@ impl State {
         totals.latency_sum_halves_ns += 2 * ns * samples;
         totals.latency_weight_halves += 2 * samples;
         totals.requests += samples;
+        totals.requests_seen += samples;
         totals.packets += 2 * samples;
         totals.bytes += 200 * samples;
         let histogram = self.histograms.entry(real).or_default();
@@ -386,6 +391,25 @@ impl DataPlane for FakePlane {
 
     fn set_load_terms(&mut self, real: RealId, terms: LoadTerms) -> anyhow::Result<()> {
         self.state().terms.insert(real, terms);
+        Ok(())
+    }
+
+    fn sampling(&self, real: RealId) -> anyhow::Result<Sampling> {
+        Ok(self
+            .state()
+            .sampling
+            .get(&real)
+            .copied()
+            .unwrap_or_default())
+    }
+
+    fn set_sampling(&mut self, real: RealId, sampling: Sampling) -> anyhow::Result<()> {
+        self.state().sampling.insert(real, sampling);
+        Ok(())
+    }
+
+    fn set_vip_sampling(&mut self, vip: VipId, sampling: Sampling) -> anyhow::Result<()> {
+        self.state().vip_sampling.insert(vip, sampling);
         Ok(())
     }
 

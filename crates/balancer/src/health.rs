@@ -58,8 +58,9 @@ impl Engine {
                     let window_ns = window_ns(health);
                     let totals = counters.totals();
                     let counts = SilenceCounts {
-                        opened: totals.conns_opened,
-                        requests: totals.requests,
+                        // Requests of others are not seen.
+                        opened: totals.conns_measured,
+                        requests: totals.requests_seen,
                     };
                     let silence = self.silences.entry(member.id);
                     let silence =

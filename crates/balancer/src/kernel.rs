@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use causeway_core::control::Sampling;
 use causeway_core::hist::Histogram;
 use causeway_dataplane::abi::{PacketsBytes, Verdict};
 use causeway_dataplane::probe::ProbeEgress;
@@ -253,6 +254,18 @@ impl DataPlane for KernelPlane {
 
     fn set_load_terms(&mut self, real: RealId, terms: LoadTerms) -> anyhow::Result<()> {
         Ok(self.balancer.set_load_terms(real, terms)?)
+    }
+
+    fn sampling(&self, real: RealId) -> anyhow::Result<Sampling> {
+        Ok(self.balancer.sampling(real)?)
+    }
+
+    fn set_sampling(&mut self, real: RealId, sampling: Sampling) -> anyhow::Result<()> {
+        Ok(self.balancer.set_sampling(real, sampling)?)
+    }
+
+    fn set_vip_sampling(&mut self, vip: VipId, sampling: Sampling) -> anyhow::Result<()> {
+        Ok(self.balancer.set_vip_sampling(vip, sampling)?)
     }
 
     fn prepare_probes(&mut self) -> anyhow::Result<()> {

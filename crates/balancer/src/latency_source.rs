@@ -193,6 +193,8 @@ fn of_clients(
             Reading {
                 latency_weight_halves: halves as u64,
                 latency_sum_halves_ns: (halves.trunc() * mean_ns) as u64,
+                // Agents tell of all clients.
+                requests: measured.responses.all_requests,
                 ..measured.responses
             }
         })

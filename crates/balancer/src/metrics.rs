@@ -250,6 +250,17 @@ impl Page {
                 .encode_gauge(&value)?;
         }
         let mut family = encoder.encode_descriptor(
+            "real_sampling_ratio",
+            "Part of a real's connections whose latency is measured",
+            None,
+            MetricType::Gauge,
+        )?;
+        for (vip, real) in self.reals() {
+            family
+                .encode_family(&labels(vip, real))?
+                .encode_gauge(&f64::from(real.latency.one_in.max(1)).recip())?;
+        }
+        let mut family = encoder.encode_descriptor(
             "real_weight",
             "Weight of a real: configured, effective (in force), wanted by the controller",
             None,

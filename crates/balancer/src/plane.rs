@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use causeway_core::control::Sampling;
 use causeway_core::hist::Histogram;
 use causeway_dataplane::abi::{PacketsBytes, Verdict};
 use causeway_dataplane::{
@@ -93,6 +94,12 @@ pub trait DataPlane: CookiePlane + Send {
     fn add_load(&mut self, real: RealId, change: i64) -> anyhow::Result<()>;
     /// Sets what one flow means for a real's load.
     fn set_load_terms(&mut self, real: RealId, terms: LoadTerms) -> anyhow::Result<()>;
+    /// Which of a real's connections are measured.
+    fn sampling(&self, real: RealId) -> anyhow::Result<Sampling>;
+    /// Sets which of a real's connections are measured.
+    fn set_sampling(&mut self, real: RealId, sampling: Sampling) -> anyhow::Result<()>;
+    /// Sets which connections of a VIP are measured at any of its reals; again is no work.
+    fn set_vip_sampling(&mut self, vip: VipId, sampling: Sampling) -> anyhow::Result<()>;
     /// Prepares the sending of health probes; again is no harm.
     fn prepare_probes(&mut self) -> anyhow::Result<()>;
     /// Ends flows that have been silent for long: a share of them, for the time since the

@@ -20,6 +20,8 @@ const PLAN_AHEAD: usize = 4;
 const PLAN_MAX: usize = 16_384;
 /// Parts in which a real that returns gets its weight back. Each has a ring built.
 const WARM_PARTS: u32 = 10;
+/// Samples of an interval without a controller: ten seconds of them tell percentiles.
+const SAMPLES_TO_SHOW: f64 = 100.0;
 /// A ring is built anew when a weight is further from the one it was built
 /// with, relative to the configured weight.
 const RING_TOLERANCE: f64 = 0.01;
@@ -330,6 +332,13 @@ impl Pool {
             self.decision = Some(decision);
             self.take_weights();
         }
+    }
+
+    /// Samples that an interval is to bring of each real.
+    pub(crate) fn samples_wanted(&self) -> f64 {
+        self.controller
+            .as_ref()
+            .map_or(SAMPLES_TO_SHOW, Controller::samples_wanted)
     }
 
     /// How the data plane is to give out new flows.

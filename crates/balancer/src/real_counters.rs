@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use causeway_api::Moment;
 use causeway_api::balancer::{LatencyView, StepView};
-use causeway_core::control::{Reading, ServerLatency};
+use causeway_core::control::{
+    ConnectionSampler, Reading, SampledInterval, Sampling, ServerLatency,
+};
 use causeway_core::estimate::Tally;
 use causeway_core::hist::Histogram;
 use causeway_dataplane::RealStats;
@@ -38,6 +40,7 @@ pub struct RealCounters {
     next_window: Histogram,
     latest: Histogram,
     steps: Steps,
+    sampler: ConnectionSampler,
 }
 
 /// The samples of an interval that ended at `at_ns`.
@@ -67,7 +70,36 @@ impl RealCounters {
             next_window: histogram.clone(),
             steps: Steps::begin(totals, histogram.clone()),
             latest: histogram,
+            sampler: ConnectionSampler::default(),
         }
+    }
+
+    /// Goes on from how the data plane samples its connections.
+    #[must_use]
+    pub(crate) fn sampled(self, sampling: Sampling) -> Self {
+        Self {
+            sampler: ConnectionSampler::resumed(sampling),
+            ..self
+        }
+    }
+
+    /// Chooses which connections are measured from now on: 1 in 2^`fixed`, or as many as
+    /// bring the samples that are wanted of an interval.
+    pub(crate) fn sample(&mut self, now_ns: u64, fixed: Option<u8>, wanted: f64) -> Sampling {
+        let interval = SampledInterval {
+            requests: self.delta.requests,
+            requests_seen: self.delta.requests_seen,
+            weight_halves: self.delta.latency_weight_halves,
+        };
+        match fixed {
+            Some(k) => self.sampler.fix(now_ns, k),
+            None => self.sampler.follow(now_ns, &interval, wanted),
+        }
+    }
+
+    /// Which connections are measured.
+    pub(crate) fn sampling(&self) -> Sampling {
+        self.sampler.sampling()
     }
 
     /// Takes in the totals at the end of an interval of `interval_ns`.
@@ -126,7 +158,8 @@ impl RealCounters {
             responses: Reading {
                 latency_sum_halves_ns: self.delta.latency_sum_halves_ns,
                 latency_weight_halves: self.delta.latency_weight_halves,
-                requests: self.delta.requests,
+                requests: self.delta.requests_seen,
+                all_requests: self.delta.requests,
                 active: self.active(),
                 path_ns: 0,
             },
@@ -173,6 +206,7 @@ impl RealCounters {
             samples: weight_halves / 2,
             bounds: sum(|of| of.left_out_halves) / 2,
             quality: tally.confidence().quality.name().to_owned(),
+            one_in: 1 << self.sampling().opening,
             server_us: mean_us(sum(|of| of.server.sum_halves_ns), path_weight_halves),
             path_us: mean_us(sum(|of| of.server.path_sum_halves_ns), path_weight_halves),
             path_samples: path_weight_halves / 2,
@@ -233,6 +267,8 @@ pub(super) fn since(new: RealStats, old: RealStats) -> RealStats {
         path_weight_halves: minus(new.path_weight_halves, old.path_weight_halves),
         bound_weight_halves: minus(new.bound_weight_halves, old.bound_weight_halves),
         systematic_weight_halves: minus(new.systematic_weight_halves, old.systematic_weight_halves),
+        requests_seen: minus(new.requests_seen, old.requests_seen),
+        conns_measured: minus(new.conns_measured, old.conns_measured),
         ..RealStats::default()
     }
 }

@@ -297,10 +297,8 @@ impl Engine {
             .filter(|id| !former.contains(id))
             .map(|id| {
                 let totals = totals.get(&id).copied().unwrap_or_default();
-                Ok((
-                    id,
-                    RealCounters::new(totals, self.plane.histogram(id)?, age),
-                ))
+                let counters = RealCounters::new(totals, self.plane.histogram(id)?, age);
+                Ok((id, counters.sampled(self.plane.sampling(id)?)))
             })
             .collect()
     }

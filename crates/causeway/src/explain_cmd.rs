@@ -81,15 +81,19 @@ fn text(of: &Explanation) -> String {
 /// What its responses take, and of that the path and the server.
 fn parts(of: &LatencyView) -> Option<String> {
     let mean_ms = of.mean_us? / 1e3;
+    let sampled = match of.one_in {
+        0 | 1 => String::new(),
+        one_in => format!(" by 1 in {one_in} connections"),
+    };
     let known_pct = 100.0 * of.path_samples as f64 / of.samples.max(1) as f64;
     Some(match (of.server_us, of.path_us) {
         (Some(server_us), Some(path_us)) => format!(
-            "responses of the last 10 s took {mean_ms:.2} ms; of {known_pct:.0} % the path is known: it took {:.2} ms, the server {:.2} ms",
+            "responses of the last 10 s took {mean_ms:.2} ms{sampled}; of {known_pct:.0} % the path is known: it took {:.2} ms, the server {:.2} ms",
             path_us / 1e3,
             server_us / 1e3
         ),
         _ => format!(
-            "responses of the last 10 s took {mean_ms:.2} ms, over paths that are not known"
+            "responses of the last 10 s took {mean_ms:.2} ms{sampled}, over paths that are not known"
         ),
     })
 }

@@ -222,6 +222,14 @@ fn reason(real: &RealView) -> String {
     }
 }
 
+/// Which part of connections is measured.
+pub(crate) fn sampled(one_in: u32) -> String {
+    match one_in {
+        0 | 1 => "all".to_owned(),
+        one_in => format!("1/{one_in}"),
+    }
+}
+
 /// One row per real.
 pub(crate) fn reals(vips: &[VipView]) -> TextTable {
     let mut table = TextTable::new(&[
@@ -234,6 +242,7 @@ pub(crate) fn reals(vips: &[VipView]) -> TextTable {
         ">OPENED",
         ">ACTIVE",
         ">REQUESTS",
+        ">SAMPLED",
         ">MEAN MS",
         ">SERVER MS",
         ">P50 MS",
@@ -260,6 +269,7 @@ fn row(vip: &VipView, real: &RealView) -> Vec<String> {
         real.connections_opened.to_string(),
         real.connections_active.to_string(),
         real.requests.to_string(),
+        sampled(real.latency.one_in),
         ms(real.latency.mean_us),
         ms(real.latency.server_us),
         ms(real.latency.p50_us),

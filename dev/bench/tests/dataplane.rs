@@ -16,13 +16,18 @@ fn every_case_has_its_verdict_and_its_rows() {
         ("tcp_established_measured", "established"),
         ("tcp_cookie", "established"),
         ("tcp_cookie_measured", "established"),
+        ("tcp_cookie_sampled", "established"),
         ("tcp_cookie_syn", "opened"),
+        ("tcp_cookie_syn_sampled", "opened"),
         ("gue_cookie", "established"),
         ("tcp_conn_slot", "established"),
         ("tcp_conn_slot_measured", "established"),
         ("tcp_syn", "opened"),
+        ("tcp_syn_unmeasured", "opened"),
         ("udp", "established"),
+        ("udp_unmeasured", "established"),
         ("quic_cid", "established"),
+        ("quic_cid_unmeasured", "established"),
         ("hash", "established"),
         ("hash_table", "established"),
         ("daisy", "established"),
@@ -42,6 +47,8 @@ fn every_case_has_its_verdict_and_its_rows() {
     assert_eq!(got, expected);
     for row in &rows {
         assert_eq!(row.rounds, plan.rounds);
+        let sampled = row.case.ends_with("_sampled");
+        assert_eq!(row.one_in > 1, sampled, "{row:?}");
         assert!(row.gross_ns > 0.0, "{row:?}");
         assert!(row.case != "empty" || row.net_ns == 0.0, "{row:?}");
     }

@@ -86,6 +86,9 @@ fn vip_to_json(vip: &VipConfig) -> Value {
     if vip.control != Control::Off {
         whole["latency"] = json!(vip.latency.to_string());
     }
+    if let Some(k) = vip.sampling {
+        whole["sampling"] = json!(format!("1/{}", 1_u32 << k));
+    }
     if vip.scheduler.follows_load() {
         whole["load"] = json!(vip.load.to_string());
     }

@@ -177,6 +177,8 @@ pub struct VipConfig {
     pub control: Control,
     /// What it takes for a real's latency.
     pub latency: LatencySource,
+    /// 1 in 2^k connections is measured; `None`: as many as the controller asks for.
+    pub sampling: Option<u8>,
     /// How its connections' cookies are made, if they have any.
     pub cookie: Option<CookieLayout>,
     /// How the reals' health is probed; not at all without it.

@@ -156,6 +156,7 @@ pub(super) struct RawVip {
     pub stateful: Option<Spanned<bool>>,
     pub control: Text,
     pub latency: Text,
+    pub sampling: Text,
     pub cookie: Text,
     pub cookie_bits: Option<Spanned<i64>>,
     pub cookie_id_bits: Option<Spanned<i64>>,

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::time::Duration;
 
-use causeway_core::control::Law;
+use causeway_core::control::{Law, SAMPLING_MAX};
 use causeway_core::cookie::{CookieLayout, CookieMode};
 use causeway_service::config::{
     Faults, Words, cookie_id, endpoint, host_address, one_of, text, units, vip_address,
@@ -167,6 +167,7 @@ fn vip(
             .is_some_and(|stateful| *stateful.as_ref()),
         control,
         latency,
+        sampling: sampling(raw, measured, faults),
         cookie,
         health,
         min_healthy,
@@ -233,6 +234,25 @@ fn slow_start(raw: &RawVip, scheduler: Scheduler, faults: &mut Faults<'_>) -> Du
         );
     }
     time.unwrap_or(SLOW_START)
+}
+
+/// `auto`, or 1 in a power of two.
+fn sampling(raw: &RawVip, measured: bool, faults: &mut Faults<'_>) -> Option<u8> {
+    let most = 1_u32 << SAMPLING_MAX;
+    let sampling = text(raw.sampling.as_ref(), faults, |word| {
+        let one_in = word.strip_prefix("1/").and_then(|n| n.parse::<u32>().ok());
+        match one_in.filter(|n| n.is_power_of_two() && *n <= most) {
+            Some(one_in) => Ok(Some(one_in.trailing_zeros() as u8)),
+            None if word == "auto" => Ok(None),
+            None => Err(format!(
+                "sampling `{word}` is none; use \"auto\", or \"1/N\" with a power of two up to {most}, as in \"1/8\""
+            )),
+        }
+    });
+    if let (Some(place), false) = (&raw.sampling, measured) {
+        faults.at(place.span(), "`sampling` needs measurement, and enabled = false stands under [measure]; remove one of them");
+    }
+    sampling.flatten()
 }
 
 fn load_source(raw: &RawVip, scheduler: Scheduler, faults: &mut Faults<'_>) -> LoadSource {

@@ -19,6 +19,7 @@ mod evidence;
 mod law;
 pub mod merge;
 mod params;
+mod sampling;
 mod share;
 mod survey;
 mod tracker;
@@ -28,6 +29,7 @@ pub use controller::{Controller, Member};
 pub use decision::{Decision, RealDecision, Reason};
 pub use law::Law;
 pub use params::ControlParams;
+pub use sampling::{ConnectionSampler, SAMPLING_MAX, SampledInterval, Sampling};
 
 /// What the data plane counted for one real during one interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -36,8 +38,10 @@ pub struct Reading {
     pub latency_sum_halves_ns: u64,
     /// Number of samples, doubled.
     pub latency_weight_halves: u64,
-    /// Requests that went in.
+    /// Requests of measured connections that went in.
     pub requests: u64,
+    /// Requests of all connections, by estimate; 0: all connections are measured.
+    pub all_requests: u64,
     /// Connections open at the interval's end.
     pub active: u64,
     /// Time that a response takes besides that latency, on the mean: that of the path, where

@@ -4,7 +4,7 @@
 
 use super::base::{Bases, Doubt};
 use super::controller::{Controlled, Controller};
-use super::tracker::{Estimate, Progress, chance};
+use super::tracker::{Estimate, Progress, chance, samples_to_tell};
 use super::{Law, Reading, Reason};
 
 /// Estimates that a silent real should have given before it is suspect. If they
@@ -57,11 +57,7 @@ impl Controller {
     pub(super) fn survey(&mut self, now_ns: u64, readings: &[Reading]) -> Survey {
         self.stable_for = self.stable_for.saturating_add(1);
         let dispersion = self.dispersion();
-        let alike = match self.law {
-            // It takes every interval as it is.
-            Law::WatermarkPaper => 1.0,
-            Law::Watermark | Law::Equalise => dispersion.max(1.0),
-        };
+        let alike = self.alike();
         let mut renewed = Vec::with_capacity(self.reals.len());
         for (index, real) in self.reals.iter_mut().enumerate() {
             let reading = readings.get(index).copied().unwrap_or_default();
@@ -119,6 +115,26 @@ impl Controller {
             yield_ratio,
             dispersion,
         }
+    }
+
+    /// How many samples count as one.
+    fn alike(&self) -> f64 {
+        match self.law {
+            // It takes every interval as it is.
+            Law::WatermarkPaper => 1.0,
+            Law::Watermark | Law::Equalise => self.dispersion().max(1.0),
+        }
+    }
+
+    /// Samples that an interval is to bring of each real: with so many in each, estimates
+    /// rest on as many as tell a difference that has consequences from chance.
+    pub fn samples_wanted(&self) -> f64 {
+        let of = &self.params;
+        let telling = match self.law {
+            Law::Equalise => samples_to_tell(1.0 + of.tolerance, of.margin),
+            Law::Watermark | Law::WatermarkPaper => samples_to_tell(of.alpha_high, of.confidence),
+        };
+        (telling * of.smoothing).max(of.min_samples.into()) * self.alike()
     }
 
     /// How much latencies vary: of the reals the lower median, as one may be in trouble.

@@ -19,6 +19,8 @@ const VARIES_PRIOR: f64 = 4.0;
 const VARIES_PRIOR_WEIGHT: f64 = 4.0;
 /// What one interval may say at most, however far off it was.
 const VARIES_MOST: f64 = 30.0;
+/// No more samples are asked for, however small the difference.
+const SAMPLES_TO_TELL_MAX: f64 = 1e6;
 /// Mean square of the distance of the middle one of three independent normal values from the
 /// median of the three, as a part of their variance: `4/3 - sqrt(3)/pi`, from the moments of
 /// order statistics.
@@ -44,6 +46,8 @@ pub(super) struct Tracker {
     requests: f64,
     active: f64,
     samples_seen: f64,
+    /// Requests of all connections for one of a measured one; 0 before the first.
+    scale: f64,
     answered: f64,
     last_sample_ns: u64,
     /// The path's part of responses, by the last interval with samples.
@@ -182,11 +186,15 @@ impl Tracker {
     fn freshen(&mut self, reading: &Reading, params: &ControlParams) {
         let keep = 1.0 - params.smoothing;
         let smooth = |old: f64, new: u64| keep * old + params.smoothing * new as f64;
+        if reading.requests > 0 {
+            self.scale =
+                reading.all_requests.max(reading.requests) as f64 / reading.requests as f64;
+        }
         self.requests = smooth(self.requests, reading.requests);
         self.active = smooth(self.active, reading.active);
         let samples = reading.latency_weight_halves / 2;
         self.samples_seen = smooth(self.samples_seen, samples);
-        self.answered += ANSWERED * (samples as f64 - self.answered);
+        self.answered += ANSWERED * (samples as f64 * self.scale.max(1.0) - self.answered);
     }
 
     fn listen(&mut self, now_ns: u64, reading: &Reading, params: &ControlParams) {
@@ -261,7 +269,7 @@ impl Tracker {
 
     /// Requests received per active connection and interval, smoothed.
     pub(super) fn freshness(&self) -> f64 {
-        self.requests / self.active.max(1.0)
+        self.requests * self.scale.max(1.0) / self.active.max(1.0)
     }
 
     /// Samples and requests of late, both smoothed.
@@ -269,7 +277,7 @@ impl Tracker {
         (self.samples_seen, self.requests)
     }
 
-    /// Samples per interval, of the last few.
+    /// Samples per interval, of the last few, were all connections measured.
     pub(super) fn answered(&self) -> f64 {
         self.answered
     }
@@ -311,6 +319,23 @@ pub(super) fn chance(high: Estimate, low: Estimate, errors: f64) -> f64 {
             .sqrt())
         / divisor;
     root.powi(3).max(1.0)
+}
+
+/// Samples that two means need, each, to be told apart from chance by so many standard
+/// errors where one is `ratio` times the other.
+pub(super) fn samples_to_tell(ratio: f64, errors: f64) -> f64 {
+    let tells = |samples: f64| {
+        let mean = Estimate {
+            latency_ns: 1.0,
+            samples,
+        };
+        chance(mean, mean, errors) <= ratio
+    };
+    let mut samples = 1.0;
+    while samples < SAMPLES_TO_TELL_MAX && !tells(samples) {
+        samples *= 1.1;
+    }
+    samples
 }
 
 /// How far two latencies are from each other, as a logarithm.

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The law `equalise`, on readings made by hand.
 
-use causeway_core::control::{ControlParams, Decision, Law, Reading, Reason};
+use causeway_core::control::{
+    ConnectionSampler, ControlParams, Decision, Law, Reading, Reason, SampledInterval,
+};
 
 use super::{assert_sound, by, hold, reading, weights};
 
@@ -206,4 +208,75 @@ fn equalising_moves_nothing_for_the_peak_of_one_interval() {
     // Of two intervals running it is more than a peak.
     let decision = hold(&mut controller, &mut now, &peak, 2);
     assert!(decision.reals[2].weight < 0.9, "{decision:?}");
+}
+
+/// Busy reals, of whose connections as many are measured as the law asks for: equal ones keep
+/// their weights as they do when all are measured, and one that answers late loses as much.
+#[test]
+fn samples_of_a_part_of_the_connections_steer_like_those_of_all() {
+    const REQUESTS: u64 = 20_000;
+    let mut random = 1_u64;
+    let mut normal = move || {
+        let mut uniform = || {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (random >> 11) as f64 / (1_u64 << 53) as f64
+        };
+        (0..12).map(|_| uniform()).sum::<f64>() - 6.0
+    };
+    let mut spreads = [0.0_f64; 2];
+    let mut slow = [0.0; 2];
+    for (sampled, (spread, slow)) in spreads.iter_mut().zip(&mut slow).enumerate() {
+        let mut controller = by(Law::Equalise, &[1.0; 8]);
+        let mut samplers = vec![ConnectionSampler::default(); 8];
+        let mut now_ns = 0;
+        for interval in 0..400 {
+            now_ns += 100_000_000;
+            let wanted = controller.samples_wanted();
+            let readings: Vec<Reading> = samplers
+                .iter_mut()
+                .enumerate()
+                .map(|(real, sampler)| {
+                    let k = sampler.sampling().opening * sampled as u8;
+                    let seen = REQUESTS >> k;
+                    // The mean of exponential samples, by the central limit theorem.
+                    let factor = if real == 0 && interval >= 300 {
+                        4.0
+                    } else {
+                        1.0
+                    };
+                    let mean_ms = factor * 10.0 * (1.0 + normal() / (seen as f64).sqrt());
+                    let counted = SampledInterval {
+                        requests: seen << k,
+                        requests_seen: seen,
+                        weight_halves: 2 * seen,
+                    };
+                    sampler.follow(now_ns, &counted, wanted);
+                    Reading {
+                        latency_sum_halves_ns: (2.0 * mean_ms * 1e6) as u64 * seen,
+                        latency_weight_halves: 2 * seen,
+                        requests: seen,
+                        all_requests: REQUESTS,
+                        active: 1_000,
+                        ..Reading::default()
+                    }
+                })
+                .collect();
+            let weights = weights(&controller.tick(now_ns, &readings));
+            if (100..300).contains(&interval) {
+                let off = weights.iter().map(|weight| (weight - 1.0).abs());
+                *spread = off.fold(*spread, f64::max);
+            }
+            *slow = weights[0];
+        }
+        let k = samplers[1].sampling().opening;
+        assert!((4..=9).contains(&k), "1 in {}", 1 << k);
+    }
+    // Equal servers keep their weights within 5 %.
+    assert!(spreads.iter().all(|spread| *spread < 0.05), "{spreads:?}");
+    assert!(
+        slow.iter().all(|slow| *slow < 0.97) && (slow[1] - slow[0]).abs() < 0.02,
+        "{slow:?}"
+    );
 }

@@ -48,8 +48,8 @@ plain! {
         isn: u32,
         /// See `enum flow_bits`.
         bits: u8,
-        /// Zero.
-        pad: u8,
+        /// k of its real when it was made, see [`SamplingValue`](super::SamplingValue).
+        sampling: u8,
         /// What its timestamps end in, in stateful mode.
         token: u16,
         /// Packets after the SYN, in stateful mode.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reals, what is counted of them, and how all packets are sent.
 
-use super::{Plain, c, plain};
+use super::{Plain, SamplingValue, c, plain};
 
 /// `Real::flags`: the slot is in use.
 pub const REAL_PRESENT: u8 = c::REAL_PRESENT;
@@ -31,8 +31,10 @@ plain! {
         mac: [u8; 6],
         /// Id of the VIP that it serves; user space alone reads it.
         vip: u16,
+        /// Which of its connections are measured.
+        sampling: SamplingValue,
         /// Zero.
-        pad: [u8; 4],
+        pad: u8,
         /// The real's address, IPv4 as IPv4-mapped.
         addr: [u8; 16],
     }
@@ -59,7 +61,8 @@ plain! {
         conns_opened: u64,
         /// Flows with a FIN or RST from the client.
         conns_closed: u64,
-        /// Data packets that start a burst or follow a short one.
+        /// Data packets that start a burst or follow a short one; an estimate, unless all
+        /// connections are measured.
         requests: u64,
         /// Sum of latency samples in half samples, ns.
         latency_sum_halves_ns: u64,
@@ -77,8 +80,12 @@ plain! {
         bound_weight_halves: u64,
         /// Of `latency_weight_halves` those of flows whose latencies are all bounds.
         systematic_weight_halves: u64,
+        /// Of the requests those that were seen, of measured connections.
+        requests_seen: u64,
+        /// Of `conns_opened` those that are measured.
+        conns_measured: u64,
         /// Zero.
-        pad: [u64; 3],
+        pad: u64,
     }
     /// Value of `ctl`: next hop and outer header.
     "ctl" Ctl {

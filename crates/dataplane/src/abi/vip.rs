@@ -18,11 +18,11 @@ pub const VIP_SOURCES: u32 = c::VIP_SOURCES;
 /// `Vip::flags`: new flows of a client prefix are limited.
 pub const VIP_LIMITED: u32 = c::VIP_LIMITED;
 /// `Vip::pick`: the slot of the tuple's hash.
-pub const PICK_HASH: u32 = c::PICK_HASH;
+pub const PICK_HASH: u8 = c::PICK_HASH;
 /// `Vip::pick`: the next slot.
-pub const PICK_TURN: u32 = c::PICK_TURN;
+pub const PICK_TURN: u8 = c::PICK_TURN;
 /// `Vip::pick`: of two slots that with less load.
-pub const PICK_TWO: u32 = c::PICK_TWO;
+pub const PICK_TWO: u8 = c::PICK_TWO;
 /// A server's address: tunnels are opened that end there.
 pub const ADDRESS_TUNNEL_END: u32 = c::ADDRESS_TUNNEL_END;
 /// A server's address: packets for it are taken out of tunnels.
@@ -42,6 +42,15 @@ plain! {
         /// 0, or [`VIP_OF_FRAGMENTS`].
         kind: u8,
     }
+    /// Which connections are measured: 1 in 2^k.
+    "sampling" SamplingValue {
+        /// k of those that open now; of a VIP not used.
+        opening: u8,
+        /// The least k of late.
+        least: u8,
+        /// The greatest k of late.
+        most: u8,
+    }
     /// Value of `vips`.
     "vip" VipValue {
         /// Index into `rings` and `vip_stats`.
@@ -51,7 +60,9 @@ plain! {
         /// See `enum vip_flags`.
         flags: u32,
         /// See `enum vip_pick`.
-        pick: u32,
+        pick: u8,
+        /// Which connections are measured, over all reals.
+        sampling: SamplingValue,
         /// Slot of the VIP's id 0 in `cookie_slots`.
         cookie_base: u32,
         /// How its cookies are made; mode 0: it has none.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reals: the servers behind the VIPs.
 
+use causeway_core::control::Sampling;
+
 use super::*;
 
 /// A real's number: what rings and flows hold. Given out by the data plane, lowest
@@ -31,7 +33,8 @@ pub struct Real {
 }
 
 impl Real {
-    fn value(&self, generation: u16) -> abi::RealValue {
+    /// What goes on from `old`, the slot's value before, is how its connections are sampled.
+    fn value(&self, generation: u16, old: &abi::RealValue) -> abi::RealValue {
         let (flags, mac) = match self.forwarding {
             Forwarding::Ipip => (abi::REAL_PRESENT, [0; 6]),
             Forwarding::Gue => (abi::REAL_PRESENT | abi::REAL_GUE, [0; 6]),
@@ -43,7 +46,8 @@ impl Real {
             r#gen: generation,
             mac,
             vip: self.vip as u16,
-            pad: [0; 4],
+            sampling: old.sampling,
+            pad: 0,
             addr: abi::addr_bytes(self.address),
         }
     }
@@ -59,6 +63,26 @@ impl Real {
                 _ => Forwarding::Ipip,
             },
         })
+    }
+}
+
+impl From<Sampling> for abi::SamplingValue {
+    fn from(of: Sampling) -> Self {
+        Self {
+            opening: of.opening,
+            least: of.least,
+            most: of.most,
+        }
+    }
+}
+
+impl From<abi::SamplingValue> for Sampling {
+    fn from(of: abi::SamplingValue) -> Self {
+        Self {
+            opening: of.opening,
+            least: of.least,
+            most: of.most,
+        }
     }
 }
 
@@ -82,7 +106,7 @@ impl LoadBalancer {
         self.clear_histogram(id)?;
         self.loads.clear(id);
         let old = self.reals.get(&id)?.unwrap_or_default();
-        let value = real.value(old.r#gen.wrapping_add(1));
+        let value = real.value(old.r#gen.wrapping_add(1), &abi::RealValue::default());
         self.reals.put(&id, &value)?;
         fill_slot(&mut book.reals, id, *real);
         Ok(id)
@@ -96,9 +120,28 @@ impl LoadBalancer {
             ..book.real(id)?
         };
         let old = self.reals.get(&id)?.unwrap_or_default();
-        self.reals.put(&id, &real.value(old.r#gen))?;
+        self.reals.put(&id, &real.value(old.r#gen, &old))?;
         fill_slot(&mut book.reals, id, real);
         Ok(())
+    }
+
+    /// Which of a real's connections are measured.
+    pub fn sampling(&self, id: RealId) -> Result<Sampling> {
+        let book = self.book();
+        book.real(id)?;
+        Ok(self.reals.get(&id)?.unwrap_or_default().sampling.into())
+    }
+
+    /// Sets which of a real's connections are measured.
+    pub fn set_sampling(&self, id: RealId, sampling: Sampling) -> Result<()> {
+        let book = self.book();
+        book.real(id)?;
+        let old = self.reals.get(&id)?.unwrap_or_default();
+        let value = abi::RealValue {
+            sampling: sampling.into(),
+            ..old
+        };
+        self.reals.put(&id, &value)
     }
 
     /// Removes a real at once: its flows are picked anew, which breaks most of

@@ -84,6 +84,8 @@ impl RealStats {
         self.path_weight_halves += more.path_weight_halves;
         self.bound_weight_halves += more.bound_weight_halves;
         self.systematic_weight_halves += more.systematic_weight_halves;
+        self.requests_seen += more.requests_seen;
+        self.conns_measured += more.conns_measured;
     }
 }
 

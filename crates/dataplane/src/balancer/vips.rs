@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! VIPs and their rings.
 
+use causeway_core::control::Sampling;
+
 use super::*;
 use crate::map::io_error;
 use crate::mirror::Inventory;
@@ -302,6 +304,18 @@ impl LoadBalancer {
     pub fn ring(&self, vip: VipId) -> Result<Vec<RealId>> {
         self.book().vip(vip)?;
         self.rings.read(vip)
+    }
+
+    /// Sets which connections of a VIP are measured at any of its reals.
+    pub fn set_vip_sampling(&self, id: VipId, sampling: Sampling) -> Result<()> {
+        let book = self.book();
+        let vip = book.vip(id)?;
+        let sampling = abi::SamplingValue::from(sampling);
+        let known = self.vips.get(&vip.key())?;
+        match known.is_some_and(|value| value.sampling == sampling) {
+            true => Ok(()),
+            false => self.change(&vip, id, |value| value.sampling = sampling),
+        }
     }
 
     /// Sets how a VIP gives new flows to its reals; flows that it knows stay. Any

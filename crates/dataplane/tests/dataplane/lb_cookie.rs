@@ -2,7 +2,9 @@
 //! VIPs with cookies: what a cookie decides, and what happens without one.
 
 use causeway_core::cookie::{self, CookieKey, CookieLayout, CookieMode, KeyEpoch, Keys};
-use causeway_dataplane::abi::{CookieResult, PICK_TURN, RealLoad, RealStats, RealValue, Verdict};
+use causeway_dataplane::abi::{
+    CookieResult, PICK_TURN, RealLoad, RealStats, RealValue, SamplingValue, Verdict,
+};
 
 use crate::frame::{ACK, FIN, Ip, RST, SYN, Tcp, Tuple, arriving, icmp, leaving, timestamp};
 use crate::rig::{Rig, TCP, TUNNEL_SOURCE4, TUNNEL_SOURCE6, tunnel_real};
@@ -546,4 +548,118 @@ fn an_echo_of_a_clock_that_stood_still_dates_nothing() {
     // The others follow an acknowledgement that moved the clock.
     let mean_ns = stats.latency_sum_halves_ns / stats.latency_weight_halves;
     assert!((2 * MS..3 * MS).contains(&mean_ns), "{mean_ns} ns");
+}
+
+/// 1 in 2^k connections is measured; of late it was from 1 in 2^least to 1 in 2^most.
+fn sample(rig: &Rig, opening: u8, least: u8, most: u8) {
+    let ks = SamplingValue {
+        opening,
+        least,
+        most,
+    };
+    rig.sample((VIP, 80), &[0, 1, 2], ks);
+}
+
+/// Where its SYN goes, and the cookie of that server.
+fn open(rig: &mut Rig, port: u16, seq: u32, verdict: Verdict) -> u32 {
+    let before = rig.counters();
+    let (_, out) = rig.send(&arriving(&syn(client(port), seq, SYN_OPTIONS[0])));
+    let real = u32::from(out[14 + 19]) - 10;
+    let len = arriving(&syn(client(port), seq, SYN_OPTIONS[0])).len();
+    assert_eq!(rig.counters(), before.plus(verdict as usize, len), "{port}");
+    let (id, _) = IDS.iter().find(|(_, of)| *of == real).expect("one of them");
+    echo_of(client(port), KeyEpoch::Zero, *id)
+}
+
+fn go_on(rig: &mut Rig, port: u16, flags: u8, seq: u32, echo: u32) {
+    let (action, _) = rig.send(&arriving(&segment(client(port), flags, seq, echo)));
+    assert_eq!(action, Verdict::Established.action() as u32);
+    rig.now_ns += MS;
+}
+
+/// Connections opened, closed and measured, and requests seen, of all reals.
+fn sums(rig: &Rig) -> (u64, u64, u64, u64) {
+    let each = [0, 1, 2].map(|real| rig.real_stats(real));
+    each.iter().fold((0, 0, 0, 0), |(a, b, c, d), of| {
+        (
+            a + of.conns_opened,
+            b + of.conns_closed,
+            c + of.conns_measured,
+            d + of.requests_seen,
+        )
+    })
+}
+
+#[test]
+fn a_connection_that_is_not_measured_is_in_no_table() {
+    let mut rig = Rig::new();
+    set_up(&mut rig);
+    sample(&rig, 3, 3, 3);
+    let ports = 4000..4512;
+    for port in ports.clone() {
+        let echo = open(&mut rig, port, 1000, Verdict::Opened);
+        // A SYN that is sent again goes where it went, measured or not.
+        assert_eq!(open(&mut rig, port, 1000, Verdict::SynAgain), echo);
+        go_on(&mut rig, port, ACK, 1001, echo);
+        go_on(&mut rig, port, ACK, 1002, echo);
+    }
+    // 1 in 8 of 512, three standard deviations to either side.
+    let known = rig.known_ports("198.51.100.7").len() as u64;
+    assert!((64 - 22..=64 + 22).contains(&known), "{known}");
+    let (opened, closed, measured, requests) = sums(&rig);
+    assert_eq!((opened, closed, measured), (512, 0, known));
+    assert!(requests >= known, "{requests}");
+    // Ends are counted once, of all.
+    for port in ports {
+        let (id, _) = IDS[0];
+        let known = rig.flow(client(port), TCP).map(|flow| flow.real);
+        let id = IDS
+            .iter()
+            .find(|(_, real)| Some(*real) == known)
+            .map_or(id, |(id, _)| *id);
+        for _ in 0..2 {
+            go_on(
+                &mut rig,
+                port,
+                ACK | FIN,
+                1003,
+                echo_of(client(port), KeyEpoch::Zero, id),
+            );
+        }
+    }
+    let (opened, closed, ..) = sums(&rig);
+    assert_eq!((opened, closed), (512, 512));
+    assert_eq!(rig.known_ports("198.51.100.7").len() as u64, known);
+}
+
+#[test]
+fn a_connection_keeps_its_fate_when_the_rate_changes() {
+    let mut rig = Rig::new();
+    set_up(&mut rig);
+    sample(&rig, 2, 2, 2);
+    let echoes: Vec<(u16, u32)> = (4000..4256)
+        .map(|port| (port, open(&mut rig, port, 1000, Verdict::Opened)))
+        .collect();
+    let measured = rig.known_ports("198.51.100.7");
+    let ask = |rig: &mut Rig, seq| {
+        let before = sums(rig).3;
+        for (port, echo) in &echoes {
+            go_on(rig, *port, ACK, seq, *echo);
+        }
+        sums(rig).3 - before
+    };
+    assert_eq!(ask(&mut rig, 1001), measured.len() as u64);
+    // Fewer of the new ones, all of them, and fewer again.
+    let mut seq = 1001;
+    for (k, least, most) in [(5, 2, 5), (0, 0, 5), (6, 0, 6)] {
+        sample(&rig, k, least, most);
+        seq += 1;
+        assert_eq!(ask(&mut rig, seq), measured.len() as u64, "{k}");
+        assert_eq!(rig.known_ports("198.51.100.7"), measured);
+    }
+    // One that every rate of late takes is measured even if its SYN went elsewhere.
+    rig.forget_flows();
+    sample(&rig, 2, 2, 2);
+    ask(&mut rig, 1010);
+    assert_eq!(rig.known_ports("198.51.100.7"), measured);
 }

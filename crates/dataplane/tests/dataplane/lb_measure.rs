@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use causeway_dataplane::RealStats;
-use causeway_dataplane::abi::{RealValue, Verdict};
+use causeway_dataplane::abi::{RealValue, SamplingValue, Verdict};
 use causeway_dataplane::skel::lb::types::wc_state;
 
 use crate::frame::{ACK, FIN, RST, Tcp, Tuple, arriving, timestamp};
@@ -290,4 +290,69 @@ fn without_measurement_nothing_is_estimated() {
     assert_eq!((stats.packets, stats.conns_opened), (21, 1));
     assert_eq!((stats.requests, stats.latency_weight_halves), (0, 0));
     assert_eq!(rig.flow(client(), TCP).expect("entry").chain, [0; 16]);
+}
+
+/// A client of its own latency asks in turn: what the estimator says of 1 in 2^k connections.
+fn mean_of_sampled(k: u8, clients: &[(Tuple, u64)]) -> RealStats {
+    let mut rig = Rig::new();
+    serve(&mut rig);
+    let ks = SamplingValue {
+        opening: k,
+        least: k,
+        most: k,
+    };
+    rig.sample((VIP, 80), &[1], ks);
+    for (client, latency_ns) in clients {
+        rig.send(&arriving(&client.tcp(Tcp::syn(0))));
+        rig.now_ns += MS / 10;
+        for turn in 0..8 {
+            let (seq, ack) = (1 + turn * 100, 1 + turn * 1000);
+            rig.send(&arriving(&client.tcp(Tcp {
+                flags: ACK,
+                seq,
+                ack,
+                payload: &[7; 100],
+                ..Tcp::default()
+            })));
+            rig.now_ns += latency_ns;
+        }
+    }
+    rig.real_stats(1)
+}
+
+/// Latencies that differ by client, subnet and port: whoever is sampled, the mean is right.
+#[test]
+fn sampled_connections_have_the_mean_and_the_requests_of_all() {
+    let clients: Vec<(Tuple, u64)> = (0..2_048_u64)
+        .map(|number| {
+            let address = format!("198.51.{}.{}", 100 + number / 64 % 8, 1 + number % 64);
+            let client = Tuple::new(&address, 4000 + (number / 512) as u16, VIP, 80);
+            (client, MS * (2 + number / 64 % 8 + number % 5))
+        })
+        .collect();
+    let mean = |of: &RealStats| of.latency_sum_halves_ns as f64 / of.latency_weight_halves as f64;
+    let all = mean_of_sampled(0, &clients);
+    assert_eq!(all.conns_measured, 2_048);
+    assert_eq!(all.requests, all.requests_seen);
+    let center = clients.iter().map(|(_, ns)| *ns as f64).sum::<f64>() / 2_048.0;
+    let squares = clients.iter().map(|(_, ns)| (*ns as f64 - center).powi(2));
+    let deviation = (squares.sum::<f64>() / 2_048.0).sqrt();
+    for k in [3, 6] {
+        let sampled = mean_of_sampled(k, &clients);
+        assert_eq!(sampled.conns_opened, 2_048);
+        let expected = f64::from(2_048_u32 >> k);
+        let measured = sampled.conns_measured as f64;
+        assert!(
+            (measured - expected).abs() < 3.0 * expected.sqrt(),
+            "{measured}"
+        );
+        let error_ns = (mean(&sampled) - mean(&all)).abs();
+        assert!(
+            error_ns < 3.0 * deviation / measured.sqrt(),
+            "1 in {}: {error_ns} ns",
+            1 << k
+        );
+        let requests = sampled.requests as f64 / all.requests as f64;
+        assert!((requests - 1.0).abs() < 3.0 / expected.sqrt(), "{requests}");
+    }
 }

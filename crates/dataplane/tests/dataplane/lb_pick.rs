@@ -32,7 +32,7 @@ fn tunnelled(real: u32, inner: &[u8]) -> Vec<u8> {
 }
 
 /// A VIP whose ring holds each of the reals 0 to `reals` once.
-fn pool(rig: &mut Rig, reals: u32, proto: u8, pick: u32, flags: u32) {
+fn pool(rig: &mut Rig, reals: u32, proto: u8, pick: u8, flags: u32) {
     let ids: Vec<u32> = (0..reals).collect();
     for id in &ids {
         rig.tunnel_real(*id, &address(*id));
@@ -72,7 +72,7 @@ fn shares(rig: &mut Rig, ports: std::ops::Range<u16>) -> BTreeMap<u32, u32> {
 
 /// Mean over time of how far the fullest real is above the mean, when connections come
 /// and go: 20 open on each of 16 reals, the one to end is chosen by chance.
-fn imbalance(rig: &mut Rig, pick: u32, flags: u32) -> f64 {
+fn imbalance(rig: &mut Rig, pick: u8, flags: u32) -> f64 {
     const REALS: u32 = 16;
     const OPEN: usize = 320;
     const ROUNDS: usize = 1600;

@@ -10,8 +10,8 @@ use causeway_core::cookie::quic::CidRoute;
 use causeway_core::cookie::{CookieLayout, CookieMode, KeyEpoch, Keys};
 use causeway_dataplane::abi::{
     COOKIE_QUIC, COOKIES_TCP, COOKIES_UDP, CookieFormat, CookieKeys, CookieSlot, Ctl, PacketsBytes,
-    Plain, QuicLbConfig, REAL_PRESENT, RealValue, VIP_STATEFUL, Verdict, VipKey, VipValue,
-    addr_bytes,
+    Plain, QuicLbConfig, REAL_PRESENT, RealValue, SamplingValue, VIP_STATEFUL, Verdict, VipKey,
+    VipValue, addr_bytes,
 };
 use causeway_dataplane::skel::lb::{LbSkel, LbSkelBuilder, OpenLbSkel};
 use causeway_dataplane::{ConnLayout, ConnTable, flow_table};
@@ -120,6 +120,24 @@ impl<'o> Balancer<'o> {
         balancer
             .give_cookies()
             .and_then(|()| balancer.change_reals(|real| real.flags |= forwarding))
+            .map_err(failed("configuring the balancer"))?;
+        Ok(balancer)
+    }
+
+    /// With cookies, measuring 1 in 2^`k` connections.
+    pub(super) fn sampled(
+        storage: &'o mut MaybeUninit<OpenObject>,
+        k: u8,
+    ) -> Result<Self, BenchError> {
+        let sampling = SamplingValue {
+            opening: k,
+            least: k,
+            most: k,
+        };
+        let balancer = Self::with_cookies(storage, true, 0)?;
+        balancer
+            .change_reals(|real| real.sampling = sampling)
+            .and_then(|()| balancer.change_vips(|vip| vip.sampling = sampling))
             .map_err(failed("configuring the balancer"))?;
         Ok(balancer)
     }
@@ -292,7 +310,7 @@ impl<'o> Balancer<'o> {
     }
 
     /// Sets how the VIPs pick, and their flags.
-    pub(super) fn set_vips(&self, pick: u32, flags: u32) -> Result<(), BenchError> {
+    pub(super) fn set_vips(&self, pick: u8, flags: u32) -> Result<(), BenchError> {
         let vip = VipValue {
             ring_size: RING,
             flags,

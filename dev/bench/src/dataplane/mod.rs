@@ -18,6 +18,7 @@ mod picks;
 
 use std::mem::MaybeUninit;
 
+use causeway_core::control::{ConnectionSampler, ControlParams, Controller, Law, SampledInterval};
 use causeway_dataplane::abi::{REAL_GUE, Verdict};
 use libbpf_rs::OpenObject;
 use nix::sched::{CloneFlags, unshare};
@@ -128,6 +129,8 @@ pub struct Row {
     pub rounds: u32,
     /// What happened to every packet.
     pub verdict: &'static str,
+    /// 1 in so many connections is measured; 0: none.
+    pub one_in: u32,
 }
 
 /// Which packets `bench_shot` writes; `enum shot_kind`.
@@ -161,6 +164,7 @@ struct Case<'a> {
     verdict: Option<(&'a dyn Counter, Verdict)>,
     place: Place,
     rounds_ns: Vec<f64>,
+    one_in: u32,
 }
 
 impl<'a> Case<'a> {
@@ -172,7 +176,13 @@ impl<'a> Case<'a> {
             verdict: None,
             place: Place::default(),
             rounds_ns: Vec::new(),
+            one_in: 0,
         }
+    }
+
+    /// The same, which measures 1 in so many connections.
+    fn measuring(self, one_in: u32) -> Self {
+        Self { one_in, ..self }
     }
 
     fn of(name: &'static str, shot: Shot, balancer: &'a Balancer<'a>, verdict: Verdict) -> Self {
@@ -273,7 +283,7 @@ fn alone<T: Send>(work: impl FnOnce() -> Result<T, BenchError> + Send) -> Result
 
 /// All cases at one number of flows.
 fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
-    let mut storage: [MaybeUninit<OpenObject>; 12] = [const { MaybeUninit::uninit() }; 12];
+    let mut storage: [MaybeUninit<OpenObject>; 16] = [const { MaybeUninit::uninit() }; 16];
     let [
         instrument,
         measured,
@@ -287,6 +297,10 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
         gue,
         cid,
         baselines,
+        cookie_sampled,
+        syn_unmeasured,
+        udp_unmeasured,
+        cid_unmeasured,
     ] = &mut storage;
     let mut instrument = Instrument::load(instrument)?;
     let measured = Balancer::load(measured)?;
@@ -300,6 +314,11 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
     let gue = Balancer::with_cookies(gue, false, REAL_GUE)?;
     let cid = Balancer::with_cids(cid)?;
     let baselines = Baselines::load(baselines, &cookie)?;
+    let rate = controllers_rate();
+    let cookie_sampled = Balancer::sampled(cookie_sampled, rate)?;
+    let syn_unmeasured = Balancer::unmeasured(syn_unmeasured, &syn)?;
+    let udp_unmeasured = Balancer::unmeasured(udp_unmeasured, &udp)?;
+    let cid_unmeasured = Balancer::unmeasured(cid_unmeasured, &cid)?;
 
     // Fill in one order, measure in another.
     let order: Vec<u32> = (0..flows).collect();
@@ -311,6 +330,7 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
         (syn.program(), Shot::Tcp),
         (udp.program(), Shot::Udp),
         (cookie_measured.program(), Shot::Cookie),
+        (cookie_sampled.program(), Shot::Cookie),
     ] {
         instrument.fill(program, shot, flows)?;
     }
@@ -328,15 +348,31 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
             Shot::Tcp,
             &measured,
             established,
-        ),
+        )
+        .measuring(1),
         Case::of("tcp_cookie", Shot::Cookie, &cookie, established),
         Case::of(
             "tcp_cookie_measured",
             Shot::Cookie,
             &cookie_measured,
             established,
-        ),
+        )
+        .measuring(1),
+        Case::of(
+            "tcp_cookie_sampled",
+            Shot::Cookie,
+            &cookie_sampled,
+            established,
+        )
+        .measuring(1 << rate),
         Case::of("tcp_cookie_syn", Shot::CookieSyn, &cookie, Verdict::Opened),
+        Case::of(
+            "tcp_cookie_syn_sampled",
+            Shot::CookieSyn,
+            &cookie_sampled,
+            Verdict::Opened,
+        )
+        .measuring(1 << rate),
         Case::of("gue_cookie", Shot::Cookie, &gue, established),
         Case::of("tcp_conn_slot", Shot::Token, &slot, established),
         Case::of(
@@ -344,10 +380,24 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
             Shot::Token,
             &slot_measured,
             established,
+        )
+        .measuring(1),
+        Case::of("tcp_syn", Shot::Syn, &syn, Verdict::Opened).measuring(1),
+        Case::of(
+            "tcp_syn_unmeasured",
+            Shot::Syn,
+            &syn_unmeasured,
+            Verdict::Opened,
         ),
-        Case::of("tcp_syn", Shot::Syn, &syn, Verdict::Opened),
-        Case::of("udp", Shot::Udp, &udp, established),
-        Case::of("quic_cid", Shot::Cid, &cid, established),
+        Case::of("udp", Shot::Udp, &udp, established).measuring(1),
+        Case::of("udp_unmeasured", Shot::Udp, &udp_unmeasured, established),
+        Case::of("quic_cid", Shot::Cid, &cid, established).measuring(1),
+        Case::of(
+            "quic_cid_unmeasured",
+            Shot::Cid,
+            &cid_unmeasured,
+            established,
+        ),
         Case::baseline("hash", Shot::Tcp, baselines.hash(), &baselines),
         Case::baseline("hash_table", Shot::Tcp, baselines.table(), &baselines),
         Case::baseline("daisy", Shot::Tcp, baselines.daisy(), &baselines),
@@ -379,7 +429,33 @@ fn row(case: &Case<'_>, empty_ns: &[f64], flows: u32) -> Row {
         net_ns: median(&mut net_ns),
         rounds: case.rounds_ns.len() as u32,
         verdict: case.verdict_word(),
+        one_in: case.one_in,
     }
+}
+
+/// Packets that one CPU forwards a second at 200 ns each, and the reals that share them.
+const PACKETS_PER_SECOND: u64 = 5_000_000;
+/// A request, acknowledgements of the response, the end of a connection now and then.
+const PACKETS_PER_REQUEST: u64 = 4;
+
+/// The k of 1 in 2^k connections that the controller chooses for each of a hundred busy reals.
+fn controllers_rate() -> u8 {
+    let params = ControlParams::default();
+    let intervals_per_second = 1_000_000_000 / params.interval_ns;
+    let requests =
+        PACKETS_PER_SECOND / PACKETS_PER_REQUEST / intervals_per_second / u64::from(fixture::REALS);
+    let wanted = Controller::new(Law::default(), params.clone()).samples_wanted();
+    let mut sampler = ConnectionSampler::default();
+    for interval in 1..100 {
+        let seen = requests >> sampler.sampling().opening;
+        let counted = SampledInterval {
+            requests,
+            requests_seen: seen,
+            weight_halves: 2 * seen,
+        };
+        sampler.follow(interval * params.interval_ns, &counted, wanted);
+    }
+    sampler.sampling().opening
 }
 
 /// The mean without the lowest and the highest 5 %; 0 of nothing.

@@ -53,6 +53,8 @@ struct JsonRow {
     rounds: u32,
     verdict: &'static str,
     unit: &'static str,
+    /// 1 in so many connections is measured; 0: none.
+    one_in: u32,
 }
 
 impl From<&Row> for JsonRow {
@@ -65,6 +67,7 @@ impl From<&Row> for JsonRow {
             rounds: row.rounds,
             verdict: row.verdict,
             unit: "ns/packet",
+            one_in: row.one_in,
         }
     }
 }
@@ -115,6 +118,7 @@ fn table(rows: &[Row]) -> TextTable {
         ">Gross ns",
         ">Net ns",
         ">x min",
+        ">Measured 1 in",
         "Verdict",
     ]);
     for row in rows {
@@ -131,6 +135,7 @@ fn table(rows: &[Row]) -> TextTable {
             format!("{:.1}", row.gross_ns),
             format!("{:.1}", row.net_ns),
             ratio.unwrap_or_default(),
+            row.one_in.to_string(),
             row.verdict.to_owned(),
         ]);
     }

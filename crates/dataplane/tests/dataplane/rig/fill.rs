@@ -306,6 +306,26 @@ impl Rig {
     }
 
     /// A real behind a tunnel.
+    /// Has 1 in 2^k connections of a VIP and of its reals measured.
+    pub(crate) fn sample(
+        &self,
+        (address, port): (&str, u16),
+        reals: &[u32],
+        ks: abi::SamplingValue,
+    ) {
+        for id in reals {
+            let real: RealValue = read(&self.skel.maps.reals, &id.to_ne_bytes()).expect("index");
+            self.real(
+                *id,
+                RealValue {
+                    sampling: ks,
+                    ..real
+                },
+            );
+        }
+        self.change_vip(address, port, TCP, |vip| vip.sampling = ks);
+    }
+
     pub(crate) fn tunnel_real(&self, id: u32, addr: &str) {
         self.real(id, tunnel_real(addr));
     }

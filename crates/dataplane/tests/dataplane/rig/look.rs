@@ -73,6 +73,8 @@ impl Rig {
                 path_weight_halves: a.path_weight_halves + b.path_weight_halves,
                 bound_weight_halves: a.bound_weight_halves + b.bound_weight_halves,
                 systematic_weight_halves: a.systematic_weight_halves + b.systematic_weight_halves,
+                requests_seen: a.requests_seen + b.requests_seen,
+                conns_measured: a.conns_measured + b.conns_measured,
                 ..RealStats::default()
             })
     }
