@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use causeway_report::chart::{Chart, Scale, Series};
 use causeway_report::page;
 use causeway_report::table::TextTable;
+use causeway_sim::fleet::completion::{RequestPick, RequestWork, p99_s};
 use causeway_sim::fleet::world::{Leaving, run};
 use causeway_sim::fleet::{CookiePick, FleetFigures, FleetRun, WayKind, ideal_hash_imbalance};
 use maud::html;
@@ -20,13 +21,13 @@ use super::certes::in_parallel;
 #[derive(Debug, clap::Args)]
 pub(super) struct FleetArgs {
     /// Only these parts: updates (figure 2a of Cheetah), balance (2b), dynamic (2c), balancers,
-    /// ids, sizes, jet (the published run of JET's simulation), large (10,000 servers, 100
+    /// ids, sizes, completion (figures 6 and 8), jet (the published run of JET's simulation), large (10,000 servers, 100
     /// balancers, 10 million connections)
     #[arg(
         long,
         value_name = "PART,...",
         value_delimiter = ',',
-        default_value = "updates,balance,dynamic,balancers,ids,sizes"
+        default_value = "updates,balance,dynamic,balancers,ids,sizes,completion"
     )]
     parts: Vec<String>,
     /// Virtual length of a run, seconds
@@ -59,6 +60,12 @@ const PARTS: [&str; 8] = [
     "jet",
     "large",
 ];
+/// The part that has no connections to break.
+const COMPLETION: &str = "completion";
+/// Parts of the time that servers work.
+const LOADS: [f64; 7] = [0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9];
+/// Servers of figures 6 and 8.
+const SERVERS: u32 = 64;
 
 /// What SilkRoad saw in 95 % of its clusters: 1.5 to 80 updates a minute.
 const UPDATES: [f64; 6] = [1.5, 5.0, 10.0, 20.0, 40.0, 80.0];
@@ -94,6 +101,16 @@ struct Output<'a> {
     /// What no hash can be better than, by connections at a time.
     ideal_hash: Vec<(u32, f64)>,
     rows: &'a [Row],
+    completion: &'a [CompletionRow],
+}
+
+/// How long requests take, in the words of the JSON.
+#[derive(Debug, Clone, Serialize)]
+struct CompletionRow {
+    work: &'static str,
+    load: f64,
+    scheduler: &'static str,
+    p99_ms: f64,
 }
 
 impl FleetArgs {
@@ -101,8 +118,8 @@ impl FleetArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
         for part in &self.parts {
             ensure!(
-                PARTS.contains(&part.as_str()),
-                "there is no part `{part}`; there are {}",
+                PARTS.contains(&part.as_str()) || part == COMPLETION,
+                "there is no part `{part}`; there are {COMPLETION}, {}",
                 PARTS.join(", ")
             );
         }
@@ -123,11 +140,16 @@ impl FleetArgs {
             println!();
             rows.extend(of_part);
         }
+        let completion = match self.parts.iter().any(|of| of == COMPLETION) {
+            true => self.completion()?,
+            false => Vec::new(),
+        };
         let ideal = ACTIVE.map(|active| (active, ideal_hash_imbalance(468, active)));
         if let Some(path) = &self.json {
             let output = Output {
                 ideal_hash: ideal.to_vec(),
                 rows: &rows,
+                completion: &completion,
             };
             let text = serde_json::to_string_pretty(&output)?;
             std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
@@ -137,6 +159,37 @@ impl FleetArgs {
                 .with_context(|| format!("writing {}", path.display()))?;
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// Figures 6 and 8; prints them.
+    fn completion(&self) -> Result<Vec<CompletionRow>> {
+        let mut runs = Vec::new();
+        for work in RequestWork::ALL {
+            for load in LOADS {
+                runs.extend(RequestPick::ALL.map(|pick| (work, load, pick)));
+            }
+        }
+        let seconds = f64::from(self.seconds);
+        let rows = in_parallel(&runs, |(work, load, pick)| {
+            Ok(CompletionRow {
+                work: work.name(),
+                load: *load,
+                scheduler: pick.name(),
+                p99_ms: 1e3 * p99_s(*pick, *work, SERVERS, *load, seconds, self.seed),
+            })
+        })?;
+        let mut table = TextTable::new(&["WORK", "LOAD", "SCHEDULER", "P99 ms"]);
+        for row in &rows {
+            table.push(vec![
+                row.work.to_owned(),
+                row.load.to_string(),
+                row.scheduler.to_owned(),
+                format!("{:.1}", row.p99_ms),
+            ]);
+        }
+        println!("{COMPLETION}");
+        print!("{}", table.to_text());
+        Ok(rows)
     }
 
     fn runs(&self, part: &str) -> Vec<FleetRun> {
@@ -194,20 +247,16 @@ impl FleetArgs {
                 })
                 .collect(),
             // What is asked of an estate: ten services, each with as many ids as it needs.
-            _ => [
-                WayKind::Cookie(CookiePick::Turn),
-                WayKind::MaglevTable(10_000_000),
-                WayKind::DaisyChain,
-            ]
-            .map(|way| FleetRun {
-                vips: 10,
-                servers: 1000,
-                balancers: 100,
-                balancer_every_s: 20.0,
-                seconds: 60.0,
-                ..of(way, 10_000_000, 10.0)
-            })
-            .to_vec(),
+            _ => [WayKind::Cookie(CookiePick::Turn), WayKind::DaisyChain]
+                .map(|way| FleetRun {
+                    vips: 10,
+                    servers: 1000,
+                    balancers: 100,
+                    balancer_every_s: 20.0,
+                    seconds: 60.0,
+                    ..of(way, 10_000_000, 10.0)
+                })
+                .to_vec(),
         }
     }
 }

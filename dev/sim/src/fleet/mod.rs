@@ -7,6 +7,7 @@
 //! own code. What it leaves out: packets on the wire, loss, clients that try again.
 
 mod baselines;
+pub mod completion;
 pub mod pool;
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 //! pool; the full size is `make sim ARGS="fleet"`.
 
 use super::baselines::{Anchor, Buckets, Lru, mixed};
+use super::completion::{RequestPick, RequestWork, p99_s};
 use super::pool::PoolUpdate;
 use super::workload::{DURATION_S, Steps};
 use super::world::{Leaving, run};
@@ -264,4 +265,19 @@ fn rests_are_those_of_times_that_run() {
     // Half the mean of the square over the mean.
     let expected = square / steps.mean() / 2.0;
     assert!((mean / expected - 1.0).abs() < 0.02, "{mean} of {expected}");
+}
+
+/// An M/D/1 queue at half its load: turns wait for nobody, hashing waits as theory says.
+#[test]
+fn picks_take_what_queues_say() {
+    let p99 = |pick, work| p99_s(pick, work, 64, 0.5, 20.0, 1);
+    let turns = p99(RequestPick::Turn, RequestWork::Uniform);
+    let hashed = p99(RequestPick::Hash, RequestWork::Uniform);
+    // P(wait > t) of M/D/1 at a load of 0.5 decays as exp(-1.2564 t / service) and is 0.01 at
+    // 3.3 services.
+    assert!((turns / 0.005 - 1.0).abs() < 0.05, "{turns}");
+    assert!((hashed / 0.005 - 4.3).abs() < 0.3, "{hashed}");
+    let bimodal = RequestPick::ALL.map(|pick| p99(pick, RequestWork::Bimodal));
+    let [hash, _, two, awrr, plan, _] = bimodal;
+    assert!(two < hash && awrr < hash && plan < two, "{bimodal:?}");
 }
