@@ -48,14 +48,17 @@ test: setup ## build and run every test (needs root and BPF)
 test-long: build-dev ## the campaigns of which `make test` runs a slice, at full length: hours
 	CARGO="$(CARGO)" $(SUDO) scripts/test-long $(ARGS)
 
-lint: setup ## format, clippy, who may know whom, names, licences and sources of dependencies
+# Empty where RustSec's database cannot be fetched.
+ADVISORIES ?= advisories
+
+lint: setup ## format, clippy, who may know whom, names; advisories, licences and sources of dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	scripts/layers
 	scripts/names
 	scripts/page check
 	@command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked
-	$(CARGO) deny --all-features check bans licenses sources
+	$(CARGO) deny --all-features check $(ADVISORIES) bans licenses sources
 
 bench: bench-dataplane bench-reader ## all benchmarks; results in bench/out/
 

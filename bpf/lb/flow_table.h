@@ -304,8 +304,9 @@ static __always_inline bool has_expired(u32 seen, const struct packet *pkt, cons
 
 /*
  * The packet's flow, or NULL. Its slot cannot become another flow's while this packet
- * is handled, unless another CPU had claimed it before: then its tag has changed. A CPU
- * that claims it later finds another tag than it has read.
+ * is handled, unless another CPU had claimed it before: then its tag is not the flow's any
+ * more, and must be left as it is. A CPU that claims it later finds another tag than it has
+ * read. All orders are tried in dev/sim/src/races/flow_table.rs.
  */
 static __always_inline struct flow *find_flow(const struct packet *pkt, const int family)
 {
@@ -332,7 +333,7 @@ static __always_inline struct flow *find_flow(const struct packet *pkt, const in
 		return NULL;
 	tag = &bucket->tag[CW_MASKED(index, FLOW_WAYS - 1)];
 	seen = *(volatile u32 *)tag;
-	if (has_expired(seen, pkt, family))
+	if ((seen ^ spot.fingerprint) & ~AGE_MASK || has_expired(seen, pkt, family))
 		return NULL;
 	update_age_class(flow, tag, seen, pkt, family);
 	return ((*(volatile u32 *)tag ^ seen) & ~AGE_MASK) ? NULL : flow;

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use causeway_api::Moment;
 use causeway_api::balancer::Status;
 use causeway_dataplane::{LoadBalancer, Started};
 use causeway_service::config::{self, ConfigErrors};
+use causeway_service::privileges::give_up_sys_admin;
 use causeway_service::process::{Listeners, Process};
 use tracing::{error, info, warn};
 
@@ -105,6 +106,8 @@ pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Res
             return Err(error);
         }
     };
+    // It was for reading the rings that the kernel has.
+    give_up_sys_admin().context("give up CAP_SYS_ADMIN")?;
     started.log(&config.interface, config.xdp_mode, &config.summary());
     listeners.announce();
     if let Some(reports) = reports {

@@ -8,5 +8,6 @@ pub mod config;
 pub mod http;
 pub mod metrics;
 pub mod notify;
+pub mod privileges;
 pub mod process;
 pub mod stop;

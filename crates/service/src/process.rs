@@ -29,6 +29,7 @@ use tokio::time::MissedTickBehavior;
 use tracing::{error, info, warn};
 
 use super::notify;
+use super::privileges::give_up_sys_admin;
 
 /// How long answers in progress may take once the daemon stops.
 const GRACE: Duration = Duration::from_secs(2);
@@ -166,8 +167,14 @@ impl Process {
         let set: SigSet = Signals::ALL.into_iter().collect();
         set.thread_block().context("cannot hold signals")?;
         // Its threads keep them blocked. The others, which start commands, do not.
+        // They serve, and take no part in a start: what only that needs they never have.
         let runtime = Builder::new_multi_thread()
             .worker_threads(2)
+            .on_thread_start(|| {
+                if let Err(error) = give_up_sys_admin() {
+                    warn!("cannot give up CAP_SYS_ADMIN: {error}");
+                }
+            })
             .enable_all()
             .build()
             .context("cannot start threads")?;

@@ -23,6 +23,7 @@ use causeway_netio::tunnel::{
     Device, DeviceOptions, PathOptions, UdpPath, Waiter, monotonic_ns, random_instance,
 };
 use causeway_service::http::{openmetrics, problem};
+use causeway_service::privileges::give_up_sys_admin;
 use tokio::sync::oneshot;
 
 use crate::config::{TunnelConfig, TunnelPathConfig};
@@ -58,6 +59,8 @@ impl Tunnel {
         let engine_config = engine_config(&config, limits);
         engine_config.check()?;
         let device = Device::open(&device_options(&config))?;
+        // It was for the network namespace that the device stands in.
+        give_up_sys_admin().context("give up CAP_SYS_ADMIN")?;
         let mut handles = Vec::new();
         let mut shards = Vec::new();
         for (number, tun) in device.queues.into_iter().enumerate() {

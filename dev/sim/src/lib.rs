@@ -9,3 +9,4 @@ pub mod certes;
 pub mod control;
 pub mod fleet;
 pub mod queue;
+pub mod races;

@@ -6,6 +6,7 @@ mod bird;
 mod capture;
 mod doctor;
 mod life;
+mod rights;
 #[path = "../units/mod.rs"]
 mod units;
 

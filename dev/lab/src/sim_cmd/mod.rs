@@ -7,6 +7,7 @@ mod control;
 mod figures;
 mod fleet;
 mod page;
+mod races;
 
 use std::process::ExitCode;
 
@@ -28,6 +29,8 @@ enum SimCommand {
     Control(control::ControlArgs),
     /// Connections in large pools: which break, and how evenly they lie
     Fleet(fleet::FleetArgs),
+    /// Every order of the steps by which CPUs and user space share a table
+    Races(races::RacesArgs),
 }
 
 impl SimArgs {
@@ -37,6 +40,7 @@ impl SimArgs {
             SimCommand::Certes(args) => args.run(),
             SimCommand::Control(args) => args.run(),
             SimCommand::Fleet(args) => args.run(),
+            SimCommand::Races(args) => args.run(),
         }
     }
 }
