@@ -316,8 +316,8 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
     let baselines = Baselines::load(baselines, &cookie)?;
     let rate = controllers_rate();
     let cookie_sampled = Balancer::sampled(cookie_sampled, rate)?;
-    let syn_unmeasured = Balancer::unmeasured(syn_unmeasured, &syn)?;
-    let udp_unmeasured = Balancer::unmeasured(udp_unmeasured, &udp)?;
+    let syn_unmeasured = Balancer::load_unmeasured(syn_unmeasured)?;
+    let udp_unmeasured = Balancer::load_unmeasured(udp_unmeasured)?;
     let cid_unmeasured = Balancer::unmeasured(cid_unmeasured, &cid)?;
 
     // Fill in one order, measure in another.
@@ -329,6 +329,8 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
         (measured.program(), Shot::Tcp),
         (syn.program(), Shot::Tcp),
         (udp.program(), Shot::Udp),
+        (syn_unmeasured.program(), Shot::Tcp),
+        (udp_unmeasured.program(), Shot::Udp),
         (cookie_measured.program(), Shot::Cookie),
         (cookie_sampled.program(), Shot::Cookie),
     ] {
