@@ -14,6 +14,8 @@
 
 /* Number of the first ring that is no VIP's; set by the loader. */
 const volatile u32 cfg_source_rings = DEFAULT_VIPS;
+/* Where the rings of configured weights begin. */
+const volatile u32 cfg_plain_rings = DEFAULT_VIPS + SOURCE_GROUPS;
 
 /* The same of addresses and protocol alone: of a packet and of its fragments. */
 static __always_inline u64 address_hash(const struct packet *pkt, const int family, const struct ctl *control)
@@ -93,9 +95,10 @@ static __always_inline MUST_USE bool pick_of_two(void *ring, u32 size, u64 hash,
 
 /*
  * The ring of the packet's client, if the VIP has one for its prefix: its number << 32 |
- * its size. 0: the VIP's own.
+ * its size. 0: the VIP's own. `is_plain`: that of configured weights, if there is one.
  */
-static __always_inline u64 source_ring(const struct packet *pkt, const int family, const struct vip *vip)
+static __always_inline u64
+source_ring(const struct packet *pkt, const int family, const struct vip *vip, bool is_plain)
 {
 	struct source_key key = { .length = 32 + 128, .vip = vip->id };
 	struct source_group *found;
@@ -118,50 +121,61 @@ static __always_inline u64 source_ring(const struct packet *pkt, const int famil
 	picks = bpf_map_lookup_elem(&source_picks, &number);
 	if (picks && !cfg_dry)
 		*picks += 1;
+	if (is_plain && found->plain_size)
+		return (u64)(cfg_plain_rings + cfg_source_rings + number) << 32 | found->plain_size;
 	return (u64)(cfg_source_rings + number) << 32 | found->ring_size;
 }
 
 /* Seldom asked for, and so verified once each. */
-CW_GLOBAL u64 source_ring4(const struct packet *pkt, const struct vip *vip)
+CW_GLOBAL u64 source_ring4(const struct packet *pkt, const struct vip *vip, u32 is_plain)
 {
-	return pkt && vip ? source_ring(pkt, IPV4, vip) : 0;
+	return pkt && vip ? source_ring(pkt, IPV4, vip, is_plain) : 0;
 }
 
-CW_GLOBAL u64 source_ring6(const struct packet *pkt, const struct vip *vip)
+CW_GLOBAL u64 source_ring6(const struct packet *pkt, const struct vip *vip, u32 is_plain)
 {
-	return pkt && vip ? source_ring(pkt, IPV6, vip) : 0;
+	return pkt && vip ? source_ring(pkt, IPV6, vip, is_plain) : 0;
 }
 
 /*
  * The id of the real for this flow; false if there is none. Only the first packet
  * of a flow goes by the VIP's scheduler. What comes without a memory of one goes by
- * its hash: then at least all its packets meet the same real. `hash` is the flow's, or 0
+ * its hash, in a ring that all balancers have alike: then all its packets meet the same
+ * real, whoever forwards them. `hash` is the flow's, or 0
  * if it is not known yet.
  */
 static __always_inline MUST_USE bool
 pick_real(const struct packet *pkt, const int family, const struct vip *vip, bool is_first, u64 hash, u32 *real_id)
 {
-	u32 vip_id = vip->id, ring_id = vip_id, size = vip->ring_size, pick = is_first ? vip->pick : PICK_HASH;
-	struct ctl *control = get_ctl();
-	u64 turn = 0;
+	u32 key, size, pick;
+	struct ctl *control;
+	u64 turn = 0, own = 0;
 	void *ring;
 
-	if (vip->flags & VIP_SOURCES) {
-		u64 own = family == IPV4 ? source_ring4(pkt, vip) : source_ring6(pkt, vip);
-
-		if (own) {
-			ring_id = own >> 32;
-			size = (u32)own;
-		}
+	/* First of all: little is to be kept on the stack for this call. */
+	if (vip->flags & VIP_SOURCES)
+		own = family == IPV4 ? source_ring4(pkt, vip, !is_first) : source_ring6(pkt, vip, !is_first);
+	key = vip->id;
+	size = vip->ring_size;
+	if (own) {
+		key = own >> 32;
+		size = (u32)own;
+	} else if (!is_first && vip->plain_size) {
+		key += cfg_plain_rings;
+		size = vip->plain_size;
 	}
+	pick = is_first ? vip->pick : PICK_HASH;
+	control = get_ctl();
 	if (!control || !size)
 		return false;
-	ring = bpf_map_lookup_elem(&rings, &ring_id);
+	ring = bpf_map_lookup_elem(&rings, &key);
 	if (!ring)
 		return false;
 	if (pick == PICK_TURN) {
-		struct turns *of_vip = bpf_map_lookup_elem(&turns, &vip_id);
+		struct turns *of_vip;
 
+		key = vip->id;
+		of_vip = bpf_map_lookup_elem(&turns, &key);
 		/* Each turn is given out once, so that shares are exact. */
 		if (of_vip)
 			turn = cfg_dry ? of_vip->taken : __sync_fetch_and_add(&of_vip->taken, 1);

@@ -103,6 +103,10 @@ struct {
  * changed in place: user space fills a new array and swaps it in. BPF_F_INNER_MAP
  * lets rings differ in size. When a ring grows, swap it before vip.ring_size is
  * raised; when it shrinks, after.
+ *
+ * Where weights move or rings are of turns, balancers' rings differ. What comes without a
+ * memory of its real goes by another ring then, of configured weights, which balancers with
+ * one configuration have alike: number cfg_plain_rings + that of the ring beside it.
  */
 struct ring {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -114,7 +118,7 @@ struct ring {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, DEFAULT_VIPS + SOURCE_GROUPS);
+	__uint(max_entries, 2 * (DEFAULT_VIPS + SOURCE_GROUPS));
 	__type(key, u32);
 	__array(values, struct ring);
 } rings SEC(".maps");

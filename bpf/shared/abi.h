@@ -340,8 +340,9 @@ struct vip {
 	struct sampling sampling; /* over all its reals */
 	u32 cookie_base; /* of cookie_slots: the slot of the VIP's id 0 */
 	struct cookie_format cookie; /* mode 0: no cookies */
+	u32 plain_size; /* entries of its ring of configured weights; 0: its own serves */
 };
-ABI_SIZE(struct vip, 24);
+ABI_SIZE(struct vip, 28);
 
 /*
  * Client prefixes of a VIP that have reals of their own: the longest one wins. IPv4 as
@@ -362,8 +363,9 @@ ABI_SIZE(struct source_key, 24);
 struct source_group {
 	u32 ring_size; /* 0: none of the reals is there */
 	u32 strict;    /* without reals: no real at all, instead of the VIP's ring */
+	u32 plain_size; /* as a VIP's */
 };
-ABI_SIZE(struct source_group, 8);
+ABI_SIZE(struct source_group, 12);
 
 /*
  * How many new flows a client prefix may have, by GCRA (ITU-T I.371): each takes
@@ -544,7 +546,7 @@ struct vip_seen {
 	u32 stamp;    /* vips_version + 1 when it was looked up */
 	u32 fills;
 	struct vip vip;
-	u64 pad;
+	u32 pad;
 };
 ABI_SIZE(struct vip_seen, 64);
 

@@ -15,7 +15,7 @@ use causeway_core::hist::Histogram;
 use causeway_dataplane::abi::{CookieResult, PacketsBytes, Verdict};
 use causeway_dataplane::{
     CookieTotals, FlowIdle, FlowTotals, LoadTerms, Picking, Real, RealId, RealStats, SourceRing,
-    Vip, VipId, VipOptions,
+    Vip, VipId, VipOptions, VipRings,
 };
 use causeway_netio::{Gateway, Gateways, NextHop};
 
@@ -34,6 +34,8 @@ pub(crate) struct State {
     pub vips: BTreeMap<VipId, Vip>,
     pub reals: BTreeMap<RealId, Real>,
     pub rings: BTreeMap<VipId, Vec<RealId>>,
+    /// Those of configured weights.
+    pub plain_rings: BTreeMap<VipId, Vec<RealId>>,
     pub options: BTreeMap<VipId, VipOptions>,
     pub picking: BTreeMap<VipId, Picking>,
     pub turns: BTreeMap<VipId, u64>,
@@ -284,6 +286,7 @@ impl DataPlane for FakePlane {
     fn remove_vip(&mut self, id: VipId) -> anyhow::Result<()> {
         let mut state = self.state();
         state.rings.remove(&id);
+        state.plain_rings.remove(&id);
         state.reals.retain(|_, real| real.vip != id);
         match state.vips.remove(&id) {
             Some(_) => Ok(()),
@@ -318,7 +321,8 @@ impl DataPlane for FakePlane {
 
     fn remove_real(&mut self, id: RealId) -> anyhow::Result<()> {
         let mut state = self.state();
-        let in_use = state.rings.values().any(|ring| ring.contains(&id));
+        let mut rings = state.rings.values().chain(state.plain_rings.values());
+        let in_use = rings.any(|ring| ring.contains(&id));
         assert!(!in_use, "real {id} is still in a ring");
         if state.refuse_removals > 0 {
             state.refuse_removals -= 1;
@@ -338,16 +342,20 @@ impl DataPlane for FakePlane {
             .ok_or_else(|| anyhow::anyhow!("no such real"))
     }
 
-    fn set_rings(&mut self, rings: &[(VipId, Vec<RealId>)]) -> anyhow::Result<()> {
+    fn set_rings(&mut self, rings: &[VipRings]) -> anyhow::Result<()> {
         let mut state = self.state();
         if state.refuse_rings > 0 {
             state.refuse_rings -= 1;
             bail!("no memory for rings");
         }
-        for (vip, ring) in rings {
+        for VipRings { vip, ring, plain } in rings {
             assert!(state.vips.contains_key(vip));
-            assert!(ring.iter().all(|id| state.reals.contains_key(id)));
+            let mut ids = ring.iter().chain(plain.iter().flatten());
+            assert!(ids.all(|id| state.reals.contains_key(id)));
             state.rings.insert(*vip, ring.clone());
+            if let Some(plain) = plain {
+                state.plain_rings.insert(*vip, plain.clone());
+            }
             state.ring_swaps += 1;
         }
         Ok(())

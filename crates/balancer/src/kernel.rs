@@ -15,7 +15,7 @@ use causeway_dataplane::abi::{PacketsBytes, Verdict};
 use causeway_dataplane::probe::ProbeEgress;
 use causeway_dataplane::{
     ConnLayout, FlowIdle, FlowSweep, FlowTotals, LoadBalancer, LoadBalancerOptions, LoadTerms,
-    Picking, Real, RealId, RealStats, SourceRing, Started, Vip, VipId, VipOptions,
+    Picking, Real, RealId, RealStats, SourceRing, Started, Vip, VipId, VipOptions, VipRings,
 };
 use causeway_netio::{Gateways, NextHop, OuterSource};
 
@@ -218,10 +218,8 @@ impl DataPlane for KernelPlane {
         Ok(self.balancer.remove_real(id)?)
     }
 
-    fn set_rings(&mut self, rings: &[(VipId, Vec<RealId>)]) -> anyhow::Result<()> {
-        let rings: Vec<(VipId, &[RealId])> =
-            rings.iter().map(|(id, ring)| (*id, &ring[..])).collect();
-        Ok(self.balancer.set_rings(&rings)?)
+    fn set_rings(&mut self, rings: &[VipRings]) -> anyhow::Result<()> {
+        Ok(self.balancer.set_rings(rings)?)
     }
 
     fn set_sources(&mut self, vip: VipId, sources: &[SourceRing]) -> anyhow::Result<()> {

@@ -13,7 +13,7 @@ use causeway_core::hist::Histogram;
 use causeway_dataplane::abi::{PacketsBytes, Verdict};
 use causeway_dataplane::{
     FlowIdle, FlowTotals, LoadTerms, Picking, Real, RealId, RealStats, SourceRing, Vip, VipId,
-    VipOptions,
+    VipOptions, VipRings,
 };
 use causeway_netio::{Gateways, NextHop};
 
@@ -77,7 +77,7 @@ pub trait DataPlane: CookiePlane + Send {
     fn remove_real(&mut self, id: RealId) -> anyhow::Result<()>;
     /// Replaces the rings of VIPs; each at once, none of them empty for a moment.
     /// A VIP with an empty ring takes no new connections.
-    fn set_rings(&mut self, rings: &[(VipId, Vec<RealId>)]) -> anyhow::Result<()>;
+    fn set_rings(&mut self, rings: &[VipRings]) -> anyhow::Result<()>;
     /// Gives client prefixes of a VIP rings of their own: these and no others.
     fn set_sources(&mut self, vip: VipId, sources: &[SourceRing]) -> anyhow::Result<()>;
     /// New flows that went by each of them, in their order.

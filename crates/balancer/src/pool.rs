@@ -7,7 +7,7 @@ use causeway_api::Moment;
 use causeway_api::balancer::EpochView;
 use causeway_core::control::{ControlParams, Controller, Decision, Law, Member, Reading};
 use causeway_core::select::{self, Awrr, Loaded, RealKey};
-use causeway_dataplane::{Pick, Picking, RealId, SourceRing, VipId};
+use causeway_dataplane::{Pick, Picking, RealId, SourceRing, VipId, VipRings};
 
 use super::decisions::Decisions;
 use super::latency_source::InForce;
@@ -36,6 +36,8 @@ pub struct Pool {
     decision: Option<Decision>,
     /// What the ring in the data plane was built from; `None` before the first.
     in_ring: Option<InRing>,
+    /// Weights of the ring of configured ones that the data plane has.
+    in_plain: Option<Vec<(RealId, f64)>>,
     /// The next picks of the least loaded real, with [`Scheduler::LeastLoaded`].
     plan: Vec<RealId>,
     plan_is_new: bool,
@@ -118,6 +120,7 @@ impl Pool {
             controller: None,
             decision: None,
             in_ring: former.and_then(|former| former.in_ring.clone()),
+            in_plain: former.and_then(|former| former.in_plain.clone()),
             plan: Vec::new(),
             plan_is_new: false,
             seed,
@@ -346,13 +349,7 @@ impl Pool {
         let scheduler = self.vip.scheduler;
         let counts = scheduler.follows_load();
         Picking {
-            pick: match scheduler {
-                Scheduler::Maglev | Scheduler::Hash => Pick::Hash,
-                Scheduler::Latency if rings::goes_by_address(&self.vip) => Pick::Hash,
-                Scheduler::RoundRobin | Scheduler::WeightedRoundRobin => Pick::Turn,
-                Scheduler::Latency | Scheduler::Awrr | Scheduler::LeastLoaded => Pick::Turn,
-                Scheduler::P2c => Pick::Two,
-            },
+            pick: rings::pick(&self.vip),
             remember: self.vip.flow_table,
             count_load: counts && (scheduler == Scheduler::P2c || self.counts_connections()),
         }
@@ -461,6 +458,7 @@ impl Pool {
         };
         let wanted = self.wanted_ring();
         self.plan_is_new
+            || self.plain_is_stale()
             || (wanted.scheduler, wanted.pick) != (in_ring.scheduler, in_ring.pick)
             || wanted.members.len() != in_ring.members.len()
             || wanted
@@ -488,6 +486,30 @@ impl Pool {
         }
     }
 
+    fn plain_is_stale(&self) -> bool {
+        self.in_plain.as_ref() != Some(&self.plain_weights())
+    }
+
+    /// The weights that other balancers give the reals, too: none that latency or load moves.
+    /// Nothing where there is no such ring.
+    fn plain_weights(&self) -> Vec<(RealId, f64)> {
+        if !rings::has_plain(&self.vip) {
+            return Vec::new();
+        }
+        let ids = self.members.iter().map(|member| member.id);
+        ids.zip(self.meant_in_the_end()).collect()
+    }
+
+    /// The rings that the data plane is to get.
+    pub fn stale_rings(&self) -> VipRings {
+        let plain = || rings::plain_of_vip(&self.vip, self.plain_weights().into_iter());
+        VipRings {
+            vip: self.id,
+            ring: self.ring(),
+            plain: self.plain_is_stale().then(plain),
+        }
+    }
+
     /// Builds the ring for the weights in force; empty if no real takes connections.
     pub fn ring(&self) -> Vec<RealId> {
         if !self.plan.is_empty() {
@@ -503,6 +525,7 @@ impl Pool {
         let ring = |source: &Source| SourceRing {
             prefixes: source.from.clone(),
             ring: self.source_ring(source),
+            plain: self.plain_source_ring(source),
             strict: source.fallback == Fallback::Drop,
         };
         self.vip.sources.iter().map(ring).collect()
@@ -519,25 +542,44 @@ impl Pool {
         rings::of_members(&self.vip, weights, self.seed)
     }
 
-    /// Builds the ring that was set last once more.
-    pub fn ring_set(&self) -> Vec<RealId> {
-        let Some(in_ring) = &self.in_ring else {
-            return self.ring();
+    fn plain_source_ring(&self, source: &Source) -> Vec<RealId> {
+        let reals = self.vip.reals.iter().zip(self.plain_weights());
+        let weights =
+            reals.map(
+                |(real, (id, weight))| match source.reals.contains(&real.address) {
+                    true => (id, weight),
+                    false => (id, 0.0),
+                },
+            );
+        rings::plain_of_members(&self.vip, weights)
+    }
+
+    /// Builds the rings that were set last once more.
+    pub fn rings_set(&self) -> VipRings {
+        let Some((in_ring, in_plain)) = self.in_ring.as_ref().zip(self.in_plain.as_ref()) else {
+            return self.stale_rings();
         };
         let members = in_ring.members.iter();
         let members = members.map(|member| (member.id, member.weight));
-        rings::of_vip(&self.vip, members, self.seed)
+        let plain = rings::plain_of_vip(&self.vip, in_plain.iter().copied());
+        VipRings {
+            vip: self.id,
+            ring: rings::of_vip(&self.vip, members, self.seed),
+            plain: Some(plain),
+        }
     }
 
     /// Notes that the data plane has the ring of the weights in force.
     pub fn ring_is_set(&mut self) {
         self.in_ring = Some(self.wanted_ring());
+        self.in_plain = Some(self.plain_weights());
         self.plan_is_new = false;
     }
 
     /// Notes that nobody knows which ring the data plane has.
     pub fn ring_is_unknown(&mut self) {
         self.in_ring = None;
+        self.in_plain = None;
     }
 }
 

@@ -4,9 +4,11 @@
 
 use causeway_core::select::{self, RealKey, RingSize};
 
+use causeway_dataplane::Pick;
+
 use super::plane::DataPlane;
 use super::pool::{Pool, configured};
-use crate::config::{Fragments, Scheduler, VipConfig};
+use crate::config::{Fragments, RealConfig, Scheduler, VipConfig};
 
 /// Rings take whole numbers: one unit of configured weight is this many.
 const RING_UNIT: f64 = 1000.0;
@@ -17,7 +19,7 @@ pub(crate) fn set_stale(
     pools: &mut [Pool],
 ) -> anyhow::Result<(u64, u64)> {
     let stale = pools.iter().filter(|pool| pool.ring_is_stale());
-    let rings: Vec<_> = stale.map(|pool| (pool.id(), pool.ring())).collect();
+    let rings: Vec<_> = stale.map(Pool::stale_rings).collect();
     if rings.is_empty() {
         return Ok((0, 0));
     }
@@ -32,14 +34,51 @@ pub(crate) fn set_stale(
             plane.set_turn(pool.id(), 0)?;
         }
     }
-    let slots = rings.iter().map(|(_, ring)| ring.len() as u64).sum();
+    let slots = rings.iter().map(|rings| rings.ring.len() as u64).sum();
     Ok((rings.len() as u64, slots))
 }
 
-/// The ring of a VIP that begins with its configured weights, as indices of its
-/// reals: it can be built before the data plane has given them ids.
-pub(crate) fn first(vip: &VipConfig, seed: u64) -> Vec<u32> {
-    of_vip(vip, (0..).zip(vip.reals.iter().map(configured)), seed)
+/// The rings of a VIP that begins with its configured weights, as indices of its
+/// reals: they can be built before the data plane has given them ids.
+pub(crate) fn first(vip: &VipConfig, seed: u64) -> [Vec<u32>; 2] {
+    let weights = || (0..).zip(vip.reals.iter().map(configured));
+    [of_vip(vip, weights(), seed), plain_of_vip(vip, weights())]
+}
+
+/// Which ring slot a new flow of the VIP takes.
+pub(crate) fn pick(vip: &VipConfig) -> Pick {
+    match vip.scheduler {
+        Scheduler::Maglev | Scheduler::Hash => Pick::Hash,
+        Scheduler::Latency if goes_by_address(vip) => Pick::Hash,
+        Scheduler::RoundRobin | Scheduler::WeightedRoundRobin => Pick::Turn,
+        Scheduler::Latency | Scheduler::Awrr | Scheduler::LeastLoaded => Pick::Turn,
+        Scheduler::P2c => Pick::Two,
+    }
+}
+
+/// Whether what comes without a memory of its real needs a ring beside the scheduler's: other
+/// balancers of the configuration have another one of that. A VIP whose clients have neither
+/// cookies nor ids goes by the hash of the first packet alone: then its own ring tells best
+/// where that went.
+pub(crate) fn has_plain(vip: &VipConfig) -> bool {
+    let has_tokens = vip.cookie.is_some() || !vip.quic.is_empty();
+    pick(vip) != Pick::Hash || (has_tokens && vip.control.law().is_some())
+}
+
+/// The VIP's ring of weights that do not move; empty if its own does for that.
+pub(crate) fn plain_of_vip(vip: &VipConfig, reals: impl Iterator<Item = (u32, f64)>) -> Vec<u32> {
+    plain_of_members(vip, shared(vip, reals))
+}
+
+/// The same of these ids and weights, which are in the order of the VIP's reals.
+pub(crate) fn plain_of_members(
+    vip: &VipConfig,
+    reals: impl Iterator<Item = (u32, f64)>,
+) -> Vec<u32> {
+    match has_plain(vip) {
+        true => select::maglev(&members(vip, reals), RingSize::for_pool(vip.reals.len())),
+        false => Vec::new(),
+    }
 }
 
 /// The VIP's own ring: without the reals that some clients have for themselves.
@@ -48,15 +87,18 @@ pub(crate) fn of_vip(
     reals: impl Iterator<Item = (u32, f64)>,
     seed: u64,
 ) -> Vec<u32> {
-    let shared =
-        vip.reals
-            .iter()
-            .zip(reals)
-            .map(|(real, (id, weight))| match vip.is_reserved(real) {
-                true => (id, 0.0),
-                false => (id, weight),
-            });
-    of_members(vip, shared, seed)
+    of_members(vip, shared(vip, reals), seed)
+}
+
+fn shared(
+    vip: &VipConfig,
+    reals: impl Iterator<Item = (u32, f64)>,
+) -> impl Iterator<Item = (u32, f64)> {
+    let reals = vip.reals.iter().zip(reals);
+    reals.map(|(real, (id, weight))| match vip.is_reserved(real) {
+        true => (id, 0.0),
+        false => (id, weight),
+    })
 }
 
 /// A ring of these ids and weights, which are in the order of the VIP's reals.
@@ -66,16 +108,7 @@ pub(crate) fn of_members(
     seed: u64,
 ) -> Vec<u32> {
     let size = RingSize::for_pool(vip.reals.len());
-    let pool: Vec<select::RingMember> = vip
-        .reals
-        .iter()
-        .zip(reals)
-        .map(|(real, (id, weight))| select::RingMember {
-            key: RealKey::from(real.address),
-            id,
-            weight: (weight * RING_UNIT).round() as u32,
-        })
-        .collect();
+    let pool = members(vip, reals);
     match vip.scheduler {
         Scheduler::Hash => select::uniform(&pool, size),
         Scheduler::Maglev => select::maglev(&pool, size),
@@ -87,6 +120,16 @@ pub(crate) fn of_members(
         | Scheduler::Awrr
         | Scheduler::LeastLoaded => select::turns(&pool, seed),
     }
+}
+
+fn members(vip: &VipConfig, reals: impl Iterator<Item = (u32, f64)>) -> Vec<select::RingMember> {
+    let reals = vip.reals.iter().zip(reals);
+    let member = |(real, (id, weight)): (&RealConfig, (u32, f64))| select::RingMember {
+        key: RealKey::from(real.address),
+        id,
+        weight: (weight * RING_UNIT).round() as u32,
+    };
+    reals.map(member).collect()
 }
 
 /// Whether fragments have to find the real of their first packet, by addresses alone.

@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use causeway_dataplane::{Forwarding, Real, RealId, Vip, VipId, VipOptions};
+use causeway_dataplane::{Forwarding, Real, RealId, Vip, VipId, VipOptions, VipRings};
 use causeway_netio::NextHop;
 use tracing::{info, warn};
 
@@ -166,22 +166,27 @@ impl Engine {
                 self.resume(&mut pool, now_ns, &present);
             }
             if pool.ring_is_stale() {
-                rings.push((pool.id(), pool.ring()));
+                rings.push(pool.stale_rings());
             }
             pools.push(pool);
         }
-        for (vip, ring) in config.vips.iter().filter(is_new).zip(first_rings) {
+        for (vip, of_indices) in config.vips.iter().filter(is_new).zip(first_rings) {
             let pool = self.stage_pool(config, vip, &present, done)?;
             let ids: Vec<RealId> = pool.members().map(|(_, member)| member.id).collect();
-            rings.push((
-                pool.id(),
-                ring.iter().map(|&index| ids[index as usize]).collect(),
-            ));
+            let [ring, plain] = of_indices.map(|ring| {
+                let ring = ring.into_iter();
+                ring.map(|index| ids[index as usize]).collect()
+            });
+            rings.push(VipRings {
+                vip: pool.id(),
+                ring,
+                plain: Some(plain),
+            });
             pools.push(pool);
         }
         let counters = self.new_counters(&pools)?;
         if !rings.is_empty() {
-            done.rings = rings.iter().map(|(id, _)| *id).collect();
+            done.rings = rings.iter().map(|rings| rings.vip).collect();
             self.plane.set_rings(&rings)?;
         }
         done.sources = true;
@@ -357,10 +362,7 @@ impl Engine {
             .iter_mut()
             .filter(|pool| done.rings.contains(&pool.id()));
         let mut former: Vec<&mut Pool> = swapped.collect();
-        let rings: Vec<_> = former
-            .iter()
-            .map(|pool| (pool.id(), pool.ring_set()))
-            .collect();
+        let rings: Vec<_> = former.iter().map(|pool| pool.rings_set()).collect();
         let set = match rings.is_empty() {
             true => Ok(()),
             false => self.plane.set_rings(&rings),

@@ -493,3 +493,30 @@ fn a_restart_does_not_take_old_connections_for_open_ones() {
     let bench = Bench::on(plane, WEB);
     assert_eq!(bench.engine.counters(0).unwrap().active(), 1_000);
 }
+
+/// Two balancers with one file, one of which finds a server slow.
+#[test]
+fn plain_clients_are_given_out_alike_however_weights_have_moved() {
+    let plain = |bench: &Bench| bench.plane.state().plain_rings[&0].clone();
+    let shares = |bench: &Bench| [0, 1, 2, 3].map(|real| bench.plane.state().share(0, real));
+    let [mut slow, mut level] = [WEB, WEB].map(Bench::new);
+    let before = plain(&slow);
+    assert!(!before.is_empty());
+    slow.run(100, &[100.0, 5.0, 5.0, 5.0]);
+    level.run(100, &[5.0; 4]);
+    assert!(shares(&slow)[0] < 0.1 && shares(&level)[0] > 0.2);
+    assert_eq!([plain(&slow), plain(&level)], [before.clone(), before]);
+    // A server that drains is in neither ring.
+    for bench in [&mut slow, &mut level] {
+        let drain = |vip: &mut crate::config::VipConfig| {
+            vip.reals[1].drain = true;
+            Ok(())
+        };
+        bench.engine.change_vip("web", drain).unwrap();
+    }
+    assert_eq!(plain(&slow), plain(&level));
+    assert!(!plain(&slow).contains(&1));
+    // Where the own ring is of configured weights there is no other.
+    let maglev = Bench::new(&WEB.replace("\"latency\"", "\"maglev\""));
+    assert!(plain(&maglev).is_empty());
+}

@@ -44,7 +44,7 @@ pub use stats::RealStats;
 pub use sweep::{FlowIdle, FlowSweep, FlowTotals};
 pub use trace::{Traced, destination_of, trace};
 pub(crate) use vips::pinned_pool;
-pub use vips::{FlowLimit, Pick, Picking, Protocol, Vip, VipId, VipOptions};
+pub use vips::{FlowLimit, Pick, Picking, Protocol, Vip, VipId, VipOptions, VipRings};
 
 const BLUEPRINT: Blueprint = Blueprint {
     kind: Kind::Balancer,
@@ -217,6 +217,7 @@ impl LoadBalancer {
             settings.cfg_tier = options.conns.tier.into();
             settings.cfg_tunnel_end = !options.tunnel_ends.is_empty();
             settings.cfg_source_rings = options.max_vips;
+            settings.cfg_plain_rings = options.max_vips + abi::SOURCE_GROUPS;
         }
         flow_table::set_size(&mut skel, options.flows_v4, options.flows_v6).map_err(failed)?;
         let partitions = options.conns.partitions();
@@ -228,7 +229,7 @@ impl LoadBalancer {
             ),
             ("conn_free_slots", (partitions * cpus).max(1)),
             ("vips", 3 * options.max_vips),
-            ("rings", options.max_vips + abi::SOURCE_GROUPS),
+            ("rings", 2 * (options.max_vips + abi::SOURCE_GROUPS)),
             ("vip_limits", options.max_vips),
             ("turns", options.max_vips),
             ("vip_stats", options.max_vips),

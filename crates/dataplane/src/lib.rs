@@ -39,7 +39,7 @@ pub use balancer::{
     ConnLayout, ConnTable, ConnTimeouts, Connection, CookieId, CookieTotals, Directory, FlowIdle,
     FlowLimit, FlowSweep, FlowTotals, Forwarding, Learned, LoadBalancer, LoadBalancerOptions,
     LoadTerms, Pick, Picking, Prefix, Protocol, Real, RealId, RealStats, SlotRoute, SourceRing,
-    Swept, Traced, TunnelEnds, Vip, VipId, VipOptions, destination_of, trace,
+    Swept, Traced, TunnelEnds, Vip, VipId, VipOptions, VipRings, destination_of, trace,
 };
 pub use conn_tokens::{Changes, ConnTokens, TokenEvents, TokenOf};
 pub use cookie_hooks::CookieHooks;

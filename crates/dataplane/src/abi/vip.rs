@@ -67,6 +67,8 @@ plain! {
         cookie_base: u32,
         /// How its cookies are made; mode 0: it has none.
         cookie: CookieFormat,
+        /// Entries of its ring of configured weights; 0: its own serves.
+        plain_size: u32,
     }
     /// A client prefix of a VIP.
     "source_key" SourceKey {
@@ -83,6 +85,8 @@ plain! {
         ring_size: u32,
         /// Without reals: no real at all, instead of the VIP's ring.
         strict: u32,
+        /// As a VIP's.
+        plain_size: u32,
     }
     /// How many new flows a client prefix may have at a VIP.
     "vip_limit" VipLimit {

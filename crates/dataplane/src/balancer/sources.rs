@@ -16,6 +16,8 @@ pub struct SourceRing {
     pub prefixes: Vec<Prefix>,
     /// A ring of these clients' own; empty if none of its reals is there.
     pub ring: Vec<RealId>,
+    /// That of what comes without a memory of its real; empty for the one above.
+    pub plain: Vec<RealId>,
     /// An empty ring drops these clients' new flows, instead of leaving them to the
     /// VIP's ring.
     pub strict: bool,
@@ -69,7 +71,8 @@ impl LoadBalancer {
         let mut book = self.book();
         let vip = book.vip(id)?;
         for source in wanted {
-            if let Some(unknown) = source.ring.iter().find(|&&real| book.real(real).is_err()) {
+            let mut ids = source.ring.iter().chain(&source.plain);
+            if let Some(unknown) = ids.find(|real| book.real(**real).is_err()) {
                 return Err(DataPlaneError::UnknownReal(*unknown));
             }
         }
@@ -155,18 +158,23 @@ impl LoadBalancer {
     fn fill_groups(&self, groups: &[Group], wanted: &[SourceRing]) -> Result<()> {
         let mut swaps = Vec::new();
         for (group, source) in groups.iter().zip(wanted) {
-            let size = source.ring.len() as u32;
             let old = self.sources.groups.get(&group.number)?.unwrap_or_default();
-            if size < old.ring_size {
+            let ring_size = old.ring_size.min(source.ring.len() as u32);
+            let plain_size = old.plain_size.min(source.plain.len() as u32);
+            if (ring_size, plain_size) != (old.ring_size, old.plain_size) {
                 let value = SourceGroup {
-                    ring_size: size,
+                    ring_size,
                     strict: source.strict.into(),
+                    plain_size,
                 };
                 self.sources.groups.put(&group.number, &value)?;
             }
-            if size > 0 {
-                let ring = self.source_ring(group.number);
-                swaps.push((ring, NewRing::fill(&source.ring)?));
+            let number = self.source_ring(group.number);
+            let plain = (self.plain_ring(number), &source.plain);
+            for (number, ring) in [(number, &source.ring), plain] {
+                if !ring.is_empty() {
+                    swaps.push((number, NewRing::fill(ring)?));
+                }
             }
         }
         if !swaps.is_empty() {
@@ -176,6 +184,7 @@ impl LoadBalancer {
             let value = SourceGroup {
                 ring_size: source.ring.len() as u32,
                 strict: source.strict.into(),
+                plain_size: source.plain.len() as u32,
             };
             self.sources.groups.put(&group.number, &value)?;
         }
@@ -198,7 +207,9 @@ impl LoadBalancer {
                 self.sources
                     .groups
                     .put(&group.number, &SourceGroup::default())?;
-                self.rings.clear(self.source_ring(group.number))?;
+                let ring = self.source_ring(group.number);
+                self.rings.clear(ring)?;
+                self.rings.clear(self.plain_ring(ring))?;
             }
         }
         Ok(())

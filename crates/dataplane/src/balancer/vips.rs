@@ -122,6 +122,18 @@ pub enum Pick {
     Two,
 }
 
+/// The rings of a VIP that are to be replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VipRings {
+    /// The VIP.
+    pub vip: VipId,
+    /// That of its scheduler; empty for none.
+    pub ring: Vec<RealId>,
+    /// That of what comes without a memory of its real, which balancers of one configuration
+    /// have alike; empty for the VIP's own. `None`: it stays.
+    pub plain: Option<Vec<RealId>>,
+}
+
 /// How a VIP gives new flows to its reals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Picking {
@@ -221,6 +233,7 @@ impl LoadBalancer {
                 setting: "max_vips",
             })?;
         self.rings.clear(id)?;
+        self.rings.clear(self.plain_ring(id))?;
         self.vip_stats.clear(id)?;
         self.clear_cookie_counts(id)?;
         self.put_vip(&vip.address_key(), &abi::VipValue::default())?;
@@ -247,6 +260,7 @@ impl LoadBalancer {
         }
         self.forget_sources(&mut book, id)?;
         self.rings.clear(id)?;
+        self.rings.clear(self.plain_ring(id))?;
         for (real, _) in numbered(&book.reals)
             .iter()
             .filter(|(_, real)| real.vip == id)
@@ -259,44 +273,76 @@ impl LoadBalancer {
     /// Gives a VIP a ring of real ids, empty for none. The swap is atomic: a packet
     /// sees the old ring or the new one.
     pub fn set_ring(&self, vip: VipId, ring: &[RealId]) -> Result<()> {
-        self.set_rings(&[(vip, ring)])
+        self.set_rings(&[VipRings {
+            vip,
+            ring: ring.to_vec(),
+            plain: None,
+        }])
     }
 
-    /// [`set_ring`](Self::set_ring) for several VIPs. The kernel waits some
-    /// milliseconds after a swap, until no CPU works with the old ring; here it
-    /// waits once.
-    pub fn set_rings(&self, rings: &[(VipId, &[RealId])]) -> Result<()> {
+    /// [`set_ring`](Self::set_ring) for several VIPs, and their rings of configured
+    /// weights. The kernel waits some milliseconds after a swap, until no CPU works with the
+    /// old ring; here it waits once.
+    pub fn set_rings(&self, rings: &[VipRings]) -> Result<()> {
         let book = self.book();
         let mut swaps = Vec::new();
-        for &(id, ring) in rings {
-            let vip = book.vip(id)?;
-            if let Some(unknown) = ring.iter().find(|&&real| book.real(real).is_err()) {
+        for VipRings {
+            vip: id,
+            ring,
+            plain,
+        } in rings
+        {
+            let vip = book.vip(*id)?;
+            let mut ids = ring.iter().chain(plain.iter().flatten());
+            if let Some(unknown) = ids.find(|real| book.real(**real).is_err()) {
                 return Err(DataPlaneError::UnknownReal(*unknown));
             }
             // The size in use never exceeds the ring: it shrinks before the swap and
             // grows after it. A slot beyond a ring would be a packet without a real.
-            let size = ring.len() as u32;
             let old = self
                 .vips
                 .get(&vip.key())?
-                .ok_or(DataPlaneError::UnknownVip(id))?;
-            if size < old.ring_size {
-                self.change(&vip, id, |value| value.ring_size = size)?;
+                .ok_or(DataPlaneError::UnknownVip(*id))?;
+            let size = old.ring_size.min(ring.len() as u32);
+            let plain_of = |old: u32| plain.as_ref().map_or(old, |plain| plain.len() as u32);
+            let plain_size = old.plain_size.min(plain_of(old.plain_size));
+            if (size, plain_size) != (old.ring_size, old.plain_size) {
+                self.change(&vip, *id, |value| {
+                    (value.ring_size, value.plain_size) = (size, plain_size);
+                })?;
             }
-            if size > 0 {
-                swaps.push((id, NewRing::fill(ring)?));
+            for (number, ring) in [(*id, Some(ring)), (self.plain_ring(*id), plain.as_ref())] {
+                if let Some(ring) = ring.filter(|ring| !ring.is_empty()) {
+                    swaps.push((number, NewRing::fill(ring)?));
+                }
             }
         }
         self.rings.swap(&swaps)?;
-        for &(id, ring) in rings {
-            self.change(&book.vip(id)?, id, |value| {
+        for VipRings {
+            vip: id,
+            ring,
+            plain,
+        } in rings
+        {
+            self.change(&book.vip(*id)?, *id, |value| {
                 value.ring_size = ring.len() as u32;
+                if let Some(plain) = plain {
+                    value.plain_size = plain.len() as u32;
+                }
             })?;
             if ring.is_empty() {
-                self.rings.clear(id)?;
+                self.rings.clear(*id)?;
+            }
+            if plain.as_ref().is_some_and(Vec::is_empty) {
+                self.rings.clear(self.plain_ring(*id))?;
             }
         }
         Ok(())
+    }
+
+    /// Number of the ring of configured weights beside another.
+    pub(super) fn plain_ring(&self, ring: u32) -> u32 {
+        self.vip_stats.max_entries() + abi::SOURCE_GROUPS + ring
     }
 
     /// A VIP's ring; empty if it has none. Needs CAP_SYS_ADMIN, and copies it all:

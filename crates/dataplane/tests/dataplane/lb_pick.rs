@@ -219,3 +219,34 @@ verdict_tests! { Rig, Verdict:
         assert_eq!(rig.flow(client(4000), TCP), None);
     }
 }
+
+/// Two balancers of one configuration, whose measurements or turns differ: what neither
+/// remembers meets one real.
+#[test]
+fn what_nobody_remembers_goes_to_one_real_whoever_forwards_it() {
+    for pick in [PICK_TURN, PICK_TWO] {
+        let mut rigs = [[0, 1, 2, 3], [3, 3, 1, 0]].map(|ring| {
+            let mut rig = Rig::new();
+            pool(&mut rig, 4, TCP, pick, 0);
+            rig.ring(5, &ring);
+            rig.plain_ring(5, (VIP, 80, TCP), &[0, 1, 2, 3, 0, 1, 3]);
+            rig
+        });
+        let mut met = [0; 4];
+        for port in 4000..4200 {
+            let packet = arriving(&client(port).tcp(Tcp::ack(1001, 1)));
+            let [first, second] = rigs.each_mut().map(|rig| real_of(&rig.send(&packet).1));
+            assert_eq!(first, second, "port {port}");
+            met[first as usize] += 1;
+        }
+        // By the shares of the configured weights: 2, 2, 1 and 2 of seven.
+        assert!((10..50).contains(&met[2]), "{met:?}");
+        assert!(
+            [0, 1, 3].iter().all(|real| (30..90).contains(&met[*real])),
+            "{met:?}"
+        );
+        // What opens a flow goes by the scheduler's.
+        let opened = rigs.each_mut().map(|rig| shares(rig, 5000..5040));
+        assert_ne!(opened[0], opened[1]);
+    }
+}

@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use causeway_dataplane::abi::Verdict;
 use causeway_dataplane::{
     AttachedMode, DataPlaneError, Forwarding, LoadBalancer, LoadBalancerOptions, Protocol, Real,
-    SourceRing, Vip, XdpMode,
+    SourceRing, Vip, VipRings, XdpMode,
 };
 use causeway_netio::{NextHop, OuterSource};
 

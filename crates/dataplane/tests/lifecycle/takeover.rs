@@ -60,6 +60,7 @@ fn client_prefixes_have_rings_and_keep_them_over_a_takeover() {
                 .map(|(a, length)| (addr(a), *length))
                 .collect(),
             ring: ring.to_vec(),
+            plain: Vec::new(),
             strict,
         };
         // By the real's path: the second is reached by its MAC address, the first not at
@@ -121,6 +122,64 @@ fn client_prefixes_have_rings_and_keep_them_over_a_takeover() {
         lb.remove_vip(0).expect("gone");
         furnish(&lb);
         lb.set_sources(0, &many).expect("all are free again");
+    });
+}
+
+/// What nothing remembers goes by rings that balancers have alike, the client prefixes' too.
+#[test]
+fn rings_of_configured_weights_stand_beside_the_schedulers() {
+    Sandbox::run(|sandbox| {
+        let _peer = veth();
+        let options = options("lb0", &sandbox.pin_dir("lb"));
+        let lb = start(&options);
+        let (vip, _) = furnish(&lb);
+        // By the real's path: the second is reached by its MAC address, the first not at
+        // all, as no gateway is known. A SYN opens a flow, an ACK has none.
+        let second = |client: &str, opens: bool| {
+            let mut frame = syn_from(client, &vip);
+            if !opens {
+                frame[14 + 20 + 13] = 0x10;
+            }
+            let (conns, ends) = (options.conns, options.tunnel_ends);
+            let traced = causeway_dataplane::trace(&options.pin_dir, conns, ends, &[frame]);
+            match traced.expect("a trace")[0].verdict {
+                Verdict::Opened | Verdict::Adopted => true,
+                Verdict::NoNextHop => false,
+                other => panic!("{other:?}"),
+            }
+        };
+        let set = |lb: &LoadBalancer, ring: &[u32], plain: Option<Vec<u32>>| {
+            let ring = ring.to_vec();
+            let rings = VipRings {
+                vip: 0,
+                ring,
+                plain,
+            };
+            lb.set_rings(&[rings]).expect("rings");
+        };
+        let both = |client| [true, false].map(|opens| second(client, opens));
+        set(&lb, &[0; 5], None);
+        assert_eq!(both("10.1.2.3"), [false, false], "the VIP's own for all");
+        set(&lb, &[0; 5], Some(vec![1; 7]));
+        assert_eq!(both("10.1.2.3"), [false, true]);
+        set(&lb, &[0; 3], None);
+        assert_eq!(both("10.1.2.3"), [false, true], "it stays");
+        drop(lb);
+        let lb = start(&options);
+        assert_eq!(both("10.1.2.3"), [false, true]);
+        let own = |plain: &[u32]| SourceRing {
+            prefixes: vec![(addr("10.1.0.0"), 16)],
+            ring: vec![1; 3],
+            plain: plain.to_vec(),
+            strict: false,
+        };
+        lb.set_sources(0, &[own(&[0; 5])]).expect("sources");
+        assert_eq!(both("10.1.2.3"), [true, false], "the prefix's rings");
+        assert_eq!(both("10.3.2.3"), [false, true], "the VIP's");
+        lb.set_sources(0, &[own(&[])]).expect("sources");
+        assert_eq!(both("10.1.2.3"), [true, true]);
+        set(&lb, &[0; 3], Some(Vec::new()));
+        assert_eq!(both("10.3.2.3"), [false, false]);
     });
 }
 

@@ -186,6 +186,18 @@ impl Rig {
         write(&maps.sources, Plain::as_bytes(&key), &group.to_ne_bytes());
     }
 
+    /// Gives a VIP a ring of configured weights beside its own.
+    pub(crate) fn plain_ring(
+        &mut self,
+        id: u32,
+        (vip, port, proto): (&str, u16, u8),
+        reals: &[u32],
+    ) {
+        // Behind those of as many VIPs and groups as there may be by default.
+        self.ring(1024 + abi::SOURCE_GROUPS + id, reals);
+        self.change_vip(vip, port, proto, |vip| vip.plain_size = reals.len() as u32);
+    }
+
     /// The reals of a group of client prefixes.
     pub(crate) fn source_group(&mut self, group: u32, reals: &[u32], strict: bool) {
         if !reals.is_empty() {
@@ -195,6 +207,7 @@ impl Rig {
         let value = SourceGroup {
             ring_size: reals.len() as u32,
             strict: strict.into(),
+            plain_size: 0,
         };
         let groups = &self.skel.maps.source_groups;
         write(groups, &group.to_ne_bytes(), Plain::as_bytes(&value));
