@@ -177,7 +177,10 @@ export class Refusal extends Error {}
 
 /** One GET; a daemon that does not answer in time is gone. */
 export async function ask<T>(path: string): Promise<T> {
-  const answer = await fetch(path, { signal: AbortSignal.timeout(8000), cache: "no-store" });
+  const signal = AbortSignal.timeout(8000);
+  const get = (): Promise<Response> => fetch(path, { signal, cache: "no-store" });
+  // The daemon ends connections after a minute: a request that met the end is asked again.
+  const answer = await get().catch(get);
   const body: unknown = await answer.json();
   if (!answer.ok) {
     throw new Refusal((body as { error?: string }).error ?? `HTTP ${answer.status}`);

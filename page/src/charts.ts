@@ -179,7 +179,7 @@ export class Chart {
     const options: uPlot.Options = {
       width,
       height: HEIGHT,
-      padding: [8, 8, 0, 0],
+      padding: [8, 26, 0, 0],
       legend: { show: false },
       focus: { alpha: 0.25 },
       cursor: {

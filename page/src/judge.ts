@@ -68,7 +68,7 @@ export function findings(vip: Vip, stats: Stats): Finding[] {
   for (const real of vip.reals) {
     if (real.state === "down" && real.health) {
       const since = span((nowNs - real.health.since_monotonic_ns) / 1e9);
-      found.push({ level: "bad", text: `${real.address} is down since ${since}: ${real.health.reason}.` });
+      found.push({ level: "bad", text: `${real.address} has been down for ${since}: ${real.health.reason}.` });
     }
     if (!isSlow(vip, real)) continue;
     const [times, part] = [slowness(vip, real), share(real)];
@@ -88,8 +88,8 @@ function wellSentence(vip: Vip): Finding {
   const active = vip.reals.filter((real) => real.state === "active");
   const p99s = active.map((real) => real.latency.p99_us).filter((us) => us !== null);
   const probed = active.some((real) => real.health);
-  const all = active.length === vip.reals.length ? `All ${active.length}` : `${active.length} of ${vip.reals.length}`;
-  const who = vip.reals.length === 1 ? "The one real takes connections" : `${all} reals take connections`;
+  const all = active.length === vip.reals.length ? (active.length === 2 ? "Both" : `All ${active.length}`) : `${active.length} of ${vip.reals.length}`;
+  const who = vip.reals.length === 1 && active.length === 1 ? "The one real takes connections" : `${all} reals take connections`;
   const how = p99s.length ? `p99 from ${latency(Math.min(...p99s))} to ${latency(Math.max(...p99s))}` : "no response was measured in the last seconds";
   return { level: probed ? "good" : "off", text: `${who}; ${how}.${probed ? "" : " Whether they serve is not known: this VIP has no health check."}` };
 }
@@ -98,7 +98,7 @@ function wellSentence(vip: Vip): Finding {
 export function ofDaemon(status: Status, stats: Stats, history: History): Finding[] {
   const found: Finding[] = [];
   for (const hop of stats.next_hop) {
-    if (hop.state === "silent") found.push({ level: "bad", text: `The ${hop.family} gateway ${hop.gateway} does not answer since ${span((stats.at.monotonic_ns - hop.since_monotonic_ns) / 1e9)}: packets go to its last MAC address.` });
+    if (hop.state === "silent") found.push({ level: "bad", text: `The ${hop.family} gateway ${hop.gateway} has not answered for ${span((stats.at.monotonic_ns - hop.since_monotonic_ns) / 1e9)}: packets go to its last MAC address.` });
     if (hop.state === "none") found.push({ level: "bad", text: `No gateway is known for ${hop.family} reals: packets to them are dropped.` });
   }
   if (status.last_good) found.push({ level: "warn", text: "The configuration was refused at the start; its last good copy is in force." });

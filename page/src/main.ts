@@ -99,7 +99,7 @@ function link(): { alive: boolean; text: string } {
 function draw(): void {
   show(head, views.head(status, link()));
   document.body.classList.toggle("lost", lostAt !== null);
-  const lost = lostAt && h("p", { class: "lost-note", "data-key": "lost", role: "alert" }, "The daemon does not answer. Asking again every 2 s; ", stats ? "what stands here is of before." : "nothing is known yet.");
+  const lost = lostAt && h("p", { class: "lost-note", "data-key": "lost", role: "alert" }, "The daemon does not answer. Asking again every 2 s; ", stats ? "what is shown is from before." : "nothing is known yet.");
   if (!stats || !status) {
     if (lost) show(main, lost);
     return;
@@ -125,7 +125,7 @@ function draw(): void {
         views.connections(vip, heaviest, looking),
         views.network(stats, status),
       ];
-  show(main, lost, views.services(stats, vip.name), body);
+  show(main, lost, real ? null : views.services(stats, vip.name), body);
   hang();
   fill(vip, real?.address);
 }
@@ -206,7 +206,7 @@ async function lookAtConnections(): Promise<void> {
 main.addEventListener("click", (event) => {
   const act = (event.target as Element).closest("[data-act]")?.getAttribute("data-act");
   if (act?.startsWith("span-")) spanS = Number(act.slice(5));
-  else if (act === "all-moves") allMoves = true;
+  else if (act === "all-moves") allMoves = !allMoves;
   else if (act === "connections") return void lookAtConnections();
   else return;
   draw();
@@ -214,7 +214,7 @@ main.addEventListener("click", (event) => {
 
 // The real that is pointed at, or has the focus, stands out in the charts.
 for (const kind of ["mouseover", "focusin"] as const) {
-  main.addEventListener(kind, (event) => {
+  document.addEventListener(kind, (event) => {
     const real = (event.target as Element).closest("[data-real]")?.getAttribute("data-real") ?? null;
     for (const chart of Object.values(charts)) chart.mark(real);
   });

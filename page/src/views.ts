@@ -13,6 +13,10 @@ const RATE_S = 10;
 /** Moves that are shown at first: so many, and of so large a part of the weight. */
 const MOVES_SHOWN = 12;
 const LARGE = 0.05;
+/** What a move of one real means for the others. */
+const FOLLOWS = new Set(["received", "gave", "regressed"]);
+/** Moves of a real for one reason, no further apart than this, are one. */
+const ONE_MOVE_NS = 3e9;
 
 export function none(why: string): HTMLElement {
   return h("span", { class: "none" }, "none", h("small", {}, why));
@@ -163,30 +167,59 @@ export function reals(vip: Vip, stats: Stats, history: History): HTMLElement {
   );
 }
 
+/** Moves in a row, as one. */
+interface Run extends Move {
+  count: number;
+}
+
+/** By how large a factor a weight has changed; what is left of one that is all but gone counts little. */
+function size(run: Run): number {
+  const least = 0.01 * Math.max(run.before, run.after);
+  return Math.abs(Math.log((run.after + least) / (run.before + least)));
+}
+
+/** The moves that tell most, newest first: what follows from others is left out. */
+function told(own: Move[]): Run[] {
+  const runs: Run[] = [];
+  const open = new Map<string, Run>();
+  for (const move of own) {
+    const run = open.get(move.real);
+    if (run && run.reason === move.reason && move.at.monotonic_ns - run.at.monotonic_ns <= ONE_MOVE_NS) {
+      Object.assign(run, move, { before: run.before, count: run.count + 1 });
+      continue;
+    }
+    const begun = { ...move, count: 1 };
+    open.set(move.real, begun);
+    runs.push(begun);
+  }
+  const large = runs.filter((run) => !FOLLOWS.has(run.reason) && size(run) >= LARGE);
+  const largest = new Set([...large].sort((a, b) => size(b) - size(a)).slice(0, MOVES_SHOWN));
+  return large.filter((run) => largest.has(run)).reverse();
+}
+
 export function moves(list: Move[], wanted: { vip: string; real?: string }, all: boolean, controlled: boolean): HTMLElement {
-  const own = list.filter((move) => move.vip === wanted.vip && (!wanted.real || move.real === wanted.real)).reverse();
-  const large = own.filter((move) => Math.abs(move.after - move.before) >= LARGE * Math.max(move.before, move.after));
-  const rows = (all ? own : large.slice(0, MOVES_SHOWN)).map((move) =>
+  const own = list.filter((move) => move.vip === wanted.vip && (!wanted.real || move.real === wanted.real));
+  const shown = all ? own.map((move) => ({ ...move, count: 1 })).reverse() : told(own);
+  const rows = shown.map((move) =>
     h(
       "tr",
       {},
       h("th", { scope: "row" }, h("time", {}, clock(move.at.realtime_ns))),
       cell("real", move.real, "text"),
-      cell("weight", `${weight(move.before)} → ${weight(move.after)}`),
+      cell("weight", h("span", {}, `${weight(move.before)} → ${weight(move.after)}`, move.count > 1 && h("small", {}, `in ${move.count} moves`))),
       cell("latency", move.latency_us === null ? none("no estimate") : latency(move.latency_us)),
       cell("reason", move.reason_text + (move.observed ? " (computed only)" : ""), "text wide"),
     ),
   );
   const still = controlled ? "none: no weight has moved since the daemon’s start" : "none: control is off, weights are as configured";
-  const small = own.length ? `none of ${LARGE * 100} % and more` : still;
   return h(
     "section",
     { "data-key": "moves" },
     h("h2", {}, "Moves of weight"),
     rows.length
       ? h("div", { class: "scroll" }, h("table", { class: "cards moves" }, headings("<at", "<real", "weight", "latency", "<reason"), h("tbody", {}, rows)))
-      : h("p", { class: "empty" }, small),
-    own.length > rows.length && h("button", { type: "button", "data-act": "all-moves" }, `Show all ${own.length}, small ones too`),
+      : h("p", { class: "empty" }, own.length ? "none but small ones, and what follows from others" : still),
+    own.length > 0 && h("button", { type: "button", "data-act": "all-moves", "aria-pressed": String(all) }, all ? "Show the largest" : `Show all ${own.length}, one by one`),
   );
 }
 

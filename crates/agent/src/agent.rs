@@ -13,7 +13,6 @@ use anyhow::Context as _;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use axum::routing::get;
 use axum::{Json, Router};
 use causeway_api::agent::{AgentStats, AgentStatus, ClientsView, CookieEventView, LoadView};
 use causeway_api::{Moment, VerdictView};
@@ -21,8 +20,10 @@ use causeway_core::agent_report::{ServerLoad, ServiceLatency};
 use causeway_dataplane::{
     ConnTokens, CookieHooks, Decapsulator, DecapsulatorOptions, Protocol, Started, Vip,
 };
-use causeway_service::http::{openmetrics, problem};
+use causeway_service::http::{described, description, openmetrics, problem, with_description};
 use tracing::{info, warn};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use crate::clients::{Clients, LatencySlot};
 use crate::config::{AgentConfig, AgentReportConfig};
@@ -321,13 +322,25 @@ type Answer<T> = Result<T, Response>;
 
 /// The agent's API; it has no writes.
 pub(crate) fn router(agent: Arc<Agent>) -> Router {
-    Router::new()
-        .route("/v1/status", get(status))
-        .route("/v1/stats", get(stats))
-        .route("/v1/clients", get(clients))
-        .route("/metrics", get(metrics_page))
+    with_description(routes())
         .fallback(no_route)
         .with_state(agent)
+}
+
+fn routes() -> OpenApiRouter<Arc<Agent>> {
+    described(
+        "Causeway, agent",
+        "On the Unix socket and on a loopback address. It has no writes.",
+    )
+    .routes(routes!(status))
+    .routes(routes!(stats))
+    .routes(routes!(clients))
+    .routes(routes!(metrics_page))
+}
+
+/// The API in OpenAPI's words.
+pub fn openapi() -> String {
+    description(routes().into_openapi())
 }
 
 async fn no_route(request: Request) -> Response {
@@ -338,14 +351,20 @@ async fn no_route(request: Request) -> Response {
     )
 }
 
+/// The agent: what it runs on
+#[utoipa::path(get, path = "/v1/status", responses((status = 200, body = AgentStatus)))]
 async fn status(State(agent): Api) -> Json<AgentStatus> {
     Json(lock(&agent.status).clone())
 }
 
+/// All counters
+#[utoipa::path(get, path = "/v1/stats", responses((status = 200, body = AgentStats)))]
 async fn stats(State(agent): Api) -> Answer<Json<AgentStats>> {
     agent.stats().map(Json).map_err(failed)
 }
 
+/// What clients wait for
+#[utoipa::path(get, path = "/v1/clients", responses((status = 200, body = ClientsView)))]
 async fn clients(State(agent): Api) -> Answer<Json<ClientsView>> {
     agent.clients().map(Json).ok_or_else(|| {
         problem(
@@ -356,6 +375,11 @@ async fn clients(State(agent): Api) -> Answer<Json<ClientsView>> {
     })
 }
 
+/// Metrics for Prometheus
+#[utoipa::path(
+    get, path = "/metrics",
+    responses((status = 200, body = String, content_type = "application/openmetrics-text")),
+)]
 async fn metrics_page(State(agent): Api) -> Answer<Response> {
     let page = agent.stats().and_then(metrics::agent_page);
     page.map(openmetrics).map_err(failed)

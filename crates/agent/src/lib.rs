@@ -14,6 +14,6 @@ mod metrics;
 mod report;
 mod run;
 
-pub use agent::Agent;
+pub use agent::{Agent, openapi};
 pub use config::AgentConfig;
 pub use run::{detach, run};

@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::{Moment, VerdictView};
 
 /// Answer of an agent's `GET /v1/status`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AgentStatus {
     /// Version of the agent.
     pub version: String,
@@ -30,11 +31,12 @@ pub struct AgentStatus {
 }
 
 /// Answer of an agent's `GET /v1/stats`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AgentStats {
     /// When it was read.
     pub at: Moment,
     /// Tunnel addresses in force.
+    #[schema(value_type = Vec<String>)]
     pub addresses: BTreeSet<IpAddr>,
     /// Every exit of the data plane.
     pub verdicts: Vec<VerdictView>,
@@ -49,7 +51,7 @@ pub struct AgentStats {
 }
 
 /// A server's load.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LoadView {
     /// Busy share of all CPUs, 0 to 1.
     pub cpu: f64,
@@ -58,7 +60,7 @@ pub struct LoadView {
 }
 
 /// One thing that is done with the timestamp of a segment.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CookieEventView {
     /// Its word.
     pub event: String,
@@ -67,7 +69,7 @@ pub struct CookieEventView {
 }
 
 /// Answer of an agent's `GET /v1/clients`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ClientsView {
     /// When it was made.
     pub at: Moment,
@@ -99,7 +101,7 @@ pub struct ClientsView {
 }
 
 /// Clients that behave alike.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ClassView {
     /// Its schedule.
     pub name: String,
@@ -110,7 +112,7 @@ pub struct ClassView {
 }
 
 /// One category: counts since it was first seen, means over the window.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CategoryView {
     /// Address and port; `others`.
     pub service: String,
@@ -144,7 +146,7 @@ pub struct CategoryView {
 }
 
 /// Response times by bucket.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HistogramView {
     /// Upper bounds of all buckets but the last, seconds.
     pub bounds_s: Vec<f64>,
@@ -155,7 +157,7 @@ pub struct HistogramView {
 }
 
 /// Sums since the agent counts.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ClientTotals {
     /// SYNs that came and had not been answered.
     pub offered: u64,
@@ -190,7 +192,7 @@ pub struct ClientTotals {
 }
 
 /// A mean in parts, over the window.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct EstimateView {
     /// Transactions: completed, given up, stalled.
     pub transactions: f64,
@@ -207,7 +209,7 @@ pub struct EstimateView {
 }
 
 /// The accept queue of a listener.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct QueueView {
     /// Where it listens.
     pub address: String,
@@ -220,7 +222,7 @@ pub struct QueueView {
 }
 
 /// One second of one category, out of the history.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HistoryRow {
     /// Time of day of its begin, milliseconds since the Unix epoch.
     pub unix_ms: u64,

@@ -6,11 +6,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::{Moment, VerdictView};
 
 /// Answer of `GET /v1/status`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Status {
     /// Version of the daemon.
     pub version: String,
@@ -44,7 +45,7 @@ pub struct Status {
 
 /// A setting made by hand that holds in the place of the file's; `GET /v1/overrides` has a
 /// list of them.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Override {
     /// Name of the VIP.
     pub vip: String,
@@ -61,7 +62,7 @@ pub struct Override {
 }
 
 /// Answer of `GET /v1/stats`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Stats {
     /// When it was read.
     pub at: Moment,
@@ -81,7 +82,7 @@ pub struct Stats {
 }
 
 /// The next hop of a family of reals.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NextHopView {
     /// `ipv4` or `ipv6`: of the reals' addresses.
     pub family: String,
@@ -106,7 +107,7 @@ impl NextHopView {
 }
 
 /// What the flow table holds, and what became of flows since the daemon's start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FlowTableView {
     /// Its slots, IPv4 and IPv6.
     pub slots: u64,
@@ -136,7 +137,7 @@ impl FlowTableView {
 }
 
 /// One VIP with its reals.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct VipView {
     /// Name.
     pub name: String,
@@ -188,7 +189,7 @@ pub struct VipView {
 }
 
 /// A VIP's cookies.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CookieView {
     /// `none`, `timestamp`, `timestamp-light`, `tier` or `quic`.
     pub mode: String,
@@ -201,7 +202,7 @@ pub struct CookieView {
 }
 
 /// What a packet's cookie, or the lack of one, led to.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CookieResultView {
     /// Its word.
     pub result: String,
@@ -212,7 +213,7 @@ pub struct CookieResultView {
 }
 
 /// One real of a VIP.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RealView {
     /// Index in the data plane.
     pub id: u32,
@@ -265,7 +266,7 @@ pub struct RealView {
 }
 
 /// What a real's agent said last.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AgentReportView {
     /// Busy share of all its CPUs, 0 to 1.
     pub cpu: Option<f64>,
@@ -281,7 +282,7 @@ pub struct AgentReportView {
 }
 
 /// What the probes of a real say.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HealthView {
     /// `unknown`, `up` or `down`.
     pub state: String,
@@ -296,7 +297,7 @@ pub struct HealthView {
 }
 
 /// Response latency of a real; absent values had no samples.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LatencyView {
     /// Mean of the last epoch with samples.
     pub last_us: Option<f64>,
@@ -331,7 +332,7 @@ pub struct LatencyView {
 }
 
 /// Answer of `GET /v1/history`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct History {
     /// Length of an epoch.
     pub epoch_ns: u64,
@@ -342,7 +343,7 @@ pub struct History {
 }
 
 /// One real of one VIP over time, oldest epoch first.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RealHistory {
     /// Name of the VIP.
     pub vip: String,
@@ -355,7 +356,7 @@ pub struct RealHistory {
 }
 
 /// One epoch of one real.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct EpochView {
     /// Start, CLOCK_REALTIME.
     pub start_ns: u64,
@@ -378,7 +379,7 @@ pub struct EpochView {
 }
 
 /// Answer of `GET /v1/vips/{vip}/timeline`: the last quarter of an hour in steps.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Timeline {
     /// When it was read.
     pub at: Moment,
@@ -391,7 +392,7 @@ pub struct Timeline {
 }
 
 /// One real over time, oldest step first.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RealTimeline {
     /// Address of the real.
     pub real: String,
@@ -400,7 +401,7 @@ pub struct RealTimeline {
 }
 
 /// What happened to one real within a step; latencies are absent where it had no sample.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StepView {
     /// Its end.
     pub end: Moment,
@@ -431,7 +432,7 @@ pub struct StepView {
 }
 
 /// Answer of `GET /v1/drops`: what was dropped in the last quarter of an hour, by name.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Drops {
     /// Length of a step; one may be longer, after a stall.
     pub step_ns: u64,
@@ -440,7 +441,7 @@ pub struct Drops {
 }
 
 /// What was dropped within a step.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DropStep {
     /// Its end.
     pub end: Moment,
@@ -449,14 +450,14 @@ pub struct DropStep {
 }
 
 /// Answer of `GET /v1/moves`: changes of weight, oldest first.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Moves {
     /// The last thousand or so.
     pub moves: Vec<Move>,
 }
 
 /// One change of one weight.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Move {
     /// When.
     pub at: Moment,
@@ -479,7 +480,7 @@ pub struct Move {
 }
 
 /// Answer of `GET /v1/vips/{vip}/reals/{real}/decisions`: why it has its weight.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Explanation {
     /// Name of the VIP.
     pub vip: String,
@@ -517,7 +518,7 @@ pub struct Explanation {
 }
 
 /// Decisions in a row that had the same reason and changed nothing, or one that did.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DecisionView {
     /// When the first and the last of them were taken.
     pub first: Moment,
@@ -553,7 +554,7 @@ pub struct DecisionView {
 }
 
 /// Body of `PATCH /v1/vips/{vip}/reals/{real}`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RealChange {
     /// New configured weight.
@@ -568,7 +569,7 @@ pub struct RealChange {
 }
 
 /// Body of `PATCH /v1/vips/{vip}`: the keys of the file, with new values.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VipChange {
     /// New scheduler.
@@ -595,7 +596,7 @@ pub struct VipChange {
 }
 
 /// Clients of a VIP that have reals of their own.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SourceView {
     /// Their prefixes.
     pub from: Vec<String>,
@@ -610,7 +611,7 @@ pub struct SourceView {
 }
 
 /// What agents have told, since the start.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
 pub struct Notified {
     /// Connections that ended, whose slots are free by that.
     pub ended: u64,
@@ -621,7 +622,7 @@ pub struct Notified {
 }
 
 /// A connection and what it sends.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct HeavyConnection {
     /// The client.
     pub client: String,
@@ -641,19 +642,22 @@ pub struct HeavyConnection {
 }
 
 /// Body of `POST /v1/connections/move`.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MoveConnection {
     /// The client.
+    #[schema(value_type = String)]
     pub client: SocketAddr,
     /// The VIP.
+    #[schema(value_type = String)]
     pub vip: SocketAddr,
     /// The real that its packets shall go to.
+    #[schema(value_type = String)]
     pub real: IpAddr,
 }
 
 /// Connections that hold slots, and those that send most.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Connections {
     /// Slots in use.
     pub open: usize,

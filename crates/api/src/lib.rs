@@ -13,18 +13,19 @@ mod moment;
 pub mod tunnel;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 pub use moment::Moment;
 
 /// Body of every refusal.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// One sentence.
     pub error: String,
 }
 
 /// One exit of the data plane.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct VerdictView {
     /// Its word.
     pub verdict: String,

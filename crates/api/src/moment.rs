@@ -5,9 +5,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// The same moment on both clocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Moment {
     /// CLOCK_MONOTONIC, the data plane's clock, in ns.
     pub monotonic_ns: u64,

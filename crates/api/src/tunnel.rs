@@ -2,11 +2,12 @@
 //! The tunnel's answers.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::Moment;
 
 /// Answer of a tunnel's `GET /v1/status`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TunnelStatus {
     /// Version of the tunnel.
     pub version: String,
@@ -39,7 +40,7 @@ pub struct TunnelStatus {
 }
 
 /// Counts of a tunnel since its start, and what it holds.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TunnelTotals {
     /// Frames that came from the guests, and their bytes.
     pub frames_in: u64,
@@ -78,7 +79,7 @@ pub struct TunnelTotals {
 }
 
 /// A path over all threads.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PathView {
     /// Its id.
     pub id: u8,
@@ -131,7 +132,7 @@ pub struct PathView {
 }
 
 /// One reason for drops.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DropView {
     /// Its word.
     pub reason: String,

@@ -11,17 +11,20 @@ use axum::extract::{Path, Query, Request, State};
 use axum::http::{Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use causeway_api::Moment;
 use causeway_api::balancer::{
-    Connections, MoveConnection, Override, RealChange, Status, VipChange, VipView,
+    Connections, Drops, Explanation, History, MoveConnection, Moves, Override, RealChange, Stats,
+    Status, Timeline, VipChange, VipView,
 };
 use causeway_dataplane::RealId;
 use causeway_service::config::{ConfigErrors, plural};
-use causeway_service::http::{openmetrics, problem};
+use causeway_service::http::{described, description, openmetrics, problem, with_description};
 use serde::Deserialize;
 use tracing::{info, warn};
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::by_hand::find_real;
 use super::engine::{Engine, EngineError, GATEWAY_PATIENCE};
@@ -32,6 +35,9 @@ use super::state_dir::{KeptState, StateDir};
 use super::sync::Way;
 use super::{metrics, page, report};
 use crate::config::{self, BalancerConfig, Beside, VipConfig};
+
+/// What holds for all of it (docs/reference/api.md).
+const ABOUT: &str = "On the Unix socket, and to read on a loopback address. Units stand in the names. Fields may be added; none is renamed or changes its unit within /v1.";
 
 /// Most epochs in one answer: some 5 MB.
 const HISTORY_EPOCHS: usize = 20_000;
@@ -227,34 +233,38 @@ impl IntoResponse for EngineError {
 
 /// Every route; for the Unix socket.
 pub(crate) fn router(shared: Arc<Shared>) -> Router {
-    Router::new()
-        .route("/v1/status", get(status))
-        .route("/v1/stats", get(stats))
-        .route("/v1/vips", get(vips).post(add_vip))
-        .route(
-            "/v1/vips/{vip}",
-            get(vip).patch(change_vip).delete(remove_vip),
-        )
-        .route("/v1/vips/{vip}/timeline", get(timeline))
-        .route("/v1/vips/{vip}/reals", post(add_real))
-        .route(
-            "/v1/vips/{vip}/reals/{real}",
-            delete(remove_real).patch(change_real),
-        )
-        .route("/v1/vips/{vip}/reals/{real}/decisions", get(decisions))
-        .route("/v1/history", get(history))
-        .route("/v1/connections", get(connections))
-        .route("/v1/connections/move", post(move_connection))
-        .route("/v1/overrides", get(overrides).delete(drop_overrides))
-        .route("/v1/moves", get(moves))
-        .route("/v1/drops", get(drops))
-        .route("/v1/reload", post(reload))
-        .route("/v1/check", post(check))
-        .route("/metrics", get(metrics_page))
+    with_description(routes())
         .merge(page::router())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .with_state(shared)
+}
+
+/// Every route of the API, with its description.
+fn routes() -> OpenApiRouter<Arc<Shared>> {
+    described("Causeway, balancer", ABOUT)
+        .routes(routes!(status))
+        .routes(routes!(stats))
+        .routes(routes!(vips, add_vip))
+        .routes(routes!(vip, change_vip, remove_vip))
+        .routes(routes!(timeline))
+        .routes(routes!(add_real))
+        .routes(routes!(change_real, remove_real))
+        .routes(routes!(decisions))
+        .routes(routes!(history))
+        .routes(routes!(connections))
+        .routes(routes!(move_connection))
+        .routes(routes!(overrides, drop_overrides))
+        .routes(routes!(moves))
+        .routes(routes!(drops))
+        .routes(routes!(reload))
+        .routes(routes!(check))
+        .routes(routes!(metrics_page))
+}
+
+/// The API in OpenAPI's words.
+pub fn openapi() -> String {
+    description(routes().into_openapi())
 }
 
 /// The same routes for a TCP address: whoever can reach it may look, not touch.
@@ -304,6 +314,8 @@ async fn blocking<T: Send + 'static>(
     done.map_err(|error| EngineError::Plane(error.into()))?
 }
 
+/// The daemon: what it runs on, and whether its configuration is in force
+#[utoipa::path(get, path = "/v1/status", responses((status = 200, body = Status)))]
 async fn status(State(shared): Api) -> Json<Status> {
     let mut status = shared.status().clone();
     status.state_error = shared.keeping().error.clone();
@@ -313,16 +325,26 @@ async fn status(State(shared): Api) -> Json<Status> {
     Json(status)
 }
 
-async fn stats(State(shared): Api) -> Answer<causeway_api::balancer::Stats> {
+/// All counters, VIPs and reals
+#[utoipa::path(get, path = "/v1/stats", responses((status = 200, body = Stats)))]
+async fn stats(State(shared): Api) -> Answer<Stats> {
     let stats = blocking(move || Ok(report::stats(&shared.engine(), Moment::now())?));
     Ok(Json(stats.await?))
 }
 
+/// All VIPs with their reals
+#[utoipa::path(get, path = "/v1/vips", responses((status = 200, body = Vec<VipView>)))]
 async fn vips(State(shared): Api) -> Answer<Vec<VipView>> {
     let vips = blocking(move || Ok(report::vips(&shared.engine())?));
     Ok(Json(vips.await?))
 }
 
+/// One VIP with its reals
+#[utoipa::path(
+    get, path = "/v1/vips/{vip}",
+    params(("vip" = String, Path, description = "Name, or address:port")),
+    responses((status = 200, body = VipView)),
+)]
 async fn vip(State(shared): Api, Path(name): Path<String>) -> Answer<VipView> {
     let view = blocking(move || view(&shared.engine(), &name));
     Ok(Json(view.await?))
@@ -334,20 +356,25 @@ fn view(engine: &Engine, name: &str) -> Result<VipView, EngineError> {
     Ok(report::vips(engine)?.swap_remove(index))
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct HistoryQuery {
     /// CLOCK_REALTIME.
     since_ns: Option<u64>,
     /// CLOCK_MONOTONIC; the later of both holds.
     since_monotonic_ns: Option<u64>,
+    /// Most epochs of all series together.
     limit: Option<usize>,
 }
 
-async fn history(
-    State(shared): Api,
-    Query(query): Query<HistoryQuery>,
-) -> Json<causeway_api::balancer::History> {
+/// Every control interval of every real, in pages
+#[utoipa::path(
+    get, path = "/v1/history",
+    params(HistoryQuery),
+    responses((status = 200, body = History)),
+)]
+async fn history(State(shared): Api, Query(query): Query<HistoryQuery>) -> Json<History> {
     let engine = shared.engine();
     let since = query.since_ns.map_or(0, |ns| engine.monotonic(ns));
     let since = since.max(query.since_monotonic_ns.unwrap_or(0));
@@ -359,18 +386,25 @@ async fn history(
 }
 
 /// What ended before is left out.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(default, deny_unknown_fields)]
 struct Since {
     /// CLOCK_MONOTONIC.
     since_monotonic_ns: u64,
 }
 
+/// The last quarter of an hour of each real of a VIP, in steps
+#[utoipa::path(
+    get, path = "/v1/vips/{vip}/timeline",
+    params(("vip" = String, Path, description = "Name, or address:port"), Since),
+    responses((status = 200, body = Timeline)),
+)]
 async fn timeline(
     State(shared): Api,
     Path(name): Path<String>,
     Query(since): Query<Since>,
-) -> Answer<causeway_api::balancer::Timeline> {
+) -> Answer<Timeline> {
     let engine = shared.engine();
     let pool = engine.pool(&name)?;
     let since_ns = since.since_monotonic_ns;
@@ -382,24 +416,28 @@ async fn timeline(
     )))
 }
 
-async fn drops(
-    State(shared): Api,
-    Query(since): Query<Since>,
-) -> Json<causeway_api::balancer::Drops> {
+/// What was dropped in the last quarter of an hour, by name
+#[utoipa::path(get, path = "/v1/drops", params(Since), responses((status = 200, body = Drops)))]
+async fn drops(State(shared): Api, Query(since): Query<Since>) -> Json<Drops> {
     Json(report::drops(&shared.engine(), since.since_monotonic_ns))
 }
 
-async fn moves(
-    State(shared): Api,
-    Query(since): Query<Since>,
-) -> Json<causeway_api::balancer::Moves> {
+/// The last changes of weight
+#[utoipa::path(get, path = "/v1/moves", params(Since), responses((status = 200, body = Moves)))]
+async fn moves(State(shared): Api, Query(since): Query<Since>) -> Json<Moves> {
     Json(report::moves(&shared.engine(), since.since_monotonic_ns))
 }
 
+/// Why a real has its weight
+#[utoipa::path(
+    get, path = "/v1/vips/{vip}/reals/{real}/decisions",
+    params(("vip" = String, Path, description = "Name, or address:port"), ("real" = String, Path, description = "Address")),
+    responses((status = 200, body = Explanation)),
+)]
 async fn decisions(
     State(shared): Api,
     Path((vip, real)): Path<(String, String)>,
-) -> Answer<causeway_api::balancer::Explanation> {
+) -> Answer<Explanation> {
     Ok(Json(super::decisions::explain(
         &shared.engine(),
         &vip,
@@ -407,24 +445,43 @@ async fn decisions(
     )?))
 }
 
+/// Metrics for Prometheus
+#[utoipa::path(
+    get, path = "/metrics",
+    responses((status = 200, body = String, content_type = "application/openmetrics-text")),
+)]
 async fn metrics_page(State(shared): Api) -> Result<Response, EngineError> {
     let page = blocking(move || Ok(metrics::page(&shared.engine(), Moment::now())?));
     Ok(openmetrics(page.await?))
 }
 
+/// Says what a reload of a file with this text would say; changes nothing
+#[utoipa::path(
+    post, path = "/v1/check",
+    request_body(content = String),
+    responses((status = 200, body = String, content_type = "application/json")),
+)]
 async fn check(State(shared): Api, text: String) -> Answer<String> {
     blocking(move || shared.check(&text)).await.map(Json)
 }
 
+/// Reads the configuration again, as SIGHUP does
+#[utoipa::path(
+    post, path = "/v1/reload",
+    responses((status = 200, body = String, content_type = "application/json")),
+)]
 async fn reload(State(shared): Api) -> Answer<String> {
     blocking(move || shared.reload()).await.map(Json)
 }
 
 /// How many of the heaviest senders to name, and how long to watch for them.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(default, deny_unknown_fields)]
 struct Heaviest {
+    /// Most that are named; 20, and no more than 1000.
     count: usize,
+    /// Milliseconds between the two looks; 1000.
     ms: u64,
 }
 
@@ -437,6 +494,12 @@ impl Default for Heaviest {
     }
 }
 
+/// The connections of stateful VIPs that send most
+#[utoipa::path(
+    get, path = "/v1/connections",
+    params(Heaviest),
+    responses((status = 200, body = Connections)),
+)]
 async fn connections(State(shared): Api, Query(wanted): Query<Heaviest>) -> Answer<Connections> {
     let Some(slots) = shared.slots.clone() else {
         let none = "no vip is stateful here, so that connections have no slots";
@@ -464,6 +527,12 @@ async fn connections(State(shared): Api, Query(wanted): Query<Heaviest>) -> Answ
     Ok(Json(report))
 }
 
+/// Sends a connection of a stateful VIP to another real
+#[utoipa::path(
+    post, path = "/v1/connections/move",
+    request_body(content = MoveConnection),
+    responses((status = 204)),
+)]
 async fn move_connection(State(shared): Api, body: String) -> Result<StatusCode, EngineError> {
     let wanted: MoveConnection = parse_json(&body)?;
     let Some(slots) = shared.slots.clone() else {
@@ -506,6 +575,12 @@ fn real_of(engine: &Engine, wanted: &MoveConnection) -> Result<RealId, EngineErr
     })
 }
 
+/// Adds a VIP: a `[[vip]]` of the file as JSON, reals under `real`
+#[utoipa::path(
+    post, path = "/v1/vips",
+    request_body(content = serde_json::Value),
+    responses((status = 201, body = VipView)),
+)]
 async fn add_vip(State(shared): Api, body: String) -> Result<Response, EngineError> {
     let beside = Beside::of(shared.engine().config());
     let vip: VipConfig = parse_vip(&body, beside)?;
@@ -534,6 +609,12 @@ fn parse_json<T: serde::de::DeserializeOwned>(body: &str) -> Result<T, EngineErr
         .map_err(|error| EngineError::Invalid(format!("the body is not what is expected: {error}")))
 }
 
+/// Removes a VIP
+#[utoipa::path(
+    delete, path = "/v1/vips/{vip}",
+    params(("vip" = String, Path, description = "Name, or address:port")),
+    responses((status = 204)),
+)]
 async fn remove_vip(
     State(shared): Api,
     Path(name): Path<String>,
@@ -556,6 +637,13 @@ async fn changed(
     Ok(Json(view.await?))
 }
 
+/// Changes a VIP
+#[utoipa::path(
+    patch, path = "/v1/vips/{vip}",
+    params(("vip" = String, Path, description = "Name, or address:port")),
+    request_body(content = VipChange),
+    responses((status = 200, body = VipView)),
+)]
 async fn change_vip(State(shared): Api, Path(name): Path<String>, body: String) -> Answer<VipView> {
     let change: VipChange = parse_json(&body)?;
     let change = serde_json::to_value(change)
@@ -567,6 +655,13 @@ async fn change_vip(State(shared): Api, Path(name): Path<String>, body: String) 
     .await
 }
 
+/// Adds a real: a `[[vip.real]]` of the file as JSON
+#[utoipa::path(
+    post, path = "/v1/vips/{vip}/reals",
+    params(("vip" = String, Path, description = "Name, or address:port")),
+    request_body(content = serde_json::Value),
+    responses((status = 200, body = VipView)),
+)]
 async fn add_real(State(shared): Api, Path(name): Path<String>, body: String) -> Answer<VipView> {
     let value: serde_json::Value = parse_json(&body)?;
     changed(shared, name, move |vip| {
@@ -577,6 +672,12 @@ async fn add_real(State(shared): Api, Path(name): Path<String>, body: String) ->
     .await
 }
 
+/// Removes a real; its flows are picked anew
+#[utoipa::path(
+    delete, path = "/v1/vips/{vip}/reals/{real}",
+    params(("vip" = String, Path, description = "Name, or address:port"), ("real" = String, Path, description = "Address")),
+    responses((status = 204)),
+)]
 async fn remove_real(
     State(shared): Api,
     Path((name, real)): Path<(String, String)>,
@@ -595,6 +696,13 @@ async fn remove_real(
     removed.await.map(|_| StatusCode::NO_CONTENT)
 }
 
+/// Changes weight, drain or maintenance of a real
+#[utoipa::path(
+    patch, path = "/v1/vips/{vip}/reals/{real}",
+    params(("vip" = String, Path, description = "Name, or address:port"), ("real" = String, Path, description = "Address")),
+    request_body(content = RealChange),
+    responses((status = 200, body = VipView)),
+)]
 async fn change_real(
     State(shared): Api,
     Path((name, real)): Path<(String, String)>,
@@ -613,18 +721,29 @@ async fn change_real(
     Ok(Json(view.await?))
 }
 
+/// What is set by hand and differs from the file
+#[utoipa::path(get, path = "/v1/overrides", responses((status = 200, body = Vec<Override>)))]
 async fn overrides(State(shared): Api) -> Json<Vec<Override>> {
     Json(shared.engine().overrides())
 }
 
 /// Whose settings are to be dropped.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(default, deny_unknown_fields)]
 struct OfReal {
+    /// Of this VIP alone.
     vip: Option<String>,
+    /// Of this real alone.
     real: Option<String>,
 }
 
+/// Drops what is set by hand: of one real, of one VIP, or of all
+#[utoipa::path(
+    delete, path = "/v1/overrides",
+    params(OfReal),
+    responses((status = 200, body = Vec<Override>)),
+)]
 async fn drop_overrides(State(shared): Api, Query(of): Query<OfReal>) -> Answer<Vec<Override>> {
     let dropped = blocking(move || {
         let (vip, real) = (of.vip.as_deref(), of.real.as_deref());

@@ -523,3 +523,147 @@ async fn the_answer_of_stats_is_this() {
     let expected = include_str!("../testdata/stats.json");
     assert_eq!(answer, expected, "\n{answer}");
 }
+
+/// Where `value` is not what `schema` says, the path to it.
+fn differs(value: &Value, schema: &Value, all: &Value, at: &str) -> Option<String> {
+    if let Some(name) = schema["$ref"].as_str() {
+        let schema = all.pointer(name.trim_start_matches('#')).unwrap();
+        return differs(value, schema, all, at);
+    }
+    if let Some(either) = schema["oneOf"].as_array().or(schema["anyOf"].as_array()) {
+        let fits = either
+            .iter()
+            .any(|of| differs(value, of, all, at).is_none());
+        return (!fits).then(|| format!("{at} fits none of {schema}"));
+    }
+    let kinds = match &schema["type"] {
+        Value::Array(kinds) => kinds.clone(),
+        // Anything at all.
+        Value::Null => return None,
+        kind => vec![kind.clone()],
+    };
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) if kinds.contains(&json!("number")) => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    if !kinds.contains(&json!(kind)) {
+        return Some(format!("{at} is {value}, not {schema}"));
+    }
+    match value {
+        Value::Array(list) => list.iter().enumerate().find_map(|(i, one)| {
+            let own = schema["prefixItems"].get(i).unwrap_or(&schema["items"]);
+            differs(one, own, all, &format!("{at}[{i}]"))
+        }),
+        Value::Object(map) => {
+            let required = schema["required"].as_array().cloned().unwrap_or_default();
+            let missing = required
+                .iter()
+                .find(|name| !map.contains_key(name.as_str().unwrap()));
+            if let Some(name) = missing {
+                return Some(format!("{at}.{name} is missing"));
+            }
+            map.iter().find_map(|(name, one)| {
+                let own = schema["properties"]
+                    .get(name)
+                    .unwrap_or(&schema["additionalProperties"]);
+                match own {
+                    Value::Null => Some(format!("{at}.{name} is not described")),
+                    own => differs(one, own, all, &format!("{at}.{name}")),
+                }
+            })
+        }
+        _ => None,
+    }
+}
+
+#[tokio::test]
+async fn answers_are_as_described() {
+    let daemon = Daemon::new(WEB);
+    daemon.run(60, &[5.0; 4]);
+    daemon.run(30, &[90.0, 5.0, 5.0, 5.0]);
+    let change = json!({ "weight": 3 });
+    daemon
+        .call("PATCH", "/v1/vips/web/reals/10.0.0.2", change)
+        .await;
+    let all: Value = daemon.get("/v1/openapi.json").await;
+    let mut looked = 0;
+    for (path, methods) in all["paths"].as_object().unwrap() {
+        let Some(get) = methods.get("get") else {
+            continue;
+        };
+        let described = &get["responses"]["200"]["content"]["application/json"]["schema"];
+        // Stateful VIPs are in a world of their own, and metrics are no JSON.
+        if path == "/v1/connections" || path == "/metrics" {
+            continue;
+        }
+        let path = path.replace("{vip}", "web").replace("{real}", "10.0.0.1");
+        let answer = daemon.get(&path).await;
+        assert_eq!(differs(&answer, described, &all, &path), None);
+        looked += 1;
+    }
+    assert!(looked >= 10, "{looked}");
+    // It is held to something.
+    let status = &all["components"]["schemas"]["Status"];
+    let wrong = differs(&json!({ "pid": "7" }), status, &all, "status");
+    assert!(wrong.is_some_and(|wrong| wrong.contains("is missing")));
+}
+
+/// Refusals, too, have one shape; what is described is there, and what is there is described.
+#[tokio::test]
+async fn every_route_is_described_here_and_in_the_reference() {
+    let daemon = Daemon::new(WEB);
+    let all: Value = daemon.get("/v1/openapi.json").await;
+    let reference = include_str!("../../../docs/reference/api.md");
+    let reference = reference.split("\n## The agent").next().unwrap();
+    let in_reference: std::collections::BTreeSet<(String, String)> = reference
+        .split('`')
+        .filter_map(|word| word.split_once(' '))
+        .filter(|(method, path)| {
+            ["GET", "POST", "PATCH", "DELETE"].contains(method) && path.starts_with('/')
+        })
+        .map(|(method, path)| {
+            (
+                method.to_owned(),
+                path.split('?')
+                    .next()
+                    .unwrap()
+                    .replace("{address}", "{real}"),
+            )
+        })
+        .collect();
+    let mut described = std::collections::BTreeSet::new();
+    for (path, methods) in all["paths"].as_object().unwrap() {
+        for method in methods.as_object().unwrap().keys() {
+            described.insert((method.to_uppercase(), path.clone()));
+            let (status, answer) = daemon
+                .call(
+                    &method.to_uppercase(),
+                    &path.replace(['{', '}'], ""),
+                    json!(null),
+                )
+                .await;
+            let refused = answer["error"].as_str().unwrap_or_default();
+            assert!(
+                !refused.starts_with("there is nothing at"),
+                "{method} {path}"
+            );
+            assert_ne!(status, StatusCode::METHOD_NOT_ALLOWED, "{method} {path}");
+        }
+    }
+    assert_eq!(described, in_reference);
+}
+
+#[tokio::test]
+async fn whoever_may_look_has_the_page() {
+    let daemon = Daemon::new(WEB);
+    let router = api::read_only_router(Arc::clone(&daemon.shared), Path::new("/run/lb.sock"));
+    let (status, page) = request(router, "GET", "/", Value::Null).await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(page.as_str().unwrap().contains("<title>Causeway</title>"));
+}

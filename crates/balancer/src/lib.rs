@@ -52,5 +52,6 @@ mod sync;
 mod tests;
 mod timeline;
 
+pub use api::openapi;
 pub use config::BalancerConfig;
 pub use run::{LoadedConfig, load, run, unload};

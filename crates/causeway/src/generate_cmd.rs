@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `causeway generate`: shell completions and man pages, for packages. Hidden:
+//! `causeway generate`: shell completions and man pages, for packages, and APIs. Hidden:
 //! whoever builds a package calls it, nobody else needs it.
 
 use std::path::{Path, PathBuf};
@@ -26,11 +26,23 @@ enum What {
         /// For which shell
         shell: Shell,
     },
+    /// Write what a daemon's API answers to standard output, in OpenAPI's words
+    Openapi {
+        /// Whose
+        daemon: Daemon,
+    },
     /// Write a man page for every command
     Man {
         /// Directory to write to
         dir: PathBuf,
     },
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Daemon {
+    Balancer,
+    Agent,
+    Tunnel,
 }
 
 impl Args {
@@ -41,6 +53,14 @@ impl Args {
                 let mut out = std::io::stdout().lock();
                 clap_complete::generate(shell, &mut Cli::command(), "causeway", &mut out);
             }
+            What::Openapi { daemon } => print!(
+                "{}",
+                match daemon {
+                    Daemon::Balancer => causeway_balancer::openapi(),
+                    Daemon::Agent => causeway_agent::openapi(),
+                    Daemon::Tunnel => causeway_tunnel::openapi(),
+                }
+            ),
             What::Man { dir } => {
                 write_pages(&dir)
                     .with_context(|| format!("cannot write man pages to {}", dir.display()))?;

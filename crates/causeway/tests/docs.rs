@@ -186,6 +186,22 @@ fn the_reference_has_every_configuration_key() {
 
 /// Every option of a command in a code block is in that command's help.
 #[test]
+fn the_descriptions_of_the_apis_are_those_of_the_code() {
+    for daemon in ["balancer", "agent", "tunnel"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_causeway"))
+            .args(["generate", "openapi", daemon])
+            .output()
+            .expect("causeway generate");
+        let of_code = String::from_utf8(output.stdout).expect("text");
+        let committed = read(&format!("docs/reference/openapi/{daemon}.json"));
+        assert!(
+            of_code == committed,
+            "docs/reference/openapi/{daemon}.json is another: `make gen`"
+        );
+    }
+}
+
+#[test]
 fn the_options_of_commands_exist() {
     for page in pages::all(&in_repository("")) {
         for call in page.calls() {

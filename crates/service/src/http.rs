@@ -2,9 +2,17 @@
 //! Answers that every API gives.
 
 use axum::Json;
+use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use causeway_api::Problem;
+use utoipa::PartialSchema;
+use utoipa::openapi::{
+    ContentBuilder, InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder, Ref, RefOr,
+    ResponseBuilder,
+};
+use utoipa_axum::router::OpenApiRouter;
 
 /// A refusal.
 pub fn problem(code: StatusCode, error: String) -> Response {
@@ -15,4 +23,59 @@ pub fn problem(code: StatusCode, error: String) -> Response {
 pub fn openmetrics(page: String) -> Response {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], page).into_response()
+}
+
+/// A router whose routes are described as they are added.
+pub fn described<S: Clone + Send + Sync + 'static>(title: &str, about: &str) -> OpenApiRouter<S> {
+    let licence = LicenseBuilder::new().name("Apache-2.0").build();
+    let info = InfoBuilder::new()
+        .title(title)
+        .description(Some(about))
+        .version("v1")
+        .license(Some(licence))
+        .build();
+    OpenApiRouter::with_openapi(OpenApiBuilder::new().info(info).build())
+}
+
+/// The routes, and their description at `/v1/openapi.json`.
+pub fn with_description<S: Clone + Send + Sync + 'static>(routes: OpenApiRouter<S>) -> Router<S> {
+    let (router, document) = routes.split_for_parts();
+    let text = description(document);
+    let answer = move || async move { ([(header::CONTENT_TYPE, "application/json")], text) };
+    router.route("/v1/openapi.json", get(answer))
+}
+
+/// The description as it is served and committed: with refusals, which are alike everywhere.
+pub fn description(mut document: OpenApi) -> String {
+    let refused = ResponseBuilder::new()
+        .description("Refused, with one sentence")
+        .content(
+            "application/json",
+            ContentBuilder::new()
+                .schema(Some(Ref::from_schema_name("Problem")))
+                .build(),
+        )
+        .build();
+    for item in document.paths.paths.values_mut() {
+        let methods = [
+            &mut item.get,
+            &mut item.post,
+            &mut item.patch,
+            &mut item.delete,
+        ];
+        for operation in methods.into_iter().flatten() {
+            let responses = &mut operation.responses.responses;
+            for response in responses.values_mut() {
+                if let RefOr::T(response) = response {
+                    response.description = "As asked for".to_owned();
+                }
+            }
+            responses.insert("default".to_owned(), refused.clone().into());
+        }
+    }
+    let components = document.components.get_or_insert_default();
+    let schema = <Problem as PartialSchema>::schema();
+    components.schemas.insert("Problem".to_owned(), schema);
+    // It holds names and texts of this program alone.
+    document.to_pretty_json().unwrap_or_default() + "\n"
 }

@@ -20,4 +20,4 @@ mod vnic;
 
 pub use config::TunnelConfig;
 pub use run::run;
-pub use tunnel::Tunnel;
+pub use tunnel::{Tunnel, openapi};

@@ -14,7 +14,6 @@ use anyhow::{Context as _, anyhow, bail};
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use axum::routing::get;
 use axum::{Json, Router};
 use causeway_api::Moment;
 use causeway_api::tunnel::TunnelStatus;
@@ -22,9 +21,11 @@ use causeway_bifrost::{self as bifrost, Limits, PathId, TransportEngine};
 use causeway_netio::tunnel::{
     Device, DeviceOptions, PathOptions, UdpPath, Waiter, monotonic_ns, random_instance,
 };
-use causeway_service::http::{openmetrics, problem};
+use causeway_service::http::{described, description, openmetrics, problem, with_description};
 use causeway_service::privileges::give_up_sys_admin;
 use tokio::sync::oneshot;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use crate::config::{TunnelConfig, TunnelPathConfig};
 use crate::memory::Memory;
@@ -347,11 +348,23 @@ type Answer<T> = Result<T, Response>;
 
 /// The tunnel's API; it has no writes.
 pub(crate) fn router(tunnel: Arc<Tunnel>) -> Router {
-    Router::new()
-        .route("/v1/status", get(status))
-        .route("/metrics", get(metrics_page))
+    with_description(routes())
         .fallback(no_route)
         .with_state(tunnel)
+}
+
+fn routes() -> OpenApiRouter<Arc<Tunnel>> {
+    described(
+        "Causeway, tunnel",
+        "On the Unix socket and on a loopback address. It has no writes.",
+    )
+    .routes(routes!(status))
+    .routes(routes!(metrics_page))
+}
+
+/// The API in OpenAPI's words.
+pub fn openapi() -> String {
+    description(routes().into_openapi())
 }
 
 async fn no_route(request: Request) -> Response {
@@ -362,10 +375,17 @@ async fn no_route(request: Request) -> Response {
     )
 }
 
+/// The tunnel, its paths, and what it dropped
+#[utoipa::path(get, path = "/v1/status", responses((status = 200, body = TunnelStatus)))]
 async fn status(State(tunnel): Api) -> Answer<Json<TunnelStatus>> {
     blocking(tunnel, |tunnel| tunnel.status()).await.map(Json)
 }
 
+/// Metrics for Prometheus
+#[utoipa::path(
+    get, path = "/metrics",
+    responses((status = 200, body = String, content_type = "application/openmetrics-text")),
+)]
 async fn metrics_page(State(tunnel): Api) -> Answer<Response> {
     let page = blocking(tunnel, |tunnel| tunnel.status().and_then(metrics::page));
     page.await.map(openmetrics)
