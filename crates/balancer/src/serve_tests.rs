@@ -152,6 +152,24 @@ fn who_holds_connections_keeps_nobody_out() {
     let mut answer = String::new();
     last.read_to_string(&mut answer).unwrap();
     assert!(answer.ends_with("\r\n\r\ndone"), "{answer}");
+    // A web page that has bound its own name to this address gets nothing.
+    for (host, status) in [
+        ("attacker.example", "421"),
+        ("attacker.example:9470", "421"),
+        ("LOCALHOST:9470", "200"),
+        ("127.0.0.1", "200"),
+        ("[::1]:9470", "200"),
+    ] {
+        let mut asking = TcpStream::connect(address).unwrap();
+        asking.set_read_timeout(Some(4 * PATIENCE)).unwrap();
+        write!(asking, "GET / HTTP/1.0\r\nHost: {host}\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        asking.read_to_string(&mut answer).unwrap();
+        assert!(
+            answer.starts_with(&format!("HTTP/1.0 {status} ")),
+            "{host}: {answer}"
+        );
+    }
     drop((held, end));
     assert!(server.join().unwrap().is_err());
 }

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Answers that every API gives.
 
+use std::net::IpAddr;
+
 use axum::Json;
 use axum::Router;
+use axum::extract::Request;
+use axum::http::uri::Authority;
 use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use causeway_api::Problem;
@@ -17,6 +22,33 @@ use utoipa_axum::router::OpenApiRouter;
 /// A refusal.
 pub fn problem(code: StatusCode, error: String) -> Response {
     (code, Json(Problem { error })).into_response()
+}
+
+/// Answers only who asked for an address or for `localhost`. Else any web page could bind its own
+/// name to 127.0.0.1 (DNS rebinding), and a browser on this machine would let it read along.
+pub(crate) fn without_foreign_names(router: Router) -> Router {
+    router.layer(middleware::from_fn(
+        async |request: Request, next: Next| {
+            let host = request.headers().get(header::HOST);
+            let host = host.map(|host| host.to_str().unwrap_or_default());
+            match host.is_none_or(is_own_name) {
+                true => next.run(request).await,
+                false => problem(
+                    StatusCode::MISDIRECTED_REQUEST,
+                    "the API answers to an address or `localhost` alone: let a proxy in front of it send one as Host".to_owned(),
+                ),
+            }
+        },
+    ))
+}
+
+fn is_own_name(host: &str) -> bool {
+    let Ok(authority) = host.parse::<Authority>() else {
+        return false;
+    };
+    let name = authority.host();
+    let address = name.trim_start_matches('[').trim_end_matches(']');
+    name.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok()
 }
 
 /// A page for Prometheus.

@@ -28,6 +28,7 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tracing::{error, info, warn};
 
+use super::http::without_foreign_names;
 use super::notify;
 use super::privileges::give_up_sys_admin;
 
@@ -260,7 +261,8 @@ async fn serve_async<E: Display>(
     servers.spawn(answer(unix, routers.unix, stopped.clone()));
     if let Some(tcp) = &listeners.tcp {
         let tcp = tokio::net::TcpListener::from_std(tcp.try_clone()?)?;
-        servers.spawn(answer(tcp, routers.tcp, stopped));
+        let router = without_foreign_names(routers.tcp);
+        servers.spawn(answer(tcp, router, stopped));
     }
     notify::ready();
     let result = loop {
