@@ -11,21 +11,25 @@ export CLANG ?= clang-19
 # What `causeway version` calls the build.
 export CAUSEWAY_BUILD ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 
-.PHONY: help setup build build-dev deb demo lab sim test test-long lint bench bench-dataplane bench-reader soak fuzz gen clean
+.PHONY: help setup build-setup build build-dev deb demo lab sim test test-long lint bench bench-dataplane bench-reader soak fuzz gen clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## install what is missing (Debian packages) and check root, BPF and cargo
+setup: ## install what tests need, too (Debian packages), and check root, BPF and cargo
+	@scripts/setup test
+
+build-setup:
 	@scripts/setup
 
-build: setup ## build the release binary, target/release/causeway
+build: build-setup ## build the release binary, target/release/causeway
 	$(CARGO) build --release --locked --package causeway
 
-build-dev: setup # the laboratory's binary, too
+build-dev: build-setup # the laboratory's binary, too
 	$(CARGO) build --release --locked --package causeway --package causeway-lab
 
-deb: setup ## build the Debian packages into target/deb
+deb: ## build the Debian packages into target/deb
+	@scripts/setup deb
 	CARGO="$(CARGO)" scripts/deb
 
 demo: build-dev ## the whole thing on this machine; results in target/demo/
@@ -45,7 +49,7 @@ test: setup ## build and run every test (needs root and BPF)
 	scripts/page check
 	CARGO="$(CARGO)" $(SUDO) scripts/test
 
-test-long: build-dev ## the campaigns of which `make test` runs a slice, at full length: hours
+test-long: setup build-dev ## the campaigns of which `make test` runs a slice, at full length: hours
 	CARGO="$(CARGO)" $(SUDO) scripts/test-long $(ARGS)
 
 # Empty where RustSec's database cannot be fetched.

@@ -141,7 +141,7 @@ CW_GLOBAL u64 source_ring6(const struct packet *pkt, const struct vip *vip, u32 
  * The id of the real for this flow; false if there is none. Only the first packet
  * of a flow goes by the VIP's scheduler. What comes without a memory of one goes by
  * its hash, in a ring that all balancers have alike: then all its packets meet the same
- * real, whoever forwards them. `hash` is the flow's, or 0
+ * real, whichever balancer forwards them. `hash` is the flow's, or 0
  * if it is not known yet.
  */
 static __always_inline MUST_USE bool

@@ -4,7 +4,7 @@
 
 export type Child = Node | string | null | undefined | false | Child[];
 
-/** An element. `keep` marks one whose inside is somebody else's. */
+/** An element. `keep` marks one whose inside others draw. */
 export function h(tag: string, attributes: Record<string, string | number | boolean | undefined> = {}, ...children: Child[]): HTMLElement {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is wrong, in sentences: the first thing that somebody who was woken reads.
+// What is wrong, in sentences: the first thing that an engineer on call reads.
 
 import type { Real, Stats, Status, Vip } from "./api";
 import type { History } from "./history";

@@ -66,7 +66,7 @@ async function look(): Promise<void> {
     if (!(error instanceof Refusal)) lostAt ??= new Date();
   }
   draw();
-  // Nobody looks at a hidden page, and the daemon remembers a quarter of an hour.
+  // A hidden page is not read, and the daemon remembers a quarter of an hour.
   if (!document.hidden) timer = window.setTimeout(() => void look(), EVERY_MS);
 }
 

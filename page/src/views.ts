@@ -118,7 +118,7 @@ function clients(real: Real, stats: Stats): Child {
   const agent = real.agent;
   if (!agent) return none(heard ? "its agent does not report" : "no agent reports here");
   if (agent.client_us !== null) return h("span", {}, latency(agent.client_us), h("small", {}, `${count(agent.client_transactions ?? 0)} in 1 s`));
-  return none(agent.client_transactions === null ? "its agent does not measure this VIP" : "nobody was served for 1 s");
+  return none(agent.client_transactions === null ? "its agent does not measure this VIP" : "no client was served for 1 s");
 }
 
 function weights(real: Real): Child {

@@ -45,7 +45,7 @@ pub struct AgentStats {
     /// Client latency; `None` where it is not measured.
     #[serde(default)]
     pub clients: Option<ClientsView>,
-    /// What balancers were told last of this server's load; `None` where nobody is.
+    /// What balancers were told last of this server's load; `None` where none has been.
     #[serde(default)]
     pub load: Option<LoadView>,
 }
@@ -88,7 +88,7 @@ pub struct ClientsView {
     pub mix: Vec<ClassView>,
     /// Share of the retries that were answered that fit no schedule.
     pub unknown_retries: f64,
-    /// Each service, group of clients and device that anybody came to.
+    /// Each service, group of clients and device that clients came to.
     pub categories: Vec<CategoryView>,
     /// Queues of the services' listeners.
     pub accept_queues: Vec<QueueView>,

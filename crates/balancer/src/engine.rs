@@ -446,7 +446,7 @@ impl Engine {
         if !self.config.measure {
             return Ok(());
         }
-        for pool in &self.pools {
+        for pool in &mut self.pools {
             let (fixed, wanted) = (pool.vip().sampling, pool.samples_wanted());
             let mut any: Option<Sampling> = None;
             for (_, member) in pool.members() {
@@ -460,8 +460,12 @@ impl Engine {
                 }
                 any = Some(any.map_or(sampling, |any| any.with(sampling)));
             }
-            self.plane
-                .set_vip_sampling(pool.id(), any.unwrap_or_default())?;
+            // A call to the kernel for each VIP and interval, of which hardly one would change it.
+            let any = any.unwrap_or_default();
+            if pool.sampling != Some(any) {
+                self.plane.set_vip_sampling(pool.id(), any)?;
+                pool.sampling = Some(any);
+            }
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use causeway_api::Moment;
 use causeway_api::balancer::EpochView;
-use causeway_core::control::{ControlParams, Controller, Decision, Law, Member, Reading};
+use causeway_core::control::{ControlParams, Controller, Decision, Law, Member, Reading, Sampling};
 use causeway_core::select::{self, Awrr, Loaded, RealKey};
 use causeway_dataplane::{Pick, Picking, RealId, SourceRing, VipId, VipRings};
 
@@ -36,6 +36,8 @@ pub struct Pool {
     decision: Option<Decision>,
     /// What the ring in the data plane was built from; `None` before the first.
     in_ring: Option<InRing>,
+    /// How the data plane has been told to sample its connections; `None`: not yet.
+    pub(super) sampling: Option<Sampling>,
     /// Weights of the ring of configured ones that the data plane has.
     in_plain: Option<Vec<(RealId, f64)>>,
     /// The next picks of the least loaded real, with [`Scheduler::LeastLoaded`].
@@ -120,6 +122,7 @@ impl Pool {
             controller: None,
             decision: None,
             in_ring: former.and_then(|former| former.in_ring.clone()),
+            sampling: None,
             in_plain: former.and_then(|former| former.in_plain.clone()),
             plan: Vec::new(),
             plan_is_new: false,

@@ -78,7 +78,7 @@ struct Step {
     /// First: put new keys into the epoch that is not in use
     #[arg(long)]
     prepare: bool,
-    /// Second, when everybody has the new keys: new connections get them
+    /// Second, when all balancers and servers have the new keys: new connections get them
     #[arg(long)]
     switch: bool,
     /// Third, when the former epoch's connections are gone: take its keys away

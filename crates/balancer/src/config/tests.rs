@@ -434,7 +434,7 @@ fn a_missing_file_is_one_sentence() {
     let errors = BalancerConfig::load(Path::new("/nonexistent/lb.toml")).unwrap_err();
     assert_eq!(
         errors.to_string(),
-        "/nonexistent/lb.toml: there is no such file; name yours, or begin with the example in packaging/etc/"
+        "/nonexistent/lb.toml: there is no such file; name yours, or begin with the example in packaging/etc/ or /usr/share/doc/"
     );
 }
 

@@ -48,7 +48,7 @@ fn a_balancer_is_told_what_is_in_its_way_and_what_mends_it() {
         assert_eq!(code, Some(0));
         let _daemon = machine.start();
         let (code, _) = look(&file);
-        assert_eq!(code, Some(0), "its own program is in nobody's way");
+        assert_eq!(code, Some(0), "its own program is in no one else's way");
 
         mends(&file, "ip link set eth0 down", "down");
         mends(&file, "ip addr add 192.0.2.1/32 dev lo", "vip-held");
@@ -100,7 +100,7 @@ fn look_at(interfaces: &[&str]) -> (Option<i32>, Vec<Value>) {
     (output.status.code(), found)
 }
 
-/// A veth drops what its far end's MTU has no room for, and nobody says a word.
+/// A veth drops what its far end's MTU has no room for, without a word.
 #[test]
 fn a_path_that_swallows_long_packets_is_found() {
     Machine::run(|machine| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Keys of what agents and balancers tell each other: one for each server, epoch and
-//! speaker, all derived from a secret that balancers alone hold. Whoever takes a server can
+//! speaker, all derived from a secret that balancers alone hold. One that takes a server can
 //! speak for that server, and for none else.
 
 use std::collections::BTreeMap;
@@ -58,7 +58,7 @@ impl ReportKeys {
         }
     }
 
-    /// Whether whoever has these can speak for every server.
+    /// Whether their holder can speak for every server.
     pub fn are_the_balancers(&self) -> bool {
         matches!(self.secrets, ReportSecrets::Root(_))
     }

@@ -386,7 +386,7 @@ fn a_challenge_holds_for_seconds() {
     }
 }
 
-/// All that a server holds is worth nothing to whoever speaks for another.
+/// All that a server holds is worth nothing to one that speaks for another.
 #[test]
 fn who_takes_a_server_speaks_for_that_server_alone() {
     let others = IpAddr::from([10, 0, 0, 2]);

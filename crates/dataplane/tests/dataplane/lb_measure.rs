@@ -320,7 +320,7 @@ fn mean_of_sampled(k: u8, clients: &[(Tuple, u64)]) -> RealStats {
     rig.real_stats(1)
 }
 
-/// Latencies that differ by client, subnet and port: whoever is sampled, the mean is right.
+/// Latencies that differ by client, subnet and port: whichever are sampled, the mean is right.
 #[test]
 fn sampled_connections_have_the_mean_and_the_requests_of_all() {
     let clients: Vec<(Tuple, u64)> = (0..2_048_u64)

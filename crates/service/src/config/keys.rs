@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
 use std::net::IpAddr;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -70,12 +70,7 @@ impl KeysFile {
 
     /// Reads a file. The error is one sentence without the file's name.
     pub fn read(path: &Path) -> Result<Self, String> {
-        let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
-        let mode = fs::metadata(path).map_err(unreadable)?.permissions().mode();
-        if mode & 0o007 != 0 {
-            return Err("everybody on this machine can read it; `chmod o= FILE`".to_owned());
-        }
-        fs::read_to_string(path).map_err(unreadable)?.parse()
+        super::read_secrets(path)?.parse()
     }
 
     /// Writes a file for its owner alone, in one step.
@@ -356,6 +351,8 @@ pub fn keys_of(
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     const KEY: &str = "000102030405060708090a0b0c0d0e0f";
@@ -392,7 +389,7 @@ mod tests {
             assert_eq!(fs::read_dir(dir.path()).expect("the directory").count(), 1);
         }
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("permissions");
-        let error = KeysFile::read(&path).expect_err("a file that everybody can read");
+        let error = KeysFile::read(&path).expect_err("a file that every user can read");
         assert!(error.contains("`chmod o= FILE`"), "{error}");
     }
 

@@ -6,6 +6,7 @@
 //! that cannot be wrong. All faults are reported together, each with its line.
 
 use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 mod document;
@@ -30,13 +31,24 @@ pub fn read(path: &Path) -> Result<String, ConfigErrors> {
     std::fs::read_to_string(path).map_err(|error| {
         let message = match error.kind() {
             ErrorKind::NotFound => {
-                "there is no such file; name yours, or begin with the example in packaging/etc/"
+                "there is no such file; name yours, or begin with the example in packaging/etc/ or /usr/share/doc/"
                     .to_owned()
             }
             _ => format!("cannot be read: {error}"),
         };
         ConfigErrors::of_file(path, message)
     })
+}
+
+/// Reads a file that holds keys; one that every user can read is refused. The error is one
+/// sentence without the file's name.
+pub fn read_secrets(path: &Path) -> Result<String, String> {
+    let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
+    let about = std::fs::metadata(path).map_err(unreadable)?;
+    if about.permissions().mode() & 0o007 != 0 {
+        return Err("every user of this machine can read it; `chmod o= FILE`".to_owned());
+    }
+    std::fs::read_to_string(path).map_err(unreadable)
 }
 
 /// `1 real`, `2 reals`.

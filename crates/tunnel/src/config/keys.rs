@@ -2,11 +2,10 @@
 //! The keys file of a tunnel, the same at both ends.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::{fs, io};
 
 use causeway_bifrost::{TunnelKey, TunnelKeys};
+use causeway_service::config::read_secrets;
 use serde::Deserialize;
 
 const MAKE: &str = "make one with `openssl rand -hex 32`";
@@ -21,12 +20,7 @@ struct RawKeys {
 
 /// Reads a keys file. The error is one sentence without the file's name.
 pub(super) fn read(path: &Path) -> Result<TunnelKeys, String> {
-    let unreadable = |error: io::Error| format!("cannot be read: {error}");
-    let mode = fs::metadata(path).map_err(unreadable)?.permissions().mode();
-    if mode & 0o007 != 0 {
-        return Err("everybody on this machine can read it; `chmod o= FILE`".to_owned());
-    }
-    parse(&fs::read_to_string(path).map_err(unreadable)?)
+    parse(&read_secrets(path)?)
 }
 
 fn parse(text: &str) -> Result<TunnelKeys, String> {
@@ -76,6 +70,9 @@ fn secret_of(text: &str) -> Result<[u8; 32], String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -88,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_everybody_can_read_is_refused() {
+    fn a_file_that_every_user_can_read_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("keys");
         let text = format!("send = 1\n[keys]\n1 = \"{}\"\n", "ab".repeat(32));

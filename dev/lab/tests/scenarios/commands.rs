@@ -53,6 +53,8 @@ fn list_names_every_scenario() {
         "certes-drops",
         "accept-queue",
         "client-latency",
+        "clients-everybody",
+        "page",
     ] {
         assert!(names.contains(&name), "{name} is not in\n{text}");
     }

@@ -41,7 +41,7 @@ pub enum RequestPick {
     Awrr,
     /// The daemon's plan.
     Plan,
-    /// Whoever is least loaded by its last report.
+    /// The server with the least load by its last report.
     Least,
 }
 

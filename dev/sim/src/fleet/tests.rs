@@ -267,7 +267,7 @@ fn rests_are_those_of_times_that_run() {
     assert!((mean / expected - 1.0).abs() < 0.02, "{mean} of {expected}");
 }
 
-/// An M/D/1 queue at half its load: turns wait for nobody, hashing waits as theory says.
+/// An M/D/1 queue at half its load: turns never wait, hashing waits as theory says.
 #[test]
 fn picks_take_what_queues_say() {
     let p99 = |pick, work| p99_s(pick, work, 64, 0.5, 20.0, 1);

@@ -28,7 +28,7 @@ const PACKETS_PER_KB: f64 = 10.0;
 pub enum Leaving {
     /// It serves those it has, and gets no new ones.
     Drains,
-    /// They end with it, and nobody could have kept them: they are not counted as broken.
+    /// They end with it, and could not have been kept: they are not counted as broken.
     Dies,
 }
 

@@ -186,7 +186,7 @@ impl Race for FlowTableRace {
 
     fn wrong(&self, slot: &FlowSlotState) -> Option<&'static str> {
         match slot.reader {
-            // Where a RST goes matters to nobody, once its entry may be taken.
+            // Where a RST goes does not matter once its entry may be taken.
             Reader::Sent(real) if real != READS && !self.resets => {
                 Some("a packet goes to another flow's real")
             }

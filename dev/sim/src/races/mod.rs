@@ -25,10 +25,10 @@ pub trait Race {
     /// What it is called.
     fn name(&self) -> &'static str;
 
-    /// Before anybody has moved.
+    /// Before the first move.
     fn begin(&self) -> Self::State;
 
-    /// Each move that somebody can make now, in words, with what is then.
+    /// Each move that can be made now, in words, with what is then.
     fn moves(&self, state: &Self::State) -> Vec<(&'static str, Self::State)>;
 
     /// What must never be.
@@ -40,7 +40,7 @@ pub trait Race {
 pub struct Explored {
     /// Different states that were reached.
     pub states: usize,
-    /// Those of them where nobody can move.
+    /// Those of them without a move.
     pub ends: usize,
     /// The shortest way to what must never be, and what that is.
     pub fault: Option<(Vec<&'static str>, &'static str)>,

@@ -22,7 +22,7 @@ const PACKETS: u8 = 2;
 pub struct RingSwapState {
     /// Whether lookups give the new ring.
     swapped: bool,
-    /// Whose real the number is; 0: nobody's.
+    /// Whose real the number is; 0: no VIP's.
     owner: u8,
     cpu: Cpu,
     packets: u8,
