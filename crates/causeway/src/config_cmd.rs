@@ -8,7 +8,7 @@ use anyhow::Context;
 use causeway_agent::AgentConfig;
 use causeway_api::balancer::Status;
 use causeway_balancer::BalancerConfig;
-use causeway_service::config::{ConfigErrors, has_key, is_toml, read};
+use causeway_service::config::{ConfigErrors, has_key, is_readable, read};
 use causeway_tunnel::TunnelConfig;
 use clap::Subcommand;
 
@@ -34,25 +34,51 @@ enum Action {
         #[arg(long)]
         running: bool,
     },
+    /// Write the JSON Schema of a daemon's file to standard output; editors complete and check by it
+    Schema {
+        /// Whose
+        #[arg(default_value = "balancer")]
+        daemon: Daemon,
+    },
+}
+
+/// The daemons that have a file and an API.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub(crate) enum Daemon {
+    Balancer,
+    Agent,
+    Tunnel,
+}
+
+impl Daemon {
+    fn schema(self) -> String {
+        match self {
+            Self::Balancer => BalancerConfig::schema(),
+            Self::Agent => AgentConfig::schema(),
+            Self::Tunnel => TunnelConfig::schema(),
+        }
+    }
 }
 
 impl Args {
     /// Runs the command; a faulty file gives exit code 1.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let Action::Check { file, running } = self.action;
-        match check(&file) {
-            Ok((summary, socket)) => {
-                if let Some(socket) = socket {
-                    ask(&file, socket, running)?;
+        match self.action {
+            Action::Check { file, running } => match check(&file) {
+                Ok((summary, socket)) => {
+                    if let Some(socket) = socket {
+                        ask(&file, socket, running)?;
+                    }
+                    println!("{}: ok: {summary}", file.display());
                 }
-                println!("{}: ok: {summary}", file.display());
-                Ok(ExitCode::SUCCESS)
-            }
-            Err(errors) => {
-                eprintln!("{errors}");
-                Ok(ExitCode::FAILURE)
-            }
+                Err(errors) => {
+                    eprintln!("{errors}");
+                    return Ok(ExitCode::FAILURE);
+                }
+            },
+            Action::Schema { daemon } => print!("{}", daemon.schema()),
         }
+        Ok(ExitCode::SUCCESS)
     }
 }
 
@@ -95,7 +121,7 @@ fn check(path: &Path) -> Result<(String, Option<PathBuf>), ConfigErrors> {
     let balancers = ["interface", "vip"];
     let is_balancers = balancers.iter().any(|key| has_key(&text, key));
     let config = BalancerConfig::parse(path, &text).map_err(|errors| {
-        match is_balancers || !is_toml(&text) {
+        match is_balancers || !is_readable(&text) {
             true => errors,
             false => errors.beginning_with(
                 "taken for a balancer's file, as it has neither `[agent]` nor `[tunnel]`",
@@ -129,7 +155,7 @@ mod tests {
             told,
             [
                 "lb.toml:1: unknown key `interfaec`; did you mean `interface`?",
-                "lb.toml:2: unknown key `xyz`; known here are interface, pin_dir, state_dir, socket, http, reconcile, hash_key, unserved, xdp, encap, flow_table, stateful, measure, control, cookie, agent_reports, announce, history, vip",
+                "lb.toml:2: unknown key `xyz`; known here are interface, pin_dir, state_dir, socket, http, reconcile, hash_key, unserved, xdp, encap, flow_table, stateful, measure, control, cookie, agent_reports, announce, history, defaults, pool, vip",
                 "lb.toml:3: unknown key `contrl`; did you mean `control`?",
                 "lb.toml:6: unknown key `adress`; did you mean `address`?",
                 "lb.toml:7: invalid type: string \"443\", expected a whole number",

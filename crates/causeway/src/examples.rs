@@ -140,7 +140,8 @@ Examples:
 pub(crate) const CONFIG: &str = "\
 Examples:
   causeway config check                           # /etc/causeway/causeway.toml
-  causeway config check /etc/causeway/agent.toml";
+  causeway config check /etc/causeway/agent.toml
+  causeway config schema agent                    # for an editor";
 
 /// For `causeway version --help`.
 pub(crate) const VERSION: &str = "\

@@ -11,6 +11,7 @@ use clap::{CommandFactory, Subcommand};
 use clap_complete::Shell;
 
 use crate::cli::Cli;
+use crate::config_cmd::Daemon;
 
 /// Arguments of `causeway generate`.
 #[derive(Debug, clap::Args)]
@@ -36,13 +37,6 @@ enum What {
         /// Directory to write to
         dir: PathBuf,
     },
-}
-
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Daemon {
-    Balancer,
-    Agent,
-    Tunnel,
 }
 
 impl Args {

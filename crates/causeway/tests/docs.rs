@@ -4,12 +4,14 @@
 mod pages;
 mod units;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use causeway_dataplane::abi::{Action, CookieResult, ServerCookie, ServerVerdict, Verdict};
+use serde_json::Value;
 
 fn in_repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -184,15 +186,143 @@ fn the_reference_has_every_configuration_key() {
     }
 }
 
-/// Every option of a command in a code block is in that command's help.
+/// What the program prints with these arguments.
+fn printed(args: &[&str]) -> String {
+    let mut causeway = Command::new(env!("CARGO_BIN_EXE_causeway"));
+    let output = causeway.args(args).output().expect("run causeway");
+    assert!(output.status.success(), "{args:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// The names of all keys of a schema.
+fn keys_of(schema: &Value, keys: &mut BTreeSet<String>) {
+    if let Some(properties) = schema["properties"].as_object() {
+        keys.extend(properties.keys().cloned());
+    }
+    match schema {
+        Value::Object(members) => members.values().for_each(|m| keys_of(m, keys)),
+        Value::Array(elements) => elements.iter().for_each(|e| keys_of(e, keys)),
+        _ => {}
+    }
+}
+
+/// Whether a value fits a schema: of its words those that ours have.
+fn fits(value: &Value, schema: &Value, whole: &Value) -> bool {
+    let fits = |value: &Value, schema: &Value| fits(value, schema, whole);
+    let all = |member: &str, each: &dyn Fn(&Value) -> bool| match &schema[member] {
+        Value::Array(elements) => elements.iter().all(each),
+        _ => true,
+    };
+    let any = |member: &str, each: &dyn Fn(&Value) -> bool| match &schema[member] {
+        Value::Array(elements) => elements.iter().any(each),
+        _ => true,
+    };
+    let is_type = match schema["type"].as_str() {
+        Some("object") => value.is_object(),
+        Some("array") => value.is_array(),
+        Some("string") => value.is_string(),
+        Some("integer") => value.is_i64(),
+        Some("number") => value.is_number(),
+        Some("boolean") => value.is_boolean(),
+        Some(other) => panic!("the type {other}"),
+        None => true,
+    };
+    let refers = schema["$ref"].as_str().and_then(|to| to.strip_prefix('#'));
+    let is_known = |key: &str, value: &Value| match (
+        &schema["properties"][key],
+        &schema["additionalProperties"],
+    ) {
+        (Value::Null, Value::Null) => true,
+        (Value::Null, Value::Bool(known)) => *known,
+        (Value::Null, others) => fits(value, others),
+        (known, _) => fits(value, known),
+    };
+    is_type
+        && refers.is_none_or(|to| fits(value, whole.pointer(to).expect("a definition")))
+        && any("anyOf", &|one| fits(value, one))
+        && any("oneOf", &|one| fits(value, one))
+        && any("enum", &|word| word == value)
+        && schema.get("const").is_none_or(|word| word == value)
+        && all("required", &|key| {
+            value.get(key.as_str().expect("a key")).is_some()
+        })
+        && value
+            .as_object()
+            .is_none_or(|keys| keys.iter().all(|(key, value)| is_known(key, value)))
+        && value.as_array().is_none_or(|them| {
+            schema["items"].is_null() || them.iter().all(|one| fits(one, &schema["items"]))
+        })
+}
+
+#[test]
+fn the_schemas_take_what_the_daemons_take() {
+    let schema = |daemon: &str| -> Value {
+        serde_json::from_str(&read(&format!("docs/reference/schema/{daemon}.json"))).expect("JSON")
+    };
+    let document = |text: &str| -> Value { toml::from_str(text).expect("TOML") };
+    for (daemon, file) in [
+        ("balancer", "causeway"),
+        ("agent", "agent"),
+        ("tunnel", "causeway-tunnel"),
+    ] {
+        let (schema, example) = (schema(daemon), read(&format!("packaging/etc/{file}.toml")));
+        assert!(fits(&document(&example), &schema, &schema), "{file}");
+    }
+    let schema = schema("balancer");
+    for (text, taken) in [
+        (
+            "hash_key = { file = \"/x\" }\n[pool.a]\nscheduler = \"hash\"\n[[vip]]\nport = [80, 443]\npool = \"a\"",
+            true,
+        ),
+        (
+            "http = false\n[flow_table]\nipv4 = \"1Mi\"\nipv6 = 1024",
+            true,
+        ),
+        ("interface = 5", false),
+        ("http = 5", false),
+        ("[xdp]\nmod = \"auto\"", false),
+        ("[[vip]]\nscheduler = \"hsh\"", false),
+        ("[[vip]]\nprotocol = \"sctp\"", false),
+        ("[[vip]]\nport = [80, \"x\"]", false),
+        ("[pool.a]\nwieght = 1", false),
+        ("hash_key = { path = \"/x\" }", false),
+    ] {
+        assert_eq!(fits(&document(text), &schema, &schema), taken, "{text}");
+    }
+}
+
+/// The committed schemas are those of the code, and the reference has each of their keys.
+#[test]
+fn the_schemas_are_those_of_the_code_and_their_keys_are_in_the_reference() {
+    for daemon in ["balancer", "agent", "tunnel"] {
+        let of_code = printed(&["config", "schema", daemon]);
+        assert!(
+            of_code == read(&format!("docs/reference/schema/{daemon}.json")),
+            "docs/reference/schema/{daemon}.json is another: `make gen`"
+        );
+        let mut keys = BTreeSet::new();
+        keys_of(&serde_json::from_str(&of_code).expect("JSON"), &mut keys);
+        assert!(keys.len() > 20, "{keys:?}");
+        keys.remove("$schema");
+        let reference = read(&format!("docs/reference/{daemon}.md"));
+        let words: BTreeSet<&str> = reference
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .flat_map(|code| code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'))
+            .collect();
+        let missing: Vec<&String> = keys.iter().filter(|k| !words.contains(&***k)).collect();
+        assert!(
+            missing.is_empty(),
+            "docs/reference/{daemon}.md lacks {missing:?}"
+        );
+    }
+}
+
 #[test]
 fn the_descriptions_of_the_apis_are_those_of_the_code() {
     for daemon in ["balancer", "agent", "tunnel"] {
-        let output = Command::new(env!("CARGO_BIN_EXE_causeway"))
-            .args(["generate", "openapi", daemon])
-            .output()
-            .expect("causeway generate");
-        let of_code = String::from_utf8(output.stdout).expect("text");
+        let of_code = printed(&["generate", "openapi", daemon]);
         let committed = read(&format!("docs/reference/openapi/{daemon}.json"));
         assert!(
             of_code == committed,
@@ -201,6 +331,7 @@ fn the_descriptions_of_the_apis_are_those_of_the_code() {
     }
 }
 
+/// Every option of a command in a code block is in that command's help.
 #[test]
 fn the_options_of_commands_exist() {
     for page in pages::all(&in_repository("")) {

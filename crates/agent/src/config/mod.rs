@@ -14,10 +14,9 @@ use causeway_core::agent_report::ReportKeys;
 use causeway_core::cookie::CookieLayout;
 use causeway_dataplane::{Prefix, Protocol, Vip, XdpMode};
 use causeway_service::config::{
-    self, ConfigErrors, CookieKind, Faults, KeysFile, Renamed, cookie_kind, plural, read, text,
-    token_source_v4, token_source_v6, vip_address,
+    self, ConfigErrors, CookieKind, Faults, KeysFile, Renamed, Spanned, cookie_kind, plural, read,
+    text, token_source_v4, token_source_v6, vip_address,
 };
-use toml::Spanned;
 
 pub use self::clients::{ClientsConfig, Threshold};
 use self::raw::{RawAgent, RawAgentCookie, RawAgentFile, RawAgentVip};
@@ -98,6 +97,11 @@ pub struct AgentCookies {
 }
 
 impl AgentConfig {
+    /// The keys of a file as a JSON Schema.
+    pub fn schema() -> String {
+        config::schema::<raw::RawAgentFile>("Configuration of causeway agent")
+    }
+
     /// Reads and validates a file. All faults are reported together.
     pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
         Self::parse(path, &read(path)?)

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The file as it is written: every key optional, every value still text.
 
-use causeway_service::config::{CountValue, HttpValue, RawXdp, Text};
+use causeway_service::config::{CookieKind, CountValue, HttpValue, RawXdp, Spanned, Text, WordOf};
+use schemars::JsonSchema;
 use serde::Deserialize;
-use toml::Spanned;
+
+use super::words::{AcceptQueuePolicy, RetrySchedule};
 
 /// The file of `causeway agent`. A table of its own tells it from a balancer's.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawAgentFile {
     pub agent: Option<RawAgent>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawAgent {
     pub interface: Text,
@@ -31,11 +33,12 @@ pub(super) struct RawAgent {
     pub cookie: Option<RawAgentCookie>,
     pub clients: Option<RawClients>,
     pub report: Option<RawAgentReport>,
+    #[schemars(with = "Option<WordOf<AcceptQueuePolicy>>")]
     pub accept_queue: Text,
 }
 
 /// To whom an agent reports, and what.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawAgentReport {
     #[serde(default)]
@@ -48,7 +51,7 @@ pub(super) struct RawAgentReport {
 }
 
 /// What an agent measures of clients.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawClients {
     #[serde(default)]
@@ -73,9 +76,10 @@ pub(super) struct RawClients {
 }
 
 /// Clients that behave alike.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawRetry {
+    #[schemars(with = "Option<WordOf<RetrySchedule>>")]
     pub schedule: Text,
     #[serde(default)]
     pub retries: Vec<Spanned<String>>,
@@ -83,7 +87,7 @@ pub(super) struct RawRetry {
     pub weight: Option<f64>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawThreshold {
     pub name: Option<String>,
@@ -97,7 +101,7 @@ pub(super) struct RawThreshold {
     pub exec: Vec<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawAgentCookie {
     pub keys: Text,
@@ -110,12 +114,13 @@ pub(super) struct RawAgentCookie {
 }
 
 /// One VIP of a server, with the server's id in it.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawAgentVip {
     pub address: Text,
     pub port: Option<Spanned<i64>>,
     pub id: Option<Spanned<i64>>,
+    #[schemars(with = "Option<WordOf<CookieKind>>")]
     pub cookie: Text,
     pub cookie_bits: Option<Spanned<i64>>,
     pub cookie_id_bits: Option<Spanned<i64>>,

@@ -5,9 +5,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use causeway_dataplane::Prefix;
-use causeway_service::config::{Faults, Words as _, network, text};
+use causeway_service::config::{Faults, Spanned, Words as _, network, text};
 use serde_json::{Value, json};
-use toml::Spanned;
 
 use super::raw::{RawLimit, RawSource, RawVip};
 use super::{Fallback, RealConfig, Scheduler};

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use causeway_core::cookie::{CookieLayout, CookieMode};
 use causeway_service::config::{
-    CookieKind, Faults, KeysFile, cookie_format, cookie_kind, keys_of, text, units,
+    CookieKind, Faults, KeysFile, Spanned, cookie_format, cookie_kind, keys_of, text, units,
 };
-use toml::Spanned;
 
 use super::Protocol;
 use super::raw::{RawCookie, RawVip};

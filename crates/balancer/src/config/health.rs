@@ -5,9 +5,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use causeway_core::health::HealthParams;
-use causeway_service::config::{Faults, Words, text, units};
+use causeway_service::config::{Faults, Spanned, Words, text, units};
 use serde_json::{Value, json};
-use toml::Spanned;
 
 use super::Protocol;
 use super::raw::RawHealth;

@@ -22,9 +22,12 @@ mod clients_of_tests;
 pub mod cookie;
 #[cfg(test)]
 mod cookie_tests;
+#[cfg(test)]
+mod forms_tests;
 mod hash_key;
 mod health;
 mod json;
+mod pools;
 pub mod quic;
 #[cfg(test)]
 mod quic_tests;
@@ -299,11 +302,17 @@ impl BalancerConfig {
 
     /// Validates the text of a file; `path` only names it in messages.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigErrors> {
-        causeway_service::config::parse(path, text, RENAMED, |raw, faults| {
+        let prepare = pools::put_out;
+        causeway_service::config::parse_prepared(path, text, RENAMED, prepare, |raw, faults| {
             let config = validate::config(raw, Beside::NOTHING, faults)?;
             reports::check(&config, faults);
             Some(config)
         })
+    }
+
+    /// The keys of a file as a JSON Schema.
+    pub fn schema() -> String {
+        causeway_service::config::schema::<raw::RawConfig>("Configuration of causeway lb")
     }
 
     /// Checks a text that stands beside a file.

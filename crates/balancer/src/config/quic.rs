@@ -7,8 +7,7 @@ use std::path::Path;
 use causeway_core::cookie::IDS;
 use causeway_core::cookie::quic::CidRoute;
 use causeway_quic_lb::{Algorithm, CidConfig, CidKey};
-use causeway_service::config::{Faults, Words, text};
-use toml::Spanned;
+use causeway_service::config::{Faults, Spanned, Words, text};
 
 use super::raw::{RawQuicCid, RawVip};
 use super::words::QuicAlgorithm;

@@ -4,13 +4,20 @@
 //! Nothing outside `config` sees these types. They exist so that an unknown
 //! key is refused by serde and every other fault can name its line.
 
-use causeway_service::config::{CountValue, HttpValue, RawXdp, Text};
+use std::collections::BTreeMap;
+
+use causeway_dataplane::Protocol;
+use causeway_service::config::{
+    CookieKind, CountValue, HttpValue, RawXdp, SecretValue, Spanned, Text, WordOf, schema_of_words,
+};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
-use toml::Spanned;
+
+use super::words::*;
 
 type Number = Option<Spanned<f64>>;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawConfig {
     pub interface: Text,
@@ -19,7 +26,8 @@ pub(super) struct RawConfig {
     pub socket: Text,
     pub http: Option<Spanned<HttpValue>>,
     pub reconcile: Option<bool>,
-    pub hash_key: Text,
+    pub hash_key: Option<Spanned<SecretValue>>,
+    #[schemars(with = "Option<WordOf<Unserved>>")]
     pub unserved: Text,
     #[serde(default)]
     pub xdp: RawXdp,
@@ -40,11 +48,18 @@ pub(super) struct RawConfig {
     pub announce: RawAnnounce,
     #[serde(default)]
     pub history: RawHistory,
+    /// What holds for every VIP that does not say otherwise.
+    #[allow(dead_code, reason = "`pools` puts it into the VIPs before")]
+    pub defaults: Option<RawVip>,
+    /// What the VIPs that name a pool have in common: their reals, above all.
+    #[allow(dead_code, reason = "`pools` puts them into the VIPs before")]
+    #[serde(default)]
+    pub pool: BTreeMap<String, RawVip>,
     #[serde(default)]
     pub vip: Vec<Spanned<RawVip>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawEncap {
     pub source: Text,
@@ -52,6 +67,7 @@ pub(super) struct RawEncap {
     pub gateway_mac: Text,
     pub mtu: Option<Spanned<i64>>,
     pub gue_port: Option<Spanned<i64>>,
+    #[schemars(with = "Option<WordOf<GueChecksum>>")]
     pub gue_checksum: Text,
     #[serde(default)]
     pub tunnel_ends: Vec<Spanned<String>>,
@@ -59,7 +75,7 @@ pub(super) struct RawEncap {
     pub tunnel_sources: Vec<Spanned<String>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawFlowTable {
     pub ipv4: Option<Spanned<CountValue>>,
@@ -70,7 +86,7 @@ pub(super) struct RawFlowTable {
     pub udp_drain: Text,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawStateful {
     pub connections: Option<Spanned<CountValue>>,
@@ -83,32 +99,35 @@ pub(super) struct RawStateful {
 }
 
 /// Where agents report.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawReports {
     pub listen: Text,
     pub keys: Text,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawAnnounce {
     pub bird: Text,
     pub configure: Option<Vec<String>>,
     pub delay: Text,
+    #[schemars(with = "Option<WordOf<OnStop>>")]
     pub on_stop: Text,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawMeasure {
     pub enabled: Option<bool>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawControl {
     pub interval: Text,
+    #[serde(default)]
+    #[schemars(schema_with = "laws")]
     pub law: Text,
     pub alpha_high: Number,
     pub alpha_low: Number,
@@ -128,35 +147,47 @@ pub(super) struct RawControl {
     pub return_rate: Number,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawCookie {
     pub keys: Text,
     pub quarantine: Text,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawHistory {
     pub length: Text,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawVip {
     pub name: Text,
     pub address: Text,
+    #[schemars(with = "Option<Ports>")]
     pub port: Option<Spanned<i64>>,
+    #[serde(default)]
+    #[schemars(schema_with = "protocols")]
     pub protocol: Text,
+    #[allow(dead_code, reason = "`pools` puts it into the VIP before")]
+    pub pool: Text,
+    #[schemars(with = "Option<WordOf<Scheduler>>")]
     pub scheduler: Text,
+    #[schemars(with = "Option<WordOf<LoadSource>>")]
     pub load: Text,
     pub flow_table: Option<Spanned<bool>>,
+    #[schemars(with = "Option<WordOf<ForwardingMode>>")]
     pub forwarding: Text,
+    #[schemars(with = "Option<WordOf<Fragments>>")]
     pub fragments: Text,
     pub stateful: Option<Spanned<bool>>,
+    #[schemars(with = "Option<WordOf<Control>>")]
     pub control: Text,
+    #[schemars(with = "Option<WordOf<LatencySource>>")]
     pub latency: Text,
     pub sampling: Text,
+    #[schemars(with = "Option<WordOf<CookieKind>>")]
     pub cookie: Text,
     pub cookie_bits: Option<Spanned<i64>>,
     pub cookie_id_bits: Option<Spanned<i64>>,
@@ -173,7 +204,7 @@ pub(super) struct RawVip {
 }
 
 /// How many new flows a client prefix may open.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawLimit {
     pub rate: Number,
@@ -183,31 +214,34 @@ pub(super) struct RawLimit {
 }
 
 /// Clients that have reals of their own.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawSource {
     #[serde(default)]
     pub from: Vec<Spanned<String>>,
     #[serde(default)]
     pub reals: Vec<Spanned<String>>,
+    #[schemars(with = "Option<WordOf<Fallback>>")]
     pub fallback: Text,
     pub exclusive: Option<bool>,
 }
 
 /// One configuration of QUIC connection ids.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawQuicCid {
     pub config: Option<Spanned<i64>>,
+    #[schemars(with = "Option<WordOf<QuicAlgorithm>>")]
     pub algorithm: Text,
     pub key: Text,
     pub server_id_length: Option<Spanned<i64>>,
     pub nonce_length: Option<Spanned<i64>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawHealth {
+    #[schemars(with = "Option<WordOf<HealthProbe>>")]
     pub probe: Text,
     pub port: Option<Spanned<i64>>,
     pub interval: Text,
@@ -222,7 +256,7 @@ pub(super) struct RawHealth {
     pub passive: Option<Spanned<bool>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawReal {
     pub address: Text,
@@ -231,4 +265,21 @@ pub(super) struct RawReal {
     pub drain: Option<bool>,
     pub id: Option<Spanned<i64>>,
     pub maintenance: Option<bool>,
+}
+
+/// A port or a list of them: a VIP each.
+#[derive(JsonSchema)]
+#[schemars(untagged, inline)]
+#[allow(dead_code, reason = "a schema")]
+enum Ports {
+    One(u16),
+    Several(Vec<u16>),
+}
+
+fn laws(_: &mut SchemaGenerator) -> Schema {
+    schema_of_words(&LAWS)
+}
+
+fn protocols(_: &mut SchemaGenerator) -> Schema {
+    schema_of_words(&Protocol::WORDS)
 }

@@ -5,8 +5,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use causeway_service::config::{CountValue, Faults, text, token_source_v4, token_source_v6, units};
-use toml::Spanned;
+use causeway_service::config::{
+    CountValue, Faults, Spanned, text, token_source_v4, token_source_v6, units,
+};
 
 use super::raw::RawStateful;
 use super::{ForwardingMode, VipConfig};

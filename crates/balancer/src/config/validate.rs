@@ -10,10 +10,9 @@ use std::time::Duration;
 use causeway_core::control::ControlParams;
 use causeway_dataplane::{Prefix, XdpMode};
 use causeway_service::config::{
-    CountValue, Faults, Words, address_or_network, count, directory, gue_port, http, interface,
-    one_of, text, units, vip_address, within,
+    CountValue, Faults, Spanned, Words, address_or_network, count, directory, gue_port, http,
+    interface, one_of, secret, text, units, vip_address, within,
 };
-use toml::Spanned;
 
 use super::cookie::{self, Beside};
 use super::raw::{RawConfig, RawControl, RawEncap, RawFlowTable};
@@ -80,7 +79,7 @@ pub(super) fn config(
         socket: directory(raw.socket.as_ref(), "/run/causeway/lb.sock", faults),
         http: http(raw.http.as_ref(), HTTP_PORT, faults),
         reconcile: raw.reconcile.unwrap_or(true),
-        hash_key: text(raw.hash_key.as_ref(), faults, HashKey::from_str),
+        hash_key: secret(raw.hash_key.as_ref(), faults, HashKey::from_str),
         unserved: text(raw.unserved.as_ref(), faults, Unserved::from_word)
             .unwrap_or(Unserved::Drop),
         xdp_mode: text(raw.xdp.mode.as_ref(), faults, |word| {

@@ -9,9 +9,8 @@ use std::time::Duration;
 use causeway_core::control::{Law, SAMPLING_MAX};
 use causeway_core::cookie::{CookieLayout, CookieMode};
 use causeway_service::config::{
-    Faults, Words, cookie_id, endpoint, host_address, one_of, text, units, vip_address,
+    Faults, Spanned, Words, cookie_id, endpoint, host_address, one_of, text, units, vip_address,
 };
-use toml::Spanned;
 
 use super::cookie::{self, Beside};
 use super::raw::{RawReal, RawVip};

@@ -6,9 +6,11 @@ use std::ops::Range;
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
+use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue, Deserializer, Error};
 
 use super::error::Faults;
+use super::json;
 use super::renamed::{self, Renamed};
 use super::{ConfigErrors, words};
 
@@ -22,8 +24,23 @@ pub fn parse<R: DeserializeOwned, C>(
     renamed: &Renamed,
     check: impl FnOnce(R, &mut Faults<'_>) -> Option<C>,
 ) -> Result<C, ConfigErrors> {
+    parse_prepared(path, text, renamed, |_, _| {}, check)
+}
+
+/// As [`parse`], of a document in which `prepare` puts out in full what the file says once.
+pub fn parse_prepared<R: DeserializeOwned, C>(
+    path: &Path,
+    text: &str,
+    renamed: &Renamed,
+    prepare: impl FnOnce(&mut DeTable<'_>, &mut Faults<'_>),
+    check: impl FnOnce(R, &mut Faults<'_>) -> Option<C>,
+) -> Result<C, ConfigErrors> {
     let mut faults = Faults::new(text);
-    match read(text, renamed, &mut faults).and_then(|raw| check(raw, &mut faults)) {
+    let raw = document(text, &mut faults).and_then(|mut document| {
+        prepare(document.get_mut(), &mut faults);
+        read(document, renamed, &mut faults)
+    });
+    match raw.and_then(|raw| check(raw, &mut faults)) {
         Some(config) if faults.is_empty() => Ok(config),
         _ => Err(faults.into_errors(path)),
     }
@@ -38,7 +55,7 @@ pub fn parse_table<R: DeserializeOwned, C>(
     check: impl FnOnce(R, &mut Faults<'_>) -> Option<C>,
 ) -> Result<C, ConfigErrors> {
     // Else each key would be told to be unknown.
-    if is_toml(text) && !has_key(text, table) {
+    if is_readable(text) && !has_key(text, table) {
         let mut faults = Faults::new(text);
         faults.file(format!(
             "`[{table}]` is missing; {whose} file has all its keys in that table"
@@ -48,19 +65,33 @@ pub fn parse_table<R: DeserializeOwned, C>(
     parse(path, text, renamed, check)
 }
 
+/// A text's keys, as TOML or JSON has them.
+fn document<'t>(text: &'t str, faults: &mut Faults<'_>) -> Option<Spanned<DeTable<'t>>> {
+    if json::is_json(text) {
+        let parsed = json::parse(text);
+        return parsed.map_err(|(at, message)| faults.at(at, message)).ok();
+    }
+    let parsed = DeTable::parse(text);
+    parsed.map_err(|error| note(&error, faults)).ok()
+}
+
 /// Whether a text can be read at all.
-pub fn is_toml(text: &str) -> bool {
-    DeTable::parse(text).is_ok()
+pub fn is_readable(text: &str) -> bool {
+    document(text, &mut Faults::new(text)).is_some()
 }
 
 /// Whether a file has a key or a table of that name, outside of any table.
 pub fn has_key(text: &str, name: &str) -> bool {
-    DeTable::parse(text).is_ok_and(|document| document.get_ref().contains_key(name))
+    let document = document(text, &mut Faults::new(text));
+    document.is_some_and(|document| document.get_ref().contains_key(name))
 }
 
-/// The text of a key outside of any table, also where the rest of the file cannot be read.
+/// The text of a key outside of any table; of TOML also where the rest cannot be read.
 pub fn top_level_text(text: &str, name: &str) -> Option<String> {
-    let (document, _) = DeTable::parse_recoverable(text);
+    let document = match json::is_json(text) {
+        true => json::parse(text).ok()?,
+        false => DeTable::parse_recoverable(text).0,
+    };
     match document.get_ref().get(name)?.get_ref() {
         DeValue::String(value) => Some(value.clone().into_owned()),
         _ => None,
@@ -70,9 +101,11 @@ pub fn top_level_text(text: &str, name: &str) -> Option<String> {
 /// serde stops at the first key that it does not know or value of another type. So what it
 /// refuses is noted and taken out, and the rest is read again. With any such fault nothing
 /// is checked further: a misspelt key would be missing, too.
-fn read<R: DeserializeOwned>(text: &str, renamed: &Renamed, faults: &mut Faults<'_>) -> Option<R> {
-    let parsed = DeTable::parse(text);
-    let mut document = parsed.map_err(|error| note(&error, faults)).ok()?;
+fn read<R: DeserializeOwned>(
+    mut document: Spanned<DeTable<'_>>,
+    renamed: &Renamed,
+    faults: &mut Faults<'_>,
+) -> Option<R> {
     for _ in 0..FAULTS_MAX {
         match R::deserialize(Deserializer::from(document.clone())) {
             Ok(raw) => return faults.is_empty().then_some(raw),
@@ -134,11 +167,12 @@ fn explain(message: &str) -> String {
     }
 }
 
-/// Takes out the innermost entry whose key or value stands at a place of the text, if one
-/// does.
+/// Takes out the innermost entries whose key or value stands at a place of the text, if any
+/// does: what a file says once may hold in many tables.
 fn take_out(table: &mut DeTable<'_>, place: &Range<usize>) -> bool {
-    let mut values = table.iter_mut().map(|(_, value)| value.get_mut());
-    if values.any(|value| take_out_of(value, place)) {
+    let values = table.iter_mut().map(|(_, value)| value.get_mut());
+    let taken = values.map(|value| take_out_of(value, place));
+    if taken.filter(|taken| *taken).count() > 0 {
         return true;
     }
     let mut entries = table.iter();
@@ -151,8 +185,9 @@ fn take_out_of(value: &mut DeValue<'_>, place: &Range<usize>) -> bool {
     match value {
         DeValue::Table(table) => take_out(table, place),
         DeValue::Array(array) => {
-            let mut elements = array.iter_mut().map(|element| element.get_mut());
-            if elements.any(|element| take_out_of(element, place)) {
+            let elements = array.iter_mut().map(|element| element.get_mut());
+            let taken = elements.map(|element| take_out_of(element, place));
+            if taken.filter(|taken| *taken).count() > 0 {
                 return true;
             }
             let before = array.len();
@@ -173,6 +208,7 @@ mod tests {
     #[test]
     fn a_key_of_a_broken_file_is_read_as_far_as_it_can_be() {
         for text in [
+            "{ \"vip\": [], \"state_dir\": \"/a\" }",
             "state_dir = \"/a\"\n",
             "state_dir = '/a' # here\nhalf = \n[[vip]\n",
             "half =\nstate_dir = \"/a\"\n[xdp]\nstate_dir = \"/b\"\n",

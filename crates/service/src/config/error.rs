@@ -110,6 +110,8 @@ impl<'a> Faults<'a> {
 
     pub fn into_errors(mut self, file: &Path) -> ConfigErrors {
         self.found.sort_by_key(|fault| fault.line);
+        // What is written once and holds in several places.
+        self.found.dedup();
         ConfigErrors {
             file: file.to_owned(),
             faults: self.found,

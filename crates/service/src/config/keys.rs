@@ -14,9 +14,9 @@ use std::str::FromStr;
 use causeway_core::agent_report::{EpochSecrets, ReportKeys, ReportSecrets};
 use causeway_core::cookie::{CookieKey, KeyEpoch, Keys};
 use serde::Deserialize;
-use toml::Spanned;
 
 use super::error::Faults;
+use super::spanned::Spanned;
 use super::values::text;
 
 const SERVERS_OWN: &str = "it is a server's own part; take the balancers' file";

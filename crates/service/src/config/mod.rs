@@ -11,20 +11,25 @@ use std::path::Path;
 
 mod document;
 mod error;
+mod json;
 mod keys;
 mod renamed;
+mod schema;
 mod shared;
+mod spanned;
 pub mod units;
 mod values;
 mod words;
 
-pub use document::{has_key, is_toml, parse, parse_table, top_level_text};
+pub use document::{has_key, is_readable, parse, parse_prepared, parse_table, top_level_text};
 pub use error::{ConfigErrors, Fault, Faults};
 pub use keys::*;
 pub use renamed::Renamed;
+pub use schema::schema;
 pub use shared::*;
+pub use spanned::Spanned;
 pub use values::*;
-pub use words::{Words, nearest, one_of};
+pub use words::{WordOf, Words, nearest, one_of, schema_of_words};
 
 /// Reads a file. The error names the file and the way out.
 pub fn read(path: &Path) -> Result<String, ConfigErrors> {

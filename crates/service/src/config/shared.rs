@@ -5,10 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use causeway_core::cookie::{CookieLayout, CookieMode};
+use schemars::JsonSchema;
 use serde::Deserialize;
-use toml::Spanned;
 
 use super::error::Faults;
+use super::spanned::Spanned;
 use super::values::Text;
 use super::words::Words;
 use crate::words;
@@ -54,7 +55,7 @@ pub fn gue_port(value: Option<&Spanned<i64>>, faults: &mut Faults<'_>) -> u16 {
 }
 
 /// `[xdp]`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawXdp {
     /// How to attach.

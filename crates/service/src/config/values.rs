@@ -3,20 +3,21 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
-use toml::Spanned;
 
 use super::error::Faults;
-use super::units;
+use super::spanned::Spanned;
+use super::{read_secrets, units};
 
 /// A key with text, or none.
 pub type Text = Option<Spanned<String>>;
 
 /// `http = "127.0.0.1:9470"`, or `http = false` for none.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(
     untagged,
     expecting = "neither an address nor false; write for example \"127.0.0.1:9470\""
@@ -27,7 +28,7 @@ pub enum HttpValue {
 }
 
 /// A count as a number or as text with a multiple.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(
     untagged,
     expecting = "no count; write a whole number, or for example \"64Ki\""
@@ -35,6 +36,27 @@ pub enum HttpValue {
 pub enum CountValue {
     Number(i64),
     Text(String),
+}
+
+/// A secret: `{ file = "/etc/causeway/hash.key" }`, `{ env = "NAME" }`, or the text itself.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(
+    untagged,
+    expecting = "no secret; write { file = \"/path\" }, { env = \"NAME\" }, or the text itself"
+)]
+pub enum SecretValue {
+    Text(String),
+    At(SecretPlace),
+}
+
+/// Where a secret is, if not in the file.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "lowercase")]
+pub enum SecretPlace {
+    /// In a file of its own, which not every user may read.
+    File(PathBuf),
+    /// In a variable of the daemon's environment.
+    Env(String),
 }
 
 /// Longest interface name that the kernel takes (IFNAMSIZ - 1).
@@ -53,6 +75,35 @@ pub fn text<T>(
             faults.at(value.span(), message);
             None
         }
+    }
+}
+
+/// Parses an optional secret, wherever it is.
+pub fn secret<T>(
+    value: Option<&Spanned<SecretValue>>,
+    faults: &mut Faults<'_>,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Option<T> {
+    let value = value?;
+    let parsed = match value.as_ref() {
+        SecretValue::Text(text) => parse(text),
+        SecretValue::At(SecretPlace::File(path)) => read_absolute(path)
+            .and_then(|text| parse(text.trim()))
+            .map_err(|message| format!("file {}: {message}", path.display())),
+        SecretValue::At(SecretPlace::Env(name)) => std::env::var(name)
+            .map_err(|_| "is not set; a unit sets it by EnvironmentFile=".to_owned())
+            .and_then(|text| parse(text.trim()))
+            .map_err(|message| format!("environment variable {name}: {message}")),
+    };
+    parsed
+        .map_err(|message| faults.at(value.span(), message))
+        .ok()
+}
+
+fn read_absolute(path: &Path) -> Result<String, String> {
+    match path.is_absolute() {
+        true => read_secrets(path),
+        false => Err("is not an absolute path; begin it with `/`".to_owned()),
     }
 }
 

@@ -13,9 +13,8 @@ use std::time::Duration;
 
 use causeway_bifrost::{PathId, Rto, Schedule, TunnelKeys};
 use causeway_service::config::{
-    self, ConfigErrors, CountValue, Faults, Words, plural, read, text, units,
+    self, ConfigErrors, CountValue, Faults, Spanned, Words, plural, read, text, units,
 };
-use toml::Spanned;
 
 use self::raw::{RawEngine, RawFile, RawPath, RawTunnel};
 pub use self::words::{PollMode, TunnelSchedule};
@@ -112,6 +111,11 @@ impl TunnelPathConfig {
 }
 
 impl TunnelConfig {
+    /// The keys of a file as a JSON Schema.
+    pub fn schema() -> String {
+        config::schema::<raw::RawFile>("Configuration of causeway tunnel")
+    }
+
     /// Reads and validates a file. All faults are reported together.
     pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
         Self::parse(path, &read(path)?)

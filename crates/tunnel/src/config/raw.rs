@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The file of `causeway tunnel` as it is written.
 
-use causeway_service::config::{CountValue, HttpValue};
+use causeway_service::config::{CountValue, HttpValue, Spanned, WordOf};
+use schemars::JsonSchema;
 use serde::Deserialize;
-use toml::Spanned;
+
+use super::words::{PollMode, TunnelSchedule};
 
 type Text = Option<Spanned<String>>;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawFile {
     pub tunnel: Option<RawTunnel>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawTunnel {
     pub device: Text,
@@ -24,6 +26,7 @@ pub(super) struct RawTunnel {
     pub addresses: Vec<Spanned<String>>,
     pub persist: Option<bool>,
     pub threads: Option<Spanned<i64>>,
+    #[schemars(with = "Option<WordOf<PollMode>>")]
     pub poll: Text,
     pub keys: Text,
     pub socket: Text,
@@ -34,9 +37,10 @@ pub(super) struct RawTunnel {
     pub path: Vec<Spanned<RawPath>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawEngine {
+    #[schemars(with = "Option<WordOf<TunnelSchedule>>")]
     pub schedule: Text,
     pub group: Option<Spanned<CountValue>>,
     pub switch_gain: Text,
@@ -49,7 +53,7 @@ pub(super) struct RawEngine {
     pub vnic_queue: Option<Spanned<i64>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawPath {
     pub id: Option<Spanned<i64>>,

@@ -11,8 +11,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use causeway_core::certes::{CertesError as ModelError, FastModel, Mix, RetryClass};
-use causeway_service::config::{self, CountValue, Faults, Text, Words as _, text, units, within};
-use toml::Spanned;
+use causeway_service::config::{
+    self, CountValue, Faults, Spanned, Text, Words as _, text, units, within,
+};
 
 use super::raw::{RawClients, RawThreshold};
 use super::words::AcceptQueuePolicy;

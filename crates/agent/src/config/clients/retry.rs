@@ -4,8 +4,7 @@
 use std::time::Duration;
 
 use causeway_core::certes::{BSD_S, LINUX_6_5_S, Mix, RFC_1122_S, RFC_6298_S, RetryClass};
-use causeway_service::config::{Faults, Words as _, text, units, within};
-use toml::Spanned;
+use causeway_service::config::{Faults, Spanned, Words as _, text, units, within};
 
 use crate::config::raw::RawRetry;
 use crate::config::words::RetrySchedule;
