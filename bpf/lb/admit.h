@@ -17,20 +17,32 @@ const volatile u32 cfg_source_rings = DEFAULT_VIPS;
 /* Where the rings of configured weights begin. */
 const volatile u32 cfg_plain_rings = DEFAULT_VIPS + SOURCE_GROUPS;
 
-/* The same of addresses and protocol alone: of a packet and of its fragments. */
-static __always_inline u64 address_hash(const struct packet *pkt, const int family, const struct ctl *control)
+/*
+ * The same of addresses and protocol alone: of a packet and of its fragments. Seldom asked
+ * for, and so verified once each; the copies of the keys lie on no other function's stack.
+ */
+CW_GLOBAL u64 address_hash4(const struct packet *pkt)
 {
-	if (family == IPV4) {
-		struct flow_key4 key = pkt->key4;
+	struct ctl *control = get_ctl();
+	struct flow_key4 key;
 
-		key.sport_be = key.dport_be = 0;
-		return siphash24((const u64 *)&key, sizeof(key) / 8, control->hash_key);
-	} else {
-		struct flow_key6 key = pkt->key6;
+	if (!pkt || !control)
+		return 0;
+	key = pkt->key4;
+	key.sport_be = key.dport_be = 0;
+	return siphash24((const u64 *)&key, sizeof(key) / 8, control->hash_key);
+}
 
-		key.sport_be = key.dport_be = 0;
-		return siphash24((const u64 *)&key, sizeof(key) / 8, control->hash_key);
-	}
+CW_GLOBAL u64 address_hash6(const struct packet *pkt)
+{
+	struct ctl *control = get_ctl();
+	struct flow_key6 key;
+
+	if (!pkt || !control)
+		return 0;
+	key = pkt->key6;
+	key.sport_be = key.dport_be = 0;
+	return siphash24((const u64 *)&key, sizeof(key) / 8, control->hash_key);
 }
 
 /* The real's id in a slot of a ring; false if the slot or the real is not there. */
@@ -182,7 +194,7 @@ pick_real(const struct packet *pkt, const int family, const struct vip *vip, boo
 		return read_slot(ring, (u32)(turn % size), real_id);
 	}
 	if (vip->flags & VIP_PICK_BY_ADDRESS)
-		hash = address_hash(pkt, family, control);
+		hash = family == IPV4 ? address_hash4(pkt) : address_hash6(pkt);
 	else if (!hash)
 		hash = flow_hash(pkt, family, control);
 	if (pick == PICK_TWO)

@@ -47,6 +47,9 @@ siphash24(const u64 *words, u32 count, const u64 key[2])
 		.v3 = key[1] ^ 0x7465646279746573ull,
 	};
 
+#ifdef __bpf__
+#pragma unroll
+#endif
 	for (u32 i = 0; i < count; i++)
 		sip_word(&s, words[i]);
 	sip_word(&s, (u64)count << 59); /* the length in bytes, in the top byte */

@@ -49,6 +49,7 @@
 
 /* What one data packet says, as far as the burst logic cares. */
 struct wc_request {
+	u64 now_ns;  /* when it arrived */
 	u64 gap_ns;  /* since the last data packet */
 	s64 lag_ns;  /* that the client sat on the data it echoes; -1: unknown */
 	u32 n;	     /* requests in the packet */
@@ -60,6 +61,22 @@ struct wc_request {
 	u8 stray;    /* reordered, and of an earlier burst */
 	u8 ends;     /* none at all: the client closes the connection */
 };
+
+/*
+ * The burst that a packet opens. It lies on the stack beside all else that the balancer
+ * knows of a packet, where each byte counts.
+ */
+struct wc_opening {
+	u64 at_ns;   /* when the packet arrived */
+	u64 idle_ns; /* that the client was idle before it, or waited to send it again */
+	u16 lead;    /* as cur_lead */
+	u8 acked;    /* as cur_acked */
+	u8 n;	     /* requests in the packet */
+	u8 fresh;    /* all before it is to be forgotten */
+	u8 lost;     /* it was sent before, and lost */
+	u8 tcp;
+};
+_Static_assert(sizeof(struct wc_opening) == 24, "wc_opening");
 
 /* A new connection: forget the old one, remember when it began. */
 CW_INLINE void wc_begin(struct wc_state *s, u64 t_ns)
@@ -297,7 +314,7 @@ CW_GLOBAL int wc_was_lost(struct wc_state *s, u64 idle_ns)
 {
 	u32 pauses, resends;
 
-	if (!s || idle_ns < WC_PAUSE_NS)
+	if (!s)
 		return 0;
 	pauses = s->pauses;
 	resends = s->resends;
@@ -392,20 +409,30 @@ CW_INLINE u8 wc_acked(u32 bytes)
 	return (u8)CW_MIN((cw_log64(bytes) + 4) / 8, 255u);
 }
 
-/* The packet is the first of a new burst. */
-CW_INLINE void wc_open(struct wc_state *s, u64 t_ns, const struct wc_request *r,
-		       u64 idle_ns, u16 lead, int tcp)
+/* How long before its packet a lost request was sent. */
+CW_INLINE u64 wc_back_ns(const struct wc_opening *o)
 {
-	s->cur_age = 0;
-	s->cur_idle = cw_sat32(idle_ns >> WC_IDLE_SHIFT);
+	return o->lost ? o->idle_ns - WC_RESENT_IDLE_NS : 0;
+}
+
+/* Nothing else was outstanding before a lost request, or it had been answered since. */
+CW_INLINE u64 wc_idle_ns(const struct wc_opening *o)
+{
+	return o->lost ? WC_RESENT_IDLE_NS : o->idle_ns;
+}
+
+/* What the state has of the burst that begins. */
+CW_INLINE void wc_open(struct wc_state *s, const struct wc_opening *o)
+{
+	s->cur_age = cw_sat32(wc_back_ns(o) >> WC_BURST_SHIFT);
+	s->cur_idle = cw_sat32(wc_idle_ns(o) >> WC_IDLE_SHIFT);
 	s->cur_off = 0;
-	/* 4 us more say that an echo dates it. */
-	s->cur_lead = lead == 1 && tcp && r->lag_ns >= 0 ? 2 : lead;
-	s->cur_acked = wc_acked(r->acked_since);
-	s->cur_n = (u8)r->n;
+	s->cur_lead = o->lead;
+	s->cur_acked = o->acked;
+	s->cur_n = o->n;
 	s->cur_late = 0;
 	s->silence = 0;
-	s->last_ns = t_ns;
+	s->last_ns = o->at_ns;
 	s->last_long = 0;
 	if (!wc_trusts_silence(s)) {
 		s->ack_mean = 0;
@@ -413,37 +440,54 @@ CW_INLINE void wc_open(struct wc_state *s, u64 t_ns, const struct wc_request *r,
 	} else if (s->ack_weight) {
 		/* A page is ending: some of what came may have set nothing off. */
 		s->cur_acked = (u8)s->ack_weight;
-		wc_silence_add(s, t_ns);
+		wc_silence_add(s, o->at_ns);
 	}
-	s->flags |= WC_DATA_SEEN | (tcp ? WC_TCP : 0);
+	s->flags |= WC_DATA_SEEN | (o->tcp ? WC_TCP : 0);
 }
 
-CW_INLINE void wc_data(struct wc_state *s, const struct est_packet *p, u64 now_ns,
-		       s64 lag_ns, struct est_samples *out)
+/* A new burst begins, and the one before it ends. */
+CW_GLOBAL int wc_turn(struct wc_state *s, const struct wc_opening *o, struct est_samples *out)
 {
-	struct wc_request r = { .lag_ns = lag_ns, .n = 1 };
+	int seen;
+
+	if (!s || !o || !out)
+		return 0;
+	seen = s->flags & WC_DATA_SEEN;
+	if (seen && s->cur_n)
+		wc_close(s, o->at_ns - wc_back_ns(o), wc_idle_ns(o), o->fresh, out);
+	if (o->fresh)
+		wc_forget(s, seen && !o->tcp);
+	wc_open(s, o);
+	return 0;
+}
+
+/* A data packet: whether it opens a burst. */
+CW_INLINE int wc_data(struct wc_state *s, const struct est_packet *p, struct wc_request *r,
+		      struct wc_opening *o)
+{
 	int seen = s->flags & WC_DATA_SEEN, tcp = est_is_tcp(p), full, rest, fresh;
-	u64 idle = 0, back = 0;
+	u64 idle = 0;
 	u16 lead = 0;
 
+	r->n = 1;
 	if (seen)
-		r.gap_ns = now_ns - s->last_ns;
+		r->gap_ns = r->now_ns - s->last_ns;
 	if (tcp) {
-		if (!wc_read_tcp(s, p, now_ns, &r))
-			return;
+		if (!wc_read_tcp(s, p, r->now_ns, r))
+			return 0;
 	} else {
-		r.advances = (u8)wc_paused(s, r.gap_ns);
+		r->advances = (u8)wc_paused(s, r->gap_ns);
 	}
 	full = wc_is_full(s, p);
-	rest = wc_continues(s, &r, tcp);
+	rest = wc_continues(s, r, tcp);
 	if (tcp) {
-		s->last_long = !r.advances && (s->last_long || (full && s->flags & WC_LAST_FULL));
+		s->last_long = !r->advances && (s->last_long || (full && s->flags & WC_LAST_FULL));
 		if (s->last_long && s->cur_n > 1) {
 			/* All of it is one request, cut where its program wrote it. */
 			s->cur_n = 1;
 			s->cur_off = 0;
 		}
-		if (seen && wc_is_interim(s, &r)) {
+		if (seen && wc_is_interim(s, r)) {
 			rest = 1;
 			s->ack_weight = 0;
 		}
@@ -451,42 +495,38 @@ CW_INLINE void wc_data(struct wc_state *s, const struct est_packet *p, u64 now_n
 	s->flags = (u8)((s->flags & ~WC_LAST_FULL) | (full ? WC_LAST_FULL : 0));
 	/* TCP, readable or not, sends one request per packet here; QUIC packs several. */
 	if (p->proto != EST_PROTO_TCP)
-		r.n = wc_requests(s, est_payload(p), full);
+		r->n = wc_requests(s, est_payload(p), full);
 	if (rest) {
-		wc_move_last(s, now_ns);
-		return;
+		wc_move_last(s, r->now_ns);
+		return 0;
 	}
-	fresh = wc_is_fresh(s, &r, tcp);
+	fresh = wc_is_fresh(s, r, tcp);
 	if (fresh && seen && !tcp)
-		idle = wc_idle_by_silence(s, &r);
+		idle = wc_idle_by_silence(s, r);
 	if (idle)
 		fresh = 0;
-	if (!fresh && !r.advances) {
-		wc_join(s, now_ns, &r);
-		return;
+	if (!fresh && !r->advances) {
+		wc_join(s, r->now_ns, r);
+		return 0;
 	}
+	o->at_ns = r->now_ns;
+	o->n = (u8)r->n;
+	o->tcp = (u8)tcp;
+	o->fresh = (u8)fresh;
 	if (!fresh) {
 		if (tcp) {
-			idle = wc_idle_before(s, &r);
-			wc_learn_prompt(s, &r);
+			idle = wc_idle_before(s, r);
+			wc_learn_prompt(s, r);
 		}
-		lead = wc_lead(s, r.gap_ns, idle);
-		if (tcp && wc_was_lost(s, idle)) {
-			/* Nothing else was outstanding, or it had been answered since. */
-			back = idle - WC_RESENT_IDLE_NS;
-			idle = WC_RESENT_IDLE_NS;
-		}
+		lead = wc_lead(s, r->gap_ns, idle);
+		if (tcp && idle >= WC_PAUSE_NS)
+			o->lost = (u8)wc_was_lost(s, idle);
 	}
-	/* A burst that was seen has requests; asking spares the compiler 16 bytes of stack,
-	 * of which Linux 6.1 has none to spare under the meter. */
-	if (seen && s->cur_n) {
-		wc_close(s, now_ns - back, idle, fresh, out);
-		wc_doubt(s, out);
-	}
-	if (fresh)
-		wc_forget(s, seen && !tcp);
-	wc_open(s, now_ns, &r, idle, lead, tcp);
-	s->cur_age = cw_sat32(back >> WC_BURST_SHIFT);
+	o->idle_ns = idle;
+	/* 4 us more say that an echo dates it. */
+	o->lead = lead == 1 && tcp && r->lag_ns >= 0 ? 2 : lead;
+	o->acked = wc_acked(r->acked_since);
+	return 1;
 }
 
 /*
@@ -505,15 +545,14 @@ CW_INLINE u64 wc_now(struct wc_state *s, u64 t_ns)
 
 /*
  * What a packet tells whether it carries a request or not: when it arrived, and how long
- * the client sat on the data that it echoes; -1: unknown. 0: it tells no more.
+ * the client sat on the data that it echoes. 0: it tells no more.
  */
-CW_INLINE int wc_arrive(struct wc_state *s, const struct est_packet *p, u64 *now_ns,
-			s64 *lag_ns)
+CW_INLINE int wc_arrive(struct wc_state *s, const struct est_packet *p, struct wc_request *r)
 {
 	u64 now = wc_now(s, p->t_ns);
 
-	*now_ns = now;
-	*lag_ns = -1;
+	r->now_ns = now;
+	r->lag_ns = -1;
 	if (est_is_tcp(p)) {
 		if (p->tcp_flags & EST_TCP_SYN) {
 			wc_begin(s, now);
@@ -522,7 +561,7 @@ CW_INLINE int wc_arrive(struct wc_state *s, const struct est_packet *p, u64 *now
 		if ((s->flags & WC_SYN_SEEN) && (p->tcp_flags & EST_TCP_ACK))
 			wc_first_ack(s, now);
 		if (p->has_ts)
-			*lag_ns = wc_echo_lag(s, now, p->tsecr);
+			r->lag_ns = wc_echo_lag(s, now, p->tsecr);
 	} else {
 		wc_silence(s, now);
 	}
@@ -538,25 +577,22 @@ CW_GLOBAL int wc_end(struct wc_state *s, const struct est_packet *p, struct est_
 {
 	struct wc_request r = { .ends = 1 };
 	struct wc_burst b = {};
-	u64 now;
 
 	if (!s || !p || !out)
 		return 0;
-	__builtin_memset(out, 0, sizeof(*out));
-	if (!wc_arrive(s, p, &now, &r.lag_ns) || !(s->flags & WC_DATA_SEEN) || !s->cur_n)
+	if (!wc_arrive(s, p, &r) || !(s->flags & WC_DATA_SEEN) || !s->cur_n)
 		return 0;
-	r.gap_ns = now - s->last_ns;
+	r.gap_ns = r.now_ns - s->last_ns;
 	r.acked = p->ack - s->tcp.ack_max;
 	r.new_ack = !(p->tcp_flags & EST_TCP_RST) && s->flags & WC_ACK_SEEN &&
 		    est_after(p->ack, s->tcp.ack_max) && r.acked > 1;
-	b.acked = wc_acked(p->ack - s->tcp.request_ack);
-	b.at_ns = now;
+	b.at_ns = r.now_ns;
 	b.idle_ns = wc_idle_before(s, &r);
 	b.lead = wc_lead(s, r.gap_ns, b.idle_ns);
-	wc_close(s, now, b.idle_ns, 1, out);
-	wc_doubt(s, out);
+	wc_close_last(s, r.now_ns, b.idle_ns, out);
 	if (r.gap_ns < WC_FORGET_NS && (r.new_ack || s->silence)) {
 		wc_join_groups(out);
+		b.acked = wc_acked(p->ack - s->tcp.request_ack);
 		wc_root(s, &b, &out->group[1]);
 	}
 	wc_ring_clear(s);
@@ -565,40 +601,40 @@ CW_GLOBAL int wc_end(struct wc_state *s, const struct est_packet *p, struct est_
 	return 0;
 }
 
-/* Any other packet. */
-CW_GLOBAL int wc_other(struct wc_state *s, const struct est_packet *p,
-		      struct est_samples *out)
+/* Any other packet: whether it opens a burst. */
+CW_GLOBAL int wc_other(struct wc_state *s, const struct est_packet *p, struct wc_opening *o)
 {
-	s64 lag;
-	u64 now;
+	struct wc_request r = {};
 
-	if (!s || !p || !out)
-		return 0;
-	__builtin_memset(out, 0, sizeof(*out));
-	if (!wc_arrive(s, p, &now, &lag))
+	if (!s || !p || !o || !wc_arrive(s, p, &r))
 		return 0;
 	if (est_has_request(p))
-		wc_data(s, p, now, lag, out);
-	else
-		wc_pure_ack(s, p, now);
+		return wc_data(s, p, &r, o);
+	wc_pure_ack(s, p, r.now_ns);
 	return 0;
 }
 
-/* One packet of a flow. */
+/*
+ * One packet of a flow. Functions that need much of the stack follow each other here and do
+ * not call each other; and from the one to the next the verifier forgets on which way it came.
+ */
 CW_INLINE int wc_packet(struct wc_state *s, const struct est_packet *p,
 			struct est_samples *out)
 {
-	return wc_is_end(s, p) ? wc_end(s, p, out) : wc_other(s, p, out);
+	struct wc_opening o = {};
+
+	__builtin_memset(out, 0, sizeof(*out));
+	if (wc_is_end(s, p))
+		return wc_end(s, p, out);
+	return wc_other(s, p, &o) ? wc_turn(s, &o, out) : 0;
 }
 
 /* No more packets: give what the open and the held burst still say. */
 CW_INLINE void wc_finish(struct wc_state *s, struct est_samples *out)
 {
 	__builtin_memset(out, 0, sizeof(*out));
-	if (s->flags & WC_DATA_SEEN) {
-		wc_close(s, s->last_ns, 0, 1, out);
-		wc_doubt(s, out);
-	}
+	if (s->flags & WC_DATA_SEEN)
+		wc_close_last(s, s->last_ns, 0, out);
 	__builtin_memset(s, 0, sizeof(*s));
 }
 

@@ -18,7 +18,8 @@
 
 CW_INLINE void wc_push(struct wc_state *s, const struct wc_burst *b)
 {
-	wc_ring_push(s, b->at_ns + wc_off_ns(b), b->n, b->used_ns);
+	if (!wc_ring_push_alone(s, b->at_ns + wc_off_ns(b), b->n, b->used_ns))
+		wc_ring_push(s, b->at_ns + wc_off_ns(b), b->n, b->used_ns);
 }
 
 /*
@@ -236,7 +237,7 @@ CW_GLOBAL int wc_normal(struct wc_state *s, const struct wc_burst *b,
 	}
 	k = CW_MIN(done, open);
 	if (k) {
-		u64 total = wc_ring_sum(s, b->at_ns, k);
+		u64 total = k == 1 ? wc_ring_age(s, b->at_ns, 0) : wc_ring_sum(s, b->at_ns, k);
 
 		/* Each of b's requests was triggered by one of them. */
 		if (done >= n)
@@ -276,13 +277,43 @@ CW_INLINE void wc_held(const struct wc_state *s, const struct wc_burst *b,
 }
 
 /*
+ * What the burst just closed said is a bound where its request alone acknowledged the
+ * response and no echo dates that: the client may have paused for as long as it delays
+ * ACKs. One that was prompt before is taken to be so again. Bounds are all that a client
+ * tells that pauses before each request, beside responses too fast for the clock that dates
+ * them; and a connection of HTTP/2 with several streams: a packet carries many requests, and
+ * the order of responses is not theirs. All samples of such flows are off alike, and so are
+ * those of clients without timestamps.
+ */
+CW_INLINE void wc_doubt(struct wc_state *s, struct est_samples *out)
+{
+	int undated = s->flags & WC_TCP && s->cur_lead == 1 && !s->prompt && !s->cur_idle &&
+		      s->cur_acked <= WC_ALONE;
+	int streams = wc_is_multiplexed(s), kind;
+	int coarse = wc_is_never_prompt(s) && wc_typical_ns(s) < WC_NEVER_PROMPT_MIN_NS;
+	if (!undated && !streams && !coarse)
+		return;
+	kind = streams || coarse || !(s->flags & WC_TS_SEEN);
+	for (u32 i = 0; i < 2; i++) {
+		struct est_sample *of = &out->group[i];
+
+		of->bound_halves = (u16)of->weight_halves;
+		of->systematic = (u8)kind;
+		if (!kind) {
+			of->sum_halves_ns = 0;
+			of->weight_halves = 0;
+		}
+	}
+}
+
+/*
  * Close the open burst, because a packet of the next one arrived at next_ns,
  * after the client had been idle for idle_ns: nobody will ask for ages after
  * its idle time began. With last = 1 nothing more is to come and no burst may
  * be held.
  */
-CW_INLINE void wc_close(struct wc_state *s, u64 next_ns, u64 idle_ns, int last,
-			struct est_samples *out)
+CW_INLINE void wc_close_burst(struct wc_state *s, u64 next_ns, u64 idle_ns, int last,
+			      struct est_samples *out)
 {
 	struct wc_burst b, h;
 	u32 n;
@@ -291,7 +322,7 @@ CW_INLINE void wc_close(struct wc_state *s, u64 next_ns, u64 idle_ns, int last,
 	if (!(s->flags & WC_TCP) && s->datagram.bursts < 255)
 		s->datagram.bursts++;
 	n = b.n > s->cur_late ? b.n - s->cur_late : 1;
-	if (wc_seems_pair(s, &b)) {
+	if (b.n == 2 && wc_seems_pair(s, &b)) {
 		n = 1;
 		if (s->pairs == WC_PAIRS_MANY) {
 			b.n = 1;
@@ -329,34 +360,20 @@ CW_INLINE void wc_close(struct wc_state *s, u64 next_ns, u64 idle_ns, int last,
 		s->hold_acked = s->cur_acked;
 }
 
-/*
- * What the burst just closed said is a bound where its request alone acknowledged the
- * response and no echo dates that: the client may have paused for as long as it delays
- * ACKs. One that was prompt before is taken to be so again. Bounds are all that a client
- * tells that pauses before each request, beside responses too fast for the clock that dates
- * them; and a connection of HTTP/2 with several streams: a packet carries many requests, and
- * the order of responses is not theirs. All samples of such flows are off alike, and so are
- * those of clients without timestamps.
- */
-CW_INLINE void wc_doubt(struct wc_state *s, struct est_samples *out)
+/* The same, with what speaks against its samples. */
+CW_INLINE void wc_close(struct wc_state *s, u64 next_ns, u64 idle_ns, int last,
+			struct est_samples *out)
 {
-	int undated = s->flags & WC_TCP && s->cur_lead == 1 && !s->prompt && !s->cur_idle &&
-		      s->cur_acked <= WC_ALONE;
-	int streams = wc_is_multiplexed(s), kind;
-	int coarse = wc_is_never_prompt(s) && wc_typical_ns(s) < WC_NEVER_PROMPT_MIN_NS;
-	if (!undated && !streams && !coarse)
-		return;
-	kind = streams || coarse || !(s->flags & WC_TS_SEEN);
-	for (u32 i = 0; i < 2; i++) {
-		struct est_sample *of = &out->group[i];
+	wc_close_burst(s, next_ns, idle_ns, last, out);
+	wc_doubt(s, out);
+}
 
-		of->bound_halves = (u16)of->weight_halves;
-		of->systematic = (u8)kind;
-		if (!kind) {
-			of->sum_halves_ns = 0;
-			of->weight_halves = 0;
-		}
-	}
+/* Nothing more is to come. */
+CW_GLOBAL int wc_close_last(struct wc_state *s, u64 next_ns, u64 idle_ns, struct est_samples *out)
+{
+	if (s && out)
+		wc_close(s, next_ns, idle_ns, 1, out);
+	return 0;
 }
 
 /* Two groups are two of three: the first two count for one time. */

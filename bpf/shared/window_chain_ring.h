@@ -95,6 +95,18 @@ CW_INLINE void wc_ring_reencode(struct wc_state *s, u64 at_ns, u32 level)
 	s->ring_level = (u8)level;
 }
 
+/* As wc_ring_push, for one request that is outstanding alone: mostly. 0: it takes more. */
+CW_INLINE int wc_ring_push_alone(struct wc_state *s, u64 at_ns, u32 n, u64 used_ns)
+{
+	at_ns = CW_MIN(at_ns, used_ns);
+	if (n != 1 || s->ring_len || wc_level_for(used_ns - at_ns))
+		return 0;
+	s->ring_level = 0;
+	s->ring_len = 1;
+	*wc_ring_slot(s, 0) = (u16)wc_ring_time(at_ns, wc_level_shift(0));
+	return 1;
+}
+
 /* Add n requests sent at at_ns. The ring is next used at used_ns, which is not before. */
 CW_GLOBAL int wc_ring_push(struct wc_state *s, u64 at_ns, u32 n, u64 used_ns)
 {

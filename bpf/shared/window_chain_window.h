@@ -43,29 +43,50 @@ CW_INLINE void wc_window_count(struct wc_state *s, u32 n)
 		s->hist[i]++;
 }
 
+/* Whether no burst in the histogram has more than one request: words are little endian. */
+CW_INLINE int wc_all_single(const struct wc_state *s)
+{
+	u64 low, high;
+
+	__builtin_memcpy(&low, s->hist, sizeof(low));
+	__builtin_memcpy(&high, s->hist + sizeof(low), sizeof(high));
+	return !(low >> 8 | high);
+}
+
 CW_GLOBAL int wc_window_infer(struct wc_state *s)
 {
-	u32 total = 0, reached = 0, window = 1, need, two;
+	u32 total = 0, reached = 0, window, need, two;
 
 	if (!s)
 		return 0;
+	if (wc_all_single(s)) {
+		s->window = 1;
+		if (s->hist[0] > WC_HIST_FULL)
+			s->hist[0] >>= 1;
+		return 0;
+	}
 	CW_NO_UNROLL
 	for (u32 i = 0; i < WC_RING; i++)
 		total += s->hist[i];
 	need = CW_MAX(s->flags & WC_TCP ? 1u : CW_MIN(2u, total >> 1), 1u);
 	need = CW_MAX(need, total / WC_HIST_SHARE);
 	two = s->flags & WC_TCP ? CW_MAX(need, 2u) : need;
+	/* Two loops: in one the verifier would follow each window through all the rest. */
 	CW_NO_UNROLL
-	for (u32 i = WC_RING; i > 0; i--) {
+	for (window = WC_RING; window > 1; window--) {
+		reached += s->hist[window - 1];
+		if (reached >= (window == 2 ? two : need))
+			break;
+	}
+	CW_NO_UNROLL
+	for (u32 i = window - 1; i > 1; i--) {
 		u32 n = s->hist[i - 1];
 
-		if (window > 1 && i > 1 && n > WC_HIST_PEAK * reached && n > s->hist[i - 2]) {
+		if (n > WC_HIST_PEAK * reached && n > s->hist[i - 2]) {
 			window = i;
 			break;
 		}
 		reached += n;
-		if (window == 1 && reached >= (i == 2 ? two : need))
-			window = i;
 	}
 	s->window = (u8)window;
 	if (total > WC_HIST_FULL)
@@ -83,7 +104,7 @@ CW_GLOBAL int wc_seems_pair(struct wc_state *s, const struct wc_burst *b)
 {
 	s32 more;
 
-	if (!s || !b || !(s->flags & WC_TCP) || b->n != 2 || s->window > 2 || !b->acked ||
+	if (!s || !b || !(s->flags & WC_TCP) || s->window > 2 || !b->acked ||
 	    !s->hold_acked || (u64)s->cur_age << WC_BURST_SHIFT > WC_PAIR_NS)
 		return 0;
 	more = (s32)b->acked - (s32)s->hold_acked;

@@ -41,9 +41,10 @@ static __attribute__((noinline, flatten)) u32
 three_request(struct three_states *restrict s, const struct three_configs *restrict config,
 	      const struct est_packet *restrict p, struct est_samples *restrict out)
 {
-	u64 batch, now;
+	struct wc_request request = {};
+	struct wc_opening opening = {};
 	u32 found = 0;
-	s64 lag;
+	u64 batch;
 
 	modes_request(&s->modes, &config->modes, p);
 	batch = fixed_gap_request(&s->gap, &config->gap, p->t_ns);
@@ -55,8 +56,8 @@ three_request(struct three_states *restrict s, const struct three_configs *restr
 	__builtin_memset(&out[0], 0, sizeof(out[0]));
 	if (wc_is_end(&s->chain, p))
 		wc_end(&s->chain, p, &out[0]);
-	else if (wc_arrive(&s->chain, p, &now, &lag))
-		wc_data(&s->chain, p, now, lag, &out[0]);
+	else if (wc_arrive(&s->chain, p, &request) && wc_data(&s->chain, p, &request, &opening))
+		wc_turn(&s->chain, &opening, &out[0]);
 	return found | any(&out[0]);
 }
 
@@ -65,6 +66,7 @@ static __attribute__((noinline, flatten)) u32
 three_end(struct three_states *restrict s, const struct est_packet *restrict p,
 	  struct est_samples *restrict out)
 {
+	__builtin_memset(&out[0], 0, sizeof(out[0]));
 	wc_end(&s->chain, p, &out[0]);
 	return any(&out[0]);
 }
@@ -77,15 +79,14 @@ NONNULL u32 causeway_three_packet(struct three_states *restrict s,
 				  const struct est_packet *restrict p,
 				  struct est_samples *restrict out)
 {
-	u64 now;
-	s64 lag;
+	struct wc_request request;
 
 	if (est_has_request(p))
 		return three_request(s, config, p, out);
 	if (est_ends(p))
 		return three_end(s, p, out);
-	if (wc_arrive(&s->chain, p, &now, &lag))
-		wc_pure_ack(&s->chain, p, now);
+	if (wc_arrive(&s->chain, p, &request))
+		wc_pure_ack(&s->chain, p, request.now_ns);
 	return 0;
 }
 
