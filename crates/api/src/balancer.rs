@@ -43,6 +43,46 @@ pub struct Status {
     pub state_error: Option<String>,
 }
 
+/// What a reload of a file would do; answer of `POST /v1/diff`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Difference {
+    /// Against what is in force, what was set by hand included.
+    pub changes: Vec<Change>,
+    /// Why the file would be refused, a sentence each; empty: it would be taken.
+    pub refused: Vec<String>,
+}
+
+/// One thing that becomes another: a key, or a VIP or a real as a whole.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Change {
+    /// What becomes of it.
+    pub change: ChangeKind,
+    /// Name of the VIP; `null`: of no VIP.
+    pub vip: Option<String>,
+    /// Address of the VIP's real.
+    pub real: Option<String>,
+    /// The key, with its tables in front; `null`: the VIP or real as a whole.
+    pub key: Option<String>,
+    /// What was; `null` also where it is a secret.
+    pub from: Option<String>,
+    /// What will be.
+    pub to: Option<String>,
+    /// Whether the daemon must be restarted for it.
+    pub needs_restart: bool,
+}
+
+/// What becomes of something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ChangeKind {
+    /// It comes.
+    Added,
+    /// It goes.
+    Removed,
+    /// It has another value.
+    Changed,
+}
+
 /// A setting made by hand that holds in the place of the file's; `GET /v1/overrides` has a
 /// list of them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]

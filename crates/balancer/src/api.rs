@@ -14,8 +14,8 @@ use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use causeway_api::Moment;
 use causeway_api::balancer::{
-    Connections, Drops, Explanation, History, MoveConnection, Moves, Override, RealChange, Stats,
-    Status, Timeline, VipChange, VipView,
+    Connections, Difference, Drops, Explanation, History, MoveConnection, Moves, Override,
+    RealChange, Stats, Status, Timeline, VipChange, VipView,
 };
 use causeway_dataplane::RealId;
 use causeway_service::config::{ConfigErrors, plural};
@@ -155,6 +155,13 @@ impl Shared {
         Ok(config.summary())
     }
 
+    /// Says what a reload of a file with this text would change, and changes nothing.
+    fn diff(&self, text: &str) -> Result<Difference, EngineError> {
+        let config = BalancerConfig::of_balancer(&self.config_file, text)
+            .map_err(|errors| EngineError::Invalid(errors.to_string()))?;
+        Ok(self.engine().difference(&config))
+    }
+
     fn take_file(&self) -> Result<String, EngineError> {
         let refused = |errors: ConfigErrors| EngineError::Invalid(errors.to_string());
         let text = causeway_service::config::read(&self.config_file).map_err(refused)?;
@@ -259,6 +266,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(drops))
         .routes(routes!(reload))
         .routes(routes!(check))
+        .routes(routes!(diff))
         .routes(routes!(metrics_page))
 }
 
@@ -463,6 +471,16 @@ async fn metrics_page(State(shared): Api) -> Result<Response, EngineError> {
 )]
 async fn check(State(shared): Api, text: String) -> Answer<String> {
     blocking(move || shared.check(&text)).await.map(Json)
+}
+
+/// Says what a reload of a file with this text would change; changes nothing
+#[utoipa::path(
+    post, path = "/v1/diff",
+    request_body(content = String),
+    responses((status = 200, body = Difference)),
+)]
+async fn diff(State(shared): Api, text: String) -> Answer<Difference> {
+    blocking(move || shared.diff(&text)).await.map(Json)
 }
 
 /// Reads the configuration again, as SIGHUP does

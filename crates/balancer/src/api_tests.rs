@@ -667,3 +667,54 @@ async fn whoever_may_look_has_the_page() {
     assert_eq!(status, StatusCode::OK);
     assert!(page.as_str().unwrap().contains("<title>Causeway</title>"));
 }
+
+/// What a file would change, against what is in force and without a change.
+#[tokio::test]
+async fn a_difference_is_told_and_not_made() {
+    let daemon = Daemon::new(WEB);
+    let (_, before) = daemon
+        .call(
+            "PATCH",
+            "/v1/vips/web/reals/10.0.0.2",
+            json!({ "weight": 3 }),
+        )
+        .await;
+    // JSON is a form of the file.
+    let reals = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"];
+    let reals = reals.map(|address| json!({ "address": address }));
+    let mut file = json!({ "interface": "eth0", "vip": [{
+        "name": "web", "address": "192.0.2.1", "port": 80, "scheduler": "latency", "real": reals,
+    }] });
+    let same = daemon.call("POST", "/v1/diff", file.clone()).await;
+    // What is set by hand goes on.
+    assert_eq!(
+        same,
+        (StatusCode::OK, json!({ "changes": [], "refused": [] }))
+    );
+    file["interface"] = json!("eth1");
+    file["vip"][0]["real"][3]["weight"] = json!(7);
+    let (status, difference) = daemon.call("POST", "/v1/diff", file).await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(
+        difference["changes"],
+        json!([
+            { "change": "changed", "vip": null, "real": null, "key": "interface", "from": "eth0", "to": "eth1", "needs_restart": true },
+            { "change": "changed", "vip": "web", "real": "10.0.0.4", "key": "weight", "from": "1", "to": "7", "needs_restart": false },
+        ])
+    );
+    let refused = difference["refused"].as_array().unwrap();
+    assert!(
+        matches!(&refused[..], [one] if one.as_str().unwrap().starts_with("a change of `interface` needs a restart"))
+    );
+    assert_eq!(daemon.get("/v1/vips/web").await, before);
+    let (status, refusal) = daemon
+        .call("POST", "/v1/diff", json!({ "interfce": 1 }))
+        .await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert!(
+        refusal["error"]
+            .as_str()
+            .unwrap()
+            .contains("did you mean `interface`?")
+    );
+}

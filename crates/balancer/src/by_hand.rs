@@ -152,10 +152,6 @@ pub(super) fn over(
     let mut left = Vec::new();
     for set in by_hand {
         let Some((vip, real)) = indices_of(file, set) else {
-            info!(
-                "{} {} is gone: what was set by hand is dropped",
-                set.vip, set.real
-            );
             continue;
         };
         let said = &file.vips[vip].reals[real];
@@ -170,6 +166,16 @@ pub(super) fn over(
         }
     }
     (config, left)
+}
+
+/// Tells what was set by hand for reals that a file has no more.
+pub(super) fn tell_gone(file: &BalancerConfig, by_hand: &[SetByHand]) {
+    for set in by_hand.iter().filter(|set| indices_of(file, set).is_none()) {
+        info!(
+            "{} {} is gone: what was set by hand is dropped",
+            set.vip, set.real
+        );
+    }
 }
 
 fn put(real: &mut RealConfig, change: &RealChange) {

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use causeway_api::Moment;
-use causeway_api::balancer::{DropStep, EpochView, Move, NextHopView};
+use causeway_api::balancer::{Difference, DropStep, EpochView, Move, NextHopView};
 use causeway_core::control::Sampling;
 use causeway_core::health::{Check, Silence};
 use causeway_dataplane::{RealId, RealStats, Vip};
@@ -24,7 +24,7 @@ use super::state_dir::{Down, KeptState, SetByHand};
 use super::sync::{Way, real_ids};
 use super::timeline::{DropSteps, STEP_NS, Standing};
 use super::{by_hand, latency_source, loads, rings, timeline};
-use crate::config::{BalancerConfig, Control, LatencySource, VipConfig};
+use crate::config::{BalancerConfig, Control, LatencySource, VipConfig, needs_restart};
 
 /// Changes of weight that are remembered.
 const MOVES_MAX: usize = 1000;
@@ -136,6 +136,7 @@ impl Engine {
         kept: KeptState,
         now: Moment,
     ) -> anyhow::Result<Self> {
+        by_hand::tell_gone(&file, &kept.by_hand);
         let (config, by_hand) = by_hand::over(&file, &kept.by_hand);
         let mut engine = Self {
             plane,
@@ -277,6 +278,7 @@ impl Engine {
         self.check_reload(&config)?;
         let (in_force, by_hand) = by_hand::over(&config, &self.by_hand);
         self.replace(in_force)?;
+        by_hand::tell_gone(&config, &self.by_hand);
         (self.file, self.by_hand) = (config, by_hand);
         Ok(())
     }
@@ -285,12 +287,23 @@ impl Engine {
     pub fn check_reload(&self, config: &BalancerConfig) -> Result<(), EngineError> {
         let keys = config.needs_restart(&self.config);
         if !keys.is_empty() {
-            return Err(EngineError::Conflict(format!(
-                "a change of `{}` needs a restart of the daemon; the data plane keeps forwarding meanwhile",
-                keys.join("`, `")
-            )));
+            return Err(EngineError::Conflict(needs_restart(&keys)));
         }
         Ok(self.check_ids(config)?)
+    }
+
+    /// What a reload would change in what is in force.
+    pub fn difference(&self, config: &BalancerConfig) -> Difference {
+        let (in_force, _) = by_hand::over(config, &self.by_hand);
+        Difference {
+            changes: in_force.changes(&self.config),
+            refused: self
+                .check_reload(config)
+                .err()
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
+        }
     }
 
     pub(super) fn replace(&mut self, config: BalancerConfig) -> Result<(), EngineError> {

@@ -6,13 +6,17 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use causeway_agent::AgentConfig;
-use causeway_api::balancer::Status;
+use causeway_api::balancer::{Change, ChangeKind, Difference, Status};
 use causeway_balancer::BalancerConfig;
+use causeway_balancer::config::needs_restart;
+use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::{ConfigErrors, has_key, is_readable, read};
 use causeway_tunnel::TunnelConfig;
 use clap::Subcommand;
+use serde_json::json;
 
 use crate::client::Target;
+use crate::vip_cmd::print;
 
 /// Arguments of `causeway config`.
 #[derive(Debug, clap::Args)]
@@ -33,6 +37,22 @@ enum Action {
         /// reload; done in any case if that runs with this file
         #[arg(long)]
         running: bool,
+    },
+    /// Tell what a reload of a balancer's file would change in the one that runs, or one file in
+    /// another
+    ///
+    /// Ends with 0 where nothing changes, with 1 where something does, and with 2 where the new
+    /// file, or a change, would be refused or nothing can be told.
+    Diff {
+        /// The new file; of two, the former one and the new one
+        #[arg(num_args = 1..=2, default_value = "/etc/causeway/causeway.toml")]
+        files: Vec<PathBuf>,
+        /// Unix socket of the daemon, if it is not the file's
+        #[arg(short, long, value_name = "PATH", env = "CAUSEWAY_SOCKET")]
+        socket: Option<PathBuf>,
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t)]
+        output: OutputFormat,
     },
     /// Write the JSON Schema of a daemon's file to standard output; editors complete and check by it
     Schema {
@@ -76,10 +96,94 @@ impl Args {
                     return Ok(ExitCode::FAILURE);
                 }
             },
+            Action::Diff {
+                files,
+                socket,
+                output,
+            } => return diff(&files, socket, output),
             Action::Schema { daemon } => print!("{}", daemon.schema()),
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Exit code where a change would be refused, or nothing can be told: as diff(1) has it.
+const REFUSED: u8 = 2;
+
+fn diff(
+    files: &[PathBuf],
+    socket: Option<PathBuf>,
+    output: OutputFormat,
+) -> anyhow::Result<ExitCode> {
+    match difference(files, socket) {
+        Ok(difference) => {
+            // As diff(1): nothing of the same.
+            if !(difference.changes.is_empty() && matches!(output, OutputFormat::Table)) {
+                print(output, &json!(difference), &table(&difference.changes))?;
+            }
+            difference
+                .refused
+                .iter()
+                .for_each(|sentence| eprintln!("refused: {sentence}"));
+            Ok(
+                match (difference.refused.is_empty(), difference.changes.is_empty()) {
+                    (false, _) => ExitCode::from(REFUSED),
+                    (true, false) => ExitCode::FAILURE,
+                    (true, true) => ExitCode::SUCCESS,
+                },
+            )
+        }
+        Err(error) => {
+            eprintln!("{error:#}");
+            Ok(ExitCode::from(REFUSED))
+        }
+    }
+}
+
+fn difference(files: &[PathBuf], socket: Option<PathBuf>) -> anyhow::Result<Difference> {
+    if let [former, new] = files {
+        let new = BalancerConfig::load(new)?;
+        let former = BalancerConfig::load(former)?;
+        let keys = new.needs_restart(&former);
+        let refused = (!keys.is_empty()).then(|| needs_restart(&keys));
+        return Ok(Difference {
+            changes: new.changes(&former),
+            refused: refused.into_iter().collect(),
+        });
+    }
+    let file = &files[0];
+    let text = read(file)?;
+    let config = BalancerConfig::of_balancer(file, &text)?;
+    let target = Target::balancer(socket.unwrap_or(config.socket));
+    target.post("/v1/diff", &text)
+}
+
+/// A line for each change, as people read a difference.
+fn table(changes: &[Change]) -> TextTable {
+    let mut table = TextTable::new(&["", "vip", "real", "key", "from", "to", ""]);
+    for change in changes {
+        let kind = match change.change {
+            ChangeKind::Added => "+",
+            ChangeKind::Removed => "-",
+            ChangeKind::Changed => "~",
+        };
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let restart = if change.needs_restart {
+            "needs a restart"
+        } else {
+            ""
+        };
+        table.push(vec![
+            kind.to_owned(),
+            text(&change.vip),
+            text(&change.real),
+            text(&change.key),
+            text(&change.from),
+            text(&change.to),
+            restart.to_owned(),
+        ]);
+    }
+    table
 }
 
 /// Asks the balancer at `socket`, if it runs with this file or must be asked, whether it would

@@ -141,6 +141,8 @@ pub(crate) const CONFIG: &str = "\
 Examples:
   causeway config check                           # /etc/causeway/causeway.toml
   causeway config check /etc/causeway/agent.toml
+  causeway config diff                            # what a reload would change
+  causeway config diff old.toml new.toml
   causeway config schema agent                    # for an editor";
 
 /// For `causeway version --help`.

@@ -22,6 +22,9 @@ mod clients_of_tests;
 pub mod cookie;
 #[cfg(test)]
 mod cookie_tests;
+mod difference;
+#[cfg(test)]
+mod difference_tests;
 #[cfg(test)]
 mod forms_tests;
 mod hash_key;
@@ -271,6 +274,14 @@ impl ForwardingMode {
             Self::L2 => 0,
         }
     }
+}
+
+/// Why a reload does not change these keys.
+pub fn needs_restart(keys: &[&str]) -> String {
+    format!(
+        "a change of `{}` needs a restart of the daemon; the data plane keeps forwarding meanwhile",
+        keys.join("`, `")
+    )
 }
 
 /// Where a daemon keeps what outlives it, unless the file says otherwise.

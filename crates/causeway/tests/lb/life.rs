@@ -148,10 +148,15 @@ fn a_restart_forgets_nothing_and_starts_with_the_last_good_file() {
         assert!(status.contains("\"last_good\":true"), "{status}");
         let refused = machine.client(&["reload"]);
         assert_eq!(refused.status.code(), Some(1));
-        let check = || {
+        let config = |action: &str| {
             let mut command = Command::new(BINARY);
-            command.args(["config", "check"]).arg(machine.config());
+            command.args(["config", action]).arg(machine.config());
             command.output().expect("run causeway")
+        };
+        let difference = || {
+            let output = config("diff");
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            (output.status.code(), said + &stderr(&output))
         };
         let restart = good.replace("ipv4 = 4096", "ipv4 = 8192");
         fs::write(
@@ -159,7 +164,12 @@ fn a_restart_forgets_nothing_and_starts_with_the_last_good_file() {
             format!("measure.enabled = true\nhttp = false\n{restart}"),
         )
         .expect("write");
-        let refused = check();
+        let (code, said) = difference();
+        assert_eq!(code, Some(2), "{said}");
+        for part in ["flow_table.ipv4", "8192", "needs a restart", "refused: "] {
+            assert!(said.contains(part), "{said}");
+        }
+        let refused = config("check");
         assert!(!refused.status.success());
         let said = stderr(&refused);
         assert!(
@@ -167,7 +177,16 @@ fn a_restart_forgets_nothing_and_starts_with_the_last_good_file() {
             "{said}"
         );
 
+        fs::write(machine.config(), format!("{good}[vip.health]\n")).expect("write");
+        let (code, said) = difference();
+        assert_eq!(code, Some(1), "{said}");
+        assert!(
+            said.contains("health") && !said.contains("weight"),
+            "{said}"
+        );
         fs::write(machine.config(), good).expect("mend it");
+        // What is set by hand goes on.
+        assert_eq!(difference(), (Some(0), String::new()));
         let taken = machine.client(&["reload"]);
         let said = String::from_utf8_lossy(&taken.stdout).into_owned();
         assert!(

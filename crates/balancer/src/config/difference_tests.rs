@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What two files differ in.
+
+use std::path::Path;
+
+use super::*;
+
+const FORMER: &str = r#"
+interface = "eth0"
+hash_key = "000102030405060708090a0b0c0d0e0f"
+[[vip]]
+name = "web"
+address = "192.0.2.1"
+port = 80
+[[vip.real]]
+address = "10.0.0.1"
+[[vip.real]]
+address = "10.0.0.2"
+weight = 3
+[[vip]]
+name = "api"
+address = "192.0.2.1"
+port = 443
+[[vip.real]]
+address = "10.0.0.1"
+"#;
+
+/// Each change in one line.
+fn changes(new: &str) -> Vec<String> {
+    let parse = |text: &str| BalancerConfig::parse(Path::new("lb"), text).unwrap();
+    let changes = parse(new).changes(&parse(FORMER));
+    let lines = changes.iter().map(|change| {
+        let said = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+        let restart = if change.needs_restart {
+            " (restart)"
+        } else {
+            ""
+        };
+        format!(
+            "{:?} {} {} {}: {} > {}{restart}",
+            change.change,
+            said(&change.vip),
+            said(&change.real),
+            said(&change.key),
+            said(&change.from),
+            said(&change.to)
+        )
+    });
+    lines.collect()
+}
+
+#[test]
+fn the_same_has_no_changes_in_whatever_form_and_order() {
+    assert!(changes(FORMER).is_empty());
+    let (head, vips) = FORMER.split_at(FORMER.find("[[vip]]").unwrap());
+    let (web, api) = vips.split_at(vips.rfind("[[vip]]").unwrap());
+    assert!(changes(&format!("{head}{api}{web}")).is_empty());
+}
+
+#[test]
+fn a_change_names_its_place_and_both_values() {
+    for (from, to, expected) in [
+        (
+            "port = 80",
+            "port = 80\nscheduler = \"latency\"",
+            &[
+                "Changed web - scheduler: maglev > latency",
+                "Changed web - control: off > equalise",
+            ][..],
+        ),
+        (
+            "weight = 3",
+            "weight = 5\ndrain = true",
+            &[
+                "Changed web 10.0.0.2 weight: 3 > 5",
+                "Changed web 10.0.0.2 drain: false > true",
+            ],
+        ),
+        (
+            "\"10.0.0.2\"",
+            "\"10.0.0.3\"",
+            &[
+                "Removed web 10.0.0.2 -: weight 3 > -",
+                "Added web 10.0.0.3 -: - > weight 3",
+            ],
+        ),
+        (
+            "port = 443",
+            "port = 444",
+            &[
+                "Removed api - -: 192.0.2.1:443/tcp with 1 real > -",
+                "Added api - -: - > 192.0.2.1:444/tcp with 1 real",
+            ],
+        ),
+        (
+            "port = 443",
+            "port = 443\nhealth = { probe = \"tcp\", port = 5 }\nlimit = { rate = 5.0, burst = 9 }",
+            &[
+                "Changed api - health: none > {\"fall\":3,\"interval\":\"2000000000ns\",\"passive\":false,\"port\":5,\"probe\":\"tcp\",\"rise\":2,\"timeout\":\"1000000000ns\"}",
+                "Changed api - limit: none > {\"burst\":9,\"prefix4\":32,\"prefix6\":64,\"rate\":5.0}",
+            ],
+        ),
+        (
+            "interface = \"eth0\"",
+            "interface = \"eth1\"\nhistory = { length = \"5m\" }\ncontrol = { floor = 0.5, interval = \"1s\" }\nstateful = { idle = \"90s\" }\nencap = { source = \"10.1.0.0/16\" }",
+            &[
+                "Changed - - interface: eth0 > eth1 (restart)",
+                "Changed - - encap.source: none > 10.1.0.0/16",
+                "Changed - - stateful.idle: 3600s > 90s (restart)",
+                "Changed - - control.interval: 100ms > 1s",
+                "Changed - - control.floor: 0.02 > 0.5",
+                "Changed - - history.length: 600s > 300s",
+            ],
+        ),
+        // A secret is not told.
+        (
+            "0a0b0c",
+            "ffffff",
+            &["Changed - - hash_key: - > - (restart)"],
+        ),
+    ] {
+        let new = FORMER.replace(from, to);
+        assert_eq!(changes(&new), expected);
+    }
+}
