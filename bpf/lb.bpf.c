@@ -98,17 +98,18 @@ follow(const struct packet *pkt, const int family, const struct flow *flow, stru
  * none is measured from the middle because the rate has changed.
  */
 static __always_inline struct flow *
-measured_flow(const struct packet *pkt, const int family, const struct route *route)
+measured_flow(struct packet *pkt, const int family, const struct route *route)
 {
 	struct real *real = find_real(route->real_id);
 	struct flow *flow;
 
-	if (!real || !is_sampled(pkt, family, real->sampling.least))
+	hash_key(pkt, family);
+	if (!real || !is_sampled(pkt, real->sampling.least))
 		return NULL;
 	flow = find_flow(pkt, family);
 	if ((flow && is_on(flow, route)) || is_closing(pkt))
 		return flow;
-	return is_sampled(pkt, family, real->sampling.most) ? remember(pkt, family, route, flow) : NULL;
+	return is_sampled(pkt, real->sampling.most) ? remember(pkt, family, route, flow) : NULL;
 }
 
 /*
@@ -157,7 +158,9 @@ find_route(struct xdp_md *ctx, struct packet *pkt, const int family, struct flow
 	if (is_valid(found)) {
 		*flow = is_kept(vip) && is_own(pkt, family) ? measured_flow(pkt, family, route) : NULL;
 	} else {
-		*flow = vip && goes_without_table(pkt, family, vip) ? NULL : find_flow(pkt, family);
+		if (!vip || !gets_cookie(pkt, vip) || is_kept(vip))
+			hash_key(pkt, family);
+		*flow = vip && goes_without_table(pkt, vip) ? NULL : find_flow(pkt, family);
 		real = *flow ? follow(pkt, family, *flow, route) : NULL;
 		if (real && vip)
 			count_cookie(vip, followed_as(pkt, found));
@@ -207,8 +210,12 @@ balance(struct xdp_md *ctx, struct packet *pkt, const int family)
 	if (is_measured(flow))
 		prepare_measurement(ctx, pkt, flow);
 	verdict = forward(ctx, pkt, family, real, &route);
-	if (verdict != route.verdict)
+	if (verdict != route.verdict) {
+		/* The estimator was to begin with this packet. */
+		if (flow && route.verdict == V_OPENED && !cfg_dry)
+			flow->bits |= FLOW_UNSAMPLED;
 		return verdict;
+	}
 	stats = count_route(&route, pkt->frame_len);
 	if (stats && flow && is_measurable(pkt, family) && is_on_real(flow, &route, real)) {
 		count_connection(stats, flow, pkt);

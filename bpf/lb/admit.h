@@ -255,11 +255,11 @@ static __always_inline enum cookie_result admitted_as(const struct packet *pkt, 
 
 /* Whether the table is to know a SYN that gets a cookie: if its connection is measured. */
 static __always_inline bool
-is_kept_syn(const struct packet *pkt, const int family, const struct vip *vip, const struct route *route)
+is_kept_syn(const struct packet *pkt, const struct vip *vip, const struct route *route)
 {
 	struct real *real = find_real(route->real_id);
 
-	return is_kept(vip) && real && is_sampled(pkt, family, real->sampling.opening);
+	return is_kept(vip) && real && is_sampled(pkt, real->sampling.opening);
 }
 
 /* The packet goes nowhere, for a reason that its token has given. */
@@ -285,7 +285,7 @@ admit(const struct packet *pkt, const int family, const struct vip *vip, enum co
       const struct flow *flow, struct route *route)
 {
 	bool own = is_own(pkt, family), lasting = own && !is_closing(pkt);
-	bool opens = may_open(pkt, family, vip, found), cached = uses_syn_cache(pkt, family, vip);
+	bool opens = may_open(pkt, family, vip, found), cached = uses_syn_cache(pkt, vip);
 	bool scheduled = opens && is_scheduled(pkt, vip);
 	struct ctl *control = get_ctl();
 	u64 hash;
@@ -322,7 +322,7 @@ admit(const struct packet *pkt, const int family, const struct vip *vip, enum co
 	if (cfg_conn_partitions && vip->flags & VIP_STATEFUL && is_syn(pkt))
 		open_conn(pkt, family, route);
 	route->keep = lasting && !(vip->flags & VIP_FORGET);
-	if (cached && is_syn(pkt) && !is_kept_syn(pkt, family, vip, route)) {
+	if (cached && is_syn(pkt) && !is_kept_syn(pkt, vip, route)) {
 		route->keep = false;
 		cache_syn(hash, pkt->est.seq, route->real_id);
 	}

@@ -137,7 +137,7 @@ open_conn(const struct packet *pkt, const int family, struct route *route)
 	conn = bpf_map_lookup_elem(&conn_slots, &slot);
 	if (!conn)
 		return;
-	write_flow(conn, pkt, family, route);
+	write_flow(conn, pkt, family, route, false); /* the table's entry is measured by the SYN */
 	conn->bits |= FLOW_OPENED; /* the table's entry counts the opening */
 	route->token = ROUTE_HAS_TOKEN | ((cfg_tier << bits | index) ^ own_token_mask(pkt, family));
 }

@@ -155,21 +155,19 @@ static __always_inline bool gets_cookie(const struct packet *pkt, const struct v
 }
 
 /* Whether the table knows nothing of a SYN to a VIP with cookies: of none that is not measured. */
-static __always_inline bool goes_without_table(const struct packet *pkt, const int family, const struct vip *vip)
+static __always_inline bool goes_without_table(const struct packet *pkt, const struct vip *vip)
 {
-	if (!gets_cookie(pkt, vip))
-		return false;
-	return !is_kept(vip) || !is_sampled(pkt, family, vip->sampling.least);
+	return gets_cookie(pkt, vip) && (!is_kept(vip) || !is_sampled(pkt, vip->sampling.least));
 }
 
 /* Whether the SYN cache is to know the packet's connection; else the flow table alone does. */
-static __always_inline bool uses_syn_cache(const struct packet *pkt, const int family, const struct vip *vip)
+static __always_inline bool uses_syn_cache(const struct packet *pkt, const struct vip *vip)
 {
 	if (!has_cookies(vip) || vip->cookie.mode == COOKIE_QUIC)
 		return false;
 	if (!is_syn(pkt))
 		return true;
-	return gets_cookie(pkt, vip) && (!is_kept(vip) || !is_sampled(pkt, family, vip->sampling.most));
+	return gets_cookie(pkt, vip) && (!is_kept(vip) || !is_sampled(pkt, vip->sampling.most));
 }
 
 #endif

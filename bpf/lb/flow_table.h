@@ -114,32 +114,28 @@ static __always_inline u64 key_hash(const struct packet *pkt, const int family, 
 	return mix_words((const u64 *)&pkt->key6, sizeof(pkt->key6) / 8, seed);
 }
 
+/* Hashes the packet's key for all that goes by it: the flow table, and who is measured. */
+static __always_inline void hash_key(struct packet *pkt, const int family)
+{
+	struct ctl *control = get_ctl();
+
+	_Static_assert(offsetof(struct est_packet, t_ns) == 0, "table_hash is in its place");
+	pkt->table_hash = control ? key_hash(pkt, family, control->table_seed) : 0;
+}
+
 /*
  * Whether the packet's connection is one of those that are measured, 1 in 2^k: by bits of
  * the hash that the places in the table hardly depend on, so that the measured are all over it.
  */
-#define IS_ONE_OF(family, FAMILY)                                                                  \
-	CW_GLOBAL int is_one_of##family(const struct packet *pkt, u32 k)                           \
-	{                                                                                          \
-		struct ctl *control = get_ctl();                                                   \
-		u64 hash = pkt && control ? key_hash(pkt, FAMILY, control->table_seed) : 0;        \
-                                                                                                   \
-		return !((u32)(hash >> 32) & ((1u << (k & 31)) - 1));                              \
-	}
-
-IS_ONE_OF(4, IPV4)
-IS_ONE_OF(6, IPV6)
-
-/* The same; where all connections are measured, nothing is hashed. */
-static __always_inline bool is_sampled(const struct packet *pkt, const int family, u32 k)
+static __always_inline bool is_sampled(const struct packet *pkt, u32 k)
 {
-	return !k || (family == IPV4 ? is_one_of4(pkt, k) : is_one_of6(pkt, k));
+	return !((u32)(pkt->table_hash >> 32) & ((1u << (k & 31)) - 1));
 }
 
-static __always_inline struct spot find_spot(const struct packet *pkt, const int family, u64 seed)
+static __always_inline struct spot find_spot(const struct packet *pkt, const int family)
 {
 	u32 buckets = family == IPV4 ? cfg_buckets4 : cfg_buckets6;
-	u64 hash = key_hash(pkt, family, seed);
+	u64 hash = pkt->table_hash;
 
 	return (struct spot){
 		.bucket = { scale(hash >> 32, buckets), scale((u32)(hash * 0xbf58476d1ce4e5b9ull >> 32), buckets) },
@@ -310,15 +306,11 @@ static __always_inline bool has_expired(u32 seen, const struct packet *pkt, cons
  */
 static __always_inline struct flow *find_flow(const struct packet *pkt, const int family)
 {
-	struct ctl *control = get_ctl();
+	struct spot spot = find_spot(pkt, family);
 	struct flow_bucket *bucket;
 	u32 index, seen, *tag;
 	struct flow *flow;
-	struct spot spot;
 
-	if (!control)
-		return NULL;
-	spot = find_spot(pkt, family, control->table_seed);
 	bucket = find_bucket(spot.bucket[0], family);
 	if (!bucket)
 		return NULL;
@@ -392,12 +384,16 @@ CW_GLOBAL int age_bucket(struct flow_bucket *bucket)
 	return 0;
 }
 
+/*
+ * The estimator's state lies in cache lines of its own. They are left as they are where nobody
+ * reads them, and where `pkt` is the SYN with which the estimator begins anew.
+ */
 static __always_inline void
-write_flow(struct flow *flow, const struct packet *pkt, const int family, const struct route *route)
+write_flow(struct flow *flow, const struct packet *pkt, const int family, const struct route *route, bool begins)
 {
 	struct real *real = find_real(route->real_id);
 
-	__builtin_memset(flow, 0, sizeof(*flow));
+	__builtin_memset(flow, 0, offsetof(struct flow, chain));
 	if (family == IPV4)
 		__builtin_memcpy(&flow->key, &pkt->key4, sizeof(pkt->key4));
 	else
@@ -407,8 +403,10 @@ write_flow(struct flow *flow, const struct packet *pkt, const int family, const 
 	flow->vip = route->vip_id;
 	flow->isn = pkt->est.seq;
 	flow->sampling = real ? real->sampling.opening : 0;
-	if (!is_sampled(pkt, family, flow->sampling))
+	if (!cfg_measure || !is_sampled(pkt, flow->sampling))
 		flow->bits = FLOW_UNSAMPLED;
+	else if (!begins)
+		__builtin_memset(&flow->chain, 0, sizeof(flow->chain));
 	if (route->token) {
 		flow->bits |= FLOW_HAS_TOKEN;
 		flow->token = (u16)route->token;
@@ -423,17 +421,16 @@ static __always_inline struct flow *
 remember(const struct packet *pkt, const int family, const struct route *route, struct flow *flow)
 {
 	u32 found, way, seen, index, *tag;
-	struct ctl *control = get_ctl();
 	struct flow_bucket *bucket;
 	struct spot spot;
 
-	if (cfg_dry || !control)
+	if (cfg_dry)
 		return flow;
 	if (flow) {
-		write_flow(flow, pkt, family, route);
+		write_flow(flow, pkt, family, route, is_syn(pkt));
 		return flow;
 	}
-	spot = find_spot(pkt, family, control->table_seed);
+	spot = find_spot(pkt, family);
 	index = spot.bucket[0];
 	bucket = find_bucket(index, family);
 	found = cheapest_way(bucket, spot.fingerprint, spot.fingerprint >> 8);
@@ -457,7 +454,7 @@ remember(const struct packet *pkt, const int family, const struct route *route, 
 	seen = *(volatile u32 *)tag;
 	if (!flow || seen == TAG_CLAIMED || __sync_val_compare_and_swap(tag, seen, TAG_CLAIMED) != seen)
 		return NULL; /* another CPU was faster */
-	write_flow(flow, pkt, family, route);
+	write_flow(flow, pkt, family, route, is_syn(pkt));
 	__sync_lock_test_and_set(tag, spot.fingerprint | AGE_NEW); /* from now on it can be found */
 	return flow;
 }

@@ -58,7 +58,10 @@ struct packet {
 	u8 options_len; /* TCP options, bytes */
 	u8 marks; /* enum packet_marks */
 	u8 cookie_bits; /* of a valid cookie with a clock above it; 0: none */
-	struct est_packet est; /* what the estimator reads; also proto and ip_len */
+	union {
+		struct est_packet est; /* what the estimator reads; also proto and ip_len */
+		u64 table_hash; /* of the key, by hash_key(): in the arrival's place until it is read */
+	};
 	/* The key, until the packet is sent; then what the estimator says. One place
 	 * for both, because 512 bytes of stack are shared with the estimator. */
 	union {

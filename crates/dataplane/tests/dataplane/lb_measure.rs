@@ -233,6 +233,22 @@ verdict_tests! { Rig, Verdict:
         send(rig, Tcp::syn(0));
         assert_eq!(rig.real_stats(1).conns_opened, 1);
     }
+    NoNextHop a_connection_whose_syn_was_not_sent_is_not_measured(rig) {
+        serve(rig);
+        ask_in_turn(rig, 20, 5 * MS, |_| Vec::new());
+        send(rig, Tcp { flags: RST, ..Tcp::default() });
+        let before = rig.real_stats(1);
+        rig.set_ctl(|ctl| ctl.gateway_mac = [0; 6]);
+        rig.expect(Verdict::NoNextHop, &arriving(&client().tcp(Tcp::syn(7000))), &[]);
+        rig.set_ctl(|_| ());
+        // Its SYN went by another balancer. Here the estimator has not begun with it, and what
+        // it knows is of the connection before.
+        ask(rig, 100..110, 5 * MS, |_| Vec::new());
+        let after = rig.real_stats(1);
+        assert_eq!(after.packets, before.packets + 10);
+        assert_eq!(after.latency_weight_halves, before.latency_weight_halves);
+        assert_eq!(after.bound_weight_halves, before.bound_weight_halves);
+    }
     Established a_request_ends_with_a_short_packet(rig) {
         serve(rig);
         send(rig, Tcp::syn(0));

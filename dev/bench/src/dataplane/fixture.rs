@@ -46,18 +46,6 @@ impl<'o> Balancer<'o> {
         Self::start(storage, FLOWS, |_| Ok(()))
     }
 
-    /// The same, which does not measure.
-    pub(super) fn load_unmeasured(
-        storage: &'o mut MaybeUninit<OpenObject>,
-    ) -> Result<Self, BenchError> {
-        Self::start(storage, FLOWS, |open| {
-            if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
-                rodata.cfg_measure = false;
-            }
-            Ok(())
-        })
-    }
-
     /// With a flow table for this many IPv4 flows.
     pub(super) fn with_table(
         storage: &'o mut MaybeUninit<OpenObject>,

@@ -180,6 +180,13 @@ impl<'a> Case<'a> {
         }
     }
 
+    /// The same, whose SYNs are none that a case on the same tables has sent: those would be
+    /// known there.
+    fn with_other_syns(mut self) -> Self {
+        self.place.syns = 1 << 31;
+        self
+    }
+
     /// The same, which measures 1 in so many connections.
     fn measuring(self, one_in: u32) -> Self {
         Self { one_in, ..self }
@@ -316,8 +323,8 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
     let baselines = Baselines::load(baselines, &cookie)?;
     let rate = controllers_rate();
     let cookie_sampled = Balancer::sampled(cookie_sampled, rate)?;
-    let syn_unmeasured = Balancer::load_unmeasured(syn_unmeasured)?;
-    let udp_unmeasured = Balancer::load_unmeasured(udp_unmeasured)?;
+    let syn_unmeasured = Balancer::unmeasured(syn_unmeasured, &syn)?;
+    let udp_unmeasured = Balancer::unmeasured(udp_unmeasured, &udp)?;
     let cid_unmeasured = Balancer::unmeasured(cid_unmeasured, &cid)?;
 
     // Fill in one order, measure in another.
@@ -329,8 +336,6 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
         (measured.program(), Shot::Tcp),
         (syn.program(), Shot::Tcp),
         (udp.program(), Shot::Udp),
-        (syn_unmeasured.program(), Shot::Tcp),
-        (udp_unmeasured.program(), Shot::Udp),
         (cookie_measured.program(), Shot::Cookie),
         (cookie_sampled.program(), Shot::Cookie),
     ] {
@@ -390,7 +395,8 @@ fn run_level(plan: &BenchPlan, flows: u32) -> Result<Vec<Row>, BenchError> {
             Shot::Syn,
             &syn_unmeasured,
             Verdict::Opened,
-        ),
+        )
+        .with_other_syns(),
         Case::of("udp", Shot::Udp, &udp, established).measuring(1),
         Case::of("udp_unmeasured", Shot::Udp, &udp_unmeasured, established),
         Case::of("quic_cid", Shot::Cid, &cid, established).measuring(1),
