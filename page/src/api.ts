@@ -175,15 +175,31 @@ export interface Connections {
 /** A refusal of the daemon, with its sentence. */
 export class Refusal extends Error {}
 
+/** The daemon does not know who asks. */
+export class Locked extends Refusal {}
+
+/** Kept while the tab is open; no other page, and no later visit, has it. */
+const TOKEN = "token";
+
+export function useToken(token: string): void {
+  sessionStorage.setItem(TOKEN, token);
+}
+
 /** One GET; a daemon that does not answer in time is gone. */
 export async function ask<T>(path: string): Promise<T> {
   const signal = AbortSignal.timeout(8000);
-  const get = (): Promise<Response> => fetch(path, { signal, cache: "no-store" });
+  const token = sessionStorage.getItem(TOKEN);
+  const headers: HeadersInit = token ? { authorization: `Bearer ${token}` } : {};
+  const get = (): Promise<Response> => fetch(path, { signal, headers, cache: "no-store" });
   // The daemon ends connections after a minute: a request that met the end is asked again.
   const answer = await get().catch(get);
   const body: unknown = await answer.json();
   if (!answer.ok) {
-    throw new Refusal((body as { error?: string }).error ?? `HTTP ${answer.status}`);
+    const sentence = (body as { error?: string }).error ?? `HTTP ${answer.status}`;
+    if (answer.status !== 401 && answer.status !== 429) throw new Refusal(sentence);
+    // Asked again with it, it would soon be refused unseen.
+    sessionStorage.removeItem(TOKEN);
+    throw new Locked(token ? sentence : "");
   }
   return body as T;
 }

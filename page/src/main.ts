@@ -2,7 +2,7 @@
 // The page: asks the daemon every two seconds, and shows what it says.
 
 import "./style.css";
-import { type Connections, type DropStep, type Explanation, type Move, Refusal, type Stats, type Status, type Timeline, type Vip, ask } from "./api";
+import { type Connections, type DropStep, type Explanation, Locked, type Move, Refusal, type Stats, type Status, type Timeline, type Vip, ask, useToken } from "./api";
 import { Chart, type HeatData, type Line, type LineData } from "./charts";
 import { type Child, h, show } from "./dom";
 import { clock, count, latency, percent, tick } from "./format";
@@ -22,6 +22,8 @@ let status: Status | null = null;
 let stats: Stats | null = null;
 let explanation: Explanation | null = null;
 let lostAt: Date | null = null;
+/** Why a token is asked for; null: none is. */
+let locked: string | null = null;
 let spanS = 300;
 let allMoves = false;
 let heaviest: Connections | string | null = null;
@@ -59,10 +61,15 @@ async function look(): Promise<void> {
     [status, stats] = [newStatus, newStats];
     await lookAtVip(mine);
     if (mine !== round) return;
-    lostAt = null;
+    [lostAt, locked] = [null, null];
   } catch (error) {
     if (mine !== round) return;
     // A refusal is an answer; what is shown of it is asked for again.
+    if (error instanceof Locked) {
+      [locked, lostAt] = [error.message, null];
+      draw();
+      return;
+    }
     if (!(error instanceof Refusal)) lostAt ??= new Date();
   }
   draw();
@@ -91,6 +98,7 @@ async function lookAtVip(mine: number): Promise<void> {
 }
 
 function link(): { alive: boolean; text: string } {
+  if (locked !== null) return { alive: false, text: "a token is needed" };
   if (lostAt) return { alive: false, text: `disconnected since ${lostAt.toTimeString().slice(0, 8)}` };
   if (!stats) return { alive: true, text: "connecting" };
   return { alive: true, text: `live, ${clock(stats.at.realtime_ns)}` };
@@ -100,6 +108,11 @@ function draw(): void {
   show(head, views.head(status, link()));
   document.body.classList.toggle("lost", lostAt !== null);
   const lost = lostAt && h("p", { class: "lost-note", "data-key": "lost", role: "alert" }, "The daemon does not answer. Asking again every 2 s; ", stats ? "what is shown is from before." : "nothing is known yet.");
+  if (locked !== null) {
+    show(main, views.lock(locked));
+    if (document.activeElement === document.body) document.getElementById("token")?.focus();
+    return;
+  }
   if (!stats || !status) {
     if (lost) show(main, lost);
     return;
@@ -210,6 +223,15 @@ main.addEventListener("click", (event) => {
   else if (act === "connections") return void lookAtConnections();
   else return;
   draw();
+});
+
+main.addEventListener("submit", (event) => {
+  event.preventDefault();
+  const field = document.getElementById("token") as HTMLInputElement | null;
+  if (!field?.value.trim()) return;
+  useToken(field.value.trim());
+  field.value = "";
+  void look();
 });
 
 // The real that is pointed at, or has the focus, stands out in the charts.

@@ -386,3 +386,15 @@ export function connections(vip: Vip, found: Connections | string | null, busy: 
       ),
   );
 }
+
+/** Asks for a token; `why` is what the daemon said of the last one. */
+export function lock(why: string): HTMLElement {
+  return h(
+    "form",
+    { class: "lock", "data-key": "lock" },
+    h("label", { for: "token" }, "Token"),
+    h("input", { id: "token", type: "password", autocomplete: "off", spellcheck: "false", required: true, "aria-describedby": "token-note" }),
+    h("button", { type: "submit" }, "Show"),
+    h("p", { id: "token-note", class: "sub", role: why ? "alert" : undefined }, why ? `The daemon says: ${why}.` : "One of `causeway token`; viewer is enough. This tab keeps it until it is closed."),
+  );
+}

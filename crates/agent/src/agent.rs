@@ -20,6 +20,8 @@ use causeway_core::agent_report::{ServerLoad, ServiceLatency};
 use causeway_dataplane::{
     ConnTokens, CookieHooks, Decapsulator, DecapsulatorOptions, Protocol, Started, Vip,
 };
+use causeway_service::access::Rules;
+use causeway_service::config::ApiConfig;
 use causeway_service::http::{described, description, openmetrics, problem, with_description};
 use tracing::{info, warn};
 use utoipa_axum::router::OpenApiRouter;
@@ -123,6 +125,11 @@ impl Agent {
         let outcome = self.try_reload();
         lock(&self.status).last_reload_error = outcome.as_ref().err().cloned();
         outcome
+    }
+
+    /// How other hosts are served, by the configuration in force.
+    pub(crate) fn api(&self) -> Option<ApiConfig> {
+        lock(&self.config).api.clone()
     }
 
     fn try_reload(&self) -> Result<String, String> {
@@ -322,7 +329,7 @@ type Answer<T> = Result<T, Response>;
 
 /// The agent's API; it has no writes.
 pub(crate) fn router(agent: Arc<Agent>) -> Router {
-    with_description(routes())
+    with_description(routes(), Rules::READING)
         .fallback(no_route)
         .with_state(agent)
 }
@@ -330,7 +337,7 @@ pub(crate) fn router(agent: Arc<Agent>) -> Router {
 fn routes() -> OpenApiRouter<Arc<Agent>> {
     described(
         "Causeway, agent",
-        "On the Unix socket and on a loopback address. It has no writes.",
+        "On the Unix socket, on a loopback address, and to other hosts by TLS with tokens. It has no writes.",
     )
     .routes(routes!(status))
     .routes(routes!(stats))
@@ -340,7 +347,7 @@ fn routes() -> OpenApiRouter<Arc<Agent>> {
 
 /// The API in OpenAPI's words.
 pub fn openapi() -> String {
-    description(routes().into_openapi())
+    description(routes().into_openapi(), Rules::READING)
 }
 
 async fn no_route(request: Request) -> Response {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use causeway_dataplane::Decapsulator;
+use causeway_service::access::Rules;
 use causeway_service::process::{Listeners, Process, Routers, Work, serve_routers};
 use tracing::info;
 
@@ -27,7 +28,7 @@ pub fn detach(config: &AgentConfig) -> anyhow::Result<()> {
 
 /// Serves until SIGTERM or SIGINT; the data plane works on without the process.
 pub fn run(process: Process, file: PathBuf, config: AgentConfig) -> anyhow::Result<()> {
-    let listeners = Listeners::bind(&config.socket, config.http)?;
+    let listeners = Listeners::bind(&config.socket, config.http, config.api.as_ref())?;
     let (agent, started) = Agent::start(config.clone(), file.clone())?;
     match &started {
         Some(started) => started.log(&config.interface, config.xdp_mode, &config.summary()),
@@ -43,12 +44,17 @@ pub fn run(process: Process, file: PathBuf, config: AgentConfig) -> anyhow::Resu
     let routers = Routers {
         unix: router.clone(),
         tcp: router,
+        rules: Rules::READING,
     };
     let stopped = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let measuring = scope.spawn(|| agent.measure(&stopped));
         let work = Work {
-            reload: || agent.reload(),
+            reload: || {
+                agent
+                    .reload()
+                    .inspect(|_| listeners.renew(agent.api().as_ref()))
+            },
             works: || !agent.measures_clients() || !measuring.is_finished(),
             failed: std::future::pending(),
         };

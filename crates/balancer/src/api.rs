@@ -18,6 +18,7 @@ use causeway_api::balancer::{
     RealChange, Stats, Status, Timeline, VipChange, VipView,
 };
 use causeway_dataplane::RealId;
+use causeway_service::access::{Access, Rules};
 use causeway_service::config::{ConfigErrors, plural};
 use causeway_service::http::{described, description, openmetrics, problem, with_description};
 use serde::Deserialize;
@@ -37,7 +38,13 @@ use super::{metrics, page, report};
 use crate::config::{self, BalancerConfig, Beside, VipConfig};
 
 /// What holds for all of it (docs/reference/api.md).
-const ABOUT: &str = "On the Unix socket, and to read on a loopback address. Units stand in the names. Fields may be added; none is renamed or changes its unit within /v1.";
+const ABOUT: &str = "On the Unix socket, to read on a loopback address, and to other hosts by TLS with tokens. Units stand in the names. Fields may be added; none is renamed or changes its unit within /v1.";
+
+/// What the routes ask of other hosts.
+pub(crate) const RULES: Rules = Rules {
+    operators: is_for_operators,
+    open: &page::PATHS,
+};
 
 /// Most epochs in one answer: some 5 MB.
 const HISTORY_EPOCHS: usize = 20_000;
@@ -50,6 +57,8 @@ pub(crate) struct Shared {
     status: Mutex<Status>,
     config_file: PathBuf,
     slots: Option<ConnectionSlots>,
+    /// Of other hosts, if they are served.
+    access: Option<Access>,
     /// Of one reload at a time.
     reloading: Mutex<()>,
     kept: Mutex<Keeping>,
@@ -71,6 +80,7 @@ impl Shared {
             status: Mutex::new(status),
             config_file,
             slots: None,
+            access: None,
             reloading: Mutex::default(),
             kept: Mutex::default(),
         }
@@ -125,6 +135,11 @@ impl Shared {
         Self { slots, ..self }
     }
 
+    /// With what a reload renews for other hosts.
+    pub(crate) fn with_access(self, access: Option<Access>) -> Self {
+        Self { access, ..self }
+    }
+
     /// The engine. A thread that panicked while it held the lock left at worst
     /// an interval half done; forwarding and serving go on.
     pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
@@ -168,11 +183,15 @@ impl Shared {
         let config = BalancerConfig::of_balancer(&self.config_file, &text).map_err(refused)?;
         let mut summary = config.summary();
         self.find_way(&config.encapsulated_reals(), |_| Route::of(&config))?;
+        let api = config.api.clone();
         let by_hand = {
             let mut engine = self.engine();
             engine.reload(config)?;
             engine.overrides().len()
         };
+        if let (Some(access), Some(api)) = (&self.access, &api) {
+            access.replace(api);
+        }
         self.keep_config(&text);
         self.keep();
         if by_hand > 0 {
@@ -238,9 +257,20 @@ impl IntoResponse for EngineError {
     }
 }
 
-/// Every route; for the Unix socket.
+/// Drains, maintenance, weights and connections: what is set back as easily.
+fn is_for_operators(method: &Method, path: &str) -> bool {
+    let segments: Vec<&str> = path.split('/').skip(1).collect();
+    match segments.as_slice() {
+        ["v1", "vips", _, "reals", _] => method == Method::PATCH,
+        ["v1", "overrides"] => method == Method::DELETE,
+        ["v1", "connections", "move"] => method == Method::POST,
+        _ => false,
+    }
+}
+
+/// Every route; for the Unix socket, and by their roles for other hosts.
 pub(crate) fn router(shared: Arc<Shared>) -> Router {
-    with_description(routes())
+    with_description(routes(), RULES)
         .merge(page::router())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
@@ -272,7 +302,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
 
 /// The API in OpenAPI's words.
 pub fn openapi() -> String {
-    description(routes().into_openapi())
+    description(routes().into_openapi(), RULES)
 }
 
 /// The same routes for a TCP address: whoever can reach it may look, not touch.

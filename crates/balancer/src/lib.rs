@@ -6,6 +6,8 @@
 //! the daemon from start to end. It knows the data plane, the control laws of `core` and
 //! what daemons share; it knows neither agents' nor tunnels' daemons.
 
+#[cfg(test)]
+mod access_tests;
 mod agent_reports;
 mod announce;
 mod api;

@@ -44,6 +44,17 @@ const ASSETS: [Asset; 4] = [
     },
 ];
 
+/// Where its files are.
+pub(crate) const PATHS: [&str; ASSETS.len()] = {
+    let mut paths = [""; ASSETS.len()];
+    let mut index = 0;
+    while index < paths.len() {
+        paths[index] = ASSETS[index].path;
+        index += 1;
+    }
+    paths
+};
+
 /// Its files.
 pub(crate) fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
     ASSETS.into_iter().fold(Router::new(), |router, asset| {

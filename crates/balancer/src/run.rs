@@ -80,7 +80,7 @@ pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Res
             file.display()
         );
     }
-    let listeners = Listeners::bind(&config.socket, config.http)?;
+    let listeners = Listeners::bind(&config.socket, config.http, config.api.as_ref())?;
     let (plane, started) = KernelPlane::start(&config)?;
     let reports = config.agent_reports.as_ref();
     let reports = reports.map(|reports| ReportListener::bind(reports.listen));
@@ -117,7 +117,12 @@ pub fn run(process: Process, file: PathBuf, loaded: LoadedConfig) -> anyhow::Res
         engine.note_reload(None);
     }
     let shared = Shared::new(engine, status, file.clone());
-    let shared = Arc::new(shared.with_slots(slots).with_state(state));
+    let shared = Arc::new(
+        shared
+            .with_slots(slots)
+            .with_state(state)
+            .with_access(listeners.access()),
+    );
     if let Ok(text) = &text {
         shared.keep_config(text);
     }

@@ -47,6 +47,7 @@ pub(crate) fn serve(
     let routers = Routers {
         unix: api::router(Arc::clone(&shared)),
         tcp: api::read_only_router(Arc::clone(&shared), listeners.socket()),
+        rules: api::RULES,
     };
     let mut seen = None;
     let rounds = Arc::clone(&control.rounds);

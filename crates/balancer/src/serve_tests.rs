@@ -13,6 +13,7 @@ use axum::Router;
 use axum::routing::get;
 use causeway_api::Moment;
 use causeway_api::balancer::Status;
+use causeway_service::access::Rules;
 use causeway_service::process::{self, Listeners, Process, Routers, Work};
 use nix::sys::signal::{Signal, raise};
 
@@ -24,7 +25,7 @@ use super::tests::{MS, START, WEB, config};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-fn shared(plane: &FakePlane) -> Arc<Shared> {
+pub(super) fn shared(plane: &FakePlane) -> Arc<Shared> {
     let engine = Engine::start(Box::new(plane.clone()), config(WEB), START).unwrap();
     let status = Status {
         version: String::new(),
@@ -46,7 +47,7 @@ fn shared(plane: &FakePlane) -> Arc<Shared> {
 #[test]
 fn a_control_loop_that_fails_ends_the_daemon() {
     let dir = tempfile::tempdir().unwrap();
-    let listeners = Listeners::bind(&dir.path().join("lb.sock"), None).unwrap();
+    let listeners = Listeners::bind(&dir.path().join("lb.sock"), None, None).unwrap();
     let plane = FakePlane::default();
     let shared = shared(&plane);
     plane.state().panic = true;
@@ -66,7 +67,7 @@ fn a_file_in_the_place_of_the_socket_stays() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notes.txt");
     fs::write(&path, "mine").unwrap();
-    let error = Listeners::bind(&path, None).err().unwrap();
+    let error = Listeners::bind(&path, None, None).err().unwrap();
     assert!(
         error
             .to_string()
@@ -79,7 +80,7 @@ fn a_file_in_the_place_of_the_socket_stays() {
 fn requests_in_progress_are_answered_before_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("lb.sock");
-    let listeners = Listeners::bind(&path, None).unwrap();
+    let listeners = Listeners::bind(&path, None, None).unwrap();
     let (asked, mut stop) = tokio::sync::mpsc::unbounded_channel();
     let slow = move || {
         let _ = asked.send(());
@@ -91,6 +92,7 @@ fn requests_in_progress_are_answered_before_the_end() {
     let routers = Routers {
         unix: Router::new().route("/", get(slow)),
         tcp: Router::new(),
+        rules: Rules::READING,
     };
     let process = Process::begin().unwrap();
     let server = thread::spawn(move || {
@@ -110,7 +112,7 @@ fn a_squatted_port_does_not_prevent_a_start() {
     let squatter = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let dir = tempfile::tempdir().unwrap();
     let address = squatter.local_addr().unwrap();
-    let listeners = Listeners::bind(&dir.path().join("lb.sock"), Some(address)).unwrap();
+    let listeners = Listeners::bind(&dir.path().join("lb.sock"), Some(address), None).unwrap();
     assert!(UnixStream::connect(listeners.socket()).is_ok());
 }
 
@@ -123,7 +125,7 @@ fn who_holds_connections_keeps_nobody_out() {
     drop(port);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("lb.sock");
-    let listeners = Listeners::bind(&path, Some(address)).unwrap();
+    let listeners = Listeners::bind(&path, Some(address), None).unwrap();
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
     let process = Process::begin().unwrap();
     let server = thread::spawn(move || {
@@ -135,6 +137,7 @@ fn who_holds_connections_keeps_nobody_out() {
         let routers = Routers {
             unix: page(),
             tcp: page(),
+            rules: Rules::READING,
         };
         let reload = || Ok::<_, String>(String::new());
         process::serve_routers(process, routers, &listeners, work(reload, failed))
@@ -177,7 +180,7 @@ fn who_holds_connections_keeps_nobody_out() {
 #[test]
 fn a_reload_that_is_asked_for_during_the_start_comes_after_it() {
     let dir = tempfile::tempdir().unwrap();
-    let listeners = Listeners::bind(&dir.path().join("lb.sock"), None).unwrap();
+    let listeners = Listeners::bind(&dir.path().join("lb.sock"), None, None).unwrap();
     let (tell, told) = mpsc::channel();
     thread::spawn(move || {
         let process = Process::begin().unwrap();
@@ -185,6 +188,7 @@ fn a_reload_that_is_asked_for_during_the_start_comes_after_it() {
         let routers = Routers {
             unix: Router::new(),
             tcp: Router::new(),
+            rules: Rules::READING,
         };
         let (reloaded, mut stop) = tokio::sync::mpsc::unbounded_channel();
         let failed = async {

@@ -9,8 +9,9 @@ use causeway_agent::{AgentConfig, detach, run};
 use causeway_api::agent::{AgentStats, ClientsView, HistoryRow};
 use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::process::Process;
+use hyper::Uri;
 
-use crate::client::Target;
+use crate::client::{Credentials, Target};
 use crate::clients_table;
 use crate::stats_cmd::{self, View};
 
@@ -51,6 +52,11 @@ enum Action {
             env = "CAUSEWAY_AGENT_SOCKET"
         )]
         socket: PathBuf,
+        /// Address of an agent on another host in the place of the socket: https://HOST:PORT
+        #[arg(long, value_name = "URL", env = "CAUSEWAY_AGENT_API")]
+        api: Option<Uri>,
+        #[command(flatten)]
+        credentials: Credentials,
         /// Show client latency instead
         #[arg(long)]
         clients: bool,
@@ -77,17 +83,16 @@ impl Args {
         match self.action {
             Some(Action::Stats {
                 socket,
-                clients: false,
+                api,
+                credentials,
+                clients: of_clients,
                 view,
             }) => {
-                return stats(&Target::agent(socket), &view);
-            }
-            Some(Action::Stats {
-                socket,
-                clients: true,
-                view,
-            }) => {
-                return clients(&Target::agent(socket), &view);
+                let target = Target::agent(socket).or_at(api, credentials);
+                return match of_clients {
+                    false => stats(&target, &view),
+                    true => clients(&target, &view),
+                };
             }
             Some(Action::History { file, output, last }) => {
                 print!("{}", history_text(&file, output, last)?);

@@ -15,8 +15,8 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{
     agent_cmd, capture, config_cmd, conns_cmd, cookie_cmd, doctor, examples, explain_cmd,
-    generate_cmd, lb_cmd, override_cmd, reload_cmd, stats_cmd, top_cmd, trace_cmd, tunnel_cmd,
-    version_cmd, vip_cmd,
+    generate_cmd, lb_cmd, override_cmd, reload_cmd, stats_cmd, token_cmd, top_cmd, trace_cmd,
+    tunnel_cmd, version_cmd, vip_cmd,
 };
 
 /// A layer-4 load balancer that measures its clients' latency.
@@ -81,6 +81,9 @@ enum Command {
     /// Work with configuration files
     #[command(after_help = examples::CONFIG)]
     Config(config_cmd::Args),
+    /// Make a token, with which another host may use the API
+    #[command(after_help = examples::TOKEN)]
+    Token(token_cmd::Args),
     /// Say which build this is, and which layout its data plane has
     #[command(after_help = examples::VERSION)]
     Version(version_cmd::Args),
@@ -115,6 +118,7 @@ impl Cli {
             Command::Trace(args) => args.run(),
             Command::Capture(args) => args.run(),
             Command::Config(args) => args.run(),
+            Command::Token(args) => args.run(),
             Command::Version(args) => args.run(),
             Command::Doctor(args) => args.run(),
             Command::Generate(args) => args.run(),
@@ -136,7 +140,7 @@ impl Command {
             Self::Stats(_) | Self::Vip(_) | Self::Real(_) => true,
             Self::Override(_) | Self::Reload(_) | Self::Conns(_) => true,
             Self::Cookie(_) | Self::Config(_) | Self::Doctor(_) => true,
-            Self::Version(_) | Self::Generate(_) => true,
+            Self::Token(_) | Self::Version(_) | Self::Generate(_) => true,
         }
     }
 }

@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Talks to a running daemon through its Unix socket.
+//! Talks to a running daemon: through its Unix socket, or by TLS with a token from another host.
 
 use std::io::ErrorKind;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use causeway_api::Problem;
+use causeway_service::config::read_secrets;
+use causeway_service::tls::{self, ClientFiles};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
-use hyper::{Method, Request, StatusCode};
+use hyper::header::HeaderValue;
+use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
 
 /// How long a daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -31,33 +36,114 @@ pub(crate) struct Target {
         env = "CAUSEWAY_SOCKET"
     )]
     pub socket: PathBuf,
+    /// Address of a balancer on another host in the place of the socket: https://HOST:PORT
+    #[arg(
+        long,
+        global = true,
+        value_name = "URL",
+        env = "CAUSEWAY_API",
+        help_heading = "Another host's daemon"
+    )]
+    pub api: Option<Uri>,
+    #[command(flatten)]
+    pub credentials: Credentials,
     /// The command that starts what listens there.
     #[arg(skip = "lb")]
     command: &'static str,
 }
 
+/// What shows who asks another host.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Another host's daemon")]
+pub(crate) struct Credentials {
+    /// File with the token
+    #[arg(long, global = true, value_name = "FILE", env = "CAUSEWAY_TOKEN_FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Certificates of the authorities to trust, in PEM; without, those of the system
+    #[arg(long, global = true, value_name = "FILE", env = "CAUSEWAY_CA")]
+    pub ca: Option<PathBuf>,
+    /// Own certificate in PEM, for a daemon that asks for one
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "CAUSEWAY_CERT",
+        requires = "key"
+    )]
+    pub cert: Option<PathBuf>,
+    /// Its private key
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "CAUSEWAY_KEY",
+        requires = "cert"
+    )]
+    pub key: Option<PathBuf>,
+}
+
+impl Credentials {
+    fn files(&self) -> ClientFiles {
+        ClientFiles {
+            ca: self.ca.clone(),
+            identity: self.cert.clone().zip(self.key.clone()),
+        }
+    }
+
+    /// The token, as it goes into a header.
+    fn bearer(&self) -> anyhow::Result<Option<HeaderValue>> {
+        let Some(path) = &self.token_file else {
+            return Ok(None);
+        };
+        let text = read_secrets(path).and_then(|text| {
+            let value = HeaderValue::try_from(format!("Bearer {}", text.trim()));
+            value.map_err(|_| "it holds no token, which is one line of ASCII".to_owned())
+        });
+        let mut value = text.map_err(|error| anyhow!("token file {}: {error}", path.display()))?;
+        value.set_sensitive(true);
+        Ok(Some(value))
+    }
+}
+
 impl Target {
     /// The balancer at `socket`.
     pub(crate) fn balancer(socket: PathBuf) -> Self {
-        Self {
-            socket,
-            command: "lb",
-        }
+        Self::at(socket, "lb")
     }
 
     /// The agent at `socket`.
     pub(crate) fn agent(socket: PathBuf) -> Self {
-        Self {
-            socket,
-            command: "agent",
-        }
+        Self::at(socket, "agent")
     }
 
     /// The tunnel at `socket`.
     pub(crate) fn tunnel(socket: PathBuf) -> Self {
+        Self::at(socket, "tunnel")
+    }
+
+    fn at(socket: PathBuf, command: &'static str) -> Self {
         Self {
             socket,
-            command: "tunnel",
+            api: None,
+            credentials: Credentials::default(),
+            command,
+        }
+    }
+
+    /// The same daemon on another host, if one is named.
+    pub(crate) fn or_at(self, api: Option<Uri>, credentials: Credentials) -> Self {
+        Self {
+            api,
+            credentials,
+            ..self
+        }
+    }
+
+    /// What messages call it.
+    fn name(&self) -> String {
+        match &self.api {
+            Some(api) => api.to_string(),
+            None => self.socket.display().to_string(),
         }
     }
 
@@ -101,7 +187,7 @@ impl Target {
                 Ok(answer) => answer,
                 Err(_) => bail!(
                     "the daemon at {} did not answer within {} s",
-                    self.socket.display(),
+                    self.name(),
                     PATIENCE.as_secs()
                 ),
             }
@@ -115,20 +201,87 @@ async fn call(
     path: &str,
     body: Option<Vec<u8>>,
 ) -> anyhow::Result<Bytes> {
-    let stream = UnixStream::connect(&target.socket)
-        .await
-        .map_err(|error| unreachable_daemon(target, &error))?;
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("content-type", "application/json");
+    let body = Full::new(Bytes::from(body.unwrap_or_default()));
+    let Some(api) = &target.api else {
+        let stream = UnixStream::connect(&target.socket)
+            .await
+            .map_err(|error| unreachable_daemon(target, &error))?;
+        return exchange(stream, request.header("host", "causeway").body(body)?).await;
+    };
+    let host = Host::of(api)?;
+    let stream = TcpStream::connect((host.name.as_str(), host.port)).await;
+    let stream = stream.with_context(|| format!("cannot connect to {api}"))?;
+    let request = request.header("host", host.authority.as_str());
+    match host.tls {
+        true => {
+            let stream = tls::connect(stream, &host.name, &target.credentials.files()).await?;
+            let request = match target.credentials.bearer()? {
+                Some(token) => request.header("authorization", token),
+                None => request,
+            };
+            exchange(stream, request.body(body)?).await
+        }
+        // What is read in clear on this machine needs no token.
+        false => exchange(stream, request.body(body)?).await,
+    }
+}
+
+/// Where a URL leads.
+struct Host {
+    name: String,
+    port: u16,
+    authority: String,
+    tls: bool,
+}
+
+impl Host {
+    fn of(api: &Uri) -> anyhow::Result<Self> {
+        let wrong = || {
+            anyhow!("`{api}` is no address of a daemon; write for example https://lb1.example:9470")
+        };
+        let authority = api.authority().ok_or_else(wrong)?;
+        let name = authority.host();
+        let name = name.trim_start_matches('[').trim_end_matches(']');
+        let (tls, port) = match api.scheme_str() {
+            Some("https") => (true, 443),
+            Some("http") => (false, 80),
+            _ => return Err(wrong()),
+        };
+        anyhow::ensure!(
+            matches!(api.path(), "" | "/") && api.query().is_none(),
+            wrong()
+        );
+        let is_here = name == "localhost"
+            || name
+                .parse::<IpAddr>()
+                .is_ok_and(|address| address.is_loopback());
+        if !tls && !is_here {
+            bail!(
+                "{api} is another host: write https://, so that neither token nor answer is read on the way"
+            );
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            port: authority.port_u16().unwrap_or(port),
+            authority: authority.to_string(),
+            tls,
+        })
+    }
+}
+
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    request: Request<Full<Bytes>>,
+) -> anyhow::Result<Bytes> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .context("cannot talk to the daemon")?;
     // Ends with the connection; what fails in it, fails in the request too.
     let driver = tokio::spawn(connection);
-    let request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header("host", "causeway")
-        .header("content-type", "application/json")
-        .body(Full::new(Bytes::from(body.unwrap_or_default())))?;
     let answer = sender
         .send_request(request)
         .await
@@ -194,15 +347,33 @@ mod tests {
 
     #[test]
     fn a_missing_daemon_is_one_sentence_with_a_way_on() {
-        let target = Target {
-            socket: PathBuf::from("/nonexistent/lb.sock"),
-            command: "lb",
-        };
+        let target = Target::balancer(PathBuf::from("/nonexistent/lb.sock"));
         let error = target.get::<Problem>("/v1/status").unwrap_err();
         assert_eq!(
             error.to_string(),
             "no daemon runs at /nonexistent/lb.sock; start one with `causeway lb -c FILE`, or name its socket with --socket"
         );
+    }
+
+    #[test]
+    fn tokens_go_by_tls_alone() {
+        let of = |url: &str| Host::of(&url.parse().unwrap());
+        let host = of("https://[2001:db8::1]:9470/").unwrap();
+        assert_eq!(
+            (host.name.as_str(), host.port, host.tls),
+            ("2001:db8::1", 9470, true)
+        );
+        assert_eq!(host.authority, "[2001:db8::1]:9470");
+        assert_eq!(of("https://lb1.example").unwrap().port, 443);
+        assert!(!of("http://127.0.0.1:9470").unwrap().tls);
+        for wrong in [
+            "http://lb1.example:9470",
+            "lb1.example:9470",
+            "/run/lb.sock",
+            "https://lb1/v1",
+        ] {
+            assert!(of(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -13,9 +13,10 @@ use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::config::{ConfigErrors, has_key, is_readable, read};
 use causeway_tunnel::TunnelConfig;
 use clap::Subcommand;
+use hyper::Uri;
 use serde_json::json;
 
-use crate::client::Target;
+use crate::client::{Credentials, Target};
 use crate::vip_cmd::print;
 
 /// Arguments of `causeway config`.
@@ -50,6 +51,11 @@ enum Action {
         /// Unix socket of the daemon, if it is not the file's
         #[arg(short, long, value_name = "PATH", env = "CAUSEWAY_SOCKET")]
         socket: Option<PathBuf>,
+        /// Address of a balancer on another host: https://HOST:PORT
+        #[arg(long, value_name = "URL", env = "CAUSEWAY_API")]
+        api: Option<Uri>,
+        #[command(flatten)]
+        credentials: Box<Credentials>,
         /// How to print
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
@@ -99,8 +105,13 @@ impl Args {
             Action::Diff {
                 files,
                 socket,
+                api,
+                credentials,
                 output,
-            } => return diff(&files, socket, output),
+            } => {
+                let at = |socket| Target::balancer(socket).or_at(api, *credentials);
+                return diff(&files, socket, at, output);
+            }
             Action::Schema { daemon } => print!("{}", daemon.schema()),
         }
         Ok(ExitCode::SUCCESS)
@@ -113,9 +124,10 @@ const REFUSED: u8 = 2;
 fn diff(
     files: &[PathBuf],
     socket: Option<PathBuf>,
+    at: impl FnOnce(PathBuf) -> Target,
     output: OutputFormat,
 ) -> anyhow::Result<ExitCode> {
-    match difference(files, socket) {
+    match difference(files, socket, at) {
         Ok(difference) => {
             // As diff(1): nothing of the same.
             if !(difference.changes.is_empty() && matches!(output, OutputFormat::Table)) {
@@ -140,7 +152,11 @@ fn diff(
     }
 }
 
-fn difference(files: &[PathBuf], socket: Option<PathBuf>) -> anyhow::Result<Difference> {
+fn difference(
+    files: &[PathBuf],
+    socket: Option<PathBuf>,
+    at: impl FnOnce(PathBuf) -> Target,
+) -> anyhow::Result<Difference> {
     if let [former, new] = files {
         let new = BalancerConfig::load(new)?;
         let former = BalancerConfig::load(former)?;
@@ -154,8 +170,7 @@ fn difference(files: &[PathBuf], socket: Option<PathBuf>) -> anyhow::Result<Diff
     let file = &files[0];
     let text = read(file)?;
     let config = BalancerConfig::of_balancer(file, &text)?;
-    let target = Target::balancer(socket.unwrap_or(config.socket));
-    target.post("/v1/diff", &text)
+    at(socket.unwrap_or(config.socket)).post("/v1/diff", &text)
 }
 
 /// A line for each change, as people read a difference.
@@ -259,7 +274,7 @@ mod tests {
             told,
             [
                 "lb.toml:1: unknown key `interfaec`; did you mean `interface`?",
-                "lb.toml:2: unknown key `xyz`; known here are interface, pin_dir, state_dir, socket, http, reconcile, hash_key, unserved, xdp, encap, flow_table, stateful, measure, control, cookie, agent_reports, announce, history, defaults, pool, vip",
+                "lb.toml:2: unknown key `xyz`; known here are interface, pin_dir, state_dir, socket, http, api, reconcile, hash_key, unserved, xdp, encap, flow_table, stateful, measure, control, cookie, agent_reports, announce, history, defaults, pool, vip",
                 "lb.toml:3: unknown key `contrl`; did you mean `control`?",
                 "lb.toml:6: unknown key `adress`; did you mean `address`?",
                 "lb.toml:7: invalid type: string \"443\", expected a whole number",
@@ -309,7 +324,7 @@ mod tests {
             [
                 "tunnel.toml:2: unknown key `devise`; did you mean `device`?",
                 "tunnel.toml:3: invalid type: integer `5`, expected a string",
-                "tunnel.toml:4: unknown key `tunnel`; known here are device, netns, mtu, queue, addresses, persist, threads, poll, keys, socket, http, engine, path",
+                "tunnel.toml:4: unknown key `tunnel`; known here are device, netns, mtu, queue, addresses, persist, threads, poll, keys, socket, http, api, engine, path",
                 "tunnel.toml:5: unknown key `engin`; did you mean `engine`?",
                 "tunnel.toml:7: unknown key `tunnels`; did you mean `tunnel`?",
             ]
@@ -324,7 +339,7 @@ mod tests {
         assert_eq!(
             told,
             [
-                "tunnel.toml:3: unknown key `hold`; known here are device, netns, mtu, queue, addresses, persist, threads, poll, keys, socket, http, engine, path",
+                "tunnel.toml:3: unknown key `hold`; known here are device, netns, mtu, queue, addresses, persist, threads, poll, keys, socket, http, api, engine, path",
                 "tunnel.toml:5: `hold` is called `reorder_timeout` now",
                 "tunnel.toml:6: `delta` is called `switch_gain` now",
                 "tunnel.toml:7: `give_up` is called `frame_lifetime` now",

@@ -145,6 +145,12 @@ Examples:
   causeway config diff old.toml new.toml
   causeway config schema agent                    # for an editor";
 
+/// For `causeway token --help`.
+pub(crate) const TOKEN: &str = "\
+Examples:
+  causeway token alice --role operator            # token and line
+  causeway token prometheus --add /etc/causeway/tokens";
+
 /// For `causeway version --help`.
 pub(crate) const VERSION: &str = "\
 Examples:

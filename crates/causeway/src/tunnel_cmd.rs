@@ -8,8 +8,9 @@ use causeway_api::tunnel::{PathView, TunnelStatus};
 use causeway_report::table::{OutputFormat, TextTable};
 use causeway_service::process::Process;
 use causeway_tunnel::{TunnelConfig, run};
+use hyper::Uri;
 
-use crate::client::Target;
+use crate::client::{Credentials, Target};
 use crate::stats_cmd::View;
 
 /// Run one end of a tunnel that keeps loss and bad paths from the guests' TCP
@@ -45,6 +46,11 @@ enum Action {
             env = "CAUSEWAY_TUNNEL_SOCKET"
         )]
         socket: PathBuf,
+        /// Address of a tunnel's daemon on another host: https://HOST:PORT
+        #[arg(long, value_name = "URL", env = "CAUSEWAY_TUNNEL_API")]
+        api: Option<Uri>,
+        #[command(flatten)]
+        credentials: Credentials,
         #[command(flatten)]
         view: View,
     },
@@ -58,8 +64,14 @@ impl Args {
 
     /// Runs the command.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        if let Some(Action::Status { socket, view }) = self.action {
-            return status(&Target::tunnel(socket), &view);
+        if let Some(Action::Status {
+            socket,
+            api,
+            credentials,
+            view,
+        }) = self.action
+        {
+            return status(&Target::tunnel(socket).or_at(api, credentials), &view);
         }
         let process = Process::begin()?;
         match TunnelConfig::load(&self.config) {

@@ -7,17 +7,20 @@ use axum::Json;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::uri::Authority;
-use axum::http::{StatusCode, header};
+use axum::http::{Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use causeway_api::Problem;
 use utoipa::PartialSchema;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{
     ContentBuilder, InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder, Ref, RefOr,
     ResponseBuilder,
 };
 use utoipa_axum::router::OpenApiRouter;
+
+use crate::access::Rules;
 
 /// A refusal.
 pub fn problem(code: StatusCode, error: String) -> Response {
@@ -70,15 +73,19 @@ pub fn described<S: Clone + Send + Sync + 'static>(title: &str, about: &str) -> 
 }
 
 /// The routes, and their description at `/v1/openapi.json`.
-pub fn with_description<S: Clone + Send + Sync + 'static>(routes: OpenApiRouter<S>) -> Router<S> {
+pub fn with_description<S: Clone + Send + Sync + 'static>(
+    routes: OpenApiRouter<S>,
+    rules: Rules,
+) -> Router<S> {
     let (router, document) = routes.split_for_parts();
-    let text = description(document);
+    let text = description(document, rules);
     let answer = move || async move { ([(header::CONTENT_TYPE, "application/json")], text) };
     router.route("/v1/openapi.json", get(answer))
 }
 
-/// The description as it is served and committed: with refusals, which are alike everywhere.
-pub fn description(mut document: OpenApi) -> String {
+/// The description as it is served and committed: with refusals, which are alike everywhere,
+/// and with the role that each route needs of other hosts.
+pub fn description(mut document: OpenApi, rules: Rules) -> String {
     let refused = ResponseBuilder::new()
         .description("Refused, with one sentence")
         .content(
@@ -88,14 +95,19 @@ pub fn description(mut document: OpenApi) -> String {
                 .build(),
         )
         .build();
-    for item in document.paths.paths.values_mut() {
+    for (path, item) in &mut document.paths.paths {
         let methods = [
-            &mut item.get,
-            &mut item.post,
-            &mut item.patch,
-            &mut item.delete,
+            (Method::GET, &mut item.get),
+            (Method::POST, &mut item.post),
+            (Method::PATCH, &mut item.patch),
+            (Method::DELETE, &mut item.delete),
         ];
-        for operation in methods.into_iter().flatten() {
+        for (method, operation) in methods {
+            let Some(operation) = operation else { continue };
+            let role = rules.role(&method, path).to_string();
+            // None on the Unix socket.
+            let none = SecurityRequirement::default();
+            operation.security = Some(vec![none, SecurityRequirement::new("token", [role])]);
             let responses = &mut operation.responses.responses;
             for response in responses.values_mut() {
                 if let RefOr::T(response) = response {
@@ -108,6 +120,9 @@ pub fn description(mut document: OpenApi) -> String {
     let components = document.components.get_or_insert_default();
     let schema = <Problem as PartialSchema>::schema();
     components.schemas.insert("Problem".to_owned(), schema);
+    let mut token = Http::new(HttpAuthScheme::Bearer);
+    token.description = Some("Of other hosts, with a role: viewer, operator or admin".to_owned());
+    components.add_security_scheme("token", SecurityScheme::Http(token));
     // It holds names and texts of this program alone.
     document.to_pretty_json().unwrap_or_default() + "\n"
 }

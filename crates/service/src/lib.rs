@@ -4,6 +4,7 @@
 //! answers and metrics that every API has. It knows what a daemon is, and not what any one
 //! of them does; it calls nothing of the data plane.
 
+pub mod access;
 pub mod config;
 pub mod http;
 pub mod metrics;
@@ -11,3 +12,5 @@ pub mod notify;
 pub mod privileges;
 pub mod process;
 pub mod stop;
+pub mod tls;
+pub mod tokens;

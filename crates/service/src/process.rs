@@ -16,18 +16,26 @@ use anyhow::{Context, bail};
 use axum::Router;
 use axum::serve::Listener;
 use causeway_api::Moment;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::{Mode, umask};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
-use tracing::{error, info, warn};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tower::ServiceExt as _;
+use tracing::{debug, error, info, warn};
 
+use super::access::{self, Access, Entered, Peer, Rules};
+use super::config::ApiConfig;
 use super::http::without_foreign_names;
 use super::notify;
 use super::privileges::give_up_sys_admin;
@@ -38,6 +46,10 @@ const GRACE: Duration = Duration::from_secs(2);
 const CONNECTIONS_MAX: usize = 64;
 /// How long a client may take for the head of a request.
 const HEADER_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a TLS handshake may take.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
+/// Longest head of a request.
+const HEADER_MAX: usize = 64 << 10;
 /// How long a connection serves requests, and what the last answer has besides.
 const CONNECTION_LIFE: Duration = Duration::from_secs(60);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
@@ -47,13 +59,19 @@ pub struct Listeners {
     socket: PathBuf,
     unix: UnixListener,
     tcp: Option<std::net::TcpListener>,
+    /// For other hosts.
+    tls: Option<(std::net::TcpListener, Access)>,
 }
 
 impl Listeners {
     /// Binds what the configuration names. The socket of a daemon that is gone
-    /// is replaced, that of a running one is an error. An HTTP address that cannot be had is
+    /// is replaced, that of a running one is an error. An address that cannot be had is
     /// done without.
-    pub fn bind(socket: &Path, http: Option<SocketAddr>) -> anyhow::Result<Self> {
+    pub fn bind(
+        socket: &Path,
+        http: Option<SocketAddr>,
+        api: Option<&ApiConfig>,
+    ) -> anyhow::Result<Self> {
         let unix = bind_unix(socket)?;
         // The Unix socket is what steers: a squatted port is no reason to do without.
         let tcp = http.and_then(|address| {
@@ -66,11 +84,33 @@ impl Listeners {
                 })
                 .ok()
         });
+        let tls = api.and_then(|api| {
+            let bound = bind_tcp(api.listen).inspect_err(|error| {
+                warn!(
+                    "other hosts are not served on {}: {error}; mend `api.listen` and restart",
+                    api.listen
+                );
+            });
+            Some((bound.ok()?, Access::new(api)))
+        });
         Ok(Self {
             socket: socket.to_owned(),
             unix,
             tcp,
+            tls,
         })
+    }
+
+    /// Goes by the files of `[api]` as they are now; its address stays.
+    pub fn renew(&self, api: Option<&ApiConfig>) {
+        if let (Some((_, access)), Some(api)) = (&self.tls, api) {
+            access.replace(api);
+        }
+    }
+
+    /// What holds for other hosts.
+    pub fn access(&self) -> Option<Access> {
+        self.tls.as_ref().map(|(_, access)| access.clone())
     }
 
     /// The Unix socket.
@@ -84,6 +124,9 @@ impl Listeners {
         match self.tcp.as_ref().and_then(|tcp| tcp.local_addr().ok()) {
             Some(http) => info!("serving on {socket} and http://{http}"),
             None => info!("serving on {socket}"),
+        }
+        if let Some(address) = self.tls.as_ref().and_then(|(tls, _)| tls.local_addr().ok()) {
+            info!("serving other hosts on https://{address}");
         }
     }
 }
@@ -206,6 +249,8 @@ pub struct Routers {
     pub unix: Router,
     /// On the loopback address: reads only.
     pub tcp: Router,
+    /// What the routes of `unix` ask of other hosts, which are served them by TLS.
+    pub rules: Rules,
 }
 
 /// What a daemon does beside serving.
@@ -258,11 +303,19 @@ async fn serve_async<E: Display>(
     watch.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (stop, stopped) = watch::channel(());
     let unix = tokio::net::UnixListener::from_std(listeners.unix.try_clone()?)?;
-    servers.spawn(answer(unix, routers.unix, stopped.clone()));
+    let audited = access::audited(routers.unix);
+    servers.spawn(answer(unix, audited.clone(), by_socket, stopped.clone()));
     if let Some(tcp) = &listeners.tcp {
         let tcp = tokio::net::TcpListener::from_std(tcp.try_clone()?)?;
         let router = without_foreign_names(routers.tcp);
-        servers.spawn(answer(tcp, router, stopped));
+        servers.spawn(answer(tcp, router, by_loopback, stopped.clone()));
+    }
+    if let Some((tls, access)) = &listeners.tls {
+        let tls = tokio::net::TcpListener::from_std(tls.try_clone()?)?;
+        let router = access::guarded(audited, access.clone(), routers.rules);
+        let access = access.clone();
+        let enter = move |stream, address| by_tls(access.clone(), stream, address);
+        servers.spawn(answer(tls, router, enter, stopped));
     }
     notify::ready();
     let result = loop {
@@ -286,28 +339,107 @@ async fn serve_async<E: Display>(
     result
 }
 
+/// A connection that has been let in.
+struct Entrance<S> {
+    stream: S,
+    peer: Peer,
+    _entered: Option<Entered>,
+}
+
+impl<S> Entrance<S> {
+    fn of(stream: S, peer: Peer) -> Self {
+        Self {
+            stream,
+            peer,
+            _entered: None,
+        }
+    }
+}
+
+async fn by_socket(
+    stream: tokio::net::UnixStream,
+    _: tokio::net::unix::SocketAddr,
+) -> Option<Entrance<tokio::net::UnixStream>> {
+    let user = stream.peer_cred().ok().map(|user| user.uid());
+    Some(Entrance::of(stream, Peer::Socket(user)))
+}
+
+async fn by_loopback(stream: TcpStream, address: SocketAddr) -> Option<Entrance<TcpStream>> {
+    Some(Entrance::of(stream, Peer::Host(address)))
+}
+
+async fn by_tls(
+    access: Access,
+    stream: TcpStream,
+    address: SocketAddr,
+) -> Option<Entrance<TlsStream<TcpStream>>> {
+    let entered = access.enter(address.ip())?;
+    let handshake = TlsAcceptor::from(access.tls()).accept(stream);
+    let stream = tokio::time::timeout(HANDSHAKE_PATIENCE, handshake).await;
+    let stream = match stream {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            debug!("no TLS with {address}: {error}");
+            return None;
+        }
+        Err(_) => return None,
+    };
+    Some(Entrance {
+        stream,
+        peer: Peer::Host(address),
+        _entered: Some(entered),
+    })
+}
+
 /// Answers connections, until told to stop; then what was asked by then. One that sends
 /// no request, or takes no answer, is closed: any local user may come by TCP, and a
 /// descriptor that is held is one that probes and rings do not get.
-async fn answer(mut listener: impl Listener, router: Router, mut stopped: watch::Receiver<()>) {
+async fn answer<L, S, F>(
+    mut listener: L,
+    router: Router,
+    enter: impl Fn(L::Io, L::Addr) -> F,
+    mut stopped: watch::Receiver<()>,
+) where
+    L: Listener,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    F: Future<Output = Option<Entrance<S>>> + Send + 'static,
+{
     let free = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     loop {
         let accepted = async {
             let place = Arc::clone(&free).acquire_owned().await;
-            (place, listener.accept().await.0)
+            (place, listener.accept().await)
         };
-        let (place, stream) = tokio::select! {
+        let (place, (stream, address)) = tokio::select! {
             accepted = accepted => accepted,
             _ = stopped.changed() => break,
         };
+        let entrance = enter(stream, address);
         let (router, mut stopped) = (router.clone(), stopped.clone());
         connections.spawn(async move {
             let _place = place;
-            let service = TowerToHyperService::new(router);
+            let entrance = tokio::select! {
+                entrance = entrance => entrance,
+                _ = stopped.changed() => None,
+            };
+            let Some(Entrance {
+                stream,
+                peer,
+                _entered,
+            }) = entrance
+            else {
+                return;
+            };
+            let service = router.map_request(move |mut request: hyper::Request<Incoming>| {
+                request.extensions_mut().insert(peer);
+                request
+            });
+            let service = TowerToHyperService::new(service);
             let mut builder = http1::Builder::new();
             builder
                 .timer(TokioTimer::new())
+                .max_buf_size(HEADER_MAX)
                 .header_read_timeout(HEADER_PATIENCE);
             let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
             // What goes wrong in a connection is its client's to see.

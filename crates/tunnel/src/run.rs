@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use causeway_service::access::Rules;
 use causeway_service::process::{Listeners, Process, Routers, Work, serve_routers};
 use tracing::info;
 
@@ -12,7 +13,7 @@ use crate::tunnel::{self, Tunnel};
 
 /// Serves until SIGTERM or SIGINT.
 pub fn run(process: Process, file: PathBuf, config: TunnelConfig) -> anyhow::Result<()> {
-    let listeners = Listeners::bind(&config.socket, config.http)?;
+    let listeners = Listeners::bind(&config.socket, config.http, config.api.as_ref())?;
     let summary = config.summary();
     let (tunnel, failed) = Tunnel::start(config, file)?;
     info!("carrying {summary}");
@@ -21,9 +22,14 @@ pub fn run(process: Process, file: PathBuf, config: TunnelConfig) -> anyhow::Res
     let routers = Routers {
         unix: router.clone(),
         tcp: router,
+        rules: Rules::READING,
     };
     let work = Work {
-        reload: || tunnel.reload(),
+        reload: || {
+            tunnel
+                .reload()
+                .inspect(|_| listeners.renew(tunnel.api().as_ref()))
+        },
         works: || tunnel.answers(),
         failed,
     };

@@ -21,6 +21,8 @@ use causeway_bifrost::{self as bifrost, Limits, PathId, TransportEngine};
 use causeway_netio::tunnel::{
     Device, DeviceOptions, PathOptions, UdpPath, Waiter, monotonic_ns, random_instance,
 };
+use causeway_service::access::Rules;
+use causeway_service::config::ApiConfig;
 use causeway_service::http::{described, description, openmetrics, problem, with_description};
 use causeway_service::privileges::give_up_sys_admin;
 use tokio::sync::oneshot;
@@ -122,6 +124,11 @@ impl Tunnel {
         let outcome = self.try_reload();
         *lock(&self.last_reload_error) = outcome.as_ref().err().cloned();
         outcome
+    }
+
+    /// How other hosts are served, by the configuration in force.
+    pub(crate) fn api(&self) -> Option<ApiConfig> {
+        lock(&self.config).api.clone()
     }
 
     fn try_reload(&self) -> Result<String, String> {
@@ -348,7 +355,7 @@ type Answer<T> = Result<T, Response>;
 
 /// The tunnel's API; it has no writes.
 pub(crate) fn router(tunnel: Arc<Tunnel>) -> Router {
-    with_description(routes())
+    with_description(routes(), Rules::READING)
         .fallback(no_route)
         .with_state(tunnel)
 }
@@ -356,7 +363,7 @@ pub(crate) fn router(tunnel: Arc<Tunnel>) -> Router {
 fn routes() -> OpenApiRouter<Arc<Tunnel>> {
     described(
         "Causeway, tunnel",
-        "On the Unix socket and on a loopback address. It has no writes.",
+        "On the Unix socket, on a loopback address, and to other hosts by TLS with tokens. It has no writes.",
     )
     .routes(routes!(status))
     .routes(routes!(metrics_page))
@@ -364,7 +371,7 @@ fn routes() -> OpenApiRouter<Arc<Tunnel>> {
 
 /// The API in OpenAPI's words.
 pub fn openapi() -> String {
-    description(routes().into_openapi())
+    description(routes().into_openapi(), Rules::READING)
 }
 
 async fn no_route(request: Request) -> Response {

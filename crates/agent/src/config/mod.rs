@@ -14,8 +14,8 @@ use causeway_core::agent_report::ReportKeys;
 use causeway_core::cookie::CookieLayout;
 use causeway_dataplane::{Prefix, Protocol, Vip, XdpMode};
 use causeway_service::config::{
-    self, ConfigErrors, CookieKind, Faults, KeysFile, Renamed, Spanned, cookie_kind, plural, read,
-    text, token_source_v4, token_source_v6, vip_address,
+    self, ApiConfig, ConfigErrors, CookieKind, Faults, KeysFile, Renamed, Spanned, cookie_kind,
+    plural, read, text, token_source_v4, token_source_v6, vip_address,
 };
 
 pub use self::clients::{ClientsConfig, Threshold};
@@ -65,6 +65,8 @@ pub struct AgentConfig {
     pub socket: PathBuf,
     /// Loopback address of the read-only HTTP API, if any.
     pub http: Option<SocketAddr>,
+    /// How other hosts are served, if they are.
+    pub api: Option<ApiConfig>,
     /// How to attach the XDP program.
     pub xdp_mode: XdpMode,
     /// UDP port where GUE arrives.
@@ -123,6 +125,7 @@ impl AgentConfig {
             ("pin_dir", self.pin_dir == running.pin_dir),
             ("socket", self.socket == running.socket),
             ("http", self.http == running.http),
+            ("api.listen", self.serves_at() == running.serves_at()),
             ("xdp.mode", self.xdp_mode == running.xdp_mode),
             ("gue_port", self.gue_port == running.gue_port),
             (
@@ -192,6 +195,10 @@ impl AgentConfig {
         let report = self.report.as_ref().map(|report| &report.keys);
         let mut all = cookies.into_iter().chain(report);
         all.any(ReportKeys::are_the_balancers)
+    }
+
+    fn serves_at(&self) -> Option<SocketAddr> {
+        self.api.as_ref().map(|api| api.listen)
     }
 
     /// One line for people.
@@ -290,6 +297,7 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
         pin_dir: config::directory(raw.pin_dir.as_ref(), "/sys/fs/bpf/causeway-agent", faults),
         socket: config::directory(raw.socket.as_ref(), "/run/causeway/agent.sock", faults),
         http: config::http(raw.http.as_ref(), HTTP_PORT, faults),
+        api: config::api(raw.api.as_ref(), faults),
         xdp_mode: mode.unwrap_or(XdpMode::Auto),
         gue_port: config::gue_port(raw.gue_port.as_ref(), faults),
         cookies: match cookies {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The file as it is written: every key optional, every value still text.
 
-use causeway_service::config::{CookieKind, CountValue, HttpValue, RawXdp, Spanned, Text, WordOf};
+use causeway_service::config::{
+    CookieKind, CountValue, HttpValue, RawApi, RawXdp, Spanned, Text, WordOf,
+};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -27,6 +29,7 @@ pub(super) struct RawAgent {
     pub pin_dir: Text,
     pub socket: Text,
     pub http: Option<Spanned<HttpValue>>,
+    pub api: Option<RawApi>,
     pub gue_port: Option<Spanned<i64>>,
     #[serde(default)]
     pub xdp: RawXdp,

@@ -10,6 +10,7 @@ use causeway_api::balancer::{Change, ChangeKind};
 use causeway_core::control::ControlParams;
 use causeway_core::cookie::CookieLayout;
 use causeway_dataplane::{FlowIdle, Prefix, TunnelEnds};
+use causeway_service::config::{ApiConfig, SecretFile};
 
 use super::words::LAWS;
 use super::{
@@ -139,6 +140,7 @@ impl Changes {
             state_dir,
             socket,
             http,
+            api,
             reconcile,
             hash_key,
             unserved,
@@ -165,6 +167,7 @@ impl Changes {
         self.key("state_dir", state_dir, &to.state_dir, path);
         self.key("socket", socket, &to.socket, path);
         self.option("http", http, &to.http, ToString::to_string);
+        self.api(api.as_ref(), to.api.as_ref());
         self.plain("reconcile", reconcile, &to.reconcile);
         self.secret("hash_key", hash_key, &to.hash_key);
         self.plain("unserved", unserved, &to.unserved);
@@ -190,6 +193,27 @@ impl Changes {
         self.announce(announce.as_ref(), to.announce.as_ref());
         self.agent_reports(agent_reports.as_ref(), to.agent_reports.as_ref());
         self.debug("history.length", history, &to.history);
+    }
+
+    fn api(&mut self, from: Option<&ApiConfig>, to: Option<&ApiConfig>) {
+        let listen = |api: Option<&ApiConfig>| api.map(|api| api.listen);
+        self.option(
+            "api.listen",
+            &listen(from),
+            &listen(to),
+            ToString::to_string,
+        );
+        // The file's name, or what it holds.
+        type File = fn(&ApiConfig) -> Option<&SecretFile>;
+        let files: [(&str, File); 4] = [
+            ("api.certificate", |api| Some(&api.certificate)),
+            ("api.key", |api| Some(&api.key)),
+            ("api.client_ca", |api| api.client_ca.as_ref()),
+            ("api.tokens", |api| Some(&api.tokens)),
+        ];
+        for (key, file) in files {
+            self.secret(key, &from.and_then(file), &to.and_then(file));
+        }
     }
 
     fn encap(&mut self, from: &Encap, to: &Encap) {

@@ -44,7 +44,7 @@ mod vip;
 mod words;
 
 pub use causeway_dataplane::{FlowIdle, Prefix, Protocol, TunnelEnds, XdpMode};
-use causeway_service::config::{ConfigErrors, Renamed, plural, read};
+use causeway_service::config::{ApiConfig, ConfigErrors, Renamed, plural, read};
 
 pub use announce::Announce;
 pub use clients_of::{FlowLimitConfig, Source};
@@ -88,6 +88,8 @@ pub struct BalancerConfig {
     pub socket: PathBuf,
     /// Loopback address of the read-only HTTP API, if any.
     pub http: Option<SocketAddr>,
+    /// How other hosts are served, if they are.
+    pub api: Option<ApiConfig>,
     /// Remove VIPs and reals that the pinned maps hold and the file does not name.
     pub reconcile: bool,
     /// Key of the hash that picks reals; `None` keeps the running one, or makes one.
@@ -341,6 +343,7 @@ impl BalancerConfig {
             ("state_dir", self.state_dir == running.state_dir),
             ("socket", self.socket == running.socket),
             ("http", self.http == running.http),
+            ("api.listen", self.serves_at() == running.serves_at()),
             ("hash_key", self.hash_key == running.hash_key),
             ("unserved", self.unserved == running.unserved),
             ("xdp.mode", self.xdp_mode == running.xdp_mode),
@@ -360,6 +363,10 @@ impl BalancerConfig {
         ];
         let differ = same.iter().filter(|(_, same)| !same);
         differ.map(|(key, _)| *key).collect()
+    }
+
+    fn serves_at(&self) -> Option<SocketAddr> {
+        self.api.as_ref().map(|api| api.listen)
     }
 
     fn reports_at(&self) -> Option<SocketAddr> {

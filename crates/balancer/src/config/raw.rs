@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 
 use causeway_dataplane::Protocol;
 use causeway_service::config::{
-    CookieKind, CountValue, HttpValue, RawXdp, SecretValue, Spanned, Text, WordOf, schema_of_words,
+    CookieKind, CountValue, HttpValue, RawApi, RawXdp, SecretValue, Spanned, Text, WordOf,
+    schema_of_words,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
@@ -25,6 +26,7 @@ pub(super) struct RawConfig {
     pub state_dir: Text,
     pub socket: Text,
     pub http: Option<Spanned<HttpValue>>,
+    pub api: Option<RawApi>,
     pub reconcile: Option<bool>,
     pub hash_key: Option<Spanned<SecretValue>>,
     #[schemars(with = "Option<WordOf<Unserved>>")]

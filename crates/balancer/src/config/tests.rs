@@ -260,7 +260,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "[control]",
         "http = \"0.0.0.0:9470\"\n[control]",
-        "lb.toml:3: http on 0.0.0.0:9470 needs TLS and a token, which are not built yet; use a loopback address such as 127.0.0.1:9470",
+        "lb.toml:3: http on 0.0.0.0:9470 would be read by other hosts in clear; serve them by `[api]` with TLS and tokens, and use a loopback address such as 127.0.0.1:9470 here",
     ),
     (
         "[control]",

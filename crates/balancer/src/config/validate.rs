@@ -10,7 +10,7 @@ use std::time::Duration;
 use causeway_core::control::ControlParams;
 use causeway_dataplane::{Prefix, XdpMode};
 use causeway_service::config::{
-    CountValue, Faults, Spanned, Words, address_or_network, count, directory, gue_port, http,
+    CountValue, Faults, Spanned, Words, address_or_network, api, count, directory, gue_port, http,
     interface, one_of, secret, text, units, vip_address, within,
 };
 
@@ -47,6 +47,7 @@ pub(super) fn config(
         one_of("law", &LAWS, word)
     })
     .unwrap_or_default();
+    let api = api(raw.api.as_ref(), faults);
     let control = control(&raw.control, faults);
     let encap = encap(&raw.encap, faults);
     let history = text(raw.history.length.as_ref(), faults, |text| {
@@ -78,6 +79,7 @@ pub(super) fn config(
         state_dir: directory(raw.state_dir.as_ref(), STATE_DIR, faults),
         socket: directory(raw.socket.as_ref(), "/run/causeway/lb.sock", faults),
         http: http(raw.http.as_ref(), HTTP_PORT, faults),
+        api,
         reconcile: raw.reconcile.unwrap_or(true),
         hash_key: secret(raw.hash_key.as_ref(), faults, HashKey::from_str),
         unserved: text(raw.unserved.as_ref(), faults, Unserved::from_word)

@@ -2,6 +2,7 @@
 //! The daemon as a process, with the real data plane on a veth pair in private
 //! namespaces. These tests need root and BPF.
 
+mod access;
 mod bird;
 mod capture;
 mod doctor;

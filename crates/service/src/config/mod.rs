@@ -9,6 +9,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+mod api;
 mod document;
 mod error;
 mod json;
@@ -21,6 +22,8 @@ pub mod units;
 mod values;
 mod words;
 
+pub(crate) use api::Material;
+pub use api::{ApiConfig, RawApi, SecretFile, api};
 pub use document::{has_key, is_readable, parse, parse_prepared, parse_table, top_level_text};
 pub use error::{ConfigErrors, Fault, Faults};
 pub use keys::*;

@@ -171,7 +171,7 @@ pub fn http(
         HttpValue::Address(address) => match SocketAddr::from_str(address) {
             Ok(address) if address.ip().is_loopback() => return Some(address),
             Ok(address) => format!(
-                "http on {address} needs TLS and a token, which are not built yet; use a loopback address such as 127.0.0.1:{}",
+                "http on {address} would be read by other hosts in clear; serve them by `[api]` with TLS and tokens, and use a loopback address such as 127.0.0.1:{} here",
                 address.port()
             ),
             Err(_) => format!(

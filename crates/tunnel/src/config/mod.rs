@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use causeway_bifrost::{PathId, Rto, Schedule, TunnelKeys};
 use causeway_service::config::{
-    self, ConfigErrors, CountValue, Faults, Spanned, Words, plural, read, text, units,
+    self, ApiConfig, ConfigErrors, CountValue, Faults, Spanned, Words, plural, read, text, units,
 };
 
 use self::raw::{RawEngine, RawFile, RawPath, RawTunnel};
@@ -59,6 +59,8 @@ pub struct TunnelConfig {
     pub socket: PathBuf,
     /// Loopback address of the read-only HTTP API, if any.
     pub http: Option<SocketAddr>,
+    /// How other hosts are served, if they are.
+    pub api: Option<ApiConfig>,
     /// What the engine does.
     pub engine: EngineConfig,
     /// The paths by their ids; never empty.
@@ -142,6 +144,7 @@ impl TunnelConfig {
             ("threads", self.threads == running.threads),
             ("socket", self.socket == running.socket),
             ("http", self.http == running.http),
+            ("api.listen", self.serves_at() == running.serves_at()),
             // Both ends would have to change in the same instant.
             (
                 "keys",
@@ -149,6 +152,10 @@ impl TunnelConfig {
             ),
         ];
         same.iter().find(|(_, same)| !same).map(|(key, _)| *key)
+    }
+
+    fn serves_at(&self) -> Option<SocketAddr> {
+        self.api.as_ref().map(|api| api.listen)
     }
 
     /// One line for people.
@@ -210,6 +217,7 @@ fn config(raw: &RawTunnel, faults: &mut Faults<'_>) -> Option<TunnelConfig> {
         keys: keys.unwrap_or_default(),
         socket: config::directory(raw.socket.as_ref(), "/run/causeway/tunnel.sock", faults),
         http: config::http(raw.http.as_ref(), HTTP_PORT, faults),
+        api: config::api(raw.api.as_ref(), faults),
         engine: engine(&raw.engine, faults),
         paths: paths(&raw.path, threads, faults)?,
         device: device?,

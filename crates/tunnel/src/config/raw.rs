@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The file of `causeway tunnel` as it is written.
 
-use causeway_service::config::{CountValue, HttpValue, Spanned, WordOf};
+use causeway_service::config::{CountValue, HttpValue, RawApi, Spanned, WordOf};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -31,6 +31,7 @@ pub(super) struct RawTunnel {
     pub keys: Text,
     pub socket: Text,
     pub http: Option<Spanned<HttpValue>>,
+    pub api: Option<RawApi>,
     #[serde(default)]
     pub engine: RawEngine,
     #[serde(default)]

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The commands over TLS against a daemon, and what its log has of that.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::*;
+
+impl Machine {
+    /// Runs a command that asks the daemon over TLS with this token.
+    fn remote(&self, arguments: &[&str], token: &str) -> Output {
+        Command::new(BINARY)
+            .args(arguments)
+            .args(["--api", "https://10.9.0.2:9470", "--ca"])
+            .arg(self.path("api.pem"))
+            .arg("--token-file")
+            .arg(self.path(token))
+            .output()
+            .expect("run causeway")
+    }
+
+    /// Makes a token, as an operator does.
+    fn token(&self, name: &str, role: &str) {
+        let made = Command::new(BINARY)
+            .args(["token", name, "--role", role, "--add"])
+            .arg(self.path("tokens"))
+            .output()
+            .expect("run causeway");
+        assert!(made.status.success(), "{}", stderr(&made));
+        fs::write(self.path(name), made.stdout).expect("write the token");
+        let own = fs::Permissions::from_mode(0o600);
+        fs::set_permissions(self.path(name), own).expect("keep it");
+    }
+}
+
+#[test]
+fn other_hosts_do_what_their_tokens_may() {
+    Machine::run(|machine| {
+        let made = rcgen::generate_simple_self_signed(["10.9.0.2".to_owned()]);
+        let made = made.expect("a certificate");
+        fs::write(machine.path("api.pem"), made.cert.pem()).expect("write");
+        fs::write(machine.path("api.key"), made.signing_key.serialize_pem()).expect("write");
+        let own = fs::Permissions::from_mode(0o600);
+        fs::set_permissions(machine.path("api.key"), own).expect("keep it");
+        machine.token("vera", "viewer");
+        machine.token("otto", "operator");
+        let dir = machine.dir.path().display();
+        let table = format!(
+            "[api]\nlisten = \"10.9.0.2:9470\"\ncertificate = \"{dir}/api.pem\"\nkey = \"{dir}/api.key\"\ntokens = \"{dir}/tokens\"\n"
+        );
+        let text = fs::read_to_string(machine.config()).expect("the configuration");
+        fs::write(machine.config(), text + &table).expect("write");
+        let _daemon = machine.start();
+
+        let seen = machine.remote(&["stats", "-o", "json"], "vera");
+        assert!(seen.status.success(), "{}", stderr(&seen));
+        let drain = ["real", "drain", "web", "10.0.0.1"];
+        let refused = machine.remote(&drain, "vera");
+        assert!(!refused.status.success());
+        let sentence = stderr(&refused);
+        assert!(sentence.contains("this needs operator"), "{sentence}");
+        let done = machine.remote(&drain, "otto");
+        assert!(done.status.success(), "{}", stderr(&done));
+        let own = machine.client(&["real", "weight", "web", "10.0.0.2", "3"]);
+        assert!(own.status.success(), "{}", stderr(&own));
+        for line in [
+            "who=vera (viewer) from 10.9.0.2 what=PATCH /v1/vips/web/reals/10.0.0.1",
+            "changed who=otto (operator) from 10.9.0.2 what=PATCH /v1/vips/web/reals/10.0.0.1 with={\"drain\":true} result=200",
+            "changed who=user 0 on the socket what=PATCH /v1/vips/web/reals/10.0.0.2 with={\"weight\":3} result=200",
+        ] {
+            assert!(machine.log().contains(line), "{line}\n{}", machine.log());
+        }
+
+        // A token is there from the next reload on, and gone from the one after that.
+        machine.token("ada", "admin");
+        assert!(!machine.remote(&["reload"], "ada").status.success());
+        let reloaded = machine.client(&["reload"]);
+        assert!(reloaded.status.success(), "{}", stderr(&reloaded));
+        let by_ada = machine.remote(&["reload"], "ada");
+        assert!(by_ada.status.success(), "{}", stderr(&by_ada));
+        let tokens = fs::read_to_string(machine.path("tokens")).expect("tokens");
+        let lines = tokens.lines().filter(|line| !line.starts_with("otto"));
+        let tokens: Vec<&str> = lines.collect();
+        fs::write(machine.path("tokens"), tokens.join("\n")).expect("write");
+        assert!(machine.remote(&["reload"], "ada").status.success());
+        let unknown = stderr(&machine.remote(&["stats"], "otto"));
+        assert!(unknown.contains("not known here"), "{unknown}");
+    });
+}
