@@ -471,6 +471,25 @@ pub struct StepView {
     pub state: String,
 }
 
+/// Answer of `GET /v1/agreement`: what all balancers of the same VIPs must have alike, as
+/// digests that tell nothing of keys.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Agreement {
+    /// What this balancer has, by `what` and `vip`.
+    pub items: Vec<AgreementItem>,
+}
+
+/// Something that balancers must have alike.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+pub struct AgreementItem {
+    /// `hash-key`, `cookie-keys`, `cookie-format`, `connection-ids`, `server-ids` or `weights`.
+    pub what: String,
+    /// Address, port and protocol of the VIP; none where it is of the balancer.
+    pub vip: Option<String>,
+    /// 16 hexadecimal digits: where they are the same, the balancers have the same.
+    pub digest: String,
+}
+
 /// Answer of `GET /v1/drops`: what was dropped in the last quarter of an hour, by name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Drops {

@@ -14,8 +14,8 @@ use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use causeway_api::Moment;
 use causeway_api::balancer::{
-    Connections, Difference, Drops, Explanation, History, MoveConnection, Moves, Override,
-    RealChange, Stats, Status, Timeline, VipChange, VipView,
+    Agreement, Connections, Difference, Drops, Explanation, History, MoveConnection, Moves,
+    Override, RealChange, Stats, Status, Timeline, VipChange, VipView,
 };
 use causeway_dataplane::RealId;
 use causeway_service::access::{Access, Rules};
@@ -294,6 +294,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(overrides, drop_overrides))
         .routes(routes!(moves))
         .routes(routes!(drops))
+        .routes(routes!(agreement))
         .routes(routes!(reload))
         .routes(routes!(check))
         .routes(routes!(diff))
@@ -327,7 +328,7 @@ async fn no_route(request: Request) -> Response {
     problem(
         StatusCode::NOT_FOUND,
         format!(
-            "there is nothing at {path}; see /v1/status, /v1/stats, /v1/vips, /v1/overrides, /v1/history, /v1/moves, /v1/drops, /metrics, or at / for people"
+            "there is nothing at {path}; see /v1/status, /v1/stats, /v1/vips, /v1/overrides, /v1/history, /v1/moves, /v1/drops, /v1/agreement, /metrics, or at / for people"
         ),
     )
 }
@@ -464,6 +465,13 @@ async fn drops(State(shared): Api, Query(since): Query<Since>) -> Json<Drops> {
 #[utoipa::path(get, path = "/v1/moves", params(Since), responses((status = 200, body = Moves)))]
 async fn moves(State(shared): Api, Query(since): Query<Since>) -> Json<Moves> {
     Json(report::moves(&shared.engine(), since.since_monotonic_ns))
+}
+
+/// What balancers of the same VIPs must have alike, as digests to compare
+#[utoipa::path(get, path = "/v1/agreement", responses((status = 200, body = Agreement)))]
+async fn agreement(State(shared): Api) -> Answer<Agreement> {
+    let agreement = blocking(move || Ok(super::agreement::agreement(&shared.engine())?));
+    Ok(Json(agreement.await?))
 }
 
 /// Why a real has its weight

@@ -15,7 +15,7 @@ use causeway_dataplane::{CookieTotals, RealId, VipId};
 use super::engine::Engine;
 use super::kernel::KernelPlane;
 use super::pool::Pool;
-use crate::config::{BalancerConfig, VipConfig, cookie, quic};
+use crate::config::{BalancerConfig, HashKey, VipConfig, cookie, quic};
 
 /// The ids of one VIP in the data plane.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,6 +42,8 @@ pub trait CookiePlane {
     fn cookie_ids(&self, vip: VipId) -> anyhow::Result<Ids>;
     /// Gives a real an id; it keeps those that it has.
     fn set_cookie_id(&mut self, vip: VipId, id: u16, real: RealId) -> anyhow::Result<()>;
+    /// The key of the hash that picks reals.
+    fn hash_key(&self) -> anyhow::Result<HashKey>;
     /// What became of cookies, by VIP.
     fn cookie_totals(&self) -> anyhow::Result<Vec<(VipId, CookieTotals)>>;
 }
@@ -83,6 +85,10 @@ impl CookiePlane for KernelPlane {
 
     fn set_cookie_id(&mut self, vip: VipId, id: u16, real: RealId) -> anyhow::Result<()> {
         Ok(self.balancer.set_cookie_id(vip, id, real)?)
+    }
+
+    fn hash_key(&self) -> anyhow::Result<HashKey> {
+        Ok(HashKey(self.balancer.hash_key()?))
     }
 
     fn cookie_totals(&self) -> anyhow::Result<Vec<(VipId, CookieTotals)>> {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::fake::FakePlane;
 use super::tests::Bench;
-use super::{cookies, report};
+use super::{agreement, cookies, report};
 use crate::config::{BalancerConfig, Beside, vip_from_json};
 
 /// A configuration whose VIP has these reals, written as in a file.
@@ -264,4 +264,69 @@ fn the_report_shows_what_became_of_cookies() {
     let page = super::metrics::page(&world.bench.engine, world.bench.now).unwrap();
     let line = "causeway_cookie_packets_total{vip=\"web\",result=\"epoch0\"} 5";
     assert!(page.contains(line), "{page}");
+}
+
+/// The names of what two balancers do not have alike.
+fn differs(one: &World, other: &World) -> Vec<String> {
+    let of = |world: &World| agreement::agreement(&world.bench.engine).unwrap().items;
+    let (one, other) = (of(one), of(other));
+    let names = |items: &[causeway_api::balancer::AgreementItem]| {
+        let names = items
+            .iter()
+            .map(|item| (item.what.clone(), item.vip.clone()));
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(names(&one), names(&other));
+    let pairs = one.into_iter().zip(other);
+    let pairs = pairs.filter(|(one, other)| one.digest != other.digest);
+    pairs.map(|(one, _)| one.what).collect()
+}
+
+#[test]
+fn balancers_tell_whether_they_agree() {
+    const C: &str = "{ address = \"10.0.0.3\", id = 3 }";
+    let world = || World::new(&[C, B]);
+    let one = world();
+    assert_eq!(differs(&one, &world()), [""; 0]);
+    // The order of a file is its own matter.
+    assert_eq!(differs(&one, &World::new(&[B, C])), [""; 0]);
+    let ids = World::new(&["{ address = \"10.0.0.3\", id = 4 }", B]);
+    assert_eq!(differs(&one, &ids), ["server-ids"]);
+    let drained = World::new(&["{ address = \"10.0.0.3\", id = 3, drain = true }", B]);
+    assert_eq!(differs(&one, &drained), ["weights"]);
+    let mut keys = world();
+    fs::write(
+        keys.keys.path(),
+        format!("current = 0\nkey0 = \"{}\"\n", "5b".repeat(16)),
+    )
+    .unwrap();
+    keys.reload("", &[C, B]).unwrap();
+    assert_eq!(differs(&one, &keys), ["cookie-keys"]);
+    let mut format = world();
+    format
+        .reload("cookie = \"timestamp\"\ncookie_bits = 20", &[C, B])
+        .unwrap();
+    assert_eq!(differs(&one, &format), ["cookie-format"]);
+    let hash = world();
+    hash.bench.plane.state().hash_key = [1, 2];
+    assert_eq!(differs(&one, &hash), ["hash-key"]);
+}
+
+/// Which of two keys is written by is known to agents.
+#[test]
+fn both_keys_count_whichever_is_current() {
+    let text = |current: u32, keys: &[&str]| {
+        let keys = keys.iter().enumerate();
+        let keys = keys.map(|(epoch, key)| format!("key{epoch} = \"{}\"\n", key.repeat(16)));
+        format!("current = {current}\n{}", keys.collect::<String>())
+    };
+    let with = |text: String| {
+        let mut world = World::new(&[A, B]);
+        fs::write(world.keys.path(), text).unwrap();
+        world.reload("", &[A, B]).unwrap();
+        world
+    };
+    let both = with(text(0, &["5a", "5b"]));
+    assert_eq!(differs(&both, &with(text(1, &["5a", "5b"]))), [""; 0]);
+    assert_eq!(differs(&both, &with(text(0, &["5a"]))), ["cookie-keys"]);
 }

@@ -21,12 +21,13 @@ use causeway_netio::{Gateway, Gateways, NextHop};
 
 use super::cookies::{CookiePlane, Ids};
 use super::plane::{DataPlane, Found, Resolve, Route};
-use crate::config::MacAddress;
+use crate::config::{HashKey, MacAddress};
 
 /// What the fake holds; tests read and write it while the engine runs.
 #[derive(Default)]
 pub(crate) struct State {
     pub next_hop: Option<NextHop>,
+    pub hash_key: [u64; 2],
     /// The gateway that is found; without one, it does not answer.
     pub gateway: Option<MacAddress>,
     /// That of IPv6, if it has one.
@@ -239,6 +240,10 @@ impl CookiePlane for FakePlane {
         };
         state.cookie_ids.insert((vip, id), (held, Some(real)));
         Ok(())
+    }
+
+    fn hash_key(&self) -> anyhow::Result<HashKey> {
+        Ok(HashKey(self.state().hash_key))
     }
 
     fn cookie_totals(&self) -> anyhow::Result<Vec<(VipId, CookieTotals)>> {

@@ -9,6 +9,7 @@
 #[cfg(test)]
 mod access_tests;
 mod agent_reports;
+mod agreement;
 mod announce;
 mod api;
 #[cfg(test)]

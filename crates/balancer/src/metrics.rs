@@ -4,7 +4,7 @@
 use std::fmt;
 
 use causeway_api::Moment;
-use causeway_api::balancer::{RealView, Stats, VipView};
+use causeway_api::balancer::{Agreement, RealView, Stats, VipView};
 use causeway_core::hist::Histogram;
 use causeway_dataplane::RealStats;
 use causeway_service::metrics::{build_info, packets};
@@ -14,7 +14,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::engine::{Engine, Reloads};
-use super::report;
+use super::{agreement, report};
 
 /// Bounds of the latency histogram: 2^k and 1.5 * 2^k ns from 65 us to 26 s.
 /// They are bounds of the data plane's buckets too, so that counts are exact.
@@ -32,10 +32,12 @@ pub(crate) fn page(engine: &Engine, at: Moment) -> anyhow::Result<String> {
         .collect();
     let mut registry = Registry::with_prefix("causeway");
     let reloads = engine.reloads();
+    let agreement = agreement::agreement(engine)?;
     registry.register_collector(Box::new(Page {
         stats,
         histograms,
         reloads,
+        agreement,
     }));
     let mut page = String::new();
     text::encode(&mut page, &registry)?;
@@ -48,6 +50,7 @@ struct Page {
     /// One per real, in the order of `stats`.
     histograms: Vec<Latencies>,
     reloads: Reloads,
+    agreement: Agreement,
 }
 
 /// One real's histogram, ready to be written.
@@ -334,6 +337,24 @@ impl Page {
         Ok(())
     }
 
+    fn agreement(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut family = encoder.encode_descriptor(
+            "agreement_info",
+            "Digest of what balancers of the same VIPs must have alike",
+            None,
+            MetricType::Gauge,
+        )?;
+        for item in &self.agreement.items {
+            let labels = [
+                ("what", item.what.as_str()),
+                ("vip", item.vip.as_deref().unwrap_or_default()),
+                ("digest", item.digest.as_str()),
+            ];
+            family.encode_family(&labels)?.encode_gauge(&1.0)?;
+        }
+        Ok(())
+    }
+
     fn health(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         type Holds = fn(&VipView) -> bool;
         let states: [(&str, &str, Holds); 2] = [
@@ -457,6 +478,7 @@ impl Collector for Page {
         self.real_counters(&mut encoder)?;
         self.real_gauges(&mut encoder)?;
         self.health(&mut encoder)?;
+        self.agreement(&mut encoder)?;
         self.latency(&mut encoder)?;
         build_info(&mut encoder)
     }

@@ -15,8 +15,8 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{
     agent_cmd, capture, config_cmd, conns_cmd, cookie_cmd, doctor, examples, explain_cmd,
-    generate_cmd, lb_cmd, override_cmd, reload_cmd, stats_cmd, token_cmd, top_cmd, trace_cmd,
-    tunnel_cmd, version_cmd, vip_cmd,
+    fleet_cmd, generate_cmd, lb_cmd, override_cmd, reload_cmd, stats_cmd, token_cmd, top_cmd,
+    trace_cmd, tunnel_cmd, version_cmd, vip_cmd,
 };
 
 /// A layer-4 load balancer that measures its clients' latency.
@@ -71,6 +71,9 @@ enum Command {
     /// Look at the connections of stateful VIPs, and move one to another real
     #[command(after_help = examples::CONNS)]
     Conns(conns_cmd::Args),
+    /// Tell whether balancers of the same VIPs have alike what they must
+    #[command(after_help = examples::FLEET)]
+    Fleet(fleet_cmd::Args),
     /// Keys and ids of cookies, which keep connections on their reals
     #[command(after_help = examples::COOKIE)]
     Cookie(cookie_cmd::Args),
@@ -112,6 +115,7 @@ impl Cli {
             Command::Measure(args) => args.run(),
             Command::Rtt(args) => args.run(),
             Command::Override(args) => args.run(),
+            Command::Fleet(args) => args.run(),
             Command::Reload(args) => args.run(),
             Command::Conns(args) => args.run(),
             Command::Cookie(args) => args.run(),
@@ -138,7 +142,7 @@ impl Command {
             Self::Top(_) => false,
             Self::Explain(_) => true,
             Self::Stats(_) | Self::Vip(_) | Self::Real(_) => true,
-            Self::Override(_) | Self::Reload(_) | Self::Conns(_) => true,
+            Self::Override(_) | Self::Reload(_) | Self::Conns(_) | Self::Fleet(_) => true,
             Self::Cookie(_) | Self::Config(_) | Self::Doctor(_) => true,
             Self::Token(_) | Self::Version(_) | Self::Generate(_) => true,
         }

@@ -97,6 +97,13 @@ Examples:
   causeway override drop web 10.0.0.1             # the file's settings hold again
   causeway override drop --all";
 
+/// For `causeway fleet --help`.
+pub(crate) const FLEET: &str = "\
+Examples:
+  causeway fleet show
+  causeway fleet show -o json > lb1.json          # on each balancer
+  causeway fleet diff lb1.json lb2.json           # exit code 1 where they differ";
+
 /// For `causeway reload --help`.
 pub(crate) const RELOAD: &str = "\
 Examples:

@@ -16,6 +16,7 @@ mod cookie_cmd;
 mod doctor;
 mod examples;
 mod explain_cmd;
+mod fleet_cmd;
 mod generate_cmd;
 mod lb_cmd;
 mod override_cmd;

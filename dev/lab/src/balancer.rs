@@ -166,6 +166,12 @@ impl Balancer {
         self.wait_ready()
     }
 
+    /// The same with another build of the product from now on.
+    pub fn restart_as(&mut self, binary: &Path) -> Result<()> {
+        self.binary = binary.to_owned();
+        self.restart()
+    }
+
     /// SIGKILL: the process has no chance to do anything.
     pub fn kill(&mut self) -> Result<()> {
         let mut child = self.child.take().context("causeway lb does not run")?;

@@ -6,6 +6,7 @@
 //! `bpf/shared/cookie_clock.h`: the kernel and the tests run the same C.
 
 mod clock;
+mod digest;
 mod format;
 pub mod ids;
 mod key;
@@ -14,6 +15,7 @@ pub mod quic;
 mod tests;
 
 pub use clock::{Clock, Kind};
+pub use digest::Digest;
 pub use format::{CookieLayout, CookieLayoutError, CookieMode};
 pub use key::{CookieKey, CookieKeyError, KeyEpoch, Keys};
 

@@ -2,6 +2,8 @@
 
 package main
 
+import "context"
+
 // user is one of the load's users: at most one connection, pages by a timetable.
 type user struct {
 	*world
@@ -59,6 +61,9 @@ func (u *user) runPage(objects []object, dueNs int64) string {
 	run := &pageRun{objects: objects, ready: []readyObject{{0, ready}}, left: len(objects)}
 	u.arrived = nil
 	if u.open != nil && u.open.conn.Context().Err() != nil {
+		if fault := faultOf(context.Cause(u.open.conn.Context()), "server_closed"); fault == "connection_id_limit" {
+			return fault
+		}
 		return "server_closed"
 	}
 	for run.left > 0 {

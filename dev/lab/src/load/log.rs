@@ -32,6 +32,10 @@ pub enum ConnectionFault {
     WrongReal,
     /// The request could not be written.
     SendFailed,
+    /// A QUIC server issued more connection ids than its client takes. What says so is
+    /// authenticated: no packet that goes astray can be the cause. quinn 0.11 does so where
+    /// an id that expires is retired by its client in the same moment.
+    IdLimit,
 }
 
 impl ConnectionFault {
@@ -48,6 +52,7 @@ impl ConnectionFault {
             Self::BadResponse => "bad_response",
             Self::WrongReal => "wrong_real",
             Self::SendFailed => "send_failed",
+            Self::IdLimit => "connection_id_limit",
         }
     }
 }

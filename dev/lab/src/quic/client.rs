@@ -376,7 +376,11 @@ impl<'a> User<'a> {
         let limit = Duration::from_millis(self.world.config.timeout_ms);
         let connection = match tokio::time::timeout(limit, connecting).await {
             Ok(result) => result.map_err(|e| fault_of(&e, ConnectionFault::ConnectTimeout))?,
-            Err(_) => return Err(ConnectionFault::ConnectTimeout),
+            Err(_) => {
+                let local = self.world.log.borrow().connections[number].local;
+                tracing::warn!("quinn: no handshake between {local} and {target}");
+                return Err(ConnectionFault::ConnectTimeout);
+            }
         };
         if let Some(every_ms) = self.world.options.migrate_ms {
             spawn_local(wander(endpoint, connection.clone(), to, every_ms, moved));

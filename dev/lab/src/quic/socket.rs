@@ -63,6 +63,11 @@ pub(super) fn fault_of(error: &ConnectionError, late: ConnectionFault) -> Connec
         {
             ConnectionFault::Refused
         }
+        ConnectionError::TransportError(fault)
+            if fault.code == TransportErrorCode::CONNECTION_ID_LIMIT_ERROR =>
+        {
+            ConnectionFault::IdLimit
+        }
         ConnectionError::ConnectionClosed(_) | ConnectionError::ApplicationClosed(_) => {
             ConnectionFault::ShortRead
         }

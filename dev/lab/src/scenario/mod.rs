@@ -10,6 +10,7 @@ mod bench;
 mod bifrost;
 mod certes;
 mod client_latency;
+mod connections;
 mod control;
 mod cookie;
 mod cookie_kit;
@@ -17,6 +18,7 @@ pub mod degrade;
 mod direct;
 mod everyday;
 mod fct;
+mod fleet;
 mod health;
 mod packet_cost;
 mod page;
@@ -160,6 +162,7 @@ pub fn all() -> &'static [Scenario] {
         agent_cost::AGENT_COST,
         pcc_scale::PCC_SCALE,
         fct::FCT,
+        fleet::FLEET,
         cookie::COOKIE,
         cookie::COOKIE_SOAK,
         cookie::COOKIE_LOSS,

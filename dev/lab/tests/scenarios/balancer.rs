@@ -66,6 +66,25 @@ fn turns_complete_flows_sooner_than_a_hash() {
     }
 }
 
+/// Crashes, joins, an upgrade, a balancer that lags while servers come and keys rotate: none
+/// of it breaks a connection whose packets name their server (the scenario's check).
+#[test]
+fn a_fleet_keeps_connections_whatever_happens_to_a_balancer() {
+    let report = run("fleet", &["seconds=20", "low=10", "high=20"]);
+    let clients = report["clients"].as_array().expect("clients");
+    for kind in ["timestamps", "plain", "quic"] {
+        let of_kind = clients.iter().find(|clients| clients["kind"] == kind);
+        let of_kind = of_kind.expect(kind);
+        assert!(number(of_kind, "/connections") > 50.0, "{of_kind}");
+        assert!(kind == "plain" || number(of_kind, "/broken_connections") == 0.0);
+    }
+    let events = report["events"].as_array().expect("events");
+    let waited = events
+        .iter()
+        .filter(|event| event["event"] == "what waited");
+    assert!(waited.count() >= 2, "{events:?}");
+}
+
 /// What a probe of the server's own address would not see, and what it would.
 #[test]
 fn servers_that_fail_leave_the_ring_and_return() {

@@ -45,6 +45,7 @@ fn list_names_every_scenario() {
         "quic-smoke",
         "pcc-scale",
         "fct",
+        "fleet",
         "health",
         "rtt-explain",
         "rtt-peers",

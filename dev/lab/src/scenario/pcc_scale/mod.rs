@@ -9,10 +9,7 @@
 //! of its own; some of them run side by side.
 
 mod chain;
-mod clients;
 mod plan;
-mod session;
-mod tally;
 mod ways;
 mod world;
 

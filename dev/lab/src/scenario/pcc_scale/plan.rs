@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::clients::ConnectionLoad;
 use super::ways::{WAYS, Way};
 use crate::scenario::Context;
+use crate::scenario::connections::ConnectionLoad;
 use crate::topology;
 
 /// When what happens, as parts of a run; the paper's pool follows its load.

@@ -9,24 +9,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use super::chain::Chain;
-use super::clients::RunningClients;
 use super::plan::{Event, PccPlan};
-use super::tally::Tally;
 use super::ways::{Memory, Way};
 use crate::agent::AgentProcess;
 use crate::balancer::{Balancer, BalancerSettings, RealEntry, VipEntry};
 use crate::modelled_servers::ModelledServers;
-use crate::quic::Cid;
 use crate::quic::modelled_servers::QuicModelledServers;
 use crate::sandbox::Sandbox;
 use crate::scenario::bench::{self, PORT, QUIC_PORT};
+use crate::scenario::connections::{RunningClients, SharedKeys, Tally, cid, server_id};
 use crate::topology::{self, Shape, Topology};
 
-/// The balancers share it, as they must.
-const HASH_KEY: [u64; 2] = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
 /// Long enough for a process to read its file again.
 const RELOAD: Duration = Duration::from_millis(500);
 /// Slots of stateful mode: four partitions.
@@ -36,8 +31,6 @@ const REPORTS_PORT: u16 = 9472;
 /// Until when an empty stateful balancer has learnt from agents what is open
 /// (docs/explanation/cookies.md).
 const LEARNING: Duration = Duration::from_millis(2_500);
-/// Octets of the nonces in connection ids.
-const NONCE: u8 = 8;
 
 /// One laboratory; several may stand side by side.
 pub(super) struct PccWorld {
@@ -45,8 +38,7 @@ pub(super) struct PccWorld {
     topology: Topology,
     balancers: [topology::Node; 2],
     _servers: ModelledServers,
-    /// Of keys.
-    directory: TempDir,
+    keys: SharedKeys,
 }
 
 /// Who takes part at a moment, and what the configuration says beside.
@@ -79,7 +71,7 @@ impl PccWorld {
             _servers: ModelledServers::start(&topology.servers, PORT)?,
             balancers: [topology.balancer.clone(), second],
             topology,
-            directory: tempfile::Builder::new().prefix("pcc-").tempdir()?,
+            keys: SharedKeys::new(binary)?,
         })
     }
 
@@ -102,7 +94,7 @@ impl PccWorld {
     fn try_run(&self, plan: &PccPlan, way: &Way) -> Result<Value> {
         let topology = &self.topology;
         if way.has_cookies() {
-            self.causeway(&["cookie", "new-keys"])?;
+            self.keys.make_cookies()?;
         }
         let mut agents = self.agents(way)?;
         let quic = match way.is_quic() {
@@ -116,7 +108,7 @@ impl PccWorld {
             adopts: false,
         };
         let mut chain = match way.memory {
-            Memory::Chain => Some(Chain::start(&topology.servers, HASH_KEY, PORT)?),
+            Memory::Chain => Some(Chain::start(&topology.servers, SharedKeys::HASH_KEY, PORT)?),
             _ => None,
         };
         let mut chain_to = |pool: Pool| match &mut chain {
@@ -211,55 +203,25 @@ impl PccWorld {
     }
 
     fn cookies_of_agent(&self, index: usize) -> String {
-        let vip = |address: IpAddr| {
-            format!(
-                "[[agent.cookie.vip]]\naddress = \"{address}\"\nport = {PORT}\nid = {}\n\
-                 cookie = \"timestamp\"\n",
-                server_id(index)
-            )
-        };
         let reports = self.balancers.each_ref().map(|balancer| {
             let address = balancer.ipv4;
             format!("{address}:{REPORTS_PORT}")
         });
         format!(
-            "[agent.report]\nconnections = true\nto = {reports:?}\n\
-             [agent.cookie]\nkeys = \"{}\"\n{}{}",
-            self.keys().display(),
-            vip(topology::vip4(0).into()),
-            vip(topology::vip6(0).into())
+            "[agent.report]\nconnections = true\nto = {reports:?}\n{}",
+            self.keys.cookies_of_agent(index)
         )
     }
 
-    /// Gives cookies a new key in two steps, as docs/how-to/keep-connections.md has it: first everybody
-    /// learns it, then it is used.
+    /// Gives cookies a new key in two steps, as docs/how-to/keep-connections.md has it: first all
+    /// learn it, then it is used.
     fn rotate_cookies(&self, balancer: &Balancer, agents: &[AgentProcess]) -> Result<()> {
         for step in ["--prepare", "--switch"] {
-            self.causeway(&["cookie", "rotate", step])?;
+            self.keys.rotate_cookies(step)?;
             balancer.reload()?;
             agents.iter().try_for_each(AgentProcess::reload)?;
             sleep(RELOAD);
         }
-        Ok(())
-    }
-
-    /// Of cookies, for balancers and agents.
-    fn keys(&self) -> PathBuf {
-        self.directory.path().join("keys")
-    }
-
-    /// Runs a command on the key file.
-    fn causeway(&self, arguments: &[&str]) -> Result<()> {
-        let output = std::process::Command::new(&self.binary)
-            .args(arguments)
-            .arg(self.keys())
-            .output()?;
-        ensure!(
-            output.status.success(),
-            "causeway {}: {}",
-            arguments.join(" "),
-            String::from_utf8_lossy(&output.stderr)
-        );
         Ok(())
     }
 
@@ -285,8 +247,8 @@ impl PccWorld {
         let mut keys: Vec<String> = way.keys.iter().map(|key| (*key).to_owned()).collect();
         if way.is_quic() {
             let configs = match pool.rotated {
-                true => vec![self.quic_cid(0)?, self.quic_cid(1)?],
-                false => vec![self.quic_cid(0)?],
+                true => vec![self.keys.quic_cid(0)?, self.keys.quic_cid(1)?],
+                false => vec![self.keys.quic_cid(0)?],
             };
             keys.push(format!("quic_cid = [{}]", configs.join(", ")));
         }
@@ -310,10 +272,12 @@ impl PccWorld {
                 })
                 .collect(),
         };
-        let [first, second] = HASH_KEY.map(|word| format!("{:016x}", word.swap_bytes()));
-        let mut head = vec![format!("hash_key = \"{first}{second}\"")];
+        let mut head = vec![SharedKeys::hash_key_line()];
         if way.has_cookies() {
-            head.push(format!("[cookie]\nkeys = \"{}\"", self.keys().display()));
+            head.push(format!(
+                "[cookie]\nkeys = \"{}\"",
+                self.keys.cookies().display()
+            ));
         }
         if way.memory == Memory::Slots {
             let adopt = if pool.adopts { 5 } else { 0 };
@@ -327,17 +291,6 @@ impl PccWorld {
             head,
             ..BalancerSettings::default()
         })
-    }
-
-    /// A configuration of connection ids, as the balancer's file has it.
-    fn quic_cid(&self, number: u8) -> Result<String> {
-        let file = self.directory.path().join(format!("quic-{number}.key"));
-        std::fs::write(&file, quic_key(number))?;
-        Ok(format!(
-            "{{ config = {number}, algorithm = \"siphash\", key = \"{}\", \
-             server_id_length = 2, nonce_length = {NONCE} }}",
-            file.display()
-        ))
     }
 }
 
@@ -353,26 +306,4 @@ fn slots_left(balancer: &Balancer) -> Result<Value> {
         }
         sleep(Duration::from_millis(50));
     }
-}
-
-/// The same, as a server has it.
-fn cid(number: u8, server: usize) -> Cid {
-    Cid {
-        number,
-        algorithm: "siphash".to_owned(),
-        server_id_len: 2,
-        nonce_len: NONCE,
-        key: quic_key(number),
-        server: server_id(server) as u32,
-    }
-}
-
-/// A key; any will do.
-fn quic_key(number: u8) -> String {
-    format!("{:02x}", 0x51 + number).repeat(16)
-}
-
-/// A server's id in cookies and connection ids.
-fn server_id(index: usize) -> usize {
-    index + 1
 }

@@ -34,7 +34,7 @@ const STREAM_EVERY: Duration = Duration::from_millis(250);
 
 /// The load of a run.
 #[derive(Debug, Clone)]
-pub(super) struct ConnectionLoad {
+pub(in crate::scenario) struct ConnectionLoad {
     /// The services, IPv4 and IPv6; clients take them by turns.
     pub targets: Vec<SocketAddr>,
     /// Whether they speak QUIC.
@@ -75,11 +75,15 @@ impl ConnectionLoad {
 }
 
 /// A load that runs.
-pub(super) struct RunningClients(Vec<JoinHandle<Result<()>>>);
+pub(in crate::scenario) struct RunningClients(Vec<JoinHandle<Result<()>>>);
 
 impl RunningClients {
     /// Starts the load from these namespaces.
-    pub(super) fn start(clients: &[Netns], load: &ConnectionLoad, tally: &Arc<Tally>) -> Self {
+    pub(in crate::scenario) fn start(
+        clients: &[Netns],
+        load: &ConnectionLoad,
+        tally: &Arc<Tally>,
+    ) -> Self {
         let threads = clients.iter().enumerate().map(|(index, netns)| {
             let (load, tally) = (load.part(index, clients.len()), Arc::clone(tally));
             netns.thread(move || {
@@ -93,7 +97,7 @@ impl RunningClients {
     }
 
     /// Waits until every client has ended.
-    pub(super) fn finish(self) -> Result<()> {
+    pub(in crate::scenario) fn finish(self) -> Result<()> {
         for thread in self.0 {
             match thread.join() {
                 Ok(result) => result?,

@@ -17,7 +17,7 @@ const MOVES: Duration = Duration::from_millis(900);
 
 /// A service, and how a client reaches it.
 #[derive(Clone)]
-pub(super) struct TargetService {
+pub(in crate::scenario) struct TargetService {
     target: SocketAddr,
     /// Over QUIC: what clients share, and how this one moves.
     quic: Option<(quic::QuicClient, AddressChanges)>,
@@ -25,7 +25,11 @@ pub(super) struct TargetService {
 
 impl TargetService {
     /// Every way to reach these addresses. Connections may be silent for `idle`.
-    pub(super) fn all(targets: &[SocketAddr], quic: bool, idle: Duration) -> Result<Vec<Self>> {
+    pub(in crate::scenario) fn all(
+        targets: &[SocketAddr],
+        quic: bool,
+        idle: Duration,
+    ) -> Result<Vec<Self>> {
         if !quic {
             let tcp = |&target: &SocketAddr| Self { target, quic: None };
             return Ok(targets.iter().map(tcp).collect());
@@ -48,14 +52,14 @@ impl TargetService {
 }
 
 /// A connection.
-pub(super) enum ClientSession {
+pub(in crate::scenario) enum ClientSession {
     Tcp(get::HttpSession),
     Quic(quic::QuicSession),
 }
 
 impl ClientSession {
     /// Connects; `wait` is the longest wait for this and for every next byte.
-    pub(super) async fn open(
+    pub(in crate::scenario) async fn open(
         service: &TargetService,
         wait: Duration,
         tally: &Arc<Tally>,
@@ -74,7 +78,7 @@ impl ClientSession {
 
     /// Sends a request for `path` and waits for its whole answer, which must come from
     /// the server of the one before.
-    pub(super) async fn get(&mut self, path: &str) -> Result<(), ConnectionFault> {
+    pub(in crate::scenario) async fn get(&mut self, path: &str) -> Result<(), ConnectionFault> {
         match self {
             Self::Tcp(session) => session.get(path).await.map(drop),
             Self::Quic(session) => session.get(path).await,

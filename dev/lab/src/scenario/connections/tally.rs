@@ -11,7 +11,7 @@ use crate::load::log::ConnectionFault;
 
 /// Counts of one run; shared by its clients.
 #[derive(Debug)]
-pub(super) struct Tally {
+pub(in crate::scenario) struct Tally {
     start: Instant,
     counts: Mutex<Counts>,
 }
@@ -29,7 +29,7 @@ struct Counts {
 
 /// Connections of one kind of client.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(super) struct ConnectionKind {
+pub(in crate::scenario) struct ConnectionKind {
     /// All of them.
     pub connections: u64,
     /// Those that broke.
@@ -38,7 +38,7 @@ pub(super) struct ConnectionKind {
 
 /// A run's result, in the words of the JSON.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Totals {
+pub(in crate::scenario) struct Totals {
     /// Connections that clients opened or tried to.
     pub connections: u64,
     /// Those that ended otherwise than by the client's wish.
@@ -62,7 +62,7 @@ pub(super) struct Totals {
 
 impl Tally {
     /// Empty; seconds count from now.
-    pub(super) fn new() -> Self {
+    pub(in crate::scenario) fn new() -> Self {
         Self {
             start: Instant::now(),
             counts: Mutex::default(),
@@ -70,24 +70,24 @@ impl Tally {
     }
 
     /// A connection of a client of this kind has begun.
-    pub(super) fn connection(&self, kind: &'static str) {
+    pub(in crate::scenario) fn connection(&self, kind: &'static str) {
         let mut counts = self.lock();
         counts.connections += 1;
         counts.kinds.entry(kind).or_default().connections += 1;
     }
 
     /// A connection's client has another address.
-    pub(super) fn moved(&self) {
+    pub(in crate::scenario) fn moved(&self) {
         self.lock().moves += 1;
     }
 
     /// A request was answered in whole.
-    pub(super) fn answered(&self) {
+    pub(in crate::scenario) fn answered(&self) {
         self.lock().ended(self.start, false);
     }
 
     /// A request and its connection broke.
-    pub(super) fn broke(&self, kind: &'static str, fault: ConnectionFault) {
+    pub(in crate::scenario) fn broke(&self, kind: &'static str, fault: ConnectionFault) {
         let mut counts = self.lock();
         counts.ended(self.start, true);
         counts.broken_connections += 1;
@@ -96,14 +96,14 @@ impl Tally {
     }
 
     /// Requests and broken ones so far.
-    pub(super) fn so_far(&self) -> (u64, u64) {
+    pub(in crate::scenario) fn so_far(&self) -> (u64, u64) {
         let counts = self.lock();
         let seconds = counts.seconds.iter();
         seconds.fold((0, 0), |sum, second| (sum.0 + second.0, sum.1 + second.1))
     }
 
     /// The result so far of a load that lasts this long.
-    pub(super) fn totals(&self, lasts: Duration) -> Totals {
+    pub(in crate::scenario) fn totals(&self, lasts: Duration) -> Totals {
         let (requests, broken_requests) = self.so_far();
         let counts = self.lock();
         let share = |&(all, broken): &(u64, u64)| match all {

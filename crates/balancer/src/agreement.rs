@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What balancers of the same VIPs must have alike for a packet to reach its server
+//! whichever of them gets it, as digests to compare.
+
+use causeway_api::balancer::{Agreement, AgreementItem};
+use causeway_core::cookie::{CookieKey, Digest, KeyEpoch};
+use causeway_quic_lb::Algorithm;
+
+use super::engine::Engine;
+use super::pool::Pool;
+use super::rings;
+use crate::config::VipConfig;
+
+/// What is in force here.
+pub(crate) fn agreement(engine: &Engine) -> anyhow::Result<Agreement> {
+    let key = CookieKey::from_words(engine.plane.hash_key()?.0);
+    let mut items = vec![item("hash-key", None, |digest| digest.secret(&key))];
+    if let Some(cookies) = &engine.config.cookies {
+        // Which of the two agents write by is theirs to agree on: both are accepted.
+        items.push(item("cookie-keys", None, |digest| {
+            KeyEpoch::ALL.into_iter().fold(digest, |digest, epoch| {
+                match cookies.keys.cookies.get(epoch) {
+                    Some(key) => digest.secret(key),
+                    None => digest.number(0),
+                }
+            })
+        }));
+    }
+    for pool in &engine.pools {
+        of_vip(engine, pool, &mut items)?;
+    }
+    items.sort();
+    Ok(Agreement { items })
+}
+
+fn of_vip(engine: &Engine, pool: &Pool, items: &mut Vec<AgreementItem>) -> anyhow::Result<()> {
+    let vip = pool.vip();
+    if let Some(format) = &vip.cookie {
+        items.push(item("cookie-format", Some(vip), |digest| {
+            let sizes = [format.mode() as u8, format.bits(), format.id_bits()];
+            sizes
+                .into_iter()
+                .fold(digest, |digest, size| digest.number(size.into()))
+        }));
+    }
+    if !vip.quic.is_empty() {
+        items.push(item("connection-ids", Some(vip), |digest| {
+            connection_ids(vip, digest)
+        }));
+    }
+    if vip.cookie.is_some() || !vip.quic.is_empty() {
+        let ids = engine.plane.cookie_ids(pool.id())?;
+        let mut ids: Vec<_> = ids
+            .held
+            .iter()
+            .filter(|(_, real)| real.is_some())
+            .map(|(held, _)| (held.id, held.address))
+            .collect();
+        ids.sort_unstable();
+        items.push(item("server-ids", Some(vip), |digest| {
+            ids.iter().fold(digest, |digest, (id, address)| {
+                digest.number((*id).into()).text(&address.to_string())
+            })
+        }));
+    }
+    items.push(item("weights", Some(vip), |digest| weights(vip, digest)));
+    Ok(())
+}
+
+fn connection_ids(vip: &VipConfig, digest: Digest) -> Digest {
+    let mut configs: Vec<_> = vip.quic.iter().map(|route| *route.config()).collect();
+    configs.sort_by_key(|config| config.number());
+    configs.iter().fold(digest, |digest, config| {
+        let digest = digest
+            .number(config.number().into())
+            .number(config.server_id_len() as u64)
+            .number(config.nonce_len() as u64);
+        match config.algorithm() {
+            Algorithm::Plain => digest.number(0),
+            Algorithm::SipHash(key) => digest
+                .number(1)
+                .secret(&CookieKey::from_bytes(key.octets())),
+            Algorithm::Aes128(key) => digest
+                .number(2)
+                .secret(&CookieKey::from_bytes(key.octets())),
+        }
+    })
+}
+
+/// What the ring of clients is made of that have neither cookies nor ids.
+fn weights(vip: &VipConfig, digest: Digest) -> Digest {
+    let digest = match rings::has_plain(vip) {
+        true => digest.number(1),
+        false => digest.text(&vip.scheduler.to_string()),
+    };
+    let mut reals: Vec<_> = vip
+        .reals
+        .iter()
+        .map(|real| {
+            let weight = match real.is_wanted() && !vip.is_reserved(real) {
+                true => real.weight,
+                false => 0,
+            };
+            (real.address, weight)
+        })
+        .collect();
+    reals.sort_unstable();
+    reals.iter().fold(digest, |digest, (address, weight)| {
+        digest.text(&address.to_string()).number((*weight).into())
+    })
+}
+
+fn item(what: &str, vip: Option<&VipConfig>, of: impl FnOnce(Digest) -> Digest) -> AgreementItem {
+    AgreementItem {
+        what: what.to_owned(),
+        vip: vip.map(VipConfig::endpoint),
+        digest: of(Digest::of(what)).finish(),
+    }
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The balancers of a fleet, and the order in which a change reaches them.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use causeway_api::balancer::Agreement;
+use causeway_dataplane::Protocol;
+
+use super::bgp::Bird;
+use crate::api;
+use crate::balancer::{Balancer, BalancerSettings, RealEntry, ServerForwarding, VipEntry};
+use crate::scenario::bench::{PORT, QUIC_PORT};
+use crate::scenario::connections::{SharedKeys, server_id};
+use crate::topology::{self, Node};
+
+/// Until packets that were on their way to a balancer have come.
+const UNDER_WAY: Duration = Duration::from_millis(500);
+
+/// What a balancer's configuration says of what changes in a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Pool {
+    /// Servers that it knows, with their ids.
+    pub known: usize,
+    /// Those of them that take connections: from here ...
+    pub drained: usize,
+    /// ... to here.
+    pub taking: usize,
+    /// Configurations of connection ids.
+    pub quic_configs: u8,
+}
+
+/// One balancer and its router daemon.
+pub(super) struct Member {
+    node: Node,
+    /// The router's port to it.
+    port: String,
+    bird: Bird,
+    balancer: Option<Balancer>,
+    /// What its file says.
+    has: Option<Pool>,
+    /// Nothing new reaches it.
+    pub late: bool,
+}
+
+/// All of them.
+pub(super) struct Fleet<'a> {
+    binary: &'a Path,
+    router: &'a Node,
+    servers: &'a [Node],
+    keys: &'a SharedKeys,
+    pub members: Vec<Member>,
+}
+
+impl<'a> Fleet<'a> {
+    /// Starts a balancer on each node.
+    pub(super) fn start(
+        binary: &'a Path,
+        topology: &'a topology::Topology,
+        nodes: &[Node],
+        keys: &'a SharedKeys,
+        pool: Pool,
+    ) -> Result<Self> {
+        let mut fleet = Self {
+            binary,
+            router: &topology.router,
+            servers: &topology.servers,
+            keys,
+            members: Vec::new(),
+        };
+        for (index, node) in nodes.iter().enumerate() {
+            fleet.members.push(Member {
+                node: node.clone(),
+                port: match index {
+                    0 => "lb".to_owned(),
+                    _ => format!("lb{index}"),
+                },
+                bird: Bird::on_balancer(node, fleet.router)?,
+                balancer: None,
+                has: None,
+                late: false,
+            });
+            fleet.join(index, pool)?;
+        }
+        Ok(fleet)
+    }
+
+    /// A balancer that knows nothing comes into service.
+    pub(super) fn join(&mut self, index: usize, pool: Pool) -> Result<()> {
+        let settings = self.settings(index, pool)?;
+        let router = self.router.netns.clone();
+        let member = &mut self.members[index];
+        router.ip(&format!("link set {} up", member.port))?;
+        if member.balancer.is_none() {
+            member.balancer = Some(Balancer::start(self.binary, &member.node, &settings)?);
+            member.has = Some(pool);
+        }
+        Ok(())
+    }
+
+    /// Its machine is cut off, and everything on it dies.
+    pub(super) fn crash(&mut self, index: usize) -> Result<()> {
+        let member = &mut self.members[index];
+        self.router
+            .netns
+            .ip(&format!("link set {} down", member.port))?;
+        member.bird.kill();
+        let mut balancer = member.balancer.take().context("it is away already")?;
+        balancer.kill()?;
+        balancer.detach()?;
+        member.has = None;
+        // It will come back with nothing to say until its balancer has.
+        member.bird.restart()
+    }
+
+    /// Withdrawn first, it forwards until nothing comes any more.
+    pub(super) fn leave(&mut self, index: usize) -> Result<()> {
+        let member = &mut self.members[index];
+        let mut balancer = member.balancer.take().context("it is away already")?;
+        balancer.terminate()?;
+        member.bird.withdraw()?;
+        sleep(UNDER_WAY);
+        member.has = None;
+        balancer.detach()
+    }
+
+    /// Its daemon is replaced by that of `binary`.
+    pub(super) fn upgrade(&mut self, index: usize, binary: &Path) -> Result<()> {
+        let balancer = self.balancer(index)?;
+        balancer.terminate()?;
+        balancer.restart_as(binary)
+    }
+
+    /// Its daemon is killed and started again.
+    pub(super) fn kill(&mut self, index: usize) -> Result<()> {
+        let balancer = self.balancer(index)?;
+        balancer.kill()?;
+        balancer.restart()
+    }
+
+    /// Every balancer that can be reached gets what has changed.
+    pub(super) fn apply(&mut self, pool: Pool) -> Result<()> {
+        for index in 0..self.members.len() {
+            let member = &self.members[index];
+            if member.late || member.balancer.is_none() || member.has == Some(pool) {
+                continue;
+            }
+            let settings = self.settings(index, pool)?;
+            self.balancer(index)?.apply(&settings)?;
+            // Configurations of connection ids do not show in reals.
+            self.balancer(index)?.reload_now()?;
+            self.members[index].has = Some(pool);
+        }
+        Ok(())
+    }
+
+    /// Every balancer that can be reached reads its file and its keys again.
+    pub(super) fn reload(&mut self) -> Result<()> {
+        let reached = self.members.iter().filter(|member| !member.late);
+        let balancers = reached.filter_map(|member| member.balancer.as_ref());
+        balancers.clone().try_for_each(Balancer::reload)?;
+        balancers.into_iter().try_for_each(Balancer::reload_now)
+    }
+
+    /// Whether all balancers in service have the same ids and keys.
+    pub(super) fn agrees(&self) -> Result<bool> {
+        let balancers = self
+            .members
+            .iter()
+            .filter_map(|member| member.balancer.as_ref());
+        let told = balancers
+            .map(|balancer| {
+                let mut told: Agreement = api::get(&balancer.socket(), "/v1/agreement")?;
+                // Of plain clients alone, and none of them waits.
+                told.items.retain(|item| item.what != "weights");
+                Ok(told.items)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        ensure!(
+            told.iter().all(|items| !items.is_empty()),
+            "a balancer has nothing to agree on"
+        );
+        Ok(told.windows(2).all(|pair| pair[0] == pair[1]))
+    }
+
+    /// Ends everything, as operators do.
+    pub(super) fn stop(mut self) -> Result<()> {
+        (0..self.members.len()).try_for_each(|index| self.leave(index))
+    }
+
+    fn balancer(&mut self, index: usize) -> Result<&mut Balancer> {
+        let balancer = self.members[index].balancer.as_mut();
+        balancer.with_context(|| format!("balancer {index} is away"))
+    }
+
+    fn settings(&self, index: usize, pool: Pool) -> Result<BalancerSettings> {
+        let quic = (0..pool.quic_configs).map(|number| self.keys.quic_cid(number));
+        let quic = quic.collect::<Result<Vec<_>>>()?.join(", ");
+        let vip = |address: IpAddr, protocol| {
+            let (port, key) = match protocol {
+                Protocol::Tcp => (PORT, "cookie = \"timestamp\"".to_owned()),
+                Protocol::Udp => (QUIC_PORT, format!("quic_cid = [{quic}]")),
+            };
+            VipEntry {
+                address,
+                port,
+                protocol,
+                scheduler: "round-robin".to_owned(),
+                keys: vec![key],
+                forwarding: ServerForwarding::Ipip,
+                reals: self
+                    .servers
+                    .iter()
+                    .take(pool.known)
+                    .enumerate()
+                    .map(|(server, node)| RealEntry {
+                        drain: !(pool.drained..pool.taking).contains(&server),
+                        keys: vec![format!("id = {}", server_id(server))],
+                        ..RealEntry::of(node, address)
+                    })
+                    .collect(),
+            }
+        };
+        let vips = [topology::vip4(0).into(), topology::vip6(0).into()]
+            .into_iter()
+            .flat_map(|address| [vip(address, Protocol::Tcp), vip(address, Protocol::Udp)]);
+        Ok(BalancerSettings {
+            vips: vips.collect(),
+            head: vec![
+                SharedKeys::hash_key_line(),
+                self.members[index].bird.announce(),
+                format!("[cookie]\nkeys = \"{}\"", self.keys.cookies().display()),
+            ],
+            ..BalancerSettings::default()
+        })
+    }
+}

@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Four balancers behind a router that spreads packets over them, while everything
+//! happens that happens to a fleet: which connections break.
+//!
+//! The router learns its routes by BGP from BIRD on each balancer and takes all of them
+//! at once, by the hash of addresses and ports; a route that comes or goes moves
+//! connections between balancers. Three kinds of clients: TCP with timestamps, whose
+//! cookies name their server; QUIC, whose connection ids do; and TCP without timestamps,
+//! for which there are tables and hashes alone.
+
+mod bgp;
+mod members;
+mod plan;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use self::bgp::Bird;
+use self::members::{Fleet, Pool};
+use self::plan::{Event, FleetPlan};
+use super::connections::{ConnectionLoad, RunningClients, SharedKeys, Tally, cid};
+use super::{Context, Scenario, bench, param};
+use crate::agent::AgentProcess;
+use crate::modelled_servers::{self, ModelledServers};
+use crate::quic::modelled_servers::QuicModelledServers;
+use crate::topology::{self, Shape, Topology};
+
+const BALANCERS: usize = 4;
+/// Until an agent has read its keys again: it does not say when.
+const RELOAD: Duration = Duration::from_millis(500);
+/// What has waited for a balancer that lags is tried so often.
+const RETRY: Duration = Duration::from_millis(250);
+
+pub(super) const FLEET: Scenario = Scenario {
+    name: "fleet",
+    about: "four balancers behind a router come, go, lag and change: which connections break",
+    params: &[
+        param("seconds", "240", "how long new connections come"),
+        param("servers", "6", "servers at the start"),
+        param(
+            "low",
+            "20",
+            "lowest rate of new connections per second with timestamps",
+        ),
+        param("high", "40", "highest rate of them"),
+        param(
+            "waits",
+            "true",
+            "whether a change that breaks what does not know it waits until every balancer does",
+        ),
+        param(
+            "other",
+            "",
+            "binary of another build to upgrade to; the same by default",
+        ),
+    ],
+    run,
+    table: |result| {
+        let clients = result["interface"]["clients"].as_array()?;
+        let lines = clients.iter().map(|row| {
+            format!(
+                "{:<12} {:>6} of {:>6} connections broken",
+                row["kind"].as_str().unwrap_or_default(),
+                row["broken_connections"],
+                row["connections"]
+            )
+        });
+        Some(lines.collect::<Vec<_>>().join("\n"))
+    },
+};
+
+/// A kind of clients. All of one share a namespace.
+struct ClientKind {
+    name: &'static str,
+    quic: bool,
+    timestamps: bool,
+    /// Part of the rate of those with timestamps.
+    share: f64,
+    /// What carries the server's id, if anything does.
+    has_cookies: bool,
+}
+
+const KINDS: [ClientKind; 3] = [
+    ClientKind {
+        name: "timestamps",
+        quic: false,
+        timestamps: true,
+        share: 1.0,
+        has_cookies: true,
+    },
+    ClientKind {
+        name: "plain",
+        quic: false,
+        timestamps: false,
+        share: 0.6,
+        has_cookies: false,
+    },
+    // Each costs two handshakes with cryptography and a socket of its own.
+    ClientKind {
+        name: "quic",
+        quic: true,
+        timestamps: true,
+        share: 0.3,
+        has_cookies: true,
+    },
+];
+
+fn run(context: &Context) -> Result<Value> {
+    let plan = FleetPlan::read(context)?;
+    modelled_servers::raise_fd_limit(16_384)?;
+    let (topology, nodes) = build(context, plan.servers_at_most())?;
+    let keys = SharedKeys::new(&context.binary)?;
+    keys.make_cookies()?;
+    let _web = ModelledServers::start(&topology.servers, bench::PORT)?;
+    let silence = plan.lasts * 2;
+    let quic =
+        QuicModelledServers::start(&topology.servers, bench::QUIC_PORT, silence, |s| cid(0, s))?;
+    let agents = start_agents(&context.binary, &topology, &keys)?;
+    let _router = Bird::on_router(&topology.router, &nodes)?;
+    let pool = Pool {
+        known: plan.servers,
+        drained: 0,
+        taking: plan.servers,
+        quic_configs: 1,
+    };
+    let fleet = Fleet::start(&context.binary, &topology, &nodes, &keys, pool)?;
+    let other: String = context.param("other")?;
+    let mut run = FleetRun {
+        context,
+        plan: &plan,
+        fleet,
+        agents,
+        quic,
+        keys: &keys,
+        other: match other.as_str() {
+            "" => context.binary.clone(),
+            path => PathBuf::from(path),
+        },
+        pool,
+        waiting: Vec::new(),
+        restarted: 0,
+        start: Instant::now(),
+        events: Vec::new(),
+    };
+    wait_routed(&topology)?;
+    let running: Vec<_> = KINDS
+        .iter()
+        .zip(&topology.clients)
+        .map(|(kind, node)| {
+            let tally = Arc::new(Tally::new());
+            let load = load(context, &plan, kind);
+            let clients = std::slice::from_ref(&node.netns);
+            (kind, RunningClients::start(clients, &load, &tally), tally)
+        })
+        .collect();
+    run.start = Instant::now();
+    let happened = run.happen();
+    let mut clients = Vec::new();
+    let mut broken = 0;
+    for (kind, running, tally) in running {
+        running.finish()?;
+        let totals = tally.totals(plan.lasts);
+        ensure!(totals.requests > 0, "no {} client was served", kind.name);
+        if kind.has_cookies {
+            broken += totals.broken_connections;
+        }
+        context.say(format!(
+            "{}: {} of {} connections broken {:?}",
+            kind.name, totals.broken_connections, totals.connections, totals.faults
+        ));
+        clients.push(json!({
+            "kind": kind.name, "connections": totals.connections,
+            "broken_connections": totals.broken_connections, "requests": totals.requests,
+            "faults": totals.faults, "client_moves": totals.client_moves,
+        }));
+    }
+    happened?;
+    let events = std::mem::take(&mut run.events);
+    run.fleet.stop()?;
+    ensure!(
+        broken == 0 || !plan.waits,
+        "{broken} connections with cookies broke: {}",
+        json!(clients)
+    );
+    Ok(json!({ "interface": { "clients": clients, "events": events } }))
+}
+
+/// The machines; the router spreads by addresses and ports.
+fn build(context: &Context, servers: usize) -> Result<(Topology, Vec<topology::Node>)> {
+    let shape = Shape {
+        clients: KINDS.len(),
+        servers,
+    };
+    let mut topology = Topology::build(context.sandbox, shape)?;
+    let mut nodes = vec![topology.balancer.clone()];
+    for _ in 1..BALANCERS {
+        nodes.push(topology.add_balancer(context.sandbox)?);
+    }
+    let router = &topology.router.netns;
+    router.ip(&format!(
+        "route del {}\nroute del {}\n",
+        topology::vip4(0),
+        topology::vip6(0)
+    ))?;
+    for family in ["ipv4", "ipv6"] {
+        router.sysctl(&format!("net/{family}/fib_multipath_hash_policy"), "1")?;
+    }
+    for (kind, node) in KINDS.iter().zip(&topology.clients) {
+        if !kind.timestamps {
+            node.netns.sysctl("net/ipv4/tcp_timestamps", "0")?;
+        }
+    }
+    Ok((topology, nodes))
+}
+
+fn start_agents(
+    binary: &Path,
+    topology: &Topology,
+    keys: &SharedKeys,
+) -> Result<Vec<AgentProcess>> {
+    let servers = topology.servers.iter().enumerate();
+    servers
+        .map(|(index, server)| {
+            let cookies = keys.cookies_of_agent(index);
+            AgentProcess::start_with(binary, server, &bench::pin_dir(server), &cookies)
+        })
+        .collect()
+}
+
+/// Waits until the router has a route over every balancer.
+fn wait_routed(topology: &Topology) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let vips = [topology::vip4(0).to_string(), topology::vip6(0).to_string()];
+    loop {
+        let mut missing = Vec::new();
+        for (vip, flag) in vips.iter().zip(["-4", "-6"]) {
+            let mut command = topology.router.netns.command("ip");
+            let output = command.args([flag, "route", "show", vip]).output()?;
+            let routes = String::from_utf8_lossy(&output.stdout).into_owned();
+            if routes.matches("via ").count() < BALANCERS {
+                missing.push(routes);
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        ensure!(
+            Instant::now() < deadline,
+            "the router does not have {BALANCERS} routes: {missing:?}"
+        );
+        sleep(Duration::from_millis(50));
+    }
+}
+
+fn load(context: &Context, plan: &FleetPlan, kind: &ClientKind) -> ConnectionLoad {
+    let port = match kind.quic {
+        true => bench::QUIC_PORT,
+        false => bench::PORT,
+    };
+    ConnectionLoad {
+        targets: vec![
+            (topology::vip4(0), port).into(),
+            (topology::vip6(0), port).into(),
+        ],
+        quic: kind.quic,
+        lasts: plan.lasts,
+        rates: (plan.rates.0 * kind.share, plan.rates.1 * kind.share),
+        streams: (40.0 * kind.share) as usize,
+        idlers: (30.0 * kind.share) as usize,
+        idle: (plan.lasts / 4, plan.lasts / 2),
+        seed: context.seed,
+    }
+}
+
+/// A change of which every balancer must know before anything depends on it.
+enum Waiting {
+    /// A server takes connections.
+    Take,
+    /// Agents and servers issue by the new keys.
+    Issue,
+}
+
+struct FleetRun<'a> {
+    context: &'a Context,
+    plan: &'a FleetPlan,
+    fleet: Fleet<'a>,
+    agents: Vec<AgentProcess>,
+    quic: QuicModelledServers,
+    keys: &'a SharedKeys,
+    /// What a balancer is upgraded to.
+    other: PathBuf,
+    pool: Pool,
+    waiting: Vec<Waiting>,
+    restarted: usize,
+    start: Instant,
+    events: Vec<Value>,
+}
+
+impl FleetRun<'_> {
+    /// Everything of the plan, in its time.
+    fn happen(&mut self) -> Result<()> {
+        for (at, event) in self.plan.events() {
+            self.wait_until(at)?;
+            self.step(&format!("{event:?}"), |run| run.one(event))?;
+        }
+        self.wait_until(self.plan.lasts)?;
+        ensure!(
+            self.waiting.is_empty(),
+            "balancers do not agree at the end of the run"
+        );
+        Ok(())
+    }
+
+    /// Waits, and meanwhile does what had to wait as soon as it may be done.
+    fn wait_until(&mut self, at: Duration) -> Result<()> {
+        loop {
+            if !self.waiting.is_empty() && self.fleet.agrees()? {
+                self.step("what waited", Self::enact)?;
+            }
+            let left = at.saturating_sub(self.start.elapsed());
+            if left.is_zero() {
+                return Ok(());
+            }
+            sleep(left.min(RETRY));
+        }
+    }
+
+    fn step(&mut self, what: &str, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let began = self.start.elapsed();
+        self.context
+            .say(format!("{:.0} s: {what}", began.as_secs_f64()));
+        body(self).with_context(|| what.to_owned())?;
+        let took = self.start.elapsed() - began;
+        self.events.push(json!({
+            "event": what, "at_s": began.as_secs_f64(), "took_s": took.as_secs_f64(),
+        }));
+        Ok(())
+    }
+
+    fn one(&mut self, event: Event) -> Result<()> {
+        match event {
+            Event::Grow => {
+                // A balancer that does not know an id cannot send a packet to its server.
+                self.pool.known += 1;
+                self.fleet.apply(self.pool)?;
+                self.soon(Waiting::Take)
+            }
+            Event::Shrink => {
+                self.pool.drained += 1;
+                self.fleet.apply(self.pool)
+            }
+            Event::RotateKeys => {
+                self.keys.rotate_cookies("--prepare")?;
+                self.pool.quic_configs += 1;
+                self.fleet.apply(self.pool)?;
+                self.soon(Waiting::Issue)
+            }
+            Event::RestartAgents => {
+                let mut half = self.agents.iter_mut().skip(self.restarted % 2).step_by(2);
+                self.restarted += 1;
+                half.try_for_each(AgentProcess::restart)
+            }
+            Event::Crash(index) => self.fleet.crash(index),
+            Event::Join(index) => self.fleet.join(index, self.pool),
+            Event::Leave(index) => self.fleet.leave(index),
+            Event::Lag(index) => {
+                self.fleet.members[index].late = true;
+                Ok(())
+            }
+            Event::CatchUp(index) => {
+                self.fleet.members[index].late = false;
+                self.fleet.apply(self.pool)
+            }
+            Event::Upgrade(index) => {
+                let other = self.other.clone();
+                self.fleet.upgrade(index, &other)
+            }
+            Event::Kill(index) => self.fleet.kill(index),
+            Event::ReloadAll => self.fleet.reload(),
+        }
+    }
+
+    /// Now, or once all agree.
+    fn soon(&mut self, change: Waiting) -> Result<()> {
+        self.waiting.push(change);
+        match self.plan.waits {
+            true => Ok(()),
+            false => self.enact(),
+        }
+    }
+
+    fn enact(&mut self) -> Result<()> {
+        for change in std::mem::take(&mut self.waiting) {
+            match change {
+                Waiting::Take => {
+                    self.pool.taking += 1;
+                    self.fleet.apply(self.pool)?;
+                }
+                Waiting::Issue => {
+                    self.agents.iter().try_for_each(AgentProcess::reload)?;
+                    sleep(RELOAD);
+                    self.keys.rotate_cookies("--switch")?;
+                    self.agents.iter().try_for_each(AgentProcess::reload)?;
+                    self.fleet.reload()?;
+                    let issued = self.pool.quic_configs - 1;
+                    self.quic.rotate(|server| cid(issued, server))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
