@@ -313,7 +313,7 @@ func faultOf(err error, late string) string {
 	case errors.As(err, &transport) && transport.ErrorCode == quic.ConnectionRefused:
 		return "refused"
 	case errors.As(err, &transport) && transport.ErrorCode == quic.ConnectionIDLimitError:
-		return "connection_id_limit"
+		return "id_limit"
 	case errors.As(err, &closed), errors.As(err, &transport):
 		return "short_read"
 	default:

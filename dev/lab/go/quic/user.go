@@ -61,7 +61,7 @@ func (u *user) runPage(objects []object, dueNs int64) string {
 	run := &pageRun{objects: objects, ready: []readyObject{{0, ready}}, left: len(objects)}
 	u.arrived = nil
 	if u.open != nil && u.open.conn.Context().Err() != nil {
-		if fault := faultOf(context.Cause(u.open.conn.Context()), "server_closed"); fault == "connection_id_limit" {
+		if fault := faultOf(context.Cause(u.open.conn.Context()), "server_closed"); fault == "id_limit" {
 			return fault
 		}
 		return "server_closed"

@@ -52,7 +52,7 @@ impl ConnectionFault {
             Self::BadResponse => "bad_response",
             Self::WrongReal => "wrong_real",
             Self::SendFailed => "send_failed",
-            Self::IdLimit => "connection_id_limit",
+            Self::IdLimit => "id_limit",
         }
     }
 }
