@@ -14,15 +14,15 @@ use causeway_core::hist::Histogram;
 use causeway_dataplane::abi::{PacketsBytes, Verdict};
 use causeway_dataplane::probe::ProbeEgress;
 use causeway_dataplane::{
-    ConnLayout, FlowIdle, FlowSweep, FlowTotals, LoadBalancer, LoadBalancerOptions, LoadTerms,
-    Picking, Real, RealId, RealStats, SourceRing, Started, Vip, VipId, VipOptions, VipRings,
+    FlowIdle, FlowSweep, FlowTotals, LoadBalancer, LoadTerms, Picking, Real, RealId, RealStats,
+    SourceRing, Started, Vip, VipId, VipOptions, VipRings,
 };
 use causeway_netio::{Gateways, NextHop, OuterSource};
 
 use super::engine::GATEWAY_PATIENCE;
 use super::plane::{DataPlane, Found, Resolve, Route};
 use super::slots::ConnectionSlots;
-use crate::config::{BalancerConfig, GueChecksum, HashKey, Unserved};
+use crate::config::{BalancerConfig, GueChecksum, HashKey};
 
 /// A loaded and attached data plane.
 pub struct KernelPlane {
@@ -45,20 +45,7 @@ impl KernelPlane {
         resolver
             .look(&Route::of(config), &reals, GATEWAY_PATIENCE)?
             .next_hop?;
-        let mut options = LoadBalancerOptions::new(&config.interface, &config.pin_dir);
-        options.xdp_mode = config.xdp_mode;
-        options.flows_v4 = config.flows_v4;
-        options.flows_v6 = config.flows_v6;
-        options.measure = config.measure;
-        options.conns = ConnLayout {
-            connections: config.stateful.connections,
-            tier_bits: config.stateful.tiers.trailing_zeros() as u8,
-            tier: config.stateful.tier as u8,
-        };
-        options.tunnel_ends = config.tunnel_ends;
-        options.pass_unserved = config.unserved == Unserved::Pass;
-        options.tunnel_sources = config.tunnel_sources.clone();
-        let (balancer, started) = LoadBalancer::start(&options)?;
+        let (balancer, started) = LoadBalancer::start(&config.data_plane())?;
         choose_hash_key(&balancer, config.hash_key)?;
         balancer.set_token_sources(
             config.stateful.token_source_v4,

@@ -4,7 +4,7 @@
 
 use causeway_core::select::{self, RealKey, RingSize};
 
-use causeway_dataplane::Pick;
+use causeway_dataplane::{Pick, ring_bytes};
 
 use super::plane::DataPlane;
 use super::pool::{Pool, configured};
@@ -130,6 +130,17 @@ fn members(vip: &VipConfig, reals: impl Iterator<Item = (u32, f64)>) -> Vec<sele
         weight: (weight * RING_UNIT).round() as u32,
     };
     reals.map(member).collect()
+}
+
+/// Bytes of the kernel's memory for a VIP's rings, as long as they are.
+pub(crate) fn bytes_at_most(vip: &VipConfig) -> u64 {
+    let hashed = RingSize::for_pool(vip.reals.len()).slots();
+    let own = match pick(vip) {
+        Pick::Hash => hashed,
+        Pick::Turn | Pick::Two => select::TURNS_MAX,
+    };
+    let plain = if has_plain(vip) { hashed } else { 0 };
+    ring_bytes(own + plain)
 }
 
 /// Whether fragments have to find the real of their first packet, by addresses alone.

@@ -91,11 +91,16 @@ impl Args {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.action {
             Action::Check { file, running } => match check(&file) {
-                Ok((summary, socket)) => {
-                    if let Some(socket) = socket {
-                        ask(&file, socket, running)?;
-                    }
+                Ok(Checked { summary, balancers }) => {
+                    let memory = balancers.map(|config| {
+                        let memory = config.memory();
+                        ask(&file, config.socket, running).map(|()| memory)
+                    });
+                    let memory = memory.transpose()?;
                     println!("{}: ok: {summary}", file.display());
+                    if let Some(memory) = memory {
+                        println!("{}", memory?);
+                    }
                 }
                 Err(errors) => {
                     eprintln!("{errors}");
@@ -227,15 +232,27 @@ fn ask(file: &Path, socket: PathBuf, running: bool) -> anyhow::Result<()> {
     }
 }
 
-/// Reads and validates a file of any kind, and says in one line what it holds; of a balancer's,
-/// its socket, too.
-fn check(path: &Path) -> Result<(String, Option<PathBuf>), ConfigErrors> {
+/// A file without a fault.
+#[derive(Debug)]
+struct Checked {
+    /// What it holds, in one line.
+    summary: String,
+    /// A balancer's.
+    balancers: Option<BalancerConfig>,
+}
+
+/// Reads and validates a file of any kind.
+fn check(path: &Path) -> Result<Checked, ConfigErrors> {
     let text = read(path)?;
+    let other = |summary| Checked {
+        summary,
+        balancers: None,
+    };
     if causeway_tunnel::config::is_tunnels(&text) {
-        return TunnelConfig::parse(path, &text).map(|config| (config.summary(), None));
+        return TunnelConfig::parse(path, &text).map(|config| other(config.summary()));
     }
     if causeway_agent::config::is_agents(&text) {
-        return AgentConfig::parse(path, &text).map(|config| (config.summary(), None));
+        return AgentConfig::parse(path, &text).map(|config| other(config.summary()));
     }
     let balancers = ["interface", "vip"];
     let is_balancers = balancers.iter().any(|key| has_key(&text, key));
@@ -247,7 +264,10 @@ fn check(path: &Path) -> Result<(String, Option<PathBuf>), ConfigErrors> {
             ),
         }
     });
-    config.map(|config| (config.summary(), Some(config.socket)))
+    config.map(|config| Checked {
+        summary: config.summary(),
+        balancers: Some(config),
+    })
 }
 
 /// Whether a file is an agent's. One that cannot be read is not: whoever loads it says why.
@@ -274,7 +294,7 @@ mod tests {
             told,
             [
                 "lb.toml:1: unknown key `interfaec`; did you mean `interface`?",
-                "lb.toml:2: unknown key `xyz`; known here are interface, pin_dir, state_dir, socket, http, api, reconcile, hash_key, unserved, xdp, encap, flow_table, stateful, measure, control, cookie, agent_reports, announce, history, defaults, pool, vip",
+                "lb.toml:2: unknown key `xyz`; known here are interface, pin_dir, state_dir, socket, http, api, reconcile, hash_key, unserved, xdp, encap, flow_table, stateful, limits, measure, control, cookie, agent_reports, announce, history, defaults, pool, vip",
                 "lb.toml:3: unknown key `contrl`; did you mean `control`?",
                 "lb.toml:6: unknown key `adress`; did you mean `address`?",
                 "lb.toml:7: invalid type: string \"443\", expected a whole number",

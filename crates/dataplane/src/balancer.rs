@@ -25,6 +25,7 @@ use crate::{abi, flow_table};
 mod conns;
 mod cookies;
 mod directory;
+mod limits;
 mod loads;
 mod next_hop;
 mod reals;
@@ -37,6 +38,7 @@ mod vips;
 pub use conns::{ConnLayout, ConnTable, ConnTimeouts, Connection, Learned, Swept};
 pub use cookies::{CookieId, CookieTotals};
 pub use directory::{Directory, SlotRoute};
+pub use limits::{Limits, TableMemory, possible_cpus, ring_bytes};
 pub use loads::LoadTerms;
 pub use reals::{Forwarding, Real, RealId};
 pub use sources::{Prefix, SourceRing};
@@ -65,12 +67,8 @@ pub struct LoadBalancerOptions {
     pub flows_v4: u32,
     /// IPv6 flows that the table holds.
     pub flows_v6: u32,
-    /// VIPs at most; up to 65536.
-    pub max_vips: u32,
-    /// Reals of all VIPs at most.
-    pub max_reals: u32,
-    /// VIPs with cookies at most; each takes 24 KiB.
-    pub max_cookie_vips: u32,
+    /// How many VIPs and reals there can be.
+    pub limits: Limits,
     /// Whether latency is measured.
     pub measure: bool,
     /// Slots for connections of stateful VIPs.
@@ -111,9 +109,7 @@ impl LoadBalancerOptions {
             xdp_mode: XdpMode::Auto,
             flows_v4: 1 << 20,
             flows_v6: 1 << 18,
-            max_vips: 1024,
-            max_reals: 4096,
-            max_cookie_vips: 64,
+            limits: Limits::default(),
             measure: true,
             conns: ConnLayout::default(),
             tunnel_ends: TunnelEnds::default(),
@@ -126,9 +122,18 @@ impl LoadBalancerOptions {
         let ranges = [
             ("flow_table.ipv4", self.flows_v4, 1 << 28),
             ("flow_table.ipv6", self.flows_v6, 1 << 28),
-            ("max_vips", self.max_vips, 1 << 16),
-            ("max_reals", self.max_reals, 1 << 20),
-            ("max_cookie_vips", self.max_cookie_vips, 1 << 16),
+            ("limits.vips", self.limits.vips, Limits::VIPS_MAX),
+            ("limits.reals", self.limits.reals, Limits::REALS_MAX),
+            (
+                "limits.histograms",
+                self.limits.histograms,
+                Limits::REALS_MAX,
+            ),
+            (
+                "limits.cookie_vips",
+                self.limits.cookie_vips,
+                Limits::VIPS_MAX,
+            ),
             (
                 "stateful.connections",
                 self.conns.connections.max(1),
@@ -216,37 +221,11 @@ impl LoadBalancer {
             settings.cfg_tier_bits = options.conns.tier_bits.into();
             settings.cfg_tier = options.conns.tier.into();
             settings.cfg_tunnel_end = !options.tunnel_ends.is_empty();
-            settings.cfg_source_rings = options.max_vips;
-            settings.cfg_plain_rings = options.max_vips + abi::SOURCE_GROUPS;
+            settings.cfg_source_rings = options.limits.vips;
+            settings.cfg_plain_rings = options.limits.vips + abi::SOURCE_GROUPS;
         }
         flow_table::set_size(&mut skel, options.flows_v4, options.flows_v6).map_err(failed)?;
-        let partitions = options.conns.partitions();
-        let cpus = libbpf_rs::num_possible_cpus().map_err(failed)? as u32;
-        let sizes = [
-            (
-                "conn_slots",
-                (partitions * options.conns.partition_size()).max(1),
-            ),
-            ("conn_free_slots", (partitions * cpus).max(1)),
-            ("vips", 3 * options.max_vips),
-            ("rings", 2 * (options.max_vips + abi::SOURCE_GROUPS)),
-            ("vip_limits", options.max_vips),
-            ("turns", options.max_vips),
-            ("vip_stats", options.max_vips),
-            ("cookie_counts", options.max_vips),
-            (
-                "cookie_slots",
-                options.max_cookie_vips * u32::from(causeway_core::cookie::IDS),
-            ),
-            (
-                "quic_configs",
-                options.max_cookie_vips * abi::QUIC_CODEPOINTS,
-            ),
-            ("reals", options.max_reals),
-            ("real_loads", options.max_reals),
-            ("real_stats", options.max_reals),
-            ("real_hist", options.max_reals),
-        ];
+        let sizes = limits::sizes(options, possible_cpus()?);
         startup.prepare(skel.open_object_mut(), &sizes)?;
         let skel = skel.load().map_err(failed)?;
         let (plane, started) = startup.attach(skel.object())?;

@@ -352,14 +352,37 @@ fn find_running(
 
 /// What the kernel compares when a map is reused.
 #[derive(Clone, Copy, Debug)]
-struct Shape {
-    kind: MapType,
-    key: u32,
-    value: u32,
-    entries: u32,
+pub(crate) struct Shape {
+    pub(crate) kind: MapType,
+    pub(crate) key: u32,
+    pub(crate) value: u32,
+    pub(crate) entries: u32,
 }
 
 impl Shape {
+    /// What the kernel takes for such a map from the start on, where so many CPUs are
+    /// possible (kernel/bpf/arraymap.c and hashtab.c).
+    pub(crate) fn bytes(&self, cpus: u32) -> u64 {
+        /// Links and hash of an element of a hash table.
+        const ELEMENT: u64 = 48;
+        const BUCKET: u64 = 16;
+        let whole = |bytes: u32| u64::from(bytes).next_multiple_of(8);
+        let entries = u64::from(self.entries);
+        match self.kind {
+            MapType::Array | MapType::ArrayOfMaps => entries * whole(self.value),
+            // With a pointer to each entry's copies.
+            MapType::PercpuArray => entries * (8 + u64::from(cpus) * whole(self.value)),
+            // With an element to spare for each CPU.
+            MapType::Hash | MapType::LruHash => {
+                (entries + u64::from(cpus)) * (ELEMENT + whole(self.key) + whole(self.value))
+                    + entries.next_power_of_two() * BUCKET
+            }
+            MapType::RingBuf => entries,
+            // Those that grow with what is put in.
+            _ => 0,
+        }
+    }
+
     fn check(&self, wants: &Self, map: &str, pin_dir: &Path) -> Result<()> {
         let fields = [
             ("type", self.kind as u32, wants.kind as u32),

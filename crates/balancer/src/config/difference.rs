@@ -14,8 +14,8 @@ use causeway_service::config::{ApiConfig, SecretFile};
 
 use super::words::LAWS;
 use super::{
-    AgentReportsConfig, Announce, BalancerConfig, Cookies, Encap, RealConfig, Stateful, VipConfig,
-    XdpMode, clients_of, health,
+    AgentReportsConfig, Announce, BalancerConfig, Cookies, Encap, Limits, RealConfig, Stateful,
+    VipConfig, XdpMode, clients_of, health,
 };
 
 impl BalancerConfig {
@@ -150,6 +150,7 @@ impl Changes {
             flows_v6,
             flow_idle,
             stateful,
+            limits,
             tunnel_ends,
             tunnel_sources,
             measure,
@@ -186,6 +187,7 @@ impl Changes {
         self.plain("flow_table.ipv6", flows_v6, &to.flows_v6);
         self.flow_idle(flow_idle, &to.flow_idle);
         self.stateful(stateful, &to.stateful);
+        self.limits(limits, &to.limits);
         self.plain("measure.enabled", measure, &to.measure);
         self.control(control, &to.control);
         self.key("control.law", law, &to.law, |law| word(&LAWS, law));
@@ -284,6 +286,19 @@ impl Changes {
         self.plain("stateful.tier", tier, &to.tier);
         self.debug("stateful.idle", idle, &to.idle);
         self.debug("stateful.learn_period", learn_period, &to.learn_period);
+    }
+
+    fn limits(&mut self, from: &Limits, to: &Limits) {
+        let Limits {
+            vips,
+            reals,
+            histograms,
+            cookie_vips,
+        } = from;
+        self.plain("limits.vips", vips, &to.vips);
+        self.plain("limits.reals", reals, &to.reals);
+        self.plain("limits.histograms", histograms, &to.histograms);
+        self.plain("limits.cookie_vips", cookie_vips, &to.cookie_vips);
     }
 
     fn control(&mut self, from: &ControlParams, to: &ControlParams) {

@@ -15,6 +15,10 @@ use causeway_core::control::{ControlParams, Law};
 use causeway_core::cookie::quic::CidRoute;
 use causeway_core::cookie::{CookieLayout, CookieMode};
 
+use causeway_dataplane::{ConnLayout, DataPlaneError, LoadBalancerOptions, possible_cpus};
+
+use crate::rings;
+
 mod announce;
 mod clients_of;
 #[cfg(test)]
@@ -30,6 +34,7 @@ mod forms_tests;
 mod hash_key;
 mod health;
 mod json;
+mod limits;
 mod pools;
 pub mod quic;
 #[cfg(test)]
@@ -43,7 +48,7 @@ mod validate;
 mod vip;
 mod words;
 
-pub use causeway_dataplane::{FlowIdle, Prefix, Protocol, TunnelEnds, XdpMode};
+pub use causeway_dataplane::{FlowIdle, Limits, Prefix, Protocol, TunnelEnds, XdpMode};
 use causeway_service::config::{ApiConfig, ConfigErrors, Renamed, plural, read};
 
 pub use announce::Announce;
@@ -108,6 +113,8 @@ pub struct BalancerConfig {
     pub flow_idle: FlowIdle,
     /// Slots for connections of stateful VIPs.
     pub stateful: Stateful,
+    /// How many VIPs and reals the data plane can hold.
+    pub limits: Limits,
     /// Own addresses where tunnels of a first tier end.
     pub tunnel_ends: TunnelEnds,
     /// Networks whose tunnels are opened there; empty without them.
@@ -350,6 +357,7 @@ impl BalancerConfig {
             ("flow_table.ipv4", self.flows_v4 == running.flows_v4),
             ("flow_table.ipv6", self.flows_v6 == running.flows_v6),
             ("stateful", self.stateful == running.stateful),
+            ("limits", self.limits == running.limits),
             ("encap.tunnel_ends", self.tunnel_ends == running.tunnel_ends),
             (
                 "encap.tunnel_sources",
@@ -385,6 +393,47 @@ impl BalancerConfig {
         let reals = vips.flat_map(|vip| vip.reals.iter().map(|real| real.address));
         let distinct: BTreeSet<IpAddr> = reals.collect();
         distinct.into_iter().collect()
+    }
+
+    /// What the data plane is started with.
+    pub fn data_plane(&self) -> LoadBalancerOptions {
+        LoadBalancerOptions {
+            xdp_mode: self.xdp_mode,
+            flows_v4: self.flows_v4,
+            flows_v6: self.flows_v6,
+            limits: self.limits,
+            measure: self.measure,
+            conns: ConnLayout {
+                connections: self.stateful.connections,
+                tier_bits: self.stateful.tiers.trailing_zeros() as u8,
+                tier: self.stateful.tier as u8,
+            },
+            tunnel_ends: self.tunnel_ends,
+            pass_unserved: self.unserved == Unserved::Pass,
+            tunnel_sources: self.tunnel_sources.clone(),
+            ..LoadBalancerOptions::new(&self.interface, &self.pin_dir)
+        }
+    }
+
+    /// The kernel's memory that the data plane takes on this machine, in one line.
+    pub fn memory(&self) -> Result<String, DataPlaneError> {
+        let cpus = possible_cpus()?;
+        let memory = self.data_plane().memory(cpus)?;
+        let rings = self.vips.iter().map(rings::bytes_at_most).sum();
+        let shown = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
+        Ok(format!(
+            "{} MiB of the kernel's memory: flow table {}, connection slots {}, VIPs {}, cookies {}, reals {}, histograms {}, rings at most {}, other {} ({})",
+            shown(memory.total() + rings),
+            shown(memory.flows),
+            shown(memory.connections),
+            shown(memory.vips),
+            shown(memory.cookies),
+            shown(memory.reals),
+            shown(memory.histograms),
+            shown(rings),
+            shown(memory.fixed),
+            plural(cpus as usize, "possible CPU"),
+        ))
     }
 
     /// One line for people.

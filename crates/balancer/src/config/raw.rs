@@ -40,6 +40,8 @@ pub(super) struct RawConfig {
     #[serde(default)]
     pub stateful: RawStateful,
     #[serde(default)]
+    pub limits: RawLimits,
+    #[serde(default)]
     pub measure: RawMeasure,
     #[serde(default)]
     pub control: RawControl,
@@ -98,6 +100,16 @@ pub(super) struct RawStateful {
     pub tiers: Option<Spanned<i64>>,
     pub idle: Text,
     pub learn_period: Text,
+}
+
+/// How many of each there can be.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawLimits {
+    pub vips: Option<Spanned<CountValue>>,
+    pub reals: Option<Spanned<CountValue>>,
+    pub histograms: Option<Spanned<CountValue>>,
+    pub cookie_vips: Option<Spanned<CountValue>>,
 }
 
 /// Where agents report.

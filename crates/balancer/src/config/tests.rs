@@ -319,6 +319,21 @@ const BAD: &[(&str, &str, &str)] = &[
     ),
     (
         "[control]",
+        "[limits]\nreals = 0\n[control]",
+        "lb.toml:4: limits.reals must lie between 1 and 1Mi",
+    ),
+    (
+        "[control]",
+        "[limits]\nvips = 1\n[control]",
+        "lb.toml: 2 VIPs are more than limits.vips = 1; raise vips under [limits], which `causeway config check` tells the memory of",
+    ),
+    (
+        "[control]",
+        "[limits]\nreals = 2\n[control]",
+        "lb.toml: 3 reals of all VIPs are more than limits.reals = 2; raise reals under [limits], which `causeway config check` tells the memory of",
+    ),
+    (
+        "[control]",
         "[stateful]\nconnections = 0\n[control]",
         "lb.toml:4: connections must lie between 1 and 16Mi",
     ),

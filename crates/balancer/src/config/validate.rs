@@ -19,7 +19,7 @@ use super::raw::{RawConfig, RawControl, RawEncap, RawFlowTable};
 use super::words::LAWS;
 use super::{
     BalancerConfig, Encap, FlowIdle, GueChecksum, HashKey, MacAddress, STATE_DIR, TunnelEnds,
-    Unserved, VipConfig, announce, reports, stateful, vip,
+    Unserved, VipConfig, announce, limits, reports, stateful, vip,
 };
 
 /// The least MTU of IPv6 (RFC 8200, section 5).
@@ -70,6 +70,8 @@ pub(super) fn config(
             faults.file(format!("vip {}: {message}", vip.name));
         }
     }
+    let limits = limits::limits(&raw.limits, faults);
+    limits::check(&vips, &limits, faults);
     if let (Some(place), Some(mtu)) = (&raw.encap.mtu, encap.mtu) {
         room_for_ipv6(mtu, place, &vips, faults);
     }
@@ -93,6 +95,7 @@ pub(super) fn config(
         flows_v6: flows(raw.flow_table.ipv6.as_ref(), 1 << 18, faults),
         flow_idle: flow_idle(&raw.flow_table, faults),
         stateful,
+        limits,
         measure,
         tunnel_ends: tunnel_ends(&raw.encap.tunnel_ends, faults),
         tunnel_sources: tunnel_sources(&raw.encap, faults),

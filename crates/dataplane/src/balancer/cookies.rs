@@ -147,7 +147,7 @@ impl LoadBalancer {
         let base = base.ok_or(DataPlaneError::Full {
             what: "VIPs with cookies",
             max,
-            setting: "max_cookie_vips",
+            setting: "limits.cookie_vips",
         })?;
         let keys: Vec<u32> = (base..base + ids).collect();
         let empty = vec![CookieSlot::default(); keys.len()];

@@ -100,7 +100,7 @@ impl LoadBalancer {
         let id = free_slot(&book.reals, self.reals.max_entries()).ok_or(DataPlaneError::Full {
             what: "reals",
             max: self.reals.max_entries(),
-            setting: "max_reals",
+            setting: "limits.reals",
         })?;
         self.real_stats.clear(id)?;
         self.clear_histogram(id)?;

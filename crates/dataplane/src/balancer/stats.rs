@@ -40,9 +40,12 @@ impl LoadBalancer {
         Ok(pick(&in_use, &counters))
     }
 
-    /// A real's latency histogram.
+    /// A real's latency histogram; empty where it has none, see [`Limits`].
     pub fn real_histogram(&self, id: RealId) -> Result<Histogram> {
         self.book().real(id)?;
+        if id >= self.real_hist.max_entries() {
+            return Ok(Histogram::new());
+        }
         let mut counts = vec![0_u8; BUCKETS * 8];
         self.real_hist
             .lookup_into(id.as_bytes(), &mut counts, MapFlags::ANY)
@@ -54,6 +57,9 @@ impl LoadBalancer {
     }
 
     pub(super) fn clear_histogram(&self, id: RealId) -> Result<()> {
+        if id >= self.real_hist.max_entries() {
+            return Ok(());
+        }
         self.real_hist
             .update(id.as_bytes(), &[0; BUCKETS * 8], MapFlags::ANY)
             .map_err(|e| DataPlaneError::map("clear", "real_hist", io_error(&e)))

@@ -230,7 +230,7 @@ impl LoadBalancer {
             free_slot(&book.vips, self.vip_stats.max_entries()).ok_or(DataPlaneError::Full {
                 what: "VIPs",
                 max: self.vip_stats.max_entries(),
-                setting: "max_vips",
+                setting: "limits.vips",
             })?;
         self.rings.clear(id)?;
         self.rings.clear(self.plain_ring(id))?;

@@ -118,6 +118,64 @@ fn tables_give_out_ids_and_take_them_back() {
 }
 
 #[test]
+fn a_real_beyond_the_histograms_has_its_sums_alone() {
+    Sandbox::run(|sandbox| {
+        let options = options("lo", &sandbox.pin_dir("lb"));
+        let lb = start(&options);
+        let (vip, _) = furnish(&lb);
+        let (id, _) = lb.vips()[0];
+        assert_eq!(lb.vips(), [(id, vip)]);
+        for host in 0..13 {
+            let real = Real {
+                vip: id,
+                address: addr(&format!("10.9.0.{host}")),
+                forwarding: Forwarding::Ipip,
+            };
+            let real = lb.add_real(&real).expect("a real");
+            assert_eq!(lb.real_histogram(real).expect("a histogram").count(), 0);
+        }
+        assert_eq!(lb.real_stats().expect("counters").len(), 15);
+    });
+}
+
+#[test]
+fn the_memory_foretold_is_what_the_kernel_takes() {
+    Sandbox::run(|sandbox| {
+        let pin_dir = sandbox.pin_dir("lb");
+        let options = LoadBalancerOptions {
+            limits: Limits {
+                vips: 3000,
+                reals: 20_000,
+                histograms: 700,
+                cookie_vips: 30,
+            },
+            ..options("lo", &pin_dir)
+        };
+        let cpus = causeway_dataplane::possible_cpus().expect("CPUs");
+        let told = options.memory(cpus).expect("a size").total();
+        let _lb = start(&options);
+        let pins = std::fs::read_dir(&pin_dir).expect("pins");
+        let taken: u64 = pins
+            .filter_map(|pin| {
+                let map = libbpf_rs::MapHandle::from_pinned_path(pin.expect("a pin").path());
+                let map = map.ok()?;
+                let fd = std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&map));
+                let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}"));
+                let info = info.expect("what the kernel says of a map");
+                let line = info
+                    .lines()
+                    .find_map(|line| line.strip_prefix("memlock:"))?;
+                line.trim().parse::<u64>().ok()
+            })
+            .sum();
+        assert!(
+            taken.abs_diff(told) < told / 50,
+            "{told} bytes were foretold, the kernel takes {taken}"
+        );
+    });
+}
+
+#[test]
 fn rings_of_all_sizes_are_swapped_whole() {
     Sandbox::run(|sandbox| {
         let lb = start(&options("lo", &sandbox.pin_dir("lb")));
