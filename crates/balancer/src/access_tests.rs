@@ -243,7 +243,10 @@ fn what_is_too_much_is_refused() {
     let files = &served.files;
     files.write("large", &" ".repeat(3 << 20), 0o600);
     let body = format!("@{}", files.path("large").display());
-    let large = ["-X", "POST", "-H", "Expect:", "--data-binary", &body];
+    // Asked before it sends the body, as curl does with large ones: what is sent to a server
+    // that closes is answered by a reset, and curl may see that first.
+    let expect = "Expect: 100-continue";
+    let large = ["-X", "POST", "-H", expect, "--data-binary", &body];
     assert_eq!(files.ask(&admin, &large, "/v1/check").0, 413);
     assert_eq!(files.ask(&admin, &large, "/v1/vips").0, 413);
     let head = format!("X-Long: {}", "x".repeat(100 << 10));

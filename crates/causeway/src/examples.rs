@@ -101,7 +101,7 @@ Examples:
 pub(crate) const FLEET: &str = "\
 Examples:
   causeway fleet show
-  causeway fleet show -o json > lb1.json          # on each balancer
+  causeway fleet show -o json                     # on each balancer, into a file
   causeway fleet diff lb1.json lb2.json           # exit code 1 where they differ";
 
 /// For `causeway reload --help`.

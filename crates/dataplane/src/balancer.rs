@@ -38,7 +38,7 @@ mod vips;
 pub use conns::{ConnLayout, ConnTable, ConnTimeouts, Connection, Learned, Swept};
 pub use cookies::{CookieId, CookieTotals};
 pub use directory::{Directory, SlotRoute};
-pub use limits::{Limits, TableMemory, possible_cpus, ring_bytes};
+pub use limits::{TableLimits, TableMemory, possible_cpus, ring_bytes};
 pub use loads::LoadTerms;
 pub use reals::{Forwarding, Real, RealId};
 pub use sources::{Prefix, SourceRing};
@@ -68,7 +68,7 @@ pub struct LoadBalancerOptions {
     /// IPv6 flows that the table holds.
     pub flows_v6: u32,
     /// How many VIPs and reals there can be.
-    pub limits: Limits,
+    pub limits: TableLimits,
     /// Whether latency is measured.
     pub measure: bool,
     /// Slots for connections of stateful VIPs.
@@ -109,7 +109,7 @@ impl LoadBalancerOptions {
             xdp_mode: XdpMode::Auto,
             flows_v4: 1 << 20,
             flows_v6: 1 << 18,
-            limits: Limits::default(),
+            limits: TableLimits::default(),
             measure: true,
             conns: ConnLayout::default(),
             tunnel_ends: TunnelEnds::default(),
@@ -122,17 +122,17 @@ impl LoadBalancerOptions {
         let ranges = [
             ("flow_table.ipv4", self.flows_v4, 1 << 28),
             ("flow_table.ipv6", self.flows_v6, 1 << 28),
-            ("limits.vips", self.limits.vips, Limits::VIPS_MAX),
-            ("limits.reals", self.limits.reals, Limits::REALS_MAX),
+            ("limits.vips", self.limits.vips, TableLimits::VIPS_MAX),
+            ("limits.reals", self.limits.reals, TableLimits::REALS_MAX),
             (
                 "limits.histograms",
                 self.limits.histograms,
-                Limits::REALS_MAX,
+                TableLimits::REALS_MAX,
             ),
             (
                 "limits.cookie_vips",
                 self.limits.cookie_vips,
-                Limits::VIPS_MAX,
+                TableLimits::VIPS_MAX,
             ),
             (
                 "stateful.connections",

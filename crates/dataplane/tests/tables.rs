@@ -10,8 +10,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use causeway_dataplane::{
-    DataPlaneError, Forwarding, Limits, LoadBalancer, LoadBalancerOptions, Protocol, Real, RealId,
-    Vip, VipId,
+    DataPlaneError, Forwarding, LoadBalancer, LoadBalancerOptions, Protocol, Real, RealId,
+    TableLimits, Vip, VipId,
 };
 use libbpf_rs::{MapCore as _, MapHandle};
 use proptest::prelude::*;
@@ -138,10 +138,10 @@ fn options(pin_dir: PathBuf) -> LoadBalancerOptions {
     LoadBalancerOptions {
         flows_v4: 64,
         flows_v6: 64,
-        limits: Limits {
+        limits: TableLimits {
             vips: MAX_VIPS,
             reals: MAX_REALS,
-            ..Limits::default()
+            ..TableLimits::default()
         },
         ..LoadBalancerOptions::new("lo", pin_dir)
     }

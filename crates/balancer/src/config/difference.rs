@@ -14,8 +14,8 @@ use causeway_service::config::{ApiConfig, SecretFile};
 
 use super::words::LAWS;
 use super::{
-    AgentReportsConfig, Announce, BalancerConfig, Cookies, Encap, Limits, RealConfig, Stateful,
-    VipConfig, XdpMode, clients_of, health,
+    AgentReportsConfig, Announce, BalancerConfig, Cookies, Encap, RealConfig, Stateful,
+    TableLimits, VipConfig, XdpMode, clients_of, health,
 };
 
 impl BalancerConfig {
@@ -288,8 +288,8 @@ impl Changes {
         self.debug("stateful.learn_period", learn_period, &to.learn_period);
     }
 
-    fn limits(&mut self, from: &Limits, to: &Limits) {
-        let Limits {
+    fn limits(&mut self, from: &TableLimits, to: &TableLimits) {
+        let TableLimits {
             vips,
             reals,
             histograms,

@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use causeway_dataplane::Limits;
+use causeway_dataplane::TableLimits;
 use causeway_service::config::{CountValue, Faults, Spanned, count, within};
 
 use super::VipConfig;
@@ -12,17 +12,17 @@ use super::raw::RawLimits;
 /// A key, its most and how that is written.
 type Bound = (&'static str, u32, &'static str);
 
-const VIPS: Bound = ("vips", Limits::VIPS_MAX, "64Ki");
-const REALS: Bound = ("reals", Limits::REALS_MAX, "1Mi");
-const HISTOGRAMS: Bound = ("histograms", Limits::REALS_MAX, "1Mi");
-const COOKIE_VIPS: Bound = ("cookie_vips", Limits::VIPS_MAX, "64Ki");
+const VIPS: Bound = ("vips", TableLimits::VIPS_MAX, "64Ki");
+const REALS: Bound = ("reals", TableLimits::REALS_MAX, "1Mi");
+const HISTOGRAMS: Bound = ("histograms", TableLimits::REALS_MAX, "1Mi");
+const COOKIE_VIPS: Bound = ("cookie_vips", TableLimits::VIPS_MAX, "64Ki");
 
-pub(super) fn limits(raw: &RawLimits, faults: &mut Faults<'_>) -> Limits {
-    let default = Limits::default();
+pub(super) fn limits(raw: &RawLimits, faults: &mut Faults<'_>) -> TableLimits {
+    let default = TableLimits::default();
     let mut limit =
         |value: Option<&Spanned<CountValue>>, bound, default| limit(value, bound, default, faults);
     let reals = limit(raw.reals.as_ref(), REALS, default.reals);
-    Limits {
+    TableLimits {
         vips: limit(raw.vips.as_ref(), VIPS, default.vips),
         reals,
         histograms: limit(raw.histograms.as_ref(), HISTOGRAMS, reals).min(reals),
@@ -48,7 +48,7 @@ fn limit(
 }
 
 /// Refuses VIPs beyond the limits: the data plane would do so half-way.
-pub(super) fn check(vips: &[VipConfig], limits: &Limits, faults: &mut Faults<'_>) {
+pub(super) fn check(vips: &[VipConfig], limits: &TableLimits, faults: &mut Faults<'_>) {
     let with_ids = |vip: &&VipConfig| vip.cookie.is_some() || !vip.quic.is_empty();
     let held = [
         ("VIPs", vips.len(), "vips", limits.vips),

@@ -48,7 +48,7 @@ mod validate;
 mod vip;
 mod words;
 
-pub use causeway_dataplane::{FlowIdle, Limits, Prefix, Protocol, TunnelEnds, XdpMode};
+pub use causeway_dataplane::{FlowIdle, Prefix, Protocol, TableLimits, TunnelEnds, XdpMode};
 use causeway_service::config::{ApiConfig, ConfigErrors, Renamed, plural, read};
 
 pub use announce::Announce;
@@ -114,7 +114,7 @@ pub struct BalancerConfig {
     /// Slots for connections of stateful VIPs.
     pub stateful: Stateful,
     /// How many VIPs and reals the data plane can hold.
-    pub limits: Limits,
+    pub limits: TableLimits,
     /// Own addresses where tunnels of a first tier end.
     pub tunnel_ends: TunnelEnds,
     /// Networks whose tunnels are opened there; empty without them.

@@ -8,7 +8,7 @@ use crate::plane::Shape;
 
 /// How many of each a balancer can hold; fixed for as long as its pins live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct TableLimits {
     /// VIPs.
     pub vips: u32,
     /// Reals of all VIPs: a server of two VIPs counts twice.
@@ -20,14 +20,14 @@ pub struct Limits {
     pub cookie_vips: u32,
 }
 
-impl Limits {
+impl TableLimits {
     /// Most VIPs: flows name theirs in 16 bits.
     pub const VIPS_MAX: u32 = 1 << 16;
     /// Most reals: the mark of a probe's packets names its real in 20 bits.
     pub const REALS_MAX: u32 = 1 << 20;
 }
 
-impl Default for Limits {
+impl Default for TableLimits {
     fn default() -> Self {
         Self {
             vips: 1024,

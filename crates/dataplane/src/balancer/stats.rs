@@ -40,7 +40,7 @@ impl LoadBalancer {
         Ok(pick(&in_use, &counters))
     }
 
-    /// A real's latency histogram; empty where it has none, see [`Limits`].
+    /// A real's latency histogram; empty where it has none, see [`TableLimits`].
     pub fn real_histogram(&self, id: RealId) -> Result<Histogram> {
         self.book().real(id)?;
         if id >= self.real_hist.max_entries() {

@@ -15,8 +15,8 @@ use std::process::{Command, Stdio};
 
 use causeway_dataplane::abi::Verdict;
 use causeway_dataplane::{
-    AttachedMode, DataPlaneError, Forwarding, Limits, LoadBalancer, LoadBalancerOptions, Protocol,
-    Real, SourceRing, Vip, VipRings, XdpMode,
+    AttachedMode, DataPlaneError, Forwarding, LoadBalancer, LoadBalancerOptions, Protocol, Real,
+    SourceRing, TableLimits, Vip, VipRings, XdpMode,
 };
 use causeway_netio::{NextHop, OuterSource};
 
@@ -31,7 +31,7 @@ fn options(interface: &str, pin_dir: &Path) -> LoadBalancerOptions {
     LoadBalancerOptions {
         flows_v4: 1024,
         flows_v6: 1024,
-        limits: Limits {
+        limits: TableLimits {
             vips: 8,
             reals: 16,
             histograms: 12,

@@ -143,7 +143,7 @@ fn the_memory_foretold_is_what_the_kernel_takes() {
     Sandbox::run(|sandbox| {
         let pin_dir = sandbox.pin_dir("lb");
         let options = LoadBalancerOptions {
-            limits: Limits {
+            limits: TableLimits {
                 vips: 3000,
                 reals: 20_000,
                 histograms: 700,

@@ -208,8 +208,8 @@ impl World<'_> {
         say("swapping the balancer for an empty one");
         // What knows nothing is there before the other one goes: a pause would try the
         // patience of clients, and depend on how long a busy machine takes to start it.
-        let next = Balancer::start(&self.context.binary, &self.second, &drained)?;
-        self.bench.topology.route_vips(&self.second)?;
+        let next = Balancer::start(&self.context.binary, self.second, &drained)?;
+        self.bench.topology.route_vips(self.second)?;
         balancer.kill()?;
         balancer.detach()?;
         balancer = next;
