@@ -206,8 +206,8 @@ impl World<'_> {
         balancer.apply(&drained)?;
         sleep(step);
         say("swapping the balancer for an empty one");
-        // What knows nothing is there before the other one goes: a pause would try the
-        // patience of clients, and depend on how long a busy machine takes to start it.
+        // The empty one serves before the other ends: without any for as long as a busy machine
+        // takes to start it, clients would run into their timeouts.
         let next = Balancer::start(&self.context.binary, self.second, &drained)?;
         self.bench.topology.route_vips(self.second)?;
         balancer.kill()?;
