@@ -222,6 +222,13 @@ pub(crate) fn guarded(router: Router, access: Access, rules: Rules) -> Router {
                     ),
                 );
             }
+            // Before the body is asked for (`Expect`); one of no told length is cut off below.
+            if length_of(&request) > BODY_MAX as u64 {
+                return problem(
+                    StatusCode::PAYLOAD_TOO_LARGE,
+                    format!("the body is longer than {BODY_MAX} bytes"),
+                );
+            }
             request.extensions_mut().insert(identity);
             next.run(request).await
         }
@@ -229,6 +236,14 @@ pub(crate) fn guarded(router: Router, access: Access, rules: Rules) -> Router {
     router
         .layer(DefaultBodyLimit::max(BODY_MAX))
         .layer(middleware::from_fn(guard))
+}
+
+/// What the request says that its body has.
+fn length_of(request: &Request) -> u64 {
+    let length = request.headers().get(header::CONTENT_LENGTH);
+    length
+        .and_then(|length| length.to_str().ok()?.parse().ok())
+        .unwrap_or(0)
 }
 
 fn refused(refusal: Refusal) -> Response {

@@ -7,6 +7,7 @@
 pub mod access;
 pub mod config;
 pub mod http;
+mod linger;
 pub mod metrics;
 pub mod notify;
 pub mod privileges;

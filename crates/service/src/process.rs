@@ -37,6 +37,7 @@ use tracing::{debug, error, info, warn};
 use super::access::{self, Access, Entered, Peer, Rules};
 use super::config::ApiConfig;
 use super::http::without_foreign_names;
+use super::linger::Lingering;
 use super::notify;
 use super::privileges::give_up_sys_admin;
 
@@ -48,7 +49,7 @@ const CONNECTIONS_MAX: usize = 64;
 const HEADER_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a TLS handshake may take.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
-/// Longest head of a request.
+/// Longest head of a request, but for what the last read of it brings.
 const HEADER_MAX: usize = 64 << 10;
 /// How long a connection serves requests, and what the last answer has besides.
 const CONNECTION_LIFE: Duration = Duration::from_secs(60);
@@ -441,7 +442,8 @@ async fn answer<L, S, F>(
                 .timer(TokioTimer::new())
                 .max_buf_size(HEADER_MAX)
                 .header_read_timeout(HEADER_PATIENCE);
-            let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+            let mut connection =
+                pin!(builder.serve_connection(TokioIo::new(Lingering::new(stream)), service));
             // What goes wrong in a connection is its client's to see.
             tokio::select! {
                 _ = connection.as_mut() => return,

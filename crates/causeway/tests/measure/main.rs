@@ -11,6 +11,9 @@ mod threads;
 
 use std::fs;
 use std::io::Write;
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -53,6 +56,14 @@ fn measure_stdin(bytes: &[u8], args: &[&str]) -> Output {
         scope.spawn(move || _ = stdin.write_all(bytes));
         child.wait_with_output().unwrap()
     })
+}
+
+/// An output whose reader has left. No pipe: a process that another test begins has its
+/// reading end, too, for a moment.
+fn nobody_reads() -> Stdio {
+    let (reader, writer) = UnixStream::pair().unwrap();
+    reader.shutdown(Shutdown::Both).unwrap();
+    OwnedFd::from(writer).into()
 }
 
 fn stdout(output: &Output) -> &str {
