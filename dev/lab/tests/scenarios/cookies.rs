@@ -104,17 +104,17 @@ fn cookies_keep_connections_whatever_changes() {
     assert_eq!(number(&report, "/result/kernels/tsecr_rejected"), 0.0);
 }
 
-/// The scenario judges: PAWS rejects no more than without cookies. With 20 bits the clock
-/// steps four times as often.
+/// The scenario judges: clients' kernels reject no more than without cookies. With 20 bits
+/// the clock steps four times as often.
 #[test]
-fn paws_rejects_no_more_of_uploads_than_without_cookies() {
+fn paws_rejects_no_more_than_without_cookies() {
     let report = run("cookie-uploads", &["bits=20"]);
     let rows = report.pointer("/result/rows").and_then(Value::as_array);
-    let uploads = rows
+    let transfers = rows
         .expect("rows")
         .iter()
-        .map(|row| number(row, "/uploads"));
-    assert_eq!(uploads.sum::<f64>(), 200.0);
+        .map(|row| number(row, "/transfers"));
+    assert_eq!(transfers.sum::<f64>(), 280.0);
     assert!(number(&report, "/result/chance") > 1e-3);
 }
 

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::service::{Connection, PORT};
 use super::world::{Member, World, members, vips};
-use super::{Counts, ensure_unnoticed};
+use super::{Counters, ensure_unnoticed};
 use crate::link;
 use crate::scenario::Context;
 
@@ -24,7 +24,7 @@ pub(super) struct Checks<'a> {
     /// To each VIP at each step.
     each: usize,
     connections: Vec<Connection>,
-    before: Counts,
+    before: Counters,
     steps: Map<String, Value>,
 }
 
@@ -234,7 +234,7 @@ impl<'a> Checks<'a> {
         ensure!(half_open == 0, "{half_open} connections are half open");
         let after = self.world.counters()?;
         ensure!(
-            after["PassiveOpens"] - opened_before["PassiveOpens"] == 4,
+            after.total("PassiveOpens") - opened_before.total("PassiveOpens") == 4,
             "a connection was opened twice"
         );
         self.connections.extend(opened);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::ensure_unnoticed;
+use super::ensure_echoes;
 use super::service::Connection;
 use super::world::{Cookies, World, counters, members, vips};
 use crate::scenario::{Context, Scenario, param};
@@ -70,7 +70,7 @@ fn run(context: &Context) -> Result<Value> {
             transfers.push(json!({ "mode": mode, "round": round, "figures": figures }));
         }
     }
-    let kernels = ensure_unnoticed(&before, &world.counters()?)?;
+    let kernels = ensure_echoes(&before, &world.counters()?)?;
     Ok(json!({ "transfers": transfers, "kernels": kernels }))
 }
 
@@ -99,7 +99,7 @@ fn transfer(world: &World, megabytes: usize) -> Result<Value> {
         "srtt_ms": rtt,
     });
     for name in COUNTERS {
-        figures[name] = json!(after[name] - before[name]);
+        figures[name] = json!(after.of(name) - before.of(name));
     }
     drop(connection);
     // The next transfer's socket shall be the only one.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use super::Counts;
+use super::Counters;
 use super::service::{Connection, join_port};
 use super::world::{Cookies, World, members, vips};
 use crate::scenario::{Context, Scenario, param};
@@ -145,15 +145,12 @@ fn broken(connections: &mut [Connection]) -> usize {
 }
 
 /// Joins that servers accepted, and those of connections that they do not have.
-fn joins(before: &Counts, now: &Counts) -> (u64, u64) {
-    let rise = |name: &str| {
-        let at = |counts: &Counts| counts.get(name).copied().unwrap_or_default();
-        at(now) - at(before)
-    };
+fn joins(before: &Counters, now: &Counters) -> (u64, u64) {
+    let rise = |name: &str| now.total(name) - before.total(name);
     (rise("MPJoinAckRx"), rise("MPJoinNoTokenFound"))
 }
 
-fn wait_for_joins(world: &World, before: &Counts, count: u64) -> Result<()> {
+fn wait_for_joins(world: &World, before: &Counters, count: u64) -> Result<()> {
     let deadline = Instant::now() + JOIN_TIMEOUT;
     loop {
         let (joined, lost) = joins(before, &world.counters()?);

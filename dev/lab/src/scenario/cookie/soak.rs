@@ -71,7 +71,7 @@ fn run(context: &Context) -> Result<Value> {
             ensure!(worst.unwrap_or(0) < 1000, "a stall of {worst:?} ms");
             ensure_unnoticed(&before, &world.counters()?)?
         }
-        false => json!(world.counters()?["PAWSEstab"]),
+        false => json!(world.counters()?.clients.of("PAWSEstab")),
     };
     Ok(json!({ "trials": results, "kernels": kernels, "segments": world.events()? }))
 }

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Uploads with cookies and without by turns: PAWS must reject no more of them. Bare
+//! Transfers with cookies and without by turns: PAWS must reject no more of them. Bare
 //! acknowledgements wait on the CPU that takes segments in, and what the application's CPU
 //! sends overtakes them; without cookies that goes wrong where it takes longer than 1 ms.
+//! Cookies are in what servers send, so the client's kernel judges them. What servers reject
+//! of the client's own timestamps is told beside.
 
 use std::net::IpAddr;
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
+use super::Counts;
 use super::service::Connection;
 use super::world::{Cookies, World, members, vips};
 use crate::scenario::{Context, Scenario, param};
@@ -17,14 +20,14 @@ const CHANCE: f64 = 1e-3;
 
 pub(crate) const COOKIE_UPLOADS: Scenario = Scenario {
     name: "cookie-uploads",
-    about: "uploads with cookies and without: PAWS rejects no more with them",
+    about: "transfers with cookies and without: PAWS rejects no more with them",
     params: &[
         param(
             "pairs",
             "40",
-            "uploads of each kind to each VIP, and half as many with offloads or answers",
+            "uploads of each kind to each VIP, and half as many with offloads, answers or downwards",
         ),
-        param("megabytes", "10", "bytes of an upload"),
+        param("megabytes", "10", "bytes of a transfer"),
         param("bits", "16", "cookie_bits"),
     ],
     run,
@@ -42,8 +45,8 @@ fn run(context: &Context) -> Result<Value> {
     let (mut rows, mut hit) = (Vec::new(), [0; 2]);
     for offloads in [false, true] {
         world.set_offloads(offloads)?;
-        for answered in [false, true] {
-            let pairs = match offloads || answered {
+        for transfer in [Transfer::Up, Transfer::UpAnswered, Transfer::Down] {
+            let pairs = match offloads || transfer != Transfer::Up {
                 true => pairs.div_ceil(2),
                 false => pairs,
             };
@@ -52,24 +55,34 @@ fn run(context: &Context) -> Result<Value> {
                 for turn in 0..pairs {
                     for kind in [turn % 2, 1 - turn % 2] {
                         let bytes = megabytes * 1_000_000;
-                        rejected[kind].push(upload(&world, vip, kind == 0, bytes, answered)?);
+                        rejected[kind].push(transfer.run(&world, vip, kind == 0, bytes)?);
                     }
                 }
             }
             for (hit, rejected) in hit.iter_mut().zip(&rejected) {
-                *hit += rejected.iter().filter(|&&segments| segments > 0).count();
+                *hit += rejected.iter().filter(|r| r.by_client > 0).count();
             }
-            let sums = rejected.each_ref().map(|r| r.iter().sum::<u64>());
+            let by_client = rejected
+                .each_ref()
+                .map(|r| r.iter().map(|r| r.by_client).sum::<u64>());
+            let by_servers = rejected
+                .each_ref()
+                .map(|r| r.iter().map(|r| r.by_servers).sum::<u64>());
             context.say(format!(
-                "offloads {offloads}, answers {answered}: of {} uploads each {} segments \
-                 rejected with cookies, {} without",
+                "offloads {offloads}, {}: of {} transfers each the client rejected {} segments \
+                 with cookies, {} without, servers {} and {}",
+                transfer.name(),
                 2 * pairs,
-                sums[0],
-                sums[1]
+                by_client[0],
+                by_client[1],
+                by_servers[0],
+                by_servers[1]
             ));
             rows.push(json!({
-                "offloads": offloads, "answered": answered, "uploads": 2 * pairs,
-                "rejected": sums[0], "rejected_without_cookies": sums[1],
+                "offloads": offloads, "transfer": transfer.name(), "transfers": 2 * pairs,
+                "rejected": by_client[0], "rejected_without_cookies": by_client[1],
+                "rejected_by_servers": by_servers[0],
+                "rejected_by_servers_without_cookies": by_servers[1],
             }));
         }
     }
@@ -77,34 +90,68 @@ fn run(context: &Context) -> Result<Value> {
     let chance = chance_of(with, with + without);
     ensure!(
         chance > CHANCE,
-        "PAWS rejected segments of {with} uploads with cookies, of {without} without \
+        "PAWS rejected segments of {with} transfers with cookies, of {without} without \
          (by chance one time in {:.0})",
         1.0 / chance
     );
     Ok(json!({
-        "rows": rows, "uploads_hit": with, "uploads_hit_without_cookies": without,
+        "rows": rows, "transfers_hit": with, "transfers_hit_without_cookies": without,
         "chance": chance,
     }))
 }
 
-/// Segments that PAWS rejected of an upload; also those that newer kernels know for old
-/// acknowledgements.
-fn upload(world: &World, vip: IpAddr, cookies: bool, bytes: usize, answered: bool) -> Result<u64> {
-    let paws = || -> Result<u64> {
-        let counters = world.counters()?;
-        let at = |name: &str| counters.get(name).copied().unwrap_or_default();
-        Ok(at("PAWSEstab") + at("PAWSOldAck"))
-    };
-    let before = paws()?;
-    let mut connection = match cookies {
-        true => Connection::open(world.client(), vip)?,
-        false => Connection::open_plain(world.client(), vip)?,
-    };
-    match answered {
-        true => connection.chat(bytes)?,
-        false => connection.put(bytes)?,
+/// What goes over a connection.
+#[derive(Clone, Copy, PartialEq)]
+enum Transfer {
+    Up,
+    /// The server answers all the time.
+    UpAnswered,
+    Down,
+}
+
+impl Transfer {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::UpAnswered => "up, answered",
+            Self::Down => "down",
+        }
     }
-    Ok(paws()? - before)
+
+    fn run(self, world: &World, vip: IpAddr, cookies: bool, bytes: usize) -> Result<Rejected> {
+        let before = rejected(world)?;
+        let mut connection = match cookies {
+            true => Connection::open(world.client(), vip)?,
+            false => Connection::open_plain(world.client(), vip)?,
+        };
+        match self {
+            Self::Up => connection.put(bytes)?,
+            Self::UpAnswered => connection.chat(bytes)?,
+            Self::Down => {
+                connection.read(&format!("get {bytes}"), bytes)?;
+            }
+        }
+        let after = rejected(world)?;
+        Ok(Rejected {
+            by_client: after.by_client - before.by_client,
+            by_servers: after.by_servers - before.by_servers,
+        })
+    }
+}
+
+/// Segments that PAWS rejected, also those that newer kernels know for old acknowledgements.
+struct Rejected {
+    by_client: u64,
+    by_servers: u64,
+}
+
+fn rejected(world: &World) -> Result<Rejected> {
+    let paws = |counts: &Counts| counts.of("PAWSEstab") + counts.of("PAWSOldAck");
+    let counters = world.counters()?;
+    Ok(Rejected {
+        by_client: paws(&counters.clients),
+        by_servers: paws(&counters.servers),
+    })
 }
 
 /// How likely at least `heads` of `tosses` coins show heads.

@@ -18,6 +18,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::service::{self, Connection};
+use super::{Counters, Counts};
 use crate::api;
 use crate::link;
 use crate::netns::Netns;
@@ -431,16 +432,11 @@ impl World {
         Ok(sums)
     }
 
-    /// The kernels' own counters, summed over client and servers.
-    pub(super) fn counters(&self) -> Result<BTreeMap<String, u64>> {
-        let mut sums = BTreeMap::new();
-        let nodes = self.topology.servers.iter().chain(&self.topology.clients);
-        for node in nodes {
-            for (name, count) in counters(&node.netns)? {
-                *sums.entry(name).or_default() += count;
-            }
-        }
-        Ok(sums)
+    pub(super) fn counters(&self) -> Result<Counters> {
+        Ok(Counters {
+            clients: sum_of(&self.topology.clients)?,
+            servers: sum_of(&self.topology.servers)?,
+        })
     }
 
     fn spawn(&self, node: &Node, name: &str) -> Result<Child> {
@@ -511,8 +507,16 @@ fn run(mut command: Command, arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
+fn sum_of(nodes: &[Node]) -> Result<Counts> {
+    let mut sum = Counts::default();
+    for node in nodes {
+        sum.add(&counters(&node.netns)?);
+    }
+    Ok(sum)
+}
+
 /// TcpExt and Tcp counters of a namespace (`nstat`).
-pub(super) fn counters(netns: &Netns) -> Result<BTreeMap<String, u64>> {
+pub(super) fn counters(netns: &Netns) -> Result<Counts> {
     netns.run(|| {
         let mut counters = BTreeMap::new();
         for file in ["netstat", "snmp"] {
@@ -526,6 +530,6 @@ pub(super) fn counters(netns: &Netns) -> Result<BTreeMap<String, u64>> {
                 }));
             }
         }
-        Ok(counters)
+        Ok(Counts(counters))
     })
 }
