@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::Read as _;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use super::api;
 use super::fake::FakePlane;
-use super::serve_tests::shared;
+use super::serve_tests::{address_of_its_own, shared};
 use crate::config::BalancerConfig;
 
 /// Files of a daemon: authority, certificate, tokens.
@@ -31,14 +31,13 @@ struct Files {
 
 impl Files {
     fn new() -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = port.local_addr().unwrap();
+        let address = address_of_its_own();
         let files = Self {
             dir: tempfile::tempdir().unwrap(),
             address,
             client_ca: false,
         };
-        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+        let made = rcgen::generate_simple_self_signed([address.ip().to_string()]).unwrap();
         files.write("cert.pem", &made.cert.pem(), 0o644);
         files.write("key.pem", &made.signing_key.serialize_pem(), 0o600);
         files
@@ -294,7 +293,7 @@ fn new_files_hold_from_the_reload_on() {
     assert_eq!(files.ask(&former, &[], "/v1/status").0, 200);
     let before = files.config().unwrap();
     let [new, ..] = files.tokens();
-    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let made = rcgen::generate_simple_self_signed([files.address.ip().to_string()]).unwrap();
     files.write("cert.pem", &made.cert.pem(), 0o644);
     files.write("key.pem", &made.signing_key.serialize_pem(), 0o600);
     let after = files.config().unwrap();
@@ -375,7 +374,7 @@ fn each_fault_of_the_files_is_told_with_its_mend() {
         files.write(name, &former, 0o600);
         error
     };
-    let other = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let other = rcgen::generate_simple_self_signed([files.address.ip().to_string()]).unwrap();
     for (name, text, mode, expected) in [
         ("tokens", String::new(), 0o600, "lb.toml:6: file "),
         (

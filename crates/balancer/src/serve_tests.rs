@@ -2,9 +2,10 @@
 //! The process around the engine: what ends it, and what it leaves alone.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use std::{fs, thread};
@@ -24,6 +25,15 @@ use super::serve;
 use super::tests::{MS, START, WEB, config};
 
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Another one for each daemon of each test. A port that the kernel chose and that was given
+/// back might be anybody's when the daemon binds it.
+pub(super) fn address_of_its_own() -> SocketAddr {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let ip = Ipv4Addr::new(127, high | 128, low, NEXT.fetch_add(1, Ordering::Relaxed));
+    SocketAddr::from((ip, 9470))
+}
 
 pub(super) fn shared(plane: &FakePlane) -> Arc<Shared> {
     let engine = Engine::start(Box::new(plane.clone()), config(WEB), START).unwrap();
@@ -120,9 +130,7 @@ fn a_squatted_port_does_not_prevent_a_start() {
 /// out for long; and the Unix socket does not notice.
 #[test]
 fn who_holds_connections_keeps_nobody_out() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = port.local_addr().unwrap();
-    drop(port);
+    let address = address_of_its_own();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("lb.sock");
     let listeners = Listeners::bind(&path, Some(address), None).unwrap();

@@ -108,13 +108,13 @@ fn cookies_keep_connections_whatever_changes() {
 /// the clock steps four times as often.
 #[test]
 fn paws_rejects_no_more_than_without_cookies() {
-    let report = run("cookie-uploads", &["bits=20"]);
+    let report = run("cookie-uploads", &["bits=20", "pairs=24"]);
     let rows = report.pointer("/result/rows").and_then(Value::as_array);
     let transfers = rows
         .expect("rows")
         .iter()
         .map(|row| number(row, "/transfers"));
-    assert_eq!(transfers.sum::<f64>(), 280.0);
+    assert_eq!(transfers.sum::<f64>(), 168.0);
     assert!(number(&report, "/result/chance") > 1e-3);
 }
 
