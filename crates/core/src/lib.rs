@@ -13,6 +13,7 @@ pub mod control;
 pub mod cookie;
 pub mod estimate;
 pub mod filter;
+pub mod fleet;
 pub mod flow;
 pub mod health;
 pub mod hist;

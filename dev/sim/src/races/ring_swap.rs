@@ -42,6 +42,7 @@ enum Cpu {
 
 impl Race for RingSwap {
     type State = RingSwapState;
+    type Step = &'static str;
 
     fn name(&self) -> &'static str {
         "ring-swap"

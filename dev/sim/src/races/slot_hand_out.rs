@@ -85,6 +85,7 @@ impl SlotHandOut {
 
 impl Race for SlotHandOut {
     type State = SlotHandOutState;
+    type Step = &'static str;
 
     fn name(&self) -> &'static str {
         "slot-hand-out"

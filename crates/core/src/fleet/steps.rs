@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which changes of a book are due: what comes into use once all know it, what is forgotten once
+//! nobody uses it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::{
+    Acknowledged, FleetBook, FleetVipReal, IdKey, IdPhase, IdRecord, KeyPhases, MemberPhase,
+    MemberRecord, Position,
+};
+use crate::control::merge::BalancerId;
+use crate::cookie::ids::{self, Held, Wanted};
+
+/// Something that rests before it is forgotten. It rests by the clock of one balancer that has
+/// watched it all the time; a balancer that starts begins to watch anew.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FleetRest {
+    /// An id whose real nobody picks any more, until no connection of the real sends a packet.
+    Id {
+        /// The id.
+        id: IdKey,
+        /// Where it began to rest.
+        since: Position,
+    },
+    /// The former key, which no agent issues any more, until no connection has it.
+    Key {
+        /// Where it ceased to be issued.
+        since: Position,
+    },
+}
+
+/// What a balancer knows that is in no store. It dies with the process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct FleetEvidence {
+    /// Balancers that get no packets any more, with where they had come into service.
+    pub gone: BTreeMap<BalancerId, Position>,
+    /// What it watches, and whether that has rested for long enough.
+    pub rests: BTreeMap<FleetRest, bool>,
+}
+
+impl FleetEvidence {
+    /// Watches what has to rest in `book`, and nothing else.
+    pub(super) fn watch(&mut self, book: &FleetBook, acks: &Acknowledged) {
+        let mut rests = BTreeMap::new();
+        for rest in due_to_rest(book, acks) {
+            let over = self.rests.get(&rest).copied().unwrap_or(false);
+            rests.insert(rest, over);
+        }
+        self.rests = rests;
+        let still = |name: &BalancerId, since: &mut Position| {
+            let record = book.members.get(name);
+            record.is_some_and(|record| record.since == *since)
+        };
+        self.gone.retain(still);
+    }
+}
+
+fn due_to_rest(book: &FleetBook, acks: &Acknowledged) -> Vec<FleetRest> {
+    let resting = book.ids.iter();
+    let resting = resting.filter(|(_, record)| record.phase == IdPhase::Resting);
+    let mut rests: Vec<FleetRest> = resting
+        .map(|(id, record)| FleetRest::Id {
+            id: id.clone(),
+            since: record.since,
+        })
+        .collect();
+    let since = book.keys.since;
+    let retiring = book.keys.other.is_some_and(|key| key < book.keys.issued);
+    if retiring && acks.by_all(book, since) {
+        rests.push(FleetRest::Key { since });
+    }
+    rests
+}
+
+/// Who changes the book.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Changer {
+    pub name: BalancerId,
+    pub reads: u16,
+    pub in_service: bool,
+}
+
+/// The book after all changes that are due, for one that has `book` in its data plane.
+pub(super) fn advance(
+    book: &FleetBook,
+    changer: Changer,
+    acks: &Acknowledged,
+    evidence: &FleetEvidence,
+) -> Option<FleetBook> {
+    let mut next = book.clone();
+    next.position = book.position.next();
+    // By whoever knows it: a newcomer must not wait for ever for the last that served.
+    pass_by(&mut next, changer, evidence);
+    come_in(&mut next, changer, acks);
+    let record = next.members.get(&changer.name);
+    if record.is_some_and(|record| record.phase == MemberPhase::Serving) {
+        raise_format(&mut next);
+        move_ids(&mut next, acks, evidence);
+        give_ids(&mut next);
+        move_keys(&mut next, acks, evidence);
+    }
+    let changed = FleetBook {
+        position: book.position,
+        ..next.clone()
+    } != *book;
+    changed.then_some(next)
+}
+
+/// Joins, then serves once all that serve know it, so that whoever puts a lost book back names
+/// it. One that was out of service comes back by a change, too: that it knows the newest book is
+/// certain then, and what others have seen of its absence counts no more.
+fn come_in(book: &mut FleetBook, changer: Changer, acks: &Acknowledged) {
+    let since = book.position;
+    let phase = match book.members.get(&changer.name) {
+        None => MemberPhase::Joining,
+        Some(record) if record.phase == MemberPhase::Joining => {
+            match acks.by_members(book, record.since) {
+                true => MemberPhase::Serving,
+                false => return,
+            }
+        }
+        Some(record) if changer.in_service && record.reads == changer.reads => return,
+        Some(_) => MemberPhase::Serving,
+    };
+    let reads = changer.reads;
+    let record = MemberRecord {
+        phase,
+        since,
+        reads,
+    };
+    book.members.insert(changer.name, record);
+}
+
+fn pass_by(book: &mut FleetBook, changer: Changer, evidence: &FleetEvidence) {
+    book.members.retain(|name, record| {
+        *name == changer.name || evidence.gone.get(name) != Some(&record.since)
+    });
+}
+
+fn raise_format(book: &mut FleetBook) {
+    let read_by_all = book.members.values().map(|record| record.reads).min();
+    book.format = book.format.max(read_by_all.unwrap_or(book.format));
+}
+
+fn move_ids(book: &mut FleetBook, acks: &Acknowledged, evidence: &FleetEvidence) {
+    let position = book.position;
+    let mut ids = std::mem::take(&mut book.ids);
+    ids.retain(|(vip, id), record| {
+        let since = record.since;
+        let wanted = book.vips.get(vip);
+        let wanted = wanted.is_some_and(|vip| vip.reals.contains_key(&record.real));
+        let known = || acks.by_members(book, since);
+        let phase = match record.phase {
+            IdPhase::Known | IdPhase::Live if !wanted => IdPhase::Leaving,
+            IdPhase::Leaving | IdPhase::Resting if wanted => IdPhase::Known,
+            IdPhase::Known if known() && (!record.agent || acks.by_agent(record.real, since)) => {
+                IdPhase::Live
+            }
+            IdPhase::Leaving if known() => IdPhase::Resting,
+            IdPhase::Resting => {
+                let id = (vip.clone(), *id);
+                return evidence.rests.get(&FleetRest::Id { id, since }) != Some(&true);
+            }
+            _ => return true,
+        };
+        record.phase = phase;
+        record.since = position;
+        true
+    });
+    book.ids = ids;
+}
+
+/// Ids for reals that have none. A real for which there is none waits until one has rested.
+fn give_ids(book: &mut FleetBook) {
+    let since = book.position;
+    for (name, vip) in &book.vips {
+        let held = |ids: &BTreeMap<IdKey, IdRecord>| -> Vec<Held> {
+            let of_vip = ids.iter().filter(|((of, _), _)| of == name);
+            of_vip
+                .map(|((_, id), record)| Held {
+                    id: *id,
+                    address: record.real,
+                    // What rests here rests until it is in the book no more.
+                    freed_s: None,
+                })
+                .collect()
+        };
+        let has: BTreeSet<IpAddr> = held(&book.ids).iter().map(|held| held.address).collect();
+        let without = vip.reals.iter().filter(|(real, _)| !has.contains(real));
+        for (real, FleetVipReal { id, agent }) in without {
+            let wanted = Wanted {
+                address: *real,
+                id: *id,
+            };
+            let Ok(given) = ids::assign(&[wanted], &held(&book.ids), vip.ids, 0, 0) else {
+                continue;
+            };
+            for id in given {
+                let record = IdRecord {
+                    real: *real,
+                    phase: IdPhase::Known,
+                    since,
+                    agent: *agent,
+                };
+                book.ids.insert((Arc::clone(name), id), record);
+            }
+        }
+    }
+}
+
+/// Keys go forward only, each step once all have come to the one before.
+fn move_keys(book: &mut FleetBook, acks: &Acknowledged, evidence: &FleetEvidence) {
+    let KeyPhases {
+        issued,
+        other,
+        since,
+    } = book.keys;
+    if !acks.by_all(book, since) {
+        return;
+    }
+    let (issued, other) = match other {
+        None if book.wanted_key > issued => (issued, Some(issued + 1)),
+        None => return,
+        Some(next) if next > issued => (next, Some(issued)),
+        Some(_) if evidence.rests.get(&FleetRest::Key { since }) == Some(&true) => (issued, None),
+        Some(_) => return,
+    };
+    book.keys = KeyPhases {
+        issued,
+        other,
+        since: book.position,
+    };
+}

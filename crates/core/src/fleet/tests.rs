@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Single rules by hand. All orders of events are tried in `dev/sim`.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::*;
+
+const WEB: &str = "192.0.2.1:443/tcp";
+
+fn real(last: u8) -> IpAddr {
+    IpAddr::from([10, 0, 0, last])
+}
+
+fn vip(reals: impl IntoIterator<Item = u8>) -> FleetVip {
+    let wanted = FleetVipReal {
+        id: None,
+        agent: false,
+    };
+    FleetVip {
+        ids: 64,
+        reals: reals.into_iter().map(|last| (real(last), wanted)).collect(),
+    }
+}
+
+/// A store and balancers that do at once what they are told.
+struct Small {
+    stored: Stored,
+    members: Vec<FleetMember>,
+    said: Vec<Hold>,
+}
+
+impl Small {
+    fn new(absence: Absence, members: u64) -> Self {
+        let book = FleetBook::new(absence, 1, 1);
+        let member = |name| FleetMember::start(name, 1, None, false).0;
+        let mut small = Self {
+            stored: Stored {
+                book: Some(Arc::new(book)),
+                ..Stored::default()
+            },
+            members: (1..=members).map(member).collect(),
+            said: Vec::new(),
+        };
+        small.settle();
+        small
+    }
+
+    fn tell(&mut self, at: usize, event: FleetEvent) {
+        let name = at as u64 + 1;
+        for action in self.members[at].handle(event) {
+            match action {
+                FleetAction::Apply(book) => self.tell(at, FleetEvent::Applied(book.position)),
+                FleetAction::Acknowledge(position) => {
+                    self.stored.acks.members.insert(name, position);
+                }
+                FleetAction::Propose(expected, book) => {
+                    let found = self.stored.book.as_ref().map(|book| book.position);
+                    if found == expected {
+                        self.stored.book = Some(book.clone());
+                        self.tell(at, FleetEvent::Accepted(book));
+                    }
+                }
+                FleetAction::Say(hold) => self.said.push(hold),
+                FleetAction::Keep(_) | FleetAction::EnterService | FleetAction::LeaveService => {}
+            }
+        }
+    }
+
+    fn read(&mut self, at: usize) {
+        self.tell(at, FleetEvent::Read(self.stored.clone()));
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..20 {
+            (0..self.members.len()).for_each(|at| self.read(at));
+        }
+    }
+
+    fn book(&self) -> &FleetBook {
+        self.stored.book.as_ref().expect("a book")
+    }
+
+    fn phases(&self) -> BTreeMap<IpAddr, IdPhase> {
+        let ids = self.book().of_vip(WEB);
+        ids.map(|(_, record)| (record.real, record.phase)).collect()
+    }
+}
+
+#[test]
+fn balancers_join_and_reals_that_collide_by_address_get_ids_of_their_own() {
+    let mut small = Small::new(Absence::Waits, 3);
+    assert!(small.members.iter().all(FleetMember::in_service));
+    small.tell(0, FleetEvent::Vip(WEB.into(), Some(vip(1..=60))));
+    small.settle();
+    // Of 64 ids: by addresses alone nearly all would collide. The key of the map is the id.
+    assert_eq!(small.book().of_vip(WEB).count(), 60);
+    let phases = small.phases();
+    assert_eq!(phases.len(), 60);
+    assert!(phases.values().all(|phase| *phase == IdPhase::Live));
+    // More reals than ids: what there is stays, and the rest waits.
+    let before: Vec<_> = small
+        .book()
+        .of_vip(WEB)
+        .map(|(id, record)| (id, record.real))
+        .collect();
+    small.tell(0, FleetEvent::Vip(WEB.into(), Some(vip(1..=70))));
+    small.settle();
+    let after: BTreeMap<_, _> = small
+        .book()
+        .of_vip(WEB)
+        .map(|(id, record)| (id, record.real))
+        .collect();
+    assert_eq!(after.len(), 64);
+    assert!(before.iter().all(|(id, real)| after.get(id) == Some(real)));
+}
+
+#[test]
+fn one_that_lags_holds_a_new_real_up_and_is_named() {
+    let mut small = Small::new(Absence::Waits, 2);
+    small.tell(0, FleetEvent::Vip(WEB.into(), Some(vip([7]))));
+    (0..20).for_each(|_| small.read(0));
+    assert_eq!(small.phases(), [(real(7), IdPhase::Known)].into());
+    assert_eq!(
+        small.members[0].book().map(|book| book.picks(WEB).count()),
+        Some(0)
+    );
+    let (_, known) = small.book().of_vip(WEB).next().expect("an id");
+    let missing = small.stored.acks.missing(small.book(), known.since);
+    assert_eq!(missing, (vec![2], vec![]));
+    // Its lease may be over: nobody goes on without it before it is said to be gone.
+    small.tell(1, FleetEvent::LeaseOver);
+    assert!(small.members[1].in_service(), "it goes on with what it has");
+    (0..20).for_each(|_| small.read(0));
+    assert_eq!(small.phases(), [(real(7), IdPhase::Known)].into());
+    let since = small.book().members[&2].since;
+    small.tell(0, FleetEvent::Gone { member: 2, since });
+    small.read(0);
+    assert_eq!(small.phases(), [(real(7), IdPhase::Live)].into());
+    assert_eq!(small.book().serving().collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+fn a_newcomer_takes_the_place_of_the_last_that_served_once_that_is_said_to_be_gone() {
+    let mut small = Small::new(Absence::Waits, 1);
+    let (newcomer, _) = FleetMember::start(2, 1, None, false);
+    small.members.push(newcomer);
+    (0..5).for_each(|_| small.read(1));
+    assert!(
+        !small.members[1].in_service(),
+        "the first may know nothing of it"
+    );
+    let since = small.book().members[&1].since;
+    small.tell(1, FleetEvent::Gone { member: 1, since });
+    (0..5).for_each(|_| small.read(1));
+    assert!(small.members[1].in_service());
+    assert_eq!(small.book().serving().collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn a_removed_real_leaves_rests_and_may_come_back_with_its_id() {
+    let mut small = Small::new(Absence::Waits, 2);
+    small.tell(0, FleetEvent::Vip(WEB.into(), Some(vip([7]))));
+    small.settle();
+    let id = small.book().of_vip(WEB).next().map(|(id, _)| id);
+    small.tell(0, FleetEvent::Vip(WEB.into(), Some(vip([]))));
+    (0..5).for_each(|_| small.read(0));
+    assert_eq!(
+        small.phases(),
+        [(real(7), IdPhase::Leaving)].into(),
+        "the other may pick it"
+    );
+    small.settle();
+    assert_eq!(small.phases(), [(real(7), IdPhase::Resting)].into());
+    assert_eq!(small.book().route(WEB, id.expect("an id")), Some(real(7)));
+    small.tell(0, FleetEvent::Vip(WEB.into(), Some(vip([7]))));
+    small.settle();
+    assert_eq!(small.phases(), [(real(7), IdPhase::Live)].into());
+    assert_eq!(small.book().of_vip(WEB).next().map(|(id, _)| id), id);
+
+    small.tell(0, FleetEvent::Vip(WEB.into(), None));
+    small.settle();
+    let rests = small.members[1].evidence().rests.clone();
+    assert_eq!(rests.len(), 1);
+    for rest in rests.into_keys() {
+        small.tell(1, FleetEvent::Rested(rest));
+    }
+    small.settle();
+    assert!(small.phases().is_empty());
+}
+
+#[test]
+fn what_is_set_by_hand_is_in_the_book_and_outlives_balancers() {
+    let mut small = Small::new(Absence::Waits, 2);
+    small.tell(0, FleetEvent::Vip(WEB.into(), Some(vip([7, 8]))));
+    small.settle();
+    let drained = HandState {
+        drain: Some(true),
+        ..HandState::default()
+    };
+    small.tell(1, FleetEvent::ByHand(WEB.into(), real(7), drained));
+    small.settle();
+    small.members[0] = FleetMember::start(1, 1, None, true).0;
+    small.settle();
+    let picks = |small: &Small, at: usize| -> Vec<IpAddr> {
+        let book = small.members[at].book().expect("a book");
+        book.picks(WEB).map(|(_, real)| real).collect()
+    };
+    assert_eq!(picks(&small, 0), [real(8)]);
+    assert_eq!(picks(&small, 1), [real(8)]);
+    small.tell(
+        0,
+        FleetEvent::ByHand(WEB.into(), real(7), HandState::default()),
+    );
+    small.settle();
+    assert_eq!(picks(&small, 1).len(), 2);
+    assert!(small.book().by_hand.is_empty());
+}
+
+#[test]
+fn where_members_step_aside_the_end_of_a_lease_withdraws_and_a_change_brings_back() {
+    let mut small = Small::new(Absence::StepsAside, 2);
+    let since = small.book().members[&2].since;
+    let left = small.members[1].handle(FleetEvent::LeaseOver);
+    assert_eq!(left, [FleetAction::LeaveService]);
+    small.read(1);
+    assert!(small.members[1].in_service());
+    assert!(small.book().members[&2].since > since);
+    // What was seen of its absence before counts no more.
+    small.tell(0, FleetEvent::Gone { member: 2, since });
+    small.settle();
+    assert_eq!(small.book().serving().collect::<Vec<_>>(), [1, 2]);
+}
+
+#[test]
+fn a_wiped_store_is_filled_by_who_serves_and_by_nobody_else() {
+    let mut small = Small::new(Absence::Waits, 2);
+    small.tell(0, FleetEvent::Vip(WEB.into(), Some(vip([7]))));
+    small.settle();
+    let before = small.book().position;
+    small.stored = Stored::default();
+    let kept = small.members[1].book().cloned();
+    small.members[1] = FleetMember::start(2, 1, kept, false).0;
+    small.read(1);
+    assert_eq!(small.said, [Hold::StoreEmpty]);
+    small.read(0);
+    assert!(small.book().position > before);
+    assert!(
+        !small.book().position.covers(before),
+        "nobody has acknowledged it"
+    );
+    small.settle();
+    assert_eq!(small.phases(), [(real(7), IdPhase::Live)].into());
+    assert!(small.members.iter().all(FleetMember::in_service));
+}
+
+#[test]
+fn a_book_of_a_later_format_changes_nothing() {
+    let mut small = Small::new(Absence::Waits, 1);
+    let mut later = FleetBook::clone(small.book());
+    later.format = 2;
+    later.position = later.position.next();
+    small.stored.book = Some(Arc::new(later));
+    let before = small.members[0].clone();
+    small.read(0);
+    assert_eq!(small.members[0], before);
+    assert_eq!(small.said, [Hold::Format(2)]);
+}
+
+#[test]
+fn an_agent_does_not_go_back_to_a_former_key() {
+    let mut book = FleetBook::new(Absence::Waits, 1, 1);
+    let mut agent = FleetAgent::new(real(7));
+    assert_eq!(agent.cookie(WEB), None);
+    let record = IdRecord {
+        real: real(7),
+        phase: IdPhase::Live,
+        since: book.position,
+        agent: true,
+    };
+    book.ids.insert((WEB.into(), 5), record);
+    let prepared = KeyPhases {
+        issued: 1,
+        other: Some(2),
+        since: book.position,
+    };
+    let switched = KeyPhases {
+        issued: 2,
+        other: Some(1),
+        ..prepared
+    };
+    book.keys = switched;
+    assert!(agent.hear(&Arc::new(book.clone())));
+    assert!(!agent.hear(&Arc::new(book.clone())), "it has heard it");
+    assert_eq!(agent.cookie(WEB), Some((5, 2)));
+    // Put back by one that had not read of the switch.
+    book.keys = prepared;
+    assert!(agent.hear(&Arc::new(book.restored(None, 3))));
+    assert_eq!(agent.cookie(WEB), Some((5, 2)));
+}
