@@ -10,3 +10,4 @@ pub mod control;
 pub mod fleet;
 pub mod queue;
 pub mod races;
+pub mod rules;

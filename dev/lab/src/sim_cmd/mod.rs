@@ -8,6 +8,7 @@ mod figures;
 mod fleet;
 mod page;
 mod races;
+mod rules;
 
 use std::process::ExitCode;
 
@@ -31,6 +32,8 @@ enum SimCommand {
     Fleet(fleet::FleetArgs),
     /// Every order of the steps by which CPUs and user space share a table
     Races(races::RacesArgs),
+    /// The rules of a fleet in every order of events
+    Rules(rules::RulesArgs),
 }
 
 impl SimArgs {
@@ -41,6 +44,7 @@ impl SimArgs {
             SimCommand::Control(args) => args.run(),
             SimCommand::Fleet(args) => args.run(),
             SimCommand::Races(args) => args.run(),
+            SimCommand::Rules(args) => args.run(),
         }
     }
 }

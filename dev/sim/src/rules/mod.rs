@@ -1,0 +1,449 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The rules of a fleet (`causeway_core::fleet`) in every order of events: two or three balancers
+//! with disk and data plane, a store, agents, and every connection that there can be. What runs is
+//! the product's code; what is modelled is all around it.
+//!
+//! Checked in each state: no balancer in service drops a packet of an open connection or sends it
+//! to another server, no two reals have one id, and, when everything is well again, all that was
+//! wanted comes to be.
+//!
+//! Left out: what clocks show. That a time is over is an event, and the assumption is its guard: a
+//! balancer is known to be gone only where it is out of service, and what has rested has no
+//! connections from before. `LeaseTerms` turns times into these events, and has tests of its own.
+
+mod heal;
+#[cfg(test)]
+mod tests;
+mod world;
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use causeway_core::fleet::{Absence, FleetEvent, IdPhase, MemberPhase, Stored};
+
+use crate::races::Race;
+use world::{NEW_REAL, OLD_REAL, READS, VIP, vip};
+pub use world::{RulesStep, RulesWorld};
+
+/// How often each trouble may come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Budget {
+    /// Daemons that crash; their data planes go on.
+    pub crashes: u8,
+    /// Machines that lose power.
+    pub reboots: u8,
+    /// Starts without the file of the last good book.
+    pub files: u8,
+    /// Cuts between a balancer and the store.
+    pub cuts: u8,
+    /// Losses of the store.
+    pub outages: u8,
+    /// Losses of all that is in the store.
+    pub wipes: u8,
+    /// Leases that end, where that means something.
+    pub lapses: u8,
+    /// Words of an operator that a balancer is gone.
+    pub words: u8,
+    /// Starts in the other version.
+    pub versions: u8,
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [
+            (self.crashes, "crash"),
+            (self.files, "file lost"),
+            (self.reboots, "power lost"),
+            (self.words, "word of an operator"),
+            (self.cuts, "cut"),
+            (self.outages, "outage of the store"),
+            (self.wipes, "wipe"),
+            (self.lapses, "lease over"),
+            (self.versions, "other version"),
+        ];
+        let parts = parts.into_iter().filter(|(times, _)| *times > 0);
+        let parts: Vec<String> = parts
+            .map(|(times, what)| match times {
+                1 => what.to_owned(),
+                _ => format!("{times} x {what}"),
+            })
+            .collect();
+        f.write_str(&parts.join(", "))
+    }
+}
+
+/// What an operator wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Wish {
+    /// A real more.
+    Grow,
+    /// Another real in the place of the first.
+    Replace,
+    /// The next key.
+    Rotate,
+    /// The key after that.
+    RotateTwice,
+}
+
+/// A fault that must be found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Planted {
+    /// None.
+    #[default]
+    Nothing,
+    /// Balancers are taken to have acknowledged everything.
+    DoesNotWaitForBalancers,
+    /// The same, where a real waits to be picked.
+    PicksAtOnce,
+    /// Agents are taken to have acknowledged everything.
+    DoesNotWaitForAgents,
+    /// A balancer that joins is in service before all others know it.
+    JoinsAtOnce,
+    /// What rests is forgotten at once.
+    DoesNotRest,
+    /// What rests does so until cookies end, and not for connections without.
+    RestsForCookiesAlone,
+    /// Two clocks drift by more than is assumed: a lease is over for others before it is for its
+    /// holder.
+    LeaseEndsEarly,
+    /// A balancer that starts is in service by its file, whatever has happened since.
+    ServesFromItsFile,
+    /// The store takes a book without comparing.
+    WritesWithoutComparing,
+    /// A balancer acknowledges what its data plane does not have yet.
+    AcknowledgesBeforeItApplies,
+    /// A balancer puts its book back although it was out of service.
+    PutsBackWhatIsStale,
+    /// An acknowledgement that the store has lost is not repeated.
+    DoesNotRepeatItself,
+    /// The format rises before all read it.
+    RaisesTheFormatEarly,
+}
+
+impl Planted {
+    /// In words; empty for none.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Nothing => "",
+            Self::DoesNotWaitForBalancers => "does not wait for balancers",
+            Self::PicksAtOnce => "picks at once",
+            Self::DoesNotWaitForAgents => "does not wait for agents",
+            Self::JoinsAtOnce => "joins at once",
+            Self::DoesNotRest => "does not rest",
+            Self::RestsForCookiesAlone => "rests for cookies alone",
+            Self::LeaseEndsEarly => "a lease ends early for others",
+            Self::ServesFromItsFile => "serves from its file after a loss of power",
+            Self::WritesWithoutComparing => "writes without comparing",
+            Self::AcknowledgesBeforeItApplies => "acknowledges before it applies",
+            Self::PutsBackWhatIsStale => "puts back what is stale",
+            Self::DoesNotRepeatItself => "does not repeat itself",
+            Self::RaisesTheFormatEarly => "raises the format early",
+        }
+    }
+}
+
+/// A fleet, what is wanted of it, and what befalls it.
+#[derive(Debug)]
+pub struct FleetRules {
+    /// What the model is called.
+    pub name: &'static str,
+    /// Balancers.
+    pub members: usize,
+    /// Whether the last of them joins.
+    pub joins: bool,
+    /// Ids of the VIP.
+    pub ids: u16,
+    /// What is wanted.
+    pub wishes: &'static [Wish],
+    /// What a lapsed lease means.
+    pub absence: Absence,
+    /// Whether a proposal takes time to the store.
+    pub delays: bool,
+    /// Whether there are connections without cookies.
+    pub plain: bool,
+    /// Whether the first balancer is of the version before.
+    pub old_version: bool,
+    /// What befalls it.
+    pub budget: Budget,
+    /// The fault.
+    pub planted: Planted,
+    healed: RefCell<HashSet<u64>>,
+}
+
+impl FleetRules {
+    fn new(name: &'static str, members: usize, wishes: &'static [Wish], budget: Budget) -> Self {
+        Self {
+            name,
+            members,
+            joins: false,
+            ids: 2,
+            wishes,
+            absence: Absence::Waits,
+            delays: false,
+            plain: false,
+            old_version: false,
+            budget,
+            planted: Planted::Nothing,
+            healed: RefCell::default(),
+        }
+    }
+
+    fn with(self, planted: Planted) -> Self {
+        Self { planted, ..self }
+    }
+
+    fn reads_at_first(&self, at: usize) -> u16 {
+        match self.old_version && at == 0 {
+            true => READS - 1,
+            false => READS,
+        }
+    }
+
+    fn has_new_real(&self) -> bool {
+        let brings = |wish: &Wish| matches!(wish, Wish::Grow | Wish::Replace);
+        self.wishes.iter().any(brings)
+    }
+
+    /// The reals and the key to come to.
+    fn wanted(&self) -> (Vec<IpAddr>, u64) {
+        let mut reals = vec![OLD_REAL];
+        let mut key = 1;
+        for wish in self.wishes {
+            match wish {
+                Wish::Grow => reals = vec![OLD_REAL, NEW_REAL],
+                Wish::Replace => reals = vec![NEW_REAL],
+                Wish::Rotate => key = key.max(2),
+                Wish::RotateTwice => key = 3,
+            }
+        }
+        (reals, key)
+    }
+
+    fn pushes(&self) -> Vec<FleetEvent> {
+        let pool = |reals: &[IpAddr]| FleetEvent::Vip(Arc::from(VIP), Some(vip(self.ids, reals)));
+        let of_wish = |wish: &Wish| match wish {
+            Wish::Grow => pool(&[OLD_REAL, NEW_REAL]),
+            Wish::Replace => pool(&[NEW_REAL]),
+            Wish::Rotate => FleetEvent::Key(2),
+            Wish::RotateTwice => FleetEvent::Key(3),
+        };
+        self.wishes.iter().map(of_wish).collect()
+    }
+
+    /// What a balancer with the planted fault makes of the store.
+    fn distort(&self, reads: u16, stored: &mut Stored) {
+        let Some(book) = &mut stored.book else { return };
+        let here = book.position;
+        let mut members = book.members.values();
+        let joins = members.any(|member| member.phase == MemberPhase::Joining);
+        let mut records = book.ids.values();
+        let comes = records.any(|record| record.phase == IdPhase::Known);
+        let all = book.members.keys().map(|name| (*name, here));
+        match self.planted {
+            Planted::DoesNotWaitForBalancers => stored.acks.members = all.collect(),
+            Planted::JoinsAtOnce if joins => stored.acks.members = all.collect(),
+            Planted::PicksAtOnce if comes => stored.acks.members = all.collect(),
+            Planted::DoesNotWaitForAgents => {
+                stored.acks.agents = [(OLD_REAL, here), (NEW_REAL, here)].into();
+            }
+            Planted::RaisesTheFormatEarly if reads == READS => {
+                let mut early = (**book).clone();
+                early
+                    .members
+                    .values_mut()
+                    .for_each(|member| member.reads = READS);
+                *book = Arc::new(early);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Race for FleetRules {
+    type State = RulesWorld;
+    type Step = RulesStep;
+
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn begin(&self) -> RulesWorld {
+        RulesWorld::begin(self)
+    }
+
+    fn moves(&self, world: &RulesWorld) -> Vec<(RulesStep, RulesWorld)> {
+        world.moves(self)
+    }
+
+    fn wrong(&self, world: &RulesWorld) -> Option<&'static str> {
+        let wrong = world.wrong();
+        // What breaks connections at once is found where it does so.
+        match self.planted {
+            Planted::DoesNotRest
+            | Planted::RestsForCookiesAlone
+            | Planted::LeaseEndsEarly
+            | Planted::ServesFromItsFile => wrong,
+            _ => wrong.or_else(|| self.does_not_heal(world)),
+        }
+    }
+}
+
+const NO_TROUBLE: Budget = Budget {
+    crashes: 0,
+    reboots: 0,
+    files: 0,
+    cuts: 0,
+    outages: 0,
+    wipes: 0,
+    lapses: 0,
+    words: 0,
+    versions: 0,
+};
+
+/// A balancer loses power, and an operator may say so.
+const POWER: Budget = Budget {
+    reboots: 1,
+    words: 1,
+    ..NO_TROUBLE
+};
+
+const CRASH: Budget = Budget {
+    crashes: 1,
+    ..NO_TROUBLE
+};
+
+const CUT: Budget = Budget {
+    cuts: 1,
+    ..NO_TROUBLE
+};
+
+const WIPE: Budget = Budget {
+    wipes: 1,
+    ..NO_TROUBLE
+};
+
+/// The models: `long` for all, otherwise those of seconds.
+pub fn models(long: bool) -> Vec<FleetRules> {
+    let ids = |troubles| FleetRules {
+        ids: 1,
+        plain: true,
+        ..FleetRules::new("a real for another", 2, &[Wish::Replace], troubles)
+    };
+    let keys = |troubles| FleetRules::new("rotation", 2, &[Wish::Rotate], troubles);
+    let lease = |wishes, troubles| FleetRules {
+        ids: 1,
+        absence: Absence::StepsAside,
+        ..FleetRules::new("leases", 2, wishes, troubles)
+    };
+    let join = |troubles| FleetRules {
+        joins: true,
+        ..FleetRules::new("a balancer joins", 3, &[Wish::Grow], troubles)
+    };
+    let versions = |troubles| FleetRules {
+        old_version: true,
+        ..FleetRules::new("two versions", 2, &[Wish::Grow], troubles)
+    };
+    let operators = |members, troubles| FleetRules {
+        delays: true,
+        ..FleetRules::new(
+            "two operators",
+            members,
+            &[Wish::Grow, Wish::Rotate],
+            troubles,
+        )
+    };
+    let upgrade = Budget {
+        versions: 1,
+        ..CRASH
+    };
+    let lapse = Budget { lapses: 1, ..CUT };
+    let crash_and_wipe = Budget { wipes: 1, ..CRASH };
+    let mut models = vec![
+        ids(CRASH),
+        ids(CUT),
+        keys(crash_and_wipe),
+        lease(&[Wish::Rotate], lapse),
+        join(NO_TROUBLE),
+        versions(CRASH),
+        versions(upgrade),
+    ];
+    if long {
+        let files = Budget { files: 1, ..CRASH };
+        let twice = Budget {
+            crashes: 2,
+            versions: 2,
+            ..NO_TROUBLE
+        };
+        models.extend([
+            ids(WIPE),
+            ids(POWER),
+            ids(files),
+            keys(POWER),
+            FleetRules {
+                members: 3,
+                ..keys(CRASH)
+            },
+            lease(&[Wish::Replace], lapse),
+            join(CRASH),
+            operators(2, NO_TROUBLE),
+            versions(twice),
+        ]);
+    }
+    models
+}
+
+/// Each planted fault with a model that finds it.
+pub fn planted() -> Vec<FleetRules> {
+    let ids = |planted, troubles| FleetRules {
+        ids: 1,
+        ..FleetRules::new("a real for another", 2, &[Wish::Replace], troubles).with(planted)
+    };
+    let keys =
+        |planted, troubles| FleetRules::new("rotation", 2, &[Wish::Rotate], troubles).with(planted);
+    vec![
+        ids(Planted::DoesNotWaitForBalancers, NO_TROUBLE),
+        keys(Planted::DoesNotWaitForBalancers, NO_TROUBLE),
+        ids(Planted::PicksAtOnce, NO_TROUBLE),
+        ids(Planted::DoesNotWaitForAgents, NO_TROUBLE),
+        keys(Planted::DoesNotWaitForAgents, NO_TROUBLE),
+        ids(Planted::DoesNotRest, NO_TROUBLE),
+        keys(Planted::DoesNotRest, NO_TROUBLE),
+        FleetRules {
+            absence: Absence::StepsAside,
+            ..ids(Planted::LeaseEndsEarly, CUT)
+        },
+        ids(Planted::ServesFromItsFile, POWER),
+        FleetRules {
+            delays: true,
+            wishes: &[Wish::Grow, Wish::Rotate],
+            ids: 2,
+            ..ids(Planted::WritesWithoutComparing, NO_TROUBLE)
+        },
+        FleetRules {
+            delays: true,
+            ..keys(Planted::AcknowledgesBeforeItApplies, NO_TROUBLE)
+        },
+        keys(Planted::PutsBackWhatIsStale, Budget { wipes: 1, ..POWER }),
+        FleetRules {
+            joins: true,
+            ..FleetRules::new("a balancer joins", 3, &[Wish::Grow], WIPE).with(Planted::JoinsAtOnce)
+        },
+        keys(Planted::DoesNotRepeatItself, NO_TROUBLE),
+        ids(Planted::DoesNotRepeatItself, NO_TROUBLE),
+        FleetRules {
+            plain: true,
+            ..ids(Planted::RestsForCookiesAlone, NO_TROUBLE)
+        },
+        FleetRules {
+            delays: true,
+            ..ids(Planted::AcknowledgesBeforeItApplies, NO_TROUBLE)
+        },
+        FleetRules {
+            old_version: true,
+            ..ids(Planted::RaisesTheFormatEarly, NO_TROUBLE)
+        },
+    ]
+}
