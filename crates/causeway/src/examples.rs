@@ -152,6 +152,14 @@ Examples:
   causeway config diff old.toml new.toml
   causeway config schema agent                    # for an editor";
 
+/// For `causeway import --help`.
+pub(crate) const IMPORT: &str = "\
+Examples:
+  ipvsadm-save -n | causeway import ipvsadm --interface eth0
+  causeway import keepalived /etc/keepalived/keepalived.conf
+  causeway import haproxy-tcp /etc/haproxy/haproxy.cfg --address 192.0.2.1
+  causeway import katran katran.sh                # the client's command lines";
+
 /// For `causeway token --help`.
 pub(crate) const TOKEN: &str = "\
 Examples:

@@ -18,6 +18,7 @@ mod examples;
 mod explain_cmd;
 mod fleet_cmd;
 mod generate_cmd;
+mod import_cmd;
 mod lb_cmd;
 mod override_cmd;
 mod reload_cmd;

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `server` lines of HAProxy, and the checks of a proxy's servers.
+
+use std::net::IpAddr;
+
+use crate::Remark;
+use crate::draft::{Health, Real, Service, remark};
+use crate::words::millis;
+
+/// Words without a value that need no equal: how the proxy itself deals with a server.
+const OWN: [&str; 13] = [
+    "no-check",
+    "enabled",
+    "no-ssl",
+    "no-backup",
+    "no-send-proxy",
+    "no-verifyhost",
+    "non-stick",
+    "tfo",
+    "no-tfo",
+    "no-check-ssl",
+    "no-ssl-reuse",
+    "no-tls-tickets",
+    "stick",
+];
+
+/// The same with a value.
+const OWN_OF: [&str; 15] = [
+    "id",
+    "fastinter",
+    "downinter",
+    "init-addr",
+    "maxqueue",
+    "minconn",
+    "on-error",
+    "observe",
+    "error-limit",
+    "pool-max-conn",
+    "pool-purge-delay",
+    "pool-low-conn",
+    "resolve-prefer",
+    "cookie",
+    "log-bufsize",
+];
+
+/// A server, with what is told of it.
+#[derive(Debug, Clone)]
+pub(super) struct Server {
+    pub(super) line: usize,
+    pub(super) slow_start_ms: Option<u64>,
+    name: String,
+    address: IpAddr,
+    port: Option<u16>,
+    weight: u32,
+    disabled: bool,
+    check: bool,
+    check_tls: bool,
+    check_port: Option<u16>,
+    interval_ms: Option<u64>,
+    rise: Option<u32>,
+    fall: Option<u32>,
+    remarks: Vec<Remark>,
+}
+
+impl Server {
+    /// `server NAME ADDRESS[:PORT] ...`, behind the words of `default-server`.
+    pub(super) fn of(
+        line: usize,
+        defaults: &[String],
+        words: &[String],
+    ) -> Result<Self, Box<Remark>> {
+        let word = |at: usize| words.get(at).map_or("", String::as_str);
+        let (name, place) = (word(1), word(2));
+        let place = place
+            .trim_start_matches("ipv4@")
+            .trim_start_matches("ipv6@");
+        let (address, port) = match place.rsplit_once(':') {
+            // An IPv6 address has a port only behind brackets, or behind its last colon, which
+            // HAProxy takes for one.
+            Some((address, port)) => (address, port),
+            None => (place, ""),
+        };
+        let address = address.trim_start_matches('[').trim_end_matches(']');
+        let Ok(address) = address.parse() else {
+            let what = format!("server {name} {place}, left out");
+            return Err(Box::new(remark(
+                line,
+                what,
+                "a real is an address: write it as a number",
+            )));
+        };
+        let mut server = Self {
+            line,
+            slow_start_ms: None,
+            name: name.to_owned(),
+            address,
+            port: None,
+            weight: 1,
+            disabled: false,
+            check: false,
+            check_tls: false,
+            check_port: None,
+            interval_ms: None,
+            rise: None,
+            fall: None,
+            remarks: Vec::new(),
+        };
+        match port.parse() {
+            Ok(port) => server.port = Some(port),
+            // It has the port that the client used.
+            Err(_) if port.is_empty() => {}
+            Err(_) => server.left_out(port, "ports are not rewritten: the server gets the VIP's"),
+        }
+        let rest = words.get(3..).unwrap_or_default();
+        server.take(defaults);
+        server.take(rest);
+        Ok(server)
+    }
+
+    fn left_out(&mut self, word: &str, instead: &str) {
+        let what = format!("{word} of server {}, left out", self.name);
+        self.remarks.push(remark(self.line, what, instead));
+    }
+
+    fn take(&mut self, words: &[String]) {
+        let mut words = words.iter().map(String::as_str);
+        while let Some(word) = words.next() {
+            let mut value = || words.next().unwrap_or_default();
+            match word {
+                "check" => self.check = true,
+                "no-check" => self.check = false,
+                "check-ssl" => self.check_tls = true,
+                "inter" => self.interval_ms = millis(value(), "ms"),
+                "rise" => self.rise = value().parse().ok(),
+                "fall" => self.fall = value().parse().ok(),
+                "weight" => self.weight = value().parse().unwrap_or(1),
+                "slowstart" => self.slow_start_ms = millis(value(), "ms"),
+                "port" => self.check_port = value().parse().ok(),
+                "disabled" => self.disabled = true,
+                "enabled" => self.disabled = false,
+                "backup" => {
+                    self.weight = 0;
+                    self.left_out(
+                        "backup",
+                        "no real waits for others to fail: it is written with weight 0; raise it by `causeway real weight`",
+                    );
+                }
+                "maxconn" => {
+                    let maxconn = value();
+                    if maxconn != "0" {
+                        self.left_out(
+                            &format!("maxconn {maxconn}"),
+                            "reals have no bound of connections: use scheduler = \"least-loaded\", and weights as large as servers",
+                        );
+                    }
+                }
+                "send-proxy" | "send-proxy-v2" | "send-proxy-v2-ssl" | "send-proxy-v2-ssl-cn" | "check-send-proxy" => self.left_out(
+                    word,
+                    "clients' addresses are in the packets themselves: turn PROXY off on the server",
+                ),
+                "ssl" => self.left_out(
+                    word,
+                    "packets are not looked into: clients speak TLS with the server",
+                ),
+                "on-marked-down" | "on-marked-up" => {
+                    let what = format!("{word} {}", value());
+                    self.left_out(
+                        &what,
+                        "open connections of a real that is down go on as long as they can",
+                    );
+                }
+                "addr" => {
+                    let what = format!("addr {}", value());
+                    self.left_out(&what, "a probe goes to the real itself");
+                }
+                "track" => {
+                    let what = format!("track {}", value());
+                    self.left_out(&what, "each VIP probes its own reals");
+                }
+                "source" => {
+                    let what = format!("source {}", value());
+                    self.left_out(&what, "servers see the clients' own addresses");
+                }
+                // What belongs to TLS with the server, which `ssl` told.
+                "verify" | "ca-file" | "crt" | "sni" | "alpn" | "check-sni" | "check-alpn"
+                | "verifyhost" | "ciphers" | "ciphersuites" | "ssl-min-ver" | "ssl-max-ver"
+                | "crl-file" => drop(value()),
+                "resolvers" => drop(value()),
+                word if OWN.contains(&word) => {}
+                word if OWN_OF.contains(&word) => drop(value()),
+                word => self.left_out(word, "nothing here is like it"),
+            }
+        }
+    }
+
+    pub(super) fn real(&self, service: &Service) -> Real {
+        let mut real = Real::new(self.line, self.address, self.weight);
+        real.called = Some(self.name.clone());
+        real.maintenance = self.disabled;
+        real.remarks.clone_from(&self.remarks);
+        if let Some(port) = self.port {
+            service.check_port(&mut real, port);
+        }
+        real
+    }
+}
+
+/// How a proxy asks its servers.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Check {
+    pub(super) timeout_ms: Option<u64>,
+    pub(super) connect_ms: Option<u64>,
+    /// The line, where pages are asked for.
+    page: Option<Page>,
+}
+
+#[derive(Debug, Clone)]
+struct Page {
+    line: usize,
+    method: String,
+    path: String,
+    host: Option<String>,
+    status: Option<u16>,
+    remarks: Vec<Remark>,
+}
+
+impl Check {
+    pub(super) fn tcp(&mut self) {
+        self.page = None;
+    }
+
+    /// `option httpchk [METHOD] [URI] [VERSION [HEADERS]]`; one word is the URI.
+    pub(super) fn http(&mut self, line: usize, words: &[String]) {
+        let word = |at: usize| words.get(at).cloned();
+        let (method, path) = match words.len() {
+            0 => (None, None),
+            1 => (None, word(0)),
+            _ => (word(0), word(1)),
+        };
+        let headers = words.get(2..).unwrap_or_default().join(" ");
+        let host = headers.split("Host:").nth(1).map(str::trim);
+        self.page = Some(Page {
+            line,
+            method: method.unwrap_or_else(|| "OPTIONS".to_owned()),
+            path: path.unwrap_or_else(|| "/".to_owned()),
+            host: host.filter(|host| !host.is_empty()).map(str::to_owned),
+            status: None,
+            remarks: Vec::new(),
+        });
+    }
+
+    /// `http-check ...`, `tcp-check ...`.
+    pub(super) fn line(&mut self, line: usize, words: &[String], remarks: &mut Vec<Remark>) {
+        let left = |instead: &str| remark(line, format!("{}, left out", words.join(" ")), instead);
+        let word = |at: usize| words.get(at).map_or("", String::as_str);
+        if word(0) == "tcp-check" {
+            if word(1) != "connect" || words.len() > 2 {
+                remarks.push(left("a connection is opened, and nothing said"));
+            }
+            return;
+        }
+        let Some(page) = &mut self.page else {
+            remarks.push(left("it has no meaning without `option httpchk`"));
+            return;
+        };
+        let after = |of: &str| {
+            let at = words.iter().position(|word| word == of)?;
+            words.get(at + 1)
+        };
+        match word(1) {
+            "send" => {
+                if let Some(method) = after("meth") {
+                    page.method.clone_from(method);
+                }
+                if let Some(uri) = after("uri") {
+                    page.path.clone_from(uri);
+                }
+                let mut pairs = words.windows(3).filter(|w| w[0] == "hdr");
+                let host = pairs.find(|w| w[1].eq_ignore_ascii_case("host"));
+                page.host = host.map(|w| w[2].clone()).or(page.host.take());
+            }
+            "expect" => {
+                let status = after("status").and_then(|status| status.parse().ok());
+                let negated = words.iter().any(|word| word == "!");
+                match status.filter(|_| !negated) {
+                    Some(status) => page.status = Some(status),
+                    None => page.remarks.push(left(
+                        "an answer has one status, and its body is not looked at",
+                    )),
+                }
+            }
+            _ => page
+                .remarks
+                .push(left("a GET is sent, and one status expected")),
+        }
+    }
+
+    /// The check of the VIP: that of the servers that are checked.
+    pub(super) fn fill(&self, servers: &[Server], service: &mut Service) {
+        let times = |server: &Server| {
+            (
+                server.check_port,
+                server.check_tls,
+                server.interval_ms,
+                server.rise,
+                server.fall,
+            )
+        };
+        let Some(first) = servers.iter().find(|server| server.check) else {
+            return;
+        };
+        for server in servers {
+            if !server.check || times(server) != times(first) {
+                let what = match server.check {
+                    false => format!(
+                        "server {} without a check, checked as the others",
+                        server.name
+                    ),
+                    true => format!("another check of server {}, left out", server.name),
+                };
+                service.remark(server.line, what, "a VIP's reals are all probed alike");
+            }
+        }
+        let interval = first.interval_ms.unwrap_or(2000);
+        let timeout = self
+            .timeout_ms
+            .or(self.connect_ms)
+            .map(|ms| ms.min(interval));
+        let mut health = Health {
+            port: first.check_port,
+            interval_ms: first.interval_ms,
+            timeout_ms: timeout,
+            rise: first.rise,
+            fall: first.fall,
+            ..Health::tcp()
+        };
+        if let Some(page) = &self.page {
+            health.probe = if first.check_tls { "https" } else { "http" };
+            health.path = Some(page.path.clone());
+            health.host.clone_from(&page.host);
+            health.status = page.status;
+            service.remarks.extend(page.remarks.iter().cloned());
+            if page.method != "GET" {
+                let what = format!("a check by {}, written as GET", page.method);
+                service.remark(page.line, what, "pages are asked for by GET");
+            }
+            if page.status.is_none() && page.remarks.is_empty() {
+                let what = "any status of 2xx and 3xx, written as 200";
+                service.remark(page.line, what, "an answer has one status");
+            }
+        } else if first.check_tls {
+            let what = "check-ssl without a page, written as tcp";
+            service.remark(first.line, what, "a TCP connection is opened");
+        }
+        service.settings.health = Some(health);
+    }
+}
