@@ -728,19 +728,29 @@ async fn add_real(State(shared): Api, Path(name): Path<String>, body: String) ->
     .await
 }
 
+/// Whether the VIP may be left without a real.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(default, deny_unknown_fields)]
+struct LastReal {
+    /// Also where it is the VIP's last.
+    last: bool,
+}
+
 /// Removes a real; its flows are picked anew
 #[utoipa::path(
     delete, path = "/v1/vips/{vip}/reals/{real}",
-    params(("vip" = String, Path, description = "Name, or address:port"), ("real" = String, Path, description = "Address")),
+    params(("vip" = String, Path, description = "Name, or address:port"), ("real" = String, Path, description = "Address"), LastReal),
     responses((status = 204)),
 )]
 async fn remove_real(
     State(shared): Api,
     Path((name, real)): Path<(String, String)>,
+    Query(may_be): Query<LastReal>,
 ) -> Result<StatusCode, EngineError> {
     let removed = changed(shared, name, move |vip| {
         let index = find_real(vip, &real)?;
-        if vip.reals.len() == 1 {
+        if vip.reals.len() == 1 && !may_be.last {
             return Err(EngineError::Conflict(format!(
                 "{real} is the last real of {}; remove the vip, or drain the real",
                 vip.name

@@ -15,8 +15,8 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{
     agent_cmd, capture, config_cmd, conns_cmd, cookie_cmd, doctor, examples, explain_cmd,
-    fleet_cmd, generate_cmd, import_cmd, lb_cmd, override_cmd, reload_cmd, stats_cmd, token_cmd,
-    top_cmd, trace_cmd, tunnel_cmd, version_cmd, vip_cmd,
+    fleet_cmd, generate_cmd, import_cmd, ipvs, lb_cmd, override_cmd, reload_cmd, stats_cmd,
+    token_cmd, top_cmd, trace_cmd, tunnel_cmd, version_cmd, vip_cmd,
 };
 
 /// A layer-4 load balancer that measures its clients' latency.
@@ -84,6 +84,8 @@ enum Command {
     /// Work with configuration files
     #[command(after_help = examples::CONFIG)]
     Config(config_cmd::Args),
+    #[command(after_help = examples::IPVS)]
+    Ipvs(Box<ipvs::Args>),
     #[command(after_help = examples::IMPORT)]
     Import(import_cmd::Args),
     /// Make a token, with which another host may use the API
@@ -124,6 +126,7 @@ impl Cli {
             Command::Trace(args) => args.run(),
             Command::Capture(args) => args.run(),
             Command::Config(args) => args.run(),
+            Command::Ipvs(args) => args.run(),
             Command::Import(args) => args.run(),
             Command::Token(args) => args.run(),
             Command::Version(args) => args.run(),
@@ -146,7 +149,11 @@ impl Command {
             Self::Explain(_) => true,
             Self::Stats(_) | Self::Vip(_) | Self::Real(_) => true,
             Self::Override(_) | Self::Reload(_) | Self::Conns(_) | Self::Fleet(_) => true,
-            Self::Cookie(_) | Self::Config(_) | Self::Doctor(_) | Self::Import(_) => true,
+            Self::Cookie(_)
+            | Self::Config(_)
+            | Self::Doctor(_)
+            | Self::Import(_)
+            | Self::Ipvs(_) => true,
             Self::Token(_) | Self::Version(_) | Self::Generate(_) => true,
         }
     }

@@ -152,6 +152,15 @@ Examples:
   causeway config diff old.toml new.toml
   causeway config schema agent                    # for an editor";
 
+/// For `causeway ipvs --help`.
+pub(crate) const IPVS: &str = "\
+Examples:
+  causeway ipvs -A -t 192.0.2.1:80 -s wlc
+  causeway ipvs -a -t 192.0.2.1:80 -r 10.0.0.1 -i -w 2
+  causeway ipvs -e -t 192.0.2.1:80 -r 10.0.0.1 -w 0   # no new connections
+  causeway ipvs -Ln --stats
+  causeway ipvs -Sn                               # what -R reads";
+
 /// For `causeway import --help`.
 pub(crate) const IMPORT: &str = "\
 Examples:

@@ -19,6 +19,7 @@ mod explain_cmd;
 mod fleet_cmd;
 mod generate_cmd;
 mod import_cmd;
+mod ipvs;
 mod lb_cmd;
 mod override_cmd;
 mod reload_cmd;

@@ -206,11 +206,11 @@ fn parse_source(text: &str) -> Result<Value, String> {
     Ok(json!({ "from": [prefix], "reals": reals }))
 }
 
-fn vip_path(vip: &str) -> String {
+pub(crate) fn vip_path(vip: &str) -> String {
     format!("/v1/vips/{}", segment(vip))
 }
 
-fn real_path(vip: &str, real: &str) -> String {
+pub(crate) fn real_path(vip: &str, real: &str) -> String {
     format!("{}/reals/{}", vip_path(vip), segment(real))
 }
 
@@ -373,7 +373,12 @@ impl RealArgs {
     }
 }
 
-fn change_real(target: &Target, vip: &str, real: &str, change: &RealChange) -> anyhow::Result<()> {
+pub(crate) fn change_real(
+    target: &Target,
+    vip: &str,
+    real: &str,
+    change: &RealChange,
+) -> anyhow::Result<()> {
     target
         .send(Method::PATCH, &real_path(vip, real), change)
         .context("nothing was changed")?;

@@ -44,7 +44,7 @@ pub(super) fn cookies(raw: &RawCookie, faults: &mut Faults<'_>) -> Option<Cookie
     })
 }
 
-/// What a VIP's cookies need beside the VIP.
+/// What a VIP goes by beside itself: its cookies, above all.
 #[derive(Debug, Clone, Copy)]
 pub struct Beside {
     /// There are keys.
@@ -53,6 +53,8 @@ pub struct Beside {
     pub tiers: u32,
     /// What the VIP's cookies are, where it does not say.
     pub kept: Option<CookieLayout>,
+    /// Its reals may come later: it is asked for, and stands in no file.
+    pub may_be_empty: bool,
 }
 
 impl Beside {
@@ -62,6 +64,7 @@ impl Beside {
             has_keys: config.cookies.is_some(),
             tiers: config.stateful.tiers,
             kept: None,
+            may_be_empty: true,
         }
     }
 
@@ -69,6 +72,7 @@ impl Beside {
     pub fn keeping(kept: Option<CookieLayout>) -> Self {
         Self {
             kept,
+            may_be_empty: true,
             ..Self::NOTHING
         }
     }
@@ -78,6 +82,7 @@ impl Beside {
         has_keys: false,
         tiers: 1,
         kept: None,
+        may_be_empty: false,
     };
 }
 

@@ -140,7 +140,7 @@ fn vip(
     quic::check_ids(raw, &reals, &quic, faults);
     let limit = clients_of::limit(raw.limit.as_ref(), faults);
     let sources = clients_of::sources(raw, address, scheduler, &reals, faults);
-    if raw.real.is_empty() {
+    if raw.real.is_empty() && !beside.may_be_empty {
         faults.at(
             spanned.span(),
             format!(

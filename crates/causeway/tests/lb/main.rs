@@ -6,6 +6,7 @@ mod access;
 mod bird;
 mod capture;
 mod doctor;
+mod ipvs;
 mod life;
 mod rights;
 #[path = "../units/mod.rs"]
