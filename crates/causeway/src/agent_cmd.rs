@@ -3,11 +3,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use causeway_agent::clients::{history, view};
 use causeway_agent::{AgentConfig, detach, run};
 use causeway_api::agent::{AgentStats, ClientsView, HistoryRow};
 use causeway_report::table::{OutputFormat, TextTable};
+use causeway_service::config::units;
 use causeway_service::process::Process;
 use hyper::Uri;
 
@@ -71,8 +73,11 @@ enum Action {
         /// How to print
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
-        /// Only the last seconds of it
-        #[arg(long, value_name = "S")]
+        /// Only the last part of it
+        #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
+        span: Option<Duration>,
+        /// What `--for` was called, in seconds
+        #[arg(long, hide = true, conflicts_with = "span")]
         last: Option<u64>,
     },
 }
@@ -94,7 +99,13 @@ impl Args {
                     true => clients(&target, &view),
                 };
             }
-            Some(Action::History { file, output, last }) => {
+            Some(Action::History {
+                file,
+                output,
+                span,
+                last,
+            }) => {
+                let last = span.map(|span| span.as_secs()).or(last);
                 print!("{}", history_text(&file, output, last)?);
                 return Ok(ExitCode::SUCCESS);
             }

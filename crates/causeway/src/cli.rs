@@ -55,7 +55,7 @@ enum Command {
     ///
     /// Changes last until the next reload or restart: the configuration file is what stays.
     #[command(after_help = examples::VIP)]
-    Vip(vip_cmd::VipArgs),
+    Vip(Box<vip_cmd::VipArgs>),
     /// Look at and change the reals of a running balancer
     ///
     /// Drains, maintenance and weights hold until they are set back or dropped (`causeway
@@ -247,6 +247,136 @@ mod tests {
             let error = Cli::try_parse_from(line.split(' ')).expect_err(line);
             assert!(error.to_string().contains(expected), "{line}: {error}");
         }
+    }
+
+    /// Every command with its path, but those that speak another program's flags.
+    fn walk<'c>(command: &'c Command, path: &str, found: &mut Vec<(String, &'c Command)>) {
+        let path = format!("{path} {}", command.get_name());
+        let path = path.trim().to_owned();
+        // tcpdump's, netperf's and ipvsadm's; and what packages call.
+        let others = ["measure", "rtt", "ipvs", "generate"];
+        if others.contains(&command.get_name()) {
+            return;
+        }
+        for sub in command.get_subcommands() {
+            walk(sub, &path, found);
+        }
+        found.push((path, command));
+    }
+
+    fn commands(cli: &Command) -> Vec<(String, &Command)> {
+        let mut found = Vec::new();
+        walk(cli, "", &mut found);
+        assert!(found.len() > 40, "{}", found.len());
+        found
+    }
+
+    #[test]
+    fn short_flags_mean_one_thing_everywhere() {
+        let cli = Cli::command();
+        let mut meanings = std::collections::BTreeMap::new();
+        for (path, command) in commands(&cli) {
+            for argument in command.get_arguments() {
+                let (Some(short), Some(long)) = (argument.get_short(), argument.get_long()) else {
+                    continue;
+                };
+                let (first, meaning) = meanings.entry(short).or_insert((path.clone(), long));
+                assert_eq!(*meaning, long, "-{short} of `{first}` and of `{path}`");
+            }
+        }
+        assert!(meanings.len() > 5, "{meanings:?}");
+    }
+
+    #[test]
+    fn what_prints_data_prints_json() {
+        // They write files, run until they are stopped, draw, or say what they did in a sentence.
+        let without = [
+            "causeway agent",
+            "causeway config schema",
+            "causeway conns move",
+            "causeway cookie agent",
+            "causeway cookie new-keys",
+            "causeway cookie rotate",
+            "causeway cookie server-keys",
+            "causeway import",
+            "causeway lb",
+            "causeway lb unload",
+            "causeway override drop",
+            "causeway real add",
+            "causeway real del",
+            "causeway real drain",
+            "causeway real maintenance",
+            "causeway real weight",
+            "causeway token",
+            "causeway top",
+            "causeway tunnel",
+            "causeway vip add",
+            "causeway vip del",
+            "causeway vip set",
+        ];
+        let cli = Cli::command();
+        let mut lack = Vec::new();
+        for (path, command) in commands(&cli) {
+            let does = command.get_subcommands().next().is_none() || without.contains(&&*path);
+            let output = command.get_arguments().find(|a| a.get_id() == "output");
+            match output {
+                Some(output) => {
+                    assert_eq!(output.get_short(), Some('o'), "{path}");
+                    let values = output.get_possible_values();
+                    assert!(
+                        values.iter().any(|value| value.get_name() == "json"),
+                        "{path}"
+                    );
+                }
+                None if does => lack.push(path),
+                None => {}
+            }
+        }
+        lack.sort();
+        assert_eq!(lack, without);
+    }
+
+    #[test]
+    fn a_length_of_time_to_go_on_is_called_for() {
+        let cli = Cli::command();
+        for (path, command) in commands(&cli) {
+            for argument in command.get_arguments().filter(|a| !a.is_hide_set()) {
+                let long = argument.get_long().unwrap_or_default();
+                let former = ["duration", "length", "run", "last", "seconds", "time"];
+                assert!(!former.contains(&long), "--{long} of `{path}`");
+            }
+        }
+    }
+
+    /// Shells complete what can be one of some words.
+    #[test]
+    fn words_are_complete_in_shells() {
+        let cli = Cli::command();
+        let mut words = 0;
+        for (path, command) in commands(&cli) {
+            for argument in command.get_arguments() {
+                let long = argument.get_long().unwrap_or_default();
+                let closed = [
+                    "scheduler",
+                    "load",
+                    "control",
+                    "latency",
+                    "protocol",
+                    "forwarding",
+                    "fragments",
+                    "cookie",
+                    "role",
+                    "packet",
+                    "output",
+                ];
+                if closed.contains(&long) {
+                    let values = argument.get_possible_values();
+                    assert!(values.len() > 1, "--{long} of `{path}`");
+                    words += 1;
+                }
+            }
+        }
+        assert!(words > 25, "{words}");
     }
 
     #[test]

@@ -23,6 +23,9 @@ use tokio::net::{TcpStream, UnixStream};
 /// How long a daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long it may take without a word.
+const UNTOLD: Duration = Duration::from_secs(2);
+
 /// Where the daemon listens; part of every command that talks to it.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Target {
@@ -183,7 +186,17 @@ impl Target {
             .enable_all()
             .build()?;
         runtime.block_on(async {
-            match tokio::time::timeout(PATIENCE, call(self, method, path, body)).await {
+            let asked = tokio::time::timeout(PATIENCE, call(self, method, path, body));
+            tokio::pin!(asked);
+            let answer = tokio::select! {
+                answer = &mut asked => answer,
+                // Who waits is told for what.
+                () = tokio::time::sleep(UNTOLD) => {
+                    eprintln!("causeway: waiting for the daemon at {}", self.name());
+                    asked.await
+                }
+            };
+            match answer {
                 Ok(answer) => answer,
                 Err(_) => bail!(
                     "the daemon at {} did not answer within {} s",

@@ -38,6 +38,9 @@ enum Action {
         /// reload; done in any case if that runs with this file
         #[arg(long)]
         running: bool,
+        /// How to print
+        #[arg(short, long, value_enum, default_value_t)]
+        output: OutputFormat,
     },
     /// Tell what a reload of a balancer's file would change in the one that runs, or one file in
     /// another
@@ -90,23 +93,11 @@ impl Args {
     /// Runs the command; a faulty file gives exit code 1.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.action {
-            Action::Check { file, running } => match check(&file) {
-                Ok(Checked { summary, balancers }) => {
-                    let memory = balancers.map(|config| {
-                        let memory = config.memory();
-                        ask(&file, config.socket, running).map(|()| memory)
-                    });
-                    let memory = memory.transpose()?;
-                    println!("{}: ok: {summary}", file.display());
-                    if let Some(memory) = memory {
-                        println!("{}", memory?);
-                    }
-                }
-                Err(errors) => {
-                    eprintln!("{errors}");
-                    return Ok(ExitCode::FAILURE);
-                }
-            },
+            Action::Check {
+                file,
+                running,
+                output,
+            } => return tell_check(&file, running, output),
             Action::Diff {
                 files,
                 socket,
@@ -121,6 +112,49 @@ impl Args {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Says whether a file is well, or each of its faults.
+fn tell_check(file: &Path, running: bool, output: OutputFormat) -> anyhow::Result<ExitCode> {
+    let mut table = TextTable::new(&["file", "ok", "told"]);
+    let mut row = |ok: bool, told: String| {
+        table.push(vec![file.display().to_string(), ok.to_string(), told]);
+    };
+    let Checked { summary, balancers } = match check(file) {
+        Ok(checked) => checked,
+        Err(errors) if output == OutputFormat::Table => {
+            eprintln!("{errors}");
+            return Ok(ExitCode::FAILURE);
+        }
+        Err(errors) => {
+            let faults: Vec<String> = errors.to_string().lines().map(str::to_owned).collect();
+            for fault in &faults {
+                row(false, fault.clone());
+            }
+            let value = json!({ "file": file, "ok": false, "faults": faults });
+            print(output, &value, &table)?;
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    let memory = match balancers {
+        Some(config) => {
+            let memory = config.memory();
+            ask(file, config.socket, running)?;
+            Some(memory?.to_string())
+        }
+        None => None,
+    };
+    if output == OutputFormat::Table {
+        println!("{}: ok: {summary}", file.display());
+        if let Some(memory) = memory {
+            println!("{memory}");
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    row(true, summary.clone());
+    let value = json!({ "file": file, "ok": true, "summary": summary, "memory": memory });
+    print(output, &value, &table)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Exit code where a change would be refused, or nothing can be told: as diff(1) has it.

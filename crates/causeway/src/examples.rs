@@ -23,7 +23,7 @@ Examples:
   causeway agent                                  # with /etc/causeway/agent.toml
   causeway agent stats
   causeway agent stats --clients                  # client latency, with [agent.clients]
-  causeway agent history --last 3600 -o csv
+  causeway agent history --for 1h -o csv
   causeway agent --detach                         # after it was stopped: take the data plane down";
 
 /// For `causeway tunnel --help`.
@@ -132,12 +132,12 @@ Examples:
   causeway trace 198.51.100.7:4000 192.0.2.1:80 --packet syn
   causeway trace --live
   causeway trace --live --vip web --verdict opened --count 10
-  causeway trace --live --json --real 10.0.0.1 --duration 10s";
+  causeway trace --live -o json --real 10.0.0.1 --for 10s";
 
 /// For `causeway capture --help`.
 pub(crate) const CAPTURE: &str = "\
 Examples:
-  causeway capture -w packets.pcapng --duration 10s
+  causeway capture -w packets.pcapng --for 10s
   causeway capture --vip web --count 20           # a line each
   causeway capture -w packets.pcapng --client 198.51.100.0/24 tcp port 443
   causeway capture -c /etc/causeway/agent.toml    # on a server

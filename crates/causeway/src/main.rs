@@ -14,6 +14,7 @@ mod config_cmd;
 mod conns_cmd;
 mod cookie_cmd;
 mod doctor;
+mod drain;
 mod examples;
 mod explain_cmd;
 mod fleet_cmd;
@@ -30,6 +31,7 @@ mod trace_cmd;
 mod tunnel_cmd;
 mod version_cmd;
 mod vip_cmd;
+mod words_arg;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();

@@ -47,7 +47,7 @@ pub(crate) struct View {
     all: bool,
 
     /// Print again after this long, until stopped
-    #[arg(short, long, value_name = "INTERVAL", num_args = 0..=1, default_missing_value = "1s", value_parser = units::duration)]
+    #[arg(long, value_name = "INTERVAL", num_args = 0..=1, default_missing_value = "1s", value_parser = units::duration)]
     watch: Option<Duration>,
 }
 

@@ -4,8 +4,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use causeway_service::config::Words as _;
 use causeway_service::tokens::{NewToken, Role};
+
+use crate::words_arg::value_of;
 
 /// Arguments of `causeway token`.
 #[derive(Debug, clap::Args)]
@@ -13,7 +14,7 @@ pub(crate) struct Args {
     /// Whose it is: a person, or a program
     name: String,
     /// What it may do: viewer reads, operator also drains and weighs, admin does all
-    #[arg(long, value_parser = Role::from_word, default_value = "viewer")]
+    #[arg(long, value_parser = value_of::<Role>(), default_value = "viewer")]
     role: Role,
     /// Add the line to this file, `api.tokens` of the daemon, and print the token alone
     #[arg(long, value_name = "FILE")]

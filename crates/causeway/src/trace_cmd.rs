@@ -12,8 +12,9 @@ use causeway_dataplane::{ConnLayout, trace};
 use causeway_service::config::socket_address as endpoint;
 use clap::ValueEnum;
 use etherparse::PacketBuilder;
+use serde_json::json;
 
-use crate::capture::{self, Selection, Style};
+use crate::capture::{self, PacketFormat, Selection, Style};
 
 /// Say what a running balancer would do with a packet, and why; with --live, what it does
 ///
@@ -39,6 +40,9 @@ pub(crate) struct Args {
     /// Say it of the packets that come
     #[arg(long, conflicts_with_all = ["packet", "echo", "payload"])]
     live: bool,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: PacketFormat,
     #[command(flatten)]
     selection: LiveArgs,
     /// What the client sends
@@ -55,8 +59,8 @@ pub(crate) struct Args {
 /// What goes with `--live`.
 #[derive(Debug, clap::Args)]
 struct LiveArgs {
-    /// With --live: an object of JSON for each packet, a line each
-    #[arg(long)]
+    /// What `-o json` was called
+    #[arg(long, hide = true)]
     json: bool,
     #[command(flatten)]
     selection: Selection,
@@ -94,7 +98,7 @@ impl Args {
     /// Runs the command.
     pub(crate) fn run(self) -> Result<ExitCode> {
         if self.live {
-            let style = match self.selection.json {
+            let style = match self.selection.json || self.output == PacketFormat::Json {
                 true => Style::Json,
                 false => Style::Reasons,
             };
@@ -112,6 +116,20 @@ impl Args {
         };
         let traced = trace(&config.pin_dir, layout, config.tunnel_ends, &[frame])
             .with_context(|| format!("no balancer can be asked in {}", config.pin_dir.display()))?;
+        if self.output == PacketFormat::Json {
+            let view = |traced: &causeway_dataplane::Traced| {
+                json!({
+                    "verdict": traced.verdict.as_str(),
+                    "reason": traced.verdict.meaning(),
+                    "action": traced.verdict.action().as_str(),
+                    "sent_to": traced.destination().map(|to| to.to_string()),
+                    "bytes": traced.destination().map(|_| traced.frame.len()),
+                })
+            };
+            let views: Vec<_> = traced.iter().map(view).collect();
+            println!("{}", serde_json::to_string_pretty(&views)?);
+            return Ok(ExitCode::SUCCESS);
+        }
         for traced in traced {
             println!("verdict   {}", traced.verdict.as_str());
             println!("reason    {}", traced.verdict.meaning());
@@ -213,7 +231,9 @@ mod tests {
         assert!(alone("198.51.100.7:4000 192.0.2.1:80 --count 1").is_err());
         assert!(parse("--live 198.51.100.7:4000 192.0.2.1:80").is_err());
         assert!(parse("--live --packet syn").is_err());
-        let live = parse("--live --json --vip web --count 3 --duration 1s").unwrap();
-        assert!(live.is_live() && live.selection.json);
+        let live = parse("--live -o json --vip web --count 3 --for 1s").unwrap();
+        assert!(live.is_live() && live.output == PacketFormat::Json);
+        let former = parse("--live --json --count 3 --duration 1s").unwrap();
+        assert!(former.selection.json && former.selection.selection.duration.is_some());
     }
 }

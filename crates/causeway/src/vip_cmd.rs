@@ -5,17 +5,23 @@
 //! next of these, which makes the file the truth again; the commands say so.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use causeway_api::balancer::{RealChange, Status, VipChange, VipView};
+use causeway_balancer::config::{
+    Control, ForwardingMode, Fragments, LatencySource, LoadSource, Scheduler,
+};
 use causeway_report::table::{OutputFormat, TextTable};
-use causeway_service::config::socket_address as endpoint;
+use causeway_service::config::{CookieKind, socket_address as endpoint, units};
 use clap::Subcommand;
 use hyper::Method;
 use serde_json::{Value, json};
 
 use crate::client::{Target, segment};
+use crate::drain;
 use crate::stats_cmd;
+use crate::words_arg::word;
 
 const NOT_LASTING: &str = "until the next reload or restart; change the file to keep it";
 
@@ -45,24 +51,24 @@ enum VipAction {
         output: OutputFormat,
     },
     /// Add a VIP
-    Add(VipAdd),
+    Add(Box<VipAdd>),
     /// Change how a VIP gives connections to its reals
     Set {
         /// Name, or address:port
         vip: String,
-        /// maglev, hash, round-robin, weighted-round-robin, p2c, least-loaded, awrr or latency
-        #[arg(long)]
+        /// How a new connection picks its real
+        #[arg(long, value_parser = word::<Scheduler>())]
         scheduler: Option<String>,
-        /// What p2c, least-loaded and awrr look at: connections, packets, bytes, cpu or in-flight
-        #[arg(long)]
+        /// What p2c, least-loaded and awrr look at
+        #[arg(long, value_parser = word::<LoadSource>())]
         load: Option<String>,
-        /// off, observe, equalise, watermark or watermark-paper
-        #[arg(long)]
+        /// What the controller does
+        #[arg(long, value_parser = word::<Control>())]
         control: Option<String>,
-        /// What the controller goes by: server, response or client
-        #[arg(long)]
+        /// What the controller goes by
+        #[arg(long, value_parser = word::<LatencySource>())]
         latency: Option<String>,
-        /// Whether connections are remembered: true or false
+        /// Whether connections are remembered
         #[arg(long)]
         flow_table: Option<bool>,
         /// New flows per second of a client prefix, and how many at once; 0 for no limit
@@ -87,21 +93,58 @@ struct VipAdd {
     /// Address and port: 192.0.2.1:80, [2001:db8::1]:443; port 0 takes every port
     #[arg(value_parser = endpoint)]
     endpoint: std::net::SocketAddr,
-    /// A server, with its weight: 10.0.0.1 or 10.0.0.1=3; may be repeated
-    #[arg(short, long = "real", required = true, value_name = "ADDRESS[=WEIGHT]", value_parser = parse_real)]
-    reals: Vec<(String, Option<u32>)>,
+    /// A server, with its weight and its Ethernet address: 10.0.0.1, 10.0.0.1=3,
+    /// 10.0.0.1=3@02:00:00:00:00:01; may be repeated
+    #[arg(short, long = "real", required = true, value_name = "ADDRESS[=WEIGHT][@MAC]", value_parser = parse_real)]
+    reals: Vec<Value>,
     /// Name
-    #[arg(short, long)]
+    #[arg(long)]
     name: Option<String>,
     /// tcp or udp
-    #[arg(short, long, default_value = "tcp")]
+    #[arg(short, long, default_value = "tcp", value_parser = ["tcp", "udp"])]
     protocol: String,
-    /// As `causeway vip set` takes it
-    #[arg(long, default_value = "maglev")]
+    /// How a new connection picks its real
+    #[arg(long, default_value = "maglev", value_parser = word::<Scheduler>())]
     scheduler: String,
-    /// off, observe, equalise, watermark or watermark-paper
-    #[arg(long)]
+    /// What p2c, least-loaded and awrr look at
+    #[arg(long, value_parser = word::<LoadSource>())]
+    load: Option<String>,
+    /// What the controller does
+    #[arg(long, value_parser = word::<Control>())]
     control: Option<String>,
+    /// What the controller goes by
+    #[arg(long, value_parser = word::<LatencySource>())]
+    latency: Option<String>,
+    /// How packets reach the reals
+    #[arg(long, value_parser = word::<ForwardingMode>())]
+    forwarding: Option<String>,
+    /// What becomes of fragments
+    #[arg(long, value_parser = word::<Fragments>())]
+    fragments: Option<String>,
+    /// What keeps TCP connections on their reals
+    #[arg(long, value_parser = word::<CookieKind>())]
+    cookie: Option<String>,
+    /// How reals are probed: keys of `health` in the file, as in probe=http,path=/up,interval=1s
+    #[arg(long, value_name = "KEY=VALUE,...", value_parser = parse_health)]
+    health: Option<Value>,
+    /// Reals that must be up for the VIP to be ready
+    #[arg(long, value_name = "N")]
+    min_healthy: Option<u32>,
+    /// Time in which a real that returns gets its weight back
+    #[arg(long, value_name = "TIME")]
+    slow_start: Option<String>,
+    /// Whether connections are remembered
+    #[arg(long)]
+    flow_table: Option<bool>,
+    /// Whether connections get a connection slot each
+    #[arg(long)]
+    stateful: bool,
+    /// New flows per second of a client prefix, and how many at once
+    #[arg(long, value_name = "RATE[/BURST]", value_parser = parse_limit)]
+    limit: Option<Value>,
+    /// Clients with reals of their own; may be repeated
+    #[arg(long = "source", value_name = "PREFIX=REAL[,REAL]", value_parser = parse_source)]
+    sources: Vec<Value>,
 }
 
 /// Arguments of `causeway real`.
@@ -130,7 +173,7 @@ enum RealAction {
         /// Address of the server
         real: String,
         /// Weight
-        #[arg(short, long, default_value_t = 1)]
+        #[arg(long, default_value_t = 1)]
         weight: u32,
         /// Ethernet address, with forwarding l2
         #[arg(long)]
@@ -144,14 +187,24 @@ enum RealAction {
         real: String,
     },
     /// Give a real no new connections; those it has go on
+    ///
+    /// With --wait it ends with 0 once no connection is open, and with 1 when the time is over
+    /// first. What is open is an estimate: connections that ended unseen count for up to a
+    /// quarter of an hour.
     Drain {
         /// Name, or address:port
         vip: String,
         /// Address of the server
         real: String,
         /// End the draining
-        #[arg(long)]
+        #[arg(long, conflicts_with = "wait")]
         undo: bool,
+        /// Wait until no connection is open, and tell how far it is
+        #[arg(long)]
+        wait: bool,
+        /// With --wait: for so long at most
+        #[arg(long, value_name = "TIME", default_value = "5m", value_parser = units::duration, requires = "wait")]
+        timeout: Duration,
     },
     /// Give a real no new connections and no probes while it is worked on
     Maintenance {
@@ -174,14 +227,35 @@ enum RealAction {
     },
 }
 
-fn parse_real(text: &str) -> Result<(String, Option<u32>), String> {
-    match text.split_once('=') {
-        None => Ok((text.to_owned(), None)),
-        Some((address, weight)) => match weight.parse() {
-            Ok(weight) => Ok((address.to_owned(), Some(weight))),
-            Err(_) => Err(format!("`{weight}` is no weight")),
-        },
+fn parse_real(text: &str) -> Result<Value, String> {
+    let (text, mac) = text
+        .split_once('@')
+        .map_or((text, None), |(text, mac)| (text, Some(mac)));
+    let (address, weight) = text.split_once('=').unwrap_or((text, "1"));
+    let weight: u32 = weight
+        .parse()
+        .map_err(|_| format!("`{weight}` is no weight"))?;
+    let mut real = json!({ "address": address, "weight": weight });
+    if let Some(mac) = mac {
+        real["mac"] = json!(mac);
     }
+    Ok(real)
+}
+
+/// `probe=http,path=/up,port=80`: numbers and booleans are what they look like.
+fn parse_health(text: &str) -> Result<Value, String> {
+    let mut health = json!({});
+    for pair in text.split(',') {
+        let (key, value) = pair.split_once('=').ok_or_else(|| {
+            format!("`{pair}` is no key with a value; write for example probe=http,path=/up")
+        })?;
+        health[key] = match (value.parse::<i64>(), value.parse::<bool>()) {
+            (Ok(number), _) => json!(number),
+            (_, Ok(switch)) => json!(switch),
+            _ => json!(value),
+        };
+    }
+    Ok(health)
 }
 
 /// `100`, or `100/200` with the burst.
@@ -286,21 +360,34 @@ impl VipArgs {
 
 impl VipAdd {
     fn body(&self) -> Value {
-        let reals: Vec<Value> = self
-            .reals
-            .iter()
-            .map(|(address, weight)| json!({ "address": address, "weight": weight.unwrap_or(1) }))
-            .collect();
         let mut body = json!({
             "address": self.endpoint.ip().to_string(),
             "port": self.endpoint.port(),
             "protocol": self.protocol,
             "scheduler": self.scheduler,
-            "real": reals,
+            "real": self.reals,
         });
-        for (key, value) in [("name", &self.name), ("control", &self.control)] {
-            if let Some(value) = value {
-                body[key] = json!(value);
+        for (key, value) in [
+            ("name", json!(self.name)),
+            ("load", json!(self.load)),
+            ("control", json!(self.control)),
+            ("latency", json!(self.latency)),
+            ("forwarding", json!(self.forwarding)),
+            ("fragments", json!(self.fragments)),
+            ("cookie", json!(self.cookie)),
+            ("health", json!(self.health)),
+            ("min_healthy", json!(self.min_healthy)),
+            ("slow_start", json!(self.slow_start)),
+            ("flow_table", json!(self.flow_table)),
+            ("stateful", json!(self.stateful.then_some(true))),
+            ("limit", json!(self.limit)),
+            (
+                "source",
+                json!((!self.sources.is_empty()).then_some(&self.sources)),
+            ),
+        ] {
+            if !value.is_null() {
+                body[key] = value;
             }
         }
         body
@@ -338,7 +425,13 @@ impl RealArgs {
                 target.delete(&real_path(&vip, &real))?;
                 println!("removed real {real} from {vip} {NOT_LASTING}");
             }
-            RealAction::Drain { vip, real, undo } => {
+            RealAction::Drain {
+                vip,
+                real,
+                undo,
+                wait,
+                timeout,
+            } => {
                 let change = RealChange {
                     drain: Some(!undo),
                     ..RealChange::default()
@@ -350,6 +443,9 @@ impl RealArgs {
                     "draining"
                 };
                 println!("{done}: real {real} of {vip}");
+                if wait {
+                    return drain::wait(target, &vip, &real, timeout);
+                }
             }
             RealAction::Maintenance { vip, real, undo } => {
                 let change = RealChange {

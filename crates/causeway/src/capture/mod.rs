@@ -57,10 +57,13 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
     /// Bytes to keep of each packet, before and after
-    #[arg(short, long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(96..=2048))]
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(96..=2048))]
     snaplen: u16,
-    /// Without -w: lines of JSON
-    #[arg(long, conflicts_with = "write")]
+    /// Without -w: how to print
+    #[arg(short, long, value_enum, default_value_t, conflicts_with = "write")]
+    output: PacketFormat,
+    /// What `-o json` was called
+    #[arg(long, hide = true, conflicts_with = "write")]
     json: bool,
     #[command(flatten)]
     selection: Selection,
@@ -69,10 +72,20 @@ pub(crate) struct Args {
     expression: Vec<String>,
 }
 
+/// How packets are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub(crate) enum PacketFormat {
+    /// Lines for people
+    #[default]
+    Table,
+    /// An object for each, a line each
+    Json,
+}
+
 impl Args {
     /// Runs the command.
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let style = match self.json {
+        let style = match self.json || self.output == PacketFormat::Json {
             true => Style::Json,
             false => Style::Lines,
         };

@@ -6,6 +6,7 @@ mod access;
 mod bird;
 mod capture;
 mod doctor;
+mod drain;
 mod ipvs;
 mod life;
 mod rights;

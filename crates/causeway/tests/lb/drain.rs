@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Draining a real until it is empty, and a VIP that is added with all that a file can say.
+
+use std::ffi::CString;
+
+use etherparse::PacketBuilder;
+
+use super::*;
+
+/// Sends a client's segment from the far end of the interface: to open a connection, or to end it.
+fn send(client_port: u16, ends: bool) {
+    let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 9], [0xff; 6])
+        .ipv4([10, 9, 1, 3], [192, 0, 2, 1], 64)
+        .tcp(client_port, 80, 1, 64_000);
+    let builder = if ends { builder.rst() } else { builder.syn() };
+    let mut frame = Vec::new();
+    builder.write(&mut frame, &[]).expect("a frame");
+    let name = CString::new("peer0").expect("a name");
+    // SAFETY: the name and the frame outlive the calls, and the address is one of a packet
+    // socket with its own size; what fails is told by the results.
+    unsafe {
+        let socket = libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0);
+        assert!(socket >= 0, "a packet socket");
+        let mut to: libc::sockaddr_ll = std::mem::zeroed();
+        to.sll_family = libc::AF_PACKET as u16;
+        to.sll_ifindex = libc::if_nametoindex(name.as_ptr()) as i32;
+        let sent = libc::sendto(
+            socket,
+            frame.as_ptr().cast(),
+            frame.len(),
+            0,
+            (&raw const to).cast(),
+            size_of::<libc::sockaddr_ll>() as u32,
+        );
+        libc::close(socket);
+        assert_eq!(sent, frame.len() as isize);
+    }
+}
+
+/// Connections that a real of `web` has, by the balancer.
+fn open(machine: &Machine, real: &str) -> u64 {
+    let vip = machine.json(&["vip", "show", "web"]);
+    let mut reals = vip["reals"].as_array().expect("reals").iter();
+    let real = reals.find(|view| view["address"] == real);
+    real.expect("the real")["connections_active"]
+        .as_u64()
+        .expect("a count")
+}
+
+#[test]
+fn a_drain_waits_until_no_connection_is_open() {
+    Machine::run(|machine| {
+        let _daemon = machine.start();
+        let deadline = Instant::now() + PATIENCE;
+        let mut ports = Vec::new();
+        while open(machine, "10.0.0.1") == 0 {
+            assert!(Instant::now() < deadline, "no connection came to 10.0.0.1");
+            ports.push(40_000 + ports.len() as u16);
+            send(40_000 + ports.len() as u16 - 1, false);
+        }
+
+        let early = machine.client(&[
+            "real",
+            "drain",
+            "web",
+            "10.0.0.1",
+            "--wait",
+            "--timeout",
+            "100ms",
+        ]);
+        assert_eq!(early.status.code(), Some(1), "{}", stderr(&early));
+        let told = stderr(&early);
+        assert!(
+            told.contains(" open of ") && told.contains("still open after 0 s"),
+            "{told}"
+        );
+
+        for port in ports {
+            send(port, true);
+        }
+        let drained = machine.client(&[
+            "real",
+            "drain",
+            "web",
+            "10.0.0.1",
+            "--wait",
+            "--timeout",
+            "20s",
+        ]);
+        assert_eq!(drained.status.code(), Some(0), "{}", stderr(&drained));
+        let said = String::from_utf8_lossy(&drained.stdout);
+        assert!(
+            said.ends_with("empty: real 10.0.0.1 of web has no open connection\n"),
+            "{said}"
+        );
+        assert_eq!(open(machine, "10.0.0.1"), 0);
+        let overrides = machine.json(&["override", "list"]);
+        assert_eq!(overrides[0]["real"], "10.0.0.1");
+    });
+}
+
+#[test]
+fn a_vip_is_added_with_all_that_a_file_can_say() {
+    Machine::run(|machine| {
+        let _daemon = machine.start();
+        let words = "vip add 192.0.2.9:8080 --name shop -r 10.0.0.3=2@02:00:00:00:00:03 \
+                     -r 10.0.0.4@02:00:00:00:00:04 --scheduler latency --control observe \
+                     --latency response --forwarding l2 --fragments forward --min-healthy 2 \
+                     --slow-start 5s --health probe=http,path=/up,status=204,passive=true,interval=5s \
+                     --limit 100/200 --source 203.0.113.0/24=10.0.0.3";
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let added = machine.client(&words);
+        assert!(added.status.success(), "{}", stderr(&added));
+        let vip = machine.json(&["vip", "show", "shop"]);
+        for (key, expected) in [
+            ("scheduler", "latency"),
+            ("control", "observe"),
+            ("latency", "response"),
+            ("forwarding", "l2"),
+        ] {
+            assert_eq!(vip[key], expected, "{vip}");
+        }
+        assert_eq!(vip["min_healthy"], 2);
+        assert_eq!(vip["reals"][0]["mac"], "02:00:00:00:00:03");
+        assert_eq!(vip["reals"][0]["weight"], 2);
+        assert!(vip["reals"][0]["health"].is_object(), "{vip}");
+        assert_eq!(vip["sources"][0]["from"][0], "203.0.113.0/24");
+        // What does not fit together is the balancer's sentence.
+        let words = "vip add 192.0.2.9:81 -r 10.0.0.3 --forwarding l2";
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let refused = machine.client(&words);
+        assert!(
+            stderr(&refused).contains("has no `mac`"),
+            "{}",
+            stderr(&refused)
+        );
+    });
+}
