@@ -267,6 +267,31 @@ fn what_is_too_much_is_refused() {
 }
 
 #[test]
+fn two_listeners_have_two_ports() {
+    let files = Files::new();
+    files.tokens();
+    let file = |http: &str| {
+        let text = files
+            .text()
+            .replacen("[api]", &format!("http = {http}\n[api]"), 1);
+        let text = text.replace(&files.address.to_string(), "0.0.0.0:9470");
+        BalancerConfig::parse(Path::new("lb.toml"), &text).map_err(|errors| errors.to_string())
+    };
+    let refused = file("\"127.0.0.1:9470\"").unwrap_err();
+    assert!(
+        refused.contains("lb.toml:4: 0.0.0.0:9470 takes the port of `http`, 127.0.0.1:9470"),
+        "{refused}"
+    );
+    for http in ["\"127.0.0.1:9471\"", "false"] {
+        assert!(file(http).is_ok(), "{http}");
+    }
+    // As the kernel has it.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    assert!(std::net::TcpListener::bind(("0.0.0.0", port)).is_err());
+}
+
+#[test]
 fn nothing_is_said_in_clear_or_to_who_does_not_know_the_authority() {
     let files = Files::new();
     let [viewer, ..] = files.tokens();

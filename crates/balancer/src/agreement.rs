@@ -63,7 +63,12 @@ fn of_vip(engine: &Engine, pool: &Pool, items: &mut Vec<AgreementItem>) -> anyho
             })
         }));
     }
-    items.push(item("weights", Some(vip), |digest| weights(vip, digest)));
+    let of_weights = |vip: &VipConfig| item("weights", None, |digest| weights(vip, digest)).digest;
+    items.push(AgreementItem {
+        what: "weights".to_owned(),
+        vip: Some(vip.endpoint()),
+        digest: pool.weights_digest(of_weights).to_owned(),
+    });
     Ok(())
 }
 

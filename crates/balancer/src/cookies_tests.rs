@@ -294,6 +294,17 @@ fn balancers_tell_whether_they_agree() {
     assert_eq!(differs(&one, &ids), ["server-ids"]);
     let drained = World::new(&["{ address = \"10.0.0.3\", id = 3, drain = true }", B]);
     assert_eq!(differs(&one, &drained), ["weights"]);
+    // A change by hand shows at once, though digests are kept.
+    let mut by_hand = world();
+    for (weight, expected) in [(7, &["weights"][..]), (1, &[])] {
+        let change = causeway_api::balancer::RealChange {
+            weight: Some(weight),
+            ..Default::default()
+        };
+        let engine = &mut by_hand.bench.engine;
+        engine.change_real("web", "10.0.0.3", &change, 1).unwrap();
+        assert_eq!(differs(&one, &by_hand), expected);
+    }
     let mut keys = world();
     fs::write(
         keys.keys.path(),

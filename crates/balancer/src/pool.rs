@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One VIP at work: its reals, its controller, its ring.
 
+use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use causeway_api::Moment;
@@ -47,6 +48,9 @@ pub struct Pool {
     in_force: InForce,
     /// Settles who begins in rings of turns.
     seed: u64,
+    /// The digest of the configured weights, once somebody has asked for it: it looks at every
+    /// real, and the VIP does not change as long as the pool is there.
+    weights_digest: OnceCell<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -87,6 +91,11 @@ pub struct PoolMember {
 }
 
 impl Pool {
+    /// The digest of the configured weights, which `of` makes of the VIP.
+    pub(crate) fn weights_digest(&self, of: impl FnOnce(&VipConfig) -> String) -> &str {
+        self.weights_digest.get_or_init(|| of(&self.vip))
+    }
+
     /// A pool of `vip`, whose reals have these ids, in the same order. `former` is
     /// the pool that it is to replace: what its controller knows carries over; its
     /// history follows with [`take_history`](Self::take_history). `observed` is the law
@@ -114,7 +123,10 @@ impl Pool {
                 decisions: Decisions::default(),
             })
             .collect();
+        let known = former.filter(|former| former.vip == vip);
+        let weights_digest = known.map_or_else(OnceCell::new, |pool| pool.weights_digest.clone());
         let mut pool = Self {
+            weights_digest,
             in_force: former.map_or_else(|| InForce::of(&vip), |former| former.in_force),
             vip,
             id,

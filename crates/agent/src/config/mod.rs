@@ -285,6 +285,7 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
         && raw.clients.is_none() == clients.is_none();
     let report = raw.report.as_ref().filter(|_| is_whole);
     let report = report.map(|raw| report::report(raw, &sources, faults));
+    let http = config::http(raw.http.as_ref(), HTTP_PORT, faults);
     Some(AgentConfig {
         report: match report {
             None => None,
@@ -296,8 +297,8 @@ fn config(raw: &RawAgent, faults: &mut Faults<'_>) -> Option<AgentConfig> {
         balancers,
         pin_dir: config::directory(raw.pin_dir.as_ref(), "/sys/fs/bpf/causeway-agent", faults),
         socket: config::directory(raw.socket.as_ref(), "/run/causeway/agent.sock", faults),
-        http: config::http(raw.http.as_ref(), HTTP_PORT, faults),
-        api: config::api(raw.api.as_ref(), faults),
+        http,
+        api: config::api(raw.api.as_ref(), http, faults),
         xdp_mode: mode.unwrap_or(XdpMode::Auto),
         gue_port: config::gue_port(raw.gue_port.as_ref(), faults),
         cookies: match cookies {

@@ -47,7 +47,8 @@ pub(super) fn config(
         one_of("law", &LAWS, word)
     })
     .unwrap_or_default();
-    let api = api(raw.api.as_ref(), faults);
+    let http = http(raw.http.as_ref(), HTTP_PORT, faults);
+    let api = api(raw.api.as_ref(), http, faults);
     let control = control(&raw.control, faults);
     let encap = encap(&raw.encap, faults);
     let history = text(raw.history.length.as_ref(), faults, |text| {
@@ -80,7 +81,7 @@ pub(super) fn config(
         pin_dir: directory(raw.pin_dir.as_ref(), "/sys/fs/bpf/causeway", faults),
         state_dir: directory(raw.state_dir.as_ref(), STATE_DIR, faults),
         socket: directory(raw.socket.as_ref(), "/run/causeway/lb.sock", faults),
-        http: http(raw.http.as_ref(), HTTP_PORT, faults),
+        http,
         api,
         reconcile: raw.reconcile.unwrap_or(true),
         hash_key: secret(raw.hash_key.as_ref(), faults, HashKey::from_str),

@@ -19,6 +19,20 @@ impl Machine {
             .expect("run causeway")
     }
 
+    /// A certificate and its key, and the table that names them, at this port.
+    fn table(&self, name: &str, port: u16) -> String {
+        let made = rcgen::generate_simple_self_signed(["10.9.0.2".to_owned()]);
+        let made = made.expect("a certificate");
+        fs::write(self.path("api.pem"), made.cert.pem()).expect("write");
+        fs::write(self.path("api.key"), made.signing_key.serialize_pem()).expect("write");
+        let own = fs::Permissions::from_mode(0o600);
+        fs::set_permissions(self.path("api.key"), own).expect("keep it");
+        let dir = self.dir.path().display();
+        format!(
+            "[{name}]\nlisten = \"10.9.0.2:{port}\"\ncertificate = \"{dir}/api.pem\"\nkey = \"{dir}/api.key\"\ntokens = \"{dir}/tokens\"\n"
+        )
+    }
+
     /// Makes a token, as an operator does.
     fn token(&self, name: &str, role: &str) {
         let made = Command::new(BINARY)
@@ -36,18 +50,9 @@ impl Machine {
 #[test]
 fn other_hosts_do_what_their_tokens_may() {
     Machine::run(|machine| {
-        let made = rcgen::generate_simple_self_signed(["10.9.0.2".to_owned()]);
-        let made = made.expect("a certificate");
-        fs::write(machine.path("api.pem"), made.cert.pem()).expect("write");
-        fs::write(machine.path("api.key"), made.signing_key.serialize_pem()).expect("write");
-        let own = fs::Permissions::from_mode(0o600);
-        fs::set_permissions(machine.path("api.key"), own).expect("keep it");
+        let table = machine.table("api", 9470);
         machine.token("vera", "viewer");
         machine.token("otto", "operator");
-        let dir = machine.dir.path().display();
-        let table = format!(
-            "[api]\nlisten = \"10.9.0.2:9470\"\ncertificate = \"{dir}/api.pem\"\nkey = \"{dir}/api.key\"\ntokens = \"{dir}/tokens\"\n"
-        );
         let text = fs::read_to_string(machine.config()).expect("the configuration");
         fs::write(machine.config(), text + &table).expect("write");
         let _daemon = machine.start();
@@ -85,5 +90,74 @@ fn other_hosts_do_what_their_tokens_may() {
         assert!(machine.remote(&["reload"], "ada").status.success());
         let unknown = stderr(&machine.remote(&["stats"], "otto"));
         assert!(unknown.contains("not known here"), "{unknown}");
+    });
+}
+
+/// A server's agent and a tunnel's end serve other hosts as the balancer does.
+#[test]
+fn agents_and_tunnels_serve_other_hosts_too() {
+    Machine::run(|machine| {
+        machine.token("vera", "viewer");
+        let dir = machine.dir.path().display();
+        for (command, table, look, config) in [
+            (
+                "agent",
+                "agent.api",
+                ["agent", "stats"],
+                format!(
+                    "[agent]\ninterface = \"eth0\"\naddresses = [\"10.9.0.2\"]\nvips = [\"192.0.2.1\"]\nbalancers = [\"10.9.0.1\"]\n\
+                     pin_dir = \"{dir}/bpf/agent\"\nsocket = \"{dir}/run/agent.sock\"\n"
+                ),
+            ),
+            (
+                "tunnel",
+                "tunnel.api",
+                ["tunnel", "status"],
+                format!(
+                    "[tunnel]\ndevice = \"cw0\"\naddresses = [\"10.5.0.1/24\"]\nkeys = \"none\"\nsocket = \"{dir}/run/tunnel.sock\"\n\
+                     [[tunnel.path]]\nid = 0\nlocal = \"10.9.0.2:7000\"\nremote = \"10.9.0.1:7000\"\n"
+                ),
+            ),
+        ] {
+            let table = machine.table(table, 9470);
+            let file = machine.path("other.toml");
+            fs::write(&file, config + &table).expect("write");
+            let log = fs::File::create(machine.path("log")).expect("a log");
+            let daemon = Daemon(
+                Command::new(BINARY)
+                    .args([command, "-c"])
+                    .arg(&file)
+                    .stdin(Stdio::null())
+                    .stderr(log)
+                    .spawn()
+                    .expect("start the daemon"),
+            );
+            let deadline = Instant::now() + PATIENCE;
+            let seen = loop {
+                let seen = machine.remote(&[look[0], look[1], "-o", "json"], "vera");
+                if seen.status.success() {
+                    break seen;
+                }
+                assert!(
+                    Instant::now() < deadline,
+                    "{}{}",
+                    stderr(&seen),
+                    machine.log()
+                );
+                thread::sleep(Duration::from_millis(20));
+            };
+            let value: Value = serde_json::from_slice(&seen.stdout).expect("JSON");
+            assert!(value.is_object(), "{value}");
+            // Without a token, nothing; by another certificate's authority, nobody.
+            fs::write(machine.path("guess"), "guess\n").expect("write");
+            let own = fs::Permissions::from_mode(0o600);
+            fs::set_permissions(machine.path("guess"), own).expect("keep it");
+            let unknown = stderr(&machine.remote(&look, "guess"));
+            assert!(unknown.contains("not known here"), "{command}: {unknown}");
+            machine.table("other", 1);
+            let untrusted = machine.remote(&look, "vera");
+            assert!(!untrusted.status.success(), "{command}");
+            drop(daemon);
+        }
     });
 }

@@ -76,7 +76,12 @@ impl Eq for Material {}
 type Place<'a> = Option<&'a Spanned<String>>;
 
 /// Reads the table and its files; what is wrong is told at the key that names the file.
-pub fn api(raw: Option<&RawApi>, faults: &mut Faults<'_>) -> Option<ApiConfig> {
+/// Where `http` listens, `listen` may not.
+pub fn api(
+    raw: Option<&RawApi>,
+    http: Option<SocketAddr>,
+    faults: &mut Faults<'_>,
+) -> Option<ApiConfig> {
     let raw = raw?;
     let mut named = |place: Place<'_>, key: &str, why: &str| {
         if place.is_none() {
@@ -103,7 +108,15 @@ pub fn api(raw: Option<&RawApi>, faults: &mut Faults<'_>) -> Option<ApiConfig> {
         "tokens",
         "who may do what stands in a file; `causeway token NAME --role viewer --add FILE` makes one",
     );
-    let listen = text(raw.listen.as_ref(), faults, socket_address);
+    let listen = text(raw.listen.as_ref(), faults, |word| {
+        let listen = socket_address(word)?;
+        match http.filter(|http| overlap(listen, *http)) {
+            None => Ok(listen),
+            Some(http) => Err(format!(
+                "{listen} takes the port of `http`, {http}, and one of them could not be opened; give it another port, or write http = false"
+            )),
+        }
+    });
     let certificate = file(raw.certificate.as_ref(), faults, |path| {
         std::fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"))
     });
@@ -143,6 +156,12 @@ pub fn api(raw: Option<&RawApi>, faults: &mut Faults<'_>) -> Option<ApiConfig> {
         client_ca: client_ca.map(|(file, _)| file),
         tokens: tokens?.0,
     })
+}
+
+/// Whether the kernel opens but one of them: an address for all takes every other's port.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let takes_all = one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() != 0 && one.port() == other.port() && (takes_all || one.ip() == other.ip())
 }
 
 /// Reads a file of the table.

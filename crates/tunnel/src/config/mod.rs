@@ -206,6 +206,7 @@ fn config(raw: &RawTunnel, faults: &mut Faults<'_>) -> Option<TunnelConfig> {
         let file = absolute(path)?;
         keys::read(&file).map_err(|error| format!("keys file {path}: {error}"))
     });
+    let http = config::http(raw.http.as_ref(), HTTP_PORT, faults);
     Some(TunnelConfig {
         netns,
         mtu: number(raw.mtu.as_ref(), "mtu", 1280..=65_535, 1500, faults) as u32,
@@ -216,8 +217,8 @@ fn config(raw: &RawTunnel, faults: &mut Faults<'_>) -> Option<TunnelConfig> {
         poll: text(raw.poll.as_ref(), faults, PollMode::from_word).unwrap_or(PollMode::Sleep),
         keys: keys.unwrap_or_default(),
         socket: config::directory(raw.socket.as_ref(), "/run/causeway/tunnel.sock", faults),
-        http: config::http(raw.http.as_ref(), HTTP_PORT, faults),
-        api: config::api(raw.api.as_ref(), faults),
+        http,
+        api: config::api(raw.api.as_ref(), http, faults),
         engine: engine(&raw.engine, faults),
         paths: paths(&raw.path, threads, faults)?,
         device: device?,
