@@ -8,7 +8,7 @@ use super::tracker::{Estimate, Progress, chance, samples_to_tell};
 use super::{Law, Reading, Reason};
 
 /// Estimates that a silent real should have given before it is suspect. If they
-/// came independently, silence by chance would have probability e^-5.
+/// came independently, silence by chance would have probability e^-8.
 const SUSPECT_EXPECTED: f64 = 8.0;
 /// Shortest silence of a suspect, in intervals: requests of the interval's end
 /// are answered in the next one.
